@@ -1,0 +1,2 @@
+//! The cueline binary
+fn main() {}

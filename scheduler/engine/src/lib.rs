@@ -1,0 +1,1 @@
+//! The scheduler: claim, plan, wheel, route, dispatch, ingest and the duties that keep them true

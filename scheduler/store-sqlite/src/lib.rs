@@ -1,0 +1,1 @@
+//! Store adapter on SQLite

@@ -1,0 +1,62 @@
+//! What can go wrong with a store.
+
+/// Who can mend it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ErrorKind {
+    /// The same call may succeed later: busy, connection lost, disk full.
+    Transient,
+    /// The store is damaged or not one of ours; a person has to look.
+    Broken,
+    /// What was asked for does not exist.
+    NotFound,
+    /// What was asked for clashes with what is there.
+    Conflict,
+    /// What was asked for makes no sense to the store.
+    Invalid,
+}
+
+/// A failed call to a store. Messages finish "failed to …".
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
+pub struct StoreError {
+    kind: ErrorKind,
+    message: String,
+    #[source]
+    source: Option<Box<dyn std::error::Error + Send + Sync>>,
+}
+
+impl StoreError {
+    /// An error of `kind`.
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self {
+            kind,
+            message: message.into(),
+            source: None,
+        }
+    }
+
+    /// The same with what caused it.
+    #[must_use]
+    pub fn caused_by(
+        mut self,
+        source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+    ) -> Self {
+        self.source = Some(source.into());
+        self
+    }
+
+    /// There is no job of that name.
+    pub fn no_job(name: &str) -> Self {
+        Self::new(ErrorKind::NotFound, format!("there is no job {name:?}"))
+    }
+
+    /// There is no such run.
+    pub fn no_run(run: cueline_model::RunId) -> Self {
+        Self::new(ErrorKind::NotFound, format!("there is no run {run}"))
+    }
+
+    /// Who can mend it.
+    pub const fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+}

@@ -1,0 +1,16 @@
+//! The store port: one method per use case, each one atomic transaction.
+//!
+//! The store is the truth about jobs and runs. No transaction type crosses this port; where a use case needs a decision in the
+//! middle of its transaction, the decision is a pure function of `cueline-model` or comes in as a [`Planner`].
+//! Due-ness and leases use the database's clock; [`Store::now`] tells it.
+
+pub mod error;
+pub mod port;
+pub mod types;
+
+pub use error::{ErrorKind, StoreError};
+pub use port::{Planner, Store};
+pub use types::*;
+
+#[cfg(feature = "conformance")]
+pub mod conformance;

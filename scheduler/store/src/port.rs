@@ -1,0 +1,181 @@
+//! The port.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use cueline_model::{ExecutorName, Job, JobId, JobName, JobSpec, RunId, Timestamp};
+
+use crate::error::StoreError;
+use crate::types::{
+    Applied, AttemptId, Cancelled, DispatchMark, Executor, ExecutorBeat, FireDue, Fired, Ingested,
+    JobSummary, LedgerEntry, LogRow, NodeId, NodeRegistered, Outstanding, PendingCancel, Plan,
+    Report, Run, RunDetail, RunFilter, StoreStats, TriggerRequest, Triggered, WaitingRun,
+};
+
+/// Decides what a due job does. Called inside the transaction of [`Store::fire_due`]: it must be quick and pure.
+pub trait Planner: Send + Sync {
+    /// The plan for `job`, whose next fire time was `due`, at `now` by the database's clock. `live` are the live executors
+    /// that can run it, sorted by name.
+    fn plan(&self, job: &Job, due: Timestamp, now: Timestamp, live: &[ExecutorName]) -> Plan;
+}
+
+type Result<T> = std::result::Result<T, StoreError>;
+
+/// The store. Each method is one atomic transaction: it happens whole or not at all, and when it has returned it is on disk.
+#[async_trait]
+pub trait Store: Send + Sync + 'static {
+    // ── Nodes ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    /// The database's clock.
+    async fn now(&self) -> Result<Timestamp>;
+
+    /// Makes a scheduler process known, with a lease of `lease_ms`. If no other node is alive, each enabled `startup` job gets
+    /// its run (fire time: now).
+    async fn register_node(&self, name: &str, lease_ms: u64) -> Result<NodeRegistered>;
+
+    /// Renews the node's lease; `false` when it had run out and others may have taken over its runs: register anew.
+    async fn renew_node(&self, node: NodeId, lease_ms: u64) -> Result<bool>;
+
+    /// Ends the node's lease: others may take over its runs at once.
+    async fn release_node(&self, node: NodeId) -> Result<()>;
+
+    // ── Jobs ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    /// Creates and changes jobs so that they are as given; jobs not named stay as they are. All or none. A changed job gets a new version, its
+    /// next fire time is found anew from now, and its runs that were written ahead of their fire time are withdrawn. Runs that
+    /// wait past their fire time stay and go out by the new definition. With `dry_run` nothing changes.
+    ///
+    /// A parent that is neither in `specs` nor in the store is refused ([`ErrorKind::Invalid`](crate::ErrorKind)), and so is a circle of parents.
+    async fn apply_jobs(&self, specs: &[JobSpec], dry_run: bool) -> Result<Vec<Applied>>;
+
+    /// Stops or starts a job's schedule (`enabled`, a new version). On a pause, runs written ahead of their fire time are withdrawn, and
+    /// runs that wait in `scheduled` end `skipped` (first attempt) or `cancelled`. The job's id; a job that is like that already is left alone.
+    async fn set_enabled(&self, job: &JobName, enabled: bool, by: &str) -> Result<JobId>;
+
+    /// Deletes a job; its runs are kept, and those that wait end as with a pause. Refused while another job names it as its parent. Its id.
+    async fn delete_job(&self, job: &JobName, by: &str) -> Result<JobId>;
+
+    /// How many runs of these jobs are `dispatching`. When it is 0 after a change, no trigger of the old definition
+    /// can be published any more.
+    async fn publishing(&self, jobs: &[JobId]) -> Result<u64>;
+
+    /// One job.
+    async fn job(&self, name: &JobName) -> Result<JobSummary>;
+
+    /// The definitions with these ids, deleted ones included; ids that do not exist are left out.
+    async fn definitions(&self, ids: &[JobId]) -> Result<Vec<Arc<Job>>>;
+
+    /// Jobs by name, from `after` (exclusive) on, at most `limit`.
+    async fn jobs(&self, after: Option<&JobName>, limit: usize) -> Result<Vec<JobSummary>>;
+
+    // ── From due to queued ───────────────────────────────────────────────────────────────────────────────────
+
+    /// Locks the jobs that are due, calls the planner for each, writes the runs (claimed by the node) and the next
+    /// fire times. A fire time that has its run already is left alone, whoever wrote it.
+    async fn fire_due(&self, request: FireDue, planner: &dyn Planner) -> Result<Fired>;
+
+    /// Claims runs that nobody alive works on and that are due within `horizon_ms`: retries, manual triggers, child runs, and
+    /// what a dead node left `scheduled` or `dispatching`. Oldest due first, at most `limit`.
+    async fn claim_waiting(
+        &self,
+        node: NodeId,
+        horizon_ms: u64,
+        limit: usize,
+    ) -> Result<Vec<WaitingRun>>;
+
+    /// When the next job or unclaimed run is due, whatever the horizon; `None` when there is none.
+    async fn next_due(&self) -> Result<Option<Timestamp>>;
+
+    /// Takes runs from `scheduled` to `dispatching`, if they are still in that attempt, claimed by `node`, and their job is still in that
+    /// version. Runs that are already `dispatching` by this node for the same attempt and executor stay so and count as taken.
+    /// Those taken, in the order given. The others must not be published; whoever changed them has released the claim where there is
+    /// something left to do.
+    async fn begin_dispatch(&self, node: NodeId, marks: &[DispatchMark]) -> Result<Vec<AttemptId>>;
+
+    /// The broker has confirmed these: `dispatching` → `queued`. Runs that have gone further already are left alone.
+    async fn confirm_dispatch(&self, attempts: &[AttemptId]) -> Result<()>;
+
+    /// Gives up the claim of these runs, so that they are found by [`claim_waiting`](Self::claim_waiting) again, not before `due_at` if given.
+    /// What was `dispatching` and surely not published goes back to `scheduled`.
+    async fn release_runs(
+        &self,
+        node: NodeId,
+        attempts: &[AttemptId],
+        due_at: Option<Timestamp>,
+    ) -> Result<()>;
+
+    // ── From queued to ended ─────────────────────────────────────────────────────────────────────────────────
+
+    /// Applies reports, in order, each once: guarded by state and attempt. What follows from an end (retry, child runs, next
+    /// fixed-delay fire time; see [`cueline_model::conclude`]) is written in the same transaction.
+    async fn ingest(&self, reports: &[Report]) -> Result<Ingested>;
+
+    /// Ends a run that has not been published, or notes the wish on one that has.
+    async fn cancel(&self, run: RunId, by: &str) -> Result<Cancelled>;
+
+    /// Cancellations that have not taken effect; at most `limit`.
+    async fn pending_cancels(&self, limit: usize) -> Result<Vec<PendingCancel>>;
+
+    /// Runs a job now, whether its schedule is enabled or not.
+    async fn trigger(&self, request: &TriggerRequest) -> Result<Triggered>;
+
+    // ── Executors ────────────────────────────────────────────────────────────────────────────────────────────
+
+    /// Writes down signs of life, with the database's time.
+    async fn beat(&self, beats: &[ExecutorBeat]) -> Result<()>;
+
+    /// All executors that were ever heard and not forgotten, by group and name.
+    async fn executors(&self) -> Result<Vec<Executor>>;
+
+    /// Runs `queued` or `running` since more than `older_than_ms`, with an id above `after`, by id, at most `limit`.
+    async fn outstanding(
+        &self,
+        older_than_ms: u64,
+        after: Option<RunId>,
+        limit: usize,
+    ) -> Result<Vec<Outstanding>>;
+
+    /// Puts attempts that their executor does not hold back into `dispatching`, claimed by `node`, if they are still `queued` or `running` in that
+    /// attempt: they are to be published again as they are. With a line in their timeline.
+    async fn take_back(
+        &self,
+        node: NodeId,
+        attempts: &[AttemptId],
+        reason: &str,
+    ) -> Result<Vec<WaitingRun>>;
+
+    /// Runs `running` for longer than their job's timeout, kill grace and `slack_ms` together: nobody reports them any more.
+    async fn overdue(&self, slack_ms: u64, limit: usize) -> Result<Vec<AttemptId>>;
+
+    // ── For people ───────────────────────────────────────────────────────────────────────────────────────────
+
+    /// One run with its timeline.
+    async fn run(&self, run: RunId) -> Result<RunDetail>;
+
+    /// Runs, newest first.
+    async fn runs(&self, filter: &RunFilter) -> Result<Vec<Run>>;
+
+    /// Lines of a run's log with a cursor above `after`, at most `limit`.
+    async fn logs(&self, run: RunId, after: i64, limit: usize) -> Result<Vec<LogRow>>;
+
+    /// Every expected fire time of `job` in `from..to` (by its present definition) with what became of it; at most `limit`. A fire time that a
+    /// `skipped` run stands for has that run.
+    async fn ledger(
+        &self,
+        job: &JobName,
+        from: Timestamp,
+        to: Timestamp,
+        limit: usize,
+    ) -> Result<Vec<LedgerEntry>>;
+
+    /// Numbers about the whole.
+    async fn stats(&self) -> Result<StoreStats>;
+
+    // ── Upkeep ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    /// Deletes runs that ended before now − `older_than_ms`, with their logs and timelines, at most `limit`; how many.
+    async fn retire(&self, older_than_ms: u64, limit: usize) -> Result<u64>;
+
+    /// Repairs what should not happen: an enabled `fixed_delay` job without a next fire time and without a live run gets one. How many.
+    async fn repair(&self) -> Result<u64>;
+}

@@ -1,0 +1,447 @@
+//! What goes into and comes out of a store.
+
+use std::sync::Arc;
+
+use cueline_model::{
+    ExecutorName, GroupName, Job, JobId, JobName, Outcome, RunId, RunKind, RunState, Shard,
+    Timestamp,
+};
+use serde::{Deserialize, Serialize};
+
+/// A scheduler process, from its start to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct NodeId(pub i64);
+
+/// The answer to [`Store::register_node`](crate::Store::register_node).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NodeRegistered {
+    /// The identity of this process.
+    pub node: NodeId,
+    /// No other node was alive: `startup` jobs were given their runs.
+    pub first: bool,
+}
+
+/// What an apply did, or would do, to a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Change {
+    /// It did not exist.
+    Created,
+    /// Its definition differed.
+    Updated,
+    /// It was like that already.
+    Unchanged,
+}
+
+/// What an apply did to one job.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Applied {
+    /// The job.
+    pub name: JobName,
+    /// Its id; absent when it was a dry run and the job does not exist.
+    pub id: Option<JobId>,
+    /// What happened.
+    pub change: Change,
+}
+
+/// Which due jobs to fire.
+#[derive(Debug, Clone, Copy)]
+pub struct FireDue {
+    /// Who fires them.
+    pub node: NodeId,
+    /// Jobs whose next fire time is at most this far in the future, by the database's clock.
+    pub horizon_ms: u64,
+    /// At most this many jobs in one transaction.
+    pub limit: usize,
+}
+
+/// What the planner decided for one due job.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// Runs to write, in the order to publish them.
+    pub runs: Vec<PlannedRun>,
+    /// When it is next due; `None` when its schedule has no further fire time (or waits for a run to end).
+    pub next_fire: Option<Timestamp>,
+}
+
+/// A run that the planner wants.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PlannedRun {
+    /// The fire time.
+    pub fire_at: Timestamp,
+    /// When it is to start; later than the fire time by the jitter.
+    pub due_at: Timestamp,
+    /// Which part of the work.
+    pub shard: Shard,
+    /// The executor that it is pinned to.
+    pub executor: Option<ExecutorName>,
+    /// Not to be run: written as `skipped` with this reason.
+    pub skipped: Option<Skipped>,
+}
+
+/// Why a fire time, or several, made no run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Skipped {
+    /// For people.
+    pub reason: String,
+    /// How many fire times this one stands for, itself included.
+    pub count: u64,
+    /// The first of them; the run's own fire time is the last.
+    pub since: Timestamp,
+}
+
+/// What one call of [`Store::fire_due`](crate::Store::fire_due) did.
+#[derive(Debug, Clone, Default)]
+pub struct Fired {
+    /// The runs written and now claimed by the calling node, skipped ones left out, ordered by due time, then
+    /// priority (high first), then id.
+    pub runs: Vec<WaitingRun>,
+    /// How many jobs were due.
+    pub jobs: usize,
+    /// The limit was reached: there may be more.
+    pub more: bool,
+}
+
+/// A run that a node has to bring to an executor.
+#[derive(Debug, Clone)]
+pub struct WaitingRun {
+    /// The run.
+    pub id: RunId,
+    /// The attempt to make.
+    pub attempt: u32,
+    /// Its job, in the version current at the time of the claim.
+    pub job: Arc<Job>,
+    /// What made it.
+    pub kind: RunKind,
+    /// The fire time.
+    pub fire_at: Timestamp,
+    /// When to start.
+    pub due_at: Timestamp,
+    /// Which part of the work.
+    pub shard: Shard,
+    /// Parameter text in place of the job's own.
+    pub params: Option<String>,
+    /// The executor that it is pinned to (`broadcast`), or, with `published_maybe`, was routed to.
+    pub executor: Option<ExecutorName>,
+    /// Number of this run among all runs of its job, from 0, for `round`.
+    pub turn: u64,
+    /// A node died while it published this attempt: it may be in the executor's queue already. It has to go to the same executor
+    /// again, as the same attempt.
+    pub published_maybe: bool,
+}
+
+/// A wish to publish an attempt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DispatchMark {
+    /// The run.
+    pub run: RunId,
+    /// The attempt.
+    pub attempt: u32,
+    /// The version of the job that the trigger was made from.
+    pub version: i64,
+    /// Who it is for.
+    pub executor: ExecutorName,
+}
+
+/// An attempt, by identity.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct AttemptId {
+    /// The run.
+    pub run: RunId,
+    /// The attempt.
+    pub attempt: u32,
+}
+
+/// A line of a run's log.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogRow {
+    /// Ascending over all attempts of the run; ask for what comes after it.
+    pub cursor: i64,
+    /// The attempt.
+    pub attempt: u32,
+    /// Number of the line within the attempt.
+    pub seq: u64,
+    /// When it was written.
+    pub at: Timestamp,
+    /// `out`, `err` or `log`.
+    pub stream: String,
+    /// The line.
+    pub text: String,
+}
+
+/// What an executor reported, or the scheduler found out, about one attempt.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Report {
+    /// Whose.
+    pub id: AttemptId,
+    /// Who says so; `None` when it is the scheduler itself.
+    pub executor: Option<ExecutorName>,
+    /// What.
+    pub body: ReportBody,
+}
+
+/// What is reported of an attempt.
+#[derive(Debug, Clone, PartialEq)]
+pub enum ReportBody {
+    /// Its handler runs since then.
+    Started(Timestamp),
+    /// How far it is, 0 to 1.
+    Progress(f64),
+    /// Lines of its log: (number, time, stream, text). Lines with a number that is there already are ignored.
+    Log(Vec<(u64, Timestamp, &'static str, String)>),
+    /// It ended.
+    Ended(Outcome),
+}
+
+/// What became of a batch of reports.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Ingested {
+    /// Runs that reached a terminal state.
+    pub ended: usize,
+    /// Runs that go on with another attempt.
+    pub again: usize,
+    /// Reports that changed nothing: late, repeated, or of an attempt that is over.
+    pub refused: usize,
+    /// Child runs written.
+    pub children: usize,
+    /// The earliest due time of what has to be dispatched because of this batch.
+    pub next_due: Option<Timestamp>,
+}
+
+/// A sign of life to write down.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExecutorBeat {
+    /// Its group.
+    pub group: GroupName,
+    /// Its name.
+    pub name: ExecutorName,
+    /// Differs after each start.
+    pub incarnation: String,
+    /// What it can run.
+    pub capabilities: Vec<String>,
+    /// Handlers that it runs at once at the most.
+    pub capacity: u32,
+    /// Triggers that it holds.
+    pub held: u64,
+    /// Of these, how many run.
+    pub running: u64,
+    /// It takes no more.
+    pub draining: bool,
+    /// It has stopped in order.
+    pub gone: bool,
+}
+
+/// An executor as the store knows it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Executor {
+    /// Its group.
+    pub group: GroupName,
+    /// Its name.
+    pub name: ExecutorName,
+    /// Differs after each start.
+    pub incarnation: String,
+    /// What it can run, sorted.
+    pub capabilities: Vec<String>,
+    /// Handlers that it runs at once at the most.
+    pub capacity: u32,
+    /// Triggers that it holds.
+    pub held: u64,
+    /// Of these, how many run.
+    pub running: u64,
+    /// It takes no more.
+    pub draining: bool,
+    /// It has stopped in order.
+    pub gone: bool,
+    /// When it was last heard.
+    pub last_beat: Timestamp,
+}
+
+/// An attempt that an executor should hold.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Outstanding {
+    /// The attempt, ready to be published again as it is.
+    pub run: RunId,
+    /// The attempt.
+    pub attempt: u32,
+    /// `queued` or `running`.
+    pub state: RunState,
+    /// When the broker confirmed its trigger.
+    pub queued_at: Timestamp,
+    /// Its executor's group.
+    pub group: GroupName,
+    /// Its executor.
+    pub executor: ExecutorName,
+}
+
+/// A cancellation that has been asked for and has not taken effect.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PendingCancel {
+    /// The run.
+    pub run: RunId,
+    /// The group of its executor.
+    pub group: GroupName,
+    /// Its executor.
+    pub executor: ExecutorName,
+}
+
+/// What became of a wish to cancel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Cancelled {
+    /// It is cancelled: it had not been published.
+    Done,
+    /// Its executor has to be told; the run ends soon.
+    Asked,
+    /// It had ended already, in this state.
+    Ended(RunState),
+}
+
+/// A wish to run a job now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TriggerRequest {
+    /// The job.
+    pub job: JobName,
+    /// Parameter text in place of the job's own.
+    pub params: Option<String>,
+    /// A second request with the same key for the same job makes no second run.
+    pub idempotency_key: Option<String>,
+    /// When to run; now by default.
+    pub run_at: Option<Timestamp>,
+    /// Who asks, for the timeline.
+    pub by: String,
+}
+
+/// What a trigger request made.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Triggered {
+    /// The runs, one for each shard.
+    pub runs: Vec<RunId>,
+    /// They existed already: the idempotency key had been used.
+    pub duplicate: bool,
+}
+
+/// A run, whole.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Run {
+    /// The run.
+    pub id: RunId,
+    /// Its job.
+    pub job_id: JobId,
+    /// Its job's name.
+    pub job: JobName,
+    /// Its job's group.
+    pub group: GroupName,
+    /// What made it.
+    pub kind: RunKind,
+    /// Where it is.
+    pub state: RunState,
+    /// The current or last attempt.
+    pub attempt: u32,
+    /// Retries used up.
+    pub retries: u32,
+    /// The fire time.
+    pub fire_at: Timestamp,
+    /// When the current attempt is due.
+    pub due_at: Timestamp,
+    /// Which part of the work.
+    pub shard: Shard,
+    /// The executor of the current or last attempt.
+    pub executor: Option<ExecutorName>,
+    /// Parameter text in place of the job's own.
+    pub params: Option<String>,
+    /// When it was written down.
+    pub created_at: Timestamp,
+    /// When the broker confirmed the current or last trigger.
+    pub queued_at: Option<Timestamp>,
+    /// When the handler of the current or last attempt started.
+    pub started_at: Option<Timestamp>,
+    /// When it ended.
+    pub ended_at: Option<Timestamp>,
+    /// Exit status of the last attempt.
+    pub exit_status: Option<i32>,
+    /// Why it ended as it did.
+    pub message: Option<String>,
+    /// What it returned.
+    pub output: Option<String>,
+    /// How far it is, 0 to 1.
+    pub progress: Option<f64>,
+    /// Its cancellation has been asked for.
+    pub cancel_requested: bool,
+    /// The run whose success made it.
+    pub parent: Option<RunId>,
+}
+
+/// Something out of the ordinary that happened to a run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TimelineEntry {
+    /// When.
+    pub at: Timestamp,
+    /// The attempt.
+    pub attempt: u32,
+    /// What: `retry`, `rerun`, `returned`, `republished`, `cancel`, `refused`, `skipped`, …
+    pub event: String,
+    /// Details, for people.
+    pub detail: String,
+}
+
+/// A run with its timeline.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RunDetail {
+    /// The run.
+    #[serde(flatten)]
+    pub run: Run,
+    /// What was out of the ordinary, oldest first.
+    pub timeline: Vec<TimelineEntry>,
+}
+
+/// Which runs to list; newest first.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RunFilter {
+    /// Of this job.
+    pub job: Option<JobName>,
+    /// In one of these states; empty means any.
+    pub states: Vec<RunState>,
+    /// With an id below this one: for the next page.
+    pub before: Option<RunId>,
+    /// At most so many.
+    pub limit: usize,
+}
+
+/// A job with what a list shows of it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct JobSummary {
+    /// The job.
+    #[serde(flatten)]
+    pub job: Arc<Job>,
+    /// When it is next due.
+    pub next_fire: Option<Timestamp>,
+    /// Its newest run that has started or ended.
+    pub last: Option<Run>,
+    /// How many runs of the last 24 hours are in which state; states without runs are left out.
+    pub day: Vec<(RunState, u64)>,
+}
+
+/// One expected fire time of a past window and what became of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LedgerEntry {
+    /// The fire time.
+    pub fire_at: Timestamp,
+    /// The run that stands for it; `None` means that it is missing, which must not happen to an enabled job.
+    pub run: Option<RunId>,
+    /// The run's shard.
+    pub shard: Option<u32>,
+    /// The run's state.
+    pub state: Option<RunState>,
+}
+
+/// Numbers about the whole store.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoreStats {
+    /// Jobs that exist.
+    pub jobs: u64,
+    /// Runs that have not ended, by state.
+    pub live: Vec<(RunState, u64)>,
+    /// How far the oldest run that is due and still `scheduled` is behind.
+    pub oldest_due_ms: Option<u64>,
+}

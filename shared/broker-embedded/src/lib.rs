@@ -1,0 +1,1 @@
+//! Broker driver that keeps its queues in one SQLite file, for one process

@@ -1,0 +1,48 @@
+//! What can go wrong with a broker.
+
+/// Whether trying again can help.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ErrorKind {
+    /// The same call may succeed later: connection lost, timeout, busy, disk full.
+    Transient,
+    /// It will not: malformed, forbidden, not supported.
+    Permanent,
+    /// The driver has been closed.
+    Closed,
+}
+
+/// A failed call to a broker. Messages finish "failed to …".
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
+pub struct BrokerError {
+    kind: ErrorKind,
+    message: String,
+    #[source]
+    source: Option<Box<dyn std::error::Error + Send + Sync>>,
+}
+
+impl BrokerError {
+    /// An error of `kind`; `message` finishes "failed to …".
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self {
+            kind,
+            message: message.into(),
+            source: None,
+        }
+    }
+
+    /// The same with what caused it.
+    #[must_use]
+    pub fn caused_by(
+        mut self,
+        source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+    ) -> Self {
+        self.source = Some(source.into());
+        self
+    }
+
+    /// Whether trying again can help.
+    pub const fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+}

@@ -1,0 +1,98 @@
+//! What follows from the end of an attempt.
+
+use crate::policy::{OnLost, Retry};
+use crate::run::{Outcome, OutcomeKind, RunId, RunState};
+use crate::time::Timestamp;
+
+/// What is known of a run when one of its attempts ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RunFacts {
+    /// The run.
+    pub run: RunId,
+    /// The attempt that ended.
+    pub attempt: u32,
+    /// Retries that it has used up before.
+    pub retries: u32,
+    /// Reruns by [`OnLost::Rerun`] before.
+    pub reruns: u32,
+    /// Whether its cancellation has been asked for: then there is no further attempt.
+    pub cancel_requested: bool,
+}
+
+/// What follows from the end of an attempt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Conclusion {
+    /// The run has ended in this state.
+    End(RunState),
+    /// Another attempt: the run goes back to `scheduled`.
+    Again {
+        /// When it is due.
+        due_at: Timestamp,
+        /// Retries used up by then.
+        retries: u32,
+        /// Reruns used up by then.
+        reruns: u32,
+        /// Why, for the run's timeline.
+        reason: String,
+    },
+}
+
+/// What follows from `outcome` for a run of a job with these policies.
+pub fn conclude(
+    facts: RunFacts,
+    retry: &Retry,
+    on_lost: OnLost,
+    outcome: &Outcome,
+    now: Timestamp,
+) -> Conclusion {
+    let Some(state) = outcome.kind.state() else {
+        if facts.cancel_requested {
+            return Conclusion::End(RunState::Cancelled);
+        }
+        return Conclusion::Again {
+            due_at: now,
+            retries: facts.retries,
+            reruns: facts.reruns,
+            reason: format!(
+                "attempt {} was given back unstarted: {}",
+                facts.attempt,
+                outcome.message.as_deref().unwrap_or("no reason given")
+            ),
+        };
+    };
+    if !state.is_failure() {
+        return Conclusion::End(state);
+    }
+    if facts.cancel_requested {
+        return Conclusion::End(state);
+    }
+    if outcome.kind == OutcomeKind::Lost
+        && on_lost == OnLost::Rerun
+        && facts.reruns < OnLost::MAX_RERUNS
+    {
+        return Conclusion::Again {
+            due_at: now,
+            retries: facts.retries,
+            reruns: facts.reruns + 1,
+            reason: format!(
+                "attempt {} was lost with its executor; run again",
+                facts.attempt
+            ),
+        };
+    }
+    if facts.retries < retry.max && retry.on.contains(&state) {
+        let number = facts.retries + 1;
+        let seed = facts.run.0.unsigned_abs() ^ (u64::from(facts.attempt) << 48);
+        let wait_ms = retry.wait_ms(number, seed);
+        return Conclusion::Again {
+            due_at: now.plus_ms(wait_ms),
+            retries: number,
+            reruns: facts.reruns,
+            reason: format!(
+                "attempt {} {state}; retry {number} of {} in {wait_ms} ms",
+                facts.attempt, retry.max
+            ),
+        };
+    }
+    Conclusion::End(state)
+}

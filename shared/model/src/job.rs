@@ -1,0 +1,186 @@
+//! Job definitions.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::duration::DurationMs;
+use crate::handler::HandlerSpec;
+use crate::name::{GroupName, JobName};
+use crate::policy::{Block, Misfire, OnLost, Retry, Scope, spread};
+use crate::route::Route;
+use crate::schedule::Schedule;
+use crate::time::Timestamp;
+
+/// Identity of a job, given by the store; a deleted job's id is never used again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct JobId(pub i64);
+
+impl fmt::Display for JobId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A job's definition, as people write it. What it serialises to is what job files and the API accept.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct JobSpec {
+    /// Its name.
+    pub name: JobName,
+    /// The executor group whose executors run it; `default` by default.
+    pub group: GroupName,
+    /// What it is for, for people.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub description: String,
+    /// When it fires.
+    pub schedule: Schedule,
+    /// No fire time before this instant.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start_at: Option<Timestamp>,
+    /// No fire time at or after this instant.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub end_at: Option<Timestamp>,
+    /// Runs start up to this much after their fire time, spread by job and fire time.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub jitter: DurationMs,
+    /// What becomes of late fire times.
+    #[serde(default)]
+    pub misfire: Misfire,
+    /// Which executor.
+    #[serde(default)]
+    pub route: Route,
+    /// What a trigger does that meets a busy lane.
+    #[serde(default)]
+    pub block: Block,
+    /// What a lane spans.
+    #[serde(default)]
+    pub scope: Scope,
+    /// The most triggers that wait in one lane; further ones end `discarded`. 1,000 by default.
+    #[serde(default = "default_backlog")]
+    pub backlog: u32,
+    /// The longest an attempt may run; no limit by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout: Option<DurationMs>,
+    /// How long a stopped attempt has between the polite and the final stop; 5 s by default.
+    #[serde(default = "default_kill_grace")]
+    pub kill_grace: DurationMs,
+    /// Whether failed attempts are repeated.
+    #[serde(default)]
+    pub retry: Retry,
+    /// What becomes of an attempt whose executor died.
+    #[serde(default)]
+    pub on_lost: OnLost,
+    /// How long a due run waits for a live executor before it ends `unroutable`; 1 h by default.
+    #[serde(default = "default_dispatch_deadline")]
+    pub dispatch_deadline: DurationMs,
+    /// 0–9; of what is due at the same instant, the higher goes first. 5 by default.
+    #[serde(default = "default_priority")]
+    pub priority: u8,
+    /// What it runs.
+    pub handler: HandlerSpec,
+    /// Parameter text handed to the handler.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub params: Option<String>,
+    /// The job after which this one runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<After>,
+    /// Free labels, for people and filters.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    /// Whether its schedule fires. `false` in a file means: exists, paused.
+    #[serde(default = "yes")]
+    pub enabled: bool,
+}
+
+/// The parent of a child job.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct After {
+    /// The parents; in this version exactly one.
+    pub all: Vec<JobName>,
+    /// What their end must be.
+    #[serde(default)]
+    pub on: AfterOn,
+    /// Hand the parent's output to the child as its parameter.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub pass_output: bool,
+}
+
+/// Which end of the parent starts the child.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AfterOn {
+    /// All shards succeeded.
+    #[default]
+    Success,
+}
+
+/// The default of [`JobSpec::backlog`].
+pub const fn default_backlog() -> u32 {
+    1_000
+}
+
+/// The default of [`JobSpec::kill_grace`].
+pub const fn default_kill_grace() -> DurationMs {
+    DurationMs::secs(5)
+}
+
+/// The default of [`JobSpec::dispatch_deadline`].
+pub const fn default_dispatch_deadline() -> DurationMs {
+    DurationMs::secs(3_600)
+}
+
+/// The default of [`JobSpec::priority`].
+pub const fn default_priority() -> u8 {
+    5
+}
+
+const fn yes() -> bool {
+    true
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "the signature that serde asks for"
+)]
+fn is_zero(duration: &DurationMs) -> bool {
+    duration.as_millis() == 0
+}
+
+impl JobSpec {
+    /// The first fire time after `after` that `start_at` and `end_at` allow; `None` when there is none.
+    ///
+    /// For `fixed_delay` this is `after` plus the delay: call it with the end of the last run.
+    pub fn next_fire(&self, after: Timestamp) -> Option<Timestamp> {
+        let after = self
+            .start_at
+            .map_or(after, |start| after.max(start.minus_ms(1)));
+        let next = self.schedule.next_after(after)?;
+        (self.end_at.is_none_or(|end| next < end)).then_some(next)
+    }
+
+    /// When a run for `fire_at` of job `id` is due: the fire time plus this job's share of the jitter, the same
+    /// each time it is asked.
+    pub fn due_at(&self, id: JobId, fire_at: Timestamp) -> Timestamp {
+        match self.jitter.as_millis() {
+            0 => fire_at,
+            jitter => {
+                let seed = id.0.unsigned_abs().rotate_left(32) ^ fire_at.as_millis().unsigned_abs();
+                fire_at.plus_ms(spread(seed) % (jitter + 1))
+            }
+        }
+    }
+}
+
+/// A job as a store keeps it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Job {
+    /// Its identity.
+    pub id: JobId,
+    /// Counts the definition's edits, from 1; pause and resume count as edits.
+    pub version: i64,
+    /// Its definition.
+    #[serde(flatten)]
+    pub spec: JobSpec,
+}

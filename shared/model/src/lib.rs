@@ -1,0 +1,26 @@
+//! Jobs, schedules, policies and the run state machine: pure data and pure decisions.
+//!
+//! Nothing here reads a clock, does I/O or knows tokio: `now` is always an argument, so every decision can be
+//! tested by calling a function. The words are those of `docs/GLOSSARY.md`.
+
+pub mod conclude;
+pub mod duration;
+pub mod handler;
+pub mod job;
+pub mod name;
+pub mod policy;
+pub mod route;
+pub mod run;
+pub mod schedule;
+pub mod time;
+
+pub use conclude::{Conclusion, RunFacts, conclude};
+pub use duration::DurationMs;
+pub use handler::HandlerSpec;
+pub use job::{After, AfterOn, Job, JobId, JobSpec};
+pub use name::{ExecutorName, GroupName, JobName, NameError};
+pub use policy::{Backoff, Block, Misfire, MisfirePolicy, OnLost, Retry, Scope};
+pub use route::{Route, Shard, ShardPlan, expand};
+pub use run::{Outcome, OutcomeKind, RunId, RunKind, RunState};
+pub use schedule::{Dialect, DstRule, Schedule};
+pub use time::Timestamp;

@@ -1,0 +1,168 @@
+//! When a job fires.
+
+use serde::{Deserialize, Serialize};
+
+use crate::duration::DurationMs;
+use crate::time::Timestamp;
+
+mod cron;
+
+pub use cron::{CronError, CronSchedule};
+
+/// When a job fires.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Schedule {
+    /// At the times that a cron expression matches.
+    Cron(CronSchedule),
+    /// On a grid: at `anchor` plus a multiple of `every`, whatever the run time.
+    FixedRate {
+        /// The period, at least 100 ms.
+        every: DurationMs,
+        /// A point of the grid; the Unix epoch by default, so that the grid survives restarts and edits.
+        anchor: Option<Timestamp>,
+    },
+    /// So long after the end of the last run.
+    FixedDelay {
+        /// The delay, at least 100 ms.
+        after: DurationMs,
+    },
+    /// Once.
+    Once {
+        /// The instant.
+        at: Timestamp,
+    },
+    /// Each time that the scheduler starts (cron's `@reboot`).
+    Startup,
+    /// Never by itself: by API, command line, message or parent only.
+    Manual,
+}
+
+/// The written form of a [`Schedule`]: which keys are present says which kind it is.
+#[derive(Serialize, Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct Written {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    cron: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    timezone: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    dialect: Option<Dialect>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    dst: Option<DstRule>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    every: Option<DurationMs>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    anchor: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    after: Option<DurationMs>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    at: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    startup: bool,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    manual: bool,
+}
+
+impl Serialize for Schedule {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut written = Written::default();
+        match self {
+            Self::Cron(cron) => {
+                written.cron = Some(cron.expression().to_owned());
+                written.timezone = Some(cron.timezone().to_owned());
+                written.dialect = Some(cron.dialect());
+                written.dst = cron.dst();
+            }
+            Self::FixedRate { every, anchor } => {
+                written.every = Some(*every);
+                written.anchor = *anchor;
+            }
+            Self::FixedDelay { after } => written.after = Some(*after),
+            Self::Once { at } => written.at = Some(*at),
+            Self::Startup => written.startup = true,
+            Self::Manual => written.manual = true,
+        }
+        written.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Schedule {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        use serde::de::Error as _;
+        let w = Written::deserialize(deserializer)?;
+        match w {
+            Written {
+                cron: Some(expression),
+                ..
+            } => CronSchedule::parse(
+                &expression,
+                w.timezone.as_deref().unwrap_or("UTC"),
+                w.dialect,
+                w.dst,
+            )
+            .map(Self::Cron)
+            .map_err(D::Error::custom),
+            Written {
+                every: Some(every),
+                anchor,
+                ..
+            } => Ok(Self::FixedRate { every, anchor }),
+            Written {
+                after: Some(after), ..
+            } => Ok(Self::FixedDelay { after }),
+            Written { at: Some(at), .. } => Ok(Self::Once { at }),
+            Written { startup: true, .. } => Ok(Self::Startup),
+            Written { manual: true, .. } => Ok(Self::Manual),
+            _ => Err(D::Error::custom(
+                "a schedule has one of: cron, every, after, at, startup, manual",
+            )),
+        }
+    }
+}
+
+/// How a cron expression is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Dialect {
+    /// 6 or 7 fields from seconds on, 1 = Sunday, `?`, `L`, `L-n`, `W`, `LW`, `nL`, `#`, wrap-around ranges.
+    Quartz,
+    /// 5 fields from minutes on, 0 and 7 = Sunday, `@daily` and the like.
+    Unix,
+}
+
+/// What happens to fire times around a change of the clocks. Without a rule: a time that does not exist fires
+/// once at the end of the gap and a time that happens twice fires once, except that expressions with a wildcard or
+/// step in the hour or minute field follow elapsed time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DstRule {
+    /// A time that does not exist does not fire; a time that happens twice fires once.
+    Skip,
+    /// A time that does not exist fires once at the end of the gap; a time that happens twice fires once.
+    Once,
+    /// A time that does not exist fires once at the end of the gap; a time that happens twice fires twice.
+    Both,
+}
+
+impl Schedule {
+    /// The first fire time strictly after `after`; `None` when there is none.
+    ///
+    /// For [`FixedDelay`](Self::FixedDelay) this is `after` plus the delay, `after` being the end of the last run.
+    /// [`Startup`](Self::Startup) and [`Manual`](Self::Manual) have none.
+    pub fn next_after(&self, after: Timestamp) -> Option<Timestamp> {
+        match self {
+            Self::Cron(cron) => cron.next_after(after),
+            Self::FixedRate { every, anchor } => {
+                let period = i64::try_from(every.as_millis()).ok().filter(|p| *p > 0)?;
+                let anchor = anchor.unwrap_or_default().as_millis();
+                let steps = after.as_millis().checked_sub(anchor)?.div_euclid(period) + 1;
+                anchor
+                    .checked_add(steps.checked_mul(period)?)
+                    .map(Timestamp::from_millis)
+            }
+            Self::FixedDelay { after: delay } => Some(after.plus_ms(delay.as_millis())),
+            Self::Once { at } => (*at > after).then_some(*at),
+            Self::Startup | Self::Manual => None,
+        }
+    }
+}

@@ -1,0 +1,12 @@
+//! What every long-running part of Cueline needs, whatever it does: a clock, a way to stop, periodic duties, backoff.
+
+pub mod backoff;
+pub mod clock;
+pub mod duty;
+pub mod lifecycle;
+pub mod telemetry;
+
+pub use backoff::Backoff;
+pub use clock::{Clock, ManualClock, SystemClock};
+pub use duty::{Activator, Duty, Next};
+pub use lifecycle::{Ended, Lifecycle, Stop};

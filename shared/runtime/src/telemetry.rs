@@ -1,0 +1,20 @@
+//! Logs.
+
+use tracing_subscriber::EnvFilter;
+
+/// Writes logs to standard error: at `default` and above unless `CUELINE_LOG` names other filters, as JSON lines if
+/// `json`. Call it once, first thing.
+pub fn init(default: &str, json: bool) {
+    let filter = EnvFilter::try_from_env("CUELINE_LOG").unwrap_or_else(|_| EnvFilter::new(default));
+    let logs = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr);
+    let done = if json {
+        logs.json().try_init()
+    } else {
+        logs.with_target(false).try_init()
+    };
+    if done.is_err() {
+        tracing::debug!("logs were set up already");
+    }
+}

@@ -1,0 +1,1 @@
+//! Harness and scenarios

@@ -1,0 +1,1 @@
+//! Built-in handlers: shell, command and http

@@ -1,0 +1,60 @@
+//! Trying a handler without a server.
+
+use std::sync::{Arc, Mutex};
+
+use cueline_protocol::Stream;
+
+use crate::context::{Context, Facts, Sink, StopReason};
+use crate::handler::{Failure, Handler, Output};
+
+/// What a handler wrote while it was tried.
+#[derive(Debug, Clone, Default)]
+pub struct Recorded {
+    lines: Arc<Mutex<Vec<(Stream, String)>>>,
+    progress: Arc<Mutex<Vec<f64>>>,
+}
+
+impl Recorded {
+    /// The lines, in order.
+    pub fn lines(&self) -> Vec<(Stream, String)> {
+        self.lines.lock().expect("no holder panics").clone()
+    }
+
+    /// The progress, in order.
+    pub fn progress(&self) -> Vec<f64> {
+        self.progress.lock().expect("no holder panics").clone()
+    }
+}
+
+impl Sink for Recorded {
+    fn line(&self, stream: Stream, text: String) {
+        self.lines
+            .lock()
+            .expect("no holder panics")
+            .push((stream, text));
+    }
+
+    fn progress(&self, fraction: f64) {
+        self.progress
+            .lock()
+            .expect("no holder panics")
+            .push(fraction);
+    }
+}
+
+/// A context for these facts, and what is written through it.
+pub fn context(facts: Facts) -> (Context, Recorded) {
+    let recorded = Recorded::default();
+    (Context::new(facts, Box::new(recorded.clone())), recorded)
+}
+
+/// Tells a handler under test to stop, as the worker would.
+pub fn stop(cx: &Context, reason: StopReason) {
+    cx.stop(reason);
+}
+
+/// Makes one attempt with these facts.
+pub async fn run(handler: &dyn Handler, facts: Facts) -> (Result<Output, Failure>, Recorded) {
+    let (cx, recorded) = context(facts);
+    (handler.run(cx).await, recorded)
+}
