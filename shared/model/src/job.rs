@@ -37,10 +37,18 @@ pub struct JobSpec {
     /// When it fires.
     pub schedule: Schedule,
     /// No fire time before this instant.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        with = "crate::time::rfc3339"
+    )]
     pub start_at: Option<Timestamp>,
     /// No fire time at or after this instant.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        with = "crate::time::rfc3339"
+    )]
     pub end_at: Option<Timestamp>,
     /// Runs start up to this much after their fire time, spread by job and fire time.
     #[serde(default, skip_serializing_if = "is_zero")]

@@ -162,7 +162,7 @@ impl Default for Retry {
     }
 }
 
-/// A well-spread number from `seed` (the finaliser of SplitMix64), the same on every machine.
+/// A well-spread number from `seed` (the finaliser of `SplitMix64`), the same on every machine.
 pub fn spread(seed: u64) -> u64 {
     let mut z = seed.wrapping_add(0x9E37_79B9_7F4A_7C15);
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);

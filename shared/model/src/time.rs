@@ -1,6 +1,7 @@
 //! Instants. A [`Timestamp`] is a count of milliseconds; time zones live in [`crate::schedule`] only.
 
 use std::fmt;
+use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
@@ -47,5 +48,66 @@ impl fmt::Display for Timestamp {
             Ok(t) => write!(f, "{t:.3}"),
             Err(_) => write!(f, "{} ms", self.0),
         }
+    }
+}
+
+/// Why a text is not an instant.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{given:?} is not an instant: write it as RFC 3339, such as 2027-01-01T00:00:00Z")]
+pub struct TimestampError {
+    given: String,
+}
+
+/// RFC 3339 with `Z` or an offset; what is finer than a millisecond is cut off.
+impl FromStr for Timestamp {
+    type Err = TimestampError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        text.parse::<jiff::Timestamp>()
+            .map(|t| Self(t.as_millisecond()))
+            .map_err(|_| TimestampError {
+                given: text.chars().take(80).collect(),
+            })
+    }
+}
+
+/// The serde form of an optional instant that people read and write: RFC 3339 text. A number of milliseconds is
+/// accepted too, and written for an instant that RFC 3339 cannot express. For fields of definitions; everything
+/// between machines keeps the bare number.
+pub mod rfc3339 {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    use super::Timestamp;
+
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Written {
+        Millis(i64),
+        Text(String),
+    }
+
+    /// Writes the instant as text.
+    pub fn serialize<S: Serializer>(
+        instant: &Option<Timestamp>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        match instant {
+            None => serializer.serialize_none(),
+            Some(t) => match jiff::Timestamp::from_millisecond(t.as_millis()) {
+                Ok(_) => serializer.collect_str(t),
+                Err(_) => t.serialize(serializer),
+            },
+        }
+    }
+
+    /// Reads text or a number.
+    pub fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<Timestamp>, D::Error> {
+        Ok(match Option::<Written>::deserialize(deserializer)? {
+            None => None,
+            Some(Written::Millis(millis)) => Some(Timestamp::from_millis(millis)),
+            Some(Written::Text(text)) => Some(text.parse().map_err(serde::de::Error::custom)?),
+        })
     }
 }

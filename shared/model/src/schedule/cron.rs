@@ -5,8 +5,14 @@ use crate::time::Timestamp;
 
 /// Why an expression is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct CronError(String);
+pub enum CronError {
+    /// The expression itself.
+    #[error("{0}")]
+    Expression(String),
+    /// The name of the time zone.
+    #[error("{0}")]
+    TimeZone(String),
+}
 
 /// A cron expression in a time zone.
 #[derive(Debug, Clone, PartialEq, Eq)]

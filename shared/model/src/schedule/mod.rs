@@ -51,11 +51,19 @@ struct Written {
     dst: Option<DstRule>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     every: Option<DurationMs>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        with = "crate::time::rfc3339"
+    )]
     anchor: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     after: Option<DurationMs>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        with = "crate::time::rfc3339"
+    )]
     at: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     startup: bool,

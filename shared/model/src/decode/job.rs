@@ -1,0 +1,310 @@
+//! The fields of a job.
+
+use std::collections::BTreeMap;
+
+use super::reader::{Fields, Reader, given, join, shorten};
+use super::{Node, Value, handler, policy, schedule};
+use crate::handler::HandlerSpec;
+use crate::job::{
+    After, AfterOn, JobSpec, default_backlog, default_dispatch_deadline, default_kill_grace,
+    default_priority,
+};
+use crate::name::{GroupName, JobName, NameError};
+use crate::schedule::Schedule;
+
+const KEYS: [&str; 23] = [
+    "name",
+    "group",
+    "description",
+    "schedule",
+    "start_at",
+    "end_at",
+    "jitter",
+    "misfire",
+    "route",
+    "block",
+    "scope",
+    "backlog",
+    "timeout",
+    "kill_grace",
+    "retry",
+    "on_lost",
+    "dispatch_deadline",
+    "priority",
+    "handler",
+    "params",
+    "after",
+    "labels",
+    "enabled",
+];
+/// Keys of the contract that this version does not have.
+const LATER: [&str; 5] = ["calendars", "windows", "fence", "executor", "selector"];
+
+/// Longest parameter text, description or label.
+const MAX_TEXT_BYTES: usize = 64 * 1024;
+/// Most triggers that a lane can be told to keep waiting.
+const MAX_BACKLOG: i64 = 100_000;
+
+/// Reads a job definition.
+pub(super) fn read(r: &mut Reader, node: &Node) -> Option<JobSpec> {
+    let f = r.fields(node, "", &KEYS, &LATER)?;
+    let name = required(r, &f, node, "name", "the job's name", read_name::<JobName>);
+    let group = optional(r, &f, "group", read_name::<GroupName>).or_else(|| "default".parse().ok());
+    let after = optional(r, &f, "after", after);
+    let schedule = read_schedule(r, &f, node);
+    let handler = required(
+        r,
+        &f,
+        node,
+        "handler",
+        "what the job runs ({ shell = … }, { command = … }, { http = … } or { native = … })",
+        handler::read,
+    );
+    let spec = JobSpec {
+        name: name.clone().or_else(placeholder)?,
+        group: group?,
+        description: optional(r, &f, "description", text).unwrap_or_default(),
+        schedule: schedule.unwrap_or(Schedule::Manual),
+        start_at: optional(r, &f, "start_at", Reader::instant),
+        end_at: optional(r, &f, "end_at", Reader::instant),
+        jitter: optional(r, &f, "jitter", |r, n, p| r.duration(n, p, 0)).unwrap_or_default(),
+        misfire: optional(r, &f, "misfire", policy::misfire).unwrap_or_default(),
+        route: optional(r, &f, "route", policy::route).unwrap_or_default(),
+        block: optional(r, &f, "block", policy::block).unwrap_or_default(),
+        scope: optional(r, &f, "scope", policy::scope).unwrap_or_default(),
+        backlog: optional(r, &f, "backlog", |r, n, p| r.integer(n, p, 0..=MAX_BACKLOG))
+            .unwrap_or_else(default_backlog),
+        timeout: optional(r, &f, "timeout", |r, n, p| r.duration(n, p, 1)),
+        kill_grace: optional(r, &f, "kill_grace", |r, n, p| r.duration(n, p, 0))
+            .unwrap_or_else(default_kill_grace),
+        retry: optional(r, &f, "retry", policy::retry).unwrap_or_default(),
+        on_lost: optional(r, &f, "on_lost", policy::on_lost).unwrap_or_default(),
+        dispatch_deadline: optional(r, &f, "dispatch_deadline", |r, n, p| r.duration(n, p, 0))
+            .unwrap_or_else(default_dispatch_deadline),
+        priority: optional(r, &f, "priority", |r, n, p| r.integer(n, p, 0..=9))
+            .unwrap_or_else(default_priority),
+        handler: handler.unwrap_or(HandlerSpec::Native(String::new())),
+        params: optional(r, &f, "params", params),
+        after,
+        labels: optional(r, &f, "labels", |r, n, p| text_map(r, n, p, "a label"))
+            .unwrap_or_default(),
+        enabled: optional(r, &f, "enabled", Reader::boolean).unwrap_or(true),
+    };
+    check_window(r, &f, &spec);
+    check_parent(r, &f, &spec);
+    name.is_some().then_some(spec)
+}
+
+/// Stands in for a name that was refused, so that the other fields are still read.
+fn placeholder() -> Option<JobName> {
+    "_".parse().ok()
+}
+
+/// The value of `key` by `read`, if it is there.
+pub(super) fn optional<T>(
+    r: &mut Reader,
+    f: &Fields<'_>,
+    key: &str,
+    read: impl FnOnce(&mut Reader, &Node, &str) -> Option<T>,
+) -> Option<T> {
+    let (node, path) = f.get(key)?;
+    read(r, node, &path)
+}
+
+/// The value of `key` by `read`; its absence is a problem of `whole`.
+pub(super) fn required<T>(
+    r: &mut Reader,
+    f: &Fields<'_>,
+    whole: &Node,
+    key: &str,
+    what: &str,
+    read: impl FnOnce(&mut Reader, &Node, &str) -> Option<T>,
+) -> Option<T> {
+    if f.get(key).is_none() {
+        r.refuse(
+            whole.line,
+            &f.path_of(key),
+            format!("missing; {what} is expected"),
+        );
+    }
+    optional(r, f, key, read)
+}
+
+fn read_schedule(r: &mut Reader, f: &Fields<'_>, whole: &Node) -> Option<Schedule> {
+    if f.get("schedule").is_none() && f.get("after").is_some() {
+        return Some(Schedule::Manual);
+    }
+    required(
+        r,
+        f,
+        whole,
+        "schedule",
+        "one of { cron = … }, { every = … }, { after = … }, { at = … }, { startup = true }, { manual = true }, or a parent in `after`,",
+        schedule::read,
+    )
+}
+
+/// A name of any sort.
+pub(super) fn read_name<T: std::str::FromStr<Err = NameError>>(
+    r: &mut Reader,
+    node: &Node,
+    path: &str,
+) -> Option<T> {
+    let Value::Text(text) = &node.value else {
+        r.mismatch(node, path, "a name");
+        return None;
+    };
+    match text.parse() {
+        Ok(name) => Some(name),
+        Err(error) => {
+            r.refuse(node.line, path, format!("{:?}: {error}", shorten(text)));
+            None
+        }
+    }
+}
+
+fn text(r: &mut Reader, node: &Node, path: &str) -> Option<String> {
+    r.text(node, path, MAX_TEXT_BYTES).map(str::to_owned)
+}
+
+/// Parameters: a text as it stands, anything else as its JSON text.
+fn params(r: &mut Reader, node: &Node, path: &str) -> Option<String> {
+    if let Value::Text(_) = node.value {
+        return text(r, node, path);
+    }
+    let Some(json) = to_json(node) else {
+        r.mismatch(node, path, "a text, or values that JSON can carry,");
+        return None;
+    };
+    let json = json.to_string();
+    r.fits(node, path, &json, MAX_TEXT_BYTES).then_some(json)
+}
+
+/// The JSON of a node; `None` where it has a number that JSON does not.
+fn to_json(node: &Node) -> Option<serde_json::Value> {
+    Some(match &node.value {
+        Value::Null => serde_json::Value::Null,
+        Value::Bool(b) => (*b).into(),
+        Value::Int(n) => (*n).into(),
+        Value::Float(n) => serde_json::Number::from_f64(*n)?.into(),
+        Value::Text(text) => text.as_str().into(),
+        Value::List(items) => {
+            serde_json::Value::Array(items.iter().map(to_json).collect::<Option<_>>()?)
+        }
+        Value::Map(entries) => serde_json::Value::Object(
+            entries
+                .iter()
+                .map(|(key, value)| Some((key.clone(), to_json(value)?)))
+                .collect::<Option<_>>()?,
+        ),
+    })
+}
+
+/// A table of texts.
+pub(super) fn text_map(
+    r: &mut Reader,
+    node: &Node,
+    path: &str,
+    what: &str,
+) -> Option<BTreeMap<String, String>> {
+    let Value::Map(entries) = &node.value else {
+        r.mismatch(node, path, "a table of texts");
+        return None;
+    };
+    let mut map = BTreeMap::new();
+    for (key, value) in entries {
+        let field = join(path, &shorten(key));
+        if key.is_empty() || key.contains(['\0', '=', '\n', '\r']) {
+            r.refuse(
+                value.line,
+                &field,
+                format!("{:?} cannot be the name of {what}: an empty text, '=', NUL and line breaks are not allowed", shorten(key)),
+            );
+        } else if let Some(text) = r.scalar_text(value, &field, MAX_TEXT_BYTES)
+            && map.insert(key.clone(), text).is_some()
+        {
+            r.refuse(value.line, &field, "given twice; one value is expected");
+        }
+    }
+    Some(map)
+}
+
+fn after(r: &mut Reader, node: &Node, path: &str) -> Option<After> {
+    let short = match &node.value {
+        Value::Text(_) => Some(read_name(r, node, path)?),
+        _ => None,
+    };
+    if let Some(parent) = short {
+        return Some(After {
+            all: vec![parent],
+            on: AfterOn::Success,
+            pass_output: false,
+        });
+    }
+    let f = r.fields(node, path, &["all", "on", "pass_output"], &["any"])?;
+    let all = required(r, &f, node, "all", "a list with the parent's name", parents);
+    let on = optional(r, &f, "on", |r, n, p| {
+        r.word(
+            n,
+            p,
+            "end",
+            &[("success", AfterOn::Success)],
+            &["failure", "end", "any"],
+        )
+    });
+    let pass_output = optional(r, &f, "pass_output", Reader::boolean);
+    Some(After {
+        all: all?,
+        on: on.unwrap_or_default(),
+        pass_output: pass_output.unwrap_or_default(),
+    })
+}
+
+fn parents(r: &mut Reader, node: &Node, path: &str) -> Option<Vec<JobName>> {
+    let Value::List(items) = &node.value else {
+        r.mismatch(node, path, "a list with the parent's name");
+        return None;
+    };
+    if items.len() != 1 {
+        let message = format!(
+            "{} given; exactly one parent is supported in this version",
+            given(node)
+        );
+        r.refuse(node.line, path, message);
+        return None;
+    }
+    items
+        .iter()
+        .enumerate()
+        .map(|(index, item)| read_name(r, item, &format!("{path}[{index}]")))
+        .collect()
+}
+
+fn check_window(r: &mut Reader, f: &Fields<'_>, spec: &JobSpec) {
+    if let (Some(start), Some(end)) = (spec.start_at, spec.end_at)
+        && start >= end
+        && let Some((node, path)) = f.get("end_at")
+    {
+        r.refuse(
+            node.line,
+            &path,
+            format!("{end} is not after start_at ({start}); a later instant is expected"),
+        );
+    }
+}
+
+fn check_parent(r: &mut Reader, f: &Fields<'_>, spec: &JobSpec) {
+    if let Some(after) = &spec.after
+        && after.all.contains(&spec.name)
+        && let Some((node, path)) = f.get("after")
+    {
+        r.refuse(
+            node.line,
+            &path,
+            format!(
+                "{:?} is this job itself; another job is expected as its parent",
+                spec.name.as_str()
+            ),
+        );
+    }
+}

@@ -1,0 +1,188 @@
+//! Reading job definitions from job files and API bodies.
+//!
+//! The input is a [`Node`]: a value tree with line numbers, into which a caller turns its own format (TOML, YAML,
+//! JSON), so nothing here knows a file format or a network. The output is valid [`JobSpec`]s, or every [`Problem`]
+//! at once, each naming the field, what was given and what would be accepted. The short forms of job files
+//! (`block = "serial"`, `handler = { shell = "text" }`) and what a [`JobSpec`] serialises to are both accepted.
+
+mod handler;
+mod job;
+mod policy;
+mod reader;
+mod schedule;
+
+use std::collections::HashMap;
+use std::fmt;
+
+use crate::job::JobSpec;
+use reader::Reader;
+
+/// A value and the line it was written on.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Node {
+    /// The line, from 1; `None` where the source has no lines worth naming.
+    pub line: Option<u32>,
+    /// The value.
+    pub value: Value,
+}
+
+/// A value of a job definition, in whatever format it was written.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Value {
+    /// Nothing; a key with it counts as absent.
+    Null,
+    /// True or false.
+    Bool(bool),
+    /// A whole number.
+    Int(i64),
+    /// Any other number.
+    Float(f64),
+    /// Text.
+    Text(String),
+    /// A list.
+    List(Vec<Node>),
+    /// Keys and values in the order written; a key's line is its node's.
+    Map(Vec<(String, Node)>),
+}
+
+impl From<serde_json::Value> for Node {
+    fn from(json: serde_json::Value) -> Self {
+        use serde_json::Value as Json;
+        let value = match json {
+            Json::Null => Value::Null,
+            Json::Bool(b) => Value::Bool(b),
+            Json::Number(n) => n
+                .as_i64()
+                .map_or_else(|| Value::Float(n.as_f64().unwrap_or(f64::NAN)), Value::Int),
+            Json::String(s) => Value::Text(s),
+            Json::Array(items) => Value::List(items.into_iter().map(Self::from).collect()),
+            Json::Object(map) => {
+                Value::Map(map.into_iter().map(|(k, v)| (k, Self::from(v))).collect())
+            }
+        };
+        Self { line: None, value }
+    }
+}
+
+/// One thing that is wrong with a definition.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// The line, where the source has lines.
+    pub line: Option<u32>,
+    /// The job's name as given, where it has one.
+    pub job: Option<String>,
+    /// Path of the field, `schedule.cron` or `retry.on[1]`; empty for the definition as a whole.
+    pub field: String,
+    /// What was given and what would be accepted.
+    pub message: String,
+}
+
+/// Everything but the line, which callers print in front together with the file's name:
+/// `job "report": schedule.cron: "61 * * * *": minute 61 is out of range 0–59`.
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(job) = &self.job {
+            write!(f, "job {job:?}: ")?;
+        }
+        if !self.field.is_empty() {
+            write!(f, "{}: ", self.field)?;
+        }
+        f.write_str(&self.message)
+    }
+}
+
+/// Most problems that are reported of one input; one more entry then says that there are others.
+pub const MAX_PROBLEMS: usize = 1_000;
+
+/// Most jobs in one file or body.
+pub const MAX_JOBS: usize = 100_000;
+
+/// Reads one job definition.
+pub fn job(node: &Node) -> Result<JobSpec, Vec<Problem>> {
+    let mut reader = Reader::default();
+    let spec = read_job(&mut reader, node, "");
+    reader.finish().and(spec.ok_or_else(Vec::new))
+}
+
+/// Reads a job file: a map whose key `job` (TOML's `[[job]]`) or `jobs` is a list of definitions.
+pub fn jobs(root: &Node) -> Result<Vec<JobSpec>, Vec<Problem>> {
+    let mut reader = Reader::default();
+    let mut specs = Vec::new();
+    let mut seen: HashMap<String, Option<u32>> = HashMap::new();
+    if let Some(fields) = reader.fields(root, "", &["job", "jobs"], &[]) {
+        for key in ["job", "jobs"] {
+            let Some((list, path)) = fields.get(key) else {
+                continue;
+            };
+            let Value::List(items) = &list.value else {
+                let given = reader::given(list);
+                reader.refuse(
+                    list.line,
+                    &path,
+                    format!("{given} given; a list of jobs is expected ([[{key}]] in TOML)"),
+                );
+                continue;
+            };
+            if items.len() > MAX_JOBS {
+                let n = items.len();
+                reader.refuse(
+                    list.line,
+                    &path,
+                    format!("{n} jobs given; a file has at most {MAX_JOBS}"),
+                );
+                continue;
+            }
+            for (index, item) in items.iter().enumerate() {
+                if let Some(spec) = read_job(&mut reader, item, &format!("{key}[{index}]")) {
+                    reader.enter(Some(spec.name.to_string()), "");
+                    refuse_repeated(&mut reader, &mut seen, &spec, item);
+                    reader.leave();
+                    specs.push(spec);
+                }
+            }
+        }
+    }
+    reader.finish().map(|()| specs)
+}
+
+fn refuse_repeated(
+    reader: &mut Reader,
+    seen: &mut HashMap<String, Option<u32>>,
+    spec: &JobSpec,
+    item: &Node,
+) {
+    if let Some(first) = seen.insert(spec.name.to_string(), item.line) {
+        let place = first.map_or_else(String::new, |line| format!(" (first on line {line})"));
+        reader.refuse(
+            item.line,
+            "name",
+            format!(
+                "{:?} is given twice in this file{place}; each job needs a name of its own",
+                spec.name.as_str()
+            ),
+        );
+    }
+}
+
+/// Reads one definition into `reader`; `place` stands for the job where it has no name to go by.
+fn read_job(reader: &mut Reader, node: &Node, place: &str) -> Option<JobSpec> {
+    let name = match &node.value {
+        Value::Map(entries) => {
+            entries
+                .iter()
+                .find_map(|(key, value)| match (key.as_str(), &value.value) {
+                    ("name", Value::Text(text)) if !text.is_empty() => Some(reader::shorten(text)),
+                    _ => None,
+                })
+        }
+        _ => None,
+    };
+    let place = if name.is_some() { "" } else { place };
+    reader.enter(name, place);
+    let spec = job::read(reader, node);
+    reader.leave();
+    spec
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,134 @@
+//! The forms of a schedule.
+
+use super::Node;
+use super::job::{optional, required};
+use super::reader::{Fields, Reader, given, shorten};
+use crate::schedule::{CronError, CronSchedule, Dialect, DstRule, Schedule};
+
+const KINDS: [&str; 6] = ["cron", "every", "after", "at", "startup", "manual"];
+const KEYS: [&str; 10] = [
+    "cron", "every", "after", "at", "startup", "manual", "timezone", "dialect", "dst", "anchor",
+];
+/// Which of the other keys go with which kind.
+const EXTRAS: [(&str, &str); 4] = [
+    ("timezone", "cron"),
+    ("dialect", "cron"),
+    ("dst", "cron"),
+    ("anchor", "every"),
+];
+/// The shortest period or delay.
+const MIN_PERIOD_MS: u64 = 100;
+
+/// Reads a schedule.
+pub(super) fn read(r: &mut Reader, node: &Node, path: &str) -> Option<Schedule> {
+    let f = r.fields(node, path, &KEYS, &[])?;
+    let kinds = f.present(&KINDS);
+    let [kind] = kinds[..] else {
+        let message = if kinds.is_empty() {
+            format!(
+                "{} given; exactly one of {} is expected",
+                given(node),
+                KINDS.join(", ")
+            )
+        } else {
+            format!(
+                "{} given together; exactly one of {} is expected",
+                kinds.join(", "),
+                KINDS.join(", ")
+            )
+        };
+        r.refuse(node.line, path, message);
+        return None;
+    };
+    for (extra, owner) in EXTRAS {
+        if owner != kind
+            && let Some((extra_node, extra_path)) = f.get(extra)
+        {
+            r.refuse(
+                extra_node.line,
+                &extra_path,
+                format!("goes with {owner:?}, not with {kind:?}"),
+            );
+        }
+    }
+    match kind {
+        "cron" => cron(r, &f).map(Schedule::Cron),
+        "every" => {
+            let every = optional(r, &f, "every", |r, n, p| r.duration(n, p, MIN_PERIOD_MS));
+            let anchor = optional(r, &f, "anchor", Reader::instant);
+            Some(Schedule::FixedRate {
+                every: every?,
+                anchor,
+            })
+        }
+        "after" => optional(r, &f, "after", |r, n, p| r.duration(n, p, MIN_PERIOD_MS))
+            .map(|after| Schedule::FixedDelay { after }),
+        "at" => optional(r, &f, "at", Reader::instant).map(|at| Schedule::Once { at }),
+        "startup" => flag(r, &f, node, "startup", Schedule::Startup),
+        _ => flag(r, &f, node, "manual", Schedule::Manual),
+    }
+}
+
+/// A kind that is only named: its value can be nothing but true.
+fn flag(
+    r: &mut Reader,
+    f: &Fields<'_>,
+    whole: &Node,
+    key: &str,
+    schedule: Schedule,
+) -> Option<Schedule> {
+    if required(r, f, whole, key, "true", Reader::boolean)? {
+        return Some(schedule);
+    }
+    r.refuse(
+        whole.line,
+        &f.path_of(key),
+        format!(
+            "false given; true, or another of {}, is expected",
+            KINDS.join(", ")
+        ),
+    );
+    None
+}
+
+fn cron(r: &mut Reader, f: &Fields<'_>) -> Option<CronSchedule> {
+    let before = r.count();
+    let dialect = optional(r, f, "dialect", |r, n, p| {
+        let words = [("quartz", Dialect::Quartz), ("unix", Dialect::Unix)];
+        r.word(n, p, "dialect", &words, &[])
+    });
+    let dst = optional(r, f, "dst", |r, n, p| {
+        let words = [
+            ("skip", DstRule::Skip),
+            ("once", DstRule::Once),
+            ("both", DstRule::Both),
+        ];
+        r.word(n, p, "rule", &words, &[])
+    });
+    let dialect_refused = r.count() > before;
+    let timezone = optional(r, f, "timezone", |r, n, p| {
+        r.text(n, p, 255).map(str::to_owned)
+    });
+    let (node, path) = f.get("cron")?;
+    let expression = r.text(node, &path, 1_024)?;
+    match CronSchedule::parse(
+        expression,
+        timezone.as_deref().unwrap_or("UTC"),
+        dialect,
+        dst,
+    ) {
+        Ok(cron) => Some(cron),
+        Err(CronError::TimeZone(message)) => {
+            let line = f.get("timezone").map_or(node.line, |(n, _)| n.line);
+            r.refuse(line, &f.path_of("timezone"), message);
+            None
+        }
+        // With the dialect unknown, what the expression lacks in a guessed one is no news.
+        Err(CronError::Expression(_)) if dialect_refused => None,
+        Err(CronError::Expression(message)) => {
+            let shown = shorten(expression);
+            r.refuse(node.line, &path, format!("{shown:?}: {message}"));
+            None
+        }
+    }
+}
