@@ -1,1 +1,91 @@
-//! REST interface of the scheduler
+//! The scheduler's REST interface.
+//!
+//! It writes intent through the store and nudges the engine; it must not know the engine, a broker or a concrete store. What
+//! it changes is acted on by the same duties that would find it after a restart, so a lost nudge costs time and nothing else.
+
+mod auth;
+mod body;
+mod instant;
+mod jobs;
+mod preview;
+mod problem;
+mod query;
+mod runs;
+mod settle;
+mod system;
+mod token;
+pub mod view;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::DefaultBodyLimit;
+use axum::middleware::from_fn_with_state;
+use axum::routing::{get, post};
+use cueline_model::Timestamp;
+use cueline_runtime::{Activator, Stop};
+use cueline_store::Store;
+
+pub use instant::{InstantError, instant};
+pub use problem::{FieldProblem, Problem};
+pub use token::{AdminToken, TokenError};
+
+/// The largest request body that is read.
+pub const MAX_BODY_BYTES: usize = 4 * 1024 * 1024;
+
+/// Which duties of the engine the API wakes.
+#[derive(Debug, Clone, Default)]
+pub struct Nudges {
+    /// There may be something due: after an apply, a trigger or a resume.
+    pub due: Activator,
+    /// There is a cancellation to pass on.
+    pub cancel: Activator,
+}
+
+/// What the handlers need.
+#[derive(Clone)]
+pub struct ApiState {
+    /// The truth about jobs and runs.
+    pub store: Arc<dyn Store>,
+    /// Wakes the engine.
+    pub nudge: Nudges,
+    /// Who has it may do everything.
+    pub token: AdminToken,
+    /// When this process started, by the store's clock.
+    pub started: Timestamp,
+    /// Ends waiting requests when the process is about to stop.
+    pub stop: Stop,
+}
+
+/// All routes: `/livez` and `/readyz` for anybody, `/api/v1` for those who have the token.
+pub fn router(state: ApiState) -> Router {
+    let api = Router::new()
+        .route("/", get(system::index))
+        .route("/jobs", get(jobs::list))
+        .route("/jobs/apply", post(jobs::apply))
+        .route("/jobs/{name}", get(jobs::show).delete(jobs::delete))
+        .route("/jobs/{name}/pause", post(jobs::pause))
+        .route("/jobs/{name}/resume", post(jobs::resume))
+        .route("/jobs/{name}/trigger", post(jobs::trigger))
+        .route("/jobs/{name}/next", get(preview::of_job))
+        .route("/jobs/{name}/ledger", get(jobs::ledger))
+        .route("/preview", post(preview::of_definition))
+        .route("/runs", get(runs::list))
+        .route("/runs/{id}", get(runs::show))
+        .route("/runs/{id}/logs", get(runs::logs))
+        .route("/runs/{id}/cancel", post(runs::cancel))
+        .route("/executors", get(system::executors))
+        .route("/stats", get(system::stats))
+        .fallback(problem::no_such_path)
+        .method_not_allowed_fallback(problem::no_such_method)
+        // Around everything above, unknown paths included: who has no token learns nothing about what exists.
+        .layer(from_fn_with_state(state.clone(), auth::require_token));
+    Router::new()
+        .route("/livez", get(system::livez))
+        .route("/readyz", get(system::readyz))
+        .nest("/api/v1", api)
+        .fallback(problem::no_such_path)
+        .method_not_allowed_fallback(problem::no_such_method)
+        .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
+        .with_state(state)
+}

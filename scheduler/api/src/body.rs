@@ -1,0 +1,220 @@
+//! JSON bodies, read field by field so that every complaint names its field, all at once.
+
+use axum::body::Bytes;
+use axum::extract::{FromRequest, Request};
+use axum::http::{StatusCode, header};
+use axum::response::IntoResponse;
+use cueline_model::Timestamp;
+use serde_json::{Map, Value};
+
+use crate::ApiState;
+use crate::instant::instant;
+use crate::problem::{FieldProblem, Problem};
+
+/// A body: an object, or nothing at all.
+pub(crate) struct Body(Option<Map<String, Value>>);
+
+impl FromRequest<ApiState> for Body {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, state: &ApiState) -> Result<Self, Problem> {
+        let content_type = request
+            .headers()
+            .get(header::CONTENT_TYPE)
+            .map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
+        let bytes =
+            Bytes::from_request(request, state)
+                .await
+                .map_err(|rejection| match rejection.into_response().status() {
+                    StatusCode::PAYLOAD_TOO_LARGE => Problem::too_large(),
+                    _ => Problem::malformed("the body could not be read to its end"),
+                })?;
+        if bytes.is_empty() {
+            return Ok(Self(None));
+        }
+        match content_type {
+            Some(given) if is_json(&given) => {}
+            Some(given) => {
+                let detail = format!("the body is {given:?}; send application/json");
+                return Err(Problem::not_json(detail));
+            }
+            None => {
+                return Err(Problem::not_json(
+                    "the body has no Content-Type; send application/json",
+                ));
+            }
+        }
+        match serde_json::from_slice(&bytes) {
+            Ok(Value::Object(fields)) => Ok(Self(Some(fields))),
+            Ok(other) => Err(Problem::malformed(format!(
+                "the body is {}; send an object",
+                a_kind(&other)
+            ))),
+            Err(error) => Err(Problem::malformed(syntax_error(&error))),
+        }
+    }
+}
+
+fn is_json(content_type: &str) -> bool {
+    let essence = content_type.split(';').next().unwrap_or_default().trim();
+    let lower = essence.to_ascii_lowercase();
+    lower == "application/json" || (lower.starts_with("application/") && lower.ends_with("+json"))
+}
+
+fn syntax_error(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    let place = format!(" at line {} column {}", error.line(), error.column());
+    let what = text.strip_suffix(&place).unwrap_or(&text);
+    format!(
+        "the body is not JSON: line {}, column {}: {what}",
+        error.line(),
+        error.column()
+    )
+}
+
+/// "a text", "a number" …, for messages.
+pub(crate) fn a_kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "true or false",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a text",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "an object",
+    }
+}
+
+/// The fields of a body.
+pub(crate) struct Fields {
+    fields: Map<String, Value>,
+    errors: Vec<FieldProblem>,
+}
+
+impl Body {
+    /// The fields, of which only those in `known` may be there. No body counts as an empty object.
+    pub(crate) fn fields(self, known: &[&str]) -> Fields {
+        let fields = self.0.unwrap_or_default();
+        let errors = fields
+            .keys()
+            .filter(|name| !known.contains(&name.as_str()))
+            .map(|name| FieldProblem::new(name, unknown_field(known)))
+            .collect();
+        Fields { fields, errors }
+    }
+
+    /// Refuses every field.
+    pub(crate) fn nothing(self) -> Result<(), Problem> {
+        self.fields(&[]).finish()
+    }
+}
+
+fn unknown_field(known: &[&str]) -> String {
+    if known.is_empty() {
+        "unknown field; this request takes none".to_owned()
+    } else {
+        format!("unknown field; this request takes {}", known.join(", "))
+    }
+}
+
+impl Fields {
+    /// A field as it is; `null` counts as absent.
+    pub(crate) fn take(&mut self, name: &str) -> Option<Value> {
+        self.fields.remove(name).filter(|value| !value.is_null())
+    }
+
+    /// A text of at most `most_bytes`.
+    pub(crate) fn text(&mut self, name: &str, most_bytes: usize) -> Option<String> {
+        match self.take(name)? {
+            Value::String(text) if text.len() <= most_bytes => Some(text),
+            Value::String(text) => {
+                let message = format!(
+                    "a text of at most {most_bytes} bytes; this one has {}",
+                    text.len()
+                );
+                self.complain(name, message);
+                None
+            }
+            other => {
+                self.complain(name, format!("{} is given; give a text", a_kind(&other)));
+                None
+            }
+        }
+    }
+
+    /// Parameters: a text as it stands, anything else as its JSON text, as in a job's definition.
+    pub(crate) fn params(&mut self, name: &str, most_bytes: usize) -> Option<String> {
+        if let Some(
+            value @ (Value::Array(_) | Value::Object(_) | Value::Bool(_) | Value::Number(_)),
+        ) = self.fields.get(name)
+        {
+            let text = value.to_string();
+            self.fields.insert(name.to_owned(), Value::String(text));
+        }
+        self.text(name, most_bytes)
+    }
+
+    /// `true` or `false`, `false` by default.
+    pub(crate) fn flag(&mut self, name: &str) -> bool {
+        match self.take(name) {
+            None => false,
+            Some(Value::Bool(flag)) => flag,
+            Some(other) => {
+                self.complain(
+                    name,
+                    format!("{} is given; give true or false", a_kind(&other)),
+                );
+                false
+            }
+        }
+    }
+
+    /// A whole number within bounds.
+    pub(crate) fn number(
+        &mut self,
+        name: &str,
+        default: i64,
+        range: std::ops::RangeInclusive<i64>,
+    ) -> i64 {
+        match self.take(name) {
+            None => default,
+            Some(value) => value
+                .as_i64()
+                .filter(|n| range.contains(n))
+                .unwrap_or_else(|| {
+                    let (least, most) = range.into_inner();
+                    let message = format!("{value} is not a whole number from {least} to {most}");
+                    self.complain(name, message);
+                    default
+                }),
+        }
+    }
+
+    /// An instant, as a text or a number of milliseconds.
+    pub(crate) fn instant(&mut self, name: &str) -> Option<Timestamp> {
+        let text = match self.take(name)? {
+            Value::String(text) => text,
+            other => other.to_string(),
+        };
+        match instant(&text) {
+            Ok(at) => Some(at),
+            Err(error) => {
+                self.complain(name, error.to_string());
+                None
+            }
+        }
+    }
+
+    /// Notes what is wrong with a field.
+    pub(crate) fn complain(&mut self, name: &str, message: impl Into<String>) {
+        self.errors.push(FieldProblem::new(name, message));
+    }
+
+    /// Refuses the request if anything was wrong with its fields.
+    pub(crate) fn finish(self) -> Result<(), Problem> {
+        if self.errors.is_empty() {
+            Ok(())
+        } else {
+            Err(Problem::malformed_fields(self.errors))
+        }
+    }
+}

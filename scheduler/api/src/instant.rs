@@ -1,0 +1,54 @@
+//! Instants as they come in requests.
+
+use cueline_model::Timestamp;
+
+/// Why a text is not an instant.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{given:?} is not an instant: write it as 2027-01-31T12:00:00Z, with an offset as \
+     2027-01-31T12:00:00+01:00, or as milliseconds since 1970-01-01T00:00:00Z"
+)]
+pub struct InstantError {
+    given: String,
+}
+
+/// Reads an instant: RFC 3339, or milliseconds since the Unix epoch.
+pub fn instant(text: &str) -> Result<Timestamp, InstantError> {
+    let millis = match text.parse::<i64>() {
+        // Through jiff, so that what is taken can be written again as a date.
+        Ok(millis) => jiff::Timestamp::from_millisecond(millis).ok(),
+        Err(_) => text.parse::<jiff::Timestamp>().ok(),
+    };
+    millis
+        .map(|at| Timestamp::from_millis(at.as_millisecond()))
+        .ok_or_else(|| InstantError {
+            given: text.to_owned(),
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::instant;
+
+    #[test]
+    fn dates_and_numbers_are_the_same_instants() {
+        let at = instant("2027-01-31T12:00:00Z").expect("an instant");
+        assert_eq!(instant(&at.as_millis().to_string()), Ok(at));
+        assert_eq!(instant("2027-01-31T13:00:00+01:00"), Ok(at));
+    }
+
+    #[test]
+    fn what_is_no_instant_is_refused_with_a_hint() {
+        for wrong in [
+            "",
+            "now",
+            "2027-01-31",
+            "2027-13-31T12:00:00Z",
+            "9223372036854775807",
+            "1e9",
+        ] {
+            let error = instant(wrong).expect_err(wrong).to_string();
+            assert!(error.contains("2027-01-31T12:00:00Z"), "{error}");
+        }
+    }
+}

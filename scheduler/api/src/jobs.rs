@@ -1,0 +1,223 @@
+//! Jobs: apply, list, look, pause, resume, trigger, delete.
+
+use axum::Json;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
+use axum::http::{StatusCode, Uri};
+use cueline_model::{JobId, JobName, JobSpec, decode};
+use cueline_store::{Change, TriggerRequest, Triggered};
+use serde_json::{Map, Value};
+
+use crate::ApiState;
+use crate::body::{Body, a_kind};
+use crate::problem::{FieldProblem, Problem};
+use crate::query::{self, Params};
+use crate::settle::settle;
+use crate::view::{ApplyAnswer, JobPage, JobRef, JobView, LedgerPage};
+
+/// The longest parameter text of a trigger request, as of a job.
+const MAX_PARAMS_BYTES: usize = 64 * 1024;
+const MAX_KEY_BYTES: usize = 256;
+const DAY_MS: u64 = 86_400_000;
+
+pub(crate) type JobPath = Result<Path<String>, PathRejection>;
+
+pub(crate) fn job_name(path: JobPath) -> Result<JobName, Problem> {
+    let Path(text) = path.map_err(|e| Problem::malformed(e.body_text()))?;
+    text.parse().map_err(|e: cueline_model::NameError| {
+        Problem::malformed_fields(vec![FieldProblem::new("name", e.to_string())])
+    })
+}
+
+/// Reads definitions from `{"jobs": […]}`; every complaint at once.
+pub(crate) fn definitions(jobs: Value) -> Result<Vec<JobSpec>, Problem> {
+    let body = Map::from_iter([("jobs".to_owned(), jobs)]);
+    let node = decode::Node::from(Value::Object(body));
+    decode::jobs(&node).map_err(|problems| {
+        let errors = problems
+            .into_iter()
+            .map(|problem| FieldProblem {
+                job: problem.job,
+                field: problem.field,
+                message: problem.message,
+            })
+            .collect();
+        Problem::unfit(errors)
+    })
+}
+
+/// Creates and changes jobs so that they are as given.
+pub(crate) async fn apply(
+    State(state): State<ApiState>,
+    uri: Uri,
+    body: Body,
+) -> Result<Json<ApplyAnswer>, Problem> {
+    query::none(&uri)?;
+    let mut fields = body.fields(&["jobs", "dry_run"]);
+    let dry_run = fields.flag("dry_run");
+    let jobs = fields.take("jobs");
+    match &jobs {
+        Some(Value::Array(_)) => {}
+        Some(other) => fields.complain(
+            "jobs",
+            format!("{} is given; give a list of job definitions", a_kind(other)),
+        ),
+        None => fields.complain("jobs", "missing; give a list of job definitions"),
+    }
+    fields.finish()?;
+    let specs = definitions(jobs.unwrap_or_default())?;
+    let applied = state.store.apply_jobs(&specs, dry_run).await?;
+    if !dry_run {
+        state.nudge.due.wake();
+        let changed: Vec<JobId> = applied
+            .iter()
+            .filter(|one| one.change == Change::Updated)
+            .filter_map(|one| one.id)
+            .collect();
+        settle(&state, &changed).await?;
+    }
+    Ok(Json(ApplyAnswer { dry_run, applied }))
+}
+
+/// Jobs, by name.
+pub(crate) async fn list(
+    State(state): State<ApiState>,
+    uri: Uri,
+) -> Result<Json<JobPage>, Problem> {
+    let mut params = Params::of(&uri, &["after", "limit"]);
+    let after = params.parsed("after", |text| {
+        text.parse::<JobName>().map_err(|e| e.to_string())
+    });
+    let limit = params.limit(100);
+    params.finish()?;
+    let jobs = state.store.jobs(after.as_ref(), limit).await?;
+    let now = state.store.now().await?;
+    let full = jobs.len() >= limit;
+    Ok(Json(JobPage {
+        next: jobs
+            .last()
+            .filter(|_| full)
+            .map(|last| last.job.spec.name.clone()),
+        jobs: jobs.into_iter().map(JobView::from).collect(),
+        now,
+    }))
+}
+
+/// One job.
+pub(crate) async fn show(
+    State(state): State<ApiState>,
+    path: JobPath,
+    uri: Uri,
+) -> Result<Json<JobView>, Problem> {
+    query::none(&uri)?;
+    Ok(Json(state.store.job(&job_name(path)?).await?.into()))
+}
+
+/// Deletes a job; its runs are kept.
+pub(crate) async fn delete(
+    State(state): State<ApiState>,
+    path: JobPath,
+    uri: Uri,
+) -> Result<Json<JobRef>, Problem> {
+    query::none(&uri)?;
+    let name = job_name(path)?;
+    let id = state.store.delete_job(&name, "api").await?;
+    settle(&state, &[id]).await?;
+    Ok(Json(JobRef { id, name }))
+}
+
+/// Stops a job's schedule.
+pub(crate) async fn pause(
+    State(state): State<ApiState>,
+    path: JobPath,
+    uri: Uri,
+    body: Body,
+) -> Result<Json<JobRef>, Problem> {
+    query::none(&uri)?;
+    body.nothing()?;
+    let name = job_name(path)?;
+    let id = state.store.set_enabled(&name, false, "api").await?;
+    settle(&state, &[id]).await?;
+    Ok(Json(JobRef { id, name }))
+}
+
+/// Starts a job's schedule.
+pub(crate) async fn resume(
+    State(state): State<ApiState>,
+    path: JobPath,
+    uri: Uri,
+    body: Body,
+) -> Result<Json<JobRef>, Problem> {
+    query::none(&uri)?;
+    body.nothing()?;
+    let name = job_name(path)?;
+    let id = state.store.set_enabled(&name, true, "api").await?;
+    state.nudge.due.wake();
+    Ok(Json(JobRef { id, name }))
+}
+
+/// Runs a job now, or at a given instant.
+pub(crate) async fn trigger(
+    State(state): State<ApiState>,
+    path: JobPath,
+    uri: Uri,
+    body: Body,
+) -> Result<(StatusCode, Json<Triggered>), Problem> {
+    query::none(&uri)?;
+    let job = job_name(path)?;
+    let mut fields = body.fields(&["params", "idempotency_key", "run_at"]);
+    let params = fields.params("params", MAX_PARAMS_BYTES);
+    let idempotency_key = fields.text("idempotency_key", MAX_KEY_BYTES);
+    if idempotency_key.as_deref() == Some("") {
+        fields.complain("idempotency_key", "is empty; give a text, or leave it out");
+    }
+    let run_at = fields.instant("run_at");
+    fields.finish()?;
+    let request = TriggerRequest {
+        job,
+        params,
+        idempotency_key,
+        run_at,
+        by: "api".to_owned(),
+    };
+    let triggered = state.store.trigger(&request).await?;
+    state.nudge.due.wake();
+    let status = if triggered.duplicate {
+        StatusCode::OK
+    } else {
+        StatusCode::ACCEPTED
+    };
+    Ok((status, Json(triggered)))
+}
+
+/// Every expected fire time of a past window and what became of it; the last 24 hours by default.
+pub(crate) async fn ledger(
+    State(state): State<ApiState>,
+    path: JobPath,
+    uri: Uri,
+) -> Result<Json<LedgerPage>, Problem> {
+    let name = job_name(path)?;
+    let mut params = Params::of(&uri, &["from", "to", "limit"]);
+    let (from, to) = (params.instant("from"), params.instant("to"));
+    let limit = params.limit(1_000);
+    params.finish()?;
+    let to = match to {
+        Some(to) => to,
+        None => state.store.now().await?,
+    };
+    let from = from.unwrap_or_else(|| to.minus_ms(DAY_MS));
+    if from >= to {
+        let message = format!("{from} is not before {to}, where the window ends");
+        return Err(Problem::malformed_fields(vec![FieldProblem::new(
+            "from", message,
+        )]));
+    }
+    let entries = state.store.ledger(&name, from, to, limit).await?;
+    let more = entries.len() >= limit;
+    Ok(Json(LedgerPage {
+        from,
+        to,
+        entries,
+        more,
+    }))
+}

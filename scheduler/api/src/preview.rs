@@ -1,0 +1,109 @@
+//! The fire times to come, of a job that exists or of a definition that is not saved yet.
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::Uri;
+use cueline_model::{JobSpec, Schedule, Timestamp};
+use serde_json::{Value, json};
+
+use crate::ApiState;
+use crate::body::Body;
+use crate::jobs::{JobPath, definitions, job_name};
+use crate::problem::Problem;
+use crate::query::{LIMITS, Params};
+use crate::view::NextTimes;
+
+const DEFAULT_N: i64 = 5;
+
+/// The next fire times of a job, whether its schedule is enabled or not.
+pub(crate) async fn of_job(
+    State(state): State<ApiState>,
+    path: JobPath,
+    uri: Uri,
+) -> Result<Json<NextTimes>, Problem> {
+    let name = job_name(path)?;
+    let mut params = Params::of(&uri, &["n", "from"]);
+    let n = params.number("n", DEFAULT_N, LIMITS);
+    let from = params.instant("from");
+    params.finish()?;
+    let job = state.store.job(&name).await?.job;
+    let mut next = fire_times(&state, job.spec.clone(), n, from).await?;
+    if !job.spec.enabled && !next.times.is_empty() {
+        next.note =
+            Some("the job is paused: it fires at these times only once it is resumed".to_owned());
+    }
+    Ok(Json(next))
+}
+
+/// The next fire times of a definition, or of a schedule alone.
+pub(crate) async fn of_definition(
+    State(state): State<ApiState>,
+    uri: Uri,
+    body: Body,
+) -> Result<Json<NextTimes>, Problem> {
+    crate::query::none(&uri)?;
+    let mut fields = body.fields(&["job", "schedule", "n", "from"]);
+    let n = fields.number("n", DEFAULT_N, LIMITS);
+    let from = fields.instant("from");
+    let job = match (fields.take("job"), fields.take("schedule")) {
+        (Some(job), None) => job,
+        (None, Some(schedule)) => only(&schedule),
+        (Some(_), Some(_)) => {
+            fields.complain("schedule", "given beside a job; give one of the two");
+            Value::Null
+        }
+        (None, None) => {
+            fields.complain("schedule", "missing; give a schedule, or a job");
+            Value::Null
+        }
+    };
+    fields.finish()?;
+    let specs = definitions(Value::Array(vec![job]))?;
+    let Some(spec) = specs.into_iter().next() else {
+        return Err(Problem::malformed("there is no job in it"));
+    };
+    fire_times(&state, spec, n, from).await.map(Json)
+}
+
+/// A definition around a schedule; what else it says does not matter to its fire times.
+fn only(schedule: &Value) -> Value {
+    json!({ "name": "preview", "handler": { "native": "preview" }, "schedule": schedule })
+}
+
+async fn fire_times(
+    state: &ApiState,
+    spec: JobSpec,
+    n: i64,
+    from: Option<Timestamp>,
+) -> Result<NextTimes, Problem> {
+    let from = match from {
+        Some(from) => from,
+        None => state.store.now().await?,
+    };
+    let n = usize::try_from(n).unwrap_or(1);
+    // Off the runtime's threads: a rare expression is looked for over years.
+    let found = tokio::task::spawn_blocking(move || {
+        let times: Vec<_> =
+            std::iter::successors(spec.next_fire(from), |last| spec.next_fire(*last))
+                .take(n)
+                .collect();
+        let note = note(&spec, &times).map(str::to_owned);
+        NextTimes { times, note }
+    });
+    found
+        .await
+        .map_err(|_| Problem::unavailable("the fire times could not be computed"))
+}
+
+fn note(spec: &JobSpec, times: &[Timestamp]) -> Option<&'static str> {
+    match &spec.schedule {
+        Schedule::FixedDelay { .. } => {
+            Some("counted as if each run ended at once: the delay starts at a run's end")
+        }
+        Schedule::Manual if spec.after.is_some() => Some("it runs after its parent"),
+        Schedule::Manual => Some("it never fires by itself"),
+        Schedule::Startup => Some("it fires when the scheduler starts"),
+        _ if times.is_empty() => Some("it never fires again"),
+        _ => None,
+    }
+}

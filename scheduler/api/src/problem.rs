@@ -1,0 +1,250 @@
+//! Refusals, as `application/problem+json` (RFC 9457).
+
+use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
+use axum::response::{IntoResponse, Response};
+use cueline_store::{ErrorKind, StoreError};
+use serde::{Deserialize, Serialize};
+
+/// One field that is not as it should be.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FieldProblem {
+    /// The job it belongs to, where several came at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job: Option<String>,
+    /// The field, with its path: `schedule.cron`.
+    pub field: String,
+    /// What was given and what would be accepted.
+    pub message: String,
+}
+
+impl FieldProblem {
+    /// `message` about `field`.
+    pub fn new(field: impl Into<String>, message: impl Into<String>) -> Self {
+        Self {
+            job: None,
+            field: field.into(),
+            message: message.into(),
+        }
+    }
+}
+
+/// Why a request was not carried out.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Problem {
+    /// A word for programs, as a URI reference: `cueline:not-found`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// The same for all problems of this kind.
+    pub title: String,
+    /// The HTTP status.
+    pub status: u16,
+    /// What it was in this case.
+    pub detail: String,
+    /// The fields to blame, if any.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub errors: Vec<FieldProblem>,
+}
+
+impl Problem {
+    fn new(status: StatusCode, kind: &str, title: &str, detail: impl Into<String>) -> Self {
+        Self {
+            kind: format!("cueline:{kind}"),
+            title: title.to_owned(),
+            status: status.as_u16(),
+            detail: detail.into(),
+            errors: Vec::new(),
+        }
+    }
+
+    /// The request itself is not well formed.
+    pub(crate) fn malformed(detail: impl Into<String>) -> Self {
+        Self::new(
+            StatusCode::BAD_REQUEST,
+            "malformed",
+            "The request is malformed",
+            detail,
+        )
+    }
+
+    /// Fields or parameters of the request are not well formed.
+    pub(crate) fn malformed_fields(errors: Vec<FieldProblem>) -> Self {
+        Self::malformed(summary(&errors)).with(errors)
+    }
+
+    /// A definition does not fit.
+    pub(crate) fn unfit(errors: Vec<FieldProblem>) -> Self {
+        let title = "The definition does not fit";
+        Self::new(
+            StatusCode::UNPROCESSABLE_ENTITY,
+            "unfit",
+            title,
+            summary(&errors),
+        )
+        .with(errors)
+    }
+
+    /// There is no token, or not the right one.
+    pub(crate) fn unauthorized(detail: &str) -> Self {
+        Self::new(
+            StatusCode::UNAUTHORIZED,
+            "unauthorized",
+            "The token is missing or wrong",
+            detail,
+        )
+    }
+
+    /// The body is too large.
+    pub(crate) fn too_large() -> Self {
+        let detail = format!("a request body has at most {} bytes", crate::MAX_BODY_BYTES);
+        Self::new(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "too-large",
+            "The body is too large",
+            detail,
+        )
+    }
+
+    /// The body is not JSON by its own account.
+    pub(crate) fn not_json(detail: impl Into<String>) -> Self {
+        let title = "The body is not JSON";
+        Self::new(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "not-json",
+            title,
+            detail,
+        )
+    }
+
+    /// There is no such thing.
+    pub(crate) fn not_found(detail: impl Into<String>) -> Self {
+        Self::new(
+            StatusCode::NOT_FOUND,
+            "not-found",
+            "There is no such thing",
+            detail,
+        )
+    }
+
+    /// It may work later.
+    pub(crate) fn unavailable(detail: impl Into<String>) -> Self {
+        Self::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "unavailable",
+            "Not possible just now",
+            detail,
+        )
+    }
+
+    /// The change is made, but what it promises is not reached yet.
+    pub(crate) fn still_publishing(detail: impl Into<String>) -> Self {
+        let title = "The change is made, a trigger is still on its way";
+        Self::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "still-publishing",
+            title,
+            detail,
+        )
+    }
+
+    fn with(mut self, errors: Vec<FieldProblem>) -> Self {
+        self.errors = errors;
+        self
+    }
+}
+
+fn summary(errors: &[FieldProblem]) -> String {
+    match errors {
+        [one] if one.field.is_empty() => one.message.clone(),
+        [one] => format!("{}: {}", one.field, one.message),
+        many => format!("{} fields are not as they should be", many.len()),
+    }
+}
+
+impl From<StoreError> for Problem {
+    fn from(error: StoreError) -> Self {
+        let detail = error.to_string();
+        match error.kind() {
+            ErrorKind::NotFound => Self::not_found(detail),
+            ErrorKind::Conflict => Self::new(
+                StatusCode::CONFLICT,
+                "conflict",
+                "It clashes with what is there",
+                detail,
+            ),
+            ErrorKind::Invalid => Self::new(
+                StatusCode::UNPROCESSABLE_ENTITY,
+                "unfit",
+                "The definition does not fit",
+                detail,
+            ),
+            ErrorKind::Transient => {
+                tracing::warn!(error = %chain(&error), "the store could not do it just now");
+                Self::unavailable(detail)
+            }
+            ErrorKind::Broken => {
+                tracing::error!(error = %chain(&error), "the store is broken");
+                Self::new(
+                    StatusCode::INTERNAL_SERVER_ERROR,
+                    "store-broken",
+                    "The store is broken",
+                    detail,
+                )
+            }
+        }
+    }
+}
+
+/// An error with all its causes, for the log.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let body = serde_json::to_vec(&self).unwrap_or_default();
+        let mut response = (
+            status,
+            [(header::CONTENT_TYPE, "application/problem+json")],
+            body,
+        )
+            .into_response();
+        let more = match status {
+            StatusCode::UNAUTHORIZED => Some((header::WWW_AUTHENTICATE, "Bearer")),
+            StatusCode::SERVICE_UNAVAILABLE => Some((header::RETRY_AFTER, "1")),
+            _ => None,
+        };
+        if let Some((name, value)) = more {
+            response
+                .headers_mut()
+                .insert(name, HeaderValue::from_static(value));
+        }
+        response
+    }
+}
+
+pub(crate) async fn no_such_path(uri: Uri) -> Problem {
+    Problem::not_found(format!(
+        "there is nothing at {}; GET /api/v1 lists what there is",
+        uri.path()
+    ))
+}
+
+pub(crate) async fn no_such_method(method: Method, uri: Uri) -> Problem {
+    Problem::new(
+        StatusCode::METHOD_NOT_ALLOWED,
+        "method-not-allowed",
+        "The path does not have that method",
+        format!(
+            "{} does not take {method}; the Allow header names what it takes",
+            uri.path()
+        ),
+    )
+}

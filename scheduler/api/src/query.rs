@@ -1,0 +1,133 @@
+//! Query parameters: all of them known, each given once unless it may repeat, every complaint at once.
+
+use std::ops::RangeInclusive;
+
+use axum::extract::Query;
+use axum::http::Uri;
+use cueline_model::Timestamp;
+
+use crate::instant::instant;
+use crate::problem::{FieldProblem, Problem};
+
+/// The bounds of `limit` everywhere.
+pub(crate) const LIMITS: RangeInclusive<i64> = 1..=1_000;
+
+/// The parameters of one request.
+pub(crate) struct Params {
+    pairs: Vec<(String, String)>,
+    errors: Vec<FieldProblem>,
+}
+
+impl Params {
+    /// The parameters of `uri`, of which only those in `known` may be there.
+    pub(crate) fn of(uri: &Uri, known: &[&str]) -> Self {
+        let pairs = match Query::<Vec<(String, String)>>::try_from_uri(uri) {
+            Ok(Query(pairs)) => pairs,
+            Err(error) => {
+                return Self {
+                    pairs: Vec::new(),
+                    errors: vec![FieldProblem::new("", error.to_string())],
+                };
+            }
+        };
+        let mut errors = Vec::new();
+        for (name, _) in &pairs {
+            if !known.contains(&name.as_str()) {
+                errors.push(FieldProblem::new(name, unknown_parameter(known)));
+            }
+        }
+        Self { pairs, errors }
+    }
+
+    fn one(&mut self, name: &str) -> Option<String> {
+        let mut values = self.pairs.iter().filter(|(n, _)| n == name).map(|(_, v)| v);
+        let value = values.next().cloned();
+        if values.next().is_some() {
+            self.errors.push(FieldProblem::new(
+                name,
+                "given more than once; give it once",
+            ));
+        }
+        value
+    }
+
+    /// A whole number within bounds.
+    pub(crate) fn number(&mut self, name: &str, default: i64, range: RangeInclusive<i64>) -> i64 {
+        let Some(text) = self.one(name) else {
+            return default;
+        };
+        match text.parse::<i64>() {
+            Ok(n) if range.contains(&n) => n,
+            _ => {
+                let (least, most) = range.into_inner();
+                let message = format!("{text:?} is not a whole number from {least} to {most}");
+                self.errors.push(FieldProblem::new(name, message));
+                default
+            }
+        }
+    }
+
+    /// `limit`, 1–1,000.
+    pub(crate) fn limit(&mut self, default: i64) -> usize {
+        usize::try_from(self.number("limit", default, LIMITS)).unwrap_or(1)
+    }
+
+    /// An instant.
+    pub(crate) fn instant(&mut self, name: &str) -> Option<Timestamp> {
+        self.parsed(name, |text| instant(text).map_err(|e| e.to_string()))
+    }
+
+    /// Something that `parse` reads.
+    pub(crate) fn parsed<T>(
+        &mut self,
+        name: &str,
+        parse: impl FnOnce(&str) -> Result<T, String>,
+    ) -> Option<T> {
+        let text = self.one(name)?;
+        match parse(&text) {
+            Ok(value) => Some(value),
+            Err(message) => {
+                self.errors.push(FieldProblem::new(name, message));
+                None
+            }
+        }
+    }
+
+    /// Something that may be given several times.
+    pub(crate) fn many<T>(
+        &mut self,
+        name: &str,
+        parse: impl Fn(&str) -> Result<T, String>,
+    ) -> Vec<T> {
+        let mut found = Vec::new();
+        for (_, text) in self.pairs.iter().filter(|(n, _)| n == name) {
+            match parse(text) {
+                Ok(value) => found.push(value),
+                Err(message) => self.errors.push(FieldProblem::new(name, message)),
+            }
+        }
+        found
+    }
+
+    /// Refuses the request if anything was wrong with its parameters.
+    pub(crate) fn finish(self) -> Result<(), Problem> {
+        if self.errors.is_empty() {
+            Ok(())
+        } else {
+            Err(Problem::malformed_fields(self.errors))
+        }
+    }
+}
+
+fn unknown_parameter(known: &[&str]) -> String {
+    if known.is_empty() {
+        "unknown parameter; this path takes none".to_owned()
+    } else {
+        format!("unknown parameter; this path takes {}", known.join(", "))
+    }
+}
+
+/// Refuses any parameter.
+pub(crate) fn none(uri: &Uri) -> Result<(), Problem> {
+    Params::of(uri, &[]).finish()
+}

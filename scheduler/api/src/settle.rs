@@ -1,0 +1,52 @@
+//! "Stop means stop": an answer to a change waits until no trigger of the old definition can be published any more.
+
+use std::time::Duration;
+
+use cueline_model::JobId;
+use cueline_runtime::Backoff;
+use tokio::time::Instant;
+
+use crate::ApiState;
+use crate::problem::Problem;
+
+const FIRST_WAIT: Duration = Duration::from_millis(2);
+const LONGEST_WAIT: Duration = Duration::from_millis(100);
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Returns when nothing of `jobs` is being published. What is being published was begun before the change and takes as long as
+/// the broker takes to confirm; past the patience the answer says that the change is made and the promise is still open.
+pub(crate) async fn settle(state: &ApiState, jobs: &[JobId]) -> Result<(), Problem> {
+    settle_within(state, jobs, PATIENCE).await
+}
+
+async fn settle_within(
+    state: &ApiState,
+    jobs: &[JobId],
+    patience: Duration,
+) -> Result<(), Problem> {
+    if jobs.is_empty() {
+        return Ok(());
+    }
+    let give_up = Instant::now() + patience;
+    let mut backoff = Backoff::new(FIRST_WAIT, LONGEST_WAIT);
+    loop {
+        let publishing = match state.store.publishing(jobs).await {
+            Ok(0) => return Ok(()),
+            Ok(n) => n,
+            Err(error) if error.kind() == cueline_store::ErrorKind::Transient => 0,
+            Err(error) => return Err(error.into()),
+        };
+        if Instant::now() >= give_up || state.stop.is_soft() {
+            return Err(Problem::still_publishing(format!(
+                "the change is made, but {} still being published and may reach an executor; \
+                 asking again is safe",
+                match publishing {
+                    0 => "it is not known whether triggers of the old definition are".to_owned(),
+                    1 => "1 trigger of the old definition is".to_owned(),
+                    n => format!("{n} triggers of the old definition are"),
+                }
+            )));
+        }
+        tokio::time::sleep(backoff.next_wait()).await;
+    }
+}

@@ -1,0 +1,86 @@
+//! What concerns the server as a whole.
+
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::Uri;
+use serde_json::{Value, json};
+
+use crate::ApiState;
+use crate::problem::Problem;
+use crate::query;
+use crate::view::{ExecutorView, Executors, Stats};
+
+/// The store has this long to say that it is there.
+const READY_PATIENCE: Duration = Duration::from_secs(2);
+
+/// The process answers.
+pub(crate) async fn livez() -> &'static str {
+    "ok\n"
+}
+
+/// The store answers, and the process is not about to stop.
+pub(crate) async fn readyz(State(state): State<ApiState>) -> Result<&'static str, Problem> {
+    if state.stop.is_soft() {
+        return Err(Problem::unavailable("the server is about to stop"));
+    }
+    match tokio::time::timeout(READY_PATIENCE, state.store.now()).await {
+        Ok(Ok(_)) => Ok("ok\n"),
+        Ok(Err(error)) => Err(error.into()),
+        Err(_) => Err(Problem::unavailable("the store does not answer")),
+    }
+}
+
+/// The version, and where to go from here.
+pub(crate) async fn index(uri: Uri) -> Result<Json<Value>, Problem> {
+    query::none(&uri)?;
+    Ok(Json(json!({
+        "name": "cueline",
+        "version": env!("CARGO_PKG_VERSION"),
+        "links": {
+            "jobs": "/api/v1/jobs",
+            "apply": "/api/v1/jobs/apply",
+            "job": "/api/v1/jobs/{name}",
+            "pause": "/api/v1/jobs/{name}/pause",
+            "resume": "/api/v1/jobs/{name}/resume",
+            "trigger": "/api/v1/jobs/{name}/trigger",
+            "next": "/api/v1/jobs/{name}/next",
+            "ledger": "/api/v1/jobs/{name}/ledger",
+            "preview": "/api/v1/preview",
+            "runs": "/api/v1/runs",
+            "run": "/api/v1/runs/{id}",
+            "logs": "/api/v1/runs/{id}/logs",
+            "cancel": "/api/v1/runs/{id}/cancel",
+            "executors": "/api/v1/executors",
+            "stats": "/api/v1/stats",
+        },
+    })))
+}
+
+/// All executors that were ever heard and not forgotten.
+pub(crate) async fn executors(
+    State(state): State<ApiState>,
+    uri: Uri,
+) -> Result<Json<Executors>, Problem> {
+    query::none(&uri)?;
+    let executors = state.store.executors().await?;
+    // Asked after the list: nobody can have been heard in the future.
+    let now = state.store.now().await?;
+    let executors = executors
+        .into_iter()
+        .map(|executor| ExecutorView {
+            silent_ms: u64::try_from(now.since_ms(executor.last_beat)).unwrap_or(0),
+            executor,
+        })
+        .collect();
+    Ok(Json(Executors { executors, now }))
+}
+
+/// Numbers about the whole.
+pub(crate) async fn stats(State(state): State<ApiState>, uri: Uri) -> Result<Json<Stats>, Problem> {
+    query::none(&uri)?;
+    let numbers = state.store.stats().await?;
+    let now = state.store.now().await?;
+    Ok(Json(Stats::new(numbers, state.started, now)))
+}

@@ -1,0 +1,185 @@
+//! What the API answers with, as types, for servers and clients alike.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use cueline_model::{Job, JobId, JobName, RunState, Timestamp};
+use cueline_store::{Applied, Executor, JobSummary, LedgerEntry, LogRow, Run, StoreStats};
+use serde::{Deserialize, Serialize};
+
+/// How many runs are in which state.
+pub type Counts = BTreeMap<RunState, u64>;
+
+/// A job with what a list shows of it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct JobView {
+    /// The job.
+    #[serde(flatten)]
+    pub job: Arc<Job>,
+    /// When it is next due.
+    pub next_fire: Option<Timestamp>,
+    /// Its newest run that has started or ended.
+    pub last: Option<Run>,
+    /// The runs of the last 24 hours.
+    pub day: Counts,
+}
+
+impl From<JobSummary> for JobView {
+    fn from(summary: JobSummary) -> Self {
+        Self {
+            job: summary.job,
+            next_fire: summary.next_fire,
+            last: summary.last,
+            day: summary.day.into_iter().collect(),
+        }
+    }
+}
+
+/// A page of jobs, by name.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct JobPage {
+    /// The jobs.
+    pub jobs: Vec<JobView>,
+    /// Ask with `after` = this for the next page; absent on the last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<JobName>,
+    /// The store's clock.
+    pub now: Timestamp,
+}
+
+/// What an apply did, or would do.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ApplyAnswer {
+    /// Nothing was changed.
+    pub dry_run: bool,
+    /// Job by job, in the order given.
+    pub applied: Vec<Applied>,
+}
+
+/// The job that a request was about.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobRef {
+    /// Its id.
+    pub id: JobId,
+    /// Its name.
+    pub name: JobName,
+}
+
+/// Fire times to come.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NextTimes {
+    /// The fire times, earliest first; fewer than asked for when there are no more.
+    pub times: Vec<Timestamp>,
+    /// Why there are none or what they leave out, if something is to be said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+}
+
+/// A page of runs, newest first.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RunPage {
+    /// The runs.
+    pub runs: Vec<Run>,
+    /// Ask with `before` = this for the next page; absent on the last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<i64>,
+    /// The store's clock.
+    pub now: Timestamp,
+}
+
+/// Lines of a run's log.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogPage {
+    /// The lines.
+    pub lines: Vec<LogRow>,
+    /// Ask with `after` = this for what comes next.
+    pub next: i64,
+    /// Where the run is.
+    pub state: RunState,
+    /// The run has ended and these are its last lines: there is nothing more to follow.
+    pub ended: bool,
+}
+
+/// What became of a wish to cancel.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CancelAnswer {
+    /// `done`: it had not been published, and never will be. `asked`: its executor is told, it ends soon. `ended`: it had ended already.
+    pub result: CancelResult,
+    /// The state in which it had ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<RunState>,
+}
+
+/// See [`CancelAnswer`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CancelResult {
+    /// It had not been published, and never will be.
+    Done,
+    /// Its executor is told; it ends soon.
+    Asked,
+    /// It had ended already.
+    Ended,
+}
+
+/// What became of a job's fire times.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LedgerPage {
+    /// The window, from here on.
+    pub from: Timestamp,
+    /// The window, up to here, exclusive.
+    pub to: Timestamp,
+    /// Each expected fire time, earliest first.
+    pub entries: Vec<LedgerEntry>,
+    /// The limit was reached: ask again from the last fire time on.
+    pub more: bool,
+}
+
+/// An executor and how long it has been silent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExecutorView {
+    /// The executor.
+    #[serde(flatten)]
+    pub executor: Executor,
+    /// How long it has not been heard.
+    pub silent_ms: u64,
+}
+
+/// All executors.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Executors {
+    /// By group and name.
+    pub executors: Vec<ExecutorView>,
+    /// The store's clock.
+    pub now: Timestamp,
+}
+
+/// Numbers about the whole.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stats {
+    /// The server's version.
+    pub version: String,
+    /// When the server started.
+    pub started: Timestamp,
+    /// The store's clock.
+    pub now: Timestamp,
+    /// Jobs that exist.
+    pub jobs: u64,
+    /// Runs that have not ended.
+    pub live: Counts,
+    /// How far the oldest run that is due and still `scheduled` is behind.
+    pub oldest_due_ms: Option<u64>,
+}
+
+impl Stats {
+    pub(crate) fn new(stats: StoreStats, started: Timestamp, now: Timestamp) -> Self {
+        Self {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            started,
+            now,
+            jobs: stats.jobs,
+            live: stats.live.into_iter().collect(),
+            oldest_due_ms: stats.oldest_due_ms,
+        }
+    }
+}
