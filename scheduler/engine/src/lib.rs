@@ -1,1 +1,34 @@
-//! The scheduler: claim, plan, wheel, route, dispatch, ingest and the duties that keep them true
+//! The scheduler: claim, plan, wheel, route, dispatch, ingest, and the duties that keep them true.
+//!
+//! ```text
+//! store ─claim─► wheel ─prepare─► outbox ─publish─► broker ─► executors
+//!   ▲                 (route, mark)         │                     │
+//!   └──── ingest ◄── results ◄──────────────┼─────────────────────┘
+//!   └──── confirm ◄─────────────────────────┘
+//! ```
+//!
+//! The database is the truth: what is in the wheel or the outbox is also in the store, claimed by this node, and is found again when the
+//! node dies. Each stage reads a batch, decides, and writes a batch. The engine knows no concrete store or broker.
+
+mod cancel;
+mod claim;
+mod confirm;
+mod dispatch;
+mod engine;
+mod ingest;
+mod manual;
+mod node;
+mod plan;
+mod reap;
+mod reconcile;
+mod registry;
+mod retention;
+mod route;
+mod shared;
+mod wheel;
+
+pub use engine::{Engine, EngineError, EngineOptions, Nudges};
+pub use manual::{ManualEngine, Tick};
+pub use plan::SchedulePlanner;
+pub use route::{Candidates, Router};
+pub use wheel::Wheel;

@@ -263,6 +263,10 @@ pub fn decode<T: DeserializeOwned + Versioned>(payload: &[u8]) -> Result<T, Deco
 }
 
 /// Writes a message.
+#[expect(
+    clippy::missing_panics_doc,
+    reason = "messages have string keys only, so writing them cannot fail"
+)]
 pub fn encode<T: Serialize + Versioned>(message: &T) -> Vec<u8> {
     serde_json::to_vec(message)
         .expect("messages have string keys only, so writing them cannot fail")

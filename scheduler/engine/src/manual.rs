@@ -1,0 +1,147 @@
+//! An engine that moves only when told to: for tests that set the clock.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cueline_broker::{Broker, Channel, Listener};
+use cueline_protocol::SigningKey;
+use cueline_runtime::{Clock, Next};
+use cueline_store::{AttemptId, Store};
+use rand::SeedableRng as _;
+use rand::rngs::StdRng;
+use tokio::sync::mpsc;
+
+use crate::dispatch::{DispatchError, Prepare, Publish};
+use crate::engine::{EngineError, EngineOptions, open};
+use crate::route::Router;
+use crate::shared::Shared;
+use crate::{cancel, claim, ingest, node, reap, reconcile, registry};
+
+/// The stages of an engine, one turn of each at a call.
+pub struct ManualEngine {
+    shared: Arc<Shared>,
+    prepare: Prepare,
+    publish: Publish,
+    confirmations: mpsc::Receiver<AttemptId>,
+    heartbeats: Listener,
+}
+
+impl std::fmt::Debug for ManualEngine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ManualEngine")
+            .field("node", &self.shared.node())
+            .finish_non_exhaustive()
+    }
+}
+
+/// What a tick did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Tick {
+    /// Triggers that the broker confirmed.
+    pub published: usize,
+    /// Reports taken in.
+    pub ingested: usize,
+}
+
+impl ManualEngine {
+    /// An engine on these ports; the clock is the test's. Looks ahead by nothing, so that what a tick does follows from the clock alone.
+    pub async fn new(
+        store: Arc<dyn Store>,
+        broker: Broker,
+        clock: Arc<dyn Clock>,
+        options: EngineOptions,
+        key: Option<SigningKey>,
+    ) -> Result<Self, EngineError> {
+        let options = EngineOptions {
+            prepare_ahead_ms: 0,
+            ..options
+        };
+        let shared = Shared::new(store, broker, clock, options, key);
+        let heartbeats = shared.broker.listen(&Channel::Heartbeats).await?;
+        open(&shared).await?;
+        let (confirmed, confirmations) = mpsc::channel(1_000_000);
+        let router = Router::new(StdRng::seed_from_u64(shared.options.seed));
+        Ok(Self {
+            prepare: Prepare::new(shared.clone(), router),
+            publish: Publish::new(shared.clone(), confirmed),
+            shared,
+            confirmations,
+            heartbeats,
+        })
+    }
+
+    /// One turn of every stage, as often as there is something to do at this instant.
+    pub async fn tick(&mut self) -> Result<Tick, EngineError> {
+        let mut done = Tick::default();
+        self.hear().await?;
+        node::keep(&self.shared).await?;
+        self.shared.registry.expire(self.shared.now());
+        done.ingested += self.take_in().await?;
+        self.claim().await?;
+        self.prepare().await?;
+        done.published += self.publish().await?;
+        reap::reap(&self.shared).await?;
+        plain(cancel::pass_on(&self.shared).await)?;
+        Ok(done)
+    }
+
+    /// Takes note of heartbeats that have arrived.
+    pub async fn hear(&mut self) -> Result<(), EngineError> {
+        let mut beats = Vec::new();
+        while let Ok(beat) = self.heartbeats.try_recv() {
+            beats.push(beat);
+        }
+        Ok(registry::hear(&self.shared, &beats).await?)
+    }
+
+    /// Claims all that is due within the lookahead.
+    pub async fn claim(&mut self) -> Result<(), EngineError> {
+        while claim::claim(&self.shared).await? == Next::Now {}
+        Ok(())
+    }
+
+    /// Routes and marks all that is due now.
+    pub async fn prepare(&mut self) -> Result<(), EngineError> {
+        while self.prepare.prepare().await? == Next::Now {}
+        Ok(())
+    }
+
+    /// Publishes all that is due now and writes down what was confirmed; how many.
+    pub async fn publish(&mut self) -> Result<usize, EngineError> {
+        while plain(self.publish.publish().await)? == Next::Now {}
+        let mut confirmed = Vec::new();
+        while let Ok(id) = self.confirmations.try_recv() {
+            confirmed.push(id);
+        }
+        self.shared.store.confirm_dispatch(&confirmed).await?;
+        Ok(confirmed.len())
+    }
+
+    /// Takes in all reports that have arrived; how many messages.
+    pub async fn take_in(&mut self) -> Result<usize, EngineError> {
+        let mut all = 0;
+        loop {
+            match plain(ingest::once(&self.shared, Duration::ZERO).await)? {
+                0 => return Ok(all),
+                n => all += n,
+            }
+        }
+    }
+
+    /// Compares with executors what was queued more than `older_than_ms` ago; how many triggers go out again with the next tick.
+    pub async fn reconcile(&mut self, older_than_ms: u64) -> Result<usize, EngineError> {
+        let outstanding = self
+            .shared
+            .store
+            .outstanding(older_than_ms, None, 1_000)
+            .await?;
+        plain(reconcile::compare(&self.shared, outstanding).await)
+    }
+}
+
+fn plain<T>(result: Result<T, DispatchError>) -> Result<T, EngineError> {
+    result.map_err(|e| match e {
+        DispatchError::Store(e) => EngineError::Store(e),
+        DispatchError::Broker(e) => EngineError::Broker(e),
+    })
+}

@@ -1,0 +1,161 @@
+//! Reconcile: what an executor should hold, against what it says it holds.
+//!
+//! A journal lost with its disk, a queue lost with its broker, an ack lost in a crash all heal here, without a person: what is missing is
+//! published again, as the same attempt, to the same executor, which drops what it knows.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use cueline_broker::{Channel, QueueId};
+use cueline_model::{ExecutorName, GroupName, RunId};
+use cueline_protocol::{Control, ControlReply, Holding, VERSION, decode, encode};
+use cueline_runtime::{Duty, Next};
+use cueline_store::{AttemptId, Outstanding};
+
+use crate::dispatch::DispatchError;
+use crate::shared::Shared;
+
+/// Compares the store with what executors hold.
+pub(crate) struct Reconcile {
+    shared: Arc<Shared>,
+    after: Option<RunId>,
+}
+
+/// At most so many attempts are compared in one turn; the next goes on from there.
+const BATCH: usize = 1_000;
+const ANSWER_WITHIN: Duration = Duration::from_secs(2);
+
+impl Reconcile {
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        Self {
+            shared,
+            after: None,
+        }
+    }
+}
+
+impl Duty for Reconcile {
+    type Error = DispatchError;
+
+    fn name(&self) -> &'static str {
+        "reconcile"
+    }
+
+    async fn activate(&mut self) -> Result<Next, DispatchError> {
+        let older_than = self.shared.options.reconcile_after_ms;
+        let every = Duration::from_millis((older_than / 3).max(100));
+        let outstanding = self
+            .shared
+            .store
+            .outstanding(older_than, self.after, BATCH)
+            .await?;
+        self.after = outstanding.last().map(|o| o.run);
+        let more = outstanding.len() >= BATCH;
+        if !more {
+            self.after = None;
+        }
+        compare(&self.shared, outstanding).await?;
+        Ok(if more { Next::Now } else { Next::After(every) })
+    }
+}
+
+type Owner = (GroupName, ExecutorName);
+
+/// Publishes again what no executor holds; how many.
+pub(crate) async fn compare(
+    shared: &Shared,
+    outstanding: Vec<Outstanding>,
+) -> Result<usize, DispatchError> {
+    let Some(node) = shared.node() else {
+        return Ok(0);
+    };
+    if outstanding.is_empty() {
+        return Ok(0);
+    }
+    let busy = queues_with_triggers(shared).await?;
+    let mut by_owner: BTreeMap<Owner, Vec<Holding>> = BTreeMap::new();
+    for o in outstanding {
+        let holding = Holding {
+            run: o.run,
+            attempt: o.attempt,
+        };
+        by_owner
+            .entry((o.group, o.executor))
+            .or_default()
+            .push(holding);
+    }
+    let mut missing = Vec::new();
+    for (owner, asked) in by_owner {
+        // What is still in the queue is not in the journal yet; nothing can be said about an executor that is not there.
+        if !busy.contains(&owner) && shared.registry.is_alive(&owner.0, &owner.1) {
+            missing.extend(not_held(shared, &owner, asked).await?);
+        }
+    }
+    if missing.is_empty() {
+        return Ok(0);
+    }
+    let reason = "its executor did not hold it; published again";
+    let runs = shared.store.take_back(node, &missing, reason).await?;
+    let count = runs.len();
+    if count > 0 {
+        tracing::warn!(
+            count,
+            "triggers were lost on the way; publishing them again"
+        );
+    }
+    shared.schedule(runs);
+    Ok(count)
+}
+
+async fn queues_with_triggers(shared: &Shared) -> Result<BTreeSet<Owner>, DispatchError> {
+    let stats = shared.broker.stats().await?;
+    Ok(stats
+        .into_iter()
+        .filter(|s| s.ready + s.unsettled > 0)
+        .filter_map(|s| match s.queue {
+            QueueId::Executor { group, executor } => {
+                Some((group.parse().ok()?, executor.parse().ok()?))
+            }
+            _ => None,
+        })
+        .collect())
+}
+
+async fn not_held(
+    shared: &Shared,
+    (group, executor): &Owner,
+    asked: Vec<Holding>,
+) -> Result<Vec<AttemptId>, DispatchError> {
+    let channel = Channel::Control {
+        group: group.to_string(),
+        executor: executor.to_string(),
+    };
+    let question = Control::Holdings {
+        v: VERSION,
+        runs: asked.clone(),
+    };
+    let answer = shared
+        .broker
+        .ask(&channel, Bytes::from(encode(&question)), ANSWER_WITHIN)
+        .await?;
+    let Some(answer) = answer else {
+        return Ok(Vec::new());
+    };
+    let held: HashSet<Holding> = match decode::<ControlReply>(&answer) {
+        Ok(reply) => reply.held.into_iter().collect(),
+        Err(e) => {
+            tracing::warn!(%group, %executor, error = %e, "an executor's answer could not be read");
+            return Ok(Vec::new());
+        }
+    };
+    Ok(asked
+        .into_iter()
+        .filter(|h| !held.contains(h))
+        .map(|h| AttemptId {
+            run: h.run,
+            attempt: h.attempt,
+        })
+        .collect())
+}

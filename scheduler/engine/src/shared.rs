@@ -1,0 +1,132 @@
+//! What the stages of one engine share: ports, clock, wheel, outbox, and the ways to wake each other.
+
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use cueline_broker::{Broker, Outgoing};
+use cueline_model::Timestamp;
+use cueline_protocol::SigningKey;
+use cueline_runtime::{Activator, Clock};
+use cueline_store::{AttemptId, NodeId, Store, WaitingRun};
+
+use crate::engine::EngineOptions;
+use crate::registry::Registry;
+use crate::wheel::Wheel;
+
+/// A trigger on its way to the broker: marked `dispatching` in the store, to be published when it is due.
+#[derive(Debug)]
+pub(crate) struct Ready {
+    pub(crate) id: AttemptId,
+    pub(crate) due_at: Timestamp,
+    pub(crate) priority: u8,
+    pub(crate) message: Outgoing,
+}
+
+/// Who is to be woken when something happened.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Wakers {
+    pub(crate) claim: Activator,
+    pub(crate) prepare: Activator,
+    pub(crate) publish: Activator,
+    pub(crate) cancel: Activator,
+}
+
+pub(crate) struct Shared {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) broker: Broker,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) options: EngineOptions,
+    pub(crate) key: Option<SigningKey>,
+    pub(crate) registry: Registry,
+    pub(crate) wheel: Mutex<Wheel<WaitingRun>>,
+    pub(crate) outbox: Mutex<Wheel<Ready>>,
+    pub(crate) parked: Mutex<Vec<WaitingRun>>,
+    pub(crate) wakers: Wakers,
+    node: AtomicI64,
+    /// Database time minus this node's time, in milliseconds.
+    offset_ms: AtomicI64,
+}
+
+/// Locks a mutex whose holders never panic half-way through a change.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+const NO_NODE: i64 = -1;
+
+impl Shared {
+    pub(crate) fn new(
+        store: Arc<dyn Store>,
+        broker: Broker,
+        clock: Arc<dyn Clock>,
+        options: EngineOptions,
+        key: Option<SigningKey>,
+    ) -> Arc<Self> {
+        let registry = Registry::new(options.executor_dead_after_ms);
+        Arc::new(Self {
+            store,
+            broker,
+            clock,
+            options,
+            key,
+            registry,
+            wheel: Mutex::default(),
+            outbox: Mutex::default(),
+            parked: Mutex::default(),
+            wakers: Wakers::default(),
+            node: AtomicI64::new(NO_NODE),
+            offset_ms: AtomicI64::new(0),
+        })
+    }
+
+    /// Now, by the database's clock as far as this node knows it.
+    pub(crate) fn now(&self) -> Timestamp {
+        let offset = self.offset_ms.load(Ordering::Relaxed);
+        Timestamp::from_millis(self.clock.now_ms().saturating_add(offset))
+    }
+
+    /// Takes over what the database's clock showed just now; the difference to this node's own clock.
+    pub(crate) fn set_offset(&self, database: Timestamp) -> i64 {
+        let offset = database.as_millis().saturating_sub(self.clock.now_ms());
+        self.offset_ms.store(offset, Ordering::Relaxed);
+        offset
+    }
+
+    /// This node; `None` until it is registered.
+    pub(crate) fn node(&self) -> Option<NodeId> {
+        match self.node.load(Ordering::Acquire) {
+            NO_NODE => None,
+            id => Some(NodeId(id)),
+        }
+    }
+
+    pub(crate) fn set_node(&self, node: Option<NodeId>) {
+        self.node
+            .store(node.map_or(NO_NODE, |n| n.0), Ordering::Release);
+    }
+
+    /// How many runs this node holds in memory.
+    pub(crate) fn held(&self) -> usize {
+        lock(&self.wheel).len() + lock(&self.outbox).len() + lock(&self.parked).len()
+    }
+
+    /// Puts claimed runs on the wheel.
+    pub(crate) fn schedule(&self, runs: Vec<WaitingRun>) {
+        if runs.is_empty() {
+            return;
+        }
+        let mut wheel = lock(&self.wheel);
+        for run in runs {
+            wheel.insert(run.due_at, run.job.spec.priority, run.id, run);
+        }
+        drop(wheel);
+        self.wakers.prepare.wake();
+    }
+
+    /// Forgets all claimed runs: the node's lease has run out, they may be another's.
+    pub(crate) fn forget_all(&self) {
+        lock(&self.wheel).clear();
+        lock(&self.outbox).clear();
+        lock(&self.parked).clear();
+    }
+}
