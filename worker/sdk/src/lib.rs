@@ -8,5 +8,7 @@ pub mod handler;
 pub mod testing;
 
 pub use context::{Context, Facts, StopReason, Stopped};
+/// The words that [`Facts`] are made of; handlers need no other internal crate.
+pub use cueline_model as model;
 pub use cueline_protocol::Stream;
 pub use handler::{Failure, Handler, Output, from_fn};
