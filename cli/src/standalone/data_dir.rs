@@ -1,0 +1,130 @@
+//! The data directory: who may use it, and the secrets in it.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{Read as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail};
+use cueline_protocol::SigningKey;
+use rand::TryRng as _;
+
+/// A data directory that this process owns until it ends.
+#[derive(Debug)]
+pub struct DataDir {
+    path: PathBuf,
+    token: String,
+    key: SigningKey,
+    _lock: File,
+}
+
+impl DataDir {
+    /// Makes the directory if need be, takes its lock, and reads or makes its secrets.
+    pub fn open(path: &Path) -> Result<Self> {
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(path)
+            .with_context(|| format!("--data {}: failed to make the directory", path.display()))?;
+        let path = path
+            .canonicalize()
+            .with_context(|| format!("--data {}: failed to find the directory", path.display()))?;
+        let lock = take_lock(&path)?;
+        let token = secret(&path.join("admin.token"), || Ok(hex(&random()?)))?;
+        let key = secret(&path.join("signing.key"), || {
+            Ok(SigningKey::from_seed(random()?).to_base64())
+        })?;
+        let key = SigningKey::from_base64(&key).with_context(|| {
+            format!("{}: not a signing key of ours", path.join("signing.key").display())
+        })?;
+        Ok(Self { path, token, key, _lock: lock })
+    }
+
+    /// The directory, absolute.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The admin token.
+    pub fn token(&self) -> &str {
+        &self.token
+    }
+
+    /// The file with the admin token.
+    pub fn token_file(&self) -> PathBuf {
+        self.path.join("admin.token")
+    }
+
+    /// What triggers are signed with.
+    pub fn key(&self) -> &SigningKey {
+        &self.key
+    }
+}
+
+fn take_lock(path: &Path) -> Result<File> {
+    let file = path.join("lock");
+    let mut lock = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(&file)
+        .with_context(|| format!("--data {}: failed to write there", path.display()))?;
+    match lock.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => {
+            let mut pid = String::new();
+            let _ = lock.read_to_string(&mut pid);
+            let who = if pid.is_empty() { "another process".to_owned() } else { format!("process {pid}") };
+            bail!("--data {}: in use by {who}; each cueline standalone needs a data directory of its own", path.display());
+        }
+        Err(TryLockError::Error(e)) => {
+            return Err(e).with_context(|| format!("--data {}: failed to lock it", path.display()));
+        }
+    }
+    lock.set_len(0)
+        .and_then(|()| lock.write_all(std::process::id().to_string().as_bytes()))
+        .with_context(|| format!("--data {}: failed to write there", path.display()))?;
+    Ok(lock)
+}
+
+/// Reads a secret, or makes it on the first start, readable by its owner only.
+fn secret(file: &Path, make: impl FnOnce() -> Result<String>) -> Result<String> {
+    match fs::read_to_string(file) {
+        Ok(text) if !text.trim().is_empty() => {
+            let mode = fs::metadata(file)?.permissions().mode();
+            if mode & 0o077 != 0 {
+                bail!(
+                    "{}: others may read this secret (mode {:o}); run: chmod 600 {}",
+                    file.display(), mode & 0o777, file.display()
+                );
+            }
+            return Ok(text.trim().to_owned());
+        }
+        // Empty: the last start was cut short between making the file and filling it.
+        Ok(_) => fs::remove_file(file).with_context(|| format!("failed to replace the empty {}", file.display()))?,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
+        Err(e) => return Err(e).with_context(|| format!("failed to read {}", file.display())),
+    }
+    let text = make()?;
+    let failed = || format!("failed to write {}", file.display());
+    let mut out = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(file)
+        .with_context(failed)?;
+    out.write_all(text.as_bytes()).and_then(|()| out.sync_all()).with_context(failed)?;
+    Ok(text)
+}
+
+fn random() -> Result<[u8; 32]> {
+    let mut bytes = [0; 32];
+    rand::rngs::SysRng.try_fill_bytes(&mut bytes).context("failed to get random bytes from the system")?;
+    Ok(bytes)
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
