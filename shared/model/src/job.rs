@@ -168,6 +168,16 @@ impl JobSpec {
         (self.end_at.is_none_or(|end| next < end)).then_some(next)
     }
 
+    /// The first `n` fire times after `after` that `start_at` and `end_at` allow; at most
+    /// [`MAX_PREVIEW`](crate::schedule::MAX_PREVIEW).
+    ///
+    /// For `fixed_delay` as if each run took no time.
+    pub fn upcoming(&self, after: Timestamp, n: usize) -> Vec<Timestamp> {
+        std::iter::successors(self.next_fire(after), |last| self.next_fire(*last))
+            .take(n.min(crate::schedule::MAX_PREVIEW))
+            .collect()
+    }
+
     /// When a run for `fire_at` of job `id` is due: the fire time plus this job's share of the jitter, the same
     /// each time it is asked.
     pub fn due_at(&self, id: JobId, fire_at: Timestamp) -> Timestamp {

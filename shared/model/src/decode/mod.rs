@@ -16,6 +16,7 @@ use std::fmt;
 
 use crate::job::JobSpec;
 use reader::Reader;
+pub(crate) use reader::nearest;
 
 /// A value and the line it was written on.
 #[derive(Debug, Clone, PartialEq)]

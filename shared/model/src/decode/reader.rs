@@ -359,7 +359,7 @@ fn shorten_to(text: &str, chars: usize) -> String {
 }
 
 /// `; did you mean "round"? (first, round, …)`, without the question where nothing is near.
-pub(crate) fn suggestion(text: &str, words: &[&str]) -> String {
+fn suggestion(text: &str, words: &[&str]) -> String {
     let list = words.join(", ");
     match nearest(text, words.iter().copied()) {
         Some(word) => format!("; did you mean {word:?}? ({list})"),

@@ -9,6 +9,9 @@ mod cron;
 
 pub use cron::{CronError, CronSchedule};
 
+/// Most fire times that a preview gives.
+pub const MAX_PREVIEW: usize = 10_000;
+
 /// When a job fires.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Schedule {
@@ -172,5 +175,14 @@ impl Schedule {
             Self::Once { at } => (*at > after).then_some(*at),
             Self::Startup | Self::Manual => None,
         }
+    }
+
+    /// The first `n` fire times after `after`, fewer when there are no more; at most [`MAX_PREVIEW`].
+    ///
+    /// For [`FixedDelay`](Self::FixedDelay) as if each run took no time.
+    pub fn upcoming(&self, after: Timestamp, n: usize) -> Vec<Timestamp> {
+        std::iter::successors(self.next_after(after), |last| self.next_after(*last))
+            .take(n.min(MAX_PREVIEW))
+            .collect()
     }
 }

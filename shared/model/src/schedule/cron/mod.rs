@@ -1,0 +1,151 @@
+//! Cron expressions in a time zone.
+//!
+//! `fields` reads the text, `pattern` finds matches on a calendar that knows no clock changes, `zone` lays that
+//! calendar over real time. Only `zone` knows about time zones, only `fields` knows the dialects' grammar.
+
+mod fields;
+mod pattern;
+mod zone;
+
+use std::sync::Arc;
+
+use jiff::tz::TimeZone;
+
+use super::{Dialect, DstRule};
+use crate::decode::nearest;
+use crate::time::Timestamp;
+use pattern::Pattern;
+use zone::Changes;
+
+/// Why a cron schedule is refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CronError {
+    /// The expression itself.
+    #[error("{0}")]
+    Expression(String),
+    /// The name of the time zone.
+    #[error("{0}")]
+    TimeZone(String),
+}
+
+/// A cron expression in a time zone.
+#[derive(Debug, Clone)]
+pub struct CronSchedule {
+    expression: Arc<str>,
+    timezone: Arc<str>,
+    dialect: Dialect,
+    dst: Option<DstRule>,
+    compiled: Arc<Compiled>,
+}
+
+/// What [`CronSchedule::next_after`] works with; it follows from the written form alone.
+#[derive(Debug)]
+struct Compiled {
+    pattern: Pattern,
+    zone: TimeZone,
+    changes: Changes,
+}
+
+/// Equal when written equally.
+impl PartialEq for CronSchedule {
+    fn eq(&self, other: &Self) -> bool {
+        self.expression == other.expression
+            && self.timezone == other.timezone
+            && self.dialect == other.dialect
+            && self.dst == other.dst
+    }
+}
+
+impl Eq for CronSchedule {}
+
+impl CronSchedule {
+    /// Reads an expression; without a `dialect`, five fields and `@daily` and the like are Unix, six or seven Quartz.
+    ///
+    /// Refused besides what is malformed: an expression that no date can ever match (30 February).
+    ///
+    /// ```
+    /// use cueline_model::{Timestamp, schedule::CronSchedule};
+    ///
+    /// let cron = CronSchedule::parse("30 2 * * *", "Europe/Berlin", None, None)?;
+    /// let after: Timestamp = "2027-01-01T00:00:00Z".parse().unwrap();
+    /// assert_eq!(cron.next_after(after).unwrap().to_string(), "2027-01-01T01:30:00.000Z");
+    /// # Ok::<(), cueline_model::schedule::CronError>(())
+    /// ```
+    pub fn parse(
+        expression: &str,
+        timezone: &str,
+        dialect: Option<Dialect>,
+        dst: Option<DstRule>,
+    ) -> Result<Self, CronError> {
+        let zone = time_zone(timezone)?;
+        let read = fields::read(expression, dialect).map_err(CronError::Expression)?;
+        if read.pattern.is_impossible() {
+            return Err(CronError::Expression(
+                "no date ever matches day-of-month, month and day-of-week together; \
+                 for a job that never fires by itself use { manual = true }"
+                    .to_owned(),
+            ));
+        }
+        let changes = Changes::from_rule(dst, read.follows_elapsed_time);
+        Ok(Self {
+            expression: expression.trim().into(),
+            timezone: zone.iana_name().unwrap_or(timezone).into(),
+            dialect: read.dialect,
+            dst,
+            compiled: Arc::new(Compiled {
+                pattern: read.pattern,
+                zone,
+                changes,
+            }),
+        })
+    }
+
+    /// The expression as given.
+    pub fn expression(&self) -> &str {
+        &self.expression
+    }
+
+    /// The IANA time zone name.
+    pub fn timezone(&self) -> &str {
+        &self.timezone
+    }
+
+    /// The dialect it was read in.
+    pub fn dialect(&self) -> Dialect {
+        self.dialect
+    }
+
+    /// The rule that was set, if any.
+    pub fn dst(&self) -> Option<DstRule> {
+        self.dst
+    }
+
+    /// The first match strictly after `after`, a whole second.
+    ///
+    /// `None` when there is none within 100 years, or within the years that the expression names.
+    pub fn next_after(&self, after: Timestamp) -> Option<Timestamp> {
+        let first = after.as_millis().div_euclid(1_000).checked_add(1)?;
+        let Compiled {
+            pattern,
+            zone,
+            changes,
+        } = &*self.compiled;
+        let second = zone::next_match(pattern, zone, *changes, first)?;
+        second.checked_mul(1_000).map(Timestamp::from_millis)
+    }
+}
+
+fn time_zone(name: &str) -> Result<TimeZone, CronError> {
+    TimeZone::get(name).map_err(|_| {
+        let shown: String = name.chars().take(80).collect();
+        let names: Vec<String> = jiff::tz::db().available().map(|n| n.to_string()).collect();
+        let hint = nearest(name, names.iter().map(String::as_str))
+            .map_or_else(String::new, |near| format!("; did you mean {near:?}?"));
+        CronError::TimeZone(format!(
+            "unknown time zone {shown:?}{hint} (an IANA name such as \"Europe/Berlin\" or \"UTC\" is expected)"
+        ))
+    })
+}
+
+#[cfg(test)]
+mod tests;
