@@ -1,1 +1,1 @@
-
+//! The tests that every driver passes.

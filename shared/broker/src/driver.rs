@@ -10,7 +10,10 @@ use crate::address::{Channel, QueueId};
 use crate::error::BrokerError;
 
 /// What a driver can do. What it cannot is left out of the conformance suite and printed as such.
-#[expect(clippy::struct_excessive_bools, reason = "each is one yes or no about a product")]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is one yes or no about a product"
+)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Capabilities {
     /// The product's name, for logs.

@@ -6,11 +6,13 @@
 
 pub mod address;
 pub mod broker;
+pub mod dead;
 pub mod driver;
 pub mod error;
 
 pub use address::{Channel, QueueId};
 pub use broker::{Broker, BrokerOptions};
+pub use dead::DeadLetter;
 pub use driver::{
     Announcement, Capabilities, Delivery, Driver, Listener, Outgoing, QueueStats, Receipt, Refusal,
     Settlement,

@@ -1,0 +1,65 @@
+//! Limits of the embedded broker, each with its default and what happens there.
+
+use std::time::Duration;
+
+use cueline_broker::{BrokerError, ErrorKind};
+
+/// Limits of an [`EmbeddedDriver`](crate::EmbeddedDriver).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EmbeddedOptions {
+    /// A message that was handed out and not settled for this long is handed out again; 30 s by default.
+    pub ack_wait: Duration,
+    /// The most messages in one queue; 1,000,000 by default. Past it, publishing is refused as full.
+    pub queue_limit: u64,
+    /// The largest payload, in bytes; 8 MiB by default. A larger one is refused.
+    pub max_payload_bytes: usize,
+    /// The most messages in one `publish`; 5,000 by default.
+    pub max_batch: usize,
+    /// The most ready messages of one queue that are kept in memory; 16,384 by default. Further ones are read from the
+    /// file when their turn comes.
+    pub window_messages: usize,
+    /// The most bytes of ready messages kept in memory, over all queues; 128 MiB by default. Past it, messages are read
+    /// from the file when their turn comes.
+    pub memory_bytes: usize,
+    /// The most announcements that wait for one listener; 1,024 by default. Past it the oldest are lost.
+    pub listener_buffer: usize,
+    /// How long `open` waits for another process to let go of the file; 2 s by default. After that it fails.
+    pub lock_wait: Duration,
+}
+
+impl Default for EmbeddedOptions {
+    fn default() -> Self {
+        Self {
+            ack_wait: Duration::from_secs(30),
+            queue_limit: 1_000_000,
+            max_payload_bytes: 8 << 20,
+            max_batch: 5_000,
+            window_messages: 16_384,
+            memory_bytes: 128 << 20,
+            listener_buffer: 1_024,
+            lock_wait: Duration::from_secs(2),
+        }
+    }
+}
+
+/// `SQLite` holds no larger value than 10⁹ bytes, and JSON makes a payload up to six times as long in a dead letter.
+const LARGEST_PAYLOAD: usize = 128 << 20;
+
+impl EmbeddedOptions {
+    /// Refuses limits that no queue can work with.
+    pub(crate) fn validate(&self) -> Result<(), BrokerError> {
+        let wrong = |what: &str| Err(BrokerError::new(ErrorKind::Permanent, what));
+        if self.ack_wait.is_zero() {
+            return wrong("failed to open the broker: `ack_wait` must be longer than 0");
+        }
+        if self.max_batch == 0 || self.window_messages == 0 || self.listener_buffer == 0 {
+            return wrong(
+                "failed to open the broker: `max_batch`, `window_messages` and `listener_buffer` must be at least 1",
+            );
+        }
+        if self.max_payload_bytes > LARGEST_PAYLOAD {
+            return wrong("failed to open the broker: `max_payload_bytes` must be at most 128 MiB");
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,529 @@
+//! What one queue has in memory: the next ready messages, what is handed out, and what waits to be handed out again.
+//! Decides; does no input or output. Everything else about a message is in the file.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use cueline_broker::{Delivery, QueueId, Receipt, Refusal, Settlement};
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+/// Message ids are `key << SEQUENCE_BITS | sequence`, so that a queue's messages lie side by side in the file without an
+/// index of their own. 2⁴³ messages last 14 years at 20,000 a second; a queue that was empty at open starts again.
+pub(crate) const SEQUENCE_BITS: u32 = 43;
+
+/// The most queues: what is left of 63 bits.
+pub(crate) const MOST_QUEUES: i64 = (1 << (63 - SEQUENCE_BITS)) - 1;
+
+/// Ids of the queue `key` are above the first and up to the second.
+pub(crate) const fn id_range(key: i64) -> (i64, i64) {
+    let first = key << SEQUENCE_BITS;
+    (first, first | ((1 << SEQUENCE_BITS) - 1))
+}
+
+/// The most that one load takes from the file.
+const LOAD_MESSAGES: usize = 4_096;
+pub(crate) const LOAD_BYTES: usize = 16 << 20;
+
+/// A ready message in memory.
+#[derive(Debug)]
+pub(crate) struct Message {
+    pub(crate) id: i64,
+    pub(crate) topic: String,
+    pub(crate) payload: Bytes,
+}
+
+impl Message {
+    pub(crate) fn bytes(&self) -> usize {
+        // The struct itself and the allocator's share are about as large as a small payload.
+        128 + self.topic.len() + self.payload.len()
+    }
+}
+
+/// What all queues share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) ack_wait: Duration,
+    pub(crate) queue_limit: u64,
+    pub(crate) window_messages: usize,
+    pub(crate) memory_bytes: usize,
+    /// Bytes of ready messages in memory, over all queues.
+    pub(crate) held_bytes: AtomicUsize,
+    /// Starts at another place for each opening of the file, so that receipts from before mean nothing.
+    pub(crate) next_receipt: AtomicU64,
+}
+
+/// One queue.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    pub(crate) id: QueueId,
+    pub(crate) key: i64,
+    /// Wakes fetches: something may be ready, or the queue is gone.
+    pub(crate) changed: Notify,
+    /// Held by the one fetch that loads from the file.
+    pub(crate) loading: tokio::sync::Mutex<()>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct Again {
+    deliveries: u32,
+    /// Loaded when its turn comes.
+    message: Option<Message>,
+}
+
+#[derive(Debug)]
+struct Lease {
+    id: i64,
+    deliveries: u32,
+    until: Instant,
+    /// An ack or a dead letter is on its way to the file: not to be handed out again meanwhile.
+    settling: bool,
+}
+
+#[derive(Debug)]
+struct State {
+    /// Never handed out by this process, in order, without a gap up to `loaded_to`.
+    fresh: VecDeque<Message>,
+    loaded_to: i64,
+    /// The highest id that is in the file; between `loaded_to` and this one are messages that only the file has.
+    committed: i64,
+    next_id: i64,
+    /// Ids up to this one were there at open and may have been handed out before.
+    inherited_to: i64,
+    again: BTreeMap<i64, Again>,
+    /// By due time and id, with the deliveries so far.
+    delayed: BTreeMap<(Instant, i64), u32>,
+    /// Receipts only grow, and all leases last equally long: the first is the next to end.
+    leases: BTreeMap<u64, Lease>,
+    /// Committed and not settled.
+    messages: u64,
+    /// In the transaction that is being written.
+    reserved: u64,
+    deleted: bool,
+}
+
+/// What a fetch finds.
+#[derive(Debug)]
+pub(crate) enum Taken {
+    Messages(Vec<Delivery>),
+    /// Nothing now; look again at this time at the latest, if one is known.
+    Nothing(Option<Instant>),
+    /// The queue was deleted.
+    Gone,
+}
+
+/// What to read from the file.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Load {
+    /// These ids.
+    Again(Vec<i64>),
+    /// Ids above `after` up to `to`, at most `limit` of them.
+    Fresh { after: i64, to: i64, limit: usize },
+}
+
+/// What a settlement leaves to be done in the file.
+#[derive(Debug, Default)]
+pub(crate) struct Settling {
+    pub(crate) acks: Vec<Held>,
+    pub(crate) dead: Vec<(Held, String)>,
+}
+
+impl Settling {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.acks.is_empty() && self.dead.is_empty()
+    }
+
+    pub(crate) fn held(&self) -> impl Iterator<Item = Held> + '_ {
+        let dead = self.dead.iter().map(|(held, _)| *held);
+        self.acks.iter().copied().chain(dead)
+    }
+}
+
+/// A message that is handed out.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Held {
+    pub(crate) receipt: u64,
+    pub(crate) id: i64,
+}
+
+impl Queue {
+    /// A queue whose file holds `messages` with ids up to `last`.
+    pub(crate) fn new(id: QueueId, key: i64, messages: u64, last: i64) -> Self {
+        let (before_first, _) = id_range(key);
+        let last = last.max(before_first);
+        let state = State {
+            fresh: VecDeque::new(),
+            loaded_to: before_first,
+            committed: last,
+            next_id: last + 1,
+            inherited_to: last,
+            again: BTreeMap::new(),
+            delayed: BTreeMap::new(),
+            leases: BTreeMap::new(),
+            messages,
+            reserved: 0,
+            deleted: false,
+        };
+        Self {
+            id,
+            key,
+            changed: Notify::new(),
+            loading: tokio::sync::Mutex::default(),
+            state: Mutex::new(state),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// An id for a message to be written, unless the queue is at its limit or gone.
+    pub(crate) fn reserve(&self, limit: u64) -> Result<i64, Refusal> {
+        let mut state = self.lock();
+        if state.deleted {
+            return Err(Refusal::NoQueue(self.id.to_string()));
+        }
+        if state.messages + state.reserved >= limit || state.next_id > id_range(self.key).1 {
+            let queue = self.id.to_string();
+            return Err(Refusal::Full { queue, limit });
+        }
+        state.reserved += 1;
+        let id = state.next_id;
+        state.next_id += 1;
+        Ok(id)
+    }
+
+    /// The transaction failed: `count` reserved messages are not there. Their ids are not used again.
+    pub(crate) fn release(&self, count: u64) {
+        let mut state = self.lock();
+        state.reserved = state.reserved.saturating_sub(count);
+    }
+
+    /// The transaction with these messages, in the order of their ids, was committed.
+    pub(crate) fn committed(&self, messages: impl Iterator<Item = Message>, shared: &Shared) {
+        let mut guard = self.lock();
+        let state = &mut *guard;
+        for message in messages {
+            state.reserved = state.reserved.saturating_sub(1);
+            state.messages += 1;
+            let follows = state.loaded_to == state.committed;
+            state.committed = message.id;
+            if follows && state.fresh.len() < shared.window_messages && shared.has_room(&message) {
+                state.loaded_to = message.id;
+                shared.hold(&message);
+                state.fresh.push_back(message);
+            }
+        }
+        drop(guard);
+        self.changed.notify_waiters();
+    }
+
+    /// Hands out up to `max` messages from memory: first what has to be handed out again, then fresh ones.
+    pub(crate) fn take(&self, max: usize, now: Instant, shared: &Shared) -> Taken {
+        let mut guard = self.lock();
+        let state = &mut *guard;
+        if state.deleted {
+            return Taken::Gone;
+        }
+        state.come_due(now);
+        let until = now + shared.ack_wait;
+        let mut taken = Vec::with_capacity(max.min(state.fresh.len() + state.again.len()));
+        while taken.len() < max {
+            let Some((message, before)) = state.next_ready() else {
+                break;
+            };
+            let receipt = shared.next_receipt.fetch_add(1, Ordering::Relaxed);
+            let deliveries = before.saturating_add(1);
+            state.leases.insert(
+                receipt,
+                Lease {
+                    id: message.id,
+                    deliveries,
+                    until,
+                    settling: false,
+                },
+            );
+            shared.let_go(&message);
+            taken.push(Delivery {
+                receipt: Receipt(receipt),
+                topic: message.topic,
+                payload: message.payload,
+                redelivered: before > 0 || message.id <= state.inherited_to,
+                deliveries,
+            });
+        }
+        if taken.is_empty() {
+            Taken::Nothing(state.next_due())
+        } else {
+            Taken::Messages(taken)
+        }
+    }
+
+    /// What to read from the file so that a fetch of `max` is served in order; `None` when memory has it.
+    pub(crate) fn load_wanted(&self, max: usize, now: Instant) -> Option<Load> {
+        let mut state = self.lock();
+        if state.deleted {
+            return None;
+        }
+        state.come_due(now);
+        let again: Vec<i64> = state
+            .again
+            .iter()
+            .take(max.min(LOAD_MESSAGES))
+            .filter(|(_, again)| again.message.is_none())
+            .map(|(id, _)| *id)
+            .collect();
+        if !again.is_empty() {
+            return Some(Load::Again(again));
+        }
+        let in_memory = state.fresh.len() + state.again.len();
+        (in_memory < max && state.loaded_to < state.committed).then(|| Load::Fresh {
+            after: state.loaded_to,
+            to: state.committed,
+            limit: LOAD_MESSAGES,
+        })
+    }
+
+    /// Takes in what was read for `load`. `complete` says that the file has no more of it.
+    pub(crate) fn loaded(
+        &self,
+        load: &Load,
+        messages: Vec<Message>,
+        complete: bool,
+        shared: &Shared,
+    ) {
+        let mut guard = self.lock();
+        let state = &mut *guard;
+        if state.deleted {
+            return;
+        }
+        match load {
+            Load::Fresh { to, .. } => {
+                if complete {
+                    state.loaded_to = *to;
+                } else if let Some(last) = messages.last() {
+                    state.loaded_to = last.id;
+                }
+                for message in messages {
+                    shared.hold(&message);
+                    state.fresh.push_back(message);
+                }
+            }
+            Load::Again(ids) => state.loaded_again(ids, messages, complete, &self.id, shared),
+        }
+    }
+
+    /// Begins to settle. Retries are done with; the rest has to be written and then [`settled`](Self::settled).
+    pub(crate) fn settle(&self, settlements: &[(Receipt, Settlement)], now: Instant) -> Settling {
+        let mut settling = Settling::default();
+        let mut given_back = false;
+        let mut guard = self.lock();
+        let state = &mut *guard;
+        for (Receipt(receipt), settlement) in settlements {
+            let Some(lease) = state.leases.get_mut(receipt) else {
+                continue;
+            };
+            let held = Held {
+                receipt: *receipt,
+                id: lease.id,
+            };
+            match settlement {
+                Settlement::Ack => {
+                    lease.settling = true;
+                    settling.acks.push(held);
+                }
+                Settlement::Dead(reason) => {
+                    lease.settling = true;
+                    settling.dead.push((held, reason.clone()));
+                }
+                // An ack that is on its way is final.
+                Settlement::Retry(_) if lease.settling => {}
+                Settlement::Retry(delay) => {
+                    let (id, deliveries) = (lease.id, lease.deliveries);
+                    state.leases.remove(receipt);
+                    state.give_back(id, deliveries, *delay, now);
+                    given_back = true;
+                }
+            }
+        }
+        drop(guard);
+        if given_back {
+            self.changed.notify_waiters();
+        }
+        settling
+    }
+
+    /// These are no longer in the file.
+    pub(crate) fn settled(&self, held: impl Iterator<Item = Held>) {
+        let mut state = self.lock();
+        for held in held {
+            if state.leases.remove(&held.receipt).is_some() {
+                state.messages = state.messages.saturating_sub(1);
+            }
+        }
+    }
+
+    /// These could not be settled: they stay handed out.
+    pub(crate) fn not_settled(&self, held: impl Iterator<Item = Held>) {
+        let mut state = self.lock();
+        for held in held {
+            if let Some(lease) = state.leases.get_mut(&held.receipt) {
+                lease.settling = false;
+            }
+        }
+        drop(state);
+        // A fetch may have passed over them when they came due meanwhile.
+        self.changed.notify_waiters();
+    }
+
+    /// Ready and unsettled messages.
+    pub(crate) fn counts(&self) -> (u64, u64) {
+        let state = self.lock();
+        let unsettled = state.leases.len() as u64;
+        (state.messages.saturating_sub(unsettled), unsettled)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        let state = self.lock();
+        state.messages + state.reserved == 0
+    }
+
+    /// The queue is gone from the file.
+    pub(crate) fn delete(&self, shared: &Shared) {
+        let mut guard = self.lock();
+        let state = &mut *guard;
+        state.deleted = true;
+        let again = std::mem::take(&mut state.again);
+        let held = std::mem::take(&mut state.fresh)
+            .into_iter()
+            .chain(again.into_values().filter_map(|again| again.message));
+        for message in held {
+            shared.let_go(&message);
+        }
+        state.leases.clear();
+        state.delayed.clear();
+        state.messages = 0;
+        drop(guard);
+        self.changed.notify_waiters();
+    }
+}
+
+impl Shared {
+    fn has_room(&self, message: &Message) -> bool {
+        self.held_bytes.load(Ordering::Relaxed) + message.bytes() <= self.memory_bytes
+    }
+
+    fn hold(&self, message: &Message) {
+        self.held_bytes
+            .fetch_add(message.bytes(), Ordering::Relaxed);
+    }
+
+    fn let_go(&self, message: &Message) {
+        self.held_bytes
+            .fetch_sub(message.bytes(), Ordering::Relaxed);
+    }
+}
+
+impl State {
+    /// Moves to `again` what waited long enough: delays that are over, leases that were not settled in time.
+    fn come_due(&mut self, now: Instant) {
+        while let Some(first) = self.delayed.first_entry() {
+            let (due, id) = *first.key();
+            if due > now {
+                break;
+            }
+            let deliveries = first.remove();
+            self.ready_again(id, deliveries);
+        }
+        let late: Vec<u64> = self
+            .leases
+            .iter()
+            .take_while(|(_, lease)| lease.until <= now)
+            .filter(|(_, lease)| !lease.settling)
+            .map(|(receipt, _)| *receipt)
+            .collect();
+        for receipt in late {
+            if let Some(lease) = self.leases.remove(&receipt) {
+                self.ready_again(lease.id, lease.deliveries);
+            }
+        }
+    }
+
+    fn ready_again(&mut self, id: i64, deliveries: u32) {
+        let again = Again {
+            deliveries,
+            message: None,
+        };
+        self.again.insert(id, again);
+    }
+
+    fn give_back(&mut self, id: i64, deliveries: u32, delay: Duration, now: Instant) {
+        if delay.is_zero() {
+            self.ready_again(id, deliveries);
+            return;
+        }
+        self.delayed.insert((later(now, delay), id), deliveries);
+    }
+
+    /// The next message in memory and how often it was handed out before.
+    fn next_ready(&mut self) -> Option<(Message, u32)> {
+        if let Some(mut first) = self.again.first_entry() {
+            // One that is not loaded yet is not overtaken: the fetch loads it.
+            let message = first.get_mut().message.take()?;
+            return Some((message, first.remove().deliveries));
+        }
+        self.fresh.pop_front().map(|message| (message, 0))
+    }
+
+    fn next_due(&self) -> Option<Instant> {
+        let delay = self.delayed.keys().next().map(|(due, _)| *due);
+        let lease = self
+            .leases
+            .values()
+            .find(|lease| !lease.settling)
+            .map(|lease| lease.until);
+        match (delay, lease) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+
+    fn loaded_again(
+        &mut self,
+        ids: &[i64],
+        messages: Vec<Message>,
+        complete: bool,
+        queue: &QueueId,
+        shared: &Shared,
+    ) {
+        for message in messages {
+            if let Some(again) = self.again.get_mut(&message.id)
+                && again.message.is_none()
+            {
+                shared.hold(&message);
+                again.message = Some(message);
+            }
+        }
+        if !complete {
+            return;
+        }
+        for id in ids {
+            // Only damage to the file can do this; a message that cannot be read must not block the queue.
+            if self.again.get(id).is_some_and(|a| a.message.is_none()) {
+                tracing::error!(%queue, id, "a message that was handed out is no longer in the file");
+                self.again.remove(id);
+                self.messages = self.messages.saturating_sub(1);
+            }
+        }
+    }
+}
+
+/// `now + wait`, or far in the future if that is more than an instant can hold.
+pub(crate) fn later(now: Instant, wait: Duration) -> Instant {
+    const FAR: Duration = Duration::from_hours(24 * 365 * 30);
+    now.checked_add(wait.min(FAR)).unwrap_or(now)
+}

@@ -1,0 +1,187 @@
+//! What callers ask of the writer, and what becomes of it when its transaction has ended.
+
+use std::sync::Arc;
+
+use cueline_broker::{ErrorKind, QueueId, Refusal};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::file::Failure;
+use crate::queue::{Held, Message, Queue, Settling, Shared};
+
+/// Requests that may wait for the writer; further callers wait for a place.
+pub(crate) const WAITING_REQUESTS: usize = 256;
+
+/// What one transaction takes at most, unless a single request is larger.
+const GROUP_MESSAGES: usize = 10_000;
+const GROUP_BYTES: usize = 16 << 20;
+
+pub(crate) type Answer<T> = oneshot::Sender<Result<T, Failure>>;
+
+/// A message to write, and its place in the caller's batch.
+pub(crate) struct Entry {
+    pub(crate) place: usize,
+    pub(crate) queue: Arc<Queue>,
+    /// Its id is 0 until one is reserved.
+    pub(crate) message: Message,
+}
+
+/// What callers ask for.
+pub(crate) enum Request {
+    Write(Work),
+    Declare {
+        queue: QueueId,
+        answer: Answer<()>,
+    },
+    Delete {
+        queue: QueueId,
+        only_if_empty: bool,
+        answer: Answer<bool>,
+    },
+}
+
+/// What shares a transaction with others.
+pub(crate) enum Work {
+    Publish(Publish),
+    Settle(Settle),
+}
+
+pub(crate) struct Publish {
+    pub(crate) entries: Vec<Entry>,
+    /// Places in the caller's batch that were refused.
+    pub(crate) refused: Vec<(usize, Refusal)>,
+    pub(crate) answer: Answer<Vec<(usize, Refusal)>>,
+}
+
+pub(crate) struct Settle {
+    pub(crate) queue: Arc<Queue>,
+    pub(crate) settling: Settling,
+    /// Dead letters for which the dead-letter queue had no room.
+    pub(crate) unmoved: Vec<Held>,
+    pub(crate) answer: Answer<()>,
+}
+
+impl Work {
+    /// Messages and bytes.
+    fn weight(&self) -> (usize, usize) {
+        match self {
+            Self::Publish(publish) => (
+                publish.entries.len(),
+                publish
+                    .entries
+                    .iter()
+                    .map(|entry| entry.message.payload.len())
+                    .sum(),
+            ),
+            Self::Settle(settle) => (settle.settling.acks.len() + settle.settling.dead.len(), 0),
+        }
+    }
+
+    pub(crate) fn entries(&self) -> &[Entry] {
+        match self {
+            Self::Publish(publish) => &publish.entries,
+            Self::Settle(_) => &[],
+        }
+    }
+
+    pub(crate) fn take_entries(&mut self) -> Vec<Entry> {
+        match self {
+            Self::Publish(publish) => std::mem::take(&mut publish.entries),
+            Self::Settle(_) => Vec::new(),
+        }
+    }
+
+    /// The transaction failed: nothing is reserved any more, and it can be tried anew.
+    pub(crate) fn undo(&mut self) {
+        match self {
+            Self::Publish(publish) => {
+                for entry in &mut publish.entries {
+                    if std::mem::take(&mut entry.message.id) != 0 {
+                        entry.queue.release(1);
+                    }
+                }
+            }
+            Self::Settle(settle) => settle.unmoved.clear(),
+        }
+    }
+
+    /// The transaction was committed.
+    pub(crate) fn succeed(self) {
+        match self {
+            Self::Publish(publish) => {
+                let _ = publish.answer.send(Ok(publish.refused));
+            }
+            Self::Settle(settle) => settle.succeed(),
+        }
+    }
+
+    /// The transaction was not committed and is not tried again.
+    pub(crate) fn fail(self, failure: Failure) {
+        match self {
+            Self::Publish(publish) => {
+                let _ = publish.answer.send(Err(failure));
+            }
+            Self::Settle(settle) => {
+                settle.queue.not_settled(settle.settling.held());
+                let _ = settle.answer.send(Err(failure));
+            }
+        }
+    }
+}
+
+impl Publish {
+    /// Gives ids to the messages that may be written; the others are refused.
+    pub(crate) fn reserve(&mut self, shared: &Shared) {
+        let refused = &mut self.refused;
+        self.entries.retain_mut(|entry| {
+            match entry.queue.reserve(shared.queue_limit) {
+                Ok(id) => entry.message.id = id,
+                Err(refusal) => refused.push((entry.place, refusal)),
+            }
+            entry.message.id != 0
+        });
+    }
+}
+
+impl Settle {
+    fn succeed(self) {
+        let unmoved = &self.unmoved;
+        let moved = |held: &Held| !unmoved.iter().any(|other| other.receipt == held.receipt);
+        self.queue.settled(self.settling.held().filter(moved));
+        if unmoved.is_empty() {
+            let _ = self.answer.send(Ok(()));
+            return;
+        }
+        self.queue.not_settled(unmoved.iter().copied());
+        let _ = self.answer.send(Err(Failure {
+            kind: ErrorKind::Transient,
+            message: format!(
+                "failed to move {} messages of {} to the dead-letter queue: it is full",
+                unmoved.len(),
+                self.queue.id
+            ),
+            connection_lost: false,
+        }));
+    }
+}
+
+/// Takes what waits, up to the limits, and up to the first request that wants a transaction of its own.
+pub(crate) fn gather(
+    first: Work,
+    requests: &mut mpsc::Receiver<Request>,
+) -> (Vec<Work>, Option<Request>) {
+    let (mut messages, mut bytes) = first.weight();
+    let mut group = vec![first];
+    while messages < GROUP_MESSAGES && bytes < GROUP_BYTES {
+        match requests.try_recv() {
+            Ok(Request::Write(work)) => {
+                let weight = work.weight();
+                messages += weight.0;
+                bytes += weight.1;
+                group.push(work);
+            }
+            Ok(own) => return (group, Some(own)),
+            Err(_) => break,
+        }
+    }
+    (group, None)
+}

@@ -1,0 +1,302 @@
+//! The one task that writes to the file: it gathers what waits, writes it in one transaction, and answers after the
+//! commit. Knows nothing of fetching.
+
+use std::collections::HashMap;
+use std::iter;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use cueline_broker::{DeadLetter, ErrorKind, QueueId};
+use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
+use sqlx::{ConnectOptions, Connection};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use crate::file::{self, Failure};
+use crate::queue::{Held, MOST_QUEUES, Message, Queue, Shared};
+use crate::request::{Request, Work, gather};
+
+/// All queues by name.
+pub(crate) type Registry = RwLock<HashMap<QueueId, Arc<Queue>>>;
+
+pub(crate) fn queue(registry: &Registry, id: &QueueId) -> Option<Arc<Queue>> {
+    let queues = registry.read().unwrap_or_else(PoisonError::into_inner);
+    queues.get(id).map(Arc::clone)
+}
+
+/// The state of the writer's task.
+pub(crate) struct Writer {
+    /// `None` after its thread was lost: the next request opens another.
+    pub(crate) conn: Option<SqliteConnection>,
+    pub(crate) options: SqliteConnectOptions,
+    pub(crate) registry: Arc<Registry>,
+    pub(crate) shared: Arc<Shared>,
+}
+
+impl Writer {
+    /// Serves requests until `closed` or until nobody can send any more; what was sent before is still written.
+    pub(crate) async fn run(
+        mut self,
+        mut requests: mpsc::Receiver<Request>,
+        closed: CancellationToken,
+    ) {
+        let mut kept = None;
+        loop {
+            let next = if kept.is_some() {
+                kept.take()
+            } else {
+                next_request(&mut requests, &closed).await
+            };
+            match next {
+                None => break,
+                Some(Request::Write(first)) => {
+                    let group;
+                    (group, kept) = gather(first, &mut requests);
+                    self.write(group).await;
+                }
+                Some(Request::Declare { queue, answer }) => {
+                    let _ = answer.send(self.declare(queue).await);
+                }
+                Some(Request::Delete {
+                    queue,
+                    only_if_empty,
+                    answer,
+                }) => {
+                    let _ = answer.send(self.delete(&queue, only_if_empty).await);
+                }
+            }
+        }
+        if let Some(conn) = self.conn.take()
+            && let Err(e) = conn.close().await
+        {
+            tracing::warn!(error = %e, "the broker's file was not closed cleanly");
+        }
+    }
+
+    /// Writes a group in one transaction. If that can never work, each alone, so that one bad request fails alone.
+    async fn write(&mut self, mut group: Vec<Work>) {
+        match self.transact(&mut group).await {
+            Ok(()) => group.into_iter().for_each(Work::succeed),
+            Err(failure) if failure.kind == ErrorKind::Permanent && group.len() > 1 => {
+                for work in group {
+                    let mut alone = [work];
+                    let written = self.transact(&mut alone).await;
+                    let [work] = alone;
+                    match written {
+                        Ok(()) => work.succeed(),
+                        Err(failure) => work.fail(failure),
+                    }
+                }
+            }
+            Err(failure) => {
+                tracing::warn!(
+                    error = failure.message,
+                    "nothing was written to the broker's file"
+                );
+                for work in group {
+                    work.fail(failure.clone());
+                }
+            }
+        }
+    }
+
+    /// All of it is in the file and can be fetched, or none of it and nothing stays reserved.
+    async fn transact(&mut self, group: &mut [Work]) -> Result<(), Failure> {
+        let dead_queue = queue(&self.registry, &QueueId::Dead);
+        let mut letters = Vec::new();
+        let shared = Arc::clone(&self.shared);
+        let conn = self.connection().await?;
+        let written = transact(conn, group, dead_queue.as_deref(), &mut letters, &shared).await;
+        let Err(e) = written else {
+            let letters = dead_queue.iter().cycle().map(Arc::clone).zip(letters);
+            publish_committed(group, letters, &shared);
+            return Ok(());
+        };
+        file::roll_back(conn).await;
+        if let Some(queue) = dead_queue {
+            queue.release(letters.len() as u64);
+        }
+        group.iter_mut().for_each(Work::undo);
+        Err(self.failed(&e))
+    }
+
+    fn failed(&mut self, error: &sqlx::Error) -> Failure {
+        let failure = Failure::new("write to", error);
+        if failure.connection_lost {
+            self.conn = None;
+        }
+        failure
+    }
+
+    async fn connection(&mut self) -> Result<&mut SqliteConnection, Failure> {
+        let conn = match self.conn.take() {
+            Some(conn) => conn,
+            None => (self.options.connect().await).map_err(|e| Failure::new("reopen", &e))?,
+        };
+        Ok(self.conn.insert(conn))
+    }
+
+    async fn declare(&mut self, id: QueueId) -> Result<(), Failure> {
+        if queue(&self.registry, &id).is_some() {
+            return Ok(());
+        }
+        let key = match file::insert_queue(self.connection().await?, &id).await {
+            Ok(key) => key,
+            Err(e) => return Err(self.failed(&e)),
+        };
+        if key > MOST_QUEUES {
+            let _ = file::delete_queue(self.connection().await?, key).await;
+            return Err(Failure {
+                kind: ErrorKind::Permanent,
+                message: format!("failed to declare queue {id}: there are {MOST_QUEUES} already"),
+                connection_lost: false,
+            });
+        }
+        let declared = Arc::new(Queue::new(id.clone(), key, 0, 0));
+        self.registry
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(id, declared);
+        Ok(())
+    }
+
+    async fn delete(&mut self, id: &QueueId, only_if_empty: bool) -> Result<bool, Failure> {
+        let Some(found) = queue(&self.registry, id) else {
+            return Ok(true);
+        };
+        // Nothing can be added meanwhile: all additions come through this task.
+        if only_if_empty && !found.is_empty() {
+            return Ok(false);
+        }
+        let conn = self.connection().await?;
+        let deleted = async {
+            file::begin(conn).await?;
+            file::delete_queue(conn, found.key).await?;
+            file::commit(conn).await
+        }
+        .await;
+        if let Err(e) = deleted {
+            file::roll_back(conn).await;
+            return Err(self.failed(&e));
+        }
+        self.registry
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(id);
+        found.delete(&self.shared);
+        Ok(true)
+    }
+}
+
+async fn next_request(
+    requests: &mut mpsc::Receiver<Request>,
+    closed: &CancellationToken,
+) -> Option<Request> {
+    tokio::select! {
+        biased;
+        request = requests.recv() => request,
+        () = closed.cancelled() => {
+            requests.close();
+            requests.recv().await
+        }
+    }
+}
+
+/// One transaction. `letters` are the dead letters for which an id was reserved, whatever the end.
+async fn transact(
+    conn: &mut SqliteConnection,
+    group: &mut [Work],
+    dead_queue: Option<&Queue>,
+    letters: &mut Vec<Message>,
+    shared: &Shared,
+) -> sqlx::Result<()> {
+    file::begin(conn).await?;
+    let mut gone = Vec::new();
+    for work in group.iter_mut() {
+        match work {
+            Work::Publish(publish) => publish.reserve(shared),
+            Work::Settle(settle) => {
+                gone.extend(settle.settling.acks.iter().map(|held| held.id));
+                for (held, reason) in &settle.settling.dead {
+                    let Some(letter) = dead_letter(conn, &settle.queue, *held, reason).await?
+                    else {
+                        continue;
+                    };
+                    // In place of one that leaves the dead-letter queue there is always room.
+                    let limit = if settle.queue.id == QueueId::Dead {
+                        u64::MAX
+                    } else {
+                        shared.queue_limit
+                    };
+                    match dead_queue.map(|queue| queue.reserve(limit)) {
+                        Some(Ok(id)) => {
+                            letters.push(Message { id, ..letter });
+                            gone.push(held.id);
+                        }
+                        _ => settle.unmoved.push(*held),
+                    }
+                }
+            }
+        }
+    }
+    let fresh: Vec<&Message> = group
+        .iter()
+        .flat_map(Work::entries)
+        .map(|entry| &entry.message)
+        .chain(letters.iter())
+        .collect();
+    file::insert_messages(conn, &fresh).await?;
+    file::delete_messages(conn, gone).await?;
+    file::commit(conn).await
+}
+
+/// Lets fetches see what was written, queue by queue in the order of ids.
+fn publish_committed(
+    group: &mut [Work],
+    letters: impl Iterator<Item = (Arc<Queue>, Message)>,
+    shared: &Shared,
+) {
+    let mut fresh: Vec<(Arc<Queue>, Message)> = group
+        .iter_mut()
+        .flat_map(Work::take_entries)
+        .map(|entry| (entry.queue, entry.message))
+        .chain(letters)
+        .collect();
+    fresh.sort_by_key(|(_, message)| message.id);
+    let mut fresh = fresh.into_iter().peekable();
+    while let Some((queue, first)) = fresh.next() {
+        let others =
+            iter::from_fn(|| fresh.next_if(|(other, _)| other.key == queue.key)).map(|(_, m)| m);
+        queue.committed(iter::once(first).chain(others), shared);
+    }
+}
+
+/// The message wrapped with its reason, its id still to be given; `None` if it is no longer there. A dead letter that is
+/// refused again keeps its first reason and goes to the end.
+async fn dead_letter(
+    conn: &mut SqliteConnection,
+    from: &Queue,
+    held: Held,
+    reason: &str,
+) -> sqlx::Result<Option<Message>> {
+    let Some((message, at_ms)) = file::message_and_time(conn, held.id).await? else {
+        return Ok(None);
+    };
+    if from.id == QueueId::Dead {
+        return Ok(Some(message));
+    }
+    let letter = DeadLetter {
+        reason: reason.to_owned(),
+        queue: from.id.to_string(),
+        topic: message.topic.clone(),
+        at_ms,
+        payload: message.payload,
+    };
+    let payload = letter
+        .encode()
+        .map_err(|e| sqlx::Error::Encode(Box::new(e)))?;
+    Ok(Some(Message {
+        id: 0,
+        topic: message.topic,
+        payload,
+    }))
+}

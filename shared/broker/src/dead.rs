@@ -1,0 +1,125 @@
+//! What a message looks like in the dead-letter queue: itself, wrapped with where it came from and why. The same for
+//! all drivers, so that dead letters can be shown and replayed wherever they lie. Knows nothing of what messages mean.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use crate::error::{BrokerError, ErrorKind};
+
+/// A message that was settled with [`Settlement::Dead`](crate::Settlement::Dead). Its JSON is the payload in
+/// [`QueueId::Dead`](crate::QueueId::Dead).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeadLetter {
+    /// Why it could not be taken.
+    pub reason: String,
+    /// The queue it was in, as [`QueueId`](crate::QueueId) displays it.
+    pub queue: String,
+    /// Its topic.
+    pub topic: String,
+    /// When it was moved, in milliseconds since the Unix epoch, by the broker's clock.
+    pub at_ms: i64,
+    /// The message as it was.
+    pub payload: Bytes,
+}
+
+/// UTF-8 payloads are kept readable, others as base64.
+#[derive(Serialize, Deserialize)]
+struct Wire {
+    reason: String,
+    queue: String,
+    topic: String,
+    at_ms: i64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    text: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    base64: Option<String>,
+}
+
+impl DeadLetter {
+    /// The payload for the dead-letter queue.
+    pub fn encode(&self) -> Result<Bytes, BrokerError> {
+        let (text, base64) = match std::str::from_utf8(&self.payload) {
+            Ok(text) => (Some(text.to_owned()), None),
+            Err(_) => (None, Some(STANDARD.encode(&self.payload))),
+        };
+        let wire = Wire {
+            reason: self.reason.clone(),
+            queue: self.queue.clone(),
+            topic: self.topic.clone(),
+            at_ms: self.at_ms,
+            text,
+            base64,
+        };
+        serde_json::to_vec(&wire)
+            .map(Bytes::from)
+            .map_err(|e| malformed("failed to encode a dead letter").caused_by(e))
+    }
+
+    /// Reads what [`encode`](Self::encode) wrote.
+    pub fn decode(payload: &[u8]) -> Result<Self, BrokerError> {
+        let wire: Wire = serde_json::from_slice(payload)
+            .map_err(|e| malformed("failed to decode a dead letter").caused_by(e))?;
+        let payload = match (wire.text, wire.base64) {
+            (Some(text), None) => Bytes::from(text),
+            (None, Some(base64)) => STANDARD.decode(base64).map(Bytes::from).map_err(|e| {
+                malformed("failed to decode the payload of a dead letter").caused_by(e)
+            })?,
+            _ => {
+                return Err(malformed(
+                    "failed to decode a dead letter: it needs either `text` or `base64`",
+                ));
+            }
+        };
+        Ok(Self {
+            reason: wire.reason,
+            queue: wire.queue,
+            topic: wire.topic,
+            at_ms: wire.at_ms,
+            payload,
+        })
+    }
+}
+
+fn malformed(message: &str) -> BrokerError {
+    BrokerError::new(ErrorKind::Permanent, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn letter(payload: &'static [u8]) -> DeadLetter {
+        DeadLetter {
+            reason: "unknown version 7".into(),
+            queue: "x.billing.one".into(),
+            topic: "invoices".into(),
+            at_ms: 1_700_000_000_000,
+            payload: Bytes::from_static(payload),
+        }
+    }
+
+    #[test]
+    fn text_and_bytes_come_back_as_they_were() {
+        for payload in [&b"{\"v\":7}"[..], b"", b"\xff\xfe\x00"] {
+            let letter = letter(payload);
+            assert_eq!(
+                DeadLetter::decode(&letter.encode().unwrap()).unwrap(),
+                letter
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_no_dead_letter_is_refused() {
+        for bad in [
+            "",
+            "{}",
+            r#"{"reason":"r","queue":"q","topic":"t","at_ms":1}"#,
+            r#"{"reason":"r","queue":"q","topic":"t","at_ms":1,"base64":"%"}"#,
+        ] {
+            assert!(DeadLetter::decode(bad.as_bytes()).is_err(), "{bad}");
+        }
+    }
+}
