@@ -22,13 +22,13 @@ use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::middleware::from_fn_with_state;
 use axum::routing::{get, post};
-use cueline_model::Timestamp;
 use cueline_runtime::{Activator, Stop};
 use cueline_store::Store;
+use tokio::time::Instant;
 
 pub use instant::{InstantError, instant};
 pub use problem::{FieldProblem, Problem};
-pub use token::{AdminToken, TokenError};
+pub use token::AdminToken;
 
 /// The largest request body that is read.
 pub const MAX_BODY_BYTES: usize = 4 * 1024 * 1024;
@@ -51,10 +51,23 @@ pub struct ApiState {
     pub nudge: Nudges,
     /// Who has it may do everything.
     pub token: AdminToken,
-    /// When this process started, by the store's clock.
-    pub started: Timestamp,
+    /// When this process started.
+    pub started: Instant,
     /// Ends waiting requests when the process is about to stop.
     pub stop: Stop,
+}
+
+impl ApiState {
+    /// For a process that starts now. Without more, waiting requests end only when they are answered; see [`stop`](Self::stop).
+    pub fn new(store: Arc<dyn Store>, token: impl Into<AdminToken>, nudge: Nudges) -> Self {
+        Self {
+            store,
+            nudge,
+            token: token.into(),
+            started: Instant::now(),
+            stop: Stop::new(),
+        }
+    }
 }
 
 /// All routes: `/livez` and `/readyz` for anybody, `/api/v1` for those who have the token.

@@ -82,5 +82,6 @@ pub(crate) async fn stats(State(state): State<ApiState>, uri: Uri) -> Result<Jso
     query::none(&uri)?;
     let numbers = state.store.stats().await?;
     let now = state.store.now().await?;
-    Ok(Json(Stats::new(numbers, state.started, now)))
+    let uptime_ms = u64::try_from(state.started.elapsed().as_millis()).unwrap_or(u64::MAX);
+    Ok(Json(Stats::new(numbers, uptime_ms, now)))
 }

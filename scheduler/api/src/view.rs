@@ -159,8 +159,8 @@ pub struct Executors {
 pub struct Stats {
     /// The server's version.
     pub version: String,
-    /// When the server started.
-    pub started: Timestamp,
+    /// How long the server has been running.
+    pub uptime_ms: u64,
     /// The store's clock.
     pub now: Timestamp,
     /// Jobs that exist.
@@ -172,10 +172,10 @@ pub struct Stats {
 }
 
 impl Stats {
-    pub(crate) fn new(stats: StoreStats, started: Timestamp, now: Timestamp) -> Self {
+    pub(crate) fn new(stats: StoreStats, uptime_ms: u64, now: Timestamp) -> Self {
         Self {
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            started,
+            uptime_ms,
             now,
             jobs: stats.jobs,
             live: stats.live.into_iter().collect(),
