@@ -1,0 +1,61 @@
+//! Which user a process runs as. Knows the system's user database and nothing of processes.
+
+use std::path::PathBuf;
+
+use cueline_worker::Failure;
+use nix::unistd::{User, geteuid, getuid};
+
+/// What a process needs to know of its user.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Account {
+    pub(crate) name: String,
+    pub(crate) home: PathBuf,
+    /// User and group to switch to; `None` for the worker's own.
+    pub(crate) switch: Option<(u32, u32)>,
+}
+
+/// Looks `user` up, or the worker's own user. May wait for a directory service, so it keeps off the runtime's threads.
+pub(crate) async fn resolve(user: Option<String>) -> Result<Account, Failure> {
+    tokio::task::spawn_blocking(move || match user {
+        Some(name) => named(&name),
+        None => own(),
+    })
+    .await
+    .map_err(|e| Failure::new(format!("user: the look-up ended early: {e}")))?
+}
+
+fn own() -> Result<Account, Failure> {
+    let uid = getuid();
+    let found =
+        User::from_uid(uid).map_err(|e| Failure::new(format!("user: {uid} not looked up: {e}")))?;
+    // Containers run under user ids that no database knows; such a user has a number and no home.
+    Ok(found.map_or_else(
+        || Account {
+            name: uid.to_string(),
+            home: PathBuf::from("/"),
+            switch: None,
+        },
+        |user| Account {
+            name: user.name,
+            home: user.dir,
+            switch: None,
+        },
+    ))
+}
+
+fn named(name: &str) -> Result<Account, Failure> {
+    let user = User::from_name(name)
+        .map_err(|e| Failure::new(format!("user: {name:?} not looked up: {e}")))?
+        .ok_or_else(|| Failure::new(format!("user: {name:?} does not exist on this machine")))?;
+    let own = geteuid();
+    if user.uid != own && !own.is_root() {
+        return Err(Failure::new(format!(
+            "user: this worker runs as user id {own} and may not run a process as {name:?}; only root may"
+        )));
+    }
+    Ok(Account {
+        switch: (user.uid != own).then(|| (user.uid.as_raw(), user.gid.as_raw())),
+        name: user.name,
+        home: user.dir,
+    })
+}

@@ -1,0 +1,111 @@
+//! Which variables and which directory a process starts with. Pure: what the worker itself has is an argument.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
+
+use cueline_worker::Facts;
+use cueline_worker::model::handler::ProcessSpec;
+
+use crate::account::Account;
+
+/// Prefix of the variables that are Cueline's own. A worker's settings and secrets may be among them, so a process
+/// gets none but those made here.
+pub(crate) const OWN_PREFIX: &str = "CUELINE_";
+
+/// Variable by which the next incarnation of a worker finds what this one started.
+pub(crate) const MARKER_VARIABLE: &str = "CUELINE_WORKER_STATE";
+
+/// cron's search path.
+const CRON_PATH: &str = "/usr/bin:/bin";
+
+/// Shell that cron names when nobody else did.
+pub(crate) const CRON_SHELL: &str = "/bin/sh";
+
+/// What a process starts with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Environment {
+    /// Complete; nothing is inherited besides.
+    pub(crate) variables: BTreeMap<OsString, OsString>,
+    /// `None` for the worker's own.
+    pub(crate) cwd: Option<PathBuf>,
+}
+
+impl Environment {
+    /// Where programs are looked for.
+    pub(crate) fn path(&self) -> &OsStr {
+        self.variables
+            .get(OsStr::new("PATH"))
+            .map_or(OsStr::new(CRON_PATH), OsString::as_os_str)
+    }
+}
+
+/// The environment of a process: the worker's own variables without Cueline's, or cron's; over them the spec's; over
+/// all the attempt's facts.
+pub(crate) fn environment(
+    spec: &ProcessSpec,
+    facts: &Facts,
+    account: Option<&Account>,
+    shell: &str,
+    marker: &str,
+    inherited: &BTreeMap<OsString, OsString>,
+) -> Environment {
+    let mut variables = if spec.clear_env {
+        BTreeMap::new()
+    } else {
+        inherited.clone()
+    };
+    let mut set = |name: &str, value: &OsStr| {
+        variables.insert(name.into(), value.into());
+    };
+    if let Some(account) = account {
+        set("HOME", account.home.as_os_str());
+        set("LOGNAME", account.name.as_ref());
+        set("USER", account.name.as_ref());
+    }
+    if spec.clear_env {
+        set("SHELL", shell.as_ref());
+        set("PATH", CRON_PATH.as_ref());
+    }
+    for (name, value) in &spec.env {
+        set(name, value.as_ref());
+    }
+    for (name, value) in attempt(facts, marker) {
+        set(name, value.as_ref());
+    }
+    let home = || variables.get(OsStr::new("HOME")).map(PathBuf::from);
+    let cwd = match &spec.cwd {
+        Some(cwd) => Some(PathBuf::from(cwd)),
+        None if spec.clear_env => home(),
+        None => None,
+    };
+    Environment { variables, cwd }
+}
+
+/// What every process is told of its attempt.
+fn attempt(facts: &Facts, marker: &str) -> [(&'static str, String); 11] {
+    let shard = &facts.shard;
+    [
+        ("CUELINE_RUN_ID", facts.run.to_string()),
+        ("CUELINE_ATTEMPT", facts.attempt.to_string()),
+        ("CUELINE_JOB", facts.job.to_string()),
+        ("CUELINE_FIRE_TIME", facts.fire_at.to_string()),
+        (
+            "CUELINE_FIRE_TIME_MS",
+            facts.fire_at.as_millis().to_string(),
+        ),
+        ("CUELINE_PARAMS", facts.params.clone().unwrap_or_default()),
+        ("CUELINE_SHARD_INDEX", shard.index.to_string()),
+        ("CUELINE_SHARD_TOTAL", shard.total.to_string()),
+        ("CUELINE_SHARD_ITEM", shard.item.clone().unwrap_or_default()),
+        ("CUELINE_EXECUTOR", facts.executor.to_string()),
+        (MARKER_VARIABLE, marker.to_owned()),
+    ]
+}
+
+/// The worker's own variables that a process may inherit.
+pub(crate) fn inheritable() -> BTreeMap<OsString, OsString> {
+    std::env::vars_os()
+        .filter(|(name, _)| !name.as_encoded_bytes().starts_with(OWN_PREFIX.as_bytes()))
+        .collect()
+}

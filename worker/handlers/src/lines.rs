@@ -1,0 +1,215 @@
+//! From a process's bytes to lines of a run's log. Knows nothing of processes.
+
+use cueline_worker::{Context, Stream};
+
+/// The longest line of a log; a longer one goes on in the next.
+pub(crate) const MAX_LINE_BYTES: usize = 64 * 1024;
+
+/// What starts a line that tells progress instead of being logged.
+const PROGRESS: &str = "::progress ";
+
+/// Splits one stream into lines and passes them on as soon as they are complete.
+pub(crate) struct Lines<'a> {
+    cx: &'a Context,
+    stream: Stream,
+    /// The start of a line whose end has not come yet; at most [`MAX_LINE_BYTES`].
+    pending: Vec<u8>,
+    /// Whether `pending` goes on with a line that was cut.
+    continued: bool,
+    last: Option<String>,
+}
+
+impl<'a> Lines<'a> {
+    pub(crate) fn new(cx: &'a Context, stream: Stream) -> Self {
+        Self {
+            cx,
+            stream,
+            pending: Vec::new(),
+            continued: false,
+            last: None,
+        }
+    }
+
+    /// Takes what was read.
+    pub(crate) fn feed(&mut self, mut bytes: &[u8]) {
+        while let Some(end) = bytes.iter().position(|b| *b == b'\n') {
+            self.take(&bytes[..end]);
+            self.end_line();
+            bytes = &bytes[end + 1..];
+        }
+        self.take(bytes);
+    }
+
+    /// Passes on a last line that has no end. Afterwards, the last line that is not blank, trimmed; of a line that was
+    /// cut, its first part.
+    pub(crate) fn finish(mut self) -> Option<String> {
+        if !self.pending.is_empty() {
+            self.end_line();
+        }
+        self.last
+    }
+
+    fn take(&mut self, mut bytes: &[u8]) {
+        while self.pending.len() + bytes.len() > MAX_LINE_BYTES {
+            let (now, later) = bytes.split_at(MAX_LINE_BYTES - self.pending.len());
+            self.pending.extend_from_slice(now);
+            let rest = self.pending.split_off(character_end(&self.pending));
+            self.emit();
+            self.pending = rest;
+            self.continued = true;
+            bytes = later;
+        }
+        self.pending.extend_from_slice(bytes);
+    }
+
+    fn end_line(&mut self) {
+        if self.pending.last() == Some(&b'\r') {
+            self.pending.pop();
+        }
+        // A line that was cut exactly at its end has nothing left to say.
+        if !(self.continued && self.pending.is_empty()) {
+            self.emit();
+        }
+        self.pending.clear();
+        self.continued = false;
+    }
+
+    fn emit(&mut self) {
+        let text = String::from_utf8_lossy(&self.pending).into_owned();
+        if self.stream == Stream::Out && !self.continued {
+            if let Some(fraction) = progress(&text) {
+                self.cx.progress(fraction);
+                return;
+            }
+            let trimmed = text.trim();
+            if !trimmed.is_empty() {
+                self.last = Some(cut(trimmed, MAX_LINE_BYTES).to_owned());
+            }
+        }
+        self.cx.line(self.stream, text);
+    }
+}
+
+/// The start of `text` that has at most `max` bytes.
+pub(crate) fn cut(text: &str, max: usize) -> &str {
+    &text[..text.floor_char_boundary(max)]
+}
+
+/// Where `bytes` can be cut at their end without cutting a character; their length where they are not UTF-8.
+pub(crate) fn character_end(bytes: &[u8]) -> usize {
+    let start = bytes.len().saturating_sub(4);
+    match bytes.get(start..).and_then(|tail| {
+        let lead = tail.iter().rposition(|b| b & 0xC0 != 0x80)?;
+        std::str::from_utf8(&tail[lead..])
+            .err()
+            .filter(|e| e.error_len().is_none())
+            .map(|_| start + lead)
+    }) {
+        Some(end) if end > 0 => end,
+        _ => bytes.len(),
+    }
+}
+
+fn progress(line: &str) -> Option<f64> {
+    let fraction: f64 = line.strip_prefix(PROGRESS)?.trim().parse().ok()?;
+    fraction.is_finite().then_some(fraction)
+}
+
+#[cfg(test)]
+mod tests {
+    use cueline_worker::model::{DurationMs, HandlerSpec, JobId, RunId, Shard, Timestamp};
+    use cueline_worker::testing::{Recorded, context};
+    use cueline_worker::{Context, Facts};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn recorder() -> (Context, Recorded) {
+        context(Facts {
+            run: RunId(1),
+            attempt: 1,
+            job_id: JobId(1),
+            job: "j".parse().expect("a name"),
+            executor: "e".parse().expect("a name"),
+            fire_at: Timestamp::from_millis(0),
+            shard: Shard::whole(),
+            params: None,
+            handler: HandlerSpec::Native("n".into()),
+            timeout: None,
+            kill_grace: DurationMs::secs(1),
+        })
+    }
+
+    fn split(stream: Stream, chunks: &[&[u8]]) -> (Vec<String>, Option<String>, Vec<f64>) {
+        let (cx, recorded) = recorder();
+        let mut lines = Lines::new(&cx, stream);
+        for chunk in chunks {
+            lines.feed(chunk);
+        }
+        let last = lines.finish();
+        let texts = recorded.lines().into_iter().map(|(_, text)| text).collect();
+        (texts, last, recorded.progress())
+    }
+
+    #[test]
+    fn the_last_line_needs_no_end_and_blank_ones_do_not_count() {
+        let (lines, last, _) = split(Stream::Out, &[b"one\r\n\n two ", b"\n  \n"]);
+        assert_eq!(lines, ["one", "", " two ", "  "]);
+        assert_eq!(last.as_deref(), Some("two"));
+        let (lines, last, _) = split(Stream::Out, &[b"one\ntw", b"o"]);
+        assert_eq!(lines, ["one", "two"]);
+        assert_eq!(last.as_deref(), Some("two"));
+    }
+
+    #[test]
+    fn progress_is_told_and_not_logged() {
+        let text = b"::progress 0.4\n::progress x\n::progress nan\n::progress 7\n";
+        let (lines, _, progress) = split(Stream::Out, &[text]);
+        assert_eq!(lines, ["::progress x", "::progress nan"]);
+        assert_eq!(progress, [0.4, 1.0]);
+        let (lines, _, progress) = split(Stream::Err, &[b"::progress 0.4"]);
+        assert_eq!((lines.len(), progress.len()), (1, 0));
+    }
+
+    #[test]
+    fn a_line_too_long_goes_on_in_the_next_without_cutting_a_character() {
+        let long = format!("a{}", "\u{e9}".repeat(MAX_LINE_BYTES));
+        let (lines, last, _) = split(Stream::Out, &[long.as_bytes(), b"\nx"]);
+        assert_eq!(lines.len(), 4);
+        assert_eq!(lines[..3].concat(), long);
+        assert_eq!(lines[0].len(), MAX_LINE_BYTES - 1);
+        assert_eq!(last.as_deref(), Some("x"));
+        let exact = "b".repeat(MAX_LINE_BYTES);
+        let (lines, last, _) = split(Stream::Out, &[exact.as_bytes(), b"\n"]);
+        assert_eq!(lines, std::slice::from_ref(&exact));
+        assert_eq!(last, Some(exact));
+    }
+
+    proptest! {
+        #[test]
+        fn how_the_bytes_arrive_makes_no_difference(
+            parts in prop::collection::vec(
+                (prop::sample::select(vec!["\n", "\r\n", "x", "\u{20ac}", "\u{1f600}", " "]), 0_usize..40_000),
+                0..8,
+            ),
+            cut_every in 1_usize..9_000,
+        ) {
+            let text: String = parts
+                .iter()
+                .map(|(unit, times)| unit.repeat(if unit.contains('\n') { times % 5 } else { *times }))
+                .collect();
+            let whole = split(Stream::Out, &[text.as_bytes()]);
+            let chunks: Vec<&[u8]> = text.as_bytes().chunks(cut_every).collect();
+            prop_assert_eq!(&split(Stream::Out, &chunks), &whole);
+            prop_assert!(whole.0.iter().all(|line| line.len() <= MAX_LINE_BYTES));
+            let unbroken = text.replace(['\r', '\n'], "");
+            prop_assert_eq!(whole.0.concat(), unbroken);
+        }
+
+        #[test]
+        fn any_bytes_are_taken(bytes in prop::collection::vec(any::<u8>(), 0..4_000)) {
+            let (lines, _, _) = split(Stream::Out, &[&bytes]);
+            prop_assert!(lines.iter().all(|line| !line.contains('\n')));
+        }
+    }
+}

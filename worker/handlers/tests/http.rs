@@ -1,0 +1,306 @@
+//! HTTP requests to a real, very small server.
+
+mod support;
+
+use std::collections::BTreeMap;
+
+use cueline_handlers::HttpHandler;
+use cueline_worker::model::HandlerSpec;
+use cueline_worker::model::handler::HttpSpec;
+use cueline_worker::testing::{self, Recorded};
+use cueline_worker::{Failure, Handler, Output, StopReason, Stream};
+use support::{facts, message, out, stream};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+
+/// Answers each request with `answer(request)` and hands the requests on. An empty answer keeps the client waiting.
+async fn server(
+    answer: impl Fn(&str) -> Vec<u8> + Send + Sync + 'static,
+) -> (String, mpsc::UnboundedReceiver<String>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let url = format!("http://{}", listener.local_addr().expect("bound"));
+    let (tx, rx) = mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        let answer = std::sync::Arc::new(answer);
+        while let Ok((stream, _)) = listener.accept().await {
+            let (answer, tx) = (answer.clone(), tx.clone());
+            tokio::spawn(async move { serve(stream, &*answer, &tx).await });
+        }
+    });
+    (url, rx)
+}
+
+async fn serve(
+    mut stream: TcpStream,
+    answer: &(dyn Fn(&str) -> Vec<u8> + Send + Sync),
+    requests: &mpsc::UnboundedSender<String>,
+) {
+    let mut text = String::new();
+    let mut buffer = [0; 4096];
+    while !complete(&text) {
+        match stream.read(&mut buffer).await {
+            Ok(0) | Err(_) => return,
+            Ok(n) => text.push_str(&String::from_utf8_lossy(&buffer[..n])),
+        }
+    }
+    let bytes = answer(&text);
+    let _ = requests.send(text);
+    if bytes.is_empty() {
+        let closed = stream.read(&mut buffer).await;
+        let _ = requests.send(format!("closed {closed:?}"));
+        return;
+    }
+    let _ = stream.write_all(&bytes).await;
+    let _ = stream.shutdown().await;
+}
+
+fn complete(request: &str) -> bool {
+    let Some((head, body)) = request.split_once("\r\n\r\n") else {
+        return false;
+    };
+    let length = head
+        .lines()
+        .find_map(|line| {
+            line.to_ascii_lowercase()
+                .strip_prefix("content-length: ")?
+                .parse()
+                .ok()
+        })
+        .unwrap_or(0);
+    body.len() >= length
+}
+
+fn answer(status: &str, body: &str) -> Vec<u8> {
+    format!(
+        "HTTP/1.1 {status}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
+        body.len()
+    )
+    .into_bytes()
+}
+
+fn get(url: &str) -> HttpSpec {
+    HttpSpec {
+        url: url.to_owned(),
+        method: "GET".into(),
+        headers: BTreeMap::new(),
+        body: None,
+        expect: vec![],
+    }
+}
+
+async fn run(spec: HttpSpec) -> (Result<Output, Failure>, Recorded) {
+    let handler = HttpHandler::new().expect("a client");
+    testing::run(&handler, facts(HandlerSpec::Http(spec))).await
+}
+
+#[tokio::test]
+async fn a_request_says_who_asks_and_its_response_is_kept() {
+    let (url, mut requests) = server(|_| answer("200 OK", "one\ntwo\n")).await;
+    let spec = HttpSpec {
+        headers: BTreeMap::from([("X-Secret".into(), "hush".into())]),
+        ..get(&format!("{url}/path?token=hush"))
+    };
+    let (result, recorded) = run(spec).await;
+    assert_eq!(
+        result.expect("success"),
+        Output {
+            text: Some("one\ntwo\n".into()),
+            exit_status: Some(200)
+        }
+    );
+    assert_eq!(out(&recorded), ["one", "two"]);
+    let all = format!("{:?}", recorded.lines());
+    assert!(!all.contains("hush"), "{all}");
+    let request = requests.recv().await.expect("it came").to_lowercase();
+    assert!(
+        request.starts_with("get /path?token=hush http/1.1"),
+        "{request}"
+    );
+    for header in [
+        "x-secret: hush",
+        "x-cueline-run: 41",
+        "x-cueline-attempt: 2",
+        "x-cueline-job: nightly",
+    ] {
+        assert!(request.contains(&format!("\r\n{header}\r\n")), "{request}");
+    }
+}
+
+#[tokio::test]
+async fn the_parameter_is_the_body_when_there_is_no_other() {
+    let (url, mut requests) = server(|_| answer("204 No Content", "")).await;
+    for (method, body, wanted) in [
+        ("POST", None, "p 1"),
+        ("PUT", Some("given"), "given"),
+        ("GET", None, ""),
+        ("DELETE", Some("given"), "given"),
+    ] {
+        let spec = HttpSpec {
+            method: method.into(),
+            body: body.map(str::to_owned),
+            ..get(&url)
+        };
+        let (result, _) = run(spec).await;
+        assert_eq!(result.expect("success").text, None);
+        let request = requests.recv().await.expect("it came");
+        assert!(request.starts_with(method), "{request}");
+        assert_eq!(request.split_once("\r\n\r\n").expect("a body").1, wanted);
+    }
+}
+
+#[tokio::test]
+async fn the_status_decides() {
+    let (url, _requests) = server(|_| answer("503 Service Unavailable", "busy")).await;
+    let (result, recorded) = run(get(&url)).await;
+    let failure = result.expect_err("a failure");
+    assert_eq!(failure.message, "HTTP status 503 Service Unavailable");
+    assert_eq!(failure.exit_status, Some(503));
+    assert_eq!(out(&recorded), ["busy"]);
+    let expected = HttpSpec {
+        expect: vec![404, 503],
+        ..get(&url)
+    };
+    assert_eq!(
+        run(expected).await.0.expect("success").exit_status,
+        Some(503)
+    );
+    let unexpected = HttpSpec {
+        expect: vec![200],
+        ..get(&url)
+    };
+    assert!(run(unexpected).await.0.is_err());
+}
+
+#[tokio::test]
+async fn a_long_response_is_read_in_part() {
+    let body = format!("a{}", "\u{e9}".repeat(100_000));
+    let (url, _requests) = server(move |_| answer("200 OK", &body)).await;
+    let (result, recorded) = run(get(&url)).await;
+    let text = result.expect("success").text.expect("a text");
+    assert_eq!(text.len(), 64 * 1024 - 1);
+    assert!(!text.contains('\u{fffd}'));
+    let log = stream(&recorded, Stream::Log);
+    assert!(
+        log.iter().any(|line| line.contains("first 64 KiB")),
+        "{log:?}"
+    );
+}
+
+#[tokio::test]
+async fn redirects_are_followed_but_not_for_ever() {
+    let (url, _requests) = server(|request| {
+        let step: u32 = request[5..6].parse().unwrap_or(0);
+        if step < 3 {
+            format!("HTTP/1.1 302 Found\r\nLocation: /{}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n", step + 1)
+                .into_bytes()
+        } else {
+            answer("200 OK", "there")
+        }
+    })
+    .await;
+    assert_eq!(
+        run(get(&url)).await.0.expect("success").text.as_deref(),
+        Some("there")
+    );
+    let (url, _requests) = server(|_| {
+        b"HTTP/1.1 302 Found\r\nLocation: /\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+            .to_vec()
+    })
+    .await;
+    let text = message(run(get(&url)).await.0);
+    assert!(text.starts_with("more than 5 redirects"), "{text}");
+}
+
+#[tokio::test]
+async fn what_fails_says_why() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let free = listener.local_addr().expect("bound");
+    drop(listener);
+    let text = message(run(get(&format!("http://{free}/?token=hush"))).await.0);
+    assert_eq!(text, format!("connection refused by {free}"));
+    let text = message(run(get("http://no-such-host.invalid/?token=hush")).await.0);
+    assert!(
+        text.starts_with("host not found: no-such-host.invalid:80"),
+        "{text}"
+    );
+    let (url, _requests) = server(|_| answer("200 OK", "")).await;
+    let plain = url.replace("http://", "");
+    // The server speaks no TLS, so it never sees a complete request; it answers when the client's greeting has come.
+    let (tls, _tls_requests) = tls_refuser().await;
+    let text = message(run(get(&tls)).await.0);
+    assert!(text.starts_with("TLS with 127.0.0.1"), "{text}");
+    let (broken, _requests) =
+        server(|_| b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nabc".to_vec()).await;
+    let text = message(run(get(&broken)).await.0);
+    assert!(
+        text.contains("the request to 127.0.0.1") && !text.contains("http://"),
+        "{text}"
+    );
+    for (spec, wanted) in [
+        (get("not a url"), "url: "),
+        (get("ftp://x/"), "url: \"ftp\" is not supported"),
+        (
+            HttpSpec {
+                method: "G T".into(),
+                ..get(&url)
+            },
+            "method: \"G T\"",
+        ),
+        (
+            HttpSpec {
+                headers: BTreeMap::from([("a b".into(), "hush".into())]),
+                ..get(&url)
+            },
+            "headers: \"a b\"",
+        ),
+        (
+            HttpSpec {
+                headers: BTreeMap::from([("a".into(), "hush\n".into())]),
+                ..get(&url)
+            },
+            "headers: the value of \"a\"",
+        ),
+    ] {
+        let text = message(run(spec).await.0);
+        assert!(
+            text.starts_with(wanted) && !text.contains("hush"),
+            "{text} {plain}"
+        );
+    }
+}
+
+/// Answers a TLS greeting with plain text.
+async fn tls_refuser() -> (String, tokio::task::JoinHandle<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let url = format!("https://{}", listener.local_addr().expect("bound"));
+    let task = tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut buffer = [0; 4096];
+            let _ = stream.read(&mut buffer).await;
+            let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await;
+        }
+    });
+    (url, task)
+}
+
+#[tokio::test]
+async fn stopping_drops_the_request() {
+    let (url, mut requests) = server(|_| Vec::new()).await;
+    let handler = HttpHandler::new().expect("a client");
+    let (cx, _) = testing::context(facts(HandlerSpec::Http(get(&url))));
+    let attempt = cx.clone();
+    let task = tokio::spawn(async move { handler.run(attempt).await });
+    requests.recv().await.expect("it came");
+    testing::stop(&cx, StopReason::TimedOut);
+    let text = message(task.await.expect("no panic"));
+    assert!(text.starts_with("stopped"), "{text}");
+    assert_eq!(requests.recv().await.as_deref(), Some("closed Ok(0)"));
+}
+
+#[tokio::test]
+async fn work_for_another_handler_is_refused() {
+    let handler = HttpHandler::new().expect("a client");
+    let (result, _) = testing::run(&handler, facts(HandlerSpec::Native("x".into()))).await;
+    assert!(message(result).contains("http handler was given work for native:x"));
+}

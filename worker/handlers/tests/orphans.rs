@@ -1,0 +1,127 @@
+//! What a killed worker left running is ended before the next incarnation begins.
+#![cfg(target_os = "linux")]
+
+mod support;
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+
+use cueline_handlers::{ShellHandler, kill_orphans};
+use cueline_worker::model::HandlerSpec;
+use cueline_worker::testing;
+use support::{alive, end, facts, sh};
+
+const VARIABLE: &str = "CUELINE_WORKER_STATE";
+
+/// Starts a tree of processes with the marker; its last line is "ready", those before are process ids.
+fn tree(marker: &str, script: &str) -> (Child, Vec<i32>) {
+    let mut child = Command::new("sh")
+        .args(["-c", script])
+        .env(VARIABLE, marker)
+        .process_group(0)
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("started");
+    let pids = pids(&mut child);
+    (child, pids)
+}
+
+fn pids(child: &mut Child) -> Vec<i32> {
+    let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+    lines
+        .map(|line| line.expect("readable"))
+        .take_while(|line| line != "ready")
+        .filter_map(|line| line.parse().ok())
+        .collect()
+}
+
+fn carriers(marker: &str) -> usize {
+    let entry = format!("{VARIABLE}={marker}");
+    std::fs::read_dir("/proc")
+        .expect("readable")
+        .filter_map(|entry| std::fs::read(entry.ok()?.path().join("environ")).ok())
+        .filter(|environ| environ.split(|b| *b == 0).any(|e| e == entry.as_bytes()))
+        .count()
+}
+
+#[tokio::test]
+async fn a_whole_tree_goes_and_nothing_else() {
+    // A child in another session, one that ignores SIGTERM, one without the marker in its environment, and the same in
+    // a group of its own, which only its parent betrays.
+    let script = r"echo $$
+setsid sleep 300 & echo $!
+(trap '' TERM; sleep 300) & echo $!
+env -u CUELINE_WORKER_STATE sleep 300 & echo $!
+env -u CUELINE_WORKER_STATE setsid sleep 300 & echo $!
+echo ready; wait";
+    let (mut doomed, pids) = tree("/a/state", script);
+    let (mut other, others) = tree("/a/state2", "echo $$; echo ready; sleep 300");
+    let killed = kill_orphans("/a/state").await.expect("all gone");
+    assert_eq!(pids.len(), 5);
+    assert!(!pids.iter().any(|pid| alive(*pid)), "{pids:?}");
+    assert!(killed >= 5, "{killed}");
+    assert!(alive(others[0]), "another worker's processes are not ours");
+    assert_eq!(kill_orphans("/a/state").await.expect("none"), 0);
+    assert!(kill_orphans("/a/state2").await.expect("all gone") >= 1);
+    let _ = (doomed.wait(), other.wait());
+}
+
+#[tokio::test]
+async fn processes_that_keep_forking_do_not_get_away() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let hop = dir.path().join("hop.sh");
+    std::fs::write(&hop, "sleep 0.005\nsetsid sh \"$0\" >/dev/null 2>&1 &\n").expect("written");
+    let script = format!(
+        "for i in 1 2 3; do setsid sh {} & done; echo ready; sleep 300",
+        hop.display()
+    );
+    let (mut child, _) = tree("/hopping/state", &script);
+    kill_orphans("/hopping/state").await.expect("all gone");
+    assert_eq!(carriers("/hopping/state"), 0);
+    let _ = child.wait();
+}
+
+#[tokio::test]
+async fn what_a_killed_worker_left_is_found() {
+    let marker = format!("/killed/state/{}", std::process::id());
+    let mut worker = Command::new(std::env::current_exe().expect("known"))
+        .args(["--exact", "worker_to_be_killed", "--ignored", "--nocapture"])
+        .env("MARKER_OF_THE_TEST", &marker)
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("started");
+    let pids = pids(&mut worker);
+    assert_eq!(pids.len(), 2);
+    worker.kill().expect("killed");
+    worker.wait().expect("collected");
+    assert!(pids.iter().all(|pid| alive(*pid)), "kill -9 leaves them");
+    let killed = kill_orphans(&marker).await;
+    let living: Vec<&i32> = pids.iter().filter(|pid| alive(**pid)).collect();
+    for pid in &pids {
+        end(*pid);
+    }
+    assert!(living.is_empty(), "{living:?}");
+    assert!(killed.expect("all gone") >= 2);
+}
+
+/// The worker of the test above.
+#[tokio::test]
+#[ignore = "started by another test"]
+async fn worker_to_be_killed() {
+    let Ok(marker) = std::env::var("MARKER_OF_THE_TEST") else {
+        return;
+    };
+    let script = "echo pid $$; setsid sh -c 'trap \"\" TERM; echo pid $$; while :; do sleep 1; done' & while :; do sleep 1; done";
+    let (cx, recorded) = testing::context(facts(HandlerSpec::Shell(sh(script))));
+    let handler = ShellHandler::new(marker);
+    let task = tokio::spawn(async move { cueline_worker::Handler::run(&handler, cx).await });
+    support::eventually("both", || support::out(&recorded).len() == 2).await;
+    // The test runner writes on this line too.
+    println!();
+    for line in support::out(&recorded) {
+        println!("{}", line.trim_start_matches("pid "));
+    }
+    println!("ready");
+    let _ = task.await;
+}

@@ -1,0 +1,110 @@
+//! Stopping an attempt ends all its processes, whatever they do about it.
+#![cfg(target_os = "linux")]
+
+mod support;
+
+use cueline_handlers::ShellHandler;
+use cueline_worker::model::{DurationMs, HandlerSpec};
+use cueline_worker::testing::{self, Recorded};
+use cueline_worker::{Context, Failure, Handler, Output, StopReason};
+use support::{MARKER, alive, eventually, facts, message, number, out, sh};
+use tokio::task::JoinHandle;
+
+type Attempt = JoinHandle<Result<Output, Failure>>;
+
+fn start(script: &str, grace: DurationMs) -> (Attempt, Context, Recorded) {
+    let mut facts = facts(HandlerSpec::Shell(sh(script)));
+    facts.kill_grace = grace;
+    let (cx, recorded) = testing::context(facts);
+    let handler = ShellHandler::new(MARKER);
+    let attempt = cx.clone();
+    let task = tokio::spawn(async move { handler.run(attempt).await });
+    (task, cx, recorded)
+}
+
+/// A process and a child of it that both ignore SIGTERM.
+const STUBBORN: &str = r#"trap '' TERM
+sh -c 'trap "" TERM; echo "child $$"; while :; do sleep 1; done' &
+echo "main $$"
+while :; do wait; done"#;
+
+#[tokio::test]
+async fn a_group_that_ignores_sigterm_is_killed_whole() {
+    let (attempt, cx, recorded) = start(STUBBORN, DurationMs::millis(150));
+    let pids = [
+        number(&recorded, "main ").await,
+        number(&recorded, "child ").await,
+    ];
+    assert!(pids.iter().all(|pid| alive(*pid)));
+    testing::stop(&cx, StopReason::TimedOut);
+    let text = message(attempt.await.expect("no panic"));
+    assert_eq!(
+        text,
+        "stopped (time limit passed): killed with SIGKILL, 150 ms after SIGTERM"
+    );
+    // Not "eventually": when the attempt has returned, they are gone.
+    assert!(!pids.iter().any(|pid| alive(*pid)));
+}
+
+#[tokio::test]
+async fn a_child_that_outlives_the_main_process_is_killed_too() {
+    let script = r#"sh -c 'trap "" TERM; echo "child $$"; while :; do sleep 1; done' &
+echo "main $$"
+wait"#;
+    let (attempt, cx, recorded) = start(script, DurationMs::millis(150));
+    let child = number(&recorded, "child ").await;
+    number(&recorded, "main ").await;
+    testing::stop(&cx, StopReason::Covered);
+    let text = message(attempt.await.expect("no panic"));
+    assert!(
+        text.starts_with("stopped (covered by a newer trigger): killed"),
+        "{text}"
+    );
+    assert!(!alive(child));
+}
+
+#[tokio::test]
+async fn a_polite_process_may_say_goodbye() {
+    // More than a pipe takes: it ends only if somebody goes on reading.
+    let script = r#"trap 'seq 1 50000; echo bye; exit 0' TERM
+echo "main $$"
+while :; do sleep 0.01; done"#;
+    let (attempt, cx, recorded) = start(script, DurationMs::secs(20));
+    number(&recorded, "main ").await;
+    testing::stop(&cx, StopReason::Cancelled);
+    let text = message(attempt.await.expect("no panic"));
+    assert_eq!(text, "stopped (cancelled): ended after SIGTERM");
+    assert_eq!(out(&recorded).last().map(String::as_str), Some("bye"));
+}
+
+#[tokio::test]
+async fn stopping_before_the_start_runs_nothing_for_long() {
+    let (cx, _) = testing::context(facts(HandlerSpec::Shell(sh("sleep 300"))));
+    testing::stop(&cx, StopReason::Drained);
+    let text = message(ShellHandler::new(MARKER).run(cx).await);
+    assert!(text.starts_with("stopped (worker stopping)"), "{text}");
+}
+
+#[tokio::test]
+async fn a_dropped_attempt_leaves_nothing() {
+    let (attempt, _cx, recorded) = start(STUBBORN, DurationMs::secs(60));
+    let pids = [
+        number(&recorded, "main ").await,
+        number(&recorded, "child ").await,
+    ];
+    attempt.abort();
+    eventually("both are gone", || !pids.iter().any(|pid| alive(*pid))).await;
+}
+
+#[tokio::test]
+async fn an_attempt_dropped_while_it_stops_leaves_nothing() {
+    let (attempt, cx, recorded) = start(STUBBORN, DurationMs::secs(60));
+    let pids = [
+        number(&recorded, "main ").await,
+        number(&recorded, "child ").await,
+    ];
+    testing::stop(&cx, StopReason::Cancelled);
+    tokio::task::yield_now().await;
+    attempt.abort();
+    eventually("both are gone", || !pids.iter().any(|pid| alive(*pid))).await;
+}

@@ -1,0 +1,115 @@
+//! What the tests of handlers share: facts to run with, and looking at real processes.
+
+#![allow(dead_code, reason = "each test binary uses its own part")]
+
+use std::time::Duration;
+
+use cueline_handlers::{CommandHandler, ShellHandler};
+use cueline_worker::model::handler::{CommandSpec, Interpreter, ProcessSpec, ShellSpec};
+use cueline_worker::model::{DurationMs, HandlerSpec, JobId, RunId, Shard, Timestamp};
+use cueline_worker::testing::{self, Recorded};
+use cueline_worker::{Facts, Failure, Output, Stream};
+use tokio::time::{Instant, sleep};
+
+pub(crate) const MARKER: &str = "/state/of/the/tests";
+
+pub(crate) fn facts(handler: HandlerSpec) -> Facts {
+    Facts {
+        run: RunId(41),
+        attempt: 2,
+        job_id: JobId(7),
+        job: "nightly".parse().expect("a name"),
+        executor: "worker-1".parse().expect("a name"),
+        fire_at: Timestamp::from_millis(1_800_000_000_123),
+        shard: Shard {
+            index: 1,
+            total: 3,
+            item: Some("Beijing".into()),
+        },
+        params: Some("p 1".into()),
+        handler,
+        timeout: None,
+        kill_grace: DurationMs::secs(5),
+    }
+}
+
+pub(crate) fn sh(script: &str) -> ShellSpec {
+    with(Interpreter::Sh, script)
+}
+
+pub(crate) fn with(interpreter: Interpreter, script: &str) -> ShellSpec {
+    ShellSpec {
+        script: script.into(),
+        interpreter,
+        ..ShellSpec::default()
+    }
+}
+
+pub(crate) fn command(argv: &[&str], process: ProcessSpec) -> CommandSpec {
+    CommandSpec {
+        argv: argv.iter().map(ToString::to_string).collect(),
+        process,
+    }
+}
+
+pub(crate) async fn shell(spec: ShellSpec) -> (Result<Output, Failure>, Recorded) {
+    testing::run(&ShellHandler::new(MARKER), facts(HandlerSpec::Shell(spec))).await
+}
+
+pub(crate) async fn run_command(spec: CommandSpec) -> (Result<Output, Failure>, Recorded) {
+    testing::run(
+        &CommandHandler::new(MARKER),
+        facts(HandlerSpec::Command(spec)),
+    )
+    .await
+}
+
+pub(crate) fn message(result: Result<Output, Failure>) -> String {
+    result.expect_err("a failure").message
+}
+
+pub(crate) fn out(recorded: &Recorded) -> Vec<String> {
+    stream(recorded, Stream::Out)
+}
+
+pub(crate) fn stream(recorded: &Recorded, wanted: Stream) -> Vec<String> {
+    let lines = recorded.lines().into_iter();
+    lines
+        .filter(|(stream, _)| *stream == wanted)
+        .map(|(_, text)| text)
+        .collect()
+}
+
+/// Waits until `condition` holds; fails the test after 20 s.
+pub(crate) async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !condition() {
+        assert!(Instant::now() < deadline, "never happened: {what}");
+        sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Waits for a line `<label> <number>` on standard output and returns the number.
+pub(crate) async fn number(recorded: &Recorded, label: &str) -> i32 {
+    let find = || {
+        out(recorded)
+            .iter()
+            .find_map(|line| line.strip_prefix(label)?.trim().parse().ok())
+    };
+    eventually(label, || find().is_some()).await;
+    find().expect("it was there")
+}
+
+/// Whether the process runs; one that only waits to be collected does not.
+pub(crate) fn alive(pid: i32) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| {
+        let state = stat.rsplit_once(") ").map(|(_, rest)| rest.chars().next());
+        !matches!(state, Some(Some('Z' | 'X')))
+    })
+}
+
+/// Ends a process that a test left on purpose.
+pub(crate) fn end(pid: i32) {
+    let pid = nix::unistd::Pid::from_raw(pid);
+    let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
+}
