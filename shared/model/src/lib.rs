@@ -4,6 +4,7 @@
 //! tested by calling a function. The words are those of `docs/GLOSSARY.md`.
 
 pub mod conclude;
+pub mod crontab;
 pub mod decode;
 pub mod duration;
 pub mod handler;

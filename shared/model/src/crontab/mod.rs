@@ -1,0 +1,275 @@
+//! Reading crontabs into jobs that do what cron did.
+//!
+//! Pure text in, jobs out; where the text came from and where the jobs go is the caller's matter. Each schedule line
+//! becomes one job, or is refused with the reason; nothing is passed over in silence. What cron does, the job does:
+//!
+//! - The command runs as `SHELL -c COMMAND` in an environment that holds only the crontab's variables and the few
+//!   that cron sets. A variable counts for the lines after it. Values are not expanded.
+//! - The first unescaped `%` ends the command and what follows is its standard input, with each further `%` as a line
+//!   break; `\%` is a percent sign.
+//! - cron starts a run whatever still runs: the block policy is `parallel`, with the bound [`MAX_PARALLEL`] where cron
+//!   has none.
+//! - cron does not catch up: misfire policy `skip`, with a grace of one minute, the time within which cron itself
+//!   starts a job late.
+//! - Nothing is retried, and there is no time limit.
+//!
+//! `MAILTO` is kept as the label `mailto`; `CRON_TZ` becomes the schedule's time zone; cronie's `RANDOM_DELAY` the
+//! job's jitter.
+
+mod line;
+mod naming;
+
+use std::collections::BTreeMap;
+
+use crate::duration::DurationMs;
+use crate::handler::{HandlerSpec, Interpreter, ProcessSpec, ShellSpec};
+use crate::job::{
+    JobSpec, default_backlog, default_dispatch_deadline, default_kill_grace, default_priority,
+};
+use crate::name::{GroupName, NameError};
+use crate::policy::{Block, Misfire, MisfirePolicy, OnLost, Retry, Scope};
+use crate::route::Route;
+use crate::schedule::{CronSchedule, Dialect, Schedule};
+use line::{Header, Line};
+use naming::Names;
+
+/// Most runs of an imported job at a time. A job that has so many at once is stuck; further ones wait in its lane.
+pub const MAX_PARALLEL: u32 = 100;
+
+/// The longest command line that is accepted.
+const MAX_COMMAND_BYTES: usize = 64 * 1024;
+
+/// Whether the word after the time fields is the user to run as, as in `/etc/crontab` and `/etc/cron.d`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum UserColumn {
+    /// Each line has one.
+    Yes,
+    /// No line has one.
+    No,
+    /// Line by line: the word is a well-known account, or looks like one in a file whose header comment names such a
+    /// column; and another word follows.
+    #[default]
+    Auto,
+}
+
+/// How to read a crontab.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ImportOptions {
+    /// Name or path of the file, for the jobs' names and descriptions.
+    pub source: String,
+    /// The time zone of lines without a `CRON_TZ` before them.
+    pub timezone: String,
+    /// The group of the jobs.
+    pub group: GroupName,
+    /// Whether there is a user column.
+    pub user_column: UserColumn,
+}
+
+impl ImportOptions {
+    /// For `source`: time zone UTC, group `default`, user column found line by line.
+    pub fn new(source: impl Into<String>) -> Result<Self, NameError> {
+        Ok(Self {
+            source: source.into(),
+            timezone: "UTC".to_owned(),
+            group: "default".parse()?,
+            user_column: UserColumn::Auto,
+        })
+    }
+}
+
+/// What became of a schedule line.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Entry {
+    /// Its line, from 1.
+    pub line: u32,
+    /// The job, or why there is none.
+    pub job: Result<JobSpec, String>,
+}
+
+/// Something to know about a line that was nevertheless taken.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Warning {
+    /// Its line, from 1.
+    pub line: u32,
+    /// What to know.
+    pub message: String,
+}
+
+/// A crontab that was read.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Import {
+    /// One for each schedule line, in order.
+    pub entries: Vec<Entry>,
+    /// In order of lines.
+    pub warnings: Vec<Warning>,
+}
+
+/// Reads a crontab.
+///
+/// ```
+/// use cueline_model::crontab::{ImportOptions, import};
+///
+/// let import = import("0 4 * * * backup --all\n", &ImportOptions::new("nightly.crontab")?);
+/// let job = import.entries[0].job.as_ref().unwrap();
+/// assert_eq!(job.name.as_str(), "nightly.backup");
+/// # Ok::<(), cueline_model::name::NameError>(())
+/// ```
+pub fn import(text: &str, options: &ImportOptions) -> Import {
+    let mut reading = Reading {
+        options,
+        env: BTreeMap::new(),
+        header: Header::None,
+        names: Names::new(&options.source),
+        import: Import::default(),
+    };
+    for (number, text) in (1..).zip(text.lines()) {
+        match line::read(text) {
+            Line::Blank => {}
+            Line::Comment(comment) => reading.header = reading.header.or_read(comment),
+            Line::Variable { name, value } => reading.variable(number, name, value),
+            Line::Entry(text) => {
+                let job = reading.entry(number, text);
+                reading.import.entries.push(Entry { line: number, job });
+            }
+        }
+    }
+    reading.import
+}
+
+struct Reading<'a> {
+    options: &'a ImportOptions,
+    env: BTreeMap<String, String>,
+    header: Header,
+    names: Names,
+    import: Import,
+}
+
+impl Reading<'_> {
+    fn warn(&mut self, line: u32, message: impl Into<String>) {
+        self.import.warnings.push(Warning {
+            line,
+            message: message.into(),
+        });
+    }
+
+    fn variable(&mut self, line: u32, name: String, value: String) {
+        if name == "LOGNAME" || name == "USER" {
+            self.warn(
+                line,
+                format!("{name} is left out: cron sets it to the user that the command runs as"),
+            );
+            return;
+        }
+        self.env.insert(name, value);
+    }
+
+    fn entry(&mut self, line: u32, text: &str) -> Result<JobSpec, String> {
+        let (time, rest) = line::split_time(text)?;
+        let (user, command) = line::split_user(rest, self.options.user_column, self.header)?;
+        if command.len() > MAX_COMMAND_BYTES {
+            return Err(format!(
+                "a command of {} bytes; at most {MAX_COMMAND_BYTES} are accepted",
+                command.len()
+            ));
+        }
+        let command = line::split_input(command);
+        if command.script.trim().is_empty() {
+            return Err("there is no command after the time fields".to_owned());
+        }
+        if command.script.contains('\0') {
+            return Err("the command has a NUL character".to_owned());
+        }
+        let schedule = self.schedule(&time)?;
+        let jitter = self.random_delay(line);
+        if command.input.is_some() {
+            self.warn(
+                line,
+                "the command has an unescaped %: cron ends it there and gives it the rest as standard input, \
+                 and so does the job; for a percent sign write \\%",
+            );
+        }
+        let name = self.names.unique(&command.script, line)?;
+        Ok(JobSpec {
+            name,
+            group: self.options.group.clone(),
+            description: format!("imported from {}:{line}", self.options.source),
+            schedule,
+            start_at: None,
+            end_at: None,
+            jitter,
+            misfire: Misfire {
+                policy: MisfirePolicy::Skip,
+                grace: DurationMs::secs(60),
+                ..Misfire::default()
+            },
+            route: Route::default(),
+            block: Block::Parallel(MAX_PARALLEL),
+            scope: Scope::default(),
+            backlog: default_backlog(),
+            timeout: None,
+            kill_grace: default_kill_grace(),
+            retry: Retry::default(),
+            on_lost: OnLost::Fail,
+            dispatch_deadline: default_dispatch_deadline(),
+            priority: default_priority(),
+            handler: HandlerSpec::Shell(self.shell(command, user)),
+            params: None,
+            after: None,
+            labels: self
+                .env
+                .get("MAILTO")
+                .map(|to| ("mailto".to_owned(), to.clone()))
+                .into_iter()
+                .collect(),
+            enabled: true,
+        })
+    }
+
+    fn shell(&self, command: line::Command, user: Option<&str>) -> ShellSpec {
+        let mut env = self.env.clone();
+        env.remove("CRON_TZ");
+        env.remove("RANDOM_DELAY");
+        let shell = env.get("SHELL").map_or("/bin/sh", String::as_str);
+        ShellSpec {
+            script: command.script,
+            interpreter: Interpreter::Sh,
+            shell: Some(shell.to_owned()),
+            process: ProcessSpec {
+                clear_env: true,
+                // cron starts commands in `HOME`, and without it in the user's home, as `clear_env` does.
+                cwd: env.get("HOME").filter(|home| !home.is_empty()).cloned(),
+                stdin: command.input,
+                user: user.map(str::to_owned),
+                env,
+            },
+        }
+    }
+
+    fn schedule(&self, time: &str) -> Result<Schedule, String> {
+        if time.eq_ignore_ascii_case("@reboot") {
+            return Ok(Schedule::Startup);
+        }
+        let timezone = self.env.get("CRON_TZ").unwrap_or(&self.options.timezone);
+        CronSchedule::parse(time, timezone, Some(Dialect::Unix), None)
+            .map(Schedule::Cron)
+            .map_err(|error| format!("{time:?}: {error}"))
+    }
+
+    /// cronie's `RANDOM_DELAY`: up to so many minutes late.
+    fn random_delay(&mut self, line: u32) -> DurationMs {
+        let Some(text) = self.env.get("RANDOM_DELAY") else {
+            return DurationMs::default();
+        };
+        // cronie itself takes at most a day.
+        if let Ok(minutes @ 0..=1_440) = text.trim().parse::<u64>() {
+            return DurationMs::secs(minutes * 60);
+        }
+        let message =
+            format!("RANDOM_DELAY {text:?} is left out: a number of minutes 0–1440 is expected");
+        self.warn(line, message);
+        DurationMs::default()
+    }
+}
+
+#[cfg(test)]
+mod tests;

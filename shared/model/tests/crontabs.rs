@@ -1,0 +1,129 @@
+//! The importer on twelve real crontabs.
+
+use std::collections::HashSet;
+use std::path::PathBuf;
+
+use cueline_model::crontab::{Import, ImportOptions, import};
+use cueline_model::handler::ShellSpec;
+use cueline_model::{HandlerSpec, JobSpec, Schedule, decode};
+
+/// Each file with its number of entries and how many of them run as a named user.
+const FILES: [(&str, usize, usize); 12] = [
+    ("18F__fbopen", 4, 0),
+    ("MushroomObserver__mushroom-observer", 8, 0),
+    ("MyaThandarKyaw__djangoproject.com", 2, 2),
+    ("DragonFlyBSD__DragonFlyBSD", 6, 6),
+    ("Debian__debsources", 1, 1),
+    ("ETHZ-TEC__FlockLab2-Server", 6, 0),
+    ("CollectorsQuest__collectorsquest.com", 9, 8),
+    ("BspbOrg__smartbirds-server", 9, 0),
+    ("MullinsLab__viroverse", 9, 0),
+    ("Infinidat__infinimetrics-container", 11, 11),
+    ("adiabuk__dotfiles", 5, 0),
+    ("fallspinach__hydro_ops", 4, 0),
+];
+
+fn read(file: &str) -> Import {
+    let file = format!("{file}.crontab");
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join("../../tests/data/crontabs")
+        .join(&file);
+    let text = std::fs::read_to_string(path).unwrap();
+    import(&text, &ImportOptions::new(file).unwrap())
+}
+
+fn jobs(file: &str) -> Vec<JobSpec> {
+    let entries = read(file).entries;
+    entries
+        .into_iter()
+        .map(|entry| entry.job.unwrap())
+        .collect()
+}
+
+fn shell(job: &JobSpec) -> &ShellSpec {
+    match &job.handler {
+        HandlerSpec::Shell(shell) => shell,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn every_entry_of_every_file_becomes_a_job() {
+    let mut names = HashSet::new();
+    for (file, entries, with_user) in FILES {
+        let jobs = jobs(file);
+        assert_eq!(jobs.len(), entries, "{file}");
+        let users = jobs.iter().filter(|job| shell(job).process.user.is_some());
+        assert_eq!(users.count(), with_user, "{file}");
+        for job in jobs {
+            assert!(names.insert(job.name.clone()), "{}", job.name);
+            let written: decode::Node = serde_json::to_value(&job).unwrap().into();
+            assert_eq!(decode::job(&written), Ok(job));
+        }
+    }
+    assert_eq!(names.len(), 74);
+}
+
+#[test]
+fn the_mixed_file_runs_each_line_as_the_right_user() {
+    let jobs = jobs("CollectorsQuest__collectorsquest.com");
+    let users: Vec<Option<&str>> = jobs
+        .iter()
+        .map(|job| shell(job).process.user.as_deref())
+        .collect();
+    let (apache, root) = (Some("apache"), Some("root"));
+    assert_eq!(
+        users,
+        [
+            None, apache, apache, apache, apache, apache, apache, root, root
+        ]
+    );
+    assert_eq!(
+        shell(&jobs[0]).script,
+        "cd ./web/blog && php wp-cron.php > /dev/null 2>&1"
+    );
+    assert_eq!(
+        shell(&jobs[1]).script,
+        "cronic ./symfony log:rotate backend prod"
+    );
+    assert_eq!(shell(&jobs[0]).shell.as_deref(), Some("/bin/bash"));
+    assert_eq!(jobs[0].labels["mailto"], "ops@example.com");
+    let home = shell(&jobs[0]).process.env.get("HOME");
+    assert_eq!(shell(&jobs[0]).process.cwd.as_ref(), home);
+    assert_eq!(
+        shell(&jobs[0]).process.env["HOME"],
+        "/www/vhosts/collectorsquest.com/current"
+    );
+}
+
+#[test]
+fn percent_signs_are_cron_s() {
+    let escaped = jobs("Infinidat__infinimetrics-container");
+    let sleeper = &shell(&escaped[5]).script;
+    assert!(
+        sleeper.starts_with("sleep \"$(( RANDOM % 3600 ))\"; manage"),
+        "{sleeper}"
+    );
+    assert_eq!(read("Infinidat__infinimetrics-container").warnings, []);
+    let unescaped = read("adiabuk__dotfiles");
+    let lines: Vec<u32> = unescaped.warnings.iter().map(|w| w.line).collect();
+    assert_eq!(lines, [4, 5, 6]);
+    let packback = unescaped.entries[2].job.clone().unwrap();
+    assert!(shell(&packback).script.ends_with("`date +"));
+    assert_eq!(
+        shell(&packback).process.stdin.as_deref(),
+        Some("m-\nd-\ny`.txt\n")
+    );
+}
+
+#[test]
+fn time_zone_reboot_and_empty_mailto_are_kept() {
+    let utc = jobs("fallspinach__hydro_ops");
+    assert!(matches!(&utc[0].schedule, Schedule::Cron(cron) if cron.timezone() == "UTC"));
+    assert!(!shell(&utc[0]).process.env.contains_key("CRON_TZ"));
+    assert_eq!(jobs("MullinsLab__viroverse")[0].schedule, Schedule::Startup);
+    assert_eq!(
+        jobs("Infinidat__infinimetrics-container")[0].labels["mailto"],
+        ""
+    );
+}
