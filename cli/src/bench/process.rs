@@ -1,0 +1,72 @@
+//! A standalone process from outside: how soon it answers, what it costs while idle.
+
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::TcpStream;
+use tokio::time::Instant;
+
+use super::load::Scratch;
+use super::report::{Report, cpu_seconds, resident_mb};
+
+const GIVE_UP: Duration = Duration::from_secs(30);
+
+/// Starts a process, waits for its first answer, and watches it do nothing for `watch`.
+pub(super) async fn idle(data: Option<&Path>, watch: Duration) -> Result<Report> {
+    let scratch = Scratch::new(data, "idle")?;
+    let port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+    let address = format!("127.0.0.1:{port}");
+    let mut starts_ms = Vec::new();
+    let mut report = Report::new("idle", format!("a standalone process without jobs, watched for {} s", watch.as_secs()));
+    for round in 0..5 {
+        let begin = Instant::now();
+        let mut child = tokio::process::Command::new(std::env::current_exe()?)
+            .args(["standalone", "--listen", &address, "--data"])
+            .arg(scratch.path())
+            .env("XDG_STATE_HOME", scratch.path())
+            .stdout(Stdio::null())
+            .kill_on_drop(true)
+            .spawn()
+            .context("failed to start a standalone process")?;
+        while !answers(&address).await {
+            if let Some(status) = child.try_wait()? {
+                bail!("the standalone process ended at once, {status}");
+            }
+            if begin.elapsed() > GIVE_UP {
+                bail!("the standalone process did not answer within {} s", GIVE_UP.as_secs());
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        starts_ms.push(begin.elapsed().as_secs_f64() * 1_000.0);
+        if round == 4 {
+            let pid = child.id().context("the process has ended")?.to_string();
+            tokio::time::sleep(Duration::from_secs(3)).await;
+            let before = cpu_seconds(&pid).context("no CPU time to be read")?;
+            tokio::time::sleep(watch).await;
+            let after = cpu_seconds(&pid).context("no CPU time to be read")?;
+            report.add("CPU while idle", (after - before) / watch.as_secs_f64() * 100.0, "% of a core");
+            report.add("memory while idle", resident_mb(&pid).context("no memory to be read")?, "MB");
+        }
+        child.kill().await?;
+    }
+    starts_ms.sort_by(f64::total_cmp);
+    report.add("first start to answer, min", starts_ms[0], "ms");
+    report.add("median of 5", starts_ms[2], "ms");
+    report.add("max", starts_ms[4], "ms");
+    Ok(report)
+}
+
+/// Whether the server answers /readyz with 200.
+async fn answers(address: &str) -> bool {
+    let ask = async {
+        let mut stream = TcpStream::connect(address).await?;
+        stream.write_all(b"GET /readyz HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n").await?;
+        let mut answer = Vec::new();
+        tokio::io::AsyncReadExt::read_to_end(&mut stream, &mut answer).await?;
+        std::io::Result::Ok(answer.starts_with(b"HTTP/1.1 200"))
+    };
+    ask.await.unwrap_or(false)
+}
