@@ -1,2 +1,7 @@
-//! The cueline binary
-fn main() {}
+//! The `cueline` binary.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    cueline::main_with(std::env::args_os())
+}

@@ -1,0 +1,305 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use cueline_model::{GroupName, JobName, RunState, Timestamp};
+
+use crate::bench::BenchArgs;
+use crate::standalone::StandaloneArgs;
+
+/// A distributed job scheduler.
+#[derive(Debug, Parser)]
+#[command(name = "cueline", version, max_term_width = 110)]
+pub struct Cli {
+    /// The server's address; by default the standalone server of this user, else <http://127.0.0.1:7800>
+    #[arg(long, global = true, env = "CUELINE_URL", value_name = "URL")]
+    pub url: Option<String>,
+    /// The admin token; by default the one of the standalone server of this user
+    #[arg(
+        long,
+        global = true,
+        env = "CUELINE_TOKEN",
+        value_name = "TOKEN",
+        hide_env_values = true
+    )]
+    pub token: Option<String>,
+    /// How to print answers
+    #[arg(short, long, global = true, value_enum, default_value_t)]
+    pub output: OutputFormat,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// How answers are printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub enum OutputFormat {
+    /// For people
+    #[default]
+    Table,
+    /// The server's JSON, for programs
+    Json,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Apply, list, show, pause, resume and delete jobs
+    #[command(subcommand)]
+    Job(JobCommand),
+    /// Run a job now
+    Trigger(TriggerArgs),
+    /// List, show and cancel runs; read their logs
+    #[command(subcommand)]
+    Run(RunCommand),
+    /// List executors
+    #[command(subcommand)]
+    Executor(ExecutorCommand),
+    /// Take over jobs from elsewhere
+    #[command(subcommand)]
+    Import(ImportCommand),
+    /// Try out cron expressions, without a server
+    #[command(subcommand)]
+    Cron(CronCommand),
+    /// Check that everything is as it should be, and say what to do where it is not
+    Doctor(DoctorArgs),
+    /// Scheduler, store, broker and executor in one process
+    Standalone(StandaloneArgs),
+    /// Measure how fast this machine fires
+    Bench(BenchArgs),
+}
+
+/// `cueline job …`
+#[derive(Debug, Subcommand)]
+pub enum JobCommand {
+    /// Create and change jobs so that they are as in the files; other jobs stay as they are
+    Apply(ApplyArgs),
+    /// Show what apply would change, field by field
+    Diff(FilesArgs),
+    /// List all jobs
+    List,
+    /// Show one job
+    Show(JobArg),
+    /// Show a job's next fire times
+    Next(NextArgs),
+    /// Stop a job's schedule; what runs goes on
+    Pause(JobArg),
+    /// Start a job's schedule
+    Resume(JobArg),
+    /// Delete a job; its runs are kept
+    Delete(JobArg),
+}
+
+/// One job.
+#[derive(Debug, Args)]
+pub struct JobArg {
+    /// The job's name
+    #[arg(value_name = "JOB")]
+    pub name: JobName,
+}
+
+/// Job files.
+#[derive(Debug, Args)]
+pub struct FilesArgs {
+    /// A job file: .toml, .yaml, .yml or .json; may be given several times
+    #[arg(short, long = "file", value_name = "FILE", required = true, num_args = 1..)]
+    pub files: Vec<PathBuf>,
+}
+
+/// `cueline job apply`
+#[derive(Debug, Args)]
+pub struct ApplyArgs {
+    /// What to apply.
+    #[command(flatten)]
+    pub files: FilesArgs,
+    /// Say what would change, and change nothing
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
+/// `cueline job next`
+#[derive(Debug, Args)]
+pub struct NextArgs {
+    /// The job's name
+    #[arg(value_name = "JOB")]
+    pub name: JobName,
+    /// How many
+    #[arg(short, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub n: u32,
+    /// From when on; from now by default
+    #[arg(long, value_name = "INSTANT", value_parser = cueline_api::instant)]
+    pub from: Option<Timestamp>,
+}
+
+/// `cueline trigger`
+#[derive(Debug, Args)]
+pub struct TriggerArgs {
+    /// The job's name
+    #[arg(value_name = "JOB")]
+    pub name: JobName,
+    /// Parameter text in place of the job's own
+    #[arg(long, value_name = "TEXT")]
+    pub param: Option<String>,
+    /// A second trigger of the job with the same key makes no second run
+    #[arg(long, value_name = "KEY")]
+    pub key: Option<String>,
+    /// When to run; now by default
+    #[arg(long, value_name = "INSTANT", value_parser = cueline_api::instant)]
+    pub at: Option<Timestamp>,
+    /// Wait for the end; the exit status is 1 unless it succeeded
+    #[arg(long)]
+    pub wait: bool,
+}
+
+/// `cueline run …`
+#[derive(Debug, Subcommand)]
+pub enum RunCommand {
+    /// List runs, newest first
+    List(RunListArgs),
+    /// Show one run with what was out of the ordinary
+    Show(RunArg),
+    /// Print a run's log
+    Logs(LogsArgs),
+    /// Cancel a run, whatever its state
+    Cancel(RunArg),
+}
+
+/// `cueline run list`
+#[derive(Debug, Args)]
+pub struct RunListArgs {
+    /// Only of this job
+    #[arg(long, value_name = "JOB")]
+    pub job: Option<JobName>,
+    /// Only in this state; may be given several times
+    #[arg(long = "state", value_name = "STATE", value_parser = run_state)]
+    pub states: Vec<RunState>,
+    /// Only older than this run, for the next page
+    #[arg(long, value_name = "ID", value_parser = clap::value_parser!(i64).range(1..))]
+    pub before: Option<i64>,
+    /// At most so many
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub limit: u32,
+}
+
+/// One run.
+#[derive(Debug, Args)]
+pub struct RunArg {
+    /// The run's id
+    #[arg(value_name = "RUN", value_parser = clap::value_parser!(i64).range(1..))]
+    pub id: i64,
+}
+
+/// `cueline run logs`
+#[derive(Debug, Args)]
+pub struct LogsArgs {
+    /// The run's id
+    #[arg(value_name = "RUN", value_parser = clap::value_parser!(i64).range(1..))]
+    pub id: i64,
+    /// Go on until the run has ended
+    #[arg(short, long)]
+    pub follow: bool,
+    /// Print the time of each line
+    #[arg(short, long)]
+    pub timestamps: bool,
+}
+
+/// `cueline executor …`
+#[derive(Debug, Subcommand)]
+pub enum ExecutorCommand {
+    /// List all executors that were heard
+    List,
+}
+
+/// `cueline import …`
+#[derive(Debug, Subcommand)]
+pub enum ImportCommand {
+    /// Make a job of each line of crontab files
+    Crontab(CrontabArgs),
+}
+
+/// `cueline import crontab`
+#[derive(Debug, Args)]
+pub struct CrontabArgs {
+    /// Crontab files
+    #[arg(value_name = "FILE", required = true)]
+    pub files: Vec<PathBuf>,
+    /// Print the jobs, and change nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    /// The time zone of the machine that the crontab ran on; this machine's by default
+    #[arg(long, value_name = "ZONE")]
+    pub tz: Option<String>,
+    /// Whether lines name a user after the times, as in /etc/crontab and /etc/cron.d
+    #[arg(long, value_enum, default_value_t)]
+    pub user_column: UserColumn,
+    /// The executor group of the jobs
+    #[arg(long, value_name = "GROUP", default_value = "default")]
+    pub group: GroupName,
+}
+
+/// Whether a crontab has a user column.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub enum UserColumn {
+    /// Found out line by line
+    #[default]
+    Auto,
+    /// It has
+    Yes,
+    /// It has not
+    No,
+}
+
+/// `cueline cron …`
+#[derive(Debug, Subcommand)]
+pub enum CronCommand {
+    /// Show when an expression fires next
+    Next(CronNextArgs),
+}
+
+/// `cueline cron next`
+#[derive(Debug, Args)]
+pub struct CronNextArgs {
+    /// The expression, in quotes
+    #[arg(value_name = "EXPRESSION")]
+    pub expression: String,
+    /// The time zone
+    #[arg(long, value_name = "ZONE", default_value = "UTC")]
+    pub tz: String,
+    /// How the expression is read; by default its number of fields says
+    #[arg(long, value_enum)]
+    pub dialect: Option<DialectArg>,
+    /// From when on; from now by default
+    #[arg(long, value_name = "INSTANT", value_parser = cueline_api::instant)]
+    pub from: Option<Timestamp>,
+    /// How many
+    #[arg(short, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub n: u32,
+}
+
+/// How a cron expression is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum DialectArg {
+    /// 6 or 7 fields from seconds on, 1 = Sunday
+    Quartz,
+    /// 5 fields from minutes on, 0 and 7 = Sunday
+    Unix,
+}
+
+/// `cueline doctor`
+#[derive(Debug, Args)]
+pub struct DoctorArgs {
+    /// The data directory of a standalone server on this machine; by default the one that it announced
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<PathBuf>,
+}
+
+fn run_state(text: &str) -> Result<RunState, String> {
+    RunState::ALL
+        .into_iter()
+        .find(|state| state.as_str() == text)
+        .ok_or_else(|| {
+            let all: Vec<_> = RunState::ALL.iter().map(|state| state.as_str()).collect();
+            format!("the states are {}", all.join(", "))
+        })
+}

@@ -1,0 +1,273 @@
+//! The API, seen from the command line.
+
+use std::time::Duration;
+
+use cueline_api::Problem;
+use reqwest::{Method, Response, StatusCode, Url};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::discovery;
+use crate::failure::Failure;
+
+/// Where a server is if nothing says otherwise.
+pub const DEFAULT_URL: &str = "http://127.0.0.1:7800";
+
+const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
+/// Longer than the server's own longest wait, 30 s.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(45);
+
+/// A server.
+#[derive(Debug, Clone)]
+pub struct Api {
+    http: reqwest::Client,
+    base: Url,
+    token: Option<String>,
+    token_from: String,
+}
+
+impl Api {
+    /// The server that is named, or the standalone server of this user, or the one at the default address.
+    pub fn new(url: Option<&str>, token: Option<&str>) -> Result<Self, Failure> {
+        let found = discovery::read().unwrap_or_else(|error| {
+            crate::failure::say(&format!(
+                "warning: failed to read where the local server is: {error}"
+            ));
+            None
+        });
+        let text = url
+            .or(found.as_ref().map(|found| found.url.as_str()))
+            .unwrap_or(DEFAULT_URL);
+        let base = base_url(text)?;
+        // The local server's token is for the local server only: it must not leak to another one.
+        let is_local = found
+            .as_ref()
+            .is_some_and(|found| base_url(&found.url).is_ok_and(|local| local == base));
+        let (token, token_from) = match (token, &found) {
+            (Some(token), _) => (
+                Some(token.trim().to_owned()),
+                "--token or CUELINE_TOKEN".to_owned(),
+            ),
+            (None, Some(found)) if is_local => {
+                let file = found.token_file.display().to_string();
+                (Some(read_token(&found.token_file)?), file)
+            }
+            _ => (None, String::new()),
+        };
+        Ok(Self {
+            http: http(&base)?,
+            base,
+            token,
+            token_from,
+        })
+    }
+
+    /// The server's address.
+    pub fn url(&self) -> &str {
+        self.base.as_str().trim_end_matches('/')
+    }
+
+    /// Where the token came from; empty when there is none.
+    pub fn token_from(&self) -> &str {
+        &self.token_from
+    }
+
+    /// `GET`s what is at `path`, given as its segments.
+    pub async fn get(&self, path: &[&str], query: &[(&str, String)]) -> Result<Value, Failure> {
+        self.ask(Method::GET, path, query, None).await
+    }
+
+    /// `POST`s a body.
+    pub async fn post(&self, path: &[&str], body: &Value) -> Result<Value, Failure> {
+        self.ask(Method::POST, path, &[], Some(body)).await
+    }
+
+    /// `DELETE`s.
+    pub async fn delete(&self, path: &[&str]) -> Result<Value, Failure> {
+        self.ask(Method::DELETE, path, &[], None).await
+    }
+
+    /// Whether the server says that it is ready; with what it says if not.
+    pub async fn ready(&self) -> Result<(), Failure> {
+        let mut url = self.base.clone();
+        url.set_path("/readyz");
+        let response = self
+            .http
+            .get(url)
+            .send()
+            .await
+            .map_err(|error| self.unreachable(&error))?;
+        if response.status().is_success() {
+            Ok(())
+        } else {
+            Err(self.refusal(response).await)
+        }
+    }
+
+    async fn ask(
+        &self,
+        method: Method,
+        path: &[&str],
+        query: &[(&str, String)],
+        body: Option<&Value>,
+    ) -> Result<Value, Failure> {
+        let mut url = self.base.clone();
+        if let Ok(mut segments) = url.path_segments_mut() {
+            segments.pop_if_empty().extend(["api", "v1"]).extend(path);
+        }
+        if !query.is_empty() {
+            url.query_pairs_mut().extend_pairs(query);
+        }
+        let mut request = self.http.request(method, url);
+        if let Some(token) = &self.token {
+            request = request.bearer_auth(token);
+        }
+        if let Some(body) = body {
+            request = request.json(body);
+        }
+        let response = request
+            .send()
+            .await
+            .map_err(|error| self.unreachable(&error))?;
+        if !response.status().is_success() {
+            return Err(self.refusal(response).await);
+        }
+        response.json().await.map_err(|error| {
+            Failure::failed(format!(
+                "failed to read the answer of {}: {}",
+                self.url(),
+                innermost(&error)
+            ))
+        })
+    }
+
+    fn unreachable(&self, error: &reqwest::Error) -> Failure {
+        let why = if error.is_timeout() {
+            "it does not answer in time".to_owned()
+        } else {
+            innermost(error)
+        };
+        Failure::with_hint(
+            format!("failed to reach the server at {}: {why}", self.url()),
+            "start one with `cueline standalone`, or name another one with --url or CUELINE_URL; \
+             `cueline doctor` looks closer",
+        )
+    }
+
+    async fn refusal(&self, response: Response) -> Failure {
+        let status = response.status();
+        let text = response.text().await.unwrap_or_default();
+        let Ok(problem) = serde_json::from_str::<Problem>(&text) else {
+            return Failure::with_hint(
+                format!("{} answered {status}", self.url()),
+                "is there a Cueline server at that address?",
+            );
+        };
+        match status {
+            StatusCode::UNAUTHORIZED => Failure::with_hint(problem.detail, self.token_hint()),
+            StatusCode::BAD_REQUEST
+            | StatusCode::UNPROCESSABLE_ENTITY
+            | StatusCode::PAYLOAD_TOO_LARGE
+            | StatusCode::UNSUPPORTED_MEDIA_TYPE => Failure::BadInput {
+                messages: messages(problem),
+                summary: None,
+            },
+            _ => Failure::failed(problem.detail),
+        }
+    }
+
+    fn token_hint(&self) -> String {
+        if self.token.is_none() {
+            "set CUELINE_TOKEN to what is in the server's admin.token file".to_owned()
+        } else {
+            format!("the token was taken from {}", self.token_from)
+        }
+    }
+}
+
+fn messages(problem: Problem) -> Vec<String> {
+    if problem.errors.is_empty() {
+        return vec![problem.detail];
+    }
+    problem
+        .errors
+        .into_iter()
+        .map(|error| {
+            let job = error
+                .job
+                .map_or_else(String::new, |job| format!("job {job:?}: "));
+            let field = match error.field.as_str() {
+                "" => String::new(),
+                field => format!("{field}: "),
+            };
+            format!("{job}{field}{}", error.message)
+        })
+        .collect()
+}
+
+fn base_url(text: &str) -> Result<Url, Failure> {
+    let refuse = |why: &str| {
+        Failure::bad_input(format!(
+            "url: {text:?} {why}; write it as http://127.0.0.1:7800"
+        ))
+    };
+    let url = Url::parse(text).map_err(|error| refuse(&format!("is not an address ({error})")))?;
+    if !matches!(url.scheme(), "http" | "https") || !url.has_host() {
+        return Err(refuse("is neither http nor https"));
+    }
+    if url.query().is_some() || url.fragment().is_some() {
+        return Err(refuse("has a query or a fragment"));
+    }
+    Ok(url)
+}
+
+fn http(base: &Url) -> Result<reqwest::Client, Failure> {
+    let mut builder = reqwest::Client::builder()
+        .connect_timeout(CONNECT_PATIENCE)
+        .timeout(ANSWER_PATIENCE)
+        .redirect(reqwest::redirect::Policy::none());
+    let local = match base.host_str() {
+        Some("localhost") => true,
+        Some(host) => host
+            .trim_matches(['[', ']'])
+            .parse::<std::net::IpAddr>()
+            .is_ok_and(|ip| ip.is_loopback()),
+        None => false,
+    };
+    if local {
+        // A proxy reaches its own machine under that address, not this one.
+        builder = builder.no_proxy();
+    }
+    builder
+        .build()
+        .map_err(|error| Failure::failed(format!("failed to set up HTTP: {}", innermost(&error))))
+}
+
+fn read_token(path: &std::path::Path) -> Result<String, Failure> {
+    match std::fs::read_to_string(path) {
+        Ok(text) => Ok(text.trim().to_owned()),
+        Err(error) => Err(Failure::with_hint(
+            format!("failed to read the token from {}: {error}", path.display()),
+            "run this as the user who started the server, or set CUELINE_TOKEN",
+        )),
+    }
+}
+
+/// The cause at the bottom, which says most to a person.
+fn innermost(error: &dyn std::error::Error) -> String {
+    let mut error = error;
+    while let Some(cause) = error.source() {
+        error = cause;
+    }
+    error.to_string()
+}
+
+/// Reads an answer.
+pub fn read<T: DeserializeOwned>(answer: Value) -> Result<T, Failure> {
+    serde_json::from_value(answer).map_err(|error| {
+        Failure::with_hint(
+            format!("failed to understand the server's answer: {error}"),
+            "are the command and the server of the same version?",
+        )
+    })
+}

@@ -1,0 +1,158 @@
+//! `cueline import crontab`: a job for each line of a crontab, or the reason why there is none.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use cueline_model::schedule::CronSchedule;
+use cueline_model::{JobSpec, crontab};
+use serde_json::json;
+
+use crate::args::{CrontabArgs, UserColumn};
+use crate::client::Api;
+use crate::failure::{Failure, say};
+use crate::human;
+use crate::output::{Out, Paint};
+use crate::{job, jobfile};
+
+/// What became of all lines of all files.
+#[derive(Default)]
+struct Found {
+    jobs: Vec<(String, JobSpec)>,
+    refused: Vec<(String, String)>,
+    warnings: Vec<(String, String)>,
+}
+
+/// Imports. The server is asked for only when something is to be applied.
+pub async fn run(
+    api: impl FnOnce() -> Result<Api, Failure>,
+    out: Out,
+    args: &CrontabArgs,
+) -> Result<(), Failure> {
+    let found = read_all(args)?;
+    if out.is_json() {
+        return run_json(api, out, args, &found).await;
+    }
+    for (place, job) in &found.jobs {
+        let (name, when) = (&job.name, human::schedule(job));
+        let what = human::handler(&job.handler);
+        out.line(&format!(
+            "{place}: {} {name}  {when}  {what}",
+            out.paint("job", Paint::Good)
+        ))?;
+    }
+    for (place, message) in &found.warnings {
+        say(&format!("warning: {place}: {message}"));
+    }
+    for (place, reason) in &found.refused {
+        say(&format!("refused: {place}: {reason}"));
+    }
+    if args.dry_run {
+        out.line("nothing was applied: dry run")?;
+    } else if !found.jobs.is_empty() {
+        job::apply(&api()?, out, &found.specs(), false).await?;
+    }
+    found.verdict()
+}
+
+async fn run_json(
+    api: impl FnOnce() -> Result<Api, Failure>,
+    out: Out,
+    args: &CrontabArgs,
+    found: &Found,
+) -> Result<(), Failure> {
+    let places = |list: &[(String, String)]| {
+        list.iter()
+            .map(|(place, message)| json!({ "place": place, "message": message }))
+            .collect::<Vec<_>>()
+    };
+    let specs = found.specs();
+    let applied = if args.dry_run || specs.is_empty() {
+        None
+    } else {
+        let body = json!({ "jobs": specs, "dry_run": false });
+        Some(api()?.post(&["jobs", "apply"], &body).await?)
+    };
+    out.json(&json!({
+        "jobs": specs,
+        "warnings": places(&found.warnings),
+        "refused": places(&found.refused),
+        "answer": applied,
+    }))?;
+    found.verdict()
+}
+
+impl Found {
+    fn specs(&self) -> Vec<JobSpec> {
+        self.jobs.iter().map(|(_, job)| job.clone()).collect()
+    }
+
+    fn verdict(&self) -> Result<(), Failure> {
+        let lines = self.jobs.len() + self.refused.len();
+        match self.refused.len() {
+            0 => Ok(()),
+            refused => Err(Failure::with_hint(
+                format!("{refused} of {lines} lines were refused"),
+                "write job definitions for these by hand, or mend the lines and import again: \
+                 importing twice changes nothing",
+            )),
+        }
+    }
+}
+
+fn read_all(args: &CrontabArgs) -> Result<Found, Failure> {
+    let timezone = timezone(args.tz.as_deref())?;
+    let mut found = Found::default();
+    let mut seen: HashMap<String, String> = HashMap::new();
+    for file in &args.files {
+        let text = jobfile::read_text(file).map_err(Failure::bad_input)?;
+        let options = crontab::ImportOptions {
+            source: source(file),
+            timezone: timezone.clone(),
+            group: args.group.clone(),
+            user_column: match args.user_column {
+                UserColumn::Auto => crontab::UserColumn::Auto,
+                UserColumn::Yes => crontab::UserColumn::Yes,
+                UserColumn::No => crontab::UserColumn::No,
+            },
+        };
+        let import = crontab::import(&text, &options);
+        let place = |line: u32| format!("{}:{line}", file.display());
+        for entry in import.entries {
+            let place = place(entry.line);
+            match entry.job {
+                Ok(job) => match seen.insert(job.name.to_string(), place.clone()) {
+                    None => found.jobs.push((place, job)),
+                    Some(first) => {
+                        let reason = format!("its name {:?} is that of {first}", job.name.as_str());
+                        found.refused.push((place, reason));
+                    }
+                },
+                Err(reason) => found.refused.push((place, reason)),
+            }
+        }
+        let warnings = import.warnings.into_iter();
+        found
+            .warnings
+            .extend(warnings.map(|w| (place(w.line), w.message)));
+    }
+    Ok(found)
+}
+
+/// What the jobs are named after.
+fn source(file: &Path) -> String {
+    file.to_string_lossy().into_owned()
+}
+
+/// The zone given, or this machine's: cron went by the clock on its machine's wall.
+fn timezone(given: Option<&str>) -> Result<String, Failure> {
+    let zone = match given {
+        Some(zone) => zone.to_owned(),
+        None => jiff::tz::TimeZone::system()
+            .iana_name()
+            .unwrap_or("UTC")
+            .to_owned(),
+    };
+    CronSchedule::parse("* * * * *", &zone, None, None)
+        .map(|_| zone)
+        .map_err(|error| Failure::bad_input(format!("--tz: {error}")))
+}

@@ -1,0 +1,111 @@
+//! How the command finds the standalone server of the same user.
+//!
+//! The server writes its address and where its token lies to `${XDG_STATE_HOME:-$HOME/.local/state}/cueline/server.json`; the
+//! token itself is not in it. A stale file does no harm: the address does not answer, and the command says so.
+
+use std::io::{self, ErrorKind, Write};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+/// What a server says of itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Discovered {
+    /// Its address.
+    pub url: String,
+    /// The file that its admin token is in.
+    pub token_file: PathBuf,
+}
+
+/// Where the file is; `None` for a user without a home.
+pub fn path() -> Option<PathBuf> {
+    let absolute = |name: &str| {
+        std::env::var_os(name)
+            .map(PathBuf::from)
+            .filter(|path| path.is_absolute())
+    };
+    absolute("XDG_STATE_HOME")
+        .or_else(|| absolute("HOME").map(|home| home.join(".local/state")))
+        .map(|state| state.join("cueline/server.json"))
+}
+
+/// Makes the server at `url` the one that commands of this user find. Does nothing for a user without a home.
+pub fn write(url: &str, token_file: &Path) -> io::Result<()> {
+    path().map_or(Ok(()), |path| write_at(&path, url, token_file))
+}
+
+/// The server that was written last; `None` when there is none.
+pub fn read() -> io::Result<Option<Discovered>> {
+    path().map_or(Ok(None), |path| read_at(&path))
+}
+
+/// Takes the server at `url` back, unless another one has been written since. A file that stays is stale and does no harm.
+pub fn remove_if(url: &str) {
+    if let Some(path) = path()
+        && let Err(error) = remove_at(&path, url)
+    {
+        tracing::debug!(%error, "the discovery file stays");
+    }
+}
+
+fn write_at(path: &Path, url: &str, token_file: &Path) -> io::Result<()> {
+    let folder = path.parent().unwrap_or(Path::new("."));
+    std::fs::create_dir_all(folder)?;
+    let found = Discovered {
+        url: url.to_owned(),
+        // Commands run from anywhere.
+        token_file: std::path::absolute(token_file)?,
+    };
+    // Beside it and then renamed: a command that reads meanwhile finds the old file or the new one, never half of one.
+    let beside = path.with_extension(format!("{}.new", std::process::id()));
+    let mut file = std::fs::File::create(&beside)?;
+    file.write_all(&serde_json::to_vec(&found)?)?;
+    file.sync_all()?;
+    std::fs::rename(&beside, path)
+}
+
+fn read_at(path: &Path) -> io::Result<Option<Discovered>> {
+    match std::fs::read(path) {
+        Ok(bytes) => Ok(Some(serde_json::from_slice(&bytes)?)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn remove_at(path: &Path, url: &str) -> io::Result<()> {
+    match read_at(path)? {
+        Some(found) if found.url == url => std::fs::remove_file(path),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{read_at, remove_at, write_at};
+
+    #[test]
+    fn the_last_server_is_found_and_only_it_takes_itself_back() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("cueline/server.json");
+        assert_eq!(read_at(&path).expect("no file is no error"), None);
+        remove_at(&path, "http://one").expect("nothing to take back");
+
+        write_at(&path, "http://one", "data/token".as_ref()).expect("written");
+        write_at(&path, "http://two", "data/token".as_ref()).expect("written over");
+        remove_at(&path, "http://one").expect("another one's is left alone");
+        let found = read_at(&path).expect("readable").expect("there");
+        assert_eq!(found.url, "http://two");
+        assert!(found.token_file.is_absolute());
+
+        remove_at(&path, "http://two").expect("taken back");
+        assert_eq!(read_at(&path).expect("no file is no error"), None);
+    }
+
+    #[test]
+    fn a_damaged_file_is_an_error_and_no_panic() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("server.json");
+        std::fs::write(&path, "{\"url\":").expect("written");
+        assert!(read_at(&path).is_err());
+    }
+}

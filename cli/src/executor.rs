@@ -1,0 +1,55 @@
+//! `cueline executor …`
+
+use cueline_api::view::{ExecutorView, Executors};
+
+use crate::args::ExecutorCommand;
+use crate::client::{Api, read};
+use crate::failure::Failure;
+use crate::human;
+use crate::output::{Out, Paint, cell};
+
+/// Silent for longer than this, an executor gets no new triggers: three heartbeats.
+pub const DEAD_AFTER_MS: u64 = 15_000;
+
+/// Carries out a command.
+pub async fn run(api: &Api, out: Out, command: &ExecutorCommand) -> Result<(), Failure> {
+    match command {
+        ExecutorCommand::List => list(api, out).await,
+    }
+}
+
+async fn list(api: &Api, out: Out) -> Result<(), Failure> {
+    let answer = api.get(&["executors"], &[]).await?;
+    if out.is_json() {
+        return out.json(&answer);
+    }
+    let found: Executors = read(answer)?;
+    let mut table = out.table(&["EXECUTOR", "ALIVE", "HELD", "RUNNING", "CAPACITY", "RUNS"]);
+    for view in &found.executors {
+        let executor = &view.executor;
+        let (alive, paint) = alive(view);
+        table.add_row(vec![
+            cell(format!("{}/{}", executor.group, executor.name), None),
+            cell(alive, Some(paint)),
+            cell(executor.held.to_string(), None),
+            cell(executor.running.to_string(), None),
+            cell(executor.capacity.to_string(), None),
+            cell(human::one_line(&executor.capabilities.join(", "), 80), None),
+        ]);
+    }
+    out.print_table(&table, "no executor was ever heard")
+}
+
+/// Whether an executor is there, in words.
+pub fn alive(view: &ExecutorView) -> (String, Paint) {
+    let heard = human::took(view.silent_ms / 1_000 * 1_000);
+    if view.executor.gone {
+        (format!("stopped {heard} ago"), Paint::Dim)
+    } else if view.silent_ms > DEAD_AFTER_MS {
+        (format!("silent for {heard}"), Paint::Bad)
+    } else if view.executor.draining {
+        ("draining".to_owned(), Paint::Warn)
+    } else {
+        ("yes".to_owned(), Paint::Good)
+    }
+}

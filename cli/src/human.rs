@@ -1,0 +1,192 @@
+//! Times, durations and schedules as people say them.
+
+use cueline_model::{Block, HandlerSpec, JobSpec, Schedule, Timestamp};
+
+const SECOND: u64 = 1_000;
+const MINUTE: u64 = 60 * SECOND;
+const HOUR: u64 = 60 * MINUTE;
+const DAY: u64 = 24 * HOUR;
+
+/// How long something took: `21 ms`, `1.3 s`, `2 min 5 s`, `3 h 20 min`, `2 d 4 h`.
+pub fn took(ms: u64) -> String {
+    if ms < SECOND {
+        format!("{ms} ms")
+    } else if ms < 10 * SECOND {
+        format!("{}.{} s", ms / SECOND, ms % SECOND / 100)
+    } else if ms < MINUTE {
+        format!("{} s", ms / SECOND)
+    } else if ms < HOUR {
+        pair(ms / MINUTE, "min", ms % MINUTE / SECOND, "s")
+    } else if ms < DAY {
+        pair(ms / HOUR, "h", ms % HOUR / MINUTE, "min")
+    } else {
+        pair(ms / DAY, "d", ms % DAY / HOUR, "h")
+    }
+}
+
+fn pair(large: u64, large_unit: &str, small: u64, small_unit: &str) -> String {
+    if small == 0 {
+        format!("{large} {large_unit}")
+    } else {
+        format!("{large} {large_unit} {small} {small_unit}")
+    }
+}
+
+/// A rough distance: `4 s`, `3 min`, `9 h`, `12 d`.
+fn roughly(ms: u64) -> String {
+    match ms {
+        0..MINUTE => format!("{} s", ms / SECOND),
+        MINUTE..HOUR => format!("{} min", ms / MINUTE),
+        HOUR..DAY => format!("{} h", ms / HOUR),
+        _ => format!("{} d", ms / DAY),
+    }
+}
+
+/// When `at` is, seen from `now`: `in 4 s`, `now`, `3 min ago`.
+pub fn relative(at: Timestamp, now: Timestamp) -> String {
+    let distance = at.since_ms(now);
+    let ms = distance.unsigned_abs();
+    match distance {
+        _ if ms < SECOND => "now".to_owned(),
+        0.. => format!("in {}", roughly(ms)),
+        _ => format!("{} ago", roughly(ms)),
+    }
+}
+
+/// Milliseconds from `from` to `to`, 0 if clocks say the other way round.
+pub fn between(from: Timestamp, to: Timestamp) -> u64 {
+    u64::try_from(to.since_ms(from)).unwrap_or(0)
+}
+
+/// An instant in a time zone, `2027-03-28 03:00:00 +02:00`; in UTC where the zone is unknown.
+pub fn local(at: Timestamp, zone: &str) -> String {
+    let zone = jiff::tz::TimeZone::get(zone).unwrap_or(jiff::tz::TimeZone::UTC);
+    match jiff::Timestamp::from_millisecond(at.as_millis()) {
+        Ok(instant) => instant
+            .to_zoned(zone)
+            .strftime("%a %Y-%m-%d %H:%M:%S %:z")
+            .to_string(),
+        Err(_) => at.to_string(),
+    }
+}
+
+/// When a job fires, with its block policy where that is not the usual one.
+pub fn schedule(spec: &JobSpec) -> String {
+    let when = match &spec.schedule {
+        Schedule::Cron(cron) => {
+            let zone = cron.timezone();
+            let text = daily(cron.expression()).unwrap_or_else(|| cron.expression().to_owned());
+            if zone == "UTC" {
+                text
+            } else {
+                format!("{text}, {zone}")
+            }
+        }
+        Schedule::FixedRate { every, .. } => format!("every {}", took(every.as_millis())),
+        Schedule::FixedDelay { after } => format!("{} after its end", took(after.as_millis())),
+        Schedule::Once { at } => format!("once, {at}"),
+        Schedule::Startup => "at start".to_owned(),
+        Schedule::Manual => match &spec.after {
+            Some(after) => {
+                let parents: Vec<_> = after.all.iter().map(AsRef::<str>::as_ref).collect();
+                format!("after {}", parents.join(", "))
+            }
+            None => "manual".to_owned(),
+        },
+    };
+    let block = match spec.block {
+        Block::Serial => String::new(),
+        Block::Discard => " · discard".to_owned(),
+        Block::Cover => " · cover".to_owned(),
+        Block::Parallel(n) => format!(" · parallel {n}"),
+    };
+    format!("{when}{block}")
+}
+
+/// `30 2 * * *` as `02:30 every day`; nothing for expressions that are not that simple.
+fn daily(expression: &str) -> Option<String> {
+    let fields: Vec<_> = expression.split_whitespace().collect();
+    let [minute, hour, "*", "*", "*"] = fields[..] else {
+        return None;
+    };
+    let (minute, hour): (u8, u8) = (minute.parse().ok()?, hour.parse().ok()?);
+    Some(format!("{hour:02}:{minute:02} every day"))
+}
+
+/// What a handler runs, on one short line.
+pub fn handler(handler: &HandlerSpec) -> String {
+    let text = match handler {
+        HandlerSpec::Native(name) => format!("native {name}"),
+        HandlerSpec::Shell(shell) => format!("shell: {}", shell.script),
+        HandlerSpec::Command(command) => format!("command: {}", command.argv.join(" ")),
+        HandlerSpec::Http(http) => format!("{} {}", http.method, http.url),
+    };
+    one_line(&text, 100)
+}
+
+/// The first line of a text, cut after `most` characters; what is left out shows as an ellipsis.
+pub fn one_line(text: &str, most: usize) -> String {
+    let line = text.lines().next().unwrap_or_default();
+    let mut short: String = line
+        .chars()
+        .take(most)
+        .filter(|c| !c.is_control())
+        .collect();
+    if short.len() < text.trim_end().len() {
+        short.push('…');
+    }
+    short
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Timestamp, daily, one_line, relative, took};
+
+    #[test]
+    fn durations_read_well_at_every_size() {
+        for (ms, text) in [
+            (0, "0 ms"),
+            (21, "21 ms"),
+            (1_300, "1.3 s"),
+            (59_999, "59 s"),
+            (60_000, "1 min"),
+            (125_000, "2 min 5 s"),
+            (12_000_000, "3 h 20 min"),
+            (187_200_000, "2 d 4 h"),
+            (u64::MAX, "213503982334 d 14 h"),
+        ] {
+            assert_eq!(took(ms), text);
+        }
+    }
+
+    #[test]
+    fn instants_are_said_from_now() {
+        let now = Timestamp::from_millis(1_000_000_000);
+        let at = |ms: i64| Timestamp::from_millis(1_000_000_000 + ms);
+        for (ms, text) in [
+            (0, "now"),
+            (-999, "now"),
+            (4_000, "in 4 s"),
+            (-180_000, "3 min ago"),
+            (32_400_000, "in 9 h"),
+        ] {
+            assert_eq!(relative(at(ms), now), text);
+        }
+        assert!(relative(Timestamp::from_millis(i64::MIN), now).ends_with("ago"));
+    }
+
+    #[test]
+    fn simple_expressions_are_read_out() {
+        assert_eq!(daily("30 2 * * *").as_deref(), Some("02:30 every day"));
+        assert_eq!(daily("*/5 2 * * *"), None);
+        assert_eq!(daily("0 30 2 * * ?"), None);
+    }
+
+    #[test]
+    fn long_texts_are_cut_and_say_so() {
+        assert_eq!(one_line("echo a", 10), "echo a");
+        assert_eq!(one_line("echo a\necho b", 10), "echo a…");
+        assert_eq!(one_line("ééééé", 3), "ééé…");
+        assert_eq!(one_line("\x1b[31mred", 20), "[31mred…");
+    }
+}

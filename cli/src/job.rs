@@ -1,0 +1,313 @@
+//! `cueline job …`
+
+use cueline_api::view::{ApplyAnswer, JobPage, JobRef, JobView, NextTimes};
+use cueline_model::{JobName, JobSpec, RunState, Schedule, Timestamp};
+use cueline_store::{Change, Run};
+use serde_json::{Value, json};
+
+use crate::args::{ApplyArgs, FilesArgs, JobCommand, NextArgs};
+use crate::client::{Api, read};
+use crate::failure::Failure;
+use crate::human;
+use crate::output::{Out, Paint, Waiting, cell};
+use crate::{jobdiff, jobfile};
+
+/// The most jobs asked for at once.
+const PAGE: usize = 1_000;
+
+/// Carries out a command.
+pub async fn run(api: &Api, out: Out, command: JobCommand) -> Result<(), Failure> {
+    match command {
+        JobCommand::Apply(args) => apply_files(api, out, &args).await,
+        JobCommand::Diff(args) => diff(api, out, &args).await,
+        JobCommand::List => list(api, out).await,
+        JobCommand::Show(job) => show(api, out, &job.name).await,
+        JobCommand::Next(args) => next(api, out, &args).await,
+        JobCommand::Pause(job) => change(api, out, &job.name, "pause", "paused").await,
+        JobCommand::Resume(job) => change(api, out, &job.name, "resume", "resumed").await,
+        JobCommand::Delete(job) => delete(api, out, &job.name).await,
+    }
+}
+
+/// Job files as one list of definitions; all that is wrong with them, and that nothing came of it.
+fn read_files(args: &FilesArgs, summary: &str) -> Result<Vec<JobSpec>, Failure> {
+    jobfile::read_all(&args.files).map_err(|error| Failure::BadInput {
+        messages: error.messages,
+        summary: Some(summary.to_owned()),
+    })
+}
+
+async fn apply_files(api: &Api, out: Out, args: &ApplyArgs) -> Result<(), Failure> {
+    let specs = read_files(&args.files, "nothing was applied")?;
+    apply(api, out, &specs, args.dry_run).await
+}
+
+/// Applies definitions and prints what changed.
+pub async fn apply(api: &Api, out: Out, specs: &[JobSpec], dry_run: bool) -> Result<(), Failure> {
+    let answer = send(api, specs, dry_run).await?;
+    if out.is_json() {
+        return out.json(&answer);
+    }
+    let answer: ApplyAnswer = read(answer)?;
+    let mut counts = [0_usize; 3];
+    for one in &answer.applied {
+        let (index, word, paint) = match one.change {
+            Change::Created => (0, "created", Paint::Good),
+            Change::Updated => (1, "changed", Paint::Warn),
+            Change::Unchanged => (2, "unchanged", Paint::Dim),
+        };
+        counts[index] += 1;
+        if one.change != Change::Unchanged {
+            out.line(&format!("{:<9} {}", out.paint(word, paint), one.name))?;
+        }
+    }
+    let [created, changed, unchanged] = counts;
+    let would = if dry_run {
+        " (nothing was changed: dry run)"
+    } else {
+        ""
+    };
+    out.line(&format!(
+        "{created} created, {changed} changed, {unchanged} unchanged{would}"
+    ))
+}
+
+async fn send(api: &Api, specs: &[JobSpec], dry_run: bool) -> Result<Value, Failure> {
+    let _waiting = Waiting::for_(format!("applying {} jobs", specs.len()));
+    let body = json!({ "jobs": specs, "dry_run": dry_run });
+    api.post(&["jobs", "apply"], &body)
+        .await
+        .map_err(|failure| match failure {
+            Failure::BadInput { messages, .. } => Failure::BadInput {
+                messages,
+                summary: Some("nothing was applied".to_owned()),
+            },
+            other => other,
+        })
+}
+
+async fn diff(api: &Api, out: Out, args: &FilesArgs) -> Result<(), Failure> {
+    let specs = read_files(args, "nothing was compared")?;
+    // Asked of the server, so that what only it can know (does a parent exist?) is complained about as well.
+    let answer: ApplyAnswer = read(send(api, &specs, true).await?)?;
+    let mut changes = Vec::new();
+    for (spec, one) in specs.iter().zip(&answer.applied) {
+        let fields = match one.change {
+            Change::Unchanged => continue,
+            Change::Created => Vec::new(),
+            Change::Updated => {
+                let job: JobView = read(api.get(&["jobs", spec.name.as_str()], &[]).await?)?;
+                jobdiff::fields(&job.job.spec, spec)
+            }
+        };
+        changes.push((spec.name.clone(), one.change, fields));
+    }
+    if out.is_json() {
+        let changes: Vec<_> = changes
+            .iter()
+            .map(|(name, change, fields)| json!({ "name": name, "change": change, "fields": fields }))
+            .collect();
+        return out.json(&json!({ "changes": changes }));
+    }
+    for (name, change, fields) in &changes {
+        match change {
+            Change::Created => out.line(&out.paint(&format!("+ {name}"), Paint::Good))?,
+            _ => out.line(&out.paint(&format!("~ {name}"), Paint::Warn))?,
+        }
+        for field in fields {
+            out.line(&format!("    {field}"))?;
+        }
+    }
+    if changes.is_empty() {
+        out.line("no differences")?;
+    }
+    Ok(())
+}
+
+/// All jobs, page by page.
+async fn all(api: &Api) -> Result<(Vec<Value>, Value), Failure> {
+    let mut jobs = Vec::new();
+    let mut after: Option<String> = None;
+    loop {
+        let mut query = vec![("limit", PAGE.to_string())];
+        query.extend(after.map(|name| ("after", name)));
+        let mut page = api.get(&["jobs"], &query).await?;
+        if let Some(Value::Array(found)) = page.get_mut("jobs").map(Value::take) {
+            jobs.extend(found);
+        }
+        after = page.get("next").and_then(Value::as_str).map(str::to_owned);
+        if after.is_none() {
+            return Ok((jobs, page["now"].take()));
+        }
+    }
+}
+
+async fn list(api: &Api, out: Out) -> Result<(), Failure> {
+    let (jobs, now) = all(api).await?;
+    let answer = json!({ "jobs": jobs, "now": now });
+    if out.is_json() {
+        return out.json(&answer);
+    }
+    let page: JobPage = read(answer)?;
+    let mut table = out.table(&["NAME", "GROUP", "SCHEDULE", "NEXT", "LAST", "24 H"]);
+    for job in &page.jobs {
+        let spec = &job.job.spec;
+        let (last, paint) = last(job.last.as_ref(), page.now);
+        table.add_row(vec![
+            cell(spec.name.as_str(), None),
+            cell(spec.group.as_str(), None),
+            cell(human::schedule(spec), None),
+            cell(
+                next_fire(job, page.now),
+                (!spec.enabled).then_some(Paint::Dim),
+            ),
+            cell(last, paint),
+            cell(day(job), None),
+        ]);
+    }
+    out.print_table(
+        &table,
+        "there are no jobs; `cueline job apply -f FILE` makes some",
+    )
+}
+
+fn next_fire(job: &JobView, now: Timestamp) -> String {
+    if !job.job.spec.enabled {
+        return "paused".to_owned();
+    }
+    match job.next_fire {
+        Some(at) if at <= now => "now".to_owned(),
+        Some(at) => human::relative(at, now),
+        None => "–".to_owned(),
+    }
+}
+
+fn last(run: Option<&Run>, now: Timestamp) -> (String, Option<Paint>) {
+    let Some(run) = run else {
+        return ("–".to_owned(), None);
+    };
+    let paint = Paint::of_state(run.state);
+    let text = match (run.state, run.started_at, run.ended_at) {
+        (RunState::Succeeded, Some(from), Some(to)) => {
+            format!("ok {}", human::took(human::between(from, to)))
+        }
+        (RunState::Running, Some(from), _) => {
+            format!("running {}", human::took(human::between(from, now)))
+        }
+        (state, _, Some(at)) => format!("{} {}", words(state), human::relative(at, now)),
+        (state, ..) => words(state),
+    };
+    (text, paint)
+}
+
+fn words(state: RunState) -> String {
+    state.as_str().replace('_', " ")
+}
+
+fn day(job: &JobView) -> String {
+    let parts: Vec<String> = job
+        .day
+        .iter()
+        .filter(|(_, count)| **count > 0)
+        .map(|(state, count)| match state {
+            RunState::Succeeded => format!("{count} ok"),
+            other => format!("{count} {}", words(*other)),
+        })
+        .collect();
+    if parts.is_empty() {
+        "–".to_owned()
+    } else {
+        parts.join(" ")
+    }
+}
+
+async fn show(api: &Api, out: Out, name: &JobName) -> Result<(), Failure> {
+    let answer = api.get(&["jobs", name.as_str()], &[]).await?;
+    if out.is_json() {
+        return out.json(&answer);
+    }
+    let job: JobView = read(answer)?;
+    let spec = &job.job.spec;
+    let mut lines = vec![
+        ("name", spec.name.to_string()),
+        ("version", job.job.version.to_string()),
+        ("group", spec.group.to_string()),
+        ("schedule", human::schedule(spec)),
+        (
+            "enabled",
+            if spec.enabled {
+                "yes"
+            } else {
+                "no, it is paused"
+            }
+            .to_owned(),
+        ),
+        ("handler", human::handler(&spec.handler)),
+        ("day", day(&job)),
+    ];
+    if let Some(at) = job.next_fire {
+        lines.push(("next", human::local(at, zone(spec))));
+    }
+    if !spec.description.is_empty() {
+        lines.insert(1, ("about", human::one_line(&spec.description, 100)));
+    }
+    for (label, text) in lines {
+        out.line(&format!("{:<9} {text}", out.paint(label, Paint::Dim)))?;
+    }
+    out.line(&out.paint("definition", Paint::Dim))?;
+    let definition = serde_json::to_value(spec)
+        .map_err(|error| Failure::failed(format!("failed to print the definition: {error}")))?;
+    out.json(&definition)
+}
+
+/// The zone that a job's times are best shown in.
+fn zone(spec: &JobSpec) -> &str {
+    match &spec.schedule {
+        Schedule::Cron(cron) => cron.timezone(),
+        _ => "UTC",
+    }
+}
+
+async fn next(api: &Api, out: Out, args: &NextArgs) -> Result<(), Failure> {
+    let mut query = vec![("n", args.n.to_string())];
+    query.extend(args.from.map(|at| ("from", at.as_millis().to_string())));
+    let answer = api
+        .get(&["jobs", args.name.as_str(), "next"], &query)
+        .await?;
+    if out.is_json() {
+        return out.json(&answer);
+    }
+    let next: NextTimes = read(answer)?;
+    let job: JobView = read(api.get(&["jobs", args.name.as_str()], &[]).await?)?;
+    for at in &next.times {
+        out.line(&human::local(*at, zone(&job.job.spec)))?;
+    }
+    match next.note {
+        Some(note) => out.line(&out.paint(&note, Paint::Dim)),
+        None => Ok(()),
+    }
+}
+
+async fn change(
+    api: &Api,
+    out: Out,
+    name: &JobName,
+    verb: &str,
+    done: &str,
+) -> Result<(), Failure> {
+    let answer = api.post(&["jobs", name.as_str(), verb], &json!({})).await?;
+    if out.is_json() {
+        return out.json(&answer);
+    }
+    let job: JobRef = read(answer)?;
+    out.line(&format!("{} is {done}", job.name))
+}
+
+async fn delete(api: &Api, out: Out, name: &JobName) -> Result<(), Failure> {
+    let answer = api.delete(&["jobs", name.as_str()]).await?;
+    if out.is_json() {
+        return out.json(&answer);
+    }
+    let job: JobRef = read(answer)?;
+    out.line(&format!("{} is deleted; its runs are kept", job.name))
+}

@@ -1,0 +1,157 @@
+//! Job files: TOML, YAML or JSON text into job definitions, every complaint with its file and line.
+
+mod json;
+mod toml;
+mod yaml;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use cueline_model::JobSpec;
+use cueline_model::decode::{self, Node};
+
+/// The largest job file, as the largest body that the server takes.
+pub const MAX_FILE_BYTES: u64 = 4 * 1024 * 1024;
+
+/// The deepest nesting; definitions need about five levels.
+const MAX_DEPTH: usize = 32;
+
+/// Everything that is wrong with some job files, each with its place: `jobs.toml:14: job "report": …`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JobFileError {
+    /// Never empty.
+    pub messages: Vec<String>,
+}
+
+impl fmt::Display for JobFileError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.messages.join("\n"))
+    }
+}
+
+impl std::error::Error for JobFileError {}
+
+impl From<String> for JobFileError {
+    fn from(message: String) -> Self {
+        Self {
+            messages: vec![message],
+        }
+    }
+}
+
+/// A text that is not of its format.
+struct SyntaxError {
+    line: u32,
+    message: String,
+}
+
+/// Reads one job file.
+pub fn read(path: &Path) -> Result<Vec<JobSpec>, JobFileError> {
+    let name = path.display();
+    let text = read_text(path)?;
+    let parse = match path.extension().and_then(|e| e.to_str()) {
+        Some("toml") => toml::parse,
+        Some("yaml" | "yml") => yaml::parse,
+        Some("json") => json::parse,
+        _ => {
+            return Err(format!(
+                "{name}: its name does not say what it is; name job files .toml, .yaml, .yml or .json"
+            )
+            .into());
+        }
+    };
+    let node = parse(&text).map_err(|e| format!("{name}:{}: {}", e.line, e.message))?;
+    decode(&node).map_err(|problems| JobFileError {
+        messages: problems
+            .into_iter()
+            .map(|problem| match problem.line {
+                Some(line) => format!("{name}:{line}: {problem}"),
+                None => format!("{name}: {problem}"),
+            })
+            .collect(),
+    })
+}
+
+/// An empty file has no jobs; that is no mistake.
+fn decode(node: &Node) -> Result<Vec<JobSpec>, Vec<decode::Problem>> {
+    if node.value == decode::Value::Null {
+        return Ok(Vec::new());
+    }
+    decode::jobs(node)
+}
+
+/// Reads several job files as one: all complaints together, and no job in two of them.
+pub fn read_all(paths: &[PathBuf]) -> Result<Vec<JobSpec>, JobFileError> {
+    let mut messages = Vec::new();
+    let mut specs = Vec::new();
+    let mut seen: HashMap<String, &Path> = HashMap::new();
+    for path in paths {
+        match read(path) {
+            Err(error) => messages.extend(error.messages),
+            Ok(found) => {
+                for spec in found {
+                    if let Some(first) = seen.insert(spec.name.to_string(), path) {
+                        messages.push(format!(
+                            "{}: job {:?}: name: given in {} already; each job needs a name of its own",
+                            path.display(),
+                            spec.name.as_str(),
+                            first.display()
+                        ));
+                    }
+                    specs.push(spec);
+                }
+            }
+        }
+    }
+    if messages.is_empty() {
+        Ok(specs)
+    } else {
+        Err(JobFileError { messages })
+    }
+}
+
+/// Reads a file of at most [`MAX_FILE_BYTES`] of UTF-8 text.
+pub fn read_text(path: &Path) -> Result<String, String> {
+    let name = path.display();
+    let failed = |error: std::io::Error| format!("{name}: failed to read: {error}");
+    let mut bytes = Vec::new();
+    // Asked first: opening a pipe that nobody writes to would wait for ever.
+    if !std::fs::metadata(path).map_err(failed)?.is_file() {
+        return Err(format!("{name}: is not a file"));
+    }
+    std::fs::File::open(path)
+        .map_err(failed)?
+        .take(MAX_FILE_BYTES + 1)
+        .read_to_end(&mut bytes)
+        .map_err(failed)?;
+    if bytes.len() as u64 > MAX_FILE_BYTES {
+        return Err(format!(
+            "{name}: is larger than {MAX_FILE_BYTES} bytes; split it into several files"
+        ));
+    }
+    String::from_utf8(bytes).map_err(|error| {
+        let good = &error.as_bytes()[..error.utf8_error().valid_up_to()];
+        let line = good.split(|byte| *byte == b'\n').count();
+        format!("{name}:{line}: is not UTF-8 text; save it as UTF-8")
+    })
+}
+
+/// Finds the line of a place in a text.
+struct Lines(Vec<usize>);
+
+impl Lines {
+    fn of(text: &str) -> Self {
+        Self(text.match_indices('\n').map(|(at, _)| at).collect())
+    }
+
+    /// The line, from 1, of the byte at `offset`.
+    fn at(&self, offset: usize) -> u32 {
+        let before = self.0.partition_point(|newline| *newline < offset);
+        u32::try_from(before).unwrap_or(u32::MAX).saturating_add(1)
+    }
+}
+
+#[cfg(test)]
+mod tests;

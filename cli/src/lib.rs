@@ -1,0 +1,100 @@
+//! The `cueline` command: everything a person does from a shell, and the only place that names concrete adapters.
+//!
+//! A command prints its answer on standard output and its complaints on standard error, and ends with 0 (done), 1 (the server
+//! said no, or could not be asked) or 2 (the input is wrong).
+
+pub mod args;
+pub mod bench;
+pub mod client;
+pub mod cron;
+pub mod crontab;
+pub mod discovery;
+pub mod doctor;
+pub mod executor;
+pub mod failure;
+pub mod human;
+pub mod job;
+pub mod jobdiff;
+pub mod jobfile;
+pub mod output;
+pub mod run;
+pub mod standalone;
+pub mod trigger;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use args::{Cli, Command, ImportCommand};
+use client::Api;
+use failure::Failure;
+use output::Out;
+
+/// Runs the command that `args` name, program name first.
+pub fn main_with(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let cli = match Cli::try_parse_from(args) {
+        Ok(cli) => cli,
+        Err(error) => {
+            // What clap prints it prints with the exit status that goes with it: 0 for help, 2 for a mistake.
+            let status = u8::try_from(error.exit_code()).unwrap_or(2);
+            let _ = error.print();
+            return ExitCode::from(status);
+        }
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build();
+    let result = match runtime {
+        Ok(runtime) => {
+            let result = runtime.block_on(run(cli));
+            // A blocking task that nobody waits for any more must not hold up the end.
+            runtime.shutdown_background();
+            result
+        }
+        Err(error) => Err(Failure::failed(format!(
+            "failed to start the runtime: {error}"
+        ))),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(),
+    }
+}
+
+async fn run(cli: Cli) -> Result<(), Failure> {
+    let out = Out::new(cli.output);
+    let api = || Api::new(cli.url.as_deref(), cli.token.as_deref());
+    match cli.command {
+        Command::Job(command) => job::run(&api()?, out, command).await,
+        Command::Trigger(args) => trigger::run(&api()?, out, args).await,
+        Command::Run(command) => run::run(&api()?, out, command).await,
+        Command::Executor(command) => executor::run(&api()?, out, &command).await,
+        Command::Import(ImportCommand::Crontab(args)) => crontab::run(api, out, &args).await,
+        Command::Cron(command) => cron::run(out, command),
+        Command::Doctor(args) => {
+            doctor::run(cli.url.as_deref(), cli.token.as_deref(), out, &args).await
+        }
+        Command::Standalone(args) => standalone::run(args).await.map_err(failure_of),
+        Command::Bench(args) => bench::run(args).await.map_err(failure_of),
+    }
+}
+
+/// The input of a server's command is wrong, in one sentence: exit status 2.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct BadInput(pub String);
+
+/// What a server's command ended with, by whose fault it was.
+fn failure_of(error: anyhow::Error) -> Failure {
+    if let Some(BadInput(message)) = error.downcast_ref() {
+        return Failure::bad_input(message.clone());
+    }
+    match error.downcast::<jobfile::JobFileError>() {
+        Ok(error) => Failure::BadInput {
+            messages: error.messages,
+            summary: Some("nothing was applied".to_owned()),
+        },
+        Err(error) => Failure::failed(format!("{error:#}")),
+    }
+}

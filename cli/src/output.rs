@@ -1,0 +1,176 @@
+//! Printing answers: tables and colours for people, JSON for programs. Nothing here knows what it prints.
+
+use std::io::{ErrorKind, IsTerminal, Write};
+use std::time::Duration;
+
+use comfy_table::{Cell, Color, ContentArrangement, Table};
+use cueline_model::RunState;
+use indicatif::ProgressBar;
+use serde_json::Value;
+
+use crate::args::OutputFormat;
+use crate::failure::Failure;
+
+/// Standard output.
+#[derive(Debug, Clone, Copy)]
+pub struct Out {
+    format: OutputFormat,
+    colours: bool,
+}
+
+impl Out {
+    /// Prints in `format`; with colours if a person is looking and has not set `NO_COLOR`.
+    pub fn new(format: OutputFormat) -> Self {
+        let unwanted = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        Self {
+            format,
+            colours: std::io::stdout().is_terminal() && !unwanted,
+        }
+    }
+
+    /// Whether the answer is for programs.
+    pub fn is_json(&self) -> bool {
+        self.format == OutputFormat::Json
+    }
+
+    /// Prints a line.
+    pub fn line(&self, text: &str) -> Result<(), Failure> {
+        self.text(&format!("{text}\n"))
+    }
+
+    /// Prints a text as it is, at once.
+    pub fn text(&self, text: &str) -> Result<(), Failure> {
+        let mut stdout = std::io::stdout().lock();
+        stdout
+            .write_all(text.as_bytes())
+            .and_then(|()| stdout.flush())
+            .map_err(|error| match error.kind() {
+                ErrorKind::BrokenPipe => Failure::PipeClosed,
+                _ => Failure::failed(format!("failed to print: {error}")),
+            })
+    }
+
+    /// Prints a value as JSON, over several lines.
+    pub fn json(&self, value: &Value) -> Result<(), Failure> {
+        self.line(&format!("{value:#}"))
+    }
+
+    /// Prints a value as one line of JSON.
+    pub fn json_line(&self, value: &Value) -> Result<(), Failure> {
+        self.line(&value.to_string())
+    }
+
+    /// An empty table with these headings.
+    pub fn table(&self, headings: &[&str]) -> Table {
+        let mut table = Table::new();
+        // Cells stay on their line whatever the width: what is cut or folded can neither be copied nor searched.
+        table.set_content_arrangement(ContentArrangement::Disabled);
+        if self.colours {
+            table.enforce_styling();
+        } else {
+            table.force_no_tty();
+        }
+        table.set_header(
+            headings
+                .iter()
+                .map(|text| Cell::new(text).fg(Color::DarkGrey)),
+        );
+        for column in table.column_iter_mut() {
+            column.set_padding((0, 2));
+        }
+        table
+    }
+
+    /// Prints a table, or `empty` if it has no rows.
+    pub fn print_table(&self, table: &Table, empty: &str) -> Result<(), Failure> {
+        if table.is_empty() {
+            return self.line(empty);
+        }
+        let mut text = String::new();
+        for line in table.lines() {
+            text.push_str(line.trim_end());
+            text.push('\n');
+        }
+        self.text(&text)
+    }
+
+    /// `text` in `colour` if there are colours.
+    pub fn paint(&self, text: &str, colour: Paint) -> String {
+        if self.colours {
+            format!("\x1b[{}m{text}\x1b[0m", colour.code())
+        } else {
+            text.to_owned()
+        }
+    }
+}
+
+/// Colours, by what they say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Paint {
+    /// All is well.
+    Good,
+    /// Look at this.
+    Warn,
+    /// This is wrong.
+    Bad,
+    /// Not so important.
+    Dim,
+}
+
+impl Paint {
+    const fn code(self) -> u8 {
+        match self {
+            Self::Good => 32,
+            Self::Warn => 33,
+            Self::Bad => 31,
+            Self::Dim => 90,
+        }
+    }
+
+    const fn colour(self) -> Color {
+        match self {
+            Self::Good => Color::Green,
+            Self::Warn => Color::Yellow,
+            Self::Bad => Color::Red,
+            Self::Dim => Color::DarkGrey,
+        }
+    }
+
+    /// The colour of a state; most have none.
+    pub fn of_state(state: RunState) -> Option<Self> {
+        match state {
+            RunState::Succeeded => Some(Self::Good),
+            state if state.is_failure() => Some(Self::Bad),
+            state if state.is_terminal() => Some(Self::Warn),
+            _ => None,
+        }
+    }
+}
+
+/// A table's cell, in a colour if there is one.
+pub fn cell(text: impl Into<String>, paint: Option<Paint>) -> Cell {
+    let cell = Cell::new(text.into());
+    match paint {
+        Some(paint) => cell.fg(paint.colour()),
+        None => cell,
+    }
+}
+
+/// Shows on a terminal's standard error that something is waited for, until it is dropped.
+pub struct Waiting(ProgressBar);
+
+impl Waiting {
+    /// Waiting for `what`.
+    pub fn for_(what: impl Into<String>) -> Self {
+        let bar = ProgressBar::new_spinner();
+        bar.set_message(what.into());
+        bar.enable_steady_tick(Duration::from_millis(100));
+        Self(bar)
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
+    }
+}

@@ -1,0 +1,229 @@
+//! `cueline run …`
+
+use cueline_api::view::{CancelAnswer, CancelResult, LogPage, RunPage};
+use cueline_model::Timestamp;
+use cueline_store::{LogRow, Run, RunDetail};
+use serde_json::{Value, json};
+
+use crate::args::{LogsArgs, RunCommand, RunListArgs};
+use crate::client::{Api, read};
+use crate::failure::{Failure, say};
+use crate::human;
+use crate::output::{Out, Paint, cell};
+
+/// How long the server may hold back an answer until there are lines; below the client's patience.
+const LONG_POLL_MS: u32 = 20_000;
+const LOG_PAGE: u32 = 1_000;
+
+/// Carries out a command.
+pub async fn run(api: &Api, out: Out, command: RunCommand) -> Result<(), Failure> {
+    match command {
+        RunCommand::List(args) => list(api, out, &args).await,
+        RunCommand::Show(run) => show(api, out, run.id).await,
+        RunCommand::Logs(args) => logs(api, out, &args).await,
+        RunCommand::Cancel(run) => cancel(api, out, run.id).await,
+    }
+}
+
+async fn list(api: &Api, out: Out, args: &RunListArgs) -> Result<(), Failure> {
+    let mut query = vec![("limit", args.limit.to_string())];
+    query.extend(args.job.iter().map(|job| ("job", job.to_string())));
+    query.extend(args.before.iter().map(|id| ("before", id.to_string())));
+    query.extend(args.states.iter().map(|state| ("state", state.to_string())));
+    let answer = api.get(&["runs"], &query).await?;
+    if out.is_json() {
+        return out.json(&answer);
+    }
+    let page: RunPage = read(answer)?;
+    let mut table = out.table(&["RUN", "JOB", "STATE", "DUE", "EXECUTOR", "TOOK", "MESSAGE"]);
+    for run in &page.runs {
+        let message = run.message.as_deref().unwrap_or_default();
+        table.add_row(vec![
+            cell(run.id.to_string(), None),
+            cell(job_of(run), None),
+            cell(state_of(run), Paint::of_state(run.state)),
+            cell(human::relative(run.due_at, page.now), None),
+            cell(executor_of(run), None),
+            cell(took(run, page.now).unwrap_or_else(|| "–".to_owned()), None),
+            cell(human::one_line(message, 60), None),
+        ]);
+    }
+    out.print_table(&table, "there are no such runs")?;
+    match page.next {
+        Some(next) => out.line(&out.paint(&format!("older ones: --before {next}"), Paint::Dim)),
+        None => Ok(()),
+    }
+}
+
+fn job_of(run: &Run) -> String {
+    if run.shard.total > 1 {
+        format!("{} {}/{}", run.job, run.shard.index + 1, run.shard.total)
+    } else {
+        run.job.to_string()
+    }
+}
+
+fn state_of(run: &Run) -> String {
+    let state = run.state.as_str().replace('_', " ");
+    if run.attempt > 1 {
+        format!("{state} (attempt {})", run.attempt)
+    } else {
+        state
+    }
+}
+
+fn executor_of(run: &Run) -> String {
+    run.executor
+        .as_ref()
+        .map_or_else(|| "–".to_owned(), ToString::to_string)
+}
+
+fn took(run: &Run, now: Timestamp) -> Option<String> {
+    let from = run.started_at?;
+    let to = run.ended_at.unwrap_or(now);
+    Some(human::took(human::between(from, to)))
+}
+
+async fn show(api: &Api, out: Out, id: i64) -> Result<(), Failure> {
+    let answer = api.get(&["runs", &id.to_string()], &[]).await?;
+    if out.is_json() {
+        return out.json(&answer);
+    }
+    let detail: RunDetail = read(answer)?;
+    let run = &detail.run;
+    let state = match Paint::of_state(run.state) {
+        Some(paint) => out.paint(&state_of(run), paint),
+        None => state_of(run),
+    };
+    let mut lines = vec![
+        ("run", run.id.to_string()),
+        ("job", format!("{} (group {})", job_of(run), run.group)),
+        ("made by", run.kind.as_str().to_owned()),
+        ("state", state),
+        ("executor", executor_of(run)),
+        ("fire time", run.fire_at.to_string()),
+    ];
+    let times = [
+        ("due", Some(run.due_at).filter(|due| *due != run.fire_at)),
+        ("queued", run.queued_at),
+        ("started", run.started_at),
+        ("ended", run.ended_at),
+    ];
+    lines.extend(
+        times
+            .into_iter()
+            .filter_map(|(label, at)| Some((label, at?.to_string()))),
+    );
+    if let (Some(from), Some(to)) = (run.started_at, run.ended_at) {
+        lines.push(("took", human::took(human::between(from, to))));
+    }
+    lines.extend(run.exit_status.map(|status| ("exit", status.to_string())));
+    lines.extend(
+        run.progress
+            .map(|part| ("progress", format!("{:.0} %", part * 100.0))),
+    );
+    lines.extend(
+        run.cancel_requested
+            .then(|| ("cancel", "asked for".to_owned())),
+    );
+    lines.extend(run.parent.map(|parent| ("parent", parent.to_string())));
+    let texts = [
+        ("message", &run.message),
+        ("params", &run.params),
+        ("output", &run.output),
+    ];
+    lines.extend(
+        texts
+            .into_iter()
+            .filter_map(|(label, text)| Some((label, text.clone()?))),
+    );
+    for (label, text) in lines {
+        out.line(&format!(
+            "{} {text}",
+            out.paint(&format!("{label:<9}"), Paint::Dim)
+        ))?;
+    }
+    for entry in &detail.timeline {
+        out.line(&format!(
+            "{} attempt {}  {}  {}",
+            out.paint(&entry.at.to_string(), Paint::Dim),
+            entry.attempt,
+            entry.event,
+            entry.detail
+        ))?;
+    }
+    Ok(())
+}
+
+async fn logs(api: &Api, out: Out, args: &LogsArgs) -> Result<(), Failure> {
+    let wait_ms = if args.follow { LONG_POLL_MS } else { 0 };
+    let (mut after, mut attempt) = (0, None);
+    loop {
+        let query = [
+            ("after", after.to_string()),
+            ("limit", LOG_PAGE.to_string()),
+            ("wait_ms", wait_ms.to_string()),
+        ];
+        let page: LogPage = read(
+            api.get(&["runs", &args.id.to_string(), "logs"], &query)
+                .await?,
+        )?;
+        for line in &page.lines {
+            print_line(out, args, line, &mut attempt)?;
+        }
+        after = page.next;
+        let more = args.follow || page.lines.len() >= LOG_PAGE as usize;
+        if page.ended || !more {
+            return Ok(());
+        }
+    }
+}
+
+fn print_line(
+    out: Out,
+    args: &LogsArgs,
+    line: &LogRow,
+    attempt: &mut Option<u32>,
+) -> Result<(), Failure> {
+    if out.is_json() {
+        return out.json_line(&json!(line));
+    }
+    // The first attempt is the usual case and needs no heading. Beside the lines, so that these stay as they were written.
+    if attempt.replace(line.attempt).unwrap_or(1) != line.attempt {
+        say(&format!("── attempt {} ──", line.attempt));
+    }
+    let text = if line.stream == "err" {
+        out.paint(&line.text, Paint::Warn)
+    } else {
+        line.text.clone()
+    };
+    if args.timestamps {
+        out.line(&format!(
+            "{} {text}",
+            out.paint(&line.at.to_string(), Paint::Dim)
+        ))
+    } else {
+        out.line(&text)
+    }
+}
+
+async fn cancel(api: &Api, out: Out, id: i64) -> Result<(), Failure> {
+    let answer: Value = api
+        .post(&["runs", &id.to_string(), "cancel"], &json!({}))
+        .await?;
+    if out.is_json() {
+        return out.json(&answer);
+    }
+    let answer: CancelAnswer = read(answer)?;
+    out.line(&match (answer.result, answer.state) {
+        (CancelResult::Done, _) => format!("run {id} is cancelled; it had not been started"),
+        (CancelResult::Asked, _) => format!("run {id} is being stopped by its executor"),
+        (CancelResult::Ended, Some(state)) => {
+            format!(
+                "run {id} had ended already: {}",
+                state.as_str().replace('_', " ")
+            )
+        }
+        (CancelResult::Ended, None) => format!("run {id} had ended already"),
+    })
+}

@@ -1,0 +1,148 @@
+//! `cueline trigger`: runs a job now and, if asked to, watches what becomes of it.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use cueline_model::{RunId, RunState};
+use cueline_runtime::Backoff;
+use cueline_store::{Run, RunDetail, Triggered};
+use serde_json::{Value, json};
+
+use crate::args::TriggerArgs;
+use crate::client::{Api, read};
+use crate::failure::Failure;
+use crate::human;
+use crate::output::{Out, Paint, Waiting};
+
+const FIRST_LOOK: Duration = Duration::from_millis(20);
+const LONGEST_LOOK: Duration = Duration::from_millis(500);
+
+/// Triggers a job.
+pub async fn run(api: &Api, out: Out, args: TriggerArgs) -> Result<(), Failure> {
+    let body = json!({ "params": args.param, "idempotency_key": args.key, "run_at": args.at });
+    let answer = api
+        .post(&["jobs", args.name.as_str(), "trigger"], &body)
+        .await?;
+    if args.wait {
+        let triggered: Triggered = read(answer)?;
+        return wait(api, out, &triggered.runs).await;
+    }
+    if out.is_json() {
+        return out.json(&answer);
+    }
+    let triggered: Triggered = read(answer)?;
+    let note = if triggered.duplicate {
+        "  (made before, with the same key)"
+    } else {
+        ""
+    };
+    for run in triggered.runs {
+        out.line(&format!("run {run}{note}"))?;
+    }
+    Ok(())
+}
+
+/// Watches runs to their ends, one after the other: all of them run meanwhile. It ends when the runs do; a run that waits for
+/// an executor in vain ends too, by its job's dispatch deadline.
+async fn wait(api: &Api, out: Out, runs: &[RunId]) -> Result<(), Failure> {
+    let mut ended = Vec::new();
+    for run in runs {
+        ended.push(watch(api, out, *run).await?);
+    }
+    if out.is_json() {
+        out.json(&json!({ "runs": ended }))?;
+    }
+    let succeeded = |run: &Value| run["state"] == RunState::Succeeded.as_str();
+    if ended.iter().all(succeeded) {
+        Ok(())
+    } else {
+        Err(Failure::Silent)
+    }
+}
+
+async fn watch(api: &Api, out: Out, id: RunId) -> Result<Value, Failure> {
+    let mut story = Story::default();
+    let mut backoff = Backoff::new(FIRST_LOOK, LONGEST_LOOK);
+    let path = id.to_string();
+    let mut waiting = None;
+    loop {
+        let answer = api.get(&["runs", &path], &[]).await?;
+        let detail: RunDetail = read(answer.clone())?;
+        let news = story.news(out, &detail.run);
+        if !news.is_empty() && !out.is_json() {
+            drop(waiting.take());
+            out.text(&news)?;
+            backoff.reset();
+        }
+        if detail.run.state.is_terminal() {
+            return Ok(answer);
+        }
+        if waiting.is_none() && story.is_at_line_start() {
+            waiting = Some(Waiting::for_(format!("run {id} is {}", detail.run.state)));
+        }
+        tokio::time::sleep(backoff.next_wait()).await;
+    }
+}
+
+/// What has been said of a run so far: `run 4711  queued → worker-1  started +2 ms  succeeded in 1.3 s`.
+#[derive(Default)]
+struct Story {
+    attempt: u32,
+    queued: bool,
+    started: bool,
+}
+
+impl Story {
+    fn is_at_line_start(&self) -> bool {
+        self.attempt == 0
+    }
+
+    /// What is to be said on top of what has been said.
+    fn news(&mut self, out: Out, run: &Run) -> String {
+        let mut news = String::new();
+        let ended = run.state.is_terminal();
+        if run.attempt > self.attempt && (run.queued_at.is_some() || ended) {
+            if self.attempt > 0 {
+                news += &out.paint(&format!("  attempt {} follows\n", run.attempt), Paint::Warn);
+            }
+            *self = Self {
+                attempt: run.attempt,
+                ..Self::default()
+            };
+            let _ = write!(news, "run {}", run.id);
+        }
+        if let (false, Some(_), Some(executor)) = (self.queued, run.queued_at, &run.executor) {
+            self.queued = true;
+            let _ = write!(news, "  queued → {executor}");
+        }
+        if let (false, true, Some(started)) = (self.started, self.queued, run.started_at) {
+            self.started = true;
+            let waited = run
+                .queued_at
+                .map_or(0, |queued| human::between(queued, started));
+            let _ = write!(news, "  started +{waited} ms");
+        }
+        if ended {
+            let _ = writeln!(news, "  {}", end(out, run));
+        }
+        news
+    }
+}
+
+fn end(out: Out, run: &Run) -> String {
+    let state = run.state.as_str().replace('_', " ");
+    let state = match Paint::of_state(run.state) {
+        Some(paint) => out.paint(&state, paint),
+        None => state,
+    };
+    let took = match (run.started_at, run.ended_at) {
+        (Some(from), Some(to)) => format!(" in {}", human::took(human::between(from, to))),
+        _ => String::new(),
+    };
+    match &run.message {
+        Some(why) if run.state != RunState::Succeeded => {
+            format!("{state}{took}: {}", human::one_line(why, 200))
+        }
+        _ => format!("{state}{took}"),
+    }
+}
