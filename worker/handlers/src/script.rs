@@ -35,7 +35,7 @@ fn way(interpreter: Interpreter) -> Way {
         Interpreter::Bash => ("bash", Some((&["-c"], &[NAME])), PLAIN, "sh"),
         Interpreter::Python3 => ("python3", Some((&["-c"], &[])), PLAIN, "py"),
         // With its text inline, node has no name before the arguments; one keeps them where a file has them.
-        Interpreter::Node => ("node", Some((&["-e"], &["--", NAME])), PLAIN, "js"),
+        Interpreter::Node => ("node", Some((&["-e"], &[NAME])), PLAIN, "js"),
         // `php -r` refuses the opening tag that every PHP file starts with.
         Interpreter::Php => ("php", None, (&["-f"], &["--"]), "php"),
         Interpreter::Pwsh => {

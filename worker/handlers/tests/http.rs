@@ -237,6 +237,12 @@ async fn what_fails_says_why() {
         text.contains("the request to 127.0.0.1") && !text.contains("http://"),
         "{text}"
     );
+    let (garbage, _requests) = server(|_| b"no http at all\r\n\r\n".to_vec()).await;
+    let text = message(run(get(&format!("{garbage}/?token=hush"))).await.0);
+    assert!(
+        text.contains("the request to 127.0.0.1") && !text.contains("hush"),
+        "{text}"
+    );
     for (spec, wanted) in [
         (get("not a url"), "url: "),
         (get("ftp://x/"), "url: \"ftp\" is not supported"),

@@ -12,7 +12,7 @@ use cueline_worker::model::HandlerSpec;
 use cueline_worker::model::handler::{Interpreter, ProcessSpec, ShellSpec};
 use cueline_worker::{Output, Stream, testing};
 use support::{
-    MARKER, alive, command, end, facts, message, number, out, run_command, sh, shell, stream, with,
+    MARKER, command, end, facts, message, number, out, run_command, sh, shell, stream, with,
 };
 use tokio::time::Instant;
 
@@ -273,18 +273,25 @@ async fn lines_are_live() {
 
 #[tokio::test]
 async fn something_left_in_the_background_neither_holds_the_run_nor_is_killed() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let spec = ShellSpec {
+        process: ProcessSpec {
+            cwd: Some(dir.path().display().to_string()),
+            ..ProcessSpec::default()
+        },
+        ..sh(
+            "(while [ ! -e gate ]; do sleep 0.01; done; touch alive) & echo left $!; printf partial",
+        )
+    };
     let begun = Instant::now();
-    let (result, recorded) = shell(sh("sleep 300 & echo left $!; printf partial")).await;
-    let left = number(&recorded, "left ").await;
-    let living = alive(left);
-    end(left);
-    assert!(living, "it was left alone");
-    assert!(
-        begun.elapsed() < Duration::from_secs(20),
-        "{:?}",
-        begun.elapsed()
-    );
+    let (result, recorded) = shell(spec).await;
+    let elapsed = begun.elapsed();
+    assert!(elapsed < Duration::from_secs(20), "{elapsed:?}");
     assert_eq!(result.expect("success").text.as_deref(), Some("partial"));
+    number(&recorded, "left ").await;
+    std::fs::write(dir.path().join("gate"), "").expect("written");
+    let sign = dir.path().join("alive");
+    support::eventually("it was left alone", || sign.exists()).await;
 }
 
 #[tokio::test]
