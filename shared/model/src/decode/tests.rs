@@ -1,10 +1,31 @@
-//! Tests.
-use super::*;
+//! Tests; that what a job serialises to decodes back is in `tests/round_trip.rs`.
 
-fn node(json: &str) -> Node {
-    serde_json::from_str::<serde_json::Value>(json)
-        .unwrap()
-        .into()
+use super::*;
+use crate::{Block, Route, Schedule};
+
+fn json(text: &str) -> serde_json::Value {
+    serde_json::from_str(text).unwrap_or_else(|error| panic!("{text}: {error}"))
+}
+
+fn node(text: &str) -> Node {
+    json(text).into()
+}
+
+/// A good job with these fields put in, or taken out where they are null.
+fn with(fields: &str) -> Node {
+    let mut job =
+        json(r#"{"name": "j", "schedule": {"every": "10s"}, "handler": {"shell": "true"}}"#);
+    for (key, value) in json(fields).as_object().unwrap() {
+        job[key] = value.clone();
+    }
+    job.into()
+}
+
+fn problems(fields: &str) -> Vec<String> {
+    match job(&with(fields)) {
+        Ok(spec) => panic!("{fields} was accepted: {spec:?}"),
+        Err(problems) => problems.iter().map(ToString::to_string).collect(),
+    }
 }
 
 #[test]
@@ -21,12 +42,405 @@ fn the_job_file_of_the_guide_is_read() {
     ))
     .unwrap();
     assert_eq!(specs.len(), 2);
-    assert_eq!(specs[1].schedule, crate::Schedule::Manual);
-    let again: Vec<Node> = specs
-        .iter()
-        .map(|s| serde_json::to_value(s).unwrap().into())
-        .collect();
-    for (node, spec) in again.iter().zip(&specs) {
-        assert_eq!(job(node).as_ref(), Ok(spec));
+    assert_eq!(specs[1].schedule, Schedule::Manual);
+    assert_eq!(specs[1].group.as_str(), "default");
+}
+
+#[test]
+fn short_forms_mean_their_long_forms() {
+    let same = [
+        (
+            r#"{"misfire": "skip"}"#,
+            r#"{"misfire": {"policy": "skip"}}"#,
+        ),
+        (r#"{"retry": 3}"#, r#"{"retry": {"max": 3}}"#),
+        (
+            r#"{"route": {"sharded": 2}}"#,
+            r#"{"route": {"sharded": ["", ""]}}"#,
+        ),
+        (
+            r#"{"handler": {"shell": "x"}}"#,
+            r#"{"handler": {"shell": {"script": "x"}}}"#,
+        ),
+        (
+            r#"{"handler": {"command": ["x"]}}"#,
+            r#"{"handler": {"command": {"argv": ["x"]}}}"#,
+        ),
+        (
+            r#"{"handler": {"http": "http://a"}}"#,
+            r#"{"handler": {"http": {"url": "http://a", "method": "get"}}}"#,
+        ),
+        (
+            r#"{"after": "p"}"#,
+            r#"{"after": {"all": ["p"], "on": "success", "pass_output": false}}"#,
+        ),
+        (
+            r#"{"params": {"a": [1, true]}}"#,
+            r#"{"params": "{\"a\":[1,true]}"}"#,
+        ),
+        (r#"{"timeout": null}"#, "{}"),
+        (
+            r#"{"start_at": "2027-01-01T01:00:00+01:00"}"#,
+            r#"{"start_at": 1798761600000}"#,
+        ),
+        (
+            r#"{"schedule": null, "after": "p"}"#,
+            r#"{"schedule": {"manual": true}, "after": "p"}"#,
+        ),
+    ];
+    for (short, long) in same {
+        assert_eq!(
+            job(&with(short)).unwrap(),
+            job(&with(long)).unwrap(),
+            "{short}"
+        );
     }
+    assert_eq!(
+        job(&with(r#"{"block": {"parallel": 4}}"#)).unwrap().block,
+        Block::Parallel(4)
+    );
+    let sharded = job(&with(
+        r#"{"route": {"sharded": ["0=Beijing", "1=Shanghai"]}}"#,
+    ))
+    .unwrap();
+    assert_eq!(
+        sharded.route,
+        Route::Sharded(vec!["0=Beijing".into(), "1=Shanghai".into()])
+    );
+}
+
+/// Fields that are wrong, and the whole of what is said of them.
+const WRONG: &[(&str, &str)] = &[
+    (
+        r#"{"name": null}"#,
+        "name: missing; the job's name is expected",
+    ),
+    (
+        r#"{"name": "a b"}"#,
+        r#"job "a b": name: "a b": ' ' is not allowed in a name: use letters and digits of any language, '-', '_', '.' and ':'"#,
+    ),
+    (r#"{"name": 5}"#, "name: 5 given; a name is expected"),
+    (
+        r#"{"handler": null}"#,
+        r#"job "j": handler: missing; what the job runs ({ shell = … }, { command = … }, { http = … } or { native = … }) is expected"#,
+    ),
+    (
+        r#"{"schedule": null}"#,
+        r#"job "j": schedule: missing; one of { cron = … }, { every = … }, { after = … }, { at = … }, { startup = true }, { manual = true }, or a parent in `after`, is expected"#,
+    ),
+    (
+        r#"{"schedule": "10s"}"#,
+        r#"job "j": schedule: "10s" given; a table with cron, every, after, at, startup, manual, timezone, dialect, dst, anchor is expected"#,
+    ),
+    (
+        r#"{"schedule": {"cron": "* * * * *", "every": "1s"}}"#,
+        r#"job "j": schedule: cron, every given together; exactly one of cron, every, after, at, startup, manual is expected"#,
+    ),
+    (
+        r#"{"schedule": {"timezone": "UTC"}}"#,
+        r#"job "j": schedule: a table with "timezone" given; exactly one of cron, every, after, at, startup, manual is expected"#,
+    ),
+    (
+        r#"{"schedule": {"every": "1s", "timezone": "UTC"}}"#,
+        r#"job "j": schedule.timezone: goes with "cron", not with "every""#,
+    ),
+    (
+        r#"{"schedule": {"manual": false}}"#,
+        r#"job "j": schedule.manual: false given; true, or another of cron, every, after, at, startup, manual, is expected"#,
+    ),
+    (
+        r#"{"schedule": {"cron": "61 * * * *"}}"#,
+        r#"job "j": schedule.cron: "61 * * * *": minute 61 is out of range 0–59"#,
+    ),
+    (
+        r#"{"schedule": {"cron": "0 0 30 2 *"}}"#,
+        r#"job "j": schedule.cron: "0 0 30 2 *": no date ever matches day-of-month, month and day-of-week together; for a job that never fires by itself use { manual = true }"#,
+    ),
+    (
+        r#"{"schedule": {"cron": "0 0 * * *", "timezone": "Europe/Berln"}}"#,
+        r#"job "j": schedule.timezone: unknown time zone "Europe/Berln"; did you mean "Europe/Berlin"? (an IANA name such as "Europe/Berlin" or "UTC" is expected)"#,
+    ),
+    (
+        r#"{"schedule": {"cron": "0 0 * * *", "dialect": "quarz"}}"#,
+        r#"job "j": schedule.dialect: unknown dialect "quarz"; did you mean "quartz"? (quartz, unix)"#,
+    ),
+    (
+        r#"{"schedule": {"every": "50ms"}}"#,
+        r#"job "j": schedule.every: "50ms" is too short; at least 100ms is expected"#,
+    ),
+    (
+        r#"{"schedule": {"every": 10}}"#,
+        r#"job "j": schedule.every: 10 given; a duration with its unit, such as "250ms", "10s" or "1h30m", is expected"#,
+    ),
+    (
+        r#"{"schedule": {"after": "9000d"}}"#,
+        r#"job "j": schedule.after: "9000d" is too long; at most 3650d is accepted"#,
+    ),
+    (
+        r#"{"schedule": {"at": "tomorrow"}}"#,
+        r#"job "j": schedule.at: "tomorrow" given; an instant such as "2027-01-01T00:00:00Z" or "2027-01-01T01:00:00+01:00" is expected"#,
+    ),
+    (
+        r#"{"timeout": "5"}"#,
+        r#"job "j": timeout: "5" is not a duration: write a number with a unit, such as 250ms, 10s, 5m, 1h30m or 2d"#,
+    ),
+    (
+        r#"{"timeout": "0s"}"#,
+        r#"job "j": timeout: "0s" is too short; at least 1ms is expected"#,
+    ),
+    (
+        r#"{"start_at": "2027-01-02T00:00:00Z", "end_at": "2027-01-01T00:00:00Z"}"#,
+        r#"job "j": end_at: 2027-01-01T00:00:00.000Z is not after start_at (2027-01-02T00:00:00.000Z); a later instant is expected"#,
+    ),
+    (
+        r#"{"misfire": "fireonce"}"#,
+        r#"job "j": misfire: unknown policy "fireonce"; did you mean "fire_once"? (skip, fire_once, catch_up)"#,
+    ),
+    (
+        r#"{"misfire": {"catch_up_limit": 10001}}"#,
+        r#"job "j": misfire.catch_up_limit: 10001 is out of range 1–10000"#,
+    ),
+    (
+        r#"{"route": "robin"}"#,
+        r#"job "j": route: unknown strategy "robin"; did you mean "round"? (first, round, random, consistent_hash, broadcast, sharded)"#,
+    ),
+    (
+        r#"{"route": "lru"}"#,
+        r#"job "j": route: strategy "lru" is not supported yet (first, round, random, consistent_hash, broadcast, sharded)"#,
+    ),
+    (
+        r#"{"route": "sharded"}"#,
+        r#"job "j": route: "sharded" given; the number of shards or their items, { sharded = 8 } or { sharded = ["0=Beijing", "1=Shanghai"] }, is expected"#,
+    ),
+    (
+        r#"{"route": {"sharded": 1001}}"#,
+        r#"job "j": route.sharded: 1001 is out of range 1–1000"#,
+    ),
+    (
+        r#"{"route": {"sharded": []}}"#,
+        r#"job "j": route.sharded: a list of 0 given; a list of 1–1000 shards is expected"#,
+    ),
+    (
+        r#"{"route": {"weighted": 2}}"#,
+        r#"job "j": route.weighted: not supported yet"#,
+    ),
+    (
+        r#"{"block": "fifo"}"#,
+        r#"job "j": block: unknown policy "fifo"; expected one of serial, discard, cover, parallel"#,
+    ),
+    (
+        r#"{"block": {"parallel": 0}}"#,
+        r#"job "j": block.parallel: 0 is out of range 1–10000"#,
+    ),
+    (
+        r#"{"block": "parallel"}"#,
+        r#"job "j": block: "parallel" given; how many at a time, { parallel = 4 }, is expected"#,
+    ),
+    (
+        r#"{"scope": "group"}"#,
+        r#"job "j": scope: scope "group" is not supported yet (executor)"#,
+    ),
+    (
+        r#"{"on_lost": "retry"}"#,
+        r#"job "j": on_lost: unknown policy "retry"; did you mean "rerun"? (fail, rerun)"#,
+    ),
+    (
+        r#"{"priority": 10}"#,
+        r#"job "j": priority: 10 is out of range 0–9"#,
+    ),
+    (
+        r#"{"priority": "high"}"#,
+        r#"job "j": priority: "high" given; a whole number 0–9 is expected"#,
+    ),
+    (
+        r#"{"retry": 1001}"#,
+        r#"job "j": retry: 1001 is out of range 0–1000"#,
+    ),
+    (
+        r#"{"retry": {"on": ["failed", "timedout"]}}"#,
+        r#"job "j": retry.on[1]: unknown outcome "timedout"; did you mean "timed_out"? (failed, timed_out, lost, unroutable)"#,
+    ),
+    (
+        r#"{"retry": {"backof": "fixed"}}"#,
+        r#"job "j": retry.backof: unknown key; did you mean "backoff"? (max, backoff, first, cap, jitter_percent, on)"#,
+    ),
+    (
+        r#"{"enabled": "yes"}"#,
+        r#"job "j": enabled: "yes" given; true or false is expected"#,
+    ),
+    (
+        r#"{"fence": "keep"}"#,
+        r#"job "j": fence: not supported yet"#,
+    ),
+    (
+        r#"{"labels": {"a": [1]}}"#,
+        r#"job "j": labels.a: a list of 1 given; a text is expected"#,
+    ),
+    (
+        r#"{"after": {"all": ["a", "b"]}}"#,
+        r#"job "j": after.all: a list of 2 given; exactly one parent is supported in this version"#,
+    ),
+    (
+        r#"{"after": "j"}"#,
+        r#"job "j": after: "j" is this job itself; another job is expected as its parent"#,
+    ),
+    (
+        r#"{"after": {"all": ["p"], "on": "failure"}}"#,
+        r#"job "j": after.on: end "failure" is not supported yet (success)"#,
+    ),
+    (
+        r#"{"handler": {"shell": "a", "http": "http://a"}}"#,
+        r#"job "j": handler: shell and http together given; exactly one of shell, command, http, native is expected"#,
+    ),
+    (
+        r#"{"handler": {"bash": "a"}}"#,
+        r#"job "j": handler.bash: unknown key; expected one of shell, command, http, native"#,
+    ),
+    (
+        r#"{"handler": {"shell": " "}}"#,
+        r#"job "j": handler.shell: an empty text given; a script is expected"#,
+    ),
+    (
+        r#"{"handler": {"shell": {"script": "x", "interpreter": "python"}}}"#,
+        r#"job "j": handler.shell.interpreter: unknown interpreter "python"; did you mean "python3"? (sh, bash, python3, node, php, pwsh)"#,
+    ),
+    (
+        r#"{"handler": {"shell": {"script": "x", "env": {"A=B": "c"}}}}"#,
+        r#"job "j": handler.shell.env.A=B: "A=B" cannot be the name of a variable: an empty text, '=', NUL and line breaks are not allowed"#,
+    ),
+    (
+        r#"{"handler": {"command": "a b"}}"#,
+        r#"job "j": handler.command: "a b" given; a list of the program and its arguments, such as ["pg_dump", "app"], is expected"#,
+    ),
+    (
+        r#"{"handler": {"command": ["a", 1]}}"#,
+        r#"job "j": handler.command[1]: 1 given; a text is expected"#,
+    ),
+    (
+        r#"{"handler": {"command": []}}"#,
+        r#"job "j": handler.command: a list of 0 given; a program and its arguments, at most 4096, is expected"#,
+    ),
+    (
+        r#"{"handler": {"http": "ftp://a"}}"#,
+        r#"job "j": handler.http: "ftp://a" given; an absolute http or https URL with a host, such as "https://example.com/hook", is expected"#,
+    ),
+    (
+        r#"{"handler": {"http": {"url": "https:///x"}}}"#,
+        r#"job "j": handler.http.url: "https:///x" given; an absolute http or https URL with a host, such as "https://example.com/hook", is expected"#,
+    ),
+    (
+        r#"{"handler": {"http": {"url": "http://a", "expect": [99]}}}"#,
+        r#"job "j": handler.http.expect[0]: 99 is out of range 100–599"#,
+    ),
+    (
+        r#"{"handler": {"native": "a b"}}"#,
+        r#"job "j": handler.native: "a b" has a blank or control character; the name of a registered handler is expected"#,
+    ),
+];
+
+#[test]
+fn each_wrong_definition_is_told_what_is_wrong() {
+    for (fields, expected) in WRONG {
+        let found = problems(fields);
+        assert!(
+            found.contains(&(*expected).to_owned()),
+            "{fields}\n{found:#?}\n{expected}"
+        );
+    }
+}
+
+#[test]
+fn sizes_are_bounded() {
+    let long = |n: usize| "x".repeat(n);
+    let params = problems(&format!(r#"{{"params": "{}"}}"#, long(64 * 1024 + 1)));
+    assert_eq!(
+        params,
+        [r#"job "j": params: a text of 65537 bytes given; at most 65536 bytes are accepted"#]
+    );
+    let script = problems(&format!(
+        r#"{{"handler": {{"shell": "{}"}}}}"#,
+        long(256 * 1024 + 1)
+    ));
+    assert_eq!(script.len(), 1, "{script:?}");
+    let name = problems(&format!(r#"{{"name": "{}"}}"#, long(5_000)));
+    assert!(name[0].len() < 400, "{name:?}");
+    let keys: Vec<String> = (0..5_000).map(|n| format!(r#""k{n}": 1"#)).collect();
+    assert_eq!(
+        problems(&format!("{{{}}}", keys.join(","))).len(),
+        MAX_PROBLEMS + 1
+    );
+}
+
+#[test]
+fn all_problems_are_collected() {
+    let found = problems(
+        r#"{"route": "robin", "priority": 11, "nmae": 1, "handler": {"http": "x"}, "schedule": {"every": "1ms"}}"#,
+    );
+    assert_eq!(found.len(), 5, "{found:#?}");
+}
+
+#[test]
+fn a_file_is_checked_as_a_whole() {
+    let file = |text: &str| -> Vec<String> {
+        let problems = jobs(&node(text)).unwrap_err();
+        problems.iter().map(ToString::to_string).collect()
+    };
+    let good = r#"{"name": "a", "schedule": {"manual": true}, "handler": {"native": "x"}}"#;
+    assert_eq!(
+        file(&format!(r#"{{"job": [{good}, {good}]}}"#)),
+        [r#"job "a": name: "a" is given twice in this file; each job needs a name of its own"#]
+    );
+    assert_eq!(
+        file(r#"{"jbo": []}"#),
+        [r#"jbo: unknown key; did you mean "job"? (job, jobs)"#]
+    );
+    assert_eq!(
+        file(r#"{"job": {"name": "a"}}"#),
+        [r#"job: a table with "name" given; a list of jobs is expected ([[job]] in TOML)"#]
+    );
+    assert_eq!(
+        file(r#"{"jobs": [5]}"#)[0].split(" given").next(),
+        Some("jobs[0]: 5")
+    );
+    assert_eq!(
+        file(r#"{"jobs": [{"schedule": {"manual": true}, "handler": {"native": "x"}}]}"#),
+        ["jobs[0].name: missing; the job's name is expected"]
+    );
+    assert_eq!(jobs(&node("{}")), Ok(Vec::new()));
+    assert_eq!(
+        jobs(&node(&format!(r#"{{"jobs": [{good}]}}"#)))
+            .unwrap()
+            .len(),
+        1
+    );
+}
+
+#[test]
+fn problems_carry_the_line_of_what_is_wrong() {
+    let at = |line, value| Node {
+        line: Some(line),
+        value,
+    };
+    let text = |text: &str| Value::Text(text.to_owned());
+    let entry = |key: &str, node| (key.to_owned(), node);
+    let job_node = at(
+        3,
+        Value::Map(vec![
+            entry("name", at(4, text("a"))),
+            entry(
+                "schedule",
+                at(
+                    5,
+                    Value::Map(vec![entry("cron", at(5, text("61 * * * *")))]),
+                ),
+            ),
+            entry("nonsense", at(6, Value::Null)),
+            entry("name", at(7, text("a"))),
+        ]),
+    );
+    let problems = job(&job_node).unwrap_err();
+    let mut lines: Vec<Option<u32>> = problems.iter().map(|p| p.line).collect();
+    lines.sort_unstable();
+    // The missing handler is told at the job's own line.
+    assert_eq!(lines, [Some(3), Some(5), Some(6), Some(7)]);
 }

@@ -1,0 +1,279 @@
+//! What a job serialises to is read back as the same job, by serde and by the decoder of job files.
+
+use cueline_model::handler::{CommandSpec, HttpSpec, Interpreter, ProcessSpec, ShellSpec};
+use cueline_model::schedule::CronSchedule;
+use cueline_model::{
+    After, AfterOn, Backoff, Block, DstRule, DurationMs, HandlerSpec, JobSpec, Misfire,
+    MisfirePolicy, OnLost, Retry, Route, RunState, Schedule, Scope, Timestamp, decode,
+};
+use proptest::collection::{btree_map, vec};
+use proptest::option::of;
+use proptest::prelude::*;
+use proptest::sample::select;
+
+fn duration(min_ms: u64) -> impl Strategy<Value = DurationMs> {
+    (min_ms..3_650 * 86_400_000).prop_map(DurationMs::millis)
+}
+
+/// Instants within RFC 3339 and a few beyond it.
+fn instant() -> impl Strategy<Value = Timestamp> {
+    prop_oneof![
+        9 => 0..4_000_000_000_000_i64,
+        1 => 300_000_000_000_000..i64::MAX,
+    ]
+    .prop_map(Timestamp::from_millis)
+}
+
+fn text() -> impl Strategy<Value = String> {
+    "[^\u{0}]{0,20}"
+}
+
+fn filled() -> impl Strategy<Value = String> {
+    "[a-zäß/ ]{0,8}[a-z$'\"]\n?"
+}
+
+fn schedule() -> impl Strategy<Value = Schedule> {
+    let dst = of(select(vec![DstRule::Skip, DstRule::Once, DstRule::Both]));
+    let cron = (
+        select(vec![
+            "*/5 2 * * mon-fri",
+            "@daily",
+            "0 0 12 L-3W * ?",
+            "0 0 0 ? JAN FRI#2 2030-2040",
+        ]),
+        select(vec!["UTC", "Europe/Berlin", "Australia/Lord_Howe"]),
+        dst,
+    )
+        .prop_map(|(expression, zone, dst)| {
+            Schedule::Cron(CronSchedule::parse(expression, zone, None, dst).unwrap())
+        });
+    prop_oneof![
+        cron,
+        (duration(100), of(instant()))
+            .prop_map(|(every, anchor)| Schedule::FixedRate { every, anchor }),
+        duration(100).prop_map(|after| Schedule::FixedDelay { after }),
+        instant().prop_map(|at| Schedule::Once { at }),
+        Just(Schedule::Startup),
+        Just(Schedule::Manual),
+    ]
+}
+
+fn process() -> impl Strategy<Value = ProcessSpec> {
+    (
+        btree_map("[A-Z][A-Z_ ]{0,5}", text(), 0..3),
+        any::<bool>(),
+        of(filled()),
+        of(text()),
+        of("[a-z]{1,8}"),
+    )
+        .prop_map(|(env, clear_env, cwd, stdin, user)| ProcessSpec {
+            env,
+            clear_env,
+            cwd,
+            stdin,
+            user,
+        })
+}
+
+fn handler() -> impl Strategy<Value = HandlerSpec> {
+    let http = (
+        "https?://[a-z]{1,8}(:80)?(/[a-z]{0,5}){0,2}",
+        select(vec!["GET", "POST", "M-SEARCH"]),
+        btree_map("[a-z-]{1,8}", "[a-zé ]{0,8}", 0..3),
+        of(text()),
+        vec(100..600_u16, 0..3),
+    )
+        .prop_map(|(url, method, headers, body, expect)| {
+            HandlerSpec::Http(HttpSpec {
+                url,
+                method: method.to_owned(),
+                headers,
+                body,
+                expect,
+            })
+        });
+    let interpreters = Interpreter::ALL.map(|(_, interpreter)| interpreter);
+    prop_oneof![
+        "[a-z.:-]{1,20}".prop_map(HandlerSpec::Native),
+        (
+            filled(),
+            select(interpreters.to_vec()),
+            of(filled()),
+            process()
+        )
+            .prop_map(|(script, interpreter, shell, process)| HandlerSpec::Shell(
+                ShellSpec {
+                    script,
+                    interpreter,
+                    shell,
+                    process,
+                }
+            )),
+        (filled(), vec(text(), 0..3), process()).prop_map(|(program, arguments, process)| {
+            HandlerSpec::Command(CommandSpec {
+                argv: std::iter::once(program).chain(arguments).collect(),
+                process,
+            })
+        }),
+        http,
+    ]
+}
+
+fn retry() -> impl Strategy<Value = Retry> {
+    (
+        0..=1_000_u32,
+        select(vec![Backoff::Fixed, Backoff::Exponential]),
+        duration(0),
+        duration(0),
+        0..=100_u8,
+        proptest::sample::subsequence(RunState::FAILURES.to_vec(), 0..=4),
+    )
+        .prop_map(|(max, backoff, first, cap, jitter_percent, on)| Retry {
+            max,
+            backoff,
+            first,
+            cap,
+            jitter_percent,
+            on,
+        })
+}
+
+fn route() -> impl Strategy<Value = Route> {
+    prop_oneof![
+        select(vec![
+            Route::First,
+            Route::Round,
+            Route::Random,
+            Route::ConsistentHash,
+            Route::Broadcast,
+        ]),
+        vec(text(), 1..5).prop_map(Route::Sharded),
+    ]
+}
+
+fn misfire() -> impl Strategy<Value = Misfire> {
+    let policies = vec![
+        MisfirePolicy::Skip,
+        MisfirePolicy::FireOnce,
+        MisfirePolicy::CatchUp,
+    ];
+    (select(policies), duration(0), 1..=10_000_u32).prop_map(|(policy, grace, catch_up_limit)| {
+        Misfire {
+            policy,
+            grace,
+            catch_up_limit,
+        }
+    })
+}
+
+fn block() -> impl Strategy<Value = Block> {
+    prop_oneof![
+        select(vec![Block::Serial, Block::Discard, Block::Cover]),
+        (1..=10_000_u32).prop_map(Block::Parallel),
+    ]
+}
+
+prop_compose! {
+    fn spec()(
+        (name, group, description) in ("[a-zä0-9_][a-z.:_-]{0,20}", "[a-z]{1,9}", text()),
+        (schedule, handler, route, block) in (schedule(), handler(), route(), block()),
+        (start_at, length) in (of(0..2_000_000_000_000_i64), of(1..1_000_000_000_u64)),
+        (jitter, timeout, kill_grace, dispatch_deadline) in
+            (duration(0), of(duration(1)), duration(0), duration(0)),
+        (misfire, retry, rerun) in (misfire(), retry(), any::<bool>()),
+        (backlog, priority, enabled, params) in (0..=100_000_u32, 0..=9_u8, any::<bool>(), of(text())),
+        (parent, pass_output) in (of("P[a-z]{0,9}"), any::<bool>()),
+        labels in btree_map("[a-z]{1,8}", text(), 0..3),
+    ) -> JobSpec {
+        let start_at = start_at.map(Timestamp::from_millis);
+        JobSpec {
+            name: name.parse().unwrap(),
+            group: group.parse().unwrap(),
+            description,
+            schedule,
+            start_at,
+            end_at: length.map(|length| start_at.unwrap_or_default().plus_ms(length)),
+            jitter,
+            misfire,
+            route,
+            block,
+            scope: Scope::Executor,
+            backlog,
+            timeout,
+            kill_grace,
+            retry,
+            on_lost: if rerun { OnLost::Rerun } else { OnLost::Fail },
+            dispatch_deadline,
+            priority,
+            handler,
+            params,
+            after: parent.map(|parent| After {
+                all: vec![parent.parse().unwrap()],
+                on: AfterOn::Success,
+                pass_output,
+            }),
+            labels,
+            enabled,
+        }
+    }
+}
+
+/// Any JSON, small.
+fn json() -> impl Strategy<Value = serde_json::Value> {
+    let leaf = prop_oneof![
+        Just(serde_json::Value::Null),
+        any::<bool>().prop_map(Into::into),
+        any::<i64>().prop_map(Into::into),
+        any::<f64>().prop_map(Into::into),
+        ".{0,12}".prop_map(Into::into),
+        "[0-9*/,LW#?@ -]{0,20}".prop_map(Into::into),
+        "[0-9a-z:-]{0,20}".prop_map(Into::into),
+    ];
+    leaf.prop_recursive(3, 24, 5, |inner| {
+        let keys = select(vec![
+            "cron", "every", "at", "shell", "script", "argv", "url", "max", "on", "all", "sharded",
+            "parallel", "env", "name", "policy",
+        ]);
+        prop_oneof![
+            vec(inner.clone(), 0..4).prop_map(Into::into),
+            btree_map(keys, inner, 0..4).prop_map(|map| {
+                map.into_iter()
+                    .map(|(k, v)| (k.to_owned(), v))
+                    .collect::<serde_json::Map<_, _>>()
+                    .into()
+            }),
+        ]
+    })
+}
+
+proptest! {
+    #[test]
+    fn a_job_is_read_back_from_what_it_serialises_to(spec in spec()) {
+        let written = serde_json::to_value(&spec).unwrap();
+        prop_assert_eq!(&decode::job(&written.clone().into()).map_err(|p| p[0].to_string()), &Ok(spec.clone()));
+        prop_assert_eq!(serde_json::from_value::<JobSpec>(written).unwrap(), spec);
+    }
+
+    #[test]
+    fn whatever_stands_in_a_field_is_taken_or_refused_with_a_reason(
+        spec in spec(), field in 0..23_usize, value in json(),
+    ) {
+        let mut written = serde_json::to_value(&spec).unwrap();
+        let fields = [
+            "name", "group", "description", "schedule", "start_at", "end_at", "jitter", "misfire", "route", "block",
+            "scope", "backlog", "timeout", "kill_grace", "retry", "on_lost", "dispatch_deadline", "priority",
+            "handler", "params", "after", "labels", "enabled",
+        ];
+        written[fields[field]] = value;
+        match decode::job(&written.into()) {
+            Ok(spec) => {
+                let again = serde_json::to_value(&spec).unwrap();
+                prop_assert_eq!(decode::job(&again.into()), Ok(spec));
+            }
+            Err(problems) => {
+                prop_assert!(!problems.is_empty());
+                prop_assert!(problems.iter().all(|problem| !problem.message.is_empty()));
+            }
+        }
+    }
+}
