@@ -20,8 +20,9 @@ use tokio_util::task::TaskTracker;
 
 use crate::channels::Channels;
 use crate::file::{self, Failure, Opened};
+use crate::memory::{Message, Shared, later};
 use crate::options::EmbeddedOptions;
-use crate::queue::{Message, Queue, Shared, Taken, later};
+use crate::queue::{Queue, Taken};
 use crate::request::{Answer, Entry, Publish, Request, Settle, WAITING_REQUESTS, Work};
 use crate::writer::{Registry, Writer, queue};
 

@@ -14,7 +14,8 @@ use sqlx::sqlite::{
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Row};
 use tokio::time::{Instant, sleep};
 
-use crate::queue::{LOAD_BYTES, Load, Message, id_range};
+use crate::memory::{Message, id_range};
+use crate::queue::{LOAD_BYTES, Load};
 
 /// Marks the file as ours: `CueB` in ASCII.
 const APPLICATION_ID: i32 = 0x4375_6542;

@@ -17,6 +17,7 @@
 mod channels;
 mod driver;
 mod file;
+mod memory;
 mod options;
 mod queue;
 mod request;

@@ -6,7 +6,8 @@ use cueline_broker::{ErrorKind, QueueId, Refusal};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::file::Failure;
-use crate::queue::{Held, Message, Queue, Settling, Shared};
+use crate::memory::{Message, Shared};
+use crate::queue::{Held, Queue, Settling};
 
 /// Requests that may wait for the writer; further callers wait for a place.
 pub(crate) const WAITING_REQUESTS: usize = 256;

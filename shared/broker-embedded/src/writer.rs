@@ -12,7 +12,8 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::file::{self, Failure};
-use crate::queue::{Held, MOST_QUEUES, Message, Queue, Shared};
+use crate::memory::{MOST_QUEUES, Message, Shared};
+use crate::queue::{Held, Queue};
 use crate::request::{Request, Work, gather};
 
 /// All queues by name.

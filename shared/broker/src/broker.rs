@@ -1,5 +1,6 @@
 //! What all drivers share.
 
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -40,7 +41,13 @@ const LONGEST_WAIT: Duration = Duration::from_secs(1);
 pub struct Broker {
     driver: Arc<dyn Driver>,
     options: BrokerOptions,
-    asks: Arc<AtomicU64>,
+    asks: Arc<Asks>,
+}
+
+/// Names the channels on which answers are expected, apart from those of every other process on the same broker.
+struct Asks {
+    asker: u64,
+    next: AtomicU64,
 }
 
 impl std::fmt::Debug for Broker {
@@ -62,7 +69,11 @@ impl Broker {
         Self {
             driver,
             options,
-            asks: Arc::default(),
+            // An identity, not a decision: nothing that a seed should reproduce depends on it.
+            asks: Arc::new(Asks {
+                asker: RandomState::new().hash_one(std::process::id()),
+                next: AtomicU64::new(0),
+            }),
         }
     }
 
@@ -186,8 +197,8 @@ impl Broker {
         payload: Bytes,
         wait: Duration,
     ) -> Result<Option<Bytes>, BrokerError> {
-        let number = self.asks.fetch_add(1, Ordering::Relaxed);
-        let reply = Channel::Replies(format!("{:p}-{number}", Arc::as_ptr(&self.asks)));
+        let number = self.asks.next.fetch_add(1, Ordering::Relaxed);
+        let reply = Channel::Replies(format!("{:016x}-{number}", self.asks.asker));
         let mut listener = self.driver.listen(&reply).await?;
         self.driver
             .announce(

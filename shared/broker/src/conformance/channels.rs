@@ -1,0 +1,143 @@
+//! Announcements reach whoever listens at that moment.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::time::timeout;
+
+use super::scene::{DEADLINE, Scene};
+use crate::address::Channel;
+use crate::broker::{Broker, BrokerOptions};
+use crate::driver::{Announcement, Driver, Listener};
+
+super::cases![
+    Nothing: announcements_reach_all_listeners_of_their_channel,
+    Nothing: announcements_to_nobody_are_no_error,
+    Nothing: a_listener_that_is_gone_holds_up_nobody,
+    Nothing: a_lagging_listener_loses_the_oldest,
+    Nothing: whoever_asks_gets_the_answer,
+    Nothing: whoever_asks_nobody_gets_none,
+];
+
+fn control(executor: &str) -> Channel {
+    Channel::Control {
+        group: "billing".into(),
+        executor: executor.into(),
+    }
+}
+
+async fn announce(driver: &dyn Driver, channel: &Channel, text: &str) {
+    let announcement = Announcement {
+        payload: Bytes::from(text.to_owned()),
+        reply_to: None,
+    };
+    driver.announce(channel, announcement).await.unwrap();
+}
+
+async fn hear(listener: &mut Listener) -> String {
+    let heard = timeout(DEADLINE, listener.recv()).await;
+    let heard = heard
+        .expect("nothing was heard")
+        .expect("the channel ended");
+    String::from_utf8(heard.payload.to_vec()).unwrap()
+}
+
+async fn announcements_reach_all_listeners_of_their_channel(scene: Scene) {
+    let driver = scene.open(&[]).await;
+    announce(&*driver, &Channel::Heartbeats, "before anybody listens").await;
+    let mut all = [
+        driver.listen(&Channel::Heartbeats).await.unwrap(),
+        driver.listen(&Channel::Heartbeats).await.unwrap(),
+    ];
+    let mut one = driver.listen(&control("one")).await.unwrap();
+    let mut two = driver.listen(&control("two")).await.unwrap();
+    for n in 0..100 {
+        announce(&*driver, &Channel::Heartbeats, &format!("beat {n}")).await;
+        announce(&*driver, &control("two"), &format!("two {n}")).await;
+    }
+    announce(&*driver, &control("one"), "one").await;
+    for n in 0..100 {
+        for listener in &mut all {
+            assert_eq!(hear(listener).await, format!("beat {n}"));
+        }
+        assert_eq!(hear(&mut two).await, format!("two {n}"));
+    }
+    assert_eq!(hear(&mut one).await, "one");
+}
+
+async fn announcements_to_nobody_are_no_error(scene: Scene) {
+    let driver = scene.open(&[]).await;
+    for channel in [
+        Channel::Heartbeats,
+        control("nobody"),
+        Channel::Replies("nobody".into()),
+    ] {
+        announce(&*driver, &channel, "hello?").await;
+    }
+}
+
+async fn a_listener_that_is_gone_holds_up_nobody(scene: Scene) {
+    let driver = scene.open(&[]).await;
+    let gone = driver.listen(&Channel::Heartbeats).await.unwrap();
+    let mut stays = driver.listen(&Channel::Heartbeats).await.unwrap();
+    drop(gone);
+    for n in 0..50 {
+        announce(&*driver, &Channel::Heartbeats, &n.to_string()).await;
+        assert_eq!(hear(&mut stays).await, n.to_string());
+    }
+}
+
+async fn a_lagging_listener_loses_the_oldest(scene: Scene) {
+    const COUNT: usize = 100_000;
+    let driver = scene.open(&[]).await;
+    let mut lagging = driver.listen(&Channel::Heartbeats).await.unwrap();
+    for n in 0..COUNT {
+        announce(&*driver, &Channel::Heartbeats, &n.to_string()).await;
+    }
+    let (mut heard, mut last) = (0, None);
+    while last != Some(COUNT - 1) {
+        let n: usize = hear(&mut lagging).await.parse().unwrap();
+        assert!(last.is_none_or(|last| n > last), "{n} came after {last:?}");
+        last = Some(n);
+        heard += 1;
+    }
+    assert!(heard < COUNT, "all of it was kept: there is no bound");
+}
+
+async fn whoever_asks_gets_the_answer(scene: Scene) {
+    let driver = scene.open(&[]).await;
+    let broker = Broker::from_arc(Arc::clone(&driver), BrokerOptions::default());
+    let mut questions = broker.listen(&control("one")).await.unwrap();
+    let answering = tokio::spawn({
+        let broker = broker.clone();
+        async move {
+            for _ in 0..20 {
+                let question = questions.recv().await.unwrap();
+                let answer = [b"re: ", &question.payload[..]].concat();
+                let reply_to = question.reply_to.unwrap();
+                broker.announce(&reply_to, answer.into()).await.unwrap();
+            }
+        }
+    });
+    // At once: each has to get its own answer.
+    let asking = (0..20).map(|n| {
+        let broker = broker.clone();
+        async move {
+            let question = Bytes::from(n.to_string());
+            let answer = broker.ask(&control("one"), question, DEADLINE).await;
+            assert_eq!(answer.unwrap(), Some(Bytes::from(format!("re: {n}"))));
+        }
+    });
+    futures_util::future::join_all(asking).await;
+    answering.await.unwrap();
+}
+
+async fn whoever_asks_nobody_gets_none(scene: Scene) {
+    let driver = scene.open(&[]).await;
+    let broker = Broker::from_arc(driver, BrokerOptions::default());
+    let answer = broker
+        .ask(&control("nobody"), Bytes::new(), Duration::from_millis(200))
+        .await;
+    assert_eq!(answer.unwrap(), None);
+}

@@ -1,0 +1,204 @@
+//! A driver that fails when it is told to, around a real one.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::time::sleep;
+
+use crate::address::{Channel, QueueId};
+use crate::driver::{
+    Announcement, Capabilities, Delivery, Driver, Listener, Outgoing, QueueStats, Receipt, Refusal,
+    Settlement,
+};
+use crate::error::{BrokerError, ErrorKind};
+
+/// A method of [`Driver`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Operation {
+    /// [`Driver::declare`].
+    Declare,
+    /// [`Driver::delete`].
+    Delete,
+    /// [`Driver::publish`].
+    Publish,
+    /// [`Driver::fetch`].
+    Fetch,
+    /// [`Driver::settle`].
+    Settle,
+    /// [`Driver::stats`].
+    Stats,
+    /// [`Driver::announce`].
+    Announce,
+    /// [`Driver::listen`].
+    Listen,
+}
+
+/// What goes wrong with one call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// It fails and nothing has been done.
+    Before(ErrorKind),
+    /// It is done, and fails all the same: the answer was lost.
+    After(ErrorKind),
+    /// It is done, later.
+    Late(Duration),
+}
+
+#[derive(Debug, Default)]
+struct Plan {
+    next: HashMap<Operation, VecDeque<Fault>>,
+    always: HashMap<Operation, Fault>,
+    calls: HashMap<Operation, u64>,
+}
+
+/// Says which calls fail; a handle to the plan of one [`Faulty`], cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub struct Faults(Arc<Mutex<Plan>>);
+
+impl Faults {
+    fn lock(&self) -> MutexGuard<'_, Plan> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The next `times` calls of `operation` that nothing is planned for go wrong like this.
+    pub fn next(&self, operation: Operation, fault: Fault, times: usize) {
+        let mut plan = self.lock();
+        let next = plan.next.entry(operation).or_default();
+        next.extend(std::iter::repeat_n(fault, times));
+    }
+
+    /// All further calls of `operation` go wrong like this, after those planned one by one.
+    pub fn always(&self, operation: Operation, fault: Fault) {
+        self.lock().always.insert(operation, fault);
+    }
+
+    /// Nothing goes wrong any more.
+    pub fn clear(&self) {
+        let mut plan = self.lock();
+        plan.next.clear();
+        plan.always.clear();
+    }
+
+    /// How many calls of `operation` there were, failed ones included.
+    pub fn calls(&self, operation: Operation) -> u64 {
+        self.lock().calls.get(&operation).copied().unwrap_or(0)
+    }
+
+    fn of_call(&self, operation: Operation) -> Option<Fault> {
+        let mut plan = self.lock();
+        *plan.calls.entry(operation).or_default() += 1;
+        let planned = plan.next.get_mut(&operation).and_then(VecDeque::pop_front);
+        planned.or_else(|| plan.always.get(&operation).copied())
+    }
+}
+
+/// A driver whose calls fail as its [`Faults`] say, and otherwise go to the real driver.
+pub struct Faulty {
+    driver: Arc<dyn Driver>,
+    faults: Faults,
+}
+
+impl std::fmt::Debug for Faulty {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Faulty")
+            .field("faults", &self.faults)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Faulty {
+    /// `driver` without faults so far.
+    pub fn new(driver: Arc<dyn Driver>) -> Self {
+        Self {
+            driver,
+            faults: Faults::default(),
+        }
+    }
+
+    /// Where faults are planned.
+    pub fn faults(&self) -> Faults {
+        self.faults.clone()
+    }
+
+    async fn call<T>(
+        &self,
+        operation: Operation,
+        call: impl Future<Output = Result<T, BrokerError>> + Send,
+    ) -> Result<T, BrokerError> {
+        let failed = |kind| {
+            Err(BrokerError::new(
+                kind,
+                format!("failed to {operation:?}: the test wants it so"),
+            ))
+        };
+        match self.faults.of_call(operation) {
+            None => call.await,
+            Some(Fault::Before(kind)) => failed(kind),
+            Some(Fault::After(kind)) => {
+                call.await?;
+                failed(kind)
+            }
+            Some(Fault::Late(by)) => {
+                sleep(by).await;
+                call.await
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl Driver for Faulty {
+    fn capabilities(&self) -> Capabilities {
+        self.driver.capabilities()
+    }
+
+    async fn declare(&self, queue: &QueueId) -> Result<(), BrokerError> {
+        self.call(Operation::Declare, self.driver.declare(queue))
+            .await
+    }
+
+    async fn delete(&self, queue: &QueueId, only_if_empty: bool) -> Result<bool, BrokerError> {
+        let call = self.driver.delete(queue, only_if_empty);
+        self.call(Operation::Delete, call).await
+    }
+
+    async fn publish(&self, batch: &[Outgoing]) -> Result<Vec<Result<(), Refusal>>, BrokerError> {
+        self.call(Operation::Publish, self.driver.publish(batch))
+            .await
+    }
+
+    async fn fetch(
+        &self,
+        queue: &QueueId,
+        max: usize,
+        wait: Duration,
+    ) -> Result<Vec<Delivery>, BrokerError> {
+        let call = self.driver.fetch(queue, max, wait);
+        self.call(Operation::Fetch, call).await
+    }
+
+    async fn settle(
+        &self,
+        queue: &QueueId,
+        settlements: &[(Receipt, Settlement)],
+    ) -> Result<(), BrokerError> {
+        let call = self.driver.settle(queue, settlements);
+        self.call(Operation::Settle, call).await
+    }
+
+    async fn stats(&self) -> Result<Vec<QueueStats>, BrokerError> {
+        self.call(Operation::Stats, self.driver.stats()).await
+    }
+
+    async fn announce(&self, channel: &Channel, message: Announcement) -> Result<(), BrokerError> {
+        let call = self.driver.announce(channel, message);
+        self.call(Operation::Announce, call).await
+    }
+
+    async fn listen(&self, channel: &Channel) -> Result<Listener, BrokerError> {
+        self.call(Operation::Listen, self.driver.listen(channel))
+            .await
+    }
+}

@@ -1,0 +1,153 @@
+//! Queues are made, found and deleted by name.
+
+use std::time::Duration;
+
+use super::scene::{
+    DEADLINE, Scene, ack, assert_counts, assert_nothing, executor, message, messages, numbers,
+    publish, take,
+};
+use crate::address::QueueId;
+use crate::driver::Refusal;
+
+super::cases![
+    Nothing: declaring_again_changes_nothing,
+    Nothing: queues_are_apart_whatever_their_names,
+    Nothing: a_queue_with_messages_is_not_deleted_as_empty,
+    Nothing: a_deleted_queue_takes_its_messages_along,
+    Nothing: a_message_for_no_queue_is_refused_alone,
+    Nothing: fetching_from_no_queue_is_an_error,
+];
+
+async fn declaring_again_changes_nothing(scene: Scene) {
+    let queue = executor("one");
+    let driver = scene.open(std::slice::from_ref(&queue)).await;
+    publish(&*driver, &messages(&queue, 0..3)).await;
+    let first = take(&*driver, &queue, 1).await;
+    driver.declare(&queue).await.unwrap();
+    assert_counts(&*driver, &queue, 2, 1).await;
+    ack(&*driver, &queue, &first).await;
+    let stats = driver.stats().await.unwrap();
+    assert_eq!(stats.iter().filter(|s| s.queue == queue).count(), 1);
+    assert_eq!(numbers(&take(&*driver, &queue, 2).await), [1, 2]);
+}
+
+async fn queues_are_apart_whatever_their_names(scene: Scene) {
+    let names = [
+        ("a", "b.c"),
+        ("a.b", "c"),
+        ("a", "_any"),
+        ("a", "B.C"),
+        ("a*", ">"),
+        ("a b", "#"),
+        ("größe", "报表"),
+        ("%", "%2E"),
+        ("'", "\""),
+    ];
+    let mut queues: Vec<QueueId> = names
+        .iter()
+        .map(|(group, executor)| QueueId::Executor {
+            group: (*group).into(),
+            executor: (*executor).into(),
+        })
+        .collect();
+    queues.extend(["a", "a.b", "%"].map(|group| QueueId::Shared {
+        group: group.into(),
+    }));
+    queues.extend([QueueId::Results, QueueId::Requests, QueueId::Dead]);
+    let driver = scene.open(&queues).await;
+    let one_each: Vec<_> = queues
+        .iter()
+        .enumerate()
+        .map(|(n, queue)| {
+            let mut outgoing = message(queue, n);
+            outgoing.id = n.to_string();
+            outgoing
+        })
+        .collect();
+    publish(&*driver, &one_each).await;
+    for (n, queue) in queues.iter().enumerate() {
+        let own = take(&*driver, queue, 1).await;
+        assert_eq!(numbers(&own), [n], "{queue:?}");
+    }
+    for queue in &queues {
+        assert_counts(&*driver, queue, 0, 1).await;
+    }
+}
+
+async fn a_queue_with_messages_is_not_deleted_as_empty(scene: Scene) {
+    let queue = executor("one");
+    let driver = scene.open(std::slice::from_ref(&queue)).await;
+    publish(&*driver, &messages(&queue, 0..2)).await;
+    assert_counts(&*driver, &queue, 2, 0).await;
+    assert!(!driver.delete(&queue, true).await.unwrap(), "two are ready");
+    let both = take(&*driver, &queue, 2).await;
+    assert!(
+        !driver.delete(&queue, true).await.unwrap(),
+        "two are unsettled"
+    );
+    ack(&*driver, &queue, &both).await;
+    assert_counts(&*driver, &queue, 0, 0).await;
+    assert!(driver.delete(&queue, true).await.unwrap());
+    assert!(
+        driver
+            .stats()
+            .await
+            .unwrap()
+            .iter()
+            .all(|s| s.queue != queue)
+    );
+    for only_if_empty in [true, false] {
+        let gone = driver.delete(&queue, only_if_empty).await.unwrap();
+        assert!(gone, "no queue counts as deleted");
+    }
+}
+
+async fn a_deleted_queue_takes_its_messages_along(scene: Scene) {
+    let (queue, other) = (executor("one"), executor("two"));
+    let driver = scene.open(&[queue.clone(), other.clone()]).await;
+    publish(&*driver, &messages(&queue, 0..100)).await;
+    publish(&*driver, &messages(&other, 0..5)).await;
+    let unsettled = take(&*driver, &queue, 10).await;
+    assert!(driver.delete(&queue, false).await.unwrap());
+    driver.declare(&queue).await.unwrap();
+    ack(&*driver, &queue, &unsettled).await;
+    assert_counts(&*driver, &queue, 0, 0).await;
+    assert_nothing(&*driver, &queue).await;
+    let new = message(&queue, 1_000);
+    publish(&*driver, &[new]).await;
+    assert_eq!(numbers(&take(&*driver, &queue, 1).await), [1_000]);
+    assert_eq!(take(&*driver, &other, 5).await.len(), 5);
+}
+
+async fn a_message_for_no_queue_is_refused_alone(scene: Scene) {
+    let (queue, missing) = (executor("one"), executor("missing"));
+    let driver = scene.open(std::slice::from_ref(&queue)).await;
+    let batch = [
+        message(&queue, 0),
+        message(&missing, 1),
+        message(&queue, 2),
+        message(&missing, 3),
+    ];
+    let answers = driver.publish(&batch).await.unwrap();
+    let refusal = Err(Refusal::NoQueue(missing.to_string()));
+    assert_eq!(answers, [Ok(()), refusal.clone(), Ok(()), refusal]);
+    assert_eq!(numbers(&take(&*driver, &queue, 2).await), [0, 2]);
+    driver.declare(&missing).await.unwrap();
+    assert_nothing(&*driver, &missing).await;
+}
+
+async fn fetching_from_no_queue_is_an_error(scene: Scene) {
+    let queue = executor("one");
+    let driver = scene.open(&[]).await;
+    let nothing = driver.fetch(&queue, 1, Duration::ZERO).await;
+    assert!(nothing.is_err(), "{nothing:?}");
+    driver.settle(&queue, &[]).await.unwrap();
+    // One that waits is told when its queue goes.
+    driver.declare(&queue).await.unwrap();
+    let (fetched, deleted) = tokio::join!(
+        driver.fetch(&queue, 1, DEADLINE),
+        driver.delete(&queue, false)
+    );
+    assert!(deleted.unwrap());
+    assert!(fetched.is_err(), "{fetched:?}");
+}

@@ -1,0 +1,171 @@
+//! The `main` of a driver's conformance tests: like the standard test harness, and able to say why a case is ignored.
+
+use std::collections::VecDeque;
+use std::process::ExitCode;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use tokio::runtime::{Builder, Runtime};
+use tokio::time::timeout;
+
+use super::{Case, Harness, Limits, all_cases, kill};
+use crate::driver::Capabilities;
+
+/// A case that takes longer hangs.
+const LONGEST_CASE: Duration = Duration::from_mins(2);
+
+/// Cases at the same time: most of them wait most of the time.
+const AT_ONCE: usize = 6;
+
+/// What was asked for on the command line; options of the standard harness that mean nothing here are ignored.
+#[derive(Debug, Default)]
+struct Wanted {
+    filters: Vec<String>,
+    exact: bool,
+    list: bool,
+    only_ignored: bool,
+}
+
+impl Wanted {
+    fn from_arguments(arguments: impl Iterator<Item = String>) -> Self {
+        let mut wanted = Self::default();
+        let mut arguments = arguments.skip(1);
+        while let Some(argument) = arguments.next() {
+            match argument.as_str() {
+                "--exact" => wanted.exact = true,
+                "--list" => wanted.list = true,
+                "--ignored" => wanted.only_ignored = true,
+                // These are followed by a value.
+                "--format" | "--test-threads" | "--color" | "--skip" | "-Z" => {
+                    arguments.next();
+                }
+                option if option.starts_with('-') => {}
+                _ => wanted.filters.push(argument),
+            }
+        }
+        wanted
+    }
+
+    fn takes(&self, name: &str) -> bool {
+        self.filters.is_empty()
+            || self
+                .filters
+                .iter()
+                .any(|filter| name == filter || (!self.exact && name.contains(filter.as_str())))
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Verdict {
+    Passed,
+    Failed,
+    Ignored(&'static str),
+}
+
+/// Runs the suite on a driver as the `main` of a test target.
+///
+/// Also runs, when it is started so by itself, as the child process that one of the cases kills.
+pub fn main(harness: impl Harness) -> ExitCode {
+    let harness: Arc<dyn Harness> = Arc::new(harness);
+    let Ok(runtime) = runtime() else {
+        eprintln!("failed to start a runtime");
+        return ExitCode::FAILURE;
+    };
+    if let Some(place) = kill::place_for_child() {
+        return runtime.block_on(kill::publish_until_killed(harness, &place));
+    }
+    let wanted = Wanted::from_arguments(std::env::args());
+    let mut chosen: Vec<Case> = all_cases();
+    chosen.retain(|case| wanted.takes(case.name));
+    if wanted.list {
+        if !wanted.only_ignored {
+            for case in &chosen {
+                println!("{}: test", case.name);
+            }
+        }
+        return ExitCode::SUCCESS;
+    }
+    let capabilities = runtime.block_on(capabilities(&harness));
+    println!("\nrunning {} tests on {}", chosen.len(), capabilities.name);
+    let verdicts = run(chosen, &harness, &capabilities);
+    let count = |wanted: fn(&Verdict) -> bool| verdicts.iter().filter(|v| wanted(v)).count();
+    let failed = count(|v| *v == Verdict::Failed);
+    println!(
+        "\ntest result: {}. {} passed; {failed} failed; {} ignored\n",
+        if failed == 0 { "ok" } else { "FAILED" },
+        count(|v| *v == Verdict::Passed),
+        count(|v| matches!(v, Verdict::Ignored(_))),
+    );
+    if failed == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+fn runtime() -> std::io::Result<Runtime> {
+    Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+}
+
+async fn capabilities(harness: &Arc<dyn Harness>) -> Capabilities {
+    let place = harness.place().await;
+    let driver = harness.open(&place, Limits::default()).await;
+    let capabilities = driver.capabilities();
+    harness.crash(&place, driver).await;
+    capabilities
+}
+
+fn run(chosen: Vec<Case>, harness: &Arc<dyn Harness>, capabilities: &Capabilities) -> Vec<Verdict> {
+    let waiting = Mutex::new(VecDeque::from(chosen));
+    let verdicts = Mutex::new(Vec::new());
+    let next = || {
+        let mut waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        waiting.pop_front()
+    };
+    thread::scope(|scope| {
+        for _ in 0..AT_ONCE {
+            scope.spawn(|| {
+                while let Some(case) = next() {
+                    let verdict = match case.need.missing_in(capabilities) {
+                        Some(reason) => Verdict::Ignored(reason),
+                        None => run_one(case, Arc::clone(harness)),
+                    };
+                    report(case, verdict);
+                    let mut verdicts = verdicts.lock().unwrap_or_else(PoisonError::into_inner);
+                    verdicts.push(verdict);
+                }
+            });
+        }
+    });
+    verdicts
+        .into_inner()
+        .unwrap_or_else(PoisonError::into_inner)
+}
+
+fn report(case: Case, verdict: Verdict) {
+    match verdict {
+        Verdict::Passed => println!("test {} ... ok", case.name),
+        Verdict::Failed => println!("test {} ... FAILED", case.name),
+        Verdict::Ignored(reason) => println!("test {} ... ignored, {reason}", case.name),
+    }
+}
+
+/// Runs a case on a thread of its own name, so that the message of a panic says which case it was.
+fn run_one(case: Case, harness: Arc<dyn Harness>) -> Verdict {
+    let ran = thread::Builder::new()
+        .name(case.name.to_owned())
+        .spawn(move || {
+            let runtime = runtime().expect("a runtime");
+            let ended =
+                runtime.block_on(async { timeout(LONGEST_CASE, case.run(harness)).await.is_ok() });
+            assert!(ended, "still running after {LONGEST_CASE:?}");
+        });
+    match ran.map(thread::JoinHandle::join) {
+        Ok(Ok(())) => Verdict::Passed,
+        Ok(Err(_)) | Err(_) => Verdict::Failed,
+    }
+}
