@@ -1,0 +1,5 @@
+//! The API over a real store, asked as a client asks.
+
+mod behaviour;
+mod refusals;
+mod server;

@@ -1,0 +1,122 @@
+//! A real server over a real store, and a client that shows whole answers.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cueline_api::{ApiState, Nudges, router};
+use cueline_runtime::Stop;
+use cueline_store::Store;
+use cueline_store_sqlite::{SqliteOptions, SqliteStore};
+use reqwest::{Method, RequestBuilder, StatusCode, header};
+use serde_json::Value;
+
+pub(crate) const TOKEN: &str = "0123456789abcdef0123456789abcdef";
+/// Long enough for the slowest machine; nothing waits for it to pass.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
+
+pub(crate) struct Server {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) nudge: Nudges,
+    pub(crate) stop: Stop,
+    base: String,
+    http: reqwest::Client,
+    _folder: tempfile::TempDir,
+}
+
+/// An answer, whole.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: StatusCode,
+    pub(crate) content_type: String,
+    pub(crate) text: String,
+}
+
+impl Answer {
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(&self.text).unwrap_or_else(|e| panic!("{e}: {self:?}"))
+    }
+
+    /// The body of an answer that has to be good.
+    #[track_caller]
+    pub(crate) fn good(self) -> Value {
+        assert!(self.status.is_success(), "{self:?}");
+        self.json()
+    }
+}
+
+impl Server {
+    pub(crate) async fn start() -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("store.db");
+        let store = SqliteStore::open(&path, SqliteOptions::default())
+            .await
+            .expect("a store");
+        let store: Arc<dyn Store> = Arc::new(store);
+        let nudge = Nudges::default();
+        let state = ApiState::new(store.clone(), TOKEN.to_owned(), nudge.clone());
+        let stop = state.stop.clone();
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
+            .await
+            .expect("a port");
+        let base = format!("http://{}", listener.local_addr().expect("an address"));
+        tokio::spawn(async move { axum::serve(listener, router(state)).await });
+        Self {
+            store,
+            nudge,
+            stop,
+            base,
+            http: reqwest::Client::builder()
+                .no_proxy()
+                .build()
+                .expect("a client"),
+            _folder: folder,
+        }
+    }
+
+    /// A request without a token.
+    pub(crate) fn bare(&self, method: Method, path: &str) -> RequestBuilder {
+        self.http.request(method, format!("{}{path}", self.base))
+    }
+
+    pub(crate) async fn send(&self, request: RequestBuilder) -> Answer {
+        let answer = request.send().await.expect("an answer");
+        Answer {
+            status: answer.status(),
+            content_type: answer
+                .headers()
+                .get(header::CONTENT_TYPE)
+                .map(|v| v.to_str().unwrap_or_default().to_owned())
+                .unwrap_or_default(),
+            text: answer.text().await.expect("a body"),
+        }
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> Answer {
+        let request = self.bare(Method::GET, &format!("/api/v1{path}"));
+        self.send(request.bearer_auth(TOKEN)).await
+    }
+
+    pub(crate) async fn post(&self, path: &str, body: &Value) -> Answer {
+        let request = self.bare(Method::POST, &format!("/api/v1{path}"));
+        self.send(request.bearer_auth(TOKEN).json(body)).await
+    }
+
+    pub(crate) async fn delete(&self, path: &str) -> Answer {
+        let request = self.bare(Method::DELETE, &format!("/api/v1{path}"));
+        self.send(request.bearer_auth(TOKEN)).await
+    }
+}
+
+/// Asks again until `done`, at most until the deadline.
+pub(crate) async fn until<F: Future<Output = bool>>(what: &str, mut done: impl FnMut() -> F) {
+    let asked = async {
+        while !done().await {
+            tokio::task::yield_now().await;
+        }
+    };
+    assert!(
+        tokio::time::timeout(DEADLINE, asked).await.is_ok(),
+        "not in time: {what}"
+    );
+}
