@@ -141,7 +141,7 @@ async fn until_end(child: &mut Child, traffic: &mut Traffic<'_>) -> io::Result<E
             () = traffic.done(), if traffic.open() => {}
         }
     };
-    let _ = timeout(LINGER, traffic.done()).await;
+    traffic.linger().await;
     Ok(status)
 }
 
@@ -164,11 +164,13 @@ async fn stop(
     let polite = Duration::from_millis(grace_ms);
     if traffic.during(all_gone(child, &group, polite)).await {
         group.release();
+        traffic.linger().await;
         return Failure::new(format!("stopped ({why}): ended after SIGTERM"));
     }
     group.signal(Signal::SIGKILL);
     if traffic.during(all_gone(child, &group, KILL_WAIT)).await {
         group.release();
+        traffic.linger().await;
         return Failure::new(format!(
             "stopped ({why}): killed with SIGKILL, {grace_ms} ms after SIGTERM"
         ));
@@ -244,6 +246,12 @@ impl<'a> Traffic<'a> {
             traffic.await;
             self.0 = None;
         }
+    }
+
+    /// Reads what is still in the pipes of processes that have ended.
+    async fn linger(&mut self) {
+        // Whoever still holds the pipes then does so without being listened to.
+        let _ = timeout(LINGER, self.done()).await;
     }
 
     /// Keeps the traffic going until `other` has ended.

@@ -34,8 +34,8 @@ use crate::{mismatch, program};
 /// **The end.** Status 0 is success. When the process has ended, its output is read to the end, but not more than 1 s
 /// longer if something it left in the background holds its pipes; what it left goes on, until the worker starts anew.
 ///
-/// **Stopping.** SIGTERM to the whole process group; after the job's kill grace SIGKILL to what is left of it. When the
-/// handler's future is dropped, SIGKILL at once.
+/// **Stopping.** SIGTERM to the whole process group; after the job's kill grace SIGKILL to what is left of it, which is then
+/// waited for, for at most 5 s. When the handler's future is dropped, SIGKILL at once.
 #[derive(Debug, Clone)]
 pub struct ShellHandler {
     surroundings: Surroundings,
