@@ -72,6 +72,13 @@ pub trait Handler: Send + Sync + 'static {
     async fn run(&self, cx: Context) -> Result<Output, Failure>;
 }
 
+#[async_trait]
+impl<H: Handler + ?Sized> Handler for std::sync::Arc<H> {
+    async fn run(&self, cx: Context) -> Result<Output, Failure> {
+        (**self).run(cx).await
+    }
+}
+
 struct FromFn<F>(F);
 
 #[async_trait]

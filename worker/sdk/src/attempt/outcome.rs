@@ -1,0 +1,101 @@
+//! What a handler's end means.
+
+use std::any::Any;
+
+use cueline_model::{Outcome, OutcomeKind};
+use cueline_protocol::Stream;
+
+use super::log::{AttemptLog, cut};
+use crate::context::StopReason;
+use crate::handler::{Failure, Output};
+
+/// How a handler came to its end.
+pub(super) enum End {
+    Returned(Result<Output, Failure>),
+    Panicked(Box<dyn Any + Send>),
+    /// It was told to stop and did not: its future was dropped.
+    Dropped,
+}
+
+/// The outcome of an attempt that ended like this after it was told to stop, or not.
+///
+/// Once an attempt was told to stop, the reason says how it ended, whatever the handler returns; only a drained
+/// worker takes a success that came in time.
+pub(super) fn outcome_of(end: End, told: Option<StopReason>, log: &AttemptLog) -> Outcome {
+    let (kind, message, output, exit_status) = match end {
+        End::Returned(Ok(output)) => {
+            let (kind, note) = succeeded(told);
+            (kind, note, output.text, output.exit_status)
+        }
+        End::Returned(Err(failure)) => {
+            let kind = stopped(told).unwrap_or(OutcomeKind::Failed);
+            (kind, Some(failure.message), None, failure.exit_status)
+        }
+        End::Panicked(payload) => {
+            let kind = stopped(told).unwrap_or(OutcomeKind::Failed);
+            let text = format!("the handler panicked: {}", panic_text(&*payload));
+            (kind, Some(text), None, None)
+        }
+        End::Dropped => {
+            let kind = stopped(told).unwrap_or(OutcomeKind::Lost);
+            let text = "the handler did not stop within its grace and was dropped".to_owned();
+            (kind, Some(text), None, None)
+        }
+    };
+    let message = match (kind, message) {
+        (OutcomeKind::Lost, message) => Some(format!(
+            "the worker had to stop before it ended{}",
+            message.map(|m| format!(": {m}")).unwrap_or_default()
+        )),
+        (_, message) => message,
+    };
+    Outcome {
+        kind,
+        started_at: Some(log.started_at()),
+        ended_at: log.now().max(log.started_at()),
+        exit_status,
+        message: message.map(|text| bounded("message", text, log)),
+        output: output.map(|text| bounded("output", text, log)),
+    }
+}
+
+fn succeeded(told: Option<StopReason>) -> (OutcomeKind, Option<String>) {
+    let late = || Some("the handler returned success after it was told to stop".to_owned());
+    match told {
+        None | Some(StopReason::Drained) => (OutcomeKind::Succeeded, None),
+        Some(StopReason::Cancelled) => (OutcomeKind::Cancelled, late()),
+        Some(StopReason::TimedOut) => (OutcomeKind::TimedOut, late()),
+        Some(StopReason::Covered) => (OutcomeKind::Covered, late()),
+    }
+}
+
+fn stopped(told: Option<StopReason>) -> Option<OutcomeKind> {
+    Some(match told? {
+        StopReason::Cancelled => OutcomeKind::Cancelled,
+        StopReason::TimedOut => OutcomeKind::TimedOut,
+        StopReason::Covered => OutcomeKind::Covered,
+        StopReason::Drained => OutcomeKind::Lost,
+    })
+}
+
+fn bounded(what: &str, text: String, log: &AttemptLog) -> String {
+    if text.len() > Outcome::MAX_TEXT_BYTES {
+        log.write(
+            Stream::Log,
+            format!(
+                "[the {what} of {} bytes was cut to {}]",
+                text.len(),
+                Outcome::MAX_TEXT_BYTES
+            ),
+        );
+    }
+    cut(text, Outcome::MAX_TEXT_BYTES)
+}
+
+fn panic_text(payload: &(dyn Any + Send)) -> &str {
+    payload
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("without a message")
+}

@@ -1,0 +1,269 @@
+//! Putting a worker together.
+
+use std::error::Error as StdError;
+use std::future::Future;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cueline_broker::Broker;
+use cueline_model::{ExecutorName, GroupName};
+use cueline_protocol::VerifyingKeys;
+use cueline_runtime::{Clock, SystemClock};
+
+use crate::context::Context;
+use crate::error::{Error, Result};
+use crate::handler::{Failure, Handler, Output, from_fn};
+use crate::registry::{KINDS, Registry};
+use crate::worker::Worker;
+
+/// Any error, as a hook returns it.
+pub type BoxError = Box<dyn StdError + Send + Sync>;
+
+type HookFuture = Pin<Box<dyn Future<Output = Result<(), BoxError>> + Send>>;
+pub(crate) type Hook = Box<dyn FnOnce() -> HookFuture + Send>;
+
+/// What a worker is made of, checked.
+#[derive(Debug)]
+pub(crate) struct Settings {
+    pub(crate) group: GroupName,
+    pub(crate) name: ExecutorName,
+    pub(crate) incarnation: String,
+    pub(crate) broker: Broker,
+    pub(crate) state_dir: PathBuf,
+    pub(crate) handlers: Registry,
+    pub(crate) trust: VerifyingKeys,
+    pub(crate) concurrency: usize,
+    pub(crate) log_bytes: usize,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) drain_timeout: Duration,
+    pub(crate) beat_every: Duration,
+}
+
+/// Puts a [`Worker`] together. What is not set has the default that its method names.
+pub struct Builder {
+    group: String,
+    name: Option<String>,
+    broker: Option<Broker>,
+    state_dir: Option<PathBuf>,
+    native: Vec<(String, Arc<dyn Handler>)>,
+    kinds: Vec<(String, Arc<dyn Handler>)>,
+    trust: VerifyingKeys,
+    concurrency: usize,
+    log_bytes: usize,
+    clock: Arc<dyn Clock>,
+    drain_timeout: Duration,
+    beat_every: Duration,
+    before_start: Option<Hook>,
+}
+
+impl std::fmt::Debug for Builder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Builder")
+            .field("group", &self.group)
+            .field("name", &self.name)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Builder {
+    pub(crate) fn new(group: &str) -> Self {
+        Self {
+            group: group.to_owned(),
+            name: None,
+            broker: None,
+            state_dir: None,
+            native: Vec::new(),
+            kinds: Vec::new(),
+            trust: VerifyingKeys::default(),
+            concurrency: 256,
+            log_bytes: 1024 * 1024,
+            clock: Arc::new(SystemClock),
+            drain_timeout: Duration::from_secs(30),
+            beat_every: Duration::from_secs(5),
+            before_start: None,
+        }
+    }
+
+    /// Its name, unique in the group and the same after each restart; the machine's name by default.
+    #[must_use]
+    pub fn name(mut self, name: &str) -> Self {
+        self.name = Some(name.to_owned());
+        self
+    }
+
+    /// Where triggers come from and results go. Required.
+    #[must_use]
+    pub fn broker(mut self, broker: Broker) -> Self {
+        self.broker = Some(broker);
+        self
+    }
+
+    /// The directory of the journal, which one worker at a time may use; `cueline-state/<group>/<name>` by default.
+    #[must_use]
+    pub fn state_dir(mut self, directory: impl Into<PathBuf>) -> Self {
+        self.state_dir = Some(directory.into());
+        self
+    }
+
+    /// Runs `{ native = "<name>" }` jobs with this async function.
+    #[must_use]
+    pub fn handler<F, Fut, T, E>(self, name: &str, function: F) -> Self
+    where
+        F: Fn(Context) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<T, E>> + Send + 'static,
+        T: Into<Output>,
+        E: Into<Failure>,
+    {
+        self.native(name, from_fn(function))
+    }
+
+    /// Runs `{ native = "<name>" }` jobs with this handler.
+    #[must_use]
+    pub fn native(mut self, name: &str, handler: impl Handler) -> Self {
+        self.native.push((name.to_owned(), Arc::new(handler)));
+        self
+    }
+
+    /// Allows a built-in kind, `shell`, `command` or `http`, and runs it with this handler. Only from triggers that
+    /// a trusted key has signed.
+    #[must_use]
+    pub fn kind(mut self, kind: &str, handler: impl Handler) -> Self {
+        self.kinds.push((kind.to_owned(), Arc::new(handler)));
+        self
+    }
+
+    /// The schedulers' public keys; none by default, so that no kind can run.
+    #[must_use]
+    pub fn trust(mut self, keys: VerifyingKeys) -> Self {
+        self.trust = keys;
+        self
+    }
+
+    /// How many handlers run at once at the most; 256 by default.
+    #[must_use]
+    pub fn concurrency(mut self, most: usize) -> Self {
+        self.concurrency = most;
+        self
+    }
+
+    /// How many bytes of log an attempt may keep: the first and the last half; 1 MiB by default.
+    #[must_use]
+    pub fn log_bytes(mut self, most: usize) -> Self {
+        self.log_bytes = most;
+        self
+    }
+
+    /// What tells the time; the machine's clock by default.
+    #[must_use]
+    pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    /// How long running attempts may go on after a soft stop; 30 s by default. Then they are told to stop.
+    #[must_use]
+    pub fn drain_timeout(mut self, timeout: Duration) -> Self {
+        self.drain_timeout = timeout;
+        self
+    }
+
+    /// How often it gives a sign of life; 5 s by default.
+    #[must_use]
+    pub fn beat_every(mut self, every: Duration) -> Self {
+        self.beat_every = every;
+        self
+    }
+
+    /// Called once, with the state directory locked and before anything is started: the place to end what an earlier
+    /// incarnation has left behind. An error keeps the worker from running.
+    #[must_use]
+    pub fn before_start<F, Fut>(mut self, hook: F) -> Self
+    where
+        F: FnOnce() -> Fut + Send + 'static,
+        Fut: Future<Output = Result<(), BoxError>> + Send + 'static,
+    {
+        self.before_start = Some(Box::new(move || Box::pin(hook())));
+        self
+    }
+
+    /// The worker, or which setting is wrong and why.
+    pub fn build(self) -> Result<Worker> {
+        let group: GroupName = parse("group", &self.group)?;
+        let name = self.name.or_else(machine_name).unwrap_or_default();
+        let name: ExecutorName = parse("name", &name)?;
+        let broker = self
+            .broker
+            .ok_or_else(|| wrong("broker", "", "a worker needs a broker"))?;
+        if self.concurrency == 0 {
+            return Err(wrong("concurrency", "0", "at least 1"));
+        }
+        if self.log_bytes < 1024 {
+            let given = self.log_bytes.to_string();
+            return Err(wrong("log_bytes", &given, "at least 1024"));
+        }
+        if self.beat_every.is_zero() {
+            return Err(wrong("beat_every", "0s", "more than nothing"));
+        }
+        let mut handlers = Registry::default();
+        for (handler, run) in self.native {
+            if handler.is_empty() {
+                return Err(wrong("handler", "", "a name must not be empty"));
+            }
+            if handlers.native.insert(handler.clone(), run).is_some() {
+                return Err(wrong("handler", &handler, "registered twice"));
+            }
+        }
+        for (kind, run) in self.kinds {
+            if !KINDS.contains(&kind.as_str()) {
+                return Err(wrong("kind", &kind, "one of shell, command, http"));
+            }
+            if handlers.kinds.insert(kind.clone(), run).is_some() {
+                return Err(wrong("kind", &kind, "registered twice"));
+            }
+        }
+        let state_dir = self.state_dir.unwrap_or_else(|| {
+            let group = PathBuf::from("cueline-state").join(group.as_str());
+            group.join(name.as_str())
+        });
+        let settings = Settings {
+            incarnation: format!("{:x}-{:x}", self.clock.now_ms(), std::process::id()),
+            group,
+            name,
+            broker,
+            state_dir,
+            handlers,
+            trust: self.trust,
+            concurrency: self.concurrency,
+            log_bytes: self.log_bytes,
+            clock: self.clock,
+            drain_timeout: self.drain_timeout,
+            beat_every: self.beat_every,
+        };
+        Ok(Worker::new(settings, self.before_start))
+    }
+}
+
+fn wrong(field: &'static str, given: &str, problem: &str) -> Error {
+    Error::Setting {
+        field,
+        given: given.to_owned(),
+        problem: problem.to_owned(),
+    }
+}
+
+fn parse<T>(field: &'static str, text: &str) -> Result<T>
+where
+    T: std::str::FromStr<Err = cueline_model::NameError>,
+{
+    text.parse()
+        .map_err(|e: cueline_model::NameError| wrong(field, text, &e.to_string()))
+}
+
+fn machine_name() -> Option<String> {
+    let text = std::fs::read_to_string("/proc/sys/kernel/hostname")
+        .or_else(|_| std::fs::read_to_string("/etc/hostname"))
+        .ok()?;
+    Some(text.trim().to_owned())
+}

@@ -1,0 +1,203 @@
+//! Writing a batch down, and doing what it says.
+
+use std::collections::HashMap;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cueline_model::{Outcome, OutcomeKind, RunId};
+use cueline_protocol::Trigger;
+use cueline_runtime::Backoff;
+use futures_util::FutureExt as _;
+use tokio::time::Instant;
+
+use super::batch::{Batch, id_of};
+use super::decide::Asked;
+use super::{Core, Running};
+use crate::attempt::log::LogSink;
+use crate::attempt::{Attempt, AttemptLog, Ended};
+use crate::context::{Context, Facts};
+use crate::control;
+use crate::error::Result;
+use crate::intake::{Arrived, Read};
+use crate::journal::{JournalError, Known};
+
+/// How long a draining worker tries to write its journal beyond its drain timeout.
+const LAST_TRIES: Duration = Duration::from_secs(10);
+
+/// When to give up on a journal that fails: never, unless the worker is to stop.
+struct Patience {
+    backoff: Backoff,
+    until: Option<Instant>,
+}
+
+impl Patience {
+    fn new() -> Self {
+        Self {
+            backoff: Backoff::new(Duration::from_millis(50), Duration::from_secs(5)),
+            until: None,
+        }
+    }
+}
+
+impl Core {
+    /// Writes the batch, however often it takes: until then nothing of it is done. False after a hard stop.
+    pub(super) async fn commit(&mut self, batch: &Batch) -> Result<bool> {
+        let mut patience = Patience::new();
+        while let Err(error) = self.journal.write(&batch.rows).await {
+            if !self.bear(error, &mut patience).await? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// What the journal knows of the runs of these triggers. `None` after a hard stop.
+    pub(super) async fn known(
+        &mut self,
+        arrivals: &[Arrived],
+    ) -> Result<Option<HashMap<RunId, Known>>> {
+        let runs = || {
+            arrivals.iter().filter_map(|a| match &a.read {
+                Read::Good(trigger, _) | Read::CannotRun(trigger, _) => Some(trigger.run),
+                Read::NotOurs(_) | Read::Bad(_) => None,
+            })
+        };
+        let mut patience = Patience::new();
+        loop {
+            match self.journal.known(runs()).await {
+                Ok(known) => return Ok(Some(known)),
+                Err(error) => {
+                    if !self.bear(error, &mut patience).await? {
+                        return Ok(None);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Waits before the journal is tried again. False after a hard stop; the error when a drain takes too long.
+    async fn bear(&self, error: JournalError, patience: &mut Patience) -> Result<bool> {
+        if self.stop.is_soft() {
+            let most = self.settings.drain_timeout.saturating_add(LAST_TRIES);
+            let until = *patience.until.get_or_insert(Instant::now() + most);
+            if Instant::now() >= until {
+                return Err(error.into());
+            }
+        }
+        let wait = patience.backoff.next_wait();
+        tracing::error!(%error, wait_ms = wait.as_millis(), "nothing is accepted or started until the journal can be written; trying again");
+        tokio::select! {
+            () = tokio::time::sleep(wait) => Ok(true),
+            () = self.stop.hard() => Ok(false),
+        }
+    }
+
+    /// Does what is on disk now.
+    pub(super) fn act(&mut self, batch: Batch) {
+        if !batch.settled.is_empty() && self.settle.try_send(batch.settled).is_err() {
+            tracing::warn!("too many triggers wait to be settled; some will come again");
+        }
+        if !batch.reports.is_empty() {
+            self.outbox.push(batch.reports);
+        }
+        for (id, reason) in batch.stop {
+            if let Some(running) = self.running.get(&id) {
+                running.cx.stop(reason);
+            }
+        }
+        for trigger in batch.start {
+            self.start(trigger);
+        }
+    }
+
+    fn start(&mut self, trigger: Trigger) {
+        let id = id_of(&trigger);
+        let job = trigger.job.name.clone();
+        let log = Arc::new(AttemptLog::new(
+            id,
+            job.clone(),
+            self.settings.log_bytes,
+            Arc::clone(&self.settings.clock),
+            Arc::clone(&self.outbox),
+        ));
+        let handler = self.settings.handlers.resolve(&trigger.job.handler);
+        let cx = Context::new(
+            facts_of(trigger, &self.settings.name),
+            Box::new(LogSink(Arc::clone(&log))),
+        );
+        let attempt = handler.map(|handler| Attempt {
+            handler,
+            cx: cx.clone(),
+            log: Arc::clone(&log),
+            watch: Arc::clone(&self.watch),
+        });
+        let ended = self.ended.clone();
+        let task = tokio::spawn(async move {
+            let end = match attempt {
+                Ok(attempt) => {
+                    let made = AssertUnwindSafe(attempt.make()).catch_unwind().await;
+                    made.unwrap_or_else(|_| {
+                        failed(&log, "the handler panicked when it was dropped")
+                    })
+                }
+                Err(why) => failed(&log, &why),
+            };
+            // Nobody hears it after a hard stop: the journal says that it was started.
+            let _ = ended.send(end).await;
+        });
+        let task = task.abort_handle();
+        self.running.insert(id, Running { job, cx, task });
+    }
+
+    /// Answers which of the attempts asked for are in the journal.
+    pub(super) async fn answer(&mut self, asked: Asked) {
+        for (ids, reply_to) in asked {
+            let known = match self.journal.known(ids.iter().map(|id| id.run)).await {
+                Ok(known) => known,
+                Err(error) => {
+                    tracing::warn!(%error, "a question is not answered");
+                    continue;
+                }
+            };
+            let held = ids
+                .into_iter()
+                .filter(|id| known.get(&id.run).is_some_and(|k| k.attempt == id.attempt))
+                .collect();
+            let settings = Arc::clone(&self.settings);
+            tokio::spawn(async move { control::reply(&settings, &reply_to, held).await });
+        }
+    }
+
+    /// Deletes what the journal need not keep any longer.
+    pub(super) async fn prune(&mut self) {
+        if let Err(error) = self.journal.prune(self.now().as_millis()).await {
+            tracing::warn!(%error, "the journal keeps more than it should");
+        }
+    }
+}
+
+fn failed(log: &AttemptLog, why: &str) -> Ended {
+    Ended {
+        id: log.id(),
+        outcome: Outcome::new(OutcomeKind::Failed, log.now()).because(why),
+        rest: log.close(),
+    }
+}
+
+fn facts_of(trigger: Trigger, executor: &cueline_model::ExecutorName) -> Facts {
+    let job = Arc::unwrap_or_clone(trigger.job);
+    Facts {
+        run: trigger.run,
+        attempt: trigger.attempt,
+        job_id: job.id,
+        job: job.name,
+        executor: executor.clone(),
+        fire_at: trigger.fire_at,
+        shard: trigger.shard,
+        params: trigger.params,
+        handler: job.handler,
+        timeout: job.timeout,
+        kill_grace: job.kill_grace,
+    }
+}

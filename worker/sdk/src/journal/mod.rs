@@ -1,0 +1,215 @@
+//! The worker's journal: what it has accepted, started, ended and reported, on disk.
+//!
+//! One `SQLite` file, one connection, one writer. Everything that one turn of the worker decides goes into one
+//! statement, so each turn costs one sync of the disk however many attempts it concerns. An entry only ever moves
+//! on: to a newer attempt, or within an attempt from accepted to started to ended to reported. Writing the same
+//! again, or something older, changes nothing. The journal knows nothing of lanes and brokers.
+
+mod read;
+mod write;
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use bytes::Bytes;
+use cueline_model::RunId;
+use cueline_protocol::Holding;
+use sqlx::ConnectOptions;
+use sqlx::SqliteConnection;
+use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
+
+pub(crate) use read::{Known, Open};
+
+/// The most reported entries that are kept to answer redelivered triggers.
+const MAX_REPORTED: u64 = 1_000_000;
+/// How long a reported entry is kept at least, unless there are more than [`MAX_REPORTED`].
+const KEEP_REPORTED_MS: i64 = 10 * 60 * 1_000;
+/// Entries that one pruning deletes at the most.
+const PRUNE_BATCH: u64 = 8_192;
+
+/// What went wrong with the journal.
+#[derive(Debug, thiserror::Error)]
+pub enum JournalError {
+    /// The state directory, or a file in it, could not be made or opened.
+    #[error("failed to open {path}: {source}")]
+    Open {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// Another worker uses the state directory.
+    #[error("failed to lock {0}: another worker uses this state directory")]
+    Locked(PathBuf),
+    /// The database said no.
+    #[error("failed to {what} the journal: {source}")]
+    Database {
+        /// read, write, open, prune
+        what: &'static str,
+        /// Why.
+        source: sqlx::Error,
+    },
+    /// What was read makes no sense.
+    #[error("failed to read the journal: {0}")]
+    Corrupt(String),
+}
+
+impl JournalError {
+    fn database(what: &'static str) -> impl FnOnce(sqlx::Error) -> Self {
+        move |source| Self::Database { what, source }
+    }
+}
+
+/// How far an attempt is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub(crate) enum State {
+    /// It waits in its lane.
+    Accepted = 0,
+    /// Its handler was started.
+    Started = 1,
+    /// It has an outcome.
+    Ended = 2,
+    /// The broker has confirmed the outcome.
+    Reported = 3,
+}
+
+/// What is to be written of one attempt.
+#[derive(Debug, Clone)]
+pub(crate) struct Row {
+    pub(crate) id: Holding,
+    pub(crate) state: State,
+    /// Order of acceptance.
+    pub(crate) seq: i64,
+    pub(crate) at_ms: i64,
+    /// The job's name: reports are published under it.
+    pub(crate) job: Option<String>,
+    /// The trigger as it came; kept only while the attempt waits.
+    pub(crate) trigger: Option<Bytes>,
+    /// JSON.
+    pub(crate) outcome: Option<String>,
+}
+
+/// An open journal. The directory stays locked until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Journal {
+    connection: SqliteConnection,
+    statements: write::Statements,
+    reported: u64,
+    _lock: File,
+}
+
+impl Journal {
+    /// Opens, or makes, the journal in `directory`.
+    pub(crate) async fn open(directory: &Path) -> Result<Self, JournalError> {
+        let lock = lock(directory)?;
+        let options = SqliteConnectOptions::new()
+            .filename(directory.join("journal.db"))
+            .create_if_missing(true)
+            .journal_mode(SqliteJournalMode::Wal)
+            .synchronous(SqliteSynchronous::Full)
+            .busy_timeout(Duration::from_secs(5))
+            .pragma("temp_store", "memory")
+            .disable_statement_logging();
+        let mut connection = options
+            .connect()
+            .await
+            .map_err(JournalError::database("open"))?;
+        sqlx::raw_sql(
+            "CREATE TABLE IF NOT EXISTS entry (
+                 run     INTEGER PRIMARY KEY,
+                 attempt INTEGER NOT NULL,
+                 state   INTEGER NOT NULL,
+                 seq     INTEGER NOT NULL,
+                 at      INTEGER NOT NULL,
+                 job     TEXT,
+                 trigger BLOB,
+                 outcome TEXT
+             ) STRICT;
+             CREATE INDEX IF NOT EXISTS entry_reported ON entry (at) WHERE state = 3;",
+        )
+        .execute(&mut connection)
+        .await
+        .map_err(JournalError::database("open"))?;
+        let reported: i64 = sqlx::query_scalar("SELECT count(*) FROM entry WHERE state = 3")
+            .fetch_one(&mut connection)
+            .await
+            .map_err(JournalError::database("read"))?;
+        Ok(Self {
+            connection,
+            statements: write::Statements::default(),
+            reported: reported.unsigned_abs(),
+            _lock: lock,
+        })
+    }
+
+    /// Deletes some of the reported entries that are no longer needed at `now_ms`.
+    pub(crate) async fn prune(&mut self, now_ms: i64) -> Result<u64, JournalError> {
+        let surplus = self.reported.saturating_sub(MAX_REPORTED).min(PRUNE_BATCH);
+        let (before_ms, most) = if surplus > 0 {
+            (i64::MAX, surplus)
+        } else {
+            (now_ms.saturating_sub(KEEP_REPORTED_MS), PRUNE_BATCH)
+        };
+        let done = sqlx::query(
+            "DELETE FROM entry WHERE run IN
+                 (SELECT run FROM entry WHERE state = 3 AND at < ?1 ORDER BY at LIMIT ?2)",
+        )
+        .bind(before_ms)
+        .bind(i64::try_from(most).unwrap_or(i64::MAX))
+        .execute(&mut self.connection)
+        .await
+        .map_err(JournalError::database("prune"))?;
+        self.reported = self.reported.saturating_sub(done.rows_affected());
+        Ok(done.rows_affected())
+    }
+
+    /// Whether there is more than the limit to prune.
+    pub(crate) fn is_over_full(&self) -> bool {
+        self.reported > MAX_REPORTED
+    }
+
+    /// Closes the file in order.
+    pub(crate) async fn close(self) {
+        use sqlx::Connection;
+        if let Err(error) = self.connection.close().await {
+            tracing::warn!(%error, "the journal was not closed in order; nothing is lost");
+        }
+    }
+}
+
+fn lock(directory: &Path) -> Result<File, JournalError> {
+    let at = |path: &Path| {
+        let path = path.to_owned();
+        move |source| JournalError::Open { path, source }
+    };
+    std::fs::create_dir_all(directory).map_err(at(directory))?;
+    let path = directory.join("worker.lock");
+    let file = OpenOptions::new()
+        .create(true)
+        .write(true)
+        .truncate(false)
+        .open(&path)
+        .map_err(at(&path))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(JournalError::Locked(path)),
+        Err(TryLockError::Error(source)) => Err(JournalError::Open { path, source }),
+    }
+}
+
+/// The runs, as a JSON array.
+fn json_of(runs: impl Iterator<Item = RunId>) -> String {
+    use std::fmt::Write;
+    let mut text = String::from("[");
+    for (i, run) in runs.enumerate() {
+        let comma = if i == 0 { "" } else { "," };
+        let _ = write!(text, "{comma}{run}");
+    }
+    text.push(']');
+    text
+}
+
+#[cfg(test)]
+mod tests;

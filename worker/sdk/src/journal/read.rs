@@ -1,0 +1,94 @@
+//! Reading: what is known of runs, and what was open when the last worker stopped.
+
+use std::collections::HashMap;
+
+use cueline_model::RunId;
+use cueline_protocol::Holding;
+use sqlx::Row as _;
+
+use super::{Journal, JournalError, State, json_of};
+
+/// The newest attempt of a run that the journal knows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Known {
+    pub(crate) attempt: u32,
+    /// JSON, once it has ended.
+    pub(crate) outcome: Option<String>,
+}
+
+/// An entry whose outcome has not been reported yet.
+#[derive(Debug)]
+pub(crate) struct Open {
+    pub(crate) id: Holding,
+    pub(crate) state: State,
+    pub(crate) seq: i64,
+    pub(crate) at_ms: i64,
+    pub(crate) job: String,
+    pub(crate) trigger: Option<Vec<u8>>,
+    pub(crate) outcome: Option<String>,
+}
+
+impl Journal {
+    /// What is known of these runs. One statement and one row, whatever their number.
+    pub(crate) async fn known(
+        &mut self,
+        runs: impl Iterator<Item = RunId>,
+    ) -> Result<HashMap<RunId, Known>, JournalError> {
+        let text: String = sqlx::query_scalar(
+            "SELECT json_group_array(json_array(run, attempt, outcome))
+             FROM entry WHERE run IN (SELECT value FROM json_each(?1))",
+        )
+        .bind(json_of(runs))
+        .fetch_one(&mut self.connection)
+        .await
+        .map_err(JournalError::database("read"))?;
+        if text == "[]" {
+            return Ok(HashMap::new());
+        }
+        let entries: Vec<(RunId, u32, Option<String>)> =
+            serde_json::from_str(&text).map_err(|e| JournalError::Corrupt(e.to_string()))?;
+        Ok(entries
+            .into_iter()
+            .map(|(run, attempt, outcome)| (run, Known { attempt, outcome }))
+            .collect())
+    }
+
+    /// Everything that is not reported yet, in the order of acceptance. Read once, at the start.
+    pub(crate) async fn open_entries(&mut self) -> Result<Vec<Open>, JournalError> {
+        sqlx::query(
+            "SELECT run, attempt, state, seq, at, job, trigger, outcome FROM entry
+             WHERE state < 3 ORDER BY seq",
+        )
+        .fetch_all(&mut self.connection)
+        .await
+        .map_err(JournalError::database("read"))?
+        .iter()
+        .map(open_of)
+        .collect()
+    }
+}
+
+fn open_of(row: &sqlx::sqlite::SqliteRow) -> Result<Open, JournalError> {
+    let database = || JournalError::database("read");
+    let attempt: i64 = row.try_get(1).map_err(database())?;
+    let state: i64 = row.try_get(2).map_err(database())?;
+    let job: Option<String> = row.try_get(5).map_err(database())?;
+    Ok(Open {
+        id: Holding {
+            run: RunId(row.try_get(0).map_err(database())?),
+            attempt: u32::try_from(attempt)
+                .map_err(|_| JournalError::Corrupt(format!("attempt {attempt}")))?,
+        },
+        state: match state {
+            0 => State::Accepted,
+            1 => State::Started,
+            2 => State::Ended,
+            other => return Err(JournalError::Corrupt(format!("state {other}"))),
+        },
+        seq: row.try_get(3).map_err(database())?,
+        at_ms: row.try_get(4).map_err(database())?,
+        job: job.unwrap_or_default(),
+        trigger: row.try_get(6).map_err(database())?,
+        outcome: row.try_get(7).map_err(database())?,
+    })
+}

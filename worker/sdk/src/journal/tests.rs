@@ -1,0 +1,116 @@
+//! The journal on a real disk.
+
+use super::*;
+
+fn row(run: i64, attempt: u32, state: State) -> Row {
+    Row {
+        id: Holding {
+            run: RunId(run),
+            attempt,
+        },
+        state,
+        seq: run,
+        at_ms: 1_000 + run,
+        job: (state < State::Reported).then(|| "report".to_owned()),
+        trigger: (state == State::Accepted).then(|| Bytes::from_static(b"{}")),
+        outcome: (state == State::Ended).then(|| format!("\"{run}:{attempt}\"")),
+    }
+}
+
+async fn known(journal: &mut Journal, run: i64) -> Option<Known> {
+    let mut found = journal.known([RunId(run)].into_iter()).await.expect("read");
+    found.remove(&RunId(run))
+}
+
+#[tokio::test]
+async fn an_entry_only_moves_on() {
+    let directory = tempfile::tempdir().expect("directory");
+    let mut journal = Journal::open(directory.path()).await.expect("open");
+    assert_eq!(known(&mut journal, 1).await, None);
+    for state in [
+        State::Accepted,
+        State::Ended,
+        State::Started,
+        State::Accepted,
+    ] {
+        journal.write(&[row(1, 2, state)]).await.expect("write");
+    }
+    journal
+        .write(&[row(1, 1, State::Ended)])
+        .await
+        .expect("write");
+    let ended = Known {
+        attempt: 2,
+        outcome: Some("\"1:2\"".to_owned()),
+    };
+    assert_eq!(known(&mut journal, 1).await, Some(ended.clone()));
+    journal
+        .write(&[row(1, 2, State::Reported)])
+        .await
+        .expect("write");
+    assert_eq!(known(&mut journal, 1).await, Some(ended));
+    journal
+        .write(&[row(1, 3, State::Started)])
+        .await
+        .expect("write");
+    let newer = Known {
+        attempt: 3,
+        outcome: None,
+    };
+    assert_eq!(known(&mut journal, 1).await, Some(newer));
+}
+
+#[tokio::test]
+async fn what_is_open_comes_back_in_order_after_a_restart() {
+    let directory = tempfile::tempdir().expect("directory");
+    let mut journal = Journal::open(directory.path()).await.expect("open");
+    let rows: Vec<Row> = (1..=3_000)
+        .rev()
+        .map(|run| match run % 4 {
+            0 => row(run, 1, State::Accepted),
+            1 => row(run, 1, State::Started),
+            2 => row(run, 1, State::Ended),
+            _ => row(run, 1, State::Reported),
+        })
+        .collect();
+    journal.write(&rows).await.expect("write");
+    drop(journal);
+    let mut journal = Journal::open(directory.path()).await.expect("open again");
+    let open = journal.open_entries().await.expect("read");
+    assert_eq!(open.len(), 2_250);
+    assert!(open.is_sorted_by_key(|o| o.seq));
+    assert!(
+        open.iter()
+            .all(|o| (o.state == State::Accepted) == o.trigger.is_some())
+    );
+    assert_eq!(journal.reported, 750);
+}
+
+#[tokio::test]
+async fn only_old_reported_entries_are_pruned() {
+    let directory = tempfile::tempdir().expect("directory");
+    let mut journal = Journal::open(directory.path()).await.expect("open");
+    let rows = [
+        row(1, 1, State::Reported),
+        row(2, 1, State::Ended),
+        row(3, 1, State::Accepted),
+        row(9_000, 1, State::Reported),
+    ];
+    journal.write(&rows).await.expect("write");
+    let now = 1_002 + KEEP_REPORTED_MS;
+    assert_eq!(journal.prune(now).await.expect("prune"), 1);
+    assert_eq!(known(&mut journal, 1).await, None);
+    for run in [2, 3, 9_000] {
+        assert!(known(&mut journal, run).await.is_some(), "run {run}");
+    }
+}
+
+#[tokio::test]
+async fn a_directory_has_one_worker() {
+    let directory = tempfile::tempdir().expect("directory");
+    let first = Journal::open(directory.path()).await.expect("open");
+    let second = Journal::open(directory.path()).await;
+    assert!(matches!(second, Err(JournalError::Locked(_))));
+    drop(first);
+    Journal::open(directory.path()).await.expect("free again");
+}

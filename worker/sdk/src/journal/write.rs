@@ -1,0 +1,91 @@
+//! Writing.
+
+use sqlx::{AssertSqlSafe, Connection};
+
+use super::{Journal, JournalError, Row, State};
+
+/// Rows that one statement takes at the most.
+const MAX_ROWS: usize = 1_024;
+const COLUMNS: &str = "(?,?,?,?,?,?,?,?)";
+
+/// The statement for 1, 2, 4 … [`MAX_ROWS`] rows, so that `SQLite` sees few different ones.
+#[derive(Debug, Default)]
+pub(super) struct Statements([Option<std::sync::Arc<str>>; 11]);
+
+impl Statements {
+    fn for_rows(&mut self, rows: usize) -> std::sync::Arc<str> {
+        let slot = &mut self.0[rows.ilog2() as usize];
+        slot.get_or_insert_with(|| {
+            let values = vec![COLUMNS; rows].join(",");
+            // Nothing of `excluded` may undo what is there: that is what makes repeating a write harmless.
+            format!(
+                "INSERT INTO entry (run, attempt, state, seq, at, job, trigger, outcome) VALUES {values}
+                 ON CONFLICT (run) DO UPDATE SET
+                     seq     = iif(excluded.attempt > attempt, excluded.seq, seq),
+                     job     = coalesce(excluded.job, job),
+                     outcome = iif(excluded.attempt > attempt, excluded.outcome, coalesce(excluded.outcome, outcome)),
+                     trigger = excluded.trigger,
+                     at      = excluded.at,
+                     state   = excluded.state,
+                     attempt = excluded.attempt
+                 WHERE excluded.attempt > attempt OR (excluded.attempt = attempt AND excluded.state > state)"
+            )
+            .into()
+        })
+        .clone()
+    }
+}
+
+impl Journal {
+    /// Writes all of `rows`, or none. A run has at most one of them.
+    pub(crate) async fn write(&mut self, rows: &[Row]) -> Result<(), JournalError> {
+        let error = JournalError::database("write");
+        if rows.is_empty() {
+            return Ok(());
+        }
+        if rows.len() <= MAX_ROWS {
+            // A single statement is a transaction of its own.
+            write_chunk(&mut self.connection, &mut self.statements, rows)
+                .await
+                .map_err(error)?;
+        } else {
+            self.write_chunks(rows).await.map_err(error)?;
+        }
+        let reported = rows.iter().filter(|r| r.state == State::Reported).count();
+        self.reported += reported as u64;
+        Ok(())
+    }
+
+    async fn write_chunks(&mut self, rows: &[Row]) -> Result<(), sqlx::Error> {
+        let mut transaction = self.connection.begin_with("BEGIN IMMEDIATE").await?;
+        for chunk in rows.chunks(MAX_ROWS) {
+            write_chunk(&mut transaction, &mut self.statements, chunk).await?;
+        }
+        transaction.commit().await
+    }
+}
+
+async fn write_chunk(
+    connection: &mut sqlx::SqliteConnection,
+    statements: &mut Statements,
+    rows: &[Row],
+) -> Result<(), sqlx::Error> {
+    let (Some(last), size) = (rows.last(), rows.len().next_power_of_two()) else {
+        return Ok(());
+    };
+    let mut query = sqlx::query(AssertSqlSafe(statements.for_rows(size)));
+    // Filled up with the last row: writing it again changes nothing.
+    let filling = std::iter::repeat_n(last, size - rows.len());
+    for row in rows.iter().chain(filling) {
+        query = query
+            .bind(row.id.run.0)
+            .bind(i64::from(row.id.attempt))
+            .bind(i64::from(row.state as u8))
+            .bind(row.seq)
+            .bind(row.at_ms)
+            .bind(row.job.as_deref())
+            .bind(row.trigger.as_deref())
+            .bind(row.outcome.as_deref());
+    }
+    query.execute(connection).await.map(|_| ())
+}
