@@ -67,7 +67,7 @@ impl EmbeddedDriver {
             queues,
             openings,
             lock,
-        } = file::open(path, options.lock_wait).await?;
+        } = file::open(path, &options).await?;
         let shared = Arc::new(Shared {
             ack_wait: options.ack_wait,
             queue_limit: options.queue_limit,

@@ -15,6 +15,7 @@ use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Row};
 use tokio::time::{Instant, sleep};
 
 use crate::memory::{Message, id_range};
+use crate::options::EmbeddedOptions;
 use crate::queue::{LOAD_BYTES, Load};
 
 /// Marks the file as ours: `CueB` in ASCII.
@@ -27,6 +28,8 @@ const MIGRATIONS: [&str; 1] = [include_str!("../migrations/1_queues.sql")];
 const AUTOCHECKPOINT_PAGES: &str = "4096";
 /// What a large transaction made the WAL grow to is given back down to this.
 const JOURNAL_SIZE_LIMIT: &str = "67108864";
+/// `SQLite`'s default.
+const PAGE_BYTES: u64 = 4_096;
 /// 32 MiB of pages, in KiB (negative by `SQLite`'s convention).
 const CACHE_SIZE: &str = "-32768";
 
@@ -58,6 +61,8 @@ pub(crate) struct Failure {
     pub(crate) message: String,
     /// The connection's thread is gone.
     pub(crate) connection_lost: bool,
+    /// The disk, or the file at its limit, has no room.
+    pub(crate) no_room: bool,
 }
 
 impl Failure {
@@ -66,6 +71,7 @@ impl Failure {
             kind: kind_of(error),
             message: format!("failed to {doing} the broker's file: {error}"),
             connection_lost: matches!(error, sqlx::Error::WorkerCrashed),
+            no_room: result_code(error) == Some(FULL),
         }
     }
 }
@@ -80,16 +86,21 @@ impl From<Failure> for BrokerError {
 /// `NOMEM`, `INTERRUPT`, `IOERR`, `FULL`, `CANTOPEN`, `PROTOCOL`.
 const TRANSIENT_CODES: [i32; 8] = [5, 6, 7, 9, 10, 13, 14, 15];
 
+const FULL: i32 = 13;
+const CANNOT_OPEN: i32 = 14;
+
+fn result_code(error: &sqlx::Error) -> Option<i32> {
+    let code = error.as_database_error()?.code()?.parse::<i32>().ok()?;
+    // The low byte is the result code, the rest says more about it.
+    Some(code & 0xff)
+}
+
 fn kind_of(error: &sqlx::Error) -> ErrorKind {
     match error {
-        sqlx::Error::Database(e) => {
-            let code = e.code().and_then(|code| code.parse::<i32>().ok());
-            // The low byte is the result code, the rest says more about it.
-            match code.map(|code| code & 0xff) {
-                Some(code) if TRANSIENT_CODES.contains(&code) => ErrorKind::Transient,
-                _ => ErrorKind::Permanent,
-            }
-        }
+        sqlx::Error::Database(_) => match result_code(error) {
+            Some(code) if TRANSIENT_CODES.contains(&code) => ErrorKind::Transient,
+            _ => ErrorKind::Permanent,
+        },
         sqlx::Error::PoolClosed => ErrorKind::Closed,
         sqlx::Error::Io(_) | sqlx::Error::PoolTimedOut | sqlx::Error::WorkerCrashed => {
             ErrorKind::Transient
@@ -99,8 +110,9 @@ fn kind_of(error: &sqlx::Error) -> ErrorKind {
 }
 
 /// Opens the file, or creates it, and brings it to the present version.
-pub(crate) async fn open(path: &Path, lock_wait: Duration) -> Result<Opened, BrokerError> {
-    let lock = lock(path, lock_wait).await?;
+pub(crate) async fn open(path: &Path, options: &EmbeddedOptions) -> Result<Opened, BrokerError> {
+    let lock = lock(path, options.lock_wait).await?;
+    let most_pages = options.file_bytes / PAGE_BYTES;
     let options = SqliteConnectOptions::new()
         .filename(path)
         .create_if_missing(true)
@@ -109,6 +121,7 @@ pub(crate) async fn open(path: &Path, lock_wait: Duration) -> Result<Opened, Bro
         .pragma("wal_autocheckpoint", AUTOCHECKPOINT_PAGES)
         .pragma("journal_size_limit", JOURNAL_SIZE_LIMIT)
         .pragma("cache_size", CACHE_SIZE)
+        .pragma("max_page_count", most_pages.to_string())
         .row_buffer_size(512)
         .disable_statement_logging();
     let (writer, queues, openings) = open_checked(&options)
@@ -132,7 +145,12 @@ fn unopened(path: &Path, problem: Unusable) -> BrokerError {
     let path = path.display();
     match problem {
         Unusable::Sql(e) => {
-            BrokerError::new(kind_of(&e), format!("failed to open {path}: {e}")).caused_by(e)
+            let kind = match result_code(&e) {
+                // Here it means a wrong path or no permission, not a passing shortage.
+                Some(CANNOT_OPEN) => ErrorKind::Permanent,
+                _ => kind_of(&e),
+            };
+            BrokerError::new(kind, format!("failed to open {path}: {e}")).caused_by(e)
         }
         Unusable::Foreign => BrokerError::new(
             ErrorKind::Permanent,
@@ -325,6 +343,13 @@ pub(crate) async fn commit(conn: &mut SqliteConnection) -> sqlx::Result<()> {
 /// Ends a transaction that failed. `SQLite` has ended it already after some errors; that this one then fails is fine.
 pub(crate) async fn roll_back(conn: &mut SqliteConnection) {
     let _ = sqlx::query("ROLLBACK").execute(conn).await;
+}
+
+/// Copies the WAL back and empties it. When a disk is full, that is where room may be: acks need some, too.
+pub(crate) async fn make_room(conn: &mut SqliteConnection) {
+    let _ = sqlx::query("PRAGMA wal_checkpoint(TRUNCATE)")
+        .execute(conn)
+        .await;
 }
 
 pub(crate) async fn insert_queue(

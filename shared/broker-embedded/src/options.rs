@@ -21,6 +21,10 @@ pub struct EmbeddedOptions {
     /// The most bytes of ready messages kept in memory, over all queues; 128 MiB by default. Past it, messages are read
     /// from the file when their turn comes.
     pub memory_bytes: usize,
+    /// The most that the file may grow to, in bytes; 1 TiB by default. Past it, as on a full disk, publishing fails with a
+    /// transient error and works again when acks have made room. The `-wal` beside it is not counted; it stays below
+    /// about 80 MiB.
+    pub file_bytes: u64,
     /// The most announcements that wait for one listener; 1,024 by default. Past it the oldest are lost.
     pub listener_buffer: usize,
     /// How long `open` waits for another process to let go of the file; 2 s by default. After that it fails.
@@ -36,6 +40,7 @@ impl Default for EmbeddedOptions {
             max_batch: 5_000,
             window_messages: 16_384,
             memory_bytes: 128 << 20,
+            file_bytes: 1 << 40,
             listener_buffer: 1_024,
             lock_wait: Duration::from_secs(2),
         }

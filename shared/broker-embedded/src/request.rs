@@ -161,6 +161,7 @@ impl Settle {
                 self.queue.id
             ),
             connection_lost: false,
+            no_room: false,
         }));
     }
 }

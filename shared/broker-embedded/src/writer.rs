@@ -112,12 +112,19 @@ impl Writer {
             publish_committed(group, letters, &shared);
             return Ok(());
         };
+        let failure = Failure::new("write to", &e);
         file::roll_back(conn).await;
+        if failure.no_room {
+            file::make_room(conn).await;
+        }
         if let Some(queue) = dead_queue {
             queue.release(letters.len() as u64);
         }
         group.iter_mut().for_each(Work::undo);
-        Err(self.failed(&e))
+        if failure.connection_lost {
+            self.conn = None;
+        }
+        Err(failure)
     }
 
     fn failed(&mut self, error: &sqlx::Error) -> Failure {
@@ -150,6 +157,7 @@ impl Writer {
                 kind: ErrorKind::Permanent,
                 message: format!("failed to declare queue {id}: there are {MOST_QUEUES} already"),
                 connection_lost: false,
+                no_room: false,
             });
         }
         let declared = Arc::new(Queue::new(id.clone(), key, 0, 0));
