@@ -1,0 +1,104 @@
+//! From due jobs to runs.
+
+use cueline_model::{RunId, Timestamp};
+use cueline_store::{FireDue, Fired, Planner, StoreError, WaitingRun};
+use serde::Serialize;
+
+use crate::SqliteStore;
+use crate::database::commit;
+use crate::definitions::pick;
+use crate::error::failed;
+use crate::live::Live;
+use crate::new_run::{self, NewRun};
+use crate::nodes;
+use crate::rows::{decode, encode, int, unsigned};
+
+pub(crate) const DUE: &str = "
+    SELECT json_group_array(json_array(job_id, version, next_fire_at, turn))
+    FROM (SELECT job_id, version, next_fire_at, turn FROM job_due
+          WHERE next_fire_at <= ?1 ORDER BY next_fire_at, job_id LIMIT ?2)";
+
+pub(crate) const ADVANCE: &str = "
+    UPDATE job_due SET next_fire_at = e.value ->> 1, turn = e.value ->> 2
+    FROM json_each(?1) e WHERE job_id = e.value ->> 0";
+
+#[derive(Serialize)]
+struct Advance(i64, Option<Timestamp>, i64);
+
+impl SqliteStore {
+    pub(crate) async fn fire(
+        &self,
+        request: FireDue,
+        planner: &dyn Planner,
+    ) -> Result<Fired, StoreError> {
+        let fail = failed("fire due jobs");
+        let mut tx = self.db.write().await?;
+        nodes::known(&mut tx, request.node).await?;
+        let now = self.db.now();
+        let text: String = sqlx::query_scalar(DUE)
+            .bind(now.plus_ms(request.horizon_ms).as_millis())
+            .bind(int(request.limit))
+            .fetch_one(&mut *tx)
+            .await
+            .map_err(&fail)?;
+        let due: Vec<(i64, i64, i64, i64)> = decode(&text)?;
+        if due.is_empty() {
+            return Ok(Fired::default());
+        }
+        let versions = due.iter().map(|(id, version, ..)| (*id, *version));
+        let jobs = self.definitions.of(&mut tx, versions).await?;
+        let mut live = Live::load(&mut tx, now, self.db.executor_dead_after_ms()).await?;
+        let mut id = new_run::last_id(&mut tx).await?;
+        let mut runs = Vec::with_capacity(due.len());
+        let mut advances = Vec::with_capacity(due.len());
+        for &(job_id, _, fire_at, first_turn) in &due {
+            let job = pick(&jobs, job_id)?;
+            let candidates = live.candidates(&job.spec);
+            let plan = planner.plan(&job, Timestamp::from_millis(fire_at), now, &candidates);
+            let mut turn = first_turn;
+            for planned in plan.runs {
+                id += 1;
+                let counts = planned.skipped.is_none();
+                runs.push(NewRun::planned(id, &job, turn, request.node, planned));
+                turn += i64::from(counts);
+            }
+            advances.push(Advance(job_id, plan.next_fire, turn));
+        }
+        let left_out = new_run::insert(&mut tx, &runs, now).await?;
+        sqlx::query(ADVANCE)
+            .bind(encode(&advances)?)
+            .execute(&mut *tx)
+            .await
+            .map_err(&fail)?;
+        commit(tx).await?;
+        Ok(Fired {
+            runs: waiting(runs, &left_out),
+            jobs: due.len(),
+            more: due.len() >= request.limit,
+        })
+    }
+}
+
+/// The runs that now wait for the calling node, in the order to bring them out.
+fn waiting(runs: Vec<NewRun>, left_out: &[i64]) -> Vec<WaitingRun> {
+    let left_out: std::collections::HashSet<i64> = left_out.iter().copied().collect();
+    let mut waiting: Vec<WaitingRun> = runs
+        .into_iter()
+        .filter(|run| run.skipped.is_none() && !left_out.contains(&run.id))
+        .map(|run| WaitingRun {
+            id: RunId(run.id),
+            attempt: 1,
+            job: run.job,
+            kind: run.kind,
+            fire_at: run.fire_at,
+            due_at: run.due_at,
+            shard: run.shard,
+            params: run.params,
+            executor: run.executor,
+            turn: unsigned(run.turn),
+            published_maybe: false,
+        })
+        .collect();
+    waiting.sort_by_key(|run| (run.due_at, std::cmp::Reverse(run.job.spec.priority), run.id));
+    waiting
+}

@@ -1,0 +1,545 @@
+//! Job definitions: applying, pausing, deleting.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use cueline_model::{Job, JobId, JobName, JobSpec, Schedule, Timestamp};
+use cueline_store::{Applied, Change, ErrorKind, StoreError};
+use sqlx::SqliteConnection;
+
+use crate::SqliteStore;
+use crate::database::commit;
+use crate::definitions::parse;
+use crate::error::{damaged, failed};
+use crate::rows::{clean, decode, encode, int, unsigned};
+
+const BY_NAME: &str = "
+    SELECT j.id, j.version, j.definition FROM json_each(?1) e CROSS JOIN job j ON j.name = e.value AND j.deleted_at IS NULL";
+
+const PARENTS: &str = "
+    SELECT json_group_array(json_array(c.name, p.name))
+    FROM job c CROSS JOIN job p ON p.id = c.parent_id WHERE c.parent_id IS NOT NULL AND c.deleted_at IS NULL";
+
+const INSERT: &str = "
+    INSERT INTO job (name, version, created_at, grp, startup, longest_ms, definition) VALUES (?1, 1, ?2, ?3, ?4, ?5, ?6) RETURNING id";
+
+const INSERT_DUE: &str = "
+    INSERT INTO job_due (job_id, version, next_fire_at, enabled, fixed_delay) VALUES (?1, 1, ?2, ?3, ?4)";
+
+const UPDATE: &str = "
+    UPDATE job SET version = ?2, grp = ?3, startup = ?4, longest_ms = ?5, definition = ?6 WHERE id = ?1";
+
+const UPDATE_DUE: &str = "
+    UPDATE job_due SET version = ?2, next_fire_at = ?3, enabled = ?4, fixed_delay = ?5 WHERE job_id = ?1";
+
+/// Finds parents by name, once all the jobs that are applied together exist.
+const SET_PARENT: &str = "
+    UPDATE job SET parent_id = (SELECT p.id FROM job p WHERE p.name = ?2 AND p.deleted_at IS NULL) WHERE id = ?1";
+
+const SET_HAS_CHILDREN: &str = "
+    UPDATE job_due SET has_children = EXISTS
+        (SELECT 1 FROM job c WHERE c.parent_id = job_due.job_id AND c.parent_id IS NOT NULL AND c.deleted_at IS NULL)
+    WHERE job_id IN (SELECT id FROM job WHERE deleted_at IS NULL AND name IN (SELECT value FROM json_each(?1)))";
+
+/// Runs written ahead of their fire time have not happened: their fire times are planned anew.
+const WITHDRAW: &str = "
+    DELETE FROM run WHERE state = 0 AND state < 10 AND kind = 0 AND fire_at > ?2 AND job_id IN (SELECT value FROM json_each(?1))";
+
+const UNCLAIM: &str = "
+    UPDATE run SET claimed_by = NULL
+    WHERE state = 0 AND state < 10 AND claimed_by IS NOT NULL AND job_id IN (SELECT value FROM json_each(?1))";
+
+const NOTE_STOPPED: &str = "
+    INSERT INTO run_event (run_id, at, attempt, event, detail)
+    SELECT id, ?2, attempt, CASE WHEN attempt = 1 THEN 'skipped' ELSE 'cancel' END, ?3
+    FROM run WHERE state = 0 AND state < 10 AND job_id IN (SELECT value FROM json_each(?1))";
+
+const STOP: &str = "
+    UPDATE run SET state = CASE WHEN attempt = 1 THEN 18 ELSE 15 END, ended_at = ?2, claimed_by = NULL, message = ?3
+    WHERE state = 0 AND state < 10 AND job_id IN (SELECT value FROM json_each(?1))";
+
+/// What is out stays in the group that it was sent to.
+const KEEP_GROUP: &str = "
+    UPDATE run SET sent_to_group = ?2
+    WHERE state IN (1, 2, 3) AND state < 10 AND sent_to_group IS NULL AND job_id = ?1";
+
+const AWAIT: &str = "
+    UPDATE run SET awaited = 1 WHERE state < 10 AND awaited = 0 AND job_id IN (SELECT value FROM json_each(?1))";
+
+const CHILDREN: &str = "
+    SELECT json_group_array(name) FROM (SELECT name FROM job
+        WHERE parent_id = ?1 AND parent_id IS NOT NULL AND deleted_at IS NULL ORDER BY name LIMIT 5)";
+
+const DELETE: &str = "UPDATE job SET deleted_at = ?2, version = version + 1 WHERE id = ?1";
+const DELETE_DUE: &str = "DELETE FROM job_due WHERE job_id = ?1";
+
+const PUBLISHING: &str = "
+    SELECT count(*) FROM run WHERE state = 1 AND state < 10 AND job_id IN (SELECT value FROM json_each(?1))";
+
+fn invalid(why: String) -> StoreError {
+    StoreError::new(ErrorKind::Invalid, why)
+}
+
+/// What an apply does besides writing definitions.
+#[derive(Default)]
+struct Consequences {
+    /// Their runs in `scheduled` go out by the new definition.
+    changed: Vec<JobId>,
+    /// They were enabled and are not any more.
+    paused: Vec<JobId>,
+    /// They count their delay from the end of a run now.
+    fixed_delay: Vec<JobId>,
+    /// Names of jobs that gained or lost a child.
+    parents: BTreeSet<JobName>,
+    /// Jobs and the parents that they name now.
+    adopted: Vec<(JobId, Option<JobName>)>,
+}
+
+impl SqliteStore {
+    pub(crate) async fn apply(
+        &self,
+        specs: &[JobSpec],
+        dry_run: bool,
+    ) -> Result<Vec<Applied>, StoreError> {
+        let mut tx = self.db.write().await?;
+        let now = self.db.now();
+        let stored = stored(&mut tx, specs.iter().map(|s| &s.name)).await?;
+        check_names(specs)?;
+        check_parents(&mut tx, specs, &stored).await?;
+        let mut applied = Vec::with_capacity(specs.len());
+        let mut after = Consequences::default();
+        for spec in specs {
+            let old = stored.get(&spec.name);
+            let change = match old {
+                None => Change::Created,
+                Some(job) if job.spec == *spec => Change::Unchanged,
+                Some(_) => Change::Updated,
+            };
+            let id = match old {
+                _ if dry_run => old.map(|job| job.id),
+                None => Some(create(&mut tx, spec, now, &mut after).await?),
+                Some(job) => {
+                    if change == Change::Updated {
+                        update(&mut tx, job, spec, now, &mut after).await?;
+                    }
+                    Some(job.id)
+                }
+            };
+            applied.push(Applied {
+                name: spec.name.clone(),
+                id,
+                change,
+            });
+        }
+        if !dry_run {
+            after.write(&mut tx, now).await?;
+            commit(tx).await?;
+        }
+        Ok(applied)
+    }
+
+    pub(crate) async fn switch(
+        &self,
+        name: &JobName,
+        enabled: bool,
+        by: &str,
+    ) -> Result<JobId, StoreError> {
+        let mut tx = self.db.write().await?;
+        let now = self.db.now();
+        let job = one(&mut tx, name).await?;
+        if job.spec.enabled == enabled {
+            return Ok(job.id);
+        }
+        let mut spec = job.spec.clone();
+        spec.enabled = enabled;
+        write_definition(&mut tx, &job, &spec, now).await?;
+        if enabled {
+            unclaim(&mut tx, &[job.id]).await?;
+        } else {
+            let why = format!("its job was paused by {}", clean(by));
+            stop(&mut tx, &[job.id], now, &why).await?;
+        }
+        commit(tx).await?;
+        Ok(job.id)
+    }
+
+    pub(crate) async fn delete(&self, name: &JobName, by: &str) -> Result<JobId, StoreError> {
+        let fail = failed("delete a job");
+        let mut tx = self.db.write().await?;
+        let now = self.db.now();
+        let job = one(&mut tx, name).await?;
+        let text: String = sqlx::query_scalar(CHILDREN)
+            .bind(job.id.0)
+            .fetch_one(&mut *tx)
+            .await
+            .map_err(&fail)?;
+        let children: Vec<String> = decode(&text)?;
+        if !children.is_empty() {
+            return Err(StoreError::new(
+                ErrorKind::Conflict,
+                format!(
+                    "failed to delete job {:?}: it is the parent of {}",
+                    name.as_str(),
+                    children.join(", ")
+                ),
+            ));
+        }
+        let why = format!("its job was deleted by {}", clean(by));
+        stop(&mut tx, &[job.id], now, &why).await?;
+        sqlx::query(DELETE)
+            .bind(job.id.0)
+            .bind(now.as_millis())
+            .execute(&mut *tx)
+            .await
+            .map_err(&fail)?;
+        sqlx::query(DELETE_DUE)
+            .bind(job.id.0)
+            .execute(&mut *tx)
+            .await
+            .map_err(&fail)?;
+        if let Some(parent) = parent_of(&job.spec)? {
+            set_has_children(&mut tx, &BTreeSet::from([parent.clone()])).await?;
+        }
+        commit(tx).await?;
+        Ok(job.id)
+    }
+
+    pub(crate) async fn count_publishing(&self, jobs: &[JobId]) -> Result<u64, StoreError> {
+        let mut conn = self.db.read().await?;
+        let count: i64 = sqlx::query_scalar(PUBLISHING)
+            .bind(encode(jobs)?)
+            .fetch_one(&mut *conn)
+            .await
+            .map_err(failed("count the runs that are being published"))?;
+        Ok(unsigned(count))
+    }
+}
+
+/// The jobs of these names that exist.
+async fn stored(
+    conn: &mut SqliteConnection,
+    names: impl Iterator<Item = &JobName>,
+) -> Result<HashMap<JobName, Arc<Job>>, StoreError> {
+    let names: Vec<&JobName> = names.collect();
+    let rows: Vec<(i64, i64, String)> = sqlx::query_as(BY_NAME)
+        .bind(encode(&names)?)
+        .fetch_all(conn)
+        .await
+        .map_err(failed("read jobs by name"))?;
+    rows.into_iter()
+        .map(|(id, version, definition)| {
+            let job = parse(id, version, &definition)?;
+            Ok((job.spec.name.clone(), job))
+        })
+        .collect()
+}
+
+async fn one(conn: &mut SqliteConnection, name: &JobName) -> Result<Arc<Job>, StoreError> {
+    stored(conn, std::iter::once(name))
+        .await?
+        .remove(name)
+        .ok_or_else(|| StoreError::no_job(name.as_str()))
+}
+
+fn parent_of(spec: &JobSpec) -> Result<Option<&JobName>, StoreError> {
+    match spec.after.as_ref().map(|after| after.all.as_slice()) {
+        None => Ok(None),
+        Some([parent]) => Ok(Some(parent)),
+        Some(parents) => Err(invalid(format!(
+            "failed to apply job {:?}: `after.all` names {} jobs, it must name exactly one",
+            spec.name.as_str(),
+            parents.len()
+        ))),
+    }
+}
+
+fn check_names(specs: &[JobSpec]) -> Result<(), StoreError> {
+    let mut seen = BTreeSet::new();
+    for spec in specs {
+        if !seen.insert(&spec.name) {
+            return Err(invalid(format!(
+                "failed to apply jobs: {:?} is given twice",
+                spec.name.as_str()
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Refuses parents that do not exist, and circles.
+async fn check_parents(
+    conn: &mut SqliteConnection,
+    specs: &[JobSpec],
+    stored_jobs: &HashMap<JobName, Arc<Job>>,
+) -> Result<(), StoreError> {
+    let mut given: BTreeMap<&JobName, &JobName> = BTreeMap::new();
+    for spec in specs {
+        if let Some(parent) = parent_of(spec)? {
+            given.insert(&spec.name, parent);
+        }
+    }
+    if given.is_empty() {
+        return Ok(());
+    }
+    let own: BTreeSet<&JobName> = specs.iter().map(|s| &s.name).collect();
+    let elsewhere: Vec<&JobName> = given
+        .values()
+        .copied()
+        .filter(|p| !own.contains(p) && !stored_jobs.contains_key(*p))
+        .collect();
+    let found = stored(conn, elsewhere.iter().copied()).await?;
+    for (child, parent) in &given {
+        if !own.contains(parent)
+            && !stored_jobs.contains_key(*parent)
+            && !found.contains_key(*parent)
+        {
+            return Err(invalid(format!(
+                "failed to apply job {:?}: its parent {:?} does not exist",
+                child.as_str(),
+                parent.as_str()
+            )));
+        }
+    }
+    let text: String = sqlx::query_scalar(PARENTS)
+        .fetch_one(conn)
+        .await
+        .map_err(failed("read the parents of jobs"))?;
+    let kept: Vec<(JobName, JobName)> = decode(&text)?;
+    let mut parents: BTreeMap<&JobName, &JobName> = kept
+        .iter()
+        .filter(|(child, _)| !own.contains(child))
+        .map(|(child, parent)| (child, parent))
+        .collect();
+    parents.extend(given.iter());
+    refuse_circles(&given, &parents)
+}
+
+fn refuse_circles(
+    given: &BTreeMap<&JobName, &JobName>,
+    parents: &BTreeMap<&JobName, &JobName>,
+) -> Result<(), StoreError> {
+    let mut fine: BTreeSet<&JobName> = BTreeSet::new();
+    for start in given.keys() {
+        let mut path: BTreeSet<&JobName> = BTreeSet::new();
+        let mut at = *start;
+        while !fine.contains(at) {
+            if !path.insert(at) {
+                return Err(invalid(format!(
+                    "failed to apply job {:?}: its parents form a circle through {:?}",
+                    start.as_str(),
+                    at.as_str()
+                )));
+            }
+            let Some(parent) = parents.get(at) else { break };
+            at = parent;
+        }
+        fine.extend(path);
+    }
+    Ok(())
+}
+
+fn next_fire(spec: &JobSpec, now: Timestamp) -> Option<i64> {
+    spec.enabled
+        .then(|| spec.next_fire(now))
+        .flatten()
+        .map(Timestamp::as_millis)
+}
+
+fn is_fixed_delay(spec: &JobSpec) -> bool {
+    matches!(spec.schedule, Schedule::FixedDelay { .. })
+}
+
+fn longest_ms(spec: &JobSpec) -> Option<i64> {
+    spec.timeout.map(|timeout| {
+        int(timeout
+            .as_millis()
+            .saturating_add(spec.kill_grace.as_millis()))
+    })
+}
+
+fn written(spec: &JobSpec) -> Result<String, StoreError> {
+    serde_json::to_string(spec).map_err(|e| damaged("failed to write a job's definition", e))
+}
+
+async fn create(
+    conn: &mut SqliteConnection,
+    spec: &JobSpec,
+    now: Timestamp,
+    after: &mut Consequences,
+) -> Result<JobId, StoreError> {
+    let fail = failed("create a job");
+    let id: i64 = sqlx::query_scalar(INSERT)
+        .bind(spec.name.as_str())
+        .bind(now.as_millis())
+        .bind(spec.group.as_str())
+        .bind(spec.schedule == Schedule::Startup)
+        .bind(longest_ms(spec))
+        .bind(written(spec)?)
+        .fetch_one(&mut *conn)
+        .await
+        .map_err(&fail)?;
+    sqlx::query(INSERT_DUE)
+        .bind(id)
+        .bind(next_fire(spec, now))
+        .bind(spec.enabled)
+        .bind(is_fixed_delay(spec))
+        .execute(conn)
+        .await
+        .map_err(&fail)?;
+    if let Some(parent) = parent_of(spec)? {
+        after.parents.insert(parent.clone());
+        after.adopted.push((JobId(id), Some(parent.clone())));
+    }
+    Ok(JobId(id))
+}
+
+async fn update(
+    conn: &mut SqliteConnection,
+    job: &Job,
+    spec: &JobSpec,
+    now: Timestamp,
+    after: &mut Consequences,
+) -> Result<(), StoreError> {
+    write_definition(conn, job, spec, now).await?;
+    if job.spec.group != spec.group {
+        sqlx::query(KEEP_GROUP)
+            .bind(job.id.0)
+            .bind(job.spec.group.as_str())
+            .execute(conn)
+            .await
+            .map_err(failed("keep the group of runs that are out"))?;
+    }
+    after.changed.push(job.id);
+    if job.spec.enabled && !spec.enabled {
+        after.paused.push(job.id);
+    }
+    if is_fixed_delay(spec) && !is_fixed_delay(&job.spec) {
+        after.fixed_delay.push(job.id);
+    }
+    let (old, new) = (parent_of(&job.spec)?, parent_of(spec)?);
+    if old != new {
+        after.parents.extend(old.into_iter().chain(new).cloned());
+        after.adopted.push((job.id, new.cloned()));
+    }
+    Ok(())
+}
+
+async fn write_definition(
+    conn: &mut SqliteConnection,
+    job: &Job,
+    spec: &JobSpec,
+    now: Timestamp,
+) -> Result<(), StoreError> {
+    let fail = failed("change a job");
+    let version = job.version + 1;
+    sqlx::query(UPDATE)
+        .bind(job.id.0)
+        .bind(version)
+        .bind(spec.group.as_str())
+        .bind(spec.schedule == Schedule::Startup)
+        .bind(longest_ms(spec))
+        .bind(written(spec)?)
+        .execute(&mut *conn)
+        .await
+        .map_err(&fail)?;
+    sqlx::query(UPDATE_DUE)
+        .bind(job.id.0)
+        .bind(version)
+        .bind(next_fire(spec, now))
+        .bind(spec.enabled)
+        .bind(is_fixed_delay(spec))
+        .execute(conn)
+        .await
+        .map(drop)
+        .map_err(&fail)
+}
+
+impl Consequences {
+    async fn write(&self, conn: &mut SqliteConnection, now: Timestamp) -> Result<(), StoreError> {
+        let fail = failed("apply jobs");
+        for (job, parent) in &self.adopted {
+            sqlx::query(SET_PARENT)
+                .bind(job.0)
+                .bind(parent.as_ref().map(JobName::as_str))
+                .execute(&mut *conn)
+                .await
+                .map_err(&fail)?;
+        }
+        if !self.parents.is_empty() {
+            set_has_children(conn, &self.parents).await?;
+        }
+        if !self.changed.is_empty() {
+            withdraw(conn, &self.changed, now).await?;
+            unclaim(conn, &self.changed).await?;
+        }
+        if !self.fixed_delay.is_empty() {
+            sqlx::query(AWAIT)
+                .bind(encode(&self.fixed_delay)?)
+                .execute(&mut *conn)
+                .await
+                .map_err(&fail)?;
+        }
+        if !self.paused.is_empty() {
+            stop(conn, &self.paused, now, "its job was paused by an edit").await?;
+        }
+        Ok(())
+    }
+}
+
+async fn set_has_children(
+    conn: &mut SqliteConnection,
+    parents: &BTreeSet<JobName>,
+) -> Result<(), StoreError> {
+    let parents: Vec<&JobName> = parents.iter().collect();
+    sqlx::query(SET_HAS_CHILDREN)
+        .bind(encode(&parents)?)
+        .execute(conn)
+        .await
+        .map(drop)
+        .map_err(failed("note which jobs have children"))
+}
+
+async fn withdraw(
+    conn: &mut SqliteConnection,
+    jobs: &[JobId],
+    now: Timestamp,
+) -> Result<(), StoreError> {
+    sqlx::query(WITHDRAW)
+        .bind(encode(jobs)?)
+        .bind(now.as_millis())
+        .execute(conn)
+        .await
+        .map(drop)
+        .map_err(failed("withdraw runs written ahead"))
+}
+
+async fn unclaim(conn: &mut SqliteConnection, jobs: &[JobId]) -> Result<(), StoreError> {
+    sqlx::query(UNCLAIM)
+        .bind(encode(jobs)?)
+        .execute(conn)
+        .await
+        .map(drop)
+        .map_err(failed("release the runs of changed jobs"))
+}
+
+/// Withdraws what was written ahead and ends what waits in `scheduled`.
+async fn stop(
+    conn: &mut SqliteConnection,
+    jobs: &[JobId],
+    now: Timestamp,
+    why: &str,
+) -> Result<(), StoreError> {
+    let fail = failed("end the waiting runs of stopped jobs");
+    withdraw(conn, jobs, now).await?;
+    let list = encode(jobs)?;
+    for statement in [NOTE_STOPPED, STOP] {
+        sqlx::query(statement)
+            .bind(&list)
+            .bind(now.as_millis())
+            .bind(why)
+            .execute(&mut *conn)
+            .await
+            .map_err(&fail)?;
+    }
+    Ok(())
+}

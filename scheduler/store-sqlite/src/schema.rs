@@ -1,0 +1,69 @@
+//! The file's schema: brought up to date at opening, refused when it is not ours to touch.
+
+use cueline_store::{ErrorKind, StoreError};
+use sqlx::{AssertSqlSafe, SqlitePool};
+
+use crate::error::failed;
+
+/// Marks the file as a Cueline store, <https://www.sqlite.org/pragma.html#pragma_application_id>: "CueL".
+const APPLICATION_ID: i64 = 0x4375_654c;
+
+/// Each brings the schema from version `index` to `index + 1`. Never edited once released.
+const MIGRATIONS: [&str; 1] = [include_str!("../migrations/0001_store.sql")];
+
+const READ_ID: &str = "SELECT application_id FROM pragma_application_id";
+const READ_VERSION: &str = "SELECT user_version FROM pragma_user_version";
+const COUNT_TABLES: &str = "SELECT count(*) FROM sqlite_schema";
+
+/// Brings an empty or older file up to date, in one transaction.
+pub(crate) async fn migrate(writer: &SqlitePool) -> Result<(), StoreError> {
+    let fail = failed("bring the store's schema up to date");
+    let mut tx = writer.begin_with("BEGIN IMMEDIATE").await.map_err(&fail)?;
+    let id: i64 = sqlx::query_scalar(READ_ID)
+        .fetch_one(&mut *tx)
+        .await
+        .map_err(&fail)?;
+    let version: i64 = sqlx::query_scalar(READ_VERSION)
+        .fetch_one(&mut *tx)
+        .await
+        .map_err(&fail)?;
+    let tables: i64 = sqlx::query_scalar(COUNT_TABLES)
+        .fetch_one(&mut *tx)
+        .await
+        .map_err(&fail)?;
+    let from = version_to_start_from(id, version, tables)?;
+    for (migration, to) in MIGRATIONS.iter().zip(1_i64..).skip(from) {
+        sqlx::raw_sql(*migration)
+            .execute(&mut *tx)
+            .await
+            .map_err(&fail)?;
+        let mark = format!("PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {to};");
+        sqlx::raw_sql(AssertSqlSafe(mark))
+            .execute(&mut *tx)
+            .await
+            .map_err(&fail)?;
+    }
+    tx.commit().await.map_err(&fail)
+}
+
+fn version_to_start_from(id: i64, version: i64, tables: i64) -> Result<usize, StoreError> {
+    let refuse = |why: String| {
+        Err(StoreError::new(
+            ErrorKind::Broken,
+            format!("failed to open the store: {why}"),
+        ))
+    };
+    if id == 0 && version == 0 && tables == 0 {
+        return Ok(0);
+    }
+    if id != APPLICATION_ID {
+        return refuse("the file is a database of another program".to_owned());
+    }
+    match usize::try_from(version) {
+        Ok(known) if (1..=MIGRATIONS.len()).contains(&known) => Ok(known),
+        _ => refuse(format!(
+            "its schema has version {version}, this program knows versions 1 to {}; use a newer program",
+            MIGRATIONS.len()
+        )),
+    }
+}

@@ -1,0 +1,177 @@
+//! The port, method by method; the work is in the modules of the concerns.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use cueline_model::{Job, JobId, JobName, JobSpec, RunId, Timestamp};
+use cueline_store::{
+    Applied, AttemptId, Cancelled, DispatchMark, Executor, ExecutorBeat, FireDue, Fired, Ingested,
+    JobSummary, LedgerEntry, LogRow, NodeId, NodeRegistered, Outstanding, PendingCancel, Planner,
+    Report, Run, RunDetail, RunFilter, Store, StoreError, StoreStats, TriggerRequest, Triggered,
+    WaitingRun,
+};
+
+use crate::SqliteStore;
+
+type Result<T> = std::result::Result<T, StoreError>;
+
+#[async_trait]
+impl Store for SqliteStore {
+    async fn now(&self) -> Result<Timestamp> {
+        Ok(self.db.now())
+    }
+
+    async fn register_node(&self, name: &str, lease_ms: u64) -> Result<NodeRegistered> {
+        self.register(name, lease_ms).await
+    }
+
+    async fn renew_node(&self, node: NodeId, lease_ms: u64) -> Result<bool> {
+        self.renew(node, lease_ms).await
+    }
+
+    async fn release_node(&self, node: NodeId) -> Result<()> {
+        self.release(node).await
+    }
+
+    async fn apply_jobs(&self, specs: &[JobSpec], dry_run: bool) -> Result<Vec<Applied>> {
+        self.apply(specs, dry_run).await
+    }
+
+    async fn set_enabled(&self, job: &JobName, enabled: bool, by: &str) -> Result<JobId> {
+        self.switch(job, enabled, by).await
+    }
+
+    async fn delete_job(&self, job: &JobName, by: &str) -> Result<JobId> {
+        self.delete(job, by).await
+    }
+
+    async fn publishing(&self, jobs: &[JobId]) -> Result<u64> {
+        self.count_publishing(jobs).await
+    }
+
+    async fn job(&self, name: &JobName) -> Result<JobSummary> {
+        self.one_job(name).await
+    }
+
+    async fn definitions(&self, ids: &[JobId]) -> Result<Vec<Arc<Job>>> {
+        self.read_definitions(ids).await
+    }
+
+    async fn jobs(&self, after: Option<&JobName>, limit: usize) -> Result<Vec<JobSummary>> {
+        self.list_jobs(after, limit).await
+    }
+
+    async fn fire_due(&self, request: FireDue, planner: &dyn Planner) -> Result<Fired> {
+        self.fire(request, planner).await
+    }
+
+    async fn claim_waiting(
+        &self,
+        node: NodeId,
+        horizon_ms: u64,
+        limit: usize,
+    ) -> Result<Vec<WaitingRun>> {
+        self.claim(node, horizon_ms, limit).await
+    }
+
+    async fn next_due(&self) -> Result<Option<Timestamp>> {
+        self.next().await
+    }
+
+    async fn begin_dispatch(&self, node: NodeId, marks: &[DispatchMark]) -> Result<Vec<AttemptId>> {
+        self.begin(node, marks).await
+    }
+
+    async fn confirm_dispatch(&self, attempts: &[AttemptId]) -> Result<()> {
+        self.confirm(attempts).await
+    }
+
+    async fn release_runs(
+        &self,
+        node: NodeId,
+        attempts: &[AttemptId],
+        due_at: Option<Timestamp>,
+    ) -> Result<()> {
+        self.give_up(node, attempts, due_at).await
+    }
+
+    async fn ingest(&self, reports: &[Report]) -> Result<Ingested> {
+        self.apply_reports(reports).await
+    }
+
+    async fn cancel(&self, run: RunId, by: &str) -> Result<Cancelled> {
+        self.cancel_run(run, by).await
+    }
+
+    async fn pending_cancels(&self, limit: usize) -> Result<Vec<PendingCancel>> {
+        self.cancels(limit).await
+    }
+
+    async fn trigger(&self, request: &TriggerRequest) -> Result<Triggered> {
+        self.run_now(request).await
+    }
+
+    async fn beat(&self, beats: &[ExecutorBeat]) -> Result<()> {
+        self.write_beats(beats).await
+    }
+
+    async fn executors(&self) -> Result<Vec<Executor>> {
+        self.all_executors().await
+    }
+
+    async fn outstanding(
+        &self,
+        older_than_ms: u64,
+        after: Option<RunId>,
+        limit: usize,
+    ) -> Result<Vec<Outstanding>> {
+        self.held(older_than_ms, after, limit).await
+    }
+
+    async fn take_back(
+        &self,
+        node: NodeId,
+        attempts: &[AttemptId],
+        reason: &str,
+    ) -> Result<Vec<WaitingRun>> {
+        self.publish_again(node, attempts, reason).await
+    }
+
+    async fn overdue(&self, slack_ms: u64, limit: usize) -> Result<Vec<AttemptId>> {
+        self.too_long(slack_ms, limit).await
+    }
+
+    async fn run(&self, run: RunId) -> Result<RunDetail> {
+        self.one_run(run).await
+    }
+
+    async fn runs(&self, filter: &RunFilter) -> Result<Vec<Run>> {
+        self.list_runs(filter).await
+    }
+
+    async fn logs(&self, run: RunId, after: i64, limit: usize) -> Result<Vec<LogRow>> {
+        self.log_lines(run, after, limit).await
+    }
+
+    async fn ledger(
+        &self,
+        job: &JobName,
+        from: Timestamp,
+        to: Timestamp,
+        limit: usize,
+    ) -> Result<Vec<LedgerEntry>> {
+        self.fire_times(job, from, to, limit).await
+    }
+
+    async fn stats(&self) -> Result<StoreStats> {
+        self.numbers().await
+    }
+
+    async fn retire(&self, older_than_ms: u64, limit: usize) -> Result<u64> {
+        self.forget(older_than_ms, limit).await
+    }
+
+    async fn repair(&self) -> Result<u64> {
+        self.mend().await
+    }
+}
