@@ -12,10 +12,16 @@ use crate::standalone::StandaloneArgs;
 #[derive(Debug, Parser)]
 #[command(name = "cueline", version, max_term_width = 110)]
 pub struct Cli {
-    /// The server's address; by default the standalone server of this user, else <http://127.0.0.1:7800>
-    #[arg(long, global = true, env = "CUELINE_URL", value_name = "URL")]
+    /// The server's address.
+    #[arg(
+        long,
+        global = true,
+        env = "CUELINE_URL",
+        value_name = "URL",
+        help = "The server's address; by default this user's standalone server, else http://127.0.0.1:7800"
+    )]
     pub url: Option<String>,
-    /// The admin token; by default the one of the standalone server of this user
+    /// The admin token; by default that of this user's standalone server
     #[arg(
         long,
         global = true,

@@ -7,11 +7,11 @@ const MINUTE: u64 = 60 * SECOND;
 const HOUR: u64 = 60 * MINUTE;
 const DAY: u64 = 24 * HOUR;
 
-/// How long something took: `21 ms`, `1.3 s`, `2 min 5 s`, `3 h 20 min`, `2 d 4 h`.
+/// How long something took or takes: `21 ms`, `1.3 s`, `2 min 5 s`, `3 h 20 min`, `2 d 4 h`.
 pub fn took(ms: u64) -> String {
     if ms < SECOND {
         format!("{ms} ms")
-    } else if ms < 10 * SECOND {
+    } else if ms < 10 * SECOND && ms % SECOND >= 100 {
         format!("{}.{} s", ms / SECOND, ms % SECOND / 100)
     } else if ms < MINUTE {
         format!("{} s", ms / SECOND)
@@ -147,6 +147,7 @@ mod tests {
         for (ms, text) in [
             (0, "0 ms"),
             (21, "21 ms"),
+            (1_000, "1 s"),
             (1_300, "1.3 s"),
             (59_999, "59 s"),
             (60_000, "1 min"),

@@ -208,7 +208,7 @@ fn day(job: &JobView) -> String {
     let parts: Vec<String> = job
         .day
         .iter()
-        .filter(|(_, count)| **count > 0)
+        .filter(|(state, count)| state.is_terminal() && **count > 0)
         .map(|(state, count)| match state {
             RunState::Succeeded => format!("{count} ok"),
             other => format!("{count} {}", words(*other)),
@@ -243,7 +243,7 @@ async fn show(api: &Api, out: Out, name: &JobName) -> Result<(), Failure> {
             .to_owned(),
         ),
         ("handler", human::handler(&spec.handler)),
-        ("day", day(&job)),
+        ("24 h", day(&job)),
     ];
     if let Some(at) = job.next_fire {
         lines.push(("next", human::local(at, zone(spec))));

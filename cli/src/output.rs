@@ -3,6 +3,7 @@
 use std::io::{ErrorKind, IsTerminal, Write};
 use std::time::Duration;
 
+use comfy_table::presets::NOTHING;
 use comfy_table::{Cell, Color, ContentArrangement, Table};
 use cueline_model::RunState;
 use indicatif::ProgressBar;
@@ -63,6 +64,7 @@ impl Out {
     /// An empty table with these headings.
     pub fn table(&self, headings: &[&str]) -> Table {
         let mut table = Table::new();
+        table.load_style(NOTHING);
         // Cells stay on their line whatever the width: what is cut or folded can neither be copied nor searched.
         table.set_content_arrangement(ContentArrangement::Disabled);
         if self.colours {

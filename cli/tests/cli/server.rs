@@ -1,0 +1,285 @@
+//! Commands against a standalone server of the same binary.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+
+use serde_json::Value;
+
+use crate::command::Home;
+
+/// A standalone server; killed when dropped.
+struct Server {
+    child: Child,
+    home: Home,
+}
+
+impl Server {
+    fn start() -> Self {
+        let home = Home::new();
+        let mut child = home
+            .command(&["standalone", "--listen", "127.0.0.1:0", "--data", "data"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("started");
+        let stdout = child.stdout.take().expect("piped");
+        // It says where its token is when it is ready; if it ends instead, so does its output.
+        let ready = BufReader::new(stdout)
+            .lines()
+            .map_while(Result::ok)
+            .any(|line| line.starts_with("token"));
+        assert!(ready, "the server ended: {:?}", child.wait());
+        Self { child, home }
+    }
+
+    fn run(&self, args: &[&str]) -> crate::command::Ended {
+        self.home.run(args)
+    }
+
+    fn apply(&self, jobs: &str) -> String {
+        self.home.write("jobs.toml", jobs);
+        self.run(&["job", "apply", "-f", "jobs.toml"]).good()
+    }
+
+    fn json(&self, args: &[&str]) -> Value {
+        let text = self.run(&[args, &["-o", "json"]].concat()).good();
+        serde_json::from_str(&text).expect("JSON")
+    }
+}
+
+impl Server {
+    fn json_file(&self, name: &str) -> Value {
+        let text = std::fs::read(self.home.path().join(name)).expect("a file");
+        serde_json::from_slice(&text).expect("JSON")
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Politely, so that what it started is ended with it.
+        let pid = self.child.id().to_string();
+        let _ = Command::new("kill").args(["-TERM", &pid]).status();
+        let _ = self.child.wait();
+    }
+}
+
+const JOBS: &str = r#"
+[[job]]
+name = "hello"
+schedule = { manual = true }
+handler = { shell = "echo hello $1; echo oops >&2" }
+
+[[job]]
+name = "broken"
+schedule = { manual = true }
+handler = { shell = "exit 3" }
+
+[[job]]
+name = "nightly"
+schedule = { cron = "30 2 * * *", timezone = "Europe/Berlin" }
+handler = { command = ["true"] }
+"#;
+
+#[test]
+fn jobs_are_applied_compared_shown_and_deleted() {
+    let server = Server::start();
+    let first = server.apply(JOBS);
+    assert!(
+        first.ends_with("3 created, 0 changed, 0 unchanged\n"),
+        "{first}"
+    );
+    let again = server.apply(JOBS);
+    assert_eq!(again, "0 created, 0 changed, 3 unchanged\n");
+
+    server
+        .home
+        .write("new.toml", JOBS.replace("30 2 * * *", "30 3 * * *"));
+    let diff = server.run(&["job", "diff", "-f", "new.toml"]).good();
+    assert_eq!(
+        diff,
+        "~ nightly\n    schedule.cron: \"30 2 * * *\" → \"30 3 * * *\"\n"
+    );
+    let dry = server
+        .run(&["job", "apply", "-f", "new.toml", "--dry-run"])
+        .good();
+    assert!(dry.contains("changed   nightly"), "{dry}");
+    assert_eq!(
+        server.run(&["job", "diff", "-f", "jobs.toml"]).good(),
+        "no differences\n"
+    );
+
+    let list = server.run(&["job", "list"]).good();
+    let nightly = list
+        .lines()
+        .find(|l| l.starts_with("nightly"))
+        .expect("listed");
+    assert!(nightly.contains("02:30 every day, Europe/Berlin"), "{list}");
+    assert!(list.starts_with("NAME "), "{list}");
+    let show = server.run(&["job", "show", "nightly"]).good();
+    assert!(show.contains("command: true"), "{show}");
+    let next = server
+        .run(&[
+            "job",
+            "next",
+            "nightly",
+            "-n",
+            "2",
+            "--from",
+            "2027-03-27T00:00:00Z",
+        ])
+        .good();
+    assert_eq!(
+        next,
+        "Sat 2027-03-27 02:30:00 +01:00\nSun 2027-03-28 03:00:00 +02:00\n"
+    );
+
+    assert_eq!(
+        server.run(&["job", "pause", "nightly"]).good(),
+        "nightly is paused\n"
+    );
+    assert!(server.run(&["job", "list"]).good().contains("paused"));
+    assert_eq!(
+        server.run(&["job", "resume", "nightly"]).good(),
+        "nightly is resumed\n"
+    );
+    server.run(&["job", "delete", "nightly"]).good();
+    let gone = server.run(&["job", "show", "nightly"]);
+    assert_eq!(
+        (gone.status, gone.stderr.as_str()),
+        (1, "error: there is no job \"nightly\"\n")
+    );
+    assert_eq!(
+        server.json(&["job", "list"])["jobs"]
+            .as_array()
+            .map(Vec::len),
+        Some(2)
+    );
+}
+
+#[test]
+fn a_trigger_is_waited_for_and_its_log_read() {
+    let server = Server::start();
+    server.apply(JOBS);
+    let good = server
+        .run(&["trigger", "hello", "--param", "world", "--wait"])
+        .good();
+    assert!(good.contains("  queued → worker-1  started +"), "{good}");
+    assert!(good.contains("  succeeded in "), "{good}");
+    let bad = server.run(&["trigger", "broken", "--wait"]);
+    assert_eq!(bad.status, 1, "{bad:#?}");
+    assert!(bad.stdout.contains("failed"), "{bad:#?}");
+
+    let id = good.split_whitespace().nth(1).expect("an id");
+    let log = server.run(&["run", "logs", "-f", id]).good();
+    let mut lines: Vec<&str> = log.lines().collect();
+    lines.sort_unstable();
+    assert_eq!(lines, ["hello world", "oops"]);
+    let show = server.run(&["run", "show", id]).good();
+    assert!(show.contains("succeeded"), "{show}");
+    let failed = server.run(&["run", "list", "--state", "failed"]).good();
+    assert!(
+        failed.contains("broken") && !failed.contains("hello"),
+        "{failed}"
+    );
+    let cancel = server.run(&["run", "cancel", id]).good();
+    assert_eq!(cancel, format!("run {id} had ended already: succeeded\n"));
+
+    let one = server.json(&["trigger", "hello", "--key", "k"]);
+    let two = server.json(&["trigger", "hello", "--key", "k"]);
+    assert_eq!(
+        (&one["runs"], &two["duplicate"]),
+        (&two["runs"], &Value::Bool(true))
+    );
+}
+
+#[test]
+fn what_the_server_refuses_is_bad_input() {
+    let server = Server::start();
+    server.home.write(
+        "jobs.toml",
+        "[[job]]\nname = \"child\"\nafter = \"nobody\"\nhandler = { shell = \"true\" }\n",
+    );
+    let ended = server.run(&["job", "apply", "-f", "jobs.toml"]);
+    assert_eq!(ended.status, 2, "{ended:#?}");
+    assert!(ended.stderr.contains("nobody"), "{ended:#?}");
+    assert!(
+        ended.stderr.ends_with("nothing was applied\n"),
+        "{ended:#?}"
+    );
+
+    let wrong = server.run(&["--token", "wrong", "job", "list"]);
+    assert_eq!(wrong.status, 1, "{wrong:#?}");
+    assert!(
+        wrong.stderr.contains("--token or CUELINE_TOKEN"),
+        "{wrong:#?}"
+    );
+    // The token of this user's server goes to that server only, whoever answers elsewhere.
+    let port = server.json_file("cueline/server.json")["url"]
+        .as_str()
+        .and_then(|url| url.rsplit(':').next())
+        .expect("a port")
+        .to_owned();
+    let elsewhere = server.run(&["--url", &format!("http://localhost:{port}"), "job", "list"]);
+    assert_eq!(elsewhere.status, 1, "{elsewhere:#?}");
+    assert!(
+        elsewhere.stderr.contains("no Authorization header"),
+        "{elsewhere:#?}"
+    );
+    let none = server.run(&["trigger", "none"]);
+    assert_eq!(
+        (none.status, none.stderr.as_str()),
+        (1, "error: there is no job \"none\"\n")
+    );
+}
+
+#[test]
+fn the_doctor_finds_a_good_server_good() {
+    let server = Server::start();
+    server.apply(JOBS);
+    // The executor may need a moment to be heard.
+    let deadline = std::time::Duration::from_secs(20);
+    let mut waited = std::time::Duration::ZERO;
+    while !server.run(&["executor", "list"]).good().contains("yes") {
+        assert!(waited < deadline, "no executor was heard");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        waited += std::time::Duration::from_millis(50);
+    }
+    let doctor = server.run(&["doctor"]);
+    assert_eq!(doctor.status, 0, "{doctor:#?}");
+    for what in [
+        "token",
+        "server",
+        "clock",
+        "store",
+        "executors",
+        "jobs",
+        "data",
+    ] {
+        assert!(
+            doctor.stdout.contains(&format!("ok   {what}")),
+            "{what}: {doctor:#?}"
+        );
+    }
+}
+
+#[test]
+fn a_crontab_becomes_jobs() {
+    let server = Server::start();
+    server.home.write(
+        "site.crontab",
+        "30 2 * * * /usr/local/bin/backup\n@hourly echo x\n",
+    );
+    let first = server
+        .run(&["import", "crontab", "site.crontab", "--tz", "UTC"])
+        .good();
+    assert!(
+        first.ends_with("2 created, 0 changed, 0 unchanged\n"),
+        "{first}"
+    );
+    let again = server
+        .run(&["import", "crontab", "site.crontab", "--tz", "UTC"])
+        .good();
+    assert!(
+        again.ends_with("0 created, 0 changed, 2 unchanged\n"),
+        "{again}"
+    );
+}
