@@ -9,7 +9,7 @@ use sqlx::pool::PoolConnection;
 use sqlx::sqlite::{
     SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
 };
-use sqlx::{ConnectOptions, Sqlite, Transaction};
+use sqlx::{AssertSqlSafe, ConnectOptions, Sqlite, Transaction};
 
 use crate::error::failed;
 use crate::{SqliteOptions, schema};
@@ -75,6 +75,14 @@ impl Database {
     pub(crate) async fn close(&self) {
         self.readers.close().await;
         self.writer.close().await;
+    }
+
+    pub(crate) async fn limit_pages(&self, pages: u32) -> Result<(), StoreError> {
+        sqlx::query(AssertSqlSafe(format!("PRAGMA max_page_count = {pages}")))
+            .execute(&self.writer)
+            .await
+            .map(drop)
+            .map_err(failed("limit the store's size"))
     }
 
     /// Begins the one writing transaction.

@@ -63,8 +63,8 @@ impl SqliteStore {
         let (id, version, definition, created_at) =
             row.ok_or_else(|| StoreError::no_job(name.as_str()))?;
         let job = parse(id, version, &definition)?;
-        // Before it existed nothing was expected, and what is still to come has not become anything.
-        let from = from.max(Timestamp::from_millis(created_at));
+        // Until it existed nothing was expected, and what is still to come has not become anything.
+        let from = from.max(Timestamp::from_millis(created_at).plus_ms(1));
         let to = to.min(self.db.now().plus_ms(1));
         if matches!(job.spec.schedule, Schedule::FixedDelay { .. }) {
             return what_happened(&mut tx, id, from, to, limit).await;

@@ -88,6 +88,11 @@ impl SqliteStore {
         })
     }
 
+    /// Lets the file grow to so many pages of 4 KiB at the most; past it, writes fail as on a full disk.
+    pub async fn limit_pages(&self, pages: u32) -> Result<(), StoreError> {
+        self.db.limit_pages(pages).await
+    }
+
     /// Ends all connections, after the calls in progress. What was committed is on disk either way.
     pub async fn close(&self) {
         self.db.close().await;

@@ -62,9 +62,12 @@ pub(crate) struct Close {
     pub(crate) output: Option<String>,
 }
 
+/// Run, start, end and exit status of a success that left nothing else to keep.
+pub(crate) type PlainSuccess = (i64, Option<Timestamp>, Option<Timestamp>, Option<i32>);
+
 impl Close {
     /// The fields to write, if the run succeeded at its attempt and there is nothing else to keep of it.
-    pub(crate) fn plain(&self) -> Option<(i64, Option<Timestamp>, Option<Timestamp>, Option<i32>)> {
+    pub(crate) fn plain(&self) -> Option<PlainSuccess> {
         (self.succeeded() && self.message.is_none() && self.output.is_none()).then_some((
             self.id,
             self.started_at,

@@ -5,7 +5,7 @@ use sqlx::{AssertSqlSafe, SqlitePool};
 
 use crate::error::failed;
 
-/// Marks the file as a Cueline store, <https://www.sqlite.org/pragma.html#pragma_application_id>: "CueL".
+/// Marks the file as a Cueline store, <https://www.sqlite.org/pragma.html#pragma_application_id>: `CueL`.
 const APPLICATION_ID: i64 = 0x4375_654c;
 
 /// Each brings the schema from version `index` to `index + 1`. Never edited once released.

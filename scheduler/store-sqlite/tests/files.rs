@@ -1,0 +1,103 @@
+//! Files that are not, or not any more, stores of this program: refused with a clear message, never a panic.
+
+use std::io::{Seek, SeekFrom, Write};
+use std::path::Path;
+
+use cueline_store::{ErrorKind, Store};
+use cueline_store_sqlite::{SqliteOptions, SqliteStore};
+use sqlx::{Connection, SqliteConnection};
+
+async fn open(path: &Path) -> Result<SqliteStore, cueline_store::StoreError> {
+    SqliteStore::open(path, SqliteOptions::default()).await
+}
+
+async fn broken(path: &Path, says: &str) {
+    let error = open(path).await.expect_err("is refused");
+    assert_eq!(error.kind(), ErrorKind::Broken, "{error}");
+    assert!(error.to_string().contains(says), "{error}");
+}
+
+async fn sql(path: &Path, statement: &'static str) {
+    let url = format!("sqlite://{}?mode=rwc", path.display());
+    let mut conn = SqliteConnection::connect(&url).await.expect("opens");
+    sqlx::raw_sql(statement)
+        .execute(&mut conn)
+        .await
+        .expect("runs");
+    conn.close().await.expect("closes");
+}
+
+#[tokio::test]
+async fn text_is_no_store() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("notes.txt");
+    let text = "These are only notes, and more than a header of them.\n".repeat(100);
+    std::fs::write(&path, text).expect("writes");
+    broken(&path, "not a Cueline store").await;
+}
+
+#[tokio::test]
+async fn another_programs_database_is_left_alone() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("other.db");
+    sql(&path, "CREATE TABLE theirs (x)").await;
+    broken(&path, "another program").await;
+}
+
+#[tokio::test]
+async fn newer_schema_is_refused() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("cueline.db");
+    open(&path).await.expect("creates").close().await;
+    open(&path).await.expect("opens again").close().await;
+    sql(&path, "PRAGMA user_version = 99").await;
+    broken(&path, "version 99").await;
+}
+
+#[tokio::test]
+async fn damage_is_told() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("cueline.db");
+    open(&path).await.expect("creates").close().await;
+    let mut file = std::fs::OpenOptions::new()
+        .write(true)
+        .open(&path)
+        .expect("opens");
+    // Everything behind the header: the schema's page and the tables'.
+    file.seek(SeekFrom::Start(100)).expect("seeks");
+    file.write_all(&[0xa5; 40_000]).expect("writes");
+    drop(file);
+    broken(&path, "damaged").await;
+}
+
+#[tokio::test]
+async fn missing_directory_is_transient() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let error = open(&dir.path().join("no/such/place.db")).await;
+    let error = error.expect_err("cannot be opened");
+    assert_eq!(error.kind(), ErrorKind::Transient, "{error}");
+    assert!(error.to_string().contains("cannot be opened"), "{error}");
+}
+
+#[tokio::test]
+async fn full_disk_is_transient_and_passes() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("cueline.db");
+    let store = open(&path).await.expect("creates");
+    let spec = |n: usize| -> cueline_model::JobSpec {
+        let text = format!(
+            r#"{{"name":"j{n}","group":"default","schedule":{{"every":"1s"}},"handler":{{"native":"x"}},"description":"{}"}}"#,
+            "long ".repeat(2_000)
+        );
+        serde_json::from_str(&text).expect("a definition")
+    };
+    store.limit_pages(60).await.expect("limits");
+    let many: Vec<_> = (0..100).map(spec).collect();
+    let error = store.apply_jobs(&many, false).await.expect_err("no room");
+    assert_eq!(error.kind(), ErrorKind::Transient, "{error}");
+    assert!(error.to_string().contains("the disk is full"), "{error}");
+    assert_eq!(store.stats().await.expect("counts").jobs, 0);
+    store.limit_pages(1_000_000).await.expect("makes room");
+    store.apply_jobs(&many, false).await.expect("goes on");
+    assert_eq!(store.stats().await.expect("counts").jobs, 100);
+}

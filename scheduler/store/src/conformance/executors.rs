@@ -1,0 +1,178 @@
+//! Executors, and what they should hold.
+
+use cueline_model::{DurationMs, OutcomeKind, Route, RunId, RunState};
+
+use super::world::{World, attempt, beat, each_second, mark, name, report};
+use crate::{AttemptId, ReportBody};
+
+/// The newest sign of life counts; the time is the database's.
+pub async fn beats_are_kept(w: &World) {
+    let mut other = beat("a");
+    other.group = name("z");
+    let mut first = beat("b");
+    first.capabilities = vec!["shell".to_owned(), "http".to_owned()];
+    first.held = 7;
+    first.running = 3;
+    w.store
+        .beat(&[other, first.clone(), beat("a")])
+        .await
+        .expect("beats");
+    let seen = w.store.executors().await.expect("lists");
+    let names: Vec<_> = seen
+        .iter()
+        .map(|e| (e.group.as_str(), e.name.as_str()))
+        .collect();
+    assert_eq!(names, [("default", "a"), ("default", "b"), ("z", "a")]);
+    assert_eq!(seen[1].capabilities, ["http", "shell"]);
+    assert_eq!((seen[1].held, seen[1].running, seen[1].capacity), (7, 3, 8));
+    assert_eq!(seen[1].last_beat, w.now());
+    w.clock.advance(1_000);
+    first.incarnation = String::from("2");
+    first.gone = true;
+    w.store.beat(&[first]).await.expect("beats");
+    let seen = w.store.executors().await.expect("lists");
+    assert_eq!(seen.len(), 3);
+    assert_eq!(seen[1].incarnation, "2");
+    assert!(seen[1].gone);
+    assert_eq!(seen[1].last_beat, w.now());
+    assert_eq!(seen[0].last_beat, w.now().minus_ms(1_000));
+    w.store.beat(&[]).await.expect("nothing to do");
+}
+
+/// 15 s without a sign of life.
+pub async fn silent_executors_are_no_candidates(w: &World) {
+    let node = w.node().await;
+    let mut spec = each_second("a");
+    spec.route = Route::Broadcast;
+    w.apply(&[spec]).await;
+    w.beat(&["e1", "e2"]).await;
+    w.clock.advance(14_000);
+    w.beat(&["e2"]).await;
+    let runs = w.fire(node).await.runs;
+    assert_eq!(runs.len(), 2);
+    w.clock.advance(1_000);
+    let runs = w.fire(node).await.runs;
+    assert_eq!(runs.len(), 1);
+    assert_eq!(runs[0].executor, Some(name("e2")));
+    w.clock.advance(60_000);
+    let runs = w.fire(node).await.runs;
+    assert_eq!(runs.len(), 1, "waits for somebody");
+    assert_eq!(runs[0].executor, None);
+}
+
+/// What was confirmed long enough ago and has not ended, by id.
+pub async fn outstanding_pages_by_id(w: &World) {
+    let node = w.node().await;
+    w.apply(&["a", "b", "c", "d"].map(each_second)).await;
+    w.clock.advance(1_000);
+    let runs = w.fire(node).await.runs;
+    for run in &runs[..3] {
+        w.publish(node, run).await;
+    }
+    let started = ReportBody::Started(w.now());
+    w.ingest(&[report(attempt(&runs[0]), started)]).await;
+    let list = |after: Option<RunId>, limit| async move {
+        let found = w.store.outstanding(5_000, after, limit).await;
+        found.expect("lists")
+    };
+    assert!(list(None, 10).await.is_empty(), "not long enough ago");
+    w.clock.advance(5_001);
+    let found = list(None, 2).await;
+    assert_eq!(found.len(), 2);
+    assert_eq!((found[0].run, found[0].attempt), (runs[0].id, 1));
+    assert_eq!(found[0].state, RunState::Running);
+    assert_eq!(found[1].state, RunState::Queued);
+    assert_eq!(found[1].queued_at, w.now().minus_ms(5_001));
+    assert_eq!(found[1].executor, name("e1"));
+    assert_eq!(found[1].group, name("default"));
+    let rest = list(Some(found[1].run), 2).await;
+    assert_eq!(rest.len(), 1);
+    assert_eq!(rest[0].run, runs[2].id);
+    w.end(attempt(&runs[2]), OutcomeKind::Succeeded).await;
+    assert!(list(Some(found[1].run), 2).await.is_empty());
+}
+
+/// An edit may move the job to another group while a run is out.
+pub async fn outstanding_keeps_the_group_it_went_to(w: &World) {
+    let node = w.node().await;
+    w.apply(&[each_second("a")]).await;
+    let run = w.fire_one(node).await;
+    w.publish(node, &run).await;
+    let mut moved = each_second("a");
+    moved.group = name("other");
+    w.apply(&[moved]).await;
+    w.clock.advance(1);
+    let found = w.store.outstanding(0, None, 10).await.expect("lists");
+    assert_eq!(found[0].group, name("default"));
+    w.store.cancel(run.id, "me").await.expect("asks");
+    let pending = w.store.pending_cancels(10).await.expect("lists");
+    assert_eq!(pending[0].group, name("default"));
+}
+
+/// A trigger that got lost on its way: the same attempt, to the same executor, once more.
+pub async fn take_back_publishes_again(w: &World) {
+    let node = w.node().await;
+    w.apply(&[each_second("a"), each_second("b")]).await;
+    w.clock.advance(1_000);
+    let runs = w.fire(node).await.runs;
+    for run in &runs {
+        w.publish(node, run).await;
+    }
+    let ids = [attempt(&runs[1]), attempt(&runs[0])];
+    let back = w.store.take_back(node, &ids, "not held").await;
+    let back = back.expect("takes back");
+    assert_eq!(back.iter().map(attempt).collect::<Vec<_>>(), ids);
+    for run in &back {
+        assert!(run.published_maybe);
+        assert_eq!(run.executor, Some(name("e1")));
+        w.expect(run.id, RunState::Dispatching).await;
+        assert_eq!(w.timeline(run.id).await, ["republished"]);
+    }
+    assert!(w.claim(node).await.is_empty(), "the node works on them");
+    w.publish(node, &back[0]).await;
+    w.expect(back[0].id, RunState::Queued).await;
+}
+
+/// Another attempt, or an end that came meanwhile.
+pub async fn take_back_refuses_what_ended(w: &World) {
+    let node = w.node().await;
+    w.apply(&[each_second("a"), each_second("b")]).await;
+    w.clock.advance(1_000);
+    let runs = w.fire(node).await.runs;
+    w.succeed(node, &runs[0]).await;
+    w.publish(node, &runs[1]).await;
+    let ids = [
+        attempt(&runs[0]),
+        AttemptId {
+            run: runs[1].id,
+            attempt: 2,
+        },
+    ];
+    let back = w.store.take_back(node, &ids, "not held").await;
+    assert!(back.expect("answers").is_empty());
+    w.expect(runs[1].id, RunState::Queued).await;
+}
+
+/// Longer than timeout, grace and slack together.
+pub async fn overdue_is_found(w: &World) {
+    let node = w.node().await;
+    let mut limited = each_second("limited");
+    limited.timeout = Some(DurationMs::secs(60));
+    limited.kill_grace = DurationMs::secs(5);
+    w.apply(&[limited, each_second("unlimited")]).await;
+    w.clock.advance(1_000);
+    let runs = w.fire(node).await.runs;
+    for run in &runs {
+        w.publish(node, run).await;
+        let started = ReportBody::Started(w.now());
+        w.ingest(&[report(attempt(run), started)]).await;
+    }
+    w.clock.advance(75_000);
+    let overdue = w.store.overdue(10_000, 10).await.expect("lists");
+    assert!(overdue.is_empty());
+    w.clock.advance(1);
+    let overdue = w.store.overdue(10_000, 10).await.expect("lists");
+    assert_eq!(overdue, [attempt(&runs[0])]);
+    let taken = w.store.begin_dispatch(node, &[mark(&runs[0], "e1")]).await;
+    assert_eq!(taken.expect("answers"), []);
+}

@@ -1,0 +1,335 @@
+//! From due jobs to runs.
+
+use std::sync::{Arc, Mutex};
+
+use cueline_model::{
+    DurationMs, ExecutorName, Job, Route, RunId, RunKind, RunState, Schedule, Shard, Timestamp,
+};
+
+use super::world::{EachFireTime, START, World, beat, each_second, job_with, name, runs_at};
+use crate::{FireDue, NodeId, Plan, PlannedRun, Planner, RunFilter, Skipped};
+
+fn request(node: NodeId) -> FireDue {
+    FireDue {
+        node,
+        horizon_ms: 0,
+        limit: 2_000,
+    }
+}
+
+/// Each due job gets its run and its next fire time.
+pub async fn due_jobs_fire_once(w: &World) {
+    let node = w.node().await;
+    w.apply(&[each_second("a"), each_second("b")]).await;
+    assert_eq!(w.fire(node).await.jobs, 0, "nothing is due yet");
+    w.clock.advance(1_000);
+    let fired = w.fire(node).await;
+    assert_eq!(fired.jobs, 2);
+    assert_eq!(fired.runs.len(), 2);
+    assert!(!fired.more);
+    for run in &fired.runs {
+        assert_eq!(run.attempt, 1);
+        assert_eq!(run.kind, RunKind::Schedule);
+        assert_eq!(run.fire_at, START.plus_ms(1_000));
+        assert_eq!(run.due_at, run.fire_at);
+        assert_eq!(run.shard, Shard::whole());
+        assert!(!run.published_maybe);
+        let stored = w.run(run.id).await;
+        assert_eq!(stored.state, RunState::Scheduled);
+        assert_eq!(stored.job, run.job.spec.name);
+        assert_eq!(stored.created_at, w.now());
+    }
+    assert_eq!(w.next_fire("a").await, Some(START.plus_ms(2_000)));
+    assert_eq!(w.fire(node).await.jobs, 0, "once");
+}
+
+/// What is due at the same instant goes by priority, then by id.
+pub async fn order_is_due_priority_id(w: &World) {
+    let node = w.node().await;
+    let mut low = each_second("low");
+    low.priority = 1;
+    let mut high = each_second("high");
+    high.priority = 9;
+    let mut late = each_second("late");
+    late.priority = 9;
+    late.schedule = Schedule::Once {
+        at: START.plus_ms(2_000),
+    };
+    w.apply(&[late, low, each_second("mid"), each_second("mid2"), high])
+        .await;
+    let fired = w.fire_ahead(node, 2_000).await;
+    let names: Vec<&str> = fired
+        .runs
+        .iter()
+        .map(|r| r.job.spec.name.as_str())
+        .collect();
+    assert_eq!(names, ["high", "mid", "mid2", "low", "late"]);
+}
+
+/// A call takes what is due within the horizon, and no more jobs than it may.
+pub async fn horizon_and_limit_bound_a_call(w: &World) {
+    let node = w.node().await;
+    let specs: Vec<_> = (0..5).map(|n| each_second(&format!("j{n}"))).collect();
+    w.apply(&specs).await;
+    let mut due = request(node);
+    due.horizon_ms = 999;
+    let nothing = w.store.fire_due(due, &EachFireTime).await.expect("fires");
+    assert_eq!(nothing.jobs, 0);
+    due.horizon_ms = 1_000;
+    due.limit = 3;
+    let some = w.store.fire_due(due, &EachFireTime).await.expect("fires");
+    assert_eq!((some.jobs, some.runs.len(), some.more), (3, 3, true));
+    let rest = w.store.fire_due(due, &EachFireTime).await.expect("fires");
+    assert_eq!((rest.jobs, rest.more), (2, false));
+}
+
+/// Goes back to the same fire time again and again.
+struct Stuck(Timestamp);
+
+impl Planner for Stuck {
+    fn plan(&self, job: &Job, _due: Timestamp, _now: Timestamp, live: &[ExecutorName]) -> Plan {
+        Plan {
+            runs: runs_at(job, self.0, live),
+            next_fire: Some(self.0),
+        }
+    }
+}
+
+/// (job, fire time, shard) has one run, whoever plans it twice.
+pub async fn fire_time_is_unique(w: &World) {
+    let node = w.node().await;
+    let mut sharded = each_second("sharded");
+    sharded.route = Route::Sharded(vec![String::new(); 3]);
+    w.apply(&[each_second("a"), sharded]).await;
+    w.clock.advance(1_000);
+    let at = w.now();
+    let first = w.store.fire_due(request(node), &Stuck(at)).await;
+    assert_eq!(first.expect("fires").runs.len(), 4);
+    let second = w.store.fire_due(request(node), &Stuck(at)).await;
+    let second = second.expect("leaves alone what is there");
+    assert_eq!((second.jobs, second.runs.len()), (2, 0));
+    let all = RunFilter {
+        limit: 100,
+        ..RunFilter::default()
+    };
+    assert_eq!(w.store.runs(&all).await.expect("lists").len(), 4);
+}
+
+struct Skips;
+
+impl Planner for Skips {
+    fn plan(&self, job: &Job, due: Timestamp, now: Timestamp, live: &[ExecutorName]) -> Plan {
+        let mut runs = runs_at(job, now, live);
+        runs.insert(
+            0,
+            PlannedRun {
+                fire_at: now.minus_ms(1_000),
+                due_at: now.minus_ms(1_000),
+                shard: Shard::whole(),
+                executor: None,
+                skipped: Some(Skipped {
+                    reason: "missed by 12 s".to_owned(),
+                    count: 9,
+                    since: due,
+                }),
+            },
+        );
+        Plan {
+            runs,
+            next_fire: job.spec.next_fire(now),
+        }
+    }
+}
+
+/// A fire time that made no run says why and for how many it stands.
+pub async fn skipped_runs_say_why(w: &World) {
+    let node = w.node().await;
+    w.apply(&[each_second("a")]).await;
+    w.clock.advance(10_000);
+    let fired = w.store.fire_due(request(node), &Skips).await;
+    let fired = fired.expect("fires");
+    assert_eq!(fired.runs.len(), 1, "the skipped one is not to be run");
+    let skipped = RunFilter {
+        states: vec![RunState::Skipped],
+        limit: 10,
+        ..RunFilter::default()
+    };
+    let runs = w.store.runs(&skipped).await.expect("lists");
+    assert_eq!(runs.len(), 1);
+    assert_eq!(runs[0].fire_at, w.now().minus_ms(1_000));
+    assert_eq!(runs[0].ended_at, Some(w.now()));
+    let message = runs[0].message.clone().expect("a reason");
+    assert!(message.contains("missed by 12 s"), "{message}");
+    assert!(message.contains('9'), "{message}");
+    assert_eq!(w.timeline(runs[0].id).await, ["skipped"]);
+    assert!(w.claim(node).await.is_empty(), "nobody works on it");
+}
+
+/// Writes down who it was offered.
+#[derive(Default)]
+struct Asks(Mutex<Vec<(String, Vec<String>)>>);
+
+impl Planner for Asks {
+    fn plan(&self, job: &Job, due: Timestamp, now: Timestamp, live: &[ExecutorName]) -> Plan {
+        let names = live.iter().map(|n| n.as_str().to_owned()).collect();
+        let mut asked = self.0.lock().expect("no panic");
+        asked.push((job.spec.name.as_str().to_owned(), names));
+        EachFireTime.plan(job, due, now, live)
+    }
+}
+
+/// Candidates are alive, of the job's group, announce its handler and come sorted by name.
+pub async fn live_candidates_reach_the_planner(w: &World) {
+    let node = w.node().await;
+    let mut elsewhere = each_second("elsewhere");
+    elsewhere.group = name("other");
+    w.apply(&[each_second("here"), elsewhere]).await;
+    let mut other = beat("x");
+    other.group = name("other");
+    let mut unable = beat("c");
+    unable.capabilities = vec!["shell".to_owned()];
+    let mut drains = beat("d");
+    drains.draining = true;
+    let mut gone = beat("e");
+    gone.gone = true;
+    w.store
+        .beat(&[beat("b"), beat("a"), other, unable, drains, gone])
+        .await
+        .expect("beats");
+    w.clock.advance(1_000);
+    let asks = Asks::default();
+    w.store.fire_due(request(node), &asks).await.expect("fires");
+    let mut asked = asks.0.into_inner().expect("no panic");
+    asked.sort();
+    let names = |list: &[&str]| list.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>();
+    assert_eq!(
+        asked,
+        [
+            ("elsewhere".to_owned(), names(&["x"])),
+            ("here".to_owned(), names(&["a", "b"]))
+        ]
+    );
+}
+
+/// Each run has its number, across fires and kinds.
+pub async fn turns_count_runs(w: &World) {
+    let node = w.node().await;
+    w.apply(&[each_second("a")]).await;
+    assert_eq!(w.fire_one(node).await.turn, 0);
+    assert_eq!(w.fire_one(node).await.turn, 1);
+    w.trigger("a").await;
+    assert_eq!(w.claim(node).await[0].turn, 2);
+    assert_eq!(w.fire_one(node).await.turn, 3);
+}
+
+/// A paused job has no next fire time, and counts anew from its start.
+pub async fn paused_jobs_do_not_fire(w: &World) {
+    let node = w.node().await;
+    let mut paused = each_second("paused");
+    paused.enabled = false;
+    w.apply(&[each_second("a"), paused]).await;
+    w.store
+        .set_enabled(&name("a"), false, "me")
+        .await
+        .expect("pauses");
+    assert_eq!(w.next_fire("a").await, None);
+    w.clock.advance(60_000);
+    assert_eq!(w.fire(node).await.jobs, 0);
+    w.store
+        .set_enabled(&name("a"), true, "me")
+        .await
+        .expect("resumes");
+    assert_eq!(
+        w.next_fire("a").await,
+        Some(START.plus_ms(61_000)),
+        "what passed meanwhile is not made up for"
+    );
+}
+
+/// Shards keep their items, broadcast runs their executors.
+pub async fn shards_and_pins_are_kept(w: &World) {
+    let node = w.node().await;
+    let mut sharded = each_second("a-sharded");
+    sharded.route = Route::Sharded(vec!["Beijing".to_owned(), String::new()]);
+    let mut broadcast = each_second("b-broadcast");
+    broadcast.route = Route::Broadcast;
+    w.apply(&[sharded, broadcast]).await;
+    w.beat(&["e2", "e1"]).await;
+    w.clock.advance(1_000);
+    let fired = w.fire(node).await;
+    let seen: Vec<_> = fired
+        .runs
+        .iter()
+        .map(|r| {
+            let executor = r.executor.as_ref().map(ExecutorName::as_str);
+            (
+                r.shard.index,
+                r.shard.total,
+                r.shard.item.as_deref(),
+                executor,
+            )
+        })
+        .collect();
+    assert_eq!(
+        seen,
+        [
+            (0, 2, Some("Beijing"), None),
+            (1, 2, None, None),
+            (0, 2, None, Some("e1")),
+            (1, 2, None, Some("e2")),
+        ]
+    );
+    let stored = w.run(fired.runs[0].id).await;
+    assert_eq!(stored.shard, fired.runs[0].shard);
+    let pinned = w.run(fired.runs[3].id).await;
+    assert_eq!(pinned.executor, Some(name("e2")));
+}
+
+/// Gets half through and falls over.
+struct Panics(Mutex<u32>);
+
+impl Planner for Panics {
+    fn plan(&self, job: &Job, due: Timestamp, now: Timestamp, live: &[ExecutorName]) -> Plan {
+        let mut calls = self.0.lock().expect("no panic before");
+        *calls += 1;
+        assert!(*calls < 3, "the planner falls over");
+        EachFireTime.plan(job, due, now, live)
+    }
+}
+
+/// A fire that does not come to its end has not happened, and the store goes on working.
+pub async fn panicking_planner_leaves_nothing(w: &World) {
+    let node = w.node().await;
+    let specs: Vec<_> = (0..5).map(|n| each_second(&format!("j{n}"))).collect();
+    w.apply(&specs).await;
+    w.clock.advance(1_000);
+    let store = Arc::clone(&w.store);
+    let fall = tokio::spawn(async move {
+        let planner = Panics(Mutex::new(0));
+        let fired = store.fire_due(request(node), &planner).await;
+        fired.map(|f| f.jobs)
+    });
+    assert!(fall.await.is_err(), "the panic comes out");
+    let stats = w.store.stats().await.expect("counts");
+    assert!(stats.live.is_empty(), "nothing was written: {stats:?}");
+    assert_eq!(w.fire(node).await.jobs, 5);
+}
+
+/// What was committed is there after the store was opened anew.
+pub async fn store_outlives_reopening(w: &World) {
+    let node = w.node().await;
+    w.apply(&[each_second("a"), job_with("d", delay(5))]).await;
+    let run = w.fire_one(node).await;
+    let again = w.harness.open().await;
+    let seen = again.run(run.id).await.expect("is there");
+    assert_eq!(seen.run.state, RunState::Scheduled);
+    let unknown = RunId(run.id.0 + 1_000);
+    assert!(again.run(unknown).await.is_err());
+    assert_eq!(again.stats().await.expect("counts").jobs, 2);
+}
+
+fn delay(seconds: u64) -> Schedule {
+    Schedule::FixedDelay {
+        after: DurationMs::secs(seconds),
+    }
+}

@@ -1,0 +1,255 @@
+//! Any sequence of calls keeps the invariants: runs move only as [`RunState::may_become`] allows, a terminal state is for ever, fire
+//! times are unique, and nothing that was promised is forgotten.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use cueline_model::{
+    DurationMs, JobSpec, OnLost, Outcome, OutcomeKind, Route, RunId, RunKind, RunState, Schedule,
+    policy::spread,
+};
+
+use super::world::{World, ask, attempt, by_hand, each_second, job_with, mark, name, report};
+use crate::{AttemptId, NodeId, ReportBody, Run, RunFilter, WaitingRun};
+
+/// Steps in one sequence.
+const STEPS: u64 = 250;
+
+const KINDS: [OutcomeKind; 9] = [
+    OutcomeKind::Succeeded,
+    OutcomeKind::Failed,
+    OutcomeKind::TimedOut,
+    OutcomeKind::Cancelled,
+    OutcomeKind::Discarded,
+    OutcomeKind::Covered,
+    OutcomeKind::Lost,
+    OutcomeKind::Returned,
+    OutcomeKind::Unroutable,
+];
+
+/// Numbers that look random and are the same each time.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: usize) -> usize {
+        self.0 = self.0.wrapping_add(1);
+        usize::try_from(spread(self.0) % sides as u64).expect("a small number")
+    }
+
+    fn pick<'a, T>(&mut self, list: &'a [T]) -> Option<&'a T> {
+        (!list.is_empty()).then(|| &list[self.roll(list.len())])
+    }
+}
+
+fn jobs() -> Vec<JobSpec> {
+    let mut sharded = each_second("sharded");
+    sharded.route = Route::Sharded(vec![String::new(); 3]);
+    let mut retried = each_second("retried");
+    retried.retry.max = 2;
+    retried.retry.first = DurationMs::millis(500);
+    retried.on_lost = OnLost::Rerun;
+    let after = DurationMs::secs(2);
+    let delayed = job_with("delayed", Schedule::FixedDelay { after });
+    let mut child = by_hand("child");
+    child.after = Some(cueline_model::After {
+        all: vec![name("sharded")],
+        on: cueline_model::AfterOn::Success,
+        pass_output: true,
+    });
+    vec![sharded, retried, delayed, child]
+}
+
+struct Player {
+    dice: Dice,
+    nodes: Vec<NodeId>,
+    waiting: Vec<(NodeId, WaitingRun)>,
+    known: Vec<AttemptId>,
+    seen: BTreeMap<RunId, Run>,
+}
+
+/// Plays sequences that differ in their seed; a failure names it.
+pub async fn any_sequence_of_calls_keeps_the_invariants(w: &World) {
+    w.apply(&jobs()).await;
+    for seed in 1..=3_u64 {
+        let mut player = Player {
+            dice: Dice(seed << 32),
+            nodes: vec![w.node_for(3_000).await, w.node_for(3_000).await],
+            waiting: Vec::new(),
+            known: Vec::new(),
+            seen: BTreeMap::new(),
+        };
+        for step in 0..STEPS {
+            player.step(w).await;
+            player.check(w, seed, step).await;
+        }
+    }
+}
+
+impl Player {
+    async fn step(&mut self, w: &World) {
+        let node = *self.dice.pick(&self.nodes).expect("two nodes");
+        match self.dice.roll(14) {
+            0 => w.clock.advance(700),
+            1 => {
+                let runs = w.fire_ahead(node, 500).await.runs;
+                self.take(node, runs);
+            }
+            2 => {
+                let runs = w.claim(node).await;
+                self.take(node, runs);
+            }
+            3..=5 => self.publish(w).await,
+            6..=9 => self.report(w).await,
+            10 => {
+                if let Some(id) = self.dice.pick(&self.known) {
+                    w.store.cancel(id.run, "dice").await.ok();
+                }
+            }
+            11 => self.give_up(w).await,
+            12 => self.change(w).await,
+            _ => {
+                let renewed = w.store.renew_node(node, 3_000).await.expect("answers");
+                if !renewed {
+                    let new = w.node_for(3_000).await;
+                    self.nodes.retain(|n| *n != node);
+                    self.nodes.push(new);
+                }
+            }
+        }
+    }
+
+    fn take(&mut self, node: NodeId, runs: Vec<WaitingRun>) {
+        self.known.extend(runs.iter().map(attempt));
+        self.waiting.extend(runs.into_iter().map(|r| (node, r)));
+    }
+
+    async fn publish(&mut self, w: &World) {
+        let Some((node, run)) = self.dice.pick(&self.waiting) else {
+            return;
+        };
+        let to = run.executor.as_ref().map_or("e1", |e| e.as_str());
+        let taken = w.store.begin_dispatch(*node, &[mark(run, to)]).await;
+        let taken = taken.expect("answers");
+        if self.dice.roll(4) > 0 {
+            w.store.confirm_dispatch(&taken).await.expect("confirms");
+        }
+    }
+
+    async fn report(&mut self, w: &World) {
+        let mut reports = Vec::new();
+        for _ in 0..=self.dice.roll(6) {
+            let Some(id) = self.dice.pick(&self.known).copied() else {
+                return;
+            };
+            let kind = KINDS[self.dice.roll(KINDS.len())];
+            let body = match self.dice.roll(4) {
+                0 => ReportBody::Started(w.now()),
+                1 => ReportBody::Progress(0.5),
+                _ => ReportBody::Ended(Outcome::new(kind, w.now())),
+            };
+            reports.push(report(id, body));
+        }
+        w.ingest(&reports).await;
+    }
+
+    async fn give_up(&mut self, w: &World) {
+        if let Some((node, run)) = self.dice.pick(&self.waiting) {
+            let ids = [attempt(run)];
+            w.store
+                .release_runs(*node, &ids, None)
+                .await
+                .expect("releases");
+        }
+        let node = self.nodes[0];
+        if let Some(id) = self.dice.pick(&self.known) {
+            let back = w.store.take_back(node, &[*id], "dice").await;
+            let back = back.expect("answers");
+            self.take(node, back);
+        }
+    }
+
+    async fn change(&mut self, w: &World) {
+        let job = ["sharded", "retried", "delayed", "child"][self.dice.roll(4)];
+        match self.dice.roll(4) {
+            0 => {
+                let enabled = self.dice.roll(3) > 0;
+                let switched = w.store.set_enabled(&name(job), enabled, "dice").await;
+                switched.expect("switches");
+            }
+            1 => {
+                let mut specs = jobs();
+                specs[1].priority = u8::try_from(self.dice.roll(10)).expect("small");
+                w.apply(&specs).await;
+            }
+            _ => {
+                w.store.trigger(&ask(job)).await.expect("triggers");
+            }
+        }
+    }
+
+    async fn check(&mut self, w: &World, seed: u64, step: u64) {
+        let all = RunFilter {
+            limit: 10_000,
+            ..RunFilter::default()
+        };
+        let runs = w.store.runs(&all).await.expect("lists");
+        let mut fires = BTreeSet::new();
+        let mut live: BTreeMap<RunState, u64> = BTreeMap::new();
+        for run in &runs {
+            let place = format!("seed {seed}, step {step}, run {}", run.id);
+            if run.kind == RunKind::Schedule {
+                let fire = (run.job_id, run.fire_at, run.shard.index);
+                assert!(fires.insert(fire), "{place}: fire time twice");
+            }
+            assert_eq!(run.state.is_terminal(), run.ended_at.is_some(), "{place}");
+            if !run.state.is_terminal() {
+                *live.entry(run.state).or_default() += 1;
+            }
+            if let Some(old) = self.seen.get(&run.id) {
+                assert_moved(old, run, &place);
+            }
+        }
+        for (id, old) in &self.seen {
+            let gone = !runs.iter().any(|r| r.id == *id);
+            let withdrawn = old.state == RunState::Scheduled && old.kind == RunKind::Schedule;
+            assert!(
+                !gone || withdrawn,
+                "seed {seed}, step {step}: run {id} vanished"
+            );
+        }
+        let counted: Vec<_> = live.into_iter().collect();
+        let stats = w.store.stats().await.expect("counts");
+        assert_eq!(stats.live, counted, "seed {seed}, step {step}");
+        let delayed = w.store.job(&name("delayed")).await.expect("exists");
+        let resting = runs
+            .iter()
+            .all(|r| r.job.as_str() != "delayed" || r.state.is_terminal());
+        let due = delayed.next_fire.is_some();
+        assert!(
+            !delayed.job.spec.enabled || due || !resting,
+            "seed {seed}, step {step}: the fixed-delay job rests for ever"
+        );
+        self.seen = runs.into_iter().map(|r| (r.id, r)).collect();
+    }
+}
+
+/// One call may take a run over several transitions: each has to be allowed.
+fn assert_moved(old: &Run, new: &Run, place: &str) {
+    assert!(old.attempt <= new.attempt, "{place}: attempts count up");
+    if old.attempt == new.attempt && old.state != new.state {
+        let over = RunState::ALL
+            .into_iter()
+            .any(|by| old.state.may_become(by) && by.may_become(new.state));
+        // Taken back to be published again, the same attempt as it is.
+        let taken_back = matches!(old.state, RunState::Queued | RunState::Running)
+            && new.state == RunState::Dispatching;
+        assert!(
+            old.state.may_become(new.state) || over || taken_back,
+            "{place}: {} became {}",
+            old.state,
+            new.state
+        );
+    }
+    if old.state.is_terminal() {
+        assert_eq!(old, new, "{place}: the end is the end");
+    }
+}

@@ -1,0 +1,86 @@
+//! Running a job by hand.
+
+use cueline_model::{Route, RunKind, RunState};
+
+use super::world::{World, ask, by_hand, each_second, mark, name, refused};
+use crate::{ErrorKind, RunFilter};
+
+/// Whether its schedule is enabled or not.
+pub async fn trigger_runs_a_paused_job(w: &World) {
+    let node = w.node().await;
+    let mut spec = each_second("a");
+    spec.enabled = false;
+    w.apply(&[spec]).await;
+    let mut request = ask("a");
+    request.params = Some("by hand".to_owned());
+    let triggered = w.store.trigger(&request).await.expect("triggers");
+    assert!(!triggered.duplicate);
+    let run = w.claim(node).await.remove(0);
+    assert_eq!([run.id], triggered.runs[..]);
+    assert_eq!(run.kind, RunKind::Manual);
+    assert_eq!(run.params.as_deref(), Some("by hand"));
+    assert_eq!((run.fire_at, run.due_at), (w.now(), w.now()));
+    let taken = w.store.begin_dispatch(node, &[mark(&run, "e1")]).await;
+    assert_eq!(taken.expect("begins").len(), 1);
+}
+
+/// The second request with the same key for the same job gets the runs of the first.
+pub async fn key_is_used_once(w: &World) {
+    w.apply(&[by_hand("a"), by_hand("b")]).await;
+    let mut request = ask("a");
+    request.idempotency_key = Some("k".to_owned());
+    let first = w.store.trigger(&request).await.expect("triggers");
+    w.clock.advance(60_000);
+    let second = w.store.trigger(&request).await.expect("answers");
+    assert!(second.duplicate);
+    assert_eq!(second.runs, first.runs);
+    request.job = name("b");
+    let other = w.store.trigger(&request).await.expect("triggers");
+    assert!(!other.duplicate, "another job");
+    request.job = name("a");
+    request.idempotency_key = Some("l".to_owned());
+    let other = w.store.trigger(&request).await.expect("triggers");
+    assert!(!other.duplicate, "another key");
+    let all = RunFilter {
+        limit: 10,
+        ..RunFilter::default()
+    };
+    assert_eq!(w.store.runs(&all).await.expect("lists").len(), 3);
+}
+
+/// At the time that was asked for.
+pub async fn trigger_later(w: &World) {
+    let node = w.node().await;
+    w.apply(&[by_hand("a")]).await;
+    let mut request = ask("a");
+    request.run_at = Some(w.now().plus_ms(5_000));
+    w.store.trigger(&request).await.expect("triggers");
+    assert!(w.claim(node).await.is_empty());
+    w.clock.advance(5_000);
+    let run = w.claim(node).await.remove(0);
+    assert_eq!(run.due_at, w.now());
+}
+
+/// One run for each shard.
+pub async fn sharded_trigger_makes_all_shards(w: &World) {
+    let node = w.node().await;
+    let mut spec = by_hand("a");
+    spec.route = Route::Sharded(vec!["x".to_owned(), "y".to_owned()]);
+    w.apply(&[spec]).await;
+    let ids = w.trigger("a").await;
+    let again = w.trigger("a").await;
+    assert_eq!((ids.len(), again.len()), (2, 2));
+    let runs = w.claim(node).await;
+    let items: Vec<_> = runs.iter().map(|r| r.shard.item.as_deref()).collect();
+    assert_eq!(items, [Some("x"), Some("y"), Some("x"), Some("y")]);
+    w.expect(ids[0], RunState::Scheduled).await;
+}
+
+/// There is none of that name.
+pub async fn missing_job_cannot_be_triggered(w: &World) {
+    refused(
+        w.store.trigger(&ask("x")).await,
+        ErrorKind::NotFound,
+        "\"x\"",
+    );
+}

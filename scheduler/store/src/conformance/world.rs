@@ -1,0 +1,346 @@
+//! What the cases stand on: a store with a settable clock, short words for the usual steps, and a simple planner.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use async_trait::async_trait;
+use cueline_model::{
+    Block, ExecutorName, HandlerSpec, Job, JobSpec, Misfire, OnLost, Outcome, OutcomeKind, Retry,
+    Route, RunId, RunState, Schedule, Scope, Timestamp, expand,
+};
+
+use crate::{
+    AttemptId, DispatchMark, ExecutorBeat, FireDue, Fired, Ingested, NodeId, Plan, PlannedRun,
+    Planner, Report, ReportBody, Run, Store, StoreError, TriggerRequest, WaitingRun,
+};
+
+/// The time that the cases begin at: a whole minute.
+pub(super) const START: Timestamp = Timestamp::from_millis(1_800_000_000_000);
+
+/// A lease longer than the cases.
+pub(super) const LONG_LEASE_MS: u64 = 365 * 24 * 3_600_000;
+
+/// A database of its own for one case.
+#[async_trait]
+pub trait Harness: Send + Sync {
+    /// Opens the database: again, like another process would, at each call.
+    async fn open(&self) -> Arc<dyn Store>;
+}
+
+/// The database's clock, set by the case. Clones show the same time.
+#[derive(Debug, Clone)]
+pub struct TestClock(Arc<AtomicI64>);
+
+impl Default for TestClock {
+    fn default() -> Self {
+        Self(Arc::new(AtomicI64::new(START.as_millis())))
+    }
+}
+
+impl TestClock {
+    /// The time that the database must tell.
+    pub fn now(&self) -> Timestamp {
+        Timestamp::from_millis(self.0.load(Ordering::SeqCst))
+    }
+
+    /// Moves the time on.
+    pub fn advance(&self, by_ms: u64) {
+        let by = i64::try_from(by_ms).expect("a sensible step");
+        self.0.fetch_add(by, Ordering::SeqCst);
+    }
+}
+
+/// One case's surroundings.
+pub struct World {
+    /// The store under test.
+    pub store: Arc<dyn Store>,
+    /// Its clock.
+    pub clock: TestClock,
+    /// Gives further connections to the same database.
+    pub harness: Box<dyn Harness>,
+    nodes: AtomicI64,
+}
+
+impl std::fmt::Debug for World {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("World")
+            .field("clock", &self.clock)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Fires each due job once for its fire time, on time or not.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct EachFireTime;
+
+impl Planner for EachFireTime {
+    fn plan(&self, job: &Job, due: Timestamp, _now: Timestamp, live: &[ExecutorName]) -> Plan {
+        let waits = matches!(job.spec.schedule, Schedule::FixedDelay { .. });
+        Plan {
+            runs: runs_at(job, due, live),
+            next_fire: if waits { None } else { job.spec.next_fire(due) },
+        }
+    }
+}
+
+/// The runs of one fire time, one for each shard.
+pub(super) fn runs_at(job: &Job, at: Timestamp, live: &[ExecutorName]) -> Vec<PlannedRun> {
+    expand(&job.spec.route, live)
+        .into_iter()
+        .map(|shard| PlannedRun {
+            fire_at: at,
+            due_at: job.spec.due_at(job.id, at),
+            shard: shard.shard,
+            executor: shard.executor,
+            skipped: None,
+        })
+        .collect()
+}
+
+/// A name for tests.
+pub(super) fn name<T: std::str::FromStr>(text: &str) -> T
+where
+    T::Err: std::fmt::Debug,
+{
+    text.parse().expect("a valid name")
+}
+
+/// A job that fires each second.
+pub(super) fn each_second(job: &str) -> JobSpec {
+    job_with(
+        job,
+        Schedule::FixedRate {
+            every: cueline_model::DurationMs::secs(1),
+            anchor: None,
+        },
+    )
+}
+
+/// A job that only runs when it is told to.
+pub(super) fn by_hand(job: &str) -> JobSpec {
+    job_with(job, Schedule::Manual)
+}
+
+/// A job with that schedule and defaults for the rest.
+pub(super) fn job_with(job: &str, schedule: Schedule) -> JobSpec {
+    JobSpec {
+        name: name(job),
+        group: name("default"),
+        description: String::new(),
+        schedule,
+        start_at: None,
+        end_at: None,
+        jitter: cueline_model::DurationMs::default(),
+        misfire: Misfire::default(),
+        route: Route::default(),
+        block: Block::default(),
+        scope: Scope::default(),
+        backlog: 1_000,
+        timeout: None,
+        kill_grace: cueline_model::DurationMs::secs(5),
+        retry: Retry::default(),
+        on_lost: OnLost::default(),
+        dispatch_deadline: cueline_model::DurationMs::secs(3_600),
+        priority: 5,
+        handler: HandlerSpec::Native("work".to_owned()),
+        params: None,
+        after: None,
+        labels: std::collections::BTreeMap::new(),
+        enabled: true,
+    }
+}
+
+/// The attempt of a run that waits.
+pub(super) fn attempt(run: &WaitingRun) -> AttemptId {
+    AttemptId {
+        run: run.id,
+        attempt: run.attempt,
+    }
+}
+
+/// A report without a sender.
+pub(super) fn report(id: AttemptId, body: ReportBody) -> Report {
+    Report {
+        id,
+        executor: None,
+        body,
+    }
+}
+
+impl World {
+    /// Opens the database of `harness`.
+    pub async fn new(harness: Box<dyn Harness>, clock: TestClock) -> Self {
+        Self {
+            store: harness.open().await,
+            clock,
+            harness,
+            nodes: AtomicI64::new(0),
+        }
+    }
+
+    /// The time.
+    pub fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    /// A node that stays alive.
+    pub async fn node(&self) -> NodeId {
+        self.node_for(LONG_LEASE_MS).await
+    }
+
+    /// A node with that lease, and a name of its own.
+    pub async fn node_for(&self, lease_ms: u64) -> NodeId {
+        let number = self.nodes.fetch_add(1, Ordering::SeqCst);
+        let registered = self
+            .store
+            .register_node(&format!("node-{number}"), lease_ms)
+            .await;
+        registered.expect("registers").node
+    }
+
+    /// Applies jobs.
+    pub async fn apply(&self, specs: &[JobSpec]) {
+        self.store.apply_jobs(specs, false).await.expect("applies");
+    }
+
+    /// Fires what is due now.
+    pub async fn fire(&self, node: NodeId) -> Fired {
+        self.fire_ahead(node, 0).await
+    }
+
+    /// Fires what is due within `horizon_ms`.
+    pub async fn fire_ahead(&self, node: NodeId, horizon_ms: u64) -> Fired {
+        let request = FireDue {
+            node,
+            horizon_ms,
+            limit: 2_000,
+        };
+        let fired = self.store.fire_due(request, &EachFireTime).await;
+        fired.expect("fires")
+    }
+
+    /// Moves on by a second and fires the one run that is due then.
+    pub async fn fire_one(&self, node: NodeId) -> WaitingRun {
+        self.clock.advance(1_000);
+        let mut runs = self.fire(node).await.runs;
+        assert_eq!(runs.len(), 1, "one run is due");
+        runs.remove(0)
+    }
+
+    /// Claims what is due.
+    pub async fn claim(&self, node: NodeId) -> Vec<WaitingRun> {
+        let claimed = self.store.claim_waiting(node, 0, 1_000).await;
+        claimed.expect("claims")
+    }
+
+    /// Triggers a job by hand.
+    pub async fn trigger(&self, job: &str) -> Vec<RunId> {
+        let triggered = self.store.trigger(&ask(job)).await;
+        triggered.expect("triggers").runs
+    }
+
+    /// `scheduled` → `dispatching`, for the executor `e1`.
+    pub async fn begin(&self, node: NodeId, run: &WaitingRun) {
+        let taken = self.store.begin_dispatch(node, &[mark(run, "e1")]).await;
+        assert_eq!(taken.expect("begins"), [attempt(run)]);
+    }
+
+    /// `scheduled` → `queued`.
+    pub async fn publish(&self, node: NodeId, run: &WaitingRun) {
+        self.begin(node, run).await;
+        let confirmed = self.store.confirm_dispatch(&[attempt(run)]).await;
+        confirmed.expect("confirms");
+    }
+
+    /// Reports.
+    pub async fn ingest(&self, reports: &[Report]) -> Ingested {
+        self.store.ingest(reports).await.expect("ingests")
+    }
+
+    /// Reports one end.
+    pub async fn end(&self, id: AttemptId, kind: OutcomeKind) -> Ingested {
+        let outcome = Outcome::new(kind, self.now());
+        self.ingest(&[report(id, ReportBody::Ended(outcome))]).await
+    }
+
+    /// Publishes a run and reports its success.
+    pub async fn succeed(&self, node: NodeId, run: &WaitingRun) -> Ingested {
+        self.publish(node, run).await;
+        self.end(attempt(run), OutcomeKind::Succeeded).await
+    }
+
+    /// The run as it is now.
+    pub async fn run(&self, id: RunId) -> Run {
+        self.store.run(id).await.expect("exists").run
+    }
+
+    /// Checks the state of a run.
+    pub async fn expect(&self, id: RunId, state: RunState) {
+        assert_eq!(self.run(id).await.state, state, "state of run {id}");
+    }
+
+    /// The words in a run's timeline.
+    pub async fn timeline(&self, id: RunId) -> Vec<String> {
+        let detail = self.store.run(id).await.expect("exists");
+        detail.timeline.into_iter().map(|t| t.event).collect()
+    }
+
+    /// When a job is next due.
+    pub async fn next_fire(&self, job: &str) -> Option<Timestamp> {
+        let summary = self.store.job(&name(job)).await.expect("exists");
+        summary.next_fire
+    }
+
+    /// Makes executors alive that run `native:work` in the group `default`.
+    pub async fn beat(&self, executors: &[&str]) {
+        let beats: Vec<ExecutorBeat> = executors.iter().map(|e| beat(e)).collect();
+        self.store.beat(&beats).await.expect("beats");
+    }
+}
+
+/// A sign of life of an executor that runs `native:work` in the group `default`.
+pub(super) fn beat(executor: &str) -> ExecutorBeat {
+    ExecutorBeat {
+        group: name("default"),
+        name: name(executor),
+        incarnation: "1".to_owned(),
+        capabilities: vec!["native:work".to_owned()],
+        capacity: 8,
+        held: 0,
+        running: 0,
+        draining: false,
+        gone: false,
+    }
+}
+
+/// A request to run a job now.
+pub(super) fn ask(job: &str) -> TriggerRequest {
+    TriggerRequest {
+        job: name(job),
+        params: None,
+        idempotency_key: None,
+        run_at: None,
+        by: "a test".to_owned(),
+    }
+}
+
+/// A wish to publish a run to an executor.
+pub(super) fn mark(run: &WaitingRun, executor: &str) -> DispatchMark {
+    DispatchMark {
+        run: run.id,
+        attempt: run.attempt,
+        version: run.job.version,
+        executor: name(executor),
+    }
+}
+
+/// Checks that a call was refused, and how.
+pub(super) fn refused<T: std::fmt::Debug>(
+    result: Result<T, StoreError>,
+    kind: crate::ErrorKind,
+    says: &str,
+) {
+    let error = result.expect_err("is refused");
+    assert_eq!(error.kind(), kind, "{error}");
+    assert!(error.to_string().contains(says), "{error} names {says}");
+}
