@@ -29,8 +29,9 @@ pub trait Store: Send + Sync + 'static {
     /// The database's clock.
     async fn now(&self) -> Result<Timestamp>;
 
-    /// Makes a scheduler process known, with a lease of `lease_ms`. If no other node is alive, each enabled `startup` job gets
-    /// its run (fire time: now).
+    /// Makes a scheduler process known, with a lease of `lease_ms`. A name belongs to one process at a time: the lease of an earlier
+    /// node of the same name ends, so that a restart takes over at once what it had claimed before. If no other node is alive, each enabled
+    /// `startup` job gets its run (fire time: now).
     async fn register_node(&self, name: &str, lease_ms: u64) -> Result<NodeRegistered>;
 
     /// Renews the node's lease; `false` when it had run out and others may have taken over its runs: register anew.
