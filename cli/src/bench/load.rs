@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use async_trait::async_trait;
 use cueline_model::{JobSpec, RunState};
-use cueline_store::{RunFilter, Store};
+use cueline_store::RunFilter;
 use cueline_worker::{Context, Failure, Handler, Output};
 use hdrhistogram::Histogram;
 use tokio::time::{Instant, sleep};
