@@ -67,14 +67,15 @@ impl Reporter {
         for ((report, message), answer) in reports.into_iter().zip(messages).zip(answers) {
             match answer {
                 Ok(()) => done.push(report),
-                Err(Refusal::TooLarge { bytes, limit }) => match self.shorten(report, bytes, limit)
-                {
-                    Ok(report) => {
+                Err(Refusal::TooLarge { bytes, limit }) => {
+                    let mut report = report;
+                    if self.shorten(&mut report, bytes, limit) {
                         again.1.push(self.message_of(&report));
                         again.0.push(report);
+                    } else {
+                        done.push(report);
                     }
-                    Err(report) => done.push(report),
-                },
+                }
                 Err(refusal) => {
                     tracing::warn!(%refusal, "a report was refused; trying again");
                     again.0.push(report);
@@ -86,25 +87,26 @@ impl Reporter {
         again
     }
 
-    /// An outcome is reported without its texts rather than not at all; other reports are given up.
-    fn shorten(&self, mut report: Report, bytes: usize, limit: usize) -> Result<Report, Report> {
-        let before = bytes_of(&report);
-        let note =
-            format!("the outcome had {bytes} bytes, more than the {limit} that the broker takes");
+    /// An outcome is reported without its texts rather than not at all; other reports are given up. False when there
+    /// is nothing left to take away.
+    fn shorten(&self, report: &mut Report, bytes: usize, limit: usize) -> bool {
+        let before = bytes_of(report);
         tracing::warn!(run = %report.id.run, bytes, limit, "a report is too large for the broker");
-        match &mut report.body {
-            EventBody::Ended { outcome } if outcome.message.as_ref() != Some(&note) => {
-                *outcome = Outcome {
-                    message: Some(note),
-                    output: None,
-                    ..outcome.clone()
-                };
-                let after = bytes_of(&report);
-                self.outbox.shortened(before.saturating_sub(after));
-                Ok(report)
-            }
-            _ => Err(report),
+        let EventBody::Ended { outcome } = &mut report.body else {
+            return false;
+        };
+        let note = format!("the outcome was too large for the broker, which takes {limit} bytes");
+        if outcome.output.is_none() && outcome.message.as_ref() == Some(&note) {
+            return false;
         }
+        *outcome = Outcome {
+            message: Some(note),
+            output: None,
+            ..outcome.clone()
+        };
+        self.outbox
+            .shortened(before.saturating_sub(bytes_of(report)));
+        true
     }
 
     fn message_of(&mut self, report: &Report) -> Outgoing {

@@ -1,6 +1,6 @@
 //! Trying a handler without a server.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use cueline_protocol::Stream;
 
@@ -17,12 +17,18 @@ pub struct Recorded {
 impl Recorded {
     /// The lines, in order.
     pub fn lines(&self) -> Vec<(Stream, String)> {
-        self.lines.lock().expect("no holder panics").clone()
+        self.lines
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     /// The progress, in order.
     pub fn progress(&self) -> Vec<f64> {
-        self.progress.lock().expect("no holder panics").clone()
+        self.progress
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 }
 
@@ -30,14 +36,14 @@ impl Sink for Recorded {
     fn line(&self, stream: Stream, text: String) {
         self.lines
             .lock()
-            .expect("no holder panics")
+            .unwrap_or_else(PoisonError::into_inner)
             .push((stream, text));
     }
 
     fn progress(&self, fraction: f64) {
         self.progress
             .lock()
-            .expect("no holder panics")
+            .unwrap_or_else(PoisonError::into_inner)
             .push(fraction);
     }
 }

@@ -122,6 +122,7 @@ impl Worker {
             name = tasks.broken(&stop) => return Err(Error::Broken(name)),
         };
         if !drained {
+            core.abandon().await;
             return Ok(());
         }
         if timeout(FLUSH_TIMEOUT, outbox.empty()).await.is_err() {
@@ -241,7 +242,7 @@ async fn next_signal() {
         }
         (Err(error), _) | (_, Err(error)) => {
             tracing::error!(%error, "signals cannot be heard");
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
     }
 }

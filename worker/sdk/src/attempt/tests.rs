@@ -1,1 +1,82 @@
-//! tests
+//! The bounds of an attempt's log.
+
+use std::sync::Arc;
+
+use cueline_model::RunId;
+use cueline_protocol::{EventBody, Holding, LogLine, Stream};
+use cueline_runtime::ManualClock;
+use proptest::prelude::*;
+
+use super::AttemptLog;
+use super::log::{MAX_LINE_BYTES, cut};
+use crate::outbox::{Outbox, Report};
+
+fn log(limit_bytes: usize, outbox: &Arc<Outbox>) -> AttemptLog {
+    let id = Holding {
+        run: RunId(1),
+        attempt: 1,
+    };
+    let job = "report".parse().expect("name");
+    let clock = Arc::new(ManualClock::at(5));
+    AttemptLog::new(id, job, limit_bytes, clock, Arc::clone(outbox))
+}
+
+fn lines_of(reports: impl IntoIterator<Item = Report>) -> Vec<LogLine> {
+    let lines = reports.into_iter().map(|report| match report.body {
+        EventBody::Log { lines } => lines,
+        other => panic!("a log was expected, not {other:?}"),
+    });
+    lines.flatten().collect()
+}
+
+#[test]
+fn a_line_that_is_too_long_is_cut_and_says_so() {
+    let text = "ä".repeat(MAX_LINE_BYTES);
+    let cut = cut(text, MAX_LINE_BYTES);
+    assert!(cut.len() <= MAX_LINE_BYTES);
+    assert!(cut.ends_with("ä… [cut, 131072 bytes in all]"));
+}
+
+#[test]
+fn nothing_is_taken_after_the_end() {
+    let outbox = Arc::default();
+    let log = log(10_000, &outbox);
+    log.write(Stream::Out, "before".to_owned());
+    assert_eq!(lines_of(log.close()).len(), 1);
+    log.write(Stream::Out, "after".to_owned());
+    assert!(log.close().is_empty());
+    assert!(!log.look());
+}
+
+proptest! {
+    #[test]
+    fn the_first_and_the_last_lines_are_kept(lengths in prop::collection::vec(0..300_usize, 1..400), looks in 0..5_usize) {
+        let limit = 8 * 1024;
+        let outbox: Arc<Outbox> = Arc::default();
+        let log = log(limit, &outbox);
+        for (i, length) in lengths.iter().enumerate() {
+            log.write(Stream::Out, "x".repeat(*length));
+            if looks > 0 && i % looks == 0 {
+                log.look();
+            }
+        }
+        let rest = log.close();
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("runtime");
+        outbox.push(rest);
+        let reports = runtime.block_on(outbox.take(usize::MAX, usize::MAX));
+        let reports = reports.into_iter().filter(|r| matches!(r.body, EventBody::Log { .. }));
+        let lines = lines_of(reports);
+        let (notes, kept): (Vec<_>, Vec<_>) = lines.iter().partition(|l| l.stream == Stream::Log);
+        let bytes: usize = kept.iter().map(|l| l.text.len()).sum();
+        prop_assert!(bytes <= limit);
+        prop_assert!(lines.is_sorted_by(|a, b| a.seq < b.seq));
+        prop_assert_eq!(kept.first().map(|l| l.seq), Some(0));
+        prop_assert_eq!(kept.last().map(|l| l.seq), Some(lengths.len() as u64 - 1));
+        let dropped = lengths.len() - kept.len();
+        prop_assert_eq!(notes.len(), usize::from(dropped > 0));
+        if let Some(note) = notes.first() {
+            let start = format!("[{dropped} lines dropped");
+            prop_assert!(note.text.starts_with(&start));
+        }
+    }
+}

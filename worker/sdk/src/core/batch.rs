@@ -115,6 +115,7 @@ impl Batch {
         let row = &self.rows[*self.row_of.get(&run)?];
         Some(Known {
             attempt: row.id.attempt,
+            state: row.state,
             outcome: row.outcome.clone(),
         })
     }

@@ -12,7 +12,7 @@ use crate::attempt::Ended;
 use crate::control::Order;
 use crate::error::Result;
 use crate::intake::{Arrived, Read};
-use crate::journal::Known;
+use crate::journal::{Known, State};
 use crate::lanes::{Arrival, Step, Unstarted};
 use bytes::Bytes;
 
@@ -26,6 +26,8 @@ enum Novelty {
     Held,
     /// It has ended like this, as JSON.
     Ended(String),
+    /// The journal says that it was started, and nothing runs: a write of the last worker came to the disk after this one had read it.
+    Stray,
     /// This newer attempt of the run is known.
     Older(u32),
 }
@@ -146,6 +148,11 @@ impl Core {
                     tracing::error!(run = %id.run, %error, "an outcome in the journal cannot be read");
                 }
             },
+            Novelty::Stray => {
+                let outcome = Outcome::new(OutcomeKind::Lost, batch.now)
+                    .because("the worker stopped while it ran");
+                batch.end(id, trigger.job.name.clone(), outcome);
+            }
             Novelty::Older(newer) => {
                 tracing::info!(run = %id.run, attempt = id.attempt, newer, "dropped the trigger of an older attempt");
             }
@@ -154,19 +161,21 @@ impl Core {
     }
 
     fn novelty(&self, id: Holding, known: &HashMap<RunId, Known>, batch: &Batch) -> Novelty {
-        // What is held is newer than the batch, and the batch is newer than what was read from the disk.
-        let newest = self.lanes.newest(id.run).map(|attempt| Known {
-            attempt,
-            outcome: None,
-        });
-        let newest = newest
-            .or_else(|| batch.known(id.run))
-            .or_else(|| known.get(&id.run).cloned());
-        match newest {
-            Some(newest) if newest.attempt > id.attempt => Novelty::Older(newest.attempt),
-            Some(newest) if newest.attempt == id.attempt => {
-                newest.outcome.map_or(Novelty::Held, Novelty::Ended)
-            }
+        // The batch is newer than what was read from the disk.
+        let written = batch.known(id.run).or_else(|| known.get(&id.run).cloned());
+        let held = self.lanes.newest(id.run);
+        let newest = held.max(written.as_ref().map(|w| w.attempt));
+        match (newest, written) {
+            (Some(newest), _) if newest > id.attempt => Novelty::Older(newest),
+            (Some(newest), _) if newest == id.attempt && held == newest.into() => Novelty::Held,
+            (Some(newest), Some(written)) if newest == id.attempt => match written.state {
+                // Not held, so not accepted by this incarnation: see `Stray`.
+                State::Accepted => Novelty::New,
+                State::Started => Novelty::Stray,
+                State::Ended | State::Reported => {
+                    written.outcome.map_or(Novelty::Held, Novelty::Ended)
+                }
+            },
             _ => Novelty::New,
         }
     }

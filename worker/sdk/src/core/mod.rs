@@ -254,6 +254,12 @@ impl Core {
         self.journal.close().await;
     }
 
+    /// Stops what runs, and leaves the rest to the next start.
+    pub(crate) async fn abandon(self) {
+        drop(self.running);
+        self.journal.close().await;
+    }
+
     fn now(&self) -> Timestamp {
         Timestamp::from_millis(self.settings.clock.now_ms())
     }

@@ -12,6 +12,7 @@ use super::{Journal, JournalError, State, json_of};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Known {
     pub(crate) attempt: u32,
+    pub(crate) state: State,
     /// JSON, once it has ended.
     pub(crate) outcome: Option<String>,
 }
@@ -35,7 +36,7 @@ impl Journal {
         runs: impl Iterator<Item = RunId>,
     ) -> Result<HashMap<RunId, Known>, JournalError> {
         let text: String = sqlx::query_scalar(
-            "SELECT json_group_array(json_array(run, attempt, outcome))
+            "SELECT json_group_array(json_array(run, attempt, state, outcome))
              FROM entry WHERE run IN (SELECT value FROM json_each(?1))",
         )
         .bind(json_of(runs))
@@ -45,12 +46,19 @@ impl Journal {
         if text == "[]" {
             return Ok(HashMap::new());
         }
-        let entries: Vec<(RunId, u32, Option<String>)> =
+        let entries: Vec<(RunId, u32, i64, Option<String>)> =
             serde_json::from_str(&text).map_err(|e| JournalError::Corrupt(e.to_string()))?;
-        Ok(entries
+        entries
             .into_iter()
-            .map(|(run, attempt, outcome)| (run, Known { attempt, outcome }))
-            .collect())
+            .map(|(run, attempt, state, outcome)| {
+                let known = Known {
+                    attempt,
+                    state: state_of(state)?,
+                    outcome,
+                };
+                Ok((run, known))
+            })
+            .collect()
     }
 
     /// Everything that is not reported yet, in the order of acceptance. Read once, at the start.
@@ -79,16 +87,21 @@ fn open_of(row: &sqlx::sqlite::SqliteRow) -> Result<Open, JournalError> {
             attempt: u32::try_from(attempt)
                 .map_err(|_| JournalError::Corrupt(format!("attempt {attempt}")))?,
         },
-        state: match state {
-            0 => State::Accepted,
-            1 => State::Started,
-            2 => State::Ended,
-            other => return Err(JournalError::Corrupt(format!("state {other}"))),
-        },
+        state: state_of(state)?,
         seq: row.try_get(3).map_err(database())?,
         at_ms: row.try_get(4).map_err(database())?,
         job: job.unwrap_or_default(),
         trigger: row.try_get(6).map_err(database())?,
         outcome: row.try_get(7).map_err(database())?,
     })
+}
+
+fn state_of(code: i64) -> Result<State, JournalError> {
+    match code {
+        0 => Ok(State::Accepted),
+        1 => Ok(State::Started),
+        2 => Ok(State::Ended),
+        3 => Ok(State::Reported),
+        other => Err(JournalError::Corrupt(format!("state {other}"))),
+    }
 }

@@ -98,7 +98,7 @@ struct Place {
 /// All lanes of a worker.
 #[derive(Debug)]
 pub(crate) struct Lanes {
-    lanes: HashMap<LaneKey, Lane>,
+    by_key: HashMap<LaneKey, Lane>,
     runs: HashMap<RunId, Place>,
     ready: BTreeSet<Ready>,
     counter: u64,
@@ -111,7 +111,7 @@ impl Lanes {
     /// No lanes; at most `room` attempts run at once.
     pub(crate) fn new(room: usize) -> Self {
         Self {
-            lanes: HashMap::new(),
+            by_key: HashMap::new(),
             runs: HashMap::new(),
             ready: BTreeSet::new(),
             counter: 0,
@@ -158,7 +158,7 @@ impl Lanes {
             return;
         }
         let behind = self.supersede(arrival.id, steps);
-        let lane = self.lanes.entry(arrival.lane).or_default();
+        let lane = self.by_key.entry(arrival.lane).or_default();
         lane.adopt(&arrival);
         let refused = match lane.block {
             Block::Cover => {
@@ -190,7 +190,7 @@ impl Lanes {
     /// Puts back what was waiting before a restart, in the order of the calls. No policy is applied: that was done
     /// when it came.
     pub(crate) fn restore(&mut self, arrival: &Arrival) {
-        self.lanes.entry(arrival.lane).or_default().adopt(arrival);
+        self.by_key.entry(arrival.lane).or_default().adopt(arrival);
         self.counter += 1;
         self.enqueue(arrival, self.counter);
     }
@@ -207,12 +207,12 @@ impl Lanes {
             return;
         };
         self.running -= 1;
-        if let Some(lane) = self.lanes.get_mut(&place.lane) {
+        if let Some(lane) = self.by_key.get_mut(&place.lane) {
             lane.running.retain(|run| *run != id.run);
         }
         if let Some(next) = place.next {
             let (arrival, order) = *next;
-            self.lanes.entry(arrival.lane).or_default().adopt(&arrival);
+            self.by_key.entry(arrival.lane).or_default().adopt(&arrival);
             self.enqueue(&arrival, order);
         }
         self.refresh(place.lane);
@@ -243,7 +243,7 @@ impl Lanes {
     pub(crate) fn drain(&mut self, steps: &mut Vec<Step>) {
         self.drained = true;
         let mut back: Vec<(u64, Holding)> = Vec::new();
-        for lane in self.lanes.values_mut() {
+        for lane in self.by_key.values_mut() {
             back.extend(lane.waiting.drain(..).map(|w| (w.order, w.id)));
             lane.ready = None;
         }
@@ -267,7 +267,7 @@ impl Lanes {
             let Some(ready) = self.ready.pop_first() else {
                 return;
             };
-            let Some(lane) = self.lanes.get_mut(&ready.lane) else {
+            let Some(lane) = self.by_key.get_mut(&ready.lane) else {
                 continue;
             };
             lane.ready = None;
@@ -311,7 +311,7 @@ impl Lanes {
 
     /// The newest trigger of a cover lane has come: all others of the lane make way.
     fn sweep(&mut self, key: LaneKey, newest: RunId, steps: &mut Vec<Step>) {
-        let Some(lane) = self.lanes.get_mut(&key) else {
+        let Some(lane) = self.by_key.get_mut(&key) else {
             return;
         };
         for waiting in lane.waiting.drain(..) {
@@ -352,7 +352,7 @@ impl Lanes {
             order,
             priority: arrival.priority,
         };
-        self.lanes
+        self.by_key
             .entry(arrival.lane)
             .or_default()
             .insert_in_order(waiting);
@@ -361,7 +361,7 @@ impl Lanes {
 
     fn drop_waiting(&mut self, id: Holding) {
         if let Some(place) = self.runs.remove(&id.run) {
-            if let Some(lane) = self.lanes.get_mut(&place.lane) {
+            if let Some(lane) = self.by_key.get_mut(&place.lane) {
                 lane.waiting.retain(|w| w.id != id);
             }
             self.refresh(place.lane);
@@ -370,7 +370,7 @@ impl Lanes {
 
     /// Notes whether the lane can start something, and forgets it when it is empty.
     fn refresh(&mut self, key: LaneKey) {
-        let Some(lane) = self.lanes.get_mut(&key) else {
+        let Some(lane) = self.by_key.get_mut(&key) else {
             return;
         };
         let urgency = lane.startable().map(|head| u8::MAX - head.priority);
@@ -390,7 +390,7 @@ impl Lanes {
             }
         }
         if !lane.is_busy() {
-            self.lanes.remove(&key);
+            self.by_key.remove(&key);
         }
     }
 }

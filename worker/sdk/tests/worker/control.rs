@@ -1,0 +1,84 @@
+//! Orders: cancel and holdings (G11).
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use cueline_model::{Block, OutcomeKind, RunId};
+use cueline_protocol::{Control, ControlReply, Holding, VERSION, decode, encode};
+use cueline_worker::StopReason;
+
+use crate::world::{World, control_channel as channel, stopped, trigger};
+
+#[tokio::test]
+async fn cancel_stops_what_runs_and_ends_what_waits() {
+    let world = World::new().await;
+    let live = world.start();
+    let triggers: Vec<_> = (1..=3).map(|n| trigger(n, "gate", Block::Serial)).collect();
+    world.publish(&triggers).await;
+    world.wait_entered(&[1]).await;
+    world.wait_settled().await;
+    world.cancel(2).await;
+    let waiting = world.outcome(2).await;
+    assert_eq!(waiting.kind, OutcomeKind::Cancelled);
+    assert_eq!(waiting.started_at, None);
+    world.cancel(1).await;
+    let running = world.outcome(1).await;
+    assert_eq!(running.kind, OutcomeKind::Cancelled);
+    assert_eq!(running.message, Some(stopped(StopReason::Cancelled)));
+    world.wait_entered(&[1, 3]).await;
+    live.kill().await;
+}
+
+#[tokio::test]
+async fn a_cancel_that_overtakes_its_trigger_still_holds() {
+    let world = World::new().await;
+    let live = world.start();
+    world.publish(&[trigger(1, "noop", Block::Serial)]).await;
+    world.outcome(1).await;
+    world.cancel(2).await;
+    // The answer comes after the cancel was heard: orders are heard in order.
+    holdings(&world, &[(1, 1)]).await;
+    world.publish(&[trigger(2, "gate", Block::Serial)]).await;
+    assert_eq!(world.outcome(2).await.kind, OutcomeKind::Cancelled);
+    live.drain().await;
+    assert_eq!(world.entered(), [0_i64; 0]);
+}
+
+async fn holdings(world: &World, ids: &[(i64, u32)]) -> Vec<Holding> {
+    let runs = ids.iter().map(|&(run, attempt)| Holding {
+        run: RunId(run),
+        attempt,
+    });
+    let order = Control::Holdings {
+        v: VERSION,
+        runs: runs.collect(),
+    };
+    let wait = Duration::from_secs(10);
+    let answer = world
+        .broker
+        .ask(&channel(), Bytes::from(encode(&order)), wait)
+        .await
+        .expect("ask");
+    decode::<ControlReply>(&answer.expect("an answer"))
+        .expect("readable")
+        .held
+}
+
+#[tokio::test]
+async fn holdings_are_what_the_journal_has_ended_or_not() {
+    let world = World::new().await;
+    let live = world.start();
+    world
+        .publish(&[
+            trigger(1, "noop", Block::Parallel(4)),
+            trigger(2, "gate", Block::Parallel(4)),
+        ])
+        .await;
+    world.outcome(1).await;
+    world.wait_entered(&[2]).await;
+    let held = holdings(&world, &[(1, 1), (2, 1), (2, 2), (3, 1)]).await;
+    let mut held: Vec<i64> = held.into_iter().map(|h| h.run.0).collect();
+    held.sort_unstable();
+    assert_eq!(held, [1, 2]);
+    live.kill().await;
+}

@@ -1,0 +1,100 @@
+//! What a run says while it runs.
+
+use std::time::Duration;
+
+use cueline_model::{Block, RunId};
+use cueline_protocol::EventBody;
+use cueline_worker::{Context, Failure};
+
+use crate::world::{World, run, trigger};
+
+#[tokio::test]
+async fn lines_come_live_and_before_the_outcome() {
+    let world = World::new().await;
+    let gate = std::sync::Arc::clone(&world.gate);
+    let live = run(world.builder().handler("talk", move |cx: Context| {
+        let gate = std::sync::Arc::clone(&gate);
+        async move {
+            cx.log("first\nsecond");
+            cx.progress(0.5);
+            gate.acquire().await?.forget();
+            cx.log("last");
+            Ok::<(), Failure>(())
+        }
+    }));
+    world.publish(&[trigger(1, "talk", Block::Serial)]).await;
+    let has = |wanted: fn(&EventBody) -> bool| world.events().iter().any(|e| wanted(&e.body));
+    world
+        .wait("log, start and progress of what still runs", || {
+            let log = has(|b| matches!(b, EventBody::Log { lines } if lines.len() == 2));
+            let started = has(|b| matches!(b, EventBody::Started { .. }));
+            let progress = has(
+                |b| matches!(b, EventBody::Progress { fraction } if (*fraction - 0.5).abs() < 0.01),
+            );
+            (log && started && progress).then_some(())
+        })
+        .await;
+    assert_eq!(world.outcomes(1).len(), 0);
+    world.gate.add_permits(1);
+    world.outcome(1).await;
+    let events: Vec<EventBody> = world.events().into_iter().map(|e| e.body).collect();
+    let [.., EventBody::Log { lines }, EventBody::Ended { .. }] = &events[..] else {
+        panic!("the last line comes right before the outcome: {events:#?}");
+    };
+    assert_eq!((lines[0].seq, lines[0].text.as_str()), (2, "last"));
+    live.drain().await;
+}
+
+#[tokio::test]
+async fn a_quick_run_is_reported_with_one_event() {
+    let world = World::new().await;
+    let live = world.start();
+    world.publish(&[trigger(1, "noop", Block::Serial)]).await;
+    world.outcome(1).await;
+    live.drain().await;
+    assert_eq!(world.events().len(), 1);
+}
+
+#[tokio::test]
+async fn a_flood_of_lines_is_bounded_and_says_what_is_missing() {
+    let world = World::new().await;
+    let live =
+        run(world
+            .builder()
+            .log_bytes(64 * 1024)
+            .handler("flood", |cx: Context| async move {
+                for n in 0..20_000 {
+                    cx.log(format!("line {n}"));
+                    if n % 1_000 == 0 {
+                        tokio::time::sleep(Duration::from_millis(1)).await;
+                    }
+                }
+                Ok::<(), Failure>(())
+            }));
+    world.publish(&[trigger(1, "flood", Block::Serial)]).await;
+    world.outcome(1).await;
+    let mut lines = Vec::new();
+    for event in world.events() {
+        assert_eq!(event.run, RunId(1));
+        if let EventBody::Log { lines: more } = event.body {
+            assert!(more.len() <= 200);
+            lines.extend(more);
+        }
+    }
+    let bytes: usize = lines.iter().map(|l| l.text.len()).sum();
+    assert!(bytes <= 64 * 1024, "{bytes}");
+    assert!(
+        lines.is_sorted_by(|a, b| a.seq < b.seq),
+        "in order, no seq twice"
+    );
+    assert_eq!(lines.first().expect("a line").text, "line 0");
+    assert_eq!(lines.last().expect("a line").text, "line 19999");
+    let note = lines.iter().find(|l| l.text.contains("lines dropped here"));
+    let note = &note.expect("a note").text;
+    let dropped = 20_000 - (lines.len() - 1);
+    assert!(
+        note.starts_with(&format!("[{dropped} lines dropped")),
+        "{note}"
+    );
+    live.drain().await;
+}
