@@ -182,7 +182,7 @@ impl EmbeddedDriver {
         let _only_one = queue.loading.lock().await;
         // Again: another fetch may have loaded it.
         if let Some(load) = queue.load_wanted(max, Instant::now()) {
-            let (messages, complete) = file::load(&self.readers, &load)
+            let (messages, complete) = file::load(&self.readers, &load, self.shared.load_bytes())
                 .await
                 .map_err(|e| BrokerError::from(Failure::new("read from", &e)).caused_by(e))?;
             queue.loaded(&load, messages, complete, &self.shared);

@@ -14,9 +14,9 @@ use sqlx::sqlite::{
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Row};
 use tokio::time::{Instant, sleep};
 
-use crate::memory::{Message, id_range};
+use crate::memory::{Message, id_range, later};
 use crate::options::EmbeddedOptions;
-use crate::queue::{LOAD_BYTES, Load};
+use crate::queue::{LOAD_MESSAGES, Load};
 
 /// Marks the file as ours: `CueB` in ASCII.
 const APPLICATION_ID: i32 = 0x4375_6542;
@@ -196,7 +196,7 @@ async fn lock(path: &Path, wait: Duration) -> Result<File, BrokerError> {
         .write(true)
         .open(&name)
         .map_err(|e| failed(ErrorKind::Permanent, e.to_string()).caused_by(e))?;
-    let give_up = Instant::now() + wait;
+    let give_up = later(Instant::now(), wait);
     loop {
         match file.try_lock() {
             Ok(()) => return Ok(file),
@@ -472,27 +472,25 @@ pub(crate) async fn message_and_time(
     .transpose()
 }
 
-/// What was read, and whether the file has no more of it.
-pub(crate) async fn load(readers: &SqlitePool, load: &Load) -> sqlx::Result<(Vec<Message>, bool)> {
-    let (query, limit) = match load {
-        Load::Fresh { after, to, limit } => (
-            sqlx::query(
-                "SELECT id, topic, payload FROM message WHERE id > ? AND id <= ? ORDER BY id LIMIT ?",
-            )
-            .bind(*after)
-            .bind(*to)
-            .bind(i64::try_from(*limit).unwrap_or(i64::MAX)),
-            *limit,
-        ),
+/// What was read, up to about `most_bytes`, and whether the file has no more of it.
+pub(crate) async fn load(
+    readers: &SqlitePool,
+    load: &Load,
+    most_bytes: usize,
+) -> sqlx::Result<(Vec<Message>, bool)> {
+    let query = match load {
+        Load::Fresh { after, to } => sqlx::query(
+            "SELECT id, topic, payload FROM message WHERE id > ? AND id <= ? ORDER BY id LIMIT ?",
+        )
+        .bind(*after)
+        .bind(*to)
+        .bind(i64::try_from(LOAD_MESSAGES).unwrap_or(i64::MAX)),
         Load::Again(ids) => {
             let ids: Vec<String> = ids.iter().map(i64::to_string).collect();
-            (
-                sqlx::query(
-                    "SELECT id, topic, payload FROM message WHERE id IN (SELECT value FROM json_each(?)) ORDER BY id",
-                )
-                .bind(format!("[{}]", ids.join(","))),
-                usize::MAX,
+            sqlx::query(
+                "SELECT id, topic, payload FROM message WHERE id IN (SELECT value FROM json_each(?)) ORDER BY id",
             )
+            .bind(format!("[{}]", ids.join(",")))
         }
     };
     let mut rows = query.fetch(readers);
@@ -505,10 +503,10 @@ pub(crate) async fn load(readers: &SqlitePool, load: &Load) -> sqlx::Result<(Vec
         };
         bytes += message.bytes();
         messages.push(message);
-        if bytes >= LOAD_BYTES {
+        if bytes >= most_bytes {
             return Ok((messages, false));
         }
     }
-    let complete = messages.len() < limit;
+    let complete = matches!(load, Load::Again(_)) || messages.len() < LOAD_MESSAGES;
     Ok((messages, complete))
 }

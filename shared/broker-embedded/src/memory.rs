@@ -47,7 +47,17 @@ pub(crate) struct Shared {
     pub(crate) next_receipt: AtomicU64,
 }
 
+/// One load takes no more, and no less when memory is short, so that every queue gets on.
+const LOAD_BYTES: (usize, usize) = (1 << 20, 16 << 20);
+
 impl Shared {
+    /// How many bytes a load may take from the file.
+    pub(crate) fn load_bytes(&self) -> usize {
+        let held = self.held_bytes.load(Ordering::Relaxed);
+        let (least, most) = LOAD_BYTES;
+        self.memory_bytes.saturating_sub(held).clamp(least, most)
+    }
+
     pub(crate) fn has_room(&self, message: &Message) -> bool {
         self.held_bytes.load(Ordering::Relaxed) + message.bytes() <= self.memory_bytes
     }

@@ -19,7 +19,7 @@ pub struct EmbeddedOptions {
     /// file when their turn comes.
     pub window_messages: usize,
     /// The most bytes of ready messages kept in memory, over all queues; 128 MiB by default. Past it, messages are read
-    /// from the file when their turn comes.
+    /// from the file when their turn comes, about 1 MiB for a queue at a time.
     pub memory_bytes: usize,
     /// The most that the file may grow to, in bytes; 1 TiB by default. Past it, as on a full disk, publishing fails with a
     /// transient error and works again when acks have made room. The `-wal` beside it is not counted; it stays below

@@ -12,9 +12,8 @@ use tokio::time::Instant;
 
 use crate::memory::{Message, Shared, id_range, later};
 
-/// The most that one load takes from the file.
-const LOAD_MESSAGES: usize = 4_096;
-pub(crate) const LOAD_BYTES: usize = 16 << 20;
+/// The most messages that one load takes from the file.
+pub(crate) const LOAD_MESSAGES: usize = 4_096;
 
 /// One queue.
 #[derive(Debug)]
@@ -81,8 +80,8 @@ pub(crate) enum Taken {
 pub(crate) enum Load {
     /// These ids.
     Again(Vec<i64>),
-    /// Ids above `after` up to `to`, at most `limit` of them.
-    Fresh { after: i64, to: i64, limit: usize },
+    /// Ids above `after` up to `to`.
+    Fresh { after: i64, to: i64 },
 }
 
 /// What a settlement leaves to be done in the file.
@@ -190,7 +189,7 @@ impl Queue {
             return Taken::Gone;
         }
         state.come_due(now);
-        let until = now + shared.ack_wait;
+        let until = later(now, shared.ack_wait);
         let mut taken = Vec::with_capacity(max.min(state.fresh.len() + state.again.len()));
         while taken.len() < max {
             let Some((message, before)) = state.next_ready() else {
@@ -244,7 +243,6 @@ impl Queue {
         (in_memory < max && state.loaded_to < state.committed).then(|| Load::Fresh {
             after: state.loaded_to,
             to: state.committed,
-            limit: LOAD_MESSAGES,
         })
     }
 

@@ -257,7 +257,22 @@ async fn fill_up_and_recover(driver: &EmbeddedDriver, ballast: Option<&Path>) {
         (0..confirmed).collect::<Vec<_>>()
     );
     publish(driver, &messages(0..200, 1_000)).await;
+    let only_if_empty = true;
+    assert!(
+        !driver
+            .delete(&QueueId::Results, only_if_empty)
+            .await
+            .unwrap()
+    );
     assert_eq!(consume(driver, 200).await, (0..200).collect::<Vec<_>>());
+    // Nor is anything reserved for what failed.
+    assert!(
+        driver
+            .delete(&QueueId::Results, only_if_empty)
+            .await
+            .unwrap()
+    );
+    driver.declare(&QueueId::Results).await.unwrap();
 }
 
 #[tokio::test]
@@ -297,6 +312,7 @@ async fn dead_letters_past_the_limit_stay_unsettled_and_acks_beside_them_count()
     let dir = tempfile::tempdir().unwrap();
     let small = EmbeddedOptions {
         queue_limit: 10,
+        ack_wait: Duration::from_secs(1),
         ..options()
     };
     let driver = EmbeddedDriver::open(&dir.path().join("broker.db"), small)
@@ -323,6 +339,52 @@ async fn dead_letters_past_the_limit_stay_unsettled_and_acks_beside_them_count()
         .iter()
         .map(|s| (s.queue.clone(), s.ready, s.unsettled))
         .collect();
-    assert!(counts.contains(&(QueueId::Results, 0, 6)), "{counts:?}");
+    assert!(
+        counts
+            .iter()
+            .any(|(queue, ready, unsettled)| *queue == QueueId::Results && ready + unsettled == 6),
+        "{counts:?}"
+    );
     assert!(counts.contains(&(QueueId::Dead, 10, 0)), "{counts:?}");
+    // They come again and can be settled otherwise.
+    assert_eq!(consume(&driver, 6).await.len(), 6);
+}
+
+#[tokio::test]
+async fn a_queue_in_place_of_a_deleted_one_starts_empty() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("broker.db");
+    let driver = open(&path).await;
+    for count in [100, 10] {
+        driver.declare(&QueueId::Results).await.unwrap();
+        publish(&driver, &messages(0..count, 20)).await;
+        assert!(driver.delete(&QueueId::Results, false).await.unwrap());
+    }
+    driver.declare(&QueueId::Results).await.unwrap();
+    driver.close().await;
+    let driver = open(&path).await;
+    let stats = driver.stats().await.unwrap();
+    assert!(stats.iter().all(|s| s.ready == 0), "{stats:?}");
+}
+
+#[tokio::test]
+async fn large_messages_do_not_pile_up_in_memory_and_come_in_order() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("broker.db");
+    let small = EmbeddedOptions {
+        memory_bytes: 100_000,
+        ..options()
+    };
+    let driver = EmbeddedDriver::open(&path, small).await.unwrap();
+    driver.declare(&QueueId::Results).await.unwrap();
+    for round in 0..10 {
+        publish(&driver, &messages(round * 10..(round + 1) * 10, 50_000)).await;
+    }
+    assert_eq!(consume(&driver, 100).await, (0..100).collect::<Vec<_>>());
+    // What came and went is not counted any more: these are kept in memory again, or read; in order either way.
+    publish(&driver, &messages(0..1_000, 50)).await;
+    assert_eq!(
+        consume(&driver, 1_000).await,
+        (0..1_000).collect::<Vec<_>>()
+    );
 }

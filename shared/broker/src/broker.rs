@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::address::{Channel, QueueId};
 use crate::driver::{
@@ -209,7 +209,7 @@ impl Broker {
                 },
             )
             .await?;
-        match timeout_at(Instant::now() + wait, listener.recv()).await {
+        match timeout(wait, listener.recv()).await {
             Ok(Some(answer)) => Ok(Some(answer.payload)),
             Ok(None) | Err(_) => Ok(None),
         }
@@ -220,11 +220,14 @@ impl Broker {
         F: FnMut() -> Fut,
         Fut: Future<Output = Result<T, BrokerError>>,
     {
-        let give_up = Instant::now() + self.options.retry_for;
+        let start = Instant::now();
         let mut wait = self.options.first_wait;
         loop {
             match call().await {
-                Err(e) if e.kind() == ErrorKind::Transient && Instant::now() + wait < give_up => {
+                Err(e)
+                    if e.kind() == ErrorKind::Transient
+                        && start.elapsed() + wait < self.options.retry_for =>
+                {
                     tracing::warn!(what, error = %e, wait_ms = wait.as_millis(), "broker call failed; trying again");
                     sleep(wait).await;
                     wait = (wait * 2).min(LONGEST_WAIT);
