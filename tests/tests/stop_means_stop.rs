@@ -1,0 +1,391 @@
+//! G3: when pause, edit, delete or cancel has returned, no trigger of the old definition is published any more.
+//!
+//! The real engine, store, broker and API in one process; the driver is wrapped so that each publication is noted when it is done. Requests race
+//! with fires at random moments; what was published after an answer had come is compared with what that answer promised.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use async_trait::async_trait;
+use bytes::Bytes;
+use cueline_api::{ApiState, Nudges};
+use cueline_broker::{
+    Announcement, Broker, BrokerError, BrokerOptions, Capabilities, Channel, Delivery, Driver,
+    Listener, Outgoing, QueueId, QueueStats, Receipt, Refusal, Settlement,
+};
+use cueline_broker_embedded::{EmbeddedDriver, EmbeddedOptions};
+use cueline_engine::{Engine, EngineOptions};
+use cueline_protocol::{Beat, Trigger, VERSION, decode, encode};
+use cueline_runtime::{Lifecycle, SystemClock};
+use cueline_store::Store;
+use cueline_store_sqlite::{SqliteOptions, SqliteStore};
+use cueline_tests::Seed;
+use rand::RngExt as _;
+use rand::rngs::StdRng;
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+/// A trigger that was published.
+#[derive(Debug, Clone)]
+struct Published {
+    job: i64,
+    version: i64,
+    run: i64,
+}
+
+type Record = Arc<Mutex<Vec<Published>>>;
+
+/// A driver that notes what it has published.
+struct Recording {
+    inner: EmbeddedDriver,
+    record: Record,
+}
+
+#[async_trait]
+impl Driver for Recording {
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+
+    async fn declare(&self, queue: &QueueId) -> Result<(), BrokerError> {
+        self.inner.declare(queue).await
+    }
+
+    async fn delete(&self, queue: &QueueId, only_if_empty: bool) -> Result<bool, BrokerError> {
+        self.inner.delete(queue, only_if_empty).await
+    }
+
+    async fn publish(&self, batch: &[Outgoing]) -> Result<Vec<Result<(), Refusal>>, BrokerError> {
+        let answers = self.inner.publish(batch).await?;
+        let mut record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
+        for message in batch {
+            if let Ok(trigger) = decode::<Trigger>(&message.payload) {
+                record.push(Published {
+                    job: trigger.job.id.0,
+                    version: trigger.job.version,
+                    run: trigger.run.0,
+                });
+            }
+        }
+        Ok(answers)
+    }
+
+    async fn fetch(
+        &self,
+        queue: &QueueId,
+        max: usize,
+        wait: Duration,
+    ) -> Result<Vec<Delivery>, BrokerError> {
+        self.inner.fetch(queue, max, wait).await
+    }
+
+    async fn settle(
+        &self,
+        queue: &QueueId,
+        settlements: &[(Receipt, Settlement)],
+    ) -> Result<(), BrokerError> {
+        self.inner.settle(queue, settlements).await
+    }
+
+    async fn stats(&self) -> Result<Vec<QueueStats>, BrokerError> {
+        self.inner.stats().await
+    }
+
+    async fn announce(&self, channel: &Channel, message: Announcement) -> Result<(), BrokerError> {
+        self.inner.announce(channel, message).await
+    }
+
+    async fn listen(&self, channel: &Channel) -> Result<Listener, BrokerError> {
+        self.inner.listen(channel).await
+    }
+}
+
+/// The scheduler under test. Its executor is a heartbeat: what is published stays in the queue.
+struct Scheduler {
+    url: String,
+    http: reqwest::Client,
+    record: Record,
+    lifecycle: Lifecycle,
+    _folder: tempfile::TempDir,
+}
+
+const TOKEN: &str = "a token for this test, and for nothing else";
+
+impl Scheduler {
+    async fn start(seed: Seed) -> Result<Self> {
+        let folder = tempfile::tempdir()?;
+        let record = Record::default();
+        let store =
+            SqliteStore::open(&folder.path().join("store.db"), SqliteOptions::default()).await?;
+        let store: Arc<dyn Store> = Arc::new(store);
+        let inner =
+            EmbeddedDriver::open(&folder.path().join("queue.db"), EmbeddedOptions::default())
+                .await?;
+        let broker = Broker::new(
+            Recording {
+                inner,
+                record: record.clone(),
+            },
+            BrokerOptions::default(),
+        );
+        let lifecycle = Lifecycle::new();
+        let options = EngineOptions {
+            seed: seed.0,
+            ..EngineOptions::default()
+        };
+        let engine = Engine::start(
+            store.clone(),
+            broker.clone(),
+            Arc::new(SystemClock),
+            options,
+            None,
+            &lifecycle,
+        )
+        .await?;
+        let nudges = Nudges {
+            due: engine.nudges().due,
+            cancel: engine.nudges().cancel,
+        };
+        let router = cueline_api::router(ApiState::new(store, TOKEN.to_owned(), nudges));
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+        let url = format!("http://{}/api/v1", listener.local_addr()?);
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        lifecycle.spawn("heartbeat", beat(broker));
+        let http = reqwest::Client::new();
+        Ok(Self {
+            url,
+            http,
+            record,
+            lifecycle,
+            _folder: folder,
+        })
+    }
+
+    async fn call(&self, method: reqwest::Method, path: &str, body: Value) -> Result<Value> {
+        let mut request = self
+            .http
+            .request(method, format!("{}{path}", self.url))
+            .bearer_auth(TOKEN);
+        if !body.is_null() {
+            request = request.json(&body);
+        }
+        let answer = request.send().await?;
+        let status = answer.status();
+        let text = answer.text().await?;
+        if !status.is_success() {
+            bail!("{path}: {status}: {text}");
+        }
+        serde_json::from_str(&text).with_context(|| text.clone())
+    }
+
+    async fn post(&self, path: &str, body: Value) -> Result<Value> {
+        self.call(reqwest::Method::POST, path, body).await
+    }
+
+    /// Applies the job; its id and version.
+    async fn apply(&self, name: &str, params: &str) -> Result<(i64, i64)> {
+        let job = json!({ "name": name, "schedule": { "every": "100ms" }, "params": params, "handler": { "native": "noop" } });
+        self.post("/jobs/apply", json!({ "jobs": [job] })).await?;
+        let shown = self
+            .call(reqwest::Method::GET, &format!("/jobs/{name}"), Value::Null)
+            .await?;
+        let number = |key: &str| {
+            shown[key]
+                .as_i64()
+                .with_context(|| format!("no {key} in {shown}"))
+        };
+        Ok((number("id")?, number("version")?))
+    }
+
+    fn published(&self) -> Vec<Published> {
+        self.record
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+}
+
+async fn beat(broker: Broker) {
+    let beat = Beat {
+        v: VERSION,
+        group: "default".parse().expect("a name"),
+        name: "worker-1".parse().expect("a name"),
+        incarnation: "1".to_owned(),
+        capabilities: vec!["native:noop".to_owned()],
+        capacity: 1,
+        held: 0,
+        running: 0,
+        draining: false,
+        gone: false,
+    };
+    loop {
+        // A heartbeat that is not heard is followed by another.
+        let _ = broker
+            .announce(&Channel::Heartbeats, Bytes::from(encode(&beat)))
+            .await;
+        sleep(Duration::from_secs(1)).await;
+    }
+}
+
+/// What an answer promised: nothing of this job up to this version after so many publications.
+#[expect(dead_code, reason = "what it was is shown when the promise is broken")]
+#[derive(Debug)]
+struct Promise {
+    what: &'static str,
+    job: i64,
+    version: i64,
+    after: usize,
+}
+
+/// One job's life: it is paused, edited and deleted at random moments. What was promised to it.
+async fn harass(scheduler: Arc<Scheduler>, name: String, mut rng: StdRng) -> Result<Vec<Promise>> {
+    let mut promises = Vec::new();
+    for round in 0..12 {
+        let (job, version) = scheduler.apply(&name, &format!("round {round}")).await?;
+        sleep(Duration::from_millis(rng.random_range(120..420))).await;
+        let what = match rng.random_range(0..3) {
+            0 => {
+                scheduler
+                    .post(&format!("/jobs/{name}/pause"), Value::Null)
+                    .await?;
+                "pause"
+            }
+            1 => {
+                scheduler
+                    .call(
+                        reqwest::Method::DELETE,
+                        &format!("/jobs/{name}"),
+                        Value::Null,
+                    )
+                    .await?;
+                "delete"
+            }
+            _ => {
+                let job = json!({ "name": name, "schedule": { "every": "100ms" }, "params": "edited", "handler": { "native": "noop" } });
+                scheduler
+                    .post("/jobs/apply", json!({ "jobs": [job] }))
+                    .await?;
+                "edit"
+            }
+        };
+        promises.push(Promise {
+            what,
+            job,
+            version,
+            after: scheduler.published().len(),
+        });
+    }
+    Ok(promises)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_of_an_old_definition_goes_out_after_the_answer() -> Result<()> {
+    let seed = Seed::of("stop_means_stop");
+    let scheduler = Arc::new(Scheduler::start(seed).await?);
+    let tasks: Vec<_> = (0..12)
+        .map(|i| {
+            tokio::spawn(harass(
+                scheduler.clone(),
+                format!("job-{i}"),
+                Seed(seed.0 ^ i).rng(),
+            ))
+        })
+        .collect();
+    let mut promises = Vec::new();
+    for task in tasks {
+        promises.extend(task.await??);
+    }
+    // What was prepared before the last answers would be out by now.
+    let seen = scheduler.published().len();
+    scheduler.apply("sentinel", "").await?;
+    wait_for(|| scheduler.published().len() > seen + 5).await?;
+
+    let published = scheduler.published();
+    let mut broken = Vec::new();
+    for promise in &promises {
+        let late = published[promise.after..]
+            .iter()
+            .filter(|p| p.job == promise.job && p.version <= promise.version);
+        broken.extend(late.map(|p| format!("{promise:?}: {p:?}")));
+    }
+    scheduler.lifecycle.stop().ask_hard();
+    println!(
+        "{} answers, {} triggers published",
+        promises.len(),
+        published.len()
+    );
+    assert!(
+        published.len() > 200,
+        "only {} triggers: nothing much was tested",
+        published.len()
+    );
+    assert!(
+        broken.is_empty(),
+        "seed {}: published after the answer:\n{}",
+        seed.0,
+        broken.join("\n")
+    );
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_was_cancelled_in_time_is_never_published() -> Result<()> {
+    let seed = Seed::of("cancel_means_cancel");
+    let scheduler = Scheduler::start(seed).await?;
+    let mut rng = seed.rng();
+    let job =
+        json!({ "name": "job", "schedule": { "manual": true }, "handler": { "native": "noop" } });
+    scheduler
+        .post("/jobs/apply", json!({ "jobs": [job] }))
+        .await?;
+    let (mut done, mut asked) = (Vec::new(), 0);
+    for _ in 0..150 {
+        let triggered = scheduler.post("/jobs/job/trigger", Value::Null).await?;
+        let run = triggered["runs"][0].as_i64().context("no run")?;
+        sleep(Duration::from_micros(rng.random_range(0..6_000))).await;
+        let answer = scheduler
+            .post(&format!("/runs/{run}/cancel"), Value::Null)
+            .await?;
+        if answer["result"] == "done" {
+            done.push(run)
+        } else {
+            asked += 1
+        }
+    }
+    let last = scheduler.post("/jobs/job/trigger", Value::Null).await?;
+    let last = last["runs"][0].as_i64().context("no run")?;
+    wait_for(|| scheduler.published().iter().any(|p| p.run == last)).await?;
+    let published = scheduler.published();
+    scheduler.lifecycle.stop().ask_hard();
+    println!(
+        "{} cancelled before they were published, {asked} after",
+        done.len()
+    );
+    let broken: Vec<_> = done
+        .iter()
+        .filter(|run| published.iter().any(|p| p.run == **run))
+        .collect();
+    assert!(
+        broken.is_empty(),
+        "seed {}: published after they were cancelled: {broken:?}",
+        seed.0
+    );
+    assert!(
+        !done.is_empty() && asked > 0,
+        "the race was never close: {} and {asked}",
+        done.len()
+    );
+    Ok(())
+}
+
+async fn wait_for(condition: impl Fn() -> bool) -> Result<()> {
+    let waiting = async {
+        while !condition() {
+            sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), waiting)
+        .await
+        .context("it did not happen within 30 s")
+}
