@@ -55,6 +55,7 @@ impl Database {
             .clone()
             .create_if_missing(true)
             .pragma("wal_autocheckpoint", "4000")
+            .pragma("journal_size_limit", "67108864")
             .pragma("cache_size", "-65536")
             .pragma("temp_store", "MEMORY");
         let fail = failed("open the store");

@@ -57,7 +57,8 @@ const TAKE_BACK: &str = "
 const NOTE_TAKEN_BACK: &str = "
     INSERT INTO run_event (run_id, at, attempt, event, detail)
     SELECT r.id, ?2, r.attempt, 'republished', ?3
-    FROM json_each(?1) e CROSS JOIN run r ON r.id = e.value";
+    FROM json_each(?1) e CROSS JOIN run r ON r.id = e.value
+    WHERE (SELECT count(*) FROM run_event v WHERE v.run_id = r.id) < 1000";
 
 impl SqliteStore {
     pub(crate) async fn begin(

@@ -24,11 +24,20 @@ const ALL: &str = "
     SELECT json_group_array(json_array(grp, name, incarnation, json(capabilities), capacity, held, running, draining, gone, last_beat))
     FROM (SELECT * FROM executor ORDER BY grp, name)";
 
+/// Two walks by id, each of which stops at the limit: what is out is claimed by nobody.
 pub(crate) const OUTSTANDING: &str = "
-    SELECT json_group_array(json_array(r.id, r.attempt, r.state, r.queued_at, coalesce(r.sent_to_group, j.grp), r.executor))
-    FROM (SELECT id, job_id, attempt, state, queued_at, sent_to_group, executor FROM run
-          WHERE state IN (2, 3) AND state < 10 AND id > ?2 AND queued_at < ?1 AND executor IS NOT NULL ORDER BY id LIMIT ?3) r
-        CROSS JOIN job j ON j.id = r.job_id";
+    WITH out(id, job_id, attempt, state, queued_at, sent_to_group, executor) AS (
+        SELECT * FROM (
+            SELECT id, job_id, attempt, state, queued_at, sent_to_group, executor FROM run
+            WHERE state = 2 AND state < 10 AND claimed_by IS NULL AND id > ?2 AND queued_at < ?1 AND executor IS NOT NULL
+            ORDER BY id LIMIT ?3)
+        UNION ALL
+        SELECT * FROM (
+            SELECT id, job_id, attempt, state, queued_at, sent_to_group, executor FROM run
+            WHERE state = 3 AND state < 10 AND claimed_by IS NULL AND id > ?2 AND queued_at < ?1 AND executor IS NOT NULL
+            ORDER BY id LIMIT ?3))
+    SELECT json_group_array(json_array(o.id, o.attempt, o.state, o.queued_at, coalesce(o.sent_to_group, j.grp), o.executor))
+    FROM (SELECT * FROM out ORDER BY id LIMIT ?3) o CROSS JOIN job j ON j.id = o.job_id";
 
 pub(crate) const OVERDUE: &str = "
     SELECT json_group_array(json_array(id, attempt))

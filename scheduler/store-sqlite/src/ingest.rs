@@ -39,9 +39,11 @@ pub(crate) const CLOSE: &str = "
         progress = CASE WHEN e.value ->> '$.state' = 0 THEN NULL ELSE progress END
     FROM json_each(?1) e WHERE run.id = e.value ->> '$.id'";
 
+/// A run that comes back again and again keeps the first thousand lines of its timeline.
 const NOTE: &str = "
     INSERT INTO run_event (run_id, at, attempt, event, detail)
-    SELECT value ->> 0, ?2, value ->> 1, value ->> 2, value ->> 3 FROM json_each(?1)";
+    SELECT value ->> 0, ?2, value ->> 1, value ->> 2, value ->> 3 FROM json_each(?1)
+    WHERE (SELECT count(*) FROM run_event v WHERE v.run_id = value ->> 0) < 1000";
 
 /// A repeated late report is noted once.
 const NOTE_ONCE: &str = "

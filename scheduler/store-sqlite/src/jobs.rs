@@ -1,6 +1,6 @@
 //! Job definitions: applying, pausing, deleting.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use cueline_model::{Job, JobId, JobName, JobSpec, Schedule, Timestamp};
@@ -11,14 +11,11 @@ use crate::SqliteStore;
 use crate::database::commit;
 use crate::definitions::parse;
 use crate::error::{damaged, failed};
+use crate::parents::{check_parents, invalid, parent_of};
 use crate::rows::{clean, decode, encode, int, unsigned};
 
 const BY_NAME: &str = "
     SELECT j.id, j.version, j.definition FROM json_each(?1) e CROSS JOIN job j ON j.name = e.value AND j.deleted_at IS NULL";
-
-const PARENTS: &str = "
-    SELECT json_group_array(json_array(c.name, p.name))
-    FROM job c CROSS JOIN job p ON p.id = c.parent_id WHERE c.parent_id IS NOT NULL AND c.deleted_at IS NULL";
 
 const INSERT: &str = "
     INSERT INTO job (name, version, created_at, grp, startup, longest_ms, definition) VALUES (?1, 1, ?2, ?3, ?4, ?5, ?6) RETURNING id";
@@ -75,10 +72,6 @@ const DELETE_DUE: &str = "DELETE FROM job_due WHERE job_id = ?1";
 
 const PUBLISHING: &str = "
     SELECT count(*) FROM run WHERE state = 1 AND state < 10 AND job_id IN (SELECT value FROM json_each(?1))";
-
-fn invalid(why: String) -> StoreError {
-    StoreError::new(ErrorKind::Invalid, why)
-}
 
 /// What an apply does besides writing definitions.
 #[derive(Default)]
@@ -216,7 +209,7 @@ impl SqliteStore {
 }
 
 /// The jobs of these names that exist.
-async fn stored(
+pub(crate) async fn stored(
     conn: &mut SqliteConnection,
     names: impl Iterator<Item = &JobName>,
 ) -> Result<HashMap<JobName, Arc<Job>>, StoreError> {
@@ -241,18 +234,6 @@ async fn one(conn: &mut SqliteConnection, name: &JobName) -> Result<Arc<Job>, St
         .ok_or_else(|| StoreError::no_job(name.as_str()))
 }
 
-fn parent_of(spec: &JobSpec) -> Result<Option<&JobName>, StoreError> {
-    match spec.after.as_ref().map(|after| after.all.as_slice()) {
-        None => Ok(None),
-        Some([parent]) => Ok(Some(parent)),
-        Some(parents) => Err(invalid(format!(
-            "failed to apply job {:?}: `after.all` names {} jobs, it must name exactly one",
-            spec.name.as_str(),
-            parents.len()
-        ))),
-    }
-}
-
 fn check_names(specs: &[JobSpec]) -> Result<(), StoreError> {
     let mut seen = BTreeSet::new();
     for spec in specs {
@@ -262,78 +243,6 @@ fn check_names(specs: &[JobSpec]) -> Result<(), StoreError> {
                 spec.name.as_str()
             )));
         }
-    }
-    Ok(())
-}
-
-/// Refuses parents that do not exist, and circles.
-async fn check_parents(
-    conn: &mut SqliteConnection,
-    specs: &[JobSpec],
-    stored_jobs: &HashMap<JobName, Arc<Job>>,
-) -> Result<(), StoreError> {
-    let mut given: BTreeMap<&JobName, &JobName> = BTreeMap::new();
-    for spec in specs {
-        if let Some(parent) = parent_of(spec)? {
-            given.insert(&spec.name, parent);
-        }
-    }
-    if given.is_empty() {
-        return Ok(());
-    }
-    let own: BTreeSet<&JobName> = specs.iter().map(|s| &s.name).collect();
-    let elsewhere: Vec<&JobName> = given
-        .values()
-        .copied()
-        .filter(|p| !own.contains(p) && !stored_jobs.contains_key(*p))
-        .collect();
-    let found = stored(conn, elsewhere.iter().copied()).await?;
-    for (child, parent) in &given {
-        if !own.contains(parent)
-            && !stored_jobs.contains_key(*parent)
-            && !found.contains_key(*parent)
-        {
-            return Err(invalid(format!(
-                "failed to apply job {:?}: its parent {:?} does not exist",
-                child.as_str(),
-                parent.as_str()
-            )));
-        }
-    }
-    let text: String = sqlx::query_scalar(PARENTS)
-        .fetch_one(conn)
-        .await
-        .map_err(failed("read the parents of jobs"))?;
-    let kept: Vec<(JobName, JobName)> = decode(&text)?;
-    let mut parents: BTreeMap<&JobName, &JobName> = kept
-        .iter()
-        .filter(|(child, _)| !own.contains(child))
-        .map(|(child, parent)| (child, parent))
-        .collect();
-    parents.extend(given.iter());
-    refuse_circles(&given, &parents)
-}
-
-fn refuse_circles(
-    given: &BTreeMap<&JobName, &JobName>,
-    parents: &BTreeMap<&JobName, &JobName>,
-) -> Result<(), StoreError> {
-    let mut fine: BTreeSet<&JobName> = BTreeSet::new();
-    for start in given.keys() {
-        let mut path: BTreeSet<&JobName> = BTreeSet::new();
-        let mut at = *start;
-        while !fine.contains(at) {
-            if !path.insert(at) {
-                return Err(invalid(format!(
-                    "failed to apply job {:?}: its parents form a circle through {:?}",
-                    start.as_str(),
-                    at.as_str()
-                )));
-            }
-            let Some(parent) = parents.get(at) else { break };
-            at = parent;
-        }
-        fine.extend(path);
     }
     Ok(())
 }

@@ -21,6 +21,9 @@ mod ledger;
 mod live;
 mod new_run;
 mod nodes;
+mod parents;
+#[cfg(test)]
+mod plans;
 mod reads;
 mod report;
 mod rows;

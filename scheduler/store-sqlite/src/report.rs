@@ -209,10 +209,12 @@ impl Batch {
         };
         if run.attempt != id.attempt || !allowed {
             if run.attempt != id.attempt || reached != Some(run.state) {
-                let why = format!(
-                    "attempt {} reported {:?}; the run is {} at attempt {}",
-                    id.attempt, outcome.kind, run.state, run.attempt
-                );
+                let what = reached.map_or("returned", RunState::as_str);
+                let why = if run.attempt == id.attempt {
+                    format!("reported {what}; the run is {}", run.state)
+                } else {
+                    format!("reported {what}; the run is at attempt {}", run.attempt)
+                };
                 self.refusals
                     .push(Event(id.run.0, id.attempt, "refused", why));
             }

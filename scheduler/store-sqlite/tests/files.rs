@@ -65,7 +65,7 @@ async fn damage_is_told() {
         .expect("opens");
     // Everything behind the header: the schema's page and the tables'.
     file.seek(SeekFrom::Start(100)).expect("seeks");
-    file.write_all(&[0xa5; 40_000]).expect("writes");
+    file.write_all(&vec![0xa5; 40_000]).expect("writes");
     drop(file);
     broken(&path, "damaged").await;
 }

@@ -108,10 +108,17 @@ pub async fn older_attempts_are_refused(w: &World) {
         ])
         .await;
     assert_eq!(done.refused, 2);
+    for kind in [
+        OutcomeKind::Succeeded,
+        OutcomeKind::Succeeded,
+        OutcomeKind::Returned,
+    ] {
+        assert_eq!(w.end(attempt(&run), kind).await.refused, 1);
+    }
     w.expect(run.id, RunState::Queued).await;
     assert_eq!(
         w.timeline(run.id).await,
-        ["retry", "refused"],
+        ["retry", "refused", "refused"],
         "a repeated late report is noted once"
     );
 }
