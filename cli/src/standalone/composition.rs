@@ -9,7 +9,7 @@ use cueline_broker::{Broker, BrokerOptions};
 use cueline_broker_embedded::{EmbeddedDriver, EmbeddedOptions};
 use cueline_engine::{Engine, EngineOptions};
 use cueline_handlers::{CommandHandler, HttpHandler, ShellHandler, kill_orphans};
-use cueline_model::{ExecutorName, GroupName};
+use cueline_model::{ExecutorName, GroupName, JobSpec};
 use cueline_protocol::VerifyingKeys;
 use cueline_runtime::{Clock, Lifecycle, SystemClock};
 use cueline_store::Store;
@@ -35,6 +35,8 @@ pub struct CompositionOptions {
     pub native: HashMap<String, Arc<dyn Handler>>,
     /// The engine's options.
     pub engine: EngineOptions,
+    /// Jobs to apply before anything is scheduled: so that `startup` jobs among them run at this very start.
+    pub jobs: Vec<JobSpec>,
 }
 
 impl CompositionOptions {
@@ -48,6 +50,7 @@ impl CompositionOptions {
             drain_timeout: Duration::from_secs(30),
             native: HashMap::new(),
             engine: EngineOptions { node_name: "standalone".to_owned(), ..EngineOptions::default() },
+            jobs: Vec::new(),
         }
     }
 }
@@ -78,6 +81,9 @@ impl Composition {
             .await
             .context("failed to open the store")?;
         let store: Arc<dyn Store> = Arc::new(store);
+        if !options.jobs.is_empty() {
+            store.apply_jobs(&options.jobs, false).await?;
+        }
         let driver =
             EmbeddedDriver::open(&data.path().join("queue.db"), EmbeddedOptions::default())
                 .await

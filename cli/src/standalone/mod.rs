@@ -62,7 +62,7 @@ const HTTP_GRACE: Duration = Duration::from_secs(3);
 /// Runs until SIGTERM or Ctrl-C.
 pub async fn run(args: StandaloneArgs) -> Result<()> {
     cueline_runtime::telemetry::init("warn", args.log_json);
-    let specs = read_job_files(&args.jobs)?;
+    let specs = jobfile::read_all(&args.jobs)?;
     let data = DataDir::open(&args.data)?;
     let listener = tokio::net::TcpListener::bind(args.listen).await.with_context(|| {
         format!("--listen {}: failed to listen there; is something else using the port?", args.listen)
@@ -70,23 +70,23 @@ pub async fn run(args: StandaloneArgs) -> Result<()> {
     let address = listener.local_addr()?;
     let url = format!("http://{address}");
 
-    let composition = Composition::start(&data, &options(&args)?).await?;
-    let applied = apply(&composition, &specs).await?;
-    let state = ApiState::new(
+    let mut options = options(&args)?;
+    options.jobs = specs;
+    let composition = Composition::start(&data, &options).await.map_err(bad_jobs)?;
+    let http_stop = Stop::new();
+    let nudges = composition.engine.nudges();
+    let mut state = ApiState::new(
         composition.store.clone(),
         data.token().to_owned(),
-        cueline_api::Nudges {
-            due: composition.engine.nudges().due,
-            cancel: composition.engine.nudges().cancel,
-        },
+        cueline_api::Nudges { due: nudges.due, cancel: nudges.cancel },
     );
-    let http_stop = Stop::new();
+    // Followers of a log are told at once, not cut off after the grace.
+    state.stop = http_stop.clone();
     let server = tokio::spawn(serve(listener, cueline_api::router(state), http_stop.clone()));
     if let Err(e) = discovery::write(&url, &data.token_file()) {
         tracing::warn!(error = %e, "the cueline command on this machine will not find this server by itself");
     }
-    composition.engine.nudges().due.wake();
-    banner(&args, &url, &data, applied);
+    banner(&args, &url, &data, options.jobs.len());
 
     let ended = wait_for_end(&composition).await;
     http_stop.ask_soft();
@@ -124,26 +124,14 @@ fn options(args: &StandaloneArgs) -> Result<CompositionOptions> {
     Ok(options)
 }
 
-fn read_job_files(files: &[PathBuf]) -> Result<Vec<cueline_model::JobSpec>> {
-    let mut specs = Vec::new();
-    for file in files {
-        specs.extend(jobfile::read(file)?);
-    }
-    Ok(specs)
-}
-
-async fn apply(composition: &Composition, specs: &[cueline_model::JobSpec]) -> Result<usize> {
-    if specs.is_empty() {
-        return Ok(0);
-    }
-    let applied = composition.store.apply_jobs(specs, false).await.map_err(|e| {
-        if e.kind() == cueline_store::ErrorKind::Invalid {
-            anyhow::Error::new(crate::BadInput(format!("--jobs: {e}")))
-        } else {
-            e.into()
+/// What the store refuses about the jobs is the files' fault.
+fn bad_jobs(error: anyhow::Error) -> anyhow::Error {
+    match error.downcast_ref::<cueline_store::StoreError>() {
+        Some(e) if e.kind() == cueline_store::ErrorKind::Invalid => {
+            crate::BadInput(format!("--jobs: {e}")).into()
         }
-    })?;
-    Ok(applied.len())
+        _ => error,
+    }
 }
 
 async fn serve(listener: tokio::net::TcpListener, router: axum::Router, stop: Stop) {

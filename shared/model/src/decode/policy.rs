@@ -99,14 +99,25 @@ fn sharded(r: &mut Reader, node: &Node, path: &str) -> Option<Vec<String>> {
         r.mismatch(node, path, &format!("a list of 1–{most} shards"));
         return None;
     }
-    items
+    let texts: Vec<&str> = items
         .iter()
         .enumerate()
-        .map(|(index, item)| {
-            r.text(item, &format!("{path}[{index}]"), MAX_ITEM_BYTES)
-                .map(str::to_owned)
-        })
-        .collect()
+        .map(|(index, item)| r.text(item, &format!("{path}[{index}]"), MAX_ITEM_BYTES))
+        .collect::<Option<_>>()?;
+    Some(in_order(&texts).unwrap_or_else(|| texts.into_iter().map(str::to_owned).collect()))
+}
+
+/// The items of `0=Beijing, 1=Shanghai`, in the order of their numbers; `None` when not each shard is numbered, once.
+fn in_order(texts: &[&str]) -> Option<Vec<String>> {
+    let mut items = vec![None; texts.len()];
+    for text in texts {
+        let (index, item) = text.split_once('=')?;
+        let place = items.get_mut(index.trim().parse::<usize>().ok()?)?;
+        if place.replace(item.to_owned()).is_some() {
+            return None;
+        }
+    }
+    items.into_iter().collect()
 }
 
 /// `"serial"` or `{ parallel = 4 }`.

@@ -100,12 +100,12 @@ fn short_forms_mean_their_long_forms() {
         Block::Parallel(4)
     );
     let sharded = job(&with(
-        r#"{"route": {"sharded": ["0=Beijing", "1=Shanghai"]}}"#,
+        r#"{"route": {"sharded": ["1=Shanghai", "0=Beijing"]}}"#,
     ))
     .unwrap();
     assert_eq!(
         sharded.route,
-        Route::Sharded(vec!["0=Beijing".into(), "1=Shanghai".into()])
+        Route::Sharded(vec!["Beijing".into(), "Shanghai".into()])
     );
 }
 
