@@ -2,6 +2,56 @@
 //!
 //! A worker takes triggers from its queue, writes them into its journal, acks them, treats them lane by lane, runs the
 //! handlers and reports. It knows nothing of schedules or of the store.
+//!
+//! ```no_run
+//! use cueline_worker::{Context, Failure, Result, Worker};
+//!
+//! async fn run(broker: cueline_broker::Broker) -> Result<()> {
+//!     Worker::builder("billing")
+//!         .name("billing-1")
+//!         .broker(broker)
+//!         .state_dir("/var/lib/billing")
+//!         .handler("invoice", invoice)
+//!         .build()?
+//!         .run_until_signal() // until SIGTERM: drains, reports, leaves
+//!         .await
+//! }
+//!
+//! async fn invoice(cx: Context) -> Result<String, Failure> {
+//!     let month: u8 = cx.params()?; // JSON parameter, a clear error if it does not fit
+//!     let customers = ["ann", "bob"];
+//!     for (i, customer) in (1_u8..).zip(customers) {
+//!         cx.cancelled()?; // cancel, timeout and cover arrive here
+//!         cx.log(format!("billed {customer} for month {month}"));
+//!         cx.progress(f64::from(i) / 2.0); // seen live in the console
+//!     }
+//!     Ok("done".into()) // output, handed to jobs that come after
+//! }
+//! ```
+//!
+//! A handler is tried without a server by [`testing::run`].
+//!
+//! # What a worker promises
+//!
+//! - A trigger is acked when it is in the journal on disk, and started after its start is in the journal. After
+//!   kill -9 the next worker on the same state directory goes on: what waited keeps its place, what ran ends `lost`,
+//!   what had ended is reported.
+//! - An attempt that it knows is never run a second time; one that has ended is answered from the journal.
+//! - When the journal cannot be written, nothing is acked or started until it can.
+//!
+//! # Limits
+//!
+//! | what | how much | at the limit |
+//! | --- | --- | --- |
+//! | handlers at once | [`Builder::concurrency`], 256 | lanes wait; the higher priority goes first, equals take turns |
+//! | triggers held | 100,000 | the rest stays in the broker's queue |
+//! | triggers waiting in a lane | the job's `backlog` | further ones end `discarded` |
+//! | reports not confirmed | 64 MiB, then what still runs | nothing is fetched or started |
+//! | log of an attempt | [`Builder::log_bytes`], 1 MiB | the middle is dropped, a line says so |
+//! | a log line | 64 KiB | cut, and says so |
+//! | message, output | 64 KiB each | cut, and the log says so |
+//! | reported entries in the journal | 10 minutes, at most 1,000,000 | deleted, oldest first |
+//! | cancellations ahead of their trigger | 10,000 | the oldest is forgotten |
 
 mod attempt;
 mod beat;
@@ -25,8 +75,7 @@ pub use builder::{BoxError, Builder};
 pub use context::{Context, Facts, StopReason, Stopped};
 /// The words that [`Facts`] are made of; handlers need no other internal crate.
 pub use cueline_model as model;
-pub use cueline_protocol::Stream;
-pub use cueline_protocol::VerifyingKeys;
+pub use cueline_protocol::{Stream, VerifyingKeys};
 pub use cueline_runtime::Stop;
 pub use error::{Error, Result};
 pub use handler::{Failure, Handler, Output, from_fn};

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use cueline_model::{Block, OutcomeKind};
 use sqlx::Connection;
@@ -78,11 +79,7 @@ async fn an_outcome_that_was_not_confirmed_is_reported_after_the_restart() {
     world.outcome(1).await;
     live.drain().await;
     // As if the worker had died between the end and the confirmation.
-    let url = format!(
-        "sqlite://{}",
-        world.state_dir().join("journal.db").display()
-    );
-    let mut journal = sqlx::SqliteConnection::connect(&url).await.expect("open");
+    let mut journal = journal(&world).await;
     let changed = sqlx::query("UPDATE entry SET state = 2 WHERE run = 1 AND state = 3")
         .execute(&mut journal)
         .await
@@ -146,11 +143,41 @@ async fn a_second_worker_on_the_same_directory_is_refused() {
     world.publish(&[trigger(1, "noop", Block::Serial)]).await;
     world.outcome(1).await;
     let second = world.builder().build().expect("a worker");
-    let error = second.run(cueline_worker::Stop::new()).await;
-    let text = error.expect_err("an error").to_string();
+    let second = second.run(cueline_worker::Stop::new());
+    let refused = tokio::time::timeout(Duration::from_secs(10), second).await;
+    let refused = refused.expect("refused at once");
+    let text = refused.expect_err("an error").to_string();
     assert!(
         text.contains("another worker uses this state directory"),
         "{text}"
     );
     live.drain().await;
+}
+
+#[tokio::test]
+async fn a_confirmed_outcome_is_marked_while_the_worker_runs() {
+    let world = World::new().await;
+    let live = world.start();
+    world.publish(&[trigger(1, "noop", Block::Serial)]).await;
+    world.outcome(1).await;
+    let mut journal = journal(&world).await;
+    let start = tokio::time::Instant::now();
+    loop {
+        let state: i64 = sqlx::query_scalar("SELECT state FROM entry WHERE run = 1")
+            .fetch_one(&mut journal)
+            .await
+            .expect("read");
+        if state == 3 {
+            break;
+        }
+        assert!(start.elapsed() < Duration::from_secs(10), "state {state}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    live.drain().await;
+}
+
+async fn journal(world: &World) -> sqlx::SqliteConnection {
+    let file = world.state_dir().join("journal.db");
+    let url = format!("sqlite://{}", file.display());
+    sqlx::SqliteConnection::connect(&url).await.expect("open")
 }
