@@ -106,7 +106,10 @@ impl Prepare {
         let next = lock(&shared.wheel).next_due();
         next.map_or(Duration::from_secs(1), |due| {
             let wait = due.since_ms(shared.now()) - shared.options.prepare_ahead_ms.cast_signed();
-            Duration::from_millis(u64::try_from(wait).unwrap_or(0))
+            // A little later than need be, so that what is due one after the other is marked together; there is time until it is due.
+            Duration::from_millis(
+                u64::try_from(wait).unwrap_or(0) + shared.options.prepare_ahead_ms / 2,
+            )
         })
     }
 

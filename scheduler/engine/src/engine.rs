@@ -42,7 +42,7 @@ pub struct EngineOptions {
     pub prepare_ahead_ms: u64,
     /// Runs routed and marked in one transaction; 1,000.
     pub dispatch_batch: usize,
-    /// Triggers published at once; 500.
+    /// Triggers published at once; 250, so that of many due at the same instant the first start while the last are published.
     pub publish_batch: usize,
     /// Confirmations written at once; 2,000.
     pub confirm_batch: usize,
@@ -72,7 +72,7 @@ impl Default for EngineOptions {
             max_parked: 10_000,
             prepare_ahead_ms: 25,
             dispatch_batch: 1_000,
-            publish_batch: 500,
+            publish_batch: 250,
             confirm_batch: 2_000,
             ingest_batch: 2_000,
             lease_ms: 15_000,

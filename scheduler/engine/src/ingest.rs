@@ -8,6 +8,7 @@ use cueline_protocol::{Event, EventBody, decode};
 use cueline_runtime::{Backoff, Stop};
 use cueline_store::{AttemptId, Report, ReportBody};
 
+use crate::confirm::gather;
 use crate::dispatch::DispatchError;
 use crate::shared::Shared;
 
@@ -20,7 +21,12 @@ pub(crate) async fn run(shared: Arc<Shared>, stop: Stop) {
             () = stop.soft() => return,
         };
         match turn {
-            Ok(_) => backoff.reset(),
+            Ok(count) => {
+                backoff.reset();
+                if count > 0 {
+                    gather(count, &stop).await;
+                }
+            }
             Err(e) => {
                 let wait = backoff.next_wait();
                 tracing::error!(error = %e, wait_ms = wait.as_millis(), "failed to take in results; trying again");

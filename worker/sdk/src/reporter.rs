@@ -15,6 +15,9 @@ use crate::outbox::{Outbox, Report, bytes_of};
 const MAX_BATCH: usize = 1_024;
 const MAX_BATCH_BYTES: usize = 4 * 1024 * 1024;
 
+/// After a small batch, before the next.
+pub(crate) const PACE: Duration = Duration::from_millis(5);
+
 /// Publishes.
 pub(crate) struct Reporter {
     pub(crate) settings: Arc<Settings>,
@@ -28,7 +31,12 @@ impl Reporter {
     pub(crate) async fn run(mut self) {
         loop {
             let batch = self.outbox.take(MAX_BATCH, MAX_BATCH_BYTES).await;
+            let small = batch.len() < MAX_BATCH / 2;
             self.deliver(batch).await;
+            if small {
+                // More gathers meanwhile, and what starts goes before what has ended.
+                tokio::time::sleep(PACE).await;
+            }
         }
     }
 

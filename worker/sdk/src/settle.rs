@@ -7,6 +7,7 @@ use tokio::sync::mpsc;
 
 use crate::builder::Settings;
 use crate::intake::Source;
+use crate::reporter::PACE;
 
 /// A delivery and what becomes of it.
 pub(crate) type Settled = (Source, Receipt, Settlement);
@@ -15,10 +16,14 @@ pub(crate) type Settled = (Source, Receipt, Settlement);
 /// journal knows them.
 pub(crate) const MAX_WAITING: usize = 256;
 
+/// At least so many are settled without a pause.
+const MANY: usize = 500;
+
 /// Settles until the sender is gone.
 pub(crate) async fn run(settings: Arc<Settings>, mut batches: mpsc::Receiver<Vec<Settled>>) {
     let mut waiting = Vec::new();
     while batches.recv_many(&mut waiting, MAX_WAITING).await > 0 {
+        let small = waiting.iter().map(Vec::len).sum::<usize>() < MANY;
         let (mut own, mut shared) = (Vec::new(), Vec::new());
         for (source, receipt, settlement) in waiting.drain(..).flatten() {
             match source {
@@ -31,6 +36,10 @@ pub(crate) async fn run(settings: Arc<Settings>, mut batches: mpsc::Receiver<Vec
             if let Err(error) = settings.broker.settle(&queue, &settlements).await {
                 tracing::warn!(%error, %queue, count = settlements.len(), "triggers were not settled and will come again");
             }
+        }
+        if small {
+            // An ack is in no hurry: more gather meanwhile, and what starts goes first.
+            tokio::time::sleep(PACE).await;
         }
     }
 }

@@ -19,8 +19,8 @@ pub(super) enum End {
 
 /// The outcome of an attempt that ended like this after it was told to stop, or not.
 ///
-/// Once an attempt was told to stop, the reason says how it ended, whatever the handler returns; only a drained
-/// worker takes a success that came in time.
+/// A handler that returned success has succeeded, even if it was told to stop meanwhile: what it did is done, and to call that anything else would have
+/// it done again. Otherwise the reason why it was told to stop says how it ended.
 pub(super) fn outcome_of(end: End, told: Option<StopReason>, log: &AttemptLog) -> Outcome {
     let (kind, message, output, exit_status) = match end {
         End::Returned(Ok(output)) => {
@@ -60,13 +60,8 @@ pub(super) fn outcome_of(end: End, told: Option<StopReason>, log: &AttemptLog) -
 }
 
 fn succeeded(told: Option<StopReason>) -> (OutcomeKind, Option<String>) {
-    let late = || Some("the handler returned success after it was told to stop".to_owned());
-    match told {
-        None | Some(StopReason::Drained) => (OutcomeKind::Succeeded, None),
-        Some(StopReason::Cancelled) => (OutcomeKind::Cancelled, late()),
-        Some(StopReason::TimedOut) => (OutcomeKind::TimedOut, late()),
-        Some(StopReason::Covered) => (OutcomeKind::Covered, late()),
-    }
+    let note = told.map(|reason| format!("succeeded after it was told to stop ({reason:?})"));
+    (OutcomeKind::Succeeded, note)
 }
 
 fn stopped(told: Option<StopReason>) -> Option<OutcomeKind> {
