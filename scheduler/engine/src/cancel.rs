@@ -8,7 +8,7 @@ use cueline_broker::Channel;
 use cueline_protocol::{Control, VERSION, encode};
 use cueline_runtime::{Duty, Next};
 
-use crate::dispatch::DispatchError;
+use crate::error::StageError;
 use crate::shared::Shared;
 
 /// Passes on cancellations.
@@ -22,13 +22,13 @@ const REPEAT: Duration = Duration::from_secs(1);
 const IDLE: Duration = Duration::from_secs(5);
 
 impl Duty for Cancel {
-    type Error = DispatchError;
+    type Error = StageError;
 
     fn name(&self) -> &'static str {
         "cancel"
     }
 
-    async fn activate(&mut self) -> Result<Next, DispatchError> {
+    async fn activate(&mut self) -> Result<Next, StageError> {
         Ok(Next::After(if pass_on(&self.0).await? > 0 {
             REPEAT
         } else {
@@ -38,7 +38,7 @@ impl Duty for Cancel {
 }
 
 /// Passes on what is pending; how many.
-pub(crate) async fn pass_on(shared: &Shared) -> Result<usize, DispatchError> {
+pub(crate) async fn pass_on(shared: &Shared) -> Result<usize, StageError> {
     let pending = shared.store.pending_cancels(BATCH).await?;
     for cancel in &pending {
         let channel = Channel::Control {

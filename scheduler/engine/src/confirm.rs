@@ -7,6 +7,7 @@ use cueline_runtime::{Backoff, Stop};
 use cueline_store::AttemptId;
 use tokio::sync::mpsc;
 
+use crate::pace::gather;
 use crate::shared::Shared;
 
 /// Writes down confirmations until the publish stage has ended.
@@ -31,19 +32,3 @@ pub(crate) async fn run(shared: Arc<Shared>, mut confirmed: mpsc::Receiver<Attem
         batch.clear();
     }
 }
-
-/// After a small batch: time for more to gather, and for what is more urgent. Writing down that something went well can wait a moment; what
-/// is due cannot, and at a low rate each commit would be for a single run. A stop does not wait.
-pub(crate) async fn gather(wrote: usize, stop: &Stop) {
-    if wrote < LARGE {
-        tokio::select! {
-            () = tokio::time::sleep(PACE) => {}
-            () = stop.soft() => {}
-        }
-    }
-}
-
-/// At least so much is written without a pause.
-const LARGE: usize = 500;
-/// Hardly longer than a person's or a pause's patience would notice.
-const PACE: Duration = Duration::from_millis(10);

@@ -8,8 +8,8 @@ use cueline_protocol::{Event, EventBody, decode};
 use cueline_runtime::{Backoff, Stop};
 use cueline_store::{AttemptId, Report, ReportBody};
 
-use crate::confirm::gather;
-use crate::dispatch::DispatchError;
+use crate::error::StageError;
+use crate::pace::gather;
 use crate::shared::Shared;
 
 /// Ingests until the hard stop: executors that drain during the soft one still report.
@@ -37,7 +37,7 @@ pub(crate) async fn run(shared: Arc<Shared>, stop: Stop) {
 }
 
 /// Takes in one batch, waiting up to `wait` for it; how many messages it had.
-pub(crate) async fn once(shared: &Shared, wait: Duration) -> Result<usize, DispatchError> {
+pub(crate) async fn once(shared: &Shared, wait: Duration) -> Result<usize, StageError> {
     let batch = shared
         .broker
         .fetch(&QueueId::Results, shared.options.ingest_batch, wait)

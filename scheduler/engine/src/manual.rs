@@ -11,11 +11,13 @@ use rand::SeedableRng as _;
 use rand::rngs::StdRng;
 use tokio::sync::mpsc;
 
-use crate::dispatch::{DispatchError, Prepare, Publish};
-use crate::engine::{EngineError, EngineOptions, open};
+use crate::dispatch::{Prepare, Publish};
+use crate::engine::open;
+use crate::error::EngineError;
+use crate::options::EngineOptions;
 use crate::route::Router;
 use crate::shared::Shared;
-use crate::{cancel, claim, ingest, node, reap, reconcile, registry};
+use crate::{cancel, claim, heartbeats, ingest, node, reap, reconcile};
 
 /// The stages of an engine, one turn of each at a call.
 pub struct ManualEngine {
@@ -81,7 +83,7 @@ impl ManualEngine {
         self.prepare().await?;
         done.published += self.publish().await?;
         reap::reap(&self.shared).await?;
-        plain(cancel::pass_on(&self.shared).await)?;
+        cancel::pass_on(&self.shared).await?;
         Ok(done)
     }
 
@@ -91,7 +93,7 @@ impl ManualEngine {
         while let Ok(beat) = self.heartbeats.try_recv() {
             beats.push(beat);
         }
-        Ok(registry::hear(&self.shared, &beats).await?)
+        Ok(heartbeats::hear(&self.shared, &beats).await?)
     }
 
     /// Claims all that is due within the lookahead.
@@ -108,7 +110,7 @@ impl ManualEngine {
 
     /// Publishes all that is due now and writes down what was confirmed; how many.
     pub async fn publish(&mut self) -> Result<usize, EngineError> {
-        while plain(self.publish.publish().await)? == Next::Now {}
+        while self.publish.publish().await? == Next::Now {}
         let mut confirmed = Vec::new();
         while let Ok(id) = self.confirmations.try_recv() {
             confirmed.push(id);
@@ -121,7 +123,7 @@ impl ManualEngine {
     pub async fn take_in(&mut self) -> Result<usize, EngineError> {
         let mut all = 0;
         loop {
-            match plain(ingest::once(&self.shared, Duration::ZERO).await)? {
+            match ingest::once(&self.shared, Duration::ZERO).await? {
                 0 => return Ok(all),
                 n => all += n,
             }
@@ -135,13 +137,6 @@ impl ManualEngine {
             .store
             .outstanding(older_than_ms, None, 1_000)
             .await?;
-        plain(reconcile::compare(&self.shared, outstanding).await)
+        Ok(reconcile::compare(&self.shared, outstanding).await?)
     }
-}
-
-fn plain<T>(result: Result<T, DispatchError>) -> Result<T, EngineError> {
-    result.map_err(|e| match e {
-        DispatchError::Store(e) => EngineError::Store(e),
-        DispatchError::Broker(e) => EngineError::Broker(e),
-    })
 }

@@ -7,7 +7,8 @@ use cueline_model::OutcomeKind;
 use cueline_runtime::{Duty, Next};
 use cueline_store::StoreError;
 
-use crate::dispatch::{ended, give_up_on_parked};
+use crate::finding::ended;
+use crate::parked;
 use crate::shared::Shared;
 
 /// Ends runs past their deadlines.
@@ -30,7 +31,7 @@ impl Duty for Reap {
 }
 
 pub(crate) async fn reap(shared: &Shared) -> Result<Next, StoreError> {
-    give_up_on_parked(shared).await?;
+    parked::give_up(shared).await?;
     let overdue = shared
         .store
         .overdue(shared.options.overdue_slack_ms, BATCH)
@@ -42,8 +43,8 @@ pub(crate) async fn reap(shared: &Shared) -> Result<Next, StoreError> {
     let reports: Vec<_> = overdue
         .iter()
         .map(|id| {
-            let message = "its executor did not report the end in time".to_owned();
-            ended(id.run, id.attempt, OutcomeKind::Lost, now, message)
+            let message = "its executor did not report the end in time";
+            ended(*id, OutcomeKind::Lost, now, message)
         })
         .collect();
     shared.store.ingest(&reports).await?;

@@ -14,7 +14,7 @@ use cueline_protocol::{Control, ControlReply, Holding, VERSION, decode, encode};
 use cueline_runtime::{Duty, Next};
 use cueline_store::{AttemptId, Outstanding};
 
-use crate::dispatch::DispatchError;
+use crate::error::StageError;
 use crate::shared::Shared;
 
 /// Compares the store with what executors hold.
@@ -37,13 +37,13 @@ impl Reconcile {
 }
 
 impl Duty for Reconcile {
-    type Error = DispatchError;
+    type Error = StageError;
 
     fn name(&self) -> &'static str {
         "reconcile"
     }
 
-    async fn activate(&mut self) -> Result<Next, DispatchError> {
+    async fn activate(&mut self) -> Result<Next, StageError> {
         let older_than = self.shared.options.reconcile_after_ms;
         let every = Duration::from_millis((older_than / 3).max(100));
         let outstanding = self
@@ -67,7 +67,7 @@ type Owner = (GroupName, ExecutorName);
 pub(crate) async fn compare(
     shared: &Shared,
     outstanding: Vec<Outstanding>,
-) -> Result<usize, DispatchError> {
+) -> Result<usize, StageError> {
     let Some(node) = shared.node() else {
         return Ok(0);
     };
@@ -109,7 +109,7 @@ pub(crate) async fn compare(
     Ok(count)
 }
 
-async fn queues_with_triggers(shared: &Shared) -> Result<BTreeSet<Owner>, DispatchError> {
+async fn queues_with_triggers(shared: &Shared) -> Result<BTreeSet<Owner>, StageError> {
     let stats = shared.broker.stats().await?;
     Ok(stats
         .into_iter()
@@ -127,7 +127,7 @@ async fn not_held(
     shared: &Shared,
     (group, executor): &Owner,
     asked: Vec<Holding>,
-) -> Result<Vec<AttemptId>, DispatchError> {
+) -> Result<Vec<AttemptId>, StageError> {
     let channel = Channel::Control {
         group: group.to_string(),
         executor: executor.to_string(),

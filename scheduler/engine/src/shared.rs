@@ -1,7 +1,7 @@
 //! What the stages of one engine share: ports, clock, wheel, outbox, and the ways to wake each other.
 
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use cueline_broker::{Broker, Outgoing};
 use cueline_model::Timestamp;
@@ -9,7 +9,8 @@ use cueline_protocol::SigningKey;
 use cueline_runtime::{Activator, Clock};
 use cueline_store::{AttemptId, NodeId, Store, WaitingRun};
 
-use crate::engine::EngineOptions;
+use crate::lock::lock;
+use crate::options::EngineOptions;
 use crate::registry::Registry;
 use crate::wheel::Wheel;
 
@@ -45,11 +46,6 @@ pub(crate) struct Shared {
     node: AtomicI64,
     /// Database time minus this node's time, in milliseconds.
     offset_ms: AtomicI64,
-}
-
-/// Locks a mutex whose holders never panic half-way through a change.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 const NO_NODE: i64 = -1;

@@ -131,6 +131,16 @@ pub struct WaitingRun {
     pub published_maybe: bool,
 }
 
+impl WaitingRun {
+    /// The attempt to make.
+    pub const fn attempt_id(&self) -> AttemptId {
+        AttemptId {
+            run: self.id,
+            attempt: self.attempt,
+        }
+    }
+}
+
 /// A wish to publish an attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DispatchMark {

@@ -1,0 +1,141 @@
+//! Prepare: off the wheel, routed, marked, written.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cueline_model::ExecutorName;
+use cueline_runtime::{Duty, Next};
+use cueline_store::{AttemptId, DispatchMark, StoreError, WaitingRun};
+
+use super::trigger::Triggers;
+use crate::lock::lock;
+use crate::parked;
+use crate::route::Router;
+use crate::shared::Shared;
+
+/// Takes runs off the wheel and makes their triggers ready.
+pub(crate) struct Prepare {
+    shared: Arc<Shared>,
+    router: Router,
+    triggers: Triggers,
+}
+
+impl Duty for Prepare {
+    type Error = StoreError;
+
+    fn name(&self) -> &'static str {
+        "prepare"
+    }
+
+    async fn activate(&mut self) -> Result<Next, StoreError> {
+        self.prepare().await
+    }
+}
+
+impl Prepare {
+    pub(crate) fn new(shared: Arc<Shared>, router: Router) -> Self {
+        let triggers = Triggers::new(shared.key.clone());
+        Self {
+            shared,
+            router,
+            triggers,
+        }
+    }
+
+    pub(crate) async fn prepare(&mut self) -> Result<Next, StoreError> {
+        let shared = self.shared.clone();
+        let Some(node) = shared.node() else {
+            return Ok(Next::After(Duration::from_millis(20)));
+        };
+        let ahead = shared.now().plus_ms(shared.options.prepare_ahead_ms);
+        let runs = lock(&shared.wheel).pop_due(ahead, shared.options.dispatch_batch);
+        if runs.is_empty() {
+            return Ok(Next::After(self.until_next()));
+        }
+        let (routed, homeless) = self.route(runs);
+        let marks: Vec<DispatchMark> = routed.iter().map(mark).collect();
+        let taken = match shared.store.begin_dispatch(node, &marks).await {
+            Ok(taken) => taken,
+            Err(e) => {
+                // Nothing was marked, or it was and marking it again changes nothing.
+                shared.schedule(
+                    routed
+                        .into_iter()
+                        .map(|(run, _)| run)
+                        .chain(homeless)
+                        .collect(),
+                );
+                return Err(e);
+            }
+        };
+        self.make_ready(routed, taken);
+        parked::park(&shared, homeless).await?;
+        Ok(Next::Now)
+    }
+
+    /// Puts the triggers of those that were taken into the outbox.
+    fn make_ready(&mut self, routed: Vec<(WaitingRun, ExecutorName)>, taken: Vec<AttemptId>) {
+        let mut taken = taken.into_iter().peekable();
+        let mut ready = Vec::with_capacity(routed.len());
+        for (run, executor) in routed {
+            if taken.next_if_eq(&run.attempt_id()).is_some() {
+                ready.push(self.triggers.write(&run, executor));
+            } else {
+                tracing::debug!(run = %run.id, "run was cancelled, paused or edited before its trigger went out");
+            }
+        }
+        let mut outbox = lock(&self.shared.outbox);
+        for item in ready {
+            outbox.insert(item.due_at, item.priority, item.id.run, item);
+        }
+        drop(outbox);
+        self.shared.wakers.publish.wake();
+    }
+
+    fn until_next(&self) -> Duration {
+        let shared = &self.shared;
+        let next = lock(&shared.wheel).next_due();
+        next.map_or(Duration::from_secs(1), |due| {
+            let wait = due.since_ms(shared.now()) - shared.options.prepare_ahead_ms.cast_signed();
+            // A little later than need be, so that what is due one after the other is marked together; there is time until it is due.
+            Duration::from_millis(
+                u64::try_from(wait).unwrap_or(0) + shared.options.prepare_ahead_ms / 2,
+            )
+        })
+    }
+
+    fn route(
+        &mut self,
+        runs: Vec<WaitingRun>,
+    ) -> (Vec<(WaitingRun, ExecutorName)>, Vec<WaitingRun>) {
+        let mut routed = Vec::with_capacity(runs.len());
+        let mut homeless = Vec::new();
+        for run in runs {
+            let chosen = if run.published_maybe {
+                // It may be in that executor's queue already: anybody else would run it a second time.
+                run.executor.clone()
+            } else {
+                let spec = &run.job.spec;
+                let candidates = self
+                    .shared
+                    .registry
+                    .candidates(&spec.group, &spec.handler.capability());
+                self.router.choose(&run, &candidates)
+            };
+            match chosen {
+                Some(executor) => routed.push((run, executor)),
+                None => homeless.push(run),
+            }
+        }
+        (routed, homeless)
+    }
+}
+
+fn mark((run, executor): &(WaitingRun, ExecutorName)) -> DispatchMark {
+    DispatchMark {
+        run: run.id,
+        attempt: run.attempt,
+        version: run.job.version,
+        executor: executor.clone(),
+    }
+}

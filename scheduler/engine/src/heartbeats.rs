@@ -1,0 +1,80 @@
+//! Heartbeats: gathered from the broker, written to the store in batches, and handed to the registry.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cueline_broker::{Announcement, Listener};
+use cueline_protocol::{Beat, decode};
+use cueline_runtime::Stop;
+use cueline_store::{ExecutorBeat, StoreError};
+
+use crate::parked::unpark;
+use crate::shared::Shared;
+
+fn read(announcement: &Announcement) -> Option<ExecutorBeat> {
+    let beat: Beat = match decode(&announcement.payload) {
+        Ok(beat) => beat,
+        Err(e) => {
+            tracing::warn!(error = %e, "a heartbeat could not be read");
+            return None;
+        }
+    };
+    Some(ExecutorBeat {
+        group: beat.group,
+        name: beat.name,
+        incarnation: beat.incarnation,
+        capabilities: beat.capabilities,
+        capacity: beat.capacity,
+        held: beat.held,
+        running: beat.running,
+        draining: beat.draining,
+        gone: beat.gone,
+    })
+}
+
+/// Takes note of heartbeats that have arrived.
+pub(crate) async fn hear(
+    shared: &Shared,
+    announcements: &[Announcement],
+) -> Result<(), StoreError> {
+    let beats: Vec<ExecutorBeat> = announcements.iter().filter_map(read).collect();
+    if beats.is_empty() {
+        return Ok(());
+    }
+    // The store first: a broadcast is planned from what it knows.
+    shared.store.beat(&beats).await?;
+    let now = shared.now();
+    let mut changed = false;
+    for beat in &beats {
+        changed |= shared.registry.hear(beat, now);
+    }
+    if changed {
+        unpark(shared);
+    }
+    Ok(())
+}
+
+/// At most so many heartbeats are written at once.
+const MAX_BEATS: usize = 500;
+
+/// Listens until the stop.
+pub(crate) async fn listen(shared: Arc<Shared>, mut heartbeats: Listener, stop: Stop) {
+    let mut batch = Vec::new();
+    // Heartbeats are listened to until the hard stop: an executor that drains during the soft one is still heard.
+    loop {
+        tokio::select! {
+            n = heartbeats.recv_many(&mut batch, MAX_BEATS) => {
+                if n == 0 { return; }
+                if let Err(e) = hear(&shared, &batch).await {
+                    tracing::error!(error = %e, "failed to write down heartbeats; the next ones will tell the same");
+                }
+                batch.clear();
+            }
+            () = tokio::time::sleep(Duration::from_secs(1)) => {}
+            () = stop.soft() => return,
+        }
+        if shared.registry.expire(shared.now()) {
+            unpark(&shared);
+        }
+    }
+}
