@@ -85,16 +85,58 @@ async fn run(cli: Cli) -> Result<(), Failure> {
 #[error("{0}")]
 pub struct BadInput(pub String);
 
+/// What can be done about an error, put on it as context.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{what}")]
+pub struct Hinted {
+    /// What happened.
+    pub what: String,
+    /// What to do.
+    pub hint: String,
+}
+
 /// What a server's command ended with, by whose fault it was.
 fn failure_of(error: anyhow::Error) -> Failure {
     if let Some(BadInput(message)) = error.downcast_ref() {
         return Failure::bad_input(message.clone());
+    }
+    if let Some(Hinted { hint, .. }) = error.downcast_ref() {
+        return Failure::with_hint(told(&error), hint);
     }
     match error.downcast::<jobfile::JobFileError>() {
         Ok(error) => Failure::BadInput {
             messages: error.messages,
             summary: Some("nothing was applied".to_owned()),
         },
-        Err(error) => Failure::failed(format!("{error:#}")),
+        Err(error) => Failure::failed(told(&error)),
+    }
+}
+
+/// An error and its causes, without those that an error before them has quoted already.
+fn told(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if text.is_empty() {
+            text = cause;
+        } else if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::{Context as _, anyhow};
+
+    #[test]
+    fn a_cause_is_told_once() {
+        let error = anyhow!("the disk is full")
+            .context("failed to write: the disk is full")
+            .context("failed to start");
+        let said = "failed to start: failed to write: the disk is full";
+        assert_eq!(super::told(&error), said);
+        let other = Err::<(), _>(anyhow!("b")).context("a").expect_err("it");
+        assert_eq!(super::told(&other), "a: b");
     }
 }

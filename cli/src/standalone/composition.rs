@@ -1,6 +1,7 @@
 //! Store, broker, engine and executors, put together in one process.
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -49,7 +50,10 @@ impl CompositionOptions {
             concurrency: 64,
             drain_timeout: Duration::from_secs(30),
             native: HashMap::new(),
-            engine: EngineOptions { node_name: "standalone".to_owned(), ..EngineOptions::default() },
+            engine: EngineOptions {
+                node_name: "standalone".to_owned(),
+                ..EngineOptions::default()
+            },
             jobs: Vec::new(),
         }
     }
@@ -69,7 +73,9 @@ pub struct Composition {
 
 impl std::fmt::Debug for Composition {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Composition").field("engine", &self.engine).finish_non_exhaustive()
+        f.debug_struct("Composition")
+            .field("engine", &self.engine)
+            .finish_non_exhaustive()
     }
 }
 
@@ -77,17 +83,18 @@ impl Composition {
     /// Opens the files in `data` and starts everything.
     pub async fn start(data: &DataDir, options: &CompositionOptions) -> Result<Self> {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-        let store = SqliteStore::open(&data.path().join("store.db"), SqliteOptions::default())
+        let file = data.path().join("store.db");
+        let store = SqliteStore::open(&file, SqliteOptions::default())
             .await
-            .context("failed to open the store")?;
+            .with_context(|| unusable(&file, STORE_HINT))?;
         let store: Arc<dyn Store> = Arc::new(store);
         if !options.jobs.is_empty() {
             store.apply_jobs(&options.jobs, false).await?;
         }
-        let driver =
-            EmbeddedDriver::open(&data.path().join("queue.db"), EmbeddedOptions::default())
-                .await
-                .context("failed to open the queues")?;
+        let file = data.path().join("queue.db");
+        let driver = EmbeddedDriver::open(&file, EmbeddedOptions::default())
+            .await
+            .with_context(|| unusable(&file, QUEUE_HINT))?;
         let broker = Broker::new(driver, BrokerOptions::default());
 
         let scheduling = Lifecycle::new();
@@ -104,7 +111,13 @@ impl Composition {
         for name in &options.executors {
             start_executor(data, options, name, &broker, &clock, &working)?;
         }
-        Ok(Self { store, broker, engine, scheduling, working })
+        Ok(Self {
+            store,
+            broker,
+            engine,
+            scheduling,
+            working,
+        })
     }
 
     /// Returns when a task has ended unexpectedly, with which.
@@ -118,9 +131,24 @@ impl Composition {
     /// Stops in order: no more claims, running attempts, reports, heartbeats, lease.
     pub async fn stop(&self, drain: Duration) -> Result<()> {
         self.scheduling.shut_down(Duration::from_secs(10)).await;
-        self.working.shut_down(drain + Duration::from_secs(10)).await;
+        self.working
+            .shut_down(drain + Duration::from_secs(10))
+            .await;
         self.engine.finish().await?;
         Ok(())
+    }
+}
+
+const STORE_HINT: &str =
+    "all jobs and runs are in that file: restore it from a backup, or give another --data";
+const QUEUE_HINT: &str = "what is queued is known to store.db as well: if the file cannot be mended, move it away (with \
+    those that begin with its name), and what was in it is queued again within a minute";
+
+/// The file is why it does not start.
+fn unusable(file: &Path, hint: &str) -> crate::Hinted {
+    crate::Hinted {
+        what: format!("{} cannot be used", file.display()),
+        hint: hint.to_owned(),
     }
 }
 

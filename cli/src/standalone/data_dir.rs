@@ -21,6 +21,12 @@ pub struct DataDir {
 impl DataDir {
     /// Makes the directory if need be, takes its lock, and reads or makes its secrets.
     pub fn open(path: &Path) -> Result<Self> {
+        if path.exists() && !path.is_dir() {
+            bail!(
+                "--data {}: is not a directory; give one, or a path at which one can be made",
+                path.display()
+            );
+        }
         fs::DirBuilder::new()
             .recursive(true)
             .mode(0o700)
@@ -30,14 +36,30 @@ impl DataDir {
             .canonicalize()
             .with_context(|| format!("--data {}: failed to find the directory", path.display()))?;
         let lock = take_lock(&path)?;
+        for file in ["store.db", "queue.db"] {
+            keep_private(&path.join(file))?;
+        }
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(path.join("executors"))
+            .with_context(|| format!("--data {}: failed to write there", path.display()))?;
         let token = secret(&path.join("admin.token"), || Ok(hex(&random()?)))?;
         let key = secret(&path.join("signing.key"), || {
             Ok(SigningKey::from_seed(random()?).to_base64())
         })?;
         let key = SigningKey::from_base64(&key).with_context(|| {
-            format!("{}: not a signing key of ours", path.join("signing.key").display())
+            format!(
+                "{}: not a signing key of ours; restore it from a backup, or delete it and a new one is made",
+                path.join("signing.key").display()
+            )
         })?;
-        Ok(Self { path, token, key, _lock: lock })
+        Ok(Self {
+            path,
+            token,
+            key,
+            _lock: lock,
+        })
     }
 
     /// The directory, absolute.
@@ -76,8 +98,15 @@ fn take_lock(path: &Path) -> Result<File> {
         Err(TryLockError::WouldBlock) => {
             let mut pid = String::new();
             let _ = lock.read_to_string(&mut pid);
-            let who = if pid.is_empty() { "another process".to_owned() } else { format!("process {pid}") };
-            bail!("--data {}: in use by {who}; each cueline standalone needs a data directory of its own", path.display());
+            let who = if pid.is_empty() {
+                "another process".to_owned()
+            } else {
+                format!("process {pid}")
+            };
+            bail!(
+                "--data {}: in use by {who}; each cueline standalone needs a data directory of its own",
+                path.display()
+            );
         }
         Err(TryLockError::Error(e)) => {
             return Err(e).with_context(|| format!("--data {}: failed to lock it", path.display()));
@@ -89,6 +118,24 @@ fn take_lock(path: &Path) -> Result<File> {
     Ok(lock)
 }
 
+/// Scripts, environments and parameters are in these files: only their owner may read them, whatever the directory allows. What the database
+/// puts beside them gets the same mode.
+fn keep_private(file: &Path) -> Result<()> {
+    let failed = || format!("{}: failed to keep it from others", file.display());
+    let opened = OpenOptions::new()
+        .append(true)
+        .create(true)
+        .mode(0o600)
+        .open(file)
+        .with_context(failed)?;
+    let mut mode = opened.metadata().with_context(failed)?.permissions();
+    if mode.mode() & 0o077 != 0 {
+        mode.set_mode(mode.mode() & 0o700);
+        opened.set_permissions(mode).with_context(failed)?;
+    }
+    Ok(())
+}
+
 /// Reads a secret, or makes it on the first start, readable by its owner only.
 fn secret(file: &Path, make: impl FnOnce() -> Result<String>) -> Result<String> {
     match fs::read_to_string(file) {
@@ -97,13 +144,16 @@ fn secret(file: &Path, make: impl FnOnce() -> Result<String>) -> Result<String> 
             if mode & 0o077 != 0 {
                 bail!(
                     "{}: others may read this secret (mode {:o}); run: chmod 600 {}",
-                    file.display(), mode & 0o777, file.display()
+                    file.display(),
+                    mode & 0o777,
+                    file.display()
                 );
             }
             return Ok(text.trim().to_owned());
         }
         // Empty: the last start was cut short between making the file and filling it.
-        Ok(_) => fs::remove_file(file).with_context(|| format!("failed to replace the empty {}", file.display()))?,
+        Ok(_) => fs::remove_file(file)
+            .with_context(|| format!("failed to replace the empty {}", file.display()))?,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
         Err(e) => return Err(e).with_context(|| format!("failed to read {}", file.display())),
     }
@@ -115,16 +165,25 @@ fn secret(file: &Path, make: impl FnOnce() -> Result<String>) -> Result<String> 
         .mode(0o600)
         .open(file)
         .with_context(failed)?;
-    out.write_all(text.as_bytes()).and_then(|()| out.sync_all()).with_context(failed)?;
+    out.write_all(text.as_bytes())
+        .and_then(|()| out.sync_all())
+        .with_context(failed)?;
     Ok(text)
 }
 
 fn random() -> Result<[u8; 32]> {
     let mut bytes = [0; 32];
-    rand::rngs::SysRng.try_fill_bytes(&mut bytes).context("failed to get random bytes from the system")?;
+    rand::rngs::SysRng
+        .try_fill_bytes(&mut bytes)
+        .context("failed to get random bytes from the system")?;
     Ok(bytes)
 }
 
 fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|b| format!("{b:02x}")).collect()
+    use std::fmt::Write as _;
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        // Writing to a text cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
 }

@@ -62,27 +62,40 @@ const HTTP_GRACE: Duration = Duration::from_secs(3);
 /// Runs until SIGTERM or Ctrl-C.
 pub async fn run(args: StandaloneArgs) -> Result<()> {
     cueline_runtime::telemetry::init("warn", args.log_json);
-    let specs = jobfile::read_all(&args.jobs)?;
+    let mut options = options(&args)?;
+    options.jobs = jobfile::read_all(&args.jobs)?;
     let data = DataDir::open(&args.data)?;
-    let listener = tokio::net::TcpListener::bind(args.listen).await.with_context(|| {
-        format!("--listen {}: failed to listen there; is something else using the port?", args.listen)
-    })?;
+    let listener = tokio::net::TcpListener::bind(args.listen)
+        .await
+        .with_context(|| {
+            format!(
+                "--listen {}: failed to listen there; is something else using the port?",
+                args.listen
+            )
+        })?;
     let address = listener.local_addr()?;
     let url = format!("http://{address}");
 
-    let mut options = options(&args)?;
-    options.jobs = specs;
-    let composition = Composition::start(&data, &options).await.map_err(bad_jobs)?;
+    let composition = Composition::start(&data, &options)
+        .await
+        .map_err(bad_jobs)?;
     let http_stop = Stop::new();
     let nudges = composition.engine.nudges();
     let mut state = ApiState::new(
         composition.store.clone(),
         data.token().to_owned(),
-        cueline_api::Nudges { due: nudges.due, cancel: nudges.cancel },
+        cueline_api::Nudges {
+            due: nudges.due,
+            cancel: nudges.cancel,
+        },
     );
     // Followers of a log are told at once, not cut off after the grace.
     state.stop = http_stop.clone();
-    let server = tokio::spawn(serve(listener, cueline_api::router(state), http_stop.clone()));
+    let server = tokio::spawn(serve(
+        listener,
+        cueline_api::router(state),
+        http_stop.clone(),
+    ));
     if let Err(e) = discovery::write(&url, &data.token_file()) {
         tracing::warn!(error = %e, "the cueline command on this machine will not find this server by itself");
     }
@@ -99,22 +112,34 @@ pub async fn run(args: StandaloneArgs) -> Result<()> {
     discovery::remove_if(&url);
     match ended {
         None => Ok(()),
-        Some(broken) => bail!("{broken} unexpectedly; ended so that whoever supervises this process starts it anew"),
+        Some(broken) => bail!(
+            "{broken} unexpectedly; ended so that whoever supervises this process starts it anew"
+        ),
     }
 }
 
 fn options(args: &StandaloneArgs) -> Result<CompositionOptions> {
     for kind in &args.allow {
         if !["shell", "command", "http", ""].contains(&kind.as_str()) {
-            bail!(crate::BadInput(format!("--allow: unknown kind {kind:?}; allowed are shell, command, http")));
+            bail!(crate::BadInput(format!(
+                "--allow: unknown kind {kind:?}; allowed are shell, command, http"
+            )));
         }
     }
-    let group = args.group.parse().map_err(|e| crate::BadInput(format!("--group: {e}")))?;
-    let name = |n: String| n.parse().map_err(|e| crate::BadInput(format!("--name: {e}")));
+    let group = args
+        .group
+        .parse()
+        .map_err(|e| crate::BadInput(format!("--group: {e}")))?;
+    let name = |n: String| {
+        n.parse()
+            .map_err(|e| crate::BadInput(format!("--name: {e}")))
+    };
     let executors = if args.workers == 1 {
         vec![name(format!("{}-1", args.name))?]
     } else {
-        (1..=args.workers).map(|i| name(format!("{}-{i}", args.name))).collect::<Result<_, _>>()?
+        (1..=args.workers)
+            .map(|i| name(format!("{}-{i}", args.name)))
+            .collect::<Result<_, _>>()?
     };
     let mut options = CompositionOptions::new(group, executors);
     options.allow.clone_from(&args.allow);
@@ -135,8 +160,8 @@ fn bad_jobs(error: anyhow::Error) -> anyhow::Error {
 }
 
 async fn serve(listener: tokio::net::TcpListener, router: axum::Router, stop: Stop) {
-    let server = axum::serve(listener, router)
-        .with_graceful_shutdown(async move { stop.soft().await });
+    let server =
+        axum::serve(listener, router).with_graceful_shutdown(async move { stop.soft().await });
     if let Err(e) = server.await {
         tracing::error!(error = %e, "the API has stopped");
     }
@@ -151,7 +176,11 @@ fn banner(args: &StandaloneArgs, url: &str, data: &DataDir, applied: usize) {
     );
     if applied > 0 {
         let files: Vec<_> = args.jobs.iter().map(|f| f.display().to_string()).collect();
-        text += &format!("jobs     {applied} applied from {}\n", files.join(", "));
+        // Writing to a text cannot fail.
+        let _ = std::fmt::Write::write_fmt(
+            &mut text,
+            format_args!("jobs     {applied} applied from {}\n", files.join(", ")),
+        );
     }
     // Whoever started us may have closed our output: that is no reason to end.
     let _ = std::io::stdout().write_all(text.as_bytes());

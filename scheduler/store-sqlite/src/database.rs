@@ -1,21 +1,40 @@
 //! The connections to the file, and its clock.
 
+use std::ops::{Deref, DerefMut};
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use cueline_model::Timestamp;
 use cueline_store::StoreError;
 use sqlx::pool::PoolConnection;
-use sqlx::sqlite::{
-    SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
-};
-use sqlx::{AssertSqlSafe, ConnectOptions, Sqlite, Transaction};
+use sqlx::sqlite::{SqliteConnectOptions, SqlitePool, SqlitePoolOptions, SqliteSynchronous};
+use sqlx::{AssertSqlSafe, ConnectOptions, Connection as _, Sqlite, SqliteConnection, Transaction};
 
-use crate::error::failed;
+use crate::error::{failed, is_full};
 use crate::{SqliteOptions, schema};
 
 /// A transaction that writes; dropped without a commit, it has not happened.
-pub(crate) type Write = Transaction<'static, Sqlite>;
+#[derive(Debug)]
+pub(crate) struct Write {
+    tx: Transaction<'static, Sqlite>,
+    no_room: Arc<AtomicBool>,
+}
+
+impl Deref for Write {
+    type Target = SqliteConnection;
+
+    fn deref(&self) -> &SqliteConnection {
+        &self.tx
+    }
+}
+
+impl DerefMut for Write {
+    fn deref_mut(&mut self) -> &mut SqliteConnection {
+        &mut self.tx
+    }
+}
 
 /// Connections for reading beside the writer.
 const READERS: u32 = 3;
@@ -30,6 +49,8 @@ pub(crate) struct Database {
     writer: SqlitePool,
     readers: SqlitePool,
     options: SqliteOptions,
+    /// The last commit found the disk full.
+    no_room: Arc<AtomicBool>,
 }
 
 impl std::fmt::Debug for Database {
@@ -44,7 +65,6 @@ impl Database {
     pub(crate) async fn open(path: &Path, options: SqliteOptions) -> Result<Self, StoreError> {
         let base = SqliteConnectOptions::new()
             .filename(path)
-            .journal_mode(SqliteJournalMode::Wal)
             .synchronous(SqliteSynchronous::Full)
             .busy_timeout(BUSY_TIMEOUT)
             .foreign_keys(false)
@@ -70,6 +90,7 @@ impl Database {
             writer,
             readers,
             options,
+            no_room: Arc::default(),
         })
     }
 
@@ -88,10 +109,24 @@ impl Database {
 
     /// Begins the one writing transaction.
     pub(crate) async fn write(&self) -> Result<Write, StoreError> {
-        self.writer
-            .begin_with("BEGIN IMMEDIATE")
+        if self.no_room.load(Ordering::Relaxed) {
+            self.make_room().await?;
+        }
+        let tx = (self.writer.begin_with("BEGIN IMMEDIATE").await)
+            .map_err(failed("begin a transaction"))?;
+        let no_room = Arc::clone(&self.no_room);
+        Ok(Write { tx, no_room })
+    }
+
+    /// Copies the log back into the file and empties it. Once a disk was full, nothing is written before that: it would take the room
+    /// that the copying needs, and the log, which only grows, would fill the disk for good.
+    async fn make_room(&self) -> Result<(), StoreError> {
+        sqlx::query("PRAGMA wal_checkpoint(TRUNCATE)")
+            .execute(&self.writer)
             .await
-            .map_err(failed("begin a transaction"))
+            .map_err(failed("make room for a transaction"))?;
+        self.no_room.store(false, Ordering::Relaxed);
+        Ok(())
     }
 
     /// A connection for single reading statements.
@@ -103,7 +138,7 @@ impl Database {
     }
 
     /// A reading transaction: all its statements see the same state.
-    pub(crate) async fn snapshot(&self) -> Result<Write, StoreError> {
+    pub(crate) async fn snapshot(&self) -> Result<Transaction<'static, Sqlite>, StoreError> {
         self.readers.begin().await.map_err(failed("begin to read"))
     }
 
@@ -121,8 +156,12 @@ impl Database {
 }
 
 /// Makes what `tx` did durable.
-pub(crate) async fn commit(tx: Write) -> Result<(), StoreError> {
-    tx.commit().await.map_err(failed("commit a transaction"))
+pub(crate) async fn commit(write: Write) -> Result<(), StoreError> {
+    let Write { tx, no_room } = write;
+    tx.commit().await.map_err(|error| {
+        no_room.fetch_or(is_full(&error), Ordering::Relaxed);
+        failed("commit a transaction")(error)
+    })
 }
 
 fn pool(connections: u32) -> SqlitePoolOptions {
@@ -133,6 +172,17 @@ fn pool(connections: u32) -> SqlitePoolOptions {
         .idle_timeout(None)
         .max_lifetime(None)
         .test_before_acquire(false)
+        // On a full disk SQLite rolls back by itself; sqlx then still counts the transaction as open, and the connection could never begin
+        // another one.
+        .after_release(|conn, _| {
+            Box::pin(async move {
+                if conn.is_in_transaction() {
+                    // Lets a roll-back that is on its way take effect.
+                    conn.ping().await?;
+                }
+                Ok(!conn.is_in_transaction())
+            })
+        })
 }
 
 #[expect(

@@ -35,6 +35,11 @@ pub(crate) fn damaged(
     StoreError::new(ErrorKind::Broken, what).caused_by(source)
 }
 
+/// There was no room on the disk.
+pub(crate) fn is_full(error: &sqlx::Error) -> bool {
+    primary_code(error) == Some(code::FULL)
+}
+
 fn judge(error: &sqlx::Error) -> (ErrorKind, Option<&'static str>) {
     use ErrorKind::{Broken, Transient};
     let Some(code) = primary_code(error) else {

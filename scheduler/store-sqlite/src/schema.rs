@@ -1,7 +1,7 @@
 //! The file's schema: brought up to date at opening, refused when it is not ours to touch.
 
 use cueline_store::{ErrorKind, StoreError};
-use sqlx::{AssertSqlSafe, SqlitePool};
+use sqlx::{AssertSqlSafe, SqliteConnection, SqlitePool};
 
 use crate::error::failed;
 
@@ -15,23 +15,24 @@ const READ_ID: &str = "SELECT application_id FROM pragma_application_id";
 const READ_VERSION: &str = "SELECT user_version FROM pragma_user_version";
 const COUNT_TABLES: &str = "SELECT count(*) FROM sqlite_schema";
 
-/// Brings an empty or older file up to date, in one transaction.
+/// Brings an empty or older file up to date. A file that is not ours is left as it is.
 pub(crate) async fn migrate(writer: &SqlitePool) -> Result<(), StoreError> {
+    let fail = failed("open the store");
+    let mut connection = writer.acquire().await.map_err(&fail)?;
+    version_of(&mut connection).await?;
+    // It stays with the file, so other connections need not ask for it.
+    sqlx::query("PRAGMA journal_mode = WAL")
+        .execute(&mut *connection)
+        .await
+        .map_err(&fail)?;
+    drop(connection);
+    update(writer).await
+}
+
+async fn update(writer: &SqlitePool) -> Result<(), StoreError> {
     let fail = failed("bring the store's schema up to date");
     let mut tx = writer.begin_with("BEGIN IMMEDIATE").await.map_err(&fail)?;
-    let id: i64 = sqlx::query_scalar(READ_ID)
-        .fetch_one(&mut *tx)
-        .await
-        .map_err(&fail)?;
-    let version: i64 = sqlx::query_scalar(READ_VERSION)
-        .fetch_one(&mut *tx)
-        .await
-        .map_err(&fail)?;
-    let tables: i64 = sqlx::query_scalar(COUNT_TABLES)
-        .fetch_one(&mut *tx)
-        .await
-        .map_err(&fail)?;
-    let from = version_to_start_from(id, version, tables)?;
+    let from = version_of(&mut tx).await?;
     for (migration, to) in MIGRATIONS.iter().zip(1_i64..).skip(from) {
         sqlx::raw_sql(*migration)
             .execute(&mut *tx)
@@ -44,6 +45,24 @@ pub(crate) async fn migrate(writer: &SqlitePool) -> Result<(), StoreError> {
             .map_err(&fail)?;
     }
     tx.commit().await.map_err(&fail)
+}
+
+/// How many migrations the file has seen; an error if it is not ours.
+async fn version_of(conn: &mut SqliteConnection) -> Result<usize, StoreError> {
+    let fail = failed("open the store");
+    let id: i64 = sqlx::query_scalar(READ_ID)
+        .fetch_one(&mut *conn)
+        .await
+        .map_err(&fail)?;
+    let version: i64 = sqlx::query_scalar(READ_VERSION)
+        .fetch_one(&mut *conn)
+        .await
+        .map_err(&fail)?;
+    let tables: i64 = sqlx::query_scalar(COUNT_TABLES)
+        .fetch_one(&mut *conn)
+        .await
+        .map_err(&fail)?;
+    version_to_start_from(id, version, tables)
 }
 
 fn version_to_start_from(id: i64, version: i64, tables: i64) -> Result<usize, StoreError> {

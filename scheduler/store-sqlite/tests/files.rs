@@ -41,7 +41,9 @@ async fn another_programs_database_is_left_alone() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("other.db");
     sql(&path, "CREATE TABLE theirs (x)").await;
+    let before = std::fs::read(&path).expect("reads");
     broken(&path, "another program").await;
+    assert_eq!(std::fs::read(&path).expect("reads"), before);
 }
 
 #[tokio::test]

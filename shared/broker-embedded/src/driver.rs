@@ -92,6 +92,7 @@ impl EmbeddedDriver {
             options: writer_options,
             registry: Arc::clone(&registry),
             shared: Arc::clone(&shared),
+            no_room: false,
         };
         let (stop, held) = (closed.clone(), Arc::clone(&lock));
         tasks.spawn(async move {

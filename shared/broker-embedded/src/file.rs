@@ -159,7 +159,7 @@ fn unopened(path: &Path, problem: Unusable) -> BrokerError {
         Unusable::Newer(version) => BrokerError::new(
             ErrorKind::Permanent,
             format!(
-                "failed to open {path}: it has version {version}, this program knows versions up to {}",
+                "failed to open {path}: it has version {version}, this program knows versions up to {}; use a newer program",
                 MIGRATIONS.len()
             ),
         ),
@@ -346,10 +346,11 @@ pub(crate) async fn roll_back(conn: &mut SqliteConnection) {
 }
 
 /// Copies the WAL back and empties it. When a disk is full, that is where room may be: acks need some, too.
-pub(crate) async fn make_room(conn: &mut SqliteConnection) {
-    let _ = sqlx::query("PRAGMA wal_checkpoint(TRUNCATE)")
+pub(crate) async fn make_room(conn: &mut SqliteConnection) -> sqlx::Result<()> {
+    sqlx::query("PRAGMA wal_checkpoint(TRUNCATE)")
         .execute(conn)
-        .await;
+        .await
+        .map(drop)
 }
 
 pub(crate) async fn insert_queue(

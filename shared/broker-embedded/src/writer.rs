@@ -31,6 +31,9 @@ pub(crate) struct Writer {
     pub(crate) options: SqliteConnectOptions,
     pub(crate) registry: Arc<Registry>,
     pub(crate) shared: Arc<Shared>,
+    /// The disk was full, and is until room could be made: nothing is written before that, or it would take the room that copying
+    /// the WAL back needs, and the WAL, which only grows, would fill the disk for good.
+    pub(crate) no_room: bool,
 }
 
 impl Writer {
@@ -105,6 +108,11 @@ impl Writer {
         let dead_queue = queue(&self.registry, &QueueId::Dead);
         let mut letters = Vec::new();
         let shared = Arc::clone(&self.shared);
+        if self.no_room {
+            let made = file::make_room(self.connection().await?).await;
+            made.map_err(|e| self.failed(&e))?;
+            self.no_room = false;
+        }
         let conn = self.connection().await?;
         let written = transact(conn, group, dead_queue.as_deref(), &mut letters, &shared).await;
         let Err(e) = written else {
@@ -114,13 +122,12 @@ impl Writer {
         };
         let failure = Failure::new("write to", &e);
         file::roll_back(conn).await;
-        if failure.no_room {
-            file::make_room(conn).await;
-        }
+        let no_room = failure.no_room && file::make_room(conn).await.is_err();
         if let Some(queue) = dead_queue {
             queue.release(letters.len() as u64);
         }
         group.iter_mut().for_each(Work::undo);
+        self.no_room = no_room;
         if failure.connection_lost {
             self.conn = None;
         }

@@ -79,5 +79,5 @@ pub use cueline_protocol::{Stream, VerifyingKeys};
 pub use cueline_runtime::Stop;
 pub use error::{Error, Result};
 pub use handler::{Failure, Handler, Output, from_fn};
-pub use journal::JournalError;
+pub use journal::{JournalError, UnusableJournal};
 pub use worker::Worker;

@@ -5,6 +5,7 @@
 //! on: to a newer attempt, or within an attempt from accepted to started to ended to reported. Writing the same
 //! again, or something older, changes nothing. The journal knows nothing of lanes and brokers.
 
+mod open;
 mod read;
 mod write;
 
@@ -17,8 +18,9 @@ use cueline_model::RunId;
 use cueline_protocol::Holding;
 use sqlx::ConnectOptions;
 use sqlx::SqliteConnection;
-use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
+use sqlx::sqlite::{SqliteConnectOptions, SqliteSynchronous};
 
+pub use open::UnusableJournal;
 pub(crate) use read::{Known, Open};
 
 /// The most reported entries that are kept to answer redelivered triggers.
@@ -39,13 +41,21 @@ pub enum JournalError {
         /// Why.
         source: std::io::Error,
     },
+    /// The file is there and is no journal that this program can use.
+    #[error("failed to open {path}: {why}")]
+    Unusable {
+        /// Which.
+        path: PathBuf,
+        /// Why, and what to do.
+        why: UnusableJournal,
+    },
     /// Another worker uses the state directory.
     #[error("failed to lock {0}: another worker uses this state directory")]
     Locked(PathBuf),
     /// The database said no.
     #[error("failed to {what} the journal: {source}")]
     Database {
-        /// read, write, open, prune
+        /// read, write, prune
         what: &'static str,
         /// Why.
         source: sqlx::Error,
@@ -104,34 +114,17 @@ impl Journal {
     /// Opens, or makes, the journal in `directory`.
     pub(crate) async fn open(directory: &Path) -> Result<Self, JournalError> {
         let lock = lock(directory)?;
+        let path = directory.join("journal.db");
         let options = SqliteConnectOptions::new()
-            .filename(directory.join("journal.db"))
+            .filename(&path)
             .create_if_missing(true)
-            .journal_mode(SqliteJournalMode::Wal)
             .synchronous(SqliteSynchronous::Full)
             .busy_timeout(Duration::from_secs(5))
             .pragma("temp_store", "memory")
             .disable_statement_logging();
-        let mut connection = options
-            .connect()
+        let mut connection = open::connect(&options)
             .await
-            .map_err(JournalError::database("open"))?;
-        sqlx::raw_sql(
-            "CREATE TABLE IF NOT EXISTS entry (
-                 run     INTEGER PRIMARY KEY,
-                 attempt INTEGER NOT NULL,
-                 state   INTEGER NOT NULL,
-                 seq     INTEGER NOT NULL,
-                 at      INTEGER NOT NULL,
-                 job     TEXT,
-                 trigger BLOB,
-                 outcome TEXT
-             ) STRICT;
-             CREATE INDEX IF NOT EXISTS entry_reported ON entry (at) WHERE state = 3;",
-        )
-        .execute(&mut connection)
-        .await
-        .map_err(JournalError::database("open"))?;
+            .map_err(|why| JournalError::Unusable { path, why })?;
         let reported: i64 = sqlx::query_scalar("SELECT count(*) FROM entry WHERE state = 3")
             .fetch_one(&mut connection)
             .await

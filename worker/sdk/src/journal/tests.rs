@@ -120,3 +120,36 @@ async fn a_directory_has_one_worker() {
     drop(first);
     Journal::open(directory.path()).await.expect("free again");
 }
+
+/// The file is what `sql` makes it; what opening it as a journal says.
+async fn refusal(sql: &'static str) -> String {
+    let directory = tempfile::tempdir().expect("directory");
+    let path = directory.path().join("journal.db");
+    let mut other = SqliteConnectOptions::new()
+        .filename(&path)
+        .create_if_missing(true)
+        .connect()
+        .await
+        .expect("a database");
+    sqlx::raw_sql(sql).execute(&mut other).await.expect("made");
+    sqlx::Connection::close(other).await.expect("closed");
+    let before = std::fs::read(&path).expect("there");
+    let error = Journal::open(directory.path()).await.expect_err("refused");
+    assert_eq!(
+        std::fs::read(&path).expect("there"),
+        before,
+        "it was changed"
+    );
+    error.to_string()
+}
+
+#[tokio::test]
+async fn files_that_are_no_journals_are_refused_and_left_as_they_are() {
+    let foreign = refusal("CREATE TABLE notes (text)").await;
+    assert!(foreign.contains("of another program"), "{foreign}");
+    let newer = refusal("PRAGMA application_id = 0x4375654a; PRAGMA user_version = 7").await;
+    assert!(
+        newer.contains("version 7") && newer.contains("newer program"),
+        "{newer}"
+    );
+}
