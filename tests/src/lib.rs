@@ -1,9 +1,15 @@
 //! The harness: Cueline as its users run it, as processes that are started, asked over the API, and killed.
 
+pub mod ended;
+pub mod mount;
 pub mod seed;
 pub mod standalone;
+pub mod until;
 pub mod witness;
 
+pub use ended::{Ended, ended};
+pub use mount::Tmpfs;
 pub use seed::Seed;
 pub use standalone::Standalone;
+pub use until::until;
 pub use witness::Witness;

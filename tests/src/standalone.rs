@@ -13,6 +13,7 @@ use serde_json::Value;
 use tokio::process::{Child, Command};
 use tokio::time::{Instant, sleep};
 
+use crate::ended::{Ended, ended};
 use crate::witness::beside_tests;
 
 /// A process, and how to talk to it.
@@ -27,6 +28,9 @@ pub struct Standalone {
 
 /// How long a process may take until it answers. On a busy machine that takes its time; a healthy one needs milliseconds.
 const READY_WITHIN: Duration = Duration::from_mins(1);
+
+/// How long a command of the CLI may take, one that waits for a run included.
+const COMMAND_WITHIN: Duration = Duration::from_mins(1);
 
 /// The `cueline` program.
 pub fn program() -> PathBuf {
@@ -46,6 +50,17 @@ pub fn command(data: &Path, port: u16, extra: &[&str]) -> Result<Command> {
         .append(true)
         .create(true)
         .open(data.with_extension("log"))?;
+    let mut command = bare_command(data, port, extra);
+    command
+        .stdin(Stdio::null())
+        .stdout(log.try_clone()?)
+        .stderr(log)
+        .kill_on_drop(true);
+    Ok(command)
+}
+
+/// The same without a place for its output.
+pub fn bare_command(data: &Path, port: u16, extra: &[&str]) -> Command {
     let mut command = Command::new(program());
     command
         .args([
@@ -58,21 +73,20 @@ pub fn command(data: &Path, port: u16, extra: &[&str]) -> Result<Command> {
         .args(extra)
         .env("XDG_STATE_HOME", data.with_extension("state"))
         .env_remove("CUELINE_URL")
-        .env_remove("CUELINE_TOKEN")
-        .stdin(Stdio::null())
-        .stdout(log.try_clone()?)
-        .stderr(log)
-        .kill_on_drop(true);
-    Ok(command)
+        .env_remove("CUELINE_TOKEN");
+    command
 }
 
 impl Standalone {
     /// Starts a process on `data` and waits until it is ready.
     pub async fn start(data: &Path, extra: &[&str]) -> Result<Self> {
         let port = free_port()?;
-        let mut child = command(data, port, extra)?
-            .spawn()
-            .context("failed to start cueline")?;
+        Self::launch(command(data, port, extra)?, data, port).await
+    }
+
+    /// Starts a process by a [`command`] made for `data` and `port`, and waits until it is ready.
+    pub async fn launch(mut command: Command, data: &Path, port: u16) -> Result<Self> {
+        let mut child = command.spawn().context("failed to start cueline")?;
         let url = format!("http://127.0.0.1:{port}");
         let http = reqwest::Client::builder()
             .timeout(Duration::from_mins(1))
@@ -113,6 +127,37 @@ impl Standalone {
     /// Its admin token.
     pub fn token(&self) -> &str {
         &self.token
+    }
+
+    /// All that it has printed, its predecessors on the same data included.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.data.with_extension("log")).unwrap_or_default()
+    }
+
+    /// Its exit status, if it has ended.
+    pub fn ended(&mut self) -> Result<Option<ExitStatus>> {
+        Ok(self.child.try_wait()?)
+    }
+
+    /// A command of the CLI, which finds this server as a user's commands do.
+    pub fn cli(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(program());
+        command
+            .args(args)
+            .env("XDG_STATE_HOME", self.data.with_extension("state"))
+            .env_remove("CUELINE_URL")
+            .env_remove("CUELINE_TOKEN");
+        command
+    }
+
+    /// Runs a command of the CLI to its end.
+    pub async fn run(&self, args: &[&str]) -> Result<Ended> {
+        ended(self.cli(args), COMMAND_WITHIN).await
+    }
+
+    /// Runs a command of the CLI that prints JSON.
+    pub async fn json(&self, args: &[&str]) -> Result<Value> {
+        self.run(&[args, &["-o", "json"]].concat()).await?.json()
     }
 
     /// Its process id.

@@ -297,9 +297,9 @@ async fn nothing_of_an_old_definition_goes_out_after_the_answer() -> Result<()> 
         promises.extend(task.await??);
     }
     // What was prepared before the last answers would be out by now.
-    let seen = scheduler.published().len();
+    let already = scheduler.published().len();
     scheduler.apply("sentinel", "").await?;
-    wait_for(|| scheduler.published().len() > seen + 5).await?;
+    wait_for(|| scheduler.published().len() > already + 5).await?;
 
     let published = scheduler.published();
     let mut broken = Vec::new();
@@ -348,9 +348,9 @@ async fn a_run_that_was_cancelled_in_time_is_never_published() -> Result<()> {
             .post(&format!("/runs/{run}/cancel"), Value::Null)
             .await?;
         if answer["result"] == "done" {
-            done.push(run)
+            done.push(run);
         } else {
-            asked += 1
+            asked += 1;
         }
     }
     let last = scheduler.post("/jobs/job/trigger", Value::Null).await?;
