@@ -316,7 +316,7 @@ async fn handlers_there(api: &Api, found: &Executors, checks: &mut Vec<Check>) {
         .map(|job| &job.job.spec)
         .filter(|spec| {
             let wanted = spec.handler.capability();
-            spec.enabled
+            spec.is_enabled()
                 && !found.executors.iter().any(|view| {
                     is_live(view)
                         && view.executor.group == spec.group

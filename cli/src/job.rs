@@ -97,7 +97,7 @@ async fn diff(api: &Api, out: Out, args: &FilesArgs) -> Result<(), Failure> {
             Change::Created => Vec::new(),
             Change::Updated => {
                 let job: JobView = read(api.get(&["jobs", spec.name.as_str()], &[]).await?)?;
-                jobdiff::fields(&job.job.spec, spec)
+                jobdiff::fields(&job.job.spec, &spec.over(Some(&job.job.spec)))
             }
         };
         changes.push((spec.name.clone(), one.change, fields));
@@ -159,7 +159,7 @@ async fn list(api: &Api, out: Out) -> Result<(), Failure> {
             cell(human::schedule(spec), None),
             cell(
                 next_fire(job, page.now),
-                (!spec.enabled).then_some(Paint::Dim),
+                (!spec.is_enabled()).then_some(Paint::Dim),
             ),
             cell(last, paint),
             cell(day(job), None),
@@ -172,7 +172,7 @@ async fn list(api: &Api, out: Out) -> Result<(), Failure> {
 }
 
 fn next_fire(job: &JobView, now: Timestamp) -> String {
-    if !job.job.spec.enabled {
+    if !job.job.spec.is_enabled() {
         return "paused".to_owned();
     }
     match job.next_fire {
@@ -235,7 +235,7 @@ async fn show(api: &Api, out: Out, name: &JobName) -> Result<(), Failure> {
         ("schedule", human::schedule(spec)),
         (
             "enabled",
-            if spec.enabled {
+            if spec.is_enabled() {
                 "yes"
             } else {
                 "no, it is paused"

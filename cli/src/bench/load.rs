@@ -67,12 +67,19 @@ struct Measured {
 
 impl Default for Measured {
     fn default() -> Self {
-        let lateness_us = Histogram::new_with_max(3_600_000_000, 3).expect("3 digits up to an hour are valid bounds");
-        Self { lateness_us, on: false }
+        let lateness_us = Histogram::new_with_max(3_600_000_000, 3)
+            .expect("3 digits up to an hour are valid bounds");
+        Self {
+            lateness_us,
+            on: false,
+        }
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "lateness is measured in microseconds, finer than a Clock tells")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "lateness is measured in microseconds, finer than a Clock tells"
+)]
 fn now_us() -> i64 {
     jiff::Timestamp::now().as_microsecond()
 }
@@ -84,7 +91,9 @@ impl Handler for Noop {
         self.attempts.fetch_add(1, Ordering::Relaxed);
         let mut measured = self.measured.lock().unwrap_or_else(PoisonError::into_inner);
         if measured.on {
-            measured.lateness_us.saturating_record(u64::try_from(late).unwrap_or(0));
+            measured
+                .lateness_us
+                .saturating_record(u64::try_from(late).unwrap_or(0));
         }
         Ok(Output::default())
     }
@@ -118,7 +127,9 @@ impl Load {
     pub(super) fn burst(jobs: usize) -> Self {
         Self {
             name: "burst",
-            about: format!("{jobs} jobs due at the same instant, every second, no-op native handler"),
+            about: format!(
+                "{jobs} jobs due at the same instant, every second, no-op native handler"
+            ),
             jobs: (0..jobs).map(|i| job(i, "1s", 0)).collect(),
             warm_up: Duration::from_secs(3),
         }
@@ -128,7 +139,9 @@ impl Load {
     pub(super) fn throughput(jobs: usize) -> Self {
         Self {
             name: "throughput",
-            about: format!("{jobs} jobs due ten times a second, more than can be done, no-op native handler"),
+            about: format!(
+                "{jobs} jobs due ten times a second, more than can be done, no-op native handler"
+            ),
             jobs: (0..jobs).map(|i| job(i, "100ms", i % 100)).collect(),
             warm_up: Duration::from_secs(5),
         }
@@ -147,15 +160,24 @@ impl Load {
 
         progress(self.name, self.warm_up).await;
         measure(&noop, true);
-        let before = (noop.attempts.load(Ordering::Relaxed), cpu_seconds("self"), Instant::now());
+        let before = (
+            noop.attempts.load(Ordering::Relaxed),
+            cpu_seconds("self"),
+            Instant::now(),
+        );
         progress(self.name, seconds).await;
         measure(&noop, false);
         let attempts = noop.attempts.load(Ordering::Relaxed) - before.0;
         let elapsed = before.2.elapsed().as_secs_f64();
-        let cpu = cpu_seconds("self").zip(before.1).map(|(after, before)| after - before);
+        let cpu = cpu_seconds("self")
+            .zip(before.1)
+            .map(|(after, before)| after - before);
         let memory = resident_mb("self");
 
-        let mut report = Report::new(self.name, format!("{}, {} s", self.about, seconds.as_secs()));
+        let mut report = Report::new(
+            self.name,
+            format!("{}, {} s", self.about, seconds.as_secs()),
+        );
         report.add("fires/s", rate(attempts) / elapsed, "1/s");
         if let Some(cpu) = cpu {
             report.add("CPU per fire", cpu * 1e6 / rate(attempts.max(1)), "µs");
@@ -169,20 +191,34 @@ impl Load {
     }
 }
 
-#[expect(clippy::cast_precision_loss, reason = "counts of a benchmark are far below 2^52")]
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "counts of a benchmark are far below 2^52"
+)]
 fn rate(count: u64) -> f64 {
     count as f64
 }
 
 fn measure(noop: &Noop, on: bool) {
-    noop.measured.lock().unwrap_or_else(PoisonError::into_inner).on = on;
+    noop.measured
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .on = on;
 }
 
 fn lateness(noop: &Noop, report: &mut Report) {
     let measured = noop.measured.lock().unwrap_or_else(PoisonError::into_inner);
     let ms = |us: u64| rate(us) / 1_000.0;
-    report.add("lateness p50", ms(measured.lateness_us.value_at_quantile(0.5)), "ms");
-    report.add("lateness p99", ms(measured.lateness_us.value_at_quantile(0.99)), "ms");
+    report.add(
+        "lateness p50",
+        ms(measured.lateness_us.value_at_quantile(0.5)),
+        "ms",
+    );
+    report.add(
+        "lateness p99",
+        ms(measured.lateness_us.value_at_quantile(0.99)),
+        "ms",
+    );
     report.add("lateness max", ms(measured.lateness_us.max()), "ms");
 }
 
@@ -193,12 +229,25 @@ async fn check(
     jobs: &[JobSpec],
     report: &mut Report,
 ) -> Result<()> {
-    let paused: Vec<JobSpec> =
-        jobs.iter().cloned().map(|spec| JobSpec { enabled: false, ..spec }).collect();
+    let paused: Vec<JobSpec> = jobs
+        .iter()
+        .cloned()
+        .map(|spec| JobSpec {
+            enabled: Some(false),
+            ..spec
+        })
+        .collect();
     composition.store.apply_jobs(&paused, false).await?;
     let deadline = Instant::now() + Duration::from_mins(2);
     loop {
-        let live: u64 = composition.store.stats().await?.live.iter().map(|(_, n)| n).sum();
+        let live: u64 = composition
+            .store
+            .stats()
+            .await?
+            .live
+            .iter()
+            .map(|(_, n)| n)
+            .sum();
         if live == 0 || Instant::now() > deadline {
             report.add("runs not ended", rate(live), "");
             break;
@@ -206,11 +255,17 @@ async fn check(
         sleep(Duration::from_millis(50)).await;
     }
     let (mut runs, mut succeeded) = (0_u64, 0_u64);
-    let mut filter = RunFilter { limit: 1_000, ..RunFilter::default() };
+    let mut filter = RunFilter {
+        limit: 1_000,
+        ..RunFilter::default()
+    };
     loop {
         let page = composition.store.runs(&filter).await?;
         runs += page.len() as u64;
-        succeeded += page.iter().filter(|r| r.state == RunState::Succeeded && r.attempt == 1).count() as u64;
+        succeeded += page
+            .iter()
+            .filter(|r| r.state == RunState::Succeeded && r.attempt == 1)
+            .count() as u64;
         filter.before = page.last().map(|r| r.id);
         if page.len() < filter.limit {
             break;
@@ -227,7 +282,10 @@ async fn check(
 async fn progress(name: &'static str, length: Duration) {
     let bar = indicatif::ProgressBar::new(length.as_secs().max(1))
         .with_message(name)
-        .with_style(indicatif::ProgressStyle::with_template("{msg:<10} {bar:40} {pos}/{len} s").unwrap_or_else(|_| indicatif::ProgressStyle::default_bar()));
+        .with_style(
+            indicatif::ProgressStyle::with_template("{msg:<10} {bar:40} {pos}/{len} s")
+                .unwrap_or_else(|_| indicatif::ProgressStyle::default_bar()),
+        );
     let end = Instant::now() + length;
     while Instant::now() < end {
         sleep((end - Instant::now()).min(Duration::from_secs(1))).await;

@@ -49,8 +49,17 @@ pub enum Scenario {
 
 /// Measures and prints.
 pub async fn run(args: BenchArgs) -> Result<()> {
-    let all = [Scenario::Steady, Scenario::Burst, Scenario::Throughput, Scenario::Idle];
-    let scenarios = if args.scenarios.is_empty() { &all[..] } else { &args.scenarios };
+    let all = [
+        Scenario::Steady,
+        Scenario::Burst,
+        Scenario::Throughput,
+        Scenario::Idle,
+    ];
+    let scenarios = if args.scenarios.is_empty() {
+        &all[..]
+    } else {
+        &args.scenarios
+    };
     let seconds = Duration::from_secs(args.seconds);
     let data = args.data.as_deref();
     let jobs = |default: u32| args.jobs.unwrap_or(default) as usize;

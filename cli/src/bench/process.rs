@@ -17,10 +17,18 @@ const GIVE_UP: Duration = Duration::from_secs(30);
 /// Starts a process, waits for its first answer, and watches it do nothing for `watch`.
 pub(super) async fn idle(data: Option<&Path>, watch: Duration) -> Result<Report> {
     let scratch = Scratch::new(data, "idle")?;
-    let port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+    let port = std::net::TcpListener::bind("127.0.0.1:0")?
+        .local_addr()?
+        .port();
     let address = format!("127.0.0.1:{port}");
     let mut starts_ms = Vec::new();
-    let mut report = Report::new("idle", format!("a standalone process without jobs, watched for {} s", watch.as_secs()));
+    let mut report = Report::new(
+        "idle",
+        format!(
+            "a standalone process without jobs, watched for {} s",
+            watch.as_secs()
+        ),
+    );
     for round in 0..5 {
         let begin = Instant::now();
         let mut child = tokio::process::Command::new(std::env::current_exe()?)
@@ -36,7 +44,10 @@ pub(super) async fn idle(data: Option<&Path>, watch: Duration) -> Result<Report>
                 bail!("the standalone process ended at once, {status}");
             }
             if begin.elapsed() > GIVE_UP {
-                bail!("the standalone process did not answer within {} s", GIVE_UP.as_secs());
+                bail!(
+                    "the standalone process did not answer within {} s",
+                    GIVE_UP.as_secs()
+                );
             }
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
@@ -47,8 +58,16 @@ pub(super) async fn idle(data: Option<&Path>, watch: Duration) -> Result<Report>
             let before = cpu_seconds(&pid).context("no CPU time to be read")?;
             tokio::time::sleep(watch).await;
             let after = cpu_seconds(&pid).context("no CPU time to be read")?;
-            report.add("CPU while idle", (after - before) / watch.as_secs_f64() * 100.0, "% of a core");
-            report.add("memory while idle", resident_mb(&pid).context("no memory to be read")?, "MB");
+            report.add(
+                "CPU while idle",
+                (after - before) / watch.as_secs_f64() * 100.0,
+                "% of a core",
+            );
+            report.add(
+                "memory while idle",
+                resident_mb(&pid).context("no memory to be read")?,
+                "MB",
+            );
         }
         child.kill().await?;
     }
@@ -63,7 +82,9 @@ pub(super) async fn idle(data: Option<&Path>, watch: Duration) -> Result<Report>
 async fn answers(address: &str) -> bool {
     let ask = async {
         let mut stream = TcpStream::connect(address).await?;
-        stream.write_all(b"GET /readyz HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n").await?;
+        stream
+            .write_all(b"GET /readyz HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n")
+            .await?;
         let mut answer = Vec::new();
         tokio::io::AsyncReadExt::read_to_end(&mut stream, &mut answer).await?;
         std::io::Result::Ok(answer.starts_with(b"HTTP/1.1 200"))

@@ -20,7 +20,11 @@ pub(super) struct Number {
 
 impl Report {
     pub(super) fn new(scenario: &'static str, about: String) -> Self {
-        Self { scenario, about, numbers: Vec::new() }
+        Self {
+            scenario,
+            about,
+            numbers: Vec::new(),
+        }
     }
 
     pub(super) fn add(&mut self, name: &'static str, value: f64, unit: &'static str) {
@@ -49,5 +53,9 @@ pub(super) fn cpu_seconds(who: &str) -> Option<f64> {
 pub(super) fn resident_mb(who: &str) -> Option<f64> {
     let status = std::fs::read_to_string(format!("/proc/{who}/status")).ok()?;
     let line = status.lines().find(|l| l.starts_with("VmRSS:"))?;
-    line.split_whitespace().nth(1)?.parse::<f64>().ok().map(|kb| kb / 1_024.0)
+    line.split_whitespace()
+        .nth(1)?
+        .parse::<f64>()
+        .ok()
+        .map(|kb| kb / 1_024.0)
 }

@@ -70,6 +70,7 @@ fn toml(change: &str) -> String {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table of cases")]
 fn job_files_are_refused_with_file_line_job_and_field() {
     let every = "schedule = { every = \"10s\" }\n";
     for (change, words) in [

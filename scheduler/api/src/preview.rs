@@ -28,7 +28,7 @@ pub(crate) async fn of_job(
     params.finish()?;
     let job = state.store.job(&name).await?.job;
     let mut next = fire_times(&state, job.spec.clone(), n, from).await?;
-    if !job.spec.enabled && !next.times.is_empty() {
+    if !job.spec.is_enabled() && !next.times.is_empty() {
         next.note =
             Some("the job is paused: it fires at these times only once it is resumed".to_owned());
     }

@@ -1,11 +1,14 @@
 //! Claim: due jobs become runs, and runs that nobody works on are taken over.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use cueline_model::{MisfirePolicy, OutcomeKind, RunKind, Timestamp};
 use cueline_runtime::{Duty, Next};
-use cueline_store::{FireDue, StoreError};
+use cueline_store::{FireDue, StoreError, WaitingRun};
 
+use crate::finding::ended;
 use crate::plan::SchedulePlanner;
 use crate::shared::Shared;
 
@@ -25,6 +28,11 @@ impl Duty for Claim {
 }
 
 pub(crate) async fn claim(shared: &Shared) -> Result<Next, StoreError> {
+    let turn = take(shared).await;
+    shared.claimed(turn)
+}
+
+async fn take(shared: &Shared) -> Result<Next, StoreError> {
     let options = &shared.options;
     let poll = Duration::from_millis(options.poll_ms);
     let Some(node) = shared.node() else {
@@ -40,18 +48,27 @@ pub(crate) async fn claim(shared: &Shared) -> Result<Next, StoreError> {
         .claim_waiting(node, options.lookahead_ms, options.claim_batch)
         .await?;
     let waiting_more = waiting.len() >= options.claim_batch;
+    let (late, waiting) = waiting
+        .into_iter()
+        .partition(|run| is_misfire(run, shared.now()));
+    skip(shared, late).await?;
     shared.schedule(waiting);
 
     let planner = SchedulePlanner {
         lookahead_ms: options.lookahead_ms,
         ..SchedulePlanner::default()
     };
+    // A job that fires often makes many runs within the lookahead: then fewer jobs make a batch, so that the store is never held up for long.
+    let runs_per_job = shared.runs_per_job.load(Ordering::Relaxed);
+    let limit = (options.claim_batch / runs_per_job).max(1);
     let request = FireDue {
         node,
         horizon_ms: options.lookahead_ms,
-        limit: options.claim_batch,
+        limit,
     };
     let fired = shared.store.fire_due(request, &planner).await?;
+    let ratio = fired.runs.len().div_ceil(fired.jobs.max(1)).max(1);
+    shared.runs_per_job.store(ratio, Ordering::Relaxed);
     shared.schedule(fired.runs);
     if waiting_more || fired.more {
         return Ok(Next::Now);
@@ -60,4 +77,34 @@ pub(crate) async fn claim(shared: &Shared) -> Result<Next, StoreError> {
     Ok(Next::After(
         poll.min(Duration::from_millis(options.lookahead_ms / 2)),
     ))
+}
+
+/// Written ahead of its fire time by a node that died, found by this one too late for a job that would rather not. What waited for an
+/// executor is not late in this sense: its due time was put off.
+fn is_misfire(run: &WaitingRun, now: Timestamp) -> bool {
+    let spec = &run.job.spec;
+    run.kind == RunKind::Schedule
+        && run.attempt == 1
+        && !run.published_maybe
+        && spec.misfire.policy == MisfirePolicy::Skip
+        && run.due_at == spec.due_at(run.job.id, run.fire_at)
+        && run.due_at.plus_ms(spec.misfire.grace.as_millis()) < now
+}
+
+async fn skip(shared: &Shared, late: Vec<WaitingRun>) -> Result<(), StoreError> {
+    if late.is_empty() {
+        return Ok(());
+    }
+    let now = shared.now();
+    let reports: Vec<_> = late
+        .iter()
+        .map(|run| {
+            let message = format!(
+                "misfire policy skip: found {} ms late",
+                now.since_ms(run.due_at)
+            );
+            ended(run.attempt_id(), OutcomeKind::Skipped, now, message)
+        })
+        .collect();
+    shared.store.ingest(&reports).await.map(drop)
 }

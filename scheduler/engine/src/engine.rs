@@ -86,7 +86,7 @@ impl Engine {
         );
         let (a, s) = on(&wakers.cancel);
         lifecycle.spawn("cancel", duty::run(Cancel(shared.clone()), a, s));
-        let (a, s) = on(&Activator::new());
+        let (a, s) = on(&wakers.node);
         lifecycle.spawn("node", duty::run(Node(shared.clone()), a, s));
         let (a, s) = on(&Activator::new());
         lifecycle.spawn("reap", duty::run(Reap(shared.clone()), a, s));

@@ -25,6 +25,8 @@ pub struct ManualEngine {
     prepare: Prepare,
     publish: Publish,
     confirmations: mpsc::Receiver<AttemptId>,
+    /// Confirmed by the broker, and not yet written down.
+    unwritten: Vec<AttemptId>,
     heartbeats: Listener,
 }
 
@@ -35,6 +37,8 @@ impl std::fmt::Debug for ManualEngine {
             .finish_non_exhaustive()
     }
 }
+
+const QUIET_TURNS: usize = 4;
 
 /// What a tick did.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -68,6 +72,7 @@ impl ManualEngine {
             publish: Publish::new(shared.clone(), confirmed),
             shared,
             confirmations,
+            unwritten: Vec::new(),
             heartbeats,
         })
     }
@@ -90,8 +95,17 @@ impl ManualEngine {
     /// Takes note of heartbeats that have arrived.
     pub async fn hear(&mut self) -> Result<(), EngineError> {
         let mut beats = Vec::new();
-        while let Ok(beat) = self.heartbeats.try_recv() {
-            beats.push(beat);
+        let mut quiet = 0;
+        // A driver may pass announcements on by a task of its own: it is quiet when that has had its turns.
+        while quiet < QUIET_TURNS {
+            match self.heartbeats.try_recv() {
+                Ok(beat) => {
+                    beats.push(beat);
+                    quiet = 0;
+                }
+                Err(_) => quiet += 1,
+            }
+            tokio::task::yield_now().await;
         }
         Ok(heartbeats::hear(&self.shared, &beats).await?)
     }
@@ -111,12 +125,11 @@ impl ManualEngine {
     /// Publishes all that is due now and writes down what was confirmed; how many.
     pub async fn publish(&mut self) -> Result<usize, EngineError> {
         while self.publish.publish().await? == Next::Now {}
-        let mut confirmed = Vec::new();
         while let Ok(id) = self.confirmations.try_recv() {
-            confirmed.push(id);
+            self.unwritten.push(id);
         }
-        self.shared.store.confirm_dispatch(&confirmed).await?;
-        Ok(confirmed.len())
+        self.shared.store.confirm_dispatch(&self.unwritten).await?;
+        Ok(std::mem::take(&mut self.unwritten).len())
     }
 
     /// Takes in all reports that have arrived; how many messages.

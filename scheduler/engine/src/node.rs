@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cueline_runtime::{Duty, Next};
-use cueline_store::StoreError;
+use cueline_store::{NodeId, StoreError};
 
 use crate::shared::Shared;
 
@@ -40,21 +40,51 @@ pub(crate) async fn keep(shared: &Shared) -> Result<(), StoreError> {
     }
     let lease = shared.options.lease_ms;
     if let Some(node) = shared.node() {
-        if shared.store.renew_node(node, lease).await? {
+        if shared.take_doubt() {
+            tracing::warn!(
+                node = node.0,
+                "what this node has claimed is in doubt after a failure; it claims anew"
+            );
+        } else if shared.store.renew_node(node, lease).await? {
             return Ok(());
+        } else {
+            tracing::warn!(
+                node = node.0,
+                "this node's lease had run out; what it had claimed is given up"
+            );
+            shared.begin_to_hear();
         }
-        tracing::warn!(
-            node = node.0,
-            "this node's lease had run out; what it had claimed is given up"
-        );
-        shared.set_node(None);
-        shared.forget_all();
+        return rejoin(shared, node).await;
     }
     let registered = shared
         .store
         .register_node(&shared.options.node_name, lease)
         .await?;
+    shared.begin_to_hear();
     shared.set_node(Some(registered.node));
     shared.wakers.claim.wake();
     Ok(())
+}
+
+/// Goes on as a new node: whatever the old one had claimed, known here or not, is found by the next claim of whoever comes first.
+async fn rejoin(shared: &Shared, old: NodeId) -> Result<(), StoreError> {
+    let options = &shared.options;
+    shared.forget_all();
+    let joined = shared
+        .store
+        .rejoin_node(old, &options.node_name, options.lease_ms)
+        .await;
+    // Also what came in meanwhile.
+    shared.forget_all();
+    match joined {
+        Ok(node) => {
+            shared.set_node(Some(node));
+            shared.wakers.claim.wake();
+            Ok(())
+        }
+        Err(e) => {
+            shared.doubt();
+            Err(e)
+        }
+    }
 }

@@ -2,7 +2,9 @@
 //!
 //! They wait in memory until an executor appears, past the bound in the store, and end `unroutable` after their dispatch deadline.
 
-use cueline_model::{OutcomeKind, Timestamp};
+use std::collections::{BTreeSet, HashMap};
+
+use cueline_model::{JobId, OutcomeKind, RunKind, Timestamp};
 use cueline_store::{Report, StoreError, WaitingRun};
 
 use crate::finding::ended;
@@ -21,8 +23,19 @@ pub(crate) async fn park(shared: &Shared, homeless: Vec<WaitingRun>) -> Result<(
         parked.extend(homeless.by_ref().take(room));
     }
     let now = shared.now();
-    let (expired, rest): (Vec<_>, Vec<_>) = homeless.partition(|run| give_up_at(run) <= now);
-    end(shared, expired, now).await?;
+    let (expired, rest): (Vec<_>, Vec<_>) =
+        homeless.partition(|run| give_up_at(shared, run) <= now);
+    // Both, also if one fails: nobody else has these runs in mind.
+    let ended = end(shared, expired, now).await;
+    let left = leave_in_store(shared, rest, now).await;
+    ended.and(left)
+}
+
+async fn leave_in_store(
+    shared: &Shared,
+    rest: Vec<WaitingRun>,
+    now: Timestamp,
+) -> Result<(), StoreError> {
     let Some(node) = shared.node().filter(|_| !rest.is_empty()) else {
         return Ok(());
     };
@@ -46,19 +59,37 @@ pub(crate) fn unpark(shared: &Shared) {
 /// Ends those that have been without a live executor for too long.
 pub(crate) async fn give_up(shared: &Shared) -> Result<(), StoreError> {
     let now = shared.now();
-    let expired: Vec<WaitingRun> = lock(&shared.parked)
-        .extract_if(.., |run| give_up_at(run) <= now)
+    let mut expired: Vec<WaitingRun> = lock(&shared.parked)
+        .extract_if(.., |run| give_up_at(shared, run) <= now)
         .collect();
+    if expired.is_empty() {
+        return Ok(());
+    }
+    let ids: BTreeSet<JobId> = expired.iter().map(|run| run.job.id).collect();
+    let ids: Vec<JobId> = ids.into_iter().collect();
+    let present = match shared.store.definitions(&ids).await {
+        Ok(present) => present,
+        Err(e) => {
+            lock(&shared.parked).extend(expired);
+            return Err(e);
+        }
+    };
+    // An edit has released what waits; its deadline is another's matter, and perhaps another one.
+    let present: HashMap<JobId, i64> = present.iter().map(|job| (job.id, job.version)).collect();
+    expired.retain(|run| present.get(&run.job.id) == Some(&run.job.version));
     end(shared, expired, now).await
 }
 
-/// Runs that were left in the store had their due time put off: a first attempt's waiting began at its fire time all the same.
-fn give_up_at(run: &WaitingRun) -> Timestamp {
-    let since = if run.attempt == 1 {
+/// Runs that were left in the store had their due time put off: a first attempt's waiting began at its fire time all the same. A child's
+/// fire time is its parent's, which may have worked for long. And for as long as this node has not heard executors, it cannot tell whether
+/// there are any.
+fn give_up_at(shared: &Shared, run: &WaitingRun) -> Timestamp {
+    let since = if run.attempt == 1 && run.kind != RunKind::Child {
         run.fire_at
     } else {
         run.due_at
     };
+    let since = since.max(shared.hears_since());
     since.plus_ms(run.job.spec.jitter.as_millis() + run.job.spec.dispatch_deadline.as_millis())
 }
 

@@ -97,7 +97,8 @@ pub(crate) async fn compare(
         return Ok(0);
     }
     let reason = "its executor did not hold it; published again";
-    let runs = shared.store.take_back(node, &missing, reason).await?;
+    let taken = shared.store.take_back(node, &missing, reason).await;
+    let runs = shared.claimed(taken)?;
     let count = runs.len();
     if count > 0 {
         tracing::warn!(

@@ -1,13 +1,13 @@
 //! What the stages of one engine share: ports, clock, wheel, outbox, and the ways to wake each other.
 
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use cueline_broker::{Broker, Outgoing};
 use cueline_model::Timestamp;
 use cueline_protocol::SigningKey;
 use cueline_runtime::{Activator, Clock};
-use cueline_store::{AttemptId, NodeId, Store, WaitingRun};
+use cueline_store::{AttemptId, DispatchMark, ErrorKind, NodeId, Store, StoreError, WaitingRun};
 
 use crate::lock::lock;
 use crate::options::EngineOptions;
@@ -18,6 +18,9 @@ use crate::wheel::Wheel;
 #[derive(Debug)]
 pub(crate) struct Ready {
     pub(crate) id: AttemptId,
+    pub(crate) mark: DispatchMark,
+    /// Whether the mark still stands is not known: it has to be set again before the trigger is published.
+    pub(crate) in_doubt: bool,
     pub(crate) due_at: Timestamp,
     pub(crate) priority: u8,
     pub(crate) message: Outgoing,
@@ -30,6 +33,7 @@ pub(crate) struct Wakers {
     pub(crate) prepare: Activator,
     pub(crate) publish: Activator,
     pub(crate) cancel: Activator,
+    pub(crate) node: Activator,
 }
 
 pub(crate) struct Shared {
@@ -43,7 +47,12 @@ pub(crate) struct Shared {
     pub(crate) outbox: Mutex<Wheel<Ready>>,
     pub(crate) parked: Mutex<Vec<WaitingRun>>,
     pub(crate) wakers: Wakers,
+    /// Runs that a due job made in the last claim, at least 1: how many jobs make a batch.
+    pub(crate) runs_per_job: AtomicUsize,
     node: AtomicI64,
+    /// A call that may have claimed or marked runs has failed: the store may hold claims of this node that it does not know of.
+    in_doubt: AtomicBool,
+    hears_since_ms: AtomicI64,
     /// Database time minus this node's time, in milliseconds.
     offset_ms: AtomicI64,
 }
@@ -70,7 +79,10 @@ impl Shared {
             outbox: Mutex::default(),
             parked: Mutex::default(),
             wakers: Wakers::default(),
+            runs_per_job: AtomicUsize::new(1),
             node: AtomicI64::new(NO_NODE),
+            in_doubt: AtomicBool::new(false),
+            hears_since_ms: AtomicI64::new(i64::MIN),
             offset_ms: AtomicI64::new(0),
         })
     }
@@ -99,6 +111,36 @@ impl Shared {
     pub(crate) fn set_node(&self, node: Option<NodeId>) {
         self.node
             .store(node.map_or(NO_NODE, |n| n.0), Ordering::Release);
+    }
+
+    /// From now on executors are heard: one that has not been heard before may be alive all the same.
+    pub(crate) fn begin_to_hear(&self) {
+        self.hears_since_ms
+            .store(self.now().as_millis(), Ordering::Relaxed);
+    }
+
+    pub(crate) fn hears_since(&self) -> Timestamp {
+        Timestamp::from_millis(self.hears_since_ms.load(Ordering::Relaxed))
+    }
+
+    /// Passes on what came of a call that claims or marks runs. When it may have done so and its answer was lost, the node claims anew:
+    /// nobody else ever looks for the runs of a node that is alive.
+    pub(crate) fn claimed<T>(&self, result: Result<T, StoreError>) -> Result<T, StoreError> {
+        if let Err(e) = &result
+            && e.kind() == ErrorKind::Transient
+        {
+            self.doubt();
+        }
+        result
+    }
+
+    pub(crate) fn doubt(&self) {
+        self.in_doubt.store(true, Ordering::Release);
+        self.wakers.node.wake();
+    }
+
+    pub(crate) fn take_doubt(&self) -> bool {
+        self.in_doubt.swap(false, Ordering::AcqRel)
     }
 
     /// How many runs this node holds in memory.

@@ -103,6 +103,8 @@ impl SqliteStore {
             rows.iter().map(|r| (r.job_id, r.version)).collect();
         let jobs = self.definitions.of(conn, versions.into_iter()).await?;
         rows.into_iter()
+            // Without a readable definition nothing can be made of a run; it waits for one, and holds up no other.
+            .filter(|row| jobs.contains_key(&row.job_id))
             .map(|row| {
                 let published_maybe =
                     row.published_maybe == 1 && state(row.state)? == RunState::Dispatching;

@@ -52,7 +52,7 @@ impl Definitions {
         Ok(found)
     }
 
-    /// Reads definitions in their present version; ids that do not exist are left out.
+    /// Reads definitions in their present version; ids that do not exist, and definitions that cannot be read, are left out.
     pub(crate) async fn load(
         &self,
         conn: &mut SqliteConnection,
@@ -67,7 +67,15 @@ impl Definitions {
             .map_err(|e| damaged("failed to read job definitions", e))?;
         let mut found = HashMap::with_capacity(rows.len());
         for Row(id, version, definition) in rows {
-            found.insert(id, parse(id, version, definition.get())?);
+            match parse(id, version, definition.get()) {
+                Ok(job) => {
+                    found.insert(id, job);
+                }
+                // One damaged job is no reason for all the others to stop.
+                Err(error) => {
+                    tracing::error!(job = id, %error, "this job does nothing: its definition cannot be read");
+                }
+            }
         }
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if kept.len() + found.len() > MOST {
@@ -96,7 +104,7 @@ pub(crate) fn pick(jobs: &HashMap<i64, Arc<Job>>, id: i64) -> Result<Arc<Job>, S
     jobs.get(&id).cloned().ok_or_else(|| {
         damaged(
             "failed to read a run",
-            format!("its job {id} does not exist"),
+            format!("its job {id} does not exist or cannot be read"),
         )
     })
 }

@@ -103,6 +103,7 @@ impl SqliteStore {
         let mut after = Consequences::default();
         for spec in specs {
             let old = stored.get(&spec.name);
+            let spec = &spec.over(old.map(|job| &job.spec));
             let change = match old {
                 None => Change::Created,
                 Some(job) if job.spec == *spec => Change::Unchanged,
@@ -140,11 +141,11 @@ impl SqliteStore {
         let mut tx = self.db.write().await?;
         let now = self.db.now();
         let job = one(&mut tx, name).await?;
-        if job.spec.enabled == enabled {
+        if job.spec.is_enabled() == enabled {
             return Ok(job.id);
         }
         let mut spec = job.spec.clone();
-        spec.enabled = enabled;
+        spec.enabled = Some(enabled);
         write_definition(&mut tx, &job, &spec, now).await?;
         if enabled {
             unclaim(&mut tx, &[job.id]).await?;
@@ -248,7 +249,7 @@ fn check_names(specs: &[JobSpec]) -> Result<(), StoreError> {
 }
 
 fn next_fire(spec: &JobSpec, now: Timestamp) -> Option<i64> {
-    spec.enabled
+    spec.is_enabled()
         .then(|| spec.next_fire(now))
         .flatten()
         .map(Timestamp::as_millis)
@@ -290,7 +291,7 @@ async fn create(
     sqlx::query(INSERT_DUE)
         .bind(id)
         .bind(next_fire(spec, now))
-        .bind(spec.enabled)
+        .bind(spec.is_enabled())
         .bind(is_fixed_delay(spec))
         .execute(conn)
         .await
@@ -319,7 +320,7 @@ async fn update(
             .map_err(failed("keep the group of runs that are out"))?;
     }
     after.changed.push(job.id);
-    if job.spec.enabled && !spec.enabled {
+    if job.spec.is_enabled() && !spec.is_enabled() {
         after.paused.push(job.id);
     }
     if is_fixed_delay(spec) && !is_fixed_delay(&job.spec) {
@@ -355,7 +356,7 @@ async fn write_definition(
         .bind(job.id.0)
         .bind(version)
         .bind(next_fire(spec, now))
-        .bind(spec.enabled)
+        .bind(spec.is_enabled())
         .bind(is_fixed_delay(spec))
         .execute(conn)
         .await

@@ -61,12 +61,7 @@ impl SqliteStore {
             .execute(&mut *tx)
             .await
             .map_err(&fail)?;
-        let id: i64 = sqlx::query_scalar(INSERT)
-            .bind(name)
-            .bind(now.plus_ms(lease_ms).as_millis())
-            .fetch_one(&mut *tx)
-            .await
-            .map_err(&fail)?;
+        let id = insert(&mut tx, name, now.plus_ms(lease_ms)).await?;
         let first = alive == 0;
         if first {
             self.run_startup_jobs(&mut tx, now).await?;
@@ -76,6 +71,32 @@ impl SqliteStore {
             node: NodeId(id),
             first,
         })
+    }
+
+    pub(crate) async fn rejoin(
+        &self,
+        old: NodeId,
+        name: &str,
+        lease_ms: u64,
+    ) -> Result<NodeId, StoreError> {
+        let fail = failed("register a node anew");
+        let mut tx = self.db.write().await?;
+        let now = self.db.now();
+        sqlx::query(SUPERSEDE)
+            .bind(name)
+            .bind(now.as_millis())
+            .execute(&mut *tx)
+            .await
+            .map_err(&fail)?;
+        sqlx::query(RELEASE)
+            .bind(old.0)
+            .bind(now.as_millis())
+            .execute(&mut *tx)
+            .await
+            .map_err(&fail)?;
+        let id = insert(&mut tx, name, now.plus_ms(lease_ms)).await?;
+        commit(tx).await?;
+        Ok(NodeId(id))
     }
 
     async fn run_startup_jobs(
@@ -145,6 +166,19 @@ impl SqliteStore {
             .map_err(&fail)?;
         commit(tx).await
     }
+}
+
+async fn insert(
+    conn: &mut SqliteConnection,
+    name: &str,
+    lease_until: Timestamp,
+) -> Result<i64, StoreError> {
+    sqlx::query_scalar(INSERT)
+        .bind(name)
+        .bind(lease_until.as_millis())
+        .fetch_one(conn)
+        .await
+        .map_err(failed("register a node"))
 }
 
 /// Writes runs made outside of the planner and counts them as turns of their jobs; how many were not there before.

@@ -25,6 +25,15 @@ impl Store for SqliteStore {
         self.register(name, lease_ms).await
     }
 
+    async fn rejoin_node(
+        &self,
+        old: NodeId,
+        name: &str,
+        lease_ms: u64,
+    ) -> Result<NodeId> {
+        self.rejoin(old, name, lease_ms).await
+    }
+
     async fn renew_node(&self, node: NodeId, lease_ms: u64) -> Result<bool> {
         self.renew(node, lease_ms).await
     }

@@ -34,6 +34,11 @@ pub trait Store: Send + Sync + 'static {
     /// `startup` job gets its run (fire time: now).
     async fn register_node(&self, name: &str, lease_ms: u64) -> Result<NodeRegistered>;
 
+    /// Registers a process anew that goes on after it has lost track of its claims: its lease had run out, or it does not know what a failed
+    /// call has done. The lease of `old`, and of any earlier node of the same name, ends, and others may take over what it had claimed. It is
+    /// no start: no `startup` job gets a run.
+    async fn rejoin_node(&self, old: NodeId, name: &str, lease_ms: u64) -> Result<NodeId>;
+
     /// Renews the node's lease; `false` when it had run out and others may have taken over its runs: register anew.
     async fn renew_node(&self, node: NodeId, lease_ms: u64) -> Result<bool>;
 

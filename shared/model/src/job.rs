@@ -97,9 +97,10 @@ pub struct JobSpec {
     /// Free labels, for people and filters.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
-    /// Whether its schedule fires. `false` in a file means: exists, paused.
-    #[serde(default = "yes")]
-    pub enabled: bool,
+    /// Whether its schedule fires. Left out, a new job fires, and one that exists stays as it is: applying a file again does not resume what
+    /// a person has paused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub enabled: Option<bool>,
 }
 
 /// The parent of a child job.
@@ -144,10 +145,6 @@ pub const fn default_priority() -> u8 {
     5
 }
 
-const fn yes() -> bool {
-    true
-}
-
 #[expect(
     clippy::trivially_copy_pass_by_ref,
     reason = "the signature that serde asks for"
@@ -157,6 +154,23 @@ fn is_zero(duration: &DurationMs) -> bool {
 }
 
 impl JobSpec {
+    /// Whether its schedule fires.
+    pub fn is_enabled(&self) -> bool {
+        self.enabled.unwrap_or(true)
+    }
+
+    /// This definition, with what it leaves to the present one taken from there.
+    #[must_use]
+    pub fn over(&self, present: Option<&Self>) -> Self {
+        let enabled = self
+            .enabled
+            .unwrap_or_else(|| present.is_none_or(Self::is_enabled));
+        Self {
+            enabled: Some(enabled),
+            ..self.clone()
+        }
+    }
+
     /// The first fire time after `after` that `start_at` and `end_at` allow; `None` when there is none.
     ///
     /// For `fixed_delay` this is `after` plus the delay: call it with the end of the last run.

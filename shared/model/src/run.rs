@@ -203,6 +203,8 @@ pub enum OutcomeKind {
     Returned,
     /// Nobody was there to give it to within the dispatch deadline.
     Unroutable,
+    /// It was found too late, and its job would rather not run late.
+    Skipped,
 }
 
 impl OutcomeKind {
@@ -218,6 +220,7 @@ impl OutcomeKind {
             Self::Covered => RunState::Covered,
             Self::Lost => RunState::Lost,
             Self::Unroutable => RunState::Unroutable,
+            Self::Skipped => RunState::Skipped,
             Self::Returned => return None,
         })
     }

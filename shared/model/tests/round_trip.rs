@@ -181,7 +181,7 @@ prop_compose! {
         (jitter, timeout, kill_grace, dispatch_deadline) in
             (duration(0), of(duration(1)), duration(0), duration(0)),
         (misfire, retry, rerun) in (misfire(), retry(), any::<bool>()),
-        (backlog, priority, enabled, params) in (0..=100_000_u32, 0..=9_u8, any::<bool>(), of(text())),
+        (backlog, priority, enabled, params) in (0..=100_000_u32, 0..=9_u8, of(any::<bool>()), of(text())),
         (parent, pass_output) in (of("P[a-z]{0,9}"), any::<bool>()),
         labels in btree_map("[a-z]{1,8}", text(), 0..3),
     ) -> JobSpec {

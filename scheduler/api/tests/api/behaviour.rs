@@ -220,7 +220,7 @@ async fn pause_answers_only_when_nothing_is_being_published() {
             .expect("the job")
             .job
             .spec
-            .enabled
+            .is_enabled()
     })
     .await;
     for _ in 0..100 {

@@ -133,6 +133,7 @@ fn job(change: &Value) -> Value {
     json!({ "jobs": [job] })
 }
 
+#[expect(clippy::too_many_lines, reason = "a table of cases")]
 #[tokio::test]
 async fn bodies_that_do_not_fit_are_refused_field_by_field() {
     let server = Server::start().await;

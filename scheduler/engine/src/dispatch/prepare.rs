@@ -54,32 +54,33 @@ impl Prepare {
         }
         let (routed, homeless) = self.route(runs);
         let marks: Vec<DispatchMark> = routed.iter().map(mark).collect();
-        let taken = match shared.store.begin_dispatch(node, &marks).await {
+        let taken = shared.store.begin_dispatch(node, &marks).await;
+        let taken = match shared.claimed(taken) {
             Ok(taken) => taken,
             Err(e) => {
-                // Nothing was marked, or it was and marking it again changes nothing.
-                shared.schedule(
-                    routed
-                        .into_iter()
-                        .map(|(run, _)| run)
-                        .chain(homeless)
-                        .collect(),
-                );
+                // If they were marked all the same, it was for these executors, and they are found as such when the node claims anew.
+                let again = routed.into_iter().map(|(run, _)| run);
+                shared.schedule(again.chain(homeless).collect());
                 return Err(e);
             }
         };
-        self.make_ready(routed, taken);
+        self.make_ready(routed, marks, taken);
         parked::park(&shared, homeless).await?;
         Ok(Next::Now)
     }
 
     /// Puts the triggers of those that were taken into the outbox.
-    fn make_ready(&mut self, routed: Vec<(WaitingRun, ExecutorName)>, taken: Vec<AttemptId>) {
+    fn make_ready(
+        &mut self,
+        routed: Vec<(WaitingRun, ExecutorName)>,
+        marks: Vec<DispatchMark>,
+        taken: Vec<AttemptId>,
+    ) {
         let mut taken = taken.into_iter().peekable();
         let mut ready = Vec::with_capacity(routed.len());
-        for (run, executor) in routed {
+        for ((run, executor), mark) in routed.into_iter().zip(marks) {
             if taken.next_if_eq(&run.attempt_id()).is_some() {
-                ready.push(self.triggers.write(&run, executor));
+                ready.push(self.triggers.write(&run, executor, mark));
             } else {
                 tracing::debug!(run = %run.id, "run was cancelled, paused or edited before its trigger went out");
             }

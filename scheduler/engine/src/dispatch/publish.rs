@@ -1,5 +1,6 @@
 //! Publish: what is due goes out, in order.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -51,6 +52,7 @@ impl Publish {
             let wait = next.map_or(1_000, |due| u64::try_from(due.since_ms(now)).unwrap_or(0));
             return Ok(Next::After(Duration::from_millis(wait)));
         }
+        let due = self.still_marked(due).await?;
         let messages: Vec<Outgoing> = due.iter().map(|r| r.message.clone()).collect();
         let answers = match shared.broker.publish(&messages).await {
             Ok(answers) => answers,
@@ -73,10 +75,40 @@ impl Publish {
             }
         }
         if let Err(e) = self.refused(&refused).await {
-            self.put_back(refused.into_iter().map(|(item, _)| item));
+            // They may have been given back, or ended, all the same.
+            self.put_back(refused.into_iter().map(|(item, _)| Ready {
+                in_doubt: true,
+                ..item
+            }));
             return Err(e.into());
         }
         Ok(Next::Now)
+    }
+
+    /// Marks again what is in doubt, and leaves out what is not this node's to publish any more.
+    async fn still_marked(&self, due: Vec<Ready>) -> Result<Vec<Ready>, StoreError> {
+        if !due.iter().any(|item| item.in_doubt) {
+            return Ok(due);
+        }
+        let Some(node) = self.shared.node() else {
+            // Whatever it was that this node had marked, it is given up.
+            return Ok(due.into_iter().filter(|item| !item.in_doubt).collect());
+        };
+        let doubted = due.iter().filter(|item| item.in_doubt);
+        let marks: Vec<_> = doubted.map(|item| item.mark.clone()).collect();
+        match self.shared.store.begin_dispatch(node, &marks).await {
+            Ok(taken) => {
+                let taken: HashSet<AttemptId> = taken.into_iter().collect();
+                Ok(due
+                    .into_iter()
+                    .filter(|item| !item.in_doubt || taken.contains(&item.id))
+                    .collect())
+            }
+            Err(e) => {
+                self.put_back(due);
+                Err(e)
+            }
+        }
     }
 
     /// They stay `dispatching` and go out on the next turn: an executor drops what it knows.

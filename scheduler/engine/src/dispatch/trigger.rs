@@ -7,7 +7,7 @@ use bytes::Bytes;
 use cueline_broker::{Outgoing, QueueId};
 use cueline_model::{ExecutorName, JobId};
 use cueline_protocol::{JobPart, SigningKey, Trigger, VERSION, encode};
-use cueline_store::WaitingRun;
+use cueline_store::{DispatchMark, WaitingRun};
 
 use crate::shared::Ready;
 
@@ -29,7 +29,12 @@ impl Triggers {
     }
 
     /// The trigger of this run for this executor, signed where its handler needs it.
-    pub(super) fn write(&mut self, run: &WaitingRun, executor: ExecutorName) -> Ready {
+    pub(super) fn write(
+        &mut self,
+        run: &WaitingRun,
+        executor: ExecutorName,
+        mark: DispatchMark,
+    ) -> Ready {
         let part = self.part(run);
         let mut trigger = Trigger {
             v: VERSION,
@@ -50,6 +55,8 @@ impl Triggers {
         }
         Ready {
             id: run.attempt_id(),
+            mark,
+            in_doubt: false,
             due_at: run.due_at,
             priority: run.job.spec.priority,
             message: Outgoing {

@@ -226,7 +226,7 @@ pub async fn turns_count_runs(w: &World) {
 pub async fn paused_jobs_do_not_fire(w: &World) {
     let node = w.node().await;
     let mut paused = each_second("paused");
-    paused.enabled = false;
+    paused.enabled = Some(false);
     w.apply(&[each_second("a"), paused]).await;
     w.store
         .set_enabled(&name("a"), false, "me")

@@ -171,7 +171,7 @@ pub async fn pause_and_resume_are_versions(w: &World) {
         let summary = w.store.job(&job).await.expect("exists");
         assert_eq!(id.expect("is done"), summary.job.id);
         assert_eq!(summary.job.version, version);
-        assert_eq!(summary.job.spec.enabled, enabled);
+        assert_eq!(summary.job.spec.is_enabled(), enabled);
     }
     let missing = w.store.set_enabled(&name("x"), true, "me").await;
     refused(missing, ErrorKind::NotFound, "\"x\"");
@@ -188,11 +188,36 @@ pub async fn pause_by_edit_ends_what_waits(w: &World) {
     w.end(attempt(&retried), cueline_model::OutcomeKind::Failed)
         .await;
     let waits = w.fire_one(node).await;
-    spec.enabled = false;
+    spec.enabled = Some(false);
     w.apply(&[spec]).await;
     w.expect(waits.id, RunState::Skipped).await;
     w.expect(retried.id, RunState::Cancelled).await;
     assert_eq!(w.next_fire("a").await, None);
+}
+
+/// A definition that does not say whether it is enabled leaves that as it is.
+pub async fn apply_does_not_resume(w: &World) {
+    let mut spec = each_second("a");
+    spec.enabled = None;
+    w.apply(std::slice::from_ref(&spec)).await;
+    assert!(w.next_fire("a").await.is_some());
+    w.store
+        .set_enabled(&name("a"), false, "me")
+        .await
+        .expect("pauses");
+    let again = w
+        .store
+        .apply_jobs(std::slice::from_ref(&spec), false)
+        .await
+        .expect("applies");
+    assert_eq!(again[0].change, crate::Change::Unchanged);
+    assert_eq!(w.next_fire("a").await, None);
+    "edited".clone_into(&mut spec.description);
+    w.apply(std::slice::from_ref(&spec)).await;
+    assert_eq!(w.next_fire("a").await, None);
+    spec.enabled = Some(true);
+    w.apply(&[spec]).await;
+    assert!(w.next_fire("a").await.is_some());
 }
 
 /// A deleted job leaves its runs behind; its name is free for another job.

@@ -35,7 +35,7 @@ macro_rules! store_conformance {
             jobs: apply_creates_updates_and_leaves_alone, dry_run_changes_nothing, apply_is_all_or_nothing,
                 parents_must_exist, circles_are_refused, edit_withdraws_what_was_written_ahead,
                 edit_lets_waiting_runs_go_out_anew, pause_ends_what_waits, pause_and_resume_are_versions,
-                pause_by_edit_ends_what_waits, delete_keeps_runs_and_frees_the_name, parent_cannot_be_deleted, publishing_counts,
+                pause_by_edit_ends_what_waits, apply_does_not_resume, delete_keeps_runs_and_frees_the_name, parent_cannot_be_deleted, publishing_counts,
                 definitions_of_deleted_jobs_remain, jobs_are_listed_by_name, missing_jobs_are_named;
             fires: due_jobs_fire_once, order_is_due_priority_id, horizon_and_limit_bound_a_call, fire_time_is_unique,
                 skipped_runs_say_why, live_candidates_reach_the_planner, turns_count_runs, paused_jobs_do_not_fire,

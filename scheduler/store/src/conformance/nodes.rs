@@ -63,7 +63,7 @@ pub async fn released_lease_ends_at_once(w: &World) {
 /// `@reboot`: when the first node of a cluster starts, and not when others join.
 pub async fn startup_jobs_run_once_per_start(w: &World) {
     let mut paused = job_with("paused", Schedule::Startup);
-    paused.enabled = false;
+    paused.enabled = Some(false);
     w.apply(&[job_with("boot", Schedule::Startup), paused])
         .await;
     let one = w.node_for(10_000).await;

@@ -225,7 +225,7 @@ impl Player {
             .all(|r| r.job.as_str() != "delayed" || r.state.is_terminal());
         let due = delayed.next_fire.is_some();
         assert!(
-            !delayed.job.spec.enabled || due || !resting,
+            !delayed.job.spec.is_enabled() || due || !resting,
             "seed {seed}, step {step}: the fixed-delay job rests for ever"
         );
         self.seen = runs.into_iter().map(|r| (r.id, r)).collect();

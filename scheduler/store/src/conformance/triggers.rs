@@ -9,7 +9,7 @@ use crate::{ErrorKind, RunFilter};
 pub async fn trigger_runs_a_paused_job(w: &World) {
     let node = w.node().await;
     let mut spec = each_second("a");
-    spec.enabled = false;
+    spec.enabled = Some(false);
     w.apply(&[spec]).await;
     let mut request = ask("a");
     request.params = Some("by hand".to_owned());

@@ -146,7 +146,7 @@ pub(super) fn job_with(job: &str, schedule: Schedule) -> JobSpec {
         params: None,
         after: None,
         labels: std::collections::BTreeMap::new(),
-        enabled: true,
+        enabled: Some(true),
     }
 }
 

@@ -221,7 +221,7 @@ impl Reading<'_> {
                 .map(|to| ("mailto".to_owned(), to.clone()))
                 .into_iter()
                 .collect(),
-            enabled: true,
+            enabled: None,
         })
     }
 

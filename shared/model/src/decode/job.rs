@@ -88,7 +88,7 @@ pub(super) fn read(r: &mut Reader, node: &Node) -> Option<JobSpec> {
         after,
         labels: optional(r, &f, "labels", |r, n, p| text_map(r, n, p, "a label"))
             .unwrap_or_default(),
-        enabled: optional(r, &f, "enabled", Reader::boolean).unwrap_or(true),
+        enabled: optional(r, &f, "enabled", Reader::boolean),
     };
     check_window(r, &f, &spec);
     check_parent(r, &f, &spec);

@@ -1,6 +1,6 @@
 //! Writing.
 
-use sqlx::{AssertSqlSafe, Connection};
+use sqlx::AssertSqlSafe;
 
 use super::{Journal, JournalError, Row, State};
 
@@ -56,12 +56,28 @@ impl Journal {
         Ok(())
     }
 
+    /// By statements of our own: on a full disk SQLite rolls back by itself, which sqlx's count of open transactions would miss, and nothing could
+    /// begin ever after.
     async fn write_chunks(&mut self, rows: &[Row]) -> Result<(), sqlx::Error> {
-        let mut transaction = self.connection.begin_with("BEGIN IMMEDIATE").await?;
-        for chunk in rows.chunks(MAX_ROWS) {
-            write_chunk(&mut transaction, &mut self.statements, chunk).await?;
+        sqlx::query("BEGIN IMMEDIATE")
+            .execute(&mut self.connection)
+            .await?;
+        let written = self.write_all(rows).await;
+        if written.is_err() {
+            // Fails where SQLite has done it already.
+            let _ = sqlx::query("ROLLBACK").execute(&mut self.connection).await;
         }
-        transaction.commit().await
+        written
+    }
+
+    async fn write_all(&mut self, rows: &[Row]) -> Result<(), sqlx::Error> {
+        for chunk in rows.chunks(MAX_ROWS) {
+            write_chunk(&mut self.connection, &mut self.statements, chunk).await?;
+        }
+        sqlx::query("COMMIT")
+            .execute(&mut self.connection)
+            .await
+            .map(drop)
     }
 }
 
