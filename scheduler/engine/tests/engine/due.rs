@@ -1,0 +1,158 @@
+//! When runs go out, and in which order.
+
+use cueline_engine::EngineOptions;
+use cueline_model::RunState;
+use serde_json::json;
+
+use crate::executor::Executor;
+use crate::scene::{Scene, tick};
+
+#[tokio::test]
+async fn a_job_goes_out_at_its_due_time_and_not_before() {
+    let scene = Scene::new().await;
+    let mut engine = scene.engine("one").await;
+    let e1 = Executor::start(&scene, "e1").await;
+    scene
+        .apply("job", json!({ "schedule": { "every": "10s" } }))
+        .await;
+    for ms in [0, 8_499, 8_500, 9_999] {
+        scene.set(ms);
+        assert_eq!(tick(&mut engine).await, 0, "at {ms} ms");
+    }
+    let ahead = scene.only_run("job").await;
+    assert_eq!(ahead.state, RunState::Scheduled, "written ahead");
+    scene.set(10_000);
+    assert_eq!(tick(&mut engine).await, 1);
+    let run = scene.only_run("job").await;
+    assert_eq!(run.state, RunState::Queued);
+    assert_eq!(run.fire_at, Scene::at(10_000));
+    let trigger = e1.take_one().await;
+    assert_eq!((trigger.run, trigger.attempt), (run.id, 1));
+    assert_eq!(trigger.fire_at, run.fire_at);
+    assert_eq!(tick(&mut engine).await, 0, "and only once");
+}
+
+/// Runs are written within the lookahead and not before, so that an edit finds little to withdraw.
+#[tokio::test]
+async fn runs_are_written_no_earlier_than_the_lookahead() {
+    let scene = Scene::new().await;
+    let mut engine = scene
+        .engine_with(EngineOptions {
+            lookahead_ms: 3_000,
+            ..EngineOptions::default()
+        })
+        .await;
+    scene
+        .apply("job", json!({ "schedule": { "every": "10s" } }))
+        .await;
+    scene.set(6_999);
+    tick(&mut engine).await;
+    assert!(scene.runs("job").await.is_empty());
+    scene.set(7_000);
+    tick(&mut engine).await;
+    assert_eq!(scene.states("job").await, [RunState::Scheduled]);
+}
+
+#[tokio::test]
+async fn earlier_fire_times_go_first_and_of_the_same_the_higher_priority() {
+    let scene = Scene::new().await;
+    let mut engine = scene.engine("one").await;
+    let e1 = Executor::start(&scene, "e1").await;
+    for (name, every, priority) in [
+        ("low", "2s", 1),
+        ("high", "2s", 9),
+        ("middle", "2s", 5),
+        ("early-and-low", "1s", 0),
+    ] {
+        let rest = json!({ "schedule": { "every": every }, "priority": priority });
+        scene.apply(name, rest).await;
+    }
+    // Found together, a little late.
+    scene.set(2_000);
+    assert_eq!(tick(&mut engine).await, 5);
+    let order = e1.take_names().await;
+    assert_eq!(
+        order,
+        ["early-and-low", "high", "middle", "low", "early-and-low"]
+    );
+}
+
+/// What is claimed in several batches goes out in the order of due times all the same.
+#[tokio::test]
+async fn small_batches_keep_the_order_and_lose_nothing() {
+    let scene = Scene::new().await;
+    let mut engine = scene
+        .engine_with(EngineOptions {
+            claim_batch: 3,
+            dispatch_batch: 2,
+            publish_batch: 2,
+            ingest_batch: 2,
+            ..EngineOptions::default()
+        })
+        .await;
+    let e1 = Executor::start(&scene, "e1").await;
+    for n in 0..10 {
+        let rest = json!({ "schedule": { "every": "1s" }, "priority": n % 10 });
+        scene.apply(&format!("job-{n}"), rest).await;
+    }
+    scene.set(1_000);
+    assert_eq!(tick(&mut engine).await, 10);
+    let expected: Vec<_> = (0..10).rev().map(|n| format!("job-{n}")).collect();
+    assert_eq!(e1.take_names().await, expected);
+}
+
+#[tokio::test]
+async fn jitter_puts_a_run_off_by_its_share_and_keeps_its_fire_time() {
+    let scene = Scene::new().await;
+    let mut engine = scene.engine("one").await;
+    let e1 = Executor::start(&scene, "e1").await;
+    let mut shares = std::collections::BTreeSet::new();
+    for n in 0..5 {
+        let rest = json!({ "schedule": { "every": "1m" }, "jitter": "10s" });
+        scene.apply(&format!("job-{n}"), rest).await;
+    }
+    for second in 1..60 {
+        scene.set(second * 1_000);
+        e1.beat().await;
+        tick(&mut engine).await;
+    }
+    let mut runs = Vec::new();
+    for n in 0..5 {
+        runs.push(scene.only_run(&format!("job-{n}")).await);
+    }
+    for run in &runs {
+        assert_eq!(run.fire_at, Scene::at(60_000));
+        let share = run.due_at.since_ms(run.fire_at);
+        assert!((0..=10_000).contains(&share), "{share}");
+        shares.insert(share);
+    }
+    assert!(shares.len() > 1, "spread: {shares:?}");
+    runs.sort_by_key(|run| run.due_at);
+    for run in &runs {
+        let due = run.due_at.since_ms(Scene::at(0));
+        scene.set(due - 1);
+        e1.beat().await;
+        tick(&mut engine).await;
+        assert!(e1.take().await.iter().all(|t| t.run != run.id), "early");
+        scene.set(due);
+        tick(&mut engine).await;
+        assert!(e1.take().await.iter().any(|t| t.run == run.id), "due");
+    }
+}
+
+/// The lookahead does not make a short period fire in heaps.
+#[tokio::test]
+async fn tenths_of_a_second_go_out_one_by_one() {
+    let scene = Scene::new().await;
+    let mut engine = scene.engine("one").await;
+    Executor::start(&scene, "e1").await;
+    scene
+        .apply("job", json!({ "schedule": { "every": "100ms" } }))
+        .await;
+    for tenth in 1..=30 {
+        scene.set(tenth * 100 - 1);
+        assert_eq!(tick(&mut engine).await, 0, "before tenth {tenth}");
+        scene.set(tenth * 100);
+        assert_eq!(tick(&mut engine).await, 1, "at tenth {tenth}");
+    }
+}

@@ -1,0 +1,215 @@
+//! An executor played by the test: it says that it is alive, takes its triggers, reports, and answers.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use cueline_broker::{Broker, BrokerError, Channel, Listener, Outgoing, QueueId, Settlement};
+use cueline_model::{Outcome, OutcomeKind, Timestamp};
+use cueline_protocol::{
+    Beat, Control, ControlReply, Event, EventBody, Holding, Trigger, VERSION, decode, encode,
+};
+use cueline_store::AttemptId;
+
+use crate::scene::{Scene, name};
+
+pub(crate) struct Executor {
+    pub(crate) name: &'static str,
+    broker: Broker,
+    control: Listener,
+}
+
+impl Executor {
+    /// An executor of the group `default` that runs `native:work`, and has said so.
+    pub(crate) async fn start(scene: &Scene, name: &'static str) -> Self {
+        let broker = scene.broker.clone();
+        let control = Channel::Control {
+            group: "default".to_owned(),
+            executor: name.to_owned(),
+        };
+        let control = broker.listen(&control).await.expect("listens");
+        let executor = Self {
+            name,
+            broker,
+            control,
+        };
+        let declared = executor.broker.declare(&executor.queue()).await;
+        declared.expect("its queue is declared");
+        executor.beat().await;
+        executor
+    }
+
+    pub(crate) fn queue(&self) -> QueueId {
+        QueueId::Executor {
+            group: "default".to_owned(),
+            executor: self.name.to_owned(),
+        }
+    }
+
+    /// Says that it is alive.
+    pub(crate) async fn beat(&self) {
+        self.beat_as(|_| {}).await;
+    }
+
+    /// Says that it is about to stop.
+    pub(crate) async fn drain(&self) {
+        self.beat_as(|beat| beat.draining = true).await;
+    }
+
+    /// Says that it has stopped.
+    pub(crate) async fn leave(&self) {
+        self.beat_as(|beat| beat.gone = true).await;
+    }
+
+    pub(crate) async fn beat_as(&self, change: impl FnOnce(&mut Beat)) {
+        self.try_beat(change).await.expect("announces");
+    }
+
+    /// The same with a broker that may fail.
+    pub(crate) async fn try_beat(&self, change: impl FnOnce(&mut Beat)) -> Result<(), BrokerError> {
+        let mut beat = Beat {
+            v: VERSION,
+            group: name("default"),
+            name: name(self.name),
+            incarnation: "1".to_owned(),
+            capabilities: vec!["native:work".to_owned()],
+            capacity: 8,
+            held: 0,
+            running: 0,
+            draining: false,
+            gone: false,
+        };
+        change(&mut beat);
+        self.broker
+            .announce(&Channel::Heartbeats, Bytes::from(encode(&beat)))
+            .await
+    }
+
+    /// Takes all triggers that are in its queue.
+    pub(crate) async fn take(&self) -> Vec<Trigger> {
+        self.try_take().await.expect("fetches and acks")
+    }
+
+    /// The same with a broker that may fail. What was fetched is the executor's, as if it had been written to a journal, whatever becomes of
+    /// the ack; what was not acked comes again.
+    pub(crate) async fn try_take(&self) -> Result<Vec<Trigger>, BrokerError> {
+        let queue = self.queue();
+        let deliveries = self.broker.fetch(&queue, 1_000, Duration::ZERO).await?;
+        let acks: Vec<_> = deliveries
+            .iter()
+            .map(|d| (d.receipt, Settlement::Ack))
+            .collect();
+        let _ = self.broker.settle(&queue, &acks).await;
+        Ok(deliveries
+            .iter()
+            .map(|d| decode(&d.payload).expect("a trigger"))
+            .collect())
+    }
+
+    /// Takes the one trigger that is in its queue.
+    pub(crate) async fn take_one(&self) -> Trigger {
+        let mut triggers = self.take().await;
+        assert_eq!(triggers.len(), 1, "at {}: {triggers:#?}", self.name);
+        triggers.remove(0)
+    }
+
+    /// Names of the jobs whose triggers are in its queue, in order.
+    pub(crate) async fn take_names(&self) -> Vec<String> {
+        let triggers = self.take().await;
+        triggers.iter().map(|t| t.job.name.to_string()).collect()
+    }
+
+    /// What the executor sends when something happens to an attempt.
+    pub(crate) fn event(&self, id: AttemptId, body: EventBody) -> Vec<u8> {
+        encode(&Event {
+            v: VERSION,
+            run: id.run,
+            attempt: id.attempt,
+            executor: name(self.name),
+            body,
+        })
+    }
+
+    pub(crate) async fn report(&self, trigger: &Trigger, body: EventBody) {
+        self.try_report(trigger, body).await.expect("publishes");
+    }
+
+    /// The same with a broker that may fail.
+    pub(crate) async fn try_report(&self, trigger: &Trigger, body: EventBody) -> Result<(), BrokerError> {
+        let message = Outgoing {
+            queue: QueueId::Results,
+            topic: trigger.job.name.to_string(),
+            id: String::new(),
+            payload: Bytes::from(self.event(id_of(trigger), body)),
+        };
+        let answers = self.broker.publish(&[message]).await?;
+        assert_eq!(answers, [Ok(())]);
+        Ok(())
+    }
+
+    pub(crate) async fn started(&self, trigger: &Trigger, at: Timestamp) {
+        self.report(trigger, EventBody::Started { at }).await;
+    }
+
+    pub(crate) async fn ended(&self, trigger: &Trigger, kind: OutcomeKind, at: Timestamp) {
+        self.try_end(trigger, kind, at).await.expect("publishes");
+    }
+
+    /// The same with a broker that may fail.
+    pub(crate) async fn try_end(
+        &self,
+        trigger: &Trigger,
+        kind: OutcomeKind,
+        at: Timestamp,
+    ) -> Result<(), BrokerError> {
+        let outcome = Outcome::new(kind, at);
+        self.try_report(trigger, EventBody::Ended { outcome }).await
+    }
+
+    /// The runs that it was ordered to cancel since the last look.
+    pub(crate) async fn cancels(&mut self) -> Vec<i64> {
+        let mut runs = Vec::new();
+        // Announcements are passed on by a task of the driver: quiet is when it has had its turns.
+        for _ in 0..8 {
+            tokio::task::yield_now().await;
+            while let Ok(order) = self.control.try_recv() {
+                match decode(&order.payload).expect("an order") {
+                    Control::Cancel { run, .. } => runs.push(run.0),
+                    Control::Holdings { .. } => panic!("a question that nobody answered"),
+                }
+            }
+        }
+        runs
+    }
+
+    /// Answers the next question about what it holds; what it was asked about.
+    pub(crate) async fn answer(&mut self, held: &[AttemptId]) -> Vec<AttemptId> {
+        let question = self.control.recv().await.expect("a question");
+        let Control::Holdings { runs, .. } = decode(&question.payload).expect("an order") else {
+            panic!("another order: {question:?}");
+        };
+        let held = held.iter().map(|id| Holding {
+            run: id.run,
+            attempt: id.attempt,
+        });
+        let reply = ControlReply {
+            v: VERSION,
+            held: held.collect(),
+        };
+        let to = question.reply_to.expect("an answer is expected");
+        let answered = self.broker.announce(&to, Bytes::from(encode(&reply))).await;
+        answered.expect("answers");
+        runs.iter()
+            .map(|h| AttemptId {
+                run: h.run,
+                attempt: h.attempt,
+            })
+            .collect()
+    }
+}
+
+pub(crate) fn id_of(trigger: &Trigger) -> AttemptId {
+    AttemptId {
+        run: trigger.run,
+        attempt: trigger.attempt,
+    }
+}

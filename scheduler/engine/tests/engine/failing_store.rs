@@ -1,0 +1,158 @@
+//! A store that fails when it is told to, around a real one.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use async_trait::async_trait;
+use cueline_model::{Job, JobId, JobName, JobSpec, RunId, Timestamp};
+use cueline_store::{
+    Applied, AttemptId, Cancelled, DispatchMark, ErrorKind, Executor, ExecutorBeat, FireDue, Fired,
+    Ingested, JobSummary, LedgerEntry, LogRow, NodeId, NodeRegistered, Outstanding, PendingCancel,
+    Planner, Report, Run, RunDetail, RunFilter, Store, StoreError, StoreStats, TriggerRequest,
+    Triggered, WaitingRun,
+};
+use rand::RngExt as _;
+use rand::rngs::StdRng;
+
+/// What goes wrong with one call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// Nothing has been done.
+    Before,
+    /// It is done; the answer was lost.
+    After,
+}
+
+#[derive(Debug, Default)]
+struct Plan {
+    next: HashMap<&'static str, VecDeque<Fault>>,
+    chance: Option<(StdRng, u32)>,
+    failed: u32,
+}
+
+/// The decorator.
+pub(crate) struct FailingStore {
+    inner: Arc<dyn Store>,
+    plan: Mutex<Plan>,
+}
+
+impl FailingStore {
+    pub(crate) fn new(inner: Arc<dyn Store>) -> Self {
+        Self {
+            inner,
+            plan: Mutex::default(),
+        }
+    }
+
+    fn plan(&self) -> MutexGuard<'_, Plan> {
+        self.plan.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The next call of `method` goes wrong like this.
+    pub(crate) fn fail_next(&self, method: &'static str, fault: Fault) {
+        self.plan().next.entry(method).or_default().push_back(fault);
+    }
+
+    /// Of all calls of the engine, `percent` go wrong.
+    pub(crate) fn fail_by_chance(&self, rng: StdRng, percent: u32) {
+        self.plan().chance = Some((rng, percent));
+    }
+
+    /// Nothing goes wrong any more; how many calls did.
+    pub(crate) fn heal(&self) -> u32 {
+        let mut plan = self.plan();
+        plan.next.clear();
+        plan.chance = None;
+        std::mem::take(&mut plan.failed)
+    }
+
+    /// The real store, for the test itself.
+    pub(crate) fn real(&self) -> &dyn Store {
+        &*self.inner
+    }
+
+    fn fault(&self, method: &'static str) -> Option<Fault> {
+        let mut plan = self.plan();
+        let planned = plan.next.get_mut(method).and_then(VecDeque::pop_front);
+        let fault = planned.or_else(|| {
+            let (rng, percent) = plan.chance.as_mut()?;
+            let after = rng.random::<bool>();
+            (rng.random_range(0..100) < *percent).then_some(if after {
+                Fault::After
+            } else {
+                Fault::Before
+            })
+        });
+        plan.failed += u32::from(fault.is_some());
+        fault
+    }
+
+    async fn call<T>(
+        &self,
+        method: &'static str,
+        call: impl Future<Output = Result<T, StoreError>> + Send,
+    ) -> Result<T, StoreError> {
+        let failed = || {
+            Err(StoreError::new(
+                ErrorKind::Transient,
+                format!("failed to {method}: the test wants it so"),
+            ))
+        };
+        match self.fault(method) {
+            None => call.await,
+            Some(Fault::Before) => failed(),
+            Some(Fault::After) => {
+                call.await?;
+                failed()
+            }
+        }
+    }
+}
+
+macro_rules! passed_on {
+    ($($name:ident($($arg:ident: $type:ty),*) -> $out:ty;)*) => {
+        #[async_trait]
+        impl Store for FailingStore {
+            $(async fn $name(&self, $($arg: $type),*) -> Result<$out, StoreError> {
+                self.call(stringify!($name), self.inner.$name($($arg),*)).await
+            })*
+        }
+    };
+}
+
+passed_on! {
+    now() -> Timestamp;
+    register_node(name: &str, lease_ms: u64) -> NodeRegistered;
+    rejoin_node(old: NodeId, name: &str, lease_ms: u64) -> NodeId;
+    renew_node(node: NodeId, lease_ms: u64) -> bool;
+    release_node(node: NodeId) -> ();
+    apply_jobs(specs: &[JobSpec], dry_run: bool) -> Vec<Applied>;
+    set_enabled(job: &JobName, enabled: bool, by: &str) -> JobId;
+    delete_job(job: &JobName, by: &str) -> JobId;
+    publishing(jobs: &[JobId]) -> u64;
+    job(name: &JobName) -> JobSummary;
+    definitions(ids: &[JobId]) -> Vec<Arc<Job>>;
+    jobs(after: Option<&JobName>, limit: usize) -> Vec<JobSummary>;
+    fire_due(request: FireDue, planner: &dyn Planner) -> Fired;
+    claim_waiting(node: NodeId, horizon_ms: u64, limit: usize) -> Vec<WaitingRun>;
+    next_due() -> Option<Timestamp>;
+    begin_dispatch(node: NodeId, marks: &[DispatchMark]) -> Vec<AttemptId>;
+    confirm_dispatch(attempts: &[AttemptId]) -> ();
+    release_runs(node: NodeId, attempts: &[AttemptId], due_at: Option<Timestamp>) -> ();
+    ingest(reports: &[Report]) -> Ingested;
+    cancel(run: RunId, by: &str) -> Cancelled;
+    pending_cancels(limit: usize) -> Vec<PendingCancel>;
+    trigger(request: &TriggerRequest) -> Triggered;
+    beat(beats: &[ExecutorBeat]) -> ();
+    executors() -> Vec<Executor>;
+    outstanding(older_than_ms: u64, after: Option<RunId>, limit: usize) -> Vec<Outstanding>;
+    take_back(node: NodeId, attempts: &[AttemptId], reason: &str) -> Vec<WaitingRun>;
+    overdue(slack_ms: u64, limit: usize) -> Vec<AttemptId>;
+    run(run: RunId) -> RunDetail;
+    runs(filter: &RunFilter) -> Vec<Run>;
+    logs(run: RunId, after: i64, limit: usize) -> Vec<LogRow>;
+    ledger(job: &JobName, from: Timestamp, to: Timestamp, limit: usize) -> Vec<LedgerEntry>;
+    stats() -> StoreStats;
+    retire(older_than_ms: u64, limit: usize) -> u64;
+    repair() -> u64;
+}

@@ -1,0 +1,18 @@
+//! The engine over a real store and a real broker, with a clock that the tests set and executors that they play.
+
+mod cancel;
+mod due;
+mod executor;
+mod failing_store;
+mod faults;
+mod follow;
+mod misfire;
+mod nobody;
+mod nodes;
+mod random;
+mod reconcile;
+mod results;
+mod retry;
+mod routing;
+mod scene;
+mod stop;

@@ -1,0 +1,81 @@
+//! What becomes of fire times that were found too late: G1, each is a run or is covered by a `skipped` one.
+
+use cueline_model::RunState::{Queued, Skipped};
+use serde_json::{Value, json};
+
+use crate::executor::Executor;
+use crate::scene::{Scene, tick};
+
+/// A job of every ten seconds, and nobody at work from 0 s to 66 s: 10 s to 60 s are missed. Its runs as (fire time in s, run or skipped).
+async fn after_silence(misfire: Value) -> (Scene, Vec<(i64, cueline_model::RunState)>) {
+    let scene = Scene::new().await;
+    let mut engine = scene.engine("one").await;
+    let rest = json!({ "schedule": { "every": "10s" }, "misfire": misfire });
+    scene.apply("job", rest).await;
+    tick(&mut engine).await;
+    scene.set(66_000);
+    let e1 = Executor::start(&scene, "e1").await;
+    tick(&mut engine).await;
+    let runs = scene.runs("job").await;
+    let found = runs
+        .iter()
+        .map(|r| (r.fire_at.since_ms(Scene::at(0)) / 1_000, r.state))
+        .collect();
+    let sent: Vec<_> = e1.take().await.iter().map(|t| t.fire_at).collect();
+    let queued = runs.iter().filter(|r| r.state == Queued);
+    assert_eq!(sent, queued.map(|r| r.fire_at).collect::<Vec<_>>());
+    let ledger = scene
+        .real()
+        .ledger(
+            &crate::scene::name("job"),
+            Scene::at(1),
+            Scene::at(66_000),
+            100,
+        )
+        .await
+        .expect("reads the ledger");
+    assert_eq!(ledger.len(), 6);
+    assert!(ledger.iter().all(|e| e.run.is_some()), "{ledger:#?}");
+    // And it goes on as ever.
+    scene.set(70_000);
+    tick(&mut engine).await;
+    assert_eq!(e1.take_one().await.fire_at, Scene::at(70_000));
+    (scene, found)
+}
+
+#[tokio::test]
+async fn skip_runs_none_and_says_so() {
+    let (scene, found) = after_silence(json!({ "policy": "skip" })).await;
+    assert_eq!(found, [(60, Skipped)]);
+    let run = &scene.runs("job").await[0];
+    let why = run.message.as_deref().expect("a reason");
+    assert!(why.contains("stands for 6 fire times"), "{why}");
+}
+
+#[tokio::test]
+async fn fire_once_runs_the_newest() {
+    let (_, found) = after_silence(json!({ "policy": "fire_once" })).await;
+    assert_eq!(found, [(50, Skipped), (60, Queued)]);
+}
+
+#[tokio::test]
+async fn catch_up_runs_each_oldest_first() {
+    let (_, found) = after_silence(json!({ "policy": "catch_up" })).await;
+    let expected = [10, 20, 30, 40, 50, 60].map(|s| (s, Queued));
+    assert_eq!(found, expected);
+}
+
+#[tokio::test]
+async fn catch_up_skips_what_is_beyond_its_limit() {
+    let misfire = json!({ "policy": "catch_up", "catch_up_limit": 2 });
+    let (_, found) = after_silence(misfire).await;
+    assert_eq!(found, [(40, Skipped), (50, Queued), (60, Queued)]);
+}
+
+#[tokio::test]
+async fn within_the_grace_nothing_is_missed() {
+    let misfire = json!({ "policy": "skip", "grace": "1m" });
+    let (_, found) = after_silence(misfire).await;
+    let expected = [10, 20, 30, 40, 50, 60].map(|s| (s, Queued));
+    assert_eq!(found, expected);
+}
