@@ -134,7 +134,11 @@ impl Executor {
     }
 
     /// The same with a broker that may fail.
-    pub(crate) async fn try_report(&self, trigger: &Trigger, body: EventBody) -> Result<(), BrokerError> {
+    pub(crate) async fn try_report(
+        &self,
+        trigger: &Trigger,
+        body: EventBody,
+    ) -> Result<(), BrokerError> {
         let message = Outgoing {
             queue: QueueId::Results,
             topic: trigger.job.name.to_string(),

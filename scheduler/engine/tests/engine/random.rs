@@ -288,12 +288,7 @@ impl World {
         let ledger = self
             .scene
             .real()
-            .ledger(
-                &name(job),
-                Scene::at(1),
-                Scene::at(SECONDS * 1_000),
-                1_000,
-            )
+            .ledger(&name(job), Scene::at(1), Scene::at(SECONDS * 1_000), 1_000)
             .await
             .expect("reads the ledger");
         assert_eq!(ledger.len(), expected, "of {job}");
@@ -353,7 +348,10 @@ fn jobs() -> Vec<(&'static str, Value)> {
     });
     vec![
         ("rate", job(json!({ "every": "1s" }), json!("random"))),
-        ("shards", job(json!({ "every": "4s" }), json!({ "sharded": ["a", "b"] }))),
+        (
+            "shards",
+            job(json!({ "every": "4s" }), json!({ "sharded": ["a", "b"] })),
+        ),
         ("all", job(json!({ "every": "5s" }), json!("broadcast"))),
         ("delay", job(json!({ "after": "2s" }), json!("round"))),
         ("parent", job(json!({ "every": "3s" }), json!("random"))),
