@@ -15,10 +15,11 @@ use cueline_tests::{Standalone, Tmpfs, Witness, until, witness};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-const DISK_KIB: u32 = 8_192;
+const DISK_KIB: u32 = 48 * 1_024;
 
-/// What is deleted when room is needed: as much as the logs beside the files can be, for what is in them has to go into the files.
-const BALLAST: usize = 4 * 1_024 * 1_024;
+/// What is deleted when room is needed: about as much as the logs beside the files may have, for they are copied into the files only when
+/// they have 16 MiB or, once the disk was full, before anything else is written.
+const BALLAST: usize = 40 * 1_024 * 1_024;
 
 /// Jobs that say much, and jobs that say nothing.
 const LOUD: usize = 3;
@@ -32,7 +33,7 @@ fn jobs(witness: &Witness, hush: &Path) -> Value {
     let (program, file) = (witness::program(), witness.path().display());
     let bear = format!("{} {file} 5", program.display());
     let loud = format!(
-        "{bear} || exit 1; [ -e {} ] || head -c 20000 /dev/zero | tr '\\0' x | fold -w 100",
+        "{bear} || exit 1; [ -e {} ] || head -c 200000 /dev/zero | tr '\\0' x | fold -w 1000",
         hush.display()
     );
     let job = |name: String, command: &str| {
@@ -67,7 +68,8 @@ async fn a_full_disk_stops_everything_until_there_is_room() -> Result<()> {
     until("it says often that the disk is full", WITHIN, async || {
         Ok((complaints(&server) >= 30).then_some(()))
     })
-    .await?;
+    .await
+    .with_context(|| format!("{}\n{}", sizes(&data), last_lines(&data)))?;
     lives_on(&mut server).await?;
 
     std::fs::write(&hush, "")?;
@@ -200,10 +202,12 @@ fn sizes(data: &Path) -> String {
     )
 }
 
-/// Lines of the log that say what is wrong.
+/// How many lines of the log say what is wrong.
 fn complaints(server: &Standalone) -> usize {
     let log = server.log();
-    log.lines().filter(|line| line.contains("full")).count()
+    log.lines()
+        .filter(|line| line.contains("disk is full"))
+        .count()
 }
 
 /// With a full disk it answers, and says why it does not do what it is asked to.
