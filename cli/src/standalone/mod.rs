@@ -91,14 +91,15 @@ pub async fn run(args: StandaloneArgs) -> Result<()> {
     );
     // Followers of a log are told at once, not cut off after the grace.
     state.stop = http_stop.clone();
+    // Before the first answer: whoever finds it ready finds it.
+    if let Err(e) = discovery::write(&url, &data.token_file()) {
+        tracing::warn!(error = %e, "the cueline command on this machine will not find this server by itself");
+    }
     let server = tokio::spawn(serve(
         listener,
         cueline_api::router(state),
         http_stop.clone(),
     ));
-    if let Err(e) = discovery::write(&url, &data.token_file()) {
-        tracing::warn!(error = %e, "the cueline command on this machine will not find this server by itself");
-    }
     banner(&args, &url, &data, options.jobs.len());
 
     let ended = wait_for_end(&composition).await;
