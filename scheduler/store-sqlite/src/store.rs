@@ -25,12 +25,7 @@ impl Store for SqliteStore {
         self.register(name, lease_ms).await
     }
 
-    async fn rejoin_node(
-        &self,
-        old: NodeId,
-        name: &str,
-        lease_ms: u64,
-    ) -> Result<NodeId> {
+    async fn rejoin_node(&self, old: NodeId, name: &str, lease_ms: u64) -> Result<NodeId> {
         self.rejoin(old, name, lease_ms).await
     }
 
