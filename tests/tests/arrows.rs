@@ -6,13 +6,19 @@ use std::process::Command;
 use serde_json::Value;
 
 /// crate → the internal crates that its normal dependencies may name.
-const ALLOWED: [(&str, &[&str]); 12] = [
+const ALLOWED: [(&str, &[&str]); 16] = [
     ("cueline-model", &[]),
     ("cueline-runtime", &[]),
     ("cueline-broker", &[]),
     ("cueline-protocol", &["cueline-model"]),
     ("cueline-store", &["cueline-model"]),
     ("cueline-broker-embedded", &["cueline-broker"]),
+    ("cueline-broker-nats", &["cueline-broker"]),
+    ("cueline-broker-rabbitmq", &["cueline-broker"]),
+    (
+        "cueline-store-postgres",
+        &["cueline-store", "cueline-model"],
+    ),
     ("cueline-store-sqlite", &["cueline-store", "cueline-model"]),
     (
         "cueline-engine",
@@ -39,7 +45,8 @@ const ALLOWED: [(&str, &[&str]); 12] = [
     ),
     ("cueline-handlers", &["cueline-worker"]),
     // The harness talks to Cueline from outside; its scenarios may use anything, as dev-dependencies.
-    ("cueline-tests", &[]),
+    ("cueline-tests", &["cueline-test-servers"]),
+    ("cueline-test-servers", &[]),
 ];
 
 /// The one crate that names concrete adapters, and so may depend on everything.

@@ -1,0 +1,1 @@
+//! A TCP proxy that delays, stalls or cuts connections.

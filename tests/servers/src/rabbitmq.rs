@@ -1,0 +1,1 @@
+//! A RabbitMQ server.
