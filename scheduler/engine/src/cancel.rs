@@ -14,8 +14,10 @@ use crate::shared::Shared;
 /// Passes on cancellations.
 pub(crate) struct Cancel(pub(crate) Arc<Shared>);
 
-/// At most so many are passed on in one turn; the rest follows in the next.
+/// About so many are passed on in one turn; the rest follows when these have taken effect.
 const BATCH: usize = 1_000;
+/// At most so many are looked through for such as somebody alive can hear: as many cancellations at dead executors hold up no other.
+const LOOKED_THROUGH: usize = 64_000;
 /// An order that was not heard is repeated after this long.
 const REPEAT: Duration = Duration::from_secs(1);
 /// With nothing to pass on, the store is asked this often in case another node took the wish.
@@ -37,10 +39,19 @@ impl Duty for Cancel {
     }
 }
 
-/// Passes on what is pending; how many.
+/// Passes on what is pending at executors that are alive; how many are pending.
 pub(crate) async fn pass_on(shared: &Shared) -> Result<usize, StageError> {
-    let pending = shared.store.pending_cancels(BATCH).await?;
-    for cancel in &pending {
+    let mut limit = BATCH;
+    let (heard, count) = loop {
+        let mut pending = shared.store.pending_cancels(limit).await?;
+        let count = pending.len();
+        pending.retain(|c| shared.registry.is_alive(&c.group, &c.executor));
+        if count < limit || pending.len() >= BATCH || limit >= LOOKED_THROUGH {
+            break (pending, count);
+        }
+        limit *= 8;
+    };
+    for cancel in &heard {
         let channel = Channel::Control {
             group: cancel.group.to_string(),
             executor: cancel.executor.to_string(),
@@ -54,5 +65,5 @@ pub(crate) async fn pass_on(shared: &Shared) -> Result<usize, StageError> {
             .announce(&channel, Bytes::from(encode(&order)))
             .await?;
     }
-    Ok(pending.len())
+    Ok(count)
 }

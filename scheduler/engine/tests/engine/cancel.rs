@@ -82,6 +82,37 @@ async fn the_order_is_repeated_until_it_has_taken_effect() {
     }
 }
 
+/// What an executor that is gone will never hear does not keep the orders from the others.
+#[tokio::test]
+async fn a_thousand_orders_for_a_dead_executor_hold_up_no_other() {
+    let scene = Scene::new().await;
+    let mut engine = scene.engine("one").await;
+    let mut e1 = Executor::start(&scene, "e1").await;
+    let many = json!({ "sharded": vec![""; 1_000] });
+    scene.apply("many", json!({ "route": many })).await;
+    scene.apply("job", json!({})).await;
+    scene.trigger("many").await;
+    assert_eq!(tick(&mut engine).await, 1_000);
+    for run in scene.runs("many").await {
+        cancel(&scene, run.id).await;
+    }
+    scene.set(10_000);
+    tick(&mut engine).await;
+    e1.cancels().await;
+    let mut e2 = Executor::start(&scene, "e2").await;
+    scene.set(20_000);
+    e2.beat().await;
+    let run = scene.trigger("job").await;
+    assert_eq!(tick(&mut engine).await, 1);
+    cancel(&scene, run).await;
+    tick(&mut engine).await;
+    assert_eq!(e2.cancels().await, [run.0]);
+    // It is back, and hears them after all.
+    e1.beat().await;
+    tick(&mut engine).await;
+    assert!(e1.cancels().await.len() > 900);
+}
+
 /// What is to be cancelled does not get another attempt, however its attempt ends.
 #[tokio::test]
 async fn there_is_no_attempt_after_a_cancellation() {

@@ -9,8 +9,9 @@ use cueline_protocol::{
     Beat, Control, ControlReply, Event, EventBody, Holding, Trigger, VERSION, decode, encode,
 };
 use cueline_store::AttemptId;
+use tokio::time::timeout;
 
-use crate::scene::{Scene, name};
+use crate::scene::{PATIENCE, Scene, name};
 
 pub(crate) struct Executor {
     pub(crate) name: &'static str,
@@ -187,7 +188,8 @@ impl Executor {
 
     /// Answers the next question about what it holds; what it was asked about.
     pub(crate) async fn answer(&mut self, held: &[AttemptId]) -> Vec<AttemptId> {
-        let question = self.control.recv().await.expect("a question");
+        let question = timeout(PATIENCE, self.control.recv()).await;
+        let question = question.expect("is asked in time").expect("a question");
         let Control::Holdings { runs, .. } = decode(&question.payload).expect("an order") else {
             panic!("another order: {question:?}");
         };

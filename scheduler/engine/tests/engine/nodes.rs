@@ -146,6 +146,19 @@ async fn a_node_that_stalls_before_it_publishes() {
     assert_eq!(scene.runs("job").await[1].state, RunState::Queued);
 }
 
+/// What it had marked is not its own any more once it knows that its lease has run out.
+#[tokio::test]
+async fn a_node_that_has_lost_its_lease_publishes_nothing_of_before() {
+    let (scene, mut one, mut two, [e1, e2]) = claimed().await;
+    one.prepare().await.expect("prepares");
+    let executors = [e1, e2];
+    let e0 = stall(&scene, &mut two, &executors).await;
+    assert_eq!(tick(&mut two).await, 1);
+    assert_eq!(tick(&mut one).await, 0);
+    let [e1, e2] = executors;
+    assert_only_at(1, &e2, [&e0, &e1]).await;
+}
+
 /// Even an executor that is not heard any more: it may have the trigger.
 #[tokio::test]
 async fn what_was_perhaps_published_goes_to_the_same_executor_even_if_it_is_silent() {

@@ -22,7 +22,7 @@ use crate::failing_store::FailingStore;
 pub(crate) const START_MS: i64 = 1_800_000_000_000;
 
 /// What should happen has to happen within this time; a slow machine needs some of it.
-const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(crate) struct Scene {
     pub(crate) clock: ManualClock,
