@@ -173,10 +173,13 @@ impl Executor {
     /// The runs that it was ordered to cancel since the last look.
     pub(crate) async fn cancels(&mut self) -> Vec<i64> {
         let mut runs = Vec::new();
-        // Announcements are passed on by a task of the driver: quiet is when it has had its turns.
-        for _ in 0..8 {
+        // Announcements are passed on one by one by a task of the driver: quiet is when it has had some turns and brought nothing.
+        let mut quiet = 0;
+        while quiet < 8 {
             tokio::task::yield_now().await;
+            quiet += 1;
             while let Ok(order) = self.control.try_recv() {
+                quiet = 0;
                 match decode(&order.payload).expect("an order") {
                     Control::Cancel { run, .. } => runs.push(run.0),
                     Control::Holdings { .. } => panic!("a question that nobody answered"),
