@@ -1,1 +1,379 @@
-//! A RabbitMQ server.
+//! A `RabbitMQ` server.
+//!
+//! It takes some seconds to start: a test program usually has one ([`Rabbit::shared`]) and tells its tests apart by virtual
+//! hosts or by prefixes. A test that kills, pauses or alarms the server must have it alone.
+
+use std::fs::{self, File};
+use std::io::{Read as _, Write as _};
+use std::net::{Ipv4Addr, TcpStream};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use nix::sys::signal::Signal;
+use tempfile::TempDir;
+use tokio::time::Instant;
+
+use crate::process::{Guarded, free_port};
+
+/// A start takes 5 to 10 s on two busy cores; this long only when something is wrong.
+const START_WITHIN: Duration = Duration::from_mins(2);
+
+/// A `RabbitMQ` node of its own: name, ports, cookie, port mapper (epmd) and folders are shared with no other. Killed when it is
+/// dropped, or when this process ends.
+#[derive(Debug)]
+pub struct Rabbit {
+    bin: PathBuf,
+    dir: PathBuf,
+    port: u16,
+    distribution_port: u16,
+    mapper_port: u16,
+    node: Mutex<Option<Guarded>>,
+    _mapper: Guarded,
+    _sweeper: Sweeper,
+}
+
+impl Rabbit {
+    /// Starts a server with the user `guest` (password the same) and the virtual host `/`, and waits until it takes AMQP.
+    pub fn start() -> Result<Self> {
+        let bin = programs()?;
+        let dir = TempDir::with_prefix("cueline-rabbitmq-")?;
+        let (port, distribution_port, mapper_port) = (free_port()?, free_port()?, free_port()?);
+        for part in ["data", "log", "conf"] {
+            fs::create_dir(dir.path().join(part))?;
+        }
+        configure(dir.path(), port)?;
+        let dir = dir.keep();
+        let sweeper = Sweeper::start(&dir)?;
+        // RabbitMQ would start a port mapper itself: one that is shared by all nodes of the machine, and outlives them.
+        let mut mapper = Command::new("epmd");
+        mapper.args(["-address", "127.0.0.1", "-port", &mapper_port.to_string()]);
+        let mapper = Guarded::start(&mapper, &dir.join("log/epmd.log"))?;
+        await_port(mapper_port)?;
+        let server = Self {
+            bin,
+            dir,
+            port,
+            distribution_port,
+            mapper_port,
+            node: Mutex::default(),
+            _mapper: mapper,
+            _sweeper: sweeper,
+        };
+        server.start_again()?;
+        Ok(server)
+    }
+
+    /// The server that all tests of this program share, started by whoever asks first.
+    pub fn shared() -> Result<&'static Self> {
+        static SHARED: OnceLock<Rabbit> = OnceLock::new();
+        static STARTING: Mutex<()> = Mutex::new(());
+        let _one = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(server) = SHARED.get() {
+            return Ok(server);
+        }
+        let server = Self::start()?;
+        Ok(SHARED.get_or_init(|| server))
+    }
+
+    /// The port on which it takes AMQP, on the loopback address.
+    pub const fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// An address for the user `guest` at a virtual host.
+    pub fn url(&self, vhost: &str) -> String {
+        self.url_as("guest", "guest", vhost)
+    }
+
+    /// An address for a user at a virtual host. The names may hold any character.
+    pub fn url_as(&self, user: &str, password: &str, vhost: &str) -> String {
+        format!(
+            "amqp://{}:{}@127.0.0.1:{}/{}",
+            escaped(user),
+            escaped(password),
+            self.port,
+            escaped(vhost)
+        )
+    }
+
+    /// Makes a virtual host in which `guest` may do everything.
+    pub fn add_vhost(&self, vhost: &str) -> Result<()> {
+        self.ctl(&["add_vhost", vhost])?;
+        self.ctl(&["set_permissions", "-p", vhost, "guest", ".*", ".*", ".*"])?;
+        Ok(())
+    }
+
+    /// Makes a user with a password who may configure, write and read at `vhost` what matches the three patterns.
+    pub fn add_user(&self, user: &str, password: &str, vhost: &str, may: [&str; 3]) -> Result<()> {
+        self.ctl(&["add_user", user, password])?;
+        self.ctl(&["set_permissions", "-p", vhost, user, may[0], may[1], may[2]])?;
+        Ok(())
+    }
+
+    /// Runs `rabbitmqctl` on this server; what it printed. It takes a second or two.
+    pub fn ctl(&self, arguments: &[&str]) -> Result<String> {
+        let ran = self
+            .command("rabbitmqctl")
+            .args(["--quiet"])
+            .args(arguments)
+            .stdin(Stdio::null())
+            .output()
+            .context("failed to run rabbitmqctl")?;
+        let printed = String::from_utf8_lossy(&ran.stdout).into_owned();
+        if !ran.status.success() {
+            let said = String::from_utf8_lossy(&ran.stderr);
+            bail!("rabbitmqctl {arguments:?} failed: {printed}{said}");
+        }
+        Ok(printed)
+    }
+
+    /// Has what was declared written to disk now. The server does so by itself some seconds after a declaration; killed before,
+    /// it has lost the queue with all messages (seen with 3.10).
+    pub fn write_declarations(&self) -> Result<()> {
+        let printed = self.ctl(&["eval", "mnesia:sync_log()."])?;
+        if printed.trim() != "ok" {
+            bail!("the server did not write its declarations: {printed}");
+        }
+        Ok(())
+    }
+
+    /// SIGKILL: nothing is written any more.
+    pub fn kill(&self) -> Result<()> {
+        match self.node().take() {
+            Some(mut node) => node.kill().map(drop),
+            None => bail!("the server is not running"),
+        }
+    }
+
+    /// Starts it on the same port and data after a [`kill`](Self::kill), and waits until it takes AMQP.
+    pub fn start_again(&self) -> Result<()> {
+        let command = self.command("rabbitmq-server");
+        let give_up = Instant::now() + START_WITHIN;
+        let mut node = Guarded::start(&command, &self.dir.join("log/server.log"))?;
+        while !takes_amqp(self.port) {
+            if let Some(status) = node.ended()? {
+                bail!("RabbitMQ ended with {status}:\n{}", self.log());
+            }
+            if Instant::now() > give_up {
+                bail!(
+                    "RabbitMQ takes no connection after {START_WITHIN:?}:\n{}",
+                    self.log()
+                );
+            }
+            thread::sleep(Duration::from_millis(50));
+        }
+        *self.node() = Some(node);
+        Ok(())
+    }
+
+    /// SIGSTOP: connections stay open and nothing answers.
+    pub fn pause(&self) -> Result<()> {
+        self.signal(Signal::SIGSTOP)
+    }
+
+    /// SIGCONT after a [`pause`](Self::pause).
+    pub fn resume(&self) -> Result<()> {
+        self.signal(Signal::SIGCONT)
+    }
+
+    fn signal(&self, signal: Signal) -> Result<()> {
+        match self.node().as_ref() {
+            Some(node) => node.signal(signal),
+            None => bail!("the server is not running"),
+        }
+    }
+
+    /// What the server has logged.
+    pub fn log(&self) -> String {
+        let log = fs::read(self.dir.join("log/server.log")).unwrap_or_default();
+        String::from_utf8_lossy(&log).into_owned()
+    }
+
+    fn node(&self) -> std::sync::MutexGuard<'_, Option<Guarded>> {
+        self.node.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One of the server's programs, in surroundings in which it finds this node and nothing else.
+    fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(self.bin.join(program));
+        for (name, _) in std::env::vars_os() {
+            if name.to_string_lossy().starts_with("RABBITMQ_") {
+                command.env_remove(name);
+            }
+        }
+        let at = |part: &str| self.dir.join(part);
+        command
+            .current_dir(&self.dir)
+            .env("HOME", &self.dir)
+            .env("ERL_EPMD_PORT", self.mapper_port.to_string())
+            .env("ERL_EPMD_ADDRESS", "127.0.0.1")
+            .env("RABBITMQ_CONF_ENV_FILE", "/dev/null")
+            .env("RABBITMQ_NODENAME", "cueline@localhost")
+            .env("RABBITMQ_NODE_IP_ADDRESS", "127.0.0.1")
+            .env("RABBITMQ_NODE_PORT", self.port.to_string())
+            .env("RABBITMQ_DIST_PORT", self.distribution_port.to_string())
+            .env("RABBITMQ_CONFIG_FILE", at("conf/rabbitmq.conf"))
+            .env("RABBITMQ_CONFIG_FILES", at("conf/more"))
+            .env("RABBITMQ_ADVANCED_CONFIG_FILE", at("conf/advanced.config"))
+            .env("RABBITMQ_ENABLED_PLUGINS_FILE", at("conf/enabled_plugins"))
+            .env("RABBITMQ_MNESIA_BASE", at("data"))
+            .env("RABBITMQ_MNESIA_DIR", at("data/node"))
+            .env("RABBITMQ_PID_FILE", at("data/node.pid"))
+            .env("RABBITMQ_LOG_BASE", at("log"))
+            .env("RABBITMQ_LOGS", "-")
+            // Schedulers sleep when there is nothing to do, also those for blocking work.
+            .env(
+                "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS",
+                "+sbwt none +sbwtdcpu none +sbwtdio none +S 2:2 +SDcpu 1:1 +SDio 4 +A 2",
+            );
+        command
+    }
+}
+
+impl Drop for Rabbit {
+    fn drop(&mut self) {
+        // Before the folder goes.
+        self.node().take();
+    }
+}
+
+/// Where the server's programs are.
+fn programs() -> Result<PathBuf> {
+    let bin = std::env::var_os("CUELINE_TEST_RABBITMQ_BIN")
+        .map_or_else(|| PathBuf::from("/usr/lib/rabbitmq/bin"), PathBuf::from);
+    if !bin.join("rabbitmq-server").is_file() {
+        bail!(
+            "there is no RabbitMQ in {}; run infra/dev/servers rabbitmq, or name the folder of rabbitmq-server in \
+             CUELINE_TEST_RABBITMQ_BIN",
+            bin.display()
+        );
+    }
+    Ok(bin)
+}
+
+fn configure(dir: &Path, port: u16) -> Result<()> {
+    let conf = format!(
+        "listeners.tcp.1 = 127.0.0.1:{port}\n\
+         log.console = true\n\
+         log.console.level = warning\n\
+         log.file = false\n\
+         disk_free_limit.absolute = 50MB\n\
+         vm_memory_high_watermark.relative = 0.6\n\
+         collect_statistics_interval = 60000\n\
+         heartbeat = 10\n"
+    );
+    fs::write(dir.join("conf/rabbitmq.conf"), conf)?;
+    fs::write(dir.join("conf/enabled_plugins"), "[].\n")?;
+    fs::write(dir.join("conf/advanced.config"), "[].\n")?;
+    let mut cookie = File::options()
+        .write(true)
+        .create_new(true)
+        .mode(0o400)
+        .open(dir.join(".erlang.cookie"))?;
+    // It keeps apart what runs on one machine for one user; whoever may read the folder may read the data.
+    write!(cookie, "{:016X}{port}", rand::random_range(1..=u64::MAX))?;
+    Ok(())
+}
+
+fn takes_amqp(port: u16) -> bool {
+    let greeted = || -> std::io::Result<u8> {
+        let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
+        stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+        stream.write_all(b"AMQP\x00\x00\x09\x01")?;
+        let mut first = [0];
+        stream.read_exact(&mut first)?;
+        Ok(first[0])
+    };
+    // A method frame: the server's connection.start. What takes no such connection sends its own header instead.
+    greeted().is_ok_and(|kind| kind == 1)
+}
+
+fn await_port(port: u16) -> Result<()> {
+    let give_up = Instant::now() + START_WITHIN;
+    while TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err() {
+        if Instant::now() > give_up {
+            bail!("nothing listens on port {port} after {START_WITHIN:?}; is epmd (erlang-base) there?");
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    Ok(())
+}
+
+/// Everything but letters and digits as `%..`, as an address needs it.
+fn escaped(name: &str) -> String {
+    name.bytes()
+        .map(|byte| match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' => char::from(byte).to_string(),
+            _ => format!("%{byte:02X}"),
+        })
+        .collect()
+}
+
+/// Removes a folder when this process ends or this is dropped. A folder that belongs to a static would stay otherwise.
+#[derive(Debug)]
+struct Sweeper(Child);
+
+const SWEEP: &str = r#"
+while read -r _; do :; done
+for _ in 1 2 3 4 5 6 7 8 9 10; do rm -rf -- "$1" 2>/dev/null && exit; sleep 0.2; done
+"#;
+
+impl Sweeper {
+    fn start(dir: &Path) -> Result<Self> {
+        let child = Command::new("sh")
+            .args(["-c", SWEEP, "sweep"])
+            .arg(dir)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .process_group(0)
+            .spawn()
+            .context("failed to start a shell")?;
+        Ok(Self(child))
+    }
+}
+
+impl Drop for Sweeper {
+    fn drop(&mut self) {
+        drop(self.0.stdin.take());
+        // Nothing can be done about a failure here.
+        let _ = self.0.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_killed_started_again_paused_and_resumed() {
+        let server = Rabbit::start().unwrap();
+        let dir = server.dir.clone();
+        server.add_vhost("a b").unwrap();
+        assert!(server.url("a b").ends_with("/a%20b"));
+        server.write_declarations().unwrap();
+        server.kill().unwrap();
+        assert!(!takes_amqp(server.port()));
+        assert!(server.kill().is_err(), "it is dead already");
+        server.start_again().unwrap();
+        let vhosts = server.ctl(&["list_vhosts"]).unwrap();
+        assert!(vhosts.contains("a b"), "{vhosts}");
+
+        server.pause().unwrap();
+        let port = server.port();
+        let asked = thread::spawn(move || takes_amqp(port));
+        // It cannot be answered before the resume; one that was answered too early would have ended.
+        assert!(!asked.is_finished());
+        server.resume().unwrap();
+        assert!(asked.join().unwrap());
+        assert!(server.ctl(&["no_such_command"]).is_err());
+        drop(server);
+        assert!(!dir.exists(), "the folder stayed");
+    }
+}
