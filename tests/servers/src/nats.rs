@@ -1,1 +1,223 @@
-//! A NATS server.
+//! A NATS server with `JetStream`, in a version of one's choice.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tempfile::TempDir;
+
+use crate::process::{Guarded, free_port};
+
+/// The releases that `infra/dev/servers` makes available.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Version {
+    /// The oldest that Cueline works with, in its newest release.
+    V2_10,
+    /// A current one.
+    V2_12,
+}
+
+impl Version {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::V2_10, Self::V2_12];
+
+    /// As the server itself writes it.
+    pub const fn number(self) -> &'static str {
+        match self {
+            Self::V2_10 => "2.10.26",
+            Self::V2_12 => "2.12.8",
+        }
+    }
+
+    /// Where the program is: in `target/servers`, or in the folder that `CUELINE_TEST_NATS_BIN` names, which has a folder
+    /// `nats-<version>` for each.
+    fn program(self) -> Result<PathBuf> {
+        let folder = std::env::var_os("CUELINE_TEST_NATS_BIN").map_or_else(
+            || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/servers"),
+            PathBuf::from,
+        );
+        let program = folder
+            .join(format!("nats-{}", self.number()))
+            .join("nats-server");
+        ensure!(
+            program.is_file(),
+            "there is no NATS server {} at {}; `infra/dev/servers nats` puts it there",
+            self.number(),
+            program.display()
+        );
+        Ok(program)
+    }
+}
+
+/// A server on a free port, with its data in a temporary folder. It is killed when this is dropped.
+#[derive(Debug)]
+pub struct Nats {
+    version: Version,
+    port: u16,
+    dir: TempDir,
+    process: Option<Guarded>,
+}
+
+/// A server answers within this time or never.
+const START_WITHIN: Duration = Duration::from_secs(30);
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// Somebody else may take a port between looking for it and using it.
+const PORTS_TO_TRY: usize = 5;
+
+impl Nats {
+    /// Starts a server without authentication, and waits until it answers.
+    pub fn start(version: Version) -> Result<Self> {
+        Self::start_with(version, |_| Ok(String::new()))
+    }
+
+    /// Starts a server whose configuration also has what `extra` gives: users, TLS, limits. It is asked with the server's
+    /// folder, where it may put files that the configuration names.
+    pub fn start_with(
+        version: Version,
+        extra: impl FnOnce(&Path) -> Result<String>,
+    ) -> Result<Self> {
+        let dir = tempfile::tempdir()?;
+        let extra = extra(dir.path())?;
+        let mut server = Self {
+            version,
+            port: 0,
+            dir,
+            process: None,
+        };
+        let mut tried = 0;
+        loop {
+            server.port = free_port()?;
+            server.configure(&extra)?;
+            tried += 1;
+            match server.start_again() {
+                Ok(()) => return Ok(server),
+                Err(e) if tried == PORTS_TO_TRY => return Err(e),
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// Writes the configuration anew, for the next start.
+    pub fn configure(&self, extra: &str) -> Result<()> {
+        let (dir, port) = (self.dir.path().display(), self.port);
+        let text = format!(
+            "server_name: test\nlisten: \"127.0.0.1:{port}\"\npid_file: \"{dir}/pid\"\njetstream {{ store_dir: \"{dir}/data\" }}\n{extra}\n"
+        );
+        Ok(fs::write(self.dir.path().join("nats.conf"), text)?)
+    }
+
+    /// Its address, without a user.
+    pub fn url(&self) -> String {
+        format!("nats://{}", self.addr())
+    }
+
+    /// Where it listens.
+    pub fn addr(&self) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], self.port))
+    }
+
+    /// The folder with its configuration, data and log.
+    pub fn folder(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// SIGKILL.
+    pub fn kill(&mut self) -> Result<()> {
+        if let Some(mut process) = self.process.take() {
+            process.kill()?;
+        }
+        Ok(())
+    }
+
+    /// SIGSTOP: it keeps its connections and answers nothing.
+    pub fn pause(&self) -> Result<()> {
+        self.signal(Signal::SIGSTOP)
+    }
+
+    /// SIGCONT.
+    pub fn resume(&self) -> Result<()> {
+        self.signal(Signal::SIGCONT)
+    }
+
+    /// Starts a server that was killed, on the same port and data, and waits until it answers.
+    pub fn start_again(&mut self) -> Result<()> {
+        ensure!(self.process.is_none(), "the server is running");
+        let mut command = Command::new(self.version.program()?);
+        command.arg("-c").arg(self.dir.path().join("nats.conf"));
+        let log = self.dir.path().join("log");
+        let mut process = Guarded::start(&command, &log)?;
+        for _ in 0..START_WITHIN.as_millis() / LOOK_EVERY.as_millis() {
+            if answers(self.addr()) {
+                self.process = Some(process);
+                return Ok(());
+            }
+            if process.ended()?.is_some() {
+                break;
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+        let log = fs::read_to_string(&log).unwrap_or_default();
+        bail!("the NATS server does not answer; its log:\n{log}")
+    }
+
+    /// To the server alone: the guard around it has to be able to kill it meanwhile.
+    fn signal(&self, signal: Signal) -> Result<()> {
+        ensure!(self.process.is_some(), "the server is not running");
+        let pid = fs::read_to_string(self.dir.path().join("pid"))
+            .context("failed to read the server's process id")?;
+        Ok(kill(Pid::from_raw(pid.trim().parse()?), signal)?)
+    }
+}
+
+/// It greets whoever connects, after `JetStream` has recovered its data.
+fn answers(addr: SocketAddr) -> bool {
+    let greeting = || -> std::io::Result<String> {
+        let stream = TcpStream::connect_timeout(&addr, Duration::from_secs(1))?;
+        stream.set_read_timeout(Some(Duration::from_secs(1)))?;
+        let mut line = String::new();
+        BufReader::new(stream).read_line(&mut line)?;
+        Ok(line)
+    };
+    greeting().is_ok_and(|line| line.starts_with("INFO ") && line.contains("\"jetstream\":true"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_starts_again_where_it_was() {
+        for version in Version::ALL {
+            let mut server = Nats::start(version).unwrap();
+            let addr = server.addr();
+            assert!(answers(addr));
+            server.kill().unwrap();
+            assert!(!answers(addr));
+            server.start_again().unwrap();
+            assert_eq!(server.addr(), addr);
+            assert!(answers(addr));
+        }
+    }
+
+    #[test]
+    fn a_paused_server_answers_when_it_is_resumed() {
+        let server = Nats::start(Version::V2_12).unwrap();
+        server.pause().unwrap();
+        assert!(!answers(server.addr()));
+        server.resume().unwrap();
+        assert!((0..30).any(|_| answers(server.addr())));
+    }
+
+    #[test]
+    fn a_wrong_configuration_is_told_with_the_log() {
+        let wrong = Nats::start_with(Version::V2_12, |_| Ok("no_such_setting: 1".into()));
+        let told = wrong.unwrap_err().to_string();
+        assert!(told.contains("no_such_setting"), "{told}");
+    }
+}

@@ -1,1 +1,366 @@
-//! A TCP proxy that delays, stalls or cuts connections.
+//! A TCP proxy that delays, stalls or cuts connections, for clients of any server.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{oneshot, watch};
+use tokio::task::JoinSet;
+
+/// What the proxy does with connections, old and new.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Link {
+    /// Passes everything on.
+    Whole,
+    /// Passes everything on, each piece (of at most 64 KiB) after this long.
+    Slow(Duration),
+    /// Accepts and keeps connections, and passes nothing, as a network does whose packets get lost. What is sent meanwhile arrives
+    /// when it is whole again.
+    HalfOpen,
+    /// What clients send is lost. A connection that lost something is cut when the link is whole again.
+    DeafServer,
+    /// What the server sends is lost. A connection that lost something is cut when the link is whole again.
+    DeafClient,
+    /// Connections are cut, and new ones refused.
+    Cut,
+    /// The proxy ends.
+    Gone,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Direction {
+    ToServer,
+    ToClient,
+}
+
+impl Link {
+    fn swallows(self, direction: Direction) -> bool {
+        match self {
+            Self::DeafServer => direction == Direction::ToServer,
+            Self::DeafClient => direction == Direction::ToClient,
+            _ => false,
+        }
+    }
+
+    fn is_whole(self) -> bool {
+        matches!(self, Self::Whole | Self::Slow(_))
+    }
+
+    fn is_cut(self) -> bool {
+        matches!(self, Self::Cut | Self::Gone)
+    }
+}
+
+/// A proxy on a port of its own, in a thread of its own, until it is dropped.
+#[derive(Debug)]
+pub struct Proxy {
+    addr: SocketAddr,
+    link: watch::Sender<Link>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Proxy {
+    /// Starts one in front of `upstream`; the link is whole.
+    pub fn start(upstream: SocketAddr) -> Result<Self> {
+        let (link, links) = watch::channel(Link::Whole);
+        let (ready, readied) = oneshot::channel();
+        let thread = std::thread::Builder::new()
+            .name("proxy".into())
+            .spawn(move || {
+                let runtime = tokio::runtime::Builder::new_current_thread()
+                    .enable_all()
+                    .build();
+                match runtime {
+                    Ok(runtime) => runtime.block_on(serve(upstream, links, ready)),
+                    Err(e) => drop(ready.send(Err(e))),
+                }
+            })?;
+        let addr = readied
+            .blocking_recv()
+            .context("failed to start the proxy")??;
+        Ok(Self {
+            addr,
+            link,
+            thread: Some(thread),
+        })
+    }
+
+    /// Where clients connect.
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// Changes the link, for connections that are there as well.
+    pub fn set(&self, link: Link) {
+        self.link.send_replace(link);
+    }
+
+    /// The link is whole again.
+    pub fn heal(&self) {
+        self.set(Link::Whole);
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.set(Link::Gone);
+        if let Some(thread) = self.thread.take() {
+            // A panic in it has been printed; nothing else can be done about it here.
+            let _ = thread.join();
+        }
+    }
+}
+
+type Links = watch::Receiver<Link>;
+
+async fn serve(
+    upstream: SocketAddr,
+    mut links: Links,
+    ready: oneshot::Sender<io::Result<SocketAddr>>,
+) {
+    let first = TcpListener::bind("127.0.0.1:0").await;
+    let addr = match first.as_ref().map(TcpListener::local_addr) {
+        Ok(Ok(addr)) => addr,
+        Ok(Err(e)) => return drop(ready.send(Err(e))),
+        Err(_) => return drop(ready.send(first.map(|_| upstream))),
+    };
+    let mut listener = first.ok();
+    if ready.send(Ok(addr)).is_err() {
+        return;
+    }
+    let mut connections = JoinSet::new();
+    loop {
+        let link = *links.borrow_and_update();
+        if link == Link::Gone {
+            return;
+        }
+        if link.is_cut() {
+            // Without a listener the system refuses connections.
+            listener = None;
+        } else if listener.is_none() {
+            listener = TcpListener::bind(addr).await.ok();
+        }
+        tokio::select! {
+            client = accept(listener.as_ref()) => {
+                if let Ok((client, _)) = client {
+                    connections.spawn(connection(client, upstream, links.clone()));
+                }
+            }
+            changed = links.changed() => {
+                if changed.is_err() {
+                    return;
+                }
+            }
+            Some(_) = connections.join_next() => {}
+        }
+    }
+}
+
+async fn accept(listener: Option<&TcpListener>) -> io::Result<(TcpStream, SocketAddr)> {
+    match listener {
+        Some(listener) => listener.accept().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// One connection, until either side or the link ends it.
+async fn connection(client: TcpStream, upstream: SocketAddr, links: Links) {
+    let lost = AtomicBool::new(false);
+    let carried = async {
+        if links
+            .clone()
+            .wait_for(|l| *l != Link::HalfOpen)
+            .await
+            .is_err()
+        {
+            return;
+        }
+        let Ok(server) = TcpStream::connect(upstream).await else {
+            return;
+        };
+        // Small pieces are to be as quick as without a proxy; it works without, only slower.
+        let _ = (client.set_nodelay(true), server.set_nodelay(true));
+        let (from_client, to_client) = client.into_split();
+        let (from_server, to_server) = server.into_split();
+        tokio::select! {
+            _ = pump(Direction::ToServer, from_client, to_server, links.clone(), &lost) => {}
+            _ = pump(Direction::ToClient, from_server, to_client, links.clone(), &lost) => {}
+        }
+    };
+    let mut ends = links.clone();
+    let ended = ends.wait_for(|l| l.is_cut() || (l.is_whole() && lost.load(Ordering::Relaxed)));
+    tokio::select! {
+        () = carried => {}
+        _ = ended => {}
+    }
+}
+
+async fn pump(
+    direction: Direction,
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    mut links: Links,
+    lost: &AtomicBool,
+) -> io::Result<()> {
+    let mut piece = vec![0; 64 << 10];
+    loop {
+        let count = from.read(&mut piece).await?;
+        if count == 0 {
+            return Ok(());
+        }
+        let Ok(link) = links.wait_for(|l| *l != Link::HalfOpen).await.map(|l| *l) else {
+            return Ok(());
+        };
+        if link.swallows(direction) {
+            lost.store(true, Ordering::Relaxed);
+            continue;
+        }
+        if let Link::Slow(delay) = link {
+            tokio::time::sleep(delay).await;
+        }
+        to.write_all(&piece[..count]).await?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{ErrorKind, Read as _, Write as _};
+    use std::net::{TcpListener as Listener, TcpStream as Stream};
+
+    use super::*;
+
+    const SOON: Duration = Duration::from_secs(30);
+    const NOT_YET: Duration = Duration::from_millis(200);
+
+    /// A server that sends back what it gets.
+    fn echo() -> SocketAddr {
+        let listener = Listener::bind("127.0.0.1:0").unwrap();
+        let addr = listener.local_addr().unwrap();
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let mut stream = stream.unwrap();
+                std::thread::spawn(move || {
+                    let mut piece = [0; 1_024];
+                    while let Ok(count @ 1..) = stream.read(&mut piece) {
+                        if stream.write_all(&piece[..count]).is_err() {
+                            return;
+                        }
+                    }
+                });
+            }
+        });
+        addr
+    }
+
+    fn connect(proxy: &Proxy) -> Stream {
+        let stream = Stream::connect(proxy.addr()).unwrap();
+        stream.set_read_timeout(Some(SOON)).unwrap();
+        stream
+    }
+
+    fn heard(stream: &mut Stream, what: &[u8]) {
+        let mut heard = vec![0; what.len()];
+        stream.read_exact(&mut heard).unwrap();
+        assert_eq!(heard, what);
+    }
+
+    fn assert_silent(stream: &mut Stream) {
+        stream.set_read_timeout(Some(NOT_YET)).unwrap();
+        let kind = stream.read(&mut [0; 16]).unwrap_err().kind();
+        assert!(
+            matches!(kind, ErrorKind::WouldBlock | ErrorKind::TimedOut),
+            "{kind}"
+        );
+        stream.set_read_timeout(Some(SOON)).unwrap();
+    }
+
+    fn assert_ended(stream: &mut Stream) {
+        let read = stream.read(&mut [0; 16]);
+        let cut = |e: &io::Error| e.kind() == ErrorKind::ConnectionReset;
+        assert!(
+            matches!(read, Ok(0)) || read.as_ref().is_err_and(cut),
+            "{read:?}"
+        );
+    }
+
+    #[test]
+    fn a_whole_link_passes_everything_and_a_slow_one_later() {
+        let proxy = Proxy::start(echo()).unwrap();
+        let mut stream = connect(&proxy);
+        stream.write_all(b"one").unwrap();
+        heard(&mut stream, b"one");
+        proxy.set(Link::Slow(NOT_YET));
+        let start = tokio::time::Instant::now();
+        stream.write_all(b"two").unwrap();
+        heard(&mut stream, b"two");
+        assert!(start.elapsed() >= 2 * NOT_YET, "both ways take their time");
+    }
+
+    #[test]
+    fn a_half_open_link_keeps_what_is_sent_until_it_heals() {
+        let proxy = Proxy::start(echo()).unwrap();
+        let mut old = connect(&proxy);
+        old.write_all(b"before").unwrap();
+        heard(&mut old, b"before");
+        proxy.set(Link::HalfOpen);
+        old.write_all(b"meanwhile").unwrap();
+        let mut new = connect(&proxy);
+        new.write_all(b"new").unwrap();
+        assert_silent(&mut old);
+        assert_silent(&mut new);
+        proxy.heal();
+        heard(&mut old, b"meanwhile");
+        heard(&mut new, b"new");
+    }
+
+    #[test]
+    fn one_direction_is_lost_and_the_connection_cut_when_it_heals() {
+        for deaf in [Link::DeafServer, Link::DeafClient] {
+            let proxy = Proxy::start(echo()).unwrap();
+            let mut stream = connect(&proxy);
+            stream.write_all(b"before").unwrap();
+            heard(&mut stream, b"before");
+            proxy.set(deaf);
+            stream.write_all(b"lost").unwrap();
+            assert_silent(&mut stream);
+            proxy.heal();
+            assert_ended(&mut stream);
+            let mut new = connect(&proxy);
+            new.write_all(b"after").unwrap();
+            heard(&mut new, b"after");
+        }
+    }
+
+    #[test]
+    fn a_cut_link_ends_connections_and_refuses_new_ones_until_it_heals() {
+        let proxy = Proxy::start(echo()).unwrap();
+        let mut stream = connect(&proxy);
+        stream.write_all(b"before").unwrap();
+        heard(&mut stream, b"before");
+        proxy.set(Link::Cut);
+        assert_ended(&mut stream);
+        let refused = until(|| Stream::connect(proxy.addr()).err());
+        assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
+        proxy.heal();
+        let mut again = until(|| Stream::connect(proxy.addr()).ok());
+        again.write_all(b"again").unwrap();
+        heard(&mut again, b"again");
+    }
+
+    fn until<T>(mut what: impl FnMut() -> Option<T>) -> T {
+        let start = tokio::time::Instant::now();
+        while start.elapsed() < SOON {
+            if let Some(found) = what() {
+                return found;
+            }
+            std::thread::yield_now();
+        }
+        panic!("nothing within {SOON:?}");
+    }
+}
