@@ -16,6 +16,12 @@ pub(crate) const WAITING: &str = "
     SELECT json_group_array(id)
     FROM (SELECT id FROM run WHERE claimed_by IS NULL AND state < 2 AND due_at <= ?1 ORDER BY due_at, id LIMIT ?2)";
 
+/// Whether there is anything to claim, or a dead node whose claims end.
+pub(crate) const ANY: &str = "
+    SELECT EXISTS (SELECT 1 FROM run WHERE claimed_by IS NULL AND state < 2 AND due_at <= ?1)
+        OR EXISTS (SELECT 1 FROM node n CROSS JOIN run r ON r.claimed_by = n.id
+                   WHERE n.lease_until <= ?2 AND n.id <> ?3 AND r.state IN (0, 1) AND r.state < 10)";
+
 /// What is `dispatching` and unclaimed may have been published by the node that died.
 pub(crate) const CLAIM: &str = "
     UPDATE run SET claimed_by = ?2, published_maybe = (state = 1) WHERE id IN (SELECT value FROM json_each(?1))";
@@ -62,6 +68,9 @@ impl SqliteStore {
         limit: usize,
     ) -> Result<Vec<WaitingRun>, StoreError> {
         let fail = failed("claim waiting runs");
+        if !self.is_any_waiting(node, horizon_ms).await? {
+            return Ok(Vec::new());
+        }
         let mut tx = self.db.write().await?;
         nodes::known(&mut tx, node).await?;
         let now = self.db.now();
@@ -85,6 +94,21 @@ impl SqliteStore {
         };
         commit(tx).await?;
         Ok(claimed)
+    }
+
+    /// Looks without writing: mostly there is nothing, and the one writer has more urgent things to do.
+    async fn is_any_waiting(&self, node: NodeId, horizon_ms: u64) -> Result<bool, StoreError> {
+        let mut conn = self.db.read().await?;
+        nodes::known(&mut conn, node).await?;
+        let now = self.db.now();
+        let any: i64 = sqlx::query_scalar(ANY)
+            .bind(now.plus_ms(horizon_ms).as_millis())
+            .bind(now.as_millis())
+            .bind(node.0)
+            .fetch_one(&mut *conn)
+            .await
+            .map_err(failed("look for waiting runs"))?;
+        Ok(any != 0)
     }
 
     /// Runs by id, in the order of `ids`, as the node that has claimed them needs them.

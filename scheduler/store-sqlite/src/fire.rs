@@ -47,7 +47,7 @@ impl SqliteStore {
         let versions = due.iter().map(|(id, version, ..)| (*id, *version));
         let jobs = self.definitions.of(&mut tx, versions).await?;
         let mut live = Live::load(&mut tx, now, self.db.executor_dead_after_ms()).await?;
-        let mut id = new_run::last_id(&mut tx).await?;
+        let last_id = new_run::last_id(&mut tx).await?;
         let mut runs = Vec::with_capacity(due.len());
         let mut advances = Vec::with_capacity(due.len());
         for &(job_id, _, fire_at, first_turn) in &due {
@@ -59,12 +59,16 @@ impl SqliteStore {
             let plan = planner.plan(job, Timestamp::from_millis(fire_at), now, &candidates);
             let mut turn = first_turn;
             for planned in plan.runs {
-                id += 1;
                 let counts = planned.skipped.is_none();
-                runs.push(NewRun::planned(id, job, turn, request.node, planned));
+                runs.push(NewRun::planned(job, turn, request.node, planned));
                 turn += i64::from(counts);
             }
             advances.push(Advance(job_id, plan.next_fire, turn));
+        }
+        // Runs that are due together get neighbouring ids, and so lie on the same pages: together is how they are marked, confirmed and ended.
+        runs.sort_by_key(|run| run.due_at);
+        for (id, run) in (last_id + 1..).zip(&mut runs) {
+            run.id = id;
         }
         let left_out = new_run::insert(&mut tx, &runs, now).await?;
         sqlx::query(ADVANCE)

@@ -98,16 +98,10 @@ pub(crate) struct Fire {
 }
 
 impl NewRun {
-    /// A run that the planner wants.
-    pub(crate) fn planned(
-        id: i64,
-        job: &Arc<Job>,
-        turn: i64,
-        node: NodeId,
-        plan: PlannedRun,
-    ) -> Self {
+    /// A run that the planner wants; its id is still to be given.
+    pub(crate) fn planned(job: &Arc<Job>, turn: i64, node: NodeId, plan: PlannedRun) -> Self {
         Self {
-            id,
+            id: 0,
             job: Arc::clone(job),
             kind: RunKind::Schedule,
             fire_key: plan.fire_at.as_millis(),

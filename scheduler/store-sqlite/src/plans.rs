@@ -27,10 +27,11 @@ async fn store() -> (tempfile::TempDir, SqliteStore) {
 }
 
 /// Each statement with what its plan must name.
-const HOT: [(&str, &[&str]); 24] = [
+const HOT: [(&str, &[&str]); 25] = [
     (fire::DUE, &["job_due_next"]),
     (fire::ADVANCE, &["SEARCH job_due USING INTEGER PRIMARY KEY"]),
     (claim::WAITING, &["run_waiting"]),
+    (claim::ANY, &["run_waiting", "run_live"]),
     (claim::CLAIM, &["SEARCH run USING INTEGER PRIMARY KEY"]),
     (claim::READ, &["SEARCH r USING INTEGER PRIMARY KEY"]),
     (claim::NEXT, &["job_due_next", "run_waiting", "run_live"]),
