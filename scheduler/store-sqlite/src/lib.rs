@@ -9,6 +9,7 @@
 mod cancel;
 mod claim;
 mod database;
+mod dead;
 mod definitions;
 mod dispatch;
 mod error;

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use cueline_model::{Job, JobId, JobName, JobSpec, RunId, Timestamp};
 use cueline_store::{
-    Applied, AttemptId, Cancelled, DispatchMark, Executor, ExecutorBeat, FireDue, Fired, Ingested,
-    JobSummary, LedgerEntry, LogRow, NodeId, NodeRegistered, Outstanding, PendingCancel, Planner,
-    Report, Run, RunDetail, RunFilter, Store, StoreError, StoreStats, TriggerRequest, Triggered,
-    WaitingRun,
+    Applied, AttemptId, Cancelled, DeadLetter, DispatchMark, Executor, ExecutorBeat, FireDue,
+    Fired, Ingested, JobSummary, LedgerEntry, LogRow, NewDeadLetter, NodeId, NodeRegistered,
+    Outstanding, PendingCancel, Planner, Report, Run, RunDetail, RunFilter, Store, StoreError,
+    StoreStats, TriggerRequest, Triggered, WaitingRun,
 };
 
 use crate::SqliteStore;
@@ -143,6 +143,22 @@ impl Store for SqliteStore {
 
     async fn overdue(&self, slack_ms: u64, limit: usize) -> Result<Vec<AttemptId>> {
         self.too_long(slack_ms, limit).await
+    }
+
+    async fn bury(&self, letters: &[NewDeadLetter]) -> Result<u64> {
+        self.keep_dead(letters).await
+    }
+
+    async fn dead_letters(&self, before: Option<i64>, limit: usize) -> Result<Vec<DeadLetter>> {
+        self.list_dead(before, limit).await
+    }
+
+    async fn dead_letters_by_id(&self, ids: &[i64]) -> Result<Vec<DeadLetter>> {
+        self.find_dead(ids).await
+    }
+
+    async fn delete_dead_letters(&self, ids: &[i64]) -> Result<u64> {
+        self.delete_dead(ids).await
     }
 
     async fn run(&self, run: RunId) -> Result<RunDetail> {

@@ -7,9 +7,10 @@ use cueline_model::{ExecutorName, Job, JobId, JobName, JobSpec, RunId, Timestamp
 
 use crate::error::StoreError;
 use crate::types::{
-    Applied, AttemptId, Cancelled, DispatchMark, Executor, ExecutorBeat, FireDue, Fired, Ingested,
-    JobSummary, LedgerEntry, LogRow, NodeId, NodeRegistered, Outstanding, PendingCancel, Plan,
-    Report, Run, RunDetail, RunFilter, StoreStats, TriggerRequest, Triggered, WaitingRun,
+    Applied, AttemptId, Cancelled, DeadLetter, DispatchMark, Executor, ExecutorBeat, FireDue,
+    Fired, Ingested, JobSummary, LedgerEntry, LogRow, NewDeadLetter, NodeId, NodeRegistered,
+    Outstanding, PendingCancel, Plan, Report, Run, RunDetail, RunFilter, StoreStats,
+    TriggerRequest, Triggered, WaitingRun,
 };
 
 /// Decides what a due job does. Called inside the transaction of [`Store::fire_due`]: it must be quick and pure.
@@ -152,6 +153,21 @@ pub trait Store: Send + Sync + 'static {
 
     /// Runs `running` for longer than their job's timeout, kill grace and `slack_ms` together: nobody reports them any more.
     async fn overdue(&self, slack_ms: u64, limit: usize) -> Result<Vec<AttemptId>>;
+
+    // ── Dead letters ─────────────────────────────────────────────────────────────────────────────────────────
+
+    /// Keeps messages that nobody could take, those that are new by their key; how many. Past [`MAX_DEAD_LETTERS`](crate::MAX_DEAD_LETTERS)
+    /// the oldest are deleted.
+    async fn bury(&self, letters: &[NewDeadLetter]) -> Result<u64>;
+
+    /// Dead letters with a number below `before`, newest first, at most `limit`.
+    async fn dead_letters(&self, before: Option<i64>, limit: usize) -> Result<Vec<DeadLetter>>;
+
+    /// Those with these numbers, in the order given; numbers that do not exist are left out.
+    async fn dead_letters_by_id(&self, ids: &[i64]) -> Result<Vec<DeadLetter>>;
+
+    /// Deletes dead letters; how many there were.
+    async fn delete_dead_letters(&self, ids: &[i64]) -> Result<u64>;
 
     // ── For people ───────────────────────────────────────────────────────────────────────────────────────────
 

@@ -455,3 +455,40 @@ pub struct StoreStats {
     /// How far the oldest run that is due and still `scheduled` is behind.
     pub oldest_due_ms: Option<u64>,
 }
+
+/// A message that nobody could take, on its way into the store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewDeadLetter {
+    /// The same for each delivery of the same dead letter: a second one is not kept.
+    pub key: String,
+    /// The queue it was in, as the broker displays it.
+    pub queue: String,
+    /// Its topic: the job's name, where it was a trigger.
+    pub topic: String,
+    /// Why it could not be taken.
+    pub reason: String,
+    /// When it was put aside, by the broker's clock.
+    pub at: Timestamp,
+    /// The message as it was.
+    pub payload: Vec<u8>,
+}
+
+/// A message that nobody could take, as it is kept.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeadLetter {
+    /// Its number here, growing.
+    pub id: i64,
+    /// The queue it was in, as the broker displays it.
+    pub queue: String,
+    /// Its topic.
+    pub topic: String,
+    /// Why it could not be taken.
+    pub reason: String,
+    /// When it was put aside.
+    pub at: Timestamp,
+    /// The message as it was.
+    pub payload: Vec<u8>,
+}
+
+/// So many dead letters are kept; past it the oldest make room.
+pub const MAX_DEAD_LETTERS: usize = 100_000;

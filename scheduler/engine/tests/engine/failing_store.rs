@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use async_trait::async_trait;
 use cueline_model::{Job, JobId, JobName, JobSpec, RunId, Timestamp};
 use cueline_store::{
-    Applied, AttemptId, Cancelled, DispatchMark, ErrorKind, Executor, ExecutorBeat, FireDue, Fired,
-    Ingested, JobSummary, LedgerEntry, LogRow, NodeId, NodeRegistered, Outstanding, PendingCancel,
-    Planner, Report, Run, RunDetail, RunFilter, Store, StoreError, StoreStats, TriggerRequest,
-    Triggered, WaitingRun,
+    Applied, AttemptId, Cancelled, DeadLetter, DispatchMark, ErrorKind, Executor, ExecutorBeat,
+    FireDue, Fired, Ingested, JobSummary, LedgerEntry, LogRow, NewDeadLetter, NodeId,
+    NodeRegistered, Outstanding, PendingCancel, Planner, Report, Run, RunDetail, RunFilter, Store,
+    StoreError, StoreStats, TriggerRequest, Triggered, WaitingRun,
 };
 use rand::RngExt as _;
 use rand::rngs::StdRng;
@@ -148,6 +148,10 @@ passed_on! {
     outstanding(older_than_ms: u64, after: Option<RunId>, limit: usize) -> Vec<Outstanding>;
     take_back(node: NodeId, attempts: &[AttemptId], reason: &str) -> Vec<WaitingRun>;
     overdue(slack_ms: u64, limit: usize) -> Vec<AttemptId>;
+    bury(letters: &[NewDeadLetter]) -> u64;
+    dead_letters(before: Option<i64>, limit: usize) -> Vec<DeadLetter>;
+    dead_letters_by_id(ids: &[i64]) -> Vec<DeadLetter>;
+    delete_dead_letters(ids: &[i64]) -> u64;
     run(run: RunId) -> RunDetail;
     runs(filter: &RunFilter) -> Vec<Run>;
     logs(run: RunId, after: i64, limit: usize) -> Vec<LogRow>;

@@ -6,6 +6,7 @@
 pub mod cancel;
 pub mod claims;
 pub mod concurrency;
+pub mod dead;
 pub mod dispatch;
 pub mod ends;
 pub mod executors;
@@ -59,6 +60,7 @@ macro_rules! store_conformance {
             executors: beats_are_kept, silent_executors_are_no_candidates, outstanding_pages_by_id, outstanding_keeps_the_group_it_went_to,
                 take_back_publishes_again, take_back_refuses_what_ended, overdue_is_found;
             logs: lines_come_in_order, repeated_lines_are_ignored, cursor_goes_on, late_lines_are_kept, odd_text_survives;
+            dead: dead_letters_are_kept, a_dead_letter_is_kept_once, dead_letters_are_paged, dead_letters_are_found_and_deleted_by_number;
             people: run_tells_everything, runs_are_filtered_and_paged, summaries_show_last_and_day, ledger_accounts_for_each_fire_time,
                 ledger_of_shards, ledger_of_fixed_delay, stats_count;
             upkeep: old_runs_are_retired, retired_ids_are_not_used_again, key_lives_as_long_as_its_runs, resting_fixed_delay_is_repaired;
@@ -98,6 +100,7 @@ mod tests {
             include_str!("cancel.rs"),
             include_str!("claims.rs"),
             include_str!("concurrency.rs"),
+            include_str!("dead.rs"),
             include_str!("dispatch.rs"),
             include_str!("ends.rs"),
             include_str!("executors.rs"),
