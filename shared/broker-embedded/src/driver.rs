@@ -213,6 +213,7 @@ impl Driver for EmbeddedDriver {
             delayed_retry: true,
             counts_across_restart: false,
             shared_by_processes: false,
+            exact_limit: true,
             max_batch: self.options.max_batch,
             max_payload_bytes: self.options.max_payload_bytes,
         }

@@ -28,6 +28,9 @@ pub struct Capabilities {
     pub counts_across_restart: bool,
     /// More than one process can use the same broker.
     pub shared_by_processes: bool,
+    /// A queue takes as many messages as its limit says, unsettled ones included, and no more. Otherwise it refuses some time after
+    /// it has reached its limit, and may not count what is handed out.
+    pub exact_limit: bool,
     /// The most messages that one publish takes.
     pub max_batch: usize,
     /// The largest payload, in bytes.
@@ -84,7 +87,8 @@ pub struct Delivery {
     pub topic: String,
     /// The message.
     pub payload: Bytes,
-    /// It may have been handed out before.
+    /// It may have been handed out before. A broker that does not
+    /// [count across a restart](Capabilities::counts_across_restart) may have forgotten it in one.
     pub redelivered: bool,
     /// How many times it has been handed out, this one included, as far as the broker knows.
     pub deliveries: u32,
@@ -108,7 +112,7 @@ pub struct QueueStats {
     pub queue: QueueId,
     /// Messages waiting to be handed out.
     pub ready: u64,
-    /// Messages handed out and not settled.
+    /// Messages handed out and not settled. Those that were given back may count here until they are handed out again.
     pub unsettled: u64,
 }
 

@@ -18,7 +18,8 @@ super::cases![
     Nothing: the_largest_batch_is_taken_and_a_larger_one_refused,
     Nothing: the_largest_payload_is_taken_and_a_larger_one_refused_alone,
     Nothing: payloads_and_topics_come_back_as_they_were,
-    Nothing: a_full_queue_refuses_and_has_room_after_acks,
+    ExactLimit: a_full_queue_refuses_and_has_room_after_acks,
+    Nothing: a_queue_far_past_its_limit_refuses_and_has_room_later,
     Nothing: a_fetch_is_bounded_by_max,
     Nothing: a_fetch_waits_and_wakes,
     Nothing: a_fetch_gives_up_after_its_wait,
@@ -117,6 +118,43 @@ async fn a_full_queue_refuses_and_has_room_after_acks(scene: Scene) {
     assert_eq!(publish_one(&*driver, &message(&queue, 50)).await, full);
     let expected: Vec<usize> = (3..20).chain(40..43).collect();
     assert_eq!(numbers(&take(&*driver, &queue, 20).await), expected);
+}
+
+async fn a_queue_far_past_its_limit_refuses_and_has_room_later(scene: Scene) {
+    const LIMIT: usize = 20;
+    let limits = Limits {
+        queue_limit: Some(LIMIT as u64),
+        ..Limits::default()
+    };
+    let (queue, other) = (executor("one"), executor("two"));
+    let driver = scene
+        .open_with(limits, &[queue.clone(), other.clone()])
+        .await;
+    let full = Err(Refusal::Full {
+        queue: queue.to_string(),
+        limit: LIMIT as u64,
+    });
+    publish(&*driver, &messages(&queue, 0..LIMIT)).await;
+    let mut taken = LIMIT;
+    loop {
+        let answer = publish_one(&*driver, &message(&queue, taken)).await;
+        if answer == full {
+            break;
+        }
+        assert_eq!(answer, Ok(()));
+        taken += 1;
+        assert!(taken < LIMIT * 10, "{taken} messages in a queue of {LIMIT}");
+    }
+    publish(&*driver, &messages(&other, 0..1)).await;
+    let all = take(&*driver, &queue, taken).await;
+    assert_eq!(numbers(&all), (0..taken).collect::<Vec<_>>());
+    ack(&*driver, &queue, &all).await;
+    assert_counts(&*driver, &queue, 0, 0).await;
+    let give_up = Instant::now() + DEADLINE;
+    while publish_one(&*driver, &message(&queue, taken)).await == full {
+        assert!(Instant::now() < give_up, "it has no room when it is empty");
+    }
+    assert_eq!(numbers(&take(&*driver, &queue, 1).await), [taken]);
 }
 
 async fn a_fetch_is_bounded_by_max(scene: Scene) {

@@ -20,7 +20,7 @@ super::cases![
     Nothing: a_lost_confirmation_loses_no_message,
     Nothing: a_lost_answer_to_an_ack_is_tried_again,
     Nothing: more_than_a_batch_is_published_in_order,
-    Nothing: refusals_are_told_in_the_order_given,
+    ExactLimit: refusals_are_told_in_the_order_given,
 ];
 
 const TRANSIENT: Fault = Fault::Before(ErrorKind::Transient);

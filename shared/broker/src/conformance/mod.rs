@@ -69,6 +69,12 @@ pub trait Harness: Send + Sync + 'static {
     /// Ends what is behind `driver` without a warning, as far as that is possible without ending this process; the next
     /// `open` finds what was on disk.
     async fn crash(&self, place: &str, driver: Arc<dyn Driver>);
+
+    /// A crash at one place is felt at all others, because one server is behind them. Cases that crash then run after the others,
+    /// one at a time.
+    fn crashes_everywhere(&self) -> bool {
+        false
+    }
 }
 
 /// What a driver has to be able to do for a case.
@@ -86,6 +92,8 @@ pub enum Need {
     CountsAcrossRestart,
     /// [`Capabilities::shared_by_processes`].
     SharedByProcesses,
+    /// [`Capabilities::exact_limit`].
+    ExactLimit,
 }
 
 impl Need {
@@ -113,8 +121,17 @@ impl Need {
                 capabilities.shared_by_processes,
                 "this broker serves one process",
             ),
+            Self::ExactLimit => (
+                capabilities.exact_limit,
+                "this broker takes more than a queue's limit before it refuses",
+            ),
         };
         (!has).then_some(reason)
+    }
+
+    /// Cases with this need crash the broker.
+    fn crashes(self) -> bool {
+        matches!(self, Self::Durable | Self::CountsAcrossRestart)
     }
 }
 

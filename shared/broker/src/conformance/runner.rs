@@ -114,12 +114,24 @@ fn runtime() -> std::io::Result<Runtime> {
 async fn capabilities(harness: &Arc<dyn Harness>) -> Capabilities {
     let place = harness.place().await;
     let driver = harness.open(&place, Limits::default()).await;
-    let capabilities = driver.capabilities();
-    harness.crash(&place, driver).await;
-    capabilities
+    driver.capabilities()
 }
 
 fn run(chosen: Vec<Case>, harness: &Arc<dyn Harness>, capabilities: &Capabilities) -> Vec<Verdict> {
+    let (alone, together): (Vec<_>, Vec<_>) = chosen
+        .into_iter()
+        .partition(|case| harness.crashes_everywhere() && case.need.crashes());
+    let mut verdicts = run_at_once(AT_ONCE, together, harness, capabilities);
+    verdicts.extend(run_at_once(1, alone, harness, capabilities));
+    verdicts
+}
+
+fn run_at_once(
+    at_once: usize,
+    chosen: Vec<Case>,
+    harness: &Arc<dyn Harness>,
+    capabilities: &Capabilities,
+) -> Vec<Verdict> {
     let waiting = Mutex::new(VecDeque::from(chosen));
     let verdicts = Mutex::new(Vec::new());
     let next = || {
@@ -127,7 +139,7 @@ fn run(chosen: Vec<Case>, harness: &Arc<dyn Harness>, capabilities: &Capabilitie
         waiting.pop_front()
     };
     thread::scope(|scope| {
-        for _ in 0..AT_ONCE {
+        for _ in 0..at_once {
             scope.spawn(|| {
                 while let Some(case) = next() {
                     let verdict = match case.need.missing_in(capabilities) {

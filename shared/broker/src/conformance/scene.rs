@@ -39,8 +39,16 @@ impl Scene {
 
     /// Crashes the broker and opens it again.
     pub(super) async fn restart(&self, driver: Arc<dyn Driver>) -> Arc<dyn Driver> {
+        self.restart_with(Limits::default(), driver).await
+    }
+
+    pub(super) async fn restart_with(
+        &self,
+        limits: Limits,
+        driver: Arc<dyn Driver>,
+    ) -> Arc<dyn Driver> {
         self.harness.crash(&self.place, driver).await;
-        self.harness.open(&self.place, Limits::default()).await
+        self.harness.open(&self.place, limits).await
     }
 }
 
