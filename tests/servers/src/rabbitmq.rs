@@ -298,7 +298,9 @@ fn await_port(port: u16) -> Result<()> {
     let give_up = Instant::now() + START_WITHIN;
     while TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err() {
         if Instant::now() > give_up {
-            bail!("nothing listens on port {port} after {START_WITHIN:?}; is epmd (erlang-base) there?");
+            bail!(
+                "nothing listens on port {port} after {START_WITHIN:?}; is epmd (erlang-base) there?"
+            );
         }
         thread::sleep(Duration::from_millis(10));
     }
