@@ -12,8 +12,10 @@ use tokio::sync::mpsc;
 
 use crate::cancel::Cancel;
 use crate::claim::Claim;
+use crate::desk::Desk;
 use crate::dispatch::{Prepare, Publish};
 use crate::error::EngineError;
+use crate::failover::Failover;
 use crate::node::Node;
 use crate::options::EngineOptions;
 use crate::reap::Reap;
@@ -21,7 +23,7 @@ use crate::reconcile::Reconcile;
 use crate::retention::Retention;
 use crate::route::Router;
 use crate::shared::Shared;
-use crate::{confirm, heartbeats, ingest, node};
+use crate::{confirm, dead, hearing, heartbeats, ingest, node, requests};
 
 /// Wakes the engine when somebody else has written intent to the store.
 #[derive(Debug, Clone)]
@@ -93,12 +95,17 @@ impl Engine {
         let (a, s) = on(&Activator::new());
         lifecycle.spawn("reconcile", duty::run(Reconcile::new(shared.clone()), a, s));
         let (a, s) = on(&Activator::new());
+        lifecycle.spawn("failover", duty::run(Failover::new(shared.clone()), a, s));
+        let (a, s) = on(&Activator::new());
         lifecycle.spawn("retention", duty::run(Retention(shared.clone()), a, s));
         lifecycle.spawn(
             "confirm",
             confirm::run(shared.clone(), confirmations, stop.clone()),
         );
         lifecycle.spawn("ingest", ingest::run(shared.clone(), stop.clone()));
+        lifecycle.spawn("requests", requests::run(shared.clone(), stop.clone()));
+        lifecycle.spawn("dead letters", dead::run(shared.clone(), stop.clone()));
+        lifecycle.spawn("hearing", hearing::run(shared.clone(), stop.clone()));
         lifecycle.spawn(
             "heartbeats",
             heartbeats::listen(shared.clone(), heartbeats, stop),
@@ -112,6 +119,11 @@ impl Engine {
             due: self.shared.wakers.claim.clone(),
             cancel: self.shared.wakers.cancel.clone(),
         }
+    }
+
+    /// For what people do with queues and dead letters.
+    pub fn desk(&self) -> Desk {
+        Desk(self.shared.clone())
     }
 
     /// After the tasks have stopped: takes in what executors have still reported, and gives up the lease, so that another node (or the next

@@ -13,10 +13,14 @@
 mod cancel;
 mod claim;
 mod confirm;
+mod dead;
+mod desk;
 mod dispatch;
 mod engine;
 mod error;
+mod failover;
 mod finding;
+mod hearing;
 mod heartbeats;
 mod ingest;
 mod lock;
@@ -29,11 +33,13 @@ mod plan;
 mod reap;
 mod reconcile;
 mod registry;
+mod requests;
 mod retention;
 mod route;
 mod shared;
 mod wheel;
 
+pub use desk::{Desk, DeskError, Replayed};
 pub use engine::{Engine, Nudges};
 pub use error::EngineError;
 pub use manual::{ManualEngine, Tick};

@@ -11,19 +11,22 @@ use rand::SeedableRng as _;
 use rand::rngs::StdRng;
 use tokio::sync::mpsc;
 
+use crate::desk::Desk;
 use crate::dispatch::{Prepare, Publish};
 use crate::engine::open;
 use crate::error::EngineError;
+use crate::failover::Failover;
 use crate::options::EngineOptions;
 use crate::route::Router;
 use crate::shared::Shared;
-use crate::{cancel, claim, heartbeats, ingest, node, reap, reconcile};
+use crate::{cancel, claim, dead, hearing, heartbeats, ingest, node, reap, reconcile, requests};
 
 /// The stages of an engine, one turn of each at a call.
 pub struct ManualEngine {
     shared: Arc<Shared>,
     prepare: Prepare,
     publish: Publish,
+    failover: Failover,
     confirmations: mpsc::Receiver<AttemptId>,
     /// Confirmed by the broker, and not yet written down.
     unwritten: Vec<AttemptId>,
@@ -70,6 +73,7 @@ impl ManualEngine {
         Ok(Self {
             prepare: Prepare::new(shared.clone(), router),
             publish: Publish::new(shared.clone(), confirmed),
+            failover: Failover::new(shared.clone()),
             shared,
             confirmations,
             unwritten: Vec::new(),
@@ -141,6 +145,31 @@ impl ManualEngine {
                 n => all += n,
             }
         }
+    }
+
+    /// Hears itself over the broker, as it does each second.
+    pub fn hear_itself(&self) {
+        hearing::hear(&self.shared);
+    }
+
+    /// Takes away what silent executors were given; how many attempts.
+    pub async fn fail_over(&mut self) -> Result<usize, EngineError> {
+        Ok(self.failover.turn().await?)
+    }
+
+    /// Carries out the trigger requests that have come over the broker; how many messages.
+    pub async fn take_requests(&mut self) -> Result<usize, EngineError> {
+        Ok(requests::once(&self.shared, Duration::ZERO).await?)
+    }
+
+    /// Keeps the dead letters that have come; how many messages.
+    pub async fn take_dead(&mut self) -> Result<usize, EngineError> {
+        Ok(dead::once(&self.shared, Duration::ZERO).await?)
+    }
+
+    /// For what people do with queues and dead letters.
+    pub fn desk(&self) -> Desk {
+        Desk(self.shared.clone())
     }
 
     /// Compares with executors what was queued more than `older_than_ms` ago; how many triggers go out again with the next tick.

@@ -31,6 +31,9 @@ pub struct EngineOptions {
     pub lease_ms: u64,
     /// An executor that has been silent for this long gets nothing more; 15 s.
     pub executor_dead_after_ms: u64,
+    /// What was meant for an executor that has been silent for this long goes to others; 30 s. Executors stop what they run before, see
+    /// `fence_after` of the worker, so it must be longer than that, and longer than `executor_dead_after_ms`.
+    pub failover_after_ms: u64,
     /// An attempt that was queued this long ago is compared with what its executor holds; 30 s.
     pub reconcile_after_ms: u64,
     /// A run that its executor should have stopped is given up this long after its timeout and kill grace; 60 s.
@@ -56,6 +59,7 @@ impl Default for EngineOptions {
             ingest_batch: 2_000,
             lease_ms: 15_000,
             executor_dead_after_ms: 15_000,
+            failover_after_ms: 30_000,
             reconcile_after_ms: 30_000,
             overdue_slack_ms: 60_000,
             retention_ms: 7 * 24 * 3_600_000,

@@ -1,5 +1,6 @@
 //! What the stages of one engine share: ports, clock, wheel, outbox, and the ways to wake each other.
 
+use std::hash::{BuildHasher as _, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -53,6 +54,9 @@ pub(crate) struct Shared {
     /// A call that may have claimed or marked runs has failed: the store may hold claims of this node that it does not know of.
     in_doubt: AtomicBool,
     hears_since_ms: AtomicI64,
+    heard_itself_ms: AtomicI64,
+    /// Tells this process's voice from every other's. An identity, not a decision: nothing that a seed should reproduce depends on it.
+    pub(crate) voice: u64,
     /// Database time minus this node's time, in milliseconds.
     offset_ms: AtomicI64,
 }
@@ -83,6 +87,8 @@ impl Shared {
             node: AtomicI64::new(NO_NODE),
             in_doubt: AtomicBool::new(false),
             hears_since_ms: AtomicI64::new(i64::MIN),
+            heard_itself_ms: AtomicI64::new(0),
+            voice: RandomState::new().hash_one(std::process::id()),
             offset_ms: AtomicI64::new(0),
         })
     }
@@ -117,6 +123,14 @@ impl Shared {
     pub(crate) fn begin_to_hear(&self) {
         self.hears_since_ms
             .store(self.now().as_millis(), Ordering::Relaxed);
+    }
+
+    /// It has heard itself over the broker; when it had before.
+    pub(crate) fn heard_itself(&self, now: Timestamp) -> Timestamp {
+        Timestamp::from_millis(
+            self.heard_itself_ms
+                .swap(now.as_millis(), Ordering::Relaxed),
+        )
     }
 
     pub(crate) fn hears_since(&self) -> Timestamp {

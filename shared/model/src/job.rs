@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::duration::DurationMs;
 use crate::handler::HandlerSpec;
 use crate::name::{GroupName, JobName};
-use crate::policy::{Block, Misfire, OnLost, Retry, Scope, spread};
+use crate::policy::{Block, Fence, Misfire, OnLost, Retry, Scope, spread};
 use crate::route::Route;
 use crate::schedule::Schedule;
 use crate::time::Timestamp;
@@ -80,6 +80,9 @@ pub struct JobSpec {
     /// What becomes of an attempt whose executor died.
     #[serde(default)]
     pub on_lost: OnLost,
+    /// What becomes of a running attempt whose executor cannot reach the schedulers.
+    #[serde(default, skip_serializing_if = "Fence::is_default")]
+    pub fence: Fence,
     /// How long a due run waits for a live executor before it ends `unroutable`; 1 h by default.
     #[serde(default = "default_dispatch_deadline")]
     pub dispatch_deadline: DurationMs,

@@ -21,7 +21,7 @@ pub use duration::DurationMs;
 pub use handler::HandlerSpec;
 pub use job::{After, AfterOn, Job, JobId, JobSpec};
 pub use name::{ExecutorName, GroupName, JobName, NameError};
-pub use policy::{Backoff, Block, Misfire, MisfirePolicy, OnLost, Retry, Scope};
+pub use policy::{Backoff, Block, Fence, Misfire, MisfirePolicy, OnLost, Retry, Scope};
 pub use route::{Route, Shard, ShardPlan, expand};
 pub use run::{Outcome, OutcomeKind, RunId, RunKind, RunState};
 pub use schedule::{Dialect, DstRule, Schedule};

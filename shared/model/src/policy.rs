@@ -185,3 +185,25 @@ impl OnLost {
     /// So many times is a run repeated by `rerun`: one that takes its executor down each time must come to rest.
     pub const MAX_RERUNS: u32 = 3;
 }
+
+/// What an executor that cannot reach the schedulers any more does with the attempts that it runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Fence {
+    /// It stops them before the schedulers may give them to another executor: no two attempts overlap.
+    #[default]
+    Stop,
+    /// They go on, and may overlap with the attempts that take their place.
+    Keep,
+}
+
+impl Fence {
+    /// Whether it is what a definition that says nothing means.
+    #[expect(
+        clippy::trivially_copy_pass_by_ref,
+        reason = "the signature that serde asks for"
+    )]
+    pub fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}

@@ -3,7 +3,7 @@
 use cueline_model::handler::{CommandSpec, HttpSpec, Interpreter, ProcessSpec, ShellSpec};
 use cueline_model::schedule::CronSchedule;
 use cueline_model::{
-    After, AfterOn, Backoff, Block, DstRule, DurationMs, HandlerSpec, JobSpec, Misfire,
+    After, AfterOn, Backoff, Block, DstRule, DurationMs, Fence, HandlerSpec, JobSpec, Misfire,
     MisfirePolicy, OnLost, Retry, Route, RunState, Schedule, Scope, Timestamp, decode,
 };
 use proptest::collection::{btree_map, vec};
@@ -180,7 +180,7 @@ prop_compose! {
         (start_at, length) in (of(0..2_000_000_000_000_i64), of(1..1_000_000_000_u64)),
         (jitter, timeout, kill_grace, dispatch_deadline) in
             (duration(0), of(duration(1)), duration(0), duration(0)),
-        (misfire, retry, rerun) in (misfire(), retry(), any::<bool>()),
+        (misfire, retry, rerun, keep) in (misfire(), retry(), any::<bool>(), any::<bool>()),
         (backlog, priority, enabled, params) in (0..=100_000_u32, 0..=9_u8, of(any::<bool>()), of(text())),
         (parent, pass_output) in (of("P[a-z]{0,9}"), any::<bool>()),
         labels in btree_map("[a-z]{1,8}", text(), 0..3),
@@ -203,6 +203,7 @@ prop_compose! {
             kill_grace,
             retry,
             on_lost: if rerun { OnLost::Rerun } else { OnLost::Fail },
+            fence: if keep { Fence::Keep } else { Fence::Stop },
             dispatch_deadline,
             priority,
             handler,
@@ -256,13 +257,13 @@ proptest! {
 
     #[test]
     fn whatever_stands_in_a_field_is_taken_or_refused_with_a_reason(
-        spec in spec(), field in 0..23_usize, value in json(),
+        spec in spec(), field in 0..24_usize, value in json(),
     ) {
         let mut written = serde_json::to_value(&spec).unwrap();
         let fields = [
             "name", "group", "description", "schedule", "start_at", "end_at", "jitter", "misfire", "route", "block",
-            "scope", "backlog", "timeout", "kill_grace", "retry", "on_lost", "dispatch_deadline", "priority",
-            "handler", "params", "after", "labels", "enabled",
+            "scope", "backlog", "timeout", "kill_grace", "retry", "on_lost", "fence", "dispatch_deadline",
+            "priority", "handler", "params", "after", "labels", "enabled",
         ];
         written[fields[field]] = value;
         match decode::job(&written.into()) {

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use cueline_model::{
-    Block, DurationMs, ExecutorName, GroupName, HandlerSpec, JobId, JobName, OnLost, Outcome,
-    RunId, RunKind, Scope, Shard, Timestamp,
+    Block, DurationMs, ExecutorName, Fence, GroupName, HandlerSpec, JobId, JobName, OnLost,
+    Outcome, RunId, RunKind, Scope, Shard, Timestamp,
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -49,6 +49,9 @@ pub struct JobPart {
     /// What to report of an attempt that was started before a crash of the worker.
     #[serde(default)]
     pub on_lost: OnLost,
+    /// What becomes of a running attempt when the executor cannot reach the schedulers.
+    #[serde(default, skip_serializing_if = "Fence::is_default")]
+    pub fence: Fence,
     /// 0–9, the higher goes first where several lanes wait for room.
     pub priority: u8,
     /// Each shard is a lane of its own, because one executor may hold several shards of one fire.
@@ -188,7 +191,29 @@ pub struct Beat {
     pub gone: bool,
 }
 
-/// An order to one executor.
+/// A request to trigger a job, as anybody who may publishes it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TriggerRequest {
+    /// [`VERSION`].
+    pub v: u32,
+    /// The job.
+    pub job: JobName,
+    /// Parameter text in place of the job's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub params: Option<String>,
+    /// A second request for the job with the same key makes no second run. A broker may deliver a request twice: without a key it then
+    /// counts twice.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    /// When to run; now by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at: Option<Timestamp>,
+    /// Who asks, for the timeline.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<String>,
+}
+
+/// An order to one executor. Of these, schedulers send the first two.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "order", rename_all = "snake_case")]
 pub enum Control {
@@ -205,6 +230,15 @@ pub enum Control {
         v: u32,
         /// The attempts asked for.
         runs: Vec<Holding>,
+    },
+    /// What an executor sends to itself right after a [`Beat`], on the same way: when it comes back, the beat has reached the broker.
+    Echo {
+        /// [`VERSION`].
+        v: u32,
+        /// Which start of the process has sent it; others ignore it.
+        incarnation: String,
+        /// Counts the beats of that incarnation.
+        number: u64,
     },
 }
 
@@ -235,12 +269,12 @@ pub trait Versioned {
 macro_rules! versioned {
     ($($type:ty),*) => { $(impl Versioned for $type { fn version(&self) -> u32 { self.v } })* };
 }
-versioned!(Trigger, Event, Beat, ControlReply);
+versioned!(Trigger, TriggerRequest, Event, Beat, ControlReply);
 
 impl Versioned for Control {
     fn version(&self) -> u32 {
         match self {
-            Self::Cancel { v, .. } | Self::Holdings { v, .. } => *v,
+            Self::Cancel { v, .. } | Self::Holdings { v, .. } | Self::Echo { v, .. } => *v,
         }
     }
 }

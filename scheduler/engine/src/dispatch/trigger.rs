@@ -93,6 +93,7 @@ impl Triggers {
             timeout: spec.timeout,
             kill_grace: spec.kill_grace,
             on_lost: spec.on_lost,
+            fence: spec.fence,
             priority: spec.priority,
             lane_per_shard: matches!(spec.route, cueline_model::Route::Sharded(_)),
         });

@@ -182,6 +182,7 @@ impl Executor {
                 quiet = 0;
                 match decode(&order.payload).expect("an order") {
                     Control::Cancel { run, .. } => runs.push(run.0),
+                    Control::Echo { .. } => {}
                     Control::Holdings { .. } => panic!("a question that nobody answered"),
                 }
             }

@@ -1,9 +1,11 @@
 //! The engine over a real store and a real broker, with a clock that the tests set and executors that they play.
 
 mod cancel;
+mod desk;
 mod due;
 mod executor;
 mod failing_store;
+mod failover;
 mod faults;
 mod follow;
 mod misfire;

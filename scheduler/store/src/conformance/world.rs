@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use async_trait::async_trait;
 use cueline_model::{
-    Block, ExecutorName, HandlerSpec, Job, JobSpec, Misfire, OnLost, Outcome, OutcomeKind, Retry,
-    Route, RunId, RunState, Schedule, Scope, Timestamp, expand,
+    Block, ExecutorName, Fence, HandlerSpec, Job, JobSpec, Misfire, OnLost, Outcome, OutcomeKind,
+    Retry, Route, RunId, RunState, Schedule, Scope, Timestamp, expand,
 };
 
 use crate::{
@@ -140,6 +140,7 @@ pub(super) fn job_with(job: &str, schedule: Schedule) -> JobSpec {
         kill_grace: cueline_model::DurationMs::secs(5),
         retry: Retry::default(),
         on_lost: OnLost::default(),
+        fence: Fence::default(),
         dispatch_deadline: cueline_model::DurationMs::secs(3_600),
         priority: 5,
         handler: HandlerSpec::Native("work".to_owned()),

@@ -27,7 +27,7 @@ use crate::job::{
     JobSpec, default_backlog, default_dispatch_deadline, default_kill_grace, default_priority,
 };
 use crate::name::{GroupName, NameError};
-use crate::policy::{Block, Misfire, MisfirePolicy, OnLost, Retry, Scope};
+use crate::policy::{Block, Fence, Misfire, MisfirePolicy, OnLost, Retry, Scope};
 use crate::route::Route;
 use crate::schedule::{CronSchedule, Dialect, Schedule};
 use line::{Header, Line};
@@ -210,6 +210,7 @@ impl Reading<'_> {
             kill_grace: default_kill_grace(),
             retry: Retry::default(),
             on_lost: OnLost::Fail,
+            fence: Fence::Stop,
             dispatch_deadline: default_dispatch_deadline(),
             priority: default_priority(),
             handler: HandlerSpec::Shell(self.shell(command, user)),

@@ -12,7 +12,7 @@ use crate::job::{
 use crate::name::{GroupName, JobName, NameError};
 use crate::schedule::Schedule;
 
-const KEYS: [&str; 23] = [
+const KEYS: [&str; 24] = [
     "name",
     "group",
     "description",
@@ -29,6 +29,7 @@ const KEYS: [&str; 23] = [
     "kill_grace",
     "retry",
     "on_lost",
+    "fence",
     "dispatch_deadline",
     "priority",
     "handler",
@@ -38,7 +39,7 @@ const KEYS: [&str; 23] = [
     "enabled",
 ];
 /// Keys of the contract that this version does not have.
-const LATER: [&str; 5] = ["calendars", "windows", "fence", "executor", "selector"];
+const LATER: [&str; 4] = ["calendars", "windows", "executor", "selector"];
 
 /// Longest parameter text, description or label.
 const MAX_TEXT_BYTES: usize = 64 * 1024;
@@ -79,6 +80,7 @@ pub(super) fn read(r: &mut Reader, node: &Node) -> Option<JobSpec> {
             .unwrap_or_else(default_kill_grace),
         retry: optional(r, &f, "retry", policy::retry).unwrap_or_default(),
         on_lost: optional(r, &f, "on_lost", policy::on_lost).unwrap_or_default(),
+        fence: optional(r, &f, "fence", policy::fence).unwrap_or_default(),
         dispatch_deadline: optional(r, &f, "dispatch_deadline", |r, n, p| r.duration(n, p, 0))
             .unwrap_or_else(default_dispatch_deadline),
         priority: optional(r, &f, "priority", |r, n, p| r.integer(n, p, 0..=9))

@@ -1,9 +1,9 @@
-//! Misfire, route, block, scope, retry and loss.
+//! Misfire, route, block, scope, retry, loss and fence.
 
 use super::job::optional;
 use super::reader::{Reader, given};
 use super::{Node, Value};
-use crate::policy::{Backoff, Block, Misfire, MisfirePolicy, OnLost, Retry, Scope};
+use crate::policy::{Backoff, Block, Fence, Misfire, MisfirePolicy, OnLost, Retry, Scope};
 use crate::route::Route;
 use crate::run::RunState;
 
@@ -157,6 +157,12 @@ pub(super) fn scope(r: &mut Reader, node: &Node, path: &str) -> Option<Scope> {
 /// `"fail"` or `"rerun"`.
 pub(super) fn on_lost(r: &mut Reader, node: &Node, path: &str) -> Option<OnLost> {
     let words = [("fail", OnLost::Fail), ("rerun", OnLost::Rerun)];
+    r.word(node, path, "policy", &words, &[])
+}
+
+/// `"stop"` or `"keep"`.
+pub(super) fn fence(r: &mut Reader, node: &Node, path: &str) -> Option<Fence> {
+    let words = [("stop", Fence::Stop), ("keep", Fence::Keep)];
     r.word(node, path, "policy", &words, &[])
 }
 

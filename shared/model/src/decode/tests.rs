@@ -269,8 +269,12 @@ const WRONG: &[(&str, &str)] = &[
         r#"job "j": enabled: "yes" given; true or false is expected"#,
     ),
     (
-        r#"{"fence": "keep"}"#,
-        r#"job "j": fence: not supported yet"#,
+        r#"{"fence": "keeps"}"#,
+        r#"job "j": fence: unknown policy "keeps"; did you mean "keep"? (stop, keep)"#,
+    ),
+    (
+        r#"{"selector": {"zone": "a"}}"#,
+        r#"job "j": selector: not supported yet"#,
     ),
     (
         r#"{"labels": {"a": [1]}}"#,

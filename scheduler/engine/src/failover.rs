@@ -1,0 +1,286 @@
+//! Failover: what was meant for an executor that has fallen silent goes to others (G10).
+//!
+//! By then the executor has stopped its own attempts: it fences itself before. What is still in its queue never got there, and is routed
+//! again. What it had taken may have run: that is for the job's `on_lost` to decide. The (run, attempt) guard refuses whatever the executor
+//! says about these attempts when it comes back.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use cueline_broker::{Delivery, QueueId, Settlement};
+use cueline_model::{ExecutorName, GroupName, OutcomeKind, Timestamp};
+use cueline_protocol::{Trigger, decode};
+use cueline_runtime::{Backoff, Duty, Next};
+use cueline_store::{AttemptId, ErrorKind, Executor, Outstanding, Report, StoreError};
+
+use crate::error::StageError;
+use crate::finding::ended;
+use crate::shared::Shared;
+
+/// Looks after executors that have fallen silent.
+pub(crate) struct Failover {
+    shared: Arc<Shared>,
+    /// Silent ones of which nothing is left, by when they were last heard: not looked at again for a while.
+    done: HashMap<Owner, (Timestamp, Timestamp)>,
+}
+
+type Owner = (GroupName, ExecutorName);
+
+/// Triggers taken from a queue at once, and attempts ended at once.
+pub(crate) const BATCH: usize = 500;
+/// At most so many batches of one executor in one turn; the next turn goes on.
+const BATCHES: usize = 200;
+/// About eight seconds: less than a delivery may be kept unsettled.
+const PATIENT_TRIES: usize = 12;
+/// How long an empty queue is waited at: what its dead consumer held may come back.
+const QUEUE_WAIT: Duration = Duration::from_millis(50);
+/// One of which nothing was left is looked at again after this.
+const AGAIN_AFTER_MS: i64 = 30_000;
+/// Results that were reported before the silence have this long to be taken in before the attempts count as lost.
+const RESULTS_PATIENCE_MS: i64 = 60_000;
+
+impl Duty for Failover {
+    type Error = StageError;
+
+    fn name(&self) -> &'static str {
+        "failover"
+    }
+
+    async fn activate(&mut self) -> Result<Next, StageError> {
+        self.turn().await?;
+        let every = (self.shared.options.failover_after_ms / 10).clamp(100, 2_000);
+        Ok(Next::After(Duration::from_millis(every)))
+    }
+}
+
+impl Failover {
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        Self {
+            shared,
+            done: HashMap::new(),
+        }
+    }
+
+    /// How many attempts were taken away from silent executors.
+    pub(crate) async fn turn(&mut self) -> Result<usize, StageError> {
+        let shared = self.shared.clone();
+        let executors = shared.store.executors().await?;
+        let now = shared.now();
+        let silent: BTreeMap<Owner, Timestamp> = executors
+            .into_iter()
+            .filter(|e| is_silent(&shared, e, now))
+            .map(|e| ((e.group, e.name), e.last_beat))
+            .collect();
+        self.done.retain(|owner, _| silent.contains_key(owner));
+        let due: BTreeMap<Owner, Timestamp> = silent
+            .into_iter()
+            .filter(|(owner, beat)| {
+                !self
+                    .done
+                    .get(owner)
+                    .is_some_and(|(known, at)| known == beat && now.since_ms(*at) < AGAIN_AFTER_MS)
+            })
+            .collect();
+        let mut moved = 0;
+        for (owner, last_beat) in due {
+            let (count, nothing_left) = fail_over(&shared, &owner, last_beat, now).await?;
+            moved += count;
+            if nothing_left {
+                self.done.insert(owner, (last_beat, now));
+            }
+        }
+        if moved > 0 {
+            shared.wakers.claim.wake();
+        }
+        Ok(moved)
+    }
+}
+
+/// Silent for longer than it may be, for all of which time this node could have heard it.
+fn is_silent(shared: &Shared, executor: &Executor, now: Timestamp) -> bool {
+    let since = executor.last_beat.max(shared.hears_since());
+    let patience = i64::try_from(shared.options.failover_after_ms).unwrap_or(i64::MAX);
+    now.since_ms(since) > patience
+}
+
+/// Takes away what the executor was given; how many attempts, and whether nothing is left.
+async fn fail_over(
+    shared: &Shared,
+    owner: &Owner,
+    last_beat: Timestamp,
+    now: Timestamp,
+) -> Result<(usize, bool), StageError> {
+    let (group, name) = owner;
+    let outstanding = outstanding_of(shared, owner).await?;
+    let silence = format!(
+        "executor {name} has been silent for {} s",
+        now.since_ms(last_beat) / 1_000
+    );
+    let drained = drain(shared, owner, OutcomeKind::Returned, &silence).await?;
+    if outstanding.is_empty() {
+        return Ok((drained, true));
+    }
+    // What is handed out to it and not settled comes back to the queue first, and what it has reported counts.
+    let waited_ms = now.since_ms(last_beat.max(shared.hears_since()))
+        - i64::try_from(shared.options.failover_after_ms).unwrap_or(i64::MAX);
+    if !is_quiet(shared, owner, waited_ms).await? {
+        return Ok((drained, false));
+    }
+    let mut lost = 0;
+    let left = outstanding_of(shared, owner).await?;
+    for batch in left.chunks(BATCH) {
+        let reports: Vec<Report> = batch
+            .iter()
+            .map(|o| ended(id_of(o), OutcomeKind::Lost, now, why_lost(o, &silence)))
+            .collect();
+        shared.store.ingest(&reports).await?;
+        lost += batch.len();
+    }
+    if drained + lost > 0 {
+        tracing::warn!(%group, executor = %name, routed_again = drained, lost, "failed over an executor that has fallen silent");
+    }
+    Ok((drained + lost, true))
+}
+
+fn id_of(o: &Outstanding) -> AttemptId {
+    AttemptId {
+        run: o.run,
+        attempt: o.attempt,
+    }
+}
+
+fn why_lost(o: &Outstanding, silence: &str) -> String {
+    if o.state == cueline_model::RunState::Running {
+        format!("{silence}, and the attempt was running there")
+    } else {
+        format!(
+            "{silence}; it had taken the trigger, and whether the attempt had started is not known"
+        )
+    }
+}
+
+/// Everything that the store says the executor was given.
+pub(crate) async fn outstanding_of(
+    shared: &Shared,
+    (group, name): &Owner,
+) -> Result<Vec<Outstanding>, StageError> {
+    let mut all = Vec::new();
+    let mut after = None;
+    loop {
+        let page = shared.store.outstanding(0, after, 1_000).await?;
+        let Some(last) = page.last() else { break };
+        after = Some(last.run);
+        let full = page.len() >= 1_000;
+        all.extend(
+            page.into_iter()
+                .filter(|o| o.group == *group && o.executor == *name),
+        );
+        if !full || all.len() >= BATCH * BATCHES {
+            break;
+        }
+    }
+    Ok(all)
+}
+
+/// Takes triggers out of the executor's queue and ends their attempts as `kind`; how many.
+///
+/// One that was handed out before may have been started: it stays with what is unknown.
+pub(crate) async fn drain(
+    shared: &Shared,
+    (group, name): &Owner,
+    kind: OutcomeKind,
+    why: &str,
+) -> Result<usize, StageError> {
+    let queue = QueueId::Executor {
+        group: group.to_string(),
+        executor: name.to_string(),
+    };
+    let mut count = 0;
+    for _ in 0..BATCHES {
+        let batch = match shared.broker.fetch(&queue, BATCH, QUEUE_WAIT).await {
+            Ok(batch) => batch,
+            // The queue went with its broker: there is nothing in it.
+            Err(e) if e.kind() == cueline_broker::ErrorKind::Permanent => {
+                tracing::debug!(%queue, error = %e, "the queue of a silent executor cannot be read");
+                break;
+            }
+            Err(e) => return Err(e.into()),
+        };
+        if batch.is_empty() {
+            break;
+        }
+        count += end(shared, &queue, &batch, kind, why).await?;
+    }
+    Ok(count)
+}
+
+async fn end(
+    shared: &Shared,
+    queue: &QueueId,
+    batch: &[Delivery],
+    kind: OutcomeKind,
+    why: &str,
+) -> Result<usize, StageError> {
+    let now = shared.now();
+    let mut reports = Vec::with_capacity(batch.len());
+    let mut settlements = Vec::with_capacity(batch.len());
+    for delivery in batch {
+        let settlement = match decode::<Trigger>(&delivery.payload) {
+            Ok(trigger) => {
+                let id = AttemptId {
+                    run: trigger.run,
+                    attempt: trigger.attempt,
+                };
+                if !delivery.redelivered || kind != OutcomeKind::Returned {
+                    reports.push(ended(id, kind, now, why));
+                }
+                Settlement::Ack
+            }
+            Err(e) => Settlement::Dead(e.to_string()),
+        };
+        settlements.push((delivery.receipt, settlement));
+    }
+    if let Err(e) = write_down(shared, &reports).await {
+        let again: Vec<_> = batch
+            .iter()
+            .map(|d| (d.receipt, Settlement::Retry(Duration::from_millis(200))))
+            .collect();
+        shared.broker.settle(queue, &again).await?;
+        return Err(e.into());
+    }
+    shared.broker.settle(queue, &settlements).await?;
+    Ok(reports.len())
+}
+
+/// With some patience: given back to the queue, they would count as handed out before, and so as perhaps started.
+async fn write_down(shared: &Shared, reports: &[Report]) -> Result<(), StoreError> {
+    let mut backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
+    for _ in 0..PATIENT_TRIES {
+        match shared.store.ingest(reports).await {
+            Err(e) if e.kind() == ErrorKind::Transient => {
+                tracing::warn!(error = %e, "failed to write down a failover; trying again");
+                tokio::time::sleep(backoff.next_wait()).await;
+            }
+            done => return done.map(drop),
+        }
+    }
+    shared.store.ingest(reports).await.map(drop)
+}
+
+/// Nothing is left in its queue, and what executors have reported has been taken in, or has been waited for long enough.
+async fn is_quiet(
+    shared: &Shared,
+    (group, name): &Owner,
+    waited_ms: i64,
+) -> Result<bool, StageError> {
+    let stats = shared.broker.stats().await?;
+    Ok(stats.iter().all(|s| match &s.queue {
+        QueueId::Executor {
+            group: g,
+            executor: e,
+        } => *g != group.as_str() || *e != name.as_str() || s.ready + s.unsettled == 0,
+        QueueId::Results => s.ready + s.unsettled == 0 || waited_ms > RESULTS_PATIENCE_MS,
+        _ => true,
+    }))
+}

@@ -1,0 +1,211 @@
+//! What people do with queues and dead letters.
+
+use bytes::Bytes;
+use cueline_broker::{DeadLetter, Outgoing, QueueId, Settlement};
+use cueline_engine::{DeskError, Replayed};
+use cueline_model::{OutcomeKind, RunState};
+use serde_json::json;
+use std::time::Duration;
+
+use crate::executor::{Executor, id_of};
+use crate::scene::{Scene, name, tick, until};
+
+#[tokio::test]
+async fn a_drained_queue_goes_to_others_and_a_purged_one_to_nobody() {
+    let scene = Scene::new().await;
+    let mut engine = scene.engine("one").await;
+    let e1 = Executor::start(&scene, "e1").await;
+    scene.apply("job", json!({})).await;
+    for _ in 0..2 {
+        scene.trigger("job").await;
+    }
+    assert_eq!(tick(&mut engine).await, 2);
+    let desk = engine.desk();
+    let queues = desk.queues().await.expect("counts");
+    assert!(
+        queues.iter().any(|q| q.queue == e1.queue() && q.ready == 2),
+        "{queues:?}"
+    );
+    let (group, one) = (name("default"), name("e1"));
+    scene.set(10);
+    assert_eq!(
+        desk.outstanding(&group, &one).await.expect("reads").len(),
+        2
+    );
+    e1.drain().await;
+    let e2 = Executor::start(&scene, "e2").await;
+    engine.hear().await.expect("hears");
+    assert_eq!(desk.drain(&group, &one, "ann").await.expect("drains"), 2);
+    assert_eq!(tick(&mut engine).await, 2);
+    assert!(
+        desk.outstanding(&group, &one)
+            .await
+            .expect("reads")
+            .is_empty()
+    );
+    assert_eq!(
+        desk.purge(&group, &name("e2"), "ann")
+            .await
+            .expect("purges"),
+        2
+    );
+    assert_eq!(scene.states("job").await, [RunState::Cancelled; 2]);
+    assert!(e2.take().await.is_empty());
+}
+
+/// After a restart without its state: what it has not finished comes again, and only that.
+#[tokio::test]
+async fn a_replay_publishes_what_the_executor_does_not_hold() {
+    let scene = Scene::new().await;
+    let mut engine = scene.engine("one").await;
+    let mut e1 = Executor::start(&scene, "e1").await;
+    scene.apply("job", json!({})).await;
+    for _ in 0..3 {
+        scene.trigger("job").await;
+    }
+    tick(&mut engine).await;
+    let taken = e1.take().await;
+    e1.ended(&taken[0], OutcomeKind::Succeeded, scene.now())
+        .await;
+    tick(&mut engine).await;
+    scene.set(10);
+    let desk = engine.desk();
+    let (group, one) = (name("default"), name("e1"));
+    let held = [id_of(&taken[1])];
+    let (again, _) = tokio::join!(desk.replay(&group, &one), e1.answer(&held));
+    assert_eq!(again.expect("replays"), 1);
+    assert_eq!(tick(&mut engine).await, 1);
+    assert_eq!(id_of(&e1.take_one().await), id_of(&taken[2]));
+    let nobody = desk.replay(&group, &name("e9")).await.expect_err("refuses");
+    assert!(matches!(nobody, DeskError::Refused(_)), "{nobody:?}");
+}
+
+#[tokio::test]
+async fn dead_letters_are_kept_once_and_replayed_into_their_queue() {
+    let scene = Scene::new().await;
+    let mut engine = scene.engine("one").await;
+    let e1 = Executor::start(&scene, "e1").await;
+    scene.put(&e1.queue(), &b"odd"[..]).await;
+    let got = scene
+        .broker
+        .fetch(&e1.queue(), 9, Duration::ZERO)
+        .await
+        .expect("fetches");
+    let dead = [(got[0].receipt, Settlement::Dead("not a trigger".to_owned()))];
+    scene
+        .broker
+        .settle(&e1.queue(), &dead)
+        .await
+        .expect("settles");
+    let foreign = Outgoing {
+        queue: QueueId::Dead,
+        topic: "t".to_owned(),
+        id: String::new(),
+        payload: Bytes::from_static(b"foreign"),
+    };
+    scene.broker.publish(&[foreign]).await.expect("publishes");
+    scene
+        .store
+        .fail_next("bury", crate::failing_store::Fault::After);
+    engine.take_dead().await.expect_err("the store fails");
+    let store = scene.real();
+    assert_eq!(store.dead_letters(None, 9).await.expect("reads").len(), 2);
+    until("they come again", async || {
+        engine.take_dead().await.expect("keeps") == 2
+    })
+    .await;
+    let letters = store.dead_letters(None, 9).await.expect("reads");
+    assert_eq!(letters.len(), 2, "{letters:?}");
+    let odd = letters
+        .iter()
+        .find(|l| l.payload == b"odd")
+        .expect("is kept");
+    assert_eq!(
+        (odd.queue.as_str(), odd.reason.as_str()),
+        ("x.default.e1", "not a trigger")
+    );
+
+    let ids: Vec<i64> = letters.iter().map(|l| l.id).collect();
+    let replayed = engine.desk().replay_dead(&ids).await.expect("replays");
+    let done = Replayed {
+        id: odd.id,
+        refused: None,
+    };
+    assert!(replayed.contains(&done), "{replayed:?}");
+    assert!(
+        replayed
+            .iter()
+            .any(|r| r.id != odd.id && r.refused.is_some())
+    );
+    let back = scene
+        .broker
+        .fetch(&e1.queue(), 9, Duration::ZERO)
+        .await
+        .expect("fetches");
+    assert_eq!(back[0].payload, &b"odd"[..]);
+    let left = store.dead_letters(None, 9).await.expect("reads");
+    assert_eq!(left.len(), 1, "{left:?}");
+}
+
+/// By anybody who may publish: a key counts once, and what makes no sense is not lost.
+#[tokio::test]
+async fn a_message_triggers_a_job() {
+    let scene = Scene::new().await;
+    let mut engine = scene.engine("one").await;
+    let e1 = Executor::start(&scene, "e1").await;
+    scene.apply("job", json!({})).await;
+    for text in [
+        r#"{"v":1,"job":"job","params":"p","by":"ann"}"#,
+        r#"{"v":1,"job":"job","key":"k"}"#,
+        r#"{"v":1,"job":"job","key":"k"}"#,
+        r#"{"v":1,"job":"nothing"}"#,
+        r#"{"v":7,"job":"job"}"#,
+        "job",
+    ] {
+        scene.put(&QueueId::Requests, text).await;
+    }
+    assert_eq!(engine.take_requests().await.expect("carries out"), 6);
+    assert_eq!(tick(&mut engine).await, 2);
+    let params: Vec<_> = e1.take().await.into_iter().map(|t| t.params).collect();
+    assert_eq!(params, [Some("p".to_owned()), None]);
+    let dead = scene
+        .broker
+        .fetch(&QueueId::Dead, 9, Duration::ZERO)
+        .await
+        .expect("fetches");
+    let reasons: Vec<String> = dead
+        .iter()
+        .map(|d| {
+            DeadLetter::decode(&d.payload)
+                .expect("a dead letter")
+                .reason
+        })
+        .collect();
+    assert_eq!(reasons.len(), 3, "{reasons:?}");
+    assert!(
+        reasons[0].contains("there is no job \"nothing\""),
+        "{reasons:?}"
+    );
+    assert!(reasons[1].contains("version is 7"), "{reasons:?}");
+}
+
+/// The store fails: the request stays, and counts once.
+#[tokio::test]
+async fn a_request_outlives_a_failure_of_the_store() {
+    let scene = Scene::new().await;
+    let mut engine = scene.engine("one").await;
+    let _e1 = Executor::start(&scene, "e1").await;
+    scene.apply("job", json!({})).await;
+    scene
+        .put(&QueueId::Requests, r#"{"v":1,"job":"job","key":"k"}"#)
+        .await;
+    scene
+        .store
+        .fail_next("trigger", crate::failing_store::Fault::After);
+    assert_eq!(engine.take_requests().await.expect("tries"), 1);
+    until("it comes again", async || {
+        engine.take_requests().await.expect("carries out") == 1
+    })
+    .await;
+    assert_eq!(scene.runs("job").await.len(), 1);
+}

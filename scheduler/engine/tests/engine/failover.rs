@@ -1,0 +1,133 @@
+//! G10: what was meant for an executor that has fallen silent goes to others, and a silence that nobody could hear counts for nothing.
+
+use cueline_engine::ManualEngine;
+use cueline_model::{OutcomeKind, RunState};
+use serde_json::json;
+
+use crate::executor::Executor;
+use crate::failing_store::Fault;
+use crate::scene::{Scene, tick};
+
+/// The job's triggers go to `e1`, of which `e2` knows nothing yet.
+async fn given(count: usize, rest: serde_json::Value) -> (Scene, ManualEngine, Executor) {
+    let scene = Scene::new().await;
+    let mut engine = scene.engine("one").await;
+    let e1 = Executor::start(&scene, "e1").await;
+    scene.apply("job", rest).await;
+    for _ in 0..count {
+        scene.trigger("job").await;
+    }
+    engine.hear_itself();
+    assert_eq!(tick(&mut engine).await, count);
+    (scene, engine, e1)
+}
+
+/// Time passes in steps in which the node hears itself.
+async fn pass(scene: &Scene, engine: &mut ManualEngine, from_ms: i64, to_ms: i64) {
+    for at in (from_ms..=to_ms).step_by(1_000) {
+        scene.set(at);
+        engine.hear_itself();
+        engine.tick().await.expect("a turn without faults");
+    }
+}
+
+#[tokio::test]
+async fn what_never_reached_it_is_routed_to_another_as_a_new_attempt() {
+    let (scene, mut engine, e1) = given(3, json!({})).await;
+    pass(&scene, &mut engine, 0, 29_000).await;
+    let e2 = Executor::start(&scene, "e2").await;
+    engine.hear().await.expect("hears");
+    assert_eq!(engine.fail_over().await.expect("looks"), 0);
+    pass(&scene, &mut engine, 30_000, 31_000).await;
+    e2.beat().await;
+    assert_eq!(engine.fail_over().await.expect("fails over"), 3);
+    assert_eq!(tick(&mut engine).await, 3);
+    let sent = e2.take().await;
+    assert_eq!(
+        sent.iter().map(|t| t.attempt).collect::<Vec<_>>(),
+        [2, 2, 2]
+    );
+    assert!(e1.take().await.is_empty());
+    for run in scene.runs("job").await {
+        assert_eq!((run.state, run.retries), (RunState::Queued, 0));
+    }
+    assert_eq!(engine.fail_over().await.expect("looks"), 0);
+}
+
+/// It had taken them: whether they ran there is not known, or known to be so.
+#[tokio::test]
+async fn what_it_had_taken_ends_by_on_lost() {
+    for (on_lost, expected) in [("fail", RunState::Lost), ("rerun", RunState::Queued)] {
+        let (scene, mut engine, e1) = given(2, json!({ "on_lost": on_lost })).await;
+        let taken = e1.take().await;
+        e1.started(&taken[1], scene.now()).await;
+        pass(&scene, &mut engine, 0, 31_000).await;
+        let e2 = Executor::start(&scene, "e2").await;
+        engine.hear().await.expect("hears");
+        assert_eq!(engine.fail_over().await.expect("fails over"), 2);
+        tick(&mut engine).await;
+        assert_eq!(scene.states("job").await, [expected; 2]);
+        let again = e2.take().await;
+        assert_eq!(again.len(), if on_lost == "rerun" { 2 } else { 0 });
+        // Back, it tells of what had been taken from it.
+        for trigger in &taken {
+            e1.ended(trigger, OutcomeKind::Succeeded, scene.now()).await;
+        }
+        tick(&mut engine).await;
+        assert_eq!(scene.states("job").await, [expected; 2]);
+    }
+}
+
+/// What it had reported before it fell silent counts.
+#[tokio::test]
+async fn results_are_taken_in_before_anything_counts_as_lost() {
+    let (scene, mut engine, e1) = given(1, json!({})).await;
+    let taken = e1.take().await;
+    pass(&scene, &mut engine, 0, 31_000).await;
+    e1.ended(&taken[0], OutcomeKind::Succeeded, scene.now())
+        .await;
+    assert_eq!(engine.fail_over().await.expect("waits"), 0);
+    tick(&mut engine).await;
+    assert_eq!(engine.fail_over().await.expect("looks"), 0);
+    assert_eq!(scene.states("job").await, [RunState::Succeeded]);
+}
+
+/// The broker was down, or this node was cut off or stopped: nobody is dead for that.
+#[tokio::test]
+async fn a_silence_that_could_not_be_heard_fails_over_nothing() {
+    let (scene, mut engine, e1) = given(1, json!({})).await;
+    scene.set(40_000);
+    engine.tick().await.expect("a turn without faults");
+    engine.hear_itself();
+    assert_eq!(engine.fail_over().await.expect("looks"), 0);
+    pass(&scene, &mut engine, 41_000, 69_000).await;
+    assert_eq!(engine.fail_over().await.expect("looks"), 0);
+    pass(&scene, &mut engine, 70_000, 71_000).await;
+    assert_eq!(engine.fail_over().await.expect("fails over"), 1);
+    assert!(e1.take().await.is_empty());
+}
+
+/// Its voice came back in time.
+#[tokio::test]
+async fn a_short_silence_changes_nothing() {
+    let (scene, mut engine, e1) = given(2, json!({})).await;
+    pass(&scene, &mut engine, 0, 29_000).await;
+    e1.beat().await;
+    pass(&scene, &mut engine, 30_000, 55_000).await;
+    assert_eq!(engine.fail_over().await.expect("looks"), 0);
+    assert_eq!(e1.take().await.len(), 2);
+}
+
+/// Given back because of a failure, they would count as perhaps started.
+#[tokio::test]
+async fn a_failure_of_the_store_is_waited_out() {
+    let (scene, mut engine, _e1) = given(5, json!({})).await;
+    pass(&scene, &mut engine, 0, 31_000).await;
+    let e2 = Executor::start(&scene, "e2").await;
+    engine.hear().await.expect("hears");
+    scene.store.fail_next("ingest", Fault::Before);
+    scene.store.fail_next("ingest", Fault::After);
+    assert_eq!(engine.fail_over().await.expect("fails over"), 5);
+    tick(&mut engine).await;
+    assert_eq!(e2.take().await.len(), 5);
+}
