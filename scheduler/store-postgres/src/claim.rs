@@ -1,0 +1,142 @@
+//! Runs that nobody alive works on: who takes them, and when the next is due.
+
+use std::collections::HashMap;
+
+use cueline_model::{RunId, RunState, Shard, Timestamp};
+use cueline_store::{NodeId, StoreError, WaitingRun};
+use sqlx::FromRow;
+use sqlx::postgres::PgConnection;
+
+use crate::PgStore;
+use crate::database::commit;
+use crate::definitions::pick;
+use crate::error::failed;
+use crate::nodes;
+use crate::rows::{bounds, int, kind, name, small, state, unsigned};
+
+/// What is `dispatching` and unclaimed may have been published by the node that died. What another node is claiming is passed over.
+pub(crate) const CLAIM: &str = "
+    WITH waiting AS MATERIALIZED (
+        SELECT id FROM run_live WHERE claimed_by IS NULL AND due_at <= $1 ORDER BY due_at, id LIMIT $2
+        FOR NO KEY UPDATE SKIP LOCKED)
+    UPDATE run_live l SET claimed_by = $3, published_maybe = (l.state = 1)
+    FROM waiting w WHERE l.id = w.id
+    RETURNING l.id, l.due_at";
+
+pub(crate) const READ: &str = "
+    SELECT r.id, l.attempt, l.state, r.kind, r.fire_at, l.due_at, r.shard_index, r.shard_total, r.shard_item, r.params, l.executor,
+        l.pinned, r.turn, l.published_maybe, r.job_id, j.version
+    FROM unnest($1::bigint[]) WITH ORDINALITY e (id, place) JOIN run_live l ON l.id = e.id
+        JOIN run r ON r.id = e.id AND r.id BETWEEN $2 AND $3 JOIN job j ON j.id = r.job_id
+    ORDER BY e.place";
+
+pub(crate) const NEXT: &str = "
+    SELECT least(
+        (SELECT min(next_fire_at) FROM job_due WHERE next_fire_at IS NOT NULL),
+        (SELECT min(due_at) FROM run_live WHERE claimed_by IS NULL),
+        (SELECT min(l.due_at) FROM node n JOIN run_live l ON l.claimed_by = n.id
+         WHERE n.lease_until <= $1 AND NOT n.cleared AND l.state IN (0, 1)))";
+
+#[derive(FromRow)]
+struct Row {
+    id: i64,
+    attempt: i32,
+    state: i16,
+    kind: i16,
+    fire_at: i64,
+    due_at: i64,
+    shard_index: i32,
+    shard_total: i32,
+    shard_item: Option<String>,
+    params: Option<String>,
+    executor: Option<String>,
+    pinned: bool,
+    turn: i64,
+    published_maybe: bool,
+    job_id: i64,
+    version: i64,
+}
+
+impl PgStore {
+    pub(crate) async fn claim(
+        &self,
+        node: NodeId,
+        horizon_ms: u64,
+        limit: usize,
+    ) -> Result<Vec<WaitingRun>, StoreError> {
+        let mut tx = self.db.write().await?;
+        let now = tx.now;
+        nodes::known(&mut tx, node).await?;
+        nodes::unclaim_dead(&mut tx, node, now).await?;
+        let mut claimed: Vec<(i64, i64)> = sqlx::query_as(CLAIM)
+            .bind(now.plus_ms(horizon_ms).as_millis())
+            .bind(int(limit))
+            .bind(node.0)
+            .fetch_all(&mut *tx)
+            .await
+            .map_err(failed("claim waiting runs"))?;
+        claimed.sort_unstable_by_key(|(id, due_at)| (*due_at, *id));
+        let ids: Vec<i64> = claimed.into_iter().map(|(id, _)| id).collect();
+        let claimed = self.read_waiting(&mut tx, &ids).await?;
+        commit(tx).await?;
+        Ok(claimed)
+    }
+
+    /// Runs by id, in the order of `ids`, as the node that has claimed them needs them.
+    pub(crate) async fn read_waiting(
+        &self,
+        conn: &mut PgConnection,
+        ids: &[i64],
+    ) -> Result<Vec<WaitingRun>, StoreError> {
+        if ids.is_empty() {
+            return Ok(Vec::new());
+        }
+        let (low, high) = bounds(ids.iter().copied());
+        let rows: Vec<Row> = sqlx::query_as(READ)
+            .bind(ids)
+            .bind(low)
+            .bind(high)
+            .fetch_all(&mut *conn)
+            .await
+            .map_err(failed("read claimed runs"))?;
+        let versions: HashMap<i64, i64> = rows.iter().map(|r| (r.job_id, r.version)).collect();
+        let jobs = self.definitions.of(conn, versions.into_iter()).await?;
+        rows.into_iter()
+            // Without a readable definition nothing can be made of a run; it waits for one, and holds up no other.
+            .filter(|row| jobs.contains_key(&row.job_id))
+            .map(|row| {
+                let published_maybe =
+                    row.published_maybe && state(row.state)? == RunState::Dispatching;
+                let executor = row.executor.filter(|_| row.pinned || published_maybe);
+                Ok(WaitingRun {
+                    id: RunId(row.id),
+                    attempt: small(row.attempt),
+                    job: pick(&jobs, row.job_id)?,
+                    kind: kind(row.kind)?,
+                    fire_at: Timestamp::from_millis(row.fire_at),
+                    due_at: Timestamp::from_millis(row.due_at),
+                    shard: Shard {
+                        index: small(row.shard_index),
+                        total: small(row.shard_total),
+                        item: row.shard_item,
+                    },
+                    params: row.params,
+                    executor: executor.as_deref().map(name).transpose()?,
+                    turn: unsigned(row.turn),
+                    published_maybe,
+                })
+            })
+            .collect()
+    }
+
+    pub(crate) async fn next(&self) -> Result<Option<Timestamp>, StoreError> {
+        let mut conn = self.db.glance().await?;
+        let now = self.db.now(&mut conn).await?;
+        let due: Option<i64> = sqlx::query_scalar(NEXT)
+            .bind(now.as_millis())
+            .fetch_one(&mut *conn)
+            .await
+            .map_err(failed("find out when the next run is due"))?;
+        Ok(due.map(Timestamp::from_millis))
+    }
+}

@@ -1,0 +1,247 @@
+//! From claimed to queued: the guarded steps around a publication.
+//!
+//! Lists are put in the order of their ids first: transactions that touch the same runs lock them in the same order.
+
+use std::collections::HashSet;
+
+use cueline_model::Timestamp;
+use cueline_store::{AttemptId, DispatchMark, NodeId, StoreError, WaitingRun};
+use sqlx::postgres::PgConnection;
+
+use crate::database::commit;
+use crate::error::failed;
+use crate::finish::finish;
+use crate::rows::{bounds, clean, int4};
+use crate::{PgStore, follow, nodes};
+
+/// The version needs no lock: whoever changes it also takes the claim from each run that waits, and a row that was changed meanwhile
+/// is looked at again.
+pub(crate) const BEGIN: &str = "
+    UPDATE run_live l SET state = 1, executor = e.executor, published_maybe = false, sent_to_group = NULL
+    FROM unnest($1::bigint[], $2::integer[], $3::bigint[], $4::text[]) e (id, attempt, version, executor), job_due d
+    WHERE l.id = e.id AND l.attempt = e.attempt AND l.state = 0 AND l.claimed_by = $5
+        AND d.job_id = l.job_id AND d.version = e.version";
+
+/// Of the marks, those that the node may publish now: just taken, or `dispatching` by it already.
+pub(crate) const TAKEN: &str = "
+    SELECT e.place FROM unnest($1::bigint[], $2::integer[], $3::text[]) WITH ORDINALITY e (id, attempt, executor, place)
+        JOIN run_live l ON l.id = e.id
+    WHERE l.attempt = e.attempt AND l.state = 1 AND l.claimed_by = $4 AND l.executor = e.executor ORDER BY e.place";
+
+/// The claim stays where it is, without a meaning: taking it away would cost an entry in each index.
+pub(crate) const CONFIRM: &str = "
+    UPDATE run_live l SET state = 2, queued_at = $3
+    FROM unnest($1::bigint[], $2::integer[]) e (id, attempt)
+    WHERE l.id = e.id AND l.attempt = e.attempt AND l.state = 1";
+
+/// The jobs of which a release may end a run that they wait for.
+const WAITED_FOR: &str = "
+    SELECT DISTINCT l.job_id FROM unnest($1::bigint[]) e (id) JOIN run_live l ON l.id = e.id
+    WHERE l.cancel_requested AND l.awaited";
+
+/// Cancelled while they were being published, and not published: nothing is left to be done.
+pub(crate) const CANCEL_RELEASED: &str = finish!(
+    "e AS (SELECT * FROM unnest($1::bigint[], $2::integer[]) u (id, attempt)),",
+    delete: "USING e WHERE l.id = e.id AND l.attempt = e.attempt AND l.claimed_by = $3
+        AND l.state = 1 AND NOT l.published_maybe AND l.cancel_requested",
+    ends: "15::smallint AS end_state, l.started_at AS began_at, $4::bigint AS end_at, l.exit_status AS status,
+        coalesce(l.message, 'cancelled before it was published') AS why, NULL::text AS result",
+    within: "AND run.id BETWEEN $5 AND $6",
+    then: "SELECT job_id FROM done"
+);
+
+pub(crate) const RELEASE: &str = "
+    UPDATE run_live l SET claimed_by = NULL, due_at = greatest(l.due_at, $4),
+        state = CASE WHEN l.published_maybe THEN l.state ELSE 0 END
+    FROM unnest($1::bigint[], $2::integer[]) e (id, attempt)
+    WHERE l.id = e.id AND l.attempt = e.attempt AND l.claimed_by = $3 AND l.state IN (0, 1)";
+
+pub(crate) const TAKE_BACK: &str = "
+    UPDATE run_live l SET state = 1, claimed_by = $3, published_maybe = true
+    FROM unnest($1::bigint[], $2::integer[]) e (id, attempt)
+    WHERE l.id = e.id AND l.attempt = e.attempt AND l.state IN (2, 3)
+    RETURNING l.id";
+
+const NOTE_TAKEN_BACK: &str = "
+    INSERT INTO run_event (run_id, at, attempt, event, detail)
+    SELECT l.id, $2, l.attempt, 'republished', $3
+    FROM unnest($1::bigint[]) e (id) JOIN run_live l ON l.id = e.id
+    WHERE (SELECT count(*) FROM (SELECT FROM run_event v WHERE v.run_id = l.id LIMIT 1000) known) < 1000";
+
+impl PgStore {
+    pub(crate) async fn begin(
+        &self,
+        node: NodeId,
+        marks: &[DispatchMark],
+    ) -> Result<Vec<AttemptId>, StoreError> {
+        if marks.is_empty() {
+            return Ok(Vec::new());
+        }
+        let fail = failed("begin to dispatch runs");
+        let mut sorted: Vec<&DispatchMark> = marks.iter().collect();
+        sorted.sort_unstable_by_key(|m| m.run);
+        let mut tx = self.db.write().await?;
+        let taken = sqlx::query(BEGIN)
+            .bind(sorted.iter().map(|m| m.run.0).collect::<Vec<_>>())
+            .bind(sorted.iter().map(|m| int4(m.attempt)).collect::<Vec<_>>())
+            .bind(sorted.iter().map(|m| m.version).collect::<Vec<_>>())
+            .bind(
+                sorted
+                    .iter()
+                    .map(|m| m.executor.as_str())
+                    .collect::<Vec<_>>(),
+            )
+            .bind(node.0)
+            .execute(&mut *tx)
+            .await
+            .map_err(&fail)?
+            .rows_affected();
+        let all = taken == marks.len() as u64;
+        let taken: Vec<i64> = if all {
+            (1..).take(marks.len()).collect()
+        } else {
+            sqlx::query_scalar(TAKEN)
+                .bind(marks.iter().map(|m| m.run.0).collect::<Vec<_>>())
+                .bind(marks.iter().map(|m| int4(m.attempt)).collect::<Vec<_>>())
+                .bind(
+                    marks
+                        .iter()
+                        .map(|m| m.executor.as_str())
+                        .collect::<Vec<_>>(),
+                )
+                .bind(node.0)
+                .fetch_all(&mut *tx)
+                .await
+                .map_err(&fail)?
+        };
+        commit(tx).await?;
+        let mut seen = HashSet::with_capacity(taken.len());
+        Ok(taken
+            .into_iter()
+            .filter_map(|place| marks.get(usize::try_from(place - 1).ok()?))
+            .map(|m| AttemptId {
+                run: m.run,
+                attempt: m.attempt,
+            })
+            .filter(|id| seen.insert(*id))
+            .collect())
+    }
+
+    pub(crate) async fn confirm(&self, attempts: &[AttemptId]) -> Result<(), StoreError> {
+        if attempts.is_empty() {
+            return Ok(());
+        }
+        let (ids, numbers) = columns(attempts);
+        let mut tx = self.db.write().await?;
+        let now = tx.now.as_millis();
+        sqlx::query(CONFIRM)
+            .bind(ids)
+            .bind(numbers)
+            .bind(now)
+            .execute(&mut *tx)
+            .await
+            .map_err(failed("write down that triggers are queued"))?;
+        commit(tx).await
+    }
+
+    pub(crate) async fn give_up(
+        &self,
+        node: NodeId,
+        attempts: &[AttemptId],
+        due_at: Option<Timestamp>,
+    ) -> Result<(), StoreError> {
+        if attempts.is_empty() {
+            return Ok(());
+        }
+        let fail = failed("release runs");
+        let (ids, numbers) = columns(attempts);
+        let (low, high) = bounds(ids.iter().copied());
+        let mut tx = self.db.write().await?;
+        let now = tx.now;
+        let waited_for: Vec<i64> = sqlx::query_scalar(WAITED_FOR)
+            .bind(&ids)
+            .fetch_all(&mut *tx)
+            .await
+            .map_err(&fail)?;
+        follow::hold(&mut tx, waited_for).await?;
+        let cancelled: Vec<i64> = sqlx::query_scalar(CANCEL_RELEASED)
+            .bind(&ids)
+            .bind(&numbers)
+            .bind(node.0)
+            .bind(now.as_millis())
+            .bind(low)
+            .bind(high)
+            .fetch_all(&mut *tx)
+            .await
+            .map_err(&fail)?;
+        sqlx::query(RELEASE)
+            .bind(&ids)
+            .bind(&numbers)
+            .bind(node.0)
+            .bind(due_at.map(Timestamp::as_millis))
+            .execute(&mut *tx)
+            .await
+            .map_err(&fail)?;
+        let ended: Vec<(i64, Timestamp)> = cancelled.into_iter().map(|job| (job, now)).collect();
+        follow::next_after_end(&mut tx, &self.definitions, &ended).await?;
+        commit(tx).await
+    }
+
+    pub(crate) async fn publish_again(
+        &self,
+        node: NodeId,
+        attempts: &[AttemptId],
+        reason: &str,
+    ) -> Result<Vec<WaitingRun>, StoreError> {
+        if attempts.is_empty() {
+            return Ok(Vec::new());
+        }
+        let (ids, numbers) = columns(attempts);
+        let mut tx = self.db.write().await?;
+        let now = tx.now;
+        nodes::known(&mut tx, node).await?;
+        let taken: Vec<i64> = sqlx::query_scalar(TAKE_BACK)
+            .bind(ids)
+            .bind(numbers)
+            .bind(node.0)
+            .fetch_all(&mut *tx)
+            .await
+            .map_err(failed("take runs back"))?;
+        let taken: HashSet<i64> = taken.into_iter().collect();
+        let taken: Vec<i64> = attempts
+            .iter()
+            .map(|a| a.run.0)
+            .filter(|id| taken.contains(id))
+            .collect();
+        note_taken_back(&mut tx, &taken, now, reason).await?;
+        let runs = self.read_waiting(&mut tx, &taken).await?;
+        commit(tx).await?;
+        Ok(runs)
+    }
+}
+
+async fn note_taken_back(
+    conn: &mut PgConnection,
+    ids: &[i64],
+    now: Timestamp,
+    reason: &str,
+) -> Result<(), StoreError> {
+    if ids.is_empty() {
+        return Ok(());
+    }
+    sqlx::query(NOTE_TAKEN_BACK)
+        .bind(ids)
+        .bind(now.as_millis())
+        .bind(clean(reason).as_ref())
+        .execute(conn)
+        .await
+        .map(drop)
+        .map_err(failed("write the timeline of runs taken back"))
+}
+
+/// Attempts as two columns, by id.
+fn columns(attempts: &[AttemptId]) -> (Vec<i64>, Vec<i32>) {
+    let mut sorted = attempts.to_vec();
+    sorted.sort_unstable();
+    sorted.iter().map(|a| (a.run.0, int4(a.attempt))).unzip()
+}
