@@ -10,7 +10,7 @@ use bytes::Bytes;
 use cueline_broker::{Broker, BrokerOptions, Outgoing, QueueId};
 use cueline_broker_embedded::{EmbeddedDriver, EmbeddedOptions};
 use cueline_model::{
-    Block, DurationMs, HandlerSpec, JobId, OnLost, RunId, RunKind, Scope, Shard, Timestamp,
+    Block, DurationMs, Fence, HandlerSpec, JobId, OnLost, RunId, RunKind, Scope, Shard, Timestamp,
 };
 use cueline_protocol::{JobPart, Trigger, VERSION, encode};
 use cueline_worker::{Context, Failure, Stop, Worker};
@@ -92,6 +92,7 @@ fn message(run: i64) -> Result<Outgoing, Error> {
         timeout: Some(DurationMs::secs(60)),
         kill_grace: DurationMs::secs(5),
         on_lost: OnLost::default(),
+        fence: Fence::default(),
         priority: 5,
         lane_per_shard: false,
     };

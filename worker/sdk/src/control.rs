@@ -52,6 +52,7 @@ pub(crate) async fn run(
                     runs.truncate(MAX_ASKED);
                     Order::Holdings(runs, reply_to)
                 }
+                Ok(Control::Echo { .. }) => continue,
                 Err(error) => {
                     tracing::warn!(%error, "an order was not understood and is ignored");
                     continue;

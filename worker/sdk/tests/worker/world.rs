@@ -9,7 +9,7 @@ use bytes::Bytes;
 use cueline_broker::{Broker, BrokerOptions, Channel, Outgoing, QueueId, Settlement};
 use cueline_broker_embedded::{EmbeddedDriver, EmbeddedOptions};
 use cueline_model::{
-    Block, DurationMs, HandlerSpec, JobId, OnLost, Outcome, OutcomeKind, RunId, RunKind, Scope,
+    Block, DurationMs, Fence, HandlerSpec, JobId, OnLost, Outcome, OutcomeKind, RunId, RunKind, Scope,
     Shard, Timestamp,
 };
 use cueline_protocol::{Control, Event, EventBody, JobPart, Trigger, VERSION, decode, encode};
@@ -273,6 +273,7 @@ pub(crate) fn trigger(run: i64, handler: &str, block: Block) -> Trigger {
         timeout: None,
         kill_grace: DurationMs::secs(5),
         on_lost: OnLost::default(),
+        fence: Fence::default(),
         priority: 5,
         lane_per_shard: false,
     };
