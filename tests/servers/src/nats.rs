@@ -135,14 +135,21 @@ impl Nats {
         Ok(())
     }
 
-    /// SIGSTOP: it keeps its connections and answers nothing.
+    /// SIGSTOP: it keeps its connections and answers nothing. It has stopped when this returns.
     pub fn pause(&self) -> Result<()> {
-        self.signal(Signal::SIGSTOP)
+        let pid = self.signal(Signal::SIGSTOP)?;
+        for _ in 0..START_WITHIN.as_millis() / LOOK_EVERY.as_millis() {
+            if has_stopped(pid)? {
+                return Ok(());
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+        bail!("the server does not stop")
     }
 
     /// SIGCONT.
     pub fn resume(&self) -> Result<()> {
-        self.signal(Signal::SIGCONT)
+        self.signal(Signal::SIGCONT).map(drop)
     }
 
     /// Starts a server that was killed, on the same port and data, and waits until it answers.
@@ -167,12 +174,30 @@ impl Nats {
     }
 
     /// To the server alone: the guard around it has to be able to kill it meanwhile.
-    fn signal(&self, signal: Signal) -> Result<()> {
+    fn signal(&self, signal: Signal) -> Result<Pid> {
         ensure!(self.process.is_some(), "the server is not running");
         let pid = fs::read_to_string(self.dir.path().join("pid"))
             .context("failed to read the server's process id")?;
-        Ok(kill(Pid::from_raw(pid.trim().parse()?), signal)?)
+        let pid = Pid::from_raw(pid.trim().parse()?);
+        kill(pid, signal)?;
+        Ok(pid)
     }
+}
+
+/// Each of its threads has: they do so one by one.
+fn has_stopped(pid: Pid) -> Result<bool> {
+    for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
+        let stat = fs::read_to_string(thread?.path().join("stat"))?;
+        // The state follows the name, which is in parentheses.
+        if !stat
+            .rsplit(')')
+            .next()
+            .is_some_and(|rest| rest.trim_start().starts_with('T'))
+        {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// It greets whoever connects, after `JetStream` has recovered its data.

@@ -1,12 +1,14 @@
 //! A server's process, in a process group of its own that cannot outlive this process.
 
 use std::fs::File;
+use std::hash::{BuildHasher as _, RandomState};
 use std::io;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
@@ -75,10 +77,18 @@ impl Guarded {
         }
     }
 
-    /// SIGKILL to the whole group, and waits until it is gone.
+    /// SIGKILL to the whole group, and waits until it is gone, with its files and ports.
     pub fn kill(&mut self) -> Result<ExitStatus> {
         self.signal(Signal::SIGKILL)?;
-        Ok(self.child.wait()?)
+        let status = self.child.wait()?;
+        // The guard is gone; what it guarded, nobody's child now, may take a moment longer.
+        for _ in 0..GONE_WITHIN.as_millis() / LOOK_EVERY.as_millis() {
+            if !any_alive(self.group()) {
+                return Ok(status);
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+        bail!("what was killed is still there after {GONE_WITHIN:?}")
     }
 
     /// How it ended, if it has.
@@ -94,11 +104,44 @@ impl Drop for Guarded {
     }
 }
 
+const GONE_WITHIN: Duration = Duration::from_secs(30);
+const LOOK_EVERY: Duration = Duration::from_millis(2);
+
+/// Whether a process of the group still runs; those that have ended and that nobody has asked after do not.
+fn any_alive(group: Pid) -> bool {
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let group = group.to_string();
+    processes
+        .map(|process| process.path())
+        .any(|process| runs_in(&process, &group).unwrap_or(false))
+}
+
+/// `None` for what is no process, or no more.
+fn runs_in(process: &Path, group: &str) -> Option<bool> {
+    let stat = std::fs::read_to_string(process.join("stat")).ok()?;
+    // The name, in parentheses, is followed by the state, the parent and the group.
+    let mut fields = stat.rsplit(')').next()?.split_whitespace();
+    let (state, own) = (fields.next()?, fields.nth(1)?);
+    // The first thread can have ended before the others, which still hold files and ports.
+    let threads = std::fs::read_dir(process.join("task")).ok()?.count();
+    Some(own == group && (!matches!(state, "Z" | "X") || threads > 1))
+}
+
+/// Ports below those that systems give to outgoing connections: a client that tries to reach a killed server would be given its
+/// port some day, connect to itself, and keep the server from starting again.
+const PORTS: std::ops::Range<u16> = 10_000..32_000;
+
 /// A port on the loopback address that was free just now.
 pub fn free_port() -> Result<u16> {
-    Ok(std::net::TcpListener::bind("127.0.0.1:0")?
-        .local_addr()?
-        .port())
+    for _ in 0..1_000 {
+        // Anywhere: other processes look for ports at the same time.
+        let anywhere = RandomState::new().hash_one(std::process::id());
+        let port = PORTS.start + u16::try_from(anywhere % PORTS.len() as u64)?;
+        if std::net::TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return Ok(port);
+        }
+    }
+    bail!("there is no free port in {PORTS:?}")
 }
 
 #[cfg(test)]

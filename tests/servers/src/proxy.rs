@@ -3,6 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use anyhow::{Context as _, Result};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 /// What the proxy does with connections, old and new.
@@ -69,7 +70,7 @@ impl Proxy {
     /// Starts one in front of `upstream`; the link is whole.
     pub fn start(upstream: SocketAddr) -> Result<Self> {
         let (link, links) = watch::channel(Link::Whole);
-        let (ready, readied) = oneshot::channel();
+        let (ready, readied) = mpsc::sync_channel(1);
         let thread = std::thread::Builder::new()
             .name("proxy".into())
             .spawn(move || {
@@ -81,9 +82,7 @@ impl Proxy {
                     Err(e) => drop(ready.send(Err(e))),
                 }
             })?;
-        let addr = readied
-            .blocking_recv()
-            .context("failed to start the proxy")??;
+        let addr = readied.recv().context("failed to start the proxy")??;
         Ok(Self {
             addr,
             link,
@@ -122,7 +121,7 @@ type Links = watch::Receiver<Link>;
 async fn serve(
     upstream: SocketAddr,
     mut links: Links,
-    ready: oneshot::Sender<io::Result<SocketAddr>>,
+    ready: mpsc::SyncSender<io::Result<SocketAddr>>,
 ) {
     let first = TcpListener::bind("127.0.0.1:0").await;
     let addr = match first.as_ref().map(TcpListener::local_addr) {
