@@ -77,6 +77,28 @@ async fn a_closed_file_is_free_for_the_next_and_a_closed_driver_says_so() {
     assert_eq!(consume(&second, 10).await, (0..10).collect::<Vec<_>>());
 }
 
+#[tokio::test]
+async fn what_may_have_been_handed_out_before_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("broker.db");
+    let first = open(&path).await;
+    first.declare(&QueueId::Results).await.unwrap();
+    publish(&first, &messages(0..3, 20)).await;
+    assert_eq!(
+        first.fetch(&QueueId::Results, 1, WAIT).await.unwrap().len(),
+        1
+    );
+    first.close().await;
+
+    let second = open(&path).await;
+    let inherited = second.fetch(&QueueId::Results, 3, WAIT).await.unwrap();
+    assert_eq!(inherited.len(), 3);
+    assert!(inherited.iter().all(|d| d.redelivered));
+    publish(&second, &messages(3..4, 20)).await;
+    let fresh = second.fetch(&QueueId::Results, 1, WAIT).await.unwrap();
+    assert!(fresh.iter().all(|d| !d.redelivered && d.deliveries == 1));
+}
+
 /// Opens what must not be opened; the message says why, and another driver's lock is not left behind.
 async fn refused(path: &Path) -> String {
     let refused = EmbeddedDriver::open(path, options()).await.unwrap_err();

@@ -1,0 +1,140 @@
+//! Settles deliveries. Each ack is confirmed by the server, all of a call at the same time.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use cueline_broker::{BrokerError, QueueId, Receipt, Settlement};
+use serde_json::json;
+use tokio::time::Instant;
+
+use crate::delivered::dead_headers;
+use crate::error::{Told, transient};
+use crate::names::Stream;
+use crate::pipeline::{Answer, Pipeline, Question};
+use crate::queues::Queues;
+use crate::receipts::{Held, Receipts};
+
+/// The longest delay: beyond it the server's clock would overflow.
+const LONGEST_DELAY: Duration = Duration::from_hours(100 * 365 * 24);
+
+/// Settles.
+pub(crate) struct Settler {
+    pub(crate) queues: Arc<Queues>,
+    pub(crate) receipts: Arc<Receipts>,
+    pub(crate) pipeline: Arc<Pipeline>,
+}
+
+impl Settler {
+    pub(crate) async fn settle(
+        &self,
+        queue: &QueueId,
+        settlements: &[(Receipt, Settlement)],
+    ) -> Result<(), BrokerError> {
+        let asked = settlements.iter().map(|(receipt, how)| (*receipt, how));
+        let mut held = self.receipts.held(queue, asked, Instant::now());
+        let unmoved = self.move_dead(queue, &mut held).await?;
+        let questions = held
+            .iter()
+            .map(|(_, held, how)| Question {
+                subject: held.ack.clone(),
+                headers: None,
+                payload: word(queue, how),
+            })
+            .collect();
+        // Nobody to answer: the consumer is gone, and with it what it waited for.
+        self.pipeline.ask_all(questions).await?;
+        self.receipts
+            .settled(queue, held.iter().map(|(receipt, ..)| *receipt));
+        unmoved.map_or(Ok(()), Err)
+    }
+
+    /// Publishes dead letters. Those that are not taken stay handed out: they are no longer among `held`.
+    async fn move_dead(
+        &self,
+        queue: &QueueId,
+        held: &mut Vec<(Receipt, Held, &Settlement)>,
+    ) -> Result<Option<BrokerError>, BrokerError> {
+        // A dead letter that is refused again stays one.
+        if *queue == QueueId::Dead {
+            return Ok(None);
+        }
+        let mut letters = Vec::new();
+        for (place, (_, held, how)) in held.iter().enumerate() {
+            if let Settlement::Dead(reason) = how {
+                letters.push((place, self.letter(queue, held, reason)));
+            }
+        }
+        if letters.is_empty() {
+            return Ok(None);
+        }
+        let questions: Vec<Question> = letters.iter().map(|(_, letter)| letter.clone()).collect();
+        let mut answers = self.pipeline.ask_all(questions.clone()).await?;
+        if answers.contains(&Answer::Nobody) {
+            // Somebody may have deleted the queue.
+            self.queues.declare(&QueueId::Dead).await?;
+            answers = self.pipeline.ask_all(questions).await?;
+        }
+        let mut failed = None;
+        for ((place, _), answer) in letters.iter().zip(&answers).rev() {
+            if let Err(e) = taken(answer) {
+                held.remove(*place);
+                failed = Some(e);
+            }
+        }
+        Ok(failed)
+    }
+
+    fn letter(&self, queue: &QueueId, held: &Held, reason: &str) -> Question {
+        let mut headers = dead_headers(reason, queue, &held.topic);
+        // Settling again after a lost answer makes no second letter.
+        let stream = self
+            .queues
+            .names
+            .stream(self.queues.names.place(queue).stream);
+        headers.insert("Nats-Msg-Id", format!("{stream}:{}", held.sequence));
+        let dead = self.queues.names.place(&QueueId::Dead);
+        debug_assert_eq!(dead.stream, Stream::Dead);
+        Question {
+            subject: dead.subject(&held.topic).into(),
+            headers: Some(headers),
+            payload: held.payload.clone(),
+        }
+    }
+}
+
+/// What to tell the server.
+fn word(queue: &QueueId, how: &Settlement) -> Bytes {
+    match how {
+        Settlement::Ack => Bytes::from_static(b"+ACK"),
+        Settlement::Dead(_) if *queue == QueueId::Dead => Bytes::from_static(b"-NAK"),
+        Settlement::Dead(_) => Bytes::from_static(b"+TERM moved to the dead letters"),
+        Settlement::Retry(delay) if delay.is_zero() => Bytes::from_static(b"-NAK"),
+        Settlement::Retry(delay) => {
+            let delay = u64::try_from((*delay).min(LONGEST_DELAY).as_nanos()).unwrap_or(u64::MAX);
+            format!("-NAK {}", json!({ "delay": delay })).into()
+        }
+    }
+}
+
+fn taken(answer: &Answer) -> Result<(), BrokerError> {
+    #[derive(serde::Deserialize)]
+    struct Confirmation {
+        #[serde(default)]
+        error: Option<Told>,
+    }
+    let what = "move a message to the dead-letter queue";
+    let Answer::Said(text) = answer else {
+        return Err(transient(format!("failed to {what}: nobody takes it")));
+    };
+    let read: Confirmation = serde_json::from_slice(text)
+        .map_err(|e| transient(format!("failed to {what}")).caused_by(e))?;
+    match read.error {
+        None => Ok(()),
+        // Room can be made.
+        Some(told) if told.is_full() => {
+            Err(transient(format!("failed to {what}: {}", told.description)))
+        }
+        Some(told) => Err(told.error(what)),
+    }
+}
