@@ -1,12 +1,14 @@
 //! What every long-running part of Cueline needs, whatever it does: a clock, a way to stop, periodic duties, backoff.
 
 pub mod backoff;
+pub mod boot;
 pub mod clock;
 pub mod duty;
 pub mod lifecycle;
 pub mod telemetry;
 
 pub use backoff::Backoff;
+pub use boot::{BootClock, ManualBootClock, SystemBootClock};
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use duty::{Activator, Duty, Next};
 pub use lifecycle::{Ended, Lifecycle, Stop};
