@@ -29,10 +29,8 @@ impl Delivered {
         let ack = message.reply?;
         let about = About::read(&ack)?;
         let topic = topic(&message.subject);
-        let letter = (*queue == QueueId::Dead)
-            .then(|| message.headers.as_ref())
-            .flatten()
-            .and_then(|headers| letter(headers, &message.payload, about.at_ms));
+        let headers = message.headers.as_ref().filter(|_| *queue == QueueId::Dead);
+        let letter = headers.and_then(|headers| letter(headers, &message.payload, about.at_ms));
         let payload = letter
             .and_then(|letter| letter.encode().ok())
             .unwrap_or_else(|| message.payload.clone());

@@ -200,21 +200,61 @@ mod tests {
 
     #[test]
     fn limits_that_cannot_work_are_refused_by_name() {
-        let wrong: [(&str, fn(&mut NatsOptions)); 6] = [
-            ("prefix", |o| o.prefix = "a b".into()),
-            ("prefix", |o| o.prefix = "a..b".into()),
-            ("window", |o| o.window = 0),
-            ("window", |o| o.window = 100_000),
-            ("ack_wait", |o| o.ack_wait = Duration::ZERO),
-            ("duplicate_window", |o| {
-                o.duplicate_window = Duration::from_millis(1)
-            }),
-        ];
-        NatsOptions::default().validate().unwrap();
-        for (name, break_it) in wrong {
-            let mut options = NatsOptions::default();
-            break_it(&mut options);
-            let told = options.validate().unwrap_err().to_string();
+        let good = NatsOptions::default;
+        good().validate().unwrap();
+        let (a_moment, zero) = (Duration::from_millis(1), Duration::ZERO);
+        for (name, wrong) in [
+            (
+                "prefix",
+                NatsOptions {
+                    prefix: "a b".into(),
+                    ..good()
+                },
+            ),
+            (
+                "prefix",
+                NatsOptions {
+                    prefix: "a..b".into(),
+                    ..good()
+                },
+            ),
+            (
+                "prefix",
+                NatsOptions {
+                    prefix: "p".repeat(65),
+                    ..good()
+                },
+            ),
+            (
+                "window",
+                NatsOptions {
+                    window: 0,
+                    ..good()
+                },
+            ),
+            (
+                "window",
+                NatsOptions {
+                    window: 100_000,
+                    ..good()
+                },
+            ),
+            (
+                "ack_wait",
+                NatsOptions {
+                    ack_wait: zero,
+                    ..good()
+                },
+            ),
+            (
+                "duplicate_window",
+                NatsOptions {
+                    duplicate_window: a_moment,
+                    ..good()
+                },
+            ),
+        ] {
+            let told = wrong.validate().unwrap_err().to_string();
             assert!(told.contains(name), "{told}");
         }
     }

@@ -223,9 +223,17 @@ impl Queues {
         if there.as_ref().is_some_and(is_as_wanted) {
             return Ok(there);
         }
+        // What is there and cannot be changed, as `max_waiting`, stays.
+        let mut config = there.as_ref().map_or_else(
+            || json!({ "max_waiting": MAX_WAITING }),
+            |info| info.config.clone(),
+        );
+        for (field, value) in wanted.as_object().into_iter().flatten() {
+            config[field.as_str()] = value.clone();
+        }
         let created = self
             .pipeline
-            .create_consumer(&stream, &place.consumer, &place.filter, &wanted)
+            .create_consumer(&stream, &place.consumer, &place.filter, &config)
             .await;
         let info = match created {
             Ok(info) => info,
@@ -260,7 +268,6 @@ impl Queues {
             "max_deliver": -1,
             // What is unsettled is bounded by the queue, and delayed messages are not to hold up others.
             "max_ack_pending": -1,
-            "max_waiting": MAX_WAITING,
         })
     }
 

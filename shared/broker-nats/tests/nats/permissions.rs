@@ -1,11 +1,13 @@
 //! The rights of `docs/nats.md` are enough, and no more than that.
 
-mod ground;
-
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::time::Duration;
 
+use crate::ground::{
+    DEADLINE, SOON, ack, executor, left, message, messages, numbers, options, publish, settle,
+    take, until,
+};
 use async_nats::{Client, ConnectOptions, Event};
 use bytes::Bytes;
 use cueline_broker::{
@@ -14,10 +16,6 @@ use cueline_broker::{
 };
 use cueline_broker_nats::{Identity, NatsDriver, NatsOptions};
 use cueline_test_servers::nats::{Nats, Version};
-use ground::{
-    DEADLINE, SOON, ack, executor, left, message, messages, numbers, options, publish, settle,
-    take, until,
-};
 use tokio::time::timeout;
 
 /// The configuration that the documentation shows.

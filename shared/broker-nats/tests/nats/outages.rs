@@ -1,22 +1,20 @@
 //! Servers that are killed, paused and cut off, under a driver that stays open: calls fail in time, nothing confirmed is lost, and
 //! everything works again by itself.
 
-mod ground;
-
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use crate::ground::{
+    DEADLINE, SOON, ack, executor, left, message, messages, numbers, open, options, publish, take,
+    until, with,
+};
 use bytes::Bytes;
 use cueline_broker::{Announcement, BrokerError, Channel, Driver, ErrorKind, Receipt, Settlement};
 use cueline_broker_nats::{NatsDriver, NatsOptions};
 use cueline_test_servers::nats::{Nats, Version};
 use cueline_test_servers::proxy::{Link, Proxy};
-use ground::{
-    DEADLINE, SOON, ack, executor, left, message, messages, numbers, open, options, publish, take,
-    until, with,
-};
 use tokio::time::{Instant, timeout};
 
 /// A call that meets an outage waits for a connection and then for an answer, or for its time and then for an answer.

@@ -1,5 +1,4 @@
 //! What the tests of this crate stand on: servers, drivers with short waits, and the words that cases are written in.
-#![expect(dead_code, reason = "each test program uses some of it")]
 
 use std::time::Duration;
 

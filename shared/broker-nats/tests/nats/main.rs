@@ -1,0 +1,6 @@
+//! What is particular to NATS, on real servers.
+
+mod ground;
+mod jetstream;
+mod outages;
+mod permissions;
