@@ -35,7 +35,6 @@ const CLOSE_WITHIN: Duration = Duration::from_secs(5);
 /// within [`RabbitOptions::request_timeout`]. Dropping it ends its tasks; what was handed out comes again at once.
 pub struct RabbitDriver {
     around: Arc<Surroundings>,
-    publishing: Arc<Link>,
     publisher: Publisher,
     channels: Arc<Channels>,
     taps: Mutex<HashMap<QueueId, Arc<Tap>>>,
@@ -83,7 +82,6 @@ impl RabbitDriver {
         });
         let driver = Self {
             publisher: Publisher::new(Arc::clone(&publishing), names.clone()),
-            publishing: Arc::clone(&publishing),
             channels,
             taps: Mutex::default(),
             known: Mutex::default(),
@@ -91,7 +89,8 @@ impl RabbitDriver {
                 link: Arc::clone(&consuming),
                 names,
                 options,
-                receipts: AtomicU64::new(1),
+                // Apart from those of any driver before: a late ack must not hit another message.
+                receipts: AtomicU64::new(unlike_others() >> 1),
                 tasks,
                 stop,
             }),

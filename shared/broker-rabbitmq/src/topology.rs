@@ -1,6 +1,7 @@
 //! Exchanges and queues: made, looked at and deleted.
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use cueline_broker::{BrokerError, ErrorKind, QueueId};
 use lapin::options::{
@@ -8,6 +9,7 @@ use lapin::options::{
 };
 use lapin::types::{AMQPValue, FieldTable, ShortString};
 use lapin::{Channel, ExchangeKind};
+use tokio::time::{Instant, sleep};
 
 use crate::error::{ACCESS_REFUSED, NOT_FOUND, PRECONDITION_FAILED, code, failed, late};
 use crate::link::Up;
@@ -16,6 +18,9 @@ use crate::options::RabbitOptions;
 
 /// Dead letters have nowhere to go, however often they are delivered: the product would drop them.
 const NEVER: i64 = i32::MAX as i64;
+
+/// How long a consumer may be counted after it was ended.
+const CONSUMER_GOES: Duration = Duration::from_secs(1);
 
 /// A call's end, with AMQP's reply code apart, and the channel that the server has closed then.
 enum Answer<T> {
@@ -165,7 +170,7 @@ pub(crate) async fn delete_if_empty(
 ) -> Result<bool, BrokerError> {
     let name = names.queue(queue)?;
     let channel = up.channel().await?;
-    match ready(up, &channel, name.clone()).await? {
+    match settled(up, &channel, name.clone()).await? {
         None => return Ok(true),
         Some((0, 0)) => {}
         Some(_) => return Ok(false),
@@ -181,6 +186,24 @@ pub(crate) async fn delete_if_empty(
         None => Ok(true),
         Some((0, 0)) => delete(up, name).await.map(|()| true),
         Some(_) => bind(up, &channel, names, queue, name).await.map(|()| false),
+    }
+}
+
+/// The counts of a queue, some time after its last consumer here was ended: the server counts one for a while after it has told us that
+/// it is gone, and as long as messages that it holds have not come back.
+async fn settled(
+    up: &Up,
+    channel: &Channel,
+    name: ShortString,
+) -> Result<Option<(u64, u64)>, BrokerError> {
+    let give_up = Instant::now() + CONSUMER_GOES;
+    loop {
+        match ready(up, channel, name.clone()).await? {
+            Some((0, consumers)) if consumers > 0 && Instant::now() < give_up => {
+                sleep(Duration::from_millis(20)).await;
+            }
+            counts => return Ok(counts),
+        }
     }
 }
 

@@ -133,11 +133,12 @@ impl Rabbit {
         Ok(printed)
     }
 
-    /// Has what was declared written to disk now. The server does so by itself some seconds after a declaration; killed before,
-    /// it has lost the queue with all messages (seen with 3.10).
+    /// Has what was declared written to disk now. The server does so by itself up to three minutes after a declaration; killed
+    /// before, it has lost a quorum queue with all its messages, or has one that never answers (seen with 3.10).
     pub fn write_declarations(&self) -> Result<()> {
-        let printed = self.ctl(&["eval", "mnesia:sync_log()."])?;
-        if printed.trim() != "ok" {
+        let write = "{mnesia:sync_log(), lists:usort([dets:sync(T) || T <- dets:all()])}.";
+        let printed = self.ctl(&["eval", write])?;
+        if printed.trim() != "{ok,[ok]}" {
             bail!("the server did not write its declarations: {printed}");
         }
         Ok(())
