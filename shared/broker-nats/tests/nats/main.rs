@@ -2,5 +2,6 @@
 
 mod ground;
 mod jetstream;
+mod logins;
 mod outages;
 mod permissions;
