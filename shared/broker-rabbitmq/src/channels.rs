@@ -118,18 +118,17 @@ impl Channels {
         let channel = {
             let mut speaker = self.speaker.lock().await;
             let usable = |ear: &&Ear| ear.up.is_open() && ear.channel.status().connected();
-            match speaker.as_ref().filter(usable) {
-                Some(ear) => ear.channel.clone(),
-                None => {
-                    let up = self.speaking.up().await?;
-                    if speaker.take().is_some() {
-                        // Its channel was closed: somebody may have deleted the exchange.
-                        forget_exchanges(&up);
-                    }
-                    topology::exchanges(&up, &self.names).await?;
-                    let channel = up.channel().await?;
-                    speaker.insert(Ear { up, channel }).channel.clone()
+            if let Some(ear) = speaker.as_ref().filter(usable) {
+                ear.channel.clone()
+            } else {
+                let up = self.speaking.up().await?;
+                if speaker.take().is_some() {
+                    // Its channel was closed: somebody may have deleted the exchange.
+                    forget_exchanges(&up);
                 }
+                topology::exchanges(&up, &self.names).await?;
+                let channel = up.channel().await?;
+                speaker.insert(Ear { up, channel }).channel.clone()
             }
         };
         channel

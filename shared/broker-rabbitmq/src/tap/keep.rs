@@ -42,10 +42,7 @@ impl Tap {
                 look_again
             }
         };
-        let due = state
-            .session
-            .as_ref()
-            .and_then(|session| session.next_due());
+        let due = state.session.as_ref().and_then(Session::next_due);
         due.map_or(idle, |due| due.min(idle))
     }
 

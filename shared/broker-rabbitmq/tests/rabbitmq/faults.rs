@@ -7,12 +7,13 @@ use bytes::Bytes;
 use cueline_broker::{
     Announcement, Broker, BrokerOptions, Channel, Driver, ErrorKind, QueueId, Settlement,
 };
-use cueline_broker_rabbitmq::RabbitOptions;
+use cueline_broker_rabbitmq::{RabbitDriver, RabbitOptions};
+use cueline_test_servers::proxy::{Link, Proxy};
 use cueline_test_servers::rabbitmq::Rabbit;
 use tokio::time::{Instant, timeout};
 
 use crate::world::{
-    DEADLINE, World, executor, message, messages, numbers, publish, settle, take, until,
+    DEADLINE, World, executor, message, messages, missing, numbers, publish, settle, take, until,
 };
 
 fn quick(world: &World) -> RabbitOptions {
@@ -190,4 +191,85 @@ async fn without_a_server_calls_fail_in_time_and_opening_does_not() {
     until(async || driver.declare(&queue).await).await;
     until(async || driver.publish(&[message(&queue, 1)]).await).await;
     assert_eq!(numbers(&take(&*driver, &queue, 1).await), [1]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_queue_declared_just_before_a_kill_may_be_lost_and_can_be_made_again() {
+    let world = World::new().await;
+    let driver = world.open_with(quick(&world)).await;
+    let queue = executor("one");
+    driver.declare(&queue).await.unwrap();
+    publish(&*driver, &messages(&queue, 0..10)).await;
+    world
+        .server(|server| {
+            server.kill()?;
+            server.start_again()
+        })
+        .await;
+    // Gone, or there and without a life, or well: which of them is a matter of what had been written. None of them may stay.
+    let give_up = Instant::now() + DEADLINE * 2;
+    loop {
+        match driver.publish(&[message(&queue, 10)]).await {
+            Ok(answers) if answers == [Ok(())] => break,
+            Ok(answers) => {
+                assert_eq!(answers, [missing(&queue)]);
+                until(async || driver.declare(&queue).await).await;
+            }
+            Err(told) if driver.stats().await.is_ok() => {
+                // The server answers, and the queue does not.
+                assert_eq!(told.kind(), ErrorKind::Transient, "{told}");
+                let _ = driver.delete(&queue, false).await;
+            }
+            Err(told) => assert_eq!(told.kind(), ErrorKind::Transient, "{told}"),
+        }
+        assert!(Instant::now() < give_up, "the queue does not come back");
+    }
+    let mut came = Vec::new();
+    while !came.contains(&10) {
+        came.extend(numbers(&take(&*driver, &queue, 1).await));
+    }
+}
+
+/// A driver whose way to the server leads through a proxy.
+async fn behind(world: &World) -> (Proxy, Arc<RabbitDriver>) {
+    let port = world.server.port();
+    let proxy = Proxy::start(([127, 0, 0, 1], port).into()).unwrap();
+    let url = format!("amqp://guest:guest@{}/%2f", proxy.addr());
+    let driver = RabbitDriver::open(&url, quick(world)).await.unwrap();
+    (proxy, Arc::new(driver))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_on_which_nothing_arrives_any_more_is_replaced() {
+    let world = World::new().await;
+    let (proxy, driver) = behind(&world).await;
+    let queue = executor("one");
+    driver.declare(&queue).await.unwrap();
+    publish(&*driver, &messages(&queue, 0..20)).await;
+    let held = take(&*driver, &queue, 5).await;
+    for link in [
+        Link::HalfOpen,
+        Link::DeafServer,
+        Link::DeafClient,
+        Link::Cut,
+    ] {
+        proxy.set(link);
+        let start = Instant::now();
+        let told = driver.publish(&[message(&queue, 50)]).await.unwrap_err();
+        assert_eq!(told.kind(), ErrorKind::Transient, "{link:?}: {told}");
+        let told = driver.declare(&executor("two")).await.unwrap_err();
+        assert_eq!(told.kind(), ErrorKind::Transient, "{link:?}: {told}");
+        assert!(start.elapsed() < DEADLINE, "{link:?}");
+        proxy.heal();
+        until(async || driver.publish(&[message(&queue, 100)]).await).await;
+    }
+    // Those that were held come again, as nothing has settled them.
+    let mut seen = std::collections::BTreeSet::new();
+    while !(0..20).all(|n| seen.contains(&n)) {
+        let came = take(&*driver, &queue, 1).await;
+        seen.extend(numbers(&came));
+        let acks: Vec<_> = came.iter().map(|d| (d.receipt, Settlement::Ack)).collect();
+        let _ = driver.settle(&queue, &acks).await;
+    }
+    settle(&*driver, &queue, &held, &Settlement::Ack).await;
 }
