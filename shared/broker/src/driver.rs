@@ -165,7 +165,8 @@ pub trait Driver: Send + Sync + 'static {
         settlements: &[(Receipt, Settlement)],
     ) -> Result<(), BrokerError>;
 
-    /// How full the queues are.
+    /// How full the queues are: all of them, or, where the product lists none, those that this driver has declared, published to or
+    /// fetched from, with what it has handed out itself.
     async fn stats(&self) -> Result<Vec<QueueStats>, BrokerError>;
 
     /// Sends to whoever listens on `channel` now. Nobody listening is no error.
