@@ -112,9 +112,13 @@ async fn bury(
     if sent.iter().all(|sent| *sent == Sent::Confirmed) {
         return Ok(());
     }
+    if sent.contains(&Sent::Unroutable) {
+        // It was lost, or nobody has made it. The next try finds it.
+        tap.declare(&QueueId::Dead).await?;
+    }
     Err(BrokerError::new(
         ErrorKind::Transient,
-        "failed to settle: the dead-letter queue is not there or takes nothing; it has to be declared",
+        "failed to settle: the dead-letter queue did not take a message",
     ))
 }
 

@@ -41,13 +41,18 @@ pub struct Rabbit {
 impl Rabbit {
     /// Starts a server with the user `guest` (password the same) and the virtual host `/`, and waits until it takes AMQP.
     pub fn start() -> Result<Self> {
+        Self::start_with("")
+    }
+
+    /// The same with `more` lines in its `rabbitmq.conf`.
+    pub fn start_with(more: &str) -> Result<Self> {
         let bin = programs()?;
         let dir = TempDir::with_prefix("cueline-rabbitmq-")?;
         let (port, distribution_port, mapper_port) = (free_port()?, free_port()?, free_port()?);
         for part in ["data", "log", "conf"] {
             fs::create_dir(dir.path().join(part))?;
         }
-        configure(dir.path(), port)?;
+        configure(dir.path(), port, more)?;
         let dir = dir.keep();
         let sweeper = Sweeper::start(&dir)?;
         // RabbitMQ would start a port mapper itself: one that is shared by all nodes of the machine, and outlives them.
@@ -258,7 +263,7 @@ fn programs() -> Result<PathBuf> {
     Ok(bin)
 }
 
-fn configure(dir: &Path, port: u16) -> Result<()> {
+fn configure(dir: &Path, port: u16, more: &str) -> Result<()> {
     let conf = format!(
         "listeners.tcp.1 = 127.0.0.1:{port}\n\
          log.console = true\n\
@@ -267,7 +272,8 @@ fn configure(dir: &Path, port: u16) -> Result<()> {
          disk_free_limit.absolute = 50MB\n\
          vm_memory_high_watermark.relative = 0.6\n\
          collect_statistics_interval = 60000\n\
-         heartbeat = 10\n"
+         heartbeat = 10\n\
+         {more}"
     );
     fs::write(dir.join("conf/rabbitmq.conf"), conf)?;
     fs::write(dir.join("conf/enabled_plugins"), "[].\n")?;

@@ -23,6 +23,7 @@ use crate::error::{closed, late, no_queue};
 use crate::link::Link;
 use crate::names::Names;
 use crate::options::RabbitOptions;
+use crate::topology;
 pub(crate) use session::Session;
 
 /// What all taps of a driver use.
@@ -209,6 +210,12 @@ impl Tap {
     /// A delivery is to be given back at another time than the others.
     pub(crate) fn retime(&self) {
         self.timing.notify_one();
+    }
+
+    /// Makes another queue, which settling needs.
+    pub(crate) async fn declare(&self, queue: &QueueId) -> Result<(), BrokerError> {
+        let up = self.around.link.up().await?;
+        topology::declare(&up, &self.around.names, &self.around.options, queue).await
     }
 
     pub(crate) fn queue(&self) -> &QueueId {

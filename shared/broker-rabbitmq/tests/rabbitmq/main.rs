@@ -3,5 +3,6 @@
 mod faults;
 mod permissions;
 mod sharing;
+mod tls;
 mod topology;
 mod world;

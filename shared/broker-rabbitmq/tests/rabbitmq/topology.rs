@@ -1,8 +1,9 @@
 //! What is on the server.
 
-use cueline_broker::{DeadLetter, Driver, QueueId, Settlement};
-use cueline_broker_rabbitmq::RabbitOptions;
 use std::time::Duration;
+
+use cueline_broker::{DeadLetter, Driver, ErrorKind, QueueId, Settlement};
+use cueline_broker_rabbitmq::RabbitOptions;
 
 use crate::world::{World, executor, message, messages, missing, publish, settle, take};
 
@@ -137,4 +138,21 @@ async fn topics_that_are_too_long_for_a_routing_key_come_back_whole() {
     outgoing.topic = "报表.".repeat(200);
     publish(&*driver, std::slice::from_ref(&outgoing)).await;
     assert_eq!(take(&*driver, &queue, 1).await[0].topic, outgoing.topic);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_letter_queue_that_is_lost_is_made_again() {
+    let world = World::new().await;
+    let driver = world.open().await;
+    let queue = executor("one");
+    driver.declare(&queue).await.unwrap();
+    publish(&*driver, &messages(&queue, 0..1)).await;
+    let came = take(&*driver, &queue, 1).await;
+    let bury = [(came[0].receipt, Settlement::Dead("why".into()))];
+    let told = driver.settle(&queue, &bury).await.unwrap_err();
+    assert_eq!(told.kind(), ErrorKind::Transient, "{told}");
+    driver.settle(&queue, &bury).await.unwrap();
+    let dead = take(&*driver, &QueueId::Dead, 1).await;
+    assert_eq!(DeadLetter::decode(&dead[0].payload).unwrap().reason, "why");
+    assert!(driver.delete(&queue, true).await.unwrap(), "it is acked");
 }
