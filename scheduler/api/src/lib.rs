@@ -5,11 +5,14 @@
 
 mod auth;
 mod body;
+mod dead;
+pub mod desk;
 mod instant;
 mod jobs;
 mod preview;
 mod problem;
 mod query;
+mod queues;
 mod runs;
 mod settle;
 mod system;
@@ -26,6 +29,7 @@ use cueline_runtime::{Activator, Stop};
 use cueline_store::Store;
 use tokio::time::Instant;
 
+pub use desk::Desk;
 pub use instant::{InstantError, instant};
 pub use problem::{FieldProblem, Problem};
 pub use token::AdminToken;
@@ -47,6 +51,8 @@ pub struct Nudges {
 pub struct ApiState {
     /// The truth about jobs and runs.
     pub store: Arc<dyn Store>,
+    /// Acts on queues and dead letters; without one, those paths say so.
+    pub desk: Option<Arc<dyn Desk>>,
     /// Wakes the engine.
     pub nudge: Nudges,
     /// Who has it may do everything.
@@ -62,6 +68,7 @@ impl ApiState {
     pub fn new(store: Arc<dyn Store>, token: impl Into<AdminToken>, nudge: Nudges) -> Self {
         Self {
             store,
+            desk: None,
             nudge,
             token: token.into(),
             started: Instant::now(),
@@ -87,6 +94,15 @@ pub fn router(state: ApiState) -> Router {
         .route("/runs/{id}", get(runs::show))
         .route("/runs/{id}/logs", get(runs::logs))
         .route("/runs/{id}/cancel", post(runs::cancel))
+        .route("/queues", get(queues::list))
+        .route("/queues/{group}/{executor}", get(queues::show))
+        .route("/queues/{group}/{executor}/drain", post(queues::drain))
+        .route("/queues/{group}/{executor}/purge", post(queues::purge))
+        .route("/queues/{group}/{executor}/replay", post(queues::replay))
+        .route("/dead", get(dead::list))
+        .route("/dead/{id}", get(dead::show))
+        .route("/dead/replay", post(dead::replay))
+        .route("/dead/delete", post(dead::delete))
         .route("/executors", get(system::executors))
         .route("/stats", get(system::stats))
         .fallback(problem::no_such_path)

@@ -125,6 +125,16 @@ impl Problem {
         )
     }
 
+    /// It cannot be done as things are.
+    pub(crate) fn refused(detail: impl Into<String>) -> Self {
+        Self::new(
+            StatusCode::CONFLICT,
+            "conflict",
+            "It clashes with what is there",
+            detail,
+        )
+    }
+
     /// It may work later.
     pub(crate) fn unavailable(detail: impl Into<String>) -> Self {
         Self::new(

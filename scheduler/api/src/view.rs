@@ -3,9 +3,15 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use cueline_model::{Job, JobId, JobName, RunState, Timestamp};
-use cueline_store::{Applied, Executor, JobSummary, LedgerEntry, LogRow, Run, StoreStats};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use cueline_model::{Job, JobId, JobName, RunId, RunState, Timestamp};
+use cueline_store::{
+    Applied, DeadLetter, Executor, JobSummary, LedgerEntry, LogRow, Outstanding, Run, StoreStats,
+};
 use serde::{Deserialize, Serialize};
+
+use crate::desk::{QueueDepth, Replayed};
 
 /// How many runs are in which state.
 pub type Counts = BTreeMap<RunState, u64>;
@@ -182,4 +188,142 @@ impl Stats {
             oldest_due_ms: stats.oldest_due_ms,
         }
     }
+}
+
+/// A queue and how full it is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QueueView {
+    /// Its name: `x.<group>.<executor>`, `x.<group>._any`, `results`, `requests`, `dead`.
+    pub queue: String,
+    /// Group of the executor whose queue it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
+    /// The executor whose queue it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub executor: Option<String>,
+    /// Messages that wait to be handed out.
+    pub ready: u64,
+    /// Messages that were handed out and are not settled.
+    pub unsettled: u64,
+}
+
+impl From<QueueDepth> for QueueView {
+    fn from(depth: QueueDepth) -> Self {
+        let (group, executor) = depth.owner.unzip();
+        Self {
+            queue: depth.queue,
+            group,
+            executor,
+            ready: depth.ready,
+            unsettled: depth.unsettled,
+        }
+    }
+}
+
+/// All queues.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Queues {
+    /// The queues, by name.
+    pub queues: Vec<QueueView>,
+}
+
+/// An attempt that an executor was given and has not reported an end of.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OutstandingView {
+    /// The run.
+    pub run: RunId,
+    /// The attempt.
+    pub attempt: u32,
+    /// `queued` or `running`.
+    pub state: RunState,
+    /// When the broker confirmed its trigger.
+    pub queued_at: Timestamp,
+}
+
+impl From<Outstanding> for OutstandingView {
+    fn from(o: Outstanding) -> Self {
+        Self {
+            run: o.run,
+            attempt: o.attempt,
+            state: o.state,
+            queued_at: o.queued_at,
+        }
+    }
+}
+
+/// An executor's queue and what the executor still has to do.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QueuePage {
+    /// Its queue; absent if there is none.
+    pub queue: Option<QueueView>,
+    /// How many attempts it was given and has not reported an end of, in its queue or taken.
+    pub outstanding: u64,
+    /// The oldest of them.
+    pub runs: Vec<OutstandingView>,
+}
+
+/// How many were treated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Count {
+    /// How many.
+    pub count: u64,
+}
+
+/// A dead letter.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeadView {
+    /// Its number.
+    pub id: i64,
+    /// The queue it was in.
+    pub queue: String,
+    /// Its topic: the job's name, where it was a trigger.
+    pub topic: String,
+    /// Why it could not be taken.
+    pub reason: String,
+    /// When it was put aside.
+    pub at: Timestamp,
+    /// The message, where it is text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub text: Option<String>,
+    /// The message, where it is not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base64: Option<String>,
+}
+
+impl From<DeadLetter> for DeadView {
+    fn from(letter: DeadLetter) -> Self {
+        let (text, base64) = match String::from_utf8(letter.payload) {
+            Ok(text) => (Some(text), None),
+            Err(error) => (None, Some(STANDARD.encode(error.into_bytes()))),
+        };
+        Self {
+            id: letter.id,
+            queue: letter.queue,
+            topic: letter.topic,
+            reason: letter.reason,
+            at: letter.at,
+            text,
+            base64,
+        }
+    }
+}
+
+/// Dead letters, newest first.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeadPage {
+    /// The dead letters.
+    pub letters: Vec<DeadView>,
+    /// `before` for the next page, if there may be one.
+    pub next: Option<i64>,
+    /// The database's clock.
+    pub now: Timestamp,
+}
+
+/// What became of a replay.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReplayedDead {
+    /// How many are back in their queues.
+    pub count: u64,
+    /// Each one.
+    pub letters: Vec<Replayed>,
 }

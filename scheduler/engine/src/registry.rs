@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use cueline_model::{ExecutorName, GroupName, Timestamp};
@@ -31,6 +32,8 @@ struct Inner {
 pub(crate) struct Registry {
     dead_after_ms: u64,
     inner: Mutex<Inner>,
+    /// Grows with each change of who can be routed to.
+    changes: AtomicU64,
 }
 
 impl Registry {
@@ -38,6 +41,7 @@ impl Registry {
         Self {
             dead_after_ms,
             inner: Mutex::default(),
+            changes: AtomicU64::new(0),
         }
     }
 
@@ -58,7 +62,7 @@ impl Registry {
         });
         inner.executors.insert(key, known);
         if !same {
-            inner.changed();
+            self.changed(&mut inner);
         }
         !same
     }
@@ -79,9 +83,19 @@ impl Registry {
         }
         let changed = inner.executors.len() != before;
         if changed {
-            inner.changed();
+            self.changed(&mut inner);
         }
         changed
+    }
+
+    fn changed(&self, inner: &mut Inner) {
+        inner.cache.clear();
+        self.changes.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// How often it has changed who can be routed to: a decision made before a change may be out of date.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Acquire)
     }
 
     fn is_silent(&self, known: &Known, now: Timestamp) -> bool {
@@ -113,11 +127,5 @@ impl Registry {
         lock(&self.inner)
             .executors
             .contains_key(&(group.clone(), name.clone()))
-    }
-}
-
-impl Inner {
-    fn changed(&mut self) {
-        self.cache.clear();
     }
 }

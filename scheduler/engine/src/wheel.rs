@@ -3,31 +3,38 @@
 //! An ordered map rather than a hashed timing wheel: it tells what is due at any instant it is asked about, so a test can set the clock
 //! (docs/adr/0002). It knows no clock itself.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use cueline_model::{RunId, Timestamp};
 
 type Key = (Timestamp, std::cmp::Reverse<u8>, RunId);
 
-/// An ordered map of what is due when.
+/// An ordered map of what is due when, with one entry for a run.
 #[derive(Debug)]
 pub struct Wheel<T> {
     entries: BTreeMap<Key, T>,
+    places: HashMap<RunId, Key>,
 }
 
 impl<T> Default for Wheel<T> {
     fn default() -> Self {
         Self {
             entries: BTreeMap::new(),
+            places: HashMap::new(),
         }
     }
 }
 
 impl<T> Wheel<T> {
-    /// Puts in a run. A run that is there already, with the same due time and priority, is replaced.
+    /// Puts in a run. Whatever was there for it is replaced: after an edit, a run must not be there under both definitions.
     pub fn insert(&mut self, due: Timestamp, priority: u8, run: RunId, item: T) {
-        self.entries
-            .insert((due, std::cmp::Reverse(priority), run), item);
+        let key = (due, std::cmp::Reverse(priority), run);
+        if let Some(before) = self.places.insert(run, key)
+            && before != key
+        {
+            self.entries.remove(&before);
+        }
+        self.entries.insert(key, item);
     }
 
     /// Takes out up to `max` of what is due at or before `now`, in order.
@@ -35,7 +42,11 @@ impl<T> Wheel<T> {
         let mut due = Vec::new();
         while due.len() < max {
             match self.entries.first_entry() {
-                Some(entry) if entry.key().0 <= now => due.push(entry.remove()),
+                Some(entry) if entry.key().0 <= now => {
+                    let ((.., run), item) = entry.remove_entry();
+                    self.places.remove(&run);
+                    due.push(item);
+                }
                 _ => break,
             }
         }
@@ -60,6 +71,7 @@ impl<T> Wheel<T> {
     /// Forgets all.
     pub fn clear(&mut self) {
         self.entries.clear();
+        self.places.clear();
     }
 }
 
@@ -87,6 +99,25 @@ mod tests {
             prop_assert_eq!(wheel.len(), entries.len() - expected.len());
             prop_assert!(wheel.next_due().is_none_or(|due| due.as_millis() > now));
         }
+    }
+
+    /// Its priority or due time changed: the later word counts, wherever it stands.
+    #[test]
+    fn a_run_is_there_once() {
+        let at = Timestamp::from_millis;
+        let mut wheel = Wheel::default();
+        wheel.insert(at(10), 9, RunId(1), "old");
+        wheel.insert(at(10), 1, RunId(1), "new");
+        wheel.insert(at(20), 5, RunId(2), "old");
+        wheel.insert(at(5), 5, RunId(2), "new");
+        wheel.insert(at(5), 5, RunId(3), "old");
+        wheel.insert(at(5), 5, RunId(3), "new");
+        assert_eq!(wheel.len(), 3);
+        assert_eq!(wheel.next_due(), Some(at(5)));
+        assert_eq!(wheel.pop_due(at(30), 9), ["new"; 3]);
+        assert!(wheel.is_empty());
+        wheel.insert(at(1), 5, RunId(1), "again");
+        assert_eq!(wheel.pop_due(at(30), 9), ["again"]);
     }
 
     #[test]

@@ -52,6 +52,7 @@ impl Prepare {
         if runs.is_empty() {
             return Ok(Next::After(self.until_next()));
         }
+        let changes = shared.registry.changes();
         let (routed, homeless) = self.route(runs);
         let marks: Vec<DispatchMark> = routed.iter().map(mark).collect();
         let taken = shared.store.begin_dispatch(node, &marks).await;
@@ -65,7 +66,12 @@ impl Prepare {
             }
         };
         self.make_ready(routed, marks, taken);
+        let parked = !homeless.is_empty();
         parked::park(&shared, homeless).await?;
+        // Somebody has appeared since these found nobody, and nothing else would wake them.
+        if parked && shared.registry.changes() != changes {
+            parked::unpark(&shared);
+        }
         Ok(Next::Now)
     }
 

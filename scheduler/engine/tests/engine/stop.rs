@@ -148,3 +148,39 @@ async fn paused_and_resumed_it_goes_on() {
     assert_eq!(tick(&mut engine).await, 1);
     assert_eq!(e1.take_one().await.job.version, 3);
 }
+
+/// Past its fire time and not due yet because of its jitter: the node held it under the old definition, and claims it anew under the new one.
+#[tokio::test]
+async fn a_run_that_waits_out_its_jitter_goes_out_once_and_by_the_new_definition() {
+    let scene = Scene::new().await;
+    let mut engine = scene.engine("one").await;
+    let e1 = Executor::start(&scene, "e1").await;
+    let definition = |priority: u8, params: &str| json!({ "schedule": { "every": "10s" }, "jitter": "9s", "priority": priority, "params": params });
+    scene.apply("job", definition(9, "old")).await;
+    // Through its fire times until one has a jitter to speak of.
+    let mut fire_ms = 0;
+    let run = loop {
+        fire_ms += 10_000;
+        scene.set(fire_ms - 1_400);
+        e1.beat().await;
+        tick(&mut engine).await;
+        let run = scene.runs("job").await.pop().expect("a run");
+        if run.due_at.since_ms(run.fire_at) > 2_000 {
+            break run;
+        }
+    };
+    let due_ms = run.due_at.since_ms(Scene::at(0));
+    scene.set(due_ms - 500);
+    e1.beat().await;
+    tick(&mut engine).await;
+    e1.take().await;
+    scene.apply("job", definition(1, "new")).await;
+    tick(&mut engine).await;
+    scene.set(due_ms);
+    assert_eq!(tick(&mut engine).await, 1);
+    let trigger = e1.take_one().await;
+    assert_eq!(
+        (trigger.run, trigger.params.as_deref()),
+        (run.id, Some("new"))
+    );
+}

@@ -1,0 +1,94 @@
+//! `cueline queue …`
+
+use cueline_api::view::{Count, QueuePage, QueueView, Queues};
+use serde_json::Value;
+
+use crate::args::{OwnerArg, QueueCommand};
+use crate::client::{Api, read};
+use crate::failure::Failure;
+use crate::output::{Out, Paint, cell};
+
+/// Carries out a command.
+pub async fn run(api: &Api, out: Out, command: QueueCommand) -> Result<(), Failure> {
+    match command {
+        QueueCommand::List => list(api, out).await,
+        QueueCommand::Show(owner) => show(api, out, &owner).await,
+        QueueCommand::Drain(owner) => {
+            act(api, out, &owner, "drain", "taken out, to be routed again").await
+        }
+        QueueCommand::Purge(owner) => {
+            act(api, out, &owner, "purge", "taken out, their runs cancelled").await
+        }
+        QueueCommand::Replay(owner) => act(api, out, &owner, "replay", "published again").await,
+    }
+}
+
+async fn list(api: &Api, out: Out) -> Result<(), Failure> {
+    let answer = api.get(&["queues"], &[]).await?;
+    if out.is_json() {
+        return out.json(&answer);
+    }
+    let found: Queues = read(answer)?;
+    let mut table = out.table(&["QUEUE", "READY", "UNSETTLED"]);
+    for queue in &found.queues {
+        let (name, ready, unsettled) = cells(queue);
+        let paint = (queue.ready > 0).then_some(Paint::Warn);
+        table.add_row(vec![cell(name, None), cell(ready, paint), cell(unsettled, None)]);
+    }
+    out.print_table(&table, "there are no queues")
+}
+
+fn cells(queue: &QueueView) -> (String, String, String) {
+    let name = match (&queue.group, &queue.executor) {
+        (Some(group), Some(executor)) => format!("{group}/{executor}"),
+        _ => queue.queue.clone(),
+    };
+    (name, queue.ready.to_string(), queue.unsettled.to_string())
+}
+
+async fn show(api: &Api, out: Out, owner: &OwnerArg) -> Result<(), Failure> {
+    let path = ["queues", owner.group.as_str(), owner.executor.as_str()];
+    let answer = api.get(&path, &[]).await?;
+    if out.is_json() {
+        return out.json(&answer);
+    }
+    let page: QueuePage = read(answer)?;
+    match &page.queue {
+        Some(queue) => out.line(&format!(
+            "{}: {} ready, {} handed out and not settled",
+            queue.queue, queue.ready, queue.unsettled
+        ))?,
+        None => out.line("it has no queue")?,
+    }
+    out.line(&format!("{} attempts not finished", page.outstanding))?;
+    if page.runs.is_empty() {
+        return Ok(());
+    }
+    let mut table = out.table(&["RUN", "ATTEMPT", "STATE", "QUEUED"]);
+    for run in &page.runs {
+        table.add_row(vec![
+            cell(run.run.to_string(), None),
+            cell(run.attempt.to_string(), None),
+            cell(run.state.to_string(), Paint::of_state(run.state)),
+            cell(run.queued_at.to_string(), None),
+        ]);
+    }
+    out.print_table(&table, "")
+}
+
+async fn act(
+    api: &Api,
+    out: Out,
+    owner: &OwnerArg,
+    what: &str,
+    done: &str,
+) -> Result<(), Failure> {
+    let path = ["queues", owner.group.as_str(), owner.executor.as_str(), what];
+    let answer = api.post(&path, &Value::Null).await?;
+    if out.is_json() {
+        return out.json(&answer);
+    }
+    let Count { count } = read(answer)?;
+    let triggers = if count == 1 { "trigger" } else { "triggers" };
+    out.line(&format!("{count} {triggers} {done}"))
+}

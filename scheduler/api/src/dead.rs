@@ -1,0 +1,133 @@
+//! Dead letters: messages that nobody could take.
+
+use axum::Json;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
+use axum::http::Uri;
+use serde_json::Value;
+
+use crate::ApiState;
+use crate::body::{Body, Fields, a_kind};
+use crate::problem::{FieldProblem, Problem};
+use crate::query::{self, Params};
+use crate::queues::desk;
+use crate::view::{Count, DeadPage, DeadView, ReplayedDead};
+
+/// With `all`, so many are treated in one request; the answer says how many are left to ask for.
+const MOST_AT_ONCE: usize = 1_000;
+
+/// Newest first, without their payloads' ends where those are long.
+pub(crate) async fn list(
+    State(state): State<ApiState>,
+    uri: Uri,
+) -> Result<Json<DeadPage>, Problem> {
+    let mut params = Params::of(&uri, &["before", "limit"]);
+    let before = params.parsed("before", |text| {
+        text.parse::<i64>()
+            .map_err(|_| format!("{text:?} is not a dead letter's number"))
+    });
+    let limit = params.limit(100);
+    params.finish()?;
+    let letters = state.store.dead_letters(before, limit).await?;
+    let now = state.store.now().await?;
+    let next = letters
+        .last()
+        .filter(|_| letters.len() >= limit)
+        .map(|l| l.id);
+    let letters = letters.into_iter().map(DeadView::from).collect();
+    Ok(Json(DeadPage { letters, next, now }))
+}
+
+/// One, whole.
+pub(crate) async fn show(
+    State(state): State<ApiState>,
+    path: Result<Path<String>, PathRejection>,
+    uri: Uri,
+) -> Result<Json<DeadView>, Problem> {
+    query::none(&uri)?;
+    let Path(text) = path.map_err(|e| Problem::malformed(e.body_text()))?;
+    let id: i64 = text.parse().map_err(|_| {
+        let message = format!("{text:?} is not a dead letter's number");
+        Problem::malformed_fields(vec![FieldProblem::new("id", message)])
+    })?;
+    let found = state.store.dead_letters_by_id(&[id]).await?;
+    let letter = found.into_iter().next();
+    letter
+        .map(|letter| Json(DeadView::from(letter)))
+        .ok_or_else(|| Problem::not_found(format!("there is no dead letter {id}")))
+}
+
+/// Which ones a request is about: `ids`, or `all` of them, a thousand at a time.
+async fn chosen(state: &ApiState, body: Body) -> Result<Vec<i64>, Problem> {
+    let mut fields = body.fields(&["ids", "all"]);
+    let all = fields.flag("all");
+    let ids = ids(&mut fields);
+    if all == ids.is_some() {
+        fields.complain("ids", "give either ids, a list of numbers, or all: true");
+    }
+    fields.finish()?;
+    match ids {
+        Some(ids) => Ok(ids),
+        None => {
+            let page = state.store.dead_letters(None, MOST_AT_ONCE).await?;
+            Ok(page.into_iter().rev().map(|l| l.id).collect())
+        }
+    }
+}
+
+fn ids(fields: &mut Fields) -> Option<Vec<i64>> {
+    let list = match fields.take("ids")? {
+        Value::Array(list) => list,
+        other => {
+            fields.complain(
+                "ids",
+                format!("{} is given; give a list of numbers", a_kind(&other)),
+            );
+            return Some(Vec::new());
+        }
+    };
+    if list.len() > MOST_AT_ONCE {
+        let message = format!(
+            "{} are given; give at most {MOST_AT_ONCE} at once",
+            list.len()
+        );
+        fields.complain("ids", message);
+    }
+    let mut ids = Vec::with_capacity(list.len());
+    for value in list {
+        match value.as_i64() {
+            Some(id) => ids.push(id),
+            None => fields.complain("ids", format!("{value} is not a dead letter's number")),
+        }
+    }
+    Some(ids)
+}
+
+/// Puts them back into the queues that they came from.
+pub(crate) async fn replay(
+    State(state): State<ApiState>,
+    uri: Uri,
+    body: Body,
+) -> Result<Json<ReplayedDead>, Problem> {
+    query::none(&uri)?;
+    let desk = desk(&state)?;
+    let ids = chosen(&state, body).await?;
+    let letters = desk.replay_dead(&ids).await?;
+    let done = letters.iter().filter(|l| l.refused.is_none()).count() as u64;
+    Ok(Json(ReplayedDead {
+        count: done,
+        letters,
+    }))
+}
+
+/// Deletes them.
+pub(crate) async fn delete(
+    State(state): State<ApiState>,
+    uri: Uri,
+    body: Body,
+) -> Result<Json<Count>, Problem> {
+    query::none(&uri)?;
+    let ids = chosen(&state, body).await?;
+    let count = state.store.delete_dead_letters(&ids).await?;
+    Ok(Json(Count { count }))
+}
