@@ -218,7 +218,8 @@ async fn a_queue_declared_just_before_a_kill_may_be_lost_and_can_be_made_again()
             Err(told) if driver.stats().await.is_ok() => {
                 // The server answers, and the queue does not.
                 assert_eq!(told.kind(), ErrorKind::Transient, "{told}");
-                let _ = driver.delete(&queue, false).await;
+                let deleted = driver.delete(&queue, false).await;
+                eprintln!("{told}; deleted: {deleted:?}");
             }
             Err(told) => assert_eq!(told.kind(), ErrorKind::Transient, "{told}"),
         }
