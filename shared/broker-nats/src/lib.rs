@@ -19,6 +19,7 @@
 
 mod api;
 mod channels;
+mod declare;
 mod delivered;
 mod driver;
 mod error;

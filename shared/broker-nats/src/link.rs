@@ -16,8 +16,9 @@ use crate::options::{Login, NatsOptions};
 
 /// Messages that one subscription may hold for its reader.
 const SUBSCRIPTION_CAPACITY: usize = 65_536;
-/// Commands that may wait for the client's connection; further callers wait for a place.
-const CLIENT_CAPACITY: usize = 4_096;
+/// Commands that may wait for the client's connection; further callers wait for a place. Few: what waits here when the connection is lost
+/// goes out over the next one, after its callers were told that it failed.
+const CLIENT_CAPACITY: usize = 256;
 /// Refusals that a call may lag behind; one that missed its own waits for its timeout instead.
 const DENIALS: usize = 256;
 const FIRST_WAIT: Duration = Duration::from_millis(50);

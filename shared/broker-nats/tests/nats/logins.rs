@@ -16,12 +16,10 @@ fn file(name: &str) -> PathBuf {
 
 /// A server that takes no client without TLS, and with `more` in its `tls` block.
 fn secured(more: &str) -> Nats {
-    let (certificate, key) = (file("server.pem"), file("server.key"));
+    let [certificate, key, authority] =
+        ["server.pem", "server.key", "authority.pem"].map(|name| file(name).display().to_string());
     let block = format!(
-        "tls {{ cert_file: {:?}, key_file: {:?}, ca_file: {:?}\n{more} }}",
-        certificate,
-        key,
-        file("authority.pem")
+        "tls {{ cert_file: \"{certificate}\", key_file: \"{key}\", ca_file: \"{authority}\"\n{more} }}"
     );
     Nats::start_with(Version::V2_12, |_| Ok(block)).unwrap()
 }
