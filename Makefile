@@ -2,8 +2,9 @@
 CARGO ?= cargo
 DATA ?= ./data
 LISTEN ?= 127.0.0.1:7800
+BROKER ?= nats
 
-.PHONY: build run test lint bench clean
+.PHONY: build run test lint bench cluster clean
 
 build:
 	$(CARGO) build --release -p cueline
@@ -12,8 +13,10 @@ build:
 run: build
 	./target/release/cueline standalone --data $(DATA) --listen $(LISTEN) --jobs examples/jobs.toml
 
-# All tests. The programs that scenarios start are built first: a test of another crate does not build them by itself.
+# All tests. The servers that they talk to are got first, and the programs that scenarios start are built: a test of another crate does not
+# build them by itself.
 test:
+	infra/dev/servers
 	$(CARGO) build -p cueline -p cueline-tests --bins
 	$(CARGO) test --workspace
 
@@ -24,6 +27,11 @@ lint:
 # Prints numbers; asserts none.
 bench: build
 	./target/release/cueline bench
+
+# Two schedulers and three workers on real servers, from native binaries, until Ctrl-C. BROKER=rabbitmq for the other broker.
+cluster: build
+	infra/dev/servers postgres $(BROKER)
+	infra/dev/cluster $(BROKER)
 
 clean:
 	$(CARGO) clean
