@@ -170,6 +170,7 @@ fn start_executor(
         .trust(keys)
         .concurrency(options.concurrency)
         .drain_timeout(options.drain_timeout)
+        .shares_fate_with_schedulers()
         .clock(clock.clone());
     for (native, handler) in &options.native {
         builder = builder.native(native, handler.clone());

@@ -199,10 +199,6 @@ pub enum Fence {
 
 impl Fence {
     /// Whether it is what a definition that says nothing means.
-    #[expect(
-        clippy::trivially_copy_pass_by_ref,
-        reason = "the signature that serde asks for"
-    )]
     pub fn is_default(&self) -> bool {
         *self == Self::default()
     }

@@ -63,7 +63,7 @@ pub(crate) async fn run(start: Start, cx: &Context) -> Result<Output, Failure> {
             status.map_err(|e| Failure::new(format!("the process could not be waited for: {e}")))
         }
         Err(reason) => {
-            let grace = cx.facts().kill_grace;
+            let grace = cx.kill_grace();
             Err(stop(reason, grace, group, &mut child, &mut traffic).await)
         }
     };
@@ -158,6 +158,7 @@ async fn stop(
         StopReason::TimedOut => "time limit passed",
         StopReason::Covered => "covered by a newer trigger",
         StopReason::Drained => "worker stopping",
+        StopReason::Fenced => "no contact with the broker",
     };
     let grace_ms = grace.as_millis();
     group.signal(Signal::SIGTERM);

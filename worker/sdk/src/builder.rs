@@ -10,8 +10,9 @@ use std::time::Duration;
 use cueline_broker::Broker;
 use cueline_model::{ExecutorName, GroupName};
 use cueline_protocol::VerifyingKeys;
-use cueline_runtime::{Clock, SystemClock};
+use cueline_runtime::{BootClock, Clock, SystemBootClock, SystemClock};
 
+use crate::contact::Limits;
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::handler::{Failure, Handler, Output, from_fn};
@@ -39,6 +40,9 @@ pub(crate) struct Settings {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) drain_timeout: Duration,
     pub(crate) beat_every: Duration,
+    /// None when the schedulers end with this process.
+    pub(crate) limits: Option<Limits>,
+    pub(crate) boot: Arc<dyn BootClock>,
 }
 
 /// Puts a [`Worker`] together. What is not set has the default that its method names.
@@ -47,14 +51,17 @@ pub struct Builder {
     name: Option<String>,
     broker: Option<Broker>,
     state_dir: Option<PathBuf>,
-    native: Vec<(String, Arc<dyn Handler>)>,
-    kinds: Vec<(String, Arc<dyn Handler>)>,
+    native: Named,
+    kinds: Named,
     trust: VerifyingKeys,
     concurrency: usize,
     log_bytes: usize,
     clock: Arc<dyn Clock>,
     drain_timeout: Duration,
     beat_every: Duration,
+    limits: Limits,
+    shares_fate: bool,
+    boot: Arc<dyn BootClock>,
     before_start: Option<Hook>,
 }
 
@@ -82,6 +89,12 @@ impl Builder {
             clock: Arc::new(SystemClock),
             drain_timeout: Duration::from_secs(30),
             beat_every: Duration::from_secs(5),
+            limits: Limits {
+                fence_after: Duration::from_secs(20),
+                failover_after: Duration::from_secs(30),
+            },
+            shares_fate: false,
+            boot: Arc::new(SystemBootClock),
             before_start: None,
         }
     }
@@ -176,6 +189,38 @@ impl Builder {
         self
     }
 
+    /// How long it may be without contact to the broker; 20 s by default. Then it starts nothing, gives back what waits, and stops what runs,
+    /// unless the job says `fence = "keep"`. More than twice [`beat_every`](Self::beat_every), so that one lost beat stops nothing, and less than
+    /// [`failover_after`](Self::failover_after).
+    #[must_use]
+    pub fn fence_after(mut self, after: Duration) -> Self {
+        self.limits.fence_after = after;
+        self
+    }
+
+    /// After how long a silence the schedulers give its work to others: what is set there; 30 s by default. What is stopped for want of contact has
+    /// ended 2 s before, whatever the job's kill grace.
+    #[must_use]
+    pub fn failover_after(mut self, after: Duration) -> Self {
+        self.limits.failover_after = after;
+        self
+    }
+
+    /// The schedulers, and the broker, live and die with this process: nobody gives its work to others while it is away. Then nothing is stopped
+    /// for want of contact, and what waited goes on after a restart however long that took.
+    #[must_use]
+    pub fn shares_fate_with_schedulers(mut self) -> Self {
+        self.shares_fate = true;
+        self
+    }
+
+    /// What contact is measured with; the time since the machine's start by default.
+    #[must_use]
+    pub fn boot_clock(mut self, clock: Arc<dyn BootClock>) -> Self {
+        self.boot = clock;
+        self
+    }
+
     /// Called once, with the state directory locked and before anything is started: the place to end what an earlier
     /// incarnation has left behind. An error keeps the worker from running.
     #[must_use]
@@ -206,23 +251,11 @@ impl Builder {
         if self.beat_every.is_zero() {
             return Err(wrong("beat_every", "0s", "more than nothing"));
         }
-        let mut handlers = Registry::default();
-        for (handler, run) in self.native {
-            if handler.is_empty() {
-                return Err(wrong("handler", "", "a name must not be empty"));
-            }
-            if handlers.native.insert(handler.clone(), run).is_some() {
-                return Err(wrong("handler", &handler, "registered twice"));
-            }
+        let limits = (!self.shares_fate).then_some(self.limits);
+        if let Some(limits) = &limits {
+            check_limits(limits, self.beat_every)?;
         }
-        for (kind, run) in self.kinds {
-            if !KINDS.contains(&kind.as_str()) {
-                return Err(wrong("kind", &kind, "one of shell, command, http"));
-            }
-            if handlers.kinds.insert(kind.clone(), run).is_some() {
-                return Err(wrong("kind", &kind, "registered twice"));
-            }
-        }
+        let handlers = registry_of(self.native, self.kinds)?;
         let state_dir = self.state_dir.unwrap_or_else(|| {
             let group = PathBuf::from("cueline-state").join(group.as_str());
             group.join(name.as_str())
@@ -240,9 +273,51 @@ impl Builder {
             clock: self.clock,
             drain_timeout: self.drain_timeout,
             beat_every: self.beat_every,
+            limits,
+            boot: self.boot,
         };
         Ok(Worker::new(settings, self.before_start))
     }
+}
+
+fn check_limits(limits: &Limits, beat_every: Duration) -> Result<()> {
+    let Limits {
+        fence_after,
+        failover_after,
+    } = limits;
+    if *fence_after <= beat_every.saturating_mul(2) {
+        let problem = format!("more than twice beat_every, which is {beat_every:?}");
+        return Err(wrong("fence_after", &format!("{fence_after:?}"), &problem));
+    }
+    if failover_after <= fence_after {
+        let problem = format!("more than fence_after, which is {fence_after:?}");
+        let given = format!("{failover_after:?}");
+        return Err(wrong("failover_after", &given, &problem));
+    }
+    Ok(())
+}
+
+type Named = Vec<(String, Arc<dyn Handler>)>;
+
+fn registry_of(native: Named, kinds: Named) -> Result<Registry> {
+    let mut handlers = Registry::default();
+    for (handler, run) in native {
+        if handler.is_empty() {
+            return Err(wrong("handler", "", "a name must not be empty"));
+        }
+        if handlers.native.insert(handler.clone(), run).is_some() {
+            return Err(wrong("handler", &handler, "registered twice"));
+        }
+    }
+    for (kind, run) in kinds {
+        if !KINDS.contains(&kind.as_str()) {
+            return Err(wrong("kind", &kind, "one of shell, command, http"));
+        }
+        if handlers.kinds.insert(kind.clone(), run).is_some() {
+            return Err(wrong("kind", &kind, "registered twice"));
+        }
+    }
+    Ok(handlers)
 }
 
 fn wrong(field: &'static str, given: &str, problem: &str) -> Error {

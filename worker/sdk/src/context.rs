@@ -1,6 +1,7 @@
 //! What a handler gets.
 
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use cueline_model::{
     DurationMs, ExecutorName, HandlerSpec, JobId, JobName, RunId, Shard, Timestamp,
@@ -22,6 +23,8 @@ pub enum StopReason {
     Covered,
     /// The worker has to stop and has waited long enough.
     Drained,
+    /// The worker has no contact with the broker, and the schedulers may soon give the run to another executor.
+    Fenced,
 }
 
 /// The error of [`Context::cancelled`].
@@ -67,6 +70,8 @@ pub(crate) struct Inner {
     pub(crate) sink: Box<dyn Sink>,
     pub(crate) token: CancellationToken,
     pub(crate) reason: OnceLock<StopReason>,
+    /// What is left of the kill grace, where there is less time than the job gives.
+    pub(crate) left: OnceLock<DurationMs>,
 }
 
 /// What a handler gets: its parameters, who it is, and the way out. Cheap to clone.
@@ -86,6 +91,7 @@ impl Context {
             sink,
             token: CancellationToken::new(),
             reason: OnceLock::new(),
+            left: OnceLock::new(),
         }))
     }
 
@@ -93,6 +99,20 @@ impl Context {
     pub(crate) fn stop(&self, reason: StopReason) {
         let _ = self.0.reason.set(reason);
         self.0.token.cancel();
+    }
+
+    /// The same, with no more than `left` until the final stop.
+    pub(crate) fn stop_within(&self, left: Duration, reason: StopReason) {
+        let left_ms = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
+        let _ = self.0.left.set(DurationMs::millis(left_ms));
+        self.stop(reason);
+    }
+
+    /// Time between the polite and the final stop: the job's, or what is left if the attempt has to have ended sooner. To be asked once
+    /// [`stopped`](Self::stopped) has returned.
+    pub fn kill_grace(&self) -> DurationMs {
+        let grace = self.0.facts.kill_grace;
+        self.0.left.get().map_or(grace, |left| grace.min(*left))
     }
 
     /// All that is fixed about the attempt.

@@ -4,15 +4,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use cueline_broker::{Channel, Listener};
+use cueline_broker::{Announcement, Channel, Listener};
 use cueline_model::RunId;
 use cueline_protocol::{Control, ControlReply, Holding, VERSION, decode, encode};
 use tokio::sync::mpsc;
 
 use crate::builder::Settings;
+use crate::contact::Contact;
 
 /// The most attempts that one question may ask for; of the rest nothing is said.
 const MAX_ASKED: usize = 10_000;
+
+/// A worker without contact that has heard nothing for so long listens anew: it may be the listening that is broken.
+const DEAF_AFTER: Duration = Duration::from_secs(10);
 
 /// An order that was understood.
 #[derive(Debug)]
@@ -23,7 +27,8 @@ pub(crate) enum Order {
     Holdings(Vec<Holding>, Channel),
 }
 
-fn channel(settings: &Settings) -> Channel {
+/// Where orders come, and echoes.
+pub(crate) fn channel(settings: &Settings) -> Channel {
     Channel::Control {
         group: settings.group.to_string(),
         executor: settings.name.to_string(),
@@ -38,35 +43,54 @@ pub(crate) async fn listen(settings: &Settings) -> Result<Listener, cueline_brok
 /// Hands orders to the core until it is dropped.
 pub(crate) async fn run(
     settings: Arc<Settings>,
+    contact: Arc<Contact>,
     mut listener: Listener,
     core: mpsc::Sender<Order>,
 ) {
     loop {
-        while let Some(announcement) = listener.recv().await {
-            let order = match decode::<Control>(&announcement.payload) {
-                Ok(Control::Cancel { run, .. }) => Order::Cancel(run),
-                Ok(Control::Holdings { mut runs, .. }) => {
-                    let Some(reply_to) = announcement.reply_to else {
-                        continue;
-                    };
-                    runs.truncate(MAX_ASKED);
-                    Order::Holdings(runs, reply_to)
+        match tokio::time::timeout(DEAF_AFTER, listener.recv()).await {
+            Ok(Some(announcement)) => {
+                if let Some(order) = read(announcement, &contact)
+                    && core.send(order).await.is_err()
+                {
+                    return;
                 }
-                Ok(Control::Echo { .. }) => continue,
-                Err(error) => {
-                    tracing::warn!(%error, "an order was not understood and is ignored");
-                    continue;
-                }
-            };
-            if core.send(order).await.is_err() {
-                return;
+                continue;
             }
+            Ok(None) => tracing::warn!("orders are no longer heard; listening anew"),
+            Err(_) if contact.is_fenced() => tracing::warn!(
+                "what this worker sends to its own control channel does not come back: either the broker is out of reach, or the worker's user \
+                 may not both send to and hear that channel; listening anew"
+            ),
+            Err(_) => continue,
         }
-        tracing::warn!("orders are no longer heard; listening anew");
         tokio::time::sleep(Duration::from_millis(500)).await;
         match listen(&settings).await {
             Ok(anew) => listener = anew,
             Err(error) => tracing::warn!(%error, "listening failed; trying again"),
+        }
+    }
+}
+
+fn read(announcement: Announcement, contact: &Contact) -> Option<Order> {
+    match decode::<Control>(&announcement.payload) {
+        Ok(Control::Cancel { run, .. }) => Some(Order::Cancel(run)),
+        Ok(Control::Holdings { mut runs, .. }) => {
+            let reply_to = announcement.reply_to?;
+            runs.truncate(MAX_ASKED);
+            Some(Order::Holdings(runs, reply_to))
+        }
+        Ok(Control::Echo {
+            incarnation,
+            number,
+            ..
+        }) => {
+            contact.hear(&incarnation, number);
+            None
+        }
+        Err(error) => {
+            tracing::warn!(%error, "an order was not understood and is ignored");
+            None
         }
     }
 }

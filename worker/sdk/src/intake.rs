@@ -12,6 +12,7 @@ use cueline_runtime::{Backoff, Stop};
 use tokio::sync::mpsc;
 
 use crate::builder::Settings;
+use crate::contact::Contact;
 use crate::core::Gauges;
 use crate::outbox::Outbox;
 
@@ -76,6 +77,7 @@ pub(crate) struct Intake {
     pub(crate) source: Source,
     pub(crate) gauges: Arc<Gauges>,
     pub(crate) outbox: Arc<Outbox>,
+    pub(crate) contact: Arc<Contact>,
     pub(crate) core: mpsc::Sender<Vec<Arrived>>,
 }
 
@@ -104,8 +106,13 @@ impl Intake {
                 Err(error) => {
                     let wait = backoff.next_wait();
                     tracing::warn!(%error, %queue, wait_ms = wait.as_millis(), "no triggers can be fetched; trying again");
+                    // Somebody may have deleted the queue while this worker was away.
+                    let again = async {
+                        tokio::time::sleep(wait).await;
+                        let _ = self.settings.broker.declare(&queue).await;
+                    };
                     tokio::select! {
-                        () = tokio::time::sleep(wait) => {}
+                        () = again => {}
                         () = stop.soft() => {}
                     }
                 }
@@ -114,7 +121,7 @@ impl Intake {
     }
 
     fn room(&self) -> usize {
-        if self.outbox.is_full() {
+        if self.outbox.is_full() || self.contact.is_fenced() {
             return 0;
         }
         let most = match self.source {

@@ -38,6 +38,9 @@
 //!   what had ended is reported.
 //! - An attempt that it knows is never run a second time; one that has ended is answered from the journal.
 //! - When the journal cannot be written, nothing is acked or started until it can.
+//! - Without contact to the broker it stops its own attempts before the schedulers may give them to another executor, and starts nothing, also
+//!   after a pause of the process, after the machine's sleep and after a restart. It measures on `CLOCK_BOOTTIME` (Linux); what it cannot stop is a
+//!   handler that never awaits, a process that has left its group, and what it left behind when it was itself killed.
 //!
 //! # Limits
 //!
@@ -51,11 +54,15 @@
 //! | a log line | 64 KiB | cut, and says so |
 //! | message, output | 64 KiB each | cut, and the log says so |
 //! | reported entries in the journal | 10 minutes, at most 1,000,000 | deleted, oldest first |
+//! | time without contact | [`Builder::fence_after`], 20 s | what waits is given back, what runs is stopped unless the job says `fence = "keep"` |
+//! | grace of what is stopped then | until 2 s before [`Builder::failover_after`], 30 s | killed, dropped |
+//! | echoes waited for | 64 | the oldest is forgotten |
 //! | cancellations ahead of their trigger | 10,000 | the oldest is forgotten |
 
 mod attempt;
 mod beat;
 mod builder;
+mod contact;
 pub mod context;
 mod control;
 mod core;

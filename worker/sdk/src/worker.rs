@@ -3,15 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cueline_broker::{BrokerError, Listener, QueueId};
+use cueline_broker::{BrokerError, ErrorKind, Listener, QueueId};
 use cueline_runtime::{Backoff, Stop};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::attempt::watch::Watch;
-use crate::beat::Beats;
+use crate::beat::{Beats, Sign};
 use crate::builder::{Builder, Hook, Settings};
+use crate::contact::Contact;
+use crate::control::Order;
 use crate::core::{Core, Parts, channels};
 use crate::error::{Error, Result};
 use crate::intake::{Intake, Source};
@@ -74,7 +76,14 @@ impl Worker {
         if let Some(hook) = self.before_start {
             hook().await.map_err(Error::BeforeStart)?;
         }
-        let Some(orders) = connect(&settings, &stop).await? else {
+        let contact = Arc::new(Contact::new(&settings));
+        let gauges = Arc::default();
+        let beats = || Beats {
+            settings: Arc::clone(&settings),
+            gauges: Arc::clone(&gauges),
+            contact: Arc::clone(&contact),
+        };
+        let Some(orders) = connect(&settings, &beats(), &stop).await? else {
             return Ok(());
         };
         let (settle_in, settle_out) = mpsc::channel(settle::MAX_WAITING);
@@ -83,12 +92,12 @@ impl Worker {
             journal,
             outbox: Arc::default(),
             watch: Arc::default(),
-            gauges: Arc::default(),
+            gauges: Arc::clone(&gauges),
+            contact: Arc::clone(&contact),
             settle: settle_in,
             stop: stop.clone(),
         };
-        let (outbox, gauges) = (Arc::clone(&parts.outbox), Arc::clone(&parts.gauges));
-        let watch = Arc::clone(&parts.watch);
+        let (outbox, watch) = (Arc::clone(&parts.outbox), Arc::clone(&parts.watch));
         let (voices, ears) = channels();
         let mut core = Core::new(parts, &voices);
         core.recover().await?;
@@ -99,18 +108,14 @@ impl Worker {
             source,
             gauges: Arc::clone(&gauges),
             outbox: Arc::clone(&outbox),
+            contact: Arc::clone(&contact),
             core: voices.arrivals.clone(),
         });
         tasks.start_reporting(&settings, &outbox, watch);
         let settling = settle::run(Arc::clone(&settings), settle_out);
         tasks.spawn("settling of triggers", settling);
-        let orders = control::run(Arc::clone(&settings), orders, voices.orders.clone());
-        tasks.spawn("control channel", orders);
-        let beats = |gauges| Beats {
-            settings: Arc::clone(&settings),
-            gauges,
-        };
-        tasks.spawn("heartbeat", beats(Arc::clone(&gauges)).run());
+        tasks.start_contact(&settings, &contact, orders, voices.orders.clone());
+        tasks.spawn("heartbeat", beats().run());
         for intake in intakes {
             tasks.spawn(INTAKE, intake.run(stop.clone()));
         }
@@ -132,7 +137,7 @@ impl Worker {
         }
         core.finish().await;
         tasks.settled().await;
-        beats(gauges).announce(true).await;
+        beats().announce(Sign::Leaves).await;
         tracing::info!(group = %settings.group, name = %settings.name, "the worker has left");
         Ok(())
     }
@@ -167,6 +172,21 @@ impl Tasks {
         self.spawn("watch over attempts", async move { watch.run().await });
     }
 
+    fn start_contact(
+        &mut self,
+        settings: &Arc<Settings>,
+        contact: &Arc<Contact>,
+        orders: Listener,
+        core: mpsc::Sender<Order>,
+    ) {
+        let hearing = control::run(Arc::clone(settings), Arc::clone(contact), orders, core);
+        self.spawn("control channel", hearing);
+        let contact = Arc::clone(contact);
+        self.spawn("watch over the contact", async move {
+            contact.watch().await;
+        });
+    }
+
     /// Returns when a task has ended that should not have.
     async fn broken(&mut self, stop: &Stop) -> &'static str {
         loop {
@@ -197,16 +217,26 @@ impl Tasks {
     }
 }
 
-/// Declares the queues and listens for orders, however long the broker takes. `None` when the worker is to stop.
-async fn connect(settings: &Settings, stop: &Stop) -> Result<Option<Listener>> {
+/// Declares the queues and listens for orders, however long that takes. `None` when the worker is to stop.
+async fn connect(settings: &Settings, beats: &Beats, stop: &Stop) -> Result<Option<Listener>> {
     let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
     loop {
-        let error = match try_connect(settings).await {
+        // A scheduler that hears of this worker declares its queue, where the worker itself may not.
+        beats.announce(Sign::Joins).await;
+        match try_connect(settings).await {
             Ok(listener) => return Ok(Some(listener)),
-            Err(error) if error.kind() == cueline_broker::ErrorKind::Transient => error,
-            Err(error) => return Err(error.into()),
-        };
-        tracing::warn!(%error, "the broker cannot be used; trying again");
+            Err(NotYet { error, .. }) if error.kind() == ErrorKind::Transient => {
+                tracing::warn!(%error, "the broker cannot be used; trying again");
+            }
+            Err(NotYet {
+                error,
+                queue: Some(queue),
+            }) if error.kind() == ErrorKind::Permanent => {
+                tracing::warn!(%error, %queue, "the queue cannot be used: either this worker's user may not declare it and no scheduler has yet, or it has no \
+                    right to the queue at all; trying again");
+            }
+            Err(NotYet { error, .. }) => return Err(error.into()),
+        }
         tokio::select! {
             () = tokio::time::sleep(backoff.next_wait()) => {}
             () = stop.soft() => return Ok(None),
@@ -214,16 +244,27 @@ async fn connect(settings: &Settings, stop: &Stop) -> Result<Option<Listener>> {
     }
 }
 
-async fn try_connect(settings: &Settings) -> Result<Listener, BrokerError> {
+/// Why the worker cannot begin, and which queue it is about.
+struct NotYet {
+    error: BrokerError,
+    queue: Option<QueueId>,
+}
+
+async fn try_connect(settings: &Settings) -> Result<Listener, NotYet> {
     for queue in [
         Source::Own.queue(settings),
         Source::Shared.queue(settings),
         QueueId::Results,
         QueueId::Dead,
     ] {
-        settings.broker.declare(&queue).await?;
+        let declared = settings.broker.declare(&queue).await;
+        declared.map_err(|error| NotYet {
+            error,
+            queue: Some(queue),
+        })?;
     }
-    control::listen(settings).await
+    let listening = control::listen(settings).await;
+    listening.map_err(|error| NotYet { error, queue: None })
 }
 
 #[cfg(unix)]

@@ -6,6 +6,7 @@ use cueline_model::{Outcome, OutcomeKind};
 use cueline_protocol::Stream;
 
 use super::log::{AttemptLog, cut};
+use crate::contact::Contact;
 use crate::context::StopReason;
 use crate::handler::{Failure, Output};
 
@@ -21,7 +22,12 @@ pub(super) enum End {
 ///
 /// A handler that returned success has succeeded, even if it was told to stop meanwhile: what it did is done, and to call that anything else would have
 /// it done again. Otherwise the reason why it was told to stop says how it ended.
-pub(super) fn outcome_of(end: End, told: Option<StopReason>, log: &AttemptLog) -> Outcome {
+pub(super) fn outcome_of(
+    end: End,
+    told: Option<StopReason>,
+    log: &AttemptLog,
+    contact: &Contact,
+) -> Outcome {
     let (kind, message, output, exit_status) = match end {
         End::Returned(Ok(output)) => {
             let (kind, note) = succeeded(told);
@@ -43,10 +49,14 @@ pub(super) fn outcome_of(end: End, told: Option<StopReason>, log: &AttemptLog) -
         }
     };
     let message = match (kind, message) {
-        (OutcomeKind::Lost, message) => Some(format!(
-            "the worker had to stop before it ended{}",
-            message.map(|m| format!(": {m}")).unwrap_or_default()
-        )),
+        (OutcomeKind::Lost, message) => {
+            let why = match told {
+                Some(StopReason::Fenced) => format!("stopped: {}", contact.why()),
+                _ => "the worker had to stop before it ended".to_owned(),
+            };
+            let own = message.map(|m| format!(": {m}")).unwrap_or_default();
+            Some(format!("{why}{own}"))
+        }
         (_, message) => message,
     };
     Outcome {
@@ -69,7 +79,7 @@ fn stopped(told: Option<StopReason>) -> Option<OutcomeKind> {
         StopReason::Cancelled => OutcomeKind::Cancelled,
         StopReason::TimedOut => OutcomeKind::TimedOut,
         StopReason::Covered => OutcomeKind::Covered,
-        StopReason::Drained => OutcomeKind::Lost,
+        StopReason::Drained | StopReason::Fenced => OutcomeKind::Lost,
     })
 }
 

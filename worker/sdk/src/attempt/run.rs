@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use cueline_model::Outcome;
+use cueline_model::{Outcome, OutcomeKind};
 use cueline_protocol::Holding;
 use futures_util::FutureExt as _;
 use tokio::time::timeout;
@@ -15,6 +15,7 @@ use tokio::time::timeout;
 use super::log::AttemptLog;
 use super::outcome::{End, outcome_of};
 use super::watch::Watch;
+use crate::contact::Contact;
 use crate::context::{Context, StopReason};
 use crate::handler::Handler;
 use crate::outbox::Report;
@@ -29,6 +30,9 @@ pub(crate) struct Attempt {
     pub(crate) cx: Context,
     pub(crate) log: Arc<AttemptLog>,
     pub(crate) watch: Arc<Watch>,
+    pub(crate) contact: Arc<Contact>,
+    /// It goes on without contact.
+    pub(crate) keep: bool,
 }
 
 /// An attempt that was made.
@@ -43,8 +47,14 @@ pub(crate) struct Ended {
 impl Attempt {
     /// Makes it.
     pub(crate) async fn make(self) -> Ended {
-        let end = self.run_handler().await;
-        let outcome = outcome_of(end, self.cx.stop_reason(), &self.log);
+        // The process may have been paused since the start was decided on.
+        let outcome =
+            if self.contact.is_fenced() || self.cx.stop_reason() == Some(StopReason::Fenced) {
+                Outcome::new(OutcomeKind::Returned, self.log.now()).because(self.contact.why())
+            } else {
+                let end = self.run_handler().await;
+                outcome_of(end, self.cx.stop_reason(), &self.log, &self.contact)
+            };
         Ended {
             id: self.log.id(),
             outcome,
@@ -81,10 +91,37 @@ impl Attempt {
             biased;
             end = work.as_mut() => return end,
             _ = self.cx.stopped() => {}
+            () = self.fenced() => stop_fenced(&self.cx, &self.contact),
             () = limit => self.cx.stop(StopReason::TimedOut),
         }
         let grace =
             Duration::from_millis(facts.kill_grace.as_millis()).saturating_add(BEYOND_GRACE);
-        timeout(grace, work).await.unwrap_or(End::Dropped)
+        tokio::select! {
+            biased;
+            end = timeout(grace, work) => end.unwrap_or(End::Dropped),
+            () = self.dead_by() => End::Dropped,
+        }
     }
+
+    /// Returns when the attempt has to stop for want of contact.
+    async fn fenced(&self) {
+        if self.keep {
+            return std::future::pending().await;
+        }
+        self.contact.turned(false).await;
+    }
+
+    /// Returns when it has to have ended for want of contact.
+    async fn dead_by(&self) {
+        if self.keep {
+            return std::future::pending().await;
+        }
+        self.contact.dead_by().await;
+    }
+}
+
+/// Tells an attempt to stop for want of contact, in what time there is left.
+pub(crate) fn stop_fenced(cx: &Context, contact: &Contact) {
+    let left = contact.left().saturating_sub(BEYOND_GRACE);
+    cx.stop_within(left, StopReason::Fenced);
 }

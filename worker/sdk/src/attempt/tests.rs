@@ -1,14 +1,17 @@
 //! The bounds of an attempt's log.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use cueline_model::RunId;
+use cueline_model::{DurationMs, HandlerSpec, JobId, OutcomeKind, RunId, Shard, Timestamp};
 use cueline_protocol::{EventBody, Holding, LogLine, Stream};
-use cueline_runtime::ManualClock;
+use cueline_runtime::{ManualBootClock, ManualClock};
 use proptest::prelude::*;
 
-use super::AttemptLog;
-use super::log::{MAX_LINE_BYTES, cut};
+use super::log::{LogSink, MAX_LINE_BYTES, cut};
+use super::{Attempt, AttemptLog};
+use crate::context::{Context, Facts};
+use crate::handler::Failure;
 use crate::outbox::{Outbox, Report};
 
 fn log(limit_bytes: usize, outbox: &Arc<Outbox>) -> AttemptLog {
@@ -46,6 +49,42 @@ fn nothing_is_taken_after_the_end() {
     log.write(Stream::Out, "after".to_owned());
     assert!(log.close().is_empty());
     assert!(!log.look());
+}
+
+#[tokio::test]
+async fn an_attempt_whose_start_was_overtaken_by_a_pause_is_given_back() {
+    let calls = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&calls);
+    let handler = crate::from_fn(move |_cx| {
+        counted.fetch_add(1, Ordering::SeqCst);
+        async { Ok::<(), Failure>(()) }
+    });
+    let log = Arc::new(log(10_000, &Arc::default()));
+    let facts = Facts {
+        run: RunId(1),
+        attempt: 1,
+        job_id: JobId(1),
+        job: "report".parse().expect("name"),
+        executor: "worker-1".parse().expect("name"),
+        fire_at: Timestamp::from_millis(1),
+        shard: Shard::whole(),
+        params: None,
+        handler: HandlerSpec::Native("work".to_owned()),
+        timeout: None,
+        kill_grace: DurationMs::secs(5),
+    };
+    let attempt = Attempt {
+        handler: Arc::new(handler),
+        cx: Context::new(facts, Box::new(LogSink(Arc::clone(&log)))),
+        log,
+        watch: Arc::default(),
+        contact: Arc::new(crate::contact::tests::contact(&ManualBootClock::default())),
+        keep: true,
+    };
+    let ended = attempt.make().await;
+    assert_eq!(ended.outcome.kind, OutcomeKind::Returned);
+    assert_eq!(ended.outcome.started_at, None);
+    assert_eq!(calls.load(Ordering::SeqCst), 0, "it was not started");
 }
 
 proptest! {

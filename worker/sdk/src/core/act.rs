@@ -5,7 +5,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cueline_model::{Outcome, OutcomeKind, RunId};
+use cueline_model::{Fence, Outcome, OutcomeKind, RunId};
 use cueline_protocol::Trigger;
 use cueline_runtime::Backoff;
 use futures_util::FutureExt as _;
@@ -122,6 +122,7 @@ impl Core {
             Arc::clone(&self.outbox),
         ));
         let handler = self.settings.handlers.resolve(&trigger.job.handler);
+        let keep = trigger.job.fence == Fence::Keep;
         let cx = Context::new(
             facts_of(trigger, &self.settings.name),
             Box::new(LogSink(Arc::clone(&log))),
@@ -131,6 +132,8 @@ impl Core {
             cx: cx.clone(),
             log: Arc::clone(&log),
             watch: Arc::clone(&self.watch),
+            contact: Arc::clone(&self.contact),
+            keep,
         });
         let ended = self.ended.clone();
         let task = tokio::spawn(async move {
@@ -147,7 +150,13 @@ impl Core {
             let _ = ended.send(end).await;
         });
         let task = task.abort_handle();
-        self.running.insert(id, Running { job, cx, task });
+        let running = Running {
+            job,
+            cx,
+            keep,
+            task,
+        };
+        self.running.insert(id, running);
     }
 
     /// Answers which of the attempts asked for are in the journal.

@@ -1,6 +1,7 @@
 //! What is made of what the core hears. Nothing here acts: it all goes into the batch.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use cueline_broker::{Channel, Settlement};
 use cueline_model::{Outcome, OutcomeKind, RunId};
@@ -75,6 +76,14 @@ impl Core {
         if arrivals.is_empty() {
             return Ok(true);
         }
+        if self.fenced {
+            // Never taken: the broker has them still, for whoever the schedulers want to have them.
+            for arrived in arrivals {
+                let again = Settlement::Retry(Duration::ZERO);
+                batch.settle(arrived.source, arrived.receipt, again);
+            }
+            return Ok(true);
+        }
         let Some(known) = self.known(&arrivals).await? else {
             return Ok(false);
         };
@@ -111,7 +120,7 @@ impl Core {
         }
         let id = id_of(&trigger);
         if self.cancelled.contains(id.run) {
-            let outcome = unstarted(Unstarted::Cancelled, batch);
+            let outcome = self.unstarted(Unstarted::Cancelled, batch);
             batch.end(id, trigger.job.name.clone(), outcome);
             return;
         }
@@ -199,35 +208,36 @@ impl Core {
                 Step::Stop(id, reason) => batch.stop.push((id, reason)),
                 Step::End(id, why) => {
                     if let Some(trigger) = self.waiting.remove(&id) {
-                        let outcome = unstarted(why, batch);
+                        let outcome = self.unstarted(why, batch);
                         batch.end(id, trigger.job.name.clone(), outcome);
                     }
                 }
             }
         }
     }
-}
 
-fn unstarted(why: Unstarted, batch: &Batch) -> Outcome {
-    let (kind, message) = match why {
-        Unstarted::Busy => (OutcomeKind::Discarded, "the lane is busy".to_owned()),
-        Unstarted::Full(most) => (
-            OutcomeKind::Discarded,
-            format!("the backlog of {most} is full"),
-        ),
-        Unstarted::Covered(run) => (OutcomeKind::Covered, format!("run {run} replaced it")),
-        Unstarted::Cancelled => (
-            OutcomeKind::Cancelled,
-            "it was cancelled before it started".to_owned(),
-        ),
-        Unstarted::Superseded(attempt) => (
-            OutcomeKind::Cancelled,
-            format!("attempt {attempt} of the same run replaced it"),
-        ),
-        Unstarted::Returned => (
-            OutcomeKind::Returned,
-            "the executor is about to stop".to_owned(),
-        ),
-    };
-    Outcome::new(kind, batch.now).because(message)
+    fn unstarted(&self, why: Unstarted, batch: &Batch) -> Outcome {
+        let (kind, message) = match why {
+            Unstarted::Busy => (OutcomeKind::Discarded, "the lane is busy".to_owned()),
+            Unstarted::Full(most) => (
+                OutcomeKind::Discarded,
+                format!("the backlog of {most} is full"),
+            ),
+            Unstarted::Covered(run) => (OutcomeKind::Covered, format!("run {run} replaced it")),
+            Unstarted::Cancelled => (
+                OutcomeKind::Cancelled,
+                "it was cancelled before it started".to_owned(),
+            ),
+            Unstarted::Superseded(attempt) => (
+                OutcomeKind::Cancelled,
+                format!("attempt {attempt} of the same run replaced it"),
+            ),
+            Unstarted::Returned => (
+                OutcomeKind::Returned,
+                "the executor is about to stop".to_owned(),
+            ),
+            Unstarted::Fenced => (OutcomeKind::Returned, self.contact.why()),
+        };
+        Outcome::new(kind, batch.now).because(message)
+    }
 }

@@ -8,6 +8,7 @@ mod act;
 mod batch;
 mod cancelled;
 mod decide;
+mod fence;
 mod gauges;
 mod recover;
 
@@ -25,12 +26,13 @@ use tokio::time::{Instant, MissedTickBehavior};
 use crate::attempt::Ended;
 use crate::attempt::watch::Watch;
 use crate::builder::Settings;
+use crate::contact::Contact;
 use crate::context::{Context, StopReason};
 use crate::control::Order;
 use crate::error::Result;
 use crate::intake::Arrived;
 use crate::journal::Journal;
-use crate::lanes::Lanes;
+use crate::lanes::{Lanes, Unstarted};
 use crate::outbox::Outbox;
 use crate::settle::Settled;
 use batch::Batch;
@@ -52,6 +54,8 @@ const MANY_CONFIRMED: usize = 512;
 struct Running {
     job: JobName,
     cx: Context,
+    /// It goes on without contact.
+    keep: bool,
     task: AbortHandle,
 }
 
@@ -119,6 +123,9 @@ pub(crate) struct Core {
     ended: mpsc::Sender<Ended>,
     next_seq: i64,
     draining: bool,
+    contact: Arc<Contact>,
+    /// The lanes are closed for want of contact.
+    fenced: bool,
     stop: Stop,
 }
 
@@ -129,6 +136,7 @@ pub(crate) struct Parts {
     pub(crate) outbox: Arc<Outbox>,
     pub(crate) watch: Arc<Watch>,
     pub(crate) gauges: Arc<Gauges>,
+    pub(crate) contact: Arc<Contact>,
     pub(crate) settle: mpsc::Sender<Vec<Settled>>,
     pub(crate) stop: Stop,
 }
@@ -149,13 +157,15 @@ impl Core {
             ended: voices.ended.clone(),
             next_seq: 0,
             draining: false,
+            contact: parts.contact,
+            fenced: false,
             stop: parts.stop,
         }
     }
 
     /// Turns until a soft stop and the end of all that runs, or a hard stop. True when everything has ended.
     pub(crate) async fn run(&mut self, mut ears: Ears) -> Result<bool> {
-        let stop = self.stop.clone();
+        let (stop, contact) = (self.stop.clone(), Arc::clone(&self.contact));
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut intake_open = true;
@@ -178,6 +188,7 @@ impl Core {
                 }
                 _ = ears.ended.recv_many(&mut heard.ended, ENDED_BUFFER) => {}
                 _ = ears.orders.recv_many(&mut heard.orders, ORDER_BUFFER) => {}
+                () = contact.turned(self.fenced) => {}
                 _ = ticks.tick() => heard.tick = true,
             }
             ears.listen_on(&mut heard);
@@ -191,6 +202,7 @@ impl Core {
     /// One turn. False after a hard stop.
     async fn turn(&mut self, heard: &mut Heard) -> Result<bool> {
         let mut batch = Batch::new(self.now());
+        self.heed_contact(&mut batch);
         self.hear_ended(heard.ended.drain(..), &mut batch);
         let asked = self.hear_orders(heard.orders.drain(..), &mut batch);
         let arrivals: Vec<Arrived> = heard.arrivals.drain(..).flatten().collect();
@@ -206,6 +218,7 @@ impl Core {
         if tick || self.outbox.confirmed() >= MANY_CONFIRMED {
             batch.reported(self.outbox.take_confirmed());
         }
+        self.record_contact(&batch, tick);
         if !self.commit(&batch).await? {
             return Ok(false);
         }
@@ -230,7 +243,7 @@ impl Core {
         self.gauges.begin_drain();
         let mut batch = Batch::new(self.now());
         let mut steps = Vec::new();
-        self.lanes.drain(&mut steps);
+        self.lanes.close(Unstarted::Returned, &mut steps);
         self.follow(steps, &mut batch);
         if self.commit(&batch).await? {
             self.act(batch);

@@ -14,14 +14,21 @@ impl Core {
     /// ended `lost` on disk; nothing has been started.
     pub(crate) async fn recover(&mut self) -> Result<()> {
         let open = self.journal.open_entries().await?;
+        let last = self.journal.last_contact().await?;
+        let now = self.now();
+        let ours = self.contact.resume(last.as_ref(), now.as_millis());
         if open.is_empty() {
             return Ok(());
         }
-        tracing::info!(entries = open.len(), "going on from the journal");
-        let mut batch = Batch::new(self.now());
+        tracing::info!(
+            entries = open.len(),
+            ours,
+            "going on from the journal; what waited is given back unless it is still this worker's"
+        );
+        let mut batch = Batch::new(now);
         for entry in open {
             self.next_seq = self.next_seq.max(entry.seq);
-            self.recover_entry(entry, &mut batch)?;
+            self.recover_entry(entry, ours, &mut batch)?;
         }
         if self.commit(&batch).await? {
             self.act(batch);
@@ -30,13 +37,18 @@ impl Core {
         Ok(())
     }
 
-    fn recover_entry(&mut self, entry: Open, batch: &mut Batch) -> Result<()> {
+    fn recover_entry(&mut self, entry: Open, ours: bool, batch: &mut Batch) -> Result<()> {
         let job: JobName = entry
             .job
             .parse()
             .map_err(|e| JournalError::Corrupt(format!("job of run {}: {e}", entry.id.run)))?;
         match entry.state {
-            State::Accepted => self.recover_waiting(&entry, job, batch),
+            State::Accepted if ours => self.recover_waiting(&entry, job, batch),
+            State::Accepted => {
+                let outcome =
+                    Outcome::new(OutcomeKind::Returned, batch.now).because(self.contact.why());
+                batch.end(entry.id, job, outcome);
+            }
             State::Started => {
                 let outcome = Outcome {
                     started_at: Some(Timestamp::from_millis(entry.at_ms)),

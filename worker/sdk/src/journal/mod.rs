@@ -101,12 +101,25 @@ pub(crate) struct Row {
     pub(crate) outcome: Option<String>,
 }
 
+/// When the worker was in contact with the broker for the last time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct LastContact {
+    /// By the wall clock.
+    pub(crate) at_ms: i64,
+    /// By the time since the machine's start,
+    pub(crate) up_ms: i64,
+    /// which was this one.
+    pub(crate) boot_id: String,
+}
+
 /// An open journal. The directory stays locked until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Journal {
     connection: SqliteConnection,
     statements: write::Statements,
     reported: u64,
+    /// Goes with the next write.
+    contact: Option<LastContact>,
     _lock: File,
 }
 
@@ -133,6 +146,7 @@ impl Journal {
             connection,
             statements: write::Statements::default(),
             reported: reported.unsigned_abs(),
+            contact: None,
             _lock: lock,
         })
     }
@@ -185,12 +199,20 @@ fn lock(directory: &Path) -> Result<File, JournalError> {
         .truncate(false)
         .open(&path)
         .map_err(at(&path))?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(JournalError::Locked(path)),
-        Err(TryLockError::Error(source)) => Err(JournalError::Open { path, source }),
+    // A worker that was killed in the middle of starting a process leaves the lock to that one until it has become the program that it is to
+    // be: a few milliseconds, in which a supervisor may have started the next worker.
+    for _ in 0..LOCK_TRIES {
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(TryLockError::WouldBlock) => std::thread::sleep(LOCK_PAUSE),
+            Err(TryLockError::Error(source)) => return Err(JournalError::Open { path, source }),
+        }
     }
+    Err(JournalError::Locked(path))
 }
+
+const LOCK_TRIES: u32 = 40;
+const LOCK_PAUSE: std::time::Duration = std::time::Duration::from_millis(25);
 
 /// The runs, as a JSON array.
 fn json_of(runs: impl Iterator<Item = RunId>) -> String {

@@ -7,7 +7,7 @@ use sqlx::{AssertSqlSafe, ConnectOptions, Connection};
 const APPLICATION_ID: i64 = 0x4375_654a;
 
 /// Of the schema below.
-const VERSION: i64 = 1;
+const VERSION: i64 = 2;
 
 const SCHEMA: &str = "
     CREATE TABLE entry (
@@ -21,6 +21,15 @@ const SCHEMA: &str = "
         outcome TEXT
     ) STRICT;
     CREATE INDEX entry_reported ON entry (at) WHERE state = 3;";
+
+/// Since version 2.
+const CONTACT: &str = "
+    CREATE TABLE contact (
+        id   INTEGER PRIMARY KEY CHECK (id = 1),
+        at   INTEGER NOT NULL,
+        up   INTEGER NOT NULL,
+        boot TEXT NOT NULL
+    ) STRICT;";
 
 /// Why a file cannot be the journal, and what to do about it.
 #[derive(Debug, thiserror::Error)]
@@ -62,15 +71,16 @@ async fn prepare(connection: &mut SqliteConnection) -> Result<(), UnusableJourna
     if !fresh && id != APPLICATION_ID {
         return Err(UnusableJournal::Foreign);
     }
-    if !fresh && version != VERSION {
+    if !fresh && !(1..=VERSION).contains(&version) {
         return Err(UnusableJournal::Newer(version));
     }
     sqlx::query("PRAGMA journal_mode = WAL")
         .execute(&mut *connection)
         .await?;
-    if fresh {
+    if fresh || version < VERSION {
+        let schema = if fresh { SCHEMA } else { "" };
         let make = format!(
-            "BEGIN IMMEDIATE; {SCHEMA} PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {VERSION}; COMMIT"
+            "BEGIN IMMEDIATE; {schema} {CONTACT} PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {VERSION}; COMMIT"
         );
         sqlx::raw_sql(AssertSqlSafe(make))
             .execute(connection)

@@ -6,7 +6,7 @@ use cueline_model::RunId;
 use cueline_protocol::Holding;
 use sqlx::Row as _;
 
-use super::{Journal, JournalError, State, json_of};
+use super::{Journal, JournalError, LastContact, State, json_of};
 
 /// The newest attempt of a run that the journal knows.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,6 +59,20 @@ impl Journal {
                 Ok((run, known))
             })
             .collect()
+    }
+
+    /// When the worker was in contact for the last time, as far as it was written down: never later than it was.
+    pub(crate) async fn last_contact(&mut self) -> Result<Option<LastContact>, JournalError> {
+        let row: Option<(i64, i64, String)> =
+            sqlx::query_as("SELECT at, up, boot FROM contact WHERE id = 1")
+                .fetch_optional(&mut self.connection)
+                .await
+                .map_err(JournalError::database("read"))?;
+        Ok(row.map(|(at_ms, up_ms, boot_id)| LastContact {
+            at_ms,
+            up_ms,
+            boot_id,
+        }))
     }
 
     /// Everything that is not reported yet, in the order of acceptance. Read once, at the start.

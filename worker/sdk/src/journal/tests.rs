@@ -153,3 +153,46 @@ async fn files_that_are_no_journals_are_refused_and_left_as_they_are() {
         "{newer}"
     );
 }
+
+fn last(at_ms: i64) -> LastContact {
+    LastContact {
+        at_ms,
+        up_ms: at_ms / 2,
+        boot_id: "b".to_owned(),
+    }
+}
+
+#[tokio::test]
+async fn the_last_contact_goes_with_the_next_write() {
+    let directory = tempfile::tempdir().expect("directory");
+    let mut journal = Journal::open(directory.path()).await.expect("open");
+    assert_eq!(journal.last_contact().await.expect("read"), None);
+    journal.note_contact(last(10));
+    journal.note_contact(last(20));
+    assert_eq!(journal.last_contact().await.expect("read"), None);
+    let rows = [row(1, 1, State::Accepted)];
+    journal.write(&rows).await.expect("write");
+    assert_eq!(journal.last_contact().await.expect("read"), Some(last(20)));
+    assert!(known(&mut journal, 1).await.is_some());
+    journal.note_contact(last(30));
+    journal.write(&[]).await.expect("write");
+    drop(journal);
+    let mut journal = Journal::open(directory.path()).await.expect("open again");
+    assert_eq!(journal.last_contact().await.expect("read"), Some(last(30)));
+}
+
+#[tokio::test]
+async fn a_journal_of_the_version_before_is_taken_over() {
+    let directory = tempfile::tempdir().expect("directory");
+    let mut journal = Journal::open(directory.path()).await.expect("open");
+    let rows = [row(1, 1, State::Accepted)];
+    journal.write(&rows).await.expect("write");
+    sqlx::raw_sql("DROP TABLE contact; PRAGMA user_version = 1")
+        .execute(&mut journal.connection)
+        .await
+        .expect("as it was");
+    drop(journal);
+    let mut journal = Journal::open(directory.path()).await.expect("open again");
+    assert_eq!(journal.open_entries().await.expect("read").len(), 1);
+    assert_eq!(journal.last_contact().await.expect("read"), None);
+}

@@ -2,7 +2,7 @@
 
 use sqlx::AssertSqlSafe;
 
-use super::{Journal, JournalError, Row, State};
+use super::{Journal, JournalError, LastContact, Row, State};
 
 /// Rows that one statement takes at the most.
 const MAX_ROWS: usize = 1_024;
@@ -37,19 +37,25 @@ impl Statements {
 }
 
 impl Journal {
-    /// Writes all of `rows`, or none. A run has at most one of them.
+    /// Writes this along with the next write, so that it costs no sync of the disk of its own.
+    pub(crate) fn note_contact(&mut self, last: LastContact) {
+        self.contact = Some(last);
+    }
+
+    /// Writes all of `rows`, or none, and what was noted. A run has at most one row.
     pub(crate) async fn write(&mut self, rows: &[Row]) -> Result<(), JournalError> {
         let error = JournalError::database("write");
-        if rows.is_empty() {
+        if rows.is_empty() && self.contact.is_none() {
             return Ok(());
         }
-        if rows.len() <= MAX_ROWS {
+        if rows.len() <= MAX_ROWS && self.contact.is_none() {
             // A single statement is a transaction of its own.
             write_chunk(&mut self.connection, &mut self.statements, rows)
                 .await
                 .map_err(error)?;
         } else {
             self.write_chunks(rows).await.map_err(error)?;
+            self.contact = None;
         }
         let reported = rows.iter().filter(|r| r.state == State::Reported).count();
         self.reported += reported as u64;
@@ -73,6 +79,17 @@ impl Journal {
     async fn write_all(&mut self, rows: &[Row]) -> Result<(), sqlx::Error> {
         for chunk in rows.chunks(MAX_ROWS) {
             write_chunk(&mut self.connection, &mut self.statements, chunk).await?;
+        }
+        if let Some(last) = &self.contact {
+            sqlx::query(
+                "INSERT INTO contact (id, at, up, boot) VALUES (1, ?1, ?2, ?3)
+                 ON CONFLICT (id) DO UPDATE SET at = excluded.at, up = excluded.up, boot = excluded.boot",
+            )
+            .bind(last.at_ms)
+            .bind(last.up_ms)
+            .bind(&last.boot_id)
+            .execute(&mut self.connection)
+            .await?;
         }
         sqlx::query("COMMIT")
             .execute(&mut self.connection)

@@ -71,6 +71,8 @@ pub(crate) enum Unstarted {
     Superseded(u32),
     /// The worker drains.
     Returned,
+    /// The worker has no contact with the broker.
+    Fenced,
 }
 
 /// What is to be done.
@@ -104,7 +106,8 @@ pub(crate) struct Lanes {
     counter: u64,
     running: usize,
     room: usize,
-    drained: bool,
+    /// Nothing is taken, for this reason.
+    closed: Option<Unstarted>,
 }
 
 impl Lanes {
@@ -117,7 +120,7 @@ impl Lanes {
             counter: 0,
             running: 0,
             room,
-            drained: false,
+            closed: None,
         }
     }
 
@@ -153,8 +156,8 @@ impl Lanes {
         if self.newest(arrival.id.run) >= Some(arrival.id.attempt) {
             return;
         }
-        if self.drained {
-            steps.push(Step::End(arrival.id, Unstarted::Returned));
+        if let Some(why) = self.closed {
+            steps.push(Step::End(arrival.id, why));
             return;
         }
         let behind = self.supersede(arrival.id, steps);
@@ -239,15 +242,16 @@ impl Lanes {
         }
     }
 
-    /// The worker takes no more: everything that waits is given back, in the order in which it came.
-    pub(crate) fn drain(&mut self, steps: &mut Vec<Step>) {
-        self.drained = true;
+    /// The worker takes no more, for this reason: everything that waits is given back, in the order in which it came.
+    pub(crate) fn close(&mut self, why: Unstarted, steps: &mut Vec<Step>) {
+        self.closed = Some(why);
         let mut back: Vec<(u64, Holding)> = Vec::new();
         for lane in self.by_key.values_mut() {
             back.extend(lane.waiting.drain(..).map(|w| (w.order, w.id)));
             lane.ready = None;
         }
         self.ready.clear();
+        self.by_key.retain(|_, lane| lane.is_busy());
         for (_, id) in &back {
             self.runs.remove(&id.run);
         }
@@ -255,10 +259,12 @@ impl Lanes {
             back.extend(place.next.take().map(|n| (n.1, n.0.id)));
         }
         back.sort_unstable();
-        steps.extend(
-            back.into_iter()
-                .map(|(_, id)| Step::End(id, Unstarted::Returned)),
-        );
+        steps.extend(back.into_iter().map(|(_, id)| Step::End(id, why)));
+    }
+
+    /// The worker takes triggers again.
+    pub(crate) fn reopen(&mut self) {
+        self.closed = None;
     }
 
     /// Starts what can start.

@@ -198,7 +198,7 @@ fn a_drain_gives_back_what_waits_and_all_that_comes() {
     arrive(&mut lanes, arrival(2, 1, Block::Serial));
     arrive(&mut lanes, arrival(3, 2, Block::Serial));
     let mut steps = Vec::new();
-    lanes.drain(&mut steps);
+    lanes.close(Unstarted::Returned, &mut steps);
     let back = [2, 3].map(|run| Step::End(hold(run, 1), Unstarted::Returned));
     assert_eq!(steps, back);
     assert_eq!(
@@ -227,6 +227,8 @@ enum Op {
         nth: usize,
     },
     Room(usize),
+    /// The worker loses contact, or has it back.
+    Turn,
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -237,6 +239,7 @@ fn op() -> impl Strategy<Value = Op> {
         5 => (0..64_usize).prop_map(|nth| Op::End { nth }),
         1 => (0..64_usize).prop_map(|nth| Op::Cancel { nth }),
         1 => (0..6_usize).prop_map(Op::Room),
+        1 => Just(Op::Turn),
     ]
 }
 
@@ -309,7 +312,7 @@ impl Bench {
         self.seen.jobs.insert(id, job);
         self.seen.sent.insert(id, self.seen.sent.len());
         self.lanes.arrive(arrival, steps);
-        if discards && busy {
+        if discards && busy && self.lanes.closed.is_none() {
             assert_eq!(*steps, [Step::End(id, Unstarted::Busy)]);
         }
         let mut covers = self.lanes.by_key.values();
@@ -347,6 +350,8 @@ impl Bench {
                 }
             }
             Op::Room(room) => self.lanes.set_room(room),
+            Op::Turn if self.lanes.closed.is_some() => self.lanes.reopen(),
+            Op::Turn => self.lanes.close(Unstarted::Fenced, steps),
         }
     }
 

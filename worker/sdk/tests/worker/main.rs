@@ -1,6 +1,8 @@
 //! The worker against its promises, over the embedded broker.
 
+mod absence;
 mod answers;
+mod contact;
 mod control;
 mod crash;
 mod drain;
@@ -8,5 +10,6 @@ mod ends;
 mod full_disk;
 mod lanes;
 mod letters;
+mod link;
 mod logs;
 mod world;

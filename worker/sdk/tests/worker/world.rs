@@ -6,11 +6,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use cueline_broker::{Broker, BrokerOptions, Channel, Outgoing, QueueId, Settlement};
+use cueline_broker::{Broker, BrokerOptions, Channel, Driver, Outgoing, QueueId, Settlement};
 use cueline_broker_embedded::{EmbeddedDriver, EmbeddedOptions};
 use cueline_model::{
-    Block, DurationMs, Fence, HandlerSpec, JobId, OnLost, Outcome, OutcomeKind, RunId, RunKind, Scope,
-    Shard, Timestamp,
+    Block, DurationMs, Fence, HandlerSpec, JobId, OnLost, Outcome, OutcomeKind, RunId, RunKind,
+    Scope, Shard, Timestamp,
 };
 use cueline_protocol::{Control, Event, EventBody, JobPart, Trigger, VERSION, decode, encode};
 use cueline_worker::{Builder, Context, Failure, Stop, StopReason, Worker};
@@ -24,6 +24,7 @@ const DEADLINE: Duration = Duration::from_secs(20);
 pub(crate) struct World {
     pub(crate) directory: tempfile::TempDir,
     pub(crate) broker: Broker,
+    pub(crate) driver: Arc<dyn Driver>,
     events: Arc<Mutex<Vec<Event>>>,
     collector: JoinHandle<()>,
     /// Runs of the `gate` handler that have started, in order.
@@ -69,7 +70,8 @@ impl World {
             ..EmbeddedOptions::default()
         };
         let driver = EmbeddedDriver::open(&path, options).await.expect("broker");
-        let broker = Broker::new(driver, BrokerOptions::default());
+        let driver: Arc<dyn Driver> = Arc::new(driver);
+        let broker = Broker::from_arc(Arc::clone(&driver), BrokerOptions::default());
         broker.declare(&QueueId::Results).await.expect("declare");
         broker.declare(&own_queue()).await.expect("declare");
         let events = Arc::default();
@@ -77,6 +79,7 @@ impl World {
         Self {
             directory,
             broker,
+            driver,
             events,
             collector,
             entered: Arc::default(),

@@ -1,0 +1,197 @@
+//! The fence by a clock that the test moves.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cueline_protocol::Control;
+use cueline_runtime::{BootClock, ManualBootClock};
+use tokio::sync::watch;
+
+use super::{Contact, Limits, Moment, State};
+use crate::journal::LastContact;
+
+const FENCE: Duration = Duration::from_secs(20);
+
+/// One that was never in contact.
+pub(crate) fn contact(boot: &ManualBootClock) -> Contact {
+    let state = State {
+        fenced: true,
+        back: false,
+        proven: None,
+        dead_by_ms: i64::MIN,
+    };
+    Contact {
+        limits: Some(Limits {
+            fence_after: FENCE,
+            failover_after: Duration::from_secs(30),
+        }),
+        boot: Arc::new(boot.clone()),
+        boot_id: boot.boot_id(),
+        incarnation: "this".to_owned(),
+        state: watch::Sender::new(state),
+        echoes: std::sync::Mutex::default(),
+        beat: tokio::sync::Notify::new(),
+    }
+}
+
+/// One that has just been in contact.
+fn live(boot: &ManualBootClock) -> Contact {
+    let contact = contact(boot);
+    let echo = number(&contact);
+    contact.hear("this", echo);
+    assert!(contact.lift());
+    contact
+}
+
+fn number(contact: &Contact) -> u64 {
+    match contact.next_echo(0) {
+        Some(Control::Echo { number, .. }) => number,
+        other => panic!("{other:?}"),
+    }
+}
+
+const fn secs(n: u64) -> Duration {
+    Duration::from_secs(n)
+}
+
+#[test]
+fn nothing_is_started_before_the_first_echo() {
+    let boot = ManualBootClock::default();
+    let contact = contact(&boot);
+    assert!(contact.is_fenced());
+    assert!(!contact.lift());
+    let echo = number(&contact);
+    contact.hear("that", echo);
+    contact.hear("this", echo + 1);
+    assert!(!contact.lift(), "an echo of another start, or of no beat");
+    contact.hear("this", echo);
+    assert!(contact.lift());
+    assert!(!contact.is_fenced());
+}
+
+#[test]
+fn contact_is_as_old_as_the_beat_whose_echo_came_back() {
+    let boot = ManualBootClock::default();
+    let contact = live(&boot);
+    boot.advance(secs(10));
+    let echo = number(&contact);
+    boot.advance(secs(9));
+    contact.hear("this", echo);
+    boot.advance(secs(11));
+    assert!(!contact.is_fenced(), "20 s after that beat was sent");
+    boot.advance(Duration::from_millis(1));
+    assert!(contact.is_fenced());
+    contact.hear("this", echo);
+    assert!(!contact.lift(), "the same echo again proves nothing");
+}
+
+#[test]
+fn one_lost_echo_does_no_harm() {
+    let boot = ManualBootClock::default();
+    let contact = live(&boot);
+    boot.advance(secs(15));
+    let lost = number(&contact);
+    assert!(!contact.is_answered());
+    let next = number(&contact);
+    contact.hear("this", next);
+    assert!(contact.is_answered());
+    boot.advance(secs(15));
+    assert!(!contact.is_fenced());
+    contact.hear("this", lost);
+    boot.advance(secs(6));
+    assert!(contact.is_fenced());
+}
+
+#[test]
+fn an_echo_right_after_a_pause_does_not_hide_the_pause() {
+    let boot = ManualBootClock::default();
+    let contact = live(&boot);
+    boot.advance(secs(60));
+    let echo = number(&contact);
+    contact.hear("this", echo);
+    assert!(contact.is_fenced(), "until the core has heeded it");
+    assert_eq!(contact.left(), Duration::ZERO);
+    assert!(contact.lift());
+    assert!(!contact.is_fenced());
+}
+
+#[test]
+fn what_is_stopped_has_ended_before_the_failover() {
+    let boot = ManualBootClock::default();
+    let contact = live(&boot);
+    boot.advance(secs(21));
+    assert!(contact.is_fenced());
+    assert_eq!(contact.left(), secs(7));
+}
+
+#[tokio::test]
+async fn the_last_instant_comes_even_if_contact_does() {
+    let boot = ManualBootClock::default();
+    let contact = live(&boot);
+    boot.advance(secs(21));
+    assert!(contact.is_fenced());
+    let mut last = std::pin::pin!(contact.dead_by());
+    assert!(futures_util::poll!(last.as_mut()).is_pending());
+    let echo = number(&contact);
+    contact.hear("this", echo);
+    assert!(contact.lift());
+    boot.advance(secs(7));
+    last.await;
+}
+
+#[test]
+fn contact_is_resumed_with_the_age_that_it_has() {
+    let last = |at_ms, up_ms, boot_id: &str| LastContact {
+        at_ms,
+        up_ms,
+        boot_id: boot_id.to_owned(),
+    };
+    let cases = [
+        (Some(last(90_000, 40_000, "manual")), true),
+        (Some(last(80_000, 40_000, "manual")), true),
+        (Some(last(79_999, 40_000, "manual")), false),
+        (Some(last(90_000, 29_999, "manual")), false),
+        (Some(last(90_000, 1, "before")), true),
+        (Some(last(79_999, 1, "before")), false),
+        (Some(last(100_001, 40_000, "manual")), false),
+        (Some(last(90_000, 50_001, "manual")), false),
+        (None, false),
+    ];
+    for (last, ours) in cases {
+        let boot = ManualBootClock::default();
+        boot.advance(secs(50));
+        let contact = contact(&boot);
+        assert_eq!(contact.resume(last.as_ref(), 100_000), ours, "{last:?}");
+        assert_eq!(contact.is_fenced(), !ours, "{last:?}");
+        boot.advance(secs(11));
+        let younger = last.as_ref().is_some_and(|l| l.at_ms > 90_000);
+        assert!(contact.is_fenced() || younger, "{last:?} is not new again");
+    }
+}
+
+#[test]
+fn the_journal_is_told_once_a_second() {
+    let boot = ManualBootClock::default();
+    let contact = live(&boot);
+    assert!(contact.unrecorded().is_some());
+    for (wait_ms, told) in [(999, false), (1, true), (0, false)] {
+        boot.advance(Duration::from_millis(wait_ms));
+        let echo = number(&contact);
+        contact.hear("this", echo);
+        assert_eq!(contact.unrecorded().is_some(), told, "{wait_ms}");
+    }
+}
+
+#[test]
+fn echoes_that_are_waited_for_are_bounded() {
+    let boot = ManualBootClock::default();
+    let contact = live(&boot);
+    let first = number(&contact);
+    for _ in 0..super::MAX_AWAITED {
+        number(&contact);
+    }
+    assert_eq!(contact.lock().awaited.len(), super::MAX_AWAITED);
+    contact.hear("this", first);
+    let proven = contact.state.borrow().proven.map(|m: Moment| m.up_ms);
+    assert_eq!(proven, Some(0));
+}
