@@ -165,6 +165,7 @@ impl Pipeline {
             subject: format!("$JS.API.CONSUMER.INFO.{stream}.{consumer}").into(),
             headers: None,
             payload: Bytes::new(),
+            silent: false,
         });
         let answers = self.ask_all(questions.collect()).await?;
         Ok(answers.iter().map(read).collect())

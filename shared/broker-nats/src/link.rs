@@ -2,6 +2,7 @@
 //! ever; what was on its way then is lost without a word, so whoever waits for an answer listens here too.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use async_nats::connection::State;
@@ -81,6 +82,11 @@ impl Link {
             sleep(LOOK_EVERY.min(until.saturating_duration_since(Instant::now()))).await;
         }
         Ok(())
+    }
+
+    /// Which connection this is, counted from the first.
+    pub(crate) fn connection(&self) -> u64 {
+        self.client.statistics().connects.load(Ordering::Relaxed)
     }
 
     /// Watches over what is about to be sent.

@@ -21,6 +21,8 @@ pub(crate) struct Question {
     pub(crate) subject: Subject,
     pub(crate) headers: Option<HeaderMap>,
     pub(crate) payload: Bytes,
+    /// The answer to a later question of the same call says that this one was taken in as well, so it needs none.
+    pub(crate) silent: bool,
 }
 
 /// What came back.
@@ -104,6 +106,7 @@ impl Pipeline {
             subject: subject.into(),
             headers: None,
             payload,
+            silent: false,
         };
         let mut answers = self.ask_all(vec![question]).await?;
         answers
@@ -120,7 +123,7 @@ impl Pipeline {
             return Ok(Vec::new());
         }
         self.link.connected(Instant::now() + self.patience).await?;
-        let watch = self.link.watch();
+        let (watch, connection) = (self.link.watch(), self.link.connection());
         let under_way = self.begin(questions.len());
         let call = Arc::clone(&under_way.call);
         let mut subjects: Vec<Subject> = questions.iter().map(|q| q.subject.clone()).collect();
@@ -133,6 +136,12 @@ impl Pipeline {
         tokio::select! {
             failed = sending => failed?,
             failed = given_up(&call, watch, &subjects, self.patience) => failed?,
+        }
+        if self.link.connection() != connection {
+            // Answers over the new connection say nothing about what went silently over the old one.
+            return Err(transient(
+                "failed to get answers from NATS: the connection was lost",
+            ));
         }
         Ok(under_way.answers())
     }
@@ -186,9 +195,17 @@ impl Pipeline {
             if chunk.is_empty() {
                 return Ok(());
             }
-            self.take_places(call, chunk.len()).await?;
+            let heard = chunk
+                .iter()
+                .filter(|(_, question)| !question.silent)
+                .count();
+            self.take_places(call, heard).await?;
             for (number, question) in chunk {
+                let silent = question.silent;
                 self.send_one(number, question).await?;
+                if silent {
+                    call.needs_no_answer(number);
+                }
             }
         }
     }
@@ -198,8 +215,15 @@ impl Pipeline {
             subject,
             headers,
             payload,
+            silent,
         } = question;
-        let (reply, client) = (Subject::from(self.reply(number)), &self.link.client);
+        let client = &self.link.client;
+        if silent {
+            let sent = client.publish(subject, payload).await;
+            return sent
+                .map_err(|e| transient(format!("failed to send to NATS: {e}")).caused_by(e));
+        }
+        let reply = Subject::from(self.reply(number));
         let sent = match headers {
             Some(headers) => {
                 client
@@ -314,6 +338,17 @@ async fn sort(answers: Subscriber, table: Arc<Mutex<Table>>, window: Arc<Semapho
 }
 
 impl Call {
+    /// Counts as sent and answered: it took no place.
+    fn needs_no_answer(&self, number: u64) {
+        let mut state = lock(&self.state);
+        let place = usize::try_from(number - self.first).unwrap_or(usize::MAX);
+        if let Some(empty @ None) = state.came.get_mut(place) {
+            *empty = Some(Answer::Said(Bytes::new()));
+            state.sent += 1;
+            state.answered += 1;
+        }
+    }
+
     /// Whether it was the first answer to this question.
     fn answer(&self, number: u64, answer: Answer) -> bool {
         let mut state = lock(&self.state);

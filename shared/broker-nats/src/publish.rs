@@ -108,6 +108,7 @@ impl Publisher {
             subject: target.place.subject(&outgoing.topic).into(),
             headers,
             payload: outgoing.payload.clone(),
+            silent: false,
         }
     }
 

@@ -1,4 +1,5 @@
-//! Settles deliveries. Each ack is confirmed by the server, all of a call at the same time.
+//! Settles deliveries. A consumer takes in what comes over one connection in order, so its answer to the last ack of a call
+//! confirms them all; the answers cost the server as much as the acks.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,6 +19,9 @@ use crate::receipts::{Held, Receipts};
 /// The longest delay: beyond it the server's clock would overflow.
 const LONGEST_DELAY: Duration = Duration::from_hours(100 * 365 * 24);
 
+/// Besides the last, so many acks have one that is answered: a sign of life in a long call, and a bound to what is under way.
+const ANSWERED_EVERY: usize = 64;
+
 /// Settles.
 pub(crate) struct Settler {
     pub(crate) queues: Arc<Queues>,
@@ -34,12 +38,15 @@ impl Settler {
         let asked = settlements.iter().map(|(receipt, how)| (*receipt, how));
         let mut held = self.receipts.held(queue, asked, Instant::now());
         let unmoved = self.move_dead(queue, &mut held).await?;
+        let last = held.len().saturating_sub(1);
         let questions = held
             .iter()
-            .map(|(_, held, how)| Question {
+            .enumerate()
+            .map(|(n, (_, held, how))| Question {
                 subject: held.ack.clone(),
                 headers: None,
                 payload: word(queue, how),
+                silent: n != last && n % ANSWERED_EVERY != 0,
             })
             .collect();
         // Nobody to answer: the consumer is gone, and with it what it waited for.
@@ -99,6 +106,7 @@ impl Settler {
             subject: dead.subject(&held.topic).into(),
             headers: Some(headers),
             payload: held.payload.clone(),
+            silent: false,
         }
     }
 }
