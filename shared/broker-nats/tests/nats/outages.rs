@@ -285,6 +285,49 @@ async fn after_a_kill_only_what_was_acked_last_may_come_back() {
     }
 }
 
+/// Most acks of a call are not answered one by one: none of them may count as settled that the server never saw.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn acks_that_are_cut_off_half_way_are_not_taken_for_settled() {
+    let server = Nats::start(Version::V2_12).unwrap();
+    let proxy = Proxy::start(server.addr()).unwrap();
+    let queue = executor("one");
+    let driver = with(&address(proxy.addr()), std::slice::from_ref(&queue)).await;
+    let beside = open(&server.url()).await;
+    let mut cut_off = 0;
+    for round in 0..12 {
+        publish(
+            &beside,
+            &messages(&queue, round * 3_000..(round + 1) * 3_000),
+        )
+        .await;
+        let all = take(&driver, &queue, 3_000).await;
+        let acks: Vec<_> = all.iter().map(|d| (d.receipt, Settlement::Ack)).collect();
+        let cut = async {
+            // Somewhere on the way: each round a little later.
+            for _ in 0..round * 20 {
+                tokio::task::yield_now().await;
+            }
+            proxy.set(if round % 2 == 0 {
+                Link::Cut
+            } else {
+                Link::DeafServer
+            });
+        };
+        let (ended, ()) = tokio::join!(driver.settle(&queue, &acks), cut);
+        if ended.is_ok() {
+            assert_eq!(left(&beside).await, 0, "round {round}");
+        }
+        cut_off += usize::from(ended.is_err());
+        proxy.heal();
+        until("they are settled", || async {
+            driver.settle(&queue, &acks).await.ok()
+        })
+        .await;
+        assert_eq!(left(&beside).await, 0, "round {round}");
+    }
+    assert!(cut_off > 0, "nothing was cut off: this showed nothing");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_published_and_not_confirmed_is_there_once_after_another_try() {
     let server = Nats::start(Version::V2_12).unwrap();
