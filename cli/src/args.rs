@@ -3,10 +3,13 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use cueline_model::{GroupName, JobName, RunState, Timestamp};
+use cueline_model::{ExecutorName, GroupName, JobName, RunState, Timestamp};
 
 use crate::bench::BenchArgs;
-use crate::standalone::StandaloneArgs;
+use crate::config::RoleArgs;
+use crate::config::check::ConfigCommand;
+use crate::keys::{KeyCommand, TokenCommand};
+use crate::migrate::MigrateArgs;
 
 /// A distributed job scheduler.
 #[derive(Debug, Parser)]
@@ -62,6 +65,12 @@ pub enum Command {
     /// List executors
     #[command(subcommand)]
     Executor(ExecutorCommand),
+    /// Look into executors' queues; drain, purge and replay them
+    #[command(subcommand)]
+    Queue(QueueCommand),
+    /// Look at messages that nobody could take; replay or delete them
+    #[command(subcommand)]
+    Dlq(DlqCommand),
     /// Take over jobs from elsewhere
     #[command(subcommand)]
     Import(ImportCommand),
@@ -70,8 +79,20 @@ pub enum Command {
     Cron(CronCommand),
     /// Check that everything is as it should be, and say what to do where it is not
     Doctor(DoctorArgs),
-    /// Scheduler, store, broker and executor in one process
-    Standalone(StandaloneArgs),
+    /// Processes that run until they are told to stop.
+    #[command(flatten)]
+    Role(RoleArgs),
+    /// Bring a store's schema up to date
+    Migrate(MigrateArgs),
+    /// Look at the configuration
+    #[command(subcommand)]
+    Config(ConfigCommand),
+    /// Make and look at the keys that sign triggers
+    #[command(subcommand)]
+    Key(KeyCommand),
+    /// Make an admin token
+    #[command(subcommand)]
+    Token(TokenCommand),
     /// Measure how fast this machine fires
     Bench(BenchArgs),
 }
@@ -215,6 +236,75 @@ pub struct LogsArgs {
 pub enum ExecutorCommand {
     /// List all executors that were heard
     List,
+}
+
+/// `cueline queue …`
+#[derive(Debug, Subcommand)]
+pub enum QueueCommand {
+    /// List all queues and how full they are
+    List,
+    /// Show an executor's queue and what the executor has not finished
+    Show(OwnerArg),
+    /// Take what is in an executor's queue out of it, so that it is routed again
+    Drain(OwnerArg),
+    /// Take what is in an executor's queue out of it, and cancel these runs
+    Purge(OwnerArg),
+    /// Publish again what an executor was given and does not hold, after it has lost its state or its queue
+    Replay(OwnerArg),
+}
+
+/// One executor.
+#[derive(Debug, Args)]
+pub struct OwnerArg {
+    /// The executor's name
+    #[arg(value_name = "EXECUTOR")]
+    pub executor: ExecutorName,
+    /// Its group
+    #[arg(long, value_name = "GROUP", default_value = "default")]
+    pub group: GroupName,
+}
+
+/// `cueline dlq …`
+#[derive(Debug, Subcommand)]
+pub enum DlqCommand {
+    /// List dead letters, newest first
+    List(DeadListArgs),
+    /// Show one, whole
+    Show(DeadArg),
+    /// Put them back into the queues that they came from
+    Replay(DeadArgs),
+    /// Delete them
+    Delete(DeadArgs),
+}
+
+/// `cueline dlq list`
+#[derive(Debug, Args)]
+pub struct DeadListArgs {
+    /// Only with lower numbers, for the next page
+    #[arg(long, value_name = "ID", value_parser = clap::value_parser!(i64).range(1..))]
+    pub before: Option<i64>,
+    /// At most so many
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub limit: u32,
+}
+
+/// One dead letter.
+#[derive(Debug, Args)]
+pub struct DeadArg {
+    /// Its number
+    #[arg(value_name = "ID", value_parser = clap::value_parser!(i64).range(1..))]
+    pub id: i64,
+}
+
+/// Some dead letters, or all.
+#[derive(Debug, Args)]
+pub struct DeadArgs {
+    /// Their numbers
+    #[arg(value_name = "ID", value_parser = clap::value_parser!(i64).range(1..))]
+    pub ids: Vec<i64>,
+    /// All of them, up to a thousand at a time
+    #[arg(long)]
+    pub all: bool,
 }
 
 /// `cueline import …`

@@ -90,11 +90,14 @@ impl Found {
         let lines = self.jobs.len() + self.refused.len();
         match self.refused.len() {
             0 => Ok(()),
-            refused => Err(Failure::with_hint(
-                format!("{refused} of {lines} lines were refused"),
-                "write job definitions for these by hand, or mend the lines and import again: \
-                 importing twice changes nothing",
-            )),
+            refused => Err(Failure::BadInput {
+                messages: vec![format!("{refused} of {lines} lines were refused")],
+                summary: Some(
+                    "hint: write job definitions for these by hand, or mend the lines and import again: \
+                     importing twice changes nothing"
+                        .to_owned(),
+                ),
+            }),
         }
     }
 }

@@ -3,12 +3,16 @@
 //! A command prints its answer on standard output and its complaints on standard error, and ends with 0 (done), 1 (the server
 //! said no, or could not be asked) or 2 (the input is wrong).
 
+pub mod adapters;
 pub mod args;
 pub mod bench;
 pub mod client;
+pub mod config;
 pub mod cron;
 pub mod crontab;
+pub mod desk;
 pub mod discovery;
+pub mod dlq;
 pub mod doctor;
 pub mod executor;
 pub mod failure;
@@ -16,25 +20,39 @@ pub mod human;
 pub mod job;
 pub mod jobdiff;
 pub mod jobfile;
+pub mod keys;
+pub mod migrate;
 pub mod output;
+pub mod parts;
+pub mod queue;
 pub mod run;
+pub mod scheduler;
 pub mod standalone;
 pub mod trigger;
+pub mod worker;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::parser::ValueSource;
+use clap::{ArgMatches, CommandFactory as _, FromArgMatches as _};
 
 use args::{Cli, Command, ImportCommand};
 use client::Api;
+use config::{Role, RoleArgs, SchedulerConfig, StandaloneConfig, WorkerConfig};
 use failure::Failure;
 use output::Out;
 
 /// Runs the command that `args` name, program name first.
 pub fn main_with(args: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let cli = match Cli::try_parse_from(args) {
-        Ok(cli) => cli,
+    let parsed = Cli::command()
+        .try_get_matches_from(args)
+        .and_then(|matches| Ok((Cli::from_arg_matches(&matches)?, matches)));
+    let cli = match parsed {
+        Ok((cli, matches)) => match meant_for_a_server(&matches) {
+            Some(failure) => return failure.report(),
+            None => cli,
+        },
         Err(error) => {
             // What clap prints it prints with the exit status that goes with it: 0 for help, 2 for a mistake.
             let status = u8::try_from(error.exit_code()).unwrap_or(2);
@@ -62,6 +80,25 @@ pub fn main_with(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     }
 }
 
+/// What only commands take is no use to a server: refused, not passed over.
+fn meant_for_a_server(matches: &ArgMatches) -> Option<Failure> {
+    let (name, matches) = matches.subcommand()?;
+    Role::ALL.iter().find(|role| role.name() == name)?;
+    let messages: Vec<String> = [
+        ("url", "--url", "where it listens is said with --listen"),
+        ("token", "--token", "others can see command lines; use --token-file or CUELINE_TOKEN, where the role has them"),
+        ("output", "--output", "logs are JSON lines with --log-json"),
+    ]
+    .into_iter()
+    .filter(|(id, ..)| matches.value_source(id) == Some(ValueSource::CommandLine))
+    .map(|(_, flag, instead)| format!("{flag}: is for commands that ask a server, and cueline {name} is one; {instead}"))
+    .collect();
+    (!messages.is_empty()).then_some(Failure::BadInput {
+        messages,
+        summary: None,
+    })
+}
+
 async fn run(cli: Cli) -> Result<(), Failure> {
     let out = Out::new(cli.output);
     let api = || Api::new(cli.url.as_deref(), cli.token.as_deref());
@@ -70,14 +107,42 @@ async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Trigger(args) => trigger::run(&api()?, out, args).await,
         Command::Run(command) => run::run(&api()?, out, command).await,
         Command::Executor(command) => executor::run(&api()?, out, &command).await,
+        Command::Queue(command) => queue::run(&api()?, out, command).await,
+        Command::Dlq(command) => dlq::run(&api()?, out, command).await,
         Command::Import(ImportCommand::Crontab(args)) => crontab::run(api, out, &args).await,
         Command::Cron(command) => cron::run(out, command),
         Command::Doctor(args) => {
             doctor::run(cli.url.as_deref(), cli.token.as_deref(), out, &args).await
         }
-        Command::Standalone(args) => standalone::run(args).await.map_err(failure_of),
+        Command::Role(args) => role(&args).await,
+        Command::Migrate(args) => migrate::run(out, &args).await,
+        Command::Config(command) => config::check::run(out, command),
+        Command::Key(command) => keys::run(out, &command),
+        Command::Token(command) => keys::token(out, &command),
         Command::Bench(args) => bench::run(args).await.map_err(failure_of),
     }
+}
+
+/// Runs a role until it is told to stop.
+async fn role(args: &RoleArgs) -> Result<(), Failure> {
+    let reader = config::reader(args);
+    let ended = match args.role {
+        Role::Standalone => standalone::run(good(StandaloneConfig::read(reader))?).await,
+        Role::Scheduler => scheduler::run(good(SchedulerConfig::read(reader))?).await,
+        Role::Worker => worker::run(good(WorkerConfig::read(reader))?).await,
+    };
+    ended.map_err(failure_of)
+}
+
+/// The configuration, if nothing is wrong with it.
+fn good<T>(outcome: config::Outcome<T>) -> Result<T, Failure> {
+    for warning in outcome.warnings {
+        failure::say(&format!("warning: {warning}"));
+    }
+    outcome.config.map_err(|messages| Failure::BadInput {
+        messages,
+        summary: Some("nothing was started".to_owned()),
+    })
 }
 
 /// The input of a server's command is wrong, in one sentence: exit status 2.

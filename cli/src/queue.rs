@@ -33,7 +33,11 @@ async fn list(api: &Api, out: Out) -> Result<(), Failure> {
     for queue in &found.queues {
         let (name, ready, unsettled) = cells(queue);
         let paint = (queue.ready > 0).then_some(Paint::Warn);
-        table.add_row(vec![cell(name, None), cell(ready, paint), cell(unsettled, None)]);
+        table.add_row(vec![
+            cell(name, None),
+            cell(ready, paint),
+            cell(unsettled, None),
+        ]);
     }
     out.print_table(&table, "there are no queues")
 }
@@ -76,14 +80,13 @@ async fn show(api: &Api, out: Out, owner: &OwnerArg) -> Result<(), Failure> {
     out.print_table(&table, "")
 }
 
-async fn act(
-    api: &Api,
-    out: Out,
-    owner: &OwnerArg,
-    what: &str,
-    done: &str,
-) -> Result<(), Failure> {
-    let path = ["queues", owner.group.as_str(), owner.executor.as_str(), what];
+async fn act(api: &Api, out: Out, owner: &OwnerArg, what: &str, done: &str) -> Result<(), Failure> {
+    let path = [
+        "queues",
+        owner.group.as_str(),
+        owner.executor.as_str(),
+        what,
+    ];
     let answer = api.post(&path, &Value::Null).await?;
     if out.is_json() {
         return out.json(&answer);

@@ -138,6 +138,11 @@ pub fn read_text(path: &Path) -> Result<String, String> {
     })
 }
 
+/// Reads any TOML text; a mistake comes with its line.
+pub(crate) fn toml_node(text: &str) -> Result<Node, (u32, String)> {
+    toml::parse(text).map_err(|error| (error.line, error.message))
+}
+
 /// Finds the line of a place in a text.
 struct Lines(Vec<usize>);
 

@@ -5,19 +5,17 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
-use cueline_broker::{Broker, BrokerOptions};
-use cueline_broker_embedded::{EmbeddedDriver, EmbeddedOptions};
-use cueline_engine::{Engine, EngineOptions};
-use cueline_handlers::{CommandHandler, HttpHandler, ShellHandler, kill_orphans};
+use anyhow::Result;
+use cueline_engine::EngineOptions;
 use cueline_model::{ExecutorName, GroupName, JobSpec};
 use cueline_protocol::VerifyingKeys;
-use cueline_runtime::{Clock, Lifecycle, SystemClock};
 use cueline_store::Store;
-use cueline_store_sqlite::{SqliteOptions, SqliteStore};
-use cueline_worker::{Handler, Worker};
+use cueline_worker::Handler;
 
 use super::DataDir;
+use crate::adapters::{BrokerUrl, OpenBroker, OpenStore, StoreUrl, Unusable, Who};
+use crate::config::{BrokerSettings, Kind};
+use crate::parts::{ExecutorOptions, Executors, Patience, Scheduling};
 
 /// What to put together.
 #[derive(Clone)]
@@ -27,7 +25,7 @@ pub struct CompositionOptions {
     /// Their names.
     pub executors: Vec<ExecutorName>,
     /// Built-in kinds of handlers that they may run.
-    pub allow: Vec<String>,
+    pub allow: Vec<Kind>,
     /// Handlers that each runs at once at the most.
     pub concurrency: usize,
     /// How long running handlers may take to end.
@@ -38,6 +36,16 @@ pub struct CompositionOptions {
     pub engine: EngineOptions,
     /// Jobs to apply before anything is scheduled: so that `startup` jobs among them run at this very start.
     pub jobs: Vec<JobSpec>,
+    /// The store; a file in the data directory by default.
+    pub store: Option<StoreUrl>,
+    /// The store may be migrated; true by default.
+    pub migrate: bool,
+    /// The broker; a file in the data directory by default.
+    pub broker: Option<BrokerUrl>,
+    /// How the broker is used.
+    pub broker_settings: BrokerSettings,
+    /// How long to try to reach store and broker; for ever by default.
+    pub start_timeout: Option<Duration>,
 }
 
 impl CompositionOptions {
@@ -55,6 +63,11 @@ impl CompositionOptions {
                 ..EngineOptions::default()
             },
             jobs: Vec::new(),
+            store: None,
+            migrate: true,
+            broker: None,
+            broker_settings: BrokerSettings::default(),
+            start_timeout: None,
         }
     }
 }
@@ -63,12 +76,11 @@ impl CompositionOptions {
 pub struct Composition {
     /// The store.
     pub store: Arc<dyn Store>,
-    /// The broker.
-    pub broker: Broker,
     /// The scheduler.
-    pub engine: Engine,
-    scheduling: Lifecycle,
-    working: Lifecycle,
+    pub engine: Scheduling,
+    executors: Executors,
+    open_store: OpenStore,
+    open_broker: OpenBroker,
 }
 
 impl std::fmt::Debug for Composition {
@@ -80,62 +92,56 @@ impl std::fmt::Debug for Composition {
 }
 
 impl Composition {
-    /// Opens the files in `data` and starts everything.
+    /// Opens store and broker and starts everything.
     pub async fn start(data: &DataDir, options: &CompositionOptions) -> Result<Self> {
-        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-        let file = data.path().join("store.db");
-        let store = SqliteStore::open(&file, SqliteOptions::default())
-            .await
-            .with_context(|| unusable(&file, STORE_HINT))?;
-        let store: Arc<dyn Store> = Arc::new(store);
+        let patience = Patience::of(options.start_timeout);
+        let open_store = open_store(data, options, &patience).await?;
+        let store = open_store.store.clone();
         if !options.jobs.is_empty() {
             store.apply_jobs(&options.jobs, false).await?;
         }
-        let file = data.path().join("queue.db");
-        let driver = EmbeddedDriver::open(&file, EmbeddedOptions::default())
-            .await
-            .with_context(|| unusable(&file, QUEUE_HINT))?;
-        let broker = Broker::new(driver, BrokerOptions::default());
-
-        let scheduling = Lifecycle::new();
-        let engine = Engine::start(
-            store.clone(),
-            broker.clone(),
-            clock.clone(),
-            options.engine.clone(),
-            Some(data.key().clone()),
-            &scheduling,
-        )
-        .await?;
-        let working = Lifecycle::new();
+        let open_broker = open_broker(data, options, &patience).await?;
+        let broker = &open_broker.broker;
+        let engine =
+            Scheduling::start(&store, broker, &options.engine, data.key(), &patience).await?;
+        let executors = Executors::new();
+        let shared = ExecutorOptions {
+            group: options.group.clone(),
+            allow: options.allow.clone(),
+            concurrency: options.concurrency,
+            drain_timeout: options.drain_timeout,
+            native: options.native.clone(),
+            trust: VerifyingKeys::from_base64([data.key().public_base64().as_str()])?,
+        };
         for name in &options.executors {
-            start_executor(data, options, name, &broker, &clock, &working)?;
+            let state_dir = data.path().join("executors").join(name.as_str());
+            executors.start(name, &state_dir, &shared, broker)?;
         }
         Ok(Self {
             store,
-            broker,
             engine,
-            scheduling,
-            working,
+            executors,
+            open_store,
+            open_broker,
         })
     }
 
     /// Returns when a task has ended unexpectedly, with which.
     pub async fn broken(&self) -> String {
         tokio::select! {
-            broken = self.scheduling.broken() => broken,
-            broken = self.working.broken() => broken,
+            broken = self.engine.broken() => broken,
+            broken = self.executors.broken() => broken,
         }
     }
 
-    /// Stops in order: no more claims, running attempts, reports, heartbeats, lease.
+    /// Stops in order: no more claims, running attempts, reports, heartbeats, lease, broker, store.
     pub async fn stop(&self, drain: Duration) -> Result<()> {
-        self.scheduling.shut_down(Duration::from_secs(10)).await;
-        self.working
-            .shut_down(drain + Duration::from_secs(10))
-            .await;
-        self.engine.finish().await?;
-        Ok(())
+        self.engine.stop().await;
+        self.executors.stop(drain).await;
+        let finished = self.engine.finish().await;
+        self.open_broker.close().await;
+        self.open_store.close().await;
+        finished
     }
 }
 
@@ -144,65 +150,55 @@ const STORE_HINT: &str =
 const QUEUE_HINT: &str = "what is queued is known to store.db as well: if the file cannot be mended, move it away (with \
     those that begin with its name), and what was in it is queued again within a minute";
 
-/// The file is why it does not start.
-fn unusable(file: &Path, hint: &str) -> crate::Hinted {
-    crate::Hinted {
-        what: format!("{} cannot be used", file.display()),
-        hint: hint.to_owned(),
-    }
-}
-
-fn start_executor(
+async fn open_store(
     data: &DataDir,
     options: &CompositionOptions,
-    name: &ExecutorName,
-    broker: &Broker,
-    clock: &Arc<dyn Clock>,
-    working: &Lifecycle,
-) -> Result<()> {
-    let state_dir = data.path().join("executors").join(name.as_str());
-    let marker = state_dir.display().to_string();
-    let keys = VerifyingKeys::from_base64([data.key().public_base64().as_str()])?;
-    let mut builder = Worker::builder(options.group.as_str())
-        .name(name.as_str())
-        .broker(broker.clone())
-        .state_dir(&state_dir)
-        .trust(keys)
-        .concurrency(options.concurrency)
-        .drain_timeout(options.drain_timeout)
-        .shares_fate_with_schedulers()
-        .clock(clock.clone());
-    for (native, handler) in &options.native {
-        builder = builder.native(native, handler.clone());
+    patience: &Patience,
+) -> Result<OpenStore> {
+    let opened = |url: StoreUrl, patience: Patience| async move {
+        let open = async || url.open("cueline standalone", options.migrate).await;
+        patience.with(&format!("the store at {url}"), open).await
+    };
+    if let Some(url) = &options.store {
+        return Ok(opened(url.clone(), *patience).await?);
     }
-    for kind in &options.allow {
-        builder = match kind.as_str() {
-            "shell" => builder.kind("shell", ShellHandler::new(&marker)),
-            "command" => builder.kind("command", CommandHandler::new(&marker)),
-            "http" => builder.kind("http", HttpHandler::new()?),
-            _ => builder,
-        };
-    }
-    let worker = builder
-        .before_start(move || {
-            let marker = marker.clone();
-            async move {
-                match kill_orphans(&marker).await {
-                    Ok(0) => Ok(()),
-                    Ok(n) => {
-                        tracing::warn!(n, "ended processes that an earlier incarnation had left");
-                        Ok(())
-                    }
-                    Err(e) => Err(e.into()),
-                }
-            }
-        })
-        .build()?;
-    let stop = working.stop();
-    working.spawn("executor", async move {
-        if let Err(e) = worker.run(stop).await {
-            tracing::error!(error = %e, "the executor has failed");
+    let file = data.path().join("store.db");
+    let url = StoreUrl::parse(&format!("sqlite:{}", file.display())).map_err(anyhow::Error::msg)?;
+    // A file is there or it is not: nothing is waited for.
+    let store = opened(url, Patience::none()).await;
+    store.map_err(|error| unusable(&file, error, STORE_HINT))
+}
+
+async fn open_broker(
+    data: &DataDir,
+    options: &CompositionOptions,
+    patience: &Patience,
+) -> Result<OpenBroker> {
+    let who = Who {
+        connection: "cueline standalone".to_owned(),
+        executor: None,
+    };
+    let opened = |url: BrokerUrl, patience: Patience| {
+        let who = &who;
+        async move {
+            let open = async || url.open(who, &options.broker_settings).await;
+            patience.with(&format!("the broker at {url}"), open).await
         }
-    });
-    Ok(())
+    };
+    if let Some(url) = &options.broker {
+        return Ok(opened(url.clone(), *patience).await?);
+    }
+    let file = data.path().join("queue.db");
+    let url =
+        BrokerUrl::parse(&format!("embedded:{}", file.display())).map_err(anyhow::Error::msg)?;
+    let broker = opened(url, Patience::none()).await;
+    broker.map_err(|error| unusable(&file, error, QUEUE_HINT))
+}
+
+/// The file is why it does not start.
+fn unusable(file: &Path, error: Unusable, hint: &str) -> anyhow::Error {
+    anyhow::Error::new(error).context(crate::Hinted {
+        what: format!("{} cannot be used", file.display()),
+        hint: hint.to_owned(),
+    })
 }

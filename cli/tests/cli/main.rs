@@ -2,5 +2,8 @@
 
 mod bad_input;
 mod command;
+mod config;
+mod keys;
+mod migrate;
 mod offline;
 mod server;

@@ -17,6 +17,12 @@ fn the_help_names_every_command() {
         "cron",
         "doctor",
         "standalone",
+        "scheduler",
+        "worker",
+        "migrate",
+        "config",
+        "key",
+        "token",
         "bench",
     ] {
         assert!(
@@ -108,7 +114,7 @@ fn a_crontab_is_read_line_by_line() {
         "Europe/Berlin",
     ];
     let ended = home.run(&args);
-    assert_eq!(ended.status, 1, "{ended:#?}");
+    assert_eq!(ended.status, 2, "{ended:#?}");
     assert!(ended.stdout.contains("site.crontab:3: job "), "{ended:#?}");
     assert!(
         ended.stdout.contains("02:30 every day, Europe/Berlin"),

@@ -1,0 +1,176 @@
+//! Brokers.
+
+use cueline_broker::{Broker, BrokerError, BrokerOptions, ErrorKind};
+
+use super::store::server;
+use super::{Close, Product, Unusable, forms, path_of, product_of};
+use crate::config::{BrokerSettings, Redacted};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Nats,
+    Rabbitmq,
+    Embedded,
+}
+
+const NATS_FORM: &str = "nats://user:password@host:4222 (or tls://)";
+const RABBITMQ_FORM: &str = "amqp://user:password@host:5672/vhost (or amqps://)";
+
+const PRODUCTS: [Product<Kind>; 3] = [
+    Product {
+        product: Kind::Nats,
+        schemes: &["nats", "tls"],
+        feature: "nats",
+        built_in: cfg!(feature = "nats"),
+        form: NATS_FORM,
+    },
+    Product {
+        product: Kind::Rabbitmq,
+        schemes: &["amqp", "amqps"],
+        feature: "rabbitmq",
+        built_in: cfg!(feature = "rabbitmq"),
+        form: RABBITMQ_FORM,
+    },
+    Product {
+        product: Kind::Embedded,
+        schemes: &["embedded"],
+        feature: "embedded",
+        built_in: cfg!(feature = "embedded"),
+        form: "embedded:PATH (within standalone)",
+    },
+];
+
+/// Where a broker is. It is shown without its password.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BrokerUrl {
+    kind: Kind,
+    address: Redacted,
+}
+
+impl std::fmt::Display for BrokerUrl {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.address.fmt(f)
+    }
+}
+
+/// Who uses a broker.
+#[derive(Debug, Clone)]
+pub struct Who {
+    /// What the broker's lists of connections show.
+    pub connection: String,
+    /// Group and name of an executor that has the connection to itself.
+    pub executor: Option<(String, String)>,
+}
+
+/// A broker, and how it is ended.
+pub struct OpenBroker {
+    /// The broker.
+    pub broker: Broker,
+    close: Close,
+}
+
+impl std::fmt::Debug for OpenBroker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("OpenBroker")
+            .field("broker", &self.broker)
+            .finish_non_exhaustive()
+    }
+}
+
+impl OpenBroker {
+    /// Over a driver that `close` ends.
+    #[allow(dead_code, reason = "without a driver nothing is opened")]
+    pub(super) fn new<D: cueline_broker::Driver>(
+        driver: std::sync::Arc<D>,
+        close: impl Fn(std::sync::Arc<D>) -> super::Closing + Send + Sync + 'static,
+    ) -> Self {
+        let held = driver.clone();
+        Self {
+            broker: Broker::from_arc(driver, BrokerOptions::default()),
+            close: Box::new(move || close(held.clone())),
+        }
+    }
+
+    /// Ends its connections.
+    pub async fn close(&self) {
+        (self.close)().await;
+    }
+}
+
+impl BrokerUrl {
+    /// Reads an address.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let address = Redacted::new(text.trim());
+        let kind = product_of("broker", &PRODUCTS, &address)?;
+        let url = Self { kind, address };
+        match kind {
+            Kind::Embedded if url.path().is_empty() => {
+                Err(format!("{url} given; embedded:PATH is expected"))
+            }
+            // Several servers of a cluster are separated by commas.
+            Kind::Nats => {
+                for one in url.address.expose().split(',') {
+                    server(NATS_FORM, &Redacted::new(one))?;
+                }
+                Ok(url)
+            }
+            Kind::Rabbitmq => {
+                server(RABBITMQ_FORM, &url.address)?;
+                Ok(url)
+            }
+            Kind::Embedded => Ok(url),
+        }
+    }
+
+    /// What is expected of processes that share one, in words.
+    pub fn expected() -> String {
+        forms(&PRODUCTS[..2])
+    }
+
+    /// One process has it to itself.
+    pub fn is_embedded(&self) -> bool {
+        self.kind == Kind::Embedded
+    }
+
+    /// It is NATS.
+    pub fn is_nats(&self) -> bool {
+        self.kind == Kind::Nats
+    }
+
+    /// Connects.
+    #[cfg_attr(
+        not(any(feature = "nats", feature = "rabbitmq")),
+        expect(unused_variables, reason = "for servers only")
+    )]
+    pub async fn open(&self, who: &Who, settings: &BrokerSettings) -> Result<OpenBroker, Unusable> {
+        let opened = match self.kind {
+            #[cfg(feature = "nats")]
+            Kind::Nats => super::nats::open(self.address.expose(), who, settings).await,
+            #[cfg(feature = "rabbitmq")]
+            Kind::Rabbitmq => super::rabbitmq::open(self.address.expose(), who, settings).await,
+            #[cfg(feature = "embedded")]
+            Kind::Embedded => super::embedded::open(self.path()).await,
+            #[allow(
+                unreachable_patterns,
+                reason = "there are some when a driver is left out"
+            )]
+            _ => Err(BrokerError::new(
+                ErrorKind::Permanent,
+                "failed to open the broker: its driver is not built in",
+            )),
+        };
+        opened.map_err(|error| self.unusable(&error))
+    }
+
+    /// What one of its calls ended with.
+    pub fn unusable(&self, error: &BrokerError) -> Unusable {
+        Unusable {
+            message: self.address.scrub(&error.to_string()),
+            may_pass: error.kind() == ErrorKind::Transient,
+        }
+    }
+
+    fn path(&self) -> &str {
+        path_of(self.address.expose(), "embedded")
+    }
+}

@@ -1,0 +1,38 @@
+//! The broker on NATS.
+
+use std::sync::Arc;
+
+use cueline_broker::BrokerError;
+use cueline_broker_nats::{Identity, Login, NatsDriver, NatsOptions, StreamLimits, Tls};
+
+use super::{OpenBroker, Who};
+use crate::config::BrokerSettings;
+
+pub(super) async fn open(
+    url: &str,
+    who: &Who,
+    settings: &BrokerSettings,
+) -> Result<OpenBroker, BrokerError> {
+    let identity = who.executor.clone();
+    let credentials = settings.credentials.clone();
+    let options = NatsOptions {
+        prefix: settings.prefix.clone(),
+        identity: identity.map(|(group, executor)| Identity { group, executor }),
+        login: credentials.map_or(Login::None, Login::CredentialsFile),
+        tls: Tls {
+            authorities: settings.ca.clone(),
+            certificate: settings.certificate.clone(),
+            ..Tls::default()
+        },
+        name: who.connection.clone(),
+        limits: StreamLimits {
+            replicas: settings.replicas.map(usize::from),
+            ..StreamLimits::default()
+        },
+        ..NatsOptions::default()
+    };
+    let driver = Arc::new(NatsDriver::connect(url, options).await?);
+    Ok(OpenBroker::new(driver, |driver| {
+        Box::pin(async move { driver.close().await })
+    }))
+}

@@ -1,0 +1,30 @@
+//! The broker on `RabbitMQ`.
+
+use std::sync::Arc;
+
+use cueline_broker::BrokerError;
+use cueline_broker_rabbitmq::{ClientCertificate, RabbitDriver, RabbitOptions};
+
+use super::{OpenBroker, Who};
+use crate::config::BrokerSettings;
+
+pub(super) async fn open(
+    url: &str,
+    who: &Who,
+    settings: &BrokerSettings,
+) -> Result<OpenBroker, BrokerError> {
+    let certificate = settings.certificate.clone();
+    let options = RabbitOptions {
+        prefix: settings.prefix.clone(),
+        replicas: settings.replicas,
+        ca_file: settings.ca.clone(),
+        client_certificate: certificate
+            .map(|(certificate, key)| ClientCertificate { certificate, key }),
+        connection_name: who.connection.clone(),
+        ..RabbitOptions::default()
+    };
+    let driver = Arc::new(RabbitDriver::open(url, options).await?);
+    Ok(OpenBroker::new(driver, |driver| {
+        Box::pin(async move { driver.close().await })
+    }))
+}

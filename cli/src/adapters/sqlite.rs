@@ -1,0 +1,37 @@
+//! The store in an SQLite file.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use cueline_store::{ErrorKind, StoreError};
+use cueline_store_sqlite::{SqliteOptions, SqliteStore};
+
+use super::private_file::keep_private;
+use super::{OpenStore, Schema};
+
+pub(super) async fn open(path: &str, migrate: bool) -> Result<OpenStore, StoreError> {
+    let path = Path::new(path);
+    if !migrate && !path.exists() {
+        return Err(StoreError::new(
+            ErrorKind::Broken,
+            format!(
+                "failed to open the store: {} does not exist; create it with `cueline migrate`",
+                path.display()
+            ),
+        ));
+    }
+    let private = keep_private(path);
+    private.map_err(|message| StoreError::new(ErrorKind::Broken, message))?;
+    let store = Arc::new(SqliteStore::open(path, SqliteOptions::default()).await?);
+    let held = store.clone();
+    let close = move || -> super::Closing {
+        let held = held.clone();
+        Box::pin(async move { held.close().await })
+    };
+    Ok(OpenStore::new(store, Box::new(close)))
+}
+
+pub(super) async fn migrate(path: &str) -> Result<Schema, StoreError> {
+    open(path, true).await?.close().await;
+    Ok(Schema { version: None })
+}

@@ -1,0 +1,169 @@
+//! Stores.
+
+use std::sync::Arc;
+
+use cueline_store::{ErrorKind, Store, StoreError};
+
+use super::{Close, Product, Unusable, forms, path_of, product_of};
+use crate::config::Redacted;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Postgres,
+    Sqlite,
+}
+
+const PRODUCTS: [Product<Kind>; 2] = [
+    Product {
+        product: Kind::Postgres,
+        schemes: &["postgres", "postgresql"],
+        feature: "postgres",
+        built_in: cfg!(feature = "postgres"),
+        form: "postgres://user:password@host:5432/database",
+    },
+    Product {
+        product: Kind::Sqlite,
+        schemes: &["sqlite"],
+        feature: "sqlite",
+        built_in: cfg!(feature = "sqlite"),
+        form: "sqlite:PATH",
+    },
+];
+
+/// Where a store is. It is shown without its password.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoreUrl {
+    kind: Kind,
+    address: Redacted,
+}
+
+impl std::fmt::Display for StoreUrl {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.address.fmt(f)
+    }
+}
+
+/// A store, and how it is ended.
+pub struct OpenStore {
+    /// The store.
+    pub store: Arc<dyn Store>,
+    close: Close,
+}
+
+impl std::fmt::Debug for OpenStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("OpenStore").finish_non_exhaustive()
+    }
+}
+
+impl OpenStore {
+    #[cfg_attr(
+        not(any(feature = "postgres", feature = "sqlite")),
+        expect(dead_code, reason = "without a driver nothing is opened")
+    )]
+    pub(super) fn new(store: Arc<dyn Store>, close: Close) -> Self {
+        Self { store, close }
+    }
+
+    /// Ends its connections, after the calls in progress.
+    pub async fn close(&self) {
+        (self.close)().await;
+    }
+}
+
+/// What a store's schema is, in words.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Schema {
+    /// Its version, where the product tells.
+    pub version: Option<i64>,
+}
+
+impl StoreUrl {
+    /// Reads an address.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let address = Redacted::new(text.trim());
+        let kind = product_of("store", &PRODUCTS, &address)?;
+        let url = Self { kind, address };
+        match kind {
+            Kind::Sqlite if url.path().is_empty() => {
+                Err(format!("{url} given; sqlite:PATH is expected"))
+            }
+            Kind::Postgres => {
+                server("postgres://user:password@host:5432/database", &url.address)?;
+                Ok(url)
+            }
+            Kind::Sqlite => Ok(url),
+        }
+    }
+
+    /// What is expected, in words.
+    pub fn expected() -> String {
+        forms(&PRODUCTS)
+    }
+
+    /// Opens it, bringing its schema up to date if it may.
+    pub async fn open(&self, application: &str, migrate: bool) -> Result<OpenStore, Unusable> {
+        let opened = match self.kind {
+            #[cfg(feature = "postgres")]
+            Kind::Postgres => {
+                super::postgres::open(self.address.expose(), application, migrate).await
+            }
+            #[cfg(feature = "sqlite")]
+            Kind::Sqlite => super::sqlite::open(self.path(), migrate).await,
+            #[allow(
+                unreachable_patterns,
+                reason = "there are some when a driver is left out"
+            )]
+            _ => Err(not_built_in()),
+        };
+        opened.map_err(|error| self.unusable(&error))
+    }
+
+    /// Brings its schema up to date, or creates it.
+    pub async fn migrate(&self) -> Result<Schema, Unusable> {
+        let migrated = match self.kind {
+            #[cfg(feature = "postgres")]
+            Kind::Postgres => super::postgres::migrate(self.address.expose()).await,
+            #[cfg(feature = "sqlite")]
+            Kind::Sqlite => super::sqlite::migrate(self.path()).await,
+            #[allow(
+                unreachable_patterns,
+                reason = "there are some when a driver is left out"
+            )]
+            _ => Err(not_built_in()),
+        };
+        migrated.map_err(|error| self.unusable(&error))
+    }
+
+    fn path(&self) -> &str {
+        path_of(self.address.expose(), "sqlite")
+    }
+
+    fn unusable(&self, error: &StoreError) -> Unusable {
+        Unusable {
+            message: self.address.scrub(&error.to_string()),
+            may_pass: error.kind() == ErrorKind::Transient,
+        }
+    }
+}
+
+#[allow(dead_code, reason = "it is used when a driver is left out")]
+fn not_built_in() -> StoreError {
+    StoreError::new(
+        ErrorKind::Invalid,
+        "failed to open the store: its driver is not built in",
+    )
+}
+
+/// Whether an address names a server.
+pub(super) fn server(form: &str, address: &Redacted) -> Result<(), String> {
+    match reqwest::Url::parse(address.expose()) {
+        Ok(url) if url.has_host() || url.query().is_some_and(|q| q.contains("host=")) => Ok(()),
+        Ok(_) => Err(format!(
+            "{address} given; it names no host; {form} is expected"
+        )),
+        Err(error) => Err(format!(
+            "{address} given: {error}; {form} is expected, with special characters in the password written as %XX"
+        )),
+    }
+}

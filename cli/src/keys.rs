@@ -1,0 +1,278 @@
+//! `cueline key …` and `cueline token …`: the secrets of a cluster.
+//!
+//! A key is one line that says what it is, so that the two halves cannot be taken for each other: `cueline-secret-key:…` signs,
+//! `cueline-public-key:…` verifies.
+
+use std::fs::OpenOptions;
+use std::io::{ErrorKind, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand};
+use cueline_protocol::{SigningKey, VerifyingKeys};
+use rand::TryRng as _;
+use serde_json::json;
+
+use crate::config::reader::read_small;
+use crate::failure::Failure;
+use crate::output::{Out, cell};
+
+const SECRET: &str = "cueline-secret-key:";
+const PUBLIC: &str = "cueline-public-key:";
+
+/// `cueline key …`
+#[derive(Debug, Subcommand)]
+pub enum KeyCommand {
+    /// Make a signing key, and print its public half
+    New(NewKeyArgs),
+    /// Print the public half of a signing key
+    Public(KeyFileArg),
+    /// Say which keys are in files, secret or public
+    List(KeyFilesArg),
+}
+
+/// `cueline key new`
+#[derive(Debug, Args)]
+pub struct NewKeyArgs {
+    /// Where to write the secret key; a file that exists is not written over
+    #[arg(long, value_name = "FILE", default_value = "signing.key")]
+    pub out: PathBuf,
+}
+
+/// A file with a signing key.
+#[derive(Debug, Args)]
+pub struct KeyFileArg {
+    /// A file that `cueline key new` made, or a standalone server's signing.key
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+}
+
+/// Files with keys.
+#[derive(Debug, Args)]
+pub struct KeyFilesArg {
+    /// Files with secret or public keys
+    #[arg(value_name = "FILE", required = true)]
+    pub files: Vec<PathBuf>,
+}
+
+/// `cueline token …`
+#[derive(Debug, Subcommand)]
+pub enum TokenCommand {
+    /// Make an admin token
+    New(NewTokenArgs),
+}
+
+/// `cueline token new`
+#[derive(Debug, Args)]
+pub struct NewTokenArgs {
+    /// Where to write it; printed when not given. A file that exists is not written over
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
+}
+
+/// Carries out `cueline key …`.
+pub fn run(out: Out, command: &KeyCommand) -> Result<(), Failure> {
+    match command {
+        KeyCommand::New(args) => new_key(out, &args.out),
+        KeyCommand::Public(args) => {
+            let public = public_of(&args.file)?;
+            print_public(out, &args.file, &public)
+        }
+        KeyCommand::List(args) => list(out, &args.files),
+    }
+}
+
+/// Carries out `cueline token …`.
+pub fn token(out: Out, command: &TokenCommand) -> Result<(), Failure> {
+    let TokenCommand::New(args) = command;
+    let token = hex(&random()?);
+    let Some(path) = &args.out else {
+        return match out.is_json() {
+            true => out.json(&json!({ "token": token })),
+            false => out.line(&token),
+        };
+    };
+    write_secret(path, &token)?;
+    if out.is_json() {
+        return out.json(&json!({ "file": path }));
+    }
+    out.line(&format!(
+        "{} has the token; only its owner can read it",
+        path.display()
+    ))
+}
+
+fn new_key(out: Out, path: &Path) -> Result<(), Failure> {
+    let key = SigningKey::from_seed(random()?);
+    write_secret(path, &format!("{SECRET}{}", key.to_base64()))?;
+    print_public(out, path, &public_text(&key))
+}
+
+fn print_public(out: Out, path: &Path, public: &str) -> Result<(), Failure> {
+    if out.is_json() {
+        return out.json(&json!({ "file": path, "public": public }));
+    }
+    out.line(public)
+}
+
+fn public_of(path: &Path) -> Result<String, Failure> {
+    let text = read_small(path).map_err(Failure::bad_input)?;
+    let key = secret_from_text(&text)
+        .map_err(|problem| Failure::bad_input(format!("{}: {problem}", path.display())))?;
+    Ok(public_text(&key))
+}
+
+fn list(out: Out, files: &[PathBuf]) -> Result<(), Failure> {
+    let (mut found, mut problems) = (Vec::new(), Vec::new());
+    for path in files {
+        match keys_in(path) {
+            Ok(keys) => found.extend(keys.into_iter().map(|(kind, key)| (path, kind, key))),
+            Err(problem) => problems.push(problem),
+        }
+    }
+    if !problems.is_empty() {
+        return Err(Failure::BadInput {
+            messages: problems,
+            summary: None,
+        });
+    }
+    if out.is_json() {
+        let keys: Vec<_> = found
+            .iter()
+            .map(|(file, kind, public)| json!({ "file": file, "kind": kind, "public": public }))
+            .collect();
+        return out.json(&json!({ "keys": keys }));
+    }
+    let mut table = out.table(&["PUBLIC KEY", "KIND", "FILE"]);
+    for (path, kind, public) in found {
+        table.add_row(vec![
+            cell(public, None),
+            cell(kind, None),
+            cell(path.display().to_string(), None),
+        ]);
+    }
+    out.print_table(&table, "no keys")
+}
+
+fn keys_in(path: &Path) -> Result<Vec<(&'static str, String)>, String> {
+    let text = read_small(path)?;
+    if !text.contains(PUBLIC) {
+        let key =
+            secret_from_text(&text).map_err(|problem| format!("{}: {problem}", path.display()))?;
+        return Ok(vec![("secret", public_text(&key))]);
+    }
+    let keys = public_lines(path, &text)?;
+    Ok(keys
+        .into_iter()
+        .map(|key| ("public", format!("{PUBLIC}{key}")))
+        .collect())
+}
+
+/// A signing key's public half, as it is written.
+pub fn public_text(key: &SigningKey) -> String {
+    format!("{PUBLIC}{}", key.public_base64())
+}
+
+/// The signing key in a file's text: a line of ours, or the bare key of a standalone server.
+pub fn secret_from_text(text: &str) -> Result<SigningKey, String> {
+    if text.contains(PUBLIC) {
+        return Err(
+            "is a public key, which signs nothing; the secret one is expected, from the file that `cueline key new` made"
+                .to_owned(),
+        );
+    }
+    let text = text.trim();
+    SigningKey::from_base64(text.strip_prefix(SECRET).unwrap_or(text)).map_err(|_| {
+        format!(
+            "is not a signing key; a line {SECRET}… is expected, as `cueline key new` writes it"
+        )
+    })
+}
+
+/// The public keys that an argument stands for: a key itself, or a file with some; each without its prefix.
+pub fn public_from_argument(text: &str) -> Result<Vec<String>, String> {
+    if text.starts_with(SECRET) {
+        return Err(format!(
+            "is a secret key, which workers must not have; give its public half, {PUBLIC}…, that `cueline key public FILE` prints"
+        ));
+    }
+    if text.starts_with(PUBLIC) {
+        return public_key(text).map(|key| vec![key]);
+    }
+    let path = Path::new(text);
+    let content = read_small(path).map_err(|problem| {
+        format!("{problem}; a public key {PUBLIC}… or a file with some is expected")
+    })?;
+    public_lines(path, &content)
+}
+
+/// One key a line; what follows a `#` is for people.
+fn public_lines(path: &Path, text: &str) -> Result<Vec<String>, String> {
+    let mut keys = Vec::new();
+    for (index, line) in text.lines().enumerate() {
+        let line = line.split('#').next().unwrap_or_default().trim();
+        if line.is_empty() {
+            continue;
+        }
+        let key = public_key(line).map_err(|e| format!("{}:{}: {e}", path.display(), index + 1))?;
+        keys.push(key);
+    }
+    Ok(keys)
+}
+
+fn public_key(line: &str) -> Result<String, String> {
+    if line.starts_with(SECRET) {
+        // The key itself is not repeated.
+        return Err(
+            "is a secret key, which workers must not have; give what `cueline key public FILE` prints"
+                .to_owned(),
+        );
+    }
+    let key = line
+        .strip_prefix(PUBLIC)
+        .filter(|key| VerifyingKeys::from_base64([*key]).is_ok());
+    key.map(|key| key.trim().to_owned()).ok_or_else(|| {
+        format!("is not a public key; a line {PUBLIC}… is expected, as `cueline key public FILE` prints it")
+    })
+}
+
+/// Writes a secret that only its owner can read into a file that is not there yet.
+fn write_secret(path: &Path, text: &str) -> Result<(), Failure> {
+    let file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path);
+    let written = file.and_then(|mut file| {
+        writeln!(file, "{text}")?;
+        file.sync_all()
+    });
+    written.map_err(|error| match error.kind() {
+        ErrorKind::AlreadyExists => Failure::bad_input(format!(
+            "--out: {} exists; name another file, or move it away first",
+            path.display()
+        )),
+        _ => Failure::failed(format!("failed to write {}: {error}", path.display())),
+    })
+}
+
+fn random() -> Result<[u8; 32], Failure> {
+    let mut bytes = [0; 32];
+    rand::rngs::SysRng
+        .try_fill_bytes(&mut bytes)
+        .map_err(|error| {
+            Failure::failed(format!(
+                "failed to get random bytes from the system: {error}"
+            ))
+        })?;
+    Ok(bytes)
+}
+
+fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write as _;
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        // Writing to a text cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}

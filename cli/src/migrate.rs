@@ -1,0 +1,72 @@
+//! `cueline migrate`: brings a store's schema up to date, or says whether it is.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use serde_json::json;
+
+use crate::adapters::StoreUrl;
+use crate::config::reader::read_small;
+use crate::failure::Failure;
+use crate::output::Out;
+
+/// `cueline migrate`
+#[derive(Debug, Args)]
+pub struct MigrateArgs {
+    /// The store: postgres://user:password@host:5432/database, or sqlite:PATH
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "CUELINE_STORE",
+        hide_env_values = true,
+        required_unless_present = "store_file"
+    )]
+    pub store: Option<String>,
+    /// File that holds the store's URL, instead of the URL itself
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "CUELINE_STORE_FILE",
+        conflicts_with = "store"
+    )]
+    pub store_file: Option<PathBuf>,
+    /// Change nothing; the exit status is 1 if there is something to do
+    #[arg(long)]
+    pub check: bool,
+}
+
+/// Carries it out. Safe to run from any number of places at once.
+pub async fn run(out: Out, args: &MigrateArgs) -> Result<(), Failure> {
+    cueline_runtime::telemetry::init("warn", false);
+    let url = store(args)?;
+    if args.check {
+        let store = url.open("cueline migrate", false).await;
+        let store = store.map_err(|error| Failure::failed(error.message))?;
+        store.close().await;
+        return match out.is_json() {
+            true => out.json(&json!({ "store": url.to_string(), "up_to_date": true })),
+            false => out.line(&format!("{url} is up to date")),
+        };
+    }
+    let schema = url.migrate().await;
+    let schema = schema.map_err(|error| Failure::failed(error.message))?;
+    if out.is_json() {
+        return out.json(&json!({ "store": url.to_string(), "version": schema.version }));
+    }
+    match schema.version {
+        Some(version) => out.line(&format!("{url} is up to date, schema version {version}")),
+        None => out.line(&format!("{url} is up to date")),
+    }
+}
+
+fn store(args: &MigrateArgs) -> Result<StoreUrl, Failure> {
+    let (name, text) = match (&args.store, &args.store_file) {
+        (Some(text), _) => ("--store".to_owned(), text.clone()),
+        (None, Some(file)) => (
+            format!("--store-file: {}", file.display()),
+            read_small(file).map_err(|e| Failure::bad_input(format!("--store-file: {e}")))?,
+        ),
+        (None, None) => return Err(Failure::bad_input("--store: missing")),
+    };
+    StoreUrl::parse(&text).map_err(|problem| Failure::bad_input(format!("{name}: {problem}")))
+}

@@ -1,0 +1,114 @@
+//! Executors in this process.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use anyhow::Result;
+use cueline_broker::Broker;
+use cueline_handlers::{CommandHandler, HttpHandler, ShellHandler, kill_orphans};
+use cueline_model::{ExecutorName, GroupName};
+use cueline_protocol::VerifyingKeys;
+use cueline_runtime::{Lifecycle, SystemClock};
+use cueline_worker::{Handler, Worker};
+
+use crate::config::Kind;
+
+/// Beyond the drain timeout: stopping what still runs and reporting it takes its time.
+const STOP_SLACK: Duration = Duration::from_secs(10);
+
+/// What the executors of a process have in common.
+#[derive(Clone)]
+pub struct ExecutorOptions {
+    /// Their group.
+    pub group: GroupName,
+    /// Built-in kinds of handlers that they may run.
+    pub allow: Vec<Kind>,
+    /// Handlers that each runs at once at the most.
+    pub concurrency: usize,
+    /// How long running handlers may take to end.
+    pub drain_timeout: Duration,
+    /// Native handlers, by name.
+    pub native: HashMap<String, Arc<dyn Handler>>,
+    /// Whose triggers they run.
+    pub trust: VerifyingKeys,
+}
+
+/// Running executors.
+#[derive(Debug, Default)]
+pub struct Executors {
+    tasks: Lifecycle,
+    /// What the first one that failed has said.
+    failure: Arc<OnceLock<String>>,
+}
+
+impl Executors {
+    /// None yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Starts one, whose journal is in `state_dir`.
+    pub fn start(
+        &self,
+        name: &ExecutorName,
+        state_dir: &Path,
+        options: &ExecutorOptions,
+        broker: &Broker,
+    ) -> Result<()> {
+        let marker = state_dir.display().to_string();
+        let mut builder = Worker::builder(options.group.as_str())
+            .name(name.as_str())
+            .broker(broker.clone())
+            .state_dir(state_dir)
+            .trust(options.trust.clone())
+            .concurrency(options.concurrency)
+            .drain_timeout(options.drain_timeout)
+            .clock(Arc::new(SystemClock));
+        for (native, handler) in &options.native {
+            builder = builder.native(native, handler.clone());
+        }
+        for kind in &options.allow {
+            builder = match kind {
+                Kind::Shell => builder.kind(kind.name(), ShellHandler::new(&marker)),
+                Kind::Command => builder.kind(kind.name(), CommandHandler::new(&marker)),
+                Kind::Http => builder.kind(kind.name(), HttpHandler::new()?),
+            };
+        }
+        let worker = builder.before_start(move || end_orphans(marker)).build()?;
+        let (stop, failure) = (self.tasks.stop(), self.failure.clone());
+        self.tasks.spawn("executor", async move {
+            if let Err(error) = worker.run(stop).await {
+                tracing::error!(%error, "the executor has failed");
+                let _ = failure.set(error.to_string());
+            }
+        });
+        Ok(())
+    }
+
+    /// Returns when one has ended unexpectedly, with why.
+    pub async fn broken(&self) -> String {
+        let what = self.tasks.broken().await;
+        match self.failure.get() {
+            Some(why) => format!("{what} unexpectedly: {why}"),
+            None => format!("{what} unexpectedly"),
+        }
+    }
+
+    /// Drains, reports and leaves.
+    pub async fn stop(&self, drain: Duration) {
+        self.tasks.shut_down(drain + STOP_SLACK).await;
+    }
+}
+
+async fn end_orphans(marker: String) -> Result<(), cueline_worker::BoxError> {
+    let ended = kill_orphans(&marker).await?;
+    if ended > 0 {
+        tracing::warn!(
+            n = ended,
+            "ended processes that an earlier incarnation had left"
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,96 @@
+//! A scheduler node: the engine over a store and a broker.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Result;
+use cueline_api::{AdminToken, ApiState};
+use cueline_broker::Broker;
+use cueline_engine::{Engine, EngineError, EngineOptions};
+use cueline_protocol::SigningKey;
+use cueline_runtime::{Lifecycle, Stop, SystemClock};
+use cueline_store::Store;
+
+use super::Patience;
+use crate::adapters::Unusable;
+use crate::desk::EngineDesk;
+
+/// How long the engine's stages may take to end.
+const STOP_WITHIN: Duration = Duration::from_secs(10);
+
+/// A running engine.
+#[derive(Debug)]
+pub struct Scheduling {
+    engine: Engine,
+    tasks: Lifecycle,
+}
+
+impl Scheduling {
+    /// Starts the engine as soon as store and broker let it.
+    pub async fn start(
+        store: &Arc<dyn Store>,
+        broker: &Broker,
+        options: &EngineOptions,
+        key: &SigningKey,
+        patience: &Patience,
+    ) -> Result<Self, Unusable> {
+        let tasks = Lifecycle::new();
+        let start = async || {
+            Engine::start(
+                store.clone(),
+                broker.clone(),
+                Arc::new(SystemClock),
+                options.clone(),
+                Some(key.clone()),
+                &tasks,
+            )
+            .await
+            .map_err(|error| unusable(&error))
+        };
+        let engine = patience.with("store or broker", start).await?;
+        Ok(Self { engine, tasks })
+    }
+
+    /// What the API wakes.
+    pub fn nudges(&self) -> cueline_api::Nudges {
+        let nudges = self.engine.nudges();
+        cueline_api::Nudges {
+            due: nudges.due,
+            cancel: nudges.cancel,
+        }
+    }
+
+    /// The API over this engine and its store, for those who have `token`. What waits there ends with `stop`, told and not cut off.
+    pub fn api(&self, store: &Arc<dyn Store>, token: AdminToken, stop: Stop) -> ApiState {
+        let mut state = ApiState::new(store.clone(), token, self.nudges());
+        state.desk = Some(Arc::new(EngineDesk(self.engine.desk())));
+        state.stop = stop;
+        state
+    }
+
+    /// Returns when a task has ended unexpectedly, with which.
+    pub async fn broken(&self) -> String {
+        format!("{} unexpectedly", self.tasks.broken().await)
+    }
+
+    /// No more claims; what is claimed goes out or is given back.
+    pub async fn stop(&self) {
+        self.tasks.shut_down(STOP_WITHIN).await;
+    }
+
+    /// After [`stop`](Self::stop): takes in the last reports, and gives up the lease.
+    pub async fn finish(&self) -> Result<()> {
+        Ok(self.engine.finish().await?)
+    }
+}
+
+fn unusable(error: &EngineError) -> Unusable {
+    let may_pass = match error {
+        EngineError::Store(e) => e.kind() == cueline_store::ErrorKind::Transient,
+        EngineError::Broker(e) => e.kind() == cueline_broker::ErrorKind::Transient,
+    };
+    Unusable {
+        message: error.to_string(),
+        may_pass,
+    }
+}

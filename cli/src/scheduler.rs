@@ -1,0 +1,99 @@
+//! `cueline scheduler`: a scheduler node with its API, on a store and a broker that it shares with others.
+
+use anyhow::Result;
+use cueline_engine::EngineOptions;
+
+use crate::adapters::{OpenBroker, OpenStore, Unusable, Who};
+use crate::config::SchedulerConfig;
+use crate::parts::{Http, Patience, Scheduling, Signals, broken, say};
+
+/// Runs until SIGTERM or Ctrl-C.
+pub async fn run(config: SchedulerConfig) -> Result<()> {
+    cueline_runtime::telemetry::init("warn", config.log_json);
+    let mut signals = Signals::new()?;
+    let http = Http::listen("--listen", config.listen).await?;
+    say(&banner(&config, &http.url()));
+    let node = tokio::select! {
+        node = Node::start(&config) => node?,
+        () = signals.next() => {
+            http.stop().await;
+            return Ok(());
+        }
+    };
+    let token = config.token.clone();
+    let state = node.engine.api(&node.store.store, token, http.stopping());
+    http.answer_by(cueline_api::router(state));
+    say("ready\n");
+
+    let ended = tokio::select! {
+        () = signals.next() => None,
+        what = node.engine.broken() => Some(what),
+    };
+    http.stop().await;
+    signals.or_at_once(node.stop()).await?;
+    ended.map_or(Ok(()), |what| Err(broken(&what)))
+}
+
+struct Node {
+    store: OpenStore,
+    broker: OpenBroker,
+    engine: Scheduling,
+}
+
+impl Node {
+    async fn start(config: &SchedulerConfig) -> Result<Self, Unusable> {
+        let patience = Patience::of(config.start_timeout);
+        let application = format!("cueline scheduler {}", config.name);
+        let open = async || config.store.open(&application, !config.no_migrate).await;
+        let store = patience
+            .with(&format!("the store at {}", config.store), open)
+            .await?;
+        let who = Who {
+            connection: application.clone(),
+            executor: None,
+        };
+        let open = async || config.broker.open(&who, &config.broker_settings).await;
+        let broker = patience
+            .with(&format!("the broker at {}", config.broker), open)
+            .await?;
+        let options = EngineOptions {
+            node_name: config.name.clone(),
+            failover_after_ms: config.failover_after.as_millis(),
+            retention_ms: config.keep.as_millis(),
+            ..EngineOptions::default()
+        };
+        let engine = Scheduling::start(
+            &store.store,
+            &broker.broker,
+            &options,
+            &config.key,
+            &patience,
+        )
+        .await?;
+        Ok(Self {
+            store,
+            broker,
+            engine,
+        })
+    }
+
+    /// In order: no more claims, reports, lease, broker, store.
+    async fn stop(&self) -> Result<()> {
+        self.engine.stop().await;
+        let finished = self.engine.finish().await;
+        self.broker.close().await;
+        self.store.close().await;
+        finished
+    }
+}
+
+fn banner(config: &SchedulerConfig, url: &str) -> String {
+    format!(
+        "cueline {} scheduler {}\napi      {url}\nstore    {}\nbroker   {}\nsigns    {}\n",
+        env!("CARGO_PKG_VERSION"),
+        config.name,
+        config.store,
+        config.broker,
+        crate::keys::public_text(&config.key),
+    )
+}

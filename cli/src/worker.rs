@@ -1,0 +1,92 @@
+//! `cueline worker`: an executor with the built-in handlers that it was allowed.
+
+use std::collections::HashMap;
+use std::fs;
+use std::os::unix::fs::DirBuilderExt as _;
+
+use anyhow::{Context as _, Result};
+
+use crate::adapters::Who;
+use crate::config::WorkerConfig;
+use crate::parts::http::health;
+use crate::parts::{ExecutorOptions, Executors, Http, Patience, Signals, broken, say};
+
+/// Runs until SIGTERM or Ctrl-C.
+pub async fn run(config: WorkerConfig) -> Result<()> {
+    cueline_runtime::telemetry::init("warn", config.log_json);
+    let mut signals = Signals::new()?;
+    make_state_dir(&config)?;
+    let http = match config.health {
+        Some(address) => Some(Http::listen("--health", address).await?),
+        None => None,
+    };
+    say(&banner(&config, http.as_ref()));
+
+    let who = Who {
+        connection: format!("cueline worker {}/{}", config.group, config.name),
+        executor: Some((config.group.to_string(), config.name.to_string())),
+    };
+    let patience = Patience::of(config.start_timeout);
+    let what = format!("the broker at {}", config.broker);
+    let open = async || config.broker.open(&who, &config.broker_settings).await;
+    let broker = tokio::select! {
+        broker = patience.with(&what, open) => broker?,
+        () = signals.next() => return Ok(()),
+    };
+    let executors = Executors::new();
+    let options = ExecutorOptions {
+        group: config.group.clone(),
+        allow: config.allow.clone(),
+        concurrency: config.concurrency as usize,
+        drain_timeout: config.drain_timeout,
+        native: HashMap::new(),
+        trust: config.trust.clone(),
+    };
+    executors.start(&config.name, &config.state_dir, &options, &broker.broker)?;
+    if let Some(http) = &http {
+        http.answer_by(health(http.stopping()));
+    }
+
+    let ended = tokio::select! {
+        () = signals.next() => None,
+        what = executors.broken() => Some(what),
+    };
+    let stop = async {
+        if let Some(http) = &http {
+            // Still alive, no longer ready.
+            http.stopping().ask_soft();
+        }
+        executors.stop(config.drain_timeout).await;
+        broker.close().await;
+        Ok(())
+    };
+    signals.or_at_once(stop).await?;
+    ended.map_or(Ok(()), |what| Err(broken(&what)))
+}
+
+fn make_state_dir(config: &WorkerConfig) -> Result<()> {
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(&config.state_dir)
+        .with_context(|| {
+            format!(
+                "--state-dir {}: failed to make the directory; give one that this user can write to",
+                config.state_dir.display()
+            )
+        })
+}
+
+fn banner(config: &WorkerConfig, http: Option<&Http>) -> String {
+    let kinds: Vec<&str> = config.allow.iter().map(|kind| kind.name()).collect();
+    let health = http.map_or_else(String::new, |http| format!("health   {}\n", http.url()));
+    format!(
+        "cueline {} worker {}/{}\nbroker   {}\nallowed  {}\nstate    {}\n{health}",
+        env!("CARGO_PKG_VERSION"),
+        config.group,
+        config.name,
+        config.broker,
+        kinds.join(", "),
+        config.state_dir.display(),
+    )
+}

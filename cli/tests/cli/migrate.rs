@@ -1,0 +1,43 @@
+//! `cueline migrate` on a file; on servers it is tested with the roles.
+
+use crate::command::Home;
+
+#[test]
+fn a_file_is_made_and_made_again() {
+    let home = Home::new();
+    let missing = home.run(&["migrate", "--store", "sqlite:s.db", "--check"]);
+    assert_eq!(missing.status, 1, "{missing:#?}");
+    assert!(missing.stderr.contains("cueline migrate"), "{missing:#?}");
+    assert!(!home.path().join("s.db").exists(), "the check has made it");
+    for _ in 0..2 {
+        let said = home.run(&["migrate", "--store", "sqlite:s.db"]).good();
+        assert!(said.starts_with("sqlite:s.db is up to date"), "{said}");
+    }
+    home.run(&["migrate", "--store", "sqlite:s.db", "--check"])
+        .good();
+}
+
+#[test]
+fn what_is_no_store_is_refused() {
+    let home = Home::new();
+    home.write("text", "this is no database, whatever its name says");
+    for (args, status, words) in [
+        (&["migrate"][..], 2, "--store"),
+        (&["migrate", "--store", "oracle://h"], 2, "oracle"),
+        (&["migrate", "--store-file", "none"], 2, "No such file"),
+        (
+            &["migrate", "--store-file", "text"],
+            2,
+            "--store-file: text",
+        ),
+        (
+            &["migrate", "--store", "sqlite:text"],
+            1,
+            "not a Cueline store",
+        ),
+    ] {
+        let ended = home.run(args);
+        assert_eq!(ended.status, status, "{ended:#?}");
+        assert!(ended.stderr.contains(words), "{ended:#?}");
+    }
+}
