@@ -30,12 +30,13 @@ pub(crate) const READ: &str = "
         JOIN run r ON r.id = e.id AND r.id BETWEEN $2 AND $3 JOIN job j ON j.id = r.job_id
     ORDER BY e.place";
 
+/// Runs of a dead node are looked for once per node that has died and not yet been cleared: rarely, and then for a moment.
 pub(crate) const NEXT: &str = "
     SELECT least(
         (SELECT min(next_fire_at) FROM job_due WHERE next_fire_at IS NOT NULL),
         (SELECT min(due_at) FROM run_live WHERE claimed_by IS NULL),
-        (SELECT min(l.due_at) FROM node n JOIN run_live l ON l.claimed_by = n.id
-         WHERE n.lease_until <= $1 AND NOT n.cleared AND l.state IN (0, 1)))";
+        (SELECT min((SELECT min(l.due_at) FROM run_live l WHERE l.claimed_by = n.id AND l.state IN (0, 1)))
+         FROM node n WHERE n.lease_until <= $1 AND NOT n.cleared))";
 
 #[derive(FromRow)]
 struct Row {

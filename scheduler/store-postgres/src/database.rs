@@ -81,9 +81,12 @@ impl Database {
         schema::check(&connect, options.migrate).await?;
         // Batches go by the primary key, in the order of their list: rows are locked in the same order everywhere, and no plan is
         // made from statistics that are older than what is there.
-        let writing = connect
-            .clone()
-            .options([("enable_hashjoin", "off"), ("enable_mergejoin", "off")]);
+        let writing = connect.clone().options([
+            ("enable_hashjoin", "off"),
+            ("enable_mergejoin", "off"),
+            ("enable_seqscan", "off"),
+            ("random_page_cost", "1.1"),
+        ]);
         let fail = failed("open the store");
         let writers = pool(&options, options.writers)
             .connect_with(writing)
@@ -197,13 +200,22 @@ pub(crate) async fn commit(write: Write) -> Result<(), StoreError> {
 
 /// The database that a URL names, and what is set on each connection to it.
 pub(crate) fn parse(url: &str, options: &PgOptions) -> Result<PgConnectOptions, StoreError> {
-    let base = PgConnectOptions::from_str(url).map_err(|error| {
+    let invalid = |why: &dyn std::fmt::Display| {
         // The URL holds a password: it is not repeated.
         StoreError::new(
             ErrorKind::Invalid,
-            format!("failed to open the store: its URL is not one of PostgreSQL (postgres://user:password@host:port/database): {error}"),
+            format!(
+                "failed to open the store: its URL is not one of PostgreSQL (postgres://user:password@host:port/database): {why}"
+            ),
         )
-    })?;
+    };
+    if !["postgres://", "postgresql://"]
+        .iter()
+        .any(|scheme| url.starts_with(scheme))
+    {
+        return Err(invalid(&"it begins with something else"));
+    }
+    let base = PgConnectOptions::from_str(url).map_err(|error| invalid(&error))?;
     let ms = |time: Duration| time.as_millis().to_string();
     // Noticed after the first silence of two thirds, and five questions without an answer in the rest.
     let idle = (options.keepalive.as_secs() * 2 / 3).max(1).to_string();
@@ -236,8 +248,8 @@ fn pool(options: &PgOptions, connections: u32) -> PgPoolOptions {
         .min_connections(0)
         .max_connections(connections)
         .acquire_timeout(options.acquire_timeout)
-        .idle_timeout(Duration::from_secs(600))
-        .max_lifetime(Duration::from_secs(3_600))
+        .idle_timeout(Duration::from_mins(10))
+        .max_lifetime(Duration::from_hours(1))
         .test_before_acquire(false)
         .after_connect(|conn, _| {
             Box::pin(async move { sqlx::query(DURABLE).execute(conn).await.map(drop) })

@@ -167,22 +167,22 @@ pub(crate) async fn existing(conn: &mut PgConnection) -> Result<BTreeSet<Day>, S
 /// Made aside and attached: that needs no lock that readers or writers of other days would wait for.
 fn create(day: Day) -> String {
     let (first, end) = day.ids();
-    let mut sql = String::new();
-    for (parent, with) in [
+    let tables = [
         // Room for the one update that a run gets at its end.
         ("run", "fillfactor = 55, autovacuum_vacuum_cost_delay = 0"),
         ("run_event", "fillfactor = 100"),
         ("run_log", "fillfactor = 100"),
-    ] {
-        sql.push_str(&format!(
+    ];
+    let tables = tables.map(|(parent, with)| {
+        format!(
             "CREATE TABLE {parent}_{day} (LIKE {parent} INCLUDING ALL) WITH ({with});
              ALTER TABLE {parent} ATTACH PARTITION {parent}_{day} FOR VALUES FROM ({first}) TO ({end});"
-        ));
-    }
-    sql.push_str(&format!(
+        )
+    });
+    let unique = format!(
         "CREATE UNIQUE INDEX run_{day}_fire ON run_{day} (fire_key, job_id, kind, shard_index);"
-    ));
-    sql
+    );
+    tables.concat() + &unique
 }
 
 /// Drops a day with all that is in it.

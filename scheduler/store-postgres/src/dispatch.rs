@@ -18,9 +18,9 @@ use crate::{PgStore, follow, nodes};
 /// is looked at again.
 pub(crate) const BEGIN: &str = "
     UPDATE run_live l SET state = 1, executor = e.executor, published_maybe = false, sent_to_group = NULL
-    FROM unnest($1::bigint[], $2::integer[], $3::bigint[], $4::text[]) e (id, attempt, version, executor), job_due d
+    FROM unnest($1::bigint[], $2::integer[], $3::bigint[], $4::text[]) e (id, attempt, version, executor)
     WHERE l.id = e.id AND l.attempt = e.attempt AND l.state = 0 AND l.claimed_by = $5
-        AND d.job_id = l.job_id AND d.version = e.version";
+        AND e.version = (SELECT d.version FROM job_due d WHERE d.job_id = l.job_id)";
 
 /// Of the marks, those that the node may publish now: just taken, or `dispatching` by it already.
 pub(crate) const TAKEN: &str = "

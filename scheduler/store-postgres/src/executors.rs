@@ -1,5 +1,6 @@
 //! Executors, and what they should hold.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use cueline_model::{RunId, Timestamp};
@@ -54,7 +55,8 @@ struct Row {
 /// What an executor announces, sorted, as one text.
 fn capabilities(beat: &ExecutorBeat) -> String {
     let sorted: BTreeSet<_> = beat.capabilities.iter().map(|c| clean(c)).collect();
-    serde_json::Value::from_iter(sorted.into_iter().map(std::borrow::Cow::into_owned)).to_string()
+    let list: serde_json::Value = sorted.into_iter().map(Cow::into_owned).collect();
+    list.to_string()
 }
 
 impl PgStore {

@@ -27,7 +27,8 @@ mod new_run;
 mod nodes;
 mod options;
 mod parents;
-
+#[cfg(test)]
+mod plans;
 mod reads;
 mod report;
 mod rows;

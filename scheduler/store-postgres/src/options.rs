@@ -54,7 +54,7 @@ impl Default for PgOptions {
             statement_timeout: Duration::from_secs(30),
             idle_in_transaction_timeout: Duration::from_secs(15),
             keepalive: Duration::from_secs(30),
-            call_timeout: Duration::from_secs(60),
+            call_timeout: Duration::from_mins(1),
         }
     }
 }

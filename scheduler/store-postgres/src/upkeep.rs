@@ -27,7 +27,7 @@ const NEWEST: &str = "SELECT max(id) FROM run WHERE id >= $1 AND id < $2";
 /// A window of runs by id: the highest id, the earliest time of writing, and those that are old enough.
 pub(crate) const OLD: &str = "
     SELECT max(id), min(created_at), coalesce(array_agg(id) FILTER (WHERE ended_at < $4), '{}')
-    FROM (SELECT id, created_at, ended_at FROM run WHERE id > $1 AND id < $2 ORDER BY id LIMIT $3) part";
+    FROM (SELECT id, created_at, ended_at FROM run WHERE id >= $1 AND id < $2 ORDER BY id LIMIT $3) part";
 
 const DELETES: [&str; 4] = [
     "DELETE FROM run_log l USING unnest($1::bigint[]) e (id) WHERE l.run_id = e.id AND l.run_id BETWEEN $2 AND $3",
@@ -77,11 +77,12 @@ impl PgStore {
         for day in days {
             let over = |at: Timestamp| day.end().is_some_and(|end| end <= at);
             let waited = over(before.minus_ms(PATIENCE_MS));
-            if (whole || waited) && over(before) {
-                if let Some(runs) = self.drop_if_ended(day, before).await? {
-                    forgotten += runs;
-                    continue;
-                }
+            if (whole || waited)
+                && over(before)
+                && let Some(runs) = self.drop_if_ended(day, before).await?
+            {
+                forgotten += runs;
+                continue;
             }
             if !whole || waited {
                 one_by_one.push(day);
@@ -158,11 +159,11 @@ impl PgStore {
         let mut old: Vec<i64> = Vec::new();
         for day in days {
             let (first, end) = day.ids();
-            let mut after = first - 1;
+            let mut from = first;
             while old.len() < limit {
                 let (last, earliest, ids): (Option<i64>, Option<i64>, Vec<i64>) =
                     sqlx::query_as(OLD)
-                        .bind(after)
+                        .bind(from)
                         .bind(end)
                         .bind(int(WINDOW))
                         .bind(before.as_millis())
@@ -172,7 +173,9 @@ impl PgStore {
                 old.extend(ids);
                 // What was written later cannot have ended earlier.
                 match (last, earliest) {
-                    (Some(last), Some(earliest)) if earliest < before.as_millis() => after = last,
+                    (Some(last), Some(earliest)) if earliest < before.as_millis() => {
+                        from = last + 1
+                    }
                     _ => break,
                 }
             }

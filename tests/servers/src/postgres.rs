@@ -25,7 +25,7 @@ const BIN_VARIABLE: &str = "CUELINE_TEST_POSTGRES_BIN";
 const DEBIAN: &str = "/usr/lib/postgresql";
 
 /// A server has to answer within this time of its start; after a kill it replays its log first.
-const START_LIMIT: Duration = Duration::from_secs(60);
+const START_LIMIT: Duration = Duration::from_mins(1);
 
 /// An orderly end may take so long; then it is killed.
 const STOP_LIMIT: Duration = Duration::from_secs(5);
@@ -43,7 +43,11 @@ full_page_writes = on
 max_wal_size = 2GB
 autovacuum_naptime = 10s
 log_min_messages = warning
+log_line_prefix = '%d '
 ";
+
+/// This user, and nobody else, has to give a password.
+pub const WITH_PASSWORD: &str = "with_password";
 
 /// A server of one's own. It ends when this is dropped.
 #[derive(Debug)]
@@ -102,6 +106,19 @@ impl Postgres {
             "postgres://cueline@127.0.0.1:{}/{database}?sslmode=disable",
             self.port
         )
+    }
+
+    /// How to reach a database as the user [`WITH_PASSWORD`], who has to be created first.
+    pub fn url_with_password(&self, password: &str, database: &str) -> String {
+        format!(
+            "postgres://{WITH_PASSWORD}:{password}@127.0.0.1:{}/{database}?sslmode=disable",
+            self.port
+        )
+    }
+
+    /// What the server has written to its log, each line after the name of its database.
+    pub fn said(&self) -> String {
+        fs::read_to_string(self.log()).unwrap_or_default()
     }
 
     /// The port it listens on, on the loopback address.
@@ -228,6 +245,10 @@ impl Postgres {
             .output()
             .context("failed to run initdb")?;
         checked("initdb", &output)?;
+        let hba = self.data().join("pg_hba.conf");
+        let trust = fs::read_to_string(&hba)?;
+        let guarded = format!("host all {WITH_PASSWORD} 127.0.0.1/32 scram-sha-256\n");
+        fs::write(&hba, guarded + &trust)?;
         let settings = format!("{SETTINGS}port = {}\n", self.port);
         let path = self.data().join("postgresql.auto.conf");
         // It belongs to PostgreSQL's user already, and stays so.
@@ -250,11 +271,6 @@ impl Postgres {
             "PostgreSQL does not answer within {START_LIMIT:?}: {}",
             self.said()
         );
-    }
-
-    /// What it has written to its log.
-    fn said(&self) -> String {
-        fs::read_to_string(self.log()).unwrap_or_default()
     }
 
     /// The server's own process, if it runs.

@@ -1,0 +1,239 @@
+//! What each stage of the pipeline costs per run: `cargo bench -p cueline-store-postgres`.
+//!
+//! 10,000 jobs that fire each second go through `fire_due`, `begin_dispatch`, `confirm_dispatch` and `ingest` in batches of 1,000, each batch
+//! durable when its call returns. Give a number of rounds as the argument to run longer; one round is 10,000 runs. A second number, of
+//! jobs that are enabled and not due, adds what 1,000 due jobs cost among them. `CUELINE_BENCH_URL` names a database to use in place of a
+//! server of its own.
+
+use std::error::Error;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use cueline_model::{ExecutorName, Job, JobSpec, Outcome, OutcomeKind, Shard, Timestamp};
+use cueline_store::{
+    AttemptId, DispatchMark, FireDue, NodeId, Plan, PlannedRun, Planner, Report, ReportBody, Store,
+};
+use cueline_store_postgres::{PgOptions, PgStore};
+use cueline_test_servers::postgres::Postgres;
+use tokio::time::Instant;
+
+const JOBS: usize = 10_000;
+const BATCH: usize = 1_000;
+const STAGES: [&str; 4] = ["fire_due", "begin_dispatch", "confirm_dispatch", "ingest"];
+
+struct EachFireTime;
+
+impl Planner for EachFireTime {
+    fn plan(&self, job: &Job, due: Timestamp, _now: Timestamp, _live: &[ExecutorName]) -> Plan {
+        Plan {
+            runs: vec![PlannedRun {
+                fire_at: due,
+                due_at: due,
+                shard: Shard::whole(),
+                executor: None,
+                skipped: None,
+            }],
+            next_fire: job.spec.next_fire(due),
+        }
+    }
+}
+
+fn spec(number: usize) -> Result<JobSpec, serde_json::Error> {
+    serde_json::from_value(serde_json::json!({
+        "name": format!("job-{number}"),
+        "group": "default",
+        "description": "A job such as people write them, with a few words on what it is for.",
+        "schedule": {"every": "1s"},
+        "handler": {"shell": {"script": "echo one line; sleep 1; echo another"}},
+    }))
+}
+
+fn number(place: usize) -> Option<usize> {
+    std::env::args().filter_map(|a| a.parse().ok()).nth(place)
+}
+
+#[tokio::main(flavor = "multi_thread", worker_threads = 2)]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let rounds = number(0).unwrap_or(20);
+    let server = match std::env::var("CUELINE_BENCH_URL") {
+        Ok(_) => None,
+        Err(_) => Some(Postgres::start()?),
+    };
+    let url = match &server {
+        Some(server) => server.url(&server.create_database()?),
+        None => std::env::var("CUELINE_BENCH_URL")?,
+    };
+    let clock = Arc::new(AtomicI64::new(1_800_000_000_000));
+    let shown = Arc::clone(&clock);
+    let options = PgOptions {
+        now: Some(Arc::new(move || {
+            Timestamp::from_millis(shown.load(Ordering::SeqCst))
+        })),
+        statement_timeout: Duration::from_mins(10),
+        call_timeout: Duration::from_mins(10),
+        ..PgOptions::default()
+    };
+    let store = PgStore::connect(&url, options).await?;
+    let specs: Vec<JobSpec> = (0..JOBS).map(spec).collect::<Result<_, _>>()?;
+    let begun = Instant::now();
+    store.apply_jobs(&specs, false).await?;
+    println!("apply {JOBS} jobs: {:?}", begun.elapsed());
+    let node = store.register_node("bench", 1 << 40).await?.node;
+
+    let mut spent = [Duration::ZERO; 4];
+    let mut runs = 0;
+    let begun = Instant::now();
+    for round in 0..rounds {
+        clock.fetch_add(1_000, Ordering::SeqCst);
+        let mut of_round = [Duration::ZERO; 4];
+        for _ in 0..JOBS / BATCH {
+            runs += one_batch(&store, node, &mut of_round).await?;
+        }
+        if round == 0 || (round + 1) % 5 == 0 {
+            print(&format!("round {}", round + 1), &of_round, JOBS);
+        }
+        for (sum, part) in spent.iter_mut().zip(of_round) {
+            *sum += part;
+        }
+    }
+    print("all", &spent, runs);
+    let seconds = begun.elapsed().as_secs_f64();
+    #[expect(clippy::cast_precision_loss, reason = "counts of a bench are small")]
+    let rate = runs as f64 / seconds;
+    println!("{runs} runs in {seconds:.2} s: {rate:.0} runs/s");
+    if let Some(more) = number(1) {
+        among(&store, node, more, &clock).await?;
+    }
+    store.close().await;
+    Ok(())
+}
+
+/// What 1,000 due jobs cost among 10,000 jobs, and among `more`.
+async fn among(
+    store: &PgStore,
+    node: NodeId,
+    more: usize,
+    clock: &AtomicI64,
+) -> Result<(), Box<dyn Error>> {
+    println!(
+        "among {JOBS} jobs: {:.2} µs per run",
+        fires(store, node, clock).await?
+    );
+    let rare = |number: usize| {
+        serde_json::from_value::<JobSpec>(serde_json::json!({
+            "name": format!("rare-{number}"),
+            "group": "default",
+            "schedule": {"every": "365d"},
+            "handler": {"native": "noop"},
+        }))
+    };
+    let begun = Instant::now();
+    for first in (0..more).step_by(20_000) {
+        let specs: Vec<JobSpec> = (first..more.min(first + 20_000))
+            .map(rare)
+            .collect::<Result<_, _>>()?;
+        store.apply_jobs(&specs, false).await?;
+    }
+    println!("apply {more} jobs: {:?}", begun.elapsed());
+    println!(
+        "among {} jobs: {:.2} µs per run",
+        JOBS + more,
+        fires(store, node, clock).await?
+    );
+    Ok(())
+}
+
+/// The median of some calls of `fire_due`, in microseconds per run.
+async fn fires(store: &PgStore, node: NodeId, clock: &AtomicI64) -> Result<f64, Box<dyn Error>> {
+    let due = FireDue {
+        node,
+        horizon_ms: 0,
+        limit: BATCH,
+    };
+    let mut spent = Vec::new();
+    for _ in 0..10 {
+        clock.fetch_add(1_000, Ordering::SeqCst);
+        for _ in 0..JOBS / BATCH {
+            let begun = Instant::now();
+            let fired = store.fire_due(due, &EachFireTime).await?;
+            spent.push(begun.elapsed());
+            if fired.runs.len() != BATCH {
+                return Err(format!("{} of {BATCH} fired", fired.runs.len()).into());
+            }
+        }
+    }
+    spent.sort_unstable();
+    let median = spent.get(spent.len() / 2).ok_or("nothing was measured")?;
+    Ok(median.as_secs_f64() * 1e6 / 1_000.0)
+}
+
+async fn one_batch(
+    store: &PgStore,
+    node: NodeId,
+    spent: &mut [Duration; 4],
+) -> Result<usize, Box<dyn Error>> {
+    let executor: ExecutorName = "executor-1".parse()?;
+    let due = FireDue {
+        node,
+        horizon_ms: 0,
+        limit: BATCH,
+    };
+    let begun = Instant::now();
+    let fired = store.fire_due(due, &EachFireTime).await?;
+    spent[0] += begun.elapsed();
+    let marks: Vec<DispatchMark> = fired
+        .runs
+        .iter()
+        .map(|run| DispatchMark {
+            run: run.id,
+            attempt: run.attempt,
+            version: run.job.version,
+            executor: executor.clone(),
+        })
+        .collect();
+    let begun = Instant::now();
+    let taken = store.begin_dispatch(node, &marks).await?;
+    spent[1] += begun.elapsed();
+    let begun = Instant::now();
+    store.confirm_dispatch(&taken).await?;
+    spent[2] += begun.elapsed();
+    let now = store.now().await?;
+    let reports: Vec<Report> = taken
+        .iter()
+        .map(|id| success(*id, &executor, now))
+        .collect();
+    let begun = Instant::now();
+    let done = store.ingest(&reports).await?;
+    spent[3] += begun.elapsed();
+    if done.ended != taken.len() || taken.len() != BATCH {
+        return Err(format!("{} of {BATCH} taken, {done:?}", taken.len()).into());
+    }
+    Ok(done.ended)
+}
+
+fn success(id: AttemptId, executor: &ExecutorName, now: Timestamp) -> Report {
+    let mut outcome = Outcome::new(OutcomeKind::Succeeded, now);
+    outcome.started_at = Some(now);
+    outcome.exit_status = Some(0);
+    Report {
+        id,
+        executor: Some(executor.clone()),
+        body: ReportBody::Ended(outcome),
+    }
+}
+
+fn print(what: &str, spent: &[Duration; 4], runs: usize) {
+    let runs = u32::try_from(runs).unwrap_or(u32::MAX);
+    let micros = |spent: &Duration| spent.as_secs_f64() * 1e6 / f64::from(runs);
+    let stages: Vec<String> = STAGES
+        .iter()
+        .zip(spent)
+        .map(|(stage, spent)| format!("{stage} {:.2}", micros(spent)))
+        .collect();
+    let together = micros(&spent.iter().sum());
+    println!(
+        "{what:>9}:  {}  together {together:.2} µs per run",
+        stages.join("  ")
+    );
+}

@@ -1,0 +1,139 @@
+//! Databases that are not there, not ours or not of our time: refused with a clear message, never a panic.
+
+mod fresh;
+
+use cueline_store::{ErrorKind, Store, StoreError};
+use cueline_store_postgres::{PgOptions, PgStore, migrate};
+use cueline_test_servers::free_port;
+use cueline_test_servers::postgres::WITH_PASSWORD;
+
+use crate::fresh::Fresh;
+
+async fn open(url: &str) -> Result<PgStore, StoreError> {
+    PgStore::connect(url, PgOptions::default()).await
+}
+
+async fn only_look(url: &str) -> Result<PgStore, StoreError> {
+    let options = PgOptions {
+        migrate: false,
+        ..PgOptions::default()
+    };
+    PgStore::connect(url, options).await
+}
+
+fn refused(result: Result<PgStore, StoreError>, kind: ErrorKind, says: &str) {
+    let error = result.expect_err("is refused");
+    assert_eq!(error.kind(), kind, "{error}");
+    assert!(error.to_string().contains(says), "{error} says {says:?}");
+}
+
+#[tokio::test]
+async fn what_is_no_url_is_named() {
+    refused(open("sqlite://x").await, ErrorKind::Invalid, "postgres://");
+}
+
+#[tokio::test]
+async fn nobody_listens() {
+    let port = free_port().expect("a port");
+    let url = format!("postgres://me:secret@127.0.0.1:{port}/db?sslmode=disable");
+    let error = open(&url).await.expect_err("nobody is there");
+    assert_eq!(error.kind(), ErrorKind::Transient, "{error}");
+    assert!(!error.to_string().contains("secret"), "{error}");
+}
+
+#[tokio::test]
+async fn missing_database_is_named() {
+    let fresh = Fresh::empty();
+    let url = fresh.server.url("no_such_database");
+    refused(open(&url).await, ErrorKind::Broken, "no_such_database");
+}
+
+#[tokio::test]
+async fn wrong_password_is_told() {
+    let fresh = Fresh::empty();
+    let role = format!("CREATE ROLE {WITH_PASSWORD} LOGIN SUPERUSER PASSWORD 'right'");
+    fresh.server.sql("postgres", &role).expect("creates a role");
+    let right = fresh.server.url_with_password("right", &fresh.name);
+    open(&right).await.expect("opens").close().await;
+    let wrong = fresh.server.url_with_password("wrong", &fresh.name);
+    refused(
+        open(&wrong).await,
+        ErrorKind::Broken,
+        "password authentication failed",
+    );
+}
+
+#[tokio::test]
+async fn another_programs_database_is_left_alone() {
+    let fresh = Fresh::empty();
+    let theirs = "CREATE TABLE theirs (x int)";
+    fresh.server.sql(&fresh.name, theirs).expect("creates");
+    refused(
+        open(&fresh.url()).await,
+        ErrorKind::Broken,
+        "another program",
+    );
+    assert!(migrate(&fresh.url()).await.is_err());
+    let tables = "SELECT string_agg(tablename, ',') FROM pg_tables WHERE schemaname = 'public'";
+    assert_eq!(
+        fresh.server.sql(&fresh.name, tables).expect("lists"),
+        "theirs"
+    );
+}
+
+#[tokio::test]
+async fn empty_database_is_filled_only_if_allowed() {
+    let fresh = Fresh::empty();
+    refused(
+        only_look(&fresh.url()).await,
+        ErrorKind::Broken,
+        "cueline migrate",
+    );
+    let first = migrate(&fresh.url()).await.expect("migrates");
+    assert_eq!(migrate(&fresh.url()).await.expect("changes nothing"), first);
+    let store = only_look(&fresh.url()).await.expect("opens");
+    assert_eq!(store.stats().await.expect("counts").jobs, 0);
+}
+
+/// Nodes that start together on an empty database.
+#[tokio::test(flavor = "multi_thread")]
+async fn many_may_migrate_at_once() {
+    let fresh = Fresh::empty();
+    let mut tasks = Vec::new();
+    for _ in 0..6 {
+        let url = fresh.url();
+        tasks.push(tokio::spawn(async move { open(&url).await.map(drop) }));
+    }
+    for task in tasks {
+        task.await.expect("no panic").expect("opens");
+    }
+}
+
+async fn with_version(version: i32, compatible_from: i32) -> (Fresh, Result<PgStore, StoreError>) {
+    let fresh = Fresh::migrated().await;
+    let newer = format!(
+        "UPDATE cueline_schema SET version = {version}, compatible_from = {compatible_from};
+         ALTER TABLE job ADD COLUMN of_later_times text DEFAULT 'x'"
+    );
+    fresh.server.sql(&fresh.name, &newer).expect("updates");
+    let opened = open(&fresh.url()).await;
+    (fresh, opened)
+}
+
+#[tokio::test]
+async fn older_program_works_beside_what_was_only_added() {
+    let (_fresh, opened) = with_version(99, 1).await;
+    let store = opened.expect("opens");
+    let spec = serde_json::from_value(serde_json::json!({
+        "name": "a", "group": "default", "schedule": { "every": "1s" }, "handler": { "native": "noop" },
+    }));
+    let spec = spec.expect("a definition");
+    store.apply_jobs(&[spec], false).await.expect("applies");
+    assert_eq!(store.stats().await.expect("counts").jobs, 1);
+}
+
+#[tokio::test]
+async fn schema_that_is_too_new_is_refused() {
+    let (_fresh, opened) = with_version(99, 98).await;
+    refused(opened, ErrorKind::Broken, "version 99");
+}

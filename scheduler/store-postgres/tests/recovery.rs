@@ -1,0 +1,235 @@
+//! Servers that die and nodes that stall: nothing that was answered is lost, nothing is done twice, and nobody has to be restarted.
+
+mod fresh;
+
+use std::sync::Mutex;
+use std::sync::mpsc::{Receiver, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use cueline_model::{ExecutorName, Job, JobSpec, RunId, Shard, Timestamp};
+use cueline_store::{
+    ErrorKind, FireDue, Fired, NodeId, Plan, PlannedRun, Planner, Store, StoreError, TriggerRequest,
+};
+use cueline_store_postgres::{PgOptions, PgStore};
+use cueline_test_servers::postgres::Postgres;
+use tokio::time::{Instant, sleep};
+
+use crate::fresh::Fresh;
+
+const PATIENCE: Duration = Duration::from_mins(1);
+
+fn spec(name: &str, schedule: &serde_json::Value) -> JobSpec {
+    serde_json::from_value(serde_json::json!({
+        "name": name, "group": "default", "schedule": schedule, "handler": { "native": "noop" },
+    }))
+    .expect("a definition")
+}
+
+fn plan(job: &Job, due: Timestamp) -> Plan {
+    Plan {
+        runs: vec![PlannedRun {
+            fire_at: due,
+            due_at: due,
+            shard: Shard::whole(),
+            executor: None,
+            skipped: None,
+        }],
+        next_fire: job.spec.next_fire(due.plus_ms(3_600_000)),
+    }
+}
+
+struct Once;
+
+impl Planner for Once {
+    fn plan(&self, job: &Job, due: Timestamp, _now: Timestamp, _live: &[ExecutorName]) -> Plan {
+        plan(job, due)
+    }
+}
+
+/// Thinks, inside its transaction, until it is told to go on.
+struct Stalls(Mutex<Receiver<()>>);
+
+impl Planner for Stalls {
+    fn plan(&self, job: &Job, due: Timestamp, _now: Timestamp, _live: &[ExecutorName]) -> Plan {
+        let told = self
+            .0
+            .lock()
+            .expect("nobody panicked")
+            .recv_timeout(PATIENCE);
+        told.expect("the others get on without it");
+        plan(job, due)
+    }
+}
+
+fn request(node: NodeId) -> FireDue {
+    FireDue {
+        node,
+        horizon_ms: 60_000,
+        limit: 100,
+    }
+}
+
+async fn node(store: &PgStore, name: &str) -> NodeId {
+    store
+        .register_node(name, 600_000)
+        .await
+        .expect("registers")
+        .node
+}
+
+/// Fires what is due, on a thread and a runtime of its own, which stand still with the planner.
+fn stall(url: String, told: Receiver<()>) -> JoinHandle<Result<Fired, StoreError>> {
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build();
+        runtime.expect("a runtime").block_on(async {
+            let impatient = PgOptions {
+                idle_in_transaction_timeout: Duration::from_millis(500),
+                ..PgOptions::default()
+            };
+            let store = PgStore::connect(&url, impatient).await.expect("opens");
+            let node = node(&store, "stalls").await;
+            store
+                .fire_due(request(node), &Stalls(Mutex::new(told)))
+                .await
+        })
+    })
+}
+
+/// A node that stalls in the middle of a transaction holds its jobs no longer than the time-out, and what it does then has no effect.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_stalled_node_does_not_hold_its_jobs() {
+    let fresh = Fresh::migrated().await;
+    let other = PgStore::connect(&fresh.url(), PgOptions::default())
+        .await
+        .expect("opens");
+    let job = spec("a", &serde_json::json!({ "every": "1s" }));
+    other.apply_jobs(&[job], false).await.expect("applies");
+    let second = node(&other, "works").await;
+    let (go_on, told) = channel();
+    let stuck = stall(fresh.url(), told);
+    let deadline = Instant::now() + PATIENCE;
+    // The stalled node has the job, and thinks.
+    let held = "SELECT count(*) FROM pg_stat_activity WHERE state = 'idle in transaction' AND query LIKE '%FROM executor%'
+        AND datname = current_database()";
+    while fresh.server.sql(&fresh.name, held).expect("answers") == "0" {
+        assert!(Instant::now() < deadline, "it never began");
+        sleep(Duration::from_millis(20)).await;
+    }
+    loop {
+        let fired = other.fire_due(request(second), &Once).await.expect("fires");
+        if fired.runs.len() == 1 {
+            break;
+        }
+        assert!(Instant::now() < deadline, "the job is still held");
+        sleep(Duration::from_millis(50)).await;
+    }
+    go_on.send(()).expect("it waits");
+    let error = stuck.join().expect("no panic").expect_err("comes too late");
+    assert_eq!(error.kind(), ErrorKind::Transient, "{error}");
+    let runs = fresh
+        .server
+        .sql(&fresh.name, "SELECT count(*) FROM run")
+        .expect("counts");
+    assert_eq!(runs, "1");
+}
+
+fn ask(key: usize) -> TriggerRequest {
+    TriggerRequest {
+        job: "hand".parse().expect("a name"),
+        params: None,
+        idempotency_key: Some(key.to_string()),
+        run_at: None,
+        by: "a test".to_owned(),
+    }
+}
+
+/// Calls while the server dies and comes back: each answered one has happened once, whatever became of the others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_killed_server_comes_back() {
+    let server = Postgres::start().expect("starts");
+    let database = server.create_database().expect("creates a database");
+    let url = server.url(&database);
+    let store = PgStore::connect(&url, PgOptions::default())
+        .await
+        .expect("opens");
+    let store = std::sync::Arc::new(store);
+    let hand = spec("hand", &serde_json::json!({ "manual": true }));
+    store.apply_jobs(&[hand], false).await.expect("applies");
+    let (stop, stopped) = tokio::sync::watch::channel(false);
+    let mut tasks = Vec::new();
+    for worker in 0..4_usize {
+        let (store, stopped) = (std::sync::Arc::clone(&store), stopped.clone());
+        tasks.push(tokio::spawn(async move {
+            let mut answered: Vec<(usize, RunId)> = Vec::new();
+            let mut failures = 0;
+            for call in 0.. {
+                if *stopped.borrow() {
+                    break;
+                }
+                let key = worker * 1_000_000 + call;
+                match store.trigger(&ask(key)).await {
+                    Ok(triggered) => answered.push((key, triggered.runs[0])),
+                    Err(error) => {
+                        assert_eq!(error.kind(), ErrorKind::Transient, "{error}");
+                        failures += 1;
+                        sleep(Duration::from_millis(20)).await;
+                    }
+                }
+            }
+            (answered, failures)
+        }));
+    }
+    for _ in 0..2 {
+        sleep(Duration::from_millis(300)).await;
+        server.kill().expect("kills");
+        server.start_again().expect("starts again");
+        let deadline = Instant::now() + PATIENCE;
+        while store.stats().await.is_err() {
+            assert!(Instant::now() < deadline, "the pool does not recover");
+            sleep(Duration::from_millis(50)).await;
+        }
+    }
+    stop.send(true).expect("they listen");
+    let mut failures = 0;
+    for task in tasks {
+        let (answered, failed) = task.await.expect("no panic");
+        assert!(!answered.is_empty());
+        failures += failed;
+        for (key, run) in answered {
+            let again = store.trigger(&ask(key)).await.expect("answers");
+            assert!(again.duplicate, "run {run} of key {key} is lost");
+            assert_eq!(again.runs, [run]);
+        }
+    }
+    assert!(failures > 0, "the kill hit nobody: the test proves nothing");
+}
+
+/// A connection that stands still is given up, and others take its place.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_silent_server_is_given_up() {
+    let server = Postgres::start().expect("starts");
+    let database = server.create_database().expect("creates a database");
+    let options = PgOptions {
+        call_timeout: Duration::from_secs(1),
+        ..PgOptions::default()
+    };
+    let store = PgStore::connect(&server.url(&database), options)
+        .await
+        .expect("opens");
+    store.register_node("a", 1_000).await.expect("registers");
+    server.pause().expect("pauses");
+    let error = store
+        .register_node("a", 1_000)
+        .await
+        .expect_err("hears nothing");
+    assert_eq!(error.kind(), ErrorKind::Transient, "{error}");
+    assert!(error.to_string().contains("no answer"), "{error}");
+    server.resume().expect("resumes");
+    let deadline = Instant::now() + PATIENCE;
+    while store.register_node("a", 1_000).await.is_err() {
+        assert!(Instant::now() < deadline, "the pool does not recover");
+    }
+}

@@ -1,0 +1,170 @@
+//! The number of statements of a hot call does not depend on the size of its batch.
+
+mod fresh;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use cueline_model::{ExecutorName, Job, JobSpec, Outcome, OutcomeKind, Shard, Timestamp};
+use cueline_store::{
+    AttemptId, DispatchMark, FireDue, NodeId, Plan, PlannedRun, Planner, Report, ReportBody, Store,
+    WaitingRun,
+};
+use cueline_store_postgres::{PgOptions, PgStore};
+
+use crate::fresh::Fresh;
+
+struct EachFireTime;
+
+impl Planner for EachFireTime {
+    fn plan(&self, job: &Job, due: Timestamp, _now: Timestamp, _live: &[ExecutorName]) -> Plan {
+        Plan {
+            runs: vec![PlannedRun {
+                fire_at: due,
+                due_at: due,
+                shard: Shard::whole(),
+                executor: None,
+                skipped: None,
+            }],
+            next_fire: job.spec.next_fire(due),
+        }
+    }
+}
+
+fn spec(number: usize) -> JobSpec {
+    serde_json::from_value(serde_json::json!({
+        "name": format!("job-{number}"), "group": "default", "schedule": { "every": "1s" },
+        "handler": { "native": "noop" }, "retry": { "max": 1 },
+    }))
+    .expect("a definition")
+}
+
+struct Scene {
+    fresh: Fresh,
+    store: PgStore,
+    node: NodeId,
+    clock: Arc<AtomicI64>,
+}
+
+impl Scene {
+    async fn new() -> Self {
+        let fresh = Fresh::migrated().await;
+        let all = format!("ALTER DATABASE {} SET log_statement = 'all'", fresh.name);
+        fresh.server.sql("postgres", &all).expect("sets");
+        let clock = Arc::new(AtomicI64::new(1_800_000_000_000));
+        let shown = Arc::clone(&clock);
+        let options = PgOptions {
+            now: Some(Arc::new(move || {
+                Timestamp::from_millis(shown.load(Ordering::SeqCst))
+            })),
+            writers: 1,
+            ..PgOptions::default()
+        };
+        let store = PgStore::connect(&fresh.url(), options)
+            .await
+            .expect("opens");
+        let specs: Vec<JobSpec> = (0..500).map(spec).collect();
+        store.apply_jobs(&specs, false).await.expect("applies");
+        let node = store
+            .register_node("n", 1 << 40)
+            .await
+            .expect("registers")
+            .node;
+        Self {
+            fresh,
+            store,
+            node,
+            clock,
+        }
+    }
+
+    /// Statements of this database in the server's log.
+    fn statements(&self) -> usize {
+        let prefix = format!("{} LOG:  ", self.fresh.name);
+        let said = self.fresh.server.said();
+        let lines = said.lines().filter_map(|line| line.strip_prefix(&prefix));
+        // The pool's own question whether a connection is alive is empty and leaves no line.
+        lines
+            .filter(|line| line.starts_with("execute") || line.starts_with("statement:"))
+            .count()
+    }
+
+    async fn fire(&self, limit: usize) -> Vec<WaitingRun> {
+        let request = FireDue {
+            node: self.node,
+            horizon_ms: 0,
+            limit,
+        };
+        let fired = self
+            .store
+            .fire_due(request, &EachFireTime)
+            .await
+            .expect("fires");
+        assert_eq!(fired.runs.len(), limit);
+        fired.runs
+    }
+
+    /// What each stage takes for a batch of that size.
+    async fn pipeline(&self, size: usize, kind: OutcomeKind) -> Vec<usize> {
+        let executor: ExecutorName = "e1".parse().expect("a name");
+        let mut counts = vec![self.statements()];
+        let runs = self.fire(size).await;
+        counts.push(self.statements());
+        let mark = |run: &WaitingRun| DispatchMark {
+            run: run.id,
+            attempt: run.attempt,
+            version: run.job.version,
+            executor: executor.clone(),
+        };
+        let marks: Vec<DispatchMark> = runs.iter().map(mark).collect();
+        let taken = self
+            .store
+            .begin_dispatch(self.node, &marks)
+            .await
+            .expect("begins");
+        assert_eq!(taken.len(), size);
+        counts.push(self.statements());
+        self.store.confirm_dispatch(&taken).await.expect("confirms");
+        counts.push(self.statements());
+        let report = |id: &AttemptId| Report {
+            id: *id,
+            executor: Some(executor.clone()),
+            body: ReportBody::Ended(Outcome::new(kind, runs[0].due_at)),
+        };
+        let reports: Vec<Report> = taken.iter().map(report).collect();
+        let done = self.store.ingest(&reports).await.expect("ingests");
+        assert_eq!(done.ended + done.again, size);
+        counts.push(self.statements());
+        self.clock.fetch_add(60_000, Ordering::SeqCst);
+        let claimed = self
+            .store
+            .claim_waiting(self.node, 0, size)
+            .await
+            .expect("claims");
+        assert_eq!(claimed.len(), done.again);
+        counts.push(self.statements());
+        counts.windows(2).map(|w| w[1] - w[0]).collect()
+    }
+}
+
+#[tokio::test]
+async fn statements_do_not_grow_with_the_batch() {
+    let scene = Scene::new().await;
+    scene.clock.fetch_add(60_000, Ordering::SeqCst);
+    // The first call makes the day and reads definitions.
+    scene.fire(500).await;
+    for kind in [OutcomeKind::Succeeded, OutcomeKind::Failed] {
+        let small = scene.pipeline(5, kind).await;
+        let large = scene.pipeline(400, kind).await;
+        assert_eq!(small, large, "{kind:?}");
+        // Begin and commit are two of them.
+        let most = [9, 3, 3, 8, 6];
+        assert!(
+            small
+                .iter()
+                .zip(most)
+                .all(|(count, most)| (1..=most).contains(count)),
+            "{small:?}, at most {most:?}"
+        );
+    }
+}
