@@ -195,7 +195,9 @@ pub trait Store: Send + Sync + 'static {
 
     // ── Upkeep ───────────────────────────────────────────────────────────────────────────────────────────────
 
-    /// Deletes runs that ended before now − `older_than_ms`, with their logs and timelines, at most `limit`; how many.
+    /// Deletes runs that ended before now − `older_than_ms`, with their logs and timelines, at most `limit`; how many. A store that keeps runs by
+    /// the day may keep one up to two days longer, so as to drop its day whole; what it drops so comes on top of the limit, which is there to keep
+    /// the work of one call short.
     async fn retire(&self, older_than_ms: u64, limit: usize) -> Result<u64>;
 
     /// Repairs what should not happen: an enabled `fixed_delay` job without a next fire time and without a live run gets one. How many.
