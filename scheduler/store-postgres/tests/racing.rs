@@ -1,0 +1,218 @@
+//! Two nodes at the same rows at once: what follows from runs happens once, and nobody is told of a deadlock.
+
+mod fresh;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use cueline_model::{ExecutorName, Job, JobSpec, Outcome, OutcomeKind, Shard, Timestamp};
+use cueline_store::{
+    AttemptId, DispatchMark, FireDue, Ingested, NodeId, Plan, PlannedRun, Planner, Report,
+    ReportBody, Store, StoreError, WaitingRun,
+};
+use cueline_store_postgres::{PgOptions, PgStore};
+
+use crate::fresh::Fresh;
+
+const ROUNDS: usize = 25;
+const SHARDS: u32 = 4;
+
+/// Fires all shards of what is due; a fixed delay waits for the end.
+struct AllShards;
+
+impl Planner for AllShards {
+    fn plan(&self, job: &Job, due: Timestamp, _now: Timestamp, _live: &[ExecutorName]) -> Plan {
+        let run = |index| PlannedRun {
+            fire_at: due,
+            due_at: due,
+            shard: Shard {
+                index,
+                total: SHARDS,
+                item: None,
+            },
+            executor: None,
+            skipped: None,
+        };
+        Plan {
+            runs: (0..SHARDS).map(run).collect(),
+            next_fire: None,
+        }
+    }
+}
+
+fn spec(value: serde_json::Value) -> JobSpec {
+    serde_json::from_value(value).expect("a definition")
+}
+
+fn jobs() -> Vec<JobSpec> {
+    vec![
+        spec(serde_json::json!({
+            "name": "parent", "group": "default", "schedule": { "after": "1s" }, "handler": { "native": "noop" },
+        })),
+        spec(serde_json::json!({
+            "name": "child", "group": "default", "schedule": { "manual": true }, "handler": { "native": "noop" },
+            "after": { "all": ["parent"] },
+        })),
+    ]
+}
+
+struct Scene {
+    fresh: Fresh,
+    stores: [Arc<PgStore>; 2],
+    node: NodeId,
+    clock: Arc<AtomicI64>,
+}
+
+impl Scene {
+    async fn new() -> Self {
+        let fresh = Fresh::migrated().await;
+        let clock = Arc::new(AtomicI64::new(1_800_000_000_000));
+        let open = || async {
+            let shown = Arc::clone(&clock);
+            let options = PgOptions {
+                now: Some(Arc::new(move || {
+                    Timestamp::from_millis(shown.load(Ordering::SeqCst))
+                })),
+                ..PgOptions::default()
+            };
+            Arc::new(
+                PgStore::connect(&fresh.url(), options)
+                    .await
+                    .expect("opens"),
+            )
+        };
+        let stores = [open().await, open().await];
+        let node = stores[0]
+            .register_node("n", 1 << 40)
+            .await
+            .expect("registers")
+            .node;
+        Self {
+            fresh,
+            stores,
+            node,
+            clock,
+        }
+    }
+
+    /// Fires what is due within a minute, up to the point where it may end.
+    async fn out(&self) -> Vec<AttemptId> {
+        self.clock.fetch_add(60_000, Ordering::SeqCst);
+        let request = FireDue {
+            node: self.node,
+            horizon_ms: 0,
+            limit: 1_000,
+        };
+        let fired = self.stores[0]
+            .fire_due(request, &AllShards)
+            .await
+            .expect("fires");
+        let mark = |run: &WaitingRun| DispatchMark {
+            run: run.id,
+            attempt: run.attempt,
+            version: run.job.version,
+            executor: "e1".parse().expect("a name"),
+        };
+        let marks: Vec<DispatchMark> = fired.runs.iter().map(mark).collect();
+        self.stores[0]
+            .begin_dispatch(self.node, &marks)
+            .await
+            .expect("begins")
+    }
+
+    fn success(&self, id: AttemptId) -> Report {
+        let now = Timestamp::from_millis(self.clock.load(Ordering::SeqCst));
+        Report {
+            id,
+            executor: None,
+            body: ReportBody::Ended(Outcome::new(OutcomeKind::Succeeded, now)),
+        }
+    }
+
+    /// Reports lists at the same time, each through the store of another node.
+    async fn report(&self, lists: Vec<Vec<Report>>) -> Vec<Result<Ingested, StoreError>> {
+        let mut tasks = Vec::new();
+        for (reports, store) in lists.into_iter().zip(self.stores.iter().cycle()) {
+            let store = Arc::clone(store);
+            tasks.push(tokio::spawn(async move { store.ingest(&reports).await }));
+        }
+        let mut results = Vec::new();
+        for task in tasks {
+            results.push(task.await.expect("no panic"));
+        }
+        results
+    }
+}
+
+/// The last shard of a fire makes the child and the next fixed-delay fire time, whoever of two is the last.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn shards_that_end_at_once_have_one_child() {
+    let scene = Scene::new().await;
+    scene.stores[0]
+        .apply_jobs(&jobs(), false)
+        .await
+        .expect("applies");
+    for round in 0..ROUNDS {
+        let out = scene.out().await;
+        assert_eq!(
+            out.len(),
+            SHARDS as usize,
+            "round {round}: the next fire time was not set"
+        );
+        let lists = out.iter().map(|id| vec![scene.success(*id)]).collect();
+        let mut children = 0;
+        for result in scene.report(lists).await {
+            children += result.expect("ingests").children;
+        }
+        assert_eq!(children, 1, "round {round}");
+    }
+    let count = "SELECT count(*) FROM run WHERE kind = 2";
+    let children = scene
+        .fresh
+        .server
+        .sql(&scene.fresh.name, count)
+        .expect("counts");
+    assert_eq!(children, ROUNDS.to_string());
+}
+
+/// The same reports reach two nodes, in different orders, while the broker's confirmations come in.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn ends_race_with_confirmations_and_each_other() {
+    let scene = Scene::new().await;
+    let many: Vec<JobSpec> = (0..50)
+        .map(|n| {
+            spec(serde_json::json!({
+                "name": format!("job-{n}"), "group": "default", "schedule": { "after": "1s" },
+                "handler": { "native": "noop" },
+            }))
+        })
+        .collect();
+    scene.stores[0]
+        .apply_jobs(&many, false)
+        .await
+        .expect("applies");
+    for round in 0..ROUNDS {
+        let mut out = scene.out().await;
+        assert_eq!(out.len(), 50 * SHARDS as usize, "round {round}");
+        let forth: Vec<Report> = out.iter().map(|id| scene.success(*id)).collect();
+        let back: Vec<Report> = forth.iter().rev().cloned().collect();
+        out.reverse();
+        let store = Arc::clone(&scene.stores[1]);
+        let confirm = tokio::spawn(async move { store.confirm_dispatch(&out).await });
+        let mut ended = 0;
+        for result in scene.report(vec![forth, back]).await {
+            ended += result.expect("ingests").ended;
+        }
+        confirm.await.expect("no panic").expect("confirms");
+        assert_eq!(ended, 50 * SHARDS as usize, "round {round}");
+    }
+    let live = "SELECT count(*) FROM run_live";
+    assert_eq!(
+        scene
+            .fresh
+            .server
+            .sql(&scene.fresh.name, live)
+            .expect("counts"),
+        "0"
+    );
+}
