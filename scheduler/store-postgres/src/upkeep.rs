@@ -174,7 +174,7 @@ impl PgStore {
                 // What was written later cannot have ended earlier.
                 match (last, earliest) {
                     (Some(last), Some(earliest)) if earliest < before.as_millis() => {
-                        from = last + 1
+                        from = last + 1;
                     }
                     _ => break,
                 }

@@ -21,7 +21,7 @@ const SHARDS: u32 = 4;
 struct AllShards;
 
 impl Planner for AllShards {
-    fn plan(&self, job: &Job, due: Timestamp, _now: Timestamp, _live: &[ExecutorName]) -> Plan {
+    fn plan(&self, _job: &Job, due: Timestamp, _now: Timestamp, _live: &[ExecutorName]) -> Plan {
         let run = |index| PlannedRun {
             fire_at: due,
             due_at: due,
