@@ -2,25 +2,25 @@
 //!
 //! Lists are put in the order of their ids first: transactions that touch the same runs lock them in the same order.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
 use cueline_model::Timestamp;
 use cueline_store::{AttemptId, DispatchMark, NodeId, StoreError, WaitingRun};
 use sqlx::postgres::PgConnection;
 
 use crate::database::commit;
-use crate::error::failed;
+use crate::error::{damaged, failed};
 use crate::finish::finish;
 use crate::rows::{bounds, clean, int4};
 use crate::{PgStore, follow, nodes};
 
 /// The version needs no lock: whoever changes it also takes the claim from each run that waits, and a row that was changed meanwhile
-/// is looked at again.
+/// is looked at again. What belongs to each run ($2) is one JSON object and not a list to join with: while `run_live` is new, or was empty
+/// when it was last analyzed, the planner would take it for empty still, and go through the whole list for each row of it.
 pub(crate) const BEGIN: &str = "
-    UPDATE run_live l SET state = 1, executor = e.executor, published_maybe = false, sent_to_group = NULL
-    FROM unnest($1::bigint[], $2::integer[], $3::bigint[], $4::text[]) e (id, attempt, version, executor)
-    WHERE l.id = e.id AND l.attempt = e.attempt AND l.state = 0 AND l.claimed_by = $5
-        AND e.version = (SELECT d.version FROM job_due d WHERE d.job_id = l.job_id)";
+    UPDATE run_live l SET state = 1, executor = $2::text::jsonb -> l.id::text ->> 2, published_maybe = false, sent_to_group = NULL
+    WHERE l.id = ANY ($1) AND l.state = 0 AND l.claimed_by = $3 AND l.attempt = ($2::text::jsonb -> l.id::text ->> 0)::integer
+        AND ($2::text::jsonb -> l.id::text ->> 1)::bigint = (SELECT d.version FROM job_due d WHERE d.job_id = l.job_id)";
 
 /// Of the marks, those that the node may publish now: just taken, or `dispatching` by it already.
 pub(crate) const TAKEN: &str = "
@@ -28,11 +28,10 @@ pub(crate) const TAKEN: &str = "
         JOIN run_live l ON l.id = e.id
     WHERE l.attempt = e.attempt AND l.state = 1 AND l.claimed_by = $4 AND l.executor = e.executor ORDER BY e.place";
 
-/// The claim stays where it is, without a meaning: taking it away would cost an entry in each index.
+/// Nearly always all are at the same attempt. The claim stays where it is, without a meaning: taking it away would cost an entry in each
+/// index.
 pub(crate) const CONFIRM: &str = "
-    UPDATE run_live l SET state = 2, queued_at = $3
-    FROM unnest($1::bigint[], $2::integer[]) e (id, attempt)
-    WHERE l.id = e.id AND l.attempt = e.attempt AND l.state = 1";
+    UPDATE run_live l SET state = 2, queued_at = $3 WHERE l.id = ANY ($1) AND l.attempt = $2 AND l.state = 1";
 
 /// The jobs of which a release may end a run that they wait for.
 const WAITED_FOR: &str = "
@@ -78,19 +77,12 @@ impl PgStore {
             return Ok(Vec::new());
         }
         let fail = failed("begin to dispatch runs");
-        let mut sorted: Vec<&DispatchMark> = marks.iter().collect();
-        sorted.sort_unstable_by_key(|m| m.run);
+        let mut ids: Vec<i64> = marks.iter().map(|m| m.run.0).collect();
+        ids.sort_unstable();
         let mut tx = self.db.write().await?;
         let taken = sqlx::query(BEGIN)
-            .bind(sorted.iter().map(|m| m.run.0).collect::<Vec<_>>())
-            .bind(sorted.iter().map(|m| int4(m.attempt)).collect::<Vec<_>>())
-            .bind(sorted.iter().map(|m| m.version).collect::<Vec<_>>())
-            .bind(
-                sorted
-                    .iter()
-                    .map(|m| m.executor.as_str())
-                    .collect::<Vec<_>>(),
-            )
+            .bind(ids)
+            .bind(by_run(marks)?)
             .bind(node.0)
             .execute(&mut *tx)
             .await
@@ -131,16 +123,22 @@ impl PgStore {
         if attempts.is_empty() {
             return Ok(());
         }
-        let (ids, numbers) = columns(attempts);
+        let mut by_attempt: BTreeMap<u32, Vec<i64>> = BTreeMap::new();
+        for id in attempts {
+            by_attempt.entry(id.attempt).or_default().push(id.run.0);
+        }
         let mut tx = self.db.write().await?;
         let now = tx.now.as_millis();
-        sqlx::query(CONFIRM)
-            .bind(ids)
-            .bind(numbers)
-            .bind(now)
-            .execute(&mut *tx)
-            .await
-            .map_err(failed("write down that triggers are queued"))?;
+        for (attempt, mut ids) in by_attempt {
+            ids.sort_unstable();
+            sqlx::query(CONFIRM)
+                .bind(ids)
+                .bind(int4(attempt))
+                .bind(now)
+                .execute(&mut *tx)
+                .await
+                .map_err(failed("write down that triggers are queued"))?;
+        }
         commit(tx).await
     }
 
@@ -237,6 +235,15 @@ async fn note_taken_back(
         .await
         .map(drop)
         .map_err(failed("write the timeline of runs taken back"))
+}
+
+/// Attempt, version and executor of each run, as a JSON object.
+fn by_run(marks: &[DispatchMark]) -> Result<String, StoreError> {
+    let by_run: BTreeMap<i64, (u32, i64, &str)> = marks
+        .iter()
+        .map(|m| (m.run.0, (m.attempt, m.version, m.executor.as_str())))
+        .collect();
+    serde_json::to_string(&by_run).map_err(|e| damaged("failed to write a list as JSON", e))
 }
 
 /// Attempts as two columns, by id.

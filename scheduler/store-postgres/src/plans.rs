@@ -202,11 +202,7 @@ async fn dispatch_goes_by_the_primary_key() {
     let ones = vec![1_i32; ids.len()];
     let names = vec!["e1"; ids.len()];
     s.check(dispatch::BEGIN, "run_live_pkey", |q| {
-        q.bind(&ids)
-            .bind(&ones)
-            .bind(vec![1_i64; ids.len()])
-            .bind(&names)
-            .bind(s.node.0)
+        q.bind(&ids).bind("{}").bind(s.node.0)
     })
     .await;
     s.check(dispatch::TAKEN, "run_live_pkey", |q| {
@@ -214,7 +210,7 @@ async fn dispatch_goes_by_the_primary_key() {
     })
     .await;
     s.check(dispatch::CONFIRM, "run_live_pkey", |q| {
-        q.bind(&ids).bind(&ones).bind(1_i64)
+        q.bind(&ids).bind(1_i32).bind(1_i64)
     })
     .await;
     s.check(dispatch::RELEASE, "run_live_pkey", |q| {
