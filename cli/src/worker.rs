@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result};
 use crate::adapters::Who;
 use crate::config::WorkerConfig;
 use crate::parts::http::health;
-use crate::parts::{ExecutorOptions, Executors, Http, Patience, Signals, broken, say};
+use crate::parts::{ExecutorOptions, Executors, Fate, Http, Patience, Signals, broken, say};
 
 /// Runs until SIGTERM or Ctrl-C.
 pub async fn run(config: WorkerConfig) -> Result<()> {
@@ -41,6 +41,10 @@ pub async fn run(config: WorkerConfig) -> Result<()> {
         drain_timeout: config.drain_timeout,
         native: HashMap::new(),
         trust: config.trust.clone(),
+        fate: Fate::Apart {
+            fence_after: config.fence_after,
+            failover_after: config.failover_after,
+        },
     };
     executors.start(&config.name, &config.state_dir, &options, &broker.broker)?;
     if let Some(http) = &http {

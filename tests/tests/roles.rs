@@ -113,8 +113,12 @@ impl Cluster {
     }
 
     fn worker(&self, name: &str, trust: &str, allow: &str) -> Result<Process> {
+        // One that is shared with another test would answer from the journal of other runs.
+        let state = self.path(&format!("state-{name}"));
         let args = [
             "worker",
+            "--state-dir",
+            state.to_str().context("a path of letters")?,
             "--broker",
             &self.broker,
             "--name",
@@ -150,7 +154,21 @@ impl Cluster {
             let alive = list.lines().any(|l| l.contains(name) && l.contains("yes"));
             Ok(alive.then_some(()))
         };
-        until("a sign of life", WITHIN, look).await
+        let heard = until("a sign of life", WITHIN, look).await;
+        heard.with_context(|| self.logs())
+    }
+
+    /// What all its processes have printed.
+    fn logs(&self) -> String {
+        let files = std::fs::read_dir(self.folder.path()).into_iter().flatten();
+        files
+            .filter_map(|file| Some(file.ok()?.path()))
+            .filter(|path| path.extension().is_some_and(|e| e == "log"))
+            .map(|path| {
+                let said = std::fs::read_to_string(&path).unwrap_or_default();
+                format!("{}:\n{said}\n", path.display())
+            })
+            .collect()
     }
 
     async fn apply(&self, jobs: &str) -> Result<()> {
@@ -234,6 +252,12 @@ handler = {{ command = ["touch", "{0}/not-allowed"] }}
 /// A job runs, what is not allowed does not, and each process ends well when it is asked to.
 async fn a_day(store: String, broker: String) -> Result<()> {
     let cluster = Cluster::new(store, broker).await?;
+    through_the_day(&cluster)
+        .await
+        .with_context(|| cluster.logs())
+}
+
+async fn through_the_day(cluster: &Cluster) -> Result<()> {
     // Any order will do.
     let mut worker = cluster.worker("one", "signing.key.public", "shell")?;
     let mut scheduler = cluster.scheduler(&[])?;

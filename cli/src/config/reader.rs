@@ -279,6 +279,11 @@ impl Reader {
         Ok(text)
     }
 
+    /// Notes that values do not go together.
+    pub fn note_problem(&mut self, problem: String) {
+        self.problems.push(problem);
+    }
+
     /// Takes note of settings that mean nothing here and now.
     pub fn pass_over(&mut self, key: &'static str) {
         self.note(key, None, Source::Default);

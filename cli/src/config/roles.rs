@@ -138,6 +138,10 @@ pub struct WorkerConfig {
     pub concurrency: u32,
     /// How long running handlers may take to end.
     pub drain_timeout: Duration,
+    /// After how long without contact it stops what it runs.
+    pub fence_after: Duration,
+    /// After how long its work is given to others.
+    pub failover_after: Duration,
     /// Directory of the journal.
     pub state_dir: PathBuf,
     /// Where it says how it is.
@@ -235,7 +239,7 @@ impl SchedulerConfig {
         if !r.is_given("signing_key") {
             r.require("signing_key", "a file that `cueline key new` made");
         }
-        let failover_after = r.duration("failover_after");
+        let failover_after = failover_after(&mut r);
         let keep = r.duration("keep");
         let start_timeout = r.duration("start_timeout").map(duration);
         let log_json = r.switch("log_json");
@@ -274,6 +278,15 @@ impl WorkerConfig {
         }
         let trust = trust(&mut r);
         let (concurrency, drain_timeout) = running(&mut r);
+        let fence_after = r.duration("fence_after").map(duration);
+        let failover_after = failover_after(&mut r).map(duration);
+        if let (Some(fence), Some(failover)) = (fence_after, failover_after)
+            && fence >= failover
+        {
+            r.note_problem(format!(
+                "fence_after: {fence:?} given, with a failover_after of {failover:?}; less is expected, or its attempts would still run when others have its work"
+            ));
+        }
         let of_whom = (group.clone(), name.clone());
         let state_dir = r.read_or(
             "state_dir",
@@ -293,6 +306,8 @@ impl WorkerConfig {
                 trust: trust?,
                 concurrency: concurrency?,
                 drain_timeout: drain_timeout?,
+                fence_after: fence_after?,
+                failover_after: failover_after?,
                 state_dir: state_dir?,
                 health,
                 start_timeout,
@@ -305,6 +320,20 @@ impl WorkerConfig {
 fn running(r: &mut Reader) -> (Option<u32>, Option<Duration>) {
     let concurrency = r.number("concurrency", 1..=10_000);
     (concurrency, r.duration("drain_timeout").map(duration))
+}
+
+/// An executor that has been silent for 15 s gets nothing more; its work goes to others after that.
+const SHORTEST_FAILOVER: DurationMs = DurationMs::secs(16);
+
+fn failover_after(r: &mut Reader) -> Option<DurationMs> {
+    r.read("failover_after", |text| {
+        let expected = format!("a duration of at least {SHORTEST_FAILOVER} is expected");
+        match text.parse() {
+            Ok(after) if after >= SHORTEST_FAILOVER => Ok(after),
+            Ok(_) => Err(format!("{text:?} given; {expected}")),
+            Err(e) => Err(format!("{text:?} given: {e}; {expected}")),
+        }
+    })
 }
 
 fn store(r: &mut Reader) -> Option<StoreUrl> {

@@ -398,6 +398,13 @@ const WORKER: &[Setting] = &[
     CONCURRENCY,
     DRAIN_TIMEOUT,
     text(
+        "fence_after",
+        "DURATION",
+        Preset::Is("20s"),
+        "After how long without contact to the broker it stops its own attempts, unless the job says fence = \"keep\"; less than failover_after",
+    ),
+    FAILOVER_AFTER,
+    text(
         "state_dir",
         "DIR",
         Preset::Found(

@@ -33,6 +33,22 @@ pub struct ExecutorOptions {
     pub native: HashMap<String, Arc<dyn Handler>>,
     /// Whose triggers they run.
     pub trust: VerifyingKeys,
+    /// Who decides what becomes of their work when they are not heard.
+    pub fate: Fate,
+}
+
+/// What becomes of an executor's work when it is not heard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fate {
+    /// Schedulers and broker live and die with this process: nothing.
+    Shared,
+    /// Schedulers elsewhere give it to others.
+    Apart {
+        /// After so long without contact an executor stops what it runs.
+        fence_after: Duration,
+        /// After so long its work is given to others.
+        failover_after: Duration,
+    },
 }
 
 /// Running executors.
@@ -66,6 +82,15 @@ impl Executors {
             .concurrency(options.concurrency)
             .drain_timeout(options.drain_timeout)
             .clock(Arc::new(SystemClock));
+        builder = match options.fate {
+            Fate::Shared => builder.shares_fate_with_schedulers(),
+            Fate::Apart {
+                fence_after,
+                failover_after,
+            } => builder
+                .fence_after(fence_after)
+                .failover_after(failover_after),
+        };
         for (native, handler) in &options.native {
             builder = builder.native(native, handler.clone());
         }

@@ -7,7 +7,7 @@ pub mod patience;
 pub mod scheduling;
 pub mod signals;
 
-pub use executors::{ExecutorOptions, Executors};
+pub use executors::{ExecutorOptions, Executors, Fate};
 pub use http::Http;
 pub use patience::Patience;
 pub use scheduling::Scheduling;

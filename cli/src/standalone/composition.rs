@@ -15,7 +15,7 @@ use cueline_worker::Handler;
 use super::DataDir;
 use crate::adapters::{BrokerUrl, OpenBroker, OpenStore, StoreUrl, Unusable, Who};
 use crate::config::{BrokerSettings, Kind};
-use crate::parts::{ExecutorOptions, Executors, Patience, Scheduling};
+use crate::parts::{ExecutorOptions, Executors, Fate, Patience, Scheduling};
 
 /// What to put together.
 #[derive(Clone)]
@@ -70,6 +70,18 @@ impl CompositionOptions {
             start_timeout: None,
         }
     }
+
+    /// With a store or a broker of its own elsewhere, other schedulers may be there.
+    fn fate(&self) -> Fate {
+        if self.store.is_none() && self.broker.is_none() {
+            return Fate::Shared;
+        }
+        let failover_after = Duration::from_millis(self.engine.failover_after_ms);
+        Fate::Apart {
+            fence_after: failover_after * 2 / 3,
+            failover_after,
+        }
+    }
 }
 
 /// A scheduler and its executors in this process.
@@ -112,6 +124,7 @@ impl Composition {
             drain_timeout: options.drain_timeout,
             native: options.native.clone(),
             trust: VerifyingKeys::from_base64([data.key().public_base64().as_str()])?,
+            fate: options.fate(),
         };
         for name in &options.executors {
             let state_dir = data.path().join("executors").join(name.as_str());

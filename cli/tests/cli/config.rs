@@ -351,6 +351,14 @@ fn wrong_keys_and_kinds_of_workers_are_named() {
             &["--health", "8080"],
             &["--health: \"8080\"", "127.0.0.1:7800"],
         ),
+        (
+            &["--fence-after", "40s"],
+            &["fence_after: 40s given", "failover_after of 30s"],
+        ),
+        (
+            &["--failover-after", "5s"],
+            &["--failover-after: \"5s\"", "at least 16s"],
+        ),
         (&["--group", ""], &["--group", "must not be empty"]),
     ] {
         let mut all = vec!["worker", "--broker", "nats://mq"];
