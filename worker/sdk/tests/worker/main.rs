@@ -12,4 +12,5 @@ mod lanes;
 mod letters;
 mod link;
 mod logs;
+mod paused;
 mod world;
