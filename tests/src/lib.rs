@@ -1,5 +1,7 @@
 //! The harness: Cueline as its users run it, as processes that are started, asked over the API, and killed.
 
+pub mod books;
+pub mod cluster;
 pub mod ended;
 pub mod mount;
 pub mod seed;

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Result;
+use cueline_tests::books::{self, Run};
 use cueline_tests::standalone::{command, free_port};
 use cueline_tests::witness::{Note, What};
 use cueline_tests::{Seed, Standalone, Witness, witness};
@@ -174,48 +175,10 @@ fn job_names(jobs: &Value) -> Vec<String> {
         .collect()
 }
 
-/// What the database says of a run, as far as this test asks.
-#[derive(Debug, Clone)]
-struct Run {
-    id: i64,
-    job: String,
-    kind: String,
-    state: String,
-    attempt: u32,
-    fire_at: i64,
-    parent: Option<i64>,
-    message: String,
-}
-
-impl Run {
-    fn read(run: &Value) -> Self {
-        let text = |key: &str| run[key].as_str().unwrap_or_default().to_owned();
-        Self {
-            id: run["id"].as_i64().expect("a run has an id"),
-            job: text("job"),
-            kind: text("kind"),
-            state: text("state"),
-            attempt: u32::try_from(run["attempt"].as_u64().expect("a run has an attempt"))
-                .expect("a small number"),
-            fire_at: run["fire_at"].as_i64().expect("a run has a fire time"),
-            parent: run["parent"].as_i64(),
-            message: text("message"),
-        }
-    }
-
-    fn has_ended(&self) -> bool {
-        !matches!(
-            self.state.as_str(),
-            "scheduled" | "dispatching" | "queued" | "running"
-        )
-    }
-}
-
 /// The two sets of books.
 struct Books<'a> {
     runs: &'a [Run],
     notes: &'a [Note],
-    by_id: HashMap<i64, &'a Run>,
     /// Had ended before the jobs were paused.
     ended_before: HashSet<i64>,
 }
@@ -227,7 +190,6 @@ impl<'a> Books<'a> {
         Self {
             runs,
             notes,
-            by_id: runs.iter().map(|r| (r.id, r)).collect(),
             ended_before: before.filter(Run::has_ended).map(|r| r.id).collect(),
         }
     }
@@ -255,7 +217,7 @@ impl<'a> Books<'a> {
             ));
         }
         self.every_fire_time_once(&mut wrong);
-        self.attempts_once(&mut wrong);
+        wrong.extend(books::attempts(self.runs, self.notes));
         self.states_are_true(&mut wrong);
         self.lanes_in_order(&mut wrong);
         self.effects_once(&mut wrong);
@@ -267,72 +229,14 @@ impl<'a> Books<'a> {
         for kind in kinds() {
             for i in 0..kind.count {
                 let job = format!("{}-{i}", kind.prefix);
-                let mut times: Vec<i64> = self.of(&job).map(|r| r.fire_at).collect();
-                times.sort_unstable();
-                if times.len() < 10 {
-                    wrong.push(format!("G1: {job} has {} runs", times.len()));
-                }
-                for pair in times.windows(2) {
-                    if pair[1] - pair[0] != kind.every_ms {
-                        let what = if pair[1] == pair[0] {
-                            "G2: two runs for"
-                        } else {
-                            "G1: no run after"
-                        };
-                        wrong.push(format!(
-                            "{what} fire time {} of {job}; the next is {}",
-                            pair[0], pair[1]
-                        ));
-                    }
-                }
-            }
-        }
-    }
-
-    /// G5, G6, G8: no attempt starts twice, attempts of a run start in order, nothing overlaps.
-    fn attempts_once(&self, wrong: &mut Wrong) {
-        let mut last = HashMap::<i64, u32>::new();
-        for note in self.notes {
-            match note.what {
-                What::Overlap => wrong.push(format!("G6: overlap in its lane: {note:?}")),
-                What::Start => {
-                    let before = last.insert(note.run, note.attempt).unwrap_or(0);
-                    if before >= note.attempt {
-                        wrong.push(format!(
-                            "G5: attempt {} after attempt {before}: {note:?}",
-                            note.attempt
-                        ));
-                    }
-                    match self.by_id.get(&note.run) {
-                        None => wrong.push(format!(
-                            "G4: a run that the database does not know: {note:?}"
-                        )),
-                        Some(run) if run.attempt < note.attempt => {
-                            wrong.push(format!(
-                                "G5: an attempt that the database does not know: {note:?}"
-                            ));
-                        }
-                        Some(_) => {}
-                    }
-                }
-                What::End | What::Fail => {}
+                wrong.extend(books::grid(self.runs, &job, kind.every_ms, 10));
             }
         }
     }
 
     /// G4, G7, G8: each run has ended, and what is said of it is what happened.
     fn states_are_true(&self, wrong: &mut Wrong) {
-        let mut seen = HashMap::<(i64, u32), BTreeSet<&str>>::new();
-        for note in self.notes {
-            let what = match note.what {
-                What::Start | What::Overlap => "start",
-                What::End => "end",
-                What::Fail => "fail",
-            };
-            seen.entry((note.run, note.attempt))
-                .or_default()
-                .insert(what);
-        }
+        let seen = books::seen(self.notes);
         let nothing = BTreeSet::new();
         for run in self.runs {
             let notes = seen.get(&(run.id, run.attempt)).unwrap_or(&nothing);

@@ -1,7 +1,8 @@
 //! A handler that bears witness: it appends what it sees to a file that nobody else writes, one line a `write`.
 //!
-//! `cueline-witness FILE HOLD_MS [fail-until ATTEMPT]`. For as long as it lives it holds a lock on a file of its job's own (each shard has
-//! one): the kernel releases it when the process dies, however it dies. Finding it taken is an overlap, and says so.
+//! `cueline-witness FILE HOLD_MS [fail-until ATTEMPT]`. For as long as it lives it holds a lock on a file of its lane's own (executor, job and
+//! shard), and on one of its run's: the kernel releases them when the process dies, however it dies. Finding one taken is an overlap, and
+//! says so.
 
 use std::env;
 use std::fs::{File, OpenOptions, TryLockError};
@@ -35,14 +36,19 @@ fn main() -> ExitCode {
             .and_then(|mut f| f.write_all(line.as_bytes()))
     };
 
-    let lane = file.with_extension(format!(
-        "{}.{}.lane",
+    let lane = format!(
+        "{}.{}.{}.lane",
+        var("CUELINE_EXECUTOR"),
         var("CUELINE_JOB"),
         var("CUELINE_SHARD_INDEX")
-    ));
-    let alone = File::create(lane)
-        .map_err(TryLockError::Error)
-        .and_then(|f| f.try_lock().map(|()| f));
+    );
+    // Its run as well: a second attempt elsewhere must wait for the end of the first.
+    let taken = |name: String| {
+        File::create(file.with_extension(name))
+            .map_err(TryLockError::Error)
+            .and_then(|f| f.try_lock().map(|()| f))
+    };
+    let alone = taken(lane).and_then(|lane| Ok((lane, taken(format!("{run}.run"))?)));
     let started = match &alone {
         Ok(_) => note("start"),
         Err(TryLockError::WouldBlock) => note("overlap"),
@@ -57,6 +63,8 @@ fn main() -> ExitCode {
     if note(if fails { "fail" } else { "end" }).is_err() {
         return ExitCode::from(3);
     }
+    // Nobody else is to run it any more; thousands of files would be left.
+    let _ = std::fs::remove_file(file.with_extension(format!("{run}.run")));
     if fails {
         ExitCode::from(1)
     } else {

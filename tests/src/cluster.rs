@@ -1,0 +1,455 @@
+//! A cluster: PostgreSQL, a broker, schedulers and workers, each a process of its own that can be killed, stopped and cut off.
+//!
+//! Each scheduler and worker has links of its own to the servers, so that one can be cut off and the others are not.
+
+use std::fs::File;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use cueline_test_servers::nats::{Nats, Version};
+use cueline_test_servers::postgres::Postgres;
+use cueline_test_servers::proxy::{Link, Proxy};
+use cueline_test_servers::rabbitmq::Rabbit;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use reqwest::StatusCode;
+use serde_json::Value;
+use tempfile::TempDir;
+use tokio::process::{Child, Command};
+
+use crate::standalone::{free_port, program};
+use crate::until;
+
+/// The broker product.
+#[derive(Debug)]
+pub enum BrokerServer {
+    /// NATS JetStream.
+    Nats(Nats),
+    /// RabbitMQ.
+    Rabbit(Rabbit),
+}
+
+impl BrokerServer {
+    /// A NATS server of the newer version.
+    pub fn nats() -> Result<Self> {
+        Ok(Self::Nats(Nats::start(Version::V2_12)?))
+    }
+
+    /// A RabbitMQ server.
+    pub fn rabbit() -> Result<Self> {
+        Ok(Self::Rabbit(Rabbit::start()?))
+    }
+
+    fn url(&self) -> String {
+        match self {
+            Self::Nats(nats) => nats.url(),
+            Self::Rabbit(rabbit) => rabbit.url("/"),
+        }
+    }
+
+    /// SIGKILL, and started again on its data.
+    pub fn kill_and_start(&mut self) -> Result<()> {
+        match self {
+            Self::Nats(nats) => {
+                nats.kill()?;
+                nats.start_again()
+            }
+            Self::Rabbit(rabbit) => {
+                rabbit.kill()?;
+                rabbit.start_again()
+            }
+        }
+    }
+
+    /// SIGSTOP.
+    pub fn pause(&self) -> Result<()> {
+        match self {
+            Self::Nats(nats) => nats.pause(),
+            Self::Rabbit(rabbit) => rabbit.pause(),
+        }
+    }
+
+    /// SIGCONT.
+    pub fn resume(&self) -> Result<()> {
+        match self {
+            Self::Nats(nats) => nats.resume(),
+            Self::Rabbit(rabbit) => rabbit.resume(),
+        }
+    }
+}
+
+/// A scheduler or a worker.
+#[derive(Debug)]
+pub struct Member {
+    /// `scheduler-1`, `worker-3`.
+    pub name: String,
+    args: Vec<String>,
+    child: Option<Child>,
+    log: PathBuf,
+    links: Vec<Proxy>,
+}
+
+impl Member {
+    fn start(&mut self, folder: &Path) -> Result<()> {
+        let out = File::options().append(true).create(true).open(&self.log)?;
+        let mut command = Command::new(program());
+        for (name, _) in std::env::vars_os() {
+            if name.to_string_lossy().starts_with("CUELINE_") {
+                command.env_remove(name);
+            }
+        }
+        command
+            .args(&self.args)
+            .current_dir(folder)
+            .env("XDG_STATE_HOME", folder)
+            .env("CUELINE_LOG", "info,sqlx=warn")
+            .stdin(Stdio::null())
+            .stdout(out.try_clone()?)
+            .stderr(out)
+            .kill_on_drop(true);
+        self.child = Some(command.spawn().context("failed to start cueline")?);
+        Ok(())
+    }
+
+    fn signal(&self, signal: Signal) -> Result<()> {
+        let id = self.child.as_ref().and_then(Child::id);
+        let pid = id.with_context(|| format!("{} has ended: {}", self.name, self.last_lines()))?;
+        Ok(kill(Pid::from_raw(i32::try_from(pid)?), signal)?)
+    }
+
+    /// SIGSTOP.
+    pub fn pause(&self) -> Result<()> {
+        self.signal(Signal::SIGSTOP)
+    }
+
+    /// SIGCONT.
+    pub fn resume(&self) -> Result<()> {
+        self.signal(Signal::SIGCONT)
+    }
+
+    /// Changes all its links to the servers.
+    pub fn link(&self, link: Link) {
+        for proxy in &self.links {
+            proxy.set(link);
+        }
+    }
+
+    /// SIGKILL, and waits until it is gone.
+    pub async fn kill(&mut self) -> Result<()> {
+        let mut child = self.child.take().context("it has ended already")?;
+        child.start_kill()?;
+        child.wait().await?;
+        Ok(())
+    }
+
+    /// All that it has printed.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    fn last_lines(&self) -> String {
+        let log = self.log();
+        let lines: Vec<&str> = log.lines().rev().take(15).collect();
+        lines.into_iter().rev().collect::<Vec<_>>().join("\n")
+    }
+}
+
+/// The whole.
+#[derive(Debug)]
+pub struct Cluster {
+    /// What all of it is in.
+    pub folder: TempDir,
+    /// The store's server.
+    pub postgres: Postgres,
+    /// The broker's server.
+    pub broker: BrokerServer,
+    /// The schedulers.
+    pub schedulers: Vec<Member>,
+    /// The workers.
+    pub workers: Vec<Member>,
+    urls: Vec<String>,
+    token: String,
+    http: reqwest::Client,
+}
+
+/// How long something of the cluster may take. On a busy machine it takes its time.
+const WITHIN: Duration = Duration::from_secs(90);
+
+fn behind(url: &str, proxy: &Proxy) -> Result<String> {
+    let addr = address_of(url)?;
+    Ok(url.replacen(&addr, &proxy.addr().to_string(), 1))
+}
+
+/// `host:port` as it stands in the address.
+fn address_of(url: &str) -> Result<String> {
+    let rest = url.split_once("://").context("an address has a scheme")?.1;
+    let authority = rest.split(['/', '?']).next().unwrap_or(rest);
+    let host = authority
+        .rsplit_once('@')
+        .map_or(authority, |(_, host)| host);
+    Ok(host.to_owned())
+}
+
+fn upstream(url: &str) -> Result<SocketAddr> {
+    let addr = address_of(url)?.replace("localhost", "127.0.0.1");
+    addr.parse()
+        .with_context(|| format!("not an address: {addr}"))
+}
+
+impl Cluster {
+    /// Starts everything and waits until all workers are heard.
+    pub async fn start(broker: BrokerServer, schedulers: usize, workers: usize) -> Result<Self> {
+        let folder = tempfile::tempdir()?;
+        let postgres = Postgres::start()?;
+        let store = postgres.url(&postgres.create_database()?);
+        let mut cluster = Self {
+            folder,
+            postgres,
+            broker,
+            schedulers: Vec::new(),
+            workers: Vec::new(),
+            urls: Vec::new(),
+            token: String::new(),
+            http: reqwest::Client::builder()
+                .timeout(Duration::from_secs(20))
+                .build()?,
+        };
+        cluster.make_secrets().await?;
+        let broker = cluster.broker.url();
+        for n in 1..=schedulers {
+            let port = free_port()?;
+            cluster.urls.push(format!("http://127.0.0.1:{port}"));
+            let links = vec![
+                Proxy::start(upstream(&store)?)?,
+                Proxy::start(upstream(&broker)?)?,
+            ];
+            let args = [
+                "--name".into(),
+                format!("scheduler-{n}"),
+                "--store".into(),
+                behind(&store, &links[0])?,
+                "--broker".into(),
+                behind(&broker, &links[1])?,
+                "--listen".into(),
+                format!("127.0.0.1:{port}"),
+                "--token-file".into(),
+                "admin.token".into(),
+                "--signing-key".into(),
+                "signing.key".into(),
+            ];
+            let member = cluster.member("scheduler", n, args.to_vec(), links);
+            cluster.schedulers.push(member);
+        }
+        for n in 1..=workers {
+            let links = vec![Proxy::start(upstream(&broker)?)?];
+            let args = [
+                "--name".into(),
+                format!("worker-{n}"),
+                "--broker".into(),
+                behind(&broker, &links[0])?,
+                "--trust".into(),
+                "signing.key.public".into(),
+                "--allow".into(),
+                "command".into(),
+                "--state-dir".into(),
+                format!("state-{n}"),
+                "--concurrency".into(),
+                "100".into(),
+            ];
+            let member = cluster.member("worker", n, args.to_vec(), links);
+            cluster.workers.push(member);
+        }
+        cluster.start_all()?;
+        cluster.all_heard().await?;
+        Ok(cluster)
+    }
+
+    fn member(&self, role: &str, n: usize, args: Vec<String>, links: Vec<Proxy>) -> Member {
+        let name = format!("{role}-{n}");
+        Member {
+            log: self.folder.path().join(format!("{name}.log")),
+            args: [vec![role.to_owned()], args].concat(),
+            child: None,
+            links,
+            name,
+        }
+    }
+
+    async fn make_secrets(&mut self) -> Result<()> {
+        let folder = self.folder.path().to_owned();
+        let run = async |args: &[&str]| {
+            let output = Command::new(program())
+                .args(args)
+                .current_dir(&folder)
+                .output()
+                .await?;
+            if !output.status.success() {
+                bail!("{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+            }
+            Ok(output.stdout)
+        };
+        let public = run(&["key", "new", "--out", "signing.key"]).await?;
+        std::fs::write(folder.join("signing.key.public"), public)?;
+        run(&["token", "new", "--out", "admin.token"]).await?;
+        self.token = std::fs::read_to_string(folder.join("admin.token"))?
+            .trim()
+            .to_owned();
+        Ok(())
+    }
+
+    fn start_all(&mut self) -> Result<()> {
+        let folder = self.folder.path().to_owned();
+        for member in self.schedulers.iter_mut().chain(&mut self.workers) {
+            if member.child.is_none() {
+                member.start(&folder)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts whoever was killed.
+    pub fn start_again(&mut self) -> Result<()> {
+        self.start_all()
+    }
+
+    /// Waits until every scheduler is ready and hears every worker.
+    pub async fn all_heard(&mut self) -> Result<()> {
+        let names: Vec<String> = self.workers.iter().map(|w| w.name.clone()).collect();
+        for at in 0..self.urls.len() {
+            let heard = until("every scheduler hears every worker", WITHIN, async || {
+                self.still_there()?;
+                let Ok(Ok(list)) = self
+                    .get_from(at, "/executors")
+                    .await
+                    .map(|v| v["executors"].as_array().cloned().context("no list"))
+                else {
+                    return Ok(None);
+                };
+                let alive = |name: &String| {
+                    list.iter().any(|e| {
+                        e["name"] == name.as_str()
+                            && e["silent_ms"].as_u64().is_some_and(|ms| ms < 8_000)
+                            && e["gone"] == false
+                    })
+                };
+                Ok(names.iter().all(alive).then_some(()))
+            })
+            .await;
+            heard.with_context(|| self.last_lines())?;
+        }
+        Ok(())
+    }
+
+    /// A process that has ended by itself is a failure, whatever it was for.
+    fn still_there(&mut self) -> Result<()> {
+        for member in self.schedulers.iter_mut().chain(&mut self.workers) {
+            if let Some(child) = &mut member.child
+                && let Some(status) = child.try_wait()?
+            {
+                bail!(
+                    "{} ended by itself, {status}: {}",
+                    member.name,
+                    member.last_lines()
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// The ends of what everybody printed, for messages.
+    pub fn last_lines(&self) -> String {
+        let members = self.schedulers.iter().chain(&self.workers);
+        members
+            .map(|m| format!("── {}\n{}\n", m.name, m.last_lines()))
+            .collect()
+    }
+
+    async fn get_from(&self, scheduler: usize, path: &str) -> Result<Value> {
+        let url = format!("{}/api/v1{path}", self.urls[scheduler]);
+        let answer = self.http.get(url).bearer_auth(&self.token).send().await?;
+        let status = answer.status();
+        let body: Value = answer.json().await?;
+        if status != StatusCode::OK {
+            bail!("GET {path}: {status}: {body}");
+        }
+        Ok(body)
+    }
+
+    /// Reads from the API of whichever scheduler answers.
+    pub async fn get(&self, path: &str) -> Result<Value> {
+        until(path, WITHIN, async || {
+            for at in 0..self.urls.len() {
+                if let Ok(answer) = self.get_from(at, path).await {
+                    return Ok(Some(answer));
+                }
+            }
+            Ok(None)
+        })
+        .await
+        .with_context(|| self.last_lines())
+    }
+
+    /// Posts to the API of whichever scheduler answers well, again and again: only for what may be repeated.
+    pub async fn post(&self, path: &str, body: &Value) -> Result<Value> {
+        let mut last = String::new();
+        until(path, WITHIN, async || {
+            for url in &self.urls {
+                let mut request = self
+                    .http
+                    .post(format!("{url}/api/v1{path}"))
+                    .bearer_auth(&self.token);
+                if !body.is_null() {
+                    request = request.json(body);
+                }
+                match request.send().await {
+                    Ok(answer) if answer.status().is_success() => {
+                        return Ok(Some(answer.json().await?));
+                    }
+                    Ok(answer) => last = answer.text().await.unwrap_or_default(),
+                    Err(e) => last = e.to_string(),
+                }
+            }
+            Ok(None)
+        })
+        .await
+        .with_context(|| format!("{last}\n{}", self.last_lines()))
+    }
+
+    /// All runs, oldest first.
+    pub async fn all_runs(&self) -> Result<Vec<Value>> {
+        let mut all: Vec<Value> = Vec::new();
+        let mut path = "/runs?limit=1000".to_owned();
+        loop {
+            let page = self.get(&path).await?;
+            all.extend(
+                page["runs"]
+                    .as_array()
+                    .context("no list of runs")?
+                    .iter()
+                    .cloned(),
+            );
+            match page["next"].as_i64() {
+                Some(before) => path = format!("/runs?limit=1000&before={before}"),
+                None => break,
+            }
+        }
+        all.reverse();
+        Ok(all)
+    }
+
+    /// Waits until no run is alive.
+    pub async fn quiet(&self, within: Duration) -> Result<()> {
+        let mut last = Value::Null;
+        until("no run is alive", within, async || {
+            last = self.get("/stats").await?["live"].clone();
+            let none = last.as_object().is_some_and(serde_json::Map::is_empty)
+                || last.as_array().is_some_and(Vec::is_empty);
+            Ok(none.then_some(()))
+        })
+        .await
+        .with_context(|| format!("still alive: {last}\n{}", self.last_lines()))
+    }
+}
