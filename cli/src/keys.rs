@@ -87,10 +87,10 @@ pub fn token(out: Out, command: &TokenCommand) -> Result<(), Failure> {
     let TokenCommand::New(args) = command;
     let token = hex(&random()?);
     let Some(path) = &args.out else {
-        return match out.is_json() {
-            true => out.json(&json!({ "token": token })),
-            false => out.line(&token),
-        };
+        if out.is_json() {
+            return out.json(&json!({ "token": token }));
+        }
+        return out.line(&token);
     };
     write_secret(path, &token)?;
     if out.is_json() {

@@ -13,9 +13,10 @@ use crate::output::Out;
 /// `cueline migrate`
 #[derive(Debug, Args)]
 pub struct MigrateArgs {
-    /// The store: postgres://user:password@host:5432/database, or sqlite:PATH
+    /// The store's address.
     #[arg(
         long,
+        help = "The store: postgres://user:password@host:5432/database, or sqlite:PATH",
         value_name = "URL",
         env = "CUELINE_STORE",
         hide_env_values = true,
@@ -43,10 +44,10 @@ pub async fn run(out: Out, args: &MigrateArgs) -> Result<(), Failure> {
         let store = url.open("cueline migrate", false).await;
         let store = store.map_err(|error| Failure::failed(error.message))?;
         store.close().await;
-        return match out.is_json() {
-            true => out.json(&json!({ "store": url.to_string(), "up_to_date": true })),
-            false => out.line(&format!("{url} is up to date")),
-        };
+        if out.is_json() {
+            return out.json(&json!({ "store": url.to_string(), "up_to_date": true }));
+        }
+        return out.line(&format!("{url} is up to date"));
     }
     let schema = url.migrate().await;
     let schema = schema.map_err(|error| Failure::failed(error.message))?;

@@ -18,21 +18,21 @@ const RABBITMQ_FORM: &str = "amqp://user:password@host:5672/vhost (or amqps://)"
 
 const PRODUCTS: [Product<Kind>; 3] = [
     Product {
-        product: Kind::Nats,
+        kind: Kind::Nats,
         schemes: &["nats", "tls"],
         feature: "nats",
         built_in: cfg!(feature = "nats"),
         form: NATS_FORM,
     },
     Product {
-        product: Kind::Rabbitmq,
+        kind: Kind::Rabbitmq,
         schemes: &["amqp", "amqps"],
         feature: "rabbitmq",
         built_in: cfg!(feature = "rabbitmq"),
         form: RABBITMQ_FORM,
     },
     Product {
-        product: Kind::Embedded,
+        kind: Kind::Embedded,
         schemes: &["embedded"],
         feature: "embedded",
         built_in: cfg!(feature = "embedded"),
@@ -79,7 +79,10 @@ impl std::fmt::Debug for OpenBroker {
 
 impl OpenBroker {
     /// Over a driver that `close` ends.
-    #[allow(dead_code, reason = "without a driver nothing is opened")]
+    #[cfg_attr(
+        not(any(feature = "nats", feature = "rabbitmq", feature = "embedded")),
+        expect(dead_code, reason = "without a driver nothing is opened")
+    )]
     pub(super) fn new<D: cueline_broker::Driver>(
         driver: std::sync::Arc<D>,
         close: impl Fn(std::sync::Arc<D>) -> super::Closing + Send + Sync + 'static,
@@ -150,14 +153,12 @@ impl BrokerUrl {
             Kind::Rabbitmq => super::rabbitmq::open(self.address.expose(), who, settings).await,
             #[cfg(feature = "embedded")]
             Kind::Embedded => super::embedded::open(self.path()).await,
-            #[allow(
-                unreachable_patterns,
-                reason = "there are some when a driver is left out"
-            )]
-            _ => Err(BrokerError::new(
-                ErrorKind::Permanent,
-                "failed to open the broker: its driver is not built in",
-            )),
+            #[cfg(not(feature = "nats"))]
+            Kind::Nats => Err(not_built_in()),
+            #[cfg(not(feature = "rabbitmq"))]
+            Kind::Rabbitmq => Err(not_built_in()),
+            #[cfg(not(feature = "embedded"))]
+            Kind::Embedded => Err(not_built_in()),
         };
         opened.map_err(|error| self.unusable(&error))
     }
@@ -173,4 +174,13 @@ impl BrokerUrl {
     fn path(&self) -> &str {
         path_of(self.address.expose(), "embedded")
     }
+}
+
+/// [`BrokerUrl::parse`] has refused it already.
+#[cfg(not(all(feature = "nats", feature = "rabbitmq", feature = "embedded")))]
+fn not_built_in() -> BrokerError {
+    BrokerError::new(
+        ErrorKind::Permanent,
+        "failed to open the broker: its driver is not built in",
+    )
 }

@@ -41,7 +41,7 @@ pub struct Unusable {
 
 /// A product, whether it is built in or not.
 struct Product<P> {
-    product: P,
+    kind: P,
     /// What its addresses start with, before the `:`.
     schemes: &'static [&'static str],
     /// Its cargo feature.
@@ -67,7 +67,7 @@ fn product_of<P: Copy>(
     };
     let found = products.iter().find(|p| p.schemes.contains(&scheme));
     match found {
-        Some(product) if product.built_in => Ok(product.product),
+        Some(product) if product.built_in => Ok(product.kind),
         Some(product) => {
             let there: Vec<&str> = built_in().map(|p| p.feature).collect();
             Err(format!(
@@ -106,4 +106,33 @@ fn path_of<'a>(address: &'a str, scheme: &str) -> &'a str {
     let rest = address.strip_prefix(scheme).unwrap_or(address);
     let rest = rest.strip_prefix(':').unwrap_or(rest);
     rest.strip_prefix("//").unwrap_or(rest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_driver_that_is_left_out_is_named_with_those_that_are_there() {
+        let product = |kind, schemes, feature, built_in| Product {
+            kind,
+            schemes,
+            feature,
+            built_in,
+            form: "a:PATH",
+        };
+        let products = [
+            product(1, &["a"], "first", true),
+            product(2, &["b"], "second", false),
+        ];
+        let of = |address| product_of("store", &products, &Redacted::new(address));
+        assert_eq!(of("a:x"), Ok(1));
+        let said = of("b:x").expect_err("it is left out");
+        assert!(
+            said.contains("\"second\"") && said.ends_with("it has first"),
+            "{said}"
+        );
+        let said = of("c").expect_err("it has no scheme");
+        assert!(said.contains("a:PATH"), "{said}");
+    }
 }

@@ -22,7 +22,11 @@ pub(super) async fn open(path: &str, migrate: bool) -> Result<OpenStore, StoreEr
     }
     let private = keep_private(path);
     private.map_err(|message| StoreError::new(ErrorKind::Broken, message))?;
-    let store = Arc::new(SqliteStore::open(path, SqliteOptions::default()).await?);
+    let options = SqliteOptions {
+        migrate,
+        ..SqliteOptions::default()
+    };
+    let store = Arc::new(SqliteStore::open(path, options).await?);
     let held = store.clone();
     let close = move || -> super::Closing {
         let held = held.clone();

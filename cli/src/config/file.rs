@@ -82,29 +82,24 @@ impl ConfigFile {
                 self.sections.push((role, entries));
                 continue;
             }
-            let everywhere = Role::ALL.into_iter().flat_map(Role::settings);
-            match everywhere.clone().find(|setting| setting.key == key) {
-                Some(setting) => self.top.extend(entry(setting, key, node, problems)),
-                None => {
-                    let known = everywhere
-                        .map(|setting| setting.key)
-                        .chain(Role::ALL.map(Role::name));
-                    problems.note(
-                        node,
-                        key,
-                        &format!(
-                            "unknown key{}",
-                            did_you_mean(
-                                key,
-                                known,
-                                "settings and the sections [standalone], [scheduler] and [worker] are listed in docs/configuration.md"
-                            )
-                        ),
-                    );
-                }
+            let mut everywhere = Role::ALL.into_iter().flat_map(Role::settings);
+            if let Some(setting) = everywhere.find(|setting| setting.key == key) {
+                self.top.extend(entry(setting, key, node, problems));
+            } else {
+                problems.note(node, key, &unknown_at_the_top(key));
             }
         }
     }
+}
+
+fn unknown_at_the_top(key: &str) -> String {
+    let known = Role::ALL
+        .into_iter()
+        .flat_map(Role::settings)
+        .map(|setting| setting.key)
+        .chain(Role::ALL.map(Role::name));
+    let otherwise = "settings and the sections [standalone], [scheduler] and [worker] are listed in docs/configuration.md";
+    format!("unknown key{}", did_you_mean(key, known, otherwise))
 }
 
 /// Notes what is wrong, with file and line.

@@ -183,6 +183,7 @@ fn assert_refused(ended: &Ended, words: &[&str]) {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table of cases")]
 fn wrong_flags_are_named_with_what_would_be_right() {
     let home = home();
     home.write("short.token", "short");

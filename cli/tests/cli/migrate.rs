@@ -9,6 +9,10 @@ fn a_file_is_made_and_made_again() {
     assert_eq!(missing.status, 1, "{missing:#?}");
     assert!(missing.stderr.contains("cueline migrate"), "{missing:#?}");
     assert!(!home.path().join("s.db").exists(), "the check has made it");
+    home.write("empty.db", "");
+    let empty = home.run(&["migrate", "--store", "sqlite:empty.db", "--check"]);
+    assert_eq!(empty.status, 1, "{empty:#?}");
+    assert!(empty.stderr.contains("the file is empty"), "{empty:#?}");
     for _ in 0..2 {
         let said = home.run(&["migrate", "--store", "sqlite:s.db"]).good();
         assert!(said.starts_with("sqlite:s.db is up to date"), "{said}");

@@ -80,7 +80,7 @@ impl Database {
             .pragma("temp_store", "MEMORY");
         let fail = failed("open the store");
         let writer = pool(1).connect_with(writing).await.map_err(&fail)?;
-        schema::migrate(&writer).await?;
+        schema::prepare(&writer, options.migrate).await?;
         let reading = base
             .create_if_missing(false)
             .pragma("query_only", "1")

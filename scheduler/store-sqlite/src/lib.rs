@@ -53,6 +53,8 @@ pub struct SqliteOptions {
     pub now: Option<NowFn>,
     /// An executor counts as live while its last sign of life is younger than this; 15,000 by default.
     pub executor_dead_after_ms: u64,
+    /// Creates the schema in an empty file and brings an older one up to date; `true` by default. Otherwise both are refused.
+    pub migrate: bool,
 }
 
 impl Default for SqliteOptions {
@@ -60,6 +62,7 @@ impl Default for SqliteOptions {
         Self {
             now: None,
             executor_dead_after_ms: 15_000,
+            migrate: true,
         }
     }
 }
@@ -69,6 +72,7 @@ impl std::fmt::Debug for SqliteOptions {
         f.debug_struct("SqliteOptions")
             .field("now", &self.now.as_ref().map(|_| "injected"))
             .field("executor_dead_after_ms", &self.executor_dead_after_ms)
+            .field("migrate", &self.migrate)
             .finish()
     }
 }

@@ -18,11 +18,14 @@ const READ_ID: &str = "SELECT application_id FROM pragma_application_id";
 const READ_VERSION: &str = "SELECT user_version FROM pragma_user_version";
 const COUNT_TABLES: &str = "SELECT count(*) FROM sqlite_schema";
 
-/// Brings an empty or older file up to date. A file that is not ours is left as it is.
-pub(crate) async fn migrate(writer: &SqlitePool) -> Result<(), StoreError> {
+/// Brings an empty or older file up to date, or refuses it if that may not be. A file that is not ours is left as it is.
+pub(crate) async fn prepare(writer: &SqlitePool, may_migrate: bool) -> Result<(), StoreError> {
     let fail = failed("open the store");
     let mut connection = writer.acquire().await.map_err(&fail)?;
-    version_of(&mut connection).await?;
+    let found = version_of(&mut connection).await?;
+    if !may_migrate {
+        return up_to_date(found);
+    }
     // It stays with the file, so other connections need not ask for it.
     sqlx::query("PRAGMA journal_mode = WAL")
         .execute(&mut *connection)
@@ -30,6 +33,21 @@ pub(crate) async fn migrate(writer: &SqlitePool) -> Result<(), StoreError> {
         .map_err(&fail)?;
     drop(connection);
     update(writer).await
+}
+
+fn up_to_date(version: usize) -> Result<(), StoreError> {
+    let needed = MIGRATIONS.len();
+    let refuse = |why: String| Err(StoreError::new(ErrorKind::Broken, why));
+    match version {
+        0 => refuse(
+            "failed to open the store: the file is empty; create its tables with `cueline migrate`"
+                .to_owned(),
+        ),
+        version if version < needed => refuse(format!(
+            "failed to open the store: its schema has version {version}, this program needs version {needed}; bring it up to date with `cueline migrate`"
+        )),
+        _ => Ok(()),
+    }
 }
 
 async fn update(writer: &SqlitePool) -> Result<(), StoreError> {
