@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cueline_broker::{Announcement, Listener};
+use cueline_broker::{Announcement, Listener, QueueId};
 use cueline_protocol::{Beat, decode};
 use cueline_runtime::Stop;
 use cueline_store::{ExecutorBeat, StoreError};
@@ -46,12 +46,31 @@ pub(crate) async fn hear(
     let now = shared.now();
     let mut changed = false;
     for beat in &beats {
-        changed |= shared.registry.hear(beat, now);
+        let news = shared.registry.hear(beat, now);
+        // One that takes nothing may be waiting for its queue: its own rights may not do for making one.
+        if (news || beat.draining) && !beat.gone {
+            declare(shared, beat).await;
+        }
+        changed |= news;
     }
     if changed {
         unpark(shared);
     }
     Ok(())
+}
+
+/// Makes sure that the executor's queue is there, and its group's.
+async fn declare(shared: &Shared, beat: &ExecutorBeat) {
+    let group = beat.group.to_string();
+    let own = QueueId::Executor {
+        group: group.clone(),
+        executor: beat.name.to_string(),
+    };
+    for queue in [own, QueueId::Shared { group }] {
+        if let Err(e) = shared.broker.declare(&queue).await {
+            tracing::warn!(%queue, error = %e, "failed to declare an executor's queue; the next sign of life tries again");
+        }
+    }
 }
 
 /// At most so many heartbeats are written at once.

@@ -125,6 +125,14 @@ async fn assert_channels_work(scheduler: &Arc<NatsDriver>, worker: &Arc<NatsDriv
         executor: "one".into(),
     };
     let mut orders = worker.listen(&control).await.unwrap();
+    // By this it knows that it is heard.
+    let echo = Announcement {
+        payload: Bytes::from("echo"),
+        reply_to: None,
+    };
+    worker.announce(&control, echo).await.unwrap();
+    let heard = timeout(DEADLINE, orders.recv()).await.unwrap().unwrap();
+    assert_eq!(heard.payload, "echo");
     let answering = tokio::spawn({
         let worker = Arc::clone(worker);
         async move {

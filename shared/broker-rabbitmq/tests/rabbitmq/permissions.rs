@@ -29,7 +29,10 @@ async fn worker(world: &World) -> Arc<RabbitDriver> {
         })
         .await;
     let live = format!("{}.live", world.prefix);
-    let (write, read) = (r"^(heartbeat|reply\..*)$", r"^control\.billing\.one$");
+    let (write, read) = (
+        r"^(heartbeat|reply\..*|control\.billing\.one)$",
+        r"^control\.billing\.one$",
+    );
     world
         .ctl(&[
             "set_topic_permissions",
@@ -83,6 +86,12 @@ async fn a_worker_can_do_its_work_and_nothing_else() {
         .await
         .unwrap();
     assert_eq!(&beats.recv().await.unwrap().payload[..], b"beat");
+    // By this it knows that it is heard.
+    worker
+        .announce(&control("one"), text("echo"))
+        .await
+        .unwrap();
+    assert_eq!(&orders.recv().await.unwrap().payload[..], b"echo");
 
     for queue in [&own, &shared] {
         publish(&*scheduler, &messages(queue, 0..3)).await;
