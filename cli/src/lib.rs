@@ -166,26 +166,27 @@ fn failure_of(error: anyhow::Error) -> Failure {
         return Failure::bad_input(message.clone());
     }
     if let Some(Hinted { hint, .. }) = error.downcast_ref() {
-        return Failure::with_hint(told(&error), hint);
+        return Failure::with_hint(told(error.as_ref()), hint);
     }
     match error.downcast::<jobfile::JobFileError>() {
         Ok(error) => Failure::BadInput {
             messages: error.messages,
             summary: Some("nothing was applied".to_owned()),
         },
-        Err(error) => Failure::failed(told(&error)),
+        Err(error) => Failure::failed(told(error.as_ref())),
     }
 }
 
 /// An error and its causes, without those that an error before them has quoted already.
-fn told(error: &anyhow::Error) -> String {
-    let mut text = String::new();
-    for cause in error.chain().map(ToString::to_string) {
-        if text.is_empty() {
-            text = cause;
-        } else if !text.contains(&cause) {
-            text = format!("{text}: {cause}");
+pub(crate) fn told(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let said = error.to_string();
+        if !text.contains(&said) {
+            text = format!("{text}: {said}");
         }
+        cause = error.source();
     }
     text
 }
@@ -200,8 +201,8 @@ mod tests {
             .context("failed to write: the disk is full")
             .context("failed to start");
         let said = "failed to start: failed to write: the disk is full";
-        assert_eq!(super::told(&error), said);
+        assert_eq!(super::told(error.as_ref()), said);
         let other = Err::<(), _>(anyhow!("b")).context("a").expect_err("it");
-        assert_eq!(super::told(&other), "a: b");
+        assert_eq!(super::told(other.as_ref()), "a: b");
     }
 }

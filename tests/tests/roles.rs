@@ -355,6 +355,42 @@ async fn only_triggers_of_trusted_keys_run() -> Result<()> {
 }
 
 #[tokio::test]
+async fn a_second_signal_ends_a_worker_at_once() -> Result<()> {
+    let (_server, store) = database()?;
+    let nats = Nats::start(Version::V2_12)?;
+    let cluster = Cluster::new(store, nats.url()).await?;
+    let mut scheduler = cluster.scheduler(&[])?;
+    cluster.ready(&mut scheduler).await?;
+    let mut worker = cluster.worker("one", "signing.key.public", "shell")?;
+    cluster.heard("default/one").await?;
+    cluster
+        .apply(&format!(
+            "[[job]]\nname = \"long\"\nschedule = {{ manual = true }}\nhandler = {{ shell = \"touch {}/started; sleep 600\" }}\n",
+            cluster.folder.path().display()
+        ))
+        .await?;
+    let run = cluster.trigger("long").await?;
+    let started = cluster.path("started");
+    let look = async || Ok(started.exists().then_some(()));
+    until("a start", WITHIN, look).await?;
+    worker.signal(Signal::SIGTERM)?;
+    let look = async || {
+        let list = cluster.run(&["executor", "list"]).await?.good()?;
+        Ok(list.contains("draining").then_some(()))
+    };
+    until("it drains", WITHIN, look).await?;
+    worker.terminate().await?;
+    let said = worker.said();
+    ensure!(said.contains("stopping at once"), "{said}");
+
+    // What it left behind is ended and told by the next one.
+    let mut next = cluster.worker("one", "signing.key.public", "shell")?;
+    cluster.comes_to(&run, "lost").await?;
+    next.terminate().await?;
+    scheduler.terminate().await
+}
+
+#[tokio::test]
 async fn a_scheduler_waits_for_its_store_and_says_so() -> Result<()> {
     let store = Postgres::start()?;
     let database = store.create_database()?;

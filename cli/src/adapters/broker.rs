@@ -166,7 +166,7 @@ impl BrokerUrl {
     /// What one of its calls ended with.
     pub fn unusable(&self, error: &BrokerError) -> Unusable {
         Unusable {
-            message: self.address.scrub(&error.to_string()),
+            message: self.address.scrub(&crate::told(error)),
             may_pass: error.kind() == ErrorKind::Transient,
         }
     }

@@ -102,6 +102,10 @@ impl StoreUrl {
     }
 
     /// Opens it, bringing its schema up to date if it may.
+    #[cfg_attr(
+        not(feature = "postgres"),
+        expect(unused_variables, reason = "for servers only")
+    )]
     pub async fn open(&self, application: &str, migrate: bool) -> Result<OpenStore, Unusable> {
         let opened = match self.kind {
             #[cfg(feature = "postgres")]
@@ -139,7 +143,7 @@ impl StoreUrl {
 
     fn unusable(&self, error: &StoreError) -> Unusable {
         Unusable {
-            message: self.address.scrub(&error.to_string()),
+            message: self.address.scrub(&crate::told(error)),
             may_pass: error.kind() == ErrorKind::Transient,
         }
     }

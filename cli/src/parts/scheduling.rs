@@ -90,7 +90,7 @@ fn unusable(error: &EngineError) -> Unusable {
         EngineError::Broker(e) => e.kind() == cueline_broker::ErrorKind::Transient,
     };
     Unusable {
-        message: error.to_string(),
+        message: crate::told(error),
         may_pass,
     }
 }
