@@ -17,7 +17,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 use tokio::process::{Child, Command};
 
-const WITHIN: Duration = Duration::from_secs(60);
+const WITHIN: Duration = Duration::from_mins(1);
 
 /// What the processes of a cluster have in common, and where a person sits who uses it.
 struct Cluster {
@@ -161,14 +161,15 @@ impl Cluster {
     /// What all its processes have printed.
     fn logs(&self) -> String {
         let files = std::fs::read_dir(self.folder.path()).into_iter().flatten();
-        files
+        let said: Vec<String> = files
             .filter_map(|file| Some(file.ok()?.path()))
             .filter(|path| path.extension().is_some_and(|e| e == "log"))
             .map(|path| {
                 let said = std::fs::read_to_string(&path).unwrap_or_default();
                 format!("{}:\n{said}\n", path.display())
             })
-            .collect()
+            .collect();
+        said.concat()
     }
 
     async fn apply(&self, jobs: &str) -> Result<()> {
