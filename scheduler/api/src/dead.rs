@@ -66,13 +66,11 @@ async fn chosen(state: &ApiState, body: Body) -> Result<Vec<i64>, Problem> {
         fields.complain("ids", "give either ids, a list of numbers, or all: true");
     }
     fields.finish()?;
-    match ids {
-        Some(ids) => Ok(ids),
-        None => {
-            let page = state.store.dead_letters(None, MOST_AT_ONCE).await?;
-            Ok(page.into_iter().rev().map(|l| l.id).collect())
-        }
+    if let Some(ids) = ids {
+        return Ok(ids);
     }
+    let page = state.store.dead_letters(None, MOST_AT_ONCE).await?;
+    Ok(page.into_iter().rev().map(|l| l.id).collect())
 }
 
 fn ids(fields: &mut Fields) -> Option<Vec<i64>> {
