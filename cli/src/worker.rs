@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fs;
 use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 
@@ -12,10 +13,10 @@ use crate::parts::http::health;
 use crate::parts::{ExecutorOptions, Executors, Fate, Http, Patience, Signals, broken, say};
 
 /// Runs until SIGTERM or Ctrl-C.
-pub async fn run(config: WorkerConfig) -> Result<()> {
+pub async fn run(mut config: WorkerConfig) -> Result<()> {
     cueline_runtime::telemetry::init("warn", config.log_json);
     let mut signals = Signals::new()?;
-    make_state_dir(&config)?;
+    config.state_dir = make_state_dir(&config.state_dir)?;
     let http = match config.health {
         Some(address) => Some(Http::listen("--health", address).await?),
         None => None,
@@ -68,17 +69,21 @@ pub async fn run(config: WorkerConfig) -> Result<()> {
     ended.map_or(Ok(()), |what| Err(broken(&what)))
 }
 
-fn make_state_dir(config: &WorkerConfig) -> Result<()> {
+/// Makes the directory; its path from the root. What a worker's processes carry is that path, and by it the next start finds and ends what
+/// was left behind: a relative one would also be another worker's, started elsewhere.
+fn make_state_dir(path: &Path) -> Result<PathBuf> {
+    let failed = || {
+        format!(
+            "--state-dir {}: failed to make the directory; give one that this user can write to",
+            path.display()
+        )
+    };
     fs::DirBuilder::new()
         .recursive(true)
         .mode(0o700)
-        .create(&config.state_dir)
-        .with_context(|| {
-            format!(
-                "--state-dir {}: failed to make the directory; give one that this user can write to",
-                config.state_dir.display()
-            )
-        })
+        .create(path)
+        .with_context(failed)?;
+    path.canonicalize().with_context(failed)
 }
 
 fn banner(config: &WorkerConfig, http: Option<&Http>) -> String {

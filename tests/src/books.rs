@@ -31,6 +31,10 @@ pub struct Run {
 
 impl Run {
     /// Reads one as the API gives it.
+    ///
+    /// # Panics
+    ///
+    /// If it is no run.
     pub fn read(run: &Value) -> Self {
         let text = |key: &str| run[key].as_str().unwrap_or_default().to_owned();
         Self {

@@ -294,9 +294,8 @@ impl Cluster {
         let public = run(&["key", "new", "--out", "signing.key"]).await?;
         std::fs::write(folder.join("signing.key.public"), public)?;
         run(&["token", "new", "--out", "admin.token"]).await?;
-        self.token = std::fs::read_to_string(folder.join("admin.token"))?
-            .trim()
-            .to_owned();
+        let token = std::fs::read_to_string(folder.join("admin.token"))?;
+        token.trim().clone_into(&mut self.token);
         Ok(())
     }
 
@@ -362,9 +361,9 @@ impl Cluster {
     /// The ends of what everybody printed, for messages.
     pub fn last_lines(&self) -> String {
         let members = self.schedulers.iter().chain(&self.workers);
-        members
-            .map(|m| format!("── {}\n{}\n", m.name, m.last_lines()))
-            .collect()
+        members.fold(String::new(), |all, m| {
+            all + &format!("── {}\n{}\n", m.name, m.last_lines())
+        })
     }
 
     async fn get_from(&self, scheduler: usize, path: &str) -> Result<Value> {

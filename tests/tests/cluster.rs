@@ -103,17 +103,20 @@ fn kinds() -> Vec<Kind> {
             10,
             json!({ "block": "serial", "route": "round" }),
         ),
-        Kind {
-            fail_below: 3,
-            ..kind(
-                "flaky",
-                2,
-                1_000,
-                5,
-                json!({ "retry": { "max": 2, "first": "50ms" }, "route": "random" }),
-            )
-        },
+        flaky(),
     ]
+}
+
+/// Fails twice, and is tried again.
+fn flaky() -> Kind {
+    Kind {
+        prefix: "flaky",
+        count: 2,
+        every_ms: 1_000,
+        hold_ms: 5,
+        fail_below: 3,
+        more: json!({ "retry": { "max": 2, "first": "50ms" }, "route": "random" }),
+    }
 }
 
 fn jobs(witness: &Witness) -> Value {
@@ -343,22 +346,22 @@ fn audit(runs: &[Run], notes: &[Note]) -> Vec<String> {
     let seen = books::seen(notes);
     let nothing = std::collections::BTreeSet::new();
     for run in runs {
-        let noted = seen.get(&(run.id, run.attempt)).unwrap_or(&nothing);
+        let witnessed = seen.get(&(run.id, run.attempt)).unwrap_or(&nothing);
         let ever_started = (1..=run.attempt).any(|a| seen.contains_key(&(run.id, a)));
         let is_true = match run.state.as_str() {
-            "succeeded" => noted.contains("start") && noted.contains("end"),
+            "succeeded" => witnessed.contains("start") && witnessed.contains("end"),
             "lost" => !run.job.starts_with("rerun"),
-            "discarded" => run.job.starts_with("discard") && !noted.contains("start"),
+            "discarded" => run.job.starts_with("discard") && !witnessed.contains("start"),
             "covered" => run.job.starts_with("cover"),
             // The pause at the end met it before its trigger had gone out, or while it waited for another attempt.
             "skipped" => !ever_started && run.message.contains("paused"),
             "cancelled" => run.message.contains("paused"),
-            "failed" => run.job.starts_with("flaky") && noted.contains("fail"),
+            "failed" => run.job.starts_with("flaky") && witnessed.contains("fail"),
             _ => false,
         };
         if !is_true {
             wrong.push(format!(
-                "G4: {run:?} is said to be {}, its handler noted {noted:?}",
+                "G4: {run:?} is said to be {}, its handler noted {witnessed:?}",
                 run.state
             ));
         }
