@@ -2,6 +2,8 @@
 
 use cueline_store::{ErrorKind, StoreError};
 
+pub(crate) use cueline_store::adapter::values::damaged;
+
 /// Conditions that are told apart here, <https://www.postgresql.org/docs/current/errcodes-appendix.html>.
 mod state {
     pub(super) const CHECK_VIOLATION: &str = "23514";
@@ -23,14 +25,6 @@ pub(crate) fn failed(what: &'static str) -> impl Fn(sqlx::Error) -> StoreError {
         let (kind, why) = judge(&error);
         StoreError::new(kind, format!("failed to {what}: {why}")).caused_by(error)
     }
-}
-
-/// Something in the store is not as it was written.
-pub(crate) fn damaged(
-    what: impl Into<String>,
-    source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
-) -> StoreError {
-    StoreError::new(ErrorKind::Broken, what).caused_by(source)
 }
 
 /// The server has undone the transaction because of others that ran beside it: the same call may be made again at once.

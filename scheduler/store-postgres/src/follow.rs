@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use cueline_model::{RunId, RunKind, Timestamp};
 use cueline_store::StoreError;
+use cueline_store::adapter::report::soonest;
 use sqlx::postgres::PgConnection;
 
 use crate::PgStore;
@@ -16,7 +17,6 @@ use crate::definitions::{Definitions, pick};
 use crate::error::failed;
 use crate::live::Live;
 use crate::new_run::{Fire, NewRun};
-use crate::report::soonest;
 use crate::rows::{bounds, int};
 
 pub(crate) const HOLD: &str = "

@@ -4,9 +4,10 @@
 //! where they are not, the batch is decided once more with its runs locked. What depends on a job, or changes it, holds the job's lock.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::sync::Arc;
 
-use cueline_model::{Job, RunState, Timestamp};
+use cueline_model::Timestamp;
+use cueline_store::adapter::attempt::Close;
+use cueline_store::adapter::report::{Batch, Event, Facts, Writes, policies_of, soonest};
 use cueline_store::{ErrorKind, Ingested, Report, ReportBody, StoreError};
 use sqlx::postgres::PgConnection;
 
@@ -16,7 +17,7 @@ use crate::error::failed;
 use crate::finish::finish;
 use crate::follow;
 use crate::logs;
-use crate::report::{Batch, Close, Event, Facts, Writes, soonest};
+use crate::report::{Row, sort};
 use crate::rows::{bounds, code, int4};
 
 macro_rules! facts {
@@ -117,73 +118,33 @@ impl PgStore {
         let Some(Read { facts, locked }) = read(&mut tx, reports, lock).await? else {
             return Ok(None);
         };
-        let jobs = self.policies(&mut tx, reports, &facts).await?;
-        let mut batch = Batch::new(facts, now)?;
-        for report in reports {
-            match &report.body {
-                ReportBody::Started(at) => batch.started(report.id, *at),
-                ReportBody::Progress(part) => batch.progress(report.id, *part),
-                ReportBody::Ended(outcome) => batch.ended(report.id, outcome, &jobs),
-                ReportBody::Log(_) => {}
-            }
-        }
+        let policies = policies_of(reports, &facts);
+        let jobs = self.definitions.of(&mut tx, policies.into_iter()).await?;
+        let mut batch = Batch::new(facts, now);
+        batch.apply(reports, &jobs);
         let useless = logs::write(&mut tx, reports, &batch).await?;
-        let (writes, events, refusals, mut done) = batch.into_writes();
-        done.refused += useless;
+        let mut writes = batch.into_writes();
+        sort(&mut writes);
+        writes.done.refused += useless;
         if !write(&mut tx, &writes, now).await? && !locked {
             return Ok(None);
         }
-        note(&mut tx, NOTE, &events, now).await?;
-        note(&mut tx, NOTE_ONCE, &refusals, now).await?;
-        self.follow_up(&mut tx, &writes.ended, &mut done).await?;
+        note(&mut tx, NOTE, &writes.events, now).await?;
+        note(&mut tx, NOTE_ONCE, &writes.refusals, now).await?;
+        let done = self.follow_up(&mut tx, &writes).await?;
         commit(tx).await?;
         Ok(Some(done))
     }
 
-    /// The definitions of jobs whose attempts failed: what follows depends on them.
-    async fn policies(
-        &self,
-        conn: &mut PgConnection,
-        reports: &[Report],
-        facts: &[Facts],
-    ) -> Result<HashMap<i64, Arc<Job>>, StoreError> {
-        let failed: HashSet<i64> = reports
-            .iter()
-            .filter(|r| match &r.body {
-                ReportBody::Ended(o) => o.kind.state().is_some_and(RunState::is_failure),
-                _ => false,
-            })
-            .map(|r| r.id.run.0)
-            .collect();
-        if failed.is_empty() {
-            return Ok(HashMap::new());
-        }
-        let versions: HashMap<i64, i64> = facts
-            .iter()
-            .filter(|f| failed.contains(&f.id))
-            .filter_map(|f| Some((f.job_id, f.version?)))
-            .collect();
-        self.definitions.of(conn, versions.into_iter()).await
-    }
-
-    async fn follow_up(
-        &self,
-        write: &mut Write,
-        ended: &[(Facts, Close)],
-        done: &mut Ingested,
-    ) -> Result<(), StoreError> {
+    async fn follow_up(&self, write: &mut Write, writes: &Writes) -> Result<Ingested, StoreError> {
+        let mut done = writes.done;
         let now = write.now;
-        let awaited: Vec<(i64, Timestamp)> = ended
-            .iter()
-            .filter(|(facts, _)| facts.is_awaited())
-            .filter_map(|(facts, close)| Some((facts.job_id, close.ended_at?.min(now))))
-            .collect();
+        let awaited = writes.awaited(now);
         if let Some(next) = follow::next_after_end(write, &self.definitions, &awaited).await? {
             soonest(&mut done.next_due, next);
         }
-        let parents: Vec<follow::Success<'_>> = ended
-            .iter()
-            .filter(|(facts, close)| facts.has_children() && close.succeeded())
+        let parents: Vec<follow::Success<'_>> = writes
+            .parents()
             .map(|(facts, close)| follow::Success {
                 run: facts.id,
                 job: facts.job_id,
@@ -191,13 +152,13 @@ impl PgStore {
             })
             .collect();
         if parents.is_empty() {
-            return Ok(());
+            return Ok(done);
         }
         done.children = self.fire_children(write, &parents).await?;
         if done.children > 0 {
             soonest(&mut done.next_due, now);
         }
-        Ok(())
+        Ok(done)
     }
 }
 
@@ -250,11 +211,12 @@ async fn read_facts(
     of_live: &'static str,
 ) -> Result<Vec<Facts>, StoreError> {
     let fail = failed("read the runs that are reported on");
-    let mut facts: Vec<Facts> = sqlx::query_as(of_live)
+    let rows: Vec<Row> = sqlx::query_as(of_live)
         .bind(ids)
         .fetch_all(&mut *conn)
         .await
         .map_err(&fail)?;
+    let mut facts = rows.iter().map(Row::facts).collect::<Result<Vec<_>, _>>()?;
     if facts.len() == ids.len() {
         return Ok(facts);
     }
@@ -265,14 +227,16 @@ async fn read_facts(
         .filter(|id| !live.contains(id))
         .collect();
     let (low, high) = bounds(others.iter().copied());
-    let ended: Vec<Facts> = sqlx::query_as(FACTS_OF_ENDED)
+    let ended: Vec<Row> = sqlx::query_as(FACTS_OF_ENDED)
         .bind(others)
         .bind(low)
         .bind(high)
         .fetch_all(conn)
         .await
         .map_err(&fail)?;
-    facts.extend(ended);
+    for row in &ended {
+        facts.push(row.facts()?);
+    }
     Ok(facts)
 }
 
@@ -286,9 +250,9 @@ async fn write(
     let mut as_read = true;
     if !writes.started.is_empty() {
         let started = sqlx::query(START)
-            .bind(writes.started.iter().map(|s| s.0).collect::<Vec<_>>())
-            .bind(writes.started.iter().map(|s| s.1).collect::<Vec<_>>())
-            .bind(writes.started.iter().map(|s| s.2).collect::<Vec<_>>())
+            .bind(column(&writes.started, |s| s.run))
+            .bind(column(&writes.started, |s| int4(s.attempt)))
+            .bind(column(&writes.started, |s| s.at.as_millis()))
             .bind(now.as_millis())
             .execute(&mut *conn)
             .await
@@ -365,12 +329,12 @@ async fn note(
     if events.is_empty() {
         return Ok(());
     }
-    let (low, high) = bounds(events.iter().map(|e| e.0));
+    let (low, high) = bounds(events.iter().map(|e| e.run));
     sqlx::query(how)
-        .bind(column(events, |e| e.0))
-        .bind(column(events, |e| int4(e.1)))
-        .bind(column(events, |e| e.2))
-        .bind(column(events, |e| e.3.as_str()))
+        .bind(column(events, |e| e.run))
+        .bind(column(events, |e| int4(e.attempt)))
+        .bind(column(events, |e| e.event))
+        .bind(column(events, |e| e.detail.as_str()))
         .bind(now.as_millis())
         .bind(low)
         .bind(high)

@@ -2,6 +2,8 @@
 
 use cueline_store::{ErrorKind, StoreError};
 
+pub(crate) use cueline_store::adapter::values::damaged;
+
 /// Primary result codes, <https://www.sqlite.org/rescode.html>.
 mod code {
     pub(super) const BUSY: u32 = 5;
@@ -25,14 +27,6 @@ pub(crate) fn failed(what: &'static str) -> impl Fn(sqlx::Error) -> StoreError {
         };
         StoreError::new(kind, message).caused_by(error)
     }
-}
-
-/// Something in the store is not as it was written.
-pub(crate) fn damaged(
-    what: impl Into<String>,
-    source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
-) -> StoreError {
-    StoreError::new(ErrorKind::Broken, what).caused_by(source)
 }
 
 /// There was no room on the disk.

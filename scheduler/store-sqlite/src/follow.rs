@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use cueline_model::{RunId, RunKind, Timestamp};
 use cueline_store::StoreError;
+use cueline_store::adapter::report::soonest;
 use serde::Deserialize;
 use sqlx::SqliteConnection;
 
@@ -13,7 +14,6 @@ use crate::error::failed;
 use crate::live::Live;
 use crate::new_run::{self, Fire, NewRun};
 use crate::nodes::write_with_turns;
-use crate::report::soonest;
 use crate::rows::{decode, encode, int};
 
 /// Of the given jobs, those that wait for nothing but their delay now.

@@ -2,14 +2,16 @@
 
 use std::collections::{HashMap, HashSet};
 
-use cueline_model::{Job, RunState, Timestamp};
-use cueline_store::{Ingested, LogRow, Report, ReportBody, StoreError};
+use cueline_model::Timestamp;
+use cueline_store::adapter::log;
+use cueline_store::adapter::report::{Batch, Event, Writes, policies_of, soonest};
+use cueline_store::{Ingested, Report, StoreError};
 use sqlx::SqliteConnection;
 
 use crate::database::commit;
 use crate::error::failed;
-use crate::report::{Batch, Close, Event, Facts, Writes, soonest};
-use crate::rows::{clean, decode, encode};
+use crate::report::{Row, closed, fires_of_parents};
+use crate::rows::{decode, encode};
 use crate::{SqliteStore, follow};
 
 pub(crate) const FACTS: &str = "
@@ -67,96 +69,64 @@ impl SqliteStore {
         }
         let mut tx = self.db.write().await?;
         let now = self.db.now();
-        let facts = read_facts(&mut tx, reports).await?;
-        let jobs = self.policies(&mut tx, reports, &facts).await?;
-        let mut batch = Batch::new(facts, now)?;
-        for report in reports {
-            match &report.body {
-                ReportBody::Started(at) => batch.started(report.id, *at),
-                ReportBody::Progress(part) => batch.progress(report.id, *part),
-                ReportBody::Ended(outcome) => batch.ended(report.id, outcome, &jobs),
-                ReportBody::Log(_) => {}
-            }
-        }
+        let rows = read_rows(&mut tx, reports).await?;
+        let fires = fires_of_parents(&rows);
+        let facts = rows.iter().map(Row::facts).collect::<Result<Vec<_>, _>>()?;
+        let policies = policies_of(reports, &facts);
+        let jobs = self.definitions.of(&mut tx, policies.into_iter()).await?;
+        let mut batch = Batch::new(facts, now);
+        batch.apply(reports, &jobs);
         let useless = write_logs(&mut tx, reports, &batch).await?;
-        let (writes, events, refusals, mut done) = batch.into_writes();
-        done.refused += useless;
+        let mut writes = batch.into_writes();
+        writes.done.refused += useless;
         write(&mut tx, &writes, now).await?;
-        note(&mut tx, NOTE, &events, now).await?;
-        note(&mut tx, NOTE_ONCE, &refusals, now).await?;
-        self.follow_up(&mut tx, &writes.closed, now, &mut done)
-            .await?;
+        note(&mut tx, NOTE, &writes.events, now).await?;
+        note(&mut tx, NOTE_ONCE, &writes.refusals, now).await?;
+        let done = self.follow_up(&mut tx, &writes, &fires, now).await?;
         commit(tx).await?;
         Ok(done)
-    }
-
-    /// The definitions of jobs whose attempts failed: what follows depends on them.
-    async fn policies(
-        &self,
-        conn: &mut SqliteConnection,
-        reports: &[Report],
-        facts: &[Facts],
-    ) -> Result<HashMap<i64, std::sync::Arc<Job>>, StoreError> {
-        let failed: HashSet<i64> = reports
-            .iter()
-            .filter(|r| match &r.body {
-                ReportBody::Ended(o) => o.kind.state().is_some_and(RunState::is_failure),
-                _ => false,
-            })
-            .map(|r| r.id.run.0)
-            .collect();
-        if failed.is_empty() {
-            return Ok(HashMap::new());
-        }
-        let versions: HashMap<i64, i64> = facts
-            .iter()
-            .filter(|f| failed.contains(&f.id))
-            .filter_map(|f| Some((f.job_id, f.version?)))
-            .collect();
-        self.definitions.of(conn, versions.into_iter()).await
     }
 
     async fn follow_up(
         &self,
         conn: &mut SqliteConnection,
-        closed: &[(Facts, Close)],
+        writes: &Writes,
+        fires: &HashMap<i64, (i64, i64)>,
         now: Timestamp,
-        done: &mut Ingested,
-    ) -> Result<(), StoreError> {
-        let awaited: Vec<(i64, Timestamp)> = closed
-            .iter()
-            .filter(|(facts, _)| facts.is_awaited())
-            .filter_map(|(facts, close)| Some((facts.job_id, close.ended_at?.min(now))))
-            .collect();
+    ) -> Result<Ingested, StoreError> {
+        let mut done = writes.done;
+        let awaited = writes.awaited(now);
         if let Some(next) = follow::next_after_end(conn, &self.definitions, &awaited).await? {
             soonest(&mut done.next_due, next);
         }
-        let parents: Vec<follow::Success<'_>> = closed
-            .iter()
-            .filter(|(facts, close)| facts.has_children() && close.succeeded())
-            .map(|(facts, close)| follow::Success {
-                run: facts.id,
-                job: facts.job_id,
-                kind: facts.kind,
-                fire_key: facts.fire_key,
-                output: close.output.as_deref(),
+        let parents: Vec<follow::Success<'_>> = writes
+            .parents()
+            .filter_map(|(facts, close)| {
+                let &(fire_key, kind) = fires.get(&facts.id)?;
+                Some(follow::Success {
+                    run: facts.id,
+                    job: facts.job_id,
+                    kind,
+                    fire_key,
+                    output: close.output.as_deref(),
+                })
             })
             .collect();
         if parents.is_empty() {
-            return Ok(());
+            return Ok(done);
         }
         done.children = self.fire_children(conn, &parents, now).await?;
         if done.children > 0 {
             soonest(&mut done.next_due, now);
         }
-        Ok(())
+        Ok(done)
     }
 }
 
-async fn read_facts(
+async fn read_rows(
     conn: &mut SqliteConnection,
     reports: &[Report],
-) -> Result<Vec<Facts>, StoreError> {
+) -> Result<Vec<Row>, StoreError> {
     let mut ids: Vec<i64> = reports.iter().map(|r| r.id.run.0).collect();
     ids.sort_unstable();
     ids.dedup();
@@ -175,8 +145,9 @@ async fn write(
 ) -> Result<(), StoreError> {
     let fail = failed("apply reports");
     if !writes.started.is_empty() {
+        let started: Vec<(i64, Timestamp)> = writes.started.iter().map(|s| (s.run, s.at)).collect();
         sqlx::query(START)
-            .bind(encode(&writes.started)?)
+            .bind(encode(&started)?)
             .bind(now.as_millis())
             .execute(&mut *conn)
             .await
@@ -189,11 +160,7 @@ async fn write(
             .await
             .map_err(&fail)?;
     }
-    let plain: Vec<_> = writes
-        .closed
-        .iter()
-        .filter_map(|(_, c)| c.plain())
-        .collect();
+    let (plain, others) = closed(writes);
     if !plain.is_empty() {
         sqlx::query(SUCCEED)
             .bind(encode(&plain)?)
@@ -201,12 +168,6 @@ async fn write(
             .await
             .map_err(&fail)?;
     }
-    let others: Vec<&Close> = writes
-        .closed
-        .iter()
-        .map(|(_, c)| c)
-        .filter(|c| c.plain().is_none())
-        .collect();
     if !others.is_empty() {
         sqlx::query(CLOSE)
             .bind(encode(&others)?)
@@ -226,31 +187,17 @@ async fn note(
     if events.is_empty() {
         return Ok(());
     }
+    let rows: Vec<_> = events
+        .iter()
+        .map(|e| (e.run, e.attempt, e.event, e.detail.as_str()))
+        .collect();
     sqlx::query(how)
-        .bind(encode(events)?)
+        .bind(encode(&rows)?)
         .bind(now.as_millis())
         .execute(conn)
         .await
         .map(drop)
         .map_err(failed("write the timeline of runs"))
-}
-
-/// The place of a line in its run's log; `None` past the range of cursors.
-fn cursor(attempt: u32, seq: u64) -> Option<i64> {
-    let seq = i64::from(u32::try_from(seq).ok()?);
-    (i64::from(attempt) << 32).checked_add(seq)
-}
-
-/// A line of a log as it was written down.
-pub(crate) fn line(cursor: i64, at: i64, stream: String, text: String) -> LogRow {
-    LogRow {
-        cursor,
-        attempt: crate::rows::small(cursor >> 32),
-        seq: crate::rows::unsigned(cursor & 0xffff_ffff),
-        at: Timestamp::from_millis(at),
-        stream,
-        text,
-    }
 }
 
 /// Writes the lines that are new; how many reports brought none.
@@ -260,45 +207,28 @@ async fn write_logs(
     batch: &Batch,
 ) -> Result<usize, StoreError> {
     let fail = failed("write log lines");
-    let mut rows = Vec::new();
-    let mut from = Vec::new();
-    let mut seen = HashSet::new();
-    let mut reports_with_lines = 0;
-    for (index, report) in reports.iter().enumerate() {
-        let ReportBody::Log(lines) = &report.body else {
-            continue;
-        };
-        reports_with_lines += 1;
-        if !batch.keeps_log_of(report.id) {
-            continue;
-        }
-        for (seq, at, stream, text) in lines {
-            let run = report.id.run.0;
-            let Some(cursor) = cursor(report.id.attempt, *seq) else {
-                continue;
-            };
-            if seen.insert((run, cursor)) {
-                rows.push((run, cursor, *at, *stream, clean(text)));
-                from.push(index);
-            }
-        }
+    let with_lines = log::with_lines(reports);
+    let lines = log::lines(reports, batch);
+    if lines.is_empty() {
+        return Ok(with_lines);
     }
-    if rows.is_empty() {
-        return Ok(reports_with_lines);
-    }
-    let keys: Vec<(i64, i64)> = rows.iter().map(|r| (r.0, r.1)).collect();
+    let keys: Vec<(i64, i64)> = lines.iter().map(|l| (l.run, l.cursor)).collect();
     let text: String = sqlx::query_scalar(NEW_LINES)
         .bind(encode(&keys)?)
         .fetch_one(&mut *conn)
         .await
         .map_err(&fail)?;
     let new: Vec<usize> = decode(&text)?;
-    let useful: HashSet<usize> = new.iter().filter_map(|&at| from.get(at).copied()).collect();
-    let new: Vec<_> = new.iter().filter_map(|&at| rows.get(at)).collect();
+    let new: Vec<&log::Line<'_>> = new.iter().filter_map(|&at| lines.get(at)).collect();
+    let useful: HashSet<usize> = new.iter().map(|line| line.report).collect();
+    let new: Vec<_> = new
+        .iter()
+        .map(|l| (l.run, l.cursor, l.at, l.stream, &l.text))
+        .collect();
     sqlx::query(INSERT_LINES)
         .bind(encode(&new)?)
         .execute(conn)
         .await
         .map_err(&fail)?;
-    Ok(reports_with_lines - useful.len())
+    Ok(with_lines - useful.len())
 }

@@ -1,13 +1,13 @@
 //! Runs, their timelines and logs, for people; and numbers about the whole.
 
 use cueline_model::{RunId, RunState, Shard, Timestamp};
+use cueline_store::adapter::log;
 use cueline_store::{LogRow, Run, RunDetail, RunFilter, StoreError, StoreStats, TimelineEntry};
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Row as _, SqliteConnection};
 
 use crate::SqliteStore;
 use crate::error::failed;
-use crate::ingest::line;
 use crate::rows::{decode, encode, int, kind, name, small, state, unsigned};
 
 pub(crate) const RUNS: &str = "
@@ -156,7 +156,7 @@ impl SqliteStore {
             .map_err(&fail)?;
         Ok(rows
             .into_iter()
-            .map(|(cursor, at, stream, text)| line(cursor, at, stream, text))
+            .map(|(cursor, at, stream, text)| log::row(cursor, at, stream, text))
             .collect())
     }
 

@@ -4,6 +4,7 @@
 //! middle of its transaction, the decision is a pure function of `cueline-model` or comes in as a [`Planner`].
 //! Due-ness and leases use the database's clock; [`Store::now`] tells it.
 
+pub mod adapter;
 pub mod error;
 pub mod port;
 pub mod types;
