@@ -7,6 +7,8 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use cueline_model::{Job, JobId, JobName, JobSpec, Timestamp};
+use cueline_store::adapter::jobs::{check_names, is_fixed_delay};
+use cueline_store::adapter::parents::parent_of;
 use cueline_store::{Applied, Change, ErrorKind, StoreError};
 use sqlx::postgres::PgConnection;
 
@@ -14,7 +16,7 @@ use crate::PgStore;
 use crate::database::commit;
 use crate::definitions::parse;
 use crate::error::failed;
-use crate::parents::{check_parents, invalid, parent_of};
+use crate::parents::check_parents;
 use crate::rows::{clean, unsigned};
 use crate::stop::{stop, unclaim, withdraw};
 use crate::write_jobs::{
@@ -225,19 +227,6 @@ async fn one(conn: &mut PgConnection, name: &JobName) -> Result<Arc<Job>, StoreE
         .ok_or_else(|| StoreError::no_job(name.as_str()))
 }
 
-fn check_names(specs: &[JobSpec]) -> Result<(), StoreError> {
-    let mut seen = BTreeSet::new();
-    for spec in specs {
-        if !seen.insert(&spec.name) {
-            return Err(invalid(format!(
-                "failed to apply jobs: {:?} is given twice",
-                spec.name.as_str()
-            )));
-        }
-    }
-    Ok(())
-}
-
 /// Writes what has changed, and what follows from it; the ids of new jobs.
 async fn write(
     conn: &mut PgConnection,
@@ -283,8 +272,7 @@ impl<'a> Consequences<'a> {
         if job.spec.is_enabled() && !spec.is_enabled() {
             self.paused.push(job.id);
         }
-        let fixed_delay = crate::write_jobs::is_fixed_delay;
-        if fixed_delay(spec) && !fixed_delay(&job.spec) {
+        if is_fixed_delay(spec) && !is_fixed_delay(&job.spec) {
             self.fixed_delay.push(job.id);
         }
         let (old, new) = (parent_of(&job.spec)?, parent_of(spec)?);

@@ -1,6 +1,8 @@
 //! Expected fire times of a past window and what became of each.
 
-use cueline_model::{JobName, JobSpec, RunId, RunState, Schedule, Timestamp};
+use cueline_model::{JobName, RunId, Timestamp};
+use cueline_store::adapter::jobs::is_fixed_delay;
+use cueline_store::adapter::ledger::{RunAt, StandIn, entries, expected};
 use cueline_store::{LedgerEntry, StoreError};
 use sqlx::FromRow;
 use sqlx::postgres::PgConnection;
@@ -10,7 +12,7 @@ use crate::days::Day;
 use crate::definitions::parse;
 use crate::error::failed;
 use crate::reads::{OfJobs, newest_of_jobs};
-use crate::rows::{bounds, int, small, state};
+use crate::rows::{bounds, int};
 
 const JOB: &str = "
     SELECT id, version, definition, created_at FROM job WHERE name = $1 AND deleted_at IS NULL";
@@ -54,17 +56,13 @@ struct Row {
 }
 
 impl Row {
-    fn at(&self) -> Timestamp {
-        Timestamp::from_millis(self.fire_at)
-    }
-
-    fn entry(&self) -> Result<LedgerEntry, StoreError> {
-        Ok(LedgerEntry {
-            fire_at: self.at(),
-            run: Some(RunId(self.id)),
-            shard: Some(small(self.shard_index)),
-            state: Some(state(self.state)?),
-        })
+    fn run(&self) -> RunAt {
+        RunAt {
+            at: Timestamp::from_millis(self.fire_at),
+            run: RunId(self.id),
+            shard: i64::from(self.shard_index),
+            state: i64::from(self.state),
+        }
     }
 }
 
@@ -89,7 +87,7 @@ impl PgStore {
         // Until it existed nothing was expected, and what is still to come has not become anything.
         let from = from.max(Timestamp::from_millis(created_at).plus_ms(1));
         let to = to.min(now.plus_ms(1));
-        if matches!(job.spec.schedule, Schedule::FixedDelay { .. }) {
+        if is_fixed_delay(&job.spec) {
             return what_happened(&mut tx, id, from, to, limit).await;
         }
         let times = expected(&job.spec, from, to, limit);
@@ -98,37 +96,8 @@ impl PgStore {
         };
         let runs = runs_at(&mut tx, id, &times, now).await?;
         let standing = standing(&mut tx, id, *first, *last, limit).await?;
-        let mut entries = Vec::with_capacity(times.len());
-        let mut runs = runs.iter().peekable();
-        for at in times {
-            let mut found = false;
-            while let Some(row) = runs.next_if(|row| row.at() <= at) {
-                entries.push(row.entry()?);
-                found = true;
-            }
-            if !found {
-                entries.push(without_own_run(at, &standing));
-            }
-        }
-        entries.truncate(limit);
-        Ok(entries)
+        entries(&times, &runs, &standing, limit)
     }
-}
-
-/// The fire times that the definition gives for `from..to`.
-fn expected(spec: &JobSpec, from: Timestamp, to: Timestamp, limit: usize) -> Vec<Timestamp> {
-    let mut times = Vec::new();
-    let mut after = from.minus_ms(1);
-    while times.len() < limit {
-        match spec.next_fire(after) {
-            Some(at) if at < to && at > after => {
-                times.push(at);
-                after = at;
-            }
-            _ => break,
-        }
-    }
-    times
 }
 
 async fn runs_at(
@@ -136,7 +105,7 @@ async fn runs_at(
     job: i64,
     times: &[Timestamp],
     now: Timestamp,
-) -> Result<Vec<Row>, StoreError> {
+) -> Result<Vec<RunAt>, StoreError> {
     let keys: Vec<i64> = times.iter().map(|at| at.as_millis()).collect();
     let (first, last) = bounds(keys.iter().copied());
     let (first, last) = (Timestamp::from_millis(first), Timestamp::from_millis(last));
@@ -146,14 +115,15 @@ async fn runs_at(
     } else {
         Day::of(now)
     };
-    sqlx::query_as(AT)
+    let rows: Vec<Row> = sqlx::query_as(AT)
         .bind(keys)
         .bind(job)
         .bind(Day::of(first).ids().0)
         .bind(end.ids().1)
         .fetch_all(conn)
         .await
-        .map_err(failed("read the runs of fire times"))
+        .map_err(failed("read the runs of fire times"))?;
+    Ok(rows.iter().map(Row::run).collect())
 }
 
 /// Skipped runs, by their own fire time: the first and the last fire time that each stands for, and its id.
@@ -163,7 +133,7 @@ async fn standing(
     first: Timestamp,
     last: Timestamp,
     limit: usize,
-) -> Result<Vec<(Timestamp, Timestamp, RunId)>, StoreError> {
+) -> Result<Vec<StandIn>, StoreError> {
     let rows: Vec<(i64, i64, i64)> = sqlx::query_as(STANDING)
         .bind(job)
         .bind(first.as_millis())
@@ -172,26 +142,14 @@ async fn standing(
         .fetch_all(conn)
         .await
         .map_err(failed("read skipped runs"))?;
-    let time = Timestamp::from_millis;
     Ok(rows
         .into_iter()
-        .map(|(since, until, run)| (time(since), time(until), RunId(run)))
+        .map(|(since, until, run)| StandIn {
+            since: Timestamp::from_millis(since),
+            until: Timestamp::from_millis(until),
+            run: RunId(run),
+        })
         .collect())
-}
-
-fn without_own_run(at: Timestamp, standing: &[(Timestamp, Timestamp, RunId)]) -> LedgerEntry {
-    let behind = standing.partition_point(|(_, until, _)| *until < at);
-    let stands = standing
-        .get(behind..)
-        .unwrap_or_default()
-        .iter()
-        .find(|(since, _, _)| *since <= at);
-    LedgerEntry {
-        fire_at: at,
-        run: stands.map(|(_, _, run)| *run),
-        shard: stands.map(|_| 0),
-        state: stands.map(|_| RunState::Skipped),
-    }
 }
 
 /// The fire times of a `fixed_delay` job follow from its runs: these are all there is to expect.
@@ -220,5 +178,8 @@ async fn what_happened(
         .fetch_all(conn)
         .await
         .map_err(failed("read the runs of fire times"))?;
-    rows.iter().take(limit).map(Row::entry).collect()
+    rows.iter()
+        .take(limit)
+        .map(|row| row.run().entry())
+        .collect()
 }

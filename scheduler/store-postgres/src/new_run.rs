@@ -3,9 +3,8 @@
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
-use cueline_model::{
-    ExecutorName, Job, RunId, RunKind, RunState, Schedule, Shard, Timestamp, expand,
-};
+use cueline_model::{ExecutorName, Job, RunId, RunKind, RunState, Shard, Timestamp, expand};
+use cueline_store::adapter::jobs::is_fixed_delay;
 use cueline_store::{ErrorKind, NodeId, PlannedRun, Skipped, StoreError};
 use sqlx::postgres::PgConnection;
 
@@ -154,7 +153,7 @@ impl NewRun {
     }
 
     fn is_awaited(&self) -> bool {
-        matches!(self.job.spec.schedule, Schedule::FixedDelay { .. })
+        is_fixed_delay(&self.job.spec)
     }
 
     fn key(&self) -> i64 {

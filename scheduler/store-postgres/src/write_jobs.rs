@@ -4,10 +4,11 @@ use std::collections::{BTreeSet, HashMap};
 
 use cueline_model::{GroupName, Job, JobId, JobName, JobSpec, Schedule, Timestamp};
 use cueline_store::StoreError;
+use cueline_store::adapter::jobs::{is_fixed_delay, longest_ms, next_fire};
 use sqlx::postgres::PgConnection;
 
 use crate::error::{damaged, failed};
-use crate::rows::{int, name};
+use crate::rows::name;
 
 const INSERT: &str = "
     INSERT INTO job (name, version, created_at, grp, startup, longest_ms, definition)
@@ -64,25 +65,6 @@ pub(crate) struct NewVersion<'a> {
 pub(crate) struct KeptGroup<'a> {
     pub(crate) job: JobId,
     pub(crate) group: &'a GroupName,
-}
-
-pub(crate) fn is_fixed_delay(spec: &JobSpec) -> bool {
-    matches!(spec.schedule, Schedule::FixedDelay { .. })
-}
-
-fn next_fire(spec: &JobSpec, now: Timestamp) -> Option<i64> {
-    spec.is_enabled()
-        .then(|| spec.next_fire(now))
-        .flatten()
-        .map(Timestamp::as_millis)
-}
-
-fn longest_ms(spec: &JobSpec) -> Option<i64> {
-    spec.timeout.map(|timeout| {
-        int(timeout
-            .as_millis()
-            .saturating_add(spec.kill_grace.as_millis()))
-    })
 }
 
 fn written(spec: &JobSpec) -> Result<String, StoreError> {

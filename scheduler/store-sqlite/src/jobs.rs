@@ -4,6 +4,8 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use cueline_model::{Job, JobId, JobName, JobSpec, Schedule, Timestamp};
+use cueline_store::adapter::jobs::{check_names, is_fixed_delay, longest_ms, next_fire};
+use cueline_store::adapter::parents::parent_of;
 use cueline_store::{Applied, Change, ErrorKind, StoreError};
 use sqlx::SqliteConnection;
 
@@ -11,8 +13,8 @@ use crate::SqliteStore;
 use crate::database::commit;
 use crate::definitions::parse;
 use crate::error::{damaged, failed};
-use crate::parents::{check_parents, invalid, parent_of};
-use crate::rows::{clean, decode, encode, int, unsigned};
+use crate::parents::check_parents;
+use crate::rows::{clean, decode, encode, unsigned};
 
 const BY_NAME: &str = "
     SELECT j.id, j.version, j.definition FROM json_each(?1) e CROSS JOIN job j ON j.name = e.value AND j.deleted_at IS NULL";
@@ -233,38 +235,6 @@ async fn one(conn: &mut SqliteConnection, name: &JobName) -> Result<Arc<Job>, St
         .await?
         .remove(name)
         .ok_or_else(|| StoreError::no_job(name.as_str()))
-}
-
-fn check_names(specs: &[JobSpec]) -> Result<(), StoreError> {
-    let mut seen = BTreeSet::new();
-    for spec in specs {
-        if !seen.insert(&spec.name) {
-            return Err(invalid(format!(
-                "failed to apply jobs: {:?} is given twice",
-                spec.name.as_str()
-            )));
-        }
-    }
-    Ok(())
-}
-
-fn next_fire(spec: &JobSpec, now: Timestamp) -> Option<i64> {
-    spec.is_enabled()
-        .then(|| spec.next_fire(now))
-        .flatten()
-        .map(Timestamp::as_millis)
-}
-
-fn is_fixed_delay(spec: &JobSpec) -> bool {
-    matches!(spec.schedule, Schedule::FixedDelay { .. })
-}
-
-fn longest_ms(spec: &JobSpec) -> Option<i64> {
-    spec.timeout.map(|timeout| {
-        int(timeout
-            .as_millis()
-            .saturating_add(spec.kill_grace.as_millis()))
-    })
 }
 
 fn written(spec: &JobSpec) -> Result<String, StoreError> {

@@ -1,6 +1,8 @@
 //! Expected fire times of a past window and what became of each.
 
-use cueline_model::{JobName, JobSpec, RunId, Schedule, Timestamp};
+use cueline_model::{JobName, RunId, Timestamp};
+use cueline_store::adapter::jobs::is_fixed_delay;
+use cueline_store::adapter::ledger::{RunAt, StandIn, entries, expected};
 use cueline_store::{LedgerEntry, StoreError};
 use serde::Deserialize;
 use sqlx::SqliteConnection;
@@ -9,7 +11,7 @@ use crate::SqliteStore;
 use crate::definitions::parse;
 use crate::error::failed;
 use crate::reads::{OfJobs, newest_of_jobs};
-use crate::rows::{decode, encode, int, small, state};
+use crate::rows::{decode, encode, int};
 
 const JOB: &str = "
     SELECT id, version, definition, created_at FROM job WHERE name = ?1 AND deleted_at IS NULL";
@@ -36,14 +38,22 @@ const MOST_LOOKED_THROUGH: usize = 100_000;
 struct Row(Timestamp, RunId, i64, i64);
 
 impl Row {
-    fn entry(&self) -> Result<LedgerEntry, StoreError> {
-        Ok(LedgerEntry {
-            fire_at: self.0,
-            run: Some(self.1),
-            shard: Some(small(self.2)),
-            state: Some(state(self.3)?),
-        })
+    fn run(&self) -> RunAt {
+        RunAt {
+            at: self.0,
+            run: self.1,
+            shard: self.2,
+            state: self.3,
+        }
     }
+}
+
+/// By fire time and shard.
+fn sorted(text: &str) -> Result<Vec<RunAt>, StoreError> {
+    let rows: Vec<Row> = decode(text)?;
+    let mut runs: Vec<RunAt> = rows.iter().map(Row::run).collect();
+    runs.sort_by_key(|run| (run.at, run.shard));
+    Ok(runs)
 }
 
 impl SqliteStore {
@@ -66,7 +76,7 @@ impl SqliteStore {
         // Until it existed nothing was expected, and what is still to come has not become anything.
         let from = from.max(Timestamp::from_millis(created_at).plus_ms(1));
         let to = to.min(self.db.now().plus_ms(1));
-        if matches!(job.spec.schedule, Schedule::FixedDelay { .. }) {
+        if is_fixed_delay(&job.spec) {
             return what_happened(&mut tx, id, from, to, limit).await;
         }
         let times = expected(&job.spec, from, to, limit);
@@ -75,53 +85,22 @@ impl SqliteStore {
         };
         let runs = runs_at(&mut tx, id, &times).await?;
         let standing = standing(&mut tx, id, *first, *last, limit).await?;
-        let mut entries = Vec::with_capacity(times.len());
-        let mut runs = runs.iter().peekable();
-        for at in times {
-            let mut found = false;
-            while let Some(row) = runs.next_if(|row| row.0 <= at) {
-                entries.push(row.entry()?);
-                found = true;
-            }
-            if !found {
-                entries.push(without_own_run(at, &standing));
-            }
-        }
-        entries.truncate(limit);
-        Ok(entries)
+        entries(&times, &runs, &standing, limit)
     }
-}
-
-/// The fire times that the definition gives for `from..to`.
-fn expected(spec: &JobSpec, from: Timestamp, to: Timestamp, limit: usize) -> Vec<Timestamp> {
-    let mut times = Vec::new();
-    let mut after = from.minus_ms(1);
-    while times.len() < limit {
-        match spec.next_fire(after) {
-            Some(at) if at < to && at > after => {
-                times.push(at);
-                after = at;
-            }
-            _ => break,
-        }
-    }
-    times
 }
 
 async fn runs_at(
     conn: &mut SqliteConnection,
     job: i64,
     times: &[Timestamp],
-) -> Result<Vec<Row>, StoreError> {
+) -> Result<Vec<RunAt>, StoreError> {
     let text: String = sqlx::query_scalar(AT)
         .bind(encode(times)?)
         .bind(job)
         .fetch_one(conn)
         .await
         .map_err(failed("read the runs of fire times"))?;
-    let mut rows: Vec<Row> = decode(&text)?;
-    rows.sort_by_key(|row| (row.0, row.2));
-    Ok(rows)
+    sorted(&text)
 }
 
 async fn standing(
@@ -130,7 +109,7 @@ async fn standing(
     first: Timestamp,
     last: Timestamp,
     limit: usize,
-) -> Result<Vec<(Timestamp, Timestamp, RunId)>, StoreError> {
+) -> Result<Vec<StandIn>, StoreError> {
     let text: String = sqlx::query_scalar(STANDING)
         .bind(job)
         .bind(first.as_millis())
@@ -139,22 +118,11 @@ async fn standing(
         .fetch_one(conn)
         .await
         .map_err(failed("read skipped runs"))?;
-    decode(&text)
-}
-
-fn without_own_run(at: Timestamp, standing: &[(Timestamp, Timestamp, RunId)]) -> LedgerEntry {
-    let behind = standing.partition_point(|(_, until, _)| *until < at);
-    let stands = standing
-        .get(behind..)
-        .unwrap_or_default()
-        .iter()
-        .find(|(since, _, _)| *since <= at);
-    LedgerEntry {
-        fire_at: at,
-        run: stands.map(|(_, _, run)| *run),
-        shard: stands.map(|_| 0),
-        state: stands.map(|_| cueline_model::RunState::Skipped),
-    }
+    let rows: Vec<(Timestamp, Timestamp, RunId)> = decode(&text)?;
+    Ok(rows
+        .into_iter()
+        .map(|(since, until, run)| StandIn { since, until, run })
+        .collect())
 }
 
 /// The fire times of a `fixed_delay` job follow from its runs: these are all there is to expect.
@@ -180,8 +148,6 @@ async fn what_happened(
         .fetch_one(conn)
         .await
         .map_err(failed("read the runs of fire times"))?;
-    let mut rows: Vec<Row> = decode(&text)?;
-    rows.sort_by_key(|row| (row.0, row.2));
-    rows.truncate(limit);
-    rows.iter().map(Row::entry).collect()
+    let runs = sorted(&text)?;
+    runs.iter().take(limit).map(RunAt::entry).collect()
 }

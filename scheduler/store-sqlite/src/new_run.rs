@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 
-use cueline_model::{
-    ExecutorName, Job, JobId, RunId, RunKind, RunState, Schedule, Shard, Timestamp, expand,
-};
+use cueline_model::{ExecutorName, Job, JobId, RunId, RunKind, RunState, Shard, Timestamp, expand};
+use cueline_store::adapter::jobs::is_fixed_delay;
 use cueline_store::{NodeId, PlannedRun, Skipped, StoreError};
 use serde::Serialize;
 use sqlx::SqliteConnection;
@@ -156,10 +155,7 @@ impl NewRun {
     }
 
     fn awaited(&self) -> u8 {
-        u8::from(matches!(
-            self.job.spec.schedule,
-            Schedule::FixedDelay { .. }
-        ))
+        u8::from(is_fixed_delay(&self.job.spec))
     }
 
     fn row(&self) -> Row<'_> {

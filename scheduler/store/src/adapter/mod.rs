@@ -4,6 +4,9 @@
 //! Users of a store have no business here.
 
 pub mod attempt;
+pub mod jobs;
+pub mod ledger;
 pub mod log;
+pub mod parents;
 pub mod report;
 pub mod values;
