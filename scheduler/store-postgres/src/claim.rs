@@ -3,13 +3,13 @@
 use std::collections::HashMap;
 
 use cueline_model::{RunId, RunState, Shard, Timestamp};
+use cueline_store::adapter::definitions::pick;
 use cueline_store::{NodeId, StoreError, WaitingRun};
 use sqlx::FromRow;
 use sqlx::postgres::PgConnection;
 
 use crate::PgStore;
 use crate::database::commit;
-use crate::definitions::pick;
 use crate::error::failed;
 use crate::nodes;
 use crate::rows::{bounds, int, kind, name, small, state, unsigned};

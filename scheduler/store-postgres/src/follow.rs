@@ -7,13 +7,14 @@ use std::collections::{BTreeMap, HashMap};
 
 use cueline_model::{RunId, RunKind, Timestamp};
 use cueline_store::StoreError;
+use cueline_store::adapter::definitions::pick;
 use cueline_store::adapter::report::soonest;
 use sqlx::postgres::PgConnection;
 
 use crate::PgStore;
 use crate::database::Write;
 use crate::days::Day;
-use crate::definitions::{Definitions, pick};
+use crate::definitions::Definitions;
 use crate::error::failed;
 use crate::live::Live;
 use crate::new_run::{Fire, NewRun};

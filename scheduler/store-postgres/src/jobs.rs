@@ -7,6 +7,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use cueline_model::{Job, JobId, JobName, JobSpec, Timestamp};
+use cueline_store::adapter::definitions::parse;
 use cueline_store::adapter::jobs::{check_names, is_fixed_delay};
 use cueline_store::adapter::parents::parent_of;
 use cueline_store::{Applied, Change, ErrorKind, StoreError};
@@ -14,7 +15,6 @@ use sqlx::postgres::PgConnection;
 
 use crate::PgStore;
 use crate::database::commit;
-use crate::definitions::parse;
 use crate::error::failed;
 use crate::parents::check_parents;
 use crate::rows::{clean, unsigned};

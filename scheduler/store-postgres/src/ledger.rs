@@ -1,6 +1,7 @@
 //! Expected fire times of a past window and what became of each.
 
 use cueline_model::{JobName, RunId, Timestamp};
+use cueline_store::adapter::definitions::parse;
 use cueline_store::adapter::jobs::is_fixed_delay;
 use cueline_store::adapter::ledger::{RunAt, StandIn, entries, expected};
 use cueline_store::{LedgerEntry, StoreError};
@@ -9,7 +10,6 @@ use sqlx::postgres::PgConnection;
 
 use crate::PgStore;
 use crate::days::Day;
-use crate::definitions::parse;
 use crate::error::failed;
 use crate::reads::{OfJobs, newest_of_jobs};
 use crate::rows::{bounds, int};

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use cueline_model::{ExecutorName, Job, RunId, RunKind, RunState, Shard, Timestamp, expand};
 use cueline_store::adapter::jobs::is_fixed_delay;
+use cueline_store::adapter::skipped::why;
 use cueline_store::{ErrorKind, NodeId, PlannedRun, Skipped, StoreError};
 use sqlx::postgres::PgConnection;
 
@@ -162,18 +163,6 @@ impl NewRun {
 
     fn kind_code(&self) -> i16 {
         i16::from(self.kind.code())
-    }
-}
-
-fn why(skipped: &Skipped) -> String {
-    let reason = clean(&skipped.reason);
-    if skipped.count > 1 {
-        format!(
-            "{reason}; stands for {} fire times since {}",
-            skipped.count, skipped.since
-        )
-    } else {
-        reason.into_owned()
     }
 }
 

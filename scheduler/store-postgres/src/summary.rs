@@ -4,12 +4,12 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use cueline_model::{Job, JobId, JobName, RunState, Timestamp};
+use cueline_store::adapter::definitions::parse;
 use cueline_store::{JobSummary, StoreError};
 use sqlx::postgres::PgConnection;
 
 use crate::PgStore;
 use crate::days::{DAY_MS, Day, existing};
-use crate::definitions::parse;
 use crate::error::failed;
 use crate::reads::{OfJobs, STRETCH_BITS, ids_of_days, newest_of_jobs, read_runs};
 use crate::rows::{int, state, unsigned};

@@ -1,13 +1,13 @@
 //! Running a job now.
 
 use cueline_model::{RunId, RunKind};
+use cueline_store::adapter::definitions::pick;
 use cueline_store::{StoreError, TriggerRequest, Triggered};
 use sqlx::postgres::PgConnection;
 
 use crate::PgStore;
 use crate::database::commit;
 use crate::days::Day;
-use crate::definitions::pick;
 use crate::error::failed;
 use crate::live::Live;
 use crate::new_run::{Fire, NewRun};

@@ -5,12 +5,12 @@
 
 use cueline_model::Timestamp;
 use cueline_store::StoreError;
+use cueline_store::adapter::definitions::pick;
 use sqlx::AssertSqlSafe;
 
 use crate::PgStore;
 use crate::database::commit;
 use crate::days::{DAY_MS, Day, drop_day, existing, hold_days};
-use crate::definitions::pick;
 use crate::error::{failed, is_lock_timeout};
 use crate::follow::{hold, set_next};
 use crate::rows::{bounds, int, unsigned};

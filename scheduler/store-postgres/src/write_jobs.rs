@@ -4,10 +4,11 @@ use std::collections::{BTreeSet, HashMap};
 
 use cueline_model::{GroupName, Job, JobId, JobName, JobSpec, Schedule, Timestamp};
 use cueline_store::StoreError;
+use cueline_store::adapter::definitions::written;
 use cueline_store::adapter::jobs::{is_fixed_delay, longest_ms, next_fire};
 use sqlx::postgres::PgConnection;
 
-use crate::error::{damaged, failed};
+use crate::error::failed;
 use crate::rows::name;
 
 const INSERT: &str = "
@@ -65,10 +66,6 @@ pub(crate) struct NewVersion<'a> {
 pub(crate) struct KeptGroup<'a> {
     pub(crate) job: JobId,
     pub(crate) group: &'a GroupName,
-}
-
-fn written(spec: &JobSpec) -> Result<String, StoreError> {
-    serde_json::to_string(spec).map_err(|e| damaged("failed to write a job's definition", e))
 }
 
 fn column<'a, T>(specs: &[&'a JobSpec], of: impl Fn(&'a JobSpec) -> T) -> Vec<T> {

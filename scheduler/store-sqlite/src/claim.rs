@@ -1,13 +1,13 @@
 //! Runs that nobody alive works on: who takes them, and when the next is due.
 
 use cueline_model::{ExecutorName, RunId, RunState, Shard, Timestamp};
+use cueline_store::adapter::definitions::pick;
 use cueline_store::{NodeId, StoreError, WaitingRun};
 use serde::Deserialize;
 use sqlx::SqliteConnection;
 
 use crate::SqliteStore;
 use crate::database::commit;
-use crate::definitions::pick;
 use crate::error::failed;
 use crate::nodes;
 use crate::rows::{decode, int, kind, small, state, unsigned};

@@ -1,10 +1,11 @@
 //! Parsed job definitions, kept by id and version.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
-use cueline_model::{Job, JobId, JobSpec};
+use cueline_model::Job;
 use cueline_store::StoreError;
+use cueline_store::adapter::definitions::KeptDefinitions;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use sqlx::SqliteConnection;
@@ -16,15 +17,12 @@ const LOAD: &str = "
     SELECT json_group_array(json_array(j.id, j.version, json(j.definition)))
     FROM json_each(?1) e CROSS JOIN job j ON j.id = e.value";
 
-/// So many definitions are kept at the most; then all are forgotten and read anew as they are asked for.
-const MOST: usize = 200_000;
-
 #[derive(Deserialize)]
 struct Row<'a>(i64, i64, #[serde(borrow)] &'a RawValue);
 
 /// The newest version that was seen of each job.
 #[derive(Debug, Default)]
-pub(crate) struct Definitions(Mutex<HashMap<i64, Arc<Job>>>);
+pub(crate) struct Definitions(KeptDefinitions);
 
 impl Definitions {
     /// The definitions of jobs whose present version is known to be `version`, by id.
@@ -33,19 +31,7 @@ impl Definitions {
         conn: &mut SqliteConnection,
         wanted: impl Iterator<Item = (i64, i64)>,
     ) -> Result<HashMap<i64, Arc<Job>>, StoreError> {
-        let mut found = HashMap::new();
-        let mut missing = Vec::new();
-        {
-            let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            for (id, version) in wanted {
-                match kept.get(&id) {
-                    Some(job) if job.version == version => {
-                        found.insert(id, Arc::clone(job));
-                    }
-                    _ => missing.push(id),
-                }
-            }
-        }
+        let (mut found, missing) = self.0.find(wanted);
         if !missing.is_empty() {
             found.extend(self.load(conn, &missing).await?);
         }
@@ -65,46 +51,9 @@ impl Definitions {
             .map_err(failed("read job definitions"))?;
         let rows: Vec<Row<'_>> = serde_json::from_str(&text)
             .map_err(|e| damaged("failed to read job definitions", e))?;
-        let mut found = HashMap::with_capacity(rows.len());
-        for Row(id, version, definition) in rows {
-            match parse(id, version, definition.get()) {
-                Ok(job) => {
-                    found.insert(id, job);
-                }
-                // One damaged job is no reason for all the others to stop.
-                Err(error) => {
-                    tracing::error!(job = id, %error, "this job does nothing: its definition cannot be read");
-                }
-            }
-        }
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if kept.len() + found.len() > MOST {
-            kept.clear();
-        }
-        for (id, job) in &found {
-            kept.insert(*id, Arc::clone(job));
-        }
-        Ok(found)
+        let rows = rows
+            .iter()
+            .map(|Row(id, version, definition)| (*id, *version, definition.get()));
+        Ok(self.0.keep(rows))
     }
-}
-
-/// A definition as it was written down.
-pub(crate) fn parse(id: i64, version: i64, definition: &str) -> Result<Arc<Job>, StoreError> {
-    let spec: JobSpec = serde_json::from_str(definition)
-        .map_err(|e| damaged(format!("failed to read the definition of job {id}"), e))?;
-    Ok(Arc::new(Job {
-        id: JobId(id),
-        version,
-        spec,
-    }))
-}
-
-/// The job with `id` among definitions that were just read.
-pub(crate) fn pick(jobs: &HashMap<i64, Arc<Job>>, id: i64) -> Result<Arc<Job>, StoreError> {
-    jobs.get(&id).cloned().ok_or_else(|| {
-        damaged(
-            "failed to read a run",
-            format!("its job {id} does not exist or cannot be read"),
-        )
-    })
 }

@@ -4,12 +4,13 @@ use std::collections::{BTreeMap, HashMap};
 
 use cueline_model::{RunId, RunKind, Timestamp};
 use cueline_store::StoreError;
+use cueline_store::adapter::definitions::pick;
 use cueline_store::adapter::report::soonest;
 use serde::Deserialize;
 use sqlx::SqliteConnection;
 
 use crate::SqliteStore;
-use crate::definitions::{Definitions, pick};
+use crate::definitions::Definitions;
 use crate::error::failed;
 use crate::live::Live;
 use crate::new_run::{self, Fire, NewRun};

@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use cueline_model::{Job, JobId, JobName, JobSpec, Schedule, Timestamp};
+use cueline_store::adapter::definitions::{parse, written};
 use cueline_store::adapter::jobs::{check_names, is_fixed_delay, longest_ms, next_fire};
 use cueline_store::adapter::parents::parent_of;
 use cueline_store::{Applied, Change, ErrorKind, StoreError};
@@ -11,8 +12,7 @@ use sqlx::SqliteConnection;
 
 use crate::SqliteStore;
 use crate::database::commit;
-use crate::definitions::parse;
-use crate::error::{damaged, failed};
+use crate::error::failed;
 use crate::parents::check_parents;
 use crate::rows::{clean, decode, encode, unsigned};
 
@@ -235,10 +235,6 @@ async fn one(conn: &mut SqliteConnection, name: &JobName) -> Result<Arc<Job>, St
         .await?
         .remove(name)
         .ok_or_else(|| StoreError::no_job(name.as_str()))
-}
-
-fn written(spec: &JobSpec) -> Result<String, StoreError> {
-    serde_json::to_string(spec).map_err(|e| damaged("failed to write a job's definition", e))
 }
 
 async fn create(

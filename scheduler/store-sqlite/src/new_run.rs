@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use cueline_model::{ExecutorName, Job, JobId, RunId, RunKind, RunState, Shard, Timestamp, expand};
 use cueline_store::adapter::jobs::is_fixed_delay;
+use cueline_store::adapter::skipped::why;
 use cueline_store::{NodeId, PlannedRun, Skipped, StoreError};
 use serde::Serialize;
 use sqlx::SqliteConnection;
@@ -184,18 +185,6 @@ impl NewRun {
             message: self.skipped.as_ref().map(why),
             skipped_since: self.skipped.as_ref().map(|s| s.since),
         }
-    }
-}
-
-fn why(skipped: &Skipped) -> String {
-    let reason = clean(&skipped.reason);
-    if skipped.count > 1 {
-        format!(
-            "{reason}; stands for {} fire times since {}",
-            skipped.count, skipped.since
-        )
-    } else {
-        reason.into_owned()
     }
 }
 

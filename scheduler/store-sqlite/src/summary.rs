@@ -4,11 +4,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use cueline_model::{Job, JobId, JobName, RunState, Timestamp};
+use cueline_store::adapter::definitions::parse;
 use cueline_store::{JobSummary, StoreError};
 use sqlx::SqliteConnection;
 
 use crate::SqliteStore;
-use crate::definitions::parse;
 use crate::error::failed;
 use crate::reads::{OfJobs, STRETCH_BITS, bounds, newest_of_jobs, read_runs};
 use crate::rows::{decode, encode, int, state, unsigned};

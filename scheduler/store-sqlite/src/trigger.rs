@@ -1,12 +1,12 @@
 //! Running a job now.
 
 use cueline_model::{RunId, RunKind};
+use cueline_store::adapter::definitions::pick;
 use cueline_store::{StoreError, TriggerRequest, Triggered};
 use sqlx::SqliteConnection;
 
 use crate::SqliteStore;
 use crate::database::commit;
-use crate::definitions::pick;
 use crate::error::failed;
 use crate::live::Live;
 use crate::new_run::{self, Fire, NewRun};

@@ -2,10 +2,10 @@
 
 use cueline_model::Timestamp;
 use cueline_store::StoreError;
+use cueline_store::adapter::definitions::pick;
 
 use crate::SqliteStore;
 use crate::database::commit;
-use crate::definitions::pick;
 use crate::error::failed;
 use crate::follow::SET_NEXT;
 use crate::rows::{decode, encode, int};

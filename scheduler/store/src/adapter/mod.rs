@@ -4,9 +4,11 @@
 //! Users of a store have no business here.
 
 pub mod attempt;
+pub mod definitions;
 pub mod jobs;
 pub mod ledger;
 pub mod log;
 pub mod parents;
 pub mod report;
+pub mod skipped;
 pub mod values;

@@ -125,3 +125,61 @@ impl<'a> Given<'a> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use cueline_model::{After, AfterOn};
+
+    use super::*;
+    use crate::adapter::definitions::parse;
+
+    fn name(text: &str) -> JobName {
+        text.parse().expect("a name")
+    }
+
+    fn job(own: &str, parents: &[&str]) -> JobSpec {
+        let text = format!(
+            r#"{{"name": "{own}", "group": "g", "schedule": {{"every": "1s"}}, "handler": {{"native": "work"}}}}"#
+        );
+        let mut spec = parse(1, 1, &text).expect("a definition").spec.clone();
+        spec.after = Some(After {
+            all: parents.iter().map(|p| name(p)).collect(),
+            on: AfterOn::default(),
+            pass_output: false,
+        });
+        spec
+    }
+
+    #[test]
+    fn a_job_has_one_parent() {
+        assert!(parent_of(&job("a", &["b", "c"])).is_err());
+        let spec = job("a", &["b"]);
+        assert_eq!(parent_of(&spec).expect("one parent"), Some(&name("b")));
+    }
+
+    #[test]
+    fn a_parent_has_to_exist_or_to_come_along() {
+        let none = HashMap::new();
+        let specs = [job("a", &["b"]), job("b", &["c"])];
+        let given = Given::new(&specs).expect("one parent each");
+        let elsewhere: Vec<_> = given.elsewhere(&none).collect();
+        assert_eq!(elsewhere, [&name("c")]);
+        let error = given.refuse_unknown(&none, &none).expect_err("c is absent");
+        assert_eq!(
+            error.to_string(),
+            r#"failed to apply job "b": its parent "c" does not exist"#
+        );
+    }
+
+    #[test]
+    fn a_circle_through_the_store_is_refused() {
+        let specs = [job("a", &["b"])];
+        let given = Given::new(&specs).expect("one parent each");
+        let chain = |parent| [(name("b"), name("c")), (name("c"), name(parent))];
+        assert!(given.refuse_circles(&chain("a")).is_err());
+        assert!(given.refuse_circles(&chain("d")).is_ok());
+        // What the store says of a job that is applied anew does not count any more.
+        let before = [(name("b"), name("d")), (name("a"), name("a"))];
+        assert!(given.refuse_circles(&before).is_ok());
+    }
+}

@@ -1,0 +1,17 @@
+//! What the run of a skipped fire time says.
+
+use super::values::clean;
+use crate::Skipped;
+
+/// Why it was skipped, and for how many fire times it stands.
+pub fn why(skipped: &Skipped) -> String {
+    let reason = clean(&skipped.reason);
+    if skipped.count > 1 {
+        format!(
+            "{reason}; stands for {} fire times since {}",
+            skipped.count, skipped.since
+        )
+    } else {
+        reason.into_owned()
+    }
+}
