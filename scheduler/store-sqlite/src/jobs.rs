@@ -15,6 +15,7 @@ use crate::database::commit;
 use crate::error::failed;
 use crate::parents::check_parents;
 use crate::rows::{clean, decode, encode, unsigned};
+use crate::stop::{stop, unclaim, withdraw};
 
 const BY_NAME: &str = "
     SELECT j.id, j.version, j.definition FROM json_each(?1) e CROSS JOIN job j ON j.name = e.value AND j.deleted_at IS NULL";
@@ -39,23 +40,6 @@ const SET_HAS_CHILDREN: &str = "
     UPDATE job_due SET has_children = EXISTS
         (SELECT 1 FROM job c WHERE c.parent_id = job_due.job_id AND c.parent_id IS NOT NULL AND c.deleted_at IS NULL)
     WHERE job_id IN (SELECT id FROM job WHERE deleted_at IS NULL AND name IN (SELECT value FROM json_each(?1)))";
-
-/// Runs written ahead of their fire time have not happened: their fire times are planned anew.
-const WITHDRAW: &str = "
-    DELETE FROM run WHERE state = 0 AND state < 10 AND kind = 0 AND fire_at > ?2 AND job_id IN (SELECT value FROM json_each(?1))";
-
-const UNCLAIM: &str = "
-    UPDATE run SET claimed_by = NULL
-    WHERE state = 0 AND state < 10 AND claimed_by IS NOT NULL AND job_id IN (SELECT value FROM json_each(?1))";
-
-const NOTE_STOPPED: &str = "
-    INSERT INTO run_event (run_id, at, attempt, event, detail)
-    SELECT id, ?2, attempt, CASE WHEN attempt = 1 THEN 'skipped' ELSE 'cancel' END, ?3
-    FROM run WHERE state = 0 AND state < 10 AND job_id IN (SELECT value FROM json_each(?1))";
-
-const STOP: &str = "
-    UPDATE run SET state = CASE WHEN attempt = 1 THEN 18 ELSE 15 END, ended_at = ?2, claimed_by = NULL, message = ?3
-    WHERE state = 0 AND state < 10 AND job_id IN (SELECT value FROM json_each(?1))";
 
 /// What is out stays in the group that it was sent to.
 const KEEP_GROUP: &str = "
@@ -373,49 +357,4 @@ async fn set_has_children(
         .await
         .map(drop)
         .map_err(failed("note which jobs have children"))
-}
-
-async fn withdraw(
-    conn: &mut SqliteConnection,
-    jobs: &[JobId],
-    now: Timestamp,
-) -> Result<(), StoreError> {
-    sqlx::query(WITHDRAW)
-        .bind(encode(jobs)?)
-        .bind(now.as_millis())
-        .execute(conn)
-        .await
-        .map(drop)
-        .map_err(failed("withdraw runs written ahead"))
-}
-
-async fn unclaim(conn: &mut SqliteConnection, jobs: &[JobId]) -> Result<(), StoreError> {
-    sqlx::query(UNCLAIM)
-        .bind(encode(jobs)?)
-        .execute(conn)
-        .await
-        .map(drop)
-        .map_err(failed("release the runs of changed jobs"))
-}
-
-/// Withdraws what was written ahead and ends what waits in `scheduled`.
-async fn stop(
-    conn: &mut SqliteConnection,
-    jobs: &[JobId],
-    now: Timestamp,
-    why: &str,
-) -> Result<(), StoreError> {
-    let fail = failed("end the waiting runs of stopped jobs");
-    withdraw(conn, jobs, now).await?;
-    let list = encode(jobs)?;
-    for statement in [NOTE_STOPPED, STOP] {
-        sqlx::query(statement)
-            .bind(&list)
-            .bind(now.as_millis())
-            .bind(why)
-            .execute(&mut *conn)
-            .await
-            .map_err(&fail)?;
-    }
-    Ok(())
 }

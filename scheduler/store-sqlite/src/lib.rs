@@ -29,6 +29,7 @@ mod reads;
 mod report;
 mod rows;
 mod schema;
+mod stop;
 mod store;
 mod summary;
 mod trigger;
