@@ -1,7 +1,7 @@
 //! `cueline queue …`
 
 use cueline_api::view::{Count, QueuePage, QueueView, Queues};
-use serde_json::Value;
+use serde_json::json;
 
 use crate::args::{OwnerArg, QueueCommand};
 use crate::client::{Api, read};
@@ -87,7 +87,7 @@ async fn act(api: &Api, out: Out, owner: &OwnerArg, what: &str, done: &str) -> R
         owner.executor.as_str(),
         what,
     ];
-    let answer = api.post(&path, &Value::Null).await?;
+    let answer = api.post(&path, &json!({})).await?;
     if out.is_json() {
         return out.json(&answer);
     }

@@ -22,6 +22,17 @@ impl Seed {
         Self(seed)
     }
 
+    /// `CUELINE_TEST_SEED` if it is set, else `usual`: for a test that is long and has few random choices, so that it does the same each time
+    /// unless it is asked for something else.
+    pub fn or(test: &str, usual: u64) -> Self {
+        let given = std::env::var("CUELINE_TEST_SEED")
+            .ok()
+            .and_then(|text| text.parse().ok());
+        let seed = given.unwrap_or(usual);
+        println!("{test}: CUELINE_TEST_SEED={seed}");
+        Self(seed)
+    }
+
     /// Random numbers from this seed.
     pub fn rng(self) -> StdRng {
         StdRng::seed_from_u64(self.0)

@@ -284,6 +284,21 @@ async fn through_the_day(cluster: &Cluster) -> Result<()> {
     worker.terminate().await?;
     ensure!(cluster.path("ended").exists(), "it was not waited for");
     cluster.comes_to(&run, "succeeded").await?;
+    for (what, said) in [
+        ("list", "default/one"),
+        ("drain", "0 triggers taken out"),
+        ("purge", "0 triggers taken out"),
+        ("show", "0 attempts not finished"),
+    ] {
+        let args = ["queue", what, "one"];
+        let args = if what == "list" {
+            &args[..2]
+        } else {
+            &args[..]
+        };
+        let answer = cluster.run(args).await?.good()?;
+        ensure!(answer.contains(said), "{what}: {answer}");
+    }
     scheduler.terminate().await?;
     for process in [&worker, &scheduler] {
         let said = process.said();
