@@ -198,6 +198,13 @@ pub(crate) async fn commit(write: Write) -> Result<(), StoreError> {
         .map_err(failed("commit a transaction"))
 }
 
+/// Undoes what `write` did and waits for it: dropped, it would be undone in the background, and what it holds would be passed over by the
+/// same call made again. A failure closes the connection, which undoes it too.
+pub(crate) async fn roll_back(write: Write) {
+    // The error that led here is the one that counts, and it is returned.
+    let _ = write.tx.rollback().await;
+}
+
 /// The database that a URL names, and what is set on each connection to it.
 pub(crate) fn parse(url: &str, options: &PgOptions) -> Result<PgConnectOptions, StoreError> {
     let invalid = |why: &dyn std::fmt::Display| {

@@ -6,7 +6,7 @@ use cueline_model::{RunId, Timestamp};
 use cueline_store::{FireDue, Fired, Planner, StoreError, WaitingRun};
 
 use crate::PgStore;
-use crate::database::commit;
+use crate::database::{commit, roll_back};
 use crate::error::failed;
 use crate::live::Live;
 use crate::new_run::NewRun;
@@ -71,7 +71,13 @@ impl PgStore {
             advances.next.push(plan.next_fire.map(Timestamp::as_millis));
             advances.turns.push(turn);
         }
-        let left_out = self.insert(&mut tx, &mut runs).await?;
+        let left_out = match self.insert(&mut tx, &mut runs).await {
+            Ok(left_out) => left_out,
+            Err(error) => {
+                roll_back(tx).await;
+                return Err(error);
+            }
+        };
         sqlx::query(ADVANCE)
             .bind(advances.jobs)
             .bind(advances.next)
