@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use serde_json::json;
 
-use crate::adapters::StoreUrl;
+use crate::adapters::{StoreSettings, StoreUrl};
 use crate::config::reader::read_small;
 use crate::failure::Failure;
 use crate::output::Out;
@@ -41,7 +41,12 @@ pub async fn run(out: Out, args: &MigrateArgs) -> Result<(), Failure> {
     cueline_runtime::telemetry::init("warn", false);
     let url = store(args)?;
     if args.check {
-        let store = url.open("cueline migrate", false).await;
+        let settings = StoreSettings {
+            application: "cueline migrate".to_owned(),
+            migrate: false,
+            ..StoreSettings::default()
+        };
+        let store = url.open(&settings).await;
         let store = store.map_err(|error| Failure::failed(error.message))?;
         store.close().await;
         if out.is_json() {

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use cueline_engine::EngineOptions;
 
-use crate::adapters::{OpenBroker, OpenStore, Unusable, Who};
+use crate::adapters::{OpenBroker, OpenStore, StoreSettings, Unusable, Who};
 use crate::config::SchedulerConfig;
 use crate::parts::{Http, Patience, Scheduling, Signals, broken, say};
 
@@ -44,7 +44,13 @@ impl Node {
     async fn start(config: &SchedulerConfig) -> Result<Self, Unusable> {
         let patience = Patience::of(config.start_timeout);
         let application = format!("cueline scheduler {}", config.name);
-        let open = async || config.store.open(&application, !config.no_migrate).await;
+        let options = EngineOptions {
+            node_name: config.name.clone(),
+            retention_ms: config.keep.as_millis(),
+            ..EngineOptions::default().failing_over_after(config.failover_after.as_millis())
+        };
+        let settings = StoreSettings::of(&options, &application, !config.no_migrate);
+        let open = async || config.store.open(&settings).await;
         let store = patience
             .with(&format!("the store at {}", config.store), open)
             .await?;
@@ -56,12 +62,6 @@ impl Node {
         let broker = patience
             .with(&format!("the broker at {}", config.broker), open)
             .await?;
-        let options = EngineOptions {
-            node_name: config.name.clone(),
-            failover_after_ms: config.failover_after.as_millis(),
-            retention_ms: config.keep.as_millis(),
-            ..EngineOptions::default()
-        };
         let engine = Scheduling::start(
             &store.store,
             &broker.broker,

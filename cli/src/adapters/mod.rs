@@ -23,7 +23,7 @@ use crate::config::Redacted;
 use crate::config::nearest::did_you_mean;
 
 pub use broker::{BrokerUrl, OpenBroker, Who};
-pub use store::{OpenStore, Schema, StoreUrl};
+pub use store::{OpenStore, Schema, StoreSettings, StoreUrl};
 
 type Closing = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// Ends an adapter: what it holds is written and let go.

@@ -15,7 +15,12 @@ pub(super) async fn open(
 ) -> Result<OpenBroker, BrokerError> {
     let identity = who.executor.clone();
     let credentials = settings.credentials.clone();
+    let usual = NatsOptions::default();
+    let longest = settings.longest_wait;
     let options = NatsOptions {
+        longest_reconnect_wait: longest.map_or(usual.longest_reconnect_wait, |wait| {
+            wait.min(usual.longest_reconnect_wait)
+        }),
         prefix: settings.prefix.clone(),
         identity: identity.map(|(group, executor)| Identity { group, executor }),
         login: credentials.map_or(Login::None, Login::CredentialsFile),
@@ -29,7 +34,7 @@ pub(super) async fn open(
             replicas: settings.replicas.map(usize::from),
             ..StreamLimits::default()
         },
-        ..NatsOptions::default()
+        ..usual
     };
     let driver = Arc::new(NatsDriver::connect(url, options).await?);
     Ok(OpenBroker::new(driver, |driver| {

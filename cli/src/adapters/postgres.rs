@@ -1,20 +1,20 @@
 //! The store on PostgreSQL.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use cueline_store::StoreError;
 use cueline_store_postgres::{PgOptions, PgStore};
 
-use super::{OpenStore, Schema};
+use super::{OpenStore, Schema, StoreSettings};
 
-pub(super) async fn open(
-    url: &str,
-    application: &str,
-    migrate: bool,
-) -> Result<OpenStore, StoreError> {
+pub(super) async fn open(url: &str, settings: &StoreSettings) -> Result<OpenStore, StoreError> {
     let options = PgOptions {
-        application_name: application.to_owned(),
-        migrate,
+        application_name: settings.application.clone(),
+        migrate: settings.migrate,
+        executor_dead_after_ms: settings.executor_dead_after_ms,
+        // What a node that vanished had locked is free when its lease is over.
+        idle_in_transaction_timeout: Duration::from_millis(settings.lease_ms),
         ..PgOptions::default()
     };
     let store = Arc::new(PgStore::connect(url, options).await?);

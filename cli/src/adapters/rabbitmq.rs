@@ -14,14 +14,17 @@ pub(super) async fn open(
     settings: &BrokerSettings,
 ) -> Result<OpenBroker, BrokerError> {
     let certificate = settings.certificate.clone();
+    let usual = RabbitOptions::default();
+    let longest = settings.longest_wait;
     let options = RabbitOptions {
+        reconnect_wait: longest.map_or(usual.reconnect_wait, |wait| wait.min(usual.reconnect_wait)),
         prefix: settings.prefix.clone(),
         replicas: settings.replicas,
         ca_file: settings.ca.clone(),
         client_certificate: certificate
             .map(|(certificate, key)| ClientCertificate { certificate, key }),
         connection_name: who.connection.clone(),
-        ..RabbitOptions::default()
+        ..usual
     };
     let driver = Arc::new(RabbitDriver::open(url, options).await?);
     Ok(OpenBroker::new(driver, |driver| {

@@ -7,11 +7,11 @@ use cueline_store::{ErrorKind, StoreError};
 use cueline_store_sqlite::{SqliteOptions, SqliteStore};
 
 use super::private_file::keep_private;
-use super::{OpenStore, Schema};
+use super::{OpenStore, Schema, StoreSettings};
 
-pub(super) async fn open(path: &str, migrate: bool) -> Result<OpenStore, StoreError> {
+pub(super) async fn open(path: &str, settings: &StoreSettings) -> Result<OpenStore, StoreError> {
     let path = Path::new(path);
-    if !migrate && !path.exists() {
+    if !settings.migrate && !path.exists() {
         return Err(StoreError::new(
             ErrorKind::Broken,
             format!(
@@ -23,7 +23,8 @@ pub(super) async fn open(path: &str, migrate: bool) -> Result<OpenStore, StoreEr
     let private = keep_private(path);
     private.map_err(|message| StoreError::new(ErrorKind::Broken, message))?;
     let options = SqliteOptions {
-        migrate,
+        migrate: settings.migrate,
+        executor_dead_after_ms: settings.executor_dead_after_ms,
         ..SqliteOptions::default()
     };
     let store = Arc::new(SqliteStore::open(path, options).await?);
@@ -36,6 +37,6 @@ pub(super) async fn open(path: &str, migrate: bool) -> Result<OpenStore, StoreEr
 }
 
 pub(super) async fn migrate(path: &str) -> Result<Schema, StoreError> {
-    open(path, true).await?.close().await;
+    open(path, &StoreSettings::default()).await?.close().await;
     Ok(Schema { version: None })
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use cueline_engine::EngineOptions;
 use cueline_store::{ErrorKind, Store, StoreError};
 
 use super::{Close, Product, Unusable, forms, path_of, product_of};
@@ -71,6 +72,37 @@ impl OpenStore {
     }
 }
 
+/// How a scheduler uses a store, whichever it is.
+#[derive(Debug, Clone)]
+pub struct StoreSettings {
+    /// What the server's lists of connections show.
+    pub application: String,
+    /// Its schema may be brought up to date.
+    pub migrate: bool,
+    /// A node's lease, in milliseconds.
+    pub lease_ms: u64,
+    /// An executor counts as live while its last sign of life is younger than this.
+    pub executor_dead_after_ms: u64,
+}
+
+impl StoreSettings {
+    /// In step with the engine that uses it.
+    pub fn of(engine: &EngineOptions, application: &str, migrate: bool) -> Self {
+        Self {
+            application: application.to_owned(),
+            migrate,
+            lease_ms: engine.lease_ms,
+            executor_dead_after_ms: engine.executor_dead_after_ms,
+        }
+    }
+}
+
+impl Default for StoreSettings {
+    fn default() -> Self {
+        Self::of(&EngineOptions::default(), "cueline", true)
+    }
+}
+
 /// What a store's schema is, in words.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Schema {
@@ -106,14 +138,12 @@ impl StoreUrl {
         not(feature = "postgres"),
         expect(unused_variables, reason = "for servers only")
     )]
-    pub async fn open(&self, application: &str, migrate: bool) -> Result<OpenStore, Unusable> {
+    pub async fn open(&self, settings: &StoreSettings) -> Result<OpenStore, Unusable> {
         let opened = match self.kind {
             #[cfg(feature = "postgres")]
-            Kind::Postgres => {
-                super::postgres::open(self.address.expose(), application, migrate).await
-            }
+            Kind::Postgres => super::postgres::open(self.address.expose(), settings).await,
             #[cfg(feature = "sqlite")]
-            Kind::Sqlite => super::sqlite::open(self.path(), migrate).await,
+            Kind::Sqlite => super::sqlite::open(self.path(), settings).await,
             #[cfg(not(feature = "postgres"))]
             Kind::Postgres => Err(not_built_in()),
             #[cfg(not(feature = "sqlite"))]

@@ -25,6 +25,8 @@ pub struct BrokerSettings {
     pub credentials: Option<PathBuf>,
     /// How many servers keep each message.
     pub replicas: Option<u16>,
+    /// The longest wait between two tries to connect; the driver's own by default.
+    pub longest_wait: Option<Duration>,
 }
 
 /// A built-in kind of handler.
@@ -240,6 +242,7 @@ impl SchedulerConfig {
             r.require("signing_key", "a file that `cueline key new` made");
         }
         let failover_after = failover_after(&mut r);
+        let broker_settings = broker_settings.in_step_with(failover_after);
         let keep = r.duration("keep");
         let start_timeout = r.duration("start_timeout").map(duration);
         let log_json = r.switch("log_json");
@@ -278,8 +281,10 @@ impl WorkerConfig {
         }
         let trust = trust(&mut r);
         let (concurrency, drain_timeout) = running(&mut r);
-        let fence_after = r.duration("fence_after").map(duration);
-        let failover_after = failover_after(&mut r).map(duration);
+        let failover_after = failover_after(&mut r);
+        let broker_settings = broker_settings.in_step_with(failover_after);
+        let failover_after = failover_after.map(duration);
+        let fence_after = fence_after(&mut r, failover_after);
         if let (Some(fence), Some(failover)) = (fence_after, failover_after)
             && fence >= failover
         {
@@ -322,8 +327,32 @@ fn running(r: &mut Reader) -> (Option<u32>, Option<Duration>) {
     (concurrency, r.duration("drain_timeout").map(duration))
 }
 
-/// An executor that has been silent for 15 s gets nothing more; its work goes to others after that.
-const SHORTEST_FAILOVER: DurationMs = DurationMs::secs(16);
+impl BrokerSettings {
+    /// Whoever has lost a connection has a new one long before it is missed.
+    fn in_step_with(self, failover_after: Option<DurationMs>) -> Self {
+        Self {
+            longest_wait: failover_after.map(|after| duration(after) / 6),
+            ..self
+        }
+    }
+}
+
+/// Shorter ones are no longer than what a busy machine, a slow disk or a new connection may take.
+const SHORTEST_FAILOVER: DurationMs = DurationMs::secs(3);
+
+/// Two thirds of `failover_after` when nothing is said.
+fn fence_after(r: &mut Reader, failover_after: Option<Duration>) -> Option<Duration> {
+    if r.is_given("fence_after") {
+        return r.duration("fence_after").map(duration);
+    }
+    // What is wrong with that one has been said.
+    let usual = failover_after.unwrap_or(duration(SHORTEST_FAILOVER)) * 2 / 3;
+    let text = || {
+        let ms = u64::try_from(usual.as_millis()).unwrap_or(u64::MAX);
+        Ok(DurationMs::millis(ms).to_string())
+    };
+    r.read_or("fence_after", text, |_| Ok(usual))
+}
 
 fn failover_after(r: &mut Reader) -> Option<DurationMs> {
     r.read("failover_after", |text| {
@@ -395,6 +424,7 @@ fn broker_settings(r: &mut Reader, broker: Option<&BrokerUrl>) -> BrokerSettings
         certificate: certificate.zip(key),
         credentials,
         replicas: replicas.and_then(|n| u16::try_from(n).ok()),
+        longest_wait: None,
     }
 }
 

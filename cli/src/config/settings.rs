@@ -267,7 +267,7 @@ const FAILOVER_AFTER: Setting = text(
     "failover_after",
     "DURATION",
     Preset::Is("30s"),
-    "After how long a silence a worker's work is given to others; the same for all schedulers and workers",
+    "After how long a silence a worker's work is given to others; the same for all schedulers and workers, at least 3s. Other times follow from it: see below",
 );
 const CONCURRENCY: Setting = number(
     "concurrency",
@@ -400,7 +400,7 @@ const WORKER: &[Setting] = &[
     text(
         "fence_after",
         "DURATION",
-        Preset::Is("20s"),
+        Preset::Found("two thirds of failover_after, 20s"),
         "After how long without contact to the broker it stops its own attempts, unless the job says fence = \"keep\"; less than failover_after",
     ),
     FAILOVER_AFTER,

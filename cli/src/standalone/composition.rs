@@ -13,7 +13,7 @@ use cueline_store::Store;
 use cueline_worker::Handler;
 
 use super::DataDir;
-use crate::adapters::{BrokerUrl, OpenBroker, OpenStore, StoreUrl, Unusable, Who};
+use crate::adapters::{BrokerUrl, OpenBroker, OpenStore, StoreSettings, StoreUrl, Unusable, Who};
 use crate::config::{BrokerSettings, Kind};
 use crate::parts::{ExecutorOptions, Executors, Fate, Patience, Scheduling};
 
@@ -168,9 +168,13 @@ async fn open_store(
     options: &CompositionOptions,
     patience: &Patience,
 ) -> Result<OpenStore> {
-    let opened = |url: StoreUrl, patience: Patience| async move {
-        let open = async || url.open("cueline standalone", options.migrate).await;
-        patience.with(&format!("the store at {url}"), open).await
+    let settings = StoreSettings::of(&options.engine, "cueline standalone", options.migrate);
+    let opened = |url: StoreUrl, patience: Patience| {
+        let settings = &settings;
+        async move {
+            let open = async || url.open(settings).await;
+            patience.with(&format!("the store at {url}"), open).await
+        }
     };
     if let Some(url) = &options.store {
         return Ok(opened(url.clone(), *patience).await?);

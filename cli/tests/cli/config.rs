@@ -357,8 +357,8 @@ fn wrong_keys_and_kinds_of_workers_are_named() {
             &["fence_after: 40s given", "failover_after of 30s"],
         ),
         (
-            &["--failover-after", "5s"],
-            &["--failover-after: \"5s\"", "at least 16s"],
+            &["--failover-after", "2s"],
+            &["--failover-after: \"2s\"", "at least 3s"],
         ),
         (&["--group", ""], &["--group", "must not be empty"]),
     ] {

@@ -13,12 +13,32 @@ use tokio::time::{Instant, sleep};
 
 use crate::shared::Shared;
 
-/// How often it speaks.
-const EVERY: Duration = Duration::from_secs(1);
-/// A longer gap is deafness.
-const LONGEST_GAP_MS: i64 = 4_000;
-/// A listener that hears nothing for so long is made anew: a broker may have lost it without a word.
-const GIVE_UP_AFTER: Duration = Duration::from_secs(15);
+/// How it speaks and listens, by how long executors may be silent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Pace {
+    /// How often it speaks.
+    every: Duration,
+    /// A longer gap is deafness. With the time between two beats of an executor before it, and a new connection after it, it is still much shorter than the
+    /// silence for which an executor is missed.
+    longest_gap_ms: i64,
+    /// A listener that hears nothing for so long is made anew: a broker may have lost it without a word.
+    give_up_after: Duration,
+}
+
+impl Pace {
+    /// 1 s, 4 s and 15 s where executors may be silent for 30 s or longer.
+    fn of(failover_after_ms: u64) -> Self {
+        let share = |per: u64, least_ms: u64, most_ms: u64| {
+            (failover_after_ms / per).clamp(least_ms, most_ms)
+        };
+        let gap_ms = share(1, 7_500, 30_000) * 4 / 30;
+        Self {
+            every: Duration::from_millis(share(30, 200, 1_000)),
+            longest_gap_ms: i64::try_from(gap_ms).unwrap_or(i64::MAX),
+            give_up_after: Duration::from_millis(share(2, 2_000, 15_000)),
+        }
+    }
+}
 
 /// The channel that only this process listens on.
 fn own_channel(shared: &Shared) -> Channel {
@@ -27,9 +47,10 @@ fn own_channel(shared: &Shared) -> Channel {
 
 /// Speaks and listens until the stop.
 pub(crate) async fn run(shared: Arc<Shared>, stop: Stop) {
+    let pace = Pace::of(shared.options.failover_after_ms);
     while !stop.is_soft() {
         let turn = tokio::select! {
-            turn = listen(&shared) => turn,
+            turn = listen(&shared, pace) => turn,
             () = stop.soft() => return,
         };
         match turn {
@@ -43,21 +64,21 @@ pub(crate) async fn run(shared: Arc<Shared>, stop: Stop) {
             }
         }
         tokio::select! {
-            () = sleep(EVERY) => {}
+            () = sleep(pace.every) => {}
             () = stop.soft() => return,
         }
     }
 }
 
 /// Returns when nothing was heard for long.
-async fn listen(shared: &Shared) -> Result<(), BrokerError> {
+async fn listen(shared: &Shared, pace: Pace) -> Result<(), BrokerError> {
     let channel = own_channel(shared);
     let mut ears = shared.broker.listen(&channel).await?;
     let mut heard = Instant::now();
-    while heard.elapsed() < GIVE_UP_AFTER {
+    while heard.elapsed() < pace.give_up_after {
         // A failure shows in that nothing is heard.
         let _ = shared.broker.announce(&channel, Bytes::new()).await;
-        if next(&mut ears).await {
+        if next(&mut ears, pace.every).await {
             heard = Instant::now();
             hear(shared);
         }
@@ -66,8 +87,8 @@ async fn listen(shared: &Shared) -> Result<(), BrokerError> {
 }
 
 /// Waits for a word, and in any case until it is time to speak again.
-async fn next(ears: &mut Listener) -> bool {
-    let pause = sleep(EVERY);
+async fn next(ears: &mut Listener, every: Duration) -> bool {
+    let pause = sleep(every);
     tokio::pin!(pause);
     let heard = tokio::select! {
         word = ears.recv() => word.is_some(),
@@ -81,10 +102,32 @@ async fn next(ears: &mut Listener) -> bool {
 pub(crate) fn hear(shared: &Shared) {
     let now = shared.now();
     let before = shared.heard_itself(now);
-    if now.since_ms(before) > LONGEST_GAP_MS {
+    if now.since_ms(before) > Pace::of(shared.options.failover_after_ms).longest_gap_ms {
         tracing::info!(
             "the scheduler hears the broker; executors that are silent from now on are missed"
         );
         shared.begin_to_hear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gap_that_is_no_deafness_is_much_shorter_than_the_silence_that_counts() {
+        for failover_after_ms in [3_000, 5_000, 10_000, 30_000, 300_000] {
+            let pace = Pace::of(failover_after_ms);
+            let beat_ms = i64::try_from(failover_after_ms / 6).expect("small");
+            let silence_ms = pace.longest_gap_ms + beat_ms;
+            assert!(silence_ms * 2 <= i64::try_from(failover_after_ms).expect("small"));
+            assert!(pace.every.as_millis() * 4 <= u128::from(pace.longest_gap_ms.unsigned_abs()));
+        }
+        let usual = Pace::of(30_000);
+        let secs = Duration::from_secs;
+        assert_eq!(
+            (usual.every, usual.longest_gap_ms, usual.give_up_after),
+            (secs(1), 4_000, secs(15))
+        );
     }
 }

@@ -66,3 +66,40 @@ impl Default for EngineOptions {
         }
     }
 }
+
+impl EngineOptions {
+    /// The same with this `failover_after_ms`, and with what has to be in step with it: an executor gets nothing more after half of it, another node
+    /// takes over after half of it, and what was lost on the way is looked for after the whole. Longer ones than the defaults leave those at their defaults.
+    #[must_use]
+    pub fn failing_over_after(self, failover_after_ms: u64) -> Self {
+        let usual = Self::default();
+        Self {
+            lease_ms: usual.lease_ms.min(failover_after_ms / 2),
+            executor_dead_after_ms: usual.executor_dead_after_ms.min(failover_after_ms / 2),
+            reconcile_after_ms: usual.reconcile_after_ms.min(failover_after_ms),
+            failover_after_ms,
+            ..self
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shorter_times_stay_in_step_and_longer_ones_are_no_longer_than_usual() {
+        let times = |o: EngineOptions| {
+            [
+                o.lease_ms,
+                o.executor_dead_after_ms,
+                o.failover_after_ms,
+                o.reconcile_after_ms,
+            ]
+        };
+        let at = |ms| times(EngineOptions::default().failing_over_after(ms));
+        assert_eq!(at(30_000), times(EngineOptions::default()));
+        assert_eq!(at(6_000), [3_000, 3_000, 6_000, 6_000]);
+        assert_eq!(at(90_000), [15_000, 15_000, 90_000, 30_000]);
+    }
+}

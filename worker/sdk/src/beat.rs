@@ -9,12 +9,14 @@ use serde::Serialize;
 use tokio::time::{sleep, timeout};
 
 use crate::builder::Settings;
-use crate::contact::{Contact, SEARCH_EVERY};
+use crate::contact::{Contact, Limits};
 use crate::control;
 use crate::core::Gauges;
 
-/// How long the sending of one message may take; it is then given up, and the next one follows.
+/// How long the sending of one message may take where nothing depends on it.
 const SEND_LIMIT: Duration = Duration::from_secs(2);
+/// How soon a worker on which nothing depends tries again.
+const SEARCH_EVERY: Duration = Duration::from_secs(1);
 
 /// What a beat says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,7 +52,8 @@ impl Beats {
 
     async fn pause(&self) {
         let every = self.settings.beat_every;
-        let search = every.min(SEARCH_EVERY);
+        let limits = self.settings.limits.as_ref();
+        let search = every.min(limits.map_or(SEARCH_EVERY, Limits::search_every));
         sleep(search).await;
         if self.contact.is_answered() {
             sleep(every.saturating_sub(search)).await;
@@ -90,7 +93,8 @@ impl Beats {
             .settings
             .broker
             .announce(channel, encode(message).into());
-        match timeout(SEND_LIMIT, sending).await {
+        let limits = self.settings.limits.as_ref();
+        match timeout(limits.map_or(SEND_LIMIT, Limits::send_within), sending).await {
             Ok(Ok(())) => return true,
             Ok(Err(error)) => tracing::warn!(%error, "a sign of life was not sent"),
             Err(_) => tracing::warn!("a sign of life was not sent in time"),

@@ -58,8 +58,9 @@ pub struct Builder {
     log_bytes: usize,
     clock: Arc<dyn Clock>,
     drain_timeout: Duration,
-    beat_every: Duration,
-    limits: Limits,
+    beat_every: Option<Duration>,
+    fence_after: Option<Duration>,
+    failover_after: Duration,
     shares_fate: bool,
     boot: Arc<dyn BootClock>,
     before_start: Option<Hook>,
@@ -88,11 +89,9 @@ impl Builder {
             log_bytes: 1024 * 1024,
             clock: Arc::new(SystemClock),
             drain_timeout: Duration::from_secs(30),
-            beat_every: Duration::from_secs(5),
-            limits: Limits {
-                fence_after: Duration::from_secs(20),
-                failover_after: Duration::from_secs(30),
-            },
+            beat_every: None,
+            fence_after: None,
+            failover_after: Duration::from_secs(30),
             shares_fate: false,
             boot: Arc::new(SystemBootClock),
             before_start: None,
@@ -182,27 +181,27 @@ impl Builder {
         self
     }
 
-    /// How often it gives a sign of life; 5 s by default.
+    /// How often it gives a sign of life; by default a quarter of [`fence_after`](Self::fence_after), and at least every 5 s.
     #[must_use]
     pub fn beat_every(mut self, every: Duration) -> Self {
-        self.beat_every = every;
+        self.beat_every = Some(every);
         self
     }
 
-    /// How long it may be without contact to the broker; 20 s by default. Then it starts nothing, gives back what waits, and stops what runs,
+    /// How long it may be without contact to the broker; by default two thirds of [`failover_after`](Self::failover_after), 20 s. Then it starts nothing, gives back what waits, and stops what runs,
     /// unless the job says `fence = "keep"`. More than twice [`beat_every`](Self::beat_every), so that one lost beat stops nothing, and less than
     /// [`failover_after`](Self::failover_after).
     #[must_use]
     pub fn fence_after(mut self, after: Duration) -> Self {
-        self.limits.fence_after = after;
+        self.fence_after = Some(after);
         self
     }
 
     /// After how long a silence the schedulers give its work to others: what is set there; 30 s by default. What is stopped for want of contact has
-    /// ended 2 s before, whatever the job's kill grace.
+    /// ended 2 s before, whatever the job's kill grace; a fifteenth before where it is less than 30 s.
     #[must_use]
     pub fn failover_after(mut self, after: Duration) -> Self {
-        self.limits.failover_after = after;
+        self.failover_after = after;
         self
     }
 
@@ -248,12 +247,22 @@ impl Builder {
             let given = self.log_bytes.to_string();
             return Err(wrong("log_bytes", &given, "at least 1024"));
         }
-        if self.beat_every.is_zero() {
+        let limits = Limits {
+            fence_after: self
+                .fence_after
+                .unwrap_or_else(|| Limits::usual_fence(self.failover_after)),
+            failover_after: self.failover_after,
+        };
+        let limits = (!self.shares_fate).then_some(limits);
+        let beat_every = self
+            .beat_every
+            .or(limits.map(|limits| limits.beat_every()))
+            .unwrap_or(LONE_BEAT);
+        if beat_every.is_zero() {
             return Err(wrong("beat_every", "0s", "more than nothing"));
         }
-        let limits = (!self.shares_fate).then_some(self.limits);
         if let Some(limits) = &limits {
-            check_limits(limits, self.beat_every)?;
+            check_limits(limits, beat_every)?;
         }
         let handlers = registry_of(self.native, self.kinds)?;
         let state_dir = self.state_dir.unwrap_or_else(|| {
@@ -272,13 +281,16 @@ impl Builder {
             log_bytes: self.log_bytes,
             clock: self.clock,
             drain_timeout: self.drain_timeout,
-            beat_every: self.beat_every,
+            beat_every,
             limits,
             boot: self.boot,
         };
         Ok(Worker::new(settings, self.before_start))
     }
 }
+
+/// How often a worker gives a sign of life of which nothing depends.
+const LONE_BEAT: Duration = Duration::from_secs(5);
 
 fn check_limits(limits: &Limits, beat_every: Duration) -> Result<()> {
     let Limits {

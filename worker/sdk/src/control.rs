@@ -10,13 +10,13 @@ use cueline_protocol::{Control, ControlReply, Holding, VERSION, decode, encode};
 use tokio::sync::mpsc;
 
 use crate::builder::Settings;
-use crate::contact::Contact;
+use crate::contact::{Contact, Limits};
 
 /// The most attempts that one question may ask for; of the rest nothing is said.
 const MAX_ASKED: usize = 10_000;
 
-/// A worker without contact that has heard nothing for so long listens anew: it may be the listening that is broken.
-const DEAF_AFTER: Duration = Duration::from_secs(10);
+/// How long it is listened before it is looked again whether the listening is broken, where nothing depends on contact.
+const LOOK_EVERY: Duration = Duration::from_secs(10);
 
 /// An order that was understood.
 #[derive(Debug)]
@@ -47,8 +47,10 @@ pub(crate) async fn run(
     mut listener: Listener,
     core: mpsc::Sender<Order>,
 ) {
+    let limits = settings.limits.as_ref();
+    let deaf_after = limits.map_or(LOOK_EVERY, Limits::deaf_after);
     loop {
-        match tokio::time::timeout(DEAF_AFTER, listener.recv()).await {
+        match tokio::time::timeout(deaf_after, listener.recv()).await {
             Ok(Some(announcement)) => {
                 if let Some(order) = read(announcement, &contact)
                     && core.send(order).await.is_err()

@@ -54,8 +54,8 @@
 //! | a log line | 64 KiB | cut, and says so |
 //! | message, output | 64 KiB each | cut, and the log says so |
 //! | reported entries in the journal | 10 minutes, at most 1,000,000 | deleted, oldest first |
-//! | time without contact | [`Builder::fence_after`], 20 s | what waits is given back, what runs is stopped unless the job says `fence = "keep"` |
-//! | grace of what is stopped then | until 2 s before [`Builder::failover_after`], 30 s | killed, dropped |
+//! | time without contact | [`Builder::fence_after`], two thirds of [`Builder::failover_after`]: 20 s | what waits is given back, what runs is stopped unless the job says `fence = "keep"` |
+//! | grace of what is stopped then | until 2 s (or a fifteenth) before [`Builder::failover_after`], 30 s | killed, dropped |
 //! | echoes waited for | 64 | the oldest is forgotten |
 //! | cancellations ahead of their trigger | 10,000 | the oldest is forgotten |
 

@@ -122,6 +122,6 @@ impl Attempt {
 
 /// Tells an attempt to stop for want of contact, in what time there is left.
 pub(crate) fn stop_fenced(cx: &Context, contact: &Contact) {
-    let left = contact.left().saturating_sub(BEYOND_GRACE);
+    let left = contact.left().saturating_sub(contact.last_stop());
     cx.stop_within(left, StopReason::Fenced);
 }

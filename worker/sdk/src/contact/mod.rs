@@ -18,12 +18,8 @@ use tokio::sync::{Notify, watch};
 use crate::builder::Settings;
 use crate::journal::LastContact;
 
-/// How often beats follow one another at least while no echo comes back.
-pub(crate) const SEARCH_EVERY: Duration = Duration::from_secs(1);
 /// How often it is looked whether the time is over.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// What the fence stops has ended this long before the schedulers may give it to others.
-const MARGIN: Duration = Duration::from_secs(2);
 /// An echo that took longer may have gone over a connection that was made after its beat was lost: a beat follows at once.
 const LATE_MS: i64 = 500;
 /// Echoes that are waited for at the most; past it the oldest is forgotten.
@@ -39,6 +35,43 @@ pub(crate) struct Limits {
     /// From then on the schedulers may give its work to others.
     pub(crate) failover_after: Duration,
 }
+
+impl Limits {
+    /// Two thirds of `failover_after` for whoever does not say otherwise.
+    pub(crate) fn usual_fence(failover_after: Duration) -> Duration {
+        failover_after * 2 / 3
+    }
+
+    /// How often it gives a sign of life when nothing else is said: several are lost before it is fenced.
+    pub(crate) fn beat_every(&self) -> Duration {
+        LONGEST_BEAT.min(self.fence_after / 4)
+    }
+
+    /// What the fence stops has ended this long before the schedulers may give it to others; it is also how long a final stop may take: 2 s, less where
+    /// all times are short.
+    pub(crate) fn margin(&self) -> Duration {
+        LONGEST_MARGIN.min(self.failover_after / 15)
+    }
+
+    /// How often beats follow one another at least while no echo comes back: each second, more often where all times are short.
+    pub(crate) fn search_every(&self) -> Duration {
+        Duration::from_secs(1).min(self.fence_after / 20)
+    }
+
+    /// How long the sending of one beat may take; it is then given up, and the next one follows.
+    pub(crate) fn send_within(&self) -> Duration {
+        Duration::from_secs(2).min(self.fence_after / 5)
+    }
+
+    /// One without contact that has heard nothing for so long listens anew: it may be the listening that is broken.
+    pub(crate) fn deaf_after(&self) -> Duration {
+        Duration::from_secs(10).min(self.fence_after / 2)
+    }
+}
+
+/// Signs of life are no rarer than this.
+const LONGEST_BEAT: Duration = Duration::from_secs(5);
+const LONGEST_MARGIN: Duration = Duration::from_secs(2);
 
 /// When a beat was sent, by both clocks.
 #[derive(Debug, Clone, Copy)]
@@ -214,6 +247,11 @@ impl Contact {
         Duration::from_millis(u64::try_from(left_ms).unwrap_or(0))
     }
 
+    /// How long the final stop of what the fence stops may take.
+    pub(crate) fn last_stop(&self) -> Duration {
+        self.limits.map_or(LONGEST_MARGIN, |limits| limits.margin())
+    }
+
     /// Why an attempt was stopped or given back, for people.
     pub(crate) fn why(&self) -> String {
         let after = self.limits.map_or(Duration::ZERO, |l| l.fence_after);
@@ -292,7 +330,7 @@ impl Contact {
         if state.fenced || !self.is_over(state.proven) {
             return;
         }
-        let lasts = limits.failover_after.saturating_sub(MARGIN);
+        let lasts = limits.failover_after.saturating_sub(limits.margin());
         let fell = self.state.send_if_modified(|state| {
             if state.fenced || !self.is_over(state.proven) {
                 return false;

@@ -305,10 +305,20 @@ async fn limits_that_make_no_sense_are_refused() {
         Err(Error::Setting { field, problem, .. }) => (field, problem),
         other => panic!("{other:?}"),
     };
-    let (field, problem) = refusal(scene.builder().fence_after(Duration::from_secs(10)));
+    let (field, problem) = refusal(
+        scene
+            .builder()
+            .beat_every(Duration::from_secs(5))
+            .fence_after(Duration::from_secs(10)),
+    );
     assert_eq!(field, "fence_after");
     assert!(problem.contains("more than twice beat_every"), "{problem}");
-    let (field, problem) = refusal(scene.builder().failover_after(Duration::from_secs(20)));
+    let (field, problem) = refusal(
+        scene
+            .builder()
+            .fence_after(Duration::from_secs(20))
+            .failover_after(Duration::from_secs(20)),
+    );
     assert_eq!(field, "failover_after");
     assert!(problem.contains("more than fence_after"), "{problem}");
     let off = scene.builder().fence_after(Duration::ZERO);
