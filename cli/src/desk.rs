@@ -1,7 +1,7 @@
 //! The engine's desk as the API knows it.
 
 use async_trait::async_trait;
-use cueline_api::desk::{Desk as ApiDesk, DeskError, QueueDepth, Replayed};
+use cueline_api::desk::{Desk as ApiDesk, DeskError, QueueDepth, Replayed, SinceStart};
 use cueline_broker::{QueueId, QueueStats};
 use cueline_engine::{Desk, DeskError as EngineError};
 use cueline_model::{ExecutorName, GroupName};
@@ -36,6 +36,16 @@ fn depth(stats: QueueStats) -> QueueDepth {
 
 #[async_trait]
 impl ApiDesk for EngineDesk {
+    fn since_start(&self) -> SinceStart {
+        let counts = self.0.counts();
+        SinceStart {
+            published: counts.published,
+            reconciled: counts.reconciled,
+            failovers: counts.failovers,
+            failed_over: counts.failed_over,
+        }
+    }
+
     async fn queues(&self) -> Result<Vec<QueueDepth>, DeskError> {
         let queues = self.0.queues().await.map_err(refused)?;
         Ok(queues.into_iter().map(depth).collect())

@@ -53,9 +53,25 @@ impl From<DeskError> for Problem {
     }
 }
 
+/// What a scheduler has done since it started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+pub struct SinceStart {
+    /// Triggers that the broker has confirmed, those that were published again among them.
+    pub published: u64,
+    /// Attempts that were lost on the way, and taken back to be published again.
+    pub reconciled: u64,
+    /// Silent executors of which work was given to others.
+    pub failovers: u64,
+    /// Attempts that were taken from them: routed again, or ended `lost`.
+    pub failed_over: u64,
+}
+
 /// Acts on queues and dead letters, at once.
 #[async_trait]
 pub trait Desk: Send + Sync + 'static {
+    /// What this scheduler has done since it started.
+    fn since_start(&self) -> SinceStart;
+
     /// All queues.
     async fn queues(&self) -> Result<Vec<QueueDepth>, DeskError>;
 

@@ -92,5 +92,7 @@ pub(crate) async fn stats(State(state): State<ApiState>, uri: Uri) -> Result<Jso
     let numbers = state.store.stats().await?;
     let now = state.store.now().await?;
     let uptime_ms = u64::try_from(state.started.elapsed().as_millis()).unwrap_or(u64::MAX);
-    Ok(Json(Stats::new(numbers, uptime_ms, now)))
+    let desk = state.desk.as_ref();
+    let since_start = desk.map_or_else(Default::default, |desk| desk.since_start());
+    Ok(Json(Stats::new(numbers, uptime_ms, now, since_start)))
 }

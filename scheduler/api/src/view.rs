@@ -11,7 +11,7 @@ use cueline_store::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::desk::{QueueDepth, Replayed};
+use crate::desk::{QueueDepth, Replayed, SinceStart};
 
 /// How many runs are in which state.
 pub type Counts = BTreeMap<RunState, u64>;
@@ -175,10 +175,18 @@ pub struct Stats {
     pub live: Counts,
     /// How far the oldest run that is due and still `scheduled` is behind.
     pub oldest_due_ms: Option<u64>,
+    /// What the server that answers has done since it started; other schedulers count for themselves.
+    #[serde(default)]
+    pub since_start: SinceStart,
 }
 
 impl Stats {
-    pub(crate) fn new(stats: StoreStats, uptime_ms: u64, now: Timestamp) -> Self {
+    pub(crate) fn new(
+        stats: StoreStats,
+        uptime_ms: u64,
+        now: Timestamp,
+        since_start: SinceStart,
+    ) -> Self {
         Self {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             uptime_ms,
@@ -186,6 +194,7 @@ impl Stats {
             jobs: stats.jobs,
             live: stats.live.into_iter().collect(),
             oldest_due_ms: stats.oldest_due_ms,
+            since_start,
         }
     }
 }

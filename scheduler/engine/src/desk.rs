@@ -8,6 +8,7 @@ use cueline_model::{ExecutorName, GroupName, OutcomeKind};
 use cueline_protocol::{Trigger, decode};
 use cueline_store::{DeadLetter, Outstanding, StoreError};
 
+use crate::counts::Counts;
 use crate::error::StageError;
 use crate::failover::{drain, outstanding_of};
 use crate::reconcile;
@@ -56,6 +57,11 @@ pub struct Replayed {
 }
 
 impl Desk {
+    /// What this node has done since it started.
+    pub fn counts(&self) -> Counts {
+        self.0.counters.now()
+    }
+
     /// All queues, and how full they are.
     pub async fn queues(&self) -> Result<Vec<QueueStats>, DeskError> {
         Ok(self.0.broker.stats().await?)

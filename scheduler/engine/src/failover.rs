@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use cueline_broker::{Delivery, QueueId, Settlement};
@@ -14,6 +15,7 @@ use cueline_protocol::{Trigger, decode};
 use cueline_runtime::{Backoff, Duty, Next};
 use cueline_store::{AttemptId, ErrorKind, Executor, Outstanding, Report, StoreError};
 
+use crate::counts::add;
 use crate::error::StageError;
 use crate::finding::ended;
 use crate::shared::Shared;
@@ -23,6 +25,15 @@ pub(crate) struct Failover {
     shared: Arc<Shared>,
     /// Silent ones of which nothing is left, by when they were last heard: not looked at again for a while.
     done: HashMap<Owner, (Timestamp, Timestamp)>,
+    /// What of others' results was before those of a silent one, at the most, when that was first looked at.
+    backlogs: HashMap<Owner, Backlog>,
+}
+
+/// How many results there were to be taken in, and how many this node had taken in by then.
+#[derive(Debug, Clone, Copy)]
+struct Backlog {
+    depth: u64,
+    taken_in: u64,
 }
 
 type Owner = (GroupName, ExecutorName);
@@ -59,6 +70,7 @@ impl Failover {
         Self {
             shared,
             done: HashMap::new(),
+            backlogs: HashMap::new(),
         }
     }
 
@@ -73,6 +85,7 @@ impl Failover {
             .map(|e| ((e.group, e.name), e.last_beat))
             .collect();
         self.done.retain(|owner, _| silent.contains_key(owner));
+        self.backlogs.retain(|owner, _| silent.contains_key(owner));
         let due: BTreeMap<Owner, Timestamp> = silent
             .into_iter()
             .filter(|(owner, beat)| {
@@ -84,8 +97,11 @@ impl Failover {
             .collect();
         let mut moved = 0;
         for (owner, last_beat) in due {
-            let (count, nothing_left) = fail_over(&shared, &owner, last_beat, now).await?;
+            let backlogs = &mut self.backlogs;
+            let (count, nothing_left) =
+                fail_over(&shared, &owner, backlogs, last_beat, now).await?;
             moved += count;
+            add(&shared.counters.failed_over, count);
             if nothing_left {
                 self.done.insert(owner, (last_beat, now));
             }
@@ -108,6 +124,7 @@ fn is_silent(shared: &Shared, executor: &Executor, now: Timestamp) -> bool {
 async fn fail_over(
     shared: &Shared,
     owner: &Owner,
+    backlogs: &mut HashMap<Owner, Backlog>,
     last_beat: Timestamp,
     now: Timestamp,
 ) -> Result<(usize, bool), StageError> {
@@ -124,7 +141,7 @@ async fn fail_over(
     // What is handed out to it and not settled comes back to the queue first, and what it has reported counts.
     let waited_ms = now.since_ms(last_beat.max(shared.hears_since()))
         - i64::try_from(shared.options.failover_after_ms).unwrap_or(i64::MAX);
-    if !is_quiet(shared, owner, waited_ms).await? {
+    if !is_quiet(shared, owner, backlogs, waited_ms).await? {
         return Ok((drained, false));
     }
     let mut lost = 0;
@@ -138,6 +155,7 @@ async fn fail_over(
         lost += batch.len();
     }
     if drained + lost > 0 {
+        add(&shared.counters.failovers, 1);
         tracing::warn!(%group, executor = %name, routed_again = drained, lost, "failed over an executor that has fallen silent");
     }
     Ok((drained + lost, true))
@@ -268,19 +286,32 @@ async fn write_down(shared: &Shared, reports: &[Report]) -> Result<(), StoreErro
     shared.store.ingest(reports).await.map(drop)
 }
 
-/// Nothing is left in its queue, and what executors have reported has been taken in, or has been waited for long enough.
+/// Nothing is left in its queue, and what it has reported has been taken in, or has been waited for long enough.
 async fn is_quiet(
     shared: &Shared,
-    (group, name): &Owner,
+    owner: &Owner,
+    backlogs: &mut HashMap<Owner, Backlog>,
     waited_ms: i64,
 ) -> Result<bool, StageError> {
+    let (group, name) = owner;
     let stats = shared.broker.stats().await?;
-    Ok(stats.iter().all(|s| match &s.queue {
-        QueueId::Executor {
-            group: g,
-            executor: e,
-        } => *g != group.as_str() || *e != name.as_str() || s.ready + s.unsettled == 0,
-        QueueId::Results => s.ready + s.unsettled == 0 || waited_ms > RESULTS_PATIENCE_MS,
-        _ => true,
-    }))
+    let (mut queued, mut results) = (0, 0);
+    for s in &stats {
+        match &s.queue {
+            QueueId::Executor {
+                group: g,
+                executor: e,
+            } if *g == group.as_str() && *e == name.as_str() => queued = s.ready + s.unsettled,
+            QueueId::Results => results = s.ready + s.unsettled,
+            _ => {}
+        }
+    }
+    let taken_in = shared.taken_in.load(Ordering::Relaxed);
+    let first = *backlogs.entry(owner.clone()).or_insert(Backlog {
+        depth: results,
+        taken_in,
+    });
+    // Under load the queue is never empty. But results come in order: who has taken in as many as there were has left none of those behind.
+    let passed = taken_in - first.taken_in >= first.depth;
+    Ok(queued == 0 && (results == 0 || passed || waited_ms > RESULTS_PATIENCE_MS))
 }

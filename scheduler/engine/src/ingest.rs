@@ -8,6 +8,7 @@ use cueline_protocol::{Event, EventBody, decode};
 use cueline_runtime::{Backoff, Stop};
 use cueline_store::{AttemptId, Report, ReportBody};
 
+use crate::counts::add;
 use crate::error::StageError;
 use crate::pace::gather;
 use crate::shared::Shared;
@@ -62,6 +63,7 @@ pub(crate) async fn once(shared: &Shared, wait: Duration) -> Result<usize, Stage
         .broker
         .settle(&QueueId::Results, &settlements)
         .await?;
+    add(&shared.taken_in, count);
     // A retry or a child may be due before the next look at the store.
     let soon = shared.now().plus_ms(shared.options.poll_ms);
     if ingested.next_due.is_some_and(|due| due <= soon) {

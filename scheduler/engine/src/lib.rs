@@ -13,6 +13,7 @@
 mod cancel;
 mod claim;
 mod confirm;
+mod counts;
 mod dead;
 mod desk;
 mod dispatch;
@@ -39,6 +40,7 @@ mod route;
 mod shared;
 mod wheel;
 
+pub use counts::Counts;
 pub use desk::{Desk, DeskError, Replayed};
 pub use engine::{Engine, Nudges};
 pub use error::EngineError;

@@ -14,6 +14,7 @@ use cueline_protocol::{Control, ControlReply, Holding, VERSION, decode, encode};
 use cueline_runtime::{Duty, Next};
 use cueline_store::{AttemptId, Outstanding};
 
+use crate::counts::add;
 use crate::error::StageError;
 use crate::shared::Shared;
 
@@ -101,6 +102,7 @@ pub(crate) async fn compare(
     let runs = shared.claimed(taken)?;
     let count = runs.len();
     if count > 0 {
+        add(&shared.counters.reconciled, count);
         tracing::warn!(
             count,
             "triggers were lost on the way; publishing them again"

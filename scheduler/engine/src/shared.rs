@@ -1,7 +1,7 @@
 //! What the stages of one engine share: ports, clock, wheel, outbox, and the ways to wake each other.
 
 use std::hash::{BuildHasher as _, RandomState};
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use cueline_broker::{Broker, Outgoing};
@@ -10,6 +10,7 @@ use cueline_protocol::SigningKey;
 use cueline_runtime::{Activator, Clock};
 use cueline_store::{AttemptId, DispatchMark, ErrorKind, NodeId, Store, StoreError, WaitingRun};
 
+use crate::counts::Counters;
 use crate::lock::lock;
 use crate::options::EngineOptions;
 use crate::registry::Registry;
@@ -48,6 +49,9 @@ pub(crate) struct Shared {
     pub(crate) outbox: Mutex<Wheel<Ready>>,
     pub(crate) parked: Mutex<Vec<WaitingRun>>,
     pub(crate) wakers: Wakers,
+    pub(crate) counters: Counters,
+    /// Results that this node has taken in.
+    pub(crate) taken_in: AtomicU64,
     /// Runs that a due job made in the last claim, at least 1: how many jobs make a batch.
     pub(crate) runs_per_job: AtomicUsize,
     node: AtomicI64,
@@ -83,6 +87,8 @@ impl Shared {
             outbox: Mutex::default(),
             parked: Mutex::default(),
             wakers: Wakers::default(),
+            counters: Counters::default(),
+            taken_in: AtomicU64::new(0),
             runs_per_job: AtomicUsize::new(1),
             node: AtomicI64::new(NO_NODE),
             in_doubt: AtomicBool::new(false),

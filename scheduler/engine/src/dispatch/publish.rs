@@ -10,6 +10,7 @@ use cueline_runtime::{Duty, Next};
 use cueline_store::{AttemptId, StoreError};
 use tokio::sync::mpsc;
 
+use crate::counts::add;
 use crate::error::StageError;
 use crate::finding::ended;
 use crate::lock::lock;
@@ -61,6 +62,8 @@ impl Publish {
                 return Err(e.into());
             }
         };
+        let good = answers.iter().filter(|answer| answer.is_ok()).count();
+        add(&shared.counters.published, good);
         let mut refused = Vec::new();
         for (item, answer) in due.into_iter().zip(answers) {
             match answer {

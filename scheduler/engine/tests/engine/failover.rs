@@ -92,6 +92,27 @@ async fn results_are_taken_in_before_anything_counts_as_lost() {
     assert_eq!(scene.states("job").await, [RunState::Succeeded]);
 }
 
+/// Others report all the time, so that the queue of results is never empty: what it might have reported is through all the same.
+#[tokio::test]
+async fn a_load_that_never_ends_holds_up_no_failover() {
+    let (scene, mut engine, e1) = given(1, json!({})).await;
+    let e2 = Executor::start(&scene, "e2").await;
+    let taken = e1.take().await;
+    let report = async || {
+        for _ in 0..3 {
+            e2.started(&taken[0], scene.now()).await;
+        }
+    };
+    pass(&scene, &mut engine, 0, 31_000).await;
+    report().await;
+    assert_eq!(engine.fail_over().await.expect("waits"), 0);
+    engine.tick().await.expect("takes in what was there");
+    report().await;
+    e2.beat().await;
+    assert_eq!(engine.fail_over().await.expect("fails over"), 1);
+    assert_eq!(scene.states("job").await, [RunState::Lost]);
+}
+
 /// The broker was down, or this node was cut off or stopped: nobody is dead for that.
 #[tokio::test]
 async fn a_silence_that_could_not_be_heard_fails_over_nothing() {

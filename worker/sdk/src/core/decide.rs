@@ -87,10 +87,12 @@ impl Core {
         let Some(known) = self.known(&arrivals).await? else {
             return Ok(false);
         };
+        let mut again = 0_usize;
         for arrived in arrivals {
             let settlement = match arrived.read {
                 Read::Good(trigger, payload) => {
-                    self.hear_trigger(*trigger, payload, &known, batch);
+                    let is_new = self.hear_trigger(*trigger, payload, &known, batch);
+                    again += usize::from(!is_new);
                     Settlement::Ack
                 }
                 Read::CannotRun(trigger, why) => {
@@ -105,24 +107,31 @@ impl Core {
             };
             batch.settle(arrived.source, arrived.receipt, settlement);
         }
+        if again > 0 {
+            tracing::info!(
+                count = again,
+                "triggers came again that are known here; none is started again"
+            );
+        }
         Ok(true)
     }
 
+    /// False if it is known already.
     fn hear_trigger(
         &mut self,
         trigger: Trigger,
         payload: Bytes,
         known: &HashMap<RunId, Known>,
         batch: &mut Batch,
-    ) {
+    ) -> bool {
         if !self.is_new(&trigger, known, batch) {
-            return;
+            return false;
         }
         let id = id_of(&trigger);
         if self.cancelled.contains(id.run) {
             let outcome = self.unstarted(Unstarted::Cancelled, batch);
             batch.end(id, trigger.job.name.clone(), outcome);
-            return;
+            return true;
         }
         self.next_seq += 1;
         batch.accept(&trigger, payload, self.next_seq);
@@ -130,6 +139,7 @@ impl Core {
         self.lanes.arrive(Arrival::of(&trigger), &mut steps);
         self.waiting.insert(id, trigger);
         self.follow(steps, batch);
+        true
     }
 
     fn refuse(
