@@ -88,8 +88,8 @@ impl Driver for Recording {
         self.inner.settle(queue, settlements).await
     }
 
-    async fn stats(&self) -> Result<Vec<QueueStats>, BrokerError> {
-        self.inner.stats().await
+    async fn stats(&self, queues: &[QueueId]) -> Result<Vec<QueueStats>, BrokerError> {
+        self.inner.stats(queues).await
     }
 
     async fn announce(&self, channel: &Channel, message: Announcement) -> Result<(), BrokerError> {

@@ -62,9 +62,22 @@ impl Desk {
         self.0.counters.now()
     }
 
-    /// All queues, and how full they are.
+    /// All queues, and how full they are, by queue: those of every executor that the store knows, whichever node publishes to them, of
+    /// their groups, and what else the broker lists.
     pub async fn queues(&self) -> Result<Vec<QueueStats>, DeskError> {
-        Ok(self.0.broker.stats().await?)
+        let executors = self.0.store.executors().await?;
+        let mut asked = vec![QueueId::Results, QueueId::Requests, QueueId::Dead];
+        for executor in executors {
+            let group = executor.group.to_string();
+            asked.push(QueueId::Shared {
+                group: group.clone(),
+            });
+            asked.push(QueueId::Executor {
+                group,
+                executor: executor.name.to_string(),
+            });
+        }
+        Ok(self.0.broker.stats(&asked).await?)
     }
 
     /// What the executor was given and has not reported an end of.

@@ -293,19 +293,19 @@ async fn is_quiet(
     backlogs: &mut HashMap<Owner, Backlog>,
     waited_ms: i64,
 ) -> Result<bool, StageError> {
-    let (group, name) = owner;
-    let stats = shared.broker.stats().await?;
-    let (mut queued, mut results) = (0, 0);
-    for s in &stats {
-        match &s.queue {
-            QueueId::Executor {
-                group: g,
-                executor: e,
-            } if *g == group.as_str() && *e == name.as_str() => queued = s.ready + s.unsettled,
-            QueueId::Results => results = s.ready + s.unsettled,
-            _ => {}
-        }
-    }
+    let queue = QueueId::Executor {
+        group: owner.0.to_string(),
+        executor: owner.1.to_string(),
+    };
+    let stats = shared
+        .broker
+        .stats(&[queue.clone(), QueueId::Results])
+        .await?;
+    let depth = |of: &QueueId| {
+        let found = stats.iter().find(|s| s.queue == *of);
+        found.map_or(0, |s| s.ready + s.unsettled)
+    };
+    let (queued, results) = (depth(&queue), depth(&QueueId::Results));
     let taken_in = shared.taken_in.load(Ordering::Relaxed);
     let first = *backlogs.entry(owner.clone()).or_insert(Backlog {
         depth: results,

@@ -75,7 +75,6 @@ pub(crate) async fn compare(
     if outstanding.is_empty() {
         return Ok(0);
     }
-    let busy = queues_with_triggers(shared).await?;
     let mut by_owner: BTreeMap<Owner, Vec<Holding>> = BTreeMap::new();
     for o in outstanding {
         let holding = Holding {
@@ -87,6 +86,7 @@ pub(crate) async fn compare(
             .or_default()
             .push(holding);
     }
+    let busy = queues_with_triggers(shared, by_owner.keys()).await?;
     let mut missing = Vec::new();
     for (owner, asked) in by_owner {
         // What is still in the queue is not in the journal yet; nothing can be said about an executor that is not there.
@@ -112,8 +112,17 @@ pub(crate) async fn compare(
     Ok(count)
 }
 
-async fn queues_with_triggers(shared: &Shared) -> Result<BTreeSet<Owner>, StageError> {
-    let stats = shared.broker.stats().await?;
+async fn queues_with_triggers(
+    shared: &Shared,
+    owners: impl Iterator<Item = &Owner>,
+) -> Result<BTreeSet<Owner>, StageError> {
+    let queues: Vec<QueueId> = owners
+        .map(|(group, executor)| QueueId::Executor {
+            group: group.to_string(),
+            executor: executor.to_string(),
+        })
+        .collect();
+    let stats = shared.broker.stats(&queues).await?;
     Ok(stats
         .into_iter()
         .filter(|s| s.ready + s.unsettled > 0)

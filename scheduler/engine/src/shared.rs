@@ -23,6 +23,9 @@ pub(crate) struct Ready {
     pub(crate) mark: DispatchMark,
     /// Whether the mark still stands is not known: it has to be set again before the trigger is published.
     pub(crate) in_doubt: bool,
+    /// A try to publish it was not answered: it may be in its queue. From then on it is published until the broker has taken it, and never
+    /// given back to be routed again.
+    pub(crate) published_maybe: bool,
     pub(crate) due_at: Timestamp,
     pub(crate) priority: u8,
     pub(crate) message: Outgoing,

@@ -344,12 +344,13 @@ impl Driver for EmbeddedDriver {
         Ok(())
     }
 
-    async fn stats(&self) -> Result<Vec<QueueStats>, BrokerError> {
+    async fn stats(&self, _queues: &[QueueId]) -> Result<Vec<QueueStats>, BrokerError> {
         if self.closed.is_cancelled() {
             return Err(closed());
         }
-        let queues = self.registry.read().unwrap_or_else(PoisonError::into_inner);
-        let mut stats: Vec<QueueStats> = queues
+        // It lists all that there are.
+        let registry = self.registry.read().unwrap_or_else(PoisonError::into_inner);
+        let mut stats: Vec<QueueStats> = registry
             .values()
             .map(|queue| {
                 let (ready, unsettled) = queue.counts();

@@ -15,6 +15,9 @@ use crate::pipeline::{Answer, Pipeline, Question};
 pub(crate) struct StreamInfo {
     pub(crate) config: Value,
     pub(crate) state: StreamState,
+    /// What the clock of the server showed that leads the stream.
+    #[serde(default)]
+    pub(crate) ts: Option<jiff::Timestamp>,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -166,6 +169,7 @@ impl Pipeline {
             headers: None,
             payload: Bytes::new(),
             silent: false,
+            fenced: false,
         });
         let answers = self.ask_all(questions.collect()).await?;
         Ok(answers.iter().map(read).collect())
@@ -206,7 +210,7 @@ impl Pipeline {
 }
 
 fn read<T: DeserializeOwned>(answer: &Answer) -> Outcome<T> {
-    let Answer::Said(text) = answer else {
+    let (Answer::Said(text) | Answer::SaidLate(text)) = answer else {
         return Err(Failure::Failed(transient(
             "failed to ask JetStream: the NATS server has it switched off, or is not ready yet",
         )));

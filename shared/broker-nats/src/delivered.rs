@@ -4,6 +4,7 @@ use async_nats::{HeaderMap, Message, Subject};
 use bytes::Bytes;
 use cueline_broker::{DeadLetter, Delivery, QueueId, Receipt};
 
+use crate::fence;
 use crate::names::topic;
 use crate::receipts::Held;
 
@@ -21,6 +22,8 @@ pub(crate) struct Delivered {
     pub(crate) held: Held,
     payload: Bytes,
     deliveries: u32,
+    /// It came into its queue after the time that it had for that: it is not to be handed out.
+    pub(crate) is_late: bool,
 }
 
 impl Delivered {
@@ -29,6 +32,10 @@ impl Delivered {
         let ack = message.reply?;
         let about = About::read(&ack)?;
         let topic = topic(&message.subject);
+        let is_late = message
+            .headers
+            .as_ref()
+            .is_some_and(|headers| fence::is_late(headers, about.at_ms));
         let headers = message.headers.as_ref().filter(|_| *queue == QueueId::Dead);
         let letter = headers.and_then(|headers| letter(headers, &message.payload, about.at_ms));
         let payload = letter
@@ -43,6 +50,7 @@ impl Delivered {
             },
             payload,
             deliveries: about.deliveries,
+            is_late,
         })
     }
 

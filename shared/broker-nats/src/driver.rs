@@ -13,7 +13,9 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
 use crate::channels::Channels;
+use crate::doubts::Doubts;
 use crate::error::permanent;
+use crate::fence::ServerClock;
 use crate::fetch::Fetcher;
 use crate::link::Link;
 use crate::names::{Names, Stream};
@@ -77,6 +79,8 @@ impl NatsDriver {
             publisher: Publisher {
                 queues: Arc::clone(&queues),
                 pipeline: Arc::clone(&pipeline),
+                clock: ServerClock::new(names.stream(Stream::Triggers), options.counts_within()),
+                doubts: Doubts::default(),
                 deduplicates: !options.duplicate_window.is_zero(),
             },
             fetcher: Fetcher {
@@ -219,7 +223,7 @@ impl Driver for NatsDriver {
         self.settler.settle(queue, settlements).await
     }
 
-    async fn stats(&self) -> Result<Vec<QueueStats>, BrokerError> {
+    async fn stats(&self, _queues: &[QueueId]) -> Result<Vec<QueueStats>, BrokerError> {
         self.open()?;
         self.queues.stats().await
     }

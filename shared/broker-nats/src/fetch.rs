@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use cueline_broker::{BrokerError, Delivery, QueueId};
 use futures_util::{FutureExt as _, StreamExt as _};
 use tokio::time::{Instant, sleep_until};
@@ -27,6 +28,8 @@ pub(crate) struct Fetcher {
     pub(crate) idle: Idle,
 }
 
+/// Ends a message for good.
+const TOO_LATE: Bytes = Bytes::from_static(b"+TERM published too late");
 /// As good as for ever.
 const A_YEAR: Duration = Duration::from_hours(365 * 24);
 
@@ -56,7 +59,7 @@ impl Fetcher {
                 return Err(e);
             }
         }
-        Ok(self.hand_out(turn, queue, max))
+        Ok(self.hand_out(turn, queue, max).await)
     }
 
     /// Waits until something is ready, and then for what else the same request brings.
@@ -119,18 +122,33 @@ impl Fetcher {
         }
     }
 
-    fn hand_out(&self, mut turn: Turn<'_>, queue: &QueueId, max: usize) -> Vec<Delivery> {
-        let delivered: Vec<Delivered> = turn
+    async fn hand_out(&self, mut turn: Turn<'_>, queue: &QueueId, max: usize) -> Vec<Delivery> {
+        let read: Vec<Delivered> = turn
             .ready(max)
             .into_iter()
             .filter_map(|message| Delivered::read(message, queue))
             .collect();
+        drop(turn);
+        let (late, delivered): (Vec<_>, Vec<_>) = read.into_iter().partition(|d| d.is_late);
         let held = delivered.iter().map(|d| d.held.clone());
         let receipts = self.receipts.hold(queue, held, Instant::now());
+        self.end_late(queue, late).await;
         delivered
             .into_iter()
             .zip(receipts)
             .map(|(delivered, receipt)| delivered.with(receipt))
             .collect()
+    }
+
+    /// Their publisher was told that they may not have arrived, and when they did it was too late. What cannot be ended now comes again.
+    async fn end_late(&self, queue: &QueueId, late: Vec<Delivered>) {
+        if late.is_empty() {
+            return;
+        }
+        let count = late.len();
+        tracing::warn!(%queue, count, "messages were published too late to count; they are ended");
+        for late in late {
+            let _ = self.link.client.publish(late.held.ack, TOO_LATE).await;
+        }
     }
 }

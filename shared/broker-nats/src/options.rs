@@ -37,7 +37,9 @@ pub struct NatsOptions {
     /// A message that was handed out and not settled for this long is handed out again; 30 s by default.
     pub ack_wait: Duration,
     /// Within this time, a message published twice under one id is kept once; 10 s by default. 0 turns it off. It has to be
-    /// shorter than any wait after which somebody means to publish a lost message again.
+    /// shorter than any wait after which somebody means to publish a lost message again. A trigger that reaches its stream later than this
+    /// after it was sent, or than twice the `request_timeout` if that is longer, counts for nothing: so none comes late that has not
+    /// come before.
     pub duplicate_window: Duration,
     /// Messages and acks that this process has sent and the server has not answered; 4,000 by default. Further ones wait.
     /// A server refuses publishes above some 10,000 for one stream from all its clients.
@@ -153,6 +155,11 @@ impl Default for NatsOptions {
 const SHORTEST_WINDOW: Duration = Duration::from_millis(100);
 
 impl NatsOptions {
+    /// How long after it was sent a trigger may reach its stream and count.
+    pub(crate) fn counts_within(&self) -> Duration {
+        self.duplicate_window.max(self.request_timeout * 2)
+    }
+
     /// Refuses what no queue can work with.
     pub(crate) fn validate(&self) -> Result<(), BrokerError> {
         let wrong = |what: &str| {

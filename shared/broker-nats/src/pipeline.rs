@@ -13,6 +13,7 @@ use tokio::sync::{Notify, Semaphore};
 use tokio::time::{Instant, sleep_until};
 
 use crate::error::{permanent, transient};
+use crate::fence::{self, Fence};
 use crate::link::{Link, Watch};
 
 /// Something that is answered.
@@ -23,12 +24,16 @@ pub(crate) struct Question {
     pub(crate) payload: Bytes,
     /// The answer to a later question of the same call says that this one was taken in as well, so it needs none.
     pub(crate) silent: bool,
+    /// It is void when it is taken in later than the call's fence says.
+    pub(crate) fenced: bool,
 }
 
 /// What came back.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Answer {
     Said(Bytes),
+    /// The same, so late that what was asked may be void.
+    SaidLate(Bytes),
     /// Nobody is there to answer.
     Nobody,
 }
@@ -53,6 +58,8 @@ struct Call {
 
 struct Answers {
     came: Vec<Option<Answer>>,
+    /// When the questions sent so far become void, in a call with a fence.
+    until: Vec<Instant>,
     sent: usize,
     answered: usize,
 }
@@ -107,6 +114,7 @@ impl Pipeline {
             headers: None,
             payload,
             silent: false,
+            fenced: false,
         };
         let mut answers = self.ask_all(vec![question]).await?;
         answers
@@ -119,6 +127,15 @@ impl Pipeline {
         &self,
         questions: Vec<Question>,
     ) -> Result<Vec<Answer>, BrokerError> {
+        self.ask_within(questions, None).await
+    }
+
+    /// The same, with a fence for those that want one.
+    pub(crate) async fn ask_within(
+        &self,
+        questions: Vec<Question>,
+        fence: Option<Fence>,
+    ) -> Result<Vec<Answer>, BrokerError> {
         if questions.is_empty() {
             return Ok(Vec::new());
         }
@@ -130,7 +147,7 @@ impl Pipeline {
         subjects.sort_unstable();
         subjects.dedup();
         let sending = async {
-            self.send(&call, questions).await?;
+            self.send(&call, questions, fence).await?;
             std::future::pending::<Result<(), BrokerError>>().await
         };
         tokio::select! {
@@ -144,6 +161,11 @@ impl Pipeline {
             ));
         }
         Ok(under_way.answers())
+    }
+
+    /// Which connection this is, counted from the first.
+    pub(crate) fn connection(&self) -> u64 {
+        self.link.connection()
     }
 
     /// A round trip to the server: what was sent before has been taken in by it.
@@ -172,6 +194,7 @@ impl Pipeline {
             first,
             state: Mutex::new(Answers {
                 came: vec![None; count],
+                until: Vec::new(),
                 sent: 0,
                 answered: 0,
             }),
@@ -188,7 +211,12 @@ impl Pipeline {
         format!("{}.{number}", self.inbox)
     }
 
-    async fn send(&self, call: &Call, questions: Vec<Question>) -> Result<(), BrokerError> {
+    async fn send(
+        &self,
+        call: &Call,
+        questions: Vec<Question>,
+        fence: Option<Fence>,
+    ) -> Result<(), BrokerError> {
         let mut numbered = (call.first..).zip(questions);
         loop {
             let chunk: Vec<(u64, Question)> = numbered.by_ref().take(self.chunk).collect();
@@ -200,7 +228,18 @@ impl Pipeline {
                 .filter(|(_, question)| !question.silent)
                 .count();
             self.take_places(call, heard).await?;
-            for (number, question) in chunk {
+            let until = fence.map(|fence| {
+                let (until, value) = fence.until(Instant::now());
+                let mut state = lock(&call.state);
+                let sent = state.until.len() + chunk.len();
+                state.until.resize(sent, until);
+                value
+            });
+            for (number, mut question) in chunk {
+                if let Some(until) = until.as_ref().filter(|_| question.fenced) {
+                    let headers = question.headers.get_or_insert_default();
+                    headers.insert(fence::header(), until.as_str());
+                }
                 let silent = question.silent;
                 self.send_one(number, question).await?;
                 if silent {
@@ -216,6 +255,7 @@ impl Pipeline {
             headers,
             payload,
             silent,
+            fenced: _,
         } = question;
         let client = &self.link.client;
         if silent {
@@ -312,7 +352,7 @@ impl Drop for UnderWay<'_> {
 async fn sort(answers: Subscriber, table: Arc<Mutex<Table>>, window: Arc<Semaphore>) {
     let mut chunks = answers.ready_chunks(SORTED_AT_ONCE);
     while let Some(chunk) = chunks.next().await {
-        let mut answered = 0;
+        let (mut answered, now) = (0, Instant::now());
         // Held over the whole chunk: a call that ends gives back its places before or after it, not in between.
         let table = lock(&table);
         for message in chunk {
@@ -330,7 +370,7 @@ async fn sort(answers: Subscriber, table: Arc<Mutex<Table>>, window: Arc<Semapho
             } else {
                 Answer::Said(message.payload)
             };
-            answered += usize::from(call.answer(number, answer));
+            answered += usize::from(call.answer(number, answer, now));
         }
         drop(table);
         window.add_permits(answered);
@@ -350,13 +390,17 @@ impl Call {
     }
 
     /// Whether it was the first answer to this question.
-    fn answer(&self, number: u64, answer: Answer) -> bool {
+    fn answer(&self, number: u64, answer: Answer, now: Instant) -> bool {
         let mut state = lock(&self.state);
         let place = usize::try_from(number - self.first).unwrap_or(usize::MAX);
+        let late = state.until.get(place).is_some_and(|until| *until <= now);
         let Some(empty @ None) = state.came.get_mut(place) else {
             return false;
         };
-        *empty = Some(answer);
+        *empty = Some(match answer {
+            Answer::Said(text) if late => Answer::SaidLate(text),
+            answer => answer,
+        });
         state.answered += 1;
         drop(state);
         self.progress.notify_one();

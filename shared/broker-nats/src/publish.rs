@@ -4,10 +4,14 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use async_nats::HeaderMap;
+use async_nats::header::NATS_MESSAGE_ID;
 use cueline_broker::{BrokerError, Outgoing, QueueId, Refusal};
 use serde::Deserialize;
+use tokio::time::Instant;
 
+use crate::doubts::Doubts;
 use crate::error::{Told, code, transient};
+use crate::fence::ServerClock;
 use crate::names::{Place, Stream};
 use crate::pipeline::{Answer, Pipeline, Question};
 use crate::queues::{Known, Queues};
@@ -16,18 +20,22 @@ use crate::queues::{Known, Queues};
 pub(crate) const HEADER_BYTES: usize = 4 << 10;
 /// An id longer than this is left out: deduplication saves work, no guarantee rests on it.
 const LONGEST_ID: usize = 512;
-const ID: &str = "Nats-Msg-Id";
 
 #[derive(Deserialize)]
 struct Confirmation {
     #[serde(default)]
     error: Option<Told>,
+    /// The stream had it already.
+    #[serde(default)]
+    duplicate: bool,
 }
 
 /// Publishes.
 pub(crate) struct Publisher {
     pub(crate) queues: Arc<Queues>,
     pub(crate) pipeline: Arc<Pipeline>,
+    pub(crate) clock: ServerClock,
+    pub(crate) doubts: Doubts,
     pub(crate) deduplicates: bool,
 }
 
@@ -35,6 +43,16 @@ pub(crate) struct Publisher {
 struct Target {
     place: Place,
     incarnation: Arc<str>,
+}
+
+/// A message that was asked for.
+struct Asked {
+    /// Its place in the batch.
+    at: usize,
+    /// Its id in the stream, without a number; empty if it has none.
+    id: String,
+    /// The number of that id.
+    number: u32,
 }
 
 impl Publisher {
@@ -45,27 +63,69 @@ impl Publisher {
         limit: usize,
     ) -> Result<Vec<Result<(), Refusal>>, BrokerError> {
         let targets = self.targets(batch).await?;
+        let fence = if targets.values().any(Target::is_fenced) {
+            self.clock.fence(&self.pipeline).await?
+        } else {
+            None
+        };
         let mut answers = vec![Ok(()); batch.len()];
         let (mut asked, mut questions) = (Vec::new(), Vec::new());
+        let (doubted, now) = (!self.doubts.is_empty(), Instant::now());
         for (at, outgoing) in batch.iter().enumerate() {
             let bytes = outgoing.payload.len();
             match targets.get(&outgoing.queue) {
                 _ if bytes > limit => answers[at] = Err(Refusal::TooLarge { bytes, limit }),
                 None => answers[at] = Err(Refusal::NoQueue(outgoing.queue.to_string())),
                 Some(target) => {
-                    asked.push(at);
-                    questions.push(self.question(outgoing, target));
+                    let id = self.id(outgoing, target);
+                    let number = if doubted {
+                        self.doubts.number(&id, now)
+                    } else {
+                        0
+                    };
+                    questions.push(question(outgoing, target, &id, number));
+                    asked.push(Asked { at, id, number });
                 }
             }
         }
-        let confirmations = self.pipeline.ask_all(questions).await?;
-        for (at, confirmation) in asked.into_iter().zip(confirmations) {
-            let outgoing = &batch[at];
-            answers[at] = self
-                .read(outgoing, &targets[&outgoing.queue], &confirmation, limit)
-                .await?;
+        let confirmations = match self.pipeline.ask_within(questions, fence).await {
+            Ok(confirmations) => confirmations,
+            Err(e) => {
+                if fence.is_some() {
+                    self.doubt(asked);
+                }
+                return Err(e);
+            }
+        };
+        for (asked, confirmation) in asked.into_iter().zip(confirmations) {
+            let (at, outgoing) = (asked.at, &batch[asked.at]);
+            let target = &targets[&outgoing.queue];
+            let answer = self.read(outgoing, target, &confirmation, limit, &asked);
+            answers[at] = answer.await?;
+            if doubted && answers[at].is_ok() {
+                self.doubts.end(&asked.id);
+            }
         }
         Ok(answers)
+    }
+
+    /// What became of these is not known.
+    fn doubt(&self, asked: impl IntoIterator<Item = Asked>) {
+        let until = Instant::now() + self.clock.within();
+        for Asked { id, number, .. } in asked {
+            if !id.is_empty() {
+                self.doubts.note(id, number, until);
+            }
+        }
+    }
+
+    /// An id is one message's within one life of one queue: what was deleted or moved with a queue can be published again.
+    fn id(&self, outgoing: &Outgoing, target: &Target) -> String {
+        if self.deduplicates && outgoing.id.len() <= LONGEST_ID {
+            [&target.incarnation, outgoing.id.as_str()].concat()
+        } else {
+            String::new()
+        }
     }
 
     /// The queues of the batch that exist.
@@ -97,31 +157,17 @@ impl Publisher {
         Ok(targets)
     }
 
-    fn question(&self, outgoing: &Outgoing, target: &Target) -> Question {
-        let headers = (self.deduplicates && outgoing.id.len() <= LONGEST_ID).then(|| {
-            let mut headers = HeaderMap::new();
-            // An id is one message's within one life of one queue: what was deleted or moved with a queue can be published again.
-            headers.insert(ID, format!("{}{}", target.incarnation, outgoing.id));
-            headers
-        });
-        Question {
-            subject: target.place.subject(&outgoing.topic).into(),
-            headers,
-            payload: outgoing.payload.clone(),
-            silent: false,
-        }
-    }
-
     async fn read(
         &self,
         outgoing: &Outgoing,
         target: &Target,
         confirmation: &Answer,
         limit: usize,
+        asked: &Asked,
     ) -> Result<Result<(), Refusal>, BrokerError> {
         let queue = outgoing.queue.to_string();
         let text = match confirmation {
-            Answer::Said(text) => text,
+            Answer::Said(text) | Answer::SaidLate(text) => text,
             Answer::Nobody => {
                 let stream = self.queues.names.stream(target.place.stream);
                 let info = crate::api::found(self.pipeline.stream_info(&stream).await);
@@ -137,7 +183,23 @@ impl Publisher {
         let read: Confirmation = serde_json::from_slice(text)
             .map_err(|e| transient(format!("failed to read a confirmation for {queue}: {e}")))?;
         match read.error {
-            None => Ok(Ok(())),
+            None => {
+                let late = matches!(confirmation, Answer::SaidLate(_)) && target.is_fenced();
+                let of_old = read.duplicate
+                    && self
+                        .doubts
+                        .may_be_late(&asked.id, asked.number, Instant::now());
+                if !late && !of_old {
+                    return Ok(Ok(()));
+                }
+                if late && !asked.id.is_empty() {
+                    // Sent long ago: whatever copy of it there is, none that comes from now on counts.
+                    self.doubts
+                        .note(asked.id.clone(), asked.number, Instant::now());
+                }
+                let why = "the stream may have taken it in too late to count".into();
+                Ok(Err(Refusal::Unknown { queue, why }))
+            }
             Some(told) if told.is_full() => {
                 let limit = self.queues.limit(target.place.stream).await;
                 Ok(Err(Refusal::Full { queue, limit }))
@@ -148,5 +210,33 @@ impl Publisher {
             }
             Some(told) => Err(told.error(&format!("publish to {queue}"))),
         }
+    }
+}
+
+impl Target {
+    /// Nothing heals what becomes void elsewhere: whoever publishes reports relies on a confirmation.
+    fn is_fenced(&self) -> bool {
+        self.place.stream == Stream::Triggers
+    }
+}
+
+fn question(outgoing: &Outgoing, target: &Target, id: &str, number: u32) -> Question {
+    let headers = (!id.is_empty()).then(|| {
+        let mut headers = HeaderMap::new();
+        headers.insert(
+            NATS_MESSAGE_ID,
+            match number {
+                0 => id.to_owned(),
+                number => format!("{id}~{number}"),
+            },
+        );
+        headers
+    });
+    Question {
+        subject: target.place.subject(&outgoing.topic).into(),
+        headers,
+        payload: outgoing.payload.clone(),
+        silent: false,
+        fenced: target.is_fenced(),
     }
 }

@@ -47,6 +47,7 @@ impl Settler {
                 headers: None,
                 payload: word(queue, how),
                 silent: n != last && n % ANSWERED_EVERY != 0,
+                fenced: false,
             })
             .collect();
         // Nobody to answer: the consumer is gone, and with it what it waited for.
@@ -107,6 +108,7 @@ impl Settler {
             headers: Some(headers),
             payload: held.payload.clone(),
             silent: false,
+            fenced: false,
         }
     }
 }
@@ -132,7 +134,7 @@ fn taken(answer: &Answer) -> Result<(), BrokerError> {
         error: Option<Told>,
     }
     let what = "move a message to the dead-letter queue";
-    let Answer::Said(text) = answer else {
+    let (Answer::Said(text) | Answer::SaidLate(text)) = answer else {
         return Err(transient(format!("failed to {what}: nobody takes it")));
     };
     let read: Confirmation = serde_json::from_slice(text)

@@ -38,8 +38,6 @@ pub struct RabbitDriver {
     publisher: Publisher,
     channels: Arc<Channels>,
     taps: Mutex<HashMap<QueueId, Arc<Tap>>>,
-    /// Queues that this driver has had to do with: AMQP lists none.
-    known: Mutex<BTreeSet<QueueId>>,
 }
 
 impl std::fmt::Debug for RabbitDriver {
@@ -81,10 +79,15 @@ impl RabbitDriver {
             async move { stop.run_until_cancelled(channels.keep_listening()).await }
         });
         let driver = Self {
-            publisher: Publisher::new(Arc::clone(&publishing), names.clone()),
+            publisher: Publisher::new(
+                Arc::clone(&publishing),
+                names.clone(),
+                options.silent_after,
+                tasks.clone(),
+                stop.clone(),
+            ),
             channels,
             taps: Mutex::default(),
-            known: Mutex::default(),
             around: Arc::new(Surroundings {
                 link: Arc::clone(&consuming),
                 names,
@@ -124,17 +127,6 @@ impl RabbitDriver {
         self.taps.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn known(&self) -> MutexGuard<'_, BTreeSet<QueueId>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn know(&self, queue: &QueueId) {
-        let mut known = self.known();
-        if !known.contains(queue) {
-            known.insert(queue.clone());
-        }
-    }
-
     fn tap(&self, queue: &QueueId) -> Result<Arc<Tap>, BrokerError> {
         let mut taps = self.taps();
         if let Some(tap) = taps.get(queue) {
@@ -150,11 +142,13 @@ impl RabbitDriver {
         if let Some(tap) = tap {
             tap.end();
         }
-        self.known().remove(queue);
     }
 
     /// Everything but the messages whose payload is too large, with their places.
-    fn parcels(&self, batch: &[Outgoing]) -> Result<(Vec<usize>, Vec<Parcel>), BrokerError> {
+    fn parcels<'a>(
+        &self,
+        batch: &'a [Outgoing],
+    ) -> Result<(Vec<usize>, Vec<Parcel<'a>>), BrokerError> {
         let mut places = Vec::with_capacity(batch.len());
         let mut parcels = Vec::with_capacity(batch.len());
         for (place, outgoing) in batch.iter().enumerate() {
@@ -171,6 +165,7 @@ impl RabbitDriver {
             }
             places.push(place);
             parcels.push(Parcel {
+                queue: &outgoing.queue,
                 exchange: self.names().exchange(&outgoing.queue),
                 key,
                 properties,
@@ -180,14 +175,48 @@ impl RabbitDriver {
         Ok((places, parcels))
     }
 
-    fn answer(&self, outgoing: &Outgoing, sent: Sent) -> Result<(), Refusal> {
+    async fn answer(
+        &self,
+        outgoing: &Outgoing,
+        sent: Sent,
+        limits: &mut HashMap<QueueId, u64>,
+    ) -> Result<(), Refusal> {
+        let queue = || outgoing.queue.to_string();
         match sent {
             Sent::Confirmed => Ok(()),
-            Sent::Unroutable => Err(Refusal::NoQueue(outgoing.queue.to_string())),
-            Sent::Rejected => Err(Refusal::Full {
-                queue: outgoing.queue.to_string(),
-                limit: self.around.options.queue_limit,
+            Sent::Unroutable => Err(Refusal::NoQueue(queue())),
+            Sent::Rejected => {
+                let limit = match limits.get(&outgoing.queue) {
+                    Some(limit) => *limit,
+                    None => {
+                        let limit = self.limit(&outgoing.queue).await;
+                        limits.insert(outgoing.queue.clone(), limit);
+                        limit
+                    }
+                };
+                Err(Refusal::Full {
+                    queue: queue(),
+                    limit,
+                })
+            }
+            Sent::Unanswered => Err(Refusal::Unknown {
+                queue: queue(),
+                why: "RabbitMQ did not confirm it".into(),
             }),
+        }
+    }
+
+    /// The limit at which the queue has just refused a message. A quorum queue refuses for no other reason; a policy may have set a lower
+    /// limit than this driver asked for, which AMQP does not tell: then it is what waits there.
+    async fn limit(&self, queue: &QueueId) -> u64 {
+        let own = self.around.options.queue_limit;
+        let waiting = async {
+            let up = self.around.link.up().await?;
+            topology::ready(&up, &up.channel().await?, self.names().queue(queue)?).await
+        };
+        match waiting.await {
+            Ok(Some((waiting, _))) => own.min(waiting.max(1)),
+            Ok(None) | Err(_) => own,
         }
     }
 }
@@ -226,9 +255,7 @@ impl Driver for RabbitDriver {
         let declared = topology::declare(&up, self.names(), &self.around.options, queue);
         timeout(within, declared)
             .await
-            .unwrap_or_else(|_| Err(late("declare a queue", within)))?;
-        self.know(queue);
-        Ok(())
+            .unwrap_or_else(|_| Err(late("declare a queue", within)))
     }
 
     async fn delete(&self, queue: &QueueId, only_if_empty: bool) -> Result<bool, BrokerError> {
@@ -279,11 +306,9 @@ impl Driver for RabbitDriver {
             return Ok(answers);
         }
         let sent = self.publisher.publish(&parcels).await?;
+        let mut limits = HashMap::new();
         for (place, sent) in places.into_iter().zip(sent) {
-            answers[place] = self.answer(&batch[place], sent);
-            if answers[place].is_ok() {
-                self.know(&batch[place].queue);
-            }
+            answers[place] = self.answer(&batch[place], sent, &mut limits).await;
         }
         Ok(answers)
     }
@@ -300,11 +325,7 @@ impl Driver for RabbitDriver {
         if max == 0 {
             return Ok(Vec::new());
         }
-        let fetched = self.tap(queue)?.fetch(max, wait).await;
-        if fetched.is_ok() {
-            self.know(queue);
-        }
-        fetched
+        self.tap(queue)?.fetch(max, wait).await
     }
 
     async fn settle(
@@ -322,21 +343,22 @@ impl Driver for RabbitDriver {
         }
     }
 
-    async fn stats(&self) -> Result<Vec<QueueStats>, BrokerError> {
+    async fn stats(&self, queues: &[QueueId]) -> Result<Vec<QueueStats>, BrokerError> {
         let up = self.around.link.up().await?;
-        let queues: Vec<QueueId> = self.known().iter().cloned().collect();
+        let queues: BTreeSet<&QueueId> = queues.iter().collect();
         let mut stats = Vec::with_capacity(queues.len());
         let mut channel = up.channel().await?;
+        // AMQP lists no queues.
         for queue in queues {
-            let name = self.names().queue(&queue)?;
+            let name = self.names().queue(queue)?;
             let Some((ready, _)) = topology::ready(&up, &channel, name).await? else {
                 channel = up.channel().await?;
                 continue;
             };
-            let tap = self.taps().get(&queue).cloned();
+            let tap = self.taps().get(queue).cloned();
             let (waiting, unsettled) = tap.map_or((0, 0), |tap| tap.counts());
             stats.push(QueueStats {
-                queue,
+                queue: queue.clone(),
                 ready: ready + waiting,
                 unsettled,
             });

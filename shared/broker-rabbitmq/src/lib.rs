@@ -18,6 +18,7 @@
 //! ```
 
 mod channels;
+mod confirms;
 mod delivery;
 mod driver;
 mod error;
@@ -26,6 +27,7 @@ mod names;
 mod options;
 mod publish;
 mod settle;
+mod silence;
 mod started;
 mod tap;
 mod topology;

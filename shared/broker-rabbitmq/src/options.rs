@@ -49,6 +49,9 @@ pub struct RabbitOptions {
     /// How long a call waits for the connection and for the server's answer; 10 s by default. After that it fails with a transient
     /// error.
     pub request_timeout: Duration,
+    /// A queue that confirms no message for this long, while the server answers, is left aside until it does: what is published to it is
+    /// unknown at once, and holds up nothing else; 3 s by default.
+    pub silent_after: Duration,
     /// The server and the driver take each other for dead after two of these without a sign; 10 s by default, in whole seconds.
     pub heartbeat: Duration,
     /// The longest wait between two tries to connect; 5 s by default. The first is 100 ms.
@@ -77,6 +80,7 @@ impl Default for RabbitOptions {
             idle_after: Duration::from_secs(5),
             listener_buffer: 1_024,
             request_timeout: Duration::from_secs(10),
+            silent_after: Duration::from_secs(3),
             heartbeat: Duration::from_secs(10),
             reconnect_wait: Duration::from_secs(5),
             ca_file: None,
@@ -104,8 +108,13 @@ impl RabbitOptions {
         if self.ack_wait.is_zero() || self.ack_wait > LONGEST_HOLD {
             return wrong("`ack_wait` must be longer than 0 and at most 15 min");
         }
-        if self.idle_after.is_zero() || self.request_timeout.is_zero() {
-            return wrong("`idle_after` and `request_timeout` must be longer than 0");
+        if self.idle_after.is_zero()
+            || self.request_timeout.is_zero()
+            || self.silent_after.is_zero()
+        {
+            return wrong(
+                "`idle_after`, `request_timeout` and `silent_after` must be longer than 0",
+            );
         }
         if self.max_batch == 0
             || self.prefetch == 0

@@ -1,18 +1,25 @@
-//! Publishing with confirms: a batch goes out without waiting in between, then each message is confirmed, refused or returned.
+//! Publishing with confirms: a batch goes out without waiting in between, then each message is confirmed, refused or returned, or its queue
+//! does not answer.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use bytes::Bytes;
-use cueline_broker::{BrokerError, ErrorKind};
-use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
+use cueline_broker::{BrokerError, ErrorKind, QueueId};
+use lapin::options::{BasicPublishOptions, BasicQosOptions, ConfirmSelectOptions};
 use lapin::types::ShortString;
-use lapin::{BasicProperties, Channel, Confirmation};
+use lapin::{BasicProperties, Channel, PublisherConfirm};
 use tokio::sync::Semaphore;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
+use crate::confirms::Confirms;
 use crate::error::{NOT_FOUND, code, failed, late};
 use crate::link::{Link, Up, forget_exchanges};
 use crate::names::Names;
+use crate::silence::{Chosen, Silence};
 use crate::started::Started;
 use crate::topology;
 
@@ -23,7 +30,8 @@ const AT_ONCE: usize = 8;
 const PERSISTENT: u8 = 2;
 
 /// A message on its way.
-pub(crate) struct Parcel {
+pub(crate) struct Parcel<'a> {
+    pub(crate) queue: &'a QueueId,
     pub(crate) exchange: ShortString,
     pub(crate) key: ShortString,
     pub(crate) properties: BasicProperties,
@@ -39,6 +47,8 @@ pub(crate) enum Sent {
     Unroutable,
     /// Its queue did not take it.
     Rejected,
+    /// Not known: its queue does not answer, or the connection was lost before it did.
+    Unanswered,
 }
 
 /// See the module.
@@ -46,27 +56,62 @@ pub(crate) struct Publisher {
     link: Arc<Link>,
     names: Names,
     turns: Semaphore,
-    idle: Mutex<Vec<Confirming>>,
+    idle: Mutex<Vec<Arc<Confirming>>>,
+    silence: Silence,
+    /// A queue that confirms nothing for so long while the server answers is silent.
+    quiet: Duration,
 }
 
-/// A channel on which nothing is under way.
-struct Confirming {
+/// A channel for one batch at a time.
+pub(crate) struct Confirming {
     up: Arc<Up>,
     channel: Channel,
 }
 
 impl Publisher {
-    pub(crate) fn new(link: Arc<Link>, names: Names) -> Self {
+    pub(crate) fn new(
+        link: Arc<Link>,
+        names: Names,
+        quiet: Duration,
+        tasks: TaskTracker,
+        stop: CancellationToken,
+    ) -> Self {
         Self {
             link,
             names,
             turns: Semaphore::new(AT_ONCE),
             idle: Mutex::default(),
+            silence: Silence::new(tasks, stop),
+            quiet,
         }
     }
 
     /// What became of each message, in the order given. After an error, or when it is dropped half-way, some may have been taken.
-    pub(crate) async fn publish(&self, parcels: &[Parcel]) -> Result<Vec<Sent>, BrokerError> {
+    pub(crate) async fn publish(&self, parcels: &[Parcel<'_>]) -> Result<Vec<Sent>, BrokerError> {
+        let queues = parcels.iter().map(|parcel| parcel.queue);
+        let Some(Chosen { going, probes }) = self.silence.choose(queues, Instant::now()) else {
+            let all: Vec<&Parcel<'_>> = parcels.iter().collect();
+            return self.publish_all(&all, 0).await;
+        };
+        let places: Vec<usize> = probes.iter().chain(&going).copied().collect();
+        let mut all = vec![Sent::Unanswered; parcels.len()];
+        if places.is_empty() {
+            return Ok(all);
+        }
+        let chosen: Vec<&Parcel<'_>> = places.iter().map(|place| &parcels[*place]).collect();
+        let sent = self.publish_all(&chosen, probes.len()).await?;
+        for (place, sent) in places.into_iter().zip(sent) {
+            all[place] = sent;
+        }
+        Ok(all)
+    }
+
+    /// The first `probes` of them are not waited for.
+    async fn publish_all(
+        &self,
+        parcels: &[&Parcel<'_>],
+        probes: usize,
+    ) -> Result<Vec<Sent>, BrokerError> {
         let within = self.link.request_timeout();
         // The turn too: whoever had it may be waiting for a server that does not answer.
         let turn = timeout(within, self.turns.acquire()).await;
@@ -79,23 +124,61 @@ impl Publisher {
                 "failed to publish: RabbitMQ takes no messages, it is short of memory or disk";
             return Err(BrokerError::new(ErrorKind::Transient, blocked));
         }
-        let sent = match timeout(within, send(&lane.channel, parcels)).await {
-            Ok(Ok(sent)) => sent,
-            Ok(Err(e)) if code(&e) == Some(NOT_FOUND) => {
-                // An exchange is gone. It is made again for the next try, by whoever may.
-                forget_exchanges(&lane.up);
-                let gone = format!("failed to publish: {e}");
-                return Err(BrokerError::new(ErrorKind::Transient, gone).caused_by(e));
-            }
-            Ok(Err(e)) => return Err(failed("publish", e)),
+        let give_up = Instant::now() + within;
+        let mut confirms = match timeout_at(give_up, send(&lane.channel, parcels)).await {
+            Ok(Ok(confirms)) => Confirms::new(confirms),
+            Ok(Err(e)) => return Err(broken(&lane, e)),
             Err(_) => return Err(late("publish", within)),
         };
-        // Only a channel that owes nothing is used again: what it returned could be taken for another batch's.
-        self.idle().push(lane);
-        Ok(sent)
+        let probing: Vec<_> = confirms.open.drain(..probes).collect();
+        confirms.wait(self.quiet, give_up).await;
+        self.leave_aside(parcels, probing, &lane);
+        if let Some(e) = confirms.failed.take() {
+            let error = broken(&lane, e);
+            return if confirms.any() {
+                Ok(confirms.sent)
+            } else {
+                Err(error)
+            };
+        }
+        if !confirms.open.is_empty() {
+            // Either it is the server that does not answer, or it is these queues.
+            let asked = lane.channel.basic_qos(1, BasicQosOptions::default());
+            match timeout_at(give_up, asked).await {
+                Ok(Ok(())) => {
+                    confirms.look();
+                    let open = std::mem::take(&mut confirms.open);
+                    self.leave_aside(parcels, open, &lane);
+                }
+                _ if confirms.any() => {}
+                Ok(Err(e)) => return Err(broken(&lane, e)),
+                Err(_) => return Err(late("publish", within)),
+            }
+        } else if probes == 0 {
+            // Only a channel that owes nothing is used again: what it returned could be taken for another batch's.
+            self.idle().push(lane);
+        }
+        Ok(confirms.sent)
     }
 
-    async fn lane(&self) -> Result<Confirming, BrokerError> {
+    /// The queues of these do not answer.
+    fn leave_aside(
+        &self,
+        parcels: &[&Parcel<'_>],
+        open: impl IntoIterator<Item = (usize, PublisherConfirm)>,
+        over: &Arc<Confirming>,
+    ) {
+        let mut by_queue: HashMap<&QueueId, Vec<PublisherConfirm>> = HashMap::new();
+        for (place, confirm) in open {
+            let queue = parcels[place].queue;
+            by_queue.entry(queue).or_default().push(confirm);
+        }
+        for (queue, confirms) in by_queue {
+            self.silence.fell(queue, confirms, Arc::clone(over));
+        }
+    }
+
+    async fn lane(&self) -> Result<Arc<Confirming>, BrokerError> {
         loop {
             let idle = self.idle().pop();
             match idle {
@@ -111,15 +194,27 @@ impl Publisher {
         let channel = up.channel().await?;
         let select = channel.confirm_select(ConfirmSelectOptions::default());
         up.within("ask for confirms", select).await?;
-        Ok(Confirming { up, channel })
+        Ok(Arc::new(Confirming { up, channel }))
     }
 
-    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<Confirming>> {
+    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<Arc<Confirming>>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-async fn send(channel: &Channel, parcels: &[Parcel]) -> lapin::Result<Vec<Sent>> {
+/// The channel has ended.
+fn broken(lane: &Confirming, error: lapin::Error) -> BrokerError {
+    if code(&error) == Some(NOT_FOUND) {
+        // An exchange is gone. It is made again for the next try, by whoever may.
+        forget_exchanges(&lane.up);
+        let gone = format!("failed to publish: {error}");
+        return BrokerError::new(ErrorKind::Transient, gone).caused_by(error);
+    }
+    failed("publish", error)
+}
+
+/// Puts all in line for the socket.
+async fn send(channel: &Channel, parcels: &[&Parcel<'_>]) -> lapin::Result<Vec<PublisherConfirm>> {
     let mandatory = BasicPublishOptions {
         mandatory: true,
         ..BasicPublishOptions::default()
@@ -143,31 +238,5 @@ async fn send(channel: &Channel, parcels: &[Parcel]) -> lapin::Result<Vec<Sent>>
     for publish in started {
         confirms.push(publish.end().await?);
     }
-    let mut sent = vec![Sent::Confirmed; parcels.len()];
-    let mut returned = Vec::new();
-    for (place, confirm) in confirms.into_iter().enumerate() {
-        let back = match confirm.await? {
-            Confirmation::Ack(back) => back,
-            Confirmation::Nack(back) => {
-                sent[place] = Sent::Rejected;
-                back
-            }
-            Confirmation::NotRequested => None,
-        };
-        returned.extend(back);
-    }
-    // lapin hands a returned message over with any confirm of its channel, not with its own.
-    for back in returned {
-        let properties = &back.delivery.properties;
-        let place = properties
-            .correlation_id()
-            .as_ref()
-            .map(ShortString::as_str);
-        if let Some(place) = place.and_then(|place| place.parse::<usize>().ok())
-            && let Some(sent) = sent.get_mut(place)
-        {
-            *sent = Sent::Unroutable;
-        }
-    }
-    Ok(sent)
+    Ok(confirms)
 }

@@ -122,10 +122,11 @@ async fn bury(
     ))
 }
 
-fn parcel(letter: &DeadLetter, names: &Names) -> Result<Parcel, BrokerError> {
+fn parcel(letter: &DeadLetter, names: &Names) -> Result<Parcel<'static>, BrokerError> {
     let (key, long) = Names::key(&QueueId::Dead, &letter.topic)?;
     let properties = BasicProperties::default();
     Ok(Parcel {
+        queue: &QueueId::Dead,
         exchange: names.exchange(&QueueId::Dead),
         key,
         properties: if long {

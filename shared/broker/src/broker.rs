@@ -1,8 +1,10 @@
 //! What all drivers share.
 
+use std::collections::BTreeSet;
+use std::fmt;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -50,8 +52,8 @@ struct Asks {
     next: AtomicU64,
 }
 
-impl std::fmt::Debug for Broker {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for Broker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Broker")
             .field("driver", &self.capabilities().name)
             .finish_non_exhaustive()
@@ -96,50 +98,104 @@ impl Broker {
 
     /// Publishes messages, in as many batches as the driver needs. The answer has one entry for each message, in
     /// the order given; a queue that is not there is declared and the message tried once more.
+    ///
+    /// An error means that nothing is known of any message. What a later try was refused as [full](Refusal::Full) or for want of a
+    /// queue is [unknown](Refusal::Unknown) when there was no answer to an earlier one, which may have been taken.
     pub async fn publish(
         &self,
         messages: &[Outgoing],
     ) -> Result<Vec<Result<(), Refusal>>, BrokerError> {
         let mut answers = Vec::with_capacity(messages.len());
         for batch in messages.chunks(self.capabilities().max_batch.max(1)) {
-            let mut part = self
-                .patiently("publish", || self.driver.publish(batch))
-                .await?;
-            self.declare_and_retry(batch, &mut part).await?;
-            answers.append(&mut part);
+            match self.publish_batch(batch).await {
+                Ok(mut part) => answers.append(&mut part),
+                Err(e) if answers.is_empty() => return Err(e),
+                Err(e) => {
+                    // What was answered stays so; the rest was not reached, or not answered.
+                    let rest = &messages[answers.len()..];
+                    answers.extend(rest.iter().map(|message| Err(unknown(message, &e))));
+                    break;
+                }
+            }
         }
         Ok(answers)
     }
 
+    async fn publish_batch(
+        &self,
+        batch: &[Outgoing],
+    ) -> Result<Vec<Result<(), Refusal>>, BrokerError> {
+        let doubt = OnceLock::new();
+        let mut answers = self
+            .patiently("publish", || self.publish_once(batch, &doubt))
+            .await?;
+        self.declare_and_retry(batch, &mut answers, &doubt).await;
+        if let Some(why) = doubt.get() {
+            for (message, answer) in batch.iter().zip(&mut answers) {
+                if matches!(answer, Err(Refusal::Full { .. } | Refusal::NoQueue(_))) {
+                    *answer = Err(unknown(message, why));
+                }
+            }
+        }
+        Ok(answers)
+    }
+
+    /// Tells `doubt` of the first try without an answer.
+    async fn publish_once(
+        &self,
+        batch: &[Outgoing],
+        doubt: &OnceLock<String>,
+    ) -> Result<Vec<Result<(), Refusal>>, BrokerError> {
+        let published = self.driver.publish(batch).await;
+        if let Err(e) = &published {
+            doubt.get_or_init(|| e.to_string());
+        }
+        published
+    }
+
+    /// Those that could not be declared, or were not answered then, keep or get a refusal: the others have been taken.
     async fn declare_and_retry(
         &self,
         batch: &[Outgoing],
         answers: &mut [Result<(), Refusal>],
-    ) -> Result<(), BrokerError> {
-        let missing: Vec<usize> = answers
+        doubt: &OnceLock<String>,
+    ) {
+        let missing: BTreeSet<&QueueId> = batch
             .iter()
-            .enumerate()
+            .zip(&*answers)
             .filter(|(_, answer)| matches!(answer, Err(Refusal::NoQueue(_))))
-            .map(|(i, _)| i)
+            .map(|(message, _)| &message.queue)
             .collect();
-        if missing.is_empty() {
-            return Ok(());
+        let mut declared = BTreeSet::new();
+        for queue in missing {
+            match self.declare(queue).await {
+                Ok(()) => drop(declared.insert(queue)),
+                Err(e) => tracing::warn!(%queue, error = %e, "there is no such queue"),
+            }
         }
-        let again: Vec<Outgoing> = missing.iter().map(|i| batch[*i].clone()).collect();
-        for queue in again
-            .iter()
-            .map(|m| &m.queue)
-            .collect::<std::collections::BTreeSet<_>>()
-        {
-            self.declare(queue).await?;
+        let places: Vec<usize> = (0..batch.len())
+            .filter(|at| {
+                matches!(answers[*at], Err(Refusal::NoQueue(_)))
+                    && declared.contains(&batch[*at].queue)
+            })
+            .collect();
+        if places.is_empty() {
+            return;
         }
-        let second = self
-            .patiently("publish", || self.driver.publish(&again))
-            .await?;
-        for (i, answer) in missing.into_iter().zip(second) {
-            answers[i] = answer;
+        let again: Vec<Outgoing> = places.iter().map(|at| batch[*at].clone()).collect();
+        let second = self.patiently("publish", || self.publish_once(&again, doubt));
+        match second.await {
+            Ok(second) => {
+                for (at, answer) in places.into_iter().zip(second) {
+                    answers[at] = answer;
+                }
+            }
+            Err(e) => {
+                for at in places {
+                    answers[at] = Err(unknown(&batch[at], &e));
+                }
+            }
         }
-        Ok(())
     }
 
     /// Hands out up to `max` messages, waiting up to `wait` for the first. Not repeated on errors: the caller loops
@@ -166,9 +222,9 @@ impl Broker {
             .await
     }
 
-    /// How full the queues are.
-    pub async fn stats(&self) -> Result<Vec<QueueStats>, BrokerError> {
-        self.driver.stats().await
+    /// How full `queues` are, those that exist, and all others that the product lists.
+    pub async fn stats(&self, queues: &[QueueId]) -> Result<Vec<QueueStats>, BrokerError> {
+        self.driver.stats(queues).await
     }
 
     /// Sends to whoever listens now.
@@ -235,5 +291,12 @@ impl Broker {
                 done => return done,
             }
         }
+    }
+}
+
+fn unknown(message: &Outgoing, why: impl fmt::Display) -> Refusal {
+    Refusal::Unknown {
+        queue: message.queue.to_string(),
+        why: why.to_string(),
     }
 }

@@ -72,6 +72,15 @@ pub enum Refusal {
         /// The limit.
         limit: usize,
     },
+    /// No answer came for it, or none that tells what became of it. It may be in the queue, or come there later: only publishing it
+    /// again until it is taken ends the doubt, and then it may be there twice.
+    #[error("whether queue {queue} took the message is not known: {why}")]
+    Unknown {
+        /// The queue.
+        queue: String,
+        /// What came instead of an answer.
+        why: String,
+    },
 }
 
 /// What names one delivery when it is settled. Valid until settled or redelivered.
@@ -145,8 +154,10 @@ pub trait Driver: Send + Sync + 'static {
     /// a queue that does not exist counts as deleted.
     async fn delete(&self, queue: &QueueId, only_if_empty: bool) -> Result<bool, BrokerError>;
 
-    /// Publishes a batch of at most `max_batch`. When it returns, each message is on disk or refused, in the order
-    /// given. An error says nothing about any of them: publish all of them again.
+    /// Publishes a batch of at most `max_batch`. When it returns, each message is on disk, refused, or [unknown](Refusal::Unknown), in
+    /// the order given; a queue that does not answer makes its own messages unknown and no others. An error says nothing about any
+    /// of them: all are unknown. What became unknown may still take effect, or take effect later; once a message is taken, its own
+    /// earlier tries are harmless to whoever knows its identity.
     async fn publish(&self, batch: &[Outgoing]) -> Result<Vec<Result<(), Refusal>>, BrokerError>;
 
     /// Hands out up to `max` messages, waiting up to `wait` for the first. Empty when none came.
@@ -165,9 +176,9 @@ pub trait Driver: Send + Sync + 'static {
         settlements: &[(Receipt, Settlement)],
     ) -> Result<(), BrokerError>;
 
-    /// How full the queues are: all of them, or, where the product lists none, those that this driver has declared, published to or
-    /// fetched from, with what it has handed out itself.
-    async fn stats(&self) -> Result<Vec<QueueStats>, BrokerError>;
+    /// How full queues are: those of `queues` that exist, and all others that the product lists. Where it does not tell what other
+    /// processes hold, `unsettled` is what this driver has handed out itself.
+    async fn stats(&self, queues: &[QueueId]) -> Result<Vec<QueueStats>, BrokerError>;
 
     /// Sends to whoever listens on `channel` now. Nobody listening is no error.
     async fn announce(&self, channel: &Channel, message: Announcement) -> Result<(), BrokerError>;

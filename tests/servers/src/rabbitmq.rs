@@ -31,7 +31,6 @@ pub struct Rabbit {
     bin: PathBuf,
     dir: PathBuf,
     port: u16,
-    distribution_port: u16,
     mapper_port: u16,
     node: Mutex<Option<Guarded>>,
     _mapper: Guarded,
@@ -48,7 +47,7 @@ impl Rabbit {
     pub fn start_with(more: &str) -> Result<Self> {
         let bin = programs()?;
         let dir = TempDir::with_prefix("cueline-rabbitmq-")?;
-        let (port, distribution_port, mapper_port) = (free_port()?, free_port()?, free_port()?);
+        let (port, mapper_port) = (free_port()?, free_port()?);
         for part in ["data", "log", "conf"] {
             fs::create_dir(dir.path().join(part))?;
         }
@@ -64,7 +63,6 @@ impl Rabbit {
             bin,
             dir,
             port,
-            distribution_port,
             mapper_port,
             node: Mutex::default(),
             _mapper: mapper,
@@ -159,7 +157,9 @@ impl Rabbit {
 
     /// Starts it on the same port and data after a [`kill`](Self::kill), and waits until it takes AMQP.
     pub fn start_again(&self) -> Result<()> {
-        let command = self.command("rabbitmq-server");
+        let mut command = self.command("rabbitmq-server");
+        // Another one each time: while the node is down, anybody may have taken the one that it had.
+        command.env("RABBITMQ_DIST_PORT", free_port()?.to_string());
         let give_up = Instant::now() + START_WITHIN;
         let mut node = Guarded::start(&command, &self.dir.join("log/server.log"))?;
         while !takes_amqp(self.port) {
@@ -223,7 +223,6 @@ impl Rabbit {
             .env("RABBITMQ_NODENAME", "cueline@localhost")
             .env("RABBITMQ_NODE_IP_ADDRESS", "127.0.0.1")
             .env("RABBITMQ_NODE_PORT", self.port.to_string())
-            .env("RABBITMQ_DIST_PORT", self.distribution_port.to_string())
             .env("RABBITMQ_CONFIG_FILE", at("conf/rabbitmq.conf"))
             .env("RABBITMQ_CONFIG_FILES", at("conf/more"))
             .env("RABBITMQ_ADVANCED_CONFIG_FILE", at("conf/advanced.config"))

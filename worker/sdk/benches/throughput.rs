@@ -45,7 +45,7 @@ async fn measure(attempts: i64, concurrency: usize) -> Result<(), Error> {
         .build()?;
     let running = tokio::spawn(worker.run(stop.clone()));
     loop {
-        let stats = broker.stats().await?;
+        let stats = broker.stats(&[QueueId::Results]).await?;
         let results = stats.iter().find(|s| s.queue == QueueId::Results);
         if results.is_some_and(|s| s.ready >= attempts.unsigned_abs()) {
             break;

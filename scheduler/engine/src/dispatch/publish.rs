@@ -1,4 +1,7 @@
 //! Publish: what is due goes out, in order.
+//!
+//! A trigger of which the broker does not say whether it has it stays `dispatching`, so that whoever waits for its job to stop goes on
+//! waiting, and is published again until it is taken. It is marked again before, and so left out when its run has gone on meanwhile.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -7,7 +10,7 @@ use std::time::Duration;
 use cueline_broker::{Outgoing, Refusal};
 use cueline_model::OutcomeKind;
 use cueline_runtime::{Duty, Next};
-use cueline_store::{AttemptId, StoreError};
+use cueline_store::{AttemptId, Report, StoreError};
 use tokio::sync::mpsc;
 
 use crate::counts::add;
@@ -58,7 +61,7 @@ impl Publish {
         let answers = match shared.broker.publish(&messages).await {
             Ok(answers) => answers,
             Err(e) => {
-                self.put_back(due);
+                self.put_back(due.into_iter().map(unanswered));
                 return Err(e.into());
             }
         };
@@ -77,14 +80,7 @@ impl Publish {
                 Err(refusal) => refused.push((item, refusal)),
             }
         }
-        if let Err(e) = self.refused(&refused).await {
-            // They may have been given back, or ended, all the same.
-            self.put_back(refused.into_iter().map(|(item, _)| Ready {
-                in_doubt: true,
-                ..item
-            }));
-            return Err(e.into());
-        }
+        self.refused(refused).await?;
         Ok(Next::Now)
     }
 
@@ -114,7 +110,7 @@ impl Publish {
         }
     }
 
-    /// They stay `dispatching` and go out on the next turn: an executor drops what it knows.
+    /// They stay `dispatching` and go out again: an executor drops what it knows.
     fn put_back(&self, items: impl IntoIterator<Item = Ready>) {
         let mut outbox = lock(&self.shared.outbox);
         for item in items {
@@ -122,35 +118,73 @@ impl Publish {
         }
     }
 
-    async fn refused(&self, refused: &[(Ready, Refusal)]) -> Result<(), StoreError> {
-        let Some(node) = self.shared.node().filter(|_| !refused.is_empty()) else {
+    /// Ends what will never be taken, keeps what may have been, and gives back what surely was not.
+    async fn refused(&self, refused: Vec<(Ready, Refusal)>) -> Result<(), StoreError> {
+        if refused.is_empty() {
             return Ok(());
-        };
+        }
         let now = self.shared.now();
-        let (mut never, mut later) = (Vec::new(), Vec::new());
+        let again = now.plus_ms(REFUSED_FOR_MS);
+        let (mut never, mut later, mut doubted) = (Vec::new(), Vec::new(), Vec::new());
         for (item, refusal) in refused {
-            tracing::warn!(run = %item.id.run, error = %refusal, "the broker refused a trigger");
+            tracing::warn!(run = %item.id.run, error = %refusal, "the broker did not take a trigger");
             match refusal {
-                Refusal::TooLarge { .. } => {
-                    let message = format!("failed to publish the trigger: {refusal}");
-                    never.push(ended(item.id, OutcomeKind::Failed, now, message));
+                Refusal::TooLarge { .. } => never.push((item, refusal)),
+                Refusal::Full { .. } | Refusal::NoQueue(_) if !item.published_maybe => {
+                    later.push(item);
                 }
-                Refusal::Full { .. } | Refusal::NoQueue(_) => later.push(item.id),
+                Refusal::Full { .. } | Refusal::NoQueue(_) | Refusal::Unknown { .. } => {
+                    doubted.push(Ready {
+                        due_at: again,
+                        ..unanswered(item)
+                    });
+                }
             }
         }
-        if !later.is_empty() {
-            let again = now.plus_ms(REFUSED_FOR_MS);
-            self.shared
-                .store
-                .release_runs(node, &later, Some(again))
-                .await?;
+        self.put_back(doubted);
+        let Some(node) = self.shared.node() else {
+            // They are found `dispatching` by whoever takes over.
+            return Ok(());
+        };
+        let ids: Vec<AttemptId> = later.iter().map(|item| item.id).collect();
+        let ends: Vec<Report> = never
+            .iter()
+            .map(|(item, refusal)| {
+                let message = format!("failed to publish the trigger: {refusal}");
+                ended(item.id, OutcomeKind::Failed, now, message)
+            })
+            .collect();
+        let written = async {
+            if !ids.is_empty() {
+                let store = &self.shared.store;
+                store.release_runs(node, &ids, Some(again)).await?;
+            }
+            if !ends.is_empty() {
+                self.shared.store.ingest(&ends).await?;
+            }
+            Ok(())
+        };
+        let written = written.await;
+        if written.is_err() {
+            // They may have been given back, or ended, all the same.
+            let items = later.into_iter().chain(never.into_iter().map(|(i, _)| i));
+            self.put_back(items.map(|item| Ready {
+                in_doubt: true,
+                ..item
+            }));
         }
-        if !never.is_empty() {
-            self.shared.store.ingest(&never).await?;
-        }
-        Ok(())
+        written
     }
 }
 
-/// A trigger that its full queue did not take goes out again after this.
+/// It may be in its queue, and its run may go on from there.
+fn unanswered(item: Ready) -> Ready {
+    Ready {
+        in_doubt: true,
+        published_maybe: true,
+        ..item
+    }
+}
+
+/// A trigger that was not taken goes out again after this.
 const REFUSED_FOR_MS: u64 = 1_000;

@@ -57,6 +57,7 @@ impl Triggers {
             id: run.attempt_id(),
             mark,
             in_doubt: false,
+            published_maybe: false,
             due_at: run.due_at,
             priority: run.job.spec.priority,
             message: Outgoing {

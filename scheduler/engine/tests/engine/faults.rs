@@ -143,6 +143,7 @@ async fn the_broker_fails_at_each_stage() {
         for fault in [
             BrokerFault::Before(ErrorKind::Transient),
             BrokerFault::After(ErrorKind::Transient),
+            BrokerFault::Unanswered,
         ] {
             let scene = Scene::with_short_ack_wait().await;
             let what = format!("{fault:?} {operation:?}");

@@ -2,6 +2,7 @@
 
 mod cancel;
 mod desk;
+mod doubt;
 mod due;
 mod executor;
 mod failing_store;

@@ -107,7 +107,7 @@ pub(crate) async fn ack(driver: &NatsDriver, queue: &QueueId, deliveries: &[Deli
 
 /// Ready and unsettled together, in all queues.
 pub(crate) async fn left(driver: &NatsDriver) -> u64 {
-    let stats: Vec<QueueStats> = driver.stats().await.unwrap();
+    let stats: Vec<QueueStats> = driver.stats(&[]).await.unwrap();
     stats.iter().map(|s| s.ready + s.unsettled).sum()
 }
 

@@ -2,6 +2,7 @@
 
 mod ground;
 mod jetstream;
+mod late;
 mod logins;
 mod outages;
 mod permissions;

@@ -47,7 +47,7 @@ async fn call_all(driver: &NatsDriver, receipt: Receipt) -> Vec<(&'static str, O
         timed("settle", driver.settle(&queue, &settlements)),
         timed("declare", driver.declare(&queue)),
         timed("delete", driver.delete(&queue, true)),
-        timed("stats", driver.stats()),
+        timed("stats", driver.stats(&[])),
         timed("listen", driver.listen(&Channel::Heartbeats)),
     );
     <[_; 7]>::from(ended).to_vec()
@@ -376,6 +376,6 @@ async fn a_closed_driver_says_so_and_ends_its_connection() {
     let mut listener = driver.listen(&Channel::Heartbeats).await.unwrap();
     driver.close().await;
     assert!(listener.recv().await.is_none());
-    let told = driver.stats().await.unwrap_err();
+    let told = driver.stats(&[]).await.unwrap_err();
     assert_eq!(told.kind(), ErrorKind::Closed);
 }

@@ -183,7 +183,7 @@ async fn a_worker_is_told_at_once_what_it_may_not_do() {
         let stolen = worker.fetch(&QueueId::Results, 1, SOON).await.map(drop);
         let deleted = worker.delete(&two, false).await.map(drop);
         let emptied = worker.delete(&QueueId::Results, true).await.map(drop);
-        let counted = worker.stats().await.map(drop);
+        let counted = worker.stats(&[]).await.map(drop);
         for (what, ended) in [
             ("fetch", fetched),
             ("publish", published),

@@ -152,7 +152,7 @@ async fn a_server_that_does_not_answer_is_told_in_time_and_used_again() {
     let start = Instant::now();
     let published = driver.publish(&[message(&queue, 3)]).await;
     let declared = driver.declare(&executor("two")).await;
-    let looked = driver.stats().await.map(drop);
+    let looked = driver.stats(&[]).await.map(drop);
     let deleted = driver.delete(&executor("three"), false).await.map(drop);
     let took = start.elapsed();
     world.server(Rabbit::resume).await;
@@ -215,7 +215,7 @@ async fn a_queue_declared_just_before_a_kill_may_be_lost_and_can_be_made_again()
                 assert_eq!(answers, [missing(&queue)]);
                 until(async || driver.declare(&queue).await).await;
             }
-            Err(told) if driver.stats().await.is_ok() => {
+            Err(told) if driver.stats(&[]).await.is_ok() => {
                 // The server answers, and the queue does not.
                 assert_eq!(told.kind(), ErrorKind::Transient, "{told}");
                 let deleted = driver.delete(&queue, false).await;

@@ -3,6 +3,7 @@
 mod faults;
 mod permissions;
 mod sharing;
+mod silence;
 mod tls;
 mod topology;
 mod world;

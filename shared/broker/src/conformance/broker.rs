@@ -21,6 +21,9 @@ super::cases![
     Nothing: a_lost_answer_to_an_ack_is_tried_again,
     Nothing: more_than_a_batch_is_published_in_order,
     ExactLimit: refusals_are_told_in_the_order_given,
+    ExactLimit: a_refusal_after_a_lost_answer_is_unknown,
+    Nothing: an_error_takes_back_no_answer_of_an_earlier_batch,
+    Nothing: what_is_unknown_is_told_at_once,
 ];
 
 const TRANSIENT: Fault = Fault::Before(ErrorKind::Transient);
@@ -194,4 +197,53 @@ async fn refusals_are_told_in_the_order_given(scene: Scene) {
         limit: 3,
     });
     assert_eq!(answers, [Ok(()), Ok(()), Ok(()), Ok(()), full, Ok(())]);
+}
+
+/// The first try may have been taken: that the second is refused does not mean that the message is nowhere.
+async fn a_refusal_after_a_lost_answer_is_unknown(scene: Scene) {
+    let limits = Limits {
+        queue_limit: Some(3),
+        ..Limits::default()
+    };
+    let queue = executor("one");
+    let queues = std::slice::from_ref(&queue);
+    let (broker, faults, _) = broker(&scene, limits, DEADLINE, queues).await;
+    let answers = broker.publish(&messages(&queue, 0..3)).await.unwrap();
+    assert_eq!(answers, [Ok(()), Ok(()), Ok(())]);
+    faults.next(Operation::Publish, TRANSIENT, 1);
+    let answers = broker.publish(&messages(&queue, 3..4)).await.unwrap();
+    assert!(
+        matches!(&answers[..], [Err(Refusal::Unknown { queue: q, .. })] if *q == queue.to_string()),
+        "{answers:?}"
+    );
+}
+
+async fn an_error_takes_back_no_answer_of_an_earlier_batch(scene: Scene) {
+    let queue = executor("one");
+    let (broker, faults, driver) = patient(&scene, std::slice::from_ref(&queue)).await;
+    let batch = broker.capabilities().max_batch;
+    faults.next(Operation::Publish, Fault::Late(Duration::from_millis(1)), 1);
+    faults.next(Operation::Publish, Fault::Before(ErrorKind::Permanent), 1);
+    let all = messages(&queue, 0..batch * 3);
+    let answers = broker.publish(&all).await.unwrap();
+    assert_eq!(answers.len(), all.len());
+    assert_eq!(answers[..batch], vec![Ok(()); batch]);
+    for answer in &answers[batch..] {
+        assert!(matches!(answer, Err(Refusal::Unknown { .. })), "{answer:?}");
+    }
+    assert_eq!(faults.calls(Operation::Publish), 2, "no further try");
+    assert_counts(&*driver, &queue, batch as u64, 0).await;
+}
+
+/// Whoever publishes knows best whether to wait for one queue while there is more to publish.
+async fn what_is_unknown_is_told_at_once(scene: Scene) {
+    let queue = executor("one");
+    let (broker, faults, driver) = patient(&scene, std::slice::from_ref(&queue)).await;
+    faults.next(Operation::Publish, Fault::Unanswered, 1);
+    let answers = broker.publish(&messages(&queue, 0..2)).await.unwrap();
+    for answer in &answers {
+        assert!(matches!(answer, Err(Refusal::Unknown { .. })), "{answer:?}");
+    }
+    assert_eq!(faults.calls(Operation::Publish), 1);
+    assert_counts(&*driver, &queue, 2, 0).await;
 }

@@ -44,6 +44,8 @@ pub enum Fault {
     After(ErrorKind),
     /// It is done, later.
     Late(Duration),
+    /// [`Driver::publish`] is done, and of no message is told what became of it. Any other call: as [`Fault::After`] a transient error.
+    Unanswered,
 }
 
 #[derive(Debug, Default)]
@@ -127,23 +129,35 @@ impl Faulty {
         operation: Operation,
         call: impl Future<Output = Result<T, BrokerError>> + Send,
     ) -> Result<T, BrokerError> {
-        let failed = |kind| {
-            Err(BrokerError::new(
-                kind,
-                format!("failed to {operation:?}: the test wants it so"),
-            ))
-        };
-        match self.faults.of_call(operation) {
-            None => call.await,
-            Some(Fault::Before(kind)) => failed(kind),
-            Some(Fault::After(kind)) => {
-                call.await?;
-                failed(kind)
-            }
-            Some(Fault::Late(by)) => {
-                sleep(by).await;
-                call.await
-            }
+        meet(self.faults.of_call(operation), operation, call).await
+    }
+}
+
+async fn meet<T>(
+    fault: Option<Fault>,
+    operation: Operation,
+    call: impl Future<Output = Result<T, BrokerError>> + Send,
+) -> Result<T, BrokerError> {
+    let failed = |kind| {
+        Err(BrokerError::new(
+            kind,
+            format!("failed to {operation:?}: the test wants it so"),
+        ))
+    };
+    match fault {
+        None => call.await,
+        Some(Fault::Before(kind)) => failed(kind),
+        Some(Fault::After(kind)) => {
+            call.await?;
+            failed(kind)
+        }
+        Some(Fault::Late(by)) => {
+            sleep(by).await;
+            call.await
+        }
+        Some(Fault::Unanswered) => {
+            call.await?;
+            failed(ErrorKind::Transient)
         }
     }
 }
@@ -165,8 +179,17 @@ impl Driver for Faulty {
     }
 
     async fn publish(&self, batch: &[Outgoing]) -> Result<Vec<Result<(), Refusal>>, BrokerError> {
-        self.call(Operation::Publish, self.driver.publish(batch))
-            .await
+        let fault = self.faults.of_call(Operation::Publish);
+        let publish = self.driver.publish(batch);
+        if fault != Some(Fault::Unanswered) {
+            return meet(fault, Operation::Publish, publish).await;
+        }
+        publish.await?;
+        let unknown = |message: &Outgoing| Refusal::Unknown {
+            queue: message.queue.to_string(),
+            why: "the test wants it so".into(),
+        };
+        Ok(batch.iter().map(|m| Err(unknown(m))).collect())
     }
 
     async fn fetch(
@@ -188,8 +211,8 @@ impl Driver for Faulty {
         self.call(Operation::Settle, call).await
     }
 
-    async fn stats(&self) -> Result<Vec<QueueStats>, BrokerError> {
-        self.call(Operation::Stats, self.driver.stats()).await
+    async fn stats(&self, queues: &[QueueId]) -> Result<Vec<QueueStats>, BrokerError> {
+        self.call(Operation::Stats, self.driver.stats(queues)).await
     }
 
     async fn announce(&self, channel: &Channel, message: Announcement) -> Result<(), BrokerError> {

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tokio::time::{Instant, sleep};
+
 use super::scene::{
     DEADLINE, Scene, ack, assert_counts, assert_nothing, executor, message, messages, numbers,
     publish, take,
@@ -16,6 +18,8 @@ super::cases![
     Nothing: a_deleted_queue_takes_its_messages_along,
     Nothing: a_message_for_no_queue_is_refused_alone,
     Nothing: fetching_from_no_queue_is_an_error,
+    Nothing: counts_are_of_what_exists_and_each_once,
+    SharedByProcesses: a_process_that_never_used_a_queue_counts_it,
 ];
 
 async fn declaring_again_changes_nothing(scene: Scene) {
@@ -26,7 +30,7 @@ async fn declaring_again_changes_nothing(scene: Scene) {
     driver.declare(&queue).await.unwrap();
     assert_counts(&*driver, &queue, 2, 1).await;
     ack(&*driver, &queue, &first).await;
-    let stats = driver.stats().await.unwrap();
+    let stats = driver.stats(std::slice::from_ref(&queue)).await.unwrap();
     assert_eq!(stats.iter().filter(|s| s.queue == queue).count(), 1);
     assert_eq!(numbers(&take(&*driver, &queue, 2).await), [1, 2]);
 }
@@ -90,7 +94,7 @@ async fn a_queue_with_messages_is_not_deleted_as_empty(scene: Scene) {
     assert!(driver.delete(&queue, true).await.unwrap());
     assert!(
         driver
-            .stats()
+            .stats(std::slice::from_ref(&queue))
             .await
             .unwrap()
             .iter()
@@ -150,4 +154,44 @@ async fn fetching_from_no_queue_is_an_error(scene: Scene) {
     );
     assert!(deleted.unwrap());
     assert!(fetched.is_err(), "{fetched:?}");
+}
+
+async fn counts_are_of_what_exists_and_each_once(scene: Scene) {
+    let (queue, missing) = (executor("one"), executor("missing"));
+    let driver = scene.open(std::slice::from_ref(&queue)).await;
+    publish(&*driver, &messages(&queue, 0..3)).await;
+    take(&*driver, &queue, 1).await;
+    assert_counts(&*driver, &queue, 2, 1).await;
+    let asked = [missing.clone(), queue.clone(), missing, queue.clone()];
+    let stats = driver.stats(&asked).await.unwrap();
+    let found: Vec<_> = stats
+        .iter()
+        .filter(|s| asked.contains(&s.queue))
+        .map(|s| (&s.queue, s.ready, s.unsettled))
+        .collect();
+    assert_eq!(found, [(&queue, 2, 1)]);
+}
+
+async fn a_process_that_never_used_a_queue_counts_it(scene: Scene) {
+    let (queue, other) = (executor("one"), executor("two"));
+    let user = scene.open(&[queue.clone(), other.clone()]).await;
+    publish(&*user, &messages(&queue, 0..4)).await;
+    publish(&*user, &messages(&other, 0..2)).await;
+    let stranger = scene.open(&[]).await;
+    let asked = [queue.clone(), other.clone()];
+    // A product may count late.
+    let give_up = Instant::now() + DEADLINE;
+    loop {
+        let stats = stranger.stats(&asked).await.unwrap();
+        let ready = |queue: &QueueId| {
+            let found = stats.iter().find(|s| s.queue == *queue);
+            found.map(|s| s.ready)
+        };
+        let counted = (ready(&queue), ready(&other));
+        if counted == (Some(4), Some(2)) {
+            return;
+        }
+        assert!(Instant::now() < give_up, "it counts {counted:?}");
+        sleep(Duration::from_millis(20)).await;
+    }
 }

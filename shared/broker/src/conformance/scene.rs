@@ -159,7 +159,7 @@ pub(super) async fn assert_counts(
 ) {
     let give_up = Instant::now() + DEADLINE;
     loop {
-        let stats = driver.stats().await.unwrap();
+        let stats = driver.stats(std::slice::from_ref(queue)).await.unwrap();
         let found = stats
             .iter()
             .find(|stats| stats.queue == *queue)

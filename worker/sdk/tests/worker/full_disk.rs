@@ -60,7 +60,7 @@ async fn with_a_full_disk_nothing_is_acked_or_started_and_nothing_is_lost() {
     tokio::time::sleep(Duration::from_millis(600)).await;
     assert_eq!(world.calls.load(Ordering::SeqCst), 1, "nothing is started");
     assert_eq!(world.events().len(), 1, "nothing is reported");
-    let queues = world.broker.stats().await.expect("stats");
+    let queues = world.broker.stats(&[own_queue()]).await.expect("stats");
     let own = queues.iter().find(|s| s.queue == own_queue());
     let own = own.expect("the executor's queue");
     assert_eq!(own.ready + own.unsettled, 199, "nothing is acked");

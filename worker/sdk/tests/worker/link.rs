@@ -109,8 +109,8 @@ impl Driver for Link {
         self.driver.settle(queue, settlements).await
     }
 
-    async fn stats(&self) -> Result<Vec<QueueStats>, BrokerError> {
-        self.driver.stats().await
+    async fn stats(&self, queues: &[QueueId]) -> Result<Vec<QueueStats>, BrokerError> {
+        self.driver.stats(queues).await
     }
 
     async fn announce(&self, channel: &Channel, message: Announcement) -> Result<(), BrokerError> {

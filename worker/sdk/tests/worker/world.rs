@@ -194,7 +194,7 @@ impl World {
     pub(crate) async fn wait_settled(&self) {
         let start = Instant::now();
         loop {
-            let stats = self.broker.stats().await.expect("stats");
+            let stats = self.broker.stats(&[own_queue()]).await.expect("stats");
             let own = stats.iter().find(|s| s.queue == own_queue());
             if own.is_none_or(|s| s.ready + s.unsettled == 0) {
                 return;

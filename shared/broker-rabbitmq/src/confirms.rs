@@ -1,0 +1,106 @@
+//! What the server says of the messages of a batch.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use lapin::message::BasicReturnMessage;
+use lapin::types::ShortString;
+use lapin::{Confirmation, PublisherConfirm};
+use tokio::time::{Instant, sleep};
+
+use crate::publish::Sent;
+
+/// How far it has come.
+pub(crate) struct Confirms {
+    /// By place; what is open is [`Sent::Unanswered`].
+    pub(crate) sent: Vec<Sent>,
+    /// Not answered, with their places.
+    pub(crate) open: VecDeque<(usize, PublisherConfirm)>,
+    /// The channel has ended with this.
+    pub(crate) failed: Option<lapin::Error>,
+    returned: Vec<BasicReturnMessage>,
+}
+
+impl Confirms {
+    pub(crate) fn new(confirms: Vec<PublisherConfirm>) -> Self {
+        Self {
+            sent: vec![Sent::Unanswered; confirms.len()],
+            open: confirms.into_iter().enumerate().collect(),
+            failed: None,
+            returned: Vec::new(),
+        }
+    }
+
+    /// Waits until all are answered, none has been for `quiet`, or it is `give_up`.
+    pub(crate) async fn wait(&mut self, quiet: Duration, give_up: Instant) {
+        let mut quiet_end = std::pin::pin!(sleep(quiet));
+        while let Some((place, confirm)) = self.open.front_mut() {
+            let place = *place;
+            tokio::select! {
+                biased;
+                answer = confirm => {
+                    self.open.pop_front();
+                    self.note(place, answer);
+                }
+                () = &mut quiet_end => {
+                    // Those behind it may have been answered.
+                    let now = Instant::now();
+                    if !self.look() || now >= give_up {
+                        break;
+                    }
+                    quiet_end.as_mut().reset((now + quiet).min(give_up));
+                }
+            }
+        }
+        self.read_returned();
+    }
+
+    /// Takes in what has come; whether anything has.
+    pub(crate) fn look(&mut self) -> bool {
+        let before = self.open.len();
+        for (place, mut confirm) in std::mem::take(&mut self.open) {
+            match (&mut confirm).now_or_never() {
+                Some(answer) => self.note(place, answer),
+                None => self.open.push_back((place, confirm)),
+            }
+        }
+        self.read_returned();
+        self.open.len() < before
+    }
+
+    fn note(&mut self, place: usize, answer: lapin::Result<Confirmation>) {
+        let (sent, back) = match answer {
+            Ok(Confirmation::Ack(back)) => (Sent::Confirmed, back),
+            Ok(Confirmation::Nack(back)) => (Sent::Rejected, back),
+            Ok(Confirmation::NotRequested) => (Sent::Confirmed, None),
+            Err(e) => {
+                self.failed.get_or_insert(e);
+                return;
+            }
+        };
+        self.sent[place] = sent;
+        self.returned.extend(back);
+    }
+
+    /// lapin hands a returned message over with any confirm of its channel, not with its own.
+    fn read_returned(&mut self) {
+        for back in self.returned.drain(..) {
+            let properties = &back.delivery.properties;
+            let place = properties
+                .correlation_id()
+                .as_ref()
+                .map(ShortString::as_str);
+            if let Some(place) = place.and_then(|place| place.parse::<usize>().ok())
+                && let Some(sent) = self.sent.get_mut(place)
+            {
+                *sent = Sent::Unroutable;
+            }
+        }
+    }
+
+    /// Some message was answered.
+    pub(crate) fn any(&self) -> bool {
+        self.sent.iter().any(|sent| *sent != Sent::Unanswered)
+    }
+}
