@@ -186,13 +186,12 @@ impl RabbitDriver {
             Sent::Confirmed => Ok(()),
             Sent::Unroutable => Err(Refusal::NoQueue(queue())),
             Sent::Rejected => {
-                let limit = match limits.get(&outgoing.queue) {
-                    Some(limit) => *limit,
-                    None => {
-                        let limit = self.limit(&outgoing.queue).await;
-                        limits.insert(outgoing.queue.clone(), limit);
-                        limit
-                    }
+                let limit = if let Some(limit) = limits.get(&outgoing.queue) {
+                    *limit
+                } else {
+                    let limit = self.limit(&outgoing.queue).await;
+                    limits.insert(outgoing.queue.clone(), limit);
+                    limit
                 };
                 Err(Refusal::Full {
                     queue: queue(),

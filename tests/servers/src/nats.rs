@@ -103,11 +103,28 @@ impl Nats {
         }
     }
 
+    /// Starts so many servers as one cluster. Which of them leads is settled some time later.
+    pub fn cluster(version: Version, count: usize) -> Result<Vec<Self>> {
+        let ports: Vec<u16> = (0..count).map(|_| free_port()).collect::<Result<_>>()?;
+        let routes: Vec<String> = ports
+            .iter()
+            .map(|port| format!("\"nats-route://127.0.0.1:{port}\""))
+            .collect();
+        let routes = routes.join(", ");
+        let start = |port| {
+            let block = format!(
+                "cluster {{ name: test, listen: \"127.0.0.1:{port}\", routes: [{routes}] }}"
+            );
+            Self::start_with(version, |_| Ok(block))
+        };
+        ports.into_iter().map(start).collect()
+    }
+
     /// Writes the configuration anew, for the next start.
     pub fn configure(&self, extra: &str) -> Result<()> {
         let (dir, port) = (self.dir.path().display(), self.port);
         let text = format!(
-            "server_name: test\nlisten: \"127.0.0.1:{port}\"\npid_file: \"{dir}/pid\"\njetstream {{ store_dir: \"{dir}/data\" }}\n{extra}\n"
+            "server_name: test-{port}\nlisten: \"127.0.0.1:{port}\"\npid_file: \"{dir}/pid\"\njetstream {{ store_dir: \"{dir}/data\" }}\n{extra}\n"
         );
         Ok(fs::write(self.dir.path().join("nats.conf"), text)?)
     }

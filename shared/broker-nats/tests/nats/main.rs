@@ -1,5 +1,7 @@
 //! What is particular to NATS, on real servers.
 
+mod cluster;
+mod credentials;
 mod ground;
 mod jetstream;
 mod late;

@@ -124,11 +124,11 @@ async fn a_queue_with_a_lower_limit_by_policy_is_full_at_that() {
     world
         .ctl(&[&limits[..], &["--apply-to", "queues"]].concat())
         .await;
-    let mut taken = 0;
+    let mut taken = 0_usize;
     let give_up = Instant::now() + DEADLINE;
     let limit = loop {
         assert!(Instant::now() < give_up, "{taken} were taken");
-        let answers = driver.publish(&[message(&queue, taken as usize)]).await;
+        let answers = driver.publish(&[message(&queue, taken)]).await;
         match answers.unwrap().remove(0) {
             Ok(()) => taken += 1,
             Err(Refusal::Full { limit, .. }) => break limit,
@@ -136,5 +136,8 @@ async fn a_queue_with_a_lower_limit_by_policy_is_full_at_that() {
         }
     };
     world.ctl(&["clear_policy", "low"]).await;
-    assert_eq!(limit, taken, "not the million that the driver asks for");
+    assert_eq!(
+        limit, taken as u64,
+        "not the million that the driver asks for"
+    );
 }
