@@ -95,6 +95,16 @@ pub enum Command {
     Token(TokenCommand),
     /// Measure how fast this machine fires
     Bench(BenchArgs),
+    /// Ends a worker's processes when the worker cannot; started by workers
+    #[command(hide = true)]
+    Guard(GuardArgs),
+}
+
+/// `cueline guard`
+#[derive(Debug, Args)]
+pub struct GuardArgs {
+    /// What names the worker's processes
+    pub id: String,
 }
 
 /// `cueline job …`

@@ -16,6 +16,7 @@ pub mod dlq;
 pub mod doctor;
 pub mod executor;
 pub mod failure;
+pub mod guard;
 pub mod human;
 pub mod job;
 pub mod jobdiff;
@@ -60,9 +61,12 @@ pub fn main_with(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             return ExitCode::from(status);
         }
     };
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build();
+    let mut runtime = match cli.command {
+        // It waits, mostly, and there is one beside each worker.
+        Command::Guard(_) => tokio::runtime::Builder::new_current_thread(),
+        _ => tokio::runtime::Builder::new_multi_thread(),
+    };
+    let runtime = runtime.enable_all().build();
     let result = match runtime {
         Ok(runtime) => {
             let result = runtime.block_on(run(cli));
@@ -120,6 +124,7 @@ async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Key(command) => keys::run(out, &command),
         Command::Token(command) => keys::token(out, &command),
         Command::Bench(args) => bench::run(args).await.map_err(failure_of),
+        Command::Guard(args) => guard::run(args).await.map_err(failure_of),
     }
 }
 

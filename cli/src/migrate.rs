@@ -34,6 +34,10 @@ pub struct MigrateArgs {
     /// Change nothing; the exit status is 1 if there is something to do
     #[arg(long)]
     pub check: bool,
+    /// The store was restored from a backup and counts on from there: gives it a new id, so that workers do not take its new runs for those that
+    /// they know by the same numbers. Stop all schedulers first
+    #[arg(long, conflicts_with = "check")]
+    pub restored: bool,
 }
 
 /// Carries it out. Safe to run from any number of places at once.
@@ -53,6 +57,16 @@ pub async fn run(out: Out, args: &MigrateArgs) -> Result<(), Failure> {
             return out.json(&json!({ "store": url.to_string(), "up_to_date": true }));
         }
         return out.line(&format!("{url} is up to date"));
+    }
+    if args.restored {
+        let id = url.renew_identity().await;
+        let id = id.map_err(|error| Failure::failed(error.message))?;
+        if out.is_json() {
+            return out.json(&json!({ "store": url.to_string(), "id": id }));
+        }
+        return out.line(&format!(
+            "{url} has a new id, {id}; what it says is queued or running is published again"
+        ));
     }
     let schema = url.migrate().await;
     let schema = schema.map_err(|error| Failure::failed(error.message))?;

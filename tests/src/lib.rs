@@ -4,6 +4,7 @@ pub mod books;
 pub mod cluster;
 pub mod ended;
 pub mod mount;
+pub mod roles;
 pub mod seed;
 pub mod standalone;
 pub mod until;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use cueline_model::StoreId;
 use cueline_store::StoreError;
 use cueline_store_postgres::{PgOptions, PgStore};
 
@@ -31,4 +32,8 @@ pub(super) async fn migrate(url: &str) -> Result<Schema, StoreError> {
     Ok(Schema {
         version: Some(found.version.into()),
     })
+}
+
+pub(super) async fn renew_identity(url: &str) -> Result<StoreId, StoreError> {
+    cueline_store_postgres::renew_identity(url).await
 }

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use cueline_model::StoreId;
 use cueline_store::{ErrorKind, StoreError};
 use cueline_store_sqlite::{SqliteOptions, SqliteStore};
 
@@ -10,7 +11,16 @@ use super::private_file::keep_private;
 use super::{OpenStore, Schema, StoreSettings};
 
 pub(super) async fn open(path: &str, settings: &StoreSettings) -> Result<OpenStore, StoreError> {
-    let path = Path::new(path);
+    let store = Arc::new(opened(Path::new(path), settings).await?);
+    let held = store.clone();
+    let close = move || -> super::Closing {
+        let held = held.clone();
+        Box::pin(async move { held.close().await })
+    };
+    Ok(OpenStore::new(store, Box::new(close)))
+}
+
+async fn opened(path: &Path, settings: &StoreSettings) -> Result<SqliteStore, StoreError> {
     if !settings.migrate && !path.exists() {
         return Err(StoreError::new(
             ErrorKind::Broken,
@@ -27,16 +37,17 @@ pub(super) async fn open(path: &str, settings: &StoreSettings) -> Result<OpenSto
         executor_dead_after_ms: settings.executor_dead_after_ms,
         ..SqliteOptions::default()
     };
-    let store = Arc::new(SqliteStore::open(path, options).await?);
-    let held = store.clone();
-    let close = move || -> super::Closing {
-        let held = held.clone();
-        Box::pin(async move { held.close().await })
-    };
-    Ok(OpenStore::new(store, Box::new(close)))
+    SqliteStore::open(path, options).await
 }
 
 pub(super) async fn migrate(path: &str) -> Result<Schema, StoreError> {
     open(path, &StoreSettings::default()).await?.close().await;
     Ok(Schema { version: None })
+}
+
+pub(super) async fn renew_identity(path: &str) -> Result<StoreId, StoreError> {
+    let store = opened(Path::new(path), &StoreSettings::default()).await?;
+    let renewed = store.renew_identity().await;
+    store.close().await;
+    renewed
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use cueline_engine::EngineOptions;
+use cueline_model::StoreId;
 use cueline_store::{ErrorKind, Store, StoreError};
 
 use super::{Close, Product, Unusable, forms, path_of, product_of};
@@ -165,6 +166,21 @@ impl StoreUrl {
             Kind::Sqlite => Err(not_built_in()),
         };
         migrated.map_err(|error| self.unusable(&error))
+    }
+
+    /// Gives it a new id, having brought its schema up to date.
+    pub async fn renew_identity(&self) -> Result<StoreId, Unusable> {
+        let renewed = match self.kind {
+            #[cfg(feature = "postgres")]
+            Kind::Postgres => super::postgres::renew_identity(self.address.expose()).await,
+            #[cfg(feature = "sqlite")]
+            Kind::Sqlite => super::sqlite::renew_identity(self.path()).await,
+            #[cfg(not(feature = "postgres"))]
+            Kind::Postgres => Err(not_built_in()),
+            #[cfg(not(feature = "sqlite"))]
+            Kind::Sqlite => Err(not_built_in()),
+        };
+        renewed.map_err(|error| self.unusable(&error))
     }
 
     fn path(&self) -> &str {

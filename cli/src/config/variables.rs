@@ -12,7 +12,7 @@ use super::settings::{Role, Setting};
 const PREFIX: &str = "CUELINE_";
 
 /// Variables that are no settings of a role: of commands, of logs, and what a handler tells the process that it starts.
-const OTHERS: [&str; 15] = [
+const OTHERS: [&str; 16] = [
     "CUELINE_CONFIG",
     "CUELINE_URL",
     "CUELINE_TOKEN",
@@ -28,6 +28,7 @@ const OTHERS: [&str; 15] = [
     "CUELINE_SHARD_ITEM",
     "CUELINE_EXECUTOR",
     "CUELINE_WORKER_STATE",
+    "CUELINE_WORKER_GUARD",
 ];
 
 /// What the environment says, with everything that is wrong in it. An empty variable is as good as none.

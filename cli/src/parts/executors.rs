@@ -2,15 +2,15 @@
 
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use anyhow::Result;
 use cueline_broker::Broker;
-use cueline_handlers::{CommandHandler, HttpHandler, ShellHandler, kill_orphans};
+use cueline_handlers::{CommandHandler, Guard, GuardId, HttpHandler, ShellHandler, kill_orphans};
 use cueline_model::{ExecutorName, GroupName};
 use cueline_protocol::VerifyingKeys;
-use cueline_runtime::{Lifecycle, SystemClock};
+use cueline_runtime::{BootClock as _, Lifecycle, SystemBootClock, SystemClock};
 use cueline_worker::{Handler, Worker};
 
 use crate::config::Kind;
@@ -57,6 +57,7 @@ pub struct Executors {
     tasks: Lifecycle,
     /// What the first one that failed has said.
     failure: Arc<OnceLock<String>>,
+    guards: Mutex<Vec<Guard>>,
 }
 
 impl Executors {
@@ -74,6 +75,7 @@ impl Executors {
         broker: &Broker,
     ) -> Result<()> {
         let marker = state_dir.display().to_string();
+        let guard = GuardId::of(&marker, &incarnation());
         let mut builder = Worker::builder(options.group.as_str())
             .name(name.as_str())
             .broker(broker.clone())
@@ -87,17 +89,28 @@ impl Executors {
             Fate::Apart {
                 fence_after,
                 failover_after,
-            } => builder
-                .fence_after(fence_after)
-                .failover_after(failover_after),
+            } => {
+                let keeper = crate::guard::start(&guard);
+                let builder = builder.on_contact(keeper.renewer());
+                self.guards().push(keeper);
+                builder
+                    .fence_after(fence_after)
+                    .failover_after(failover_after)
+            }
         };
         for (native, handler) in &options.native {
             builder = builder.native(native, handler.clone());
         }
         for kind in &options.allow {
             builder = match kind {
-                Kind::Shell => builder.kind(kind.name(), ShellHandler::new(&marker)),
-                Kind::Command => builder.kind(kind.name(), CommandHandler::new(&marker)),
+                Kind::Shell => {
+                    let handler = ShellHandler::new(&marker).guarded(guard.clone());
+                    builder.kind(kind.name(), handler)
+                }
+                Kind::Command => {
+                    let handler = CommandHandler::new(&marker).guarded(guard.clone());
+                    builder.kind(kind.name(), handler)
+                }
                 Kind::Http => builder.kind(kind.name(), HttpHandler::new()?),
             };
         }
@@ -124,7 +137,21 @@ impl Executors {
     /// Drains, reports and leaves.
     pub async fn stop(&self, drain: Duration) {
         self.tasks.shut_down(drain + STOP_SLACK).await;
+        let guards = std::mem::take(&mut *self.guards());
+        for guard in guards {
+            guard.dismiss().await;
+        }
     }
+
+    fn guards(&self) -> std::sync::MutexGuard<'_, Vec<Guard>> {
+        self.guards.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Differs for each start of a process on this machine.
+fn incarnation() -> String {
+    let started = SystemBootClock.up_ms();
+    format!("{}-{started}", std::process::id())
 }
 
 async fn end_orphans(marker: String) -> Result<(), cueline_worker::BoxError> {

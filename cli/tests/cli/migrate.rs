@@ -21,6 +21,29 @@ fn a_file_is_made_and_made_again() {
         .good();
 }
 
+/// After a restore its new runs are other runs to the workers.
+#[test]
+fn a_restored_store_gets_a_new_id() {
+    let home = Home::new();
+    let renew = [
+        "migrate",
+        "--restored",
+        "--store",
+        "sqlite:s.db",
+        "-o",
+        "json",
+    ];
+    let id = || {
+        let said: serde_json::Value = serde_json::from_str(&home.run(&renew).good()).expect("JSON");
+        said["id"].as_str().expect("an id").to_owned()
+    };
+    let first = id();
+    assert_eq!(first.len(), 32, "{first}");
+    assert_ne!(first, id());
+    let both = [&renew[..], &["--check"]].concat();
+    assert_eq!(home.run(&both).status, 2);
+}
+
 #[test]
 fn what_is_no_store_is_refused() {
     let home = Home::new();

@@ -58,6 +58,7 @@ pub(crate) async fn pass_on(shared: &Shared) -> Result<usize, StageError> {
         };
         let order = Control::Cancel {
             v: VERSION,
+            store: shared.store_id(),
             run: cancel.run,
         };
         shared

@@ -51,6 +51,7 @@ pub(crate) async fn open(shared: &Shared) -> Result<(), EngineError> {
     for queue in [QueueId::Results, QueueId::Requests, QueueId::Dead] {
         shared.broker.declare(&queue).await?;
     }
+    shared.identify().await?;
     node::keep(shared).await?;
     Ok(())
 }

@@ -245,6 +245,10 @@ async fn end(
     let mut settlements = Vec::with_capacity(batch.len());
     for delivery in batch {
         let settlement = match decode::<Trigger>(&delivery.payload) {
+            Ok(Trigger { store, .. }) if shared.foreign(store).is_some() => {
+                let why = shared.foreign(store).unwrap_or_default();
+                Settlement::Dead(format!("failed to route the trigger again: {why}"))
+            }
             Ok(trigger) => {
                 let id = AttemptId {
                     run: trigger.run,

@@ -46,7 +46,7 @@ pub(crate) async fn once(shared: &Shared, wait: Duration) -> Result<usize, Stage
     if batch.is_empty() {
         return Ok(0);
     }
-    let (reports, settlements) = read(&batch);
+    let (reports, settlements) = read(shared, &batch);
     let ingested = match shared.store.ingest(&reports).await {
         Ok(ingested) => ingested,
         Err(e) => {
@@ -72,15 +72,18 @@ pub(crate) async fn once(shared: &Shared, wait: Duration) -> Result<usize, Stage
     Ok(count)
 }
 
-fn read(batch: &[Delivery]) -> (Vec<Report>, Vec<(Receipt, Settlement)>) {
+fn read(shared: &Shared, batch: &[Delivery]) -> (Vec<Report>, Vec<(Receipt, Settlement)>) {
     let mut reports = Vec::with_capacity(batch.len());
     let mut settlements = Vec::with_capacity(batch.len());
     for delivery in batch {
         let settlement = match decode::<Event>(&delivery.payload) {
-            Ok(event) => {
-                reports.push(report(event));
-                Settlement::Ack
-            }
+            Ok(event) => match shared.foreign(event.store) {
+                None => {
+                    reports.push(report(event));
+                    Settlement::Ack
+                }
+                Some(why) => Settlement::Dead(format!("failed to take in the report: {why}")),
+            },
             Err(e) => Settlement::Dead(e.to_string()),
         };
         settlements.push((delivery.receipt, settlement));

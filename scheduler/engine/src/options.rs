@@ -38,6 +38,9 @@ pub struct EngineOptions {
     pub reconcile_after_ms: u64,
     /// A run that its executor should have stopped is given up this long after its timeout and kill grace; 60 s.
     pub overdue_slack_ms: u64,
+    /// An executor that does not know an attempt takes its trigger for this long; 60 min. Executors remember attempts for longer, so that a
+    /// trigger that somebody kept and publishes again is either known or too old.
+    pub trigger_valid_ms: u64,
     /// Ended runs are kept for this long; 7 days.
     pub retention_ms: u64,
 }
@@ -62,6 +65,7 @@ impl Default for EngineOptions {
             failover_after_ms: 30_000,
             reconcile_after_ms: 30_000,
             overdue_slack_ms: 60_000,
+            trigger_valid_ms: 3_600_000,
             retention_ms: 7 * 24 * 3_600_000,
         }
     }

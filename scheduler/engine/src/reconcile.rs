@@ -146,6 +146,7 @@ async fn not_held(
     };
     let question = Control::Holdings {
         v: VERSION,
+        store: shared.store_id(),
         runs: asked.clone(),
     };
     let answer = shared

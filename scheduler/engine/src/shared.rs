@@ -2,10 +2,10 @@
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use cueline_broker::{Broker, Outgoing};
-use cueline_model::Timestamp;
+use cueline_model::{StoreId, Timestamp};
 use cueline_protocol::SigningKey;
 use cueline_runtime::{Activator, Clock};
 use cueline_store::{AttemptId, DispatchMark, ErrorKind, NodeId, Store, StoreError, WaitingRun};
@@ -26,6 +26,8 @@ pub(crate) struct Ready {
     /// A try to publish it was not answered: it may be in its queue. From then on it is published until the broker has taken it, and never
     /// given back to be routed again.
     pub(crate) published_maybe: bool,
+    /// Published later, its message has to be written anew: little would be left of the time in which an executor may take it.
+    pub(crate) fresh_until: Timestamp,
     pub(crate) due_at: Timestamp,
     pub(crate) priority: u8,
     pub(crate) message: Outgoing,
@@ -47,6 +49,8 @@ pub(crate) struct Shared {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) options: EngineOptions,
     pub(crate) key: Option<SigningKey>,
+    /// Which store it is; read at the start.
+    store_id: OnceLock<StoreId>,
     pub(crate) registry: Registry,
     pub(crate) wheel: Mutex<Wheel<WaitingRun>>,
     pub(crate) outbox: Mutex<Wheel<Ready>>,
@@ -85,6 +89,7 @@ impl Shared {
             clock,
             options,
             key,
+            store_id: OnceLock::new(),
             registry,
             wheel: Mutex::default(),
             outbox: Mutex::default(),
@@ -99,6 +104,30 @@ impl Shared {
             heard_itself_ms: AtomicI64::new(0),
             voice: RandomState::new().hash_one(std::process::id()),
             offset_ms: AtomicI64::new(0),
+        })
+    }
+
+    /// Which store it is; `None` before the start is over.
+    pub(crate) fn store_id(&self) -> Option<StoreId> {
+        self.store_id.get().copied()
+    }
+
+    /// Learns which store it is.
+    pub(crate) async fn identify(&self) -> Result<(), StoreError> {
+        let id = self.store.identity().await?;
+        // A second start of the same engine finds the same.
+        let _ = self.store_id.set(id);
+        Ok(())
+    }
+
+    /// Why a message about a run that is said to be in `store` is none of this scheduler's; `None` if it is. One that says nothing comes from
+    /// before there was something to say.
+    pub(crate) fn foreign(&self, store: Option<StoreId>) -> Option<String> {
+        let (theirs, ours) = (store?, self.store_id()?);
+        (theirs != ours).then(|| {
+            format!(
+                "it is about a run of another store, {theirs}, and these schedulers' store is {ours}"
+            )
         })
     }
 

@@ -206,6 +206,25 @@ pub(crate) async fn roll_back(write: Write) {
 }
 
 /// The database that a URL names, and what is set on each connection to it.
+/// The library below says of a file for TLS only that it is not there, and not which.
+fn readable(url: &str) -> Result<(), StoreError> {
+    let settings = url.split_once('?').map_or("", |(_, settings)| settings);
+    for (name, file) in settings.split('&').filter_map(|s| s.split_once('=')) {
+        let is_file = ["sslrootcert", "sslcert", "sslkey"].contains(&name);
+        // A name with escapes, or one that is no file's name, is left to the library.
+        if !is_file || file.contains('%') || file == "system" {
+            continue;
+        }
+        std::fs::File::open(file).map_err(|error| {
+            StoreError::new(
+                ErrorKind::Broken,
+                format!("failed to open the store: {name}: {file} cannot be read: {error}"),
+            )
+        })?;
+    }
+    Ok(())
+}
+
 pub(crate) fn parse(url: &str, options: &PgOptions) -> Result<PgConnectOptions, StoreError> {
     let invalid = |why: &dyn std::fmt::Display| {
         // The URL holds a password: it is not repeated.
@@ -223,6 +242,7 @@ pub(crate) fn parse(url: &str, options: &PgOptions) -> Result<PgConnectOptions, 
         return Err(invalid(&"it begins with something else"));
     }
     let base = PgConnectOptions::from_str(url).map_err(|error| invalid(&error))?;
+    readable(url)?;
     let ms = |time: Duration| time.as_millis().to_string();
     // Noticed after the first silence of two thirds, and five questions without an answer in the rest.
     let idle = (options.keepalive.as_secs() * 2 / 3).max(1).to_string();

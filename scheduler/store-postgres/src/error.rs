@@ -53,6 +53,9 @@ fn code_of(error: &StoreError) -> Option<String> {
 
 fn judge(error: &sqlx::Error) -> (ErrorKind, String) {
     use ErrorKind::{Broken, Transient};
+    if let Some(why) = untrusted(error) {
+        return (Broken, why);
+    }
     let Some(told) = error.as_database_error() else {
         let kind = match error {
             sqlx::Error::PoolTimedOut
@@ -81,6 +84,20 @@ fn judge(error: &sqlx::Error) -> (ErrorKind, String) {
         "" => (kind, message.to_owned()),
         why => (kind, format!("{why} ({message})")),
     }
+}
+
+/// The server's certificate was refused. To the library below that is one more failure to read.
+fn untrusted(error: &sqlx::Error) -> Option<String> {
+    let sqlx::Error::Io(error) = error else {
+        return None;
+    };
+    let said = error.to_string();
+    let refused = error.kind() == std::io::ErrorKind::InvalidData && said.contains("certificate");
+    refused.then(|| {
+        format!(
+            "the database server's certificate is not accepted ({said}); sslrootcert in the address names the authorities that are trusted"
+        )
+    })
 }
 
 /// The first two characters are the class of a condition.

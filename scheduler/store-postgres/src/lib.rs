@@ -18,6 +18,7 @@ mod executors;
 mod finish;
 mod fire;
 mod follow;
+mod identity;
 mod ingest;
 mod jobs;
 mod ledger;
@@ -40,6 +41,7 @@ mod trigger;
 mod upkeep;
 mod write_jobs;
 
+use cueline_model::StoreId;
 use cueline_store::StoreError;
 
 use crate::database::Database;
@@ -79,4 +81,11 @@ impl PgStore {
 pub async fn migrate(url: &str) -> Result<SchemaVersion, StoreError> {
     let connect = database::parse(url, &PgOptions::default())?;
     schema::migrate(&connect).await
+}
+
+/// Gives the store at `url` a new id; it. For a store that was restored from a backup and counts on from there: executors take its new runs
+/// for those that they know by the same numbers otherwise. No scheduler may be running meanwhile.
+pub async fn renew_identity(url: &str) -> Result<StoreId, StoreError> {
+    let connect = database::parse(url, &PgOptions::default())?;
+    identity::renew(&connect).await
 }

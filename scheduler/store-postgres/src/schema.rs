@@ -17,10 +17,16 @@ struct Migration {
 }
 
 /// Each brings the schema from version `index` to `index + 1`. Never edited once released.
-const MIGRATIONS: [Migration; 1] = [Migration {
-    sql: include_str!("../migrations/0001_store.sql"),
-    compatible_from: 1,
-}];
+const MIGRATIONS: [Migration; 2] = [
+    Migration {
+        sql: include_str!("../migrations/0001_store.sql"),
+        compatible_from: 1,
+    },
+    Migration {
+        sql: include_str!("../migrations/0002_identity.sql"),
+        compatible_from: 1,
+    },
+];
 
 /// Whoever changes the schema holds this lock; the first number marks locks of Cueline.
 const LOCK: &str = "SELECT pg_advisory_xact_lock(1131767116, 2)";
@@ -160,4 +166,89 @@ async fn read(conn: &mut PgConnection) -> Result<Option<SchemaVersion>, StoreErr
         )));
     }
     Ok(Some(found))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The statements of a migration, on one line each and without remarks.
+    fn statements(sql: &str) -> Vec<String> {
+        let lines = sql
+            .lines()
+            .map(|line| line.split("--").next().unwrap_or_default());
+        let words: Vec<&str> = lines.flat_map(str::split_whitespace).collect();
+        let text = words.join(" ");
+        let parts = text.split(';').map(|part| part.trim().to_owned());
+        parts.filter(|part| !part.is_empty()).collect()
+    }
+
+    /// Why programs that do not know of the statement could not go on beside it.
+    fn breaks(statement: &str, made: &mut Vec<String>) -> Option<String> {
+        let words: Vec<&str> = statement.split([' ', '(']).collect();
+        let adds = match words.as_slice() {
+            ["CREATE", "TABLE", name, ..] => {
+                made.push((*name).to_owned());
+                true
+            }
+            ["CREATE", "INDEX" | "SEQUENCE", ..] => true,
+            // Of what was there already a unique one may refuse what they write.
+            ["CREATE", "UNIQUE", "INDEX", _, "ON", table, ..]
+            | ["INSERT", "INTO", table, ..]
+            | ["ALTER", "TABLE", table, "ADD", ..]
+                if made.iter().any(|m| m == table) =>
+            {
+                true
+            }
+            ["ALTER", "TABLE", _, "ADD", "COLUMN", ..] => {
+                !statement.contains("NOT NULL") || statement.contains("DEFAULT")
+            }
+            _ => false,
+        };
+        (!adds).then(|| statement.to_owned())
+    }
+
+    /// What an upgrade one node after the other hangs on: either a migration only adds, or it says that older programs cannot go on.
+    #[test]
+    fn each_migration_only_adds_or_says_who_cannot_go_on() {
+        let mut made = Vec::new();
+        for (migration, version) in MIGRATIONS.iter().zip(1_i32..).skip(1) {
+            let breaking: Vec<String> = statements(migration.sql)
+                .iter()
+                .filter_map(|s| breaks(s, &mut made))
+                .collect();
+            assert!(
+                breaking.is_empty() || migration.compatible_from == version,
+                "migration {version} works with programs of version {} and on, it says, but they do not know: {breaking:#?}",
+                migration.compatible_from
+            );
+            made.clear();
+        }
+    }
+
+    #[test]
+    fn what_does_not_only_add_is_found() {
+        let mut made = vec!["own".to_owned()];
+        for good in [
+            "CREATE TABLE other (id int)",
+            "CREATE INDEX i ON run (id)",
+            "CREATE UNIQUE INDEX i ON own (id)",
+            "INSERT INTO own (id) VALUES (1)",
+            "ALTER TABLE run ADD COLUMN more text",
+            "ALTER TABLE run ADD COLUMN more text NOT NULL DEFAULT ''",
+        ] {
+            assert_eq!(breaks(good, &mut made), None);
+        }
+        for bad in [
+            "ALTER TABLE run DROP COLUMN output",
+            "ALTER TABLE run ADD COLUMN more text NOT NULL",
+            "ALTER TABLE run RENAME TO runs",
+            "ALTER TABLE run ADD CONSTRAINT c CHECK (id > 0)",
+            "CREATE UNIQUE INDEX i ON run (fire_at)",
+            "UPDATE run SET kind = 0",
+            "DROP INDEX run_mishap",
+        ] {
+            assert!(breaks(bad, &mut made).is_some(), "{bad}");
+        }
+    }
 }

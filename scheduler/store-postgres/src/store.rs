@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use cueline_model::{Job, JobId, JobName, JobSpec, RunId, Timestamp};
+use cueline_model::{Job, JobId, JobName, JobSpec, RunId, StoreId, Timestamp};
 use cueline_store::{
     Applied, AttemptId, Cancelled, DeadLetter, DispatchMark, Executor, ExecutorBeat, FireDue,
     Fired, Ingested, JobSummary, LedgerEntry, LogRow, NewDeadLetter, NodeId, NodeRegistered,
@@ -58,6 +58,10 @@ impl Store for PgStore {
         reading!(self, async {
             self.db.now(&mut *self.db.glance().await?).await
         })
+    }
+
+    async fn identity(&self) -> Result<StoreId> {
+        reading!(self, self.read_identity())
     }
 
     async fn register_node(&self, name: &str, lease_ms: u64) -> Result<NodeRegistered> {

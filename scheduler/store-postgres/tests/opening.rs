@@ -3,7 +3,7 @@
 mod fresh;
 
 use cueline_store::{ErrorKind, Store, StoreError};
-use cueline_store_postgres::{PgOptions, PgStore, migrate};
+use cueline_store_postgres::{PgOptions, PgStore, migrate, renew_identity};
 use cueline_test_servers::free_port;
 use cueline_test_servers::postgres::WITH_PASSWORD;
 
@@ -136,4 +136,35 @@ async fn older_program_works_beside_what_was_only_added() {
 async fn schema_that_is_too_new_is_refused() {
     let (_fresh, opened) = with_version(99, 98).await;
     refused(opened, ErrorKind::Broken, "version 99");
+}
+
+#[tokio::test]
+async fn each_store_has_an_id_of_its_own() {
+    let (one, two) = (Fresh::empty(), Fresh::empty());
+    let id = async |fresh: &Fresh| {
+        let store = open(&fresh.url()).await.expect("opens");
+        store.identity().await.expect("has an id")
+    };
+    let first = id(&one).await;
+    assert_ne!(first, id(&two).await);
+    assert_eq!(first, id(&one).await);
+    let renewed = renew_identity(&one.url()).await.expect("renews");
+    assert_ne!(renewed, first);
+    assert_eq!(renewed, id(&one).await);
+}
+
+/// As the first version of the schema left it.
+#[tokio::test]
+async fn an_older_store_gets_an_id() {
+    let fresh = Fresh::migrated().await;
+    let before =
+        "DROP TABLE store_identity; UPDATE cueline_schema SET version = 1, compatible_from = 1";
+    fresh.server.sql(&fresh.name, before).expect("as it was");
+    refused(
+        only_look(&fresh.url()).await,
+        ErrorKind::Broken,
+        "has version 1, this program needs version 2",
+    );
+    let store = open(&fresh.url()).await.expect("opens");
+    assert_ne!(store.identity().await.expect("has an id").0, 0);
 }

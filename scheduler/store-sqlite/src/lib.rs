@@ -16,6 +16,7 @@ mod error;
 mod executors;
 mod fire;
 mod follow;
+mod identity;
 mod ingest;
 mod jobs;
 mod ledger;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use cueline_model::{Job, JobId, JobName, JobSpec, RunId, Timestamp};
+use cueline_model::{Job, JobId, JobName, JobSpec, RunId, StoreId, Timestamp};
 use cueline_store::{
     Applied, AttemptId, Cancelled, DeadLetter, DispatchMark, Executor, ExecutorBeat, FireDue,
     Fired, Ingested, JobSummary, LedgerEntry, LogRow, NewDeadLetter, NodeId, NodeRegistered,
@@ -19,6 +19,10 @@ type Result<T> = std::result::Result<T, StoreError>;
 impl Store for SqliteStore {
     async fn now(&self) -> Result<Timestamp> {
         Ok(self.db.now())
+    }
+
+    async fn identity(&self) -> Result<StoreId> {
+        self.read_identity().await
     }
 
     async fn register_node(&self, name: &str, lease_ms: u64) -> Result<NodeRegistered> {

@@ -103,3 +103,34 @@ async fn full_disk_is_transient_and_passes() {
     store.apply_jobs(&many, false).await.expect("goes on");
     assert_eq!(store.stats().await.expect("counts").jobs, 100);
 }
+
+#[tokio::test]
+async fn each_store_has_an_id_of_its_own() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (one, two) = (dir.path().join("one.db"), dir.path().join("two.db"));
+    let id = async |path: &Path| {
+        let store = open(path).await.expect("opens");
+        let id = store.identity().await.expect("has an id");
+        store.close().await;
+        id
+    };
+    let first = id(&one).await;
+    assert_ne!(first, id(&two).await);
+    assert_eq!(first, id(&one).await);
+    let store = open(&one).await.expect("opens");
+    let renewed = store.renew_identity().await.expect("renews");
+    store.close().await;
+    assert_ne!(renewed, first);
+    assert_eq!(renewed, id(&one).await);
+}
+
+/// As the version of the schema before left it.
+#[tokio::test]
+async fn an_older_store_gets_an_id() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("cueline.db");
+    open(&path).await.expect("creates").close().await;
+    sql(&path, "DROP TABLE store_identity; PRAGMA user_version = 2").await;
+    let store = open(&path).await.expect("opens");
+    assert_ne!(store.identity().await.expect("has an id").0, 0);
+}

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use cueline_model::{ExecutorName, Job, JobId, JobName, JobSpec, RunId, Timestamp};
+use cueline_model::{ExecutorName, Job, JobId, JobName, JobSpec, RunId, StoreId, Timestamp};
 
 use crate::error::StoreError;
 use crate::types::{
@@ -29,6 +29,9 @@ pub trait Store: Send + Sync + 'static {
 
     /// The database's clock.
     async fn now(&self) -> Result<Timestamp>;
+
+    /// Which store this is: made with it, kept in it, the same for all nodes and after each start. Run ids mean something only together with it.
+    async fn identity(&self) -> Result<StoreId>;
 
     /// Makes a scheduler process known, with a lease of `lease_ms`. A name belongs to one process at a time: the lease of an earlier
     /// node of the same name ends, so that a restart takes over at once what it had claimed before. If no other node is alive, each enabled

@@ -94,6 +94,7 @@ impl NatsDriver {
                 queues: Arc::clone(&queues),
                 receipts: Arc::clone(&receipts),
                 pipeline: Arc::clone(&pipeline),
+                link: link.clone(),
             },
             channels: Channels {
                 link: link.clone(),

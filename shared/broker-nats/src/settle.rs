@@ -11,8 +11,10 @@ use tokio::time::Instant;
 
 use crate::delivered::dead_headers;
 use crate::error::{Told, transient};
+use crate::link::Link;
 use crate::names::Stream;
 use crate::pipeline::{Answer, Pipeline, Question};
+use crate::publish::HEADER_BYTES;
 use crate::queues::Queues;
 use crate::receipts::{Held, Receipts};
 
@@ -27,6 +29,7 @@ pub(crate) struct Settler {
     pub(crate) queues: Arc<Queues>,
     pub(crate) receipts: Arc<Receipts>,
     pub(crate) pipeline: Arc<Pipeline>,
+    pub(crate) link: Link,
 }
 
 impl Settler {
@@ -94,6 +97,11 @@ impl Settler {
     }
 
     fn letter(&self, queue: &QueueId, held: &Held, reason: &str) -> Question {
+        // With its headers it must not be larger than the server takes: that would cut the connection, again and again.
+        let most = self.link.client.max_payload().saturating_sub(HEADER_BYTES);
+        let (whole, kept) = (held.payload.len(), held.payload.len().min(most));
+        let cut = format!("{reason} [of its {whole} bytes the first {kept} are kept]");
+        let reason = if kept < whole { &cut } else { reason };
         let mut headers = dead_headers(reason, queue, &held.topic);
         // Settling again after a lost answer makes no second letter.
         let stream = self
@@ -106,7 +114,7 @@ impl Settler {
         Question {
             subject: dead.subject(&held.topic).into(),
             headers: Some(headers),
-            payload: held.payload.clone(),
+            payload: held.payload.slice(..kept),
             silent: false,
             fenced: false,
         }

@@ -14,6 +14,7 @@ pub mod policy;
 pub mod route;
 pub mod run;
 pub mod schedule;
+pub mod store_id;
 pub mod time;
 
 pub use conclude::{Conclusion, RunFacts, conclude};
@@ -25,4 +26,5 @@ pub use policy::{Backoff, Block, Fence, Misfire, MisfirePolicy, OnLost, Retry, S
 pub use route::{Route, Shard, ShardPlan, expand};
 pub use run::{Outcome, OutcomeKind, RunId, RunKind, RunState};
 pub use schedule::{Dialect, DstRule, Schedule};
+pub use store_id::StoreId;
 pub use time::Timestamp;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use cueline_model::{
     Block, DurationMs, ExecutorName, Fence, GroupName, HandlerSpec, JobId, JobName, OnLost,
-    Outcome, RunId, RunKind, Scope, Shard, Timestamp,
+    Outcome, RunId, RunKind, Scope, Shard, StoreId, Timestamp,
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -64,10 +64,16 @@ pub struct JobPart {
 pub struct Trigger {
     /// [`VERSION`].
     pub v: u32,
+    /// The store that the run is in; absent from schedulers that do not tell yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub store: Option<StoreId>,
     /// The run.
     pub run: RunId,
-    /// The attempt, from 1. (run, attempt) is the trigger's identity.
+    /// The attempt, from 1. (store, run, attempt) is the trigger's identity.
     pub attempt: u32,
+    /// The group of the executor that it is for; absent from schedulers that do not tell yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<GroupName>,
     /// The executor that it is for.
     pub executor: ExecutorName,
     /// What made the run.
@@ -81,7 +87,11 @@ pub struct Trigger {
     pub params: Option<String>,
     /// What is the same for all runs of the job.
     pub job: Arc<JobPart>,
-    /// Ed25519 signature, base64; see [`crate::sign`].
+    /// An executor that does not know the attempt does not take it after this time: a trigger that somebody kept is worth nothing once
+    /// executors have forgotten the attempt. Schedulers publish again what was refused so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline: Option<Timestamp>,
+    /// Ed25519 signature, base64; see [`crate::sign`]. The last field, because it covers everything before it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signature: Option<String>,
 }
@@ -91,6 +101,9 @@ pub struct Trigger {
 pub struct Event {
     /// [`VERSION`].
     pub v: u32,
+    /// The store that the run is in, as its trigger said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub store: Option<StoreId>,
     /// The run.
     pub run: RunId,
     /// The attempt.
@@ -221,6 +234,9 @@ pub enum Control {
     Cancel {
         /// [`VERSION`].
         v: u32,
+        /// The store that the run is in.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        store: Option<StoreId>,
         /// The run.
         run: RunId,
     },
@@ -228,6 +244,9 @@ pub enum Control {
     Holdings {
         /// [`VERSION`].
         v: u32,
+        /// The store that the runs are in.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        store: Option<StoreId>,
         /// The attempts asked for.
         runs: Vec<Holding>,
     },

@@ -1,13 +1,17 @@
 //! Ed25519 signatures of triggers.
 //!
-//! A worker that can check a trigger cannot forge one: it holds public keys only. The signature covers all that says
-//! what runs where: run, attempt, job, executor, fire time, shard, parameter and handler.
+//! A worker that can check a trigger cannot forge one: it holds public keys only. The signature covers the message byte by byte, as it
+//! stands before the signature, so whoever signs and whoever checks need not know the same fields: a field that is new to the
+//! worker is covered all the same.
+//!
+//! A trigger that names no store was signed by a scheduler of the time before: its signature covers run, attempt, job, executor, fire time, shard,
+//! parameter and handler. It is accepted still, for the time of an upgrade.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use ed25519_dalek::{Signature, Signer, VerifyingKey};
 
-use crate::message::Trigger;
+use crate::message::{Trigger, encode};
 
 /// Why a signature does not hold, or a key cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -56,9 +60,16 @@ impl SigningKey {
         BASE64.encode(self.0.verifying_key().to_bytes())
     }
 
-    /// Signs `trigger`.
-    pub fn sign(&self, trigger: &mut Trigger) {
-        trigger.signature = Some(BASE64.encode(self.0.sign(&covered(trigger)).to_bytes()));
+    /// Signs `trigger`, which names its store; the message as it goes out.
+    pub fn sign(&self, trigger: &mut Trigger) -> Vec<u8> {
+        trigger.signature = None;
+        let mut message = encode(trigger);
+        let text = BASE64.encode(self.0.sign(&signed(&message)).to_bytes());
+        // The brace that closes the message.
+        message.pop();
+        message.extend_from_slice(ending(&text).as_bytes());
+        trigger.signature = Some(text);
+        message
     }
 }
 
@@ -76,19 +87,35 @@ impl VerifyingKeys {
             .map(Self)
     }
 
-    /// Whether one of the keys signed `trigger`.
-    pub fn verify(&self, trigger: &Trigger) -> Result<(), SignError> {
+    /// Whether one of the keys signed `message`, which was read as `trigger`.
+    pub fn verify(&self, message: &[u8], trigger: &Trigger) -> Result<(), SignError> {
         let text = trigger.signature.as_deref().ok_or(SignError::Missing)?;
         let mismatch = || SignError::Mismatch(self.0.len());
         let bytes = BASE64.decode(text).map_err(|_| mismatch())?;
         let signature = Signature::from_slice(&bytes).map_err(|_| mismatch())?;
-        let covered = covered(trigger);
+        let signed = match trigger.store {
+            Some(_) => {
+                let before = message.strip_suffix(ending(text).as_bytes());
+                signed(&[before.ok_or_else(mismatch)?, b"}"].concat())
+            }
+            None => covered(trigger),
+        };
         let trusted = self
             .0
             .iter()
-            .any(|key| key.verify_strict(&covered, &signature).is_ok());
+            .any(|key| key.verify_strict(&signed, &signature).is_ok());
         if trusted { Ok(()) } else { Err(mismatch()) }
     }
+}
+
+/// How a signed message ends.
+fn ending(signature: &str) -> String {
+    format!(",\"signature\":\"{signature}\"}}")
+}
+
+/// What is signed of a message without its signature.
+fn signed(message: &[u8]) -> Vec<u8> {
+    [b"cueline trigger 2\n", message].concat()
 }
 
 fn bytes_of(text: &str) -> Result<[u8; 32], SignError> {
@@ -96,7 +123,7 @@ fn bytes_of(text: &str) -> Result<[u8; 32], SignError> {
     bytes.try_into().map_err(|_| SignError::Key)
 }
 
-/// What a signature covers. Each part is preceded by its length, so no two triggers give the same bytes.
+/// What the signature of a trigger without a store covers. Each part is preceded by its length, so no two triggers give the same bytes.
 fn covered(trigger: &Trigger) -> Vec<u8> {
     let handler = serde_json::to_vec(&trigger.job.handler)
         .expect("a handler has string keys only, so writing it cannot fail");
@@ -124,4 +151,28 @@ fn covered(trigger: &Trigger) -> Vec<u8> {
         bytes.extend_from_slice(part);
     }
     bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::decode;
+
+    /// A later scheduler's trigger says things that this worker does not know: they are covered all the same.
+    #[test]
+    fn what_is_new_to_the_worker_is_covered() {
+        let key = SigningKey::from_seed([7; 32]);
+        let public = key.public_base64();
+        let keys = VerifyingKeys::from_base64([public.as_str()]).expect("a key");
+        let unsigned = r#"{"v":1,"store":"0123456789abcdef0123456789abcdef","run":7,"attempt":2,"executor":"one","kind":"manual","fire_at":1800000000000,"shard":{"index":0,"total":1},"job":{"id":1,"name":"report","version":1,"handler":{"native":"work"},"block":"serial","backlog":1000,"kill_grace":"5s","priority":5},"news":"new"}"#;
+        let text = BASE64.encode(key.0.sign(&signed(unsigned.as_bytes())).to_bytes());
+        let message = unsigned[..unsigned.len() - 1].to_owned() + &ending(&text);
+        let verify = |message: &str| {
+            let trigger: Trigger = decode(message.as_bytes()).expect("readable");
+            keys.verify(message.as_bytes(), &trigger)
+        };
+        assert_eq!(verify(&message), Ok(()));
+        let changed = message.replacen("\"new\"", "\"old\"", 1);
+        assert_eq!(verify(&changed), Err(SignError::Mismatch(1)));
+    }
 }

@@ -12,12 +12,17 @@ fn orders() {
     let run = RunId(7);
     let golden = [
         (
-            Control::Cancel { v: VERSION, run },
+            Control::Cancel {
+                v: VERSION,
+                store: None,
+                run,
+            },
             r#"{"order":"cancel","v":1,"run":7}"#,
         ),
         (
             Control::Holdings {
                 v: VERSION,
+                store: None,
                 runs: vec![Holding { run, attempt: 2 }],
             },
             r#"{"order":"holdings","v":1,"runs":[{"run":7,"attempt":2}]}"#,

@@ -152,6 +152,19 @@ impl Nats {
         Ok(())
     }
 
+    /// SIGTERM: it ends in order. It is gone when this returns.
+    pub fn stop(&mut self) -> Result<()> {
+        self.signal(Signal::SIGTERM)?;
+        let mut process = self.process.take().context("the server is not running")?;
+        for _ in 0..START_WITHIN.as_millis() / LOOK_EVERY.as_millis() {
+            if process.ended()?.is_some() {
+                return Ok(());
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+        bail!("the server does not end")
+    }
+
     /// SIGSTOP: it keeps its connections and answers nothing. It has stopped when this returns.
     pub fn pause(&self) -> Result<()> {
         let pid = self.signal(Signal::SIGSTOP)?;

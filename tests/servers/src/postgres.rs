@@ -67,6 +67,27 @@ static SHARED: Mutex<Weak<Postgres>> = Mutex::new(Weak::new());
 impl Postgres {
     /// Makes a data directory and starts a server on it; it answers when this returns.
     pub fn start() -> Result<Self> {
+        Self::start_with(|_| Ok(String::new()))
+    }
+
+    /// The same with TLS, by this certificate and its key. Clients may use it; they need not.
+    pub fn start_with_tls(certificate: &Path, key: &Path) -> Result<Self> {
+        Self::start_with(|server| {
+            for (from, to) in [(certificate, "server.pem"), (key, "server.key")] {
+                let file = server.data().join(to);
+                fs::copy(from, &file)
+                    .with_context(|| format!("failed to copy {}", from.display()))?;
+                // It refuses a key that others can read.
+                fs::set_permissions(&file, fs::Permissions::from_mode(0o600))?;
+                if let Some(user) = &server.user {
+                    chown(&file, Some(user.uid.as_raw()), Some(user.gid.as_raw()))?;
+                }
+            }
+            Ok("ssl = on\nssl_cert_file = 'server.pem'\nssl_key_file = 'server.key'\n".to_owned())
+        })
+    }
+
+    fn start_with(more: impl FnOnce(&Self) -> Result<String>) -> Result<Self> {
         let programs = programs()?;
         let dir = TempDir::with_prefix("cueline-postgres-")?;
         let user = unprivileged()?;
@@ -84,6 +105,8 @@ impl Postgres {
             dir,
         };
         server.make_data_directory()?;
+        let more = more(&server)?;
+        server.configure(&more)?;
         server.start_again()?;
         Ok(server)
     }
@@ -113,6 +136,15 @@ impl Postgres {
         format!(
             "postgres://{WITH_PASSWORD}:{password}@127.0.0.1:{}/{database}?sslmode=disable",
             self.port
+        )
+    }
+
+    /// How to reach a database with TLS of this strictness (`sslmode`), trusting these authorities.
+    pub fn url_with_tls(&self, database: &str, mode: &str, authorities: &Path) -> String {
+        format!(
+            "postgres://cueline@127.0.0.1:{}/{database}?sslmode={mode}&sslrootcert={}",
+            self.port,
+            authorities.display()
         )
     }
 
@@ -171,6 +203,25 @@ impl Postgres {
             Some(mut guarded) => guarded.kill().map(drop),
             None => Ok(()),
         }
+    }
+
+    /// SIGINT, as a service manager stops it: it ends all connections, and itself in order. It is gone when this returns.
+    pub fn stop(&self) -> Result<()> {
+        let postmaster = self.postmaster().context("the server is not running")?;
+        kill(postmaster, Signal::SIGINT)?;
+        let mut process = self.lock();
+        for _ in 0..START_LIMIT.as_millis() / PAUSE.as_millis() {
+            let ended = match process.as_mut() {
+                Some(guarded) => guarded.ended()?.is_some(),
+                None => true,
+            };
+            if ended {
+                *process = None;
+                return Ok(());
+            }
+            std::thread::sleep(PAUSE);
+        }
+        bail!("PostgreSQL does not end: {}", self.said())
     }
 
     /// SIGSTOP: the server and all its processes stand still, with their connections open.
@@ -249,7 +300,11 @@ impl Postgres {
         let trust = fs::read_to_string(&hba)?;
         let guarded = format!("host all {WITH_PASSWORD} 127.0.0.1/32 scram-sha-256\n");
         fs::write(&hba, guarded + &trust)?;
-        let settings = format!("{SETTINGS}port = {}\n", self.port);
+        Ok(())
+    }
+
+    fn configure(&self, more: &str) -> Result<()> {
+        let settings = format!("{SETTINGS}port = {}\n{more}", self.port);
         let path = self.data().join("postgresql.auto.conf");
         // It belongs to PostgreSQL's user already, and stays so.
         fs::write(&path, settings).with_context(|| format!("failed to write {}", path.display()))

@@ -155,7 +155,21 @@ impl Rabbit {
         }
     }
 
-    /// Starts it on the same port and data after a [`kill`](Self::kill), and waits until it takes AMQP.
+    /// As a service manager stops it: it ends in order. It is gone when this returns.
+    pub fn stop(&self) -> Result<()> {
+        self.ctl(&["stop"])?;
+        let mut node = self.node().take().context("the server is not running")?;
+        let give_up = Instant::now() + START_WITHIN;
+        while node.ended()?.is_none() {
+            if Instant::now() > give_up {
+                bail!("RabbitMQ does not end:\n{}", self.log());
+            }
+            thread::sleep(Duration::from_millis(50));
+        }
+        Ok(())
+    }
+
+    /// Starts it on the same port and data after a [`kill`](Self::kill) or [`stop`](Self::stop), and waits until it takes AMQP.
     pub fn start_again(&self) -> Result<()> {
         let mut command = self.command("rabbitmq-server");
         // Another one each time: while the node is down, anybody may have taken the one that it had.

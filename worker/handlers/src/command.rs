@@ -9,7 +9,8 @@ use cueline_worker::model::handler::ProcessSpec;
 use cueline_worker::{Context, Failure, Handler, Output};
 
 use crate::account::{self, Account};
-use crate::environment::{CRON_SHELL, Environment, environment, inheritable};
+use crate::environment::{CRON_SHELL, Environment, Marks, environment, inheritable};
+use crate::guard::GuardId;
 use crate::process::{self, Start};
 use crate::{mismatch, program};
 
@@ -27,6 +28,13 @@ impl CommandHandler {
         Self {
             surroundings: Surroundings::new(marker.into()),
         }
+    }
+
+    /// Its processes can also be found by the guard with this id; see [`crate::guard`].
+    #[must_use]
+    pub fn guarded(mut self, guard: GuardId) -> Self {
+        self.surroundings = self.surroundings.guarded(guard);
+        self
     }
 }
 
@@ -55,7 +63,7 @@ impl Handler for CommandHandler {
 /// What a handler of processes has of its own.
 #[derive(Debug, Clone)]
 pub(crate) struct Surroundings {
-    marker: String,
+    marks: Marks,
     /// Taken once: a worker does not change its environment.
     inherited: BTreeMap<OsString, OsString>,
 }
@@ -63,9 +71,17 @@ pub(crate) struct Surroundings {
 impl Surroundings {
     pub(crate) fn new(marker: String) -> Self {
         Self {
-            marker,
+            marks: Marks {
+                marker,
+                guard: None,
+            },
             inherited: inheritable(),
         }
+    }
+
+    pub(crate) fn guarded(mut self, guard: GuardId) -> Self {
+        self.marks.guard = Some(guard);
+        self
     }
 
     /// The user, where it matters, and the environment of a process.
@@ -85,7 +101,7 @@ impl Surroundings {
             cx.facts(),
             account.as_ref(),
             shell,
-            &self.marker,
+            &self.marks,
             &self.inherited,
         );
         Ok((account, environment))

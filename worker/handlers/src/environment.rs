@@ -5,9 +5,11 @@ use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
 use cueline_worker::Facts;
+use cueline_worker::model::Fence;
 use cueline_worker::model::handler::ProcessSpec;
 
 use crate::account::Account;
+use crate::guard::GuardId;
 
 /// Prefix of the variables that are Cueline's own. A worker's settings and secrets may be among them, so a process
 /// gets none but those made here.
@@ -15,6 +17,9 @@ pub(crate) const OWN_PREFIX: &str = "CUELINE_";
 
 /// Variable by which the next incarnation of a worker finds what this one started.
 pub(crate) const MARKER_VARIABLE: &str = "CUELINE_WORKER_STATE";
+
+/// Variable by which a worker's guard finds what it has to end.
+pub(crate) const GUARD_VARIABLE: &str = "CUELINE_WORKER_GUARD";
 
 /// cron's search path.
 const CRON_PATH: &str = "/usr/bin:/bin";
@@ -47,7 +52,7 @@ pub(crate) fn environment(
     facts: &Facts,
     account: Option<&Account>,
     shell: &str,
-    marker: &str,
+    marks: &Marks,
     inherited: &BTreeMap<OsString, OsString>,
 ) -> Environment {
     let mut variables = if spec.clear_env {
@@ -70,7 +75,7 @@ pub(crate) fn environment(
     for (name, value) in &spec.env {
         set(name, value.as_ref());
     }
-    for (name, value) in attempt(facts, marker) {
+    for (name, value) in attempt(facts, marks) {
         set(name, value.as_ref());
     }
     let home = || variables.get(OsStr::new("HOME")).map(PathBuf::from);
@@ -82,9 +87,18 @@ pub(crate) fn environment(
     Environment { variables, cwd }
 }
 
+/// What a worker's processes are found by.
+#[derive(Debug, Clone)]
+pub(crate) struct Marks {
+    pub(crate) marker: String,
+    pub(crate) guard: Option<GuardId>,
+}
+
 /// What every process is told of its attempt.
-fn attempt(facts: &Facts, marker: &str) -> [(&'static str, String); 11] {
+fn attempt(facts: &Facts, marks: &Marks) -> [(&'static str, String); 12] {
     let shard = &facts.shard;
+    let keep = facts.fence == Fence::Keep;
+    let guard = marks.guard.as_ref().map(|id| id.value(keep));
     [
         ("CUELINE_RUN_ID", facts.run.to_string()),
         ("CUELINE_ATTEMPT", facts.attempt.to_string()),
@@ -99,7 +113,8 @@ fn attempt(facts: &Facts, marker: &str) -> [(&'static str, String); 11] {
         ("CUELINE_SHARD_TOTAL", shard.total.to_string()),
         ("CUELINE_SHARD_ITEM", shard.item.clone().unwrap_or_default()),
         ("CUELINE_EXECUTOR", facts.executor.to_string()),
-        (MARKER_VARIABLE, marker.to_owned()),
+        (MARKER_VARIABLE, marks.marker.clone()),
+        (GUARD_VARIABLE, guard.unwrap_or_default()),
     ]
 }
 

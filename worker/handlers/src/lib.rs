@@ -9,6 +9,7 @@ mod account;
 pub mod command;
 mod environment;
 mod group;
+pub mod guard;
 pub mod http;
 mod lines;
 pub mod orphans;
@@ -20,6 +21,7 @@ mod script;
 pub mod shell;
 
 pub use command::CommandHandler;
+pub use guard::{Guard, GuardId};
 pub use http::HttpHandler;
 pub use orphans::kill_orphans;
 pub use shell::ShellHandler;

@@ -137,6 +137,7 @@ mod tests {
             handler: HandlerSpec::Native("n".into()),
             timeout: None,
             kill_grace: DurationMs::secs(1),
+            fence: cueline_worker::model::Fence::Stop,
         })
     }
 

@@ -4,12 +4,14 @@
 //! anything while they do, or attempts of a serial lane overlap. So each process that a worker starts carries a marker
 //! in its environment, and the next incarnation kills all that carry it before it begins.
 //!
-//! The restart does the cleaning; until then the children go on. Linux can signal a child when its parent dies
-//! (`PR_SET_PDEATHSIG`), but it means the *thread* that started the child, which in an async runtime may end at any
-//! time, and it reaches the first process alone. Where the time between crash and restart matters, let a service
-//! manager end the whole control group with the worker (systemd's default `KillMode=control-group`).
+//! The restart does the cleaning; until then the children go on, unless the worker has a [guard](crate::guard). Linux can signal a child when its
+//! parent dies (`PR_SET_PDEATHSIG`), but it means the *thread* that started the child, which in an async runtime may end at any
+//! time, it reaches the first process alone, and it does nothing about a parent that is stopped.
 
 use std::fmt;
+
+#[cfg(target_os = "linux")]
+use crate::environment::{GUARD_VARIABLE, MARKER_VARIABLE};
 
 /// Why [`kill_orphans`] failed.
 #[derive(Debug, thiserror::Error)]
@@ -52,7 +54,20 @@ pub type Result<T> = std::result::Result<T, OrphanError>;
 /// Linux only: elsewhere it does nothing and returns 0.
 #[cfg(target_os = "linux")]
 pub async fn kill_orphans(marker: &str) -> Result<usize> {
-    linux::kill(marker).await
+    linux::kill(vec![format!("{MARKER_VARIABLE}={marker}")]).await
+}
+
+/// Kills every process whose [guard variable](GUARD_VARIABLE) has one of these values, in the same way.
+#[cfg(target_os = "linux")]
+pub(crate) async fn kill_guarded(values: &[String]) -> Result<usize> {
+    let entries = values.iter().map(|v| format!("{GUARD_VARIABLE}={v}"));
+    linux::kill(entries.collect()).await
+}
+
+/// Does nothing on this system.
+#[cfg(not(target_os = "linux"))]
+pub(crate) async fn kill_guarded(_values: &[String]) -> Result<usize> {
+    Ok(0)
 }
 
 /// Does nothing on this system: there is no safe way to see another process's environment.
@@ -71,7 +86,6 @@ mod linux {
     use tokio::time::{Instant, sleep};
 
     use super::{OrphanError, Pids, Result};
-    use crate::environment::MARKER_VARIABLE;
     use crate::procfs::{self, Process};
 
     const LONGEST: Duration = Duration::from_secs(5);
@@ -80,14 +94,15 @@ mod linux {
     /// before it is reached, is missed. The second list has it.
     const EMPTY_SCANS: u32 = 2;
 
-    pub(super) async fn kill(marker: &str) -> Result<usize> {
-        let entry = format!("{MARKER_VARIABLE}={marker}").into_bytes();
+    /// Ends what was started with one of these in its environment.
+    pub(super) async fn kill(entries: Vec<String>) -> Result<usize> {
+        let entries: Vec<Vec<u8>> = entries.into_iter().map(String::into_bytes).collect();
         let deadline = Instant::now() + LONGEST;
         let mut seen = BTreeSet::new();
         let mut empty = 0;
         loop {
-            let (entry, known) = (entry.clone(), seen.clone());
-            let found = tokio::task::spawn_blocking(move || sweep(&entry, &known))
+            let (entries, known) = (entries.clone(), seen.clone());
+            let found = tokio::task::spawn_blocking(move || sweep(&entries, &known))
                 .await
                 .unwrap_or_else(|e| Err(std::io::Error::other(e)))
                 .map_err(OrphanError::List)?;
@@ -109,7 +124,7 @@ mod linux {
     /// Kills what carries the marker now, and tells what that was; of those killed before (`known`), what still is there.
     ///
     /// A killed process loses its environment before it lets go of its files and locks, so it counts until it is dead.
-    fn sweep(entry: &[u8], known: &BTreeSet<(i32, u64)>) -> std::io::Result<Vec<Process>> {
+    fn sweep(entries: &[Vec<u8>], known: &BTreeSet<(i32, u64)>) -> std::io::Result<Vec<Process>> {
         let own = i32::try_from(std::process::id()).unwrap_or(i32::MAX);
         let own_group = getpgrp().as_raw();
         let alive: Vec<Process> = procfs::processes()?
@@ -118,7 +133,7 @@ mod linux {
             .collect();
         let mut doomed: Vec<bool> = alive
             .iter()
-            .map(|p| known.contains(&(p.id, p.started)) || procfs::started_with(p.id, entry))
+            .map(|p| known.contains(&(p.id, p.started)) || procfs::started_with(p.id, entries))
             .collect();
         loop {
             let chosen = || alive.iter().zip(&doomed).filter(|(_, d)| **d);

@@ -28,10 +28,12 @@ pub(crate) fn process(id: i32) -> Option<Process> {
     parse(id, &fs::read_to_string(format!("/proc/{id}/stat")).ok()?)
 }
 
-/// Whether the environment that a process was started with has exactly `entry`, `NAME=value`.
-pub(crate) fn started_with(id: i32, entry: &[u8]) -> bool {
-    fs::read(format!("/proc/{id}/environ"))
-        .is_ok_and(|environ| environ.split(|b| *b == 0).any(|found| found == entry))
+/// Whether the environment that a process was started with has exactly one of these entries, `NAME=value`.
+pub(crate) fn started_with(id: i32, entries: &[Vec<u8>]) -> bool {
+    fs::read(format!("/proc/{id}/environ")).is_ok_and(|environ| {
+        let mut found = environ.split(|b| *b == 0);
+        found.any(|found| entries.iter().any(|entry| entry == found))
+    })
 }
 
 /// Whether a process of the group still runs.

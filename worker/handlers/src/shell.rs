@@ -8,6 +8,7 @@ use cueline_worker::{Context, Failure, Handler, Output};
 
 use crate::command::Surroundings;
 use crate::environment::CRON_SHELL;
+use crate::guard::GuardId;
 use crate::process::{self, Start};
 use crate::script::{self, Place};
 use crate::{mismatch, program};
@@ -22,7 +23,7 @@ use crate::{mismatch, program};
 ///
 /// **Variables.** `CUELINE_RUN_ID`, `CUELINE_ATTEMPT`, `CUELINE_JOB`, `CUELINE_FIRE_TIME` (RFC 3339),
 /// `CUELINE_FIRE_TIME_MS`, `CUELINE_PARAMS`, `CUELINE_SHARD_INDEX`, `CUELINE_SHARD_TOTAL`, `CUELINE_SHARD_ITEM`,
-/// `CUELINE_EXECUTOR` and `CUELINE_WORKER_STATE`; those without a value are empty. The worker's other `CUELINE_…`
+/// `CUELINE_EXECUTOR`, `CUELINE_WORKER_STATE` and `CUELINE_WORKER_GUARD`; those without a value are empty. The worker's other `CUELINE_…`
 /// variables are not handed on. With `user` set, `HOME`, `LOGNAME` and `USER` are that user's.
 ///
 /// **Another user** gets the user's id and primary group, and no supplementary groups.
@@ -49,6 +50,13 @@ impl ShellHandler {
             surroundings: Surroundings::new(marker.into()),
             script_dir: std::env::temp_dir(),
         }
+    }
+
+    /// Its processes can also be found by the guard with this id; see [`crate::guard`].
+    #[must_use]
+    pub fn guarded(mut self, guard: GuardId) -> Self {
+        self.surroundings = self.surroundings.guarded(guard);
+        self
     }
 
     /// Where scripts that need a file get one; the system's directory for temporary files by default. Any user that a job

@@ -162,6 +162,7 @@ async fn cron_gets_exactly_its_environment() {
         "CUELINE_SHARD_ITEM=Beijing".to_owned(),
         "CUELINE_EXECUTOR=worker-1".to_owned(),
         format!("CUELINE_WORKER_STATE={MARKER}"),
+        "CUELINE_WORKER_GUARD=".to_owned(),
     ];
     assert_eq!(found, BTreeSet::from(wanted), "{result:?}");
     let (_, recorded) = run_command(command(&["pwd"], process.clone())).await;

@@ -98,14 +98,17 @@ fn message(run: i64) -> Result<Outgoing, Error> {
     };
     let trigger = Trigger {
         v: VERSION,
+        store: None,
         run: RunId(run),
         attempt: 1,
+        group: None,
         executor: "worker-1".parse()?,
         kind: RunKind::Schedule,
         fire_at: Timestamp::from_millis(1_800_000_000_000),
         shard: Shard::whole(),
         params: Some("{\"full\":false}".to_owned()),
         job: Arc::new(job),
+        deadline: None,
         signature: None,
     };
     Ok(Outgoing {

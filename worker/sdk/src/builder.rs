@@ -23,6 +23,22 @@ use crate::worker::Worker;
 pub type BoxError = Box<dyn StdError + Send + Sync>;
 
 type HookFuture = Pin<Box<dyn Future<Output = Result<(), BoxError>> + Send>>;
+/// Told until when what runs may go on.
+#[derive(Clone)]
+pub(crate) struct Lease(Arc<dyn Fn(i64) + Send + Sync>);
+
+impl Lease {
+    pub(crate) fn tell(&self, until_ms: i64) {
+        (self.0)(until_ms);
+    }
+}
+
+impl std::fmt::Debug for Lease {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Lease")
+    }
+}
+
 pub(crate) type Hook = Box<dyn FnOnce() -> HookFuture + Send>;
 
 /// What a worker is made of, checked.
@@ -42,6 +58,7 @@ pub(crate) struct Settings {
     pub(crate) beat_every: Duration,
     /// None when the schedulers end with this process.
     pub(crate) limits: Option<Limits>,
+    pub(crate) lease: Option<Lease>,
     pub(crate) boot: Arc<dyn BootClock>,
 }
 
@@ -62,6 +79,7 @@ pub struct Builder {
     fence_after: Option<Duration>,
     failover_after: Duration,
     shares_fate: bool,
+    lease: Option<Lease>,
     boot: Arc<dyn BootClock>,
     before_start: Option<Hook>,
 }
@@ -93,6 +111,7 @@ impl Builder {
             fence_after: None,
             failover_after: Duration::from_secs(30),
             shares_fate: false,
+            lease: None,
             boot: Arc::new(SystemBootClock),
             before_start: None,
         }
@@ -213,6 +232,15 @@ impl Builder {
         self
     }
 
+    /// Called whenever contact with the broker was proven, with the time on the boot clock, in milliseconds, by which what is running now has to
+    /// have ended unless contact is proven again: 2 s before [`failover_after`](Self::failover_after) has passed since. For whoever can end it when
+    /// this process cannot. Has to return at once. Never called by a worker that shares its schedulers' fate.
+    #[must_use]
+    pub fn on_contact(mut self, tell: impl Fn(i64) + Send + Sync + 'static) -> Self {
+        self.lease = Some(Lease(Arc::new(tell)));
+        self
+    }
+
     /// What contact is measured with; the time since the machine's start by default.
     #[must_use]
     pub fn boot_clock(mut self, clock: Arc<dyn BootClock>) -> Self {
@@ -283,6 +311,7 @@ impl Builder {
             drain_timeout: self.drain_timeout,
             beat_every,
             limits,
+            lease: self.lease,
             boot: self.boot,
         };
         Ok(Worker::new(settings, self.before_start))

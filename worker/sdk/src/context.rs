@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use cueline_model::{
-    DurationMs, ExecutorName, HandlerSpec, JobId, JobName, RunId, Shard, Timestamp,
+    DurationMs, ExecutorName, Fence, HandlerSpec, JobId, JobName, RunId, Shard, Timestamp,
 };
 use cueline_protocol::Stream;
 use serde::de::DeserializeOwned;
@@ -57,6 +57,8 @@ pub struct Facts {
     pub timeout: Option<DurationMs>,
     /// Time between the polite and the final stop.
     pub kill_grace: DurationMs,
+    /// What becomes of it when the worker is without contact; the worker sees to it.
+    pub fence: Fence,
 }
 
 /// Where a handler's log lines and progress go.

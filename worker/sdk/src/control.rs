@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use cueline_broker::{Announcement, Channel, Listener};
-use cueline_model::RunId;
+use cueline_model::{RunId, StoreId};
 use cueline_protocol::{Control, ControlReply, Holding, VERSION, decode, encode};
 use tokio::sync::mpsc;
 
@@ -22,9 +22,9 @@ const LOOK_EVERY: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(crate) enum Order {
     /// End this run.
-    Cancel(RunId),
+    Cancel(Option<StoreId>, RunId),
     /// Which of these are in the journal?
-    Holdings(Vec<Holding>, Channel),
+    Holdings(Option<StoreId>, Vec<Holding>, Channel),
 }
 
 /// Where orders come, and echoes.
@@ -76,11 +76,13 @@ pub(crate) async fn run(
 
 fn read(announcement: Announcement, contact: &Contact) -> Option<Order> {
     match decode::<Control>(&announcement.payload) {
-        Ok(Control::Cancel { run, .. }) => Some(Order::Cancel(run)),
-        Ok(Control::Holdings { mut runs, .. }) => {
+        Ok(Control::Cancel { store, run, .. }) => Some(Order::Cancel(store, run)),
+        Ok(Control::Holdings {
+            store, mut runs, ..
+        }) => {
             let reply_to = announcement.reply_to?;
             runs.truncate(MAX_ASKED);
-            Some(Order::Holdings(runs, reply_to))
+            Some(Order::Holdings(store, runs, reply_to))
         }
         Ok(Control::Echo {
             incarnation,

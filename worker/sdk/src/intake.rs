@@ -27,6 +27,8 @@ const NO_ROOM_WAIT: Duration = Duration::from_millis(20);
 /// A trigger of the shared queue that this worker cannot run is left to others, up to so many deliveries.
 const MAX_SHARED_DELIVERIES: u32 = 10;
 const SHARED_RETRY: Duration = Duration::from_secs(1);
+/// The executor that triggers in the shared queue are for.
+const ANYBODY: &str = "_any";
 
 /// The queue that a trigger came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -145,19 +147,29 @@ impl Intake {
         self.core.send(arrived).await.is_ok()
     }
 
+    /// Whom the trigger is for, if it is for somebody else. One for somebody else would be run twice, also when it is in the queue that all
+    /// of the group share: what is meant for all of them says so.
+    fn addressee(&self, trigger: &Trigger) -> Option<String> {
+        let group = trigger.group.as_ref().unwrap_or(&self.settings.group);
+        let anybody = self.source == Source::Shared && trigger.executor.as_str() == ANYBODY;
+        let ours =
+            *group == self.settings.group && (anybody || trigger.executor == self.settings.name);
+        (!ours).then(|| format!("{group}/{}", trigger.executor))
+    }
+
     fn read(&self, delivery: Delivery) -> Read {
         let trigger: Trigger = match decode(&delivery.payload) {
             Ok(trigger) => trigger,
             Err(error) => return Read::Bad(error.to_string()),
         };
-        if self.source == Source::Own && trigger.executor != self.settings.name {
+        if let Some(other) = self.addressee(&trigger) {
             return Read::Bad(format!(
-                "failed to accept the trigger: it is for executor {}, this is {}",
-                trigger.executor, self.settings.name
+                "failed to accept the trigger: it is for executor {other}, this is {}/{}",
+                self.settings.group, self.settings.name
             ));
         }
         if trigger.job.handler.needs_signature()
-            && let Err(error) = self.settings.trust.verify(&trigger)
+            && let Err(error) = self.settings.trust.verify(&delivery.payload, &trigger)
         {
             return Read::Bad(format!("failed to accept the trigger: {error}"));
         }

@@ -53,7 +53,8 @@
 //! | log of an attempt | [`Builder::log_bytes`], 1 MiB | the middle is dropped, a line says so |
 //! | a log line | 64 KiB | cut, and says so |
 //! | message, output | 64 KiB each | cut, and the log says so |
-//! | reported entries in the journal | 10 minutes, at most 1,000,000 | deleted, oldest first |
+//! | reported entries in the journal | 70 minutes, at most 1,000,000 | deleted, oldest first |
+//! | stores whose runs a state directory can tell apart | 512 | triggers of further ones go to the dead letters |
 //! | time without contact | [`Builder::fence_after`], two thirds of [`Builder::failover_after`]: 20 s | what waits is given back, what runs is stopped unless the job says `fence = "keep"` |
 //! | grace of what is stopped then | until 2 s (or a fifteenth) before [`Builder::failover_after`], 30 s | killed, dropped |
 //! | echoes waited for | 64 | the oldest is forgotten |
@@ -75,6 +76,7 @@ mod outbox;
 mod registry;
 mod reporter;
 mod settle;
+mod stores;
 pub mod testing;
 mod worker;
 
@@ -83,7 +85,7 @@ pub use context::{Context, Facts, StopReason, Stopped};
 /// The words that [`Facts`] are made of; handlers need no other internal crate.
 pub use cueline_model as model;
 pub use cueline_protocol::{Stream, VerifyingKeys};
-pub use cueline_runtime::Stop;
+pub use cueline_runtime::{BootClock, Stop, SystemBootClock};
 pub use error::{Error, Result};
 pub use handler::{Failure, Handler, Output, from_fn};
 pub use journal::{JournalError, UnusableJournal};

@@ -8,8 +8,10 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cueline_model::JobName;
-use cueline_protocol::{EventBody, Holding};
+use cueline_protocol::EventBody;
 use tokio::sync::Notify;
+
+use crate::stores::AttemptKey;
 
 /// From so many bytes on it is full.
 const FULL_BYTES: usize = 64 * 1024 * 1024;
@@ -19,7 +21,7 @@ const OVERHEAD_BYTES: usize = 128;
 /// Something to report.
 #[derive(Debug, Clone)]
 pub(crate) struct Report {
-    pub(crate) id: Holding,
+    pub(crate) id: AttemptKey,
     pub(crate) job: JobName,
     pub(crate) body: EventBody,
     /// An answer to a redelivered trigger: it must not be taken for a duplicate of the first report.
@@ -47,7 +49,7 @@ struct Queue {
     bytes: usize,
     unconfirmed: usize,
     /// Outcomes that the broker has, and of which the journal does not know that yet.
-    confirmed: Vec<Holding>,
+    confirmed: Vec<AttemptKey>,
 }
 
 /// The reports of a worker, in order.
@@ -134,7 +136,7 @@ impl Outbox {
     }
 
     /// The outcomes confirmed since the last call.
-    pub(crate) fn take_confirmed(&self) -> Vec<Holding> {
+    pub(crate) fn take_confirmed(&self) -> Vec<AttemptKey> {
         std::mem::take(&mut self.lock().confirmed)
     }
 

@@ -11,6 +11,7 @@ use cueline_runtime::Backoff;
 
 use crate::builder::Settings;
 use crate::outbox::{Outbox, Report, bytes_of};
+use crate::stores::Stores;
 
 const MAX_BATCH: usize = 1_024;
 const MAX_BATCH_BYTES: usize = 4 * 1024 * 1024;
@@ -22,6 +23,7 @@ pub(crate) const PACE: Duration = Duration::from_millis(5);
 pub(crate) struct Reporter {
     pub(crate) settings: Arc<Settings>,
     pub(crate) outbox: Arc<Outbox>,
+    pub(crate) stores: Arc<Stores>,
     /// Differs for each message of this process, for ids of messages that are no duplicates.
     pub(crate) counter: u64,
 }
@@ -118,7 +120,8 @@ impl Reporter {
     }
 
     fn message_of(&mut self, report: &Report) -> Outgoing {
-        let id = report.id;
+        let id = report.id.holding();
+        let store = self.stores.id(report.id.run.store());
         self.counter += 1;
         let suffix = match &report.body {
             EventBody::Started { .. } => "started".to_owned(),
@@ -131,6 +134,7 @@ impl Reporter {
         };
         let event = Event {
             v: VERSION,
+            store,
             run: id.run,
             attempt: id.attempt,
             executor: self.settings.name.clone(),
@@ -139,7 +143,11 @@ impl Reporter {
         Outgoing {
             queue: QueueId::Results,
             topic: report.job.to_string(),
-            id: format!("{}:{}:{suffix}", id.run, id.attempt),
+            // Another store's run of the same number is another run.
+            id: match store {
+                Some(store) => format!("{}:{}:{}:{suffix}", store.short(), id.run, id.attempt),
+                None => format!("{}:{}:{suffix}", id.run, id.attempt),
+            },
             payload: Bytes::from(encode(&event)),
         }
     }

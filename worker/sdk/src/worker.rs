@@ -20,6 +20,7 @@ use crate::intake::{Intake, Source};
 use crate::journal::Journal;
 use crate::outbox::Outbox;
 use crate::reporter::Reporter;
+use crate::stores::Stores;
 use crate::{control, settle};
 
 /// How long a drained worker waits for the broker to take its last reports. What is left is in the journal.
@@ -90,6 +91,7 @@ impl Worker {
         let parts = Parts {
             settings: Arc::clone(&settings),
             journal,
+            stores: Arc::default(),
             outbox: Arc::default(),
             watch: Arc::default(),
             gauges: Arc::clone(&gauges),
@@ -98,6 +100,7 @@ impl Worker {
             stop: stop.clone(),
         };
         let (outbox, watch) = (Arc::clone(&parts.outbox), Arc::clone(&parts.watch));
+        let stores = Arc::clone(&parts.stores);
         let (voices, ears) = channels();
         let mut core = Core::new(parts, &voices);
         core.recover().await?;
@@ -111,7 +114,7 @@ impl Worker {
             contact: Arc::clone(&contact),
             core: voices.arrivals.clone(),
         });
-        tasks.start_reporting(&settings, &outbox, watch);
+        tasks.start_reporting(&settings, &outbox, &stores, watch);
         let settling = settle::run(Arc::clone(&settings), settle_out);
         tasks.spawn("settling of triggers", settling);
         tasks.start_contact(&settings, &contact, orders, voices.orders.clone());
@@ -161,11 +164,13 @@ impl Tasks {
         &mut self,
         settings: &Arc<Settings>,
         outbox: &Arc<Outbox>,
+        stores: &Arc<Stores>,
         watch: Arc<Watch>,
     ) {
         let reporter = Reporter {
             settings: Arc::clone(settings),
             outbox: Arc::clone(outbox),
+            stores: Arc::clone(stores),
             counter: 0,
         };
         self.spawn("reporter", reporter.run());

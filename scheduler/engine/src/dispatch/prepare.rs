@@ -7,7 +7,7 @@ use cueline_model::ExecutorName;
 use cueline_runtime::{Duty, Next};
 use cueline_store::{AttemptId, DispatchMark, StoreError, WaitingRun};
 
-use super::trigger::Triggers;
+use super::trigger::{Stamp, Triggers};
 use crate::lock::lock;
 use crate::parked;
 use crate::route::Router;
@@ -84,9 +84,10 @@ impl Prepare {
     ) {
         let mut taken = taken.into_iter().peekable();
         let mut ready = Vec::with_capacity(routed.len());
+        let stamp = Stamp::of(&self.shared);
         for ((run, executor), mark) in routed.into_iter().zip(marks) {
             if taken.next_if_eq(&run.attempt_id()).is_some() {
-                ready.push(self.triggers.write(&run, executor, mark));
+                ready.push(self.triggers.write(&run, executor, mark, stamp));
             } else {
                 tracing::debug!(run = %run.id, "run was cancelled, paused or edited before its trigger went out");
             }

@@ -13,6 +13,7 @@ use cueline_runtime::{Duty, Next};
 use cueline_store::{AttemptId, Report, StoreError};
 use tokio::sync::mpsc;
 
+use super::trigger::{Stamp, freshen};
 use crate::counts::add;
 use crate::error::StageError;
 use crate::finding::ended;
@@ -56,7 +57,11 @@ impl Publish {
             let wait = next.map_or(1_000, |due| u64::try_from(due.since_ms(now)).unwrap_or(0));
             return Ok(Next::After(Duration::from_millis(wait)));
         }
-        let due = self.still_marked(due).await?;
+        let mut due = self.still_marked(due).await?;
+        let stamp = Stamp::of(shared);
+        for item in due.iter_mut().filter(|item| item.fresh_until < now) {
+            freshen(item, shared.key.as_ref(), stamp);
+        }
         let messages: Vec<Outgoing> = due.iter().map(|r| r.message.clone()).collect();
         let answers = match shared.broker.publish(&messages).await {
             Ok(answers) => answers,

@@ -5,14 +5,43 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use cueline_broker::{Outgoing, QueueId};
-use cueline_model::{ExecutorName, JobId};
-use cueline_protocol::{JobPart, SigningKey, Trigger, VERSION, encode};
+use cueline_model::{ExecutorName, JobId, StoreId, Timestamp};
+use cueline_protocol::{JobPart, SigningKey, Trigger, VERSION, decode, encode};
 use cueline_store::{DispatchMark, WaitingRun};
 
-use crate::shared::Ready;
+use crate::shared::{Ready, Shared};
 
 /// Job parts are kept for so many jobs; past that all are made anew.
 const MAX_PARTS: usize = 50_000;
+
+/// What the triggers of one batch have in common.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Stamp {
+    /// The store that their runs are in.
+    pub(super) store: Option<StoreId>,
+    pub(super) now: Timestamp,
+    /// For so long they are good.
+    pub(super) valid_ms: u64,
+}
+
+impl Stamp {
+    pub(super) fn of(shared: &Shared) -> Self {
+        Self {
+            store: shared.store_id(),
+            now: shared.now(),
+            valid_ms: shared.options.trigger_valid_ms,
+        }
+    }
+
+    fn deadline(&self) -> Timestamp {
+        self.now.plus_ms(self.valid_ms)
+    }
+
+    /// One that is published later has little time left to be taken.
+    fn fresh_until(&self) -> Timestamp {
+        self.now.plus_ms(self.valid_ms / 2)
+    }
+}
 
 /// Writes triggers. Keeps the part that is the same for all runs of a job's version.
 pub(super) struct Triggers {
@@ -34,30 +63,31 @@ impl Triggers {
         run: &WaitingRun,
         executor: ExecutorName,
         mark: DispatchMark,
+        stamp: Stamp,
     ) -> Ready {
         let part = self.part(run);
         let mut trigger = Trigger {
             v: VERSION,
+            store: stamp.store,
             run: run.id,
             attempt: run.attempt,
+            group: Some(run.job.spec.group.clone()),
             executor,
             kind: run.kind,
             fire_at: run.fire_at,
             shard: run.shard.clone(),
             params: run.params.clone().or_else(|| run.job.spec.params.clone()),
             job: part,
+            deadline: Some(stamp.deadline()),
             signature: None,
         };
-        if let Some(key) = &self.key
-            && trigger.job.handler.needs_signature()
-        {
-            key.sign(&mut trigger);
-        }
+        let payload = message(&mut trigger, self.key.as_ref());
         Ready {
             id: run.attempt_id(),
             mark,
             in_doubt: false,
             published_maybe: false,
+            fresh_until: stamp.fresh_until(),
             due_at: run.due_at,
             priority: run.job.spec.priority,
             message: Outgoing {
@@ -66,8 +96,12 @@ impl Triggers {
                     executor: trigger.executor.to_string(),
                 },
                 topic: run.job.spec.name.to_string(),
-                id: format!("{}:{}", run.id, run.attempt),
-                payload: Bytes::from(encode(&trigger)),
+                // Another store's run of the same number is another run.
+                id: match stamp.store {
+                    Some(store) => format!("{}:{}:{}", store.short(), run.id, run.attempt),
+                    None => format!("{}:{}", run.id, run.attempt),
+                },
+                payload,
             },
         }
     }
@@ -100,5 +134,24 @@ impl Triggers {
         });
         self.parts.insert(job.id, part.clone());
         part
+    }
+}
+
+/// The trigger as it goes out.
+fn message(trigger: &mut Trigger, key: Option<&SigningKey>) -> Bytes {
+    match key {
+        Some(key) if trigger.job.handler.needs_signature() => key.sign(trigger),
+        _ => encode(trigger),
+    }
+    .into()
+}
+
+/// Gives a trigger that could not go out for long the time to be taken that it would have had.
+pub(super) fn freshen(ready: &mut Ready, key: Option<&SigningKey>, stamp: Stamp) {
+    // What was written here can be read here.
+    if let Ok(mut trigger) = decode::<Trigger>(&ready.message.payload) {
+        trigger.deadline = Some(stamp.deadline());
+        ready.message.payload = message(&mut trigger, key);
+        ready.fresh_until = stamp.fresh_until();
     }
 }

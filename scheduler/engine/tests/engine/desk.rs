@@ -3,7 +3,8 @@
 use bytes::Bytes;
 use cueline_broker::{DeadLetter, Outgoing, QueueId, Settlement};
 use cueline_engine::{DeskError, Replayed};
-use cueline_model::{OutcomeKind, RunState};
+use cueline_model::{OutcomeKind, RunState, StoreId};
+use cueline_protocol::encode;
 use serde_json::json;
 use std::time::Duration;
 
@@ -208,4 +209,27 @@ async fn a_request_outlives_a_failure_of_the_store() {
     })
     .await;
     assert_eq!(scene.runs("job").await.len(), 1);
+}
+
+/// Left in the queue from the time of another store: nothing is known of its run here, and the run of that number is not ended.
+#[tokio::test]
+async fn a_trigger_of_another_store_is_not_routed_again() {
+    let scene = Scene::new().await;
+    let mut engine = scene.engine("one").await;
+    let e1 = Executor::start(&scene, "e1").await;
+    scene.apply("job", json!({})).await;
+    let run = scene.trigger("job").await;
+    tick(&mut engine).await;
+    let mut trigger = e1.take_one().await;
+    trigger.store = Some(StoreId(7));
+    scene.put(&e1.queue(), encode(&trigger)).await;
+    let (group, one) = (name("default"), name("e1"));
+    let drained = engine.desk().drain(&group, &one, "ann").await;
+    assert_eq!(drained.expect("drains"), 0);
+    assert_eq!(scene.state(run).await, RunState::Queued);
+    let dead = scene.broker.fetch(&QueueId::Dead, 10, Duration::ZERO).await;
+    let dead = dead.expect("fetches");
+    assert_eq!(dead.len(), 1);
+    let letter = DeadLetter::decode(&dead[0].payload).expect("a dead letter");
+    assert!(letter.reason.contains("another store"), "{letter:?}");
 }

@@ -123,6 +123,7 @@ impl Executor {
     pub(crate) fn event(&self, id: AttemptId, body: EventBody) -> Vec<u8> {
         encode(&Event {
             v: VERSION,
+            store: None,
             run: id.run,
             attempt: id.attempt,
             executor: name(self.name),

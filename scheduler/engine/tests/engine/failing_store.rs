@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
-use cueline_model::{Job, JobId, JobName, JobSpec, RunId, Timestamp};
+use cueline_model::{Job, JobId, JobName, JobSpec, RunId, StoreId, Timestamp};
 use cueline_store::{
     Applied, AttemptId, Cancelled, DeadLetter, DispatchMark, ErrorKind, Executor, ExecutorBeat,
     FireDue, Fired, Ingested, JobSummary, LedgerEntry, LogRow, NewDeadLetter, NodeId,
@@ -122,6 +122,7 @@ macro_rules! passed_on {
 
 passed_on! {
     now() -> Timestamp;
+    identity() -> StoreId;
     register_node(name: &str, lease_ms: u64) -> NodeRegistered;
     rejoin_node(old: NodeId, name: &str, lease_ms: u64) -> NodeId;
     renew_node(node: NodeId, lease_ms: u64) -> bool;

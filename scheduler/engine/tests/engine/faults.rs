@@ -288,3 +288,24 @@ async fn what_is_too_large_fails_and_says_so() {
     let why = run.message.expect("a reason");
     assert!(why.contains("more than the 2000"), "{why}");
 }
+
+/// The broker was away for long: what goes out then is good for as long as if it had been written just now.
+#[tokio::test]
+async fn a_trigger_that_could_not_go_out_for_long_is_written_anew() {
+    let scene = Scene::new().await;
+    let mut engine = scene.engine("one").await;
+    let e1 = Executor::start(&scene, "e1").await;
+    scene.apply("job", json!({})).await;
+    tick(&mut engine).await;
+    let run = scene.trigger("job").await;
+    let away = BrokerFault::Before(ErrorKind::Transient);
+    scene.broker_faults.next(Operation::Publish, away, 1);
+    engine.tick().await.expect_err("the broker is away");
+    let (minutes, hour_ms) = (40, 3_600_000);
+    scene.set(minutes * 60_000);
+    e1.beat().await;
+    tick(&mut engine).await;
+    let trigger = e1.take_one().await;
+    assert_eq!((trigger.run, trigger.attempt), (run, 1));
+    assert_eq!(trigger.deadline, Some(scene.now().plus_ms(hour_ms)));
+}

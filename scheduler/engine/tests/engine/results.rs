@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use cueline_broker::{DeadLetter, QueueId};
-use cueline_model::{Outcome, OutcomeKind, RunId, RunState, Timestamp};
-use cueline_protocol::{EventBody, LogLine, Stream};
+use cueline_model::{Outcome, OutcomeKind, RunId, RunState, StoreId, Timestamp};
+use cueline_protocol::{Event, EventBody, LogLine, Stream, decode, encode};
 use cueline_store::AttemptId;
 use serde_json::json;
 
@@ -169,4 +169,36 @@ async fn a_result_may_overtake_its_confirmation() {
     tick(&mut engine).await;
     assert_eq!(scene.state(run).await, RunState::Succeeded, "and stays so");
     assert!(e1.take().await.is_empty());
+}
+
+/// Run numbers come again in another store: what is said of that one's runs is not applied to these, and can be seen.
+#[tokio::test]
+async fn a_report_about_another_stores_run_is_a_dead_letter() {
+    let scene = Scene::new().await;
+    let mut engine = scene.engine("one").await;
+    let e1 = Executor::start(&scene, "e1").await;
+    scene.apply("job", json!({})).await;
+    let run = scene.trigger("job").await;
+    tick(&mut engine).await;
+    let trigger = e1.take_one().await;
+    let ours = scene.real().identity().await.expect("an id");
+    assert_eq!(trigger.store, Some(ours));
+    let outcome = Outcome::new(OutcomeKind::Succeeded, scene.now());
+    let mut event: Event =
+        decode(&e1.event(id_of(&trigger), EventBody::Ended { outcome })).expect("an event");
+    event.store = Some(StoreId(ours.0 ^ 1));
+    scene.put(&QueueId::Results, encode(&event)).await;
+    tick(&mut engine).await;
+    assert_eq!(scene.state(run).await, RunState::Queued);
+    let letters = dead_letters(&scene).await;
+    assert_eq!(letters.len(), 1, "{letters:#?}");
+    let reason = &letters[0].reason;
+    assert!(
+        reason.contains("another store") && reason.contains(&ours.to_string()),
+        "{reason}"
+    );
+    event.store = Some(ours);
+    scene.put(&QueueId::Results, encode(&event)).await;
+    tick(&mut engine).await;
+    assert_eq!(scene.state(run).await, RunState::Succeeded);
 }

@@ -32,7 +32,7 @@ macro_rules! store_conformance {
     ($fresh:expr) => {
         $crate::store_conformance! { @cases $fresh;
             nodes: first_node_is_told_so, restart_supersedes, lease_runs_out, renewing_late_is_refused, released_lease_ends_at_once,
-                startup_jobs_run_once_per_start, unknown_node_cannot_claim;
+                startup_jobs_run_once_per_start, unknown_node_cannot_claim, a_store_has_an_id;
             jobs: apply_creates_updates_and_leaves_alone, dry_run_changes_nothing, apply_is_all_or_nothing,
                 parents_must_exist, circles_are_refused, edit_withdraws_what_was_written_ahead,
                 edit_lets_waiting_runs_go_out_anew, pause_ends_what_waits, pause_and_resume_are_versions,

@@ -99,3 +99,12 @@ pub async fn unknown_node_cannot_claim(w: &World) {
     let claimed = w.store.claim_waiting(stranger, 0, 10).await;
     refused(claimed, ErrorKind::Conflict, "999999");
 }
+
+/// All nodes, and each after it started again, have to see the same id.
+pub async fn a_store_has_an_id(w: &World) {
+    let id = w.store.identity().await.expect("an id");
+    assert_ne!(id.0, 0);
+    assert_eq!(w.store.identity().await.expect("an id"), id);
+    let other = w.harness.open().await;
+    assert_eq!(other.identity().await.expect("an id"), id);
+}

@@ -30,6 +30,7 @@ pub(crate) fn facts(handler: HandlerSpec) -> Facts {
         handler,
         timeout: None,
         kill_grace: DurationMs::secs(5),
+        fence: cueline_worker::model::Fence::Stop,
     }
 }
 

@@ -7,11 +7,12 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cueline_model::{JobName, Timestamp};
-use cueline_protocol::{EventBody, Holding, LogLine, Stream};
+use cueline_protocol::{EventBody, LogLine, Stream};
 use cueline_runtime::Clock;
 
 use crate::context::Sink;
 use crate::outbox::{Outbox, Report};
+use crate::stores::AttemptKey;
 
 /// The longest line, in bytes.
 pub(crate) const MAX_LINE_BYTES: usize = 64 * 1024;
@@ -51,7 +52,7 @@ struct Lines {
 /// Collects what a handler writes.
 #[derive(Debug)]
 pub(crate) struct AttemptLog {
-    id: Holding,
+    id: AttemptKey,
     job: JobName,
     started_at: Timestamp,
     limit_bytes: usize,
@@ -62,7 +63,7 @@ pub(crate) struct AttemptLog {
 
 impl AttemptLog {
     pub(crate) fn new(
-        id: Holding,
+        id: AttemptKey,
         job: JobName,
         limit_bytes: usize,
         clock: Arc<dyn Clock>,
@@ -80,7 +81,7 @@ impl AttemptLog {
         }
     }
 
-    pub(crate) fn id(&self) -> Holding {
+    pub(crate) fn id(&self) -> AttemptKey {
         self.id
     }
 

@@ -8,7 +8,6 @@ use std::task::Poll;
 use std::time::Duration;
 
 use cueline_model::{Outcome, OutcomeKind};
-use cueline_protocol::Holding;
 use futures_util::FutureExt as _;
 use tokio::time::timeout;
 
@@ -19,6 +18,7 @@ use crate::contact::Contact;
 use crate::context::{Context, StopReason};
 use crate::handler::Handler;
 use crate::outbox::Report;
+use crate::stores::AttemptKey;
 
 /// A handler that was told to stop has its kill grace and this long before its future is dropped: handlers of
 /// processes need it for the final stop.
@@ -38,7 +38,7 @@ pub(crate) struct Attempt {
 /// An attempt that was made.
 #[derive(Debug)]
 pub(crate) struct Ended {
-    pub(crate) id: Holding,
+    pub(crate) id: AttemptKey,
     pub(crate) outcome: Outcome,
     /// Log lines to report before the outcome.
     pub(crate) rest: Vec<Report>,
@@ -53,6 +53,10 @@ impl Attempt {
                 Outcome::new(OutcomeKind::Returned, self.log.now()).because(self.contact.why())
             } else {
                 let end = self.run_handler().await;
+                // While this process stood still, somebody else may have ended what it could not.
+                if !self.keep && self.contact.is_fenced() {
+                    stop_fenced(&self.cx, &self.contact);
+                }
                 outcome_of(end, self.cx.stop_reason(), &self.log, &self.contact)
             };
         Ended {

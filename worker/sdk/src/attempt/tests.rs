@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use cueline_model::{DurationMs, HandlerSpec, JobId, OutcomeKind, RunId, Shard, Timestamp};
-use cueline_protocol::{EventBody, Holding, LogLine, Stream};
+use cueline_model::{DurationMs, Fence, HandlerSpec, JobId, OutcomeKind, RunId, Shard, Timestamp};
+use cueline_protocol::{EventBody, LogLine, Stream};
 use cueline_runtime::{ManualBootClock, ManualClock};
 use proptest::prelude::*;
 
@@ -13,10 +13,11 @@ use super::{Attempt, AttemptLog};
 use crate::context::{Context, Facts};
 use crate::handler::Failure;
 use crate::outbox::{Outbox, Report};
+use crate::stores::{AttemptKey, RunKey};
 
 fn log(limit_bytes: usize, outbox: &Arc<Outbox>) -> AttemptLog {
-    let id = Holding {
-        run: RunId(1),
+    let id = AttemptKey {
+        run: RunKey::from_number(1),
         attempt: 1,
     };
     let job = "report".parse().expect("name");
@@ -72,6 +73,7 @@ async fn an_attempt_whose_start_was_overtaken_by_a_pause_is_given_back() {
         handler: HandlerSpec::Native("work".to_owned()),
         timeout: None,
         kill_grace: DurationMs::secs(5),
+        fence: Fence::Stop,
     };
     let attempt = Attempt {
         handler: Arc::new(handler),

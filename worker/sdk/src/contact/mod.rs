@@ -15,7 +15,7 @@ use cueline_protocol::{Control, VERSION};
 use cueline_runtime::BootClock;
 use tokio::sync::{Notify, watch};
 
-use crate::builder::Settings;
+use crate::builder::{Lease, Settings};
 use crate::journal::LastContact;
 
 /// How often it is looked whether the time is over.
@@ -102,6 +102,7 @@ struct Echoes {
 #[derive(Debug)]
 pub(crate) struct Contact {
     limits: Option<Limits>,
+    lease: Option<Lease>,
     boot: Arc<dyn BootClock>,
     boot_id: String,
     incarnation: String,
@@ -121,6 +122,7 @@ impl Contact {
         };
         Self {
             limits: settings.limits,
+            lease: settings.lease.clone(),
             boot_id: settings.boot.boot_id(),
             boot: Arc::clone(&settings.boot),
             incarnation: settings.incarnation.clone(),
@@ -172,6 +174,7 @@ impl Contact {
             state.proven = Some(moment);
             state.back = state.fenced && fresh;
         });
+        self.tell(moment);
         if late {
             self.beat.notify_one();
         }
@@ -286,14 +289,23 @@ impl Contact {
         if by_wall < 0 || by_boot < 0 || age_ms > millis(limits.fence_after) {
             return false;
         }
+        let moment = Moment {
+            wall_ms: last.at_ms,
+            up_ms: up_ms.saturating_sub(age_ms),
+        };
         self.state.send_modify(|state| {
             state.fenced = false;
-            state.proven = Some(Moment {
-                wall_ms: last.at_ms,
-                up_ms: up_ms.saturating_sub(age_ms),
-            });
+            state.proven = Some(moment);
         });
+        self.tell(moment);
         true
+    }
+
+    /// Says until when what runs may go on after contact at this moment.
+    fn tell(&self, proven: Moment) {
+        if let (Some(lease), Some(limits)) = (&self.lease, &self.limits) {
+            lease.tell(dead_by(limits, proven.up_ms));
+        }
     }
 
     /// The newest contact, if the journal should be told of it; it then counts as told.
@@ -330,7 +342,6 @@ impl Contact {
         if state.fenced || !self.is_over(state.proven) {
             return;
         }
-        let lasts = limits.failover_after.saturating_sub(limits.margin());
         let fell = self.state.send_if_modified(|state| {
             if state.fenced || !self.is_over(state.proven) {
                 return false;
@@ -338,7 +349,7 @@ impl Contact {
             state.fenced = true;
             state.back = false;
             let proven_ms = state.proven.map_or(0, |m| m.up_ms);
-            state.dead_by_ms = proven_ms.saturating_add(millis(lasts));
+            state.dead_by_ms = dead_by(&limits, proven_ms);
             true
         });
         if fell {
@@ -361,6 +372,11 @@ impl Contact {
     fn lock(&self) -> MutexGuard<'_, Echoes> {
         self.echoes.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// When everything has to have ended that ran when contact was proven for the last time.
+fn dead_by(limits: &Limits, proven_ms: i64) -> i64 {
+    proven_ms.saturating_add(millis(limits.failover_after.saturating_sub(limits.margin())))
 }
 
 fn millis(duration: Duration) -> i64 {

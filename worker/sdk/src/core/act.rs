@@ -5,13 +5,13 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cueline_model::{Fence, Outcome, OutcomeKind, RunId};
+use cueline_model::{Fence, Outcome, OutcomeKind};
 use cueline_protocol::Trigger;
 use cueline_runtime::Backoff;
 use futures_util::FutureExt as _;
 use tokio::time::Instant;
 
-use super::batch::{Batch, id_of};
+use super::batch::Batch;
 use super::decide::Asked;
 use super::{Core, Running};
 use crate::attempt::log::LogSink;
@@ -19,8 +19,8 @@ use crate::attempt::{Attempt, AttemptLog, Ended};
 use crate::context::{Context, Facts};
 use crate::control;
 use crate::error::Result;
-use crate::intake::{Arrived, Read};
 use crate::journal::{JournalError, Known};
+use crate::stores::{AttemptKey, RunKey};
 
 /// How long a draining worker tries to write its journal beyond its drain timeout.
 const LAST_TRIES: Duration = Duration::from_secs(10);
@@ -43,29 +43,27 @@ impl Patience {
 impl Core {
     /// Writes the batch, however often it takes: until then nothing of it is done. False after a hard stop.
     pub(super) async fn commit(&mut self, batch: &Batch) -> Result<bool> {
+        let stores = self.stores.unwritten();
+        let new = stores.len();
+        self.journal.note_stores(stores);
         let mut patience = Patience::new();
         while let Err(error) = self.journal.write(&batch.rows).await {
             if !self.bear(error, &mut patience).await? {
                 return Ok(false);
             }
         }
+        self.stores.written(new);
         Ok(true)
     }
 
-    /// What the journal knows of the runs of these triggers. `None` after a hard stop.
+    /// What the journal knows of these runs. `None` after a hard stop.
     pub(super) async fn known(
         &mut self,
-        arrivals: &[Arrived],
-    ) -> Result<Option<HashMap<RunId, Known>>> {
-        let runs = || {
-            arrivals.iter().filter_map(|a| match &a.read {
-                Read::Good(trigger, _) | Read::CannotRun(trigger, _) => Some(trigger.run),
-                Read::NotOurs(_) | Read::Bad(_) => None,
-            })
-        };
+        runs: &[RunKey],
+    ) -> Result<Option<HashMap<RunKey, Known>>> {
         let mut patience = Patience::new();
         loop {
-            match self.journal.known(runs()).await {
+            match self.journal.known(runs.iter().copied()).await {
                 Ok(known) => return Ok(Some(known)),
                 Err(error) => {
                     if !self.bear(error, &mut patience).await? {
@@ -106,13 +104,12 @@ impl Core {
                 running.cx.stop(reason);
             }
         }
-        for trigger in batch.start {
-            self.start(trigger);
+        for (id, trigger) in batch.start {
+            self.start(id, trigger);
         }
     }
 
-    fn start(&mut self, trigger: Trigger) {
-        let id = id_of(&trigger);
+    fn start(&mut self, id: AttemptKey, trigger: Trigger) {
         let job = trigger.job.name.clone();
         let log = Arc::new(AttemptLog::new(
             id,
@@ -161,8 +158,10 @@ impl Core {
 
     /// Answers which of the attempts asked for are in the journal.
     pub(super) async fn answer(&mut self, asked: Asked) {
-        for (ids, reply_to) in asked {
-            let known = match self.journal.known(ids.iter().map(|id| id.run)).await {
+        for (store, ids, reply_to) in asked {
+            let key = |run| self.stores.known_key(store, run);
+            let runs: Vec<RunKey> = ids.iter().filter_map(|id| key(id.run)).collect();
+            let known = match self.journal.known(runs.into_iter()).await {
                 Ok(known) => known,
                 Err(error) => {
                     tracing::warn!(%error, "a question is not answered");
@@ -171,7 +170,11 @@ impl Core {
             };
             let held = ids
                 .into_iter()
-                .filter(|id| known.get(&id.run).is_some_and(|k| k.attempt == id.attempt))
+                .filter(|id| {
+                    let run = self.stores.known_key(store, id.run);
+                    let known = run.and_then(|run| known.get(&run));
+                    known.is_some_and(|k| k.attempt == id.attempt)
+                })
                 .collect();
             let settings = Arc::clone(&self.settings);
             tokio::spawn(async move { control::reply(&settings, &reply_to, held).await });
@@ -208,5 +211,6 @@ fn facts_of(trigger: Trigger, executor: &cueline_model::ExecutorName) -> Facts {
         handler: job.handler,
         timeout: job.timeout,
         kill_grace: job.kill_grace,
+        fence: job.fence,
     }
 }

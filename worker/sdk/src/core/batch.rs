@@ -5,14 +5,15 @@ use std::collections::hash_map::Entry;
 
 use bytes::Bytes;
 use cueline_broker::{Receipt, Settlement};
-use cueline_model::{JobName, Outcome, RunId, Timestamp};
-use cueline_protocol::{EventBody, Holding, Trigger};
+use cueline_model::{JobName, Outcome, Timestamp};
+use cueline_protocol::{EventBody, Trigger};
 
 use crate::context::StopReason;
 use crate::intake::Source;
 use crate::journal::{Known, Row, State};
 use crate::outbox::Report;
 use crate::settle::Settled;
+use crate::stores::{AttemptKey, RunKey};
 
 /// The decisions of one turn.
 #[derive(Debug)]
@@ -20,10 +21,10 @@ pub(super) struct Batch {
     pub(super) now: Timestamp,
     /// At most one for each run.
     pub(super) rows: Vec<Row>,
-    row_of: HashMap<RunId, usize>,
+    row_of: HashMap<RunKey, usize>,
     pub(super) settled: Vec<Settled>,
-    pub(super) start: Vec<Trigger>,
-    pub(super) stop: Vec<(Holding, StopReason)>,
+    pub(super) start: Vec<(AttemptKey, Trigger)>,
+    pub(super) stop: Vec<(AttemptKey, StopReason)>,
     pub(super) reports: Vec<Report>,
 }
 
@@ -45,9 +46,9 @@ impl Batch {
     }
 
     /// The trigger waits.
-    pub(super) fn accept(&mut self, trigger: &Trigger, payload: Bytes, seq: i64) {
+    pub(super) fn accept(&mut self, id: AttemptKey, trigger: &Trigger, payload: Bytes, seq: i64) {
         self.put(Row {
-            id: id_of(trigger),
+            id,
             state: State::Accepted,
             seq,
             at_ms: self.now.as_millis(),
@@ -58,9 +59,9 @@ impl Batch {
     }
 
     /// The trigger is started once the batch is on disk.
-    pub(super) fn start(&mut self, trigger: Trigger) {
+    pub(super) fn start(&mut self, id: AttemptKey, trigger: Trigger) {
         self.put(Row {
-            id: id_of(&trigger),
+            id,
             state: State::Started,
             seq: 0,
             at_ms: self.now.as_millis(),
@@ -68,11 +69,11 @@ impl Batch {
             trigger: None,
             outcome: None,
         });
-        self.start.push(trigger);
+        self.start.push((id, trigger));
     }
 
     /// The attempt has ended.
-    pub(super) fn end(&mut self, id: Holding, job: JobName, outcome: Outcome) {
+    pub(super) fn end(&mut self, id: AttemptKey, job: JobName, outcome: Outcome) {
         self.put(Row {
             id,
             state: State::Ended,
@@ -86,7 +87,7 @@ impl Batch {
     }
 
     /// Reports an outcome that is in the journal already, or soon will be.
-    pub(super) fn report(&mut self, id: Holding, job: JobName, outcome: Outcome, again: bool) {
+    pub(super) fn report(&mut self, id: AttemptKey, job: JobName, outcome: Outcome, again: bool) {
         self.reports.push(Report {
             id,
             job,
@@ -96,7 +97,7 @@ impl Batch {
     }
 
     /// The broker has the outcomes of these.
-    pub(super) fn reported(&mut self, ids: Vec<Holding>) {
+    pub(super) fn reported(&mut self, ids: Vec<AttemptKey>) {
         for id in ids {
             self.put(Row {
                 id,
@@ -111,7 +112,7 @@ impl Batch {
     }
 
     /// What the batch itself makes known of a run, before it is on disk.
-    pub(super) fn known(&self, run: RunId) -> Option<Known> {
+    pub(super) fn known(&self, run: RunKey) -> Option<Known> {
         let row = &self.rows[*self.row_of.get(&run)?];
         Some(Known {
             attempt: row.id.attempt,
@@ -139,13 +140,6 @@ impl Batch {
                 *old = row;
             }
         }
-    }
-}
-
-pub(super) fn id_of(trigger: &Trigger) -> Holding {
-    Holding {
-        run: trigger.run,
-        attempt: trigger.attempt,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::{HashSet, VecDeque};
 
-use cueline_model::RunId;
+use crate::stores::RunKey;
 
 /// The most that are remembered; past it the oldest is forgotten.
 const MOST: usize = 10_000;
@@ -10,12 +10,12 @@ const MOST: usize = 10_000;
 /// The newest cancellations of runs that were not here.
 #[derive(Debug, Default)]
 pub(super) struct Cancelled {
-    runs: HashSet<RunId>,
-    order: VecDeque<RunId>,
+    runs: HashSet<RunKey>,
+    order: VecDeque<RunKey>,
 }
 
 impl Cancelled {
-    pub(super) fn remember(&mut self, run: RunId) {
+    pub(super) fn remember(&mut self, run: RunKey) {
         if self.runs.insert(run) {
             self.order.push_back(run);
         }
@@ -26,7 +26,7 @@ impl Cancelled {
         }
     }
 
-    pub(super) fn contains(&self, run: RunId) -> bool {
+    pub(super) fn contains(&self, run: RunKey) -> bool {
         self.runs.contains(&run)
     }
 }

@@ -4,21 +4,22 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use cueline_broker::{Channel, Settlement};
-use cueline_model::{Outcome, OutcomeKind, RunId};
+use cueline_model::{Outcome, OutcomeKind, StoreId};
 use cueline_protocol::{Holding, Trigger};
 
 use super::Core;
-use super::batch::{Batch, id_of};
+use super::batch::Batch;
 use crate::attempt::Ended;
 use crate::control::Order;
 use crate::error::Result;
 use crate::intake::{Arrived, Read};
 use crate::journal::{Known, State};
 use crate::lanes::{Arrival, Step, Unstarted};
+use crate::stores::{AttemptKey, RunKey};
 use bytes::Bytes;
 
 /// Questions to be answered after the turn.
-pub(super) type Asked = Vec<(Vec<Holding>, Channel)>;
+pub(super) type Asked = Vec<(Option<StoreId>, Vec<Holding>, Channel)>;
 
 /// What a trigger is to the worker.
 enum Novelty {
@@ -53,7 +54,11 @@ impl Core {
         let mut asked = Vec::new();
         for order in orders {
             match order {
-                Order::Cancel(run) => {
+                Order::Cancel(store, run) => {
+                    // Of a store that has sent nothing there is nothing here; the order comes again.
+                    let Some(run) = self.stores.known_key(store, run) else {
+                        continue;
+                    };
                     if self.lanes.newest(run).is_none() {
                         self.cancelled.remember(run);
                     }
@@ -61,7 +66,7 @@ impl Core {
                     self.lanes.cancel(run, &mut steps);
                     self.follow(steps, batch);
                 }
-                Order::Holdings(ids, reply_to) => asked.push((ids, reply_to)),
+                Order::Holdings(store, ids, reply_to) => asked.push((store, ids, reply_to)),
             }
         }
         asked
@@ -84,27 +89,17 @@ impl Core {
             }
             return Ok(true);
         }
-        let Some(known) = self.known(&arrivals).await? else {
+        let keys: Vec<Option<AttemptKey>> = arrivals.iter().map(|a| self.key_of(&a.read)).collect();
+        let runs: Vec<RunKey> = keys.iter().flatten().map(|id| id.run).collect();
+        let Some(known) = self.known(&runs).await? else {
             return Ok(false);
         };
         let mut again = 0_usize;
-        for arrived in arrivals {
-            let settlement = match arrived.read {
-                Read::Good(trigger, payload) => {
-                    let is_new = self.hear_trigger(*trigger, payload, &known, batch);
-                    again += usize::from(!is_new);
-                    Settlement::Ack
-                }
-                Read::CannotRun(trigger, why) => {
-                    self.refuse(&trigger, why, &known, batch);
-                    Settlement::Ack
-                }
-                Read::NotOurs(wait) => Settlement::Retry(wait),
-                Read::Bad(why) => {
-                    tracing::warn!(why, "a message goes to the dead letters");
-                    Settlement::Dead(why)
-                }
-            };
+        for (arrived, id) in arrivals.into_iter().zip(keys) {
+            let settlement = self.hear_arrival(arrived.read, id, &known, &mut again, batch);
+            if let Settlement::Dead(why) = &settlement {
+                tracing::warn!(why, "a message goes to the dead letters");
+            }
             batch.settle(arrived.source, arrived.receipt, settlement);
         }
         if again > 0 {
@@ -116,48 +111,89 @@ impl Core {
         Ok(true)
     }
 
-    /// False if it is known already.
-    fn hear_trigger(
-        &mut self,
-        trigger: Trigger,
-        payload: Bytes,
-        known: &HashMap<RunId, Known>,
-        batch: &mut Batch,
-    ) -> bool {
-        if !self.is_new(&trigger, known, batch) {
-            return false;
+    /// The attempt that a message is about; `None` where it is about none.
+    fn key_of(&self, read: &Read) -> Option<AttemptKey> {
+        match read {
+            Read::Good(trigger, _) | Read::CannotRun(trigger, _) => Some(AttemptKey {
+                run: self.stores.key(trigger.store, trigger.run)?,
+                attempt: trigger.attempt,
+            }),
+            Read::NotOurs(_) | Read::Bad(_) => None,
         }
-        let id = id_of(&trigger);
+    }
+
+    fn hear_arrival(
+        &mut self,
+        read: Read,
+        id: Option<AttemptKey>,
+        known: &HashMap<RunKey, Known>,
+        again: &mut usize,
+        batch: &mut Batch,
+    ) -> Settlement {
+        let (trigger, payload) = match read {
+            Read::NotOurs(wait) => return Settlement::Retry(wait),
+            Read::Bad(why) => return Settlement::Dead(why),
+            Read::Good(trigger, payload) => (trigger, Ok(payload)),
+            Read::CannotRun(trigger, why) => (trigger, Err(why)),
+        };
+        let Some(id) = id else {
+            return Settlement::Dead(format!(
+                "failed to accept the trigger: there is no run {}, or this worker has heard of too many stores; give it an empty state directory",
+                trigger.run
+            ));
+        };
+        if !self.is_new(id, &trigger, known, batch) {
+            *again += usize::from(payload.is_ok());
+            return Settlement::Ack;
+        }
+        if let Some(why) = self.too_late(&trigger, batch) {
+            return Settlement::Dead(why);
+        }
+        match payload {
+            Ok(payload) => self.accept(id, *trigger, payload, batch),
+            Err(why) => {
+                let outcome = Outcome::new(OutcomeKind::Failed, batch.now).because(why);
+                batch.end(id, trigger.job.name.clone(), outcome);
+            }
+        }
+        Settlement::Ack
+    }
+
+    /// Why a trigger of which nothing is known here may not be taken any more: what was known of it may have been forgotten, and it may be
+    /// somebody who kept it that sends it. Where schedulers share this process's fate, nobody else can send.
+    fn too_late(&self, trigger: &Trigger, batch: &Batch) -> Option<String> {
+        let deadline = trigger.deadline?;
+        let late = self.settings.limits.is_some() && deadline < batch.now;
+        late.then(|| {
+            format!(
+                "failed to accept the trigger: it was good until {deadline}, and it is {} here; if the run still waits, it is published again",
+                batch.now
+            )
+        })
+    }
+
+    fn accept(&mut self, id: AttemptKey, trigger: Trigger, payload: Bytes, batch: &mut Batch) {
         if self.cancelled.contains(id.run) {
             let outcome = self.unstarted(Unstarted::Cancelled, batch);
             batch.end(id, trigger.job.name.clone(), outcome);
-            return true;
+            return;
         }
         self.next_seq += 1;
-        batch.accept(&trigger, payload, self.next_seq);
+        batch.accept(id, &trigger, payload, self.next_seq);
         let mut steps = Vec::new();
-        self.lanes.arrive(Arrival::of(&trigger), &mut steps);
+        self.lanes.arrive(Arrival::of(id, &trigger), &mut steps);
         self.waiting.insert(id, trigger);
         self.follow(steps, batch);
-        true
-    }
-
-    fn refuse(
-        &mut self,
-        trigger: &Trigger,
-        why: String,
-        known: &HashMap<RunId, Known>,
-        batch: &mut Batch,
-    ) {
-        if self.is_new(trigger, known, batch) {
-            let outcome = Outcome::new(OutcomeKind::Failed, batch.now).because(why);
-            batch.end(id_of(trigger), trigger.job.name.clone(), outcome);
-        }
     }
 
     /// Whether the trigger is one to be treated. One that has ended is answered again.
-    fn is_new(&self, trigger: &Trigger, known: &HashMap<RunId, Known>, batch: &mut Batch) -> bool {
-        let id = id_of(trigger);
+    fn is_new(
+        &self,
+        id: AttemptKey,
+        trigger: &Trigger,
+        known: &HashMap<RunKey, Known>,
+        batch: &mut Batch,
+    ) -> bool {
         match self.novelty(id, known, batch) {
             Novelty::New => return true,
             Novelty::Held => {}
@@ -179,7 +215,7 @@ impl Core {
         false
     }
 
-    fn novelty(&self, id: Holding, known: &HashMap<RunId, Known>, batch: &Batch) -> Novelty {
+    fn novelty(&self, id: AttemptKey, known: &HashMap<RunKey, Known>, batch: &Batch) -> Novelty {
         // The batch is newer than what was read from the disk.
         let written = batch.known(id.run).or_else(|| known.get(&id.run).cloned());
         let held = self.lanes.newest(id.run);
@@ -212,7 +248,7 @@ impl Core {
             match step {
                 Step::Start(id) => {
                     if let Some(trigger) = self.waiting.remove(&id) {
-                        batch.start(trigger);
+                        batch.start(id, trigger);
                     }
                 }
                 Step::Stop(id, reason) => batch.stop.push((id, reason)),

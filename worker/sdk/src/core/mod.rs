@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cueline_model::{JobName, Timestamp};
-use cueline_protocol::{Holding, Trigger};
+use cueline_protocol::Trigger;
 use cueline_runtime::Stop;
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
@@ -35,6 +35,7 @@ use crate::journal::Journal;
 use crate::lanes::{Lanes, Unstarted};
 use crate::outbox::Outbox;
 use crate::settle::Settled;
+use crate::stores::{AttemptKey, Stores};
 use batch::Batch;
 use cancelled::Cancelled;
 pub(crate) use gauges::Gauges;
@@ -113,9 +114,10 @@ pub(crate) struct Core {
     journal: Journal,
     lanes: Lanes,
     /// Accepted and not started.
-    waiting: HashMap<Holding, Trigger>,
-    running: HashMap<Holding, Running>,
+    waiting: HashMap<AttemptKey, Trigger>,
+    running: HashMap<AttemptKey, Running>,
     cancelled: Cancelled,
+    stores: Arc<Stores>,
     outbox: Arc<Outbox>,
     watch: Arc<Watch>,
     gauges: Arc<Gauges>,
@@ -133,6 +135,7 @@ pub(crate) struct Core {
 pub(crate) struct Parts {
     pub(crate) settings: Arc<Settings>,
     pub(crate) journal: Journal,
+    pub(crate) stores: Arc<Stores>,
     pub(crate) outbox: Arc<Outbox>,
     pub(crate) watch: Arc<Watch>,
     pub(crate) gauges: Arc<Gauges>,
@@ -150,6 +153,7 @@ impl Core {
             waiting: HashMap::new(),
             running: HashMap::new(),
             cancelled: Cancelled::default(),
+            stores: parts.stores,
             outbox: parts.outbox,
             watch: parts.watch,
             gauges: parts.gauges,

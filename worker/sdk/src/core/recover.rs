@@ -13,6 +13,7 @@ impl Core {
     /// Reads what is open in the journal. When it returns, the attempts that ran when the last worker stopped have
     /// ended `lost` on disk; nothing has been started.
     pub(crate) async fn recover(&mut self) -> Result<()> {
+        self.stores.load(self.journal.stores().await?);
         let open = self.journal.open_entries().await?;
         let last = self.journal.last_contact().await?;
         let now = self.now();
@@ -76,7 +77,7 @@ impl Core {
         };
         match (read, problem) {
             (Ok(trigger), None) => {
-                self.lanes.restore(&Arrival::of(&trigger));
+                self.lanes.restore(&Arrival::of(entry.id, &trigger));
                 self.waiting.insert(entry.id, trigger);
             }
             (_, problem) => {

@@ -14,19 +14,21 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bytes::Bytes;
-use cueline_model::RunId;
-use cueline_protocol::Holding;
+use cueline_model::StoreId;
 use sqlx::ConnectOptions;
 use sqlx::SqliteConnection;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteSynchronous};
+
+use crate::stores::{AttemptKey, RunKey, StoreNumber};
 
 pub use open::UnusableJournal;
 pub(crate) use read::{Known, Open};
 
 /// The most reported entries that are kept to answer redelivered triggers.
 const MAX_REPORTED: u64 = 1_000_000;
-/// How long a reported entry is kept at least, unless there are more than [`MAX_REPORTED`].
-const KEEP_REPORTED_MS: i64 = 10 * 60 * 1_000;
+/// How long a reported entry is kept at least, unless there are more than [`MAX_REPORTED`]: longer than triggers are good for (60 min), also where
+/// this machine's clock is some minutes off.
+const KEEP_REPORTED_MS: i64 = 70 * 60 * 1_000;
 /// Entries that one pruning deletes at the most.
 const PRUNE_BATCH: u64 = 8_192;
 
@@ -88,7 +90,7 @@ pub(crate) enum State {
 /// What is to be written of one attempt.
 #[derive(Debug, Clone)]
 pub(crate) struct Row {
-    pub(crate) id: Holding,
+    pub(crate) id: AttemptKey,
     pub(crate) state: State,
     /// Order of acceptance.
     pub(crate) seq: i64,
@@ -120,6 +122,8 @@ pub(crate) struct Journal {
     reported: u64,
     /// Goes with the next write.
     contact: Option<LastContact>,
+    /// So do these.
+    stores: Vec<(StoreNumber, StoreId)>,
     _lock: File,
 }
 
@@ -147,6 +151,7 @@ impl Journal {
             statements: write::Statements::default(),
             reported: reported.unsigned_abs(),
             contact: None,
+            stores: Vec::new(),
             _lock: lock,
         })
     }
@@ -214,13 +219,13 @@ fn lock(directory: &Path) -> Result<File, JournalError> {
 const LOCK_TRIES: u32 = 40;
 const LOCK_PAUSE: std::time::Duration = std::time::Duration::from_millis(25);
 
-/// The runs, as a JSON array.
-fn json_of(runs: impl Iterator<Item = RunId>) -> String {
+/// The runs' keys, as a JSON array.
+fn json_of(runs: impl Iterator<Item = RunKey>) -> String {
     use std::fmt::Write;
     let mut text = String::from("[");
     for (i, run) in runs.enumerate() {
         let comma = if i == 0 { "" } else { "," };
-        let _ = write!(text, "{comma}{run}");
+        let _ = write!(text, "{comma}{}", run.number());
     }
     text.push(']');
     text

@@ -7,10 +7,11 @@ use sqlx::{AssertSqlSafe, ConnectOptions, Connection};
 const APPLICATION_ID: i64 = 0x4375_654a;
 
 /// Of the schema below.
-const VERSION: i64 = 2;
+const VERSION: i64 = 3;
 
 const SCHEMA: &str = "
     CREATE TABLE entry (
+        -- The run's number, and its store's in the upper bits.
         run     INTEGER PRIMARY KEY,
         attempt INTEGER NOT NULL,
         state   INTEGER NOT NULL,
@@ -29,6 +30,13 @@ const CONTACT: &str = "
         at   INTEGER NOT NULL,
         up   INTEGER NOT NULL,
         boot TEXT NOT NULL
+    ) STRICT;";
+
+/// Since version 3. What was there before has the number 0, see [`crate::stores`].
+const STORE: &str = "
+    CREATE TABLE store (
+        number INTEGER PRIMARY KEY,
+        id     TEXT NOT NULL UNIQUE
     ) STRICT;";
 
 /// Why a file cannot be the journal, and what to do about it.
@@ -78,9 +86,10 @@ async fn prepare(connection: &mut SqliteConnection) -> Result<(), UnusableJourna
         .execute(&mut *connection)
         .await?;
     if fresh || version < VERSION {
-        let schema = if fresh { SCHEMA } else { "" };
+        let entry = if fresh { SCHEMA } else { "" };
+        let contact = if version < 2 { CONTACT } else { "" };
         let make = format!(
-            "BEGIN IMMEDIATE; {schema} {CONTACT} PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {VERSION}; COMMIT"
+            "BEGIN IMMEDIATE; {entry} {contact} {STORE} PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {VERSION}; COMMIT"
         );
         sqlx::raw_sql(AssertSqlSafe(make))
             .execute(connection)

@@ -2,11 +2,11 @@
 
 use std::collections::HashMap;
 
-use cueline_model::RunId;
-use cueline_protocol::Holding;
+use cueline_model::StoreId;
 use sqlx::Row as _;
 
 use super::{Journal, JournalError, LastContact, State, json_of};
+use crate::stores::{AttemptKey, RunKey, StoreNumber};
 
 /// The newest attempt of a run that the journal knows.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub(crate) struct Known {
 /// An entry whose outcome has not been reported yet.
 #[derive(Debug)]
 pub(crate) struct Open {
-    pub(crate) id: Holding,
+    pub(crate) id: AttemptKey,
     pub(crate) state: State,
     pub(crate) seq: i64,
     pub(crate) at_ms: i64,
@@ -33,8 +33,8 @@ impl Journal {
     /// What is known of these runs. One statement and one row, whatever their number.
     pub(crate) async fn known(
         &mut self,
-        runs: impl Iterator<Item = RunId>,
-    ) -> Result<HashMap<RunId, Known>, JournalError> {
+        runs: impl Iterator<Item = RunKey>,
+    ) -> Result<HashMap<RunKey, Known>, JournalError> {
         let text: String = sqlx::query_scalar(
             "SELECT json_group_array(json_array(run, attempt, state, outcome))
              FROM entry WHERE run IN (SELECT value FROM json_each(?1))",
@@ -46,7 +46,7 @@ impl Journal {
         if text == "[]" {
             return Ok(HashMap::new());
         }
-        let entries: Vec<(RunId, u32, i64, Option<String>)> =
+        let entries: Vec<(i64, u32, i64, Option<String>)> =
             serde_json::from_str(&text).map_err(|e| JournalError::Corrupt(e.to_string()))?;
         entries
             .into_iter()
@@ -56,7 +56,7 @@ impl Journal {
                     state: state_of(state)?,
                     outcome,
                 };
-                Ok((run, known))
+                Ok((RunKey::from_number(run), known))
             })
             .collect()
     }
@@ -73,6 +73,24 @@ impl Journal {
             up_ms,
             boot_id,
         }))
+    }
+
+    /// The stores that triggers have come from.
+    pub(crate) async fn stores(&mut self) -> Result<Vec<(StoreNumber, StoreId)>, JournalError> {
+        let rows: Vec<(i64, String)> =
+            sqlx::query_as("SELECT number, id FROM store ORDER BY number")
+                .fetch_all(&mut self.connection)
+                .await
+                .map_err(JournalError::database("read"))?;
+        rows.into_iter()
+            .map(|(number, id)| {
+                let number = number.try_into().map_err(JournalError::Corrupt)?;
+                let id = id
+                    .parse()
+                    .map_err(|e| JournalError::Corrupt(format!("store {id}: {e}")))?;
+                Ok((number, id))
+            })
+            .collect()
     }
 
     /// Everything that is not reported yet, in the order of acceptance. Read once, at the start.
@@ -96,8 +114,8 @@ fn open_of(row: &sqlx::sqlite::SqliteRow) -> Result<Open, JournalError> {
     let state: i64 = row.try_get(2).map_err(database())?;
     let job: Option<String> = row.try_get(5).map_err(database())?;
     Ok(Open {
-        id: Holding {
-            run: RunId(row.try_get(0).map_err(database())?),
+        id: AttemptKey {
+            run: RunKey::from_number(row.try_get(0).map_err(database())?),
             attempt: u32::try_from(attempt)
                 .map_err(|_| JournalError::Corrupt(format!("attempt {attempt}")))?,
         },

@@ -4,8 +4,8 @@ use super::*;
 
 fn row(run: i64, attempt: u32, state: State) -> Row {
     Row {
-        id: Holding {
-            run: RunId(run),
+        id: AttemptKey {
+            run: RunKey::from_number(run),
             attempt,
         },
         state,
@@ -18,8 +18,11 @@ fn row(run: i64, attempt: u32, state: State) -> Row {
 }
 
 async fn known(journal: &mut Journal, run: i64) -> Option<Known> {
-    let mut found = journal.known([RunId(run)].into_iter()).await.expect("read");
-    found.remove(&RunId(run))
+    let mut found = journal
+        .known([RunKey::from_number(run)].into_iter())
+        .await
+        .expect("read");
+    found.remove(&RunKey::from_number(run))
 }
 
 #[tokio::test]
@@ -181,18 +184,47 @@ async fn the_last_contact_goes_with_the_next_write() {
     assert_eq!(journal.last_contact().await.expect("read"), Some(last(30)));
 }
 
-#[tokio::test]
-async fn a_journal_of_the_version_before_is_taken_over() {
+/// A journal as an earlier version of the program left it, by what `sql` takes away again.
+async fn of_an_earlier_version(sql: &'static str) -> Journal {
     let directory = tempfile::tempdir().expect("directory");
     let mut journal = Journal::open(directory.path()).await.expect("open");
     let rows = [row(1, 1, State::Accepted)];
     journal.write(&rows).await.expect("write");
-    sqlx::raw_sql("DROP TABLE contact; PRAGMA user_version = 1")
+    sqlx::raw_sql(sql)
         .execute(&mut journal.connection)
         .await
         .expect("as it was");
     drop(journal);
     let mut journal = Journal::open(directory.path()).await.expect("open again");
     assert_eq!(journal.open_entries().await.expect("read").len(), 1);
+    assert_eq!(journal.stores().await.expect("read"), []);
+    journal
+}
+
+#[tokio::test]
+async fn journals_of_the_versions_before_are_taken_over() {
+    let first = "DROP TABLE contact; DROP TABLE store; PRAGMA user_version = 1";
+    let mut journal = of_an_earlier_version(first).await;
     assert_eq!(journal.last_contact().await.expect("read"), None);
+    of_an_earlier_version("DROP TABLE store; PRAGMA user_version = 2").await;
+}
+
+#[tokio::test]
+async fn stores_go_with_the_next_write() {
+    let directory = tempfile::tempdir().expect("directory");
+    let mut journal = Journal::open(directory.path()).await.expect("open");
+    let known = crate::stores::Stores::default();
+    for id in [0xa, 0xb] {
+        known.key(Some(StoreId(id)), cueline_model::RunId(1));
+    }
+    let both = known.unwritten();
+    journal.note_stores(both.clone());
+    assert_eq!(journal.stores().await.expect("read"), []);
+    journal.write(&[]).await.expect("write");
+    // A second try after a write of which nothing was heard.
+    journal.note_stores(both.clone());
+    journal.write(&[]).await.expect("write");
+    drop(journal);
+    let mut journal = Journal::open(directory.path()).await.expect("open again");
+    assert_eq!(journal.stores().await.expect("read"), both);
 }

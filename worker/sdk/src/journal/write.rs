@@ -2,7 +2,10 @@
 
 use sqlx::AssertSqlSafe;
 
+use cueline_model::StoreId;
+
 use super::{Journal, JournalError, LastContact, Row, State};
+use crate::stores::StoreNumber;
 
 /// Rows that one statement takes at the most.
 const MAX_ROWS: usize = 1_024;
@@ -42,13 +45,22 @@ impl Journal {
         self.contact = Some(last);
     }
 
+    /// Writes these along with the next write.
+    pub(crate) fn note_stores(&mut self, stores: Vec<(StoreNumber, StoreId)>) {
+        self.stores = stores;
+    }
+
+    fn has_notes(&self) -> bool {
+        self.contact.is_some() || !self.stores.is_empty()
+    }
+
     /// Writes all of `rows`, or none, and what was noted. A run has at most one row.
     pub(crate) async fn write(&mut self, rows: &[Row]) -> Result<(), JournalError> {
         let error = JournalError::database("write");
-        if rows.is_empty() && self.contact.is_none() {
+        if rows.is_empty() && !self.has_notes() {
             return Ok(());
         }
-        if rows.len() <= MAX_ROWS && self.contact.is_none() {
+        if rows.len() <= MAX_ROWS && !self.has_notes() {
             // A single statement is a transaction of its own.
             write_chunk(&mut self.connection, &mut self.statements, rows)
                 .await
@@ -56,6 +68,7 @@ impl Journal {
         } else {
             self.write_chunks(rows).await.map_err(error)?;
             self.contact = None;
+            self.stores.clear();
         }
         let reported = rows.iter().filter(|r| r.state == State::Reported).count();
         self.reported += reported as u64;
@@ -79,6 +92,13 @@ impl Journal {
     async fn write_all(&mut self, rows: &[Row]) -> Result<(), sqlx::Error> {
         for chunk in rows.chunks(MAX_ROWS) {
             write_chunk(&mut self.connection, &mut self.statements, chunk).await?;
+        }
+        for (number, id) in &self.stores {
+            sqlx::query("INSERT INTO store (number, id) VALUES (?1, ?2) ON CONFLICT DO NOTHING")
+                .bind(number.number())
+                .bind(id.to_string())
+                .execute(&mut self.connection)
+                .await?;
         }
         if let Some(last) = &self.contact {
             sqlx::query(
@@ -111,7 +131,7 @@ async fn write_chunk(
     let filling = std::iter::repeat_n(last, size - rows.len());
     for row in rows.iter().chain(filling) {
         query = query
-            .bind(row.id.run.0)
+            .bind(row.id.run.number())
             .bind(i64::from(row.id.attempt))
             .bind(i64::from(row.state as u8))
             .bind(row.seq)

@@ -2,15 +2,15 @@
 
 use std::collections::VecDeque;
 
-use cueline_model::{Block, RunId};
-use cueline_protocol::Holding;
+use cueline_model::Block;
 
 use super::{Arrival, LaneKey};
+use crate::stores::{AttemptKey, RunKey};
 
 /// An attempt that waits in a lane.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Waiting {
-    pub(super) id: Holding,
+    pub(super) id: AttemptKey,
     /// Counts arrivals, over all lanes.
     pub(super) order: u64,
     pub(super) priority: u8,
@@ -32,7 +32,7 @@ pub(super) struct Lane {
     pub(super) version: i64,
     pub(super) block: Block,
     pub(super) backlog: u32,
-    pub(super) running: Vec<RunId>,
+    pub(super) running: Vec<RunKey>,
     pub(super) waiting: VecDeque<Waiting>,
     pub(super) ready: Option<Ready>,
 }

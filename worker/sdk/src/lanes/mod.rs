@@ -11,15 +11,18 @@ mod tests;
 
 use std::collections::{BTreeSet, HashMap};
 
-use cueline_model::{Block, JobId, RunId};
-use cueline_protocol::{Holding, Trigger};
+use cueline_model::{Block, JobId};
+use cueline_protocol::Trigger;
 
 use crate::context::StopReason;
+use crate::stores::{AttemptKey, RunKey, StoreNumber};
 use lane::{Lane, Ready, Waiting};
 
 /// Names a lane: a job, or one shard of a job whose shards do not wait for one another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct LaneKey {
+    /// Another store's job of the same number is another job.
+    pub(crate) store: StoreNumber,
     pub(crate) job: JobId,
     pub(crate) shard: Option<u32>,
 }
@@ -27,7 +30,7 @@ pub(crate) struct LaneKey {
 /// What the machine has to know of a trigger.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Arrival {
-    pub(crate) id: Holding,
+    pub(crate) id: AttemptKey,
     pub(crate) lane: LaneKey,
     /// Version of the job: the lane follows the policy of the newest one that it has seen.
     pub(crate) version: i64,
@@ -37,14 +40,12 @@ pub(crate) struct Arrival {
 }
 
 impl Arrival {
-    pub(crate) fn of(trigger: &Trigger) -> Self {
+    pub(crate) fn of(id: AttemptKey, trigger: &Trigger) -> Self {
         let job = &trigger.job;
         Self {
-            id: Holding {
-                run: trigger.run,
-                attempt: trigger.attempt,
-            },
+            id,
             lane: LaneKey {
+                store: id.run.store(),
                 job: job.id,
                 shard: job.lane_per_shard.then_some(trigger.shard.index),
             },
@@ -64,7 +65,7 @@ pub(crate) enum Unstarted {
     /// The lane's backlog of so many was full.
     Full(u32),
     /// The newer trigger of this run replaced it.
-    Covered(RunId),
+    Covered(RunKey),
     /// Its run was cancelled.
     Cancelled,
     /// This newer attempt of the same run came.
@@ -79,11 +80,11 @@ pub(crate) enum Unstarted {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {
     /// Start the handler.
-    Start(Holding),
+    Start(AttemptKey),
     /// Tell the running handler to stop; its end is still to come.
-    Stop(Holding, StopReason),
+    Stop(AttemptKey, StopReason),
     /// It is over, and was never started.
-    End(Holding, Unstarted),
+    End(AttemptKey, Unstarted),
 }
 
 /// Where a held attempt is.
@@ -101,7 +102,7 @@ struct Place {
 #[derive(Debug)]
 pub(crate) struct Lanes {
     by_key: HashMap<LaneKey, Lane>,
-    runs: HashMap<RunId, Place>,
+    runs: HashMap<RunKey, Place>,
     ready: BTreeSet<Ready>,
     counter: u64,
     running: usize,
@@ -136,7 +137,7 @@ impl Lanes {
     }
 
     /// The newest attempt of `run` that is held.
-    pub(crate) fn newest(&self, run: RunId) -> Option<u32> {
+    pub(crate) fn newest(&self, run: RunKey) -> Option<u32> {
         let place = self.runs.get(&run)?;
         Some(
             place
@@ -199,7 +200,7 @@ impl Lanes {
     }
 
     /// A running attempt has really ended.
-    pub(crate) fn ended(&mut self, id: Holding) {
+    pub(crate) fn ended(&mut self, id: AttemptKey) {
         let Some(place) = self.runs.get(&id.run) else {
             return;
         };
@@ -222,14 +223,14 @@ impl Lanes {
     }
 
     /// `run` is cancelled. Nothing happens when it is not held.
-    pub(crate) fn cancel(&mut self, run: RunId, steps: &mut Vec<Step>) {
+    pub(crate) fn cancel(&mut self, run: RunKey, steps: &mut Vec<Step>) {
         let Some(place) = self.runs.get_mut(&run) else {
             return;
         };
         if let Some(next) = place.next.take() {
             steps.push(Step::End(next.0.id, Unstarted::Cancelled));
         }
-        let id = Holding {
+        let id = AttemptKey {
             run,
             attempt: place.attempt,
         };
@@ -245,7 +246,7 @@ impl Lanes {
     /// The worker takes no more, for this reason: everything that waits is given back, in the order in which it came.
     pub(crate) fn close(&mut self, why: Unstarted, steps: &mut Vec<Step>) {
         self.closed = Some(why);
-        let mut back: Vec<(u64, Holding)> = Vec::new();
+        let mut back: Vec<(u64, AttemptKey)> = Vec::new();
         for lane in self.by_key.values_mut() {
             back.extend(lane.waiting.drain(..).map(|w| (w.order, w.id)));
             lane.ready = None;
@@ -291,11 +292,11 @@ impl Lanes {
     }
 
     /// Makes way for a newer attempt of the same run. True when the older one runs, so that the newer has to wait.
-    fn supersede(&mut self, newer: Holding, steps: &mut Vec<Step>) -> bool {
+    fn supersede(&mut self, newer: AttemptKey, steps: &mut Vec<Step>) -> bool {
         let Some(place) = self.runs.get_mut(&newer.run) else {
             return false;
         };
-        let older = Holding {
+        let older = AttemptKey {
             run: newer.run,
             attempt: place.attempt,
         };
@@ -316,7 +317,7 @@ impl Lanes {
     }
 
     /// The newest trigger of a cover lane has come: all others of the lane make way.
-    fn sweep(&mut self, key: LaneKey, newest: RunId, steps: &mut Vec<Step>) {
+    fn sweep(&mut self, key: LaneKey, newest: RunKey, steps: &mut Vec<Step>) {
         let Some(lane) = self.by_key.get_mut(&key) else {
             return;
         };
@@ -337,7 +338,7 @@ impl Lanes {
                 place.stopping = true;
                 let attempt = place.attempt;
                 steps.push(Step::Stop(
-                    Holding { run: *run, attempt },
+                    AttemptKey { run: *run, attempt },
                     StopReason::Covered,
                 ));
             }
@@ -365,7 +366,7 @@ impl Lanes {
         self.refresh(arrival.lane);
     }
 
-    fn drop_waiting(&mut self, id: Holding) {
+    fn drop_waiting(&mut self, id: AttemptKey) {
         if let Some(place) = self.runs.remove(&id.run) {
             if let Some(lane) = self.by_key.get_mut(&place.lane) {
                 lane.waiting.retain(|w| w.id != id);

@@ -6,9 +6,9 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn hold(run: i64, attempt: u32) -> Holding {
-    Holding {
-        run: RunId(run),
+fn hold(run: i64, attempt: u32) -> AttemptKey {
+    AttemptKey {
+        run: RunKey::from_number(run),
         attempt,
     }
 }
@@ -17,6 +17,7 @@ fn arrival(run: i64, job: i64, block: Block) -> Arrival {
     Arrival {
         id: hold(run, 1),
         lane: LaneKey {
+            store: StoreNumber::default(),
             job: JobId(job),
             shard: None,
         },
@@ -34,7 +35,7 @@ fn arrive(lanes: &mut Lanes, arrival: Arrival) -> Vec<Step> {
     steps
 }
 
-fn end(lanes: &mut Lanes, id: Holding) -> Vec<Step> {
+fn end(lanes: &mut Lanes, id: AttemptKey) -> Vec<Step> {
     let mut steps = Vec::new();
     lanes.ended(id);
     lanes.pump(&mut steps);
@@ -77,7 +78,10 @@ fn cover_stops_the_running_one_and_starts_the_newest_after_its_end() {
     );
     assert_eq!(
         arrive(&mut lanes, arrival(3, 1, Block::Cover)),
-        [Step::End(hold(2, 1), Unstarted::Covered(RunId(3)))]
+        [Step::End(
+            hold(2, 1),
+            Unstarted::Covered(RunKey::from_number(3))
+        )]
     );
     assert_eq!(end(&mut lanes, hold(1, 1)), [Step::Start(hold(3, 1))]);
 }
@@ -147,7 +151,7 @@ fn a_newer_attempt_starts_only_after_the_older_one_ended() {
         arrive(&mut lanes, newer),
         [Step::Stop(hold(1, 1), StopReason::Cancelled)]
     );
-    assert_eq!(lanes.newest(RunId(1)), Some(2));
+    assert_eq!(lanes.newest(RunKey::from_number(1)), Some(2));
     assert_eq!(end(&mut lanes, hold(1, 1)), [Step::Start(hold(1, 2))]);
 }
 
@@ -157,9 +161,9 @@ fn cancel_ends_what_waits_and_stops_what_runs() {
     arrive(&mut lanes, arrival(1, 1, Block::Serial));
     arrive(&mut lanes, arrival(2, 1, Block::Serial));
     let mut steps = Vec::new();
-    lanes.cancel(RunId(2), &mut steps);
-    lanes.cancel(RunId(1), &mut steps);
-    lanes.cancel(RunId(7), &mut steps);
+    lanes.cancel(RunKey::from_number(2), &mut steps);
+    lanes.cancel(RunKey::from_number(1), &mut steps);
+    lanes.cancel(RunKey::from_number(7), &mut steps);
     assert_eq!(
         steps,
         [
@@ -246,11 +250,11 @@ fn op() -> impl Strategy<Value = Op> {
 /// What the promises are checked against.
 #[derive(Default)]
 struct Seen {
-    jobs: BTreeMap<Holding, i64>,
-    sent: BTreeMap<Holding, usize>,
-    running: BTreeSet<Holding>,
-    over: BTreeSet<Holding>,
-    started: Vec<Holding>,
+    jobs: BTreeMap<AttemptKey, i64>,
+    sent: BTreeMap<AttemptKey, usize>,
+    running: BTreeSet<AttemptKey>,
+    over: BTreeSet<AttemptKey>,
+    started: Vec<AttemptKey>,
 }
 
 impl Seen {
@@ -340,7 +344,7 @@ impl Bench {
                 if self.lanes.newest(id.run).is_some() {
                     let known = self.seen.jobs.keys().filter(|other| other.run == id.run);
                     let newest = known.map(|other| other.attempt).max().unwrap_or(0);
-                    self.send(self.arrival(id.run.0, newest + 1, job, 1), steps);
+                    self.send(self.arrival(id.run.number(), newest + 1, job, 1), steps);
                 }
             }
             Op::End { nth } => self.end(nth),

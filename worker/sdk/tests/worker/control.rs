@@ -51,6 +51,7 @@ async fn holdings(world: &World, ids: &[(i64, u32)]) -> Vec<Holding> {
     });
     let order = Control::Holdings {
         v: VERSION,
+        store: None,
         runs: runs.collect(),
     };
     let wait = Duration::from_secs(10);

@@ -1,6 +1,6 @@
 //! How attempts end.
 
-use cueline_model::{Block, DurationMs, HandlerSpec, OutcomeKind, handler::ShellSpec};
+use cueline_model::{Block, DurationMs, HandlerSpec, OutcomeKind, StoreId, handler::ShellSpec};
 use cueline_protocol::{SigningKey, VerifyingKeys};
 use cueline_worker::StopReason;
 
@@ -70,6 +70,7 @@ async fn what_the_worker_cannot_run_fails_and_says_what_it_can() {
     let mut script = with_job(trigger(2, "", Block::Serial), |job| {
         job.handler = HandlerSpec::Shell(ShellSpec::default());
     });
+    script.store = Some(StoreId(1));
     key.sign(&mut script);
     world
         .publish(&[trigger(1, "invoice", Block::Serial), script])

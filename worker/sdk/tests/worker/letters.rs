@@ -4,19 +4,21 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use cueline_broker::{Outgoing, QueueId};
-use cueline_model::{Block, HandlerSpec, OutcomeKind, handler::ShellSpec};
+use cueline_model::{Block, HandlerSpec, OutcomeKind, StoreId, handler::ShellSpec};
 use cueline_protocol::{SigningKey, Trigger, VerifyingKeys};
 use cueline_worker::{Context, Failure};
 
 use crate::world::{World, message, run, trigger, with_job};
 
 fn script(run: i64, text: &str) -> Trigger {
-    with_job(trigger(run, "", Block::Serial), |job| {
+    let mut trigger = with_job(trigger(run, "", Block::Serial), |job| {
         job.handler = HandlerSpec::Shell(ShellSpec {
             script: text.to_owned(),
             ..ShellSpec::default()
         });
-    })
+    });
+    trigger.store = Some(StoreId(1));
+    trigger
 }
 
 #[tokio::test]

@@ -13,4 +13,5 @@ mod letters;
 mod link;
 mod logs;
 mod paused;
+mod stores;
 mod world;

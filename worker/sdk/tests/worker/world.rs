@@ -141,6 +141,7 @@ impl World {
     pub(crate) async fn cancel(&self, run: i64) {
         let order = Control::Cancel {
             v: VERSION,
+            store: None,
             run: RunId(run),
         };
         let payload = Bytes::from(encode(&order));
@@ -282,14 +283,17 @@ pub(crate) fn trigger(run: i64, handler: &str, block: Block) -> Trigger {
     };
     Trigger {
         v: VERSION,
+        store: None,
         run: RunId(run),
         attempt: 1,
+        group: None,
         executor: "worker-1".parse().expect("name"),
         kind: RunKind::Schedule,
         fire_at: Timestamp::from_millis(1),
         shard: Shard::whole(),
         params: None,
         job: Arc::new(job),
+        deadline: None,
         signature: None,
     }
 }

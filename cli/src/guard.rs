@@ -1,0 +1,49 @@
+//! `cueline guard`: the process beside a worker that ends what the worker runs when the worker itself cannot. Workers start it themselves.
+
+use std::path::Path;
+
+use anyhow::Result;
+use cueline_handlers::guard::{self, Guard, GuardId};
+use cueline_worker::SystemBootClock;
+use tokio::io::BufReader;
+use tokio::process::Command;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::args::GuardArgs;
+
+/// Runs until the worker has said farewell, or is gone with all of its processes.
+pub async fn run(args: GuardArgs) -> Result<()> {
+    cueline_runtime::telemetry::init("warn", false);
+    // A service manager may tell all processes of a worker to stop: this one goes last.
+    let mut deaf = Vec::new();
+    for kind in [
+        SignalKind::terminate(),
+        SignalKind::interrupt(),
+        SignalKind::hangup(),
+    ] {
+        deaf.push(signal(kind)?);
+    }
+    let input = BufReader::new(tokio::io::stdin());
+    guard::watch(input, &GuardId::parse(args.id), &SystemBootClock).await?;
+    Ok(())
+}
+
+/// Starts the guard of a worker whose processes carry `id`.
+pub fn start(id: &GuardId) -> Guard {
+    let id = id.as_str().to_owned();
+    Guard::start(move || {
+        // The program that runs now, also when its file was replaced meanwhile.
+        let own = Path::new("/proc/self/exe");
+        let mut command = Command::new(own);
+        command
+            .arg0("cueline")
+            .args(["guard", &id])
+            .env_clear()
+            // Nothing that it would hold on to.
+            .current_dir("/");
+        if let Some(filter) = std::env::var_os("CUELINE_LOG") {
+            command.env("CUELINE_LOG", filter);
+        }
+        command
+    })
+}

@@ -1,0 +1,45 @@
+//! Which store this is.
+
+use cueline_model::StoreId;
+use cueline_store::{ErrorKind, StoreError};
+
+use crate::SqliteStore;
+use crate::database::commit;
+use crate::error::failed;
+
+const READ: &str = "SELECT id FROM store_identity";
+const RENEW: &str = "UPDATE store_identity SET id = lower(hex(randomblob(16))) RETURNING id";
+
+impl SqliteStore {
+    pub(crate) async fn read_identity(&self) -> Result<StoreId, StoreError> {
+        let found: Option<String> = sqlx::query_scalar(READ)
+            .fetch_optional(&mut *self.db.read().await?)
+            .await
+            .map_err(failed("read the store's id"))?;
+        understood(found)
+    }
+
+    /// Gives the store a new id; it. For a file that was restored from a backup, see [`Store::identity`](cueline_store::Store::identity).
+    pub async fn renew_identity(&self) -> Result<StoreId, StoreError> {
+        let mut tx = self.db.write().await?;
+        let renewed: Option<String> = sqlx::query_scalar(RENEW)
+            .fetch_optional(&mut *tx)
+            .await
+            .map_err(failed("give the store a new id"))?;
+        commit(tx).await?;
+        understood(renewed)
+    }
+}
+
+fn understood(found: Option<String>) -> Result<StoreId, StoreError> {
+    let broken = |why: String| {
+        StoreError::new(
+            ErrorKind::Broken,
+            format!("failed to read the store's id: {why}"),
+        )
+    };
+    found
+        .ok_or_else(|| broken("the table store_identity is empty".to_owned()))?
+        .parse()
+        .map_err(|e: cueline_model::store_id::NoStoreId| broken(e.to_string()))
+}

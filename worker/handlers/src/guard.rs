@@ -1,0 +1,223 @@
+//! A second process that ends what a worker has started when the worker itself cannot.
+//!
+//! A worker without contact stops its processes before the schedulers may give its work to others. One that was killed, or that is stopped
+//! itself (SIGSTOP), cannot, and its processes would go on beside those of the executor that took over. So a worker has a guard: the
+//! same program, as its child, which reads from a pipe until when the worker's processes may go on. It kills them when that time has come
+//! without a word, and when the pipe is closed without a farewell, which the system does whenever a process ends.
+//!
+//! The processes are found as [`kill_orphans`](crate::kill_orphans) finds them, by a variable of their own: its value differs after each start of a worker, so
+//! that a late guard never ends what the next worker has started.
+//!
+//! What it cannot help against: being stopped or killed itself together with the worker (a frozen container freezes the processes too; whoever
+//! kills the guard alone is answered with a new one), and what `kill_orphans` cannot find.
+
+use std::time::Duration;
+
+use cueline_worker::BootClock;
+use tokio::io::{AsyncBufRead, AsyncBufReadExt as _};
+
+use crate::orphans::{self, OrphanError};
+
+/// What a worker writes when it ends in order: then it has left nothing that has to end.
+const FAREWELL: &str = "done";
+
+/// A timer counts no sleep of the machine: the clock is asked at least this often.
+const LONGEST_NAP: Duration = Duration::from_secs(1);
+
+/// What names one start of a worker to its processes and its guard. Unique on the machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GuardId(String);
+
+impl GuardId {
+    /// The id of the worker that keeps its state in this directory, in this start of its process.
+    pub fn of(state_dir: &str, incarnation: &str) -> Self {
+        Self(format!("{incarnation} {state_dir}"))
+    }
+
+    /// Takes an id as it was written with [`as_str`](Self::as_str).
+    pub fn parse(text: String) -> Self {
+        Self(text)
+    }
+
+    /// As text, for the guard's command line.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The value of the variable for a process of which the guard ends none before the worker is gone.
+    pub(crate) fn value(&self, keep: bool) -> String {
+        let word = if keep { "keep" } else { "stop" };
+        format!("{word} {}", self.0)
+    }
+}
+
+/// The guard's whole life: `input` is the pipe from the worker. Each line is a time on `clock` in milliseconds, until which the worker's
+/// processes may go on unless there is a later one. Returns after the farewell, or when the worker is gone and all of its processes are.
+pub async fn watch(
+    input: impl AsyncBufRead + Unpin,
+    id: &GuardId,
+    clock: &dyn BootClock,
+) -> Result<(), OrphanError> {
+    let mut lines = input.lines();
+    let mut until_ms = None;
+    loop {
+        tokio::select! {
+            line = lines.next_line() => match line {
+                Ok(Some(line)) if line == FAREWELL => return Ok(()),
+                Ok(Some(line)) => until_ms = line.parse().ok().or(until_ms),
+                // A pipe that cannot be read any more is closed as well.
+                Ok(None) | Err(_) => break,
+            },
+            () = passed(clock, until_ms) => {
+                until_ms = None;
+                // Some that would not end are no reason to leave: the worker may come to.
+                if let Err(error) = orphans::kill_guarded(&[id.value(false)]).await {
+                    tracing::error!(%error, "the worker is out of contact, and not all of its processes could be ended");
+                }
+            }
+        }
+    }
+    orphans::kill_guarded(&[id.value(false), id.value(true)])
+        .await
+        .map(drop)
+}
+
+/// Returns when `clock` shows this time; never if there is none.
+async fn passed(clock: &dyn BootClock, until_ms: Option<i64>) {
+    let Some(until_ms) = until_ms else {
+        return std::future::pending().await;
+    };
+    while let Some(left_ms) = u64::try_from(until_ms.saturating_sub(clock.up_ms()))
+        .ok()
+        .filter(|left| *left > 0)
+    {
+        tokio::time::sleep(Duration::from_millis(left_ms).min(LONGEST_NAP)).await;
+    }
+}
+
+pub use keeper::Guard;
+
+mod keeper {
+    use std::process::Stdio;
+    use std::time::Duration;
+
+    use tokio::io::AsyncWriteExt as _;
+    use tokio::process::{Child, ChildStdin, Command};
+    use tokio::sync::watch;
+    use tokio::task::JoinHandle;
+    use tokio::time::{sleep, timeout};
+
+    use super::FAREWELL;
+
+    /// Before a guard that has ended is replaced.
+    const PAUSE: Duration = Duration::from_secs(1);
+    /// After the farewell it has nothing to do.
+    const LEAVES_WITHIN: Duration = Duration::from_secs(5);
+
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    enum Word {
+        Nothing,
+        Until(i64),
+        Farewell,
+    }
+
+    /// The worker's side: keeps a guard running and tells it what it has to know.
+    #[derive(Debug)]
+    pub struct Guard {
+        word: watch::Sender<Word>,
+        task: JoinHandle<()>,
+    }
+
+    impl Guard {
+        /// Starts one, by the command that `make` makes each time. A guard that ends is replaced.
+        pub fn start(make: impl Fn() -> Command + Send + 'static) -> Self {
+            let (word, heard) = watch::channel(Word::Nothing);
+            let task = tokio::spawn(keep(make, heard));
+            Self { word, task }
+        }
+
+        /// What tells the guard until when the worker's processes may go on, in milliseconds on the boot clock. Returns at once.
+        pub fn renewer(&self) -> impl Fn(i64) + Send + Sync + 'static {
+            let word = self.word.clone();
+            move |until_ms| {
+                word.send_if_modified(|word| {
+                    let news = *word != Word::Farewell && *word != Word::Until(until_ms);
+                    if news {
+                        *word = Word::Until(until_ms);
+                    }
+                    news
+                });
+            }
+        }
+
+        /// The worker has ended in order: the guard leaves without ending anything.
+        pub async fn dismiss(self) {
+            self.word.send_replace(Word::Farewell);
+            // It is not waited for longer than it may take.
+            let _ = self.task.await;
+        }
+    }
+
+    async fn keep(make: impl Fn() -> Command, mut heard: watch::Receiver<Word>) {
+        loop {
+            match spawn(make()) {
+                Ok((child, pipe)) => {
+                    if !tell(child, pipe, &mut heard).await {
+                        return;
+                    }
+                    tracing::warn!("the worker's guard has ended; starting another one");
+                }
+                Err(error) => {
+                    tracing::error!(%error, "the worker's guard cannot be started: what it runs goes on if it is killed or stopped; trying again");
+                }
+            }
+            if *heard.borrow() == Word::Farewell {
+                return;
+            }
+            sleep(PAUSE).await;
+        }
+    }
+
+    fn spawn(mut command: Command) -> std::io::Result<(Child, ChildStdin)> {
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            // Signals that a terminal sends to the worker are none of its business.
+            .process_group(0)
+            .spawn()?;
+        let pipe = child.stdin.take();
+        pipe.map(|pipe| (child, pipe))
+            .ok_or_else(|| std::io::Error::other("it has no pipe"))
+    }
+
+    /// Passes on what is said. True when the guard has ended although nobody has dismissed it.
+    async fn tell(
+        mut child: Child,
+        mut pipe: ChildStdin,
+        heard: &mut watch::Receiver<Word>,
+    ) -> bool {
+        loop {
+            let word = *heard.borrow_and_update();
+            let line = match word {
+                Word::Nothing => String::new(),
+                Word::Until(until_ms) => format!("{until_ms}\n"),
+                Word::Farewell => format!("{FAREWELL}\n"),
+            };
+            let told = pipe.write_all(line.as_bytes()).await;
+            if word == Word::Farewell {
+                drop(pipe);
+                let _ = timeout(LEAVES_WITHIN, child.wait()).await;
+                return false;
+            }
+            if told.is_err() {
+                let _ = child.wait().await;
+                return true;
+            }
+            tokio::select! {
+                // The sender is gone when the worker has failed: the guard sees the pipe closed.
+                news = heard.changed() => if news.is_err() { return false },
+                _ = child.wait() => return true,
+            }
+        }
+    }
+}
