@@ -19,9 +19,10 @@ use lapin::{BasicProperties, Channel, Connection, ConnectionProperties};
 use serde_json::Value;
 
 /// A client of the broker that is none of ours.
+#[expect(clippy::large_enum_variant, reason = "there is one at a time")]
 enum Attacker {
     Nats {
-        client: Box<async_nats::Client>,
+        client: async_nats::Client,
         heard: async_nats::Subscriber,
     },
     Rabbit {
@@ -37,7 +38,6 @@ impl Attacker {
         let client = async_nats::connect(url).await?;
         let heard = client.subscribe("cueline.trigger.>").await?;
         client.flush().await?;
-        let client = Box::new(client);
         Ok(Self::Nats { client, heard })
     }
 
@@ -98,7 +98,7 @@ impl Attacker {
         match self {
             Self::Nats { client, .. } => {
                 let subject = format!("cueline.trigger.default.{executor}.honest");
-                let stream = jetstream::new((**client).clone());
+                let stream = jetstream::new(client.clone());
                 stream.publish(subject, payload.into()).await?.await?;
             }
             Self::Rabbit { channel, .. } => {

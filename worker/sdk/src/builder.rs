@@ -233,7 +233,7 @@ impl Builder {
     }
 
     /// Called whenever contact with the broker was proven, with the time on the boot clock, in milliseconds, by which what is running now has to
-    /// have ended unless contact is proven again: 2 s before [`failover_after`](Self::failover_after) has passed since. For whoever can end it when
+    /// have ended unless contact is proven again: a little before [`failover_after`](Self::failover_after) has passed since, as said there. For whoever can end it when
     /// this process cannot. Has to return at once. Never called by a worker that shares its schedulers' fate.
     #[must_use]
     pub fn on_contact(mut self, tell: impl Fn(i64) + Send + Sync + 'static) -> Self {

@@ -376,7 +376,9 @@ impl Contact {
 
 /// When everything has to have ended that ran when contact was proven for the last time.
 fn dead_by(limits: &Limits, proven_ms: i64) -> i64 {
-    proven_ms.saturating_add(millis(limits.failover_after.saturating_sub(limits.margin())))
+    proven_ms.saturating_add(millis(
+        limits.failover_after.saturating_sub(limits.margin()),
+    ))
 }
 
 fn millis(duration: Duration) -> i64 {
