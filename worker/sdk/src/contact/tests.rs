@@ -25,6 +25,7 @@ pub(crate) fn contact(boot: &ManualBootClock) -> Contact {
             fence_after: FENCE,
             failover_after: Duration::from_secs(30),
         }),
+        lease: None,
         boot: Arc::new(boot.clone()),
         boot_id: boot.boot_id(),
         incarnation: "this".to_owned(),
