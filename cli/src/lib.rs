@@ -32,20 +32,32 @@ pub mod standalone;
 pub mod trigger;
 pub mod worker;
 
+use std::collections::HashMap;
 use std::ffi::OsString;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::parser::ValueSource;
 use clap::{ArgMatches, CommandFactory as _, FromArgMatches as _};
 
 use args::{Cli, Command, ImportCommand};
 use client::Api;
+use cueline_worker::Handler;
+
 use config::{Role, RoleArgs, SchedulerConfig, StandaloneConfig, WorkerConfig};
 use failure::Failure;
 use output::Out;
 
+/// Handlers that a worker has in its own code, by name.
+pub type Native = HashMap<String, Arc<dyn Handler>>;
+
 /// Runs the command that `args` name, program name first.
 pub fn main_with(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    main_with_native(args, Native::new())
+}
+
+/// The same; `cueline worker` can run these handlers as well. For programs that are this one and a little more.
+pub fn main_with_native(args: impl IntoIterator<Item = OsString>, native: Native) -> ExitCode {
     let parsed = Cli::command()
         .try_get_matches_from(args)
         .and_then(|matches| Ok((Cli::from_arg_matches(&matches)?, matches)));
@@ -69,7 +81,7 @@ pub fn main_with(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let runtime = runtime.enable_all().build();
     let result = match runtime {
         Ok(runtime) => {
-            let result = runtime.block_on(run(cli));
+            let result = runtime.block_on(run(cli, native));
             // A blocking task that nobody waits for any more must not hold up the end.
             runtime.shutdown_background();
             result
@@ -103,7 +115,7 @@ fn meant_for_a_server(matches: &ArgMatches) -> Option<Failure> {
     })
 }
 
-async fn run(cli: Cli) -> Result<(), Failure> {
+async fn run(cli: Cli, native: Native) -> Result<(), Failure> {
     let out = Out::new(cli.output);
     let api = || Api::new(cli.url.as_deref(), cli.token.as_deref());
     match cli.command {
@@ -118,7 +130,7 @@ async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Doctor(args) => {
             doctor::run(cli.url.as_deref(), cli.token.as_deref(), out, &args).await
         }
-        Command::Role(args) => role(&args).await,
+        Command::Role(args) => role(&args, native).await,
         Command::Migrate(args) => migrate::run(out, &args).await,
         Command::Config(command) => config::check::run(out, command),
         Command::Key(command) => keys::run(out, &command),
@@ -129,12 +141,12 @@ async fn run(cli: Cli) -> Result<(), Failure> {
 }
 
 /// Runs a role until it is told to stop.
-async fn role(args: &RoleArgs) -> Result<(), Failure> {
+async fn role(args: &RoleArgs, native: Native) -> Result<(), Failure> {
     let reader = config::reader(args);
     let ended = match args.role {
         Role::Standalone => standalone::run(good(StandaloneConfig::read(reader))?).await,
         Role::Scheduler => scheduler::run(good(SchedulerConfig::read(reader))?).await,
-        Role::Worker => worker::run(good(WorkerConfig::read(reader))?).await,
+        Role::Worker => worker::run(good(WorkerConfig::read(reader))?, native).await,
     };
     ended.map_err(failure_of)
 }

@@ -1,19 +1,19 @@
 //! `cueline worker`: an executor with the built-in handlers that it was allowed.
 
-use std::collections::HashMap;
 use std::fs;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 
+use crate::Native;
 use crate::adapters::Who;
 use crate::config::WorkerConfig;
 use crate::parts::http::health;
 use crate::parts::{ExecutorOptions, Executors, Fate, Http, Patience, Signals, broken, say};
 
-/// Runs until SIGTERM or Ctrl-C.
-pub async fn run(mut config: WorkerConfig) -> Result<()> {
+/// Runs until SIGTERM or Ctrl-C: the kinds that are allowed, and the handlers of its own code.
+pub async fn run(mut config: WorkerConfig, native: Native) -> Result<()> {
     cueline_runtime::telemetry::init("warn", config.log_json);
     let mut signals = Signals::new()?;
     config.state_dir = make_state_dir(&config.state_dir)?;
@@ -40,7 +40,7 @@ pub async fn run(mut config: WorkerConfig) -> Result<()> {
         allow: config.allow.clone(),
         concurrency: config.concurrency as usize,
         drain_timeout: config.drain_timeout,
-        native: HashMap::new(),
+        native,
         trust: config.trust.clone(),
         fate: Fate::Apart {
             fence_after: config.fence_after,

@@ -25,6 +25,10 @@ pub struct Run {
     pub shard: u64,
     /// The run that it follows.
     pub parent: Option<i64>,
+    /// The executor of its last attempt.
+    pub executor: String,
+    /// When it was written down, in milliseconds.
+    pub created_at: i64,
     /// What is said about its end.
     pub message: String,
 }
@@ -47,6 +51,8 @@ impl Run {
             fire_at: run["fire_at"].as_i64().expect("a run has a fire time"),
             shard: run["shard"]["index"].as_u64().unwrap_or(0),
             parent: run["parent"].as_i64(),
+            executor: text("executor"),
+            created_at: run["created_at"].as_i64().unwrap_or(0),
             message: text("message"),
         }
     }
@@ -62,10 +68,15 @@ impl Run {
 
 /// G1, G2: each point of the job's grid has exactly one run for the shard.
 pub fn grid(runs: &[Run], job: &str, every_ms: i64, least: usize) -> Vec<String> {
+    grid_of(runs, job, 0, every_ms, least)
+}
+
+/// The same for one of its shards.
+pub fn grid_of(runs: &[Run], job: &str, shard: u64, every_ms: i64, least: usize) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut times: Vec<i64> = runs
         .iter()
-        .filter(|r| r.job == job && r.kind == "schedule" && r.shard == 0)
+        .filter(|r| r.job == job && r.kind == "schedule" && r.shard == shard)
         .map(|r| r.fire_at)
         .collect();
     times.sort_unstable();
@@ -114,7 +125,7 @@ pub fn attempts(runs: &[Run], notes: &[Note]) -> Vec<String> {
                     Some(_) => {}
                 }
             }
-            What::End | What::Fail => {}
+            What::End | What::Fail | What::Stop => {}
         }
     }
     wrong
@@ -128,6 +139,7 @@ pub fn seen(notes: &[Note]) -> HashMap<(i64, u32), BTreeSet<&'static str>> {
             What::Start | What::Overlap => "start",
             What::End => "end",
             What::Fail => "fail",
+            What::Stop => "stop",
         };
         seen.entry((note.run, note.attempt))
             .or_default()

@@ -5,7 +5,7 @@
 use std::fs::File;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
@@ -13,15 +13,14 @@ use cueline_test_servers::nats::{Nats, Version};
 use cueline_test_servers::postgres::Postgres;
 use cueline_test_servers::proxy::{Link, Proxy};
 use cueline_test_servers::rabbitmq::Rabbit;
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
-use reqwest::StatusCode;
-use serde_json::Value;
 use tempfile::TempDir;
 use tokio::process::{Child, Command};
 
+use crate::client::{Client, WITHIN};
 use crate::standalone::{free_port, program};
-use crate::until;
+use crate::{Patience, until, witness};
 
 /// The broker product.
 #[derive(Debug)]
@@ -86,6 +85,7 @@ impl BrokerServer {
 pub struct Member {
     /// `scheduler-1`, `worker-3`.
     pub name: String,
+    program: PathBuf,
     args: Vec<String>,
     child: Option<Child>,
     log: PathBuf,
@@ -95,7 +95,7 @@ pub struct Member {
 impl Member {
     fn start(&mut self, folder: &Path) -> Result<()> {
         let out = File::options().append(true).create(true).open(&self.log)?;
-        let mut command = Command::new(program());
+        let mut command = Command::new(&self.program);
         for (name, _) in std::env::vars_os() {
             if name.to_string_lossy().starts_with("CUELINE_") {
                 command.env_remove(name);
@@ -106,6 +106,7 @@ impl Member {
             .current_dir(folder)
             .env("XDG_STATE_HOME", folder)
             .env("CUELINE_LOG", "info,sqlx=warn")
+            .env("CUELINE_TEST_WITNESS", folder.join("witness"))
             .stdin(Stdio::null())
             .stdout(out.try_clone()?)
             .stderr(out)
@@ -120,7 +121,7 @@ impl Member {
         Ok(kill(Pid::from_raw(i32::try_from(pid)?), signal)?)
     }
 
-    /// SIGSTOP.
+    /// SIGSTOP, for it alone: the processes that it has started go on.
     pub fn pause(&self) -> Result<()> {
         self.signal(Signal::SIGSTOP)
     }
@@ -130,9 +131,80 @@ impl Member {
         self.signal(Signal::SIGCONT)
     }
 
+    /// SIGSTOP for it and for what it has started, as when a machine stands still.
+    pub fn freeze(&self) -> Result<Vec<Pid>> {
+        self.pause()?;
+        // It starts nothing more now, so this finds all.
+        let groups = self.children()?;
+        for group in &groups {
+            // One that has ended meanwhile stands still as well.
+            let _ = killpg(*group, Signal::SIGSTOP);
+        }
+        Ok(groups)
+    }
+
+    /// SIGCONT for all of it.
+    pub fn thaw(&self, groups: &[Pid]) -> Result<()> {
+        self.resume()?;
+        for group in groups {
+            let _ = killpg(*group, Signal::SIGCONT);
+        }
+        Ok(())
+    }
+
+    /// The process groups that it has started.
+    fn children(&self) -> Result<Vec<Pid>> {
+        let own = self.child.as_ref().and_then(Child::id);
+        let own = own.context("it has ended")?.to_string();
+        let mut groups = Vec::new();
+        for process in std::fs::read_dir("/proc")?.flatten() {
+            let Ok(stat) = std::fs::read_to_string(process.path().join("stat")) else {
+                continue;
+            };
+            // The name, in parentheses, is followed by the state, the parent and the group.
+            let mut fields = stat.rsplit(')').next().unwrap_or("").split_whitespace();
+            if fields.nth(1) == Some(&own)
+                && let Some(group) = fields.next().and_then(|g| g.parse().ok())
+            {
+                groups.push(Pid::from_raw(group));
+            }
+        }
+        Ok(groups)
+    }
+
+    /// SIGTERM, and waits until it is gone; with which status.
+    pub async fn end(&mut self, within: Duration) -> Result<ExitStatus> {
+        self.signal(Signal::SIGTERM)?;
+        let mut child = self.child.take().context("it has ended already")?;
+        let mut patience = Patience::of(within);
+        while patience.pause().await {
+            if let Some(status) = child.try_wait()? {
+                return Ok(status);
+            }
+        }
+        bail!(
+            "G12: {} was not gone {within:?} after SIGTERM: {}",
+            self.name,
+            self.last_lines()
+        )
+    }
+
     /// Changes all its links to the servers.
     pub fn link(&self, link: Link) {
         for proxy in &self.links {
+            proxy.set(link);
+        }
+    }
+
+    /// Changes its link to the broker, or else to the store if it has one.
+    pub fn link_to(&self, broker: bool, link: Link) {
+        // The broker is the last of them.
+        let proxy = if broker {
+            self.links.last()
+        } else {
+            self.links.iter().rev().nth(1)
+        };
+        if let Some(proxy) = proxy {
             proxy.set(link);
         }
     }
@@ -162,6 +234,7 @@ impl Member {
 pub struct Cluster {
     /// What all of it is in.
     pub folder: TempDir,
+    _locks: TempDir,
     /// The store's server.
     pub postgres: Postgres,
     /// The broker's server.
@@ -170,13 +243,24 @@ pub struct Cluster {
     pub schedulers: Vec<Member>,
     /// The workers.
     pub workers: Vec<Member>,
-    urls: Vec<String>,
-    token: String,
-    http: reqwest::Client,
+    /// Its API.
+    pub client: Client,
 }
 
-/// How long something of the cluster may take. On a busy machine it takes its time.
-const WITHIN: Duration = Duration::from_secs(90);
+/// After how long a silence a worker's work is given to others: short, so that a stop for longer than every lease is short. `CUELINE_TEST_FAILOVER_SECS` gives a busy machine more.
+pub fn failover_after() -> Duration {
+    let given = std::env::var("CUELINE_TEST_FAILOVER_SECS");
+    let given = given.ok().and_then(|secs| secs.parse().ok());
+    Duration::from_secs(given.unwrap_or(5))
+}
+
+/// A node's lease: half of it.
+pub fn lease() -> Duration {
+    failover_after() / 2
+}
+
+/// What a worker gives to what runs when it is asked to stop.
+pub const DRAIN: Duration = Duration::from_secs(4);
 
 fn behind(url: &str, proxy: &Proxy) -> Result<String> {
     let addr = address_of(url)?;
@@ -203,25 +287,29 @@ impl Cluster {
     /// Starts everything and waits until all workers are heard.
     pub async fn start(broker: BrokerServer, schedulers: usize, workers: usize) -> Result<Self> {
         let folder = tempfile::tempdir()?;
+        let locks = match Path::new("/dev/shm") {
+            memory if memory.is_dir() => tempfile::tempdir_in(memory)?,
+            _ => tempfile::tempdir()?,
+        };
+        std::os::unix::fs::symlink(locks.path(), folder.path().join("locks"))?;
         let postgres = Postgres::start()?;
         let store = postgres.url(&postgres.create_database()?);
         let mut cluster = Self {
             folder,
+            _locks: locks,
             postgres,
             broker,
             schedulers: Vec::new(),
             workers: Vec::new(),
-            urls: Vec::new(),
-            token: String::new(),
-            http: reqwest::Client::builder()
-                .timeout(Duration::from_secs(20))
-                .build()?,
+            client: Client::new(Vec::new(), String::new())?,
         };
-        cluster.make_secrets().await?;
+        let token = cluster.make_secrets().await?;
+        let mut urls = Vec::new();
+        let failover_after = format!("{}s", failover_after().as_secs());
         let broker = cluster.broker.url();
         for n in 1..=schedulers {
             let port = free_port()?;
-            cluster.urls.push(format!("http://127.0.0.1:{port}"));
+            urls.push(format!("http://127.0.0.1:{port}"));
             let links = vec![
                 Proxy::start(upstream(&store)?)?,
                 Proxy::start(upstream(&broker)?)?,
@@ -239,6 +327,8 @@ impl Cluster {
                 "admin.token".into(),
                 "--signing-key".into(),
                 "signing.key".into(),
+                "--failover-after".into(),
+                failover_after.clone(),
             ];
             let member = cluster.member("scheduler", n, args.to_vec(), links);
             cluster.schedulers.push(member);
@@ -257,11 +347,16 @@ impl Cluster {
                 "--state-dir".into(),
                 format!("state-{n}"),
                 "--concurrency".into(),
-                "100".into(),
+                "200".into(),
+                "--failover-after".into(),
+                failover_after.clone(),
+                "--drain-timeout".into(),
+                format!("{}s", DRAIN.as_secs()),
             ];
             let member = cluster.member("worker", n, args.to_vec(), links);
             cluster.workers.push(member);
         }
+        cluster.client = Client::new(urls, token)?;
         cluster.start_all()?;
         cluster.all_heard().await?;
         Ok(cluster)
@@ -271,6 +366,11 @@ impl Cluster {
         let name = format!("{role}-{n}");
         Member {
             log: self.folder.path().join(format!("{name}.log")),
+            program: if role == "worker" {
+                witness::worker()
+            } else {
+                program()
+            },
             args: [vec![role.to_owned()], args].concat(),
             child: None,
             links,
@@ -278,7 +378,7 @@ impl Cluster {
         }
     }
 
-    async fn make_secrets(&mut self) -> Result<()> {
+    async fn make_secrets(&self) -> Result<String> {
         let folder = self.folder.path().to_owned();
         let run = async |args: &[&str]| {
             let output = Command::new(program())
@@ -295,8 +395,7 @@ impl Cluster {
         std::fs::write(folder.join("signing.key.public"), public)?;
         run(&["token", "new", "--out", "admin.token"]).await?;
         let token = std::fs::read_to_string(folder.join("admin.token"))?;
-        token.trim().clone_into(&mut self.token);
-        Ok(())
+        Ok(token.trim().to_owned())
     }
 
     fn start_all(&mut self) -> Result<()> {
@@ -317,10 +416,11 @@ impl Cluster {
     /// Waits until every scheduler is ready and hears every worker.
     pub async fn all_heard(&mut self) -> Result<()> {
         let names: Vec<String> = self.workers.iter().map(|w| w.name.clone()).collect();
-        for at in 0..self.urls.len() {
+        for at in 0..self.client.schedulers() {
             let heard = until("every scheduler hears every worker", WITHIN, async || {
                 self.still_there()?;
                 let Ok(Ok(list)) = self
+                    .client
                     .get_from(at, "/executors")
                     .await
                     .map(|v| v["executors"].as_array().cloned().context("no list"))
@@ -330,8 +430,9 @@ impl Cluster {
                 let alive = |name: &String| {
                     list.iter().any(|e| {
                         e["name"] == name.as_str()
-                            && e["silent_ms"].as_u64().is_some_and(|ms| ms < 8_000)
+                            && e["silent_ms"].as_u64().is_some_and(|ms| ms < 2_000)
                             && e["gone"] == false
+                            && e["draining"] == false
                     })
                 };
                 Ok(names.iter().all(alive).then_some(()))
@@ -364,91 +465,5 @@ impl Cluster {
         members.fold(String::new(), |all, m| {
             all + &format!("── {}\n{}\n", m.name, m.last_lines())
         })
-    }
-
-    async fn get_from(&self, scheduler: usize, path: &str) -> Result<Value> {
-        let url = format!("{}/api/v1{path}", self.urls[scheduler]);
-        let answer = self.http.get(url).bearer_auth(&self.token).send().await?;
-        let status = answer.status();
-        let body: Value = answer.json().await?;
-        if status != StatusCode::OK {
-            bail!("GET {path}: {status}: {body}");
-        }
-        Ok(body)
-    }
-
-    /// Reads from the API of whichever scheduler answers.
-    pub async fn get(&self, path: &str) -> Result<Value> {
-        until(path, WITHIN, async || {
-            for at in 0..self.urls.len() {
-                if let Ok(answer) = self.get_from(at, path).await {
-                    return Ok(Some(answer));
-                }
-            }
-            Ok(None)
-        })
-        .await
-        .with_context(|| self.last_lines())
-    }
-
-    /// Posts to the API of whichever scheduler answers well, again and again: only for what may be repeated.
-    pub async fn post(&self, path: &str, body: &Value) -> Result<Value> {
-        let mut last = String::new();
-        until(path, WITHIN, async || {
-            for url in &self.urls {
-                let mut request = self
-                    .http
-                    .post(format!("{url}/api/v1{path}"))
-                    .bearer_auth(&self.token);
-                if !body.is_null() {
-                    request = request.json(body);
-                }
-                match request.send().await {
-                    Ok(answer) if answer.status().is_success() => {
-                        return Ok(Some(answer.json().await?));
-                    }
-                    Ok(answer) => last = answer.text().await.unwrap_or_default(),
-                    Err(e) => last = e.to_string(),
-                }
-            }
-            Ok(None)
-        })
-        .await
-        .with_context(|| format!("{last}\n{}", self.last_lines()))
-    }
-
-    /// All runs, oldest first.
-    pub async fn all_runs(&self) -> Result<Vec<Value>> {
-        let mut all: Vec<Value> = Vec::new();
-        let mut path = "/runs?limit=1000".to_owned();
-        loop {
-            let page = self.get(&path).await?;
-            all.extend(
-                page["runs"]
-                    .as_array()
-                    .context("no list of runs")?
-                    .iter()
-                    .cloned(),
-            );
-            match page["next"].as_i64() {
-                Some(before) => path = format!("/runs?limit=1000&before={before}"),
-                None => break,
-            }
-        }
-        all.reverse();
-        Ok(all)
-    }
-
-    /// Waits until no run is alive.
-    pub async fn quiet(&self, within: Duration) -> Result<()> {
-        let mut last = Value::Null;
-        until("no run is alive", within, async || {
-            last = self.get("/stats").await?["live"].clone();
-            let none = last.as_object().is_some_and(serde_json::Map::is_empty)
-                || last.as_array().is_some_and(Vec::is_empty);
-            Ok(none.then_some(()))
-        })
-        .await
-        .with_context(|| format!("still alive: {last}\n{}", self.last_lines()))
     }
 }

@@ -9,6 +9,11 @@ pub fn program() -> PathBuf {
     beside_tests("cueline-witness")
 }
 
+/// `cueline` with the handler `witness`.
+pub fn worker() -> PathBuf {
+    beside_tests("cueline-test-worker")
+}
+
 /// A program that was built beside the running test.
 pub(crate) fn beside_tests(name: &str) -> PathBuf {
     let test = std::env::current_exe().unwrap_or_default();
@@ -36,6 +41,8 @@ pub enum What {
     End,
     /// It came to its end and returned failure.
     Fail,
+    /// It was told to stop, and has.
+    Stop,
 }
 
 /// A line of the file.
@@ -43,14 +50,26 @@ pub enum What {
 pub struct Note {
     /// What happened.
     pub what: What,
+    /// When, in milliseconds.
+    pub at: i64,
+    /// On which executor.
+    pub executor: String,
     /// Whose job.
     pub job: String,
+    /// Which part of the work.
+    pub shard: u64,
     /// The run.
     pub run: i64,
     /// The attempt.
     pub attempt: u32,
     /// The fire time, in milliseconds.
     pub fire_at: i64,
+    /// Which of the job's definitions, as far as the test numbers them.
+    pub round: u32,
+    /// Its process: the worker's own, or that of the program that it ran.
+    pub pid: i32,
+    /// Who else was there: executor, run and attempt.
+    pub other: Option<(String, i64, u32)>,
 }
 
 /// The file that handlers append to.
@@ -79,21 +98,51 @@ impl Witness {
 
 fn note(line: &str) -> Result<Note> {
     let fields: Vec<&str> = line.split(' ').collect();
-    let [what, job, run, attempt, fire_at] = fields[..] else {
-        bail!("not five fields")
+    let [
+        what,
+        at,
+        executor,
+        job,
+        shard,
+        run,
+        attempt,
+        fire_at,
+        round,
+        pid,
+        ref more @ ..,
+    ] = fields[..]
+    else {
+        bail!("not ten fields")
     };
     let what = match what {
         "start" => What::Start,
         "overlap" => What::Overlap,
         "end" => What::End,
         "fail" => What::Fail,
+        "stop" => What::Stop,
         other => bail!("unknown note {other}"),
     };
     Ok(Note {
         what,
+        at: at.parse()?,
+        executor: executor.to_owned(),
         job: job.to_owned(),
+        shard: shard.parse()?,
         run: run.parse()?,
         attempt: attempt.parse()?,
         fire_at: fire_at.parse()?,
+        round: round.parse()?,
+        pid: pid.parse()?,
+        other: more.first().and_then(|other| holder(other)),
     })
+}
+
+fn holder(text: &str) -> Option<(String, i64, u32)> {
+    let mut parts = text.split('/');
+    let (executor, run, attempt) = (parts.next()?, parts.next()?, parts.next()?);
+    Some((
+        executor.to_owned(),
+        run.parse().ok()?,
+        attempt.parse().ok()?,
+    ))
 }

@@ -44,8 +44,16 @@ const ALLOWED: [(&str, &[&str]); 16] = [
         ],
     ),
     ("cueline-handlers", &["cueline-worker"]),
-    // The harness talks to Cueline from outside; its scenarios may use anything, as dev-dependencies.
-    ("cueline-tests", &["cueline-test-servers"]),
+    // The harness talks to Cueline from outside, and has a worker with handlers of its own; its scenarios may use anything, as dev-dependencies.
+    (
+        "cueline-tests",
+        &[
+            "cueline",
+            "cueline-runtime",
+            "cueline-test-servers",
+            "cueline-worker",
+        ],
+    ),
     ("cueline-test-servers", &[]),
 ];
 

@@ -246,7 +246,7 @@ fn audit(runs: &[Value], notes: &[Note]) -> Vec<String> {
         match note.what {
             What::Start => counts[0] += 1,
             What::End => counts[1] += 1,
-            What::Overlap | What::Fail => wrong.push(format!("{note:?}")),
+            What::Overlap | What::Fail | What::Stop => wrong.push(format!("{note:?}")),
         }
     }
     let mut fire_times = BTreeMap::<&str, Vec<i64>>::new();

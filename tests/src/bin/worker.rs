@@ -1,0 +1,86 @@
+//! `cueline` with a handler of its own, `witness`: so that a test can have hundreds of runs a second without as many processes. Everything else is as
+//! in `cueline worker`.
+//!
+//! The handler appends to the file that `CUELINE_TEST_WITNESS` names; the job's parameter says how it behaves.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cueline_tests::testimony::{Testimony, Who};
+use cueline_worker::{Context, Failure, Handler, from_fn};
+use serde::Deserialize;
+use tokio::task::spawn_blocking;
+
+/// What a job's parameter says.
+#[derive(Debug, Deserialize)]
+struct Behaviour {
+    /// How long an attempt takes.
+    hold_ms: u64,
+    /// How long it goes on after it was told to stop.
+    #[serde(default)]
+    linger_ms: u64,
+    /// Attempts below this number fail.
+    #[serde(default)]
+    fail_below: u32,
+    /// Whether it has to be alone in its lane.
+    #[serde(default = "yes")]
+    alone: bool,
+    /// The number of the definition.
+    #[serde(default)]
+    round: u32,
+}
+
+fn yes() -> bool {
+    true
+}
+
+async fn witness(file: PathBuf, cx: Context) -> Result<(), Failure> {
+    let behaviour: Behaviour = cx.params()?;
+    let facts = cx.facts();
+    let who = Who {
+        executor: facts.executor.to_string(),
+        job: facts.job.to_string(),
+        lane: facts.job_id.to_string(),
+        shard: facts.shard.index.to_string(),
+        run: facts.run.to_string(),
+        attempt: facts.attempt.to_string(),
+        fire_at: facts.fire_at.as_millis().to_string(),
+        round: behaviour.round,
+    };
+    // Files can take their time, and a handler must not hold up its worker.
+    let begun = spawn_blocking(move || Testimony::begin(&file, who, behaviour.alone)).await??;
+    let pause = |ms| tokio::time::sleep(Duration::from_millis(ms));
+    tokio::select! {
+        () = pause(behaviour.hold_ms) => {}
+        reason = cx.stopped() => {
+            pause(behaviour.linger_ms).await;
+            end(begun, "stop").await?;
+            return Err(Failure::new(format!("told to stop: {reason:?}")));
+        }
+    }
+    if facts.attempt < behaviour.fail_below {
+        end(begun, "fail").await?;
+        return Err(Failure::new("as it was told to"));
+    }
+    end(begun, "end").await
+}
+
+async fn end(begun: Testimony, what: &'static str) -> Result<(), Failure> {
+    Ok(spawn_blocking(move || begun.end(what)).await??)
+}
+
+fn main() -> ExitCode {
+    let file = std::env::var_os("CUELINE_TEST_WITNESS").map(PathBuf::from);
+    let handler: Arc<dyn Handler> = Arc::new(from_fn(move |cx| {
+        let file = file.clone();
+        async move {
+            let file = file.ok_or_else(|| Failure::new("CUELINE_TEST_WITNESS names no file"))?;
+            witness(file, cx).await
+        }
+    }));
+    let native = HashMap::from([("witness".to_owned(), handler)]);
+    cueline::main_with_native(std::env::args_os(), native)
+}
