@@ -1,6 +1,7 @@
 //! The broker on `RabbitMQ`.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use cueline_broker::BrokerError;
 use cueline_broker_rabbitmq::{ClientCertificate, RabbitDriver, RabbitOptions};
@@ -18,6 +19,10 @@ pub(super) async fn open(
     let longest = settings.longest_wait;
     let options = RabbitOptions {
         reconnect_wait: longest.map_or(usual.reconnect_wait, |wait| wait.min(usual.reconnect_wait)),
+        // In whole seconds, as the protocol has it.
+        heartbeat: settings.heartbeat.map_or(usual.heartbeat, |every| {
+            every.clamp(Duration::from_secs(1), usual.heartbeat)
+        }),
         prefix: settings.prefix.clone(),
         replicas: settings.replicas,
         ca_file: settings.ca.clone(),

@@ -27,6 +27,9 @@ pub struct BrokerSettings {
     pub replicas: Option<u16>,
     /// The longest wait between two tries to connect; the driver's own by default.
     pub longest_wait: Option<Duration>,
+    /// A broker that expects signs of life from its clients takes one for dead after twice this time, and hands out again what that one held; the
+    /// driver's own by default.
+    pub heartbeat: Option<Duration>,
 }
 
 /// A built-in kind of handler.
@@ -328,10 +331,11 @@ fn running(r: &mut Reader) -> (Option<u32>, Option<Duration>) {
 }
 
 impl BrokerSettings {
-    /// Whoever has lost a connection has a new one long before it is missed.
+    /// Whoever has lost a connection has a new one long before it is missed. And what a dead one had been handed out is back in its queue by then.
     fn in_step_with(self, failover_after: Option<DurationMs>) -> Self {
         Self {
             longest_wait: failover_after.map(|after| duration(after) / 6),
+            heartbeat: failover_after.map(|after| duration(after) / 3),
             ..self
         }
     }
@@ -425,6 +429,7 @@ fn broker_settings(r: &mut Reader, broker: Option<&BrokerUrl>) -> BrokerSettings
         credentials,
         replicas: replicas.and_then(|n| u16::try_from(n).ok()),
         longest_wait: None,
+        heartbeat: None,
     }
 }
 

@@ -13,11 +13,12 @@ use cueline_broker::{Delivery, QueueId, Settlement};
 use cueline_model::{ExecutorName, GroupName, OutcomeKind, Timestamp};
 use cueline_protocol::{Trigger, decode};
 use cueline_runtime::{Backoff, Duty, Next};
-use cueline_store::{AttemptId, ErrorKind, Executor, Outstanding, Report, StoreError};
+use cueline_store::{AttemptId, ErrorKind, Outstanding, Report, StoreError};
 
 use crate::counts::add;
 use crate::error::StageError;
 use crate::finding::ended;
+use crate::hearing::hears;
 use crate::shared::Shared;
 
 /// Looks after executors that have fallen silent.
@@ -81,7 +82,7 @@ impl Failover {
         let now = shared.now();
         let silent: BTreeMap<Owner, Timestamp> = executors
             .into_iter()
-            .filter(|e| is_silent(&shared, e, now))
+            .filter(|e| is_silent(&shared, e.last_beat, now))
             .map(|e| ((e.group, e.name), e.last_beat))
             .collect();
         self.done.retain(|owner, _| silent.contains_key(owner));
@@ -114,10 +115,10 @@ impl Failover {
 }
 
 /// Silent for longer than it may be, for all of which time this node could have heard it.
-fn is_silent(shared: &Shared, executor: &Executor, now: Timestamp) -> bool {
-    let since = executor.last_beat.max(shared.hears_since());
+fn is_silent(shared: &Shared, last_beat: Timestamp, now: Timestamp) -> bool {
+    let since = last_beat.max(shared.hears_since());
     let patience = i64::try_from(shared.options.failover_after_ms).unwrap_or(i64::MAX);
-    now.since_ms(since) > patience
+    now.since_ms(since) > patience && hears(shared, now)
 }
 
 /// Takes away what the executor was given; how many attempts, and whether nothing is left.
@@ -134,14 +135,20 @@ async fn fail_over(
         "executor {name} has been silent for {} s",
         now.since_ms(last_beat) / 1_000
     );
-    let drained = drain(shared, owner, OutcomeKind::Returned, &silence).await?;
+    let silent = || is_silent(shared, last_beat, shared.now());
+    let drained = drain_while(shared, owner, OutcomeKind::Returned, &silence, silent).await?;
+    if !silent() {
+        return Ok((drained, false));
+    }
     if outstanding.is_empty() {
         return Ok((drained, true));
     }
     // What is handed out to it and not settled comes back to the queue first, and what it has reported counts.
     let waited_ms = now.since_ms(last_beat.max(shared.hears_since()))
         - i64::try_from(shared.options.failover_after_ms).unwrap_or(i64::MAX);
-    if !is_quiet(shared, owner, backlogs, waited_ms).await? {
+    let quiet = is_quiet(shared, owner, backlogs, waited_ms).await?;
+    // The broker may have been away while it was asked.
+    if !quiet || !silent() {
         return Ok((drained, false));
     }
     let mut lost = 0;
@@ -206,9 +213,20 @@ pub(crate) async fn outstanding_of(
 /// One that was handed out before may have been started: it stays with what is unknown.
 pub(crate) async fn drain(
     shared: &Shared,
+    owner: &Owner,
+    kind: OutcomeKind,
+    why: &str,
+) -> Result<usize, StageError> {
+    drain_while(shared, owner, kind, why, || true).await
+}
+
+/// The same, as long as the reason for it holds: a broker that was away answers late.
+async fn drain_while(
+    shared: &Shared,
     (group, name): &Owner,
     kind: OutcomeKind,
     why: &str,
+    holds: impl Fn() -> bool,
 ) -> Result<usize, StageError> {
     let queue = QueueId::Executor {
         group: group.to_string(),
@@ -226,6 +244,10 @@ pub(crate) async fn drain(
             Err(e) => return Err(e.into()),
         };
         if batch.is_empty() {
+            break;
+        }
+        if !holds() {
+            give_back(shared, &queue, &batch, Duration::ZERO).await?;
             break;
         }
         count += end(shared, &queue, &batch, kind, why).await?;
@@ -264,15 +286,24 @@ async fn end(
         settlements.push((delivery.receipt, settlement));
     }
     if let Err(e) = write_down(shared, &reports).await {
-        let again: Vec<_> = batch
-            .iter()
-            .map(|d| (d.receipt, Settlement::Retry(Duration::from_millis(200))))
-            .collect();
-        shared.broker.settle(queue, &again).await?;
+        give_back(shared, queue, batch, Duration::from_millis(200)).await?;
         return Err(e.into());
     }
     shared.broker.settle(queue, &settlements).await?;
     Ok(reports.len())
+}
+
+async fn give_back(
+    shared: &Shared,
+    queue: &QueueId,
+    batch: &[Delivery],
+    after: Duration,
+) -> Result<(), StageError> {
+    let again: Vec<_> = batch
+        .iter()
+        .map(|d| (d.receipt, Settlement::Retry(after)))
+        .collect();
+    Ok(shared.broker.settle(queue, &again).await?)
 }
 
 /// With some patience: given back to the queue, they would count as handed out before, and so as perhaps started.

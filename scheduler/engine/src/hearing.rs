@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use cueline_broker::{BrokerError, Channel, Listener};
+use cueline_model::Timestamp;
 use cueline_runtime::Stop;
 use tokio::time::{Instant, sleep};
 
@@ -96,6 +97,13 @@ async fn next(ears: &mut Listener, every: Duration) -> bool {
     };
     pause.await;
     heard
+}
+
+/// Whether it hears at this moment, as far as it can tell: it has heard itself lately. One that does not may not count anybody's silence: that the
+/// count begins anew shows only when it hears again.
+pub(crate) fn hears(shared: &Shared, now: Timestamp) -> bool {
+    let longest_ms = Pace::of(shared.options.failover_after_ms).longest_gap_ms;
+    now.since_ms(shared.last_heard_itself()) <= longest_ms
 }
 
 /// It has heard itself just now.

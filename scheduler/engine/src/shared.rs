@@ -171,6 +171,11 @@ impl Shared {
         )
     }
 
+    /// When it last heard itself.
+    pub(crate) fn last_heard_itself(&self) -> Timestamp {
+        Timestamp::from_millis(self.heard_itself_ms.load(Ordering::Relaxed))
+    }
+
     pub(crate) fn hears_since(&self) -> Timestamp {
         Timestamp::from_millis(self.hears_since_ms.load(Ordering::Relaxed))
     }

@@ -128,6 +128,18 @@ async fn a_silence_that_could_not_be_heard_fails_over_nothing() {
     assert!(e1.take().await.is_empty());
 }
 
+/// As long as it does not hear itself it knows nothing about others, however long that takes: that the count begins anew shows only afterwards.
+#[tokio::test]
+async fn who_is_deaf_fails_over_nothing() {
+    let (scene, mut engine, e1) = given(1, json!({})).await;
+    pass(&scene, &mut engine, 0, 29_000).await;
+    scene.set(45_000);
+    assert_eq!(engine.fail_over().await.expect("looks"), 0);
+    engine.hear_itself();
+    assert_eq!(engine.fail_over().await.expect("looks"), 0);
+    assert_eq!(e1.take().await.len(), 1);
+}
+
 /// Its voice came back in time.
 #[tokio::test]
 async fn a_short_silence_changes_nothing() {
