@@ -59,6 +59,15 @@ pub struct Testimony {
     locks: Vec<File>,
 }
 
+impl Drop for Testimony {
+    fn drop(&mut self) {
+        for lock in &self.locks {
+            // Closing the file is not enough: a child that this process is about to start has it open as well until it is another program.
+            let _ = lock.unlock();
+        }
+    }
+}
+
 impl Testimony {
     /// Notes the start in `file`. `alone` in its lane: where two at once are as they should be, only its run is its own.
     pub fn begin(file: &Path, who: Who, alone: bool) -> io::Result<Self> {

@@ -160,6 +160,13 @@ pub fn kinds() -> Vec<Kind> {
         slow(kind("long", 10, &json!({ "parallel": 4 }), round))
             .with("on_lost", json!("rerun"))
             .long(1_500, 300),
+        // Longer than it takes to give their executor's work to others: without its fence, two attempts of a run would be there at once.
+        Kind {
+            every_ms: 4_000,
+            ..kind("lasting", 4, &json!({ "parallel": 10 }), round)
+                .with("on_lost", json!("rerun"))
+                .long(20_000, 200)
+        },
         Kind {
             shards: 3,
             ..slow(kind(

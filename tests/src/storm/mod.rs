@@ -10,6 +10,7 @@ pub mod kinds;
 pub mod people;
 pub mod tally;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -73,7 +74,17 @@ impl Storm {
         for past in &evidence.past {
             println!("{past:?}");
         }
-        let first: Vec<String> = verdict.wrong.iter().take(40).cloned().collect();
+        // Some of each kind.
+        let mut kinds = BTreeMap::<&str, usize>::new();
+        let mut first = Vec::new();
+        for wrong in &verdict.wrong {
+            let kind = wrong.split(':').next().unwrap_or_default();
+            let seen = kinds.entry(kind).or_default();
+            *seen += 1;
+            if *seen <= 10 {
+                first.push(wrong.as_str());
+            }
+        }
         let count = verdict.wrong.len();
         Err(self.keep(
             &cluster,
