@@ -116,7 +116,7 @@ impl Failover {
 
 /// Silent for longer than it may be, for all of which time this node could have heard it.
 fn is_silent(shared: &Shared, last_beat: Timestamp, now: Timestamp) -> bool {
-    let since = last_beat.max(shared.hears_since());
+    let since = last_beat.max(shared.counts_since());
     let patience = i64::try_from(shared.options.failover_after_ms).unwrap_or(i64::MAX);
     now.since_ms(since) > patience && hears(shared, now)
 }
@@ -144,7 +144,7 @@ async fn fail_over(
         return Ok((drained, true));
     }
     // What is handed out to it and not settled comes back to the queue first, and what it has reported counts.
-    let waited_ms = now.since_ms(last_beat.max(shared.hears_since()))
+    let waited_ms = now.since_ms(last_beat.max(shared.counts_since()))
         - i64::try_from(shared.options.failover_after_ms).unwrap_or(i64::MAX);
     let quiet = is_quiet(shared, owner, backlogs, waited_ms).await?;
     // The broker may have been away while it was asked.

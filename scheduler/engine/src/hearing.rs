@@ -103,7 +103,26 @@ async fn next(ears: &mut Listener, every: Duration) -> bool {
 /// count begins anew shows only when it hears again.
 pub(crate) fn hears(shared: &Shared, now: Timestamp) -> bool {
     let longest_ms = Pace::of(shared.options.failover_after_ms).longest_gap_ms;
-    now.since_ms(shared.last_heard_itself()) <= longest_ms
+    let since = shared.last_heard_itself().min(shared.last_wrote_beats());
+    now.since_ms(since) <= longest_ms
+}
+
+/// All signs of life that have come are written down. A gap in that is deafness as well: silence is counted from what the store knows, and a store that
+/// was slow, or a stage that was held up, knows too little.
+pub(crate) fn caught_up(shared: &Shared) {
+    let now = shared.now();
+    let before = shared.wrote_beats(now);
+    if now.since_ms(before) > Pace::of(shared.options.failover_after_ms).longest_gap_ms {
+        tracing::info!(
+            "signs of life are written down in time; executors that are silent from now on are missed"
+        );
+        shared.begin_to_count();
+    }
+}
+
+/// How often it is looked whether all signs of life are written down.
+pub(crate) fn look_every(shared: &Shared) -> Duration {
+    Pace::of(shared.options.failover_after_ms).every
 }
 
 /// It has heard itself just now.

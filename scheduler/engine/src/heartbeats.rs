@@ -1,13 +1,13 @@
 //! Heartbeats: gathered from the broker, written to the store in batches, and handed to the registry.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use cueline_broker::{Announcement, Listener, QueueId};
 use cueline_protocol::{Beat, decode};
 use cueline_runtime::Stop;
 use cueline_store::{ExecutorBeat, StoreError};
 
+use crate::hearing::{caught_up, look_every};
 use crate::parked::unpark;
 use crate::shared::Shared;
 
@@ -79,17 +79,19 @@ const MAX_BEATS: usize = 500;
 /// Listens until the stop.
 pub(crate) async fn listen(shared: Arc<Shared>, mut heartbeats: Listener, stop: Stop) {
     let mut batch = Vec::new();
+    let idle = look_every(&shared);
     // Heartbeats are listened to until the hard stop: an executor that drains during the soft one is still heard.
     loop {
         tokio::select! {
             n = heartbeats.recv_many(&mut batch, MAX_BEATS) => {
                 if n == 0 { return; }
-                if let Err(e) = hear(&shared, &batch).await {
-                    tracing::error!(error = %e, "failed to write down heartbeats; the next ones will tell the same");
+                match hear(&shared, &batch).await {
+                    Ok(()) => caught_up(&shared),
+                    Err(e) => tracing::error!(error = %e, "failed to write down heartbeats; the next ones will tell the same"),
                 }
                 batch.clear();
             }
-            () = tokio::time::sleep(Duration::from_secs(1)) => {}
+            () = tokio::time::sleep(idle) => caught_up(&shared),
             () = stop.soft() => return,
         }
         if shared.registry.expire(shared.now()) {

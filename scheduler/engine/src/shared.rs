@@ -66,6 +66,8 @@ pub(crate) struct Shared {
     in_doubt: AtomicBool,
     hears_since_ms: AtomicI64,
     heard_itself_ms: AtomicI64,
+    wrote_beats_ms: AtomicI64,
+    counts_since_ms: AtomicI64,
     /// Tells this process's voice from every other's. An identity, not a decision: nothing that a seed should reproduce depends on it.
     pub(crate) voice: u64,
     /// Database time minus this node's time, in milliseconds.
@@ -102,6 +104,8 @@ impl Shared {
             in_doubt: AtomicBool::new(false),
             hears_since_ms: AtomicI64::new(i64::MIN),
             heard_itself_ms: AtomicI64::new(0),
+            wrote_beats_ms: AtomicI64::new(0),
+            counts_since_ms: AtomicI64::new(i64::MIN),
             voice: RandomState::new().hash_one(std::process::id()),
             offset_ms: AtomicI64::new(0),
         })
@@ -169,6 +173,29 @@ impl Shared {
             self.heard_itself_ms
                 .swap(now.as_millis(), Ordering::Relaxed),
         )
+    }
+
+    /// All signs of life that have come are written down; when that was so before.
+    pub(crate) fn wrote_beats(&self, now: Timestamp) -> Timestamp {
+        let before_ms = &self.wrote_beats_ms;
+        Timestamp::from_millis(before_ms.swap(now.as_millis(), Ordering::Relaxed))
+    }
+
+    /// From now on the store knows of those who speak: their silence is counted anew.
+    pub(crate) fn begin_to_count(&self) {
+        self.counts_since_ms
+            .store(self.now().as_millis(), Ordering::Relaxed);
+    }
+
+    /// Since when this node has heard executors and written down what it heard.
+    pub(crate) fn counts_since(&self) -> Timestamp {
+        let since = Timestamp::from_millis(self.counts_since_ms.load(Ordering::Relaxed));
+        since.max(self.hears_since())
+    }
+
+    /// When all signs of life were last written down.
+    pub(crate) fn last_wrote_beats(&self) -> Timestamp {
+        Timestamp::from_millis(self.wrote_beats_ms.load(Ordering::Relaxed))
     }
 
     /// When it last heard itself.

@@ -140,6 +140,25 @@ async fn who_is_deaf_fails_over_nothing() {
     assert_eq!(e1.take().await.len(), 1);
 }
 
+/// It hears, and cannot write down what it hears: the store, by which silence is counted, knows nothing of those who spoke.
+#[tokio::test]
+async fn who_cannot_write_down_what_it_hears_fails_over_nothing() {
+    let (scene, mut engine, e1) = given(1, json!({})).await;
+    pass(&scene, &mut engine, 0, 25_000).await;
+    for at in (26_000..=34_000).step_by(1_000) {
+        scene.set(at);
+        engine.hear_itself();
+        e1.beat().await;
+        scene.store.fail_next("beat", Fault::Before);
+        assert!(engine.hear().await.is_err());
+    }
+    assert_eq!(engine.fail_over().await.expect("looks"), 0);
+    e1.beat().await;
+    engine.hear().await.expect("hears");
+    assert_eq!(engine.fail_over().await.expect("looks"), 0);
+    assert_eq!(e1.take().await.len(), 1);
+}
+
 /// Its voice came back in time.
 #[tokio::test]
 async fn a_short_silence_changes_nothing() {
