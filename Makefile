@@ -4,7 +4,7 @@ DATA ?= ./data
 LISTEN ?= 127.0.0.1:7800
 BROKER ?= nats
 
-.PHONY: build run test lint bench cluster clean
+.PHONY: build run test lint bench bench-cluster cluster clean
 
 build:
 	$(CARGO) build --release -p cueline
@@ -27,6 +27,11 @@ lint:
 # Prints numbers; asserts none.
 bench: build
 	./target/release/cueline bench
+
+# The same on a cluster of processes with servers of its own, and what those servers do for the bare pipeline. BROKER=rabbitmq for the other broker.
+bench-cluster: build
+	infra/dev/servers postgres $(BROKER)
+	infra/dev/bench $(BROKER) --ceiling
 
 # Two schedulers and three workers on real servers, from native binaries, until Ctrl-C. BROKER=rabbitmq for the other broker.
 cluster: build

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use cueline_model::{ExecutorName, GroupName, JobName, RunState, Timestamp};
 
-use crate::bench::BenchArgs;
+#[cfg(feature = "bench")]
+use crate::bench::{BenchArgs, BenchWorkerArgs};
 use crate::config::RoleArgs;
 use crate::config::check::ConfigCommand;
 use crate::keys::{KeyCommand, TokenCommand};
@@ -94,7 +95,12 @@ pub enum Command {
     #[command(subcommand)]
     Token(TokenCommand),
     /// Measure how fast this machine fires
+    #[cfg(feature = "bench")]
     Bench(BenchArgs),
+    /// The worker process of a benchmark
+    #[cfg(feature = "bench")]
+    #[command(hide = true)]
+    BenchWorker(BenchWorkerArgs),
     /// Ends a worker's processes when the worker cannot; started by workers
     #[command(hide = true)]
     Guard(GuardArgs),

@@ -85,7 +85,7 @@ pub fn run(out: Out, command: &KeyCommand) -> Result<(), Failure> {
 /// Carries out `cueline token …`.
 pub fn token(out: Out, command: &TokenCommand) -> Result<(), Failure> {
     let TokenCommand::New(args) = command;
-    let token = hex(&random()?);
+    let token = new_token()?;
     let Some(path) = &args.out else {
         if out.is_json() {
             return out.json(&json!({ "token": token }));
@@ -102,9 +102,21 @@ pub fn token(out: Out, command: &TokenCommand) -> Result<(), Failure> {
     ))
 }
 
-fn new_key(out: Out, path: &Path) -> Result<(), Failure> {
+/// An admin token.
+pub fn new_token() -> Result<String, Failure> {
+    Ok(hex(&random()?))
+}
+
+/// A signing key, and what its file holds.
+pub fn new_secret() -> Result<(SigningKey, String), Failure> {
     let key = SigningKey::from_seed(random()?);
-    write_secret(path, &format!("{SECRET}{}", key.to_base64()))?;
+    let text = format!("{SECRET}{}", key.to_base64());
+    Ok((key, text))
+}
+
+fn new_key(out: Out, path: &Path) -> Result<(), Failure> {
+    let (key, text) = new_secret()?;
+    write_secret(path, &text)?;
     print_public(out, path, &public_text(&key))
 }
 

@@ -5,6 +5,7 @@
 
 pub mod adapters;
 pub mod args;
+#[cfg(feature = "bench")]
 pub mod bench;
 pub mod client;
 pub mod config;
@@ -135,7 +136,10 @@ async fn run(cli: Cli, native: Native) -> Result<(), Failure> {
         Command::Config(command) => config::check::run(out, command),
         Command::Key(command) => keys::run(out, &command),
         Command::Token(command) => keys::token(out, &command),
-        Command::Bench(args) => bench::run(args).await.map_err(failure_of),
+        #[cfg(feature = "bench")]
+        Command::Bench(args) => bench::run(out, args).await.map_err(failure_of),
+        #[cfg(feature = "bench")]
+        Command::BenchWorker(args) => bench::run_worker(args).await.map_err(failure_of),
         Command::Guard(args) => guard::run(args).await.map_err(failure_of),
     }
 }

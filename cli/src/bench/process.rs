@@ -9,8 +9,8 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
-use super::load::Scratch;
 use super::report::{Report, cpu_seconds, resident_mb};
+use super::scratch::Scratch;
 
 const GIVE_UP: Duration = Duration::from_secs(30);
 

@@ -2,10 +2,12 @@
 
 use serde::Serialize;
 
+use super::noop::Lateness;
+
 /// One scenario's numbers, in the order to show them.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Report {
-    pub(super) scenario: &'static str,
+    pub(super) scenario: String,
     pub(super) about: String,
     pub(super) numbers: Vec<Number>,
 }
@@ -13,30 +15,55 @@ pub(super) struct Report {
 /// A number with its unit.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Number {
-    pub(super) name: &'static str,
+    pub(super) name: String,
     pub(super) value: f64,
     pub(super) unit: &'static str,
 }
 
 impl Report {
-    pub(super) fn new(scenario: &'static str, about: String) -> Self {
+    pub(super) fn new(scenario: impl Into<String>, about: impl Into<String>) -> Self {
         Self {
-            scenario,
-            about,
+            scenario: scenario.into(),
+            about: about.into(),
             numbers: Vec::new(),
         }
     }
 
-    pub(super) fn add(&mut self, name: &'static str, value: f64, unit: &'static str) {
+    pub(super) fn add(&mut self, name: impl Into<String>, value: f64, unit: &'static str) {
+        let name = name.into();
         self.numbers.push(Number { name, value, unit });
+    }
+
+    /// The median, the 99th percentile and the maximum.
+    pub(super) fn add_lateness(&mut self, measured: &Lateness) {
+        let ms = |us: u64| number(us) / 1_000.0;
+        self.add("lateness p50", ms(measured.value_at_quantile(0.5)), "ms");
+        self.add("lateness p99", ms(measured.value_at_quantile(0.99)), "ms");
+        self.add("lateness max", ms(measured.max()), "ms");
+    }
+
+    /// What the store and the handler say of the same runs.
+    pub(super) fn add_books(&mut self, runs: u64, succeeded: u64, attempts: u64) {
+        self.add("runs in the store", number(runs), "");
+        self.add("of these succeeded", number(succeeded), "");
+        self.add("attempts that the handler saw", number(attempts), "");
     }
 
     pub(super) fn print(&self) {
         println!("{}: {}", self.scenario, self.about);
         for n in &self.numbers {
-            println!("  {:<28} {:>14.2} {}", n.name, n.value, n.unit);
+            println!("  {:<30} {:>14.2} {}", n.name, n.value, n.unit);
         }
     }
+}
+
+/// A count as a number to be divided.
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "counts of a benchmark are far below 2^52"
+)]
+pub(super) fn number(count: u64) -> f64 {
+    count as f64
 }
 
 /// CPU time of a process so far, all threads, in seconds. `who` is a pid or `self`.

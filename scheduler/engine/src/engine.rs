@@ -53,6 +53,7 @@ pub(crate) async fn open(shared: &Shared) -> Result<(), EngineError> {
     }
     shared.identify().await?;
     node::keep(shared).await?;
+    heartbeats::remember(shared).await?;
     Ok(())
 }
 

@@ -73,6 +73,28 @@ async fn declare(shared: &Shared, beat: &ExecutorBeat) {
     }
 }
 
+/// Takes over who was heard lately, by whichever node: one that starts need not wait for the next signs of life before it has somebody to
+/// route to.
+pub(crate) async fn remember(shared: &Shared) -> Result<(), StoreError> {
+    let now = shared.now();
+    for known in shared.store.executors().await? {
+        let heard_at = known.last_beat.min(now);
+        let beat = ExecutorBeat {
+            group: known.group,
+            name: known.name,
+            incarnation: known.incarnation,
+            capabilities: known.capabilities,
+            capacity: known.capacity,
+            held: known.held,
+            running: known.running,
+            draining: known.draining,
+            gone: known.gone,
+        };
+        shared.registry.remember(&beat, heard_at, now);
+    }
+    Ok(())
+}
+
 /// At most so many heartbeats are written at once.
 const MAX_BEATS: usize = 500;
 

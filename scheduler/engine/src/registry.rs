@@ -67,6 +67,13 @@ impl Registry {
         !same
     }
 
+    /// Takes note of a sign of life that somebody else heard at `heard_at`, unless that is too long ago.
+    pub(crate) fn remember(&self, beat: &ExecutorBeat, heard_at: Timestamp, now: Timestamp) {
+        if now.since_ms(heard_at) <= self.dead_after() {
+            self.hear(beat, heard_at);
+        }
+    }
+
     /// Drops who has been silent for too long from the candidates. Whether that changed anything.
     pub(crate) fn expire(&self, now: Timestamp) -> bool {
         let mut inner = lock(&self.inner);
@@ -99,7 +106,11 @@ impl Registry {
     }
 
     fn is_silent(&self, known: &Known, now: Timestamp) -> bool {
-        now.since_ms(known.heard_at) > i64::try_from(self.dead_after_ms).unwrap_or(i64::MAX)
+        now.since_ms(known.heard_at) > self.dead_after()
+    }
+
+    fn dead_after(&self) -> i64 {
+        i64::try_from(self.dead_after_ms).unwrap_or(i64::MAX)
     }
 
     /// Live executors of `group` that can run `capability`, sorted by name.

@@ -267,6 +267,10 @@ pub(crate) fn parse(url: &str, options: &PgOptions) -> Result<PgConnectOptions, 
             // days takes to start.
             ("plan_cache_mode", "force_custom_plan".to_owned()),
             ("jit", "off".to_owned()),
+            // Batches are joined by key. Where a table has no statistics yet the planner would rather keep one side in memory and compare
+            // each row with each: a thousand times the work as soon as there are more rows than it thinks.
+            ("enable_material", "off".to_owned()),
+            ("max_parallel_workers_per_gather", "0".to_owned()),
         ]))
 }
 

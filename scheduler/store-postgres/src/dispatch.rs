@@ -49,11 +49,11 @@ pub(crate) const CANCEL_RELEASED: &str = finish!(
     then: "SELECT job_id FROM done"
 );
 
+/// By attempt, like [`CONFIRM`].
 pub(crate) const RELEASE: &str = "
     UPDATE run_live l SET claimed_by = NULL, due_at = greatest(l.due_at, $4),
         state = CASE WHEN l.published_maybe THEN l.state ELSE 0 END
-    FROM unnest($1::bigint[], $2::integer[]) e (id, attempt)
-    WHERE l.id = e.id AND l.attempt = e.attempt AND l.claimed_by = $3 AND l.state IN (0, 1)";
+    WHERE l.id = ANY ($1) AND l.attempt = $2 AND l.claimed_by = $3 AND l.state IN (0, 1)";
 
 pub(crate) const TAKE_BACK: &str = "
     UPDATE run_live l SET state = 1, claimed_by = $3, published_maybe = true
@@ -123,17 +123,12 @@ impl PgStore {
         if attempts.is_empty() {
             return Ok(());
         }
-        let mut by_attempt: BTreeMap<u32, Vec<i64>> = BTreeMap::new();
-        for id in attempts {
-            by_attempt.entry(id.attempt).or_default().push(id.run.0);
-        }
         let mut tx = self.db.write().await?;
         let now = tx.now.as_millis();
-        for (attempt, mut ids) in by_attempt {
-            ids.sort_unstable();
+        for (attempt, ids) in by_attempt(attempts) {
             sqlx::query(CONFIRM)
                 .bind(ids)
-                .bind(int4(attempt))
+                .bind(attempt)
                 .bind(now)
                 .execute(&mut *tx)
                 .await
@@ -172,14 +167,16 @@ impl PgStore {
             .fetch_all(&mut *tx)
             .await
             .map_err(&fail)?;
-        sqlx::query(RELEASE)
-            .bind(&ids)
-            .bind(&numbers)
-            .bind(node.0)
-            .bind(due_at.map(Timestamp::as_millis))
-            .execute(&mut *tx)
-            .await
-            .map_err(&fail)?;
+        for (attempt, ids) in by_attempt(attempts) {
+            sqlx::query(RELEASE)
+                .bind(ids)
+                .bind(attempt)
+                .bind(node.0)
+                .bind(due_at.map(Timestamp::as_millis))
+                .execute(&mut *tx)
+                .await
+                .map_err(&fail)?;
+        }
         let ended: Vec<(i64, Timestamp)> = cancelled.into_iter().map(|job| (job, now)).collect();
         follow::next_after_end(&mut tx, &self.definitions, &ended).await?;
         commit(tx).await
@@ -244,6 +241,17 @@ fn by_run(marks: &[DispatchMark]) -> Result<String, StoreError> {
         .map(|m| (m.run.0, (m.attempt, m.version, m.executor.as_str())))
         .collect();
     serde_json::to_string(&by_run).map_err(|e| damaged("failed to write a list as JSON", e))
+}
+
+/// The runs of each attempt, by id.
+fn by_attempt(attempts: &[AttemptId]) -> BTreeMap<i32, Vec<i64>> {
+    let mut sorted = attempts.to_vec();
+    sorted.sort_unstable();
+    let mut groups: BTreeMap<i32, Vec<i64>> = BTreeMap::new();
+    for id in sorted {
+        groups.entry(int4(id.attempt)).or_default().push(id.run.0);
+    }
+    groups
 }
 
 /// Attempts as two columns, by id.

@@ -25,7 +25,7 @@ macro_rules! facts {
         concat!(
             "SELECT l.id, l.job_id, l.kind, l.state, l.attempt, l.retries, l.reruns, l.cancel_requested,
                 d.version, d.enabled, d.fixed_delay, d.has_children
-            FROM unnest($1::bigint[]) e (id) JOIN run_live l ON l.id = e.id LEFT JOIN job_due d ON d.job_id = l.job_id",
+            FROM run_live l LEFT JOIN job_due d ON d.job_id = l.job_id WHERE l.id = ANY ($1)",
             $lock
         )
     };
@@ -37,7 +37,7 @@ pub(crate) const FACTS_LOCKED: &str = facts!(" ORDER BY l.id FOR UPDATE OF l");
 pub(crate) const FACTS_OF_ENDED: &str = "
     SELECT r.id, r.job_id, r.kind, r.state, r.attempt, r.retries, 0 AS reruns, r.cancel_requested,
         NULL::bigint AS version, NULL::boolean AS enabled, NULL::boolean AS fixed_delay, NULL::boolean AS has_children
-    FROM unnest($1::bigint[]) e (id) JOIN run r ON r.id = e.id AND r.id BETWEEN $2 AND $3 WHERE r.state IS NOT NULL";
+    FROM run r WHERE r.id = ANY ($1) AND r.state IS NOT NULL";
 
 pub(crate) const START: &str = "
     UPDATE run_live l SET state = 3, started_at = e.at, queued_at = CASE WHEN l.state = 1 THEN $4 ELSE l.queued_at END
@@ -226,11 +226,8 @@ async fn read_facts(
         .copied()
         .filter(|id| !live.contains(id))
         .collect();
-    let (low, high) = bounds(others.iter().copied());
     let ended: Vec<Row> = sqlx::query_as(FACTS_OF_ENDED)
         .bind(others)
-        .bind(low)
-        .bind(high)
         .fetch_all(conn)
         .await
         .map_err(&fail)?;

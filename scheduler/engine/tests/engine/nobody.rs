@@ -29,6 +29,27 @@ async fn a_run_waits_and_goes_out_when_an_executor_appears() {
     assert_eq!(scene.state(run).await, RunState::Queued);
 }
 
+/// What another node heard a moment ago need not be heard again; what it heard long ago counts for nothing.
+#[tokio::test]
+async fn a_node_that_starts_knows_who_was_heard_lately() {
+    let scene = Scene::new().await;
+    let mut one = scene.engine("one").await;
+    scene.apply("job", json!({})).await;
+    let e1 = Executor::start(&scene, "e1").await;
+    tick(&mut one).await;
+    drop(one);
+    scene.set(10_000);
+    let mut two = scene.engine("two").await;
+    let run = scene.trigger("job").await;
+    assert_eq!(tick(&mut two).await, 1);
+    assert_eq!(e1.take_one().await.run, run);
+    scene.set(20_000);
+    let mut three = scene.engine("three").await;
+    let run = scene.trigger("job").await;
+    assert_eq!(tick(&mut three).await, 0);
+    assert_eq!(scene.state(run).await, RunState::Scheduled);
+}
+
 #[tokio::test]
 async fn an_executor_without_the_handler_is_nobody() {
     let scene = Scene::new().await;

@@ -1,0 +1,129 @@
+//! The bare pipeline's queues on NATS: a work-queue stream in files and a durable pull consumer for each.
+
+use std::time::Duration;
+
+use anyhow::{Result, anyhow};
+use async_nats::jetstream::consumer::PullConsumer;
+use async_nats::jetstream::{self, consumer, context, stream};
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures_util::TryStreamExt as _;
+
+use super::{BATCH, Pipe, Queue};
+
+const WAIT: Duration = Duration::from_secs(1);
+
+pub(in crate::bench) struct Nats {
+    context: jetstream::Context,
+    prefix: String,
+    triggers: PullConsumer,
+    outcomes: PullConsumer,
+    taken: Vec<jetstream::Message>,
+}
+
+async fn connect(url: &str) -> Result<jetstream::Context> {
+    let client = async_nats::connect(url).await?;
+    let context = context::ContextBuilder::new()
+        .max_ack_inflight(BATCH * 4)
+        .build(client);
+    Ok(context)
+}
+
+const fn word(queue: Queue) -> &'static str {
+    match queue {
+        Queue::Triggers => "triggers",
+        Queue::Outcomes => "outcomes",
+    }
+}
+
+impl Nats {
+    pub(super) async fn open(url: &str, prefix: &str) -> Result<Self> {
+        let context = connect(url).await?;
+        let make = async |queue: Queue| -> Result<PullConsumer> {
+            let name = format!("{prefix}-{}", word(queue));
+            let stream = stream::Config {
+                subjects: vec![name.clone()],
+                name,
+                retention: stream::RetentionPolicy::WorkQueue,
+                storage: stream::StorageType::File,
+                ..stream::Config::default()
+            };
+            let stream = context.get_or_create_stream(stream).await?;
+            let consumer = consumer::pull::Config {
+                durable_name: Some("all".to_owned()),
+                ack_policy: consumer::AckPolicy::Explicit,
+                max_ack_pending: 100_000,
+                ..consumer::pull::Config::default()
+            };
+            Ok(stream.get_or_create_consumer("all", consumer).await?)
+        };
+        Ok(Self {
+            triggers: make(Queue::Triggers).await?,
+            outcomes: make(Queue::Outcomes).await?,
+            prefix: prefix.to_owned(),
+            context,
+            taken: Vec::new(),
+        })
+    }
+}
+
+#[async_trait]
+impl Pipe for Nats {
+    async fn send(&mut self, to: Queue, payloads: Vec<Bytes>) -> Result<()> {
+        let subject = format!("{}-{}", self.prefix, word(to));
+        let mut confirmations = Vec::with_capacity(payloads.len());
+        for payload in payloads {
+            confirmations.push(self.context.publish(subject.clone(), payload).await?);
+        }
+        for confirmation in confirmations {
+            confirmation.await?;
+        }
+        Ok(())
+    }
+
+    async fn take(&mut self, from: Queue) -> Result<Vec<Bytes>> {
+        let consumer = match from {
+            Queue::Triggers => &self.triggers,
+            Queue::Outcomes => &self.outcomes,
+        };
+        loop {
+            // What is there at once, or else the first that comes.
+            let now = consumer.fetch().max_messages(BATCH).messages().await?;
+            self.taken = now.try_collect().await.map_err(|e| anyhow!(e))?;
+            if self.taken.is_empty() {
+                let next = consumer.batch().max_messages(1).expires(WAIT);
+                self.taken = next
+                    .messages()
+                    .await?
+                    .try_collect()
+                    .await
+                    .map_err(|e| anyhow!(e))?;
+            }
+            if !self.taken.is_empty() {
+                return Ok(self.taken.iter().map(|m| m.payload.clone()).collect());
+            }
+        }
+    }
+
+    async fn ack(&mut self) -> Result<()> {
+        for message in self.taken.drain(..) {
+            message.ack().await.map_err(|e| anyhow!(e))?;
+        }
+        Ok(())
+    }
+}
+
+/// Deletes all streams of this prefix.
+pub(in crate::bench) async fn sweep(url: &str, prefix: &str) -> Result<()> {
+    let context = connect(url).await?;
+    let names: Vec<String> = context.stream_names().try_collect().await?;
+    let ours = |name: &&String| {
+        name.to_lowercase()
+            .starts_with(&prefix.to_lowercase().replace('-', "_"))
+            || name.starts_with(prefix)
+    };
+    for name in names.iter().filter(ours) {
+        context.delete_stream(name).await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,149 @@
+//! The bare pipeline's queues on RabbitMQ: quorum queues, publisher confirms, manual acks.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures_util::{FutureExt as _, StreamExt as _};
+use lapin::message::Delivery;
+use lapin::options::{
+    BasicAckOptions, BasicConsumeOptions, BasicPublishOptions, BasicQosOptions,
+    ConfirmSelectOptions, ExchangeDeleteOptions, QueueDeclareOptions, QueueDeleteOptions,
+};
+use lapin::types::{AMQPValue, FieldTable};
+use lapin::{BasicProperties, Channel, Confirmation, Connection, ConnectionProperties, Consumer};
+
+use super::{BATCH, Pipe, Queue};
+
+pub(in crate::bench) struct Rabbit {
+    channel: Channel,
+    _connection: Connection,
+    prefix: String,
+    consumer: Option<Consumer>,
+    taken: Vec<Delivery>,
+}
+
+const fn word(queue: Queue) -> &'static str {
+    match queue {
+        Queue::Triggers => "triggers",
+        Queue::Outcomes => "outcomes",
+    }
+}
+
+impl Rabbit {
+    pub(super) async fn open(url: &str, prefix: &str) -> Result<Self> {
+        let connection = Connection::connect(url, ConnectionProperties::default()).await?;
+        let channel = connection.create_channel().await?;
+        channel
+            .confirm_select(ConfirmSelectOptions::default())
+            .await?;
+        let prefetch = u16::try_from(BATCH * 2)?;
+        channel
+            .basic_qos(prefetch, BasicQosOptions::default())
+            .await?;
+        for queue in [Queue::Triggers, Queue::Outcomes] {
+            let mut arguments = FieldTable::default();
+            arguments.insert(
+                "x-queue-type".into(),
+                AMQPValue::LongString("quorum".into()),
+            );
+            let options = QueueDeclareOptions {
+                durable: true,
+                ..QueueDeclareOptions::default()
+            };
+            let name = format!("{prefix}-{}", word(queue));
+            channel
+                .queue_declare(name.as_str().into(), options, arguments)
+                .await?;
+        }
+        Ok(Self {
+            channel,
+            _connection: connection,
+            prefix: prefix.to_owned(),
+            consumer: None,
+            taken: Vec::new(),
+        })
+    }
+}
+
+#[async_trait]
+impl Pipe for Rabbit {
+    async fn send(&mut self, to: Queue, payloads: Vec<Bytes>) -> Result<()> {
+        let name = format!("{}-{}", self.prefix, word(to));
+        let mut confirmations = Vec::with_capacity(payloads.len());
+        for payload in payloads {
+            let properties = BasicProperties::default().with_delivery_mode(2);
+            let options = BasicPublishOptions::default();
+            let sent = self.channel.basic_publish(
+                "".into(),
+                name.as_str().into(),
+                options,
+                &payload,
+                properties,
+            );
+            confirmations.push(sent.await?);
+        }
+        for confirmation in confirmations {
+            if !matches!(confirmation.await?, Confirmation::Ack(_)) {
+                bail!("a message was refused");
+            }
+        }
+        Ok(())
+    }
+
+    async fn take(&mut self, from: Queue) -> Result<Vec<Bytes>> {
+        if self.consumer.is_none() {
+            let name = format!("{}-{}", self.prefix, word(from));
+            let consumer = self.channel.basic_consume(
+                name.as_str().into(),
+                "".into(),
+                BasicConsumeOptions::default(),
+                FieldTable::default(),
+            );
+            self.consumer = Some(consumer.await?);
+        }
+        let ended = "a consumer has ended";
+        let consumer = self.consumer.as_mut().context(ended)?;
+        let first = consumer.next().await.context(ended)??;
+        self.taken.push(first);
+        while self.taken.len() < BATCH
+            && let Some(next) = consumer.next().now_or_never()
+        {
+            self.taken.push(next.context(ended)??);
+        }
+        let payloads = self.taken.iter().map(|d| Bytes::copy_from_slice(&d.data));
+        Ok(payloads.collect())
+    }
+
+    async fn ack(&mut self) -> Result<()> {
+        if let Some(last) = self.taken.last() {
+            last.ack(BasicAckOptions { multiple: true }).await?;
+        }
+        self.taken.clear();
+        Ok(())
+    }
+}
+
+/// Deletes what there is of this prefix: the queues that a bench makes, and their exchanges.
+pub(in crate::bench) async fn sweep(url: &str, prefix: &str) -> Result<()> {
+    let connection = Connection::connect(url, ConnectionProperties::default()).await?;
+    let channel = connection.create_channel().await?;
+    let mut queues = vec![format!("{prefix}-triggers"), format!("{prefix}-outcomes")];
+    queues
+        .extend(["results", "requests", "dead", "x.default._any"].map(|q| format!("{prefix}.{q}")));
+    queues.extend((1..=64).map(|n| format!("{prefix}.x.default.worker-{n}")));
+    for queue in queues {
+        // One that is not there is deleted as well.
+        let deleted = channel.queue_delete(queue.as_str().into(), QueueDeleteOptions::default());
+        tokio::time::timeout(Duration::from_secs(10), deleted).await??;
+    }
+    for exchange in ["triggers", "results", "requests", "dead", "live"] {
+        let name = format!("{prefix}.{exchange}");
+        let options = ExchangeDeleteOptions::default();
+        channel
+            .exchange_delete(name.as_str().into(), options)
+            .await?;
+    }
+    Ok(())
+}

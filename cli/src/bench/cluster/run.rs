@@ -1,0 +1,228 @@
+//! The scenarios.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use tokio::time::{Instant, interval, sleep};
+
+use super::super::load::Load;
+use super::super::noop::now_us;
+use super::super::report::{Report, number};
+use super::super::standalone::settle;
+use super::super::{Plan, Servers, progress, wait};
+use super::Cluster;
+use crate::bench::database::Counted;
+use crate::bench::usage::Usage;
+
+/// Jobs that are applied in one call.
+const APPLIED_AT_ONCE: usize = 10_000;
+/// Schedulers are stopped so long before the jobs are due: before they would look at them.
+const STOPPED: Duration = Duration::from_secs(4);
+/// Without progress for this long, a benchmark gives up.
+const STUCK: Duration = Duration::from_mins(1);
+
+/// Runs one plan on a cluster that is started for it.
+pub(in crate::bench) async fn run(
+    plan: Plan,
+    servers: &Servers,
+    data: Option<&Path>,
+    seconds: u64,
+) -> Result<Report> {
+    let name = plan.name();
+    let mut cluster = Cluster::start(servers, data, name).await?;
+    let about = |what: &str| {
+        format!(
+            "{what}; {} scheduler and {} worker processes, PostgreSQL, {}",
+            servers.schedulers,
+            servers.workers,
+            servers.product()
+        )
+    };
+    let mut report = match plan {
+        Plan::Load(load) => {
+            let mut report = Report::new(name, about(&format!("{}, {seconds} s", load.about)));
+            ongoing(&mut cluster, &load, seconds, &mut report).await?;
+            report
+        }
+        Plan::Due(load) => {
+            let mut report = Report::new(name, about(&load.about));
+            due(&mut cluster, &load, &mut report).await?;
+            report
+        }
+        Plan::Trigger { load, rate } => {
+            let what = format!("{}, {rate} a second, {seconds} s", load.about);
+            let mut report = Report::new(name, about(&what));
+            trigger(&mut cluster, &load, rate, seconds, &mut report).await?;
+            report
+        }
+        Plan::Idle => {
+            let mut report = Report::new(name, about(&format!("no jobs, {seconds} s")));
+            wait("settling", 5).await;
+            let before = cluster.usage()?;
+            wait(name, seconds).await;
+            cluster.usage()?.add_since(&before, &mut report);
+            report
+        }
+    };
+    let (runs, succeeded) = cluster.database.runs().await?;
+    let attempts = cluster.attempts().await?;
+    report.add_books(runs, succeeded, attempts);
+    cluster.end().await?;
+    Ok(report)
+}
+
+async fn apply(cluster: &Cluster, load: &Load) -> Result<()> {
+    let bar = progress(load.jobs.len() as u64, "jobs");
+    for jobs in load.jobs.chunks(APPLIED_AT_ONCE) {
+        cluster.store().apply_jobs(jobs, false).await?;
+        bar.inc(jobs.len() as u64);
+    }
+    bar.finish_and_clear();
+    Ok(())
+}
+
+/// Jobs that fire again and again, for some time.
+async fn ongoing(
+    cluster: &mut Cluster,
+    load: &Load,
+    seconds: u64,
+    report: &mut Report,
+) -> Result<()> {
+    apply(cluster, load).await?;
+    wait("warming up", load.warm_up).await;
+    cluster.ask("measure").await?;
+    let before = Snapshot::take(cluster).await?;
+    wait(load.name, seconds).await;
+    let after = Snapshot::take(cluster).await?;
+    let measured = cluster.measured().await?;
+    after.add_since(&before, report);
+    report.add_lateness(&measured);
+    settle(cluster.store(), &load.jobs, report).await
+}
+
+/// Jobs that are all due already when the schedulers start.
+async fn due(cluster: &mut Cluster, load: &Load, report: &mut Report) -> Result<()> {
+    apply(cluster, load).await?;
+    cluster.database.settle().await?;
+    let late = "applying the jobs took so long that they are due already; measure fewer";
+    let until = load.until_due().and_then(|due| due.checked_sub(STOPPED));
+    sleep(until.context(late)?).await;
+    // So shortly that those who start know whom others have heard.
+    cluster.stop_schedulers().await?;
+    sleep(load.until_due().unwrap_or_default()).await;
+    cluster.ask("measure").await?;
+    let all = load.jobs.len() as u64;
+    let bar = progress(all, load.name);
+    let before = Snapshot::take(cluster).await?;
+    cluster.start_schedulers()?;
+    let (mut seen, mut moved) = (0, Instant::now());
+    while seen < all {
+        sleep(Duration::from_millis(50)).await;
+        let attempts = cluster.attempts().await?;
+        if attempts > seen {
+            moved = Instant::now();
+        }
+        if moved.elapsed() > STUCK {
+            bail!("{attempts} of {all} runs have started, and no more start");
+        }
+        seen = attempts;
+        bar.set_position(seen);
+    }
+    while cluster.database.has_live_runs().await? {
+        if moved.elapsed() > STUCK {
+            bail!("all {all} runs have started, and some do not end");
+        }
+        sleep(Duration::from_millis(30)).await;
+    }
+    let after = Snapshot::take(cluster).await?;
+    bar.finish_and_clear();
+    after.add_since(&before, report);
+    Ok(())
+}
+
+/// Triggers by hand, one after the other.
+async fn trigger(
+    cluster: &mut Cluster,
+    load: &Load,
+    rate: usize,
+    seconds: u64,
+    report: &mut Report,
+) -> Result<()> {
+    apply(cluster, load).await?;
+    let client = reqwest::Client::builder().timeout(STUCK).build()?;
+    let url = format!("{}/jobs/{}/trigger", cluster.url, load.jobs[0].name);
+    let every = u64::try_from(rate).unwrap_or(u64::MAX).max(1);
+    let mut turns = interval(Duration::from_micros(1_000_000 / every));
+    let fire = async || -> Result<()> {
+        let body = serde_json::json!({ "params": now_us().to_string() });
+        let request = client.post(&url).bearer_auth(&cluster.token).json(&body);
+        let answer = request.send().await?;
+        if !answer.status().is_success() {
+            bail!("the API says {}: {}", answer.status(), answer.text().await?);
+        }
+        Ok(())
+    };
+    // The first ones open connections and read definitions.
+    for _ in 0..20 {
+        turns.tick().await;
+        fire().await?;
+    }
+    let count = every * seconds;
+    let bar = progress(count, load.name);
+    let mut workers = std::mem::take(&mut cluster.workers);
+    for worker in &mut workers {
+        worker.ask("measure").await?;
+    }
+    for _ in 0..count {
+        turns.tick().await;
+        fire().await.context("failed to trigger")?;
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    cluster.workers = workers;
+    report.add("triggers", number(count), "");
+    settle(cluster.store(), &load.jobs, report).await?;
+    let measured = cluster.measured().await?;
+    report.add_lateness(&measured);
+    Ok(())
+}
+
+/// What was so far.
+struct Snapshot {
+    at: Instant,
+    attempts: u64,
+    usage: Usage,
+    counted: Counted,
+}
+
+impl Snapshot {
+    async fn take(cluster: &mut Cluster) -> Result<Self> {
+        let (at, attempts) = (Instant::now(), cluster.attempts().await?);
+        Ok(Self {
+            at,
+            attempts,
+            usage: cluster.usage()?,
+            counted: cluster.database.counted().await?,
+        })
+    }
+
+    fn add_since(&self, before: &Self, report: &mut Report) {
+        let attempts = self.attempts - before.attempts;
+        let elapsed = self.at.duration_since(before.at).as_secs_f64();
+        let (fires, then) = (number(attempts.max(1)), &before.counted);
+        report.add("fires/s", number(attempts) / elapsed, "1/s");
+        report.add("seconds", elapsed, "s");
+        let transactions = self.counted.transactions - then.transactions;
+        report.add("transactions per fire", transactions / fires, "");
+        if let (Some(now), Some(then)) = (self.counted.statements, then.statements) {
+            report.add("statements per fire", (now - then) / fires, "");
+        }
+        let wal = self.counted.wal_bytes - then.wal_bytes;
+        report.add("write-ahead log per fire", wal / fires, "bytes");
+        if let Some(bytes) = self.usage.loopback_since(&before.usage) {
+            report.add("loopback per fire", number(bytes) / fires, "bytes");
+        }
+        self.usage.add_since(&before.usage, report);
+    }
+}

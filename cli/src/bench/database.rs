@@ -1,0 +1,122 @@
+//! A database of a benchmark's own on the user's server, and what the server says of the work in it.
+
+use std::str::FromStr as _;
+
+use anyhow::{Context as _, Result};
+use reqwest::Url;
+use sqlx::postgres::{PgConnectOptions, PgConnection};
+use sqlx::{AssertSqlSafe, Connection as _, Executor as _};
+
+/// What a server has counted so far, in one database.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Counted {
+    pub(super) transactions: f64,
+    /// Where the server counts them: with the extension `pg_stat_statements`.
+    pub(super) statements: Option<f64>,
+    /// Of the write-ahead log, of the whole server.
+    pub(super) wal_bytes: f64,
+}
+
+/// A database that is dropped at the end.
+#[derive(Debug)]
+pub(super) struct Database {
+    /// Its address.
+    pub(super) url: String,
+    name: String,
+    admin: PgConnectOptions,
+    counts_statements: bool,
+}
+
+impl Database {
+    /// Makes one on the server that `url` names.
+    pub(super) async fn create(url: &str, name: &str) -> Result<Self> {
+        let admin = PgConnectOptions::from_str(url)?.application_name("cueline bench");
+        let name = format!("cueline_bench_{}_{name}", std::process::id());
+        let mut connection = PgConnection::connect_with(&admin)
+            .await
+            .context("--store: failed to connect")?;
+        connection
+            .execute(AssertSqlSafe(format!("CREATE DATABASE {name}")))
+            .await
+            .context("--store: failed to create a database; the user needs the right CREATEDB")?;
+        connection.close().await?;
+        let mut url = Url::parse(url)?;
+        url.set_path(&name);
+        let mut database = Self {
+            url: url.to_string(),
+            name,
+            admin,
+            counts_statements: false,
+        };
+        let mut connection = database.connect().await?;
+        let _ = connection
+            .execute("CREATE EXTENSION IF NOT EXISTS pg_stat_statements")
+            .await;
+        let counts = sqlx::query("SELECT FROM pg_stat_statements LIMIT 1")
+            .execute(&mut connection)
+            .await;
+        database.counts_statements = counts.is_ok();
+        Ok(database)
+    }
+
+    /// A connection to it.
+    pub(super) async fn connect(&self) -> Result<PgConnection> {
+        let options = self.admin.clone().database(&self.name);
+        Ok(PgConnection::connect_with(&options).await?)
+    }
+
+    /// As a server is that has had time: statistics are there, and what was loaded is on disk.
+    pub(super) async fn settle(&self) -> Result<()> {
+        let mut connection = self.connect().await?;
+        connection.execute("VACUUM ANALYZE").await?;
+        // Only a superuser may; without it, the checkpoint comes when it comes.
+        let _ = connection.execute("CHECKPOINT").await;
+        Ok(())
+    }
+
+    /// What was counted so far.
+    pub(super) async fn counted(&self) -> Result<Counted> {
+        let mut connection = self.connect().await?;
+        let transactions = sqlx::query_scalar(
+            "SELECT (xact_commit + xact_rollback)::float8 FROM pg_stat_database WHERE datname = current_database()",
+        );
+        let transactions = transactions.fetch_one(&mut connection).await?;
+        let wal = "SELECT (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::float8";
+        let wal_bytes = sqlx::query_scalar(wal).fetch_one(&mut connection).await?;
+        let statements = if self.counts_statements {
+            let sum = "SELECT coalesce(sum(calls), 0)::float8 FROM pg_stat_statements
+                WHERE dbid = (SELECT oid FROM pg_database WHERE datname = current_database())";
+            Some(sqlx::query_scalar(sum).fetch_one(&mut connection).await?)
+        } else {
+            None
+        };
+        Ok(Counted {
+            transactions,
+            statements,
+            wal_bytes,
+        })
+    }
+
+    /// Whether there are runs that have not ended.
+    pub(super) async fn has_live_runs(&self) -> Result<bool> {
+        let mut connection = self.connect().await?;
+        let any = "SELECT EXISTS (SELECT FROM run_live)";
+        Ok(sqlx::query_scalar(any).fetch_one(&mut connection).await?)
+    }
+
+    /// Runs, and those that succeeded at the first attempt.
+    pub(super) async fn runs(&self) -> Result<(u64, u64)> {
+        let mut connection = self.connect().await?;
+        let count = "SELECT count(*), count(*) FILTER (WHERE mishap IS NULL AND state IS NOT NULL AND attempt = 1) FROM run";
+        let (all, good): (i64, i64) = sqlx::query_as(count).fetch_one(&mut connection).await?;
+        Ok((all.unsigned_abs(), good.unsigned_abs()))
+    }
+
+    /// Drops it.
+    pub(super) async fn drop(self) -> Result<()> {
+        let mut connection = PgConnection::connect_with(&self.admin).await?;
+        let statement = format!("DROP DATABASE {} WITH (FORCE)", self.name);
+        connection.execute(AssertSqlSafe(statement)).await?;
+        Ok(())
+    }
+}

@@ -1,0 +1,137 @@
+//! What processes cost: processor time and memory, of one or of all that it has started.
+
+use std::collections::HashMap;
+use std::time::Instant;
+
+use super::report::{Report, cpu_seconds, resident_mb};
+
+/// A process to watch.
+#[derive(Debug, Clone)]
+pub(super) struct Watched {
+    pub(super) name: String,
+    pub(super) pid: u32,
+}
+
+/// `NAME=PID`
+pub(super) fn watched(text: &str) -> Result<Watched, String> {
+    let expected = || format!("{text:?} given; NAME=PID is expected, such as postgres=1234");
+    let (name, pid) = text.split_once('=').ok_or_else(expected)?;
+    let pid: u32 = pid.parse().map_err(|_| expected())?;
+    if cpu_seconds(&pid.to_string()).is_none() {
+        return Err(format!("there is no process {pid}"));
+    }
+    let name = name.to_owned();
+    Ok(Watched { name, pid })
+}
+
+/// Processor time of each, so far.
+#[derive(Debug)]
+pub(super) struct Usage {
+    at: Instant,
+    spent: Vec<(Watched, HashMap<u32, f64>)>,
+    loopback: Option<u64>,
+}
+
+impl Usage {
+    /// Of these, and of all that they have started.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "an interval of real time is measured"
+    )]
+    pub(super) fn now(watched: Vec<Watched>) -> Self {
+        let children = children();
+        let spent = watched.into_iter().map(|who| {
+            let all = family(who.pid, &children);
+            let spent = all
+                .into_iter()
+                .filter_map(|pid| Some((pid, cpu_seconds(&pid.to_string())?)));
+            let spent = spent.collect();
+            (who, spent)
+        });
+        Self {
+            spent: spent.collect(),
+            loopback: loopback_bytes(),
+            at: Instant::now(),
+        }
+    }
+
+    /// What each has spent since `before`, in percent of a core, and the memory that it has now.
+    pub(super) fn add_since(&self, before: &Self, report: &mut Report) {
+        let elapsed = self.at.duration_since(before.at).as_secs_f64();
+        // Who was not there before has spent all of its time since.
+        let then: HashMap<u32, f64> = before
+            .spent
+            .iter()
+            .flat_map(|(_, spent)| spent.clone())
+            .collect();
+        for (who, now) in &self.spent {
+            let spent: f64 = now
+                .iter()
+                .map(|(pid, cpu)| cpu - then.get(pid).copied().unwrap_or(0.0))
+                .sum();
+            report.add(
+                format!("CPU {}", who.name),
+                spent / elapsed * 100.0,
+                "% of a core",
+            );
+            let memory: f64 = now.keys().filter_map(|pid| own_mb(*pid)).sum();
+            report.add(format!("memory {}", who.name), memory, "MB");
+        }
+    }
+
+    /// Bytes that went over the loopback interface since `before`.
+    pub(super) fn loopback_since(&self, before: &Self) -> Option<u64> {
+        self.loopback?.checked_sub(before.loopback?)
+    }
+}
+
+/// Memory that is shared with others counts by its share.
+fn own_mb(pid: u32) -> Option<f64> {
+    let rollup = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup"));
+    let Ok(rollup) = rollup else {
+        return resident_mb(&pid.to_string());
+    };
+    let line = rollup.lines().find(|l| l.starts_with("Pss:"))?;
+    let kb: f64 = line.split_whitespace().nth(1)?.parse().ok()?;
+    Some(kb / 1_024.0)
+}
+
+/// Who has started whom.
+fn children() -> HashMap<u32, Vec<u32>> {
+    let mut children = HashMap::<u32, Vec<u32>>::new();
+    let Ok(entries) = std::fs::read_dir("/proc") else {
+        return children;
+    };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let Some(pid) = name.to_str().and_then(|n| n.parse().ok()) else {
+            continue;
+        };
+        let stat = std::fs::read_to_string(entry.path().join("stat"));
+        let parent = stat.ok().and_then(|stat| {
+            let rest = stat.rsplit_once(')')?.1.to_owned();
+            rest.split_whitespace().nth(1)?.parse().ok()
+        });
+        if let Some(parent) = parent {
+            children.entry(parent).or_default().push(pid);
+        }
+    }
+    children
+}
+
+fn family(pid: u32, children: &HashMap<u32, Vec<u32>>) -> Vec<u32> {
+    let mut all = vec![pid];
+    let mut next = 0;
+    while let Some(pid) = all.get(next) {
+        all.extend(children.get(pid).into_iter().flatten());
+        next += 1;
+    }
+    all
+}
+
+/// What the loopback interface has carried.
+fn loopback_bytes() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/net/dev").ok()?;
+    let line = text.lines().find_map(|l| l.trim().strip_prefix("lo:"))?;
+    line.split_whitespace().next()?.parse().ok()
+}
