@@ -113,7 +113,7 @@ impl Load {
 
 /// How long it takes to apply so many jobs, at the most.
 fn applying_ms(jobs: usize) -> i64 {
-    5_000 + i64::try_from(jobs).unwrap_or(i64::MAX) / 5
+    10_000 + i64::try_from(jobs).unwrap_or(i64::MAX) / 5
 }
 
 fn instant(millis: i64) -> String {

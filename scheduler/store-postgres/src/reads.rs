@@ -22,9 +22,8 @@ pub(crate) const RUNS: &str = "
         coalesce(l.started_at, r.started_at) AS started_at, r.ended_at, coalesce(l.exit_status, r.exit_status) AS exit_status,
         coalesce(l.message, r.message) AS message, r.output, coalesce(l.progress, r.progress) AS progress,
         coalesce(l.cancel_requested, r.cancel_requested) AS cancel_requested, r.parent
-    FROM unnest($1::bigint[]) e (id) JOIN run r ON r.id = e.id AND r.id BETWEEN $2 AND $3 JOIN job j ON j.id = r.job_id
-        LEFT JOIN run_live l ON l.id = e.id
-    ORDER BY r.id DESC";
+    FROM run r JOIN job j ON j.id = r.job_id LEFT JOIN run_live l ON l.id = r.id
+    WHERE r.id = ANY ($1) ORDER BY r.id DESC";
 
 const TIMELINE: &str =
     "SELECT at, attempt, event, detail FROM run_event WHERE run_id = $1 ORDER BY number";
@@ -267,11 +266,8 @@ pub(crate) async fn read_runs(
     if ids.is_empty() {
         return Ok(Vec::new());
     }
-    let (low, high) = bounds(ids.iter().copied());
     let rows: Vec<Row> = sqlx::query_as(RUNS)
         .bind(ids)
-        .bind(low)
-        .bind(high)
         .fetch_all(conn)
         .await
         .map_err(failed("read runs"))?;

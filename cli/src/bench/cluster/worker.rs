@@ -65,6 +65,7 @@ pub async fn run(args: BenchWorkerArgs) -> Result<()> {
         credentials: None,
         replicas: None,
         longest_wait: None,
+        heartbeat: None,
     };
     let group: GroupName = "default".parse()?;
     let who = Who {
