@@ -26,9 +26,8 @@ pub(crate) const CLAIM: &str = "
 pub(crate) const READ: &str = "
     SELECT r.id, l.attempt, l.state, r.kind, r.fire_at, l.due_at, r.shard_index, r.shard_total, r.shard_item, r.params, l.executor,
         l.pinned, r.turn, l.published_maybe, r.job_id, j.version
-    FROM unnest($1::bigint[]) WITH ORDINALITY e (id, place) JOIN run_live l ON l.id = e.id
-        JOIN run r ON r.id = e.id AND r.id BETWEEN $2 AND $3 JOIN job j ON j.id = r.job_id
-    ORDER BY e.place";
+    FROM run_live l JOIN run r ON r.id = l.id AND r.id BETWEEN $2 AND $3 JOIN job j ON j.id = r.job_id
+    WHERE l.id = ANY ($1)";
 
 /// Runs of a dead node are looked for once per node that has died and not yet been cleared: rarely, and then for a moment.
 pub(crate) const NEXT: &str = "
@@ -93,13 +92,16 @@ impl PgStore {
             return Ok(Vec::new());
         }
         let (low, high) = bounds(ids.iter().copied());
-        let rows: Vec<Row> = sqlx::query_as(READ)
+        let mut rows: Vec<Row> = sqlx::query_as(READ)
             .bind(ids)
             .bind(low)
             .bind(high)
             .fetch_all(&mut *conn)
             .await
             .map_err(failed("read claimed runs"))?;
+        let places: HashMap<i64, usize> =
+            ids.iter().enumerate().map(|(at, id)| (*id, at)).collect();
+        rows.sort_unstable_by_key(|row| places.get(&row.id));
         let versions: HashMap<i64, i64> = rows.iter().map(|r| (r.job_id, r.version)).collect();
         let jobs = self.definitions.of(conn, versions.into_iter()).await?;
         rows.into_iter()
