@@ -28,6 +28,17 @@ pub(crate) struct Failover {
     done: HashMap<Owner, (Timestamp, Timestamp)>,
     /// What of others' results was before those of a silent one, at the most, when that was first looked at.
     backlogs: HashMap<Owner, Backlog>,
+    /// Silent ones of which something was given to others, by when they were last heard: a failover counts once, however many turns it takes.
+    counted: HashMap<Owner, Timestamp>,
+}
+
+/// What a turn took away from one executor.
+#[derive(Debug, Clone, Copy)]
+struct Moved {
+    routed_again: usize,
+    lost: usize,
+    /// The executor has nothing more.
+    nothing_left: bool,
 }
 
 /// How many results there were to be taken in, and how many this node had taken in by then.
@@ -72,6 +83,7 @@ impl Failover {
             shared,
             done: HashMap::new(),
             backlogs: HashMap::new(),
+            counted: HashMap::new(),
         }
     }
 
@@ -87,6 +99,7 @@ impl Failover {
             .collect();
         self.done.retain(|owner, _| silent.contains_key(owner));
         self.backlogs.retain(|owner, _| silent.contains_key(owner));
+        self.counted.retain(|owner, _| silent.contains_key(owner));
         let due: BTreeMap<Owner, Timestamp> = silent
             .into_iter()
             .filter(|(owner, beat)| {
@@ -99,10 +112,22 @@ impl Failover {
         let mut moved = 0;
         for (owner, last_beat) in due {
             let backlogs = &mut self.backlogs;
-            let (count, nothing_left) =
-                fail_over(&shared, &owner, backlogs, last_beat, now).await?;
-            moved += count;
-            add(&shared.counters.failed_over, count);
+            let Moved {
+                routed_again,
+                lost,
+                nothing_left,
+            } = fail_over(&shared, &owner, backlogs, last_beat, now).await?;
+            if routed_again + lost > 0 {
+                let (group, executor) = &owner;
+                tracing::warn!(%group, %executor, routed_again, lost, "failed over an executor that has fallen silent");
+                moved += routed_again + lost;
+                add(&shared.counters.failed_over, routed_again + lost);
+                let before = self.counted.insert(owner.clone(), last_beat);
+                add(
+                    &shared.counters.failovers,
+                    usize::from(before != Some(last_beat)),
+                );
+            }
             if nothing_left {
                 self.done.insert(owner, (last_beat, now));
             }
@@ -121,15 +146,15 @@ fn is_silent(shared: &Shared, last_beat: Timestamp, now: Timestamp) -> bool {
     now.since_ms(since) > patience && hears(shared, now)
 }
 
-/// Takes away what the executor was given; how many attempts, and whether nothing is left.
+/// Takes away what the executor was given.
 async fn fail_over(
     shared: &Shared,
     owner: &Owner,
     backlogs: &mut HashMap<Owner, Backlog>,
     last_beat: Timestamp,
     now: Timestamp,
-) -> Result<(usize, bool), StageError> {
-    let (group, name) = owner;
+) -> Result<Moved, StageError> {
+    let (_, name) = owner;
     let outstanding = outstanding_of(shared, owner).await?;
     let silence = format!(
         "executor {name} has been silent for {} s",
@@ -137,11 +162,16 @@ async fn fail_over(
     );
     let silent = || is_silent(shared, last_beat, shared.now());
     let drained = drain_while(shared, owner, OutcomeKind::Returned, &silence, silent).await?;
+    let only_drained = |nothing_left| Moved {
+        routed_again: drained,
+        lost: 0,
+        nothing_left,
+    };
     if !silent() {
-        return Ok((drained, false));
+        return Ok(only_drained(false));
     }
     if outstanding.is_empty() {
-        return Ok((drained, true));
+        return Ok(only_drained(true));
     }
     // What is handed out to it and not settled comes back to the queue first, and what it has reported counts.
     let waited_ms = now.since_ms(last_beat.max(shared.counts_since()))
@@ -149,7 +179,7 @@ async fn fail_over(
     let quiet = is_quiet(shared, owner, backlogs, waited_ms).await?;
     // The broker may have been away while it was asked.
     if !quiet || !silent() {
-        return Ok((drained, false));
+        return Ok(only_drained(false));
     }
     let mut lost = 0;
     let left = outstanding_of(shared, owner).await?;
@@ -161,11 +191,11 @@ async fn fail_over(
         shared.store.ingest(&reports).await?;
         lost += batch.len();
     }
-    if drained + lost > 0 {
-        add(&shared.counters.failovers, 1);
-        tracing::warn!(%group, executor = %name, routed_again = drained, lost, "failed over an executor that has fallen silent");
-    }
-    Ok((drained + lost, true))
+    Ok(Moved {
+        routed_again: drained,
+        lost,
+        nothing_left: true,
+    })
 }
 
 fn id_of(o: &Outstanding) -> AttemptId {

@@ -108,7 +108,9 @@ pub(crate) async fn listen(shared: Arc<Shared>, mut heartbeats: Listener, stop: 
             n = heartbeats.recv_many(&mut batch, MAX_BEATS) => {
                 if n == 0 { return; }
                 match hear(&shared, &batch).await {
-                    Ok(()) => caught_up(&shared),
+                    // A full batch may have more behind it.
+                    Ok(()) if n < MAX_BEATS => caught_up(&shared),
+                    Ok(()) => {}
                     Err(e) => tracing::error!(error = %e, "failed to write down heartbeats; the next ones will tell the same"),
                 }
                 batch.clear();
