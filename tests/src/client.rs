@@ -47,7 +47,7 @@ impl Client {
 
     /// Reads from whichever scheduler answers.
     pub async fn get(&self, path: &str) -> Result<Value> {
-        let mut patience = Patience::of(WITHIN);
+        let patience = Patience::of(WITHIN);
         let mut last = String::new();
         while patience.pause().await {
             for at in 0..self.urls.len() {
@@ -71,7 +71,7 @@ impl Client {
     }
 
     async fn send(&self, method: Method, path: &str, body: &Value) -> Result<Value> {
-        let mut patience = Patience::of(WITHIN);
+        let patience = Patience::of(WITHIN);
         let mut last = String::new();
         while patience.pause().await {
             for url in &self.urls {

@@ -176,7 +176,7 @@ impl Member {
     pub async fn end(&mut self, within: Duration) -> Result<ExitStatus> {
         self.signal(Signal::SIGTERM)?;
         let mut child = self.child.take().context("it has ended already")?;
-        let mut patience = Patience::of(within);
+        let patience = Patience::of(within);
         while patience.pause().await {
             if let Some(status) = child.try_wait()? {
                 return Ok(status);

@@ -5,37 +5,29 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use tokio::time::{Instant, sleep};
 
-/// How long something is waited for. A time in which this process itself stood still does not count: nothing could have come of it.
+/// How long something is waited for.
 #[derive(Debug)]
 pub struct Patience {
-    left: Duration,
-    last: Instant,
+    end: Instant,
 }
 
-/// Between two looks at the most; what is longer was a standstill, or a call that did not answer.
-const LONGEST_LOOK: Duration = Duration::from_secs(5);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 impl Patience {
     /// For so long from now on.
     pub fn of(within: Duration) -> Self {
         Self {
-            left: within,
-            last: Instant::now(),
+            end: Instant::now() + within,
         }
     }
 
     /// Waits a moment. False when there is no patience left.
-    pub async fn pause(&mut self) -> bool {
-        let before = !self.left.is_zero();
-        let now = Instant::now();
-        let passed = now.duration_since(self.last).min(LONGEST_LOOK);
-        self.left = self.left.saturating_sub(passed);
-        self.last = now;
-        if before {
+    pub async fn pause(&self) -> bool {
+        let left = Instant::now() <= self.end;
+        if left {
             sleep(LOOK_EVERY).await;
         }
-        before
+        left
     }
 }
 
@@ -45,7 +37,7 @@ pub async fn until<T>(
     within: Duration,
     mut look: impl AsyncFnMut() -> Result<Option<T>>,
 ) -> Result<T> {
-    let mut patience = Patience::of(within);
+    let patience = Patience::of(within);
     loop {
         if let Some(found) = look().await? {
             return Ok(found);

@@ -216,7 +216,7 @@ fn children(runs: &[Run]) -> Vec<String> {
 }
 
 /// An order reaches an executor within this, when nothing is in its way; it is repeated every second.
-const TOLD_MS: i64 = 10_000;
+const TOLD_MS: i64 = 3_000;
 
 /// G11: a scheduled run is never published, a queued one never starts, a running one is stopped.
 fn cancels(evidence: &Evidence, ends: &Ended) -> Vec<String> {
@@ -281,12 +281,8 @@ fn is_calm(evidence: &Evidence, from: i64, to: i64) -> bool {
 const LOG_MS: i64 = 1_000;
 
 /// G10: whoever is silent for long is failed over, and nobody is because somebody else could not hear.
-///
-/// What a worker had fetched and not yet written down comes back from the broker first, which may take longer than a fault of this test: so not each
-/// has to be failed over, but one of several.
 fn failovers(evidence: &Evidence) -> Vec<String> {
     let mut wrong = Vec::new();
-    let (mut absences, mut seen) = (0, 0);
     for past in &evidence.past {
         let window = past.began..=past.healed + LOG_MS;
         let mut found = evidence
@@ -308,17 +304,12 @@ fn failovers(evidence: &Evidence) -> Vec<String> {
                 if let Some(other) = found.clone().find(|(_, n)| *n != name) {
                     wrong.push(format!("G10: {other:?} was failed over at {past:?}"));
                 }
-                if long && !stood_still(evidence, past) {
-                    absences += 1;
-                    seen += usize::from(found.any(|(_, n)| *n == name));
+                let still = stood_still(evidence, past);
+                if long && !still && !found.any(|(_, n)| *n == name) {
+                    wrong.push(format!("G10: nothing was failed over at {past:?}"));
                 }
             }
         }
-    }
-    if absences > 1 && seen == 0 {
-        wrong.push(format!(
-            "G10: nothing was failed over in {absences} long absences of workers"
-        ));
     }
     wrong
 }
@@ -352,7 +343,7 @@ fn graceful(evidence: &Evidence, ends: &Ended) -> Vec<String> {
 }
 
 /// Beyond the lease: finding out, claiming, publishing, on a busy machine.
-const SLACK_MS: i64 = 8_000;
+const SLACK_MS: i64 = 4_000;
 
 /// G13: what a scheduler had claimed is started within its lease, by the other.
 fn node_loss(evidence: &Evidence, kinds: &[Kind], latest_ms: &mut i64) -> Vec<String> {

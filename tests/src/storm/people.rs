@@ -215,7 +215,7 @@ const SOON: Duration = Duration::from_secs(45);
 
 /// Waits until the run is in one of these states. False when it has ended otherwise, and could do no better: its worker had no contact, or was silent.
 async fn comes_to(client: &Client, run: i64, wanted: &'static str) -> Result<bool> {
-    let mut patience = Patience::of(SOON);
+    let patience = Patience::of(SOON);
     while patience.pause().await {
         let shown = client.get(&format!("/runs/{run}")).await?;
         let state = shown["state"].as_str().unwrap_or_default();
