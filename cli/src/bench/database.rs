@@ -97,13 +97,6 @@ impl Database {
         })
     }
 
-    /// Whether there are runs that have not ended.
-    pub(super) async fn has_live_runs(&self) -> Result<bool> {
-        let mut connection = self.connect().await?;
-        let any = "SELECT EXISTS (SELECT FROM run_live)";
-        Ok(sqlx::query_scalar(any).fetch_one(&mut connection).await?)
-    }
-
     /// Runs, and those that succeeded at the first attempt.
     pub(super) async fn runs(&self) -> Result<(u64, u64)> {
         let mut connection = self.connect().await?;
@@ -119,4 +112,10 @@ impl Database {
         connection.execute(AssertSqlSafe(statement)).await?;
         Ok(())
     }
+}
+
+/// Whether there are runs that have not ended.
+pub(super) async fn has_live_runs(connection: &mut PgConnection) -> Result<bool> {
+    let any = "SELECT EXISTS (SELECT FROM run_live)";
+    Ok(sqlx::query_scalar(any).fetch_one(connection).await?)
 }

@@ -1,8 +1,9 @@
 //! Configuration: one schema, read from flags, environment variables and a file, in this order.
 //!
 //! [`settings`] says what there is; everything else here follows from it. What a value means is said where a role is read, in
-//! [`roles`]. Secrets are never shown: see [`redacted`].
+//! [`roles`] and, for brokers, in `broker`. Secrets are never shown: see [`redacted`].
 
+mod broker;
 pub mod check;
 pub mod file;
 pub mod flags;
@@ -18,11 +19,12 @@ pub mod variables;
 
 use std::path::PathBuf;
 
+pub use broker::BrokerSettings;
 pub use file::ConfigFile;
 pub use flags::RoleArgs;
 pub use reader::{Outcome, Reader};
 pub use redacted::Redacted;
-pub use roles::{BrokerSettings, Kind, SchedulerConfig, StandaloneConfig, WorkerConfig};
+pub use roles::{Kind, SchedulerConfig, StandaloneConfig, WorkerConfig};
 pub use settings::Role;
 
 /// A reader over everything that was said to a role: its flags, the environment, and the file.

@@ -77,6 +77,24 @@ const END: &str = "UPDATE run SET state = 1, ended_at = $2 WHERE id = ANY ($1) A
 pub(super) async fn run(servers: &Servers, rows: usize) -> Result<Report> {
     let database = Database::create(&servers.store, "ceiling").await?;
     let prefix = format!("bench-{}-ceiling", std::process::id());
+    let seconds = measure(servers, &database, &prefix, rows).await;
+    let dropped = database.drop().await;
+    let swept = super::rubbish::sweep(&servers.broker, &prefix).await;
+    let seconds = seconds?;
+    dropped?;
+    swept?;
+    let about = format!(
+        "{rows} due rows through the bare pipeline (claim, insert, publish, consume, publish, consume, update), PostgreSQL, {}",
+        servers.product()
+    );
+    let mut report = Report::new("ceiling", about);
+    report.add("fires/s", number(rows as u64) / seconds, "1/s");
+    report.add("seconds", seconds, "s");
+    Ok(report)
+}
+
+/// How many seconds it takes.
+async fn measure(servers: &Servers, database: &Database, prefix: &str, rows: usize) -> Result<f64> {
     let mut connection = database.connect().await?;
     connection.execute(TABLES).await?;
     let now = now_us() / 1_000;
@@ -89,7 +107,7 @@ pub(super) async fn run(servers: &Servers, rows: usize) -> Result<Report> {
     database.settle().await?;
 
     let begin = Instant::now();
-    through(servers, &database, &prefix, rows as u64, now).await?;
+    through(servers, database, prefix, rows as u64, now).await?;
     let seconds = begin.elapsed().as_secs_f64();
 
     let mut connection = database.connect().await?;
@@ -99,16 +117,7 @@ pub(super) async fn run(servers: &Servers, rows: usize) -> Result<Report> {
     if ended != i64::try_from(rows)? {
         bail!("{ended} of {rows} rows came through");
     }
-    database.drop().await?;
-    super::rubbish::sweep(&servers.broker, &prefix).await?;
-    let about = format!(
-        "{rows} due rows through the bare pipeline (claim, insert, publish, consume, publish, consume, update), PostgreSQL, {}",
-        servers.product()
-    );
-    let mut report = Report::new("ceiling", about);
-    report.add("fires/s", number(rows as u64) / seconds, "1/s");
-    report.add("seconds", seconds, "s");
-    Ok(report)
+    Ok(seconds)
 }
 
 async fn through(

@@ -117,11 +117,10 @@ impl Pipe for Nats {
 pub(in crate::bench) async fn sweep(url: &str, prefix: &str) -> Result<()> {
     let context = connect(url).await?;
     let names: Vec<String> = context.stream_names().try_collect().await?;
-    let ours = |name: &&String| {
-        name.to_lowercase()
-            .starts_with(&prefix.to_lowercase().replace('-', "_"))
-            || name.starts_with(prefix)
-    };
+    // As the driver names its streams, and as the ceiling does.
+    let driver = format!("{}_", prefix.to_ascii_uppercase());
+    let ceiling = format!("{prefix}-");
+    let ours = |name: &&String| name.starts_with(&driver) || name.starts_with(&ceiling);
     for name in names.iter().filter(ours) {
         context.delete_stream(name).await?;
     }

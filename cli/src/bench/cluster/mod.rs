@@ -21,14 +21,18 @@ use super::scratch::Scratch;
 use super::usage::{Usage, Watched};
 use super::{Servers, rubbish};
 use crate::adapters::{OpenStore, StoreSettings, StoreUrl};
+use crate::failure::Failure;
 
 pub(super) use run::run;
 
 /// How long a process may take to be of use.
 const READY_WITHIN: Duration = Duration::from_mins(1);
 
-fn made<T>(secret: std::result::Result<T, crate::failure::Failure>) -> Result<T> {
-    secret.map_err(|failure| anyhow!("{failure:?}"))
+fn made<T>(secret: std::result::Result<T, Failure>) -> Result<T> {
+    secret.map_err(|failure| match failure {
+        Failure::Failed { message, .. } => anyhow!(message),
+        other => anyhow!("{other:?}"),
+    })
 }
 
 /// A running cluster with a database and a prefix on the broker of its own.
@@ -55,7 +59,13 @@ impl Cluster {
             ..StoreSettings::default()
         };
         let url = StoreUrl::parse(&database.url).map_err(crate::BadInput)?;
-        let store = url.open(&settings).await?;
+        let store = match url.open(&settings).await {
+            Ok(store) => store,
+            Err(e) => {
+                database.drop().await?;
+                return Err(e.into());
+            }
+        };
         let prefix = format!("bench-{}-{name}", std::process::id());
         let mut cluster = Self {
             servers: servers.clone(),
@@ -68,14 +78,22 @@ impl Cluster {
             url: String::new(),
             token: String::new(),
         };
-        cluster.write_files()?;
-        cluster.start_schedulers()?;
-        for n in 1..=servers.workers {
-            let member = cluster.start_worker(n)?;
-            cluster.workers.push(member);
+        if let Err(e) = cluster.begin().await {
+            // What went wrong first says more.
+            let _ = cluster.end().await;
+            return Err(e);
         }
-        cluster.all_heard().await?;
         Ok(cluster)
+    }
+
+    async fn begin(&mut self) -> Result<()> {
+        self.write_files()?;
+        self.start_schedulers()?;
+        for n in 1..=self.servers.workers {
+            let member = self.start_worker(n)?;
+            self.workers.push(member);
+        }
+        self.all_heard().await
     }
 
     /// Keys, token and configuration, for nobody else to read.
@@ -201,15 +219,22 @@ impl Cluster {
         Ok(Usage::now(watched))
     }
 
-    /// Stops everything and leaves nothing behind on the servers.
+    /// Stops everything and leaves nothing behind on the servers, as far as it can; the first thing that went wrong.
     async fn end(mut self) -> Result<()> {
+        let stopped = self.stop().await;
+        self.store.close().await;
+        let dropped = self.database.drop().await;
+        let swept = rubbish::sweep(&self.servers.broker, &self.prefix).await;
+        stopped?;
+        dropped?;
+        swept.with_context(|| format!("failed to delete what begins with {}", self.prefix))
+    }
+
+    async fn stop(&mut self) -> Result<()> {
         self.stop_schedulers().await?;
         for worker in self.workers.drain(..) {
             worker.stop().await?;
         }
-        self.store.close().await;
-        self.database.drop().await?;
-        let swept = rubbish::sweep(&self.servers.broker, &self.prefix).await;
-        swept.with_context(|| format!("failed to delete what begins with {}", self.prefix))
+        Ok(())
     }
 }

@@ -12,7 +12,7 @@ use super::super::report::{Report, number};
 use super::super::standalone::settle;
 use super::super::{Plan, Servers, progress, wait};
 use super::Cluster;
-use crate::bench::database::Counted;
+use crate::bench::database::{Counted, has_live_runs};
 use crate::bench::usage::Usage;
 
 /// Jobs that are applied in one call.
@@ -29,8 +29,21 @@ pub(in crate::bench) async fn run(
     data: Option<&Path>,
     seconds: u64,
 ) -> Result<Report> {
+    let mut cluster = Cluster::start(servers, data, plan.name()).await?;
+    let report = carry_out(plan, servers, &mut cluster, seconds).await;
+    let ended = cluster.end().await;
+    let report = report?;
+    ended?;
+    Ok(report)
+}
+
+async fn carry_out(
+    plan: Plan,
+    servers: &Servers,
+    cluster: &mut Cluster,
+    seconds: u64,
+) -> Result<Report> {
     let name = plan.name();
-    let mut cluster = Cluster::start(servers, data, name).await?;
     let about = |what: &str| {
         format!(
             "{what}; {} scheduler and {} worker processes, PostgreSQL, {}",
@@ -42,18 +55,18 @@ pub(in crate::bench) async fn run(
     let mut report = match plan {
         Plan::Load(load) => {
             let mut report = Report::new(name, about(&format!("{}, {seconds} s", load.about)));
-            ongoing(&mut cluster, &load, seconds, &mut report).await?;
+            ongoing(cluster, &load, seconds, &mut report).await?;
             report
         }
         Plan::Due(load) => {
             let mut report = Report::new(name, about(&load.about));
-            due(&mut cluster, &load, &mut report).await?;
+            due(cluster, &load, &mut report).await?;
             report
         }
         Plan::Trigger { load, rate } => {
             let what = format!("{}, {rate} a second, {seconds} s", load.about);
             let mut report = Report::new(name, about(&what));
-            trigger(&mut cluster, &load, rate, seconds, &mut report).await?;
+            trigger(cluster, &load, rate, seconds, &mut report).await?;
             report
         }
         Plan::Idle => {
@@ -68,7 +81,6 @@ pub(in crate::bench) async fn run(
     let (runs, succeeded) = cluster.database.runs().await?;
     let attempts = cluster.attempts().await?;
     report.add_books(runs, succeeded, attempts);
-    cluster.end().await?;
     Ok(report)
 }
 
@@ -129,7 +141,8 @@ async fn due(cluster: &mut Cluster, load: &Load, report: &mut Report) -> Result<
         seen = attempts;
         bar.set_position(seen);
     }
-    while cluster.database.has_live_runs().await? {
+    let mut connection = cluster.database.connect().await?;
+    while has_live_runs(&mut connection).await? {
         if moved.elapsed() > STUCK {
             bail!("all {all} runs have started, and some do not end");
         }
