@@ -1,7 +1,8 @@
 //! Which store this is.
 
 use cueline_model::StoreId;
-use cueline_store::{ErrorKind, StoreError};
+use cueline_store::StoreError;
+use cueline_store::adapter::identity::understood;
 
 use crate::SqliteStore;
 use crate::database::commit;
@@ -29,17 +30,4 @@ impl SqliteStore {
         commit(tx).await?;
         understood(renewed)
     }
-}
-
-fn understood(found: Option<String>) -> Result<StoreId, StoreError> {
-    let broken = |why: String| {
-        StoreError::new(
-            ErrorKind::Broken,
-            format!("failed to read the store's id: {why}"),
-        )
-    };
-    found
-        .ok_or_else(|| broken("the table store_identity is empty".to_owned()))?
-        .parse()
-        .map_err(|e: cueline_model::store_id::NoStoreId| broken(e.to_string()))
 }
