@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cueline_broker::{Delivery, QueueId, Receipt, Settlement};
-use cueline_protocol::{Event, EventBody, decode};
+use cueline_protocol::{Event, EventBody, decode_events};
 use cueline_runtime::{Backoff, Stop};
 use cueline_store::{AttemptId, Report, ReportBody};
 
@@ -37,55 +37,65 @@ pub(crate) async fn run(shared: Arc<Shared>, stop: Stop) {
     }
 }
 
-/// Takes in one batch, waiting up to `wait` for it; how many messages it had.
+/// Messages fetched at once. Each may have many reports.
+const MAX_MESSAGES: usize = 256;
+
+/// Takes in one batch, waiting up to `wait` for it; how many reports it had.
 pub(crate) async fn once(shared: &Shared, wait: Duration) -> Result<usize, StageError> {
+    let at_once = shared.options.ingest_batch.max(1);
     let batch = shared
         .broker
-        .fetch(&QueueId::Results, shared.options.ingest_batch, wait)
+        .fetch(&QueueId::Results, at_once.min(MAX_MESSAGES), wait)
         .await?;
     if batch.is_empty() {
         return Ok(0);
     }
     let (reports, settlements) = read(shared, &batch);
-    let ingested = match shared.store.ingest(&reports).await {
-        Ok(ingested) => ingested,
-        Err(e) => {
-            let again: Vec<_> = batch
-                .iter()
-                .map(|d| (d.receipt, Settlement::Retry(Duration::from_millis(200))))
-                .collect();
-            shared.broker.settle(&QueueId::Results, &again).await?;
-            return Err(e.into());
+    let mut next_due = None;
+    for some in reports.chunks(at_once) {
+        match shared.store.ingest(some).await {
+            Ok(ingested) => next_due = next_due.into_iter().chain(ingested.next_due).min(),
+            Err(e) => {
+                let again: Vec<_> = batch
+                    .iter()
+                    .map(|d| (d.receipt, Settlement::Retry(Duration::from_millis(200))))
+                    .collect();
+                shared.broker.settle(&QueueId::Results, &again).await?;
+                return Err(e.into());
+            }
         }
-    };
-    let count = batch.len();
+    }
     shared
         .broker
         .settle(&QueueId::Results, &settlements)
         .await?;
-    add(&shared.taken_in, count);
+    add(&shared.taken_in, batch.len());
     // A retry or a child may be due before the next look at the store.
     let soon = shared.now().plus_ms(shared.options.poll_ms);
-    if ingested.next_due.is_some_and(|due| due <= soon) {
+    if next_due.is_some_and(|due| due <= soon) {
         shared.wakers.claim.wake();
     }
-    Ok(count)
+    Ok(reports.len().max(batch.len()))
 }
 
 fn read(shared: &Shared, batch: &[Delivery]) -> (Vec<Report>, Vec<(Receipt, Settlement)>) {
     let mut reports = Vec::with_capacity(batch.len());
     let mut settlements = Vec::with_capacity(batch.len());
     for delivery in batch {
-        let settlement = match decode::<Event>(&delivery.payload) {
-            Ok(event) => match shared.foreign(event.store) {
-                None => {
-                    reports.push(report(event));
-                    Settlement::Ack
-                }
-                Some(why) => Settlement::Dead(format!("failed to take in the report: {why}")),
-            },
-            Err(e) => Settlement::Dead(e.to_string()),
-        };
+        let mut wrong = None;
+        for event in decode_events(&delivery.payload) {
+            let known = event.map_err(|e| e.to_string()).and_then(|event| {
+                shared.foreign(event.store).map_or(Ok(event), |why| {
+                    Err(format!("failed to take in the report: {why}"))
+                })
+            });
+            match known {
+                Ok(event) => reports.push(report(event)),
+                Err(why) => wrong = wrong.or(Some(why)),
+            }
+        }
+        // What can be read of it counts. Taken in once more, when somebody sends it again, that changes nothing.
+        let settlement = wrong.map_or(Settlement::Ack, Settlement::Dead);
         settlements.push((delivery.receipt, settlement));
     }
     (reports, settlements)

@@ -25,7 +25,7 @@ pub struct EngineOptions {
     pub publish_batch: usize,
     /// Confirmations written at once; 2,000.
     pub confirm_batch: usize,
-    /// Results taken in at once; 2,000.
+    /// Reports taken in at once; 2,000.
     pub ingest_batch: usize,
     /// The node's lease; 15 s. Another node takes over what a dead one had claimed after this.
     pub lease_ms: u64,

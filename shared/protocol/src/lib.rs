@@ -7,6 +7,6 @@ pub mod sign;
 
 pub use message::{
     Beat, Control, ControlReply, DecodeError, Event, EventBody, Holding, JobPart, LogLine, Stream,
-    Trigger, TriggerRequest, VERSION, Versioned, decode, encode,
+    Trigger, TriggerRequest, VERSION, Versioned, decode, decode_events, encode,
 };
 pub use sign::{SignError, SigningKey, VerifyingKeys};

@@ -324,3 +324,8 @@ pub fn encode<T: Serialize + Versioned>(message: &T) -> Vec<u8> {
     serde_json::to_vec(message)
         .expect("messages have string keys only, so writing them cannot fail")
 }
+
+/// Reads a message of one or several [`Event`]s, one to a line, each by itself. JSON as [`encode`] writes it has no line feeds in it.
+pub fn decode_events(payload: &[u8]) -> impl Iterator<Item = Result<Event, DecodeError>> {
+    payload.split(|byte| *byte == b'\n').map(decode)
+}

@@ -1,7 +1,9 @@
 //! Golden messages: what is on the wire between schedulers and workers of different versions.
 
 use cueline_model::{Fence, RunId};
-use cueline_protocol::{Control, Holding, JobPart, VERSION, decode, encode};
+use cueline_protocol::{
+    Control, DecodeError, Holding, JobPart, VERSION, decode, decode_events, encode,
+};
 
 fn text<T: serde::Serialize + cueline_protocol::Versioned>(message: &T) -> String {
     String::from_utf8(encode(message)).expect("UTF-8")
@@ -40,6 +42,28 @@ fn orders() {
         assert_eq!(text(&order), wire);
         assert_eq!(decode::<Control>(wire.as_bytes()).expect("readable"), order);
     }
+}
+
+/// Executors report several things in one message, a line each.
+#[test]
+fn reports_in_one_message() {
+    let wire = concat!(
+        r#"{"v":1,"run":7,"attempt":1,"executor":"one","event":{"started":{"at":5}}}"#,
+        "\n",
+        r#"{"v":9,"run":7,"attempt":1,"news":true}"#,
+        "\n",
+        r#"{"v":1,"run":8,"attempt":2,"executor":"one","event":{"progress":{"fraction":0.5}}}"#,
+    );
+    let events: Vec<_> = decode_events(wire.as_bytes()).collect();
+    let [Ok(started), Err(DecodeError::Version(9)), Ok(progress)] = &events[..] else {
+        panic!("{events:?}");
+    };
+    let lines: Vec<&str> = wire.lines().collect();
+    assert_eq!([text(started), text(progress)], [lines[0], lines[2]]);
+    assert!(matches!(
+        decode_events(b"").collect::<Vec<_>>()[..],
+        [Err(DecodeError::Malformed(_))]
+    ));
 }
 
 /// A job part that says nothing of a fence is as it was before there was one.

@@ -14,6 +14,12 @@ use crate::outbox::{Outbox, Report, bytes_of};
 use crate::stores::Stores;
 
 const MAX_BATCH: usize = 1_024;
+/// Reports in one message at the most: a broker's work is by the message.
+const MAX_TOGETHER: usize = 100;
+/// And no more bytes than this, unless a single report has more: far below what brokers take.
+const MAX_TOGETHER_BYTES: usize = 64 * 1024;
+/// The topic of a message with reports of several jobs; no job's name.
+const SEVERAL_JOBS: &str = "_";
 const MAX_BATCH_BYTES: usize = 4 * 1024 * 1024;
 
 /// After a small batch, before the next.
@@ -42,19 +48,20 @@ impl Reporter {
         }
     }
 
-    async fn deliver(&mut self, mut reports: Vec<Report>) {
-        let mut messages: Vec<Outgoing> = reports.iter().map(|r| self.message_of(r)).collect();
+    async fn deliver(&mut self, reports: Vec<Report>) {
+        let mut messages = self.messages_of(reports);
         let mut backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(2));
         loop {
-            match self.settings.broker.publish(&messages).await {
+            let outgoing: Vec<Outgoing> = messages.iter().map(|m| m.outgoing.clone()).collect();
+            match self.settings.broker.publish(&outgoing).await {
                 Ok(answers) => {
-                    (reports, messages) = self.sort_out(reports, messages, answers);
-                    if reports.is_empty() {
+                    messages = self.sort_out(messages, answers);
+                    if messages.is_empty() {
                         return;
                     }
                 }
                 Err(error) => {
-                    tracing::warn!(%error, count = reports.len(), "reports were not published; trying again");
+                    tracing::warn!(%error, count = messages.len(), "reports were not published; trying again");
                 }
             }
             tokio::time::sleep(backoff.next_wait()).await;
@@ -64,50 +71,46 @@ impl Reporter {
     /// Confirms what the broker took, and returns what is to be tried again.
     fn sort_out(
         &mut self,
-        reports: Vec<Report>,
-        messages: Vec<Outgoing>,
+        messages: Vec<Message>,
         answers: Vec<Result<(), Refusal>>,
-    ) -> (Vec<Report>, Vec<Outgoing>) {
-        if answers.iter().all(Result::is_ok) {
-            self.outbox.confirm(&reports);
-            return (Vec::new(), Vec::new());
-        }
-        let mut done = Vec::new();
-        let mut again = (Vec::new(), Vec::new());
-        for ((report, message), answer) in reports.into_iter().zip(messages).zip(answers) {
+    ) -> Vec<Message> {
+        let mut again = Vec::new();
+        for (mut message, answer) in messages.into_iter().zip(answers) {
             match answer {
-                Ok(()) => done.push(report),
+                Ok(()) => self.outbox.confirm(&message.reports),
+                Err(Refusal::TooLarge { .. }) if message.reports.len() > 1 => {
+                    let each = message.reports.into_iter();
+                    again.extend(each.map(|report| self.message_of(report)));
+                }
                 Err(Refusal::TooLarge { bytes, limit }) => {
-                    let mut report = report;
-                    if self.shorten(&mut report, bytes, limit) {
-                        again.1.push(self.message_of(&report));
-                        again.0.push(report);
-                    } else {
-                        done.push(report);
+                    let shorter = message.reports.pop();
+                    let shorter = shorter.map(|report| self.shorten(report, bytes, limit));
+                    match shorter {
+                        Some(Ok(report)) => again.push(self.message_of(report)),
+                        Some(Err(given_up)) => self.outbox.confirm(&[given_up]),
+                        None => {}
                     }
                 }
                 Err(refusal) => {
                     tracing::warn!(%refusal, "a report was refused; trying again");
-                    again.0.push(report);
-                    again.1.push(message);
+                    again.push(message);
                 }
             }
         }
-        self.outbox.confirm(&done);
         again
     }
 
-    /// An outcome is reported without its texts rather than not at all; other reports are given up. False when there
-    /// is nothing left to take away.
-    fn shorten(&self, report: &mut Report, bytes: usize, limit: usize) -> bool {
-        let before = bytes_of(report);
+    /// An outcome is reported without its texts rather than not at all; other reports are given up, and so is one of which there is nothing
+    /// left to take away.
+    fn shorten(&self, mut report: Report, bytes: usize, limit: usize) -> Result<Report, Report> {
+        let before = bytes_of(&report);
         tracing::warn!(run = %report.id.run, bytes, limit, "a report is too large for the broker");
         let EventBody::Ended { outcome } = &mut report.body else {
-            return false;
+            return Err(report);
         };
         let note = format!("the outcome was too large for the broker, which takes {limit} bytes");
         if outcome.output.is_none() && outcome.message.as_ref() == Some(&note) {
-            return false;
+            return Err(report);
         }
         *outcome = Outcome {
             message: Some(note),
@@ -115,11 +118,64 @@ impl Reporter {
             ..outcome.clone()
         };
         self.outbox
-            .shortened(before.saturating_sub(bytes_of(report)));
-        true
+            .shortened(before.saturating_sub(bytes_of(&report)));
+        Ok(report)
     }
 
-    fn message_of(&mut self, report: &Report) -> Outgoing {
+    /// As few messages as it takes, in order.
+    fn messages_of(&mut self, reports: Vec<Report>) -> Vec<Message> {
+        let mut messages = Vec::new();
+        let mut together = Together::default();
+        for report in reports {
+            let event = self.event_of(&report);
+            let line = encode(&event);
+            if !together.has_room_for(&line) {
+                messages.extend(self.message(std::mem::take(&mut together)));
+            }
+            together.add(report, line);
+        }
+        messages.extend(self.message(together));
+        messages
+    }
+
+    fn message_of(&mut self, report: Report) -> Message {
+        let line = encode(&self.event_of(&report));
+        let outgoing = self.outgoing(&report, Bytes::from(line));
+        Message {
+            reports: vec![report],
+            outgoing,
+        }
+    }
+
+    fn message(&mut self, together: Together) -> Option<Message> {
+        let Together { reports, payload } = together;
+        let (first, more) = reports.split_first()?;
+        let mut outgoing = self.outgoing(first, Bytes::from(payload));
+        if !more.is_empty() {
+            // Others may be put together with the first when it is reported again: no id that those could have may be used.
+            self.counter += 1;
+            outgoing.id = format!("several:{}:{}", self.settings.incarnation, self.counter);
+        }
+        if more.iter().any(|report| report.job != first.job) {
+            SEVERAL_JOBS.clone_into(&mut outgoing.topic);
+        }
+        Some(Message { reports, outgoing })
+    }
+
+    fn event_of(&self, report: &Report) -> Event {
+        let id = report.id.holding();
+        Event {
+            v: VERSION,
+            store: self.stores.id(report.id.run.store()),
+            run: id.run,
+            attempt: id.attempt,
+            executor: self.settings.name.clone(),
+            body: report.body.clone(),
+        }
+    }
+
+    /// The message, if it is of this report alone.
+    fn outgoing(&mut self, report: &Report, payload: Bytes) -> Outgoing {
         let id = report.id.holding();
         let store = self.stores.id(report.id.run.store());
         self.counter += 1;
@@ -132,14 +188,6 @@ impl Reporter {
             }
             EventBody::Ended { .. } => "ended".to_owned(),
         };
-        let event = Event {
-            v: VERSION,
-            store,
-            run: id.run,
-            attempt: id.attempt,
-            executor: self.settings.name.clone(),
-            body: report.body.clone(),
-        };
         Outgoing {
             queue: QueueId::Results,
             topic: report.job.to_string(),
@@ -148,7 +196,38 @@ impl Reporter {
                 Some(store) => format!("{}:{}:{}:{suffix}", store.short(), id.run, id.attempt),
                 None => format!("{}:{}:{suffix}", id.run, id.attempt),
             },
-            payload: Bytes::from(encode(&event)),
+            payload,
         }
+    }
+}
+
+/// Reports that go as one message.
+struct Message {
+    reports: Vec<Report>,
+    outgoing: Outgoing,
+}
+
+/// What is put together so far.
+#[derive(Default)]
+struct Together {
+    reports: Vec<Report>,
+    payload: Vec<u8>,
+}
+
+impl Together {
+    fn has_room_for(&self, line: &[u8]) -> bool {
+        self.reports.is_empty()
+            || (self.reports.len() < MAX_TOGETHER
+                && self.payload.len() + line.len() < MAX_TOGETHER_BYTES)
+    }
+
+    fn add(&mut self, report: Report, line: Vec<u8>) {
+        if self.reports.is_empty() {
+            self.payload = line;
+        } else {
+            self.payload.push(b'\n');
+            self.payload.extend(line);
+        }
+        self.reports.push(report);
     }
 }

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use cueline_broker::{DeadLetter, QueueId};
+use cueline_engine::EngineOptions;
 use cueline_model::{Outcome, OutcomeKind, RunId, RunState, StoreId, Timestamp};
-use cueline_protocol::{Event, EventBody, LogLine, Stream, decode, encode};
+use cueline_protocol::{Event, EventBody, LogLine, Stream, Trigger, decode, encode};
 use cueline_store::AttemptId;
 use serde_json::json;
 
@@ -48,6 +49,38 @@ async fn what_cannot_be_read_becomes_a_dead_letter_and_the_rest_is_applied() {
     let last = letters.last().expect("six of them");
     assert!(last.reason.contains("99"), "{}", last.reason);
     assert_eq!(last.payload, &future[..]);
+}
+
+/// Executors put several reports into one message. What can be read of it counts, and the message can be seen among the dead letters.
+#[tokio::test]
+async fn reports_of_one_message_are_applied_each() {
+    let scene = Scene::new().await;
+    let options = EngineOptions {
+        ingest_batch: 2,
+        ..EngineOptions::default()
+    };
+    let mut engine = scene.engine_with(options).await;
+    let e1 = Executor::start(&scene, "e1").await;
+    scene.apply("job", json!({})).await;
+    let mut runs = Vec::new();
+    for _ in 0..3 {
+        runs.push(scene.trigger("job").await);
+    }
+    tick(&mut engine).await;
+    let ended = |trigger: &Trigger| {
+        let outcome = Outcome::new(OutcomeKind::Succeeded, scene.now());
+        e1.event(id_of(trigger), EventBody::Ended { outcome })
+    };
+    let mut lines: Vec<Vec<u8>> = e1.take().await.iter().map(ended).collect();
+    lines.insert(1, b"no JSON".to_vec());
+    scene.put(&QueueId::Results, lines.join(&b'\n')).await;
+    tick(&mut engine).await;
+    for run in runs {
+        assert_eq!(scene.state(run).await, RunState::Succeeded);
+    }
+    let letters = dead_letters(&scene).await;
+    assert_eq!(letters.len(), 1, "{letters:#?}");
+    assert_eq!(letters[0].payload, lines.join(&b'\n'));
 }
 
 /// Well-formed, and about nothing that there is, or with numbers at their ends.

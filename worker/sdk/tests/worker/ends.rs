@@ -1,5 +1,8 @@
 //! How attempts end.
 
+use std::sync::atomic::Ordering;
+
+use cueline_broker_embedded::EmbeddedOptions;
 use cueline_model::{Block, DurationMs, HandlerSpec, OutcomeKind, StoreId, handler::ShellSpec};
 use cueline_protocol::{SigningKey, VerifyingKeys};
 use cueline_worker::StopReason;
@@ -84,4 +87,42 @@ async fn what_the_worker_cannot_run_fails_and_says_what_it_can() {
         assert_eq!(text, expected);
     }
     live.drain().await;
+}
+
+/// A broker's work is by the message.
+#[tokio::test]
+async fn many_outcomes_go_in_few_messages() {
+    let world = World::new().await;
+    let triggers: Vec<_> = (1..=300)
+        .map(|n| trigger(n, "noop", Block::Parallel(8)))
+        .collect();
+    world.publish(&triggers).await;
+    let live = world.start();
+    world.kinds(1..=300).await;
+    live.drain().await;
+    for run in 1..=300 {
+        assert_eq!(world.outcomes(run).len(), 1, "of run {run}");
+    }
+    let messages = world.messages.load(Ordering::SeqCst);
+    assert!(messages < 100, "{messages} messages");
+}
+
+/// A server may take less in one message than this worker puts into one.
+#[tokio::test]
+async fn outcomes_that_are_too_large_together_go_one_by_one() {
+    let world = World::with(EmbeddedOptions {
+        max_payload_bytes: 1_000,
+        ..EmbeddedOptions::default()
+    })
+    .await;
+    let triggers: Vec<_> = (1..=60)
+        .map(|n| trigger(n, "noop", Block::Parallel(8)))
+        .collect();
+    world.publish(&triggers).await;
+    let live = world.start();
+    world.kinds(1..=60).await;
+    live.drain().await;
+    for run in 1..=60 {
+        assert_eq!(world.outcomes(run).len(), 1, "of run {run}");
+    }
 }

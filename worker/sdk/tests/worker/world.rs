@@ -12,7 +12,9 @@ use cueline_model::{
     Block, DurationMs, Fence, HandlerSpec, JobId, OnLost, Outcome, OutcomeKind, RunId, RunKind,
     Scope, Shard, Timestamp,
 };
-use cueline_protocol::{Control, Event, EventBody, JobPart, Trigger, VERSION, decode, encode};
+use cueline_protocol::{
+    Control, Event, EventBody, JobPart, Trigger, VERSION, decode_events, encode,
+};
 use cueline_worker::{Builder, Context, Failure, Stop, StopReason, Worker};
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
@@ -26,6 +28,8 @@ pub(crate) struct World {
     pub(crate) broker: Broker,
     pub(crate) driver: Arc<dyn Driver>,
     events: Arc<Mutex<Vec<Event>>>,
+    /// Messages that they came in.
+    pub(crate) messages: Arc<AtomicUsize>,
     collector: JoinHandle<()>,
     /// Runs of the `gate` handler that have started, in order.
     pub(crate) entered: Arc<Mutex<Vec<i64>>>,
@@ -62,25 +66,31 @@ impl Live {
 
 impl World {
     pub(crate) async fn new() -> Self {
+        Self::with(EmbeddedOptions::default()).await
+    }
+
+    pub(crate) async fn with(options: EmbeddedOptions) -> Self {
         let directory = tempfile::tempdir().expect("directory");
         let path = directory.path().join("broker.db");
         let options = EmbeddedOptions {
             // What a killed worker had fetched and not acked comes back soon.
             ack_wait: Duration::from_secs(1),
-            ..EmbeddedOptions::default()
+            ..options
         };
         let driver = EmbeddedDriver::open(&path, options).await.expect("broker");
         let driver: Arc<dyn Driver> = Arc::new(driver);
         let broker = Broker::from_arc(Arc::clone(&driver), BrokerOptions::default());
         broker.declare(&QueueId::Results).await.expect("declare");
         broker.declare(&own_queue()).await.expect("declare");
-        let events = Arc::default();
-        let collector = tokio::spawn(collect(broker.clone(), Arc::clone(&events)));
+        let (events, messages) = (Arc::default(), Arc::default());
+        let collected = collect(broker.clone(), Arc::clone(&events), Arc::clone(&messages));
+        let collector = tokio::spawn(collected);
         Self {
             directory,
             broker,
             driver,
             events,
+            messages,
             collector,
             entered: Arc::default(),
             gate: Arc::new(Semaphore::new(0)),
@@ -225,7 +235,7 @@ impl World {
     }
 }
 
-async fn collect(broker: Broker, events: Arc<Mutex<Vec<Event>>>) {
+async fn collect(broker: Broker, events: Arc<Mutex<Vec<Event>>>, messages: Arc<AtomicUsize>) {
     loop {
         let queue = QueueId::Results;
         let Ok(deliveries) = broker.fetch(&queue, 1_000, Duration::from_secs(1)).await else {
@@ -235,9 +245,11 @@ async fn collect(broker: Broker, events: Arc<Mutex<Vec<Event>>>) {
             .iter()
             .map(|d| (d.receipt, Settlement::Ack))
             .collect();
+        messages.fetch_add(deliveries.len(), Ordering::SeqCst);
         let read = deliveries
             .iter()
-            .map(|d| decode::<Event>(&d.payload).expect("a readable event"));
+            .flat_map(|d| decode_events(&d.payload))
+            .map(|event| event.expect("a readable event"));
         events.lock().expect("lock").extend(read);
         broker.settle(&queue, &settled).await.expect("settle");
     }
