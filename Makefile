@@ -18,7 +18,7 @@ run: build
 test:
 	infra/dev/servers
 	$(CARGO) build -p cueline -p cueline-tests --bins
-	$(CARGO) test --workspace
+	$(CARGO) test --workspace --no-fail-fast
 
 lint:
 	$(CARGO) fmt --all --check
