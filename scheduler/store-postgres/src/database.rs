@@ -142,10 +142,15 @@ impl Database {
             .map_err(failed("begin to read"))
     }
 
+    /// What the clock was set to, in tests.
+    pub(crate) fn set_clock(&self) -> Option<Timestamp> {
+        self.options.now.as_ref().map(|now| now())
+    }
+
     /// The database's clock.
     pub(crate) async fn now(&self, conn: &mut PgConnection) -> Result<Timestamp, StoreError> {
-        if let Some(now) = &self.options.now {
-            return Ok(now());
+        if let Some(now) = self.set_clock() {
+            return Ok(now);
         }
         sqlx::query_scalar(NOW)
             .fetch_one(conn)

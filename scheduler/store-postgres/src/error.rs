@@ -2,8 +2,6 @@
 
 use cueline_store::{ErrorKind, StoreError};
 
-pub(crate) use cueline_store::adapter::values::damaged;
-
 /// Conditions that are told apart here, <https://www.postgresql.org/docs/current/errcodes-appendix.html>.
 mod state {
     pub(super) const CHECK_VIOLATION: &str = "23514";

@@ -209,7 +209,12 @@ async fn dispatch_goes_by_the_primary_key() {
     let ones = vec![1_i32; ids.len()];
     let names = vec!["e1"; ids.len()];
     s.check(dispatch::BEGIN, "run_live_pkey", |q| {
-        q.bind(&ids).bind("{}").bind(s.node.0)
+        q.bind(&ids)
+            .bind(&ones)
+            .bind(vec![1_i64; ids.len()])
+            .bind(&ones)
+            .bind(vec!["e1"])
+            .bind(s.node.0)
     })
     .await;
     s.check(dispatch::TAKEN, "run_live_pkey", |q| {

@@ -75,20 +75,17 @@ impl Reporter {
         answers: Vec<Result<(), Refusal>>,
     ) -> Vec<Message> {
         let mut again = Vec::new();
-        for (mut message, answer) in messages.into_iter().zip(answers) {
+        for (message, answer) in messages.into_iter().zip(answers) {
             match answer {
                 Ok(()) => self.outbox.confirm(&message.reports),
-                Err(Refusal::TooLarge { .. }) if message.reports.len() > 1 => {
-                    let each = message.reports.into_iter();
-                    again.extend(each.map(|report| self.message_of(report)));
-                }
                 Err(Refusal::TooLarge { bytes, limit }) => {
-                    let shorter = message.reports.pop();
-                    let shorter = shorter.map(|report| self.shorten(report, bytes, limit));
-                    match shorter {
-                        Some(Ok(report)) => again.push(self.message_of(report)),
-                        Some(Err(given_up)) => self.outbox.confirm(&[given_up]),
-                        None => {}
+                    let alone = message.reports.len() == 1;
+                    for mut report in message.reports {
+                        if !alone || self.shorten(&mut report, bytes, limit) {
+                            again.push(self.message_of(report));
+                        } else {
+                            self.outbox.confirm(&[report]);
+                        }
                     }
                 }
                 Err(refusal) => {
@@ -100,17 +97,17 @@ impl Reporter {
         again
     }
 
-    /// An outcome is reported without its texts rather than not at all; other reports are given up, and so is one of which there is nothing
-    /// left to take away.
-    fn shorten(&self, mut report: Report, bytes: usize, limit: usize) -> Result<Report, Report> {
-        let before = bytes_of(&report);
+    /// An outcome is reported without its texts rather than not at all; other reports are given up. False when there
+    /// is nothing left to take away.
+    fn shorten(&self, report: &mut Report, bytes: usize, limit: usize) -> bool {
+        let before = bytes_of(report);
         tracing::warn!(run = %report.id.run, bytes, limit, "a report is too large for the broker");
         let EventBody::Ended { outcome } = &mut report.body else {
-            return Err(report);
+            return false;
         };
         let note = format!("the outcome was too large for the broker, which takes {limit} bytes");
         if outcome.output.is_none() && outcome.message.as_ref() == Some(&note) {
-            return Err(report);
+            return false;
         }
         *outcome = Outcome {
             message: Some(note),
@@ -118,8 +115,8 @@ impl Reporter {
             ..outcome.clone()
         };
         self.outbox
-            .shortened(before.saturating_sub(bytes_of(&report)));
-        Ok(report)
+            .shortened(before.saturating_sub(bytes_of(report)));
+        true
     }
 
     /// As few messages as it takes, in order.

@@ -50,7 +50,7 @@ impl Prepare {
         let ahead = shared.now().plus_ms(shared.options.prepare_ahead_ms);
         let runs = lock(&shared.wheel).pop_due(ahead, shared.options.dispatch_batch);
         if runs.is_empty() {
-            return Ok(Next::After(self.until_next()));
+            return Ok(self.next());
         }
         let changes = shared.registry.changes();
         let (routed, homeless) = self.route(runs);
@@ -72,7 +72,7 @@ impl Prepare {
         if parked && shared.registry.changes() != changes {
             parked::unpark(&shared);
         }
-        Ok(Next::Now)
+        Ok(self.next())
     }
 
     /// Puts the triggers of those that were taken into the outbox.
@@ -100,16 +100,17 @@ impl Prepare {
         self.shared.wakers.publish.wake();
     }
 
-    fn until_next(&self) -> Duration {
+    /// A little later than need be, so that what is due one after the other is marked together; there is time until it is due.
+    fn next(&self) -> Next {
         let shared = &self.shared;
-        let next = lock(&shared.wheel).next_due();
-        next.map_or(Duration::from_secs(1), |due| {
-            let wait = due.since_ms(shared.now()) - shared.options.prepare_ahead_ms.cast_signed();
-            // A little later than need be, so that what is due one after the other is marked together; there is time until it is due.
-            Duration::from_millis(
-                u64::try_from(wait).unwrap_or(0) + shared.options.prepare_ahead_ms / 2,
-            )
-        })
+        let Some(due) = lock(&shared.wheel).next_due() else {
+            return Next::After(Duration::from_secs(1));
+        };
+        let ahead = shared.options.prepare_ahead_ms.cast_signed() / 2;
+        match u64::try_from(due.since_ms(shared.now()) - ahead) {
+            Ok(wait @ 1..) => Next::After(Duration::from_millis(wait)),
+            _ => Next::Now,
+        }
     }
 
     fn route(

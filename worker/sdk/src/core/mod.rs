@@ -48,6 +48,8 @@ const ARRIVED_BUFFER: usize = 4;
 const ORDER_BUFFER: usize = 256;
 /// Housekeeping: marks of confirmed reports, pruning, room after a full outbox.
 const TICK: Duration = Duration::from_millis(250);
+/// How long ended attempts may wait for company. It is also how much longer a crash makes them `lost`.
+const GATHER_ENDED: Duration = Duration::from_millis(2);
 /// With so many confirmed reports they are marked at once.
 const MANY_CONFIRMED: usize = 512;
 
@@ -174,6 +176,7 @@ impl Core {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut intake_open = true;
         let mut patience: Option<Instant> = None;
+        let mut gather: Option<Instant> = None;
         let mut heard = Heard::default();
         while intake_open || !self.draining || !self.running.is_empty() {
             tokio::select! {
@@ -190,11 +193,19 @@ impl Core {
                 count = ears.arrivals.recv_many(&mut heard.arrivals, ARRIVED_BUFFER), if intake_open => {
                     intake_open = count > 0;
                 }
-                _ = ears.ended.recv_many(&mut heard.ended, ENDED_BUFFER) => {}
+                _ = ears.ended.recv_many(&mut heard.ended, ENDED_BUFFER), if gather.is_none() => {
+                    // Nothing waits for their room: what is to start goes first, and takes them along.
+                    if self.waiting.is_empty() && !self.draining {
+                        gather = Some(Instant::now() + GATHER_ENDED);
+                        continue;
+                    }
+                }
+                () = until(gather), if gather.is_some() => {}
                 _ = ears.orders.recv_many(&mut heard.orders, ORDER_BUFFER) => {}
                 () = contact.turned(self.fenced) => {}
                 _ = ticks.tick() => heard.tick = true,
             }
+            gather = None;
             ears.listen_on(&mut heard);
             if !self.turn(&mut heard).await? {
                 return Ok(false);
