@@ -5,7 +5,7 @@ use cueline_api::desk::{Desk as ApiDesk, DeskError, QueueDepth, Replayed, SinceS
 use cueline_broker::{QueueId, QueueStats};
 use cueline_engine::{Desk, DeskError as EngineError};
 use cueline_model::{ExecutorName, GroupName};
-use cueline_store::Outstanding;
+use cueline_store::{Outstanding, TriggerRequest, Triggered};
 
 /// Passes on what people ask the API for.
 #[derive(Debug, Clone)]
@@ -44,6 +44,10 @@ impl ApiDesk for EngineDesk {
             failovers: counts.failovers,
             failed_over: counts.failed_over,
         }
+    }
+
+    async fn trigger(&self, request: TriggerRequest) -> Result<Triggered, DeskError> {
+        Ok(self.0.trigger(request).await?)
     }
 
     async fn queues(&self) -> Result<Vec<QueueDepth>, DeskError> {

@@ -1,8 +1,8 @@
-//! What people do with queues and dead letters. The API knows neither broker nor engine: whoever composes the process provides this.
+//! What people do with jobs by hand, queues and dead letters. The API knows neither broker nor engine: whoever composes the process provides this.
 
 use async_trait::async_trait;
 use cueline_model::{ExecutorName, GroupName};
-use cueline_store::{Outstanding, StoreError};
+use cueline_store::{Outstanding, StoreError, TriggerRequest, Triggered};
 
 use crate::problem::Problem;
 
@@ -71,6 +71,9 @@ pub struct SinceStart {
 pub trait Desk: Send + Sync + 'static {
     /// What this scheduler has done since it started.
     fn since_start(&self) -> SinceStart;
+
+    /// Runs a job now; this scheduler goes on with what is due by then at once.
+    async fn trigger(&self, request: TriggerRequest) -> Result<Triggered, DeskError>;
 
     /// All queues.
     async fn queues(&self) -> Result<Vec<QueueDepth>, DeskError>;

@@ -180,8 +180,13 @@ pub(crate) async fn trigger(
         run_at,
         by: "api".to_owned(),
     };
-    let triggered = state.store.trigger(&request).await?;
-    state.nudge.due.wake();
+    let triggered = if let Some(desk) = &state.desk {
+        desk.trigger(request).await?
+    } else {
+        let triggered = state.store.trigger(&request).await?;
+        state.nudge.due.wake();
+        triggered
+    };
     let status = if triggered.duplicate {
         StatusCode::OK
     } else {

@@ -19,6 +19,7 @@ pub(crate) async fn run(shared: Arc<Shared>, mut confirmed: mpsc::Receiver<Attem
         .await
         > 0
     {
+        shared.rush.pass().await;
         while let Err(e) = shared.store.confirm_dispatch(&batch).await {
             if stop.is_soft() {
                 // The next node finds them `dispatching` and publishes them again, to the same executor, which knows them.

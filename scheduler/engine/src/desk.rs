@@ -6,7 +6,7 @@ use bytes::Bytes;
 use cueline_broker::{BrokerError, Outgoing, QueueId, QueueStats};
 use cueline_model::{ExecutorName, GroupName, OutcomeKind};
 use cueline_protocol::{Trigger, decode};
-use cueline_store::{DeadLetter, Outstanding, StoreError};
+use cueline_store::{DeadLetter, ErrorKind, Outstanding, StoreError, TriggerRequest, Triggered};
 
 use crate::counts::Counts;
 use crate::error::StageError;
@@ -60,6 +60,16 @@ impl Desk {
     /// What this node has done since it started.
     pub fn counts(&self) -> Counts {
         self.0.counters.now()
+    }
+
+    /// Runs a job now. What is due by then goes on from here, without a claim of its own.
+    pub async fn trigger(&self, request: TriggerRequest) -> Result<Triggered, StoreError> {
+        let shared = Arc::clone(&self.0);
+        // Not given up half-way, whoever asked: nobody else would look for what this node has claimed while it lives.
+        let triggering = tokio::spawn(async move { trigger(&shared, &request).await });
+        triggering.await.unwrap_or_else(|e| {
+            Err(StoreError::new(ErrorKind::Transient, "failed to trigger a job").caused_by(e))
+        })
     }
 
     /// All queues, and how full they are, by queue: those of every executor that the store knows, whichever node publishes to them, of
@@ -172,6 +182,30 @@ impl Desk {
         self.0.store.delete_dead_letters(&done).await?;
         Ok(replayed)
     }
+}
+
+/// Runs a job now; see [`Desk::trigger`].
+pub(crate) async fn trigger(
+    shared: &Shared,
+    request: &TriggerRequest,
+) -> Result<Triggered, StoreError> {
+    // A node that holds as much as it may leaves the run to whoever has room.
+    let node = shared
+        .node()
+        .filter(|_| shared.held() < shared.options.max_held);
+    let triggered = shared.store.trigger_for(node, request).await;
+    // Without an answer the runs may be this node's, which does not know of them.
+    let triggered = if node.is_some() {
+        shared.claimed(triggered)
+    } else {
+        triggered
+    };
+    let (triggered, claimed) = triggered?;
+    if claimed.is_empty() {
+        shared.wakers.claim.wake();
+    }
+    shared.schedule(claimed);
+    Ok(triggered)
 }
 
 /// The queue that a dead letter came from, by its name. Group and executor may hold dots themselves: the trigger says which is which.

@@ -50,6 +50,7 @@ pub(crate) async fn once(shared: &Shared, wait: Duration) -> Result<usize, Stage
     if batch.is_empty() {
         return Ok(0);
     }
+    shared.rush.pass().await;
     let (reports, settlements) = read(shared, &batch);
     let mut next_due = None;
     for some in reports.chunks(at_once) {

@@ -47,7 +47,6 @@ pub(crate) async fn once(shared: &Shared, wait: Duration) -> Result<usize, Stage
         .broker
         .settle(&QueueId::Requests, &settlements)
         .await?;
-    shared.wakers.claim.wake();
     Ok(batch.len())
 }
 
@@ -64,7 +63,7 @@ async fn carry_out(shared: &Shared, delivery: &Delivery) -> Settlement {
         run_at: request.at,
         by: format!("a message of {by}"),
     };
-    match shared.store.trigger(&request).await {
+    match crate::desk::trigger(shared, &request).await {
         Ok(_) => Settlement::Ack,
         Err(e) if matches!(e.kind(), ErrorKind::Transient | ErrorKind::Broken) => {
             tracing::warn!(job = %request.job, error = %e, "a trigger request could not be carried out; trying again");

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use cueline_broker::{Broker, Outgoing};
 use cueline_model::{StoreId, Timestamp};
 use cueline_protocol::SigningKey;
-use cueline_runtime::{Activator, Clock};
+use cueline_runtime::{Activator, Clock, Rush};
 use cueline_store::{AttemptId, DispatchMark, ErrorKind, NodeId, Store, StoreError, WaitingRun};
 
 use crate::counts::Counters;
@@ -59,6 +59,8 @@ pub(crate) struct Shared {
     pub(crate) counters: Counters,
     /// Results that this node has taken in.
     pub(crate) taken_in: AtomicU64,
+    /// Triggers on their way out.
+    pub(crate) rush: Rush,
     /// Runs that a due job made in the last claim, at least 1: how many jobs make a batch.
     pub(crate) runs_per_job: AtomicUsize,
     node: AtomicI64,
@@ -99,6 +101,7 @@ impl Shared {
             wakers: Wakers::default(),
             counters: Counters::default(),
             taken_in: AtomicU64::new(0),
+            rush: Rush::default(),
             runs_per_job: AtomicUsize::new(1),
             node: AtomicI64::new(NO_NODE),
             in_doubt: AtomicBool::new(false),

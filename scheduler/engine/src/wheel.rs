@@ -58,6 +58,12 @@ impl<T> Wheel<T> {
         self.entries.first_key_value().map(|((due, ..), _)| *due)
     }
 
+    /// How many are due at or before `until`; more than `most` are not counted.
+    pub fn count_due(&self, until: Timestamp, most: usize) -> usize {
+        let due = self.entries.keys().take(most);
+        due.take_while(|(due, ..)| *due <= until).count()
+    }
+
     /// How many there are.
     pub fn len(&self) -> usize {
         self.entries.len()
@@ -91,11 +97,13 @@ mod tests {
             for (id, (due, priority)) in (0..).zip(&entries) {
                 wheel.insert(Timestamp::from_millis(*due), *priority, RunId(id), (*due, *priority, id));
             }
+            let count = wheel.count_due(Timestamp::from_millis(now), 100);
             let out = wheel.pop_due(Timestamp::from_millis(now), usize::MAX);
             let mut expected: Vec<_> =
                 (0..).zip(&entries).map(|(id, (d, p))| (*d, *p, id)).filter(|e| e.0 <= now).collect();
             expected.sort_by_key(|(due, priority, id)| (*due, std::cmp::Reverse(*priority), *id));
             prop_assert_eq!(&out, &expected);
+            prop_assert_eq!(count, out.len().min(100));
             prop_assert_eq!(wheel.len(), entries.len() - expected.len());
             prop_assert!(wheel.next_due().is_none_or(|due| due.as_millis() > now));
         }

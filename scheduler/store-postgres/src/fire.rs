@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use cueline_model::{RunId, Timestamp};
+use cueline_model::Timestamp;
 use cueline_store::{FireDue, Fired, Planner, StoreError, WaitingRun};
 
 use crate::PgStore;
@@ -11,7 +11,7 @@ use crate::error::failed;
 use crate::live::Live;
 use crate::new_run::NewRun;
 use crate::nodes;
-use crate::rows::{int, unsigned};
+use crate::rows::int;
 
 /// Locks what is due; what another node is firing, or a person is changing, is passed over.
 pub(crate) const DUE: &str = "
@@ -99,19 +99,7 @@ fn waiting(runs: Vec<NewRun>, left_out: &HashSet<i64>) -> Vec<WaitingRun> {
     let mut waiting: Vec<WaitingRun> = runs
         .into_iter()
         .filter(|run| run.skipped.is_none() && !left_out.contains(&run.id))
-        .map(|run| WaitingRun {
-            id: RunId(run.id),
-            attempt: 1,
-            job: run.job,
-            kind: run.kind,
-            fire_at: run.fire_at,
-            due_at: run.due_at,
-            shard: run.shard,
-            params: run.params,
-            executor: run.executor,
-            turn: unsigned(run.turn),
-            published_maybe: false,
-        })
+        .map(WaitingRun::from)
         .collect();
     waiting.sort_by_key(|run| (run.due_at, std::cmp::Reverse(run.job.spec.priority), run.id));
     waiting

@@ -160,6 +160,7 @@ impl PgStore {
                     day: Day::of_run(first_run),
                     at: fire_at,
                     due_at: now,
+                    claimed_by: None,
                     parent: Some(RunId(success.run)),
                     params: success.output.filter(|_| passes).map(str::to_owned),
                 };

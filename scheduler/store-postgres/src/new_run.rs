@@ -6,7 +6,7 @@ use std::sync::Arc;
 use cueline_model::{ExecutorName, Job, RunId, RunKind, RunState, Shard, Timestamp, expand};
 use cueline_store::adapter::jobs::is_fixed_delay;
 use cueline_store::adapter::skipped::why;
-use cueline_store::{ErrorKind, NodeId, PlannedRun, Skipped, StoreError};
+use cueline_store::{ErrorKind, NodeId, PlannedRun, Skipped, StoreError, WaitingRun};
 use sqlx::postgres::PgConnection;
 
 use crate::PgStore;
@@ -14,7 +14,7 @@ use crate::database::Write;
 use crate::days::Day;
 use crate::error::failed;
 use crate::live::Live;
-use crate::rows::{bounds, clean, code, int4};
+use crate::rows::{bounds, clean, code, int4, unsigned};
 
 const NUMBERS: &str = "SELECT nextval('run_number') FROM generate_series(1, $1)";
 
@@ -85,8 +85,29 @@ pub(crate) struct Fire {
     pub(crate) day: Day,
     pub(crate) at: Timestamp,
     pub(crate) due_at: Timestamp,
+    /// `None`: they wait for a node.
+    pub(crate) claimed_by: Option<NodeId>,
     pub(crate) parent: Option<RunId>,
     pub(crate) params: Option<String>,
+}
+
+impl From<NewRun> for WaitingRun {
+    /// At its first attempt, of which nothing has been published.
+    fn from(run: NewRun) -> Self {
+        Self {
+            id: RunId(run.id),
+            attempt: 1,
+            job: run.job,
+            kind: run.kind,
+            fire_at: run.fire_at,
+            due_at: run.due_at,
+            shard: run.shard,
+            params: run.params,
+            executor: run.executor,
+            turn: unsigned(run.turn),
+            published_maybe: false,
+        }
+    }
 }
 
 impl NewRun {
@@ -116,7 +137,7 @@ impl NewRun {
         }
     }
 
-    /// The runs, one for each shard, that a fire outside of the planner makes; they wait for a node.
+    /// The runs, one for each shard, that a fire outside of the planner makes.
     pub(crate) fn of_fire(
         job: &Arc<Job>,
         first_turn: i64,
@@ -137,7 +158,7 @@ impl NewRun {
                 shard: shard.shard,
                 executor: shard.executor,
                 turn,
-                claimed_by: None,
+                claimed_by: fire.claimed_by,
                 parent: fire.parent,
                 params: fire.params.clone(),
                 skipped: None,

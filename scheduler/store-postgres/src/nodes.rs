@@ -121,6 +121,7 @@ impl PgStore {
             day: Day::of(now),
             at: now,
             due_at: now,
+            claimed_by: None,
             parent: None,
             params: None,
         };
@@ -228,6 +229,18 @@ pub(crate) async fn known(conn: &mut PgConnection, node: NodeId) -> Result<(), S
             ErrorKind::Conflict,
             format!("failed to claim for node {}: it is not registered", node.0),
         )),
+    }
+}
+
+/// The node, if it may claim.
+pub(crate) async fn may_claim(
+    conn: &mut PgConnection,
+    node: NodeId,
+) -> Result<Option<NodeId>, StoreError> {
+    match known(conn, node).await {
+        Ok(()) => Ok(Some(node)),
+        Err(e) if e.kind() == ErrorKind::Conflict => Ok(None),
+        Err(e) => Err(e),
     }
 }
 

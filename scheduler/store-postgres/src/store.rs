@@ -154,8 +154,12 @@ impl Store for PgStore {
         reading!(self, self.cancels(limit))
     }
 
-    async fn trigger(&self, request: &TriggerRequest) -> Result<Triggered> {
-        writing!(self, self.run_now(request))
+    async fn trigger_for(
+        &self,
+        node: Option<NodeId>,
+        request: &TriggerRequest,
+    ) -> Result<(Triggered, Vec<WaitingRun>)> {
+        writing!(self, self.run_now(node, request))
     }
 
     async fn beat(&self, beats: &[ExecutorBeat]) -> Result<()> {

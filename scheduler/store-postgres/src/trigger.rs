@@ -1,8 +1,8 @@
 //! Running a job now.
 
-use cueline_model::{RunId, RunKind};
+use cueline_model::{Route, RunId, RunKind};
 use cueline_store::adapter::definitions::pick;
-use cueline_store::{StoreError, TriggerRequest, Triggered};
+use cueline_store::{NodeId, StoreError, TriggerRequest, Triggered, WaitingRun};
 use sqlx::postgres::PgConnection;
 
 use crate::PgStore;
@@ -11,6 +11,7 @@ use crate::days::Day;
 use crate::error::failed;
 use crate::live::Live;
 use crate::new_run::{Fire, NewRun};
+use crate::nodes;
 use crate::rows::clean;
 
 /// The lock makes requests for one job wait for each other: each sees the key that the one before used.
@@ -29,7 +30,11 @@ const NOTE: &str = "
     SELECT e.id, $2, 1, 'triggered', $3 FROM unnest($1::bigint[]) e (id)";
 
 impl PgStore {
-    pub(crate) async fn run_now(&self, request: &TriggerRequest) -> Result<Triggered, StoreError> {
+    pub(crate) async fn run_now(
+        &self,
+        node: Option<NodeId>,
+        request: &TriggerRequest,
+    ) -> Result<(Triggered, Vec<WaitingRun>), StoreError> {
         let fail = failed("trigger a job");
         let mut tx = self.db.write().await?;
         let now = tx.now;
@@ -44,27 +49,38 @@ impl PgStore {
         if let Some(key) = &key
             && let Some(runs) = earlier(&mut tx, job_id, key).await?
         {
-            return Ok(Triggered {
+            let known = Triggered {
                 runs,
                 duplicate: true,
-            });
+            };
+            return Ok((known, Vec::new()));
         }
         let jobs = self
             .definitions
             .of(&mut tx, std::iter::once((job_id, version)))
             .await?;
-        let mut live = Live::load(&mut tx, now, self.db.executor_dead_after_ms()).await?;
+        let job = pick(&jobs, job_id)?;
+        let mut live = if job.spec.route == Route::Broadcast {
+            Live::load(&mut tx, now, self.db.executor_dead_after_ms()).await?
+        } else {
+            Live::nobody()
+        };
         let at = request.run_at.unwrap_or(now);
+        let node = match node {
+            Some(node) if at <= now => nodes::may_claim(&mut tx, node).await?,
+            _ => None,
+        };
         let fire = Fire {
             kind: RunKind::Manual,
             key: None,
             day: Day::of(now),
             at,
             due_at: at,
+            claimed_by: node,
             parent: None,
             params: request.params.clone(),
         };
-        let mut runs = NewRun::of_fire(&pick(&jobs, job_id)?, turn, &mut live, &fire);
+        let mut runs = NewRun::of_fire(&job, turn, &mut live, &fire);
         self.write_with_turns(&mut tx, &mut runs).await?;
         let ids: Vec<i64> = runs.iter().map(|r| r.id).collect();
         if let (Some(key), Some(first)) = (&key, ids.first()) {
@@ -84,10 +100,12 @@ impl PgStore {
             .await
             .map_err(&fail)?;
         commit(tx).await?;
-        Ok(Triggered {
+        let triggered = Triggered {
             runs: ids.into_iter().map(RunId).collect(),
             duplicate: false,
-        })
+        };
+        runs.retain(|run| run.claimed_by.is_some());
+        Ok((triggered, runs.into_iter().map(WaitingRun::from).collect()))
     }
 }
 

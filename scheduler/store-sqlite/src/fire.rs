@@ -1,6 +1,6 @@
 //! From due jobs to runs.
 
-use cueline_model::{RunId, Timestamp};
+use cueline_model::Timestamp;
 use cueline_store::{FireDue, Fired, Planner, StoreError, WaitingRun};
 use serde::Serialize;
 
@@ -10,7 +10,7 @@ use crate::error::failed;
 use crate::live::Live;
 use crate::new_run::{self, NewRun};
 use crate::nodes;
-use crate::rows::{decode, encode, int, unsigned};
+use crate::rows::{decode, encode, int};
 
 pub(crate) const DUE: &str = "
     SELECT json_group_array(json_array(job_id, version, next_fire_at, turn))
@@ -91,19 +91,7 @@ fn waiting(runs: Vec<NewRun>, left_out: &[i64]) -> Vec<WaitingRun> {
     let mut waiting: Vec<WaitingRun> = runs
         .into_iter()
         .filter(|run| run.skipped.is_none() && !left_out.contains(&run.id))
-        .map(|run| WaitingRun {
-            id: RunId(run.id),
-            attempt: 1,
-            job: run.job,
-            kind: run.kind,
-            fire_at: run.fire_at,
-            due_at: run.due_at,
-            shard: run.shard,
-            params: run.params,
-            executor: run.executor,
-            turn: unsigned(run.turn),
-            published_maybe: false,
-        })
+        .map(WaitingRun::from)
         .collect();
     waiting.sort_by_key(|run| (run.due_at, std::cmp::Reverse(run.job.spec.priority), run.id));
     waiting

@@ -150,6 +150,7 @@ impl SqliteStore {
                     key: Some(first_run),
                     at: fire_at,
                     due_at: now,
+                    claimed_by: None,
                     parent: Some(RunId(success.run)),
                     params: success.output.filter(|_| passes).map(str::to_owned),
                 };

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use cueline_model::{ExecutorName, Job, JobId, RunId, RunKind, RunState, Shard, Timestamp, expand};
 use cueline_store::adapter::jobs::is_fixed_delay;
 use cueline_store::adapter::skipped::why;
-use cueline_store::{NodeId, PlannedRun, Skipped, StoreError};
+use cueline_store::{NodeId, PlannedRun, Skipped, StoreError, WaitingRun};
 use serde::Serialize;
 use sqlx::SqliteConnection;
 
 use crate::error::failed;
 use crate::live::Live;
-use crate::rows::{clean, encode};
+use crate::rows::{clean, encode, unsigned};
 
 const LAST_ID: &str = "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'run'), 0)";
 
@@ -93,8 +93,29 @@ pub(crate) struct Fire {
     pub(crate) key: Option<i64>,
     pub(crate) at: Timestamp,
     pub(crate) due_at: Timestamp,
+    /// `None`: they wait for a node.
+    pub(crate) claimed_by: Option<NodeId>,
     pub(crate) parent: Option<RunId>,
     pub(crate) params: Option<String>,
+}
+
+impl From<NewRun> for WaitingRun {
+    /// At its first attempt, of which nothing has been published.
+    fn from(run: NewRun) -> Self {
+        Self {
+            id: RunId(run.id),
+            attempt: 1,
+            job: run.job,
+            kind: run.kind,
+            fire_at: run.fire_at,
+            due_at: run.due_at,
+            shard: run.shard,
+            params: run.params,
+            executor: run.executor,
+            turn: unsigned(run.turn),
+            published_maybe: false,
+        }
+    }
 }
 
 impl NewRun {
@@ -117,7 +138,7 @@ impl NewRun {
         }
     }
 
-    /// The runs, one for each shard, that a fire outside of the planner makes; they wait for a node. `first_id` is the id of the first.
+    /// The runs, one for each shard, that a fire outside of the planner makes. `first_id` is the id of the first.
     pub(crate) fn of_fire(
         first_id: i64,
         job: &Arc<Job>,
@@ -138,7 +159,7 @@ impl NewRun {
                 shard: shard.shard,
                 executor: shard.executor,
                 turn: first_turn + n,
-                claimed_by: None,
+                claimed_by: fire.claimed_by,
                 parent: fire.parent,
                 params: fire.params.clone(),
                 skipped: None,

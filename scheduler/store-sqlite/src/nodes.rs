@@ -122,6 +122,7 @@ impl SqliteStore {
             key: Some(now.as_millis()),
             at: now,
             due_at: now,
+            claimed_by: None,
             parent: None,
             params: None,
         };
@@ -215,6 +216,18 @@ pub(crate) async fn known(conn: &mut SqliteConnection, node: NodeId) -> Result<(
         ErrorKind::Conflict,
         format!("failed to claim for node {}: it is not registered", node.0),
     ))
+}
+
+/// The node, if it may claim.
+pub(crate) async fn may_claim(
+    conn: &mut SqliteConnection,
+    node: NodeId,
+) -> Result<Option<NodeId>, StoreError> {
+    match known(conn, node).await {
+        Ok(()) => Ok(Some(node)),
+        Err(e) if e.kind() == ErrorKind::Conflict => Ok(None),
+        Err(e) => Err(e),
+    }
 }
 
 /// Takes the claims from nodes whose lease ran out, `node` itself left out.

@@ -115,8 +115,12 @@ impl Store for SqliteStore {
         self.cancels(limit).await
     }
 
-    async fn trigger(&self, request: &TriggerRequest) -> Result<Triggered> {
-        self.run_now(request).await
+    async fn trigger_for(
+        &self,
+        node: Option<NodeId>,
+        request: &TriggerRequest,
+    ) -> Result<(Triggered, Vec<WaitingRun>)> {
+        self.run_now(node, request).await
     }
 
     async fn beat(&self, beats: &[ExecutorBeat]) -> Result<()> {

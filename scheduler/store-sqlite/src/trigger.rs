@@ -2,7 +2,7 @@
 
 use cueline_model::{RunId, RunKind};
 use cueline_store::adapter::definitions::pick;
-use cueline_store::{StoreError, TriggerRequest, Triggered};
+use cueline_store::{NodeId, StoreError, TriggerRequest, Triggered, WaitingRun};
 use sqlx::SqliteConnection;
 
 use crate::SqliteStore;
@@ -10,7 +10,7 @@ use crate::database::commit;
 use crate::error::failed;
 use crate::live::Live;
 use crate::new_run::{self, Fire, NewRun};
-use crate::nodes::write_with_turns;
+use crate::nodes::{self, write_with_turns};
 use crate::rows::{clean, decode, encode};
 
 const JOB: &str = "
@@ -29,7 +29,11 @@ const NOTE: &str = "
     SELECT value, ?2, 1, 'triggered', ?3 FROM json_each(?1)";
 
 impl SqliteStore {
-    pub(crate) async fn run_now(&self, request: &TriggerRequest) -> Result<Triggered, StoreError> {
+    pub(crate) async fn run_now(
+        &self,
+        node: Option<NodeId>,
+        request: &TriggerRequest,
+    ) -> Result<(Triggered, Vec<WaitingRun>), StoreError> {
         let fail = failed("trigger a job");
         let mut tx = self.db.write().await?;
         let now = self.db.now();
@@ -44,10 +48,11 @@ impl SqliteStore {
         if let Some(key) = &key
             && let Some(runs) = earlier(&mut tx, job_id, key).await?
         {
-            return Ok(Triggered {
+            let known = Triggered {
                 runs,
                 duplicate: true,
-            });
+            };
+            return Ok((known, Vec::new()));
         }
         let jobs = self
             .definitions
@@ -56,11 +61,16 @@ impl SqliteStore {
         let mut live = Live::load(&mut tx, now, self.db.executor_dead_after_ms()).await?;
         let first = new_run::last_id(&mut tx).await? + 1;
         let at = request.run_at.unwrap_or(now);
+        let node = match node {
+            Some(node) if at <= now => nodes::may_claim(&mut tx, node).await?,
+            _ => None,
+        };
         let fire = Fire {
             kind: RunKind::Manual,
             key: None,
             at,
             due_at: at,
+            claimed_by: node,
             parent: None,
             params: request.params.clone(),
         };
@@ -75,19 +85,21 @@ impl SqliteStore {
                 .await
                 .map_err(&fail)?;
         }
-        let runs: Vec<RunId> = runs.iter().map(|r| RunId(r.id)).collect();
+        let ids: Vec<RunId> = runs.iter().map(|r| RunId(r.id)).collect();
         sqlx::query(NOTE)
-            .bind(encode(&runs)?)
+            .bind(encode(&ids)?)
             .bind(now.as_millis())
             .bind(format!("triggered by {}", clean(&request.by)))
             .execute(&mut *tx)
             .await
             .map_err(&fail)?;
         commit(tx).await?;
-        Ok(Triggered {
-            runs,
+        let triggered = Triggered {
+            runs: ids,
             duplicate: false,
-        })
+        };
+        let claimed = runs.into_iter().filter(|run| run.claimed_by.is_some());
+        Ok((triggered, claimed.map(WaitingRun::from).collect()))
     }
 }
 

@@ -126,8 +126,17 @@ pub trait Store: Send + Sync + 'static {
     /// Cancellations that have not taken effect; at most `limit`.
     async fn pending_cancels(&self, limit: usize) -> Result<Vec<PendingCancel>>;
 
-    /// Runs a job now, whether its schedule is enabled or not.
-    async fn trigger(&self, request: &TriggerRequest) -> Result<Triggered>;
+    /// Runs a job now, whether its schedule is enabled or not. The runs wait for a node.
+    async fn trigger(&self, request: &TriggerRequest) -> Result<Triggered> {
+        Ok(self.trigger_for(None, request).await?.0)
+    }
+
+    /// The same. Runs that are due by now are claimed by `node` at once, and returned as well, unless nobody would find them when it dies.
+    async fn trigger_for(
+        &self,
+        node: Option<NodeId>,
+        request: &TriggerRequest,
+    ) -> Result<(Triggered, Vec<WaitingRun>)>;
 
     // ── Executors ────────────────────────────────────────────────────────────────────────────────────────────
 

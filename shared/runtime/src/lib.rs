@@ -5,6 +5,7 @@ pub mod boot;
 pub mod clock;
 pub mod duty;
 pub mod lifecycle;
+pub mod rush;
 pub mod telemetry;
 
 pub use backoff::Backoff;
@@ -12,3 +13,4 @@ pub use boot::{BootClock, ManualBootClock, SystemBootClock};
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use duty::{Activator, Duty, Next};
 pub use lifecycle::{Ended, Lifecycle, Stop};
+pub use rush::Rush;

@@ -10,6 +10,7 @@ use cueline_protocol::{Event, EventBody, VERSION, encode};
 use cueline_runtime::Backoff;
 
 use crate::builder::Settings;
+use crate::core::Gauges;
 use crate::outbox::{Outbox, Report, bytes_of};
 use crate::stores::Stores;
 
@@ -30,6 +31,7 @@ pub(crate) struct Reporter {
     pub(crate) settings: Arc<Settings>,
     pub(crate) outbox: Arc<Outbox>,
     pub(crate) stores: Arc<Stores>,
+    pub(crate) gauges: Arc<Gauges>,
     /// Differs for each message of this process, for ids of messages that are no duplicates.
     pub(crate) counter: u64,
 }
@@ -39,6 +41,7 @@ impl Reporter {
     pub(crate) async fn run(mut self) {
         loop {
             let batch = self.outbox.take(MAX_BATCH, MAX_BATCH_BYTES).await;
+            self.gauges.rush.pass().await;
             let small = batch.len() < MAX_BATCH / 2;
             self.deliver(batch).await;
             if small {

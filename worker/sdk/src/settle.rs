@@ -6,6 +6,7 @@ use cueline_broker::{Receipt, Settlement};
 use tokio::sync::mpsc;
 
 use crate::builder::Settings;
+use crate::core::Gauges;
 use crate::intake::Source;
 use crate::reporter::PACE;
 
@@ -20,9 +21,14 @@ pub(crate) const MAX_WAITING: usize = 256;
 const MANY: usize = 500;
 
 /// Settles until the sender is gone.
-pub(crate) async fn run(settings: Arc<Settings>, mut batches: mpsc::Receiver<Vec<Settled>>) {
+pub(crate) async fn run(
+    settings: Arc<Settings>,
+    gauges: Arc<Gauges>,
+    mut batches: mpsc::Receiver<Vec<Settled>>,
+) {
     let mut waiting = Vec::new();
     while batches.recv_many(&mut waiting, MAX_WAITING).await > 0 {
+        gauges.rush.pass().await;
         let small = waiting.iter().map(Vec::len).sum::<usize>() < MANY;
         let (mut own, mut shared) = (Vec::new(), Vec::new());
         for (source, receipt, settlement) in waiting.drain(..).flatten() {

@@ -9,12 +9,11 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use crate::attempt::watch::Watch;
 use crate::beat::{Beats, Sign};
 use crate::builder::{Builder, Hook, Settings};
 use crate::contact::Contact;
 use crate::control::Order;
-use crate::core::{Core, Parts, channels};
+use crate::core::{Core, Gauges, Parts, channels};
 use crate::error::{Error, Result};
 use crate::intake::{Intake, Source};
 use crate::journal::Journal;
@@ -114,8 +113,9 @@ impl Worker {
             contact: Arc::clone(&contact),
             core: voices.arrivals.clone(),
         });
-        tasks.start_reporting(&settings, &outbox, &stores, watch);
-        let settling = settle::run(Arc::clone(&settings), settle_out);
+        tasks.start_reporting(&settings, &outbox, &stores, &gauges);
+        tasks.spawn("watch over attempts", async move { watch.run().await });
+        let settling = settle::run(Arc::clone(&settings), Arc::clone(&gauges), settle_out);
         tasks.spawn("settling of triggers", settling);
         tasks.start_contact(&settings, &contact, orders, voices.orders.clone());
         tasks.spawn("heartbeat", beats().run());
@@ -165,16 +165,16 @@ impl Tasks {
         settings: &Arc<Settings>,
         outbox: &Arc<Outbox>,
         stores: &Arc<Stores>,
-        watch: Arc<Watch>,
+        gauges: &Arc<Gauges>,
     ) {
         let reporter = Reporter {
             settings: Arc::clone(settings),
             outbox: Arc::clone(outbox),
             stores: Arc::clone(stores),
+            gauges: Arc::clone(gauges),
             counter: 0,
         };
         self.spawn("reporter", reporter.run());
-        self.spawn("watch over attempts", async move { watch.run().await });
     }
 
     fn start_contact(

@@ -12,6 +12,12 @@ use crate::lock::lock;
 use crate::parked;
 use crate::route::Router;
 use crate::shared::Shared;
+use crate::wheel::Wheel;
+
+/// As many as are looked for: they are begun with half a second ahead.
+const LARGEST_CROWD: usize = 10_000;
+/// A low estimate.
+const PREPARED_IN_A_MS: usize = 20;
 
 /// Takes runs off the wheel and makes their triggers ready.
 pub(crate) struct Prepare {
@@ -47,8 +53,11 @@ impl Prepare {
         let Some(node) = shared.node() else {
             return Ok(Next::After(Duration::from_millis(20)));
         };
-        let ahead = shared.now().plus_ms(shared.options.prepare_ahead_ms);
-        let runs = lock(&shared.wheel).pop_due(ahead, shared.options.dispatch_batch);
+        let runs = {
+            let mut wheel = lock(&shared.wheel);
+            let ahead = shared.now().plus_ms(self.lead_ms(&wheel));
+            wheel.pop_due(ahead, shared.options.dispatch_batch)
+        };
         if runs.is_empty() {
             return Ok(self.next());
         }
@@ -100,14 +109,28 @@ impl Prepare {
         self.shared.wakers.publish.wake();
     }
 
+    /// How long before it is due the first on the wheel may be taken off: the sooner, the more are due with it, because each takes its time to be
+    /// routed, marked and signed.
+    fn lead_ms(&self, wheel: &Wheel<WaitingRun>) -> u64 {
+        let ahead = self.shared.options.prepare_ahead_ms;
+        let crowd = wheel.next_due().map_or(0, |first| {
+            wheel.count_due(first.plus_ms(ahead), LARGEST_CROWD)
+        });
+        ahead + (crowd / PREPARED_IN_A_MS) as u64
+    }
+
     /// A little later than need be, so that what is due one after the other is marked together; there is time until it is due.
     fn next(&self) -> Next {
         let shared = &self.shared;
-        let Some(due) = lock(&shared.wheel).next_due() else {
+        let (due, lead) = {
+            let wheel = lock(&shared.wheel);
+            (wheel.next_due(), self.lead_ms(&wheel).cast_signed())
+        };
+        let Some(due) = due else {
             return Next::After(Duration::from_secs(1));
         };
-        let ahead = shared.options.prepare_ahead_ms.cast_signed() / 2;
-        match u64::try_from(due.since_ms(shared.now()) - ahead) {
+        let gather = shared.options.prepare_ahead_ms.cast_signed() / 2;
+        match u64::try_from(due.since_ms(shared.now()) - lead + gather) {
             Ok(wait @ 1..) => Next::After(Duration::from_millis(wait)),
             _ => Next::Now,
         }

@@ -57,6 +57,7 @@ impl Publish {
             let wait = next.map_or(1_000, |due| u64::try_from(due.since_ms(now)).unwrap_or(0));
             return Ok(Next::After(Duration::from_millis(wait)));
         }
+        shared.rush.came(due.len());
         let mut due = self.still_marked(due).await?;
         let stamp = Stamp::of(shared);
         for item in due.iter_mut().filter(|item| item.fresh_until < now) {

@@ -143,7 +143,7 @@ passed_on! {
     ingest(reports: &[Report]) -> Ingested;
     cancel(run: RunId, by: &str) -> Cancelled;
     pending_cancels(limit: usize) -> Vec<PendingCancel>;
-    trigger(request: &TriggerRequest) -> Triggered;
+    trigger_for(node: Option<NodeId>, request: &TriggerRequest) -> (Triggered, Vec<WaitingRun>);
     beat(beats: &[ExecutorBeat]) -> ();
     executors() -> Vec<Executor>;
     outstanding(older_than_ms: u64, after: Option<RunId>, limit: usize) -> Vec<Outstanding>;

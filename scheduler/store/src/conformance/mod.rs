@@ -55,7 +55,7 @@ macro_rules! store_conformance {
                 fixed_delay_counts_from_the_end, fixed_delay_waits_for_the_last_run, fixed_delay_follows_a_cancel;
             cancel: scheduled_run_is_cancelled, published_run_is_asked, running_run_is_asked, ended_run_says_so,
                 missing_run_is_named;
-            triggers: trigger_runs_a_paused_job, key_is_used_once, trigger_later, sharded_trigger_makes_all_shards,
+            triggers: trigger_runs_a_paused_job, key_is_used_once, trigger_may_claim, trigger_later, sharded_trigger_makes_all_shards,
                 missing_job_cannot_be_triggered;
             executors: beats_are_kept, silent_executors_are_no_candidates, outstanding_pages_by_id, outstanding_keeps_the_group_it_went_to,
                 take_back_publishes_again, take_back_refuses_what_ended, overdue_is_found;

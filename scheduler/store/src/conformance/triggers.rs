@@ -3,7 +3,7 @@
 use cueline_model::{Route, RunKind, RunState};
 
 use super::world::{World, ask, by_hand, each_second, mark, name, refused};
-use crate::{ErrorKind, RunFilter};
+use crate::{ErrorKind, NodeId, RunFilter};
 
 /// Whether its schedule is enabled or not.
 pub async fn trigger_runs_a_paused_job(w: &World) {
@@ -46,6 +46,42 @@ pub async fn key_is_used_once(w: &World) {
         ..RunFilter::default()
     };
     assert_eq!(w.store.runs(&all).await.expect("lists").len(), 3);
+}
+
+/// A node that triggers goes on with the run at once; others find it when that one dies, and at once if it could not claim.
+pub async fn trigger_may_claim(w: &World) {
+    let (node, other) = (w.node().await, w.node().await);
+    w.apply(&[by_hand("a")]).await;
+    let mut request = ask("a");
+    request.params = Some("by hand".to_owned());
+    let asked = w.store.trigger_for(Some(node), &request).await;
+    let (triggered, mut claimed) = asked.expect("triggers");
+    assert_eq!(triggered.runs.len(), 1);
+    let run = claimed.remove(0);
+    assert_eq!([run.id], triggered.runs[..]);
+    assert_eq!((run.attempt, run.kind), (1, RunKind::Manual));
+    assert_eq!(run.params.as_deref(), Some("by hand"));
+    assert_eq!((run.fire_at, run.due_at), (w.now(), w.now()));
+    assert!(w.claim(other).await.is_empty(), "it is claimed");
+    let taken = w.store.begin_dispatch(node, &[mark(&run, "e1")]).await;
+    assert_eq!(taken.expect("begins").len(), 1);
+
+    // Later is for whoever is there then, and so is what a node claims that nobody knows.
+    request.run_at = Some(w.now().plus_ms(1));
+    let asked = w.store.trigger_for(Some(node), &request).await;
+    assert!(asked.expect("triggers").1.is_empty());
+    request.run_at = None;
+    let nobody = Some(NodeId(node.0 + 1_000));
+    let asked = w.store.trigger_for(nobody, &request).await;
+    assert!(asked.expect("triggers").1.is_empty());
+    w.clock.advance(1);
+    assert_eq!(w.claim(other).await.len(), 2);
+
+    let asked = w.store.trigger_for(Some(node), &request).await;
+    let run = asked.expect("triggers").1.remove(0);
+    w.store.release_node(node).await.expect("releases");
+    let found = w.claim(other).await;
+    assert!(found.iter().any(|f| f.id == run.id), "its node is gone");
 }
 
 /// At the time that was asked for.
