@@ -195,20 +195,23 @@ async fn a_message_triggers_a_job() {
 async fn a_request_outlives_a_failure_of_the_store() {
     let scene = Scene::new().await;
     let mut engine = scene.engine("one").await;
-    let _e1 = Executor::start(&scene, "e1").await;
+    let e1 = Executor::start(&scene, "e1").await;
     scene.apply("job", json!({})).await;
     scene
         .put(&QueueId::Requests, r#"{"v":1,"job":"job","key":"k"}"#)
         .await;
     scene
         .store
-        .fail_next("trigger", crate::failing_store::Fault::After);
+        .fail_next("trigger_for", crate::failing_store::Fault::After);
     assert_eq!(engine.take_requests().await.expect("tries"), 1);
     until("it comes again", async || {
         engine.take_requests().await.expect("carries out") == 1
     })
     .await;
     assert_eq!(scene.runs("job").await.len(), 1);
+    // It was claimed by the node that did not hear the answer.
+    tick(&mut engine).await;
+    assert_eq!(e1.take().await.len(), 1);
 }
 
 /// Left in the queue from the time of another store: nothing is known of its run here, and the run of that number is not ended.
