@@ -126,7 +126,7 @@ impl Database {
             .map_err(failed("reach the store"))
     }
 
-    /// A connection for a single statement of the scheduler, planned as those of its batches are.
+    /// A connection for single statements of the scheduler, each a transaction of its own, planned as those of its batches are.
     pub(crate) async fn glance(&self) -> Result<PoolConnection<Postgres>, StoreError> {
         self.writers
             .acquire()
@@ -189,7 +189,8 @@ impl Database {
                 format!(
                     "failed to reach the store: no answer from the database server within {limit:?}"
                 ),
-            ))
+            )
+            .but_maybe_done())
         })
     }
 }
@@ -201,6 +202,7 @@ pub(crate) async fn commit(write: Write) -> Result<(), StoreError> {
         .commit()
         .await
         .map_err(failed("commit a transaction"))
+        .map_err(StoreError::but_maybe_done)
 }
 
 /// Undoes what `write` did and waits for it: dropped, it would be undone in the background, and what it holds would be passed over by the
@@ -210,7 +212,6 @@ pub(crate) async fn roll_back(write: Write) {
     let _ = write.tx.rollback().await;
 }
 
-/// The database that a URL names, and what is set on each connection to it.
 /// The library below says of a file for TLS only that it is not there, and not which.
 fn readable(url: &str) -> Result<(), StoreError> {
     let settings = url.split_once('?').map_or("", |(_, settings)| settings);
@@ -230,6 +231,7 @@ fn readable(url: &str) -> Result<(), StoreError> {
     Ok(())
 }
 
+/// The database that a URL names, and what is set on each connection to it.
 pub(crate) fn parse(url: &str, options: &PgOptions) -> Result<PgConnectOptions, StoreError> {
     let invalid = |why: &dyn std::fmt::Display| {
         // The URL holds a password: it is not repeated.

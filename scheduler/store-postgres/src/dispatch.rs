@@ -4,25 +4,35 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use cueline_model::Timestamp;
+use cueline_model::{RunId, Timestamp};
 use cueline_store::{AttemptId, DispatchMark, NodeId, StoreError, WaitingRun};
 use sqlx::postgres::PgConnection;
 
 use crate::database::commit;
 use crate::error::failed;
 use crate::finish::finish;
-use crate::rows::{bounds, clean, int4};
+use crate::rows::{bounds, clean, int4, small};
 use crate::{PgStore, follow, nodes};
 
-/// The version needs no lock: whoever changes it also takes the claim from each run that waits, and a row that was changed meanwhile
-/// is looked at again. What belongs to each run stands at the place of its id in the sorted $1, and is not joined with: while `run_live` is
-/// new, or was empty when it was last analyzed, the planner would take it for empty still, and go through the whole list for each row of it.
+/// What belongs to each run stands at the place of its id in the sorted $1, and is not joined with: while `run_live` is new, or was empty
+/// when it was last analyzed, the planner would take it for empty still, and go through the whole list for each row of it.
+///
+/// The version is that of the moment when the statement began. Whoever changes it also takes the claim from each run that waits, and a row that
+/// was changed meanwhile is looked at again; but the node may have claimed it anew by then, which [`CHANGED`] finds.
 pub(crate) const BEGIN: &str = "
     UPDATE run_live l SET state = 1, executor = ($5::text[])[($4::integer[])[width_bucket(l.id, $1::bigint[])]],
         published_maybe = false, sent_to_group = NULL
     WHERE l.id = ANY ($1::bigint[]) AND l.state = 0 AND l.claimed_by = $6
         AND l.attempt = ($2::integer[])[width_bucket(l.id, $1::bigint[])]
-        AND ($3::bigint[])[width_bucket(l.id, $1::bigint[])] = (SELECT d.version FROM job_due d WHERE d.job_id = l.job_id)";
+        AND ($3::bigint[])[width_bucket(l.id, $1::bigint[])] = (SELECT d.version FROM job_due d WHERE d.job_id = l.job_id)
+    RETURNING l.id";
+
+/// Of runs that were marked just now, those whose job has another version than their mark. Whoever has changed it since may have looked for runs
+/// that are being published before they were marked.
+pub(crate) const CHANGED: &str = "
+    SELECT l.id, l.attempt FROM run_live l JOIN job_due d ON d.job_id = l.job_id
+    WHERE l.id = ANY ($1::bigint[]) AND l.state = 1 AND l.claimed_by = $3
+        AND d.version <> ($2::bigint[])[width_bucket(l.id, $1::bigint[])]";
 
 /// Of the marks, those that the node may publish now: just taken, or `dispatching` by it already.
 pub(crate) const TAKEN: &str = "
@@ -89,18 +99,39 @@ impl PgStore {
         } = sorted(marks);
         // A transaction of its own: one round trip and not three, at a point where what is due waits for it.
         let mut conn = self.db.glance().await?;
-        let taken = sqlx::query(BEGIN)
-            .bind(ids)
+        let marked: Vec<i64> = sqlx::query_scalar(BEGIN)
+            .bind(&ids)
             .bind(attempts)
-            .bind(versions)
+            .bind(&versions)
             .bind(executors)
             .bind(names)
             .bind(node.0)
-            .execute(&mut *conn)
+            .fetch_all(&mut *conn)
             .await
-            .map_err(&fail)?
-            .rows_affected();
-        let all = taken == marks.len() as u64;
+            .map_err(&fail)?;
+        let changed: Vec<(i64, i32)> = sqlx::query_as(CHANGED)
+            .bind(&ids)
+            .bind(&versions)
+            .bind(node.0)
+            .fetch_all(&mut *conn)
+            .await
+            .map_err(&fail)?;
+        // What was marked before is in its queue, maybe, and stays.
+        let marked: HashSet<i64> = marked.into_iter().collect();
+        let changed: Vec<AttemptId> = changed
+            .into_iter()
+            .filter(|(id, _)| marked.contains(id))
+            .map(|(id, attempt)| AttemptId {
+                run: RunId(id),
+                attempt: small(attempt),
+            })
+            .collect();
+        if !changed.is_empty() {
+            drop(conn);
+            self.give_up(node, &changed, None).await?;
+            conn = self.db.glance().await?;
+        }
+        let all = marked.len() == marks.len() && changed.is_empty();
         let taken: Vec<i64> = if all {
             (1..).take(marks.len()).collect()
         } else {

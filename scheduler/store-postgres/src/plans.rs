@@ -217,6 +217,10 @@ async fn dispatch_goes_by_the_primary_key() {
             .bind(s.node.0)
     })
     .await;
+    s.check(dispatch::CHANGED, "run_live_pkey", |q| {
+        q.bind(&ids).bind(vec![1_i64; ids.len()]).bind(s.node.0)
+    })
+    .await;
     s.check(dispatch::TAKEN, "run_live_pkey", |q| {
         q.bind(&ids).bind(&ones).bind(&names).bind(s.node.0)
     })

@@ -8,9 +8,11 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use cueline_model::{ExecutorName, Job, JobSpec, Outcome, OutcomeKind, Shard, Timestamp};
 use cueline_store::{
     AttemptId, DispatchMark, FireDue, Ingested, NodeId, Plan, PlannedRun, Planner, Report,
-    ReportBody, Store, StoreError, WaitingRun,
+    ReportBody, Store, StoreError, TriggerRequest, WaitingRun,
 };
 use cueline_store_postgres::{PgOptions, PgStore};
+use sqlx::postgres::PgConnection;
+use sqlx::{AssertSqlSafe, Connection as _, Executor as _};
 
 use crate::fresh::Fresh;
 
@@ -215,4 +217,62 @@ async fn ends_race_with_confirmations_and_each_other() {
             .expect("counts"),
         "0"
     );
+}
+
+/// A mark waits for the row of its run, which an edit holds: by the time it gets it, the node has claimed the run anew, under the new definition.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_mark_that_an_edit_has_overtaken_is_no_mark() {
+    let scene = Scene::new().await;
+    let store = Arc::clone(&scene.stores[0]);
+    let by_hand = spec(serde_json::json!({
+        "name": "job", "group": "default", "schedule": { "manual": true }, "handler": { "native": "noop" },
+    }));
+    let applied = store.apply_jobs(&[by_hand], false).await.expect("applies");
+    let request = TriggerRequest {
+        job: "job".parse().expect("a name"),
+        params: None,
+        idempotency_key: None,
+        run_at: None,
+        by: "a test".to_owned(),
+    };
+    let triggered = store.trigger_for(Some(scene.node), &request).await;
+    let run = triggered.expect("triggers").1.remove(0);
+    let mark = DispatchMark {
+        run: run.id,
+        attempt: run.attempt,
+        version: run.job.version,
+        executor: "e1".parse().expect("a name"),
+    };
+
+    let mut editor = PgConnection::connect(&scene.fresh.url())
+        .await
+        .expect("connects");
+    let (node, id) = (scene.node.0, run.id.0);
+    let edit = format!("BEGIN; SELECT FROM run_live WHERE id = {id} FOR UPDATE");
+    editor.execute(AssertSqlSafe(edit)).await.expect("holds it");
+    let (marking, node_id) = (Arc::clone(&store), scene.node);
+    let marking = tokio::spawn(async move { marking.begin_dispatch(node_id, &[mark]).await });
+    let waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()";
+    while scene
+        .fresh
+        .server
+        .sql(&scene.fresh.name, waits)
+        .expect("answers")
+        == "0"
+    {
+        assert!(!marking.is_finished(), "it does not wait");
+        tokio::task::yield_now().await;
+    }
+    let edit = format!(
+        "UPDATE job_due SET version = version + 1; UPDATE run_live SET claimed_by = NULL WHERE id = {id};
+         UPDATE run_live SET claimed_by = {node} WHERE id = {id}; COMMIT"
+    );
+    editor.execute(AssertSqlSafe(edit)).await.expect("edits");
+
+    let taken = marking.await.expect("no panic").expect("marks");
+    assert!(taken.is_empty(), "{taken:?}");
+    let job = applied[0].id.expect("it was applied");
+    assert_eq!(store.publishing(&[job]).await.expect("counts"), 0);
+    let waiting = store.claim_waiting(scene.node, 0, 10).await;
+    assert_eq!(waiting.expect("claims").len(), 1);
 }

@@ -21,6 +21,7 @@ pub enum ErrorKind {
 pub struct StoreError {
     kind: ErrorKind,
     message: String,
+    in_doubt: bool,
     #[source]
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
 }
@@ -31,6 +32,7 @@ impl StoreError {
         Self {
             kind,
             message: message.into(),
+            in_doubt: false,
             source: None,
         }
     }
@@ -45,6 +47,13 @@ impl StoreError {
         self
     }
 
+    /// The same of a call that may have been carried out: its last step had no answer.
+    #[must_use]
+    pub fn but_maybe_done(mut self) -> Self {
+        self.in_doubt = true;
+        self
+    }
+
     /// There is no job of that name.
     pub fn no_job(name: &str) -> Self {
         Self::new(ErrorKind::NotFound, format!("there is no job {name:?}"))
@@ -53,6 +62,11 @@ impl StoreError {
     /// There is no such run.
     pub fn no_run(run: cueline_model::RunId) -> Self {
         Self::new(ErrorKind::NotFound, format!("there is no run {run}"))
+    }
+
+    /// Whether the call may have been carried out all the same. Where it is false, nothing has been.
+    pub const fn is_maybe_done(&self) -> bool {
+        self.in_doubt
     }
 
     /// Who can mend it.
