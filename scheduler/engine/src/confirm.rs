@@ -19,6 +19,7 @@ pub(crate) async fn run(shared: Arc<Shared>, mut confirmed: mpsc::Receiver<Attem
         .await
         > 0
     {
+        // That it was published can be written down when what else is due has been.
         shared.rush.pass().await;
         while let Err(e) = shared.store.confirm_dispatch(&batch).await {
             if stop.is_soft() {

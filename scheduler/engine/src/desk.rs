@@ -68,6 +68,7 @@ impl Desk {
         // Not given up half-way, whoever asked: nobody else would look for what this node has claimed while it lives.
         let triggering = tokio::spawn(async move { trigger(&shared, &request).await });
         triggering.await.unwrap_or_else(|e| {
+            self.0.doubt();
             Err(StoreError::new(ErrorKind::Transient, "failed to trigger a job").caused_by(e))
         })
     }
@@ -194,12 +195,12 @@ pub(crate) async fn trigger(
         .node()
         .filter(|_| shared.held() < shared.options.max_held);
     let triggered = shared.store.trigger_for(node, request).await;
-    // Without an answer the runs may be this node's, which does not know of them.
-    let triggered = if node.is_some() {
-        shared.claimed(triggered)
-    } else {
-        triggered
-    };
+    if let Err(e) = &triggered
+        && e.is_maybe_done()
+    {
+        // The runs may be this node's, which does not know of them.
+        shared.doubt();
+    }
     let (triggered, claimed) = triggered?;
     if claimed.is_empty() {
         shared.wakers.claim.wake();

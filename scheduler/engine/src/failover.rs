@@ -33,12 +33,10 @@ pub(crate) struct Failover {
 }
 
 /// What a turn took away from one executor.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 struct Moved {
     routed_again: usize,
     lost: usize,
-    /// The executor has nothing more.
-    nothing_left: bool,
 }
 
 /// How many results there were to be taken in, and how many this node had taken in by then.
@@ -112,30 +110,33 @@ impl Failover {
         let mut moved = 0;
         for (owner, last_beat) in due {
             let backlogs = &mut self.backlogs;
-            let Moved {
-                routed_again,
-                lost,
-                nothing_left,
-            } = fail_over(&shared, &owner, backlogs, last_beat, now).await?;
-            if routed_again + lost > 0 {
-                let (group, executor) = &owner;
-                tracing::warn!(%group, %executor, routed_again, lost, "failed over an executor that has fallen silent");
-                moved += routed_again + lost;
-                add(&shared.counters.failed_over, routed_again + lost);
-                let before = self.counted.insert(owner.clone(), last_beat);
-                add(
-                    &shared.counters.failovers,
-                    usize::from(before != Some(last_beat)),
-                );
-            }
-            if nothing_left {
+            let mut taken = Moved::default();
+            let nothing_left =
+                fail_over(&shared, &owner, backlogs, last_beat, now, &mut taken).await;
+            // Whatever went wrong after it.
+            moved += self.count(&owner, last_beat, taken);
+            if nothing_left? {
                 self.done.insert(owner, (last_beat, now));
             }
         }
-        if moved > 0 {
-            shared.wakers.claim.wake();
-        }
         Ok(moved)
+    }
+
+    /// Counts and tells what was taken from an executor; how many attempts.
+    fn count(&mut self, owner: &Owner, last_beat: Timestamp, taken: Moved) -> usize {
+        let Moved { routed_again, lost } = taken;
+        let moved = routed_again + lost;
+        if moved == 0 {
+            return 0;
+        }
+        let (group, executor) = owner;
+        tracing::warn!(%group, %executor, routed_again, lost, "failed over an executor that has fallen silent");
+        let counters = &self.shared.counters;
+        add(&counters.failed_over, moved);
+        let before = self.counted.insert(owner.clone(), last_beat);
+        add(&counters.failovers, usize::from(before != Some(last_beat)));
+        self.shared.wakers.claim.wake();
+        moved
     }
 }
 
@@ -146,14 +147,15 @@ fn is_silent(shared: &Shared, last_beat: Timestamp, now: Timestamp) -> bool {
     now.since_ms(since) > patience && hears(shared, now)
 }
 
-/// Takes away what the executor was given.
+/// Takes away what the executor was given; whether nothing is left.
 async fn fail_over(
     shared: &Shared,
     owner: &Owner,
     backlogs: &mut HashMap<Owner, Backlog>,
     last_beat: Timestamp,
     now: Timestamp,
-) -> Result<Moved, StageError> {
+    taken: &mut Moved,
+) -> Result<bool, StageError> {
     let (_, name) = owner;
     let outstanding = outstanding_of(shared, owner).await?;
     let silence = format!(
@@ -161,17 +163,21 @@ async fn fail_over(
         now.since_ms(last_beat) / 1_000
     );
     let silent = || is_silent(shared, last_beat, shared.now());
-    let drained = drain_while(shared, owner, OutcomeKind::Returned, &silence, silent).await?;
-    let only_drained = |nothing_left| Moved {
-        routed_again: drained,
-        lost: 0,
-        nothing_left,
-    };
+    let drained = &mut taken.routed_again;
+    drain_while(
+        shared,
+        owner,
+        OutcomeKind::Returned,
+        &silence,
+        silent,
+        drained,
+    )
+    .await?;
     if !silent() {
-        return Ok(only_drained(false));
+        return Ok(false);
     }
     if outstanding.is_empty() {
-        return Ok(only_drained(true));
+        return Ok(true);
     }
     // What is handed out to it and not settled comes back to the queue first, and what it has reported counts.
     let waited_ms = now.since_ms(last_beat.max(shared.counts_since()))
@@ -179,9 +185,8 @@ async fn fail_over(
     let quiet = is_quiet(shared, owner, backlogs, waited_ms).await?;
     // The broker may have been away while it was asked.
     if !quiet || !silent() {
-        return Ok(only_drained(false));
+        return Ok(false);
     }
-    let mut lost = 0;
     let left = outstanding_of(shared, owner).await?;
     for batch in left.chunks(BATCH) {
         let reports: Vec<Report> = batch
@@ -189,13 +194,9 @@ async fn fail_over(
             .map(|o| ended(id_of(o), OutcomeKind::Lost, now, why_lost(o, &silence)))
             .collect();
         shared.store.ingest(&reports).await?;
-        lost += batch.len();
+        taken.lost += batch.len();
     }
-    Ok(Moved {
-        routed_again: drained,
-        lost,
-        nothing_left: true,
-    })
+    Ok(true)
 }
 
 fn id_of(o: &Outstanding) -> AttemptId {
@@ -247,7 +248,9 @@ pub(crate) async fn drain(
     kind: OutcomeKind,
     why: &str,
 ) -> Result<usize, StageError> {
-    drain_while(shared, owner, kind, why, || true).await
+    let mut count = 0;
+    drain_while(shared, owner, kind, why, || true, &mut count).await?;
+    Ok(count)
 }
 
 /// The same, as long as the reason for it holds: a broker that was away answers late.
@@ -257,12 +260,12 @@ async fn drain_while(
     kind: OutcomeKind,
     why: &str,
     holds: impl Fn() -> bool,
-) -> Result<usize, StageError> {
+    count: &mut usize,
+) -> Result<(), StageError> {
     let queue = QueueId::Executor {
         group: group.to_string(),
         executor: name.to_string(),
     };
-    let mut count = 0;
     for _ in 0..BATCHES {
         let batch = match shared.broker.fetch(&queue, BATCH, QUEUE_WAIT).await {
             Ok(batch) => batch,
@@ -280,9 +283,9 @@ async fn drain_while(
             give_back(shared, &queue, &batch, Duration::ZERO).await?;
             break;
         }
-        count += end(shared, &queue, &batch, kind, why).await?;
+        end(shared, &queue, &batch, kind, why, count).await?;
     }
-    Ok(count)
+    Ok(())
 }
 
 async fn end(
@@ -291,7 +294,8 @@ async fn end(
     batch: &[Delivery],
     kind: OutcomeKind,
     why: &str,
-) -> Result<usize, StageError> {
+    count: &mut usize,
+) -> Result<(), StageError> {
     let now = shared.now();
     let mut reports = Vec::with_capacity(batch.len());
     let mut settlements = Vec::with_capacity(batch.len());
@@ -319,8 +323,8 @@ async fn end(
         give_back(shared, queue, batch, Duration::from_millis(200)).await?;
         return Err(e.into());
     }
-    shared.broker.settle(queue, &settlements).await?;
-    Ok(reports.len())
+    *count += reports.len();
+    Ok(shared.broker.settle(queue, &settlements).await?)
 }
 
 async fn give_back(

@@ -13,13 +13,21 @@ use crate::error::StageError;
 use crate::pace::gather;
 use crate::shared::Shared;
 
-/// Ingests until the hard stop: executors that drain during the soft one still report.
+/// Messages fetched at once. Each may have many reports.
+const MAX_MESSAGES: usize = 256;
+
+/// Ingests until `stop`, which comes when executors have drained as well.
 pub(crate) async fn run(shared: Arc<Shared>, stop: Stop) {
     let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(5));
     while !stop.is_soft() {
-        let turn = tokio::select! {
-            turn = once(&shared, Duration::from_secs(5)) => turn,
+        let batch = tokio::select! {
+            batch = fetch(&shared, Duration::from_secs(5)) => batch,
             () = stop.soft() => return,
+        };
+        // What was fetched is settled, also when the stop comes now: otherwise it would come again only after a while.
+        let turn = match batch {
+            Ok(batch) => take_in(&shared, &batch).await,
+            Err(e) => Err(e),
         };
         match turn {
             Ok(count) => {
@@ -37,52 +45,67 @@ pub(crate) async fn run(shared: Arc<Shared>, stop: Stop) {
     }
 }
 
-/// Messages fetched at once. Each may have many reports.
-const MAX_MESSAGES: usize = 256;
-
 /// Takes in one batch, waiting up to `wait` for it; how many reports it had.
 pub(crate) async fn once(shared: &Shared, wait: Duration) -> Result<usize, StageError> {
-    let at_once = shared.options.ingest_batch.max(1);
-    let batch = shared
-        .broker
-        .fetch(&QueueId::Results, at_once.min(MAX_MESSAGES), wait)
-        .await?;
+    take_in(shared, &fetch(shared, wait).await?).await
+}
+
+async fn fetch(shared: &Shared, wait: Duration) -> Result<Vec<Delivery>, StageError> {
+    let most = shared.options.ingest_batch.clamp(1, MAX_MESSAGES);
+    Ok(shared.broker.fetch(&QueueId::Results, most, wait).await?)
+}
+
+/// Writes down what the messages report, so many of them at once that their reports make a batch, and settles them.
+async fn take_in(shared: &Shared, batch: &[Delivery]) -> Result<usize, StageError> {
     if batch.is_empty() {
         return Ok(0);
     }
     shared.rush.pass().await;
-    let (reports, settlements) = read(shared, &batch);
-    let mut next_due = None;
-    for some in reports.chunks(at_once) {
-        match shared.store.ingest(some).await {
-            Ok(ingested) => next_due = next_due.into_iter().chain(ingested.next_due).min(),
+    let (mut count, mut rest) = (0, batch);
+    while !rest.is_empty() {
+        let part = read(shared, rest);
+        let (now, later) = rest.split_at(part.settlements.len());
+        let ingested = match shared.store.ingest(&part.reports).await {
+            Ok(ingested) => ingested,
             Err(e) => {
-                let again: Vec<_> = batch
+                let again: Vec<_> = rest
                     .iter()
                     .map(|d| (d.receipt, Settlement::Retry(Duration::from_millis(200))))
                     .collect();
                 shared.broker.settle(&QueueId::Results, &again).await?;
                 return Err(e.into());
             }
+        };
+        // A retry or a child may be due before the next look at the store.
+        let soon = shared.now().plus_ms(shared.options.poll_ms);
+        if ingested.next_due.is_some_and(|due| due <= soon) {
+            shared.wakers.claim.wake();
         }
+        shared
+            .broker
+            .settle(&QueueId::Results, &part.settlements)
+            .await?;
+        add(&shared.taken_in, now.len());
+        count += part.reports.len().max(now.len());
+        rest = later;
     }
-    shared
-        .broker
-        .settle(&QueueId::Results, &settlements)
-        .await?;
-    add(&shared.taken_in, batch.len());
-    // A retry or a child may be due before the next look at the store.
-    let soon = shared.now().plus_ms(shared.options.poll_ms);
-    if next_due.is_some_and(|due| due <= soon) {
-        shared.wakers.claim.wake();
-    }
-    Ok(reports.len().max(batch.len()))
+    Ok(count)
 }
 
-fn read(shared: &Shared, batch: &[Delivery]) -> (Vec<Report>, Vec<(Receipt, Settlement)>) {
-    let mut reports = Vec::with_capacity(batch.len());
-    let mut settlements = Vec::with_capacity(batch.len());
-    for delivery in batch {
+/// What some messages say, and what becomes of them.
+struct Part {
+    reports: Vec<Report>,
+    settlements: Vec<(Receipt, Settlement)>,
+}
+
+/// Reads messages until their reports are a batch.
+fn read(shared: &Shared, messages: &[Delivery]) -> Part {
+    let mut reports = Vec::new();
+    let mut settlements = Vec::new();
+    for delivery in messages {
+        if reports.len() >= shared.options.ingest_batch {
+            break;
+        }
         let mut wrong = None;
         for event in decode_events(&delivery.payload) {
             let known = event.map_err(|e| e.to_string()).and_then(|event| {
@@ -99,7 +122,10 @@ fn read(shared: &Shared, batch: &[Delivery]) -> (Vec<Report>, Vec<(Receipt, Sett
         let settlement = wrong.map_or(Settlement::Ack, Settlement::Dead);
         settlements.push((delivery.receipt, settlement));
     }
-    (reports, settlements)
+    Part {
+        reports,
+        settlements,
+    }
 }
 
 fn report(event: Event) -> Report {

@@ -138,7 +138,7 @@ impl ManualEngine {
         Ok(std::mem::take(&mut self.unwritten).len())
     }
 
-    /// Takes in all reports that have arrived; how many messages.
+    /// Takes in all reports that have arrived; how many.
     pub async fn take_in(&mut self) -> Result<usize, EngineError> {
         let mut all = 0;
         loop {

@@ -18,7 +18,7 @@ pub struct EngineOptions {
     /// Runs without a live executor held in memory; past that they are given back to the store for 10 s. 10,000.
     pub max_parked: usize,
     /// Runs are routed and marked so long before they are due; 25 ms, and up to half a second more where thousands are due together. A pause,
-    /// edit or delete waits for at most this and one publish.
+    /// edit or delete waits for at most this, one publish and its confirmation.
     pub prepare_ahead_ms: u64,
     /// Runs routed and marked in one transaction; 4,000.
     pub dispatch_batch: usize,

@@ -325,7 +325,9 @@ pub fn encode<T: Serialize + Versioned>(message: &T) -> Vec<u8> {
         .expect("messages have string keys only, so writing them cannot fail")
 }
 
-/// Reads a message of one or several [`Event`]s, one to a line, each by itself. JSON as [`encode`] writes it has no line feeds in it.
+/// Reads a message of one or several [`Event`]s, one to a line, each by itself. JSON as [`encode`] writes it has no line feeds in it; one
+/// at the very end means nothing.
 pub fn decode_events(payload: &[u8]) -> impl Iterator<Item = Result<Event, DecodeError>> {
-    payload.split(|byte| *byte == b'\n').map(decode)
+    let lines = payload.strip_suffix(b"\n").unwrap_or(payload);
+    lines.split(|byte| *byte == b'\n').map(decode)
 }

@@ -15,13 +15,13 @@ use crate::outbox::{Outbox, Report, bytes_of};
 use crate::stores::Stores;
 
 const MAX_BATCH: usize = 1_024;
+const MAX_BATCH_BYTES: usize = 4 * 1024 * 1024;
 /// Reports in one message at the most: a broker's work is by the message.
 const MAX_TOGETHER: usize = 100;
 /// And no more bytes than this, unless a single report has more: far below what brokers take.
-const MAX_TOGETHER_BYTES: usize = 64 * 1024;
+pub(crate) const MAX_TOGETHER_BYTES: usize = 64 * 1024;
 /// The topic of a message with reports of several jobs; no job's name.
 const SEVERAL_JOBS: &str = "_";
-const MAX_BATCH_BYTES: usize = 4 * 1024 * 1024;
 
 /// After a small batch, before the next.
 pub(crate) const PACE: Duration = Duration::from_millis(5);
@@ -34,6 +34,8 @@ pub(crate) struct Reporter {
     pub(crate) gauges: Arc<Gauges>,
     /// Differs for each message of this process, for ids of messages that are no duplicates.
     pub(crate) counter: u64,
+    /// What a message of several reports may have: [`MAX_TOGETHER_BYTES`], or what the broker has said.
+    pub(crate) together_bytes: usize,
 }
 
 impl Reporter {
@@ -83,6 +85,7 @@ impl Reporter {
                 Ok(()) => self.outbox.confirm(&message.reports),
                 Err(Refusal::TooLarge { bytes, limit }) => {
                     let alone = message.reports.len() == 1;
+                    self.together_bytes = self.together_bytes.min(limit);
                     for mut report in message.reports {
                         if !alone || self.shorten(&mut report, bytes, limit) {
                             again.push(self.message_of(report));
@@ -129,7 +132,7 @@ impl Reporter {
         for report in reports {
             let event = self.event_of(&report);
             let line = encode(&event);
-            if !together.has_room_for(&line) {
+            if !together.has_room_for(&line, self.together_bytes) {
                 messages.extend(self.message(std::mem::take(&mut together)));
             }
             together.add(report, line);
@@ -152,9 +155,9 @@ impl Reporter {
         let (first, more) = reports.split_first()?;
         let mut outgoing = self.outgoing(first, Bytes::from(payload));
         if !more.is_empty() {
-            // Others may be put together with the first when it is reported again: no id that those could have may be used.
-            self.counter += 1;
-            outgoing.id = format!("several:{}:{}", self.settings.incarnation, self.counter);
+            // Others may be put together with the first when it is reported again: no id of that message may be this one's.
+            let (incarnation, counter) = (&self.settings.incarnation, self.counter);
+            outgoing.id = format!("{}+{}:{incarnation}:{counter}", outgoing.id, more.len());
         }
         if more.iter().any(|report| report.job != first.job) {
             SEVERAL_JOBS.clone_into(&mut outgoing.topic);
@@ -215,10 +218,9 @@ struct Together {
 }
 
 impl Together {
-    fn has_room_for(&self, line: &[u8]) -> bool {
+    fn has_room_for(&self, line: &[u8], most_bytes: usize) -> bool {
         self.reports.is_empty()
-            || (self.reports.len() < MAX_TOGETHER
-                && self.payload.len() + line.len() < MAX_TOGETHER_BYTES)
+            || (self.reports.len() < MAX_TOGETHER && self.payload.len() + line.len() < most_bytes)
     }
 
     fn add(&mut self, report: Report, line: Vec<u8>) {

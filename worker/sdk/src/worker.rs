@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::intake::{Intake, Source};
 use crate::journal::Journal;
 use crate::outbox::Outbox;
-use crate::reporter::Reporter;
+use crate::reporter::{MAX_TOGETHER_BYTES, Reporter};
 use crate::stores::Stores;
 use crate::{control, settle};
 
@@ -173,6 +173,7 @@ impl Tasks {
             stores: Arc::clone(stores),
             gauges: Arc::clone(gauges),
             counter: 0,
+            together_bytes: MAX_TOGETHER_BYTES,
         };
         self.spawn("reporter", reporter.run());
     }

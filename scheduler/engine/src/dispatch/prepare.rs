@@ -16,7 +16,7 @@ use crate::wheel::Wheel;
 
 /// As many as are looked for: they are begun with half a second ahead.
 const LARGEST_CROWD: usize = 10_000;
-/// A low estimate.
+/// Runs that are made ready in a millisecond: a low estimate.
 const PREPARED_IN_A_MS: usize = 20;
 
 /// Takes runs off the wheel and makes their triggers ready.
@@ -65,10 +65,11 @@ impl Prepare {
         let (routed, homeless) = self.route(runs);
         let marks: Vec<DispatchMark> = routed.iter().map(mark).collect();
         let taken = shared.store.begin_dispatch(node, &marks).await;
-        let taken = match shared.claimed(taken) {
+        let taken = match taken {
             Ok(taken) => taken,
             Err(e) => {
                 // If they were marked all the same, it was for these executors, and they are found as such when the node claims anew.
+                shared.doubt();
                 let again = routed.into_iter().map(|(run, _)| run);
                 shared.schedule(again.chain(homeless).collect());
                 return Err(e);

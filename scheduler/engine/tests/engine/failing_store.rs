@@ -93,17 +93,17 @@ impl FailingStore {
         call: impl Future<Output = Result<T, StoreError>> + Send,
     ) -> Result<T, StoreError> {
         let failed = || {
-            Err(StoreError::new(
+            StoreError::new(
                 ErrorKind::Transient,
                 format!("failed to {method}: the test wants it so"),
-            ))
+            )
         };
         match self.fault(method) {
             None => call.await,
-            Some(Fault::Before) => failed(),
+            Some(Fault::Before) => Err(failed()),
             Some(Fault::After) => {
                 call.await?;
-                failed()
+                Err(failed().but_maybe_done())
             }
         }
     }
