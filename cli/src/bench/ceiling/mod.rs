@@ -29,9 +29,9 @@ const BATCH: usize = 1_000;
 const WAITING: usize = 4;
 /// How many do each step at the same time.
 const HANDS: usize = 2;
-/// What a trigger and an outcome of the no-op handler take in Cueline's protocol.
-const TRIGGER_BYTES: usize = 420;
-const OUTCOME_BYTES: usize = 230;
+/// A trigger of the no-op handler, and its outcome, as Cueline sends them: messages of the bare pipeline are as long.
+const TRIGGER: &str = r#"{"v":1,"store":"0123456789abcdef0123456789abcdef","run":2611210000048263,"attempt":1,"group":"default","executor":"worker-1","kind":"schedule","fire_at":1795286019400,"shard":{"index":0,"total":1},"job":{"id":12345,"name":"bench-12345","version":1,"handler":{"native":"noop"},"block":"serial","scope":"executor","backlog":1000000,"kill_grace":"5s","on_lost":"fail","priority":5},"deadline":1795289619400}"#;
+const OUTCOME: &str = r#"{"v":1,"store":"0123456789abcdef0123456789abcdef","run":2611210000048263,"attempt":1,"executor":"worker-1","event":{"ended":{"outcome":{"kind":"succeeded","started_at":1795286019400,"ended_at":1795286019400}}}}"#;
 const STUCK: Duration = Duration::from_mins(1);
 
 /// A broker with two durable queues.
@@ -185,7 +185,7 @@ async fn publish(mut pipe: Box<dyn Pipe>, to_send: ToSend) -> Result<()> {
     loop {
         let ids = to_send.lock().await.recv().await;
         let Some(ids) = ids else { return Ok(()) };
-        let payloads = ids.iter().map(|id| message(*id, TRIGGER_BYTES)).collect();
+        let payloads = ids.iter().map(|id| message(*id, TRIGGER.len())).collect();
         pipe.send(Queue::Triggers, payloads).await?;
     }
 }
@@ -195,7 +195,7 @@ async fn work(mut pipe: Box<dyn Pipe>) -> Result<()> {
         let triggers = pipe.take(Queue::Triggers).await?;
         let outcomes = triggers
             .iter()
-            .map(|t| Ok(message(id_of(t)?, OUTCOME_BYTES)));
+            .map(|t| Ok(message(id_of(t)?, OUTCOME.len())));
         let outcomes = outcomes.collect::<Result<Vec<_>>>()?;
         pipe.send(Queue::Outcomes, outcomes).await?;
         pipe.ack().await?;
@@ -230,4 +230,19 @@ fn message(id: i64, bytes: usize) -> Bytes {
 
 fn id_of(message: &Bytes) -> Result<i64> {
     Ok(std::str::from_utf8(message)?.trim_end().parse()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use cueline_protocol::{Event, Trigger, decode, encode};
+
+    use super::*;
+
+    #[test]
+    fn messages_are_as_long_as_real_ones() {
+        let trigger: Trigger = decode(TRIGGER.as_bytes()).expect("a trigger");
+        assert_eq!(encode(&trigger), TRIGGER.as_bytes());
+        let outcome: Event = decode(OUTCOME.as_bytes()).expect("an outcome");
+        assert_eq!(encode(&outcome), OUTCOME.as_bytes());
+    }
 }

@@ -62,7 +62,8 @@ impl Cluster {
         let store = match url.open(&settings).await {
             Ok(store) => store,
             Err(e) => {
-                database.drop().await?;
+                // What went wrong first says more.
+                let _ = database.drop().await;
                 return Err(e.into());
             }
         };
@@ -230,11 +231,13 @@ impl Cluster {
         swept.with_context(|| format!("failed to delete what begins with {}", self.prefix))
     }
 
+    /// Stops all of them, whatever becomes of one.
     async fn stop(&mut self) -> Result<()> {
-        self.stop_schedulers().await?;
-        for worker in self.workers.drain(..) {
-            worker.stop().await?;
+        let mut first = Ok(());
+        for member in self.schedulers.drain(..).chain(self.workers.drain(..)) {
+            let stopped = member.stop().await;
+            first = first.and(stopped);
         }
-        Ok(())
+        first
     }
 }
