@@ -1,15 +1,35 @@
 //! What the server says of the messages of a batch.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use lapin::message::BasicReturnMessage;
 use lapin::types::ShortString;
-use lapin::{Confirmation, PublisherConfirm};
+use lapin::{Channel, Confirmation, PublisherConfirm};
 use tokio::time::{Instant, sleep};
 
-use crate::publish::Sent;
+use crate::link::Up;
+
+/// What became of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sent {
+    /// On disk.
+    Confirmed,
+    /// No queue is bound for it.
+    Unroutable,
+    /// Its queue did not take it.
+    Rejected,
+    /// Not known: its queue does not answer, or the connection was lost before it did.
+    Unanswered,
+}
+
+/// A channel for one batch at a time.
+pub(crate) struct Confirming {
+    pub(crate) up: Arc<Up>,
+    pub(crate) channel: Channel,
+}
 
 /// How far it has come.
 pub(crate) struct Confirms {

@@ -16,12 +16,13 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::channels::Channels;
+use crate::confirms::Sent;
 use crate::delivery::with_topic;
 use crate::error::{closed, late};
 use crate::link::{Connector, Link};
 use crate::names::{Names, escape, short};
 use crate::options::RabbitOptions;
-use crate::publish::{Parcel, Publisher, Sent};
+use crate::publish::{Parcel, Publisher};
 use crate::settle;
 use crate::tap::{Surroundings, Tap};
 use crate::topology;

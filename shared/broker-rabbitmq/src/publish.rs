@@ -15,9 +15,9 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::confirms::Confirms;
+use crate::confirms::{Confirming, Confirms, Sent};
 use crate::error::{NOT_FOUND, code, failed, late};
-use crate::link::{Link, Up, forget_exchanges};
+use crate::link::{Link, forget_exchanges};
 use crate::names::Names;
 use crate::silence::{Chosen, Silence};
 use crate::started::Started;
@@ -38,19 +38,6 @@ pub(crate) struct Parcel<'a> {
     pub(crate) payload: Bytes,
 }
 
-/// What became of a message.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Sent {
-    /// On disk.
-    Confirmed,
-    /// No queue is bound for it.
-    Unroutable,
-    /// Its queue did not take it.
-    Rejected,
-    /// Not known: its queue does not answer, or the connection was lost before it did.
-    Unanswered,
-}
-
 /// See the module.
 pub(crate) struct Publisher {
     link: Arc<Link>,
@@ -60,12 +47,6 @@ pub(crate) struct Publisher {
     silence: Silence,
     /// A queue that confirms nothing for so long while the server answers is silent.
     quiet: Duration,
-}
-
-/// A channel for one batch at a time.
-pub(crate) struct Confirming {
-    up: Arc<Up>,
-    channel: Channel,
 }
 
 impl Publisher {

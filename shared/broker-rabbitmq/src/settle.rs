@@ -5,11 +5,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use cueline_broker::{BrokerError, DeadLetter, ErrorKind, QueueId, Receipt, Settlement};
 use lapin::BasicProperties;
 
+use crate::confirms::Sent;
 use crate::delivery::with_topic;
 use crate::error::failed;
 use crate::names::Names;
 use crate::options::LONGEST_HOLD;
-use crate::publish::{Parcel, Publisher, Sent};
+use crate::publish::{Parcel, Publisher};
 use crate::tap::Tap;
 use crate::topology;
 

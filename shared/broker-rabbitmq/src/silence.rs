@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
-use crate::publish::Confirming;
+use crate::confirms::Confirming;
 
 /// After so long, one more message is sent to a silent queue: it may have forgotten those before.
 const TRY_AGAIN_AFTER: Duration = Duration::from_secs(30);
