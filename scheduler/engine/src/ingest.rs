@@ -103,7 +103,7 @@ fn read(shared: &Shared, messages: &[Delivery]) -> Part {
     let mut reports = Vec::new();
     let mut settlements = Vec::new();
     for delivery in messages {
-        if reports.len() >= shared.options.ingest_batch {
+        if reports.len() >= shared.options.ingest_batch.max(1) {
             break;
         }
         let mut wrong = None;
