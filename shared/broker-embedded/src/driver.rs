@@ -24,6 +24,7 @@ use crate::memory::{Message, Shared, later};
 use crate::options::EmbeddedOptions;
 use crate::queue::{Queue, Taken};
 use crate::request::{Answer, Entry, Publish, Request, Settle, WAITING_REQUESTS, Work};
+use crate::statements;
 use crate::writer::{Registry, Writer, queue};
 
 /// A broker in one `SQLite` file that this process alone has open.
@@ -183,9 +184,10 @@ impl EmbeddedDriver {
         let _only_one = queue.loading.lock().await;
         // Again: another fetch may have loaded it.
         if let Some(load) = queue.load_wanted(max, Instant::now()) {
-            let (messages, complete) = file::load(&self.readers, &load, self.shared.load_bytes())
-                .await
-                .map_err(|e| BrokerError::from(Failure::new("read from", &e)).caused_by(e))?;
+            let (messages, complete) =
+                statements::load(&self.readers, &load, self.shared.load_bytes())
+                    .await
+                    .map_err(|e| BrokerError::from(Failure::new("read from", &e)).caused_by(e))?;
             queue.loaded(&load, messages, complete, &self.shared);
         }
         Ok(())

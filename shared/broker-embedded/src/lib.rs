@@ -21,6 +21,7 @@ mod memory;
 mod options;
 mod queue;
 mod request;
+mod statements;
 mod writer;
 
 pub use driver::EmbeddedDriver;

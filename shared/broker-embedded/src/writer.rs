@@ -11,10 +11,11 @@ use sqlx::{ConnectOptions, Connection};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use crate::file::{self, Failure};
+use crate::file::Failure;
 use crate::memory::{MOST_QUEUES, Message, Shared};
 use crate::queue::{Held, Queue};
 use crate::request::{Request, Work, gather};
+use crate::statements;
 
 /// All queues by name.
 pub(crate) type Registry = RwLock<HashMap<QueueId, Arc<Queue>>>;
@@ -109,7 +110,7 @@ impl Writer {
         let mut letters = Vec::new();
         let shared = Arc::clone(&self.shared);
         if self.no_room {
-            let made = file::make_room(self.connection().await?).await;
+            let made = statements::make_room(self.connection().await?).await;
             made.map_err(|e| self.failed(&e))?;
             self.no_room = false;
         }
@@ -121,8 +122,8 @@ impl Writer {
             return Ok(());
         };
         let failure = Failure::new("write to", &e);
-        file::roll_back(conn).await;
-        let no_room = failure.no_room && file::make_room(conn).await.is_err();
+        statements::roll_back(conn).await;
+        let no_room = failure.no_room && statements::make_room(conn).await.is_err();
         if let Some(queue) = dead_queue {
             queue.release(letters.len() as u64);
         }
@@ -154,12 +155,12 @@ impl Writer {
         if queue(&self.registry, &id).is_some() {
             return Ok(());
         }
-        let key = match file::insert_queue(self.connection().await?, &id).await {
+        let key = match statements::insert_queue(self.connection().await?, &id).await {
             Ok(key) => key,
             Err(e) => return Err(self.failed(&e)),
         };
         if key > MOST_QUEUES {
-            let _ = file::delete_queue(self.connection().await?, key).await;
+            let _ = statements::delete_queue(self.connection().await?, key).await;
             return Err(Failure {
                 kind: ErrorKind::Permanent,
                 message: format!("failed to declare queue {id}: there are {MOST_QUEUES} already"),
@@ -185,13 +186,13 @@ impl Writer {
         }
         let conn = self.connection().await?;
         let deleted = async {
-            file::begin(conn).await?;
-            file::delete_queue(conn, found.key).await?;
-            file::commit(conn).await
+            statements::begin(conn).await?;
+            statements::delete_queue(conn, found.key).await?;
+            statements::commit(conn).await
         }
         .await;
         if let Err(e) = deleted {
-            file::roll_back(conn).await;
+            statements::roll_back(conn).await;
             return Err(self.failed(&e));
         }
         self.registry
@@ -225,7 +226,7 @@ async fn transact(
     letters: &mut Vec<Message>,
     shared: &Shared,
 ) -> sqlx::Result<()> {
-    file::begin(conn).await?;
+    statements::begin(conn).await?;
     let mut gone = Vec::new();
     for work in group.iter_mut() {
         match work {
@@ -260,9 +261,9 @@ async fn transact(
         .map(|entry| &entry.message)
         .chain(letters.iter())
         .collect();
-    file::insert_messages(conn, &fresh).await?;
-    file::delete_messages(conn, gone).await?;
-    file::commit(conn).await
+    statements::insert_messages(conn, &fresh).await?;
+    statements::delete_messages(conn, gone).await?;
+    statements::commit(conn).await
 }
 
 /// Lets fetches see what was written, queue by queue in the order of ids.
@@ -294,7 +295,7 @@ async fn dead_letter(
     held: Held,
     reason: &str,
 ) -> sqlx::Result<Option<Message>> {
-    let Some((message, at_ms)) = file::message_and_time(conn, held.id).await? else {
+    let Some((message, at_ms)) = statements::message_and_time(conn, held.id).await? else {
         return Ok(None);
     };
     if from.id == QueueId::Dead {

@@ -1,0 +1,215 @@
+//! What is written into the file and read out of it once it is open, a statement or a transaction at a time.
+
+use std::sync::{Arc, LazyLock};
+
+use bytes::Bytes;
+use cueline_broker::QueueId;
+use futures_util::TryStreamExt;
+use sqlx::sqlite::{SqliteConnection, SqlitePool};
+use sqlx::{AssertSqlSafe, Row};
+
+use crate::memory::{Message, id_range};
+use crate::queue::{LOAD_MESSAGES, Load};
+
+pub(crate) fn queue_of(kind: &str, group: String, executor: String) -> Option<QueueId> {
+    Some(match kind {
+        "executor" => QueueId::Executor { group, executor },
+        "shared" => QueueId::Shared { group },
+        "results" => QueueId::Results,
+        "requests" => QueueId::Requests,
+        "dead" => QueueId::Dead,
+        _ => return None,
+    })
+}
+
+fn columns_of(queue: &QueueId) -> (&'static str, &str, &str) {
+    match queue {
+        QueueId::Executor { group, executor } => ("executor", group, executor),
+        QueueId::Shared { group } => ("shared", group, ""),
+        QueueId::Results => ("results", "", ""),
+        QueueId::Requests => ("requests", "", ""),
+        QueueId::Dead => ("dead", "", ""),
+    }
+}
+
+pub(crate) async fn begin(conn: &mut SqliteConnection) -> sqlx::Result<()> {
+    sqlx::query("BEGIN IMMEDIATE").execute(conn).await?;
+    Ok(())
+}
+
+pub(crate) async fn commit(conn: &mut SqliteConnection) -> sqlx::Result<()> {
+    sqlx::query("COMMIT").execute(conn).await?;
+    Ok(())
+}
+
+/// Ends a transaction that failed. `SQLite` has ended it already after some errors; that this one then fails is fine.
+pub(crate) async fn roll_back(conn: &mut SqliteConnection) {
+    let _ = sqlx::query("ROLLBACK").execute(conn).await;
+}
+
+/// Copies the WAL back and empties it. When a disk is full, that is where room may be: acks need some, too.
+pub(crate) async fn make_room(conn: &mut SqliteConnection) -> sqlx::Result<()> {
+    sqlx::query("PRAGMA wal_checkpoint(TRUNCATE)")
+        .execute(conn)
+        .await
+        .map(drop)
+}
+
+pub(crate) async fn insert_queue(
+    conn: &mut SqliteConnection,
+    queue: &QueueId,
+) -> sqlx::Result<i64> {
+    let (kind, group, executor) = columns_of(queue);
+    sqlx::query_scalar("INSERT INTO queue (kind, grp, executor) VALUES (?, ?, ?) RETURNING key")
+        .bind(kind)
+        .bind(group)
+        .bind(executor)
+        .fetch_one(conn)
+        .await
+}
+
+pub(crate) async fn delete_queue(conn: &mut SqliteConnection, key: i64) -> sqlx::Result<()> {
+    let (after, to) = id_range(key);
+    sqlx::query("DELETE FROM message WHERE id > ? AND id <= ?")
+        .bind(after)
+        .bind(to)
+        .execute(&mut *conn)
+        .await?;
+    sqlx::query("DELETE FROM queue WHERE key = ?")
+        .bind(key)
+        .execute(conn)
+        .await?;
+    Ok(())
+}
+
+/// Rows per statement, largest first. Few sizes, so that few statements are prepared; with 3 values a row the largest
+/// stays far below `SQLite`'s 32,766 parameters.
+const INSERT_SIZES: [usize; 4] = [256, 32, 4, 1];
+
+static INSERTS: LazyLock<[Arc<str>; INSERT_SIZES.len()]> = LazyLock::new(|| {
+    INSERT_SIZES.map(|rows| {
+        let values = vec!["(?,?,?)"; rows].join(",");
+        format!("INSERT INTO message (id, topic, payload) VALUES {values}").into()
+    })
+});
+
+pub(crate) async fn insert_messages(
+    conn: &mut SqliteConnection,
+    messages: &[&Message],
+) -> sqlx::Result<()> {
+    let mut rest = messages;
+    for (size, statement) in INSERT_SIZES.iter().zip(INSERTS.iter()) {
+        while rest.len() >= *size {
+            let (now, later) = rest.split_at(*size);
+            let mut insert = sqlx::query(AssertSqlSafe(Arc::clone(statement)));
+            for message in now {
+                insert = insert
+                    .bind(message.id)
+                    .bind(message.topic.as_str())
+                    .bind(message.payload.as_ref());
+            }
+            insert.execute(&mut *conn).await?;
+            rest = later;
+        }
+    }
+    Ok(())
+}
+
+/// From this many ids side by side on, one range is deleted rather than each id.
+const RANGE: usize = 16;
+
+/// Deletes messages; ids that are not there are ignored.
+pub(crate) async fn delete_messages(
+    conn: &mut SqliteConnection,
+    mut ids: Vec<i64>,
+) -> sqlx::Result<()> {
+    ids.sort_unstable();
+    ids.dedup();
+    let mut single = String::new();
+    for run in ids.chunk_by(|a, b| a + 1 == *b) {
+        match run {
+            [first, .., last] if run.len() >= RANGE => {
+                sqlx::query("DELETE FROM message WHERE id BETWEEN ? AND ?")
+                    .bind(*first)
+                    .bind(*last)
+                    .execute(&mut *conn)
+                    .await?;
+            }
+            _ => {
+                for id in run {
+                    single.push(if single.is_empty() { '[' } else { ',' });
+                    single.push_str(&id.to_string());
+                }
+            }
+        }
+    }
+    if !single.is_empty() {
+        single.push(']');
+        sqlx::query("DELETE FROM message WHERE id IN (SELECT value FROM json_each(?))")
+            .bind(single)
+            .execute(conn)
+            .await?;
+    }
+    Ok(())
+}
+
+/// One message with the time by the file's clock, to be made a dead letter.
+pub(crate) async fn message_and_time(
+    conn: &mut SqliteConnection,
+    id: i64,
+) -> sqlx::Result<Option<(Message, i64)>> {
+    let row = sqlx::query(
+        "SELECT topic, payload, CAST(unixepoch('subsec') * 1000 AS INTEGER) FROM message WHERE id = ?",
+    )
+    .bind(id)
+    .fetch_optional(conn)
+    .await?;
+    row.map(|row| {
+        let message = Message {
+            id,
+            topic: row.try_get(0)?,
+            payload: Bytes::from(row.try_get::<Vec<u8>, _>(1)?),
+        };
+        Ok((message, row.try_get(2)?))
+    })
+    .transpose()
+}
+
+/// What was read, up to about `most_bytes`, and whether the file has no more of it.
+pub(crate) async fn load(
+    readers: &SqlitePool,
+    load: &Load,
+    most_bytes: usize,
+) -> sqlx::Result<(Vec<Message>, bool)> {
+    let query = match load {
+        Load::Fresh { after, to } => sqlx::query(
+            "SELECT id, topic, payload FROM message WHERE id > ? AND id <= ? ORDER BY id LIMIT ?",
+        )
+        .bind(*after)
+        .bind(*to)
+        .bind(i64::try_from(LOAD_MESSAGES).unwrap_or(i64::MAX)),
+        Load::Again(ids) => {
+            let ids: Vec<String> = ids.iter().map(i64::to_string).collect();
+            sqlx::query(
+                "SELECT id, topic, payload FROM message WHERE id IN (SELECT value FROM json_each(?)) ORDER BY id",
+            )
+            .bind(format!("[{}]", ids.join(",")))
+        }
+    };
+    let mut rows = query.fetch(readers);
+    let (mut messages, mut bytes) = (Vec::new(), 0);
+    while let Some(row) = rows.try_next().await? {
+        let message = Message {
+            id: row.try_get(0)?,
+            topic: row.try_get(1)?,
+            payload: Bytes::from(row.try_get::<Vec<u8>, _>(2)?),
+        };
+        bytes += message.bytes();
+        messages.push(message);
+        if bytes >= most_bytes {
+            return Ok((messages, false));
+        }
+    }
+    let complete = matches!(load, Load::Again(_)) || messages.len() < LOAD_MESSAGES;
+    Ok((messages, complete))
+}
