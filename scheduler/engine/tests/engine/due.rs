@@ -53,6 +53,45 @@ async fn runs_are_written_no_earlier_than_the_lookahead() {
     assert_eq!(scene.states("job").await, [RunState::Scheduled]);
 }
 
+/// Each run takes its time to be made ready: of a crowd the first ones are begun sooner, so that the last ones are not late.
+#[tokio::test]
+async fn a_crowd_is_made_ready_before_it_is_due_and_goes_out_when_it_is() {
+    let scene = Scene::new().await;
+    let options = EngineOptions {
+        lookahead_ms: 3_000,
+        ..EngineOptions::default()
+    };
+    let mut engine = scene.engine_with(options).await;
+    let e1 = Executor::start(&scene, "e1").await;
+    let at = |schedule: &str| json!({ "schedule": { "every": schedule } });
+    scene.apply("alone", at("10s")).await;
+    for n in 0..100 {
+        scene.apply(&format!("job-{n}"), at("15s")).await;
+    }
+    let states = async || {
+        let of_all = scene.states("job-0").await.into_iter();
+        of_all
+            .chain(scene.states("alone").await)
+            .collect::<Vec<_>>()
+    };
+    scene.set(9_990);
+    tick(&mut engine).await;
+    assert_eq!(states().await, [RunState::Scheduled], "one is no crowd");
+    scene.set(10_000);
+    assert_eq!(tick(&mut engine).await, 1);
+    scene.set(14_994);
+    tick(&mut engine).await;
+    assert_eq!(scene.states("job-0").await, [RunState::Scheduled]);
+    // A millisecond for each 20.
+    scene.set(14_995);
+    assert_eq!(tick(&mut engine).await, 0, "it is not due");
+    assert_eq!(scene.states("job-0").await, [RunState::Dispatching]);
+    e1.take().await;
+    scene.set(15_000);
+    assert_eq!(tick(&mut engine).await, 100);
+    assert_eq!(e1.take().await.len(), 100);
+}
+
 #[tokio::test]
 async fn earlier_fire_times_go_first_and_of_the_same_the_higher_priority() {
     let scene = Scene::new().await;
