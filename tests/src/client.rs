@@ -102,22 +102,7 @@ impl Client {
 
     /// All runs, oldest first.
     pub async fn all_runs(&self) -> Result<Vec<Value>> {
-        let mut all: Vec<Value> = Vec::new();
-        let mut path = "/runs?limit=1000".to_owned();
-        loop {
-            let page = self.get(&path).await?;
-            all.extend(
-                page["runs"]
-                    .as_array()
-                    .context("no list of runs")?
-                    .iter()
-                    .cloned(),
-            );
-            match page["next"].as_i64() {
-                Some(before) => path = format!("/runs?limit=1000&before={before}"),
-                None => break,
-            }
-        }
+        let mut all = all_runs(async |path| self.get(path).await).await?;
         all.reverse();
         Ok(all)
     }
@@ -133,5 +118,19 @@ impl Client {
         })
         .await
         .with_context(|| format!("still alive: {last}"))
+    }
+}
+
+/// All runs, newest first, page by page.
+pub(crate) async fn all_runs(get: impl AsyncFn(&str) -> Result<Value>) -> Result<Vec<Value>> {
+    let mut all = Vec::new();
+    let mut path = "/runs?limit=1000".to_owned();
+    loop {
+        let page = get(&path).await?;
+        all.extend_from_slice(page["runs"].as_array().context("no list of runs")?);
+        match page["next"].as_i64() {
+            Some(before) => path = format!("/runs?limit=1000&before={before}"),
+            None => return Ok(all),
+        }
     }
 }

@@ -232,22 +232,7 @@ impl Standalone {
 
     /// All runs, newest first.
     pub async fn all_runs(&self) -> Result<Vec<Value>> {
-        let mut all: Vec<Value> = Vec::new();
-        let mut path = "/runs?limit=1000".to_owned();
-        loop {
-            let page = self.get(&path).await?;
-            all.extend(
-                page["runs"]
-                    .as_array()
-                    .context("no list of runs")?
-                    .iter()
-                    .cloned(),
-            );
-            match page["next"].as_i64() {
-                Some(before) => path = format!("/runs?limit=1000&before={before}"),
-                None => return Ok(all),
-            }
-        }
+        crate::client::all_runs(async |path| self.get(path).await).await
     }
 
     /// Waits until no run is alive.
