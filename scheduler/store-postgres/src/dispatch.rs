@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use cueline_model::{RunId, Timestamp};
+use cueline_store::adapter::skipped::STOPPED_MEANWHILE;
 use cueline_store::{AttemptId, DispatchMark, NodeId, StoreError, WaitingRun};
 use sqlx::postgres::PgConnection;
 
@@ -27,12 +28,12 @@ pub(crate) const BEGIN: &str = "
         AND ($3::bigint[])[width_bucket(l.id, $1::bigint[])] = (SELECT d.version FROM job_due d WHERE d.job_id = l.job_id)
     RETURNING l.id";
 
-/// Of runs that were marked just now, those whose job has another version than their mark. Whoever has changed it since may have looked for runs
-/// that are being published before they were marked.
+/// Of runs that were marked just now, those whose job has another version than their mark, or is gone: nobody may have waited for them when it
+/// was changed.
 pub(crate) const CHANGED: &str = "
-    SELECT l.id, l.attempt FROM run_live l JOIN job_due d ON d.job_id = l.job_id
+    SELECT l.id, l.attempt FROM run_live l LEFT JOIN job_due d ON d.job_id = l.job_id
     WHERE l.id = ANY ($1::bigint[]) AND l.state = 1 AND l.claimed_by = $3
-        AND d.version <> ($2::bigint[])[width_bucket(l.id, $1::bigint[])]";
+        AND d.version IS DISTINCT FROM ($2::bigint[])[width_bucket(l.id, $1::bigint[])]";
 
 /// Of the marks, those that the node may publish now: just taken, or `dispatching` by it already.
 pub(crate) const TAKEN: &str = "
@@ -46,20 +47,26 @@ pub(crate) const CONFIRM: &str = "
     UPDATE run_live l SET state = 2, queued_at = coalesce($3, (extract(epoch FROM clock_timestamp()) * 1000)::bigint)
     WHERE l.id = ANY ($1) AND l.attempt = $2 AND l.state = 1";
 
-/// The jobs of which a release may end a run that they wait for.
-const WAITED_FOR: &str = "
+/// The jobs of which a release may end a run. They are held meanwhile: a pause that ends what waits would not see what a release has not yet
+/// committed.
+pub(crate) const BOUND: &str = "
     SELECT DISTINCT l.job_id FROM unnest($1::bigint[]) e (id) JOIN run_live l ON l.id = e.id
-    WHERE l.cancel_requested AND l.awaited";
+    WHERE l.claimed_by = $2 AND l.state = 1 AND NOT l.published_maybe";
 
-/// Cancelled while they were being published, and not published: nothing is left to be done.
-pub(crate) const CANCEL_RELEASED: &str = finish!(
+/// Nothing is left to be done for what was not published, and was cancelled or had its job stopped while it was being published. Like a report
+/// that would give a run another attempt, it leaves alone what was triggered by hand and whose job is only paused.
+pub(crate) const END_RELEASED: &str = finish!(
     "e AS (SELECT * FROM unnest($1::bigint[], $2::integer[]) u (id, attempt)),",
-    delete: "USING e WHERE l.id = e.id AND l.attempt = e.attempt AND l.claimed_by = $3
-        AND l.state = 1 AND NOT l.published_maybe AND l.cancel_requested",
-    ends: "15::smallint AS end_state, l.started_at AS began_at, $4::bigint AS end_at, l.exit_status AS status,
-        coalesce(l.message, 'cancelled before it was published') AS why, NULL::text AS result",
-    within: "AND run.id BETWEEN $5 AND $6",
-    then: "SELECT job_id FROM done"
+    delete: "USING e WHERE l.id = e.id AND l.attempt = e.attempt AND l.claimed_by = $3 AND l.state = 1 AND NOT l.published_maybe
+        AND (l.cancel_requested
+            OR NOT EXISTS (SELECT FROM job_due d WHERE d.job_id = l.job_id AND (d.enabled OR l.kind = 1)))",
+    ends: "CASE WHEN l.cancel_requested OR l.attempt > 1 THEN 15 ELSE 18 END::smallint AS end_state, l.started_at AS began_at,
+        $4::bigint AS end_at, l.exit_status AS status, CASE WHEN l.cancel_requested
+            THEN coalesce(l.message, 'cancelled before it was published') ELSE $5::text END AS why, NULL::text AS result",
+    within: "AND run.id BETWEEN $6 AND $7",
+    then: ", noted AS (INSERT INTO run_event (run_id, at, attempt, event, detail)
+            SELECT id, $4, attempt, CASE WHEN attempt = 1 THEN 'skipped' ELSE 'cancel' END, $5 FROM gone WHERE NOT cancel_requested)
+        SELECT job_id FROM done"
 );
 
 /// By attempt, like [`CONFIRM`].
@@ -193,17 +200,19 @@ impl PgStore {
         let (low, high) = bounds(ids.iter().copied());
         let mut tx = self.db.write().await?;
         let now = tx.now;
-        let waited_for: Vec<i64> = sqlx::query_scalar(WAITED_FOR)
+        let bound: Vec<i64> = sqlx::query_scalar(BOUND)
             .bind(&ids)
+            .bind(node.0)
             .fetch_all(&mut *tx)
             .await
             .map_err(&fail)?;
-        follow::hold(&mut tx, waited_for).await?;
-        let cancelled: Vec<i64> = sqlx::query_scalar(CANCEL_RELEASED)
+        follow::hold(&mut tx, bound).await?;
+        let ended: Vec<i64> = sqlx::query_scalar(END_RELEASED)
             .bind(&ids)
             .bind(&numbers)
             .bind(node.0)
             .bind(now.as_millis())
+            .bind(STOPPED_MEANWHILE)
             .bind(low)
             .bind(high)
             .fetch_all(&mut *tx)
@@ -219,7 +228,7 @@ impl PgStore {
                 .await
                 .map_err(&fail)?;
         }
-        let ended: Vec<(i64, Timestamp)> = cancelled.into_iter().map(|job| (job, now)).collect();
+        let ended: Vec<(i64, Timestamp)> = ended.into_iter().map(|job| (job, now)).collect();
         follow::next_after_end(&mut tx, &self.definitions, &ended).await?;
         commit(tx).await
     }

@@ -233,11 +233,16 @@ async fn dispatch_goes_by_the_primary_key() {
         q.bind(&ids).bind(1_i32).bind(s.node.0).bind(Some(1_i64))
     })
     .await;
-    s.check(dispatch::CANCEL_RELEASED, "run_270305_pkey", |q| {
+    s.check(dispatch::BOUND, "run_live_pkey", |q| {
+        q.bind(&ids).bind(s.node.0)
+    })
+    .await;
+    s.check(dispatch::END_RELEASED, "run_270305_pkey", |q| {
         q.bind(&ids)
             .bind(&ones)
             .bind(s.node.0)
             .bind(1_i64)
+            .bind("x")
             .bind(low)
             .bind(high)
     })

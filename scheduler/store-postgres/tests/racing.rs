@@ -13,6 +13,7 @@ use cueline_store::{
 use cueline_store_postgres::{PgOptions, PgStore};
 use sqlx::postgres::PgConnection;
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _};
+use tokio::task::JoinHandle;
 
 use crate::fresh::Fresh;
 
@@ -128,6 +129,16 @@ impl Scene {
             id,
             executor: None,
             body: ReportBody::Ended(Outcome::new(OutcomeKind::Succeeded, now)),
+        }
+    }
+
+    /// Until a call waits for a lock that the test holds.
+    async fn until_waiting<T>(&self, call: &JoinHandle<T>) {
+        let waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()";
+        let Fresh { server, name, .. } = &self.fresh;
+        while server.sql(name, waits).expect("answers") == "0" {
+            assert!(!call.is_finished(), "it does not wait");
+            tokio::task::yield_now().await;
         }
     }
 
@@ -252,17 +263,7 @@ async fn a_mark_that_an_edit_has_overtaken_is_no_mark() {
     editor.execute(AssertSqlSafe(edit)).await.expect("holds it");
     let (marking, node_id) = (Arc::clone(&store), scene.node);
     let marking = tokio::spawn(async move { marking.begin_dispatch(node_id, &[mark]).await });
-    let waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()";
-    while scene
-        .fresh
-        .server
-        .sql(&scene.fresh.name, waits)
-        .expect("answers")
-        == "0"
-    {
-        assert!(!marking.is_finished(), "it does not wait");
-        tokio::task::yield_now().await;
-    }
+    scene.until_waiting(&marking).await;
     let edit = format!(
         "UPDATE job_due SET version = version + 1; UPDATE run_live SET claimed_by = NULL WHERE id = {id};
          UPDATE run_live SET claimed_by = {node} WHERE id = {id}; COMMIT"
@@ -275,4 +276,36 @@ async fn a_mark_that_an_edit_has_overtaken_is_no_mark() {
     assert_eq!(store.publishing(&[job]).await.expect("counts"), 0);
     let waiting = store.claim_waiting(scene.node, 0, 10).await;
     assert_eq!(waiting.expect("claims").len(), 1);
+}
+
+/// A run that the broker refuses is released while its job is being paused. The pause sees it as being published, and so leaves it alone; the release
+/// has to see the pause.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_release_waits_for_a_pause_that_is_under_way() {
+    let scene = Scene::new().await;
+    let store = Arc::clone(&scene.stores[0]);
+    let each_second = spec(serde_json::json!({
+        "name": "job", "group": "default", "schedule": { "every": "1s" }, "handler": { "native": "noop" },
+    }));
+    store
+        .apply_jobs(&[each_second], false)
+        .await
+        .expect("applies");
+    let marked = scene.out().await;
+    assert_eq!(marked.len(), SHARDS as usize);
+
+    let mut pausing = PgConnection::connect(&scene.fresh.url())
+        .await
+        .expect("connects");
+    let pause =
+        "BEGIN; UPDATE job_due SET enabled = false, version = version + 1, next_fire_at = NULL;
+        DELETE FROM run_live WHERE state = 0";
+    pausing.execute(pause).await.expect("begins to pause");
+    let (releasing, node) = (Arc::clone(&store), scene.node);
+    let releasing = tokio::spawn(async move { releasing.release_runs(node, &marked, None).await });
+    scene.until_waiting(&releasing).await;
+    pausing.execute("COMMIT").await.expect("pauses");
+    releasing.await.expect("no panic").expect("releases");
+    let claimed = store.claim_waiting(scene.node, 0, 10).await;
+    assert_eq!(claimed.expect("claims").len(), 0);
 }

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 
 use cueline_model::{ExecutorName, RunId, Timestamp};
+use cueline_store::adapter::skipped::STOPPED_MEANWHILE;
 use cueline_store::{AttemptId, DispatchMark, NodeId, StoreError, WaitingRun};
 use sqlx::SqliteConnection;
 
@@ -32,13 +33,33 @@ pub(crate) const CONFIRM: &str = "
     FROM json_each(?1) e
     WHERE run.id = e.value ->> 0 AND run.attempt = e.value ->> 1 AND run.state = 1";
 
-/// Cancelled while they were being published, and not published: nothing is left to be done.
-const CANCEL_RELEASED: &str = "
-    UPDATE run SET state = 15, ended_at = ?3, claimed_by = NULL, message = coalesce(message, 'cancelled before it was published')
-    FROM json_each(?1) e
-    WHERE run.id = e.value ->> 0 AND run.attempt = e.value ->> 1 AND run.claimed_by = ?2
-        AND run.state = 1 AND run.published_maybe = 0 AND run.cancel_requested = 1
-    RETURNING job_id";
+/// Nothing is left to be done for what was not published, and was cancelled or had its job stopped while it was being published. Like a report
+/// that would give a run another attempt, it leaves alone what was triggered by hand and whose job is only paused.
+macro_rules! nothing_left {
+    ($before:literal, $after:literal) => {
+        concat!(
+            $before,
+            " WHERE run.id = e.value ->> 0 AND run.attempt = e.value ->> 1 AND run.claimed_by = ?2
+                AND run.state = 1 AND run.published_maybe = 0 AND (run.cancel_requested = 1
+                    OR NOT EXISTS (SELECT 1 FROM job_due d WHERE d.job_id = run.job_id AND (d.enabled = 1 OR run.kind = 1))) ",
+            $after
+        )
+    };
+}
+
+const NOTE_RELEASED: &str = nothing_left!(
+    "INSERT INTO run_event (run_id, at, attempt, event, detail)
+    SELECT run.id, ?3, run.attempt, CASE WHEN run.attempt = 1 THEN 'skipped' ELSE 'cancel' END, ?4
+    FROM json_each(?1) e CROSS JOIN run",
+    "AND run.cancel_requested = 0"
+);
+
+const END_RELEASED: &str = nothing_left!(
+    "UPDATE run SET state = CASE WHEN cancel_requested = 1 OR attempt > 1 THEN 15 ELSE 18 END, ended_at = ?3, claimed_by = NULL,
+        message = CASE WHEN cancel_requested = 1 THEN coalesce(message, 'cancelled before it was published') ELSE ?4 END
+    FROM json_each(?1) e",
+    "RETURNING job_id"
+);
 
 const RELEASE: &str = "
     UPDATE run SET claimed_by = NULL, due_at = max(due_at, coalesce(?3, due_at)),
@@ -148,10 +169,20 @@ impl SqliteStore {
         let list = pairs(attempts)?;
         let mut tx = self.db.write().await?;
         let now = self.db.now();
-        let cancelled: Vec<i64> = sqlx::query_scalar(CANCEL_RELEASED)
+        let at = now.as_millis();
+        sqlx::query(NOTE_RELEASED)
             .bind(&list)
             .bind(node.0)
-            .bind(now.as_millis())
+            .bind(at)
+            .bind(STOPPED_MEANWHILE)
+            .execute(&mut *tx)
+            .await
+            .map_err(&fail)?;
+        let ended: Vec<i64> = sqlx::query_scalar(END_RELEASED)
+            .bind(&list)
+            .bind(node.0)
+            .bind(at)
+            .bind(STOPPED_MEANWHILE)
             .fetch_all(&mut *tx)
             .await
             .map_err(&fail)?;
@@ -162,7 +193,7 @@ impl SqliteStore {
             .execute(&mut *tx)
             .await
             .map_err(&fail)?;
-        let ended: Vec<(i64, Timestamp)> = cancelled.into_iter().map(|job| (job, now)).collect();
+        let ended: Vec<(i64, Timestamp)> = ended.into_iter().map(|job| (job, now)).collect();
         follow::next_after_end(&mut tx, &self.definitions, &ended).await?;
         commit(tx).await
     }

@@ -106,7 +106,9 @@ pub trait Store: Send + Sync + 'static {
     async fn confirm_dispatch(&self, attempts: &[AttemptId]) -> Result<()>;
 
     /// Gives up the claim of these runs, so that they are found by [`claim_waiting`](Self::claim_waiting) again, not before `due_at` if given.
-    /// What was `dispatching` and surely not published goes back to `scheduled`.
+    /// What was `dispatching` and surely not published goes back to `scheduled`; or it ends, if it was cancelled, or if its job was paused or
+    /// deleted meanwhile: whoever did that waits for no more than that it is not [`publishing`](Self::publishing). A pause leaves alone what was
+    /// triggered by hand.
     async fn release_runs(
         &self,
         node: NodeId,

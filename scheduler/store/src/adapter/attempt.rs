@@ -8,6 +8,7 @@ use cueline_model::{
 };
 
 use super::report::{Event, Facts};
+use super::skipped::STOPPED_MEANWHILE;
 use super::values::clean;
 
 /// How an attempt's end leaves its run, as it is written: the end of the run, or another attempt.
@@ -83,7 +84,7 @@ impl Standing {
         let mut stopped = None;
         if matches!(conclusion, Conclusion::Again { .. }) && !self.facts.goes_on() {
             conclusion = Conclusion::End(outcome.kind.state().unwrap_or(RunState::Cancelled));
-            stopped = Some("its job was stopped meanwhile");
+            stopped = Some(STOPPED_MEANWHILE);
         }
         let mut close = Close {
             id: self.facts.id,

@@ -3,6 +3,9 @@
 use super::values::clean;
 use crate::Skipped;
 
+/// Why a run ends that would have gone on, had its job not been paused or deleted while it was out.
+pub const STOPPED_MEANWHILE: &str = "its job was stopped meanwhile";
+
 /// Why it was skipped, and for how many fire times it stands.
 pub fn why(skipped: &Skipped) -> String {
     let reason = clean(&skipped.reason);

@@ -1,8 +1,9 @@
 //! The guarded steps around a publication.
 
-use cueline_model::{OutcomeKind, RunState};
+use cueline_model::{OutcomeKind, RunKind, RunState};
 
 use super::world::{World, attempt, by_hand, each_second, mark, name, report};
+use crate::adapter::skipped::STOPPED_MEANWHILE;
 use crate::{AttemptId, ReportBody};
 
 /// `scheduled` → `dispatching` → `queued`.
@@ -180,4 +181,44 @@ pub async fn released_cancelled_run_ends(w: &World) {
         .expect("releases");
     w.expect(run.id, RunState::Cancelled).await;
     assert!(w.claim(node).await.is_empty());
+}
+
+/// Its job was paused, or deleted, while it was being published, and then it was not: whoever paused it waits for no more than that.
+pub async fn released_run_of_a_stopped_job_ends(w: &World) {
+    let node = w.node().await;
+    w.apply(&[each_second("paused"), each_second("deleted")])
+        .await;
+    w.clock.advance(1_000);
+    let mut runs = w.fire(node).await.runs;
+    w.trigger("paused").await;
+    w.trigger("deleted").await;
+    runs.extend(w.claim(node).await);
+    assert_eq!(runs.len(), 4);
+    for run in &runs {
+        w.begin(node, run).await;
+    }
+    let paused = w.store.set_enabled(&name("paused"), false, "me").await;
+    let deleted = w.store.delete_job(&name("deleted"), "me").await;
+    let stopped = [paused.expect("pauses"), deleted.expect("deletes")];
+    let publishing = w.store.publishing(&stopped).await;
+    assert_eq!(publishing.expect("counts"), 4);
+    let ids: Vec<AttemptId> = runs.iter().map(attempt).collect();
+    let released = w.store.release_runs(node, &ids, None).await;
+    released.expect("releases");
+    let publishing = w.store.publishing(&stopped).await;
+    assert_eq!(publishing.expect("counts"), 0);
+    for run in &runs {
+        if run.job.spec.name == name("paused") && run.kind == RunKind::Manual {
+            w.expect(run.id, RunState::Scheduled).await;
+            continue;
+        }
+        w.expect(run.id, RunState::Skipped).await;
+        let message = w.run(run.id).await.message;
+        assert_eq!(message.as_deref(), Some(STOPPED_MEANWHILE));
+        let timeline = w.timeline(run.id).await;
+        assert_eq!(timeline.last().map(String::as_str), Some("skipped"));
+    }
+    let again = w.claim(node).await;
+    assert_eq!(again.len(), 1, "triggered by hand, and its job is there");
+    w.begin(node, &again[0]).await;
 }

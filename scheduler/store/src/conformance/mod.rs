@@ -45,7 +45,7 @@ macro_rules! store_conformance {
                 dispatching_runs_of_dead_nodes_go_to_the_same_executor, oldest_due_first, horizon_of_claims, next_due_sees_everything;
             dispatch: begin_takes_scheduled_runs, begin_is_repeatable, begin_refuses_others, begin_refuses_an_older_version,
                 confirm_leaves_alone_what_went_further, release_gives_the_claim_up, release_keeps_what_may_be_published,
-                released_cancelled_run_ends;
+                released_cancelled_run_ends, released_run_of_a_stopped_job_ends;
             ends: started_and_ended_are_kept, end_may_come_before_the_confirmation, repeated_reports_change_nothing,
                 older_attempts_are_refused, ended_runs_stay_ended, failure_is_retried_with_backoff, retries_are_bounded,
                 lost_is_rerun_three_times, returned_goes_on_at_once, unroutable_ends_a_scheduled_run, cancelled_runs_are_not_retried,
