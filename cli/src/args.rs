@@ -11,6 +11,7 @@ use crate::config::RoleArgs;
 use crate::config::check::ConfigCommand;
 use crate::keys::{KeyCommand, TokenCommand};
 use crate::migrate::MigrateArgs;
+use crate::output::OutputFormat;
 
 /// A distributed job scheduler.
 #[derive(Debug, Parser)]
@@ -40,16 +41,6 @@ pub struct Cli {
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
-}
-
-/// How answers are printed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
-pub enum OutputFormat {
-    /// For people
-    #[default]
-    Table,
-    /// The server's JSON, for programs
-    Json,
 }
 
 /// What to do.

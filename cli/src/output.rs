@@ -3,14 +3,24 @@
 use std::io::{ErrorKind, IsTerminal, Write};
 use std::time::Duration;
 
+use clap::ValueEnum;
 use comfy_table::presets::NOTHING;
 use comfy_table::{Cell, Color, ContentArrangement, Table};
 use cueline_model::RunState;
 use indicatif::ProgressBar;
 use serde_json::Value;
 
-use crate::args::OutputFormat;
 use crate::failure::Failure;
+
+/// How answers are printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub enum OutputFormat {
+    /// For people
+    #[default]
+    Table,
+    /// The server's JSON, for programs
+    Json,
+}
 
 /// Standard output.
 #[derive(Debug, Clone, Copy)]

@@ -7,7 +7,8 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 
 use cueline_model::Timestamp;
 use cueline_store::adapter::attempt::Close;
-use cueline_store::adapter::report::{Batch, Event, Facts, Writes, policies_of, soonest};
+use cueline_store::adapter::facts::{Event, Facts};
+use cueline_store::adapter::report::{Batch, Writes, policies_of, soonest};
 use cueline_store::{ErrorKind, Ingested, Report, ReportBody, StoreError};
 use sqlx::postgres::PgConnection;
 

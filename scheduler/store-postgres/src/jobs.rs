@@ -7,17 +7,17 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use cueline_model::{Job, JobId, JobName, JobSpec, Timestamp};
-use cueline_store::adapter::definitions::parse;
 use cueline_store::adapter::jobs::{check_names, is_fixed_delay};
 use cueline_store::adapter::parents::parent_of;
 use cueline_store::{Applied, Change, ErrorKind, StoreError};
 use sqlx::postgres::PgConnection;
 
 use crate::PgStore;
+use crate::by_name::stored;
 use crate::database::commit;
 use crate::error::failed;
 use crate::parents::check_parents;
-use crate::rows::{clean, unsigned};
+use crate::rows::{clean, numbers, unsigned};
 use crate::stop::{stop, unclaim, withdraw};
 use crate::write_jobs::{
     KeptGroup, NewVersion, create, keep_group, set_has_children, set_parents, update,
@@ -25,9 +25,6 @@ use crate::write_jobs::{
 
 /// The first number marks locks of Cueline.
 const LOCK: &str = "SELECT pg_advisory_xact_lock(1131767116, 4)";
-
-const BY_NAME: &str = "
-    SELECT j.id, j.version, j.definition FROM unnest($1::text[]) e (name) JOIN job j ON j.name = e.name AND j.deleted_at IS NULL";
 
 const AWAIT: &str = "
     UPDATE run_live l SET awaited = true FROM unnest($1::bigint[]) e (id) WHERE l.job_id = e.id AND NOT l.awaited";
@@ -189,35 +186,12 @@ impl PgStore {
     }
 }
 
-pub(crate) fn numbers(jobs: &[JobId]) -> Vec<i64> {
-    jobs.iter().map(|id| id.0).collect()
-}
-
 async fn lock(conn: &mut PgConnection) -> Result<(), StoreError> {
     sqlx::query(LOCK)
         .execute(conn)
         .await
         .map(drop)
         .map_err(failed("lock the jobs"))
-}
-
-/// The jobs of these names that exist.
-pub(crate) async fn stored(
-    conn: &mut PgConnection,
-    names: impl Iterator<Item = &JobName>,
-) -> Result<HashMap<JobName, Arc<Job>>, StoreError> {
-    let names: Vec<&str> = names.map(JobName::as_str).collect();
-    let rows: Vec<(i64, i64, String)> = sqlx::query_as(BY_NAME)
-        .bind(names)
-        .fetch_all(conn)
-        .await
-        .map_err(failed("read jobs by name"))?;
-    rows.into_iter()
-        .map(|(id, version, definition)| {
-            let job = parse(id, version, &definition)?;
-            Ok((job.spec.name.clone(), job))
-        })
-        .collect()
 }
 
 async fn one(conn: &mut PgConnection, name: &JobName) -> Result<Arc<Job>, StoreError> {

@@ -8,8 +8,8 @@ use cueline_store::StoreError;
 use cueline_store::adapter::parents::Given;
 use sqlx::postgres::PgConnection;
 
+use crate::by_name::stored;
 use crate::error::failed;
-use crate::jobs::stored;
 use crate::rows::name;
 
 const PARENTS: &str = "

@@ -2,7 +2,8 @@
 
 use cueline_model::RunKind;
 use cueline_store::StoreError;
-use cueline_store::adapter::report::{Facts, JobFacts, Writes};
+use cueline_store::adapter::facts::{Facts, JobFacts};
+use cueline_store::adapter::report::Writes;
 use sqlx::FromRow;
 
 use crate::rows::{kind, small, state};

@@ -1,6 +1,6 @@
 //! Values on their way into and out of PostgreSQL.
 
-use cueline_model::RunState;
+use cueline_model::{JobId, RunState};
 
 pub(crate) use cueline_store::adapter::values::{clean, int, kind, name, small, state, unsigned};
 
@@ -12,6 +12,11 @@ pub(crate) fn int4(count: u32) -> i32 {
 /// The number of a state.
 pub(crate) fn code(state: RunState) -> i16 {
     i16::from(state.code())
+}
+
+/// Jobs as a column.
+pub(crate) fn numbers(jobs: &[JobId]) -> Vec<i64> {
+    jobs.iter().map(|id| id.0).collect()
 }
 
 /// The lowest and the highest of the ids: with them as bounds only the partitions of these days are looked at.

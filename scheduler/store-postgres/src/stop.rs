@@ -6,7 +6,7 @@ use sqlx::postgres::PgConnection;
 
 use crate::error::failed;
 use crate::finish::finish;
-use crate::jobs::numbers;
+use crate::rows::numbers;
 
 /// Runs written ahead of their fire time have not happened: their fire times are planned anew.
 pub(crate) const WITHDRAW: &str = "

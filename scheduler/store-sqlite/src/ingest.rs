@@ -3,8 +3,9 @@
 use std::collections::{HashMap, HashSet};
 
 use cueline_model::Timestamp;
+use cueline_store::adapter::facts::Event;
 use cueline_store::adapter::log;
-use cueline_store::adapter::report::{Batch, Event, Writes, policies_of, soonest};
+use cueline_store::adapter::report::{Batch, Writes, policies_of, soonest};
 use cueline_store::{Ingested, Report, StoreError};
 use sqlx::SqliteConnection;
 

@@ -1,24 +1,22 @@
 //! Job definitions: applying, pausing, deleting.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use cueline_model::{Job, JobId, JobName, JobSpec, Schedule, Timestamp};
-use cueline_store::adapter::definitions::{parse, written};
+use cueline_store::adapter::definitions::written;
 use cueline_store::adapter::jobs::{check_names, is_fixed_delay, longest_ms, next_fire};
 use cueline_store::adapter::parents::parent_of;
 use cueline_store::{Applied, Change, ErrorKind, StoreError};
 use sqlx::SqliteConnection;
 
 use crate::SqliteStore;
+use crate::by_name::stored;
 use crate::database::commit;
 use crate::error::failed;
 use crate::parents::check_parents;
 use crate::rows::{clean, decode, encode, unsigned};
 use crate::stop::{stop, unclaim, withdraw};
-
-const BY_NAME: &str = "
-    SELECT j.id, j.version, j.definition FROM json_each(?1) e CROSS JOIN job j ON j.name = e.value AND j.deleted_at IS NULL";
 
 const INSERT: &str = "
     INSERT INTO job (name, version, created_at, grp, startup, longest_ms, definition) VALUES (?1, 1, ?2, ?3, ?4, ?5, ?6) RETURNING id";
@@ -193,25 +191,6 @@ impl SqliteStore {
             .map_err(failed("count the runs that are being published"))?;
         Ok(unsigned(count))
     }
-}
-
-/// The jobs of these names that exist.
-pub(crate) async fn stored(
-    conn: &mut SqliteConnection,
-    names: impl Iterator<Item = &JobName>,
-) -> Result<HashMap<JobName, Arc<Job>>, StoreError> {
-    let names: Vec<&JobName> = names.collect();
-    let rows: Vec<(i64, i64, String)> = sqlx::query_as(BY_NAME)
-        .bind(encode(&names)?)
-        .fetch_all(conn)
-        .await
-        .map_err(failed("read jobs by name"))?;
-    rows.into_iter()
-        .map(|(id, version, definition)| {
-            let job = parse(id, version, &definition)?;
-            Ok((job.spec.name.clone(), job))
-        })
-        .collect()
 }
 
 async fn one(conn: &mut SqliteConnection, name: &JobName) -> Result<Arc<Job>, StoreError> {

@@ -6,6 +6,7 @@
 //!
 //! Each module holds one concern with its SQL at the top. Nothing here knows brokers, routing or HTTP.
 
+mod by_name;
 mod cancel;
 mod claim;
 mod database;

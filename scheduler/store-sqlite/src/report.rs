@@ -5,7 +5,8 @@ use std::collections::{HashMap, HashSet};
 use cueline_model::{RunKind, Timestamp};
 use cueline_store::StoreError;
 use cueline_store::adapter::attempt::Close;
-use cueline_store::adapter::report::{Facts, JobFacts, Writes};
+use cueline_store::adapter::facts::{Facts, JobFacts};
+use cueline_store::adapter::report::Writes;
 use serde::{Deserialize, Serialize};
 
 use crate::rows::{kind, small, state};

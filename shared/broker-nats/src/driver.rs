@@ -13,9 +13,9 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
 use crate::channels::Channels;
+use crate::clock::ServerClock;
 use crate::doubts::Doubts;
 use crate::error::permanent;
-use crate::fence::ServerClock;
 use crate::fetch::Fetcher;
 use crate::link::Link;
 use crate::names::{Names, Stream};

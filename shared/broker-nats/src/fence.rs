@@ -2,19 +2,11 @@
 //! of a server that stands still, and reach the stream at any time; by then others may rely on it that nothing comes any more. So each
 //! trigger says until when the stream may take it in, by the server's clock, and whoever is handed one that came later ends it.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_nats::HeaderMap;
 use async_nats::header::HeaderName;
-use cueline_broker::BrokerError;
 use tokio::time::Instant;
-
-use crate::api::found;
-use crate::pipeline::Pipeline;
-
-/// A reading of the server's clock is good for so long.
-const READ_AGAIN_AFTER: Duration = Duration::from_secs(30);
 
 /// Until when a message may be taken in, in milliseconds since the Unix epoch.
 pub(crate) fn header() -> HeaderName {
@@ -33,9 +25,9 @@ pub(crate) fn is_late(headers: &HeaderMap, at_ms: i64) -> bool {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Reading {
     /// Before the server was asked.
-    asked: Instant,
+    pub(crate) asked: Instant,
     /// What it answered.
-    ms: i64,
+    pub(crate) ms: i64,
 }
 
 impl Reading {
@@ -49,8 +41,8 @@ impl Reading {
 /// The bound for what is sent now.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Fence {
-    reading: Reading,
-    within: Duration,
+    pub(crate) reading: Reading,
+    pub(crate) within: Duration,
 }
 
 impl Fence {
@@ -59,62 +51,6 @@ impl Fence {
         let until = now + self.within;
         // A part of a millisecond more rather than less.
         (until, (self.reading.at(until) + 1).to_string())
-    }
-}
-
-/// The clock of the server that leads the stream of triggers.
-#[derive(Debug)]
-pub(crate) struct ServerClock {
-    stream: String,
-    within: Duration,
-    last: Mutex<Option<(u64, Reading)>>,
-}
-
-impl ServerClock {
-    pub(crate) fn new(stream: String, within: Duration) -> Self {
-        Self {
-            stream,
-            within,
-            last: Mutex::default(),
-        }
-    }
-
-    /// How long what was sent may take effect.
-    pub(crate) fn within(&self) -> Duration {
-        self.within
-    }
-
-    /// Reads the clock where that was not done lately on this connection. `None` without a stream, or for one who may not look.
-    pub(crate) async fn fence(&self, pipeline: &Pipeline) -> Result<Option<Fence>, BrokerError> {
-        let (asked, connection) = (Instant::now(), pipeline.connection());
-        let last = *self.last();
-        let reading = match last {
-            Some((of, reading)) if of == connection && asked - reading.asked < READ_AGAIN_AFTER => {
-                reading
-            }
-            _ => {
-                let info = match found(pipeline.stream_info(&self.stream).await) {
-                    Ok(info) => info,
-                    Err(e) if e.is_denied() => None,
-                    Err(e) => return Err(e.error("read the server's clock")),
-                };
-                let Some(ts) = info.and_then(|info| info.ts) else {
-                    return Ok(None);
-                };
-                let ms = ts.as_millisecond();
-                let reading = Reading { asked, ms };
-                *self.last() = Some((connection, reading));
-                reading
-            }
-        };
-        Ok(Some(Fence {
-            reading,
-            within: self.within,
-        }))
-    }
-
-    fn last(&self) -> MutexGuard<'_, Option<(u64, Reading)>> {
-        self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

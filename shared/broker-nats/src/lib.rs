@@ -19,6 +19,7 @@
 
 mod api;
 mod channels;
+mod clock;
 mod declare;
 mod delivered;
 mod doubts;

@@ -9,9 +9,9 @@ use cueline_broker::{BrokerError, Outgoing, QueueId, Refusal};
 use serde::Deserialize;
 use tokio::time::Instant;
 
+use crate::clock::ServerClock;
 use crate::doubts::Doubts;
 use crate::error::{Told, code, transient};
-use crate::fence::ServerClock;
 use crate::names::{Place, Stream};
 use crate::pipeline::{Answer, Pipeline, Question};
 use crate::queues::{Known, Queues};

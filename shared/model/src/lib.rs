@@ -10,6 +10,7 @@ pub mod duration;
 pub mod handler;
 pub mod job;
 pub mod name;
+mod nearest;
 pub mod policy;
 pub mod route;
 pub mod run;

@@ -7,7 +7,7 @@ use cueline_model::{
     conclude,
 };
 
-use super::report::{Event, Facts};
+use super::facts::{Event, Facts};
 use super::skipped::STOPPED_MEANWHILE;
 use super::values::clean;
 

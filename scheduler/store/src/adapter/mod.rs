@@ -5,6 +5,7 @@
 
 pub mod attempt;
 pub mod definitions;
+pub mod facts;
 pub mod identity;
 pub mod jobs;
 pub mod ledger;

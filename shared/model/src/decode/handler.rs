@@ -1,13 +1,12 @@
 //! What a job runs.
 
-use super::job::{optional, required, text_map};
+use super::fields::{MAX_TEXT_BYTES, optional, required, text_map};
 use super::reader::{Fields, Reader, given, shorten};
 use super::{Node, Value};
 use crate::handler::{CommandSpec, HandlerSpec, HttpSpec, Interpreter, ProcessSpec, ShellSpec};
 
 const KINDS: [&str; 4] = ["shell", "command", "http", "native"];
 const MAX_SCRIPT_BYTES: usize = 256 * 1024;
-const MAX_TEXT_BYTES: usize = 64 * 1024;
 const MAX_PATH_BYTES: usize = 4_096;
 const MAX_URL_BYTES: usize = 8_192;
 const MAX_ARGUMENTS: usize = 4_096;

@@ -1,8 +1,7 @@
 //! The fields of a job.
 
-use std::collections::BTreeMap;
-
-use super::reader::{Fields, Reader, given, join, shorten};
+use super::fields::{MAX_TEXT_BYTES, optional, required, text_map};
+use super::reader::{Fields, Reader, given, shorten};
 use super::{Node, Value, handler, policy, schedule};
 use crate::handler::HandlerSpec;
 use crate::job::{
@@ -42,7 +41,6 @@ const KEYS: [&str; 24] = [
 const LATER: [&str; 4] = ["calendars", "windows", "executor", "selector"];
 
 /// Longest parameter text, description or label.
-const MAX_TEXT_BYTES: usize = 64 * 1024;
 /// Most triggers that a lane can be told to keep waiting.
 const MAX_BACKLOG: i64 = 100_000;
 
@@ -100,36 +98,6 @@ pub(super) fn read(r: &mut Reader, node: &Node) -> Option<JobSpec> {
 /// Stands in for a name that was refused, so that the other fields are still read.
 fn placeholder() -> Option<JobName> {
     "_".parse().ok()
-}
-
-/// The value of `key` by `read`, if it is there.
-pub(super) fn optional<T>(
-    r: &mut Reader,
-    f: &Fields<'_>,
-    key: &str,
-    read: impl FnOnce(&mut Reader, &Node, &str) -> Option<T>,
-) -> Option<T> {
-    let (node, path) = f.get(key)?;
-    read(r, node, &path)
-}
-
-/// The value of `key` by `read`; its absence is a problem of `whole`.
-pub(super) fn required<T>(
-    r: &mut Reader,
-    f: &Fields<'_>,
-    whole: &Node,
-    key: &str,
-    what: &str,
-    read: impl FnOnce(&mut Reader, &Node, &str) -> Option<T>,
-) -> Option<T> {
-    if f.get(key).is_none() {
-        r.refuse(
-            whole.line,
-            &f.path_of(key),
-            format!("missing; {what} is expected"),
-        );
-    }
-    optional(r, f, key, read)
 }
 
 fn read_schedule(r: &mut Reader, f: &Fields<'_>, whole: &Node) -> Option<Schedule> {
@@ -200,35 +168,6 @@ fn to_json(node: &Node) -> Option<serde_json::Value> {
                 .collect::<Option<_>>()?,
         ),
     })
-}
-
-/// A table of texts.
-pub(super) fn text_map(
-    r: &mut Reader,
-    node: &Node,
-    path: &str,
-    what: &str,
-) -> Option<BTreeMap<String, String>> {
-    let Value::Map(entries) = &node.value else {
-        r.mismatch(node, path, "a table of texts");
-        return None;
-    };
-    let mut map = BTreeMap::new();
-    for (key, value) in entries {
-        let field = join(path, &shorten(key));
-        if key.is_empty() || key.contains(['\0', '=', '\n', '\r']) {
-            r.refuse(
-                value.line,
-                &field,
-                format!("{:?} cannot be the name of {what}: an empty text, '=', NUL and line breaks are not allowed", shorten(key)),
-            );
-        } else if let Some(text) = r.scalar_text(value, &field, MAX_TEXT_BYTES)
-            && map.insert(key.clone(), text).is_some()
-        {
-            r.refuse(value.line, &field, "given twice; one value is expected");
-        }
-    }
-    Some(map)
 }
 
 fn after(r: &mut Reader, node: &Node, path: &str) -> Option<After> {

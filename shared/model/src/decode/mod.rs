@@ -5,6 +5,7 @@
 //! at once, each naming the field, what was given and what would be accepted. The short forms of job files
 //! (`block = "serial"`, `handler = { shell = "text" }`) and what a [`JobSpec`] serialises to are both accepted.
 
+mod fields;
 mod handler;
 mod job;
 mod policy;
@@ -16,7 +17,6 @@ use std::fmt;
 
 use crate::job::JobSpec;
 use reader::Reader;
-pub(crate) use reader::nearest;
 
 /// A value and the line it was written on.
 #[derive(Debug, Clone, PartialEq)]

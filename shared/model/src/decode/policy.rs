@@ -1,6 +1,6 @@
 //! Misfire, route, block, scope, retry, loss and fence.
 
-use super::job::optional;
+use super::fields::optional;
 use super::reader::{Reader, given};
 use super::{Node, Value};
 use crate::policy::{Backoff, Block, Fence, Misfire, MisfirePolicy, OnLost, Retry, Scope};

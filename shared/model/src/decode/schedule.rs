@@ -1,7 +1,7 @@
 //! The forms of a schedule.
 
 use super::Node;
-use super::job::{optional, required};
+use super::fields::{optional, required};
 use super::reader::{Fields, Reader, given, shorten};
 use crate::schedule::{CronError, CronSchedule, Dialect, DstRule, Schedule};
 

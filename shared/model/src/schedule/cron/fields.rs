@@ -1,7 +1,7 @@
 //! The grammar of the two dialects, and what to say about a text that does not follow it.
 
 use super::pattern::{Days, MonthDay, Pattern, WeekDay};
-use crate::decode::nearest;
+use crate::nearest::nearest;
 use crate::schedule::Dialect;
 
 /// An expression that was read.

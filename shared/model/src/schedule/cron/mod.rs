@@ -12,7 +12,7 @@ use std::sync::Arc;
 use jiff::tz::TimeZone;
 
 use super::{Dialect, DstRule};
-use crate::decode::nearest;
+use crate::nearest::nearest;
 use crate::time::Timestamp;
 use pattern::Pattern;
 use zone::Changes;

@@ -1,0 +1,68 @@
+//! What fields have in common, whosever they are.
+
+use std::collections::BTreeMap;
+
+use super::reader::{Fields, Reader, join, shorten};
+use super::{Node, Value};
+
+/// The longest text, but for scripts and names.
+pub(super) const MAX_TEXT_BYTES: usize = 64 * 1024;
+
+/// The value of `key` by `read`, if it is there.
+pub(super) fn optional<T>(
+    r: &mut Reader,
+    f: &Fields<'_>,
+    key: &str,
+    read: impl FnOnce(&mut Reader, &Node, &str) -> Option<T>,
+) -> Option<T> {
+    let (node, path) = f.get(key)?;
+    read(r, node, &path)
+}
+
+/// The value of `key` by `read`; its absence is a problem of `whole`.
+pub(super) fn required<T>(
+    r: &mut Reader,
+    f: &Fields<'_>,
+    whole: &Node,
+    key: &str,
+    what: &str,
+    read: impl FnOnce(&mut Reader, &Node, &str) -> Option<T>,
+) -> Option<T> {
+    if f.get(key).is_none() {
+        r.refuse(
+            whole.line,
+            &f.path_of(key),
+            format!("missing; {what} is expected"),
+        );
+    }
+    optional(r, f, key, read)
+}
+
+/// A table of texts.
+pub(super) fn text_map(
+    r: &mut Reader,
+    node: &Node,
+    path: &str,
+    what: &str,
+) -> Option<BTreeMap<String, String>> {
+    let Value::Map(entries) = &node.value else {
+        r.mismatch(node, path, "a table of texts");
+        return None;
+    };
+    let mut map = BTreeMap::new();
+    for (key, value) in entries {
+        let field = join(path, &shorten(key));
+        if key.is_empty() || key.contains(['\0', '=', '\n', '\r']) {
+            r.refuse(
+                value.line,
+                &field,
+                format!("{:?} cannot be the name of {what}: an empty text, '=', NUL and line breaks are not allowed", shorten(key)),
+            );
+        } else if let Some(text) = r.scalar_text(value, &field, MAX_TEXT_BYTES)
+            && map.insert(key.clone(), text).is_some()
+        {
+            r.refuse(value.line, &field, "given twice; one value is expected");
+        }
+    }
+    Some(map)
+}
