@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use anyhow::Result;
-use cueline_handlers::guard::{self, Guard, GuardId};
+use cueline_handlers::GuardId;
+use cueline_handlers::guard::{self, Guard};
 use cueline_worker::SystemBootClock;
 use tokio::io::BufReader;
 use tokio::process::Command;

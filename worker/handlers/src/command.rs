@@ -9,8 +9,7 @@ use cueline_worker::model::handler::ProcessSpec;
 use cueline_worker::{Context, Failure, Handler, Output};
 
 use crate::account::{self, Account};
-use crate::environment::{CRON_SHELL, Environment, Marks, environment, inheritable};
-use crate::guard::GuardId;
+use crate::environment::{CRON_SHELL, Environment, GuardId, Marks, environment, inheritable};
 use crate::process::{self, Start};
 use crate::{mismatch, program};
 

@@ -9,7 +9,6 @@ use cueline_worker::model::Fence;
 use cueline_worker::model::handler::ProcessSpec;
 
 use crate::account::Account;
-use crate::guard::GuardId;
 
 /// Prefix of the variables that are Cueline's own. A worker's settings and secrets may be among them, so a process
 /// gets none but those made here.
@@ -20,6 +19,33 @@ pub(crate) const MARKER_VARIABLE: &str = "CUELINE_WORKER_STATE";
 
 /// Variable by which a worker's guard finds what it has to end.
 pub(crate) const GUARD_VARIABLE: &str = "CUELINE_WORKER_GUARD";
+
+/// What names one start of a worker to its processes and its guard. Unique on the machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GuardId(String);
+
+impl GuardId {
+    /// The id of the worker that keeps its state in this directory, in this start of its process.
+    pub fn of(state_dir: &str, incarnation: &str) -> Self {
+        Self(format!("{incarnation} {state_dir}"))
+    }
+
+    /// Takes an id as it was written with [`as_str`](Self::as_str).
+    pub fn parse(text: String) -> Self {
+        Self(text)
+    }
+
+    /// As text, for the guard's command line.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The value of the variable for a process of which the guard ends none before the worker is gone.
+    pub(crate) fn value(&self, keep: bool) -> String {
+        let word = if keep { "keep" } else { "stop" };
+        format!("{word} {}", self.0)
+    }
+}
 
 /// cron's search path.
 const CRON_PATH: &str = "/usr/bin:/bin";

@@ -16,6 +16,7 @@ use std::time::Duration;
 use cueline_worker::BootClock;
 use tokio::io::{AsyncBufRead, AsyncBufReadExt as _};
 
+use crate::environment::GuardId;
 use crate::orphans::{self, OrphanError};
 
 /// What a worker writes when it ends in order: then it has left nothing that has to end.
@@ -23,33 +24,6 @@ const FAREWELL: &str = "done";
 
 /// A timer counts no sleep of the machine: the clock is asked at least this often.
 const LONGEST_NAP: Duration = Duration::from_secs(1);
-
-/// What names one start of a worker to its processes and its guard. Unique on the machine.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct GuardId(String);
-
-impl GuardId {
-    /// The id of the worker that keeps its state in this directory, in this start of its process.
-    pub fn of(state_dir: &str, incarnation: &str) -> Self {
-        Self(format!("{incarnation} {state_dir}"))
-    }
-
-    /// Takes an id as it was written with [`as_str`](Self::as_str).
-    pub fn parse(text: String) -> Self {
-        Self(text)
-    }
-
-    /// As text, for the guard's command line.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-
-    /// The value of the variable for a process of which the guard ends none before the worker is gone.
-    pub(crate) fn value(&self, keep: bool) -> String {
-        let word = if keep { "keep" } else { "stop" };
-        format!("{word} {}", self.0)
-    }
-}
 
 /// The guard's whole life: `input` is the pipe from the worker. Each line is a time on `clock` in milliseconds, until which the worker's
 /// processes may go on unless there is a later one. Returns after the farewell, or when the worker is gone and all of its processes are.

@@ -21,7 +21,8 @@ mod script;
 pub mod shell;
 
 pub use command::CommandHandler;
-pub use guard::{Guard, GuardId};
+pub use environment::GuardId;
+pub use guard::Guard;
 pub use http::HttpHandler;
 pub use orphans::kill_orphans;
 pub use shell::ShellHandler;

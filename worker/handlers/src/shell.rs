@@ -7,8 +7,7 @@ use cueline_worker::model::HandlerSpec;
 use cueline_worker::{Context, Failure, Handler, Output};
 
 use crate::command::Surroundings;
-use crate::environment::CRON_SHELL;
-use crate::guard::GuardId;
+use crate::environment::{CRON_SHELL, GuardId};
 use crate::process::{self, Start};
 use crate::script::{self, Place};
 use crate::{mismatch, program};

@@ -8,10 +8,10 @@ use cueline_protocol::{Beat, VERSION, Versioned, encode};
 use serde::Serialize;
 use tokio::time::{sleep, timeout};
 
-use crate::builder::Settings;
-use crate::contact::{Contact, Limits};
+use crate::contact::Contact;
 use crate::control;
-use crate::core::Gauges;
+use crate::gauges::Gauges;
+use crate::settings::{Limits, Settings};
 
 /// How long the sending of one message may take where nothing depends on it.
 const SEND_LIMIT: Duration = Duration::from_secs(2);

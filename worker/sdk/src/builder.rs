@@ -1,9 +1,7 @@
 //! Putting a worker together.
 
-use std::error::Error as StdError;
 use std::future::Future;
 use std::path::PathBuf;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,55 +10,13 @@ use cueline_model::{ExecutorName, GroupName};
 use cueline_protocol::VerifyingKeys;
 use cueline_runtime::{BootClock, Clock, SystemBootClock, SystemClock};
 
-use crate::contact::Limits;
 use crate::context::Context;
-use crate::error::{Error, Result};
-use crate::handler::{Failure, Handler, Output, from_fn};
+use crate::error::{BoxError, Error, Result};
+use crate::handler::{Handler, from_fn};
 use crate::registry::{KINDS, Registry};
+use crate::returned::{Failure, Output};
+use crate::settings::{Hook, Lease, Limits, Settings};
 use crate::worker::Worker;
-
-/// Any error, as a hook returns it.
-pub type BoxError = Box<dyn StdError + Send + Sync>;
-
-type HookFuture = Pin<Box<dyn Future<Output = Result<(), BoxError>> + Send>>;
-/// Told until when what runs may go on.
-#[derive(Clone)]
-pub(crate) struct Lease(Arc<dyn Fn(i64) + Send + Sync>);
-
-impl Lease {
-    pub(crate) fn tell(&self, until_ms: i64) {
-        (self.0)(until_ms);
-    }
-}
-
-impl std::fmt::Debug for Lease {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Lease")
-    }
-}
-
-pub(crate) type Hook = Box<dyn FnOnce() -> HookFuture + Send>;
-
-/// What a worker is made of, checked.
-#[derive(Debug)]
-pub(crate) struct Settings {
-    pub(crate) group: GroupName,
-    pub(crate) name: ExecutorName,
-    pub(crate) incarnation: String,
-    pub(crate) broker: Broker,
-    pub(crate) state_dir: PathBuf,
-    pub(crate) handlers: Registry,
-    pub(crate) trust: VerifyingKeys,
-    pub(crate) concurrency: usize,
-    pub(crate) log_bytes: usize,
-    pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) drain_timeout: Duration,
-    pub(crate) beat_every: Duration,
-    /// None when the schedulers end with this process.
-    pub(crate) limits: Option<Limits>,
-    pub(crate) lease: Option<Lease>,
-    pub(crate) boot: Arc<dyn BootClock>,
-}
 
 /// Puts a [`Worker`] together. What is not set has the default that its method names.
 pub struct Builder {
@@ -90,6 +46,13 @@ impl std::fmt::Debug for Builder {
             .field("group", &self.group)
             .field("name", &self.name)
             .finish_non_exhaustive()
+    }
+}
+
+impl Worker {
+    /// Starts to put together a worker of this executor group.
+    pub fn builder(group: &str) -> Builder {
+        Builder::new(group)
     }
 }
 

@@ -10,7 +10,7 @@ use cueline_protocol::Stream;
 use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 
-use crate::handler::Failure;
+use crate::returned::Failure;
 
 /// Why an attempt has to stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

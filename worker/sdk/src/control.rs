@@ -9,8 +9,8 @@ use cueline_model::{RunId, StoreId};
 use cueline_protocol::{Control, ControlReply, Holding, VERSION, decode, encode};
 use tokio::sync::mpsc;
 
-use crate::builder::Settings;
-use crate::contact::{Contact, Limits};
+use crate::contact::Contact;
+use crate::settings::{Limits, Settings};
 
 /// The most attempts that one question may ask for; of the rest nothing is said.
 const MAX_ASKED: usize = 10_000;

@@ -4,6 +4,9 @@ use cueline_broker::BrokerError;
 
 use crate::journal::JournalError;
 
+/// Any error, as a hook returns it.
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
 /// Why a worker could not be built, or could not go on.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -25,7 +28,7 @@ pub enum Error {
     Broker(#[from] BrokerError),
     /// The hook before the start failed.
     #[error("failed to prepare the start: {0}")]
-    BeforeStart(#[source] crate::builder::BoxError),
+    BeforeStart(#[source] BoxError),
     /// A part of the worker ended by itself: a bug.
     #[error("failed to go on: the {0} ended unexpectedly")]
     Broken(&'static str),

@@ -11,10 +11,10 @@ use cueline_protocol::{Trigger, decode};
 use cueline_runtime::{Backoff, Stop};
 use tokio::sync::mpsc;
 
-use crate::builder::Settings;
 use crate::contact::Contact;
-use crate::core::Gauges;
+use crate::gauges::Gauges;
 use crate::outbox::Outbox;
+use crate::settings::Settings;
 
 /// The most triggers that one fetch asks for.
 const MAX_FETCH: usize = 1_024;

@@ -9,9 +9,9 @@ use cueline_model::Outcome;
 use cueline_protocol::{Event, EventBody, VERSION, encode};
 use cueline_runtime::Backoff;
 
-use crate::builder::Settings;
-use crate::core::Gauges;
+use crate::gauges::Gauges;
 use crate::outbox::{Outbox, Report, bytes_of};
+use crate::settings::Settings;
 use crate::stores::Stores;
 
 const MAX_BATCH: usize = 1_024;

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use cueline_broker::{Receipt, Settlement};
 use tokio::sync::mpsc;
 
-use crate::builder::Settings;
-use crate::core::Gauges;
+use crate::gauges::Gauges;
 use crate::intake::Source;
 use crate::reporter::PACE;
+use crate::settings::Settings;
 
 /// A delivery and what becomes of it.
 pub(crate) type Settled = (Source, Receipt, Settlement);

@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use cueline_protocol::Stream;
 
 use crate::context::{Context, Facts, Sink, StopReason};
-use crate::handler::{Failure, Handler, Output};
+use crate::handler::Handler;
+use crate::returned::{Failure, Output};
 
 /// What a handler wrote while it was tried.
 #[derive(Debug, Clone, Default)]

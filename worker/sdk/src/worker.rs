@@ -10,15 +10,17 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::beat::{Beats, Sign};
-use crate::builder::{Builder, Hook, Settings};
+
 use crate::contact::Contact;
 use crate::control::Order;
-use crate::core::{Core, Gauges, Parts, channels};
+use crate::core::{Core, Parts, channels};
 use crate::error::{Error, Result};
+use crate::gauges::Gauges;
 use crate::intake::{Intake, Source};
 use crate::journal::Journal;
 use crate::outbox::Outbox;
 use crate::reporter::{MAX_TOGETHER_BYTES, Reporter};
+use crate::settings::{Hook, Settings};
 use crate::stores::Stores;
 use crate::{control, settle};
 
@@ -40,11 +42,6 @@ impl std::fmt::Debug for Worker {
 }
 
 impl Worker {
-    /// Starts to put together a worker of this executor group.
-    pub fn builder(group: &str) -> Builder {
-        Builder::new(group)
-    }
-
     pub(crate) fn new(settings: Settings, before_start: Option<Hook>) -> Self {
         Self {
             settings: Arc::new(settings),

@@ -8,7 +8,7 @@ use cueline_protocol::Stream;
 use super::log::{AttemptLog, cut};
 use crate::contact::Contact;
 use crate::context::StopReason;
-use crate::handler::{Failure, Output};
+use crate::returned::{Failure, Output};
 
 /// How a handler came to its end.
 pub(super) enum End {

@@ -11,8 +11,8 @@ use proptest::prelude::*;
 use super::log::{LogSink, MAX_LINE_BYTES, cut};
 use super::{Attempt, AttemptLog};
 use crate::context::{Context, Facts};
-use crate::handler::Failure;
 use crate::outbox::{Outbox, Report};
+use crate::returned::Failure;
 use crate::stores::{AttemptKey, RunKey};
 
 fn log(limit_bytes: usize, outbox: &Arc<Outbox>) -> AttemptLog {

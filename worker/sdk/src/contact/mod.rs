@@ -15,8 +15,8 @@ use cueline_protocol::{Control, VERSION};
 use cueline_runtime::BootClock;
 use tokio::sync::{Notify, watch};
 
-use crate::builder::{Lease, Settings};
 use crate::journal::LastContact;
+use crate::settings::{LONGEST_MARGIN, Lease, Limits, Settings};
 
 /// How often it is looked whether the time is over.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -26,52 +26,6 @@ const LATE_MS: i64 = 500;
 const MAX_AWAITED: usize = 64;
 /// The journal is told of newer contact at most so often.
 const RECORD_EVERY_MS: i64 = 1_000;
-
-/// How long a worker may be without contact.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Limits {
-    /// From then on it is fenced.
-    pub(crate) fence_after: Duration,
-    /// From then on the schedulers may give its work to others.
-    pub(crate) failover_after: Duration,
-}
-
-impl Limits {
-    /// Two thirds of `failover_after` for whoever does not say otherwise.
-    pub(crate) fn usual_fence(failover_after: Duration) -> Duration {
-        failover_after * 2 / 3
-    }
-
-    /// How often it gives a sign of life when nothing else is said: several are lost before it is fenced.
-    pub(crate) fn beat_every(&self) -> Duration {
-        LONGEST_BEAT.min(self.fence_after / 4)
-    }
-
-    /// What the fence stops has ended this long before the schedulers may give it to others; it is also how long a final stop may take: 2 s, less where
-    /// all times are short.
-    pub(crate) fn margin(&self) -> Duration {
-        LONGEST_MARGIN.min(self.failover_after / 15)
-    }
-
-    /// How often beats follow one another at least while no echo comes back: each second, more often where all times are short.
-    pub(crate) fn search_every(&self) -> Duration {
-        Duration::from_secs(1).min(self.fence_after / 20)
-    }
-
-    /// How long the sending of one beat may take; it is then given up, and the next one follows.
-    pub(crate) fn send_within(&self) -> Duration {
-        Duration::from_secs(2).min(self.fence_after / 5)
-    }
-
-    /// One without contact that has heard nothing for so long listens anew: it may be the listening that is broken.
-    pub(crate) fn deaf_after(&self) -> Duration {
-        Duration::from_secs(10).min(self.fence_after / 2)
-    }
-}
-
-/// Signs of life are no rarer than this.
-const LONGEST_BEAT: Duration = Duration::from_secs(5);
-const LONGEST_MARGIN: Duration = Duration::from_secs(2);
 
 /// When a beat was sent, by both clocks.
 #[derive(Debug, Clone, Copy)]

@@ -9,7 +9,6 @@ mod batch;
 mod cancelled;
 mod decide;
 mod fence;
-mod gauges;
 mod recover;
 
 use std::collections::HashMap;
@@ -25,20 +24,20 @@ use tokio::time::{Instant, MissedTickBehavior};
 
 use crate::attempt::Ended;
 use crate::attempt::watch::Watch;
-use crate::builder::Settings;
 use crate::contact::Contact;
 use crate::context::{Context, StopReason};
 use crate::control::Order;
 use crate::error::Result;
+use crate::gauges::Gauges;
 use crate::intake::Arrived;
 use crate::journal::Journal;
 use crate::lanes::{Lanes, Unstarted};
 use crate::outbox::Outbox;
+use crate::settings::Settings;
 use crate::settle::Settled;
 use crate::stores::{AttemptKey, Stores};
 use batch::Batch;
 use cancelled::Cancelled;
-pub(crate) use gauges::Gauges;
 
 /// Ended attempts that wait for the core at the most; past it their tasks wait.
 const ENDED_BUFFER: usize = 4_096;
