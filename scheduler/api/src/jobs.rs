@@ -69,12 +69,13 @@ pub(crate) async fn apply(
     let applied = state.store.apply_jobs(&specs, dry_run).await?;
     if !dry_run {
         state.nudge.due.wake();
-        let changed: Vec<JobId> = applied
+        // Also what is unchanged: it may be what an earlier call has changed, whose answer said that the old definition might still go out.
+        let before: Vec<JobId> = applied
             .iter()
-            .filter(|one| one.change == Change::Updated)
+            .filter(|one| one.change != Change::Created)
             .filter_map(|one| one.id)
             .collect();
-        settle(&state, &changed).await?;
+        settle(&state, &before).await?;
     }
     Ok(Json(ApplyAnswer { dry_run, applied }))
 }

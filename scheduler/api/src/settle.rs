@@ -1,9 +1,11 @@
 //! "Stop means stop": an answer to a change waits until no trigger of the old definition can be published any more.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use cueline_model::JobId;
 use cueline_runtime::Backoff;
+use cueline_store::{AttemptId, ErrorKind};
 use tokio::time::Instant;
 
 use crate::ApiState;
@@ -13,8 +15,8 @@ const FIRST_WAIT: Duration = Duration::from_millis(2);
 const LONGEST_WAIT: Duration = Duration::from_millis(100);
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Returns when nothing of `jobs` is being published. What is being published was begun before the change and takes as long as
-/// the broker takes to confirm; past the patience the answer says that the change is made and the promise is still open.
+/// Returns when nothing of `jobs` is being published any more that was so after the change: what has begun since goes by the new definition. It
+/// takes as long as the broker takes to confirm; past the patience the answer says that the change is made and the promise is still open.
 pub(crate) async fn settle(state: &ApiState, jobs: &[JobId]) -> Result<(), Problem> {
     settle_within(state, jobs, PATIENCE).await
 }
@@ -29,18 +31,27 @@ async fn settle_within(
     }
     let give_up = Instant::now() + patience;
     let mut backoff = Backoff::new(FIRST_WAIT, LONGEST_WAIT);
+    let mut left: Option<HashSet<AttemptId>> = None;
     loop {
-        let publishing = match state.store.publishing(jobs).await {
-            Ok(0) => return Ok(()),
-            Ok(n) => n,
-            Err(error) if error.kind() == cueline_store::ErrorKind::Transient => 0,
+        match state.store.publishing(jobs).await {
+            Ok(now) => {
+                let mut now: HashSet<AttemptId> = now.into_iter().collect();
+                if let Some(before) = left {
+                    now.retain(|id| before.contains(id));
+                }
+                left = Some(now);
+            }
+            Err(error) if error.kind() == ErrorKind::Transient => {}
             Err(error) => return Err(error.into()),
-        };
+        }
+        if left.as_ref().is_some_and(HashSet::is_empty) {
+            return Ok(());
+        }
         if Instant::now() >= give_up || state.stop.is_soft() {
             return Err(Problem::still_publishing(format!(
                 "the change is made, but {} still being published and may reach an executor; \
                  asking again is safe",
-                match publishing {
+                match left.map_or(0, |left| left.len()) {
                     0 => "it is not known whether triggers of the old definition are".to_owned(),
                     1 => "1 trigger of the old definition is".to_owned(),
                     n => format!("{n} triggers of the old definition are"),

@@ -51,8 +51,9 @@ async fn take(shared: &Shared) -> Result<Next, StoreError> {
     let (late, waiting) = waiting
         .into_iter()
         .partition(|run| is_misfire(run, shared.now()));
-    skip(shared, late).await?;
+    // First: whatever goes wrong from here on, they are this node's, and nobody else looks for them.
     shared.schedule(waiting);
+    skip(shared, late).await?;
 
     let planner = SchedulePlanner {
         lookahead_ms: options.lookahead_ms,
@@ -106,5 +107,10 @@ async fn skip(shared: &Shared, late: Vec<WaitingRun>) -> Result<(), StoreError> 
             ended(run.attempt_id(), OutcomeKind::Skipped, now, message)
         })
         .collect();
-    shared.store.ingest(&reports).await.map(drop)
+    let written = shared.store.ingest(&reports).await;
+    if written.is_err() {
+        // They are claimed, and neither skipped nor on the wheel, whatever it was that failed: a new claim finds them.
+        shared.doubt();
+    }
+    written.map(drop)
 }

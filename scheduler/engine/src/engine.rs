@@ -1,6 +1,7 @@
 //! The engine as a whole: its options, its tasks, and how they stop.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use cueline_broker::{Broker, Channel, QueueId};
 use cueline_protocol::SigningKey;
@@ -23,7 +24,7 @@ use crate::reconcile::Reconcile;
 use crate::retention::Retention;
 use crate::route::Router;
 use crate::shared::Shared;
-use crate::{confirm, dead, hearing, heartbeats, ingest, node, requests};
+use crate::{confirm, dead, hearing, heartbeats, ingest, node, queues, requests};
 
 /// Wakes the engine when somebody else has written intent to the store.
 #[derive(Debug, Clone)]
@@ -46,6 +47,9 @@ impl std::fmt::Debug for Engine {
             .finish_non_exhaustive()
     }
 }
+
+/// What is not taken in within this time after the stop is left to the next node.
+const LAST_RESULTS: Duration = Duration::from_secs(5);
 
 pub(crate) async fn open(shared: &Shared) -> Result<(), EngineError> {
     for queue in [QueueId::Results, QueueId::Requests, QueueId::Dead] {
@@ -107,6 +111,7 @@ impl Engine {
         lifecycle.spawn("ingest", ingest::run(shared.clone(), stop.clone()));
         lifecycle.spawn("requests", requests::run(shared.clone(), stop.clone()));
         lifecycle.spawn("dead letters", dead::run(shared.clone(), stop.clone()));
+        lifecycle.spawn("queues", queues::run(shared.clone(), stop.clone()));
         lifecycle.spawn("hearing", hearing::run(shared.clone(), stop.clone()));
         lifecycle.spawn(
             "heartbeats",
@@ -128,16 +133,14 @@ impl Engine {
         Desk(self.shared.clone())
     }
 
-    /// After the tasks have stopped: takes in what executors have still reported, and gives up the lease, so that another node (or the next
-    /// start) takes over at once.
+    /// After the tasks have stopped: gives up the lease, so that another node (or the next start) takes over at once, and takes in what executors
+    /// have still reported, for at most 5 s.
     pub async fn finish(&self) -> Result<(), EngineError> {
-        while ingest::once(&self.shared, std::time::Duration::ZERO)
-            .await
-            .is_ok_and(|n| n > 0)
-        {}
-        if let Some(node) = self.shared.node() {
-            self.shared.store.release_node(node).await?;
-        }
-        Ok(())
+        let released = match self.shared.node() {
+            Some(node) => self.shared.store.release_node(node).await,
+            None => Ok(()),
+        };
+        ingest::finish(&self.shared, LAST_RESULTS).await;
+        Ok(released?)
     }
 }

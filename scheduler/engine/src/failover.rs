@@ -156,13 +156,15 @@ async fn fail_over(
     now: Timestamp,
     taken: &mut Moved,
 ) -> Result<bool, StageError> {
-    let (_, name) = owner;
+    let (group, name) = owner;
     let outstanding = outstanding_of(shared, owner).await?;
     let silence = format!(
         "executor {name} has been silent for {} s",
         now.since_ms(last_beat) / 1_000
     );
-    let silent = || is_silent(shared, last_beat, shared.now());
+    // `last_beat` is from the beginning of the turn, and others came first: meanwhile it may have come back.
+    let silent =
+        || is_silent(shared, last_beat, shared.now()) && !shared.registry.is_alive(group, name);
     let drained = &mut taken.routed_again;
     drain_while(
         shared,
@@ -187,8 +189,15 @@ async fn fail_over(
     if !quiet || !silent() {
         return Ok(false);
     }
-    let left = outstanding_of(shared, owner).await?;
+    // What it was given since then is not what its silence was about.
+    let (left, later): (Vec<_>, Vec<_>) = outstanding_of(shared, owner)
+        .await?
+        .into_iter()
+        .partition(|o| o.queued_at <= now);
     for batch in left.chunks(BATCH) {
+        if !silent() {
+            return Ok(false);
+        }
         let reports: Vec<Report> = batch
             .iter()
             .map(|o| ended(id_of(o), OutcomeKind::Lost, now, why_lost(o, &silence)))
@@ -196,7 +205,7 @@ async fn fail_over(
         shared.store.ingest(&reports).await?;
         taken.lost += batch.len();
     }
-    Ok(true)
+    Ok(later.is_empty())
 }
 
 fn id_of(o: &Outstanding) -> AttemptId {

@@ -78,25 +78,49 @@ async fn listen(shared: &Shared, pace: Pace) -> Result<(), BrokerError> {
     let mut heard = Instant::now();
     while heard.elapsed() < pace.give_up_after {
         // A failure shows in that nothing is heard.
-        let _ = shared.broker.announce(&channel, Bytes::new()).await;
-        if next(&mut ears, pace.every).await {
+        let _ = shared.broker.announce(&channel, word(shared.now())).await;
+        let fresh = |payload: &[u8]| is_fresh(payload, shared.now(), pace);
+        if next(&mut ears, pace.every, fresh, || hear(shared)).await {
             heard = Instant::now();
-            hear(shared);
         }
     }
     Ok(())
 }
 
-/// Waits for a word, and in any case until it is time to speak again.
-async fn next(ears: &mut Listener, every: Duration) -> bool {
+/// A word says when it was spoken.
+fn word(now: Timestamp) -> Bytes {
+    Bytes::copy_from_slice(&now.as_millis().to_be_bytes())
+}
+
+/// One that was long on its way, or waited here while this process was held up, says nothing about now.
+fn is_fresh(payload: &[u8], now: Timestamp, pace: Pace) -> bool {
+    <[u8; 8]>::try_from(payload).is_ok_and(|spoken| {
+        let spoken = Timestamp::from_millis(i64::from_be_bytes(spoken));
+        now.since_ms(spoken) <= pace.longest_gap_ms
+    })
+}
+
+/// Takes all words that come until it is time to speak again, so that none waits for its turn; whether one of them was fresh.
+async fn next(
+    ears: &mut Listener,
+    every: Duration,
+    is_fresh: impl Fn(&[u8]) -> bool,
+    hear: impl Fn(),
+) -> bool {
     let pause = sleep(every);
     tokio::pin!(pause);
-    let heard = tokio::select! {
-        word = ears.recv() => word.is_some(),
-        () = &mut pause => return false,
-    };
-    pause.await;
-    heard
+    let mut heard = false;
+    loop {
+        tokio::select! {
+            Some(word) = ears.recv() => {
+                if is_fresh(&word.payload) {
+                    hear();
+                    heard = true;
+                }
+            }
+            () = &mut pause => return heard,
+        }
+    }
 }
 
 /// Whether it hears at this moment, as far as it can tell: it has heard itself lately. One that does not may not count anybody's silence: that the
@@ -139,6 +163,10 @@ pub(crate) fn hear(shared: &Shared) {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
+    use cueline_broker::Announcement;
+
     use super::*;
 
     #[test]
@@ -156,5 +184,32 @@ mod tests {
             (usual.every, usual.longest_gap_ms, usual.give_up_after),
             (secs(1), 4_000, secs(15))
         );
+    }
+
+    /// Words piled up while it was held up: none of them waits for a turn of its own, and only what was spoken lately counts.
+    #[tokio::test]
+    async fn old_words_are_read_at_once_and_count_for_nothing() {
+        let pace = Pace::of(30_000);
+        let now = Timestamp::from_millis(1_800_000_000_000);
+        let (speak, mut ears) = tokio::sync::mpsc::channel(100);
+        let say = async |payload| {
+            let reply_to = None;
+            let said = speak.send(Announcement { payload, reply_to }).await;
+            said.expect("it is listened to");
+        };
+        let fresh = |payload: &[u8]| is_fresh(payload, now, pace);
+        let every = Duration::from_millis(20);
+        for _ in 0..50 {
+            say(word(now.minus_ms(4_001))).await;
+        }
+        say(Bytes::from_static(b"no word")).await;
+        let heard = Cell::new(0);
+        let hear = || heard.set(heard.get() + 1);
+        assert!(!next(&mut ears, every, fresh, hear).await);
+        assert!(ears.is_empty());
+        say(word(now.minus_ms(4_000))).await;
+        say(word(now)).await;
+        assert!(next(&mut ears, every, fresh, hear).await);
+        assert_eq!(heard.get(), 2);
     }
 }

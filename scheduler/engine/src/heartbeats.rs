@@ -1,8 +1,9 @@
 //! Heartbeats: gathered from the broker, written to the store in batches, and handed to the registry.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use cueline_broker::{Announcement, Listener, QueueId};
+use cueline_broker::{Announcement, Listener};
 use cueline_protocol::{Beat, decode};
 use cueline_runtime::Stop;
 use cueline_store::{ExecutorBeat, StoreError};
@@ -37,40 +38,35 @@ pub(crate) async fn hear(
     shared: &Shared,
     announcements: &[Announcement],
 ) -> Result<(), StoreError> {
-    let beats: Vec<ExecutorBeat> = announcements.iter().filter_map(read).collect();
+    // Of each executor the last one: it says all that those before it said, as far as that is still so.
+    let beats: BTreeMap<_, ExecutorBeat> = announcements
+        .iter()
+        .filter_map(read)
+        .map(|beat| ((beat.group.clone(), beat.name.clone()), beat))
+        .collect();
     if beats.is_empty() {
         return Ok(());
     }
+    let beats: Vec<ExecutorBeat> = beats.into_values().collect();
     // The store first: a broadcast is planned from what it knows.
     shared.store.beat(&beats).await?;
     let now = shared.now();
-    let mut changed = false;
-    for beat in &beats {
-        let news = shared.registry.hear(beat, now);
+    let (mut changed, mut wanted) = (false, false);
+    for beat in beats {
+        let news = shared.registry.hear(&beat, now);
         // One that takes nothing may be waiting for its queue: its own rights may not do for making one.
         if (news || beat.draining) && !beat.gone {
-            declare(shared, beat).await;
+            wanted |= shared.queues.want((beat.group, beat.name), news, now);
         }
         changed |= news;
+    }
+    if wanted {
+        shared.wakers.queues.wake();
     }
     if changed {
         unpark(shared);
     }
     Ok(())
-}
-
-/// Makes sure that the executor's queue is there, and its group's.
-async fn declare(shared: &Shared, beat: &ExecutorBeat) {
-    let group = beat.group.to_string();
-    let own = QueueId::Executor {
-        group: group.clone(),
-        executor: beat.name.to_string(),
-    };
-    for queue in [own, QueueId::Shared { group }] {
-        if let Err(e) = shared.broker.declare(&queue).await {
-            tracing::warn!(%queue, error = %e, "failed to declare an executor's queue; the next sign of life tries again");
-        }
-    }
 }
 
 /// Takes over who was heard lately, by whichever node: one that starts need not wait for the next signs of life before it has somebody to

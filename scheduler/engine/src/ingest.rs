@@ -7,6 +7,7 @@ use cueline_broker::{Delivery, QueueId, Receipt, Settlement};
 use cueline_protocol::{Event, EventBody, decode_events};
 use cueline_runtime::{Backoff, Stop};
 use cueline_store::{AttemptId, Report, ReportBody};
+use tokio::time::{Instant, timeout_at};
 
 use crate::counts::add;
 use crate::error::StageError;
@@ -48,6 +49,19 @@ pub(crate) async fn run(shared: Arc<Shared>, stop: Stop) {
 /// Takes in one batch, waiting up to `wait` for it; how many reports it had.
 pub(crate) async fn once(shared: &Shared, wait: Duration) -> Result<usize, StageError> {
     take_in(shared, &fetch(shared, wait).await?).await
+}
+
+/// Takes in what is there, until nothing is or for `at_most`: where others work on, there is always more.
+pub(crate) async fn finish(shared: &Shared, at_most: Duration) {
+    let until = Instant::now() + at_most;
+    while Instant::now() < until {
+        let Ok(Ok(batch)) = timeout_at(until, fetch(shared, Duration::ZERO)).await else {
+            return;
+        };
+        if !take_in(shared, &batch).await.is_ok_and(|n| n > 0) {
+            return;
+        }
+    }
 }
 
 async fn fetch(shared: &Shared, wait: Duration) -> Result<Vec<Delivery>, StageError> {

@@ -31,6 +31,7 @@ mod options;
 mod pace;
 mod parked;
 mod plan;
+mod queues;
 mod reap;
 mod reconcile;
 mod registry;

@@ -19,7 +19,9 @@ use crate::failover::Failover;
 use crate::options::EngineOptions;
 use crate::route::Router;
 use crate::shared::Shared;
-use crate::{cancel, claim, dead, hearing, heartbeats, ingest, node, reap, reconcile, requests};
+use crate::{
+    cancel, claim, dead, hearing, heartbeats, ingest, node, queues, reap, reconcile, requests,
+};
 
 /// The stages of an engine, one turn of each at a call.
 pub struct ManualEngine {
@@ -96,7 +98,7 @@ impl ManualEngine {
         Ok(done)
     }
 
-    /// Takes note of heartbeats that have arrived.
+    /// Takes note of heartbeats that have arrived, and declares the queues that this calls for.
     pub async fn hear(&mut self) -> Result<(), EngineError> {
         let mut beats = Vec::new();
         let mut quiet = 0;
@@ -112,6 +114,7 @@ impl ManualEngine {
             tokio::task::yield_now().await;
         }
         heartbeats::hear(&self.shared, &beats).await?;
+        queues::declare_all(&self.shared).await;
         hearing::caught_up(&self.shared);
         Ok(())
     }
@@ -161,7 +164,7 @@ impl ManualEngine {
 
     /// Carries out the trigger requests that have come over the broker; how many messages.
     pub async fn take_requests(&mut self) -> Result<usize, EngineError> {
-        Ok(requests::once(&self.shared, Duration::ZERO).await?)
+        Ok(requests::once(&self.shared).await?)
     }
 
     /// Keeps the dead letters that have come; how many messages.

@@ -24,7 +24,8 @@ pub(crate) struct Reconcile {
     after: Option<RunId>,
 }
 
-/// At most so many attempts are compared in one turn; the next goes on from there.
+/// At most so many attempts are compared in one turn, the next goes on from there; and an executor is asked about at most so many at once, which is
+/// fewer than it answers for.
 const BATCH: usize = 1_000;
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 
@@ -91,24 +92,31 @@ pub(crate) async fn compare(
     for (owner, asked) in by_owner {
         // What is still in the queue is not in the journal yet; nothing can be said about an executor that is not there.
         if !busy.contains(&owner) && shared.registry.is_alive(&owner.0, &owner.1) {
-            missing.extend(not_held(shared, &owner, asked).await?);
+            for part in asked.chunks(BATCH) {
+                // Who has not answered once is not asked about the rest.
+                let Some(part) = not_held(shared, &owner, part).await? else {
+                    break;
+                };
+                missing.extend(part);
+            }
         }
     }
-    if missing.is_empty() {
-        return Ok(0);
-    }
     let reason = "its executor did not hold it; published again";
-    let taken = shared.store.take_back(node, &missing, reason).await;
-    let runs = shared.claimed(taken)?;
-    let count = runs.len();
+    let mut count = 0;
+    // Only when all have been asked about: what goes out again is in a queue, and nothing can be said about what is there.
+    for part in missing.chunks(BATCH) {
+        let taken = shared.store.take_back(node, part, reason).await;
+        let runs = shared.claimed(taken)?;
+        add(&shared.counters.reconciled, runs.len());
+        count += runs.len();
+        shared.schedule(runs);
+    }
     if count > 0 {
-        add(&shared.counters.reconciled, count);
         tracing::warn!(
             count,
             "triggers were lost on the way; publishing them again"
         );
     }
-    shared.schedule(runs);
     Ok(count)
 }
 
@@ -135,11 +143,12 @@ async fn queues_with_triggers(
         .collect())
 }
 
+/// What the executor says that it does not hold; `None` when it says nothing.
 async fn not_held(
     shared: &Shared,
     (group, executor): &Owner,
-    asked: Vec<Holding>,
-) -> Result<Vec<AttemptId>, StageError> {
+    asked: &[Holding],
+) -> Result<Option<Vec<AttemptId>>, StageError> {
     let channel = Channel::Control {
         group: group.to_string(),
         executor: executor.to_string(),
@@ -147,28 +156,26 @@ async fn not_held(
     let question = Control::Holdings {
         v: VERSION,
         store: shared.store_id(),
-        runs: asked.clone(),
+        runs: asked.to_vec(),
     };
     let answer = shared
         .broker
         .ask(&channel, Bytes::from(encode(&question)), ANSWER_WITHIN)
         .await?;
     let Some(answer) = answer else {
-        return Ok(Vec::new());
+        return Ok(None);
     };
     let held: HashSet<Holding> = match decode::<ControlReply>(&answer) {
         Ok(reply) => reply.held.into_iter().collect(),
         Err(e) => {
             tracing::warn!(%group, %executor, error = %e, "an executor's answer could not be read");
-            return Ok(Vec::new());
+            return Ok(None);
         }
     };
-    Ok(asked
-        .into_iter()
-        .filter(|h| !held.contains(h))
-        .map(|h| AttemptId {
-            run: h.run,
-            attempt: h.attempt,
-        })
-        .collect())
+    let missing = asked.iter().filter(|h| !held.contains(*h));
+    let missing = missing.map(|h| AttemptId {
+        run: h.run,
+        attempt: h.attempt,
+    });
+    Ok(Some(missing.collect()))
 }

@@ -13,6 +13,7 @@ use cueline_store::{AttemptId, DispatchMark, ErrorKind, NodeId, Store, StoreErro
 use crate::counts::Counters;
 use crate::lock::lock;
 use crate::options::EngineOptions;
+use crate::queues::Wanted;
 use crate::registry::Registry;
 use crate::wheel::Wheel;
 
@@ -41,6 +42,7 @@ pub(crate) struct Wakers {
     pub(crate) publish: Activator,
     pub(crate) cancel: Activator,
     pub(crate) node: Activator,
+    pub(crate) queues: Activator,
 }
 
 pub(crate) struct Shared {
@@ -52,6 +54,8 @@ pub(crate) struct Shared {
     /// Which store it is; read at the start.
     store_id: OnceLock<StoreId>,
     pub(crate) registry: Registry,
+    /// Whose queues are to be declared.
+    pub(crate) queues: Wanted,
     pub(crate) wheel: Mutex<Wheel<WaitingRun>>,
     pub(crate) outbox: Mutex<Wheel<Ready>>,
     pub(crate) parked: Mutex<Vec<WaitingRun>>,
@@ -95,6 +99,7 @@ impl Shared {
             key,
             store_id: OnceLock::new(),
             registry,
+            queues: Wanted::default(),
             wheel: Mutex::default(),
             outbox: Mutex::default(),
             parked: Mutex::default(),

@@ -10,7 +10,8 @@ use crate::finish::finish;
 use crate::rows::{clean, int, name, state};
 use crate::{PgStore, follow};
 
-const JOB: &str = "SELECT job_id FROM run_live WHERE id = $1 AND awaited";
+/// It is held: what a cancellation finds out must not be undone by one who gives the run back meanwhile.
+const JOB: &str = "SELECT job_id FROM run_live WHERE id = $1";
 const READ: &str =
     "SELECT state, job_id, attempt, cancel_requested FROM run_live WHERE id = $1 FOR UPDATE";
 const ENDED: &str = "SELECT state FROM run WHERE id = $1";
@@ -39,12 +40,12 @@ impl PgStore {
     pub(crate) async fn cancel_run(&self, run: RunId, by: &str) -> Result<Cancelled, StoreError> {
         let fail = failed("cancel a run");
         let mut tx = self.db.write().await?;
-        let awaits: Option<i64> = sqlx::query_scalar(JOB)
+        let job: Option<i64> = sqlx::query_scalar(JOB)
             .bind(run.0)
             .fetch_optional(&mut *tx)
             .await
             .map_err(&fail)?;
-        follow::hold(&mut tx, awaits.into_iter().collect()).await?;
+        follow::hold(&mut tx, job.into_iter().collect()).await?;
         let row: Option<(i16, i64, i32, bool)> = sqlx::query_as(READ)
             .bind(run.0)
             .fetch_optional(&mut *tx)

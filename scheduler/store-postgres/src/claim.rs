@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use cueline_model::{RunId, RunState, Shard, Timestamp};
-use cueline_store::adapter::definitions::pick;
+use cueline_store::adapter::definitions::{as_sent, pick};
 use cueline_store::{NodeId, StoreError, WaitingRun};
 use sqlx::FromRow;
 use sqlx::postgres::PgConnection;
@@ -25,7 +25,7 @@ pub(crate) const CLAIM: &str = "
 
 pub(crate) const READ: &str = "
     SELECT r.id, l.attempt, l.state, r.kind, r.fire_at, l.due_at, r.shard_index, r.shard_total, r.shard_item, r.params, l.executor,
-        l.pinned, r.turn, l.published_maybe, r.job_id, j.version
+        l.pinned, r.turn, l.published_maybe, l.sent_to_group, r.job_id, j.version
     FROM run_live l JOIN run r ON r.id = l.id AND r.id BETWEEN $2 AND $3 JOIN job j ON j.id = r.job_id
     WHERE l.id = ANY ($1)";
 
@@ -53,6 +53,7 @@ struct Row {
     pinned: bool,
     turn: i64,
     published_maybe: bool,
+    sent_to_group: Option<String>,
     job_id: i64,
     version: i64,
 }
@@ -111,10 +112,11 @@ impl PgStore {
                 let published_maybe =
                     row.published_maybe && state(row.state)? == RunState::Dispatching;
                 let executor = row.executor.filter(|_| row.pinned || published_maybe);
+                let sent_to = row.sent_to_group.filter(|_| published_maybe);
                 Ok(WaitingRun {
                     id: RunId(row.id),
                     attempt: small(row.attempt),
-                    job: pick(&jobs, row.job_id)?,
+                    job: as_sent(pick(&jobs, row.job_id)?, sent_to.as_deref())?,
                     kind: kind(row.kind)?,
                     fire_at: Timestamp::from_millis(row.fire_at),
                     due_at: Timestamp::from_millis(row.due_at),

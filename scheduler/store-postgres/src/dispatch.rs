@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use cueline_model::{RunId, Timestamp};
 use cueline_store::adapter::skipped::STOPPED_MEANWHILE;
-use cueline_store::{AttemptId, DispatchMark, NodeId, StoreError, WaitingRun};
+use cueline_store::{AttemptId, DispatchMark, ErrorKind, NodeId, StoreError, WaitingRun};
 use sqlx::postgres::PgConnection;
 
 use crate::database::commit;
@@ -35,11 +35,12 @@ pub(crate) const CHANGED: &str = "
     WHERE l.id = ANY ($1::bigint[]) AND l.state = 1 AND l.claimed_by = $3
         AND d.version IS DISTINCT FROM ($2::bigint[])[width_bucket(l.id, $1::bigint[])]";
 
-/// Of the marks, those that the node may publish now: just taken, or `dispatching` by it already.
+/// Of the marks, those that the node may publish now: just taken, or `dispatching` by it already. A release of which the answer was lost may still be
+/// on its way; its end is waited for.
 pub(crate) const TAKEN: &str = "
     SELECT e.place FROM unnest($1::bigint[], $2::integer[], $3::text[]) WITH ORDINALITY e (id, attempt, executor, place)
         JOIN run_live l ON l.id = e.id
-    WHERE l.attempt = e.attempt AND l.state = 1 AND l.claimed_by = $4 AND l.executor = e.executor ORDER BY e.place";
+    WHERE l.attempt = e.attempt AND l.state = 1 AND l.claimed_by = $4 AND l.executor = e.executor ORDER BY e.place FOR SHARE OF l";
 
 /// Nearly always all are at the same attempt. The claim stays where it is, without a meaning: taking it away would cost an entry in each
 /// index.
@@ -75,6 +76,21 @@ pub(crate) const RELEASE: &str = "
         state = CASE WHEN l.published_maybe THEN l.state ELSE 0 END
     WHERE l.id = ANY ($1) AND l.attempt = $2 AND l.claimed_by = $3 AND l.state IN (0, 1)";
 
+/// The jobs of runs that may be taken back, which are held: an edit that looks for runs that are being published would not see these yet.
+const OUT: &str = "
+    SELECT DISTINCT l.job_id FROM unnest($1::bigint[]) e (id) JOIN run_live l ON l.id = e.id WHERE l.state IN (2, 3)";
+
+/// Their jobs were stopped after they had gone out, and they are not where they were sent: they do not go out again.
+pub(crate) const END_STOPPED: &str = finish!(
+    "e AS (SELECT * FROM unnest($1::bigint[], $2::integer[]) u (id, attempt)),",
+    delete: "USING e WHERE l.id = e.id AND l.attempt = e.attempt AND l.state IN (2, 3)
+        AND NOT EXISTS (SELECT FROM job_due d WHERE d.job_id = l.job_id AND (d.enabled OR l.kind = 1))",
+    ends: "15::smallint AS end_state, l.started_at AS began_at, $3::bigint AS end_at, l.exit_status AS status, $4::text AS why,
+        NULL::text AS result",
+    within: "AND run.id BETWEEN $5 AND $6",
+    then: "INSERT INTO run_event (run_id, at, attempt, event, detail) SELECT id, $3, attempt, 'cancel', $4 FROM done"
+);
+
 pub(crate) const TAKE_BACK: &str = "
     UPDATE run_live l SET state = 1, claimed_by = $3, published_maybe = true
     FROM unnest($1::bigint[], $2::integer[]) e (id, attempt)
@@ -86,6 +102,9 @@ const NOTE_TAKEN_BACK: &str = "
     SELECT l.id, $2, l.attempt, 'republished', $3
     FROM unnest($1::bigint[]) e (id) JOIN run_live l ON l.id = e.id
     WHERE (SELECT count(*) FROM (SELECT FROM run_event v WHERE v.run_id = l.id LIMIT 1000) known) < 1000";
+
+/// How often runs that an edit has overtaken are released at the most.
+const GIVE_UP_TRIES: usize = 5;
 
 impl PgStore {
     pub(crate) async fn begin(
@@ -135,7 +154,7 @@ impl PgStore {
             .collect();
         if !changed.is_empty() {
             drop(conn);
-            self.give_up(node, &changed, None).await?;
+            self.give_up_surely(node, &changed).await?;
             conn = self.db.glance().await?;
         }
         let all = marked.len() == marks.len() && changed.is_empty();
@@ -166,6 +185,17 @@ impl PgStore {
             })
             .filter(|id| seen.insert(*id))
             .collect())
+    }
+
+    /// Made again here: from the call as a whole, made again, the marks would look like good ones of an earlier call.
+    async fn give_up_surely(&self, node: NodeId, changed: &[AttemptId]) -> Result<(), StoreError> {
+        for _ in 1..GIVE_UP_TRIES {
+            match self.give_up(node, changed, None).await {
+                Err(e) if e.kind() == ErrorKind::Transient => {}
+                done => return done,
+            }
+        }
+        self.give_up(node, changed, None).await
     }
 
     pub(crate) async fn confirm(&self, attempts: &[AttemptId]) -> Result<(), StoreError> {
@@ -242,17 +272,35 @@ impl PgStore {
         if attempts.is_empty() {
             return Ok(Vec::new());
         }
+        let fail = failed("take runs back");
         let (ids, numbers) = columns(attempts);
+        let (low, high) = bounds(ids.iter().copied());
         let mut tx = self.db.write().await?;
         let now = tx.now;
         nodes::known(&mut tx, node).await?;
+        let out: Vec<i64> = sqlx::query_scalar(OUT)
+            .bind(&ids)
+            .fetch_all(&mut *tx)
+            .await
+            .map_err(&fail)?;
+        follow::hold(&mut tx, out).await?;
+        sqlx::query(END_STOPPED)
+            .bind(&ids)
+            .bind(&numbers)
+            .bind(now.as_millis())
+            .bind(STOPPED_MEANWHILE)
+            .bind(low)
+            .bind(high)
+            .execute(&mut *tx)
+            .await
+            .map_err(&fail)?;
         let taken: Vec<i64> = sqlx::query_scalar(TAKE_BACK)
             .bind(ids)
             .bind(numbers)
             .bind(node.0)
             .fetch_all(&mut *tx)
             .await
-            .map_err(failed("take runs back"))?;
+            .map_err(&fail)?;
         let taken: HashSet<i64> = taken.into_iter().collect();
         let taken: Vec<i64> = attempts
             .iter()

@@ -21,7 +21,7 @@ const BEAT: &str = "
         $9::boolean[]) e (grp, name, incarnation, capabilities, capacity, held, running, draining, gone)
     ON CONFLICT (grp, name) DO UPDATE SET incarnation = excluded.incarnation, capabilities = excluded.capabilities,
         capacity = excluded.capacity, held = excluded.held, running = excluded.running, draining = excluded.draining,
-        gone = excluded.gone, last_beat = excluded.last_beat";
+        gone = excluded.gone, last_beat = greatest(executor.last_beat, excluded.last_beat)";
 
 const ALL: &str = "
     SELECT grp, name, incarnation, capabilities, capacity, held, running, draining, gone, last_beat
@@ -34,9 +34,10 @@ pub(crate) const OUTSTANDING: &str = "
         JOIN job j ON j.id = l.job_id
     ORDER BY l.id";
 
+/// A worker whose clock is behind has started nothing before it was sent.
 pub(crate) const OVERDUE: &str = "
     SELECT l.id, l.attempt FROM run_live l JOIN job j ON j.id = l.job_id
-    WHERE l.state = 3 AND l.started_at + j.longest_ms < $1 ORDER BY l.id LIMIT $2";
+    WHERE l.state = 3 AND greatest(l.started_at, l.queued_at) + j.longest_ms < $1 ORDER BY l.id LIMIT $2";
 
 #[derive(FromRow)]
 struct Row {

@@ -7,7 +7,6 @@ use std::collections::{BTreeMap, HashMap};
 
 use cueline_model::{RunId, RunKind, Timestamp};
 use cueline_store::StoreError;
-use cueline_store::adapter::definitions::pick;
 use cueline_store::adapter::report::soonest;
 use sqlx::postgres::PgConnection;
 
@@ -94,8 +93,11 @@ pub(crate) async fn next_after_end(
     let mut next = Vec::with_capacity(resting.len());
     let mut first = None;
     for (id, _) in resting {
-        let Some(end) = ends.get(&id) else { continue };
-        let fire_at = pick(&jobs, id)?.spec.next_fire(*end);
+        // One that cannot be read does nothing, and keeps no other from it.
+        let (Some(end), Some(job)) = (ends.get(&id), jobs.get(&id)) else {
+            continue;
+        };
+        let fire_at = job.spec.next_fire(*end);
         if let Some(fire_at) = fire_at {
             soonest(&mut first, fire_at);
         }
@@ -152,7 +154,7 @@ impl PgStore {
         } in complete
         {
             for (_, child, ..) in children.iter().filter(|c| c.0 == success.job) {
-                let job = pick(&jobs, *child)?;
+                let Some(job) = jobs.get(child) else { continue };
                 let passes = job.spec.after.as_ref().is_some_and(|a| a.pass_output);
                 let fire = Fire {
                     kind: RunKind::Child,
@@ -165,7 +167,7 @@ impl PgStore {
                     params: success.output.filter(|_| passes).map(str::to_owned),
                 };
                 let turn = turns.entry(*child).or_default();
-                let more = NewRun::of_fire(&job, *turn, &mut live, &fire);
+                let more = NewRun::of_fire(job, *turn, &mut live, &fire);
                 *turn += int(more.len());
                 runs.extend(more);
             }

@@ -6,21 +6,22 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use cueline_model::{Job, JobId, JobName, JobSpec, Timestamp};
+use cueline_model::{Job, JobId, JobName, JobSpec, RunId, Timestamp};
 use cueline_store::adapter::jobs::{check_names, is_fixed_delay};
 use cueline_store::adapter::parents::parent_of;
-use cueline_store::{Applied, Change, ErrorKind, StoreError};
+use cueline_store::{Applied, AttemptId, Change, ErrorKind, StoreError};
 use sqlx::postgres::PgConnection;
 
 use crate::PgStore;
 use crate::by_name::stored;
 use crate::database::commit;
 use crate::error::failed;
+use crate::follow::hold;
 use crate::parents::check_parents;
-use crate::rows::{clean, numbers, unsigned};
+use crate::rows::{clean, numbers, small};
 use crate::stop::{stop, unclaim, withdraw};
 use crate::write_jobs::{
-    KeptGroup, NewVersion, create, keep_group, set_has_children, set_parents, update,
+    KeptGroup, NewVersion, create, keep_group, set_has_children, set_parents, update, wait_for_runs,
 };
 
 /// The first number marks locks of Cueline.
@@ -36,7 +37,7 @@ const DELETE: &str = "UPDATE job SET deleted_at = $2, version = version + 1 WHER
 const DELETE_DUE: &str = "DELETE FROM job_due WHERE job_id = $1";
 
 pub(crate) const PUBLISHING: &str = "
-    SELECT count(*) FROM unnest($1::bigint[]) e (id) JOIN run_live l ON l.job_id = e.id WHERE l.state = 1";
+    SELECT l.id, l.attempt FROM unnest($1::bigint[]) e (id) JOIN run_live l ON l.job_id = e.id WHERE l.state = 1";
 
 /// What an apply does besides writing definitions.
 #[derive(Default)]
@@ -47,6 +48,8 @@ struct Consequences<'a> {
     paused: Vec<JobId>,
     /// They count their delay from the end of a run now.
     fixed_delay: Vec<JobId>,
+    /// They did so before.
+    still_fixed_delay: Vec<JobId>,
     /// What is out of them stays in the group that it was sent to.
     moved: Vec<KeptGroup<'a>>,
     /// Names of jobs that gained or lost a child.
@@ -62,7 +65,6 @@ impl PgStore {
         dry_run: bool,
     ) -> Result<Vec<Applied>, StoreError> {
         let mut tx = self.db.write().await?;
-        let now = tx.now;
         lock(&mut tx).await?;
         let old = stored(&mut tx, specs.iter().map(|s| &s.name)).await?;
         check_names(specs)?;
@@ -85,6 +87,11 @@ impl PgStore {
             .collect();
         let mut created = HashMap::new();
         if !dry_run {
+            let updated = changes
+                .iter()
+                .filter(|(.., change)| *change == Change::Updated);
+            let ids = updated.filter_map(|(_, job, _)| job.map(|job| job.id));
+            let now = self.hold_now(&mut tx, ids).await?;
             created = write(&mut tx, &changes, now).await?;
             commit(tx).await?;
         }
@@ -107,12 +114,12 @@ impl PgStore {
         by: &str,
     ) -> Result<JobId, StoreError> {
         let mut tx = self.db.write().await?;
-        let now = tx.now;
         lock(&mut tx).await?;
         let job = one(&mut tx, name).await?;
         if job.spec.is_enabled() == enabled {
             return Ok(job.id);
         }
+        let now = self.hold_now(&mut tx, std::iter::once(job.id)).await?;
         let mut spec = job.spec.clone();
         spec.enabled = Some(enabled);
         update(
@@ -126,6 +133,7 @@ impl PgStore {
         .await?;
         if enabled {
             unclaim(&mut tx, &[job.id]).await?;
+            wait_for_runs(&mut tx, &[job.id]).await?;
         } else {
             let why = format!("its job was paused by {}", clean(by));
             stop(&mut tx, &[job.id], now, &why).await?;
@@ -137,9 +145,9 @@ impl PgStore {
     pub(crate) async fn delete(&self, name: &JobName, by: &str) -> Result<JobId, StoreError> {
         let fail = failed("delete a job");
         let mut tx = self.db.write().await?;
-        let now = tx.now;
         lock(&mut tx).await?;
         let job = one(&mut tx, name).await?;
+        let now = self.hold_now(&mut tx, std::iter::once(job.id)).await?;
         let children: Vec<String> = sqlx::query_scalar(CHILDREN)
             .bind(job.id.0)
             .fetch_all(&mut *tx)
@@ -175,14 +183,31 @@ impl PgStore {
         Ok(job.id)
     }
 
-    pub(crate) async fn count_publishing(&self, jobs: &[JobId]) -> Result<u64, StoreError> {
+    /// Takes the locks of jobs; what the clock shows then. It may have been waited for, and what has become due meanwhile is not ahead of time.
+    async fn hold_now(
+        &self,
+        conn: &mut PgConnection,
+        jobs: impl Iterator<Item = JobId>,
+    ) -> Result<Timestamp, StoreError> {
+        hold(conn, jobs.map(|id| id.0).collect()).await?;
+        self.db.now(conn).await
+    }
+
+    pub(crate) async fn list_publishing(
+        &self,
+        jobs: &[JobId],
+    ) -> Result<Vec<AttemptId>, StoreError> {
         let mut conn = self.db.glance().await?;
-        let count: i64 = sqlx::query_scalar(PUBLISHING)
+        let rows: Vec<(i64, i32)> = sqlx::query_as(PUBLISHING)
             .bind(numbers(jobs))
-            .fetch_one(&mut *conn)
+            .fetch_all(&mut *conn)
             .await
-            .map_err(failed("count the runs that are being published"))?;
-        Ok(unsigned(count))
+            .map_err(failed("list the runs that are being published"))?;
+        let id = |(run, attempt)| AttemptId {
+            run: RunId(run),
+            attempt: small(attempt),
+        };
+        Ok(rows.into_iter().map(id).collect())
     }
 }
 
@@ -246,8 +271,10 @@ impl<'a> Consequences<'a> {
         if job.spec.is_enabled() && !spec.is_enabled() {
             self.paused.push(job.id);
         }
-        if is_fixed_delay(spec) && !is_fixed_delay(&job.spec) {
-            self.fixed_delay.push(job.id);
+        match (is_fixed_delay(&job.spec), is_fixed_delay(spec)) {
+            (false, true) => self.fixed_delay.push(job.id),
+            (true, true) => self.still_fixed_delay.push(job.id),
+            _ => {}
         }
         let (old, new) = (parent_of(&job.spec)?, parent_of(spec)?);
         if old != new {
@@ -260,11 +287,12 @@ impl<'a> Consequences<'a> {
     async fn write(&self, conn: &mut PgConnection, now: Timestamp) -> Result<(), StoreError> {
         set_parents(conn, &self.adopted).await?;
         set_has_children(conn, &self.parents).await?;
-        keep_group(conn, &self.moved).await?;
         if !self.changed.is_empty() {
             withdraw(conn, &self.changed, now).await?;
             unclaim(conn, &self.changed).await?;
         }
+        // What waits is locked by now, and what went out before that is seen.
+        keep_group(conn, &self.moved).await?;
         if !self.fixed_delay.is_empty() {
             sqlx::query(AWAIT)
                 .bind(numbers(&self.fixed_delay))
@@ -275,6 +303,7 @@ impl<'a> Consequences<'a> {
         if !self.paused.is_empty() {
             stop(conn, &self.paused, now, "its job was paused by an edit").await?;
         }
+        wait_for_runs(conn, &self.still_fixed_delay).await?;
         Ok(())
     }
 }

@@ -247,6 +247,15 @@ async fn dispatch_goes_by_the_primary_key() {
             .bind(high)
     })
     .await;
+    s.check(dispatch::END_STOPPED, "run_270305_pkey", |q| {
+        q.bind(&ids)
+            .bind(&ones)
+            .bind(1_i64)
+            .bind("x")
+            .bind(low)
+            .bind(high)
+    })
+    .await;
     s.check(dispatch::TAKE_BACK, "run_live_pkey", |q| {
         q.bind(&ids).bind(&ones).bind(s.node.0)
     })
@@ -434,7 +443,7 @@ async fn reads_go_by_their_indexes() {
     })
     .await;
     s.check(upkeep::OLD, "run_270305_pkey", |q| {
-        q.bind(first).bind(end).bind(50_i64).bind(1_i64)
+        q.bind(first).bind(end).bind(50_i64).bind(1_i64).bind(first)
     })
     .await;
     s.check(upkeep::REMAINING, "run_270305_pkey", |q| {

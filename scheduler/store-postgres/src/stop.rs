@@ -16,9 +16,10 @@ pub(crate) const WITHDRAW: &str = "
         RETURNING l.id)
     DELETE FROM run r USING gone g WHERE r.id = g.id";
 
+/// Also of those that nobody has claimed: a claim that is under way has read the old definition, and is waited for here; a later one passes
+/// over what is locked.
 const UNCLAIM: &str = "
-    UPDATE run_live l SET claimed_by = NULL FROM unnest($1::bigint[]) e (id)
-    WHERE l.job_id = e.id AND l.state = 0 AND l.claimed_by IS NOT NULL";
+    UPDATE run_live l SET claimed_by = NULL FROM unnest($1::bigint[]) e (id) WHERE l.job_id = e.id AND l.state = 0";
 
 pub(crate) const STOP: &str = finish!(
     "",

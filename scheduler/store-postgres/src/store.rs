@@ -92,8 +92,8 @@ impl Store for PgStore {
         writing!(self, self.delete(job, by))
     }
 
-    async fn publishing(&self, jobs: &[JobId]) -> Result<u64> {
-        reading!(self, self.count_publishing(jobs))
+    async fn publishing(&self, jobs: &[JobId]) -> Result<Vec<AttemptId>> {
+        reading!(self, self.list_publishing(jobs))
     }
 
     async fn job(&self, name: &JobName) -> Result<JobSummary> {

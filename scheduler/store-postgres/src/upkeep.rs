@@ -5,7 +5,6 @@
 
 use cueline_model::Timestamp;
 use cueline_store::StoreError;
-use cueline_store::adapter::definitions::pick;
 use sqlx::AssertSqlSafe;
 
 use crate::PgStore;
@@ -24,10 +23,14 @@ const WHOLE: &str = "SELECT count(*), max(id) FROM run WHERE id >= $1 AND id < $
 
 const NEWEST: &str = "SELECT max(id) FROM run WHERE id >= $1 AND id < $2";
 
-/// A window of runs by id: the highest id, the earliest time of writing, and those that are old enough.
+/// A window of runs by id: the highest id, the earliest time of writing, and those that are old enough. One of many shards stays as long as
+/// another of them lives: what follows from that one's end depends on all.
 pub(crate) const OLD: &str = "
-    SELECT max(id), min(created_at), coalesce(array_agg(id) FILTER (WHERE ended_at < $4), '{}')
-    FROM (SELECT id, created_at, ended_at FROM run WHERE id >= $1 AND id < $2 ORDER BY id LIMIT $3) part";
+    SELECT max(id), min(created_at), coalesce(array_agg(id) FILTER (WHERE ended_at < $4 AND (shard_total = 1 OR NOT EXISTS
+        (SELECT FROM run s WHERE s.fire_key = part.fire_key AND s.job_id = part.job_id AND s.kind = part.kind
+            AND s.id >= $5 AND s.id < $2 AND s.ended_at IS NULL))), '{}')
+    FROM (SELECT id, created_at, ended_at, shard_total, fire_key, job_id, kind FROM run
+        WHERE id >= $1 AND id < $2 ORDER BY id LIMIT $3) part";
 
 const DELETES: [&str; 4] = [
     "DELETE FROM run_log l USING unnest($1::bigint[]) e (id) WHERE l.run_id = e.id AND l.run_id BETWEEN $2 AND $3",
@@ -47,8 +50,10 @@ const FORGET_EXECUTORS: &str = "
     DELETE FROM executor WHERE last_beat < $1
         AND NOT EXISTS (SELECT FROM run_live l WHERE l.state IN (1, 2, 3) AND l.executor = executor.name)";
 
+/// Looked at again when they are held: whoever holds them all would keep the ends of their runs waiting.
 const MAY_REST: &str = "
-    SELECT job_id FROM job_due WHERE fixed_delay AND enabled AND next_fire_at IS NULL";
+    SELECT d.job_id FROM job_due d WHERE d.fixed_delay AND d.enabled AND d.next_fire_at IS NULL
+        AND NOT EXISTS (SELECT FROM run_live l WHERE l.job_id = d.job_id AND l.awaited)";
 
 /// Of jobs that the transaction holds, those that neither run nor are due.
 const RESTING: &str = "
@@ -167,6 +172,7 @@ impl PgStore {
                         .bind(end)
                         .bind(int(WINDOW))
                         .bind(before.as_millis())
+                        .bind(first)
                         .fetch_one(&mut *tx)
                         .await
                         .map_err(&fail)?;
@@ -227,7 +233,7 @@ impl PgStore {
         let mut next = Vec::new();
         for (id, _) in resting {
             // None: its end has passed, it rests for good.
-            let at = pick(&jobs, id)?.spec.next_fire(now);
+            let at = jobs.get(&id).and_then(|job| job.spec.next_fire(now));
             next.extend(at.map(|at| (id, Some(at.as_millis()))));
         }
         let mended = next.len() as u64;

@@ -9,7 +9,7 @@ use cueline_store::adapter::jobs::{is_fixed_delay, longest_ms, next_fire};
 use sqlx::postgres::PgConnection;
 
 use crate::error::failed;
-use crate::rows::name;
+use crate::rows::{name, numbers};
 
 const INSERT: &str = "
     INSERT INTO job (name, version, created_at, grp, startup, longest_ms, definition)
@@ -24,8 +24,12 @@ const INSERT_DUE: &str = "
     SELECT e.id, 1, e.next_fire_at, e.enabled, e.fixed_delay
     FROM unnest($1::bigint[], $2::bigint[], $3::boolean[], $4::boolean[]) e (id, next_fire_at, enabled, fixed_delay)";
 
+/// What is out goes by the time limit that it went out with: the backstop gets no shorter while there is something.
 const UPDATE: &str = "
-    UPDATE job SET version = e.version, grp = e.grp, startup = e.startup, longest_ms = e.longest_ms, definition = e.definition
+    UPDATE job SET version = e.version, grp = e.grp, startup = e.startup, definition = e.definition,
+        longest_ms = CASE WHEN (job.longest_ms IS NULL OR e.longest_ms < job.longest_ms)
+                AND EXISTS (SELECT FROM run_live l WHERE l.job_id = job.id AND l.state IN (1, 2, 3))
+            THEN job.longest_ms ELSE e.longest_ms END
     FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::boolean[], $5::bigint[], $6::text[])
         e (id, version, grp, startup, longest_ms, definition)
     WHERE job.id = e.id";
@@ -51,6 +55,12 @@ const SET_HAS_CHILDREN: &str = "
 const KEEP_GROUP: &str = "
     UPDATE run_live l SET sent_to_group = e.grp FROM unnest($1::bigint[], $2::text[]) e (id, grp)
     WHERE l.job_id = e.id AND l.state IN (1, 2, 3) AND l.sent_to_group IS NULL";
+
+/// Their delay begins at the end of the run that is out, which sets the time.
+const WAIT_FOR_RUNS: &str = "
+    UPDATE job_due d SET next_fire_at = NULL
+    WHERE d.job_id = ANY ($1::bigint[]) AND d.fixed_delay AND d.next_fire_at IS NOT NULL
+        AND EXISTS (SELECT FROM run_live l WHERE l.job_id = d.job_id AND l.awaited)";
 
 /// Definitions written by one statement: they may be long.
 const CHUNK: usize = 5_000;
@@ -178,6 +188,22 @@ pub(crate) async fn set_has_children(
         .await
         .map(drop)
         .map_err(failed("note which jobs have children"))
+}
+
+/// Jobs with a fixed delay of which a run lives are due when that ends, and not before.
+pub(crate) async fn wait_for_runs(
+    conn: &mut PgConnection,
+    jobs: &[JobId],
+) -> Result<(), StoreError> {
+    if jobs.is_empty() {
+        return Ok(());
+    }
+    sqlx::query(WAIT_FOR_RUNS)
+        .bind(numbers(jobs))
+        .execute(conn)
+        .await
+        .map(drop)
+        .map_err(failed("wait for the runs of fixed-delay jobs"))
 }
 
 pub(crate) async fn keep_group(

@@ -273,7 +273,7 @@ async fn a_mark_that_an_edit_has_overtaken_is_no_mark() {
     let taken = marking.await.expect("no panic").expect("marks");
     assert!(taken.is_empty(), "{taken:?}");
     let job = applied[0].id.expect("it was applied");
-    assert_eq!(store.publishing(&[job]).await.expect("counts"), 0);
+    assert_eq!(store.publishing(&[job]).await.expect("lists"), []);
     let waiting = store.claim_waiting(scene.node, 0, 10).await;
     assert_eq!(waiting.expect("claims").len(), 1);
 }
@@ -308,4 +308,47 @@ async fn a_release_waits_for_a_pause_that_is_under_way() {
     releasing.await.expect("no panic").expect("releases");
     let claimed = store.claim_waiting(scene.node, 0, 10).await;
     assert_eq!(claimed.expect("claims").len(), 0);
+}
+
+/// A claim is under way, and has read the old definition, when the job is edited: the edit has to take the run away again, or nobody would ever
+/// look for it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn an_edit_waits_for_a_claim_that_is_under_way() {
+    let scene = Scene::new().await;
+    let store = Arc::clone(&scene.stores[0]);
+    let by_hand = |priority| {
+        spec(serde_json::json!({
+            "name": "job", "group": "default", "schedule": { "manual": true }, "handler": { "native": "noop" },
+            "priority": priority,
+        }))
+    };
+    let applied = store.apply_jobs(&[by_hand(1)], false).await;
+    applied.expect("applies");
+    let request = TriggerRequest {
+        job: "job".parse().expect("a name"),
+        params: None,
+        idempotency_key: None,
+        run_at: None,
+        by: "a test".to_owned(),
+    };
+    let triggered = store.trigger(&request).await.expect("triggers");
+
+    let mut claiming = PgConnection::connect(&scene.fresh.url())
+        .await
+        .expect("connects");
+    let (node, id) = (scene.node.0, triggered.runs[0].0);
+    let claim = format!("BEGIN; UPDATE run_live SET claimed_by = {node} WHERE id = {id}");
+    claiming
+        .execute(AssertSqlSafe(claim))
+        .await
+        .expect("claims");
+    let editor = Arc::clone(&store);
+    let editing = tokio::spawn(async move { editor.apply_jobs(&[by_hand(2)], false).await });
+    scene.until_waiting(&editing).await;
+    claiming.execute("COMMIT").await.expect("has claimed");
+    editing.await.expect("no panic").expect("edits");
+    let claimed = store.claim_waiting(scene.node, 0, 10).await;
+    let claimed = claimed.expect("claims");
+    assert_eq!(claimed.len(), 1);
+    assert_eq!(claimed[0].job.spec.priority, 2);
 }

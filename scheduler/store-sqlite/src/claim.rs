@@ -1,7 +1,7 @@
 //! Runs that nobody alive works on: who takes them, and when the next is due.
 
 use cueline_model::{ExecutorName, RunId, RunState, Shard, Timestamp};
-use cueline_store::adapter::definitions::pick;
+use cueline_store::adapter::definitions::{as_sent, pick};
 use cueline_store::{NodeId, StoreError, WaitingRun};
 use serde::Deserialize;
 use sqlx::SqliteConnection;
@@ -28,7 +28,7 @@ pub(crate) const CLAIM: &str = "
 
 pub(crate) const READ: &str = "
     SELECT json_group_array(json_array(r.id, r.attempt, r.state, r.kind, r.fire_at, r.due_at, r.shard_index, r.shard_total,
-        r.shard_item, r.params, r.executor, r.pinned, r.turn, r.published_maybe, r.job_id, j.version))
+        r.shard_item, r.params, r.executor, r.pinned, r.turn, r.published_maybe, r.sent_to_group, r.job_id, j.version))
     FROM json_each(?1) e CROSS JOIN run r ON r.id = e.value CROSS JOIN job j ON j.id = r.job_id";
 
 pub(crate) const NEXT: &str = "
@@ -56,6 +56,7 @@ struct Row {
     pinned: i64,
     turn: i64,
     published_maybe: i64,
+    sent_to_group: Option<String>,
     job_id: i64,
     version: i64,
 }
@@ -132,10 +133,11 @@ impl SqliteStore {
             .map(|row| {
                 let published_maybe =
                     row.published_maybe == 1 && state(row.state)? == RunState::Dispatching;
+                let sent_to = row.sent_to_group.filter(|_| published_maybe);
                 Ok(WaitingRun {
                     id: RunId(row.id),
                     attempt: small(row.attempt),
-                    job: pick(&jobs, row.job_id)?,
+                    job: as_sent(pick(&jobs, row.job_id)?, sent_to.as_deref())?,
                     kind: kind(row.kind)?,
                     fire_at: row.fire_at,
                     due_at: row.due_at,

@@ -67,6 +67,26 @@ const RELEASE: &str = "
     FROM json_each(?1) e
     WHERE run.id = e.value ->> 0 AND run.attempt = e.value ->> 1 AND run.claimed_by = ?2 AND run.state IN (0, 1)";
 
+/// Their jobs were stopped after they had gone out, and they are not where they were sent: they do not go out again.
+macro_rules! stopped {
+    ($before:literal) => {
+        concat!(
+            $before,
+            " WHERE run.id = e.value ->> 0 AND run.attempt = e.value ->> 1 AND run.state IN (2, 3)
+                AND NOT EXISTS (SELECT 1 FROM job_due d WHERE d.job_id = run.job_id AND (d.enabled = 1 OR run.kind = 1))"
+        )
+    };
+}
+
+const NOTE_STOPPED: &str = stopped!(
+    "INSERT INTO run_event (run_id, at, attempt, event, detail)
+    SELECT run.id, ?2, run.attempt, 'cancel', ?3 FROM json_each(?1) e CROSS JOIN run"
+);
+
+const END_STOPPED: &str = stopped!(
+    "UPDATE run SET state = 15, ended_at = ?2, claimed_by = NULL, message = ?3 FROM json_each(?1) e"
+);
+
 const STILL_OUT: &str = "
     SELECT json_group_array(DISTINCT r.id)
     FROM json_each(?1) e CROSS JOIN run r ON r.id = e.value ->> 0
@@ -211,8 +231,18 @@ impl SqliteStore {
         let mut tx = self.db.write().await?;
         nodes::known(&mut tx, node).await?;
         let now = self.db.now();
+        let list = pairs(attempts)?;
+        for statement in [NOTE_STOPPED, END_STOPPED] {
+            sqlx::query(statement)
+                .bind(&list)
+                .bind(now.as_millis())
+                .bind(STOPPED_MEANWHILE)
+                .execute(&mut *tx)
+                .await
+                .map_err(&fail)?;
+        }
         let ids: String = sqlx::query_scalar(STILL_OUT)
-            .bind(pairs(attempts)?)
+            .bind(&list)
             .fetch_one(&mut *tx)
             .await
             .map_err(&fail)?;

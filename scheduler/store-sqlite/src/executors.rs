@@ -39,10 +39,11 @@ pub(crate) const OUTSTANDING: &str = "
     SELECT json_group_array(json_array(o.id, o.attempt, o.state, o.queued_at, coalesce(o.sent_to_group, j.grp), o.executor))
     FROM (SELECT * FROM out ORDER BY id LIMIT ?3) o CROSS JOIN job j ON j.id = o.job_id";
 
+/// A worker whose clock is behind has started nothing before it was sent.
 pub(crate) const OVERDUE: &str = "
     SELECT json_group_array(json_array(id, attempt))
     FROM (SELECT r.id, r.attempt FROM run r CROSS JOIN job j ON j.id = r.job_id
-          WHERE r.state = 3 AND r.state < 10 AND r.started_at + j.longest_ms < ?1 ORDER BY r.id LIMIT ?2)";
+          WHERE r.state = 3 AND r.state < 10 AND max(r.started_at, coalesce(r.queued_at, r.started_at)) + j.longest_ms < ?1 ORDER BY r.id LIMIT ?2)";
 
 #[derive(Serialize)]
 struct BeatRow<'a> {

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, HashMap};
 
 use cueline_model::{RunId, RunKind, Timestamp};
 use cueline_store::StoreError;
-use cueline_store::adapter::definitions::pick;
 use cueline_store::adapter::report::soonest;
 use serde::Deserialize;
 use sqlx::SqliteConnection;
@@ -84,8 +83,11 @@ pub(crate) async fn next_after_end(
     let mut next = Vec::with_capacity(resting.len());
     let mut first = None;
     for (id, _) in resting {
-        let Some(end) = ends.get(&id) else { continue };
-        let fire_at = pick(&jobs, id)?.spec.next_fire(*end);
+        // One that cannot be read does nothing, and keeps no other from it.
+        let (Some(end), Some(job)) = (ends.get(&id), jobs.get(&id)) else {
+            continue;
+        };
+        let fire_at = job.spec.next_fire(*end);
         if let Some(fire_at) = fire_at {
             soonest(&mut first, fire_at);
         }
@@ -143,7 +145,7 @@ impl SqliteStore {
                 continue;
             };
             for (_, child, ..) in children.iter().filter(|c| c.0 == success.job) {
-                let job = pick(&jobs, *child)?;
+                let Some(job) = jobs.get(child) else { continue };
                 let passes = job.spec.after.as_ref().is_some_and(|a| a.pass_output);
                 let fire = Fire {
                     kind: RunKind::Child,
@@ -155,7 +157,7 @@ impl SqliteStore {
                     params: success.output.filter(|_| passes).map(str::to_owned),
                 };
                 let turn = turns.entry(*child).or_default();
-                let more = NewRun::of_fire(id, &job, *turn, &mut live, &fire);
+                let more = NewRun::of_fire(id, job, *turn, &mut live, &fire);
                 id += int(more.len());
                 *turn += int(more.len());
                 runs.extend(more);

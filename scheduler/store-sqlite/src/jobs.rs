@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use cueline_model::{Job, JobId, JobName, JobSpec, Schedule, Timestamp};
+use cueline_model::{Job, JobId, JobName, JobSpec, RunId, Schedule, Timestamp};
 use cueline_store::adapter::definitions::written;
 use cueline_store::adapter::jobs::{check_names, is_fixed_delay, longest_ms, next_fire};
 use cueline_store::adapter::parents::parent_of;
-use cueline_store::{Applied, Change, ErrorKind, StoreError};
+use cueline_store::{Applied, AttemptId, Change, ErrorKind, StoreError};
 use sqlx::SqliteConnection;
 
 use crate::SqliteStore;
@@ -15,7 +15,7 @@ use crate::by_name::stored;
 use crate::database::commit;
 use crate::error::failed;
 use crate::parents::check_parents;
-use crate::rows::{clean, decode, encode, unsigned};
+use crate::rows::{clean, decode, encode};
 use crate::stop::{stop, unclaim, withdraw};
 
 const INSERT: &str = "
@@ -24,8 +24,19 @@ const INSERT: &str = "
 const INSERT_DUE: &str = "
     INSERT INTO job_due (job_id, version, next_fire_at, enabled, fixed_delay) VALUES (?1, 1, ?2, ?3, ?4)";
 
+/// What is out goes by the time limit that it went out with: the backstop gets no shorter while there is something.
 const UPDATE: &str = "
-    UPDATE job SET version = ?2, grp = ?3, startup = ?4, longest_ms = ?5, definition = ?6 WHERE id = ?1";
+    UPDATE job SET version = ?2, grp = ?3, startup = ?4, definition = ?6,
+        longest_ms = CASE WHEN (longest_ms IS NULL OR ?5 < longest_ms)
+                AND EXISTS (SELECT 1 FROM run r WHERE r.job_id = ?1 AND r.state IN (1, 2, 3) AND r.state < 10)
+            THEN longest_ms ELSE ?5 END
+    WHERE id = ?1";
+
+/// Their delay begins at the end of the run that is out, which sets the time.
+const WAIT_FOR_RUNS: &str = "
+    UPDATE job_due SET next_fire_at = NULL
+    WHERE job_id IN (SELECT value FROM json_each(?1)) AND fixed_delay = 1 AND next_fire_at IS NOT NULL
+        AND EXISTS (SELECT 1 FROM run r WHERE r.job_id = job_due.job_id AND r.awaited = 1 AND r.state < 10)";
 
 const UPDATE_DUE: &str = "
     UPDATE job_due SET version = ?2, next_fire_at = ?3, enabled = ?4, fixed_delay = ?5 WHERE job_id = ?1";
@@ -55,7 +66,7 @@ const DELETE: &str = "UPDATE job SET deleted_at = ?2, version = version + 1 WHER
 const DELETE_DUE: &str = "DELETE FROM job_due WHERE job_id = ?1";
 
 const PUBLISHING: &str = "
-    SELECT count(*) FROM run WHERE state = 1 AND state < 10 AND job_id IN (SELECT value FROM json_each(?1))";
+    SELECT json_group_array(json_array(id, attempt)) FROM run WHERE state = 1 AND state < 10 AND job_id IN (SELECT value FROM json_each(?1))";
 
 /// What an apply does besides writing definitions.
 #[derive(Default)]
@@ -66,6 +77,8 @@ struct Consequences {
     paused: Vec<JobId>,
     /// They count their delay from the end of a run now.
     fixed_delay: Vec<JobId>,
+    /// They did so before.
+    still_fixed_delay: Vec<JobId>,
     /// Names of jobs that gained or lost a child.
     parents: BTreeSet<JobName>,
     /// Jobs and the parents that they name now.
@@ -133,6 +146,7 @@ impl SqliteStore {
         write_definition(&mut tx, &job, &spec, now).await?;
         if enabled {
             unclaim(&mut tx, &[job.id]).await?;
+            wait_for_runs(&mut tx, &[job.id]).await?;
         } else {
             let why = format!("its job was paused by {}", clean(by));
             stop(&mut tx, &[job.id], now, &why).await?;
@@ -182,14 +196,19 @@ impl SqliteStore {
         Ok(job.id)
     }
 
-    pub(crate) async fn count_publishing(&self, jobs: &[JobId]) -> Result<u64, StoreError> {
+    pub(crate) async fn list_publishing(
+        &self,
+        jobs: &[JobId],
+    ) -> Result<Vec<AttemptId>, StoreError> {
         let mut conn = self.db.read().await?;
-        let count: i64 = sqlx::query_scalar(PUBLISHING)
+        let text: String = sqlx::query_scalar(PUBLISHING)
             .bind(encode(jobs)?)
             .fetch_one(&mut *conn)
             .await
-            .map_err(failed("count the runs that are being published"))?;
-        Ok(unsigned(count))
+            .map_err(failed("list the runs that are being published"))?;
+        let rows: Vec<(RunId, u32)> = decode(&text)?;
+        let id = |(run, attempt)| AttemptId { run, attempt };
+        Ok(rows.into_iter().map(id).collect())
     }
 }
 
@@ -252,8 +271,10 @@ async fn update(
     if job.spec.is_enabled() && !spec.is_enabled() {
         after.paused.push(job.id);
     }
-    if is_fixed_delay(spec) && !is_fixed_delay(&job.spec) {
-        after.fixed_delay.push(job.id);
+    match (is_fixed_delay(&job.spec), is_fixed_delay(spec)) {
+        (false, true) => after.fixed_delay.push(job.id),
+        (true, true) => after.still_fixed_delay.push(job.id),
+        _ => {}
     }
     let (old, new) = (parent_of(&job.spec)?, parent_of(spec)?);
     if old != new {
@@ -321,8 +342,22 @@ impl Consequences {
         if !self.paused.is_empty() {
             stop(conn, &self.paused, now, "its job was paused by an edit").await?;
         }
+        wait_for_runs(conn, &self.still_fixed_delay).await?;
         Ok(())
     }
+}
+
+/// Jobs with a fixed delay of which a run lives are due when that ends, and not before.
+async fn wait_for_runs(conn: &mut SqliteConnection, jobs: &[JobId]) -> Result<(), StoreError> {
+    if jobs.is_empty() {
+        return Ok(());
+    }
+    sqlx::query(WAIT_FOR_RUNS)
+        .bind(encode(jobs)?)
+        .execute(conn)
+        .await
+        .map(drop)
+        .map_err(failed("wait for the runs of fixed-delay jobs"))
 }
 
 async fn set_has_children(

@@ -53,8 +53,8 @@ impl Store for SqliteStore {
         self.delete(job, by).await
     }
 
-    async fn publishing(&self, jobs: &[JobId]) -> Result<u64> {
-        self.count_publishing(jobs).await
+    async fn publishing(&self, jobs: &[JobId]) -> Result<Vec<AttemptId>> {
+        self.list_publishing(jobs).await
     }
 
     async fn job(&self, name: &JobName) -> Result<JobSummary> {

@@ -2,7 +2,6 @@
 
 use cueline_model::Timestamp;
 use cueline_store::StoreError;
-use cueline_store::adapter::definitions::pick;
 
 use crate::SqliteStore;
 use crate::database::commit;
@@ -12,8 +11,10 @@ use crate::rows::{decode, encode, int};
 
 /// A window of runs by id: the highest id, the earliest time of writing, and those that are old enough.
 pub(crate) const OLD: &str = "
-    SELECT max(id), min(created_at), json_group_array(id) FILTER (WHERE ended_at < ?2)
-    FROM (SELECT id, created_at, ended_at FROM run WHERE id > ?1 ORDER BY id LIMIT ?3)";
+    SELECT max(id), min(created_at), json_group_array(id) FILTER (WHERE ended_at < ?2 AND (shard_total = 1 OR NOT EXISTS
+        (SELECT 1 FROM run s WHERE s.fire_key = part.fire_key AND s.job_id = part.job_id AND s.kind = part.kind
+            AND s.ended_at IS NULL)))
+    FROM (SELECT id, created_at, ended_at, shard_total, fire_key, job_id, kind FROM run WHERE id > ?1 ORDER BY id LIMIT ?3) part";
 
 const DELETES: [&str; 4] = [
     "DELETE FROM run_log WHERE run_id IN (SELECT value FROM json_each(?1))",
@@ -93,7 +94,8 @@ impl SqliteStore {
         let mut next: Vec<(i64, Timestamp)> = Vec::new();
         for (id, _) in resting {
             // None: its end has passed, it rests for good.
-            next.extend(pick(&jobs, id)?.spec.next_fire(now).map(|at| (id, at)));
+            let at = jobs.get(&id).and_then(|job| job.spec.next_fire(now));
+            next.extend(at.map(|at| (id, at)));
         }
         if !next.is_empty() {
             sqlx::query(SET_NEXT)

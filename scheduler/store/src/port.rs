@@ -65,9 +65,9 @@ pub trait Store: Send + Sync + 'static {
     /// Deletes a job; its runs are kept, and those that wait end as with a pause. Refused while another job names it as its parent. Its id.
     async fn delete_job(&self, job: &JobName, by: &str) -> Result<JobId>;
 
-    /// How many runs of these jobs are `dispatching`. When it is 0 after a change, no trigger of the old definition
+    /// The attempts of these jobs that are `dispatching`. When those that were so after a change are so no more, no trigger of the old definition
     /// can be published any more.
-    async fn publishing(&self, jobs: &[JobId]) -> Result<u64>;
+    async fn publishing(&self, jobs: &[JobId]) -> Result<Vec<AttemptId>>;
 
     /// One job.
     async fn job(&self, name: &JobName) -> Result<JobSummary>;
@@ -157,7 +157,8 @@ pub trait Store: Send + Sync + 'static {
     ) -> Result<Vec<Outstanding>>;
 
     /// Puts attempts that their executor does not hold back into `dispatching`, claimed by `node`, if they are still `queued` or `running` in that
-    /// attempt: they are to be published again as they are. With a line in their timeline.
+    /// attempt: they are to be published again as they are, to the group that they were sent to. With a line in their timeline. Those of a job that
+    /// was paused or deleted meanwhile end instead, but for what was triggered by hand and whose job is only paused.
     async fn take_back(
         &self,
         node: NodeId,
@@ -165,7 +166,8 @@ pub trait Store: Send + Sync + 'static {
         reason: &str,
     ) -> Result<Vec<WaitingRun>>;
 
-    /// Runs `running` for longer than their job's timeout, kill grace and `slack_ms` together: nobody reports them any more.
+    /// Runs `running` for longer than their job's timeout, kill grace and `slack_ms` together: nobody reports them any more. An edit that lowers
+    /// the timeout while runs of the job are out does not count here: their workers go by the one that they went out with.
     async fn overdue(&self, slack_ms: u64, limit: usize) -> Result<Vec<AttemptId>>;
 
     // ── Dead letters ─────────────────────────────────────────────────────────────────────────────────────────

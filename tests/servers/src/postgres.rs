@@ -198,11 +198,19 @@ impl Postgres {
         let mut process = self.lock();
         // A stopped server starts nothing new while its children are counted.
         self.signal_all(Signal::SIGSTOP)?;
+        let all = self.all()?;
         self.signal_all(Signal::SIGKILL)?;
-        match process.take() {
-            Some(mut guarded) => guarded.kill().map(drop),
-            None => Ok(()),
+        if let Some(mut guarded) = process.take() {
+            guarded.kill()?;
         }
+        // One that is still dying keeps the memory that they share, and a new server does not start beside it.
+        for _ in 0..STOP_LIMIT.as_millis() / PAUSE.as_millis() {
+            if !all.iter().any(|pid| is_alive(*pid)) {
+                return Ok(());
+            }
+            std::thread::sleep(PAUSE);
+        }
+        bail!("PostgreSQL's processes do not end: {all:?}")
     }
 
     /// SIGINT, as a service manager stops it: it ends all connections, and itself in order. It is gone when this returns.
@@ -334,14 +342,18 @@ impl Postgres {
         text.lines().next()?.trim().parse().ok().map(Pid::from_raw)
     }
 
-    /// Each of the server's processes leaves its group: they are found by their parent.
-    fn signal_all(&self, signal: Signal) -> Result<()> {
+    /// The server's processes. Each leaves its group: they are found by their parent.
+    fn all(&self) -> Result<Vec<Pid>> {
         let Some(postmaster) = self.postmaster() else {
-            return Ok(());
+            return Ok(Vec::new());
         };
         let mut all = children(postmaster)?;
         all.insert(0, postmaster);
-        for pid in all {
+        Ok(all)
+    }
+
+    fn signal_all(&self, signal: Signal) -> Result<()> {
+        for pid in self.all()? {
             match kill(pid, signal) {
                 Ok(()) | Err(nix::errno::Errno::ESRCH) => {}
                 Err(e) => return Err(e).with_context(|| format!("failed to send {signal}")),
@@ -367,6 +379,17 @@ impl Drop for Postgres {
             }
         }
     }
+}
+
+/// Whether a process runs, or has not come to its end.
+fn is_alive(pid: Pid) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The name before it may hold anything.
+    let state = stat
+        .rsplit(") ")
+        .next()
+        .and_then(|rest| rest.chars().next());
+    state.is_some_and(|state| state != 'Z')
 }
 
 /// What a program printed, if it went well.

@@ -171,15 +171,18 @@ fn truth(evidence: &Evidence, kinds: &[Kind]) -> Vec<String> {
         let block = kind.map_or("serial", Kind::block);
         let witnessed = seen.get(&(run.id, run.attempt)).unwrap_or(&nothing);
         let ever_started = (1..=run.attempt).any(|a| seen.contains_key(&(run.id, a)));
+        // The pause at the end met it before its trigger had gone out, while that was going out and then did not, or while it waited for another
+        // attempt.
+        let by_the_pause =
+            run.message.contains("paused") || run.message.contains("stopped meanwhile");
         let is_true = match run.state.as_str() {
             "succeeded" => witnessed.contains("start") && witnessed.contains("end"),
             // After so many reruns it comes to rest.
             "lost" => !kind.is_some_and(Kind::reruns) || run.attempt > 3,
             "discarded" => block == "discard" && !witnessed.contains("start"),
             "covered" => block == "cover",
-            // The pause at the end met it before its trigger had gone out, or while it waited for another attempt.
-            "skipped" => !ever_started && (by_people || run.message.contains("paused")),
-            "cancelled" => by_people || run.message.contains("paused"),
+            "skipped" => !ever_started && (by_people || by_the_pause),
+            "cancelled" => by_people || by_the_pause,
             "failed" => kind.is_some_and(Kind::fails) && witnessed.contains("fail"),
             _ => false,
         };

@@ -81,6 +81,36 @@ async fn a_replay_publishes_what_the_executor_does_not_hold() {
     assert!(matches!(nobody, DeskError::Refused(_)), "{nobody:?}");
 }
 
+/// An executor answers for so many attempts at once: it is asked about more in parts, before any of them goes out again.
+#[tokio::test]
+async fn a_replay_of_many_asks_in_parts() {
+    let scene = Scene::new().await;
+    let mut engine = scene.engine("one").await;
+    let mut e1 = Executor::start(&scene, "e1").await;
+    scene.apply("job", json!({ "backlog": 2_000 })).await;
+    for _ in 0..1_001 {
+        scene.trigger("job").await;
+    }
+    assert_eq!(tick(&mut engine).await, 1_001);
+    let mut held = Vec::new();
+    for part in 0..2 {
+        let taken = e1.take().await;
+        assert!(!taken.is_empty(), "part {part}");
+        held.extend(taken.iter().map(id_of));
+    }
+    scene.set(10);
+    let desk = engine.desk();
+    let (group, one) = (name("default"), name("e1"));
+    let lost = [held.remove(0), held.pop().expect("the last")];
+    let (again, asked) = tokio::join!(desk.replay(&group, &one), async {
+        [e1.answer(&held).await.len(), e1.answer(&held).await.len()]
+    });
+    assert_eq!((again.expect("replays"), asked), (2, [1_000, 1]));
+    assert_eq!(tick(&mut engine).await, 2);
+    let sent: Vec<_> = e1.take().await.iter().map(id_of).collect();
+    assert_eq!(sent, lost);
+}
+
 #[tokio::test]
 async fn dead_letters_are_kept_once_and_replayed_into_their_queue() {
     let scene = Scene::new().await;
@@ -146,72 +176,6 @@ async fn dead_letters_are_kept_once_and_replayed_into_their_queue() {
     assert_eq!(back[0].payload, &b"odd"[..]);
     let left = store.dead_letters(None, 9).await.expect("reads");
     assert_eq!(left.len(), 1, "{left:?}");
-}
-
-/// By anybody who may publish: a key counts once, and what makes no sense is not lost.
-#[tokio::test]
-async fn a_message_triggers_a_job() {
-    let scene = Scene::new().await;
-    let mut engine = scene.engine("one").await;
-    let e1 = Executor::start(&scene, "e1").await;
-    scene.apply("job", json!({})).await;
-    for text in [
-        r#"{"v":1,"job":"job","params":"p","by":"ann"}"#,
-        r#"{"v":1,"job":"job","key":"k"}"#,
-        r#"{"v":1,"job":"job","key":"k"}"#,
-        r#"{"v":1,"job":"nothing"}"#,
-        r#"{"v":7,"job":"job"}"#,
-        "job",
-    ] {
-        scene.put(&QueueId::Requests, text).await;
-    }
-    assert_eq!(engine.take_requests().await.expect("carries out"), 6);
-    assert_eq!(tick(&mut engine).await, 2);
-    let params: Vec<_> = e1.take().await.into_iter().map(|t| t.params).collect();
-    assert_eq!(params, [Some("p".to_owned()), None]);
-    let dead = scene
-        .broker
-        .fetch(&QueueId::Dead, 9, Duration::ZERO)
-        .await
-        .expect("fetches");
-    let reasons: Vec<String> = dead
-        .iter()
-        .map(|d| {
-            DeadLetter::decode(&d.payload)
-                .expect("a dead letter")
-                .reason
-        })
-        .collect();
-    assert_eq!(reasons.len(), 3, "{reasons:?}");
-    assert!(
-        reasons[0].contains("there is no job \"nothing\""),
-        "{reasons:?}"
-    );
-    assert!(reasons[1].contains("version is 7"), "{reasons:?}");
-}
-
-/// The store fails: the request stays, and counts once.
-#[tokio::test]
-async fn a_request_outlives_a_failure_of_the_store() {
-    let scene = Scene::new().await;
-    let mut engine = scene.engine("one").await;
-    let e1 = Executor::start(&scene, "e1").await;
-    scene.apply("job", json!({})).await;
-    scene
-        .put(&QueueId::Requests, r#"{"v":1,"job":"job","key":"k"}"#)
-        .await;
-    scene
-        .store
-        .fail_next("trigger_for", crate::failing_store::Fault::After);
-    assert_eq!(engine.take_requests().await.expect("tries"), 1);
-    until("it comes again", async || {
-        engine.take_requests().await.expect("carries out") == 1
-    })
-    .await;
-    assert_eq!(scene.runs("job").await.len(), 1);
-    // It was claimed by the node that did not hear the answer.
-    tick(&mut engine).await;
-    assert_eq!(e1.take().await.len(), 1);
 }
 
 /// Left in the queue from the time of another store: nothing is known of its run here, and the run of that number is not ended.

@@ -14,9 +14,9 @@ use serde_json::json;
 use crate::executor::Executor;
 use crate::scene::{Scene, tick};
 
-async fn publishing(scene: &Scene, run: RunId) -> u64 {
+async fn publishing(scene: &Scene, run: RunId) -> usize {
     let job = scene.run(run).await.job_id;
-    scene.store.publishing(&[job]).await.expect("counts")
+    scene.store.publishing(&[job]).await.expect("lists").len()
 }
 
 /// Two executors, and a job that goes to the first of them that there is.

@@ -22,6 +22,13 @@ pub(crate) struct Executor {
 impl Executor {
     /// An executor of the group `default` that runs `native:work`, and has said so.
     pub(crate) async fn start(scene: &Scene, name: &'static str) -> Self {
+        let executor = Self::silent(scene, name).await;
+        executor.beat().await;
+        executor
+    }
+
+    /// The same, that has not said so yet.
+    pub(crate) async fn silent(scene: &Scene, name: &'static str) -> Self {
         let broker = scene.broker.clone();
         let control = Channel::Control {
             group: "default".to_owned(),
@@ -35,7 +42,6 @@ impl Executor {
         };
         let declared = executor.broker.declare(&executor.queue()).await;
         declared.expect("its queue is declared");
-        executor.beat().await;
         executor
     }
 

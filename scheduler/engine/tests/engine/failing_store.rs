@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use cueline_model::{Job, JobId, JobName, JobSpec, RunId, StoreId, Timestamp};
+use cueline_runtime::ManualClock;
 use cueline_store::{
     Applied, AttemptId, Cancelled, DeadLetter, DispatchMark, ErrorKind, Executor, ExecutorBeat,
     FireDue, Fired, Ingested, JobSummary, LedgerEntry, LogRow, NewDeadLetter, NodeId,
@@ -21,6 +22,10 @@ pub(crate) enum Fault {
     Before,
     /// It is done; the answer was lost.
     After,
+    /// Nothing has been done, and the same call would not succeed later.
+    Broken,
+    /// It is done, after so many milliseconds.
+    Takes(i64),
 }
 
 #[derive(Debug, Default)]
@@ -28,18 +33,21 @@ struct Plan {
     next: HashMap<&'static str, VecDeque<Fault>>,
     chance: Option<(StdRng, u32)>,
     failed: u32,
+    executors: Option<Vec<Executor>>,
 }
 
 /// The decorator.
 pub(crate) struct FailingStore {
     inner: Arc<dyn Store>,
+    clock: ManualClock,
     plan: Mutex<Plan>,
 }
 
 impl FailingStore {
-    pub(crate) fn new(inner: Arc<dyn Store>) -> Self {
+    pub(crate) fn new(inner: Arc<dyn Store>, clock: ManualClock) -> Self {
         Self {
             inner,
+            clock,
             plan: Mutex::default(),
         }
     }
@@ -51,6 +59,20 @@ impl FailingStore {
     /// The next call of `method` goes wrong like this.
     pub(crate) fn fail_next(&self, method: &'static str, fault: Fault) {
         self.plan().next.entry(method).or_default().push_back(fault);
+    }
+
+    /// Who is asked next for the executors hears who there is now, and how long they have been silent now.
+    pub(crate) async fn keep_executors(&self) {
+        let executors = self.inner.executors().await.expect("reads");
+        self.plan().executors = Some(executors);
+    }
+
+    async fn kept_executors(&self) -> Result<Vec<Executor>, StoreError> {
+        let kept = self.plan().executors.take();
+        match kept {
+            Some(kept) => Ok(kept),
+            None => self.inner.executors().await,
+        }
     }
 
     /// Of all calls of the engine, `percent` go wrong.
@@ -92,14 +114,16 @@ impl FailingStore {
         method: &'static str,
         call: impl Future<Output = Result<T, StoreError>> + Send,
     ) -> Result<T, StoreError> {
-        let failed = || {
-            StoreError::new(
-                ErrorKind::Transient,
-                format!("failed to {method}: the test wants it so"),
-            )
-        };
+        let failed_as =
+            |kind| StoreError::new(kind, format!("failed to {method}: the test wants it so"));
+        let failed = || failed_as(ErrorKind::Transient);
         match self.fault(method) {
             None => call.await,
+            Some(Fault::Takes(ms)) => {
+                self.clock.advance(ms);
+                call.await
+            }
+            Some(Fault::Broken) => Err(failed_as(ErrorKind::Broken)),
             Some(Fault::Before) => Err(failed()),
             Some(Fault::After) => {
                 call.await?;
@@ -116,6 +140,10 @@ macro_rules! passed_on {
             $(async fn $name(&self, $($arg: $type),*) -> Result<$out, StoreError> {
                 self.call(stringify!($name), self.inner.$name($($arg),*)).await
             })*
+
+            async fn executors(&self) -> Result<Vec<Executor>, StoreError> {
+                self.call("executors", self.kept_executors()).await
+            }
         }
     };
 }
@@ -130,7 +158,7 @@ passed_on! {
     apply_jobs(specs: &[JobSpec], dry_run: bool) -> Vec<Applied>;
     set_enabled(job: &JobName, enabled: bool, by: &str) -> JobId;
     delete_job(job: &JobName, by: &str) -> JobId;
-    publishing(jobs: &[JobId]) -> u64;
+    publishing(jobs: &[JobId]) -> Vec<AttemptId>;
     job(name: &JobName) -> JobSummary;
     definitions(ids: &[JobId]) -> Vec<Arc<Job>>;
     jobs(after: Option<&JobName>, limit: usize) -> Vec<JobSummary>;
@@ -145,7 +173,6 @@ passed_on! {
     pending_cancels(limit: usize) -> Vec<PendingCancel>;
     trigger_for(node: Option<NodeId>, request: &TriggerRequest) -> (Triggered, Vec<WaitingRun>);
     beat(beats: &[ExecutorBeat]) -> ();
-    executors() -> Vec<Executor>;
     outstanding(older_than_ms: u64, after: Option<RunId>, limit: usize) -> Vec<Outstanding>;
     take_back(node: NodeId, attempts: &[AttemptId], reason: &str) -> Vec<WaitingRun>;
     overdue(slack_ms: u64, limit: usize) -> Vec<AttemptId>;

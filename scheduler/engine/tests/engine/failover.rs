@@ -1,12 +1,14 @@
 //! G10: what was meant for an executor that has fallen silent goes to others, and a silence that nobody could hear counts for nothing.
 
+use cueline_broker::conformance::{Fault as BrokerFault, Operation};
 use cueline_engine::ManualEngine;
 use cueline_model::{OutcomeKind, RunState};
+use cueline_store::AttemptId;
 use serde_json::json;
 
 use crate::executor::Executor;
 use crate::failing_store::Fault;
-use crate::scene::{Scene, tick};
+use crate::scene::{Scene, tick, until};
 
 /// The job's triggers go to `e1`, of which `e2` knows nothing yet.
 async fn given(count: usize, rest: serde_json::Value) -> (Scene, ManualEngine, Executor) {
@@ -182,4 +184,50 @@ async fn a_failure_of_the_store_is_waited_out() {
     assert_eq!(engine.fail_over().await.expect("fails over"), 5);
     tick(&mut engine).await;
     assert_eq!(e2.take().await.len(), 5);
+}
+
+/// Several are silent and are handled one after the other, by what was known of them at first: one that comes back meanwhile keeps what it has.
+#[tokio::test]
+async fn who_comes_back_before_its_turn_is_left_alone() {
+    let (scene, mut engine, e1) = given(1, json!({})).await;
+    e1.take_one().await;
+    pass(&scene, &mut engine, 0, 31_000).await;
+    scene.store.keep_executors().await;
+    e1.beat().await;
+    let new = scene.trigger("job").await;
+    assert_eq!(tick(&mut engine).await, 1);
+    assert_eq!(e1.take_one().await.run, new);
+    assert_eq!(engine.fail_over().await.expect("looks"), 0);
+    assert_eq!(scene.states("job").await, [RunState::Queued; 2]);
+}
+
+/// A trigger of which it became known only during the turn that it was published is not what the turn is about, and not forgotten either.
+#[tokio::test]
+async fn what_it_was_given_during_the_turn_is_for_the_next_one() {
+    let (scene, mut engine, e1) = given(1, json!({})).await;
+    let old = e1.take_one().await.run;
+    let faults = &scene.broker_faults;
+    faults.always(Operation::Publish, BrokerFault::Unanswered);
+    let run = scene.trigger("job").await;
+    pass(&scene, &mut engine, 0, 31_000).await;
+    e1.take().await;
+    let slow = BrokerFault::Late(std::time::Duration::from_millis(200));
+    faults.next(Operation::Stats, slow, 1);
+    let calls = faults.calls(Operation::Stats);
+    let (moved, ()) = tokio::join!(engine.fail_over(), async {
+        let asked = async || faults.calls(Operation::Stats) > calls;
+        until("it looks for what is left", asked).await;
+        scene.set(31_400);
+        let confirmed = [AttemptId { run, attempt: 1 }];
+        let written = scene.real().confirm_dispatch(&confirmed).await;
+        written.expect("is written down");
+        scene.set(31_500);
+    });
+    assert_eq!(moved.expect("fails over"), 1);
+    assert_eq!(scene.state(old).await, RunState::Lost);
+    assert_eq!(scene.state(run).await, RunState::Queued);
+    scene.set(32_000);
+    engine.hear_itself();
+    assert_eq!(engine.fail_over().await.expect("fails over"), 1);
+    assert_eq!(scene.state(run).await, RunState::Lost);
 }

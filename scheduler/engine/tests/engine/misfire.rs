@@ -4,6 +4,7 @@ use cueline_model::RunState::{Queued, Skipped};
 use serde_json::{Value, json};
 
 use crate::executor::Executor;
+use crate::failing_store::Fault;
 use crate::scene::{Scene, tick};
 
 /// A job of every ten seconds, and nobody at work from 0 s to 66 s: 10 s to 60 s are missed. Its runs as (fire time in s, run or skipped).
@@ -78,4 +79,28 @@ async fn within_the_grace_nothing_is_missed() {
     let (_, found) = after_silence(misfire).await;
     let expected = [10, 20, 30, 40, 50, 60].map(|s| (s, Queued));
     assert_eq!(found, expected);
+}
+
+/// The store fails just when what a dead node left too late is written down as skipped: nothing that was claimed with it is forgotten.
+#[tokio::test]
+async fn a_failure_while_a_late_run_is_skipped_strands_nothing() {
+    let scene = Scene::new().await;
+    let mut dead = scene.engine("dead").await;
+    let misfire = json!({ "policy": "skip" });
+    let rest = json!({ "schedule": { "every": "10s" }, "misfire": misfire });
+    scene.apply("late", rest).await;
+    scene.set(9_000);
+    tick(&mut dead).await;
+    drop(dead);
+    scene.set(26_000);
+    scene.apply("other", json!({})).await;
+    let other = scene.trigger("other").await;
+    let mut engine = scene.engine("one").await;
+    let e1 = Executor::start(&scene, "e1").await;
+    scene.store.fail_next("ingest", Fault::Broken);
+    engine.tick().await.expect_err("it is not written down");
+    assert_eq!(tick(&mut engine).await, 1);
+    assert_eq!(e1.take_one().await.run, other);
+    let late = scene.runs("late").await;
+    assert!(late.iter().all(|r| r.state == Skipped), "{late:#?}");
 }

@@ -7,9 +7,9 @@ use bytes::Bytes;
 use cueline_broker::conformance::{Faults, Faulty};
 use cueline_broker::{Broker, BrokerOptions, Outgoing, QueueId};
 use cueline_broker_embedded::{EmbeddedDriver, EmbeddedOptions};
-use cueline_engine::{EngineOptions, ManualEngine};
+use cueline_engine::{Engine, EngineOptions, ManualEngine};
 use cueline_model::{JobSpec, RunId, RunState, Timestamp};
-use cueline_runtime::{Clock as _, ManualClock};
+use cueline_runtime::{Clock as _, Lifecycle, ManualClock};
 use cueline_store::{Run, RunFilter, Store, TriggerRequest};
 use cueline_store_sqlite::{SqliteOptions, SqliteStore};
 use serde_json::{Value, json};
@@ -65,8 +65,8 @@ impl Scene {
             ..BrokerOptions::default()
         };
         Self {
+            store: Arc::new(FailingStore::new(store, clock.clone())),
             clock,
-            store: Arc::new(FailingStore::new(store)),
             broker: Broker::new(faulty, impatient),
             broker_faults,
             _folder: folder,
@@ -99,6 +99,19 @@ impl Scene {
             None,
         )
         .await
+    }
+
+    /// A scheduler node that moves by itself, until `lifecycle` stops it.
+    pub(crate) async fn start(&self, lifecycle: &Lifecycle) -> Engine {
+        let started = Engine::start(
+            self.store.clone(),
+            self.broker.clone(),
+            Arc::new(self.clock.clone()),
+            EngineOptions::default(),
+            None,
+            lifecycle,
+        );
+        started.await.expect("the engine starts")
     }
 
     pub(crate) fn now(&self) -> Timestamp {

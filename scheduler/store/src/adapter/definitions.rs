@@ -6,11 +6,23 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use cueline_model::{Job, JobId, JobSpec};
 
-use super::values::damaged;
+use super::values::{damaged, name};
 use crate::StoreError;
 
 /// So many definitions are kept at the most; then all are forgotten and read anew as they are asked for.
 const MOST: usize = 200_000;
+
+/// The job of a run that is out, which stays in the group that it was sent to, whatever has become of the job since.
+pub fn as_sent(job: Arc<Job>, group: Option<&str>) -> Result<Arc<Job>, StoreError> {
+    match group {
+        Some(group) if job.spec.group.as_str() != group => {
+            let mut sent = Job::clone(&job);
+            sent.spec.group = name(group)?;
+            Ok(Arc::new(sent))
+        }
+        _ => Ok(job),
+    }
+}
 
 /// The newest version that was seen of each job.
 #[derive(Debug, Default)]

@@ -200,13 +200,11 @@ pub async fn released_run_of_a_stopped_job_ends(w: &World) {
     let paused = w.store.set_enabled(&name("paused"), false, "me").await;
     let deleted = w.store.delete_job(&name("deleted"), "me").await;
     let stopped = [paused.expect("pauses"), deleted.expect("deletes")];
-    let publishing = w.store.publishing(&stopped).await;
-    assert_eq!(publishing.expect("counts"), 4);
+    assert_eq!(w.publishing(&stopped).await, 4);
     let ids: Vec<AttemptId> = runs.iter().map(attempt).collect();
     let released = w.store.release_runs(node, &ids, None).await;
     released.expect("releases");
-    let publishing = w.store.publishing(&stopped).await;
-    assert_eq!(publishing.expect("counts"), 0);
+    assert_eq!(w.publishing(&stopped).await, 0);
     for run in &runs {
         if run.job.spec.name == name("paused") && run.kind == RunKind::Manual {
             w.expect(run.id, RunState::Scheduled).await;

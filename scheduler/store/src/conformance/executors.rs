@@ -1,6 +1,6 @@
 //! Executors, and what they should hold.
 
-use cueline_model::{DurationMs, OutcomeKind, Route, RunId, RunState};
+use cueline_model::{DurationMs, OutcomeKind, Route, RunId, RunKind, RunState};
 
 use super::world::{World, attempt, beat, each_second, mark, name, report};
 use crate::{AttemptId, ReportBody};
@@ -109,6 +109,32 @@ pub async fn outstanding_keeps_the_group_it_went_to(w: &World) {
     assert_eq!(pending[0].group, name("default"));
 }
 
+/// Whoever is to publish it once more sends it where it may lie already.
+pub async fn what_was_sent_goes_to_the_same_group_again(w: &World) {
+    let (node, dies) = (w.node().await, w.node_for(10_000).await);
+    w.apply(&[each_second("a")]).await;
+    let queued = w.fire_one(node).await;
+    w.publish(node, &queued).await;
+    let unconfirmed = w.fire_one(dies).await;
+    w.begin(dies, &unconfirmed).await;
+    let mut moved = each_second("a");
+    moved.group = name("other");
+    w.apply(&[moved]).await;
+    let back = w.store.take_back(node, &[attempt(&queued)], "lost").await;
+    assert_eq!(back.expect("takes back")[0].job.spec.group, name("default"));
+    w.clock.advance(10_000);
+    let claimed = w.claim(node).await;
+    let again = claimed.iter().find(|run| run.id == unconfirmed.id);
+    let again = again.expect("it is taken over");
+    assert_eq!(again.job.spec.group, name("default"));
+    let sent = w.end(attempt(again), OutcomeKind::Returned).await;
+    assert_eq!(sent.again, 1);
+    let claimed = w.claim(node).await;
+    let anew = claimed.iter().find(|run| run.id == unconfirmed.id);
+    let anew = anew.expect("it has another attempt");
+    assert_eq!(anew.job.spec.group, name("other"), "it is routed anew");
+}
+
 /// A trigger that got lost on its way: the same attempt, to the same executor, once more.
 pub async fn take_back_publishes_again(w: &World) {
     let node = w.node().await;
@@ -153,6 +179,34 @@ pub async fn take_back_refuses_what_ended(w: &World) {
     w.expect(runs[1].id, RunState::Queued).await;
 }
 
+/// Nobody publishes what was stopped: it ends. What was triggered by hand does not mind a pause.
+pub async fn take_back_ends_what_was_stopped(w: &World) {
+    let node = w.node().await;
+    w.apply(&[each_second("paused"), each_second("deleted")])
+        .await;
+    w.clock.advance(1_000);
+    let mut runs = w.fire(node).await.runs;
+    w.trigger("paused").await;
+    runs.extend(w.claim(node).await);
+    assert_eq!(runs.len(), 3);
+    for run in &runs {
+        w.publish(node, run).await;
+    }
+    let paused = w.store.set_enabled(&name("paused"), false, "me").await;
+    paused.expect("pauses");
+    let deleted = w.store.delete_job(&name("deleted"), "me").await;
+    deleted.expect("deletes");
+    let ids: Vec<_> = runs.iter().map(attempt).collect();
+    let back = w.store.take_back(node, &ids, "not held").await;
+    let back = back.expect("takes back");
+    assert_eq!(back.len(), 1);
+    assert_eq!(back[0].kind, RunKind::Manual);
+    for run in runs.iter().filter(|run| run.id != back[0].id) {
+        w.expect(run.id, RunState::Cancelled).await;
+        assert_eq!(w.timeline(run.id).await, ["cancel"]);
+    }
+}
+
 /// Longer than timeout, grace and slack together.
 pub async fn overdue_is_found(w: &World) {
     let node = w.node().await;
@@ -175,4 +229,29 @@ pub async fn overdue_is_found(w: &World) {
     assert_eq!(overdue, [attempt(&runs[0])]);
     let taken = w.store.begin_dispatch(node, &[mark(&runs[0], "e1")]).await;
     assert_eq!(taken.expect("answers"), []);
+}
+
+/// An edit while it runs is no reason to give it up; and it has started no sooner than it was sent, whatever its worker's clock shows.
+pub async fn overdue_goes_by_the_limit_that_a_run_went_out_with(w: &World) {
+    let node = w.node().await;
+    let limited = |secs| {
+        let mut job = each_second("limited");
+        job.timeout = Some(DurationMs::secs(secs));
+        job.kill_grace = DurationMs::secs(5);
+        job
+    };
+    w.apply(&[limited(600)]).await;
+    let run = w.fire_one(node).await;
+    w.publish(node, &run).await;
+    let started = ReportBody::Started(w.now().minus_ms(3_600_000));
+    w.ingest(&[report(attempt(&run), started)]).await;
+    let overdue = w.store.overdue(10_000, 10).await.expect("lists");
+    assert!(overdue.is_empty(), "its worker's clock is behind");
+    w.clock.advance(120_000);
+    w.apply(&[limited(60)]).await;
+    let overdue = w.store.overdue(10_000, 10).await.expect("lists");
+    assert!(overdue.is_empty());
+    w.clock.advance(495_001);
+    let overdue = w.store.overdue(10_000, 10).await.expect("lists");
+    assert_eq!(overdue, [attempt(&run)]);
 }

@@ -257,3 +257,29 @@ pub async fn fixed_delay_follows_a_cancel(w: &World) {
     w.store.cancel(run.id, "me").await.expect("cancels");
     assert_eq!(next(w).await, Some(w.now().plus_ms(30_000)));
 }
+
+/// Its delay begins at the end of the run that is out, whatever people do meanwhile.
+pub async fn an_edit_does_not_begin_a_fixed_delay(w: &World) {
+    let node = w.node().await;
+    w.apply(&[fixed_delay("d")]).await;
+    w.clock.advance(30_000);
+    let run = w.fire(node).await.runs.remove(0);
+    w.publish(node, &run).await;
+    let mut edited = fixed_delay("d");
+    edited.priority = 9;
+    w.apply(&[edited]).await;
+    assert_eq!(next(w).await, None);
+    for enabled in [false, true] {
+        let switched = w.store.set_enabled(&name("d"), enabled, "me").await;
+        switched.expect("switches");
+        assert_eq!(next(w).await, None);
+    }
+    w.clock.advance(60_000);
+    assert!(w.fire(node).await.runs.is_empty());
+    w.end(attempt(&run), OutcomeKind::Succeeded).await;
+    assert_eq!(next(w).await, Some(w.now().plus_ms(30_000)));
+    // Nothing is out now: it begins with the edit.
+    w.clock.advance(10_000);
+    w.apply(&[fixed_delay("d")]).await;
+    assert_eq!(next(w).await, Some(w.now().plus_ms(30_000)));
+}

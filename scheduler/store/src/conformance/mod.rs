@@ -52,18 +52,20 @@ macro_rules! store_conformance {
                 stopped_jobs_are_not_retried, progress_is_kept, unknown_runs_are_refused, one_batch_with_everything;
             follow: children_run_once_after_all_shards, failed_shard_holds_children_back, children_take_the_output,
                 children_of_children, paused_child_is_left_out, manual_fires_are_told_apart, broadcast_child_runs_on_all,
-                fixed_delay_counts_from_the_end, fixed_delay_waits_for_the_last_run, fixed_delay_follows_a_cancel;
+                fixed_delay_counts_from_the_end, fixed_delay_waits_for_the_last_run, fixed_delay_follows_a_cancel,
+                an_edit_does_not_begin_a_fixed_delay;
             cancel: scheduled_run_is_cancelled, published_run_is_asked, running_run_is_asked, ended_run_says_so,
                 missing_run_is_named;
             triggers: trigger_runs_a_paused_job, key_is_used_once, trigger_may_claim, trigger_later, sharded_trigger_makes_all_shards,
                 missing_job_cannot_be_triggered;
             executors: beats_are_kept, silent_executors_are_no_candidates, outstanding_pages_by_id, outstanding_keeps_the_group_it_went_to,
-                take_back_publishes_again, take_back_refuses_what_ended, overdue_is_found;
+                what_was_sent_goes_to_the_same_group_again, take_back_publishes_again, take_back_refuses_what_ended,
+                take_back_ends_what_was_stopped, overdue_is_found, overdue_goes_by_the_limit_that_a_run_went_out_with;
             logs: lines_come_in_order, repeated_lines_are_ignored, cursor_goes_on, late_lines_are_kept, odd_text_survives;
             dead: dead_letters_are_kept, a_dead_letter_is_kept_once, dead_letters_are_paged, dead_letters_are_found_and_deleted_by_number;
             people: run_tells_everything, runs_are_filtered_and_paged, summaries_show_last_and_day, ledger_accounts_for_each_fire_time,
                 ledger_of_shards, ledger_of_fixed_delay, stats_count;
-            upkeep: old_runs_are_retired, retired_ids_are_not_used_again, key_lives_as_long_as_its_runs, resting_fixed_delay_is_repaired;
+            upkeep: old_runs_are_retired, retired_ids_are_not_used_again, key_lives_as_long_as_its_runs, a_shard_is_kept_for_its_siblings, resting_fixed_delay_is_repaired;
             concurrency: no_run_is_claimed_twice, no_job_fires_twice, triggers_with_one_key_make_one_run, readers_see_whole_transactions;
             random: any_sequence_of_calls_keeps_the_invariants;
         }

@@ -1,6 +1,6 @@
 //! Forgetting and repairing.
 
-use cueline_model::{DurationMs, JobName, Schedule};
+use cueline_model::{DurationMs, JobName, Route, Schedule};
 
 use super::world::{
     EachFireTime, World, ask, attempt, by_hand, each_second, job_with, name, report,
@@ -33,6 +33,24 @@ pub async fn old_runs_are_retired(w: &World) {
     w.run(runs[2].id).await;
     assert_eq!(w.store.retire(0, 10).await.expect("retires"), 1);
     w.run(lives.id).await;
+}
+
+/// What follows from the end of the last shard depends on all.
+pub async fn a_shard_is_kept_for_its_siblings(w: &World) {
+    let node = w.node().await;
+    let mut sharded = each_second("a");
+    sharded.route = Route::Sharded(vec![String::new(); 2]);
+    w.apply(&[sharded]).await;
+    w.clock.advance(1_000);
+    let runs = w.fire(node).await.runs;
+    assert_eq!(runs.len(), 2);
+    w.succeed(node, &runs[0]).await;
+    w.clock.advance(10_000);
+    assert_eq!(w.store.retire(5_000, 10).await.expect("retires"), 0);
+    w.run(runs[0].id).await;
+    w.succeed(node, &runs[1]).await;
+    w.clock.advance(10_000);
+    assert_eq!(w.store.retire(5_000, 10).await.expect("retires"), 2);
 }
 
 /// The identity of a trigger must stay its own.

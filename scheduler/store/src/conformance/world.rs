@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use async_trait::async_trait;
 use cueline_model::{
-    Block, ExecutorName, Fence, HandlerSpec, Job, JobSpec, Misfire, OnLost, Outcome, OutcomeKind,
-    Retry, Route, RunId, RunState, Schedule, Scope, Timestamp, expand,
+    Block, ExecutorName, Fence, HandlerSpec, Job, JobId, JobSpec, Misfire, OnLost, Outcome,
+    OutcomeKind, Retry, Route, RunId, RunState, Schedule, Scope, Timestamp, expand,
 };
 
 use crate::{
@@ -273,6 +273,11 @@ impl World {
     /// The run as it is now.
     pub async fn run(&self, id: RunId) -> Run {
         self.store.run(id).await.expect("exists").run
+    }
+
+    /// How many runs of these jobs are being published.
+    pub async fn publishing(&self, jobs: &[JobId]) -> usize {
+        self.store.publishing(jobs).await.expect("lists").len()
     }
 
     /// Checks the state of a run.
