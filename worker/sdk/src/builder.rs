@@ -170,8 +170,8 @@ impl Builder {
         self
     }
 
-    /// How long it may be without contact to the broker; by default two thirds of [`failover_after`](Self::failover_after), 20 s. Then it starts nothing, gives back what waits, and stops what runs,
-    /// unless the job says `fence = "keep"`. More than twice [`beat_every`](Self::beat_every), so that one lost beat stops nothing, and less than
+    /// How long it may be without contact to the broker; by default two thirds of [`failover_after`](Self::failover_after), 20 s. Then it starts nothing, and stops what runs
+    /// unless the job says `fence = "keep"`; what waits goes on if contact is back in time. More than twice [`beat_every`](Self::beat_every), so that one lost beat stops nothing, and less than
     /// [`failover_after`](Self::failover_after).
     #[must_use]
     pub fn fence_after(mut self, after: Duration) -> Self {
@@ -180,7 +180,8 @@ impl Builder {
     }
 
     /// After how long a silence the schedulers give its work to others: what is set there; 30 s by default. What is stopped for want of contact has
-    /// ended 2 s before, whatever the job's kill grace; a fifteenth before where it is less than 30 s.
+    /// ended 2 s before, whatever the job's kill grace; a fifteenth before where it is less than 30 s. What waits is given back half-way between
+    /// [`fence_after`](Self::fence_after) and that, after 24 s.
     #[must_use]
     pub fn failover_after(mut self, after: Duration) -> Self {
         self.failover_after = after;

@@ -8,6 +8,7 @@ use cueline_broker::{Announcement, Channel, Listener};
 use cueline_model::{RunId, StoreId};
 use cueline_protocol::{Control, ControlReply, Holding, VERSION, decode, encode};
 use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::TrySendError;
 
 use crate::contact::Contact;
 use crate::settings::{Limits, Settings};
@@ -40,7 +41,8 @@ pub(crate) async fn listen(settings: &Settings) -> Result<Listener, cueline_brok
     settings.broker.listen(&channel(settings)).await
 }
 
-/// Hands orders to the core until it is dropped.
+/// Hands orders to the core until it is dropped. Never waits for it: the echoes behind an order would wait as well, and what could not take orders in
+/// time would also be without contact.
 pub(crate) async fn run(
     settings: Arc<Settings>,
     contact: Arc<Contact>,
@@ -49,13 +51,23 @@ pub(crate) async fn run(
 ) {
     let limits = settings.limits.as_ref();
     let deaf_after = limits.map_or(LOOK_EVERY, Limits::deaf_after);
+    let mut dropping = false;
     loop {
         match tokio::time::timeout(deaf_after, listener.recv()).await {
             Ok(Some(announcement)) => {
-                if let Some(order) = read(announcement, &contact)
-                    && core.send(order).await.is_err()
-                {
-                    return;
+                let Some(order) = read(announcement, &contact) else {
+                    continue;
+                };
+                match core.try_send(order) {
+                    Ok(()) => dropping = false,
+                    Err(TrySendError::Closed(_)) => return,
+                    Err(TrySendError::Full(_)) if dropping => {}
+                    Err(TrySendError::Full(_)) => {
+                        dropping = true;
+                        tracing::warn!(
+                            "too many orders wait; some are dropped, and will come again"
+                        );
+                    }
                 }
                 continue;
             }

@@ -36,7 +36,7 @@
 //! - A trigger is acked when it is in the journal on disk, and started after its start is in the journal. After
 //!   kill -9 the next worker on the same state directory goes on: what waited keeps its place, what ran ends `lost`,
 //!   what had ended is reported.
-//! - An attempt that it knows is never run a second time; one that has ended is answered from the journal.
+//! - An attempt that it knows is never run a second time; one that has ended is answered from the journal, also when the broker has lost the answer.
 //! - When the journal cannot be written, nothing is acked or started until it can.
 //! - Without contact to the broker it stops its own attempts before the schedulers may give them to another executor, and starts nothing, also
 //!   after a pause of the process, after the machine's sleep and after a restart. It measures on `CLOCK_BOOTTIME` (Linux); what it cannot stop is a
@@ -55,9 +55,12 @@
 //! | message, output | 64 KiB each | cut, and the log says so |
 //! | reported entries in the journal | 70 minutes, at most 1,000,000 | deleted, oldest first |
 //! | stores whose runs a state directory can tell apart | 512 | triggers of further ones go to the dead letters |
-//! | time without contact | [`Builder::fence_after`], two thirds of [`Builder::failover_after`]: 20 s | what waits is given back, what runs is stopped unless the job says `fence = "keep"` |
+//! | time without contact | [`Builder::fence_after`], two thirds of [`Builder::failover_after`]: 20 s | nothing is taken or started, what runs is stopped unless the job says `fence = "keep"`; what waits stays |
 //! | grace of what is stopped then | until 2 s (or a fifteenth) before [`Builder::failover_after`], 30 s | killed, dropped |
+//! | time for which what waits is kept without contact | half-way between these, 24 s | given back |
 //! | echoes waited for | 64 | the oldest is forgotten |
+//! | orders that wait | 2,048 | further ones are dropped; the schedulers repeat them |
+//! | outcomes reported again because schedulers still ask | 30 s after the report, then each time after twice as long, at most 10,000 | it is held, and not reported again yet |
 //! | cancellations ahead of their trigger | 10,000 | the oldest is forgotten |
 
 mod attempt;

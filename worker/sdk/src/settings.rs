@@ -82,6 +82,13 @@ impl Limits {
         LONGEST_MARGIN.min(self.failover_after / 15)
     }
 
+    /// After so long without contact what waits is given back: half-way between the fence and the last instant. A scheduler that is slow to take in the
+    /// beat that proved contact again has the other half to do so, before it takes for its own what has been started since.
+    pub(crate) fn keeps_for(&self) -> Duration {
+        let last = self.failover_after.saturating_sub(self.margin());
+        (self.fence_after + last.max(self.fence_after)) / 2
+    }
+
     /// How often beats follow one another at least while no echo comes back: each second, more often where all times are short.
     pub(crate) fn search_every(&self) -> Duration {
         Duration::from_secs(1).min(self.fence_after / 20)

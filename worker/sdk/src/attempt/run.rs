@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use super::log::AttemptLog;
 use super::outcome::{End, outcome_of};
 use super::watch::Watch;
-use crate::contact::Contact;
+use crate::contact::{Contact, Obeyed};
 use crate::context::{Context, StopReason};
 use crate::handler::Handler;
 use crate::outbox::Report;
@@ -112,7 +112,7 @@ impl Attempt {
         if self.keep {
             return std::future::pending().await;
         }
-        self.contact.turned(false).await;
+        self.contact.turned(Obeyed::Not).await;
     }
 
     /// Returns when it has to have ended for want of contact.

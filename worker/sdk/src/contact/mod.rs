@@ -5,7 +5,8 @@
 //! give its work to others, so it starts nothing, and what runs has to have ended before they do. Measured on a clock that goes on while the
 //! machine sleeps and while the process is paused; whoever is about to start something asks, and does not wait to be told.
 //!
-//! The fence comes down here, at any time. It is lifted by the core alone, after it has given back what waited.
+//! The fence comes down here, at any time. What waits stays where it is meanwhile, for the schedulers give nothing of it to others yet; only once contact
+//! has been missing half-way from the fence to the end of their patience, it is given back. The fence is lifted by the core alone, after it has done what there was to do.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -34,9 +35,22 @@ struct Moment {
     up_ms: i64,
 }
 
+/// How far the core has obeyed the fence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Obeyed {
+    /// It is up, or has only just come down.
+    Not,
+    /// Nothing is started, what runs was told to stop.
+    Stopped,
+    /// What waited is given back as well.
+    GivenBack,
+}
+
 #[derive(Debug, Clone, Copy)]
 struct State {
     fenced: bool,
+    /// Since the fence came down, contact was missing for so long that the schedulers may have given to others what waits.
+    forfeited: bool,
     /// Contact was proven anew since the fence came down.
     back: bool,
     proven: Option<Moment>,
@@ -70,6 +84,7 @@ impl Contact {
     pub(crate) fn new(settings: &Settings) -> Self {
         let state = State {
             fenced: settings.limits.is_some(),
+            forfeited: settings.limits.is_some(),
             back: false,
             proven: None,
             dead_by_ms: i64::MIN,
@@ -151,21 +166,37 @@ impl Contact {
         self.state.borrow().fenced
     }
 
-    /// Returns when the fence is down, and there is something to be done about it: unless `obeyed`, and otherwise when contact is back.
-    pub(crate) async fn turned(&self, obeyed: bool) {
+    /// Whether what waits has to be given back before the fence can be lifted.
+    pub(crate) fn is_forfeited(&self) -> bool {
+        self.look();
+        self.state.borrow().forfeited
+    }
+
+    /// Returns when the fence is down, and there is more to be done about it than was: also when contact is back.
+    pub(crate) async fn turned(&self, obeyed: Obeyed) {
         let mut state = self.state.subscribe();
-        let wanted = |s: &State| if obeyed { s.back } else { s.fenced };
+        let wanted = |s: &State| match obeyed {
+            Obeyed::Not => s.fenced,
+            Obeyed::Stopped => s.back || s.forfeited,
+            Obeyed::GivenBack => s.back,
+        };
         // The sender lives as long as `self`.
         let _ = state.wait_for(wanted).await;
     }
 
-    /// Lifts the fence if there is contact. For the core, when it has given back what waited.
-    pub(crate) fn lift(&self) -> bool {
+    /// Lifts the fence if there is contact, and the core has obeyed it as far as was needed.
+    pub(crate) fn lift(&self, obeyed: Obeyed) -> bool {
         let (mut lifted, mut first) = (false, false);
         self.state.send_modify(|state| {
-            lifted = state.fenced && !self.is_over(state.proven);
+            let enough = if state.forfeited {
+                Obeyed::GivenBack
+            } else {
+                Obeyed::Stopped
+            };
+            lifted = state.fenced && obeyed >= enough && !self.is_over(state.proven);
             first = state.dead_by_ms == i64::MIN;
             state.fenced &= !lifted;
+            state.forfeited &= !lifted;
             state.back = false;
         });
         if lifted {
@@ -180,7 +211,7 @@ impl Contact {
 
     /// When what the fence stops has to have ended; returns then, however far the clock has jumped.
     pub(crate) async fn dead_by(&self) {
-        self.turned(false).await;
+        self.turned(Obeyed::Not).await;
         let by_ms = self.state.borrow().dead_by_ms;
         loop {
             let left_ms = by_ms.saturating_sub(self.boot.up_ms());
@@ -249,6 +280,7 @@ impl Contact {
         };
         self.state.send_modify(|state| {
             state.fenced = false;
+            state.forfeited = false;
             state.proven = Some(moment);
         });
         self.tell(moment);
@@ -262,9 +294,11 @@ impl Contact {
         }
     }
 
-    /// The newest contact, if the journal should be told of it; it then counts as told.
+    /// The newest contact, if the journal should be told of it; it then counts as told. Not while the fence is down: a restart would take what waits for
+    /// its own although it may have to be given back.
     pub(crate) fn unrecorded(&self) -> Option<LastContact> {
-        let proven = self.state.borrow().proven?;
+        let state = *self.state.borrow();
+        let proven = state.proven.filter(|_| !state.fenced)?;
         let mut echoes = self.lock();
         let due = echoes
             .recorded_ms
@@ -290,26 +324,37 @@ impl Contact {
     }
 
     fn look(&self) {
-        let (Some(limits), state) = (self.limits, *self.state.borrow()) else {
+        let Some(limits) = self.limits else {
             return;
         };
-        if state.fenced || !self.is_over(state.proven) {
+        let by_ms = |state: &State| dead_by(&limits, state.proven.map_or(0, |m| m.up_ms));
+        let falls = |state: &State| !state.fenced && self.is_over(state.proven);
+        let keeps_ms = millis(limits.keeps_for());
+        let forfeits = |state: &State| {
+            let proven_ms = state.proven.map_or(0, |m| m.up_ms);
+            let is_over = proven_ms.saturating_add(keeps_ms) <= self.boot.up_ms();
+            state.fenced && !state.forfeited && is_over
+        };
+        let state = *self.state.borrow();
+        if !falls(&state) && !forfeits(&state) {
             return;
         }
-        let fell = self.state.send_if_modified(|state| {
-            if state.fenced || !self.is_over(state.proven) {
-                return false;
+        let mut fell = false;
+        self.state.send_if_modified(|state| {
+            fell = falls(state);
+            if fell {
+                state.fenced = true;
+                state.back = false;
+                state.dead_by_ms = by_ms(state);
             }
-            state.fenced = true;
-            state.back = false;
-            let proven_ms = state.proven.map_or(0, |m| m.up_ms);
-            state.dead_by_ms = dead_by(&limits, proven_ms);
-            true
+            let forfeited = forfeits(state);
+            state.forfeited |= forfeited;
+            fell || forfeited
         });
         if fell {
             tracing::warn!(
                 after_ms = limits.fence_after.as_millis(),
-                "no contact with the broker: what runs is stopped, what waits is given back, nothing is started until contact is back"
+                "no contact with the broker: what runs is stopped, nothing is started until contact is back"
             );
         }
     }

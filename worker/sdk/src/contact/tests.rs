@@ -7,7 +7,7 @@ use cueline_protocol::Control;
 use cueline_runtime::{BootClock, ManualBootClock};
 use tokio::sync::watch;
 
-use super::{Contact, Limits, Moment, State};
+use super::{Contact, Limits, Moment, Obeyed, State};
 use crate::journal::LastContact;
 
 const FENCE: Duration = Duration::from_secs(20);
@@ -16,6 +16,7 @@ const FENCE: Duration = Duration::from_secs(20);
 pub(crate) fn contact(boot: &ManualBootClock) -> Contact {
     let state = State {
         fenced: true,
+        forfeited: true,
         back: false,
         proven: None,
         dead_by_ms: i64::MIN,
@@ -40,7 +41,7 @@ fn live(boot: &ManualBootClock) -> Contact {
     let contact = contact(boot);
     let echo = number(&contact);
     contact.hear("this", echo);
-    assert!(contact.lift());
+    assert!(contact.lift(Obeyed::GivenBack));
     contact
 }
 
@@ -60,13 +61,16 @@ fn nothing_is_started_before_the_first_echo() {
     let boot = ManualBootClock::default();
     let contact = contact(&boot);
     assert!(contact.is_fenced());
-    assert!(!contact.lift());
+    assert!(!contact.lift(Obeyed::GivenBack));
     let echo = number(&contact);
     contact.hear("that", echo);
     contact.hear("this", echo + 1);
-    assert!(!contact.lift(), "an echo of another start, or of no beat");
+    assert!(
+        !contact.lift(Obeyed::GivenBack),
+        "an echo of another start, or of no beat"
+    );
     contact.hear("this", echo);
-    assert!(contact.lift());
+    assert!(contact.lift(Obeyed::GivenBack));
     assert!(!contact.is_fenced());
 }
 
@@ -83,7 +87,10 @@ fn contact_is_as_old_as_the_beat_whose_echo_came_back() {
     boot.advance(Duration::from_millis(1));
     assert!(contact.is_fenced());
     contact.hear("this", echo);
-    assert!(!contact.lift(), "the same echo again proves nothing");
+    assert!(
+        !contact.lift(Obeyed::GivenBack),
+        "the same echo again proves nothing"
+    );
 }
 
 #[test]
@@ -112,8 +119,73 @@ fn an_echo_right_after_a_pause_does_not_hide_the_pause() {
     contact.hear("this", echo);
     assert!(contact.is_fenced(), "until the core has heeded it");
     assert_eq!(contact.left(), Duration::ZERO);
-    assert!(contact.lift());
+    assert!(contact.lift(Obeyed::GivenBack));
     assert!(!contact.is_fenced());
+}
+
+/// Without contact for so long, and then the echo of a beat that is sent then.
+fn back_after(boot: &ManualBootClock, contact: &Contact, away: Duration) {
+    boot.advance(away);
+    assert!(contact.is_fenced());
+    let echo = number(contact);
+    contact.hear("this", echo);
+}
+
+#[test]
+fn what_waits_is_kept_where_contact_is_back_before_others_may_have_it() {
+    let boot = ManualBootClock::default();
+    let contact = live(&boot);
+    back_after(&boot, &contact, Duration::from_millis(23_999));
+    assert!(!contact.is_forfeited());
+    assert!(
+        !contact.lift(Obeyed::Not),
+        "what runs has to be told to stop"
+    );
+    assert!(contact.lift(Obeyed::Stopped));
+    back_after(&boot, &contact, secs(24));
+    assert!(contact.is_forfeited());
+    assert!(!contact.lift(Obeyed::Stopped), "it may be others'");
+    assert!(contact.lift(Obeyed::GivenBack));
+    assert!(!contact.is_forfeited());
+}
+
+#[test]
+fn what_is_forfeited_stays_so_even_if_a_beat_turns_out_to_have_been_in_time() {
+    let boot = ManualBootClock::default();
+    let contact = live(&boot);
+    boot.advance(secs(23));
+    let echo = number(&contact);
+    boot.advance(secs(1));
+    contact.hear("this", echo);
+    assert!(contact.is_forfeited(), "although the beat was in time");
+    back_after(&boot, &contact, secs(1));
+    assert!(contact.is_forfeited());
+    assert!(!contact.lift(Obeyed::Stopped));
+}
+
+#[test]
+fn late_echoes_put_off_what_they_prove_and_no_more() {
+    let boot = ManualBootClock::default();
+    let contact = live(&boot);
+    boot.advance(secs(2));
+    let late = number(&contact);
+    boot.advance(secs(21));
+    contact.hear("this", late);
+    assert!(!contact.lift(Obeyed::Stopped), "21 s old");
+    boot.advance(Duration::from_millis(2_999));
+    assert!(!contact.is_forfeited(), "23.999 s after that beat");
+    boot.advance(Duration::from_millis(1));
+    assert!(contact.is_forfeited());
+}
+
+#[test]
+fn the_journal_is_not_told_of_contact_while_the_fence_is_down() {
+    let boot = ManualBootClock::default();
+    let contact = live(&boot);
+    back_after(&boot, &contact, secs(60));
+    assert!(contact.unrecorded().is_none());
+    assert!(contact.lift(Obeyed::GivenBack));
+    assert!(contact.unrecorded().is_some());
 }
 
 #[test]
@@ -135,7 +207,7 @@ async fn the_last_instant_comes_even_if_contact_does() {
     assert!(futures_util::poll!(last.as_mut()).is_pending());
     let echo = number(&contact);
     contact.hear("this", echo);
-    assert!(contact.lift());
+    assert!(contact.lift(Obeyed::GivenBack));
     boot.advance(secs(7));
     last.await;
 }

@@ -12,12 +12,10 @@ use futures_util::FutureExt as _;
 use tokio::time::Instant;
 
 use super::batch::Batch;
-use super::decide::Asked;
 use super::{Core, Running};
 use crate::attempt::log::LogSink;
 use crate::attempt::{Attempt, AttemptLog, Ended};
 use crate::context::{Context, Facts};
-use crate::control;
 use crate::error::Result;
 use crate::journal::{JournalError, Known};
 use crate::stores::{AttemptKey, RunKey};
@@ -154,31 +152,6 @@ impl Core {
             task,
         };
         self.running.insert(id, running);
-    }
-
-    /// Answers which of the attempts asked for are in the journal.
-    pub(super) async fn answer(&mut self, asked: Asked) {
-        for (store, ids, reply_to) in asked {
-            let key = |run| self.stores.known_key(store, run);
-            let runs: Vec<RunKey> = ids.iter().filter_map(|id| key(id.run)).collect();
-            let known = match self.journal.known(runs.into_iter()).await {
-                Ok(known) => known,
-                Err(error) => {
-                    tracing::warn!(%error, "a question is not answered");
-                    continue;
-                }
-            };
-            let held = ids
-                .into_iter()
-                .filter(|id| {
-                    let run = self.stores.known_key(store, id.run);
-                    let known = run.and_then(|run| known.get(&run));
-                    known.is_some_and(|k| k.attempt == id.attempt)
-                })
-                .collect();
-            let settings = Arc::clone(&self.settings);
-            tokio::spawn(async move { control::reply(&settings, &reply_to, held).await });
-        }
     }
 
     /// Deletes what the journal need not keep any longer.

@@ -96,6 +96,16 @@ impl Batch {
         });
     }
 
+    /// Reports an outcome once more that is in the journal as this text.
+    pub(super) fn report_again(&mut self, id: AttemptKey, job: JobName, outcome: &str) {
+        match serde_json::from_str(outcome) {
+            Ok(outcome) => self.report(id, job, outcome, true),
+            Err(error) => {
+                tracing::error!(run = %id.run, %error, "an outcome in the journal cannot be read");
+            }
+        }
+    }
+
     /// The broker has the outcomes of these.
     pub(super) fn reported(&mut self, ids: Vec<AttemptKey>) {
         for id in ids {
@@ -117,6 +127,8 @@ impl Batch {
         Some(Known {
             attempt: row.id.attempt,
             state: row.state,
+            at_ms: row.at_ms,
+            job: row.job.clone(),
             outcome: row.outcome.clone(),
         })
     }

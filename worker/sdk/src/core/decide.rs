@@ -81,7 +81,7 @@ impl Core {
         if arrivals.is_empty() {
             return Ok(true);
         }
-        if self.fenced {
+        if self.is_fenced() {
             // Never taken: the broker has them still, for whoever the schedulers want to have them.
             for arrived in arrivals {
                 let again = Settlement::Retry(Duration::ZERO);
@@ -197,12 +197,9 @@ impl Core {
         match self.novelty(id, known, batch) {
             Novelty::New => return true,
             Novelty::Held => {}
-            Novelty::Ended(outcome) => match serde_json::from_str(&outcome) {
-                Ok(outcome) => batch.report(id, trigger.job.name.clone(), outcome, true),
-                Err(error) => {
-                    tracing::error!(run = %id.run, %error, "an outcome in the journal cannot be read");
-                }
-            },
+            Novelty::Ended(outcome) => {
+                batch.report_again(id, trigger.job.name.clone(), &outcome);
+            }
             Novelty::Stray => {
                 let outcome = Outcome::new(OutcomeKind::Lost, batch.now)
                     .because("the worker stopped while it ran");

@@ -3,31 +3,58 @@
 use super::Core;
 use super::batch::Batch;
 use crate::attempt::stop_fenced;
+use crate::contact::Obeyed;
 use crate::lanes::Unstarted;
 
 impl Core {
-    /// Brings the lanes in line with the fence. It is lifted only here, in a later turn than the one that came to know of it: by then everything that
-    /// waited is given back on disk, and what ran is told to stop.
+    /// Brings the lanes in line with the fence. It is lifted only here, in a later turn than the one that came to know of it: by then what ran is told to
+    /// stop, and everything that waited is given back on disk where others may have it.
     pub(super) fn heed_contact(&mut self, batch: &mut Batch) {
-        match (self.contact.is_fenced(), self.fenced) {
-            (true, false) => self.fence(batch),
-            (true, true) if self.contact.lift() => {
-                self.fenced = false;
-                if !self.draining {
-                    self.lanes.reopen();
+        match self.obeyed {
+            Obeyed::Not if !self.contact.is_fenced() => return,
+            Obeyed::Not => self.fence(),
+            Obeyed::Stopped if self.contact.is_forfeited() => {}
+            Obeyed::Stopped | Obeyed::GivenBack => {
+                if self.contact.lift(self.obeyed) {
+                    self.lift();
                 }
+                return;
             }
-            _ => {}
+        }
+        if self.contact.is_forfeited() {
+            self.give_back(batch);
         }
     }
 
-    fn fence(&mut self, batch: &mut Batch) {
-        self.fenced = true;
+    /// Whether nothing is taken and nothing is started.
+    pub(super) fn is_fenced(&self) -> bool {
+        self.obeyed != Obeyed::Not
+    }
+
+    fn fence(&mut self) {
+        self.obeyed = Obeyed::Stopped;
+        for running in self.running.values().filter(|running| !running.keep) {
+            stop_fenced(&running.cx, &self.contact);
+        }
+    }
+
+    fn give_back(&mut self, batch: &mut Batch) {
+        self.obeyed = Obeyed::GivenBack;
+        if !self.waiting.is_empty() {
+            tracing::warn!(
+                waiting = self.waiting.len(),
+                "no contact with the broker for too long: what waits is given back"
+            );
+        }
         let mut steps = Vec::new();
         self.lanes.close(Unstarted::Fenced, &mut steps);
         self.follow(steps, batch);
-        for running in self.running.values().filter(|running| !running.keep) {
-            stop_fenced(&running.cx, &self.contact);
+    }
+
+    fn lift(&mut self) {
+        self.obeyed = Obeyed::Not;
+        if !self.draining {
+            self.lanes.reopen();
         }
     }
 

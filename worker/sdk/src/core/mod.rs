@@ -5,6 +5,7 @@
 //! a crash at any point leaves a journal from which the next worker goes on.
 
 mod act;
+mod answer;
 mod batch;
 mod cancelled;
 mod decide;
@@ -24,7 +25,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 
 use crate::attempt::Ended;
 use crate::attempt::watch::Watch;
-use crate::contact::Contact;
+use crate::contact::{Contact, Obeyed};
 use crate::context::{Context, StopReason};
 use crate::control::Order;
 use crate::error::Result;
@@ -36,6 +37,7 @@ use crate::outbox::Outbox;
 use crate::settings::Settings;
 use crate::settle::Settled;
 use crate::stores::{AttemptKey, Stores};
+use answer::Again;
 use batch::Batch;
 use cancelled::Cancelled;
 
@@ -43,8 +45,9 @@ use cancelled::Cancelled;
 const ENDED_BUFFER: usize = 4_096;
 /// Batches of triggers that wait for the core at the most; past it nothing is fetched.
 const ARRIVED_BUFFER: usize = 4;
-/// Orders that wait for the core at the most.
-const ORDER_BUFFER: usize = 256;
+/// Orders that wait for the core at the most: more than a scheduler passes on at once. Past it they are dropped: a cancellation is repeated until it has
+/// taken effect, a question until it is answered.
+const ORDER_BUFFER: usize = 2_048;
 /// Housekeeping: marks of confirmed reports, pruning, room after a full outbox.
 const TICK: Duration = Duration::from_millis(250);
 /// How long ended attempts may wait for company. It is also how much longer a crash makes them `lost`.
@@ -118,6 +121,7 @@ pub(crate) struct Core {
     waiting: HashMap<AttemptKey, Trigger>,
     running: HashMap<AttemptKey, Running>,
     cancelled: Cancelled,
+    again: Again,
     stores: Arc<Stores>,
     outbox: Arc<Outbox>,
     watch: Arc<Watch>,
@@ -127,8 +131,8 @@ pub(crate) struct Core {
     next_seq: i64,
     draining: bool,
     contact: Arc<Contact>,
-    /// The lanes are closed for want of contact.
-    fenced: bool,
+    /// What was done about the want of contact.
+    obeyed: Obeyed,
     stop: Stop,
 }
 
@@ -154,6 +158,7 @@ impl Core {
             waiting: HashMap::new(),
             running: HashMap::new(),
             cancelled: Cancelled::default(),
+            again: Again::default(),
             stores: parts.stores,
             outbox: parts.outbox,
             watch: parts.watch,
@@ -163,7 +168,7 @@ impl Core {
             next_seq: 0,
             draining: false,
             contact: parts.contact,
-            fenced: false,
+            obeyed: Obeyed::Not,
             stop: parts.stop,
         }
     }
@@ -201,7 +206,7 @@ impl Core {
                 }
                 () = until(gather), if gather.is_some() => {}
                 _ = ears.orders.recv_many(&mut heard.orders, ORDER_BUFFER) => {}
-                () = contact.turned(self.fenced) => {}
+                () = contact.turned(self.obeyed) => {}
                 _ = ticks.tick() => heard.tick = true,
             }
             gather = None;
@@ -224,8 +229,8 @@ impl Core {
         if !self.hear_arrivals(arrivals, &mut batch).await? {
             return Ok(false);
         }
-        let full = self.outbox.is_full();
-        let room = if full { 0 } else { self.settings.concurrency };
+        let halted = self.outbox.is_full() || self.is_fenced();
+        let room = if halted { 0 } else { self.settings.concurrency };
         self.lanes.set_room(room);
         self.pump(&mut batch);
         let tick = std::mem::take(&mut heard.tick);

@@ -13,9 +13,15 @@ use crate::stores::{AttemptKey, RunKey, StoreNumber};
 pub(crate) struct Known {
     pub(crate) attempt: u32,
     pub(crate) state: State,
+    /// Since when it is in this state.
+    pub(crate) at_ms: i64,
+    pub(crate) job: Option<String>,
     /// JSON, once it has ended.
     pub(crate) outcome: Option<String>,
 }
+
+/// What is read of an entry that is known.
+type KnownEntry = (i64, u32, i64, i64, Option<String>, Option<String>);
 
 /// An entry whose outcome has not been reported yet.
 #[derive(Debug)]
@@ -36,7 +42,7 @@ impl Journal {
         runs: impl Iterator<Item = RunKey>,
     ) -> Result<HashMap<RunKey, Known>, JournalError> {
         let text: String = sqlx::query_scalar(
-            "SELECT json_group_array(json_array(run, attempt, state, outcome))
+            "SELECT json_group_array(json_array(run, attempt, state, at, job, outcome))
              FROM entry WHERE run IN (SELECT value FROM json_each(?1))",
         )
         .bind(json_of(runs))
@@ -46,14 +52,16 @@ impl Journal {
         if text == "[]" {
             return Ok(HashMap::new());
         }
-        let entries: Vec<(i64, u32, i64, Option<String>)> =
+        let entries: Vec<KnownEntry> =
             serde_json::from_str(&text).map_err(|e| JournalError::Corrupt(e.to_string()))?;
         entries
             .into_iter()
-            .map(|(run, attempt, state, outcome)| {
+            .map(|(run, attempt, state, at_ms, job, outcome)| {
                 let known = Known {
                     attempt,
                     state: state_of(state)?,
+                    at_ms,
+                    job,
                     outcome,
                 };
                 Ok((RunKey::from_number(run), known))

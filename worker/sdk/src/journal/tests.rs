@@ -45,6 +45,8 @@ async fn an_entry_only_moves_on() {
     let ended = Known {
         attempt: 2,
         state: State::Ended,
+        at_ms: 1_001,
+        job: Some("report".to_owned()),
         outcome: Some("\"1:2\"".to_owned()),
     };
     assert_eq!(known(&mut journal, 1).await, Some(ended.clone()));
@@ -56,7 +58,7 @@ async fn an_entry_only_moves_on() {
         state: State::Reported,
         ..ended
     };
-    assert_eq!(known(&mut journal, 1).await, Some(reported));
+    assert_eq!(known(&mut journal, 1).await, Some(reported.clone()));
     journal
         .write(&[row(1, 3, State::Started)])
         .await
@@ -65,6 +67,7 @@ async fn an_entry_only_moves_on() {
         attempt: 3,
         state: State::Started,
         outcome: None,
+        ..reported
     };
     assert_eq!(known(&mut journal, 1).await, Some(newer));
 }

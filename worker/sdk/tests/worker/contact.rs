@@ -9,6 +9,7 @@ use cueline_model::{Block, DurationMs, Fence, JobId, OutcomeKind};
 use cueline_protocol::{Beat, Trigger, decode};
 use cueline_runtime::ManualBootClock;
 use cueline_worker::{Builder, Context, Error, Failure, StopReason};
+use sqlx::Connection;
 use tokio::time::timeout;
 
 use crate::link::Link;
@@ -109,6 +110,7 @@ async fn without_contact_what_runs_is_stopped_what_waits_is_given_back_and_nothi
     scene.some_beats(2).await;
     assert_eq!(scene.reported(), []);
 
+    scene.boot.advance(Duration::from_secs(8));
     scene.link.cut(false);
     let lost = world.outcome(1).await;
     assert_eq!(lost.kind, OutcomeKind::Lost);
@@ -127,6 +129,51 @@ async fn without_contact_what_runs_is_stopped_what_waits_is_given_back_and_nothi
     let returned = [2, 3, 4].map(|run| (run, OutcomeKind::Returned));
     assert_eq!(reported, returned, "in order, once");
     assert_eq!(world.entered(), [1, 5]);
+}
+
+#[tokio::test]
+async fn what_waits_goes_on_if_contact_is_back_before_the_failover() {
+    let scene = Scene::new().await;
+    let world = &scene.world;
+    let live = run(scene.builder());
+    world.publish(&serial(1..=3)).await;
+    world.wait_entered(&[1]).await;
+    world.wait_settled().await;
+    scene.link.lose_echoes(usize::MAX);
+    scene.boot.advance(Duration::from_millis(23_999));
+    scene.wait_told(&[1]).await;
+    assert_eq!(world.outcome(1).await.kind, OutcomeKind::Lost);
+    scene.some_beats(2).await;
+    assert_eq!(world.entered(), [1], "nothing is started");
+    world.gate.add_permits(2);
+    scene.link.lose_echoes(0);
+    assert_eq!(world.kinds([2, 3]).await, [OutcomeKind::Succeeded; 2]);
+    live.drain().await;
+    assert_eq!(world.entered(), [1, 2, 3]);
+    assert_eq!(scene.reported().len(), 3);
+}
+
+#[tokio::test]
+async fn what_waits_is_given_back_before_the_failover_without_waiting_for_contact() {
+    let scene = Scene::new().await;
+    let world = &scene.world;
+    let live = run(scene.builder());
+    world.publish(&serial(1..=3)).await;
+    world.wait_entered(&[1]).await;
+    world.wait_settled().await;
+    scene.link.lose_echoes(usize::MAX);
+    scene.boot.advance(Duration::from_secs(21));
+    scene.wait_told(&[1]).await;
+    scene.some_beats(2).await;
+    world.cancel(2).await;
+    assert_eq!(world.outcome(2).await.kind, OutcomeKind::Cancelled);
+    assert_eq!(world.outcomes(3), [], "not yet");
+    scene.boot.advance(Duration::from_secs(3));
+    let back = world.outcome(3).await;
+    assert_eq!(back.kind, OutcomeKind::Returned);
+    assert_eq!(back.message.as_deref(), Some(WHY));
+    live.drain().await;
+    assert_eq!(world.entered(), [1]);
 }
 
 #[tokio::test]
@@ -199,6 +246,39 @@ async fn lost_echoes_fence_only_when_their_time_is_over() {
     assert_eq!(*scene.told.lock().expect("lock"), []);
     world.gate.add_permits(1);
     assert_eq!(world.outcome(1).await.kind, OutcomeKind::Succeeded);
+    live.drain().await;
+}
+
+#[tokio::test]
+async fn orders_that_the_core_has_no_time_for_cost_no_contact() {
+    let scene = Scene::new().await;
+    let world = &scene.world;
+    let live = run(scene.builder().beat_every(Duration::from_millis(50)));
+    world.publish(&serial(1..=1)).await;
+    world.wait_entered(&[1]).await;
+    world.wait_settled().await;
+    let file = world.state_dir().join("journal.db");
+    let url = format!("sqlite://{}", file.display());
+    let mut other = sqlx::SqliteConnection::connect(&url).await.expect("open");
+    let lock = sqlx::query("BEGIN IMMEDIATE").execute(&mut other).await;
+    lock.expect("locked");
+    // The core tries to write it down, and nothing else.
+    world.publish(&serial(2..=2)).await;
+    world.wait_fetched().await;
+    for n in 0..10_000 {
+        world.cancel(1_000 + n).await;
+        tokio::task::yield_now().await;
+    }
+    for _ in 0..4 {
+        scene.some_beats(3).await;
+        scene.boot.advance(Duration::from_secs(15));
+    }
+    scene.some_beats(3).await;
+    assert_eq!(*scene.told.lock().expect("lock"), []);
+    let free = sqlx::query("ROLLBACK").execute(&mut other).await;
+    free.expect("free again");
+    world.gate.add_permits(2);
+    assert_eq!(world.kinds([1, 2]).await, [OutcomeKind::Succeeded; 2]);
     live.drain().await;
 }
 

@@ -1,13 +1,16 @@
 //! Orders: cancel and holdings (G11).
 
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
 use cueline_model::{Block, OutcomeKind, RunId};
 use cueline_protocol::{Control, ControlReply, Holding, VERSION, decode, encode};
+use cueline_runtime::{Clock, ManualClock, SystemClock};
 use cueline_worker::StopReason;
 
-use crate::world::{World, control_channel as channel, stopped, trigger};
+use crate::world::{World, control_channel as channel, run, stopped, trigger};
 
 #[tokio::test]
 async fn cancel_stops_what_runs_and_ends_what_waits() {
@@ -82,4 +85,39 @@ async fn holdings_are_what_the_journal_has_ended_or_not() {
     held.sort_unstable();
     assert_eq!(held, [1, 2]);
     live.kill().await;
+    assert_eq!(world.outcomes(1).len(), 1, "it is on its way");
+}
+
+#[tokio::test]
+async fn an_outcome_that_is_asked_for_long_after_it_was_reported_is_reported_again() {
+    let world = World::new().await;
+    let wall = ManualClock::at(SystemClock.now_ms());
+    let start = || run(world.builder().clock(Arc::new(wall.clone())));
+    let live = start();
+    world.publish(&[trigger(1, "noop", Block::Serial)]).await;
+    let first = world.outcome(1).await;
+    // The journal knows by then that the broker has it. The broker then loses it.
+    live.drain().await;
+    let live = start();
+    world.publish(&[trigger(2, "noop", Block::Serial)]).await;
+    world.outcome(2).await;
+    for (later_ms, reports) in [
+        (29_999, 1),
+        (1, 2),
+        (0, 2),
+        (29_999, 2),
+        (1, 3),
+        (59_999, 3),
+    ] {
+        wall.advance(later_ms);
+        assert_eq!(holdings(&world, &[(1, 1), (1, 2)]).await.len(), 1);
+        world
+            .wait("the next report", || {
+                (world.outcomes(1).len() >= reports).then_some(())
+            })
+            .await;
+    }
+    live.drain().await;
+    assert_eq!(world.outcomes(1), [first.clone(), first.clone(), first]);
+    assert_eq!(world.calls.load(Ordering::SeqCst), 2);
 }

@@ -12,7 +12,9 @@ use crate::world::{World, run, trigger};
 const CHILD: &str = "CUELINE_TEST_PAUSED";
 const NAME: &str = "paused::a_process_that_was_paused_for_too_long_starts_nothing_of_what_it_had";
 const READY: &str = "ready to be paused";
-const FENCE: Duration = Duration::from_secs(2);
+const FENCE: Duration = Duration::from_millis(1_500);
+/// A fifteenth before, what waits is given back.
+const FAILOVER: Duration = Duration::from_secs(2);
 
 #[test]
 fn a_process_that_was_paused_for_too_long_starts_nothing_of_what_it_had() {
@@ -33,7 +35,7 @@ fn a_process_that_was_paused_for_too_long_starts_nothing_of_what_it_had() {
     assert!(ready, "it ended early");
     signal("-STOP", &pid);
     // The pause itself is what is tested.
-    std::thread::sleep(FENCE + Duration::from_secs(1));
+    std::thread::sleep(FAILOVER + Duration::from_secs(1));
     signal("-CONT", &pid);
     let said: Vec<String> = lines.map(|line| line.expect("text")).collect();
     let ended = child.wait().expect("its end");
@@ -47,7 +49,7 @@ fn signal(which: &str, pid: &str) {
 
 async fn paused() {
     let world = World::new().await;
-    let builder = world.builder().fence_after(FENCE);
+    let builder = world.builder().fence_after(FENCE).failover_after(FAILOVER);
     let live = run(builder.beat_every(Duration::from_millis(200)));
     let triggers: Vec<_> = (1..=3).map(|n| trigger(n, "gate", Block::Serial)).collect();
     world.publish(&triggers).await;

@@ -218,6 +218,19 @@ impl World {
         }
     }
 
+    /// Waits until the worker has taken all triggers from its queue.
+    pub(crate) async fn wait_fetched(&self) {
+        let start = Instant::now();
+        loop {
+            let stats = self.broker.stats(&[own_queue()]).await.expect("stats");
+            if stats.iter().all(|s| s.ready == 0) {
+                return;
+            }
+            assert!(start.elapsed() < DEADLINE, "triggers are left: {stats:?}");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
     pub(crate) async fn wait<T>(&self, what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
         let start = Instant::now();
         loop {
