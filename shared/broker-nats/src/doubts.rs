@@ -11,6 +11,8 @@ const MOST: usize = 100_000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Doubt {
+    /// From then on the first copy under the last id does not count if it arrives: a copy in the stream may be that one.
+    late_from: Instant,
     /// From then on no copy sent before counts.
     until: Instant,
     /// Ids used up.
@@ -37,14 +39,19 @@ impl Doubts {
             .map_or(0, |doubt| doubt.used + u32::from(doubt.until <= now))
     }
 
-    /// It was sent under this number, to count until then, and whether it was taken is not known.
-    pub(crate) fn note(&self, id: String, number: u32, until: Instant) {
+    /// A try was made under this number, and whether it was taken is not known. Its first copy counts until `late_from` at least, its last
+    /// until `until`. A further try under the same number moves `until` and not `late_from`: the stream keeps the copy that comes first.
+    pub(crate) fn note(&self, id: String, number: u32, late_from: Instant, until: Instant) {
         let mut doubts = self.lock();
         if doubts.len() >= MOST && !doubts.contains_key(&id) {
             doubts.clear();
         }
-        let used = number;
-        let doubt = Doubt { until, used };
+        let before = doubts.get(&id).filter(|doubt| doubt.used == number);
+        let doubt = Doubt {
+            late_from: before.map_or(late_from, |doubt| doubt.late_from.min(late_from)),
+            until,
+            used: number,
+        };
         doubts.insert(id, doubt);
     }
 
@@ -52,7 +59,7 @@ impl Doubts {
     pub(crate) fn may_be_late(&self, id: &str, number: u32, now: Instant) -> bool {
         self.lock()
             .get(id)
-            .is_some_and(|doubt| doubt.used == number && doubt.until <= now)
+            .is_some_and(|doubt| doubt.used == number && doubt.late_from <= now)
     }
 
     /// It has been taken.
@@ -73,13 +80,13 @@ mod tests {
         let later = now + Duration::from_secs(1);
         assert_eq!(doubts.number("a", now), 0);
         assert!(!doubts.may_be_late("a", 0, later));
-        doubts.note("a".into(), 0, later);
+        doubts.note("a".into(), 0, later, later);
         assert_eq!(doubts.number("a", now), 0, "the first copy may count");
         assert!(!doubts.may_be_late("a", 0, now));
         assert!(doubts.may_be_late("a", 0, later));
         assert_eq!(doubts.number("a", later), 1);
         assert!(!doubts.may_be_late("a", 1, later), "it is the only one");
-        doubts.note("a".into(), 1, later);
+        doubts.note("a".into(), 1, later, later);
         assert_eq!(doubts.number("a", later), 2);
         assert_eq!(doubts.number("b", later), 0);
         doubts.end("a");
@@ -87,10 +94,26 @@ mod tests {
     }
 
     #[test]
+    fn later_tries_do_not_move_the_time_from_which_the_first_copy_is_late() {
+        let (doubts, now) = (Doubts::default(), Instant::now());
+        let after = |seconds| now + Duration::from_secs(seconds);
+        doubts.note("a".into(), 0, after(10), after(15));
+        doubts.note("a".into(), 0, after(15), after(20));
+        assert_eq!(doubts.number("a", after(12)), 0, "a later copy may count");
+        assert!(!doubts.may_be_late("a", 0, after(9)));
+        assert!(doubts.may_be_late("a", 0, after(10)));
+        doubts.note("a".into(), 1, after(30), after(35));
+        assert!(
+            !doubts.may_be_late("a", 1, after(29)),
+            "a new id has a time of its own"
+        );
+    }
+
+    #[test]
     fn there_is_a_bound_to_what_is_remembered() {
         let (doubts, now) = (Doubts::default(), Instant::now());
         for n in 0..MOST + 10 {
-            doubts.note(n.to_string(), 0, now);
+            doubts.note(n.to_string(), 0, now, now);
         }
         assert_eq!(doubts.lock().len(), 10);
     }

@@ -45,11 +45,14 @@ impl Fetcher {
         }
         let now = Instant::now();
         let until = now + wait.min(A_YEAR);
-        self.link.connected(now + self.patience).await?;
+        let in_time = now + self.patience;
+        self.link.connected(in_time).await?;
         let place = self.queues.names.place(queue);
         let stream = self.queues.names.stream(place.stream);
         let mut turn = self.idle.turn(queue);
-        let puller = turn.puller(&self.link, &stream, &place.consumer).await?;
+        let puller = turn
+            .puller(&self.link, &stream, &place.consumer, in_time)
+            .await?;
         match self.fill(puller, queue, max, until).await {
             Ok(()) => {}
             // What has come is good all the same; the next fetch is told.
@@ -147,8 +150,12 @@ impl Fetcher {
         }
         let count = late.len();
         tracing::warn!(%queue, count, "messages were published too late to count; they are ended");
+        let until = Instant::now() + self.patience;
         for late in late {
-            let _ = self.link.client.publish(late.held.ack, TOO_LATE).await;
+            let ending = self.link.client.publish(late.held.ack, TOO_LATE);
+            if self.link.hand_over(ending, until).await.is_err() {
+                return;
+            }
         }
     }
 }

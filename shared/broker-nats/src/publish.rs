@@ -9,6 +9,7 @@ use cueline_broker::{BrokerError, Outgoing, QueueId, Refusal};
 use serde::Deserialize;
 use tokio::time::Instant;
 
+use crate::api::found;
 use crate::clock::ServerClock;
 use crate::doubts::Doubts;
 use crate::error::{Told, code, transient};
@@ -45,6 +46,14 @@ struct Target {
     incarnation: Arc<str>,
 }
 
+/// What was looked up about streams for one batch, however many of its messages need it.
+#[derive(Default)]
+struct Looked {
+    limits: HashMap<Stream, u64>,
+    /// Whether it is there, or may be.
+    there: HashMap<Stream, bool>,
+}
+
 /// A message that was asked for.
 struct Asked {
     /// Its place in the batch.
@@ -68,9 +77,60 @@ impl Publisher {
         } else {
             None
         };
+        let start = Instant::now();
+        let (mut answers, asked, questions) = self.plan(batch, &targets, limit, start);
+        let confirmations = match self.pipeline.ask_within(questions, fence).await {
+            Ok(confirmations) => confirmations,
+            Err(e) => {
+                if fence.is_some() {
+                    self.doubt(asked, start);
+                }
+                return Err(e);
+            }
+        };
+        let (mut looked, mut failed, mut unread) = (Looked::default(), None, Vec::new());
+        let (count, doubted) = (asked.len(), !self.doubts.is_empty());
+        for (asked, confirmation) in asked.into_iter().zip(confirmations) {
+            let (at, outgoing) = (asked.at, &batch[asked.at]);
+            let target = &targets[&outgoing.queue];
+            let answer = self.read(outgoing, target, &confirmation, limit, &asked, &mut looked);
+            match answer.await {
+                Ok(answer) => answers[at] = answer,
+                Err(e) => {
+                    // One that was not taken, or not understood, says nothing of the others.
+                    let (queue, why) = (outgoing.queue.to_string(), e.to_string());
+                    answers[at] = Err(Refusal::Unknown { queue, why });
+                    failed.get_or_insert(e);
+                    unread.push(asked);
+                    continue;
+                }
+            }
+            if doubted && answers[at].is_ok() {
+                self.doubts.end(&asked.id);
+            }
+        }
+        let none = unread.len() == count;
+        if fence.is_some() {
+            self.doubt(unread, start);
+        }
+        match failed {
+            // Whoever asked tries again, as after no answer at all.
+            Some(e) if none => Err(e),
+            _ => Ok(answers),
+        }
+    }
+
+    /// What can be said before anything is sent, what is to be asked for, and how.
+    fn plan(
+        &self,
+        batch: &[Outgoing],
+        targets: &HashMap<QueueId, Target>,
+        limit: usize,
+        now: Instant,
+    ) -> (Vec<Result<(), Refusal>>, Vec<Asked>, Vec<Question>) {
         let mut answers = vec![Ok(()); batch.len()];
         let (mut asked, mut questions) = (Vec::new(), Vec::new());
-        let (doubted, now) = (!self.doubts.is_empty(), Instant::now());
+        let doubted = !self.doubts.is_empty();
         for (at, outgoing) in batch.iter().enumerate() {
             let bytes = outgoing.payload.len();
             match targets.get(&outgoing.queue) {
@@ -88,33 +148,16 @@ impl Publisher {
                 }
             }
         }
-        let confirmations = match self.pipeline.ask_within(questions, fence).await {
-            Ok(confirmations) => confirmations,
-            Err(e) => {
-                if fence.is_some() {
-                    self.doubt(asked);
-                }
-                return Err(e);
-            }
-        };
-        for (asked, confirmation) in asked.into_iter().zip(confirmations) {
-            let (at, outgoing) = (asked.at, &batch[asked.at]);
-            let target = &targets[&outgoing.queue];
-            let answer = self.read(outgoing, target, &confirmation, limit, &asked);
-            answers[at] = answer.await?;
-            if doubted && answers[at].is_ok() {
-                self.doubts.end(&asked.id);
-            }
-        }
-        Ok(answers)
+        (answers, asked, questions)
     }
 
-    /// What became of these is not known.
-    fn doubt(&self, asked: impl IntoIterator<Item = Asked>) {
-        let until = Instant::now() + self.clock.within();
+    /// What became of these, sent from `start` on, is not known.
+    fn doubt(&self, asked: impl IntoIterator<Item = Asked>, start: Instant) {
+        let within = self.clock.within();
+        let until = Instant::now() + within;
         for Asked { id, number, .. } in asked {
             if !id.is_empty() {
-                self.doubts.note(id, number, until);
+                self.doubts.note(id, number, start + within, until);
             }
         }
     }
@@ -164,21 +207,18 @@ impl Publisher {
         confirmation: &Answer,
         limit: usize,
         asked: &Asked,
+        looked: &mut Looked,
     ) -> Result<Result<(), Refusal>, BrokerError> {
         let queue = outgoing.queue.to_string();
         let text = match confirmation {
             Answer::Said(text) | Answer::SaidLate(text) => text,
-            Answer::Nobody => {
-                let stream = self.queues.names.stream(target.place.stream);
-                let info = crate::api::found(self.pipeline.stream_info(&stream).await);
-                return match info {
-                    Ok(None) => Ok(Err(Refusal::NoQueue(queue))),
-                    // It is there, and no server of the cluster leads it now.
-                    _ => Err(transient(format!(
-                        "failed to publish to {queue}: nobody takes it"
-                    ))),
-                };
+            Answer::Nobody if self.is_there(target.place.stream, looked).await => {
+                // No server of the cluster leads it now.
+                return Err(transient(format!(
+                    "failed to publish to {queue}: nobody takes it"
+                )));
             }
+            Answer::Nobody => return Ok(Err(Refusal::NoQueue(queue))),
         };
         let read: Confirmation = serde_json::from_slice(text)
             .map_err(|e| transient(format!("failed to read a confirmation for {queue}: {e}")))?;
@@ -192,16 +232,16 @@ impl Publisher {
                 if !late && !of_old {
                     return Ok(Ok(()));
                 }
-                if late && !asked.id.is_empty() {
-                    // Sent long ago: whatever copy of it there is, none that comes from now on counts.
-                    self.doubts
-                        .note(asked.id.clone(), asked.number, Instant::now());
+                if !asked.id.is_empty() {
+                    // Sent long ago, and what is there under this id may be void: the next try needs another.
+                    let now = Instant::now();
+                    self.doubts.note(asked.id.clone(), asked.number, now, now);
                 }
                 let why = "the stream may have taken it in too late to count".into();
                 Ok(Err(Refusal::Unknown { queue, why }))
             }
             Some(told) if told.is_full() => {
-                let limit = self.queues.limit(target.place.stream).await;
+                let limit = self.limit(target.place.stream, looked).await;
                 Ok(Err(Refusal::Full { queue, limit }))
             }
             Some(told) if told.err_code == code::TOO_LARGE => {
@@ -210,6 +250,26 @@ impl Publisher {
             }
             Some(told) => Err(told.error(&format!("publish to {queue}"))),
         }
+    }
+
+    async fn is_there(&self, stream: Stream, looked: &mut Looked) -> bool {
+        if let Some(there) = looked.there.get(&stream) {
+            return *there;
+        }
+        let name = self.queues.names.stream(stream);
+        let info = found(self.pipeline.stream_info(&name).await);
+        let there = !matches!(info, Ok(None));
+        looked.there.insert(stream, there);
+        there
+    }
+
+    async fn limit(&self, stream: Stream, looked: &mut Looked) -> u64 {
+        if let Some(limit) = looked.limits.get(&stream) {
+            return *limit;
+        }
+        let limit = self.queues.limit(stream).await;
+        looked.limits.insert(stream, limit);
+        limit
     }
 }
 

@@ -9,7 +9,6 @@ use cueline_broker::{BrokerError, QueueId};
 use serde_json::json;
 use tokio::time::Instant;
 
-use crate::error::transient;
 use crate::link::{Link, Watch};
 
 /// The most messages that one request asks for: they have to fit in the client's buffer together with those that an
@@ -72,10 +71,15 @@ impl Open {
 }
 
 impl Puller {
-    async fn open(link: &Link, stream: &str, consumer: &str) -> Result<Self, BrokerError> {
+    async fn open(
+        link: &Link,
+        stream: &str,
+        consumer: &str,
+        until: Instant,
+    ) -> Result<Self, BrokerError> {
         let inbox = link.client.new_inbox();
-        let subscribed = link.client.subscribe(format!("{inbox}.*")).await;
-        let messages = subscribed.map_err(|e| transient("failed to subscribe").caused_by(e))?;
+        let subscribing = link.client.subscribe(format!("{inbox}.*"));
+        let messages = link.hand_over(subscribing, until).await?;
         Ok(Self {
             next: format!("$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}").into(),
             inbox,
@@ -204,15 +208,17 @@ pub(crate) struct Turn<'a> {
 }
 
 impl Turn<'_> {
+    /// The puller of this turn; a new one may wait until `until` for its place in the client's queue.
     pub(crate) async fn puller(
         &mut self,
         link: &Link,
         stream: &str,
         consumer: &str,
+        until: Instant,
     ) -> Result<&mut Puller, BrokerError> {
         let puller = match self.puller.take() {
             Some(puller) => puller,
-            None => Puller::open(link, stream, consumer).await?,
+            None => Puller::open(link, stream, consumer, until).await?,
         };
         Ok(self.puller.insert(puller))
     }

@@ -9,6 +9,7 @@ use cueline_broker::{BrokerError, QueueId, Receipt, Settlement};
 use serde_json::json;
 use tokio::time::Instant;
 
+use crate::api::found;
 use crate::delivered::dead_headers;
 use crate::error::{Told, transient};
 use crate::link::Link;
@@ -23,6 +24,10 @@ const LONGEST_DELAY: Duration = Duration::from_hours(100 * 365 * 24);
 
 /// Besides the last, so many acks have one that is answered: a sign of life in a long call, and a bound to what is under way.
 const ANSWERED_EVERY: usize = 64;
+
+/// So much of a topic goes into the subject of a dead letter. A line that is longer than the server takes would cut the connection, again
+/// and again; escaped, and with what else is in it, this has room there. What is more of it, a header says.
+const TOPIC_IN_SUBJECT: usize = 256;
 
 /// Settles.
 pub(crate) struct Settler {
@@ -53,11 +58,27 @@ impl Settler {
                 fenced: false,
             })
             .collect();
-        // Nobody to answer: the consumer is gone, and with it what it waited for.
-        self.pipeline.ask_all(questions).await?;
+        let answers = self.pipeline.ask_all(questions).await?;
+        if answers.contains(&Answer::Nobody) {
+            self.gone(queue).await?;
+        }
         self.receipts
             .settled(queue, held.iter().map(|(receipt, ..)| *receipt));
         unmoved.map_or(Ok(()), Err)
+    }
+
+    /// Nobody to answer: the consumer is gone, and with it what it waited for. Or it has no leader now, and nobody has heard: then the
+    /// receipts stay good, and the next try reaches the next leader.
+    async fn gone(&self, queue: &QueueId) -> Result<(), BrokerError> {
+        let place = self.queues.names.place(queue);
+        let stream = self.queues.names.stream(place.stream);
+        match found(self.pipeline.consumer_info(&stream, &place.consumer).await) {
+            Ok(None) => Ok(()),
+            // To look may be forbidden where to settle is not.
+            Ok(Some(_)) | Err(_) => Err(transient(format!(
+                "failed to settle in {queue}: no server answers for it now"
+            ))),
+        }
     }
 
     /// Publishes dead letters. Those that are not taken stay handed out: they are no longer among `held`.
@@ -111,8 +132,9 @@ impl Settler {
         headers.insert("Nats-Msg-Id", format!("{stream}:{}", held.sequence));
         let dead = self.queues.names.place(&QueueId::Dead);
         debug_assert_eq!(dead.stream, Stream::Dead);
+        let end = held.topic.floor_char_boundary(TOPIC_IN_SUBJECT);
         Question {
-            subject: dead.subject(&held.topic).into(),
+            subject: dead.subject(&held.topic[..end]).into(),
             headers: Some(headers),
             payload: held.payload.slice(..kept),
             silent: false,

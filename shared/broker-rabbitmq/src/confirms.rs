@@ -8,7 +8,7 @@ use futures_util::FutureExt as _;
 use lapin::message::BasicReturnMessage;
 use lapin::types::ShortString;
 use lapin::{Channel, Confirmation, PublisherConfirm};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep_until};
 
 use crate::link::Up;
 
@@ -32,18 +32,18 @@ pub(crate) struct Confirming {
 }
 
 /// How far it has come.
-pub(crate) struct Confirms {
+pub(crate) struct Confirms<C = PublisherConfirm> {
     /// By place; what is open is [`Sent::Unanswered`].
     pub(crate) sent: Vec<Sent>,
     /// Not answered, with their places.
-    pub(crate) open: VecDeque<(usize, PublisherConfirm)>,
+    pub(crate) open: VecDeque<(usize, C)>,
     /// The channel has ended with this.
     pub(crate) failed: Option<lapin::Error>,
     returned: Vec<BasicReturnMessage>,
 }
 
-impl Confirms {
-    pub(crate) fn new(confirms: Vec<PublisherConfirm>) -> Self {
+impl<C: Future<Output = lapin::Result<Confirmation>> + Unpin> Confirms<C> {
+    pub(crate) fn new(confirms: Vec<C>) -> Self {
         Self {
             sent: vec![Sent::Unanswered; confirms.len()],
             open: confirms.into_iter().enumerate().collect(),
@@ -54,7 +54,8 @@ impl Confirms {
 
     /// Waits until all are answered, none has been for `quiet`, or it is `give_up`.
     pub(crate) async fn wait(&mut self, quiet: Duration, give_up: Instant) {
-        let mut quiet_end = std::pin::pin!(sleep(quiet));
+        let next_end = || (Instant::now() + quiet).min(give_up);
+        let mut quiet_end = std::pin::pin!(sleep_until(next_end()));
         while let Some((place, confirm)) = self.open.front_mut() {
             let place = *place;
             tokio::select! {
@@ -62,14 +63,14 @@ impl Confirms {
                 answer = confirm => {
                     self.open.pop_front();
                     self.note(place, answer);
+                    quiet_end.as_mut().reset(next_end());
                 }
                 () = &mut quiet_end => {
                     // Those behind it may have been answered.
-                    let now = Instant::now();
-                    if !self.look() || now >= give_up {
+                    if !self.look() || Instant::now() >= give_up {
                         break;
                     }
-                    quiet_end.as_mut().reset((now + quiet).min(give_up));
+                    quiet_end.as_mut().reset(next_end());
                 }
             }
         }
@@ -122,5 +123,45 @@ impl Confirms {
     /// Some message was answered.
     pub(crate) fn any(&self) -> bool {
         self.sent.iter().any(|sent| *sent != Sent::Unanswered)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::Pin;
+
+    use super::*;
+
+    type Answer = Pin<Box<dyn Future<Output = lapin::Result<Confirmation>>>>;
+
+    /// Answered after so many of these.
+    fn after(beats: u32) -> Answer {
+        let end = Instant::now() + BEAT * beats;
+        Box::pin(async move {
+            sleep_until(end).await;
+            Ok(Confirmation::Ack(None))
+        })
+    }
+
+    const BEAT: Duration = Duration::from_millis(20);
+    const QUIET: Duration = Duration::from_millis(100);
+
+    #[tokio::test]
+    async fn a_batch_is_waited_for_as_long_as_answers_come() {
+        let mut confirms = Confirms::new((0..20).map(after).collect());
+        let give_up = Instant::now() + Duration::from_mins(1);
+        confirms.wait(QUIET, give_up).await;
+        assert_eq!(confirms.sent, [Sent::Confirmed; 20]);
+    }
+
+    #[tokio::test]
+    async fn what_is_not_answered_is_waited_for_until_it_is_quiet_or_time_to_give_up() {
+        let start = Instant::now();
+        let mut confirms = Confirms::new(vec![Box::pin(std::future::pending()), after(1)]);
+        confirms.wait(QUIET, start + Duration::from_mins(1)).await;
+        assert_eq!(confirms.sent, [Sent::Unanswered, Sent::Confirmed]);
+        assert!(start.elapsed() >= QUIET * 2, "after the last answer");
+        confirms.wait(Duration::from_mins(1), start + QUIET).await;
+        assert_eq!(confirms.open.len(), 1, "it is past that time");
     }
 }

@@ -351,11 +351,22 @@ impl Driver for RabbitDriver {
         // AMQP lists no queues.
         for queue in queues {
             let name = self.names().queue(queue)?;
-            let Some((ready, _)) = topology::ready(&up, &channel, name).await? else {
+            let tap = self.taps().get(queue).cloned();
+            let consumer = tap.as_ref().and_then(|tap| tap.consumer());
+            let counts = topology::ready(&up, &channel, name).await?;
+            let Some((ready, consumers)) = counts else {
                 channel = up.channel().await?;
                 continue;
             };
-            let tap = self.taps().get(queue).cloned();
+            // The server says so too when the queue's leader does not answer at once, and then it is not true.
+            let none = (ready, consumers) == (0, 0);
+            if none && consumer.is_some() && consumer == tap.as_ref().and_then(|tap| tap.consumer())
+            {
+                return Err(BrokerError::new(
+                    ErrorKind::Transient,
+                    format!("failed to count messages: {queue} does not answer"),
+                ));
+            }
             let (waiting, unsettled) = tap.map_or((0, 0), |tap| tap.counts());
             stats.push(QueueStats {
                 queue: queue.clone(),

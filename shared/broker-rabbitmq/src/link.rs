@@ -13,7 +13,7 @@ use lapin::tcp::{OwnedIdentity, OwnedTLSConfig};
 use lapin::uri::AMQPUri;
 use lapin::{Channel, Connection, ConnectionProperties, Event};
 use tokio::sync::watch;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -21,6 +21,9 @@ use crate::error::{ACCESS_REFUSED, closed, code, failed, late};
 use crate::options::RabbitOptions;
 
 const FIRST_WAIT: Duration = Duration::from_millis(100);
+
+/// A connection that ended sooner counts as a try that failed: one after the other would be a burden to the server.
+const LASTED: Duration = Duration::from_secs(10);
 
 /// The server tells of an end at once; this finds what it could not tell.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -282,10 +285,13 @@ async fn keep_up(connector: &Connector, state: &watch::Sender<State>) {
     loop {
         match connector.connect().await {
             Ok(up) => {
-                wait = FIRST_WAIT;
+                let start = Instant::now();
                 let up = Arc::new(up);
                 state.send_replace(State::Up(Arc::clone(&up)));
                 up.ended().await;
+                if start.elapsed() > LASTED {
+                    wait = FIRST_WAIT;
+                }
                 tracing::warn!("the connection to RabbitMQ has ended; opening a new one");
                 state.send_replace(State::Down(None));
             }

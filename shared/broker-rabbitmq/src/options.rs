@@ -25,8 +25,8 @@ pub struct RabbitOptions {
     /// The most messages that wait in one queue; 1,000,000 by default. Past it, publishing is refused as full. The product counts
     /// late: what is on its way is still taken. Set when a queue is made; a queue that is there keeps the limit that it has.
     pub queue_limit: u64,
-    /// How often the product delivers a message before it moves it to the dead letters by itself; 10,000 by default. Far beyond
-    /// what callers count, because a cut connection and an idle consumer count too.
+    /// How often the product delivers a trigger before it moves it to the dead letters by itself; 10,000 by default. Far beyond
+    /// what callers count, because a cut connection and an idle consumer count too. The other queues have no such limit.
     pub delivery_limit: u32,
     /// How many servers of a cluster hold each queue; what the product does by itself by default (5 in 3.10). Set when a queue
     /// is made.
@@ -93,7 +93,7 @@ impl Default for RabbitOptions {
 /// Nothing stays unsettled for longer: after 30 min the product closes the channel, and with it gives back everything else.
 pub(crate) const LONGEST_HOLD: Duration = Duration::from_mins(15);
 
-/// The product's own limit in 3.x is larger, in 4.x it is 16 MiB; a dead letter may be six times its message.
+/// The product's own limit in 3.x is larger, in 4.x it is 16 MiB. A dead letter may be six times its message, and is cut then.
 const LARGEST_PAYLOAD: usize = 16 << 20;
 
 impl RabbitOptions {

@@ -16,7 +16,8 @@ use crate::link::Up;
 use crate::names::Names;
 use crate::options::RabbitOptions;
 
-/// Dead letters have nowhere to go, however often they are delivered: the product would drop them.
+/// Dead letters have nowhere to go, however often they are delivered: the product would drop them. And reports and requests are given back
+/// for as long as the database is away, which says nothing about them: what cannot be taken in at all is buried by whoever reads it.
 const NEVER: i64 = i32::MAX as i64;
 
 /// How long a consumer may be counted after it was ended.
@@ -218,19 +219,19 @@ fn arguments(names: &Names, options: &RabbitOptions, queue: &QueueId) -> FieldTa
     if let Some(replicas) = options.replicas {
         set("x-quorum-initial-group-size", number(i64::from(replicas)));
     }
-    if matches!(queue, QueueId::Dead) {
-        set("x-delivery-limit", number(NEVER));
-        return arguments;
-    }
-    set(
-        "x-delivery-limit",
-        number(i64::from(options.delivery_limit)),
-    );
+    let deliveries = match queue {
+        QueueId::Executor { .. } | QueueId::Shared { .. } => i64::from(options.delivery_limit),
+        QueueId::Results | QueueId::Requests | QueueId::Dead => NEVER,
+    };
+    set("x-delivery-limit", number(deliveries));
     set(
         "x-max-length",
         number(i64::try_from(options.queue_limit).unwrap_or(i64::MAX)),
     );
     set("x-overflow", text("reject-publish"));
+    if matches!(queue, QueueId::Dead) {
+        return arguments;
+    }
     set(
         "x-dead-letter-exchange",
         AMQPValue::LongString(names.own("dead").as_str().into()),

@@ -332,6 +332,25 @@ async fn the_largest_payload_fits_among_the_dead_letters_whatever_is_in_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_topic_that_no_subject_has_room_for_once_it_is_escaped_does_not_cut_the_connection() {
+    let server = Nats::start(Version::V2_12).unwrap();
+    let driver = with(&server.url(), &[QueueId::Requests, QueueId::Dead]).await;
+    let client = raw(&server).await;
+    // Some client's own: three times as long as we would write it, and a line may have 4,096 bytes.
+    let topic = "~".repeat(2_000);
+    let subject = format!("cueline.request._._.{topic}");
+    client.publish(subject, "{".into()).await.unwrap();
+    let came = take(&driver, &QueueId::Requests, 1).await;
+    assert_eq!(came[0].topic, topic);
+    let why = Settlement::Dead("why".into());
+    settle(&driver, &QueueId::Requests, &came, why).await;
+    let dead = take(&driver, &QueueId::Dead, 1).await;
+    let letter = DeadLetter::decode(&dead[0].payload).unwrap();
+    assert_eq!((&*letter.reason, &letter.payload[..]), ("why", &b"{"[..]));
+    assert!(topic.starts_with(&letter.topic) && letter.topic.len() > 256);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dead_letter_for_which_there_is_no_room_stays_where_it_was() {
     let server = Nats::start(Version::V2_12).unwrap();
     let queue = executor("one");

@@ -2,10 +2,11 @@
 //! buffer, on the way, or in a server that stood still.
 
 use std::cell::Cell;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use cueline_broker::{Driver, ErrorKind, Outgoing, QueueId, Refusal};
+use cueline_broker::{Broker, BrokerOptions, Driver, ErrorKind, Outgoing, QueueId, Refusal};
 use cueline_broker_nats::{NatsDriver, NatsOptions};
 use cueline_test_servers::nats::{Nats, Version};
 use cueline_test_servers::proxy::{Link, Proxy};
@@ -143,6 +144,43 @@ async fn a_copy_that_came_too_late_does_not_stand_in_for_one_in_time() {
         None
     })
     .await;
+    let mut came = numbers(&take(&driver, &queue, 10).await);
+    came.dedup();
+    assert_eq!(came, (0..10).collect::<Vec<_>>());
+}
+
+/// The same while the port's own tries go on: the last of them is in time, and the stream has the first, which is not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_copy_in_time_is_not_taken_for_the_first_of_many_tries() {
+    let server = Nats::start(Version::V2_12).unwrap();
+    let queue = executor("one");
+    let options = NatsOptions {
+        duplicate_window: COUNTS,
+        // The connection is to outlast the pause.
+        ping_interval: Duration::from_mins(1),
+        ..options()
+    };
+    let (_proxy, driver) = behind(&server, &queue, options).await;
+    let driver = Arc::new(driver);
+    let broker = Broker::from_arc(driver.clone(), BrokerOptions::default());
+    let batch = messages(&queue, 0..10);
+    server.pause().unwrap();
+    let published = tokio::spawn({
+        let (broker, batch) = (broker.clone(), batch.clone());
+        async move { broker.publish(&batch).await.unwrap() }
+    });
+    // Past the time in which the first copies count.
+    sleep_until(Instant::now() + COUNTS + Duration::from_millis(1_500)).await;
+    assert!(!published.is_finished(), "it is still being tried");
+    server.resume().unwrap();
+    let mut answers = published.await.unwrap();
+    for _ in 0..3 {
+        if answers.iter().all(Result::is_ok) {
+            break;
+        }
+        answers = broker.publish(&batch).await.unwrap();
+    }
+    assert_eq!(answers, vec![Ok(()); 10]);
     let mut came = numbers(&take(&driver, &queue, 10).await);
     came.dedup();
     assert_eq!(came, (0..10).collect::<Vec<_>>());

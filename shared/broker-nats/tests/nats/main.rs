@@ -1,5 +1,6 @@
 //! What is particular to NATS, on real servers.
 
+mod answers;
 mod cluster;
 mod credentials;
 mod ground;

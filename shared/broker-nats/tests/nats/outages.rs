@@ -118,6 +118,34 @@ async fn over_a_half_open_connection_calls_fail_in_time_and_work_when_it_heals()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_fetch_ends_in_time_while_the_clients_queue_is_full() {
+    let server = Nats::start(Version::V2_12).unwrap();
+    let proxy = Proxy::start(server.addr()).unwrap();
+    let slow_to_notice = NatsOptions {
+        ping_interval: DEADLINE * 10,
+        ..options()
+    };
+    let address = address(proxy.addr());
+    let driver = NatsDriver::connect(&address, slow_to_notice).await.unwrap();
+    let queue = executor("one");
+    driver.declare(&queue).await.unwrap();
+    publish(&driver, &messages(&queue, 0..1)).await;
+    proxy.set(Link::HalfOpen);
+    let padding = Bytes::from(vec![b' '; 500_000]);
+    let mut batch = messages(&queue, 1..400);
+    for message in &mut batch {
+        message.payload = padding.clone();
+    }
+    let told = driver.publish(&batch).await.unwrap_err();
+    assert_eq!(told.kind(), ErrorKind::Transient, "{told}");
+    let start = Instant::now();
+    let fetched = timeout(DEADLINE, driver.fetch(&queue, 1, SOON)).await;
+    let told = fetched.expect("it hangs").unwrap_err();
+    assert_eq!(told.kind(), ErrorKind::Transient, "{told}");
+    assert!(start.elapsed() < BOUND, "{:?}", start.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_paused_server_is_waited_for_in_time_and_used_when_it_goes_on() {
     for version in Version::ALL {
         let server = Nats::start(version).unwrap();

@@ -109,6 +109,14 @@ impl Tap {
         }
     }
 
+    /// Names the consumer that is open now, if one is.
+    pub(crate) fn consumer(&self) -> Option<(u64, u64)> {
+        let state = self.lock();
+        let session = state.session.as_ref().filter(|s| s.is_open())?;
+        let consuming = session.consuming.as_ref()?;
+        Some((session.number, consuming.number))
+    }
+
     /// See [`cueline_broker::Driver::fetch`].
     pub(crate) async fn fetch(
         self: &Arc<Self>,
@@ -118,6 +126,7 @@ impl Tap {
         let give_up = Instant::now() + wait.min(Duration::from_hours(24));
         let fetching = Fetching::start(self);
         let cancelled = fetching.cancelled;
+        let mut opened_one = false;
         loop {
             let mut changed = std::pin::pin!(self.changed.notified());
             changed.as_mut().enable();
@@ -129,7 +138,15 @@ impl Tap {
                     }
                     return Ok(messages);
                 }
+                Found::NeedsConsumer if opened_one && Instant::now() >= give_up => {
+                    // Others took what came, or there is no consumer, however often one is opened.
+                    return match self.consumer() {
+                        Some(_) => Ok(Vec::new()),
+                        None => Err(late("fetch", wait)),
+                    };
+                }
                 Found::NeedsConsumer => {
+                    opened_one = true;
                     // A task of its own: a fetch may be dropped half-way, a consumer must not.
                     let opened = self.around.tasks.spawn(Arc::clone(self).open(max));
                     let within = self.around.options.request_timeout;

@@ -43,6 +43,13 @@ pub(super) struct Consuming {
     pub(super) pump: JoinHandle<()>,
 }
 
+/// How much was settled over a channel at some moment.
+pub(crate) struct Settled {
+    session: u64,
+    count: u64,
+    pub(crate) over: (Arc<Up>, Channel),
+}
+
 /// See the module.
 pub(crate) struct Session {
     pub(super) number: u64,
@@ -56,6 +63,10 @@ pub(crate) struct Session {
     waiting: VecDeque<(u64, Message)>,
     held: HashMap<Receipt, Held>,
     due: BTreeSet<(Instant, Receipt)>,
+    /// Acks and the like that were put in line.
+    settled: u64,
+    /// How many of them the server is known to have taken.
+    taken: u64,
     full_fetches: u32,
     /// Of what came lately, in bytes.
     usual_size: usize,
@@ -73,6 +84,8 @@ impl Session {
             waiting: VecDeque::new(),
             held: HashMap::new(),
             due: BTreeSet::new(),
+            settled: 0,
+            taken: 0,
             full_fetches: 0,
             usual_size: 0,
         }
@@ -184,10 +197,11 @@ impl Session {
         }
     }
 
-    /// Acks; unknown receipts are ignored. Whether anything was sent, or the first error.
-    pub(crate) fn ack(&mut self, receipts: &[Receipt]) -> lapin::Result<bool> {
+    /// Acks; unknown receipts are ignored.
+    pub(crate) fn ack(&mut self, receipts: &[Receipt]) -> lapin::Result<()> {
         let mut tags: Vec<u64> = receipts.iter().filter_map(|r| self.let_go(*r)).collect();
         tags.sort_unstable();
+        self.settled += tags.len() as u64;
         // One ack for all that was delivered up to a tag, where nothing else is outstanding there.
         let in_a_row = self
             .outstanding
@@ -206,18 +220,18 @@ impl Session {
             let options = BasicAckOptions::default();
             sent(self.channel.basic_ack(*tag, options))?;
         }
-        Ok(!tags.is_empty())
+        Ok(())
     }
 
     /// Gives back what is held, to be delivered again; unknown receipts are ignored.
-    pub(crate) fn give_back(&mut self, receipts: &[Receipt]) -> lapin::Result<bool> {
+    pub(crate) fn give_back(&mut self, receipts: &[Receipt]) -> lapin::Result<()> {
         let tags: Vec<u64> = receipts.iter().filter_map(|r| self.let_go(*r)).collect();
-        self.nack(&tags)?;
-        Ok(!tags.is_empty())
+        self.settled += tags.len() as u64;
+        self.nack(&tags)
     }
 
     /// Gives back what is due.
-    pub(super) fn give_back_due(&mut self, now: Instant) -> lapin::Result<bool> {
+    pub(super) fn give_back_due(&mut self, now: Instant) -> lapin::Result<()> {
         let due: Vec<Receipt> = self
             .due
             .iter()
@@ -251,6 +265,23 @@ impl Session {
             && Some(consuming.number) == consumer
         {
             consuming.owed = consuming.owed.saturating_sub(1);
+        }
+    }
+
+    /// What was settled, if the server is not known to have taken all of it: also by a call before this one, whose receipts are no
+    /// longer known and whose caller was told that it failed.
+    pub(crate) fn unanswered(&self) -> Option<Settled> {
+        (self.settled > self.taken).then(|| Settled {
+            session: self.number,
+            count: self.settled,
+            over: self.channel(),
+        })
+    }
+
+    /// The server has taken this, and all before it.
+    pub(crate) fn answered(&mut self, settled: &Settled) {
+        if settled.session == self.number {
+            self.taken = self.taken.max(settled.count);
         }
     }
 

@@ -248,6 +248,35 @@ async fn behind(world: &World) -> (Proxy, Arc<RabbitDriver>) {
     (proxy, Arc::new(driver))
 }
 
+/// Its receipts are not known any more when it is tried again, and the acks are no less in doubt.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_settle_without_an_answer_is_not_done_when_it_is_tried_again() {
+    let world = World::new().await;
+    let port = world.server.port();
+    let proxy = Proxy::start(([127, 0, 0, 1], port).into()).unwrap();
+    let url = format!("amqp://guest:guest@{}/%2f", proxy.addr());
+    let options = RabbitOptions {
+        request_timeout: Duration::from_secs(2),
+        // The connection is to outlast the fault.
+        heartbeat: DEADLINE * 5,
+        ..world.options()
+    };
+    let driver = RabbitDriver::open(&url, options).await.unwrap();
+    let queue = executor("one");
+    until(async || driver.declare(&queue).await).await;
+    publish(&driver, &messages(&queue, 0..3)).await;
+    let came = take(&driver, &queue, 3).await;
+    let acks: Vec<_> = came.iter().map(|d| (d.receipt, Settlement::Ack)).collect();
+    proxy.set(Link::HalfOpen);
+    for _ in 0..2 {
+        let told = driver.settle(&queue, &acks).await.unwrap_err();
+        assert_eq!(told.kind(), ErrorKind::Transient, "{told}");
+    }
+    proxy.heal();
+    until(async || driver.settle(&queue, &acks).await).await;
+    assert!(driver.delete(&queue, true).await.unwrap(), "all are acked");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connection_on_which_nothing_arrives_any_more_is_replaced() {
     let world = World::new().await;

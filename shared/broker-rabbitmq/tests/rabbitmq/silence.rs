@@ -141,3 +141,25 @@ async fn a_queue_with_a_lower_limit_by_policy_is_full_at_that() {
         "not the million that the driver asks for"
     );
 }
+
+/// It has not one message and no consumer, says the server of a queue whose leader does not answer at once.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_queue_that_does_not_answer_is_not_counted_as_empty() {
+    let world = World::new().await;
+    let driver = open(&world).await;
+    let queue = executor("asleep");
+    driver.declare(&queue).await.unwrap();
+    publish(&*driver, &messages(&queue, 0..5)).await;
+    take(&*driver, &queue, 1).await;
+    let asked = std::slice::from_ref(&queue);
+    let process = format!("{{'%2F_{}.x.billing.asleep', node()}}", world.prefix);
+    let suspend = format!("sys:suspend({process}).");
+    assert_eq!(world.ctl(&["eval", &suspend]).await.trim(), "ok");
+    let counted = driver.stats(asked).await;
+    let resume = format!("sys:resume({process}).");
+    assert_eq!(world.ctl(&["eval", &resume]).await.trim(), "ok");
+    let told = counted.unwrap_err();
+    assert_eq!(told.kind(), ErrorKind::Transient, "{told}");
+    let counts = until(async || driver.stats(asked).await).await;
+    assert_eq!(counts[0].ready + counts[0].unsettled, 5);
+}

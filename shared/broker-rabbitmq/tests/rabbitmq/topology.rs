@@ -5,7 +5,7 @@ use std::time::Duration;
 use cueline_broker::{DeadLetter, Driver, ErrorKind, QueueId, Settlement};
 use cueline_broker_rabbitmq::RabbitOptions;
 
-use crate::world::{World, executor, message, messages, missing, publish, settle, take};
+use crate::world::{World, executor, message, messages, missing, numbers, publish, settle, take};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_executors_queue_has_one_binding_and_does_not_expire() {
@@ -51,6 +51,35 @@ async fn an_executors_queue_has_one_binding_and_does_not_expire() {
         assert!(own.contains(part), "{part} is missing: {own}");
     }
     assert!(!own.contains("x-expires"), "{own}");
+}
+
+/// Requests and reports are given back for as long as the database is away; letters stay until somebody looks.
+#[tokio::test(flavor = "multi_thread")]
+async fn only_triggers_can_be_delivered_too_often_and_every_queue_has_a_limit() {
+    let world = World::new().await;
+    let driver = world.open().await;
+    let all = [
+        executor("one"),
+        QueueId::Results,
+        QueueId::Requests,
+        QueueId::Dead,
+    ];
+    for queue in &all {
+        driver.declare(queue).await.unwrap();
+    }
+    let listed = world.ctl(&["list_queues", "name", "arguments"]).await;
+    for queue in &all {
+        let start = format!("{}.{queue}\t", world.prefix);
+        let own = listed
+            .lines()
+            .find(|line| line.starts_with(&start))
+            .unwrap();
+        let never = own.contains(&i32::MAX.to_string());
+        assert_eq!(never, *queue != all[0], "{own}");
+        for part in ["x-max-length", "1000000", "reject-publish"] {
+            assert!(own.contains(part), "{part} is missing: {own}");
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -155,4 +184,28 @@ async fn a_dead_letter_queue_that_is_lost_is_made_again() {
     let dead = take(&*driver, &QueueId::Dead, 1).await;
     assert_eq!(DeadLetter::decode(&dead[0].payload).unwrap().reason, "why");
     assert!(driver.delete(&queue, true).await.unwrap(), "it is acked");
+}
+
+/// What cannot be buried stays handed out, and only that.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_letter_that_is_not_taken_holds_up_no_acks() {
+    let world = World::new().await;
+    let driver = world.open().await;
+    let queue = executor("one");
+    driver.declare(&queue).await.unwrap();
+    publish(&*driver, &messages(&queue, 0..5)).await;
+    let came = take(&*driver, &queue, 5).await;
+    let mut settlements: Vec<_> = came.iter().map(|d| (d.receipt, Settlement::Ack)).collect();
+    // There is no queue for dead letters yet.
+    settlements[2].1 = Settlement::Dead("why".into());
+    let told = driver.settle(&queue, &settlements).await.unwrap_err();
+    assert_eq!(told.kind(), ErrorKind::Transient, "{told}");
+    drop(driver);
+    let driver = world.open().await;
+    let again = take(&*driver, &queue, 1).await;
+    assert_eq!(numbers(&again), [2], "the others are acked");
+    assert_eq!(
+        driver.stats(std::slice::from_ref(&queue)).await.unwrap()[0].ready,
+        0
+    );
 }
