@@ -59,6 +59,16 @@ fn jobs() -> Vec<JobSpec> {
     ]
 }
 
+fn request() -> TriggerRequest {
+    TriggerRequest {
+        job: "job".parse().expect("a name"),
+        params: None,
+        idempotency_key: None,
+        run_at: None,
+        by: "a test".to_owned(),
+    }
+}
+
 struct Scene {
     fresh: Fresh,
     stores: [Arc<PgStore>; 2],
@@ -239,14 +249,7 @@ async fn a_mark_that_an_edit_has_overtaken_is_no_mark() {
         "name": "job", "group": "default", "schedule": { "manual": true }, "handler": { "native": "noop" },
     }));
     let applied = store.apply_jobs(&[by_hand], false).await.expect("applies");
-    let request = TriggerRequest {
-        job: "job".parse().expect("a name"),
-        params: None,
-        idempotency_key: None,
-        run_at: None,
-        by: "a test".to_owned(),
-    };
-    let triggered = store.trigger_for(Some(scene.node), &request).await;
+    let triggered = store.trigger_for(Some(scene.node), &request()).await;
     let run = triggered.expect("triggers").1.remove(0);
     let mark = DispatchMark {
         run: run.id,
@@ -324,14 +327,7 @@ async fn an_edit_waits_for_a_claim_that_is_under_way() {
     };
     let applied = store.apply_jobs(&[by_hand(1)], false).await;
     applied.expect("applies");
-    let request = TriggerRequest {
-        job: "job".parse().expect("a name"),
-        params: None,
-        idempotency_key: None,
-        run_at: None,
-        by: "a test".to_owned(),
-    };
-    let triggered = store.trigger(&request).await.expect("triggers");
+    let triggered = store.trigger(&request()).await.expect("triggers");
 
     let mut claiming = PgConnection::connect(&scene.fresh.url())
         .await
