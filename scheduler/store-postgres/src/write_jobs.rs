@@ -27,7 +27,7 @@ const INSERT_DUE: &str = "
 /// What is out goes by the time limit that it went out with: the backstop gets no shorter while there is something.
 const UPDATE: &str = "
     UPDATE job SET version = e.version, grp = e.grp, startup = e.startup, definition = e.definition,
-        longest_ms = CASE WHEN (job.longest_ms IS NULL OR e.longest_ms < job.longest_ms)
+        longest_ms = CASE WHEN e.longest_ms IS NOT NULL AND (job.longest_ms IS NULL OR e.longest_ms < job.longest_ms)
                 AND EXISTS (SELECT FROM run_live l WHERE l.job_id = job.id AND l.state IN (1, 2, 3))
             THEN job.longest_ms ELSE e.longest_ms END
     FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::boolean[], $5::bigint[], $6::text[])

@@ -27,7 +27,7 @@ const INSERT_DUE: &str = "
 /// What is out goes by the time limit that it went out with: the backstop gets no shorter while there is something.
 const UPDATE: &str = "
     UPDATE job SET version = ?2, grp = ?3, startup = ?4, definition = ?6,
-        longest_ms = CASE WHEN (longest_ms IS NULL OR ?5 < longest_ms)
+        longest_ms = CASE WHEN ?5 IS NOT NULL AND (longest_ms IS NULL OR ?5 < longest_ms)
                 AND EXISTS (SELECT 1 FROM run r WHERE r.job_id = ?1 AND r.state IN (1, 2, 3) AND r.state < 10)
             THEN longest_ms ELSE ?5 END
     WHERE id = ?1";
