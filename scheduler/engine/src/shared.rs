@@ -3,6 +3,7 @@
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
 
 use cueline_broker::{Broker, Outgoing};
 use cueline_model::{StoreId, Timestamp};
@@ -147,6 +148,14 @@ impl Shared {
     pub(crate) fn now(&self) -> Timestamp {
         let offset = self.offset_ms.load(Ordering::Relaxed);
         Timestamp::from_millis(self.clock.now_ms().saturating_add(offset))
+    }
+
+    /// How long it is until then: to the microsecond, for a wait that is rounded up makes late what waits for it.
+    pub(crate) fn until(&self, at: Timestamp) -> Duration {
+        let offset = self.offset_ms.load(Ordering::Relaxed);
+        let at_us = at.as_millis().saturating_sub(offset).saturating_mul(1_000);
+        let left = at_us.saturating_sub(self.clock.now_us());
+        Duration::from_micros(u64::try_from(left).unwrap_or(0))
     }
 
     /// Takes over what the database's clock showed just now; the difference to this node's own clock.

@@ -27,6 +27,12 @@ const DURABLE: &str = "
 /// Of all transactions that see one state of the database.
 const BEGIN_TO_READ: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
 
+/// What is read and written then is the same whatever the values: each statement is planned once, and not each time that somebody waits for it.
+const BEGIN_PLANNED_ONCE: &str = "BEGIN; SET LOCAL plan_cache_mode = force_generic_plan";
+
+/// Connections for single statements that are planned once: those who use them, each for one batch at a time, and one more.
+const PLANNED_ONCE: u32 = 4;
+
 /// A connection that was idle for longer than this is tried before it is used.
 const TRUSTED_IDLE: Duration = Duration::from_secs(2);
 
@@ -42,6 +48,12 @@ pub(crate) struct Write {
     tx: Transaction<'static, Postgres>,
     /// The database's time at its beginning.
     pub(crate) now: Timestamp,
+}
+
+impl Write {
+    pub(crate) fn at(tx: Transaction<'static, Postgres>, now: Timestamp) -> Self {
+        Self { tx, now }
+    }
 }
 
 impl Deref for Write {
@@ -60,6 +72,7 @@ impl DerefMut for Write {
 
 pub(crate) struct Database {
     writers: PgPool,
+    planned_once: PgPool,
     readers: PgPool,
     connect: PgConnectOptions,
     options: PgOptions,
@@ -87,14 +100,19 @@ impl Database {
             ("enable_seqscan", "off"),
             ("random_page_cost", "1.1"),
         ]);
+        let once = writing
+            .clone()
+            .options([("plan_cache_mode", "force_generic_plan")]);
         let fail = failed("open the store");
         let writers = pool(&options, options.writers)
             .connect_with(writing)
             .await
             .map_err(&fail)?;
+        let planned_once = pool(&options, PLANNED_ONCE).connect_lazy_with(once);
         let readers = pool(&options, options.readers).connect_lazy_with(connect.clone());
         Ok(Self {
             writers,
+            planned_once,
             readers,
             connect,
             options,
@@ -104,6 +122,7 @@ impl Database {
 
     pub(crate) async fn close(&self) {
         self.readers.close().await;
+        self.planned_once.close().await;
         self.writers.close().await;
     }
 
@@ -118,6 +137,17 @@ impl Database {
         Ok(Write { tx, now })
     }
 
+    /// The same, planned once, and with the database's time still to be told: for what somebody waits for, where a statement for the time alone
+    /// would be one round trip too many.
+    pub(crate) async fn begin_planned_once(
+        &self,
+    ) -> Result<Transaction<'static, Postgres>, StoreError> {
+        self.writers
+            .begin_with(BEGIN_PLANNED_ONCE)
+            .await
+            .map_err(failed("begin a transaction"))
+    }
+
     /// A connection for single reading statements.
     pub(crate) async fn read(&self) -> Result<PoolConnection<Postgres>, StoreError> {
         self.readers
@@ -129,6 +159,14 @@ impl Database {
     /// A connection for single statements of the scheduler, each a transaction of its own, planned as those of its batches are.
     pub(crate) async fn glance(&self) -> Result<PoolConnection<Postgres>, StoreError> {
         self.writers
+            .acquire()
+            .await
+            .map_err(failed("reach the store"))
+    }
+
+    /// The same for statements that are planned once: they look at no day, and go by the primary key whatever the values.
+    pub(crate) async fn planned_once(&self) -> Result<PoolConnection<Postgres>, StoreError> {
+        self.planned_once
             .acquire()
             .await
             .map_err(failed("reach the store"))

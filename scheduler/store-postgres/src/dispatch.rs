@@ -124,7 +124,7 @@ impl PgStore {
             names,
         } = sorted(marks);
         // A transaction of its own: one round trip and not three, at a point where what is due waits for it.
-        let mut conn = self.db.glance().await?;
+        let mut conn = self.db.planned_once().await?;
         let marked: Vec<i64> = sqlx::query_scalar(BEGIN)
             .bind(&ids)
             .bind(attempts)
@@ -155,7 +155,7 @@ impl PgStore {
         if !changed.is_empty() {
             drop(conn);
             self.give_up_surely(node, &changed).await?;
-            conn = self.db.glance().await?;
+            conn = self.db.planned_once().await?;
         }
         let all = marked.len() == marks.len() && changed.is_empty();
         let taken: Vec<i64> = if all {
@@ -202,7 +202,7 @@ impl PgStore {
         if attempts.is_empty() {
             return Ok(());
         }
-        let mut conn = self.db.glance().await?;
+        let mut conn = self.db.planned_once().await?;
         let now = self.db.set_clock().map(Timestamp::as_millis);
         for (attempt, ids) in by_attempt(attempts) {
             sqlx::query(CONFIRM)

@@ -218,13 +218,7 @@ pub(crate) async fn known(conn: &mut PgConnection, node: NodeId) -> Result<(), S
         .map_err(&fail)?;
     match cleared {
         Some(false) => Ok(()),
-        // It claims although its lease is over: what it claims has to be found again.
-        Some(true) => sqlx::query(CLAIMS_AGAIN)
-            .bind(node.0)
-            .execute(conn)
-            .await
-            .map(drop)
-            .map_err(&fail),
+        Some(true) => claims_again(conn, node).await,
         None => Err(StoreError::new(
             ErrorKind::Conflict,
             format!("failed to claim for node {}: it is not registered", node.0),
@@ -232,16 +226,14 @@ pub(crate) async fn known(conn: &mut PgConnection, node: NodeId) -> Result<(), S
     }
 }
 
-/// The node, if it may claim.
-pub(crate) async fn may_claim(
-    conn: &mut PgConnection,
-    node: NodeId,
-) -> Result<Option<NodeId>, StoreError> {
-    match known(conn, node).await {
-        Ok(()) => Ok(Some(node)),
-        Err(e) if e.kind() == ErrorKind::Conflict => Ok(None),
-        Err(e) => Err(e),
-    }
+/// A node claims although its lease is over: what it claims has to be found again.
+pub(crate) async fn claims_again(conn: &mut PgConnection, node: NodeId) -> Result<(), StoreError> {
+    sqlx::query(CLAIMS_AGAIN)
+        .bind(node.0)
+        .execute(conn)
+        .await
+        .map(drop)
+        .map_err(failed("look up a node"))
 }
 
 /// Takes the claims from nodes whose lease ran out, `node` itself left out.

@@ -135,6 +135,29 @@ impl Scene {
         lines.join("\n")
     }
 
+    /// The plan of a statement that is planned once.
+    async fn plan_of_all(&self, sql: &str, parameters: usize) -> String {
+        let begun = self.store.db.begin_planned_once().await;
+        let mut tx = begun.expect("begins");
+        let values = vec!["NULL"; parameters].join(", ");
+        let prepare = format!("PREPARE planned AS {sql}");
+        let explain = format!("EXPLAIN (COSTS OFF) EXECUTE planned ({values})");
+        let prepared = sqlx::raw_sql(AssertSqlSafe(prepare))
+            .execute(&mut *tx)
+            .await;
+        prepared.unwrap_or_else(|e| panic!("{sql}\n{e}"));
+        let rows = sqlx::raw_sql(AssertSqlSafe(explain))
+            .fetch_all(&mut *tx)
+            .await
+            .expect("explains");
+        sqlx::raw_sql("DEALLOCATE planned")
+            .execute(&mut *tx)
+            .await
+            .expect("forgets");
+        let lines: Vec<String> = rows.iter().map(|row| sqlx::Row::get(row, 0)).collect();
+        lines.join("\n")
+    }
+
     /// Some runs of the last day, and the bounds of their ids.
     fn some(&self) -> (Vec<i64>, i64, i64) {
         let ids = self.live[..10].to_vec();
@@ -260,6 +283,30 @@ async fn dispatch_goes_by_the_primary_key() {
         q.bind(&ids).bind(&ones).bind(s.node.0)
     })
     .await;
+}
+
+/// Whatever the values, and before there are statistics.
+#[tokio::test]
+async fn what_is_planned_once_goes_by_its_indexes() {
+    let analyzed = scene().await;
+    let (new, ..) = loaded(JOBS).await;
+    for s in [analyzed, new] {
+        for (sql, index, parameters) in [
+            (dispatch::BEGIN, "run_live_pkey", 6),
+            (dispatch::CHANGED, "run_live_pkey", 3),
+            (dispatch::TAKEN, "run_live_pkey", 4),
+            (dispatch::CONFIRM, "run_live_pkey", 3),
+            (trigger::JOB, "job_name", 3),
+            (trigger::WRITE, "job_due_pkey", 14),
+        ] {
+            let text = s.plan_of_all(sql, parameters).await;
+            assert!(
+                text.contains(index) && text.contains("$1"),
+                "no {index} in the plan of {sql}\n{text}"
+            );
+            assert!(!text.contains("Seq Scan"), "in the plan of {sql}\n{text}");
+        }
+    }
 }
 
 #[tokio::test]

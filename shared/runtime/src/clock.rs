@@ -8,6 +8,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 pub trait Clock: Send + Sync + std::fmt::Debug + 'static {
     /// Now.
     fn now_ms(&self) -> i64;
+
+    /// The same in microseconds, for waits that should not be longer than they need be.
+    fn now_us(&self) -> i64 {
+        self.now_ms().saturating_mul(1_000)
+    }
 }
 
 /// The machine's clock.
@@ -15,14 +20,20 @@ pub trait Clock: Send + Sync + std::fmt::Debug + 'static {
 pub struct SystemClock;
 
 impl Clock for SystemClock {
+    fn now_ms(&self) -> i64 {
+        self.now_us().div_euclid(1_000)
+    }
+
     #[expect(
         clippy::disallowed_methods,
         reason = "this is where the time comes from"
     )]
-    fn now_ms(&self) -> i64 {
+    fn now_us(&self) -> i64 {
         match SystemTime::now().duration_since(UNIX_EPOCH) {
-            Ok(since) => i64::try_from(since.as_millis()).unwrap_or(i64::MAX),
-            Err(before) => -i64::try_from(before.duration().as_millis()).unwrap_or(i64::MAX),
+            Ok(since) => i64::try_from(since.as_micros()).unwrap_or(i64::MAX),
+            Err(before) => i64::try_from(before.duration().as_micros())
+                .unwrap_or(i64::MAX)
+                .saturating_neg(),
         }
     }
 }

@@ -10,12 +10,12 @@ use tokio::time::{Instant, sleep_until};
 
 /// So many at once are a crowd.
 const CROWD: usize = 64;
-/// When nothing has come for so long, it has passed.
-const LULL: Duration = Duration::from_millis(10);
+/// When nothing has come for so long, it has passed: longer than a batch of it takes on a machine that is busy with it.
+const LULL: Duration = Duration::from_millis(100);
 /// Nobody waits any more when it has gone on for so long: then it is not a crowd, but the load.
-const LONGEST: Duration = Duration::from_millis(250);
+const LONGEST: Duration = Duration::from_millis(400);
 /// What comes after so long is another one.
-const ANOTHER: Duration = Duration::from_millis(100);
+const ANOTHER: Duration = Duration::from_millis(200);
 
 /// Tells whether a crowd is passing.
 #[derive(Debug, Default)]
@@ -42,7 +42,7 @@ impl Rush {
         *span = Some(Span { first, last: now });
     }
 
-    /// Returns when no crowd is passing, after a quarter of a second at the latest.
+    /// Returns when no crowd is passing, after [`LONGEST`] at the latest.
     pub async fn pass(&self) {
         let give_up = Instant::now() + LONGEST;
         while let Some(lull) = self.lull() {
@@ -51,6 +51,11 @@ impl Rush {
             }
             sleep_until(lull.min(give_up)).await;
         }
+    }
+
+    /// A crowd is passing.
+    pub fn is_on(&self) -> bool {
+        self.lull().is_some_and(|lull| Instant::now() < lull)
     }
 
     /// When it will have passed if no more come.

@@ -54,8 +54,8 @@ impl Publish {
             (outbox.pop_due(now, most), outbox.next_due())
         };
         if due.is_empty() {
-            let wait = next.map_or(1_000, |due| u64::try_from(due.since_ms(now)).unwrap_or(0));
-            return Ok(Next::After(Duration::from_millis(wait)));
+            let wait = next.map_or(Duration::from_secs(1), |due| shared.until(due));
+            return Ok(Next::After(wait));
         }
         shared.rush.came(due.len());
         let mut due = self.still_marked(due).await?;

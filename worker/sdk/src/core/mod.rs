@@ -52,6 +52,8 @@ const ORDER_BUFFER: usize = 2_048;
 const TICK: Duration = Duration::from_millis(250);
 /// How long ended attempts may wait for company. It is also how much longer a crash makes them `lost`.
 const GATHER_ENDED: Duration = Duration::from_millis(2);
+/// The same while a crowd comes in: what comes next takes them along.
+const GATHER_IN_A_CROWD: Duration = Duration::from_millis(25);
 /// With so many confirmed reports they are marked at once.
 const MANY_CONFIRMED: usize = 512;
 
@@ -200,7 +202,7 @@ impl Core {
                 _ = ears.ended.recv_many(&mut heard.ended, ENDED_BUFFER), if gather.is_none() => {
                     // Nothing waits for their room: what is to start goes first, and takes them along.
                     if self.waiting.is_empty() && !self.draining {
-                        gather = Some(Instant::now() + GATHER_ENDED);
+                        gather = Some(Instant::now() + self.gather_for());
                         continue;
                     }
                 }
@@ -249,6 +251,14 @@ impl Core {
             self.prune().await;
         }
         Ok(true)
+    }
+
+    fn gather_for(&self) -> Duration {
+        if self.gauges.rush.is_on() {
+            GATHER_IN_A_CROWD
+        } else {
+            GATHER_ENDED
+        }
     }
 
     /// Gives back what waits, and takes no more.
