@@ -301,7 +301,7 @@ async fn what_is_planned_once_goes_by_its_indexes() {
         ] {
             let text = s.plan_of_all(sql, parameters).await;
             assert!(
-                text.contains(index) && text.contains("$1"),
+                text.contains(index) && text.contains('$'),
                 "no {index} in the plan of {sql}\n{text}"
             );
             assert!(!text.contains("Seq Scan"), "in the plan of {sql}\n{text}");
