@@ -1,6 +1,7 @@
 //! Which crate may depend on which: docs/ARCHITECTURE.md has the table for people, this test holds the code to it.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
@@ -119,4 +120,43 @@ fn no_crate_depends_on_what_it_must_not_know() {
             "{name} is in the table and not in the workspace"
         );
     }
+}
+
+/// A crate that has none is not looked through; one that says so and has some would never run them.
+#[test]
+fn crates_with_documentation_tests_are_those_that_are_looked_through() {
+    let metadata = metadata();
+    let packages = metadata["packages"].as_array().expect("a list of packages");
+    for package in packages {
+        let targets = package["targets"].as_array().expect("a list of targets");
+        let is_lib = |target: &&Value| target["kind"][0] == "lib";
+        let Some(lib) = targets.iter().find(is_lib) else {
+            continue;
+        };
+        let root = Path::new(lib["src_path"].as_str().expect("a path"));
+        let has_some = has_documentation_tests(root.parent().expect("a folder"));
+        assert_eq!(
+            lib["doctest"], has_some,
+            "[lib] doctest of {} beside whether it has any",
+            package["name"]
+        );
+    }
+}
+
+fn has_documentation_tests(folder: &Path) -> bool {
+    let entries = std::fs::read_dir(folder).expect("lists");
+    entries.map(|entry| entry.expect("lists").path()).any(|at| {
+        if at.is_dir() {
+            return has_documentation_tests(&at);
+        }
+        if at.extension().is_none_or(|kind| kind != "rs") {
+            return false;
+        }
+        let text = std::fs::read_to_string(&at).expect("reads");
+        let lines = text.lines().map(str::trim_start);
+        let comments = lines.filter(|l| l.starts_with("///") || l.starts_with("//!"));
+        // The first, third … fence of a file begins a block.
+        let fences = comments.filter_map(|l| l[3..].trim().strip_prefix("```"));
+        fences.step_by(2).any(|kind| kind != "text")
+    })
 }

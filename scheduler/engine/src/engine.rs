@@ -61,6 +61,10 @@ pub(crate) async fn open(shared: &Shared) -> Result<(), EngineError> {
     Ok(())
 }
 
+/// Batches of confirmations that wait at the most; past it nothing is published. More than a crowd that is let pass before they are written down
+/// brings: it would not pass.
+const CONFIRM_BATCHES: usize = 16;
+
 impl Engine {
     /// Starts the node's tasks in `lifecycle`. Triggers are signed with `key` if there is one.
     pub async fn start(
@@ -75,7 +79,8 @@ impl Engine {
         let heartbeats = shared.broker.listen(&Channel::Heartbeats).await?;
         open(&shared).await?;
         let stop = lifecycle.stop();
-        let (confirmed, confirmations) = mpsc::channel(shared.options.confirm_batch * 4);
+        let (confirmed, confirmations) =
+            mpsc::channel(shared.options.confirm_batch * CONFIRM_BATCHES);
         let router = Router::new(StdRng::seed_from_u64(shared.options.seed));
         let wakers = shared.wakers.clone();
 

@@ -150,7 +150,7 @@ impl Shared {
         Timestamp::from_millis(self.clock.now_ms().saturating_add(offset))
     }
 
-    /// How long it is until then: to the microsecond, for a wait that is rounded up makes late what waits for it.
+    /// How long it is until then. To the microsecond: what counts from the last full millisecond waits for longer than it need.
     pub(crate) fn until(&self, at: Timestamp) -> Duration {
         let offset = self.offset_ms.load(Ordering::Relaxed);
         let at_us = at.as_millis().saturating_sub(offset).saturating_mul(1_000);

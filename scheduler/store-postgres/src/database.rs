@@ -28,10 +28,14 @@ const DURABLE: &str = "
 const BEGIN_TO_READ: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
 
 /// What is read and written then is the same whatever the values: each statement is planned once, and not each time that somebody waits for it.
+/// Such a plan does not see a table grow, so there must be only one way to go that an index offers: a list or a value, and no join.
 const BEGIN_PLANNED_ONCE: &str = "BEGIN; SET LOCAL plan_cache_mode = force_generic_plan";
 
 /// Connections for single statements that are planned once: those who use them, each for one batch at a time, and one more.
 const PLANNED_ONCE: u32 = 4;
+
+/// Of these, so many are kept however long nothing is due: what is due next has no time to wait for one.
+const PLANNED_ONCE_KEPT: u32 = 2;
 
 /// A connection that was idle for longer than this is tried before it is used.
 const TRUSTED_IDLE: Duration = Duration::from_secs(2);
@@ -108,7 +112,10 @@ impl Database {
             .connect_with(writing)
             .await
             .map_err(&fail)?;
-        let planned_once = pool(&options, PLANNED_ONCE).connect_lazy_with(once);
+        let planned_once = pool(&options, PLANNED_ONCE)
+            .min_connections(PLANNED_ONCE_KEPT)
+            .idle_timeout(None)
+            .connect_lazy_with(once);
         let readers = pool(&options, options.readers).connect_lazy_with(connect.clone());
         Ok(Self {
             writers,

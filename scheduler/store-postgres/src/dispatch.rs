@@ -31,9 +31,10 @@ pub(crate) const BEGIN: &str = "
 /// Of runs that were marked just now, those whose job has another version than their mark, or is gone: nobody may have waited for them when it
 /// was changed.
 pub(crate) const CHANGED: &str = "
-    SELECT l.id, l.attempt FROM run_live l LEFT JOIN job_due d ON d.job_id = l.job_id
+    SELECT l.id, l.attempt FROM run_live l
     WHERE l.id = ANY ($1::bigint[]) AND l.state = 1 AND l.claimed_by = $3
-        AND d.version IS DISTINCT FROM ($2::bigint[])[width_bucket(l.id, $1::bigint[])]";
+        AND (SELECT d.version FROM job_due d WHERE d.job_id = l.job_id)
+            IS DISTINCT FROM ($2::bigint[])[width_bucket(l.id, $1::bigint[])]";
 
 /// Of the marks, those that the node may publish now: just taken, or `dispatching` by it already. A release of which the answer was lost may still be
 /// on its way; its end is waited for.
@@ -152,10 +153,9 @@ impl PgStore {
                 attempt: small(attempt),
             })
             .collect();
+        drop(conn);
         if !changed.is_empty() {
-            drop(conn);
             self.give_up_surely(node, &changed).await?;
-            conn = self.db.planned_once().await?;
         }
         let all = marked.len() == marks.len() && changed.is_empty();
         let taken: Vec<i64> = if all {
@@ -171,7 +171,7 @@ impl PgStore {
                         .collect::<Vec<_>>(),
                 )
                 .bind(node.0)
-                .fetch_all(&mut *conn)
+                .fetch_all(&mut *self.db.glance().await?)
                 .await
                 .map_err(&fail)?
         };

@@ -158,7 +158,7 @@ impl PgStore {
                 let passes = job.spec.after.as_ref().is_some_and(|a| a.pass_output);
                 let fire = Fire {
                     kind: RunKind::Child,
-                    key: Some(first_run),
+                    key: first_run,
                     day: Day::of_run(first_run),
                     at: fire_at,
                     due_at: now,

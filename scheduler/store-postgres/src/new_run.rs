@@ -60,11 +60,10 @@ const EVENTS_OF_SKIPPED: &str = "
 pub(crate) struct NewRun {
     /// 0 until it is numbered.
     pub(crate) id: i64,
-    day: Day,
+    pub(crate) day: Day,
     pub(crate) job: Arc<Job>,
     pub(crate) kind: RunKind,
-    /// `None`: the id of the first run of its batch.
-    fire_key: Option<i64>,
+    fire_key: i64,
     pub(crate) fire_at: Timestamp,
     pub(crate) due_at: Timestamp,
     pub(crate) shard: Shard,
@@ -80,8 +79,7 @@ pub(crate) struct NewRun {
 #[derive(Debug, Clone)]
 pub(crate) struct Fire {
     pub(crate) kind: RunKind,
-    /// `None`: the id of its first run.
-    pub(crate) key: Option<i64>,
+    pub(crate) key: i64,
     pub(crate) day: Day,
     pub(crate) at: Timestamp,
     pub(crate) due_at: Timestamp,
@@ -124,7 +122,7 @@ impl NewRun {
             day: Day::of_fire(plan.fire_at, now),
             job: Arc::clone(job),
             kind: RunKind::Schedule,
-            fire_key: Some(plan.fire_at.as_millis()),
+            fire_key: plan.fire_at.as_millis(),
             fire_at: plan.fire_at,
             due_at: plan.due_at,
             shard: plan.shard,
@@ -176,10 +174,6 @@ impl NewRun {
 
     fn is_awaited(&self) -> bool {
         is_fixed_delay(&self.job.spec)
-    }
-
-    fn key(&self) -> i64 {
-        self.fire_key.unwrap_or(self.id)
     }
 
     fn kind_code(&self) -> i16 {
@@ -236,10 +230,6 @@ async fn number(conn: &mut PgConnection, runs: &mut [NewRun]) -> Result<(), Stor
     for (run, number) in runs.iter_mut().zip(numbers) {
         run.id = run.day.id(number);
     }
-    let first = runs.first().map(|run| run.id);
-    for run in runs {
-        run.fire_key = run.fire_key.or(first);
-    }
     Ok(())
 }
 
@@ -275,7 +265,7 @@ async fn insert_special(
     sqlx::query(INSERT)
         .bind(column(runs, |r| r.id))
         .bind(column(runs, |r| r.job.id.0))
-        .bind(column(runs, NewRun::key))
+        .bind(column(runs, |r| r.fire_key))
         .bind(column(runs, |r| r.fire_at.as_millis()))
         .bind(column(runs, |r| r.due_at.as_millis()))
         .bind(column(runs, |r| r.turn))
@@ -326,7 +316,7 @@ async fn left_out(conn: &mut PgConnection, runs: &[&NewRun]) -> Result<HashSet<i
     let (low, high) = bounds(runs.iter().map(|r| r.id));
     let found: Vec<(i64, bool)> = sqlx::query_as(STANDING)
         .bind(column(runs, |r| r.id))
-        .bind(column(runs, NewRun::key))
+        .bind(column(runs, |r| r.fire_key))
         .bind(column(runs, |r| r.job.id.0))
         .bind(column(runs, NewRun::kind_code))
         .bind(column(runs, |r| int4(r.shard.index)))
@@ -336,14 +326,18 @@ async fn left_out(conn: &mut PgConnection, runs: &[&NewRun]) -> Result<HashSet<i
         .await
         .map_err(failed("write runs"))?;
     if found.len() < runs.len() {
-        // The sequence has come round within a day: the next call gets other numbers.
-        return Err(StoreError::new(
-            ErrorKind::Transient,
-            "failed to write runs: their ids are those of other runs",
-        ));
+        return Err(ids_come_round());
     }
     let others = found.into_iter().filter(|(_, new)| !new);
     Ok(others.map(|(id, _)| id).collect())
+}
+
+/// The sequence has come round within a day: the next call gets other numbers.
+pub(crate) fn ids_come_round() -> StoreError {
+    StoreError::new(
+        ErrorKind::Transient,
+        "failed to write runs: their ids are those of other runs",
+    )
 }
 
 async fn note_skipped(

@@ -117,7 +117,7 @@ impl PgStore {
         let mut runs = Vec::new();
         let fire = Fire {
             kind: RunKind::Startup,
-            key: Some(now.as_millis()),
+            key: now.as_millis(),
             day: Day::of(now),
             at: now,
             due_at: now,

@@ -16,7 +16,7 @@ pub struct PgOptions {
     pub now: Option<NowFn>,
     /// An executor counts as live while its last sign of life is younger than this; 15,000 by default.
     pub executor_dead_after_ms: u64,
-    /// Connections for the scheduler's own calls, which write; 8 by default.
+    /// Connections for the scheduler's own calls, which write; 8 by default. Beside them there are up to four for its most frequent statements.
     pub writers: u32,
     /// Connections for lists and single runs that people ask for; 4 by default.
     pub readers: u32,

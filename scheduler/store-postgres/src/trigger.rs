@@ -9,11 +9,11 @@ use cueline_store::{NodeId, StoreError, TriggerRequest, Triggered, WaitingRun};
 use sqlx::postgres::PgConnection;
 
 use crate::PgStore;
-use crate::database::{Write, commit};
+use crate::database::{Write, commit, roll_back};
 use crate::days::Day;
 use crate::error::failed;
 use crate::live::Live;
-use crate::new_run::{Fire, NewRun};
+use crate::new_run::{self, Fire, NewRun};
 use crate::nodes;
 use crate::rows::{clean, int4};
 
@@ -22,8 +22,7 @@ use crate::rows::{clean, int4};
 pub(crate) const JOB: &str = "
     SELECT d.job_id, d.version, d.turn, coalesce($3, (extract(epoch FROM clock_timestamp()) * 1000)::bigint),
         (SELECT n.cleared FROM node n WHERE n.id = $2 FOR KEY SHARE)
-    FROM job j JOIN job_due d ON d.job_id = j.id
-    WHERE j.name = $1 AND j.deleted_at IS NULL FOR NO KEY UPDATE OF d";
+    FROM job_due d WHERE d.job_id = (SELECT j.id FROM job j WHERE j.name = $1 AND j.deleted_at IS NULL) FOR NO KEY UPDATE OF d";
 
 const KEY_USED: &str = "SELECT first_run FROM trigger_key WHERE job_id = $1 AND key = $2";
 pub(crate) const RUNS: &str = "
@@ -70,10 +69,12 @@ impl PgStore {
         let mut tx = Write::at(tx, now);
         let key = request.idempotency_key.as_deref().map(clean);
         if let Some(key) = &key
-            && let Some(runs) = earlier(&mut tx, job_id, key).await?
+            && let Some(first) = first_of(&mut tx, job_id, key).await?
         {
+            // They are there, and stay as they are: no lock is needed to read them.
+            roll_back(tx).await;
             let known = Triggered {
-                runs,
+                runs: self.triggered_with(job_id, first).await?,
                 duplicate: true,
             };
             return Ok((known, Vec::new()));
@@ -96,7 +97,8 @@ impl PgStore {
         }
         let fire = Fire {
             kind: RunKind::Manual,
-            key: None,
+            // The id of the first of them, once they are numbered.
+            key: 0,
             day: Day::of(now),
             at,
             due_at: at,
@@ -116,6 +118,20 @@ impl PgStore {
         Ok((triggered, runs.into_iter().map(WaitingRun::from).collect()))
     }
 
+    /// The runs of the request that made `first`.
+    async fn triggered_with(&self, job: i64, first: i64) -> Result<Vec<RunId>, StoreError> {
+        let (low, end) = Day::of_run(first).ids();
+        let runs: Vec<i64> = sqlx::query_scalar(RUNS)
+            .bind(first)
+            .bind(job)
+            .bind(low)
+            .bind(end)
+            .fetch_all(&mut *self.db.glance().await?)
+            .await
+            .map_err(failed("look up an idempotency key"))?;
+        Ok(runs.into_iter().map(RunId).collect())
+    }
+
     /// Numbers the runs of one request and writes them.
     async fn write_triggered(
         &self,
@@ -127,7 +143,7 @@ impl PgStore {
         let Some(first) = runs.first() else {
             return Ok(());
         };
-        let (now, day) = (write.now, Day::of(write.now));
+        let (now, day) = (write.now, first.day);
         self.db.ensure_days(BTreeSet::from([day]), now).await?;
         let shards = || runs.iter().map(|run| &run.shard);
         let ids: Vec<i64> = sqlx::query_scalar(WRITE)
@@ -147,7 +163,10 @@ impl PgStore {
             .bind(format!("triggered by {}", clean(by)))
             .fetch_all(&mut **write)
             .await
-            .map_err(failed("trigger a job"))?;
+            .map_err(|error| match error.as_database_error() {
+                Some(told) if told.is_unique_violation() => new_run::ids_come_round(),
+                _ => failed("trigger a job")(error),
+            })?;
         for (run, id) in runs.iter_mut().zip(ids) {
             run.id = id;
         }
@@ -159,28 +178,12 @@ fn executor_of(run: &NewRun) -> Option<&str> {
     run.executor.as_ref().map(ExecutorName::as_str)
 }
 
-/// The runs that an earlier request with the same key made.
-async fn earlier(
-    conn: &mut PgConnection,
-    job: i64,
-    key: &str,
-) -> Result<Option<Vec<RunId>>, StoreError> {
-    let fail = failed("look up an idempotency key");
-    let first: Option<i64> = sqlx::query_scalar(KEY_USED)
+/// The first run that an earlier request with the same key made.
+async fn first_of(conn: &mut PgConnection, job: i64, key: &str) -> Result<Option<i64>, StoreError> {
+    sqlx::query_scalar(KEY_USED)
         .bind(job)
         .bind(key)
-        .fetch_optional(&mut *conn)
+        .fetch_optional(conn)
         .await
-        .map_err(&fail)?;
-    let Some(first) = first else { return Ok(None) };
-    let (low, end) = Day::of_run(first).ids();
-    let runs: Vec<i64> = sqlx::query_scalar(RUNS)
-        .bind(first)
-        .bind(job)
-        .bind(low)
-        .bind(end)
-        .fetch_all(conn)
-        .await
-        .map_err(&fail)?;
-    Ok(Some(runs.into_iter().map(RunId).collect()))
+        .map_err(failed("look up an idempotency key"))
 }

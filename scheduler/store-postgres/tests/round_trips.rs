@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use cueline_model::{ExecutorName, Job, JobSpec, Outcome, OutcomeKind, Shard, Timestamp};
 use cueline_store::{
     AttemptId, DispatchMark, FireDue, NodeId, Plan, PlannedRun, Planner, Report, ReportBody, Store,
-    WaitingRun,
+    TriggerRequest, WaitingRun,
 };
 use cueline_store_postgres::{PgOptions, PgStore};
 
@@ -145,6 +145,28 @@ impl Scene {
         counts.push(self.statements());
         counts.windows(2).map(|w| w[1] - w[0]).collect()
     }
+}
+
+/// Somebody waits for it: begin, look, write, commit.
+#[tokio::test]
+async fn a_trigger_takes_four_statements() {
+    let scene = Scene::new().await;
+    let request = TriggerRequest {
+        job: "job-0".parse().expect("a name"),
+        params: None,
+        idempotency_key: None,
+        run_at: None,
+        by: "a test".to_owned(),
+    };
+    let mut before = 0;
+    // The first call makes the day and reads the definition.
+    for _ in 0..2 {
+        before = scene.statements();
+        let asked = scene.store.trigger_for(Some(scene.node), &request).await;
+        let (triggered, claimed) = asked.expect("triggers");
+        assert_eq!((triggered.runs.len(), claimed.len()), (1, 1));
+    }
+    assert_eq!(scene.statements() - before, 4);
 }
 
 #[tokio::test]

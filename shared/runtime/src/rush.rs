@@ -10,8 +10,12 @@ use tokio::time::{Instant, sleep_until};
 
 /// So many at once are a crowd.
 const CROWD: usize = 64;
-/// When nothing has come for so long, it has passed: longer than a batch of it takes on a machine that is busy with it.
-const LULL: Duration = Duration::from_millis(100);
+/// When nothing has come for so long, it has passed.
+const LULL: Duration = Duration::from_millis(10);
+/// With so many it is a large one,
+const LARGE: usize = 1_000;
+/// and passes in large batches: each of them takes a while on a machine that is busy with it.
+const LULL_IN_A_LARGE_ONE: Duration = Duration::from_millis(100);
 /// Nobody waits any more when it has gone on for so long: then it is not a crowd, but the load.
 const LONGEST: Duration = Duration::from_millis(400);
 /// What comes after so long is another one.
@@ -25,6 +29,7 @@ pub struct Rush(Mutex<Option<Span>>);
 struct Span {
     first: Instant,
     last: Instant,
+    count: usize,
 }
 
 impl Rush {
@@ -35,11 +40,15 @@ impl Rush {
         }
         let now = Instant::now();
         let mut span = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let first = match *span {
-            Some(span) if now < span.last + ANOTHER => span.first,
-            _ => now,
+        let (first, before) = match *span {
+            Some(span) if now < span.last + ANOTHER => (span.first, span.count),
+            _ => (now, 0),
         };
-        *span = Some(Span { first, last: now });
+        *span = Some(Span {
+            first,
+            last: now,
+            count: before + count,
+        });
     }
 
     /// Returns when no crowd is passing, after [`LONGEST`] at the latest.
@@ -61,7 +70,12 @@ impl Rush {
     /// When it will have passed if no more come.
     fn lull(&self) -> Option<Instant> {
         let span = (*self.0.lock().unwrap_or_else(PoisonError::into_inner))?;
-        Some((span.last + LULL).min(span.first + LONGEST))
+        let lull = if span.count < LARGE {
+            LULL
+        } else {
+            LULL_IN_A_LARGE_ONE
+        };
+        Some((span.last + lull).min(span.first + LONGEST))
     }
 }
 
@@ -88,7 +102,7 @@ mod tests {
         assert!((LULL..LULL * 2).contains(&waited), "{waited:?}");
 
         advance(ANOTHER).await;
-        for _ in 0..60 {
+        for _ in 0..100 {
             rush.came(CROWD);
             advance(LULL / 2).await;
         }
@@ -96,5 +110,10 @@ mod tests {
         advance(ANOTHER).await;
         rush.came(CROWD);
         assert!(waits(&rush).await >= LULL, "another one");
+
+        advance(ANOTHER).await;
+        rush.came(LARGE);
+        let waited = waits(&rush).await;
+        assert!(waited >= LULL_IN_A_LARGE_ONE, "a large one: {waited:?}");
     }
 }

@@ -15,7 +15,7 @@ pub(crate) type Settled = (Source, Receipt, Settlement);
 
 /// Batches that wait at the most. Past it they are dropped: the broker delivers those triggers again, and the
 /// journal knows them.
-pub(crate) const MAX_WAITING: usize = 256;
+pub(crate) const MAX_WAITING: usize = 1_024;
 
 /// At least so many are settled without a pause.
 const MANY: usize = 500;

@@ -82,6 +82,12 @@ pub async fn trigger_may_claim(w: &World) {
     w.store.release_node(node).await.expect("releases");
     let found = w.claim(other).await;
     assert!(found.iter().any(|f| f.id == run.id), "its node is gone");
+
+    // One whose claims others have taken over may claim all the same, and is looked through again.
+    let asked = w.store.trigger_for(Some(node), &request).await;
+    let run = asked.expect("triggers").1.remove(0);
+    let found = w.claim(other).await;
+    assert!(found.iter().any(|f| f.id == run.id), "its node is gone");
 }
 
 /// At the time that was asked for.
@@ -110,6 +116,15 @@ pub async fn sharded_trigger_makes_all_shards(w: &World) {
     let items: Vec<_> = runs.iter().map(|r| r.shard.item.as_deref()).collect();
     assert_eq!(items, [Some("x"), Some("y"), Some("x"), Some("y")]);
     w.expect(ids[0], RunState::Scheduled).await;
+
+    let mut request = ask("a");
+    request.idempotency_key = Some("k".to_owned());
+    // What no text in a database may have is left out of it.
+    request.by = "some\0body".to_owned();
+    let first = w.store.trigger(&request).await.expect("triggers").runs;
+    let second = w.store.trigger(&request).await.expect("answers");
+    assert_eq!((first.len(), second.duplicate), (2, true));
+    assert_eq!(second.runs, first);
 }
 
 /// There is none of that name.

@@ -254,7 +254,9 @@ impl Core {
     }
 
     fn gather_for(&self) -> Duration {
-        if self.gauges.rush.is_on() {
+        // What is taken from the shared queue does wait for room.
+        let has_room = self.lanes.held() < self.settings.concurrency / 2;
+        if has_room && self.gauges.rush.is_on() {
             GATHER_IN_A_CROWD
         } else {
             GATHER_ENDED
