@@ -173,8 +173,9 @@ async fn a_trigger_takes_four_statements() {
 async fn statements_do_not_grow_with_the_batch() {
     let scene = Scene::new().await;
     scene.clock.fetch_add(60_000, Ordering::SeqCst);
-    // The first call makes the day and reads definitions.
+    // The first calls make the day, read definitions and open connections.
     scene.fire(500).await;
+    scene.pipeline(5, OutcomeKind::Succeeded).await;
     for kind in [OutcomeKind::Succeeded, OutcomeKind::Failed] {
         let small = scene.pipeline(5, kind).await;
         let large = scene.pipeline(400, kind).await;
