@@ -111,13 +111,7 @@ fn name_of(target: Target) -> Option<String> {
 
 /// G4, G5, G6, G8, G10: no attempt starts twice, attempts of a run start in order, nothing overlaps, wherever it runs.
 fn attempts(evidence: &Evidence, ends: &Ended, excused: &mut usize) -> Vec<String> {
-    let (late, notes): (Vec<Note>, Vec<Note>) = evidence
-        .notes
-        .iter()
-        .cloned()
-        .partition(|note| began_before_a_stop(evidence, note, ends));
-    *excused += late.len();
-    let mut wrong = books::attempts(&evidence.runs, &notes);
+    let mut wrong = books::attempts(&evidence.runs, &evidence.notes);
     wrong.retain(|w| !w.starts_with("G6: overlap"));
     for note in &evidence.notes {
         if note.what != What::Overlap {
@@ -133,26 +127,6 @@ fn attempts(evidence: &Evidence, ends: &Ended, excused: &mut usize) -> Vec<Strin
 
 /// What a stopped process was doing is cut short so long after it goes on.
 const CUT_SHORT_MS: i64 = 1_000;
-
-/// Whether the attempt was begun by a worker that was stopped before its handler had noted it: another one has started meanwhile, and this one came to
-/// nothing.
-fn began_before_a_stop(evidence: &Evidence, note: &Note, ends: &Ended) -> bool {
-    let went_on = evidence.past.iter().any(|past| {
-        matches!(past.fault.how, How::Stop(..))
-            && name_of(past.fault.target).as_ref() == Some(&note.executor)
-            && (past.over..=past.over + CUT_SHORT_MS).contains(&note.at)
-    });
-    let overtaken = |other: &Note| {
-        is_start(other)
-            && other.run == note.run
-            && other.attempt > note.attempt
-            && other.at <= note.at
-    };
-    let came_to_nothing = ends
-        .get(&(note.run, note.attempt))
-        .is_none_or(|ends| ends.iter().all(|(what, _)| *what == What::Stop));
-    note.what == What::Start && went_on && came_to_nothing && evidence.notes.iter().any(overtaken)
-}
 
 /// Whether the other attempt was one that could not be stopped, because its whole worker was, or was killed: it must have been of another executor, and
 /// have come to nothing.
