@@ -11,7 +11,7 @@ use sqlx::postgres::PgConnection;
 use crate::error::failed;
 
 pub(crate) const LOAD: &str = "
-    SELECT j.id, j.version, j.definition FROM unnest($1::bigint[]) e (id) JOIN job j ON j.id = e.id";
+    SELECT j.id, j.version, j.definition FROM job j WHERE j.id = ANY ($1::bigint[])";
 
 /// The newest version that was seen of each job.
 #[derive(Debug, Default)]

@@ -15,8 +15,8 @@ use sqlx::query::Query;
 
 use crate::days::Day;
 use crate::{
-    PgOptions, PgStore, cancel, claim, dispatch, executors, fire, follow, ingest, jobs, ledger,
-    logs, new_run, reads, stop, summary, trigger, upkeep,
+    PgOptions, PgStore, cancel, claim, definitions, dispatch, executors, fire, follow, ingest,
+    jobs, ledger, logs, new_run, reads, stop, summary, trigger, upkeep,
 };
 
 /// 2027-03-01T12:00:00Z.
@@ -300,6 +300,8 @@ async fn what_is_planned_once_goes_by_its_indexes() {
             (dispatch::CONFIRM, "using run_live_pkey", 3),
             (trigger::JOB, "Index Cond: (name = $1)", 3),
             (trigger::JOB, "using job_due_pkey", 3),
+            (trigger::KEY_USED, "using trigger_key_pkey", 2),
+            (definitions::LOAD, "using job_pkey", 1),
             (trigger::WRITE, "using job_due_pkey", 14),
         ] {
             let text = s.plan_of_all(sql, parameters).await;

@@ -24,7 +24,8 @@ pub(crate) const JOB: &str = "
         (SELECT n.cleared FROM node n WHERE n.id = $2 FOR KEY SHARE)
     FROM job_due d WHERE d.job_id = (SELECT j.id FROM job j WHERE j.name = $1 AND j.deleted_at IS NULL) FOR NO KEY UPDATE OF d";
 
-const KEY_USED: &str = "SELECT first_run FROM trigger_key WHERE job_id = $1 AND key = $2";
+pub(crate) const KEY_USED: &str =
+    "SELECT first_run FROM trigger_key WHERE job_id = $1 AND key = $2";
 pub(crate) const RUNS: &str = "
     SELECT id FROM run WHERE fire_key = $1 AND job_id = $2 AND kind = 1 AND id >= $3 AND id < $4 ORDER BY shard_index";
 
