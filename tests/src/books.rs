@@ -101,31 +101,44 @@ pub fn grid_of(runs: &[Run], job: &str, shard: u64, every_ms: i64, least: usize)
 
 /// G5, G6, G8: no attempt starts twice, attempts of a run start in order, nothing overlaps.
 pub fn attempts(runs: &[Run], notes: &[Note]) -> Vec<String> {
-    let mut wrong = Vec::new();
+    let mut wrong = known(runs, notes);
+    for (late, before) in out_of_order(notes) {
+        wrong.push(format!("G5: {late:?} after {before:?}"));
+    }
+    for note in notes.iter().filter(|n| n.what == What::Overlap) {
+        wrong.push(format!("G6: overlap in its lane: {note:?}"));
+    }
+    wrong
+}
+
+/// Each start belongs to an attempt that the database knows.
+pub fn known(runs: &[Run], notes: &[Note]) -> Vec<String> {
     let by_id: HashMap<i64, &Run> = runs.iter().map(|r| (r.id, r)).collect();
-    let mut last = HashMap::<i64, u32>::new();
-    for note in notes {
-        match note.what {
-            What::Overlap => wrong.push(format!("G6: overlap in its lane: {note:?}")),
-            What::Start => {
-                let before = last.insert(note.run, note.attempt).unwrap_or(0);
-                if before >= note.attempt {
-                    wrong.push(format!(
-                        "G5: attempt {} after attempt {before}: {note:?}",
-                        note.attempt
-                    ));
-                }
-                match by_id.get(&note.run) {
-                    None => wrong.push(format!(
-                        "G4: a run that the database does not know: {note:?}"
-                    )),
-                    Some(run) if run.attempt < note.attempt => wrong.push(format!(
-                        "G5: an attempt that the database does not know: {note:?}"
-                    )),
-                    Some(_) => {}
-                }
+    let mut wrong = Vec::new();
+    for note in notes.iter().filter(|n| n.what == What::Start) {
+        match by_id.get(&note.run) {
+            None => wrong.push(format!(
+                "G4: a run that the database does not know: {note:?}"
+            )),
+            Some(run) if run.attempt < note.attempt => wrong.push(format!(
+                "G5: an attempt that the database does not know: {note:?}"
+            )),
+            Some(_) => {}
+        }
+    }
+    wrong
+}
+
+/// The starts that were noted after one of the same or of a later attempt of their run, and that one.
+pub fn out_of_order(notes: &[Note]) -> Vec<(&Note, &Note)> {
+    let mut latest = HashMap::<i64, &Note>::new();
+    let mut wrong = Vec::new();
+    for note in notes.iter().filter(|n| n.what == What::Start) {
+        match latest.get(&note.run) {
+            Some(before) if before.attempt >= note.attempt => wrong.push((note, *before)),
+            _ => {
+                latest.insert(note.run, note);
             }
-            What::End | What::Fail | What::Stop => {}
         }
     }
     wrong

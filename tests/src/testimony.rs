@@ -29,6 +29,8 @@ pub struct Who {
     pub fire_at: String,
     /// Which of the job's definitions it was given, as far as the test numbers them.
     pub round: u32,
+    /// When the attempt was begun, in milliseconds: before anything that takes its time, for its process may be stopped then.
+    pub begun: i64,
 }
 
 impl fmt::Display for Who {
@@ -41,12 +43,13 @@ impl fmt::Display for Who {
             attempt,
             fire_at,
             round,
+            begun,
             lane: _,
         } = self;
         let pid = std::process::id();
         write!(
             f,
-            "{executor} {job} {shard} {run} {attempt} {fire_at} {round} {pid}"
+            "{executor} {job} {shard} {run} {attempt} {fire_at} {round} {pid} {begun}"
         )
     }
 }

@@ -68,6 +68,8 @@ pub struct Note {
     pub round: u32,
     /// Its process: the worker's own, or that of the program that it ran.
     pub pid: i32,
+    /// When the attempt was begun, in milliseconds: what is noted at its start may be noted late.
+    pub begun: i64,
     /// Who else was there: executor, run and attempt.
     pub other: Option<(String, i64, u32)>,
 }
@@ -109,10 +111,11 @@ fn note(line: &str) -> Result<Note> {
         fire_at,
         round,
         pid,
+        begun,
         ref more @ ..,
     ] = fields[..]
     else {
-        bail!("not ten fields")
+        bail!("not eleven fields")
     };
     let what = match what {
         "start" => What::Start,
@@ -133,6 +136,7 @@ fn note(line: &str) -> Result<Note> {
         fire_at: fire_at.parse()?,
         round: round.parse()?,
         pid: pid.parse()?,
+        begun: begun.parse()?,
         other: more.first().and_then(|other| holder(other)),
     })
 }

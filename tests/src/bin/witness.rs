@@ -5,7 +5,20 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use cueline_runtime::{BootClock as _, Clock as _, SystemBootClock, SystemClock};
 use cueline_tests::testimony::{Testimony, Who};
+
+/// What Linux counts the times of processes in, wherever it runs.
+const TICK_MS: i64 = 10;
+
+/// When this process was begun, by whoever began it, or up to a tick later: it may have been stopped before its first instruction.
+fn process_began() -> Option<i64> {
+    let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
+    let after_name = stat.rsplit(')').next()?;
+    let ticks: i64 = after_name.split_whitespace().nth(19)?.parse().ok()?;
+    let age_ms = SystemBootClock.up_ms() - (ticks + 1) * TICK_MS;
+    Some(SystemClock.now_ms() - age_ms)
+}
 
 fn main() -> ExitCode {
     let mut args = env::args().skip(1);
@@ -25,6 +38,7 @@ fn main() -> ExitCode {
         attempt: var("CUELINE_ATTEMPT"),
         fire_at: var("CUELINE_FIRE_TIME_MS"),
         round: 0,
+        begun: process_began().unwrap_or_else(|| SystemClock.now_ms()),
     };
     let fails = who.attempt.parse::<u32>().is_ok_and(|n| n < fail_below);
     let begun = match Testimony::begin(Path::new(&file), who, true) {

@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use cueline_runtime::{Clock as _, SystemClock};
 use cueline_tests::testimony::{Testimony, Who};
 use cueline_worker::{Context, Failure, Handler, from_fn};
 use serde::Deserialize;
@@ -38,6 +39,7 @@ fn yes() -> bool {
 }
 
 async fn witness(file: PathBuf, cx: Context) -> Result<(), Failure> {
+    let begun = SystemClock.now_ms();
     let behaviour: Behaviour = cx.params()?;
     let facts = cx.facts();
     let who = Who {
@@ -49,6 +51,7 @@ async fn witness(file: PathBuf, cx: Context) -> Result<(), Failure> {
         attempt: facts.attempt.to_string(),
         fire_at: facts.fire_at.as_millis().to_string(),
         round: behaviour.round,
+        begun,
     };
     // Files can take their time, and a handler must not hold up its worker.
     let begun = spawn_blocking(move || Testimony::begin(&file, who, behaviour.alone)).await??;

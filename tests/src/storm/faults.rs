@@ -56,6 +56,8 @@ pub struct Past {
     pub fault: Fault,
     /// When it began.
     pub began: i64,
+    /// When what was stopped was about to be set going.
+    pub stood_until: Option<i64>,
     /// When it was over: the process started again, or set going, or connected.
     pub over: i64,
     /// When everybody heard everybody again.
@@ -120,17 +122,21 @@ fn all_of(kind: usize, rng: &mut StdRng) -> Vec<(Target, How)> {
 pub async fn inflict(cluster: &mut Cluster, fault: Fault) -> Result<Past> {
     sleep(fault.after).await;
     let began = SystemClock.now_ms();
-    match fault.target {
+    let stood_until = match fault.target {
         Target::Scheduler(n) => on_member(cluster, Role::Scheduler, n, fault.how).await?,
         Target::Worker(n) => on_member(cluster, Role::Worker, n, fault.how).await?,
-        Target::Broker | Target::Store => on_server(cluster, fault).await?,
-    }
+        Target::Broker | Target::Store => {
+            on_server(cluster, fault).await?;
+            None
+        }
+    };
     cluster.start_again()?;
     let over = SystemClock.now_ms();
     cluster.all_heard().await?;
     Ok(Past {
         fault,
         began,
+        stood_until,
         over,
         healed: SystemClock.now_ms(),
     })
@@ -145,7 +151,8 @@ enum Role {
 /// A process that was asked to end has this long beyond what it gives to what runs.
 const END_SLACK: Duration = Duration::from_secs(26);
 
-async fn on_member(cluster: &mut Cluster, role: Role, n: usize, how: How) -> Result<()> {
+/// When it was about to be set going, if it was stopped.
+async fn on_member(cluster: &mut Cluster, role: Role, n: usize, how: How) -> Result<Option<i64>> {
     let member = match role {
         Role::Scheduler => &mut cluster.schedulers[n],
         Role::Worker => &mut cluster.workers[n],
@@ -158,12 +165,16 @@ async fn on_member(cluster: &mut Cluster, role: Role, n: usize, how: How) -> Res
         How::Stop(long, true) => {
             let groups = member.freeze()?;
             sleep(long).await;
+            let stood_until = SystemClock.now_ms();
             member.thaw(&groups)?;
+            return Ok(Some(stood_until));
         }
         How::Stop(long, false) => {
             member.pause()?;
             sleep(long).await;
+            let stood_until = SystemClock.now_ms();
             member.resume()?;
+            return Ok(Some(stood_until));
         }
         How::CutOff(long, link) => {
             member.link(link);
@@ -179,7 +190,7 @@ async fn on_member(cluster: &mut Cluster, role: Role, n: usize, how: How) -> Res
             );
         }
     }
-    Ok(())
+    Ok(None)
 }
 
 async fn on_server(cluster: &mut Cluster, fault: Fault) -> Result<()> {

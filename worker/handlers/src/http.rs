@@ -82,6 +82,9 @@ impl Handler for HttpHandler {
             return Err(mismatch(&cx));
         };
         let request = request(spec, &cx)?;
+        if let Some(reason) = cx.stop_reason() {
+            return Err(Failure::new(format!("not sent ({reason:?})")));
+        }
         let answer = tokio::select! {
             biased;
             answer = self.exchange(request, &cx) => answer?,

@@ -45,6 +45,10 @@ pub(crate) struct Start {
 
 /// Starts the process and sees it to its end.
 pub(crate) async fn run(start: Start, cx: &Context) -> Result<Output, Failure> {
+    // Files and accounts were looked up meanwhile, and the worker may have been paused in the midst of it.
+    if let Some(reason) = cx.stop_reason() {
+        return Err(Failure::new(format!("not started ({})", why(reason))));
+    }
     let mut child = spawn(&start)?;
     let id = child.id().and_then(|id| i32::try_from(id).ok());
     let group = Group::led_by(id.ok_or_else(|| Failure::new("the process has no id"))?);
@@ -145,6 +149,16 @@ async fn until_end(child: &mut Child, traffic: &mut Traffic<'_>) -> io::Result<E
     Ok(status)
 }
 
+fn why(reason: StopReason) -> &'static str {
+    match reason {
+        StopReason::Cancelled => "cancelled",
+        StopReason::TimedOut => "time limit passed",
+        StopReason::Covered => "covered by a newer trigger",
+        StopReason::Drained => "worker stopping",
+        StopReason::Fenced => "no contact with the broker",
+    }
+}
+
 /// SIGTERM to the group, its grace, SIGKILL. Goes on reading, so that nobody waits for us to take its last words.
 async fn stop(
     reason: StopReason,
@@ -153,13 +167,7 @@ async fn stop(
     child: &mut Child,
     traffic: &mut Traffic<'_>,
 ) -> Failure {
-    let why = match reason {
-        StopReason::Cancelled => "cancelled",
-        StopReason::TimedOut => "time limit passed",
-        StopReason::Covered => "covered by a newer trigger",
-        StopReason::Drained => "worker stopping",
-        StopReason::Fenced => "no contact with the broker",
-    };
+    let why = why(reason);
     let grace_ms = grace.as_millis();
     group.signal(Signal::SIGTERM);
     let polite = Duration::from_millis(grace_ms);

@@ -305,6 +305,17 @@ async fn stopping_drops_the_request() {
 }
 
 #[tokio::test]
+async fn what_is_stopped_before_its_start_is_not_sent() {
+    let (url, mut requests) = server(|_| answer("200 OK", "")).await;
+    let handler = HttpHandler::new().expect("a client");
+    let (cx, _) = testing::context(facts(HandlerSpec::Http(get(&url))));
+    testing::stop(&cx, StopReason::Fenced);
+    let text = message(handler.run(cx).await);
+    assert!(text.starts_with("not sent"), "{text}");
+    assert!(requests.try_recv().is_err());
+}
+
+#[tokio::test]
 async fn work_for_another_handler_is_refused() {
     let handler = HttpHandler::new().expect("a client");
     let (result, _) = testing::run(&handler, facts(HandlerSpec::Native("x".into()))).await;

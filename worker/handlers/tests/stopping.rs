@@ -78,11 +78,16 @@ while :; do sleep 0.01; done"#;
 }
 
 #[tokio::test]
-async fn stopping_before_the_start_runs_nothing_for_long() {
-    let (cx, _) = testing::context(facts(HandlerSpec::Shell(sh("sleep 300"))));
-    testing::stop(&cx, StopReason::Drained);
+async fn what_is_stopped_before_its_start_is_not_started() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("it-ran");
+    // It would not hear SIGTERM before it has done its work.
+    let script = format!("trap '' TERM; : > '{}'", file.display());
+    let (cx, _) = testing::context(facts(HandlerSpec::Shell(sh(&script))));
+    testing::stop(&cx, StopReason::Fenced);
     let text = message(ShellHandler::new(MARKER).run(cx).await);
-    assert!(text.starts_with("stopped (worker stopping)"), "{text}");
+    assert_eq!(text, "not started (no contact with the broker)");
+    assert!(!file.exists());
 }
 
 #[tokio::test]

@@ -1,7 +1,6 @@
 //! What a handler gets.
 
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
 use cueline_model::{
     DurationMs, ExecutorName, Fence, HandlerSpec, JobId, JobName, RunId, Shard, Timestamp,
@@ -10,6 +9,7 @@ use cueline_protocol::Stream;
 use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 
+use crate::contact::Contact;
 use crate::returned::Failure;
 
 /// Why an attempt has to stop.
@@ -74,6 +74,8 @@ pub(crate) struct Inner {
     pub(crate) reason: OnceLock<StopReason>,
     /// What is left of the kill grace, where there is less time than the job gives.
     pub(crate) left: OnceLock<DurationMs>,
+    /// What it may not outlive, unless it goes on without contact.
+    contact: Option<Arc<Contact>>,
 }
 
 /// What a handler gets: its parameters, who it is, and the way out. Cheap to clone.
@@ -87,13 +89,14 @@ impl std::fmt::Debug for Context {
 }
 
 impl Context {
-    pub(crate) fn new(facts: Facts, sink: Box<dyn Sink>) -> Self {
+    pub(crate) fn new(facts: Facts, sink: Box<dyn Sink>, contact: Option<Arc<Contact>>) -> Self {
         Self(Arc::new(Inner {
             facts,
             sink,
             token: CancellationToken::new(),
             reason: OnceLock::new(),
             left: OnceLock::new(),
+            contact,
         }))
     }
 
@@ -103,11 +106,12 @@ impl Context {
         self.0.token.cancel();
     }
 
-    /// The same, with no more than `left` until the final stop.
-    pub(crate) fn stop_within(&self, left: Duration, reason: StopReason) {
+    /// Tells it to stop for want of contact, in what time there is left.
+    pub(crate) fn stop_fenced(&self, contact: &Contact) {
+        let left = contact.left().saturating_sub(contact.last_stop());
         let left_ms = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
         let _ = self.0.left.set(DurationMs::millis(left_ms));
-        self.stop(reason);
+        self.stop(StopReason::Fenced);
     }
 
     /// Time between the polite and the final stop: the job's, or what is left if the attempt has to have ended sooner. To be asked once
@@ -176,14 +180,22 @@ impl Context {
         self.0.sink.progress(fraction.clamp(0.0, 1.0));
     }
 
-    /// An error when the attempt has to stop: for `cx.cancelled()?` in a loop.
+    /// An error when the attempt has to stop: for `cx.cancelled()?` in a loop, and right before what must not be done twice.
     pub fn cancelled(&self) -> Result<(), Stopped> {
         self.stop_reason()
             .map_or(Ok(()), |reason| Err(Stopped(reason)))
     }
 
-    /// Why the attempt has to stop; `None` while it need not.
+    /// Why the attempt has to stop; `None` while it need not. Costs two looks at a clock.
+    ///
+    /// Asks how long the worker has been without contact, and does not wait to be told: where the whole process stood still (SIGSTOP, a machine
+    /// that slept), the run may be somebody else's by now, and this says so at the first question.
     pub fn stop_reason(&self) -> Option<StopReason> {
+        if let Some(contact) = &self.0.contact
+            && contact.is_fenced()
+        {
+            self.stop_fenced(contact);
+        }
         if self.0.token.is_cancelled() {
             self.0.reason.get().copied()
         } else {

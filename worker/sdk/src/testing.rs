@@ -52,7 +52,10 @@ impl Sink for Recorded {
 /// A context for these facts, and what is written through it.
 pub fn context(facts: Facts) -> (Context, Recorded) {
     let recorded = Recorded::default();
-    (Context::new(facts, Box::new(recorded.clone())), recorded)
+    (
+        Context::new(facts, Box::new(recorded.clone()), None),
+        recorded,
+    )
 }
 
 /// Tells a handler under test to stop, as the worker would.

@@ -8,7 +8,7 @@ mod run;
 pub(crate) mod watch;
 
 pub(crate) use log::AttemptLog;
-pub(crate) use run::{Attempt, Ended, stop_fenced};
+pub(crate) use run::{Attempt, Ended};
 
 #[cfg(test)]
 mod tests;

@@ -53,10 +53,6 @@ impl Attempt {
                 Outcome::new(OutcomeKind::Returned, self.log.now()).because(self.contact.why())
             } else {
                 let end = self.run_handler().await;
-                // While this process stood still, somebody else may have ended what it could not.
-                if !self.keep && self.contact.is_fenced() {
-                    stop_fenced(&self.cx, &self.contact);
-                }
                 outcome_of(end, self.cx.stop_reason(), &self.log, &self.contact)
             };
         Ended {
@@ -95,7 +91,7 @@ impl Attempt {
             biased;
             end = work.as_mut() => return end,
             _ = self.cx.stopped() => {}
-            () = self.fenced() => stop_fenced(&self.cx, &self.contact),
+            () = self.fenced() => self.cx.stop_fenced(&self.contact),
             () = limit => self.cx.stop(StopReason::TimedOut),
         }
         let grace =
@@ -122,10 +118,4 @@ impl Attempt {
         }
         self.contact.dead_by().await;
     }
-}
-
-/// Tells an attempt to stop for want of contact, in what time there is left.
-pub(crate) fn stop_fenced(cx: &Context, contact: &Contact) {
-    let left = contact.left().saturating_sub(contact.last_stop());
-    cx.stop_within(left, StopReason::Fenced);
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use cueline_model::{DurationMs, Fence, HandlerSpec, JobId, OutcomeKind, RunId, Shard, Timestamp};
 use cueline_protocol::{EventBody, LogLine, Stream};
@@ -10,7 +11,8 @@ use proptest::prelude::*;
 
 use super::log::{LogSink, MAX_LINE_BYTES, cut};
 use super::{Attempt, AttemptLog};
-use crate::context::{Context, Facts};
+use crate::contact::tests::{contact, live};
+use crate::context::{Context, Facts, StopReason};
 use crate::outbox::{Outbox, Report};
 use crate::returned::Failure;
 use crate::stores::{AttemptKey, RunKey};
@@ -52,16 +54,8 @@ fn nothing_is_taken_after_the_end() {
     assert!(!log.look());
 }
 
-#[tokio::test]
-async fn an_attempt_whose_start_was_overtaken_by_a_pause_is_given_back() {
-    let calls = Arc::new(AtomicUsize::new(0));
-    let counted = Arc::clone(&calls);
-    let handler = crate::from_fn(move |_cx| {
-        counted.fetch_add(1, Ordering::SeqCst);
-        async { Ok::<(), Failure>(()) }
-    });
-    let log = Arc::new(log(10_000, &Arc::default()));
-    let facts = Facts {
+fn facts() -> Facts {
+    Facts {
         run: RunId(1),
         attempt: 1,
         job_id: JobId(1),
@@ -74,13 +68,44 @@ async fn an_attempt_whose_start_was_overtaken_by_a_pause_is_given_back() {
         timeout: None,
         kill_grace: DurationMs::secs(5),
         fence: Fence::Stop,
-    };
+    }
+}
+
+#[test]
+fn a_handler_that_asks_after_a_pause_is_told_at_once() {
+    let boot = ManualBootClock::default();
+    let contact = Arc::new(live(&boot));
+    let sink = || Box::new(LogSink(Arc::new(log(10_000, &Arc::default()))));
+    let stops = Context::new(facts(), sink(), Some(Arc::clone(&contact)));
+    let goes_on = Context::new(facts(), sink(), None);
+    assert_eq!(stops.stop_reason(), None);
+    boot.advance(Duration::from_secs(60));
+    // Nobody has looked at the clock meanwhile.
+    assert_eq!(stops.stop_reason(), Some(StopReason::Fenced));
+    assert!(stops.cancelled().is_err());
+    assert_eq!(
+        stops.kill_grace(),
+        DurationMs::millis(0),
+        "it should have ended long ago"
+    );
+    assert_eq!(goes_on.stop_reason(), None);
+}
+
+#[tokio::test]
+async fn an_attempt_whose_start_was_overtaken_by_a_pause_is_given_back() {
+    let calls = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&calls);
+    let handler = crate::from_fn(move |_cx| {
+        counted.fetch_add(1, Ordering::SeqCst);
+        async { Ok::<(), Failure>(()) }
+    });
+    let log = Arc::new(log(10_000, &Arc::default()));
     let attempt = Attempt {
         handler: Arc::new(handler),
-        cx: Context::new(facts, Box::new(LogSink(Arc::clone(&log)))),
+        cx: Context::new(facts(), Box::new(LogSink(Arc::clone(&log))), None),
         log,
         watch: Arc::default(),
-        contact: Arc::new(crate::contact::tests::contact(&ManualBootClock::default())),
+        contact: Arc::new(contact(&ManualBootClock::default())),
         keep: true,
     };
     let ended = attempt.make().await;

@@ -37,7 +37,7 @@ pub(crate) fn contact(boot: &ManualBootClock) -> Contact {
 }
 
 /// One that has just been in contact.
-fn live(boot: &ManualBootClock) -> Contact {
+pub(crate) fn live(boot: &ManualBootClock) -> Contact {
     let contact = contact(boot);
     let echo = number(&contact);
     contact.hear("this", echo);

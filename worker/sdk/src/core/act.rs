@@ -121,6 +121,7 @@ impl Core {
         let cx = Context::new(
             facts_of(trigger, &self.settings.name),
             Box::new(LogSink(Arc::clone(&log))),
+            (!keep).then(|| Arc::clone(&self.contact)),
         );
         let attempt = handler.map(|handler| Attempt {
             handler,

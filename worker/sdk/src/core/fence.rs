@@ -2,7 +2,6 @@
 
 use super::Core;
 use super::batch::Batch;
-use crate::attempt::stop_fenced;
 use crate::contact::Obeyed;
 use crate::lanes::Unstarted;
 
@@ -34,7 +33,7 @@ impl Core {
     fn fence(&mut self) {
         self.obeyed = Obeyed::Stopped;
         for running in self.running.values().filter(|running| !running.keep) {
-            stop_fenced(&running.cx, &self.contact);
+            running.cx.stop_fenced(&self.contact);
         }
     }
 
