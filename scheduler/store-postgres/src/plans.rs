@@ -301,7 +301,7 @@ async fn what_is_planned_once_goes_by_its_indexes() {
             (trigger::JOB, "Index Cond: (name = $1)", 3),
             (trigger::JOB, "using job_due_pkey", 3),
             (trigger::KEY_USED, "using trigger_key_pkey", 2),
-            (definitions::LOAD, "using job_pkey", 1),
+            (definitions::LOAD, "Index Cond: (id = ANY ($1))", 1),
             (trigger::WRITE, "using job_due_pkey", 14),
         ] {
             let text = s.plan_of_all(sql, parameters).await;
