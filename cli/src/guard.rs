@@ -25,7 +25,8 @@ pub async fn run(args: GuardArgs) -> Result<()> {
         deaf.push(signal(kind)?);
     }
     let input = BufReader::new(tokio::io::stdin());
-    guard::watch(input, &GuardId::parse(args.id), &SystemBootClock).await?;
+    let worker = std::os::unix::process::parent_id();
+    guard::watch(input, &GuardId::parse(args.id), worker, &SystemBootClock).await?;
     Ok(())
 }
 

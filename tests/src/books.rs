@@ -129,16 +129,20 @@ pub fn known(runs: &[Run], notes: &[Note]) -> Vec<String> {
     wrong
 }
 
-/// The starts that were noted after one of the same or of a later attempt of their run, and that one.
+/// The starts that were noted after one of a later attempt of their run, and that one; and those of an attempt that had been noted before, and the first of
+/// these.
 pub fn out_of_order(notes: &[Note]) -> Vec<(&Note, &Note)> {
+    let mut first = HashMap::<(i64, u32), &Note>::new();
     let mut latest = HashMap::<i64, &Note>::new();
     let mut wrong = Vec::new();
     for note in notes.iter().filter(|n| n.what == What::Start) {
-        match latest.get(&note.run) {
-            Some(before) if before.attempt >= note.attempt => wrong.push((note, *before)),
-            _ => {
-                latest.insert(note.run, note);
-            }
+        let latest = latest.entry(note.run).or_insert(note);
+        if let Some(same) = first.insert((note.run, note.attempt), note) {
+            wrong.push((note, same));
+        } else if latest.attempt > note.attempt {
+            wrong.push((note, *latest));
+        } else {
+            *latest = note;
         }
     }
     wrong

@@ -160,7 +160,7 @@ async fn fires(
     clock: &AtomicI64,
 ) -> Result<f64, Box<dyn Error>> {
     let mut connection = PgConnection::connect(url).await?;
-    // Neither may be part of a transaction, as two statements sent together would be.
+    // Two statements that are sent together are a transaction, in which there is no VACUUM.
     for sql in ["VACUUM ANALYZE", "CHECKPOINT"] {
         sqlx::raw_sql(sql).execute(&mut connection).await?;
     }

@@ -56,13 +56,21 @@ async fn witness(file: PathBuf, cx: Context) -> Result<(), Failure> {
     // Files can take their time, and a handler must not hold up its worker.
     let begun = spawn_blocking(move || Testimony::begin(&file, who, behaviour.alone)).await??;
     let pause = |ms| tokio::time::sleep(Duration::from_millis(ms));
-    tokio::select! {
-        () = pause(behaviour.hold_ms) => {}
-        reason = cx.stopped() => {
-            pause(behaviour.linger_ms).await;
-            end(begun, "stop").await?;
-            return Err(Failure::new(format!("told to stop: {reason:?}")));
-        }
+    let held = async {
+        // The worker may have stood still while the start was noted, and while the attempt went on.
+        cx.cancelled()?;
+        pause(behaviour.hold_ms).await;
+        cx.cancelled()
+    };
+    let told = tokio::select! {
+        biased;
+        reason = cx.stopped() => Some(reason),
+        held = held => held.err().map(|stopped| stopped.0),
+    };
+    if let Some(reason) = told {
+        pause(behaviour.linger_ms).await;
+        end(begun, "stop").await?;
+        return Err(Failure::new(format!("told to stop: {reason:?}")));
     }
     if facts.attempt < behaviour.fail_below {
         end(begun, "fail").await?;

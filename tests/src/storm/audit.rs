@@ -38,7 +38,7 @@ pub struct Evidence {
 pub struct Verdict {
     /// What should not be.
     pub wrong: Vec<String>,
-    /// Overlaps with an attempt whose worker was stopped or killed just then.
+    /// Overlaps with an attempt whose worker was stopped or killed just then, and starts that such an attempt noted late.
     pub excused: usize,
     /// The latest start while a scheduler was away, in milliseconds.
     pub latest_ms: i64,
@@ -116,8 +116,7 @@ fn name_of(target: Target) -> Option<String> {
 fn attempts(evidence: &Evidence, ends: &Ended, excused: &mut usize) -> Vec<String> {
     let mut wrong = books::known(&evidence.runs, &evidence.notes);
     for (late, before) in books::out_of_order(&evidence.notes) {
-        let other = before.attempt > late.attempt && before.executor != late.executor;
-        if other && noted_late(evidence, late, ends) {
+        if noted_late(evidence, late, before, ends) {
             *excused += 1;
         } else {
             wrong.push(format!("G5: {late:?} after {before:?}"));
@@ -138,8 +137,13 @@ fn attempts(evidence: &Evidence, ends: &Ended, excused: &mut usize) -> Vec<Strin
 /// What a stopped process was doing is cut short so long after it goes on.
 const CUT_SHORT_MS: i64 = 1_000;
 
-/// Whether an attempt was begun before its worker was stopped, and its handler got to noting that only afterwards: it must have come to nothing.
-fn noted_late(evidence: &Evidence, note: &Note, ends: &Ended) -> bool {
+/// Whether an attempt was begun before the later one of its run was, and before its worker was stopped, and got to noting that only when its worker went on.
+/// It must have come to nothing.
+fn noted_late(evidence: &Evidence, note: &Note, later: &Note, ends: &Ended) -> bool {
+    let in_order = note.run == later.run
+        && note.attempt < later.attempt
+        && note.begun < later.begun
+        && note.executor != later.executor;
     let stopped = evidence.past.iter().find(|past| {
         let ours = name_of(past.fault.target).as_ref() == Some(&note.executor);
         let within = |until: i64| {
@@ -148,7 +152,15 @@ fn noted_late(evidence: &Evidence, note: &Note, ends: &Ended) -> bool {
         };
         ours && past.stood_until.is_some_and(within)
     });
-    stopped.is_some_and(|past| !went_on(ends, (note.run, note.attempt), past))
+    let Some(past) = stopped.filter(|_| in_order) else {
+        return false;
+    };
+    let id = (note.run, note.attempt);
+    // The handler asks, right after it has noted its start, whether it has to stop. A program cannot.
+    let has_ended = ends
+        .get(&id)
+        .is_some_and(|ends| ends.iter().any(|(what, _)| *what != What::Stop));
+    !went_on(ends, id, past) && (is_program(&note.job) || !has_ended)
 }
 
 /// Whether an attempt went on for long after its worker had been set going.
@@ -157,8 +169,8 @@ fn went_on(ends: &Ended, attempt: (i64, u32), past: &Past) -> bool {
     ends.get(&attempt).is_some_and(|ends| ends.iter().any(late))
 }
 
-/// Whether the other attempt was one that could not be stopped, because its whole worker was, or was killed: it must have been of another executor, and
-/// have come to nothing. Or this one was.
+/// Whether one of the two was an attempt that could not be stopped, because its whole worker was, or was killed: it must have been of another executor,
+/// and have come to nothing. That is the one which was there, or the one whose start was noted late.
 fn excuse(evidence: &Evidence, note: &Note, ends: &Ended) -> Result<(), String> {
     let Some((executor, run, attempt)) = &note.other else {
         return Err(" with whom is not known".to_owned());
@@ -166,10 +178,11 @@ fn excuse(evidence: &Evidence, note: &Note, ends: &Ended) -> Result<(), String> 
     if *executor == note.executor {
         return Err(" on one executor".to_owned());
     }
-    if noted_late(evidence, note, ends) {
+    let mut notes = evidence.notes.iter();
+    let other = notes.find(|n| is_start(n) && (n.run, n.attempt) == (*run, *attempt));
+    if other.is_some_and(|other| noted_late(evidence, note, other, ends)) {
         return Ok(());
     }
-    let other = evidence.notes.iter().find(|n| n.run == *run);
     let program = other.is_some_and(|n| is_program(&n.job));
     let when = evidence.past.iter().find(|past| {
         let window = match past.fault.how {

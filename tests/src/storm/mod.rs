@@ -59,7 +59,7 @@ impl Storm {
         };
         let verdict = audit(&evidence);
         println!(
-            "{}: seed {}, {} faults, {:.0} fires/s: {}, latest start {} ms after its time with a scheduler away, {} overlaps with a stopped worker",
+            "{}: seed {}, {} faults, {:.0} fires/s: {}, latest start {} ms after its time with a scheduler away, {} overlaps with a stopped worker or late notes of one",
             self.name,
             self.seed.0,
             evidence.past.len(),

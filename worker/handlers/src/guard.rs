@@ -2,7 +2,7 @@
 //!
 //! A worker without contact stops its processes before the schedulers may give its work to others. One that was killed, or that is stopped
 //! itself (SIGSTOP), cannot, and its processes would go on beside those of the executor that took over. So a worker has a guard: the
-//! same program, as its child, which reads from a pipe until when the worker's processes may go on. It kills them when that time has come
+//! same program, as its child, which reads from a pipe how far the worker's contact reaches. It kills them when that time has come
 //! without a word, and when the pipe is closed without a farewell, which the system does whenever a process ends.
 //!
 //! The processes are found as [`kill_orphans`](crate::kill_orphans) finds them, by a variable of their own: its value differs after each start of a worker, so
@@ -13,11 +13,11 @@
 
 use std::time::Duration;
 
-use cueline_worker::BootClock;
+use cueline_worker::{BootClock, Reach};
 use tokio::io::{AsyncBufRead, AsyncBufReadExt as _};
 
 use crate::environment::GuardId;
-use crate::orphans::{self, OrphanError};
+use crate::orphans::{self, OrphanError, Spared};
 
 /// What a worker writes when it ends in order: then it has left nothing that has to end.
 const FAREWELL: &str = "done";
@@ -25,48 +25,65 @@ const FAREWELL: &str = "done";
 /// A timer counts no sleep of the machine: the clock is asked at least this often.
 const LONGEST_NAP: Duration = Duration::from_secs(1);
 
-/// The guard's whole life: `input` is the pipe from the worker. Each line is a time on `clock` in milliseconds, until which the worker's
-/// processes may go on unless there is a later one. Returns after the farewell, or when the worker is gone and all of its processes are.
+/// The guard's whole life: `input` is the pipe from `worker`, a process id. Each line is a [`Reach`] on `clock`, which holds until there is a newer one.
+/// Returns after the farewell, or when the worker is gone and all of its processes are.
 pub async fn watch(
     input: impl AsyncBufRead + Unpin,
     id: &GuardId,
+    worker: u32,
     clock: &dyn BootClock,
 ) -> Result<(), OrphanError> {
     let mut lines = input.lines();
-    let mut until_ms = None;
+    let mut reach = None;
     loop {
         tokio::select! {
+            biased;
             line = lines.next_line() => match line {
                 Ok(Some(line)) if line == FAREWELL => return Ok(()),
-                Ok(Some(line)) => until_ms = line.parse().ok().or(until_ms),
+                Ok(Some(line)) => reach = read(&line).or(reach),
                 // A pipe that cannot be read any more is closed as well.
                 Ok(None) | Err(_) => break,
             },
-            () = passed(clock, until_ms) => {
-                until_ms = None;
+            starts_by_ms = passed(clock, reach) => {
+                reach = None;
+                // While they are looked for, the worker may be in contact again.
+                let spared = Spared { worker, started_after_ms: starts_by_ms };
                 // Some that would not end are no reason to leave: the worker may come to.
-                if let Err(error) = orphans::kill_guarded(&[id.value(false)]).await {
+                if let Err(error) = orphans::kill_guarded(&[id.value(false)], Some(spared)).await {
                     tracing::error!(%error, "the worker is out of contact, and not all of its processes could be ended");
                 }
             }
         }
     }
-    orphans::kill_guarded(&[id.value(false), id.value(true)])
+    orphans::kill_guarded(&[id.value(false), id.value(true)], None)
         .await
         .map(drop)
 }
 
-/// Returns when `clock` shows this time; never if there is none.
-async fn passed(clock: &dyn BootClock, until_ms: Option<i64>) {
-    let Some(until_ms) = until_ms else {
+fn written(reach: Reach) -> String {
+    format!("{} {}\n", reach.starts_by_ms, reach.ends_by_ms)
+}
+
+fn read(line: &str) -> Option<Reach> {
+    let (starts_by, ends_by) = line.split_once(' ')?;
+    Some(Reach {
+        starts_by_ms: starts_by.parse().ok()?,
+        ends_by_ms: ends_by.parse().ok()?,
+    })
+}
+
+/// Returns when `clock` shows that this is over, with its first time; never if there is nothing.
+async fn passed(clock: &dyn BootClock, reach: Option<Reach>) -> i64 {
+    let Some(reach) = reach else {
         return std::future::pending().await;
     };
-    while let Some(left_ms) = u64::try_from(until_ms.saturating_sub(clock.up_ms()))
+    while let Some(left_ms) = u64::try_from(reach.ends_by_ms.saturating_sub(clock.up_ms()))
         .ok()
         .filter(|left| *left > 0)
     {
         tokio::time::sleep(Duration::from_millis(left_ms).min(LONGEST_NAP)).await;
     }
+    reach.starts_by_ms
 }
 
 pub use keeper::Guard;
@@ -81,7 +98,9 @@ mod keeper {
     use tokio::task::JoinHandle;
     use tokio::time::{sleep, timeout};
 
-    use super::FAREWELL;
+    use cueline_worker::Reach;
+
+    use super::{FAREWELL, written};
 
     /// Before a guard that has ended is replaced.
     const PAUSE: Duration = Duration::from_secs(1);
@@ -91,7 +110,7 @@ mod keeper {
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     enum Word {
         Nothing,
-        Until(i64),
+        Reach(Reach),
         Farewell,
     }
 
@@ -110,14 +129,14 @@ mod keeper {
             Self { word, task }
         }
 
-        /// What tells the guard until when the worker's processes may go on, in milliseconds on the boot clock. Returns at once.
-        pub fn renewer(&self) -> impl Fn(i64) + Send + Sync + 'static {
+        /// What tells the guard how far the worker's contact reaches. Returns at once.
+        pub fn renewer(&self) -> impl Fn(Reach) + Send + Sync + 'static {
             let word = self.word.clone();
-            move |until_ms| {
+            move |reach| {
                 word.send_if_modified(|word| {
-                    let news = *word != Word::Farewell && *word != Word::Until(until_ms);
+                    let news = *word != Word::Farewell && *word != Word::Reach(reach);
                     if news {
-                        *word = Word::Until(until_ms);
+                        *word = Word::Reach(reach);
                     }
                     news
                 });
@@ -174,7 +193,7 @@ mod keeper {
             let word = *heard.borrow_and_update();
             let line = match word {
                 Word::Nothing => String::new(),
-                Word::Until(until_ms) => format!("{until_ms}\n"),
+                Word::Reach(reach) => written(reach),
                 Word::Farewell => format!("{FAREWELL}\n"),
             };
             let told = pipe.write_all(line.as_bytes()).await;

@@ -54,19 +54,26 @@ pub type Result<T> = std::result::Result<T, OrphanError>;
 /// Linux only: elsewhere it does nothing and returns 0.
 #[cfg(target_os = "linux")]
 pub async fn kill_orphans(marker: &str) -> Result<usize> {
-    linux::kill(vec![format!("{MARKER_VARIABLE}={marker}")]).await
+    linux::kill(vec![format!("{MARKER_VARIABLE}={marker}")], None).await
+}
+
+/// What is left alone: what this worker itself has started after this time on the boot clock, with its group and its descendants.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Spared {
+    pub(crate) worker: u32,
+    pub(crate) started_after_ms: i64,
 }
 
 /// Kills every process whose [guard variable](GUARD_VARIABLE) has one of these values, in the same way.
 #[cfg(target_os = "linux")]
-pub(crate) async fn kill_guarded(values: &[String]) -> Result<usize> {
+pub(crate) async fn kill_guarded(values: &[String], spared: Option<Spared>) -> Result<usize> {
     let entries = values.iter().map(|v| format!("{GUARD_VARIABLE}={v}"));
-    linux::kill(entries.collect()).await
+    linux::kill(entries.collect(), spared).await
 }
 
 /// Does nothing on this system.
 #[cfg(not(target_os = "linux"))]
-pub(crate) async fn kill_guarded(_values: &[String]) -> Result<usize> {
+pub(crate) async fn kill_guarded(_values: &[String], _spared: Option<Spared>) -> Result<usize> {
     Ok(0)
 }
 
@@ -85,7 +92,7 @@ mod linux {
     use nix::unistd::{Pid, getpgrp};
     use tokio::time::{Instant, sleep};
 
-    use super::{OrphanError, Pids, Result};
+    use super::{OrphanError, Pids, Result, Spared};
     use crate::procfs::{self, Process};
 
     const LONGEST: Duration = Duration::from_secs(5);
@@ -95,14 +102,14 @@ mod linux {
     const EMPTY_SCANS: u32 = 2;
 
     /// Ends what was started with one of these in its environment.
-    pub(super) async fn kill(entries: Vec<String>) -> Result<usize> {
+    pub(super) async fn kill(entries: Vec<String>, spared: Option<Spared>) -> Result<usize> {
         let entries: Vec<Vec<u8>> = entries.into_iter().map(String::into_bytes).collect();
         let deadline = Instant::now() + LONGEST;
         let mut seen = BTreeSet::new();
         let mut empty = 0;
         loop {
             let (entries, known) = (entries.clone(), seen.clone());
-            let found = tokio::task::spawn_blocking(move || sweep(&entries, &known))
+            let found = tokio::task::spawn_blocking(move || sweep(&entries, &known, spared))
                 .await
                 .unwrap_or_else(|e| Err(std::io::Error::other(e)))
                 .map_err(OrphanError::List)?;
@@ -124,46 +131,80 @@ mod linux {
     /// Kills what carries the marker now, and tells what that was; of those killed before (`known`), what still is there.
     ///
     /// A killed process loses its environment before it lets go of its files and locks, so it counts until it is dead.
-    fn sweep(entries: &[Vec<u8>], known: &BTreeSet<(i32, u64)>) -> std::io::Result<Vec<Process>> {
+    fn sweep(
+        entries: &[Vec<u8>],
+        known: &BTreeSet<(i32, u64)>,
+        spared: Option<Spared>,
+    ) -> std::io::Result<Vec<Process>> {
         let own = i32::try_from(std::process::id()).unwrap_or(i32::MAX);
         let own_group = getpgrp().as_raw();
-        let alive: Vec<Process> = procfs::processes()?
+        let mut alive: Vec<Process> = procfs::processes()?
             .into_iter()
             .filter(|p| !p.dead && p.id != own)
             .collect();
-        let mut doomed: Vec<bool> = alive
+        if let Some(spared) = spared {
+            let late = |p: &Process| {
+                u32::try_from(p.parent) == Ok(spared.worker)
+                    && p.started_ms() > spared.started_after_ms
+            };
+            let late = with_families(&alive, alive.iter().map(late).collect(), own_group);
+            let others = alive.into_iter().zip(late);
+            alive = others
+                .filter_map(|(p, late)| (!late).then_some(p))
+                .collect();
+        }
+        let doomed = alive
             .iter()
             .map(|p| known.contains(&(p.id, p.started)) || procfs::started_with(p.id, entries))
             .collect();
+        let doomed = with_families(&alive, doomed, own_group);
+        let killed: Vec<Process> = alive
+            .into_iter()
+            .zip(doomed)
+            .filter_map(|(process, doomed)| doomed.then_some(process))
+            .collect();
+        strike(&killed, own_group);
+        Ok(killed)
+    }
+
+    /// Those chosen, their process groups and their descendants.
+    fn with_families(alive: &[Process], mut chosen: Vec<bool>, own_group: i32) -> Vec<bool> {
         loop {
-            let chosen = || alive.iter().zip(&doomed).filter(|(_, d)| **d);
-            let ids: BTreeSet<i32> = chosen().map(|(p, _)| p.id).collect();
-            let groups: BTreeSet<i32> = chosen()
-                .map(|(p, _)| p.group)
-                .filter(|g| *g != own_group && *g > 1)
-                .collect();
+            let these = || {
+                alive
+                    .iter()
+                    .zip(&chosen)
+                    .filter(|(_, c)| **c)
+                    .map(|(p, _)| p)
+            };
+            let ids: BTreeSet<i32> = these().map(|p| p.id).collect();
+            let groups = groups_of(these(), own_group);
             let next: Vec<bool> = alive
                 .iter()
-                .zip(&doomed)
-                .map(|(p, d)| *d || groups.contains(&p.group) || ids.contains(&p.parent))
+                .zip(&chosen)
+                .map(|(p, c)| *c || groups.contains(&p.group) || ids.contains(&p.parent))
                 .collect();
-            if next == doomed {
-                strike(&ids, &groups);
-                break;
+            if next == chosen {
+                return chosen;
             }
-            doomed = next;
+            chosen = next;
         }
-        let killed = alive.into_iter().zip(doomed).filter(|(_, doomed)| *doomed);
-        Ok(killed.map(|(process, _)| process).collect())
+    }
+
+    fn groups_of<'a>(these: impl Iterator<Item = &'a Process>, own_group: i32) -> BTreeSet<i32> {
+        these
+            .map(|p| p.group)
+            .filter(|g| *g != own_group && *g > 1)
+            .collect()
     }
 
     /// What is gone already, or belongs to somebody else, shows in the next sweep.
-    fn strike(ids: &BTreeSet<i32>, groups: &BTreeSet<i32>) {
-        for group in groups {
-            let _ = killpg(Pid::from_raw(*group), Signal::SIGKILL);
+    fn strike(these: &[Process], own_group: i32) {
+        for group in groups_of(these.iter(), own_group) {
+            let _ = killpg(Pid::from_raw(group), Signal::SIGKILL);
         }
-        for id in ids {
-            let _ = signal(Pid::from_raw(*id), Signal::SIGKILL);
+        for process in these {
+            let _ = signal(Pid::from_raw(process.id), Signal::SIGKILL);
         }
     }
 }

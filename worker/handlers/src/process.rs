@@ -50,6 +50,8 @@ pub(crate) async fn run(start: Start, cx: &Context) -> Result<Output, Failure> {
         return Err(Failure::new(format!("not started ({})", why(reason))));
     }
     let mut child = spawn(&start)?;
+    // The same for that moment: whoever is told to stop is stopped at once below.
+    let _ = cx.stop_reason();
     let id = child.id().and_then(|id| i32::try_from(id).ok());
     let group = Group::led_by(id.ok_or_else(|| Failure::new("the process has no id"))?);
 

@@ -15,6 +15,18 @@ pub(crate) struct Process {
     pub(crate) dead: bool,
 }
 
+/// Linux reports in ticks of 1/100 s on every machine that it runs on (USER_HZ).
+const TICK_MS: i64 = 10;
+
+impl Process {
+    /// When it was started, on the boot clock in milliseconds, or up to a tick before.
+    pub(crate) fn started_ms(&self) -> i64 {
+        i64::try_from(self.started)
+            .unwrap_or(i64::MAX)
+            .saturating_mul(TICK_MS)
+    }
+}
+
 /// All processes. One that ends meanwhile may be missing.
 pub(crate) fn processes() -> io::Result<Vec<Process>> {
     let ids = fs::read_dir("/proc")?

@@ -7,10 +7,13 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
-use cueline_handlers::{ShellHandler, kill_orphans};
+use cueline_handlers::guard::watch;
+use cueline_handlers::{GuardId, ShellHandler, kill_orphans};
 use cueline_worker::model::HandlerSpec;
 use cueline_worker::testing;
-use support::{alive, end, facts, sh};
+use cueline_worker::{BootClock as _, Handler as _, SystemBootClock};
+use support::{alive, end, eventually, facts, number, sh};
+use tokio::io::AsyncWriteExt as _;
 
 const VARIABLE: &str = "CUELINE_WORKER_STATE";
 
@@ -80,6 +83,44 @@ async fn processes_that_keep_forking_do_not_get_away() {
     kill_orphans("/hopping/state").await.expect("all gone");
     assert_eq!(carriers("/hopping/state"), 0);
     let _ = child.wait();
+}
+
+#[tokio::test]
+async fn a_guard_spares_what_its_worker_has_started_by_the_right_of_a_newer_contact() {
+    let id = GuardId::of("/guarded/state", "this start");
+    let start = async |id: GuardId| {
+        let script = "echo \"main $$\"; setsid sleep 300 & echo \"child $!\"; wait";
+        let (cx, recorded) = testing::context(facts(HandlerSpec::Shell(sh(script))));
+        let handler = ShellHandler::new("/guarded/state").guarded(id);
+        let task = tokio::spawn(async move { handler.run(cx).await });
+        let main = number(&recorded, "main ").await;
+        (task, [main, number(&recorded, "child ").await])
+    };
+    let (old, old_pids) = start(id.clone()).await;
+    let starts_by = SystemBootClock.up_ms();
+    // A process's age is told in ticks of 10 ms.
+    eventually("a later tick", || SystemBootClock.up_ms() > starts_by + 20).await;
+    let (new, new_pids) = start(id.clone()).await;
+    let (mut pipe, input) = tokio::io::duplex(1_024);
+    let guard = tokio::spawn(async move {
+        let input = tokio::io::BufReader::new(input);
+        watch(input, &id, std::process::id(), &SystemBootClock).await
+    });
+    let line = format!("{starts_by} {}\n", SystemBootClock.up_ms());
+    pipe.write_all(line.as_bytes()).await.expect("heard");
+    eventually("the old ones are gone", || {
+        !old_pids.iter().any(|p| alive(*p))
+    })
+    .await;
+    // Heard only when it has done what it was about.
+    pipe.write_all(b"done\n").await.expect("heard");
+    guard.await.expect("no panic").expect("all gone");
+    assert!(new_pids.iter().all(|pid| alive(*pid)), "{new_pids:?}");
+    assert!(old.await.expect("no panic").is_err());
+    new.abort();
+    for pid in new_pids {
+        end(pid);
+    }
 }
 
 #[tokio::test]

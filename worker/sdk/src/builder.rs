@@ -15,7 +15,7 @@ use crate::error::{BoxError, Error, Result};
 use crate::handler::{Handler, from_fn};
 use crate::registry::{KINDS, Registry};
 use crate::returned::{Failure, Output};
-use crate::settings::{Hook, Lease, Limits, Settings};
+use crate::settings::{Hook, Lease, Limits, Reach, Settings};
 use crate::worker::Worker;
 
 /// Puts a [`Worker`] together. What is not set has the default that its method names.
@@ -196,11 +196,12 @@ impl Builder {
         self
     }
 
-    /// Called whenever contact with the broker was proven, with the time on the boot clock, in milliseconds, by which what is running now has to
-    /// have ended unless contact is proven again: a little before [`failover_after`](Self::failover_after) has passed since, as said there. For whoever can end it when
-    /// this process cannot. Has to return at once. Never called by a worker that shares its schedulers' fate.
+    /// Called whenever contact with the broker was proven, with how far that reaches: what runs has to have ended a little before
+    /// [`failover_after`](Self::failover_after) has passed since, as said there, unless contact is proven again. For whoever can end it when
+    /// this process cannot. Has to return at once. Never called by a worker that shares its schedulers' fate, nor for a proof that is too old to start
+    /// anything by.
     #[must_use]
-    pub fn on_contact(mut self, tell: impl Fn(i64) + Send + Sync + 'static) -> Self {
+    pub fn on_contact(mut self, tell: impl Fn(Reach) + Send + Sync + 'static) -> Self {
         self.lease = Some(Lease(Arc::new(tell)));
         self
     }

@@ -186,7 +186,7 @@ impl Context {
             .map_or(Ok(()), |reason| Err(Stopped(reason)))
     }
 
-    /// Why the attempt has to stop; `None` while it need not. Costs two looks at a clock.
+    /// Why the attempt has to stop; `None` while it need not.
     ///
     /// Asks how long the worker has been without contact, and does not wait to be told: where the whole process stood still (SIGSTOP, a machine
     /// that slept), the run may be somebody else's by now, and this says so at the first question.

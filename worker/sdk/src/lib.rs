@@ -21,7 +21,7 @@
 //!     let month: u8 = cx.params()?; // JSON parameter, a clear error if it does not fit
 //!     let customers = ["ann", "bob"];
 //!     for (i, customer) in (1_u8..).zip(customers) {
-//!         cx.cancelled()?; // cancel, timeout and cover arrive here
+//!         cx.cancelled()?; // whatever it has to stop for arrives here
 //!         cx.log(format!("billed {customer} for month {month}"));
 //!         cx.progress(f64::from(i) / 2.0); // seen live in the console
 //!     }
@@ -96,4 +96,5 @@ pub use error::{BoxError, Error, Result};
 pub use handler::{Handler, from_fn};
 pub use journal::{JournalError, UnusableJournal};
 pub use returned::{Failure, Output};
+pub use settings::Reach;
 pub use worker::Worker;

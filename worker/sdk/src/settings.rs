@@ -19,13 +19,22 @@ type HookFuture = Pin<Box<dyn Future<Output = Result<(), BoxError>> + Send>>;
 /// Called before anything is started.
 pub(crate) type Hook = Box<dyn FnOnce() -> HookFuture + Send>;
 
-/// Told until when what runs may go on.
+/// How far the last proof of contact reaches, in milliseconds on the boot clock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reach {
+    /// What is started later is started by the right of a newer proof: a worker without one stops starting before.
+    pub starts_by_ms: i64,
+    /// What was started by then has to have ended at this time, unless contact is proven again.
+    pub ends_by_ms: i64,
+}
+
+/// Told how far contact reaches.
 #[derive(Clone)]
-pub(crate) struct Lease(pub(crate) Arc<dyn Fn(i64) + Send + Sync>);
+pub(crate) struct Lease(pub(crate) Arc<dyn Fn(Reach) + Send + Sync>);
 
 impl Lease {
-    pub(crate) fn tell(&self, until_ms: i64) {
-        (self.0)(until_ms);
+    pub(crate) fn tell(&self, reach: Reach) {
+        (self.0)(reach);
     }
 }
 

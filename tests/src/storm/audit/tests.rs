@@ -27,16 +27,25 @@ fn late(begun: i64) -> Note {
     }
 }
 
-fn judged(late: &Note, ends: &Ended) -> (usize, usize) {
-    let second = Note {
+/// The second attempt, which was begun while the first one's worker was stopped.
+fn second(first: &Note) -> Note {
+    Note {
         what: What::Start,
         other: None,
         at: GOES_ON - 2_000,
         begun: GOES_ON - 2_001,
         executor: "worker-2".to_owned(),
         attempt: 2,
-        ..late.clone()
-    };
+        ..first.clone()
+    }
+}
+
+fn judged(late: &Note, ends: &Ended) -> (usize, usize) {
+    judge(vec![second(late), late.clone()], ends)
+}
+
+/// How many are wrong, and how many are excused.
+fn judge(notes: Vec<Note>, ends: &Ended) -> (usize, usize) {
     let stop = Past {
         fault: Fault {
             target: Target::Worker(0),
@@ -49,7 +58,7 @@ fn judged(late: &Note, ends: &Ended) -> (usize, usize) {
         healed: GOES_ON + 100,
     };
     let evidence = Evidence {
-        notes: vec![second, late.clone()],
+        notes,
         past: vec![stop],
         ..Evidence::default()
     };
@@ -72,27 +81,86 @@ fn nothing_is_begun_by_a_worker_that_goes_on_after_others_took_over() {
 
 #[test]
 fn what_was_begun_before_has_to_come_to_nothing() {
-    let ends = |what| Ended::from([((1, 1), vec![(what, GOES_ON + 5_000)])]);
-    assert_eq!(judged(&late(STOPPED - 1), &ends(What::End)), (1, 0));
-    assert_eq!(judged(&late(STOPPED - 1), &ends(What::Stop)), (0, 1));
-}
-
-#[test]
-fn the_same_overlap_is_judged_by_the_same() {
-    let overlap = |begun| Note {
-        what: What::Overlap,
-        other: Some(("worker-2".to_owned(), 1, 2)),
-        ..late(begun)
-    };
-    assert_eq!(judged(&overlap(STOPPED - 1), &Ended::new()), (0, 1));
-    assert_eq!(judged(&overlap(GOES_ON + 5), &Ended::new()), (1, 0));
-}
-
-#[test]
-fn a_worker_that_was_not_stopped_excuses_nothing() {
-    let other = Note {
-        executor: "worker-3".to_owned(),
+    let ends = |what, at| Ended::from([((1, 1), vec![(what, at)])]);
+    let (soon, later) = (GOES_ON + 60, GOES_ON + 1_200);
+    assert_eq!(judged(&late(STOPPED - 1), &ends(What::Stop, soon)), (0, 1));
+    assert_eq!(judged(&late(STOPPED - 1), &ends(What::End, soon)), (1, 0));
+    assert_eq!(judged(&late(STOPPED - 1), &ends(What::Fail, soon)), (1, 0));
+    // A program cannot ask, and is stopped by others.
+    let program = Note {
+        job: "program-1".to_owned(),
         ..late(STOPPED - 1)
     };
-    assert_eq!(judged(&other, &Ended::new()), (1, 0));
+    assert_eq!(judged(&program, &ends(What::End, soon)), (0, 1));
+    assert_eq!(judged(&program, &ends(What::End, later)), (1, 0));
+}
+
+#[test]
+fn an_overlap_is_judged_by_the_same() {
+    let overlap = |begun, attempt| Note {
+        what: What::Overlap,
+        other: Some(("worker-2".to_owned(), 1, 2)),
+        attempt,
+        ..late(begun)
+    };
+    let judged = |note: Note| {
+        let second = Note {
+            attempt: 2,
+            ..second(&note)
+        };
+        judge(vec![second, note], &Ended::new())
+    };
+    assert_eq!(judged(overlap(STOPPED - 1, 1)), (0, 1));
+    assert_eq!(judged(overlap(GOES_ON + 5, 1)), (1, 0));
+    // It was begun while the other was there, and might as well have been told so.
+    assert_eq!(judged(overlap(STOPPED - 1, 2)), (1, 0));
+    assert_eq!(judged(overlap(STOPPED - 1, 3)), (1, 0));
+}
+
+#[test]
+fn only_a_late_note_of_the_stopped_worker_is_excused() {
+    let good = late(STOPPED - 1);
+    let other = Note {
+        executor: "worker-3".to_owned(),
+        ..good.clone()
+    };
+    assert_eq!(judged(&other, &Ended::new()), (1, 0), "it was not stopped");
+    let slow = Note {
+        at: GOES_ON + 1_001,
+        ..good.clone()
+    };
+    assert_eq!(judged(&slow, &Ended::new()), (1, 0), "noted too late");
+    let early = Note {
+        at: STOPPED - 1,
+        ..good
+    };
+    let notes = vec![second(&early), early];
+    assert_eq!(judge(notes, &Ended::new()), (1, 0), "noted before the stop");
+}
+
+#[test]
+fn the_order_is_that_in_which_they_were_begun() {
+    let first = late(STOPPED - 1);
+    let sooner = Note {
+        begun: STOPPED - 2,
+        ..second(&first)
+    };
+    let notes = vec![sooner, first.clone()];
+    assert_eq!(
+        judge(notes, &Ended::new()),
+        (1, 0),
+        "begun after the second"
+    );
+    let here = Note {
+        executor: "worker-1".to_owned(),
+        ..second(&first)
+    };
+    let notes = vec![here, first.clone()];
+    assert_eq!(judge(notes, &Ended::new()), (1, 0), "on the same executor");
+    let before = Note {
+        at: STOPPED - 1,
+        ..first.clone()
+    };
+    let notes = vec![before, second(&first), first];
+    assert_eq!(judge(notes, &Ended::new()), (1, 0), "noted twice");
 }

@@ -17,7 +17,7 @@ use cueline_runtime::BootClock;
 use tokio::sync::{Notify, watch};
 
 use crate::journal::LastContact;
-use crate::settings::{LONGEST_MARGIN, Lease, Limits, Settings};
+use crate::settings::{LONGEST_MARGIN, Lease, Limits, Reach, Settings};
 
 /// How often it is looked whether the time is over.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -143,7 +143,10 @@ impl Contact {
             state.proven = Some(moment);
             state.back = state.fenced && fresh;
         });
-        self.tell(moment);
+        // An old one may come when the broker goes on after a standstill. What it would allow is over, and whoever was told so would end what the next one has started.
+        if fresh {
+            self.tell(moment);
+        }
         if late {
             self.beat.notify_one();
         }
@@ -287,10 +290,14 @@ impl Contact {
         true
     }
 
-    /// Says until when what runs may go on after contact at this moment.
+    /// Says how far contact at this moment reaches.
     fn tell(&self, proven: Moment) {
         if let (Some(lease), Some(limits)) = (&self.lease, &self.limits) {
-            lease.tell(dead_by(limits, proven.up_ms));
+            lease.tell(Reach {
+                // Half-way: neither a start that takes its time nor a guard that hears late makes a difference.
+                starts_by_ms: proven.up_ms.saturating_add(millis(limits.keeps_for())),
+                ends_by_ms: dead_by(limits, proven.up_ms),
+            });
         }
     }
 

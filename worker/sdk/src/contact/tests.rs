@@ -7,7 +7,7 @@ use cueline_protocol::Control;
 use cueline_runtime::{BootClock, ManualBootClock};
 use tokio::sync::watch;
 
-use super::{Contact, Limits, Moment, Obeyed, State};
+use super::{Contact, Lease, Limits, Moment, Obeyed, Reach, State};
 use crate::journal::LastContact;
 
 const FENCE: Duration = Duration::from_secs(20);
@@ -91,6 +91,41 @@ fn contact_is_as_old_as_the_beat_whose_echo_came_back() {
         !contact.lift(Obeyed::GivenBack),
         "the same echo again proves nothing"
     );
+}
+
+#[test]
+fn an_echo_that_is_too_old_to_start_anything_by_is_not_told_of() {
+    let boot = ManualBootClock::default();
+    let told = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let heard = Arc::clone(&told);
+    let contact = Contact {
+        lease: Some(Lease(Arc::new(move |reach| {
+            heard.lock().expect("lock").push(reach);
+        }))),
+        ..contact(&boot)
+    };
+    let first = number(&contact);
+    contact.hear("this", first);
+    assert!(contact.lift(Obeyed::GivenBack));
+    boot.advance(secs(5));
+    let kept_back = number(&contact);
+    boot.advance(secs(FENCE.as_secs() + 5));
+    assert!(contact.is_fenced());
+    let newest = number(&contact);
+    // The broker goes on, and sends what it had.
+    contact.hear("this", kept_back);
+    let first = Reach {
+        starts_by_ms: 24_000,
+        ends_by_ms: 28_000,
+    };
+    assert_eq!(*told.lock().expect("lock"), [first]);
+    contact.hear("this", newest);
+    let newest = Reach {
+        starts_by_ms: 54_000,
+        ends_by_ms: 58_000,
+    };
+    assert_eq!(*told.lock().expect("lock"), [first, newest]);
+    assert!(contact.lift(Obeyed::GivenBack));
 }
 
 #[test]

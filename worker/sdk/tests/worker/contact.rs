@@ -25,6 +25,8 @@ struct Scene {
     boot: ManualBootClock,
     /// Runs of `hold` that were told to stop, and why.
     told: Arc<Mutex<Vec<(i64, StopReason)>>>,
+    /// Runs of `hold` that went on to their end, and what they heard when they asked whether they had to stop.
+    asked: Arc<Mutex<Vec<(i64, Option<StopReason>)>>>,
 }
 
 impl Scene {
@@ -35,12 +37,13 @@ impl Scene {
             world,
             boot: ManualBootClock::default(),
             told: Arc::default(),
+            asked: Arc::default(),
         }
     }
 
     /// A worker that also has the handler `hold`: `gate`, and it says when it is told to stop.
     fn builder(&self) -> Builder {
-        let told = Arc::clone(&self.told);
+        let (told, asked) = (Arc::clone(&self.told), Arc::clone(&self.asked));
         let (entered, gate) = (
             Arc::clone(&self.world.entered),
             Arc::clone(&self.world.gate),
@@ -48,12 +51,15 @@ impl Scene {
         let builder = self.world.builder().broker(self.link.broker());
         let builder = builder.boot_clock(Arc::new(self.boot.clone()));
         builder.handler("hold", move |cx: Context| {
-            let (told, entered, gate) =
-                (Arc::clone(&told), Arc::clone(&entered), Arc::clone(&gate));
+            let (told, asked) = (Arc::clone(&told), Arc::clone(&asked));
+            let (entered, gate) = (Arc::clone(&entered), Arc::clone(&gate));
             async move {
                 entered.lock().expect("lock").push(cx.run().0);
                 tokio::select! {
-                    permit = gate.acquire() => permit.expect("open").forget(),
+                    permit = gate.acquire() => {
+                        permit.expect("open").forget();
+                        asked.lock().expect("lock").push((cx.run().0, cx.stop_reason()));
+                    }
                     reason = cx.stopped() => {
                         told.lock().expect("lock").push((cx.run().0, reason));
                         return Err(Failure::new("told to stop"));
@@ -305,6 +311,9 @@ async fn a_job_that_says_keep_goes_on() {
     scene.boot.advance(Duration::from_secs(40));
     scene.wait_told(&[2]).await;
     world.gate.add_permits(1);
+    let asked = || (!scene.asked.lock().expect("lock").is_empty()).then_some(());
+    world.wait("what goes on to ask", asked).await;
+    assert_eq!(*scene.asked.lock().expect("lock"), [(1, None)]);
     scene.link.cut(false);
     assert_eq!(world.outcome(1).await.kind, OutcomeKind::Succeeded);
     assert_eq!(world.outcome(2).await.kind, OutcomeKind::Lost);
