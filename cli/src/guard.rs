@@ -25,8 +25,7 @@ pub async fn run(args: GuardArgs) -> Result<()> {
         deaf.push(signal(kind)?);
     }
     let input = BufReader::new(tokio::io::stdin());
-    let worker = std::os::unix::process::parent_id();
-    guard::watch(input, &GuardId::parse(args.id), worker, &SystemBootClock).await?;
+    guard::watch(input, &GuardId::parse(args.id), &SystemBootClock).await?;
     Ok(())
 }
 

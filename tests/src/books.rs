@@ -129,8 +129,8 @@ pub fn known(runs: &[Run], notes: &[Note]) -> Vec<String> {
     wrong
 }
 
-/// The starts that were noted after one of a later attempt of their run, and that one; and those of an attempt that had been noted before, and the first of
-/// these.
+/// The starts that were noted after one of a later attempt of their run, and that one; and those of an attempt that had been noted before, and
+/// that note.
 pub fn out_of_order(notes: &[Note]) -> Vec<(&Note, &Note)> {
     let mut first = HashMap::<(i64, u32), &Note>::new();
     let mut latest = HashMap::<i64, &Note>::new();

@@ -169,6 +169,9 @@ fn went_on(ends: &Ended, attempt: (i64, u32), past: &Past) -> bool {
     ends.get(&attempt).is_some_and(|ends| ends.iter().any(late))
 }
 
+/// The guard of a killed worker has ended its programs after this, on a busy machine.
+const ENDED_BY_GUARD_MS: i64 = 2_000;
+
 /// Whether one of the two was an attempt that could not be stopped, because its whole worker was, or was killed: it must have been of another executor,
 /// and have come to nothing. That is the one which was there, or the one whose start was noted late.
 fn excuse(evidence: &Evidence, note: &Note, ends: &Ended) -> Result<(), String> {
@@ -179,15 +182,20 @@ fn excuse(evidence: &Evidence, note: &Note, ends: &Ended) -> Result<(), String> 
         return Err(" on one executor".to_owned());
     }
     let mut notes = evidence.notes.iter();
-    let other = notes.find(|n| is_start(n) && (n.run, n.attempt) == (*run, *attempt));
+    let other = notes
+        .find(|n| is_start(n) && (n.run, n.attempt, &n.executor) == (*run, *attempt, executor));
     if other.is_some_and(|other| noted_late(evidence, note, other, ends)) {
         return Ok(());
     }
-    let program = other.is_some_and(|n| is_program(&n.job));
+    if *run != note.run || *attempt >= note.attempt {
+        return Err(" with none that came before it".to_owned());
+    }
+    let program = is_program(&note.job);
     let when = evidence.past.iter().find(|past| {
         let window = match past.fault.how {
-            How::Stop(..) => past.began..=past.over + CUT_SHORT_MS,
-            How::Kill(_) if program => past.began..=past.healed,
+            // Its worker's guard ends a program, unless it stands still itself.
+            How::Stop(_, whole) if whole || !program => past.began..=past.over + CUT_SHORT_MS,
+            How::Kill(_) if program => past.began..=past.began + ENDED_BY_GUARD_MS,
             _ => return false,
         };
         name_of(past.fault.target).as_ref() == Some(executor) && window.contains(&note.at)

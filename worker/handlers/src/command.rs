@@ -101,6 +101,7 @@ impl Surroundings {
             account.as_ref(),
             shell,
             &self.marks,
+            cx.contact_proven_ms(),
             &self.inherited,
         );
         Ok((account, environment))

@@ -5,7 +5,6 @@ use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
 use cueline_worker::Facts;
-use cueline_worker::model::Fence;
 use cueline_worker::model::handler::ProcessSpec;
 
 use crate::account::Account;
@@ -40,11 +39,32 @@ impl GuardId {
         &self.0
     }
 
-    /// The value of the variable for a process of which the guard ends none before the worker is gone.
-    pub(crate) fn value(&self, keep: bool) -> String {
-        let word = if keep { "keep" } else { "stop" };
-        format!("{word} {}", self.0)
+    /// The value of the variable for a process that is started by the right of the contact that was proven then. One that depends on none is ended
+    /// only when the worker is gone.
+    pub(crate) fn value(&self, proven_ms: Option<i64>) -> String {
+        match proven_ms {
+            Some(proven_ms) => format!("{proven_ms} {}", self.0),
+            None => format!("keep {}", self.0),
+        }
     }
+
+    /// By what right a process with this value was started, if this worker has started it.
+    pub(crate) fn right_in(&self, value: &[u8]) -> Option<Right> {
+        let (right, id) = std::str::from_utf8(value).ok()?.split_once(' ')?;
+        if id != self.0 {
+            return None;
+        }
+        Some(right.parse().map_or(Right::Keep, Right::Proven))
+    }
+}
+
+/// By what right a process was started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Right {
+    /// Contact that was proven at this time on the boot clock.
+    Proven(i64),
+    /// None is needed, as long as the worker is there.
+    Keep,
 }
 
 /// cron's search path.
@@ -79,6 +99,7 @@ pub(crate) fn environment(
     account: Option<&Account>,
     shell: &str,
     marks: &Marks,
+    proven_ms: Option<i64>,
     inherited: &BTreeMap<OsString, OsString>,
 ) -> Environment {
     let mut variables = if spec.clear_env {
@@ -101,7 +122,7 @@ pub(crate) fn environment(
     for (name, value) in &spec.env {
         set(name, value.as_ref());
     }
-    for (name, value) in attempt(facts, marks) {
+    for (name, value) in attempt(facts, marks, proven_ms) {
         set(name, value.as_ref());
     }
     let home = || variables.get(OsStr::new("HOME")).map(PathBuf::from);
@@ -121,10 +142,9 @@ pub(crate) struct Marks {
 }
 
 /// What every process is told of its attempt.
-fn attempt(facts: &Facts, marks: &Marks) -> [(&'static str, String); 12] {
+fn attempt(facts: &Facts, marks: &Marks, proven_ms: Option<i64>) -> [(&'static str, String); 12] {
     let shard = &facts.shard;
-    let keep = facts.fence == Fence::Keep;
-    let guard = marks.guard.as_ref().map(|id| id.value(keep));
+    let guard = marks.guard.as_ref().map(|id| id.value(proven_ms));
     [
         ("CUELINE_RUN_ID", facts.run.to_string()),
         ("CUELINE_ATTEMPT", facts.attempt.to_string()),

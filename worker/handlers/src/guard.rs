@@ -15,9 +15,10 @@ use std::time::Duration;
 
 use cueline_worker::{BootClock, Reach};
 use tokio::io::{AsyncBufRead, AsyncBufReadExt as _};
+use tokio::time::timeout;
 
 use crate::environment::GuardId;
-use crate::orphans::{self, OrphanError, Spared};
+use crate::orphans::{self, OrphanError};
 
 /// What a worker writes when it ends in order: then it has left nothing that has to end.
 const FAREWELL: &str = "done";
@@ -25,55 +26,64 @@ const FAREWELL: &str = "done";
 /// A timer counts no sleep of the machine: the clock is asked at least this often.
 const LONGEST_NAP: Duration = Duration::from_secs(1);
 
-/// The guard's whole life: `input` is the pipe from `worker`, a process id. Each line is a [`Reach`] on `clock`, which holds until there is a newer one.
-/// Returns after the farewell, or when the worker is gone and all of its processes are.
+/// When a reach seems to be over, what was said last may still be on its way.
+const LAST_WORD: Duration = Duration::from_millis(100);
+
+/// The guard's whole life: `input` is the pipe from the worker. Each line is a [`Reach`] on `clock`, which holds until there is a newer one. Returns after the
+/// farewell, or when the worker is gone and all of its processes are.
 pub async fn watch(
     input: impl AsyncBufRead + Unpin,
     id: &GuardId,
-    worker: u32,
     clock: &dyn BootClock,
 ) -> Result<(), OrphanError> {
     let mut lines = input.lines();
-    let mut reach = None;
+    let mut reach: Option<Reach> = None;
     loop {
-        tokio::select! {
+        let line = tokio::select! {
             biased;
-            line = lines.next_line() => match line {
-                Ok(Some(line)) if line == FAREWELL => return Ok(()),
-                Ok(Some(line)) => reach = read(&line).or(reach),
-                // A pipe that cannot be read any more is closed as well.
-                Ok(None) | Err(_) => break,
-            },
-            starts_by_ms = passed(clock, reach) => {
-                reach = None;
-                // While they are looked for, the worker may be in contact again.
-                let spared = Spared { worker, started_after_ms: starts_by_ms };
+            line = lines.next_line() => Ok(line),
+            over = passed(clock, reach) => match timeout(LAST_WORD, lines.next_line()).await {
+                Ok(line) => Ok(line),
+                Err(_) => Err(over),
+            }
+        };
+        match line {
+            Ok(Ok(Some(line))) if line == FAREWELL => return Ok(()),
+            Ok(Ok(Some(line))) => reach = read(&line).or(reach),
+            // A pipe that cannot be read any more is closed as well.
+            Ok(Ok(None) | Err(_)) => break,
+            Err(over) => {
+                // What the worker starts by the right of newer contact is spared: it may be back while the rest is looked for.
+                let (newer, killed) = orphans::kill_outlived(id, over.proven_ms).await;
+                // Its word of that may never come, if it stands still.
+                reach = newer.map(|proven_ms| Reach {
+                    proven_ms,
+                    ends_by_ms: proven_ms.saturating_add(over.ends_by_ms - over.proven_ms),
+                });
                 // Some that would not end are no reason to leave: the worker may come to.
-                if let Err(error) = orphans::kill_guarded(&[id.value(false)], Some(spared)).await {
+                if let Err(error) = killed {
                     tracing::error!(%error, "the worker is out of contact, and not all of its processes could be ended");
                 }
             }
         }
     }
-    orphans::kill_guarded(&[id.value(false), id.value(true)], None)
-        .await
-        .map(drop)
+    orphans::kill_guarded(id).await.map(drop)
 }
 
 fn written(reach: Reach) -> String {
-    format!("{} {}\n", reach.starts_by_ms, reach.ends_by_ms)
+    format!("{} {}\n", reach.proven_ms, reach.ends_by_ms)
 }
 
 fn read(line: &str) -> Option<Reach> {
-    let (starts_by, ends_by) = line.split_once(' ')?;
+    let (proven, ends_by) = line.split_once(' ')?;
     Some(Reach {
-        starts_by_ms: starts_by.parse().ok()?,
+        proven_ms: proven.parse().ok()?,
         ends_by_ms: ends_by.parse().ok()?,
     })
 }
 
-/// Returns when `clock` shows that this is over, with its first time; never if there is nothing.
-async fn passed(clock: &dyn BootClock, reach: Option<Reach>) -> i64 {
+/// Returns when `clock` shows that this is over, with it; never if there is nothing.
+async fn passed(clock: &dyn BootClock, reach: Option<Reach>) -> Reach {
     let Some(reach) = reach else {
         return std::future::pending().await;
     };
@@ -83,7 +93,7 @@ async fn passed(clock: &dyn BootClock, reach: Option<Reach>) -> i64 {
     {
         tokio::time::sleep(Duration::from_millis(left_ms).min(LONGEST_NAP)).await;
     }
-    reach.starts_by_ms
+    reach
 }
 
 pub use keeper::Guard;

@@ -10,8 +10,9 @@
 
 use std::fmt;
 
+use crate::environment::GuardId;
 #[cfg(target_os = "linux")]
-use crate::environment::{GUARD_VARIABLE, MARKER_VARIABLE};
+use crate::environment::{GUARD_VARIABLE, MARKER_VARIABLE, Right};
 
 /// Why [`kill_orphans`] failed.
 #[derive(Debug, thiserror::Error)]
@@ -54,26 +55,65 @@ pub type Result<T> = std::result::Result<T, OrphanError>;
 /// Linux only: elsewhere it does nothing and returns 0.
 #[cfg(target_os = "linux")]
 pub async fn kill_orphans(marker: &str) -> Result<usize> {
-    linux::kill(vec![format!("{MARKER_VARIABLE}={marker}")], None).await
+    let wanted = format!("{MARKER_VARIABLE}={marker}").into_bytes();
+    linux::kill(move |entry: &[u8]| entry == wanted).await
 }
 
-/// What is left alone: what this worker itself has started after this time on the boot clock, with its group and its descendants.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Spared {
-    pub(crate) worker: u32,
-    pub(crate) started_after_ms: i64,
-}
-
-/// Kills every process whose [guard variable](GUARD_VARIABLE) has one of these values, in the same way.
+/// Kills, in the same way, what a worker with this guard has started by the right of contact that was proven at `since_ms` at the latest. Beside it the
+/// oldest proof of what was spared.
 #[cfg(target_os = "linux")]
-pub(crate) async fn kill_guarded(values: &[String], spared: Option<Spared>) -> Result<usize> {
-    let entries = values.iter().map(|v| format!("{GUARD_VARIABLE}={v}"));
-    linux::kill(entries.collect(), spared).await
+pub(crate) async fn kill_outlived(guard: &GuardId, since_ms: i64) -> (Option<i64>, Result<usize>) {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicI64, Ordering};
+
+    const NONE: i64 = i64::MAX;
+    let spared = Arc::new(AtomicI64::new(NONE));
+    let found = Arc::clone(&spared);
+    let killed = kill_by(guard, move |right| match right {
+        Right::Keep => false,
+        Right::Proven(at_ms) if at_ms <= since_ms => true,
+        Right::Proven(at_ms) => {
+            found.fetch_min(at_ms, Ordering::Relaxed);
+            false
+        }
+    });
+    let killed = killed.await;
+    let oldest = spared.load(Ordering::Relaxed);
+    ((oldest != NONE).then_some(oldest), killed)
+}
+
+/// Kills, in the same way, all that a worker with this guard has started.
+#[cfg(target_os = "linux")]
+pub(crate) async fn kill_guarded(guard: &GuardId) -> Result<usize> {
+    kill_by(guard, |_| true).await
+}
+
+#[cfg(target_os = "linux")]
+async fn kill_by(
+    guard: &GuardId,
+    wanted: impl Fn(Right) -> bool + Send + Sync + 'static,
+) -> Result<usize> {
+    let guard = guard.clone();
+    let wanted = move |entry: &[u8]| {
+        let value = entry.strip_prefix(GUARD_VARIABLE.as_bytes());
+        let value = value.and_then(|rest| rest.strip_prefix(b"="));
+        value.and_then(|v| guard.right_in(v)).is_some_and(&wanted)
+    };
+    linux::kill(wanted).await
 }
 
 /// Does nothing on this system.
 #[cfg(not(target_os = "linux"))]
-pub(crate) async fn kill_guarded(_values: &[String], _spared: Option<Spared>) -> Result<usize> {
+pub(crate) async fn kill_outlived(
+    _guard: &GuardId,
+    _since_ms: i64,
+) -> (Option<i64>, Result<usize>) {
+    (None, Ok(0))
+}
+
+/// Does nothing on this system.
+#[cfg(not(target_os = "linux"))]
+pub(crate) async fn kill_guarded(_guard: &GuardId) -> Result<usize> {
     Ok(0)
 }
 
@@ -86,13 +126,14 @@ pub async fn kill_orphans(_marker: &str) -> Result<usize> {
 #[cfg(target_os = "linux")]
 mod linux {
     use std::collections::BTreeSet;
+    use std::sync::Arc;
     use std::time::Duration;
 
     use nix::sys::signal::{Signal, kill as signal, killpg};
     use nix::unistd::{Pid, getpgrp};
     use tokio::time::{Instant, sleep};
 
-    use super::{OrphanError, Pids, Result, Spared};
+    use super::{OrphanError, Pids, Result};
     use crate::procfs::{self, Process};
 
     const LONGEST: Duration = Duration::from_secs(5);
@@ -101,15 +142,17 @@ mod linux {
     /// before it is reached, is missed. The second list has it.
     const EMPTY_SCANS: u32 = 2;
 
-    /// Ends what was started with one of these in its environment.
-    pub(super) async fn kill(entries: Vec<String>, spared: Option<Spared>) -> Result<usize> {
-        let entries: Vec<Vec<u8>> = entries.into_iter().map(String::into_bytes).collect();
+    /// Ends what was started with something that is wanted in its environment.
+    pub(super) async fn kill(
+        wanted: impl Fn(&[u8]) -> bool + Send + Sync + 'static,
+    ) -> Result<usize> {
+        let wanted = Arc::new(wanted);
         let deadline = Instant::now() + LONGEST;
         let mut seen = BTreeSet::new();
         let mut empty = 0;
         loop {
-            let (entries, known) = (entries.clone(), seen.clone());
-            let found = tokio::task::spawn_blocking(move || sweep(&entries, &known, spared))
+            let (wanted, known) = (Arc::clone(&wanted), seen.clone());
+            let found = tokio::task::spawn_blocking(move || sweep(&*wanted, &known))
                 .await
                 .unwrap_or_else(|e| Err(std::io::Error::other(e)))
                 .map_err(OrphanError::List)?;
@@ -132,79 +175,48 @@ mod linux {
     ///
     /// A killed process loses its environment before it lets go of its files and locks, so it counts until it is dead.
     fn sweep(
-        entries: &[Vec<u8>],
+        wanted: &impl Fn(&[u8]) -> bool,
         known: &BTreeSet<(i32, u64)>,
-        spared: Option<Spared>,
     ) -> std::io::Result<Vec<Process>> {
         let own = i32::try_from(std::process::id()).unwrap_or(i32::MAX);
         let own_group = getpgrp().as_raw();
-        let mut alive: Vec<Process> = procfs::processes()?
+        let alive: Vec<Process> = procfs::processes()?
             .into_iter()
             .filter(|p| !p.dead && p.id != own)
             .collect();
-        if let Some(spared) = spared {
-            let late = |p: &Process| {
-                u32::try_from(p.parent) == Ok(spared.worker)
-                    && p.started_ms() > spared.started_after_ms
-            };
-            let late = with_families(&alive, alive.iter().map(late).collect(), own_group);
-            let others = alive.into_iter().zip(late);
-            alive = others
-                .filter_map(|(p, late)| (!late).then_some(p))
-                .collect();
-        }
-        let doomed = alive
+        let mut doomed: Vec<bool> = alive
             .iter()
-            .map(|p| known.contains(&(p.id, p.started)) || procfs::started_with(p.id, entries))
+            .map(|p| known.contains(&(p.id, p.started)) || procfs::started_with(p.id, wanted))
             .collect();
-        let doomed = with_families(&alive, doomed, own_group);
-        let killed: Vec<Process> = alive
-            .into_iter()
-            .zip(doomed)
-            .filter_map(|(process, doomed)| doomed.then_some(process))
-            .collect();
-        strike(&killed, own_group);
-        Ok(killed)
-    }
-
-    /// Those chosen, their process groups and their descendants.
-    fn with_families(alive: &[Process], mut chosen: Vec<bool>, own_group: i32) -> Vec<bool> {
         loop {
-            let these = || {
-                alive
-                    .iter()
-                    .zip(&chosen)
-                    .filter(|(_, c)| **c)
-                    .map(|(p, _)| p)
-            };
-            let ids: BTreeSet<i32> = these().map(|p| p.id).collect();
-            let groups = groups_of(these(), own_group);
+            let chosen = || alive.iter().zip(&doomed).filter(|(_, d)| **d);
+            let ids: BTreeSet<i32> = chosen().map(|(p, _)| p.id).collect();
+            let groups: BTreeSet<i32> = chosen()
+                .map(|(p, _)| p.group)
+                .filter(|g| *g != own_group && *g > 1)
+                .collect();
             let next: Vec<bool> = alive
                 .iter()
-                .zip(&chosen)
-                .map(|(p, c)| *c || groups.contains(&p.group) || ids.contains(&p.parent))
+                .zip(&doomed)
+                .map(|(p, d)| *d || groups.contains(&p.group) || ids.contains(&p.parent))
                 .collect();
-            if next == chosen {
-                return chosen;
+            if next == doomed {
+                strike(&ids, &groups);
+                break;
             }
-            chosen = next;
+            doomed = next;
         }
-    }
-
-    fn groups_of<'a>(these: impl Iterator<Item = &'a Process>, own_group: i32) -> BTreeSet<i32> {
-        these
-            .map(|p| p.group)
-            .filter(|g| *g != own_group && *g > 1)
-            .collect()
+        let killed = alive.into_iter().zip(doomed).filter(|(_, doomed)| *doomed);
+        Ok(killed.map(|(process, _)| process).collect())
     }
 
     /// What is gone already, or belongs to somebody else, shows in the next sweep.
-    fn strike(these: &[Process], own_group: i32) {
-        for group in groups_of(these.iter(), own_group) {
-            let _ = killpg(Pid::from_raw(group), Signal::SIGKILL);
+    fn strike(ids: &BTreeSet<i32>, groups: &BTreeSet<i32>) {
+        for group in groups {
+            let _ = killpg(Pid::from_raw(*group), Signal::SIGKILL);
         }
-        for process in these {
-            let _ = signal(Pid::from_raw(process.id), Signal::SIGKILL);
+        for id in ids {
+            let _ = signal(Pid::from_raw(*id), Signal::SIGKILL);
         }
     }
 }

@@ -15,18 +15,6 @@ pub(crate) struct Process {
     pub(crate) dead: bool,
 }
 
-/// Linux reports in ticks of 1/100 s on every machine that it runs on (USER_HZ).
-const TICK_MS: i64 = 10;
-
-impl Process {
-    /// When it was started, on the boot clock in milliseconds, or up to a tick before.
-    pub(crate) fn started_ms(&self) -> i64 {
-        i64::try_from(self.started)
-            .unwrap_or(i64::MAX)
-            .saturating_mul(TICK_MS)
-    }
-}
-
 /// All processes. One that ends meanwhile may be missing.
 pub(crate) fn processes() -> io::Result<Vec<Process>> {
     let ids = fs::read_dir("/proc")?
@@ -40,12 +28,10 @@ pub(crate) fn process(id: i32) -> Option<Process> {
     parse(id, &fs::read_to_string(format!("/proc/{id}/stat")).ok()?)
 }
 
-/// Whether the environment that a process was started with has exactly one of these entries, `NAME=value`.
-pub(crate) fn started_with(id: i32, entries: &[Vec<u8>]) -> bool {
-    fs::read(format!("/proc/{id}/environ")).is_ok_and(|environ| {
-        let mut found = environ.split(|b| *b == 0);
-        found.any(|found| entries.iter().any(|entry| entry == found))
-    })
+/// Whether the environment that a process was started with has an entry, `NAME=value`, that is `wanted`.
+pub(crate) fn started_with(id: i32, wanted: impl Fn(&[u8]) -> bool) -> bool {
+    fs::read(format!("/proc/{id}/environ"))
+        .is_ok_and(|environ| environ.split(|b| *b == 0).any(wanted))
 }
 
 /// Whether a process of the group still runs.

@@ -6,13 +6,14 @@ mod support;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use cueline_handlers::guard::watch;
 use cueline_handlers::{GuardId, ShellHandler, kill_orphans};
+use cueline_worker::ManualBootClock;
 use cueline_worker::model::HandlerSpec;
 use cueline_worker::testing;
-use cueline_worker::{BootClock as _, Handler as _, SystemBootClock};
-use support::{alive, end, eventually, facts, number, sh};
+use support::{alive, end, eventually, facts, sh};
 use tokio::io::AsyncWriteExt as _;
 
 const VARIABLE: &str = "CUELINE_WORKER_STATE";
@@ -86,41 +87,45 @@ async fn processes_that_keep_forking_do_not_get_away() {
 }
 
 #[tokio::test]
-async fn a_guard_spares_what_its_worker_has_started_by_the_right_of_a_newer_contact() {
+async fn a_guard_spares_what_its_worker_starts_by_the_right_of_newer_contact() {
     let id = GuardId::of("/guarded/state", "this start");
-    let start = async |id: GuardId| {
-        let script = "echo \"main $$\"; setsid sleep 300 & echo \"child $!\"; wait";
-        let (cx, recorded) = testing::context(facts(HandlerSpec::Shell(sh(script))));
-        let handler = ShellHandler::new("/guarded/state").guarded(id);
-        let task = tokio::spawn(async move { handler.run(cx).await });
-        let main = number(&recorded, "main ").await;
-        (task, [main, number(&recorded, "child ").await])
+    let start = |by: &str| {
+        let mut child = Command::new("sh")
+            .args([
+                "-c",
+                "echo $$; setsid sleep 300 & echo $!; echo ready; wait",
+            ])
+            .env("CUELINE_WORKER_GUARD", format!("{by} {}", id.as_str()))
+            .process_group(0)
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("started");
+        let pids = pids(&mut child);
+        assert_eq!(pids.len(), 2);
+        (child, pids)
     };
-    let (old, old_pids) = start(id.clone()).await;
-    let starts_by = SystemBootClock.up_ms();
-    // A process's age is told in ticks of 10 ms.
-    eventually("a later tick", || SystemBootClock.up_ms() > starts_by + 20).await;
-    let (new, new_pids) = start(id.clone()).await;
+    let living = |pids: &[i32]| pids.iter().filter(|pid| alive(**pid)).count();
+    let (mut first, firsts) = start("1000");
+    let (mut second, seconds) = start("2000");
+    let (mut kept, keeps) = start("keep");
+    let clock = ManualBootClock::default();
+    clock.advance(Duration::from_millis(1_900));
     let (mut pipe, input) = tokio::io::duplex(1_024);
-    let guard = tokio::spawn(async move {
-        let input = tokio::io::BufReader::new(input);
-        watch(input, &id, std::process::id(), &SystemBootClock).await
+    let guard = tokio::spawn({
+        let (id, clock) = (id.clone(), clock.clone());
+        async move { watch(tokio::io::BufReader::new(input), &id, &clock).await }
     });
-    let line = format!("{starts_by} {}\n", SystemBootClock.up_ms());
-    pipe.write_all(line.as_bytes()).await.expect("heard");
-    eventually("the old ones are gone", || {
-        !old_pids.iter().any(|p| alive(*p))
-    })
-    .await;
-    // Heard only when it has done what it was about.
-    pipe.write_all(b"done\n").await.expect("heard");
+    pipe.write_all(b"1000 1900\n").await.expect("heard");
+    eventually("the first is gone", || living(&firsts) == 0).await;
+    assert_eq!((living(&seconds), living(&keeps)), (2, 2));
+    // It says nothing of its newer contact, and that is over at 2,900.
+    clock.advance(Duration::from_millis(1_000));
+    eventually("the second is gone", || living(&seconds) == 0).await;
+    assert_eq!(living(&keeps), 2);
+    drop(pipe);
     guard.await.expect("no panic").expect("all gone");
-    assert!(new_pids.iter().all(|pid| alive(*pid)), "{new_pids:?}");
-    assert!(old.await.expect("no panic").is_err());
-    new.abort();
-    for pid in new_pids {
-        end(pid);
-    }
+    assert_eq!(living(&keeps), 0, "without its worker");
+    let _ = (first.wait(), second.wait(), kept.wait());
 }
 
 #[tokio::test]

@@ -203,6 +203,12 @@ impl Context {
         }
     }
 
+    /// When the worker's contact with the broker was proven for the last time, in milliseconds on the boot clock: by the right of that it starts what it
+    /// starts now. `None` where nothing depends on it, and for an attempt that goes on without. See [`Reach`](crate::Reach).
+    pub fn contact_proven_ms(&self) -> Option<i64> {
+        self.0.contact.as_ref()?.proven_ms()
+    }
+
     /// Returns when the attempt has to stop.
     pub async fn stopped(&self) -> StopReason {
         self.0.token.cancelled().await;

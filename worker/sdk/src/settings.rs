@@ -22,9 +22,9 @@ pub(crate) type Hook = Box<dyn FnOnce() -> HookFuture + Send>;
 /// How far the last proof of contact reaches, in milliseconds on the boot clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reach {
-    /// What is started later is started by the right of a newer proof: a worker without one stops starting before.
-    pub starts_by_ms: i64,
-    /// What was started by then has to have ended at this time, unless contact is proven again.
+    /// When contact was proven: what [`Context::contact_proven_ms`](crate::Context::contact_proven_ms) says to what is started meanwhile.
+    pub proven_ms: i64,
+    /// What was started by the right of this proof has to have ended at this time, unless contact is proven again.
     pub ends_by_ms: i64,
 }
 

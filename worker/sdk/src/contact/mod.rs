@@ -139,14 +139,14 @@ impl Contact {
         let moment = moment.1;
         let late = self.boot.up_ms().saturating_sub(moment.up_ms) > LATE_MS;
         let fresh = !self.is_over(Some(moment));
+        // An old one may come when the broker goes on after a standstill. What it would allow is over: whoever was told so would begin to end things.
+        if fresh {
+            self.tell(moment);
+        }
         self.state.send_modify(|state| {
             state.proven = Some(moment);
             state.back = state.fenced && fresh;
         });
-        // An old one may come when the broker goes on after a standstill. What it would allow is over, and whoever was told so would end what the next one has started.
-        if fresh {
-            self.tell(moment);
-        }
         if late {
             self.beat.notify_one();
         }
@@ -167,6 +167,13 @@ impl Contact {
     pub(crate) fn is_fenced(&self) -> bool {
         self.look();
         self.state.borrow().fenced
+    }
+
+    /// When contact was proven for the last time, on the boot clock; `None` if nothing depends on it.
+    pub(crate) fn proven_ms(&self) -> Option<i64> {
+        self.limits?;
+        // Nothing is started before the first.
+        Some(self.state.borrow().proven.map_or(0, |moment| moment.up_ms))
     }
 
     /// Whether what waits has to be given back before the fence can be lifted.
@@ -294,8 +301,7 @@ impl Contact {
     fn tell(&self, proven: Moment) {
         if let (Some(lease), Some(limits)) = (&self.lease, &self.limits) {
             lease.tell(Reach {
-                // Half-way: neither a start that takes its time nor a guard that hears late makes a difference.
-                starts_by_ms: proven.up_ms.saturating_add(millis(limits.keeps_for())),
+                proven_ms: proven.up_ms,
                 ends_by_ms: dead_by(limits, proven.up_ms),
             });
         }

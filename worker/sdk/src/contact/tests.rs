@@ -115,13 +115,13 @@ fn an_echo_that_is_too_old_to_start_anything_by_is_not_told_of() {
     // The broker goes on, and sends what it had.
     contact.hear("this", kept_back);
     let first = Reach {
-        starts_by_ms: 24_000,
+        proven_ms: 0,
         ends_by_ms: 28_000,
     };
     assert_eq!(*told.lock().expect("lock"), [first]);
     contact.hear("this", newest);
     let newest = Reach {
-        starts_by_ms: 54_000,
+        proven_ms: 30_000,
         ends_by_ms: 58_000,
     };
     assert_eq!(*told.lock().expect("lock"), [first, newest]);
