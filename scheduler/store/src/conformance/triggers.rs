@@ -120,7 +120,7 @@ pub async fn sharded_trigger_makes_all_shards(w: &World) {
     let mut request = ask("a");
     request.idempotency_key = Some("k".to_owned());
     // What no text in a database may have is left out of it.
-    request.by = "some\0body".to_owned();
+    request.by = "some\0body".into();
     let first = w.store.trigger(&request).await.expect("triggers").runs;
     let second = w.store.trigger(&request).await.expect("answers");
     assert_eq!((first.len(), second.duplicate), (2, true));

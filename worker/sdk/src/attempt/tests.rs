@@ -78,7 +78,7 @@ fn a_handler_that_asks_after_a_pause_is_told_at_once() {
     let sink = || Box::new(LogSink(Arc::new(log(10_000, &Arc::default()))));
     let stops = Context::new(facts(), sink(), Some(Arc::clone(&contact)));
     assert_eq!(stops.stop_reason(), None);
-    boot.advance(Duration::from_secs(60));
+    boot.advance(Duration::from_mins(1));
     // Nobody has looked at the clock meanwhile.
     assert_eq!(stops.stop_reason(), Some(StopReason::Fenced));
     assert!(stops.cancelled().is_err());

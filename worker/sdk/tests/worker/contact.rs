@@ -18,6 +18,9 @@ use crate::world::{World, run, trigger, with_job};
 const WHY: &str =
     "no contact with the broker for 20 s; the schedulers may have given it to another executor";
 
+/// A run, and what it heard when it asked whether it had to stop.
+type Answer = (i64, Option<StopReason>);
+
 /// A world whose worker has a link to cut and a clock to move.
 struct Scene {
     world: World,
@@ -25,8 +28,8 @@ struct Scene {
     boot: ManualBootClock,
     /// Runs of `hold` that were told to stop, and why.
     told: Arc<Mutex<Vec<(i64, StopReason)>>>,
-    /// Runs of `hold` that went on to their end, and what they heard when they asked whether they had to stop.
-    asked: Arc<Mutex<Vec<(i64, Option<StopReason>)>>>,
+    /// Those of `hold` that went on to their end.
+    asked: Arc<Mutex<Vec<Answer>>>,
 }
 
 impl Scene {
