@@ -48,17 +48,22 @@ impl GuardId {
         }
     }
 
-    /// By what right a process with this value was started, if this worker has started it.
+    /// By what right a process with this value was started, if this worker has started it. What cannot be read is by the oldest: it is rather ended than kept.
+    #[cfg(target_os = "linux")]
     pub(crate) fn right_in(&self, value: &[u8]) -> Option<Right> {
         let (right, id) = std::str::from_utf8(value).ok()?.split_once(' ')?;
         if id != self.0 {
             return None;
         }
-        Some(right.parse().map_or(Right::Keep, Right::Proven))
+        Some(match right {
+            "keep" => Right::Keep,
+            proven_ms => Right::Proven(proven_ms.parse().unwrap_or(i64::MIN)),
+        })
     }
 }
 
 /// By what right a process was started.
+#[cfg(target_os = "linux")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Right {
     /// Contact that was proven at this time on the boot clock.
