@@ -1,5 +1,7 @@
 //! The plans of the hot statements, as PostgreSQL makes them over some thousand runs of four days: each goes by its index, and what
 //! is about runs of one day looks at no other day.
+//!
+//! Tests alone, in one file because they share what is long to make: the database full of runs and the table of statements.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
