@@ -132,12 +132,12 @@ pub fn known(runs: &[Run], notes: &[Note]) -> Vec<String> {
 /// The starts that were noted after one of a later attempt of their run, and that one; and those of an attempt that had been noted before, and
 /// that note.
 pub fn out_of_order(notes: &[Note]) -> Vec<(&Note, &Note)> {
-    let mut first = HashMap::<(i64, u32), &Note>::new();
+    let mut known = HashMap::<(i64, u32), &Note>::new();
     let mut latest = HashMap::<i64, &Note>::new();
     let mut wrong = Vec::new();
     for note in notes.iter().filter(|n| n.what == What::Start) {
         let latest = latest.entry(note.run).or_insert(note);
-        if let Some(same) = first.insert((note.run, note.attempt), note) {
+        if let Some(same) = known.insert((note.run, note.attempt), note) {
             wrong.push((note, same));
         } else if latest.attempt > note.attempt {
             wrong.push((note, *latest));
