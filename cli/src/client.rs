@@ -222,6 +222,7 @@ fn base_url(text: &str) -> Result<Url, Failure> {
 }
 
 fn http(base: &Url) -> Result<reqwest::Client, Failure> {
+    cueline_runtime::tls::install_provider();
     let mut builder = reqwest::Client::builder()
         .connect_timeout(CONNECT_PATIENCE)
         .timeout(ANSWER_PATIENCE)

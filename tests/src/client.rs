@@ -22,6 +22,7 @@ pub struct Client {
 impl Client {
     /// For the schedulers at these addresses.
     pub fn new(urls: Vec<String>, token: String) -> Result<Self> {
+        cueline_runtime::tls::install_provider();
         let http = reqwest::Client::builder()
             .timeout(Duration::from_secs(10))
             .build()?;

@@ -88,6 +88,7 @@ impl Standalone {
     pub async fn launch(mut command: Command, data: &Path, port: u16) -> Result<Self> {
         let mut child = command.spawn().context("failed to start cueline")?;
         let url = format!("http://127.0.0.1:{port}");
+        cueline_runtime::tls::install_provider();
         let http = reqwest::Client::builder()
             .timeout(Duration::from_mins(1))
             .build()?;

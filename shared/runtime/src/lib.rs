@@ -7,6 +7,7 @@ pub mod duty;
 pub mod lifecycle;
 pub mod rush;
 pub mod telemetry;
+pub mod tls;
 
 pub use backoff::Backoff;
 pub use boot::{BootClock, ManualBootClock, SystemBootClock};

@@ -46,6 +46,7 @@ pub struct HttpHandler {
 impl HttpHandler {
     /// A handler with connections of its own.
     pub fn new() -> Result<Self, HttpClientError> {
+        cueline_worker::install_tls_provider();
         let client = Client::builder()
             .redirect(redirect::Policy::limited(MAX_REDIRECTS))
             .connect_timeout(CONNECT_TIMEOUT)

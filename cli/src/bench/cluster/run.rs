@@ -163,6 +163,7 @@ async fn trigger(
     report: &mut Report,
 ) -> Result<()> {
     apply(cluster, load).await?;
+    cueline_runtime::tls::install_provider();
     let client = reqwest::Client::builder().timeout(STUCK).build()?;
     let url = format!("{}/jobs/{}/trigger", cluster.url, load.jobs[0].name);
     let every = u64::try_from(rate).unwrap_or(u64::MAX).max(1);
