@@ -7,7 +7,7 @@ use std::process::Command;
 use serde_json::Value;
 
 /// crate → the internal crates that its normal dependencies may name.
-const ALLOWED: [(&str, &[&str]); 16] = [
+const ALLOWED: [(&str, &[&str]); 17] = [
     ("cueline-model", &[]),
     ("cueline-runtime", &[]),
     ("cueline-broker", &[]),
@@ -52,10 +52,12 @@ const ALLOWED: [(&str, &[&str]); 16] = [
             "cueline",
             "cueline-runtime",
             "cueline-test-servers",
+            "cueline-test-support",
             "cueline-worker",
         ],
     ),
-    ("cueline-test-servers", &[]),
+    ("cueline-test-servers", &["cueline-test-support"]),
+    ("cueline-test-support", &[]),
 ];
 
 /// The one crate that names concrete adapters, and so may depend on everything.

@@ -1,0 +1,167 @@
+//! Waiting for a condition with a deadline. No test sleeps for a fixed time instead.
+
+use std::fmt::{self, Display};
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+/// The usual deadline: 30 s. On a busy machine everything takes its time, and a condition that holds ends the wait at once.
+pub const SOON: Duration = Duration::from_secs(30);
+
+/// The pause between two looks grows from the first to the second of these.
+const PAUSES: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis(50)];
+
+/// Looks until `look` returns `Ok`, and returns what it found.
+///
+/// `expected` says what is waited for. `Err` means "not yet" and carries what was seen instead; the last one is in the message of the
+/// failure. To end the wait early by a failure, return it as a success: `Ok(Err(failure))`, and take it out with a second `?`.
+///
+/// # Errors
+///
+/// [`NotWithin`] if no look has succeeded within `deadline`. There is always one look after the deadline has passed.
+///
+/// ```
+/// # use cueline_test_support::{SOON, eventually};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// # let mut states = ["queued", "running", "succeeded"].into_iter();
+/// # let mut state_of_run = async || states.next().unwrap();
+/// eventually("the run succeeds", SOON, async || {
+///     match state_of_run().await {
+///         "succeeded" => Ok(()),
+///         other => Err(format!("it is {other}")),
+///     }
+/// })
+/// .await
+/// .unwrap();
+/// # }
+/// ```
+pub async fn eventually<T, S: Display>(
+    expected: impl Display,
+    deadline: Duration,
+    mut look: impl AsyncFnMut() -> Result<T, S>,
+) -> Result<T, NotWithin> {
+    let start = Instant::now();
+    let mut pause = PAUSES[0];
+    loop {
+        // Read before the look: one that took long is followed by another.
+        let is_last = start.elapsed() >= deadline;
+        match look().await {
+            Ok(found) => return Ok(found),
+            Err(seen) if is_last => return Err(NotWithin::new(expected, deadline, seen)),
+            Err(_) => {}
+        }
+        sleep(pause).await;
+        pause = next(pause);
+    }
+}
+
+/// [`eventually`] for tests without an async runtime.
+///
+/// # Errors
+///
+/// [`NotWithin`] if no look has succeeded within `deadline`.
+pub fn eventually_blocking<T, S: Display>(
+    expected: impl Display,
+    deadline: Duration,
+    mut look: impl FnMut() -> Result<T, S>,
+) -> Result<T, NotWithin> {
+    let start = Instant::now();
+    let mut pause = PAUSES[0];
+    loop {
+        let is_last = start.elapsed() >= deadline;
+        match look() {
+            Ok(found) => return Ok(found),
+            Err(seen) if is_last => return Err(NotWithin::new(expected, deadline, seen)),
+            Err(_) => {}
+        }
+        std::thread::sleep(pause);
+        pause = next(pause);
+    }
+}
+
+fn next(pause: Duration) -> Duration {
+    (pause * 3 / 2).min(PAUSES[1])
+}
+
+/// A condition that did not come to hold: what was expected, within which time, and what was seen last.
+pub struct NotWithin(String);
+
+impl NotWithin {
+    fn new(expected: impl Display, deadline: Duration, seen: impl Display) -> Self {
+        // An error that has a chain of causes prints it in this format.
+        Self(format!(
+            "not within {deadline:?}: {expected}; last seen: {seen:#}"
+        ))
+    }
+}
+
+impl Display for NotWithin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// As [`Display`]: `unwrap` prints this one.
+impl fmt::Debug for NotWithin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for NotWithin {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHORT: Duration = Duration::from_millis(30);
+
+    #[tokio::test]
+    async fn the_first_success_ends_the_wait() {
+        let mut looks = 0;
+        let found = eventually("three looks", SOON, async || {
+            looks += 1;
+            if looks < 3 { Err(looks) } else { Ok(looks) }
+        });
+        assert_eq!(found.await.unwrap(), 3);
+    }
+
+    #[tokio::test]
+    async fn a_failure_says_what_was_expected_and_what_was_seen_last() {
+        let mut looks = 0;
+        let failure = eventually("it is done", SHORT, async || {
+            looks += 1;
+            Err::<(), _>(format!("look {looks}"))
+        });
+        let message = failure.await.unwrap_err().to_string();
+        assert_eq!(
+            message,
+            format!("not within 30ms: it is done; last seen: look {looks}")
+        );
+    }
+
+    #[tokio::test]
+    async fn a_slow_look_is_followed_by_another() {
+        let mut looks = 0;
+        let found = eventually("the second look", SHORT, async || {
+            looks += 1;
+            sleep(2 * SHORT).await;
+            if looks < 2 { Err("one look") } else { Ok(()) }
+        });
+        found.await.unwrap();
+    }
+
+    #[test]
+    fn without_a_runtime_it_is_the_same() {
+        let mut looks = 0;
+        let found = eventually_blocking("three looks", SOON, || {
+            looks += 1;
+            if looks < 3 { Err(looks) } else { Ok(looks) }
+        });
+        assert_eq!(found.unwrap(), 3);
+        let failure = eventually_blocking("it is done", SHORT, || Err::<(), _>("nothing"));
+        let message = format!("{:?}", failure.unwrap_err());
+        assert_eq!(message, "not within 30ms: it is done; last seen: nothing");
+    }
+}
