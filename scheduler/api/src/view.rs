@@ -202,7 +202,7 @@ impl Stats {
 /// A queue and how full it is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QueueView {
-    /// Its name: `x.<group>.<executor>`, `x.<group>._any`, `results`, `requests`, `dead`.
+    /// Its name: `x.<group>.<executor>`, `results`, `requests`, `dead`.
     pub queue: String,
     /// Group of the executor whose queue it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -73,18 +73,14 @@ impl Desk {
         })
     }
 
-    /// All queues, and how full they are, by queue: those of every executor that the store knows, whichever node publishes to them, of
-    /// their groups, and what else the broker lists.
+    /// All queues, and how full they are, by queue: those of every executor that the store knows, whichever node publishes to them, and
+    /// what else the broker lists.
     pub async fn queues(&self) -> Result<Vec<QueueStats>, DeskError> {
         let executors = self.0.store.executors().await?;
         let mut asked = vec![QueueId::Results, QueueId::Requests, QueueId::Dead];
         for executor in executors {
-            let group = executor.group.to_string();
-            asked.push(QueueId::Shared {
-                group: group.clone(),
-            });
             asked.push(QueueId::Executor {
-                group,
+                group: executor.group.to_string(),
                 executor: executor.name.to_string(),
             });
         }
@@ -218,11 +214,6 @@ fn home(letter: &DeadLetter) -> Option<QueueId> {
         }
     }
     let rest = name.strip_prefix("x.")?;
-    if let Some(group) = rest.strip_suffix("._any") {
-        return Some(QueueId::Shared {
-            group: group.to_owned(),
-        });
-    }
     let executor = match decode::<Trigger>(&letter.payload) {
         Ok(trigger) => trigger.executor.to_string(),
         // Unreadable: then the name has to be without doubt.
@@ -273,8 +264,6 @@ mod tests {
         assert_eq!(home(&from("results")), Some(QueueId::Results));
         assert_eq!(home(&from("requests")), Some(QueueId::Requests));
         assert_eq!(home(&from("x.default.e1")), executor("default", "e1"));
-        let group = "a.b".to_owned();
-        assert_eq!(home(&from("x.a.b._any")), Some(QueueId::Shared { group }));
         assert_eq!(home(&from("x.a.b.c")), None);
         assert_eq!(home(&from("dead")), None);
     }

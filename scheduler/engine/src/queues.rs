@@ -124,21 +124,17 @@ pub(crate) async fn declare_all(shared: &Shared) {
     }
 }
 
-/// Makes sure that the executor's queue is there, and its group's.
+/// Makes sure that the executor's queue is there.
 async fn declare(shared: &Shared, owner: Owner) {
-    let group = owner.0.to_string();
-    let own = QueueId::Executor {
-        group: group.clone(),
+    let queue = QueueId::Executor {
+        group: owner.0.to_string(),
         executor: owner.1.to_string(),
     };
-    let mut is_done = true;
-    for queue in [own, QueueId::Shared { group }] {
-        if let Err(e) = shared.broker.declare(&queue).await {
-            is_done = false;
-            tracing::warn!(%queue, error = %e, "failed to declare an executor's queue; a sign of life of one that waits for it tries again");
-        }
+    let declared = shared.broker.declare(&queue).await;
+    if let Err(e) = &declared {
+        tracing::warn!(%queue, error = %e, "failed to declare an executor's queue; a sign of life of one that waits for it tries again");
     }
-    shared.queues.end(owner, is_done, shared.now());
+    shared.queues.end(owner, declared.is_ok(), shared.now());
 }
 
 #[cfg(test)]

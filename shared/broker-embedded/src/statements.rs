@@ -14,7 +14,6 @@ use crate::queue::{LOAD_MESSAGES, Load};
 pub(crate) fn queue_of(kind: &str, group: String, executor: String) -> Option<QueueId> {
     Some(match kind {
         "executor" => QueueId::Executor { group, executor },
-        "shared" => QueueId::Shared { group },
         "results" => QueueId::Results,
         "requests" => QueueId::Requests,
         "dead" => QueueId::Dead,
@@ -25,7 +24,6 @@ pub(crate) fn queue_of(kind: &str, group: String, executor: String) -> Option<Qu
 fn columns_of(queue: &QueueId) -> (&'static str, &str, &str) {
     match queue {
         QueueId::Executor { group, executor } => ("executor", group, executor),
-        QueueId::Shared { group } => ("shared", group, ""),
         QueueId::Results => ("results", "", ""),
         QueueId::Requests => ("requests", "", ""),
         QueueId::Dead => ("dead", "", ""),

@@ -2,7 +2,7 @@
 //!
 //! Subjects end in `<group>.<executor>.<topic>`, so that permissions can be given for one executor and anybody can watch one
 //! job. A name is one token: what NATS or a file system gives a meaning to is written as `%XX`. An underscore at the start is
-//! too, so that `_any` (the shared queue) and `_` (nobody in particular) are no executor's names.
+//! too, so that `_` (no executor in particular) is no executor's name.
 
 use std::fmt::Write as _;
 
@@ -35,7 +35,7 @@ impl Place {
 /// The streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Stream {
-    /// All queues of executors and groups.
+    /// All queues of executors.
     Triggers,
     /// One queue.
     Results,
@@ -108,7 +108,6 @@ impl Names {
     pub(crate) fn place(&self, queue: &QueueId) -> Place {
         let (group, executor) = match queue {
             QueueId::Executor { group, executor } => (group, escaped(executor)),
-            QueueId::Shared { group } => (group, SHARED.to_owned()),
             QueueId::Results => return self.whole(Stream::Results, "results"),
             QueueId::Requests => return self.whole(Stream::Requests, "requests"),
             QueueId::Dead => return self.whole(Stream::Dead, "dead"),
@@ -137,9 +136,6 @@ impl Names {
         let rest = filter.strip_prefix(&self.prefix)?.strip_prefix('.')?;
         let tokens: Vec<&str> = rest.split('.').collect();
         match tokens[..] {
-            ["trigger", group, SHARED, ">"] => Some(QueueId::Shared {
-                group: unescaped(group),
-            }),
             ["trigger", group, executor, ">"] => Some(QueueId::Executor {
                 group: unescaped(group),
                 executor: unescaped(executor),
@@ -185,9 +181,6 @@ impl Names {
         format!("{}.inbox.{}", self.prefix, self.own)
     }
 }
-
-/// The executor's place in the subject of a group's shared queue.
-const SHARED: &str = "_any";
 
 /// The last part of a subject, as it was before it was escaped.
 pub(crate) fn topic(subject: &str) -> String {
@@ -293,7 +286,6 @@ mod tests {
             executor("billing", "_any"),
             executor("a.b", "größe"),
             executor(&long, &long),
-            QueueId::Shared { group: "a".into() },
             QueueId::Results,
             QueueId::Requests,
             QueueId::Dead,

@@ -48,7 +48,7 @@ impl Names {
     /// The exchange through which messages reach the queue.
     pub(crate) fn exchange(&self, queue: &QueueId) -> ShortString {
         self.own(match queue {
-            QueueId::Executor { .. } | QueueId::Shared { .. } => "triggers",
+            QueueId::Executor { .. } => "triggers",
             QueueId::Results => "results",
             QueueId::Requests => "requests",
             QueueId::Dead => "dead",
@@ -74,14 +74,9 @@ impl Names {
             "dead" => Some(QueueId::Dead),
             _ => {
                 let (group, executor) = address.strip_prefix("x.")?.split_once('.')?;
-                let group = unescape(group);
-                Some(if executor == "_any" {
-                    QueueId::Shared { group }
-                } else {
-                    QueueId::Executor {
-                        group,
-                        executor: unescape(executor),
-                    }
+                Some(QueueId::Executor {
+                    group: unescape(group),
+                    executor: unescape(executor),
                 })
             }
         }
@@ -90,9 +85,7 @@ impl Names {
     /// What binds the queue to its exchange.
     pub(crate) fn binding(queue: &QueueId) -> Result<ShortString, BrokerError> {
         match queue {
-            QueueId::Executor { .. } | QueueId::Shared { .. } => {
-                short(format!("{}.*", words(queue)))
-            }
+            QueueId::Executor { .. } => short(format!("{}.*", words(queue))),
             QueueId::Results | QueueId::Requests | QueueId::Dead => Ok(ShortString::from("#")),
         }
     }
@@ -100,7 +93,7 @@ impl Names {
     /// The routing key of a message, and whether the topic had no room in it.
     pub(crate) fn key(queue: &QueueId, topic: &str) -> Result<(ShortString, bool), BrokerError> {
         let before = match queue {
-            QueueId::Executor { .. } | QueueId::Shared { .. } => format!("{}.", words(queue)),
+            QueueId::Executor { .. } => format!("{}.", words(queue)),
             QueueId::Results | QueueId::Requests | QueueId::Dead => String::new(),
         };
         let key = format!("{before}{}", escape(topic));
@@ -144,7 +137,7 @@ impl Names {
 
 fn address(queue: &QueueId) -> String {
     match queue {
-        QueueId::Executor { .. } | QueueId::Shared { .. } => format!("x.{}", words(queue)),
+        QueueId::Executor { .. } => format!("x.{}", words(queue)),
         other => other.to_string(),
     }
 }
@@ -153,21 +146,8 @@ fn address(queue: &QueueId) -> String {
 fn words(queue: &QueueId) -> String {
     match queue {
         QueueId::Executor { group, executor } => {
-            // `_any` is not an executor.
-            let executor = match executor.strip_prefix('_') {
-                Some(rest) => format!(
-                    "%5F{}",
-                    if rest.is_empty() {
-                        String::new()
-                    } else {
-                        escape(rest)
-                    }
-                ),
-                None => escape(executor),
-            };
-            format!("{}.{executor}", escape(group))
+            format!("{}.{}", escape(group), escape(executor))
         }
-        QueueId::Shared { group } => format!("{}._any", escape(group)),
         other => other.to_string(),
     }
 }
@@ -256,14 +236,10 @@ mod tests {
                 "{word}"
             );
             assert_eq!(unescape(&word), group);
-            let mut queues = vec![QueueId::Shared {
-                group: group.to_owned(),
-            }];
-            queues.extend(NASTY.map(|executor| QueueId::Executor {
+            for queue in NASTY.map(|executor| QueueId::Executor {
                 group: group.to_owned(),
                 executor: executor.to_owned(),
-            }));
-            for queue in queues {
+            }) {
                 let name = names.queue(&queue).unwrap();
                 assert_eq!(names.parse_queue(name.as_str()), Some(queue.clone()));
                 assert!(seen.insert(name.to_string()), "{name} twice");
@@ -298,8 +274,11 @@ mod tests {
         assert_eq!((key.as_str(), told), (long.as_str(), false));
         let (key, told) = Names::key(&QueueId::Results, &"x".repeat(256)).unwrap();
         assert_eq!((key.as_str(), told), (LONG_TOPIC, true));
-        let group = QueueId::Shared { group: long };
-        assert!(Names::new("cueline").unwrap().queue(&group).is_err());
+        let queue = QueueId::Executor {
+            group: long,
+            executor: "one".to_owned(),
+        };
+        assert!(Names::new("cueline").unwrap().queue(&queue).is_err());
         for prefix in ["", "a b", "a*", "ü", &"x".repeat(61)] {
             assert!(Names::new(prefix).is_err(), "{prefix}");
         }

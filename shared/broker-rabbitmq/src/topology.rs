@@ -220,7 +220,7 @@ fn arguments(names: &Names, options: &RabbitOptions, queue: &QueueId) -> FieldTa
         set("x-quorum-initial-group-size", number(i64::from(replicas)));
     }
     let deliveries = match queue {
-        QueueId::Executor { .. } | QueueId::Shared { .. } => i64::from(options.delivery_limit),
+        QueueId::Executor { .. } => i64::from(options.delivery_limit),
         QueueId::Results | QueueId::Requests | QueueId::Dead => NEVER,
     };
     set("x-delivery-limit", number(deliveries));

@@ -14,11 +14,6 @@ pub enum QueueId {
         /// Executor name.
         executor: String,
     },
-    /// The group's shared queue: whichever executor has room takes the message.
-    Shared {
-        /// Executor group.
-        group: String,
-    },
     /// What executors report.
     Results,
     /// Requests to trigger a job.
@@ -27,12 +22,11 @@ pub enum QueueId {
     Dead,
 }
 
-/// `x.<group>.<executor>`, `x.<group>._any`, `results`, `requests`, `dead`.
+/// `x.<group>.<executor>`, `results`, `requests`, `dead`.
 impl fmt::Display for QueueId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Executor { group, executor } => write!(f, "x.{group}.{executor}"),
-            Self::Shared { group } => write!(f, "x.{group}._any"),
             Self::Results => f.write_str("results"),
             Self::Requests => f.write_str("requests"),
             Self::Dead => f.write_str("dead"),

@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cueline_broker::Broker;
+use cueline_broker::{Broker, QueueId};
 use cueline_model::{ExecutorName, GroupName};
 use cueline_protocol::VerifyingKeys;
 use cueline_runtime::{BootClock, Clock};
@@ -63,6 +63,16 @@ pub(crate) struct Settings {
     pub(crate) limits: Option<Limits>,
     pub(crate) lease: Option<Lease>,
     pub(crate) boot: Arc<dyn BootClock>,
+}
+
+impl Settings {
+    /// The queue of this executor's triggers.
+    pub(crate) fn queue(&self) -> QueueId {
+        QueueId::Executor {
+            group: self.group.to_string(),
+            executor: self.name.to_string(),
+        }
+    }
 }
 
 /// How long a worker may be without contact.

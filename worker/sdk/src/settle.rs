@@ -6,12 +6,11 @@ use cueline_broker::{Receipt, Settlement};
 use tokio::sync::mpsc;
 
 use crate::gauges::Gauges;
-use crate::intake::Source;
 use crate::reporter::PACE;
 use crate::settings::Settings;
 
 /// A delivery and what becomes of it.
-pub(crate) type Settled = (Source, Receipt, Settlement);
+pub(crate) type Settled = (Receipt, Settlement);
 
 /// Batches that wait at the most. Past it they are dropped: the broker delivers those triggers again, and the
 /// journal knows them.
@@ -26,24 +25,15 @@ pub(crate) async fn run(
     gauges: Arc<Gauges>,
     mut batches: mpsc::Receiver<Vec<Settled>>,
 ) {
+    let queue = settings.queue();
     let mut waiting = Vec::new();
     while batches.recv_many(&mut waiting, MAX_WAITING).await > 0 {
         gauges.rush.pass().await;
-        let small = waiting.iter().map(Vec::len).sum::<usize>() < MANY;
-        let (mut own, mut shared) = (Vec::new(), Vec::new());
-        for (source, receipt, settlement) in waiting.drain(..).flatten() {
-            match source {
-                Source::Own => own.push((receipt, settlement)),
-                Source::Shared => shared.push((receipt, settlement)),
-            }
+        let settlements: Vec<Settled> = waiting.drain(..).flatten().collect();
+        if let Err(error) = settings.broker.settle(&queue, &settlements).await {
+            tracing::warn!(%error, %queue, count = settlements.len(), "triggers were not settled and will come again");
         }
-        for (source, settlements) in [(Source::Own, own), (Source::Shared, shared)] {
-            let queue = source.queue(&settings);
-            if let Err(error) = settings.broker.settle(&queue, &settlements).await {
-                tracing::warn!(%error, %queue, count = settlements.len(), "triggers were not settled and will come again");
-            }
-        }
-        if small {
+        if settlements.len() < MANY {
             // An ack is in no hurry: more gather meanwhile, and what starts goes first.
             tokio::time::sleep(PACE).await;
         }

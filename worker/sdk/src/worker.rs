@@ -16,7 +16,7 @@ use crate::control::Order;
 use crate::core::{Core, Parts, channels};
 use crate::error::{Error, Result};
 use crate::gauges::Gauges;
-use crate::intake::{Intake, Source};
+use crate::intake::Intake;
 use crate::journal::Journal;
 use crate::outbox::Outbox;
 use crate::reporter::{MAX_TOGETHER_BYTES, Reporter};
@@ -102,23 +102,20 @@ impl Worker {
         core.recover().await?;
 
         let mut tasks = Tasks::default();
-        let intakes = [Source::Own, Source::Shared].map(|source| Intake {
+        let intake = Intake {
             settings: Arc::clone(&settings),
-            source,
             gauges: Arc::clone(&gauges),
             outbox: Arc::clone(&outbox),
             contact: Arc::clone(&contact),
             core: voices.arrivals.clone(),
-        });
+        };
         tasks.start_reporting(&settings, &outbox, &stores, &gauges);
         tasks.spawn("watch over attempts", async move { watch.run().await });
         let settling = settle::run(Arc::clone(&settings), Arc::clone(&gauges), settle_out);
         tasks.spawn("settling of triggers", settling);
         tasks.start_contact(&settings, &contact, orders, voices.orders.clone());
         tasks.spawn("heartbeat", beats().run());
-        for intake in intakes {
-            tasks.spawn(INTAKE, intake.run(stop.clone()));
-        }
+        tasks.spawn(INTAKE, intake.run(stop.clone()));
         drop(voices);
         tracing::info!(group = %settings.group, name = %settings.name, can = ?settings.handlers, "the worker runs");
 
@@ -254,12 +251,7 @@ struct NotYet {
 }
 
 async fn try_connect(settings: &Settings) -> Result<Listener, NotYet> {
-    for queue in [
-        Source::Own.queue(settings),
-        Source::Shared.queue(settings),
-        QueueId::Results,
-        QueueId::Dead,
-    ] {
+    for queue in [settings.queue(), QueueId::Results, QueueId::Dead] {
         let declared = settings.broker.declare(&queue).await;
         declared.map_err(|error| NotYet {
             error,

@@ -130,8 +130,7 @@ pub(in crate::bench) async fn sweep(url: &str, prefix: &str) -> Result<()> {
     let connection = Connection::connect(url, ConnectionProperties::default()).await?;
     let channel = connection.create_channel().await?;
     let mut queues = vec![format!("{prefix}-triggers"), format!("{prefix}-outcomes")];
-    queues
-        .extend(["results", "requests", "dead", "x.default._any"].map(|q| format!("{prefix}.{q}")));
+    queues.extend(["results", "requests", "dead"].map(|q| format!("{prefix}.{q}")));
     queues.extend((1..=64).map(|n| format!("{prefix}.x.default.worker-{n}")));
     for queue in queues {
         // One that is not there is deleted as well.

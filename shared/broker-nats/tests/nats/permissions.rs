@@ -49,12 +49,10 @@ async fn worker(server: &Nats) -> Arc<NatsDriver> {
     Arc::new(NatsDriver::connect(&address, own).await.unwrap())
 }
 
-fn all_queues() -> [QueueId; 6] {
-    let group = "billing".into();
+fn all_queues() -> [QueueId; 5] {
     [
         executor("one"),
         executor("two"),
-        QueueId::Shared { group },
         QueueId::Results,
         QueueId::Requests,
         QueueId::Dead,
@@ -69,29 +67,21 @@ async fn a_scheduler_and_a_worker_can_do_all_that_they_do() {
         for queue in all_queues() {
             scheduler.declare(&queue).await.unwrap();
         }
-        let shared = all_queues()[2].clone();
-        for queue in [&executor("one"), &shared, &QueueId::Results, &QueueId::Dead] {
+        let own = &executor("one");
+        for queue in [own, &QueueId::Results, &QueueId::Dead] {
             worker.declare(queue).await.unwrap();
         }
-        for queue in [&executor("one"), &shared] {
-            publish(&scheduler, &messages(queue, 0..4)).await;
-            let came = take(&worker, queue, 4).await;
-            assert_eq!(numbers(&came), [0, 1, 2, 3]);
-            ack(&worker, queue, &came[..2]).await;
-            settle(
-                &worker,
-                queue,
-                &came[2..3],
-                Settlement::Retry(Duration::ZERO),
-            )
-            .await;
-            settle(&worker, queue, &came[3..], Settlement::Dead("why".into())).await;
-            let again = take(&worker, queue, 1).await;
-            ack(&worker, queue, &again).await;
-        }
-        let letters = take(&scheduler, &QueueId::Dead, 2).await;
+        publish(&scheduler, &messages(own, 0..4)).await;
+        let came = take(&worker, own, 4).await;
+        assert_eq!(numbers(&came), [0, 1, 2, 3]);
+        ack(&worker, own, &came[..2]).await;
+        settle(&worker, own, &came[2..3], Settlement::Retry(Duration::ZERO)).await;
+        settle(&worker, own, &came[3..], Settlement::Dead("why".into())).await;
+        let again = take(&worker, own, 1).await;
+        ack(&worker, own, &again).await;
+        let letters = take(&scheduler, &QueueId::Dead, 1).await;
         assert_eq!(
-            DeadLetter::decode(&letters[1].payload).unwrap().reason,
+            DeadLetter::decode(&letters[0].payload).unwrap().reason,
             "why"
         );
         ack(&scheduler, &QueueId::Dead, &letters).await;

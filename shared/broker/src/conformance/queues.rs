@@ -54,9 +54,6 @@ async fn queues_are_apart_whatever_their_names(scene: Scene) {
             executor: (*executor).into(),
         })
         .collect();
-    queues.extend(["a", "a.b", "%"].map(|group| QueueId::Shared {
-        group: group.into(),
-    }));
     queues.extend([QueueId::Results, QueueId::Requests, QueueId::Dead]);
     let driver = scene.open(&queues).await;
     let one_each: Vec<_> = queues

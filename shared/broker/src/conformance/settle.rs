@@ -160,9 +160,7 @@ async fn a_dead_letter_refused_again_stays_a_dead_letter(scene: Scene) {
 
 async fn consumers_of_one_queue_never_share_a_message(scene: Scene) {
     const COUNT: usize = 3_000;
-    let queue = QueueId::Shared {
-        group: "billing".into(),
-    };
+    let queue = QueueId::Requests;
     let driver = scene.open(std::slice::from_ref(&queue)).await;
     let mut consumers = JoinSet::new();
     for max in [1, 3, 10, 100] {

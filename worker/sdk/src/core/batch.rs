@@ -9,7 +9,6 @@ use cueline_model::{JobName, Outcome, Timestamp};
 use cueline_protocol::{EventBody, Trigger};
 
 use crate::context::StopReason;
-use crate::intake::Source;
 use crate::journal::{Known, Row, State};
 use crate::outbox::Report;
 use crate::settle::Settled;
@@ -41,8 +40,8 @@ impl Batch {
         }
     }
 
-    pub(super) fn settle(&mut self, source: Source, receipt: Receipt, settlement: Settlement) {
-        self.settled.push((source, receipt, settlement));
+    pub(super) fn settle(&mut self, receipt: Receipt, settlement: Settlement) {
+        self.settled.push((receipt, settlement));
     }
 
     /// The trigger waits.

@@ -85,7 +85,7 @@ impl Core {
             // Never taken: the broker has them still, for whoever the schedulers want to have them.
             for arrived in arrivals {
                 let again = Settlement::Retry(Duration::ZERO);
-                batch.settle(arrived.source, arrived.receipt, again);
+                batch.settle(arrived.receipt, again);
             }
             return Ok(true);
         }
@@ -100,7 +100,7 @@ impl Core {
             if let Settlement::Dead(why) = &settlement {
                 tracing::warn!(why, "a message goes to the dead letters");
             }
-            batch.settle(arrived.source, arrived.receipt, settlement);
+            batch.settle(arrived.receipt, settlement);
         }
         if again > 0 {
             tracing::info!(
@@ -118,7 +118,7 @@ impl Core {
                 run: self.stores.key(trigger.store, trigger.run)?,
                 attempt: trigger.attempt,
             }),
-            Read::NotOurs(_) | Read::Bad(_) => None,
+            Read::Bad(_) => None,
         }
     }
 
@@ -131,7 +131,6 @@ impl Core {
         batch: &mut Batch,
     ) -> Settlement {
         let (trigger, payload) = match read {
-            Read::NotOurs(wait) => return Settlement::Retry(wait),
             Read::Bad(why) => return Settlement::Dead(why),
             Read::Good(trigger, payload) => (trigger, Ok(payload)),
             Read::CannotRun(trigger, why) => (trigger, Err(why)),

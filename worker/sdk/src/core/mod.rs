@@ -254,9 +254,7 @@ impl Core {
     }
 
     fn gather_for(&self) -> Duration {
-        // What is taken from the shared queue does wait for room.
-        let has_room = self.lanes.held() < self.settings.concurrency / 2;
-        if has_room && self.gauges.rush.is_on() {
+        if self.gauges.rush.is_on() {
             GATHER_IN_A_CROWD
         } else {
             GATHER_ENDED
