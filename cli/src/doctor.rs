@@ -270,16 +270,11 @@ fn store(stats: &Stats) -> Check {
 fn executors_there(found: &Executors, checks: &mut Vec<Check>) {
     let live = found.executors.iter().filter(|view| is_live(view)).count();
     for view in &found.executors {
-        if !view.executor.gone && view.silent_ms > DEAD_AFTER_MS {
+        if !view.executor.heartbeat.gone && view.silent_ms > DEAD_AFTER_MS {
             checks.push(Check::not(
                 Level::Warn,
                 "executors",
-                format!(
-                    "{}/{} is {}",
-                    view.executor.group,
-                    view.executor.name,
-                    alive(view).0
-                ),
+                format!("{} is {}", view.executor.heartbeat.executor, alive(view).0),
                 "look at its process and its connection to the broker",
             ));
         }
@@ -297,7 +292,7 @@ fn executors_there(found: &Executors, checks: &mut Vec<Check>) {
 }
 
 fn is_live(view: &cueline_api::view::ExecutorView) -> bool {
-    !view.executor.gone && view.silent_ms <= DEAD_AFTER_MS
+    !view.executor.heartbeat.gone && view.silent_ms <= DEAD_AFTER_MS
 }
 
 /// Whether each job has somebody who can run it.
@@ -319,8 +314,13 @@ async fn handlers_there(api: &Api, found: &Executors, checks: &mut Vec<Check>) {
             spec.is_enabled()
                 && !found.executors.iter().any(|view| {
                     is_live(view)
-                        && view.executor.group == spec.group
-                        && view.executor.capabilities.iter().any(|has| *has == wanted)
+                        && view.executor.heartbeat.executor.group == spec.group
+                        && view
+                            .executor
+                            .heartbeat
+                            .capabilities
+                            .iter()
+                            .any(|has| *has == wanted)
                 })
         })
         .map(|spec| {

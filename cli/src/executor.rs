@@ -26,15 +26,18 @@ async fn list(api: &Api, out: Out) -> Result<(), Failure> {
     let found: Executors = read(answer)?;
     let mut table = out.table(&["EXECUTOR", "ALIVE", "HELD", "RUNNING", "CAPACITY", "RUNS"]);
     for view in &found.executors {
-        let executor = &view.executor;
+        let heartbeat = &view.executor.heartbeat;
         let (alive, paint) = alive(view);
         table.add_row(vec![
-            cell(format!("{}/{}", executor.group, executor.name), None),
+            cell(heartbeat.executor.to_string(), None),
             cell(alive, Some(paint)),
-            cell(executor.held.to_string(), None),
-            cell(executor.running.to_string(), None),
-            cell(executor.capacity.to_string(), None),
-            cell(human::one_line(&executor.capabilities.join(", "), 80), None),
+            cell(heartbeat.held.to_string(), None),
+            cell(heartbeat.running.to_string(), None),
+            cell(heartbeat.capacity.to_string(), None),
+            cell(
+                human::one_line(&heartbeat.capabilities.join(", "), 80),
+                None,
+            ),
         ]);
     }
     out.print_table(&table, "no executor was ever heard")
@@ -43,11 +46,11 @@ async fn list(api: &Api, out: Out) -> Result<(), Failure> {
 /// Whether an executor is there, in words.
 pub fn alive(view: &ExecutorView) -> (String, Paint) {
     let heard = human::took(view.silent_ms / 1_000 * 1_000);
-    if view.executor.gone {
+    if view.executor.heartbeat.gone {
         (format!("stopped {heard} ago"), Paint::Dim)
     } else if view.silent_ms > DEAD_AFTER_MS {
         (format!("silent for {heard}"), Paint::Bad)
-    } else if view.executor.draining {
+    } else if view.executor.heartbeat.draining {
         ("draining".to_owned(), Paint::Warn)
     } else {
         ("yes".to_owned(), Paint::Good)

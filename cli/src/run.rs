@@ -1,7 +1,7 @@
 //! `cueline run …`
 
 use cueline_api::view::{CancelAnswer, CancelResult, LogPage, RunPage};
-use cueline_model::Timestamp;
+use cueline_model::{LogStream, Timestamp};
 use cueline_store::{LogRow, Run, RunDetail};
 use serde_json::{Value, json};
 
@@ -182,25 +182,25 @@ async fn logs(api: &Api, out: Out, args: &LogsArgs) -> Result<(), Failure> {
 fn print_line(
     out: Out,
     args: &LogsArgs,
-    line: &LogRow,
+    row: &LogRow,
     attempt: &mut Option<u32>,
 ) -> Result<(), Failure> {
     if out.is_json() {
-        return out.json_line(&json!(line));
+        return out.json_line(&json!(row));
     }
     // The first attempt is the usual case and needs no heading. Beside the lines, so that these stay as they were written.
-    if attempt.replace(line.attempt).unwrap_or(1) != line.attempt {
-        say(&format!("── attempt {} ──", line.attempt));
+    if attempt.replace(row.attempt).unwrap_or(1) != row.attempt {
+        say(&format!("── attempt {} ──", row.attempt));
     }
-    let text = if line.stream == "err" {
-        out.paint(&line.text, Paint::Warn)
+    let text = if row.line.stream == LogStream::Err {
+        out.paint(&row.line.text, Paint::Warn)
     } else {
-        line.text.clone()
+        row.line.text.clone()
     };
     if args.timestamps {
         out.line(&format!(
             "{} {text}",
-            out.paint(&line.at.to_string(), Paint::Dim)
+            out.paint(&row.line.at.to_string(), Paint::Dim)
         ))
     } else {
         out.line(&text)

@@ -225,12 +225,14 @@ fn inventions(genuine: &str, key: &SigningKey, large: usize) -> Result<Vec<Forge
     // Kept by somebody for longer than it is good for.
     to_one(
         signed(genuine, key, |t| {
-            t.deadline = Some(Timestamp::from_millis(0));
+            t.deadline = Timestamp::from_millis(0);
         })?,
         LATE,
     );
     to_one(
-        signed(genuine, key, |t| t.group = "other".parse().ok())?,
+        signed(genuine, key, |t| {
+            t.group = "other".parse().expect("a name");
+        })?,
         "it is for executor other/one, this is default/one",
     );
     to_one(

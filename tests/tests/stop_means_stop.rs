@@ -16,7 +16,7 @@ use cueline_broker::{
 };
 use cueline_broker_embedded::{EmbeddedDriver, EmbeddedOptions};
 use cueline_engine::{Engine, EngineOptions};
-use cueline_protocol::{Beat, Trigger, VERSION, decode, encode};
+use cueline_protocol::{HeartbeatMessage, Trigger, VERSION, decode, encode};
 use cueline_runtime::{Lifecycle, SystemClock};
 use cueline_store::Store;
 use cueline_store_sqlite::{SqliteOptions, SqliteStore};
@@ -207,7 +207,7 @@ impl Scheduler {
 }
 
 async fn beat(broker: Broker) {
-    let beat = Beat {
+    let beat = HeartbeatMessage {
         v: VERSION,
         group: "default".parse().expect("a name"),
         name: "worker-1".parse().expect("a name"),

@@ -3,9 +3,9 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use cueline_model::JobId;
+use cueline_model::{AttemptId, JobId};
 use cueline_runtime::Backoff;
-use cueline_store::{AttemptId, ErrorKind};
+use cueline_store::ErrorKind;
 use tokio::time::Instant;
 
 use crate::ApiState;

@@ -80,7 +80,7 @@ pub(crate) async fn executors(
     let executors = executors
         .into_iter()
         .map(|executor| ExecutorView {
-            silent_ms: u64::try_from(now.since_ms(executor.last_beat)).unwrap_or(0),
+            silent_ms: u64::try_from(now.since_ms(executor.last_heartbeat_at)).unwrap_or(0),
             executor,
         })
         .collect();

@@ -252,8 +252,8 @@ pub struct OutstandingView {
 impl From<Outstanding> for OutstandingView {
     fn from(o: Outstanding) -> Self {
         Self {
-            run: o.run,
-            attempt: o.attempt,
+            run: o.attempt.run,
+            attempt: o.attempt.attempt,
             state: o.state,
             queued_at: o.queued_at,
         }

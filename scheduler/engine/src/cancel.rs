@@ -45,7 +45,11 @@ pub(crate) async fn pass_on(shared: &Shared) -> Result<usize, StageError> {
     let (heard, count) = loop {
         let mut pending = shared.store.pending_cancels(limit).await?;
         let count = pending.len();
-        pending.retain(|c| shared.registry.is_alive(&c.group, &c.executor));
+        pending.retain(|c| {
+            shared
+                .registry
+                .is_alive(&c.executor.group, &c.executor.name)
+        });
         if count < limit || pending.len() >= BATCH || limit >= LOOKED_THROUGH {
             break (pending, count);
         }
@@ -53,8 +57,8 @@ pub(crate) async fn pass_on(shared: &Shared) -> Result<usize, StageError> {
     };
     for cancel in &heard {
         let channel = Channel::Control {
-            group: cancel.group.to_string(),
-            executor: cancel.executor.to_string(),
+            group: cancel.executor.group.to_string(),
+            executor: cancel.executor.name.to_string(),
         };
         let order = Control::Cancel {
             v: VERSION,

@@ -1,10 +1,10 @@
 //! Confirm: what the broker has on disk becomes `queued`, in batches of whatever has gathered.
 
+use cueline_model::AttemptId;
 use std::sync::Arc;
 use std::time::Duration;
 
 use cueline_runtime::{Backoff, Stop};
-use cueline_store::AttemptId;
 use tokio::sync::mpsc;
 
 use crate::pace::gather;

@@ -80,8 +80,8 @@ impl Desk {
         let mut asked = vec![QueueId::Results, QueueId::Requests, QueueId::Dead];
         for executor in executors {
             asked.push(QueueId::Executor {
-                group: executor.group.to_string(),
-                executor: executor.name.to_string(),
+                group: executor.heartbeat.executor.group.to_string(),
+                executor: executor.heartbeat.executor.name.to_string(),
             });
         }
         Ok(self.0.broker.stats(&asked).await?)

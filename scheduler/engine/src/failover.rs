@@ -10,10 +10,10 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use cueline_broker::{Delivery, QueueId, Settlement};
-use cueline_model::{ExecutorName, GroupName, OutcomeKind, Timestamp};
+use cueline_model::{AttemptId, ExecutorName, GroupName, OutcomeKind, Timestamp};
 use cueline_protocol::{Trigger, decode};
 use cueline_runtime::{Backoff, Duty, Next};
-use cueline_store::{AttemptId, ErrorKind, Outstanding, Report, StoreError};
+use cueline_store::{ErrorKind, Outstanding, Report, StoreError};
 
 use crate::counts::add;
 use crate::error::StageError;
@@ -92,8 +92,13 @@ impl Failover {
         let now = shared.now();
         let silent: BTreeMap<Owner, Timestamp> = executors
             .into_iter()
-            .filter(|e| is_silent(&shared, e.last_beat, now))
-            .map(|e| ((e.group, e.name), e.last_beat))
+            .filter(|e| is_silent(&shared, e.last_heartbeat_at, now))
+            .map(|e| {
+                (
+                    (e.heartbeat.executor.group, e.heartbeat.executor.name),
+                    e.last_heartbeat_at,
+                )
+            })
             .collect();
         self.done.retain(|owner, _| silent.contains_key(owner));
         self.backlogs.retain(|owner, _| silent.contains_key(owner));
@@ -108,22 +113,29 @@ impl Failover {
             })
             .collect();
         let mut moved = 0;
-        for (owner, last_beat) in due {
+        for (owner, last_heartbeat_at) in due {
             let backlogs = &mut self.backlogs;
             let mut taken = Moved::default();
-            let nothing_left =
-                fail_over(&shared, &owner, backlogs, last_beat, now, &mut taken).await;
+            let nothing_left = fail_over(
+                &shared,
+                &owner,
+                backlogs,
+                last_heartbeat_at,
+                now,
+                &mut taken,
+            )
+            .await;
             // Whatever went wrong after it.
-            moved += self.count(&owner, last_beat, taken);
+            moved += self.count(&owner, last_heartbeat_at, taken);
             if nothing_left? {
-                self.done.insert(owner, (last_beat, now));
+                self.done.insert(owner, (last_heartbeat_at, now));
             }
         }
         Ok(moved)
     }
 
     /// Counts and tells what was taken from an executor; how many attempts.
-    fn count(&mut self, owner: &Owner, last_beat: Timestamp, taken: Moved) -> usize {
+    fn count(&mut self, owner: &Owner, last_heartbeat_at: Timestamp, taken: Moved) -> usize {
         let Moved { routed_again, lost } = taken;
         let moved = routed_again + lost;
         if moved == 0 {
@@ -133,16 +145,19 @@ impl Failover {
         tracing::warn!(%group, %executor, routed_again, lost, "failed over an executor that has fallen silent");
         let counters = &self.shared.counters;
         add(&counters.failed_over, moved);
-        let before = self.counted.insert(owner.clone(), last_beat);
-        add(&counters.failovers, usize::from(before != Some(last_beat)));
+        let before = self.counted.insert(owner.clone(), last_heartbeat_at);
+        add(
+            &counters.failovers,
+            usize::from(before != Some(last_heartbeat_at)),
+        );
         self.shared.wakers.claim.wake();
         moved
     }
 }
 
 /// Silent for longer than it may be, for all of which time this node could have heard it.
-fn is_silent(shared: &Shared, last_beat: Timestamp, now: Timestamp) -> bool {
-    let since = last_beat.max(shared.counts_since());
+fn is_silent(shared: &Shared, last_heartbeat_at: Timestamp, now: Timestamp) -> bool {
+    let since = last_heartbeat_at.max(shared.counts_since());
     let patience = i64::try_from(shared.options.failover_after_ms).unwrap_or(i64::MAX);
     now.since_ms(since) > patience && hears(shared, now)
 }
@@ -152,7 +167,7 @@ async fn fail_over(
     shared: &Shared,
     owner: &Owner,
     backlogs: &mut HashMap<Owner, Backlog>,
-    last_beat: Timestamp,
+    last_heartbeat_at: Timestamp,
     now: Timestamp,
     taken: &mut Moved,
 ) -> Result<bool, StageError> {
@@ -160,11 +175,12 @@ async fn fail_over(
     let outstanding = outstanding_of(shared, owner).await?;
     let silence = format!(
         "executor {name} has been silent for {} s",
-        now.since_ms(last_beat) / 1_000
+        now.since_ms(last_heartbeat_at) / 1_000
     );
-    // `last_beat` is from the beginning of the turn, and others came first: meanwhile it may have come back.
-    let silent =
-        || is_silent(shared, last_beat, shared.now()) && !shared.registry.is_alive(group, name);
+    // `last_heartbeat_at` is from the beginning of the turn, and others came first: meanwhile it may have come back.
+    let silent = || {
+        is_silent(shared, last_heartbeat_at, shared.now()) && !shared.registry.is_alive(group, name)
+    };
     let drained = &mut taken.routed_again;
     drain_while(
         shared,
@@ -182,7 +198,7 @@ async fn fail_over(
         return Ok(true);
     }
     // What is handed out to it and not settled comes back to the queue first, and what it has reported counts.
-    let waited_ms = now.since_ms(last_beat.max(shared.counts_since()))
+    let waited_ms = now.since_ms(last_heartbeat_at.max(shared.counts_since()))
         - i64::try_from(shared.options.failover_after_ms).unwrap_or(i64::MAX);
     let quiet = is_quiet(shared, owner, backlogs, waited_ms).await?;
     // The broker may have been away while it was asked.
@@ -200,19 +216,12 @@ async fn fail_over(
         }
         let reports: Vec<Report> = batch
             .iter()
-            .map(|o| ended(id_of(o), OutcomeKind::Lost, now, why_lost(o, &silence)))
+            .map(|o| ended(o.attempt, OutcomeKind::Lost, now, why_lost(o, &silence)))
             .collect();
         shared.store.ingest(&reports).await?;
         taken.lost += batch.len();
     }
     Ok(later.is_empty())
-}
-
-fn id_of(o: &Outstanding) -> AttemptId {
-    AttemptId {
-        run: o.run,
-        attempt: o.attempt,
-    }
 }
 
 fn why_lost(o: &Outstanding, silence: &str) -> String {
@@ -235,11 +244,11 @@ pub(crate) async fn outstanding_of(
     loop {
         let page = shared.store.outstanding(0, after, 1_000).await?;
         let Some(last) = page.last() else { break };
-        after = Some(last.run);
+        after = Some(last.attempt.run);
         let full = page.len() >= 1_000;
         all.extend(
             page.into_iter()
-                .filter(|o| o.group == *group && o.executor == *name),
+                .filter(|o| o.executor.group == *group && o.executor.name == *name),
         );
         if !full || all.len() >= BATCH * BATCHES {
             break;

@@ -1,7 +1,7 @@
 //! What the scheduler itself finds out about an attempt, reported like what executors report.
 
-use cueline_model::{Outcome, OutcomeKind, Timestamp};
-use cueline_store::{AttemptId, Report, ReportBody};
+use cueline_model::{AttemptEvent, AttemptId, Outcome, OutcomeKind, Timestamp};
+use cueline_store::Report;
 
 /// This attempt has ended, by what the scheduler can tell.
 pub(crate) fn ended(
@@ -11,8 +11,10 @@ pub(crate) fn ended(
     message: impl Into<String>,
 ) -> Report {
     Report {
-        id,
+        attempt: id,
         executor: None,
-        body: ReportBody::Ended(Outcome::new(kind, at).because(message)),
+        event: AttemptEvent::Ended {
+            outcome: Outcome::new(kind, at).because(message),
+        },
     }
 }

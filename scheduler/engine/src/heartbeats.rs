@@ -1,36 +1,27 @@
 //! Heartbeats: gathered from the broker, written to the store in batches, and handed to the registry.
 
+use cueline_model::Heartbeat;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use cueline_broker::{Announcement, Listener};
-use cueline_protocol::{Beat, decode};
+use cueline_protocol::{HeartbeatMessage, decode};
 use cueline_runtime::Stop;
-use cueline_store::{ExecutorBeat, StoreError};
+use cueline_store::StoreError;
 
 use crate::hearing::{caught_up, look_every};
 use crate::parked::unpark;
 use crate::shared::Shared;
 
-fn read(announcement: &Announcement) -> Option<ExecutorBeat> {
-    let beat: Beat = match decode(&announcement.payload) {
-        Ok(beat) => beat,
+fn read(announcement: &Announcement) -> Option<Heartbeat> {
+    let beat: HeartbeatMessage = match decode(&announcement.payload) {
+        Ok(message) => message,
         Err(e) => {
             tracing::warn!(error = %e, "a heartbeat could not be read");
             return None;
         }
     };
-    Some(ExecutorBeat {
-        group: beat.group,
-        name: beat.name,
-        incarnation: beat.incarnation,
-        capabilities: beat.capabilities,
-        capacity: beat.capacity,
-        held: beat.held,
-        running: beat.running,
-        draining: beat.draining,
-        gone: beat.gone,
-    })
+    Some(beat.heartbeat)
 }
 
 /// Takes note of heartbeats that have arrived.
@@ -39,24 +30,26 @@ pub(crate) async fn hear(
     announcements: &[Announcement],
 ) -> Result<(), StoreError> {
     // Of each executor the last one: it says all that those before it said, as far as that is still so.
-    let beats: BTreeMap<_, ExecutorBeat> = announcements
+    let beats: BTreeMap<_, Heartbeat> = announcements
         .iter()
         .filter_map(read)
-        .map(|beat| ((beat.group.clone(), beat.name.clone()), beat))
+        .map(|beat| (beat.executor.clone(), beat))
         .collect();
     if beats.is_empty() {
         return Ok(());
     }
-    let beats: Vec<ExecutorBeat> = beats.into_values().collect();
+    let beats: Vec<Heartbeat> = beats.into_values().collect();
     // The store first: a broadcast is planned from what it knows.
-    shared.store.beat(&beats).await?;
+    shared.store.record_heartbeats(&beats).await?;
     let now = shared.now();
     let (mut changed, mut wanted) = (false, false);
     for beat in beats {
         let news = shared.registry.hear(&beat, now);
         // One that takes nothing may be waiting for its queue: its own rights may not do for making one.
         if (news || beat.draining) && !beat.gone {
-            wanted |= shared.queues.want((beat.group, beat.name), news, now);
+            wanted |= shared
+                .queues
+                .want((beat.executor.group, beat.executor.name), news, now);
         }
         changed |= news;
     }
@@ -74,19 +67,8 @@ pub(crate) async fn hear(
 pub(crate) async fn remember(shared: &Shared) -> Result<(), StoreError> {
     let now = shared.now();
     for known in shared.store.executors().await? {
-        let heard_at = known.last_beat.min(now);
-        let beat = ExecutorBeat {
-            group: known.group,
-            name: known.name,
-            incarnation: known.incarnation,
-            capabilities: known.capabilities,
-            capacity: known.capacity,
-            held: known.held,
-            running: known.running,
-            draining: known.draining,
-            gone: known.gone,
-        };
-        shared.registry.remember(&beat, heard_at, now);
+        let heard_at = known.last_heartbeat_at.min(now);
+        shared.registry.remember(&known.heartbeat, heard_at, now);
     }
     Ok(())
 }

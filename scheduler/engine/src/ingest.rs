@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cueline_broker::{Delivery, QueueId, Receipt, Settlement};
-use cueline_protocol::{Event, EventBody, decode_events};
+use cueline_protocol::{ReportMessage, decode_reports};
 use cueline_runtime::{Backoff, Stop};
-use cueline_store::{AttemptId, Report, ReportBody};
+use cueline_store::Report;
 use tokio::time::{Instant, timeout_at};
 
 use crate::counts::add;
@@ -121,7 +121,7 @@ fn read(shared: &Shared, messages: &[Delivery]) -> Part {
             break;
         }
         let mut wrong = None;
-        for event in decode_events(&delivery.payload) {
+        for event in decode_reports(&delivery.payload) {
             let known = event.map_err(|e| e.to_string()).and_then(|event| {
                 shared.foreign(event.store).map_or(Ok(event), |why| {
                     Err(format!("failed to take in the report: {why}"))
@@ -142,24 +142,10 @@ fn read(shared: &Shared, messages: &[Delivery]) -> Part {
     }
 }
 
-fn report(event: Event) -> Report {
-    let body = match event.body {
-        EventBody::Started { at } => ReportBody::Started(at),
-        EventBody::Progress { fraction } => ReportBody::Progress(fraction),
-        EventBody::Log { lines } => ReportBody::Log(
-            lines
-                .into_iter()
-                .map(|l| (l.seq, l.at, l.stream.as_str(), l.text))
-                .collect(),
-        ),
-        EventBody::Ended { outcome } => ReportBody::Ended(outcome),
-    };
+fn report(message: ReportMessage) -> Report {
     Report {
-        id: AttemptId {
-            run: event.run,
-            attempt: event.attempt,
-        },
-        executor: Some(event.executor),
-        body,
+        attempt: message.attempt_id(),
+        executor: Some(message.executor),
+        event: message.event,
     }
 }

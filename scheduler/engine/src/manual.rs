@@ -1,12 +1,13 @@
 //! An engine that moves only when told to: for tests that set the clock.
 
+use cueline_model::AttemptId;
 use std::sync::Arc;
 use std::time::Duration;
 
 use cueline_broker::{Broker, Channel, Listener};
 use cueline_protocol::SigningKey;
 use cueline_runtime::{Clock, Next};
-use cueline_store::{AttemptId, Store};
+use cueline_store::Store;
 use rand::SeedableRng as _;
 use rand::rngs::StdRng;
 use tokio::sync::mpsc;

@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use cueline_broker::{Channel, QueueId};
-use cueline_model::{ExecutorName, GroupName, RunId};
-use cueline_protocol::{Control, ControlReply, Holding, VERSION, decode, encode};
+use cueline_model::{AttemptId, ExecutorName, GroupName, RunId};
+use cueline_protocol::{Control, HoldingsReply, VERSION, decode, encode};
 use cueline_runtime::{Duty, Next};
-use cueline_store::{AttemptId, Outstanding};
+use cueline_store::Outstanding;
 
 use crate::counts::add;
 use crate::error::StageError;
@@ -53,7 +53,7 @@ impl Duty for Reconcile {
             .store
             .outstanding(older_than, self.after, BATCH)
             .await?;
-        self.after = outstanding.last().map(|o| o.run);
+        self.after = outstanding.last().map(|o| o.attempt.run);
         let more = outstanding.len() >= BATCH;
         if !more {
             self.after = None;
@@ -76,16 +76,12 @@ pub(crate) async fn compare(
     if outstanding.is_empty() {
         return Ok(0);
     }
-    let mut by_owner: BTreeMap<Owner, Vec<Holding>> = BTreeMap::new();
+    let mut by_owner: BTreeMap<Owner, Vec<AttemptId>> = BTreeMap::new();
     for o in outstanding {
-        let holding = Holding {
-            run: o.run,
-            attempt: o.attempt,
-        };
         by_owner
-            .entry((o.group, o.executor))
+            .entry((o.executor.group, o.executor.name))
             .or_default()
-            .push(holding);
+            .push(o.attempt);
     }
     let busy = queues_with_triggers(shared, by_owner.keys()).await?;
     let mut missing = Vec::new();
@@ -147,7 +143,7 @@ async fn queues_with_triggers(
 async fn not_held(
     shared: &Shared,
     (group, executor): &Owner,
-    asked: &[Holding],
+    asked: &[AttemptId],
 ) -> Result<Option<Vec<AttemptId>>, StageError> {
     let channel = Channel::Control {
         group: group.to_string(),
@@ -156,7 +152,7 @@ async fn not_held(
     let question = Control::Holdings {
         v: VERSION,
         store: shared.store_id(),
-        runs: asked.to_vec(),
+        attempts: asked.to_vec(),
     };
     let answer = shared
         .broker
@@ -165,7 +161,7 @@ async fn not_held(
     let Some(answer) = answer else {
         return Ok(None);
     };
-    let held: HashSet<Holding> = match decode::<ControlReply>(&answer) {
+    let held: HashSet<AttemptId> = match decode::<HoldingsReply>(&answer) {
         Ok(reply) => reply.held.into_iter().collect(),
         Err(e) => {
             tracing::warn!(%group, %executor, error = %e, "an executor's answer could not be read");
@@ -173,9 +169,5 @@ async fn not_held(
         }
     };
     let missing = asked.iter().filter(|h| !held.contains(*h));
-    let missing = missing.map(|h| AttemptId {
-        run: h.run,
-        attempt: h.attempt,
-    });
-    Ok(Some(missing.collect()))
+    Ok(Some(missing.copied().collect()))
 }

@@ -7,8 +7,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use cueline_model::{ExecutorName, GroupName, Timestamp};
-use cueline_store::ExecutorBeat;
+use cueline_model::{ExecutorName, GroupName, Heartbeat, Timestamp};
 
 use crate::lock::lock;
 use crate::route::Candidates;
@@ -46,9 +45,9 @@ impl Registry {
     }
 
     /// Takes note of a sign of life. Whether it changed who can be routed to.
-    pub(crate) fn hear(&self, beat: &ExecutorBeat, now: Timestamp) -> bool {
+    pub(crate) fn hear(&self, beat: &Heartbeat, now: Timestamp) -> bool {
         let mut inner = lock(&self.inner);
-        let key = (beat.group.clone(), beat.name.clone());
+        let key = (beat.executor.group.clone(), beat.executor.name.clone());
         let known = Known {
             capabilities: beat.capabilities.clone(),
             takes_work: !beat.draining && !beat.gone,
@@ -68,7 +67,7 @@ impl Registry {
     }
 
     /// Takes note of a sign of life that somebody else heard at `heard_at`, unless that is too long ago.
-    pub(crate) fn remember(&self, beat: &ExecutorBeat, heard_at: Timestamp, now: Timestamp) {
+    pub(crate) fn remember(&self, beat: &Heartbeat, heard_at: Timestamp, now: Timestamp) {
         if now.since_ms(heard_at) <= self.dead_after() {
             self.hear(beat, heard_at);
         }

@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use cueline_broker::{Broker, Outgoing};
-use cueline_model::{StoreId, Timestamp};
+use cueline_model::{AttemptId, StoreId, Timestamp};
 use cueline_protocol::SigningKey;
 use cueline_runtime::{Activator, Clock, Rush};
-use cueline_store::{AttemptId, DispatchMark, ErrorKind, NodeId, Store, StoreError, WaitingRun};
+use cueline_store::{DispatchMark, ErrorKind, NodeId, Store, StoreError, WaitingRun};
 
 use crate::counts::Counters;
 use crate::lock::lock;
@@ -120,9 +120,16 @@ impl Shared {
         })
     }
 
-    /// Which store it is; `None` before the start is over.
-    pub(crate) fn store_id(&self) -> Option<StoreId> {
-        self.store_id.get().copied()
+    /// Which store it is.
+    ///
+    /// # Panics
+    ///
+    /// Before [`identify`](Self::identify), which comes before any stage is started.
+    pub(crate) fn store_id(&self) -> StoreId {
+        *self
+            .store_id
+            .get()
+            .expect("the store was identified at the start")
     }
 
     /// Learns which store it is.
@@ -133,10 +140,9 @@ impl Shared {
         Ok(())
     }
 
-    /// Why a message about a run that is said to be in `store` is none of this scheduler's; `None` if it is. One that says nothing comes from
-    /// before there was something to say.
-    pub(crate) fn foreign(&self, store: Option<StoreId>) -> Option<String> {
-        let (theirs, ours) = (store?, self.store_id()?);
+    /// Why a message about a run in the store `theirs` is not for this scheduler; `None` if it is.
+    pub(crate) fn foreign(&self, theirs: StoreId) -> Option<String> {
+        let ours = self.store_id();
         (theirs != ours).then(|| {
             format!(
                 "it is about a run of another store, {theirs}, and these schedulers' store is {ours}"

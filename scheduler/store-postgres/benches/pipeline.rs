@@ -10,10 +10,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use cueline_model::{ExecutorName, Job, JobSpec, Outcome, OutcomeKind, Shard, Timestamp};
-use cueline_store::{
-    AttemptId, DispatchMark, FireDue, NodeId, Plan, PlannedRun, Planner, Report, ReportBody, Store,
+use cueline_model::{
+    AttemptEvent, AttemptId, ExecutorName, Job, JobSpec, Outcome, OutcomeKind, Shard, Timestamp,
 };
+use cueline_store::{DispatchMark, FireDue, NodeId, Plan, PlannedRun, Planner, Report, Store};
 use cueline_store_postgres::{PgOptions, PgStore};
 use cueline_test_servers::postgres::Postgres;
 use sqlx::Connection as _;
@@ -200,8 +200,7 @@ async fn one_batch(
         .runs
         .iter()
         .map(|run| DispatchMark {
-            run: run.id,
-            attempt: run.attempt,
+            attempt: run.attempt_id(),
             version: run.job.version,
             executor: executor.clone(),
         })
@@ -231,9 +230,9 @@ fn success(id: AttemptId, executor: &ExecutorName, now: Timestamp) -> Report {
     outcome.started_at = Some(now);
     outcome.exit_status = Some(0);
     Report {
-        id,
+        attempt: id,
         executor: Some(executor.clone()),
-        body: ReportBody::Ended(outcome),
+        event: AttemptEvent::Ended { outcome },
     }
 }
 

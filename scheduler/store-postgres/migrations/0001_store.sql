@@ -162,7 +162,7 @@ CREATE TABLE executor (
     running      bigint  NOT NULL,
     draining     boolean NOT NULL,
     gone         boolean NOT NULL,
-    last_beat    bigint  NOT NULL,
+    last_heartbeat_at    bigint  NOT NULL,
     PRIMARY KEY (grp, name)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 

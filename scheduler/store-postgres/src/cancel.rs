@@ -1,6 +1,6 @@
 //! Cancelling runs.
 
-use cueline_model::{RunId, RunState};
+use cueline_model::{ExecutorId, RunId, RunState};
 use cueline_store::{Cancelled, PendingCancel, StoreError};
 use sqlx::postgres::PgConnection;
 
@@ -115,8 +115,10 @@ impl PgStore {
             .map(|(run, group, executor)| {
                 Ok(PendingCancel {
                     run: RunId(run),
-                    group: name(&group)?,
-                    executor: name(&executor)?,
+                    executor: ExecutorId {
+                        group: name(&group)?,
+                        name: name(&executor)?,
+                    },
                 })
             })
             .collect()

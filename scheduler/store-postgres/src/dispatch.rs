@@ -4,9 +4,9 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use cueline_model::{RunId, Timestamp};
+use cueline_model::{AttemptId, RunId, Timestamp};
 use cueline_store::adapter::skipped::STOPPED_MEANWHILE;
-use cueline_store::{AttemptId, DispatchMark, ErrorKind, NodeId, StoreError, WaitingRun};
+use cueline_store::{DispatchMark, ErrorKind, NodeId, StoreError, WaitingRun};
 use sqlx::postgres::PgConnection;
 
 use crate::database::commit;
@@ -162,8 +162,13 @@ impl PgStore {
             (1..).take(marks.len()).collect()
         } else {
             sqlx::query_scalar(TAKEN)
-                .bind(marks.iter().map(|m| m.run.0).collect::<Vec<_>>())
-                .bind(marks.iter().map(|m| int4(m.attempt)).collect::<Vec<_>>())
+                .bind(marks.iter().map(|m| m.attempt.run.0).collect::<Vec<_>>())
+                .bind(
+                    marks
+                        .iter()
+                        .map(|m| int4(m.attempt.attempt))
+                        .collect::<Vec<_>>(),
+                )
                 .bind(
                     marks
                         .iter()
@@ -179,10 +184,7 @@ impl PgStore {
         Ok(taken
             .into_iter()
             .filter_map(|place| marks.get(usize::try_from(place - 1).ok()?))
-            .map(|m| AttemptId {
-                run: m.run,
-                attempt: m.attempt,
-            })
+            .map(|m| m.attempt)
             .filter(|id| seen.insert(*id))
             .collect())
     }
@@ -345,7 +347,7 @@ struct Sorted<'a> {
 }
 
 fn sorted(marks: &[DispatchMark]) -> Sorted<'_> {
-    let by_run: BTreeMap<i64, &DispatchMark> = marks.iter().map(|m| (m.run.0, m)).collect();
+    let by_run: BTreeMap<i64, &DispatchMark> = marks.iter().map(|m| (m.attempt.run.0, m)).collect();
     let mut places = HashMap::<&str, i32>::new();
     let mut sorted = Sorted::default();
     for (id, mark) in by_run {
@@ -354,7 +356,7 @@ fn sorted(marks: &[DispatchMark]) -> Sorted<'_> {
             i32::try_from(sorted.names.len()).unwrap_or(i32::MAX)
         });
         sorted.ids.push(id);
-        sorted.attempts.push(int4(mark.attempt));
+        sorted.attempts.push(int4(mark.attempt.attempt));
         sorted.versions.push(mark.version);
         sorted.executors.push(place);
     }

@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
-use cueline_model::{RunId, Timestamp};
-use cueline_store::{AttemptId, Executor, ExecutorBeat, Outstanding, StoreError};
+use cueline_model::{AttemptId, ExecutorId, Heartbeat, RunId, Timestamp};
+use cueline_store::{Executor, Outstanding, StoreError};
 use sqlx::FromRow;
 
 use crate::PgStore;
@@ -14,17 +14,17 @@ use crate::rows::{clean, int, name, small, state, unsigned};
 
 /// Lists within a list do not go in as arrays: the capabilities of one executor are one JSON text.
 const BEAT: &str = "
-    INSERT INTO executor (grp, name, incarnation, capabilities, capacity, held, running, draining, gone, last_beat)
+    INSERT INTO executor (grp, name, incarnation, capabilities, capacity, held, running, draining, gone, last_heartbeat_at)
     SELECT e.grp, e.name, e.incarnation, ARRAY(SELECT jsonb_array_elements_text(e.capabilities::jsonb)), e.capacity, e.held, e.running,
         e.draining, e.gone, $10
     FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::bigint[], $7::bigint[], $8::boolean[],
         $9::boolean[]) e (grp, name, incarnation, capabilities, capacity, held, running, draining, gone)
     ON CONFLICT (grp, name) DO UPDATE SET incarnation = excluded.incarnation, capabilities = excluded.capabilities,
         capacity = excluded.capacity, held = excluded.held, running = excluded.running, draining = excluded.draining,
-        gone = excluded.gone, last_beat = greatest(executor.last_beat, excluded.last_beat)";
+        gone = excluded.gone, last_heartbeat_at = greatest(executor.last_heartbeat_at, excluded.last_heartbeat_at)";
 
 const ALL: &str = "
-    SELECT grp, name, incarnation, capabilities, capacity, held, running, draining, gone, last_beat
+    SELECT grp, name, incarnation, capabilities, capacity, held, running, draining, gone, last_heartbeat_at
     FROM executor ORDER BY grp, name";
 
 pub(crate) const OUTSTANDING: &str = "
@@ -50,27 +50,32 @@ struct Row {
     running: i64,
     draining: bool,
     gone: bool,
-    last_beat: i64,
+    last_heartbeat_at: i64,
 }
 
 /// What an executor announces, sorted, as one text.
-fn capabilities(beat: &ExecutorBeat) -> String {
+fn capabilities(beat: &Heartbeat) -> String {
     let sorted: BTreeSet<_> = beat.capabilities.iter().map(|c| clean(c)).collect();
     let list: serde_json::Value = sorted.into_iter().map(Cow::into_owned).collect();
     list.to_string()
 }
 
 impl PgStore {
-    pub(crate) async fn write_beats(&self, beats: &[ExecutorBeat]) -> Result<(), StoreError> {
+    pub(crate) async fn write_beats(&self, beats: &[Heartbeat]) -> Result<(), StoreError> {
         if beats.is_empty() {
             return Ok(());
         }
         // The last of each executor, in an order that is the same in all transactions.
-        let last: BTreeMap<(&str, &str), &ExecutorBeat> = beats
+        let last: BTreeMap<(&str, &str), &Heartbeat> = beats
             .iter()
-            .map(|beat| ((beat.group.as_str(), beat.name.as_str()), beat))
+            .map(|beat| {
+                (
+                    (beat.executor.group.as_str(), beat.executor.name.as_str()),
+                    beat,
+                )
+            })
             .collect();
-        let beats: Vec<&ExecutorBeat> = last.values().copied().collect();
+        let beats: Vec<&Heartbeat> = last.values().copied().collect();
         let mut tx = self.db.write().await?;
         let now = tx.now.as_millis();
         sqlx::query(BEAT)
@@ -96,7 +101,7 @@ impl PgStore {
             .bind(now)
             .execute(&mut *tx)
             .await
-            .map_err(failed("write down signs of life"))?;
+            .map_err(failed("store heartbeats"))?;
         commit(tx).await
     }
 
@@ -109,16 +114,20 @@ impl PgStore {
         rows.into_iter()
             .map(|row| {
                 Ok(Executor {
-                    group: name(&row.grp)?,
-                    name: name(&row.name)?,
-                    incarnation: row.incarnation,
-                    capabilities: row.capabilities,
-                    capacity: small(row.capacity),
-                    held: unsigned(row.held),
-                    running: unsigned(row.running),
-                    draining: row.draining,
-                    gone: row.gone,
-                    last_beat: Timestamp::from_millis(row.last_beat),
+                    heartbeat: Heartbeat {
+                        executor: ExecutorId {
+                            group: name(&row.grp)?,
+                            name: name(&row.name)?,
+                        },
+                        incarnation: row.incarnation,
+                        capabilities: row.capabilities,
+                        capacity: small(row.capacity),
+                        held: unsigned(row.held),
+                        running: unsigned(row.running),
+                        draining: row.draining,
+                        gone: row.gone,
+                    },
+                    last_heartbeat_at: Timestamp::from_millis(row.last_heartbeat_at),
                 })
             })
             .collect()
@@ -142,12 +151,16 @@ impl PgStore {
         rows.into_iter()
             .map(|(run, attempt, code, queued_at, group, executor)| {
                 Ok(Outstanding {
-                    run: RunId(run),
-                    attempt: small(attempt),
+                    attempt: AttemptId {
+                        run: RunId(run),
+                        attempt: small(attempt),
+                    },
                     state: state(code)?,
                     queued_at: Timestamp::from_millis(queued_at),
-                    group: name(&group)?,
-                    executor: name(&executor)?,
+                    executor: ExecutorId {
+                        group: name(&group)?,
+                        name: name(&executor)?,
+                    },
                 })
             })
             .collect()

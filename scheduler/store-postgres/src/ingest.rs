@@ -5,11 +5,11 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-use cueline_model::Timestamp;
+use cueline_model::{AttemptEvent, Timestamp};
 use cueline_store::adapter::attempt::Close;
 use cueline_store::adapter::facts::{Event, Facts};
 use cueline_store::adapter::report::{Batch, Writes, policies_of, soonest};
-use cueline_store::{ErrorKind, Ingested, Report, ReportBody, StoreError};
+use cueline_store::{ErrorKind, Ingested, Report, StoreError};
 use sqlx::postgres::PgConnection;
 
 use crate::PgStore;
@@ -170,7 +170,7 @@ async fn read(
     reports: &[Report],
     lock: bool,
 ) -> Result<Option<Read>, StoreError> {
-    let ids: BTreeSet<i64> = reports.iter().map(|r| r.id.run.0).collect();
+    let ids: BTreeSet<i64> = reports.iter().map(|r| r.attempt.run.0).collect();
     let ids: Vec<i64> = ids.into_iter().collect();
     let facts = read_facts(conn, &ids, FACTS).await?;
     let held = binding(reports, &facts);
@@ -196,9 +196,9 @@ fn binding(reports: &[Report], facts: &[Facts]) -> HashSet<i64> {
     let by_id: HashMap<i64, &Facts> = facts.iter().map(|f| (f.id, f)).collect();
     reports
         .iter()
-        .filter_map(|report| match &report.body {
-            ReportBody::Ended(outcome) => {
-                let facts = by_id.get(&report.id.run.0)?;
+        .filter_map(|report| match &report.event {
+            AttemptEvent::Ended { outcome } => {
+                let facts = by_id.get(&report.attempt.run.0)?;
                 facts.binds_job(outcome).then_some(facts.job_id)
             }
             _ => None,

@@ -6,10 +6,10 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use cueline_model::{Job, JobId, JobName, JobSpec, RunId, Timestamp};
+use cueline_model::{AttemptId, Job, JobId, JobName, JobSpec, RunId, Timestamp};
 use cueline_store::adapter::jobs::{check_names, is_fixed_delay};
 use cueline_store::adapter::parents::parent_of;
-use cueline_store::{Applied, AttemptId, Change, ErrorKind, StoreError};
+use cueline_store::{Applied, Change, ErrorKind, StoreError};
 use sqlx::postgres::PgConnection;
 
 use crate::PgStore;

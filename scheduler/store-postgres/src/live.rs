@@ -12,7 +12,7 @@ use crate::rows::name;
 
 const LIVE: &str = "
     SELECT grp, name, capabilities FROM executor
-    WHERE NOT gone AND NOT draining AND last_beat > $1 ORDER BY grp, name";
+    WHERE NOT gone AND NOT draining AND last_heartbeat_at > $1 ORDER BY grp, name";
 
 struct Row {
     group: String,

@@ -77,9 +77,8 @@ impl PgStore {
             .fetch_all(&mut *tx)
             .await
             .map_err(&fail)?;
-        Ok(rows
-            .into_iter()
-            .map(|(cursor, at, stream, text)| log::row(cursor, at, stream, text))
-            .collect())
+        rows.into_iter()
+            .map(|(cursor, at, stream, text)| log::row(cursor, at, &stream, text))
+            .collect()
     }
 }

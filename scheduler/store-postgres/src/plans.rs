@@ -6,10 +6,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use cueline_model::{ExecutorName, Job, JobSpec, Outcome, OutcomeKind, Shard, Timestamp};
-use cueline_store::{
-    AttemptId, FireDue, NodeId, Plan, PlannedRun, Planner, Report, ReportBody, RunFilter, Store,
+use cueline_model::{
+    AttemptEvent, AttemptId, ExecutorName, Job, JobSpec, Outcome, OutcomeKind, Shard, Timestamp,
 };
+use cueline_store::{FireDue, NodeId, Plan, PlannedRun, Planner, Report, RunFilter, Store};
 use cueline_test_servers::postgres::Postgres;
 use sqlx::AssertSqlSafe;
 use sqlx::postgres::{PgArguments, Postgres as Db};
@@ -106,9 +106,11 @@ async fn loaded(jobs: usize) -> (Scene, Arc<Postgres>, String) {
         live = runs.iter().map(|r| r.id.0).collect();
         if round + 1 < ROUNDS {
             let cancelled = |run| Report {
-                id: AttemptId { run, attempt: 1 },
+                attempt: AttemptId { run, attempt: 1 },
                 executor: None,
-                body: ReportBody::Ended(Outcome::new(OutcomeKind::Cancelled, runs[0].due_at)),
+                event: AttemptEvent::Ended {
+                    outcome: Outcome::new(OutcomeKind::Cancelled, runs[0].due_at),
+                },
             };
             let reports: Vec<Report> = runs.iter().map(|r| cancelled(r.id)).collect();
             store.ingest(&reports).await.expect("ingests");

@@ -6,12 +6,14 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use cueline_model::{Job, JobId, JobName, JobSpec, RunId, StoreId, Timestamp};
+use cueline_model::{
+    AttemptId, Heartbeat, Job, JobId, JobName, JobSpec, RunId, StoreId, Timestamp,
+};
 use cueline_store::{
-    Applied, AttemptId, Cancelled, DeadLetter, DispatchMark, Executor, ExecutorBeat, FireDue,
-    Fired, Ingested, JobSummary, LedgerEntry, LogRow, NewDeadLetter, NodeId, NodeRegistered,
-    Outstanding, PendingCancel, Planner, Report, Run, RunDetail, RunFilter, Store, StoreError,
-    StoreStats, TriggerRequest, Triggered, WaitingRun,
+    Applied, Cancelled, DeadLetter, DispatchMark, Executor, FireDue, Fired, Ingested, JobSummary,
+    LedgerEntry, LogRow, NewDeadLetter, NodeId, NodeRegistered, Outstanding, PendingCancel,
+    Planner, Report, Run, RunDetail, RunFilter, Store, StoreError, StoreStats, TriggerRequest,
+    Triggered, WaitingRun,
 };
 
 use crate::PgStore;
@@ -162,7 +164,7 @@ impl Store for PgStore {
         writing!(self, self.run_now(node, request))
     }
 
-    async fn beat(&self, beats: &[ExecutorBeat]) -> Result<()> {
+    async fn record_heartbeats(&self, beats: &[Heartbeat]) -> Result<()> {
         writing!(self, self.write_beats(beats))
     }
 

@@ -47,7 +47,7 @@ const LOCK_RUNS: &str = "LOCK TABLE run, run_event, run_log IN ACCESS EXCLUSIVE 
 
 /// Executors that were silent for as long have nothing that is known of them any more.
 const FORGET_EXECUTORS: &str = "
-    DELETE FROM executor WHERE last_beat < $1
+    DELETE FROM executor WHERE last_heartbeat_at < $1
         AND NOT EXISTS (SELECT FROM run_live l WHERE l.state IN (1, 2, 3) AND l.executor = executor.name)";
 
 /// Looked at again when they are held: whoever holds them all would keep the ends of their runs waiting.

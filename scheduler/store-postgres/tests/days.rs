@@ -5,10 +5,11 @@ mod fresh;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use cueline_model::{ExecutorName, Job, JobSpec, Outcome, OutcomeKind, RunId, Shard, Timestamp};
-use cueline_store::{
-    AttemptId, FireDue, Fired, NodeId, Plan, PlannedRun, Planner, Report, ReportBody, Store,
+use cueline_model::{
+    AttemptEvent, AttemptId, ExecutorName, Job, JobSpec, Outcome, OutcomeKind, RunId, Shard,
+    Timestamp,
 };
+use cueline_store::{FireDue, Fired, NodeId, Plan, PlannedRun, Planner, Report, Store};
 use cueline_store_postgres::{PgOptions, PgStore};
 
 use crate::fresh::Fresh;
@@ -106,15 +107,15 @@ async fn end(store: &PgStore, run: RunId, now_ms: i64) {
     let id = AttemptId { run, attempt: 1 };
     let outcome = Outcome::new(OutcomeKind::Cancelled, Timestamp::from_millis(now_ms));
     let ended = Report {
-        id,
+        attempt: id,
         executor: None,
-        body: ReportBody::Ended(outcome),
+        event: AttemptEvent::Ended { outcome },
     };
     let line = (0, Timestamp::from_millis(now_ms), "out", "text".to_owned());
     let log = Report {
-        id,
+        attempt: id,
         executor: None,
-        body: ReportBody::Log(vec![line]),
+        event: AttemptEvent::Log { lines: vec![line] },
     };
     let done = store.ingest(&[log, ended]).await.expect("ingests");
     assert_eq!(done.ended, 1);

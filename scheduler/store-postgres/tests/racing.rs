@@ -5,10 +5,12 @@ mod fresh;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use cueline_model::{ExecutorName, Job, JobSpec, Outcome, OutcomeKind, Shard, Timestamp};
+use cueline_model::{
+    AttemptEvent, AttemptId, ExecutorName, Job, JobSpec, Outcome, OutcomeKind, Shard, Timestamp,
+};
 use cueline_store::{
-    AttemptId, DispatchMark, FireDue, Ingested, NodeId, Plan, PlannedRun, Planner, Report,
-    ReportBody, Store, StoreError, TriggerRequest, WaitingRun,
+    DispatchMark, FireDue, Ingested, NodeId, Plan, PlannedRun, Planner, Report, Store, StoreError,
+    TriggerRequest, WaitingRun,
 };
 use cueline_store_postgres::{PgOptions, PgStore};
 use sqlx::postgres::PgConnection;
@@ -136,9 +138,11 @@ impl Scene {
     fn success(&self, id: AttemptId) -> Report {
         let now = Timestamp::from_millis(self.clock.load(Ordering::SeqCst));
         Report {
-            id,
+            attempt: id,
             executor: None,
-            body: ReportBody::Ended(Outcome::new(OutcomeKind::Succeeded, now)),
+            event: AttemptEvent::Ended {
+                outcome: Outcome::new(OutcomeKind::Succeeded, now),
+            },
         }
     }
 

@@ -5,10 +5,12 @@ mod fresh;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use cueline_model::{ExecutorName, Job, JobSpec, Outcome, OutcomeKind, Shard, Timestamp};
+use cueline_model::{
+    AttemptEvent, AttemptId, ExecutorName, Job, JobSpec, Outcome, OutcomeKind, Shard, Timestamp,
+};
 use cueline_store::{
-    AttemptId, DispatchMark, FireDue, NodeId, Plan, PlannedRun, Planner, Report, ReportBody, Store,
-    TriggerRequest, WaitingRun,
+    DispatchMark, FireDue, NodeId, Plan, PlannedRun, Planner, Report, Store, TriggerRequest,
+    WaitingRun,
 };
 use cueline_store_postgres::{PgOptions, PgStore};
 
@@ -127,9 +129,11 @@ impl Scene {
         self.store.confirm_dispatch(&taken).await.expect("confirms");
         counts.push(self.statements());
         let report = |id: &AttemptId| Report {
-            id: *id,
+            attempt: *id,
             executor: Some(executor.clone()),
-            body: ReportBody::Ended(Outcome::new(kind, runs[0].due_at)),
+            event: AttemptEvent::Ended {
+                outcome: Outcome::new(kind, runs[0].due_at),
+            },
         };
         let reports: Vec<Report> = taken.iter().map(report).collect();
         let done = self.store.ingest(&reports).await.expect("ingests");

@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use cueline_model::{ExecutorName, Job, JobSpec, Outcome, OutcomeKind, Shard, Timestamp};
-use cueline_store::{
-    AttemptId, DispatchMark, FireDue, Plan, PlannedRun, Planner, Report, ReportBody, Store,
+use cueline_model::{
+    AttemptEvent, AttemptId, ExecutorName, Job, JobSpec, Outcome, OutcomeKind, Shard, Timestamp,
 };
+use cueline_store::{DispatchMark, FireDue, Plan, PlannedRun, Planner, Report, Store};
 use cueline_store_sqlite::{SqliteOptions, SqliteStore};
 use tokio::time::Instant;
 
@@ -109,8 +109,7 @@ async fn one_batch(
         .runs
         .iter()
         .map(|run| DispatchMark {
-            run: run.id,
-            attempt: run.attempt,
+            attempt: run.attempt_id(),
             version: run.job.version,
             executor: executor.clone(),
         })
@@ -140,9 +139,9 @@ fn success(id: AttemptId, executor: &ExecutorName, now: Timestamp) -> Report {
     outcome.started_at = Some(now);
     outcome.exit_status = Some(0);
     Report {
-        id,
+        attempt: id,
         executor: Some(executor.clone()),
-        body: ReportBody::Ended(outcome),
+        event: AttemptEvent::Ended { outcome },
     }
 }
 

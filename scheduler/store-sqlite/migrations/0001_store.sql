@@ -130,7 +130,7 @@ CREATE TABLE executor (
     running      INTEGER NOT NULL,
     draining     INTEGER NOT NULL,
     gone         INTEGER NOT NULL,
-    last_beat    INTEGER NOT NULL,
+    last_heartbeat_at    INTEGER NOT NULL,
     PRIMARY KEY (grp, name)
 ) STRICT, WITHOUT ROWID;
 

@@ -1,6 +1,6 @@
 //! Cancelling runs.
 
-use cueline_model::{ExecutorName, GroupName, RunId, RunState};
+use cueline_model::{ExecutorId, ExecutorName, GroupName, RunId, RunState};
 use cueline_store::{Cancelled, PendingCancel, StoreError};
 use serde::Deserialize;
 
@@ -89,10 +89,9 @@ impl SqliteStore {
         let rows: Vec<Row> = decode(&text)?;
         Ok(rows
             .into_iter()
-            .map(|Row(run, group, executor)| PendingCancel {
+            .map(|Row(run, group, name)| PendingCancel {
                 run,
-                group,
-                executor,
+                executor: ExecutorId { group, name },
             })
             .collect())
     }

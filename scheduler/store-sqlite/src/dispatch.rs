@@ -2,9 +2,9 @@
 
 use std::collections::HashSet;
 
-use cueline_model::{ExecutorName, RunId, Timestamp};
+use cueline_model::{AttemptId, ExecutorName, RunId, Timestamp};
 use cueline_store::adapter::skipped::STOPPED_MEANWHILE;
-use cueline_store::{AttemptId, DispatchMark, NodeId, StoreError, WaitingRun};
+use cueline_store::{DispatchMark, NodeId, StoreError, WaitingRun};
 use sqlx::SqliteConnection;
 
 use crate::database::commit;
@@ -113,7 +113,7 @@ impl SqliteStore {
         let fail = failed("begin to dispatch runs");
         let rows: Vec<(RunId, u32, i64, &ExecutorName)> = marks
             .iter()
-            .map(|m| (m.run, m.attempt, m.version, &m.executor))
+            .map(|m| (m.attempt.run, m.attempt.attempt, m.version, &m.executor))
             .collect();
         let list = encode(&rows)?;
         let mut tx = self.db.write().await?;
@@ -141,10 +141,7 @@ impl SqliteStore {
         Ok(taken
             .into_iter()
             .filter_map(|at| marks.get(at))
-            .map(|m| AttemptId {
-                run: m.run,
-                attempt: m.attempt,
-            })
+            .map(|m| m.attempt)
             .filter(|id| seen.insert(*id))
             .collect())
     }

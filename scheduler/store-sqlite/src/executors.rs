@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use cueline_model::{ExecutorName, GroupName, RunId, Timestamp};
-use cueline_store::{AttemptId, Executor, ExecutorBeat, Outstanding, StoreError};
+use cueline_model::{AttemptId, ExecutorId, ExecutorName, GroupName, Heartbeat, RunId, Timestamp};
+use cueline_store::{Executor, Outstanding, StoreError};
 use serde::{Deserialize, Serialize};
 
 use crate::SqliteStore;
@@ -12,16 +12,16 @@ use crate::error::failed;
 use crate::rows::{clean, decode, encode, int, small, state, unsigned};
 
 const BEAT: &str = "
-    INSERT INTO executor (grp, name, incarnation, capabilities, capacity, held, running, draining, gone, last_beat)
+    INSERT INTO executor (grp, name, incarnation, capabilities, capacity, held, running, draining, gone, last_heartbeat_at)
     SELECT value ->> '$.grp', value ->> '$.name', value ->> '$.incarnation', value -> '$.capabilities', value ->> '$.capacity',
         value ->> '$.held', value ->> '$.running', value ->> '$.draining', value ->> '$.gone', ?2
     FROM json_each(?1) WHERE true
     ON CONFLICT (grp, name) DO UPDATE SET incarnation = excluded.incarnation, capabilities = excluded.capabilities,
         capacity = excluded.capacity, held = excluded.held, running = excluded.running, draining = excluded.draining,
-        gone = excluded.gone, last_beat = excluded.last_beat";
+        gone = excluded.gone, last_heartbeat_at = excluded.last_heartbeat_at";
 
 const ALL: &str = "
-    SELECT json_group_array(json_array(grp, name, incarnation, json(capabilities), capacity, held, running, draining, gone, last_beat))
+    SELECT json_group_array(json_array(grp, name, incarnation, json(capabilities), capacity, held, running, draining, gone, last_heartbeat_at))
     FROM (SELECT * FROM executor ORDER BY grp, name)";
 
 /// Two walks by id, each of which stops at the limit: what is out is claimed by nobody.
@@ -69,22 +69,22 @@ struct Row {
     running: i64,
     draining: i64,
     gone: i64,
-    last_beat: Timestamp,
+    last_heartbeat_at: Timestamp,
 }
 
 #[derive(Deserialize)]
 struct OutstandingRow(RunId, i64, i64, Timestamp, GroupName, ExecutorName);
 
 impl SqliteStore {
-    pub(crate) async fn write_beats(&self, beats: &[ExecutorBeat]) -> Result<(), StoreError> {
+    pub(crate) async fn write_beats(&self, beats: &[Heartbeat]) -> Result<(), StoreError> {
         if beats.is_empty() {
             return Ok(());
         }
         let rows: Vec<BeatRow<'_>> = beats
             .iter()
             .map(|beat| BeatRow {
-                grp: &beat.group,
-                name: &beat.name,
+                grp: &beat.executor.group,
+                name: &beat.executor.name,
                 incarnation: clean(&beat.incarnation),
                 capabilities: beat.capabilities.iter().map(|c| clean(c)).collect(),
                 capacity: beat.capacity,
@@ -100,7 +100,7 @@ impl SqliteStore {
             .bind(self.db.now().as_millis())
             .execute(&mut *tx)
             .await
-            .map_err(failed("write down signs of life"))?;
+            .map_err(failed("store heartbeats"))?;
         commit(tx).await
     }
 
@@ -114,16 +114,20 @@ impl SqliteStore {
         Ok(rows
             .into_iter()
             .map(|row| Executor {
-                group: row.group,
-                name: row.name,
-                incarnation: row.incarnation,
-                capabilities: row.capabilities,
-                capacity: small(row.capacity),
-                held: unsigned(row.held),
-                running: unsigned(row.running),
-                draining: row.draining == 1,
-                gone: row.gone == 1,
-                last_beat: row.last_beat,
+                heartbeat: Heartbeat {
+                    executor: ExecutorId {
+                        group: row.group,
+                        name: row.name,
+                    },
+                    incarnation: row.incarnation,
+                    capabilities: row.capabilities,
+                    capacity: small(row.capacity),
+                    held: unsigned(row.held),
+                    running: unsigned(row.running),
+                    draining: row.draining == 1,
+                    gone: row.gone == 1,
+                },
+                last_heartbeat_at: row.last_heartbeat_at,
             })
             .collect())
     }
@@ -145,14 +149,15 @@ impl SqliteStore {
         let rows: Vec<OutstandingRow> = decode(&text)?;
         rows.into_iter()
             .map(
-                |OutstandingRow(run, attempt, code, queued_at, group, executor)| {
+                |OutstandingRow(run, attempt, code, queued_at, group, name)| {
                     Ok(Outstanding {
-                        run,
-                        attempt: small(attempt),
+                        attempt: AttemptId {
+                            run,
+                            attempt: small(attempt),
+                        },
                         state: state(code)?,
                         queued_at,
-                        group,
-                        executor,
+                        executor: ExecutorId { group, name },
                     })
                 },
             )

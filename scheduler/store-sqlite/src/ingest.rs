@@ -128,7 +128,7 @@ async fn read_rows(
     conn: &mut SqliteConnection,
     reports: &[Report],
 ) -> Result<Vec<Row>, StoreError> {
-    let mut ids: Vec<i64> = reports.iter().map(|r| r.id.run.0).collect();
+    let mut ids: Vec<i64> = reports.iter().map(|r| r.attempt.run.0).collect();
     ids.sort_unstable();
     ids.dedup();
     let text: String = sqlx::query_scalar(FACTS)

@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use cueline_model::{Job, JobId, JobName, JobSpec, RunId, Schedule, Timestamp};
+use cueline_model::{AttemptId, Job, JobId, JobName, JobSpec, RunId, Schedule, Timestamp};
 use cueline_store::adapter::definitions::written;
 use cueline_store::adapter::jobs::{check_names, is_fixed_delay, longest_ms, next_fire};
 use cueline_store::adapter::parents::parent_of;
-use cueline_store::{Applied, AttemptId, Change, ErrorKind, StoreError};
+use cueline_store::{Applied, Change, ErrorKind, StoreError};
 use sqlx::SqliteConnection;
 
 use crate::SqliteStore;

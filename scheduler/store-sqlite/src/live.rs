@@ -14,7 +14,7 @@ use crate::rows::decode;
 const LIVE: &str = "
     SELECT json_group_array(json_array(grp, name, json(capabilities)))
     FROM (SELECT grp, name, capabilities FROM executor
-          WHERE gone = 0 AND draining = 0 AND last_beat > ?1 ORDER BY grp, name)";
+          WHERE gone = 0 AND draining = 0 AND last_heartbeat_at > ?1 ORDER BY grp, name)";
 
 #[derive(Deserialize)]
 struct Row(String, ExecutorName, BTreeSet<String>);

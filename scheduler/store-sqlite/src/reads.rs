@@ -154,10 +154,9 @@ impl SqliteStore {
             .fetch_all(&mut *tx)
             .await
             .map_err(&fail)?;
-        Ok(rows
-            .into_iter()
-            .map(|(cursor, at, stream, text)| log::row(cursor, at, stream, text))
-            .collect())
+        rows.into_iter()
+            .map(|(cursor, at, stream, text)| log::row(cursor, at, &stream, text))
+            .collect()
     }
 
     pub(crate) async fn numbers(&self) -> Result<StoreStats, StoreError> {

@@ -25,7 +25,7 @@ const DELETES: [&str; 4] = [
 
 /// Executors that were silent for as long have nothing that is known of them any more.
 const FORGET_EXECUTORS: &str = "
-    DELETE FROM executor WHERE last_beat < ?1
+    DELETE FROM executor WHERE last_heartbeat_at < ?1
         AND NOT EXISTS (SELECT 1 FROM run WHERE state IN (1, 2, 3) AND state < 10 AND run.executor = executor.name)";
 
 pub(crate) const RESTING: &str = "

@@ -3,14 +3,15 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use cueline_model::{ExecutorName, Job, JobId, JobName, JobSpec, RunId, StoreId, Timestamp};
+use cueline_model::{
+    AttemptId, ExecutorName, Heartbeat, Job, JobId, JobName, JobSpec, RunId, StoreId, Timestamp,
+};
 
 use crate::error::StoreError;
 use crate::types::{
-    Applied, AttemptId, Cancelled, DeadLetter, DispatchMark, Executor, ExecutorBeat, FireDue,
-    Fired, Ingested, JobSummary, LedgerEntry, LogRow, NewDeadLetter, NodeId, NodeRegistered,
-    Outstanding, PendingCancel, Plan, Report, Run, RunDetail, RunFilter, StoreStats,
-    TriggerRequest, Triggered, WaitingRun,
+    Applied, Cancelled, DeadLetter, DispatchMark, Executor, FireDue, Fired, Ingested, JobSummary,
+    LedgerEntry, LogRow, NewDeadLetter, NodeId, NodeRegistered, Outstanding, PendingCancel, Plan,
+    Report, Run, RunDetail, RunFilter, StoreStats, TriggerRequest, Triggered, WaitingRun,
 };
 
 /// Decides what a due job does. Called inside the transaction of [`Store::fire_due`]: it must be quick and pure.
@@ -142,8 +143,8 @@ pub trait Store: Send + Sync + 'static {
 
     // ── Executors ────────────────────────────────────────────────────────────────────────────────────────────
 
-    /// Writes down signs of life, with the database's time.
-    async fn beat(&self, beats: &[ExecutorBeat]) -> Result<()>;
+    /// Stores heartbeats, with the database's time.
+    async fn record_heartbeats(&self, heartbeats: &[Heartbeat]) -> Result<()>;
 
     /// All executors that were ever heard and not forgotten, by group and name.
     async fn executors(&self) -> Result<Vec<Executor>>;

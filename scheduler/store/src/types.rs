@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use cueline_model::{
-    ExecutorName, GroupName, Job, JobId, JobName, Outcome, RunId, RunKind, RunState, Shard,
-    Timestamp,
+    AttemptEvent, AttemptId, ExecutorId, ExecutorName, GroupName, Heartbeat, Job, JobId, JobName,
+    LogLine, RunId, RunKind, RunState, Shard, Timestamp,
 };
 use serde::{Deserialize, Serialize};
 
@@ -141,67 +141,38 @@ impl WaitingRun {
     }
 }
 
-/// A wish to publish an attempt.
+/// An attempt that is about to be published.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DispatchMark {
-    /// The run.
-    pub run: RunId,
     /// The attempt.
-    pub attempt: u32,
+    pub attempt: AttemptId,
     /// The version of the job that the trigger was made from.
     pub version: i64,
-    /// Who it is for.
+    /// The executor that it is routed to.
     pub executor: ExecutorName,
 }
 
-/// An attempt, by identity.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct AttemptId {
-    /// The run.
-    pub run: RunId,
-    /// The attempt.
-    pub attempt: u32,
-}
-
-/// A line of a run's log.
+/// A line of a run's log, as it is listed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogRow {
-    /// Ascending over all attempts of the run; ask for what comes after it.
+    /// Position in the log of the whole run, ascending over its attempts. Pass the last one to read what follows.
     pub cursor: i64,
-    /// The attempt.
+    /// The attempt that wrote the line.
     pub attempt: u32,
-    /// Number of the line within the attempt.
-    pub seq: u64,
-    /// When it was written.
-    pub at: Timestamp,
-    /// `out`, `err` or `log`.
-    pub stream: String,
     /// The line.
-    pub text: String,
+    #[serde(flatten)]
+    pub line: LogLine,
 }
 
 /// What an executor reported, or the scheduler found out, about one attempt.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Report {
-    /// Whose.
-    pub id: AttemptId,
-    /// Who says so; `None` when it is the scheduler itself.
+    /// The attempt.
+    pub attempt: AttemptId,
+    /// The executor that reports; `None` for the scheduler itself.
     pub executor: Option<ExecutorName>,
-    /// What.
-    pub body: ReportBody,
-}
-
-/// What is reported of an attempt.
-#[derive(Debug, Clone, PartialEq)]
-pub enum ReportBody {
-    /// Its handler runs since then.
-    Started(Timestamp),
-    /// How far it is, 0 to 1.
-    Progress(f64),
-    /// Lines of its log: (number, time, stream, text). Lines with a number that is there already are ignored.
-    Log(Vec<(u64, Timestamp, &'static str, String)>),
-    /// It ended.
-    Ended(Outcome),
+    /// What happened.
+    pub event: AttemptEvent,
 }
 
 /// What became of a batch of reports.
@@ -219,69 +190,27 @@ pub struct Ingested {
     pub next_due: Option<Timestamp>,
 }
 
-/// A sign of life to write down.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ExecutorBeat {
-    /// Its group.
-    pub group: GroupName,
-    /// Its name.
-    pub name: ExecutorName,
-    /// Differs after each start.
-    pub incarnation: String,
-    /// What it can run.
-    pub capabilities: Vec<String>,
-    /// Handlers that it runs at once at the most.
-    pub capacity: u32,
-    /// Triggers that it holds.
-    pub held: u64,
-    /// Of these, how many run.
-    pub running: u64,
-    /// It takes no more.
-    pub draining: bool,
-    /// It has stopped in order.
-    pub gone: bool,
-}
-
 /// An executor as the store knows it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Executor {
-    /// Its group.
-    pub group: GroupName,
-    /// Its name.
-    pub name: ExecutorName,
-    /// Differs after each start.
-    pub incarnation: String,
-    /// What it can run, sorted.
-    pub capabilities: Vec<String>,
-    /// Handlers that it runs at once at the most.
-    pub capacity: u32,
-    /// Triggers that it holds.
-    pub held: u64,
-    /// Of these, how many run.
-    pub running: u64,
-    /// It takes no more.
-    pub draining: bool,
-    /// It has stopped in order.
-    pub gone: bool,
-    /// When it was last heard.
-    pub last_beat: Timestamp,
+    /// What its last heartbeat announced; capabilities are sorted.
+    #[serde(flatten)]
+    pub heartbeat: Heartbeat,
+    /// When that heartbeat was stored, by the database's clock.
+    pub last_heartbeat_at: Timestamp,
 }
 
 /// An attempt that an executor should hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outstanding {
-    /// The attempt, ready to be published again as it is.
-    pub run: RunId,
     /// The attempt.
-    pub attempt: u32,
+    pub attempt: AttemptId,
     /// `queued` or `running`.
     pub state: RunState,
     /// When the broker confirmed its trigger.
     pub queued_at: Timestamp,
-    /// Its executor's group.
-    pub group: GroupName,
-    /// Its executor.
-    pub executor: ExecutorName,
+    /// The executor that its trigger was published to.
+    pub executor: ExecutorId,
 }
 
 /// A cancellation that has been asked for and has not taken effect.
@@ -289,10 +218,8 @@ pub struct Outstanding {
 pub struct PendingCancel {
     /// The run.
     pub run: RunId,
-    /// The group of its executor.
-    pub group: GroupName,
-    /// Its executor.
-    pub executor: ExecutorName,
+    /// The executor that its trigger was published to.
+    pub executor: ExecutorId,
 }
 
 /// What became of a wish to cancel.

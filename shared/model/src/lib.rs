@@ -3,10 +3,12 @@
 //! Nothing here reads a clock, does I/O or knows tokio: `now` is always an argument, so every decision can be
 //! tested by calling a function. The words are those of `docs/GLOSSARY.md`.
 
+pub mod attempt;
 pub mod conclude;
 pub mod crontab;
 pub mod decode;
 pub mod duration;
+pub mod executor;
 pub mod handler;
 pub mod job;
 pub mod name;
@@ -18,8 +20,10 @@ pub mod schedule;
 pub mod store_id;
 pub mod time;
 
+pub use attempt::{AttemptEvent, AttemptId, LogLine, LogStream};
 pub use conclude::{Conclusion, RunFacts, conclude};
 pub use duration::DurationMs;
+pub use executor::{ExecutorId, Heartbeat};
 pub use handler::HandlerSpec;
 pub use job::{After, AfterOn, Job, JobId, JobSpec};
 pub use name::{ExecutorName, GroupName, JobName, NameError};

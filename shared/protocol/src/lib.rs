@@ -6,7 +6,7 @@ pub mod message;
 pub mod sign;
 
 pub use message::{
-    Beat, Control, ControlReply, DecodeError, Event, EventBody, Holding, JobPart, LogLine, Stream,
-    Trigger, TriggerRequest, VERSION, Versioned, decode, decode_events, encode,
+    Control, DecodeError, HeartbeatMessage, HoldingsReply, JobSnapshot, ReportMessage, Trigger,
+    TriggerRequest, VERSION, Versioned, decode, decode_reports, encode,
 };
 pub use sign::{SignError, SigningKey, VerifyingKeys};

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use cueline_model::{
-    Block, DurationMs, ExecutorName, Fence, GroupName, HandlerSpec, JobId, JobName, OnLost,
-    Outcome, RunId, RunKind, Scope, Shard, StoreId, Timestamp,
+    AttemptEvent, AttemptId, Block, DurationMs, ExecutorName, Fence, GroupName, HandlerSpec,
+    Heartbeat, JobId, JobName, OnLost, RunId, RunKind, Scope, Shard, StoreId, Timestamp,
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-/// The version of the wire format that this build writes and reads.
+/// The version of the wire format.
 pub const VERSION: u32 = 1;
 
 /// Why a message could not be read.
@@ -23,9 +23,9 @@ pub enum DecodeError {
     Version(u32),
 }
 
-/// The part of a trigger that is the same for all runs of one version of a job.
+/// What a trigger says about its job: the same for all runs of one version of the definition.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct JobPart {
+pub struct JobSnapshot {
     /// The job.
     pub id: JobId,
     /// Its name.
@@ -36,8 +36,7 @@ pub struct JobPart {
     pub handler: HandlerSpec,
     /// What to do when the lane is busy.
     pub block: Block,
-    /// What the lane spans.
-    #[serde(default)]
+    /// Which triggers share a lane.
     pub scope: Scope,
     /// The most triggers that wait in the lane.
     pub backlog: u32,
@@ -47,7 +46,6 @@ pub struct JobPart {
     /// Time between the polite and the final stop.
     pub kill_grace: DurationMs,
     /// What to report of an attempt that was started before a crash of the worker.
-    #[serde(default)]
     pub on_lost: OnLost,
     /// What becomes of a running attempt when the executor cannot reach the schedulers.
     #[serde(default, skip_serializing_if = "Fence::is_default")]
@@ -59,21 +57,19 @@ pub struct JobPart {
     pub lane_per_shard: bool,
 }
 
-/// The order to make one attempt.
+/// Orders one attempt.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Trigger {
     /// [`VERSION`].
     pub v: u32,
-    /// The store that the run is in; absent from schedulers that do not tell yet.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub store: Option<StoreId>,
+    /// The store that the run is in.
+    pub store: StoreId,
     /// The run.
     pub run: RunId,
     /// The attempt, from 1. (store, run, attempt) is the trigger's identity.
     pub attempt: u32,
-    /// The group of the executor that it is for; absent from schedulers that do not tell yet.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub group: Option<GroupName>,
+    /// The group of the executor that it is for.
+    pub group: GroupName,
     /// The executor that it is for.
     pub executor: ExecutorName,
     /// What made the run.
@@ -86,122 +82,60 @@ pub struct Trigger {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub params: Option<String>,
     /// What is the same for all runs of the job.
-    pub job: Arc<JobPart>,
-    /// An executor that does not know the attempt does not take it after this time: a trigger that somebody kept is worth nothing once
-    /// executors have forgotten the attempt. Schedulers publish again what was refused so.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub deadline: Option<Timestamp>,
+    pub job: Arc<JobSnapshot>,
+    /// An executor that does not know the attempt refuses it after this time, so that a copy of an old trigger is worthless once executors have
+    /// forgotten the attempt. Schedulers publish a refused trigger again with a new deadline.
+    pub deadline: Timestamp,
     /// Ed25519 signature, base64; see [`crate::sign`]. The last field, because it covers everything before it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signature: Option<String>,
 }
 
-/// What an executor reports about one attempt.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Event {
-    /// [`VERSION`].
-    pub v: u32,
-    /// The store that the run is in, as its trigger said.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub store: Option<StoreId>,
-    /// The run.
-    pub run: RunId,
-    /// The attempt.
-    pub attempt: u32,
-    /// Who reports.
-    pub executor: ExecutorName,
-    /// What.
-    #[serde(rename = "event")]
-    pub body: EventBody,
-}
-
-/// What an executor reports.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum EventBody {
-    /// The handler runs; sent when it outlives 500 ms.
-    Started {
-        /// Since when.
-        at: Timestamp,
-    },
-    /// How far it is.
-    Progress {
-        /// 0 to 1.
-        fraction: f64,
-    },
-    /// Lines of its log, in order.
-    Log {
-        /// The lines.
-        lines: Vec<LogLine>,
-    },
-    /// It ended.
-    Ended {
-        /// How.
-        outcome: Outcome,
-    },
-}
-
-/// Where a log line came from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Stream {
-    /// Standard output.
-    Out,
-    /// Standard error.
-    Err,
-    /// The handler's logger, or the worker itself.
-    Log,
-}
-
-impl Stream {
-    /// The word in messages and stores.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Out => "out",
-            Self::Err => "err",
-            Self::Log => "log",
+impl Trigger {
+    /// The attempt that it orders.
+    pub const fn attempt_id(&self) -> AttemptId {
+        AttemptId {
+            run: self.run,
+            attempt: self.attempt,
         }
     }
 }
 
-/// A line of a run's log.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LogLine {
-    /// Number of the line within the attempt, from 0, without gaps but where lines were dropped.
-    pub seq: u64,
-    /// When it was written.
-    pub at: Timestamp,
-    /// Where it came from.
-    pub stream: Stream,
-    /// The line, without its end; lossily decoded where it was not UTF-8.
-    pub text: String,
-}
-
-/// A sign of life of an executor.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Beat {
+/// What an executor reports about one attempt.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ReportMessage {
     /// [`VERSION`].
     pub v: u32,
-    /// Its group.
-    pub group: GroupName,
-    /// Its name.
-    pub name: ExecutorName,
-    /// Differs after each start of the process.
-    pub incarnation: String,
-    /// What it can run, see [`HandlerSpec::capability`].
-    pub capabilities: Vec<String>,
-    /// Handlers that it runs at once at the most.
-    pub capacity: u32,
-    /// Triggers that it holds and has not ended.
-    pub held: u64,
-    /// Of these, how many run.
-    pub running: u64,
-    /// It takes no more triggers: it is about to stop.
-    #[serde(default)]
-    pub draining: bool,
-    /// The executor has stopped, in order; it is not to be waited for.
-    #[serde(default)]
-    pub gone: bool,
+    /// The store that the run is in, as its trigger said.
+    pub store: StoreId,
+    /// The run.
+    pub run: RunId,
+    /// The attempt.
+    pub attempt: u32,
+    /// The executor that reports.
+    pub executor: ExecutorName,
+    /// What happened.
+    pub event: AttemptEvent,
+}
+
+impl ReportMessage {
+    /// The attempt that the report is about.
+    pub const fn attempt_id(&self) -> AttemptId {
+        AttemptId {
+            run: self.run,
+            attempt: self.attempt,
+        }
+    }
+}
+
+/// A heartbeat on the wire.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeartbeatMessage {
+    /// [`VERSION`].
+    pub v: u32,
+    /// What it announces.
+    #[serde(flatten)]
+    pub heartbeat: Heartbeat,
 }
 
 /// A request to trigger a job, as anybody who may publishes it.
@@ -226,57 +160,47 @@ pub struct TriggerRequest {
     pub by: Option<String>,
 }
 
-/// An order to one executor. Of these, schedulers send the first two.
+/// A control message to one executor. Schedulers send the first two kinds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "order", rename_all = "snake_case")]
 pub enum Control {
-    /// End this run, whatever its state here.
+    /// Ends this run, whatever its state at the executor.
     Cancel {
         /// [`VERSION`].
         v: u32,
         /// The store that the run is in.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        store: Option<StoreId>,
+        store: StoreId,
         /// The run.
         run: RunId,
     },
-    /// Which of these runs does it hold? Answered with [`ControlReply`].
+    /// Asks which of these attempts the executor has in its journal. Answered with [`HoldingsReply`].
     Holdings {
         /// [`VERSION`].
         v: u32,
         /// The store that the runs are in.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        store: Option<StoreId>,
+        store: StoreId,
         /// The attempts asked for.
-        runs: Vec<Holding>,
+        attempts: Vec<AttemptId>,
     },
-    /// What an executor sends to itself right after a [`Beat`], on the same way: when it comes back, the beat has reached the broker.
+    /// An executor sends it to itself right after a [`HeartbeatMessage`], on the same connection. When it returns, the heartbeat has reached the
+    /// broker.
     Echo {
         /// [`VERSION`].
         v: u32,
-        /// Which start of the process has sent it; others ignore it.
+        /// The start of the process that sent it; other incarnations ignore it.
         incarnation: String,
-        /// Counts the beats of that incarnation.
+        /// Number of the heartbeat within that incarnation.
         number: u64,
     },
 }
 
-/// An attempt, by identity.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Holding {
-    /// The run.
-    pub run: RunId,
-    /// The attempt.
-    pub attempt: u32,
-}
-
 /// The answer to [`Control::Holdings`]: those of the attempts asked for that are in the executor's journal, ended or not.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ControlReply {
+pub struct HoldingsReply {
     /// [`VERSION`].
     pub v: u32,
-    /// What it holds.
-    pub held: Vec<Holding>,
+    /// The attempts that are in its journal.
+    pub held: Vec<AttemptId>,
 }
 
 /// A message that says its version.
@@ -288,7 +212,13 @@ pub trait Versioned {
 macro_rules! versioned {
     ($($type:ty),*) => { $(impl Versioned for $type { fn version(&self) -> u32 { self.v } })* };
 }
-versioned!(Trigger, TriggerRequest, Event, Beat, ControlReply);
+versioned!(
+    Trigger,
+    TriggerRequest,
+    ReportMessage,
+    HeartbeatMessage,
+    HoldingsReply
+);
 
 impl Versioned for Control {
     fn version(&self) -> u32 {
@@ -325,9 +255,9 @@ pub fn encode<T: Serialize + Versioned>(message: &T) -> Vec<u8> {
         .expect("messages have string keys only, so writing them cannot fail")
 }
 
-/// Reads a message of one or several [`Event`]s, one to a line, each by itself. JSON as [`encode`] writes it has no line feeds in it; one
+/// Reads a message of one or several [`ReportMessage`]s, one to a line, each by itself. JSON as [`encode`] writes it has no line feeds in it; one
 /// at the very end means nothing.
-pub fn decode_events(payload: &[u8]) -> impl Iterator<Item = Result<Event, DecodeError>> {
+pub fn decode_reports(payload: &[u8]) -> impl Iterator<Item = Result<ReportMessage, DecodeError>> {
     let lines = payload.strip_suffix(b"\n").unwrap_or(payload);
     lines.split(|byte| *byte == b'\n').map(decode)
 }

@@ -1,11 +1,7 @@
 //! Ed25519 signatures of triggers.
 //!
 //! A worker that can check a trigger cannot forge one: it holds public keys only. The signature covers the message byte by byte, as it
-//! stands before the signature, so whoever signs and whoever checks need not know the same fields: a field that is new to the
-//! worker is covered all the same.
-//!
-//! A trigger that names no store was signed by a scheduler of the time before: its signature covers run, attempt, job, executor, fire time, shard,
-//! parameter and handler. It is accepted still, for the time of an upgrade.
+//! stands before the signature. Signer and verifier need not know the same fields: a field that is new to the worker is covered too.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -60,7 +56,7 @@ impl SigningKey {
         BASE64.encode(self.0.verifying_key().to_bytes())
     }
 
-    /// Signs `trigger`, which names its store; the message as it goes out.
+    /// Signs `trigger` and returns the message to publish.
     pub fn sign(&self, trigger: &mut Trigger) -> Vec<u8> {
         trigger.signature = None;
         let mut message = encode(trigger);
@@ -93,13 +89,8 @@ impl VerifyingKeys {
         let mismatch = || SignError::Mismatch(self.0.len());
         let bytes = BASE64.decode(text).map_err(|_| mismatch())?;
         let signature = Signature::from_slice(&bytes).map_err(|_| mismatch())?;
-        let signed = match trigger.store {
-            Some(_) => {
-                let before = message.strip_suffix(ending(text).as_bytes());
-                signed(&[before.ok_or_else(mismatch)?, b"}"].concat())
-            }
-            None => covered(trigger),
-        };
+        let before = message.strip_suffix(ending(text).as_bytes());
+        let signed = signed(&[before.ok_or_else(mismatch)?, b"}"].concat());
         let trusted = self
             .0
             .iter()
@@ -115,7 +106,7 @@ fn ending(signature: &str) -> String {
 
 /// What is signed of a message without its signature.
 fn signed(message: &[u8]) -> Vec<u8> {
-    [b"cueline trigger 2\n", message].concat()
+    [b"cueline trigger 1\n", message].concat()
 }
 
 fn bytes_of(text: &str) -> Result<[u8; 32], SignError> {
@@ -123,48 +114,17 @@ fn bytes_of(text: &str) -> Result<[u8; 32], SignError> {
     bytes.try_into().map_err(|_| SignError::Key)
 }
 
-/// What the signature of a trigger without a store covers. Each part is preceded by its length, so no two triggers give the same bytes.
-fn covered(trigger: &Trigger) -> Vec<u8> {
-    let handler = serde_json::to_vec(&trigger.job.handler)
-        .expect("a handler has string keys only, so writing it cannot fail");
-    let numbers = format!(
-        "{} {} {} {} {} {}",
-        trigger.run,
-        trigger.attempt,
-        trigger.job.id,
-        trigger.fire_at.as_millis(),
-        trigger.shard.index,
-        trigger.shard.total,
-    );
-    let parts: [&[u8]; 7] = [
-        b"cueline trigger 1",
-        numbers.as_bytes(),
-        trigger.job.name.as_str().as_bytes(),
-        trigger.executor.as_str().as_bytes(),
-        trigger.shard.item.as_deref().unwrap_or_default().as_bytes(),
-        trigger.params.as_deref().unwrap_or_default().as_bytes(),
-        &handler,
-    ];
-    let mut bytes = Vec::with_capacity(256 + handler.len());
-    for part in parts {
-        bytes.extend_from_slice(&(part.len() as u64).to_le_bytes());
-        bytes.extend_from_slice(part);
-    }
-    bytes
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::message::decode;
 
-    /// A later scheduler's trigger says things that this worker does not know: they are covered all the same.
     #[test]
-    fn what_is_new_to_the_worker_is_covered() {
+    fn the_signature_covers_fields_that_the_worker_does_not_know() {
         let key = SigningKey::from_seed([7; 32]);
         let public = key.public_base64();
         let keys = VerifyingKeys::from_base64([public.as_str()]).expect("a key");
-        let unsigned = r#"{"v":1,"store":"0123456789abcdef0123456789abcdef","run":7,"attempt":2,"executor":"one","kind":"manual","fire_at":1800000000000,"shard":{"index":0,"total":1},"job":{"id":1,"name":"report","version":1,"handler":{"native":"work"},"block":"serial","backlog":1000,"kill_grace":"5s","priority":5},"news":"new"}"#;
+        let unsigned = r#"{"v":1,"store":"0123456789abcdef0123456789abcdef","run":7,"attempt":2,"group":"g","executor":"one","kind":"manual","fire_at":1800000000000,"shard":{"index":0,"total":1},"job":{"id":1,"name":"report","version":1,"handler":{"native":"work"},"block":"serial","scope":"executor","backlog":1000,"kill_grace":"5s","on_lost":"fail","priority":5},"deadline":1800003600000,"news":"new"}"#;
         let text = BASE64.encode(key.0.sign(&signed(unsigned.as_bytes())).to_bytes());
         let message = unsigned[..unsigned.len() - 1].to_owned() + &ending(&text);
         let verify = |message: &str| {

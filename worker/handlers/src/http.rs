@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use cueline_worker::model::HandlerSpec;
 use cueline_worker::model::handler::HttpSpec;
-use cueline_worker::{Context, Failure, Handler, Output, Stream};
+use cueline_worker::{Context, Failure, Handler, LogStream, Output};
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Client, Method, Request, Response, StatusCode, Url, redirect};
 
@@ -164,7 +164,7 @@ async fn body(response: &mut Response) -> Result<(Vec<u8>, bool), reqwest::Error
 fn report(spec: &HttpSpec, answer: &Answer, cx: &Context) -> Result<Output, Failure> {
     let text = String::from_utf8_lossy(&answer.body).into_owned();
     for line in text.lines() {
-        cx.line(Stream::Out, line.to_owned());
+        cx.line(LogStream::Out, line.to_owned());
     }
     if !answer.complete {
         cx.log(format!(

@@ -1,6 +1,6 @@
 //! From a process's bytes to lines of a run's log. Knows nothing of processes.
 
-use cueline_worker::{Context, Stream};
+use cueline_worker::{Context, LogStream};
 
 /// The longest line of a log; a longer one goes on in the next.
 pub(crate) const MAX_LINE_BYTES: usize = 64 * 1024;
@@ -11,7 +11,7 @@ const PROGRESS: &str = "::progress ";
 /// Splits one stream into lines and passes them on as soon as they are complete.
 pub(crate) struct Lines<'a> {
     cx: &'a Context,
-    stream: Stream,
+    stream: LogStream,
     /// The start of a line whose end has not come yet; at most [`MAX_LINE_BYTES`].
     pending: Vec<u8>,
     /// Whether `pending` goes on with a line that was cut.
@@ -20,7 +20,7 @@ pub(crate) struct Lines<'a> {
 }
 
 impl<'a> Lines<'a> {
-    pub(crate) fn new(cx: &'a Context, stream: Stream) -> Self {
+    pub(crate) fn new(cx: &'a Context, stream: LogStream) -> Self {
         Self {
             cx,
             stream,
@@ -76,7 +76,7 @@ impl<'a> Lines<'a> {
 
     fn emit(&mut self) {
         let text = String::from_utf8_lossy(&self.pending).into_owned();
-        if self.stream == Stream::Out && !self.continued {
+        if self.stream == LogStream::Out && !self.continued {
             if let Some(fraction) = progress(&text) {
                 self.cx.progress(fraction);
                 return;
@@ -141,7 +141,7 @@ mod tests {
         })
     }
 
-    fn split(stream: Stream, chunks: &[&[u8]]) -> (Vec<String>, Option<String>, Vec<f64>) {
+    fn split(stream: LogStream, chunks: &[&[u8]]) -> (Vec<String>, Option<String>, Vec<f64>) {
         let (cx, recorded) = recorder();
         let mut lines = Lines::new(&cx, stream);
         for chunk in chunks {
@@ -154,10 +154,10 @@ mod tests {
 
     #[test]
     fn the_last_line_needs_no_end_and_blank_ones_do_not_count() {
-        let (lines, last, _) = split(Stream::Out, &[b"one\r\n\n two ", b"\n  \n"]);
+        let (lines, last, _) = split(LogStream::Out, &[b"one\r\n\n two ", b"\n  \n"]);
         assert_eq!(lines, ["one", "", " two ", "  "]);
         assert_eq!(last.as_deref(), Some("two"));
-        let (lines, last, _) = split(Stream::Out, &[b"one\ntw", b"o"]);
+        let (lines, last, _) = split(LogStream::Out, &[b"one\ntw", b"o"]);
         assert_eq!(lines, ["one", "two"]);
         assert_eq!(last.as_deref(), Some("two"));
     }
@@ -165,23 +165,23 @@ mod tests {
     #[test]
     fn progress_is_told_and_not_logged() {
         let text = b"::progress 0.4\n::progress x\n::progress nan\n::progress 7\n";
-        let (lines, _, progress) = split(Stream::Out, &[text]);
+        let (lines, _, progress) = split(LogStream::Out, &[text]);
         assert_eq!(lines, ["::progress x", "::progress nan"]);
         assert_eq!(progress, [0.4, 1.0]);
-        let (lines, _, progress) = split(Stream::Err, &[b"::progress 0.4"]);
+        let (lines, _, progress) = split(LogStream::Err, &[b"::progress 0.4"]);
         assert_eq!((lines.len(), progress.len()), (1, 0));
     }
 
     #[test]
     fn a_line_too_long_goes_on_in_the_next_without_cutting_a_character() {
         let long = format!("a{}", "\u{e9}".repeat(MAX_LINE_BYTES));
-        let (lines, last, _) = split(Stream::Out, &[long.as_bytes(), b"\nx"]);
+        let (lines, last, _) = split(LogStream::Out, &[long.as_bytes(), b"\nx"]);
         assert_eq!(lines.len(), 4);
         assert_eq!(lines[..3].concat(), long);
         assert_eq!(lines[0].len(), MAX_LINE_BYTES - 1);
         assert_eq!(last.as_deref(), Some("x"));
         let exact = "b".repeat(MAX_LINE_BYTES);
-        let (lines, last, _) = split(Stream::Out, &[exact.as_bytes(), b"\n"]);
+        let (lines, last, _) = split(LogStream::Out, &[exact.as_bytes(), b"\n"]);
         assert_eq!(lines, std::slice::from_ref(&exact));
         assert_eq!(last, Some(exact));
     }
@@ -199,9 +199,9 @@ mod tests {
                 .iter()
                 .map(|(unit, times)| unit.repeat(if unit.contains('\n') { times % 5 } else { *times }))
                 .collect();
-            let whole = split(Stream::Out, &[text.as_bytes()]);
+            let whole = split(LogStream::Out, &[text.as_bytes()]);
             let chunks: Vec<&[u8]> = text.as_bytes().chunks(cut_every).collect();
-            prop_assert_eq!(&split(Stream::Out, &chunks), &whole);
+            prop_assert_eq!(&split(LogStream::Out, &chunks), &whole);
             prop_assert!(whole.0.iter().all(|line| line.len() <= MAX_LINE_BYTES));
             let unbroken = text.replace(['\r', '\n'], "");
             prop_assert_eq!(whole.0.concat(), unbroken);
@@ -209,7 +209,7 @@ mod tests {
 
         #[test]
         fn any_bytes_are_taken(bytes in prop::collection::vec(any::<u8>(), 0..4_000)) {
-            let (lines, _, _) = split(Stream::Out, &[&bytes]);
+            let (lines, _, _) = split(LogStream::Out, &[&bytes]);
             prop_assert!(lines.iter().all(|line| !line.contains('\n')));
         }
     }

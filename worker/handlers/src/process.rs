@@ -11,7 +11,7 @@ use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use cueline_worker::model::DurationMs;
-use cueline_worker::{Context, Failure, Output, StopReason, Stream};
+use cueline_worker::{Context, Failure, LogStream, Output, StopReason};
 use nix::errno::Errno;
 use nix::sys::signal::Signal;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
@@ -55,8 +55,8 @@ pub(crate) async fn run(start: Start, cx: &Context) -> Result<Output, Failure> {
     let id = child.id().and_then(|id| i32::try_from(id).ok());
     let group = Group::led_by(id.ok_or_else(|| Failure::new("the process has no id"))?);
 
-    let mut out = Lines::new(cx, Stream::Out);
-    let mut err = Lines::new(cx, Stream::Err);
+    let mut out = Lines::new(cx, LogStream::Out);
+    let mut err = Lines::new(cx, LogStream::Err);
     let mut traffic = Traffic::new(&mut child, start.stdin, &mut out, &mut err);
     let ended = tokio::select! {
         biased;

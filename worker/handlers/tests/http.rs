@@ -8,7 +8,7 @@ use cueline_handlers::HttpHandler;
 use cueline_worker::model::HandlerSpec;
 use cueline_worker::model::handler::HttpSpec;
 use cueline_worker::testing::{self, Recorded};
-use cueline_worker::{Failure, Handler, Output, StopReason, Stream};
+use cueline_worker::{Failure, Handler, LogStream, Output, StopReason};
 use support::{facts, message, out, stream};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -180,7 +180,7 @@ async fn a_long_response_is_read_in_part() {
     let text = result.expect("success").text.expect("a text");
     assert_eq!(text.len(), 64 * 1024 - 1);
     assert!(!text.contains('\u{fffd}'));
-    let log = stream(&recorded, Stream::Log);
+    let log = stream(&recorded, LogStream::Log);
     assert!(
         log.iter().any(|line| line.contains("first 64 KiB")),
         "{log:?}"

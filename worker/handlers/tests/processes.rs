@@ -10,7 +10,7 @@ use std::time::Duration;
 use cueline_handlers::{CommandHandler, ShellHandler};
 use cueline_worker::model::HandlerSpec;
 use cueline_worker::model::handler::{Interpreter, ProcessSpec, ShellSpec};
-use cueline_worker::{Output, Stream, testing};
+use cueline_worker::{LogStream, Output, testing};
 use support::{
     MARKER, command, end, facts, message, number, out, run_command, sh, shell, stream, with,
 };
@@ -234,7 +234,7 @@ async fn much_output_is_kept_in_order_and_streams_are_told_apart() {
     assert_eq!(lines.len(), 20_001);
     assert!((0..20_000).all(|i| lines[i] == format!("out {i}")));
     assert_eq!(lines[20_000], "café \u{fffd} end");
-    assert_eq!(stream(&recorded, Stream::Err), ["bad"]);
+    assert_eq!(stream(&recorded, LogStream::Err), ["bad"]);
     assert_eq!(
         result.expect("success"),
         Output {

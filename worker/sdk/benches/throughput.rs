@@ -10,9 +10,10 @@ use bytes::Bytes;
 use cueline_broker::{Broker, BrokerOptions, Outgoing, QueueId};
 use cueline_broker_embedded::{EmbeddedDriver, EmbeddedOptions};
 use cueline_model::{
-    Block, DurationMs, Fence, HandlerSpec, JobId, OnLost, RunId, RunKind, Scope, Shard, Timestamp,
+    Block, DurationMs, Fence, HandlerSpec, JobId, OnLost, RunId, RunKind, Scope, Shard, StoreId,
+    Timestamp,
 };
-use cueline_protocol::{JobPart, Trigger, VERSION, encode};
+use cueline_protocol::{JobSnapshot, Trigger, VERSION, encode};
 use cueline_worker::{Context, Failure, Stop, Worker};
 use tokio::time::Instant;
 
@@ -81,7 +82,7 @@ async fn publish(broker: &Broker, attempts: i64) -> Result<(), Error> {
 }
 
 fn message(run: i64) -> Result<Outgoing, Error> {
-    let job = JobPart {
+    let job = JobSnapshot {
         id: JobId(run % 100),
         name: format!("job-{}", run % 100).parse()?,
         version: 1,
@@ -98,17 +99,17 @@ fn message(run: i64) -> Result<Outgoing, Error> {
     };
     let trigger = Trigger {
         v: VERSION,
-        store: None,
+        store: StoreId(1),
         run: RunId(run),
         attempt: 1,
-        group: None,
+        group: "default".parse()?,
         executor: "worker-1".parse()?,
         kind: RunKind::Schedule,
         fire_at: Timestamp::from_millis(1_800_000_000_000),
         shard: Shard::whole(),
         params: Some("{\"full\":false}".to_owned()),
         job: Arc::new(job),
-        deadline: None,
+        deadline: Timestamp::from_millis(i64::MAX / 2),
         signature: None,
     };
     Ok(Outgoing {

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cueline_broker::Channel;
-use cueline_protocol::{Beat, VERSION, Versioned, encode};
+use cueline_model::{ExecutorId, Heartbeat};
+use cueline_protocol::{HeartbeatMessage, VERSION, Versioned, encode};
 use serde::Serialize;
 use tokio::time::{sleep, timeout};
 
@@ -64,10 +65,11 @@ impl Beats {
     pub(crate) async fn announce(&self, sign: Sign) {
         let held = self.gauges.held();
         let idle = sign != Sign::Lives || self.gauges.is_draining() || self.contact.is_fenced();
-        let beat = Beat {
-            v: VERSION,
-            group: self.settings.group.clone(),
-            name: self.settings.name.clone(),
+        let heartbeat = Heartbeat {
+            executor: ExecutorId {
+                group: self.settings.group.clone(),
+                name: self.settings.name.clone(),
+            },
             incarnation: self.settings.incarnation.clone(),
             capabilities: self.settings.handlers.capabilities(),
             capacity: u32::try_from(self.settings.concurrency).unwrap_or(u32::MAX),
@@ -75,6 +77,10 @@ impl Beats {
             running: self.gauges.running() as u64,
             draining: idle,
             gone: sign == Sign::Leaves,
+        };
+        let beat = HeartbeatMessage {
+            v: VERSION,
+            heartbeat,
         };
         // The instant that an echo proves is the one before the beat is sent.
         let echo = match sign {

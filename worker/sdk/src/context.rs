@@ -3,9 +3,9 @@
 use std::sync::{Arc, OnceLock};
 
 use cueline_model::{
-    DurationMs, ExecutorName, Fence, HandlerSpec, JobId, JobName, RunId, Shard, Timestamp,
+    DurationMs, ExecutorName, Fence, HandlerSpec, JobId, JobName, LogStream, RunId, Shard,
+    Timestamp,
 };
-use cueline_protocol::Stream;
 use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 
@@ -63,7 +63,7 @@ pub struct Facts {
 
 /// Where a handler's log lines and progress go.
 pub(crate) trait Sink: Send + Sync + 'static {
-    fn line(&self, stream: Stream, text: String);
+    fn line(&self, stream: LogStream, text: String);
     fn progress(&self, fraction: f64);
 }
 
@@ -166,12 +166,12 @@ impl Context {
     /// Writes lines to the run's log.
     pub fn log(&self, text: impl AsRef<str>) {
         for line in text.as_ref().lines() {
-            self.line(Stream::Log, line.to_owned());
+            self.line(LogStream::Log, line.to_owned());
         }
     }
 
     /// Writes one line, without its end, to the run's log.
-    pub fn line(&self, stream: Stream, text: String) {
+    pub fn line(&self, stream: LogStream, text: String) {
         self.0.sink.line(stream, text);
     }
 

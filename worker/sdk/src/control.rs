@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use cueline_broker::{Announcement, Channel, Listener};
-use cueline_model::{RunId, StoreId};
-use cueline_protocol::{Control, ControlReply, Holding, VERSION, decode, encode};
+use cueline_model::{AttemptId, RunId, StoreId};
+use cueline_protocol::{Control, HoldingsReply, VERSION, decode, encode};
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 
@@ -23,9 +23,9 @@ const LOOK_EVERY: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(crate) enum Order {
     /// End this run.
-    Cancel(Option<StoreId>, RunId),
+    Cancel(StoreId, RunId),
     /// Which of these are in the journal?
-    Holdings(Option<StoreId>, Vec<Holding>, Channel),
+    Holdings(StoreId, Vec<AttemptId>, Channel),
 }
 
 /// Where orders come, and echoes.
@@ -90,11 +90,13 @@ fn read(announcement: Announcement, contact: &Contact) -> Option<Order> {
     match decode::<Control>(&announcement.payload) {
         Ok(Control::Cancel { store, run, .. }) => Some(Order::Cancel(store, run)),
         Ok(Control::Holdings {
-            store, mut runs, ..
+            store,
+            mut attempts,
+            ..
         }) => {
             let reply_to = announcement.reply_to?;
-            runs.truncate(MAX_ASKED);
-            Some(Order::Holdings(store, runs, reply_to))
+            attempts.truncate(MAX_ASKED);
+            Some(Order::Holdings(store, attempts, reply_to))
         }
         Ok(Control::Echo {
             incarnation,
@@ -112,8 +114,8 @@ fn read(announcement: Announcement, contact: &Contact) -> Option<Order> {
 }
 
 /// Answers [`Order::Holdings`].
-pub(crate) async fn reply(settings: &Settings, to: &Channel, held: Vec<Holding>) {
-    let reply = ControlReply { v: VERSION, held };
+pub(crate) async fn reply(settings: &Settings, to: &Channel, held: Vec<AttemptId>) {
+    let reply = HoldingsReply { v: VERSION, held };
     let sent = settings.broker.announce(to, Bytes::from(encode(&reply)));
     if let Err(error) = sent.await {
         tracing::warn!(%error, "an answer was not sent; it will be asked again");

@@ -111,7 +111,7 @@ impl Intake {
 
     /// Whom the trigger is for, if it is for somebody else: it would be run twice.
     fn addressee(&self, trigger: &Trigger) -> Option<String> {
-        let group = trigger.group.as_ref().unwrap_or(&self.settings.group);
+        let group = &trigger.group;
         let ours = *group == self.settings.group && trigger.executor == self.settings.name;
         (!ours).then(|| format!("{group}/{}", trigger.executor))
     }

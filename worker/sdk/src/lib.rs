@@ -90,7 +90,8 @@ pub use builder::Builder;
 pub use context::{Context, Facts, StopReason, Stopped};
 /// The words that [`Facts`] are made of; handlers need no other internal crate.
 pub use cueline_model as model;
-pub use cueline_protocol::{Stream, VerifyingKeys};
+pub use cueline_model::LogStream;
+pub use cueline_protocol::VerifyingKeys;
 pub use cueline_runtime::tls::install_provider as install_tls_provider;
 pub use cueline_runtime::{BootClock, ManualBootClock, Stop, SystemBootClock};
 pub use error::{BoxError, Error, Result};

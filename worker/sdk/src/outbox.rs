@@ -7,8 +7,7 @@
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use cueline_model::JobName;
-use cueline_protocol::EventBody;
+use cueline_model::{AttemptEvent, JobName};
 use tokio::sync::Notify;
 
 use crate::stores::AttemptKey;
@@ -23,7 +22,7 @@ const OVERHEAD_BYTES: usize = 128;
 pub(crate) struct Report {
     pub(crate) id: AttemptKey,
     pub(crate) job: JobName,
-    pub(crate) body: EventBody,
+    pub(crate) body: AttemptEvent,
     /// An answer to a redelivered trigger: it must not be taken for a duplicate of the first report.
     pub(crate) again: bool,
 }
@@ -31,9 +30,9 @@ pub(crate) struct Report {
 impl Report {
     fn bytes(&self) -> usize {
         let text = match &self.body {
-            EventBody::Started { .. } | EventBody::Progress { .. } => 0,
-            EventBody::Log { lines } => lines.iter().map(|l| l.text.len() + 48).sum(),
-            EventBody::Ended { outcome } => {
+            AttemptEvent::Started { .. } | AttemptEvent::Progress { .. } => 0,
+            AttemptEvent::Log { lines } => lines.iter().map(|l| l.text.len() + 48).sum(),
+            AttemptEvent::Ended { outcome } => {
                 outcome.message.as_ref().map_or(0, String::len)
                     + outcome.output.as_ref().map_or(0, String::len)
             }
@@ -118,7 +117,7 @@ impl Outbox {
         for report in reports {
             queue.bytes = queue.bytes.saturating_sub(report.bytes());
             queue.unconfirmed = queue.unconfirmed.saturating_sub(1);
-            if matches!(report.body, EventBody::Ended { .. }) && !report.again {
+            if matches!(report.body, AttemptEvent::Ended { .. }) && !report.again {
                 queue.confirmed.push(report.id);
             }
         }

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use cueline_broker::{Outgoing, QueueId, Refusal};
-use cueline_model::Outcome;
-use cueline_protocol::{Event, EventBody, VERSION, encode};
+use cueline_model::{AttemptEvent, Outcome};
+use cueline_protocol::{ReportMessage, VERSION, encode};
 use cueline_runtime::Backoff;
 
 use crate::gauges::Gauges;
@@ -108,7 +108,7 @@ impl Reporter {
     fn shorten(&self, report: &mut Report, bytes: usize, limit: usize) -> bool {
         let before = bytes_of(report);
         tracing::warn!(run = %report.id.run, bytes, limit, "a report is too large for the broker");
-        let EventBody::Ended { outcome } = &mut report.body else {
+        let AttemptEvent::Ended { outcome } = &mut report.body else {
             return false;
         };
         let note = format!("the outcome was too large for the broker, which takes {limit} bytes");
@@ -165,15 +165,15 @@ impl Reporter {
         Some(Message { reports, outgoing })
     }
 
-    fn event_of(&self, report: &Report) -> Event {
+    fn event_of(&self, report: &Report) -> ReportMessage {
         let id = report.id.holding();
-        Event {
+        ReportMessage {
             v: VERSION,
             store: self.stores.id(report.id.run.store()),
             run: id.run,
             attempt: id.attempt,
             executor: self.settings.name.clone(),
-            body: report.body.clone(),
+            event: report.body.clone(),
         }
     }
 
@@ -183,22 +183,19 @@ impl Reporter {
         let store = self.stores.id(report.id.run.store());
         self.counter += 1;
         let suffix = match &report.body {
-            EventBody::Started { .. } => "started".to_owned(),
-            EventBody::Progress { .. } => format!("progress:{}", self.counter),
-            EventBody::Log { lines } => format!("log:{}", lines.first().map_or(0, |l| l.seq)),
-            EventBody::Ended { .. } if report.again => {
+            AttemptEvent::Started { .. } => "started".to_owned(),
+            AttemptEvent::Progress { .. } => format!("progress:{}", self.counter),
+            AttemptEvent::Log { lines } => format!("log:{}", lines.first().map_or(0, |l| l.seq)),
+            AttemptEvent::Ended { .. } if report.again => {
                 format!("again:{}:{}", self.settings.incarnation, self.counter)
             }
-            EventBody::Ended { .. } => "ended".to_owned(),
+            AttemptEvent::Ended { .. } => "ended".to_owned(),
         };
         Outgoing {
             queue: QueueId::Results,
             topic: report.job.to_string(),
             // Another store's run of the same number is another run.
-            id: match store {
-                Some(store) => format!("{}:{}:{}:{suffix}", store.short(), id.run, id.attempt),
-                None => format!("{}:{}:{suffix}", id.run, id.attempt),
-            },
+            id: format!("{}:{}:{}:{suffix}", store.short(), id.run, id.attempt),
             payload,
         }
     }

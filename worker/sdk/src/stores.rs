@@ -8,8 +8,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use cueline_model::{RunId, StoreId};
-use cueline_protocol::Holding;
+use cueline_model::{AttemptId, RunId, StoreId};
 
 /// Bits of a [`RunKey`] that are the run's number. The largest numbers are those of PostgreSQL's runs: year, month and day in front of ten digits.
 const RUN_BITS: u32 = 54;
@@ -71,8 +70,8 @@ pub(crate) struct AttemptKey {
 
 impl AttemptKey {
     /// As its store knows it.
-    pub(crate) const fn holding(self) -> Holding {
-        Holding {
+    pub(crate) const fn holding(self) -> AttemptId {
+        AttemptId {
             run: self.run.run(),
             attempt: self.attempt,
         }
@@ -103,30 +102,22 @@ impl Stores {
 
     /// The key of a run of the store with this id, which becomes known by it. `None` when a state directory can know no more stores, or for a
     /// number that no run has.
-    pub(crate) fn key(&self, store: Option<StoreId>, run: RunId) -> Option<RunKey> {
-        let number = match store {
-            None => StoreNumber::default(),
-            Some(id) => self.lock().meet(id)?,
-        };
+    pub(crate) fn key(&self, store: StoreId, run: RunId) -> Option<RunKey> {
+        let number = self.lock().meet(store)?;
         RunKey::new(number, run)
     }
 
     /// The same for a run of a store that has sent no trigger yet: `None` then, for nothing can be known of it.
-    pub(crate) fn known_key(&self, store: Option<StoreId>, run: RunId) -> Option<RunKey> {
-        let number = match store {
-            None => StoreNumber::default(),
-            Some(id) => self.lock().find(id)?,
-        };
+    pub(crate) fn known_key(&self, store: StoreId, run: RunId) -> Option<RunKey> {
+        let number = self.lock().find(store)?;
         RunKey::new(number, run)
     }
 
-    /// The id of a store; `None` when it was never told.
-    pub(crate) fn id(&self, number: StoreNumber) -> Option<StoreId> {
-        self.lock()
-            .ids
-            .get(usize::from(number.0))
-            .copied()
-            .flatten()
+    /// The id of a store that was met.
+    pub(crate) fn id(&self, number: StoreNumber) -> StoreId {
+        let known = self.lock();
+        let id = known.ids.get(usize::from(number.0)).copied().flatten();
+        id.unwrap_or(StoreId(0))
     }
 
     /// Those that the journal does not have, until it does.
@@ -210,19 +201,18 @@ mod tests {
     #[test]
     fn runs_of_two_stores_are_two_runs() {
         let stores = Stores::default();
-        let old = stores.key(None, RunId(7)).expect("a key");
-        // What was there before is the first one's.
-        assert_eq!(stores.known_key(Some(A), RunId(7)), Some(old));
-        assert_eq!(stores.key(Some(A), RunId(7)), Some(old));
-        assert_eq!(stores.known_key(Some(B), RunId(7)), None);
-        let other = stores.key(Some(B), RunId(7)).expect("a key");
+        let old = stores.key(A, RunId(7)).expect("a key");
+        assert_eq!(stores.known_key(A, RunId(7)), Some(old));
+        assert_eq!(stores.key(A, RunId(7)), Some(old));
+        assert_eq!(stores.known_key(B, RunId(7)), None);
+        let other = stores.key(B, RunId(7)).expect("a key");
         assert_ne!(other, old);
         assert_eq!((other.run(), old.run()), (RunId(7), RunId(7)));
-        assert_eq!(stores.id(other.store()), Some(B));
-        assert_eq!(stores.id(old.store()), Some(A));
+        assert_eq!(stores.id(other.store()), B);
+        assert_eq!(stores.id(old.store()), A);
         let again = Stores::default();
         again.load(stores.unwritten());
-        assert_eq!(again.key(Some(B), RunId(7)), Some(other));
+        assert_eq!(again.key(B, RunId(7)), Some(other));
         assert!(again.unwritten().is_empty());
     }
 
@@ -242,9 +232,9 @@ mod tests {
     fn a_state_directory_knows_only_so_many_stores() {
         let stores = Stores::default();
         for id in 0..u128::from(MOST) {
-            assert!(stores.key(Some(StoreId(id)), RunId(1)).is_some());
+            assert!(stores.key(StoreId(id), RunId(1)).is_some());
         }
         let one_more = StoreId(u128::from(MOST));
-        assert_eq!(stores.key(Some(one_more), RunId(1)), None);
+        assert_eq!(stores.key(one_more, RunId(1)), None);
     }
 }

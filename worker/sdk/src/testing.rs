@@ -1,8 +1,7 @@
 //! Trying a handler without a server.
 
+use cueline_model::LogStream;
 use std::sync::{Arc, Mutex, PoisonError};
-
-use cueline_protocol::Stream;
 
 use crate::context::{Context, Facts, Sink, StopReason};
 use crate::handler::Handler;
@@ -11,13 +10,13 @@ use crate::returned::{Failure, Output};
 /// What a handler wrote while it was tried.
 #[derive(Debug, Clone, Default)]
 pub struct Recorded {
-    lines: Arc<Mutex<Vec<(Stream, String)>>>,
+    lines: Arc<Mutex<Vec<(LogStream, String)>>>,
     progress: Arc<Mutex<Vec<f64>>>,
 }
 
 impl Recorded {
     /// The lines, in order.
-    pub fn lines(&self) -> Vec<(Stream, String)> {
+    pub fn lines(&self) -> Vec<(LogStream, String)> {
         self.lines
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -34,7 +33,7 @@ impl Recorded {
 }
 
 impl Sink for Recorded {
-    fn line(&self, stream: Stream, text: String) {
+    fn line(&self, stream: LogStream, text: String) {
         self.lines
             .lock()
             .unwrap_or_else(PoisonError::into_inner)

@@ -234,7 +234,7 @@ fn id_of(message: &Bytes) -> Result<i64> {
 
 #[cfg(test)]
 mod tests {
-    use cueline_protocol::{Event, Trigger, decode, encode};
+    use cueline_protocol::{ReportMessage, Trigger, decode, encode};
 
     use super::*;
 
@@ -242,7 +242,7 @@ mod tests {
     fn messages_are_as_long_as_real_ones() {
         let trigger: Trigger = decode(TRIGGER.as_bytes()).expect("a trigger");
         assert_eq!(encode(&trigger), TRIGGER.as_bytes());
-        let outcome: Event = decode(OUTCOME.as_bytes()).expect("an outcome");
+        let outcome: ReportMessage = decode(OUTCOME.as_bytes()).expect("an outcome");
         assert_eq!(encode(&outcome), OUTCOME.as_bytes());
     }
 }

@@ -1,8 +1,11 @@
 //! What the requests do.
 
 use crate::server::{DEADLINE, Server, until};
-use cueline_model::{ExecutorName, Outcome, OutcomeKind, RunId, Timestamp};
-use cueline_store::{AttemptId, DispatchMark, Report, ReportBody};
+use cueline_model::{
+    AttemptEvent, AttemptId, ExecutorName, LogLine, LogStream, Outcome, OutcomeKind, RunId,
+    Timestamp,
+};
+use cueline_store::{DispatchMark, Report};
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 
@@ -38,8 +41,7 @@ async fn dispatching(server: &Server, run: RunId) -> AttemptId {
         .expect("runs");
     let found = waiting.iter().find(|w| w.id == run).expect("the run");
     let mark = DispatchMark {
-        run,
-        attempt: found.attempt,
+        attempt: found.attempt_id(),
         version: found.job.version,
         executor: executor(),
     };
@@ -52,13 +54,26 @@ async fn dispatching(server: &Server, run: RunId) -> AttemptId {
     taken[0]
 }
 
+fn log_line(seq: u64, at: Timestamp, text: &str) -> LogLine {
+    LogLine {
+        seq,
+        at,
+        stream: LogStream::Out,
+        text: text.to_owned(),
+    }
+}
+
 fn executor() -> ExecutorName {
     "worker-1".parse().expect("a name")
 }
 
-async fn report(server: &Server, id: AttemptId, body: ReportBody) {
+async fn report(server: &Server, id: AttemptId, body: AttemptEvent) {
     let executor = Some(executor());
-    let reports = [Report { id, executor, body }];
+    let reports = [Report {
+        attempt: id,
+        executor,
+        event: body,
+    }];
     server.store.ingest(&reports).await.expect("ingested");
 }
 
@@ -269,7 +284,7 @@ async fn a_follower_gets_lines_as_they_come_and_learns_of_the_end() {
         .await
         .expect("confirmed");
     let now = server.store.now().await.expect("the time");
-    report(&server, attempt, ReportBody::Started(now)).await;
+    report(&server, attempt, AttemptEvent::Started { at: now }).await;
 
     let follow = |after: i64| {
         let server = server.clone();
@@ -279,8 +294,8 @@ async fn a_follower_gets_lines_as_they_come_and_learns_of_the_end() {
         })
     };
     let waiting = follow(0);
-    let line = (1, now, "out", "hello".to_owned());
-    report(&server, attempt, ReportBody::Log(vec![line])).await;
+    let line = log_line(1, now, "hello");
+    report(&server, attempt, AttemptEvent::Log { lines: vec![line] }).await;
     let page = tokio::time::timeout(DEADLINE, waiting)
         .await
         .expect("in time")
@@ -292,7 +307,7 @@ async fn a_follower_gets_lines_as_they_come_and_learns_of_the_end() {
 
     let waiting = follow(page["next"].as_i64().expect("a cursor"));
     let outcome = Outcome::new(OutcomeKind::Succeeded, now);
-    report(&server, attempt, ReportBody::Ended(outcome)).await;
+    report(&server, attempt, AttemptEvent::Ended { outcome }).await;
     let page = tokio::time::timeout(DEADLINE, waiting)
         .await
         .expect("in time")
@@ -317,11 +332,11 @@ async fn a_page_that_is_full_is_not_the_end() {
         .expect("confirmed");
     let now = server.store.now().await.expect("the time");
     let lines = (1..=3)
-        .map(|n| (n, now, "out", format!("line {n}")))
+        .map(|n| log_line(n, now, &format!("line {n}")))
         .collect();
-    report(&server, attempt, ReportBody::Log(lines)).await;
+    report(&server, attempt, AttemptEvent::Log { lines }).await;
     let outcome = Outcome::new(OutcomeKind::Succeeded, now);
-    report(&server, attempt, ReportBody::Ended(outcome)).await;
+    report(&server, attempt, AttemptEvent::Ended { outcome }).await;
 
     let first = server
         .get(&format!("/runs/{run}/logs?limit=2"))

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cueline_model::ExecutorName;
+use cueline_model::{AttemptId, ExecutorName};
 use cueline_runtime::{Duty, Next};
-use cueline_store::{AttemptId, DispatchMark, StoreError, WaitingRun};
+use cueline_store::{DispatchMark, StoreError, WaitingRun};
 
 use super::trigger::{Stamp, Triggers};
 use crate::lock::lock;
@@ -166,8 +166,7 @@ impl Prepare {
 
 fn mark((run, executor): &(WaitingRun, ExecutorName)) -> DispatchMark {
     DispatchMark {
-        run: run.id,
-        attempt: run.attempt,
+        attempt: run.attempt_id(),
         version: run.job.version,
         executor: executor.clone(),
     }

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cueline_broker::{Outgoing, Refusal};
-use cueline_model::OutcomeKind;
+use cueline_model::{AttemptId, OutcomeKind};
 use cueline_runtime::{Duty, Next};
-use cueline_store::{AttemptId, Report, StoreError};
+use cueline_store::{Report, StoreError};
 use tokio::sync::mpsc;
 
 use super::trigger::{Stamp, freshen};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use cueline_broker::{Outgoing, QueueId};
 use cueline_model::{ExecutorName, JobId, StoreId, Timestamp};
-use cueline_protocol::{JobPart, SigningKey, Trigger, VERSION, decode, encode};
+use cueline_protocol::{JobSnapshot, SigningKey, Trigger, VERSION, decode, encode};
 use cueline_store::{DispatchMark, WaitingRun};
 
 use crate::shared::{Ready, Shared};
@@ -18,7 +18,7 @@ const MAX_PARTS: usize = 50_000;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Stamp {
     /// The store that their runs are in.
-    pub(super) store: Option<StoreId>,
+    pub(super) store: StoreId,
     pub(super) now: Timestamp,
     /// For so long they are good.
     pub(super) valid_ms: u64,
@@ -46,7 +46,7 @@ impl Stamp {
 /// Writes triggers. Keeps the part that is the same for all runs of a job's version.
 pub(super) struct Triggers {
     key: Option<SigningKey>,
-    parts: HashMap<JobId, Arc<JobPart>>,
+    parts: HashMap<JobId, Arc<JobSnapshot>>,
 }
 
 impl Triggers {
@@ -71,14 +71,14 @@ impl Triggers {
             store: stamp.store,
             run: run.id,
             attempt: run.attempt,
-            group: Some(run.job.spec.group.clone()),
+            group: run.job.spec.group.clone(),
             executor,
             kind: run.kind,
             fire_at: run.fire_at,
             shard: run.shard.clone(),
             params: run.params.clone().or_else(|| run.job.spec.params.clone()),
             job: part,
-            deadline: Some(stamp.deadline()),
+            deadline: stamp.deadline(),
             signature: None,
         };
         let payload = message(&mut trigger, self.key.as_ref());
@@ -97,16 +97,13 @@ impl Triggers {
                 },
                 topic: run.job.spec.name.to_string(),
                 // Another store's run of the same number is another run.
-                id: match stamp.store {
-                    Some(store) => format!("{}:{}:{}", store.short(), run.id, run.attempt),
-                    None => format!("{}:{}", run.id, run.attempt),
-                },
+                id: format!("{}:{}:{}", stamp.store.short(), run.id, run.attempt),
                 payload,
             },
         }
     }
 
-    fn part(&mut self, run: &WaitingRun) -> Arc<JobPart> {
+    fn part(&mut self, run: &WaitingRun) -> Arc<JobSnapshot> {
         let job = &run.job;
         if let Some(part) = self.parts.get(&job.id)
             && part.version == job.version
@@ -117,7 +114,7 @@ impl Triggers {
             self.parts.clear();
         }
         let spec = &job.spec;
-        let part = Arc::new(JobPart {
+        let part = Arc::new(JobSnapshot {
             id: job.id,
             name: spec.name.clone(),
             version: job.version,
@@ -150,7 +147,7 @@ fn message(trigger: &mut Trigger, key: Option<&SigningKey>) -> Bytes {
 pub(super) fn freshen(ready: &mut Ready, key: Option<&SigningKey>, stamp: Stamp) {
     // What was written here can be read here.
     if let Ok(mut trigger) = decode::<Trigger>(&ready.message.payload) {
-        trigger.deadline = Some(stamp.deadline());
+        trigger.deadline = stamp.deadline();
         ready.message.payload = message(&mut trigger, key);
         ready.fresh_until = stamp.fresh_until();
     }

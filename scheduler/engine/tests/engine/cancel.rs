@@ -19,7 +19,7 @@ async fn a_scheduled_run_is_never_published() {
     let rest = json!({ "schedule": { "every": "1m" } });
     scene.apply("job", rest).await;
     scene.set(59_000);
-    e1.beat().await;
+    e1.heartbeat().await;
     engine.claim().await.expect("claims ahead");
     let run = scene.only_run("job").await.id;
     assert_eq!(cancel(&scene, run).await, Cancelled::Done);
@@ -101,14 +101,14 @@ async fn a_thousand_orders_for_a_dead_executor_hold_up_no_other() {
     e1.cancels().await;
     let mut e2 = Executor::start(&scene, "e2").await;
     scene.set(20_000);
-    e2.beat().await;
+    e2.heartbeat().await;
     let run = scene.trigger("job").await;
     assert_eq!(tick(&mut engine).await, 1);
     cancel(&scene, run).await;
     tick(&mut engine).await;
     assert_eq!(e2.cancels().await, [run.0]);
     // It is back, and hears them after all.
-    e1.beat().await;
+    e1.heartbeat().await;
     tick(&mut engine).await;
     assert!(e1.cancels().await.len() > 900);
 }

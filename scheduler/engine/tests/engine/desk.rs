@@ -188,7 +188,7 @@ async fn a_trigger_of_another_store_is_not_routed_again() {
     let run = scene.trigger("job").await;
     tick(&mut engine).await;
     let mut trigger = e1.take_one().await;
-    trigger.store = Some(StoreId(7));
+    trigger.store = StoreId(7);
     scene.put(&e1.queue(), encode(&trigger)).await;
     let (group, one) = (name("default"), name("e1"));
     let drained = engine.desk().drain(&group, &one, "ann").await;

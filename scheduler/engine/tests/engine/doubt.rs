@@ -92,7 +92,7 @@ async fn what_may_have_been_published_is_not_given_back_when_its_queue_is_full()
     assert_eq!(scene.state(run).await, RunState::Dispatching);
     // Nobody else is to get it, not even when its executor leaves.
     e1.leave().await;
-    e2.beat().await;
+    e2.heartbeat().await;
     scene.set(1_000);
     assert_eq!(tick(&mut engine).await, 0);
     assert!(e2.take().await.is_empty());
@@ -123,7 +123,7 @@ async fn what_was_refused_is_given_back_and_goes_to_another() {
     assert_eq!(tick(&mut engine).await, 0);
     assert_eq!(scene.state(run).await, RunState::Scheduled);
     e1.leave().await;
-    e2.beat().await;
+    e2.heartbeat().await;
     scene.set(1_000);
     assert_eq!(tick(&mut engine).await, 1);
     assert_eq!(e2.take_one().await.run, run);

@@ -152,7 +152,7 @@ async fn jitter_puts_a_run_off_by_its_share_and_keeps_its_fire_time() {
     }
     for second in 1..60 {
         scene.set(second * 1_000);
-        e1.beat().await;
+        e1.heartbeat().await;
         tick(&mut engine).await;
     }
     let mut runs = Vec::new();
@@ -170,7 +170,7 @@ async fn jitter_puts_a_run_off_by_its_share_and_keeps_its_fire_time() {
     for run in &runs {
         let due = run.due_at.since_ms(Scene::at(0));
         scene.set(due - 1);
-        e1.beat().await;
+        e1.heartbeat().await;
         tick(&mut engine).await;
         assert!(e1.take().await.iter().all(|t| t.run != run.id), "early");
         scene.set(due);

@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use cueline_broker::{Broker, BrokerError, Channel, Listener, Outgoing, QueueId, Settlement};
-use cueline_model::{Outcome, OutcomeKind, Timestamp};
-use cueline_protocol::{
-    Beat, Control, ControlReply, Event, EventBody, Holding, Trigger, VERSION, decode, encode,
+use cueline_model::{
+    AttemptEvent, AttemptId, ExecutorId, Heartbeat, Outcome, OutcomeKind, StoreId, Timestamp,
 };
-use cueline_store::AttemptId;
+use cueline_protocol::{
+    Control, HeartbeatMessage, HoldingsReply, ReportMessage, Trigger, VERSION, decode, encode,
+};
 use tokio::time::timeout;
 
 use crate::scene::{PATIENCE, Scene, name};
@@ -17,13 +18,14 @@ pub(crate) struct Executor {
     pub(crate) name: &'static str,
     broker: Broker,
     control: Listener,
+    store_id: StoreId,
 }
 
 impl Executor {
     /// An executor of the group `default` that runs `native:work`, and has said so.
     pub(crate) async fn start(scene: &Scene, name: &'static str) -> Self {
         let executor = Self::silent(scene, name).await;
-        executor.beat().await;
+        executor.heartbeat().await;
         executor
     }
 
@@ -39,6 +41,7 @@ impl Executor {
             name,
             broker,
             control,
+            store_id: scene.real().identity().await.expect("reads"),
         };
         let declared = executor.broker.declare(&executor.queue()).await;
         declared.expect("its queue is declared");
@@ -53,30 +56,34 @@ impl Executor {
     }
 
     /// Says that it is alive.
-    pub(crate) async fn beat(&self) {
-        self.beat_as(|_| {}).await;
+    pub(crate) async fn heartbeat(&self) {
+        self.heartbeat_with(|_| {}).await;
     }
 
     /// Says that it is about to stop.
     pub(crate) async fn drain(&self) {
-        self.beat_as(|beat| beat.draining = true).await;
+        self.heartbeat_with(|beat| beat.draining = true).await;
     }
 
     /// Says that it has stopped.
     pub(crate) async fn leave(&self) {
-        self.beat_as(|beat| beat.gone = true).await;
+        self.heartbeat_with(|beat| beat.gone = true).await;
     }
 
-    pub(crate) async fn beat_as(&self, change: impl FnOnce(&mut Beat)) {
-        self.try_beat(change).await.expect("announces");
+    pub(crate) async fn heartbeat_with(&self, change: impl FnOnce(&mut Heartbeat)) {
+        self.try_heartbeat(change).await.expect("announces");
     }
 
     /// The same with a broker that may fail.
-    pub(crate) async fn try_beat(&self, change: impl FnOnce(&mut Beat)) -> Result<(), BrokerError> {
-        let mut beat = Beat {
-            v: VERSION,
-            group: name("default"),
-            name: name(self.name),
+    pub(crate) async fn try_heartbeat(
+        &self,
+        change: impl FnOnce(&mut Heartbeat),
+    ) -> Result<(), BrokerError> {
+        let mut heartbeat = Heartbeat {
+            executor: ExecutorId {
+                group: name("default"),
+                name: name(self.name),
+            },
             incarnation: "1".to_owned(),
             capabilities: vec!["native:work".to_owned()],
             capacity: 8,
@@ -85,9 +92,13 @@ impl Executor {
             draining: false,
             gone: false,
         };
-        change(&mut beat);
+        change(&mut heartbeat);
+        let message = HeartbeatMessage {
+            v: VERSION,
+            heartbeat,
+        };
         self.broker
-            .announce(&Channel::Heartbeats, Bytes::from(encode(&beat)))
+            .announce(&Channel::Heartbeats, Bytes::from(encode(&message)))
             .await
     }
 
@@ -126,18 +137,18 @@ impl Executor {
     }
 
     /// What the executor sends when something happens to an attempt.
-    pub(crate) fn event(&self, id: AttemptId, body: EventBody) -> Vec<u8> {
-        encode(&Event {
+    pub(crate) fn event(&self, id: AttemptId, body: AttemptEvent) -> Vec<u8> {
+        encode(&ReportMessage {
             v: VERSION,
-            store: None,
+            store: self.store_id,
             run: id.run,
             attempt: id.attempt,
             executor: name(self.name),
-            body,
+            event: body,
         })
     }
 
-    pub(crate) async fn report(&self, trigger: &Trigger, body: EventBody) {
+    pub(crate) async fn report(&self, trigger: &Trigger, body: AttemptEvent) {
         self.try_report(trigger, body).await.expect("publishes");
     }
 
@@ -145,7 +156,7 @@ impl Executor {
     pub(crate) async fn try_report(
         &self,
         trigger: &Trigger,
-        body: EventBody,
+        body: AttemptEvent,
     ) -> Result<(), BrokerError> {
         let message = Outgoing {
             queue: QueueId::Results,
@@ -159,7 +170,7 @@ impl Executor {
     }
 
     pub(crate) async fn started(&self, trigger: &Trigger, at: Timestamp) {
-        self.report(trigger, EventBody::Started { at }).await;
+        self.report(trigger, AttemptEvent::Started { at }).await;
     }
 
     pub(crate) async fn ended(&self, trigger: &Trigger, kind: OutcomeKind, at: Timestamp) {
@@ -174,7 +185,8 @@ impl Executor {
         at: Timestamp,
     ) -> Result<(), BrokerError> {
         let outcome = Outcome::new(kind, at);
-        self.try_report(trigger, EventBody::Ended { outcome }).await
+        self.try_report(trigger, AttemptEvent::Ended { outcome })
+            .await
     }
 
     /// The runs that it was ordered to cancel since the last look.
@@ -201,26 +213,18 @@ impl Executor {
     pub(crate) async fn answer(&mut self, held: &[AttemptId]) -> Vec<AttemptId> {
         let question = timeout(PATIENCE, self.control.recv()).await;
         let question = question.expect("is asked in time").expect("a question");
-        let Control::Holdings { runs, .. } = decode(&question.payload).expect("an order") else {
+        let Control::Holdings { attempts, .. } = decode(&question.payload).expect("an order")
+        else {
             panic!("another order: {question:?}");
         };
-        let held = held.iter().map(|id| Holding {
-            run: id.run,
-            attempt: id.attempt,
-        });
-        let reply = ControlReply {
+        let reply = HoldingsReply {
             v: VERSION,
-            held: held.collect(),
+            held: held.to_vec(),
         };
         let to = question.reply_to.expect("an answer is expected");
         let answered = self.broker.announce(&to, Bytes::from(encode(&reply))).await;
         answered.expect("answers");
-        runs.iter()
-            .map(|h| AttemptId {
-                run: h.run,
-                attempt: h.attempt,
-            })
-            .collect()
+        attempts
     }
 }
 

@@ -4,13 +4,15 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
-use cueline_model::{Job, JobId, JobName, JobSpec, RunId, StoreId, Timestamp};
+use cueline_model::{
+    AttemptId, Heartbeat, Job, JobId, JobName, JobSpec, RunId, StoreId, Timestamp,
+};
 use cueline_runtime::ManualClock;
 use cueline_store::{
-    Applied, AttemptId, Cancelled, DeadLetter, DispatchMark, ErrorKind, Executor, ExecutorBeat,
-    FireDue, Fired, Ingested, JobSummary, LedgerEntry, LogRow, NewDeadLetter, NodeId,
-    NodeRegistered, Outstanding, PendingCancel, Planner, Report, Run, RunDetail, RunFilter, Store,
-    StoreError, StoreStats, TriggerRequest, Triggered, WaitingRun,
+    Applied, Cancelled, DeadLetter, DispatchMark, ErrorKind, Executor, FireDue, Fired, Ingested,
+    JobSummary, LedgerEntry, LogRow, NewDeadLetter, NodeId, NodeRegistered, Outstanding,
+    PendingCancel, Planner, Report, Run, RunDetail, RunFilter, Store, StoreError, StoreStats,
+    TriggerRequest, Triggered, WaitingRun,
 };
 use rand::RngExt as _;
 use rand::rngs::StdRng;
@@ -172,7 +174,7 @@ passed_on! {
     cancel(run: RunId, by: &str) -> Cancelled;
     pending_cancels(limit: usize) -> Vec<PendingCancel>;
     trigger_for(node: Option<NodeId>, request: &TriggerRequest) -> (Triggered, Vec<WaitingRun>);
-    beat(beats: &[ExecutorBeat]) -> ();
+    record_heartbeats(heartbeats: &[Heartbeat]) -> ();
     outstanding(older_than_ms: u64, after: Option<RunId>, limit: usize) -> Vec<Outstanding>;
     take_back(node: NodeId, attempts: &[AttemptId], reason: &str) -> Vec<WaitingRun>;
     overdue(slack_ms: u64, limit: usize) -> Vec<AttemptId>;

@@ -2,8 +2,7 @@
 
 use cueline_broker::conformance::{Fault as BrokerFault, Operation};
 use cueline_engine::ManualEngine;
-use cueline_model::{OutcomeKind, RunState};
-use cueline_store::AttemptId;
+use cueline_model::{AttemptId, OutcomeKind, RunState};
 use serde_json::json;
 
 use crate::executor::Executor;
@@ -41,7 +40,7 @@ async fn what_never_reached_it_is_routed_to_another_as_a_new_attempt() {
     engine.hear().await.expect("hears");
     assert_eq!(engine.fail_over().await.expect("looks"), 0);
     pass(&scene, &mut engine, 30_000, 31_000).await;
-    e2.beat().await;
+    e2.heartbeat().await;
     assert_eq!(engine.fail_over().await.expect("fails over"), 3);
     assert_eq!(tick(&mut engine).await, 3);
     let sent = e2.take().await;
@@ -110,7 +109,7 @@ async fn a_load_that_never_ends_holds_up_no_failover() {
     assert_eq!(engine.fail_over().await.expect("waits"), 0);
     engine.tick().await.expect("takes in what was there");
     report().await;
-    e2.beat().await;
+    e2.heartbeat().await;
     assert_eq!(engine.fail_over().await.expect("fails over"), 1);
     assert_eq!(scene.states("job").await, [RunState::Lost]);
 }
@@ -150,12 +149,12 @@ async fn who_cannot_write_down_what_it_hears_fails_over_nothing() {
     for at in (26_000..=34_000).step_by(1_000) {
         scene.set(at);
         engine.hear_itself();
-        e1.beat().await;
+        e1.heartbeat().await;
         scene.store.fail_next("beat", Fault::Before);
         assert!(engine.hear().await.is_err());
     }
     assert_eq!(engine.fail_over().await.expect("looks"), 0);
-    e1.beat().await;
+    e1.heartbeat().await;
     engine.hear().await.expect("hears");
     assert_eq!(engine.fail_over().await.expect("looks"), 0);
     assert_eq!(e1.take().await.len(), 1);
@@ -166,7 +165,7 @@ async fn who_cannot_write_down_what_it_hears_fails_over_nothing() {
 async fn a_short_silence_changes_nothing() {
     let (scene, mut engine, e1) = given(2, json!({})).await;
     pass(&scene, &mut engine, 0, 29_000).await;
-    e1.beat().await;
+    e1.heartbeat().await;
     pass(&scene, &mut engine, 30_000, 55_000).await;
     assert_eq!(engine.fail_over().await.expect("looks"), 0);
     assert_eq!(e1.take().await.len(), 2);
@@ -193,7 +192,7 @@ async fn who_comes_back_before_its_turn_is_left_alone() {
     e1.take_one().await;
     pass(&scene, &mut engine, 0, 31_000).await;
     scene.store.keep_executors().await;
-    e1.beat().await;
+    e1.heartbeat().await;
     let new = scene.trigger("job").await;
     assert_eq!(tick(&mut engine).await, 1);
     assert_eq!(e1.take_one().await.run, new);

@@ -6,8 +6,7 @@ use cueline_broker::ErrorKind;
 use cueline_broker::conformance::{Fault as BrokerFault, Operation};
 use cueline_broker_embedded::EmbeddedOptions;
 use cueline_engine::ManualEngine;
-use cueline_model::{Outcome, OutcomeKind, RunState};
-use cueline_protocol::EventBody;
+use cueline_model::{AttemptEvent, Outcome, OutcomeKind, RunState};
 use serde_json::json;
 
 use crate::executor::{Executor, id_of};
@@ -89,7 +88,7 @@ async fn turn(
                 OutcomeKind::Succeeded
             };
             let outcome = Outcome::new(kind, scene.now());
-            let body = EventBody::Ended { outcome };
+            let body = AttemptEvent::Ended { outcome };
             // An executor keeps its report until the broker has it.
             until("the report is taken", async || {
                 executor.try_report(&trigger, body.clone()).await.is_ok()
@@ -303,9 +302,9 @@ async fn a_trigger_that_could_not_go_out_for_long_is_written_anew() {
     engine.tick().await.expect_err("the broker is away");
     let (minutes, hour_ms) = (40, 3_600_000);
     scene.set(minutes * 60_000);
-    e1.beat().await;
+    e1.heartbeat().await;
     tick(&mut engine).await;
     let trigger = e1.take_one().await;
     assert_eq!((trigger.run, trigger.attempt), (run, 1));
-    assert_eq!(trigger.deadline, Some(scene.now().plus_ms(hour_ms)));
+    assert_eq!(trigger.deadline, scene.now().plus_ms(hour_ms));
 }

@@ -17,7 +17,7 @@ async fn stopped(scene: &Scene) -> (Engine, ManualEngine, Executor, Trigger) {
     let e1 = Executor::silent(scene, "e1").await;
     let lifecycle = Lifecycle::new();
     let engine = scene.start(&lifecycle).await;
-    e1.beat().await;
+    e1.heartbeat().await;
     scene.apply("now", json!({})).await;
     scene.trigger("now").await;
     let rest = json!({ "schedule": { "at": Scene::at(1_000).to_string() } });

@@ -1,7 +1,6 @@
 //! What follows from the end of a run, or from the start of a scheduler.
 
-use cueline_model::{Outcome, OutcomeKind, RunKind, RunState};
-use cueline_protocol::EventBody;
+use cueline_model::{AttemptEvent, Outcome, OutcomeKind, RunKind, RunState};
 use serde_json::json;
 
 use crate::executor::Executor;
@@ -18,14 +17,14 @@ async fn fixed_delay_is_counted_from_the_end_of_the_run() {
     let mut due = 3_000;
     for round in 1..=4 {
         scene.set(due - 1);
-        e1.beat().await;
+        e1.heartbeat().await;
         assert_eq!(tick(&mut engine).await, 0, "round {round} is early");
         scene.set(due);
         assert_eq!(tick(&mut engine).await, 1, "round {round}");
         let trigger = e1.take_one().await;
         // It works for a while, longer than the delay: nothing fires meanwhile.
         scene.set(due + 7_000);
-        e1.beat().await;
+        e1.heartbeat().await;
         assert_eq!(tick(&mut engine).await, 0);
         let kind = if round % 2 == 0 {
             OutcomeKind::Failed
@@ -47,7 +46,7 @@ async fn startup_jobs_run_when_the_first_node_starts_and_not_when_others_join() 
     let e1 = Executor::start(&scene, "e1").await;
     let mut one = scene.engine("one").await;
     let mut two = scene.engine("two").await;
-    e1.beat().await;
+    e1.heartbeat().await;
     tick(&mut one).await;
     tick(&mut two).await;
     let trigger = e1.take_one().await;
@@ -67,14 +66,14 @@ async fn a_lost_lease_is_no_start() {
     tick(&mut one).await;
     e1.take_one().await;
     scene.set(3_600_000);
-    e1.beat().await;
+    e1.heartbeat().await;
     tick(&mut one).await;
     assert!(e1.take().await.is_empty());
     scene.only_run("boot").await;
     // A start is one.
     drop(one);
     let mut one = scene.engine("one").await;
-    e1.beat().await;
+    e1.heartbeat().await;
     tick(&mut one).await;
     assert_eq!(e1.take_one().await.kind, RunKind::Startup);
 }
@@ -99,7 +98,7 @@ async fn a_child_runs_once_after_all_shards_of_its_parent_and_takes_its_output()
     outcome.output = Some("42".to_owned());
     for _ in 0..2 {
         let outcome = outcome.clone();
-        e1.report(&shards[1], EventBody::Ended { outcome }).await;
+        e1.report(&shards[1], AttemptEvent::Ended { outcome }).await;
     }
     tick(&mut engine).await;
     let child = scene.only_run("child").await;

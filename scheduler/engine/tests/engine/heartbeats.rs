@@ -13,7 +13,9 @@ use crate::scene::{PATIENCE, Scene, tick, until};
 
 async fn is_known(scene: &Scene, executor: &Executor) -> bool {
     let known = scene.store.executors().await.expect("reads");
-    known.iter().any(|e| e.name.as_str() == executor.name)
+    known
+        .iter()
+        .any(|e| e.heartbeat.executor.name.as_str() == executor.name)
 }
 
 /// Neither those who speak after it, nor what is due, nor the stop.
@@ -28,7 +30,7 @@ async fn a_queue_that_takes_long_to_be_made_holds_up_nobody() {
     let stuck = Fault::Late(Duration::from_hours(1));
     scene.broker_faults.always(Operation::Declare, stuck);
     for executor in [&e1, &e2] {
-        executor.beat().await;
+        executor.heartbeat().await;
         until("it is heard", async || is_known(&scene, executor).await).await;
     }
     e1.leave().await;
@@ -53,13 +55,13 @@ async fn the_last_sign_of_life_counts() {
     scene.apply("job", json!({})).await;
     e1.leave().await;
     e1.drain().await;
-    e1.beat().await;
+    e1.heartbeat().await;
     scene.trigger("job").await;
     let declared = scene.broker_faults.calls(Operation::Declare);
     assert_eq!(tick(&mut engine).await, 1);
     let declared = scene.broker_faults.calls(Operation::Declare) - declared;
     assert_eq!(declared, 2, "its queue and its group's, once");
-    e1.beat().await;
+    e1.heartbeat().await;
     e1.leave().await;
     scene.trigger("job").await;
     assert_eq!(tick(&mut engine).await, 0);

@@ -61,10 +61,10 @@ async fn an_executor_without_the_handler_is_nobody() {
     let run = scene.trigger("job").await;
     assert_eq!(tick(&mut engine).await, 0);
     assert_eq!(scene.state(run).await, RunState::Scheduled);
-    let learnt = |beat: &mut cueline_protocol::Beat| {
+    let learnt = |beat: &mut cueline_model::Heartbeat| {
         beat.capabilities.push("native:other".to_owned());
     };
-    e1.beat_as(learnt).await;
+    e1.heartbeat_with(learnt).await;
     assert_eq!(tick(&mut engine).await, 1);
     assert_eq!(e1.take_one().await.run, run);
 }
@@ -138,7 +138,7 @@ async fn past_the_bound_of_memory_runs_wait_in_the_store() {
     let e1 = Executor::start(&scene, "e1").await;
     assert_eq!(tick(&mut engine).await, 2, "those in memory");
     scene.set(50_001);
-    e1.beat().await;
+    e1.heartbeat().await;
     assert_eq!(tick(&mut engine).await, 3, "those in the store");
     let mut names = e1.take_names().await;
     names.sort();
@@ -183,7 +183,7 @@ async fn a_failure_at_the_bound_forgets_nothing() {
         assert_eq!(scene.store.heal(), 1, "the fault happened");
         let e1 = Executor::start(&scene, "e1").await;
         scene.set(44_000);
-        e1.beat().await;
+        e1.heartbeat().await;
         tick(&mut engine).await;
         assert_eq!(scene.state(late).await, RunState::Queued, "{method}");
         for n in 0..5 {
@@ -214,7 +214,7 @@ async fn after_a_long_stop_executors_have_time_to_be_heard() {
     tick(&mut engine).await;
     scene.set(hours + 64_000);
     tick(&mut engine).await;
-    e1.beat().await;
+    e1.heartbeat().await;
     assert_eq!(tick(&mut engine).await, 2, "the retry and the newest hour");
     assert_eq!(scene.state(failed).await, RunState::Queued);
 }

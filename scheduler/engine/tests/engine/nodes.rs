@@ -37,7 +37,7 @@ async fn stall(scene: &Scene, two: &mut ManualEngine, executors: &[Executor]) ->
     for ms in [8_000, STALL_MS] {
         scene.set(ms);
         for executor in executors {
-            executor.beat().await;
+            executor.heartbeat().await;
         }
         if ms < STALL_MS {
             assert_eq!(tick(two).await, 0, "the lease holds");
@@ -64,8 +64,8 @@ async fn what_a_dead_node_had_claimed_is_taken_over_within_the_lease() {
         assert_eq!(tick(&mut two).await, 0, "at {ms} ms it may be alive");
     }
     scene.set(15_000);
-    e1.beat().await;
-    e2.beat().await;
+    e1.heartbeat().await;
+    e2.heartbeat().await;
     assert_eq!(tick(&mut two).await, 1);
     assert_eq!(e2.take().await.len() + e1.take().await.len(), 1);
 }
@@ -76,7 +76,7 @@ async fn a_node_that_comes_back_under_its_name_takes_over_at_once() {
     drop(one);
     let mut one = scene.engine("one").await;
     for executor in &executors {
-        executor.beat().await;
+        executor.heartbeat().await;
     }
     assert_eq!(tick(&mut one).await, 1);
 }
@@ -168,7 +168,7 @@ async fn what_was_perhaps_published_goes_to_the_same_executor_even_if_it_is_sile
     scene.set(8_000);
     tick(&mut two).await;
     scene.set(STALL_MS);
-    e1.beat().await;
+    e1.heartbeat().await;
     assert_eq!(tick(&mut two).await, 1);
     assert!(e1.take().await.is_empty());
     assert_eq!(e2.take().await.len(), 1);
@@ -188,7 +188,7 @@ async fn two_nodes_never_fire_twice() {
     let mut seen = std::collections::BTreeSet::new();
     for second in 1..=10 {
         scene.set(second * 1_000);
-        e1.beat().await;
+        e1.heartbeat().await;
         let (a, b) = tokio::join!(one.tick(), two.tick());
         a.expect("a turn");
         b.expect("a turn");

@@ -6,9 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use cueline_broker::ErrorKind;
 use cueline_broker::conformance::{Fault, Operation};
 use cueline_engine::{EngineOptions, ManualEngine};
-use cueline_model::{OutcomeKind, RunKind, RunState};
+use cueline_model::{AttemptId, OutcomeKind, RunKind, RunState};
 use cueline_protocol::Trigger;
-use cueline_store::AttemptId;
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 use serde_json::{Value, json};
@@ -84,7 +83,10 @@ impl World {
             let worker = &self.workers[at];
             let here = worker.here;
             // Faults reach announcements too; the next one tells the same.
-            let _ = worker.executor.try_beat(|beat| beat.gone = !here).await;
+            let _ = worker
+                .executor
+                .try_heartbeat(|beat| beat.gone = !here)
+                .await;
         }
         let first = self.rng.random_range(0..2);
         for at in [first, 1 - first] {

@@ -20,7 +20,7 @@ async fn taken() -> (Scene, ManualEngine, Executor, Vec<Trigger>) {
     assert_eq!(tick(&mut engine).await, 3);
     let triggers = e1.take().await;
     scene.set(10_000);
-    e1.beat().await;
+    e1.heartbeat().await;
     tick(&mut engine).await;
     (scene, engine, e1, triggers)
 }
@@ -85,7 +85,7 @@ async fn what_is_still_in_its_queue_is_left_alone() {
     scene.trigger("job").await;
     tick(&mut engine).await;
     scene.set(10_000);
-    e1.beat().await;
+    e1.heartbeat().await;
     tick(&mut engine).await;
     assert_not_asked(&mut engine, &mut e1, 5_000).await;
     assert_eq!(e1.take().await.len(), 1);
@@ -114,7 +114,7 @@ async fn a_lost_queue_heals() {
     let lost = scene.broker.delete(&e1.queue(), false).await;
     assert!(lost.expect("deletes"));
     scene.set(10_000);
-    e1.beat().await;
+    e1.heartbeat().await;
     tick(&mut engine).await;
     let (again, _) = tokio::join!(engine.reconcile(5_000), e1.answer(&[]));
     assert_eq!(again.expect("compares"), 1);

@@ -4,9 +4,11 @@ use std::time::Duration;
 
 use cueline_broker::{DeadLetter, QueueId};
 use cueline_engine::EngineOptions;
-use cueline_model::{Outcome, OutcomeKind, RunId, RunState, StoreId, Timestamp};
-use cueline_protocol::{Event, EventBody, LogLine, Stream, Trigger, decode, encode};
-use cueline_store::AttemptId;
+use cueline_model::{
+    AttemptEvent, AttemptId, LogLine, LogStream, Outcome, OutcomeKind, RunId, RunState, StoreId,
+    Timestamp,
+};
+use cueline_protocol::{ReportMessage, Trigger, decode, encode};
 use serde_json::json;
 
 use crate::executor::{Executor, id_of};
@@ -69,7 +71,7 @@ async fn reports_of_one_message_are_applied_each() {
     tick(&mut engine).await;
     let ended = |trigger: &Trigger| {
         let outcome = Outcome::new(OutcomeKind::Succeeded, scene.now());
-        e1.event(id_of(trigger), EventBody::Ended { outcome })
+        e1.event(id_of(trigger), AttemptEvent::Ended { outcome })
     };
     let mut lines: Vec<Vec<u8>> = e1.take().await.iter().map(ended).collect();
     lines.insert(1, b"no JSON".to_vec());
@@ -104,17 +106,17 @@ async fn reports_about_nothing_change_nothing() {
             let line = LogLine {
                 seq: u64::MAX,
                 at: at[0],
-                stream: Stream::Out,
+                stream: LogStream::Out,
                 text: "\0".to_owned(),
             };
             let mut outcome = Outcome::new(OutcomeKind::Failed, at[3]).because("\0\u{fffd}");
             outcome.started_at = Some(at[0]);
             outcome.exit_status = Some(i32::MIN);
             strange.extend([
-                e1.event(id, EventBody::Started { at: at[3] }),
-                e1.event(id, EventBody::Progress { fraction: -1e300 }),
-                e1.event(id, EventBody::Log { lines: vec![line] }),
-                e1.event(id, EventBody::Ended { outcome }),
+                e1.event(id, AttemptEvent::Started { at: at[3] }),
+                e1.event(id, AttemptEvent::Progress { fraction: -1e300 }),
+                e1.event(id, AttemptEvent::Log { lines: vec![line] }),
+                e1.event(id, AttemptEvent::Ended { outcome }),
             ]);
         }
     }
@@ -126,7 +128,7 @@ async fn reports_about_nothing_change_nothing() {
     assert_eq!(scene.state(run).await, RunState::Running);
     assert!(dead_letters(&scene).await.is_empty());
     let outcome = Outcome::new(OutcomeKind::Succeeded, at[3]);
-    e1.report(&trigger, EventBody::Ended { outcome }).await;
+    e1.report(&trigger, AttemptEvent::Ended { outcome }).await;
     tick(&mut engine).await;
     assert_eq!(scene.state(run).await, RunState::Succeeded);
 }
@@ -215,11 +217,11 @@ async fn a_report_about_another_stores_run_is_a_dead_letter() {
     tick(&mut engine).await;
     let trigger = e1.take_one().await;
     let ours = scene.real().identity().await.expect("an id");
-    assert_eq!(trigger.store, Some(ours));
+    assert_eq!(trigger.store, ours);
     let outcome = Outcome::new(OutcomeKind::Succeeded, scene.now());
-    let mut event: Event =
-        decode(&e1.event(id_of(&trigger), EventBody::Ended { outcome })).expect("an event");
-    event.store = Some(StoreId(ours.0 ^ 1));
+    let mut event: ReportMessage =
+        decode(&e1.event(id_of(&trigger), AttemptEvent::Ended { outcome })).expect("an event");
+    event.store = StoreId(ours.0 ^ 1);
     scene.put(&QueueId::Results, encode(&event)).await;
     tick(&mut engine).await;
     assert_eq!(scene.state(run).await, RunState::Queued);
@@ -230,7 +232,7 @@ async fn a_report_about_another_stores_run_is_a_dead_letter() {
         reason.contains("another store") && reason.contains(&ours.to_string()),
         "{reason}"
     );
-    event.store = Some(ours);
+    event.store = ours;
     scene.put(&QueueId::Results, encode(&event)).await;
     tick(&mut engine).await;
     assert_eq!(scene.state(run).await, RunState::Succeeded);

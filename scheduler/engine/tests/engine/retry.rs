@@ -34,7 +34,7 @@ async fn failures_are_retried_at_the_times_of_the_backoff() {
         assert_eq!(waiting.state, RunState::Scheduled);
         assert_eq!(waiting.retries, retry);
         scene.set(now + wait - 1);
-        e1.beat().await;
+        e1.heartbeat().await;
         assert_eq!(tick(&mut engine).await, 0, "retry {retry} is early");
         now += wait;
         scene.set(now);

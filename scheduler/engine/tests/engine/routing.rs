@@ -23,7 +23,7 @@ async fn round_is_exact_over_two_nodes() {
     for n in 1..=12_i64 {
         scene.set(n * 2_000);
         for executor in &executors {
-            executor.beat().await;
+            executor.heartbeat().await;
         }
         // Each node finds some of the fire times first.
         let first = usize::from(n % 3 == 0);
@@ -54,10 +54,10 @@ async fn broadcast_makes_a_pinned_run_for_each_live_executor() {
         executors.push(Executor::start(&scene, name).await);
     }
     let stranger = Executor::start(&scene, "e4").await;
-    let other_work = |beat: &mut cueline_protocol::Beat| {
+    let other_work = |beat: &mut cueline_model::Heartbeat| {
         beat.capabilities = vec!["native:other".to_owned()];
     };
-    stranger.beat_as(other_work).await;
+    stranger.heartbeat_with(other_work).await;
     tick(&mut engine).await;
     let rest = json!({ "schedule": { "every": "1s" }, "route": "broadcast" });
     scene.apply("job", rest).await;
@@ -94,7 +94,7 @@ async fn a_broadcast_run_waits_for_the_executor_that_it_is_pinned_to() {
     assert!(e2.take().await.is_empty());
     let states = scene.states("job").await;
     assert_eq!(states[..2], [RunState::Queued, RunState::Scheduled]);
-    e2.beat().await;
+    e2.heartbeat().await;
     engine.hear().await.expect("hears");
     engine.prepare().await.expect("prepares");
     assert_eq!(engine.publish().await.expect("publishes"), 1);
@@ -187,7 +187,7 @@ async fn a_draining_executor_gets_nothing() {
     }
     assert!(e1.take().await.is_empty());
     assert_eq!(e2.take().await.len(), 4);
-    e1.beat().await;
+    e1.heartbeat().await;
     for second in 6..=7 {
         scene.set(second * 1_000);
         tick(&mut engine).await;
@@ -206,12 +206,12 @@ async fn a_silent_executor_gets_nothing_more() {
     tick(&mut engine).await;
     for ms in [5_000, 10_000, 15_000] {
         scene.set(ms);
-        e2.beat().await;
+        e2.heartbeat().await;
         tick(&mut engine).await;
     }
     assert_eq!(e1.take().await.len(), 3, "15 s are not too long yet");
     scene.set(20_000);
-    e2.beat().await;
+    e2.heartbeat().await;
     tick(&mut engine).await;
     assert!(e1.take().await.is_empty());
     assert_eq!(e2.take().await.len(), 1);

@@ -162,7 +162,7 @@ async fn a_run_that_waits_out_its_jitter_goes_out_once_and_by_the_new_definition
     let run = loop {
         fire_ms += 10_000;
         scene.set(fire_ms - 1_400);
-        e1.beat().await;
+        e1.heartbeat().await;
         tick(&mut engine).await;
         let run = scene.runs("job").await.pop().expect("a run");
         if run.due_at.since_ms(run.fire_at) > 2_000 {
@@ -171,7 +171,7 @@ async fn a_run_that_waits_out_its_jitter_goes_out_once_and_by_the_new_definition
     };
     let due_ms = run.due_at.since_ms(Scene::at(0));
     scene.set(due_ms - 500);
-    e1.beat().await;
+    e1.heartbeat().await;
     tick(&mut engine).await;
     e1.take().await;
     scene.apply("job", definition(1, "new")).await;

@@ -3,11 +3,11 @@
 use std::borrow::Cow;
 use std::collections::HashSet;
 
-use cueline_model::Timestamp;
+use cueline_model::{AttemptEvent, LogLine, LogStream, Timestamp};
 
 use super::report::Batch;
-use super::values::{clean, small, unsigned};
-use crate::{LogRow, Report, ReportBody};
+use super::values::{clean, damaged, small, unsigned};
+use crate::{LogRow, Report, StoreError};
 
 /// A line to write down, if it is new.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ fn cursor(attempt: u32, seq: u64) -> Option<i64> {
 pub fn with_lines(reports: &[Report]) -> usize {
     reports
         .iter()
-        .filter(|report| matches!(report.body, ReportBody::Log(_)))
+        .filter(|report| matches!(report.event, AttemptEvent::Log { .. }))
         .count()
 }
 
@@ -45,24 +45,24 @@ pub fn lines<'a>(reports: &'a [Report], batch: &Batch) -> Vec<Line<'a>> {
     let mut lines = Vec::new();
     let mut seen = HashSet::new();
     for (index, report) in reports.iter().enumerate() {
-        let ReportBody::Log(of_report) = &report.body else {
+        let AttemptEvent::Log { lines: of_report } = &report.event else {
             continue;
         };
-        if !batch.keeps_log_of(report.id) {
+        if !batch.keeps_log_of(report.attempt) {
             continue;
         }
-        for (seq, at, stream, text) in of_report {
-            let run = report.id.run.0;
-            let Some(cursor) = cursor(report.id.attempt, *seq) else {
+        for line in of_report {
+            let run = report.attempt.run.0;
+            let Some(cursor) = cursor(report.attempt.attempt, line.seq) else {
                 continue;
             };
             if seen.insert((run, cursor)) {
                 lines.push(Line {
                     run,
                     cursor,
-                    at: *at,
-                    stream,
-                    text: clean(text),
+                    at: line.at,
+                    stream: line.stream.as_str(),
+                    text: clean(&line.text),
                     report: index,
                 });
             }
@@ -71,16 +71,25 @@ pub fn lines<'a>(reports: &'a [Report], batch: &Batch) -> Vec<Line<'a>> {
     lines
 }
 
-/// A line as it was written down.
-pub fn row(cursor: i64, at: i64, stream: String, text: String) -> LogRow {
-    LogRow {
+/// A stored line.
+///
+/// # Errors
+///
+/// [`ErrorKind::Broken`](crate::ErrorKind) if the stream is none that an executor reports.
+pub fn row(cursor: i64, at: i64, stream: &str, text: String) -> Result<LogRow, StoreError> {
+    let stream = stream
+        .parse::<LogStream>()
+        .map_err(|e| damaged("failed to read a log line", e))?;
+    Ok(LogRow {
         cursor,
         attempt: small(cursor >> 32),
-        seq: unsigned(cursor & 0xffff_ffff),
-        at: Timestamp::from_millis(at),
-        stream,
-        text,
-    }
+        line: LogLine {
+            seq: unsigned(cursor & 0xffff_ffff),
+            at: Timestamp::from_millis(at),
+            stream,
+            text,
+        },
+    })
 }
 
 #[cfg(test)]
@@ -90,8 +99,9 @@ mod tests {
     #[test]
     fn a_cursor_holds_attempt_and_number() {
         let at = cursor(3, 7).expect("in range");
-        let row = row(at, 5, "out".to_owned(), "a".to_owned());
-        assert_eq!((row.attempt, row.seq), (3, 7));
+        let row = super::row(at, 5, "out", "a".to_owned()).expect("readable");
+        assert!(super::row(at, 5, "in", String::new()).is_err());
+        assert_eq!((row.attempt, row.line.seq), (3, 7));
         assert_eq!(cursor(1, u64::from(u32::MAX) + 1), None);
     }
 

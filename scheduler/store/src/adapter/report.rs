@@ -3,11 +3,11 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use cueline_model::{Job, Outcome, RunState, Timestamp};
+use cueline_model::{AttemptEvent, AttemptId, Job, Outcome, RunState, Timestamp};
 
 use super::attempt::{Close, Standing};
 use super::facts::{Event, Facts};
-use crate::{AttemptId, Ingested, Report, ReportBody};
+use crate::{Ingested, Report};
 
 /// A batch of reports on its way to the store.
 #[derive(Debug)]
@@ -77,11 +77,11 @@ impl Batch {
     /// [`policies_of`] asks for.
     pub fn apply(&mut self, reports: &[Report], jobs: &HashMap<i64, Arc<Job>>) {
         for report in reports {
-            match &report.body {
-                ReportBody::Started(at) => self.started(report.id, *at),
-                ReportBody::Progress(part) => self.progress(report.id, *part),
-                ReportBody::Ended(outcome) => self.ended(report.id, outcome, jobs),
-                ReportBody::Log(_) => {}
+            match &report.event {
+                AttemptEvent::Started { at } => self.started(report.attempt, *at),
+                AttemptEvent::Progress { fraction: part } => self.progress(report.attempt, *part),
+                AttemptEvent::Ended { outcome } => self.ended(report.attempt, outcome, jobs),
+                AttemptEvent::Log { .. } => {}
             }
         }
     }
@@ -220,11 +220,11 @@ impl Writes {
 pub fn policies_of(reports: &[Report], facts: &[Facts]) -> HashMap<i64, i64> {
     let failed: HashSet<i64> = reports
         .iter()
-        .filter(|r| match &r.body {
-            ReportBody::Ended(o) => o.kind.state().is_some_and(RunState::is_failure),
+        .filter(|r| match &r.event {
+            AttemptEvent::Ended { outcome: o } => o.kind.state().is_some_and(RunState::is_failure),
             _ => false,
         })
-        .map(|r| r.id.run.0)
+        .map(|r| r.attempt.run.0)
         .collect();
     facts
         .iter()
@@ -273,19 +273,21 @@ mod tests {
         }
     }
 
-    fn report(attempt: u32, body: ReportBody) -> Report {
+    fn report(attempt: u32, body: AttemptEvent) -> Report {
         Report {
-            id: AttemptId {
+            attempt: AttemptId {
                 run: RunId(1),
                 attempt,
             },
             executor: None,
-            body,
+            event: body,
         }
     }
 
-    fn ended(kind: OutcomeKind) -> ReportBody {
-        ReportBody::Ended(Outcome::new(kind, NOW))
+    fn ended(kind: OutcomeKind) -> AttemptEvent {
+        AttemptEvent::Ended {
+            outcome: Outcome::new(kind, NOW),
+        }
     }
 
     fn writes(facts: Facts, reports: &[Report]) -> Writes {
@@ -297,8 +299,8 @@ mod tests {
     #[test]
     fn a_run_that_starts_and_succeeds_in_one_batch_is_written_once_in_each_list() {
         let reports = [
-            report(1, ReportBody::Started(NOW)),
-            report(1, ReportBody::Progress(7.0)),
+            report(1, AttemptEvent::Started { at: NOW }),
+            report(1, AttemptEvent::Progress { fraction: 7.0 }),
             report(1, ended(OutcomeKind::Succeeded)),
         ];
         let writes = writes(facts(RunState::Queued), &reports);

@@ -1,9 +1,9 @@
 //! Cancelling, in each state.
 
-use cueline_model::{OutcomeKind, RunId, RunState};
+use cueline_model::{AttemptEvent, OutcomeKind, RunId, RunState};
 
-use super::world::{World, attempt, each_second, mark, name, refused, report};
-use crate::{Cancelled, ErrorKind, ReportBody};
+use super::world::{World, attempt, each_second, executor, mark, refused, report};
+use crate::{Cancelled, ErrorKind};
 
 /// It had not been published: done.
 pub async fn scheduled_run_is_cancelled(w: &World) {
@@ -44,8 +44,7 @@ pub async fn published_run_is_asked(w: &World) {
     let pending = w.store.pending_cancels(10).await.expect("lists");
     assert_eq!(pending.len(), 2);
     assert_eq!(pending[0].run, runs[0].id);
-    assert_eq!(pending[0].executor, name("e1"));
-    assert_eq!(pending[0].group, name("default"));
+    assert_eq!(pending[0].executor, executor("default", "e1"));
     assert_eq!(w.store.pending_cancels(1).await.expect("lists").len(), 1);
     for run in &runs {
         w.end(attempt(run), OutcomeKind::Cancelled).await;
@@ -61,7 +60,7 @@ pub async fn running_run_is_asked(w: &World) {
     w.apply(&[each_second("a")]).await;
     let run = w.fire_one(node).await;
     w.publish(node, &run).await;
-    let started = ReportBody::Started(w.now());
+    let started = AttemptEvent::Started { at: w.now() };
     w.ingest(&[report(attempt(&run), started)]).await;
     let asked = w.store.cancel(run.id, "ann").await.expect("asks");
     assert_eq!(asked, Cancelled::Asked);

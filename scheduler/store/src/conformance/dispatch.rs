@@ -1,10 +1,9 @@
 //! The guarded steps around a publication.
 
-use cueline_model::{OutcomeKind, RunKind, RunState};
+use cueline_model::{AttemptEvent, AttemptId, OutcomeKind, RunKind, RunState};
 
 use super::world::{World, attempt, by_hand, each_second, mark, name, report};
 use crate::adapter::skipped::STOPPED_MEANWHILE;
-use crate::{AttemptId, ReportBody};
 
 /// `scheduled` → `dispatching` → `queued`.
 pub async fn begin_takes_scheduled_runs(w: &World) {
@@ -56,9 +55,9 @@ pub async fn begin_refuses_others(w: &World) {
     let runs = w.fire(node).await.runs;
     w.publish(node, &runs[0]).await;
     let mut newer = mark(&runs[1], "e1");
-    newer.attempt = 2;
+    newer.attempt.attempt = 2;
     let mut unknown = mark(&runs[1], "e1");
-    unknown.run.0 += 1_000;
+    unknown.attempt.run.0 += 1_000;
     let marks = [mark(&runs[0], "e1"), newer, unknown, mark(&runs[2], "e1")];
     let taken = w.store.begin_dispatch(node, &marks).await.expect("begins");
     assert_eq!(taken, [attempt(&runs[2])]);
@@ -89,7 +88,7 @@ pub async fn confirm_leaves_alone_what_went_further(w: &World) {
     for run in &runs {
         w.begin(node, run).await;
     }
-    let started = ReportBody::Started(w.now());
+    let started = AttemptEvent::Started { at: w.now() };
     w.ingest(&[report(attempt(&runs[0]), started)]).await;
     w.end(attempt(&runs[1]), OutcomeKind::Succeeded).await;
     let mut ids: Vec<AttemptId> = runs.iter().map(attempt).collect();

@@ -1,9 +1,11 @@
 //! Reports: guarded, each applied once.
 
-use cueline_model::{Backoff, DurationMs, OnLost, Outcome, OutcomeKind, RunId, RunState};
+use cueline_model::{
+    AttemptEvent, AttemptId, Backoff, DurationMs, OnLost, Outcome, OutcomeKind, RunId, RunState,
+};
 
-use super::world::{World, attempt, each_second, mark, report};
-use crate::{AttemptId, Ingested, ReportBody, WaitingRun};
+use super::world::{World, attempt, each_second, log_line, mark, report};
+use crate::{Ingested, WaitingRun};
 
 /// The times and words of a normal run.
 pub async fn started_and_ended_are_kept(w: &World) {
@@ -14,7 +16,7 @@ pub async fn started_and_ended_are_kept(w: &World) {
     w.clock.advance(10);
     let started = w.now();
     let done = w
-        .ingest(&[report(attempt(&run), ReportBody::Started(started))])
+        .ingest(&[report(attempt(&run), AttemptEvent::Started { at: started })])
         .await;
     assert_eq!(done, Ingested::default());
     w.expect(run.id, RunState::Running).await;
@@ -28,7 +30,7 @@ pub async fn started_and_ended_are_kept(w: &World) {
         output: Some("42".to_owned()),
     };
     let done = w
-        .ingest(&[report(attempt(&run), ReportBody::Ended(outcome))])
+        .ingest(&[report(attempt(&run), AttemptEvent::Ended { outcome })])
         .await;
     assert_eq!((done.ended, done.again, done.refused), (1, 0, 0));
     let seen = w.run(run.id).await;
@@ -57,9 +59,9 @@ pub async fn repeated_reports_change_nothing(w: &World) {
     w.apply(&[each_second("a")]).await;
     let run = w.fire_one(node).await;
     w.publish(node, &run).await;
-    let started = report(attempt(&run), ReportBody::Started(w.now()));
+    let started = report(attempt(&run), AttemptEvent::Started { at: w.now() });
     let ended = Outcome::new(OutcomeKind::Failed, w.now()).because("broke");
-    let ended = report(attempt(&run), ReportBody::Ended(ended));
+    let ended = report(attempt(&run), AttemptEvent::Ended { outcome: ended });
     let batch = [
         started.clone(),
         started.clone(),
@@ -103,8 +105,8 @@ pub async fn older_attempts_are_refused(w: &World) {
     w.publish(node, &again).await;
     let done = w
         .ingest(&[
-            report(attempt(&run), ReportBody::Started(w.now())),
-            report(attempt(&run), ReportBody::Progress(0.5)),
+            report(attempt(&run), AttemptEvent::Started { at: w.now() }),
+            report(attempt(&run), AttemptEvent::Progress { fraction: 0.5 }),
         ])
         .await;
     assert_eq!(done.refused, 2);
@@ -164,7 +166,9 @@ pub async fn failure_is_retried_with_backoff(w: &World) {
             attempt: number,
         };
         let outcome = Outcome::new(OutcomeKind::Failed, w.now()).because("no luck");
-        let done = w.ingest(&[report(id, ReportBody::Ended(outcome))]).await;
+        let done = w
+            .ingest(&[report(id, AttemptEvent::Ended { outcome })])
+            .await;
         let due = w.now().plus_ms(wait_ms);
         assert_eq!((done.ended, done.again), (0, 1));
         assert_eq!(done.next_due, Some(due));
@@ -304,7 +308,7 @@ pub async fn progress_is_kept(w: &World) {
     let node = w.node().await;
     w.apply(&[each_second("a")]).await;
     let run = w.fire_one(node).await;
-    let part = |p| report(attempt(&run), ReportBody::Progress(p));
+    let part = |p| report(attempt(&run), AttemptEvent::Progress { fraction: p });
     assert_eq!(w.ingest(&[part(0.1)]).await.refused, 1, "not published");
     w.publish(node, &run).await;
     assert_eq!(w.ingest(&[part(0.25), part(0.5)]).await.refused, 0);
@@ -322,15 +326,17 @@ pub async fn unknown_runs_are_refused(w: &World) {
         run: RunId(4_711),
         attempt: 1,
     };
-    let line = (0, w.now(), "out", "hello".to_owned());
+    let line = log_line(0, w.now(), "hello");
     let done = w
         .ingest(&[
-            report(id, ReportBody::Started(w.now())),
-            report(id, ReportBody::Progress(0.5)),
-            report(id, ReportBody::Log(vec![line])),
+            report(id, AttemptEvent::Started { at: w.now() }),
+            report(id, AttemptEvent::Progress { fraction: 0.5 }),
+            report(id, AttemptEvent::Log { lines: vec![line] }),
             report(
                 id,
-                ReportBody::Ended(Outcome::new(OutcomeKind::Lost, w.now())),
+                AttemptEvent::Ended {
+                    outcome: Outcome::new(OutcomeKind::Lost, w.now()),
+                },
             ),
         ])
         .await;
@@ -354,15 +360,22 @@ pub async fn one_batch_with_everything(w: &World) {
         run: a.run,
         attempt: 2,
     };
-    let ended = |id, kind| report(id, ReportBody::Ended(Outcome::new(kind, w.now())));
+    let ended = |id, kind| {
+        report(
+            id,
+            AttemptEvent::Ended {
+                outcome: Outcome::new(kind, w.now()),
+            },
+        )
+    };
     let done = w
         .ingest(&[
-            report(a, ReportBody::Started(w.now())),
-            report(a, ReportBody::Progress(0.5)),
+            report(a, AttemptEvent::Started { at: w.now() }),
+            report(a, AttemptEvent::Progress { fraction: 0.5 }),
             ended(a, OutcomeKind::Failed),
-            report(a, ReportBody::Progress(0.6)),
+            report(a, AttemptEvent::Progress { fraction: 0.6 }),
             ended(b, OutcomeKind::Succeeded),
-            report(b, ReportBody::Started(w.now())),
+            report(b, AttemptEvent::Started { at: w.now() }),
             ended(a2, OutcomeKind::Succeeded),
             ended(a2, OutcomeKind::Unroutable),
         ])

@@ -1,42 +1,47 @@
 //! Executors, and what they should hold.
 
-use cueline_model::{DurationMs, OutcomeKind, Route, RunId, RunKind, RunState};
+use cueline_model::{
+    AttemptEvent, AttemptId, DurationMs, OutcomeKind, Route, RunId, RunKind, RunState,
+};
 
-use super::world::{World, attempt, beat, each_second, mark, name, report};
-use crate::{AttemptId, ReportBody};
+use super::world::{World, attempt, beat, each_second, executor, mark, name, report};
 
 /// The newest sign of life counts; the time is the database's.
 pub async fn beats_are_kept(w: &World) {
     let mut other = beat("a");
-    other.group = name("z");
+    other.executor.group = name("z");
     let mut first = beat("b");
     first.capabilities = vec!["shell".to_owned(), "http".to_owned()];
     first.held = 7;
     first.running = 3;
     w.store
-        .beat(&[other, first.clone(), beat("a")])
+        .record_heartbeats(&[other, first.clone(), beat("a")])
         .await
         .expect("beats");
     let seen = w.store.executors().await.expect("lists");
     let names: Vec<_> = seen
         .iter()
-        .map(|e| (e.group.as_str(), e.name.as_str()))
+        .map(|e| e.heartbeat.executor.to_string())
         .collect();
-    assert_eq!(names, [("default", "a"), ("default", "b"), ("z", "a")]);
-    assert_eq!(seen[1].capabilities, ["http", "shell"]);
-    assert_eq!((seen[1].held, seen[1].running, seen[1].capacity), (7, 3, 8));
-    assert_eq!(seen[1].last_beat, w.now());
+    assert_eq!(names, ["default/a", "default/b", "z/a"]);
+    let heartbeat = &seen[1].heartbeat;
+    assert_eq!(heartbeat.capabilities, ["http", "shell"]);
+    assert_eq!(
+        (heartbeat.held, heartbeat.running, heartbeat.capacity),
+        (7, 3, 8)
+    );
+    assert_eq!(seen[1].last_heartbeat_at, w.now());
     w.clock.advance(1_000);
     first.incarnation = String::from("2");
     first.gone = true;
-    w.store.beat(&[first]).await.expect("beats");
+    w.store.record_heartbeats(&[first]).await.expect("beats");
     let seen = w.store.executors().await.expect("lists");
     assert_eq!(seen.len(), 3);
-    assert_eq!(seen[1].incarnation, "2");
-    assert!(seen[1].gone);
-    assert_eq!(seen[1].last_beat, w.now());
-    assert_eq!(seen[0].last_beat, w.now().minus_ms(1_000));
-    w.store.beat(&[]).await.expect("nothing to do");
+    assert_eq!(seen[1].heartbeat.incarnation, "2");
+    assert!(seen[1].heartbeat.gone);
+    assert_eq!(seen[1].last_heartbeat_at, w.now());
+    assert_eq!(seen[0].last_heartbeat_at, w.now().minus_ms(1_000));
+    w.store.record_heartbeats(&[]).await.expect("nothing to do");
 }
 
 /// 15 s without a sign of life.
@@ -45,9 +50,9 @@ pub async fn silent_executors_are_no_candidates(w: &World) {
     let mut spec = each_second("a");
     spec.route = Route::Broadcast;
     w.apply(&[spec]).await;
-    w.beat(&["e1", "e2"]).await;
+    w.heartbeats(&["e1", "e2"]).await;
     w.clock.advance(14_000);
-    w.beat(&["e2"]).await;
+    w.heartbeats(&["e2"]).await;
     let runs = w.fire(node).await.runs;
     assert_eq!(runs.len(), 2);
     w.clock.advance(1_000);
@@ -69,7 +74,7 @@ pub async fn outstanding_pages_by_id(w: &World) {
     for run in &runs[..3] {
         w.publish(node, run).await;
     }
-    let started = ReportBody::Started(w.now());
+    let started = AttemptEvent::Started { at: w.now() };
     w.ingest(&[report(attempt(&runs[0]), started)]).await;
     let list = |after: Option<RunId>, limit| async move {
         let found = w.store.outstanding(5_000, after, limit).await;
@@ -79,17 +84,16 @@ pub async fn outstanding_pages_by_id(w: &World) {
     w.clock.advance(5_001);
     let found = list(None, 2).await;
     assert_eq!(found.len(), 2);
-    assert_eq!((found[0].run, found[0].attempt), (runs[0].id, 1));
+    assert_eq!(found[0].attempt, attempt(&runs[0]));
     assert_eq!(found[0].state, RunState::Running);
     assert_eq!(found[1].state, RunState::Queued);
     assert_eq!(found[1].queued_at, w.now().minus_ms(5_001));
-    assert_eq!(found[1].executor, name("e1"));
-    assert_eq!(found[1].group, name("default"));
-    let rest = list(Some(found[1].run), 2).await;
+    assert_eq!(found[1].executor, executor("default", "e1"));
+    let rest = list(Some(found[1].attempt.run), 2).await;
     assert_eq!(rest.len(), 1);
-    assert_eq!(rest[0].run, runs[2].id);
+    assert_eq!(rest[0].attempt.run, runs[2].id);
     w.end(attempt(&runs[2]), OutcomeKind::Succeeded).await;
-    assert!(list(Some(found[1].run), 2).await.is_empty());
+    assert!(list(Some(found[1].attempt.run), 2).await.is_empty());
 }
 
 /// An edit may move the job to another group while a run is out.
@@ -103,10 +107,10 @@ pub async fn outstanding_keeps_the_group_it_went_to(w: &World) {
     w.apply(&[moved]).await;
     w.clock.advance(1);
     let found = w.store.outstanding(0, None, 10).await.expect("lists");
-    assert_eq!(found[0].group, name("default"));
+    assert_eq!(found[0].executor.group, name("default"));
     w.store.cancel(run.id, "me").await.expect("asks");
     let pending = w.store.pending_cancels(10).await.expect("lists");
-    assert_eq!(pending[0].group, name("default"));
+    assert_eq!(pending[0].executor.group, name("default"));
 }
 
 /// Whoever is to publish it once more sends it where it may lie already.
@@ -218,7 +222,7 @@ pub async fn overdue_is_found(w: &World) {
     let runs = w.fire(node).await.runs;
     for run in &runs {
         w.publish(node, run).await;
-        let started = ReportBody::Started(w.now());
+        let started = AttemptEvent::Started { at: w.now() };
         w.ingest(&[report(attempt(run), started)]).await;
     }
     w.clock.advance(75_000);
@@ -243,7 +247,9 @@ pub async fn overdue_goes_by_the_limit_that_a_run_went_out_with(w: &World) {
     w.apply(&[limited(600)]).await;
     let run = w.fire_one(node).await;
     w.publish(node, &run).await;
-    let started = ReportBody::Started(w.now().minus_ms(3_600_000));
+    let started = AttemptEvent::Started {
+        at: w.now().minus_ms(3_600_000),
+    };
     w.ingest(&[report(attempt(&run), started)]).await;
     let overdue = w.store.overdue(10_000, 10).await.expect("lists");
     assert!(overdue.is_empty(), "its worker's clock is behind");

@@ -185,7 +185,7 @@ pub async fn live_candidates_reach_the_planner(w: &World) {
     elsewhere.group = name("other");
     w.apply(&[each_second("here"), elsewhere]).await;
     let mut other = beat("x");
-    other.group = name("other");
+    other.executor.group = name("other");
     let mut unable = beat("c");
     unable.capabilities = vec!["shell".to_owned()];
     let mut drains = beat("d");
@@ -193,7 +193,7 @@ pub async fn live_candidates_reach_the_planner(w: &World) {
     let mut gone = beat("e");
     gone.gone = true;
     w.store
-        .beat(&[beat("b"), beat("a"), other, unable, drains, gone])
+        .record_heartbeats(&[beat("b"), beat("a"), other, unable, drains, gone])
         .await
         .expect("beats");
     w.clock.advance(1_000);
@@ -254,7 +254,7 @@ pub async fn shards_and_pins_are_kept(w: &World) {
     let mut broadcast = each_second("b-broadcast");
     broadcast.route = Route::Broadcast;
     w.apply(&[sharded, broadcast]).await;
-    w.beat(&["e2", "e1"]).await;
+    w.heartbeats(&["e2", "e1"]).await;
     w.clock.advance(1_000);
     let fired = w.fire(node).await;
     let seen: Vec<_> = fired

@@ -1,12 +1,12 @@
 //! What follows from ends: child runs, each once, and fixed-delay fire times.
 
 use cueline_model::{
-    After, AfterOn, DurationMs, JobSpec, Outcome, OutcomeKind, Route, RunKind, RunState, Schedule,
-    Timestamp,
+    After, AfterOn, AttemptEvent, DurationMs, JobSpec, Outcome, OutcomeKind, Route, RunKind,
+    RunState, Schedule, Timestamp,
 };
 
 use super::world::{World, attempt, by_hand, each_second, job_with, name, report};
-use crate::{Ingested, NodeId, ReportBody, WaitingRun};
+use crate::{Ingested, NodeId, WaitingRun};
 
 fn child(job: &str, parent: &str) -> JobSpec {
     let mut spec = by_hand(job);
@@ -78,7 +78,7 @@ pub async fn children_run_once_after_all_shards(w: &World) {
         .iter()
         .map(|run| {
             let outcome = Outcome::new(OutcomeKind::Succeeded, w.now());
-            report(attempt(run), ReportBody::Ended(outcome))
+            report(attempt(run), AttemptEvent::Ended { outcome })
         })
         .collect();
     assert_eq!(w.ingest(&ends).await.children, 3, "all in one batch");
@@ -106,7 +106,7 @@ pub async fn children_take_the_output(w: &World) {
     let runs = out(w, node, "a").await;
     let mut outcome = Outcome::new(OutcomeKind::Succeeded, w.now());
     outcome.output = Some("42 \"é\"".to_owned());
-    w.ingest(&[report(attempt(&runs[0]), ReportBody::Ended(outcome))])
+    w.ingest(&[report(attempt(&runs[0]), AttemptEvent::Ended { outcome })])
         .await;
     let mut children = w.claim(node).await;
     children.sort_by(|a, b| a.job.spec.name.cmp(&b.job.spec.name));
@@ -168,7 +168,7 @@ pub async fn broadcast_child_runs_on_all(w: &World) {
     let mut b = child("b", "a");
     b.route = Route::Broadcast;
     w.apply(&[by_hand("a"), b]).await;
-    w.beat(&["e1", "e2", "e3"]).await;
+    w.heartbeats(&["e1", "e2", "e3"]).await;
     let a = out(w, node, "a").await.remove(0);
     assert_eq!(w.end(attempt(&a), OutcomeKind::Succeeded).await.children, 3);
     let pins: Vec<_> = w

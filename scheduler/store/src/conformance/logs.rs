@@ -1,16 +1,16 @@
 //! Lines of runs' logs.
 
-use cueline_model::{OutcomeKind, RunId};
+use cueline_model::{AttemptEvent, AttemptId, LogStream, OutcomeKind, RunId};
 
-use super::world::{World, attempt, each_second, report};
-use crate::{AttemptId, LogRow, Report, ReportBody};
+use super::world::{World, attempt, each_second, log_line, report};
+use crate::{LogRow, Report};
 
 fn lines(w: &World, id: AttemptId, lines: &[(u64, &str)]) -> Report {
     let rows = lines
         .iter()
-        .map(|(seq, text)| (*seq, w.now(), "out", (*text).to_owned()))
+        .map(|(seq, text)| log_line(*seq, w.now(), text))
         .collect();
-    report(id, ReportBody::Log(rows))
+    report(id, AttemptEvent::Log { lines: rows })
 }
 
 async fn read(w: &World, run: RunId, after: i64, limit: usize) -> Vec<LogRow> {
@@ -18,7 +18,7 @@ async fn read(w: &World, run: RunId, after: i64, limit: usize) -> Vec<LogRow> {
 }
 
 fn texts(rows: &[LogRow]) -> Vec<&str> {
-    rows.iter().map(|r| r.text.as_str()).collect()
+    rows.iter().map(|r| r.line.text.as_str()).collect()
 }
 
 async fn one_out(w: &World) -> (crate::NodeId, crate::WaitingRun) {
@@ -43,9 +43,9 @@ pub async fn lines_come_in_order(w: &World) {
     let rows = read(w, run.id, 0, 10).await;
     assert_eq!(texts(&rows), ["a", "b", "c"]);
     assert_eq!(rows[1].attempt, 1);
-    assert_eq!(rows[1].seq, 1);
-    assert_eq!(rows[1].at, w.now());
-    assert_eq!(rows[1].stream, "out");
+    assert_eq!(rows[1].line.seq, 1);
+    assert_eq!(rows[1].line.at, w.now());
+    assert_eq!(rows[1].line.stream, LogStream::Out);
 }
 
 /// Delivered twice, written once; the text that came first stays.

@@ -1,14 +1,14 @@
 //! What people see: runs, lists, summaries, the ledger, numbers.
 
 use cueline_model::{
-    DurationMs, ExecutorName, Job, Outcome, OutcomeKind, Route, RunId, RunKind, RunState, Schedule,
-    Shard, Timestamp,
+    AttemptEvent, DurationMs, ExecutorName, Job, Outcome, OutcomeKind, Route, RunId, RunKind,
+    RunState, Schedule, Shard, Timestamp,
 };
 
 use super::world::{
     EachFireTime, START, World, ask, attempt, by_hand, each_second, job_with, name, report, runs_at,
 };
-use crate::{FireDue, LedgerEntry, Plan, PlannedRun, Planner, ReportBody, RunFilter, Skipped};
+use crate::{FireDue, LedgerEntry, Plan, PlannedRun, Planner, RunFilter, Skipped};
 
 /// All columns of a run that went the whole way.
 pub async fn run_tells_everything(w: &World) {
@@ -31,7 +31,7 @@ pub async fn run_tells_everything(w: &World) {
         message: Some("killed".to_owned()),
         output: None,
     };
-    w.ingest(&[report(attempt(&run), ReportBody::Ended(outcome))])
+    w.ingest(&[report(attempt(&run), AttemptEvent::Ended { outcome })])
         .await;
     let seen = w.run(id).await;
     assert_eq!(seen.id, id);
@@ -136,7 +136,7 @@ pub async fn summaries_show_last_and_day(w: &World) {
     assert_eq!(listed[1].last, None);
     assert!(listed[1].day.is_empty());
     w.publish(node, &waits).await;
-    let started = ReportBody::Started(w.now());
+    let started = AttemptEvent::Started { at: w.now() };
     w.ingest(&[report(attempt(&waits), started)]).await;
     let summary = w.store.job(&name("a")).await.expect("exists");
     assert_eq!(summary.last.map(|r| r.id), Some(waits.id));

@@ -4,12 +4,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use cueline_model::{
-    DurationMs, JobSpec, OnLost, Outcome, OutcomeKind, Route, RunId, RunKind, RunState, Schedule,
-    policy::spread,
+    AttemptEvent, AttemptId, DurationMs, JobSpec, OnLost, Outcome, OutcomeKind, Route, RunId,
+    RunKind, RunState, Schedule, policy::spread,
 };
 
 use super::world::{World, ask, attempt, by_hand, each_second, job_with, mark, name, report};
-use crate::{AttemptId, NodeId, ReportBody, Run, RunFilter, WaitingRun};
+use crate::{NodeId, Run, RunFilter, WaitingRun};
 
 /// Steps in one sequence.
 const STEPS: u64 = 250;
@@ -142,9 +142,11 @@ impl Player {
             };
             let kind = KINDS[self.dice.roll(KINDS.len())];
             let body = match self.dice.roll(4) {
-                0 => ReportBody::Started(w.now()),
-                1 => ReportBody::Progress(0.5),
-                _ => ReportBody::Ended(Outcome::new(kind, w.now())),
+                0 => AttemptEvent::Started { at: w.now() },
+                1 => AttemptEvent::Progress { fraction: 0.5 },
+                _ => AttemptEvent::Ended {
+                    outcome: Outcome::new(kind, w.now()),
+                },
             };
             reports.push(report(id, body));
         }

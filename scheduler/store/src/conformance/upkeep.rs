@@ -1,11 +1,11 @@
 //! Forgetting and repairing.
 
-use cueline_model::{DurationMs, JobName, Route, Schedule};
+use cueline_model::{AttemptEvent, DurationMs, JobName, Route, Schedule};
 
 use super::world::{
-    EachFireTime, World, ask, attempt, by_hand, each_second, job_with, name, report,
+    EachFireTime, World, ask, attempt, by_hand, each_second, job_with, log_line, name, report,
 };
-use crate::{FireDue, Plan, Planner, ReportBody};
+use crate::{FireDue, Plan, Planner};
 
 /// Ended long enough ago, with everything that belongs to them, at most so many.
 pub async fn old_runs_are_retired(w: &World) {
@@ -18,10 +18,13 @@ pub async fn old_runs_are_retired(w: &World) {
     }
     let lives = runs.remove(0);
     for run in &runs {
-        let line = (0, w.now(), "out", "text".to_owned());
+        let line = log_line(0, w.now(), "text");
         w.succeed(node, run).await;
-        w.ingest(&[report(attempt(run), ReportBody::Log(vec![line]))])
-            .await;
+        w.ingest(&[report(
+            attempt(run),
+            AttemptEvent::Log { lines: vec![line] },
+        )])
+        .await;
         w.clock.advance(10_000);
     }
     assert_eq!(w.store.retire(40_000, 10).await.expect("retires"), 0);

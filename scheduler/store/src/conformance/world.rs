@@ -5,13 +5,14 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use async_trait::async_trait;
 use cueline_model::{
-    Block, ExecutorName, Fence, HandlerSpec, Job, JobId, JobSpec, Misfire, OnLost, Outcome,
-    OutcomeKind, Retry, Route, RunId, RunState, Schedule, Scope, Timestamp, expand,
+    AttemptEvent, AttemptId, Block, ExecutorId, ExecutorName, Fence, HandlerSpec, Heartbeat, Job,
+    JobId, JobSpec, LogLine, LogStream, Misfire, OnLost, Outcome, OutcomeKind, Retry, Route, RunId,
+    RunState, Schedule, Scope, Timestamp, expand,
 };
 
 use crate::{
-    AttemptId, DispatchMark, ExecutorBeat, FireDue, Fired, Ingested, NodeId, Plan, PlannedRun,
-    Planner, Report, ReportBody, Run, Store, StoreError, TriggerRequest, WaitingRun,
+    DispatchMark, FireDue, Fired, Ingested, NodeId, Plan, PlannedRun, Planner, Report, Run, Store,
+    StoreError, TriggerRequest, WaitingRun,
 };
 
 /// The time that the cases begin at: a whole minute.
@@ -160,11 +161,11 @@ pub(super) fn attempt(run: &WaitingRun) -> AttemptId {
 }
 
 /// A report without a sender.
-pub(super) fn report(id: AttemptId, body: ReportBody) -> Report {
+pub(super) fn report(id: AttemptId, body: AttemptEvent) -> Report {
     Report {
-        id,
+        attempt: id,
         executor: None,
-        body,
+        event: body,
     }
 }
 
@@ -261,7 +262,8 @@ impl World {
     /// Reports one end.
     pub async fn end(&self, id: AttemptId, kind: OutcomeKind) -> Ingested {
         let outcome = Outcome::new(kind, self.now());
-        self.ingest(&[report(id, ReportBody::Ended(outcome))]).await
+        self.ingest(&[report(id, AttemptEvent::Ended { outcome })])
+            .await
     }
 
     /// Publishes a run and reports its success.
@@ -298,17 +300,34 @@ impl World {
     }
 
     /// Makes executors alive that run `native:work` in the group `default`.
-    pub async fn beat(&self, executors: &[&str]) {
-        let beats: Vec<ExecutorBeat> = executors.iter().map(|e| beat(e)).collect();
-        self.store.beat(&beats).await.expect("beats");
+    pub async fn heartbeats(&self, executors: &[&str]) {
+        let beats: Vec<Heartbeat> = executors.iter().map(|e| beat(e)).collect();
+        self.store.record_heartbeats(&beats).await.expect("beats");
+    }
+}
+
+/// The identity of an executor.
+pub(super) fn executor(group: &str, executor: &str) -> ExecutorId {
+    ExecutorId {
+        group: name(group),
+        name: name(executor),
+    }
+}
+
+/// A log line with this number.
+pub(super) fn log_line(seq: u64, at: Timestamp, text: &str) -> LogLine {
+    LogLine {
+        seq,
+        at,
+        stream: LogStream::Out,
+        text: text.to_owned(),
     }
 }
 
 /// A sign of life of an executor that runs `native:work` in the group `default`.
-pub(super) fn beat(executor: &str) -> ExecutorBeat {
-    ExecutorBeat {
-        group: name("default"),
-        name: name(executor),
+pub(super) fn beat(executor: &str) -> Heartbeat {
+    Heartbeat {
+        executor: self::executor("default", executor),
         incarnation: "1".to_owned(),
         capabilities: vec!["native:work".to_owned()],
         capacity: 8,
@@ -333,8 +352,7 @@ pub(super) fn ask(job: &str) -> TriggerRequest {
 /// A wish to publish a run to an executor.
 pub(super) fn mark(run: &WaitingRun, executor: &str) -> DispatchMark {
     DispatchMark {
-        run: run.id,
-        attempt: run.attempt,
+        attempt: run.attempt_id(),
         version: run.job.version,
         executor: name(executor),
     }

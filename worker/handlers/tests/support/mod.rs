@@ -8,7 +8,7 @@ use cueline_handlers::{CommandHandler, ShellHandler};
 use cueline_worker::model::handler::{CommandSpec, Interpreter, ProcessSpec, ShellSpec};
 use cueline_worker::model::{DurationMs, HandlerSpec, JobId, RunId, Shard, Timestamp};
 use cueline_worker::testing::{self, Recorded};
-use cueline_worker::{Facts, Failure, Output, Stream};
+use cueline_worker::{Facts, Failure, LogStream, Output};
 use tokio::time::{Instant, sleep};
 
 pub(crate) const MARKER: &str = "/state/of/the/tests";
@@ -70,10 +70,10 @@ pub(crate) fn message(result: Result<Output, Failure>) -> String {
 }
 
 pub(crate) fn out(recorded: &Recorded) -> Vec<String> {
-    stream(recorded, Stream::Out)
+    stream(recorded, LogStream::Out)
 }
 
-pub(crate) fn stream(recorded: &Recorded, wanted: Stream) -> Vec<String> {
+pub(crate) fn stream(recorded: &Recorded, wanted: LogStream) -> Vec<String> {
     let lines = recorded.lines().into_iter();
     lines
         .filter(|(stream, _)| *stream == wanted)

@@ -6,8 +6,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use cueline_model::{JobName, Timestamp};
-use cueline_protocol::{EventBody, LogLine, Stream};
+use cueline_model::{AttemptEvent, JobName, LogLine, LogStream, Timestamp};
 use cueline_runtime::Clock;
 
 use crate::context::Sink;
@@ -93,7 +92,7 @@ impl AttemptLog {
         Timestamp::from_millis(self.clock.now_ms())
     }
 
-    pub(crate) fn write(&self, stream: Stream, text: String) {
+    pub(crate) fn write(&self, stream: LogStream, text: String) {
         let at = self.now();
         let mut lines = self.lock();
         if lines.closed {
@@ -139,13 +138,13 @@ impl AttemptLog {
         lines.looks_since_progress = lines.looks_since_progress.saturating_add(1);
         if lines.looks == STARTED_LOOKS {
             let at = self.started_at;
-            if !self.report(EventBody::Started { at }) {
+            if !self.report(AttemptEvent::Started { at }) {
                 lines.looks -= 1;
             }
         }
         if lines.looks_since_progress >= PROGRESS_LOOKS
             && let Some(fraction) = lines.progress
-            && self.report(EventBody::Progress { fraction })
+            && self.report(AttemptEvent::Progress { fraction })
         {
             lines.progress = None;
             lines.looks_since_progress = 0;
@@ -168,7 +167,7 @@ impl AttemptLog {
             rest.push(LogLine {
                 seq,
                 at,
-                stream: Stream::Log,
+                stream: LogStream::Log,
                 text: format!(
                     "[{dropped} lines dropped here: the log of an attempt keeps {} bytes, the first and the last half]",
                     self.limit_bytes
@@ -179,7 +178,7 @@ impl AttemptLog {
         drop(lines);
         batches(rest)
             .into_iter()
-            .map(|lines| self.report_of(EventBody::Log { lines }))
+            .map(|lines| self.report_of(AttemptEvent::Log { lines }))
             .collect()
     }
 
@@ -193,15 +192,15 @@ impl AttemptLog {
         self.outbox.push(
             batches
                 .into_iter()
-                .map(|lines| self.report_of(EventBody::Log { lines })),
+                .map(|lines| self.report_of(AttemptEvent::Log { lines })),
         );
     }
 
-    fn report(&self, body: EventBody) -> bool {
+    fn report(&self, body: AttemptEvent) -> bool {
         self.outbox.try_push(|| self.report_of(body))
     }
 
-    pub(crate) fn report_of(&self, body: EventBody) -> Report {
+    pub(crate) fn report_of(&self, body: AttemptEvent) -> Report {
         Report {
             id: self.id,
             job: self.job.clone(),
@@ -234,7 +233,7 @@ impl Lines {
 pub(crate) struct LogSink(pub(crate) Arc<AttemptLog>);
 
 impl Sink for LogSink {
-    fn line(&self, stream: Stream, text: String) {
+    fn line(&self, stream: LogStream, text: String) {
         self.0.write(stream, text);
     }
 

@@ -2,8 +2,7 @@
 
 use std::any::Any;
 
-use cueline_model::{Outcome, OutcomeKind};
-use cueline_protocol::Stream;
+use cueline_model::{LogStream, Outcome, OutcomeKind};
 
 use super::log::{AttemptLog, cut};
 use crate::contact::Contact;
@@ -86,7 +85,7 @@ fn stopped(told: Option<StopReason>) -> Option<OutcomeKind> {
 fn bounded(what: &str, text: String, log: &AttemptLog) -> String {
     if text.len() > Outcome::MAX_TEXT_BYTES {
         log.write(
-            Stream::Log,
+            LogStream::Log,
             format!(
                 "[the {what} of {} bytes was cut to {}]",
                 text.len(),

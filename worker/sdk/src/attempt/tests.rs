@@ -4,8 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use cueline_model::{DurationMs, Fence, HandlerSpec, JobId, OutcomeKind, RunId, Shard, Timestamp};
-use cueline_protocol::{EventBody, LogLine, Stream};
+use cueline_model::{
+    AttemptEvent, DurationMs, Fence, HandlerSpec, JobId, LogLine, LogStream, OutcomeKind, RunId,
+    Shard, Timestamp,
+};
 use cueline_runtime::{ManualBootClock, ManualClock};
 use proptest::prelude::*;
 
@@ -29,7 +31,7 @@ fn log(limit_bytes: usize, outbox: &Arc<Outbox>) -> AttemptLog {
 
 fn lines_of(reports: impl IntoIterator<Item = Report>) -> Vec<LogLine> {
     let lines = reports.into_iter().map(|report| match report.body {
-        EventBody::Log { lines } => lines,
+        AttemptEvent::Log { lines } => lines,
         other => panic!("a log was expected, not {other:?}"),
     });
     lines.flatten().collect()
@@ -47,9 +49,9 @@ fn a_line_that_is_too_long_is_cut_and_says_so() {
 fn nothing_is_taken_after_the_end() {
     let outbox = Arc::default();
     let log = log(10_000, &outbox);
-    log.write(Stream::Out, "before".to_owned());
+    log.write(LogStream::Out, "before".to_owned());
     assert_eq!(lines_of(log.close()).len(), 1);
-    log.write(Stream::Out, "after".to_owned());
+    log.write(LogStream::Out, "after".to_owned());
     assert!(log.close().is_empty());
     assert!(!log.look());
 }
@@ -119,7 +121,7 @@ proptest! {
         let outbox: Arc<Outbox> = Arc::default();
         let log = log(limit, &outbox);
         for (i, length) in lengths.iter().enumerate() {
-            log.write(Stream::Out, "x".repeat(*length));
+            log.write(LogStream::Out, "x".repeat(*length));
             if looks > 0 && i % looks == 0 {
                 log.look();
             }
@@ -128,9 +130,9 @@ proptest! {
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("runtime");
         outbox.push(rest);
         let reports = runtime.block_on(outbox.take(usize::MAX, usize::MAX));
-        let reports = reports.into_iter().filter(|r| matches!(r.body, EventBody::Log { .. }));
+        let reports = reports.into_iter().filter(|r| matches!(r.body, AttemptEvent::Log { .. }));
         let lines = lines_of(reports);
-        let (notes, kept): (Vec<_>, Vec<_>) = lines.iter().partition(|l| l.stream == Stream::Log);
+        let (notes, kept): (Vec<_>, Vec<_>) = lines.iter().partition(|l| l.stream == LogStream::Log);
         let bytes: usize = kept.iter().map(|l| l.text.len()).sum();
         prop_assert!(bytes <= limit);
         prop_assert!(lines.is_sorted_by(|a, b| a.seq < b.seq));

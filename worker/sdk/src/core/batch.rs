@@ -5,8 +5,8 @@ use std::collections::hash_map::Entry;
 
 use bytes::Bytes;
 use cueline_broker::{Receipt, Settlement};
-use cueline_model::{JobName, Outcome, Timestamp};
-use cueline_protocol::{EventBody, Trigger};
+use cueline_model::{AttemptEvent, JobName, Outcome, Timestamp};
+use cueline_protocol::Trigger;
 
 use crate::context::StopReason;
 use crate::journal::{Known, Row, State};
@@ -90,7 +90,7 @@ impl Batch {
         self.reports.push(Report {
             id,
             job,
-            body: EventBody::Ended { outcome },
+            body: AttemptEvent::Ended { outcome },
             again,
         });
     }

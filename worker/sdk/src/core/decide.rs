@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use cueline_broker::{Channel, Settlement};
-use cueline_model::{Outcome, OutcomeKind, StoreId};
-use cueline_protocol::{Holding, Trigger};
+use cueline_model::{AttemptId, Outcome, OutcomeKind, StoreId};
+use cueline_protocol::Trigger;
 
 use super::Core;
 use super::batch::Batch;
@@ -19,7 +19,7 @@ use crate::stores::{AttemptKey, RunKey};
 use bytes::Bytes;
 
 /// Questions to be answered after the turn.
-pub(super) type Asked = Vec<(Option<StoreId>, Vec<Holding>, Channel)>;
+pub(super) type Asked = Vec<(StoreId, Vec<AttemptId>, Channel)>;
 
 /// What a trigger is to the worker.
 enum Novelty {
@@ -161,7 +161,7 @@ impl Core {
     /// Why a trigger of which nothing is known here may not be taken any more: what was known of it may have been forgotten, and it may be
     /// somebody who kept it that sends it. Where schedulers share this process's fate, nobody else can send.
     fn too_late(&self, trigger: &Trigger, batch: &Batch) -> Option<String> {
-        let deadline = trigger.deadline?;
+        let deadline = trigger.deadline;
         let late = self.settings.limits.is_some() && deadline < batch.now;
         late.then(|| {
             format!(

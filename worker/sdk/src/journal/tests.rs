@@ -218,7 +218,7 @@ async fn stores_go_with_the_next_write() {
     let mut journal = Journal::open(directory.path()).await.expect("open");
     let known = crate::stores::Stores::default();
     for id in [0xa, 0xb] {
-        known.key(Some(StoreId(id)), cueline_model::RunId(1));
+        known.key(StoreId(id), cueline_model::RunId(1));
     }
     let both = known.unwritten();
     journal.note_stores(both.clone());

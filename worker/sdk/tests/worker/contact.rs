@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use cueline_broker::Channel;
 use cueline_model::{Block, DurationMs, Fence, JobId, OutcomeKind};
-use cueline_protocol::{Beat, Trigger, decode};
+use cueline_protocol::{HeartbeatMessage, Trigger, decode};
 use cueline_runtime::ManualBootClock;
 use cueline_worker::{Builder, Context, Error, Failure, StopReason};
 use sqlx::Connection;
@@ -90,7 +90,7 @@ impl Scene {
     /// The runs that were reported as ended, in order.
     fn reported(&self) -> Vec<(i64, OutcomeKind)> {
         let ended = |e: cueline_protocol::Event| match e.body {
-            cueline_protocol::EventBody::Ended { outcome } => Some((e.run.0, outcome.kind)),
+            cueline_protocol::AttemptEvent::Ended { outcome } => Some((e.run.0, outcome.kind)),
             _ => None,
         };
         self.world.events().into_iter().filter_map(ended).collect()
@@ -358,7 +358,7 @@ async fn a_worker_without_contact_says_that_it_takes_nothing() {
     while seen.last() != Some(&false) {
         let beat = timeout(Duration::from_secs(10), beats.recv()).await;
         let beat = beat.expect("a beat").expect("a channel");
-        let beat: Beat = decode(&beat.payload).expect("readable");
+        let beat: HeartbeatMessage = decode(&beat.payload).expect("readable");
         seen.push(beat.draining);
     }
     assert!(seen.len() >= 4, "{seen:?}");
@@ -381,7 +381,7 @@ async fn a_worker_that_may_not_declare_its_queue_beats_until_somebody_has() {
     scene.world.wait("tries to declare", refused).await;
     let beat = timeout(Duration::from_secs(10), beats.recv()).await;
     let beat = beat.expect("a beat").expect("a channel");
-    let beat: Beat = decode(&beat.payload).expect("readable");
+    let beat: HeartbeatMessage = decode(&beat.payload).expect("readable");
     assert!(beat.draining && !beat.gone);
     scene.link.forbid_declaring(false);
     let noop = trigger(1, "noop", Block::Serial);

@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
-use cueline_model::{Block, OutcomeKind, RunId};
-use cueline_protocol::{Control, ControlReply, Holding, VERSION, decode, encode};
+use cueline_model::{AttemptId, Block, OutcomeKind, RunId};
+use cueline_protocol::{Control, HoldingsReply, VERSION, decode, encode};
 use cueline_runtime::{Clock, ManualClock, SystemClock};
 use cueline_worker::StopReason;
 
@@ -47,8 +47,8 @@ async fn a_cancel_that_overtakes_its_trigger_still_holds() {
     assert_eq!(world.entered(), [0_i64; 0]);
 }
 
-async fn holdings(world: &World, ids: &[(i64, u32)]) -> Vec<Holding> {
-    let runs = ids.iter().map(|&(run, attempt)| Holding {
+async fn holdings(world: &World, ids: &[(i64, u32)]) -> Vec<AttemptId> {
+    let runs = ids.iter().map(|&(run, attempt)| AttemptId {
         run: RunId(run),
         attempt,
     });
@@ -63,7 +63,7 @@ async fn holdings(world: &World, ids: &[(i64, u32)]) -> Vec<Holding> {
         .ask(&channel(), Bytes::from(encode(&order)), wait)
         .await
         .expect("ask");
-    decode::<ControlReply>(&answer.expect("an answer"))
+    decode::<HoldingsReply>(&answer.expect("an answer"))
         .expect("readable")
         .held
 }

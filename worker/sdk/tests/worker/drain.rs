@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use cueline_broker::Channel;
 use cueline_model::{Block, OutcomeKind};
-use cueline_protocol::{Beat, decode};
+use cueline_protocol::{HeartbeatMessage, decode};
 use tokio::time::timeout;
 
 use crate::world::{World, run, trigger};
@@ -32,7 +32,7 @@ async fn a_drain_finishes_what_runs_and_gives_back_the_rest() {
     while !seen.contains(&(true, true)) {
         let beat = timeout(Duration::from_secs(10), beats.recv()).await;
         let beat = beat.expect("a last beat").expect("a channel");
-        let beat: Beat = decode(&beat.payload).expect("readable");
+        let beat: HeartbeatMessage = decode(&beat.payload).expect("readable");
         seen.push((beat.draining, beat.gone));
     }
     assert_eq!(seen.first(), Some(&(true, false)), "one when it comes");

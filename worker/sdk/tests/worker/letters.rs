@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use cueline_broker::{Outgoing, QueueId};
-use cueline_model::{Block, HandlerSpec, OutcomeKind, StoreId, handler::ShellSpec};
+use cueline_model::{Block, HandlerSpec, OutcomeKind, handler::ShellSpec};
 use cueline_protocol::{SigningKey, Trigger, VerifyingKeys};
 use cueline_worker::{Context, Failure};
 
@@ -17,7 +17,6 @@ fn script(run: i64, text: &str) -> Trigger {
             ..ShellSpec::default()
         });
     });
-    trigger.store = Some(StoreId(1));
     trigger
 }
 

@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use cueline_model::{Block, RunId};
-use cueline_protocol::EventBody;
+use cueline_model::{AttemptEvent, Block, RunId};
 use cueline_worker::{Context, Failure};
 
 use crate::world::{World, run, trigger};
@@ -23,13 +22,13 @@ async fn lines_come_live_and_before_the_outcome() {
         }
     }));
     world.publish(&[trigger(1, "talk", Block::Serial)]).await;
-    let has = |wanted: fn(&EventBody) -> bool| world.events().iter().any(|e| wanted(&e.body));
+    let has = |wanted: fn(&AttemptEvent) -> bool| world.events().iter().any(|e| wanted(&e.body));
     world
         .wait("log, start and progress of what still runs", || {
-            let log = has(|b| matches!(b, EventBody::Log { lines } if lines.len() == 2));
-            let started = has(|b| matches!(b, EventBody::Started { .. }));
+            let log = has(|b| matches!(b, AttemptEvent::Log { lines } if lines.len() == 2));
+            let started = has(|b| matches!(b, AttemptEvent::Started { .. }));
             let progress = has(
-                |b| matches!(b, EventBody::Progress { fraction } if (*fraction - 0.5).abs() < 0.01),
+                |b| matches!(b, AttemptEvent::Progress { fraction } if (*fraction - 0.5).abs() < 0.01),
             );
             (log && started && progress).then_some(())
         })
@@ -37,8 +36,8 @@ async fn lines_come_live_and_before_the_outcome() {
     assert_eq!(world.outcomes(1).len(), 0);
     world.gate.add_permits(1);
     world.outcome(1).await;
-    let events: Vec<EventBody> = world.events().into_iter().map(|e| e.body).collect();
-    let [.., EventBody::Log { lines }, EventBody::Ended { .. }] = &events[..] else {
+    let events: Vec<AttemptEvent> = world.events().into_iter().map(|e| e.body).collect();
+    let [.., AttemptEvent::Log { lines }, AttemptEvent::Ended { .. }] = &events[..] else {
         panic!("the last line comes right before the outcome: {events:#?}");
     };
     assert_eq!((lines[0].seq, lines[0].text.as_str()), (2, "last"));
@@ -76,7 +75,7 @@ async fn a_flood_of_lines_is_bounded_and_says_what_is_missing() {
     let mut lines = Vec::new();
     for event in world.events() {
         assert_eq!(event.run, RunId(1));
-        if let EventBody::Log { lines: more } = event.body {
+        if let AttemptEvent::Log { lines: more } = event.body {
             assert!(more.len() <= 200);
             lines.extend(more);
         }

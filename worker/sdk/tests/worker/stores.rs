@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use cueline_broker::{DeadLetter, QueueId};
-use cueline_model::{Block, OutcomeKind, RunId, StoreId, Timestamp};
-use cueline_protocol::{Control, ControlReply, Event, EventBody, Holding, Trigger, VERSION};
+use cueline_model::{AttemptEvent, AttemptId, Block, OutcomeKind, RunId, StoreId, Timestamp};
+use cueline_protocol::{Control, HoldingsReply, ReportMessage, Trigger, VERSION};
 use cueline_protocol::{decode, encode};
 
 use crate::world::{World, control_channel, run, trigger};
@@ -13,19 +13,19 @@ use crate::world::{World, control_channel, run, trigger};
 const OLD: StoreId = StoreId(0xa1);
 const NEW: StoreId = StoreId(0xb2);
 
-fn of(store: Option<StoreId>, run: i64, handler: &str) -> Trigger {
+fn of(store: StoreId, run: i64, handler: &str) -> Trigger {
     let mut trigger = trigger(run, handler, Block::Serial);
     trigger.store = store;
     trigger
 }
 
 /// The ends that were reported, with the store that each is said to be of.
-fn ends(world: &World) -> Vec<(Option<StoreId>, i64, OutcomeKind)> {
+fn ends(world: &World) -> Vec<(StoreId, i64, OutcomeKind)> {
     let ended = world.events().into_iter().filter_map(|event| match event {
-        Event {
+        ReportMessage {
             store,
             run,
-            body: EventBody::Ended { outcome },
+            event: AttemptEvent::Ended { outcome },
             ..
         } => Some((store, run.0, outcome.kind)),
         _ => None,
@@ -33,7 +33,7 @@ fn ends(world: &World) -> Vec<(Option<StoreId>, i64, OutcomeKind)> {
     ended.collect()
 }
 
-async fn until_ended(world: &World, count: usize) -> Vec<(Option<StoreId>, i64, OutcomeKind)> {
+async fn until_ended(world: &World, count: usize) -> Vec<(StoreId, i64, OutcomeKind)> {
     let enough = || Some(ends(world)).filter(|e| e.len() >= count);
     world.wait(&format!("{count} ends"), enough).await
 }
@@ -42,20 +42,20 @@ async fn until_ended(world: &World, count: usize) -> Vec<(Option<StoreId>, i64, 
 async fn a_run_of_another_store_is_another_run() {
     let world = World::new().await;
     let live = world.start();
-    world.publish(&[of(Some(OLD), 1, "noop")]).await;
+    world.publish(&[of(OLD, 1, "noop")]).await;
     until_ended(&world, 1).await;
     // Runs and jobs of the new store have the numbers that those of the old one had.
-    world.publish(&[of(Some(OLD), 2, "gate")]).await;
+    world.publish(&[of(OLD, 2, "gate")]).await;
     world.wait_entered(&[2]).await;
-    world.publish(&[of(Some(NEW), 1, "noop")]).await;
+    world.publish(&[of(NEW, 1, "noop")]).await;
     until_ended(&world, 2).await;
-    world.publish(&[of(Some(NEW), 2, "gate")]).await;
+    world.publish(&[of(NEW, 2, "gate")]).await;
     world.wait_entered(&[2, 2]).await;
     world.gate.add_permits(2);
     let expected = [(OLD, 1), (NEW, 1), (OLD, 2), (NEW, 2)];
     let found = until_ended(&world, 4).await;
     for (store, run) in expected {
-        let its = (Some(store), run, OutcomeKind::Succeeded);
+        let its = (store, run, OutcomeKind::Succeeded);
         assert!(found.contains(&its), "{its:?} is not in {found:?}");
     }
     live.drain().await;
@@ -63,12 +63,12 @@ async fn a_run_of_another_store_is_another_run() {
     // After a restart each is still answered as what it was.
     let live = world.start();
     world
-        .publish(&[of(Some(NEW), 1, "noop"), of(Some(OLD), 1, "noop")])
+        .publish(&[of(NEW, 1, "noop"), of(OLD, 1, "noop")])
         .await;
     let found = until_ended(&world, 6).await;
     assert_eq!(found.len(), 6);
     for store in [OLD, NEW] {
-        let its = (Some(store), 1, OutcomeKind::Succeeded);
+        let its = (store, 1, OutcomeKind::Succeeded);
         assert!(found[4..].contains(&its), "{found:?}");
     }
     assert_eq!(world.calls.load(std::sync::atomic::Ordering::SeqCst), 2);
@@ -81,51 +81,23 @@ async fn what_a_killed_worker_left_is_told_of_the_right_store() {
     let world = World::new().await;
     let live = world.start();
     world
-        .publish(&[of(Some(OLD), 1, "gate"), of(Some(NEW), 1, "gate")])
+        .publish(&[of(OLD, 1, "gate"), of(NEW, 1, "gate")])
         .await;
     world.wait_entered(&[1, 1]).await;
     live.kill().await;
     let live = world.start();
     let found = until_ended(&world, 2).await;
     for store in [OLD, NEW] {
-        assert!(
-            found.contains(&(Some(store), 1, OutcomeKind::Lost)),
-            "{found:?}"
-        );
+        assert!(found.contains(&(store, 1, OutcomeKind::Lost)), "{found:?}");
     }
     live.drain().await;
 }
 
-/// During an upgrade some schedulers tell which store it is and others do not.
-#[tokio::test]
-async fn what_came_before_stores_had_ids_is_the_first_ones() {
-    let world = World::new().await;
-    let live = world.start();
-    world.publish(&[of(None, 1, "noop")]).await;
-    assert_eq!(
-        until_ended(&world, 1).await,
-        [(None, 1, OutcomeKind::Succeeded)]
-    );
-    live.drain().await;
-    let live = world.start();
-    // Published again by one that tells, and by one that does not.
-    world
-        .publish(&[of(Some(OLD), 1, "noop"), of(None, 1, "noop")])
-        .await;
-    until_ended(&world, 3).await;
-    assert_eq!(world.calls.load(std::sync::atomic::Ordering::SeqCst), 1);
-    world.publish(&[of(Some(NEW), 1, "noop")]).await;
-    let found = until_ended(&world, 4).await;
-    assert_eq!(found[3], (Some(NEW), 1, OutcomeKind::Succeeded));
-    assert_eq!(world.calls.load(std::sync::atomic::Ordering::SeqCst), 2);
-    live.drain().await;
-}
-
-async fn held(world: &World, store: Option<StoreId>) -> Vec<Holding> {
+async fn held(world: &World, store: StoreId) -> Vec<AttemptId> {
     let order = Control::Holdings {
         v: VERSION,
         store,
-        runs: vec![Holding {
+        attempts: vec![AttemptId {
             run: RunId(1),
             attempt: 1,
         }],
@@ -135,18 +107,17 @@ async fn held(world: &World, store: Option<StoreId>) -> Vec<Holding> {
         .broker
         .ask(&channel, Bytes::from(encode(&order)), wait);
     let answer = asked.await.expect("ask").expect("an answer");
-    decode::<ControlReply>(&answer).expect("readable").held
+    decode::<HoldingsReply>(&answer).expect("readable").held
 }
 
 #[tokio::test]
 async fn orders_are_about_runs_of_their_store() {
     let world = World::new().await;
     let live = world.start();
-    world.publish(&[of(Some(OLD), 1, "gate")]).await;
+    world.publish(&[of(OLD, 1, "gate")]).await;
     world.wait_entered(&[1]).await;
-    assert_eq!(held(&world, Some(NEW)).await, []);
-    assert_eq!(held(&world, Some(OLD)).await.len(), 1);
-    assert_eq!(held(&world, None).await.len(), 1);
+    assert_eq!(held(&world, NEW).await, []);
+    assert_eq!(held(&world, OLD).await.len(), 1);
     let cancel = async |store| {
         let order = Control::Cancel {
             v: VERSION,
@@ -157,14 +128,14 @@ async fn orders_are_about_runs_of_their_store() {
         let sent = world.broker.announce(&control_channel(), payload).await;
         sent.expect("announce");
     };
-    cancel(Some(NEW)).await;
+    cancel(NEW).await;
     // Orders are heard in order: this one is answered after the cancellation was heard.
-    assert_eq!(held(&world, Some(OLD)).await.len(), 1);
+    assert_eq!(held(&world, OLD).await.len(), 1);
     assert!(ends(&world).is_empty(), "{:?}", ends(&world));
-    cancel(Some(OLD)).await;
+    cancel(OLD).await;
     assert_eq!(
         until_ended(&world, 1).await,
-        [(Some(OLD), 1, OutcomeKind::Cancelled)]
+        [(OLD, 1, OutcomeKind::Cancelled)]
     );
     live.drain().await;
 }
@@ -174,11 +145,11 @@ async fn orders_are_about_runs_of_their_store() {
 async fn a_trigger_past_its_deadline_is_not_taken_unless_it_is_known() {
     let world = World::new().await;
     let live = world.start();
-    let mut good = of(Some(OLD), 1, "noop");
-    good.deadline = Some(Timestamp::from_millis(i64::MAX / 2));
+    let mut good = of(OLD, 1, "noop");
+    good.deadline = Timestamp::from_millis(i64::MAX / 2);
     world.publish(&[good.clone()]).await;
     until_ended(&world, 1).await;
-    good.deadline = Some(Timestamp::from_millis(1));
+    good.deadline = Timestamp::from_millis(1);
     let late = Trigger {
         run: RunId(2),
         ..good.clone()

@@ -9,11 +9,11 @@ use bytes::Bytes;
 use cueline_broker::{Broker, BrokerOptions, Channel, Driver, Outgoing, QueueId, Settlement};
 use cueline_broker_embedded::{EmbeddedDriver, EmbeddedOptions};
 use cueline_model::{
-    Block, DurationMs, Fence, HandlerSpec, JobId, OnLost, Outcome, OutcomeKind, RunId, RunKind,
-    Scope, Shard, Timestamp,
+    AttemptEvent, Block, DurationMs, Fence, HandlerSpec, JobId, OnLost, Outcome, OutcomeKind,
+    RunId, RunKind, Scope, Shard, StoreId, Timestamp,
 };
 use cueline_protocol::{
-    Control, Event, EventBody, JobPart, Trigger, VERSION, decode_events, encode,
+    Control, JobSnapshot, ReportMessage, Trigger, VERSION, decode_reports, encode,
 };
 use cueline_worker::{Builder, Context, Failure, Stop, StopReason, Worker};
 use tokio::sync::Semaphore;
@@ -27,7 +27,7 @@ pub(crate) struct World {
     pub(crate) directory: tempfile::TempDir,
     pub(crate) broker: Broker,
     pub(crate) driver: Arc<dyn Driver>,
-    events: Arc<Mutex<Vec<Event>>>,
+    events: Arc<Mutex<Vec<ReportMessage>>>,
     /// Messages that they came in.
     pub(crate) messages: Arc<AtomicUsize>,
     collector: JoinHandle<()>,
@@ -151,7 +151,7 @@ impl World {
     pub(crate) async fn cancel(&self, run: i64) {
         let order = Control::Cancel {
             v: VERSION,
-            store: None,
+            store: StoreId(1),
             run: RunId(run),
         };
         let payload = Bytes::from(encode(&order));
@@ -159,7 +159,7 @@ impl World {
         sent.expect("announce");
     }
 
-    pub(crate) fn events(&self) -> Vec<Event> {
+    pub(crate) fn events(&self) -> Vec<ReportMessage> {
         self.events.lock().expect("lock").clone()
     }
 
@@ -169,7 +169,7 @@ impl World {
         let of_run = events.into_iter().filter(|e| e.run == RunId(run));
         of_run
             .filter_map(|e| match e.body {
-                EventBody::Ended { outcome } => Some(outcome),
+                AttemptEvent::Ended { outcome } => Some(outcome),
                 _ => None,
             })
             .collect()
@@ -248,7 +248,11 @@ impl World {
     }
 }
 
-async fn collect(broker: Broker, events: Arc<Mutex<Vec<Event>>>, messages: Arc<AtomicUsize>) {
+async fn collect(
+    broker: Broker,
+    events: Arc<Mutex<Vec<ReportMessage>>>,
+    messages: Arc<AtomicUsize>,
+) {
     loop {
         let queue = QueueId::Results;
         let Ok(deliveries) = broker.fetch(&queue, 1_000, Duration::from_secs(1)).await else {
@@ -261,7 +265,7 @@ async fn collect(broker: Broker, events: Arc<Mutex<Vec<Event>>>, messages: Arc<A
         messages.fetch_add(deliveries.len(), Ordering::SeqCst);
         let read = deliveries
             .iter()
-            .flat_map(|d| decode_events(&d.payload))
+            .flat_map(|d| decode_reports(&d.payload))
             .map(|event| event.expect("a readable event"));
         events.lock().expect("lock").extend(read);
         broker.settle(&queue, &settled).await.expect("settle");
@@ -291,7 +295,7 @@ pub(crate) fn own_queue() -> QueueId {
 
 /// A trigger of attempt 1 of `run` of job 1.
 pub(crate) fn trigger(run: i64, handler: &str, block: Block) -> Trigger {
-    let job = JobPart {
+    let job = JobSnapshot {
         id: JobId(1),
         name: "report".parse().expect("name"),
         version: 1,
@@ -308,23 +312,23 @@ pub(crate) fn trigger(run: i64, handler: &str, block: Block) -> Trigger {
     };
     Trigger {
         v: VERSION,
-        store: None,
+        store: StoreId(1),
         run: RunId(run),
         attempt: 1,
-        group: None,
+        group: "default".parse().expect("name"),
         executor: "worker-1".parse().expect("name"),
         kind: RunKind::Schedule,
         fire_at: Timestamp::from_millis(1),
         shard: Shard::whole(),
         params: None,
         job: Arc::new(job),
-        deadline: None,
+        deadline: Timestamp::from_millis(i64::MAX / 2),
         signature: None,
     }
 }
 
 /// The same with another job part.
-pub(crate) fn with_job(mut trigger: Trigger, change: impl FnOnce(&mut JobPart)) -> Trigger {
+pub(crate) fn with_job(mut trigger: Trigger, change: impl FnOnce(&mut JobSnapshot)) -> Trigger {
     let mut job = (*trigger.job).clone();
     change(&mut job);
     trigger.job = Arc::new(job);
