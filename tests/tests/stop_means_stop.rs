@@ -16,6 +16,7 @@ use cueline_broker::{
 };
 use cueline_broker_embedded::{EmbeddedDriver, EmbeddedOptions};
 use cueline_engine::{Engine, EngineOptions};
+use cueline_model::{ExecutorId, Heartbeat};
 use cueline_protocol::{HeartbeatMessage, Trigger, VERSION, decode, encode};
 use cueline_runtime::{Lifecycle, SystemClock};
 use cueline_store::Store;
@@ -209,15 +210,19 @@ impl Scheduler {
 async fn beat(broker: Broker) {
     let beat = HeartbeatMessage {
         v: VERSION,
-        group: "default".parse().expect("a name"),
-        name: "worker-1".parse().expect("a name"),
-        incarnation: "1".to_owned(),
-        capabilities: vec!["native:noop".to_owned()],
-        capacity: 1,
-        held: 0,
-        running: 0,
-        draining: false,
-        gone: false,
+        heartbeat: Heartbeat {
+            executor: ExecutorId {
+                group: "default".parse().expect("a name"),
+                name: "worker-1".parse().expect("a name"),
+            },
+            incarnation: "1".to_owned(),
+            capabilities: vec!["native:noop".to_owned()],
+            capacity: 1,
+            held: 0,
+            running: 0,
+            draining: false,
+            gone: false,
+        },
     };
     loop {
         // A heartbeat that is not heard is followed by another.
