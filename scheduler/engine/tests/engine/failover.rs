@@ -150,7 +150,7 @@ async fn who_cannot_write_down_what_it_hears_fails_over_nothing() {
         scene.set(at);
         engine.hear_itself();
         e1.heartbeat().await;
-        scene.store.fail_next("beat", Fault::Before);
+        scene.store.fail_next("record_heartbeats", Fault::Before);
         assert!(engine.hear().await.is_err());
     }
     assert_eq!(engine.fail_over().await.expect("looks"), 0);

@@ -89,8 +89,8 @@ impl Scene {
 
     /// The runs that were reported as ended, in order.
     fn reported(&self) -> Vec<(i64, OutcomeKind)> {
-        let ended = |e: cueline_protocol::Event| match e.body {
-            cueline_protocol::AttemptEvent::Ended { outcome } => Some((e.run.0, outcome.kind)),
+        let ended = |e: cueline_protocol::ReportMessage| match e.event {
+            cueline_model::AttemptEvent::Ended { outcome } => Some((e.run.0, outcome.kind)),
             _ => None,
         };
         self.world.events().into_iter().filter_map(ended).collect()
@@ -359,7 +359,7 @@ async fn a_worker_without_contact_says_that_it_takes_nothing() {
         let beat = timeout(Duration::from_secs(10), beats.recv()).await;
         let beat = beat.expect("a beat").expect("a channel");
         let beat: HeartbeatMessage = decode(&beat.payload).expect("readable");
-        seen.push(beat.draining);
+        seen.push(beat.heartbeat.draining);
     }
     assert!(seen.len() >= 4, "{seen:?}");
     assert_eq!(seen.iter().filter(|draining| !**draining).count(), 1);
@@ -382,7 +382,7 @@ async fn a_worker_that_may_not_declare_its_queue_beats_until_somebody_has() {
     let beat = timeout(Duration::from_secs(10), beats.recv()).await;
     let beat = beat.expect("a beat").expect("a channel");
     let beat: HeartbeatMessage = decode(&beat.payload).expect("readable");
-    assert!(beat.draining && !beat.gone);
+    assert!(beat.heartbeat.draining && !beat.heartbeat.gone);
     scene.link.forbid_declaring(false);
     let noop = trigger(1, "noop", Block::Serial);
     scene.world.publish(&[noop]).await;

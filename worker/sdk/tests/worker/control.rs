@@ -54,8 +54,8 @@ async fn holdings(world: &World, ids: &[(i64, u32)]) -> Vec<AttemptId> {
     });
     let order = Control::Holdings {
         v: VERSION,
-        store: None,
-        runs: runs.collect(),
+        store: cueline_model::StoreId(1),
+        attempts: runs.collect(),
     };
     let wait = Duration::from_secs(10);
     let answer = world

@@ -33,7 +33,7 @@ async fn a_drain_finishes_what_runs_and_gives_back_the_rest() {
         let beat = timeout(Duration::from_secs(10), beats.recv()).await;
         let beat = beat.expect("a last beat").expect("a channel");
         let beat: HeartbeatMessage = decode(&beat.payload).expect("readable");
-        seen.push((beat.draining, beat.gone));
+        seen.push((beat.heartbeat.draining, beat.heartbeat.gone));
     }
     assert_eq!(seen.first(), Some(&(true, false)), "one when it comes");
     assert!(

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use cueline_broker_embedded::EmbeddedOptions;
-use cueline_model::{Block, DurationMs, HandlerSpec, OutcomeKind, StoreId, handler::ShellSpec};
+use cueline_model::{Block, DurationMs, HandlerSpec, OutcomeKind, handler::ShellSpec};
 use cueline_protocol::{SigningKey, VerifyingKeys};
 use cueline_worker::StopReason;
 
@@ -73,7 +73,6 @@ async fn what_the_worker_cannot_run_fails_and_says_what_it_can() {
     let mut script = with_job(trigger(2, "", Block::Serial), |job| {
         job.handler = HandlerSpec::Shell(ShellSpec::default());
     });
-    script.store = Some(StoreId(1));
     key.sign(&mut script);
     world
         .publish(&[trigger(1, "invoice", Block::Serial), script])

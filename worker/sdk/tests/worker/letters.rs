@@ -11,13 +11,12 @@ use cueline_worker::{Context, Failure};
 use crate::world::{World, message, run, trigger, with_job};
 
 fn script(run: i64, text: &str) -> Trigger {
-    let mut trigger = with_job(trigger(run, "", Block::Serial), |job| {
+    with_job(trigger(run, "", Block::Serial), |job| {
         job.handler = HandlerSpec::Shell(ShellSpec {
             script: text.to_owned(),
             ..ShellSpec::default()
         });
-    });
-    trigger
+    })
 }
 
 #[tokio::test]

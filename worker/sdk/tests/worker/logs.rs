@@ -22,7 +22,7 @@ async fn lines_come_live_and_before_the_outcome() {
         }
     }));
     world.publish(&[trigger(1, "talk", Block::Serial)]).await;
-    let has = |wanted: fn(&AttemptEvent) -> bool| world.events().iter().any(|e| wanted(&e.body));
+    let has = |wanted: fn(&AttemptEvent) -> bool| world.events().iter().any(|e| wanted(&e.event));
     world
         .wait("log, start and progress of what still runs", || {
             let log = has(|b| matches!(b, AttemptEvent::Log { lines } if lines.len() == 2));
@@ -36,7 +36,7 @@ async fn lines_come_live_and_before_the_outcome() {
     assert_eq!(world.outcomes(1).len(), 0);
     world.gate.add_permits(1);
     world.outcome(1).await;
-    let events: Vec<AttemptEvent> = world.events().into_iter().map(|e| e.body).collect();
+    let events: Vec<AttemptEvent> = world.events().into_iter().map(|e| e.event).collect();
     let [.., AttemptEvent::Log { lines }, AttemptEvent::Ended { .. }] = &events[..] else {
         panic!("the last line comes right before the outcome: {events:#?}");
     };
@@ -75,7 +75,7 @@ async fn a_flood_of_lines_is_bounded_and_says_what_is_missing() {
     let mut lines = Vec::new();
     for event in world.events() {
         assert_eq!(event.run, RunId(1));
-        if let AttemptEvent::Log { lines: more } = event.body {
+        if let AttemptEvent::Log { lines: more } = event.event {
             assert!(more.len() <= 200);
             lines.extend(more);
         }

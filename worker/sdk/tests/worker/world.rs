@@ -168,7 +168,7 @@ impl World {
         let events = self.events();
         let of_run = events.into_iter().filter(|e| e.run == RunId(run));
         of_run
-            .filter_map(|e| match e.body {
+            .filter_map(|e| match e.event {
                 AttemptEvent::Ended { outcome } => Some(outcome),
                 _ => None,
             })
