@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use cueline_model::{
-    AttemptEvent, AttemptId, ExecutorName, Job, JobSpec, Outcome, OutcomeKind, RunId, Shard,
-    Timestamp,
+    AttemptEvent, AttemptId, ExecutorName, Job, JobSpec, LogLine, LogStream, Outcome, OutcomeKind,
+    RunId, Shard, Timestamp,
 };
 use cueline_store::{FireDue, Fired, NodeId, Plan, PlannedRun, Planner, Report, Store};
 use cueline_store_postgres::{PgOptions, PgStore};
@@ -111,7 +111,12 @@ async fn end(store: &PgStore, run: RunId, now_ms: i64) {
         executor: None,
         event: AttemptEvent::Ended { outcome },
     };
-    let line = (0, Timestamp::from_millis(now_ms), "out", "text".to_owned());
+    let line = LogLine {
+        seq: 0,
+        at: Timestamp::from_millis(now_ms),
+        stream: LogStream::Out,
+        text: "text".to_owned(),
+    };
     let log = Report {
         attempt: id,
         executor: None,
