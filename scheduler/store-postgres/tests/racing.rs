@@ -123,8 +123,7 @@ impl Scene {
             .await
             .expect("fires");
         let mark = |run: &WaitingRun| DispatchMark {
-            run: run.id,
-            attempt: run.attempt,
+            attempt: run.attempt_id(),
             version: run.job.version,
             executor: "e1".parse().expect("a name"),
         };
@@ -256,8 +255,7 @@ async fn a_mark_that_an_edit_has_overtaken_is_no_mark() {
     let triggered = store.trigger_for(Some(scene.node), &request()).await;
     let run = triggered.expect("triggers").1.remove(0);
     let mark = DispatchMark {
-        run: run.id,
-        attempt: run.attempt,
+        attempt: run.attempt_id(),
         version: run.job.version,
         executor: "e1".parse().expect("a name"),
     };

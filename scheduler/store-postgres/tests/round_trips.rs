@@ -113,8 +113,7 @@ impl Scene {
         let runs = self.fire(size).await;
         counts.push(self.statements());
         let mark = |run: &WaitingRun| DispatchMark {
-            run: run.id,
-            attempt: run.attempt,
+            attempt: run.attempt_id(),
             version: run.job.version,
             executor: executor.clone(),
         };
