@@ -16,7 +16,7 @@ use crate::output::OutputFormat;
 /// A distributed job scheduler.
 #[derive(Debug, Parser)]
 #[command(name = "cueline", version, max_term_width = 110)]
-pub struct Cli {
+pub(crate) struct Cli {
     /// The server's address.
     #[arg(
         long,
@@ -25,7 +25,7 @@ pub struct Cli {
         value_name = "URL",
         help = "The server's address; by default this user's standalone server, else http://127.0.0.1:7800"
     )]
-    pub url: Option<String>,
+    pub(crate) url: Option<String>,
     /// The admin token; by default that of this user's standalone server
     #[arg(
         long,
@@ -34,18 +34,18 @@ pub struct Cli {
         value_name = "TOKEN",
         hide_env_values = true
     )]
-    pub token: Option<String>,
+    pub(crate) token: Option<String>,
     /// How to print answers
     #[arg(short, long, global = true, value_enum, default_value_t)]
-    pub output: OutputFormat,
+    pub(crate) output: OutputFormat,
     /// What to do.
     #[command(subcommand)]
-    pub command: Command,
+    pub(crate) command: Command,
 }
 
 /// What to do.
 #[derive(Debug, Subcommand)]
-pub enum Command {
+pub(crate) enum Command {
     /// Apply, list, show, pause, resume and delete jobs
     #[command(subcommand)]
     Job(JobCommand),
@@ -99,14 +99,14 @@ pub enum Command {
 
 /// `cueline guard`
 #[derive(Debug, Args)]
-pub struct GuardArgs {
+pub(crate) struct GuardArgs {
     /// What names the worker's processes
-    pub id: String,
+    pub(crate) id: String,
 }
 
 /// `cueline job …`
 #[derive(Debug, Subcommand)]
-pub enum JobCommand {
+pub(crate) enum JobCommand {
     /// Create and change jobs so that they are as in the files; other jobs stay as they are
     Apply(ApplyArgs),
     /// Show what apply would change, field by field
@@ -127,68 +127,68 @@ pub enum JobCommand {
 
 /// One job.
 #[derive(Debug, Args)]
-pub struct JobArg {
+pub(crate) struct JobArg {
     /// The job's name
     #[arg(value_name = "JOB")]
-    pub name: JobName,
+    pub(crate) name: JobName,
 }
 
 /// Job files.
 #[derive(Debug, Args)]
-pub struct FilesArgs {
+pub(crate) struct FilesArgs {
     /// A job file: .toml, .yaml, .yml or .json; may be given several times
     #[arg(short, long = "file", value_name = "FILE", required = true, num_args = 1..)]
-    pub files: Vec<PathBuf>,
+    pub(crate) files: Vec<PathBuf>,
 }
 
 /// `cueline job apply`
 #[derive(Debug, Args)]
-pub struct ApplyArgs {
+pub(crate) struct ApplyArgs {
     /// What to apply.
     #[command(flatten)]
-    pub files: FilesArgs,
+    pub(crate) files: FilesArgs,
     /// Say what would change, and change nothing
     #[arg(long)]
-    pub dry_run: bool,
+    pub(crate) dry_run: bool,
 }
 
 /// `cueline job next`
 #[derive(Debug, Args)]
-pub struct NextArgs {
+pub(crate) struct NextArgs {
     /// The job's name
     #[arg(value_name = "JOB")]
-    pub name: JobName,
+    pub(crate) name: JobName,
     /// How many
     #[arg(short, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub n: u32,
+    pub(crate) n: u32,
     /// From when on; from now by default
     #[arg(long, value_name = "INSTANT", value_parser = cueline_api::instant)]
-    pub from: Option<Timestamp>,
+    pub(crate) from: Option<Timestamp>,
 }
 
 /// `cueline trigger`
 #[derive(Debug, Args)]
-pub struct TriggerArgs {
+pub(crate) struct TriggerArgs {
     /// The job's name
     #[arg(value_name = "JOB")]
-    pub name: JobName,
+    pub(crate) name: JobName,
     /// Parameter text in place of the job's own
     #[arg(long, value_name = "TEXT")]
-    pub param: Option<String>,
+    pub(crate) param: Option<String>,
     /// A second trigger of the job with the same key makes no second run
     #[arg(long, value_name = "KEY")]
-    pub key: Option<String>,
+    pub(crate) key: Option<String>,
     /// When to run; now by default
     #[arg(long, value_name = "INSTANT", value_parser = cueline_api::instant)]
-    pub at: Option<Timestamp>,
+    pub(crate) at: Option<Timestamp>,
     /// Wait for the end; the exit status is 1 unless it succeeded
     #[arg(long)]
-    pub wait: bool,
+    pub(crate) wait: bool,
 }
 
 /// `cueline run …`
 #[derive(Debug, Subcommand)]
-pub enum RunCommand {
+pub(crate) enum RunCommand {
     /// List runs, newest first
     List(RunListArgs),
     /// Show one run with what was out of the ordinary
@@ -201,53 +201,53 @@ pub enum RunCommand {
 
 /// `cueline run list`
 #[derive(Debug, Args)]
-pub struct RunListArgs {
+pub(crate) struct RunListArgs {
     /// Only of this job
     #[arg(long, value_name = "JOB")]
-    pub job: Option<JobName>,
+    pub(crate) job: Option<JobName>,
     /// Only in this state; may be given several times
     #[arg(long = "state", value_name = "STATE", value_parser = run_state)]
-    pub states: Vec<RunState>,
+    pub(crate) states: Vec<RunState>,
     /// Only older than this run, for the next page
     #[arg(long, value_name = "ID", value_parser = clap::value_parser!(i64).range(1..))]
-    pub before: Option<i64>,
+    pub(crate) before: Option<i64>,
     /// At most so many
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub limit: u32,
+    pub(crate) limit: u32,
 }
 
 /// One run.
 #[derive(Debug, Args)]
-pub struct RunArg {
+pub(crate) struct RunArg {
     /// The run's id
     #[arg(value_name = "RUN", value_parser = clap::value_parser!(i64).range(1..))]
-    pub id: i64,
+    pub(crate) id: i64,
 }
 
 /// `cueline run logs`
 #[derive(Debug, Args)]
-pub struct LogsArgs {
+pub(crate) struct LogsArgs {
     /// The run's id
     #[arg(value_name = "RUN", value_parser = clap::value_parser!(i64).range(1..))]
-    pub id: i64,
+    pub(crate) id: i64,
     /// Go on until the run has ended
     #[arg(short, long)]
-    pub follow: bool,
+    pub(crate) follow: bool,
     /// Print the time of each line
     #[arg(short, long)]
-    pub timestamps: bool,
+    pub(crate) timestamps: bool,
 }
 
 /// `cueline executor …`
 #[derive(Debug, Subcommand)]
-pub enum ExecutorCommand {
+pub(crate) enum ExecutorCommand {
     /// List all executors that were heard
     List,
 }
 
 /// `cueline queue …`
 #[derive(Debug, Subcommand)]
-pub enum QueueCommand {
+pub(crate) enum QueueCommand {
     /// List all queues and how full they are
     List,
     /// Show an executor's queue and what the executor has not finished
@@ -262,18 +262,18 @@ pub enum QueueCommand {
 
 /// One executor.
 #[derive(Debug, Args)]
-pub struct OwnerArg {
+pub(crate) struct OwnerArg {
     /// The executor's name
     #[arg(value_name = "EXECUTOR")]
-    pub executor: ExecutorName,
+    pub(crate) executor: ExecutorName,
     /// Its group
     #[arg(long, value_name = "GROUP", default_value = "default")]
-    pub group: GroupName,
+    pub(crate) group: GroupName,
 }
 
 /// `cueline dlq …`
 #[derive(Debug, Subcommand)]
-pub enum DlqCommand {
+pub(crate) enum DlqCommand {
     /// List dead letters, newest first
     List(DeadListArgs),
     /// Show one, whole
@@ -286,64 +286,64 @@ pub enum DlqCommand {
 
 /// `cueline dlq list`
 #[derive(Debug, Args)]
-pub struct DeadListArgs {
+pub(crate) struct DeadListArgs {
     /// Only with lower numbers, for the next page
     #[arg(long, value_name = "ID", value_parser = clap::value_parser!(i64).range(1..))]
-    pub before: Option<i64>,
+    pub(crate) before: Option<i64>,
     /// At most so many
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub limit: u32,
+    pub(crate) limit: u32,
 }
 
 /// One dead letter.
 #[derive(Debug, Args)]
-pub struct DeadArg {
+pub(crate) struct DeadArg {
     /// Its number
     #[arg(value_name = "ID", value_parser = clap::value_parser!(i64).range(1..))]
-    pub id: i64,
+    pub(crate) id: i64,
 }
 
 /// Some dead letters, or all.
 #[derive(Debug, Args)]
-pub struct DeadArgs {
+pub(crate) struct DeadArgs {
     /// Their numbers
     #[arg(value_name = "ID", value_parser = clap::value_parser!(i64).range(1..))]
-    pub ids: Vec<i64>,
+    pub(crate) ids: Vec<i64>,
     /// All of them, up to a thousand at a time
     #[arg(long)]
-    pub all: bool,
+    pub(crate) all: bool,
 }
 
 /// `cueline import …`
 #[derive(Debug, Subcommand)]
-pub enum ImportCommand {
+pub(crate) enum ImportCommand {
     /// Make a job of each line of crontab files
     Crontab(CrontabArgs),
 }
 
 /// `cueline import crontab`
 #[derive(Debug, Args)]
-pub struct CrontabArgs {
+pub(crate) struct CrontabArgs {
     /// Crontab files
     #[arg(value_name = "FILE", required = true)]
-    pub files: Vec<PathBuf>,
+    pub(crate) files: Vec<PathBuf>,
     /// Print the jobs, and change nothing
     #[arg(long)]
-    pub dry_run: bool,
+    pub(crate) dry_run: bool,
     /// The time zone of the machine that the crontab ran on; this machine's by default
     #[arg(long, value_name = "ZONE")]
-    pub tz: Option<String>,
+    pub(crate) tz: Option<String>,
     /// Whether lines name a user after the times, as in /etc/crontab and /etc/cron.d
     #[arg(long, value_enum, default_value_t)]
-    pub user_column: UserColumn,
+    pub(crate) user_column: UserColumn,
     /// The executor group of the jobs
     #[arg(long, value_name = "GROUP", default_value = "default")]
-    pub group: GroupName,
+    pub(crate) group: GroupName,
 }
 
 /// Whether a crontab has a user column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
-pub enum UserColumn {
+pub(crate) enum UserColumn {
     /// Found out line by line
     #[default]
     Auto,
@@ -355,34 +355,34 @@ pub enum UserColumn {
 
 /// `cueline cron …`
 #[derive(Debug, Subcommand)]
-pub enum CronCommand {
+pub(crate) enum CronCommand {
     /// Show when an expression fires next
     Next(CronNextArgs),
 }
 
 /// `cueline cron next`
 #[derive(Debug, Args)]
-pub struct CronNextArgs {
+pub(crate) struct CronNextArgs {
     /// The expression, in quotes
     #[arg(value_name = "EXPRESSION")]
-    pub expression: String,
+    pub(crate) expression: String,
     /// The time zone
     #[arg(long, value_name = "ZONE", default_value = "UTC")]
-    pub tz: String,
+    pub(crate) tz: String,
     /// How the expression is read; by default its number of fields says
     #[arg(long, value_enum)]
-    pub dialect: Option<DialectArg>,
+    pub(crate) dialect: Option<DialectArg>,
     /// From when on; from now by default
     #[arg(long, value_name = "INSTANT", value_parser = cueline_api::instant)]
-    pub from: Option<Timestamp>,
+    pub(crate) from: Option<Timestamp>,
     /// How many
     #[arg(short, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub n: u32,
+    pub(crate) n: u32,
 }
 
 /// How a cron expression is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum DialectArg {
+pub(crate) enum DialectArg {
     /// 6 or 7 fields from seconds on, 1 = Sunday
     Quartz,
     /// 5 fields from minutes on, 0 and 7 = Sunday
@@ -391,10 +391,10 @@ pub enum DialectArg {
 
 /// `cueline doctor`
 #[derive(Debug, Args)]
-pub struct DoctorArgs {
+pub(crate) struct DoctorArgs {
     /// The data directory of a standalone server on this machine; by default the one that it announced
     #[arg(long, value_name = "DIR")]
-    pub data: Option<PathBuf>,
+    pub(crate) data: Option<PathBuf>,
 }
 
 fn run_state(text: &str) -> Result<RunState, String> {

@@ -11,7 +11,7 @@ use crate::discovery;
 use crate::failure::Failure;
 
 /// Where a server is if nothing says otherwise.
-pub const DEFAULT_URL: &str = "http://127.0.0.1:7800";
+pub(crate) const DEFAULT_URL: &str = "http://127.0.0.1:7800";
 
 const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
 /// Longer than the server's own longest wait, 30 s.
@@ -19,7 +19,7 @@ const ANSWER_PATIENCE: Duration = Duration::from_secs(45);
 
 /// A server.
 #[derive(Debug, Clone)]
-pub struct Api {
+pub(crate) struct Api {
     http: reqwest::Client,
     base: Url,
     token: Option<String>,
@@ -28,7 +28,7 @@ pub struct Api {
 
 impl Api {
     /// The server that is named, or the standalone server of this user, or the one at the default address.
-    pub fn new(url: Option<&str>, token: Option<&str>) -> Result<Self, Failure> {
+    pub(crate) fn new(url: Option<&str>, token: Option<&str>) -> Result<Self, Failure> {
         let found = discovery::read().unwrap_or_else(|error| {
             crate::failure::say(&format!(
                 "warning: failed to read where the local server is: {error}"
@@ -63,32 +63,31 @@ impl Api {
     }
 
     /// The server's address.
-    pub fn url(&self) -> &str {
+    pub(crate) fn url(&self) -> &str {
         self.base.as_str().trim_end_matches('/')
     }
 
-    /// Where the token came from; empty when there is none.
-    pub fn token_from(&self) -> &str {
-        &self.token_from
-    }
-
     /// `GET`s what is at `path`, given as its segments.
-    pub async fn get(&self, path: &[&str], query: &[(&str, String)]) -> Result<Value, Failure> {
+    pub(crate) async fn get(
+        &self,
+        path: &[&str],
+        query: &[(&str, String)],
+    ) -> Result<Value, Failure> {
         self.ask(Method::GET, path, query, None).await
     }
 
     /// `POST`s a body.
-    pub async fn post(&self, path: &[&str], body: &Value) -> Result<Value, Failure> {
+    pub(crate) async fn post(&self, path: &[&str], body: &Value) -> Result<Value, Failure> {
         self.ask(Method::POST, path, &[], Some(body)).await
     }
 
     /// `DELETE`s.
-    pub async fn delete(&self, path: &[&str]) -> Result<Value, Failure> {
+    pub(crate) async fn delete(&self, path: &[&str]) -> Result<Value, Failure> {
         self.ask(Method::DELETE, path, &[], None).await
     }
 
     /// Whether the server says that it is ready; with what it says if not.
-    pub async fn ready(&self) -> Result<(), Failure> {
+    pub(crate) async fn ready(&self) -> Result<(), Failure> {
         let mut url = self.base.clone();
         url.set_path("/readyz");
         let response = self
@@ -264,7 +263,7 @@ fn innermost(error: &dyn std::error::Error) -> String {
 }
 
 /// Reads an answer.
-pub fn read<T: DeserializeOwned>(answer: Value) -> Result<T, Failure> {
+pub(crate) fn read<T: DeserializeOwned>(answer: Value) -> Result<T, Failure> {
     serde_json::from_value(answer).map_err(|error| {
         Failure::with_hint(
             format!("failed to understand the server's answer: {error}"),

@@ -11,7 +11,7 @@ use crate::human;
 use crate::output::Out;
 
 /// Carries out a command.
-pub fn run(out: Out, command: CronCommand) -> Result<(), Failure> {
+pub(crate) fn run(out: Out, command: CronCommand) -> Result<(), Failure> {
     match command {
         CronCommand::Next(args) => next(out, &args),
     }

@@ -23,7 +23,7 @@ struct Found {
 }
 
 /// Imports. The server is asked for only when something is to be applied.
-pub async fn run(
+pub(crate) async fn run(
     api: impl FnOnce() -> Result<Api, Failure>,
     out: Out,
     args: &CrontabArgs,

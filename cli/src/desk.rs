@@ -9,7 +9,7 @@ use cueline_store::{Outstanding, TriggerRequest, Triggered};
 
 /// Passes on what people ask the API for.
 #[derive(Debug, Clone)]
-pub struct EngineDesk(pub Desk);
+pub(crate) struct EngineDesk(pub Desk);
 
 /// Who asked, for the runs' timelines.
 const BY: &str = "api";

@@ -10,15 +10,15 @@ use serde::{Deserialize, Serialize};
 
 /// What a server says of itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Discovered {
+pub(crate) struct Discovered {
     /// Its address.
-    pub url: String,
+    pub(crate) url: String,
     /// The file that its admin token is in.
-    pub token_file: PathBuf,
+    pub(crate) token_file: PathBuf,
 }
 
 /// Where the file is; `None` for a user without a home.
-pub fn path() -> Option<PathBuf> {
+pub(crate) fn path() -> Option<PathBuf> {
     let absolute = |name: &str| {
         std::env::var_os(name)
             .map(PathBuf::from)
@@ -30,17 +30,17 @@ pub fn path() -> Option<PathBuf> {
 }
 
 /// Makes the server at `url` the one that commands of this user find. Does nothing for a user without a home.
-pub fn write(url: &str, token_file: &Path) -> io::Result<()> {
+pub(crate) fn write(url: &str, token_file: &Path) -> io::Result<()> {
     path().map_or(Ok(()), |path| write_at(&path, url, token_file))
 }
 
 /// The server that was written last; `None` when there is none.
-pub fn read() -> io::Result<Option<Discovered>> {
+pub(crate) fn read() -> io::Result<Option<Discovered>> {
     path().map_or(Ok(None), |path| read_at(&path))
 }
 
 /// Takes the server at `url` back, unless another one has been written since. A file that stays is stale and does no harm.
-pub fn remove_if(url: &str) {
+pub(crate) fn remove_if(url: &str) {
     if let Some(path) = path()
         && let Err(error) = remove_at(&path, url)
     {

@@ -10,7 +10,7 @@ use crate::human;
 use crate::output::{Out, Paint, cell};
 
 /// Carries out a command.
-pub async fn run(api: &Api, out: Out, command: DlqCommand) -> Result<(), Failure> {
+pub(crate) async fn run(api: &Api, out: Out, command: DlqCommand) -> Result<(), Failure> {
     match command {
         DlqCommand::List(args) => list(api, out, &args).await,
         DlqCommand::Show(arg) => show(api, out, arg.id).await,

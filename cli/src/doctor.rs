@@ -85,7 +85,7 @@ impl Check {
 }
 
 /// Checks, prints, and fails if something is bad.
-pub async fn run(
+pub(crate) async fn run(
     url: Option<&str>,
     token: Option<&str>,
     out: Out,

@@ -9,10 +9,10 @@ use crate::human;
 use crate::output::{Out, Paint, cell};
 
 /// Silent for longer than this, an executor gets no new triggers: three heartbeats.
-pub const DEAD_AFTER_MS: u64 = 15_000;
+pub(crate) const DEAD_AFTER_MS: u64 = 15_000;
 
 /// Carries out a command.
-pub async fn run(api: &Api, out: Out, command: &ExecutorCommand) -> Result<(), Failure> {
+pub(crate) async fn run(api: &Api, out: Out, command: &ExecutorCommand) -> Result<(), Failure> {
     match command {
         ExecutorCommand::List => list(api, out).await,
     }
@@ -44,7 +44,7 @@ async fn list(api: &Api, out: Out) -> Result<(), Failure> {
 }
 
 /// Whether an executor is there, in words.
-pub fn alive(view: &ExecutorView) -> (String, Paint) {
+pub(crate) fn alive(view: &ExecutorView) -> (String, Paint) {
     let heard = human::took(view.silent_ms / 1_000 * 1_000);
     if view.executor.heartbeat.gone {
         (format!("stopped {heard} ago"), Paint::Dim)

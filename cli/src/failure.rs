@@ -3,9 +3,11 @@
 use std::io::Write;
 use std::process::ExitCode;
 
+use crate::jobfile::JobFileError;
+
 /// Why a command did not do what it was asked to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Failure {
+pub(crate) enum Failure {
     /// The server said no, could not be asked, or a run did not succeed: exit status 1.
     Failed {
         /// What happened.
@@ -28,7 +30,7 @@ pub enum Failure {
 
 impl Failure {
     /// It failed.
-    pub fn failed(message: impl Into<String>) -> Self {
+    pub(crate) fn failed(message: impl Into<String>) -> Self {
         Self::Failed {
             message: message.into(),
             hint: None,
@@ -36,7 +38,7 @@ impl Failure {
     }
 
     /// It failed, and this can be done about it.
-    pub fn with_hint(message: impl Into<String>, hint: impl Into<String>) -> Self {
+    pub(crate) fn with_hint(message: impl Into<String>, hint: impl Into<String>) -> Self {
         Self::Failed {
             message: message.into(),
             hint: Some(hint.into()),
@@ -44,7 +46,7 @@ impl Failure {
     }
 
     /// The input is wrong.
-    pub fn bad_input(message: impl Into<String>) -> Self {
+    pub(crate) fn bad_input(message: impl Into<String>) -> Self {
         Self::BadInput {
             messages: vec![message.into()],
             summary: None,
@@ -52,7 +54,7 @@ impl Failure {
     }
 
     /// Says what happened on standard error and gives the exit status.
-    pub fn report(self) -> ExitCode {
+    pub(crate) fn report(self) -> ExitCode {
         match self {
             Self::Failed { message, hint } => {
                 say(&format!("error: {message}"));
@@ -77,6 +79,73 @@ impl Failure {
 }
 
 /// Prints a line on standard error. That nobody reads it is no reason to fail.
-pub fn say(line: &str) {
+pub(crate) fn say(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
+}
+
+/// The input of a server's command is wrong, in one sentence: exit status 2.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct BadInput(pub(crate) String);
+
+/// An error's context that says what can be done about it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{what}")]
+pub(crate) struct Hinted {
+    /// What happened.
+    pub(crate) what: String,
+    /// What to do.
+    pub(crate) hint: String,
+}
+
+impl From<anyhow::Error> for Failure {
+    fn from(error: anyhow::Error) -> Self {
+        if let Some(BadInput(message)) = error.downcast_ref() {
+            return Self::bad_input(message.clone());
+        }
+        if let Some(Hinted { hint, .. }) = error.downcast_ref() {
+            return Self::with_hint(with_causes(error.as_ref()), hint);
+        }
+        match error.downcast::<JobFileError>() {
+            Ok(error) => Self::BadInput {
+                messages: error.messages,
+                summary: Some("nothing was applied".to_owned()),
+            },
+            Err(error) => Self::failed(with_causes(error.as_ref())),
+        }
+    }
+}
+
+/// An error and its causes, without those that an error before them has quoted already.
+pub(crate) fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let message = error.to_string();
+        if !text.contains(&message) {
+            text = format!("{text}: {message}");
+        }
+        cause = error.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::{Context as _, anyhow};
+
+    use super::with_causes;
+
+    #[test]
+    fn a_quoted_cause_is_not_repeated() {
+        let error = anyhow!("the disk is full")
+            .context("failed to write: the disk is full")
+            .context("failed to start");
+        assert_eq!(
+            with_causes(error.as_ref()),
+            "failed to start: failed to write: the disk is full"
+        );
+        let other = Err::<(), _>(anyhow!("b")).context("a").expect_err("it");
+        assert_eq!(with_causes(other.as_ref()), "a: b");
+    }
 }

@@ -13,7 +13,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::args::GuardArgs;
 
 /// Runs until the worker has said farewell, or is gone with all of its processes.
-pub async fn run(args: GuardArgs) -> Result<()> {
+pub(crate) async fn run(args: GuardArgs) -> Result<()> {
     cueline_runtime::telemetry::init("warn", false);
     // A service manager may tell all processes of a worker to stop: this one goes last.
     let mut deaf = Vec::new();
@@ -30,7 +30,7 @@ pub async fn run(args: GuardArgs) -> Result<()> {
 }
 
 /// Starts the guard of a worker whose processes carry `id`.
-pub fn start(id: &GuardId) -> Guard {
+pub(crate) fn start(id: &GuardId) -> Guard {
     let id = id.as_str().to_owned();
     Guard::start(move || {
         // The program that runs now, also when its file was replaced meanwhile.

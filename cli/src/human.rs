@@ -8,7 +8,7 @@ const HOUR: u64 = 60 * MINUTE;
 const DAY: u64 = 24 * HOUR;
 
 /// How long something took or takes: `21 ms`, `1.3 s`, `2 min 5 s`, `3 h 20 min`, `2 d 4 h`.
-pub fn took(ms: u64) -> String {
+pub(crate) fn took(ms: u64) -> String {
     if ms < SECOND {
         format!("{ms} ms")
     } else if ms < 10 * SECOND && ms % SECOND >= 100 {
@@ -43,7 +43,7 @@ fn roughly(ms: u64) -> String {
 }
 
 /// When `at` is, seen from `now`: `in 4 s`, `now`, `3 min ago`.
-pub fn relative(at: Timestamp, now: Timestamp) -> String {
+pub(crate) fn relative(at: Timestamp, now: Timestamp) -> String {
     let distance = at.since_ms(now);
     let ms = distance.unsigned_abs();
     match distance {
@@ -54,12 +54,12 @@ pub fn relative(at: Timestamp, now: Timestamp) -> String {
 }
 
 /// Milliseconds from `from` to `to`, 0 if clocks say the other way round.
-pub fn between(from: Timestamp, to: Timestamp) -> u64 {
+pub(crate) fn between(from: Timestamp, to: Timestamp) -> u64 {
     u64::try_from(to.since_ms(from)).unwrap_or(0)
 }
 
 /// An instant in a time zone, `2027-03-28 03:00:00 +02:00`; in UTC where the zone is unknown.
-pub fn local(at: Timestamp, zone: &str) -> String {
+pub(crate) fn local(at: Timestamp, zone: &str) -> String {
     let zone = jiff::tz::TimeZone::get(zone).unwrap_or(jiff::tz::TimeZone::UTC);
     match jiff::Timestamp::from_millisecond(at.as_millis()) {
         Ok(instant) => instant
@@ -71,7 +71,7 @@ pub fn local(at: Timestamp, zone: &str) -> String {
 }
 
 /// When a job fires, with its block policy where that is not the usual one.
-pub fn schedule(spec: &JobSpec) -> String {
+pub(crate) fn schedule(spec: &JobSpec) -> String {
     let when = match &spec.schedule {
         Schedule::Cron(cron) => {
             let zone = cron.timezone();
@@ -114,7 +114,7 @@ fn daily(expression: &str) -> Option<String> {
 }
 
 /// What a handler runs, on one short line.
-pub fn handler(handler: &HandlerSpec) -> String {
+pub(crate) fn handler(handler: &HandlerSpec) -> String {
     let text = match handler {
         HandlerSpec::Native(name) => format!("native {name}"),
         HandlerSpec::Shell(shell) => format!("shell: {}", shell.script),
@@ -125,7 +125,7 @@ pub fn handler(handler: &HandlerSpec) -> String {
 }
 
 /// The first line of a text, cut after `most` characters; what is left out shows as an ellipsis.
-pub fn one_line(text: &str, most: usize) -> String {
+pub(crate) fn one_line(text: &str, most: usize) -> String {
     let line = text.lines().next().unwrap_or_default();
     let mut short: String = line
         .chars()

@@ -16,7 +16,7 @@ use crate::{jobdiff, jobfile};
 const PAGE: usize = 1_000;
 
 /// Carries out a command.
-pub async fn run(api: &Api, out: Out, command: JobCommand) -> Result<(), Failure> {
+pub(crate) async fn run(api: &Api, out: Out, command: JobCommand) -> Result<(), Failure> {
     match command {
         JobCommand::Apply(args) => apply_files(api, out, &args).await,
         JobCommand::Diff(args) => diff(api, out, &args).await,
@@ -43,7 +43,12 @@ async fn apply_files(api: &Api, out: Out, args: &ApplyArgs) -> Result<(), Failur
 }
 
 /// Applies definitions and prints what changed.
-pub async fn apply(api: &Api, out: Out, specs: &[JobSpec], dry_run: bool) -> Result<(), Failure> {
+pub(crate) async fn apply(
+    api: &Api,
+    out: Out,
+    specs: &[JobSpec],
+    dry_run: bool,
+) -> Result<(), Failure> {
     let answer = send(api, specs, dry_run).await?;
     if out.is_json() {
         return out.json(&answer);

@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::human::one_line;
 
 /// What differs, as `field: old → new`; what a side leaves at its default and does not write down shows as `–`.
-pub fn fields(old: &JobSpec, new: &JobSpec) -> Vec<String> {
+pub(crate) fn fields(old: &JobSpec, new: &JobSpec) -> Vec<String> {
     let (old, new) = (flat(old), flat(new));
     let mut paths: Vec<&String> = old.keys().chain(new.keys()).collect();
     paths.sort();

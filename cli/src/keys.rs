@@ -13,16 +13,16 @@ use cueline_protocol::{SigningKey, VerifyingKeys};
 use rand::TryRng as _;
 use serde_json::json;
 
-use crate::config::reader::read_small;
 use crate::failure::Failure;
 use crate::output::{Out, cell};
+use crate::secret_file;
 
 const SECRET: &str = "cueline-secret-key:";
 const PUBLIC: &str = "cueline-public-key:";
 
 /// `cueline key …`
 #[derive(Debug, Subcommand)]
-pub enum KeyCommand {
+pub(crate) enum KeyCommand {
     /// Make a signing key, and print its public half
     New(NewKeyArgs),
     /// Print the public half of a signing key
@@ -33,45 +33,45 @@ pub enum KeyCommand {
 
 /// `cueline key new`
 #[derive(Debug, Args)]
-pub struct NewKeyArgs {
+pub(crate) struct NewKeyArgs {
     /// Where to write the secret key; a file that exists is not written over
     #[arg(long, value_name = "FILE", default_value = "signing.key")]
-    pub out: PathBuf,
+    pub(crate) out: PathBuf,
 }
 
 /// A file with a signing key.
 #[derive(Debug, Args)]
-pub struct KeyFileArg {
+pub(crate) struct KeyFileArg {
     /// A file that `cueline key new` made, or a standalone server's signing.key
     #[arg(value_name = "FILE")]
-    pub file: PathBuf,
+    pub(crate) file: PathBuf,
 }
 
 /// Files with keys.
 #[derive(Debug, Args)]
-pub struct KeyFilesArg {
+pub(crate) struct KeyFilesArg {
     /// Files with secret or public keys
     #[arg(value_name = "FILE", required = true)]
-    pub files: Vec<PathBuf>,
+    pub(crate) files: Vec<PathBuf>,
 }
 
 /// `cueline token …`
 #[derive(Debug, Subcommand)]
-pub enum TokenCommand {
+pub(crate) enum TokenCommand {
     /// Make an admin token
     New(NewTokenArgs),
 }
 
 /// `cueline token new`
 #[derive(Debug, Args)]
-pub struct NewTokenArgs {
+pub(crate) struct NewTokenArgs {
     /// Where to write it; printed when not given. A file that exists is not written over
     #[arg(long, value_name = "FILE")]
-    pub out: Option<PathBuf>,
+    pub(crate) out: Option<PathBuf>,
 }
 
 /// Carries out `cueline key …`.
-pub fn run(out: Out, command: &KeyCommand) -> Result<(), Failure> {
+pub(crate) fn run(out: Out, command: &KeyCommand) -> Result<(), Failure> {
     match command {
         KeyCommand::New(args) => new_key(out, &args.out),
         KeyCommand::Public(args) => {
@@ -83,7 +83,7 @@ pub fn run(out: Out, command: &KeyCommand) -> Result<(), Failure> {
 }
 
 /// Carries out `cueline token …`.
-pub fn token(out: Out, command: &TokenCommand) -> Result<(), Failure> {
+pub(crate) fn token(out: Out, command: &TokenCommand) -> Result<(), Failure> {
     let TokenCommand::New(args) = command;
     let token = new_token()?;
     let Some(path) = &args.out else {
@@ -103,12 +103,12 @@ pub fn token(out: Out, command: &TokenCommand) -> Result<(), Failure> {
 }
 
 /// An admin token.
-pub fn new_token() -> Result<String, Failure> {
+pub(crate) fn new_token() -> Result<String, Failure> {
     Ok(hex(&random()?))
 }
 
 /// A signing key, and what its file holds.
-pub fn new_secret() -> Result<(SigningKey, String), Failure> {
+pub(crate) fn new_secret() -> Result<(SigningKey, String), Failure> {
     let key = SigningKey::from_seed(random()?);
     let text = format!("{SECRET}{}", key.to_base64());
     Ok((key, text))
@@ -128,7 +128,7 @@ fn print_public(out: Out, path: &Path, public: &str) -> Result<(), Failure> {
 }
 
 fn public_of(path: &Path) -> Result<String, Failure> {
-    let text = read_small(path).map_err(Failure::bad_input)?;
+    let text = secret_file::read(path).map_err(Failure::bad_input)?;
     let key = secret_from_text(&text)
         .map_err(|problem| Failure::bad_input(format!("{}: {problem}", path.display())))?;
     Ok(public_text(&key))
@@ -167,7 +167,7 @@ fn list(out: Out, files: &[PathBuf]) -> Result<(), Failure> {
 }
 
 fn keys_in(path: &Path) -> Result<Vec<(&'static str, String)>, String> {
-    let text = read_small(path)?;
+    let text = secret_file::read(path)?;
     if !text.contains(PUBLIC) {
         let key =
             secret_from_text(&text).map_err(|problem| format!("{}: {problem}", path.display()))?;
@@ -181,12 +181,12 @@ fn keys_in(path: &Path) -> Result<Vec<(&'static str, String)>, String> {
 }
 
 /// A signing key's public half, as it is written.
-pub fn public_text(key: &SigningKey) -> String {
+pub(crate) fn public_text(key: &SigningKey) -> String {
     format!("{PUBLIC}{}", key.public_base64())
 }
 
 /// The signing key in a file's text: a line of ours, or the bare key of a standalone server.
-pub fn secret_from_text(text: &str) -> Result<SigningKey, String> {
+pub(crate) fn secret_from_text(text: &str) -> Result<SigningKey, String> {
     if text.contains(PUBLIC) {
         return Err(
             "is a public key, which signs nothing; the secret one is expected, from the file that `cueline key new` made"
@@ -202,7 +202,7 @@ pub fn secret_from_text(text: &str) -> Result<SigningKey, String> {
 }
 
 /// The public keys that an argument stands for: a key itself, or a file with some; each without its prefix.
-pub fn public_from_argument(text: &str) -> Result<Vec<String>, String> {
+pub(crate) fn public_from_argument(text: &str) -> Result<Vec<String>, String> {
     if text.starts_with(SECRET) {
         return Err(format!(
             "is a secret key, which workers must not have; give its public half, {PUBLIC}…, that `cueline key public FILE` prints"
@@ -212,7 +212,7 @@ pub fn public_from_argument(text: &str) -> Result<Vec<String>, String> {
         return public_key(text).map(|key| vec![key]);
     }
     let path = Path::new(text);
-    let content = read_small(path).map_err(|problem| {
+    let content = secret_file::read(path).map_err(|problem| {
         format!("{problem}; a public key {PUBLIC}… or a file with some is expected")
     })?;
     public_lines(path, &content)

@@ -3,35 +3,38 @@
 //! A command prints its answer on standard output and its complaints on standard error, and ends with 0 (done), 1 (the server
 //! said no, or could not be asked) or 2 (the input is wrong).
 
-pub mod adapters;
-pub mod args;
+mod adapters;
+mod args;
 #[cfg(feature = "bench")]
-pub mod bench;
-pub mod client;
-pub mod config;
-pub mod cron;
-pub mod crontab;
-pub mod desk;
-pub mod discovery;
-pub mod dlq;
-pub mod doctor;
-pub mod executor;
-pub mod failure;
-pub mod guard;
-pub mod human;
-pub mod job;
-pub mod jobdiff;
-pub mod jobfile;
-pub mod keys;
-pub mod migrate;
-pub mod output;
-pub mod parts;
-pub mod queue;
-pub mod run;
-pub mod scheduler;
-pub mod standalone;
-pub mod trigger;
-pub mod worker;
+mod bench;
+mod client;
+mod components;
+mod config;
+mod cron;
+mod crontab;
+mod desk;
+mod discovery;
+mod dlq;
+mod doctor;
+mod executor;
+mod failure;
+mod guard;
+mod human;
+mod job;
+mod jobdiff;
+mod jobfile;
+mod keys;
+mod migrate;
+mod output;
+mod queue;
+mod redacted;
+mod run;
+mod scheduler;
+mod secret_file;
+mod standalone;
+mod suggest;
+mod trigger;
+mod worker;
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -45,7 +48,7 @@ use args::{Cli, Command, ImportCommand};
 use client::Api;
 use cueline_worker::Handler;
 
-use config::{Role, RoleArgs, SchedulerConfig, StandaloneConfig, WorkerConfig};
+use config::{Loaded, RoleArgs};
 use failure::Failure;
 use output::Out;
 
@@ -100,7 +103,7 @@ pub fn main_with_native(args: impl IntoIterator<Item = OsString>, native: Native
 /// What only commands take is no use to a server: refused, not passed over.
 fn meant_for_a_server(matches: &ArgMatches) -> Option<Failure> {
     let (name, matches) = matches.subcommand()?;
-    Role::ALL.iter().find(|role| role.name() == name)?;
+    config::is_role(name).then_some(())?;
     let messages: Vec<String> = [
         ("url", "--url", "where it listens is said with --listen"),
         ("token", "--token", "others can see command lines; use --token-file or CUELINE_TOKEN, where the role has them"),
@@ -131,99 +134,36 @@ async fn run(cli: Cli, native: Native) -> Result<(), Failure> {
         Command::Doctor(args) => {
             doctor::run(cli.url.as_deref(), cli.token.as_deref(), out, &args).await
         }
-        Command::Role(args) => role(&args, native).await,
+        Command::Role(args) => role(args, native).await,
         Command::Migrate(args) => migrate::run(out, &args).await,
         Command::Config(command) => config::check::run(out, command),
         Command::Key(command) => keys::run(out, &command),
         Command::Token(command) => keys::token(out, &command),
         #[cfg(feature = "bench")]
-        Command::Bench(args) => bench::run(out, args).await.map_err(failure_of),
+        Command::Bench(args) => Ok(bench::run(out, args).await?),
         #[cfg(feature = "bench")]
-        Command::BenchWorker(args) => bench::run_worker(args).await.map_err(failure_of),
-        Command::Guard(args) => guard::run(args).await.map_err(failure_of),
+        Command::BenchWorker(args) => Ok(bench::run_worker(args).await?),
+        Command::Guard(args) => Ok(guard::run(args).await?),
     }
 }
 
 /// Runs a role until it is told to stop.
-async fn role(args: &RoleArgs, native: Native) -> Result<(), Failure> {
-    let reader = config::reader(args);
-    let ended = match args.role {
-        Role::Standalone => standalone::run(good(StandaloneConfig::read(reader))?).await,
-        Role::Scheduler => scheduler::run(good(SchedulerConfig::read(reader))?).await,
-        Role::Worker => worker::run(good(WorkerConfig::read(reader))?, native).await,
-    };
-    ended.map_err(failure_of)
+async fn role(args: RoleArgs, native: Native) -> Result<(), Failure> {
+    match args {
+        RoleArgs::Standalone(flags) => standalone::run(valid(flags.load())?).await?,
+        RoleArgs::Scheduler(flags) => scheduler::run(valid(flags.load())?).await?,
+        RoleArgs::Worker(flags) => worker::run(valid(flags.load())?, native).await?,
+    }
+    Ok(())
 }
 
 /// The configuration, if nothing is wrong with it.
-fn good<T>(outcome: config::Outcome<T>) -> Result<T, Failure> {
-    for warning in outcome.warnings {
+fn valid<T>(loaded: Loaded<T>) -> Result<T, Failure> {
+    for warning in loaded.warnings {
         failure::say(&format!("warning: {warning}"));
     }
-    outcome.config.map_err(|messages| Failure::BadInput {
+    loaded.config.map_err(|messages| Failure::BadInput {
         messages,
         summary: Some("nothing was started".to_owned()),
     })
-}
-
-/// The input of a server's command is wrong, in one sentence: exit status 2.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct BadInput(pub String);
-
-/// What can be done about an error, put on it as context.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{what}")]
-pub struct Hinted {
-    /// What happened.
-    pub what: String,
-    /// What to do.
-    pub hint: String,
-}
-
-/// What a server's command ended with, by whose fault it was.
-fn failure_of(error: anyhow::Error) -> Failure {
-    if let Some(BadInput(message)) = error.downcast_ref() {
-        return Failure::bad_input(message.clone());
-    }
-    if let Some(Hinted { hint, .. }) = error.downcast_ref() {
-        return Failure::with_hint(told(error.as_ref()), hint);
-    }
-    match error.downcast::<jobfile::JobFileError>() {
-        Ok(error) => Failure::BadInput {
-            messages: error.messages,
-            summary: Some("nothing was applied".to_owned()),
-        },
-        Err(error) => Failure::failed(told(error.as_ref())),
-    }
-}
-
-/// An error and its causes, without those that an error before them has quoted already.
-pub(crate) fn told(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let said = error.to_string();
-        if !text.contains(&said) {
-            text = format!("{text}: {said}");
-        }
-        cause = error.source();
-    }
-    text
-}
-
-#[cfg(test)]
-mod tests {
-    use anyhow::{Context as _, anyhow};
-
-    #[test]
-    fn a_cause_is_told_once() {
-        let error = anyhow!("the disk is full")
-            .context("failed to write: the disk is full")
-            .context("failed to start");
-        let said = "failed to start: failed to write: the disk is full";
-        assert_eq!(super::told(error.as_ref()), said);
-        let other = Err::<(), _>(anyhow!("b")).context("a").expect_err("it");
-        assert_eq!(super::told(other.as_ref()), "a: b");
-    }
 }

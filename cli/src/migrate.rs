@@ -6,13 +6,13 @@ use clap::Args;
 use serde_json::json;
 
 use crate::adapters::{StoreSettings, StoreUrl};
-use crate::config::reader::read_small;
 use crate::failure::Failure;
 use crate::output::Out;
+use crate::secret_file;
 
 /// `cueline migrate`
 #[derive(Debug, Args)]
-pub struct MigrateArgs {
+pub(crate) struct MigrateArgs {
     /// The store's address.
     #[arg(
         long,
@@ -22,7 +22,7 @@ pub struct MigrateArgs {
         hide_env_values = true,
         required_unless_present = "store_file"
     )]
-    pub store: Option<String>,
+    pub(crate) store: Option<String>,
     /// File that holds the store's URL, instead of the URL itself
     #[arg(
         long,
@@ -30,18 +30,18 @@ pub struct MigrateArgs {
         env = "CUELINE_STORE_FILE",
         conflicts_with = "store"
     )]
-    pub store_file: Option<PathBuf>,
+    pub(crate) store_file: Option<PathBuf>,
     /// Change nothing; the exit status is 1 if there is something to do
     #[arg(long)]
-    pub check: bool,
+    pub(crate) check: bool,
     /// The store was restored from a backup and counts on from there: gives it a new id, so that workers do not take its new runs for those that
     /// they know by the same numbers. Stop all schedulers first
     #[arg(long, conflicts_with = "check")]
-    pub restored: bool,
+    pub(crate) restored: bool,
 }
 
 /// Carries it out. Safe to run from any number of places at once.
-pub async fn run(out: Out, args: &MigrateArgs) -> Result<(), Failure> {
+pub(crate) async fn run(out: Out, args: &MigrateArgs) -> Result<(), Failure> {
     cueline_runtime::telemetry::init("warn", false);
     let url = store(args)?;
     if args.check {
@@ -84,7 +84,8 @@ fn store(args: &MigrateArgs) -> Result<StoreUrl, Failure> {
         (Some(text), _) => ("--store".to_owned(), text.clone()),
         (None, Some(file)) => (
             format!("--store-file: {}", file.display()),
-            read_small(file).map_err(|e| Failure::bad_input(format!("--store-file: {e}")))?,
+            secret_file::read(file)
+                .map_err(|e| Failure::bad_input(format!("--store-file: {e}")))?,
         ),
         (None, None) => return Err(Failure::bad_input("--store: missing")),
     };

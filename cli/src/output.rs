@@ -14,7 +14,7 @@ use crate::failure::Failure;
 
 /// How answers are printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
-pub enum OutputFormat {
+pub(crate) enum OutputFormat {
     /// For people
     #[default]
     Table,
@@ -24,14 +24,14 @@ pub enum OutputFormat {
 
 /// Standard output.
 #[derive(Debug, Clone, Copy)]
-pub struct Out {
+pub(crate) struct Out {
     format: OutputFormat,
     colours: bool,
 }
 
 impl Out {
     /// Prints in `format`; with colours if a person is looking and has not set `NO_COLOR`.
-    pub fn new(format: OutputFormat) -> Self {
+    pub(crate) fn new(format: OutputFormat) -> Self {
         let unwanted = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         Self {
             format,
@@ -40,17 +40,17 @@ impl Out {
     }
 
     /// Whether the answer is for programs.
-    pub fn is_json(&self) -> bool {
+    pub(crate) fn is_json(&self) -> bool {
         self.format == OutputFormat::Json
     }
 
     /// Prints a line.
-    pub fn line(&self, text: &str) -> Result<(), Failure> {
+    pub(crate) fn line(&self, text: &str) -> Result<(), Failure> {
         self.text(&format!("{text}\n"))
     }
 
     /// Prints a text as it is, at once.
-    pub fn text(&self, text: &str) -> Result<(), Failure> {
+    pub(crate) fn text(&self, text: &str) -> Result<(), Failure> {
         let mut stdout = std::io::stdout().lock();
         stdout
             .write_all(text.as_bytes())
@@ -62,17 +62,17 @@ impl Out {
     }
 
     /// Prints a value as JSON, over several lines.
-    pub fn json(&self, value: &Value) -> Result<(), Failure> {
+    pub(crate) fn json(&self, value: &Value) -> Result<(), Failure> {
         self.line(&format!("{value:#}"))
     }
 
     /// Prints a value as one line of JSON.
-    pub fn json_line(&self, value: &Value) -> Result<(), Failure> {
+    pub(crate) fn json_line(&self, value: &Value) -> Result<(), Failure> {
         self.line(&value.to_string())
     }
 
     /// An empty table with these headings.
-    pub fn table(&self, headings: &[&str]) -> Table {
+    pub(crate) fn table(&self, headings: &[&str]) -> Table {
         let mut table = Table::new();
         table.load_style(NOTHING);
         // Cells stay on their line whatever the width: what is cut or folded can neither be copied nor searched.
@@ -94,7 +94,7 @@ impl Out {
     }
 
     /// Prints a table, or `empty` if it has no rows.
-    pub fn print_table(&self, table: &Table, empty: &str) -> Result<(), Failure> {
+    pub(crate) fn print_table(&self, table: &Table, empty: &str) -> Result<(), Failure> {
         if table.is_empty() {
             return self.line(empty);
         }
@@ -107,7 +107,7 @@ impl Out {
     }
 
     /// `text` in `colour` if there are colours.
-    pub fn paint(&self, text: &str, colour: Paint) -> String {
+    pub(crate) fn paint(&self, text: &str, colour: Paint) -> String {
         if self.colours {
             format!("\x1b[{}m{text}\x1b[0m", colour.code())
         } else {
@@ -118,7 +118,7 @@ impl Out {
 
 /// Colours, by what they say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Paint {
+pub(crate) enum Paint {
     /// All is well.
     Good,
     /// Look at this.
@@ -149,7 +149,7 @@ impl Paint {
     }
 
     /// The colour of a state; most have none.
-    pub fn of_state(state: RunState) -> Option<Self> {
+    pub(crate) fn of_state(state: RunState) -> Option<Self> {
         match state {
             RunState::Succeeded => Some(Self::Good),
             state if state.is_failure() => Some(Self::Bad),
@@ -160,7 +160,7 @@ impl Paint {
 }
 
 /// A table's cell, in a colour if there is one.
-pub fn cell(text: impl Into<String>, paint: Option<Paint>) -> Cell {
+pub(crate) fn cell(text: impl Into<String>, paint: Option<Paint>) -> Cell {
     let cell = Cell::new(text.into());
     match paint {
         Some(paint) => cell.fg(paint.colour()),
@@ -169,11 +169,11 @@ pub fn cell(text: impl Into<String>, paint: Option<Paint>) -> Cell {
 }
 
 /// Shows on a terminal's standard error that something is waited for, until it is dropped.
-pub struct Waiting(ProgressBar);
+pub(crate) struct Waiting(ProgressBar);
 
 impl Waiting {
     /// Waiting for `what`.
-    pub fn for_(what: impl Into<String>) -> Self {
+    pub(crate) fn for_(what: impl Into<String>) -> Self {
         let bar = ProgressBar::new_spinner();
         bar.set_message(what.into());
         bar.enable_steady_tick(Duration::from_millis(100));

@@ -9,7 +9,7 @@ use crate::failure::Failure;
 use crate::output::{Out, Paint, cell};
 
 /// Carries out a command.
-pub async fn run(api: &Api, out: Out, command: QueueCommand) -> Result<(), Failure> {
+pub(crate) async fn run(api: &Api, out: Out, command: QueueCommand) -> Result<(), Failure> {
     match command {
         QueueCommand::List => list(api, out).await,
         QueueCommand::Show(owner) => show(api, out, &owner).await,

@@ -4,12 +4,12 @@ use anyhow::Result;
 use cueline_engine::EngineOptions;
 
 use crate::adapters::{OpenBroker, OpenStore, StoreSettings, Unusable, Who};
+use crate::components::{Http, RunningEngine, Signals, StartupRetry, broken, say};
 use crate::config::SchedulerConfig;
-use crate::parts::{Http, Patience, Scheduling, Signals, broken, say};
 
 /// Runs until SIGTERM or Ctrl-C.
-pub async fn run(config: SchedulerConfig) -> Result<()> {
-    cueline_runtime::telemetry::init("warn", config.log_json);
+pub(crate) async fn run(config: SchedulerConfig) -> Result<()> {
+    cueline_runtime::telemetry::init("warn", config.process.log_json);
     let mut signals = Signals::new()?;
     let http = Http::listen("--listen", config.listen).await?;
     say(&banner(&config, &http.url()));
@@ -37,37 +37,39 @@ pub async fn run(config: SchedulerConfig) -> Result<()> {
 struct Node {
     store: OpenStore,
     broker: OpenBroker,
-    engine: Scheduling,
+    engine: RunningEngine,
 }
 
 impl Node {
     async fn start(config: &SchedulerConfig) -> Result<Self, Unusable> {
-        let patience = Patience::of(config.start_timeout);
+        let retry = StartupRetry::of(config.process.start_timeout);
         let application = format!("cueline scheduler {}", config.name);
         let options = EngineOptions {
-            node_name: config.name.clone(),
+            node_name: config.name.to_string(),
             retention_ms: config.keep.as_millis(),
-            ..EngineOptions::default().failing_over_after(config.failover_after.as_millis())
+            ..EngineOptions::default()
+                .failing_over_after(config.failover.failover_after.as_millis())
         };
-        let settings = StoreSettings::of(&options, &application, !config.no_migrate);
+        let settings = StoreSettings::of(&options, &application, !config.store_options.no_migrate);
         let open = async || config.store.open(&settings).await;
-        let store = patience
+        let store = retry
             .with(&format!("the store at {}", config.store), open)
             .await?;
         let who = Who {
             connection: application.clone(),
             executor: None,
         };
-        let open = async || config.broker.open(&who, &config.broker_settings).await;
-        let broker = patience
+        let broker_settings = config.broker_settings();
+        let open = async || config.broker.open(&who, &broker_settings).await;
+        let broker = retry
             .with(&format!("the broker at {}", config.broker), open)
             .await?;
-        let engine = Scheduling::start(
+        let engine = RunningEngine::start(
             &store.store,
             &broker.broker,
             &options,
-            &config.key,
-            &patience,
+            &config.signing_key,
+            &retry,
         )
         .await?;
         Ok(Self {
@@ -94,6 +96,6 @@ fn banner(config: &SchedulerConfig, url: &str) -> String {
         config.name,
         config.store,
         config.broker,
-        crate::keys::public_text(&config.key),
+        crate::keys::public_text(&config.signing_key),
     )
 }

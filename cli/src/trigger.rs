@@ -18,7 +18,7 @@ const FIRST_LOOK: Duration = Duration::from_millis(20);
 const LONGEST_LOOK: Duration = Duration::from_millis(500);
 
 /// Triggers a job.
-pub async fn run(api: &Api, out: Out, args: TriggerArgs) -> Result<(), Failure> {
+pub(crate) async fn run(api: &Api, out: Out, args: TriggerArgs) -> Result<(), Failure> {
     let body = json!({ "params": args.param, "idempotency_key": args.key, "run_at": args.at });
     let answer = api
         .post(&["jobs", args.name.as_str(), "trigger"], &body)

@@ -3,18 +3,21 @@
 use std::fs;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 
 use crate::Native;
 use crate::adapters::Who;
+use crate::components::http::health;
+use crate::components::{
+    ExecutorOptions, Executors, Fate, Http, Signals, StartupRetry, broken, say,
+};
 use crate::config::WorkerConfig;
-use crate::parts::http::health;
-use crate::parts::{ExecutorOptions, Executors, Fate, Http, Patience, Signals, broken, say};
 
 /// Runs until SIGTERM or Ctrl-C: the kinds that are allowed, and the handlers of its own code.
-pub async fn run(mut config: WorkerConfig, native: Native) -> Result<()> {
-    cueline_runtime::telemetry::init("warn", config.log_json);
+pub(crate) async fn run(mut config: WorkerConfig, native: Native) -> Result<()> {
+    cueline_runtime::telemetry::init("warn", config.process.log_json);
     let mut signals = Signals::new()?;
     config.state_dir = make_state_dir(&config.state_dir)?;
     let http = match config.health {
@@ -27,11 +30,12 @@ pub async fn run(mut config: WorkerConfig, native: Native) -> Result<()> {
         connection: format!("cueline worker {}/{}", config.group, config.name),
         executor: Some((config.group.to_string(), config.name.to_string())),
     };
-    let patience = Patience::of(config.start_timeout);
+    let retry = StartupRetry::of(config.process.start_timeout);
     let what = format!("the broker at {}", config.broker);
-    let open = async || config.broker.open(&who, &config.broker_settings).await;
+    let broker_settings = config.broker_settings();
+    let open = async || config.broker.open(&who, &broker_settings).await;
     let broker = tokio::select! {
-        broker = patience.with(&what, open) => broker?,
+        broker = retry.with(&what, open) => broker?,
         () = signals.next() => return Ok(()),
     };
     let executors = Executors::new();
@@ -41,10 +45,10 @@ pub async fn run(mut config: WorkerConfig, native: Native) -> Result<()> {
         concurrency: config.concurrency as usize,
         drain_timeout: config.drain_timeout,
         native,
-        trust: config.trust.clone(),
+        trust: config.verifying_keys()?,
         fate: Fate::Apart {
             fence_after: config.fence_after,
-            failover_after: config.failover_after,
+            failover_after: Duration::from_millis(config.failover.failover_after.as_millis()),
         },
     };
     executors.start(&config.name, &config.state_dir, &options, &broker.broker)?;

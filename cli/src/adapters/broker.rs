@@ -1,10 +1,14 @@
 //! Brokers.
 
+use std::path::PathBuf;
+use std::time::Duration;
+
 use cueline_broker::{Broker, BrokerError, BrokerOptions, ErrorKind};
 
 use super::store::server;
 use super::{Close, Product, Unusable, forms, path_of, product_of};
-use crate::config::{BrokerSettings, Redacted};
+use crate::failure::with_causes;
+use crate::redacted::Redacted;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
@@ -42,7 +46,7 @@ const PRODUCTS: [Product<Kind>; 3] = [
 
 /// Where a broker is. It is shown without its password.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct BrokerUrl {
+pub(crate) struct BrokerUrl {
     kind: Kind,
     address: Redacted,
 }
@@ -53,19 +57,39 @@ impl std::fmt::Display for BrokerUrl {
     }
 }
 
+/// How a broker is used, whichever it is.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct BrokerSettings {
+    /// Prefix of all names on the broker.
+    pub(crate) prefix: String,
+    /// Certificates of authorities, instead of the system's.
+    pub(crate) ca: Option<PathBuf>,
+    /// This side's certificate and key.
+    pub(crate) certificate: Option<(PathBuf, PathBuf)>,
+    /// A NATS credentials file.
+    pub(crate) credentials: Option<PathBuf>,
+    /// How many servers keep each message.
+    pub(crate) replicas: Option<u16>,
+    /// The longest wait between two attempts to connect; the driver's default if `None`.
+    pub(crate) longest_wait: Option<Duration>,
+    /// The connection's heartbeat interval, where the broker has one; the driver's default if `None`. The broker redelivers the
+    /// messages of a client that was silent for twice this time.
+    pub(crate) heartbeat: Option<Duration>,
+}
+
 /// Who uses a broker.
 #[derive(Debug, Clone)]
-pub struct Who {
+pub(crate) struct Who {
     /// What the broker's lists of connections show.
-    pub connection: String,
+    pub(crate) connection: String,
     /// Group and name of an executor that has the connection to itself.
-    pub executor: Option<(String, String)>,
+    pub(crate) executor: Option<(String, String)>,
 }
 
 /// A broker, and how it is ended.
-pub struct OpenBroker {
+pub(crate) struct OpenBroker {
     /// The broker.
-    pub broker: Broker,
+    pub(crate) broker: Broker,
     close: Close,
 }
 
@@ -95,14 +119,14 @@ impl OpenBroker {
     }
 
     /// Ends its connections.
-    pub async fn close(&self) {
+    pub(crate) async fn close(&self) {
         (self.close)().await;
     }
 }
 
 impl BrokerUrl {
     /// Reads an address.
-    pub fn parse(text: &str) -> Result<Self, String> {
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let address = Redacted::new(text.trim());
         let kind = product_of("broker", &PRODUCTS, &address)?;
         let url = Self { kind, address };
@@ -126,17 +150,17 @@ impl BrokerUrl {
     }
 
     /// What is expected of processes that share one, in words.
-    pub fn expected() -> String {
+    pub(crate) fn expected() -> String {
         forms(&PRODUCTS[..2])
     }
 
     /// One process has it to itself.
-    pub fn is_embedded(&self) -> bool {
+    pub(crate) fn is_embedded(&self) -> bool {
         self.kind == Kind::Embedded
     }
 
     /// It is NATS.
-    pub fn is_nats(&self) -> bool {
+    pub(crate) fn is_nats(&self) -> bool {
         self.kind == Kind::Nats
     }
 
@@ -145,7 +169,11 @@ impl BrokerUrl {
         not(any(feature = "nats", feature = "rabbitmq")),
         expect(unused_variables, reason = "for servers only")
     )]
-    pub async fn open(&self, who: &Who, settings: &BrokerSettings) -> Result<OpenBroker, Unusable> {
+    pub(crate) async fn open(
+        &self,
+        who: &Who,
+        settings: &BrokerSettings,
+    ) -> Result<OpenBroker, Unusable> {
         let opened = match self.kind {
             #[cfg(feature = "nats")]
             Kind::Nats => super::nats::open(self.address.expose(), who, settings).await,
@@ -164,9 +192,9 @@ impl BrokerUrl {
     }
 
     /// What one of its calls ended with.
-    pub fn unusable(&self, error: &BrokerError) -> Unusable {
+    pub(crate) fn unusable(&self, error: &BrokerError) -> Unusable {
         Unusable {
-            message: self.address.scrub(&crate::told(error)),
+            message: self.address.scrub(&with_causes(error)),
             may_pass: error.kind() == ErrorKind::Transient,
         }
     }

@@ -19,11 +19,11 @@ mod store;
 
 use std::pin::Pin;
 
-use crate::config::Redacted;
-use crate::config::nearest::did_you_mean;
+use crate::redacted::Redacted;
+use crate::suggest::did_you_mean;
 
-pub use broker::{BrokerUrl, OpenBroker, Who};
-pub use store::{OpenStore, Schema, StoreSettings, StoreUrl};
+pub(crate) use broker::{BrokerSettings, BrokerUrl, OpenBroker, Who};
+pub(crate) use store::{OpenStore, Schema, StoreSettings, StoreUrl};
 
 type Closing = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// Ends an adapter: what it holds is written and let go.
@@ -32,11 +32,11 @@ type Close = Box<dyn Fn() -> Closing + Send + Sync>;
 /// Why a store or a broker cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
-pub struct Unusable {
+pub(crate) struct Unusable {
     /// What happened, without secrets.
-    pub message: String,
+    pub(crate) message: String,
     /// Trying again may help.
-    pub may_pass: bool,
+    pub(crate) may_pass: bool,
 }
 
 /// A product, whether it is built in or not.

@@ -5,8 +5,7 @@ use std::sync::Arc;
 use cueline_broker::BrokerError;
 use cueline_broker_nats::{Identity, Login, NatsDriver, NatsOptions, StreamLimits, Tls};
 
-use super::{OpenBroker, Who};
-use crate::config::BrokerSettings;
+use super::{BrokerSettings, OpenBroker, Who};
 
 pub(super) async fn open(
     url: &str,

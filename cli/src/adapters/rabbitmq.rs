@@ -6,8 +6,7 @@ use std::time::Duration;
 use cueline_broker::BrokerError;
 use cueline_broker_rabbitmq::{ClientCertificate, RabbitDriver, RabbitOptions};
 
-use super::{OpenBroker, Who};
-use crate::config::BrokerSettings;
+use super::{BrokerSettings, OpenBroker, Who};
 
 pub(super) async fn open(
     url: &str,

@@ -7,7 +7,8 @@ use cueline_model::StoreId;
 use cueline_store::{ErrorKind, Store, StoreError};
 
 use super::{Close, Product, Unusable, forms, path_of, product_of};
-use crate::config::Redacted;
+use crate::failure::with_causes;
+use crate::redacted::Redacted;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
@@ -34,7 +35,7 @@ const PRODUCTS: [Product<Kind>; 2] = [
 
 /// Where a store is. It is shown without its password.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StoreUrl {
+pub(crate) struct StoreUrl {
     kind: Kind,
     address: Redacted,
 }
@@ -46,9 +47,9 @@ impl std::fmt::Display for StoreUrl {
 }
 
 /// A store, and how it is ended.
-pub struct OpenStore {
+pub(crate) struct OpenStore {
     /// The store.
-    pub store: Arc<dyn Store>,
+    pub(crate) store: Arc<dyn Store>,
     close: Close,
 }
 
@@ -68,27 +69,27 @@ impl OpenStore {
     }
 
     /// Ends its connections, after the calls in progress.
-    pub async fn close(&self) {
+    pub(crate) async fn close(&self) {
         (self.close)().await;
     }
 }
 
 /// How a scheduler uses a store, whichever it is.
 #[derive(Debug, Clone)]
-pub struct StoreSettings {
+pub(crate) struct StoreSettings {
     /// What the server's lists of connections show.
-    pub application: String,
+    pub(crate) application: String,
     /// Its schema may be brought up to date.
-    pub migrate: bool,
+    pub(crate) migrate: bool,
     /// A node's lease, in milliseconds.
-    pub lease_ms: u64,
+    pub(crate) lease_ms: u64,
     /// An executor counts as live while its last sign of life is younger than this.
-    pub executor_dead_after_ms: u64,
+    pub(crate) executor_dead_after_ms: u64,
 }
 
 impl StoreSettings {
     /// In step with the engine that uses it.
-    pub fn of(engine: &EngineOptions, application: &str, migrate: bool) -> Self {
+    pub(crate) fn of(engine: &EngineOptions, application: &str, migrate: bool) -> Self {
         Self {
             application: application.to_owned(),
             migrate,
@@ -106,14 +107,14 @@ impl Default for StoreSettings {
 
 /// What a store's schema is, in words.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Schema {
+pub(crate) struct Schema {
     /// Its version, where the product tells.
-    pub version: Option<i64>,
+    pub(crate) version: Option<i64>,
 }
 
 impl StoreUrl {
     /// Reads an address.
-    pub fn parse(text: &str) -> Result<Self, String> {
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let address = Redacted::new(text.trim());
         let kind = product_of("store", &PRODUCTS, &address)?;
         let url = Self { kind, address };
@@ -130,7 +131,7 @@ impl StoreUrl {
     }
 
     /// What is expected, in words.
-    pub fn expected() -> String {
+    pub(crate) fn expected() -> String {
         forms(&PRODUCTS)
     }
 
@@ -139,7 +140,7 @@ impl StoreUrl {
         not(feature = "postgres"),
         expect(unused_variables, reason = "for servers only")
     )]
-    pub async fn open(&self, settings: &StoreSettings) -> Result<OpenStore, Unusable> {
+    pub(crate) async fn open(&self, settings: &StoreSettings) -> Result<OpenStore, Unusable> {
         let opened = match self.kind {
             #[cfg(feature = "postgres")]
             Kind::Postgres => super::postgres::open(self.address.expose(), settings).await,
@@ -154,7 +155,7 @@ impl StoreUrl {
     }
 
     /// Brings its schema up to date, or creates it.
-    pub async fn migrate(&self) -> Result<Schema, Unusable> {
+    pub(crate) async fn migrate(&self) -> Result<Schema, Unusable> {
         let migrated = match self.kind {
             #[cfg(feature = "postgres")]
             Kind::Postgres => super::postgres::migrate(self.address.expose()).await,
@@ -169,7 +170,7 @@ impl StoreUrl {
     }
 
     /// Gives it a new id, having brought its schema up to date.
-    pub async fn renew_identity(&self) -> Result<StoreId, Unusable> {
+    pub(crate) async fn renew_identity(&self) -> Result<StoreId, Unusable> {
         let renewed = match self.kind {
             #[cfg(feature = "postgres")]
             Kind::Postgres => super::postgres::renew_identity(self.address.expose()).await,
@@ -189,7 +190,7 @@ impl StoreUrl {
 
     fn unusable(&self, error: &StoreError) -> Unusable {
         Unusable {
-            message: self.address.scrub(&crate::told(error)),
+            message: self.address.scrub(&with_causes(error)),
             may_pass: error.kind() == ErrorKind::Transient,
         }
     }

@@ -19,10 +19,10 @@ use anyhow::Result;
 use indicatif::{ProgressBar, ProgressStyle};
 use tokio::time::{Instant, sleep};
 
-pub use cluster::worker::{BenchWorkerArgs, run as run_worker};
+pub(crate) use cluster::worker::{BenchWorkerArgs, run as run_worker};
 
-use crate::BadInput;
 use crate::adapters::{BrokerUrl, StoreUrl};
+use crate::failure::BadInput;
 use crate::output::Out;
 use load::Load;
 use report::Report;
@@ -30,22 +30,22 @@ use usage::Watched;
 
 /// Arguments of `cueline bench`.
 #[derive(Debug, Clone, clap::Args)]
-pub struct BenchArgs {
+pub(crate) struct BenchArgs {
     /// What to measure; by default all that there is for one process, or for a cluster
     #[arg(value_enum, value_name = "SCENARIO")]
-    pub scenarios: Vec<Scenario>,
+    pub(crate) scenarios: Vec<Scenario>,
     /// How long to measure each
     #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3600))]
-    pub seconds: u64,
+    pub(crate) seconds: u64,
     /// Fires a second of `steady` (500 by default, 1,000 on a cluster), triggers a second of `trigger` (20)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    pub rate: Option<u32>,
+    pub(crate) rate: Option<u32>,
     /// Jobs of `burst` (1,000 by default, 10,000 on a cluster), `throughput` (6,000) and `due` (100,000)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
-    pub jobs: Option<u32>,
+    pub(crate) jobs: Option<u32>,
     /// Directory to put files under; the system's temporary one by default
     #[arg(long, value_name = "DIR")]
-    pub data: Option<PathBuf>,
+    pub(crate) data: Option<PathBuf>,
     /// Measure a cluster of processes on this PostgreSQL server.
     #[arg(
         long,
@@ -55,7 +55,7 @@ pub struct BenchArgs {
         hide_env_values = true,
         help = "Measure a cluster of processes on this PostgreSQL server, in a database that is made for it and dropped: postgres://user:password@host:5432/database"
     )]
-    pub store: Option<String>,
+    pub(crate) store: Option<String>,
     /// The cluster's broker.
     #[arg(
         long,
@@ -65,16 +65,16 @@ pub struct BenchArgs {
         hide_env_values = true,
         help = "The cluster's broker; what is made on it is deleted: nats://user:password@host:4222, amqp://user:password@host:5672/vhost"
     )]
-    pub broker: Option<String>,
+    pub(crate) broker: Option<String>,
     /// Scheduler processes of the cluster
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=16), requires = "store")]
-    pub schedulers: u32,
+    pub(crate) schedulers: u32,
     /// Worker processes of the cluster
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64), requires = "store")]
-    pub workers: u32,
+    pub(crate) workers: u32,
     /// With `due`: send as many rows through the bare pipeline on the same servers, without any scheduler logic, and print the ratio
     #[arg(long, requires = "store")]
-    pub ceiling: bool,
+    pub(crate) ceiling: bool,
     /// Another process to print the cost of, such as a server on this machine; may be repeated
     #[arg(long, value_name = "NAME=PID", value_parser = usage::watched, requires = "store")]
     watch: Vec<Watched>,
@@ -82,7 +82,7 @@ pub struct BenchArgs {
 
 /// What to measure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum Scenario {
+pub(crate) enum Scenario {
     /// A given rate, evenly spread
     Steady,
     /// Many jobs due at the same instant
@@ -167,7 +167,7 @@ impl Plan {
 }
 
 /// Measures and prints.
-pub async fn run(out: Out, args: BenchArgs) -> Result<()> {
+pub(crate) async fn run(out: Out, args: BenchArgs) -> Result<()> {
     let servers = Servers::of(&args)?;
     let all = match (args.scenarios.as_slice(), &servers) {
         ([], None) => &Scenario::STANDALONE[..],

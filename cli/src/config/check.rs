@@ -1,19 +1,21 @@
-//! `cueline config check`: the configuration as it holds, with where each value comes from, and everything that is wrong with it.
+//! `cueline config check`: the configuration as it holds, where each value comes from, and everything that is wrong with it.
 
+use std::collections::HashSet;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
-use super::raw::Source;
-use super::reader::Effective;
-use super::{ConfigFile, Role, RoleArgs, SchedulerConfig, StandaloneConfig, WorkerConfig};
+use super::file::ConfigFile;
+use super::flags::{FlagsOf, Loaded, RoleArgs};
+use super::rules::Role;
+use super::settings::{Layer, Setting};
 use crate::failure::{Failure, say};
 use crate::output::{Out, Paint, cell};
 
 /// `cueline config …`
 #[derive(Debug, Subcommand)]
-pub enum ConfigCommand {
+pub(crate) enum ConfigCommand {
     /// Print the configuration that a process would have here and now, and where each value comes from
     Check(CheckArgs),
 }
@@ -21,44 +23,49 @@ pub enum ConfigCommand {
 /// `cueline config check`
 #[derive(Debug, Args)]
 #[command(subcommand_value_name = "ROLE", subcommand_help_heading = "Roles")]
-pub struct CheckArgs {
-    /// Configuration file (TOML); /etc/cueline/cueline.toml by default, if it is there
+pub(crate) struct CheckArgs {
+    /// Configuration file (TOML); /etc/cueline/cueline.toml by default, if it exists
     #[arg(long, value_name = "FILE", env = "CUELINE_CONFIG")]
-    pub config: Option<PathBuf>,
+    config: Option<PathBuf>,
     /// The role, with the flags that it would be started with; by default each that has a section in the file
     #[command(subcommand)]
-    pub role: Option<RoleArgs>,
+    role: Option<RoleArgs>,
 }
 
-/// Carries it out.
-pub fn run(out: Out, command: ConfigCommand) -> Result<(), Failure> {
+struct Checked {
+    role: &'static str,
+    settings: Vec<Setting>,
+    problems: Vec<String>,
+    warnings: Vec<String>,
+}
+
+/// Prints the configuration of the role that `command` names, or of each role in the file.
+pub(crate) fn run(out: Out, command: ConfigCommand) -> Result<(), Failure> {
     let ConfigCommand::Check(args) = command;
-    let roles = roles(&args)?;
-    let mut problems = Vec::new();
-    let mut shown = Vec::new();
-    for mut role in roles {
-        role.config = role.config.or_else(|| args.config.clone());
-        let checked = checked(&role);
-        for warning in checked.warnings {
-            say(&format!("warning: {warning}"));
-        }
-        for problem in checked.problems {
-            // What is wrong above the sections is wrong for each role.
-            if !problems.contains(&problem) {
-                problems.push(problem);
-            }
-        }
-        shown.push((role.role, checked.effective));
+    let checked = match args.role {
+        Some(role) => vec![check(role, args.config)],
+        None => check_sections(args.config)?,
+    };
+    // What is above the sections is the same for each role.
+    let distinct = |of: fn(&Checked) -> &Vec<String>| -> Vec<String> {
+        let mut seen = HashSet::new();
+        let all = checked.iter().flat_map(of);
+        all.filter(|text| seen.insert(*text)).cloned().collect()
+    };
+    let problems = distinct(|one| &one.problems);
+    let warnings = distinct(|one| &one.warnings);
+    for warning in warnings {
+        say(&format!("warning: {warning}"));
     }
     if out.is_json() {
-        let roles: serde_json::Map<String, Value> = shown
+        let roles = checked
             .iter()
-            .map(|(role, effective)| (role.name().to_owned(), json_of(effective)))
-            .collect();
+            .map(|one| (one.role.to_owned(), json_of(&one.settings)));
+        let roles: Map<String, Value> = roles.collect();
         out.json(&json!({ "roles": roles, "errors": problems }))?;
     } else {
-        for (role, effective) in &shown {
-            print(out, *role, effective)?;
+        for one in &checked {
+            print(out, one)?;
         }
     }
     if problems.is_empty() {
@@ -70,55 +77,50 @@ pub fn run(out: Out, command: ConfigCommand) -> Result<(), Failure> {
     })
 }
 
-struct Checked {
-    effective: Vec<Effective>,
-    problems: Vec<String>,
-    warnings: Vec<String>,
-}
-
-fn checked(args: &RoleArgs) -> Checked {
-    fn of<T>(outcome: super::Outcome<T>) -> Checked {
+fn check(role: RoleArgs, config: Option<PathBuf>) -> Checked {
+    fn of<T: Role>(mut flags: FlagsOf<T>, config: Option<PathBuf>) -> Checked {
+        flags.config = flags.config.or(config);
+        let Loaded {
+            config,
+            settings,
+            warnings,
+        } = flags.load();
         Checked {
-            problems: outcome.config.err().unwrap_or_default(),
-            effective: outcome.effective,
-            warnings: outcome.warnings,
+            role: T::NAME,
+            settings,
+            problems: config.err().unwrap_or_default(),
+            warnings,
         }
     }
-    let reader = super::reader(args);
-    match args.role {
-        Role::Standalone => of(StandaloneConfig::read(reader)),
-        Role::Scheduler => of(SchedulerConfig::read(reader)),
-        Role::Worker => of(WorkerConfig::read(reader)),
+    match role {
+        RoleArgs::Standalone(flags) => of(flags, config),
+        RoleArgs::Scheduler(flags) => of(flags, config),
+        RoleArgs::Worker(flags) => of(flags, config),
     }
 }
 
-fn roles(args: &CheckArgs) -> Result<Vec<RoleArgs>, Failure> {
-    if let Some(role) = &args.role {
-        return Ok(vec![role.clone()]);
+/// Each role that has a section in the file.
+fn check_sections(config: Option<PathBuf>) -> Result<Vec<Checked>, Failure> {
+    let file = ConfigFile::read(config.as_deref());
+    let roles = file.sections.iter().map(|name| match *name {
+        "standalone" => RoleArgs::Standalone(FlagsOf::none(None)),
+        "scheduler" => RoleArgs::Scheduler(FlagsOf::none(None)),
+        _ => RoleArgs::Worker(FlagsOf::none(None)),
+    });
+    let checked: Vec<Checked> = roles.map(|role| check(role, config.clone())).collect();
+    if !checked.is_empty() {
+        return Ok(checked);
     }
-    let (file, problems) = ConfigFile::read(args.config.as_deref());
-    let found: Vec<RoleArgs> = file
-        .sections
-        .iter()
-        .map(|(role, _)| RoleArgs {
-            role: *role,
-            config: args.config.clone(),
-            given: Vec::new(),
-        })
-        .collect();
-    if !found.is_empty() {
-        return Ok(found);
-    }
-    let mut messages = problems;
+    let mut messages = file.problems;
     let names = "standalone, scheduler or worker";
     messages.push(match &file.path {
         Some(path) => format!(
-            "{}: has no section of a role; say which is meant: cueline config check {names}",
+            "{}: has no section of a role; name the role: cueline config check {names}",
             path.display()
         ),
-        None => format!(
-            "ROLE: missing, and there is no configuration file; say which is meant: {names}"
-        ),
+        None => {
+            format!("ROLE: missing, and there is no configuration file; name the role: {names}")
+        }
     });
     Err(Failure::BadInput {
         messages,
@@ -126,27 +128,24 @@ fn roles(args: &CheckArgs) -> Result<Vec<RoleArgs>, Failure> {
     })
 }
 
-fn print(out: Out, role: Role, effective: &[Effective]) -> Result<(), Failure> {
-    out.line(&format!("[{}]", role.name()))?;
+fn print(out: Out, checked: &Checked) -> Result<(), Failure> {
+    out.line(&format!("[{}]", checked.role))?;
     let mut table = out.table(&["KEY", "VALUE", "FROM"]);
-    for one in effective {
-        let dim = (one.source == Source::Default).then_some(Paint::Dim);
+    for setting in &checked.settings {
+        let dim = (setting.layer == Layer::Default).then_some(Paint::Dim);
         table.add_row(vec![
-            cell(one.setting.key, None),
-            cell(one.shown.as_deref().unwrap_or("–"), dim),
-            cell(one.source.to_string(), dim),
+            cell(setting.key(), None),
+            cell(setting.shown.as_deref().unwrap_or("–"), dim),
+            cell(setting.from.as_str(), dim),
         ]);
     }
     out.print_table(&table, "")
 }
 
-fn json_of(effective: &[Effective]) -> Value {
-    effective
-        .iter()
-        .map(|one| {
-            let entry = json!({ "value": one.shown, "from": one.source.to_string() });
-            (one.setting.key.to_owned(), entry)
-        })
-        .collect::<serde_json::Map<_, _>>()
-        .into()
+fn json_of(settings: &[Setting]) -> Value {
+    let entry = |one: &Setting| {
+        let value = json!({ "value": one.shown, "from": one.from });
+        (one.key().to_owned(), value)
+    };
+    settings.iter().map(entry).collect::<Map<_, _>>().into()
 }

@@ -1,203 +1,217 @@
 //! The configuration file: TOML with a section for each role. A key above the sections is for every role that has it.
 
-use std::path::{Path, PathBuf};
+use std::path::{Display, Path, PathBuf};
 
-use cueline_model::decode::{Node, Value};
+use clap::Id;
+use toml_edit::{Document, Item, Key, TableLike, Value};
 
-use super::nearest::did_you_mean;
-use super::raw::Raw;
-use super::settings::{Role, Setting, Shape};
-use crate::jobfile;
+use super::schema::{self, Definition, ROLES, Shape};
+use crate::jobfile::read_text;
+use crate::suggest::did_you_mean;
 
-/// Read when no other file is named, if it is there.
-pub const DEFAULT_FILE: &str = "/etc/cueline/cueline.toml";
+/// Read when no other file is named, if it exists.
+const DEFAULT_FILE: &str = "/etc/cueline/cueline.toml";
 
-/// A key of the file.
+/// A value of the file whose key and type are right.
 #[derive(Debug, Clone)]
-pub struct Entry {
-    /// The key.
-    pub key: &'static str,
-    /// Its value.
-    pub raw: Raw,
-    /// The line, from 1.
-    pub line: u32,
+pub(super) struct Entry {
+    section: Option<&'static str>,
+    key: Id,
+    pub(super) texts: Vec<String>,
+    /// From 1.
+    pub(super) line: usize,
 }
 
-/// A file whose keys and shapes are right.
-#[derive(Debug, Clone, Default)]
-pub struct ConfigFile {
-    /// Its name; `None` when there is none.
-    pub path: Option<PathBuf>,
-    /// What stands above the sections.
-    pub top: Vec<Entry>,
-    /// The sections.
-    pub sections: Vec<(Role, Vec<Entry>)>,
+impl Entry {
+    /// `listen`, or `scheduler.listen` in a section.
+    pub(super) fn path(&self) -> String {
+        self.section
+            .map_or_else(|| self.key.to_string(), |s| format!("{s}.{}", self.key))
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct ConfigFile {
+    /// `None` when there is no file.
+    pub(super) path: Option<PathBuf>,
+    /// The roles that have a section, in their order in the file.
+    pub(super) sections: Vec<&'static str>,
+    entries: Vec<Entry>,
+    /// Everything that is wrong in it. What is right is in `entries` all the same.
+    pub(super) problems: Vec<String>,
+    text: String,
 }
 
 impl ConfigFile {
-    /// Reads `path`, or else the default file if there is one. With everything that is wrong in it; what is right is there all the same.
-    pub fn read(path: Option<&Path>) -> (Self, Vec<String>) {
-        let path = match path {
-            Some(path) => path,
-            None if Path::new(DEFAULT_FILE).exists() => Path::new(DEFAULT_FILE),
-            None => return (Self::default(), Vec::new()),
+    /// Reads `path`, or else the default file if it exists.
+    pub(super) fn read(path: Option<&Path>) -> Self {
+        let default = || Some(Path::new(DEFAULT_FILE)).filter(|path| path.exists());
+        let Some(path) = path.or_else(default) else {
+            return Self::default();
         };
         let mut file = Self {
             path: Some(path.to_owned()),
             ..Self::default()
         };
-        let mut problems = Vec::new();
-        match jobfile::read_text(path).and_then(|text| {
-            jobfile::toml_node(&text)
-                .map_err(|(line, message)| format!("{}:{line}: {message}", path.display()))
-        }) {
-            Ok(node) => file.fill(&node, &mut Problems(path, &mut problems)),
-            Err(problem) => problems.push(problem),
+        match read_text(path) {
+            Ok(text) => {
+                file.text.clone_from(&text);
+                file.parse(&text);
+            }
+            Err(problem) => file.problems.push(problem),
         }
-        (file, problems)
+        file
     }
 
-    /// What the file says about `key` for `role`: the role's own section comes first.
-    pub fn find(&self, role: Role, key: &str) -> Option<(&Entry, String)> {
-        let own = self
-            .sections
-            .iter()
-            .filter(|(section, _)| *section == role)
-            .flat_map(|(_, entries)| entries)
-            .find(|entry| entry.key == key)
-            .map(|entry| (entry, format!("{}.{key}", role.name())));
-        own.or_else(|| {
-            let top = self.top.iter().find(|entry| entry.key == key)?;
-            Some((top, key.to_owned()))
-        })
-    }
-
-    fn fill(&mut self, node: &Node, problems: &mut Problems<'_>) {
-        let Value::Map(entries) = &node.value else {
-            return;
+    /// The value of `key` for `role`. The role's own section comes before what is above the sections.
+    pub(super) fn find(&self, role: &str, key: &Id) -> Option<&Entry> {
+        let of = |section: Option<&str>| {
+            let mut entries = self.entries.iter();
+            entries.find(|entry| entry.section == section && entry.key == *key)
         };
-        for (key, node) in entries {
-            if let Some(role) = Role::ALL.into_iter().find(|role| role.name() == key) {
-                let entries = section(role, node, problems);
-                self.sections.push((role, entries));
+        of(Some(role)).or_else(|| of(None))
+    }
+
+    fn parse(&mut self, text: &str) {
+        let document = match Document::parse(text) {
+            Ok(document) => document,
+            Err(error) => {
+                let line = self.line(error.span());
+                let message = error.message().split_whitespace().collect::<Vec<_>>();
+                self.note(line, &format!("is not TOML: {}", message.join(" ")));
+                return;
+            }
+        };
+        for (name, item) in document.iter() {
+            let line = self.line_of(&*document, name, item);
+            let role = ROLES.into_iter().find(|(role, _)| *role == name);
+            match (role, item.as_table_like()) {
+                (Some((role, definitions)), Some(table)) => {
+                    self.sections.push(role);
+                    self.section(role, &definitions(), table);
+                }
+                (Some(_), None) => self.note(
+                    line,
+                    &format!(
+                        "{name}: {} given; a section [{name}] is expected",
+                        given(item)
+                    ),
+                ),
+                (None, _) => match schema::all().find(|(_, d)| d.get_id() == name) {
+                    Some((_, definition)) => self.entry(None, &definition, line, item),
+                    None => self.note(line, &format!("{name}: unknown key{}", suggestion(name))),
+                },
+            }
+        }
+    }
+
+    fn section(&mut self, role: &'static str, definitions: &[Definition], table: &dyn TableLike) {
+        for (key, item) in table.iter() {
+            let line = self.line_of(table, key, item);
+            let Some(definition) = definitions.iter().find(|d| d.get_id() == key) else {
+                let problem = unknown_in_section(role, definitions, key);
+                self.note(line, &format!("{role}.{key}: {problem}"));
                 continue;
-            }
-            let mut everywhere = Role::ALL.into_iter().flat_map(Role::settings);
-            if let Some(setting) = everywhere.find(|setting| setting.key == key) {
-                self.top.extend(entry(setting, key, node, problems));
-            } else {
-                problems.note(node, key, &unknown_at_the_top(key));
-            }
+            };
+            self.entry(Some(role), definition, line, item);
         }
     }
-}
 
-fn unknown_at_the_top(key: &str) -> String {
-    let known = Role::ALL
-        .into_iter()
-        .flat_map(Role::settings)
-        .map(|setting| setting.key)
-        .chain(Role::ALL.map(Role::name));
-    let otherwise = "settings and the sections [standalone], [scheduler] and [worker] are listed in docs/configuration.md";
-    format!("unknown key{}", did_you_mean(key, known, otherwise))
-}
-
-/// Notes what is wrong, with file and line.
-struct Problems<'a>(&'a Path, &'a mut Vec<String>);
-
-impl Problems<'_> {
-    fn note(&mut self, node: &Node, key: &str, problem: &str) {
-        let line = node.line.unwrap_or(1);
-        self.1
-            .push(format!("{}:{line}: {key}: {problem}", self.0.display()));
-    }
-}
-
-fn section(role: Role, node: &Node, problems: &mut Problems<'_>) -> Vec<Entry> {
-    let name = role.name();
-    let Value::Map(entries) = &node.value else {
-        problems.note(
-            node,
-            name,
-            &format!("{} given; a section [{name}] is expected", given(node)),
-        );
-        return Vec::new();
-    };
-    let mut found = Vec::new();
-    for (key, node) in entries {
-        let path = format!("{name}.{key}");
-        if let Some(setting) = role.setting(key) {
-            found.extend(entry(setting, &path, node, problems));
-            continue;
-        }
-        let others: Vec<&str> = Role::ALL
-            .into_iter()
-            .filter(|other| other.setting(key).is_some())
-            .map(Role::name)
-            .collect();
-        let problem = if others.is_empty() {
-            let known: Vec<&str> = role.settings().iter().map(|s| s.key).collect();
-            let list = format!("expected one of {}", known.join(", "));
-            format!(
-                "unknown key{}",
-                did_you_mean(key, known.iter().copied(), &list)
-            )
-        } else {
-            format!(
-                "a {name} has no such key; it belongs into [{}]",
-                others.join("] or [")
-            )
+    fn entry(
+        &mut self,
+        section: Option<&'static str>,
+        definition: &Definition,
+        line: usize,
+        item: &Item,
+    ) {
+        let shape = Shape::of(definition);
+        let texts = texts(shape, item);
+        let entry = Entry {
+            section,
+            key: definition.get_id().clone(),
+            texts: texts.clone().unwrap_or_default(),
+            line,
         };
-        problems.note(node, &path, &problem);
+        if texts.is_some() {
+            self.entries.push(entry);
+        } else {
+            // The value is not quoted: it may be a secret that lacks its quotes.
+            let (given, expected) = (given(item), shape.expected());
+            self.note(
+                line,
+                &format!("{}: {given} given; {expected} is expected", entry.path()),
+            );
+        }
     }
-    found
+
+    fn note(&mut self, line: usize, problem: &str) {
+        let problem = format!("{}:{line}: {problem}", self.name());
+        self.problems.push(problem);
+    }
+
+    pub(super) fn name(&self) -> Display<'_> {
+        self.path.as_deref().unwrap_or(Path::new("")).display()
+    }
+
+    /// The line of a key, or of a table's header.
+    fn line_of(&self, table: &dyn TableLike, key: &str, item: &Item) -> usize {
+        let header = item.as_table().and_then(toml_edit::Table::span);
+        self.line(header.or_else(|| table.key(key).and_then(Key::span)))
+    }
+
+    fn line(&self, span: Option<std::ops::Range<usize>>) -> usize {
+        let before = span.and_then(|span| self.text.get(..span.start));
+        1 + before.map_or(0, |text| text.matches('\n').count())
+    }
 }
 
-fn entry(
-    setting: &'static Setting,
-    path: &str,
-    node: &Node,
-    problems: &mut Problems<'_>,
-) -> Option<Entry> {
-    let Some(raw) = raw(setting.shape, &node.value) else {
-        let expected = setting.shape.expected();
-        // What was given may be a secret that lacks its quotes.
-        let problem = format!("{} given; {expected} is expected", given(node));
-        problems.note(node, path, &problem);
-        return None;
-    };
-    Some(Entry {
-        key: setting.key,
-        raw,
-        line: node.line.unwrap_or(1),
-    })
+fn suggestion(name: &str) -> String {
+    let keys: Vec<Definition> = schema::all().map(|(_, definition)| definition).collect();
+    let known = keys.iter().map(|definition| definition.get_id().as_str());
+    let known = known.chain(ROLES.map(|(role, _)| role));
+    did_you_mean(
+        name,
+        known,
+        "settings and the sections [standalone], [scheduler] and [worker] are listed in docs/configuration.md",
+    )
 }
 
-fn raw(shape: Shape, value: &Value) -> Option<Raw> {
-    match (shape, value) {
-        (Shape::Text, Value::Text(text)) => Some(Raw::Text(text.clone())),
-        (Shape::Number, Value::Int(number)) => Some(Raw::Number(*number)),
-        (Shape::Switch, Value::Bool(on)) => Some(Raw::Switch(*on)),
-        (Shape::List, Value::List(items)) => {
-            let texts = items.iter().map(|item| match &item.value {
-                Value::Text(text) => Some(text.clone()),
-                _ => None,
-            });
-            texts.collect::<Option<_>>().map(Raw::List)
+fn unknown_in_section(role: &str, definitions: &[Definition], key: &str) -> String {
+    let others: Vec<&str> = schema::all()
+        .filter(|(_, definition)| definition.get_id() == key)
+        .map(|(role, _)| role)
+        .collect();
+    if !others.is_empty() {
+        return format!(
+            "a {role} has no such key; it belongs into [{}]",
+            others.join("] or [")
+        );
+    }
+    let known: Vec<&str> = definitions.iter().map(|d| d.get_id().as_str()).collect();
+    let list = format!("expected one of {}", known.join(", "));
+    format!("unknown key{}", did_you_mean(key, known, &list))
+}
+
+fn texts(shape: Shape, item: &Item) -> Option<Vec<String>> {
+    match (shape, item.as_value()?) {
+        (Shape::Text, Value::String(text)) => Some(vec![text.value().clone()]),
+        (Shape::Number, Value::Integer(number)) => Some(vec![number.value().to_string()]),
+        (Shape::Switch, Value::Boolean(on)) => Some(vec![on.value().to_string()]),
+        (Shape::List, Value::Array(items)) => {
+            let text = |item: &Value| item.as_str().map(str::to_owned);
+            items.iter().map(text).collect()
         }
         _ => None,
     }
 }
 
-fn given(node: &Node) -> String {
-    match &node.value {
-        Value::Null => "nothing".to_owned(),
-        Value::Bool(on) => format!("{on}"),
-        Value::Int(number) => format!("the number {number}"),
-        Value::Float(number) => format!("the number {number}"),
-        Value::Text(_) => "a text".to_owned(),
-        Value::List(items) if items.is_empty() => "an empty list".to_owned(),
-        Value::List(_) => "a list".to_owned(),
-        Value::Map(_) => "a table".to_owned(),
+fn given(item: &Item) -> String {
+    match item.as_value() {
+        Some(Value::Boolean(on)) => on.value().to_string(),
+        Some(Value::Integer(number)) => format!("the number {}", number.value()),
+        Some(Value::Float(number)) => format!("the number {}", number.value()),
+        Some(Value::Array(_)) => "a list".to_owned(),
+        Some(Value::String(_) | Value::Datetime(_)) => "a text".to_owned(),
+        Some(Value::InlineTable(_)) | None => "a table".to_owned(),
     }
 }

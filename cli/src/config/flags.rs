@@ -1,40 +1,85 @@
-//! The flags of a role, made from its settings.
+//! The command line of a role: its settings as flags, taken as they are so that all mistakes are reported at once.
 
+use std::marker::PhantomData;
 use std::path::PathBuf;
 
-use clap::{Arg, ArgAction, ArgMatches, Command, FromArgMatches, Subcommand, value_parser};
+use clap::parser::ValueSource;
+use clap::{
+    Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, Id, Subcommand, value_parser,
+};
 
-use super::raw::Raw;
-use super::settings::{Preset, Role, Setting, Shape};
+use super::environment;
+use super::file::ConfigFile;
+use super::roles::{SchedulerConfig, StandaloneConfig, WorkerConfig};
+use super::rules::Role;
+use super::schema::{self, Definition, Shape};
+use super::settings::{Flags, Setting, Settings};
 
-/// `cueline standalone`, `cueline scheduler` or `cueline worker`, with the flags that were given.
-#[derive(Debug, Clone)]
-pub struct RoleArgs {
-    /// Which.
-    pub role: Role,
-    /// The file.
-    pub config: Option<PathBuf>,
-    /// Flags that were given, by key.
-    pub given: Vec<(&'static str, Raw)>,
+/// A role with the flags that it was given.
+#[derive(Debug, Subcommand)]
+pub(crate) enum RoleArgs {
+    /// Scheduler, store, broker and executor in one process
+    Standalone(FlagsOf<StandaloneConfig>),
+    /// A scheduler node with its API; any number of them share one store
+    Scheduler(FlagsOf<SchedulerConfig>),
+    /// An executor: takes triggers from the broker and runs them
+    Worker(FlagsOf<WorkerConfig>),
 }
 
-impl FromArgMatches for RoleArgs {
+/// The flags of one role.
+#[derive(Debug)]
+pub(crate) struct FlagsOf<T> {
+    /// The file, as `--config` names it.
+    pub(super) config: Option<PathBuf>,
+    given: Flags,
+    role: PhantomData<T>,
+}
+
+/// A configuration with the origin of each setting.
+#[derive(Debug)]
+pub(crate) struct Loaded<T> {
+    /// The configuration, or everything that is wrong with it.
+    pub(crate) config: Result<T, Vec<String>>,
+    pub(crate) settings: Vec<Setting>,
+    pub(crate) warnings: Vec<String>,
+}
+
+impl<T: Role> FlagsOf<T> {
+    /// No flags but `--config`.
+    pub(super) fn none(config: Option<PathBuf>) -> Self {
+        Self {
+            config,
+            given: Flags::new(),
+            role: PhantomData,
+        }
+    }
+
+    /// The configuration that follows from these flags, the environment and the file.
+    pub(crate) fn load(&self) -> Loaded<T> {
+        let variable = || std::env::var_os("CUELINE_CONFIG").filter(|path| !path.is_empty());
+        let path = self
+            .config
+            .clone()
+            .or_else(|| variable().map(PathBuf::from));
+        let mut settings = Settings::gather::<T>(&self.given, ConfigFile::read(path.as_deref()));
+        T::complete(&mut settings);
+        let config = settings.parse::<T>();
+        let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+        settings.warnings.extend(environment::warnings(names));
+        Loaded {
+            config: config.ok_or(settings.problems),
+            settings: settings.list,
+            warnings: settings.warnings,
+        }
+    }
+}
+
+impl<T: Role> FromArgMatches for FlagsOf<T> {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        let (name, matches) = matches.subcommand().unwrap_or(("", matches));
-        let role = Role::ALL
-            .into_iter()
-            .find(|role| role.name() == name)
-            .ok_or_else(|| clap::Error::new(clap::error::ErrorKind::InvalidSubcommand))?;
-        let given = role
-            .settings()
-            .iter()
-            .filter(|setting| setting.flag().is_some())
-            .filter_map(|setting| Some((setting.key, raw(setting, matches)?)))
-            .collect();
         Ok(Self {
-            role,
             config: matches.get_one("config").cloned(),
-            given,
+            given: given::<T>(matches),
+            role: PhantomData,
         })
     }
 
@@ -44,70 +89,47 @@ impl FromArgMatches for RoleArgs {
     }
 }
 
-impl Subcommand for RoleArgs {
-    fn augment_subcommands(command: Command) -> Command {
-        Role::ALL.into_iter().fold(command, |command, role| {
-            command.subcommand(subcommand(role))
-        })
+impl<T: Role> Args for FlagsOf<T> {
+    fn augment_args(command: Command) -> Command {
+        let config = Arg::new("config")
+            .long("config")
+            .value_name("FILE")
+            .value_parser(value_parser!(PathBuf))
+            .help("Configuration file (TOML); /etc/cueline/cueline.toml by default, if it exists");
+        let flags = schema::definitions::<T>()
+            .into_iter()
+            .filter(schema::is_flag);
+        command.arg(config).args(flags.map(unparsed))
     }
 
-    fn augment_subcommands_for_update(command: Command) -> Command {
-        Self::augment_subcommands(command)
-    }
-
-    fn has_subcommand(name: &str) -> bool {
-        Role::ALL.iter().any(|role| role.name() == name)
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
     }
 }
 
-fn subcommand(role: Role) -> Command {
-    let config = Arg::new("config")
-        .long("config")
-        .value_name("FILE")
-        .value_parser(value_parser!(PathBuf))
-        .help("Configuration file (TOML); /etc/cueline/cueline.toml by default, if it is there");
-    let command = Command::new(role.name()).about(role.about()).arg(config);
-    role.settings()
-        .iter()
-        .fold(command, |command, setting| match flag(setting) {
-            Some(flag) => command.arg(flag),
-            None => command,
-        })
+/// The flag takes any text: all values are parsed together later.
+fn unparsed(definition: Definition) -> Arg {
+    let flag = definition
+        .required(false)
+        .value_parser(value_parser!(String));
+    match Shape::of(&flag) {
+        Shape::Switch => flag.action(ArgAction::SetTrue),
+        _ => flag,
+    }
 }
 
-fn flag(setting: &'static Setting) -> Option<Arg> {
-    let preset = match setting.preset {
-        Preset::Is(_) if setting.shape == Shape::Switch => String::new(),
-        Preset::Is(text) | Preset::Found(text) => format!(" [default: {text}]"),
-        Preset::None | Preset::Required => String::new(),
+/// The flags that were given on the command line.
+fn given<T: Role>(matches: &ArgMatches) -> Flags {
+    let given = |id: &Id| {
+        let is_given = matches.value_source(id.as_str()) == Some(ValueSource::CommandLine);
+        let texts = matches.get_many(id.as_str()).filter(|_| is_given)?;
+        Some((id.clone(), texts.cloned().collect()))
     };
-    let arg = Arg::new(setting.key).long(setting.flag()?).help(format!(
-        "{}{preset} [env: {}]",
-        setting.meaning,
-        setting.variable()
-    ));
-    Some(match setting.shape {
-        Shape::Switch => arg.action(ArgAction::SetTrue),
-        Shape::List => arg
-            .value_name(setting.value)
-            .action(ArgAction::Append)
-            .value_delimiter(','),
-        Shape::Text | Shape::Number => arg.value_name(setting.value),
-    })
-}
-
-fn raw(setting: &Setting, matches: &ArgMatches) -> Option<Raw> {
-    let key = setting.key;
-    match setting.shape {
-        Shape::Switch => matches.get_flag(key).then_some(Raw::Switch(true)),
-        Shape::List => {
-            let texts = matches.get_many::<String>(key)?;
-            Some(Raw::list(texts.map(String::as_str)))
-        }
-        // A number is read with the other values, so that all mistakes are told at once.
-        Shape::Text | Shape::Number => {
-            let text = matches.get_one::<String>(key)?.clone();
-            Some(Raw::Text(text))
-        }
-    }
+    let definitions = schema::definitions::<T>();
+    let flags = definitions
+        .iter()
+        .filter(|definition| schema::is_flag(definition));
+    flags
+        .filter_map(|definition| given(definition.get_id()))
+        .collect()
 }

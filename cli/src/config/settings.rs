@@ -1,442 +1,274 @@
-//! The one schema: every key that a role takes, with its type, its default and what it means.
-//!
-//! Flags, environment variables, the file's keys and `docs/configuration.md` all follow from these tables. How a text becomes a value is
-//! the reader's business.
+//! The settings of one role. Flags come before variables, variables before the file, and the file before defaults.
 
-/// What a process is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Role {
-    /// Everything in one process.
-    Standalone,
-    /// A scheduler node with its API.
-    Scheduler,
-    /// An executor.
-    Worker,
+use std::env::VarError;
+use std::error::Error as _;
+use std::path::Path;
+
+use clap::{Command, Id};
+
+use super::file::ConfigFile;
+use super::rules::{self, Role};
+use super::schema::{self, Definition, Shape};
+use crate::redacted::{HIDDEN, Redacted};
+use crate::secret_file;
+
+/// The values of the flags that were given, by key.
+pub(super) type Flags = Vec<(Id, Vec<String>)>;
+
+/// What gave a value; the greater comes first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Layer {
+    Default,
+    File,
+    Variable,
+    Flag,
 }
 
-impl Role {
-    /// All roles.
-    pub const ALL: [Self; 3] = [Self::Standalone, Self::Scheduler, Self::Worker];
-
-    /// Its name: of the command, and of its section in the file.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Standalone => "standalone",
-            Self::Scheduler => "scheduler",
-            Self::Worker => "worker",
-        }
-    }
-
-    /// What the command is for.
-    pub const fn about(self) -> &'static str {
-        match self {
-            Self::Standalone => "Scheduler, store, broker and executor in one process",
-            Self::Scheduler => "A scheduler node with its API; any number of them share one store",
-            Self::Worker => "An executor: takes triggers from the broker and runs them",
-        }
-    }
-
-    /// What it takes, in the order in which it is shown.
-    pub const fn settings(self) -> &'static [Setting] {
-        match self {
-            Self::Standalone => STANDALONE,
-            Self::Scheduler => SCHEDULER,
-            Self::Worker => WORKER,
-        }
-    }
-
-    /// One of its settings.
-    pub fn setting(self, key: &str) -> Option<&'static Setting> {
-        self.settings().iter().find(|setting| setting.key == key)
-    }
-}
-
-/// How a value is written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Shape {
-    /// A text.
-    Text,
-    /// A whole number.
-    Number,
-    /// True or false; as a flag, its name alone.
-    Switch,
-    /// Several texts; separated by commas in flags and variables.
-    List,
-}
-
-impl Shape {
-    /// What is expected, in words.
-    pub const fn expected(self) -> &'static str {
-        match self {
-            Self::Text => "a text in quotes",
-            Self::Number => "a whole number",
-            Self::Switch => "true or false",
-            Self::List => "a list of texts such as [\"a\", \"b\"]",
-        }
-    }
-}
-
-/// What holds when nothing is given.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Preset {
-    /// It has to be given.
-    Required,
-    /// Nothing.
-    None,
-    /// This, written as in a variable.
-    Is(&'static str),
-    /// What is found out at the start, in words.
-    Found(&'static str),
-}
-
-/// What of a value must not be shown.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Secret {
-    /// It may be shown.
-    No,
-    /// The password in it.
-    Password,
-    /// All of it; it is no flag, because others can see command lines.
-    Whole,
-}
-
-/// One thing that can be set.
-#[derive(Debug, Clone, Copy)]
-pub struct Setting {
-    /// Its key in the file. The flag is the same with `-`, the variable in capitals with `CUELINE_` before it.
-    pub key: &'static str,
-    /// How it is written.
-    pub shape: Shape,
-    /// What stands for the value in help texts.
-    pub value: &'static str,
-    /// What holds when it is not given.
-    pub preset: Preset,
-    /// What of it must not be shown.
-    pub secret: Secret,
-    /// What it means.
-    pub meaning: &'static str,
+/// A setting with its value.
+#[derive(Debug)]
+pub(crate) struct Setting {
+    definition: Definition,
+    /// What is parsed; empty if there is no value.
+    texts: Vec<String>,
+    /// The value without secrets; `None` if there is none.
+    pub(crate) shown: Option<String>,
+    pub(crate) layer: Layer,
+    /// `cueline.toml:6`, `CUELINE_KEEP`, `--keep` or `default`.
+    pub(crate) from: String,
+    /// What a problem is reported of: `from`, with the key where that does not say it.
+    place: String,
+    refused: bool,
 }
 
 impl Setting {
-    /// Its flag without the dashes; `None` where a command line is no place for it.
-    pub fn flag(&self) -> Option<String> {
-        (self.secret != Secret::Whole).then(|| self.key.replace('_', "-"))
+    fn gather(role: &str, definition: Definition, flags: &Flags, file: &ConfigFile) -> Self {
+        let (key, variable) = (definition.get_id(), schema::variable(&definition));
+        let flag = flags.iter().find(|(flag, _)| flag == key);
+        let in_environment = std::env::var(variable).ok().filter(|text| !text.is_empty());
+        let (layer, texts, from, place) = if let Some((_, texts)) = flag {
+            let name = format!("--{}", definition.get_long().unwrap_or_default());
+            (Layer::Flag, texts.clone(), name.clone(), name)
+        } else if let Some(text) = in_environment {
+            let name = variable.to_owned();
+            (Layer::Variable, vec![text], name.clone(), name)
+        } else if let Some(entry) = file.find(role, key) {
+            let from = format!("{}:{}", file.name(), entry.line);
+            let place = format!("{from}: {}", entry.path());
+            (Layer::File, entry.texts.clone(), from, place)
+        } else {
+            let values = definition.get_default_values().iter();
+            let texts = values.map(|value| value.to_string_lossy().into_owned());
+            let from = "default".to_owned();
+            (Layer::Default, texts.collect(), from, key.to_string())
+        };
+        let texts = match (layer, Shape::of(&definition)) {
+            (Layer::Flag | Layer::Variable, Shape::List) => split(&texts),
+            _ => texts,
+        };
+        let mut setting = Self {
+            definition,
+            texts: Vec::new(),
+            shown: None,
+            layer,
+            from,
+            place,
+            refused: false,
+        };
+        setting.set(texts);
+        setting
     }
 
-    /// Its environment variable.
-    pub fn variable(&self) -> String {
-        format!("CUELINE_{}", self.key.to_uppercase())
+    pub(crate) fn key(&self) -> &str {
+        self.definition.get_id().as_str()
+    }
+
+    fn set(&mut self, texts: Vec<String>) {
+        let text = texts.join(",");
+        self.shown = (!texts.is_empty()).then(|| match schema::value_name(&self.definition) {
+            "URL" => Redacted::new(text).to_string(),
+            "TOKEN" => HIDDEN.to_owned(),
+            _ => text,
+        });
+        self.texts = texts;
+    }
+
+    /// What is wrong with each of its values. Each is parsed by itself, because clap stops at the first mistake.
+    fn problems(&self) -> Vec<String> {
+        let alone = Command::new("")
+            .no_binary_name(true)
+            .arg(self.definition.clone().required(false));
+        let parsed = |argument| alone.clone().try_get_matches_from([argument]);
+        self.arguments()
+            .filter_map(|argument| parsed(argument).err())
+            // The parsers of `values` are the source.
+            .map(|error| {
+                error
+                    .source()
+                    .map_or_else(|| error.to_string(), ToString::to_string)
+            })
+            .collect()
+    }
+
+    fn arguments(&self) -> impl Iterator<Item = String> {
+        let flag = self.definition.get_long().unwrap_or_default();
+        self.texts
+            .iter()
+            .map(move |text| format!("--{flag}={text}"))
     }
 }
 
-const fn text(
-    key: &'static str,
-    value: &'static str,
-    preset: Preset,
-    meaning: &'static str,
-) -> Setting {
-    Setting {
-        key,
-        shape: Shape::Text,
-        value,
-        preset,
-        secret: Secret::No,
-        meaning,
-    }
+/// The items of a list, which commas separate.
+fn split(texts: &[String]) -> Vec<String> {
+    let items = texts.iter().flat_map(|text| text.split(',')).map(str::trim);
+    items
+        .filter(|item| !item.is_empty())
+        .map(str::to_owned)
+        .collect()
 }
 
-const fn number(key: &'static str, preset: Preset, meaning: &'static str) -> Setting {
-    Setting {
-        shape: Shape::Number,
-        ..text(key, "N", preset, meaning)
-    }
+/// All settings of one role, with everything that is wrong with them.
+#[derive(Debug)]
+pub(crate) struct Settings {
+    pub(super) role: &'static str,
+    pub(super) list: Vec<Setting>,
+    pub(super) problems: Vec<String>,
+    pub(super) warnings: Vec<String>,
 }
 
-const fn switch(key: &'static str, meaning: &'static str) -> Setting {
-    Setting {
-        shape: Shape::Switch,
-        ..text(key, "", Preset::Is("false"), meaning)
+impl Settings {
+    pub(super) fn gather<T: Role>(flags: &Flags, mut file: ConfigFile) -> Self {
+        let mut problems = std::mem::take(&mut file.problems);
+        let definitions = schema::definitions::<T>().into_iter();
+        let definitions = definitions.inspect(|definition| {
+            let variable = schema::variable(definition);
+            if let Err(VarError::NotUnicode(_)) = std::env::var(variable) {
+                problems.push(format!("{variable}: is not UTF-8 text"));
+            }
+        });
+        Self {
+            role: T::NAME,
+            warnings: Vec::new(),
+            list: definitions
+                .map(|definition| Setting::gather(T::NAME, definition, flags, &file))
+                .collect(),
+            problems,
+        }
     }
-}
 
-const fn list(
-    key: &'static str,
-    value: &'static str,
-    preset: Preset,
-    meaning: &'static str,
-) -> Setting {
-    Setting {
-        shape: Shape::List,
-        ..text(key, value, preset, meaning)
+    /// # Panics
+    ///
+    /// If the role has no such setting.
+    fn at(&self, key: &str) -> &Setting {
+        let found = self.list.iter().find(|setting| setting.key() == key);
+        found.expect("the role has this setting")
     }
-}
 
-const fn url(key: &'static str, preset: Preset, meaning: &'static str) -> Setting {
-    Setting {
-        secret: Secret::Password,
-        ..text(key, "URL", preset, meaning)
+    fn at_mut(&mut self, key: &str) -> &mut Setting {
+        let found = self.list.iter_mut().find(|setting| setting.key() == key);
+        found.expect("the role has this setting")
     }
-}
 
-const STORE: &str =
-    "Where jobs and runs are kept: postgres://user:password@host:5432/database, or sqlite:PATH";
-const STORE_FILE: Setting = text(
-    "store_file",
-    "FILE",
-    Preset::None,
-    "File that holds the store's URL, instead of the URL itself",
-);
-const BROKER: &str = "What carries triggers and results: nats://user:password@host:4222 (or tls://), amqp://user:password@host:5672/vhost (or amqps://)";
-const BROKER_FILE: Setting = text(
-    "broker_file",
-    "FILE",
-    Preset::None,
-    "File that holds the broker's URL, instead of the URL itself",
-);
-const BROKER_PREFIX: Setting = text(
-    "broker_prefix",
-    "NAME",
-    Preset::Is("cueline"),
-    "What the names of everything on the broker start with; the same for all nodes and workers that belong together",
-);
-const BROKER_CA: Setting = text(
-    "broker_ca",
-    "FILE",
-    Preset::None,
-    "Certificates (PEM) of the authorities that the broker's is checked against, instead of the system's",
-);
-const BROKER_CERTIFICATE: Setting = text(
-    "broker_certificate",
-    "FILE",
-    Preset::None,
-    "Certificate (PEM) with which this process shows the broker who it is",
-);
-const BROKER_KEY: Setting = text(
-    "broker_key",
-    "FILE",
-    Preset::None,
-    "Private key (PEM) of broker_certificate",
-);
-const BROKER_CREDENTIALS: Setting = text(
-    "broker_credentials",
-    "FILE",
-    Preset::None,
-    "Credentials file (.creds) for NATS",
-);
-const BROKER_REPLICAS: Setting = number(
-    "broker_replicas",
-    Preset::None,
-    "How many servers of the broker's cluster keep each message; set when streams and queues are made. NATS keeps 1 by itself, RabbitMQ as many as it chooses",
-);
-const START_TIMEOUT: Setting = text(
-    "start_timeout",
-    "DURATION",
-    Preset::None,
-    "Give up when store and broker cannot be reached for this long at the start; for ever by default",
-);
-const LOG_JSON: Setting = switch("log_json", "Logs as JSON lines");
-const KEEP: Setting = text(
-    "keep",
-    "DURATION",
-    Preset::Is("7d"),
-    "Ended runs are deleted after this time",
-);
-const LISTEN: Setting = text(
-    "listen",
-    "ADDR",
-    Preset::Is("127.0.0.1:7800"),
-    "Address and port of the API, of /livez and /readyz",
-);
-const NO_MIGRATE: Setting = switch(
-    "no_migrate",
-    "Refuse a store whose schema is not up to date, instead of migrating it",
-);
-const GROUP: Setting = text(
-    "group",
-    "GROUP",
-    Preset::Is("default"),
-    "Executor group: who can run the same jobs",
-);
-const DRAIN_TIMEOUT: Setting = text(
-    "drain_timeout",
-    "DURATION",
-    Preset::Is("30s"),
-    "How long running handlers may take to end after SIGTERM",
-);
-const FAILOVER_AFTER: Setting = text(
-    "failover_after",
-    "DURATION",
-    Preset::Is("30s"),
-    "After how long a silence a worker's work is given to others; the same for all schedulers and workers, at least 3s. Other times follow from it: see below",
-);
-const CONCURRENCY: Setting = number(
-    "concurrency",
-    Preset::Is("64"),
-    "Handlers that each executor runs at once at the most",
-);
+    /// Whether it has a value that is no default.
+    pub(super) fn is_given(&self, key: &str) -> bool {
+        self.at(key).layer != Layer::Default
+    }
 
-const STANDALONE: &[Setting] = &[
-    text(
-        "data",
-        "DIR",
-        Preset::Is("./data"),
-        "Directory for all data; made if it does not exist",
-    ),
-    LISTEN,
-    list(
-        "jobs",
-        "FILE",
-        Preset::None,
-        "Job files to apply at the start (TOML, YAML or JSON); may be repeated",
-    ),
-    text(
-        "name",
-        "NAME",
-        Preset::Is("worker"),
-        "Name of the executors: NAME-1, NAME-2, …",
-    ),
-    number("workers", Preset::Is("1"), "Executors in this process"),
-    GROUP,
-    list(
-        "allow",
-        "KINDS",
-        Preset::Is("shell,command,http"),
-        "Kinds of handlers that may run here: shell, command, http",
-    ),
-    CONCURRENCY,
-    DRAIN_TIMEOUT,
-    KEEP,
-    url("store", Preset::Found("sqlite:DATA/store.db"), STORE),
-    STORE_FILE,
-    NO_MIGRATE,
-    url("broker", Preset::Found("embedded:DATA/queue.db"), BROKER),
-    BROKER_FILE,
-    BROKER_PREFIX,
-    BROKER_CA,
-    BROKER_CERTIFICATE,
-    BROKER_KEY,
-    BROKER_CREDENTIALS,
-    BROKER_REPLICAS,
-    START_TIMEOUT,
-    LOG_JSON,
-];
+    pub(super) fn text(&self, key: &str) -> Option<&str> {
+        self.at(key).texts.first().map(String::as_str)
+    }
 
-const SCHEDULER: &[Setting] = &[
-    url("store", Preset::Required, STORE),
-    STORE_FILE,
-    NO_MIGRATE,
-    url("broker", Preset::Required, BROKER),
-    BROKER_FILE,
-    BROKER_PREFIX,
-    BROKER_CA,
-    BROKER_CERTIFICATE,
-    BROKER_KEY,
-    BROKER_CREDENTIALS,
-    BROKER_REPLICAS,
-    LISTEN,
-    text(
-        "name",
-        "NAME",
-        Preset::Found("the machine's name"),
-        "Name of this node, different from that of every other node on the store, and the same after a restart",
-    ),
-    Setting {
-        secret: Secret::Whole,
-        ..text(
-            "token",
-            "TOKEN",
-            Preset::None,
-            "The admin token; whoever has it may do everything. Either this or token_file is required, and all nodes have the same",
-        )
-    },
-    text(
-        "token_file",
-        "FILE",
-        Preset::None,
-        "File that holds the admin token; `cueline token new` makes one",
-    ),
-    text(
-        "signing_key",
-        "FILE",
-        Preset::Required,
-        "File with the key that signs triggers; `cueline key new` makes one. All nodes have the same",
-    ),
-    FAILOVER_AFTER,
-    KEEP,
-    START_TIMEOUT,
-    LOG_JSON,
-];
+    /// Sets a value where none is given.
+    pub(super) fn set_default(&mut self, key: &str, text: Result<String, String>) {
+        match text {
+            _ if self.text(key).is_some() => {}
+            Ok(text) => self.at_mut(key).set(vec![text]),
+            Err(problem) => self.refuse(key, &problem),
+        }
+    }
 
-const WORKER: &[Setting] = &[
-    url("broker", Preset::Required, BROKER),
-    BROKER_FILE,
-    BROKER_PREFIX,
-    BROKER_CA,
-    BROKER_CERTIFICATE,
-    BROKER_KEY,
-    BROKER_CREDENTIALS,
-    BROKER_REPLICAS,
-    GROUP,
-    text(
-        "name",
-        "NAME",
-        Preset::Found("the machine's name"),
-        "Name of this executor, different from that of every other one in the group, and the same after a restart",
-    ),
-    list(
-        "allow",
-        "KINDS",
-        Preset::None,
-        "Kinds of handlers that may run here: shell, command, http; at least one",
-    ),
-    list(
-        "trust",
-        "FILE|KEY",
-        Preset::None,
-        "Public keys of the schedulers, or files with them; several while the key is being changed; at least one",
-    ),
-    CONCURRENCY,
-    DRAIN_TIMEOUT,
-    text(
-        "fence_after",
-        "DURATION",
-        Preset::Found("two thirds of failover_after, 20s"),
-        "After how long without contact to the broker it stops its own attempts, unless the job says fence = \"keep\"; less than failover_after",
-    ),
-    FAILOVER_AFTER,
-    text(
-        "state_dir",
-        "DIR",
-        Preset::Found(
-            "$STATE_DIRECTORY, else /var/lib/cueline/workers for root, else ~/.local/state/cueline/workers; in it GROUP/NAME",
-        ),
-        "Directory of the journal, which one worker at a time uses; on a local disk",
-    ),
-    text(
-        "health",
-        "ADDR",
-        Preset::None,
-        "Address and port of /livez and /readyz; none by default",
-    ),
-    START_TIMEOUT,
-    LOG_JSON,
-];
+    /// Sets what `config check` shows where no value is given.
+    pub(super) fn show_default(&mut self, key: &str, text: String) {
+        self.at_mut(key).shown.get_or_insert(text);
+    }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+    /// Reports a value that will not do.
+    pub(super) fn refuse(&mut self, key: &str, problem: &str) {
+        let setting = self.at_mut(key);
+        setting.refused = true;
+        let problem = format!("{}: {problem}", setting.place);
+        self.problems.push(problem);
+    }
 
-    #[test]
-    fn a_key_is_there_once_and_written_the_same_everywhere() {
-        for role in Role::ALL {
-            for setting in role.settings() {
-                let same = |other: &&Setting| other.key == setting.key;
-                assert_eq!(role.settings().iter().filter(same).count(), 1);
-                for other in Role::ALL.into_iter().filter_map(|r| r.setting(setting.key)) {
-                    let written = |s: &Setting| (s.shape, s.secret);
-                    assert_eq!(written(setting), written(other), "{}", setting.key);
-                }
+    /// Reports a value that has to be given.
+    pub(super) fn require(&mut self, key: &str, expected: &str) {
+        let definition = &self.at(key).definition;
+        self.problems.push(format!(
+            "{key}: missing; give --{} {}, {} or {key} in the section [{}] of a configuration file: {expected}",
+            definition.get_long().unwrap_or_default(),
+            schema::value_name(definition),
+            schema::variable(definition),
+            self.role
+        ));
+    }
+
+    /// Takes the value of `key` from the file that `KEY_file` names, unless `key` was given in a layer above.
+    pub(super) fn read_secret_file(&mut self, key: &str) {
+        let file_key = format!("{key}_file");
+        let (inline, file) = (self.at(key).layer, self.at(&file_key));
+        let (layer, place) = (file.layer, file.place.clone());
+        let Some(path) = self.text(&file_key).map(str::to_owned) else {
+            return;
+        };
+        if inline == layer {
+            self.refuse(
+                &file_key,
+                &format!("{key} is given as well; give one of them"),
+            );
+        } else if inline < layer {
+            let text = secret_file::read(Path::new(&path));
+            let setting = self.at_mut(key);
+            setting.texts = text.iter().cloned().collect();
+            setting.shown = None;
+            setting.place = format!("{place}: {path}");
+            if let Err(problem) = text {
+                self.refuse(&file_key, &problem);
+                self.at_mut(key).refused = true;
             }
         }
+    }
+
+    /// Warns where other users can read the file that `key` names.
+    pub(super) fn check_permissions(&mut self, key: &str) {
+        let warning = self
+            .text(key)
+            .map(Path::new)
+            .and_then(secret_file::permission_warning);
+        self.warnings.extend(warning);
+    }
+
+    /// Parses all values into the role's struct, or reports each one that cannot be parsed.
+    pub(super) fn parse<T: Role>(&mut self) -> Option<T> {
+        for index in 0..self.list.len() {
+            let setting = &self.list[index];
+            let (key, problems) = (setting.key().to_owned(), setting.problems());
+            if setting.definition.is_required_set() && setting.texts.is_empty() && !setting.refused
+            {
+                self.require(rules::to_be_given(&key), &rules::expected(&key));
+            }
+            for problem in problems {
+                self.refuse(&key, &problem);
+            }
+        }
+        if !self.problems.is_empty() {
+            return None;
+        }
+        let definitions = self.list.iter().map(|setting| setting.definition.clone());
+        let command = Command::new(T::NAME).no_binary_name(true).args(definitions);
+        let parsed = command
+            .try_get_matches_from(self.list.iter().flat_map(Setting::arguments))
+            .and_then(|matches| T::from_arg_matches(&matches));
+        parsed
+            .map_err(|error| self.problems.push(error.to_string()))
+            .ok()
     }
 }

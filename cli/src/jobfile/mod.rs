@@ -13,16 +13,16 @@ use cueline_model::JobSpec;
 use cueline_model::decode::{self, Node};
 
 /// The largest job file, as the largest body that the server takes.
-pub const MAX_FILE_BYTES: u64 = 4 * 1024 * 1024;
+pub(crate) const MAX_FILE_BYTES: u64 = 4 * 1024 * 1024;
 
 /// The deepest nesting; definitions need about five levels.
 const MAX_DEPTH: usize = 32;
 
 /// Everything that is wrong with some job files, each with its place: `jobs.toml:14: job "report": …`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct JobFileError {
+pub(crate) struct JobFileError {
     /// Never empty.
-    pub messages: Vec<String>,
+    pub(crate) messages: Vec<String>,
 }
 
 impl fmt::Display for JobFileError {
@@ -48,7 +48,7 @@ struct SyntaxError {
 }
 
 /// Reads one job file.
-pub fn read(path: &Path) -> Result<Vec<JobSpec>, JobFileError> {
+pub(crate) fn read(path: &Path) -> Result<Vec<JobSpec>, JobFileError> {
     let name = path.display();
     let text = read_text(path)?;
     let parse = match path.extension().and_then(|e| e.to_str()) {
@@ -83,7 +83,7 @@ fn decode(node: &Node) -> Result<Vec<JobSpec>, Vec<decode::Problem>> {
 }
 
 /// Reads several job files as one: all complaints together, and no job in two of them.
-pub fn read_all(paths: &[PathBuf]) -> Result<Vec<JobSpec>, JobFileError> {
+pub(crate) fn read_all(paths: &[PathBuf]) -> Result<Vec<JobSpec>, JobFileError> {
     let mut messages = Vec::new();
     let mut specs = Vec::new();
     let mut seen: HashMap<String, &Path> = HashMap::new();
@@ -113,7 +113,7 @@ pub fn read_all(paths: &[PathBuf]) -> Result<Vec<JobSpec>, JobFileError> {
 }
 
 /// Reads a file of at most [`MAX_FILE_BYTES`] of UTF-8 text.
-pub fn read_text(path: &Path) -> Result<String, String> {
+pub(crate) fn read_text(path: &Path) -> Result<String, String> {
     let name = path.display();
     let failed = |error: std::io::Error| format!("{name}: failed to read: {error}");
     let mut bytes = Vec::new();
@@ -136,11 +136,6 @@ pub fn read_text(path: &Path) -> Result<String, String> {
         let line = good.split(|byte| *byte == b'\n').count();
         format!("{name}:{line}: is not UTF-8 text; save it as UTF-8")
     })
-}
-
-/// Reads any TOML text; a mistake comes with its line.
-pub(crate) fn toml_node(text: &str) -> Result<Node, (u32, String)> {
-    toml::parse(text).map_err(|error| (error.line, error.message))
 }
 
 /// Finds the line of a place in a text.

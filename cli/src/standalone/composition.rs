@@ -13,44 +13,48 @@ use cueline_store::Store;
 use cueline_worker::Handler;
 
 use super::DataDir;
-use crate::adapters::{BrokerUrl, OpenBroker, OpenStore, StoreSettings, StoreUrl, Unusable, Who};
-use crate::config::{BrokerSettings, Kind};
-use crate::parts::{ExecutorOptions, Executors, Fate, Patience, Scheduling};
+use crate::adapters::{
+    BrokerSettings, BrokerUrl, OpenBroker, OpenStore, StoreSettings, StoreUrl, Unusable, Who,
+};
+use crate::components::{
+    ExecutorOptions, Executors, Fate, HandlerKind, RunningEngine, StartupRetry,
+};
+use crate::failure::Hinted;
 
 /// What to put together.
 #[derive(Clone)]
-pub struct CompositionOptions {
+pub(crate) struct CompositionOptions {
     /// Group of the executors.
-    pub group: GroupName,
+    pub(crate) group: GroupName,
     /// Their names.
-    pub executors: Vec<ExecutorName>,
+    pub(crate) executors: Vec<ExecutorName>,
     /// Built-in kinds of handlers that they may run.
-    pub allow: Vec<Kind>,
+    pub(crate) allow: Vec<HandlerKind>,
     /// Handlers that each runs at once at the most.
-    pub concurrency: usize,
+    pub(crate) concurrency: usize,
     /// How long running handlers may take to end.
-    pub drain_timeout: Duration,
+    pub(crate) drain_timeout: Duration,
     /// Native handlers, by name.
-    pub native: HashMap<String, Arc<dyn Handler>>,
+    pub(crate) native: HashMap<String, Arc<dyn Handler>>,
     /// The engine's options.
-    pub engine: EngineOptions,
+    pub(crate) engine: EngineOptions,
     /// Jobs to apply before anything is scheduled: so that `startup` jobs among them run at this very start.
-    pub jobs: Vec<JobSpec>,
+    pub(crate) jobs: Vec<JobSpec>,
     /// The store; a file in the data directory by default.
-    pub store: Option<StoreUrl>,
+    pub(crate) store: Option<StoreUrl>,
     /// The store may be migrated; true by default.
-    pub migrate: bool,
+    pub(crate) migrate: bool,
     /// The broker; a file in the data directory by default.
-    pub broker: Option<BrokerUrl>,
+    pub(crate) broker: Option<BrokerUrl>,
     /// How the broker is used.
-    pub broker_settings: BrokerSettings,
+    pub(crate) broker_settings: BrokerSettings,
     /// How long to try to reach store and broker; for ever by default.
-    pub start_timeout: Option<Duration>,
+    pub(crate) start_timeout: Option<Duration>,
 }
 
 impl CompositionOptions {
     /// Executors that run nothing yet.
-    pub fn new(group: GroupName, executors: Vec<ExecutorName>) -> Self {
+    pub(crate) fn new(group: GroupName, executors: Vec<ExecutorName>) -> Self {
         Self {
             group,
             executors,
@@ -85,11 +89,11 @@ impl CompositionOptions {
 }
 
 /// A scheduler and its executors in this process.
-pub struct Composition {
+pub(crate) struct Composition {
     /// The store.
-    pub store: Arc<dyn Store>,
+    pub(crate) store: Arc<dyn Store>,
     /// The scheduler.
-    pub engine: Scheduling,
+    pub(crate) engine: RunningEngine,
     executors: Executors,
     open_store: OpenStore,
     open_broker: OpenBroker,
@@ -105,17 +109,17 @@ impl std::fmt::Debug for Composition {
 
 impl Composition {
     /// Opens store and broker and starts everything.
-    pub async fn start(data: &DataDir, options: &CompositionOptions) -> Result<Self> {
-        let patience = Patience::of(options.start_timeout);
-        let open_store = open_store(data, options, &patience).await?;
+    pub(crate) async fn start(data: &DataDir, options: &CompositionOptions) -> Result<Self> {
+        let retry = StartupRetry::of(options.start_timeout);
+        let open_store = open_store(data, options, &retry).await?;
         let store = open_store.store.clone();
         if !options.jobs.is_empty() {
             store.apply_jobs(&options.jobs, false).await?;
         }
-        let open_broker = open_broker(data, options, &patience).await?;
+        let open_broker = open_broker(data, options, &retry).await?;
         let broker = &open_broker.broker;
         let engine =
-            Scheduling::start(&store, broker, &options.engine, data.key(), &patience).await?;
+            RunningEngine::start(&store, broker, &options.engine, data.key(), &retry).await?;
         let executors = Executors::new();
         let shared = ExecutorOptions {
             group: options.group.clone(),
@@ -140,7 +144,7 @@ impl Composition {
     }
 
     /// Returns when a task has ended unexpectedly, with which.
-    pub async fn broken(&self) -> String {
+    pub(crate) async fn broken(&self) -> String {
         tokio::select! {
             broken = self.engine.broken() => broken,
             broken = self.executors.broken() => broken,
@@ -148,7 +152,7 @@ impl Composition {
     }
 
     /// Stops in order: no more claims, running attempts, reports, heartbeats, lease, broker, store.
-    pub async fn stop(&self, drain: Duration) -> Result<()> {
+    pub(crate) async fn stop(&self, drain: Duration) -> Result<()> {
         self.engine.stop().await;
         self.executors.stop(drain).await;
         let finished = self.engine.finish().await;
@@ -166,55 +170,55 @@ const QUEUE_HINT: &str = "what is queued is known to store.db as well: if the fi
 async fn open_store(
     data: &DataDir,
     options: &CompositionOptions,
-    patience: &Patience,
+    retry: &StartupRetry,
 ) -> Result<OpenStore> {
     let settings = StoreSettings::of(&options.engine, "cueline standalone", options.migrate);
-    let opened = |url: StoreUrl, patience: Patience| {
+    let opened = |url: StoreUrl, retry: StartupRetry| {
         let settings = &settings;
         async move {
             let open = async || url.open(settings).await;
-            patience.with(&format!("the store at {url}"), open).await
+            retry.with(&format!("the store at {url}"), open).await
         }
     };
     if let Some(url) = &options.store {
-        return Ok(opened(url.clone(), *patience).await?);
+        return Ok(opened(url.clone(), *retry).await?);
     }
     let file = data.path().join("store.db");
     let url = StoreUrl::parse(&format!("sqlite:{}", file.display())).map_err(anyhow::Error::msg)?;
     // A file is there or it is not: nothing is waited for.
-    let store = opened(url, Patience::none()).await;
+    let store = opened(url, StartupRetry::none()).await;
     store.map_err(|error| unusable(&file, error, STORE_HINT))
 }
 
 async fn open_broker(
     data: &DataDir,
     options: &CompositionOptions,
-    patience: &Patience,
+    retry: &StartupRetry,
 ) -> Result<OpenBroker> {
     let who = Who {
         connection: "cueline standalone".to_owned(),
         executor: None,
     };
-    let opened = |url: BrokerUrl, patience: Patience| {
+    let opened = |url: BrokerUrl, retry: StartupRetry| {
         let who = &who;
         async move {
             let open = async || url.open(who, &options.broker_settings).await;
-            patience.with(&format!("the broker at {url}"), open).await
+            retry.with(&format!("the broker at {url}"), open).await
         }
     };
     if let Some(url) = &options.broker {
-        return Ok(opened(url.clone(), *patience).await?);
+        return Ok(opened(url.clone(), *retry).await?);
     }
     let file = data.path().join("queue.db");
     let url =
         BrokerUrl::parse(&format!("embedded:{}", file.display())).map_err(anyhow::Error::msg)?;
-    let broker = opened(url, Patience::none()).await;
+    let broker = opened(url, StartupRetry::none()).await;
     broker.map_err(|error| unusable(&file, error, QUEUE_HINT))
 }
 
 /// The file is why it does not start.
 fn unusable(file: &Path, error: Unusable, hint: &str) -> anyhow::Error {
-    anyhow::Error::new(error).context(crate::Hinted {
+    anyhow::Error::new(error).context(Hinted {
         what: format!("{} cannot be used", file.display()),
         hint: hint.to_owned(),
     })

@@ -11,7 +11,7 @@ use rand::TryRng as _;
 
 /// A data directory that this process owns until it ends.
 #[derive(Debug)]
-pub struct DataDir {
+pub(crate) struct DataDir {
     path: PathBuf,
     token: String,
     key: SigningKey,
@@ -20,7 +20,7 @@ pub struct DataDir {
 
 impl DataDir {
     /// Makes the directory if need be, takes its lock, and reads or makes its secrets.
-    pub fn open(path: &Path) -> Result<Self> {
+    pub(crate) fn open(path: &Path) -> Result<Self> {
         if path.exists() && !path.is_dir() {
             bail!(
                 "--data {}: is not a directory; give one, or a path at which one can be made",
@@ -60,22 +60,22 @@ impl DataDir {
     }
 
     /// The directory, absolute.
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
     /// The admin token.
-    pub fn token(&self) -> &str {
+    pub(crate) fn token(&self) -> &str {
         &self.token
     }
 
     /// The file with the admin token.
-    pub fn token_file(&self) -> PathBuf {
+    pub(crate) fn token_file(&self) -> PathBuf {
         self.path.join("admin.token")
     }
 
     /// What triggers are signed with.
-    pub fn key(&self) -> &SigningKey {
+    pub(crate) fn key(&self) -> &SigningKey {
         &self.key
     }
 }

@@ -7,18 +7,19 @@ mod data_dir;
 
 use anyhow::Result;
 
-pub use composition::{Composition, CompositionOptions};
-pub use data_dir::DataDir;
+pub(crate) use composition::{Composition, CompositionOptions};
+pub(crate) use data_dir::DataDir;
 
+use crate::components::{Http, Signals, broken, say};
 use crate::config::StandaloneConfig;
-use crate::parts::{Http, Signals, broken, say};
+use crate::failure::BadInput;
 use crate::{discovery, jobfile};
 
 /// Runs until SIGTERM or Ctrl-C.
-pub async fn run(config: StandaloneConfig) -> Result<()> {
-    cueline_runtime::telemetry::init("warn", config.log_json);
+pub(crate) async fn run(config: StandaloneConfig) -> Result<()> {
+    cueline_runtime::telemetry::init("warn", config.process.log_json);
     let mut signals = Signals::new()?;
-    let mut options = options(&config);
+    let mut options = options(&config)?;
     options.jobs = jobfile::read_all(&config.jobs)?;
     let data = DataDir::open(&config.data)?;
     let http = Http::listen("--listen", config.listen).await?;
@@ -54,25 +55,25 @@ pub async fn run(config: StandaloneConfig) -> Result<()> {
     ended.map_or(Ok(()), |what| Err(broken(&what)))
 }
 
-fn options(config: &StandaloneConfig) -> CompositionOptions {
-    let mut options = CompositionOptions::new(config.group.clone(), config.executors.clone());
+fn options(config: &StandaloneConfig) -> Result<CompositionOptions> {
+    let mut options = CompositionOptions::new(config.group.clone(), config.executors()?);
     options.allow.clone_from(&config.allow);
     options.concurrency = config.concurrency as usize;
     options.drain_timeout = config.drain_timeout;
     options.engine.retention_ms = config.keep.as_millis();
     options.store.clone_from(&config.store);
-    options.migrate = !config.no_migrate;
+    options.migrate = !config.store_options.no_migrate;
     options.broker.clone_from(&config.broker);
-    options.broker_settings = config.broker_settings.clone();
-    options.start_timeout = config.start_timeout;
-    options
+    options.broker_settings = config.broker_settings();
+    options.start_timeout = config.process.start_timeout;
+    Ok(options)
 }
 
 /// What the store refuses about the jobs is the files' fault.
 fn bad_jobs(error: anyhow::Error) -> anyhow::Error {
     match error.downcast_ref::<cueline_store::StoreError>() {
         Some(e) if e.kind() == cueline_store::ErrorKind::Invalid => {
-            crate::BadInput(format!("--jobs: {e}")).into()
+            BadInput(format!("--jobs: {e}")).into()
         }
         _ => error,
     }

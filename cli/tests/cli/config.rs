@@ -391,16 +391,6 @@ fn wrong_variables_are_named() {
             &["CUELINE_LOG_JSON: \"yes\"", "true or false"],
         ),
         (
-            "CUELINE_STORRE",
-            "x",
-            &["CUELINE_STORRE: unknown variable; did you mean \"CUELINE_STORE\"?"],
-        ),
-        (
-            "CUELINE_COLOUR",
-            "x",
-            &["CUELINE_COLOUR: unknown variable", "docs/configuration.md"],
-        ),
-        (
             "CUELINE_CONFIG",
             "none.toml",
             &["none.toml", "No such file"],
@@ -413,6 +403,28 @@ fn wrong_variables_are_named() {
     ] {
         assert_refused(&with(&home, &[(name, value)], &SCHEDULER), words);
     }
+}
+
+#[test]
+fn unknown_variables_are_warnings() {
+    let home = home();
+    // What Kubernetes sets in every container for a Service called cueline, and two slips.
+    let variables = [
+        ("CUELINE_SERVICE_HOST", "10.0.0.1"),
+        ("CUELINE_SERVICE_PORT_HTTP", "7800"),
+        ("CUELINE_PORT", "tcp://10.0.0.1:7800"),
+        ("CUELINE_PORT_7800_TCP_ADDR", "10.0.0.1"),
+        ("CUELINE_STORRE", "x"),
+        ("CUELINE_COLOUR", "x"),
+    ];
+    let args = [&["config", "check"], &SCHEDULER[..]].concat();
+    let ended = with(&home, &variables, &args);
+    assert_eq!(ended.status, 0, "{ended:#?}");
+    let slip =
+        "warning: CUELINE_STORRE: unknown variable, ignored; did you mean \"CUELINE_STORE\"?";
+    assert!(ended.stderr.contains(slip), "{ended:#?}");
+    let others = "warning: CUELINE_COLOUR, CUELINE_PORT, CUELINE_PORT_7800_TCP_ADDR, CUELINE_SERVICE_HOST, CUELINE_SERVICE_PORT_HTTP: unknown variables, ignored; docs/configuration.md";
+    assert!(ended.stderr.contains(others), "{ended:#?}");
 }
 
 #[test]

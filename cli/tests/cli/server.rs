@@ -15,9 +15,14 @@ struct Server {
 
 impl Server {
     fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    fn start_with(variables: &[(&str, &str)]) -> Self {
         let home = Home::new();
         let mut child = home
             .command(&["standalone", "--listen", "127.0.0.1:0", "--data", "data"])
+            .envs(variables.iter().copied())
             .stdout(Stdio::piped())
             .spawn()
             .expect("started");
@@ -78,6 +83,17 @@ name = "nightly"
 schedule = { cron = "30 2 * * *", timezone = "Europe/Berlin" }
 handler = { command = ["true"] }
 "#;
+
+#[test]
+fn a_server_starts_with_the_variables_of_a_kubernetes_service_called_cueline() {
+    let server = Server::start_with(&[
+        ("CUELINE_SERVICE_HOST", "10.0.0.1"),
+        ("CUELINE_SERVICE_PORT", "7800"),
+        ("CUELINE_PORT", "tcp://10.0.0.1:7800"),
+        ("CUELINE_PORT_7800_TCP", "tcp://10.0.0.1:7800"),
+    ]);
+    server.run(&["doctor"]).good();
+}
 
 #[test]
 fn jobs_are_applied_compared_shown_and_deleted() {

@@ -58,7 +58,7 @@ impl Cluster {
             application: "cueline bench".to_owned(),
             ..StoreSettings::default()
         };
-        let url = StoreUrl::parse(&database.url).map_err(crate::BadInput)?;
+        let url = StoreUrl::parse(&database.url).map_err(crate::failure::BadInput)?;
         let store = match url.open(&settings).await {
             Ok(store) => store,
             Err(e) => {

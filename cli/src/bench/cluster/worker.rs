@@ -13,13 +13,12 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 
 use super::super::noop::{Lateness, Noop, lateness};
-use crate::adapters::{BrokerUrl, Who};
-use crate::config::BrokerSettings;
-use crate::parts::{ExecutorOptions, Executors, Fate, Signals, broken, say};
+use crate::adapters::{BrokerSettings, BrokerUrl, Who};
+use crate::components::{ExecutorOptions, Executors, Fate, Signals, broken, say};
 
 /// Arguments of the worker process.
 #[derive(Debug, Clone, clap::Args)]
-pub struct BenchWorkerArgs {
+pub(crate) struct BenchWorkerArgs {
     /// File that holds the broker's address
     #[arg(long)]
     broker_file: PathBuf,
@@ -53,11 +52,11 @@ impl Answer {
 }
 
 /// Works until SIGTERM.
-pub async fn run(args: BenchWorkerArgs) -> Result<()> {
+pub(crate) async fn run(args: BenchWorkerArgs) -> Result<()> {
     cueline_runtime::telemetry::init("warn", false);
     let mut signals = Signals::new()?;
     let address = std::fs::read_to_string(&args.broker_file)?;
-    let broker = BrokerUrl::parse(&address).map_err(crate::BadInput)?;
+    let broker = BrokerUrl::parse(&address).map_err(crate::failure::BadInput)?;
     let settings = BrokerSettings {
         prefix: args.broker_prefix,
         ca: None,

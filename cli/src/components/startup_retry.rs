@@ -12,25 +12,25 @@ const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
 /// How long to try.
 #[derive(Debug, Clone, Copy)]
-pub struct Patience {
+pub(crate) struct StartupRetry {
     until: Option<Instant>,
 }
 
-impl Patience {
+impl StartupRetry {
     /// For `limit` from now on, or for ever.
-    pub fn of(limit: Option<Duration>) -> Self {
+    pub(crate) fn of(limit: Option<Duration>) -> Self {
         // What is beyond the clock's range is for ever.
         let until = limit.and_then(|limit| Instant::now().checked_add(limit));
         Self { until }
     }
 
     /// Not at all.
-    pub fn none() -> Self {
+    pub(crate) fn none() -> Self {
         Self::of(Some(Duration::ZERO))
     }
 
     /// Calls until it works, with a line in the log for each failure. What cannot heal fails at once.
-    pub async fn with<T>(
+    pub(crate) async fn with<T>(
         &self,
         what: &str,
         mut call: impl AsyncFnMut() -> Result<T, Unusable>,
@@ -68,7 +68,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_may_pass_is_tried_again_and_what_may_not_is_not() {
         let mut tries = 0;
-        let done = Patience::of(None)
+        let done = StartupRetry::of(None)
             .with("it", async || {
                 tries += 1;
                 if tries < 20 {
@@ -81,7 +81,7 @@ mod tests {
         assert_eq!(done, Ok(20));
 
         let mut tries = 0;
-        let done = Patience::of(None)
+        let done = StartupRetry::of(None)
             .with("it", async || {
                 tries += 1;
                 Err::<(), _>(unusable(false))
@@ -95,14 +95,14 @@ mod tests {
         let begin = Instant::now();
         let mut tries = 0;
         let limit = Duration::from_secs(10);
-        let done = Patience::of(Some(limit))
+        let done = StartupRetry::of(Some(limit))
             .with("it", async || {
                 tries += 1;
                 Err::<(), _>(unusable(true))
             })
             .await;
         assert!(done.is_err() && tries > 3 && begin.elapsed() <= limit);
-        let none = Patience::none();
+        let none = StartupRetry::none();
         let once = none.with("it", async || Err::<(), _>(unusable(true)));
         assert!(once.await.is_err());
     }

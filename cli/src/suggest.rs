@@ -1,7 +1,7 @@
 //! Guessing what was meant.
 
 /// The word most like `text`, if any is like it.
-pub fn nearest<'w>(text: &str, words: impl IntoIterator<Item = &'w str>) -> Option<&'w str> {
+pub(crate) fn nearest<'w>(text: &str, words: impl IntoIterator<Item = &'w str>) -> Option<&'w str> {
     let text: String = text.chars().take(80).collect::<String>().to_lowercase();
     words
         .into_iter()
@@ -13,7 +13,7 @@ pub fn nearest<'w>(text: &str, words: impl IntoIterator<Item = &'w str>) -> Opti
 }
 
 /// `; did you mean "…"?`, or else what there is.
-pub fn did_you_mean<'w>(
+pub(crate) fn did_you_mean<'w>(
     text: &str,
     words: impl IntoIterator<Item = &'w str>,
     otherwise: &str,

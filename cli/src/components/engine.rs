@@ -11,28 +11,29 @@ use cueline_protocol::SigningKey;
 use cueline_runtime::{Lifecycle, Stop, SystemClock};
 use cueline_store::Store;
 
-use super::Patience;
+use super::StartupRetry;
 use crate::adapters::Unusable;
 use crate::desk::EngineDesk;
+use crate::failure::with_causes;
 
 /// How long the engine's stages may take to end.
 const STOP_WITHIN: Duration = Duration::from_secs(10);
 
 /// A running engine.
 #[derive(Debug)]
-pub struct Scheduling {
+pub(crate) struct RunningEngine {
     engine: Engine,
     tasks: Lifecycle,
 }
 
-impl Scheduling {
+impl RunningEngine {
     /// Starts the engine as soon as store and broker let it.
-    pub async fn start(
+    pub(crate) async fn start(
         store: &Arc<dyn Store>,
         broker: &Broker,
         options: &EngineOptions,
         key: &SigningKey,
-        patience: &Patience,
+        retry: &StartupRetry,
     ) -> Result<Self, Unusable> {
         let tasks = Lifecycle::new();
         let start = async || {
@@ -47,12 +48,12 @@ impl Scheduling {
             .await
             .map_err(|error| unusable(&error))
         };
-        let engine = patience.with("store or broker", start).await?;
+        let engine = retry.with("store or broker", start).await?;
         Ok(Self { engine, tasks })
     }
 
     /// What the API wakes.
-    pub fn nudges(&self) -> cueline_api::Nudges {
+    pub(crate) fn nudges(&self) -> cueline_api::Nudges {
         let nudges = self.engine.nudges();
         cueline_api::Nudges {
             due: nudges.due,
@@ -61,7 +62,7 @@ impl Scheduling {
     }
 
     /// The API over this engine and its store, for those who have `token`. What waits there ends with `stop`, told and not cut off.
-    pub fn api(&self, store: &Arc<dyn Store>, token: AdminToken, stop: Stop) -> ApiState {
+    pub(crate) fn api(&self, store: &Arc<dyn Store>, token: AdminToken, stop: Stop) -> ApiState {
         let mut state = ApiState::new(store.clone(), token, self.nudges());
         state.desk = Some(Arc::new(EngineDesk(self.engine.desk())));
         state.stop = stop;
@@ -69,17 +70,17 @@ impl Scheduling {
     }
 
     /// Returns when a task has ended unexpectedly, with which.
-    pub async fn broken(&self) -> String {
+    pub(crate) async fn broken(&self) -> String {
         format!("{} unexpectedly", self.tasks.broken().await)
     }
 
     /// No more claims; what is claimed goes out or is given back.
-    pub async fn stop(&self) {
+    pub(crate) async fn stop(&self) {
         self.tasks.shut_down(STOP_WITHIN).await;
     }
 
     /// After [`stop`](Self::stop): takes in the last reports, and gives up the lease.
-    pub async fn finish(&self) -> Result<()> {
+    pub(crate) async fn finish(&self) -> Result<()> {
         Ok(self.engine.finish().await?)
     }
 }
@@ -90,7 +91,7 @@ fn unusable(error: &EngineError) -> Unusable {
         EngineError::Broker(e) => e.kind() == cueline_broker::ErrorKind::Transient,
     };
     Unusable {
-        message: crate::told(error),
+        message: with_causes(error),
         may_pass,
     }
 }

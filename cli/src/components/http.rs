@@ -21,7 +21,7 @@ const GRACE: Duration = Duration::from_secs(3);
 
 /// A listener and what answers on it.
 #[derive(Debug)]
-pub struct Http {
+pub(crate) struct Http {
     address: SocketAddr,
     stop: Stop,
     ready: Arc<OnceLock<Router>>,
@@ -30,7 +30,7 @@ pub struct Http {
 
 impl Http {
     /// Listens on `address`, given by `flag`, and answers that it is alive and not ready.
-    pub async fn listen(flag: &str, address: SocketAddr) -> Result<Self> {
+    pub(crate) async fn listen(flag: &str, address: SocketAddr) -> Result<Self> {
         let listener = TcpListener::bind(address).await.with_context(|| {
             format!("{flag} {address}: failed to listen there; is something else using the port?")
         })?;
@@ -46,23 +46,23 @@ impl Http {
     }
 
     /// Where it listens.
-    pub fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
     /// What is asked when it is to end.
-    pub fn stopping(&self) -> Stop {
+    pub(crate) fn stopping(&self) -> Stop {
         self.stop.clone()
     }
 
     /// From now on `router` answers.
-    pub fn answer_by(&self, router: Router) {
+    pub(crate) fn answer_by(&self, router: Router) {
         let first = self.ready.set(router).is_ok();
         debug_assert!(first, "there is one router");
     }
 
     /// Takes no more requests, and lets those under way end.
-    pub async fn stop(self) {
+    pub(crate) async fn stop(self) {
         self.stop.ask_soft();
         let _ = tokio::time::timeout(GRACE, self.server).await;
     }
@@ -115,7 +115,7 @@ fn unavailable(detail: &str) -> Response {
 }
 
 /// `/livez` and `/readyz` of a process that has nothing else to say: ready until it is to stop.
-pub fn health(stop: Stop) -> Router {
+pub(crate) fn health(stop: Stop) -> Router {
     Router::new().route("/livez", get(async || "ok\n")).route(
         "/readyz",
         get(move || {

@@ -4,21 +4,21 @@ use std::fmt;
 
 /// An address. It is shown without its password.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Redacted(String);
+pub(crate) struct Redacted(String);
 
 impl Redacted {
     /// Takes it as it is.
-    pub fn new(text: impl Into<String>) -> Self {
+    pub(crate) fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }
 
     /// With its password.
-    pub fn expose(&self) -> &str {
+    pub(crate) fn expose(&self) -> &str {
         &self.0
     }
 
     /// `message` with every trace of the address's secrets taken out: other people's errors may quote what they were given.
-    pub fn scrub(&self, message: &str) -> String {
+    pub(crate) fn scrub(&self, message: &str) -> String {
         let mut text = message.replace(&self.0, &self.to_string());
         for secret in secrets(&self.0) {
             // Shorter ones are part of other words.
@@ -43,7 +43,7 @@ impl fmt::Debug for Redacted {
 }
 
 /// What stands in place of a secret.
-pub const HIDDEN: &str = "***";
+pub(crate) const HIDDEN: &str = "***";
 
 /// Who is named before the host: everything up to the last `@`, because passwords may hold `/` and `@` that should have been escaped.
 fn user_part(text: &str) -> Option<(usize, usize)> {

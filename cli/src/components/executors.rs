@@ -13,33 +13,51 @@ use cueline_protocol::VerifyingKeys;
 use cueline_runtime::{BootClock as _, Lifecycle, SystemBootClock, SystemClock};
 use cueline_worker::{Handler, Worker};
 
-use crate::config::Kind;
-
 /// Beyond the drain timeout: stopping what still runs and reporting it takes its time.
 const STOP_SLACK: Duration = Duration::from_secs(10);
 
+/// A built-in kind of handler.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum HandlerKind {
+    Shell,
+    Command,
+    Http,
+}
+
+impl HandlerKind {
+    pub(crate) const ALL: [Self; 3] = [Self::Shell, Self::Command, Self::Http];
+
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Shell => "shell",
+            Self::Command => "command",
+            Self::Http => "http",
+        }
+    }
+}
+
 /// What the executors of a process have in common.
 #[derive(Clone)]
-pub struct ExecutorOptions {
+pub(crate) struct ExecutorOptions {
     /// Their group.
-    pub group: GroupName,
+    pub(crate) group: GroupName,
     /// Built-in kinds of handlers that they may run.
-    pub allow: Vec<Kind>,
+    pub(crate) allow: Vec<HandlerKind>,
     /// Handlers that each runs at once at the most.
-    pub concurrency: usize,
+    pub(crate) concurrency: usize,
     /// How long running handlers may take to end.
-    pub drain_timeout: Duration,
+    pub(crate) drain_timeout: Duration,
     /// Native handlers, by name.
-    pub native: HashMap<String, Arc<dyn Handler>>,
+    pub(crate) native: HashMap<String, Arc<dyn Handler>>,
     /// Whose triggers they run.
-    pub trust: VerifyingKeys,
+    pub(crate) trust: VerifyingKeys,
     /// Who decides what becomes of their work when they are not heard.
-    pub fate: Fate,
+    pub(crate) fate: Fate,
 }
 
 /// What becomes of an executor's work when it is not heard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fate {
+pub(crate) enum Fate {
     /// Schedulers and broker live and die with this process: nothing.
     Shared,
     /// Schedulers elsewhere give it to others.
@@ -53,7 +71,7 @@ pub enum Fate {
 
 /// Running executors.
 #[derive(Debug, Default)]
-pub struct Executors {
+pub(crate) struct Executors {
     tasks: Lifecycle,
     /// What the first one that failed has said.
     failure: Arc<OnceLock<String>>,
@@ -62,12 +80,12 @@ pub struct Executors {
 
 impl Executors {
     /// None yet.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self::default()
     }
 
     /// Starts one, whose journal is in `state_dir`.
-    pub fn start(
+    pub(crate) fn start(
         &self,
         name: &ExecutorName,
         state_dir: &Path,
@@ -103,15 +121,15 @@ impl Executors {
         }
         for kind in &options.allow {
             builder = match kind {
-                Kind::Shell => {
+                HandlerKind::Shell => {
                     let handler = ShellHandler::new(&marker).guarded(guard.clone());
                     builder.kind(kind.name(), handler)
                 }
-                Kind::Command => {
+                HandlerKind::Command => {
                     let handler = CommandHandler::new(&marker).guarded(guard.clone());
                     builder.kind(kind.name(), handler)
                 }
-                Kind::Http => builder.kind(kind.name(), HttpHandler::new()?),
+                HandlerKind::Http => builder.kind(kind.name(), HttpHandler::new()?),
             };
         }
         let worker = builder.before_start(move || end_orphans(marker)).build()?;
@@ -126,7 +144,7 @@ impl Executors {
     }
 
     /// Returns when one has ended unexpectedly, with why.
-    pub async fn broken(&self) -> String {
+    pub(crate) async fn broken(&self) -> String {
         let what = self.tasks.broken().await;
         match self.failure.get() {
             Some(why) => format!("{what} unexpectedly: {why}"),
@@ -135,7 +153,7 @@ impl Executors {
     }
 
     /// Drains, reports and leaves.
-    pub async fn stop(&self, drain: Duration) {
+    pub(crate) async fn stop(&self, drain: Duration) {
         self.tasks.shut_down(drain + STOP_SLACK).await;
         let guards = std::mem::take(&mut *self.guards());
         for guard in guards {

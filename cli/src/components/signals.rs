@@ -5,14 +5,14 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// Hears signals.
 #[derive(Debug)]
-pub struct Signals {
+pub(crate) struct Signals {
     terminate: Signal,
     interrupt: Signal,
 }
 
 impl Signals {
     /// From now on.
-    pub fn new() -> Result<Self> {
+    pub(crate) fn new() -> Result<Self> {
         let failed = "failed to listen for signals";
         Ok(Self {
             terminate: signal(SignalKind::terminate()).context(failed)?,
@@ -21,7 +21,7 @@ impl Signals {
     }
 
     /// Returns at the next signal that asks for an end.
-    pub async fn next(&mut self) {
+    pub(crate) async fn next(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}
             _ = self.interrupt.recv() => {}
@@ -29,7 +29,10 @@ impl Signals {
     }
 
     /// Ends with `stop`, or at once at the next signal.
-    pub async fn or_at_once(&mut self, stop: impl Future<Output = Result<()>>) -> Result<()> {
+    pub(crate) async fn or_at_once(
+        &mut self,
+        stop: impl Future<Output = Result<()>>,
+    ) -> Result<()> {
         tokio::select! {
             result = stop => result,
             () = self.next() => {

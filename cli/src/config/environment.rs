@@ -1,0 +1,97 @@
+//! Environment variables that are no settings.
+
+use crate::suggest::nearest;
+
+use super::schema;
+
+const PREFIX: &str = "CUELINE_";
+
+/// Variables of commands, of logs, and those that a handler sets for the process that it starts.
+const OTHERS: [&str; 16] = [
+    "CUELINE_CONFIG",
+    "CUELINE_URL",
+    "CUELINE_TOKEN",
+    "CUELINE_LOG",
+    "CUELINE_RUN_ID",
+    "CUELINE_ATTEMPT",
+    "CUELINE_JOB",
+    "CUELINE_FIRE_TIME",
+    "CUELINE_FIRE_TIME_MS",
+    "CUELINE_PARAMS",
+    "CUELINE_SHARD_INDEX",
+    "CUELINE_SHARD_TOTAL",
+    "CUELINE_SHARD_ITEM",
+    "CUELINE_EXECUTOR",
+    "CUELINE_WORKER_STATE",
+    "CUELINE_WORKER_GUARD",
+];
+
+/// Warnings about variables that are ignored because Cueline has no such setting.
+///
+/// They are no errors: for a Service that is called `cueline`, Kubernetes sets `CUELINE_PORT`, `CUELINE_SERVICE_HOST` and more in
+/// every container, see <https://kubernetes.io/docs/tutorials/services/connect-applications-service/>. Settings of other roles are
+/// ignored without a warning, because one environment may serve several roles.
+pub(super) fn warnings(names: impl IntoIterator<Item = String>) -> Vec<String> {
+    let mut known: Vec<String> = schema::all()
+        .map(|(_, definition)| schema::variable(&definition).to_owned())
+        .collect();
+    known.extend(OTHERS.map(str::to_owned));
+    let is_known = |name: &String| known.contains(name) || name.starts_with("CUELINE_TEST_");
+    let mut unknown: Vec<String> = names
+        .into_iter()
+        .filter(|name| name.starts_with(PREFIX) && !is_known(name))
+        .collect();
+    unknown.sort_unstable();
+
+    // Without the prefix, which makes all names alike.
+    let bare = |name: &str| name.trim_start_matches(PREFIX).to_owned();
+    let words: Vec<String> = known.iter().map(|name| bare(name)).collect();
+    let (mut warnings, mut others) = (Vec::new(), Vec::new());
+    for name in unknown {
+        match nearest(&bare(&name), words.iter().map(String::as_str)) {
+            Some(word) => warnings.push(format!(
+                "{name}: unknown variable, ignored; did you mean \"{PREFIX}{word}\"?"
+            )),
+            None => others.push(name),
+        }
+    }
+    if !others.is_empty() {
+        warnings.push(format!(
+            "{}: unknown variables, ignored; docs/configuration.md lists the known ones",
+            others.join(", ")
+        ));
+    }
+    warnings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(names: &[&str]) -> Vec<String> {
+        warnings(names.iter().map(|name| (*name).to_owned()))
+    }
+
+    #[test]
+    fn settings_of_any_role_and_variables_of_jobs_are_known() {
+        let names = [
+            "CUELINE_ALLOW",
+            "CUELINE_STORE",
+            "CUELINE_RUN_ID",
+            "CUELINE_TEST_NATS_BIN",
+            "PATH",
+        ];
+        assert!(asked(&names).is_empty());
+    }
+
+    #[test]
+    fn slips_are_named_with_what_was_meant_and_others_on_one_line() {
+        assert_eq!(
+            asked(&["CUELINE_SERVICE_HOST", "CUELINE_BROKR", "CUELINE_PORT"]),
+            [
+                "CUELINE_BROKR: unknown variable, ignored; did you mean \"CUELINE_BROKER\"?",
+                "CUELINE_PORT, CUELINE_SERVICE_HOST: unknown variables, ignored; docs/configuration.md lists the known ones",
+            ]
+        );
+    }
+}

@@ -1,0 +1,233 @@
+//! What settings say about each other: defaults that follow from the machine or from other settings, and what does not go together.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use cueline_model::{DurationMs, ExecutorName};
+use cueline_protocol::VerifyingKeys;
+
+use super::roles::{BrokerOptions, SchedulerConfig, StandaloneConfig, WorkerConfig};
+use super::settings::Settings;
+use crate::adapters::{BrokerSettings, BrokerUrl, StoreUrl};
+use crate::failure::BadInput;
+
+/// A process that runs until it is told to stop.
+pub(crate) trait Role: Args {
+    /// Its name: of the command, and of its section in the file.
+    const NAME: &'static str;
+    /// Settings whose default is computed, with the default in words.
+    const COMPUTED: &'static [(&'static str, &'static str)];
+
+    /// Fills in what is computed, and notes what does not go together.
+    fn complete(settings: &mut Settings);
+}
+
+const MACHINE_NAME: (&str, &str) = ("name", "the machine's name");
+
+impl Role for StandaloneConfig {
+    const NAME: &'static str = "standalone";
+    const COMPUTED: &'static [(&'static str, &'static str)] = &[
+        ("store", "sqlite:DATA/store.db"),
+        ("broker", "embedded:DATA/queue.db"),
+    ];
+
+    fn complete(settings: &mut Settings) {
+        let data = PathBuf::from(settings.text("data").unwrap_or_default());
+        for (key, kind, file) in [
+            ("store", "sqlite", "store.db"),
+            ("broker", "embedded", "queue.db"),
+        ] {
+            settings.read_secret_file(key);
+            if settings.text(key).is_none() {
+                settings.show_default(key, format!("{kind}:{}", data.join(file).display()));
+            }
+        }
+        check_files(settings, &["store_file", "broker_file"]);
+        check_broker(settings);
+    }
+}
+
+impl Role for SchedulerConfig {
+    const NAME: &'static str = "scheduler";
+    const COMPUTED: &'static [(&'static str, &'static str)] = &[MACHINE_NAME];
+
+    fn complete(settings: &mut Settings) {
+        for key in ["store", "broker", "token"] {
+            settings.read_secret_file(key);
+        }
+        settings.set_default("name", machine_name());
+        check_files(
+            settings,
+            &["store_file", "broker_file", "token_file", "signing_key"],
+        );
+        check_broker(settings);
+    }
+}
+
+impl Role for WorkerConfig {
+    const NAME: &'static str = "worker";
+    const COMPUTED: &'static [(&'static str, &'static str)] = &[
+        MACHINE_NAME,
+        ("fence_after", "two thirds of failover_after, 20s"),
+        (
+            "state_dir",
+            "$STATE_DIRECTORY, else /var/lib/cueline/workers for root, else ~/.local/state/cueline/workers; in it GROUP/NAME",
+        ),
+    ];
+
+    fn complete(settings: &mut Settings) {
+        settings.read_secret_file("broker");
+        settings.set_default("name", machine_name());
+        let own = [settings.text("group"), settings.text("name")];
+        let own: PathBuf = own.into_iter().flatten().collect();
+        let state_dir = state_dir().map(|base| base.join(own).display().to_string());
+        settings.set_default("state_dir", state_dir);
+        check_fence(settings);
+        check_files(settings, &["broker_file"]);
+        check_broker(settings);
+    }
+}
+
+impl StandaloneConfig {
+    /// The names of its executors.
+    pub(crate) fn executors(&self) -> Result<Vec<ExecutorName>, BadInput> {
+        (1..=self.workers)
+            .map(|i| format!("{}-{i}", self.name).parse())
+            .collect::<Result<_, _>>()
+            .map_err(|error| BadInput(format!("name: {error}")))
+    }
+
+    pub(crate) fn broker_settings(&self) -> BrokerSettings {
+        self.broker_options.settings()
+    }
+}
+
+impl SchedulerConfig {
+    pub(crate) fn broker_settings(&self) -> BrokerSettings {
+        in_step_with(self.failover.failover_after, self.broker_options.settings())
+    }
+}
+
+impl WorkerConfig {
+    pub(crate) fn broker_settings(&self) -> BrokerSettings {
+        in_step_with(self.failover.failover_after, self.broker_options.settings())
+    }
+
+    /// The keys of all `trust` entries.
+    pub(crate) fn verifying_keys(&self) -> Result<VerifyingKeys, BadInput> {
+        let keys = self.trust.iter().flat_map(|keys| &keys.0);
+        VerifyingKeys::from_base64(keys.map(String::as_str))
+            .map_err(|error| BadInput(format!("trust: {error}")))
+    }
+}
+
+impl BrokerOptions {
+    fn settings(&self) -> BrokerSettings {
+        BrokerSettings {
+            prefix: self.broker_prefix.clone(),
+            ca: self.broker_ca.clone(),
+            certificate: self.broker_certificate.clone().zip(self.broker_key.clone()),
+            credentials: self.broker_credentials.clone(),
+            replicas: self.broker_replicas.and_then(|n| u16::try_from(n).ok()),
+            longest_wait: None,
+            heartbeat: None,
+        }
+    }
+}
+
+/// A client reconnects long before it is missed, and the broker redelivers the messages of a dead client before its work fails over.
+fn in_step_with(failover_after: DurationMs, settings: BrokerSettings) -> BrokerSettings {
+    let failover_after = Duration::from_millis(failover_after.as_millis());
+    BrokerSettings {
+        longest_wait: Some(failover_after / 6),
+        heartbeat: Some(failover_after / 3),
+        ..settings
+    }
+}
+
+/// The setting that the user is asked for where `key` is missing.
+pub(super) fn to_be_given(key: &str) -> &str {
+    if key == "token" { "token_file" } else { key }
+}
+
+/// What a required setting has to be.
+pub(super) fn expected(key: &str) -> String {
+    match key {
+        "store" => StoreUrl::expected(),
+        "broker" => BrokerUrl::expected(),
+        "token" => "a file that `cueline token new --out FILE` made; or put the token itself into CUELINE_TOKEN. There is no default".to_owned(),
+        "signing_key" => "a file that `cueline key new` made".to_owned(),
+        "allow" => "one or more of shell, command, http; with none this worker would run nothing".to_owned(),
+        "trust" => "what `cueline key public FILE` prints of the schedulers' signing key, or a file with it; with none this worker would run nothing".to_owned(),
+        _ => "a value".to_owned(),
+    }
+}
+
+fn check_files(settings: &mut Settings, keys: &[&str]) {
+    for key in keys {
+        settings.check_permissions(key);
+    }
+}
+
+fn check_broker(settings: &mut Settings) {
+    for (given, missing) in [
+        ("broker_certificate", "broker_key"),
+        ("broker_key", "broker_certificate"),
+    ] {
+        if settings.is_given(given) && !settings.is_given(missing) {
+            settings.require(missing, &format!("{given} needs it"));
+        }
+    }
+    let is_other = match settings.text("broker") {
+        Some(broker) => BrokerUrl::parse(broker).is_ok_and(|broker| !broker.is_nats()),
+        None => settings.role == StandaloneConfig::NAME,
+    };
+    if is_other && settings.is_given("broker_credentials") {
+        settings.refuse(
+            "broker_credentials",
+            "is for NATS only; put user and password into the broker's URL",
+        );
+    }
+}
+
+fn check_fence(settings: &mut Settings) {
+    let parsed = |text: Option<&str>| text?.parse::<DurationMs>().ok();
+    let Some(failover) = parsed(settings.text("failover_after")) else {
+        return;
+    };
+    let usual = DurationMs::millis(failover.as_millis() * 2 / 3);
+    settings.set_default("fence_after", Ok(usual.to_string()));
+    if let Some(fence) = parsed(settings.text("fence_after"))
+        && fence >= failover
+    {
+        settings.problems.push(format!(
+            "fence_after: {fence} given, with a failover_after of {failover}; less is expected, or its attempts would still run when others have its work"
+        ));
+    }
+}
+
+fn machine_name() -> Result<String, String> {
+    let name = nix::unistd::gethostname()
+        .map_err(|e| format!("failed to find the machine's name: {e}; give --name"))?;
+    Ok(name.to_string_lossy().into_owned())
+}
+
+/// Where journals are by default: a directory that stays, never the present one, which depends on who starts the worker.
+fn state_dir() -> Result<PathBuf, String> {
+    let absolute = |variable: &str| {
+        std::env::var_os(variable)
+            .map(PathBuf::from)
+            .filter(|path| path.is_absolute())
+    };
+    if let Some(systemd) = absolute("STATE_DIRECTORY") {
+        return Ok(systemd);
+    }
+    if nix::unistd::geteuid().is_root() {
+        return Ok(PathBuf::from("/var/lib/cueline/workers"));
+    }
+    let state = absolute("XDG_STATE_HOME")
+        .or_else(|| absolute("HOME").map(|home| home.join(".local/state")))
+        .ok_or("missing; this user has no home to put the journal into: give --state-dir DIR")?;
+    Ok(state.join("cueline/workers"))
+}

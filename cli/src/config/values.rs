@@ -1,0 +1,154 @@
+//! What the text of one setting may be. A refusal says what was given and what is expected.
+
+use std::fmt::Display;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+use cueline_api::AdminToken;
+use cueline_model::{DurationMs, ExecutorName, NameError};
+use cueline_protocol::SigningKey;
+
+use crate::adapters::BrokerUrl;
+use crate::components::HandlerKind;
+use crate::suggest::did_you_mean;
+use crate::{keys, secret_file};
+
+/// Shorter times are within what a busy machine, a slow disk or a new connection may take.
+const SHORTEST_FAILOVER: DurationMs = DurationMs::secs(3);
+
+/// Shorter tokens can be guessed.
+const MIN_TOKEN_BYTES: usize = 16;
+
+/// The public keys of one `trust` entry.
+#[derive(Debug, Clone)]
+pub(crate) struct TrustedKeys(pub(crate) Vec<String>);
+
+fn parse<T: FromStr<Err: Display>>(text: &str, expected: &str) -> Result<T, String> {
+    text.parse()
+        .map_err(|e| format!("{text:?} given: {e}; {expected} is expected"))
+}
+
+pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
+    parse(text, "an address with a port such as 127.0.0.1:7800")
+}
+
+pub(super) fn duration_ms(text: &str) -> Result<DurationMs, String> {
+    parse(text, "a duration such as 500ms, 30s, 5m, 2h or 7d")
+}
+
+pub(super) fn duration(text: &str) -> Result<Duration, String> {
+    duration_ms(text).map(|duration| Duration::from_millis(duration.as_millis()))
+}
+
+pub(super) fn failover_after(text: &str) -> Result<DurationMs, String> {
+    let expected = format!("a duration of at least {SHORTEST_FAILOVER}");
+    match parse(text, &expected)? {
+        after if after < SHORTEST_FAILOVER => {
+            Err(format!("{text:?} given; {expected} is expected"))
+        }
+        after => Ok(after),
+    }
+}
+
+pub(super) fn number<const MIN: u32, const MAX: u32>(text: &str) -> Result<u32, String> {
+    let range = MIN..=MAX;
+    let number = text.parse().ok().filter(|number| range.contains(number));
+    number.ok_or_else(|| format!("{text:?} given; a whole number in {range:?} is expected"))
+}
+
+pub(super) fn switch(text: &str) -> Result<bool, String> {
+    let parsed = text.parse();
+    parsed.map_err(|_| format!("{text:?} given; true or false is expected"))
+}
+
+pub(super) fn name<T: FromStr<Err = NameError>>(text: &str) -> Result<T, String> {
+    text.parse().map_err(|e| format!("{text:?} given: {e}"))
+}
+
+/// The executors are called NAME-1 to NAME-64, and the longest of these has to be a name as well.
+pub(super) fn standalone_name(text: &str) -> Result<ExecutorName, String> {
+    name::<ExecutorName>(&format!("{text}-64"))?;
+    name(text)
+}
+
+pub(super) fn path(text: &str) -> Result<PathBuf, String> {
+    if text.is_empty() {
+        return Err("\"\" given; a path is expected".to_owned());
+    }
+    Ok(PathBuf::from(text))
+}
+
+pub(super) fn file(text: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(text);
+    match std::fs::metadata(&path) {
+        Ok(metadata) if metadata.is_file() => Ok(path),
+        Ok(_) => Err(format!("{text:?} given; it is not a file")),
+        Err(error) => Err(format!("{text:?} given; failed to find it: {error}")),
+    }
+}
+
+pub(super) fn kind(text: &str) -> Result<HandlerKind, String> {
+    let found = HandlerKind::ALL.iter().find(|kind| kind.name() == text);
+    found.copied().ok_or_else(|| {
+        let names = HandlerKind::ALL.map(HandlerKind::name);
+        let hint = did_you_mean(text, names, "allowed are shell, command, http");
+        format!("unknown kind {text:?}{hint}")
+    })
+}
+
+pub(super) fn broker_prefix(text: &str) -> Result<String, String> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+    if text.is_empty() || text.len() > 64 || !text.chars().all(plain) {
+        return Err(format!(
+            "{text:?} given; up to 64 letters, digits, '-' and '_' are expected"
+        ));
+    }
+    Ok(text.to_owned())
+}
+
+/// A broker that several processes use.
+pub(super) fn shared_broker(text: &str) -> Result<BrokerUrl, String> {
+    let url = BrokerUrl::parse(text)?;
+    if url.is_embedded() {
+        return Err(format!(
+            "{url} given: only `cueline standalone` can use the embedded broker; {} is expected",
+            BrokerUrl::expected()
+        ));
+    }
+    Ok(url)
+}
+
+pub(super) fn token(text: &str) -> Result<AdminToken, String> {
+    if text.len() < MIN_TOKEN_BYTES {
+        return Err(format!(
+            "the token has {} bytes; at least {MIN_TOKEN_BYTES} are expected, such as those of `cueline token new`",
+            text.len()
+        ));
+    }
+    if !text.bytes().all(|b| b.is_ascii_graphic()) {
+        return Err(
+            "the token has white space, control characters or letters beyond ASCII in it, which no header can carry; \
+             `cueline token new` makes one"
+                .to_owned(),
+        );
+    }
+    Ok(AdminToken::new(text))
+}
+
+pub(super) fn signing_key(path: &str) -> Result<SigningKey, String> {
+    let text = secret_file::read(Path::new(path))?;
+    keys::secret_from_text(&text).map_err(|problem| format!("{path}: {problem}"))
+}
+
+pub(super) fn trusted_keys(text: &str) -> Result<TrustedKeys, String> {
+    let keys = keys::public_from_argument(text)?;
+    if keys.is_empty() {
+        return Err(format!(
+            "missing in {text}: it holds no public key; {} is expected",
+            super::rules::expected("trust")
+        ));
+    }
+    Ok(TrustedKeys(keys))
+}
