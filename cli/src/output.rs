@@ -40,17 +40,18 @@ impl Out {
     }
 
     /// Whether the answer is for programs.
-    pub(crate) fn is_json(&self) -> bool {
+    pub(crate) fn is_json(self) -> bool {
         self.format == OutputFormat::Json
     }
 
     /// Prints a line.
-    pub(crate) fn line(&self, text: &str) -> Result<(), Failure> {
+    pub(crate) fn line(self, text: &str) -> Result<(), Failure> {
         self.text(&format!("{text}\n"))
     }
 
     /// Prints a text as it is, at once.
-    pub(crate) fn text(&self, text: &str) -> Result<(), Failure> {
+    #[expect(clippy::unused_self, reason = "who prints has an `Out`")]
+    pub(crate) fn text(self, text: &str) -> Result<(), Failure> {
         let mut stdout = std::io::stdout().lock();
         stdout
             .write_all(text.as_bytes())
@@ -62,17 +63,17 @@ impl Out {
     }
 
     /// Prints a value as JSON, over several lines.
-    pub(crate) fn json(&self, value: &Value) -> Result<(), Failure> {
+    pub(crate) fn json(self, value: &Value) -> Result<(), Failure> {
         self.line(&format!("{value:#}"))
     }
 
     /// Prints a value as one line of JSON.
-    pub(crate) fn json_line(&self, value: &Value) -> Result<(), Failure> {
+    pub(crate) fn json_line(self, value: &Value) -> Result<(), Failure> {
         self.line(&value.to_string())
     }
 
     /// An empty table with these headings.
-    pub(crate) fn table(&self, headings: &[&str]) -> Table {
+    pub(crate) fn table(self, headings: &[&str]) -> Table {
         let mut table = Table::new();
         table.load_style(NOTHING);
         // Cells stay on their line whatever the width: what is cut or folded can neither be copied nor searched.
@@ -94,7 +95,7 @@ impl Out {
     }
 
     /// Prints a table, or `empty` if it has no rows.
-    pub(crate) fn print_table(&self, table: &Table, empty: &str) -> Result<(), Failure> {
+    pub(crate) fn print_table(self, table: &Table, empty: &str) -> Result<(), Failure> {
         if table.is_empty() {
             return self.line(empty);
         }
@@ -107,7 +108,7 @@ impl Out {
     }
 
     /// `text` in `colour` if there are colours.
-    pub(crate) fn paint(&self, text: &str, colour: Paint) -> String {
+    pub(crate) fn paint(self, text: &str, colour: Paint) -> String {
         if self.colours {
             format!("\x1b[{}m{text}\x1b[0m", colour.code())
         } else {

@@ -1,7 +1,7 @@
 //! `cueline config check`: the configuration as it holds, where each value comes from, and everything that is wrong with it.
 
 use std::collections::HashSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
@@ -44,7 +44,7 @@ pub(crate) fn run(out: Out, command: ConfigCommand) -> Result<(), Failure> {
     let ConfigCommand::Check(args) = command;
     let checked = match args.role {
         Some(role) => vec![check(role, args.config)],
-        None => check_sections(args.config)?,
+        None => check_sections(args.config.as_deref())?,
     };
     // What is above the sections is the same for each role.
     let distinct = |of: fn(&Checked) -> &Vec<String>| -> Vec<String> {
@@ -100,14 +100,16 @@ fn check(role: RoleArgs, config: Option<PathBuf>) -> Checked {
 }
 
 /// Each role that has a section in the file.
-fn check_sections(config: Option<PathBuf>) -> Result<Vec<Checked>, Failure> {
-    let file = ConfigFile::read(config.as_deref());
+fn check_sections(config: Option<&Path>) -> Result<Vec<Checked>, Failure> {
+    let file = ConfigFile::read(config);
     let roles = file.sections.iter().map(|name| match *name {
         "standalone" => RoleArgs::Standalone(FlagsOf::none(None)),
         "scheduler" => RoleArgs::Scheduler(FlagsOf::none(None)),
         _ => RoleArgs::Worker(FlagsOf::none(None)),
     });
-    let checked: Vec<Checked> = roles.map(|role| check(role, config.clone())).collect();
+    let checked: Vec<Checked> = roles
+        .map(|role| check(role, config.map(Path::to_path_buf)))
+        .collect();
     if !checked.is_empty() {
         return Ok(checked);
     }

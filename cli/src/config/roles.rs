@@ -4,6 +4,11 @@
 //! A field's name is its key, and its doc comment is its meaning. The value's name also says how it is written:
 //! `N` is a number, `BOOL` a switch, and the password of a `URL` is never shown.
 
+#![expect(
+    clippy::doc_markdown,
+    reason = "doc comments are help texts, shown as they are"
+)]
+
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -155,6 +160,7 @@ pub(crate) struct StoreOptions {
 
 /// Of each role.
 #[derive(Debug, Clone, Args)]
+#[expect(clippy::struct_field_names, reason = "a field's name is the key")]
 pub(crate) struct BrokerOptions {
     /// File that holds the broker's URL, instead of the URL itself
     #[arg(value_name = "FILE")]

@@ -8,8 +8,10 @@ use super::rules::Role;
 /// A setting is a clap argument: its id is the key, and it knows its flag, variable, default, meaning and parser.
 pub(super) type Definition = Arg;
 
-/// Each role's name and settings.
-pub(super) const ROLES: [(&str, fn() -> Vec<Definition>); 3] = [
+/// A role's name and settings.
+pub(super) type RoleSettings = (&'static str, fn() -> Vec<Definition>);
+
+pub(super) const ROLES: [RoleSettings; 3] = [
     (StandaloneConfig::NAME, definitions::<StandaloneConfig>),
     (SchedulerConfig::NAME, definitions::<SchedulerConfig>),
     (WorkerConfig::NAME, definitions::<WorkerConfig>),
@@ -35,9 +37,8 @@ pub(super) fn definitions<T: Role>() -> Vec<Definition> {
 
 /// The settings of all roles. One that several roles have is there several times.
 pub(super) fn all() -> impl Iterator<Item = (&'static str, Definition)> {
-    let of = |(role, definitions): (&'static str, fn() -> Vec<Definition>)| {
-        definitions().into_iter().map(move |arg| (role, arg))
-    };
+    let of =
+        |(role, definitions): RoleSettings| definitions().into_iter().map(move |arg| (role, arg));
     ROLES.into_iter().flat_map(of)
 }
 
