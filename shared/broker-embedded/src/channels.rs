@@ -1,4 +1,4 @@
-//! Announcements: kept nowhere, for whoever listens in this process at that moment.
+//! Announcements: delivered to the present listeners in this process and not stored.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -98,7 +98,7 @@ impl EmbeddedDriver {
         let (stop, held) = (closed.clone(), Arc::clone(&lock));
         tasks.spawn(async move {
             writer.run(waiting, stop).await;
-            // Nobody else may open the file before the last transaction has ended.
+            // No other process may open the file before the last transaction has ended.
             drop(held);
         });
         let driver = Self {
@@ -328,7 +328,7 @@ impl Driver for EmbeddedDriver {
             .iter()
             .any(|(_, how)| matches!(how, Settlement::Dead(_)))
         {
-            // Somebody may have deleted it.
+            // Another caller may have deleted it.
             self.declare(&QueueId::Dead).await?;
         }
         self.write(|answer| {

@@ -23,7 +23,7 @@ const MIGRATIONS: [&str; 1] = [include_str!("../migrations/1_queues.sql")];
 
 /// A WAL of 16 MiB is copied back; below that a page that is written and freed again is never copied at all.
 const AUTOCHECKPOINT_PAGES: &str = "4096";
-/// What a large transaction made the WAL grow to is given back down to this.
+/// After a large transaction the WAL is truncated to this size.
 const JOURNAL_SIZE_LIMIT: &str = "67108864";
 /// `SQLite`'s default.
 const PAGE_BYTES: u64 = 4_096;
@@ -51,7 +51,7 @@ pub(crate) struct Opened {
     pub(crate) lock: File,
 }
 
-/// A failure that several callers may be told of.
+/// A failure that is returned to several callers.
 #[derive(Debug, Clone)]
 pub(crate) struct Failure {
     pub(crate) kind: ErrorKind,

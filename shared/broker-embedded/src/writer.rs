@@ -38,7 +38,7 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    /// Serves requests until `closed` or until nobody can send any more; what was sent before is still written.
+    /// Serves requests until `closed` or until all senders are dropped. Requests sent before are still written.
     pub(crate) async fn run(
         mut self,
         mut requests: mpsc::Receiver<Request>,

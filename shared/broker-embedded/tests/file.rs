@@ -78,7 +78,7 @@ async fn a_closed_file_is_free_for_the_next_and_a_closed_driver_says_so() {
 }
 
 #[tokio::test]
-async fn what_may_have_been_handed_out_before_says_so() {
+async fn a_possibly_delivered_message_is_marked_redelivered() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("broker.db");
     let first = open(&path).await;
@@ -314,7 +314,7 @@ async fn the_file_does_not_grow_while_messages_come_and_go() {
 }
 
 #[tokio::test]
-async fn a_dropped_driver_has_written_what_it_confirmed() {
+async fn a_dropped_driver_has_written_all_confirmed_messages() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("broker.db");
     let driver = open(&path).await;

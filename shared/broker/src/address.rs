@@ -34,18 +34,18 @@ impl fmt::Display for QueueId {
     }
 }
 
-/// A channel of messages that reach whoever listens at that moment, and are kept nowhere.
+/// A channel of messages that reach the present listeners and are not stored.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Channel {
     /// Heartbeats of all executors.
     Heartbeats,
-    /// Orders to one executor.
+    /// Control messages to one executor.
     Control {
         /// Executor group.
         group: String,
         /// Executor name.
         executor: String,
     },
-    /// Answers to requests, one channel for each asker.
+    /// Answers to requests; each request has a channel of its own.
     Replies(String),
 }

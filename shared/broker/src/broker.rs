@@ -1,4 +1,4 @@
-//! What all drivers share.
+//! Retry, batching and declaration on demand, once for all drivers.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -43,12 +43,12 @@ const LONGEST_WAIT: Duration = Duration::from_secs(1);
 pub struct Broker {
     driver: Arc<dyn Driver>,
     options: BrokerOptions,
-    asks: Arc<Asks>,
+    replies: Arc<ReplyChannels>,
 }
 
-/// Names the channels on which answers are expected, apart from those of every other process on the same broker.
-struct Asks {
-    asker: u64,
+/// Makes names for reply channels that no other process on the same broker uses.
+struct ReplyChannels {
+    process: u64,
     next: AtomicU64,
 }
 
@@ -66,14 +66,14 @@ impl Broker {
         Self::from_arc(Arc::new(driver), options)
     }
 
-    /// A broker over a driver that others hold as well.
+    /// A broker over a shared driver.
     pub fn from_arc(driver: Arc<dyn Driver>, options: BrokerOptions) -> Self {
         Self {
             driver,
             options,
             // An identity, not a decision: nothing that a seed should reproduce depends on it.
-            asks: Arc::new(Asks {
-                asker: RandomState::new().hash_one(std::process::id()),
+            replies: Arc::new(ReplyChannels {
+                process: RandomState::new().hash_one(std::process::id()),
                 next: AtomicU64::new(0),
             }),
         }
@@ -85,22 +85,34 @@ impl Broker {
     }
 
     /// Makes sure that the queue exists.
+    ///
+    /// # Errors
+    ///
+    /// The last error of the driver, after [`BrokerOptions::retry_for`] where it is transient.
     pub async fn declare(&self, queue: &QueueId) -> Result<(), BrokerError> {
-        self.patiently("declare", || self.driver.declare(queue))
+        self.with_retry("declare", || self.driver.declare(queue))
             .await
     }
 
     /// Deletes a queue; see [`Driver::delete`].
+    ///
+    /// # Errors
+    ///
+    /// The last error of the driver, after [`BrokerOptions::retry_for`] where it is transient.
     pub async fn delete(&self, queue: &QueueId, only_if_empty: bool) -> Result<bool, BrokerError> {
-        self.patiently("delete", || self.driver.delete(queue, only_if_empty))
+        self.with_retry("delete", || self.driver.delete(queue, only_if_empty))
             .await
     }
 
-    /// Publishes messages, in as many batches as the driver needs. The answer has one entry for each message, in
-    /// the order given; a queue that is not there is declared and the message tried once more.
+    /// Publishes messages, in as many batches as the driver needs. The answer has one entry for each message, in the order given. A missing
+    /// queue is declared and its messages are published once more.
     ///
-    /// An error means that nothing is known of any message. What a later try was refused as [full](Refusal::Full) or for want of a
-    /// queue is [unknown](Refusal::Unknown) when there was no answer to an earlier one, which may have been taken.
+    /// A message is [unknown](Refusal::Unknown), not [full](Refusal::Full) or without a queue, when an earlier try had no answer: that try may
+    /// have succeeded.
+    ///
+    /// # Errors
+    ///
+    /// The last error of the driver, if no message of the first batch was answered. All messages are then unknown.
     pub async fn publish(
         &self,
         messages: &[Outgoing],
@@ -111,7 +123,7 @@ impl Broker {
                 Ok(mut part) => answers.append(&mut part),
                 Err(e) if answers.is_empty() => return Err(e),
                 Err(e) => {
-                    // What was answered stays so; the rest was not reached, or not answered.
+                    // Earlier batches keep their answers; this batch and the rest are unknown.
                     let rest = &messages[answers.len()..];
                     answers.extend(rest.iter().map(|message| Err(unknown(message, &e))));
                     break;
@@ -125,12 +137,13 @@ impl Broker {
         &self,
         batch: &[Outgoing],
     ) -> Result<Vec<Result<(), Refusal>>, BrokerError> {
-        let doubt = OnceLock::new();
+        let unanswered = OnceLock::new();
         let mut answers = self
-            .patiently("publish", || self.publish_once(batch, &doubt))
+            .with_retry("publish", || self.publish_once(batch, &unanswered))
             .await?;
-        self.declare_and_retry(batch, &mut answers, &doubt).await;
-        if let Some(why) = doubt.get() {
+        self.declare_and_retry(batch, &mut answers, &unanswered)
+            .await;
+        if let Some(why) = unanswered.get() {
             for (message, answer) in batch.iter().zip(&mut answers) {
                 if matches!(answer, Err(Refusal::Full { .. } | Refusal::NoQueue(_))) {
                     *answer = Err(unknown(message, why));
@@ -140,25 +153,25 @@ impl Broker {
         Ok(answers)
     }
 
-    /// Tells `doubt` of the first try without an answer.
+    /// Publishes once. `unanswered` keeps the error of the first try without an answer.
     async fn publish_once(
         &self,
         batch: &[Outgoing],
-        doubt: &OnceLock<String>,
+        unanswered: &OnceLock<String>,
     ) -> Result<Vec<Result<(), Refusal>>, BrokerError> {
         let published = self.driver.publish(batch).await;
         if let Err(e) = &published {
-            doubt.get_or_init(|| e.to_string());
+            unanswered.get_or_init(|| e.to_string());
         }
         published
     }
 
-    /// Those that could not be declared, or were not answered then, keep or get a refusal: the others have been taken.
+    /// Declares missing queues and publishes their messages again. Messages whose queue could not be declared keep their refusal.
     async fn declare_and_retry(
         &self,
         batch: &[Outgoing],
         answers: &mut [Result<(), Refusal>],
-        doubt: &OnceLock<String>,
+        unanswered: &OnceLock<String>,
     ) {
         let missing: BTreeSet<&QueueId> = batch
             .iter()
@@ -170,7 +183,9 @@ impl Broker {
         for queue in missing {
             match self.declare(queue).await {
                 Ok(()) => drop(declared.insert(queue)),
-                Err(e) => tracing::warn!(%queue, error = %e, "there is no such queue"),
+                Err(e) => {
+                    tracing::warn!(%queue, error = %e, "failed to declare a missing queue; its messages are published again later");
+                }
             }
         }
         let places: Vec<usize> = (0..batch.len())
@@ -183,7 +198,7 @@ impl Broker {
             return;
         }
         let again: Vec<Outgoing> = places.iter().map(|at| batch[*at].clone()).collect();
-        let second = self.patiently("publish", || self.publish_once(&again, doubt));
+        let second = self.with_retry("publish", || self.publish_once(&again, unanswered));
         match second.await {
             Ok(second) => {
                 for (at, answer) in places.into_iter().zip(second) {
@@ -198,8 +213,11 @@ impl Broker {
         }
     }
 
-    /// Hands out up to `max` messages, waiting up to `wait` for the first. Not repeated on errors: the caller loops
-    /// anyway.
+    /// Delivers up to `max` messages, waiting up to `wait` for the first. Not repeated on errors, because the caller loops anyway.
+    ///
+    /// # Errors
+    ///
+    /// The error of the driver.
     pub async fn fetch(
         &self,
         queue: &QueueId,
@@ -210,6 +228,10 @@ impl Broker {
     }
 
     /// Settles deliveries.
+    ///
+    /// # Errors
+    ///
+    /// The last error of the driver, after [`BrokerOptions::retry_for`] where it is transient. The deliveries then come again.
     pub async fn settle(
         &self,
         queue: &QueueId,
@@ -218,16 +240,24 @@ impl Broker {
         if settlements.is_empty() {
             return Ok(());
         }
-        self.patiently("settle", || self.driver.settle(queue, settlements))
+        self.with_retry("settle", || self.driver.settle(queue, settlements))
             .await
     }
 
-    /// How full `queues` are, those that exist, and all others that the product lists.
+    /// The depth of those of `queues` that exist, and of all others that the product lists.
+    ///
+    /// # Errors
+    ///
+    /// The error of the driver.
     pub async fn stats(&self, queues: &[QueueId]) -> Result<Vec<QueueStats>, BrokerError> {
         self.driver.stats(queues).await
     }
 
-    /// Sends to whoever listens now.
+    /// Sends to all present listeners. Not repeated on errors.
+    ///
+    /// # Errors
+    ///
+    /// The error of the driver.
     pub async fn announce(&self, channel: &Channel, payload: Bytes) -> Result<(), BrokerError> {
         self.driver
             .announce(
@@ -241,20 +271,28 @@ impl Broker {
     }
 
     /// Starts to listen.
+    ///
+    /// # Errors
+    ///
+    /// The last error of the driver, after [`BrokerOptions::retry_for`] where it is transient.
     pub async fn listen(&self, channel: &Channel) -> Result<Listener, BrokerError> {
-        self.patiently("listen", || self.driver.listen(channel))
+        self.with_retry("listen", || self.driver.listen(channel))
             .await
     }
 
-    /// Asks whoever listens on `channel` and waits up to `wait` for the first answer; `None` when there was none.
+    /// Sends a request to the listeners of `channel` and waits up to `wait` for the first answer; `None` when there was none.
+    ///
+    /// # Errors
+    ///
+    /// The error of the driver, if the request could not be sent.
     pub async fn ask(
         &self,
         channel: &Channel,
         payload: Bytes,
         wait: Duration,
     ) -> Result<Option<Bytes>, BrokerError> {
-        let number = self.asks.next.fetch_add(1, Ordering::Relaxed);
-        let reply = Channel::Replies(format!("{:016x}-{number}", self.asks.asker));
+        let number = self.replies.next.fetch_add(1, Ordering::Relaxed);
+        let reply = Channel::Replies(format!("{:016x}-{number}", self.replies.process));
         let mut listener = self.driver.listen(&reply).await?;
         self.driver
             .announce(
@@ -271,7 +309,7 @@ impl Broker {
         }
     }
 
-    async fn patiently<T, F, Fut>(&self, what: &'static str, mut call: F) -> Result<T, BrokerError>
+    async fn with_retry<T, F, Fut>(&self, what: &'static str, mut call: F) -> Result<T, BrokerError>
     where
         F: FnMut() -> Fut,
         Fut: Future<Output = Result<T, BrokerError>>,
@@ -284,7 +322,7 @@ impl Broker {
                     if e.kind() == ErrorKind::Transient
                         && start.elapsed() + wait < self.options.retry_for =>
                 {
-                    tracing::warn!(what, error = %e, wait_ms = wait.as_millis(), "broker call failed; trying again");
+                    tracing::warn!(what, error = %e, wait_ms = wait.as_millis(), "broker call failed; retrying");
                     sleep(wait).await;
                     wait = (wait * 2).min(LONGEST_WAIT);
                 }

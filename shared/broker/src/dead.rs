@@ -1,5 +1,5 @@
-//! What a message looks like in the dead-letter queue: itself, wrapped with where it came from and why. The same for
-//! all drivers, so that dead letters can be shown and replayed wherever they lie. Knows nothing of what messages mean.
+//! The format of messages in the dead-letter queue: the original, its queue and the reason. All drivers use it, so that dead letters of any
+//! broker can be shown and replayed. It does not interpret the messages.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -12,7 +12,7 @@ use crate::error::{BrokerError, ErrorKind};
 /// [`QueueId::Dead`](crate::QueueId::Dead).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeadLetter {
-    /// Why it could not be taken.
+    /// Why it was refused.
     pub reason: String,
     /// The queue it was in, as [`QueueId`](crate::QueueId) displays it.
     pub queue: String,
@@ -39,6 +39,10 @@ struct Wire {
 
 impl DeadLetter {
     /// The payload for the dead-letter queue.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Permanent`] if it cannot be written as JSON, which no value of this type causes.
     pub fn encode(&self) -> Result<Bytes, BrokerError> {
         let (text, base64) = match std::str::from_utf8(&self.payload) {
             Ok(text) => (Some(text.to_owned()), None),
@@ -57,7 +61,11 @@ impl DeadLetter {
             .map_err(|e| malformed("failed to encode a dead letter").caused_by(e))
     }
 
-    /// Reads what [`encode`](Self::encode) wrote.
+    /// Reads the output of [`encode`](Self::encode).
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Permanent`] if the payload is no dead letter.
     pub fn decode(payload: &[u8]) -> Result<Self, BrokerError> {
         let wire: Wire = serde_json::from_slice(payload)
             .map_err(|e| malformed("failed to decode a dead letter").caused_by(e))?;
@@ -101,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn text_and_bytes_come_back_as_they_were() {
+    fn text_and_bytes_round_trip() {
         for payload in [&b"{\"v\":7}"[..], b"", b"\xff\xfe\x00"] {
             let letter = letter(payload);
             assert_eq!(
@@ -112,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_dead_letter_is_refused() {
+    fn other_messages_are_refused() {
         for bad in [
             "",
             "{}",

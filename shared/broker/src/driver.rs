@@ -1,4 +1,4 @@
-//! The port that each broker product is fitted to.
+//! The port: what a driver for one broker product has to do.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 use crate::address::{Channel, QueueId};
 use crate::error::BrokerError;
 
-/// What a driver can do. What it cannot is left out of the conformance suite and printed as such.
+/// What a driver can do. The conformance suite prints a case as ignored where the driver lacks its capability.
 #[expect(
     clippy::struct_excessive_bools,
     reason = "each is one yes or no about a product"
@@ -22,14 +22,14 @@ pub struct Capabilities {
     pub durable: bool,
     /// Two publishes with the same id within a short time leave one message.
     pub deduplicates: bool,
-    /// A message can be given back to be delivered again after a delay.
+    /// A message can be returned to its queue and is delivered again after a delay.
     pub delayed_retry: bool,
     /// `redelivered` and `deliveries` count across a restart of the broker.
     pub counts_across_restart: bool,
     /// More than one process can use the same broker.
     pub shared_by_processes: bool,
-    /// A queue takes as many messages as its limit says, unsettled ones included, and no more. Otherwise it refuses some time after
-    /// it has reached its limit, and may not count what is handed out.
+    /// A queue refuses exactly the messages past its limit, and unsettled messages count. Without it, a queue refuses some time after
+    /// it reached its limit, and may not count unsettled messages.
     pub exact_limit: bool,
     /// The most messages that one publish takes.
     pub max_batch: usize,
@@ -42,7 +42,7 @@ pub struct Capabilities {
 pub struct Outgoing {
     /// The queue it is for.
     pub queue: QueueId,
-    /// The last part of its topic (a job's name), so that people can watch one job's messages.
+    /// The last part of its topic (a job's name), so that an operator can watch the messages of one job.
     pub topic: String,
     /// Identity for deduplication, where the product has it.
     pub id: String,
@@ -50,7 +50,7 @@ pub struct Outgoing {
     pub payload: Bytes,
 }
 
-/// Why one message of a batch was not taken, while others may have been.
+/// Why the broker did not accept one message of a batch. It may have accepted others.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// The queue does not exist.
@@ -72,8 +72,8 @@ pub enum Refusal {
         /// The limit.
         limit: usize,
     },
-    /// No answer came for it, or none that tells what became of it. It may be in the queue, or come there later: only publishing it
-    /// again until it is taken ends the doubt, and then it may be there twice.
+    /// The broker did not confirm or refuse it. The message may be in the queue, or reach it later. The caller publishes it again until
+    /// it is confirmed; the queue may then hold it twice.
     #[error("whether queue {queue} took the message is not known: {why}")]
     Unknown {
         /// The queue.
@@ -83,11 +83,11 @@ pub enum Refusal {
     },
 }
 
-/// What names one delivery when it is settled. Valid until settled or redelivered.
+/// Identity of one delivery, used to settle it. Valid until the delivery is settled or delivered again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Receipt(pub u64);
 
-/// A message handed out.
+/// A message that was delivered.
 #[derive(Debug, Clone)]
 pub struct Delivery {
     /// Names this delivery.
@@ -96,14 +96,14 @@ pub struct Delivery {
     pub topic: String,
     /// The message.
     pub payload: Bytes,
-    /// It may have been handed out before. A broker that does not
-    /// [count across a restart](Capabilities::counts_across_restart) may have forgotten it in one.
+    /// It may have been delivered before. A broker that does not
+    /// [count across a restart](Capabilities::counts_across_restart) may have lost this mark in one.
     pub redelivered: bool,
-    /// How many times it has been handed out, this one included, as far as the broker knows.
+    /// How many times it was delivered, this delivery included, as far as the broker knows.
     pub deliveries: u32,
 }
 
-/// What becomes of a delivery.
+/// How a delivery is settled.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Settlement {
     /// Done: never deliver it again.
@@ -119,9 +119,9 @@ pub enum Settlement {
 pub struct QueueStats {
     /// The queue.
     pub queue: QueueId,
-    /// Messages waiting to be handed out.
+    /// Messages waiting to be delivered.
     pub ready: u64,
-    /// Messages handed out and not settled. Those that were given back may count here until they are handed out again.
+    /// Messages delivered and not settled. Returned messages may count here until they are delivered again.
     pub unsettled: u64,
 }
 
@@ -134,14 +134,20 @@ pub struct Announcement {
     pub reply_to: Option<Channel>,
 }
 
-/// Receives what is announced on a channel from the moment of `listen` on. A listener that lags behind by more than
-/// its buffer loses the oldest announcements.
+/// Receives the announcements on a channel, from the moment of `listen` on. A listener that falls behind by more than its buffer loses the
+/// oldest announcements.
 pub type Listener = mpsc::Receiver<Announcement>;
 
 /// One broker product. Methods never retry; they say whether retrying can help ([`BrokerError::kind`]).
 ///
-/// Order: within one queue, messages published by one `publish` call, and by calls one after the other, are handed
-/// out in that order, redelivered ones aside.
+/// Order: within one queue, messages are delivered in the order of publication, redelivered ones aside. Publication order is the order within
+/// one `publish` call and of calls made one after the other.
+///
+/// # Errors
+///
+/// Each method fails with [`ErrorKind::Transient`](crate::ErrorKind::Transient) where the same call may succeed later (connection lost, timeout,
+/// busy, disk full), [`Permanent`](crate::ErrorKind::Permanent) where it will not (malformed, forbidden, not supported), and
+/// [`Closed`](crate::ErrorKind::Closed) after the driver was closed.
 #[async_trait]
 pub trait Driver: Send + Sync + 'static {
     /// What it can do.
@@ -150,17 +156,16 @@ pub trait Driver: Send + Sync + 'static {
     /// Makes sure that the queue exists. Repeating it changes nothing.
     async fn declare(&self, queue: &QueueId) -> Result<(), BrokerError>;
 
-    /// Deletes a queue that has nothing in it (`only_if_empty`) or whatever it holds. Whether it was deleted;
-    /// a queue that does not exist counts as deleted.
+    /// Deletes a queue; with `only_if_empty` only one without messages. Returns whether the queue is gone; one that does not exist counts as
+    /// deleted.
     async fn delete(&self, queue: &QueueId, only_if_empty: bool) -> Result<bool, BrokerError>;
 
-    /// Publishes a batch of at most `max_batch`. When it returns, each message is on disk, refused, or [unknown](Refusal::Unknown), in
-    /// the order given; a queue that does not answer makes its own messages unknown and no others. An error says nothing about any
-    /// of them: all are unknown. What became unknown may still take effect, or take effect later; once a message is taken, its own
-    /// earlier tries are harmless to whoever knows its identity.
+    /// Publishes a batch of at most `max_batch` messages. When it returns, each message is on disk, refused, or
+    /// [unknown](Refusal::Unknown), in the order given. A queue that does not answer makes only its own messages unknown. After an error all
+    /// messages are unknown. An unknown message may reach its queue later; consumers recognise the duplicate by its identity.
     async fn publish(&self, batch: &[Outgoing]) -> Result<Vec<Result<(), Refusal>>, BrokerError>;
 
-    /// Hands out up to `max` messages, waiting up to `wait` for the first. Empty when none came.
+    /// Delivers up to `max` messages, waiting up to `wait` for the first. Empty when none came.
     async fn fetch(
         &self,
         queue: &QueueId,
@@ -168,19 +173,19 @@ pub trait Driver: Send + Sync + 'static {
         wait: Duration,
     ) -> Result<Vec<Delivery>, BrokerError>;
 
-    /// Settles deliveries of one queue. A receipt that is not known (settled, redelivered, from before a restart) is
-    /// ignored. When it returns, acks and dead letters are on disk as far as the product can tell.
+    /// Settles deliveries of one queue. An unknown receipt (settled, redelivered, from before a restart) is ignored. When it returns, acks and
+    /// dead letters are on disk, as far as the product confirms it.
     async fn settle(
         &self,
         queue: &QueueId,
         settlements: &[(Receipt, Settlement)],
     ) -> Result<(), BrokerError>;
 
-    /// How full queues are: those of `queues` that exist, and all others that the product lists. Where it does not tell what other
-    /// processes hold, `unsettled` is what this driver has handed out itself.
+    /// The depth of those of `queues` that exist, and of all others that the product lists. Where the product does not count what other
+    /// processes hold, `unsettled` counts this driver's own deliveries.
     async fn stats(&self, queues: &[QueueId]) -> Result<Vec<QueueStats>, BrokerError>;
 
-    /// Sends to whoever listens on `channel` now. Nobody listening is no error.
+    /// Sends to all present listeners of `channel`. Having no listener is no error.
     async fn announce(&self, channel: &Channel, message: Announcement) -> Result<(), BrokerError>;
 
     /// Starts to listen on `channel`.

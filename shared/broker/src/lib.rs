@@ -4,6 +4,8 @@
 //! Cueline uses: retry of what is worth retrying, bounds, and the discipline of acks live there, once for all drivers.
 //! Nothing here knows what the messages mean.
 
+#![warn(clippy::missing_errors_doc)]
+
 pub mod address;
 pub mod broker;
 pub mod dead;

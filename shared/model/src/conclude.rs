@@ -54,7 +54,7 @@ pub fn conclude(
             retries: facts.retries,
             reruns: facts.reruns,
             reason: format!(
-                "attempt {} was given back unstarted: {}",
+                "attempt {} was returned unstarted: {}",
                 facts.attempt,
                 outcome.message.as_deref().unwrap_or("no reason given")
             ),

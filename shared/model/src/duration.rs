@@ -1,4 +1,4 @@
-//! Durations as people write them: `250ms`, `10s`, `1h30m`.
+//! Durations in text form: `250ms`, `10s`, `1h30m`.
 
 use std::fmt;
 use std::str::FromStr;

@@ -24,14 +24,14 @@ impl fmt::Display for JobId {
     }
 }
 
-/// A job's definition, as people write it. What it serialises to is what job files and the API accept.
+/// A job's definition. Job files and the API accept its serialised form.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct JobSpec {
     /// Its name.
     pub name: JobName,
     /// The executor group whose executors run it; `default` by default.
     pub group: GroupName,
-    /// What it is for, for people.
+    /// Its purpose, in free text.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub description: String,
     /// When it fires.
@@ -97,11 +97,11 @@ pub struct JobSpec {
     /// The job after which this one runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<After>,
-    /// Free labels, for people and filters.
+    /// Free labels, shown in lists and used by filters.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
-    /// Whether its schedule fires. Left out, a new job fires, and one that exists stays as it is: applying a file again does not resume what
-    /// a person has paused.
+    /// Whether its schedule fires. Left out, a new job fires, and one that exists stays as it is: applying a file again does not resume a
+    /// paused job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enabled: Option<bool>,
 }

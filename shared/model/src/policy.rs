@@ -63,7 +63,7 @@ pub enum Block {
     Discard,
     /// The newest trigger wins: queued ones end `covered`, the running one is stopped first.
     Cover,
-    /// Up to so many at a time.
+    /// At most this number at a time.
     Parallel(u32),
 }
 
@@ -102,7 +102,7 @@ pub struct Retry {
     /// The longest wait; 1 h by default.
     #[serde(default = "Retry::default_cap")]
     pub cap: DurationMs,
-    /// Up to so many per cent are taken off the wait, so that what failed together does not retry together; 10 by default.
+    /// The wait is shortened by up to this percentage, so that attempts that failed together do not retry together; 10 by default.
     #[serde(default = "Retry::default_jitter")]
     pub jitter_percent: u8,
     /// The outcomes that are retried: `failed`, `timed_out`, `lost`, `unroutable`; all four by default.
@@ -182,7 +182,7 @@ pub enum OnLost {
 }
 
 impl OnLost {
-    /// So many times is a run repeated by `rerun`: one that takes its executor down each time must come to rest.
+    /// The most times that `rerun` repeats a run. A run that crashes its executor each time must come to an end.
     pub const MAX_RERUNS: u32 = 3;
 }
 

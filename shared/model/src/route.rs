@@ -19,7 +19,7 @@ pub enum Route {
     ConsistentHash,
     /// One run for each live executor: shard i of n.
     Broadcast,
-    /// A fixed number of shards, spread evenly over whoever is alive. The texts are the shards' items; an empty
+    /// A fixed number of shards, spread evenly over the live executors. The texts are the shards' items; an empty
     /// text is a shard without one.
     Sharded(Vec<String>),
 }
@@ -68,7 +68,7 @@ pub struct ShardPlan {
 
 /// The runs that one fire of a job with `route` makes, `live` being its candidates, sorted by name.
 ///
-/// `broadcast` with nobody alive makes one unpinned run, which waits for somebody like any other.
+/// `broadcast` without a live executor makes one unpinned run, which waits for an executor like any other run.
 pub fn expand(route: &Route, live: &[ExecutorName]) -> Vec<ShardPlan> {
     let total_of = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
     match route {

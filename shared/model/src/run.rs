@@ -119,7 +119,7 @@ impl RunState {
                 next,
                 S::Dispatching | S::Unroutable | S::Cancelled | S::Skipped | S::Failed
             ),
-            // Back to `Scheduled`: a retry, a rerun, or a trigger given back unstarted.
+            // Back to `Scheduled`: a retry, a rerun, or a trigger returned unstarted.
             S::Dispatching => {
                 matches!(next, S::Scheduled | S::Queued | S::Running) || next.ends_attempt()
             }
@@ -201,7 +201,7 @@ pub enum OutcomeKind {
     Lost,
     /// Given back unstarted, by an executor that drains or may not run it any more.
     Returned,
-    /// Nobody was there to give it to within the dispatch deadline.
+    /// No executor was alive within the dispatch deadline.
     Unroutable,
     /// It was found too late, and its job would rather not run late.
     Skipped,

@@ -12,7 +12,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 pub struct StoreId(pub u128);
 
 impl StoreId {
-    /// The first eight digits: enough to tell a few stores apart.
+    /// The first eight digits: enough to distinguish a few stores.
     pub fn short(self) -> String {
         format!("{:08x}", self.0 >> 96)
     }

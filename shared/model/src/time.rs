@@ -71,7 +71,7 @@ impl FromStr for Timestamp {
     }
 }
 
-/// The serde form of an optional instant that people read and write: RFC 3339 text. A number of milliseconds is
+/// The serde form of an optional instant in job definitions: RFC 3339 text. A number of milliseconds is
 /// accepted too, and written for an instant that RFC 3339 cannot express. For fields of definitions; everything
 /// between machines keeps the bare number.
 pub mod rfc3339 {

@@ -1,4 +1,4 @@
-//! Cron schedules against other people's: two crates over random expressions, and cronsim's recorded fire times for
+//! Cron schedules against independent implementations: two crates over random expressions, and cronsim's recorded fire times for
 //! real crontabs and around changes of the clocks.
 
 use std::str::FromStr;

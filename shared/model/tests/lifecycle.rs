@@ -129,7 +129,7 @@ proptest! {
                 prop_assert!(due_at <= now.plus_ms(retry.cap.as_millis()));
                 prop_assert!(retries <= retry.max.max(facts.retries));
                 prop_assert!(reruns <= OnLost::MAX_RERUNS.max(facts.reruns));
-                // Whatever is repeated counts, save what was given back unstarted: no run goes on for ever.
+                // Each repeated attempt counts, except one that was returned unstarted: no run is repeated for ever.
                 let counted = (retries - facts.retries) + (reruns - facts.reruns);
                 prop_assert_eq!(counted, u32::from(kind != OutcomeKind::Returned));
                 if retries > facts.retries {

@@ -138,7 +138,7 @@ pub struct HeartbeatMessage {
     pub heartbeat: Heartbeat,
 }
 
-/// A request to trigger a job, as anybody who may publishes it.
+/// A request to trigger a job, published by any client with the right to do so.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TriggerRequest {
     /// [`VERSION`].

@@ -1,4 +1,4 @@
-//! Time since the machine was started, which nobody sets and which goes on while the machine sleeps or the process is
+//! Time since boot. Nothing sets this clock, and it goes on while the machine sleeps or the process is
 //! paused: what a lease is measured on.
 
 use std::sync::Arc;
@@ -10,7 +10,7 @@ pub trait BootClock: Send + Sync + std::fmt::Debug + 'static {
     /// Milliseconds since a fixed point of this boot; they never go back.
     fn up_ms(&self) -> i64;
 
-    /// Differs after each boot; empty where that cannot be told.
+    /// Differs after each boot; empty where the system does not report it.
     fn boot_id(&self) -> String;
 }
 
@@ -42,7 +42,7 @@ impl BootClock for SystemBootClock {
         i64::try_from(up.as_millis()).unwrap_or(i64::MAX)
     }
 
-    /// Linux tells.
+    /// From `/proc` on Linux.
     fn boot_id(&self) -> String {
         let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
         text.unwrap_or_default().trim().to_owned()
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_machine_has_been_up_for_a_while_and_knows_which_boot_it_is() {
+    fn the_uptime_is_positive_and_the_boot_id_is_known() {
         let (first, second) = (SystemBootClock.up_ms(), SystemBootClock.up_ms());
         assert!(first > 0 && second >= first, "{first} {second}");
         #[cfg(target_os = "linux")]

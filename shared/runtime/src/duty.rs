@@ -17,7 +17,7 @@ use crate::lifecycle::Stop;
 pub struct Activator(Arc<Notify>);
 
 impl Activator {
-    /// An activator that nobody has used yet.
+    /// An activator that was not woken yet.
     pub fn new() -> Self {
         Self::default()
     }

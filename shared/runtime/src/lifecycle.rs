@@ -1,7 +1,7 @@
 //! Starting and stopping a process of many tasks.
 //!
 //! A stop is first soft (take no more, finish what runs) and then hard (end now). A task that ends unexpectedly ends the process
-//! with a failure, so that whoever supervises it starts it anew: half a scheduler is worse than none.
+//! with a failure, so that its supervisor restarts it: half a scheduler is worse than none.
 
 use std::future::Future;
 use std::time::Duration;
@@ -17,7 +17,7 @@ pub struct Stop {
 }
 
 impl Stop {
-    /// A stop that nobody has asked for.
+    /// A stop that has not been requested.
     pub fn new() -> Self {
         Self::default()
     }

@@ -72,7 +72,7 @@ fn memory_is_counted_while_messages_are_ready_in_it() {
 }
 
 #[test]
-fn what_memory_has_no_room_for_is_loaded_in_order() {
+fn messages_past_the_memory_limit_are_loaded_in_order() {
     let shared = shared();
     let queue = queue(&shared);
     assert_eq!(queue.load_wanted(5, Instant::now()), None);

@@ -7,8 +7,8 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::Limits;
-use super::scene::{
-    DEADLINE, Scene, ack, assert_counts, executor, message, messages, numbers, publish,
+use super::fixture::{
+    DEADLINE, Fixture, ack, assert_counts, executor, message, messages, numbers, publish,
     publish_one, take,
 };
 use crate::driver::Refusal;
@@ -26,9 +26,9 @@ super::cases![
     Nothing: a_cancelled_fetch_loses_nothing,
 ];
 
-async fn the_largest_batch_is_taken_and_a_larger_one_refused(scene: Scene) {
+async fn the_largest_batch_is_taken_and_a_larger_one_refused(fixture: Fixture) {
     let queue = executor("one");
-    let driver = scene.open(std::slice::from_ref(&queue)).await;
+    let driver = fixture.open(std::slice::from_ref(&queue)).await;
     let max = driver.capabilities().max_batch;
     assert_eq!(driver.publish(&[]).await.unwrap(), []);
     let answers = driver.publish(&messages(&queue, 0..max)).await.unwrap();
@@ -45,9 +45,9 @@ async fn the_largest_batch_is_taken_and_a_larger_one_refused(scene: Scene) {
     assert_counts(&*driver, &queue, 0, max as u64).await;
 }
 
-async fn the_largest_payload_is_taken_and_a_larger_one_refused_alone(scene: Scene) {
+async fn the_largest_payload_is_taken_and_a_larger_one_refused_alone(fixture: Fixture) {
     let queue = executor("one");
-    let driver = scene.open(std::slice::from_ref(&queue)).await;
+    let driver = fixture.open(std::slice::from_ref(&queue)).await;
     let limit = driver.capabilities().max_payload_bytes;
     let largest = Bytes::from(vec![b'a'; limit]);
     let mut batch = messages(&queue, 0..3);
@@ -64,9 +64,9 @@ async fn the_largest_payload_is_taken_and_a_larger_one_refused_alone(scene: Scen
     assert_eq!(numbers(&came[1..]), [2]);
 }
 
-async fn payloads_and_topics_come_back_as_they_were(scene: Scene) {
+async fn payloads_and_topics_come_back_as_they_were(fixture: Fixture) {
     let queue = executor("one");
-    let driver = scene.open(std::slice::from_ref(&queue)).await;
+    let driver = fixture.open(std::slice::from_ref(&queue)).await;
     let everything: Vec<u8> = (0..=255).collect();
     let sent: [(&str, Bytes); 5] = [
         ("plain", Bytes::from("text")),
@@ -89,13 +89,13 @@ async fn payloads_and_topics_come_back_as_they_were(scene: Scene) {
     assert_eq!(came, sent);
 }
 
-async fn a_full_queue_refuses_and_has_room_after_acks(scene: Scene) {
+async fn a_full_queue_refuses_and_has_room_after_acks(fixture: Fixture) {
     let limits = Limits {
         queue_limit: Some(20),
         ..Limits::default()
     };
     let (queue, other) = (executor("one"), executor("two"));
-    let driver = scene
+    let driver = fixture
         .open_with(limits, &[queue.clone(), other.clone()])
         .await;
     publish(&*driver, &messages(&queue, 0..15)).await;
@@ -120,14 +120,14 @@ async fn a_full_queue_refuses_and_has_room_after_acks(scene: Scene) {
     assert_eq!(numbers(&take(&*driver, &queue, 20).await), expected);
 }
 
-async fn a_queue_far_past_its_limit_refuses_and_has_room_later(scene: Scene) {
+async fn a_queue_far_past_its_limit_refuses_and_has_room_later(fixture: Fixture) {
     const LIMIT: usize = 20;
     let limits = Limits {
         queue_limit: Some(LIMIT as u64),
         ..Limits::default()
     };
     let (queue, other) = (executor("one"), executor("two"));
-    let driver = scene
+    let driver = fixture
         .open_with(limits, &[queue.clone(), other.clone()])
         .await;
     let full = Err(Refusal::Full {
@@ -157,9 +157,9 @@ async fn a_queue_far_past_its_limit_refuses_and_has_room_later(scene: Scene) {
     assert_eq!(numbers(&take(&*driver, &queue, 1).await), [taken]);
 }
 
-async fn a_fetch_is_bounded_by_max(scene: Scene) {
+async fn a_fetch_is_bounded_by_max(fixture: Fixture) {
     let queue = executor("one");
-    let driver = scene.open(std::slice::from_ref(&queue)).await;
+    let driver = fixture.open(std::slice::from_ref(&queue)).await;
     publish(&*driver, &messages(&queue, 0..100)).await;
     let wait = Duration::from_secs(1);
     assert!(driver.fetch(&queue, 0, wait).await.unwrap().is_empty());
@@ -178,9 +178,9 @@ async fn a_fetch_is_bounded_by_max(scene: Scene) {
     assert_eq!(all, (0..100).collect::<Vec<_>>());
 }
 
-async fn a_fetch_waits_and_wakes(scene: Scene) {
+async fn a_fetch_waits_and_wakes(fixture: Fixture) {
     let queue = executor("one");
-    let driver = scene.open(std::slice::from_ref(&queue)).await;
+    let driver = fixture.open(std::slice::from_ref(&queue)).await;
     for n in 0..20 {
         let waiting = tokio::spawn({
             let (driver, queue) = (Arc::clone(&driver), queue.clone());
@@ -196,9 +196,9 @@ async fn a_fetch_waits_and_wakes(scene: Scene) {
     }
 }
 
-async fn a_fetch_gives_up_after_its_wait(scene: Scene) {
+async fn a_fetch_gives_up_after_its_wait(fixture: Fixture) {
     let queue = executor("one");
-    let driver = scene.open(std::slice::from_ref(&queue)).await;
+    let driver = fixture.open(std::slice::from_ref(&queue)).await;
     for wait in [Duration::ZERO, Duration::from_millis(300)] {
         let start = Instant::now();
         assert!(driver.fetch(&queue, 5, wait).await.unwrap().is_empty());
@@ -207,14 +207,16 @@ async fn a_fetch_gives_up_after_its_wait(scene: Scene) {
     }
 }
 
-async fn a_cancelled_fetch_loses_nothing(scene: Scene) {
+async fn a_cancelled_fetch_loses_nothing(fixture: Fixture) {
     const COUNT: usize = 200;
     let queue = executor("one");
     let limits = Limits {
         ack_wait: Duration::from_secs(1),
         queue_limit: None,
     };
-    let driver = scene.open_with(limits, std::slice::from_ref(&queue)).await;
+    let driver = fixture
+        .open_with(limits, std::slice::from_ref(&queue))
+        .await;
     let mut all = Vec::new();
     for n in 0..COUNT {
         let fetch = driver.fetch(&queue, 1, DEADLINE);

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::scene::{DEADLINE, Scene, assert_counts, executor, message, messages, numbers, take};
+use super::fixture::{
+    DEADLINE, Fixture, assert_counts, executor, message, messages, numbers, take,
+};
 use super::{Fault, Faults, Faulty, Limits, Operation};
 use crate::address::{Channel, QueueId};
 use crate::broker::{Broker, BrokerOptions};
@@ -14,28 +16,28 @@ use crate::error::ErrorKind;
 
 super::cases![
     Nothing: transient_errors_are_tried_again,
-    Nothing: transient_errors_are_told_after_retry_for,
-    Nothing: permanent_errors_are_told_at_once,
+    Nothing: transient_errors_are_returned_after_retry_for,
+    Nothing: permanent_errors_are_returned_at_once,
     Nothing: a_missing_queue_is_declared_and_the_message_published,
     Nothing: a_lost_confirmation_loses_no_message,
     Nothing: a_lost_answer_to_an_ack_is_tried_again,
     Nothing: more_than_a_batch_is_published_in_order,
-    ExactLimit: refusals_are_told_in_the_order_given,
+    ExactLimit: refusals_are_returned_in_the_order_given,
     ExactLimit: a_refusal_after_a_lost_answer_is_unknown,
-    Nothing: an_error_takes_back_no_answer_of_an_earlier_batch,
-    Nothing: what_is_unknown_is_told_at_once,
+    Nothing: an_error_keeps_the_answers_of_earlier_batches,
+    Nothing: unknown_messages_are_returned_at_once,
 ];
 
 const TRANSIENT: Fault = Fault::Before(ErrorKind::Transient);
 
 /// A broker over the real driver with faults, both to be looked at.
 async fn broker(
-    scene: &Scene,
+    fixture: &Fixture,
     limits: Limits,
     retry_for: Duration,
     queues: &[QueueId],
 ) -> (Broker, Faults, Arc<dyn Driver>) {
-    let driver = scene.open_with(limits, queues).await;
+    let driver = fixture.open_with(limits, queues).await;
     let failing = Faulty::new(Arc::clone(&driver));
     let faults = failing.faults();
     let options = BrokerOptions {
@@ -45,13 +47,13 @@ async fn broker(
     (Broker::new(failing, options), faults, driver)
 }
 
-async fn patient(scene: &Scene, queues: &[QueueId]) -> (Broker, Faults, Arc<dyn Driver>) {
-    broker(scene, Limits::default(), DEADLINE, queues).await
+async fn patient(fixture: &Fixture, queues: &[QueueId]) -> (Broker, Faults, Arc<dyn Driver>) {
+    broker(fixture, Limits::default(), DEADLINE, queues).await
 }
 
-async fn transient_errors_are_tried_again(scene: Scene) {
+async fn transient_errors_are_tried_again(fixture: Fixture) {
     let queue = executor("one");
-    let (broker, faults, driver) = patient(&scene, &[]).await;
+    let (broker, faults, driver) = patient(&fixture, &[]).await;
     for operation in [
         Operation::Declare,
         Operation::Publish,
@@ -84,15 +86,15 @@ async fn transient_errors_are_tried_again(scene: Scene) {
     }
 }
 
-async fn transient_errors_are_told_after_retry_for(scene: Scene) {
+async fn transient_errors_are_returned_after_retry_for(fixture: Fixture) {
     const RETRY_FOR: Duration = Duration::from_millis(300);
     let queue = executor("one");
     let queues = std::slice::from_ref(&queue);
-    let (broker, faults, _) = broker(&scene, Limits::default(), RETRY_FOR, queues).await;
+    let (broker, faults, _) = broker(&fixture, Limits::default(), RETRY_FOR, queues).await;
     faults.always(Operation::Publish, TRANSIENT);
     let start = Instant::now();
-    let told = broker.publish(&messages(&queue, 0..1)).await.unwrap_err();
-    assert_eq!(told.kind(), ErrorKind::Transient);
+    let error = broker.publish(&messages(&queue, 0..1)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Transient);
     // It stops when the next wait would lead past the time.
     assert!(start.elapsed() >= RETRY_FOR / 4, "{:?}", start.elapsed());
     assert!(start.elapsed() < DEADLINE, "{:?}", start.elapsed());
@@ -102,22 +104,22 @@ async fn transient_errors_are_told_after_retry_for(scene: Scene) {
     assert_eq!(answers, [Ok(())]);
 }
 
-async fn permanent_errors_are_told_at_once(scene: Scene) {
+async fn permanent_errors_are_returned_at_once(fixture: Fixture) {
     let queue = executor("one");
-    let (broker, faults, driver) = patient(&scene, std::slice::from_ref(&queue)).await;
+    let (broker, faults, driver) = patient(&fixture, std::slice::from_ref(&queue)).await;
     for kind in [ErrorKind::Permanent, ErrorKind::Closed] {
         faults.next(Operation::Publish, Fault::Before(kind), 1);
         let before = faults.calls(Operation::Publish);
-        let told = broker.publish(&messages(&queue, 0..1)).await.unwrap_err();
-        assert_eq!(told.kind(), kind);
+        let error = broker.publish(&messages(&queue, 0..1)).await.unwrap_err();
+        assert_eq!(error.kind(), kind);
         assert_eq!(faults.calls(Operation::Publish), before + 1);
     }
     assert_counts(&*driver, &queue, 0, 0).await;
 }
 
-async fn a_missing_queue_is_declared_and_the_message_published(scene: Scene) {
+async fn a_missing_queue_is_declared_and_the_message_published(fixture: Fixture) {
     let (queue, missing, other) = (executor("one"), executor("two"), executor("three"));
-    let (broker, faults, driver) = patient(&scene, std::slice::from_ref(&queue)).await;
+    let (broker, faults, driver) = patient(&fixture, std::slice::from_ref(&queue)).await;
     faults.next(Operation::Declare, TRANSIENT, 1);
     let batch = [
         message(&missing, 0),
@@ -133,9 +135,9 @@ async fn a_missing_queue_is_declared_and_the_message_published(scene: Scene) {
     assert_counts(&*driver, &queue, 0, 1).await;
 }
 
-async fn a_lost_confirmation_loses_no_message(scene: Scene) {
+async fn a_lost_confirmation_loses_no_message(fixture: Fixture) {
     let queue = executor("one");
-    let (broker, faults, driver) = patient(&scene, std::slice::from_ref(&queue)).await;
+    let (broker, faults, driver) = patient(&fixture, std::slice::from_ref(&queue)).await;
     faults.next(Operation::Publish, Fault::After(ErrorKind::Transient), 1);
     let answers = broker.publish(&messages(&queue, 0..5)).await.unwrap();
     assert_eq!(answers, vec![Ok(()); 5]);
@@ -148,9 +150,9 @@ async fn a_lost_confirmation_loses_no_message(scene: Scene) {
     assert_eq!(numbers(&came), expected);
 }
 
-async fn a_lost_answer_to_an_ack_is_tried_again(scene: Scene) {
+async fn a_lost_answer_to_an_ack_is_tried_again(fixture: Fixture) {
     let queue = executor("one");
-    let (broker, faults, driver) = patient(&scene, std::slice::from_ref(&queue)).await;
+    let (broker, faults, driver) = patient(&fixture, std::slice::from_ref(&queue)).await;
     broker.publish(&messages(&queue, 0..2)).await.unwrap();
     let came = take(&*driver, &queue, 2).await;
     faults.next(Operation::Settle, Fault::After(ErrorKind::Transient), 2);
@@ -162,9 +164,9 @@ async fn a_lost_answer_to_an_ack_is_tried_again(scene: Scene) {
     assert_eq!(faults.calls(Operation::Settle), 3, "nothing to settle");
 }
 
-async fn more_than_a_batch_is_published_in_order(scene: Scene) {
+async fn more_than_a_batch_is_published_in_order(fixture: Fixture) {
     let queue = executor("one");
-    let (broker, faults, driver) = patient(&scene, std::slice::from_ref(&queue)).await;
+    let (broker, faults, driver) = patient(&fixture, std::slice::from_ref(&queue)).await;
     let count = broker.capabilities().max_batch * 2 + 1;
     faults.next(Operation::Publish, Fault::Late(Duration::from_millis(1)), 1);
     let answers = broker.publish(&messages(&queue, 0..count)).await.unwrap();
@@ -175,14 +177,14 @@ async fn more_than_a_batch_is_published_in_order(scene: Scene) {
     assert_eq!(broker.publish(&[]).await.unwrap(), []);
 }
 
-async fn refusals_are_told_in_the_order_given(scene: Scene) {
+async fn refusals_are_returned_in_the_order_given(fixture: Fixture) {
     let limits = Limits {
         queue_limit: Some(3),
         ..Limits::default()
     };
     let (queue, missing) = (executor("one"), executor("two"));
     let queues = std::slice::from_ref(&queue);
-    let (broker, _, _) = broker(&scene, limits, DEADLINE, queues).await;
+    let (broker, _, _) = broker(&fixture, limits, DEADLINE, queues).await;
     let batch = [
         message(&queue, 0),
         message(&missing, 1),
@@ -200,14 +202,14 @@ async fn refusals_are_told_in_the_order_given(scene: Scene) {
 }
 
 /// The first try may have been taken: that the second is refused does not mean that the message is nowhere.
-async fn a_refusal_after_a_lost_answer_is_unknown(scene: Scene) {
+async fn a_refusal_after_a_lost_answer_is_unknown(fixture: Fixture) {
     let limits = Limits {
         queue_limit: Some(3),
         ..Limits::default()
     };
     let queue = executor("one");
     let queues = std::slice::from_ref(&queue);
-    let (broker, faults, _) = broker(&scene, limits, DEADLINE, queues).await;
+    let (broker, faults, _) = broker(&fixture, limits, DEADLINE, queues).await;
     let answers = broker.publish(&messages(&queue, 0..3)).await.unwrap();
     assert_eq!(answers, [Ok(()), Ok(()), Ok(())]);
     faults.next(Operation::Publish, TRANSIENT, 1);
@@ -218,9 +220,9 @@ async fn a_refusal_after_a_lost_answer_is_unknown(scene: Scene) {
     );
 }
 
-async fn an_error_takes_back_no_answer_of_an_earlier_batch(scene: Scene) {
+async fn an_error_keeps_the_answers_of_earlier_batches(fixture: Fixture) {
     let queue = executor("one");
-    let (broker, faults, driver) = patient(&scene, std::slice::from_ref(&queue)).await;
+    let (broker, faults, driver) = patient(&fixture, std::slice::from_ref(&queue)).await;
     let batch = broker.capabilities().max_batch;
     faults.next(Operation::Publish, Fault::Late(Duration::from_millis(1)), 1);
     faults.next(Operation::Publish, Fault::Before(ErrorKind::Permanent), 1);
@@ -235,10 +237,10 @@ async fn an_error_takes_back_no_answer_of_an_earlier_batch(scene: Scene) {
     assert_counts(&*driver, &queue, batch as u64, 0).await;
 }
 
-/// Whoever publishes knows best whether to wait for one queue while there is more to publish.
-async fn what_is_unknown_is_told_at_once(scene: Scene) {
+/// The caller decides whether to wait for one queue while it has more to publish.
+async fn unknown_messages_are_returned_at_once(fixture: Fixture) {
     let queue = executor("one");
-    let (broker, faults, driver) = patient(&scene, std::slice::from_ref(&queue)).await;
+    let (broker, faults, driver) = patient(&fixture, std::slice::from_ref(&queue)).await;
     faults.next(Operation::Publish, Fault::Unanswered, 1);
     let answers = broker.publish(&messages(&queue, 0..2)).await.unwrap();
     for answer in &answers {

@@ -1,4 +1,4 @@
-//! Announcements reach whoever listens at that moment.
+//! Announcements reach all present listeners.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,18 +6,18 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::timeout;
 
-use super::scene::{DEADLINE, Scene};
+use super::fixture::{DEADLINE, Fixture};
 use crate::address::Channel;
 use crate::broker::{Broker, BrokerOptions};
 use crate::driver::{Announcement, Driver, Listener};
 
 super::cases![
     Nothing: announcements_reach_all_listeners_of_their_channel,
-    Nothing: announcements_to_nobody_are_no_error,
-    Nothing: a_listener_that_is_gone_holds_up_nobody,
+    Nothing: announcements_without_a_listener_are_no_error,
+    Nothing: a_dropped_listener_does_not_block_others,
     Nothing: a_lagging_listener_loses_the_oldest,
-    Nothing: whoever_asks_gets_the_answer,
-    Nothing: whoever_asks_nobody_gets_none,
+    Nothing: a_request_gets_its_own_answer,
+    Nothing: a_request_without_a_listener_gets_none,
 ];
 
 fn control(executor: &str) -> Channel {
@@ -35,17 +35,17 @@ async fn announce(driver: &dyn Driver, channel: &Channel, text: &str) {
     driver.announce(channel, announcement).await.unwrap();
 }
 
-async fn hear(listener: &mut Listener) -> String {
-    let heard = timeout(DEADLINE, listener.recv()).await;
-    let heard = heard
-        .expect("nothing was heard")
+async fn receive(listener: &mut Listener) -> String {
+    let received = timeout(DEADLINE, listener.recv()).await;
+    let received = received
+        .expect("nothing was received in time")
         .expect("the channel ended");
-    String::from_utf8(heard.payload.to_vec()).unwrap()
+    String::from_utf8(received.payload.to_vec()).unwrap()
 }
 
-async fn announcements_reach_all_listeners_of_their_channel(scene: Scene) {
-    let driver = scene.open(&[]).await;
-    announce(&*driver, &Channel::Heartbeats, "before anybody listens").await;
+async fn announcements_reach_all_listeners_of_their_channel(fixture: Fixture) {
+    let driver = fixture.open(&[]).await;
+    announce(&*driver, &Channel::Heartbeats, "before any listener").await;
     let mut all = [
         driver.listen(&Channel::Heartbeats).await.unwrap(),
         driver.listen(&Channel::Heartbeats).await.unwrap(),
@@ -59,54 +59,54 @@ async fn announcements_reach_all_listeners_of_their_channel(scene: Scene) {
     announce(&*driver, &control("one"), "one").await;
     for n in 0..100 {
         for listener in &mut all {
-            assert_eq!(hear(listener).await, format!("beat {n}"));
+            assert_eq!(receive(listener).await, format!("beat {n}"));
         }
-        assert_eq!(hear(&mut two).await, format!("two {n}"));
+        assert_eq!(receive(&mut two).await, format!("two {n}"));
     }
-    assert_eq!(hear(&mut one).await, "one");
+    assert_eq!(receive(&mut one).await, "one");
 }
 
-async fn announcements_to_nobody_are_no_error(scene: Scene) {
-    let driver = scene.open(&[]).await;
+async fn announcements_without_a_listener_are_no_error(fixture: Fixture) {
+    let driver = fixture.open(&[]).await;
     for channel in [
         Channel::Heartbeats,
-        control("nobody"),
-        Channel::Replies("nobody".into()),
+        control("absent"),
+        Channel::Replies("absent".into()),
     ] {
         announce(&*driver, &channel, "hello?").await;
     }
 }
 
-async fn a_listener_that_is_gone_holds_up_nobody(scene: Scene) {
-    let driver = scene.open(&[]).await;
+async fn a_dropped_listener_does_not_block_others(fixture: Fixture) {
+    let driver = fixture.open(&[]).await;
     let gone = driver.listen(&Channel::Heartbeats).await.unwrap();
     let mut stays = driver.listen(&Channel::Heartbeats).await.unwrap();
     drop(gone);
     for n in 0..50 {
         announce(&*driver, &Channel::Heartbeats, &n.to_string()).await;
-        assert_eq!(hear(&mut stays).await, n.to_string());
+        assert_eq!(receive(&mut stays).await, n.to_string());
     }
 }
 
-async fn a_lagging_listener_loses_the_oldest(scene: Scene) {
+async fn a_lagging_listener_loses_the_oldest(fixture: Fixture) {
     const COUNT: usize = 100_000;
-    let driver = scene.open(&[]).await;
+    let driver = fixture.open(&[]).await;
     let mut lagging = driver.listen(&Channel::Heartbeats).await.unwrap();
     for n in 0..COUNT {
         announce(&*driver, &Channel::Heartbeats, &n.to_string()).await;
     }
-    let (mut heard, mut last) = (0, None);
+    let (mut received, mut last) = (0, None);
     while last != Some(COUNT - 1) {
-        let n: usize = hear(&mut lagging).await.parse().unwrap();
+        let n: usize = receive(&mut lagging).await.parse().unwrap();
         assert!(last.is_none_or(|last| n > last), "{n} came after {last:?}");
         last = Some(n);
-        heard += 1;
+        received += 1;
     }
-    assert!(heard < COUNT, "all of it was kept: there is no bound");
+    assert!(received < COUNT, "all of it was kept: there is no bound");
 }
 
-async fn whoever_asks_gets_the_answer(scene: Scene) {
-    let driver = scene.open(&[]).await;
+async fn a_request_gets_its_own_answer(fixture: Fixture) {
+    let driver = fixture.open(&[]).await;
     let broker = Broker::from_arc(Arc::clone(&driver), BrokerOptions::default());
     let mut questions = broker.listen(&control("one")).await.unwrap();
     let answering = tokio::spawn({
@@ -133,11 +133,11 @@ async fn whoever_asks_gets_the_answer(scene: Scene) {
     answering.await.unwrap();
 }
 
-async fn whoever_asks_nobody_gets_none(scene: Scene) {
-    let driver = scene.open(&[]).await;
+async fn a_request_without_a_listener_gets_none(fixture: Fixture) {
+    let driver = fixture.open(&[]).await;
     let broker = Broker::from_arc(driver, BrokerOptions::default());
     let answer = broker
-        .ask(&control("nobody"), Bytes::new(), Duration::from_millis(200))
+        .ask(&control("absent"), Bytes::new(), Duration::from_millis(200))
         .await;
     assert_eq!(answer.unwrap(), None);
 }

@@ -1,4 +1,4 @@
-//! A driver that fails when it is told to, around a real one.
+//! A driver around a real one that fails on demand.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -44,7 +44,7 @@ pub enum Fault {
     After(ErrorKind),
     /// It is done, later.
     Late(Duration),
-    /// [`Driver::publish`] is done, and of no message is told what became of it. Any other call: as [`Fault::After`] a transient error.
+    /// [`Driver::publish`] is carried out, and each message is reported as unknown. Any other call: as [`Fault::After`] a transient error.
     Unanswered,
 }
 

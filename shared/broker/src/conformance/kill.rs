@@ -9,7 +9,7 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Command;
 use tokio::time::timeout;
 
-use super::scene::{DEADLINE, Scene, ack, executor, messages, numbers, publish, take};
+use super::fixture::{DEADLINE, Fixture, ack, executor, messages, numbers, publish, take};
 use super::{Harness, Limits};
 
 super::cases![
@@ -73,11 +73,11 @@ async fn killed_child(place: &str, at_least: usize) -> usize {
     confirmed
 }
 
-async fn a_killed_publisher_loses_nothing_that_was_confirmed(scene: Scene) {
+async fn a_killed_publisher_loses_nothing_that_was_confirmed(fixture: Fixture) {
     for at_least in [BATCH, 500, 3_000] {
-        let confirmed = killed_child(&scene.place, at_least).await;
+        let confirmed = killed_child(&fixture.place, at_least).await;
         let queue = executor("one");
-        let driver = scene.open(&[]).await;
+        let driver = fixture.open(&[]).await;
         let came = take(&*driver, &queue, confirmed).await;
         assert_eq!(
             numbers(&came),
@@ -87,6 +87,6 @@ async fn a_killed_publisher_loses_nothing_that_was_confirmed(scene: Scene) {
         ack(&*driver, &queue, &came).await;
         // What was on its way may have been written too.
         driver.delete(&queue, false).await.unwrap();
-        scene.harness.crash(&scene.place, driver).await;
+        fixture.harness.crash(&fixture.place, driver).await;
     }
 }

@@ -26,18 +26,18 @@ mod bounds;
 mod broker;
 mod channels;
 mod faulty;
+mod fixture;
 mod kill;
 mod order;
 mod queues;
 mod redelivery;
 mod restart;
 mod runner;
-mod scene;
 mod settle;
 
 pub use faulty::{Fault, Faults, Faulty, Operation};
+use fixture::Fixture;
 pub use runner::main;
-use scene::Scene;
 
 /// What a case wants a driver to be opened with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -144,7 +144,7 @@ pub struct Case {
     pub name: &'static str,
     /// What it needs of the driver.
     pub need: Need,
-    run: fn(Scene) -> CaseFuture,
+    run: fn(Fixture) -> CaseFuture,
 }
 
 impl fmt::Debug for Case {
@@ -160,7 +160,7 @@ impl Case {
     /// Runs it at a place of its own.
     pub async fn run(&self, harness: Arc<dyn Harness>) {
         let place = harness.place().await;
-        (self.run)(Scene::new(harness, place)).await;
+        (self.run)(Fixture::new(harness, place)).await;
     }
 }
 
@@ -170,7 +170,7 @@ macro_rules! cases {
         pub(super) const CASES: &[$crate::conformance::Case] = &[$($crate::conformance::Case {
             name: concat!(stringify!($name)),
             need: $crate::conformance::Need::$need,
-            run: |scene| Box::pin($name(scene)),
+            run: |fixture| Box::pin($name(fixture)),
         }),*];
     };
 }

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use super::scene::{
-    Scene, ack, assert_each_once, assert_nothing, executor, message, messages, number, numbers,
+use super::fixture::{
+    Fixture, ack, assert_each_once, assert_nothing, executor, message, messages, number, numbers,
     publish, publish_one, take,
 };
 use crate::address::QueueId;
@@ -17,9 +17,9 @@ super::cases![
     Deduplicates: the_same_id_twice_leaves_one_message,
 ];
 
-async fn messages_come_in_the_order_of_publication(scene: Scene) {
+async fn messages_come_in_the_order_of_publication(fixture: Fixture) {
     let queue = executor("one");
-    let driver = scene.open(std::slice::from_ref(&queue)).await;
+    let driver = fixture.open(std::slice::from_ref(&queue)).await;
     for n in 0..10 {
         publish(&*driver, &[message(&queue, n)]).await;
     }
@@ -37,9 +37,9 @@ async fn messages_come_in_the_order_of_publication(scene: Scene) {
     ack(&*driver, &queue, &all).await;
 }
 
-async fn a_batch_for_many_queues_keeps_the_order_of_each(scene: Scene) {
+async fn a_batch_for_many_queues_keeps_the_order_of_each(fixture: Fixture) {
     let queues: Vec<QueueId> = (0..7).map(|i| executor(&format!("e{i}"))).collect();
-    let driver = scene.open(&queues).await;
+    let driver = fixture.open(&queues).await;
     let batch: Vec<_> = (0..700).map(|n| message(&queues[n % 7], n)).collect();
     publish(&*driver, &batch).await;
     for (i, queue) in queues.iter().enumerate() {
@@ -48,10 +48,10 @@ async fn a_batch_for_many_queues_keeps_the_order_of_each(scene: Scene) {
     }
 }
 
-async fn a_long_backlog_keeps_its_order(scene: Scene) {
+async fn a_long_backlog_keeps_its_order(fixture: Fixture) {
     const COUNT: usize = 20_000;
     let queue = executor("one");
-    let driver = scene.open(std::slice::from_ref(&queue)).await;
+    let driver = fixture.open(std::slice::from_ref(&queue)).await;
     publish(&*driver, &messages(&queue, 0..COUNT)).await;
     let mut next = 0;
     while next < COUNT {
@@ -66,10 +66,10 @@ async fn a_long_backlog_keeps_its_order(scene: Scene) {
     assert_nothing(&*driver, &queue).await;
 }
 
-async fn publishing_while_fetching_keeps_the_order(scene: Scene) {
+async fn publishing_while_fetching_keeps_the_order(fixture: Fixture) {
     const COUNT: usize = 30_000;
     let queue = executor("one");
-    let driver = scene.open(std::slice::from_ref(&queue)).await;
+    let driver = fixture.open(std::slice::from_ref(&queue)).await;
     let publisher = tokio::spawn({
         let (driver, queue) = (Arc::clone(&driver), queue.clone());
         async move {
@@ -93,11 +93,11 @@ async fn publishing_while_fetching_keeps_the_order(scene: Scene) {
     assert_nothing(&*driver, &queue).await;
 }
 
-async fn concurrent_publishers_lose_nothing_and_keep_their_own_order(scene: Scene) {
+async fn concurrent_publishers_lose_nothing_and_keep_their_own_order(fixture: Fixture) {
     const PUBLISHERS: usize = 8;
     const EACH: usize = 100;
     let queue = executor("one");
-    let driver = scene.open(std::slice::from_ref(&queue)).await;
+    let driver = fixture.open(std::slice::from_ref(&queue)).await;
     let mut publishers = tokio::task::JoinSet::new();
     for publisher in 0..PUBLISHERS {
         let (driver, queue) = (Arc::clone(&driver), queue.clone());
@@ -121,9 +121,9 @@ async fn concurrent_publishers_lose_nothing_and_keep_their_own_order(scene: Scen
     }
 }
 
-async fn the_same_id_twice_leaves_one_message(scene: Scene) {
+async fn the_same_id_twice_leaves_one_message(fixture: Fixture) {
     let queue = executor("one");
-    let driver = scene.open(std::slice::from_ref(&queue)).await;
+    let driver = fixture.open(std::slice::from_ref(&queue)).await;
     for _ in 0..2 {
         publish(&*driver, &messages(&queue, 0..20)).await;
     }

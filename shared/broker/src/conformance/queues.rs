@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use super::scene::{
-    DEADLINE, Scene, ack, assert_counts, assert_nothing, executor, message, messages, numbers,
+use super::fixture::{
+    DEADLINE, Fixture, ack, assert_counts, assert_nothing, executor, message, messages, numbers,
     publish, take,
 };
 use crate::address::QueueId;
@@ -18,13 +18,13 @@ super::cases![
     Nothing: a_deleted_queue_takes_its_messages_along,
     Nothing: a_message_for_no_queue_is_refused_alone,
     Nothing: fetching_from_no_queue_is_an_error,
-    Nothing: counts_are_of_what_exists_and_each_once,
+    Nothing: existing_queues_are_counted_once,
     SharedByProcesses: a_process_that_never_used_a_queue_counts_it,
 ];
 
-async fn declaring_again_changes_nothing(scene: Scene) {
+async fn declaring_again_changes_nothing(fixture: Fixture) {
     let queue = executor("one");
-    let driver = scene.open(std::slice::from_ref(&queue)).await;
+    let driver = fixture.open(std::slice::from_ref(&queue)).await;
     publish(&*driver, &messages(&queue, 0..3)).await;
     let first = take(&*driver, &queue, 1).await;
     driver.declare(&queue).await.unwrap();
@@ -35,7 +35,7 @@ async fn declaring_again_changes_nothing(scene: Scene) {
     assert_eq!(numbers(&take(&*driver, &queue, 2).await), [1, 2]);
 }
 
-async fn queues_are_apart_whatever_their_names(scene: Scene) {
+async fn queues_are_apart_whatever_their_names(fixture: Fixture) {
     let names = [
         ("a", "b.c"),
         ("a.b", "c"),
@@ -55,7 +55,7 @@ async fn queues_are_apart_whatever_their_names(scene: Scene) {
         })
         .collect();
     queues.extend([QueueId::Results, QueueId::Requests, QueueId::Dead]);
-    let driver = scene.open(&queues).await;
+    let driver = fixture.open(&queues).await;
     let one_each: Vec<_> = queues
         .iter()
         .enumerate()
@@ -75,9 +75,9 @@ async fn queues_are_apart_whatever_their_names(scene: Scene) {
     }
 }
 
-async fn a_queue_with_messages_is_not_deleted_as_empty(scene: Scene) {
+async fn a_queue_with_messages_is_not_deleted_as_empty(fixture: Fixture) {
     let queue = executor("one");
-    let driver = scene.open(std::slice::from_ref(&queue)).await;
+    let driver = fixture.open(std::slice::from_ref(&queue)).await;
     publish(&*driver, &messages(&queue, 0..2)).await;
     assert_counts(&*driver, &queue, 2, 0).await;
     assert!(!driver.delete(&queue, true).await.unwrap(), "two are ready");
@@ -103,9 +103,9 @@ async fn a_queue_with_messages_is_not_deleted_as_empty(scene: Scene) {
     }
 }
 
-async fn a_deleted_queue_takes_its_messages_along(scene: Scene) {
+async fn a_deleted_queue_takes_its_messages_along(fixture: Fixture) {
     let (queue, other) = (executor("one"), executor("two"));
-    let driver = scene.open(&[queue.clone(), other.clone()]).await;
+    let driver = fixture.open(&[queue.clone(), other.clone()]).await;
     publish(&*driver, &messages(&queue, 0..100)).await;
     publish(&*driver, &messages(&other, 0..5)).await;
     let unsettled = take(&*driver, &queue, 10).await;
@@ -120,9 +120,9 @@ async fn a_deleted_queue_takes_its_messages_along(scene: Scene) {
     assert_eq!(take(&*driver, &other, 5).await.len(), 5);
 }
 
-async fn a_message_for_no_queue_is_refused_alone(scene: Scene) {
+async fn a_message_for_no_queue_is_refused_alone(fixture: Fixture) {
     let (queue, missing) = (executor("one"), executor("missing"));
-    let driver = scene.open(std::slice::from_ref(&queue)).await;
+    let driver = fixture.open(std::slice::from_ref(&queue)).await;
     let batch = [
         message(&queue, 0),
         message(&missing, 1),
@@ -137,13 +137,13 @@ async fn a_message_for_no_queue_is_refused_alone(scene: Scene) {
     assert_nothing(&*driver, &missing).await;
 }
 
-async fn fetching_from_no_queue_is_an_error(scene: Scene) {
+async fn fetching_from_no_queue_is_an_error(fixture: Fixture) {
     let queue = executor("one");
-    let driver = scene.open(&[]).await;
+    let driver = fixture.open(&[]).await;
     let nothing = driver.fetch(&queue, 1, Duration::ZERO).await;
     assert!(nothing.is_err(), "{nothing:?}");
     driver.settle(&queue, &[]).await.unwrap();
-    // One that waits is told when its queue goes.
+    // A waiting fetch fails when its queue is deleted.
     driver.declare(&queue).await.unwrap();
     let (fetched, deleted) = tokio::join!(
         driver.fetch(&queue, 1, DEADLINE),
@@ -153,9 +153,9 @@ async fn fetching_from_no_queue_is_an_error(scene: Scene) {
     assert!(fetched.is_err(), "{fetched:?}");
 }
 
-async fn counts_are_of_what_exists_and_each_once(scene: Scene) {
+async fn existing_queues_are_counted_once(fixture: Fixture) {
     let (queue, missing) = (executor("one"), executor("missing"));
-    let driver = scene.open(std::slice::from_ref(&queue)).await;
+    let driver = fixture.open(std::slice::from_ref(&queue)).await;
     publish(&*driver, &messages(&queue, 0..3)).await;
     take(&*driver, &queue, 1).await;
     assert_counts(&*driver, &queue, 2, 1).await;
@@ -169,12 +169,12 @@ async fn counts_are_of_what_exists_and_each_once(scene: Scene) {
     assert_eq!(found, [(&queue, 2, 1)]);
 }
 
-async fn a_process_that_never_used_a_queue_counts_it(scene: Scene) {
+async fn a_process_that_never_used_a_queue_counts_it(fixture: Fixture) {
     let (queue, other) = (executor("one"), executor("two"));
-    let user = scene.open(&[queue.clone(), other.clone()]).await;
+    let user = fixture.open(&[queue.clone(), other.clone()]).await;
     publish(&*user, &messages(&queue, 0..4)).await;
     publish(&*user, &messages(&other, 0..2)).await;
-    let stranger = scene.open(&[]).await;
+    let stranger = fixture.open(&[]).await;
     let asked = [queue.clone(), other.clone()];
     // A product may count late.
     let give_up = Instant::now() + DEADLINE;

@@ -1,12 +1,12 @@
-//! What is not settled, or given back, is handed out again.
+//! Unsettled and returned messages are delivered again.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::Limits;
-use super::scene::{
-    DEADLINE, Scene, ack, assert_counts, assert_nothing, executor, messages, numbers, publish,
+use super::fixture::{
+    DEADLINE, Fixture, ack, assert_counts, assert_nothing, executor, messages, numbers, publish,
     settle, sorted, take,
 };
 use crate::driver::Settlement;
@@ -15,9 +15,9 @@ super::cases![
     Nothing: the_unsettled_comes_again_after_ack_wait,
     Nothing: an_ack_within_ack_wait_keeps_it_away,
     Nothing: a_receipt_from_before_a_redelivery_is_ignored,
-    Nothing: what_is_given_back_comes_again_at_once,
-    Nothing: a_waiting_fetch_gets_what_is_given_back,
-    DelayedRetry: what_is_given_back_with_a_delay_comes_after_it,
+    Nothing: a_returned_message_comes_again_at_once,
+    Nothing: a_waiting_fetch_gets_a_returned_message,
+    DelayedRetry: a_message_returned_with_a_delay_comes_after_it,
     DelayedRetry: a_delay_holds_back_no_other_message,
 ];
 
@@ -26,9 +26,9 @@ const SHORT: Limits = Limits {
     queue_limit: None,
 };
 
-async fn the_unsettled_comes_again_after_ack_wait(scene: Scene) {
+async fn the_unsettled_comes_again_after_ack_wait(fixture: Fixture) {
     let queue = executor("one");
-    let driver = scene.open_with(SHORT, std::slice::from_ref(&queue)).await;
+    let driver = fixture.open_with(SHORT, std::slice::from_ref(&queue)).await;
     publish(&*driver, &messages(&queue, 0..50)).await;
     let start = Instant::now();
     let first = take(&*driver, &queue, 50).await;
@@ -45,9 +45,9 @@ async fn the_unsettled_comes_again_after_ack_wait(scene: Scene) {
     }
 }
 
-async fn an_ack_within_ack_wait_keeps_it_away(scene: Scene) {
+async fn an_ack_within_ack_wait_keeps_it_away(fixture: Fixture) {
     let queue = executor("one");
-    let driver = scene.open_with(SHORT, std::slice::from_ref(&queue)).await;
+    let driver = fixture.open_with(SHORT, std::slice::from_ref(&queue)).await;
     publish(&*driver, &messages(&queue, 0..2)).await;
     let start = Instant::now();
     let both = take(&*driver, &queue, 2).await;
@@ -61,9 +61,9 @@ async fn an_ack_within_ack_wait_keeps_it_away(scene: Scene) {
     }
 }
 
-async fn a_receipt_from_before_a_redelivery_is_ignored(scene: Scene) {
+async fn a_receipt_from_before_a_redelivery_is_ignored(fixture: Fixture) {
     let queue = executor("one");
-    let driver = scene.open_with(SHORT, std::slice::from_ref(&queue)).await;
+    let driver = fixture.open_with(SHORT, std::slice::from_ref(&queue)).await;
     publish(&*driver, &messages(&queue, 0..1)).await;
     let first = take(&*driver, &queue, 1).await;
     let second = take(&*driver, &queue, 1).await;
@@ -75,9 +75,9 @@ async fn a_receipt_from_before_a_redelivery_is_ignored(scene: Scene) {
     assert_counts(&*driver, &queue, 0, 0).await;
 }
 
-async fn what_is_given_back_comes_again_at_once(scene: Scene) {
+async fn a_returned_message_comes_again_at_once(fixture: Fixture) {
     let queue = executor("one");
-    let driver = scene.open(std::slice::from_ref(&queue)).await;
+    let driver = fixture.open(std::slice::from_ref(&queue)).await;
     publish(&*driver, &messages(&queue, 0..1_000)).await;
     let first = take(&*driver, &queue, 1_000).await;
     let how = Settlement::Retry(Duration::ZERO);
@@ -89,9 +89,9 @@ async fn what_is_given_back_comes_again_at_once(scene: Scene) {
     assert_nothing(&*driver, &queue).await;
 }
 
-async fn a_waiting_fetch_gets_what_is_given_back(scene: Scene) {
+async fn a_waiting_fetch_gets_a_returned_message(fixture: Fixture) {
     let queue = executor("one");
-    let driver = scene.open(std::slice::from_ref(&queue)).await;
+    let driver = fixture.open(std::slice::from_ref(&queue)).await;
     publish(&*driver, &messages(&queue, 0..1)).await;
     let first = take(&*driver, &queue, 1).await;
     let how = Settlement::Retry(Duration::ZERO);
@@ -104,10 +104,10 @@ async fn a_waiting_fetch_gets_what_is_given_back(scene: Scene) {
     assert!(start.elapsed() < DEADLINE, "came late");
 }
 
-async fn what_is_given_back_with_a_delay_comes_after_it(scene: Scene) {
+async fn a_message_returned_with_a_delay_comes_after_it(fixture: Fixture) {
     const DELAY: Duration = Duration::from_secs(1);
     let queue = executor("one");
-    let driver = scene.open(std::slice::from_ref(&queue)).await;
+    let driver = fixture.open(std::slice::from_ref(&queue)).await;
     publish(&*driver, &messages(&queue, 0..3)).await;
     let first = take(&*driver, &queue, 3).await;
     let start = Instant::now();
@@ -118,9 +118,9 @@ async fn what_is_given_back_with_a_delay_comes_after_it(scene: Scene) {
     assert!(again.iter().all(|d| d.redelivered));
 }
 
-async fn a_delay_holds_back_no_other_message(scene: Scene) {
+async fn a_delay_holds_back_no_other_message(fixture: Fixture) {
     let queue = executor("one");
-    let driver = scene.open(std::slice::from_ref(&queue)).await;
+    let driver = fixture.open(std::slice::from_ref(&queue)).await;
     publish(&*driver, &messages(&queue, 0..3)).await;
     let first = take(&*driver, &queue, 1).await;
     let how = Settlement::Retry(Duration::from_hours(1));

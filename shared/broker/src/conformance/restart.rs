@@ -6,8 +6,8 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 
 use super::Limits;
-use super::scene::{
-    Scene, ack, assert_counts, assert_nothing, executor, message, messages, numbers, publish,
+use super::fixture::{
+    Fixture, ack, assert_counts, assert_nothing, executor, message, messages, numbers, publish,
     settle, sorted, take,
 };
 use crate::address::QueueId;
@@ -30,9 +30,9 @@ const SOON: Limits = Limits {
     queue_limit: None,
 };
 
-async fn the_unsettled_comes_back_after_a_restart(scene: Scene) {
+async fn the_unsettled_comes_back_after_a_restart(fixture: Fixture) {
     let queue = executor("one");
-    let driver = scene.open_with(SOON, std::slice::from_ref(&queue)).await;
+    let driver = fixture.open_with(SOON, std::slice::from_ref(&queue)).await;
     publish(&*driver, &messages(&queue, 0..30)).await;
     let handed_out = take(&*driver, &queue, 20).await;
     ack(&*driver, &queue, &handed_out[5..10]).await;
@@ -44,7 +44,7 @@ async fn the_unsettled_comes_back_after_a_restart(scene: Scene) {
     };
     settle(&*driver, &queue, &handed_out[..2], &how).await;
 
-    let driver = scene.restart_with(SOON, driver).await;
+    let driver = fixture.restart_with(SOON, driver).await;
     let all = take(&*driver, &queue, 25).await;
     let expected: Vec<usize> = (0..5).chain(10..30).collect();
     assert_eq!(sorted(&all), expected);
@@ -62,9 +62,9 @@ async fn the_unsettled_comes_back_after_a_restart(scene: Scene) {
     assert!(!fresh[0].redelivered);
 }
 
-async fn the_settled_does_not_come_back_after_a_restart(scene: Scene) {
+async fn the_settled_does_not_come_back_after_a_restart(fixture: Fixture) {
     let queue = executor("one");
-    let mut driver = scene.open(std::slice::from_ref(&queue)).await;
+    let mut driver = fixture.open(std::slice::from_ref(&queue)).await;
     for round in 0..3 {
         publish(&*driver, &messages(&queue, round * 100..(round + 1) * 100)).await;
         let all = take(&*driver, &queue, 100).await;
@@ -73,18 +73,18 @@ async fn the_settled_does_not_come_back_after_a_restart(scene: Scene) {
             (round * 100..(round + 1) * 100).collect::<Vec<_>>()
         );
         ack(&*driver, &queue, &all).await;
-        driver = scene.restart(driver).await;
+        driver = fixture.restart(driver).await;
         assert_nothing(&*driver, &queue).await;
         assert_counts(&*driver, &queue, 0, 0).await;
     }
 }
 
-async fn a_long_backlog_keeps_its_order_over_a_restart(scene: Scene) {
+async fn a_long_backlog_keeps_its_order_over_a_restart(fixture: Fixture) {
     const COUNT: usize = 20_000;
     let queue = executor("one");
-    let driver = scene.open(std::slice::from_ref(&queue)).await;
+    let driver = fixture.open(std::slice::from_ref(&queue)).await;
     publish(&*driver, &messages(&queue, 0..COUNT)).await;
-    let driver = scene.restart(driver).await;
+    let driver = fixture.restart(driver).await;
     publish(&*driver, &messages(&queue, COUNT..COUNT + 10)).await;
     let mut next = 0;
     while next < COUNT + 10 {
@@ -98,15 +98,15 @@ async fn a_long_backlog_keeps_its_order_over_a_restart(scene: Scene) {
     }
 }
 
-async fn dead_letters_and_queues_survive_a_restart(scene: Scene) {
+async fn dead_letters_and_queues_survive_a_restart(fixture: Fixture) {
     let (queue, empty) = (executor("one"), executor("empty"));
-    let driver = scene
+    let driver = fixture
         .open(&[queue.clone(), empty.clone(), QueueId::Dead])
         .await;
     publish(&*driver, &messages(&queue, 0..3)).await;
     let all = take(&*driver, &queue, 3).await;
     settle(&*driver, &queue, &all, &Settlement::Dead("why".into())).await;
-    let driver = scene.restart(driver).await;
+    let driver = fixture.restart(driver).await;
     for queue in [&queue, &empty] {
         // There is no fetching from a queue that is gone.
         assert_nothing(&*driver, queue).await;
@@ -118,12 +118,12 @@ async fn dead_letters_and_queues_survive_a_restart(scene: Scene) {
     }
 }
 
-async fn receipts_from_before_a_restart_are_ignored(scene: Scene) {
+async fn receipts_from_before_a_restart_are_ignored(fixture: Fixture) {
     let queue = executor("one");
-    let driver = scene.open_with(SOON, std::slice::from_ref(&queue)).await;
+    let driver = fixture.open_with(SOON, std::slice::from_ref(&queue)).await;
     publish(&*driver, &messages(&queue, 0..10)).await;
     let before = take(&*driver, &queue, 10).await;
-    let driver = scene.restart_with(SOON, driver).await;
+    let driver = fixture.restart_with(SOON, driver).await;
     let after = take(&*driver, &queue, 10).await;
     ack(&*driver, &queue, &before).await;
     assert_counts(&*driver, &queue, 0, 10).await;
@@ -150,13 +150,15 @@ async fn publish_until_it_ends(
     confirmed
 }
 
-async fn a_restart_while_publishing_loses_nothing_that_was_confirmed(scene: Scene) {
+async fn a_restart_while_publishing_loses_nothing_that_was_confirmed(fixture: Fixture) {
     let queue = executor("one");
     let limits = Limits {
         ack_wait: Duration::from_secs(1),
         ..SOON
     };
-    let mut driver = scene.open_with(limits, std::slice::from_ref(&queue)).await;
+    let mut driver = fixture
+        .open_with(limits, std::slice::from_ref(&queue))
+        .await;
     let mut confirmed = Vec::new();
     for round in 0..3 {
         let mut publishers = JoinSet::new();
@@ -170,7 +172,7 @@ async fn a_restart_while_publishing_loses_nothing_that_was_confirmed(scene: Scen
         // Some have been confirmed, more are under way.
         let some = take(&*driver, &queue, 50).await;
         drop(some);
-        driver = scene.restart_with(limits, driver).await;
+        driver = fixture.restart_with(limits, driver).await;
         for part in publishers.join_all().await {
             confirmed.extend(part);
         }
@@ -195,12 +197,12 @@ async fn a_restart_while_publishing_loses_nothing_that_was_confirmed(scene: Scen
     assert!(lost.is_empty(), "confirmed and lost: {lost:?}");
 }
 
-async fn deliveries_count_on_over_a_restart(scene: Scene) {
+async fn deliveries_count_on_over_a_restart(fixture: Fixture) {
     let queue = executor("one");
-    let driver = scene.open_with(SOON, std::slice::from_ref(&queue)).await;
+    let driver = fixture.open_with(SOON, std::slice::from_ref(&queue)).await;
     publish(&*driver, &messages(&queue, 0..2)).await;
     take(&*driver, &queue, 1).await;
-    let driver = scene.restart_with(SOON, driver).await;
+    let driver = fixture.restart_with(SOON, driver).await;
     let mut all = take(&*driver, &queue, 2).await;
     all.sort_by_key(|d| d.payload.clone());
     assert_eq!((all[0].deliveries, all[0].redelivered), (2, true));

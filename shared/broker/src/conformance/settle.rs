@@ -6,8 +6,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::task::JoinSet;
 
-use super::scene::{
-    Scene, ack, assert_counts, assert_each_once, assert_nothing, executor, message, messages,
+use super::fixture::{
+    Fixture, ack, assert_counts, assert_each_once, assert_nothing, executor, message, messages,
     number, numbers, publish, settle, sorted, take,
 };
 use crate::address::QueueId;
@@ -25,9 +25,9 @@ super::cases![
     Nothing: stats_count_ready_and_unsettled,
 ];
 
-async fn an_ack_in_any_order_is_final(scene: Scene) {
+async fn an_ack_in_any_order_is_final(fixture: Fixture) {
     let queue = executor("one");
-    let driver = scene.open(std::slice::from_ref(&queue)).await;
+    let driver = fixture.open(std::slice::from_ref(&queue)).await;
     publish(&*driver, &messages(&queue, 0..100)).await;
     let all = take(&*driver, &queue, 100).await;
     let (odd, even): (Vec<_>, Vec<_>) = all.into_iter().partition(|d| number(d) % 2 == 1);
@@ -40,9 +40,9 @@ async fn an_ack_in_any_order_is_final(scene: Scene) {
     assert_nothing(&*driver, &queue).await;
 }
 
-async fn unknown_receipts_are_ignored(scene: Scene) {
+async fn unknown_receipts_are_ignored(fixture: Fixture) {
     let (queue, other) = (executor("one"), executor("two"));
-    let driver = scene.open(&[queue.clone(), other.clone()]).await;
+    let driver = fixture.open(&[queue.clone(), other.clone()]).await;
     publish(&*driver, &messages(&queue, 0..3)).await;
     let all = take(&*driver, &queue, 3).await;
     for how in [
@@ -64,9 +64,9 @@ async fn unknown_receipts_are_ignored(scene: Scene) {
     assert_counts(&*driver, &other, 0, 0).await;
 }
 
-async fn settling_twice_changes_nothing(scene: Scene) {
+async fn settling_twice_changes_nothing(fixture: Fixture) {
     let queue = executor("one");
-    let driver = scene.open(std::slice::from_ref(&queue)).await;
+    let driver = fixture.open(std::slice::from_ref(&queue)).await;
     publish(&*driver, &messages(&queue, 0..2)).await;
     let first = take(&*driver, &queue, 1).await;
     ack(&*driver, &queue, &first).await;
@@ -77,9 +77,9 @@ async fn settling_twice_changes_nothing(scene: Scene) {
     assert_counts(&*driver, &queue, 0, 1).await;
 }
 
-async fn one_call_settles_each_in_its_own_way(scene: Scene) {
+async fn one_call_settles_each_in_its_own_way(fixture: Fixture) {
     let queue = executor("one");
-    let driver = scene.open(&[queue.clone(), QueueId::Dead]).await;
+    let driver = fixture.open(&[queue.clone(), QueueId::Dead]).await;
     publish(&*driver, &messages(&queue, 0..30)).await;
     let all = take(&*driver, &queue, 30).await;
     let settlements: Vec<_> = all
@@ -109,9 +109,9 @@ async fn one_call_settles_each_in_its_own_way(scene: Scene) {
     assert_counts(&*driver, &queue, 0, 0).await;
 }
 
-async fn a_dead_letter_keeps_its_reason_and_origin(scene: Scene) {
+async fn a_dead_letter_keeps_its_reason_and_origin(fixture: Fixture) {
     let queue = executor("one");
-    let driver = scene.open(&[queue.clone(), QueueId::Dead]).await;
+    let driver = fixture.open(&[queue.clone(), QueueId::Dead]).await;
     let payloads = [
         Bytes::from("{\"v\":9}"),
         Bytes::from_static(b"\xff\x00\xfe"),
@@ -143,9 +143,9 @@ async fn a_dead_letter_keeps_its_reason_and_origin(scene: Scene) {
     assert_counts(&*driver, &QueueId::Dead, 0, 0).await;
 }
 
-async fn a_dead_letter_refused_again_stays_a_dead_letter(scene: Scene) {
+async fn a_dead_letter_refused_again_stays_a_dead_letter(fixture: Fixture) {
     let queue = executor("one");
-    let driver = scene.open(&[queue.clone(), QueueId::Dead]).await;
+    let driver = fixture.open(&[queue.clone(), QueueId::Dead]).await;
     publish(&*driver, &messages(&queue, 0..1)).await;
     let all = take(&*driver, &queue, 1).await;
     settle(&*driver, &queue, &all, &Settlement::Dead("first".into())).await;
@@ -158,10 +158,10 @@ async fn a_dead_letter_refused_again_stays_a_dead_letter(scene: Scene) {
     assert_eq!(letter.payload, Bytes::from("0"));
 }
 
-async fn consumers_of_one_queue_never_share_a_message(scene: Scene) {
+async fn consumers_of_one_queue_never_share_a_message(fixture: Fixture) {
     const COUNT: usize = 3_000;
     let queue = QueueId::Requests;
-    let driver = scene.open(std::slice::from_ref(&queue)).await;
+    let driver = fixture.open(std::slice::from_ref(&queue)).await;
     let mut consumers = JoinSet::new();
     for max in [1, 3, 10, 100] {
         let (driver, queue) = (Arc::clone(&driver), queue.clone());
@@ -187,9 +187,9 @@ async fn consumers_of_one_queue_never_share_a_message(scene: Scene) {
     assert_each_once(&all, COUNT);
 }
 
-async fn stats_count_ready_and_unsettled(scene: Scene) {
+async fn stats_count_ready_and_unsettled(fixture: Fixture) {
     let (queue, other) = (executor("one"), QueueId::Requests);
-    let driver = scene.open(&[queue.clone(), other.clone()]).await;
+    let driver = fixture.open(&[queue.clone(), other.clone()]).await;
     publish(&*driver, &messages(&queue, 0..10)).await;
     assert_counts(&*driver, &queue, 10, 0).await;
     assert_counts(&*driver, &other, 0, 0).await;
@@ -199,7 +199,7 @@ async fn stats_count_ready_and_unsettled(scene: Scene) {
     assert_counts(&*driver, &queue, 6, 3).await;
     let how = Settlement::Retry(Duration::ZERO);
     settle(&*driver, &queue, &some[1..2], &how).await;
-    // What was given back counts as either until it is handed out again; then as unsettled everywhere.
+    // A returned message counts as either until it is delivered again; then as unsettled everywhere.
     let again = take(&*driver, &queue, 7).await;
     assert!(numbers(&again).contains(&number(&some[1])));
     assert_counts(&*driver, &queue, 0, 9).await;

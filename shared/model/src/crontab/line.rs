@@ -90,7 +90,7 @@ impl Header {
 
 /// The time of a schedule line, blanks made single, and the rest of it.
 pub(super) fn split_time(text: &str) -> Result<(String, &str), String> {
-    // A leading '-' tells some crons not to log the start; it is no part of the time.
+    // Some crons do not log the start of a line with a leading '-'; the sign is no part of the time.
     let text = match text.strip_prefix('-') {
         Some(rest) if rest.starts_with(|c: char| c.is_ascii_digit() || c == '*') => rest,
         _ => text,

@@ -33,7 +33,7 @@ use crate::schedule::{CronSchedule, Dialect, Schedule};
 use line::{Header, Line};
 use naming::Names;
 
-/// Most runs of an imported job at a time. A job that has so many at once is stuck; further ones wait in its lane.
+/// The most runs of an imported job at a time. A job that reaches this limit is stuck; further runs wait in its lane.
 pub const MAX_PARALLEL: u32 = 100;
 
 /// The longest command line that is accepted.
@@ -256,7 +256,7 @@ impl Reading<'_> {
             .map_err(|error| format!("{time:?}: {error}"))
     }
 
-    /// cronie's `RANDOM_DELAY`: up to so many minutes late.
+    /// cronie's `RANDOM_DELAY`: the longest delay, in minutes.
     fn random_delay(&mut self, line: u32) -> DurationMs {
         let Some(text) = self.env.get("RANDOM_DELAY") else {
             return DurationMs::default();

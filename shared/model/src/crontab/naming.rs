@@ -6,7 +6,7 @@ use crate::name::JobName;
 
 const MAX_STEM_CHARS: usize = 40;
 const MAX_COMMAND_CHARS: usize = 64;
-/// So many words of a command make its name.
+/// The most words of a command that make up its name.
 const MAX_WORDS: usize = 5;
 /// Commands that prepare for the one that the line is about.
 const PREPARATIONS: [&str; 7] = ["cd", "source", ".", "export", "sleep", "set", "umask"];
@@ -55,7 +55,7 @@ impl Names {
     }
 }
 
-/// The words that tell what a command line is about: its first part that is no preparation, without variables,
+/// The words that describe a command line: its first part that is no preparation, without variables,
 /// options and redirections, each path down to its last part.
 fn words_of(command: &str) -> String {
     let mut parts = command

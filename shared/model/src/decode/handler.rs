@@ -194,7 +194,7 @@ fn http(r: &mut Reader, node: &Node, path: &str) -> Option<HttpSpec> {
     })
 }
 
-/// An absolute URL with a host. The whole grammar is the HTTP client's matter; what is checked here is what people
+/// An absolute URL with a host. The HTTP client checks the whole grammar; this function checks what users
 /// get wrong in a job file.
 fn url(r: &mut Reader, node: &Node, path: &str) -> Option<String> {
     let text = r.filled(node, path, MAX_URL_BYTES, "an absolute http or https URL")?;

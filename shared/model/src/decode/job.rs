@@ -41,7 +41,7 @@ const KEYS: [&str; 24] = [
 const LATER: [&str; 4] = ["calendars", "windows", "executor", "selector"];
 
 /// Longest parameter text, description or label.
-/// Most triggers that a lane can be told to keep waiting.
+/// The largest backlog that a definition may set.
 const MAX_BACKLOG: i64 = 100_000;
 
 /// Reads a job definition.

@@ -192,7 +192,7 @@ impl Reader {
         Some(text)
     }
 
-    /// A text, or a number or truth value as its text: what people write as the value of a variable or label.
+    /// A text, or a number or truth value as its text. Values of variables and labels are written in all three forms.
     pub(super) fn scalar_text(
         &mut self,
         node: &Node,

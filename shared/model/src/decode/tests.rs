@@ -343,7 +343,7 @@ const WRONG: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn each_wrong_definition_is_told_what_is_wrong() {
+fn each_wrong_definition_gets_its_error_message() {
     for (fields, expected) in WRONG {
         let found = problems(fields);
         assert!(
@@ -420,7 +420,7 @@ fn a_file_is_checked_as_a_whole() {
 }
 
 #[test]
-fn problems_carry_the_line_of_what_is_wrong() {
+fn problems_name_the_line_of_the_wrong_value() {
     let at = |line, value| Node {
         line: Some(line),
         value,
@@ -445,6 +445,6 @@ fn problems_carry_the_line_of_what_is_wrong() {
     let problems = job(&job_node).unwrap_err();
     let mut lines: Vec<Option<u32>> = problems.iter().map(|p| p.line).collect();
     lines.sort_unstable();
-    // The missing handler is told at the job's own line.
+    // The missing handler is reported at the job's own line.
     assert_eq!(lines, [Some(3), Some(5), Some(6), Some(7)]);
 }

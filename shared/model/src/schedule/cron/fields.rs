@@ -305,7 +305,7 @@ impl Field {
             Some((range, step)) => (range, Some(self.step(item, step)?)),
             None => (item, None),
         };
-        // A weekday field that allows 0 and 7 for Sunday ends at Saturday when it is not told otherwise.
+        // A weekday field that allows 0 and 7 for Sunday ends at Saturday by default.
         let top = if self.max == 7 && self.min == 0 {
             6
         } else {

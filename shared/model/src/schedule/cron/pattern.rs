@@ -6,18 +6,18 @@
 use jiff::civil::Date;
 use jiff::tz::Offset;
 
-/// A search gives up after so many years. The rarest date that does come, a 29 February on a given weekday around
+/// A search ends after this number of years. The rarest date that does come, a 29 February on a given weekday around
 /// a century without a leap day, takes 40.
 pub(super) const HORIZON_YEARS: i16 = 100;
 
 /// A day of the month that depends on the month.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum MonthDay {
-    /// So many days before the last one (`L`, `L-3`).
+    /// This number of days before the last day of the month (`L`, `L-3`).
     BeforeLast(u8),
     /// The weekday nearest to a day, in the same month (`15W`).
     NearestWeekday(u8),
-    /// The weekday nearest to the day so many days before the last one (`LW`, `L-3W`).
+    /// The weekday nearest to the day this number of days before the last one (`LW`, `L-3W`).
     NearestWeekdayBeforeLast(u8),
 }
 

@@ -24,7 +24,7 @@ fn fires(cron: &CronSchedule, after: &str, until: &str) -> Vec<String> {
 }
 
 #[test]
-fn each_rule_for_clock_changes_does_what_it_says() {
+fn each_dst_rule_follows_its_definition() {
     // New York, 2027: 14 March 02:00 EST (07:00Z) becomes 03:00; 7 November 02:00 EDT (06:00Z) becomes 01:00.
     let gap = |dst| {
         let cron = cron("30 2 * * *", "America/New_York", dst);
@@ -269,7 +269,7 @@ const WRONG: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn wrong_expressions_are_told_what_is_wrong() {
+fn wrong_expressions_get_their_error_message() {
     for (expression, message) in WRONG {
         let error = CronSchedule::parse(expression, "UTC", None, None).unwrap_err();
         assert_eq!(

@@ -14,12 +14,12 @@ use crate::driver::{Delivery, Driver, Outgoing, Receipt, Refusal, Settlement};
 /// What should happen has to happen within this time; a slow machine needs some of it.
 pub(super) const DEADLINE: Duration = Duration::from_secs(30);
 
-pub(super) struct Scene {
+pub(super) struct Fixture {
     pub(super) harness: Arc<dyn Harness>,
     pub(super) place: String,
 }
 
-impl Scene {
+impl Fixture {
     pub(super) fn new(harness: Arc<dyn Harness>, place: String) -> Self {
         Self { harness, place }
     }
