@@ -17,16 +17,10 @@ struct Migration {
 }
 
 /// Each brings the schema from version `index` to `index + 1`. Never edited once released.
-const MIGRATIONS: [Migration; 2] = [
-    Migration {
-        sql: include_str!("../migrations/0001_store.sql"),
-        compatible_from: 1,
-    },
-    Migration {
-        sql: include_str!("../migrations/0002_identity.sql"),
-        compatible_from: 1,
-    },
-];
+const MIGRATIONS: [Migration; 1] = [Migration {
+    sql: include_str!("../migrations/0001_store.sql"),
+    compatible_from: 1,
+}];
 
 /// Whoever changes the schema holds this lock; the first number marks locks of Cueline.
 const LOCK: &str = "SELECT pg_advisory_xact_lock(1131767116, 2)";

@@ -139,3 +139,27 @@ CREATE TABLE node (
     name        TEXT    NOT NULL,
     lease_until INTEGER NOT NULL
 ) STRICT;
+
+-- Messages that nobody could take, kept for people.
+
+CREATE TABLE dead_letter (
+    id      INTEGER PRIMARY KEY AUTOINCREMENT,
+    key     TEXT    NOT NULL,
+    queue   TEXT    NOT NULL,
+    topic   TEXT    NOT NULL,
+    reason  TEXT    NOT NULL,
+    at      INTEGER NOT NULL,
+    payload BLOB    NOT NULL
+) STRICT;
+
+CREATE UNIQUE INDEX dead_letter_key ON dead_letter (key);
+
+-- Which store this is: what executors remember of a run, they remember of the run of this store.
+
+CREATE TABLE store_identity (
+    only_row INTEGER PRIMARY KEY CHECK (only_row = 1),
+    -- 32 hexadecimal digits.
+    id       TEXT    NOT NULL
+) STRICT;
+
+INSERT INTO store_identity (only_row, id) VALUES (1, lower(hex(randomblob(16))));

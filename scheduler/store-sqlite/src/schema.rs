@@ -9,11 +9,7 @@ use crate::error::failed;
 const APPLICATION_ID: i64 = 0x4375_654c;
 
 /// Each brings the schema from version `index` to `index + 1`. Never edited once released.
-const MIGRATIONS: [&str; 3] = [
-    include_str!("../migrations/0001_store.sql"),
-    include_str!("../migrations/0002_dead_letters.sql"),
-    include_str!("../migrations/0003_identity.sql"),
-];
+const MIGRATIONS: [&str; 1] = [include_str!("../migrations/0001_store.sql")];
 
 const READ_ID: &str = "SELECT application_id FROM pragma_application_id";
 const READ_VERSION: &str = "SELECT user_version FROM pragma_user_version";

@@ -1,7 +1,5 @@
 //! Servers that die and nodes that stall: nothing that was answered is lost, nothing is done twice, and nobody has to be restarted.
 
-mod fresh;
-
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, channel};
 use std::thread::JoinHandle;
@@ -15,7 +13,7 @@ use cueline_store_postgres::{PgOptions, PgStore};
 use cueline_test_servers::postgres::Postgres;
 use tokio::time::{Instant, sleep};
 
-use crate::fresh::Fresh;
+use crate::test_database::TestDatabase;
 
 const PATIENCE: Duration = Duration::from_mins(1);
 
@@ -101,20 +99,20 @@ fn stall(url: String, told: Receiver<()>) -> JoinHandle<Result<Fired, StoreError
 /// A node that stalls in the middle of a transaction holds its jobs no longer than the time-out, and what it does then has no effect.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_stalled_node_does_not_hold_its_jobs() {
-    let fresh = Fresh::migrated().await;
-    let other = PgStore::connect(&fresh.url(), PgOptions::default())
+    let database = TestDatabase::migrated().await;
+    let other = PgStore::connect(&database.url(), PgOptions::default())
         .await
         .expect("opens");
     let job = spec("a", &serde_json::json!({ "every": "1s" }));
     other.apply_jobs(&[job], false).await.expect("applies");
     let second = node(&other, "works").await;
     let (go_on, told) = channel();
-    let stuck = stall(fresh.url(), told);
+    let stuck = stall(database.url(), told);
     let deadline = Instant::now() + PATIENCE;
     // The stalled node has the job, and thinks.
     let held = "SELECT count(*) FROM pg_stat_activity WHERE state = 'idle in transaction' AND query LIKE '%FROM executor%'
         AND datname = current_database()";
-    while fresh.server.sql(&fresh.name, held).expect("answers") == "0" {
+    while database.sql(held) == "0" {
         assert!(Instant::now() < deadline, "it never began");
         sleep(Duration::from_millis(20)).await;
     }
@@ -129,10 +127,7 @@ async fn a_stalled_node_does_not_hold_its_jobs() {
     go_on.send(()).expect("it waits");
     let error = stuck.join().expect("no panic").expect_err("comes too late");
     assert_eq!(error.kind(), ErrorKind::Transient, "{error}");
-    let runs = fresh
-        .server
-        .sql(&fresh.name, "SELECT count(*) FROM run")
-        .expect("counts");
+    let runs = database.sql("SELECT count(*) FROM run");
     assert_eq!(runs, "1");
 }
 

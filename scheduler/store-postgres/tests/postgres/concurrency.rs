@@ -1,7 +1,5 @@
 //! Two nodes at the same rows at once: what follows from runs happens once, and nobody is told of a deadlock.
 
-mod fresh;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -17,7 +15,7 @@ use sqlx::postgres::PgConnection;
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _};
 use tokio::task::JoinHandle;
 
-use crate::fresh::Fresh;
+use crate::test_database::TestDatabase;
 
 const ROUNDS: usize = 25;
 const SHARDS: u32 = 4;
@@ -72,7 +70,7 @@ fn request() -> TriggerRequest {
 }
 
 struct Scene {
-    fresh: Fresh,
+    database: TestDatabase,
     stores: [Arc<PgStore>; 2],
     node: NodeId,
     clock: Arc<AtomicI64>,
@@ -80,7 +78,7 @@ struct Scene {
 
 impl Scene {
     async fn new() -> Self {
-        let fresh = Fresh::migrated().await;
+        let database = TestDatabase::migrated().await;
         let clock = Arc::new(AtomicI64::new(1_800_000_000_000));
         let open = || async {
             let shown = Arc::clone(&clock);
@@ -91,7 +89,7 @@ impl Scene {
                 ..PgOptions::default()
             };
             Arc::new(
-                PgStore::connect(&fresh.url(), options)
+                PgStore::connect(&database.url(), options)
                     .await
                     .expect("opens"),
             )
@@ -103,7 +101,7 @@ impl Scene {
             .expect("registers")
             .node;
         Self {
-            fresh,
+            database,
             stores,
             node,
             clock,
@@ -148,8 +146,7 @@ impl Scene {
     /// Until a call waits for a lock that the test holds.
     async fn until_waiting<T>(&self, call: &JoinHandle<T>) {
         let waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()";
-        let Fresh { server, name, .. } = &self.fresh;
-        while server.sql(name, waits).expect("answers") == "0" {
+        while self.database.sql(waits) == "0" {
             assert!(!call.is_finished(), "it does not wait");
             tokio::task::yield_now().await;
         }
@@ -193,11 +190,7 @@ async fn shards_that_end_at_once_have_one_child() {
         assert_eq!(children, 1, "round {round}");
     }
     let count = "SELECT count(*) FROM run WHERE kind = 2";
-    let children = scene
-        .fresh
-        .server
-        .sql(&scene.fresh.name, count)
-        .expect("counts");
+    let children = scene.database.sql(count);
     assert_eq!(children, ROUNDS.to_string());
 }
 
@@ -233,14 +226,7 @@ async fn ends_race_with_confirmations_and_each_other() {
         assert_eq!(ended, 50 * SHARDS as usize, "round {round}");
     }
     let live = "SELECT count(*) FROM run_live";
-    assert_eq!(
-        scene
-            .fresh
-            .server
-            .sql(&scene.fresh.name, live)
-            .expect("counts"),
-        "0"
-    );
+    assert_eq!(scene.database.sql(live), "0");
 }
 
 /// A mark waits for the row of its run, which an edit holds: by the time it gets it, the node has claimed the run anew, under the new definition.
@@ -260,7 +246,7 @@ async fn a_mark_that_an_edit_has_overtaken_is_no_mark() {
         executor: "e1".parse().expect("a name"),
     };
 
-    let mut editor = PgConnection::connect(&scene.fresh.url())
+    let mut editor = PgConnection::connect(&scene.database.url())
         .await
         .expect("connects");
     let (node, id) = (scene.node.0, run.id.0);
@@ -299,7 +285,7 @@ async fn a_release_waits_for_a_pause_that_is_under_way() {
     let marked = scene.out().await;
     assert_eq!(marked.len(), SHARDS as usize);
 
-    let mut pausing = PgConnection::connect(&scene.fresh.url())
+    let mut pausing = PgConnection::connect(&scene.database.url())
         .await
         .expect("connects");
     let pause =
@@ -331,7 +317,7 @@ async fn an_edit_waits_for_a_claim_that_is_under_way() {
     applied.expect("applies");
     let triggered = store.trigger(&request()).await.expect("triggers");
 
-    let mut claiming = PgConnection::connect(&scene.fresh.url())
+    let mut claiming = PgConnection::connect(&scene.database.url())
         .await
         .expect("connects");
     let (node, id) = (scene.node.0, triggered.runs[0].0);

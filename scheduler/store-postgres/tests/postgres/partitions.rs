@@ -1,7 +1,5 @@
 //! Days: made as they come, wherever the clock stands, and dropped whole when they are old.
 
-mod fresh;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -12,7 +10,7 @@ use cueline_model::{
 use cueline_store::{FireDue, Fired, NodeId, Plan, PlannedRun, Planner, Report, Store};
 use cueline_store_postgres::{PgOptions, PgStore};
 
-use crate::fresh::Fresh;
+use crate::test_database::TestDatabase;
 
 const DAY_MS: i64 = 24 * 3_600_000;
 const DAYS: &str =
@@ -23,14 +21,14 @@ const DAYS: &str =
 const START_MS: i64 = 1_803_902_400_000;
 
 struct Scene {
-    fresh: Fresh,
+    database: TestDatabase,
     clock: Arc<AtomicI64>,
 }
 
 impl Scene {
     async fn new() -> Self {
         Self {
-            fresh: Fresh::migrated().await,
+            database: TestDatabase::migrated().await,
             clock: Arc::new(AtomicI64::new(START_MS)),
         }
     }
@@ -43,24 +41,18 @@ impl Scene {
             })),
             ..PgOptions::default()
         };
-        PgStore::connect(&self.fresh.url(), options)
+        PgStore::connect(&self.database.url(), options)
             .await
             .expect("opens")
     }
 
     fn days(&self) -> String {
-        self.fresh
-            .server
-            .sql(&self.fresh.name, DAYS)
-            .expect("lists")
+        self.database.sql(DAYS)
     }
 
     fn count(&self, table: &str) -> String {
         let sql = format!("SELECT count(*) FROM {table}");
-        self.fresh
-            .server
-            .sql(&self.fresh.name, &sql)
-            .expect("counts")
+        self.database.sql(&sql)
     }
 
     fn advance(&self, by_ms: i64) {

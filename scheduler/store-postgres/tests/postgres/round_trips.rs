@@ -1,7 +1,5 @@
 //! The number of statements of a hot call does not depend on the size of its batch.
 
-mod fresh;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -14,7 +12,7 @@ use cueline_store::{
 };
 use cueline_store_postgres::{PgOptions, PgStore};
 
-use crate::fresh::Fresh;
+use crate::test_database::TestDatabase;
 
 struct EachFireTime;
 
@@ -42,7 +40,7 @@ fn spec(number: usize) -> JobSpec {
 }
 
 struct Scene {
-    fresh: Fresh,
+    database: TestDatabase,
     store: PgStore,
     node: NodeId,
     clock: Arc<AtomicI64>,
@@ -50,9 +48,9 @@ struct Scene {
 
 impl Scene {
     async fn new() -> Self {
-        let fresh = Fresh::migrated().await;
-        let all = format!("ALTER DATABASE {} SET log_statement = 'all'", fresh.name);
-        fresh.server.sql("postgres", &all).expect("sets");
+        let database = TestDatabase::migrated().await;
+        let all = format!("ALTER DATABASE {} SET log_statement = 'all'", database.name);
+        database.server.sql("postgres", &all).expect("sets");
         let clock = Arc::new(AtomicI64::new(1_800_000_000_000));
         let shown = Arc::clone(&clock);
         let options = PgOptions {
@@ -62,7 +60,7 @@ impl Scene {
             writers: 1,
             ..PgOptions::default()
         };
-        let store = PgStore::connect(&fresh.url(), options)
+        let store = PgStore::connect(&database.url(), options)
             .await
             .expect("opens");
         let specs: Vec<JobSpec> = (0..500).map(spec).collect();
@@ -73,7 +71,7 @@ impl Scene {
             .expect("registers")
             .node;
         Self {
-            fresh,
+            database,
             store,
             node,
             clock,
@@ -82,8 +80,8 @@ impl Scene {
 
     /// Statements of this database in the server's log.
     fn statements(&self) -> usize {
-        let prefix = format!("{} LOG:  ", self.fresh.name);
-        let said = self.fresh.server.said();
+        let prefix = format!("{} LOG:  ", self.database.name);
+        let said = self.database.server.said();
         let lines = said.lines().filter_map(|line| line.strip_prefix(&prefix));
         // The pool's own question whether a connection is alive is empty and leaves no line.
         lines

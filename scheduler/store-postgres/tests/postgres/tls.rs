@@ -8,7 +8,7 @@ use cueline_test_servers::postgres::Postgres;
 
 fn file(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("tests/tls")
+        .join("tests/postgres/tls_files")
         .join(name)
 }
 

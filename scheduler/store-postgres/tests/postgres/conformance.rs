@@ -1,7 +1,5 @@
 //! The cases that every store adapter passes.
 
-mod fresh;
-
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -9,10 +7,10 @@ use cueline_store::Store;
 use cueline_store::conformance::{Harness, TestClock};
 use cueline_store_postgres::{PgOptions, PgStore};
 
-use crate::fresh::Fresh;
+use crate::test_database::TestDatabase;
 
 struct Database {
-    fresh: Fresh,
+    database: TestDatabase,
     clock: TestClock,
 }
 
@@ -24,16 +22,16 @@ impl Harness for Database {
             now: Some(Arc::new(move || clock.now())),
             ..PgOptions::default()
         };
-        let store = PgStore::connect(&self.fresh.url(), options).await;
+        let store = PgStore::connect(&self.database.url(), options).await;
         Arc::new(store.expect("connects"))
     }
 }
 
-async fn fresh(clock: TestClock) -> Database {
+async fn new_database(clock: TestClock) -> Database {
     Database {
-        fresh: Fresh::migrated().await,
+        database: TestDatabase::migrated().await,
         clock,
     }
 }
 
-cueline_store::store_conformance!(fresh);
+cueline_store::store_conformance!(new_database);

@@ -123,14 +123,3 @@ async fn each_store_has_an_id_of_its_own() {
     assert_ne!(renewed, first);
     assert_eq!(renewed, id(&one).await);
 }
-
-/// As the version of the schema before left it.
-#[tokio::test]
-async fn an_older_store_gets_an_id() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let path = dir.path().join("cueline.db");
-    open(&path).await.expect("creates").close().await;
-    sql(&path, "DROP TABLE store_identity; PRAGMA user_version = 2").await;
-    let store = open(&path).await.expect("opens");
-    assert_ne!(store.identity().await.expect("has an id").0, 0);
-}

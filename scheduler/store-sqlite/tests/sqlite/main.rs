@@ -1,0 +1,5 @@
+//! The adapter on real files.
+
+mod conformance;
+mod opening;
+mod unreadable_definition;
