@@ -5,7 +5,7 @@ use cueline_api::desk::{Desk as ApiDesk, DeskError, QueueDepth, Replayed, SinceS
 use cueline_broker::{QueueId, QueueStats};
 use cueline_engine::{Desk, DeskError as EngineError};
 use cueline_model::{ExecutorName, GroupName};
-use cueline_store::{Outstanding, TriggerRequest, Triggered};
+use cueline_store::{OutstandingAttempt, TriggerRequest, TriggerOutcome};
 
 /// Passes on what people ask the API for.
 #[derive(Debug, Clone)]
@@ -46,7 +46,7 @@ impl ApiDesk for EngineDesk {
         }
     }
 
-    async fn trigger(&self, request: TriggerRequest) -> Result<Triggered, DeskError> {
+    async fn trigger(&self, request: TriggerRequest) -> Result<TriggerOutcome, DeskError> {
         Ok(self.0.trigger(request).await?)
     }
 
@@ -59,7 +59,7 @@ impl ApiDesk for EngineDesk {
         &self,
         group: &GroupName,
         executor: &ExecutorName,
-    ) -> Result<Vec<Outstanding>, DeskError> {
+    ) -> Result<Vec<OutstandingAttempt>, DeskError> {
         self.0.outstanding(group, executor).await.map_err(refused)
     }
 

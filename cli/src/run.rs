@@ -2,7 +2,7 @@
 
 use cueline_api::view::{CancelAnswer, CancelResult, LogPage, RunPage};
 use cueline_model::{LogStream, Timestamp};
-use cueline_store::{LogRow, Run, RunDetail};
+use cueline_store::{StoredLogLine, Run, RunDetail};
 use serde_json::{Value, json};
 
 use crate::args::{LogsArgs, RunCommand, RunListArgs};
@@ -182,7 +182,7 @@ async fn logs(api: &Api, out: Out, args: &LogsArgs) -> Result<(), Failure> {
 fn print_line(
     out: Out,
     args: &LogsArgs,
-    row: &LogRow,
+    row: &StoredLogLine,
     attempt: &mut Option<u32>,
 ) -> Result<(), Failure> {
     if out.is_json() {

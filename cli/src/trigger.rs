@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use cueline_model::{RunId, RunState};
 use cueline_runtime::Backoff;
-use cueline_store::{Run, RunDetail, Triggered};
+use cueline_store::{Run, RunDetail, TriggerOutcome};
 use serde_json::{Value, json};
 
 use crate::args::TriggerArgs;
@@ -24,13 +24,13 @@ pub(crate) async fn run(api: &Api, out: Out, args: TriggerArgs) -> Result<(), Fa
         .post(&["jobs", args.name.as_str(), "trigger"], &body)
         .await?;
     if args.wait {
-        let triggered: Triggered = read(answer)?;
+        let triggered: TriggerOutcome = read(answer)?;
         return wait(api, out, &triggered.runs).await;
     }
     if out.is_json() {
         return out.json(&answer);
     }
-    let triggered: Triggered = read(answer)?;
+    let triggered: TriggerOutcome = read(answer)?;
     let note = if triggered.duplicate {
         "  (made before, with the same key)"
     } else {

@@ -154,7 +154,7 @@ async fn the_stores_log_does_not_fill_the_disk_for_good() -> Result<()> {
     let (job, mut enabled) = ("job".parse()?, true);
     fill_and_go_on(folder.path(), async || {
         enabled = !enabled;
-        store.set_enabled(&job, enabled, "test").await?;
+        store.set_job_enabled(&job, enabled, "test").await?;
         Ok(())
     })
     .await

@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use cueline_model::{ExecutorName, GroupName};
-use cueline_store::{Outstanding, StoreError, TriggerRequest, Triggered};
+use cueline_store::{OutstandingAttempt, StoreError, TriggerRequest, TriggerOutcome};
 
 use crate::problem::Problem;
 
@@ -73,7 +73,7 @@ pub trait Desk: Send + Sync + 'static {
     fn since_start(&self) -> SinceStart;
 
     /// Runs a job now; this scheduler goes on with what is due by then at once.
-    async fn trigger(&self, request: TriggerRequest) -> Result<Triggered, DeskError>;
+    async fn trigger(&self, request: TriggerRequest) -> Result<TriggerOutcome, DeskError>;
 
     /// All queues.
     async fn queues(&self) -> Result<Vec<QueueDepth>, DeskError>;
@@ -83,7 +83,7 @@ pub trait Desk: Send + Sync + 'static {
         &self,
         group: &GroupName,
         executor: &ExecutorName,
-    ) -> Result<Vec<Outstanding>, DeskError>;
+    ) -> Result<Vec<OutstandingAttempt>, DeskError>;
 
     /// Takes what is in the executor's queue out of it, to be routed again; how many triggers.
     async fn drain(&self, group: &GroupName, executor: &ExecutorName) -> Result<u64, DeskError>;

@@ -5,7 +5,7 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::{StatusCode, Uri};
 use cueline_model::{JobId, JobName, JobSpec, decode};
-use cueline_store::{Change, TriggerRequest, Triggered};
+use cueline_store::{Change, TriggerRequest, TriggerOutcome};
 use serde_json::{Map, Value};
 
 use crate::ApiState;
@@ -137,7 +137,7 @@ pub(crate) async fn pause(
     query::none(&uri)?;
     body.nothing()?;
     let name = job_name(path)?;
-    let id = state.store.set_enabled(&name, false, "api").await?;
+    let id = state.store.set_job_enabled(&name, false, "api").await?;
     settle(&state, &[id]).await?;
     Ok(Json(JobRef { id, name }))
 }
@@ -152,7 +152,7 @@ pub(crate) async fn resume(
     query::none(&uri)?;
     body.nothing()?;
     let name = job_name(path)?;
-    let id = state.store.set_enabled(&name, true, "api").await?;
+    let id = state.store.set_job_enabled(&name, true, "api").await?;
     state.nudge.due.wake();
     Ok(Json(JobRef { id, name }))
 }
@@ -163,7 +163,7 @@ pub(crate) async fn trigger(
     path: JobPath,
     uri: Uri,
     body: Body,
-) -> Result<(StatusCode, Json<Triggered>), Problem> {
+) -> Result<(StatusCode, Json<TriggerOutcome>), Problem> {
     query::none(&uri)?;
     let job = job_name(path)?;
     let mut fields = body.fields(&["params", "idempotency_key", "run_at"]);

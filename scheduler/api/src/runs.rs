@@ -8,7 +8,7 @@ use axum::extract::{Path, State};
 use axum::http::Uri;
 use cueline_model::{JobName, RunId, RunState};
 use cueline_runtime::Backoff;
-use cueline_store::{Cancelled, RunDetail, RunFilter};
+use cueline_store::{CancelOutcome, RunDetail, RunFilter};
 use tokio::time::Instant;
 
 use crate::ApiState;
@@ -102,7 +102,7 @@ pub(crate) async fn logs(
     loop {
         // The state first: what a run that has ended wrote is there when its lines are read after that.
         let run_state = state.store.run(run).await?.run.state;
-        let lines = state.store.logs(run, after, limit).await?;
+        let lines = state.store.log_lines(run, after, limit).await?;
         let ended = run_state.is_terminal() && lines.len() < limit;
         let waited = Instant::now() >= give_up || state.stop.is_soft();
         if ended || waited || !lines.is_empty() {
@@ -130,12 +130,12 @@ pub(crate) async fn cancel(
 ) -> Result<Json<CancelAnswer>, Problem> {
     query::none(&uri)?;
     body.nothing()?;
-    let cancelled = state.store.cancel(run_id(path)?, "api").await?;
+    let cancelled = state.store.cancel_run(run_id(path)?, "api").await?;
     state.nudge.cancel.wake();
     let (result, ended) = match cancelled {
-        Cancelled::Done => (CancelResult::Done, None),
-        Cancelled::Asked => (CancelResult::Asked, None),
-        Cancelled::Ended(state) => (CancelResult::Ended, Some(state)),
+        CancelOutcome::Cancelled => (CancelResult::Done, None),
+        CancelOutcome::Requested => (CancelResult::Asked, None),
+        CancelOutcome::AlreadyEnded(state) => (CancelResult::Ended, Some(state)),
     };
     Ok(Json(CancelAnswer {
         result,

@@ -33,7 +33,7 @@ async fn settle_within(
     let mut backoff = Backoff::new(FIRST_WAIT, LONGEST_WAIT);
     let mut left: Option<HashSet<AttemptId>> = None;
     loop {
-        match state.store.publishing(jobs).await {
+        match state.store.dispatching_attempts(jobs).await {
             Ok(now) => {
                 let mut now: HashSet<AttemptId> = now.into_iter().collect();
                 if let Some(before) = left {

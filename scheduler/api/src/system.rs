@@ -26,7 +26,7 @@ pub(crate) async fn readyz(State(state): State<ApiState>) -> Result<&'static str
         return Err(Problem::unavailable("the server is about to stop"));
     }
     // Something that is read from it: a store's clock may be this machine's.
-    match tokio::time::timeout(READY_PATIENCE, state.store.identity()).await {
+    match tokio::time::timeout(READY_PATIENCE, state.store.store_id()).await {
         Ok(Ok(_)) => Ok("ok\n"),
         Ok(Err(error)) => Err(error.into()),
         Err(_) => Err(Problem::unavailable("the store does not answer")),

@@ -7,7 +7,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use cueline_model::{Job, JobId, JobName, RunId, RunState, Timestamp};
 use cueline_store::{
-    Applied, DeadLetter, Executor, JobSummary, LedgerEntry, LogRow, Outstanding, Run, StoreStats,
+    AppliedJob, DeadLetter, Executor, JobSummary, LedgerEntry, StoredLogLine, OutstandingAttempt, Run, StoreStats,
 };
 use serde::{Deserialize, Serialize};
 
@@ -59,7 +59,7 @@ pub struct ApplyAnswer {
     /// Nothing was changed.
     pub dry_run: bool,
     /// Job by job, in the order given.
-    pub applied: Vec<Applied>,
+    pub applied: Vec<AppliedJob>,
 }
 
 /// The job that a request was about.
@@ -97,7 +97,7 @@ pub struct RunPage {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogPage {
     /// The lines.
-    pub lines: Vec<LogRow>,
+    pub lines: Vec<StoredLogLine>,
     /// Ask with `after` = this for what comes next.
     pub next: i64,
     /// Where the run is.
@@ -249,8 +249,8 @@ pub struct OutstandingView {
     pub queued_at: Timestamp,
 }
 
-impl From<Outstanding> for OutstandingView {
-    fn from(o: Outstanding) -> Self {
+impl From<OutstandingAttempt> for OutstandingView {
+    fn from(o: OutstandingAttempt) -> Self {
         Self {
             run: o.attempt.run,
             attempt: o.attempt.attempt,

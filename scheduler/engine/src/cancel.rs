@@ -43,7 +43,7 @@ impl Duty for Cancel {
 pub(crate) async fn pass_on(shared: &Shared) -> Result<usize, StageError> {
     let mut limit = BATCH;
     let (heard, count) = loop {
-        let mut pending = shared.store.pending_cancels(limit).await?;
+        let mut pending = shared.store.pending_cancellations(limit).await?;
         let count = pending.len();
         pending.retain(|c| {
             shared

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use cueline_model::{MisfirePolicy, OutcomeKind, RunKind, Timestamp};
 use cueline_runtime::{Duty, Next};
-use cueline_store::{FireDue, StoreError, WaitingRun};
+use cueline_store::{FireDueRequest, StoreError, ClaimedRun};
 
 use crate::finding::ended;
 use crate::plan::SchedulePlanner;
@@ -62,7 +62,7 @@ async fn take(shared: &Shared) -> Result<Next, StoreError> {
     // A job that fires often makes many runs within the lookahead: then fewer jobs make a batch, so that the store is never held up for long.
     let runs_per_job = shared.runs_per_job.load(Ordering::Relaxed);
     let limit = (options.claim_batch / runs_per_job).max(1);
-    let request = FireDue {
+    let request = FireDueRequest {
         node,
         horizon_ms: options.lookahead_ms,
         limit,
@@ -82,17 +82,17 @@ async fn take(shared: &Shared) -> Result<Next, StoreError> {
 
 /// Written ahead of its fire time by a node that died, found by this one too late for a job that would rather not. What waited for an
 /// executor is not late in this sense: its due time was put off.
-fn is_misfire(run: &WaitingRun, now: Timestamp) -> bool {
+fn is_misfire(run: &ClaimedRun, now: Timestamp) -> bool {
     let spec = &run.job.spec;
     run.kind == RunKind::Schedule
         && run.attempt == 1
-        && !run.published_maybe
+        && !run.maybe_published
         && spec.misfire.policy == MisfirePolicy::Skip
         && run.due_at == spec.due_at(run.job.id, run.fire_at)
         && run.due_at.plus_ms(spec.misfire.grace.as_millis()) < now
 }
 
-async fn skip(shared: &Shared, late: Vec<WaitingRun>) -> Result<(), StoreError> {
+async fn skip(shared: &Shared, late: Vec<ClaimedRun>) -> Result<(), StoreError> {
     if late.is_empty() {
         return Ok(());
     }
@@ -107,7 +107,7 @@ async fn skip(shared: &Shared, late: Vec<WaitingRun>) -> Result<(), StoreError> 
             ended(run.attempt_id(), OutcomeKind::Skipped, now, message)
         })
         .collect();
-    let written = shared.store.ingest(&reports).await;
+    let written = shared.store.ingest_reports(&reports).await;
     if written.is_err() {
         // They are claimed, and neither skipped nor on the wheel, whatever it was that failed: a new claim finds them.
         shared.doubt();

@@ -46,7 +46,7 @@ pub(crate) async fn once(shared: &Shared, wait: Duration) -> Result<usize, Stage
     for letter in &letters {
         tracing::warn!(queue = %letter.queue, topic = %letter.topic, reason = %letter.reason, "a message went to the dead letters");
     }
-    shared.store.bury(&letters).await?;
+    shared.store.insert_dead_letters(&letters).await?;
     let acks: Vec<(Receipt, Settlement)> =
         batch.iter().map(|d| (d.receipt, Settlement::Ack)).collect();
     shared.broker.settle(&QueueId::Dead, &acks).await?;

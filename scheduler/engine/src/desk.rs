@@ -6,7 +6,7 @@ use bytes::Bytes;
 use cueline_broker::{BrokerError, Outgoing, QueueId, QueueStats};
 use cueline_model::{ExecutorName, GroupName, OutcomeKind};
 use cueline_protocol::{Trigger, decode};
-use cueline_store::{DeadLetter, ErrorKind, Outstanding, StoreError, TriggerRequest, Triggered};
+use cueline_store::{DeadLetter, ErrorKind, OutstandingAttempt, StoreError, TriggerRequest, TriggerOutcome};
 
 use crate::counts::Counts;
 use crate::error::StageError;
@@ -63,7 +63,7 @@ impl Desk {
     }
 
     /// Runs a job now. What is due by then goes on from here, without a claim of its own.
-    pub async fn trigger(&self, request: TriggerRequest) -> Result<Triggered, StoreError> {
+    pub async fn trigger(&self, request: TriggerRequest) -> Result<TriggerOutcome, StoreError> {
         let shared = Arc::clone(&self.0);
         // Not given up half-way, whoever asked: nobody else would look for what this node has claimed while it lives.
         let triggering = tokio::spawn(async move { trigger(&shared, &request).await });
@@ -92,7 +92,7 @@ impl Desk {
         &self,
         group: &GroupName,
         executor: &ExecutorName,
-    ) -> Result<Vec<Outstanding>, DeskError> {
+    ) -> Result<Vec<OutstandingAttempt>, DeskError> {
         let owner = (group.clone(), executor.clone());
         Ok(outstanding_of(&self.0, &owner).await?)
     }
@@ -185,14 +185,14 @@ impl Desk {
 pub(crate) async fn trigger(
     shared: &Shared,
     request: &TriggerRequest,
-) -> Result<Triggered, StoreError> {
+) -> Result<TriggerOutcome, StoreError> {
     // A node that holds as much as it may leaves the run to whoever has room.
     let node = shared
         .node()
         .filter(|_| shared.held() < shared.options.max_held);
-    let triggered = shared.store.trigger_for(node, request).await;
+    let triggered = shared.store.trigger_claimed(node, request).await;
     if let Err(e) = &triggered
-        && e.is_maybe_done()
+        && e.is_outcome_unknown()
     {
         // The runs may be this node's, which does not know of them.
         shared.doubt();

@@ -142,7 +142,7 @@ impl Engine {
     /// have still reported, for at most 5 s.
     pub async fn finish(&self) -> Result<(), EngineError> {
         let released = match self.shared.node() {
-            Some(node) => self.shared.store.release_node(node).await,
+            Some(node) => self.shared.store.release_lease(node).await,
             None => Ok(()),
         };
         ingest::finish(&self.shared, LAST_RESULTS).await;

@@ -13,7 +13,7 @@ use cueline_broker::{Delivery, QueueId, Settlement};
 use cueline_model::{AttemptId, ExecutorName, GroupName, OutcomeKind, Timestamp};
 use cueline_protocol::{Trigger, decode};
 use cueline_runtime::{Backoff, Duty, Next};
-use cueline_store::{ErrorKind, Outstanding, Report, StoreError};
+use cueline_store::{ErrorKind, OutstandingAttempt, AttemptReport, StoreError};
 
 use crate::counts::add;
 use crate::error::StageError;
@@ -214,17 +214,17 @@ async fn fail_over(
         if !silent() {
             return Ok(false);
         }
-        let reports: Vec<Report> = batch
+        let reports: Vec<AttemptReport> = batch
             .iter()
             .map(|o| ended(o.attempt, OutcomeKind::Lost, now, why_lost(o, &silence)))
             .collect();
-        shared.store.ingest(&reports).await?;
+        shared.store.ingest_reports(&reports).await?;
         taken.lost += batch.len();
     }
     Ok(later.is_empty())
 }
 
-fn why_lost(o: &Outstanding, silence: &str) -> String {
+fn why_lost(o: &OutstandingAttempt, silence: &str) -> String {
     if o.state == cueline_model::RunState::Running {
         format!("{silence}, and the attempt was running there")
     } else {
@@ -238,11 +238,11 @@ fn why_lost(o: &Outstanding, silence: &str) -> String {
 pub(crate) async fn outstanding_of(
     shared: &Shared,
     (group, name): &Owner,
-) -> Result<Vec<Outstanding>, StageError> {
+) -> Result<Vec<OutstandingAttempt>, StageError> {
     let mut all = Vec::new();
     let mut after = None;
     loop {
-        let page = shared.store.outstanding(0, after, 1_000).await?;
+        let page = shared.store.outstanding_attempts(0, after, 1_000).await?;
         let Some(last) = page.last() else { break };
         after = Some(last.attempt.run);
         let full = page.len() >= 1_000;
@@ -359,10 +359,10 @@ async fn give_back(
 }
 
 /// With some patience: given back to the queue, they would count as handed out before, and so as perhaps started.
-async fn write_down(shared: &Shared, reports: &[Report]) -> Result<(), StoreError> {
+async fn write_down(shared: &Shared, reports: &[AttemptReport]) -> Result<(), StoreError> {
     let mut backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
     for _ in 0..PATIENT_TRIES {
-        match shared.store.ingest(reports).await {
+        match shared.store.ingest_reports(reports).await {
             Err(e) if e.kind() == ErrorKind::Transient => {
                 tracing::warn!(error = %e, "failed to write down a failover; trying again");
                 tokio::time::sleep(backoff.next_wait()).await;
@@ -370,7 +370,7 @@ async fn write_down(shared: &Shared, reports: &[Report]) -> Result<(), StoreErro
             done => return done.map(drop),
         }
     }
-    shared.store.ingest(reports).await.map(drop)
+    shared.store.ingest_reports(reports).await.map(drop)
 }
 
 /// Nothing is left in its queue, and what it has reported has been taken in, or has been waited for long enough.

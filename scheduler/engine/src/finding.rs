@@ -1,7 +1,7 @@
 //! What the scheduler itself finds out about an attempt, reported like what executors report.
 
 use cueline_model::{AttemptEvent, AttemptId, Outcome, OutcomeKind, Timestamp};
-use cueline_store::Report;
+use cueline_store::AttemptReport;
 
 /// This attempt has ended, by what the scheduler can tell.
 pub(crate) fn ended(
@@ -9,8 +9,8 @@ pub(crate) fn ended(
     kind: OutcomeKind,
     at: Timestamp,
     message: impl Into<String>,
-) -> Report {
-    Report {
+) -> AttemptReport {
+    AttemptReport {
         attempt: id,
         executor: None,
         event: AttemptEvent::Ended {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use cueline_broker::{Delivery, QueueId, Receipt, Settlement};
 use cueline_protocol::{ReportMessage, decode_reports};
 use cueline_runtime::{Backoff, Stop};
-use cueline_store::Report;
+use cueline_store::AttemptReport;
 use tokio::time::{Instant, timeout_at};
 
 use crate::counts::add;
@@ -79,7 +79,7 @@ async fn take_in(shared: &Shared, batch: &[Delivery]) -> Result<usize, StageErro
     while !rest.is_empty() {
         let part = read(shared, rest);
         let (now, later) = rest.split_at(part.settlements.len());
-        let ingested = match shared.store.ingest(&part.reports).await {
+        let ingested = match shared.store.ingest_reports(&part.reports).await {
             Ok(ingested) => ingested,
             Err(e) => {
                 let again: Vec<_> = rest
@@ -108,7 +108,7 @@ async fn take_in(shared: &Shared, batch: &[Delivery]) -> Result<usize, StageErro
 
 /// What some messages say, and what becomes of them.
 struct Part {
-    reports: Vec<Report>,
+    reports: Vec<AttemptReport>,
     settlements: Vec<(Receipt, Settlement)>,
 }
 
@@ -142,8 +142,8 @@ fn read(shared: &Shared, messages: &[Delivery]) -> Part {
     }
 }
 
-fn report(message: ReportMessage) -> Report {
-    Report {
+fn report(message: ReportMessage) -> AttemptReport {
+    AttemptReport {
         attempt: message.attempt_id(),
         executor: Some(message.executor),
         event: message.event,

@@ -183,7 +183,7 @@ impl ManualEngine {
         let outstanding = self
             .shared
             .store
-            .outstanding(older_than_ms, None, 1_000)
+            .outstanding_attempts(older_than_ms, None, 1_000)
             .await?;
         Ok(reconcile::compare(&self.shared, outstanding).await?)
     }

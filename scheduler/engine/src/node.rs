@@ -45,7 +45,7 @@ pub(crate) async fn keep(shared: &Shared) -> Result<(), StoreError> {
                 node = node.0,
                 "what this node has claimed is in doubt after a failure; it claims anew"
             );
-        } else if shared.store.renew_node(node, lease).await? {
+        } else if shared.store.renew_lease(node, lease).await? {
             return Ok(());
         } else {
             tracing::warn!(

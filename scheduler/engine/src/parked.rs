@@ -5,7 +5,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use cueline_model::{JobId, OutcomeKind, RunKind, Timestamp};
-use cueline_store::{Report, StoreError, WaitingRun};
+use cueline_store::{AttemptReport, StoreError, ClaimedRun};
 
 use crate::finding::ended;
 use crate::lock::lock;
@@ -15,7 +15,7 @@ use crate::shared::Shared;
 const IN_STORE_MS: u64 = 10_000;
 
 /// Parks runs that found nobody.
-pub(crate) async fn park(shared: &Shared, homeless: Vec<WaitingRun>) -> Result<(), StoreError> {
+pub(crate) async fn park(shared: &Shared, homeless: Vec<ClaimedRun>) -> Result<(), StoreError> {
     let mut homeless = homeless.into_iter();
     {
         let mut parked = lock(&shared.parked);
@@ -33,16 +33,16 @@ pub(crate) async fn park(shared: &Shared, homeless: Vec<WaitingRun>) -> Result<(
 
 async fn leave_in_store(
     shared: &Shared,
-    rest: Vec<WaitingRun>,
+    rest: Vec<ClaimedRun>,
     now: Timestamp,
 ) -> Result<(), StoreError> {
     let Some(node) = shared.node().filter(|_| !rest.is_empty()) else {
         return Ok(());
     };
-    let ids: Vec<_> = rest.iter().map(WaitingRun::attempt_id).collect();
+    let ids: Vec<_> = rest.iter().map(ClaimedRun::attempt_id).collect();
     let released = shared
         .store
-        .release_runs(node, &ids, Some(now.plus_ms(IN_STORE_MS)))
+        .release_claims(node, &ids, Some(now.plus_ms(IN_STORE_MS)))
         .await;
     if released.is_err() {
         shared.schedule(rest);
@@ -59,7 +59,7 @@ pub(crate) fn unpark(shared: &Shared) {
 /// Ends those that have been without a live executor for too long.
 pub(crate) async fn give_up(shared: &Shared) -> Result<(), StoreError> {
     let now = shared.now();
-    let mut expired: Vec<WaitingRun> = lock(&shared.parked)
+    let mut expired: Vec<ClaimedRun> = lock(&shared.parked)
         .extract_if(.., |run| give_up_at(shared, run) <= now)
         .collect();
     if expired.is_empty() {
@@ -83,7 +83,7 @@ pub(crate) async fn give_up(shared: &Shared) -> Result<(), StoreError> {
 /// Runs that were left in the store had their due time put off: a first attempt's waiting began at its fire time all the same. A child's
 /// fire time is its parent's, which may have worked for long. And for as long as this node has not heard executors, it cannot tell whether
 /// there are any.
-fn give_up_at(shared: &Shared, run: &WaitingRun) -> Timestamp {
+fn give_up_at(shared: &Shared, run: &ClaimedRun) -> Timestamp {
     let since = if run.attempt == 1 && run.kind != RunKind::Child {
         run.fire_at
     } else {
@@ -93,12 +93,12 @@ fn give_up_at(shared: &Shared, run: &WaitingRun) -> Timestamp {
     since.plus_ms(run.job.spec.jitter.as_millis() + run.job.spec.dispatch_deadline.as_millis())
 }
 
-async fn end(shared: &Shared, expired: Vec<WaitingRun>, now: Timestamp) -> Result<(), StoreError> {
+async fn end(shared: &Shared, expired: Vec<ClaimedRun>, now: Timestamp) -> Result<(), StoreError> {
     if expired.is_empty() {
         return Ok(());
     }
-    let reports: Vec<Report> = expired.iter().map(|run| unroutable(run, now)).collect();
-    if let Err(e) = shared.store.ingest(&reports).await {
+    let reports: Vec<AttemptReport> = expired.iter().map(|run| unroutable(run, now)).collect();
+    if let Err(e) = shared.store.ingest_reports(&reports).await {
         lock(&shared.parked).extend(expired);
         return Err(e);
     }
@@ -107,7 +107,7 @@ async fn end(shared: &Shared, expired: Vec<WaitingRun>, now: Timestamp) -> Resul
     Ok(())
 }
 
-fn unroutable(run: &WaitingRun, now: Timestamp) -> Report {
+fn unroutable(run: &ClaimedRun, now: Timestamp) -> AttemptReport {
     let spec = &run.job.spec;
     let message = format!(
         "no live executor of group {} that can run {} within {}",

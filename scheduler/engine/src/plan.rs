@@ -3,7 +3,7 @@
 use cueline_model::{
     ExecutorName, Job, MisfirePolicy, Schedule, Shard, ShardPlan, Timestamp, expand,
 };
-use cueline_store::{Plan, PlannedRun, Planner, Skipped};
+use cueline_store::{Plan, PlannedRun, Planner, SkippedFires};
 
 /// Plans by the job's own schedule and misfire policy.
 #[derive(Debug, Clone, Copy)]
@@ -178,7 +178,7 @@ fn skip_run(
         due_at: last,
         shard: Shard::whole(),
         executor: None,
-        skipped: Some(Skipped {
+        skipped: Some(SkippedFires {
             reason: format!(
                 "misfire policy {policy}: found {} ms late",
                 now.since_ms(last)

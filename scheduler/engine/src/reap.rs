@@ -34,7 +34,7 @@ pub(crate) async fn reap(shared: &Shared) -> Result<Next, StoreError> {
     parked::give_up(shared).await?;
     let overdue = shared
         .store
-        .overdue(shared.options.overdue_slack_ms, BATCH)
+        .overdue_attempts(shared.options.overdue_slack_ms, BATCH)
         .await?;
     if overdue.is_empty() {
         return Ok(Next::After(EVERY));
@@ -47,7 +47,7 @@ pub(crate) async fn reap(shared: &Shared) -> Result<Next, StoreError> {
             ended(*id, OutcomeKind::Lost, now, message)
         })
         .collect();
-    shared.store.ingest(&reports).await?;
+    shared.store.ingest_reports(&reports).await?;
     shared.wakers.claim.wake();
     Ok(if overdue.len() < BATCH {
         Next::After(EVERY)

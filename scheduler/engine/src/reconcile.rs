@@ -12,7 +12,7 @@ use cueline_broker::{Channel, QueueId};
 use cueline_model::{AttemptId, ExecutorName, GroupName, RunId};
 use cueline_protocol::{Control, HoldingsReply, VERSION, decode, encode};
 use cueline_runtime::{Duty, Next};
-use cueline_store::Outstanding;
+use cueline_store::OutstandingAttempt;
 
 use crate::counts::add;
 use crate::error::StageError;
@@ -51,7 +51,7 @@ impl Duty for Reconcile {
         let outstanding = self
             .shared
             .store
-            .outstanding(older_than, self.after, BATCH)
+            .outstanding_attempts(older_than, self.after, BATCH)
             .await?;
         self.after = outstanding.last().map(|o| o.attempt.run);
         let more = outstanding.len() >= BATCH;
@@ -68,7 +68,7 @@ type Owner = (GroupName, ExecutorName);
 /// Publishes again what no executor holds; how many.
 pub(crate) async fn compare(
     shared: &Shared,
-    outstanding: Vec<Outstanding>,
+    outstanding: Vec<OutstandingAttempt>,
 ) -> Result<usize, StageError> {
     let Some(node) = shared.node() else {
         return Ok(0);
@@ -101,7 +101,7 @@ pub(crate) async fn compare(
     let mut count = 0;
     // Only when all have been asked about: what goes out again is in a queue, and nothing can be said about what is there.
     for part in missing.chunks(BATCH) {
-        let taken = shared.store.take_back(node, part, reason).await;
+        let taken = shared.store.reclaim_attempts(node, part, reason).await;
         let runs = shared.claimed(taken)?;
         add(&shared.counters.reconciled, runs.len());
         count += runs.len();

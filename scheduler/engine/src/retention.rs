@@ -23,7 +23,7 @@ impl Duty for Retention {
     }
 
     async fn activate(&mut self) -> Result<Next, StoreError> {
-        let repaired = self.0.store.repair().await?;
+        let repaired = self.0.store.repair_fixed_delay_jobs().await?;
         if repaired > 0 {
             tracing::warn!(
                 repaired,
@@ -33,7 +33,7 @@ impl Duty for Retention {
         let deleted = self
             .0
             .store
-            .retire(self.0.options.retention_ms, BATCH)
+            .delete_expired_runs(self.0.options.retention_ms, BATCH)
             .await?;
         let more = deleted >= BATCH as u64;
         Ok(Next::After(if more {

@@ -9,7 +9,7 @@ use cueline_broker::{Broker, Outgoing};
 use cueline_model::{AttemptId, StoreId, Timestamp};
 use cueline_protocol::SigningKey;
 use cueline_runtime::{Activator, Clock, Rush};
-use cueline_store::{DispatchMark, ErrorKind, NodeId, Store, StoreError, WaitingRun};
+use cueline_store::{DispatchRequest, ErrorKind, NodeId, Store, StoreError, ClaimedRun};
 
 use crate::counts::Counters;
 use crate::lock::lock;
@@ -22,12 +22,12 @@ use crate::wheel::Wheel;
 #[derive(Debug)]
 pub(crate) struct Ready {
     pub(crate) id: AttemptId,
-    pub(crate) mark: DispatchMark,
+    pub(crate) mark: DispatchRequest,
     /// Whether the mark still stands is not known: it has to be set again before the trigger is published.
     pub(crate) in_doubt: bool,
     /// A try to publish it was not answered: it may be in its queue. From then on it is published until the broker has taken it, and never
     /// given back to be routed again.
-    pub(crate) published_maybe: bool,
+    pub(crate) maybe_published: bool,
     /// Published later, its message has to be written anew: little would be left of the time in which an executor may take it.
     pub(crate) fresh_until: Timestamp,
     pub(crate) due_at: Timestamp,
@@ -57,9 +57,9 @@ pub(crate) struct Shared {
     pub(crate) registry: Registry,
     /// Whose queues are to be declared.
     pub(crate) queues: Wanted,
-    pub(crate) wheel: Mutex<Wheel<WaitingRun>>,
+    pub(crate) wheel: Mutex<Wheel<ClaimedRun>>,
     pub(crate) outbox: Mutex<Wheel<Ready>>,
-    pub(crate) parked: Mutex<Vec<WaitingRun>>,
+    pub(crate) parked: Mutex<Vec<ClaimedRun>>,
     pub(crate) wakers: Wakers,
     pub(crate) counters: Counters,
     /// Results that this node has taken in.
@@ -134,7 +134,7 @@ impl Shared {
 
     /// Learns which store it is.
     pub(crate) async fn identify(&self) -> Result<(), StoreError> {
-        let id = self.store.identity().await?;
+        let id = self.store.store_id().await?;
         // A second start of the same engine finds the same.
         let _ = self.store_id.set(id);
         Ok(())
@@ -256,7 +256,7 @@ impl Shared {
     }
 
     /// Puts claimed runs on the wheel.
-    pub(crate) fn schedule(&self, runs: Vec<WaitingRun>) {
+    pub(crate) fn schedule(&self, runs: Vec<ClaimedRun>) {
         if runs.is_empty() {
             return;
         }

@@ -105,7 +105,7 @@ CREATE TABLE run_live (
     -- Its job is fixed_delay: the next fire time is counted from its end.
     awaited          boolean  NOT NULL DEFAULT false,
     -- In `dispatching`: an earlier publication of this attempt may have arrived.
-    published_maybe  boolean  NOT NULL DEFAULT false,
+    maybe_published  boolean  NOT NULL DEFAULT false,
     cancel_requested boolean  NOT NULL DEFAULT false,
     pinned           boolean  NOT NULL DEFAULT false,
     progress         double precision,

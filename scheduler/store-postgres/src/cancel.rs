@@ -1,7 +1,7 @@
 //! Cancelling runs.
 
 use cueline_model::{ExecutorId, RunId, RunState};
-use cueline_store::{Cancelled, PendingCancel, StoreError};
+use cueline_store::{CancelOutcome, PendingCancellation, StoreError};
 use sqlx::postgres::PgConnection;
 
 use crate::database::{Write, commit};
@@ -37,7 +37,7 @@ pub(crate) const PENDING: &str = "
         JOIN job j ON j.id = l.job_id ORDER BY l.id";
 
 impl PgStore {
-    pub(crate) async fn cancel_run(&self, run: RunId, by: &str) -> Result<Cancelled, StoreError> {
+    pub(crate) async fn cancel_run(&self, run: RunId, by: &str) -> Result<CancelOutcome, StoreError> {
         let fail = failed("cancel a run");
         let mut tx = self.db.write().await?;
         let job: Option<i64> = sqlx::query_scalar(JOB)
@@ -55,7 +55,7 @@ impl PgStore {
             return ended(&mut tx, run).await;
         };
         if asked {
-            return Ok(Cancelled::Asked);
+            return Ok(CancelOutcome::Requested);
         }
         let why = format!("cancelled by {}", clean(by));
         sqlx::query(ASK)
@@ -78,9 +78,9 @@ impl PgStore {
             .map_err(&fail)?;
         commit(tx).await?;
         Ok(if waits {
-            Cancelled::Done
+            CancelOutcome::Cancelled
         } else {
-            Cancelled::Asked
+            CancelOutcome::Requested
         })
     }
 
@@ -104,7 +104,7 @@ impl PgStore {
             .map(drop)
     }
 
-    pub(crate) async fn cancels(&self, limit: usize) -> Result<Vec<PendingCancel>, StoreError> {
+    pub(crate) async fn cancels(&self, limit: usize) -> Result<Vec<PendingCancellation>, StoreError> {
         let mut conn = self.db.glance().await?;
         let rows: Vec<(i64, String, String)> = sqlx::query_as(PENDING)
             .bind(int(limit))
@@ -113,7 +113,7 @@ impl PgStore {
             .map_err(failed("list pending cancellations"))?;
         rows.into_iter()
             .map(|(run, group, executor)| {
-                Ok(PendingCancel {
+                Ok(PendingCancellation {
                     run: RunId(run),
                     executor: ExecutorId {
                         group: name(&group)?,
@@ -126,14 +126,14 @@ impl PgStore {
 }
 
 /// The answer for a run that does not live.
-async fn ended(conn: &mut PgConnection, run: RunId) -> Result<Cancelled, StoreError> {
+async fn ended(conn: &mut PgConnection, run: RunId) -> Result<CancelOutcome, StoreError> {
     let code: Option<Option<i16>> = sqlx::query_scalar(ENDED)
         .bind(run.0)
         .fetch_optional(conn)
         .await
         .map_err(failed("cancel a run"))?;
     match code {
-        Some(Some(code)) => Ok(Cancelled::Ended(state(code)?)),
+        Some(Some(code)) => Ok(CancelOutcome::AlreadyEnded(state(code)?)),
         _ => Err(StoreError::no_run(run)),
     }
 }

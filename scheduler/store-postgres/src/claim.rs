@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use cueline_model::{RunId, RunState, Shard, Timestamp};
 use cueline_store::adapter::definitions::{as_sent, pick};
-use cueline_store::{NodeId, StoreError, WaitingRun};
+use cueline_store::{NodeId, StoreError, ClaimedRun};
 use sqlx::FromRow;
 use sqlx::postgres::PgConnection;
 
@@ -19,13 +19,13 @@ pub(crate) const CLAIM: &str = "
     WITH waiting AS MATERIALIZED (
         SELECT id FROM run_live WHERE claimed_by IS NULL AND due_at <= $1 ORDER BY due_at, id LIMIT $2
         FOR NO KEY UPDATE SKIP LOCKED)
-    UPDATE run_live l SET claimed_by = $3, published_maybe = (l.state = 1)
+    UPDATE run_live l SET claimed_by = $3, maybe_published = (l.state = 1)
     FROM waiting w WHERE l.id = w.id
     RETURNING l.id, l.due_at";
 
 pub(crate) const READ: &str = "
     SELECT r.id, l.attempt, l.state, r.kind, r.fire_at, l.due_at, r.shard_index, r.shard_total, r.shard_item, r.params, l.executor,
-        l.pinned, r.turn, l.published_maybe, l.sent_to_group, r.job_id, j.version
+        l.pinned, r.turn, l.maybe_published, l.sent_to_group, r.job_id, j.version
     FROM run_live l JOIN run r ON r.id = l.id AND r.id BETWEEN $2 AND $3 JOIN job j ON j.id = r.job_id
     WHERE l.id = ANY ($1)";
 
@@ -52,7 +52,7 @@ struct Row {
     executor: Option<String>,
     pinned: bool,
     turn: i64,
-    published_maybe: bool,
+    maybe_published: bool,
     sent_to_group: Option<String>,
     job_id: i64,
     version: i64,
@@ -64,7 +64,7 @@ impl PgStore {
         node: NodeId,
         horizon_ms: u64,
         limit: usize,
-    ) -> Result<Vec<WaitingRun>, StoreError> {
+    ) -> Result<Vec<ClaimedRun>, StoreError> {
         let mut tx = self.db.write().await?;
         let now = tx.now;
         nodes::known(&mut tx, node).await?;
@@ -88,7 +88,7 @@ impl PgStore {
         &self,
         conn: &mut PgConnection,
         ids: &[i64],
-    ) -> Result<Vec<WaitingRun>, StoreError> {
+    ) -> Result<Vec<ClaimedRun>, StoreError> {
         if ids.is_empty() {
             return Ok(Vec::new());
         }
@@ -109,11 +109,11 @@ impl PgStore {
             // Without a readable definition nothing can be made of a run; it waits for one, and holds up no other.
             .filter(|row| jobs.contains_key(&row.job_id))
             .map(|row| {
-                let published_maybe =
-                    row.published_maybe && state(row.state)? == RunState::Dispatching;
-                let executor = row.executor.filter(|_| row.pinned || published_maybe);
-                let sent_to = row.sent_to_group.filter(|_| published_maybe);
-                Ok(WaitingRun {
+                let maybe_published =
+                    row.maybe_published && state(row.state)? == RunState::Dispatching;
+                let executor = row.executor.filter(|_| row.pinned || maybe_published);
+                let sent_to = row.sent_to_group.filter(|_| maybe_published);
+                Ok(ClaimedRun {
                     id: RunId(row.id),
                     attempt: small(row.attempt),
                     job: as_sent(pick(&jobs, row.job_id)?, sent_to.as_deref())?,
@@ -127,8 +127,8 @@ impl PgStore {
                     },
                     params: row.params,
                     executor: executor.as_deref().map(name).transpose()?,
-                    turn: unsigned(row.turn),
-                    published_maybe,
+                    sequence: unsigned(row.turn),
+                    maybe_published,
                 })
             })
             .collect()

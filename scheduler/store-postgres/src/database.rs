@@ -235,7 +235,7 @@ impl Database {
                     "failed to reach the store: no answer from the database server within {limit:?}"
                 ),
             )
-            .but_maybe_done())
+            .with_unknown_outcome())
         })
     }
 }
@@ -247,7 +247,7 @@ pub(crate) async fn commit(write: Write) -> Result<(), StoreError> {
         .commit()
         .await
         .map_err(failed("commit a transaction"))
-        .map_err(StoreError::but_maybe_done)
+        .map_err(StoreError::with_unknown_outcome)
 }
 
 /// Undoes what `write` did and waits for it: dropped, it would be undone in the background, and what it holds would be passed over by the

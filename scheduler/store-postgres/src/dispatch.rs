@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use cueline_model::{AttemptId, RunId, Timestamp};
 use cueline_store::adapter::skipped::STOPPED_MEANWHILE;
-use cueline_store::{DispatchMark, ErrorKind, NodeId, StoreError, WaitingRun};
+use cueline_store::{DispatchRequest, ErrorKind, NodeId, StoreError, ClaimedRun};
 use sqlx::postgres::PgConnection;
 
 use crate::database::commit;
@@ -22,7 +22,7 @@ use crate::{PgStore, follow, nodes};
 /// was changed meanwhile is looked at again; but the node may have claimed it anew by then, which [`CHANGED`] finds.
 pub(crate) const BEGIN: &str = "
     UPDATE run_live l SET state = 1, executor = ($5::text[])[($4::integer[])[width_bucket(l.id, $1::bigint[])]],
-        published_maybe = false, sent_to_group = NULL
+        maybe_published = false, sent_to_group = NULL
     WHERE l.id = ANY ($1::bigint[]) AND l.state = 0 AND l.claimed_by = $6
         AND l.attempt = ($2::integer[])[width_bucket(l.id, $1::bigint[])]
         AND ($3::bigint[])[width_bucket(l.id, $1::bigint[])] = (SELECT d.version FROM job_due d WHERE d.job_id = l.job_id)
@@ -53,13 +53,13 @@ pub(crate) const CONFIRM: &str = "
 /// committed.
 pub(crate) const BOUND: &str = "
     SELECT DISTINCT l.job_id FROM unnest($1::bigint[]) e (id) JOIN run_live l ON l.id = e.id
-    WHERE l.claimed_by = $2 AND l.state = 1 AND NOT l.published_maybe";
+    WHERE l.claimed_by = $2 AND l.state = 1 AND NOT l.maybe_published";
 
 /// Nothing is left to be done for what was not published, and was cancelled or had its job stopped while it was being published. Like a report
 /// that would give a run another attempt, it leaves alone what was triggered by hand and whose job is only paused.
 pub(crate) const END_RELEASED: &str = finish!(
     "e AS (SELECT * FROM unnest($1::bigint[], $2::integer[]) u (id, attempt)),",
-    delete: "USING e WHERE l.id = e.id AND l.attempt = e.attempt AND l.claimed_by = $3 AND l.state = 1 AND NOT l.published_maybe
+    delete: "USING e WHERE l.id = e.id AND l.attempt = e.attempt AND l.claimed_by = $3 AND l.state = 1 AND NOT l.maybe_published
         AND (l.cancel_requested
             OR NOT EXISTS (SELECT FROM job_due d WHERE d.job_id = l.job_id AND (d.enabled OR l.kind = 1)))",
     ends: "CASE WHEN l.cancel_requested OR l.attempt > 1 THEN 15 ELSE 18 END::smallint AS end_state, l.started_at AS began_at,
@@ -74,7 +74,7 @@ pub(crate) const END_RELEASED: &str = finish!(
 /// By attempt, like [`CONFIRM`].
 pub(crate) const RELEASE: &str = "
     UPDATE run_live l SET claimed_by = NULL, due_at = greatest(l.due_at, $4),
-        state = CASE WHEN l.published_maybe THEN l.state ELSE 0 END
+        state = CASE WHEN l.maybe_published THEN l.state ELSE 0 END
     WHERE l.id = ANY ($1) AND l.attempt = $2 AND l.claimed_by = $3 AND l.state IN (0, 1)";
 
 /// The jobs of runs that may be taken back, which are held: an edit that looks for runs that are being published would not see these yet.
@@ -93,7 +93,7 @@ pub(crate) const END_STOPPED: &str = finish!(
 );
 
 pub(crate) const TAKE_BACK: &str = "
-    UPDATE run_live l SET state = 1, claimed_by = $3, published_maybe = true
+    UPDATE run_live l SET state = 1, claimed_by = $3, maybe_published = true
     FROM unnest($1::bigint[], $2::integer[]) e (id, attempt)
     WHERE l.id = e.id AND l.attempt = e.attempt AND l.state IN (2, 3)
     RETURNING l.id";
@@ -111,7 +111,7 @@ impl PgStore {
     pub(crate) async fn begin(
         &self,
         node: NodeId,
-        marks: &[DispatchMark],
+        marks: &[DispatchRequest],
     ) -> Result<Vec<AttemptId>, StoreError> {
         if marks.is_empty() {
             return Ok(Vec::new());
@@ -270,7 +270,7 @@ impl PgStore {
         node: NodeId,
         attempts: &[AttemptId],
         reason: &str,
-    ) -> Result<Vec<WaitingRun>, StoreError> {
+    ) -> Result<Vec<ClaimedRun>, StoreError> {
         if attempts.is_empty() {
             return Ok(Vec::new());
         }
@@ -346,8 +346,8 @@ struct Sorted<'a> {
     names: Vec<&'a str>,
 }
 
-fn sorted(marks: &[DispatchMark]) -> Sorted<'_> {
-    let by_run: BTreeMap<i64, &DispatchMark> = marks.iter().map(|m| (m.attempt.run.0, m)).collect();
+fn sorted(marks: &[DispatchRequest]) -> Sorted<'_> {
+    let by_run: BTreeMap<i64, &DispatchRequest> = marks.iter().map(|m| (m.attempt.run.0, m)).collect();
     let mut places = HashMap::<&str, i32>::new();
     let mut sorted = Sorted::default();
     for (id, mark) in by_run {
@@ -357,7 +357,7 @@ fn sorted(marks: &[DispatchMark]) -> Sorted<'_> {
         });
         sorted.ids.push(id);
         sorted.attempts.push(int4(mark.attempt.attempt));
-        sorted.versions.push(mark.version);
+        sorted.versions.push(mark.job_version);
         sorted.executors.push(place);
     }
     sorted

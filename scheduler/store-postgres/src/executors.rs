@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use cueline_model::{AttemptId, ExecutorId, Heartbeat, RunId, Timestamp};
-use cueline_store::{Executor, Outstanding, StoreError};
+use cueline_store::{Executor, OutstandingAttempt, StoreError};
 use sqlx::FromRow;
 
 use crate::PgStore;
@@ -138,7 +138,7 @@ impl PgStore {
         older_than_ms: u64,
         after: Option<RunId>,
         limit: usize,
-    ) -> Result<Vec<Outstanding>, StoreError> {
+    ) -> Result<Vec<OutstandingAttempt>, StoreError> {
         let mut conn = self.db.glance().await?;
         let now = self.db.now(&mut conn).await?;
         let rows: Vec<(i64, i32, i16, i64, String, String)> = sqlx::query_as(OUTSTANDING)
@@ -150,7 +150,7 @@ impl PgStore {
             .map_err(failed("list what executors should hold"))?;
         rows.into_iter()
             .map(|(run, attempt, code, queued_at, group, executor)| {
-                Ok(Outstanding {
+                Ok(OutstandingAttempt {
                     attempt: AttemptId {
                         run: RunId(run),
                         attempt: small(attempt),

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use cueline_model::Timestamp;
-use cueline_store::{FireDue, Fired, Planner, StoreError, WaitingRun};
+use cueline_store::{FireDueRequest, FiredRuns, Planner, StoreError, ClaimedRun};
 
 use crate::PgStore;
 use crate::database::{commit, roll_back};
@@ -33,9 +33,9 @@ struct Advances {
 impl PgStore {
     pub(crate) async fn fire(
         &self,
-        request: FireDue,
+        request: FireDueRequest,
         planner: &dyn Planner,
-    ) -> Result<Fired, StoreError> {
+    ) -> Result<FiredRuns, StoreError> {
         let fail = failed("fire due jobs");
         let mut tx = self.db.write().await?;
         let now = tx.now;
@@ -47,7 +47,7 @@ impl PgStore {
             .await
             .map_err(&fail)?;
         if due.is_empty() {
-            return Ok(Fired::default());
+            return Ok(FiredRuns::default());
         }
         let versions = due.iter().map(|(id, version, ..)| (*id, *version));
         let jobs = self.definitions.of(&mut tx, versions).await?;
@@ -86,20 +86,20 @@ impl PgStore {
             .await
             .map_err(&fail)?;
         commit(tx).await?;
-        Ok(Fired {
+        Ok(FiredRuns {
             runs: waiting(runs, &left_out),
-            jobs: due.len(),
-            more: due.len() >= request.limit,
+            due_jobs: due.len(),
+            limit_reached: due.len() >= request.limit,
         })
     }
 }
 
 /// The runs that now wait for the calling node, in the order to bring them out.
-fn waiting(runs: Vec<NewRun>, left_out: &HashSet<i64>) -> Vec<WaitingRun> {
-    let mut waiting: Vec<WaitingRun> = runs
+fn waiting(runs: Vec<NewRun>, left_out: &HashSet<i64>) -> Vec<ClaimedRun> {
+    let mut waiting: Vec<ClaimedRun> = runs
         .into_iter()
         .filter(|run| run.skipped.is_none() && !left_out.contains(&run.id))
-        .map(WaitingRun::from)
+        .map(ClaimedRun::from)
         .collect();
     waiting.sort_by_key(|run| (run.due_at, std::cmp::Reverse(run.job.spec.priority), run.id));
     waiting

@@ -9,7 +9,7 @@ use cueline_model::{AttemptEvent, Timestamp};
 use cueline_store::adapter::attempt::Close;
 use cueline_store::adapter::facts::{Event, Facts};
 use cueline_store::adapter::report::{Batch, Writes, policies_of, soonest};
-use cueline_store::{ErrorKind, Ingested, Report, StoreError};
+use cueline_store::{ErrorKind, IngestSummary, AttemptReport, StoreError};
 use sqlx::postgres::PgConnection;
 
 use crate::PgStore;
@@ -93,9 +93,9 @@ struct Read {
 }
 
 impl PgStore {
-    pub(crate) async fn apply_reports(&self, reports: &[Report]) -> Result<Ingested, StoreError> {
+    pub(crate) async fn apply_reports(&self, reports: &[AttemptReport]) -> Result<IngestSummary, StoreError> {
         if reports.is_empty() {
-            return Ok(Ingested::default());
+            return Ok(IngestSummary::default());
         }
         for round in 0..MOST_TRIES {
             if let Some(done) = self.apply_once(reports, round > 0).await? {
@@ -111,9 +111,9 @@ impl PgStore {
     /// `None` when runs or jobs have changed between reading and writing; then nothing has happened.
     async fn apply_once(
         &self,
-        reports: &[Report],
+        reports: &[AttemptReport],
         lock: bool,
-    ) -> Result<Option<Ingested>, StoreError> {
+    ) -> Result<Option<IngestSummary>, StoreError> {
         let mut tx = self.db.write().await?;
         let now = tx.now;
         let Some(Read { facts, locked }) = read(&mut tx, reports, lock).await? else {
@@ -126,7 +126,7 @@ impl PgStore {
         let useless = logs::write(&mut tx, reports, &batch).await?;
         let mut writes = batch.into_writes();
         sort(&mut writes);
-        writes.done.refused += useless;
+        writes.done.ignored += useless;
         if !write(&mut tx, &writes, now).await? && !locked {
             return Ok(None);
         }
@@ -137,12 +137,12 @@ impl PgStore {
         Ok(Some(done))
     }
 
-    async fn follow_up(&self, write: &mut Write, writes: &Writes) -> Result<Ingested, StoreError> {
+    async fn follow_up(&self, write: &mut Write, writes: &Writes) -> Result<IngestSummary, StoreError> {
         let mut done = writes.done;
         let now = write.now;
         let awaited = writes.awaited(now);
         if let Some(next) = follow::next_after_end(write, &self.definitions, &awaited).await? {
-            soonest(&mut done.next_due, next);
+            soonest(&mut done.next_due_at, next);
         }
         let parents: Vec<follow::Success<'_>> = writes
             .parents()
@@ -155,9 +155,9 @@ impl PgStore {
         if parents.is_empty() {
             return Ok(done);
         }
-        done.children = self.fire_children(write, &parents).await?;
-        if done.children > 0 {
-            soonest(&mut done.next_due, now);
+        done.child_runs = self.fire_children(write, &parents).await?;
+        if done.child_runs > 0 {
+            soonest(&mut done.next_due_at, now);
         }
         Ok(done)
     }
@@ -167,7 +167,7 @@ impl PgStore {
 /// more jobs would have to be held by then.
 async fn read(
     conn: &mut PgConnection,
-    reports: &[Report],
+    reports: &[AttemptReport],
     lock: bool,
 ) -> Result<Option<Read>, StoreError> {
     let ids: BTreeSet<i64> = reports.iter().map(|r| r.attempt.run.0).collect();
@@ -192,7 +192,7 @@ async fn read(
 }
 
 /// The jobs that must not change while these reports are applied.
-fn binding(reports: &[Report], facts: &[Facts]) -> HashSet<i64> {
+fn binding(reports: &[AttemptReport], facts: &[Facts]) -> HashSet<i64> {
     let by_id: HashMap<i64, &Facts> = facts.iter().map(|f| (f.id, f)).collect();
     reports
         .iter()

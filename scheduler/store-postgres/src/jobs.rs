@@ -9,7 +9,7 @@ use std::sync::Arc;
 use cueline_model::{AttemptId, Job, JobId, JobName, JobSpec, RunId, Timestamp};
 use cueline_store::adapter::jobs::{check_names, is_fixed_delay};
 use cueline_store::adapter::parents::parent_of;
-use cueline_store::{Applied, Change, ErrorKind, StoreError};
+use cueline_store::{AppliedJob, Change, ErrorKind, StoreError};
 use sqlx::postgres::PgConnection;
 
 use crate::PgStore;
@@ -63,7 +63,7 @@ impl PgStore {
         &self,
         specs: &[JobSpec],
         dry_run: bool,
-    ) -> Result<Vec<Applied>, StoreError> {
+    ) -> Result<Vec<AppliedJob>, StoreError> {
         let mut tx = self.db.write().await?;
         lock(&mut tx).await?;
         let old = stored(&mut tx, specs.iter().map(|s| &s.name)).await?;
@@ -97,7 +97,7 @@ impl PgStore {
         }
         Ok(changes
             .into_iter()
-            .map(|(spec, job, change)| Applied {
+            .map(|(spec, job, change)| AppliedJob {
                 name: spec.name.clone(),
                 id: job
                     .map(|job| job.id)

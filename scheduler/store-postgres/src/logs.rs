@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use cueline_model::RunId;
 use cueline_store::adapter::log;
 use cueline_store::adapter::report::Batch;
-use cueline_store::{LogRow, Report, StoreError};
+use cueline_store::{StoredLogLine, AttemptReport, StoreError};
 use sqlx::postgres::PgConnection;
 
 use crate::PgStore;
@@ -26,7 +26,7 @@ pub(crate) const READ: &str = "
 /// Writes the lines that are new; how many reports brought none.
 pub(crate) async fn write(
     conn: &mut PgConnection,
-    reports: &[Report],
+    reports: &[AttemptReport],
     batch: &Batch,
 ) -> Result<usize, StoreError> {
     let with_lines = log::with_lines(reports);
@@ -59,7 +59,7 @@ impl PgStore {
         run: RunId,
         after: i64,
         limit: usize,
-    ) -> Result<Vec<LogRow>, StoreError> {
+    ) -> Result<Vec<StoredLogLine>, StoreError> {
         let fail = failed("read a run's log");
         let mut tx = self.db.snapshot().await?;
         let found: i64 = sqlx::query_scalar(EXISTS)

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use cueline_model::{ExecutorName, Job, RunId, RunKind, RunState, Shard, Timestamp, expand};
 use cueline_store::adapter::jobs::is_fixed_delay;
 use cueline_store::adapter::skipped::why;
-use cueline_store::{ErrorKind, NodeId, PlannedRun, Skipped, StoreError, WaitingRun};
+use cueline_store::{ErrorKind, NodeId, PlannedRun, SkippedFires, StoreError, ClaimedRun};
 use sqlx::postgres::PgConnection;
 
 use crate::PgStore;
@@ -72,7 +72,7 @@ pub(crate) struct NewRun {
     pub(crate) claimed_by: Option<NodeId>,
     pub(crate) parent: Option<RunId>,
     pub(crate) params: Option<String>,
-    pub(crate) skipped: Option<Skipped>,
+    pub(crate) skipped: Option<SkippedFires>,
 }
 
 /// What the runs of one fire have in common.
@@ -89,7 +89,7 @@ pub(crate) struct Fire {
     pub(crate) params: Option<String>,
 }
 
-impl From<NewRun> for WaitingRun {
+impl From<NewRun> for ClaimedRun {
     /// At its first attempt, of which nothing has been published.
     fn from(run: NewRun) -> Self {
         Self {
@@ -102,8 +102,8 @@ impl From<NewRun> for WaitingRun {
             shard: run.shard,
             params: run.params,
             executor: run.executor,
-            turn: unsigned(run.turn),
-            published_maybe: false,
+            sequence: unsigned(run.turn),
+            maybe_published: false,
         }
     }
 }

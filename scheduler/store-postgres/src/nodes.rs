@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use cueline_model::{RunKind, Timestamp};
-use cueline_store::{ErrorKind, NodeId, NodeRegistered, StoreError};
+use cueline_store::{ErrorKind, NodeId, RegisteredNode, StoreError};
 use sqlx::postgres::PgConnection;
 
 use crate::PgStore;
@@ -55,7 +55,7 @@ impl PgStore {
         &self,
         name: &str,
         lease_ms: u64,
-    ) -> Result<NodeRegistered, StoreError> {
+    ) -> Result<RegisteredNode, StoreError> {
         let fail = failed("register a node");
         let mut tx = self.db.write().await?;
         let now = tx.now;
@@ -76,7 +76,7 @@ impl PgStore {
             self.run_startup_jobs(&mut tx).await?;
         }
         commit(tx).await?;
-        Ok(NodeRegistered {
+        Ok(RegisteredNode {
             node: NodeId(id),
             first,
         })

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use cueline_model::{
     AttemptEvent, AttemptId, ExecutorName, Job, JobSpec, Outcome, OutcomeKind, Shard, Timestamp,
 };
-use cueline_store::{FireDue, NodeId, Plan, PlannedRun, Planner, Report, RunFilter, Store};
+use cueline_store::{FireDueRequest, NodeId, Plan, PlannedRun, Planner, AttemptReport, RunFilter, Store};
 use cueline_test_servers::postgres::Postgres;
 use sqlx::AssertSqlSafe;
 use sqlx::postgres::{PgArguments, Postgres as Db};
@@ -93,7 +93,7 @@ async fn loaded(jobs: usize) -> (Scene, Arc<Postgres>, String) {
     let mut live = Vec::new();
     for round in 0..ROUNDS {
         clock.fetch_add(DAY_MS / 2, Ordering::SeqCst);
-        let request = FireDue {
+        let request = FireDueRequest {
             node,
             horizon_ms: 0,
             limit: jobs,
@@ -105,15 +105,15 @@ async fn loaded(jobs: usize) -> (Scene, Arc<Postgres>, String) {
             .runs;
         live = runs.iter().map(|r| r.id.0).collect();
         if round + 1 < ROUNDS {
-            let cancelled = |run| Report {
+            let cancelled = |run| AttemptReport {
                 attempt: AttemptId { run, attempt: 1 },
                 executor: None,
                 event: AttemptEvent::Ended {
                     outcome: Outcome::new(OutcomeKind::Cancelled, runs[0].due_at),
                 },
             };
-            let reports: Vec<Report> = runs.iter().map(|r| cancelled(r.id)).collect();
-            store.ingest(&reports).await.expect("ingests");
+            let reports: Vec<AttemptReport> = runs.iter().map(|r| cancelled(r.id)).collect();
+            store.ingest_reports(&reports).await.expect("ingests");
         }
     }
     let scene = Scene {

@@ -10,10 +10,10 @@ use cueline_model::{
     AttemptId, Heartbeat, Job, JobId, JobName, JobSpec, RunId, StoreId, Timestamp,
 };
 use cueline_store::{
-    Applied, Cancelled, DeadLetter, DispatchMark, Executor, FireDue, Fired, Ingested, JobSummary,
-    LedgerEntry, LogRow, NewDeadLetter, NodeId, NodeRegistered, Outstanding, PendingCancel,
-    Planner, Report, Run, RunDetail, RunFilter, Store, StoreError, StoreStats, TriggerRequest,
-    Triggered, WaitingRun,
+    AppliedJob, CancelOutcome, DeadLetter, DispatchRequest, Executor, FireDueRequest, FiredRuns, IngestSummary, JobSummary,
+    LedgerEntry, StoredLogLine, NewDeadLetter, NodeId, RegisteredNode, OutstandingAttempt, PendingCancellation,
+    Planner, AttemptReport, Run, RunDetail, RunFilter, Store, StoreError, StoreStats, TriggerRequest,
+    TriggerOutcome, ClaimedRun,
 };
 
 use crate::PgStore;
@@ -62,11 +62,11 @@ impl Store for PgStore {
         })
     }
 
-    async fn identity(&self) -> Result<StoreId> {
+    async fn store_id(&self) -> Result<StoreId> {
         reading!(self, self.read_identity())
     }
 
-    async fn register_node(&self, name: &str, lease_ms: u64) -> Result<NodeRegistered> {
+    async fn register_node(&self, name: &str, lease_ms: u64) -> Result<RegisteredNode> {
         writing!(self, self.register(name, lease_ms))
     }
 
@@ -74,19 +74,19 @@ impl Store for PgStore {
         writing!(self, self.rejoin(old, name, lease_ms))
     }
 
-    async fn renew_node(&self, node: NodeId, lease_ms: u64) -> Result<bool> {
+    async fn renew_lease(&self, node: NodeId, lease_ms: u64) -> Result<bool> {
         writing!(self, self.renew(node, lease_ms))
     }
 
-    async fn release_node(&self, node: NodeId) -> Result<()> {
+    async fn release_lease(&self, node: NodeId) -> Result<()> {
         writing!(self, self.release(node))
     }
 
-    async fn apply_jobs(&self, specs: &[JobSpec], dry_run: bool) -> Result<Vec<Applied>> {
+    async fn apply_jobs(&self, specs: &[JobSpec], dry_run: bool) -> Result<Vec<AppliedJob>> {
         writing!(self, self.apply(specs, dry_run))
     }
 
-    async fn set_enabled(&self, job: &JobName, enabled: bool, by: &str) -> Result<JobId> {
+    async fn set_job_enabled(&self, job: &JobName, enabled: bool, by: &str) -> Result<JobId> {
         writing!(self, self.switch(job, enabled, by))
     }
 
@@ -94,7 +94,7 @@ impl Store for PgStore {
         writing!(self, self.delete(job, by))
     }
 
-    async fn publishing(&self, jobs: &[JobId]) -> Result<Vec<AttemptId>> {
+    async fn dispatching_attempts(&self, jobs: &[JobId]) -> Result<Vec<AttemptId>> {
         reading!(self, self.list_publishing(jobs))
     }
 
@@ -110,7 +110,7 @@ impl Store for PgStore {
         reading!(self, self.list_jobs(after, limit))
     }
 
-    async fn fire_due(&self, request: FireDue, planner: &dyn Planner) -> Result<Fired> {
+    async fn fire_due(&self, request: FireDueRequest, planner: &dyn Planner) -> Result<FiredRuns> {
         writing!(self, self.fire(request, planner))
     }
 
@@ -119,15 +119,15 @@ impl Store for PgStore {
         node: NodeId,
         horizon_ms: u64,
         limit: usize,
-    ) -> Result<Vec<WaitingRun>> {
+    ) -> Result<Vec<ClaimedRun>> {
         writing!(self, self.claim(node, horizon_ms, limit))
     }
 
-    async fn next_due(&self) -> Result<Option<Timestamp>> {
+    async fn next_due_at(&self) -> Result<Option<Timestamp>> {
         reading!(self, self.next())
     }
 
-    async fn begin_dispatch(&self, node: NodeId, marks: &[DispatchMark]) -> Result<Vec<AttemptId>> {
+    async fn begin_dispatch(&self, node: NodeId, marks: &[DispatchRequest]) -> Result<Vec<AttemptId>> {
         writing!(self, self.begin(node, marks))
     }
 
@@ -135,7 +135,7 @@ impl Store for PgStore {
         writing!(self, self.confirm(attempts))
     }
 
-    async fn release_runs(
+    async fn release_claims(
         &self,
         node: NodeId,
         attempts: &[AttemptId],
@@ -144,23 +144,23 @@ impl Store for PgStore {
         writing!(self, self.give_up(node, attempts, due_at))
     }
 
-    async fn ingest(&self, reports: &[Report]) -> Result<Ingested> {
+    async fn ingest_reports(&self, reports: &[AttemptReport]) -> Result<IngestSummary> {
         writing!(self, self.apply_reports(reports))
     }
 
-    async fn cancel(&self, run: RunId, by: &str) -> Result<Cancelled> {
+    async fn cancel_run(&self, run: RunId, by: &str) -> Result<CancelOutcome> {
         writing!(self, self.cancel_run(run, by))
     }
 
-    async fn pending_cancels(&self, limit: usize) -> Result<Vec<PendingCancel>> {
+    async fn pending_cancellations(&self, limit: usize) -> Result<Vec<PendingCancellation>> {
         reading!(self, self.cancels(limit))
     }
 
-    async fn trigger_for(
+    async fn trigger_claimed(
         &self,
         node: Option<NodeId>,
         request: &TriggerRequest,
-    ) -> Result<(Triggered, Vec<WaitingRun>)> {
+    ) -> Result<(TriggerOutcome, Vec<ClaimedRun>)> {
         writing!(self, self.run_now(node, request))
     }
 
@@ -172,29 +172,29 @@ impl Store for PgStore {
         reading!(self, self.all_executors())
     }
 
-    async fn outstanding(
+    async fn outstanding_attempts(
         &self,
         older_than_ms: u64,
         after: Option<RunId>,
         limit: usize,
-    ) -> Result<Vec<Outstanding>> {
+    ) -> Result<Vec<OutstandingAttempt>> {
         reading!(self, self.held(older_than_ms, after, limit))
     }
 
-    async fn take_back(
+    async fn reclaim_attempts(
         &self,
         node: NodeId,
         attempts: &[AttemptId],
         reason: &str,
-    ) -> Result<Vec<WaitingRun>> {
+    ) -> Result<Vec<ClaimedRun>> {
         writing!(self, self.publish_again(node, attempts, reason))
     }
 
-    async fn overdue(&self, slack_ms: u64, limit: usize) -> Result<Vec<AttemptId>> {
+    async fn overdue_attempts(&self, slack_ms: u64, limit: usize) -> Result<Vec<AttemptId>> {
         reading!(self, self.too_long(slack_ms, limit))
     }
 
-    async fn bury(&self, letters: &[NewDeadLetter]) -> Result<u64> {
+    async fn insert_dead_letters(&self, letters: &[NewDeadLetter]) -> Result<u64> {
         writing!(self, self.keep_dead(letters))
     }
 
@@ -218,7 +218,7 @@ impl Store for PgStore {
         reading!(self, self.list_runs(filter))
     }
 
-    async fn logs(&self, run: RunId, after: i64, limit: usize) -> Result<Vec<LogRow>> {
+    async fn log_lines(&self, run: RunId, after: i64, limit: usize) -> Result<Vec<StoredLogLine>> {
         reading!(self, self.log_lines(run, after, limit))
     }
 
@@ -236,11 +236,11 @@ impl Store for PgStore {
         reading!(self, self.numbers())
     }
 
-    async fn retire(&self, older_than_ms: u64, limit: usize) -> Result<u64> {
+    async fn delete_expired_runs(&self, older_than_ms: u64, limit: usize) -> Result<u64> {
         writing!(self, self.forget(older_than_ms, limit))
     }
 
-    async fn repair(&self) -> Result<u64> {
+    async fn repair_fixed_delay_jobs(&self) -> Result<u64> {
         writing!(self, self.mend())
     }
 }

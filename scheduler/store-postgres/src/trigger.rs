@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use cueline_model::{ExecutorName, Route, RunId, RunKind, Timestamp};
 use cueline_store::adapter::definitions::pick;
 use cueline_store::adapter::jobs::is_fixed_delay;
-use cueline_store::{NodeId, StoreError, TriggerRequest, Triggered, WaitingRun};
+use cueline_store::{NodeId, StoreError, TriggerRequest, TriggerOutcome, ClaimedRun};
 use sqlx::postgres::PgConnection;
 
 use crate::PgStore;
@@ -55,7 +55,7 @@ impl PgStore {
         &self,
         node: Option<NodeId>,
         request: &TriggerRequest,
-    ) -> Result<(Triggered, Vec<WaitingRun>), StoreError> {
+    ) -> Result<(TriggerOutcome, Vec<ClaimedRun>), StoreError> {
         let mut tx = self.db.begin_planned_once().await?;
         let found: Option<(i64, i64, i64, i64, Option<bool>)> = sqlx::query_as(JOB)
             .bind(request.job.as_str())
@@ -74,7 +74,7 @@ impl PgStore {
         {
             // They are there, and stay as they are: no lock is needed to read them.
             roll_back(tx).await;
-            let known = Triggered {
+            let known = TriggerOutcome {
                 runs: self.triggered_with(job_id, first).await?,
                 duplicate: true,
             };
@@ -111,12 +111,12 @@ impl PgStore {
         self.write_triggered(&mut tx, &mut runs, key.as_deref(), &request.by)
             .await?;
         commit(tx).await?;
-        let triggered = Triggered {
+        let triggered = TriggerOutcome {
             runs: runs.iter().map(|run| RunId(run.id)).collect(),
             duplicate: false,
         };
         runs.retain(|run| run.claimed_by.is_some());
-        Ok((triggered, runs.into_iter().map(WaitingRun::from).collect()))
+        Ok((triggered, runs.into_iter().map(ClaimedRun::from).collect()))
     }
 
     /// The runs of the request that made `first`.

@@ -11,7 +11,7 @@ use std::time::Duration;
 use cueline_model::{
     AttemptEvent, AttemptId, ExecutorName, Job, JobSpec, Outcome, OutcomeKind, Shard, Timestamp,
 };
-use cueline_store::{DispatchMark, FireDue, Plan, PlannedRun, Planner, Report, Store};
+use cueline_store::{DispatchRequest, FireDueRequest, Plan, PlannedRun, Planner, AttemptReport, Store};
 use cueline_store_sqlite::{SqliteOptions, SqliteStore};
 use tokio::time::Instant;
 
@@ -97,7 +97,7 @@ async fn one_batch(
     spent: &mut [Duration; 4],
 ) -> Result<usize, Box<dyn Error>> {
     let executor: ExecutorName = "executor-1".parse()?;
-    let due = FireDue {
+    let due = FireDueRequest {
         node,
         horizon_ms: 0,
         limit: BATCH,
@@ -105,12 +105,12 @@ async fn one_batch(
     let begun = Instant::now();
     let fired = store.fire_due(due, &EachFireTime).await?;
     spent[0] += begun.elapsed();
-    let marks: Vec<DispatchMark> = fired
+    let marks: Vec<DispatchRequest> = fired
         .runs
         .iter()
-        .map(|run| DispatchMark {
+        .map(|run| DispatchRequest {
             attempt: run.attempt_id(),
-            version: run.job.version,
+            job_version: run.job.version,
             executor: executor.clone(),
         })
         .collect();
@@ -121,12 +121,12 @@ async fn one_batch(
     store.confirm_dispatch(&taken).await?;
     spent[2] += begun.elapsed();
     let now = store.now().await?;
-    let reports: Vec<Report> = taken
+    let reports: Vec<AttemptReport> = taken
         .iter()
         .map(|id| success(*id, &executor, now))
         .collect();
     let begun = Instant::now();
-    let done = store.ingest(&reports).await?;
+    let done = store.ingest_reports(&reports).await?;
     spent[3] += begun.elapsed();
     if done.ended != taken.len() || taken.len() != BATCH {
         return Err(format!("{} of {BATCH} taken, {done:?}", taken.len()).into());
@@ -134,11 +134,11 @@ async fn one_batch(
     Ok(done.ended)
 }
 
-fn success(id: AttemptId, executor: &ExecutorName, now: Timestamp) -> Report {
+fn success(id: AttemptId, executor: &ExecutorName, now: Timestamp) -> AttemptReport {
     let mut outcome = Outcome::new(OutcomeKind::Succeeded, now);
     outcome.started_at = Some(now);
     outcome.exit_status = Some(0);
-    Report {
+    AttemptReport {
         attempt: id,
         executor: Some(executor.clone()),
         event: AttemptEvent::Ended { outcome },

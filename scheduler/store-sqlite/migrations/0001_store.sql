@@ -58,7 +58,7 @@ CREATE TABLE run (
     -- Its job is fixed_delay: the next fire time is counted from its end.
     awaited          INTEGER NOT NULL DEFAULT 0,
     -- In `dispatching`: an earlier publication of this attempt may have arrived.
-    published_maybe  INTEGER NOT NULL DEFAULT 0,
+    maybe_published  INTEGER NOT NULL DEFAULT 0,
     cancel_requested INTEGER NOT NULL DEFAULT 0,
     pinned           INTEGER NOT NULL DEFAULT 0,
     created_at       INTEGER NOT NULL,

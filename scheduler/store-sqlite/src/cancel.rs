@@ -1,7 +1,7 @@
 //! Cancelling runs.
 
 use cueline_model::{ExecutorId, ExecutorName, GroupName, RunId, RunState};
-use cueline_store::{Cancelled, PendingCancel, StoreError};
+use cueline_store::{CancelOutcome, PendingCancellation, StoreError};
 use serde::Deserialize;
 
 use crate::database::commit;
@@ -30,7 +30,7 @@ pub(crate) const PENDING: &str = "
 struct Row(RunId, GroupName, ExecutorName);
 
 impl SqliteStore {
-    pub(crate) async fn cancel_run(&self, run: RunId, by: &str) -> Result<Cancelled, StoreError> {
+    pub(crate) async fn cancel_run(&self, run: RunId, by: &str) -> Result<CancelOutcome, StoreError> {
         let fail = failed("cancel a run");
         let mut tx = self.db.write().await?;
         let now = self.db.now();
@@ -42,10 +42,10 @@ impl SqliteStore {
         let (code, job, attempt, asked) = row.ok_or_else(|| StoreError::no_run(run))?;
         let present = state(code)?;
         if present.is_terminal() {
-            return Ok(Cancelled::Ended(present));
+            return Ok(CancelOutcome::AlreadyEnded(present));
         }
         if asked == 1 {
-            return Ok(Cancelled::Asked);
+            return Ok(CancelOutcome::Requested);
         }
         let why = format!("cancelled by {}", clean(by));
         let done = if present == RunState::Scheduled {
@@ -57,14 +57,14 @@ impl SqliteStore {
                 .await
                 .map_err(&fail)?;
             follow::next_after_end(&mut tx, &self.definitions, &[(job, now)]).await?;
-            Cancelled::Done
+            CancelOutcome::Cancelled
         } else {
             sqlx::query(ASK)
                 .bind(run.0)
                 .execute(&mut *tx)
                 .await
                 .map_err(&fail)?;
-            Cancelled::Asked
+            CancelOutcome::Requested
         };
         sqlx::query(NOTE)
             .bind(run.0)
@@ -79,7 +79,7 @@ impl SqliteStore {
         Ok(done)
     }
 
-    pub(crate) async fn cancels(&self, limit: usize) -> Result<Vec<PendingCancel>, StoreError> {
+    pub(crate) async fn cancels(&self, limit: usize) -> Result<Vec<PendingCancellation>, StoreError> {
         let mut conn = self.db.read().await?;
         let text: String = sqlx::query_scalar(PENDING)
             .bind(int(limit))
@@ -89,7 +89,7 @@ impl SqliteStore {
         let rows: Vec<Row> = decode(&text)?;
         Ok(rows
             .into_iter()
-            .map(|Row(run, group, name)| PendingCancel {
+            .map(|Row(run, group, name)| PendingCancellation {
                 run,
                 executor: ExecutorId { group, name },
             })

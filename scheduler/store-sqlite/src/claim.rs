@@ -2,7 +2,7 @@
 
 use cueline_model::{ExecutorName, RunId, RunState, Shard, Timestamp};
 use cueline_store::adapter::definitions::{as_sent, pick};
-use cueline_store::{NodeId, StoreError, WaitingRun};
+use cueline_store::{NodeId, StoreError, ClaimedRun};
 use serde::Deserialize;
 use sqlx::SqliteConnection;
 
@@ -24,11 +24,11 @@ pub(crate) const ANY: &str = "
 
 /// What is `dispatching` and unclaimed may have been published by the node that died.
 pub(crate) const CLAIM: &str = "
-    UPDATE run SET claimed_by = ?2, published_maybe = (state = 1) WHERE id IN (SELECT value FROM json_each(?1))";
+    UPDATE run SET claimed_by = ?2, maybe_published = (state = 1) WHERE id IN (SELECT value FROM json_each(?1))";
 
 pub(crate) const READ: &str = "
     SELECT json_group_array(json_array(r.id, r.attempt, r.state, r.kind, r.fire_at, r.due_at, r.shard_index, r.shard_total,
-        r.shard_item, r.params, r.executor, r.pinned, r.turn, r.published_maybe, r.sent_to_group, r.job_id, j.version))
+        r.shard_item, r.params, r.executor, r.pinned, r.turn, r.maybe_published, r.sent_to_group, r.job_id, j.version))
     FROM json_each(?1) e CROSS JOIN run r ON r.id = e.value CROSS JOIN job j ON j.id = r.job_id";
 
 pub(crate) const NEXT: &str = "
@@ -55,7 +55,7 @@ struct Row {
     executor: Option<ExecutorName>,
     pinned: i64,
     turn: i64,
-    published_maybe: i64,
+    maybe_published: i64,
     sent_to_group: Option<String>,
     job_id: i64,
     version: i64,
@@ -67,7 +67,7 @@ impl SqliteStore {
         node: NodeId,
         horizon_ms: u64,
         limit: usize,
-    ) -> Result<Vec<WaitingRun>, StoreError> {
+    ) -> Result<Vec<ClaimedRun>, StoreError> {
         let fail = failed("claim waiting runs");
         if !self.is_any_waiting(node, horizon_ms).await? {
             return Ok(Vec::new());
@@ -117,7 +117,7 @@ impl SqliteStore {
         &self,
         conn: &mut SqliteConnection,
         ids: String,
-    ) -> Result<Vec<WaitingRun>, StoreError> {
+    ) -> Result<Vec<ClaimedRun>, StoreError> {
         let text: String = sqlx::query_scalar(READ)
             .bind(ids)
             .fetch_one(&mut *conn)
@@ -131,10 +131,10 @@ impl SqliteStore {
             // Without a readable definition nothing can be made of a run; it waits for one, and holds up no other.
             .filter(|row| jobs.contains_key(&row.job_id))
             .map(|row| {
-                let published_maybe =
-                    row.published_maybe == 1 && state(row.state)? == RunState::Dispatching;
-                let sent_to = row.sent_to_group.filter(|_| published_maybe);
-                Ok(WaitingRun {
+                let maybe_published =
+                    row.maybe_published == 1 && state(row.state)? == RunState::Dispatching;
+                let sent_to = row.sent_to_group.filter(|_| maybe_published);
+                Ok(ClaimedRun {
                     id: RunId(row.id),
                     attempt: small(row.attempt),
                     job: as_sent(pick(&jobs, row.job_id)?, sent_to.as_deref())?,
@@ -147,9 +147,9 @@ impl SqliteStore {
                         item: row.shard_item,
                     },
                     params: row.params,
-                    executor: row.executor.filter(|_| row.pinned == 1 || published_maybe),
-                    turn: unsigned(row.turn),
-                    published_maybe,
+                    executor: row.executor.filter(|_| row.pinned == 1 || maybe_published),
+                    sequence: unsigned(row.turn),
+                    maybe_published,
                 })
             })
             .collect()

@@ -160,7 +160,7 @@ pub(crate) async fn commit(write: Write) -> Result<(), StoreError> {
     let Write { tx, no_room } = write;
     tx.commit().await.map_err(|error| {
         no_room.fetch_or(is_full(&error), Ordering::Relaxed);
-        failed("commit a transaction")(error).but_maybe_done()
+        failed("commit a transaction")(error).with_unknown_outcome()
     })
 }
 

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use cueline_model::{AttemptId, ExecutorName, RunId, Timestamp};
 use cueline_store::adapter::skipped::STOPPED_MEANWHILE;
-use cueline_store::{DispatchMark, NodeId, StoreError, WaitingRun};
+use cueline_store::{DispatchRequest, NodeId, StoreError, ClaimedRun};
 use sqlx::SqliteConnection;
 
 use crate::database::commit;
@@ -13,7 +13,7 @@ use crate::rows::{clean, decode, encode};
 use crate::{SqliteStore, follow, nodes};
 
 pub(crate) const BEGIN: &str = "
-    UPDATE run SET state = 1, executor = e.value ->> 3, published_maybe = 0, sent_to_group = NULL
+    UPDATE run SET state = 1, executor = e.value ->> 3, maybe_published = 0, sent_to_group = NULL
     FROM json_each(?1) e CROSS JOIN job_due d
     WHERE run.id = e.value ->> 0 AND run.attempt = e.value ->> 1 AND run.state = 0 AND run.claimed_by = ?2
         AND d.job_id = run.job_id AND d.version = e.value ->> 2";
@@ -40,7 +40,7 @@ macro_rules! nothing_left {
         concat!(
             $before,
             " WHERE run.id = e.value ->> 0 AND run.attempt = e.value ->> 1 AND run.claimed_by = ?2
-                AND run.state = 1 AND run.published_maybe = 0 AND (run.cancel_requested = 1
+                AND run.state = 1 AND run.maybe_published = 0 AND (run.cancel_requested = 1
                     OR NOT EXISTS (SELECT 1 FROM job_due d WHERE d.job_id = run.job_id AND (d.enabled = 1 OR run.kind = 1))) ",
             $after
         )
@@ -63,7 +63,7 @@ const END_RELEASED: &str = nothing_left!(
 
 const RELEASE: &str = "
     UPDATE run SET claimed_by = NULL, due_at = max(due_at, coalesce(?3, due_at)),
-        state = CASE WHEN published_maybe = 1 THEN state ELSE 0 END
+        state = CASE WHEN maybe_published = 1 THEN state ELSE 0 END
     FROM json_each(?1) e
     WHERE run.id = e.value ->> 0 AND run.attempt = e.value ->> 1 AND run.claimed_by = ?2 AND run.state IN (0, 1)";
 
@@ -93,7 +93,7 @@ const STILL_OUT: &str = "
     WHERE r.attempt = e.value ->> 1 AND r.state IN (2, 3)";
 
 const TAKE_BACK: &str = "
-    UPDATE run SET state = 1, claimed_by = ?2, published_maybe = 1 WHERE id IN (SELECT value FROM json_each(?1))";
+    UPDATE run SET state = 1, claimed_by = ?2, maybe_published = 1 WHERE id IN (SELECT value FROM json_each(?1))";
 
 const NOTE_TAKEN_BACK: &str = "
     INSERT INTO run_event (run_id, at, attempt, event, detail)
@@ -105,7 +105,7 @@ impl SqliteStore {
     pub(crate) async fn begin(
         &self,
         node: NodeId,
-        marks: &[DispatchMark],
+        marks: &[DispatchRequest],
     ) -> Result<Vec<AttemptId>, StoreError> {
         if marks.is_empty() {
             return Ok(Vec::new());
@@ -113,7 +113,7 @@ impl SqliteStore {
         let fail = failed("begin to dispatch runs");
         let rows: Vec<(RunId, u32, i64, &ExecutorName)> = marks
             .iter()
-            .map(|m| (m.attempt.run, m.attempt.attempt, m.version, &m.executor))
+            .map(|m| (m.attempt.run, m.attempt.attempt, m.job_version, &m.executor))
             .collect();
         let list = encode(&rows)?;
         let mut tx = self.db.write().await?;
@@ -220,7 +220,7 @@ impl SqliteStore {
         node: NodeId,
         attempts: &[AttemptId],
         reason: &str,
-    ) -> Result<Vec<WaitingRun>, StoreError> {
+    ) -> Result<Vec<ClaimedRun>, StoreError> {
         if attempts.is_empty() {
             return Ok(Vec::new());
         }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use cueline_model::{AttemptId, ExecutorId, ExecutorName, GroupName, Heartbeat, RunId, Timestamp};
-use cueline_store::{Executor, Outstanding, StoreError};
+use cueline_store::{Executor, OutstandingAttempt, StoreError};
 use serde::{Deserialize, Serialize};
 
 use crate::SqliteStore;
@@ -137,7 +137,7 @@ impl SqliteStore {
         older_than_ms: u64,
         after: Option<RunId>,
         limit: usize,
-    ) -> Result<Vec<Outstanding>, StoreError> {
+    ) -> Result<Vec<OutstandingAttempt>, StoreError> {
         let mut conn = self.db.read().await?;
         let text: String = sqlx::query_scalar(OUTSTANDING)
             .bind(self.db.now().minus_ms(older_than_ms).as_millis())
@@ -150,7 +150,7 @@ impl SqliteStore {
         rows.into_iter()
             .map(
                 |OutstandingRow(run, attempt, code, queued_at, group, name)| {
-                    Ok(Outstanding {
+                    Ok(OutstandingAttempt {
                         attempt: AttemptId {
                             run,
                             attempt: small(attempt),

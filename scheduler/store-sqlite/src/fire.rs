@@ -1,7 +1,7 @@
 //! From due jobs to runs.
 
 use cueline_model::Timestamp;
-use cueline_store::{FireDue, Fired, Planner, StoreError, WaitingRun};
+use cueline_store::{FireDueRequest, FiredRuns, Planner, StoreError, ClaimedRun};
 use serde::Serialize;
 
 use crate::SqliteStore;
@@ -27,9 +27,9 @@ struct Advance(i64, Option<Timestamp>, i64);
 impl SqliteStore {
     pub(crate) async fn fire(
         &self,
-        request: FireDue,
+        request: FireDueRequest,
         planner: &dyn Planner,
-    ) -> Result<Fired, StoreError> {
+    ) -> Result<FiredRuns, StoreError> {
         let fail = failed("fire due jobs");
         let mut tx = self.db.write().await?;
         nodes::known(&mut tx, request.node).await?;
@@ -42,7 +42,7 @@ impl SqliteStore {
             .map_err(&fail)?;
         let due: Vec<(i64, i64, i64, i64)> = decode(&text)?;
         if due.is_empty() {
-            return Ok(Fired::default());
+            return Ok(FiredRuns::default());
         }
         let versions = due.iter().map(|(id, version, ..)| (*id, *version));
         let jobs = self.definitions.of(&mut tx, versions).await?;
@@ -77,21 +77,21 @@ impl SqliteStore {
             .await
             .map_err(&fail)?;
         commit(tx).await?;
-        Ok(Fired {
+        Ok(FiredRuns {
             runs: waiting(runs, &left_out),
-            jobs: due.len(),
-            more: due.len() >= request.limit,
+            due_jobs: due.len(),
+            limit_reached: due.len() >= request.limit,
         })
     }
 }
 
 /// The runs that now wait for the calling node, in the order to bring them out.
-fn waiting(runs: Vec<NewRun>, left_out: &[i64]) -> Vec<WaitingRun> {
+fn waiting(runs: Vec<NewRun>, left_out: &[i64]) -> Vec<ClaimedRun> {
     let left_out: std::collections::HashSet<i64> = left_out.iter().copied().collect();
-    let mut waiting: Vec<WaitingRun> = runs
+    let mut waiting: Vec<ClaimedRun> = runs
         .into_iter()
         .filter(|run| run.skipped.is_none() && !left_out.contains(&run.id))
-        .map(WaitingRun::from)
+        .map(ClaimedRun::from)
         .collect();
     waiting.sort_by_key(|run| (run.due_at, std::cmp::Reverse(run.job.spec.priority), run.id));
     waiting

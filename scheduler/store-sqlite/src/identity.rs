@@ -20,7 +20,7 @@ impl SqliteStore {
         understood(found)
     }
 
-    /// Gives the store a new id; it. For a file that was restored from a backup, see [`Store::identity`](cueline_store::Store::identity).
+    /// Gives the store a new id; it. For a file that was restored from a backup, see [`Store::store_id`](cueline_store::Store::store_id).
     pub async fn renew_identity(&self) -> Result<StoreId, StoreError> {
         let mut tx = self.db.write().await?;
         let renewed: Option<String> = sqlx::query_scalar(RENEW)

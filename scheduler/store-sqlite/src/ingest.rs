@@ -6,7 +6,7 @@ use cueline_model::Timestamp;
 use cueline_store::adapter::facts::Event;
 use cueline_store::adapter::log;
 use cueline_store::adapter::report::{Batch, Writes, policies_of, soonest};
-use cueline_store::{Ingested, Report, StoreError};
+use cueline_store::{IngestSummary, AttemptReport, StoreError};
 use sqlx::SqliteConnection;
 
 use crate::database::commit;
@@ -64,9 +64,9 @@ const INSERT_LINES: &str = "
     SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4 FROM json_each(?1)";
 
 impl SqliteStore {
-    pub(crate) async fn apply_reports(&self, reports: &[Report]) -> Result<Ingested, StoreError> {
+    pub(crate) async fn apply_reports(&self, reports: &[AttemptReport]) -> Result<IngestSummary, StoreError> {
         if reports.is_empty() {
-            return Ok(Ingested::default());
+            return Ok(IngestSummary::default());
         }
         let mut tx = self.db.write().await?;
         let now = self.db.now();
@@ -79,7 +79,7 @@ impl SqliteStore {
         batch.apply(reports, &jobs);
         let useless = write_logs(&mut tx, reports, &batch).await?;
         let mut writes = batch.into_writes();
-        writes.done.refused += useless;
+        writes.done.ignored += useless;
         write(&mut tx, &writes, now).await?;
         note(&mut tx, NOTE, &writes.events, now).await?;
         note(&mut tx, NOTE_ONCE, &writes.refusals, now).await?;
@@ -94,11 +94,11 @@ impl SqliteStore {
         writes: &Writes,
         fires: &HashMap<i64, (i64, i64)>,
         now: Timestamp,
-    ) -> Result<Ingested, StoreError> {
+    ) -> Result<IngestSummary, StoreError> {
         let mut done = writes.done;
         let awaited = writes.awaited(now);
         if let Some(next) = follow::next_after_end(conn, &self.definitions, &awaited).await? {
-            soonest(&mut done.next_due, next);
+            soonest(&mut done.next_due_at, next);
         }
         let parents: Vec<follow::Success<'_>> = writes
             .parents()
@@ -116,9 +116,9 @@ impl SqliteStore {
         if parents.is_empty() {
             return Ok(done);
         }
-        done.children = self.fire_children(conn, &parents, now).await?;
-        if done.children > 0 {
-            soonest(&mut done.next_due, now);
+        done.child_runs = self.fire_children(conn, &parents, now).await?;
+        if done.child_runs > 0 {
+            soonest(&mut done.next_due_at, now);
         }
         Ok(done)
     }
@@ -126,7 +126,7 @@ impl SqliteStore {
 
 async fn read_rows(
     conn: &mut SqliteConnection,
-    reports: &[Report],
+    reports: &[AttemptReport],
 ) -> Result<Vec<Row>, StoreError> {
     let mut ids: Vec<i64> = reports.iter().map(|r| r.attempt.run.0).collect();
     ids.sort_unstable();
@@ -204,7 +204,7 @@ async fn note(
 /// Writes the lines that are new; how many reports brought none.
 async fn write_logs(
     conn: &mut SqliteConnection,
-    reports: &[Report],
+    reports: &[AttemptReport],
     batch: &Batch,
 ) -> Result<usize, StoreError> {
     let fail = failed("write log lines");

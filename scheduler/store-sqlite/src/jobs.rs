@@ -7,7 +7,7 @@ use cueline_model::{AttemptId, Job, JobId, JobName, JobSpec, RunId, Schedule, Ti
 use cueline_store::adapter::definitions::written;
 use cueline_store::adapter::jobs::{check_names, is_fixed_delay, longest_ms, next_fire};
 use cueline_store::adapter::parents::parent_of;
-use cueline_store::{Applied, Change, ErrorKind, StoreError};
+use cueline_store::{AppliedJob, Change, ErrorKind, StoreError};
 use sqlx::SqliteConnection;
 
 use crate::SqliteStore;
@@ -90,7 +90,7 @@ impl SqliteStore {
         &self,
         specs: &[JobSpec],
         dry_run: bool,
-    ) -> Result<Vec<Applied>, StoreError> {
+    ) -> Result<Vec<AppliedJob>, StoreError> {
         let mut tx = self.db.write().await?;
         let now = self.db.now();
         let stored = stored(&mut tx, specs.iter().map(|s| &s.name)).await?;
@@ -116,7 +116,7 @@ impl SqliteStore {
                     Some(job.id)
                 }
             };
-            applied.push(Applied {
+            applied.push(AppliedJob {
                 name: spec.name.clone(),
                 id,
                 change,

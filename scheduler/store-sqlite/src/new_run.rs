@@ -5,7 +5,7 @@ use std::sync::Arc;
 use cueline_model::{ExecutorName, Job, JobId, RunId, RunKind, RunState, Shard, Timestamp, expand};
 use cueline_store::adapter::jobs::is_fixed_delay;
 use cueline_store::adapter::skipped::why;
-use cueline_store::{NodeId, PlannedRun, Skipped, StoreError, WaitingRun};
+use cueline_store::{NodeId, PlannedRun, SkippedFires, StoreError, ClaimedRun};
 use serde::Serialize;
 use sqlx::SqliteConnection;
 
@@ -57,7 +57,7 @@ pub(crate) struct NewRun {
     pub(crate) claimed_by: Option<NodeId>,
     pub(crate) parent: Option<RunId>,
     pub(crate) params: Option<String>,
-    pub(crate) skipped: Option<Skipped>,
+    pub(crate) skipped: Option<SkippedFires>,
 }
 
 #[derive(Serialize)]
@@ -99,7 +99,7 @@ pub(crate) struct Fire {
     pub(crate) params: Option<String>,
 }
 
-impl From<NewRun> for WaitingRun {
+impl From<NewRun> for ClaimedRun {
     /// At its first attempt, of which nothing has been published.
     fn from(run: NewRun) -> Self {
         Self {
@@ -112,8 +112,8 @@ impl From<NewRun> for WaitingRun {
             shard: run.shard,
             params: run.params,
             executor: run.executor,
-            turn: unsigned(run.turn),
-            published_maybe: false,
+            sequence: unsigned(run.turn),
+            maybe_published: false,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Scheduler processes and their leases.
 
 use cueline_model::{RunKind, Timestamp};
-use cueline_store::{ErrorKind, NodeId, NodeRegistered, StoreError};
+use cueline_store::{ErrorKind, NodeId, RegisteredNode, StoreError};
 use sqlx::SqliteConnection;
 
 use crate::SqliteStore;
@@ -41,7 +41,7 @@ impl SqliteStore {
         &self,
         name: &str,
         lease_ms: u64,
-    ) -> Result<NodeRegistered, StoreError> {
+    ) -> Result<RegisteredNode, StoreError> {
         let fail = failed("register a node");
         let mut tx = self.db.write().await?;
         let now = self.db.now();
@@ -67,7 +67,7 @@ impl SqliteStore {
             self.run_startup_jobs(&mut tx, now).await?;
         }
         commit(tx).await?;
-        Ok(NodeRegistered {
+        Ok(RegisteredNode {
             node: NodeId(id),
             first,
         })

@@ -2,7 +2,7 @@
 
 use cueline_model::{RunId, RunState, Shard, Timestamp};
 use cueline_store::adapter::log;
-use cueline_store::{LogRow, Run, RunDetail, RunFilter, StoreError, StoreStats, TimelineEntry};
+use cueline_store::{StoredLogLine, Run, RunDetail, RunFilter, StoreError, StoreStats, TimelineEntry};
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Row as _, SqliteConnection};
 
@@ -136,7 +136,7 @@ impl SqliteStore {
         run: RunId,
         after: i64,
         limit: usize,
-    ) -> Result<Vec<LogRow>, StoreError> {
+    ) -> Result<Vec<StoredLogLine>, StoreError> {
         let fail = failed("read a run's log");
         let mut tx = self.db.snapshot().await?;
         let found: i64 = sqlx::query_scalar(EXISTS)

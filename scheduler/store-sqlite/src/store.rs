@@ -7,10 +7,10 @@ use cueline_model::{
     AttemptId, Heartbeat, Job, JobId, JobName, JobSpec, RunId, StoreId, Timestamp,
 };
 use cueline_store::{
-    Applied, Cancelled, DeadLetter, DispatchMark, Executor, FireDue, Fired, Ingested, JobSummary,
-    LedgerEntry, LogRow, NewDeadLetter, NodeId, NodeRegistered, Outstanding, PendingCancel,
-    Planner, Report, Run, RunDetail, RunFilter, Store, StoreError, StoreStats, TriggerRequest,
-    Triggered, WaitingRun,
+    AppliedJob, CancelOutcome, DeadLetter, DispatchRequest, Executor, FireDueRequest, FiredRuns, IngestSummary, JobSummary,
+    LedgerEntry, StoredLogLine, NewDeadLetter, NodeId, RegisteredNode, OutstandingAttempt, PendingCancellation,
+    Planner, AttemptReport, Run, RunDetail, RunFilter, Store, StoreError, StoreStats, TriggerRequest,
+    TriggerOutcome, ClaimedRun,
 };
 
 use crate::SqliteStore;
@@ -23,11 +23,11 @@ impl Store for SqliteStore {
         Ok(self.db.now())
     }
 
-    async fn identity(&self) -> Result<StoreId> {
+    async fn store_id(&self) -> Result<StoreId> {
         self.read_identity().await
     }
 
-    async fn register_node(&self, name: &str, lease_ms: u64) -> Result<NodeRegistered> {
+    async fn register_node(&self, name: &str, lease_ms: u64) -> Result<RegisteredNode> {
         self.register(name, lease_ms).await
     }
 
@@ -35,19 +35,19 @@ impl Store for SqliteStore {
         self.rejoin(old, name, lease_ms).await
     }
 
-    async fn renew_node(&self, node: NodeId, lease_ms: u64) -> Result<bool> {
+    async fn renew_lease(&self, node: NodeId, lease_ms: u64) -> Result<bool> {
         self.renew(node, lease_ms).await
     }
 
-    async fn release_node(&self, node: NodeId) -> Result<()> {
+    async fn release_lease(&self, node: NodeId) -> Result<()> {
         self.release(node).await
     }
 
-    async fn apply_jobs(&self, specs: &[JobSpec], dry_run: bool) -> Result<Vec<Applied>> {
+    async fn apply_jobs(&self, specs: &[JobSpec], dry_run: bool) -> Result<Vec<AppliedJob>> {
         self.apply(specs, dry_run).await
     }
 
-    async fn set_enabled(&self, job: &JobName, enabled: bool, by: &str) -> Result<JobId> {
+    async fn set_job_enabled(&self, job: &JobName, enabled: bool, by: &str) -> Result<JobId> {
         self.switch(job, enabled, by).await
     }
 
@@ -55,7 +55,7 @@ impl Store for SqliteStore {
         self.delete(job, by).await
     }
 
-    async fn publishing(&self, jobs: &[JobId]) -> Result<Vec<AttemptId>> {
+    async fn dispatching_attempts(&self, jobs: &[JobId]) -> Result<Vec<AttemptId>> {
         self.list_publishing(jobs).await
     }
 
@@ -71,7 +71,7 @@ impl Store for SqliteStore {
         self.list_jobs(after, limit).await
     }
 
-    async fn fire_due(&self, request: FireDue, planner: &dyn Planner) -> Result<Fired> {
+    async fn fire_due(&self, request: FireDueRequest, planner: &dyn Planner) -> Result<FiredRuns> {
         self.fire(request, planner).await
     }
 
@@ -80,15 +80,15 @@ impl Store for SqliteStore {
         node: NodeId,
         horizon_ms: u64,
         limit: usize,
-    ) -> Result<Vec<WaitingRun>> {
+    ) -> Result<Vec<ClaimedRun>> {
         self.claim(node, horizon_ms, limit).await
     }
 
-    async fn next_due(&self) -> Result<Option<Timestamp>> {
+    async fn next_due_at(&self) -> Result<Option<Timestamp>> {
         self.next().await
     }
 
-    async fn begin_dispatch(&self, node: NodeId, marks: &[DispatchMark]) -> Result<Vec<AttemptId>> {
+    async fn begin_dispatch(&self, node: NodeId, marks: &[DispatchRequest]) -> Result<Vec<AttemptId>> {
         self.begin(node, marks).await
     }
 
@@ -96,7 +96,7 @@ impl Store for SqliteStore {
         self.confirm(attempts).await
     }
 
-    async fn release_runs(
+    async fn release_claims(
         &self,
         node: NodeId,
         attempts: &[AttemptId],
@@ -105,23 +105,23 @@ impl Store for SqliteStore {
         self.give_up(node, attempts, due_at).await
     }
 
-    async fn ingest(&self, reports: &[Report]) -> Result<Ingested> {
+    async fn ingest_reports(&self, reports: &[AttemptReport]) -> Result<IngestSummary> {
         self.apply_reports(reports).await
     }
 
-    async fn cancel(&self, run: RunId, by: &str) -> Result<Cancelled> {
+    async fn cancel_run(&self, run: RunId, by: &str) -> Result<CancelOutcome> {
         self.cancel_run(run, by).await
     }
 
-    async fn pending_cancels(&self, limit: usize) -> Result<Vec<PendingCancel>> {
+    async fn pending_cancellations(&self, limit: usize) -> Result<Vec<PendingCancellation>> {
         self.cancels(limit).await
     }
 
-    async fn trigger_for(
+    async fn trigger_claimed(
         &self,
         node: Option<NodeId>,
         request: &TriggerRequest,
-    ) -> Result<(Triggered, Vec<WaitingRun>)> {
+    ) -> Result<(TriggerOutcome, Vec<ClaimedRun>)> {
         self.run_now(node, request).await
     }
 
@@ -133,29 +133,29 @@ impl Store for SqliteStore {
         self.all_executors().await
     }
 
-    async fn outstanding(
+    async fn outstanding_attempts(
         &self,
         older_than_ms: u64,
         after: Option<RunId>,
         limit: usize,
-    ) -> Result<Vec<Outstanding>> {
+    ) -> Result<Vec<OutstandingAttempt>> {
         self.held(older_than_ms, after, limit).await
     }
 
-    async fn take_back(
+    async fn reclaim_attempts(
         &self,
         node: NodeId,
         attempts: &[AttemptId],
         reason: &str,
-    ) -> Result<Vec<WaitingRun>> {
+    ) -> Result<Vec<ClaimedRun>> {
         self.publish_again(node, attempts, reason).await
     }
 
-    async fn overdue(&self, slack_ms: u64, limit: usize) -> Result<Vec<AttemptId>> {
+    async fn overdue_attempts(&self, slack_ms: u64, limit: usize) -> Result<Vec<AttemptId>> {
         self.too_long(slack_ms, limit).await
     }
 
-    async fn bury(&self, letters: &[NewDeadLetter]) -> Result<u64> {
+    async fn insert_dead_letters(&self, letters: &[NewDeadLetter]) -> Result<u64> {
         self.keep_dead(letters).await
     }
 
@@ -179,7 +179,7 @@ impl Store for SqliteStore {
         self.list_runs(filter).await
     }
 
-    async fn logs(&self, run: RunId, after: i64, limit: usize) -> Result<Vec<LogRow>> {
+    async fn log_lines(&self, run: RunId, after: i64, limit: usize) -> Result<Vec<StoredLogLine>> {
         self.log_lines(run, after, limit).await
     }
 
@@ -197,11 +197,11 @@ impl Store for SqliteStore {
         self.numbers().await
     }
 
-    async fn retire(&self, older_than_ms: u64, limit: usize) -> Result<u64> {
+    async fn delete_expired_runs(&self, older_than_ms: u64, limit: usize) -> Result<u64> {
         self.forget(older_than_ms, limit).await
     }
 
-    async fn repair(&self) -> Result<u64> {
+    async fn repair_fixed_delay_jobs(&self) -> Result<u64> {
         self.mend().await
     }
 }

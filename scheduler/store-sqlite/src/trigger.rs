@@ -2,7 +2,7 @@
 
 use cueline_model::{RunId, RunKind};
 use cueline_store::adapter::definitions::pick;
-use cueline_store::{NodeId, StoreError, TriggerRequest, Triggered, WaitingRun};
+use cueline_store::{NodeId, StoreError, TriggerRequest, TriggerOutcome, ClaimedRun};
 use sqlx::SqliteConnection;
 
 use crate::SqliteStore;
@@ -33,7 +33,7 @@ impl SqliteStore {
         &self,
         node: Option<NodeId>,
         request: &TriggerRequest,
-    ) -> Result<(Triggered, Vec<WaitingRun>), StoreError> {
+    ) -> Result<(TriggerOutcome, Vec<ClaimedRun>), StoreError> {
         let fail = failed("trigger a job");
         let mut tx = self.db.write().await?;
         let now = self.db.now();
@@ -48,7 +48,7 @@ impl SqliteStore {
         if let Some(key) = &key
             && let Some(runs) = earlier(&mut tx, job_id, key).await?
         {
-            let known = Triggered {
+            let known = TriggerOutcome {
                 runs,
                 duplicate: true,
             };
@@ -94,12 +94,12 @@ impl SqliteStore {
             .await
             .map_err(&fail)?;
         commit(tx).await?;
-        let triggered = Triggered {
+        let triggered = TriggerOutcome {
             runs: ids,
             duplicate: false,
         };
         let claimed = runs.into_iter().filter(|run| run.claimed_by.is_some());
-        Ok((triggered, claimed.map(WaitingRun::from).collect()))
+        Ok((triggered, claimed.map(ClaimedRun::from).collect()))
     }
 }
 

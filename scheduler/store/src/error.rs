@@ -21,7 +21,7 @@ pub enum ErrorKind {
 pub struct StoreError {
     kind: ErrorKind,
     message: String,
-    in_doubt: bool,
+    outcome_unknown: bool,
     #[source]
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
 }
@@ -32,7 +32,7 @@ impl StoreError {
         Self {
             kind,
             message: message.into(),
-            in_doubt: false,
+            outcome_unknown: false,
             source: None,
         }
     }
@@ -49,8 +49,8 @@ impl StoreError {
 
     /// The same of a call that may have been carried out: its last step had no answer.
     #[must_use]
-    pub fn but_maybe_done(mut self) -> Self {
-        self.in_doubt = true;
+    pub fn with_unknown_outcome(mut self) -> Self {
+        self.outcome_unknown = true;
         self
     }
 
@@ -65,8 +65,8 @@ impl StoreError {
     }
 
     /// Whether the call may have been carried out all the same. Where it is false, nothing has been.
-    pub const fn is_maybe_done(&self) -> bool {
-        self.in_doubt
+    pub const fn is_outcome_unknown(&self) -> bool {
+        self.outcome_unknown
     }
 
     /// Who can mend it.

@@ -9,9 +9,9 @@ use cueline_model::{
 
 use crate::error::StoreError;
 use crate::types::{
-    Applied, Cancelled, DeadLetter, DispatchMark, Executor, FireDue, Fired, Ingested, JobSummary,
-    LedgerEntry, LogRow, NewDeadLetter, NodeId, NodeRegistered, Outstanding, PendingCancel, Plan,
-    Report, Run, RunDetail, RunFilter, StoreStats, TriggerRequest, Triggered, WaitingRun,
+    AppliedJob, CancelOutcome, DeadLetter, DispatchRequest, Executor, FireDueRequest, FiredRuns, IngestSummary, JobSummary,
+    LedgerEntry, StoredLogLine, NewDeadLetter, NodeId, RegisteredNode, OutstandingAttempt, PendingCancellation, Plan,
+    AttemptReport, Run, RunDetail, RunFilter, StoreStats, TriggerRequest, TriggerOutcome, ClaimedRun,
 };
 
 /// Decides what a due job does. Called inside the transaction of [`Store::fire_due`]: it must be quick and pure.
@@ -32,12 +32,12 @@ pub trait Store: Send + Sync + 'static {
     async fn now(&self) -> Result<Timestamp>;
 
     /// Which store this is: made with it, kept in it, the same for all nodes and after each start. Run ids mean something only together with it.
-    async fn identity(&self) -> Result<StoreId>;
+    async fn store_id(&self) -> Result<StoreId>;
 
     /// Makes a scheduler process known, with a lease of `lease_ms`. A name belongs to one process at a time: the lease of an earlier
     /// node of the same name ends, so that a restart takes over at once what it had claimed before. If no other node is alive, each enabled
     /// `startup` job gets its run (fire time: now).
-    async fn register_node(&self, name: &str, lease_ms: u64) -> Result<NodeRegistered>;
+    async fn register_node(&self, name: &str, lease_ms: u64) -> Result<RegisteredNode>;
 
     /// Registers a process anew that goes on after it has lost track of its claims: its lease had run out, or it does not know what a failed
     /// call has done. The lease of `old`, and of any earlier node of the same name, ends, and others may take over what it had claimed. It is
@@ -45,10 +45,10 @@ pub trait Store: Send + Sync + 'static {
     async fn rejoin_node(&self, old: NodeId, name: &str, lease_ms: u64) -> Result<NodeId>;
 
     /// Renews the node's lease; `false` when it had run out and others may have taken over its runs: register anew.
-    async fn renew_node(&self, node: NodeId, lease_ms: u64) -> Result<bool>;
+    async fn renew_lease(&self, node: NodeId, lease_ms: u64) -> Result<bool>;
 
     /// Ends the node's lease: others may take over its runs at once.
-    async fn release_node(&self, node: NodeId) -> Result<()>;
+    async fn release_lease(&self, node: NodeId) -> Result<()>;
 
     // ── Jobs ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -57,18 +57,18 @@ pub trait Store: Send + Sync + 'static {
     /// wait past their fire time stay and go out by the new definition. With `dry_run` nothing changes.
     ///
     /// A parent that is neither in `specs` nor in the store is refused ([`ErrorKind::Invalid`](crate::ErrorKind)), and so is a circle of parents.
-    async fn apply_jobs(&self, specs: &[JobSpec], dry_run: bool) -> Result<Vec<Applied>>;
+    async fn apply_jobs(&self, specs: &[JobSpec], dry_run: bool) -> Result<Vec<AppliedJob>>;
 
     /// Stops or starts a job's schedule (`enabled`, a new version). On a pause, runs written ahead of their fire time are withdrawn, and
     /// runs that wait in `scheduled` end `skipped` (first attempt) or `cancelled`. The job's id; a job that is like that already is left alone.
-    async fn set_enabled(&self, job: &JobName, enabled: bool, by: &str) -> Result<JobId>;
+    async fn set_job_enabled(&self, job: &JobName, enabled: bool, by: &str) -> Result<JobId>;
 
     /// Deletes a job; its runs are kept, and those that wait end as with a pause. Refused while another job names it as its parent. Its id.
     async fn delete_job(&self, job: &JobName, by: &str) -> Result<JobId>;
 
     /// The attempts of these jobs that are `dispatching`. When those that were so after a change are so no more, no trigger of the old definition
     /// can be published any more.
-    async fn publishing(&self, jobs: &[JobId]) -> Result<Vec<AttemptId>>;
+    async fn dispatching_attempts(&self, jobs: &[JobId]) -> Result<Vec<AttemptId>>;
 
     /// One job.
     async fn job(&self, name: &JobName) -> Result<JobSummary>;
@@ -83,7 +83,7 @@ pub trait Store: Send + Sync + 'static {
 
     /// Locks the jobs that are due, calls the planner for each, writes the runs (claimed by the node) and the next
     /// fire times. A fire time that has its run already is left alone, whoever wrote it.
-    async fn fire_due(&self, request: FireDue, planner: &dyn Planner) -> Result<Fired>;
+    async fn fire_due(&self, request: FireDueRequest, planner: &dyn Planner) -> Result<FiredRuns>;
 
     /// Claims runs that nobody alive works on and that are due within `horizon_ms`: retries, manual triggers, child runs, and
     /// what a dead node left `scheduled` or `dispatching`. Oldest due first, at most `limit`.
@@ -92,16 +92,16 @@ pub trait Store: Send + Sync + 'static {
         node: NodeId,
         horizon_ms: u64,
         limit: usize,
-    ) -> Result<Vec<WaitingRun>>;
+    ) -> Result<Vec<ClaimedRun>>;
 
     /// When the next job or unclaimed run is due, whatever the horizon; `None` when there is none.
-    async fn next_due(&self) -> Result<Option<Timestamp>>;
+    async fn next_due_at(&self) -> Result<Option<Timestamp>>;
 
     /// Takes runs from `scheduled` to `dispatching`, if they are still in that attempt, claimed by `node`, and their job is still in that
     /// version. Runs that are already `dispatching` by this node for the same attempt and executor stay so and count as taken.
     /// Those taken, in the order given. The others must not be published; whoever changed them has released the claim where there is
     /// something left to do.
-    async fn begin_dispatch(&self, node: NodeId, marks: &[DispatchMark]) -> Result<Vec<AttemptId>>;
+    async fn begin_dispatch(&self, node: NodeId, marks: &[DispatchRequest]) -> Result<Vec<AttemptId>>;
 
     /// The broker has confirmed these: `dispatching` → `queued`. Runs that have gone further already are left alone.
     async fn confirm_dispatch(&self, attempts: &[AttemptId]) -> Result<()>;
@@ -110,7 +110,7 @@ pub trait Store: Send + Sync + 'static {
     /// What was `dispatching` and surely not published goes back to `scheduled`; or it ends, if it was cancelled, or if its job was paused or
     /// deleted meanwhile: whoever did that waits for no more than that it is not [`publishing`](Self::publishing). A pause leaves alone what was
     /// triggered by hand.
-    async fn release_runs(
+    async fn release_claims(
         &self,
         node: NodeId,
         attempts: &[AttemptId],
@@ -121,25 +121,25 @@ pub trait Store: Send + Sync + 'static {
 
     /// Applies reports, in order, each once: guarded by state and attempt. What follows from an end (retry, child runs, next
     /// fixed-delay fire time; see [`cueline_model::conclude`]) is written in the same transaction.
-    async fn ingest(&self, reports: &[Report]) -> Result<Ingested>;
+    async fn ingest_reports(&self, reports: &[AttemptReport]) -> Result<IngestSummary>;
 
     /// Ends a run that has not been published, or notes the wish on one that has.
-    async fn cancel(&self, run: RunId, by: &str) -> Result<Cancelled>;
+    async fn cancel_run(&self, run: RunId, by: &str) -> Result<CancelOutcome>;
 
     /// Cancellations that have not taken effect; at most `limit`.
-    async fn pending_cancels(&self, limit: usize) -> Result<Vec<PendingCancel>>;
+    async fn pending_cancellations(&self, limit: usize) -> Result<Vec<PendingCancellation>>;
 
     /// Runs a job now, whether its schedule is enabled or not. The runs wait for a node.
-    async fn trigger(&self, request: &TriggerRequest) -> Result<Triggered> {
-        Ok(self.trigger_for(None, request).await?.0)
+    async fn trigger(&self, request: &TriggerRequest) -> Result<TriggerOutcome> {
+        Ok(self.trigger_claimed(None, request).await?.0)
     }
 
     /// The same. Runs that are due by now are claimed by `node` at once, and returned as well, unless nobody would find them when it dies.
-    async fn trigger_for(
+    async fn trigger_claimed(
         &self,
         node: Option<NodeId>,
         request: &TriggerRequest,
-    ) -> Result<(Triggered, Vec<WaitingRun>)>;
+    ) -> Result<(TriggerOutcome, Vec<ClaimedRun>)>;
 
     // ── Executors ────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -150,32 +150,32 @@ pub trait Store: Send + Sync + 'static {
     async fn executors(&self) -> Result<Vec<Executor>>;
 
     /// Runs `queued` or `running` since more than `older_than_ms`, with an id above `after`, by id, at most `limit`.
-    async fn outstanding(
+    async fn outstanding_attempts(
         &self,
         older_than_ms: u64,
         after: Option<RunId>,
         limit: usize,
-    ) -> Result<Vec<Outstanding>>;
+    ) -> Result<Vec<OutstandingAttempt>>;
 
     /// Puts attempts that their executor does not hold back into `dispatching`, claimed by `node`, if they are still `queued` or `running` in that
     /// attempt: they are to be published again as they are, to the group that they were sent to. With a line in their timeline. Those of a job that
     /// was paused or deleted meanwhile end instead, but for what was triggered by hand and whose job is only paused.
-    async fn take_back(
+    async fn reclaim_attempts(
         &self,
         node: NodeId,
         attempts: &[AttemptId],
         reason: &str,
-    ) -> Result<Vec<WaitingRun>>;
+    ) -> Result<Vec<ClaimedRun>>;
 
     /// Runs `running` for longer than their job's timeout, kill grace and `slack_ms` together: nobody reports them any more. An edit that lowers
     /// the timeout while runs of the job are out does not count here: their workers go by the one that they went out with.
-    async fn overdue(&self, slack_ms: u64, limit: usize) -> Result<Vec<AttemptId>>;
+    async fn overdue_attempts(&self, slack_ms: u64, limit: usize) -> Result<Vec<AttemptId>>;
 
     // ── Dead letters ─────────────────────────────────────────────────────────────────────────────────────────
 
     /// Keeps messages that nobody could take, those that are new by their key; how many. Past [`MAX_DEAD_LETTERS`](crate::MAX_DEAD_LETTERS)
     /// the oldest are deleted.
-    async fn bury(&self, letters: &[NewDeadLetter]) -> Result<u64>;
+    async fn insert_dead_letters(&self, letters: &[NewDeadLetter]) -> Result<u64>;
 
     /// Dead letters with a number below `before`, newest first, at most `limit`.
     async fn dead_letters(&self, before: Option<i64>, limit: usize) -> Result<Vec<DeadLetter>>;
@@ -195,7 +195,7 @@ pub trait Store: Send + Sync + 'static {
     async fn runs(&self, filter: &RunFilter) -> Result<Vec<Run>>;
 
     /// Lines of a run's log with a cursor above `after`, at most `limit`.
-    async fn logs(&self, run: RunId, after: i64, limit: usize) -> Result<Vec<LogRow>>;
+    async fn log_lines(&self, run: RunId, after: i64, limit: usize) -> Result<Vec<StoredLogLine>>;
 
     /// Every expected fire time of `job` in `from..to` (by its present definition) with what became of it; at most `limit`. A fire time that a
     /// `skipped` run stands for has that run.
@@ -215,8 +215,8 @@ pub trait Store: Send + Sync + 'static {
     /// Deletes runs that ended before now − `older_than_ms`, with their logs and timelines, at most `limit`; how many. A store that keeps runs by
     /// the day may keep one up to two days longer, so as to drop its day whole; what it drops so comes on top of the limit, which is there to keep
     /// the work of one call short.
-    async fn retire(&self, older_than_ms: u64, limit: usize) -> Result<u64>;
+    async fn delete_expired_runs(&self, older_than_ms: u64, limit: usize) -> Result<u64>;
 
     /// Repairs what should not happen: an enabled `fixed_delay` job without a next fire time and without a live run gets one. How many.
-    async fn repair(&self) -> Result<u64>;
+    async fn repair_fixed_delay_jobs(&self) -> Result<u64>;
 }

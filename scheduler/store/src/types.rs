@@ -15,7 +15,7 @@ pub struct NodeId(pub i64);
 
 /// The answer to [`Store::register_node`](crate::Store::register_node).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct NodeRegistered {
+pub struct RegisteredNode {
     /// The identity of this process.
     pub node: NodeId,
     /// No other node was alive: `startup` jobs were given their runs.
@@ -36,7 +36,7 @@ pub enum Change {
 
 /// What an apply did to one job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Applied {
+pub struct AppliedJob {
     /// The job.
     pub name: JobName,
     /// Its id; absent when it was a dry run and the job does not exist.
@@ -47,7 +47,7 @@ pub struct Applied {
 
 /// Which due jobs to fire.
 #[derive(Debug, Clone, Copy)]
-pub struct FireDue {
+pub struct FireDueRequest {
     /// Who fires them.
     pub node: NodeId,
     /// Jobs whose next fire time is at most this far in the future, by the database's clock.
@@ -77,12 +77,12 @@ pub struct PlannedRun {
     /// The executor that it is pinned to.
     pub executor: Option<ExecutorName>,
     /// Not to be run: written as `skipped` with this reason.
-    pub skipped: Option<Skipped>,
+    pub skipped: Option<SkippedFires>,
 }
 
 /// Why a fire time, or several, made no run.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Skipped {
+pub struct SkippedFires {
     /// For people.
     pub reason: String,
     /// How many fire times this one stands for, itself included.
@@ -93,19 +93,19 @@ pub struct Skipped {
 
 /// What one call of [`Store::fire_due`](crate::Store::fire_due) did.
 #[derive(Debug, Clone, Default)]
-pub struct Fired {
+pub struct FiredRuns {
     /// The runs written and now claimed by the calling node, skipped ones left out, ordered by due time, then
     /// priority (high first), then id.
-    pub runs: Vec<WaitingRun>,
+    pub runs: Vec<ClaimedRun>,
     /// How many jobs were due.
-    pub jobs: usize,
+    pub due_jobs: usize,
     /// The limit was reached: there may be more.
-    pub more: bool,
+    pub limit_reached: bool,
 }
 
 /// A run that a node has to bring to an executor.
 #[derive(Debug, Clone)]
-pub struct WaitingRun {
+pub struct ClaimedRun {
     /// The run.
     pub id: RunId,
     /// The attempt to make.
@@ -122,16 +122,16 @@ pub struct WaitingRun {
     pub shard: Shard,
     /// Parameter text in place of the job's own.
     pub params: Option<String>,
-    /// The executor that it is pinned to (`broadcast`), or, with `published_maybe`, was routed to.
+    /// The executor that it is pinned to (`broadcast`), or, with `maybe_published`, was routed to.
     pub executor: Option<ExecutorName>,
     /// Number of this run among all runs of its job, from 0, for `round`.
-    pub turn: u64,
+    pub sequence: u64,
     /// A node died while it published this attempt: it may be in the executor's queue already. It has to go to the same executor
     /// again, as the same attempt.
-    pub published_maybe: bool,
+    pub maybe_published: bool,
 }
 
-impl WaitingRun {
+impl ClaimedRun {
     /// The attempt to make.
     pub const fn attempt_id(&self) -> AttemptId {
         AttemptId {
@@ -143,18 +143,18 @@ impl WaitingRun {
 
 /// An attempt that is about to be published.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DispatchMark {
+pub struct DispatchRequest {
     /// The attempt.
     pub attempt: AttemptId,
     /// The version of the job that the trigger was made from.
-    pub version: i64,
+    pub job_version: i64,
     /// The executor that it is routed to.
     pub executor: ExecutorName,
 }
 
 /// A line of a run's log, as it is listed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LogRow {
+pub struct StoredLogLine {
     /// Position in the log of the whole run, ascending over its attempts. Pass the last one to read what follows.
     pub cursor: i64,
     /// The attempt that wrote the line.
@@ -166,7 +166,7 @@ pub struct LogRow {
 
 /// What an executor reported, or the scheduler found out, about one attempt.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Report {
+pub struct AttemptReport {
     /// The attempt.
     pub attempt: AttemptId,
     /// The executor that reports; `None` for the scheduler itself.
@@ -177,17 +177,17 @@ pub struct Report {
 
 /// What became of a batch of reports.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Ingested {
+pub struct IngestSummary {
     /// Runs that reached a terminal state.
     pub ended: usize,
     /// Runs that go on with another attempt.
-    pub again: usize,
+    pub rescheduled: usize,
     /// Reports that changed nothing: late, repeated, or of an attempt that is over.
-    pub refused: usize,
+    pub ignored: usize,
     /// Child runs written.
-    pub children: usize,
+    pub child_runs: usize,
     /// The earliest due time of what has to be dispatched because of this batch.
-    pub next_due: Option<Timestamp>,
+    pub next_due_at: Option<Timestamp>,
 }
 
 /// An executor as the store knows it.
@@ -202,7 +202,7 @@ pub struct Executor {
 
 /// An attempt that an executor should hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Outstanding {
+pub struct OutstandingAttempt {
     /// The attempt.
     pub attempt: AttemptId,
     /// `queued` or `running`.
@@ -215,7 +215,7 @@ pub struct Outstanding {
 
 /// A cancellation that has been asked for and has not taken effect.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PendingCancel {
+pub struct PendingCancellation {
     /// The run.
     pub run: RunId,
     /// The executor that its trigger was published to.
@@ -225,13 +225,13 @@ pub struct PendingCancel {
 /// What became of a wish to cancel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Cancelled {
+pub enum CancelOutcome {
     /// It is cancelled: it had not been published.
-    Done,
+    Cancelled,
     /// Its executor has to be told; the run ends soon.
-    Asked,
+    Requested,
     /// It had ended already, in this state.
-    Ended(RunState),
+    AlreadyEnded(RunState),
 }
 
 /// A wish to run a job now.
@@ -251,7 +251,7 @@ pub struct TriggerRequest {
 
 /// What a trigger request made.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Triggered {
+pub struct TriggerOutcome {
     /// The runs, one for each shard.
     pub runs: Vec<RunId>,
     /// They existed already: the idempotency key had been used.

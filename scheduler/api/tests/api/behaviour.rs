@@ -5,7 +5,7 @@ use cueline_model::{
     AttemptEvent, AttemptId, ExecutorName, LogLine, LogStream, Outcome, OutcomeKind, RunId,
     Timestamp,
 };
-use cueline_store::{DispatchMark, Report};
+use cueline_store::{DispatchRequest, AttemptReport};
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 
@@ -40,7 +40,7 @@ async fn dispatching(server: &Server, run: RunId) -> AttemptId {
         .await
         .expect("runs");
     let found = waiting.iter().find(|w| w.id == run).expect("the run");
-    let mark = DispatchMark {
+    let mark = DispatchRequest {
         attempt: found.attempt_id(),
         version: found.job.version,
         executor: executor(),
@@ -69,12 +69,12 @@ fn executor() -> ExecutorName {
 
 async fn report(server: &Server, id: AttemptId, body: AttemptEvent) {
     let executor = Some(executor());
-    let reports = [Report {
+    let reports = [AttemptReport {
         attempt: id,
         executor,
         event: body,
     }];
-    server.store.ingest(&reports).await.expect("ingested");
+    server.store.ingest_reports(&reports).await.expect("ingested");
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use cueline_model::{AttemptId, ExecutorName};
 use cueline_runtime::{Duty, Next};
-use cueline_store::{DispatchMark, StoreError, WaitingRun};
+use cueline_store::{DispatchRequest, StoreError, ClaimedRun};
 
 use super::trigger::{Stamp, Triggers};
 use crate::lock::lock;
@@ -63,7 +63,7 @@ impl Prepare {
         }
         let changes = shared.registry.changes();
         let (routed, homeless) = self.route(runs);
-        let marks: Vec<DispatchMark> = routed.iter().map(mark).collect();
+        let marks: Vec<DispatchRequest> = routed.iter().map(mark).collect();
         let taken = shared.store.begin_dispatch(node, &marks).await;
         let taken = match taken {
             Ok(taken) => taken,
@@ -88,8 +88,8 @@ impl Prepare {
     /// Puts the triggers of those that were taken into the outbox.
     fn make_ready(
         &mut self,
-        routed: Vec<(WaitingRun, ExecutorName)>,
-        marks: Vec<DispatchMark>,
+        routed: Vec<(ClaimedRun, ExecutorName)>,
+        marks: Vec<DispatchRequest>,
         taken: Vec<AttemptId>,
     ) {
         let mut taken = taken.into_iter().peekable();
@@ -112,7 +112,7 @@ impl Prepare {
 
     /// How long before it is due the first on the wheel may be taken off: the sooner, the more are due with it, because each takes its time to be
     /// routed, marked and signed.
-    fn lead_ms(&self, wheel: &Wheel<WaitingRun>) -> u64 {
+    fn lead_ms(&self, wheel: &Wheel<ClaimedRun>) -> u64 {
         let ahead = self.shared.options.prepare_ahead_ms;
         let crowd = wheel.next_due().map_or(0, |first| {
             wheel.count_due(first.plus_ms(ahead), LARGEST_CROWD)
@@ -139,12 +139,12 @@ impl Prepare {
 
     fn route(
         &mut self,
-        runs: Vec<WaitingRun>,
-    ) -> (Vec<(WaitingRun, ExecutorName)>, Vec<WaitingRun>) {
+        runs: Vec<ClaimedRun>,
+    ) -> (Vec<(ClaimedRun, ExecutorName)>, Vec<ClaimedRun>) {
         let mut routed = Vec::with_capacity(runs.len());
         let mut homeless = Vec::new();
         for run in runs {
-            let chosen = if run.published_maybe {
+            let chosen = if run.maybe_published {
                 // It may be in that executor's queue already: anybody else would run it a second time.
                 run.executor.clone()
             } else {
@@ -164,8 +164,8 @@ impl Prepare {
     }
 }
 
-fn mark((run, executor): &(WaitingRun, ExecutorName)) -> DispatchMark {
-    DispatchMark {
+fn mark((run, executor): &(ClaimedRun, ExecutorName)) -> DispatchRequest {
+    DispatchRequest {
         attempt: run.attempt_id(),
         version: run.job.version,
         executor: executor.clone(),

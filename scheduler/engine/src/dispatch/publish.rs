@@ -10,7 +10,7 @@ use std::time::Duration;
 use cueline_broker::{Outgoing, Refusal};
 use cueline_model::{AttemptId, OutcomeKind};
 use cueline_runtime::{Duty, Next};
-use cueline_store::{Report, StoreError};
+use cueline_store::{AttemptReport, StoreError};
 use tokio::sync::mpsc;
 
 use super::trigger::{Stamp, freshen};
@@ -136,7 +136,7 @@ impl Publish {
             tracing::warn!(run = %item.id.run, error = %refusal, "the broker did not take a trigger");
             match refusal {
                 Refusal::TooLarge { .. } => never.push((item, refusal)),
-                Refusal::Full { .. } | Refusal::NoQueue(_) if !item.published_maybe => {
+                Refusal::Full { .. } | Refusal::NoQueue(_) if !item.maybe_published => {
                     later.push(item);
                 }
                 Refusal::Full { .. } | Refusal::NoQueue(_) | Refusal::Unknown { .. } => {
@@ -153,7 +153,7 @@ impl Publish {
             return Ok(());
         };
         let ids: Vec<AttemptId> = later.iter().map(|item| item.id).collect();
-        let ends: Vec<Report> = never
+        let ends: Vec<AttemptReport> = never
             .iter()
             .map(|(item, refusal)| {
                 let message = format!("failed to publish the trigger: {refusal}");
@@ -163,10 +163,10 @@ impl Publish {
         let written = async {
             if !ids.is_empty() {
                 let store = &self.shared.store;
-                store.release_runs(node, &ids, Some(again)).await?;
+                store.release_claims(node, &ids, Some(again)).await?;
             }
             if !ends.is_empty() {
-                self.shared.store.ingest(&ends).await?;
+                self.shared.store.ingest_reports(&ends).await?;
             }
             Ok(())
         };
@@ -187,7 +187,7 @@ impl Publish {
 fn unanswered(item: Ready) -> Ready {
     Ready {
         in_doubt: true,
-        published_maybe: true,
+        maybe_published: true,
         ..item
     }
 }

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use cueline_broker::{Outgoing, QueueId};
 use cueline_model::{ExecutorName, JobId, StoreId, Timestamp};
 use cueline_protocol::{JobSnapshot, SigningKey, Trigger, VERSION, decode, encode};
-use cueline_store::{DispatchMark, WaitingRun};
+use cueline_store::{DispatchRequest, ClaimedRun};
 
 use crate::shared::{Ready, Shared};
 
@@ -60,9 +60,9 @@ impl Triggers {
     /// The trigger of this run for this executor, signed where its handler needs it.
     pub(super) fn write(
         &mut self,
-        run: &WaitingRun,
+        run: &ClaimedRun,
         executor: ExecutorName,
-        mark: DispatchMark,
+        mark: DispatchRequest,
         stamp: Stamp,
     ) -> Ready {
         let part = self.part(run);
@@ -86,7 +86,7 @@ impl Triggers {
             id: run.attempt_id(),
             mark,
             in_doubt: false,
-            published_maybe: false,
+            maybe_published: false,
             fresh_until: stamp.fresh_until(),
             due_at: run.due_at,
             priority: run.job.spec.priority,
@@ -103,7 +103,7 @@ impl Triggers {
         }
     }
 
-    fn part(&mut self, run: &WaitingRun) -> Arc<JobSnapshot> {
+    fn part(&mut self, run: &ClaimedRun) -> Arc<JobSnapshot> {
         let job = &run.job;
         if let Some(part) = self.parts.get(&job.id)
             && part.version == job.version

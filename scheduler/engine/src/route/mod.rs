@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use cueline_model::{ExecutorName, Route};
-use cueline_store::WaitingRun;
+use cueline_store::ClaimedRun;
 use rand::RngExt as _;
 use rand::rngs::StdRng;
 
@@ -38,7 +38,7 @@ impl Router {
     }
 
     /// The executor for `run`; `None` when there is no candidate.
-    pub fn choose(&mut self, run: &WaitingRun, candidates: &Candidates) -> Option<ExecutorName> {
+    pub fn choose(&mut self, run: &ClaimedRun, candidates: &Candidates) -> Option<ExecutorName> {
         if let Some(pinned) = &run.executor {
             return candidates.contains(pinned).then(|| pinned.clone());
         }
@@ -87,13 +87,13 @@ mod tests {
         )
     }
 
-    fn run(route: &serde_json::Value, turn: u64) -> WaitingRun {
+    fn run(route: &serde_json::Value, turn: u64) -> ClaimedRun {
         let spec = serde_json::from_value(serde_json::json!({
             "name": "j", "group": "default", "schedule": { "manual": true },
             "route": route, "handler": { "native": "noop" },
         }))
         .expect("a valid definition");
-        WaitingRun {
+        ClaimedRun {
             id: RunId(7),
             attempt: 1,
             job: Arc::new(Job {
@@ -108,7 +108,7 @@ mod tests {
             params: None,
             executor: None,
             turn,
-            published_maybe: false,
+            maybe_published: false,
         }
     }
 

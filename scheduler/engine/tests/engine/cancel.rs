@@ -7,8 +7,8 @@ use serde_json::json;
 use crate::executor::Executor;
 use crate::scene::{Scene, tick};
 
-async fn cancel(scene: &Scene, run: RunId) -> Cancelled {
-    scene.real().cancel(run, "a test").await.expect("cancels")
+async fn cancel(scene: &Scene, run: RunId) -> CancelOutcome {
+    scene.real().cancel_run(run, "a test").await.expect("cancels")
 }
 
 #[tokio::test]
@@ -22,7 +22,7 @@ async fn a_scheduled_run_is_never_published() {
     e1.heartbeat().await;
     engine.claim().await.expect("claims ahead");
     let run = scene.only_run("job").await.id;
-    assert_eq!(cancel(&scene, run).await, Cancelled::Done);
+    assert_eq!(cancel(&scene, run).await, CancelOutcome::Cancelled);
     scene.set(60_000);
     assert_eq!(tick(&mut engine).await, 0);
     assert!(e1.take().await.is_empty());
@@ -40,7 +40,7 @@ async fn a_dispatching_run_is_cancelled_at_its_executor() {
     engine.hear().await.expect("hears");
     engine.claim().await.expect("claims");
     engine.prepare().await.expect("prepares");
-    assert_eq!(cancel(&scene, run).await, Cancelled::Asked);
+    assert_eq!(cancel(&scene, run).await, CancelOutcome::Requested);
     tick(&mut engine).await;
     let trigger = e1.take_one().await;
     assert_eq!(e1.cancels().await, [run.0]);
@@ -67,7 +67,7 @@ async fn the_order_is_repeated_until_it_has_taken_effect() {
             e1.started(&triggers[0], scene.now()).await;
             tick(&mut engine).await;
         }
-        assert_eq!(cancel(&scene, run).await, Cancelled::Asked);
+        assert_eq!(cancel(&scene, run).await, CancelOutcome::Requested);
         for _ in 0..3 {
             tick(&mut engine).await;
             assert_eq!(e1.cancels().await, [run.0]);
@@ -146,7 +146,7 @@ async fn what_waits_in_memory_is_not_published_after_its_cancellation() {
     scene.apply("job", json!({})).await;
     let run = scene.trigger("job").await;
     tick(&mut engine).await;
-    assert_eq!(cancel(&scene, run).await, Cancelled::Done);
+    assert_eq!(cancel(&scene, run).await, CancelOutcome::Cancelled);
     let e1 = Executor::start(&scene, "e1").await;
     assert_eq!(tick(&mut engine).await, 0);
     assert!(e1.take().await.is_empty());

@@ -137,7 +137,7 @@ async fn dead_letters_are_kept_once_and_replayed_into_their_queue() {
     scene.broker.publish(&[foreign]).await.expect("publishes");
     scene
         .store
-        .fail_next("bury", crate::failing_store::Fault::After);
+        .fail_next("insert_dead_letters", crate::failing_store::Fault::After);
     engine.take_dead().await.expect_err("the store fails");
     let store = scene.real();
     assert_eq!(store.dead_letters(None, 9).await.expect("reads").len(), 2);

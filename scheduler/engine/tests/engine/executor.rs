@@ -41,7 +41,7 @@ impl Executor {
             name,
             broker,
             control,
-            store_id: scene.real().identity().await.expect("reads"),
+            store_id: scene.real().store_id().await.expect("reads"),
         };
         let declared = executor.broker.declare(&executor.queue()).await;
         declared.expect("its queue is declared");

@@ -9,10 +9,10 @@ use cueline_model::{
 };
 use cueline_runtime::ManualClock;
 use cueline_store::{
-    Applied, Cancelled, DeadLetter, DispatchMark, ErrorKind, Executor, FireDue, Fired, Ingested,
-    JobSummary, LedgerEntry, LogRow, NewDeadLetter, NodeId, NodeRegistered, Outstanding,
-    PendingCancel, Planner, Report, Run, RunDetail, RunFilter, Store, StoreError, StoreStats,
-    TriggerRequest, Triggered, WaitingRun,
+    AppliedJob, CancelOutcome, DeadLetter, DispatchRequest, ErrorKind, Executor, FireDueRequest, FiredRuns, IngestSummary,
+    JobSummary, LedgerEntry, StoredLogLine, NewDeadLetter, NodeId, RegisteredNode, OutstandingAttempt,
+    PendingCancellation, Planner, AttemptReport, Run, RunDetail, RunFilter, Store, StoreError, StoreStats,
+    TriggerRequest, TriggerOutcome, ClaimedRun,
 };
 use rand::RngExt as _;
 use rand::rngs::StdRng;
@@ -129,7 +129,7 @@ impl FailingStore {
             Some(Fault::Before) => Err(failed()),
             Some(Fault::After) => {
                 call.await?;
-                Err(failed().but_maybe_done())
+                Err(failed().with_unknown_outcome())
             }
         }
     }
@@ -152,41 +152,41 @@ macro_rules! passed_on {
 
 passed_on! {
     now() -> Timestamp;
-    identity() -> StoreId;
-    register_node(name: &str, lease_ms: u64) -> NodeRegistered;
+    store_id() -> StoreId;
+    register_node(name: &str, lease_ms: u64) -> RegisteredNode;
     rejoin_node(old: NodeId, name: &str, lease_ms: u64) -> NodeId;
-    renew_node(node: NodeId, lease_ms: u64) -> bool;
-    release_node(node: NodeId) -> ();
-    apply_jobs(specs: &[JobSpec], dry_run: bool) -> Vec<Applied>;
-    set_enabled(job: &JobName, enabled: bool, by: &str) -> JobId;
+    renew_lease(node: NodeId, lease_ms: u64) -> bool;
+    release_lease(node: NodeId) -> ();
+    apply_jobs(specs: &[JobSpec], dry_run: bool) -> Vec<AppliedJob>;
+    set_job_enabled(job: &JobName, enabled: bool, by: &str) -> JobId;
     delete_job(job: &JobName, by: &str) -> JobId;
-    publishing(jobs: &[JobId]) -> Vec<AttemptId>;
+    dispatching_attempts(jobs: &[JobId]) -> Vec<AttemptId>;
     job(name: &JobName) -> JobSummary;
     definitions(ids: &[JobId]) -> Vec<Arc<Job>>;
     jobs(after: Option<&JobName>, limit: usize) -> Vec<JobSummary>;
-    fire_due(request: FireDue, planner: &dyn Planner) -> Fired;
-    claim_waiting(node: NodeId, horizon_ms: u64, limit: usize) -> Vec<WaitingRun>;
-    next_due() -> Option<Timestamp>;
-    begin_dispatch(node: NodeId, marks: &[DispatchMark]) -> Vec<AttemptId>;
+    fire_due(request: FireDueRequest, planner: &dyn Planner) -> FiredRuns;
+    claim_waiting(node: NodeId, horizon_ms: u64, limit: usize) -> Vec<ClaimedRun>;
+    next_due_at() -> Option<Timestamp>;
+    begin_dispatch(node: NodeId, marks: &[DispatchRequest]) -> Vec<AttemptId>;
     confirm_dispatch(attempts: &[AttemptId]) -> ();
-    release_runs(node: NodeId, attempts: &[AttemptId], due_at: Option<Timestamp>) -> ();
-    ingest(reports: &[Report]) -> Ingested;
-    cancel(run: RunId, by: &str) -> Cancelled;
-    pending_cancels(limit: usize) -> Vec<PendingCancel>;
-    trigger_for(node: Option<NodeId>, request: &TriggerRequest) -> (Triggered, Vec<WaitingRun>);
+    release_claims(node: NodeId, attempts: &[AttemptId], due_at: Option<Timestamp>) -> ();
+    ingest_reports(reports: &[AttemptReport]) -> IngestSummary;
+    cancel_run(run: RunId, by: &str) -> CancelOutcome;
+    pending_cancellations(limit: usize) -> Vec<PendingCancellation>;
+    trigger_claimed(node: Option<NodeId>, request: &TriggerRequest) -> (TriggerOutcome, Vec<ClaimedRun>);
     record_heartbeats(heartbeats: &[Heartbeat]) -> ();
-    outstanding(older_than_ms: u64, after: Option<RunId>, limit: usize) -> Vec<Outstanding>;
-    take_back(node: NodeId, attempts: &[AttemptId], reason: &str) -> Vec<WaitingRun>;
-    overdue(slack_ms: u64, limit: usize) -> Vec<AttemptId>;
-    bury(letters: &[NewDeadLetter]) -> u64;
+    outstanding_attempts(older_than_ms: u64, after: Option<RunId>, limit: usize) -> Vec<OutstandingAttempt>;
+    reclaim_attempts(node: NodeId, attempts: &[AttemptId], reason: &str) -> Vec<ClaimedRun>;
+    overdue_attempts(slack_ms: u64, limit: usize) -> Vec<AttemptId>;
+    insert_dead_letters(letters: &[NewDeadLetter]) -> u64;
     dead_letters(before: Option<i64>, limit: usize) -> Vec<DeadLetter>;
     dead_letters_by_id(ids: &[i64]) -> Vec<DeadLetter>;
     delete_dead_letters(ids: &[i64]) -> u64;
     run(run: RunId) -> RunDetail;
     runs(filter: &RunFilter) -> Vec<Run>;
-    logs(run: RunId, after: i64, limit: usize) -> Vec<LogRow>;
+    log_lines(run: RunId, after: i64, limit: usize) -> Vec<StoredLogLine>;
     ledger(job: &JobName, from: Timestamp, to: Timestamp, limit: usize) -> Vec<LedgerEntry>;
     stats() -> StoreStats;
-    retire(older_than_ms: u64, limit: usize) -> u64;
-    repair() -> u64;
+    delete_expired_runs(older_than_ms: u64, limit: usize) -> u64;
+    repair_fixed_delay_jobs() -> u64;
 }

@@ -178,8 +178,8 @@ async fn a_failure_of_the_store_is_waited_out() {
     pass(&scene, &mut engine, 0, 31_000).await;
     let e2 = Executor::start(&scene, "e2").await;
     engine.hear().await.expect("hears");
-    scene.store.fail_next("ingest", Fault::Before);
-    scene.store.fail_next("ingest", Fault::After);
+    scene.store.fail_next("ingest_reports", Fault::Before);
+    scene.store.fail_next("ingest_reports", Fault::After);
     assert_eq!(engine.fail_over().await.expect("fails over"), 5);
     tick(&mut engine).await;
     assert_eq!(e2.take().await.len(), 5);

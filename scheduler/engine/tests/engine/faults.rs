@@ -118,14 +118,14 @@ async fn without_a_fault() {
 async fn the_store_fails_at_each_stage() {
     for method in [
         "now",
-        "renew_node",
+        "renew_lease",
         "fire_due",
         "claim_waiting",
         "begin_dispatch",
         "confirm_dispatch",
-        "ingest",
-        "overdue",
-        "pending_cancels",
+        "ingest_reports",
+        "overdue_attempts",
+        "pending_cancellations",
     ] {
         for fault in [Fault::Before, Fault::After] {
             let scene = Scene::with_short_ack_wait().await;
@@ -227,7 +227,7 @@ async fn what_a_full_queue_refuses_goes_out_later() {
 async fn a_failure_while_refused_triggers_are_given_back() {
     for fault in [Fault::Before, Fault::After] {
         let (scene, mut engine, e1) = with_little_queues().await;
-        scene.store.fail_next("release_runs", fault);
+        scene.store.fail_next("release_claims", fault);
         engine.tick().await.expect_err("fails");
         let mut seen: Vec<_> = e1.take().await.iter().map(id_of).collect();
         // Whoever gets them now, or later, gets them alone.

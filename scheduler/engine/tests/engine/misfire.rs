@@ -97,7 +97,7 @@ async fn a_failure_while_a_late_run_is_skipped_strands_nothing() {
     let other = scene.trigger("other").await;
     let mut engine = scene.engine("one").await;
     let e1 = Executor::start(&scene, "e1").await;
-    scene.store.fail_next("ingest", Fault::Broken);
+    scene.store.fail_next("ingest_reports", Fault::Broken);
     engine.tick().await.expect_err("it is not written down");
     assert_eq!(tick(&mut engine).await, 1);
     assert_eq!(e1.take_one().await.run, other);

@@ -163,7 +163,7 @@ async fn in_the_store_they_have_the_same_deadline() {
 /// The store fails while some are to be ended and others to be given back: neither is forgotten.
 #[tokio::test]
 async fn a_failure_at_the_bound_forgets_nothing() {
-    for method in ["ingest", "release_runs"] {
+    for method in ["ingest_reports", "release_claims"] {
         let (scene, mut engine) = overflow("8s").await;
         tick(&mut engine).await;
         // Longer than the deadline of those, shorter than that of this one.

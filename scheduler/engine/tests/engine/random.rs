@@ -211,7 +211,7 @@ impl World {
         let runs = self.scene.runs("rate").await;
         if !runs.is_empty() {
             let run = &runs[self.rng.random_range(0..runs.len())];
-            let cancelled = self.scene.real().cancel(run.id, "a test").await;
+            let cancelled = self.scene.real().cancel_run(run.id, "a test").await;
             cancelled.expect("cancels");
         }
     }
@@ -231,7 +231,7 @@ impl World {
             self.step().await;
             self.reconcile().await;
             let stats = self.scene.real().stats().await.expect("counts");
-            let next = self.scene.real().next_due().await.expect("looks");
+            let next = self.scene.real().next_due_at().await.expect("looks");
             let owed = self.workers.iter().any(|w| !w.owed.is_empty());
             stats.live.iter().all(|(_, n)| *n == 0) && next.is_none() && !owed
         })

@@ -62,7 +62,7 @@ async fn a_request_outlives_a_failure_of_the_store() {
     scene
         .put(&QueueId::Requests, r#"{"v":1,"job":"job","key":"k"}"#)
         .await;
-    scene.store.fail_next("trigger_for", Fault::After);
+    scene.store.fail_next("trigger_claimed", Fault::After);
     assert_eq!(engine.take_requests().await.expect("tries"), 1);
     until("it comes again", async || {
         engine.take_requests().await.expect("carries out") == 1
@@ -80,7 +80,7 @@ async fn what_there_is_no_time_for_is_given_back() {
     let scene = with_requests(30).await;
     let mut engine = scene.engine("one").await;
     for _ in 0..2 {
-        scene.store.fail_next("trigger_for", Fault::Takes(6_000));
+        scene.store.fail_next("trigger_claimed", Fault::Takes(6_000));
     }
     assert_eq!(engine.take_requests().await.expect("carries out"), 30);
     assert_eq!(scene.runs("job").await.len(), 2);

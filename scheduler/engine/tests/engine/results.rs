@@ -216,7 +216,7 @@ async fn a_report_about_another_stores_run_is_a_dead_letter() {
     let run = scene.trigger("job").await;
     tick(&mut engine).await;
     let trigger = e1.take_one().await;
-    let ours = scene.real().identity().await.expect("an id");
+    let ours = scene.real().store_id().await.expect("an id");
     assert_eq!(trigger.store, ours);
     let outcome = Outcome::new(OutcomeKind::Succeeded, scene.now());
     let mut event: ReportMessage =

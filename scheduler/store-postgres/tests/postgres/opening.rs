@@ -147,7 +147,7 @@ async fn each_store_has_an_id_of_its_own() {
     let (one, two) = (TestDatabase::empty(), TestDatabase::empty());
     let id = async |database: &TestDatabase| {
         let store = open(&database.url()).await.expect("opens");
-        store.identity().await.expect("has an id")
+        store.store_id().await.expect("has an id")
     };
     let first = id(&one).await;
     assert_ne!(first, id(&two).await);

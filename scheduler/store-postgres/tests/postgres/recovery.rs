@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use cueline_model::{ExecutorName, Job, JobSpec, RunId, Shard, Timestamp};
 use cueline_store::{
-    ErrorKind, FireDue, Fired, NodeId, Plan, PlannedRun, Planner, Store, StoreError, TriggerRequest,
+    ErrorKind, FireDueRequest, FiredRuns, NodeId, Plan, PlannedRun, Planner, Store, StoreError, TriggerRequest,
 };
 use cueline_store_postgres::{PgOptions, PgStore};
 use cueline_test_servers::postgres::Postgres;
@@ -60,8 +60,8 @@ impl Planner for Stalls {
     }
 }
 
-fn request(node: NodeId) -> FireDue {
-    FireDue {
+fn request(node: NodeId) -> FireDueRequest {
+    FireDueRequest {
         node,
         horizon_ms: 60_000,
         limit: 100,
@@ -77,7 +77,7 @@ async fn node(store: &PgStore, name: &str) -> NodeId {
 }
 
 /// Fires what is due, on a thread and a runtime of its own, which stand still with the planner.
-fn stall(url: String, told: Receiver<()>) -> JoinHandle<Result<Fired, StoreError>> {
+fn stall(url: String, told: Receiver<()>) -> JoinHandle<Result<FiredRuns, StoreError>> {
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()

@@ -48,7 +48,7 @@ async fn verify_full_connects_to_the_right_server_alone() {
     let (right, database) = server("server");
     let url = right.url_with_tls(&database, "verify-full", &file("authority.pem"));
     let store = open(&url).await.expect("opens");
-    store.identity().await.expect("answers");
+    store.store_id().await.expect("answers");
     let (all, encrypted) = connections(&right, &database);
     assert!(all > 0 && all == encrypted, "{encrypted} of {all}");
     store.close().await;

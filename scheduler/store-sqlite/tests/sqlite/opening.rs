@@ -110,7 +110,7 @@ async fn each_store_has_an_id_of_its_own() {
     let (one, two) = (dir.path().join("one.db"), dir.path().join("two.db"));
     let id = async |path: &Path| {
         let store = open(path).await.expect("opens");
-        let id = store.identity().await.expect("has an id");
+        let id = store.store_id().await.expect("has an id");
         store.close().await;
         id
     };

@@ -1,7 +1,7 @@
 //! A definition that cannot be read any more stops its own job, and no other.
 
 use cueline_model::{ExecutorName, Job, JobSpec, Shard, Timestamp};
-use cueline_store::{FireDue, Plan, PlannedRun, Planner, Store};
+use cueline_store::{FireDueRequest, Plan, PlannedRun, Planner, Store};
 use cueline_store_sqlite::{SqliteOptions, SqliteStore};
 use sqlx::{Connection, SqliteConnection};
 
@@ -61,7 +61,7 @@ async fn the_other_jobs_go_on() {
         .await
         .expect("registers")
         .node;
-    let request = FireDue {
+    let request = FireDueRequest {
         node,
         horizon_ms: 2_000,
         limit: 10,

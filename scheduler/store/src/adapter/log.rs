@@ -7,7 +7,7 @@ use cueline_model::{AttemptEvent, LogLine, LogStream, Timestamp};
 
 use super::report::Batch;
 use super::values::{clean, damaged, small, unsigned};
-use crate::{LogRow, Report, StoreError};
+use crate::{StoredLogLine, AttemptReport, StoreError};
 
 /// A line to write down, if it is new.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ fn cursor(attempt: u32, seq: u64) -> Option<i64> {
 }
 
 /// How many reports of a batch bring lines.
-pub fn with_lines(reports: &[Report]) -> usize {
+pub fn with_lines(reports: &[AttemptReport]) -> usize {
     reports
         .iter()
         .filter(|report| matches!(report.event, AttemptEvent::Log { .. }))
@@ -41,7 +41,7 @@ pub fn with_lines(reports: &[Report]) -> usize {
 }
 
 /// The lines of a batch that can be kept, each once.
-pub fn lines<'a>(reports: &'a [Report], batch: &Batch) -> Vec<Line<'a>> {
+pub fn lines<'a>(reports: &'a [AttemptReport], batch: &Batch) -> Vec<Line<'a>> {
     let mut lines = Vec::new();
     let mut seen = HashSet::new();
     for (index, report) in reports.iter().enumerate() {
@@ -76,11 +76,11 @@ pub fn lines<'a>(reports: &'a [Report], batch: &Batch) -> Vec<Line<'a>> {
 /// # Errors
 ///
 /// [`ErrorKind::Broken`](crate::ErrorKind) if the stream is none that an executor reports.
-pub fn row(cursor: i64, at: i64, stream: &str, text: String) -> Result<LogRow, StoreError> {
+pub fn row(cursor: i64, at: i64, stream: &str, text: String) -> Result<StoredLogLine, StoreError> {
     let stream = stream
         .parse::<LogStream>()
         .map_err(|e| damaged("failed to read a log line", e))?;
-    Ok(LogRow {
+    Ok(StoredLogLine {
         cursor,
         attempt: small(cursor >> 32),
         line: LogLine {

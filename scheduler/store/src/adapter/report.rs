@@ -7,7 +7,7 @@ use cueline_model::{AttemptEvent, AttemptId, Job, Outcome, RunState, Timestamp};
 
 use super::attempt::{Close, Standing};
 use super::facts::{Event, Facts};
-use crate::{Ingested, Report};
+use crate::{IngestSummary, AttemptReport};
 
 /// A batch of reports on its way to the store.
 #[derive(Debug)]
@@ -18,7 +18,7 @@ pub struct Batch {
     touched: Vec<i64>,
     events: Vec<Event>,
     refusals: Vec<Event>,
-    done: Ingested,
+    done: IngestSummary,
 }
 
 /// A run that has started.
@@ -48,7 +48,7 @@ pub struct Writes {
     /// For the timelines of runs, each once however often it is reported.
     pub refusals: Vec<Event>,
     /// What the caller is told.
-    pub done: Ingested,
+    pub done: IngestSummary,
 }
 
 impl Batch {
@@ -69,13 +69,13 @@ impl Batch {
             touched: Vec::new(),
             events: Vec::new(),
             refusals: Vec::new(),
-            done: Ingested::default(),
+            done: IngestSummary::default(),
         }
     }
 
     /// Applies reports, in their order; lines of logs are for [`log`](super::log). `jobs` holds the definitions that
     /// [`policies_of`] asks for.
-    pub fn apply(&mut self, reports: &[Report], jobs: &HashMap<i64, Arc<Job>>) {
+    pub fn apply(&mut self, reports: &[AttemptReport], jobs: &HashMap<i64, Arc<Job>>) {
         for report in reports {
             match &report.event {
                 AttemptEvent::Started { at } => self.started(report.attempt, *at),
@@ -96,7 +96,7 @@ impl Batch {
     fn note(&mut self, changed: Option<i64>) {
         match changed {
             Some(run) => self.touched.push(run),
-            None => self.done.refused += 1,
+            None => self.done.ignored += 1,
         }
     }
 
@@ -159,8 +159,8 @@ impl Batch {
         }
         let (close, event) = run.close(outcome, jobs.get(&run.facts.job_id), now);
         if let Some(due_at) = close.due_at {
-            self.done.again += 1;
-            soonest(&mut self.done.next_due, due_at);
+            self.done.rescheduled += 1;
+            soonest(&mut self.done.next_due_at, due_at);
         } else {
             self.done.ended += 1;
         }
@@ -217,7 +217,7 @@ impl Writes {
 }
 
 /// The jobs, and their versions, of the attempts that failed: what follows depends on their definitions.
-pub fn policies_of(reports: &[Report], facts: &[Facts]) -> HashMap<i64, i64> {
+pub fn policies_of(reports: &[AttemptReport], facts: &[Facts]) -> HashMap<i64, i64> {
     let failed: HashSet<i64> = reports
         .iter()
         .filter(|r| match &r.event {
@@ -273,8 +273,8 @@ mod tests {
         }
     }
 
-    fn report(attempt: u32, body: AttemptEvent) -> Report {
-        Report {
+    fn report(attempt: u32, body: AttemptEvent) -> AttemptReport {
+        AttemptReport {
             attempt: AttemptId {
                 run: RunId(1),
                 attempt,
@@ -290,7 +290,7 @@ mod tests {
         }
     }
 
-    fn writes(facts: Facts, reports: &[Report]) -> Writes {
+    fn writes(facts: Facts, reports: &[AttemptReport]) -> Writes {
         let mut batch = Batch::new(vec![facts], NOW);
         batch.apply(reports, &HashMap::new());
         batch.into_writes()
@@ -315,7 +315,7 @@ mod tests {
         assert_eq!(writes.progress, [(1, 1.0)]);
         assert!(writes.again.is_empty());
         assert!(writes.ended.iter().all(|(_, close)| close.succeeded()));
-        assert_eq!((writes.done.ended, writes.done.refused), (1, 0));
+        assert_eq!((writes.done.ended, writes.done.ignored), (1, 0));
         assert_eq!(writes.awaited(NOW), [(2, NOW)]);
         assert_eq!(writes.parents().count(), 1);
     }
@@ -327,7 +327,7 @@ mod tests {
             &[report(1, ended(OutcomeKind::Succeeded))],
         );
         assert!(writes.ended.is_empty() && writes.again.is_empty());
-        assert_eq!(writes.done.refused, 1);
+        assert_eq!(writes.done.ignored, 1);
         assert_eq!(
             writes.refusals,
             [Event {
@@ -345,7 +345,7 @@ mod tests {
             facts(RunState::Succeeded),
             &[report(1, ended(OutcomeKind::Succeeded))],
         );
-        assert_eq!(writes.done.refused, 1);
+        assert_eq!(writes.done.ignored, 1);
         assert!(writes.refusals.is_empty());
     }
 
@@ -359,7 +359,7 @@ mod tests {
             .map(|c| (c.from_attempt, c.attempt))
             .collect();
         assert_eq!(attempts, [(1, 2)]);
-        assert_eq!(going_on.done.again, 1);
+        assert_eq!(going_on.done.rescheduled, 1);
 
         let mut stopped = facts(RunState::Queued);
         stopped.of_job = None;

@@ -37,13 +37,13 @@ pub async fn dead_nodes_runs_are_taken_over(w: &World) {
     let lost = w.fire_one(dies).await;
     let left = w.fire_one(stops).await;
     assert!(w.claim(lives).await.is_empty());
-    w.store.release_node(stops).await.expect("releases");
+    w.store.release_lease(stops).await.expect("releases");
     let claimed = w.claim(lives).await;
     assert_eq!(claimed.iter().map(|r| r.id).collect::<Vec<_>>(), [left.id]);
     w.clock.advance(10_000);
     let claimed = w.claim(lives).await;
     assert_eq!(claimed.iter().map(|r| r.id).collect::<Vec<_>>(), [lost.id]);
-    assert!(!claimed[0].published_maybe, "it had not begun to publish");
+    assert!(!claimed[0].maybe_published, "it had not begun to publish");
     let taken = w.store.begin_dispatch(dies, &[mark(&lost, "e1")]).await;
     assert_eq!(taken.expect("answers"), [], "the dead node is too late");
     w.begin(lives, &claimed[0]).await;
@@ -60,7 +60,7 @@ pub async fn dispatching_runs_of_dead_nodes_go_to_the_same_executor(w: &World) {
     let claimed = w.claim(lives).await;
     assert_eq!(claimed.len(), 1);
     assert_eq!(attempt(&claimed[0]), attempt(&run));
-    assert!(claimed[0].published_maybe);
+    assert!(claimed[0].maybe_published);
     assert_eq!(claimed[0].executor, Some(name("e1")));
     w.expect(run.id, RunState::Dispatching).await;
     let elsewhere = w
@@ -108,7 +108,7 @@ pub async fn horizon_of_claims(w: &World) {
 
 /// Jobs, waiting runs, and what dead nodes left.
 pub async fn next_due_sees_everything(w: &World) {
-    let next = || async { w.store.next_due().await.expect("answers") };
+    let next = || async { w.store.next_due_at().await.expect("answers") };
     assert_eq!(next().await, None);
     w.apply(&[by_hand("a")]).await;
     let mut later = ask("a");

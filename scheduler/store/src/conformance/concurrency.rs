@@ -6,7 +6,7 @@ use std::sync::Arc;
 use cueline_model::{OutcomeKind, RunId};
 
 use super::world::{EachFireTime, World, ask, attempt, by_hand, each_second, mark};
-use crate::{FireDue, RunFilter};
+use crate::{FireDueRequest, RunFilter};
 
 const NODES: usize = 6;
 
@@ -49,7 +49,7 @@ pub async fn no_job_fires_twice(w: &World) {
         let store = w.harness.open().await;
         let node = w.node().await;
         tasks.push(tokio::spawn(async move {
-            let request = FireDue {
+            let request = FireDueRequest {
                 node,
                 horizon_ms: 0,
                 limit: 7,
@@ -57,7 +57,7 @@ pub async fn no_job_fires_twice(w: &World) {
             let mut fired = 0;
             loop {
                 let some = store.fire_due(request, &EachFireTime).await.expect("fires");
-                if some.jobs == 0 {
+                if some.due_jobs == 0 {
                     return fired;
                 }
                 let marks: Vec<_> = some.runs.iter().map(|r| mark(r, "e1")).collect();

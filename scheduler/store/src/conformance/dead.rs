@@ -22,7 +22,7 @@ async fn all(w: &World) -> Vec<DeadLetter> {
 pub async fn dead_letters_are_kept(w: &World) {
     let odd = letter("b", &[0, 255, b'x', 0]);
     let two = [letter("a", b"{}"), odd.clone()];
-    assert_eq!(w.store.bury(&two).await.expect("keeps"), 2);
+    assert_eq!(w.store.insert_dead_letters(&two).await.expect("keeps"), 2);
     let kept = all(w).await;
     assert_eq!(kept.len(), 2);
     assert_eq!(kept[1].payload, b"{}");
@@ -47,24 +47,24 @@ pub async fn dead_letters_are_kept(w: &World) {
 pub async fn a_dead_letter_is_kept_once(w: &World) {
     let a = letter("a", b"1");
     assert_eq!(
-        w.store.bury(&[a.clone(), a.clone()]).await.expect("keeps"),
+        w.store.insert_dead_letters(&[a.clone(), a.clone()]).await.expect("keeps"),
         1
     );
     assert_eq!(
         w.store
-            .bury(&[a.clone(), letter("b", b"1")])
+            .insert_dead_letters(&[a.clone(), letter("b", b"1")])
             .await
             .expect("keeps"),
         1
     );
-    assert_eq!(w.store.bury(&[]).await.expect("keeps nothing"), 0);
+    assert_eq!(w.store.insert_dead_letters(&[]).await.expect("keeps nothing"), 0);
     assert_eq!(all(w).await.len(), 2);
 }
 
 /// By number, newest first.
 pub async fn dead_letters_are_paged(w: &World) {
     let many: Vec<_> = (0..25).map(|n| letter(&n.to_string(), b"x")).collect();
-    assert_eq!(w.store.bury(&many).await.expect("keeps"), 25);
+    assert_eq!(w.store.insert_dead_letters(&many).await.expect("keeps"), 25);
     let mut seen = Vec::new();
     let mut before = None;
     loop {
@@ -80,7 +80,7 @@ pub async fn dead_letters_are_paged(w: &World) {
 /// The numbers of deleted ones are not used again: a person may still have one in mind.
 pub async fn dead_letters_are_found_and_deleted_by_number(w: &World) {
     let three = ["a", "b", "c"].map(|key| letter(key, key.as_bytes()));
-    assert_eq!(w.store.bury(&three).await.expect("keeps"), 3);
+    assert_eq!(w.store.insert_dead_letters(&three).await.expect("keeps"), 3);
     let ids: Vec<i64> = all(w).await.iter().rev().map(|l| l.id).collect();
     let found = w.store.dead_letters_by_id(&[ids[2], 999_999, ids[0]]).await;
     let found = found.expect("reads");
@@ -97,6 +97,6 @@ pub async fn dead_letters_are_found_and_deleted_by_number(w: &World) {
         all(w).await.iter().map(|l| l.id).collect::<Vec<_>>(),
         [ids[0]]
     );
-    assert_eq!(w.store.bury(&three[1..]).await.expect("keeps"), 2);
+    assert_eq!(w.store.insert_dead_letters(&three[1..]).await.expect("keeps"), 2);
     assert!(all(w).await.iter().take(2).all(|l| l.id > ids[2]));
 }

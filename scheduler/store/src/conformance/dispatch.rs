@@ -72,7 +72,7 @@ pub async fn begin_refuses_an_older_version(w: &World) {
     w.apply(&[each_second("a")]).await;
     let run = w.fire_one(node).await;
     let mut wrong = mark(&run, "e1");
-    wrong.version += 1;
+    wrong.job_version += 1;
     let taken = w.store.begin_dispatch(node, &[wrong]).await;
     assert_eq!(taken.expect("answers"), []);
     w.begin(node, &run).await;
@@ -120,7 +120,7 @@ pub async fn release_gives_the_claim_up(w: &World) {
     w.begin(node, &runs[0]).await;
     let ids: Vec<AttemptId> = runs.iter().map(attempt).collect();
     let later = w.now().plus_ms(2_000);
-    let released = w.store.release_runs(node, &ids, Some(later)).await;
+    let released = w.store.release_claims(node, &ids, Some(later)).await;
     released.expect("releases");
     w.expect(runs[0].id, RunState::Scheduled).await;
     assert!(w.claim(node).await.is_empty(), "not before its time");
@@ -130,16 +130,16 @@ pub async fn release_gives_the_claim_up(w: &World) {
     assert!(
         claimed
             .iter()
-            .all(|r| !r.published_maybe && r.executor.is_none())
+            .all(|r| !r.maybe_published && r.executor.is_none())
     );
     w.store
-        .release_runs(node, &ids, None)
+        .release_claims(node, &ids, None)
         .await
         .expect("releases");
     assert_eq!(w.claim(node).await.len(), 2, "at once");
     let other = w.node().await;
     w.store
-        .release_runs(other, &ids, None)
+        .release_claims(other, &ids, None)
         .await
         .expect("does nothing");
     assert!(w.claim(other).await.is_empty(), "only its own");
@@ -156,12 +156,12 @@ pub async fn release_keeps_what_may_be_published(w: &World) {
     let claimed = w.claim(node).await;
     let ids = [attempt(&claimed[0])];
     w.store
-        .release_runs(node, &ids, None)
+        .release_claims(node, &ids, None)
         .await
         .expect("releases");
     w.expect(run.id, RunState::Dispatching).await;
     let claimed = w.claim(node).await;
-    assert!(claimed[0].published_maybe);
+    assert!(claimed[0].maybe_published);
     assert_eq!(claimed[0].executor, Some(name("e1")));
 }
 
@@ -172,10 +172,10 @@ pub async fn released_cancelled_run_ends(w: &World) {
     w.trigger("a").await;
     let run = w.claim(node).await.remove(0);
     w.begin(node, &run).await;
-    w.store.cancel(run.id, "me").await.expect("is asked");
+    w.store.cancel_run(run.id, "me").await.expect("is asked");
     let ids = [attempt(&run)];
     w.store
-        .release_runs(node, &ids, None)
+        .release_claims(node, &ids, None)
         .await
         .expect("releases");
     w.expect(run.id, RunState::Cancelled).await;
@@ -196,14 +196,14 @@ pub async fn released_run_of_a_stopped_job_ends(w: &World) {
     for run in &runs {
         w.begin(node, run).await;
     }
-    let paused = w.store.set_enabled(&name("paused"), false, "me").await;
+    let paused = w.store.set_job_enabled(&name("paused"), false, "me").await;
     let deleted = w.store.delete_job(&name("deleted"), "me").await;
     let stopped = [paused.expect("pauses"), deleted.expect("deletes")];
-    assert_eq!(w.publishing(&stopped).await, 4);
+    assert_eq!(w.dispatching_count(&stopped).await, 4);
     let ids: Vec<AttemptId> = runs.iter().map(attempt).collect();
-    let released = w.store.release_runs(node, &ids, None).await;
+    let released = w.store.release_claims(node, &ids, None).await;
     released.expect("releases");
-    assert_eq!(w.publishing(&stopped).await, 0);
+    assert_eq!(w.dispatching_count(&stopped).await, 0);
     for run in &runs {
         if run.job.spec.name == name("paused") && run.kind == RunKind::Manual {
             w.expect(run.id, RunState::Scheduled).await;

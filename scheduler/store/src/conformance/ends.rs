@@ -5,7 +5,7 @@ use cueline_model::{
 };
 
 use super::world::{World, attempt, each_second, log_line, mark, report};
-use crate::{Ingested, WaitingRun};
+use crate::{IngestSummary, ClaimedRun};
 
 /// The times and words of a normal run.
 pub async fn started_and_ended_are_kept(w: &World) {
@@ -18,7 +18,7 @@ pub async fn started_and_ended_are_kept(w: &World) {
     let done = w
         .ingest(&[report(attempt(&run), AttemptEvent::Started { at: started })])
         .await;
-    assert_eq!(done, Ingested::default());
+    assert_eq!(done, IngestSummary::default());
     w.expect(run.id, RunState::Running).await;
     w.clock.advance(10);
     let outcome = Outcome {
@@ -32,7 +32,7 @@ pub async fn started_and_ended_are_kept(w: &World) {
     let done = w
         .ingest(&[report(attempt(&run), AttemptEvent::Ended { outcome })])
         .await;
-    assert_eq!((done.ended, done.again, done.refused), (1, 0, 0));
+    assert_eq!((done.ended, done.rescheduled, done.ignored), (1, 0, 0));
     let seen = w.run(run.id).await;
     assert_eq!(seen.state, RunState::Succeeded);
     assert_eq!(seen.started_at, Some(started));
@@ -70,17 +70,17 @@ pub async fn repeated_reports_change_nothing(w: &World) {
         started,
     ];
     let done = w.ingest(&batch).await;
-    assert_eq!((done.ended, done.refused), (1, 3));
+    assert_eq!((done.ended, done.ignored), (1, 3));
     let before = w.store.run(run.id).await.expect("exists");
     w.clock.advance(1_000);
     let done = w.ingest(&batch).await;
-    assert_eq!((done.ended, done.again, done.refused), (0, 0, 5));
+    assert_eq!((done.ended, done.rescheduled, done.ignored), (0, 0, 5));
     let after = w.store.run(run.id).await.expect("exists");
     assert_eq!(before.run, after.run);
     assert_eq!(after.run.message.as_deref(), Some("broke"));
 }
 
-async fn failed_once(w: &World) -> (crate::NodeId, WaitingRun) {
+async fn failed_once(w: &World) -> (crate::NodeId, ClaimedRun) {
     let node = w.node().await;
     let mut spec = each_second("a");
     spec.retry.max = 2;
@@ -89,7 +89,7 @@ async fn failed_once(w: &World) -> (crate::NodeId, WaitingRun) {
     let run = w.fire_one(node).await;
     w.publish(node, &run).await;
     let done = w.end(attempt(&run), OutcomeKind::Failed).await;
-    assert_eq!((done.ended, done.again), (0, 1));
+    assert_eq!((done.ended, done.rescheduled), (0, 1));
     (node, run)
 }
 
@@ -97,7 +97,7 @@ async fn failed_once(w: &World) -> (crate::NodeId, WaitingRun) {
 pub async fn older_attempts_are_refused(w: &World) {
     let (node, run) = failed_once(w).await;
     let done = w.end(attempt(&run), OutcomeKind::Succeeded).await;
-    assert_eq!((done.ended, done.refused), (0, 1));
+    assert_eq!((done.ended, done.ignored), (0, 1));
     w.end(attempt(&run), OutcomeKind::Succeeded).await;
     w.clock.advance(10_000);
     let again = w.claim(node).await.remove(0);
@@ -109,13 +109,13 @@ pub async fn older_attempts_are_refused(w: &World) {
             report(attempt(&run), AttemptEvent::Progress { fraction: 0.5 }),
         ])
         .await;
-    assert_eq!(done.refused, 2);
+    assert_eq!(done.ignored, 2);
     for kind in [
         OutcomeKind::Succeeded,
         OutcomeKind::Succeeded,
         OutcomeKind::Returned,
     ] {
-        assert_eq!(w.end(attempt(&run), kind).await.refused, 1);
+        assert_eq!(w.end(attempt(&run), kind).await.ignored, 1);
     }
     w.expect(run.id, RunState::Queued).await;
     assert_eq!(
@@ -137,13 +137,13 @@ pub async fn ended_runs_stay_ended(w: &World) {
         OutcomeKind::Lost,
         OutcomeKind::Cancelled,
     ] {
-        assert_eq!(w.end(attempt(&run), kind).await.refused, 1);
+        assert_eq!(w.end(attempt(&run), kind).await.ignored, 1);
         w.expect(run.id, RunState::Succeeded).await;
     }
     let ids = [attempt(&run)];
     w.store.confirm_dispatch(&ids).await.expect("does nothing");
     w.store
-        .release_runs(node, &ids, None)
+        .release_claims(node, &ids, None)
         .await
         .expect("does nothing");
     w.expect(run.id, RunState::Succeeded).await;
@@ -170,8 +170,8 @@ pub async fn failure_is_retried_with_backoff(w: &World) {
             .ingest(&[report(id, AttemptEvent::Ended { outcome })])
             .await;
         let due = w.now().plus_ms(wait_ms);
-        assert_eq!((done.ended, done.again), (0, 1));
-        assert_eq!(done.next_due, Some(due));
+        assert_eq!((done.ended, done.rescheduled), (0, 1));
+        assert_eq!(done.next_due_at, Some(due));
         let seen = w.run(run.id).await;
         assert_eq!(seen.state, RunState::Scheduled);
         assert_eq!((seen.attempt, seen.retries), (number + 1, number));
@@ -197,7 +197,7 @@ pub async fn failure_is_retried_with_backoff(w: &World) {
 }
 
 /// Publishes the next attempt and ends it.
-async fn next_attempt(w: &World, node: crate::NodeId, kind: OutcomeKind) -> Ingested {
+async fn next_attempt(w: &World, node: crate::NodeId, kind: OutcomeKind) -> IngestSummary {
     let run = w.claim(node).await.remove(0);
     w.publish(node, &run).await;
     w.end(attempt(&run), kind).await
@@ -208,10 +208,10 @@ pub async fn retries_are_bounded(w: &World) {
     let (node, run) = failed_once(w).await;
     w.clock.advance(10_000);
     let done = next_attempt(w, node, OutcomeKind::TimedOut).await;
-    assert_eq!((done.ended, done.again), (0, 1));
+    assert_eq!((done.ended, done.rescheduled), (0, 1));
     w.clock.advance(10_000);
     let done = next_attempt(w, node, OutcomeKind::TimedOut).await;
-    assert_eq!((done.ended, done.again), (1, 0));
+    assert_eq!((done.ended, done.rescheduled), (1, 0));
     w.expect(run.id, RunState::TimedOut).await;
 }
 
@@ -225,12 +225,12 @@ pub async fn lost_is_rerun_three_times(w: &World) {
     w.publish(node, &run).await;
     let mut done = w.end(attempt(&run), OutcomeKind::Lost).await;
     for _ in 0..2 {
-        assert_eq!(done.again, 1);
+        assert_eq!(done.rescheduled, 1);
         done = next_attempt(w, node, OutcomeKind::Lost).await;
     }
-    assert_eq!(done.again, 1);
+    assert_eq!(done.rescheduled, 1);
     done = next_attempt(w, node, OutcomeKind::Lost).await;
-    assert_eq!((done.ended, done.again), (1, 0));
+    assert_eq!((done.ended, done.rescheduled), (1, 0));
     let seen = w.run(run.id).await;
     assert_eq!(seen.state, RunState::Lost);
     assert_eq!((seen.attempt, seen.retries), (4, 0));
@@ -244,8 +244,8 @@ pub async fn returned_goes_on_at_once(w: &World) {
     let run = w.fire_one(node).await;
     w.publish(node, &run).await;
     let done = w.end(attempt(&run), OutcomeKind::Returned).await;
-    assert_eq!((done.ended, done.again), (0, 1));
-    assert_eq!(done.next_due, Some(w.now()));
+    assert_eq!((done.ended, done.rescheduled), (0, 1));
+    assert_eq!(done.next_due_at, Some(w.now()));
     let again = w.claim(node).await.remove(0);
     assert_eq!(again.attempt, 2);
     assert_eq!(w.run(run.id).await.retries, 0);
@@ -257,7 +257,7 @@ pub async fn unroutable_ends_a_scheduled_run(w: &World) {
     let node = w.node().await;
     w.apply(&[each_second("a")]).await;
     let run = w.fire_one(node).await;
-    let refused = w.end(attempt(&run), OutcomeKind::Succeeded).await.refused;
+    let refused = w.end(attempt(&run), OutcomeKind::Succeeded).await.ignored;
     assert_eq!(refused, 1, "it was never published");
     assert_eq!(w.end(attempt(&run), OutcomeKind::Unroutable).await.ended, 1);
     w.expect(run.id, RunState::Unroutable).await;
@@ -271,9 +271,9 @@ pub async fn cancelled_runs_are_not_retried(w: &World) {
     w.clock.advance(10_000);
     let again = w.claim(node).await.remove(0);
     w.publish(node, &again).await;
-    w.store.cancel(run.id, "me").await.expect("is asked");
+    w.store.cancel_run(run.id, "me").await.expect("is asked");
     let done = w.end(attempt(&again), OutcomeKind::Failed).await;
-    assert_eq!((done.ended, done.again), (1, 0));
+    assert_eq!((done.ended, done.rescheduled), (1, 0));
     w.expect(run.id, RunState::Failed).await;
 }
 
@@ -291,7 +291,7 @@ pub async fn stopped_jobs_are_not_retried(w: &World) {
     w.publish(node, &late).await;
     let job = failed.job.spec.name.clone();
     w.store
-        .set_enabled(&job, false, "me")
+        .set_job_enabled(&job, false, "me")
         .await
         .expect("pauses");
     assert_eq!(w.end(attempt(&failed), OutcomeKind::Failed).await.ended, 1);
@@ -309,15 +309,15 @@ pub async fn progress_is_kept(w: &World) {
     w.apply(&[each_second("a")]).await;
     let run = w.fire_one(node).await;
     let part = |p| report(attempt(&run), AttemptEvent::Progress { fraction: p });
-    assert_eq!(w.ingest(&[part(0.1)]).await.refused, 1, "not published");
+    assert_eq!(w.ingest(&[part(0.1)]).await.ignored, 1, "not published");
     w.publish(node, &run).await;
-    assert_eq!(w.ingest(&[part(0.25), part(0.5)]).await.refused, 0);
+    assert_eq!(w.ingest(&[part(0.25), part(0.5)]).await.ignored, 0);
     assert_eq!(w.run(run.id).await.progress, Some(0.5));
-    assert_eq!(w.ingest(&[part(f64::NAN)]).await.refused, 1);
+    assert_eq!(w.ingest(&[part(f64::NAN)]).await.ignored, 1);
     w.ingest(&[part(7.0)]).await;
     assert_eq!(w.run(run.id).await.progress, Some(1.0));
     w.end(attempt(&run), OutcomeKind::Succeeded).await;
-    assert_eq!(w.ingest(&[part(0.9)]).await.refused, 1);
+    assert_eq!(w.ingest(&[part(0.9)]).await.ignored, 1);
 }
 
 /// A message about a run that does not exist is no error.
@@ -340,8 +340,8 @@ pub async fn unknown_runs_are_refused(w: &World) {
             ),
         ])
         .await;
-    assert_eq!(done.refused, 4);
-    assert_eq!(w.ingest(&[]).await, Ingested::default());
+    assert_eq!(done.ignored, 4);
+    assert_eq!(w.ingest(&[]).await, IngestSummary::default());
 }
 
 /// Reports of one batch build on each other, in their order, also over the border of an attempt.
@@ -380,7 +380,7 @@ pub async fn one_batch_with_everything(w: &World) {
             ended(a2, OutcomeKind::Unroutable),
         ])
         .await;
-    assert_eq!((done.ended, done.again, done.refused), (2, 1, 3));
+    assert_eq!((done.ended, done.rescheduled, done.ignored), (2, 1, 3));
     let seen = w.run(a.run).await;
     assert_eq!(seen.state, RunState::Unroutable);
     assert_eq!((seen.attempt, seen.retries), (2, 1));

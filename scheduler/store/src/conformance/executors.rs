@@ -77,7 +77,7 @@ pub async fn outstanding_pages_by_id(w: &World) {
     let started = AttemptEvent::Started { at: w.now() };
     w.ingest(&[report(attempt(&runs[0]), started)]).await;
     let list = |after: Option<RunId>, limit| async move {
-        let found = w.store.outstanding(5_000, after, limit).await;
+        let found = w.store.outstanding_attempts(5_000, after, limit).await;
         found.expect("lists")
     };
     assert!(list(None, 10).await.is_empty(), "not long enough ago");
@@ -106,10 +106,10 @@ pub async fn outstanding_keeps_the_group_it_went_to(w: &World) {
     moved.group = name("other");
     w.apply(&[moved]).await;
     w.clock.advance(1);
-    let found = w.store.outstanding(0, None, 10).await.expect("lists");
+    let found = w.store.outstanding_attempts(0, None, 10).await.expect("lists");
     assert_eq!(found[0].executor.group, name("default"));
-    w.store.cancel(run.id, "me").await.expect("asks");
-    let pending = w.store.pending_cancels(10).await.expect("lists");
+    w.store.cancel_run(run.id, "me").await.expect("asks");
+    let pending = w.store.pending_cancellations(10).await.expect("lists");
     assert_eq!(pending[0].executor.group, name("default"));
 }
 
@@ -124,7 +124,7 @@ pub async fn what_was_sent_goes_to_the_same_group_again(w: &World) {
     let mut moved = each_second("a");
     moved.group = name("other");
     w.apply(&[moved]).await;
-    let back = w.store.take_back(node, &[attempt(&queued)], "lost").await;
+    let back = w.store.reclaim_attempts(node, &[attempt(&queued)], "lost").await;
     assert_eq!(back.expect("takes back")[0].job.spec.group, name("default"));
     w.clock.advance(10_000);
     let claimed = w.claim(node).await;
@@ -132,7 +132,7 @@ pub async fn what_was_sent_goes_to_the_same_group_again(w: &World) {
     let again = again.expect("it is taken over");
     assert_eq!(again.job.spec.group, name("default"));
     let sent = w.end(attempt(again), OutcomeKind::Returned).await;
-    assert_eq!(sent.again, 1);
+    assert_eq!(sent.rescheduled, 1);
     let claimed = w.claim(node).await;
     let anew = claimed.iter().find(|run| run.id == unconfirmed.id);
     let anew = anew.expect("it has another attempt");
@@ -149,11 +149,11 @@ pub async fn take_back_publishes_again(w: &World) {
         w.publish(node, run).await;
     }
     let ids = [attempt(&runs[1]), attempt(&runs[0])];
-    let back = w.store.take_back(node, &ids, "not held").await;
+    let back = w.store.reclaim_attempts(node, &ids, "not held").await;
     let back = back.expect("takes back");
     assert_eq!(back.iter().map(attempt).collect::<Vec<_>>(), ids);
     for run in &back {
-        assert!(run.published_maybe);
+        assert!(run.maybe_published);
         assert_eq!(run.executor, Some(name("e1")));
         w.expect(run.id, RunState::Dispatching).await;
         assert_eq!(w.timeline(run.id).await, ["republished"]);
@@ -178,7 +178,7 @@ pub async fn take_back_refuses_what_ended(w: &World) {
             attempt: 2,
         },
     ];
-    let back = w.store.take_back(node, &ids, "not held").await;
+    let back = w.store.reclaim_attempts(node, &ids, "not held").await;
     assert!(back.expect("answers").is_empty());
     w.expect(runs[1].id, RunState::Queued).await;
 }
@@ -196,12 +196,12 @@ pub async fn take_back_ends_what_was_stopped(w: &World) {
     for run in &runs {
         w.publish(node, run).await;
     }
-    let paused = w.store.set_enabled(&name("paused"), false, "me").await;
+    let paused = w.store.set_job_enabled(&name("paused"), false, "me").await;
     paused.expect("pauses");
     let deleted = w.store.delete_job(&name("deleted"), "me").await;
     deleted.expect("deletes");
     let ids: Vec<_> = runs.iter().map(attempt).collect();
-    let back = w.store.take_back(node, &ids, "not held").await;
+    let back = w.store.reclaim_attempts(node, &ids, "not held").await;
     let back = back.expect("takes back");
     assert_eq!(back.len(), 1);
     assert_eq!(back[0].kind, RunKind::Manual);
@@ -226,10 +226,10 @@ pub async fn overdue_is_found(w: &World) {
         w.ingest(&[report(attempt(run), started)]).await;
     }
     w.clock.advance(75_000);
-    let overdue = w.store.overdue(10_000, 10).await.expect("lists");
+    let overdue = w.store.overdue_attempts(10_000, 10).await.expect("lists");
     assert!(overdue.is_empty());
     w.clock.advance(1);
-    let overdue = w.store.overdue(10_000, 10).await.expect("lists");
+    let overdue = w.store.overdue_attempts(10_000, 10).await.expect("lists");
     assert_eq!(overdue, [attempt(&runs[0])]);
     let taken = w.store.begin_dispatch(node, &[mark(&runs[0], "e1")]).await;
     assert_eq!(taken.expect("answers"), []);
@@ -251,13 +251,13 @@ pub async fn overdue_goes_by_the_limit_that_a_run_went_out_with(w: &World) {
         at: w.now().minus_ms(3_600_000),
     };
     w.ingest(&[report(attempt(&run), started)]).await;
-    let overdue = w.store.overdue(10_000, 10).await.expect("lists");
+    let overdue = w.store.overdue_attempts(10_000, 10).await.expect("lists");
     assert!(overdue.is_empty(), "its worker's clock is behind");
     w.clock.advance(120_000);
     w.apply(&[limited(60)]).await;
-    let overdue = w.store.overdue(10_000, 10).await.expect("lists");
+    let overdue = w.store.overdue_attempts(10_000, 10).await.expect("lists");
     assert!(overdue.is_empty());
     w.clock.advance(495_001);
-    let overdue = w.store.overdue(10_000, 10).await.expect("lists");
+    let overdue = w.store.overdue_attempts(10_000, 10).await.expect("lists");
     assert_eq!(overdue, [attempt(&run)]);
 }

@@ -7,10 +7,10 @@ use cueline_model::{
 };
 
 use super::world::{EachFireTime, START, World, beat, each_second, job_with, name, runs_at};
-use crate::{FireDue, NodeId, Plan, PlannedRun, Planner, RunFilter, Skipped};
+use crate::{FireDueRequest, NodeId, Plan, PlannedRun, Planner, RunFilter, SkippedFires};
 
-fn request(node: NodeId) -> FireDue {
-    FireDue {
+fn request(node: NodeId) -> FireDueRequest {
+    FireDueRequest {
         node,
         horizon_ms: 0,
         limit: 2_000,
@@ -21,26 +21,26 @@ fn request(node: NodeId) -> FireDue {
 pub async fn due_jobs_fire_once(w: &World) {
     let node = w.node().await;
     w.apply(&[each_second("a"), each_second("b")]).await;
-    assert_eq!(w.fire(node).await.jobs, 0, "nothing is due yet");
+    assert_eq!(w.fire(node).await.due_jobs, 0, "nothing is due yet");
     w.clock.advance(1_000);
     let fired = w.fire(node).await;
-    assert_eq!(fired.jobs, 2);
+    assert_eq!(fired.due_jobs, 2);
     assert_eq!(fired.runs.len(), 2);
-    assert!(!fired.more);
+    assert!(!fired.limit_reached);
     for run in &fired.runs {
         assert_eq!(run.attempt, 1);
         assert_eq!(run.kind, RunKind::Schedule);
         assert_eq!(run.fire_at, START.plus_ms(1_000));
         assert_eq!(run.due_at, run.fire_at);
         assert_eq!(run.shard, Shard::whole());
-        assert!(!run.published_maybe);
+        assert!(!run.maybe_published);
         let stored = w.run(run.id).await;
         assert_eq!(stored.state, RunState::Scheduled);
         assert_eq!(stored.job, run.job.spec.name);
         assert_eq!(stored.created_at, w.now());
     }
     assert_eq!(w.next_fire("a").await, Some(START.plus_ms(2_000)));
-    assert_eq!(w.fire(node).await.jobs, 0, "once");
+    assert_eq!(w.fire(node).await.due_jobs, 0, "once");
 }
 
 /// What is due at the same instant goes by priority, then by id.
@@ -74,13 +74,13 @@ pub async fn horizon_and_limit_bound_a_call(w: &World) {
     let mut due = request(node);
     due.horizon_ms = 999;
     let nothing = w.store.fire_due(due, &EachFireTime).await.expect("fires");
-    assert_eq!(nothing.jobs, 0);
+    assert_eq!(nothing.due_jobs, 0);
     due.horizon_ms = 1_000;
     due.limit = 3;
     let some = w.store.fire_due(due, &EachFireTime).await.expect("fires");
-    assert_eq!((some.jobs, some.runs.len(), some.more), (3, 3, true));
+    assert_eq!((some.due_jobs, some.runs.len(), some.limit_reached), (3, 3, true));
     let rest = w.store.fire_due(due, &EachFireTime).await.expect("fires");
-    assert_eq!((rest.jobs, rest.more), (2, false));
+    assert_eq!((rest.due_jobs, rest.limit_reached), (2, false));
 }
 
 /// Goes back to the same fire time again and again.
@@ -107,7 +107,7 @@ pub async fn fire_time_is_unique(w: &World) {
     assert_eq!(first.expect("fires").runs.len(), 4);
     let second = w.store.fire_due(request(node), &Stuck(at)).await;
     let second = second.expect("leaves alone what is there");
-    assert_eq!((second.jobs, second.runs.len()), (2, 0));
+    assert_eq!((second.due_jobs, second.runs.len()), (2, 0));
     let all = RunFilter {
         limit: 100,
         ..RunFilter::default()
@@ -127,7 +127,7 @@ impl Planner for Skips {
                 due_at: now.minus_ms(1_000),
                 shard: Shard::whole(),
                 executor: None,
-                skipped: Some(Skipped {
+                skipped: Some(SkippedFires {
                     reason: "missed by 12 s".to_owned(),
                     count: 9,
                     since: due,
@@ -215,11 +215,11 @@ pub async fn live_candidates_reach_the_planner(w: &World) {
 pub async fn turns_count_runs(w: &World) {
     let node = w.node().await;
     w.apply(&[each_second("a")]).await;
-    assert_eq!(w.fire_one(node).await.turn, 0);
-    assert_eq!(w.fire_one(node).await.turn, 1);
+    assert_eq!(w.fire_one(node).await.sequence, 0);
+    assert_eq!(w.fire_one(node).await.sequence, 1);
     w.trigger("a").await;
-    assert_eq!(w.claim(node).await[0].turn, 2);
-    assert_eq!(w.fire_one(node).await.turn, 3);
+    assert_eq!(w.claim(node).await[0].sequence, 2);
+    assert_eq!(w.fire_one(node).await.sequence, 3);
 }
 
 /// A paused job has no next fire time, and counts anew from its start.
@@ -229,14 +229,14 @@ pub async fn paused_jobs_do_not_fire(w: &World) {
     paused.enabled = Some(false);
     w.apply(&[each_second("a"), paused]).await;
     w.store
-        .set_enabled(&name("a"), false, "me")
+        .set_job_enabled(&name("a"), false, "me")
         .await
         .expect("pauses");
     assert_eq!(w.next_fire("a").await, None);
     w.clock.advance(60_000);
-    assert_eq!(w.fire(node).await.jobs, 0);
+    assert_eq!(w.fire(node).await.due_jobs, 0);
     w.store
-        .set_enabled(&name("a"), true, "me")
+        .set_job_enabled(&name("a"), true, "me")
         .await
         .expect("resumes");
     assert_eq!(
@@ -307,12 +307,12 @@ pub async fn panicking_planner_leaves_nothing(w: &World) {
     let fall = tokio::spawn(async move {
         let planner = Panics(Mutex::new(0));
         let fired = store.fire_due(request(node), &planner).await;
-        fired.map(|f| f.jobs)
+        fired.map(|f| f.due_jobs)
     });
     assert!(fall.await.is_err(), "the panic comes out");
     let stats = w.store.stats().await.expect("counts");
     assert!(stats.live.is_empty(), "nothing was written: {stats:?}");
-    assert_eq!(w.fire(node).await.jobs, 5);
+    assert_eq!(w.fire(node).await.due_jobs, 5);
 }
 
 /// What was committed is there after the store was opened anew.

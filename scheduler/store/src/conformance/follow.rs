@@ -6,7 +6,7 @@ use cueline_model::{
 };
 
 use super::world::{World, attempt, by_hand, each_second, job_with, name, report};
-use crate::{Ingested, NodeId, WaitingRun};
+use crate::{IngestSummary, NodeId, ClaimedRun};
 
 fn child(job: &str, parent: &str) -> JobSpec {
     let mut spec = by_hand(job);
@@ -24,7 +24,7 @@ fn shards(mut spec: JobSpec, count: usize) -> JobSpec {
 }
 
 /// Claims the runs of a job triggered by hand and publishes them.
-async fn out(w: &World, node: NodeId, job: &str) -> Vec<WaitingRun> {
+async fn out(w: &World, node: NodeId, job: &str) -> Vec<ClaimedRun> {
     w.trigger(job).await;
     let runs = w.claim(node).await;
     for run in &runs {
@@ -50,15 +50,15 @@ pub async fn children_run_once_after_all_shards(w: &World) {
     }
     for run in &runs[..2] {
         let done = w.end(attempt(run), OutcomeKind::Succeeded).await;
-        assert_eq!((done.ended, done.children), (1, 0));
+        assert_eq!((done.ended, done.child_runs), (1, 0));
     }
     assert!(w.claim(node).await.is_empty());
     let done = w.end(attempt(&runs[2]), OutcomeKind::Succeeded).await;
-    assert_eq!((done.ended, done.children), (1, 3));
-    assert_eq!(done.next_due, Some(w.now()));
+    assert_eq!((done.ended, done.child_runs), (1, 3));
+    assert_eq!(done.next_due_at, Some(w.now()));
     for run in &runs {
         let done = w.end(attempt(run), OutcomeKind::Succeeded).await;
-        assert_eq!((done.refused, done.children), (1, 0));
+        assert_eq!((done.ignored, done.child_runs), (1, 0));
     }
     let children = w.claim(node).await;
     assert_eq!(children.len(), 3);
@@ -81,7 +81,7 @@ pub async fn children_run_once_after_all_shards(w: &World) {
             report(attempt(run), AttemptEvent::Ended { outcome })
         })
         .collect();
-    assert_eq!(w.ingest(&ends).await.children, 3, "all in one batch");
+    assert_eq!(w.ingest(&ends).await.child_runs, 3, "all in one batch");
 }
 
 /// One failed shard, and the fire has not succeeded.
@@ -91,7 +91,7 @@ pub async fn failed_shard_holds_children_back(w: &World) {
     let runs = out(w, node, "a").await;
     w.end(attempt(&runs[0]), OutcomeKind::Failed).await;
     let done = w.end(attempt(&runs[1]), OutcomeKind::Succeeded).await;
-    assert_eq!(done.children, 0);
+    assert_eq!(done.child_runs, 0);
     assert!(w.claim(node).await.is_empty());
 }
 
@@ -123,11 +123,11 @@ pub async fn children_of_children(w: &World) {
     w.end(attempt(&a), OutcomeKind::Succeeded).await;
     let b = w.claim(node).await.remove(0);
     assert_eq!(b.job.spec.name.as_str(), "b");
-    assert_eq!(w.succeed(node, &b).await.children, 1);
+    assert_eq!(w.succeed(node, &b).await.child_runs, 1);
     let c = w.claim(node).await.remove(0);
     assert_eq!(c.job.spec.name.as_str(), "c");
     assert_eq!(c.fire_at, a.fire_at);
-    assert_eq!(w.succeed(node, &c).await.children, 0);
+    assert_eq!(w.succeed(node, &c).await.child_runs, 0);
 }
 
 /// A paused or deleted child does not run; one that is let go of by an edit neither.
@@ -136,14 +136,14 @@ pub async fn paused_child_is_left_out(w: &World) {
     let specs = ["paused", "deleted", "moved"].map(|job| child(job, "a"));
     w.apply(&[by_hand("a"), child("b", "a")]).await;
     w.apply(&specs).await;
-    let paused = w.store.set_enabled(&name("paused"), false, "me").await;
+    let paused = w.store.set_job_enabled(&name("paused"), false, "me").await;
     paused.expect("pauses");
     let deleted = w.store.delete_job(&name("deleted"), "me").await;
     deleted.expect("deletes");
     w.apply(&[by_hand("moved")]).await;
     let a = out(w, node, "a").await.remove(0);
     let done = w.end(attempt(&a), OutcomeKind::Succeeded).await;
-    assert_eq!(done.children, 1);
+    assert_eq!(done.child_runs, 1);
 }
 
 /// Two triggers of a sharded job at the same instant are two fires.
@@ -155,11 +155,11 @@ pub async fn manual_fires_are_told_apart(w: &World) {
     assert_eq!((first.len(), second.len()), (2, 2));
     w.end(attempt(&first[0]), OutcomeKind::Succeeded).await;
     let done = w.end(attempt(&second[0]), OutcomeKind::Succeeded).await;
-    assert_eq!(done.children, 0, "one shard of each");
+    assert_eq!(done.child_runs, 0, "one shard of each");
     let done = w.end(attempt(&first[1]), OutcomeKind::Succeeded).await;
-    assert_eq!(done.children, 1);
+    assert_eq!(done.child_runs, 1);
     let done = w.end(attempt(&second[1]), OutcomeKind::Failed).await;
-    assert_eq!(done.children, 0);
+    assert_eq!(done.child_runs, 0);
 }
 
 /// A broadcast child has one run for each live executor.
@@ -170,7 +170,7 @@ pub async fn broadcast_child_runs_on_all(w: &World) {
     w.apply(&[by_hand("a"), b]).await;
     w.heartbeats(&["e1", "e2", "e3"]).await;
     let a = out(w, node, "a").await.remove(0);
-    assert_eq!(w.end(attempt(&a), OutcomeKind::Succeeded).await.children, 3);
+    assert_eq!(w.end(attempt(&a), OutcomeKind::Succeeded).await.child_runs, 3);
     let pins: Vec<_> = w
         .claim(node)
         .await
@@ -208,7 +208,7 @@ pub async fn fixed_delay_counts_from_the_end(w: &World) {
         w.clock.advance(7_000);
         let done = w.end(attempt(&run), kind).await;
         assert_eq!(next(w).await, Some(w.now().plus_ms(30_000)));
-        assert_eq!(done.next_due, next(w).await);
+        assert_eq!(done.next_due_at, next(w).await);
     }
     w.clock.advance(30_000);
     let run = w.fire(node).await.runs.remove(0);
@@ -235,10 +235,10 @@ pub async fn fixed_delay_waits_for_the_last_run(w: &World) {
     w.end(attempt(&runs[0]), OutcomeKind::Succeeded).await;
     assert_eq!(next(w).await, None);
     w.clock.advance(1_000);
-    let Ingested { next_due, .. } = w.end(attempt(&runs[1]), OutcomeKind::Failed).await;
-    assert_eq!(next_due, Some(w.now().plus_ms(30_000)));
-    assert_eq!(next(w).await, next_due);
-    let paused = w.store.set_enabled(&name("d"), false, "me").await;
+    let IngestSummary { next_due_at, .. } = w.end(attempt(&runs[1]), OutcomeKind::Failed).await;
+    assert_eq!(next_due_at, Some(w.now().plus_ms(30_000)));
+    assert_eq!(next(w).await, next_due_at);
+    let paused = w.store.set_job_enabled(&name("d"), false, "me").await;
     paused.expect("pauses");
     let by_hand = out(w, node, "d").await;
     for run in &by_hand {
@@ -254,7 +254,7 @@ pub async fn fixed_delay_follows_a_cancel(w: &World) {
     w.clock.advance(30_000);
     let run = w.fire(node).await.runs.remove(0);
     w.clock.advance(5_000);
-    w.store.cancel(run.id, "me").await.expect("cancels");
+    w.store.cancel_run(run.id, "me").await.expect("cancels");
     assert_eq!(next(w).await, Some(w.now().plus_ms(30_000)));
 }
 
@@ -270,7 +270,7 @@ pub async fn an_edit_does_not_begin_a_fixed_delay(w: &World) {
     w.apply(&[edited]).await;
     assert_eq!(next(w).await, None);
     for enabled in [false, true] {
-        let switched = w.store.set_enabled(&name("d"), enabled, "me").await;
+        let switched = w.store.set_job_enabled(&name("d"), enabled, "me").await;
         switched.expect("switches");
         assert_eq!(next(w).await, None);
     }

@@ -145,7 +145,7 @@ pub async fn pause_ends_what_waits(w: &World) {
     w.publish(node, &runs[0]).await;
     let ahead = w.fire_ahead(node, 1_000).await.runs;
     for job in ["a", "b"] {
-        let paused = w.store.set_enabled(&name(job), false, "ann").await;
+        let paused = w.store.set_job_enabled(&name(job), false, "ann").await;
         paused.expect("pauses");
     }
     w.expect(runs[0].id, RunState::Queued).await;
@@ -167,13 +167,13 @@ pub async fn pause_and_resume_are_versions(w: &World) {
     w.apply(&[each_second("a")]).await;
     let job = name("a");
     for (enabled, version) in [(true, 1), (false, 2), (false, 2), (true, 3)] {
-        let id = w.store.set_enabled(&job, enabled, "me").await;
+        let id = w.store.set_job_enabled(&job, enabled, "me").await;
         let summary = w.store.job(&job).await.expect("exists");
         assert_eq!(id.expect("is done"), summary.job.id);
         assert_eq!(summary.job.version, version);
         assert_eq!(summary.job.spec.is_enabled(), enabled);
     }
-    let missing = w.store.set_enabled(&name("x"), true, "me").await;
+    let missing = w.store.set_job_enabled(&name("x"), true, "me").await;
     refused(missing, ErrorKind::NotFound, "\"x\"");
 }
 
@@ -202,7 +202,7 @@ pub async fn apply_does_not_resume(w: &World) {
     w.apply(std::slice::from_ref(&spec)).await;
     assert!(w.next_fire("a").await.is_some());
     w.store
-        .set_enabled(&name("a"), false, "me")
+        .set_job_enabled(&name("a"), false, "me")
         .await
         .expect("pauses");
     let again = w
@@ -237,7 +237,7 @@ pub async fn delete_keeps_runs_and_frees_the_name(w: &World) {
         "\"a\"",
     );
     w.clock.advance(5_000);
-    assert_eq!(w.fire(node).await.jobs, 0);
+    assert_eq!(w.fire(node).await.due_jobs, 0);
     w.end(attempt(&out), cueline_model::OutcomeKind::Succeeded)
         .await;
     w.expect(out.id, RunState::Succeeded).await;
@@ -261,14 +261,14 @@ pub async fn publishing_counts(w: &World) {
     w.apply(&[each_second("a"), by_hand("b")]).await;
     let run = w.fire_one(node).await;
     let jobs = [run.job.id];
-    assert_eq!(w.publishing(&jobs).await, 0);
+    assert_eq!(w.dispatching_count(&jobs).await, 0);
     w.begin(node, &run).await;
-    assert_eq!(w.publishing(&jobs).await, 1);
+    assert_eq!(w.dispatching_count(&jobs).await, 1);
     let b = w.store.job(&name("b")).await.expect("exists").job.id;
-    assert_eq!(w.publishing(&[b]).await, 0);
+    assert_eq!(w.dispatching_count(&[b]).await, 0);
     let confirmed = w.store.confirm_dispatch(&[attempt(&run)]).await;
     confirmed.expect("confirms");
-    assert_eq!(w.publishing(&jobs).await, 0);
+    assert_eq!(w.dispatching_count(&jobs).await, 0);
 }
 
 /// Runs of deleted jobs can still be told about.

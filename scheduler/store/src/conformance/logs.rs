@@ -3,9 +3,9 @@
 use cueline_model::{AttemptEvent, AttemptId, LogStream, OutcomeKind, RunId};
 
 use super::world::{World, attempt, each_second, log_line, report};
-use crate::{LogRow, Report};
+use crate::{StoredLogLine, AttemptReport};
 
-fn lines(w: &World, id: AttemptId, lines: &[(u64, &str)]) -> Report {
+fn lines(w: &World, id: AttemptId, lines: &[(u64, &str)]) -> AttemptReport {
     let rows = lines
         .iter()
         .map(|(seq, text)| log_line(*seq, w.now(), text))
@@ -13,15 +13,15 @@ fn lines(w: &World, id: AttemptId, lines: &[(u64, &str)]) -> Report {
     report(id, AttemptEvent::Log { lines: rows })
 }
 
-async fn read(w: &World, run: RunId, after: i64, limit: usize) -> Vec<LogRow> {
-    w.store.logs(run, after, limit).await.expect("reads")
+async fn read(w: &World, run: RunId, after: i64, limit: usize) -> Vec<StoredLogLine> {
+    w.store.log_lines(run, after, limit).await.expect("reads")
 }
 
-fn texts(rows: &[LogRow]) -> Vec<&str> {
+fn texts(rows: &[StoredLogLine]) -> Vec<&str> {
     rows.iter().map(|r| r.line.text.as_str()).collect()
 }
 
-async fn one_out(w: &World) -> (crate::NodeId, crate::WaitingRun) {
+async fn one_out(w: &World) -> (crate::NodeId, crate::ClaimedRun) {
     let node = w.node().await;
     let mut spec = each_second("a");
     spec.retry.max = 1;
@@ -39,7 +39,7 @@ pub async fn lines_come_in_order(w: &World) {
         lines(w, id, &[(2, "c"), (0, "a")]),
         lines(w, id, &[(1, "b")]),
     ];
-    assert_eq!(w.ingest(&batch).await.refused, 0);
+    assert_eq!(w.ingest(&batch).await.ignored, 0);
     let rows = read(w, run.id, 0, 10).await;
     assert_eq!(texts(&rows), ["a", "b", "c"]);
     assert_eq!(rows[1].attempt, 1);
@@ -60,7 +60,7 @@ pub async fn repeated_lines_are_ignored(w: &World) {
             lines(w, id, &[(2, "c")]),
         ])
         .await;
-    assert_eq!(done.refused, 2, "those that brought nothing new");
+    assert_eq!(done.ignored, 2, "those that brought nothing new");
     assert_eq!(texts(&read(w, run.id, 0, 10).await), ["a", "b", "c"]);
 }
 
@@ -87,11 +87,11 @@ pub async fn late_lines_are_kept(w: &World) {
     let (_, run) = one_out(w).await;
     w.end(attempt(&run), OutcomeKind::Succeeded).await;
     let late = lines(w, attempt(&run), &[(0, "late")]);
-    assert_eq!(w.ingest(&[late]).await.refused, 0);
+    assert_eq!(w.ingest(&[late]).await.ignored, 0);
     let mut early = attempt(&run);
     early.attempt = 2;
     let early = lines(w, early, &[(0, "early")]);
-    assert_eq!(w.ingest(&[early]).await.refused, 1);
+    assert_eq!(w.ingest(&[early]).await.ignored, 1);
     assert_eq!(texts(&read(w, run.id, 0, 10).await), ["late"]);
 }
 

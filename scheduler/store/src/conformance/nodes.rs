@@ -3,7 +3,7 @@
 use cueline_model::{RunKind, Schedule};
 
 use super::world::{World, ask, job_with, refused};
-use crate::{ErrorKind, FireDue, NodeId};
+use crate::{ErrorKind, FireDueRequest, NodeId};
 
 use super::world::EachFireTime;
 
@@ -27,7 +27,7 @@ pub async fn restart_supersedes(w: &World) {
     let run = w.fire_one(old.node).await;
     let new = w.store.register_node("one", 10_000).await.expect("new");
     assert!(new.first);
-    assert!(!w.store.renew_node(old.node, 10).await.expect("answers"));
+    assert!(!w.store.renew_lease(old.node, 10).await.expect("answers"));
     let claimed = w.claim(new.node).await;
     assert_eq!(claimed.iter().map(|r| r.id).collect::<Vec<_>>(), [run.id]);
 }
@@ -36,7 +36,7 @@ pub async fn restart_supersedes(w: &World) {
 pub async fn lease_runs_out(w: &World) {
     let node = w.node_for(10_000).await;
     w.clock.advance(9_999);
-    assert!(w.store.renew_node(node, 10_000).await.expect("renews"));
+    assert!(w.store.renew_lease(node, 10_000).await.expect("renews"));
     w.clock.advance(9_999);
     assert!(!w.store.register_node("b", 1).await.expect("b").first);
     w.clock.advance(1);
@@ -47,16 +47,16 @@ pub async fn lease_runs_out(w: &World) {
 pub async fn renewing_late_is_refused(w: &World) {
     let node = w.node_for(10_000).await;
     w.clock.advance(10_000);
-    assert!(!w.store.renew_node(node, 10_000).await.expect("answers"));
+    assert!(!w.store.renew_lease(node, 10_000).await.expect("answers"));
     let stranger = NodeId(999_999);
-    assert!(!w.store.renew_node(stranger, 10).await.expect("answers"));
+    assert!(!w.store.renew_lease(stranger, 10).await.expect("answers"));
 }
 
 /// An orderly stop does not make others wait.
 pub async fn released_lease_ends_at_once(w: &World) {
     let node = w.node_for(10_000).await;
-    w.store.release_node(node).await.expect("releases");
-    assert!(!w.store.renew_node(node, 10_000).await.expect("answers"));
+    w.store.release_lease(node).await.expect("releases");
+    assert!(!w.store.renew_lease(node, 10_000).await.expect("answers"));
     assert!(w.store.register_node("next", 10).await.expect("next").first);
 }
 
@@ -88,7 +88,7 @@ pub async fn unknown_node_cannot_claim(w: &World) {
     let stranger = NodeId(999_999);
     w.apply(&[super::world::each_second("a")]).await;
     w.clock.advance(1_000);
-    let request = FireDue {
+    let request = FireDueRequest {
         node: stranger,
         horizon_ms: 0,
         limit: 10,
@@ -102,9 +102,9 @@ pub async fn unknown_node_cannot_claim(w: &World) {
 
 /// All nodes, and each after it started again, have to see the same id.
 pub async fn a_store_has_an_id(w: &World) {
-    let id = w.store.identity().await.expect("an id");
+    let id = w.store.store_id().await.expect("an id");
     assert_ne!(id.0, 0);
-    assert_eq!(w.store.identity().await.expect("an id"), id);
+    assert_eq!(w.store.store_id().await.expect("an id"), id);
     let other = w.harness.open().await;
-    assert_eq!(other.identity().await.expect("an id"), id);
+    assert_eq!(other.store_id().await.expect("an id"), id);
 }

@@ -8,7 +8,7 @@ use cueline_model::{
 use super::world::{
     EachFireTime, START, World, ask, attempt, by_hand, each_second, job_with, name, report, runs_at,
 };
-use crate::{FireDue, LedgerEntry, Plan, PlannedRun, Planner, RunFilter, Skipped};
+use crate::{FireDueRequest, LedgerEntry, Plan, PlannedRun, Planner, RunFilter, SkippedFires};
 
 /// All columns of a run that went the whole way.
 pub async fn run_tells_everything(w: &World) {
@@ -156,7 +156,7 @@ impl Planner for SkipsOld {
                 due_at: before,
                 shard: Shard::whole(),
                 executor: None,
-                skipped: Some(Skipped {
+                skipped: Some(SkippedFires {
                     reason: "missed".to_owned(),
                     count,
                     since: due,
@@ -179,7 +179,7 @@ pub async fn ledger_accounts_for_each_fire_time(w: &World) {
     let first = w.fire_one(node).await;
     w.succeed(node, &first).await;
     w.clock.advance(5_000);
-    let request = FireDue {
+    let request = FireDueRequest {
         node,
         horizon_ms: 0,
         limit: 10,

@@ -9,7 +9,7 @@ use cueline_model::{
 };
 
 use super::world::{World, ask, attempt, by_hand, each_second, job_with, mark, name, report};
-use crate::{NodeId, Run, RunFilter, WaitingRun};
+use crate::{NodeId, Run, RunFilter, ClaimedRun};
 
 /// Steps in one sequence.
 const STEPS: u64 = 250;
@@ -61,7 +61,7 @@ fn jobs() -> Vec<JobSpec> {
 struct Player {
     dice: Dice,
     nodes: Vec<NodeId>,
-    waiting: Vec<(NodeId, WaitingRun)>,
+    waiting: Vec<(NodeId, ClaimedRun)>,
     known: Vec<AttemptId>,
     seen: BTreeMap<RunId, Run>,
 }
@@ -101,13 +101,13 @@ impl Player {
             6..=9 => self.report(w).await,
             10 => {
                 if let Some(id) = self.dice.pick(&self.known) {
-                    w.store.cancel(id.run, "dice").await.ok();
+                    w.store.cancel_run(id.run, "dice").await.ok();
                 }
             }
             11 => self.give_up(w).await,
             12 => self.change(w).await,
             _ => {
-                let renewed = w.store.renew_node(node, 3_000).await.expect("answers");
+                let renewed = w.store.renew_lease(node, 3_000).await.expect("answers");
                 if !renewed {
                     let new = w.node_for(3_000).await;
                     self.nodes.retain(|n| *n != node);
@@ -117,7 +117,7 @@ impl Player {
         }
     }
 
-    fn take(&mut self, node: NodeId, runs: Vec<WaitingRun>) {
+    fn take(&mut self, node: NodeId, runs: Vec<ClaimedRun>) {
         self.known.extend(runs.iter().map(attempt));
         self.waiting.extend(runs.into_iter().map(|r| (node, r)));
     }
@@ -157,13 +157,13 @@ impl Player {
         if let Some((node, run)) = self.dice.pick(&self.waiting) {
             let ids = [attempt(run)];
             w.store
-                .release_runs(*node, &ids, None)
+                .release_claims(*node, &ids, None)
                 .await
                 .expect("releases");
         }
         let node = self.nodes[0];
         if let Some(id) = self.dice.pick(&self.known) {
-            let back = w.store.take_back(node, &[*id], "dice").await;
+            let back = w.store.reclaim_attempts(node, &[*id], "dice").await;
             let back = back.expect("answers");
             self.take(node, back);
         }
@@ -174,7 +174,7 @@ impl Player {
         match self.dice.roll(4) {
             0 => {
                 let enabled = self.dice.roll(3) > 0;
-                let switched = w.store.set_enabled(&name(job), enabled, "dice").await;
+                let switched = w.store.set_job_enabled(&name(job), enabled, "dice").await;
                 switched.expect("switches");
             }
             1 => {

@@ -54,7 +54,7 @@ pub async fn trigger_may_claim(w: &World) {
     w.apply(&[by_hand("a")]).await;
     let mut request = ask("a");
     request.params = Some("by hand".to_owned());
-    let asked = w.store.trigger_for(Some(node), &request).await;
+    let asked = w.store.trigger_claimed(Some(node), &request).await;
     let (triggered, mut claimed) = asked.expect("triggers");
     assert_eq!(triggered.runs.len(), 1);
     let run = claimed.remove(0);
@@ -68,23 +68,23 @@ pub async fn trigger_may_claim(w: &World) {
 
     // Later is for whoever is there then, and so is what a node claims that nobody knows.
     request.run_at = Some(w.now().plus_ms(1));
-    let asked = w.store.trigger_for(Some(node), &request).await;
+    let asked = w.store.trigger_claimed(Some(node), &request).await;
     assert!(asked.expect("triggers").1.is_empty());
     request.run_at = None;
     let nobody = Some(NodeId(node.0 + 1_000));
-    let asked = w.store.trigger_for(nobody, &request).await;
+    let asked = w.store.trigger_claimed(nobody, &request).await;
     assert!(asked.expect("triggers").1.is_empty());
     w.clock.advance(1);
     assert_eq!(w.claim(other).await.len(), 2);
 
-    let asked = w.store.trigger_for(Some(node), &request).await;
+    let asked = w.store.trigger_claimed(Some(node), &request).await;
     let run = asked.expect("triggers").1.remove(0);
-    w.store.release_node(node).await.expect("releases");
+    w.store.release_lease(node).await.expect("releases");
     let found = w.claim(other).await;
     assert!(found.iter().any(|f| f.id == run.id), "its node is gone");
 
     // One whose claims others have taken over may claim all the same, and is looked through again.
-    let asked = w.store.trigger_for(Some(node), &request).await;
+    let asked = w.store.trigger_claimed(Some(node), &request).await;
     let run = asked.expect("triggers").1.remove(0);
     let found = w.claim(other).await;
     assert!(found.iter().any(|f| f.id == run.id), "its node is gone");

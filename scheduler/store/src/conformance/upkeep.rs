@@ -5,7 +5,7 @@ use cueline_model::{AttemptEvent, DurationMs, JobName, Route, Schedule};
 use super::world::{
     EachFireTime, World, ask, attempt, by_hand, each_second, job_with, log_line, name, report,
 };
-use crate::{FireDue, Plan, Planner};
+use crate::{FireDueRequest, Plan, Planner};
 
 /// Ended long enough ago, with everything that belongs to them, at most so many.
 pub async fn old_runs_are_retired(w: &World) {
@@ -27,14 +27,14 @@ pub async fn old_runs_are_retired(w: &World) {
         .await;
         w.clock.advance(10_000);
     }
-    assert_eq!(w.store.retire(40_000, 10).await.expect("retires"), 0);
-    assert_eq!(w.store.retire(15_000, 1).await.expect("retires"), 1);
+    assert_eq!(w.store.delete_expired_runs(40_000, 10).await.expect("retires"), 0);
+    assert_eq!(w.store.delete_expired_runs(15_000, 1).await.expect("retires"), 1);
     assert!(w.store.run(runs[0].id).await.is_err());
-    assert!(w.store.logs(runs[0].id, 0, 10).await.is_err());
-    assert_eq!(w.store.retire(15_000, 10).await.expect("retires"), 1);
-    assert_eq!(w.store.retire(15_000, 10).await.expect("retires"), 0);
+    assert!(w.store.log_lines(runs[0].id, 0, 10).await.is_err());
+    assert_eq!(w.store.delete_expired_runs(15_000, 10).await.expect("retires"), 1);
+    assert_eq!(w.store.delete_expired_runs(15_000, 10).await.expect("retires"), 0);
     w.run(runs[2].id).await;
-    assert_eq!(w.store.retire(0, 10).await.expect("retires"), 1);
+    assert_eq!(w.store.delete_expired_runs(0, 10).await.expect("retires"), 1);
     w.run(lives.id).await;
 }
 
@@ -49,11 +49,11 @@ pub async fn a_shard_is_kept_for_its_siblings(w: &World) {
     assert_eq!(runs.len(), 2);
     w.succeed(node, &runs[0]).await;
     w.clock.advance(10_000);
-    assert_eq!(w.store.retire(5_000, 10).await.expect("retires"), 0);
+    assert_eq!(w.store.delete_expired_runs(5_000, 10).await.expect("retires"), 0);
     w.run(runs[0].id).await;
     w.succeed(node, &runs[1]).await;
     w.clock.advance(10_000);
-    assert_eq!(w.store.retire(5_000, 10).await.expect("retires"), 2);
+    assert_eq!(w.store.delete_expired_runs(5_000, 10).await.expect("retires"), 2);
 }
 
 /// The identity of a trigger must stay its own.
@@ -63,7 +63,7 @@ pub async fn retired_ids_are_not_used_again(w: &World) {
     let run = w.fire_one(node).await;
     w.succeed(node, &run).await;
     w.clock.advance(1);
-    assert_eq!(w.store.retire(0, 10).await.expect("retires"), 1);
+    assert_eq!(w.store.delete_expired_runs(0, 10).await.expect("retires"), 1);
     let again = w.harness.open().await;
     drop(again);
     w.clock.advance(5_000);
@@ -82,7 +82,7 @@ pub async fn key_lives_as_long_as_its_runs(w: &World) {
     w.succeed(node, &run).await;
     w.clock.advance(1);
     assert!(w.store.trigger(&request).await.expect("answers").duplicate);
-    w.store.retire(0, 10).await.expect("retires");
+    w.store.delete_expired_runs(0, 10).await.expect("retires");
     assert!(!w.store.trigger(&request).await.expect("triggers").duplicate);
 }
 
@@ -111,23 +111,23 @@ pub async fn resting_fixed_delay_is_repaired(w: &World) {
     w.apply(&[spec, over, by_hand("hand"), each_second("a")])
         .await;
     let d: JobName = name("d");
-    assert_eq!(w.store.repair().await.expect("looks"), 0);
+    assert_eq!(w.store.repair_fixed_delay_jobs().await.expect("looks"), 0);
     w.clock.advance(10_000);
-    let request = FireDue {
+    let request = FireDueRequest {
         node,
         horizon_ms: 0,
         limit: 10,
     };
     w.store.fire_due(request, &Nothing).await.expect("fires");
     assert_eq!(w.store.job(&d).await.expect("exists").next_fire, None);
-    assert_eq!(w.store.repair().await.expect("repairs"), 1);
+    assert_eq!(w.store.repair_fixed_delay_jobs().await.expect("repairs"), 1);
     assert_eq!(w.next_fire("d").await, Some(w.now().plus_ms(10_000)));
     assert_eq!(w.next_fire("over").await, None, "its end has passed");
-    assert_eq!(w.store.repair().await.expect("looks"), 0);
+    assert_eq!(w.store.repair_fixed_delay_jobs().await.expect("looks"), 0);
     w.clock.advance(10_000);
     let fired = w.store.fire_due(request, &EachFireTime).await;
     let run = fired.expect("fires").runs.remove(0);
-    assert_eq!(w.store.repair().await.expect("looks"), 0, "its run lives");
+    assert_eq!(w.store.repair_fixed_delay_jobs().await.expect("looks"), 0, "its run lives");
     w.succeed(node, &run).await;
-    assert_eq!(w.store.repair().await.expect("looks"), 0);
+    assert_eq!(w.store.repair_fixed_delay_jobs().await.expect("looks"), 0);
 }

@@ -11,8 +11,8 @@ use cueline_model::{
 };
 
 use crate::{
-    DispatchMark, FireDue, Fired, Ingested, NodeId, Plan, PlannedRun, Planner, Report, Run, Store,
-    StoreError, TriggerRequest, WaitingRun,
+    DispatchRequest, FireDueRequest, FiredRuns, IngestSummary, NodeId, Plan, PlannedRun, Planner, AttemptReport, Run, Store,
+    StoreError, TriggerRequest, ClaimedRun,
 };
 
 /// The time that the cases begin at: a whole minute.
@@ -153,7 +153,7 @@ pub(super) fn job_with(job: &str, schedule: Schedule) -> JobSpec {
 }
 
 /// The attempt of a run that waits.
-pub(super) fn attempt(run: &WaitingRun) -> AttemptId {
+pub(super) fn attempt(run: &ClaimedRun) -> AttemptId {
     AttemptId {
         run: run.id,
         attempt: run.attempt,
@@ -161,8 +161,8 @@ pub(super) fn attempt(run: &WaitingRun) -> AttemptId {
 }
 
 /// A report without a sender.
-pub(super) fn report(id: AttemptId, body: AttemptEvent) -> Report {
-    Report {
+pub(super) fn report(id: AttemptId, body: AttemptEvent) -> AttemptReport {
+    AttemptReport {
         attempt: id,
         executor: None,
         event: body,
@@ -206,13 +206,13 @@ impl World {
     }
 
     /// Fires what is due now.
-    pub async fn fire(&self, node: NodeId) -> Fired {
+    pub async fn fire(&self, node: NodeId) -> FiredRuns {
         self.fire_ahead(node, 0).await
     }
 
     /// Fires what is due within `horizon_ms`.
-    pub async fn fire_ahead(&self, node: NodeId, horizon_ms: u64) -> Fired {
-        let request = FireDue {
+    pub async fn fire_ahead(&self, node: NodeId, horizon_ms: u64) -> FiredRuns {
+        let request = FireDueRequest {
             node,
             horizon_ms,
             limit: 2_000,
@@ -222,7 +222,7 @@ impl World {
     }
 
     /// Moves on by a second and fires the one run that is due then.
-    pub async fn fire_one(&self, node: NodeId) -> WaitingRun {
+    pub async fn fire_one(&self, node: NodeId) -> ClaimedRun {
         self.clock.advance(1_000);
         let mut runs = self.fire(node).await.runs;
         assert_eq!(runs.len(), 1, "one run is due");
@@ -230,7 +230,7 @@ impl World {
     }
 
     /// Claims what is due.
-    pub async fn claim(&self, node: NodeId) -> Vec<WaitingRun> {
+    pub async fn claim(&self, node: NodeId) -> Vec<ClaimedRun> {
         let claimed = self.store.claim_waiting(node, 0, 1_000).await;
         claimed.expect("claims")
     }
@@ -242,32 +242,32 @@ impl World {
     }
 
     /// `scheduled` → `dispatching`, for the executor `e1`.
-    pub async fn begin(&self, node: NodeId, run: &WaitingRun) {
+    pub async fn begin(&self, node: NodeId, run: &ClaimedRun) {
         let taken = self.store.begin_dispatch(node, &[mark(run, "e1")]).await;
         assert_eq!(taken.expect("begins"), [attempt(run)]);
     }
 
     /// `scheduled` → `queued`.
-    pub async fn publish(&self, node: NodeId, run: &WaitingRun) {
+    pub async fn publish(&self, node: NodeId, run: &ClaimedRun) {
         self.begin(node, run).await;
         let confirmed = self.store.confirm_dispatch(&[attempt(run)]).await;
         confirmed.expect("confirms");
     }
 
     /// Reports.
-    pub async fn ingest(&self, reports: &[Report]) -> Ingested {
-        self.store.ingest(reports).await.expect("ingests")
+    pub async fn ingest(&self, reports: &[AttemptReport]) -> IngestSummary {
+        self.store.ingest_reports(reports).await.expect("ingests")
     }
 
     /// Reports one end.
-    pub async fn end(&self, id: AttemptId, kind: OutcomeKind) -> Ingested {
+    pub async fn end(&self, id: AttemptId, kind: OutcomeKind) -> IngestSummary {
         let outcome = Outcome::new(kind, self.now());
         self.ingest(&[report(id, AttemptEvent::Ended { outcome })])
             .await
     }
 
     /// Publishes a run and reports its success.
-    pub async fn succeed(&self, node: NodeId, run: &WaitingRun) -> Ingested {
+    pub async fn succeed(&self, node: NodeId, run: &ClaimedRun) -> IngestSummary {
         self.publish(node, run).await;
         self.end(attempt(run), OutcomeKind::Succeeded).await
     }
@@ -278,8 +278,8 @@ impl World {
     }
 
     /// How many runs of these jobs are being published.
-    pub async fn publishing(&self, jobs: &[JobId]) -> usize {
-        self.store.publishing(jobs).await.expect("lists").len()
+    pub async fn dispatching_count(&self, jobs: &[JobId]) -> usize {
+        self.store.dispatching_attempts(jobs).await.expect("lists").len()
     }
 
     /// Checks the state of a run.
@@ -350,10 +350,10 @@ pub(super) fn ask(job: &str) -> TriggerRequest {
 }
 
 /// A wish to publish a run to an executor.
-pub(super) fn mark(run: &WaitingRun, executor: &str) -> DispatchMark {
-    DispatchMark {
+pub(super) fn mark(run: &ClaimedRun, executor: &str) -> DispatchRequest {
+    DispatchRequest {
         attempt: run.attempt_id(),
-        version: run.job.version,
+        job_version: run.job.version,
         executor: name(executor),
     }
 }
