@@ -5,7 +5,7 @@ use cueline_api::desk::{Desk as ApiDesk, DeskError, QueueDepth, Replayed, SinceS
 use cueline_broker::{QueueId, QueueStats};
 use cueline_engine::{Desk, DeskError as EngineError};
 use cueline_model::{ExecutorName, GroupName};
-use cueline_store::{OutstandingAttempt, TriggerRequest, TriggerOutcome};
+use cueline_store::{OutstandingAttempt, TriggerOutcome, TriggerRequest};
 
 /// Passes on what people ask the API for.
 #[derive(Debug, Clone)]

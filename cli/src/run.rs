@@ -2,7 +2,7 @@
 
 use cueline_api::view::{CancelAnswer, CancelResult, LogPage, RunPage};
 use cueline_model::{LogStream, Timestamp};
-use cueline_store::{StoredLogLine, Run, RunDetail};
+use cueline_store::{Run, RunDetail, StoredLogLine};
 use serde_json::{Value, json};
 
 use crate::args::{LogsArgs, RunCommand, RunListArgs};

@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use cueline_model::{ExecutorName, GroupName};
-use cueline_store::{OutstandingAttempt, StoreError, TriggerRequest, TriggerOutcome};
+use cueline_store::{OutstandingAttempt, StoreError, TriggerOutcome, TriggerRequest};
 
 use crate::problem::Problem;
 

@@ -5,7 +5,7 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::{StatusCode, Uri};
 use cueline_model::{JobId, JobName, JobSpec, decode};
-use cueline_store::{Change, TriggerRequest, TriggerOutcome};
+use cueline_store::{Change, TriggerOutcome, TriggerRequest};
 use serde_json::{Map, Value};
 
 use crate::ApiState;

@@ -7,7 +7,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use cueline_model::{Job, JobId, JobName, RunId, RunState, Timestamp};
 use cueline_store::{
-    AppliedJob, DeadLetter, Executor, JobSummary, LedgerEntry, StoredLogLine, OutstandingAttempt, Run, StoreStats,
+    AppliedJob, DeadLetter, Executor, JobSummary, LedgerEntry, OutstandingAttempt, Run, StoreStats,
+    StoredLogLine,
 };
 use serde::{Deserialize, Serialize};
 

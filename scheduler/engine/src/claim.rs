@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use cueline_model::{MisfirePolicy, OutcomeKind, RunKind, Timestamp};
 use cueline_runtime::{Duty, Next};
-use cueline_store::{FireDueRequest, StoreError, ClaimedRun};
+use cueline_store::{ClaimedRun, FireDueRequest, StoreError};
 
 use crate::finding::ended;
 use crate::plan::SchedulePlanner;
@@ -68,10 +68,10 @@ async fn take(shared: &Shared) -> Result<Next, StoreError> {
         limit,
     };
     let fired = shared.store.fire_due(request, &planner).await?;
-    let ratio = fired.runs.len().div_ceil(fired.jobs.max(1)).max(1);
+    let ratio = fired.runs.len().div_ceil(fired.due_jobs.max(1)).max(1);
     shared.runs_per_job.store(ratio, Ordering::Relaxed);
     shared.schedule(fired.runs);
-    if waiting_more || fired.more {
+    if waiting_more || fired.limit_reached {
         return Ok(Next::Now);
     }
     // Half the lookahead: whatever becomes due meanwhile is still found ahead of its time.

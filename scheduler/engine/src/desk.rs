@@ -6,7 +6,9 @@ use bytes::Bytes;
 use cueline_broker::{BrokerError, Outgoing, QueueId, QueueStats};
 use cueline_model::{ExecutorName, GroupName, OutcomeKind};
 use cueline_protocol::{Trigger, decode};
-use cueline_store::{DeadLetter, ErrorKind, OutstandingAttempt, StoreError, TriggerRequest, TriggerOutcome};
+use cueline_store::{
+    DeadLetter, ErrorKind, OutstandingAttempt, StoreError, TriggerOutcome, TriggerRequest,
+};
 
 use crate::counts::Counts;
 use crate::error::StageError;

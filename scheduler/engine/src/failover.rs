@@ -13,7 +13,7 @@ use cueline_broker::{Delivery, QueueId, Settlement};
 use cueline_model::{AttemptId, ExecutorName, GroupName, OutcomeKind, Timestamp};
 use cueline_protocol::{Trigger, decode};
 use cueline_runtime::{Backoff, Duty, Next};
-use cueline_store::{ErrorKind, OutstandingAttempt, AttemptReport, StoreError};
+use cueline_store::{AttemptReport, ErrorKind, OutstandingAttempt, StoreError};
 
 use crate::counts::add;
 use crate::error::StageError;

@@ -92,7 +92,7 @@ async fn take_in(shared: &Shared, batch: &[Delivery]) -> Result<usize, StageErro
         };
         // A retry or a child may be due before the next look at the store.
         let soon = shared.now().plus_ms(shared.options.poll_ms);
-        if ingested.next_due.is_some_and(|due| due <= soon) {
+        if ingested.next_due_at.is_some_and(|due| due <= soon) {
             shared.wakers.claim.wake();
         }
         shared

@@ -5,7 +5,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use cueline_model::{JobId, OutcomeKind, RunKind, Timestamp};
-use cueline_store::{AttemptReport, StoreError, ClaimedRun};
+use cueline_store::{AttemptReport, ClaimedRun, StoreError};
 
 use crate::finding::ended;
 use crate::lock::lock;

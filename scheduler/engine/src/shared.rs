@@ -9,7 +9,7 @@ use cueline_broker::{Broker, Outgoing};
 use cueline_model::{AttemptId, StoreId, Timestamp};
 use cueline_protocol::SigningKey;
 use cueline_runtime::{Activator, Clock, Rush};
-use cueline_store::{DispatchRequest, ErrorKind, NodeId, Store, StoreError, ClaimedRun};
+use cueline_store::{ClaimedRun, DispatchRequest, ErrorKind, NodeId, Store, StoreError};
 
 use crate::counts::Counters;
 use crate::lock::lock;

@@ -13,7 +13,9 @@ use std::time::Duration;
 use cueline_model::{
     AttemptEvent, AttemptId, ExecutorName, Job, JobSpec, Outcome, OutcomeKind, Shard, Timestamp,
 };
-use cueline_store::{DispatchRequest, FireDueRequest, NodeId, Plan, PlannedRun, Planner, AttemptReport, Store};
+use cueline_store::{
+    AttemptReport, DispatchRequest, FireDueRequest, NodeId, Plan, PlannedRun, Planner, Store,
+};
 use cueline_store_postgres::{PgOptions, PgStore};
 use cueline_test_servers::postgres::Postgres;
 use sqlx::Connection as _;

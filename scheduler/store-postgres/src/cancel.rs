@@ -37,7 +37,11 @@ pub(crate) const PENDING: &str = "
         JOIN job j ON j.id = l.job_id ORDER BY l.id";
 
 impl PgStore {
-    pub(crate) async fn cancel_run(&self, run: RunId, by: &str) -> Result<CancelOutcome, StoreError> {
+    pub(crate) async fn cancel_run(
+        &self,
+        run: RunId,
+        by: &str,
+    ) -> Result<CancelOutcome, StoreError> {
         let fail = failed("cancel a run");
         let mut tx = self.db.write().await?;
         let job: Option<i64> = sqlx::query_scalar(JOB)
@@ -104,7 +108,10 @@ impl PgStore {
             .map(drop)
     }
 
-    pub(crate) async fn cancels(&self, limit: usize) -> Result<Vec<PendingCancellation>, StoreError> {
+    pub(crate) async fn cancels(
+        &self,
+        limit: usize,
+    ) -> Result<Vec<PendingCancellation>, StoreError> {
         let mut conn = self.db.glance().await?;
         let rows: Vec<(i64, String, String)> = sqlx::query_as(PENDING)
             .bind(int(limit))

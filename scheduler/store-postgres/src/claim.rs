@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use cueline_model::{RunId, RunState, Shard, Timestamp};
 use cueline_store::adapter::definitions::{as_sent, pick};
-use cueline_store::{NodeId, StoreError, ClaimedRun};
+use cueline_store::{ClaimedRun, NodeId, StoreError};
 use sqlx::FromRow;
 use sqlx::postgres::PgConnection;
 

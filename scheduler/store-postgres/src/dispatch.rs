@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use cueline_model::{AttemptId, RunId, Timestamp};
 use cueline_store::adapter::skipped::STOPPED_MEANWHILE;
-use cueline_store::{DispatchRequest, ErrorKind, NodeId, StoreError, ClaimedRun};
+use cueline_store::{ClaimedRun, DispatchRequest, ErrorKind, NodeId, StoreError};
 use sqlx::postgres::PgConnection;
 
 use crate::database::commit;
@@ -347,7 +347,8 @@ struct Sorted<'a> {
 }
 
 fn sorted(marks: &[DispatchRequest]) -> Sorted<'_> {
-    let by_run: BTreeMap<i64, &DispatchRequest> = marks.iter().map(|m| (m.attempt.run.0, m)).collect();
+    let by_run: BTreeMap<i64, &DispatchRequest> =
+        marks.iter().map(|m| (m.attempt.run.0, m)).collect();
     let mut places = HashMap::<&str, i32>::new();
     let mut sorted = Sorted::default();
     for (id, mark) in by_run {

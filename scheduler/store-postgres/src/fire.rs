@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use cueline_model::Timestamp;
-use cueline_store::{FireDueRequest, FiredRuns, Planner, StoreError, ClaimedRun};
+use cueline_store::{ClaimedRun, FireDueRequest, FiredRuns, Planner, StoreError};
 
 use crate::PgStore;
 use crate::database::{commit, roll_back};

@@ -9,7 +9,7 @@ use cueline_model::{AttemptEvent, Timestamp};
 use cueline_store::adapter::attempt::Close;
 use cueline_store::adapter::facts::{Event, Facts};
 use cueline_store::adapter::report::{Batch, Writes, policies_of, soonest};
-use cueline_store::{ErrorKind, IngestSummary, AttemptReport, StoreError};
+use cueline_store::{AttemptReport, ErrorKind, IngestSummary, StoreError};
 use sqlx::postgres::PgConnection;
 
 use crate::PgStore;
@@ -93,7 +93,10 @@ struct Read {
 }
 
 impl PgStore {
-    pub(crate) async fn apply_reports(&self, reports: &[AttemptReport]) -> Result<IngestSummary, StoreError> {
+    pub(crate) async fn apply_reports(
+        &self,
+        reports: &[AttemptReport],
+    ) -> Result<IngestSummary, StoreError> {
         if reports.is_empty() {
             return Ok(IngestSummary::default());
         }
@@ -137,7 +140,11 @@ impl PgStore {
         Ok(Some(done))
     }
 
-    async fn follow_up(&self, write: &mut Write, writes: &Writes) -> Result<IngestSummary, StoreError> {
+    async fn follow_up(
+        &self,
+        write: &mut Write,
+        writes: &Writes,
+    ) -> Result<IngestSummary, StoreError> {
         let mut done = writes.done;
         let now = write.now;
         let awaited = writes.awaited(now);

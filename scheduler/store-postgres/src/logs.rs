@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use cueline_model::RunId;
 use cueline_store::adapter::log;
 use cueline_store::adapter::report::Batch;
-use cueline_store::{StoredLogLine, AttemptReport, StoreError};
+use cueline_store::{AttemptReport, StoreError, StoredLogLine};
 use sqlx::postgres::PgConnection;
 
 use crate::PgStore;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use cueline_model::{ExecutorName, Job, RunId, RunKind, RunState, Shard, Timestamp, expand};
 use cueline_store::adapter::jobs::is_fixed_delay;
 use cueline_store::adapter::skipped::why;
-use cueline_store::{ErrorKind, NodeId, PlannedRun, SkippedFires, StoreError, ClaimedRun};
+use cueline_store::{ClaimedRun, ErrorKind, NodeId, PlannedRun, SkippedFires, StoreError};
 use sqlx::postgres::PgConnection;
 
 use crate::PgStore;

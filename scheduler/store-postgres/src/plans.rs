@@ -9,7 +9,9 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use cueline_model::{
     AttemptEvent, AttemptId, ExecutorName, Job, JobSpec, Outcome, OutcomeKind, Shard, Timestamp,
 };
-use cueline_store::{FireDueRequest, NodeId, Plan, PlannedRun, Planner, AttemptReport, RunFilter, Store};
+use cueline_store::{
+    AttemptReport, FireDueRequest, NodeId, Plan, PlannedRun, Planner, RunFilter, Store,
+};
 use cueline_test_servers::postgres::Postgres;
 use sqlx::AssertSqlSafe;
 use sqlx::postgres::{PgArguments, Postgres as Db};

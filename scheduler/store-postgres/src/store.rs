@@ -10,10 +10,10 @@ use cueline_model::{
     AttemptId, Heartbeat, Job, JobId, JobName, JobSpec, RunId, StoreId, Timestamp,
 };
 use cueline_store::{
-    AppliedJob, CancelOutcome, DeadLetter, DispatchRequest, Executor, FireDueRequest, FiredRuns, IngestSummary, JobSummary,
-    LedgerEntry, StoredLogLine, NewDeadLetter, NodeId, RegisteredNode, OutstandingAttempt, PendingCancellation,
-    Planner, AttemptReport, Run, RunDetail, RunFilter, Store, StoreError, StoreStats, TriggerRequest,
-    TriggerOutcome, ClaimedRun,
+    AppliedJob, AttemptReport, CancelOutcome, ClaimedRun, DeadLetter, DispatchRequest, Executor,
+    FireDueRequest, FiredRuns, IngestSummary, JobSummary, LedgerEntry, NewDeadLetter, NodeId,
+    OutstandingAttempt, PendingCancellation, Planner, RegisteredNode, Run, RunDetail, RunFilter,
+    Store, StoreError, StoreStats, StoredLogLine, TriggerOutcome, TriggerRequest,
 };
 
 use crate::PgStore;
@@ -127,7 +127,11 @@ impl Store for PgStore {
         reading!(self, self.next())
     }
 
-    async fn begin_dispatch(&self, node: NodeId, marks: &[DispatchRequest]) -> Result<Vec<AttemptId>> {
+    async fn begin_dispatch(
+        &self,
+        node: NodeId,
+        marks: &[DispatchRequest],
+    ) -> Result<Vec<AttemptId>> {
         writing!(self, self.begin(node, marks))
     }
 

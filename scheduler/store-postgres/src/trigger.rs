@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use cueline_model::{ExecutorName, Route, RunId, RunKind, Timestamp};
 use cueline_store::adapter::definitions::pick;
 use cueline_store::adapter::jobs::is_fixed_delay;
-use cueline_store::{NodeId, StoreError, TriggerRequest, TriggerOutcome, ClaimedRun};
+use cueline_store::{ClaimedRun, NodeId, StoreError, TriggerOutcome, TriggerRequest};
 use sqlx::postgres::PgConnection;
 
 use crate::PgStore;

@@ -11,7 +11,9 @@ use std::time::Duration;
 use cueline_model::{
     AttemptEvent, AttemptId, ExecutorName, Job, JobSpec, Outcome, OutcomeKind, Shard, Timestamp,
 };
-use cueline_store::{DispatchRequest, FireDueRequest, Plan, PlannedRun, Planner, AttemptReport, Store};
+use cueline_store::{
+    AttemptReport, DispatchRequest, FireDueRequest, Plan, PlannedRun, Planner, Store,
+};
 use cueline_store_sqlite::{SqliteOptions, SqliteStore};
 use tokio::time::Instant;
 

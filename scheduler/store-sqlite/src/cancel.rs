@@ -30,7 +30,11 @@ pub(crate) const PENDING: &str = "
 struct Row(RunId, GroupName, ExecutorName);
 
 impl SqliteStore {
-    pub(crate) async fn cancel_run(&self, run: RunId, by: &str) -> Result<CancelOutcome, StoreError> {
+    pub(crate) async fn cancel_run(
+        &self,
+        run: RunId,
+        by: &str,
+    ) -> Result<CancelOutcome, StoreError> {
         let fail = failed("cancel a run");
         let mut tx = self.db.write().await?;
         let now = self.db.now();
@@ -79,7 +83,10 @@ impl SqliteStore {
         Ok(done)
     }
 
-    pub(crate) async fn cancels(&self, limit: usize) -> Result<Vec<PendingCancellation>, StoreError> {
+    pub(crate) async fn cancels(
+        &self,
+        limit: usize,
+    ) -> Result<Vec<PendingCancellation>, StoreError> {
         let mut conn = self.db.read().await?;
         let text: String = sqlx::query_scalar(PENDING)
             .bind(int(limit))

@@ -2,7 +2,7 @@
 
 use cueline_model::{ExecutorName, RunId, RunState, Shard, Timestamp};
 use cueline_store::adapter::definitions::{as_sent, pick};
-use cueline_store::{NodeId, StoreError, ClaimedRun};
+use cueline_store::{ClaimedRun, NodeId, StoreError};
 use serde::Deserialize;
 use sqlx::SqliteConnection;
 

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use cueline_model::{AttemptId, ExecutorName, RunId, Timestamp};
 use cueline_store::adapter::skipped::STOPPED_MEANWHILE;
-use cueline_store::{DispatchRequest, NodeId, StoreError, ClaimedRun};
+use cueline_store::{ClaimedRun, DispatchRequest, NodeId, StoreError};
 use sqlx::SqliteConnection;
 
 use crate::database::commit;

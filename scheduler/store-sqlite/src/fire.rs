@@ -1,7 +1,7 @@
 //! From due jobs to runs.
 
 use cueline_model::Timestamp;
-use cueline_store::{FireDueRequest, FiredRuns, Planner, StoreError, ClaimedRun};
+use cueline_store::{ClaimedRun, FireDueRequest, FiredRuns, Planner, StoreError};
 use serde::Serialize;
 
 use crate::SqliteStore;

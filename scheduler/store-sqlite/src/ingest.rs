@@ -6,7 +6,7 @@ use cueline_model::Timestamp;
 use cueline_store::adapter::facts::Event;
 use cueline_store::adapter::log;
 use cueline_store::adapter::report::{Batch, Writes, policies_of, soonest};
-use cueline_store::{IngestSummary, AttemptReport, StoreError};
+use cueline_store::{AttemptReport, IngestSummary, StoreError};
 use sqlx::SqliteConnection;
 
 use crate::database::commit;
@@ -64,7 +64,10 @@ const INSERT_LINES: &str = "
     SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4 FROM json_each(?1)";
 
 impl SqliteStore {
-    pub(crate) async fn apply_reports(&self, reports: &[AttemptReport]) -> Result<IngestSummary, StoreError> {
+    pub(crate) async fn apply_reports(
+        &self,
+        reports: &[AttemptReport],
+    ) -> Result<IngestSummary, StoreError> {
         if reports.is_empty() {
             return Ok(IngestSummary::default());
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use cueline_model::{ExecutorName, Job, JobId, RunId, RunKind, RunState, Shard, Timestamp, expand};
 use cueline_store::adapter::jobs::is_fixed_delay;
 use cueline_store::adapter::skipped::why;
-use cueline_store::{NodeId, PlannedRun, SkippedFires, StoreError, ClaimedRun};
+use cueline_store::{ClaimedRun, NodeId, PlannedRun, SkippedFires, StoreError};
 use serde::Serialize;
 use sqlx::SqliteConnection;
 

@@ -2,7 +2,9 @@
 
 use cueline_model::{RunId, RunState, Shard, Timestamp};
 use cueline_store::adapter::log;
-use cueline_store::{StoredLogLine, Run, RunDetail, RunFilter, StoreError, StoreStats, TimelineEntry};
+use cueline_store::{
+    Run, RunDetail, RunFilter, StoreError, StoreStats, StoredLogLine, TimelineEntry,
+};
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Row as _, SqliteConnection};
 

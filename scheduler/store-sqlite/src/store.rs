@@ -7,10 +7,10 @@ use cueline_model::{
     AttemptId, Heartbeat, Job, JobId, JobName, JobSpec, RunId, StoreId, Timestamp,
 };
 use cueline_store::{
-    AppliedJob, CancelOutcome, DeadLetter, DispatchRequest, Executor, FireDueRequest, FiredRuns, IngestSummary, JobSummary,
-    LedgerEntry, StoredLogLine, NewDeadLetter, NodeId, RegisteredNode, OutstandingAttempt, PendingCancellation,
-    Planner, AttemptReport, Run, RunDetail, RunFilter, Store, StoreError, StoreStats, TriggerRequest,
-    TriggerOutcome, ClaimedRun,
+    AppliedJob, AttemptReport, CancelOutcome, ClaimedRun, DeadLetter, DispatchRequest, Executor,
+    FireDueRequest, FiredRuns, IngestSummary, JobSummary, LedgerEntry, NewDeadLetter, NodeId,
+    OutstandingAttempt, PendingCancellation, Planner, RegisteredNode, Run, RunDetail, RunFilter,
+    Store, StoreError, StoreStats, StoredLogLine, TriggerOutcome, TriggerRequest,
 };
 
 use crate::SqliteStore;
@@ -88,7 +88,11 @@ impl Store for SqliteStore {
         self.next().await
     }
 
-    async fn begin_dispatch(&self, node: NodeId, marks: &[DispatchRequest]) -> Result<Vec<AttemptId>> {
+    async fn begin_dispatch(
+        &self,
+        node: NodeId,
+        marks: &[DispatchRequest],
+    ) -> Result<Vec<AttemptId>> {
         self.begin(node, marks).await
     }
 

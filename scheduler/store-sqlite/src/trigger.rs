@@ -2,7 +2,7 @@
 
 use cueline_model::{RunId, RunKind};
 use cueline_store::adapter::definitions::pick;
-use cueline_store::{NodeId, StoreError, TriggerRequest, TriggerOutcome, ClaimedRun};
+use cueline_store::{ClaimedRun, NodeId, StoreError, TriggerOutcome, TriggerRequest};
 use sqlx::SqliteConnection;
 
 use crate::SqliteStore;

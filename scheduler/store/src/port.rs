@@ -9,9 +9,10 @@ use cueline_model::{
 
 use crate::error::StoreError;
 use crate::types::{
-    AppliedJob, CancelOutcome, DeadLetter, DispatchRequest, Executor, FireDueRequest, FiredRuns, IngestSummary, JobSummary,
-    LedgerEntry, StoredLogLine, NewDeadLetter, NodeId, RegisteredNode, OutstandingAttempt, PendingCancellation, Plan,
-    AttemptReport, Run, RunDetail, RunFilter, StoreStats, TriggerRequest, TriggerOutcome, ClaimedRun,
+    AppliedJob, AttemptReport, CancelOutcome, ClaimedRun, DeadLetter, DispatchRequest, Executor,
+    FireDueRequest, FiredRuns, IngestSummary, JobSummary, LedgerEntry, NewDeadLetter, NodeId,
+    OutstandingAttempt, PendingCancellation, Plan, RegisteredNode, Run, RunDetail, RunFilter,
+    StoreStats, StoredLogLine, TriggerOutcome, TriggerRequest,
 };
 
 /// Decides what a due job does. Called inside the transaction of [`Store::fire_due`]: it must be quick and pure.
@@ -101,7 +102,11 @@ pub trait Store: Send + Sync + 'static {
     /// version. Runs that are already `dispatching` by this node for the same attempt and executor stay so and count as taken.
     /// Those taken, in the order given. The others must not be published; whoever changed them has released the claim where there is
     /// something left to do.
-    async fn begin_dispatch(&self, node: NodeId, marks: &[DispatchRequest]) -> Result<Vec<AttemptId>>;
+    async fn begin_dispatch(
+        &self,
+        node: NodeId,
+        marks: &[DispatchRequest],
+    ) -> Result<Vec<AttemptId>>;
 
     /// The broker has confirmed these: `dispatching` → `queued`. Runs that have gone further already are left alone.
     async fn confirm_dispatch(&self, attempts: &[AttemptId]) -> Result<()>;

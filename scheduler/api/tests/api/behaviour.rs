@@ -5,7 +5,7 @@ use cueline_model::{
     AttemptEvent, AttemptId, ExecutorName, LogLine, LogStream, Outcome, OutcomeKind, RunId,
     Timestamp,
 };
-use cueline_store::{DispatchRequest, AttemptReport};
+use cueline_store::{AttemptReport, DispatchRequest};
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 
@@ -42,7 +42,7 @@ async fn dispatching(server: &Server, run: RunId) -> AttemptId {
     let found = waiting.iter().find(|w| w.id == run).expect("the run");
     let mark = DispatchRequest {
         attempt: found.attempt_id(),
-        version: found.job.version,
+        job_version: found.job.version,
         executor: executor(),
     };
     let taken = server
@@ -74,7 +74,11 @@ async fn report(server: &Server, id: AttemptId, body: AttemptEvent) {
         executor,
         event: body,
     }];
-    server.store.ingest_reports(&reports).await.expect("ingested");
+    server
+        .store
+        .ingest_reports(&reports)
+        .await
+        .expect("ingested");
 }
 
 #[tokio::test]

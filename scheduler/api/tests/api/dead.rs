@@ -16,7 +16,14 @@ async fn bury(server: &Server, key: &str, payload: &[u8]) {
         at: Timestamp::from_millis(1_800_000_000_000),
         payload: payload.to_vec(),
     };
-    assert_eq!(server.store.insert_dead_letters(&[letter]).await.expect("keeps"), 1);
+    assert_eq!(
+        server
+            .store
+            .insert_dead_letters(&[letter])
+            .await
+            .expect("keeps"),
+        1
+    );
 }
 
 #[tokio::test]

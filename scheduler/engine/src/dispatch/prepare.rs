@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use cueline_model::{AttemptId, ExecutorName};
 use cueline_runtime::{Duty, Next};
-use cueline_store::{DispatchRequest, StoreError, ClaimedRun};
+use cueline_store::{ClaimedRun, DispatchRequest, StoreError};
 
 use super::trigger::{Stamp, Triggers};
 use crate::lock::lock;
@@ -167,7 +167,7 @@ impl Prepare {
 fn mark((run, executor): &(ClaimedRun, ExecutorName)) -> DispatchRequest {
     DispatchRequest {
         attempt: run.attempt_id(),
-        version: run.job.version,
+        job_version: run.job.version,
         executor: executor.clone(),
     }
 }

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use cueline_broker::{Outgoing, QueueId};
 use cueline_model::{ExecutorName, JobId, StoreId, Timestamp};
 use cueline_protocol::{JobSnapshot, SigningKey, Trigger, VERSION, decode, encode};
-use cueline_store::{DispatchRequest, ClaimedRun};
+use cueline_store::{ClaimedRun, DispatchRequest};
 
 use crate::shared::{Ready, Shared};
 

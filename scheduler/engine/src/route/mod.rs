@@ -50,7 +50,7 @@ impl Router {
             candidates.get(usize::try_from(index).unwrap_or(0)).cloned()
         };
         // A retry of a run moves on, so that it does not come back to an executor that just failed it.
-        let turn = run.turn + u64::from(run.attempt.saturating_sub(1));
+        let turn = run.sequence + u64::from(run.attempt.saturating_sub(1));
         match &run.job.spec.route {
             Route::First | Route::Broadcast => nth(0),
             Route::Round => nth(turn),
@@ -107,7 +107,7 @@ mod tests {
             shard: Shard::whole(),
             params: None,
             executor: None,
-            turn,
+            sequence: turn,
             maybe_published: false,
         }
     }

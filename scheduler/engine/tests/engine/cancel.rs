@@ -1,14 +1,18 @@
 //! G11: cancelling, in every state.
 
 use cueline_model::{OutcomeKind, RunId, RunState};
-use cueline_store::Cancelled;
+use cueline_store::CancelOutcome;
 use serde_json::json;
 
 use crate::executor::Executor;
 use crate::scene::{Scene, tick};
 
 async fn cancel(scene: &Scene, run: RunId) -> CancelOutcome {
-    scene.real().cancel_run(run, "a test").await.expect("cancels")
+    scene
+        .real()
+        .cancel_run(run, "a test")
+        .await
+        .expect("cancels")
 }
 
 #[tokio::test]

@@ -16,7 +16,12 @@ use crate::scene::{Scene, tick};
 
 async fn publishing(scene: &Scene, run: RunId) -> usize {
     let job = scene.run(run).await.job_id;
-    scene.store.dispatching_attempts(&[job]).await.expect("lists").len()
+    scene
+        .store
+        .dispatching_attempts(&[job])
+        .await
+        .expect("lists")
+        .len()
 }
 
 /// Two executors, and a job that goes to the first of them that there is.

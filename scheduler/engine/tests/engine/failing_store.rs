@@ -9,10 +9,10 @@ use cueline_model::{
 };
 use cueline_runtime::ManualClock;
 use cueline_store::{
-    AppliedJob, CancelOutcome, DeadLetter, DispatchRequest, ErrorKind, Executor, FireDueRequest, FiredRuns, IngestSummary,
-    JobSummary, LedgerEntry, StoredLogLine, NewDeadLetter, NodeId, RegisteredNode, OutstandingAttempt,
-    PendingCancellation, Planner, AttemptReport, Run, RunDetail, RunFilter, Store, StoreError, StoreStats,
-    TriggerRequest, TriggerOutcome, ClaimedRun,
+    AppliedJob, AttemptReport, CancelOutcome, ClaimedRun, DeadLetter, DispatchRequest, ErrorKind,
+    Executor, FireDueRequest, FiredRuns, IngestSummary, JobSummary, LedgerEntry, NewDeadLetter,
+    NodeId, OutstandingAttempt, PendingCancellation, Planner, RegisteredNode, Run, RunDetail,
+    RunFilter, Store, StoreError, StoreStats, StoredLogLine, TriggerOutcome, TriggerRequest,
 };
 use rand::RngExt as _;
 use rand::rngs::StdRng;

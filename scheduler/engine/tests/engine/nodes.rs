@@ -25,7 +25,11 @@ async fn claimed() -> (Scene, ManualEngine, ManualEngine, [Executor; 2]) {
     scene.apply("job", json!({ "route": "round" })).await;
     // The first turn is e1's, and not of interest.
     let first = scene.trigger("job").await;
-    scene.real().cancel_run(first, "a test").await.expect("cancels");
+    scene
+        .real()
+        .cancel_run(first, "a test")
+        .await
+        .expect("cancels");
     scene.trigger("job").await;
     one.claim().await.expect("claims");
     (scene, one, two, executors)

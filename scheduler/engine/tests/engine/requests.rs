@@ -80,7 +80,9 @@ async fn what_there_is_no_time_for_is_given_back() {
     let scene = with_requests(30).await;
     let mut engine = scene.engine("one").await;
     for _ in 0..2 {
-        scene.store.fail_next("trigger_claimed", Fault::Takes(6_000));
+        scene
+            .store
+            .fail_next("trigger_claimed", Fault::Takes(6_000));
     }
     assert_eq!(engine.take_requests().await.expect("carries out"), 30);
     assert_eq!(scene.runs("job").await.len(), 2);

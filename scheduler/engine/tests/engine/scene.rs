@@ -141,7 +141,10 @@ impl Scene {
     }
 
     pub(crate) async fn pause(&self, job: &str) {
-        let paused = self.real().set_job_enabled(&name(job), false, "a test").await;
+        let paused = self
+            .real()
+            .set_job_enabled(&name(job), false, "a test")
+            .await;
         paused.expect("pauses");
     }
 

@@ -32,7 +32,12 @@ async fn prepared() -> (Scene, ManualEngine, Executor) {
 
 async fn publishing(scene: &Scene) -> usize {
     let job = scene.runs("job").await[0].job_id;
-    scene.store.dispatching_attempts(&[job]).await.expect("lists").len()
+    scene
+        .store
+        .dispatching_attempts(&[job])
+        .await
+        .expect("lists")
+        .len()
 }
 
 #[tokio::test]
@@ -123,9 +128,25 @@ async fn after_the_mark_a_delete_has_to_wait_for_the_publication() {
     let run = scene.only_run("job").await;
     scene.delete("job").await;
     let jobs = [run.job_id];
-    assert_eq!(scene.store.dispatching_attempts(&jobs).await.expect("lists").len(), 1);
+    assert_eq!(
+        scene
+            .store
+            .dispatching_attempts(&jobs)
+            .await
+            .expect("lists")
+            .len(),
+        1
+    );
     engine.publish().await.expect("publishes");
-    assert_eq!(scene.store.dispatching_attempts(&jobs).await.expect("lists").len(), 0);
+    assert_eq!(
+        scene
+            .store
+            .dispatching_attempts(&jobs)
+            .await
+            .expect("lists")
+            .len(),
+        0
+    );
     let trigger = e1.take_one().await;
     scene.set(20_000);
     assert_eq!(tick(&mut engine).await, 0);

@@ -7,8 +7,8 @@ use cueline_model::{
     AttemptEvent, AttemptId, ExecutorName, Job, JobSpec, Outcome, OutcomeKind, Shard, Timestamp,
 };
 use cueline_store::{
-    DispatchMark, FireDue, Ingested, NodeId, Plan, PlannedRun, Planner, Report, Store, StoreError,
-    TriggerRequest, WaitingRun,
+    AttemptReport, ClaimedRun, DispatchRequest, FireDueRequest, IngestSummary, NodeId, Plan,
+    PlannedRun, Planner, Store, StoreError, TriggerRequest,
 };
 use cueline_store_postgres::{PgOptions, PgStore};
 use sqlx::postgres::PgConnection;
@@ -111,7 +111,7 @@ impl Scene {
     /// Fires what is due within a minute, up to the point where it may end.
     async fn out(&self) -> Vec<AttemptId> {
         self.clock.fetch_add(60_000, Ordering::SeqCst);
-        let request = FireDue {
+        let request = FireDueRequest {
             node: self.node,
             horizon_ms: 0,
             limit: 1_000,
@@ -120,21 +120,21 @@ impl Scene {
             .fire_due(request, &AllShards)
             .await
             .expect("fires");
-        let mark = |run: &WaitingRun| DispatchMark {
+        let mark = |run: &ClaimedRun| DispatchRequest {
             attempt: run.attempt_id(),
-            version: run.job.version,
+            job_version: run.job.version,
             executor: "e1".parse().expect("a name"),
         };
-        let marks: Vec<DispatchMark> = fired.runs.iter().map(mark).collect();
+        let marks: Vec<DispatchRequest> = fired.runs.iter().map(mark).collect();
         self.stores[0]
             .begin_dispatch(self.node, &marks)
             .await
             .expect("begins")
     }
 
-    fn success(&self, id: AttemptId) -> Report {
+    fn success(&self, id: AttemptId) -> AttemptReport {
         let now = Timestamp::from_millis(self.clock.load(Ordering::SeqCst));
-        Report {
+        AttemptReport {
             attempt: id,
             executor: None,
             event: AttemptEvent::Ended {
@@ -153,11 +153,16 @@ impl Scene {
     }
 
     /// Reports lists at the same time, each through the store of another node.
-    async fn report(&self, lists: Vec<Vec<Report>>) -> Vec<Result<Ingested, StoreError>> {
+    async fn report(
+        &self,
+        lists: Vec<Vec<AttemptReport>>,
+    ) -> Vec<Result<IngestSummary, StoreError>> {
         let mut tasks = Vec::new();
         for (reports, store) in lists.into_iter().zip(self.stores.iter().cycle()) {
             let store = Arc::clone(store);
-            tasks.push(tokio::spawn(async move { store.ingest(&reports).await }));
+            tasks.push(tokio::spawn(
+                async move { store.ingest_reports(&reports).await },
+            ));
         }
         let mut results = Vec::new();
         for task in tasks {
@@ -185,7 +190,7 @@ async fn shards_that_end_at_once_have_one_child() {
         let lists = out.iter().map(|id| vec![scene.success(*id)]).collect();
         let mut children = 0;
         for result in scene.report(lists).await {
-            children += result.expect("ingests").children;
+            children += result.expect("ingests").child_runs;
         }
         assert_eq!(children, 1, "round {round}");
     }
@@ -213,8 +218,8 @@ async fn ends_race_with_confirmations_and_each_other() {
     for round in 0..ROUNDS {
         let mut out = scene.out().await;
         assert_eq!(out.len(), 50 * SHARDS as usize, "round {round}");
-        let forth: Vec<Report> = out.iter().map(|id| scene.success(*id)).collect();
-        let back: Vec<Report> = forth.iter().rev().cloned().collect();
+        let forth: Vec<AttemptReport> = out.iter().map(|id| scene.success(*id)).collect();
+        let back: Vec<AttemptReport> = forth.iter().rev().cloned().collect();
         out.reverse();
         let store = Arc::clone(&scene.stores[1]);
         let confirm = tokio::spawn(async move { store.confirm_dispatch(&out).await });
@@ -238,11 +243,11 @@ async fn a_mark_that_an_edit_has_overtaken_is_no_mark() {
         "name": "job", "group": "default", "schedule": { "manual": true }, "handler": { "native": "noop" },
     }));
     let applied = store.apply_jobs(&[by_hand], false).await.expect("applies");
-    let triggered = store.trigger_for(Some(scene.node), &request()).await;
+    let triggered = store.trigger_claimed(Some(scene.node), &request()).await;
     let run = triggered.expect("triggers").1.remove(0);
-    let mark = DispatchMark {
+    let mark = DispatchRequest {
         attempt: run.attempt_id(),
-        version: run.job.version,
+        job_version: run.job.version,
         executor: "e1".parse().expect("a name"),
     };
 
@@ -264,7 +269,7 @@ async fn a_mark_that_an_edit_has_overtaken_is_no_mark() {
     let taken = marking.await.expect("no panic").expect("marks");
     assert!(taken.is_empty(), "{taken:?}");
     let job = applied[0].id.expect("it was applied");
-    assert_eq!(store.publishing(&[job]).await.expect("lists"), []);
+    assert_eq!(store.dispatching_attempts(&[job]).await.expect("lists"), []);
     let waiting = store.claim_waiting(scene.node, 0, 10).await;
     assert_eq!(waiting.expect("claims").len(), 1);
 }
@@ -293,7 +298,8 @@ async fn a_release_waits_for_a_pause_that_is_under_way() {
         DELETE FROM run_live WHERE state = 0";
     pausing.execute(pause).await.expect("begins to pause");
     let (releasing, node) = (Arc::clone(&store), scene.node);
-    let releasing = tokio::spawn(async move { releasing.release_runs(node, &marked, None).await });
+    let releasing =
+        tokio::spawn(async move { releasing.release_claims(node, &marked, None).await });
     scene.until_waiting(&releasing).await;
     pausing.execute("COMMIT").await.expect("pauses");
     releasing.await.expect("no panic").expect("releases");

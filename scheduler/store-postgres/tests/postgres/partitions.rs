@@ -7,7 +7,9 @@ use cueline_model::{
     AttemptEvent, AttemptId, ExecutorName, Job, JobSpec, LogLine, LogStream, Outcome, OutcomeKind,
     RunId, Shard, Timestamp,
 };
-use cueline_store::{FireDue, Fired, NodeId, Plan, PlannedRun, Planner, Report, Store};
+use cueline_store::{
+    AttemptReport, FireDueRequest, FiredRuns, NodeId, Plan, PlannedRun, Planner, Store,
+};
 use cueline_store_postgres::{PgOptions, PgStore};
 
 use crate::test_database::TestDatabase;
@@ -86,8 +88,8 @@ fn spec() -> JobSpec {
     .expect("a definition")
 }
 
-async fn fire(store: &PgStore, node: NodeId, planner: &At) -> Fired {
-    let request = FireDue {
+async fn fire(store: &PgStore, node: NodeId, planner: &At) -> FiredRuns {
+    let request = FireDueRequest {
         node,
         horizon_ms: 0,
         limit: 10,
@@ -98,7 +100,7 @@ async fn fire(store: &PgStore, node: NodeId, planner: &At) -> Fired {
 async fn end(store: &PgStore, run: RunId, now_ms: i64) {
     let id = AttemptId { run, attempt: 1 };
     let outcome = Outcome::new(OutcomeKind::Cancelled, Timestamp::from_millis(now_ms));
-    let ended = Report {
+    let ended = AttemptReport {
         attempt: id,
         executor: None,
         event: AttemptEvent::Ended { outcome },
@@ -109,12 +111,12 @@ async fn end(store: &PgStore, run: RunId, now_ms: i64) {
         stream: LogStream::Out,
         text: "text".to_owned(),
     };
-    let log = Report {
+    let log = AttemptReport {
         attempt: id,
         executor: None,
         event: AttemptEvent::Log { lines: vec![line] },
     };
-    let done = store.ingest(&[log, ended]).await.expect("ingests");
+    let done = store.ingest_reports(&[log, ended]).await.expect("ingests");
     assert_eq!(done.ended, 1);
 }
 
@@ -179,12 +181,15 @@ async fn an_old_day_is_dropped_whole() {
     }
     scene.advance(7 * DAY_MS + DAY_MS / 2);
     assert_eq!(
-        store.retire(week, 500).await.expect("retires"),
+        store.delete_expired_runs(week, 500).await.expect("retires"),
         0,
         "one of them lives"
     );
     end(&store, runs[2], START_MS + 60_000).await;
-    assert_eq!(store.retire(week, 1).await.expect("retires"), 3);
+    assert_eq!(
+        store.delete_expired_runs(week, 1).await.expect("retires"),
+        3
+    );
     assert_eq!(scene.days(), "270302");
     assert_eq!(
         (scene.count("run"), scene.count("run_log")),
@@ -214,8 +219,14 @@ async fn a_long_run_does_not_keep_its_day() {
     }
     scene.advance(9 * DAY_MS);
     let week = 7 * 24 * 3_600_000;
-    assert_eq!(store.retire(week, 1).await.expect("retires"), 1);
-    assert_eq!(store.retire(week, 9).await.expect("retires"), 1);
+    assert_eq!(
+        store.delete_expired_runs(week, 1).await.expect("retires"),
+        1
+    );
+    assert_eq!(
+        store.delete_expired_runs(week, 9).await.expect("retires"),
+        1
+    );
     assert!(store.run(runs[0]).await.is_ok());
     assert_eq!(scene.count("run"), "1");
 }
@@ -236,7 +247,10 @@ async fn a_dropped_day_is_made_again() {
     end(&store, run, START_MS + 2_000).await;
     scene.advance(8 * DAY_MS);
     let week = 7 * 24 * 3_600_000;
-    assert_eq!(other.retire(week, 9).await.expect("retires"), 1);
+    assert_eq!(
+        other.delete_expired_runs(week, 9).await.expect("retires"),
+        1
+    );
     assert!(!scene.days().contains("270301"));
     let late = fire(&store, node, &At(-8 * DAY_MS)).await.runs.remove(0);
     assert_eq!(late.id.0 / 10_000_000_000, 270_301);

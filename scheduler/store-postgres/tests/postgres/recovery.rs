@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use cueline_model::{ExecutorName, Job, JobSpec, RunId, Shard, Timestamp};
 use cueline_store::{
-    ErrorKind, FireDueRequest, FiredRuns, NodeId, Plan, PlannedRun, Planner, Store, StoreError, TriggerRequest,
+    ErrorKind, FireDueRequest, FiredRuns, NodeId, Plan, PlannedRun, Planner, Store, StoreError,
+    TriggerRequest,
 };
 use cueline_store_postgres::{PgOptions, PgStore};
 use cueline_test_servers::postgres::Postgres;

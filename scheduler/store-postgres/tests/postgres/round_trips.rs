@@ -7,8 +7,8 @@ use cueline_model::{
     AttemptEvent, AttemptId, ExecutorName, Job, JobSpec, Outcome, OutcomeKind, Shard, Timestamp,
 };
 use cueline_store::{
-    DispatchMark, FireDue, NodeId, Plan, PlannedRun, Planner, Report, Store, TriggerRequest,
-    WaitingRun,
+    AttemptReport, ClaimedRun, DispatchRequest, FireDueRequest, NodeId, Plan, PlannedRun, Planner,
+    Store, TriggerRequest,
 };
 use cueline_store_postgres::{PgOptions, PgStore};
 
@@ -89,8 +89,8 @@ impl Scene {
             .count()
     }
 
-    async fn fire(&self, limit: usize) -> Vec<WaitingRun> {
-        let request = FireDue {
+    async fn fire(&self, limit: usize) -> Vec<ClaimedRun> {
+        let request = FireDueRequest {
             node: self.node,
             horizon_ms: 0,
             limit,
@@ -110,12 +110,12 @@ impl Scene {
         let mut counts = vec![self.statements()];
         let runs = self.fire(size).await;
         counts.push(self.statements());
-        let mark = |run: &WaitingRun| DispatchMark {
+        let mark = |run: &ClaimedRun| DispatchRequest {
             attempt: run.attempt_id(),
-            version: run.job.version,
+            job_version: run.job.version,
             executor: executor.clone(),
         };
-        let marks: Vec<DispatchMark> = runs.iter().map(mark).collect();
+        let marks: Vec<DispatchRequest> = runs.iter().map(mark).collect();
         let taken = self
             .store
             .begin_dispatch(self.node, &marks)
@@ -125,16 +125,16 @@ impl Scene {
         counts.push(self.statements());
         self.store.confirm_dispatch(&taken).await.expect("confirms");
         counts.push(self.statements());
-        let report = |id: &AttemptId| Report {
+        let report = |id: &AttemptId| AttemptReport {
             attempt: *id,
             executor: Some(executor.clone()),
             event: AttemptEvent::Ended {
                 outcome: Outcome::new(kind, runs[0].due_at),
             },
         };
-        let reports: Vec<Report> = taken.iter().map(report).collect();
-        let done = self.store.ingest(&reports).await.expect("ingests");
-        assert_eq!(done.ended + done.again, size);
+        let reports: Vec<AttemptReport> = taken.iter().map(report).collect();
+        let done = self.store.ingest_reports(&reports).await.expect("ingests");
+        assert_eq!(done.ended + done.rescheduled, size);
         counts.push(self.statements());
         self.clock.fetch_add(60_000, Ordering::SeqCst);
         let claimed = self
@@ -142,7 +142,7 @@ impl Scene {
             .claim_waiting(self.node, 0, size)
             .await
             .expect("claims");
-        assert_eq!(claimed.len(), done.again);
+        assert_eq!(claimed.len(), done.rescheduled);
         counts.push(self.statements());
         counts.windows(2).map(|w| w[1] - w[0]).collect()
     }
@@ -163,7 +163,10 @@ async fn a_trigger_takes_four_statements() {
     // The first call makes the day and reads the definition.
     for _ in 0..2 {
         before = scene.statements();
-        let asked = scene.store.trigger_for(Some(scene.node), &request).await;
+        let asked = scene
+            .store
+            .trigger_claimed(Some(scene.node), &request)
+            .await;
         let (triggered, claimed) = asked.expect("triggers");
         assert_eq!((triggered.runs.len(), claimed.len()), (1, 1));
     }

@@ -7,7 +7,7 @@ use cueline_model::{AttemptEvent, LogLine, LogStream, Timestamp};
 
 use super::report::Batch;
 use super::values::{clean, damaged, small, unsigned};
-use crate::{StoredLogLine, AttemptReport, StoreError};
+use crate::{AttemptReport, StoreError, StoredLogLine};
 
 /// A line to write down, if it is new.
 #[derive(Debug)]

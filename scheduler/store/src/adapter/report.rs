@@ -7,7 +7,7 @@ use cueline_model::{AttemptEvent, AttemptId, Job, Outcome, RunState, Timestamp};
 
 use super::attempt::{Close, Standing};
 use super::facts::{Event, Facts};
-use crate::{IngestSummary, AttemptReport};
+use crate::{AttemptReport, IngestSummary};
 
 /// A batch of reports on its way to the store.
 #[derive(Debug)]

@@ -45,7 +45,10 @@ pub async fn published_run_is_asked(w: &World) {
     assert_eq!(pending.len(), 2);
     assert_eq!(pending[0].run, runs[0].id);
     assert_eq!(pending[0].executor, executor("default", "e1"));
-    assert_eq!(w.store.pending_cancellations(1).await.expect("lists").len(), 1);
+    assert_eq!(
+        w.store.pending_cancellations(1).await.expect("lists").len(),
+        1
+    );
     for run in &runs {
         w.end(attempt(run), OutcomeKind::Cancelled).await;
         w.expect(run.id, RunState::Cancelled).await;

@@ -47,7 +47,10 @@ pub async fn dead_letters_are_kept(w: &World) {
 pub async fn a_dead_letter_is_kept_once(w: &World) {
     let a = letter("a", b"1");
     assert_eq!(
-        w.store.insert_dead_letters(&[a.clone(), a.clone()]).await.expect("keeps"),
+        w.store
+            .insert_dead_letters(&[a.clone(), a.clone()])
+            .await
+            .expect("keeps"),
         1
     );
     assert_eq!(
@@ -57,7 +60,13 @@ pub async fn a_dead_letter_is_kept_once(w: &World) {
             .expect("keeps"),
         1
     );
-    assert_eq!(w.store.insert_dead_letters(&[]).await.expect("keeps nothing"), 0);
+    assert_eq!(
+        w.store
+            .insert_dead_letters(&[])
+            .await
+            .expect("keeps nothing"),
+        0
+    );
     assert_eq!(all(w).await.len(), 2);
 }
 
@@ -97,6 +106,12 @@ pub async fn dead_letters_are_found_and_deleted_by_number(w: &World) {
         all(w).await.iter().map(|l| l.id).collect::<Vec<_>>(),
         [ids[0]]
     );
-    assert_eq!(w.store.insert_dead_letters(&three[1..]).await.expect("keeps"), 2);
+    assert_eq!(
+        w.store
+            .insert_dead_letters(&three[1..])
+            .await
+            .expect("keeps"),
+        2
+    );
     assert!(all(w).await.iter().take(2).all(|l| l.id > ids[2]));
 }

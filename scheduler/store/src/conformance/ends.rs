@@ -5,7 +5,7 @@ use cueline_model::{
 };
 
 use super::world::{World, attempt, each_second, log_line, mark, report};
-use crate::{IngestSummary, ClaimedRun};
+use crate::{ClaimedRun, IngestSummary};
 
 /// The times and words of a normal run.
 pub async fn started_and_ended_are_kept(w: &World) {

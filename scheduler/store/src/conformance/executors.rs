@@ -106,7 +106,11 @@ pub async fn outstanding_keeps_the_group_it_went_to(w: &World) {
     moved.group = name("other");
     w.apply(&[moved]).await;
     w.clock.advance(1);
-    let found = w.store.outstanding_attempts(0, None, 10).await.expect("lists");
+    let found = w
+        .store
+        .outstanding_attempts(0, None, 10)
+        .await
+        .expect("lists");
     assert_eq!(found[0].executor.group, name("default"));
     w.store.cancel_run(run.id, "me").await.expect("asks");
     let pending = w.store.pending_cancellations(10).await.expect("lists");
@@ -124,7 +128,10 @@ pub async fn what_was_sent_goes_to_the_same_group_again(w: &World) {
     let mut moved = each_second("a");
     moved.group = name("other");
     w.apply(&[moved]).await;
-    let back = w.store.reclaim_attempts(node, &[attempt(&queued)], "lost").await;
+    let back = w
+        .store
+        .reclaim_attempts(node, &[attempt(&queued)], "lost")
+        .await;
     assert_eq!(back.expect("takes back")[0].job.spec.group, name("default"));
     w.clock.advance(10_000);
     let claimed = w.claim(node).await;

@@ -78,7 +78,10 @@ pub async fn horizon_and_limit_bound_a_call(w: &World) {
     due.horizon_ms = 1_000;
     due.limit = 3;
     let some = w.store.fire_due(due, &EachFireTime).await.expect("fires");
-    assert_eq!((some.due_jobs, some.runs.len(), some.limit_reached), (3, 3, true));
+    assert_eq!(
+        (some.due_jobs, some.runs.len(), some.limit_reached),
+        (3, 3, true)
+    );
     let rest = w.store.fire_due(due, &EachFireTime).await.expect("fires");
     assert_eq!((rest.due_jobs, rest.limit_reached), (2, false));
 }

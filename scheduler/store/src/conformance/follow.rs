@@ -6,7 +6,7 @@ use cueline_model::{
 };
 
 use super::world::{World, attempt, by_hand, each_second, job_with, name, report};
-use crate::{IngestSummary, NodeId, ClaimedRun};
+use crate::{ClaimedRun, IngestSummary, NodeId};
 
 fn child(job: &str, parent: &str) -> JobSpec {
     let mut spec = by_hand(job);
@@ -170,7 +170,10 @@ pub async fn broadcast_child_runs_on_all(w: &World) {
     w.apply(&[by_hand("a"), b]).await;
     w.heartbeats(&["e1", "e2", "e3"]).await;
     let a = out(w, node, "a").await.remove(0);
-    assert_eq!(w.end(attempt(&a), OutcomeKind::Succeeded).await.child_runs, 3);
+    assert_eq!(
+        w.end(attempt(&a), OutcomeKind::Succeeded).await.child_runs,
+        3
+    );
     let pins: Vec<_> = w
         .claim(node)
         .await

@@ -3,7 +3,7 @@
 use cueline_model::{AttemptEvent, AttemptId, LogStream, OutcomeKind, RunId};
 
 use super::world::{World, attempt, each_second, log_line, report};
-use crate::{StoredLogLine, AttemptReport};
+use crate::{AttemptReport, StoredLogLine};
 
 fn lines(w: &World, id: AttemptId, lines: &[(u64, &str)]) -> AttemptReport {
     let rows = lines

@@ -9,7 +9,7 @@ use cueline_model::{
 };
 
 use super::world::{World, ask, attempt, by_hand, each_second, job_with, mark, name, report};
-use crate::{NodeId, Run, RunFilter, ClaimedRun};
+use crate::{ClaimedRun, NodeId, Run, RunFilter};
 
 /// Steps in one sequence.
 const STEPS: u64 = 250;

@@ -27,14 +27,41 @@ pub async fn old_runs_are_retired(w: &World) {
         .await;
         w.clock.advance(10_000);
     }
-    assert_eq!(w.store.delete_expired_runs(40_000, 10).await.expect("retires"), 0);
-    assert_eq!(w.store.delete_expired_runs(15_000, 1).await.expect("retires"), 1);
+    assert_eq!(
+        w.store
+            .delete_expired_runs(40_000, 10)
+            .await
+            .expect("retires"),
+        0
+    );
+    assert_eq!(
+        w.store
+            .delete_expired_runs(15_000, 1)
+            .await
+            .expect("retires"),
+        1
+    );
     assert!(w.store.run(runs[0].id).await.is_err());
     assert!(w.store.log_lines(runs[0].id, 0, 10).await.is_err());
-    assert_eq!(w.store.delete_expired_runs(15_000, 10).await.expect("retires"), 1);
-    assert_eq!(w.store.delete_expired_runs(15_000, 10).await.expect("retires"), 0);
+    assert_eq!(
+        w.store
+            .delete_expired_runs(15_000, 10)
+            .await
+            .expect("retires"),
+        1
+    );
+    assert_eq!(
+        w.store
+            .delete_expired_runs(15_000, 10)
+            .await
+            .expect("retires"),
+        0
+    );
     w.run(runs[2].id).await;
-    assert_eq!(w.store.delete_expired_runs(0, 10).await.expect("retires"), 1);
+    assert_eq!(
+        w.store.delete_expired_runs(0, 10).await.expect("retires"),
+        1
+    );
     w.run(lives.id).await;
 }
 
@@ -49,11 +76,23 @@ pub async fn a_shard_is_kept_for_its_siblings(w: &World) {
     assert_eq!(runs.len(), 2);
     w.succeed(node, &runs[0]).await;
     w.clock.advance(10_000);
-    assert_eq!(w.store.delete_expired_runs(5_000, 10).await.expect("retires"), 0);
+    assert_eq!(
+        w.store
+            .delete_expired_runs(5_000, 10)
+            .await
+            .expect("retires"),
+        0
+    );
     w.run(runs[0].id).await;
     w.succeed(node, &runs[1]).await;
     w.clock.advance(10_000);
-    assert_eq!(w.store.delete_expired_runs(5_000, 10).await.expect("retires"), 2);
+    assert_eq!(
+        w.store
+            .delete_expired_runs(5_000, 10)
+            .await
+            .expect("retires"),
+        2
+    );
 }
 
 /// The identity of a trigger must stay its own.
@@ -63,7 +102,10 @@ pub async fn retired_ids_are_not_used_again(w: &World) {
     let run = w.fire_one(node).await;
     w.succeed(node, &run).await;
     w.clock.advance(1);
-    assert_eq!(w.store.delete_expired_runs(0, 10).await.expect("retires"), 1);
+    assert_eq!(
+        w.store.delete_expired_runs(0, 10).await.expect("retires"),
+        1
+    );
     let again = w.harness.open().await;
     drop(again);
     w.clock.advance(5_000);
@@ -127,7 +169,11 @@ pub async fn resting_fixed_delay_is_repaired(w: &World) {
     w.clock.advance(10_000);
     let fired = w.store.fire_due(request, &EachFireTime).await;
     let run = fired.expect("fires").runs.remove(0);
-    assert_eq!(w.store.repair_fixed_delay_jobs().await.expect("looks"), 0, "its run lives");
+    assert_eq!(
+        w.store.repair_fixed_delay_jobs().await.expect("looks"),
+        0,
+        "its run lives"
+    );
     w.succeed(node, &run).await;
     assert_eq!(w.store.repair_fixed_delay_jobs().await.expect("looks"), 0);
 }

@@ -11,8 +11,8 @@ use cueline_model::{
 };
 
 use crate::{
-    DispatchRequest, FireDueRequest, FiredRuns, IngestSummary, NodeId, Plan, PlannedRun, Planner, AttemptReport, Run, Store,
-    StoreError, TriggerRequest, ClaimedRun,
+    AttemptReport, ClaimedRun, DispatchRequest, FireDueRequest, FiredRuns, IngestSummary, NodeId,
+    Plan, PlannedRun, Planner, Run, Store, StoreError, TriggerRequest,
 };
 
 /// The time that the cases begin at: a whole minute.
@@ -279,7 +279,11 @@ impl World {
 
     /// How many runs of these jobs are being published.
     pub async fn dispatching_count(&self, jobs: &[JobId]) -> usize {
-        self.store.dispatching_attempts(jobs).await.expect("lists").len()
+        self.store
+            .dispatching_attempts(jobs)
+            .await
+            .expect("lists")
+            .len()
     }
 
     /// Checks the state of a run.
