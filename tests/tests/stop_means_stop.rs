@@ -153,6 +153,7 @@ impl Scheduler {
         let url = format!("http://{}/api/v1", listener.local_addr()?);
         tokio::spawn(async move { axum::serve(listener, router).await });
         lifecycle.spawn("heartbeat", beat(broker));
+        cueline_runtime::tls::install_provider();
         let http = reqwest::Client::new();
         Ok(Self {
             url,

@@ -1,4 +1,4 @@
-//! Who may.
+//! Authentication.
 
 use axum::extract::{Request, State};
 use axum::http::header::AUTHORIZATION;
@@ -8,7 +8,7 @@ use axum::response::Response;
 use crate::ApiState;
 use crate::problem::Problem;
 
-/// Lets through what carries the admin token.
+/// Accepts requests with the admin token.
 pub(crate) async fn require_token(
     State(state): State<ApiState>,
     request: Request,

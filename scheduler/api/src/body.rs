@@ -1,4 +1,4 @@
-//! JSON bodies, read field by field so that every complaint names its field, all at once.
+//! JSON bodies, read field by field so that one answer names every wrong field.
 
 use axum::body::Bytes;
 use axum::extract::{FromRequest, Request};
@@ -91,7 +91,7 @@ pub(crate) struct Fields {
 }
 
 impl Body {
-    /// The fields, of which only those in `known` may be there. No body counts as an empty object.
+    /// The fields; others than `known` are refused. No body counts as an empty object.
     pub(crate) fn fields(self, known: &[&str]) -> Fields {
         let fields = self.0.unwrap_or_default();
         let errors = fields
@@ -131,11 +131,11 @@ impl Fields {
                     "a text of at most {most_bytes} bytes; this one has {}",
                     text.len()
                 );
-                self.complain(name, message);
+                self.record(name, message);
                 None
             }
             other => {
-                self.complain(name, format!("{} is given; give a text", a_kind(&other)));
+                self.record(name, format!("{} is given; give a text", a_kind(&other)));
                 None
             }
         }
@@ -159,7 +159,7 @@ impl Fields {
             None => false,
             Some(Value::Bool(flag)) => flag,
             Some(other) => {
-                self.complain(
+                self.record(
                     name,
                     format!("{} is given; give true or false", a_kind(&other)),
                 );
@@ -183,7 +183,7 @@ impl Fields {
                 .unwrap_or_else(|| {
                     let (least, most) = range.into_inner();
                     let message = format!("{value} is not a whole number from {least} to {most}");
-                    self.complain(name, message);
+                    self.record(name, message);
                     default
                 }),
         }
@@ -198,18 +198,18 @@ impl Fields {
         match instant(&text) {
             Ok(at) => Some(at),
             Err(error) => {
-                self.complain(name, error.to_string());
+                self.record(name, error.to_string());
                 None
             }
         }
     }
 
-    /// Notes what is wrong with a field.
-    pub(crate) fn complain(&mut self, name: &str, message: impl Into<String>) {
+    /// Records a problem with a field.
+    pub(crate) fn record(&mut self, name: &str, message: impl Into<String>) {
         self.errors.push(FieldProblem::new(name, message));
     }
 
-    /// Refuses the request if anything was wrong with its fields.
+    /// Refuses the request if a problem was recorded.
     pub(crate) fn finish(self) -> Result<(), Problem> {
         if self.errors.is_empty() {
             Ok(())

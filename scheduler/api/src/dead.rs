@@ -63,7 +63,7 @@ async fn chosen(state: &ApiState, body: Body) -> Result<Vec<i64>, Problem> {
     let all = fields.flag("all");
     let ids = ids(&mut fields);
     if all == ids.is_some() {
-        fields.complain("ids", "give either ids, a list of numbers, or all: true");
+        fields.record("ids", "give either ids, a list of numbers, or all: true");
     }
     fields.finish()?;
     if let Some(ids) = ids {
@@ -77,7 +77,7 @@ fn ids(fields: &mut Fields) -> Option<Vec<i64>> {
     let list = match fields.take("ids")? {
         Value::Array(list) => list,
         other => {
-            fields.complain(
+            fields.record(
                 "ids",
                 format!("{} is given; give a list of numbers", a_kind(&other)),
             );
@@ -89,13 +89,13 @@ fn ids(fields: &mut Fields) -> Option<Vec<i64>> {
             "{} are given; give at most {MOST_AT_ONCE} at once",
             list.len()
         );
-        fields.complain("ids", message);
+        fields.record("ids", message);
     }
     let mut ids = Vec::with_capacity(list.len());
     for value in list {
         match value.as_i64() {
             Some(id) => ids.push(id),
-            None => fields.complain("ids", format!("{value} is not a dead letter's number")),
+            None => fields.record("ids", format!("{value} is not a dead letter's number")),
         }
     }
     Some(ids)

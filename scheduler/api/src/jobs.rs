@@ -1,4 +1,4 @@
-//! Jobs: apply, list, look, pause, resume, trigger, delete.
+//! Jobs: apply, list, show, pause, resume, trigger, delete.
 
 use axum::Json;
 use axum::extract::rejection::PathRejection;
@@ -29,7 +29,7 @@ pub(crate) fn job_name(path: JobPath) -> Result<JobName, Problem> {
     })
 }
 
-/// Reads definitions from `{"jobs": […]}`; every complaint at once.
+/// Reads definitions from `{"jobs": […]}` and reports all problems at once.
 pub(crate) fn definitions(jobs: Value) -> Result<Vec<JobSpec>, Problem> {
     let body = Map::from_iter([("jobs".to_owned(), jobs)]);
     let node = decode::Node::from(Value::Object(body));
@@ -46,7 +46,7 @@ pub(crate) fn definitions(jobs: Value) -> Result<Vec<JobSpec>, Problem> {
     })
 }
 
-/// Creates and changes jobs so that they are as given.
+/// Creates and updates jobs.
 pub(crate) async fn apply(
     State(state): State<ApiState>,
     uri: Uri,
@@ -58,18 +58,18 @@ pub(crate) async fn apply(
     let jobs = fields.take("jobs");
     match &jobs {
         Some(Value::Array(_)) => {}
-        Some(other) => fields.complain(
+        Some(other) => fields.record(
             "jobs",
             format!("{} is given; give a list of job definitions", a_kind(other)),
         ),
-        None => fields.complain("jobs", "missing; give a list of job definitions"),
+        None => fields.record("jobs", "missing; give a list of job definitions"),
     }
     fields.finish()?;
     let specs = definitions(jobs.unwrap_or_default())?;
     let applied = state.store.apply_jobs(&specs, dry_run).await?;
     if !dry_run {
         state.nudge.due.wake();
-        // Also what is unchanged: it may be what an earlier call has changed, whose answer said that the old definition might still go out.
+        // Unchanged jobs too: an earlier call may have changed them and answered while the old definition could still be published.
         let before: Vec<JobId> = applied
             .iter()
             .filter(|one| one.change != Change::Created)
@@ -170,7 +170,7 @@ pub(crate) async fn trigger(
     let params = fields.params("params", MAX_PARAMS_BYTES);
     let idempotency_key = fields.text("idempotency_key", MAX_KEY_BYTES);
     if idempotency_key.as_deref() == Some("") {
-        fields.complain("idempotency_key", "is empty; give a text, or leave it out");
+        fields.record("idempotency_key", "is empty; give a text, or leave it out");
     }
     let run_at = fields.instant("run_at");
     fields.finish()?;
@@ -196,7 +196,7 @@ pub(crate) async fn trigger(
     Ok((status, Json(triggered)))
 }
 
-/// Every expected fire time of a past window and what became of it; the last 24 hours by default.
+/// Every expected fire time of a past window with its run; the last 24 hours by default.
 pub(crate) async fn ledger(
     State(state): State<ApiState>,
     path: JobPath,

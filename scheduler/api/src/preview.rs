@@ -1,4 +1,4 @@
-//! The fire times to come, of a job that exists or of a definition that is not saved yet.
+//! Upcoming fire times of a job or of an unsaved definition.
 
 use axum::Json;
 use axum::extract::State;
@@ -49,11 +49,11 @@ pub(crate) async fn of_definition(
         (Some(job), None) => job,
         (None, Some(schedule)) => only(&schedule),
         (Some(_), Some(_)) => {
-            fields.complain("schedule", "given beside a job; give one of the two");
+            fields.record("schedule", "given beside a job; give one of the two");
             Value::Null
         }
         (None, None) => {
-            fields.complain("schedule", "missing; give a schedule, or a job");
+            fields.record("schedule", "missing; give a schedule, or a job");
             Value::Null
         }
     };
@@ -65,7 +65,7 @@ pub(crate) async fn of_definition(
     fire_times(&state, spec, n, from).await.map(Json)
 }
 
-/// A definition around a schedule; what else it says does not matter to its fire times.
+/// A definition around a schedule; its other fields do not affect the fire times.
 fn only(schedule: &Value) -> Value {
     json!({ "name": "preview", "handler": { "native": "preview" }, "schedule": schedule })
 }
@@ -81,7 +81,7 @@ async fn fire_times(
         None => state.store.now().await?,
     };
     let n = usize::try_from(n).unwrap_or(1);
-    // Off the runtime's threads: a rare expression is looked for over years.
+    // On a blocking thread, because the search for a rare date covers years.
     let found = tokio::task::spawn_blocking(move || {
         let times: Vec<_> =
             std::iter::successors(spec.next_fire(from), |last| spec.next_fire(*last))

@@ -5,10 +5,10 @@ use axum::response::{IntoResponse, Response};
 use cueline_store::{ErrorKind, StoreError};
 use serde::{Deserialize, Serialize};
 
-/// One field that is not as it should be.
+/// One wrong field.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FieldProblem {
-    /// The job it belongs to, where several came at once.
+    /// The job that it belongs to, where a request has several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job: Option<String>,
     /// The field, with its path: `schedule.cron`.
@@ -28,19 +28,19 @@ impl FieldProblem {
     }
 }
 
-/// Why a request was not carried out.
+/// Why a request was refused or failed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problem {
-    /// A word for programs, as a URI reference: `cueline:not-found`.
+    /// The problem type for programs, as a URI reference: `cueline:not-found`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// The same for all problems of this kind.
+    /// The title of the problem type.
     pub title: String,
     /// The HTTP status.
     pub status: u16,
-    /// What it was in this case.
+    /// The details of this case.
     pub detail: String,
-    /// The fields to blame, if any.
+    /// The wrong fields, if any.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub errors: Vec<FieldProblem>,
 }
@@ -71,7 +71,7 @@ impl Problem {
         Self::malformed(summary(&errors)).with(errors)
     }
 
-    /// A definition does not fit.
+    /// A definition is not valid.
     pub(crate) fn unfit(errors: Vec<FieldProblem>) -> Self {
         let title = "The definition does not fit";
         Self::new(
@@ -104,7 +104,7 @@ impl Problem {
         )
     }
 
-    /// The body is not JSON by its own account.
+    /// The content type is not JSON.
     pub(crate) fn not_json(detail: impl Into<String>) -> Self {
         let title = "The body is not JSON";
         Self::new(
@@ -115,7 +115,7 @@ impl Problem {
         )
     }
 
-    /// There is no such thing.
+    /// The resource does not exist.
     pub(crate) fn not_found(detail: impl Into<String>) -> Self {
         Self::new(
             StatusCode::NOT_FOUND,
@@ -125,7 +125,7 @@ impl Problem {
         )
     }
 
-    /// It cannot be done as things are.
+    /// The present state does not allow it.
     pub(crate) fn refused(detail: impl Into<String>) -> Self {
         Self::new(
             StatusCode::CONFLICT,
@@ -135,7 +135,7 @@ impl Problem {
         )
     }
 
-    /// It may work later.
+    /// The request may succeed later.
     pub(crate) fn unavailable(detail: impl Into<String>) -> Self {
         Self::new(
             StatusCode::SERVICE_UNAVAILABLE,
@@ -145,7 +145,7 @@ impl Problem {
         )
     }
 
-    /// The change is made, but what it promises is not reached yet.
+    /// The change is made, but its guarantee does not hold yet.
     pub(crate) fn still_publishing(detail: impl Into<String>) -> Self {
         let title = "The change is made, a trigger is still on its way";
         Self::new(

@@ -1,4 +1,4 @@
-//! Query parameters: all of them known, each given once unless it may repeat, every complaint at once.
+//! Query parameters. Unknown and repeated ones are refused, and one answer names every problem.
 
 use std::ops::RangeInclusive;
 
@@ -19,7 +19,7 @@ pub(crate) struct Params {
 }
 
 impl Params {
-    /// The parameters of `uri`, of which only those in `known` may be there.
+    /// The parameters of `uri`; others than `known` are refused.
     pub(crate) fn of(uri: &Uri, known: &[&str]) -> Self {
         let pairs = match Query::<Vec<(String, String)>>::try_from_uri(uri) {
             Ok(Query(pairs)) => pairs,
@@ -77,7 +77,7 @@ impl Params {
         self.parsed(name, |text| instant(text).map_err(|e| e.to_string()))
     }
 
-    /// Something that `parse` reads.
+    /// A value that `parse` reads.
     pub(crate) fn parsed<T>(
         &mut self,
         name: &str,
@@ -93,7 +93,7 @@ impl Params {
         }
     }
 
-    /// Something that may be given several times.
+    /// A parameter that may be repeated.
     pub(crate) fn many<T>(
         &mut self,
         name: &str,
@@ -109,7 +109,7 @@ impl Params {
         found
     }
 
-    /// Refuses the request if anything was wrong with its parameters.
+    /// Refuses the request if a problem was recorded.
     pub(crate) fn finish(self) -> Result<(), Problem> {
         if self.errors.is_empty() {
             Ok(())

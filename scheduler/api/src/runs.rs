@@ -1,4 +1,4 @@
-//! Runs: list, look, read their logs, cancel.
+//! Runs: list, show, read logs, cancel.
 
 use std::time::Duration;
 
@@ -85,7 +85,7 @@ pub(crate) async fn show(
     Ok(Json(state.store.run(run_id(path)?).await?))
 }
 
-/// Lines of a run's log. With `wait_ms` it answers when there are lines, the run has ended, or the time is up.
+/// Lines of a run's log. With `wait_ms` it answers when there are new lines, when the run has ended, or when the time is up.
 pub(crate) async fn logs(
     State(state): State<ApiState>,
     path: RunPath,
@@ -100,7 +100,7 @@ pub(crate) async fn logs(
     let give_up = Instant::now() + Duration::from_millis(wait_ms.unsigned_abs());
     let mut backoff = Backoff::new(FIRST_LOOK, LONGEST_LOOK);
     loop {
-        // The state first: what a run that has ended wrote is there when its lines are read after that.
+        // The state is read first: all lines of an ended run are stored before its end.
         let run_state = state.store.run(run).await?.run.state;
         let lines = state.store.log_lines(run, after, limit).await?;
         let ended = run_state.is_terminal() && lines.len() < limit;
@@ -121,7 +121,7 @@ pub(crate) async fn logs(
     }
 }
 
-/// Ends a run that has not been published, or tells its executor.
+/// Ends a run that has not been published, or sends the cancellation to its executor.
 pub(crate) async fn cancel(
     State(state): State<ApiState>,
     path: RunPath,

@@ -15,8 +15,8 @@ const FIRST_WAIT: Duration = Duration::from_millis(2);
 const LONGEST_WAIT: Duration = Duration::from_millis(100);
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Returns when nothing of `jobs` is being published any more that was so after the change: what has begun since goes by the new definition. It
-/// takes as long as the broker takes to confirm; past the patience the answer says that the change is made and the promise is still open.
+/// Waits for the attempts of `jobs` that were `dispatching` when the change was made; later ones use the new definition. The wait lasts until the
+/// broker confirms them. At the time limit the answer says that the change is made and that old triggers may still be published.
 pub(crate) async fn settle(state: &ApiState, jobs: &[JobId]) -> Result<(), Problem> {
     settle_within(state, jobs, PATIENCE).await
 }

@@ -1,4 +1,4 @@
-//! What concerns the server as a whole.
+//! The server as a whole: health, index, executors, statistics.
 
 use std::time::Duration;
 
@@ -12,20 +12,20 @@ use crate::problem::Problem;
 use crate::query;
 use crate::view::{ExecutorView, Executors, Stats};
 
-/// The store has this long to say that it is there.
+/// The store has to answer within this time.
 const READY_PATIENCE: Duration = Duration::from_secs(2);
 
-/// The process answers.
+/// Liveness: the process answers.
 pub(crate) async fn livez() -> &'static str {
     "ok\n"
 }
 
-/// The store answers, and the process is not about to stop.
+/// Readiness: the store answers, and the process is not stopping.
 pub(crate) async fn readyz(State(state): State<ApiState>) -> Result<&'static str, Problem> {
     if state.stop.is_soft() {
         return Err(Problem::unavailable("the server is about to stop"));
     }
-    // Something that is read from it: a store's clock may be this machine's.
+    // A query, because some stores take their clock from this machine.
     match tokio::time::timeout(READY_PATIENCE, state.store.store_id()).await {
         Ok(Ok(_)) => Ok("ok\n"),
         Ok(Err(error)) => Err(error.into()),
@@ -33,7 +33,7 @@ pub(crate) async fn readyz(State(state): State<ApiState>) -> Result<&'static str
     }
 }
 
-/// The version, and where to go from here.
+/// The version and the paths of the API.
 pub(crate) async fn index(uri: Uri) -> Result<Json<Value>, Problem> {
     query::none(&uri)?;
     Ok(Json(json!({
@@ -68,14 +68,14 @@ pub(crate) async fn index(uri: Uri) -> Result<Json<Value>, Problem> {
     })))
 }
 
-/// All executors that were ever heard and not forgotten.
+/// All executors that the store knows, silent ones included.
 pub(crate) async fn executors(
     State(state): State<ApiState>,
     uri: Uri,
 ) -> Result<Json<Executors>, Problem> {
     query::none(&uri)?;
     let executors = state.store.executors().await?;
-    // Asked after the list: nobody can have been heard in the future.
+    // Read after the list, so that no heartbeat is in the future.
     let now = state.store.now().await?;
     let executors = executors
         .into_iter()
@@ -87,7 +87,7 @@ pub(crate) async fn executors(
     Ok(Json(Executors { executors, now }))
 }
 
-/// Numbers about the whole.
+/// Statistics of the store and of this server.
 pub(crate) async fn stats(State(state): State<ApiState>, uri: Uri) -> Result<Json<Stats>, Problem> {
     query::none(&uri)?;
     let numbers = state.store.stats().await?;

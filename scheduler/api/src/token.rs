@@ -8,13 +8,12 @@ use std::sync::Arc;
 pub struct AdminToken(Arc<str>);
 
 impl AdminToken {
-    /// Takes `text` as the token; white space around it (a file's last newline) is no part of it. An empty text is a token that
-    /// nobody has.
+    /// Uses `text` as the token, without white space around it (a file's last newline). No request matches an empty token.
     pub fn new(text: &str) -> Self {
         Self(text.trim().into())
     }
 
-    /// Whether `given` is the token. How long it takes tells only the length of `given`.
+    /// Whether `given` is the token. The time taken depends only on the length of `given`.
     pub fn matches(&self, given: &str) -> bool {
         let (own, given) = (self.0.as_bytes(), given.as_bytes());
         if own.is_empty() {

@@ -1,4 +1,4 @@
-//! What the API answers with, as types, for servers and clients alike.
+//! The answers of the API, as types that servers and clients share.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::desk::{QueueDepth, Replayed, SinceStart};
 
-/// How many runs are in which state.
+/// The number of runs in each state.
 pub type Counts = BTreeMap<RunState, u64>;
 
-/// A job with what a list shows of it.
+/// A job as a list shows it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct JobView {
     /// The job.
@@ -47,19 +47,19 @@ impl From<JobSummary> for JobView {
 pub struct JobPage {
     /// The jobs.
     pub jobs: Vec<JobView>,
-    /// Ask with `after` = this for the next page; absent on the last.
+    /// `after` for the next page; absent on the last one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<JobName>,
     /// The store's clock.
     pub now: Timestamp,
 }
 
-/// What an apply did, or would do.
+/// The result of an apply or of its dry run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ApplyAnswer {
     /// Nothing was changed.
     pub dry_run: bool,
-    /// Job by job, in the order given.
+    /// One entry for each job, in the order given.
     pub applied: Vec<AppliedJob>,
 }
 
@@ -72,12 +72,12 @@ pub struct JobRef {
     pub name: JobName,
 }
 
-/// Fire times to come.
+/// Upcoming fire times.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NextTimes {
-    /// The fire times, earliest first; fewer than asked for when there are no more.
+    /// The fire times, earliest first; fewer than requested when there are no more.
     pub times: Vec<Timestamp>,
-    /// Why there are none or what they leave out, if something is to be said.
+    /// Why the list is empty or incomplete, where it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
 }
@@ -87,7 +87,7 @@ pub struct NextTimes {
 pub struct RunPage {
     /// The runs.
     pub runs: Vec<Run>,
-    /// Ask with `before` = this for the next page; absent on the last.
+    /// `before` for the next page; absent on the last one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<i64>,
     /// The store's clock.
@@ -99,18 +99,18 @@ pub struct RunPage {
 pub struct LogPage {
     /// The lines.
     pub lines: Vec<StoredLogLine>,
-    /// Ask with `after` = this for what comes next.
+    /// `after` for the lines that follow.
     pub next: i64,
-    /// Where the run is.
+    /// The state of the run.
     pub state: RunState,
-    /// The run has ended and these are its last lines: there is nothing more to follow.
+    /// The run has ended and these are its last lines.
     pub ended: bool,
 }
 
-/// What became of a wish to cancel.
+/// The result of a cancellation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CancelAnswer {
-    /// `done`: it had not been published, and never will be. `asked`: its executor is told, it ends soon. `ended`: it had ended already.
+    /// `done`: the run was not published and never will be. `asked`: its executor was asked to stop it. `ended`: it had ended already.
     pub result: CancelResult,
     /// The state in which it had ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -121,34 +121,34 @@ pub struct CancelAnswer {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CancelResult {
-    /// It had not been published, and never will be.
+    /// The run was not published and never will be.
     Done,
-    /// Its executor is told; it ends soon.
+    /// Its executor was asked to stop it.
     Asked,
     /// It had ended already.
     Ended,
 }
 
-/// What became of a job's fire times.
+/// The fire times of a job with their runs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LedgerPage {
-    /// The window, from here on.
+    /// Start of the window, inclusive.
     pub from: Timestamp,
-    /// The window, up to here, exclusive.
+    /// End of the window, exclusive.
     pub to: Timestamp,
     /// Each expected fire time, earliest first.
     pub entries: Vec<LedgerEntry>,
-    /// The limit was reached: ask again from the last fire time on.
+    /// The limit was reached; continue from the last fire time.
     pub more: bool,
 }
 
-/// An executor and how long it has been silent.
+/// An executor with the time since its last heartbeat.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExecutorView {
     /// The executor.
     #[serde(flatten)]
     pub executor: Executor,
-    /// How long it has not been heard.
+    /// Time since its last heartbeat, in milliseconds.
     pub silent_ms: u64,
 }
 
@@ -161,12 +161,12 @@ pub struct Executors {
     pub now: Timestamp,
 }
 
-/// Numbers about the whole.
+/// Statistics of the store and of this server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stats {
     /// The server's version.
     pub version: String,
-    /// How long the server has been running.
+    /// Time since the start of the server, in milliseconds.
     pub uptime_ms: u64,
     /// The store's clock.
     pub now: Timestamp,
@@ -174,9 +174,9 @@ pub struct Stats {
     pub jobs: u64,
     /// Runs that have not ended.
     pub live: Counts,
-    /// How far the oldest run that is due and still `scheduled` is behind.
+    /// Age of the oldest run that is due and still `scheduled`, in milliseconds.
     pub oldest_due_ms: Option<u64>,
-    /// What the server that answers has done since it started; other schedulers count for themselves.
+    /// Counters of the answering server since its start. Each scheduler has its own.
     #[serde(default)]
     pub since_start: SinceStart,
 }
@@ -200,20 +200,20 @@ impl Stats {
     }
 }
 
-/// A queue and how full it is.
+/// A queue with its depth.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QueueView {
     /// Its name: `x.<group>.<executor>`, `results`, `requests`, `dead`.
     pub queue: String,
-    /// Group of the executor whose queue it is.
+    /// Group of the executor that owns the queue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
-    /// The executor whose queue it is.
+    /// The executor that owns the queue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub executor: Option<String>,
-    /// Messages that wait to be handed out.
+    /// Messages that wait to be delivered.
     pub ready: u64,
-    /// Messages that were handed out and are not settled.
+    /// Messages that were delivered and are not settled.
     pub unsettled: u64,
 }
 
@@ -237,7 +237,7 @@ pub struct Queues {
     pub queues: Vec<QueueView>,
 }
 
-/// An attempt that an executor was given and has not reported an end of.
+/// An attempt that was published to an executor and has no reported end.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OutstandingView {
     /// The run.
@@ -261,21 +261,21 @@ impl From<OutstandingAttempt> for OutstandingView {
     }
 }
 
-/// An executor's queue and what the executor still has to do.
+/// An executor's queue and its outstanding attempts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QueuePage {
-    /// Its queue; absent if there is none.
+    /// Its queue, if it exists.
     pub queue: Option<QueueView>,
-    /// How many attempts it was given and has not reported an end of, in its queue or taken.
+    /// The number of outstanding attempts, in its queue or accepted.
     pub outstanding: u64,
-    /// The oldest of them.
+    /// The oldest outstanding attempts.
     pub runs: Vec<OutstandingView>,
 }
 
-/// How many were treated.
+/// The number of affected items.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Count {
-    /// How many.
+    /// The number.
     pub count: u64,
 }
 
@@ -288,14 +288,14 @@ pub struct DeadView {
     pub queue: String,
     /// Its topic: the job's name, where it was a trigger.
     pub topic: String,
-    /// Why it could not be taken.
+    /// Why it was refused.
     pub reason: String,
-    /// When it was put aside.
+    /// When it became a dead letter.
     pub at: Timestamp,
-    /// The message, where it is text.
+    /// The payload, if it is UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
-    /// The message, where it is not.
+    /// The payload in base64, if it is not UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base64: Option<String>,
 }
@@ -329,11 +329,11 @@ pub struct DeadPage {
     pub now: Timestamp,
 }
 
-/// What became of a replay.
+/// The result of a replay.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReplayedDead {
-    /// How many are back in their queues.
+    /// The number of letters that are back in their queues.
     pub count: u64,
-    /// Each one.
+    /// The result for each letter.
     pub letters: Vec<Replayed>,
 }

@@ -61,6 +61,7 @@ impl Server {
             .expect("a port");
         let base = format!("http://{}", listener.local_addr().expect("an address"));
         tokio::spawn(async move { axum::serve(listener, router(state)).await });
+        cueline_runtime::tls::install_provider();
         Self {
             store,
             nudge,
