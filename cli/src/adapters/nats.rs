@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use cueline_broker::BrokerError;
-use cueline_broker_nats::{Identity, Login, NatsDriver, NatsOptions, StreamLimits, Tls};
+use cueline_broker_nats::{
+    ClientCertificate, Identity, Login, NatsDriver, NatsOptions, StreamLimits, Tls,
+};
 
 use super::{BrokerSettings, OpenBroker, Who};
 
@@ -14,21 +16,23 @@ pub(super) async fn open(
 ) -> Result<OpenBroker, BrokerError> {
     let identity = who.executor.clone();
     let credentials = settings.credentials.clone();
+    let certificate = settings.certificate.clone();
     let usual = NatsOptions::default();
     let longest = settings.longest_wait;
     let options = NatsOptions {
-        longest_reconnect_wait: longest.map_or(usual.longest_reconnect_wait, |wait| {
-            wait.min(usual.longest_reconnect_wait)
+        max_reconnect_delay: longest.map_or(usual.max_reconnect_delay, |wait| {
+            wait.min(usual.max_reconnect_delay)
         }),
         prefix: settings.prefix.clone(),
         identity: identity.map(|(group, executor)| Identity { group, executor }),
         login: credentials.map_or(Login::None, Login::CredentialsFile),
         tls: Tls {
-            authorities: settings.ca.clone(),
-            certificate: settings.certificate.clone(),
+            ca_file: settings.ca.clone(),
+            client_certificate: certificate
+                .map(|(certificate, key)| ClientCertificate { certificate, key }),
             ..Tls::default()
         },
-        name: who.connection.clone(),
+        connection_name: who.connection.clone(),
         limits: StreamLimits {
             replicas: settings.replicas.map(usize::from),
             ..StreamLimits::default()

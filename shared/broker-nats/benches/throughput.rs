@@ -41,7 +41,7 @@ async fn measure_all(address: &str, messages: usize) -> Outcome<()> {
     println!("batch | window | ids | publish | fetch+ack | publish beside fetch+ack");
     let options = |window, ids| NatsOptions {
         prefix: "bench".into(),
-        window,
+        max_in_flight: window,
         duplicate_window: Duration::from_secs(if ids { 10 } else { 0 }),
         ..NatsOptions::default()
     };
@@ -57,7 +57,7 @@ async fn measure_all(address: &str, messages: usize) -> Outcome<()> {
 }
 
 async fn measure(address: &str, options: NatsOptions, count: usize, batch: usize) -> Outcome<()> {
-    let (window, ids) = (options.window, !options.duplicate_window.is_zero());
+    let (window, ids) = (options.max_in_flight, !options.duplicate_window.is_zero());
     let driver = Arc::new(NatsDriver::connect(address, options).await?);
     driver.delete(&QueueId::Results, false).await?;
     driver.declare(&QueueId::Results).await?;

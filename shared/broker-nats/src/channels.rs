@@ -1,8 +1,10 @@
-//! Announcements: plain NATS messages, kept nowhere, for whoever listens at that moment.
+//! Announcements: plain NATS messages to those who listen at that moment.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use async_nats::client::traits::Publisher as _;
+use async_nats::message::OutboundMessage;
 use async_nats::{Message, Subscriber};
 use cueline_broker::{Announcement, BrokerError, Channel, Listener};
 use futures_util::StreamExt as _;
@@ -12,17 +14,14 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::error::permanent;
-use crate::link::Link;
 use crate::names::Names;
-use crate::options::NatsOptions;
-use crate::pipeline::Pipeline;
+use crate::queues::Queues;
 
-/// Says and hears.
+/// Announcements that wait for one listener. Beyond it the oldest are dropped.
+const LISTENER_BUFFER: usize = 1_024;
+
 pub(crate) struct Channels {
-    pub(crate) link: Link,
-    pub(crate) names: Names,
-    pub(crate) options: Arc<NatsOptions>,
-    pub(crate) pipeline: Arc<Pipeline>,
+    pub(crate) queues: Arc<Queues>,
 }
 
 impl Channels {
@@ -31,30 +30,24 @@ impl Channels {
         channel: &Channel,
         announcement: Announcement,
     ) -> Result<(), BrokerError> {
-        let until = Instant::now() + self.options.request_timeout;
-        let (client, payload) = (&self.link.client, announcement.payload);
-        let (bytes, limit) = (payload.len(), client.max_payload());
+        let (names, connection) = (&self.queues.names, &self.queues.requester.connection);
+        let Announcement { payload, reply_to } = announcement;
+        let (bytes, limit) = (payload.len(), connection.client.max_payload());
         if bytes > limit {
             return Err(permanent(format!(
                 "failed to announce: {bytes} bytes are more than the {limit} that the server takes"
             )));
         }
-        self.link.connected(until).await?;
-        let subject = self.names.channel(channel);
-        match announcement
-            .reply_to
-            .map(|reply| self.names.channel(&reply))
-        {
-            Some(reply) => {
-                let sending = client.publish_with_reply(subject, reply, payload);
-                self.link.hand_over(sending, until).await
-            }
-            None => {
-                self.link
-                    .hand_over(client.publish(subject, payload), until)
-                    .await
-            }
-        }
+        let deadline = Instant::now() + self.queues.options.request_timeout;
+        connection.wait_until_connected(deadline).await?;
+        let message = OutboundMessage {
+            subject: names.channel(channel).into(),
+            reply: reply_to.map(|reply_to| names.channel(&reply_to).into()),
+            payload,
+            headers: None,
+        };
+        let sending = connection.client.publish_message(message);
+        connection.enqueue(sending, deadline).await
     }
 
     /// Listens until the listener is dropped or `closed`.
@@ -64,16 +57,19 @@ impl Channels {
         tasks: &TaskTracker,
         closed: CancellationToken,
     ) -> Result<Listener, BrokerError> {
-        let until = Instant::now() + self.options.request_timeout;
-        let subscribing = self.link.client.subscribe(self.names.ears(channel));
-        let messages = self.link.hand_over(subscribing, until).await?;
-        // What others say from now on is heard: the server knows of the subscription.
-        self.pipeline.round_trip().await?;
+        let (names, requester) = (self.queues.names.clone(), &self.queues.requester);
+        let deadline = Instant::now() + self.queues.options.request_timeout;
+        let subscribing = requester
+            .connection
+            .client
+            .subscribe(names.subscription(channel));
+        let messages = requester.connection.enqueue(subscribing, deadline).await?;
+        // After it the server has the subscription, so that no later announcement is missed.
+        requester.round_trip().await?;
         let (sender, listener) = mpsc::channel(1);
-        let (names, limit) = (self.names.clone(), self.options.listener_buffer);
         tasks.spawn(async move {
             tokio::select! {
-                () = pass_on(messages, &sender, &names, limit) => {}
+                () = forward(messages, &sender, &names) => {}
                 () = sender.closed() => {}
                 () = closed.cancelled() => {}
             }
@@ -82,26 +78,21 @@ impl Channels {
     }
 }
 
-/// Reads at once, so that the client's buffer stays empty (it would lose the newest), and keeps the newest `limit`.
-async fn pass_on(
-    mut messages: Subscriber,
-    sender: &mpsc::Sender<Announcement>,
-    names: &Names,
-    limit: usize,
-) {
+/// Reads without waiting for the listener, and keeps the newest announcements. The client's own buffer would keep the
+/// oldest.
+async fn forward(mut messages: Subscriber, sender: &mpsc::Sender<Announcement>, names: &Names) {
     let mut waiting = VecDeque::new();
     loop {
         tokio::select! {
             message = messages.next() => {
                 let Some(message) = message else { return };
-                if message.status.is_some() {
-                    // The server says that nobody heard a question; whoever asked waits for others all the same.
-                    continue;
+                // A status says that a question had no listeners; the one who asked waits for others all the same.
+                if message.status.is_none() {
+                    if waiting.len() >= LISTENER_BUFFER {
+                        waiting.pop_front();
+                    }
+                    waiting.push_back(announcement(message, names));
                 }
-                if waiting.len() >= limit {
-                    waiting.pop_front();
-                }
-                waiting.push_back(announcement(message, names));
             }
             room = sender.reserve(), if !waiting.is_empty() => {
                 let Ok(room) = room else { return };
@@ -115,7 +106,7 @@ async fn pass_on(
 
 fn announcement(message: Message, names: &Names) -> Announcement {
     Announcement {
-        reply_to: message.reply.and_then(|reply| names.replies(&reply)),
+        reply_to: message.reply.and_then(|reply| names.reply_channel(&reply)),
         payload: message.payload,
     }
 }

@@ -1,59 +1,76 @@
-//! Makes streams and consumers, and holds those that are there to what they have to be. What an operator has set besides stays.
+//! Declares streams and consumers: creates what is missing and corrects what differs. Other settings of an operator stay.
 
 use std::time::Duration;
 
 use cueline_broker::{BrokerError, QueueId};
 use serde_json::{Value, json};
 
-use crate::api::{ConsumerInfo, found};
 use crate::error::permanent;
-use crate::names::{Place, Stream};
-use crate::queues::{DEFAULT_LIMIT, Queues};
+use crate::jetstream_api::{ConsumerInfo, StreamInfo, if_exists};
+use crate::names::{Location, Stream};
+use crate::options::MIN_DUPLICATE_WINDOW;
+use crate::queues::{DEFAULT_QUEUE_LIMIT, Queues};
 
-/// Requests for messages that may wait at one consumer: as many as executors of a group.
+/// Fetches that may wait at one consumer: room for each executor of a group.
 const MAX_WAITING: u32 = 16_384;
 
 impl Queues {
-    pub(crate) async fn declare_stream(&self, stream: Stream) -> Result<(), BrokerError> {
-        let name = self.names.stream(stream);
-        let what = format!("declare stream {name}");
-        let mut there = match found(self.pipeline.stream_info(&name).await) {
-            Ok(there) => there,
-            // It cannot be looked at; whether it is there shows when it is used.
-            Err(e) if e.is_denied() => return Ok(()),
-            Err(e) => return Err(e.error(&what)),
-        };
-        if there.is_none() {
-            let config = self.stream_config(stream);
-            there = match self.pipeline.create_stream(&name, &config).await {
-                Ok(created) => Some(created),
-                // Somebody else was faster, with other limits.
-                Err(e) if e.is_name_in_use() => {
-                    let info = self.pipeline.stream_info(&name).await;
-                    Some(info.map_err(|e| e.error(&what))?)
-                }
-                Err(e) if e.is_denied() => {
-                    tracing::warn!(
-                        stream = name,
-                        "there is no such stream, and this user may not create it; a scheduler does"
-                    );
-                    return Ok(());
-                }
-                Err(e) => return Err(e.error(&what)),
-            };
+    pub(crate) async fn declare(&self, queue: &QueueId) -> Result<(), BrokerError> {
+        let location = self.names.locate(queue);
+        // Schedulers declare streams and their limits. An executor only needs its consumer to exist.
+        if self.options.identity.is_some() {
+            let info = self.requester.consumer_info(&location).await;
+            if info.is_ok_and(|info| info.filter() == location.filter) {
+                return Ok(());
+            }
         }
-        let Some(there) = there else { return Ok(()) };
-        self.check_stream(stream, &name, &there.config)?;
-        self.adjust_stream(stream, &name, there.config).await
+        self.declare_stream(location.stream).await?;
+        if let Some(info) = self.declare_consumer(queue, &location).await? {
+            self.remember(queue, &info);
+        }
+        Ok(())
     }
 
-    fn stream_config(&self, stream: Stream) -> Value {
+    async fn declare_stream(&self, stream: Stream) -> Result<(), BrokerError> {
+        let name = self.names.stream(stream);
+        let Some(StreamInfo { mut config, .. }) = self.find_or_create_stream(stream, &name).await?
+        else {
+            return Ok(());
+        };
+        for (field, required) in self.required_settings(stream) {
+            if config[field] != required {
+                return Err(permanent(format!(
+                    "failed to declare stream {name}: its `{field}` is {}, and has to be {required}",
+                    config[field]
+                )));
+            }
+        }
+        let limits = self.configured_limits(stream, self.options.limits.queue_limit);
+        if limits.iter().all(|(field, value)| config[field] == *value) {
+            return Ok(());
+        }
+        merge(&mut config, limits);
+        let update = format!("STREAM.UPDATE.{name}");
+        match self.requester.call::<Value>(&update, config).await {
+            Err(e) if !e.is_denied() => Err(e.into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// `None` when this user may neither look the stream up nor create it. A missing stream shows when it is used.
+    async fn find_or_create_stream(
+        &self,
+        stream: Stream,
+        name: &str,
+    ) -> Result<Option<StreamInfo>, BrokerError> {
+        match if_exists(self.requester.stream_info(name).await) {
+            Ok(None) => {}
+            Err(e) if e.is_denied() => return Ok(None),
+            found => return Ok(found?),
+        }
         let mut config = json!({
-            "name": self.names.stream(stream),
-            "subjects": [self.names.subjects(stream)],
-            "retention": "workqueue",
+            "name": name,
             "storage": "file",
-            "discard": "new",
             "max_consumers": -1,
             "max_msgs": -1,
             "max_bytes": -1,
@@ -62,153 +79,143 @@ impl Queues {
             "max_msg_size": -1,
             "num_replicas": 1,
         });
-        for (field, value) in self.wanted(stream, true) {
-            config[field] = value;
-        }
-        config
-    }
-
-    /// Limits as configured; for a new stream also those that are not.
-    fn wanted(&self, stream: Stream, new: bool) -> Vec<(&'static str, Value)> {
-        let limits = &self.options.limits;
-        let mut wanted = Vec::new();
-        if let Some(limit) = limits.queue_limit.or(new.then_some(DEFAULT_LIMIT)) {
-            if stream == Stream::Triggers {
-                wanted.push(("max_msgs_per_subject", json!(limit)));
-                wanted.push(("discard_new_per_subject", json!(true)));
-            } else {
-                wanted.push(("max_msgs", json!(limit)));
+        merge(&mut config, self.required_settings(stream).into());
+        let queue_limit = self.options.limits.queue_limit;
+        let queue_limit = queue_limit.unwrap_or(DEFAULT_QUEUE_LIMIT);
+        merge(
+            &mut config,
+            self.configured_limits(stream, Some(queue_limit)),
+        );
+        let create = format!("STREAM.CREATE.{name}");
+        match self.requester.call(&create, config).await {
+            Ok(created) => Ok(Some(created)),
+            // Another process created it meanwhile, perhaps with other limits.
+            Err(e) if e.is_stream_name_in_use() => {
+                Ok(Some(self.requester.stream_info(name).await?))
             }
+            Err(e) if e.is_denied() => {
+                tracing::warn!(
+                    stream = name,
+                    "stream is missing, and this user may not create it; a scheduler creates it"
+                );
+                Ok(None)
+            }
+            Err(e) => Err(e.into()),
         }
-        if let Some(bytes) = limits.max_bytes {
-            wanted.push(("max_bytes", json!(bytes)));
-        }
-        if let Some(replicas) = limits.replicas {
-            wanted.push(("num_replicas", json!(replicas)));
-        }
-        let window = self.options.duplicate_window;
-        // 0 would mean the server's default. Without ids in messages it costs nothing.
-        let window = if window.is_zero() {
-            Duration::from_millis(100)
-        } else {
-            window
-        };
-        wanted.push(("duplicate_window", json!(nanoseconds(window))));
-        wanted
     }
 
-    /// What cannot be otherwise.
-    fn check_stream(&self, stream: Stream, name: &str, config: &Value) -> Result<(), BrokerError> {
-        let subjects = json!([self.names.subjects(stream)]);
-        for (field, wanted) in [
-            ("subjects", subjects),
+    /// Settings on which the driver's guarantees rest.
+    fn required_settings(&self, stream: Stream) -> [(&'static str, Value); 3] {
+        [
+            ("subjects", json!([self.names.subjects(stream)])),
             ("retention", json!("workqueue")),
             ("discard", json!("new")),
-        ] {
-            if config[field] != wanted {
-                return Err(permanent(format!(
-                    "failed to declare stream {name}: its `{field}` is {}, and has to be {wanted}",
-                    config[field]
-                )));
-            }
-        }
-        Ok(())
+        ]
     }
 
-    async fn adjust_stream(
+    fn configured_limits(
         &self,
         stream: Stream,
-        name: &str,
-        mut config: Value,
-    ) -> Result<(), BrokerError> {
-        let wanted = self.wanted(stream, false);
-        if wanted.iter().all(|(field, value)| config[*field] == *value) {
-            return Ok(());
+        queue_limit: Option<u64>,
+    ) -> Vec<(&'static str, Value)> {
+        let mut limits = Vec::new();
+        if let Some(limit) = queue_limit {
+            if stream == Stream::Triggers {
+                limits.push(("max_msgs_per_subject", json!(limit)));
+                limits.push(("discard_new_per_subject", json!(true)));
+            } else {
+                limits.push(("max_msgs", json!(limit)));
+            }
         }
-        for (field, value) in wanted {
-            config[field] = value;
+        if let Some(bytes) = self.options.limits.max_bytes {
+            limits.push(("max_bytes", json!(bytes)));
         }
-        match self.pipeline.update_stream(name, &config).await {
-            Ok(_) => Ok(()),
-            Err(e) if e.is_denied() => Ok(()),
-            Err(e) => Err(e.error(&format!("change stream {name}"))),
+        if let Some(replicas) = self.options.limits.replicas {
+            limits.push(("num_replicas", json!(replicas)));
         }
+        // The server takes 0 for its default. Without ids in messages the shortest window has no effect.
+        let window = self.options.duplicate_window.max(MIN_DUPLICATE_WINDOW);
+        limits.push(("duplicate_window", json!(nanoseconds(window))));
+        limits
     }
 
-    /// `None` when this user may neither look nor create.
-    pub(crate) async fn declare_consumer(
+    /// `None` when this user may neither look the consumer up nor create it.
+    async fn declare_consumer(
         &self,
         queue: &QueueId,
-        place: &Place,
+        location: &Location,
     ) -> Result<Option<ConsumerInfo>, BrokerError> {
-        let stream = self.names.stream(place.stream);
-        let what = format!("declare {queue}");
-        let there = match found(self.pipeline.consumer_info(&stream, &place.consumer).await) {
-            Ok(there) => there,
+        let (stream, consumer) = (&location.stream_name, &location.consumer);
+        let found = match if_exists(self.requester.consumer_info(location).await) {
             Err(e) if e.is_denied() => return Ok(None),
-            Err(e) => return Err(e.error(&what)),
+            found => found?,
         };
-        let wanted = self.consumer_config(place);
-        let is_as_wanted = |info: &ConsumerInfo| differing(&info.config, &wanted).is_none();
-        if there.as_ref().is_some_and(is_as_wanted) {
-            return Ok(there);
+        let required = self.consumer_config(location);
+        let is_correct = |info: &ConsumerInfo| first_difference(&info.config, &required).is_none();
+        if found.as_ref().is_some_and(is_correct) {
+            return Ok(found);
         }
-        // What is there and cannot be changed, as `max_waiting`, stays.
-        let mut config = there.as_ref().map_or_else(
+        // A server refuses to change some settings of an existing consumer, such as `max_waiting`; they stay.
+        let mut config = found.as_ref().map_or_else(
             || json!({ "max_waiting": MAX_WAITING }),
             |info| info.config.clone(),
         );
-        for (field, value) in wanted.as_object().into_iter().flatten() {
-            config[field.as_str()] = value.clone();
-        }
-        let created = self
-            .pipeline
-            .create_consumer(&stream, &place.consumer, &place.filter, &config)
-            .await;
-        let info = match created {
-            Ok(info) => info,
+        merge(&mut config, required.clone());
+        // The filter is part of the subject, so that permissions can be given for it.
+        let create = format!("CONSUMER.CREATE.{stream}.{consumer}.{}", location.filter);
+        let body = json!({ "stream_name": stream, "config": config });
+        let info: ConsumerInfo = match self.requester.call(&create, body).await {
             Err(e) if e.is_denied() => {
-                if there.is_none() {
-                    tracing::warn!(%queue, "there is no such queue, and this user may not create it; a scheduler does");
+                if found.is_none() {
+                    tracing::warn!(
+                        %queue,
+                        "queue is missing, and this user may not create it; a scheduler creates it"
+                    );
                 }
-                return Ok(there);
+                return Ok(found);
             }
-            Err(e) => return Err(e.error(&what)),
+            created => created?,
         };
-        // A server may ignore what it does not know.
-        match differing(&info.config, &wanted) {
-            None => Ok(Some(info)),
-            Some(field) => Err(permanent(format!(
-                "failed to declare {queue}: consumer {} of {stream} has the `{field}` {}, and has to have {}",
-                place.consumer, info.config[field], wanted[field]
-            ))),
+        // A server ignores settings that it does not know.
+        if let Some((field, value)) = first_difference(&info.config, &required) {
+            return Err(permanent(format!(
+                "failed to declare {queue}: consumer {consumer} of {stream} has the `{field}` {}, and has to have {value}",
+                info.config[field]
+            )));
         }
+        Ok(Some(info))
     }
 
-    fn consumer_config(&self, place: &Place) -> Value {
-        json!({
-            "name": place.consumer,
-            "durable_name": place.consumer,
-            "filter_subject": place.filter,
-            "deliver_policy": "all",
-            "replay_policy": "instant",
-            "ack_policy": "explicit",
-            "ack_wait": nanoseconds(self.options.ack_wait),
-            // After a last delivery a work queue would keep the message for ever, for nobody.
-            "max_deliver": -1,
-            // What is unsettled is bounded by the queue, and delayed messages are not to hold up others.
-            "max_ack_pending": -1,
-        })
+    fn consumer_config(&self, location: &Location) -> Vec<(&'static str, Value)> {
+        vec![
+            ("name", json!(location.consumer)),
+            ("durable_name", json!(location.consumer)),
+            ("filter_subject", json!(location.filter)),
+            ("deliver_policy", json!("all")),
+            ("replay_policy", json!("instant")),
+            ("ack_policy", json!("explicit")),
+            ("ack_wait", json!(nanoseconds(self.options.ack_wait))),
+            // After its last delivery a message would stay in a work queue, and no consumer would get it.
+            ("max_deliver", json!(-1)),
+            // The queue's limit bounds what is unsettled. Messages with a delay must not hold up others.
+            ("max_ack_pending", json!(-1)),
+        ]
     }
 }
 
-/// The first field that is not as wanted.
-fn differing<'a>(config: &Value, wanted: &'a Value) -> Option<&'a str> {
-    let wanted = wanted.as_object()?;
-    wanted
+fn merge(config: &mut Value, settings: Vec<(&'static str, Value)>) {
+    for (field, value) in settings {
+        config[field] = value;
+    }
+}
+
+fn first_difference<'a>(
+    config: &Value,
+    required: &'a [(&'static str, Value)],
+) -> Option<&'a (&'static str, Value)> {
+    required
         .iter()
-        .find(|(field, value)| config[field.as_str()] != **value)
-        .map(|(field, _)| field.as_str())
+        .find(|(field, value)| config[field] != *value)
 }
 
 fn nanoseconds(duration: Duration) -> u64 {

@@ -1,37 +1,31 @@
-//! Fetches by demand: one request for each fetch, which the server answers with what it has, or keeps until something comes or
-//! the time is up. Nothing is asked for that nobody waits for.
-//!
-//! A fetch that is dropped leaves its place, with what was on its way to it, to the next fetch from the same queue.
+//! Fetches deliveries: one pull request for each fetch, which the server answers with what the queue holds, or with the
+//! next message within the wait. Nothing is requested ahead of a fetch.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_nats::Message;
 use bytes::Bytes;
 use cueline_broker::{BrokerError, Delivery, QueueId};
 use futures_util::{FutureExt as _, StreamExt as _};
 use tokio::time::{Instant, sleep_until};
 
-use crate::delivered::Delivered;
-use crate::error::transient;
-use crate::link::Link;
-use crate::puller::{Came, Idle, Puller, Turn};
-use crate::queues::{Queues, no_queue};
+use crate::error::{permanent, transient};
+use crate::pull::{PullError, PullPool, PullSubscription};
+use crate::queues::Queues;
 use crate::receipts::Receipts;
+use crate::received::Received;
 
-/// Fetches from all queues.
 pub(crate) struct Fetcher {
-    pub(crate) link: Link,
     pub(crate) queues: Arc<Queues>,
     pub(crate) receipts: Arc<Receipts>,
-    /// A request is answered within so much more than it asked to wait, or it is lost.
-    pub(crate) patience: Duration,
-    pub(crate) idle: Idle,
+    pub(crate) pool: PullPool,
 }
 
 /// Ends a message for good.
-const TOO_LATE: Bytes = Bytes::from_static(b"+TERM published too late");
-/// As good as for ever.
-const A_YEAR: Duration = Duration::from_hours(365 * 24);
+const TERM_EXPIRED: Bytes = Bytes::from_static(b"+TERM stored after its deadline");
+/// Keeps the sum of now and the wait within the clock's range.
+const MAX_WAIT: Duration = Duration::from_hours(365 * 24);
 
 impl Fetcher {
     pub(crate) async fn fetch(
@@ -44,116 +38,138 @@ impl Fetcher {
             return Ok(Vec::new());
         }
         let now = Instant::now();
-        let until = now + wait.min(A_YEAR);
-        let in_time = now + self.patience;
-        self.link.connected(in_time).await?;
-        let place = self.queues.names.place(queue);
-        let stream = self.queues.names.stream(place.stream);
-        let mut turn = self.idle.turn(queue);
-        let puller = turn
-            .puller(&self.link, &stream, &place.consumer, in_time)
-            .await?;
-        match self.fill(puller, queue, max, until).await {
-            Ok(()) => {}
-            // What has come is good all the same; the next fetch is told.
-            Err(_) if !puller.ready.is_empty() => {}
-            Err(e) => {
-                turn.spoiled();
-                return Err(e);
-            }
+        let (until, deadline) = (now + wait.min(MAX_WAIT), now + self.timeout());
+        let connection = &self.queues.requester.connection;
+        connection.wait_until_connected(deadline).await?;
+        let mut pooled = self.pool.check_out(queue);
+        if pooled.subscription.is_none() {
+            let location = self.queues.names.locate(queue);
+            let opened = PullSubscription::open(connection, &location, deadline).await?;
+            pooled.subscription = Some(opened);
         }
-        Ok(self.hand_out(turn, queue, max).await)
+        let Some(subscription) = &mut pooled.subscription else {
+            return Ok(Vec::new());
+        };
+        if let Err(e) = self.fill(subscription, queue, max, until).await
+            // Messages that have arrived are handed out; the next fetch meets the error.
+            && subscription.ready.is_empty()
+        {
+            pooled.subscription = None;
+            return Err(e);
+        }
+        let count = subscription.ready.len().min(max);
+        let messages = subscription.ready.drain(..count).collect();
+        drop(pooled);
+        Ok(self.hand_out(messages, queue).await)
     }
 
-    /// Waits until something is ready, and then for what else the same request brings.
+    fn timeout(&self) -> Duration {
+        self.queues.options.request_timeout
+    }
+
+    /// Waits for a first message, and then for the others that the same request brings.
     async fn fill(
         &self,
-        puller: &mut Puller,
+        subscription: &mut PullSubscription,
         queue: &QueueId,
         max: usize,
         until: Instant,
     ) -> Result<(), BrokerError> {
-        // A request that another fetch has left counts as well.
-        let mut asked = puller.is_asking();
+        // The request of an earlier fetch counts as this one's.
+        let mut requested = subscription.is_pending();
         loop {
-            while puller.ready.len() < max
-                && let Some(Some(message)) = puller.messages.next().now_or_never()
+            while subscription.ready.len() < max
+                && let Some(Some(message)) = subscription.messages.next().now_or_never()
             {
-                self.take_in(puller, message, queue).await?;
+                self.accept(subscription, message, queue).await?;
             }
-            if puller.ready.len() >= max || (!puller.is_asking() && !puller.ready.is_empty()) {
+            let ready = subscription.ready.len();
+            if ready >= max || (ready > 0 && !subscription.is_pending()) {
                 return Ok(());
             }
-            let Some(open) = &mut puller.open else {
+            let Some(pending) = &mut subscription.pending else {
                 let left = until.saturating_duration_since(Instant::now());
-                if asked && left.is_zero() {
+                if requested && left.is_zero() {
                     return Ok(());
                 }
-                puller.request(&self.link, max, left, self.patience).await?;
-                asked = true;
+                let connection = &self.queues.requester.connection;
+                subscription
+                    .request(connection, max, left, self.timeout())
+                    .await?;
+                requested = true;
                 continue;
             };
-            let late = open.until;
+            let deadline = pending.deadline;
             let message = tokio::select! {
                 biased;
-                message = puller.messages.next() => message,
-                failed = open.failed() => return Err(failed),
-                () = sleep_until(late) => {
+                message = subscription.messages.next() => message,
+                failed = pending.failed() => return Err(failed),
+                () = sleep_until(deadline) => {
                     return Err(transient(format!(
                         "failed to fetch from {queue}: NATS does not answer"
                     )));
                 }
             };
-            match message {
-                Some(message) => self.take_in(puller, message, queue).await?,
-                None => return Err(transient("failed to fetch: the subscription has ended")),
+            let ended = || transient("failed to fetch: the subscription has ended");
+            self.accept(subscription, message.ok_or_else(ended)?, queue)
+                .await?;
+        }
+    }
+
+    async fn accept(
+        &self,
+        subscription: &mut PullSubscription,
+        message: Message,
+        queue: &QueueId,
+    ) -> Result<(), BrokerError> {
+        let no_queue = || {
+            permanent(format!(
+                "failed to fetch from {queue}: there is no such queue"
+            ))
+        };
+        match subscription.accept(message) {
+            Ok(()) => Ok(()),
+            Err(PullError::ConsumerDeleted) => Err(no_queue()),
+            Err(PullError::NoResponders) if self.queues.is_deleted(queue).await => Err(no_queue()),
+            Err(PullError::NoResponders) => Err(transient(format!(
+                "failed to fetch from {queue}: there is no such queue, or no server leads it now"
+            ))),
+            Err(PullError::Refused(why)) => {
+                Err(transient(format!("failed to fetch from {queue}: {why}")))
             }
         }
     }
 
-    async fn take_in(
-        &self,
-        puller: &mut Puller,
-        message: async_nats::Message,
-        queue: &QueueId,
-    ) -> Result<(), BrokerError> {
-        match puller.take_in(message) {
-            Came::Fine => Ok(()),
-            Came::Deleted => Err(no_queue(queue)),
-            Came::Nobody => Err(self.queues.why_nobody(queue).await),
-            Came::Refused(why) => Err(transient(format!("failed to fetch from {queue}: {why}"))),
-        }
-    }
-
-    async fn hand_out(&self, mut turn: Turn<'_>, queue: &QueueId, max: usize) -> Vec<Delivery> {
-        let read: Vec<Delivered> = turn
-            .ready(max)
+    async fn hand_out(&self, messages: Vec<Message>, queue: &QueueId) -> Vec<Delivery> {
+        let received = messages
             .into_iter()
-            .filter_map(|message| Delivered::read(message, queue))
-            .collect();
-        drop(turn);
-        let (late, delivered): (Vec<_>, Vec<_>) = read.into_iter().partition(|d| d.is_late);
-        let held = delivered.iter().map(|d| d.held.clone());
-        let receipts = self.receipts.hold(queue, held, Instant::now());
-        self.end_late(queue, late).await;
-        delivered
+            .filter_map(|message| Received::parse(message, queue));
+        let (expired, valid): (Vec<_>, Vec<_>) = received.partition(|received| received.is_expired);
+        let unsettled = valid.iter().map(|received| received.unsettled.clone());
+        let receipts = self.receipts.issue(queue, unsettled, Instant::now());
+        self.end_expired(queue, expired).await;
+        valid
             .into_iter()
             .zip(receipts)
-            .map(|(delivered, receipt)| delivered.with(receipt))
+            .map(|(received, receipt)| received.into_delivery(receipt))
             .collect()
     }
 
-    /// Their publisher was told that they may not have arrived, and when they did it was too late. What cannot be ended now comes again.
-    async fn end_late(&self, queue: &QueueId, late: Vec<Delivered>) {
-        if late.is_empty() {
+    /// Ends messages that were stored after their deadline: their publisher publishes them again. A message that cannot
+    /// be ended now is delivered again.
+    async fn end_expired(&self, queue: &QueueId, expired: Vec<Received>) {
+        if expired.is_empty() {
             return;
         }
-        let count = late.len();
-        tracing::warn!(%queue, count, "messages were published too late to count; they are ended");
-        let until = Instant::now() + self.patience;
-        for late in late {
-            let ending = self.link.client.publish(late.held.ack, TOO_LATE);
-            if self.link.hand_over(ending, until).await.is_err() {
+        let count = expired.len();
+        tracing::warn!(%queue, count, "dropped messages that were stored after their deadline; the scheduler publishes them again");
+        let deadline = Instant::now() + self.timeout();
+        let connection = &self.queues.requester.connection;
+        for Received { unsettled, .. } in expired {
+            let ending = connection
+                .client
+                .publish(unsettled.ack_subject, TERM_EXPIRED);
+            if connection.enqueue(ending, deadline).await.is_err() {
                 return;
             }
         }

@@ -1,11 +1,11 @@
 //! Broker driver on NATS `JetStream`.
 //!
-//! All triggers lie in one stream, with a durable pull consumer for each executor; results, requests and dead letters in
-//! one each. `docs/nats.md` has the subjects, the permissions and what the server promises.
+//! All triggers are in one stream with a durable pull consumer for each executor; results, requests and dead letters have
+//! a stream each. `docs/nats.md` lists the subjects and permissions, and explains with a picture how the driver publishes,
+//! fetches and settles, and what each failure does.
 //!
-//! The way of a batch: every message and every ack goes out at once and is answered by the server, in any order; the
-//! `pipeline` gives the answers to those who wait, in one window for the whole process. So a batch costs one round trip, and an
-//! answer that does not come is an error, never a guess.
+//! A batch costs one round trip: the driver sends all its messages or acks and then awaits the replies together. A missing
+//! reply is an error, never a guess.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), cueline_broker::BrokerError> {
@@ -17,25 +17,26 @@
 //! # Ok(()) }
 //! ```
 
-mod api;
 mod channels;
-mod clock;
+mod connect;
+mod connection;
+mod dead_letter;
+mod deadline;
 mod declare;
-mod delivered;
-mod doubts;
 mod driver;
 mod error;
-mod fence;
 mod fetch;
-mod link;
+mod jetstream_api;
 mod names;
 mod options;
-mod pipeline;
 mod publish;
-mod puller;
+mod pull;
 mod queues;
 mod receipts;
+mod received;
+mod requests;
 mod settle;
+mod unconfirmed;
 
 pub use driver::NatsDriver;
-pub use options::{Identity, Login, NatsOptions, StreamLimits, Tls};
+pub use options::{ClientCertificate, Identity, Login, NatsOptions, StreamLimits, Tls};

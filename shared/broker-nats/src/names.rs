@@ -1,8 +1,8 @@
-//! How queues and channels are called in NATS: streams, consumers and subjects under one prefix. Pure.
+//! Names of streams, consumers, subjects and inboxes under one prefix. Pure.
 //!
-//! Subjects end in `<group>.<executor>.<topic>`, so that permissions can be given for one executor and anybody can watch one
-//! job. A name is one token: what NATS or a file system gives a meaning to is written as `%XX`. An underscore at the start is
-//! too, so that `_` (no executor in particular) is no executor's name.
+//! Subjects end in `<group>.<executor>.<topic>`, so that permissions can be given for one executor and an operator can
+//! watch one job. A name is one token: bytes with a meaning to NATS or to a file system are written as `%XX`. So is a
+//! leading underscore, because `_` stands for the group and the executor of a process that is none.
 
 use std::fmt::Write as _;
 
@@ -10,45 +10,41 @@ use cueline_broker::{Channel, QueueId};
 
 use crate::options::Identity;
 
-/// Where a queue lies.
+/// The stream and the consumer of a queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct Location {
     pub(crate) stream: Stream,
-    /// The durable consumer's name.
+    pub(crate) stream_name: String,
+    /// The name of the durable consumer.
     pub(crate) consumer: String,
-    /// What the consumer is to get.
+    /// The subjects that the consumer reads.
     pub(crate) filter: String,
-    /// What a topic is appended to, to publish.
-    subject: String,
+    subject_prefix: String,
 }
 
-impl Place {
-    /// Where a message with this topic goes.
+impl Location {
+    /// The subject of a message with this topic.
     pub(crate) fn subject(&self, topic: &str) -> String {
-        let mut subject = String::with_capacity(self.subject.len() + topic.len() + 8);
-        subject.push_str(&self.subject);
+        let mut subject = String::with_capacity(self.subject_prefix.len() + topic.len() + 8);
+        subject.push_str(&self.subject_prefix);
         escape(topic, &mut subject);
         subject
     }
 }
 
-/// The streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Stream {
-    /// All queues of executors.
+    /// The queues of all executors.
     Triggers,
-    /// One queue.
     Results,
-    /// One queue.
     Requests,
-    /// One queue.
     Dead,
 }
 
 impl Stream {
     const ALL: [Self; 4] = [Self::Triggers, Self::Results, Self::Requests, Self::Dead];
 
-    const fn word(self) -> &'static str {
+    const fn token(self) -> &'static str {
         match self {
             Self::Triggers => "trigger",
             Self::Results => "result",
@@ -57,7 +53,7 @@ impl Stream {
         }
     }
 
-    /// The queue that the whole stream is, if it is one.
+    /// The only queue of the stream, unless it has many.
     pub(crate) const fn queue(self) -> Option<QueueId> {
         match self {
             Self::Triggers => None,
@@ -68,7 +64,6 @@ impl Stream {
     }
 }
 
-/// All names under one prefix.
 #[derive(Debug, Clone)]
 pub(crate) struct Names {
     prefix: String,
@@ -90,44 +85,40 @@ impl Names {
 
     /// `CUELINE_TRIGGERS` and so on.
     pub(crate) fn stream(&self, stream: Stream) -> String {
-        let plural = match stream {
-            Stream::Triggers => "TRIGGERS",
-            Stream::Results => "RESULTS",
-            Stream::Requests => "REQUESTS",
-            Stream::Dead => "DEAD",
-        };
-        let prefix = self.prefix.to_ascii_uppercase().replace('.', "_");
-        format!("{prefix}_{plural}")
+        let (prefix, token) = (self.prefix.replace('.', "_"), stream.token());
+        let plural = if stream == Stream::Dead { "" } else { "s" };
+        format!("{prefix}_{token}{plural}").to_ascii_uppercase()
     }
 
-    /// What a stream holds.
+    /// The subjects that a stream stores.
     pub(crate) fn subjects(&self, stream: Stream) -> String {
-        format!("{}.{}.>", self.prefix, stream.word())
+        format!("{}.{}.>", self.prefix, stream.token())
     }
 
-    pub(crate) fn place(&self, queue: &QueueId) -> Place {
+    pub(crate) fn locate(&self, queue: &QueueId) -> Location {
         let (group, executor) = match queue {
-            QueueId::Executor { group, executor } => (group, escaped(executor)),
-            QueueId::Results => return self.whole(Stream::Results, "results"),
-            QueueId::Requests => return self.whole(Stream::Requests, "requests"),
-            QueueId::Dead => return self.whole(Stream::Dead, "dead"),
+            QueueId::Executor { group, executor } => (escaped(group), escaped(executor)),
+            QueueId::Results => return self.whole_stream(Stream::Results, "results"),
+            QueueId::Requests => return self.whole_stream(Stream::Requests, "requests"),
+            QueueId::Dead => return self.whole_stream(Stream::Dead, "dead"),
         };
-        let group = escaped(group);
-        let subject = format!("{}.trigger.{group}.{executor}.", self.prefix);
-        Place {
+        let subject_prefix = format!("{}.trigger.{group}.{executor}.", self.prefix);
+        Location {
             stream: Stream::Triggers,
+            stream_name: self.stream(Stream::Triggers),
             consumer: shortened(format!("{group}~{executor}")),
-            filter: format!("{subject}>"),
-            subject,
+            filter: format!("{subject_prefix}>"),
+            subject_prefix,
         }
     }
 
-    fn whole(&self, stream: Stream, consumer: &str) -> Place {
-        Place {
+    fn whole_stream(&self, stream: Stream, consumer: &str) -> Location {
+        Location {
             stream,
+            stream_name: self.stream(stream),
             consumer: consumer.to_owned(),
             filter: self.subjects(stream),
-            subject: format!("{}.{}.{}.", self.prefix, stream.word(), self.own),
+            subject_prefix: format!("{}.{}.{}.", self.prefix, stream.token(), self.own),
         }
     }
 
@@ -140,14 +131,15 @@ impl Names {
                 group: unescaped(group),
                 executor: unescaped(executor),
             }),
-            [word, ">"] => Stream::ALL
+            [token, ">"] => Stream::ALL
                 .into_iter()
-                .find(|stream| stream.word() == word)
+                .find(|stream| stream.token() == token)
                 .and_then(Stream::queue),
             _ => None,
         }
     }
 
+    /// The subject on which this process announces.
     pub(crate) fn channel(&self, channel: &Channel) -> String {
         match channel {
             Channel::Heartbeats => format!("{}.heartbeat.{}", self.prefix, self.own),
@@ -161,28 +153,28 @@ impl Names {
         }
     }
 
-    /// What to subscribe to, to hear a channel: heartbeats come from everybody.
-    pub(crate) fn ears(&self, channel: &Channel) -> String {
+    /// The subjects of a channel that all processes announce on.
+    pub(crate) fn subscription(&self, channel: &Channel) -> String {
         match channel {
             Channel::Heartbeats => format!("{}.heartbeat.>", self.prefix),
             _ => self.channel(channel),
         }
     }
 
-    /// The channel of replies that a subject means, if it does.
-    pub(crate) fn replies(&self, subject: &str) -> Option<Channel> {
+    /// The reply channel with this subject.
+    pub(crate) fn reply_channel(&self, subject: &str) -> Option<Channel> {
         let rest = subject.strip_prefix(&self.prefix)?;
         let name = rest.strip_prefix(".reply.")?;
         Some(Channel::Replies(unescaped(name)))
     }
 
-    /// What this process's private subjects start with.
+    /// The first tokens of this process's private subjects.
     pub(crate) fn inbox(&self) -> String {
         format!("{}.inbox.{}", self.prefix, self.own)
     }
 }
 
-/// The last part of a subject, as it was before it was escaped.
+/// The topic of a subject that [`Location::subject`] made.
 pub(crate) fn topic(subject: &str) -> String {
     unescaped(subject.rsplit('.').next().unwrap_or(subject))
 }
@@ -195,54 +187,54 @@ fn escaped(name: &str) -> String {
 
 fn escape(name: &str, token: &mut String) {
     if name.is_empty() {
-        // No token is empty, and no other is a lone per cent sign.
+        // A token must not be empty, and no other name is written as a single per cent sign.
         token.push('%');
     }
-    for (place, byte) in name.bytes().enumerate() {
-        let plain = byte.is_ascii_alphanumeric() || byte == b'-' || (byte == b'_' && place > 0);
+    for (index, byte) in name.bytes().enumerate() {
+        let plain = byte.is_ascii_alphanumeric() || byte == b'-' || (byte == b'_' && index > 0);
         if plain {
             token.push(char::from(byte));
         } else {
-            // Writing to a string does not fail.
+            // Writing to a string cannot fail.
             let _ = write!(token, "%{byte:02X}");
         }
     }
 }
 
-/// Undoes [`escape`], and user information in URLs. What was never escaped stays as it is.
+/// Undoes [`escape`], and the escapes of user information in URLs. Other text stays as it is.
 pub(crate) fn unescaped(token: &str) -> String {
     if token == "%" {
         return String::new();
     }
     let bytes = token.as_bytes();
     let mut name = Vec::with_capacity(bytes.len());
-    let mut place = 0;
-    while place < bytes.len() {
+    let mut index = 0;
+    while index < bytes.len() {
         let code = bytes
-            .get(place + 1..place + 3)
-            .filter(|_| bytes[place] == b'%')
+            .get(index + 1..index + 3)
+            .filter(|_| bytes[index] == b'%')
             .and_then(|hex| std::str::from_utf8(hex).ok())
             .and_then(|hex| u8::from_str_radix(hex, 16).ok());
-        name.push(code.unwrap_or(bytes[place]));
-        place += if code.is_some() { 3 } else { 1 };
+        name.push(code.unwrap_or(bytes[index]));
+        index += if code.is_some() { 3 } else { 1 };
     }
     String::from_utf8(name).unwrap_or_else(|_| token.to_owned())
 }
 
-/// Servers take no longer names for consumers than 255 bytes.
-const LONGEST_CONSUMER: usize = 200;
+/// In bytes. Servers refuse names over 255 bytes.
+const MAX_CONSUMER_NAME: usize = 200;
 
-/// A long name is cut, and told apart by a hash of the whole; the queue is known by the filter, never by this name.
+/// Cuts a long name and appends a hash of the whole. The filter identifies the queue, never this name.
 fn shortened(name: String) -> String {
-    if name.len() <= LONGEST_CONSUMER {
+    if name.len() <= MAX_CONSUMER_NAME {
         return name;
     }
-    // FNV-1a: the same in every version and process, which std's hashers do not promise.
+    // FNV-1a, because std's hashers may differ between versions and processes.
     let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     });
     // Escaped names are ASCII.
-    format!("{}~{hash:016x}", &name[..LONGEST_CONSUMER])
+    format!("{}~{hash:016x}", &name[..MAX_CONSUMER_NAME])
 }
 
 #[cfg(test)]
@@ -257,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_one_token_and_come_back() {
+    fn an_escaped_name_is_one_token_and_can_be_unescaped() {
         let all = [
             "", "a", "_", "_any", "a_b", "a.b", "a*", ">", "a b", "#", "%", "%2E", "报表", "x:1",
             "~",
@@ -278,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_is_known_by_its_filter() {
+    fn a_filter_identifies_its_queue() {
         let names = Names::new("cueline", None);
         let long = "n".repeat(128);
         for queue in [
@@ -290,9 +282,9 @@ mod tests {
             QueueId::Requests,
             QueueId::Dead,
         ] {
-            let place = names.place(&queue);
-            assert_eq!(names.queue(&place.filter), Some(queue));
-            assert!(place.consumer.len() < 255);
+            let location = names.locate(&queue);
+            assert_eq!(names.queue(&location.filter), Some(queue));
+            assert!(location.consumer.len() < 255);
         }
         for other in [
             "",
@@ -306,17 +298,17 @@ mod tests {
             executor(&long, &long),
             executor(&long, &format!("{}m", &long[1..])),
         );
-        assert_ne!(names.place(&a).consumer, names.place(&b).consumer);
+        assert_ne!(names.locate(&a).consumer, names.locate(&b).consumer);
     }
 
     #[test]
-    fn what_an_executor_sends_names_it() {
+    fn subjects_of_an_executor_contain_its_group_and_name() {
         let own = Identity {
             group: "billing".into(),
             executor: "host.one".into(),
         };
         let names = Names::new("cueline", Some(&own));
-        let results = names.place(&QueueId::Results);
+        let results = names.locate(&QueueId::Results);
         assert_eq!(
             results.subject("nightly"),
             "cueline.result.billing.host%2Eone.nightly"
@@ -329,6 +321,9 @@ mod tests {
         assert_eq!(topic(&results.subject("a.b")), "a.b");
         assert_eq!(names.stream(Stream::Dead), "CUELINE_DEAD");
         let reply = names.channel(&Channel::Replies("x.1".into()));
-        assert_eq!(names.replies(&reply), Some(Channel::Replies("x.1".into())));
+        assert_eq!(
+            names.reply_channel(&reply),
+            Some(Channel::Replies("x.1".into()))
+        );
     }
 }

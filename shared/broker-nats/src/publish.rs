@@ -1,302 +1,290 @@
-//! Publishes batches: all messages go out one after the other, their confirmations are awaited together.
+//! Publishes batches: sends all messages, then awaits their confirmations together.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use async_nats::HeaderMap;
 use async_nats::header::NATS_MESSAGE_ID;
 use cueline_broker::{BrokerError, Outgoing, QueueId, Refusal};
-use serde::Deserialize;
 use tokio::time::Instant;
 
-use crate::api::found;
-use crate::clock::ServerClock;
-use crate::doubts::Doubts;
-use crate::error::{Told, code, transient};
-use crate::names::{Place, Stream};
-use crate::pipeline::{Answer, Pipeline, Question};
-use crate::queues::{Known, Queues};
+use crate::deadline::{ServerClock, ServerTime};
+use crate::error::{code, transient};
+use crate::jetstream_api::{ApiResult, PublishAck, StreamInfo, if_exists};
+use crate::names::{Location, Stream};
+use crate::queues::Queues;
+use crate::requests::{Reply, Request};
+use crate::unconfirmed::Unconfirmed;
 
-/// What headers may take of a message; the rest is the payload's.
+/// Part of the server's largest message that headers may take; the payload has the rest.
 pub(crate) const HEADER_BYTES: usize = 4 << 10;
-/// An id longer than this is left out: deduplication saves work, no guarantee rests on it.
-const LONGEST_ID: usize = 512;
+/// A longer id is not sent. Deduplication saves work, and no guarantee rests on it.
+const MAX_ID_BYTES: usize = 512;
 
-#[derive(Deserialize)]
-struct Confirmation {
-    #[serde(default)]
-    error: Option<Told>,
-    /// The stream had it already.
-    #[serde(default)]
-    duplicate: bool,
-}
-
-/// Publishes.
 pub(crate) struct Publisher {
     pub(crate) queues: Arc<Queues>,
-    pub(crate) pipeline: Arc<Pipeline>,
     pub(crate) clock: ServerClock,
-    pub(crate) doubts: Doubts,
-    pub(crate) deduplicates: bool,
+    pub(crate) unconfirmed: Unconfirmed,
 }
 
-/// A queue of the batch: where it lies, and what tells it from an earlier one of its name.
+/// A queue of the batch.
 struct Target {
-    place: Place,
+    location: Location,
     incarnation: Arc<str>,
 }
 
-/// What was looked up about streams for one batch, however many of its messages need it.
-#[derive(Default)]
-struct Looked {
-    limits: HashMap<Stream, u64>,
-    /// Whether it is there, or may be.
-    there: HashMap<Stream, bool>,
-}
-
-/// A message that was asked for.
-struct Asked {
-    /// Its place in the batch.
-    at: usize,
-    /// Its id in the stream, without a number; empty if it has none.
+/// One message of a batch that is sent.
+struct Attempt<'a> {
+    index: usize,
+    outgoing: &'a Outgoing,
+    target: &'a Target,
+    /// The id for deduplication, without its number; empty if it has none.
     id: String,
-    /// The number of that id.
-    number: u32,
+    id_number: u32,
+    /// The deadline by this process's clock, once the message is sent, if it has one.
+    expires_at: Option<Instant>,
 }
 
 impl Publisher {
-    /// `limit` is the largest payload.
+    /// `max_payload` is the largest payload in bytes.
     pub(crate) async fn publish(
         &self,
         batch: &[Outgoing],
-        limit: usize,
+        max_payload: usize,
     ) -> Result<Vec<Result<(), Refusal>>, BrokerError> {
-        let targets = self.targets(batch).await?;
-        let fence = if targets.values().any(Target::is_fenced) {
-            self.clock.fence(&self.pipeline).await?
+        let requester = &self.queues.requester;
+        let targets = self.find_targets(batch).await?;
+        let time = if targets.values().any(Target::has_deadlines) {
+            self.clock.read(requester).await?
         } else {
             None
         };
-        let start = Instant::now();
-        let (mut answers, asked, questions) = self.plan(batch, &targets, limit, start);
-        let confirmations = match self.pipeline.ask_within(questions, fence).await {
-            Ok(confirmations) => confirmations,
+        let (mut outcomes, mut attempts) = self.plan(batch, &targets, max_payload);
+        let requests = attempts.iter_mut().map(|attempt| attempt.request(time));
+        let replies = match requester.send_all(requests).await {
+            Ok(replies) => replies,
             Err(e) => {
-                if fence.is_some() {
-                    self.doubt(asked, start);
+                for attempt in &attempts {
+                    self.record_unconfirmed(attempt);
                 }
                 return Err(e);
             }
         };
-        let (mut looked, mut failed, mut unread) = (Looked::default(), None, Vec::new());
-        let (count, doubted) = (asked.len(), !self.doubts.is_empty());
-        for (asked, confirmation) in asked.into_iter().zip(confirmations) {
-            let (at, outgoing) = (asked.at, &batch[asked.at]);
-            let target = &targets[&outgoing.queue];
-            let answer = self.read(outgoing, target, &confirmation, limit, &asked, &mut looked);
-            match answer.await {
-                Ok(answer) => answers[at] = answer,
-                Err(e) => {
-                    // One that was not taken, or not understood, says nothing of the others.
-                    let (queue, why) = (outgoing.queue.to_string(), e.to_string());
-                    answers[at] = Err(Refusal::Unknown { queue, why });
-                    failed.get_or_insert(e);
-                    unread.push(asked);
-                    continue;
-                }
-            }
-            if doubted && answers[at].is_ok() {
-                self.doubts.end(&asked.id);
-            }
+        let mut streams = StreamLookups::new(&self.queues);
+        let (mut first_error, mut unknown) = (None, 0);
+        for (attempt, reply) in attempts.iter().zip(replies) {
+            let outcome = self.outcome(attempt, &reply, max_payload, &mut streams);
+            outcomes[attempt.index] = outcome.await.unwrap_or_else(|e| {
+                // The error concerns this message alone.
+                self.record_unconfirmed(attempt);
+                unknown += 1;
+                let why = e.to_string();
+                first_error.get_or_insert(e);
+                Err(attempt.unknown(why))
+            });
         }
-        let none = unread.len() == count;
-        if fence.is_some() {
-            self.doubt(unread, start);
-        }
-        match failed {
-            // Whoever asked tries again, as after no answer at all.
-            Some(e) if none => Err(e),
-            _ => Ok(answers),
+        match first_error {
+            // The caller retries, as after a lost connection.
+            Some(e) if unknown == attempts.len() => Err(e),
+            _ => Ok(outcomes),
         }
     }
 
-    /// What can be said before anything is sent, what is to be asked for, and how.
-    fn plan(
+    /// The queues of the batch that exist. The stream stores triggers also for consumers that do not exist, so these are
+    /// looked up. The other queues are streams of their own: a publish to a missing one has no responders.
+    async fn find_targets<'a>(
         &self,
-        batch: &[Outgoing],
-        targets: &HashMap<QueueId, Target>,
-        limit: usize,
-        now: Instant,
-    ) -> (Vec<Result<(), Refusal>>, Vec<Asked>, Vec<Question>) {
-        let mut answers = vec![Ok(()); batch.len()];
-        let (mut asked, mut questions) = (Vec::new(), Vec::new());
-        let doubted = !self.doubts.is_empty();
-        for (at, outgoing) in batch.iter().enumerate() {
-            let bytes = outgoing.payload.len();
-            match targets.get(&outgoing.queue) {
-                _ if bytes > limit => answers[at] = Err(Refusal::TooLarge { bytes, limit }),
-                None => answers[at] = Err(Refusal::NoQueue(outgoing.queue.to_string())),
-                Some(target) => {
-                    let id = self.id(outgoing, target);
-                    let number = if doubted {
-                        self.doubts.number(&id, now)
-                    } else {
-                        0
-                    };
-                    questions.push(question(outgoing, target, &id, number));
-                    asked.push(Asked { at, id, number });
-                }
-            }
+        batch: &'a [Outgoing],
+    ) -> Result<HashMap<&'a QueueId, Target>, BrokerError> {
+        let mut locations = HashMap::new();
+        for Outgoing { queue, .. } in batch {
+            let locate = || self.queues.names.locate(queue);
+            locations.entry(queue).or_insert_with(locate);
         }
-        (answers, asked, questions)
+        let is_trigger = |location: &Location| location.stream == Stream::Triggers;
+        let of_triggers = locations.iter().filter(|(_, at)| is_trigger(at));
+        let existing = self.queues.existing(of_triggers.map(|(queue, _)| *queue));
+        let existing = existing.await?;
+        let targets = locations.into_iter().filter_map(|(queue, location)| {
+            let incarnation = match existing.get(queue) {
+                Some(known) => Arc::clone(&known.incarnation),
+                None if is_trigger(&location) => return None,
+                None => "".into(),
+            };
+            let target = Target {
+                location,
+                incarnation,
+            };
+            Some((queue, target))
+        });
+        Ok(targets.collect())
     }
 
-    /// What became of these, sent from `start` on, is not known.
-    fn doubt(&self, asked: impl IntoIterator<Item = Asked>, start: Instant) {
-        let within = self.clock.within();
-        let until = Instant::now() + within;
-        for Asked { id, number, .. } in asked {
-            if !id.is_empty() {
-                self.doubts.note(id, number, start + within, until);
+    /// Refuses what cannot be sent; the other messages are to be sent.
+    fn plan<'a>(
+        &self,
+        batch: &'a [Outgoing],
+        targets: &'a HashMap<&QueueId, Target>,
+        max_payload: usize,
+    ) -> (Vec<Result<(), Refusal>>, Vec<Attempt<'a>>) {
+        let now = Instant::now();
+        let mut outcomes = vec![Ok(()); batch.len()];
+        let mut attempts = Vec::with_capacity(batch.len());
+        for (index, outgoing) in batch.iter().enumerate() {
+            if outgoing.payload.len() > max_payload {
+                outcomes[index] = Err(too_large(outgoing, max_payload));
+                continue;
             }
+            let Some(target) = targets.get(&outgoing.queue) else {
+                outcomes[index] = Err(Refusal::NoQueue(outgoing.queue.to_string()));
+                continue;
+            };
+            let id = self.id(outgoing, target);
+            attempts.push(Attempt {
+                index,
+                outgoing,
+                target,
+                id_number: self.unconfirmed.id_number(&id, now),
+                id,
+                expires_at: None,
+            });
         }
+        (outcomes, attempts)
     }
 
-    /// An id is one message's within one life of one queue: what was deleted or moved with a queue can be published again.
+    /// An id is valid for one incarnation of its queue, so that a message of a deleted queue can be published again.
     fn id(&self, outgoing: &Outgoing, target: &Target) -> String {
-        if self.deduplicates && outgoing.id.len() <= LONGEST_ID {
+        let deduplicates = !self.queues.options.duplicate_window.is_zero();
+        if deduplicates && outgoing.id.len() <= MAX_ID_BYTES {
             [&target.incarnation, outgoing.id.as_str()].concat()
         } else {
             String::new()
         }
     }
 
-    /// The queues of the batch that exist.
-    async fn targets(&self, batch: &[Outgoing]) -> Result<HashMap<QueueId, Target>, BrokerError> {
-        let mut targets: HashMap<QueueId, Target> = HashMap::new();
-        for outgoing in batch {
-            if !targets.contains_key(&outgoing.queue) {
-                let place = self.queues.names.place(&outgoing.queue);
-                let incarnation = "".into();
-                targets.insert(outgoing.queue.clone(), Target { place, incarnation });
-            }
+    fn record_unconfirmed(&self, attempt: &Attempt<'_>) {
+        if let Some(expires_at) = attempt.expires_at
+            && !attempt.id.is_empty()
+        {
+            let all_expired_from = Instant::now() + self.clock.valid_for;
+            let (id, number) = (&attempt.id, attempt.id_number);
+            self.unconfirmed
+                .record(id, number, expires_at, all_expired_from);
         }
-        // A subject without a consumer is part of the stream all the same, so the consumers have to be looked for. The other
-        // queues are streams of their own: without them nobody answers.
-        let doubtful = targets
-            .iter()
-            .filter(|(_, t)| t.place.stream == Stream::Triggers);
-        let existing = self
-            .queues
-            .existing(doubtful.map(|(queue, _)| queue))
-            .await?;
-        targets.retain(|queue, target| {
-            if let Some(Known { incarnation, .. }) = existing.get(queue) {
-                target.incarnation = Arc::clone(incarnation);
-                return true;
-            }
-            target.place.stream != Stream::Triggers
-        });
-        Ok(targets)
     }
 
-    async fn read(
+    /// An error says that the reply does not tell what became of the message.
+    async fn outcome(
         &self,
-        outgoing: &Outgoing,
-        target: &Target,
-        confirmation: &Answer,
-        limit: usize,
-        asked: &Asked,
-        looked: &mut Looked,
+        attempt: &Attempt<'_>,
+        reply: &Reply,
+        max_payload: usize,
+        streams: &mut StreamLookups<'_>,
     ) -> Result<Result<(), Refusal>, BrokerError> {
-        let queue = outgoing.queue.to_string();
-        let text = match confirmation {
-            Answer::Said(text) | Answer::SaidLate(text) => text,
-            Answer::Nobody if self.is_there(target.place.stream, looked).await => {
-                // No server of the cluster leads it now.
-                return Err(transient(format!(
-                    "failed to publish to {queue}: nobody takes it"
-                )));
+        let (queue, stream) = (&attempt.outgoing.queue, attempt.target.location.stream);
+        let Some(payload) = &reply.payload else {
+            if let Ok(None) = streams.get(stream).await {
+                return Ok(Err(Refusal::NoQueue(queue.to_string())));
             }
-            Answer::Nobody => return Ok(Err(Refusal::NoQueue(queue))),
+            let why = "no server of the cluster leads its stream now";
+            return Err(transient(format!("failed to publish to {queue}: {why}")));
         };
-        let read: Confirmation = serde_json::from_slice(text)
-            .map_err(|e| transient(format!("failed to read a confirmation for {queue}: {e}")))?;
-        match read.error {
-            None => {
-                let late = matches!(confirmation, Answer::SaidLate(_)) && target.is_fenced();
-                let of_old = read.duplicate
-                    && self
-                        .doubts
-                        .may_be_late(&asked.id, asked.number, Instant::now());
-                if !late && !of_old {
-                    return Ok(Ok(()));
-                }
-                if !asked.id.is_empty() {
-                    // Sent long ago, and what is there under this id may be void: the next try needs another.
-                    let now = Instant::now();
-                    self.doubts.note(asked.id.clone(), asked.number, now, now);
-                }
-                let why = "the stream may have taken it in too late to count".into();
-                Ok(Err(Refusal::Unknown { queue, why }))
-            }
-            Some(told) if told.is_full() => {
-                let limit = self.limit(target.place.stream, looked).await;
+        let ack = PublishAck::parse(payload)?;
+        match ack.error {
+            None => Ok(self.confirm(attempt, ack.duplicate, reply.received_at)),
+            Some(refused) if refused.is_full() => {
+                let info = streams.get(stream).await.as_ref().ok();
+                let limit = self.queues.limit(stream, info.and_then(Option::as_ref));
+                let queue = queue.to_string();
                 Ok(Err(Refusal::Full { queue, limit }))
             }
-            Some(told) if told.err_code == code::TOO_LARGE => {
-                let bytes = outgoing.payload.len();
-                Ok(Err(Refusal::TooLarge { bytes, limit }))
+            Some(refused) if refused.err_code == code::MESSAGE_TOO_LARGE => {
+                Ok(Err(too_large(attempt.outgoing, max_payload)))
             }
-            Some(told) => Err(told.error(&format!("publish to {queue}"))),
+            Some(refused) => Err(refused.into_broker_error(&format!("publish to {queue}"))),
         }
     }
 
-    async fn is_there(&self, stream: Stream, looked: &mut Looked) -> bool {
-        if let Some(there) = looked.there.get(&stream) {
-            return *there;
+    /// A confirmation counts unless the stored copy may have expired: this one, or an earlier one with its id.
+    fn confirm(
+        &self,
+        attempt: &Attempt<'_>,
+        is_duplicate: bool,
+        received_at: Instant,
+    ) -> Result<(), Refusal> {
+        let (id, number, now) = (&attempt.id, attempt.id_number, Instant::now());
+        let own_expired = attempt.expires_at.is_some_and(|at| at <= received_at);
+        let earlier_expired = is_duplicate && self.unconfirmed.may_be_expired(id, number, now);
+        if !own_expired && !earlier_expired {
+            self.unconfirmed.confirm(id);
+            return Ok(());
         }
-        let name = self.queues.names.stream(stream);
-        let info = found(self.pipeline.stream_info(&name).await);
-        let there = !matches!(info, Ok(None));
-        looked.there.insert(stream, there);
-        there
-    }
-
-    async fn limit(&self, stream: Stream, looked: &mut Looked) -> u64 {
-        if let Some(limit) = looked.limits.get(&stream) {
-            return *limit;
+        if !id.is_empty() {
+            // The next try is published under another id.
+            self.unconfirmed.record(id, number, now, now);
         }
-        let limit = self.queues.limit(stream).await;
-        looked.limits.insert(stream, limit);
-        limit
+        Err(attempt.unknown("the stream may have stored it after its deadline".into()))
     }
 }
 
 impl Target {
-    /// Nothing heals what becomes void elsewhere: whoever publishes reports relies on a confirmation.
-    fn is_fenced(&self) -> bool {
-        self.place.stream == Stream::Triggers
+    /// Reports have none: their publishers rely on the confirmation, and would not publish a void report again.
+    fn has_deadlines(&self) -> bool {
+        self.location.stream == Stream::Triggers
     }
 }
 
-fn question(outgoing: &Outgoing, target: &Target, id: &str, number: u32) -> Question {
-    let headers = (!id.is_empty()).then(|| {
+impl Attempt<'_> {
+    fn request(&mut self, time: Option<ServerTime>) -> Request {
         let mut headers = HeaderMap::new();
-        headers.insert(
-            NATS_MESSAGE_ID,
-            match number {
-                0 => id.to_owned(),
-                number => format!("{id}~{number}"),
-            },
-        );
-        headers
-    });
-    Question {
-        subject: target.place.subject(&outgoing.topic).into(),
-        headers,
-        payload: outgoing.payload.clone(),
-        silent: false,
-        fenced: target.is_fenced(),
+        if !self.id.is_empty() {
+            let id = match self.id_number {
+                0 => self.id.clone(),
+                number => format!("{}~{number}", self.id),
+            };
+            headers.insert(NATS_MESSAGE_ID, id);
+        }
+        if let Some(time) = time.filter(|_| self.target.has_deadlines()) {
+            self.expires_at = Some(time.add_deadline(&mut headers, Instant::now()));
+        }
+        let subject = self.target.location.subject(&self.outgoing.topic);
+        let request = Request::new(subject, self.outgoing.payload.clone());
+        let headers = (!headers.is_empty()).then_some(headers);
+        Request { headers, ..request }
     }
+
+    fn unknown(&self, why: String) -> Refusal {
+        let queue = self.outgoing.queue.to_string();
+        Refusal::Unknown { queue, why }
+    }
+}
+
+/// Looks a stream up once for a batch, however many messages depend on it.
+struct StreamLookups<'a> {
+    queues: &'a Queues,
+    found: HashMap<Stream, ApiResult<Option<StreamInfo>>>,
+}
+
+impl<'a> StreamLookups<'a> {
+    fn new(queues: &'a Queues) -> Self {
+        let found = HashMap::new();
+        Self { queues, found }
+    }
+
+    async fn get(&mut self, stream: Stream) -> &ApiResult<Option<StreamInfo>> {
+        match self.found.entry(stream) {
+            Entry::Occupied(found) => found.into_mut(),
+            Entry::Vacant(missing) => {
+                let name = self.queues.names.stream(stream);
+                let info = self.queues.requester.stream_info(&name).await;
+                missing.insert(if_exists(info))
+            }
+        }
+    }
+}
+
+fn too_large(outgoing: &Outgoing, limit: usize) -> Refusal {
+    let bytes = outgoing.payload.len();
+    Refusal::TooLarge { bytes, limit }
 }

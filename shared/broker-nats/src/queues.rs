@@ -1,155 +1,123 @@
-//! Finds, counts and deletes queues: a stream for all triggers with one durable consumer for each executor, and a
-//! stream for each of the other queues.
+//! Looks up, counts and deletes queues. The queues of all executors are in one stream, with a durable consumer each;
+//! every other queue is a stream of its own.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use cueline_broker::{BrokerError, QueueId, QueueStats};
+use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::api::{ConsumerInfo, found};
-use crate::error::{permanent, transient};
-use crate::names::{Names, Stream};
+use crate::jetstream_api::{ConsumerInfo, StreamInfo, if_exists};
+use crate::names::{Location, Names, Stream};
 use crate::options::NatsOptions;
-use crate::pipeline::Pipeline;
+use crate::requests::Requester;
 
-/// A queue that was seen is believed to be there for so long, unless the server says that it is gone.
-const BELIEVED_FOR: Duration = Duration::from_secs(30);
-pub(crate) const DEFAULT_LIMIT: u64 = 1_000_000;
+/// A queue that was found is looked up again after this time, or when the server reports that it was deleted.
+const LOOKUP_TTL: Duration = Duration::from_secs(30);
+pub(crate) const DEFAULT_QUEUE_LIMIT: u64 = 1_000_000;
 
-/// What is known about a queue that exists.
+/// A queue that exists.
 #[derive(Debug, Clone)]
-pub(crate) struct Known {
-    /// Differs for each queue and each time that it is made anew.
+pub(crate) struct KnownQueue {
+    /// Differs each time that a queue is created, also under the same name.
     pub(crate) incarnation: Arc<str>,
-    seen: Instant,
+    seen_at: Instant,
 }
 
-/// All queues under one prefix.
 pub(crate) struct Queues {
     pub(crate) names: Names,
     pub(crate) options: Arc<NatsOptions>,
-    pub(crate) pipeline: Arc<Pipeline>,
-    known: Mutex<HashMap<QueueId, Known>>,
+    pub(crate) requester: Arc<Requester>,
+    known: Mutex<HashMap<QueueId, KnownQueue>>,
 }
 
 impl Queues {
-    pub(crate) fn new(names: Names, options: Arc<NatsOptions>, pipeline: Arc<Pipeline>) -> Self {
+    pub(crate) fn new(names: Names, options: Arc<NatsOptions>, requester: Arc<Requester>) -> Self {
         Self {
             names,
             options,
-            pipeline,
+            requester,
             known: Mutex::default(),
         }
     }
 
-    fn known(&self) -> MutexGuard<'_, HashMap<QueueId, Known>> {
+    fn known(&self) -> MutexGuard<'_, HashMap<QueueId, KnownQueue>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Somebody deleted the consumer.
-    pub(crate) fn forget_consumer(&self, consumer: &str) {
-        let mut known = self.known();
-        known.retain(|queue, _| self.names.place(queue).consumer != consumer);
-    }
-
-    pub(crate) async fn declare(&self, queue: &QueueId) -> Result<(), BrokerError> {
-        let place = self.names.place(queue);
-        // Schedulers answer for the streams and their limits; for an executor it is enough that its queue is there.
-        if self.options.identity.is_some() {
-            let stream = self.names.stream(place.stream);
-            let there = self.pipeline.consumer_info(&stream, &place.consumer).await;
-            if there.is_ok_and(|info| info.filter() == place.filter) {
-                return Ok(());
-            }
-        }
-        self.declare_stream(place.stream).await?;
-        let info = self.declare_consumer(queue, &place).await?;
-        if let Some(info) = info {
-            self.believe(queue, &info);
-        }
-        Ok(())
-    }
-
-    fn believe(&self, queue: &QueueId, info: &ConsumerInfo) -> Known {
-        let known = Known {
+    pub(crate) fn remember(&self, queue: &QueueId, info: &ConsumerInfo) -> KnownQueue {
+        let known = KnownQueue {
             incarnation: info.created.as_str().into(),
-            seen: Instant::now(),
+            seen_at: Instant::now(),
         };
         self.known().insert(queue.clone(), known.clone());
         known
     }
 
-    /// Those of `queues` that exist, by looking where that was not done lately.
+    pub(crate) fn forget_consumer(&self, consumer: &str) {
+        let mut known = self.known();
+        known.retain(|queue, _| self.names.locate(queue).consumer != consumer);
+    }
+
+    /// Those of `queues` that exist.
     pub(crate) async fn existing(
         &self,
         queues: impl Iterator<Item = &QueueId>,
-    ) -> Result<HashMap<QueueId, Known>, BrokerError> {
+    ) -> Result<HashMap<QueueId, KnownQueue>, BrokerError> {
         let (mut existing, mut unknown) = (HashMap::new(), Vec::new());
         {
             let known = self.known();
             for queue in queues {
                 match known.get(queue) {
-                    Some(known) if known.seen.elapsed() < BELIEVED_FOR => {
+                    Some(known) if known.seen_at.elapsed() < LOOKUP_TTL => {
                         existing.insert(queue.clone(), known.clone());
                     }
                     _ => unknown.push(queue.clone()),
                 }
             }
         }
-        if unknown.is_empty() {
-            return Ok(existing);
-        }
-        let consumers: Vec<_> = unknown
-            .iter()
-            .map(|queue| {
-                let place = self.names.place(queue);
-                (self.names.stream(place.stream), place.consumer)
-            })
-            .collect();
-        let infos = self.pipeline.consumer_infos(&consumers).await?;
+        let locations = unknown.iter().map(|queue| self.names.locate(queue));
+        let locations: Vec<Location> = locations.collect();
+        let infos = self.requester.consumer_infos(&locations).await?;
         for (queue, info) in unknown.into_iter().zip(infos) {
-            match found(info) {
-                Ok(Some(info)) => {
-                    let known = self.believe(&queue, &info);
-                    existing.insert(queue, known);
-                }
-                Ok(None) => drop(self.known().remove(&queue)),
-                Err(e) => return Err(e.error(&format!("look for {queue}"))),
+            if let Some(info) = if_exists(info)? {
+                let known = self.remember(&queue, &info);
+                existing.insert(queue, known);
+            } else {
+                self.known().remove(&queue);
             }
         }
         Ok(existing)
     }
 
-    /// Why nobody answers for a queue: it is not there, or nobody leads it at the moment.
-    pub(crate) async fn why_nobody(&self, queue: &QueueId) -> BrokerError {
-        let place = self.names.place(queue);
-        let stream = self.names.stream(place.stream);
-        match found(self.pipeline.consumer_info(&stream, &place.consumer).await) {
-            Ok(None) => no_queue(queue),
-            // To look may be forbidden where to fetch is not.
-            Ok(Some(_)) | Err(_) => transient(format!(
-                "failed to fetch from {queue}: there is no such queue, or no server answers for it now"
-            )),
-        }
+    /// Tells a deleted queue from one without a leader: neither answers. A user who may not look gets `false`.
+    pub(crate) async fn is_deleted(&self, queue: &QueueId) -> bool {
+        let info = self
+            .requester
+            .consumer_info(&self.names.locate(queue))
+            .await;
+        matches!(if_exists(info), Ok(None))
     }
 
-    /// The most messages in a queue, as its stream is configured.
-    pub(crate) async fn limit(&self, stream: Stream) -> u64 {
-        let info = self.pipeline.stream_info(&self.names.stream(stream)).await;
-        let configured = self.options.limits.queue_limit.unwrap_or(DEFAULT_LIMIT);
-        let Ok(info) = info else { return configured };
+    /// The limit that a full queue of the stream has reached, for its refusals.
+    pub(crate) fn limit(&self, stream: Stream, info: Option<&StreamInfo>) -> u64 {
+        let Some(info) = info else {
+            let configured = self.options.limits.queue_limit;
+            return configured.unwrap_or(DEFAULT_QUEUE_LIMIT);
+        };
         let field = if stream == Stream::Triggers {
             "max_msgs_per_subject"
         } else {
             "max_msgs"
         };
-        let limit = info.config[field].as_u64().unwrap_or(info.state.messages);
-        // Full before that, if it is the bytes that are too many.
-        match info.config["max_bytes"].as_u64() {
-            Some(_) => limit.min(info.state.messages),
-            None => limit,
+        let messages = info.state.messages;
+        match info.config[field].as_u64() {
+            // The stream may have reached its limit of bytes first.
+            Some(limit) if info.config["max_bytes"].as_u64().is_some() => limit.min(messages),
+            Some(limit) => limit,
+            None => messages,
         }
     }
 
@@ -158,59 +126,54 @@ impl Queues {
         queue: &QueueId,
         only_if_empty: bool,
     ) -> Result<bool, BrokerError> {
-        let place = self.names.place(queue);
-        let stream = self.names.stream(place.stream);
-        let what = format!("delete {queue}");
-        if only_if_empty {
-            let left = found(self.pipeline.count(&stream, &place.filter).await);
-            if left
-                .map_err(|e| e.error(&what))?
-                .is_some_and(|left| left > 0)
-            {
-                return Ok(false);
-            }
+        let location = self.names.locate(queue);
+        let (stream, consumer) = (&location.stream_name, &location.consumer);
+        if only_if_empty && self.has_messages(&location).await? {
+            return Ok(false);
         }
         self.known().remove(queue);
-        if place.stream.queue().is_some() {
-            let gone = found(self.pipeline.delete_stream(&stream).await);
-            gone.map_err(|e| e.error(&what))?;
+        if location.stream.queue().is_some() {
+            self.call_if_exists(&format!("STREAM.DELETE.{stream}"), json!({}))
+                .await?;
             return Ok(true);
         }
-        // The consumer first: without it, publishers find no queue.
-        let gone = found(
-            self.pipeline
-                .delete_consumer(&stream, &place.consumer)
-                .await,
-        );
-        gone.map_err(|e| e.error(&what))?;
+        // Without the consumer, publishers find no queue, so the consumer goes first.
+        self.call_if_exists(&format!("CONSUMER.DELETE.{stream}.{consumer}"), json!({}))
+            .await?;
         if !only_if_empty {
-            let purged = found(self.pipeline.purge(&stream, &place.filter).await);
-            purged.map_err(|e| e.error(&what))?;
+            let body = json!({ "filter": location.filter });
+            self.call_if_exists(&format!("STREAM.PURGE.{stream}"), body)
+                .await?;
             return Ok(true);
         }
-        // Something may have come between the look and the end of the consumer; it is still in the stream.
-        let left = found(self.pipeline.count(&stream, &place.filter).await);
-        if left
-            .map_err(|e| e.error(&what))?
-            .is_some_and(|left| left > 0)
-        {
+        // A message that arrived before the consumer was deleted is still in the stream.
+        if self.has_messages(&location).await? {
             self.declare(queue).await?;
             return Ok(false);
         }
         Ok(true)
     }
 
+    async fn call_if_exists(&self, operation: &str, body: Value) -> Result<(), BrokerError> {
+        if_exists(self.requester.call::<Value>(operation, body).await)?;
+        Ok(())
+    }
+
+    async fn has_messages(&self, location: &Location) -> Result<bool, BrokerError> {
+        let count = if_exists(self.requester.count_messages(location).await)?;
+        Ok(count.is_some_and(|count| count > 0))
+    }
+
     pub(crate) async fn stats(&self) -> Result<Vec<QueueStats>, BrokerError> {
         let triggers = self.names.stream(Stream::Triggers);
-        let what = "count messages";
-        let mut infos = found(self.pipeline.consumers(&triggers).await)
-            .map_err(|e| e.error(what))?
-            .unwrap_or_default();
+        let consumers = if_exists(self.requester.list_consumers(&triggers).await)?;
+        let mut infos = consumers.unwrap_or_default();
         for queue in [QueueId::Results, QueueId::Requests, QueueId::Dead] {
-            let place = self.names.place(&queue);
-            let stream = self.names.stream(place.stream);
-            let info = found(self.pipeline.consumer_info(&stream, &place.consumer).await);
-            infos.extend(info.map_err(|e| e.error(what))?);
+            let info = self
+                .requester
+                .consumer_info(&self.names.locate(&queue))
+                .await;
+            infos.extend(if_exists(info)?);
         }
         let mut stats: Vec<QueueStats> = infos
             .into_iter()
@@ -225,10 +188,4 @@ impl Queues {
         stats.sort_by(|a, b| a.queue.cmp(&b.queue));
         Ok(stats)
     }
-}
-
-pub(crate) fn no_queue(queue: &QueueId) -> BrokerError {
-    permanent(format!(
-        "failed to fetch from {queue}: there is no such queue"
-    ))
 }

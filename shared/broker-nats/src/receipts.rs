@@ -1,4 +1,7 @@
-//! What this process has been handed out and has not settled. Decides; does no input or output.
+//! Deliveries that this process has fetched and not settled. Does no I/O.
+//!
+//! A receipt is valid until its delivery is settled, delivered again, or older than `ack_wait`; after that the server may
+//! have delivered the message to another process.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, RandomState};
@@ -12,31 +15,16 @@ use tokio::time::Instant;
 
 /// A delivery that can be settled.
 #[derive(Debug, Clone)]
-pub(crate) struct Held {
-    /// Where to say what becomes of it.
-    pub(crate) ack: Subject,
-    /// Its number in the stream.
+pub(crate) struct Unsettled {
+    /// The subject that acks are published to.
+    pub(crate) ack_subject: Subject,
+    /// Sequence number in the stream.
     pub(crate) sequence: u64,
     pub(crate) topic: String,
-    /// For the dead letter that it may become.
+    /// For the dead letter that the message may become.
     pub(crate) payload: Bytes,
 }
 
-#[derive(Debug)]
-struct Lease {
-    held: Held,
-    until: Instant,
-}
-
-#[derive(Debug, Default)]
-struct Leases {
-    /// Receipts only grow, and all leases last equally long: the first is the next to end.
-    by_receipt: BTreeMap<u64, Lease>,
-    /// The one valid receipt of a message.
-    by_sequence: HashMap<u64, u64>,
-}
-
-/// Receipts of all queues.
 #[derive(Debug)]
 pub(crate) struct Receipts {
     ack_wait: Duration,
@@ -46,93 +34,99 @@ pub(crate) struct Receipts {
 #[derive(Debug)]
 struct State {
     next: u64,
-    queues: HashMap<QueueId, Leases>,
+    queues: HashMap<QueueId, QueueReceipts>,
+}
+
+#[derive(Debug, Default)]
+struct QueueReceipts {
+    /// With the time at which they expire. Receipts only grow and `ack_wait` is constant, so the first expires first.
+    by_receipt: BTreeMap<u64, (Unsettled, Instant)>,
+    /// The valid receipt of each message.
+    by_sequence: HashMap<u64, u64>,
 }
 
 impl Receipts {
     pub(crate) fn new(ack_wait: Duration) -> Self {
-        // Apart from those of other processes, with room to count; an identity, not a decision that a seed should reproduce.
+        // A random start tells the receipts of processes apart. It is an identity and decides nothing, so no seed is
+        // needed to reproduce it. The shift leaves room to count.
         let next = RandomState::new().hash_one(std::process::id()) >> 1;
+        let queues = HashMap::new();
         Self {
             ack_wait,
-            state: Mutex::new(State {
-                next,
-                queues: HashMap::new(),
-            }),
+            state: Mutex::new(State { next, queues }),
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes in deliveries; a message that was held already has a new receipt from now on.
-    pub(crate) fn hold(
+    /// Issues a receipt for each delivery. An earlier receipt of the same message becomes invalid.
+    pub(crate) fn issue(
         &self,
         queue: &QueueId,
-        deliveries: impl Iterator<Item = Held>,
+        deliveries: impl Iterator<Item = Unsettled>,
         now: Instant,
     ) -> Vec<Receipt> {
-        let mut guard = self.lock();
+        let mut guard = self.state();
         let state = &mut *guard;
-        let leases = state.queues.entry(queue.clone()).or_default();
-        leases.let_go_until(now);
-        let until = now + self.ack_wait;
-        let mut receipts = Vec::with_capacity(deliveries.size_hint().0);
-        for held in deliveries {
-            let receipt = state.next;
-            state.next = state.next.wrapping_add(1);
-            if let Some(before) = leases.by_sequence.insert(held.sequence, receipt) {
-                leases.by_receipt.remove(&before);
-            }
-            leases.by_receipt.insert(receipt, Lease { held, until });
-            receipts.push(Receipt(receipt));
-        }
-        receipts
-    }
-
-    /// What the receipt stands for, while the server waits for its ack.
-    pub(crate) fn held<T>(
-        &self,
-        queue: &QueueId,
-        receipts: impl Iterator<Item = (Receipt, T)>,
-        now: Instant,
-    ) -> Vec<(Receipt, Held, T)> {
-        let state = self.lock();
-        let Some(leases) = state.queues.get(queue) else {
-            return Vec::new();
-        };
-        receipts
-            .filter_map(|(receipt, with)| {
-                let lease = leases.by_receipt.get(&receipt.0)?;
-                (lease.until > now).then(|| (receipt, lease.held.clone(), with))
+        let receipts = state.queues.entry(queue.clone()).or_default();
+        receipts.remove_expired(now);
+        let expires_at = now + self.ack_wait;
+        deliveries
+            .map(|unsettled| {
+                let receipt = state.next;
+                state.next = state.next.wrapping_add(1);
+                let sequence = unsettled.sequence;
+                if let Some(earlier) = receipts.by_sequence.insert(sequence, receipt) {
+                    receipts.by_receipt.remove(&earlier);
+                }
+                receipts.by_receipt.insert(receipt, (unsettled, expires_at));
+                Receipt(receipt)
             })
             .collect()
     }
 
-    /// These are settled.
-    pub(crate) fn settled(&self, queue: &QueueId, receipts: impl Iterator<Item = Receipt>) {
-        let mut state = self.lock();
-        if let Some(leases) = state.queues.get_mut(queue) {
+    /// The deliveries of those receipts that are valid, each with the value that came with its receipt.
+    pub(crate) fn find<T>(
+        &self,
+        queue: &QueueId,
+        receipts: impl Iterator<Item = (Receipt, T)>,
+        now: Instant,
+    ) -> Vec<(Receipt, Unsettled, T)> {
+        let state = self.state();
+        let Some(issued) = state.queues.get(queue) else {
+            return Vec::new();
+        };
+        receipts
+            .filter_map(|(receipt, value)| {
+                let (unsettled, expires_at) = issued.by_receipt.get(&receipt.0)?;
+                (*expires_at > now).then(|| (receipt, unsettled.clone(), value))
+            })
+            .collect()
+    }
+
+    pub(crate) fn remove(&self, queue: &QueueId, receipts: impl Iterator<Item = Receipt>) {
+        let mut state = self.state();
+        if let Some(issued) = state.queues.get_mut(queue) {
             for receipt in receipts {
-                leases.remove(receipt.0);
+                issued.remove(receipt.0);
             }
-            if leases.by_receipt.is_empty() {
+            if issued.by_receipt.is_empty() {
                 state.queues.remove(queue);
             }
         }
     }
 
-    /// The queue is gone, and what was handed out of it.
-    pub(crate) fn forget(&self, queue: &QueueId) {
-        self.lock().queues.remove(queue);
+    pub(crate) fn remove_queue(&self, queue: &QueueId) {
+        self.state().queues.remove(queue);
     }
 }
 
-impl Leases {
-    fn let_go_until(&mut self, now: Instant) {
+impl QueueReceipts {
+    fn remove_expired(&mut self, now: Instant) {
         while let Some(first) = self.by_receipt.first_entry() {
-            if first.get().until > now {
+            if first.get().1 > now {
                 break;
             }
             let receipt = *first.key();
@@ -141,11 +135,8 @@ impl Leases {
     }
 
     fn remove(&mut self, receipt: u64) {
-        if let Some(lease) = self.by_receipt.remove(&receipt) {
-            let sequence = lease.held.sequence;
-            if self.by_sequence.get(&sequence) == Some(&receipt) {
-                self.by_sequence.remove(&sequence);
-            }
+        if let Some((unsettled, _)) = self.by_receipt.remove(&receipt) {
+            self.by_sequence.remove(&unsettled.sequence);
         }
     }
 }
@@ -154,11 +145,11 @@ impl Leases {
 mod tests {
     use super::*;
 
-    const WAIT: Duration = Duration::from_secs(30);
+    const ACK_WAIT: Duration = Duration::from_secs(30);
 
-    fn held(sequence: u64) -> Held {
-        Held {
-            ack: "ack".into(),
+    fn unsettled(sequence: u64) -> Unsettled {
+        Unsettled {
+            ack_subject: "ack".into(),
             sequence,
             topic: "t".into(),
             payload: Bytes::new(),
@@ -167,43 +158,40 @@ mod tests {
 
     fn found(receipts: &Receipts, all: &[Receipt], now: Instant) -> Vec<u64> {
         let asked = all.iter().map(|receipt| (*receipt, ()));
-        let found = receipts.held(&QueueId::Results, asked, now);
-        found
-            .into_iter()
-            .map(|(_, held, ())| held.sequence)
-            .collect()
+        let found = receipts.find(&QueueId::Results, asked, now);
+        found.into_iter().map(|(_, u, ())| u.sequence).collect()
     }
 
     #[test]
-    fn a_receipt_is_good_until_ack_wait_a_redelivery_or_the_end_of_its_queue() {
-        let (receipts, now) = (Receipts::new(WAIT), Instant::now());
-        let hold = |sequences: &[u64], now| {
-            let deliveries = sequences.iter().map(|s| held(*s));
-            receipts.hold(&QueueId::Results, deliveries, now)
+    fn a_receipt_is_valid_until_ack_wait_a_redelivery_or_the_deletion_of_its_queue() {
+        let (receipts, now) = (Receipts::new(ACK_WAIT), Instant::now());
+        let issue = |sequences: &[u64], now| {
+            let deliveries = sequences.iter().map(|s| unsettled(*s));
+            receipts.issue(&QueueId::Results, deliveries, now)
         };
-        let first = hold(&[1, 2, 3], now);
+        let first = issue(&[1, 2, 3], now);
         assert_eq!(found(&receipts, &first, now), [1, 2, 3]);
-        let again = hold(&[2], now + WAIT / 2);
+        let again = issue(&[2], now + ACK_WAIT / 2);
         assert_eq!(found(&receipts, &first, now), [1, 3]);
-        receipts.settled(&QueueId::Results, first[..1].iter().copied());
+        receipts.remove(&QueueId::Results, first[..1].iter().copied());
         assert_eq!(found(&receipts, &first, now), [3]);
-        assert!(found(&receipts, &first, now + WAIT).is_empty());
-        assert_eq!(found(&receipts, &again, now + WAIT), [2]);
-        receipts.forget(&QueueId::Results);
+        assert!(found(&receipts, &first, now + ACK_WAIT).is_empty());
+        assert_eq!(found(&receipts, &again, now + ACK_WAIT), [2]);
+        receipts.remove_queue(&QueueId::Results);
         assert!(found(&receipts, &again, now).is_empty());
     }
 
     #[test]
-    fn what_is_over_takes_no_memory() {
-        let (receipts, now) = (Receipts::new(WAIT), Instant::now());
+    fn expired_receipts_take_no_memory() {
+        let (receipts, now) = (Receipts::new(ACK_WAIT), Instant::now());
         for round in 0..10_u64 {
-            let deliveries = (0..100).map(|n| held(round * 100 + n));
-            let at = now + WAIT * u32::try_from(round).unwrap();
-            receipts.hold(&QueueId::Results, deliveries, at);
+            let deliveries = (0..100).map(|n| unsettled(round * 100 + n));
+            let at = now + ACK_WAIT * u32::try_from(round).unwrap();
+            receipts.issue(&QueueId::Results, deliveries, at);
         }
-        let state = receipts.lock();
-        let leases = &state.queues[&QueueId::Results];
-        assert_eq!(leases.by_receipt.len(), 100);
-        assert_eq!(leases.by_sequence.len(), 100);
+        let state = receipts.state();
+        let issued = &state.queues[&QueueId::Results];
+        assert_eq!(issued.by_receipt.len(), 100);
+        assert_eq!(issued.by_sequence.len(), 100);
     }
 }

@@ -1,5 +1,5 @@
-//! Settles deliveries. A consumer takes in what comes over one connection in order, so its answer to the last ack of a call
-//! confirms them all; the answers cost the server as much as the acks.
+//! Settles deliveries. A consumer processes the acks of one connection in order, so its reply to the last ack of a call
+//! confirms them all. Replies to each would cost the server as much as the acks.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,33 +9,25 @@ use cueline_broker::{BrokerError, QueueId, Receipt, Settlement};
 use serde_json::json;
 use tokio::time::Instant;
 
-use crate::api::found;
-use crate::delivered::dead_headers;
-use crate::error::{Told, transient};
-use crate::link::Link;
-use crate::names::Stream;
-use crate::pipeline::{Answer, Pipeline, Question};
+use crate::dead_letter;
+use crate::error::transient;
+use crate::jetstream_api::PublishAck;
 use crate::publish::HEADER_BYTES;
 use crate::queues::Queues;
-use crate::receipts::{Held, Receipts};
+use crate::receipts::{Receipts, Unsettled};
+use crate::requests::{Reply, Request};
 
-/// The longest delay: beyond it the server's clock would overflow.
-const LONGEST_DELAY: Duration = Duration::from_hours(100 * 365 * 24);
+/// A longer delay would overflow the server's clock.
+const MAX_DELAY: Duration = Duration::from_hours(100 * 365 * 24);
+/// Besides the last, every 64th ack has a reply. It shows that a long call makes progress, and bounds what is in flight.
+const REPLY_INTERVAL: usize = 64;
 
-/// Besides the last, so many acks have one that is answered: a sign of life in a long call, and a bound to what is under way.
-const ANSWERED_EVERY: usize = 64;
-
-/// So much of a topic goes into the subject of a dead letter. A line that is longer than the server takes would cut the connection, again
-/// and again; escaped, and with what else is in it, this has room there. What is more of it, a header says.
-const TOPIC_IN_SUBJECT: usize = 256;
-
-/// Settles.
 pub(crate) struct Settler {
     pub(crate) queues: Arc<Queues>,
     pub(crate) receipts: Arc<Receipts>,
-    pub(crate) pipeline: Arc<Pipeline>,
-    pub(crate) link: Link,
 }
+
+type ToSettle<'a> = Vec<(Receipt, Unsettled, &'a Settlement)>;
 
 impl Settler {
     pub(crate) async fn settle(
@@ -43,138 +35,100 @@ impl Settler {
         queue: &QueueId,
         settlements: &[(Receipt, Settlement)],
     ) -> Result<(), BrokerError> {
-        let asked = settlements.iter().map(|(receipt, how)| (*receipt, how));
-        let mut held = self.receipts.held(queue, asked, Instant::now());
-        let unmoved = self.move_dead(queue, &mut held).await?;
-        let last = held.len().saturating_sub(1);
-        let questions = held
+        let receipts = settlements.iter().map(|(receipt, how)| (*receipt, how));
+        let mut to_settle = self.receipts.find(queue, receipts, Instant::now());
+        let not_moved = self.move_dead(queue, &mut to_settle).await?;
+        let last = to_settle.len().saturating_sub(1);
+        let acks = to_settle
             .iter()
             .enumerate()
-            .map(|(n, (_, held, how))| Question {
-                subject: held.ack.clone(),
-                headers: None,
-                payload: word(queue, how),
-                silent: n != last && n % ANSWERED_EVERY != 0,
-                fenced: false,
-            })
-            .collect();
-        let answers = self.pipeline.ask_all(questions).await?;
-        if answers.contains(&Answer::Nobody) {
-            self.gone(queue).await?;
+            .map(|(n, (_, unsettled, how))| Request {
+                expects_reply: n == last || n % REPLY_INTERVAL == 0,
+                ..Request::new(unsettled.ack_subject.clone(), ack_payload(queue, how))
+            });
+        let replies = self.queues.requester.send_all(acks).await?;
+        // A deleted queue has nothing to settle. One without a leader has processed no ack: the receipts stay valid, and a
+        // retry reaches the next leader.
+        if no_responders(&replies) && !self.queues.is_deleted(queue).await {
+            return Err(transient(format!(
+                "failed to settle in {queue}: no server leads it now"
+            )));
         }
-        self.receipts
-            .settled(queue, held.iter().map(|(receipt, ..)| *receipt));
-        unmoved.map_or(Ok(()), Err)
+        let settled = to_settle.iter().map(|(receipt, ..)| *receipt);
+        self.receipts.remove(queue, settled);
+        not_moved.map_or(Ok(()), Err)
     }
 
-    /// Nobody to answer: the consumer is gone, and with it what it waited for. Or it has no leader now, and nobody has heard: then the
-    /// receipts stay good, and the next try reaches the next leader.
-    async fn gone(&self, queue: &QueueId) -> Result<(), BrokerError> {
-        let place = self.queues.names.place(queue);
-        let stream = self.queues.names.stream(place.stream);
-        match found(self.pipeline.consumer_info(&stream, &place.consumer).await) {
-            Ok(None) => Ok(()),
-            // To look may be forbidden where to settle is not.
-            Ok(Some(_)) | Err(_) => Err(transient(format!(
-                "failed to settle in {queue}: no server answers for it now"
-            ))),
-        }
-    }
-
-    /// Publishes dead letters. Those that are not taken stay handed out: they are no longer among `held`.
+    /// Publishes dead letters. Those that the dead-letter queue does not take are removed from `to_settle` and stay
+    /// unsettled; the error is the reason.
     async fn move_dead(
         &self,
         queue: &QueueId,
-        held: &mut Vec<(Receipt, Held, &Settlement)>,
+        to_settle: &mut ToSettle<'_>,
     ) -> Result<Option<BrokerError>, BrokerError> {
         // A dead letter that is refused again stays one.
         if *queue == QueueId::Dead {
             return Ok(None);
         }
-        let mut letters = Vec::new();
-        for (place, (_, held, how)) in held.iter().enumerate() {
+        let requester = &self.queues.requester;
+        let max_payload = requester.connection.client.max_payload();
+        let max_payload = max_payload.saturating_sub(HEADER_BYTES);
+        let (mut indexes, mut reasons) = (Vec::new(), Vec::new());
+        for (index, (_, unsettled, how)) in to_settle.iter().enumerate() {
             if let Settlement::Dead(reason) = how {
-                letters.push((place, self.letter(queue, held, reason)));
+                indexes.push(index);
+                reasons.push((unsettled.clone(), reason));
             }
         }
-        if letters.is_empty() {
-            return Ok(None);
-        }
-        let questions: Vec<Question> = letters.iter().map(|(_, letter)| letter.clone()).collect();
-        let mut answers = self.pipeline.ask_all(questions.clone()).await?;
-        if answers.contains(&Answer::Nobody) {
-            // Somebody may have deleted the queue.
+        let names = &self.queues.names;
+        let letters = || {
+            reasons.iter().map(|(unsettled, reason)| {
+                dead_letter::request(names, queue, unsettled, reason, max_payload)
+            })
+        };
+        let mut replies = requester.send_all(letters()).await?;
+        if no_responders(&replies) {
+            // Another process may have deleted the queue.
             self.queues.declare(&QueueId::Dead).await?;
-            answers = self.pipeline.ask_all(questions).await?;
+            replies = requester.send_all(letters()).await?;
         }
         let mut failed = None;
-        for ((place, _), answer) in letters.iter().zip(&answers).rev() {
-            if let Err(e) = taken(answer) {
-                held.remove(*place);
+        for (index, reply) in indexes.iter().zip(&replies).rev() {
+            if let Err(e) = confirmed(reply) {
+                to_settle.remove(*index);
                 failed = Some(e);
             }
         }
         Ok(failed)
     }
-
-    fn letter(&self, queue: &QueueId, held: &Held, reason: &str) -> Question {
-        // With its headers it must not be larger than the server takes: that would cut the connection, again and again.
-        let most = self.link.client.max_payload().saturating_sub(HEADER_BYTES);
-        let (whole, kept) = (held.payload.len(), held.payload.len().min(most));
-        let cut = format!("{reason} [of its {whole} bytes the first {kept} are kept]");
-        let reason = if kept < whole { &cut } else { reason };
-        let mut headers = dead_headers(reason, queue, &held.topic);
-        // Settling again after a lost answer makes no second letter.
-        let stream = self
-            .queues
-            .names
-            .stream(self.queues.names.place(queue).stream);
-        headers.insert("Nats-Msg-Id", format!("{stream}:{}", held.sequence));
-        let dead = self.queues.names.place(&QueueId::Dead);
-        debug_assert_eq!(dead.stream, Stream::Dead);
-        let end = held.topic.floor_char_boundary(TOPIC_IN_SUBJECT);
-        Question {
-            subject: dead.subject(&held.topic[..end]).into(),
-            headers: Some(headers),
-            payload: held.payload.slice(..kept),
-            silent: false,
-            fenced: false,
-        }
-    }
 }
 
-/// What to tell the server.
-fn word(queue: &QueueId, how: &Settlement) -> Bytes {
+fn no_responders(replies: &[Reply]) -> bool {
+    replies.iter().any(|reply| reply.payload.is_none())
+}
+
+fn ack_payload(queue: &QueueId, how: &Settlement) -> Bytes {
     match how {
         Settlement::Ack => Bytes::from_static(b"+ACK"),
         Settlement::Dead(_) if *queue == QueueId::Dead => Bytes::from_static(b"-NAK"),
         Settlement::Dead(_) => Bytes::from_static(b"+TERM moved to the dead letters"),
         Settlement::Retry(delay) if delay.is_zero() => Bytes::from_static(b"-NAK"),
         Settlement::Retry(delay) => {
-            let delay = u64::try_from((*delay).min(LONGEST_DELAY).as_nanos()).unwrap_or(u64::MAX);
+            let delay = u64::try_from((*delay).min(MAX_DELAY).as_nanos()).unwrap_or(u64::MAX);
             format!("-NAK {}", json!({ "delay": delay })).into()
         }
     }
 }
 
-fn taken(answer: &Answer) -> Result<(), BrokerError> {
-    #[derive(serde::Deserialize)]
-    struct Confirmation {
-        #[serde(default)]
-        error: Option<Told>,
-    }
-    let what = "move a message to the dead-letter queue";
-    let (Answer::Said(text) | Answer::SaidLate(text)) = answer else {
-        return Err(transient(format!("failed to {what}: nobody takes it")));
+fn confirmed(reply: &Reply) -> Result<(), BrokerError> {
+    let action = "move a message to the dead-letter queue";
+    let Some(payload) = &reply.payload else {
+        return Err(transient(format!(
+            "failed to {action}: no server leads the queue now"
+        )));
     };
-    let read: Confirmation = serde_json::from_slice(text)
-        .map_err(|e| transient(format!("failed to {what}")).caused_by(e))?;
-    match read.error {
+    match PublishAck::parse(payload)?.error {
         None => Ok(()),
-        // Room can be made.
-        Some(told) if told.is_full() => {
-            Err(transient(format!("failed to {what}: {}", told.description)))
-        }
-        Some(told) => Err(told.error(what)),
+        Some(refused) => Err(refused.into_broker_error(action)),
     }
 }

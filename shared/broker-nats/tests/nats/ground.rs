@@ -20,7 +20,7 @@ pub(crate) fn options() -> NatsOptions {
         request_timeout: Duration::from_secs(1),
         connect_timeout: Duration::from_secs(1),
         ping_interval: Duration::from_secs(1),
-        longest_reconnect_wait: Duration::from_millis(100),
+        max_reconnect_delay: Duration::from_millis(100),
         ..NatsOptions::default()
     }
 }

@@ -391,7 +391,7 @@ async fn a_small_window_and_a_long_id_are_no_limits_for_a_batch() {
     let server = Nats::start(Version::V2_10).unwrap();
     let queue = executor("one");
     let narrow = NatsOptions {
-        window: 3,
+        max_in_flight: 3,
         ..options()
     };
     let driver = NatsDriver::connect(&server.url(), narrow).await.unwrap();

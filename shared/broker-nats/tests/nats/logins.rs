@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use cueline_broker::{Driver, ErrorKind, QueueId};
-use cueline_broker_nats::{Login, NatsDriver, NatsOptions, Tls};
+use cueline_broker_nats::{ClientCertificate, Login, NatsDriver, NatsOptions, Tls};
 use cueline_test_servers::nats::{Nats, Version};
 
 use crate::ground::{messages, options, publish, take};
@@ -41,7 +41,7 @@ async fn refused(address: &str, options: NatsOptions) -> ErrorKind {
 fn trusting(tls: Tls) -> NatsOptions {
     NatsOptions {
         tls: Tls {
-            authorities: Some(file("authority.pem")),
+            ca_file: Some(file("authority.pem")),
             ..tls
         },
         ..options()
@@ -70,7 +70,10 @@ async fn tls_is_used_where_either_side_wants_it_and_only_with_a_trusted_server()
 async fn tls_can_come_first_and_with_a_certificate_of_the_client() {
     let server = secured("verify: true");
     let own = Tls {
-        certificate: Some((file("client.pem"), file("client.key"))),
+        client_certificate: Some(ClientCertificate {
+            certificate: file("client.pem"),
+            key: file("client.key"),
+        }),
         ..Tls::default()
     };
     assert_works(&server.url(), trusting(own.clone())).await;
@@ -78,7 +81,10 @@ async fn tls_can_come_first_and_with_a_certificate_of_the_client() {
 
     // A server that says nothing before the handshake cannot be seen to answer by who only listens: both orders are allowed.
     let server = secured("handshake_first: 200ms");
-    let first = Tls { first: true, ..own };
+    let first = Tls {
+        handshake_first: true,
+        ..own
+    };
     assert_works(&server.url(), trusting(first)).await;
 }
 
@@ -116,10 +122,9 @@ async fn users_are_told_apart_by_password_token_and_key() {
     let key = nkeys();
     let users = format!("authorization {{ users: [{{ nkey: {} }}] }}", key.public);
     let server = Nats::start_with(Version::V2_12, |_| Ok(users)).unwrap();
-    assert_works(&address(&server, ""), with(Login::NKey(key.seed.into()))).await;
     let seed = server.folder().join("seed");
     std::fs::write(&seed, format!("{}\n", key.seed)).unwrap();
-    assert_works(&address(&server, ""), with(Login::NKeyFile(seed))).await;
+    assert_works(&address(&server, ""), with(Login::CredentialsFile(seed))).await;
     let missing = Login::CredentialsFile(server.folder().join("no-such.creds"));
     assert_eq!(
         refused(&address(&server, ""), with(missing)).await,

@@ -1,0 +1,116 @@
+//! Dead letters on NATS: the payload as it was, with the reason and the origin in headers. A payload of the largest size
+//! could not be wrapped in anything and still be published.
+
+use async_nats::HeaderMap;
+use async_nats::header::NATS_MESSAGE_ID;
+use bytes::Bytes;
+use cueline_broker::{DeadLetter, QueueId};
+
+use crate::names::Names;
+use crate::receipts::Unsettled;
+use crate::requests::Request;
+
+const REASON: &str = "Cueline-Reason";
+const QUEUE: &str = "Cueline-Queue";
+const TOPIC: &str = "Cueline-Topic";
+/// In bytes. A longer reason is cut.
+const MAX_REASON: usize = 2_048;
+/// In bytes. A longer queue or topic is cut.
+const MAX_ORIGIN: usize = 512;
+/// Bytes of a topic that become part of the subject; the header has more. The server closes the connection on a protocol
+/// line over 4 KiB, and a topic is up to three times as long once it is escaped.
+const MAX_TOPIC_IN_SUBJECT: usize = 256;
+
+/// Moves a delivery to the dead-letter queue. A payload over `max_payload` bytes is cut: the server closes the
+/// connection on a message that is too large.
+pub(crate) fn request(
+    names: &Names,
+    queue: &QueueId,
+    unsettled: &Unsettled,
+    reason: &str,
+    max_payload: usize,
+) -> Request {
+    let Unsettled {
+        sequence,
+        topic,
+        payload,
+        ..
+    } = unsettled;
+    let (bytes, kept) = (payload.len(), payload.len().min(max_payload));
+    let cut = format!("{reason} [of its {bytes} bytes the first {kept} are kept]");
+    let mut headers = headers(if kept < bytes { &cut } else { reason }, queue, topic);
+    // The same id makes a second try after a lost reply a duplicate.
+    let stream = names.locate(queue).stream_name;
+    headers.insert(NATS_MESSAGE_ID, format!("{stream}:{sequence}"));
+    let topic = &topic[..topic.floor_char_boundary(MAX_TOPIC_IN_SUBJECT)];
+    let subject = names.locate(&QueueId::Dead).subject(topic);
+    let request = Request::new(subject, payload.slice(..kept));
+    let headers = Some(headers);
+    Request { headers, ..request }
+}
+
+fn headers(reason: &str, queue: &QueueId, topic: &str) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    for (name, value, max_bytes) in [
+        (REASON, reason, MAX_REASON),
+        (QUEUE, &*queue.to_string(), MAX_ORIGIN),
+        (TOPIC, topic, MAX_ORIGIN),
+    ] {
+        headers.insert(name, quoted(value, max_bytes));
+    }
+    headers
+}
+
+/// A JSON string, because a header has no line breaks. Cut to at most `max_bytes`.
+fn quoted(mut text: &str, max_bytes: usize) -> String {
+    loop {
+        let quoted = serde_json::Value::from(text).to_string();
+        if quoted.len() <= max_bytes {
+            return quoted;
+        }
+        // A byte takes up to six bytes in JSON.
+        let excess = (quoted.len() - max_bytes).div_ceil(6);
+        text = &text[..text.floor_char_boundary(text.len() - excess)];
+    }
+}
+
+/// The payload as the port expects it, or `None` for a message that was published without these headers.
+pub(crate) fn read(headers: &HeaderMap, payload: &Bytes, at_ms: i64) -> Option<Bytes> {
+    let text = |name: &str| {
+        let value = headers.get(name)?;
+        serde_json::from_str::<String>(value.as_str()).ok()
+    };
+    let letter = DeadLetter {
+        reason: text(REASON)?,
+        queue: text(QUEUE)?,
+        topic: text(TOPIC)?,
+        at_ms,
+        payload: payload.clone(),
+    };
+    letter.encode().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reason_fits_in_its_header_and_can_be_read() {
+        for reason in [
+            "why",
+            "",
+            "two\nlines \"quoted\" and größe",
+            &"\u{1}报".repeat(5_000),
+        ] {
+            let headers = headers(reason, &QueueId::Results, "t");
+            let value = headers.get(REASON).unwrap();
+            assert!(value.as_str().len() <= MAX_REASON);
+            assert!(!value.as_str().contains('\n'));
+            let letter = read(&headers, &Bytes::new(), 7).unwrap();
+            let letter = DeadLetter::decode(&letter).unwrap();
+            assert!(reason.starts_with(&letter.reason));
+            assert!(letter.reason.len() > 300 || letter.reason == reason);
+            assert_eq!((&*letter.queue, &*letter.topic), ("results", "t"));
+        }
+    }
+}

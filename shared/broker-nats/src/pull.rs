@@ -1,0 +1,213 @@
+//! Pull subscriptions: a private subject on which the server answers the pull requests for one consumer, one request at a
+//! time.
+//!
+//! async-nats makes a subscription for each pull request and drops it with the request. Messages that are on their way
+//! then come again only after `ack_wait`. Here the next fetch takes over the subscription with what arrives on it.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_nats::{Message, Subject, Subscriber};
+use cueline_broker::{BrokerError, QueueId};
+use serde_json::json;
+use tokio::time::Instant;
+
+use crate::connection::{Connection, FailureWatch};
+use crate::names::Location;
+
+/// Most messages of one request. They have to fit in the client's buffer, beside those of an abandoned request.
+const MAX_BATCH: usize = 16_384;
+/// Longest time that a request waits at the server; then the next is sent.
+const MAX_EXPIRES: Duration = Duration::from_secs(5);
+/// Idle subscriptions that are kept for each queue.
+const MAX_IDLE: usize = 16;
+
+pub(crate) struct PullSubscription {
+    /// The subject of requests.
+    next: Subject,
+    /// First tokens of the subjects of answers; the number of the request follows.
+    inbox: String,
+    pub(crate) messages: Subscriber,
+    requests: u64,
+    pub(crate) pending: Option<PendingPull>,
+    /// Messages that have arrived and were not handed out.
+    pub(crate) ready: VecDeque<Message>,
+}
+
+/// A request that the server has not answered in full.
+pub(crate) struct PendingPull {
+    next: Subject,
+    answers: Subject,
+    /// Messages that may still arrive.
+    left: usize,
+    /// Without a message by then, the request is lost.
+    pub(crate) deadline: Instant,
+    watch: FailureWatch,
+}
+
+/// Why the server ended a request other than by its number of messages or its time.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum PullError {
+    ConsumerDeleted,
+    /// The consumer does not exist, or no server leads it.
+    NoResponders,
+    Refused(String),
+}
+
+impl PendingPull {
+    /// Ends when the answer will not come.
+    pub(crate) async fn failed(&mut self) -> BrokerError {
+        let (next, answers) = (self.next.as_str(), self.answers.as_str());
+        let is_own = |denied: &str| {
+            let prefix = denied.strip_suffix('*');
+            denied == next || prefix.is_some_and(|prefix| answers.starts_with(prefix))
+        };
+        self.watch.failed(is_own).await
+    }
+}
+
+impl PullSubscription {
+    pub(crate) async fn open(
+        connection: &Connection,
+        location: &Location,
+        deadline: Instant,
+    ) -> Result<Self, BrokerError> {
+        let inbox = connection.client.new_inbox();
+        let subscribing = connection.client.subscribe(format!("{inbox}.*"));
+        let messages = connection.enqueue(subscribing, deadline).await?;
+        let (stream, consumer) = (&location.stream_name, &location.consumer);
+        Ok(Self {
+            next: format!("$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}").into(),
+            inbox,
+            messages,
+            requests: 0,
+            pending: None,
+            ready: VecDeque::new(),
+        })
+    }
+
+    /// A request that the server may still answer is under way.
+    pub(crate) fn is_pending(&mut self) -> bool {
+        self.pending
+            .take_if(|pending| pending.watch.connection_lost());
+        self.pending.is_some()
+    }
+
+    /// Requests up to `max` messages. With none in the queue, the server answers with the next one within `wait`, and
+    /// what arrives together with it.
+    pub(crate) async fn request(
+        &mut self,
+        connection: &Connection,
+        max: usize,
+        wait: Duration,
+        timeout: Duration,
+    ) -> Result<(), BrokerError> {
+        let left = max.min(MAX_BATCH);
+        let expires = wait.min(MAX_EXPIRES);
+        let mut request = json!({ "batch": left, "no_wait": true });
+        if !expires.is_zero() {
+            request["expires"] = json!(u64::try_from(expires.as_nanos()).unwrap_or(u64::MAX));
+        }
+        self.requests += 1;
+        let (next, watch) = (self.next.clone(), connection.watch());
+        let answers = Subject::from(format!("{}.{}", self.inbox, self.requests));
+        let deadline = Instant::now() + timeout;
+        // Pending before it is sent: a fetch that is dropped meanwhile may have sent it.
+        self.pending = Some(PendingPull {
+            next: next.clone(),
+            answers: answers.clone(),
+            left,
+            deadline: deadline + expires,
+            watch,
+        });
+        let payload = request.to_string().into();
+        let sending = connection.client.publish_with_reply(next, answers, payload);
+        connection.enqueue(sending, deadline).await
+    }
+
+    /// Adds a message, or ends the request that a status is about.
+    pub(crate) fn accept(&mut self, message: Message) -> Result<(), PullError> {
+        let Some(status) = message.status else {
+            self.ready.push_back(message);
+            self.pending.take_if(|pending| {
+                pending.left = pending.left.saturating_sub(1);
+                pending.left == 0
+            });
+            return Ok(());
+        };
+        // 100 is a heartbeat. Other statuses of an earlier request are outdated.
+        let is_about = |pending: &mut PendingPull| pending.answers == message.subject;
+        if status.as_u16() == 100 || self.pending.take_if(is_about).is_none() {
+            return Ok(());
+        }
+        let description = message.description.unwrap_or_default();
+        match status.as_u16() {
+            // No messages, or the time is over; versions of the server differ in which they send.
+            404 | 408 => Ok(()),
+            503 => Err(PullError::NoResponders),
+            409 if description.contains("Consumer Deleted") => Err(PullError::ConsumerDeleted),
+            number => Err(PullError::Refused(format!("{description} ({number})"))),
+        }
+    }
+}
+
+/// Subscriptions that no fetch uses at the moment.
+pub(crate) struct PullPool {
+    ack_wait: Duration,
+    idle: Mutex<HashMap<QueueId, Vec<(Instant, PullSubscription)>>>,
+}
+
+impl PullPool {
+    pub(crate) fn new(ack_wait: Duration) -> Self {
+        Self {
+            ack_wait,
+            idle: Mutex::default(),
+        }
+    }
+
+    fn idle(&self) -> MutexGuard<'_, HashMap<QueueId, Vec<(Instant, PullSubscription)>>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn check_out(&self, queue: &QueueId) -> PooledPull<'_> {
+        let mut subscription = None;
+        if let Some(idle) = self.idle().get_mut(queue) {
+            // The server has delivered again what lay here for longer than `ack_wait`.
+            idle.retain(|(since, left)| {
+                let is_empty = left.pending.is_none() && left.ready.is_empty();
+                is_empty || since.elapsed() < self.ack_wait
+            });
+            subscription = idle.pop().map(|(_, subscription)| subscription);
+        }
+        PooledPull {
+            pool: self,
+            queue: queue.clone(),
+            subscription,
+        }
+    }
+
+    pub(crate) fn remove_queue(&self, queue: &QueueId) {
+        self.idle().remove(queue);
+    }
+}
+
+/// A subscription in use by one fetch. It returns to the pool when this is dropped, also when the fetch is.
+pub(crate) struct PooledPull<'a> {
+    pool: &'a PullPool,
+    queue: QueueId,
+    pub(crate) subscription: Option<PullSubscription>,
+}
+
+impl Drop for PooledPull<'_> {
+    fn drop(&mut self) {
+        let Some(subscription) = self.subscription.take() else {
+            return;
+        };
+        let mut idle = self.pool.idle();
+        let idle = idle.entry(self.queue.clone()).or_default();
+        if idle.len() < MAX_IDLE {
+            idle.push((Instant::now(), subscription));
+        }
+    }
+}

@@ -1,0 +1,337 @@
+//! Sends requests to the server in batches and matches the replies: publishes, acks and `JetStream` API requests.
+//!
+//! All requests share one inbox subscription and one window of requests in flight. A batch has one timer, which each
+//! reply resets. A batch fails as a whole when replies stop, when the connection is lost, or when the server denies one
+//! of its subjects.
+//!
+//! async-nats has a request multiplexer, but it keeps an entry for every request that is never answered, so each outage
+//! under load would leak memory. It also notices neither a lost connection nor a denied subject, and it needs a channel
+//! and a timer for every message.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_nats::client::traits::Publisher as _;
+use async_nats::message::OutboundMessage;
+use async_nats::{HeaderMap, Message, StatusCode, Subject, Subscriber};
+use bytes::Bytes;
+use cueline_broker::BrokerError;
+use futures_util::StreamExt as _;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, sleep_until};
+
+use crate::connection::{Connection, FailureWatch};
+use crate::error::{permanent, transient};
+
+#[derive(Debug)]
+pub(crate) struct Request {
+    pub(crate) subject: Subject,
+    pub(crate) headers: Option<HeaderMap>,
+    pub(crate) payload: Bytes,
+    /// False where the reply to a later request of the batch confirms this one as well.
+    pub(crate) expects_reply: bool,
+}
+
+impl Request {
+    pub(crate) fn new(subject: impl Into<Subject>, payload: Bytes) -> Self {
+        Self {
+            subject: subject.into(),
+            headers: None,
+            payload,
+            expects_reply: true,
+        }
+    }
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Reply {
+    /// `None` when no server answers for the subject.
+    pub(crate) payload: Option<Bytes>,
+    pub(crate) received_at: Instant,
+}
+
+/// Slots of the window that a sender reserves at a time.
+const MAX_CHUNK: usize = 64;
+/// Replies that are matched under one lock.
+const MAX_REPLIES_AT_ONCE: usize = 1_024;
+/// Last token of the subject of a request that this process answers itself.
+const ECHO: &str = ".echo";
+
+pub(crate) struct Requester {
+    pub(crate) connection: Connection,
+    inbox: String,
+    batches: Arc<Mutex<Batches>>,
+    window: Arc<Semaphore>,
+    chunk: usize,
+    timeout: Duration,
+}
+
+#[derive(Default)]
+struct Batches {
+    next: u64,
+    /// By the number of their first request.
+    in_flight: BTreeMap<u64, Arc<Batch>>,
+}
+
+/// Requests that are awaited together. Request `first + n` has place `n` in the lists.
+struct Batch {
+    first: u64,
+    state: Mutex<BatchState>,
+    progress: Notify,
+}
+
+struct BatchState {
+    subjects: Vec<Subject>,
+    replies: Vec<Option<Reply>>,
+    answered: usize,
+    /// Slots in the window of requests without a reply; dropping them frees the slots.
+    slots: Option<OwnedSemaphorePermit>,
+}
+
+impl Requester {
+    /// `timeout` is the longest time without any reply. The future matches replies until it is dropped.
+    pub(crate) async fn open(
+        connection: Connection,
+        max_in_flight: usize,
+        timeout: Duration,
+    ) -> Result<(Self, impl Future<Output = ()> + Send), BrokerError> {
+        let inbox = connection.client.new_inbox();
+        let subscribing = connection.client.subscribe(format!("{inbox}.*"));
+        let replies = connection
+            .enqueue(subscribing, Instant::now() + timeout)
+            .await?;
+        let batches = Arc::<Mutex<Batches>>::default();
+        let matching = match_replies(replies, Arc::clone(&batches));
+        let requester = Self {
+            connection,
+            inbox,
+            batches,
+            window: Arc::new(Semaphore::new(max_in_flight)),
+            chunk: MAX_CHUNK.min(max_in_flight),
+            timeout,
+        };
+        Ok((requester, matching))
+    }
+
+    pub(crate) async fn send(
+        &self,
+        subject: impl Into<Subject>,
+        payload: Bytes,
+    ) -> Result<Reply, BrokerError> {
+        let request = [Request::new(subject, payload)].into_iter();
+        let reply = self.send_all(request).await?.pop();
+        reply.ok_or_else(|| permanent("failed to get a reply"))
+    }
+
+    /// Sends in the order given; the replies are in the same order. Each request is taken from the iterator when there
+    /// is room for it in the window. After an error the server may have processed any of them.
+    pub(crate) async fn send_all(
+        &self,
+        requests: impl ExactSizeIterator<Item = Request> + Send,
+    ) -> Result<Vec<Reply>, BrokerError> {
+        if requests.len() == 0 {
+            return Ok(Vec::new());
+        }
+        let deadline = Instant::now() + self.timeout;
+        self.connection.wait_until_connected(deadline).await?;
+        let (watch, connects) = (self.connection.watch(), self.connection.connects());
+        let registered = self.register(requests.len());
+        let batch = &registered.batch;
+        let sending = async {
+            self.write(batch, requests).await?;
+            std::future::pending::<Result<(), BrokerError>>().await
+        };
+        tokio::select! {
+            failed = sending => failed?,
+            completed = batch.completed(watch, self.timeout) => completed?,
+        }
+        if self.connection.connects() != connects {
+            // A reply over the new connection does not confirm requests without a reply on the old one.
+            return Err(transient(
+                "failed to get replies from NATS: the connection was lost",
+            ));
+        }
+        let mut state = lock(&batch.state);
+        Ok(state.replies.drain(..).flatten().collect())
+    }
+
+    /// When it returns, the server has processed what this process sent before.
+    pub(crate) async fn round_trip(&self) -> Result<(), BrokerError> {
+        let echo = self.send(format!("{}{ECHO}", self.inbox), Bytes::new());
+        echo.await.map(drop)
+    }
+
+    fn register(&self, count: usize) -> Registered<'_> {
+        let mut batches = lock(&self.batches);
+        let first = batches.next;
+        batches.next += count as u64;
+        let batch = Arc::new(Batch {
+            first,
+            state: Mutex::new(BatchState {
+                subjects: Vec::with_capacity(count),
+                replies: vec![None; count],
+                answered: 0,
+                slots: None,
+            }),
+            progress: Notify::new(),
+        });
+        batches.in_flight.insert(first, Arc::clone(&batch));
+        Registered {
+            batch,
+            batches: &self.batches,
+        }
+    }
+
+    async fn write(
+        &self,
+        batch: &Batch,
+        requests: impl ExactSizeIterator<Item = Request>,
+    ) -> Result<(), BrokerError> {
+        let mut numbered = requests.enumerate();
+        while numbered.len() > 0 {
+            let count = numbered.len().min(self.chunk);
+            self.reserve(batch, count).await?;
+            for (place, request) in numbered.by_ref().take(count) {
+                self.write_one(batch, place, request).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn reserve(&self, batch: &Batch, count: usize) -> Result<(), BrokerError> {
+        let window = Arc::clone(&self.window);
+        let slots = window
+            .acquire_many_owned(u32::try_from(count).unwrap_or(u32::MAX))
+            .await
+            .map_err(|e| transient("failed to send to NATS").caused_by(e))?;
+        let mut state = lock(&batch.state);
+        match &mut state.slots {
+            Some(reserved) => reserved.merge(slots),
+            none => *none = Some(slots),
+        }
+        Ok(())
+    }
+
+    async fn write_one(
+        &self,
+        batch: &Batch,
+        place: usize,
+        request: Request,
+    ) -> Result<(), BrokerError> {
+        let reply_to = || format!("{}.{}", self.inbox, batch.first + place as u64).into();
+        let message = OutboundMessage {
+            subject: request.subject.clone(),
+            reply: request.expects_reply.then(reply_to),
+            payload: request.payload,
+            headers: request.headers,
+        };
+        lock(&batch.state).subjects.push(request.subject);
+        let written = self.connection.client.publish_message(message).await;
+        written.map_err(|e| transient(format!("failed to send to NATS: {e}")).caused_by(e))?;
+        if !request.expects_reply {
+            batch.answer(place, Some(Bytes::new()), Instant::now());
+        }
+        Ok(())
+    }
+}
+
+/// Removes the batch from the list when its call ends, also when the call is dropped.
+struct Registered<'a> {
+    batch: Arc<Batch>,
+    batches: &'a Mutex<Batches>,
+}
+
+impl Drop for Registered<'_> {
+    fn drop(&mut self) {
+        lock(self.batches).in_flight.remove(&self.batch.first);
+    }
+}
+
+impl Batch {
+    /// Ends when all requests are answered, or with the reason why they will not be.
+    async fn completed(
+        &self,
+        mut watch: FailureWatch,
+        timeout: Duration,
+    ) -> Result<(), BrokerError> {
+        let failed = watch.failed(|denied| {
+            let state = lock(&self.state);
+            state.subjects.iter().any(|s| s.as_str() == denied)
+        });
+        tokio::pin!(failed);
+        let (mut seen, mut deadline) = (0, Instant::now() + timeout);
+        loop {
+            let progress = self.progress.notified();
+            let (answered, all) = {
+                let state = lock(&self.state);
+                (state.answered, state.replies.len())
+            };
+            if answered == all {
+                return Ok(());
+            }
+            if answered > seen {
+                (seen, deadline) = (answered, Instant::now() + timeout);
+            }
+            tokio::select! {
+                () = progress => {}
+                failed = &mut failed => return Err(failed),
+                () = sleep_until(deadline) => {
+                    return Err(transient(format!(
+                        "failed to get replies from NATS: {answered} of {all} arrived, and none for {timeout:?}"
+                    )));
+                }
+            }
+        }
+    }
+
+    fn answer(&self, place: usize, payload: Option<Bytes>, received_at: Instant) {
+        let mut state = lock(&self.state);
+        // Only the first reply to a request counts.
+        let Some(empty @ None) = state.replies.get_mut(place) else {
+            return;
+        };
+        *empty = Some(Reply {
+            payload,
+            received_at,
+        });
+        state.answered += 1;
+        drop(state.slots.as_mut().and_then(|slots| slots.split(1)));
+        drop(state);
+        self.progress.notify_one();
+    }
+}
+
+async fn match_replies(replies: Subscriber, batches: Arc<Mutex<Batches>>) {
+    let mut chunks = replies.ready_chunks(MAX_REPLIES_AT_ONCE);
+    while let Some(chunk) = chunks.next().await {
+        let received_at = Instant::now();
+        let batches = lock(&batches);
+        for message in chunk {
+            let Some(number) = number(&message) else {
+                continue;
+            };
+            let Some((_, batch)) = batches.in_flight.range(..=number).next_back() else {
+                continue;
+            };
+            let answered = message.status != Some(StatusCode::NO_RESPONDERS);
+            let payload = answered.then_some(message.payload);
+            let place = usize::try_from(number - batch.first).unwrap_or(usize::MAX);
+            batch.answer(place, payload, received_at);
+        }
+    }
+}
+
+/// The request that a message on the inbox answers.
+fn number(message: &Message) -> Option<u64> {
+    let inbox = match &message.reply {
+        // The request itself has come back.
+        Some(reply) if message.subject.ends_with(ECHO) => reply,
+        _ => &message.subject,
+    };
+    inbox.rsplit('.').next()?.parse().ok()
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
