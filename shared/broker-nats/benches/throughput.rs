@@ -1,6 +1,6 @@
-//! Messages per second through a NATS server on this machine, for several batch sizes and windows: publishing, fetching with
-//! acks, and both at once. `cargo bench -p cueline-broker-nats`; an argument is the number of messages for each measurement.
-//! The server is that of `infra/dev/servers`, or the one that `CUELINE_BENCH_NATS` names (its streams `BENCH_…` are used).
+//! Messages per second through a NATS server on this machine, for several batch sizes and windows: publishing, fetching
+//! with acks, and both at once. Run it with `cargo bench -p cueline-broker-nats`; an argument is the number of messages of
+//! each measurement. It starts servers of both versions, or uses streams `BENCH_…` of the one at `CUELINE_BENCH_NATS`.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -46,7 +46,7 @@ async fn measure_all(address: &str, messages: usize) -> Outcome<()> {
         ..NatsOptions::default()
     };
     for batch in [1, 100, 1_000, 5_000] {
-        // Single messages wait for a round trip each: fewer of them say as much.
+        // Each single message waits for a round trip, so fewer of them suffice.
         let count = if batch == 1 { messages / 50 } else { messages };
         measure(address, options(4_000, true), count, batch).await?;
     }
@@ -113,12 +113,12 @@ async fn publish(driver: &NatsDriver, count: usize, batch: usize, first: usize) 
 async fn consume(driver: &NatsDriver, count: usize, batch: usize) -> Outcome<()> {
     let mut left = count;
     while left > 0 {
-        let got = driver.fetch(&QueueId::Results, batch, WAIT).await?;
-        if got.is_empty() {
-            return Err(format!("{left} of {count} messages did not come").into());
+        let fetched = driver.fetch(&QueueId::Results, batch, WAIT).await?;
+        if fetched.is_empty() {
+            return Err(format!("{left} of {count} messages did not arrive").into());
         }
-        left -= got.len();
-        let acks: Vec<(Receipt, Settlement)> = got
+        left -= fetched.len();
+        let acks: Vec<(Receipt, Settlement)> = fetched
             .iter()
             .map(|delivery| (delivery.receipt, Settlement::Ack))
             .collect();

@@ -1,9 +1,8 @@
-//! The suite that every driver passes, on real servers: every case on each version, each at a server of its own.
+//! The conformance suite of the broker port on both versions of the server. Each case has its own server.
 
 use std::collections::HashMap;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use async_trait::async_trait;
 use cueline_broker::Driver;
@@ -11,7 +10,7 @@ use cueline_broker::conformance::{self, Harness, Limits};
 use cueline_broker_nats::{NatsDriver, NatsOptions, StreamLimits};
 use cueline_test_servers::nats::{Nats, Version};
 
-/// Each place is a server that is killed when the tests have ended.
+/// The servers of all places, by address. They are killed when the suite has ended.
 struct Servers {
     version: Version,
     running: Mutex<HashMap<String, Arc<Mutex<Nats>>>>,
@@ -30,8 +29,6 @@ impl Harness for Servers {
     async fn open(&self, place: &str, limits: Limits) -> Arc<dyn Driver> {
         let options = NatsOptions {
             ack_wait: limits.ack_wait,
-            // A machine may be busy with other cases.
-            request_timeout: Duration::from_secs(20),
             limits: StreamLimits {
                 queue_limit: limits.queue_limit,
                 ..StreamLimits::default()
@@ -57,7 +54,7 @@ impl Harness for Servers {
 }
 
 fn main() -> ExitCode {
-    // Cases in a child process have the place of their parent, and so its version.
+    // A case in a child process uses the place of its parent, and so its version.
     let mut all = ExitCode::SUCCESS;
     for version in Version::ALL {
         println!("\nNATS {}", version.number());

@@ -1,4 +1,4 @@
-//! Three servers with three copies of everything: one of them may go at any time.
+//! A cluster of three servers with three copies of each stream, of which servers are killed.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -6,9 +6,14 @@ use std::time::Duration;
 use cueline_broker::{Driver, QueueId, Settlement};
 use cueline_broker_nats::{NatsDriver, NatsOptions, StreamLimits};
 use cueline_test_servers::nats::{Nats, Version};
-use tokio::time::{Instant, timeout};
+use cueline_test_support::{SOON, eventually};
+use tokio::time::timeout;
 
-use crate::ground::{DEADLINE, SOON, executor, left, messages, numbers, options, until};
+use crate::fixture::{
+    FETCH_WAIT, executor, messages, numbers, on_each_version, options, settlements,
+};
+
+const BATCH: usize = 50;
 
 fn three_copies() -> NatsOptions {
     NatsOptions {
@@ -21,107 +26,125 @@ fn three_copies() -> NatsOptions {
     }
 }
 
-async fn open(cluster: &[Nats]) -> NatsDriver {
+async fn connect(cluster: &[Nats]) -> NatsDriver {
     let servers: Vec<String> = cluster.iter().map(Nats::url).collect();
     let driver = NatsDriver::connect(&servers.join(","), three_copies()).await;
     driver.unwrap()
 }
 
-/// Publishes until it is confirmed, whatever fails meanwhile.
-async fn confirmed(driver: &NatsDriver, queue: &QueueId, from: usize) {
-    let batch = messages(queue, from..from + 50);
-    until("it is confirmed", || async {
-        let answers = driver.publish(&batch).await.ok()?;
-        answers.iter().all(Result::is_ok).then_some(())
+/// Fails at first, until the servers have elected a leader.
+async fn declare(driver: &NatsDriver, queue: &QueueId) {
+    eventually("the queue is declared", SOON, async || {
+        driver.declare(queue).await
     })
-    .await;
+    .await
+    .unwrap();
+}
+
+/// Publishes one batch, again and again until all of it is confirmed.
+async fn publish(driver: &NatsDriver, queue: &QueueId, first: usize) {
+    let batch = messages(queue, first..first + BATCH);
+    eventually("the batch is confirmed", SOON, async || {
+        let outcomes = driver.publish(&batch).await.map_err(|e| e.to_string())?;
+        let refused = outcomes.into_iter().find_map(Result::err);
+        refused.map_or(Ok(()), |refusal| Err(refusal.to_string()))
+    })
+    .await
+    .unwrap();
+}
+
+/// A lost ack delivers its message again.
+async fn fetch_and_ack(driver: &NatsDriver, queue: &QueueId) -> Vec<usize> {
+    let Ok(fetched) = driver.fetch(queue, 200, FETCH_WAIT).await else {
+        return Vec::new();
+    };
+    let acks = settlements(&fetched, &Settlement::Ack);
+    let _ = driver.settle(queue, &acks).await;
+    numbers(&fetched)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn each_server_in_turn_is_killed_and_nothing_that_was_confirmed_is_lost() {
+async fn while_each_server_is_killed_in_turn_no_confirmed_message_is_lost() {
+    on_each_version(no_confirmed_message_is_lost).await;
+}
+
+async fn no_confirmed_message_is_lost(version: Version) {
     const ROUNDS: usize = 60;
-    for version in Version::ALL {
-        let mut cluster = Nats::cluster(version, 3).unwrap();
-        let queue = executor("one");
-        let (publisher, fetcher) = (open(&cluster).await, open(&cluster).await);
-        // Until the servers have agreed who leads.
-        until("the queue is declared", || async {
-            publisher.declare(&queue).await.ok()
-        })
-        .await;
+    let mut cluster = Nats::cluster(version, 3).unwrap();
+    let queue = executor("one");
+    let (publisher, fetcher) = (connect(&cluster).await, connect(&cluster).await);
+    declare(&publisher, &queue).await;
 
-        let publishing = async {
-            for round in 0..ROUNDS {
-                // One at a time, in the middle of what is under way: a majority is always there, sooner or later.
-                let (killed, back) = (round % 20 == 7, round % 20 == 17);
-                let server = &mut cluster[round / 20];
-                if killed {
-                    let publish = confirmed(&publisher, &queue, round * 50);
-                    let kill = async { server.kill().unwrap() };
-                    tokio::join!(publish, kill);
-                    continue;
-                }
-                if back {
-                    server.start_again().unwrap();
-                }
-                confirmed(&publisher, &queue, round * 50).await;
+    let publishing = async {
+        for round in 0..ROUNDS {
+            // One server at a time, in the middle of a publish: the other two are always a majority.
+            let server = &mut cluster[round / 20];
+            if round % 20 == 7 {
+                let kill = async { server.kill().unwrap() };
+                tokio::join!(publish(&publisher, &queue, round * BATCH), kill);
+                continue;
             }
-        };
-        let fetching = async {
-            let mut seen = vec![false; ROUNDS * 50];
-            let give_up = Instant::now() + DEADLINE * 3;
-            while seen.contains(&false) {
-                let missing = seen.iter().filter(|seen| !**seen).count();
-                assert!(Instant::now() < give_up, "{missing} do not come");
-                let Ok(came) = fetcher.fetch(&queue, 200, SOON).await else {
-                    continue;
-                };
-                for number in numbers(&came) {
-                    seen[number] = true;
-                }
-                let acks: Vec<_> = came.iter().map(|d| (d.receipt, Settlement::Ack)).collect();
-                // An ack that is lost brings its message again.
-                let _ = fetcher.settle(&queue, &acks).await;
+            if round % 20 == 17 {
+                server.start_again().unwrap();
             }
-        };
-        let both = async { tokio::join!(publishing, fetching) };
-        timeout(DEADLINE * 4, both).await.unwrap();
-        until("nothing is left", || async {
-            let again = fetcher.fetch(&queue, 200, SOON).await.ok()?;
-            let acks: Vec<_> = again.iter().map(|d| (d.receipt, Settlement::Ack)).collect();
-            fetcher.settle(&queue, &acks).await.ok()?;
-            (left(&fetcher).await == 0).then_some(())
+            publish(&publisher, &queue, round * BATCH).await;
+        }
+    };
+    let fetching = async {
+        let mut missing: BTreeSet<usize> = (0..ROUNDS * BATCH).collect();
+        eventually("all messages are fetched", SOON * 3, async || {
+            for number in fetch_and_ack(&fetcher, &queue).await {
+                missing.remove(&number);
+            }
+            match missing.len() {
+                0 => Ok(()),
+                count => Err(format!("{count} are missing")),
+            }
         })
-        .await;
-    }
+        .await
+        .unwrap();
+    };
+    let both = async { tokio::join!(publishing, fetching) };
+    timeout(SOON * 4, both).await.unwrap();
+    eventually("the queue is empty", SOON, async || {
+        fetch_and_ack(&fetcher, &queue).await;
+        let stats = fetcher.stats(&[]).await.map_err(|e| e.to_string())?;
+        match stats.iter().map(|s| s.ready + s.unsettled).sum::<u64>() {
+            0 => Ok(()),
+            count => Err(format!("{count} messages are left")),
+        }
+    })
+    .await
+    .unwrap();
 }
 
-/// Two of three gone: nothing is confirmed, nothing is lost, and all goes on when one is back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_a_majority_nothing_is_confirmed_until_there_is_one() {
+async fn without_a_majority_nothing_is_confirmed_and_nothing_is_lost() {
     let mut cluster = Nats::cluster(Version::V2_12, 3).unwrap();
     let queue = executor("one");
-    let driver = open(&cluster).await;
-    until("the queue is declared", || async {
-        driver.declare(&queue).await.ok()
-    })
-    .await;
-    confirmed(&driver, &queue, 0).await;
+    let driver = connect(&cluster).await;
+    declare(&driver, &queue).await;
+    publish(&driver, &queue, 0).await;
     cluster[1].kill().unwrap();
     cluster[2].kill().unwrap();
-    let alone = driver.publish(&messages(&queue, 50..100)).await;
-    assert!(
-        alone.is_err() || alone.as_ref().is_ok_and(|a| a.iter().all(Result::is_err)),
-        "{alone:?}"
-    );
+    let outcomes = driver.publish(&messages(&queue, BATCH..2 * BATCH)).await;
+    let none_confirmed = outcomes
+        .as_ref()
+        .map_or(true, |all| all.iter().all(Result::is_err));
+    assert!(none_confirmed, "{outcomes:?}");
     cluster[1].start_again().unwrap();
-    confirmed(&driver, &queue, 50).await;
-    let give_up = Instant::now() + DEADLINE;
-    let mut came = BTreeSet::new();
-    while came.len() < 100 {
-        assert!(Instant::now() < give_up, "{} of 100 came", came.len());
-        if let Ok(more) = driver.fetch(&queue, 200, SOON).await {
-            came.extend(numbers(&more));
+    publish(&driver, &queue, BATCH).await;
+    let mut fetched = BTreeSet::new();
+    eventually("all messages are fetched", SOON, async || {
+        if let Ok(more) = driver.fetch(&queue, 200, FETCH_WAIT).await {
+            fetched.extend(numbers(&more));
         }
-    }
+        if fetched.len() == 2 * BATCH {
+            Ok(())
+        } else {
+            Err(format!("{} of {}", fetched.len(), 2 * BATCH))
+        }
+    })
+    .await
+    .unwrap();
 }

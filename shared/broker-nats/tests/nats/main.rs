@@ -1,11 +1,13 @@
-//! What is particular to NATS, on real servers.
+//! Behaviour that is particular to NATS, on real servers.
 
-mod answers;
+mod authentication;
 mod cluster;
-mod credentials;
-mod ground;
-mod jetstream;
-mod late;
-mod logins;
+mod dead_letters;
+mod deadlines;
+mod declarations;
+mod deduplication;
+mod deliveries;
+mod fixture;
 mod outages;
 mod permissions;
+mod replies;

@@ -1,106 +1,95 @@
-//! Servers that are killed, paused and cut off, under a driver that stays open: calls fail in time, nothing confirmed is lost, and
-//! everything works again by itself.
+//! Servers that are killed, paused or cut off while a driver is open. Calls fail in time, no confirmed message is lost, and
+//! the driver works again by itself.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::ground::{
-    DEADLINE, SOON, ack, executor, left, message, messages, numbers, open, options, publish, take,
-    until, with,
-};
 use bytes::Bytes;
 use cueline_broker::{Announcement, BrokerError, Channel, Driver, ErrorKind, Receipt, Settlement};
 use cueline_broker_nats::{NatsDriver, NatsOptions};
-use cueline_test_servers::nats::{Nats, Version};
-use cueline_test_servers::proxy::{Link, Proxy};
+use cueline_test_servers::nats::Version;
+use cueline_test_servers::proxy::Link;
+use cueline_test_support::{SOON, eventually};
 use tokio::time::{Instant, timeout};
 
-/// A call that meets an outage waits for a connection and then for an answer, or for its time and then for an answer.
-const BOUND: Duration = Duration::from_secs(4);
+use crate::fixture::{
+    FETCH_WAIT, ack, behind_proxy, connect, connect_with, executor, fetch_all, message,
+    message_count, messages, numbers, on_each_version, options, publish, publish_eventually,
+    settlements, start, wait_for_message_count, with_queue,
+};
 
-fn address(addr: SocketAddr) -> String {
-    format!("nats://{addr}")
-}
+/// A call that meets an outage waits for a connection or for its own time, and then for a reply.
+const MAX_CALL: Duration = Duration::from_secs(4);
 
-/// Calls everything that needs an answer; how each ended, and that it did so in time.
-async fn call_all(driver: &NatsDriver, receipt: Receipt) -> Vec<(&'static str, Option<ErrorKind>)> {
+/// Makes each call that needs a reply. Returns how each ended, which has to be in time.
+async fn call_all(driver: &NatsDriver, receipt: Receipt) -> [(&'static str, Option<ErrorKind>); 7] {
     async fn timed<T>(
         name: &'static str,
         call: impl Future<Output = Result<T, BrokerError>>,
     ) -> (&'static str, Option<ErrorKind>) {
         let start = Instant::now();
-        let ended = timeout(DEADLINE, call)
+        let ended = timeout(SOON, call)
             .await
             .unwrap_or_else(|_| panic!("{name} hangs"));
-        assert!(start.elapsed() < BOUND, "{name} took {:?}", start.elapsed());
+        let took = start.elapsed();
+        assert!(took < MAX_CALL, "{name} took {took:?}");
         (name, ended.err().map(|e| e.kind()))
     }
     let queue = executor("one");
     let batch = messages(&queue, 500..510);
     let settlements = [(receipt, Settlement::Ack)];
-    // At the same time: one after the other they would wait together for longer than the outage.
+    // At the same time: one after the other they would outlast the outage.
     let ended = tokio::join!(
         timed("publish", driver.publish(&batch)),
-        timed("fetch", driver.fetch(&queue, 5, SOON)),
+        timed("fetch", driver.fetch(&queue, 5, FETCH_WAIT)),
         timed("settle", driver.settle(&queue, &settlements)),
         timed("declare", driver.declare(&queue)),
         timed("delete", driver.delete(&queue, true)),
         timed("stats", driver.stats(&[])),
         timed("listen", driver.listen(&Channel::Heartbeats)),
     );
-    <[_; 7]>::from(ended).to_vec()
+    ended.into()
 }
 
-async fn assert_all_transient(driver: &NatsDriver, receipt: Receipt) {
+async fn assert_all_calls_fail(driver: &NatsDriver, receipt: Receipt) {
     for (name, ended) in call_all(driver, receipt).await {
         assert_eq!(ended, Some(ErrorKind::Transient), "{name}");
     }
 }
 
-/// Everything works, with the driver that was there all the time.
+/// Everything works with the driver that was open all the time.
 async fn assert_works(driver: &NatsDriver) {
     let queue = executor("works");
-    until("the queue is declared", || async {
-        driver.declare(&queue).await.ok()
+    eventually("the queue is declared", SOON, async || {
+        driver.declare(&queue).await
     })
-    .await;
-    let mut listener = until("it listens", || async {
-        driver.listen(&Channel::Heartbeats).await.ok()
-    })
-    .await;
-    until("it publishes", || async {
-        driver.publish(&messages(&queue, 0..10)).await.ok()
-    })
-    .await;
-    let all = take(driver, &queue, 10).await;
+    .await
+    .unwrap();
+    let listening = eventually("the driver listens", SOON, async || {
+        driver.listen(&Channel::Heartbeats).await
+    });
+    let mut listener = listening.await.unwrap();
+    publish_eventually(driver, &messages(&queue, 0..10)).await;
+    let all = fetch_all(driver, &queue, 10).await;
     ack(driver, &queue, &all).await;
-    announce(driver, "alive").await;
-    let heard = timeout(DEADLINE, listener.recv()).await.unwrap().unwrap();
-    assert_eq!(heard.payload, "alive");
-    assert!(driver.delete(&queue, false).await.unwrap());
-}
-
-async fn announce(driver: &NatsDriver, text: &'static str) {
     let announcement = Announcement {
-        payload: Bytes::from(text),
+        payload: Bytes::from("alive"),
         reply_to: None,
     };
-    driver
-        .announce(&Channel::Heartbeats, announcement)
-        .await
-        .unwrap();
+    let channel = Channel::Heartbeats;
+    driver.announce(&channel, announcement).await.unwrap();
+    let received = timeout(SOON, listener.recv()).await.unwrap().unwrap();
+    assert_eq!(received.payload, "alive");
+    assert!(driver.delete(&queue, false).await.unwrap());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn over_a_half_open_connection_calls_fail_in_time_and_work_when_it_heals() {
-    let server = Nats::start(Version::V2_12).unwrap();
-    let proxy = Proxy::start(server.addr()).unwrap();
-    let queue = executor("one");
-    let driver = with(&address(proxy.addr()), std::slice::from_ref(&queue)).await;
+    let server = start(Version::V2_12);
+    let (proxy, driver, queue) = behind_proxy(&server, options()).await;
     publish(&driver, &messages(&queue, 0..2)).await;
-    let held = take(&driver, &queue, 1).await;
+    let fetched = fetch_all(&driver, &queue, 1).await;
 
     for link in [
         Link::HalfOpen,
@@ -109,7 +98,7 @@ async fn over_a_half_open_connection_calls_fail_in_time_and_work_when_it_heals()
         Link::Cut,
     ] {
         proxy.set(link);
-        assert_all_transient(&driver, held[0].receipt).await;
+        assert_all_calls_fail(&driver, fetched[0].receipt).await;
         proxy.heal();
         assert_works(&driver).await;
     }
@@ -118,17 +107,13 @@ async fn over_a_half_open_connection_calls_fail_in_time_and_work_when_it_heals()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_fetch_ends_in_time_while_the_clients_queue_is_full() {
-    let server = Nats::start(Version::V2_12).unwrap();
-    let proxy = Proxy::start(server.addr()).unwrap();
+async fn a_fetch_fails_in_time_while_the_clients_command_queue_is_full() {
+    let server = start(Version::V2_12);
     let slow_to_notice = NatsOptions {
-        ping_interval: DEADLINE * 10,
+        ping_interval: SOON * 10,
         ..options()
     };
-    let address = address(proxy.addr());
-    let driver = NatsDriver::connect(&address, slow_to_notice).await.unwrap();
-    let queue = executor("one");
-    driver.declare(&queue).await.unwrap();
+    let (proxy, driver, queue) = behind_proxy(&server, slow_to_notice).await;
     publish(&driver, &messages(&queue, 0..1)).await;
     proxy.set(Link::HalfOpen);
     let padding = Bytes::from(vec![b' '; 500_000]);
@@ -136,60 +121,60 @@ async fn a_fetch_ends_in_time_while_the_clients_queue_is_full() {
     for message in &mut batch {
         message.payload = padding.clone();
     }
-    let told = driver.publish(&batch).await.unwrap_err();
-    assert_eq!(told.kind(), ErrorKind::Transient, "{told}");
+    let error = driver.publish(&batch).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Transient, "{error}");
     let start = Instant::now();
-    let fetched = timeout(DEADLINE, driver.fetch(&queue, 1, SOON)).await;
-    let told = fetched.expect("it hangs").unwrap_err();
-    assert_eq!(told.kind(), ErrorKind::Transient, "{told}");
-    assert!(start.elapsed() < BOUND, "{:?}", start.elapsed());
+    let fetched = timeout(SOON, driver.fetch(&queue, 1, FETCH_WAIT)).await;
+    let error = fetched.expect("the fetch hangs").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Transient, "{error}");
+    assert!(start.elapsed() < MAX_CALL, "{:?}", start.elapsed());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_paused_server_is_waited_for_in_time_and_used_when_it_goes_on() {
-    for version in Version::ALL {
-        let server = Nats::start(version).unwrap();
-        let queue = executor("one");
-        let driver = with(&server.url(), std::slice::from_ref(&queue)).await;
+async fn while_a_server_is_paused_calls_fail_in_time_and_work_when_it_resumes() {
+    on_each_version(async |version| {
+        let server = start(version);
+        let (driver, queue) = with_queue(&server, options()).await;
         publish(&driver, &messages(&queue, 0..2)).await;
-        let held = take(&driver, &queue, 1).await;
+        let fetched = fetch_all(&driver, &queue, 1).await;
         server.pause().unwrap();
-        assert_all_transient(&driver, held[0].receipt).await;
+        assert_all_calls_fail(&driver, fetched[0].receipt).await;
         server.resume().unwrap();
         assert_works(&driver).await;
-    }
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_restarted_while_idle_is_used_again_and_listeners_hear_on() {
-    for version in Version::ALL {
-        let mut server = Nats::start(version).unwrap();
-        let queue = executor("one");
-        let driver = with(&server.url(), std::slice::from_ref(&queue)).await;
+async fn after_a_restart_the_driver_works_and_its_listeners_continue() {
+    on_each_version(async |version| {
+        let mut server = start(version);
+        let (driver, queue) = with_queue(&server, options()).await;
         let mut listener = driver.listen(&Channel::Heartbeats).await.unwrap();
         publish(&driver, &messages(&queue, 0..20)).await;
         for round in 0..2 {
             server.kill().unwrap();
-            let told = driver.publish(&messages(&queue, 0..1)).await.unwrap_err();
-            assert_eq!(told.kind(), ErrorKind::Transient);
+            let error = driver.publish(&messages(&queue, 0..1)).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Transient);
             server.start_again().unwrap();
             assert_works(&driver).await;
-            // What `assert_works` said.
-            let heard = timeout(DEADLINE, listener.recv()).await.unwrap().unwrap();
-            assert_eq!(heard.payload, "alive", "round {round}");
+            // The announcement that `assert_works` made.
+            let received = timeout(SOON, listener.recv()).await.unwrap().unwrap();
+            assert_eq!(received.payload, "alive", "round {round}");
         }
-        let all = take(&driver, &queue, 20).await;
+        let all = fetch_all(&driver, &queue, 20).await;
         assert_eq!(numbers(&all), (0..20).collect::<Vec<_>>());
-    }
+    })
+    .await;
 }
 
-/// Publishes single messages until told to stop, and at least a hundred, each until it is confirmed, as `Broker` does; how many.
-async fn publish_on(driver: &NatsDriver, stop: &AtomicBool, failed: &AtomicBool) -> usize {
+/// Publishes single messages until it is stopped, and at least a hundred, each until it is confirmed. Returns their number.
+async fn publish_until(driver: &NatsDriver, stop: &AtomicBool, failed: &AtomicBool) -> usize {
     let mut number = 0;
     while number < 100 || !stop.load(Ordering::Relaxed) {
         match driver.publish(&[message(&executor("one"), number)]).await {
-            Ok(answers) => {
-                assert_eq!(answers, [Ok(())]);
+            Ok(outcomes) => {
+                assert_eq!(outcomes, [Ok(())]);
                 number += 1;
             }
             Err(e) => {
@@ -201,40 +186,42 @@ async fn publish_on(driver: &NatsDriver, stop: &AtomicBool, failed: &AtomicBool)
     number
 }
 
-/// A write in flight when the connection breaks is lost without a word by the client; none of them may count as confirmed.
+/// The client loses a write that is in flight when the connection is lost, and reports no error. It must not count as
+/// confirmed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn under_load_a_killed_server_loses_nothing_that_was_confirmed() {
-    for version in Version::ALL {
-        let mut server = Nats::start(version).unwrap();
-        let queue = executor("one");
-        let driver = Arc::new(with(&server.url(), std::slice::from_ref(&queue)).await);
+async fn under_load_a_kill_loses_no_confirmed_message() {
+    on_each_version(async |version| {
+        let mut server = start(version);
+        let (driver, queue) = with_queue(&server, options()).await;
+        let driver = Arc::new(driver);
         let (stop, failed) = (
             Arc::new(AtomicBool::new(false)),
             Arc::new(AtomicBool::new(false)),
         );
         let publisher = tokio::spawn({
             let (driver, stop, failed) = (driver.clone(), stop.clone(), failed.clone());
-            async move { publish_on(&driver, &stop, &failed).await }
+            async move { publish_until(&driver, &stop, &failed).await }
         });
         let mut seen = Vec::new();
         for _ in 0..3 {
-            let more = take(&driver, &queue, 50).await;
-            seen.extend(numbers(&more));
+            seen.extend(numbers(&fetch_all(&driver, &queue, 50).await));
             failed.store(false, Ordering::Relaxed);
             server.kill().unwrap();
-            until("a publish failed", || async {
-                failed.load(Ordering::Relaxed).then_some(())
+            eventually("a publish fails", SOON, async || {
+                let failed = failed.load(Ordering::Relaxed);
+                failed.then_some(()).ok_or("none has failed")
             })
-            .await;
+            .await
+            .unwrap();
             server.start_again().unwrap();
         }
-        seen.extend(numbers(&take(&driver, &queue, 50).await));
+        seen.extend(numbers(&fetch_all(&driver, &queue, 50).await));
         stop.store(true, Ordering::Relaxed);
         let confirmed = publisher.await.unwrap();
-        let mut rest = driver.fetch(&queue, 10_000, SOON).await.unwrap();
+        let mut rest = driver.fetch(&queue, 10_000, FETCH_WAIT).await.unwrap();
         while !rest.is_empty() {
             seen.extend(numbers(&rest));
-            rest = driver.fetch(&queue, 10_000, SOON).await.unwrap();
+            rest = driver.fetch(&queue, 10_000, FETCH_WAIT).await.unwrap();
         }
         seen.sort_unstable();
         seen.dedup();
@@ -245,92 +232,90 @@ async fn under_load_a_killed_server_loses_nothing_that_was_confirmed() {
             lost.is_empty(),
             "of {confirmed} confirmed messages: {lost:?}"
         );
-    }
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_confirmed_just_before_a_kill_is_there() {
-    for version in Version::ALL {
-        let mut server = Nats::start(version).unwrap();
-        let queue = executor("one");
-        let driver = with(&server.url(), std::slice::from_ref(&queue)).await;
+async fn a_message_that_was_confirmed_just_before_a_kill_is_kept() {
+    on_each_version(async |version| {
+        let mut server = start(version);
+        let (driver, queue) = with_queue(&server, options()).await;
         for round in 0..5 {
-            publish(
-                &driver,
-                &messages(&queue, round * 1_000..(round + 1) * 1_000),
-            )
-            .await;
+            let batch = messages(&queue, round * 1_000..(round + 1) * 1_000);
+            publish(&driver, &batch).await;
             server.kill().unwrap();
             server.start_again().unwrap();
         }
-        let mut all = numbers(&take(&driver, &queue, 5_000).await);
+        let mut all = numbers(&fetch_all(&driver, &queue, 5_000).await);
         all.sort_unstable();
         assert_eq!(all, (0..5_000).collect::<Vec<_>>());
-    }
+    })
+    .await;
 }
 
-/// Consumers' state reaches the disk some time after acks are confirmed. What may come back is what was acked last; what was not
-/// acked has to.
+/// The server writes a consumer's state to disk some time after it confirmed the acks. Messages that were acked last may
+/// be delivered again; messages that were not acked have to be.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn after_a_kill_only_what_was_acked_last_may_come_back() {
-    for version in Version::ALL {
-        let mut server = Nats::start(version).unwrap();
-        let queue = executor("one");
-        let mut options = options();
-        options.ack_wait = Duration::from_secs(2);
-        let driver = NatsDriver::connect(&server.url(), options).await.unwrap();
-        driver.declare(&queue).await.unwrap();
+async fn after_a_kill_every_message_without_an_ack_is_delivered_again() {
+    on_each_version(async |version| {
+        let mut server = start(version);
+        let options = NatsOptions {
+            ack_wait: Duration::from_secs(2),
+            ..options()
+        };
+        let (driver, queue) = with_queue(&server, options).await;
         publish(&driver, &messages(&queue, 0..3_000)).await;
-        let all = take(&driver, &queue, 2_000).await;
+        let all = fetch_all(&driver, &queue, 2_000).await;
         ack(&driver, &queue, &all[..1_000]).await;
         server.kill().unwrap();
         server.start_again().unwrap();
-        let mut back = until("it fetches", || async {
-            driver.fetch(&queue, 3_000, SOON).await.ok()
+        let fetching = eventually("a fetch succeeds", SOON, async || {
+            driver.fetch(&queue, 3_000, FETCH_WAIT).await
+        });
+        let mut again = fetching.await.unwrap();
+        eventually("the others are fetched", SOON, async || {
+            let fetched = numbers(&again);
+            match (1_000..3_000).filter(|n| !fetched.contains(n)).count() {
+                0 => Ok(()),
+                missing => {
+                    again.extend(driver.fetch(&queue, 3_000, FETCH_WAIT).await.unwrap());
+                    Err(format!("{missing} are missing"))
+                }
+            }
         })
-        .await;
-        let give_up = Instant::now() + DEADLINE;
-        let missing = |back: &[usize]| (1_000..3_000).filter(|n| !back.contains(n)).count();
-        while missing(&numbers(&back)) > 0 {
-            assert!(
-                Instant::now() < give_up,
-                "{} do not come",
-                missing(&numbers(&back))
-            );
-            back.extend(driver.fetch(&queue, 3_000, SOON).await.unwrap());
-        }
-        let again = numbers(&back).into_iter().filter(|n| *n < 1_000).count();
+        .await
+        .unwrap();
+        let acked = numbers(&again).into_iter().filter(|n| *n < 1_000).count();
         println!(
-            "NATS {}: {again} of 1,000 acked messages came back",
+            "NATS {}: {acked} of 1,000 acked messages were delivered again",
             version.number()
         );
-        ack(&driver, &queue, &back).await;
-        until("the queue is empty", || async {
-            (left(&driver).await == 0).then_some(())
-        })
-        .await;
-    }
+        ack(&driver, &queue, &again).await;
+        wait_for_message_count(&driver, 0).await;
+    })
+    .await;
 }
 
-/// Most acks of a call are not answered one by one: none of them may count as settled that the server never saw.
+/// Most acks of a call have no reply of their own. None of them may count as settled that the server did not process.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn acks_that_are_cut_off_half_way_are_not_taken_for_settled() {
-    let server = Nats::start(Version::V2_12).unwrap();
-    let proxy = Proxy::start(server.addr()).unwrap();
-    let queue = executor("one");
-    let driver = with(&address(proxy.addr()), std::slice::from_ref(&queue)).await;
-    let beside = open(&server.url()).await;
+async fn acks_that_are_cut_off_half_way_do_not_count_as_settled() {
+    const COUNT: usize = 3_000;
+    let server = start(Version::V2_12);
+    let short_timeout = NatsOptions {
+        request_timeout: Duration::from_millis(300),
+        ..options()
+    };
+    let (proxy, driver, queue) = behind_proxy(&server, short_timeout).await;
+    let direct = connect(&server).await;
     let mut cut_off = 0;
     for round in 0..12 {
-        publish(
-            &beside,
-            &messages(&queue, round * 3_000..(round + 1) * 3_000),
-        )
-        .await;
-        let all = take(&driver, &queue, 3_000).await;
-        let acks: Vec<_> = all.iter().map(|d| (d.receipt, Settlement::Ack)).collect();
+        let batch = messages(&queue, round * COUNT..(round + 1) * COUNT);
+        publish(&direct, &batch).await;
+        let all = fetch_all(&driver, &queue, COUNT).await;
+        let acks = settlements(&all, &Settlement::Ack);
         let cut = async {
-            // Somewhere on the way: each round a little later.
+            // A little later in each round.
             for _ in 0..round * 20 {
                 tokio::task::yield_now().await;
             }
@@ -342,68 +327,63 @@ async fn acks_that_are_cut_off_half_way_are_not_taken_for_settled() {
         };
         let (ended, ()) = tokio::join!(driver.settle(&queue, &acks), cut);
         if ended.is_ok() {
-            assert_eq!(left(&beside).await, 0, "round {round}");
+            assert_eq!(message_count(&direct).await, 0, "round {round}");
         }
         cut_off += usize::from(ended.is_err());
         proxy.heal();
-        until("they are settled", || async {
-            driver.settle(&queue, &acks).await.ok()
+        eventually("the acks are settled", SOON, async || {
+            driver.settle(&queue, &acks).await
         })
-        .await;
-        assert_eq!(left(&beside).await, 0, "round {round}");
+        .await
+        .unwrap();
+        assert_eq!(message_count(&direct).await, 0, "round {round}");
     }
-    assert!(cut_off > 0, "nothing was cut off: this showed nothing");
+    assert!(cut_off > 0, "no call was cut off, so this tested nothing");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_published_and_not_confirmed_is_there_once_after_another_try() {
-    let server = Nats::start(Version::V2_12).unwrap();
-    let proxy = Proxy::start(server.addr()).unwrap();
-    let queue = executor("one");
-    let driver = with(&address(proxy.addr()), std::slice::from_ref(&queue)).await;
-    let beside = open(&server.url()).await;
-    // The queue is known, so that the publish does not have to ask.
+async fn a_message_that_was_stored_without_a_confirmation_is_stored_once_after_a_retry() {
+    let server = start(Version::V2_12);
+    let (proxy, driver, queue) = behind_proxy(&server, options()).await;
+    let direct = connect(&server).await;
+    // The driver knows the queue from now on, so that the next publish needs no lookup.
     publish(&driver, &messages(&queue, 0..1)).await;
     proxy.set(Link::DeafClient);
-    let told = driver.publish(&messages(&queue, 1..11)).await.unwrap_err();
-    assert_eq!(told.kind(), ErrorKind::Transient);
-    assert_eq!(left(&beside).await, 11, "they arrived");
+    let batch = messages(&queue, 1..11);
+    let error = driver.publish(&batch).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Transient);
+    assert_eq!(message_count(&direct).await, 11, "they were stored");
     proxy.heal();
-    let again = until("it is published", || async {
-        driver.publish(&messages(&queue, 1..11)).await.ok()
-    })
-    .await;
-    assert_eq!(again, vec![Ok(()); 10]);
-    assert_eq!(left(&beside).await, 11, "they are there once");
+    publish_eventually(&driver, &batch).await;
+    assert_eq!(message_count(&direct).await, 11, "they were stored once");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_a_server_connecting_fails_or_waits_as_configured() {
-    let mut server = Nats::start(Version::V2_12).unwrap();
+async fn without_a_server_connecting_fails_or_retries_as_configured() {
+    let mut server = start(Version::V2_12);
     server.kill().unwrap();
-    let told = NatsDriver::connect(&server.url(), options())
-        .await
-        .unwrap_err();
-    assert_eq!(told.kind(), ErrorKind::Transient, "{told}");
+    let connecting = NatsDriver::connect(&server.url(), options()).await;
+    let error = connecting.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Transient, "{error}");
 
-    let patient = NatsOptions {
+    let retrying = NatsOptions {
         retry_on_initial_connect: true,
         ..options()
     };
-    let driver = NatsDriver::connect(&server.url(), patient).await.unwrap();
-    let told = driver.declare(&executor("one")).await.unwrap_err();
-    assert_eq!(told.kind(), ErrorKind::Transient, "{told}");
+    let driver = connect_with(&server, retrying).await;
+    let error = driver.declare(&executor("one")).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Transient, "{error}");
     server.start_again().unwrap();
     assert_works(&driver).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_closed_driver_says_so_and_ends_its_connection() {
-    let server = Nats::start(Version::V2_12).unwrap();
-    let driver = open(&server.url()).await;
+async fn calls_to_a_closed_driver_fail_and_its_listeners_end() {
+    let server = start(Version::V2_12);
+    let driver = connect(&server).await;
     let mut listener = driver.listen(&Channel::Heartbeats).await.unwrap();
     driver.close().await;
     assert!(listener.recv().await.is_none());
-    let told = driver.stats(&[]).await.unwrap_err();
-    assert_eq!(told.kind(), ErrorKind::Closed);
+    let error = driver.stats(&[]).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Closed);
 }

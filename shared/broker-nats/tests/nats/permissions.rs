@@ -1,13 +1,8 @@
-//! The rights of `docs/nats.md` are enough, and no more than that.
+//! The permissions of `docs/nats.md` suffice, and allow nothing else.
 
-use std::sync::Arc;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::ground::{
-    DEADLINE, SOON, ack, executor, left, message, messages, numbers, options, publish, settle,
-    take, until,
-};
 use async_nats::{Client, ConnectOptions, Event};
 use bytes::Bytes;
 use cueline_broker::{
@@ -16,9 +11,15 @@ use cueline_broker::{
 };
 use cueline_broker_nats::{Identity, NatsDriver, NatsOptions};
 use cueline_test_servers::nats::{Nats, Version};
+use cueline_test_support::{SOON, eventually};
 use tokio::time::timeout;
 
-/// The configuration that the documentation shows.
+use crate::fixture::{
+    FETCH_WAIT, ack, executor, fetch_all, message, message_count, messages, numbers,
+    on_each_version, options, publish, settle,
+};
+
+/// The server's configuration that the page shows.
 fn documented() -> String {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/nats.md");
     let page = std::fs::read_to_string(page).unwrap();
@@ -28,7 +29,7 @@ fn documented() -> String {
     from.split_once("```").unwrap().0.to_owned()
 }
 
-fn server(version: Version) -> Nats {
+fn start(version: Version) -> Nats {
     Nats::start_with(version, |_| Ok(documented())).unwrap()
 }
 
@@ -59,237 +60,230 @@ fn all_queues() -> [QueueId; 5] {
     ]
 }
 
+async fn declare_all(scheduler: &NatsDriver) {
+    for queue in all_queues() {
+        scheduler.declare(&queue).await.unwrap();
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_scheduler_and_a_worker_can_do_all_that_they_do() {
-    for version in Version::ALL {
-        let server = server(version);
+async fn a_scheduler_and_a_worker_can_make_all_their_calls() {
+    on_each_version(async |version| {
+        let server = start(version);
         let (scheduler, worker) = (scheduler(&server).await, worker(&server).await);
-        for queue in all_queues() {
-            scheduler.declare(&queue).await.unwrap();
-        }
+        declare_all(&scheduler).await;
         let own = &executor("one");
         for queue in [own, &QueueId::Results, &QueueId::Dead] {
             worker.declare(queue).await.unwrap();
         }
         publish(&scheduler, &messages(own, 0..4)).await;
-        let came = take(&worker, own, 4).await;
-        assert_eq!(numbers(&came), [0, 1, 2, 3]);
-        ack(&worker, own, &came[..2]).await;
-        settle(&worker, own, &came[2..3], Settlement::Retry(Duration::ZERO)).await;
-        settle(&worker, own, &came[3..], Settlement::Dead("why".into())).await;
-        let again = take(&worker, own, 1).await;
+        let fetched = fetch_all(&worker, own, 4).await;
+        assert_eq!(numbers(&fetched), [0, 1, 2, 3]);
+        ack(&worker, own, &fetched[..2]).await;
+        let retry = Settlement::Retry(Duration::ZERO);
+        settle(&worker, own, &fetched[2..3], retry).await;
+        let dead = Settlement::Dead("why".into());
+        settle(&worker, own, &fetched[3..], dead).await;
+        let again = fetch_all(&worker, own, 1).await;
         ack(&worker, own, &again).await;
-        let letters = take(&scheduler, &QueueId::Dead, 1).await;
-        assert_eq!(
-            DeadLetter::decode(&letters[0].payload).unwrap().reason,
-            "why"
-        );
+        let letters = fetch_all(&scheduler, &QueueId::Dead, 1).await;
+        let letter = DeadLetter::decode(&letters[0].payload).unwrap();
+        assert_eq!(letter.reason, "why");
         ack(&scheduler, &QueueId::Dead, &letters).await;
         publish(&worker, &messages(&QueueId::Results, 0..10)).await;
-        ack(
-            &scheduler,
-            &QueueId::Results,
-            &take(&scheduler, &QueueId::Results, 10).await,
-        )
-        .await;
-        assert_eq!(left(&scheduler).await, 0);
+        let reports = fetch_all(&scheduler, &QueueId::Results, 10).await;
+        ack(&scheduler, &QueueId::Results, &reports).await;
+        assert_eq!(message_count(&scheduler).await, 0);
         assert_channels_work(&scheduler, &worker).await;
         for queue in all_queues() {
             assert!(scheduler.delete(&queue, true).await.unwrap(), "{queue}");
         }
+    })
+    .await;
+}
+
+fn announcement(payload: impl Into<Bytes>) -> Announcement {
+    Announcement {
+        payload: payload.into(),
+        reply_to: None,
     }
 }
 
 async fn assert_channels_work(scheduler: &Arc<NatsDriver>, worker: &Arc<NatsDriver>) {
     let mut heartbeats = scheduler.listen(&Channel::Heartbeats).await.unwrap();
-    let beat = Announcement {
-        payload: Bytes::from("beat"),
-        reply_to: None,
-    };
-    worker.announce(&Channel::Heartbeats, beat).await.unwrap();
-    let heard = timeout(DEADLINE, heartbeats.recv()).await.unwrap().unwrap();
-    assert_eq!(heard.payload, "beat");
+    let heartbeat = announcement("heartbeat");
+    worker
+        .announce(&Channel::Heartbeats, heartbeat)
+        .await
+        .unwrap();
+    let received = timeout(SOON, heartbeats.recv()).await.unwrap().unwrap();
+    assert_eq!(received.payload, "heartbeat");
 
     let control = Channel::Control {
         group: "billing".into(),
         executor: "one".into(),
     };
-    let mut orders = worker.listen(&control).await.unwrap();
-    // By this it knows that it is heard.
-    let echo = Announcement {
-        payload: Bytes::from("echo"),
-        reply_to: None,
-    };
-    worker.announce(&control, echo).await.unwrap();
-    let heard = timeout(DEADLINE, orders.recv()).await.unwrap().unwrap();
-    assert_eq!(heard.payload, "echo");
+    let mut commands = worker.listen(&control).await.unwrap();
+    // A worker sends to its own channel to check its connection.
+    worker
+        .announce(&control, announcement("loopback"))
+        .await
+        .unwrap();
+    let received = timeout(SOON, commands.recv()).await.unwrap().unwrap();
+    assert_eq!(received.payload, "loopback");
     let answering = tokio::spawn({
         let worker = Arc::clone(worker);
         async move {
             for _ in 0..3 {
-                let order = orders.recv().await.unwrap();
-                let answer = Announcement {
-                    payload: order.payload,
-                    reply_to: None,
-                };
-                worker
-                    .announce(&order.reply_to.unwrap(), answer)
-                    .await
-                    .unwrap();
+                let command = commands.recv().await.unwrap();
+                let (reply_to, answer) = (command.reply_to.unwrap(), announcement(command.payload));
+                worker.announce(&reply_to, answer).await.unwrap();
             }
         }
     });
     let asking = Broker::from_arc(scheduler.clone(), BrokerOptions::default());
-    for order in ["cancel", "drain", "ping"] {
-        let answer = asking
-            .ask(&control, Bytes::from(order), DEADLINE)
-            .await
-            .unwrap();
-        assert_eq!(answer, Some(Bytes::from(order)));
+    for command in ["cancel", "drain", "ping"] {
+        let answer = asking.ask(&control, Bytes::from(command), SOON).await;
+        assert_eq!(answer.unwrap(), Some(Bytes::from(command)));
     }
     answering.await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_worker_is_told_at_once_what_it_may_not_do() {
-    for version in Version::ALL {
-        let server = server(version);
+async fn a_call_that_is_not_permitted_fails_at_once() {
+    on_each_version(async |version| {
+        let server = start(version);
         let (scheduler, worker) = (scheduler(&server).await, worker(&server).await);
-        for queue in all_queues() {
-            scheduler.declare(&queue).await.unwrap();
-        }
-        publish(&scheduler, &messages(&executor("two"), 0..5)).await;
-        let two = executor("two");
-        let fetched = worker.fetch(&two, 1, SOON).await.map(drop);
-        let published = worker.publish(&[message(&two, 9)]).await.map(drop);
-        let own = worker
-            .publish(&[message(&executor("one"), 9)])
-            .await
-            .map(drop);
-        let requested = worker
-            .publish(&[message(&QueueId::Requests, 9)])
-            .await
-            .map(drop);
-        let stolen = worker.fetch(&QueueId::Results, 1, SOON).await.map(drop);
-        let deleted = worker.delete(&two, false).await.map(drop);
-        let emptied = worker.delete(&QueueId::Results, true).await.map(drop);
-        let counted = worker.stats(&[]).await.map(drop);
-        for (what, ended) in [
-            ("fetch", fetched),
-            ("publish", published),
-            ("publish to itself", own),
-            ("request", requested),
-            ("fetch results", stolen),
-            ("delete", deleted),
-            ("delete results", emptied),
-            ("stats", counted),
+        declare_all(&scheduler).await;
+        let (one, two) = (executor("one"), executor("two"));
+        publish(&scheduler, &messages(&two, 0..5)).await;
+        let to = |queue| [message(queue, 9)];
+        for (call, ended) in [
+            ("fetch", worker.fetch(&two, 1, FETCH_WAIT).await.map(drop)),
+            ("publish", worker.publish(&to(&two)).await.map(drop)),
+            (
+                "publish to itself",
+                worker.publish(&to(&one)).await.map(drop),
+            ),
+            (
+                "request",
+                worker.publish(&to(&QueueId::Requests)).await.map(drop),
+            ),
+            (
+                "fetch results",
+                worker
+                    .fetch(&QueueId::Results, 1, FETCH_WAIT)
+                    .await
+                    .map(drop),
+            ),
+            ("delete", worker.delete(&two, false).await.map(drop)),
+            (
+                "delete results",
+                worker.delete(&QueueId::Results, true).await.map(drop),
+            ),
+            ("stats", worker.stats(&[]).await.map(drop)),
         ] {
-            let told = ended.expect_err(what);
-            assert_eq!(told.kind(), ErrorKind::Permanent, "{what}: {told}");
-            assert!(
-                told.to_string().contains("does not permit"),
-                "{what}: {told}"
-            );
+            let error = ended.expect_err(call);
+            assert_eq!(error.kind(), ErrorKind::Permanent, "{call}: {error}");
+            let message = error.to_string();
+            assert!(message.contains("does not permit"), "{call}: {message}");
         }
-        assert_eq!(left(&scheduler).await, 5);
-    }
+        assert_eq!(message_count(&scheduler).await, 5);
+    })
+    .await;
 }
 
-/// A connection of the worker's user, and what the server forbade it.
-async fn intruder(server: &Nats) -> (Client, Arc<Mutex<Vec<String>>>) {
-    let denied = Arc::<Mutex<Vec<String>>>::default();
-    let seen = Arc::clone(&denied);
+/// A client of the worker's user, and the errors that the server reports to it.
+async fn raw_worker_client(server: &Nats) -> (Client, Arc<Mutex<Vec<String>>>) {
+    let errors = Arc::<Mutex<Vec<String>>>::default();
+    let reported = Arc::clone(&errors);
     let client = ConnectOptions::with_user_and_password("billing-one".into(), "worker".into())
         .custom_inbox_prefix("cueline.inbox.billing.one")
         .event_callback(move |event| {
             if let Event::ServerError(error) = event {
-                seen.lock().unwrap().push(error.to_string());
+                reported.lock().unwrap().push(error.to_string());
             }
             std::future::ready(())
         })
         .connect(server.url())
         .await
         .unwrap();
-    (client, denied)
+    (client, errors)
 }
 
+/// Subjects that a worker's user must not publish to.
+const FORBIDDEN_TO_PUBLISH: [&str; 17] = [
+    "$JS.API.STREAM.PURGE.CUELINE_TRIGGERS",
+    "$JS.API.STREAM.DELETE.CUELINE_TRIGGERS",
+    "$JS.API.STREAM.UPDATE.CUELINE_TRIGGERS",
+    "$JS.API.STREAM.CREATE.OTHER",
+    "$JS.API.STREAM.MSG.GET.CUELINE_TRIGGERS",
+    "$JS.API.STREAM.MSG.DELETE.CUELINE_TRIGGERS",
+    "$JS.API.DIRECT.GET.CUELINE_TRIGGERS",
+    "$JS.API.CONSUMER.CREATE.CUELINE_TRIGGERS.billing~one.cueline.trigger.billing.>",
+    "$JS.API.CONSUMER.DELETE.CUELINE_TRIGGERS.billing~two",
+    "$JS.API.CONSUMER.MSG.NEXT.CUELINE_TRIGGERS.billing~two",
+    "$JS.ACK.CUELINE_TRIGGERS.billing~two.1.1.1.1.0",
+    "cueline.trigger.billing.one.job",
+    "cueline.trigger.billing.two.job",
+    "cueline.result.billing.two.job",
+    "cueline.heartbeat.billing.two",
+    "cueline.control.billing.two",
+    "cueline.reply.somebody",
+];
+
+/// Subjects that a worker's user must not subscribe to.
+const FORBIDDEN_TO_SUBSCRIBE: [&str; 6] = [
+    ">",
+    "cueline.trigger.>",
+    "cueline.inbox.>",
+    "cueline.control.billing.two",
+    "cueline.reply.>",
+    "$JS.EVENT.ADVISORY.>",
+];
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_worker_s_user_can_do_no_harm_by_other_means() {
-    for version in Version::ALL {
-        let server = server(version);
+async fn the_workers_user_is_denied_all_other_subjects() {
+    on_each_version(async |version| {
+        let server = start(version);
         let scheduler = scheduler(&server).await;
-        for queue in all_queues() {
-            scheduler.declare(&queue).await.unwrap();
-        }
+        declare_all(&scheduler).await;
         publish(&scheduler, &messages(&executor("two"), 0..5)).await;
-        let (client, denied) = intruder(&server).await;
-        let forbidden = [
-            "$JS.API.STREAM.PURGE.CUELINE_TRIGGERS",
-            "$JS.API.STREAM.DELETE.CUELINE_TRIGGERS",
-            "$JS.API.STREAM.UPDATE.CUELINE_TRIGGERS",
-            "$JS.API.STREAM.CREATE.OTHER",
-            "$JS.API.STREAM.MSG.GET.CUELINE_TRIGGERS",
-            "$JS.API.STREAM.MSG.DELETE.CUELINE_TRIGGERS",
-            "$JS.API.DIRECT.GET.CUELINE_TRIGGERS",
-            "$JS.API.CONSUMER.CREATE.CUELINE_TRIGGERS.billing~one.cueline.trigger.billing.>",
-            "$JS.API.CONSUMER.DELETE.CUELINE_TRIGGERS.billing~two",
-            "$JS.API.CONSUMER.MSG.NEXT.CUELINE_TRIGGERS.billing~two",
-            "$JS.ACK.CUELINE_TRIGGERS.billing~two.1.1.1.1.0",
-            "cueline.trigger.billing.one.job",
-            "cueline.trigger.billing.two.job",
-            "cueline.result.billing.two.job",
-            "cueline.heartbeat.billing.two",
-            "cueline.control.billing.two",
-            "cueline.reply.somebody",
-        ];
-        for subject in forbidden {
+        let (client, errors) = raw_worker_client(&server).await;
+        for subject in FORBIDDEN_TO_PUBLISH {
             client.publish(subject, Bytes::new()).await.unwrap();
         }
-        let unheard = [
-            ">",
-            "cueline.trigger.>",
-            "cueline.inbox.>",
-            "cueline.control.billing.two",
-            "cueline.reply.>",
-            "$JS.EVENT.ADVISORY.>",
-        ];
         let mut subscriptions = Vec::new();
-        for subject in unheard {
+        for subject in FORBIDDEN_TO_SUBSCRIBE {
             subscriptions.push(client.subscribe(subject).await.unwrap());
         }
-        for subject in forbidden.iter().chain(&unheard) {
+        for subject in FORBIDDEN_TO_PUBLISH.iter().chain(&FORBIDDEN_TO_SUBSCRIBE) {
             let quoted = format!("\"{subject}\"");
-            until(&format!("{subject} is forbidden"), || async {
-                denied
-                    .lock()
-                    .unwrap()
-                    .iter()
-                    .any(|e| e.contains(&quoted))
-                    .then_some(())
+            eventually(format!("{subject} is denied"), SOON, async || {
+                let errors = errors.lock().unwrap();
+                let is_denied = errors.iter().any(|e| e.contains(&quoted));
+                is_denied.then_some(()).ok_or("no such error")
             })
-            .await;
+            .await
+            .unwrap();
         }
-        assert_eq!(left(&scheduler).await, 5);
-        let all = take(&scheduler, &executor("two"), 5).await;
+        assert_eq!(message_count(&scheduler).await, 5);
+        let all = fetch_all(&scheduler, &executor("two"), 5).await;
         assert_eq!(numbers(&all), (0..5).collect::<Vec<_>>());
-    }
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_worker_that_is_first_takes_triggers_when_a_scheduler_has_come() {
-    let server = server(Version::V2_12);
+async fn a_worker_that_starts_first_fetches_triggers_once_a_scheduler_has_declared_its_queue() {
+    let server = start(Version::V2_12);
     let worker = worker(&server).await;
-    // It may not create it, and that is no reason not to start.
+    // It may not create the queue, and starts all the same.
     worker.declare(&executor("one")).await.unwrap();
-    assert!(worker.fetch(&executor("one"), 1, SOON).await.is_err());
+    assert!(worker.fetch(&executor("one"), 1, FETCH_WAIT).await.is_err());
     let publishing = Broker::from_arc(scheduler(&server).await, BrokerOptions::default());
-    let answers = publishing
-        .publish(&messages(&executor("one"), 0..3))
-        .await
-        .unwrap();
-    assert_eq!(answers, vec![Ok(()); 3]);
-    assert_eq!(
-        numbers(&take(&worker, &executor("one"), 3).await),
-        [0, 1, 2]
-    );
+    let outcomes = publishing.publish(&messages(&executor("one"), 0..3)).await;
+    assert_eq!(outcomes.unwrap(), vec![Ok(()); 3]);
+    let fetched = fetch_all(&worker, &executor("one"), 3).await;
+    assert_eq!(numbers(&fetched), [0, 1, 2]);
 }

@@ -1,0 +1,210 @@
+//! A trigger whose publish was not confirmed is valid until its deadline and not after it, wherever it was meanwhile: in
+//! the client's queue, in a socket's buffer, on the network, or in a paused server.
+
+use std::cell::Cell;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use cueline_broker::{Broker, BrokerOptions, Driver, ErrorKind, Outgoing, QueueId, Refusal};
+use cueline_broker_nats::{NatsDriver, NatsOptions};
+use cueline_test_servers::nats::{Nats, Version};
+use cueline_test_servers::proxy::{Link, Proxy};
+use cueline_test_support::{SOON, eventually};
+use tokio::time::{Instant, sleep_until};
+
+use crate::fixture::{
+    FETCH_WAIT, ack, behind_proxy, connect, fetch_all, message_count, messages, numbers,
+    on_each_version, options, publish, publish_eventually, start, wait_for_message_count,
+};
+
+/// Time from sending a trigger to its deadline: twice the `request_timeout`.
+const VALID_FOR: Duration = Duration::from_secs(2);
+
+fn short_window() -> NatsOptions {
+    NatsOptions {
+        duplicate_window: Duration::from_millis(500),
+        ..options()
+    }
+}
+
+/// A window as long as triggers are valid, so that a stream with an expired copy answers that the next one is a duplicate.
+fn long_window() -> NatsOptions {
+    NatsOptions {
+        duplicate_window: VALID_FOR,
+        ..options()
+    }
+}
+
+/// A driver behind a proxy that has looked the queue up and read the server's clock.
+async fn warmed_up(server: &Nats, options: NatsOptions) -> (Proxy, NatsDriver, QueueId) {
+    let (proxy, driver, queue) = behind_proxy(server, options).await;
+    publish(&driver, &messages(&queue, 1_000..1_001)).await;
+    let first = fetch_all(&driver, &queue, 1).await;
+    ack(&driver, &queue, &first).await;
+    (proxy, driver, queue)
+}
+
+/// Messages that fill every buffer on the way.
+fn large_messages(queue: &QueueId, numbers: std::ops::Range<usize>) -> Vec<Outgoing> {
+    let padding = " ".repeat(500_000);
+    let mut batch = messages(queue, numbers);
+    for message in &mut batch {
+        let number = std::str::from_utf8(&message.payload).unwrap();
+        message.payload = Bytes::from(format!("{number}{padding}"));
+    }
+    batch
+}
+
+async fn publish_without_confirmation(driver: &NatsDriver, batch: &[Outgoing]) {
+    let error = driver.publish(batch).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Transient, "{error}");
+}
+
+/// Time is what these tests are about, so they wait for it.
+async fn wait(duration: Duration) {
+    sleep_until(Instant::now() + duration).await;
+}
+
+/// No message is handed out, and none is left.
+async fn assert_all_expired(driver: &NatsDriver, queue: &QueueId) {
+    eventually("expired messages are ended", SOON, async || {
+        let fetched = driver.fetch(queue, 100, FETCH_WAIT).await.unwrap();
+        assert!(fetched.is_empty(), "expired: {:?}", numbers(&fetched));
+        match message_count(driver).await {
+            0 => Ok(()),
+            count => Err(format!("{count} messages")),
+        }
+    })
+    .await
+    .unwrap();
+}
+
+/// A message may be stored under more than one id.
+async fn assert_each_is_delivered(driver: &NatsDriver, queue: &QueueId, count: usize) {
+    let mut all = numbers(&fetch_all(driver, queue, count).await);
+    all.dedup();
+    assert_eq!(all, (0..count).collect::<Vec<_>>());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_trigger_that_a_half_open_connection_delayed_beyond_its_deadline_is_void() {
+    on_each_version(async |version| {
+        let server = start(version);
+        let (proxy, driver, queue) = warmed_up(&server, short_window()).await;
+        let direct = connect(&server).await;
+        let batch = messages(&queue, 0..10);
+        proxy.set(Link::HalfOpen);
+        publish_without_confirmation(&driver, &batch).await;
+        wait(VALID_FOR).await;
+        proxy.heal();
+        wait_for_message_count(&direct, 10).await;
+        assert_all_expired(&direct, &queue).await;
+        // Published again, they are valid.
+        publish_eventually(&driver, &batch).await;
+        let fetched = fetch_all(&direct, &queue, 10).await;
+        assert_eq!(numbers(&fetched), (0..10).collect::<Vec<_>>());
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_trigger_that_waited_in_the_client_is_void_on_a_new_connection() {
+    let server = start(Version::V2_12);
+    let (proxy, driver, queue) = warmed_up(&server, short_window()).await;
+    let direct = connect(&server).await;
+    proxy.set(Link::HalfOpen);
+    publish_without_confirmation(&driver, &large_messages(&queue, 0..60)).await;
+    wait(VALID_FOR).await;
+    proxy.heal();
+    // The client sends this one after all that waited.
+    publish_eventually(&driver, &messages(&queue, 100..101)).await;
+    let fetched = fetch_all(&direct, &queue, 1).await;
+    assert_eq!(numbers(&fetched), [100]);
+    ack(&direct, &queue, &fetched).await;
+    assert_all_expired(&direct, &queue).await;
+}
+
+/// The stream keeps the first copy, which has expired. The second has to count all the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_expired_copy_does_not_stand_in_for_a_valid_one() {
+    let server = start(Version::V2_12);
+    let options = NatsOptions {
+        // The connection is lost during the pause.
+        ping_interval: Duration::from_millis(300),
+        ..long_window()
+    };
+    let (_proxy, driver, queue) = warmed_up(&server, options).await;
+    let batch = messages(&queue, 0..10);
+    server.pause().unwrap();
+    publish_without_confirmation(&driver, &batch).await;
+    wait(VALID_FOR + Duration::from_millis(100)).await;
+    server.resume().unwrap();
+    let unknown_tries = Cell::new(0);
+    eventually("all are confirmed", SOON, async || {
+        let outcomes = driver.publish(&batch).await.map_err(|e| e.to_string())?;
+        if outcomes.iter().all(Result::is_ok) {
+            return Ok(());
+        }
+        let is_expected = |outcome: &Result<(), Refusal>| {
+            matches!(outcome, Ok(()) | Err(Refusal::Unknown { .. }))
+        };
+        assert!(outcomes.iter().all(is_expected), "{outcomes:?}");
+        unknown_tries.set(unknown_tries.get() + 1);
+        assert!(
+            unknown_tries.get() < 3,
+            "each try is taken for a duplicate of the first: {outcomes:?}"
+        );
+        Err(format!("{outcomes:?}"))
+    })
+    .await
+    .unwrap();
+    assert_each_is_delivered(&driver, &queue, 10).await;
+}
+
+/// The same while `Broker` retries: its last try is in time, and the stream has the first, which is not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_last_of_many_tries_is_not_taken_for_an_expired_first_one() {
+    let server = start(Version::V2_12);
+    let options = NatsOptions {
+        // The connection outlasts the pause.
+        ping_interval: Duration::from_mins(1),
+        ..long_window()
+    };
+    let (_proxy, driver, queue) = warmed_up(&server, options).await;
+    let driver = Arc::new(driver);
+    let broker = Broker::from_arc(driver.clone(), BrokerOptions::default());
+    let batch = messages(&queue, 0..10);
+    server.pause().unwrap();
+    let published = tokio::spawn({
+        let (broker, batch) = (broker.clone(), batch.clone());
+        async move { broker.publish(&batch).await.unwrap() }
+    });
+    wait(VALID_FOR + Duration::from_millis(1_500)).await;
+    assert!(!published.is_finished(), "the broker still retries");
+    server.resume().unwrap();
+    let mut outcomes = published.await.unwrap();
+    for _ in 0..3 {
+        if outcomes.iter().all(Result::is_ok) {
+            break;
+        }
+        outcomes = broker.publish(&batch).await.unwrap();
+    }
+    assert_eq!(outcomes, vec![Ok(()); 10]);
+    assert_each_is_delivered(&driver, &queue, 10).await;
+}
+
+/// Their publisher relies on a confirmation, and would not publish a void report again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reports_have_no_deadline() {
+    let server = start(Version::V2_12);
+    let (proxy, driver, _) = warmed_up(&server, short_window()).await;
+    driver.declare(&QueueId::Results).await.unwrap();
+    let direct = connect(&server).await;
+    proxy.set(Link::HalfOpen);
+    publish_without_confirmation(&driver, &messages(&QueueId::Results, 0..3)).await;
+    wait(VALID_FOR).await;
+    proxy.heal();
+    let fetched = fetch_all(&direct, &QueueId::Results, 3).await;
+    assert_eq!(numbers(&fetched), [0, 1, 2]);
+}

@@ -1,0 +1,109 @@
+//! What the driver makes of streams and consumers, and what it leaves as an operator has set it.
+
+use async_nats::Client;
+use cueline_broker::{Driver, ErrorKind, QueueId};
+use cueline_broker_nats::{NatsDriver, NatsOptions, StreamLimits};
+use cueline_test_servers::nats::Version;
+use serde_json::{Value, json};
+
+use crate::fixture::{
+    connect, connect_with, executor, on_each_version, options, raw_client, start, with_queue,
+};
+
+/// Calls the `JetStream` API without the driver.
+async fn call(client: &Client, operation: &str, body: &Value) -> Value {
+    let subject = format!("$JS.API.{operation}");
+    let reply = client.request(subject, body.to_string().into()).await;
+    let answer: Value = serde_json::from_slice(&reply.unwrap().payload).unwrap();
+    assert!(answer["error"].is_null(), "{answer}");
+    answer
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_consumer_with_wrong_settings_is_corrected() {
+    on_each_version(async |version| {
+        let server = start(version);
+        let (driver, client) = (connect(&server).await, raw_client(&server).await);
+        driver.declare(&executor("other")).await.unwrap();
+        let filter = "cueline.trigger.billing.one.>";
+        let config = json!({
+            "name": "billing~one", "durable_name": "billing~one", "filter_subject": filter,
+            "ack_policy": "explicit", "max_deliver": 2, "max_ack_pending": 7,
+        });
+        let create = format!("CONSUMER.CREATE.CUELINE_TRIGGERS.billing~one.{filter}");
+        let body = json!({ "stream_name": "CUELINE_TRIGGERS", "config": config });
+        let created = call(&client, &create, &body).await;
+        assert_eq!(created["config"]["max_deliver"], 2, "{created}");
+        driver.declare(&executor("one")).await.unwrap();
+        let info = "CONSUMER.INFO.CUELINE_TRIGGERS.billing~one";
+        let config = call(&client, info, &json!({})).await["config"].take();
+        assert_eq!(config["max_deliver"], -1, "{config}");
+        assert_eq!(config["filter_subject"], filter);
+        assert_eq!(config["max_ack_pending"], -1);
+        assert_eq!(config["ack_wait"], 30_000_000_000_u64);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_of_another_kind_is_refused_and_the_error_names_the_setting() {
+    for (field, value) in [
+        ("retention", json!("limits")),
+        ("discard", json!("old")),
+        ("subjects", json!(["cueline.result.some.>"])),
+    ] {
+        let server = start(Version::V2_12);
+        let mut config = json!({
+            "name": "CUELINE_RESULTS", "subjects": ["cueline.result.>"], "retention": "workqueue",
+            "storage": "file", "discard": "new", "num_replicas": 1,
+        });
+        config[field] = value;
+        let client = raw_client(&server).await;
+        call(&client, "STREAM.CREATE.CUELINE_RESULTS", &config).await;
+        let driver = connect(&server).await;
+        let error = driver.declare(&QueueId::Results).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Permanent);
+        assert!(error.to_string().contains(field), "{error}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn settings_of_an_operator_stay_unless_they_are_configured() {
+    let server = start(Version::V2_12);
+    let client = raw_client(&server).await;
+    let (driver, queue) = with_queue(&server, options()).await;
+    let info = "STREAM.INFO.CUELINE_TRIGGERS";
+    let mut config = call(&client, info, &json!({})).await["config"].take();
+    config["max_bytes"] = json!(5_000_000);
+    config["max_age"] = json!(3_600_000_000_000_u64);
+    config["description"] = json!("of the night shift");
+    call(&client, "STREAM.UPDATE.CUELINE_TRIGGERS", &config).await;
+    driver.declare(&queue).await.unwrap();
+    let limited = NatsOptions {
+        limits: StreamLimits {
+            queue_limit: Some(77),
+            ..StreamLimits::default()
+        },
+        ..options()
+    };
+    let second = connect_with(&server, limited).await;
+    second.declare(&queue).await.unwrap();
+    let config = call(&client, info, &json!({})).await["config"].take();
+    assert_eq!(config["max_bytes"], 5_000_000);
+    assert_eq!(config["max_age"], 3_600_000_000_000_u64);
+    assert_eq!(config["description"], "of the night shift");
+    assert_eq!(config["max_msgs_per_subject"], 77);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_account_without_jetstream_is_reported() {
+    let mut server = start(Version::V2_12);
+    let accounts = "accounts { A { users: [{ user: a, password: a }] } }";
+    server.configure(accounts).unwrap();
+    server.kill().unwrap();
+    server.start_again().unwrap();
+    let address = format!("nats://a:a@{}", server.addr());
+    let driver = NatsDriver::connect(&address, options()).await.unwrap();
+    let error = driver.declare(&executor("one")).await.unwrap_err();
+    assert!(error.to_string().contains("JetStream"), "{error}");
+}

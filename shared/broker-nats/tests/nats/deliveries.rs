@@ -1,0 +1,155 @@
+//! Publishing and fetching at the limits of streams and consumers.
+
+use bytes::Bytes;
+use cueline_broker::{Driver, ErrorKind, Refusal, Settlement};
+use cueline_broker_nats::{NatsOptions, StreamLimits};
+use cueline_test_servers::nats::Version;
+use cueline_test_support::{SOON, eventually};
+use std::time::Duration;
+use tokio::time::Instant;
+
+use crate::fixture::{
+    FETCH_WAIT, ack, connect, fetch_all, message, message_count, messages, numbers,
+    on_each_version, options, publish, publish_one, settle, start, with_queue,
+};
+
+/// A consumer with a last delivery would leave the message in the work queue for ever.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_has_no_last_delivery() {
+    on_each_version(async |version| {
+        let server = start(version);
+        let (driver, queue) = with_queue(&server, options()).await;
+        publish(&driver, &messages(&queue, 0..1)).await;
+        for deliveries in 1..20 {
+            let fetched = fetch_all(&driver, &queue, 1).await;
+            assert_eq!(fetched[0].deliveries, deliveries);
+            let retry = Settlement::Retry(Duration::ZERO);
+            settle(&driver, &queue, &fetched, retry).await;
+        }
+        let last = fetch_all(&driver, &queue, 1).await;
+        ack(&driver, &queue, &last).await;
+        assert_eq!(message_count(&driver).await, 0);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_stream_refuses_messages_and_keeps_those_that_it_has() {
+    on_each_version(async |version| {
+        let server = start(version);
+        let small = NatsOptions {
+            limits: StreamLimits {
+                max_bytes: Some(20_000),
+                ..StreamLimits::default()
+            },
+            ..options()
+        };
+        let (driver, queue) = with_queue(&server, small).await;
+        let mut batch = messages(&queue, 0..1_000);
+        for message in &mut batch {
+            message.payload = Bytes::from(format!("{:0100}", message.id.parse::<u32>().unwrap()));
+        }
+        let outcomes = driver.publish(&batch).await.unwrap();
+        let stored = outcomes.iter().filter(|outcome| outcome.is_ok()).count();
+        assert!((20..200).contains(&stored), "{stored}");
+        assert_eq!(outcomes[..stored], vec![Ok(()); stored]);
+        let full = Err(Refusal::Full {
+            queue: queue.to_string(),
+            limit: stored as u64,
+        });
+        assert_eq!(outcomes[stored..], vec![full; 1_000 - stored]);
+        let all = fetch_all(&driver, &queue, stored).await;
+        assert_eq!(numbers(&all), (0..stored).collect::<Vec<_>>());
+        ack(&driver, &queue, &all).await;
+        eventually("there is room", SOON, async || {
+            publish_one(&driver, &batch[999]).await
+        })
+        .await
+        .unwrap();
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_queue_that_another_process_deletes_is_gone_for_all() {
+    on_each_version(async |version| {
+        let server = start(version);
+        let (driver, queue) = with_queue(&server, options()).await;
+        let other = connect(&server).await;
+        publish(&driver, &messages(&queue, 0..1)).await;
+        let first = fetch_all(&driver, &queue, 1).await;
+        ack(&driver, &queue, &first).await;
+        let start = Instant::now();
+        let (fetched, deleted) =
+            tokio::join!(driver.fetch(&queue, 10, SOON), other.delete(&queue, false));
+        assert!(deleted.unwrap());
+        let mut error = fetched.unwrap_err();
+        if error.kind() == ErrorKind::Transient {
+            // A request that reaches the server while it deletes the consumer may get no reply. The next one does.
+            error = driver.fetch(&queue, 10, FETCH_WAIT).await.unwrap_err();
+        }
+        assert_eq!(error.kind(), ErrorKind::Permanent, "{error}");
+        assert!(start.elapsed() < SOON, "the fetch failed too late");
+        // The server reports the deletion. Without it the driver would look the queue up again only after 30 s.
+        let no_queue = Refusal::NoQueue(queue.to_string());
+        eventually(
+            "the publisher knows of the deletion",
+            SOON,
+            async || match publish_one(&driver, &message(&queue, 5)).await {
+                Err(refusal) if refusal == no_queue => Ok(()),
+                other => Err(format!("{other:?}")),
+            },
+        )
+        .await
+        .unwrap();
+        assert!(start.elapsed() < SOON, "the publish was refused too late");
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn messages_of_a_dropped_fetch_come_with_the_next_one() {
+    on_each_version(async |version| {
+        let server = start(version);
+        let (driver, queue) = with_queue(&server, options()).await;
+        let start = Instant::now();
+        let mut all = Vec::new();
+        for n in 0..200 {
+            let one = messages(&queue, n..n + 1);
+            // Whichever ends first: the fetch is dropped at some point of its work.
+            tokio::select! {
+                fetched = driver.fetch(&queue, 3, SOON) => all.extend(fetched.unwrap()),
+                () = publish(&driver, &one) => {}
+            }
+        }
+        while message_count(&driver).await > all.len() as u64 {
+            all.extend(driver.fetch(&queue, 10, FETCH_WAIT).await.unwrap());
+        }
+        assert!(
+            start.elapsed() < options().ack_wait,
+            "{:?}",
+            start.elapsed()
+        );
+        assert!(all.len() > 50, "{}", all.len());
+        assert!(all.iter().all(|d| !d.redelivered));
+        assert!(numbers(&all).is_sorted());
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_batch_may_be_larger_than_the_window_and_an_id_longer_than_a_header() {
+    let server = start(Version::V2_10);
+    let narrow = NatsOptions {
+        max_in_flight: 3,
+        ..options()
+    };
+    let (driver, queue) = with_queue(&server, narrow).await;
+    let mut batch = messages(&queue, 0..500);
+    batch[7].id = "i".repeat(10_000);
+    publish(&driver, &batch).await;
+    let all = fetch_all(&driver, &queue, 500).await;
+    assert_eq!(numbers(&all), (0..500).collect::<Vec<_>>());
+    ack(&driver, &queue, &all).await;
+    assert_eq!(message_count(&driver).await, 0);
+}

@@ -1,0 +1,179 @@
+//! What the tests of this crate share: drivers with short timeouts, messages, and calls that must succeed.
+//!
+//! Each test starts its own server, which takes about 20 ms, because most tests kill, pause, fill or configure it.
+
+use std::pin::Pin;
+use std::time::Duration;
+
+use async_nats::Client;
+use bytes::Bytes;
+use cueline_broker::{Delivery, Driver, Outgoing, QueueId, Receipt, Refusal, Settlement};
+use cueline_broker_nats::{NatsDriver, NatsOptions};
+use cueline_test_servers::nats::{Nats, Version};
+use cueline_test_servers::proxy::Proxy;
+use cueline_test_support::{SOON, eventually};
+
+/// How long a fetch waits for a first message.
+pub(crate) const FETCH_WAIT: Duration = Duration::from_secs(1);
+
+/// Runs a test on the oldest and on the current version of the server at the same time.
+pub(crate) fn on_each_version<'a>(
+    test: impl AsyncFn(Version) + 'a,
+) -> Pin<Box<dyn Future<Output = ()> + 'a>> {
+    let [oldest, current] = Version::ALL;
+    Box::pin(async move {
+        tokio::join!(test(oldest), test(current));
+    })
+}
+
+pub(crate) fn start(version: Version) -> Nats {
+    Nats::start(version).unwrap()
+}
+
+/// Timeouts of one second, because tests wait for them.
+pub(crate) fn options() -> NatsOptions {
+    NatsOptions {
+        request_timeout: Duration::from_secs(1),
+        connect_timeout: Duration::from_secs(1),
+        ping_interval: Duration::from_secs(1),
+        max_reconnect_delay: Duration::from_millis(100),
+        ..NatsOptions::default()
+    }
+}
+
+pub(crate) async fn connect(server: &Nats) -> NatsDriver {
+    connect_with(server, options()).await
+}
+
+pub(crate) async fn connect_with(server: &Nats, options: NatsOptions) -> NatsDriver {
+    NatsDriver::connect(&server.url(), options).await.unwrap()
+}
+
+/// A driver, and the executor's queue that it has declared.
+pub(crate) async fn with_queue(server: &Nats, options: NatsOptions) -> (NatsDriver, QueueId) {
+    let (driver, queue) = (connect_with(server, options).await, executor("one"));
+    driver.declare(&queue).await.unwrap();
+    (driver, queue)
+}
+
+/// The same over a proxy in front of the server.
+pub(crate) async fn behind_proxy(
+    server: &Nats,
+    options: NatsOptions,
+) -> (Proxy, NatsDriver, QueueId) {
+    let proxy = Proxy::start(server.addr()).unwrap();
+    let address = format!("nats://{}", proxy.addr());
+    let driver = NatsDriver::connect(&address, options).await.unwrap();
+    let queue = executor("one");
+    driver.declare(&queue).await.unwrap();
+    (proxy, driver, queue)
+}
+
+/// A client that is not the driver's.
+pub(crate) async fn raw_client(server: &Nats) -> Client {
+    async_nats::connect(server.url()).await.unwrap()
+}
+
+pub(crate) fn executor(name: &str) -> QueueId {
+    QueueId::Executor {
+        group: "billing".into(),
+        executor: name.into(),
+    }
+}
+
+/// A message whose id and payload are `number`.
+pub(crate) fn message(queue: &QueueId, number: usize) -> Outgoing {
+    Outgoing {
+        queue: queue.clone(),
+        topic: "invoices".into(),
+        id: number.to_string(),
+        payload: Bytes::from(number.to_string()),
+    }
+}
+
+pub(crate) fn messages(queue: &QueueId, numbers: std::ops::Range<usize>) -> Vec<Outgoing> {
+    numbers.map(|n| message(queue, n)).collect()
+}
+
+pub(crate) async fn publish(driver: &NatsDriver, batch: &[Outgoing]) {
+    let outcomes = driver.publish(batch).await.unwrap();
+    assert_eq!(outcomes, vec![Ok(()); batch.len()]);
+}
+
+pub(crate) async fn publish_one(driver: &NatsDriver, message: &Outgoing) -> Result<(), Refusal> {
+    let outcomes = driver.publish(std::slice::from_ref(message)).await.unwrap();
+    outcomes.into_iter().next().unwrap()
+}
+
+/// Publishes until a call succeeds. Its outcomes must all be confirmations.
+pub(crate) async fn publish_eventually(driver: &NatsDriver, batch: &[Outgoing]) {
+    let published = eventually("a publish succeeds", SOON, async || {
+        driver.publish(batch).await
+    });
+    assert_eq!(published.await.unwrap(), vec![Ok(()); batch.len()]);
+}
+
+pub(crate) fn numbers(deliveries: &[Delivery]) -> Vec<usize> {
+    deliveries
+        .iter()
+        .map(|d| std::str::from_utf8(&d.payload).unwrap().parse().unwrap())
+        .collect()
+}
+
+/// Fetches until there are `count` messages. Fetches that fail are repeated.
+pub(crate) async fn fetch_all(driver: &NatsDriver, queue: &QueueId, count: usize) -> Vec<Delivery> {
+    let mut fetched = Vec::new();
+    eventually("all messages are fetched", SOON, async || {
+        if let Ok(more) = driver.fetch(queue, count - fetched.len(), FETCH_WAIT).await {
+            fetched.extend(more);
+        }
+        if fetched.len() == count {
+            Ok(())
+        } else {
+            Err(format!("{} of {count}", fetched.len()))
+        }
+    })
+    .await
+    .unwrap();
+    fetched
+}
+
+pub(crate) fn settlements(deliveries: &[Delivery], how: &Settlement) -> Vec<(Receipt, Settlement)> {
+    deliveries
+        .iter()
+        .map(|d| (d.receipt, how.clone()))
+        .collect()
+}
+
+pub(crate) async fn settle(
+    driver: &NatsDriver,
+    queue: &QueueId,
+    deliveries: &[Delivery],
+    how: Settlement,
+) {
+    let settlements = settlements(deliveries, &how);
+    driver.settle(queue, &settlements).await.unwrap();
+}
+
+pub(crate) async fn ack(driver: &NatsDriver, queue: &QueueId, deliveries: &[Delivery]) {
+    settle(driver, queue, deliveries, Settlement::Ack).await;
+}
+
+/// Ready and unsettled messages of all queues.
+pub(crate) async fn message_count(driver: &NatsDriver) -> u64 {
+    let stats = driver.stats(&[]).await.unwrap();
+    stats.iter().map(|s| s.ready + s.unsettled).sum()
+}
+
+pub(crate) async fn wait_for_message_count(driver: &NatsDriver, expected: u64) {
+    eventually(
+        "the queues hold as many messages",
+        SOON,
+        async || match message_count(driver).await {
+            count if count == expected => Ok(()),
+            count => Err(format!("{count} instead of {expected}")),
+        },
+    )
+    .await
+    .unwrap();
+}
