@@ -81,7 +81,7 @@ pub mod rfc3339 {
 
     #[derive(Deserialize)]
     #[serde(untagged)]
-    enum Written {
+    enum MillisOrText {
         Millis(i64),
         Text(String),
     }
@@ -104,10 +104,10 @@ pub mod rfc3339 {
     pub fn deserialize<'de, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<Option<Timestamp>, D::Error> {
-        Ok(match Option::<Written>::deserialize(deserializer)? {
+        Ok(match Option::<MillisOrText>::deserialize(deserializer)? {
             None => None,
-            Some(Written::Millis(millis)) => Some(Timestamp::from_millis(millis)),
-            Some(Written::Text(text)) => Some(text.parse().map_err(serde::de::Error::custom)?),
+            Some(MillisOrText::Millis(millis)) => Some(Timestamp::from_millis(millis)),
+            Some(MillisOrText::Text(text)) => Some(text.parse().map_err(serde::de::Error::custom)?),
         })
     }
 }

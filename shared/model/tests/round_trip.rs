@@ -249,14 +249,14 @@ fn json() -> impl Strategy<Value = serde_json::Value> {
 
 proptest! {
     #[test]
-    fn a_job_is_read_back_from_what_it_serialises_to(spec in spec()) {
+    fn both_readers_accept_the_serialised_form(spec in spec()) {
         let written = serde_json::to_value(&spec).unwrap();
         prop_assert_eq!(&decode::job(&written.clone().into()).map_err(|p| p[0].to_string()), &Ok(spec.clone()));
         prop_assert_eq!(serde_json::from_value::<JobSpec>(written).unwrap(), spec);
     }
 
     #[test]
-    fn whatever_stands_in_a_field_is_taken_or_refused_with_a_reason(
+    fn any_value_of_a_field_is_accepted_or_refused_with_a_reason(
         spec in spec(), field in 0..24_usize, value in json(),
     ) {
         let mut written = serde_json::to_value(&spec).unwrap();

@@ -9,7 +9,7 @@ mod cron;
 
 pub use cron::{CronError, CronSchedule};
 
-/// Most fire times that a preview gives.
+/// The most fire times that a preview returns.
 pub const MAX_PREVIEW: usize = 10_000;
 
 /// When a job fires.
@@ -24,7 +24,7 @@ pub enum Schedule {
         /// A point of the grid; the Unix epoch by default, so that the grid survives restarts and edits.
         anchor: Option<Timestamp>,
     },
-    /// So long after the end of the last run.
+    /// A fixed delay after the end of the last run.
     FixedDelay {
         /// The delay, at least 100 ms.
         after: DurationMs,
@@ -40,10 +40,10 @@ pub enum Schedule {
     Manual,
 }
 
-/// The written form of a [`Schedule`]: which keys are present says which kind it is.
+/// The serialised form of a [`Schedule`]. The present keys determine the kind.
 #[derive(Serialize, Deserialize, Default)]
 #[serde(deny_unknown_fields)]
-struct Written {
+struct ScheduleFields {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     cron: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -76,33 +76,33 @@ struct Written {
 
 impl Serialize for Schedule {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut written = Written::default();
+        let mut fields = ScheduleFields::default();
         match self {
             Self::Cron(cron) => {
-                written.cron = Some(cron.expression().to_owned());
-                written.timezone = Some(cron.timezone().to_owned());
-                written.dialect = Some(cron.dialect());
-                written.dst = cron.dst();
+                fields.cron = Some(cron.expression().to_owned());
+                fields.timezone = Some(cron.timezone().to_owned());
+                fields.dialect = Some(cron.dialect());
+                fields.dst = cron.dst();
             }
             Self::FixedRate { every, anchor } => {
-                written.every = Some(*every);
-                written.anchor = *anchor;
+                fields.every = Some(*every);
+                fields.anchor = *anchor;
             }
-            Self::FixedDelay { after } => written.after = Some(*after),
-            Self::Once { at } => written.at = Some(*at),
-            Self::Startup => written.startup = true,
-            Self::Manual => written.manual = true,
+            Self::FixedDelay { after } => fields.after = Some(*after),
+            Self::Once { at } => fields.at = Some(*at),
+            Self::Startup => fields.startup = true,
+            Self::Manual => fields.manual = true,
         }
-        written.serialize(serializer)
+        fields.serialize(serializer)
     }
 }
 
 impl<'de> Deserialize<'de> for Schedule {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         use serde::de::Error as _;
-        let w = Written::deserialize(deserializer)?;
+        let w = ScheduleFields::deserialize(deserializer)?;
         match w {
-            Written {
+            ScheduleFields {
                 cron: Some(expression),
                 ..
             } => CronSchedule::parse(
@@ -113,17 +113,17 @@ impl<'de> Deserialize<'de> for Schedule {
             )
             .map(Self::Cron)
             .map_err(D::Error::custom),
-            Written {
+            ScheduleFields {
                 every: Some(every),
                 anchor,
                 ..
             } => Ok(Self::FixedRate { every, anchor }),
-            Written {
+            ScheduleFields {
                 after: Some(after), ..
             } => Ok(Self::FixedDelay { after }),
-            Written { at: Some(at), .. } => Ok(Self::Once { at }),
-            Written { startup: true, .. } => Ok(Self::Startup),
-            Written { manual: true, .. } => Ok(Self::Manual),
+            ScheduleFields { at: Some(at), .. } => Ok(Self::Once { at }),
+            ScheduleFields { startup: true, .. } => Ok(Self::Startup),
+            ScheduleFields { manual: true, .. } => Ok(Self::Manual),
             _ => Err(D::Error::custom(
                 "a schedule has one of: cron, every, after, at, startup, manual",
             )),
