@@ -12,7 +12,6 @@ mod components;
 mod config;
 mod cron;
 mod crontab;
-mod desk;
 mod discovery;
 mod dlq;
 mod doctor;

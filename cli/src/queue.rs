@@ -1,6 +1,7 @@
 //! `cueline queue …`
 
-use cueline_api::view::{Count, QueuePage, QueueView, Queues};
+use cueline_api::view::{Count, QueuePage, Queues};
+use cueline_store::admin::QueueDepth;
 use serde_json::json;
 
 use crate::args::{OwnerArg, QueueCommand};
@@ -42,7 +43,7 @@ async fn list(api: &Api, out: Out) -> Result<(), Failure> {
     out.print_table(&table, "there are no queues")
 }
 
-fn cells(queue: &QueueView) -> (String, String, String) {
+fn cells(queue: &QueueDepth) -> (String, String, String) {
     let name = match (&queue.group, &queue.executor) {
         (Some(group), Some(executor)) => format!("{group}/{executor}"),
         _ => queue.queue.clone(),

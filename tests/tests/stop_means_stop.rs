@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use async_trait::async_trait;
 use bytes::Bytes;
-use cueline_api::{ApiState, Nudges};
+use cueline_api::ApiState;
 use cueline_broker::{
     Announcement, Broker, BrokerError, BrokerOptions, Capabilities, Channel, Delivery, Driver,
     Listener, Outgoing, QueueId, QueueStats, Receipt, Refusal, Settlement,
@@ -144,11 +144,7 @@ impl Scheduler {
             &lifecycle,
         )
         .await?;
-        let nudges = Nudges {
-            due: engine.nudges().due,
-            cancel: engine.nudges().cancel,
-        };
-        let router = cueline_api::router(ApiState::new(store, TOKEN.to_owned(), nudges));
+        let router = cueline_api::router(ApiState::new(store, engine.admin(), TOKEN.to_owned()));
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
         let url = format!("http://{}/api/v1", listener.local_addr()?);
         tokio::spawn(async move { axum::serve(listener, router).await });

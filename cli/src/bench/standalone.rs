@@ -28,7 +28,7 @@ pub(super) async fn run(load: Load, data: Option<&Path>, seconds: u64) -> Result
     let dir = DataDir::open(scratch.path())?;
     let composition = Composition::start(&dir, &options).await?;
     composition.store.apply_jobs(&load.jobs, false).await?;
-    composition.engine.nudges().due.wake();
+    composition.engine.admin().wake_claim();
 
     wait(load.name, load.warm_up).await;
     noop.measure();

@@ -10,10 +10,10 @@ use cueline_engine::{Engine, EngineError, EngineOptions};
 use cueline_protocol::SigningKey;
 use cueline_runtime::{Lifecycle, Stop, SystemClock};
 use cueline_store::Store;
+use cueline_store::admin::SchedulerAdmin;
 
 use super::StartupRetry;
 use crate::adapters::Unusable;
-use crate::desk::EngineDesk;
 use crate::failure::with_causes;
 
 /// How long the engine's stages may take to end.
@@ -52,19 +52,14 @@ impl RunningEngine {
         Ok(Self { engine, tasks })
     }
 
-    /// What the API wakes.
-    pub(crate) fn nudges(&self) -> cueline_api::Nudges {
-        let nudges = self.engine.nudges();
-        cueline_api::Nudges {
-            due: nudges.due,
-            cancel: nudges.cancel,
-        }
+    /// For the requests of operators.
+    pub(crate) fn admin(&self) -> Arc<dyn SchedulerAdmin> {
+        self.engine.admin()
     }
 
     /// The API over this engine and its store, for those who have `token`. What waits there ends with `stop`, told and not cut off.
     pub(crate) fn api(&self, store: &Arc<dyn Store>, token: AdminToken, stop: Stop) -> ApiState {
-        let mut state = ApiState::new(store.clone(), token, self.nudges());
-        state.desk = Some(Arc::new(EngineDesk(self.engine.desk())));
+        let mut state = ApiState::new(store.clone(), self.admin(), token);
         state.stop = stop;
         state
     }
@@ -91,7 +86,7 @@ fn unusable(error: &EngineError) -> Unusable {
         EngineError::Broker(e) => e.kind() == cueline_broker::ErrorKind::Transient,
     };
     Unusable {
-        message: with_causes(error),
+        message: format!("failed to start the engine: {}", with_causes(error)),
         may_pass,
     }
 }

@@ -68,7 +68,7 @@ pub(crate) async fn apply(
     let specs = definitions(jobs.unwrap_or_default())?;
     let applied = state.store.apply_jobs(&specs, dry_run).await?;
     if !dry_run {
-        state.nudge.due.wake();
+        state.admin.wake_claim();
         // Unchanged jobs too: an earlier call may have changed them and answered while the old definition could still be published.
         let before: Vec<JobId> = applied
             .iter()
@@ -153,7 +153,7 @@ pub(crate) async fn resume(
     body.nothing()?;
     let name = job_name(path)?;
     let id = state.store.set_job_enabled(&name, true, "api").await?;
-    state.nudge.due.wake();
+    state.admin.wake_claim();
     Ok(Json(JobRef { id, name }))
 }
 
@@ -181,13 +181,7 @@ pub(crate) async fn trigger(
         run_at,
         by: "api".to_owned(),
     };
-    let triggered = if let Some(desk) = &state.desk {
-        desk.trigger(request).await?
-    } else {
-        let triggered = state.store.trigger(&request).await?;
-        state.nudge.due.wake();
-        triggered
-    };
+    let triggered = state.admin.trigger(request).await?;
     let status = if triggered.duplicate {
         StatusCode::OK
     } else {

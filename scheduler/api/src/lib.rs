@@ -1,12 +1,11 @@
 //! The scheduler's REST interface.
 //!
-//! It writes intent through the store and nudges the engine; it must not know the engine, a broker or a concrete store. What
-//! it changes is acted on by the same duties that would find it after a restart, so a lost nudge costs time and nothing else.
+//! It writes to the store and wakes the engine through [`SchedulerAdmin`]; it must not know the engine, a broker or a
+//! concrete store. The engine's duties would find each change by themselves, so a lost wake-up costs time and nothing else.
 
 mod auth;
 mod body;
-mod dead;
-pub mod desk;
+mod dead_letters;
 mod instant;
 mod jobs;
 mod preview;
@@ -25,11 +24,11 @@ use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::middleware::from_fn_with_state;
 use axum::routing::{get, post};
-use cueline_runtime::{Activator, Stop};
+use cueline_runtime::Stop;
 use cueline_store::Store;
+use cueline_store::admin::SchedulerAdmin;
 use tokio::time::Instant;
 
-pub use desk::Desk;
 pub use instant::{InstantError, instant};
 pub use problem::{FieldProblem, Problem};
 pub use token::AdminToken;
@@ -37,24 +36,13 @@ pub use token::AdminToken;
 /// The largest request body that is read.
 pub const MAX_BODY_BYTES: usize = 4 * 1024 * 1024;
 
-/// Which duties of the engine the API wakes.
-#[derive(Debug, Clone, Default)]
-pub struct Nudges {
-    /// There may be something due: after an apply, a trigger or a resume.
-    pub due: Activator,
-    /// There is a cancellation to pass on.
-    pub cancel: Activator,
-}
-
 /// What the handlers need.
 #[derive(Clone)]
 pub struct ApiState {
     /// The truth about jobs and runs.
     pub store: Arc<dyn Store>,
-    /// Acts on queues and dead letters; without one, those paths say so.
-    pub desk: Option<Arc<dyn Desk>>,
-    /// Wakes the engine.
-    pub nudge: Nudges,
+    /// The scheduler in this process.
+    pub admin: Arc<dyn SchedulerAdmin>,
     /// Who has it may do everything.
     pub token: AdminToken,
     /// When this process started.
@@ -65,11 +53,14 @@ pub struct ApiState {
 
 impl ApiState {
     /// For a process that starts now. Without more, waiting requests end only when they are answered; see [`stop`](Self::stop).
-    pub fn new(store: Arc<dyn Store>, token: impl Into<AdminToken>, nudge: Nudges) -> Self {
+    pub fn new(
+        store: Arc<dyn Store>,
+        admin: Arc<dyn SchedulerAdmin>,
+        token: impl Into<AdminToken>,
+    ) -> Self {
         Self {
             store,
-            desk: None,
-            nudge,
+            admin,
             token: token.into(),
             started: Instant::now(),
             stop: Stop::new(),
@@ -99,10 +90,10 @@ pub fn router(state: ApiState) -> Router {
         .route("/queues/{group}/{executor}/drain", post(queues::drain))
         .route("/queues/{group}/{executor}/purge", post(queues::purge))
         .route("/queues/{group}/{executor}/replay", post(queues::replay))
-        .route("/dead", get(dead::list))
-        .route("/dead/{id}", get(dead::show))
-        .route("/dead/replay", post(dead::replay))
-        .route("/dead/delete", post(dead::delete))
+        .route("/dead", get(dead_letters::list))
+        .route("/dead/{id}", get(dead_letters::show))
+        .route("/dead/replay", post(dead_letters::replay))
+        .route("/dead/delete", post(dead_letters::delete))
         .route("/executors", get(system::executors))
         .route("/stats", get(system::stats))
         .fallback(problem::no_such_path)

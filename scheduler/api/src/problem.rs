@@ -2,6 +2,7 @@
 
 use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
+use cueline_store::admin::AdminError;
 use cueline_store::{ErrorKind, StoreError};
 use serde::{Deserialize, Serialize};
 
@@ -167,6 +168,16 @@ fn summary(errors: &[FieldProblem]) -> String {
         [one] if one.field.is_empty() => one.message.clone(),
         [one] => format!("{}: {}", one.field, one.message),
         many => format!("{} fields are not as they should be", many.len()),
+    }
+}
+
+impl From<AdminError> for Problem {
+    fn from(error: AdminError) -> Self {
+        match error {
+            AdminError::Store(error) => error.into(),
+            AdminError::Broker(_) => Self::unavailable(error.to_string()),
+            AdminError::Refused(reason) => Self::refused(reason),
+        }
     }
 }
 

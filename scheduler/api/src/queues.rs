@@ -1,126 +1,111 @@
-//! Queues: how full they are, what an executor still has to do, and what people do about it.
-
-use std::sync::Arc;
+//! Queues: how full they are, the attempts that an executor was given, and what operators do about them.
 
 use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::Uri;
-use cueline_model::{ExecutorName, GroupName};
+use cueline_model::{ExecutorId, ExecutorName, GroupName};
 
 use crate::ApiState;
 use crate::body::Body;
-use crate::desk::Desk;
 use crate::problem::{FieldProblem, Problem};
 use crate::query;
-use crate::view::{Count, OutstandingView, QueuePage, QueueView, Queues};
+use crate::view::{Count, OutstandingView, QueuePage, Queues};
 
-type OwnerPath = Result<Path<(String, String)>, PathRejection>;
+type ExecutorPath = Result<Path<(String, String)>, PathRejection>;
 
-/// So many outstanding attempts are listed; the count has them all.
-const MOST_LISTED: usize = 1_000;
+/// The most outstanding attempts that are listed; the count includes all.
+const MAX_LISTED: usize = 1_000;
+/// Named in the timelines of the runs.
+const BY: &str = "api";
 
-pub(crate) fn desk(state: &ApiState) -> Result<Arc<dyn Desk>, Problem> {
-    state
-        .desk
-        .clone()
-        .ok_or_else(|| Problem::unavailable("this server has no broker to ask"))
-}
-
-fn owner(path: OwnerPath) -> Result<(GroupName, ExecutorName), Problem> {
-    let Path((group, executor)) = path.map_err(|e| Problem::malformed(e.body_text()))?;
+fn executor(path: ExecutorPath) -> Result<ExecutorId, Problem> {
+    let Path((group, name)) = path.map_err(|e| Problem::malformed(e.body_text()))?;
     let mut errors = Vec::new();
     let group = group.parse::<GroupName>().map_err(|e| {
         errors.push(FieldProblem::new("group", e.to_string()));
     });
-    let executor = executor.parse::<ExecutorName>().map_err(|e| {
+    let name = name.parse::<ExecutorName>().map_err(|e| {
         errors.push(FieldProblem::new("executor", e.to_string()));
     });
-    match (group, executor) {
-        (Ok(group), Ok(executor)) => Ok((group, executor)),
+    match (group, name) {
+        (Ok(group), Ok(name)) => Ok(ExecutorId { group, name }),
         _ => Err(Problem::malformed_fields(errors)),
     }
 }
 
-/// All queues.
+/// Lists all queues.
 pub(crate) async fn list(State(state): State<ApiState>, uri: Uri) -> Result<Json<Queues>, Problem> {
     query::none(&uri)?;
-    let mut queues: Vec<QueueView> = desk(&state)?
-        .queues()
-        .await?
-        .into_iter()
-        .map(QueueView::from)
-        .collect();
-    queues.sort_by(|a, b| a.queue.cmp(&b.queue));
+    let queues = state.admin.queues().await?;
     Ok(Json(Queues { queues }))
 }
 
-/// One executor's queue, and what the executor was given and has not finished.
+/// Shows one executor's queue and its outstanding attempts.
 pub(crate) async fn show(
     State(state): State<ApiState>,
-    path: OwnerPath,
+    path: ExecutorPath,
     uri: Uri,
 ) -> Result<Json<QueuePage>, Problem> {
     query::none(&uri)?;
-    let (group, executor) = owner(path)?;
-    let desk = desk(&state)?;
-    let whose = Some((group.to_string(), executor.to_string()));
-    let depth = desk.queues().await?.into_iter().find(|q| q.owner == whose);
-    let outstanding = desk.outstanding(&group, &executor).await?;
-    if depth.is_none() && outstanding.is_empty() {
+    let executor = executor(path)?;
+    let queues = state.admin.queues().await?;
+    let queue = queues.into_iter().find(|q| {
+        q.group.as_deref() == Some(executor.group.as_str())
+            && q.executor.as_deref() == Some(executor.name.as_str())
+    });
+    let outstanding = state.admin.outstanding(&executor).await?;
+    if queue.is_none() && outstanding.is_empty() {
         return Err(Problem::not_found(format!(
-            "executor {group}/{executor} has no queue and nothing to do"
+            "executor {executor} has no queue and nothing to do"
         )));
     }
     Ok(Json(QueuePage {
-        queue: depth.map(QueueView::from),
+        queue,
         outstanding: outstanding.len() as u64,
         runs: outstanding
             .into_iter()
-            .take(MOST_LISTED)
+            .take(MAX_LISTED)
             .map(OutstandingView::from)
             .collect(),
     }))
 }
 
-/// Takes what is in the queue out of it, to be routed again.
+/// Empties the queue and routes its triggers again.
 pub(crate) async fn drain(
     State(state): State<ApiState>,
-    path: OwnerPath,
+    path: ExecutorPath,
     uri: Uri,
     body: Body,
 ) -> Result<Json<Count>, Problem> {
     query::none(&uri)?;
     body.nothing()?;
-    let (group, executor) = owner(path)?;
-    let count = desk(&state)?.drain(&group, &executor).await?;
+    let count = state.admin.drain(&executor(path)?, BY).await?;
     Ok(Json(Count { count }))
 }
 
-/// Takes what is in the queue out of it and ends the runs `cancelled`.
+/// Empties the queue and ends its runs `cancelled`.
 pub(crate) async fn purge(
     State(state): State<ApiState>,
-    path: OwnerPath,
+    path: ExecutorPath,
     uri: Uri,
     body: Body,
 ) -> Result<Json<Count>, Problem> {
     query::none(&uri)?;
     body.nothing()?;
-    let (group, executor) = owner(path)?;
-    let count = desk(&state)?.purge(&group, &executor).await?;
+    let count = state.admin.purge(&executor(path)?, BY).await?;
     Ok(Json(Count { count }))
 }
 
-/// Publishes again what the executor was given and does not hold.
+/// Publishes again the attempts that the executor was given and does not hold.
 pub(crate) async fn replay(
     State(state): State<ApiState>,
-    path: OwnerPath,
+    path: ExecutorPath,
     uri: Uri,
     body: Body,
 ) -> Result<Json<Count>, Problem> {
     query::none(&uri)?;
     body.nothing()?;
-    let (group, executor) = owner(path)?;
-    let count = desk(&state)?.replay(&group, &executor).await?;
+    let count = state.admin.replay(&executor(path)?).await?;
     Ok(Json(Count { count }))
 }

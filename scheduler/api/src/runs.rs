@@ -131,7 +131,7 @@ pub(crate) async fn cancel(
     query::none(&uri)?;
     body.nothing()?;
     let cancelled = state.store.cancel_run(run_id(path)?, "api").await?;
-    state.nudge.cancel.wake();
+    state.admin.wake_cancellations();
     let (result, ended) = match cancelled {
         CancelOutcome::Cancelled => (CancelResult::Done, None),
         CancelOutcome::Requested => (CancelResult::Asked, None),

@@ -93,7 +93,6 @@ pub(crate) async fn stats(State(state): State<ApiState>, uri: Uri) -> Result<Jso
     let numbers = state.store.stats().await?;
     let now = state.store.now().await?;
     let uptime_ms = u64::try_from(state.started.elapsed().as_millis()).unwrap_or(u64::MAX);
-    let desk = state.desk.as_ref();
-    let since_start = desk.map_or_else(Default::default, |desk| desk.since_start());
+    let since_start = state.admin.since_start();
     Ok(Json(Stats::new(numbers, uptime_ms, now, since_start)))
 }

@@ -6,13 +6,12 @@ use std::sync::Arc;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use cueline_model::{Job, JobId, JobName, RunId, RunState, Timestamp};
+use cueline_store::admin::{QueueDepth, ReplayedDeadLetter, SinceStart};
 use cueline_store::{
     AppliedJob, DeadLetter, Executor, JobSummary, LedgerEntry, OutstandingAttempt, Run, StoreStats,
     StoredLogLine,
 };
 use serde::{Deserialize, Serialize};
-
-use crate::desk::{QueueDepth, Replayed, SinceStart};
 
 /// The number of runs in each state.
 pub type Counts = BTreeMap<RunState, u64>;
@@ -200,41 +199,11 @@ impl Stats {
     }
 }
 
-/// A queue with its depth.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct QueueView {
-    /// Its name: `x.<group>.<executor>`, `results`, `requests`, `dead`.
-    pub queue: String,
-    /// Group of the executor that owns the queue.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub group: Option<String>,
-    /// The executor that owns the queue.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub executor: Option<String>,
-    /// Messages that wait to be delivered.
-    pub ready: u64,
-    /// Messages that were delivered and are not settled.
-    pub unsettled: u64,
-}
-
-impl From<QueueDepth> for QueueView {
-    fn from(depth: QueueDepth) -> Self {
-        let (group, executor) = depth.owner.unzip();
-        Self {
-            queue: depth.queue,
-            group,
-            executor,
-            ready: depth.ready,
-            unsettled: depth.unsettled,
-        }
-    }
-}
-
 /// All queues.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Queues {
     /// The queues, by name.
-    pub queues: Vec<QueueView>,
+    pub queues: Vec<QueueDepth>,
 }
 
 /// An attempt that was published to an executor and has no reported end.
@@ -265,7 +234,7 @@ impl From<OutstandingAttempt> for OutstandingView {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QueuePage {
     /// Its queue, if it exists.
-    pub queue: Option<QueueView>,
+    pub queue: Option<QueueDepth>,
     /// The number of outstanding attempts, in its queue or accepted.
     pub outstanding: u64,
     /// The oldest outstanding attempts.
@@ -335,5 +304,5 @@ pub struct ReplayedDead {
     /// The number of letters that are back in their queues.
     pub count: u64,
     /// The result for each letter.
-    pub letters: Vec<Replayed>,
+    pub letters: Vec<ReplayedDeadLetter>,
 }

@@ -1,72 +1,49 @@
-//! The engine as a whole: its options, its tasks, and how they stop.
+//! A running scheduler node: which tasks it has, and how it ends.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use cueline_broker::{Broker, Channel, QueueId};
+use cueline_broker::Broker;
 use cueline_protocol::SigningKey;
-use cueline_runtime::{Activator, Clock, Lifecycle, duty};
+use cueline_runtime::{Activator, Clock, Duty, Lifecycle, duty};
 use cueline_store::Store;
-use rand::SeedableRng as _;
-use rand::rngs::StdRng;
-use tokio::sync::mpsc;
+use cueline_store::admin::SchedulerAdmin;
 
-use crate::cancel::Cancel;
-use crate::claim::Claim;
-use crate::desk::Desk;
-use crate::dispatch::{Prepare, Publish};
+use crate::admin::Admin;
 use crate::error::EngineError;
-use crate::failover::Failover;
-use crate::node::Node;
 use crate::options::EngineOptions;
-use crate::reap::Reap;
-use crate::reconcile::Reconcile;
-use crate::retention::Retention;
-use crate::route::Router;
-use crate::shared::Shared;
-use crate::{confirm, dead, hearing, heartbeats, ingest, node, queues, requests};
+use crate::pipeline::confirm::MAX_WAITING_BATCHES;
+use crate::pipeline::ingest::Ingest;
+use crate::pipeline::node_claims::NodeClaims;
+use crate::queue_consumer::{self, QueueConsumer};
+use crate::stages::Stages;
 
-/// Wakes the engine when somebody else has written intent to the store.
-#[derive(Debug, Clone)]
-pub struct Nudges {
-    /// Something may be due.
-    pub due: Activator,
-    /// A cancellation was asked for.
-    pub cancel: Activator,
-}
-
-/// A running scheduler node.
+/// A running scheduler node. Its tasks end with the [`Lifecycle`] that it was started in.
 pub struct Engine {
-    shared: Arc<Shared>,
+    store: Arc<dyn Store>,
+    claims: Arc<NodeClaims>,
+    ingest: Arc<Ingest>,
+    admin: Arc<Admin>,
 }
 
 impl std::fmt::Debug for Engine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Engine")
-            .field("node", &self.shared.node())
+            .field("node", &self.claims.node())
             .finish_non_exhaustive()
     }
 }
 
-/// What is not taken in within this time after the stop is left to the next node.
+/// Results that are not ingested within this time after the stop are left to the next node.
 const LAST_RESULTS: Duration = Duration::from_secs(5);
 
-pub(crate) async fn open(shared: &Shared) -> Result<(), EngineError> {
-    for queue in [QueueId::Results, QueueId::Requests, QueueId::Dead] {
-        shared.broker.declare(&queue).await?;
-    }
-    shared.identify().await?;
-    node::keep(shared).await?;
-    heartbeats::remember(shared).await?;
-    Ok(())
-}
-
-/// Batches of confirmations that wait at the most; past it nothing is published. More than a crowd that is let pass before they are written down
-/// brings: it would not pass.
-const CONFIRM_BATCHES: usize = 16;
-
 impl Engine {
-    /// Starts the node's tasks in `lifecycle`. Triggers are signed with `key` if there is one.
+    /// Registers the node and starts its tasks in `lifecycle`. With a `key`, triggers are signed where their handler
+    /// demands it.
+    ///
+    /// # Errors
+    ///
+    /// When the store or the broker fails. No task has been started then.
     pub async fn start(
         store: Arc<dyn Store>,
         broker: Broker,
@@ -75,77 +52,72 @@ impl Engine {
         key: Option<SigningKey>,
         lifecycle: &Lifecycle,
     ) -> Result<Self, EngineError> {
-        let shared = Shared::new(store, broker, clock, options, key);
-        let heartbeats = shared.broker.listen(&Channel::Heartbeats).await?;
-        open(&shared).await?;
-        let stop = lifecycle.stop();
-        let (confirmed, confirmations) =
-            mpsc::channel(shared.options.confirm_batch * CONFIRM_BATCHES);
-        let router = Router::new(StdRng::seed_from_u64(shared.options.seed));
-        let wakers = shared.wakers.clone();
+        let max_confirmations = options.confirm_batch * MAX_WAITING_BATCHES;
+        let ports = store.clone();
+        let opening = Stages::open(ports, broker, clock, &options, key, max_confirmations);
+        let stages = opening.await?;
+        let engine = Self {
+            store,
+            claims: stages.claims.clone(),
+            ingest: stages.ingest.clone(),
+            admin: stages.admin.clone(),
+        };
+        engine.spawn(stages, lifecycle);
+        Ok(engine)
+    }
 
-        let on = |activator: &Activator| (activator.clone(), stop.clone());
-        let (a, s) = on(&wakers.claim);
-        lifecycle.spawn("claim", duty::run(Claim(shared.clone()), a, s));
-        let (a, s) = on(&wakers.prepare);
-        lifecycle.spawn(
-            "prepare",
-            duty::run(Prepare::new(shared.clone(), router), a, s),
-        );
-        let (a, s) = on(&wakers.publish);
-        lifecycle.spawn(
-            "publish",
-            duty::run(Publish::new(shared.clone(), confirmed), a, s),
-        );
-        let (a, s) = on(&wakers.cancel);
-        lifecycle.spawn("cancel", duty::run(Cancel(shared.clone()), a, s));
-        let (a, s) = on(&wakers.node);
-        lifecycle.spawn("node", duty::run(Node(shared.clone()), a, s));
-        let (a, s) = on(&Activator::new());
-        lifecycle.spawn("reap", duty::run(Reap(shared.clone()), a, s));
-        let (a, s) = on(&Activator::new());
-        lifecycle.spawn("reconcile", duty::run(Reconcile::new(shared.clone()), a, s));
-        let (a, s) = on(&Activator::new());
-        lifecycle.spawn("failover", duty::run(Failover::new(shared.clone()), a, s));
-        let (a, s) = on(&Activator::new());
-        lifecycle.spawn("retention", duty::run(Retention(shared.clone()), a, s));
-        lifecycle.spawn(
-            "confirm",
-            confirm::run(shared.clone(), confirmations, stop.clone()),
-        );
-        lifecycle.spawn("ingest", ingest::run(shared.clone(), stop.clone()));
-        lifecycle.spawn("requests", requests::run(shared.clone(), stop.clone()));
-        lifecycle.spawn("dead letters", dead::run(shared.clone(), stop.clone()));
-        lifecycle.spawn("queues", queues::run(shared.clone(), stop.clone()));
-        lifecycle.spawn("hearing", hearing::run(shared.clone(), stop.clone()));
-        lifecycle.spawn(
+    fn spawn(&self, stages: Stages, tasks: &Lifecycle) {
+        let (admin, claims) = (&self.admin, &self.claims);
+        let timer_only = &Activator::new();
+        spawn_duty(tasks, stages.claim, &admin.claim);
+        spawn_duty(tasks, stages.prepare, &claims.prepare);
+        spawn_duty(tasks, stages.publish, &claims.publish);
+        spawn_duty(tasks, stages.node_lease, &claims.lease);
+        spawn_duty(tasks, stages.failover, timer_only);
+        spawn_duty(tasks, stages.reconcile, timer_only);
+        spawn_duty(tasks, stages.cancellations, &admin.cancellations);
+        spawn_duty(tasks, stages.overdue, timer_only);
+        spawn_duty(tasks, stages.retention, timer_only);
+        spawn_consumer(tasks, "ingest", stages.ingest);
+        spawn_consumer(tasks, "trigger requests", stages.trigger_requests);
+        spawn_consumer(tasks, "dead letters", stages.dead_letters);
+        let stop = || tasks.stop();
+        tasks.spawn("confirm", stages.confirm.run(stop()));
+        tasks.spawn(
             "heartbeats",
-            heartbeats::listen(shared.clone(), heartbeats, stop),
+            stages.heartbeats.run(stages.heartbeat_inbox, stop()),
         );
-        Ok(Self { shared })
+        tasks.spawn("loopback", stages.loopback.run(stop()));
+        tasks.spawn("queue provisioner", stages.queues.run(stop()));
     }
 
-    /// What to wake after writing to the store.
-    pub fn nudges(&self) -> Nudges {
-        Nudges {
-            due: self.shared.wakers.claim.clone(),
-            cancel: self.shared.wakers.cancel.clone(),
-        }
+    /// For the requests of operators.
+    pub fn admin(&self) -> Arc<dyn SchedulerAdmin> {
+        self.admin.clone()
     }
 
-    /// For what people do with queues and dead letters.
-    pub fn desk(&self) -> Desk {
-        Desk(self.shared.clone())
-    }
-
-    /// After the tasks have stopped: gives up the lease, so that another node (or the next start) takes over at once, and takes in what executors
-    /// have still reported, for at most 5 s.
+    /// Called after the tasks have stopped. Releases the node's lease first, so that another node, or the next start, takes
+    /// over at once. Then ingests the results that executors have reported, for at most 5 s.
+    ///
+    /// # Errors
+    ///
+    /// When the lease could not be released. It then runs out by itself.
     pub async fn finish(&self) -> Result<(), EngineError> {
-        let released = match self.shared.node() {
-            Some(node) => self.shared.store.release_lease(node).await,
+        let released = match self.claims.node() {
+            Some(node) => self.store.release_lease(node).await,
             None => Ok(()),
         };
-        ingest::finish(&self.shared, LAST_RESULTS).await;
+        self.ingest.finish(LAST_RESULTS).await;
         Ok(released?)
     }
+}
+
+/// Starts a task that activates `duty` by its timer, and whenever `activator` is woken.
+fn spawn_duty<D: Duty>(tasks: &Lifecycle, duty: D, activator: &Activator) {
+    let name = duty.name();
+    tasks.spawn(name, duty::run(duty, activator.clone(), tasks.stop()));
+}
+
+fn spawn_consumer<C: QueueConsumer>(tasks: &Lifecycle, name: &'static str, consumer: Arc<C>) {
+    tasks.spawn(name, queue_consumer::run(consumer, tasks.stop()));
 }

@@ -1,33 +1,25 @@
-//! What can go wrong in an engine.
+//! Errors of the engine.
 
 use cueline_broker::BrokerError;
 use cueline_store::StoreError;
+use cueline_store::admin::AdminError;
 
-/// Why an engine could not start.
+/// Why the engine could not start, or why a stage could not finish its turn. Stages try again by themselves.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
-    /// The store.
-    #[error("failed to start the engine: {0}")]
-    Store(#[from] StoreError),
-    /// The broker.
-    #[error("failed to start the engine: {0}")]
-    Broker(#[from] BrokerError),
-}
-
-/// Why a stage could not do its turn; it is tried again.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum StageError {
+    /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// The broker failed.
     #[error(transparent)]
     Broker(#[from] BrokerError),
 }
 
-impl From<StageError> for EngineError {
-    fn from(error: StageError) -> Self {
+impl From<EngineError> for AdminError {
+    fn from(error: EngineError) -> Self {
         match error {
-            StageError::Store(e) => Self::Store(e),
-            StageError::Broker(e) => Self::Broker(e),
+            EngineError::Store(error) => Self::Store(error),
+            EngineError::Broker(error) => Self::Broker(error.to_string()),
         }
     }
 }

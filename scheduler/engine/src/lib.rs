@@ -1,52 +1,36 @@
-//! The scheduler: claim, plan, wheel, route, dispatch, ingest, and the duties that keep them true.
+//! The scheduler's engine. It claims due jobs, publishes their triggers, ingests results, and keeps watch over executors.
 //!
-//! ```text
-//! store ─claim─► wheel ─prepare─► outbox ─publish─► broker ─► executors
-//!   ▲                 (route, mark)         │                     │
-//!   └──── ingest ◄── results ◄──────────────┼─────────────────────┘
-//!   └──── confirm ◄─────────────────────────┘
-//! ```
+//! | module | contents |
+//! | --- | --- |
+//! | `pipeline` | the way of a run from its due time to its outcome |
+//! | `route` | which executor gets a run |
+//! | `liveness` | leases, heartbeats, failover, reconciliation |
+//! | `maintenance` | cancellations, dead letters, overdue runs, retention |
+//! | `admin` | what operators ask for |
+//! | `stages` | how all of it is put together |
 //!
-//! The database is the truth: what is in the wheel or the outbox is also in the store, claimed by this node, and is found again when the
-//! node dies. Each stage reads a batch, decides, and writes a batch. The engine knows no concrete store or broker.
+//! The database is the truth: what a stage holds in memory is also in the store, claimed by this node, and is found again
+//! when the node dies. Each stage reads a batch, decides, and writes a batch. The engine knows no concrete store or broker.
 
-mod cancel;
-mod claim;
-mod confirm;
-mod counts;
-mod dead;
-mod desk;
-mod dispatch;
+mod addresses;
+mod admin;
+mod counters;
+mod database_clock;
 mod engine;
 mod error;
-mod failover;
-mod finding;
-mod hearing;
-mod heartbeats;
-mod ingest;
+mod liveness;
 mod lock;
+mod maintenance;
 mod manual;
-mod node;
 mod options;
-mod pace;
-mod parked;
-mod plan;
-mod queues;
-mod reap;
-mod reconcile;
-mod registry;
-mod requests;
-mod retention;
+mod pipeline;
+mod queue_consumer;
 mod route;
-mod shared;
-mod wheel;
+mod scheduler_report;
+mod stages;
+mod store_mismatch;
 
-pub use counts::Counts;
-pub use desk::{Desk, DeskError, Replayed};
-pub use engine::{Engine, Nudges};
+pub use engine::Engine;
 pub use error::EngineError;
 pub use manual::{ManualEngine, Tick};
 pub use options::EngineOptions;
-pub use plan::SchedulePlanner;
-pub use route::{Candidates, Router};
-pub use wheel::Wheel;

@@ -1,4 +1,4 @@
-//! Locks.
+//! Locking without poisoning.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -1,62 +1,52 @@
-//! An engine that moves only when told to: for tests that set the clock.
+//! An engine without tasks or timers, for tests that set the clock: each stage takes a turn when it is called.
 
-use cueline_model::AttemptId;
 use std::sync::Arc;
-use std::time::Duration;
 
-use cueline_broker::{Broker, Channel, Listener};
+use cueline_broker::Broker;
 use cueline_protocol::SigningKey;
-use cueline_runtime::{Clock, Next};
+use cueline_runtime::{Clock, Duty, Next};
 use cueline_store::Store;
-use rand::SeedableRng as _;
-use rand::rngs::StdRng;
-use tokio::sync::mpsc;
+use cueline_store::admin::SchedulerAdmin;
 
-use crate::desk::Desk;
-use crate::dispatch::{Prepare, Publish};
-use crate::engine::open;
 use crate::error::EngineError;
-use crate::failover::Failover;
 use crate::options::EngineOptions;
-use crate::route::Router;
-use crate::shared::Shared;
-use crate::{
-    cancel, claim, dead, hearing, heartbeats, ingest, node, queues, reap, reconcile, requests,
-};
+use crate::queue_consumer::{QueueConsumer, consume_once};
+use crate::stages::Stages;
 
-/// The stages of an engine, one turn of each at a call.
+/// The same stages as an [`Engine`](crate::Engine)'s, called one by one.
 pub struct ManualEngine {
-    shared: Arc<Shared>,
-    prepare: Prepare,
-    publish: Publish,
-    failover: Failover,
-    confirmations: mpsc::Receiver<AttemptId>,
-    /// Confirmed by the broker, and not yet written down.
-    unwritten: Vec<AttemptId>,
-    heartbeats: Listener,
+    stages: Stages,
 }
 
 impl std::fmt::Debug for ManualEngine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("ManualEngine")
-            .field("node", &self.shared.node())
+            .field("node", &self.stages.claims.node())
             .finish_non_exhaustive()
     }
 }
 
+/// More confirmations than any test has runs: nothing takes them while the publish stage has its turn.
+const MAX_CONFIRMATIONS: usize = 1_000_000;
+/// A driver may pass announcements on by a task of its own. After this many turns of other tasks without one, none are left.
 const QUIET_TURNS: usize = 4;
 
-/// What a tick did.
+/// What a [`tick`](ManualEngine::tick) did.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Tick {
     /// Triggers that the broker confirmed.
     pub published: usize,
-    /// Reports taken in.
+    /// Reports ingested.
     pub ingested: usize,
 }
 
 impl ManualEngine {
-    /// An engine on these ports; the clock is the test's. Looks ahead by nothing, so that what a tick does follows from the clock alone.
+    /// An engine on these ports. Runs are prepared when they are due and not ahead of it, so that the effects of a tick
+    /// follow from the clock alone.
+    ///
+    /// # Errors
+    ///
+    /// When the store or the broker fails.
     pub async fn new(
         store: Arc<dyn Store>,
         broker: Broker,
@@ -68,123 +58,148 @@ impl ManualEngine {
             prepare_ahead_ms: 0,
             ..options
         };
-        let shared = Shared::new(store, broker, clock, options, key);
-        let heartbeats = shared.broker.listen(&Channel::Heartbeats).await?;
-        open(&shared).await?;
-        let (confirmed, confirmations) = mpsc::channel(1_000_000);
-        let router = Router::new(StdRng::seed_from_u64(shared.options.seed));
-        Ok(Self {
-            prepare: Prepare::new(shared.clone(), router),
-            publish: Publish::new(shared.clone(), confirmed),
-            failover: Failover::new(shared.clone()),
-            shared,
-            confirmations,
-            unwritten: Vec::new(),
-            heartbeats,
-        })
+        let stages = Stages::open(store, broker, clock, &options, key, MAX_CONFIRMATIONS).await?;
+        Ok(Self { stages })
     }
 
-    /// One turn of every stage, as often as there is something to do at this instant.
+    /// One turn of every stage, repeated while there is something to do at this instant.
+    ///
+    /// # Errors
+    ///
+    /// Of the first stage that fails; later stages have no turn.
     pub async fn tick(&mut self) -> Result<Tick, EngineError> {
         let mut done = Tick::default();
-        self.hear().await?;
-        node::keep(&self.shared).await?;
-        self.shared.registry.expire(self.shared.now());
-        done.ingested += self.take_in().await?;
+        self.receive_heartbeats().await?;
+        self.stages.node_lease.renew().await?;
+        self.stages.heartbeats.expire();
+        done.ingested += self.ingest().await?;
         self.claim().await?;
         self.prepare().await?;
         done.published += self.publish().await?;
-        reap::reap(&self.shared).await?;
-        cancel::pass_on(&self.shared).await?;
+        self.stages.overdue.activate().await?;
+        self.stages.cancellations.activate().await?;
         Ok(done)
     }
 
-    /// Takes note of heartbeats that have arrived, and declares the queues that this calls for.
-    pub async fn hear(&mut self) -> Result<(), EngineError> {
-        let mut beats = Vec::new();
+    /// Stores the heartbeats that have arrived, and declares the queues that they call for.
+    ///
+    /// # Errors
+    ///
+    /// When the store fails.
+    pub async fn receive_heartbeats(&mut self) -> Result<(), EngineError> {
+        let stages = &mut self.stages;
+        let mut batch = Vec::new();
         let mut quiet = 0;
-        // A driver may pass announcements on by a task of its own: it is quiet when that has had its turns.
         while quiet < QUIET_TURNS {
-            match self.heartbeats.try_recv() {
-                Ok(beat) => {
-                    beats.push(beat);
+            match stages.heartbeat_inbox.try_recv() {
+                Ok(heartbeat) => {
+                    batch.push(heartbeat);
                     quiet = 0;
                 }
                 Err(_) => quiet += 1,
             }
             tokio::task::yield_now().await;
         }
-        heartbeats::hear(&self.shared, &beats).await?;
-        queues::declare_all(&self.shared).await;
-        hearing::caught_up(&self.shared);
+        stages.heartbeats.record(&batch).await?;
+        stages.queues.declare_all().await;
+        stages.heartbeats.record_flush();
         Ok(())
+    }
+
+    /// Pretends that a loopback heartbeat was received.
+    pub fn receive_loopback_heartbeat(&self) {
+        self.stages.loopback.record();
     }
 
     /// Claims all that is due within the lookahead.
+    ///
+    /// # Errors
+    ///
+    /// When the store fails.
     pub async fn claim(&mut self) -> Result<(), EngineError> {
-        while claim::claim(&self.shared).await? == Next::Now {}
+        while self.stages.claim.activate().await? == Next::Now {}
         Ok(())
     }
 
-    /// Routes and marks all that is due now.
+    /// Routes and marks all runs that are due.
+    ///
+    /// # Errors
+    ///
+    /// When the store fails.
     pub async fn prepare(&mut self) -> Result<(), EngineError> {
-        while self.prepare.prepare().await? == Next::Now {}
+        while self.stages.prepare.activate().await? == Next::Now {}
         Ok(())
     }
 
-    /// Publishes all that is due now and writes down what was confirmed; how many.
+    /// Publishes all triggers that are due and confirms them. Returns the number of confirmations.
+    ///
+    /// # Errors
+    ///
+    /// When the store or the broker fails.
     pub async fn publish(&mut self) -> Result<usize, EngineError> {
-        while self.publish.publish().await? == Next::Now {}
-        while let Ok(id) = self.confirmations.try_recv() {
-            self.unwritten.push(id);
-        }
-        self.shared.store.confirm_dispatch(&self.unwritten).await?;
-        Ok(std::mem::take(&mut self.unwritten).len())
+        while self.stages.publish.activate().await? == Next::Now {}
+        Ok(self.stages.confirm.write_received().await?)
     }
 
-    /// Takes in all reports that have arrived; how many.
-    pub async fn take_in(&mut self) -> Result<usize, EngineError> {
-        let mut all = 0;
-        loop {
-            match ingest::once(&self.shared, Duration::ZERO).await? {
-                0 => return Ok(all),
-                n => all += n,
-            }
-        }
+    /// Ingests all reports that have arrived. Returns their number.
+    ///
+    /// # Errors
+    ///
+    /// When the store or the broker fails.
+    pub async fn ingest(&mut self) -> Result<usize, EngineError> {
+        consume_all(&*self.stages.ingest).await
     }
 
-    /// Hears itself over the broker, as it does each second.
-    pub fn hear_itself(&self) {
-        hearing::hear(&self.shared);
-    }
-
-    /// Takes away what silent executors were given; how many attempts.
+    /// Takes away the attempts of silent executors. Returns their number.
+    ///
+    /// # Errors
+    ///
+    /// When the store or the broker fails.
     pub async fn fail_over(&mut self) -> Result<usize, EngineError> {
-        Ok(self.failover.turn().await?)
+        self.stages.failover.fail_over_all().await
     }
 
-    /// Carries out the trigger requests that have come over the broker; how many messages.
-    pub async fn take_requests(&mut self) -> Result<usize, EngineError> {
-        Ok(requests::once(&self.shared).await?)
+    /// Carries out the trigger requests that have arrived over the broker. Returns the number of messages.
+    ///
+    /// # Errors
+    ///
+    /// When the broker fails.
+    pub async fn carry_out_requests(&mut self) -> Result<usize, EngineError> {
+        consume_once(&*self.stages.trigger_requests).await
     }
 
-    /// Keeps the dead letters that have come; how many messages.
-    pub async fn take_dead(&mut self) -> Result<usize, EngineError> {
-        Ok(dead::once(&self.shared, Duration::ZERO).await?)
+    /// Stores the dead letters that have arrived. Returns their number.
+    ///
+    /// # Errors
+    ///
+    /// When the store or the broker fails.
+    pub async fn store_dead_letters(&mut self) -> Result<usize, EngineError> {
+        consume_once(&*self.stages.dead_letters).await
     }
 
-    /// For what people do with queues and dead letters.
-    pub fn desk(&self) -> Desk {
-        Desk(self.shared.clone())
-    }
-
-    /// Compares with executors what was queued more than `older_than_ms` ago; how many triggers go out again with the next tick.
+    /// Compares attempts queued more than `older_than_ms` ago with what executors hold. Returns the number of triggers that
+    /// the next tick publishes again.
+    ///
+    /// # Errors
+    ///
+    /// When the store or the broker fails.
     pub async fn reconcile(&mut self, older_than_ms: u64) -> Result<usize, EngineError> {
-        let outstanding = self
-            .shared
-            .store
-            .outstanding_attempts(older_than_ms, None, 1_000)
-            .await?;
-        Ok(reconcile::compare(&self.shared, outstanding).await?)
+        let reconcile = &self.stages.reconcile;
+        reconcile.compare_older_than(older_than_ms).await
+    }
+
+    /// For the requests of operators.
+    pub fn admin(&self) -> Arc<dyn SchedulerAdmin> {
+        self.stages.admin.clone()
+    }
+}
+
+async fn consume_all<C: QueueConsumer>(consumer: &C) -> Result<usize, EngineError> {
+    let mut total = 0;
+    loop {
+        match consume_once(consumer).await? {
+            0 => return Ok(total),
+            count => total += count,
+        }
     }
 }

@@ -1,46 +1,48 @@
-//! How an engine works: every bound and every time, with its default.
+//! The engine's options: every bound and every time, with its default.
 
-/// How an engine works. The defaults suit one machine as well as a cluster.
+/// Options of an engine. The defaults suit a single machine as well as a cluster.
 #[derive(Debug, Clone)]
 pub struct EngineOptions {
-    /// The node's name, for people.
+    /// The node's name, in logs and in the store. A node that starts under the name of another takes over its claims at
+    /// once.
     pub node_name: String,
     /// Seed of the random choices (`route = "random"`).
     pub seed: u64,
-    /// Jobs and runs are claimed so long before they are due; 1,500 ms.
+    /// Jobs and runs are claimed this long before they are due; 1,500 ms.
     pub lookahead_ms: u64,
-    /// The store is asked at least this often; 500 ms.
+    /// The longest time between two looks for due jobs and runs; 500 ms.
     pub poll_ms: u64,
     /// Jobs, or runs, claimed in one transaction; 2,000.
     pub claim_batch: usize,
-    /// Claimed runs held in memory; past that nothing more is claimed until some have gone out. 100,000.
-    pub max_held: usize,
-    /// Runs without a live executor held in memory; past that they are given back to the store for 10 s. 10,000.
-    pub max_parked: usize,
-    /// Runs are routed and marked so long before they are due; 25 ms, and up to half a second more where thousands are due together. A pause,
-    /// edit or delete waits for at most this, one publish and its confirmation.
+    /// The most claimed runs in memory; at the bound due runs wait in the store. 100,000.
+    pub max_claimed: usize,
+    /// The most runs without a live executor in memory; the others are released to the store for 10 s. 10,000.
+    pub max_unroutable: usize,
+    /// Runs are routed and marked this long before they are due; 25 ms, and up to half a second more where thousands are
+    /// due together. A pause, edit or delete waits at most for this, one publish and its confirmation.
     pub prepare_ahead_ms: u64,
     /// Runs routed and marked in one transaction; 4,000.
     pub dispatch_batch: usize,
-    /// Triggers published at once; 250, so that of many due at the same instant the first start while the last are published; up to eight times as many when many wait.
+    /// Triggers published at once; 250, so that the first of many runs start while the last are published. Up to eight
+    /// times as many when many wait.
     pub publish_batch: usize,
-    /// Confirmations written at once; 2,000.
+    /// Confirmations written in one transaction; 2,000.
     pub confirm_batch: usize,
-    /// Reports taken in at once; 2,000.
+    /// Reports ingested in one transaction; 2,000.
     pub ingest_batch: usize,
-    /// The node's lease; 15 s. Another node takes over what a dead one had claimed after this.
+    /// The node's lease; 15 s. After this, another node takes over the claims of a dead one.
     pub lease_ms: u64,
-    /// An executor that has been silent for this long gets nothing more; 15 s.
+    /// An executor that has been silent for this long gets no more triggers; 15 s.
     pub executor_dead_after_ms: u64,
-    /// What was meant for an executor that has been silent for this long goes to others; 30 s. Executors stop what they run before, see
-    /// `fence_after` of the worker, so it must be longer than that, and longer than `executor_dead_after_ms`.
+    /// The work of an executor that has been silent for this long goes to others; 30 s. It must be longer than
+    /// `executor_dead_after_ms`, and longer than the worker's `fence_after`, after which the executor stops what it runs.
     pub failover_after_ms: u64,
-    /// An attempt that was queued this long ago is compared with what its executor holds; 30 s.
+    /// Attempts queued this long ago are compared with what their executor holds; 30 s.
     pub reconcile_after_ms: u64,
-    /// A run that its executor should have stopped is given up this long after its timeout and kill grace; 60 s.
+    /// An attempt ends `lost` when its executor has not reported its end this long after its timeout and kill grace; 60 s.
     pub overdue_slack_ms: u64,
-    /// An executor that does not know an attempt takes its trigger for this long; 60 min. Executors remember attempts for longer, so that a
-    /// trigger that somebody kept and publishes again is either known or too old.
+    /// An executor that does not know an attempt accepts its trigger for this long; 60 min. Executors remember attempts for
+    /// longer, so that a copy of an old trigger is either known or too old.
     pub trigger_valid_ms: u64,
     /// Ended runs are kept for this long; 7 days.
     pub retention_ms: u64,
@@ -54,8 +56,8 @@ impl Default for EngineOptions {
             lookahead_ms: 1_500,
             poll_ms: 500,
             claim_batch: 2_000,
-            max_held: 100_000,
-            max_parked: 10_000,
+            max_claimed: 100_000,
+            max_unroutable: 10_000,
             prepare_ahead_ms: 25,
             dispatch_batch: 4_000,
             publish_batch: 250,
@@ -73,8 +75,9 @@ impl Default for EngineOptions {
 }
 
 impl EngineOptions {
-    /// The same with this `failover_after_ms`, and with what has to be in step with it: an executor gets nothing more after half of it, another node
-    /// takes over after half of it, and what was lost on the way is looked for after the whole. Longer ones than the defaults leave those at their defaults.
+    /// Sets `failover_after_ms`, and shortens the times that have to be shorter: an executor gets no more triggers after half
+    /// of it, another node takes over after half of it, and lost triggers are searched for after the whole. Values above the
+    /// default leave those at their defaults.
     #[must_use]
     pub fn failing_over_after(self, failover_after_ms: u64) -> Self {
         let usual = Self::default();
@@ -93,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shorter_times_stay_in_step_and_longer_ones_are_no_longer_than_usual() {
+    fn shorter_failover_times_shorten_the_others_and_longer_ones_do_not_extend_them() {
         let times = |o: EngineOptions| {
             [
                 o.lease_ms,

@@ -5,6 +5,7 @@
 //! Due-ness and leases use the database's clock; [`Store::now`] tells it.
 
 pub mod adapter;
+pub mod admin;
 pub mod error;
 pub mod port;
 pub mod types;

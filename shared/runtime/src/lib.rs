@@ -2,16 +2,16 @@
 
 pub mod backoff;
 pub mod boot;
+pub mod burst_gate;
 pub mod clock;
 pub mod duty;
 pub mod lifecycle;
-pub mod rush;
 pub mod telemetry;
 pub mod tls;
 
 pub use backoff::Backoff;
 pub use boot::{BootClock, ManualBootClock, SystemBootClock};
+pub use burst_gate::BurstGate;
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use duty::{Activator, Duty, Next};
 pub use lifecycle::{Ended, Lifecycle, Stop};
-pub use rush::Rush;

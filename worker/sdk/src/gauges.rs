@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use cueline_runtime::Rush;
+use cueline_runtime::BurstGate;
 use tokio::sync::watch;
 
 /// Counts, as of the last turn.
@@ -13,8 +13,8 @@ pub(crate) struct Gauges {
     /// Fetched and not yet seen by the core.
     on_the_way: AtomicUsize,
     draining: watch::Sender<bool>,
-    /// Triggers on their way in.
-    pub(crate) rush: Rush,
+    /// Closed while many triggers come in at once.
+    pub(crate) burst_gate: BurstGate,
 }
 
 impl Gauges {
@@ -36,7 +36,7 @@ impl Gauges {
     /// So many were fetched.
     pub(crate) fn on_the_way(&self, count: usize) {
         self.on_the_way.fetch_add(count, Ordering::Relaxed);
-        self.rush.came(count);
+        self.burst_gate.record_urgent(count);
     }
 
     /// So many of them have reached the core.

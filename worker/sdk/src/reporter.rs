@@ -43,7 +43,7 @@ impl Reporter {
     pub(crate) async fn run(mut self) {
         loop {
             let batch = self.outbox.take(MAX_BATCH, MAX_BATCH_BYTES).await;
-            self.gauges.rush.pass().await;
+            self.gauges.burst_gate.wait_until_open().await;
             let small = batch.len() < MAX_BATCH / 2;
             self.deliver(batch).await;
             if small {

@@ -28,7 +28,7 @@ pub(crate) async fn run(
     let queue = settings.queue();
     let mut waiting = Vec::new();
     while batches.recv_many(&mut waiting, MAX_WAITING).await > 0 {
-        gauges.rush.pass().await;
+        gauges.burst_gate.wait_until_open().await;
         let settlements: Vec<Settled> = waiting.drain(..).flatten().collect();
         if let Err(error) = settings.broker.settle(&queue, &settlements).await {
             tracing::warn!(%error, %queue, count = settlements.len(), "triggers were not settled and will come again");

@@ -198,10 +198,10 @@ async fn the_same_key_makes_no_second_run() {
 }
 
 #[tokio::test]
-async fn the_engine_is_woken_by_what_concerns_it() {
+async fn changes_wake_the_stages_of_the_engine_that_they_concern() {
     let server = Server::start().await;
     let woken = async |what: &str| {
-        let waited = tokio::time::timeout(DEADLINE, server.nudge.due.woken()).await;
+        let waited = tokio::time::timeout(DEADLINE, server.admin.claim.woken()).await;
         assert!(waited.is_ok(), "not woken by {what}");
     };
     apply(&server, "a").await;
@@ -215,7 +215,7 @@ async fn the_engine_is_woken_by_what_concerns_it() {
         .post(&format!("/runs/{run}/cancel"), &json!({}))
         .await
         .good();
-    let waited = tokio::time::timeout(DEADLINE, server.nudge.cancel.woken()).await;
+    let waited = tokio::time::timeout(DEADLINE, server.admin.cancellations.woken()).await;
     assert!(waited.is_ok(), "not woken by cancel");
 }
 

@@ -4,12 +4,14 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cueline_api::{ApiState, Nudges, router};
+use cueline_api::{ApiState, router};
 use cueline_runtime::Stop;
 use cueline_store::Store;
 use cueline_store_sqlite::{SqliteOptions, SqliteStore};
 use reqwest::{Method, RequestBuilder, StatusCode, header};
 use serde_json::Value;
+
+use crate::fake_admin::FakeAdmin;
 
 pub(crate) const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 /// Long enough for the slowest machine; nothing waits for it to pass.
@@ -17,7 +19,7 @@ pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
 
 pub(crate) struct Server {
     pub(crate) store: Arc<dyn Store>,
-    pub(crate) nudge: Nudges,
+    pub(crate) admin: Arc<FakeAdmin>,
     pub(crate) stop: Stop,
     base: String,
     http: reqwest::Client,
@@ -53,8 +55,8 @@ impl Server {
             .await
             .expect("a store");
         let store: Arc<dyn Store> = Arc::new(store);
-        let nudge = Nudges::default();
-        let state = ApiState::new(store.clone(), TOKEN.to_owned(), nudge.clone());
+        let admin = Arc::new(FakeAdmin::new(store.clone()));
+        let state = ApiState::new(store.clone(), admin.clone(), TOKEN.to_owned());
         let stop = state.stop.clone();
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
             .await
@@ -64,7 +66,7 @@ impl Server {
         cueline_runtime::tls::install_provider();
         Self {
             store,
-            nudge,
+            admin,
             stop,
             base,
             http: reqwest::Client::builder()

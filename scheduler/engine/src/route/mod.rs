@@ -1,7 +1,7 @@
-//! Which executor a run is for.
+//! Route: which executor gets a run.
 //!
-//! Pure but for the random number that `random` asks for. A strategy sees the candidates (live executors of the job's group that announce its
-//! handler), sorted by name, and what is known of the run; adding a strategy means adding an arm here.
+//! Pure except for the random numbers of `random`. A strategy sees the candidates (live executors of the job's group that
+//! announce its handler), sorted by name, and the run. A new strategy is a new arm in [`Router::choose`].
 
 mod ring;
 
@@ -15,22 +15,22 @@ use rand::rngs::StdRng;
 
 use ring::Ring;
 
-/// Live executors that can run a handler, sorted by name. Shared: the list is made once per change of the registry.
-pub type Candidates = Arc<Vec<ExecutorName>>;
+/// Live executors that can run a handler, sorted by name. Shared, because the list is made once per change of the registry.
+pub(crate) type Candidates = Arc<Vec<ExecutorName>>;
 
-/// At most so many rings are kept; past that all are forgotten and made anew as needed.
+/// Rings that are kept; past that all are forgotten and made again when needed.
 const MAX_RINGS: usize = 1_000;
 
-/// Chooses executors. Keeps what is costly to make: the hash rings.
+/// Chooses executors. Keeps the hash rings, which are costly to make.
 #[derive(Debug)]
-pub struct Router {
+pub(crate) struct Router {
     rng: StdRng,
     rings: HashMap<Candidates, Ring>,
 }
 
 impl Router {
-    /// A router whose random choices come from `rng`.
-    pub fn new(rng: StdRng) -> Self {
+    /// Random choices come from `rng`.
+    pub(crate) fn new(rng: StdRng) -> Self {
         Self {
             rng,
             rings: HashMap::new(),
@@ -38,7 +38,11 @@ impl Router {
     }
 
     /// The executor for `run`; `None` when there is no candidate.
-    pub fn choose(&mut self, run: &ClaimedRun, candidates: &Candidates) -> Option<ExecutorName> {
+    pub(crate) fn choose(
+        &mut self,
+        run: &ClaimedRun,
+        candidates: &Candidates,
+    ) -> Option<ExecutorName> {
         if let Some(pinned) = &run.executor {
             return candidates.contains(pinned).then(|| pinned.clone());
         }
@@ -49,7 +53,7 @@ impl Router {
             let index = n % candidates.len() as u64;
             candidates.get(usize::try_from(index).unwrap_or(0)).cloned()
         };
-        // A retry of a run moves on, so that it does not come back to an executor that just failed it.
+        // A retry moves on to the next executor, away from the one that just failed the run.
         let turn = run.sequence + u64::from(run.attempt.saturating_sub(1));
         match &run.job.spec.route {
             Route::First | Route::Broadcast => nth(0),
@@ -117,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_alive_means_nobody_chosen() {
+    fn without_candidates_no_executor_is_chosen() {
         for route in ["first", "round", "random", "consistent_hash", "broadcast"] {
             assert_eq!(
                 router().choose(&run(&route.into(), 0), &names(0)),
@@ -128,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn round_takes_turns_exactly() {
+    fn round_visits_the_executors_in_turn() {
         let mut router = router();
         let chosen: Vec<_> = (0..6)
             .map(|turn| {
@@ -147,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn random_reaches_everybody() {
+    fn random_reaches_every_executor() {
         let mut router = router();
         let chosen: std::collections::BTreeSet<_> = (0..200)
             .filter_map(|t| router.choose(&run(&"random".into(), t), &names(4)))

@@ -1,7 +1,7 @@
 //! The hash ring of `consistent_hash`.
 //!
-//! Hash and virtual nodes are those that XXL-JOB documents (MD5, its first four bytes as a little-endian number, 100 nodes named
-//! `SHARD-{address}-NODE-{i}`), so that a job that moves here lands on the same address.
+//! Hash and virtual nodes are those of XXL-JOB (MD5, its first four bytes as a little-endian number, 100 nodes named
+//! `SHARD-{address}-NODE-{i}`). A job that moves from there keeps its address.
 
 use std::collections::BTreeMap;
 
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_ring_has_nobody() {
+    fn an_empty_ring_has_no_executor() {
         assert_eq!(Ring::new(&[]).find("1"), None);
     }
 }

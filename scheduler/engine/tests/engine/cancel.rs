@@ -4,11 +4,10 @@ use cueline_model::{OutcomeKind, RunId, RunState};
 use cueline_store::CancelOutcome;
 use serde_json::json;
 
-use crate::executor::Executor;
-use crate::scene::{Scene, tick};
+use crate::fixture::{Fixture, tick};
 
-async fn cancel(scene: &Scene, run: RunId) -> CancelOutcome {
-    scene
+async fn cancel(fixture: &Fixture, run: RunId) -> CancelOutcome {
+    fixture
         .real()
         .cancel_run(run, "a test")
         .await
@@ -16,142 +15,145 @@ async fn cancel(scene: &Scene, run: RunId) -> CancelOutcome {
 }
 
 #[tokio::test]
-async fn a_scheduled_run_is_never_published() {
-    let scene = Scene::new().await;
-    let mut engine = scene.engine("one").await;
-    let e1 = Executor::start(&scene, "e1").await;
+async fn a_cancelled_scheduled_run_is_never_published() {
+    let fixture = Fixture::new().await;
+    let mut engine = fixture.engine("one").await;
+    let e1 = fixture.executor("e1").await;
     let rest = json!({ "schedule": { "every": "1m" } });
-    scene.apply("job", rest).await;
-    scene.set(59_000);
+    fixture.apply("job", rest).await;
+    fixture.set(59_000);
     e1.heartbeat().await;
     engine.claim().await.expect("claims ahead");
-    let run = scene.only_run("job").await.id;
-    assert_eq!(cancel(&scene, run).await, CancelOutcome::Cancelled);
-    scene.set(60_000);
+    let run = fixture.only_run("job").await.id;
+    assert_eq!(cancel(&fixture, run).await, CancelOutcome::Cancelled);
+    fixture.set(60_000);
     assert_eq!(tick(&mut engine).await, 0);
     assert!(e1.take().await.is_empty());
-    assert_eq!(scene.state(run).await, RunState::Cancelled);
+    assert_eq!(fixture.state(run).await, RunState::Cancelled);
 }
 
 /// Cancelled between the mark and the publication: its executor hears of it.
 #[tokio::test]
-async fn a_dispatching_run_is_cancelled_at_its_executor() {
-    let scene = Scene::new().await;
-    let mut engine = scene.engine("one").await;
-    let mut e1 = Executor::start(&scene, "e1").await;
-    scene.apply("job", json!({})).await;
-    let run = scene.trigger("job").await;
-    engine.hear().await.expect("hears");
+async fn a_run_cancelled_while_dispatching_is_cancelled_at_its_executor() {
+    let fixture = Fixture::new().await;
+    let mut engine = fixture.engine("one").await;
+    let mut e1 = fixture.executor("e1").await;
+    fixture.apply("job", json!({})).await;
+    let run = fixture.trigger("job").await;
+    engine.receive_heartbeats().await.expect("hears");
     engine.claim().await.expect("claims");
     engine.prepare().await.expect("prepares");
-    assert_eq!(cancel(&scene, run).await, CancelOutcome::Requested);
+    assert_eq!(cancel(&fixture, run).await, CancelOutcome::Requested);
     tick(&mut engine).await;
     let trigger = e1.take_one().await;
-    assert_eq!(e1.cancels().await, [run.0]);
-    e1.ended(&trigger, OutcomeKind::Cancelled, scene.now())
+    assert_eq!(e1.received_cancellations().await, [run.0]);
+    e1.ended(&trigger, OutcomeKind::Cancelled, fixture.now())
         .await;
     tick(&mut engine).await;
-    assert_eq!(scene.state(run).await, RunState::Cancelled);
+    assert_eq!(fixture.state(run).await, RunState::Cancelled);
 }
 
 /// An order is not kept anywhere: it is repeated until it has taken effect, for what is queued and for what runs.
 #[tokio::test]
-async fn the_order_is_repeated_until_it_has_taken_effect() {
+async fn a_cancellation_is_sent_until_it_has_taken_effect() {
     for running in [false, true] {
-        let scene = Scene::new().await;
-        let mut engine = scene.engine("one").await;
-        let mut e1 = Executor::start(&scene, "e1").await;
+        let fixture = Fixture::new().await;
+        let mut engine = fixture.engine("one").await;
+        let mut e1 = fixture.executor("e1").await;
         let rest = json!({ "retry": { "max": 3 }, "on_lost": "rerun" });
-        scene.apply("job", rest).await;
-        let run = scene.trigger("job").await;
-        let other = scene.trigger("job").await;
+        fixture.apply("job", rest).await;
+        let run = fixture.trigger("job").await;
+        let other = fixture.trigger("job").await;
         tick(&mut engine).await;
         let triggers = e1.take().await;
         if running {
-            e1.started(&triggers[0], scene.now()).await;
+            e1.started(&triggers[0], fixture.now()).await;
             tick(&mut engine).await;
         }
-        assert_eq!(cancel(&scene, run).await, CancelOutcome::Requested);
+        assert_eq!(cancel(&fixture, run).await, CancelOutcome::Requested);
         for _ in 0..3 {
             tick(&mut engine).await;
-            assert_eq!(e1.cancels().await, [run.0]);
+            assert_eq!(e1.received_cancellations().await, [run.0]);
         }
-        e1.ended(&triggers[0], OutcomeKind::Cancelled, scene.now())
+        e1.ended(&triggers[0], OutcomeKind::Cancelled, fixture.now())
             .await;
         tick(&mut engine).await;
-        assert_eq!(scene.state(run).await, RunState::Cancelled);
+        assert_eq!(fixture.state(run).await, RunState::Cancelled);
         tick(&mut engine).await;
-        assert!(e1.cancels().await.is_empty(), "it has taken effect");
-        assert_ne!(scene.state(other).await, RunState::Cancelled);
+        assert!(
+            e1.received_cancellations().await.is_empty(),
+            "it has taken effect"
+        );
+        assert_ne!(fixture.state(other).await, RunState::Cancelled);
     }
 }
 
 /// What an executor that is gone will never hear does not keep the orders from the others.
 #[tokio::test]
-async fn a_thousand_orders_for_a_dead_executor_hold_up_no_other() {
-    let scene = Scene::new().await;
-    let mut engine = scene.engine("one").await;
-    let mut e1 = Executor::start(&scene, "e1").await;
+async fn a_thousand_cancellations_for_a_dead_executor_do_not_delay_others() {
+    let fixture = Fixture::new().await;
+    let mut engine = fixture.engine("one").await;
+    let mut e1 = fixture.executor("e1").await;
     let many = json!({ "sharded": vec![""; 1_000] });
-    scene.apply("many", json!({ "route": many })).await;
-    scene.apply("job", json!({})).await;
-    scene.trigger("many").await;
+    fixture.apply("many", json!({ "route": many })).await;
+    fixture.apply("job", json!({})).await;
+    fixture.trigger("many").await;
     assert_eq!(tick(&mut engine).await, 1_000);
-    for run in scene.runs("many").await {
-        cancel(&scene, run.id).await;
+    for run in fixture.runs("many").await {
+        cancel(&fixture, run.id).await;
     }
-    scene.set(10_000);
+    fixture.set(10_000);
     tick(&mut engine).await;
-    e1.cancels().await;
-    let mut e2 = Executor::start(&scene, "e2").await;
-    scene.set(20_000);
+    e1.received_cancellations().await;
+    let mut e2 = fixture.executor("e2").await;
+    fixture.set(20_000);
     e2.heartbeat().await;
-    let run = scene.trigger("job").await;
+    let run = fixture.trigger("job").await;
     assert_eq!(tick(&mut engine).await, 1);
-    cancel(&scene, run).await;
+    cancel(&fixture, run).await;
     tick(&mut engine).await;
-    assert_eq!(e2.cancels().await, [run.0]);
+    assert_eq!(e2.received_cancellations().await, [run.0]);
     // It is back, and hears them after all.
     e1.heartbeat().await;
     tick(&mut engine).await;
-    assert!(e1.cancels().await.len() > 900);
+    assert!(e1.received_cancellations().await.len() > 900);
 }
 
 /// What is to be cancelled does not get another attempt, however its attempt ends.
 #[tokio::test]
-async fn there_is_no_attempt_after_a_cancellation() {
+async fn a_cancelled_run_gets_no_further_attempt() {
     for kind in [
         OutcomeKind::Returned,
         OutcomeKind::Failed,
         OutcomeKind::Lost,
     ] {
-        let scene = Scene::new().await;
-        let mut engine = scene.engine("one").await;
-        let e1 = Executor::start(&scene, "e1").await;
+        let fixture = Fixture::new().await;
+        let mut engine = fixture.engine("one").await;
+        let e1 = fixture.executor("e1").await;
         let rest = json!({ "retry": { "max": 3, "first": "1s" }, "on_lost": "rerun" });
-        scene.apply("job", rest).await;
-        let run = scene.trigger("job").await;
+        fixture.apply("job", rest).await;
+        let run = fixture.trigger("job").await;
         tick(&mut engine).await;
         let trigger = e1.take_one().await;
-        cancel(&scene, run).await;
-        e1.ended(&trigger, kind, scene.now()).await;
+        cancel(&fixture, run).await;
+        e1.ended(&trigger, kind, fixture.now()).await;
         tick(&mut engine).await;
-        scene.set(5_000);
+        fixture.set(5_000);
         assert_eq!(tick(&mut engine).await, 0);
-        assert!(scene.state(run).await.is_terminal());
+        assert!(fixture.state(run).await.is_terminal());
     }
 }
 
 /// Waiting for an executor, or for a retry, is `scheduled` too.
 #[tokio::test]
-async fn what_waits_in_memory_is_not_published_after_its_cancellation() {
-    let scene = Scene::new().await;
-    let mut engine = scene.engine("one").await;
-    scene.apply("job", json!({})).await;
-    let run = scene.trigger("job").await;
+async fn a_cancelled_run_that_waits_for_an_executor_is_never_published() {
+    let fixture = Fixture::new().await;
+    let mut engine = fixture.engine("one").await;
+    fixture.apply("job", json!({})).await;
+    let run = fixture.trigger("job").await;
     tick(&mut engine).await;
-    assert_eq!(cancel(&scene, run).await, CancelOutcome::Cancelled);
-    let e1 = Executor::start(&scene, "e1").await;
+    assert_eq!(cancel(&fixture, run).await, CancelOutcome::Cancelled);
+    let e1 = fixture.executor("e1").await;
     assert_eq!(tick(&mut engine).await, 0);
     assert!(e1.take().await.is_empty());
 }

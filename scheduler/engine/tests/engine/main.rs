@@ -1,24 +1,22 @@
 //! The engine over a real store and a real broker, with a clock that the tests set and executors that they play.
 
+mod admin;
 mod cancel;
-mod desk;
-mod doubt;
-mod due;
-mod executor;
-mod failing_store;
+mod due_times;
 mod failover;
-mod faults;
-mod finish;
-mod follow;
+mod fixture;
+mod follow_ups;
 mod heartbeats;
+mod ingest;
 mod misfire;
-mod nobody;
-mod nodes;
-mod random;
+mod node_loss;
+mod random_faults;
 mod reconcile;
-mod requests;
-mod results;
 mod retry;
 mod routing;
-mod scene;
-mod stop;
+mod shutdown;
+mod single_faults;
+mod stop_means_stop;
+mod trigger_requests;
+mod unanswered_publish;
+mod unroutable;

@@ -3,34 +3,32 @@
 use cueline_model::RunState::{Queued, Skipped};
 use serde_json::{Value, json};
 
-use crate::executor::Executor;
-use crate::failing_store::Fault;
-use crate::scene::{Scene, tick};
+use crate::fixture::{Fault, Fixture, tick};
 
 /// A job of every ten seconds, and nobody at work from 0 s to 66 s: 10 s to 60 s are missed. Its runs as (fire time in s, run or skipped).
-async fn after_silence(misfire: Value) -> (Scene, Vec<(i64, cueline_model::RunState)>) {
-    let scene = Scene::new().await;
-    let mut engine = scene.engine("one").await;
+async fn after_silence(misfire: Value) -> (Fixture, Vec<(i64, cueline_model::RunState)>) {
+    let fixture = Fixture::new().await;
+    let mut engine = fixture.engine("one").await;
     let rest = json!({ "schedule": { "every": "10s" }, "misfire": misfire });
-    scene.apply("job", rest).await;
+    fixture.apply("job", rest).await;
     tick(&mut engine).await;
-    scene.set(66_000);
-    let e1 = Executor::start(&scene, "e1").await;
+    fixture.set(66_000);
+    let e1 = fixture.executor("e1").await;
     tick(&mut engine).await;
-    let runs = scene.runs("job").await;
+    let runs = fixture.runs("job").await;
     let found = runs
         .iter()
-        .map(|r| (r.fire_at.since_ms(Scene::at(0)) / 1_000, r.state))
+        .map(|r| (r.fire_at.since_ms(Fixture::at(0)) / 1_000, r.state))
         .collect();
     let sent: Vec<_> = e1.take().await.iter().map(|t| t.fire_at).collect();
     let queued = runs.iter().filter(|r| r.state == Queued);
     assert_eq!(sent, queued.map(|r| r.fire_at).collect::<Vec<_>>());
-    let ledger = scene
+    let ledger = fixture
         .real()
         .ledger(
-            &crate::scene::name("job"),
-            Scene::at(1),
-            Scene::at(66_000),
+            &crate::fixture::name("job"),
+            Fixture::at(1),
+            Fixture::at(66_000),
             100,
         )
         .await
@@ -38,17 +36,17 @@ async fn after_silence(misfire: Value) -> (Scene, Vec<(i64, cueline_model::RunSt
     assert_eq!(ledger.len(), 6);
     assert!(ledger.iter().all(|e| e.run.is_some()), "{ledger:#?}");
     // And it goes on as ever.
-    scene.set(70_000);
+    fixture.set(70_000);
     tick(&mut engine).await;
-    assert_eq!(e1.take_one().await.fire_at, Scene::at(70_000));
-    (scene, found)
+    assert_eq!(e1.take_one().await.fire_at, Fixture::at(70_000));
+    (fixture, found)
 }
 
 #[tokio::test]
-async fn skip_runs_none_and_says_so() {
-    let (scene, found) = after_silence(json!({ "policy": "skip" })).await;
+async fn skip_runs_none_and_counts_the_misses() {
+    let (fixture, found) = after_silence(json!({ "policy": "skip" })).await;
     assert_eq!(found, [(60, Skipped)]);
-    let run = &scene.runs("job").await[0];
+    let run = &fixture.runs("job").await[0];
     let why = run.message.as_deref().expect("a reason");
     assert!(why.contains("stands for 6 fire times"), "{why}");
 }
@@ -67,14 +65,14 @@ async fn catch_up_runs_each_oldest_first() {
 }
 
 #[tokio::test]
-async fn catch_up_skips_what_is_beyond_its_limit() {
+async fn catch_up_skips_misses_beyond_its_limit() {
     let misfire = json!({ "policy": "catch_up", "catch_up_limit": 2 });
     let (_, found) = after_silence(misfire).await;
     assert_eq!(found, [(40, Skipped), (50, Queued), (60, Queued)]);
 }
 
 #[tokio::test]
-async fn within_the_grace_nothing_is_missed() {
+async fn fire_times_within_the_grace_are_not_missed() {
     let misfire = json!({ "policy": "skip", "grace": "1m" });
     let (_, found) = after_silence(misfire).await;
     let expected = [10, 20, 30, 40, 50, 60].map(|s| (s, Queued));
@@ -83,24 +81,24 @@ async fn within_the_grace_nothing_is_missed() {
 
 /// The store fails just when what a dead node left too late is written down as skipped: nothing that was claimed with it is forgotten.
 #[tokio::test]
-async fn a_failure_while_a_late_run_is_skipped_strands_nothing() {
-    let scene = Scene::new().await;
-    let mut dead = scene.engine("dead").await;
+async fn a_store_failure_while_a_misfire_is_skipped_strands_no_run() {
+    let fixture = Fixture::new().await;
+    let mut dead = fixture.engine("dead").await;
     let misfire = json!({ "policy": "skip" });
     let rest = json!({ "schedule": { "every": "10s" }, "misfire": misfire });
-    scene.apply("late", rest).await;
-    scene.set(9_000);
+    fixture.apply("late", rest).await;
+    fixture.set(9_000);
     tick(&mut dead).await;
     drop(dead);
-    scene.set(26_000);
-    scene.apply("other", json!({})).await;
-    let other = scene.trigger("other").await;
-    let mut engine = scene.engine("one").await;
-    let e1 = Executor::start(&scene, "e1").await;
-    scene.store.fail_next("ingest_reports", Fault::Broken);
+    fixture.set(26_000);
+    fixture.apply("other", json!({})).await;
+    let other = fixture.trigger("other").await;
+    let mut engine = fixture.engine("one").await;
+    let e1 = fixture.executor("e1").await;
+    fixture.store.fail_next("ingest_reports", Fault::Broken);
     engine.tick().await.expect_err("it is not written down");
     assert_eq!(tick(&mut engine).await, 1);
     assert_eq!(e1.take_one().await.run, other);
-    let late = scene.runs("late").await;
+    let late = fixture.runs("late").await;
     assert!(late.iter().all(|r| r.state == Skipped), "{late:#?}");
 }

@@ -5,19 +5,18 @@ use cueline_model::{OutcomeKind, RunId, RunState};
 use cueline_protocol::Trigger;
 use serde_json::{Value, json};
 
-use crate::executor::Executor;
-use crate::scene::{Scene, tick};
+use crate::fixture::{FakeExecutor, Fixture, tick};
 
 /// A job with these policies, triggered, and its first attempt at the executor.
-async fn at_work(rest: Value) -> (Scene, ManualEngine, Executor, RunId, Trigger) {
-    let scene = Scene::new().await;
-    let mut engine = scene.engine("one").await;
-    let e1 = Executor::start(&scene, "e1").await;
-    scene.apply("job", rest).await;
-    let run = scene.trigger("job").await;
+async fn at_work(rest: Value) -> (Fixture, ManualEngine, FakeExecutor, RunId, Trigger) {
+    let fixture = Fixture::new().await;
+    let mut engine = fixture.engine("one").await;
+    let e1 = fixture.executor("e1").await;
+    fixture.apply("job", rest).await;
+    let run = fixture.trigger("job").await;
     tick(&mut engine).await;
     let trigger = e1.take_one().await;
-    (scene, engine, e1, run, trigger)
+    (fixture, engine, e1, run, trigger)
 }
 
 #[tokio::test]
@@ -25,111 +24,112 @@ async fn failures_are_retried_at_the_times_of_the_backoff() {
     let retry = json!({
         "max": 3, "first": "2s", "backoff": "exponential", "cap": "5s", "jitter_percent": 0,
     });
-    let (scene, mut engine, e1, run, mut trigger) = at_work(json!({ "retry": retry })).await;
+    let (fixture, mut engine, e1, run, mut trigger) = at_work(json!({ "retry": retry })).await;
     let mut now = 0;
     for (retry, wait) in [(1, 2_000), (2, 4_000), (3, 5_000)] {
-        e1.ended(&trigger, OutcomeKind::Failed, scene.now()).await;
+        e1.ended(&trigger, OutcomeKind::Failed, fixture.now()).await;
         tick(&mut engine).await;
-        let waiting = scene.run(run).await;
+        let waiting = fixture.run(run).await;
         assert_eq!(waiting.state, RunState::Scheduled);
         assert_eq!(waiting.retries, retry);
-        scene.set(now + wait - 1);
+        fixture.set(now + wait - 1);
         e1.heartbeat().await;
         assert_eq!(tick(&mut engine).await, 0, "retry {retry} is early");
         now += wait;
-        scene.set(now);
+        fixture.set(now);
         assert_eq!(tick(&mut engine).await, 1, "retry {retry}");
         trigger = e1.take_one().await;
         assert_eq!((trigger.run, trigger.attempt), (run, retry + 1));
     }
-    e1.ended(&trigger, OutcomeKind::Failed, scene.now()).await;
+    e1.ended(&trigger, OutcomeKind::Failed, fixture.now()).await;
     tick(&mut engine).await;
-    assert_eq!(scene.state(run).await, RunState::Failed);
-    assert_eq!(scene.timeline(run).await[1..], ["retry"; 3]);
+    assert_eq!(fixture.state(run).await, RunState::Failed);
+    assert_eq!(fixture.timeline(run).await[1..], ["retry"; 3]);
 }
 
 #[tokio::test]
 async fn outcomes_that_are_not_listed_are_not_retried() {
     let retry = json!({ "max": 3, "on": ["timed_out"] });
-    let (scene, mut engine, e1, run, trigger) = at_work(json!({ "retry": retry })).await;
-    e1.ended(&trigger, OutcomeKind::Failed, scene.now()).await;
+    let (fixture, mut engine, e1, run, trigger) = at_work(json!({ "retry": retry })).await;
+    e1.ended(&trigger, OutcomeKind::Failed, fixture.now()).await;
     tick(&mut engine).await;
-    assert_eq!(scene.state(run).await, RunState::Failed);
+    assert_eq!(fixture.state(run).await, RunState::Failed);
 }
 
 #[tokio::test]
-async fn lost_ends_the_run_unless_the_job_says_otherwise() {
-    let (scene, mut engine, e1, run, trigger) = at_work(json!({ "on_lost": "fail" })).await;
-    e1.ended(&trigger, OutcomeKind::Lost, scene.now()).await;
+async fn a_lost_attempt_ends_its_run_by_default() {
+    let (fixture, mut engine, e1, run, trigger) = at_work(json!({ "on_lost": "fail" })).await;
+    e1.ended(&trigger, OutcomeKind::Lost, fixture.now()).await;
     assert_eq!(tick(&mut engine).await, 0);
-    assert_eq!(scene.state(run).await, RunState::Lost);
+    assert_eq!(fixture.state(run).await, RunState::Lost);
 }
 
 #[tokio::test]
-async fn lost_is_rerun_at_once_three_times_and_no_more() {
-    let (scene, mut engine, e1, run, mut trigger) = at_work(json!({ "on_lost": "rerun" })).await;
+async fn a_lost_attempt_is_rerun_at_once_at_most_three_times() {
+    let (fixture, mut engine, e1, run, mut trigger) = at_work(json!({ "on_lost": "rerun" })).await;
     for rerun in 1..=3 {
-        e1.started(&trigger, scene.now()).await;
-        e1.ended(&trigger, OutcomeKind::Lost, scene.now()).await;
+        e1.started(&trigger, fixture.now()).await;
+        e1.ended(&trigger, OutcomeKind::Lost, fixture.now()).await;
         assert_eq!(tick(&mut engine).await, 1, "rerun {rerun}");
         trigger = e1.take_one().await;
         assert_eq!(trigger.attempt, rerun + 1);
     }
-    e1.ended(&trigger, OutcomeKind::Lost, scene.now()).await;
+    e1.ended(&trigger, OutcomeKind::Lost, fixture.now()).await;
     assert_eq!(tick(&mut engine).await, 0);
-    assert_eq!(scene.state(run).await, RunState::Lost);
-    assert_eq!(scene.timeline(run).await[1..], ["rerun"; 3]);
+    assert_eq!(fixture.state(run).await, RunState::Lost);
+    assert_eq!(fixture.timeline(run).await[1..], ["rerun"; 3]);
 }
 
 /// Given back unstarted: no failure, and another one takes it.
 #[tokio::test]
-async fn returned_goes_to_somebody_else_at_once() {
-    let (scene, mut engine, e1, run, trigger) = at_work(json!({ "route": "first" })).await;
-    let e2 = Executor::start(&scene, "e2").await;
+async fn a_returned_attempt_goes_to_another_executor_at_once() {
+    let (fixture, mut engine, e1, run, trigger) = at_work(json!({ "route": "first" })).await;
+    let e2 = fixture.executor("e2").await;
     e1.drain().await;
-    e1.ended(&trigger, OutcomeKind::Returned, scene.now()).await;
+    e1.ended(&trigger, OutcomeKind::Returned, fixture.now())
+        .await;
     assert_eq!(tick(&mut engine).await, 1);
     let again = e2.take_one().await;
     assert_eq!((again.run, again.attempt), (run, 2));
-    assert_eq!(scene.run(run).await.retries, 0);
-    assert_eq!(scene.timeline(run).await.last().unwrap(), "returned");
+    assert_eq!(fixture.run(run).await.retries, 0);
+    assert_eq!(fixture.timeline(run).await.last().unwrap(), "returned");
 }
 
 /// An attempt whose executor should have stopped it long ago, and says nothing.
 #[tokio::test]
-async fn the_backstop_of_the_timeout_ends_what_nobody_reports() {
+async fn an_attempt_without_a_report_ends_lost_after_its_timeout() {
     let rest = json!({ "timeout": "10s", "kill_grace": "5s" });
-    let (scene, mut engine, e1, run, trigger) = at_work(rest).await;
-    e1.started(&trigger, scene.now()).await;
+    let (fixture, mut engine, e1, run, trigger) = at_work(rest).await;
+    e1.started(&trigger, fixture.now()).await;
     // Timeout, grace, and the engine's slack of a minute.
     for ms in (0..=75_000).step_by(5_000) {
-        scene.set(ms);
+        fixture.set(ms);
         tick(&mut engine).await;
-        assert_eq!(scene.state(run).await, RunState::Running, "at {ms} ms");
+        assert_eq!(fixture.state(run).await, RunState::Running, "at {ms} ms");
     }
-    scene.set(75_001);
+    fixture.set(75_001);
     tick(&mut engine).await;
-    assert_eq!(scene.state(run).await, RunState::Lost);
-    e1.ended(&trigger, OutcomeKind::Succeeded, scene.now())
+    assert_eq!(fixture.state(run).await, RunState::Lost);
+    e1.ended(&trigger, OutcomeKind::Succeeded, fixture.now())
         .await;
     tick(&mut engine).await;
-    assert_eq!(scene.state(run).await, RunState::Lost, "too late");
-    assert_eq!(scene.timeline(run).await.last().unwrap(), "refused");
+    assert_eq!(fixture.state(run).await, RunState::Lost, "too late");
+    assert_eq!(fixture.timeline(run).await.last().unwrap(), "refused");
 }
 
 /// Its job was paused meanwhile: the attempt was the last.
 #[tokio::test]
 async fn a_paused_job_is_not_retried() {
     let rest = json!({ "schedule": { "every": "10s" }, "retry": { "max": 5 } });
-    let scene = Scene::new().await;
-    let mut engine = scene.engine("one").await;
-    let e1 = Executor::start(&scene, "e1").await;
-    scene.apply("job", rest).await;
-    scene.set(10_000);
+    let fixture = Fixture::new().await;
+    let mut engine = fixture.engine("one").await;
+    let e1 = fixture.executor("e1").await;
+    fixture.apply("job", rest).await;
+    fixture.set(10_000);
     tick(&mut engine).await;
     let trigger = e1.take_one().await;
-    scene.pause("job").await;
-    e1.ended(&trigger, OutcomeKind::Failed, scene.now()).await;
+    fixture.pause("job").await;
+    e1.ended(&trigger, OutcomeKind::Failed, fixture.now()).await;
     tick(&mut engine).await;
-    assert_eq!(scene.states("job").await, [RunState::Failed]);
+    assert_eq!(fixture.states("job").await, [RunState::Failed]);
 }

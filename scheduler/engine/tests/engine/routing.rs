@@ -5,23 +5,22 @@ use std::collections::BTreeMap;
 use cueline_model::RunState;
 use serde_json::json;
 
-use crate::executor::Executor;
-use crate::scene::{Scene, tick};
+use crate::fixture::{Fixture, tick};
 
 /// The cursor is in the store: whichever node fires, the next executor has its turn.
 #[tokio::test]
 async fn round_is_exact_over_two_nodes() {
-    let scene = Scene::new().await;
-    let mut nodes = [scene.engine("one").await, scene.engine("two").await];
+    let fixture = Fixture::new().await;
+    let mut nodes = [fixture.engine("one").await, fixture.engine("two").await];
     let mut executors = Vec::new();
     for name in ["e1", "e2", "e3"] {
-        executors.push(Executor::start(&scene, name).await);
+        executors.push(fixture.executor(name).await);
     }
     let rest = json!({ "schedule": { "every": "2s" }, "route": "round" });
-    scene.apply("job", rest).await;
+    fixture.apply("job", rest).await;
     let mut fired = [0; 2];
     for n in 1..=12_i64 {
-        scene.set(n * 2_000);
+        fixture.set(n * 2_000);
         for executor in &executors {
             executor.heartbeat().await;
         }
@@ -32,7 +31,7 @@ async fn round_is_exact_over_two_nodes() {
         }
     }
     assert_eq!(fired, [8, 4]);
-    let by: Vec<_> = scene
+    let by: Vec<_> = fixture
         .runs("job")
         .await
         .iter()
@@ -47,21 +46,21 @@ async fn round_is_exact_over_two_nodes() {
 
 #[tokio::test]
 async fn broadcast_makes_a_pinned_run_for_each_live_executor() {
-    let scene = Scene::new().await;
-    let mut engine = scene.engine("one").await;
+    let fixture = Fixture::new().await;
+    let mut engine = fixture.engine("one").await;
     let mut executors = Vec::new();
     for name in ["e1", "e2", "e3"] {
-        executors.push(Executor::start(&scene, name).await);
+        executors.push(fixture.executor(name).await);
     }
-    let stranger = Executor::start(&scene, "e4").await;
+    let stranger = fixture.executor("e4").await;
     let other_work = |beat: &mut cueline_model::Heartbeat| {
         beat.capabilities = vec!["native:other".to_owned()];
     };
     stranger.heartbeat_with(other_work).await;
     tick(&mut engine).await;
     let rest = json!({ "schedule": { "every": "1s" }, "route": "broadcast" });
-    scene.apply("job", rest).await;
-    scene.set(1_000);
+    fixture.apply("job", rest).await;
+    fixture.set(1_000);
     assert_eq!(tick(&mut engine).await, 3);
     for (index, executor) in executors.iter().enumerate() {
         let trigger = executor.take_one().await;
@@ -78,24 +77,24 @@ async fn broadcast_makes_a_pinned_run_for_each_live_executor() {
 /// Shard 2 of 3 is e3's own part of the work: nobody else does it in its place.
 #[tokio::test]
 async fn a_broadcast_run_waits_for_the_executor_that_it_is_pinned_to() {
-    let scene = Scene::new().await;
-    let mut engine = scene.engine("one").await;
-    let e1 = Executor::start(&scene, "e1").await;
-    let e2 = Executor::start(&scene, "e2").await;
+    let fixture = Fixture::new().await;
+    let mut engine = fixture.engine("one").await;
+    let e1 = fixture.executor("e1").await;
+    let e2 = fixture.executor("e2").await;
     tick(&mut engine).await;
     let rest = json!({ "schedule": { "every": "2s" }, "route": "broadcast" });
-    scene.apply("job", rest).await;
-    scene.set(1_000);
+    fixture.apply("job", rest).await;
+    fixture.set(1_000);
     engine.claim().await.expect("claims ahead");
     e2.leave().await;
-    scene.set(2_000);
+    fixture.set(2_000);
     assert_eq!(tick(&mut engine).await, 1);
     assert_eq!(e1.take_one().await.shard.total, 2);
     assert!(e2.take().await.is_empty());
-    let states = scene.states("job").await;
+    let states = fixture.states("job").await;
     assert_eq!(states[..2], [RunState::Queued, RunState::Scheduled]);
     e2.heartbeat().await;
-    engine.hear().await.expect("hears");
+    engine.receive_heartbeats().await.expect("hears");
     engine.prepare().await.expect("prepares");
     assert_eq!(engine.publish().await.expect("publishes"), 1);
     assert_eq!(e2.take_one().await.shard.index, 1);
@@ -103,14 +102,14 @@ async fn a_broadcast_run_waits_for_the_executor_that_it_is_pinned_to() {
 
 #[tokio::test]
 async fn shards_are_spread_evenly_with_their_items() {
-    let scene = Scene::new().await;
-    let mut engine = scene.engine("one").await;
-    let e1 = Executor::start(&scene, "e1").await;
-    let e2 = Executor::start(&scene, "e2").await;
+    let fixture = Fixture::new().await;
+    let mut engine = fixture.engine("one").await;
+    let e1 = fixture.executor("e1").await;
+    let e2 = fixture.executor("e2").await;
     let route = json!({ "sharded": ["Beijing", "", "Shanghai", ""] });
     let rest = json!({ "schedule": { "every": "1s" }, "route": route });
-    scene.apply("job", rest).await;
-    scene.set(1_000);
+    fixture.apply("job", rest).await;
+    fixture.set(1_000);
     assert_eq!(tick(&mut engine).await, 4);
     let (mine, others) = (e1.take().await, e2.take().await);
     assert_eq!((mine.len(), others.len()), (2, 2));
@@ -131,23 +130,23 @@ async fn shards_are_spread_evenly_with_their_items() {
 }
 
 #[tokio::test]
-async fn consistent_hash_stays_when_another_executor_leaves() {
-    let scene = Scene::new().await;
-    let mut engine = scene.engine("one").await;
+async fn consistent_hash_keeps_its_executor_when_another_leaves() {
+    let fixture = Fixture::new().await;
+    let mut engine = fixture.engine("one").await;
     let mut executors = Vec::new();
     for name in ["e1", "e2", "e3", "e4"] {
-        executors.push(Executor::start(&scene, name).await);
+        executors.push(fixture.executor(name).await);
     }
     for n in 0..20 {
         let rest = json!({ "schedule": { "every": "1s" }, "route": "consistent_hash" });
-        scene.apply(&format!("job-{n}"), rest).await;
+        fixture.apply(&format!("job-{n}"), rest).await;
     }
     let mut seen: Vec<BTreeMap<String, &str>> = Vec::new();
     for (second, leaver) in [(1, None), (2, None), (3, Some(1)), (4, None)] {
         if let Some(at) = leaver {
             executors[at].leave().await;
         }
-        scene.set(second * 1_000);
+        fixture.set(second * 1_000);
         assert_eq!(tick(&mut engine).await, 20);
         let mut owner = BTreeMap::new();
         for executor in &executors {
@@ -170,47 +169,47 @@ async fn consistent_hash_stays_when_another_executor_leaves() {
 }
 
 #[tokio::test]
-async fn a_draining_executor_gets_nothing() {
-    let scene = Scene::new().await;
-    let mut engine = scene.engine("one").await;
-    let e1 = Executor::start(&scene, "e1").await;
-    let e2 = Executor::start(&scene, "e2").await;
+async fn a_draining_executor_gets_no_triggers() {
+    let fixture = Fixture::new().await;
+    let mut engine = fixture.engine("one").await;
+    let e1 = fixture.executor("e1").await;
+    let e2 = fixture.executor("e2").await;
     let rest = json!({ "schedule": { "every": "1s" }, "route": "round" });
-    scene.apply("job", rest).await;
-    scene.set(1_000);
+    fixture.apply("job", rest).await;
+    fixture.set(1_000);
     tick(&mut engine).await;
     assert_eq!(e1.take().await.len(), 1, "the first turn is e1's");
     e1.drain().await;
     for second in 2..=5 {
-        scene.set(second * 1_000);
+        fixture.set(second * 1_000);
         assert_eq!(tick(&mut engine).await, 1);
     }
     assert!(e1.take().await.is_empty());
     assert_eq!(e2.take().await.len(), 4);
     e1.heartbeat().await;
     for second in 6..=7 {
-        scene.set(second * 1_000);
+        fixture.set(second * 1_000);
         tick(&mut engine).await;
     }
     assert_eq!(e1.take().await.len(), 1, "it is back");
 }
 
 #[tokio::test]
-async fn a_silent_executor_gets_nothing_more() {
-    let scene = Scene::new().await;
-    let mut engine = scene.engine("one").await;
-    let e1 = Executor::start(&scene, "e1").await;
-    let e2 = Executor::start(&scene, "e2").await;
+async fn a_silent_executor_gets_no_more_triggers() {
+    let fixture = Fixture::new().await;
+    let mut engine = fixture.engine("one").await;
+    let e1 = fixture.executor("e1").await;
+    let e2 = fixture.executor("e2").await;
     let rest = json!({ "schedule": { "every": "5s" }, "route": "first" });
-    scene.apply("job", rest).await;
+    fixture.apply("job", rest).await;
     tick(&mut engine).await;
     for ms in [5_000, 10_000, 15_000] {
-        scene.set(ms);
+        fixture.set(ms);
         e2.heartbeat().await;
         tick(&mut engine).await;
     }
     assert_eq!(e1.take().await.len(), 3, "15 s are not too long yet");
-    scene.set(20_000);
+    fixture.set(20_000);
     e2.heartbeat().await;
     tick(&mut engine).await;
     assert!(e1.take().await.is_empty());

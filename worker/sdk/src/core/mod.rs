@@ -254,7 +254,7 @@ impl Core {
     }
 
     fn gather_for(&self) -> Duration {
-        if self.gauges.rush.is_on() {
+        if self.gauges.burst_gate.is_closed() {
             GATHER_IN_A_CROWD
         } else {
             GATHER_ENDED

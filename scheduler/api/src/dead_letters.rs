@@ -1,0 +1,129 @@
+//! Dead letters: messages that could not be read or were refused.
+
+use axum::Json;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
+use axum::http::Uri;
+use serde_json::Value;
+
+use crate::ApiState;
+use crate::body::{Body, Fields, a_kind};
+use crate::problem::{FieldProblem, Problem};
+use crate::query::{self, Params};
+use crate::view::{Count, DeadPage, DeadView, ReplayedDead};
+
+/// The most dead letters in one request. With `all`, callers repeat the request for the rest.
+const MAX_AT_ONCE: usize = 1_000;
+
+/// Lists dead letters, newest first.
+pub(crate) async fn list(
+    State(state): State<ApiState>,
+    uri: Uri,
+) -> Result<Json<DeadPage>, Problem> {
+    let mut params = Params::of(&uri, &["before", "limit"]);
+    let before = params.parsed("before", |text| {
+        text.parse::<i64>()
+            .map_err(|_| format!("{text:?} is not a dead letter's number"))
+    });
+    let limit = params.limit(100);
+    params.finish()?;
+    let letters = state.store.dead_letters(before, limit).await?;
+    let now = state.store.now().await?;
+    let next = letters
+        .last()
+        .filter(|_| letters.len() >= limit)
+        .map(|l| l.id);
+    let letters = letters.into_iter().map(DeadView::from).collect();
+    Ok(Json(DeadPage { letters, next, now }))
+}
+
+/// Shows one dead letter.
+pub(crate) async fn show(
+    State(state): State<ApiState>,
+    path: Result<Path<String>, PathRejection>,
+    uri: Uri,
+) -> Result<Json<DeadView>, Problem> {
+    query::none(&uri)?;
+    let Path(text) = path.map_err(|e| Problem::malformed(e.body_text()))?;
+    let id: i64 = text.parse().map_err(|_| {
+        let message = format!("{text:?} is not a dead letter's number");
+        Problem::malformed_fields(vec![FieldProblem::new("id", message)])
+    })?;
+    let found = state.store.dead_letters_by_id(&[id]).await?;
+    let letter = found.into_iter().next();
+    letter
+        .map(|letter| Json(DeadView::from(letter)))
+        .ok_or_else(|| Problem::not_found(format!("there is no dead letter {id}")))
+}
+
+/// The dead letters that a request names: `ids`, or `all`, at most a thousand at a time.
+async fn chosen(state: &ApiState, body: Body) -> Result<Vec<i64>, Problem> {
+    let mut fields = body.fields(&["ids", "all"]);
+    let all = fields.flag("all");
+    let ids = ids(&mut fields);
+    if all == ids.is_some() {
+        fields.record("ids", "give either ids, a list of numbers, or all: true");
+    }
+    fields.finish()?;
+    if let Some(ids) = ids {
+        return Ok(ids);
+    }
+    let page = state.store.dead_letters(None, MAX_AT_ONCE).await?;
+    Ok(page.into_iter().rev().map(|l| l.id).collect())
+}
+
+fn ids(fields: &mut Fields) -> Option<Vec<i64>> {
+    let list = match fields.take("ids")? {
+        Value::Array(list) => list,
+        other => {
+            fields.record(
+                "ids",
+                format!("{} is given; give a list of numbers", a_kind(&other)),
+            );
+            return Some(Vec::new());
+        }
+    };
+    if list.len() > MAX_AT_ONCE {
+        let message = format!(
+            "{} are given; give at most {MAX_AT_ONCE} at once",
+            list.len()
+        );
+        fields.record("ids", message);
+    }
+    let mut ids = Vec::with_capacity(list.len());
+    for value in list {
+        match value.as_i64() {
+            Some(id) => ids.push(id),
+            None => fields.record("ids", format!("{value} is not a dead letter's number")),
+        }
+    }
+    Some(ids)
+}
+
+/// Puts dead letters back into the queues that they came from.
+pub(crate) async fn replay(
+    State(state): State<ApiState>,
+    uri: Uri,
+    body: Body,
+) -> Result<Json<ReplayedDead>, Problem> {
+    query::none(&uri)?;
+    let ids = chosen(&state, body).await?;
+    let letters = state.admin.replay_dead_letters(&ids).await?;
+    let done = letters.iter().filter(|l| l.refused.is_none()).count() as u64;
+    Ok(Json(ReplayedDead {
+        count: done,
+        letters,
+    }))
+}
+
+/// Deletes dead letters.
+pub(crate) async fn delete(
+    State(state): State<ApiState>,
+    uri: Uri,
+    body: Body,
+) -> Result<Json<Count>, Problem> {
+    query::none(&uri)?;
+    let ids = chosen(&state, body).await?;
+    let count = state.store.delete_dead_letters(&ids).await?;
+    Ok(Json(Count { count }))
+}

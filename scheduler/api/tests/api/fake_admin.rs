@@ -1,0 +1,82 @@
+//! A scheduler whose broker cannot be reached. It notes what wakes it.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use cueline_model::ExecutorId;
+use cueline_runtime::Activator;
+use cueline_store::admin::{
+    AdminError, QueueDepth, ReplayedDeadLetter, SchedulerAdmin, SinceStart,
+};
+use cueline_store::{OutstandingAttempt, Store, TriggerOutcome, TriggerRequest};
+
+pub(crate) struct FakeAdmin {
+    store: Arc<dyn Store>,
+    pub(crate) claim: Activator,
+    pub(crate) cancellations: Activator,
+}
+
+impl FakeAdmin {
+    pub(crate) fn new(store: Arc<dyn Store>) -> Self {
+        Self {
+            store,
+            claim: Activator::new(),
+            cancellations: Activator::new(),
+        }
+    }
+}
+
+fn unreachable() -> AdminError {
+    AdminError::Broker("no broker in this test".to_owned())
+}
+
+#[async_trait]
+impl SchedulerAdmin for FakeAdmin {
+    fn wake_claim(&self) {
+        self.claim.wake();
+    }
+
+    fn wake_cancellations(&self) {
+        self.cancellations.wake();
+    }
+
+    fn since_start(&self) -> SinceStart {
+        SinceStart::default()
+    }
+
+    async fn trigger(&self, request: TriggerRequest) -> Result<TriggerOutcome, AdminError> {
+        let triggered = self.store.trigger(&request).await?;
+        self.claim.wake();
+        Ok(triggered)
+    }
+
+    async fn queues(&self) -> Result<Vec<QueueDepth>, AdminError> {
+        Err(unreachable())
+    }
+
+    async fn outstanding(
+        &self,
+        _executor: &ExecutorId,
+    ) -> Result<Vec<OutstandingAttempt>, AdminError> {
+        Err(unreachable())
+    }
+
+    async fn drain(&self, _executor: &ExecutorId, _by: &str) -> Result<u64, AdminError> {
+        Err(unreachable())
+    }
+
+    async fn purge(&self, _executor: &ExecutorId, _by: &str) -> Result<u64, AdminError> {
+        Err(unreachable())
+    }
+
+    async fn replay(&self, _executor: &ExecutorId) -> Result<u64, AdminError> {
+        Err(unreachable())
+    }
+
+    async fn replay_dead_letters(
+        &self,
+        _ids: &[i64],
+    ) -> Result<Vec<ReplayedDeadLetter>, AdminError> {
+        Err(unreachable())
+    }
+}

@@ -1,0 +1,184 @@
+//! What operators do with jobs by hand, queues and dead letters. Each request is carried out at once by the node that is
+//! asked.
+
+mod dead_letter_origin;
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use cueline_broker::{Broker, Outgoing, QueueId, QueueStats};
+use cueline_model::{ExecutorId, OutcomeKind};
+use cueline_runtime::Activator;
+use cueline_store::admin::{
+    AdminError, QueueDepth, ReplayedDeadLetter, SchedulerAdmin, SinceStart,
+};
+use cueline_store::{
+    ErrorKind, OutstandingAttempt, Store, StoreError, TriggerOutcome, TriggerRequest,
+};
+
+use crate::addresses::executor_queue;
+use crate::counters::Counters;
+use crate::error::EngineError;
+use crate::liveness::executor_attempts::ExecutorAttempts;
+use crate::liveness::reconcile::Reconciler;
+use crate::liveness::registry::Registry;
+use crate::pipeline::manual_trigger::ManualTrigger;
+use crate::pipeline::node_claims::NodeClaims;
+
+/// The engine's side of [`SchedulerAdmin`].
+pub(crate) struct Admin {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) broker: Broker,
+    pub(crate) claims: Arc<NodeClaims>,
+    pub(crate) registry: Arc<Registry>,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) trigger: ManualTrigger,
+    pub(crate) attempts: ExecutorAttempts,
+    pub(crate) reconciler: Reconciler,
+    pub(crate) claim: Activator,
+    pub(crate) cancellations: Activator,
+}
+
+#[async_trait]
+impl SchedulerAdmin for Admin {
+    fn wake_claim(&self) {
+        self.claim.wake();
+    }
+
+    fn wake_cancellations(&self) {
+        self.cancellations.wake();
+    }
+
+    fn since_start(&self) -> SinceStart {
+        self.counters.since_start()
+    }
+
+    async fn trigger(&self, request: TriggerRequest) -> Result<TriggerOutcome, AdminError> {
+        let trigger = self.trigger.clone();
+        // In a task of its own, because a caller that is cancelled half-way would strand the claimed runs.
+        let task = tokio::spawn(async move { trigger.trigger(&request).await });
+        let triggered = task.await.unwrap_or_else(|e| {
+            self.claims.mark_uncertain();
+            Err(StoreError::new(ErrorKind::Transient, "failed to trigger a job").caused_by(e))
+        });
+        Ok(triggered?)
+    }
+
+    async fn queues(&self) -> Result<Vec<QueueDepth>, AdminError> {
+        let executors = self.store.executors().await?;
+        let mut asked = vec![QueueId::Results, QueueId::Requests, QueueId::Dead];
+        for executor in executors {
+            let ExecutorId { group, name } = executor.heartbeat.executor;
+            asked.push(executor_queue(&group, &name));
+        }
+        let stats = self.broker.stats(&asked).await.map_err(EngineError::from)?;
+        let mut queues: Vec<_> = stats.into_iter().map(depth).collect();
+        queues.sort_by(|a, b| a.queue.cmp(&b.queue));
+        Ok(queues)
+    }
+
+    async fn outstanding(
+        &self,
+        executor: &ExecutorId,
+    ) -> Result<Vec<OutstandingAttempt>, AdminError> {
+        Ok(self.attempts.outstanding(executor).await?)
+    }
+
+    async fn drain(&self, executor: &ExecutorId, by: &str) -> Result<u64, AdminError> {
+        let reason = format!("its queue was drained by {by}");
+        let count = self.empty(executor, OutcomeKind::Returned, &reason).await?;
+        self.claim.wake();
+        Ok(count)
+    }
+
+    async fn purge(&self, executor: &ExecutorId, by: &str) -> Result<u64, AdminError> {
+        let reason = format!("its queue was purged by {by}");
+        self.empty(executor, OutcomeKind::Cancelled, &reason).await
+    }
+
+    async fn replay(&self, executor: &ExecutorId) -> Result<u64, AdminError> {
+        if !self.registry.is_alive(executor) {
+            return Err(AdminError::Refused(format!(
+                "executor {executor} sends no heartbeats to this scheduler; start it first, or drain its queue so that other executors get its triggers"
+            )));
+        }
+        let outstanding = self.attempts.outstanding(executor).await?;
+        let count = self.reconciler.republish_missing(outstanding).await?;
+        Ok(count as u64)
+    }
+
+    async fn replay_dead_letters(
+        &self,
+        ids: &[i64],
+    ) -> Result<Vec<ReplayedDeadLetter>, AdminError> {
+        let letters = self.store.dead_letters_by_id(ids).await?;
+        let mut replayed = Vec::with_capacity(letters.len());
+        let (mut published, mut messages) = (Vec::new(), Vec::new());
+        for letter in letters {
+            let id = letter.id;
+            match dead_letter_origin::queue_of(&letter) {
+                Some(queue) => {
+                    published.push(id);
+                    messages.push(Outgoing {
+                        queue,
+                        topic: letter.topic,
+                        // Not the first message's id, by which a broker would drop this one as a duplicate.
+                        id: format!("dead:{id}"),
+                        payload: Bytes::from(letter.payload),
+                    });
+                }
+                None => replayed.push(ReplayedDeadLetter {
+                    id,
+                    refused: Some(format!("the queue {:?} is not known", letter.queue)),
+                }),
+            }
+        }
+        let answers = self
+            .broker
+            .publish(&messages)
+            .await
+            .map_err(EngineError::from)?;
+        let mut done = Vec::new();
+        for (id, answer) in published.into_iter().zip(answers) {
+            if answer.is_ok() {
+                done.push(id);
+            }
+            let refused = answer.err().map(|refusal| refusal.to_string());
+            replayed.push(ReplayedDeadLetter { id, refused });
+        }
+        self.store.delete_dead_letters(&done).await?;
+        Ok(replayed)
+    }
+}
+
+impl Admin {
+    /// Ends as `kind` the attempts whose triggers are in the executor's queue. Returns their number.
+    async fn empty(
+        &self,
+        executor: &ExecutorId,
+        kind: OutcomeKind,
+        reason: &str,
+    ) -> Result<u64, AdminError> {
+        let mut count = 0;
+        self.attempts
+            .drain(executor, kind, reason, || true, &mut count)
+            .await?;
+        Ok(count as u64)
+    }
+}
+
+fn depth(stats: QueueStats) -> QueueDepth {
+    let queue = stats.queue.to_string();
+    let (group, executor) = match stats.queue {
+        QueueId::Executor { group, executor } => (Some(group), Some(executor)),
+        _ => (None, None),
+    };
+    QueueDepth {
+        queue,
+        group,
+        executor,
+        ready: stats.ready,
+        unsettled: stats.unsettled,
+    }
+}

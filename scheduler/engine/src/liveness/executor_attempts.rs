@@ -1,0 +1,164 @@
+//! The attempts that were given to one executor: in its queue, and by the store.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cueline_broker::{Broker, Delivery, QueueId, Receipt, Settlement};
+use cueline_model::{ExecutorId, OutcomeKind, StoreId};
+use cueline_protocol::{Trigger, decode};
+use cueline_runtime::Backoff;
+use cueline_store::{AttemptReport, ErrorKind, OutstandingAttempt, Store, StoreError};
+
+use crate::addresses::executor_queue;
+use crate::database_clock::DatabaseClock;
+use crate::error::EngineError;
+use crate::scheduler_report::attempt_ended;
+use crate::store_mismatch::store_mismatch;
+
+/// Reads and empties the queues of executors.
+#[derive(Clone)]
+pub(crate) struct ExecutorAttempts {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) broker: Broker,
+    pub(crate) clock: Arc<DatabaseClock>,
+    pub(crate) store_id: StoreId,
+}
+
+/// Triggers fetched at once, and attempts ended in one transaction.
+pub(crate) const BATCH: usize = 500;
+/// The most batches of one executor in one call; the next call continues.
+const MAX_BATCHES: usize = 200;
+/// The most attempts that one page of the store lists.
+const PAGE: usize = 1_000;
+/// The wait at an empty queue, in which the broker may return what a dead consumer held.
+const FETCH_WAIT: Duration = Duration::from_millis(50);
+/// About eight seconds, which is less than a delivery may stay unsettled.
+const STORE_TRIES: usize = 12;
+/// When the store could not be written, the triggers are delivered again after this time.
+const RETRY_AFTER: Duration = Duration::from_millis(200);
+
+impl ExecutorAttempts {
+    /// The attempts that are `queued` or `running` at the executor, by the store.
+    pub(crate) async fn outstanding(
+        &self,
+        executor: &ExecutorId,
+    ) -> Result<Vec<OutstandingAttempt>, StoreError> {
+        let mut all = Vec::new();
+        let mut after = None;
+        loop {
+            let page = self.store.outstanding_attempts(0, after, PAGE).await?;
+            let Some(last) = page.last() else { break };
+            after = Some(last.attempt.run);
+            let is_last = page.len() < PAGE;
+            all.extend(page.into_iter().filter(|o| o.executor == *executor));
+            if is_last || all.len() >= BATCH * MAX_BATCHES {
+                break;
+            }
+        }
+        Ok(all)
+    }
+
+    /// Takes triggers out of the executor's queue and ends their attempts as `kind`, while `holds` says that the reason for
+    /// it still holds: a broker that was away answers late. `count` grows with each ended attempt, also when a later step
+    /// fails.
+    ///
+    /// With [`OutcomeKind::Returned`], an attempt whose trigger was delivered before is not ended, because it may have
+    /// started.
+    pub(crate) async fn drain(
+        &self,
+        executor: &ExecutorId,
+        kind: OutcomeKind,
+        reason: &str,
+        holds: impl Fn() -> bool,
+        count: &mut usize,
+    ) -> Result<(), EngineError> {
+        let queue = executor_queue(&executor.group, &executor.name);
+        for _ in 0..MAX_BATCHES {
+            let batch = match self.broker.fetch(&queue, BATCH, FETCH_WAIT).await {
+                Ok(batch) => batch,
+                // The queue was lost with its broker, and is empty.
+                Err(e) if e.kind() == cueline_broker::ErrorKind::Permanent => {
+                    tracing::debug!(%queue, error = %e, "queue of an executor could not be read; treating it as empty");
+                    break;
+                }
+                Err(e) => return Err(e.into()),
+            };
+            if batch.is_empty() {
+                break;
+            }
+            if !holds() {
+                self.return_to_queue(&queue, &batch, Duration::ZERO).await?;
+                break;
+            }
+            self.end(&queue, &batch, kind, reason, count).await?;
+        }
+        Ok(())
+    }
+
+    async fn end(
+        &self,
+        queue: &QueueId,
+        batch: &[Delivery],
+        kind: OutcomeKind,
+        reason: &str,
+        count: &mut usize,
+    ) -> Result<(), EngineError> {
+        let now = self.clock.now();
+        let mut reports = Vec::with_capacity(batch.len());
+        let mut settlements: Vec<(Receipt, Settlement)> = Vec::with_capacity(batch.len());
+        for delivery in batch {
+            let settlement = match self.read(delivery) {
+                Ok(trigger) => {
+                    if !delivery.redelivered || kind != OutcomeKind::Returned {
+                        reports.push(attempt_ended(trigger.attempt_id(), kind, now, reason));
+                    }
+                    Settlement::Ack
+                }
+                Err(refused) => Settlement::Dead(refused),
+            };
+            settlements.push((delivery.receipt, settlement));
+        }
+        if let Err(e) = self.ingest(&reports).await {
+            self.return_to_queue(queue, batch, RETRY_AFTER).await?;
+            return Err(e.into());
+        }
+        *count += reports.len();
+        Ok(self.broker.settle(queue, &settlements).await?)
+    }
+
+    fn read(&self, delivery: &Delivery) -> Result<Trigger, String> {
+        let trigger: Trigger = decode(&delivery.payload).map_err(|e| e.to_string())?;
+        match store_mismatch(self.store_id, trigger.store) {
+            Some(mismatch) => Err(format!("failed to route the trigger again: {mismatch}")),
+            None => Ok(trigger),
+        }
+    }
+
+    async fn return_to_queue(
+        &self,
+        queue: &QueueId,
+        batch: &[Delivery],
+        after: Duration,
+    ) -> Result<(), EngineError> {
+        let retries: Vec<_> = batch
+            .iter()
+            .map(|d| (d.receipt, Settlement::Retry(after)))
+            .collect();
+        Ok(self.broker.settle(queue, &retries).await?)
+    }
+
+    /// Tries several times before it gives up: a trigger that is returned to its queue counts as delivered before.
+    async fn ingest(&self, reports: &[AttemptReport]) -> Result<(), StoreError> {
+        let mut backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
+        for _ in 0..STORE_TRIES {
+            match self.store.ingest_reports(reports).await {
+                Err(e) if e.kind() == ErrorKind::Transient => {
+                    tracing::warn!(error = %e, "failed to end drained attempts; trying again");
+                    tokio::time::sleep(backoff.next_wait()).await;
+                }
+                done => return done.map(drop),
+            }
+        }
+        self.store.ingest_reports(reports).await.map(drop)
+    }
+}

@@ -1,0 +1,108 @@
+//! This node's lease. While it is renewed, no other node takes over the runs that this node has claimed.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cueline_runtime::{Activator, Duty, Next};
+use cueline_store::{NodeId, Store, StoreError};
+
+use super::self_check::SelfCheck;
+use crate::database_clock::DatabaseClock;
+use crate::pipeline::node_claims::NodeClaims;
+
+/// Registers the node, renews its lease, and follows the database's clock.
+pub(crate) struct NodeLease {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) clock: Arc<DatabaseClock>,
+    pub(crate) claims: Arc<NodeClaims>,
+    pub(crate) self_check: Arc<SelfCheck>,
+    pub(crate) claim: Activator,
+    pub(crate) node_name: String,
+    pub(crate) lease_ms: u64,
+}
+
+/// G14: a larger difference between local and database clock is logged.
+const MAX_OFFSET_MS: u64 = 500;
+
+impl Duty for NodeLease {
+    type Error = StoreError;
+
+    fn name(&self) -> &'static str {
+        "node lease"
+    }
+
+    async fn activate(&mut self) -> Result<Next, StoreError> {
+        self.renew().await?;
+        Ok(Next::After(Duration::from_millis(self.lease_ms / 3)))
+    }
+}
+
+impl NodeLease {
+    /// Registers the node if it is not registered, renews its lease if it is.
+    pub(crate) async fn renew(&self) -> Result<(), StoreError> {
+        self.adopt_database_clock().await?;
+        let Some(node) = self.claims.node() else {
+            return self.register().await;
+        };
+        if self.claims.take_uncertain() {
+            tracing::warn!(
+                node = node.0,
+                "claims became uncertain after a failed store call; dropping them and claiming anew"
+            );
+            return self.rejoin(node).await;
+        }
+        if self.store.renew_lease(node, self.lease_ms).await? {
+            return Ok(());
+        }
+        tracing::warn!(
+            node = node.0,
+            "node lease expired; dropping its claims and joining anew. Check the load of this machine and of the database"
+        );
+        self.self_check.restart_listening(self.clock.now());
+        self.rejoin(node).await
+    }
+
+    async fn adopt_database_clock(&self) -> Result<(), StoreError> {
+        let offset = self.clock.adopt(self.store.now().await?);
+        if offset.unsigned_abs() > MAX_OFFSET_MS {
+            tracing::warn!(
+                offset_ms = offset,
+                "local clock differs from the database's clock; due times follow the database. Synchronise this machine's clock"
+            );
+        }
+        Ok(())
+    }
+
+    async fn register(&self) -> Result<(), StoreError> {
+        let registered = self
+            .store
+            .register_node(&self.node_name, self.lease_ms)
+            .await?;
+        self.self_check.restart_listening(self.clock.now());
+        self.claims.set_node(registered.node);
+        self.claim.wake();
+        Ok(())
+    }
+
+    /// Continues as a new node. The next claim of any node finds the runs of the old one, known here or not.
+    async fn rejoin(&self, old: NodeId) -> Result<(), StoreError> {
+        self.claims.forget_all();
+        let joined = self
+            .store
+            .rejoin_node(old, &self.node_name, self.lease_ms)
+            .await;
+        // Also the runs that were claimed during the call.
+        self.claims.forget_all();
+        match joined {
+            Ok(node) => {
+                self.claims.set_node(node);
+                self.claim.wake();
+                Ok(())
+            }
+            Err(e) => {
+                self.claims.mark_uncertain();
+                Err(e)
+            }
+        }
+    }
+}

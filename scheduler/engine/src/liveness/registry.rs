@@ -1,0 +1,125 @@
+//! The live executors, by their heartbeats; runs are routed to them. Knows neither broker nor store.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use cueline_model::{ExecutorId, ExecutorName, GroupName, Heartbeat, Timestamp};
+
+use crate::lock::lock;
+use crate::route::Candidates;
+
+#[derive(Debug)]
+struct Known {
+    capabilities: Vec<String>,
+    accepts_triggers: bool,
+    last_heartbeat_at: Timestamp,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    executors: BTreeMap<ExecutorId, Known>,
+    /// Candidates by group and capability, until something changes.
+    cache: HashMap<GroupName, HashMap<String, Candidates>>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Registry {
+    dead_after_ms: i64,
+    inner: Mutex<Inner>,
+    changes: AtomicU64,
+}
+
+impl Registry {
+    pub(crate) fn new(dead_after_ms: u64) -> Self {
+        Self {
+            dead_after_ms: i64::try_from(dead_after_ms).unwrap_or(i64::MAX),
+            inner: Mutex::default(),
+            changes: AtomicU64::new(0),
+        }
+    }
+
+    /// Records a heartbeat received at `at`. Returns whether it changed the candidates.
+    pub(crate) fn record(&self, heartbeat: &Heartbeat, at: Timestamp) -> bool {
+        let mut inner = lock(&self.inner);
+        let known = Known {
+            capabilities: heartbeat.capabilities.clone(),
+            accepts_triggers: !heartbeat.draining && !heartbeat.gone,
+            last_heartbeat_at: at,
+        };
+        let is_same = inner.executors.get(&heartbeat.executor).is_some_and(|b| {
+            b.accepts_triggers == known.accepts_triggers
+                && b.capabilities == known.capabilities
+                && !self.is_expired(b.last_heartbeat_at, at)
+        });
+        inner.executors.insert(heartbeat.executor.clone(), known);
+        if !is_same {
+            self.changed(&mut inner);
+        }
+        !is_same
+    }
+
+    /// Whether an executor with this last heartbeat counts as dead.
+    pub(crate) fn is_expired(&self, last_heartbeat_at: Timestamp, now: Timestamp) -> bool {
+        now.since_ms(last_heartbeat_at) > self.dead_after_ms
+    }
+
+    /// Removes the executors that have been silent for too long. Returns whether there were any.
+    pub(crate) fn expire(&self, now: Timestamp) -> bool {
+        let mut inner = lock(&self.inner);
+        let before = inner.executors.len();
+        inner.executors.retain(|executor, known| {
+            let is_expired = self.is_expired(known.last_heartbeat_at, now);
+            if is_expired {
+                tracing::warn!(
+                    group = %executor.group,
+                    executor = %executor.name,
+                    "executor fell silent; it gets no more triggers until its next heartbeat"
+                );
+            }
+            !is_expired
+        });
+        let is_changed = inner.executors.len() != before;
+        if is_changed {
+            self.changed(&mut inner);
+        }
+        is_changed
+    }
+
+    fn changed(&self, inner: &mut Inner) {
+        inner.cache.clear();
+        self.changes.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Grows with each change of the candidates. A routing decision from before a change may be out of date.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Acquire)
+    }
+
+    /// Live executors of `group` that announce `capability` and accept triggers, sorted by name.
+    pub(crate) fn candidates(&self, group: &GroupName, capability: &str) -> Candidates {
+        let mut inner = lock(&self.inner);
+        if let Some(cached) = inner.cache.get(group).and_then(|of| of.get(capability)) {
+            return cached.clone();
+        }
+        let names: Vec<ExecutorName> = inner
+            .executors
+            .iter()
+            .filter(|(executor, known)| {
+                executor.group == *group
+                    && known.accepts_triggers
+                    && known.capabilities.iter().any(|c| c == capability)
+            })
+            .map(|(executor, _)| executor.name.clone())
+            .collect();
+        let candidates = Arc::new(names);
+        let of_group = inner.cache.entry(group.clone()).or_default();
+        of_group.insert(capability.to_owned(), candidates.clone());
+        candidates
+    }
+
+    /// Whether a recent heartbeat of the executor is known, draining or not.
+    pub(crate) fn is_alive(&self, executor: &ExecutorId) -> bool {
+        lock(&self.inner).executors.contains_key(executor)
+    }
+}

@@ -1,0 +1,215 @@
+//! Whether this node may judge the silence of executors.
+//!
+//! Silence proves nothing unless a heartbeat would have been received and stored. Two pieces of evidence are required,
+//! both recent: a loopback heartbeat, which this node sends to itself over the broker, and a flush, after which every
+//! heartbeat received so far is in the store. A gap in either restarts the count of every executor's silence. A restart of
+//! the broker, a slow store, or a node that was suspended or cut off therefore fails nothing over.
+
+use std::sync::Mutex;
+use std::time::Duration;
+
+use cueline_model::Timestamp;
+
+use crate::lock::lock;
+
+/// Intervals of the self check. They follow from `failover_after`, the silence after which an executor has failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Intervals {
+    /// The time between two loopback heartbeats, and at most between two flushes; 1 s.
+    pub(crate) every: Duration,
+    /// Evidence older than this has a gap; 4 s. Together with a heartbeat interval and a reconnect it is much shorter than
+    /// `failover_after`.
+    pub(crate) max_gap_ms: i64,
+    /// Without a loopback heartbeat for this long, the node subscribes anew, because a broker can lose a subscription
+    /// silently; 15 s.
+    pub(crate) resubscribe_after: Duration,
+}
+
+impl Intervals {
+    /// The documented values for a `failover_after` of 30 s or more, shorter ones below.
+    fn of(failover_after_ms: u64) -> Self {
+        let fraction = |divisor: u64, min_ms: u64, max_ms: u64| {
+            (failover_after_ms / divisor).clamp(min_ms, max_ms)
+        };
+        let gap_ms = fraction(1, 7_500, 30_000) * 4 / 30;
+        Self {
+            every: Duration::from_millis(fraction(30, 200, 1_000)),
+            max_gap_ms: i64::try_from(gap_ms).unwrap_or(i64::MAX),
+            resubscribe_after: Duration::from_millis(fraction(2, 2_000, 15_000)),
+        }
+    }
+}
+
+/// The evidence, and what follows from it.
+#[derive(Debug)]
+pub(crate) struct SelfCheck {
+    failover_after_ms: i64,
+    pub(crate) intervals: Intervals,
+    times: Mutex<Times>,
+}
+
+#[derive(Debug, Default, Clone, Copy)]
+struct Times {
+    /// Since then this node receives heartbeats without a gap.
+    listening_since: Option<Timestamp>,
+    /// Since then it stores them without a gap.
+    counting_since: Option<Timestamp>,
+    loopback_heartbeat_at: Option<Timestamp>,
+    heartbeats_flushed_at: Option<Timestamp>,
+}
+
+impl SelfCheck {
+    pub(crate) fn new(failover_after_ms: u64) -> Self {
+        Self {
+            failover_after_ms: i64::try_from(failover_after_ms).unwrap_or(i64::MAX),
+            intervals: Intervals::of(failover_after_ms),
+            times: Mutex::default(),
+        }
+    }
+
+    /// The node has been registered, or its lease had run out: executors that it does not know may be alive.
+    pub(crate) fn restart_listening(&self, now: Timestamp) {
+        lock(&self.times).listening_since = Some(now);
+    }
+
+    /// A loopback heartbeat was received. Returns whether a gap lay before it.
+    pub(crate) fn record_loopback(&self, now: Timestamp) -> bool {
+        let mut times = lock(&self.times);
+        let previous = times.loopback_heartbeat_at.replace(now);
+        let is_gap = self.is_gap(previous, now);
+        if is_gap {
+            times.listening_since = Some(now);
+        }
+        is_gap
+    }
+
+    /// All heartbeats received so far are in the store. Returns whether a gap lay before it.
+    pub(crate) fn record_flush(&self, now: Timestamp) -> bool {
+        let mut times = lock(&self.times);
+        let previous = times.heartbeats_flushed_at.replace(now);
+        let is_gap = self.is_gap(previous, now);
+        if is_gap {
+            times.counting_since = Some(now);
+        }
+        is_gap
+    }
+
+    pub(crate) fn listening_since(&self) -> Option<Timestamp> {
+        lock(&self.times).listening_since
+    }
+
+    /// Whether both pieces of evidence are recent. The restarted count alone does not suffice: it begins only when a gap
+    /// has ended.
+    pub(crate) fn can_judge_liveness(&self, now: Timestamp) -> bool {
+        let times = *lock(&self.times);
+        !self.is_gap(times.loopback_heartbeat_at, now)
+            && !self.is_gap(times.heartbeats_flushed_at, now)
+    }
+
+    /// When the silence of an executor with this last heartbeat began, as far as this node can vouch for it.
+    pub(crate) fn silence_counts_from(&self, last_heartbeat_at: Timestamp) -> Timestamp {
+        let times = *lock(&self.times);
+        [times.listening_since, times.counting_since]
+            .into_iter()
+            .flatten()
+            .fold(last_heartbeat_at, Timestamp::max)
+    }
+
+    /// How far the executor's silence exceeds `failover_after`, in ms; negative while it does not.
+    pub(crate) fn silent_past_limit_ms(&self, last_heartbeat_at: Timestamp, now: Timestamp) -> i64 {
+        now.since_ms(self.silence_counts_from(last_heartbeat_at)) - self.failover_after_ms
+    }
+
+    /// Whether an executor with this last heartbeat has failed.
+    pub(crate) fn has_failed(&self, last_heartbeat_at: Timestamp, now: Timestamp) -> bool {
+        self.silent_past_limit_ms(last_heartbeat_at, now) > 0 && self.can_judge_liveness(now)
+    }
+
+    /// Whether evidence from `then` is too old, or absent.
+    pub(crate) fn is_gap(&self, then: Option<Timestamp>, now: Timestamp) -> bool {
+        then.is_none_or(|then| now.since_ms(then) > self.intervals.max_gap_ms)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(secs: i64) -> Timestamp {
+        Timestamp::from_millis(secs * 1_000)
+    }
+
+    /// A self check with evidence for each second in `from..=to`.
+    fn with_evidence(from: i64, to: i64) -> SelfCheck {
+        let check = SelfCheck::new(30_000);
+        check.restart_listening(at(from));
+        for second in from..=to {
+            check.record_loopback(at(second));
+            check.record_flush(at(second));
+        }
+        check
+    }
+
+    #[test]
+    fn a_tolerated_gap_is_much_shorter_than_the_silence_that_counts() {
+        for failover_after_ms in [3_000, 5_000, 10_000, 30_000, 300_000] {
+            let intervals = Intervals::of(failover_after_ms);
+            let heartbeat_ms = i64::try_from(failover_after_ms / 6).expect("small");
+            let silence_ms = intervals.max_gap_ms + heartbeat_ms;
+            assert!(silence_ms * 2 <= i64::try_from(failover_after_ms).expect("small"));
+            let every_ms = intervals.every.as_millis();
+            assert!(every_ms * 4 <= u128::from(intervals.max_gap_ms.unsigned_abs()));
+        }
+        let usual = Intervals::of(30_000);
+        assert_eq!(usual.every, Duration::from_secs(1));
+        assert_eq!(usual.max_gap_ms, 4_000);
+        assert_eq!(usual.resubscribe_after, Duration::from_secs(15));
+    }
+
+    #[test]
+    fn a_node_without_evidence_judges_no_executor() {
+        let check = SelfCheck::new(30_000);
+        assert!(!check.can_judge_liveness(at(100)));
+        check.record_loopback(at(100));
+        assert!(!check.can_judge_liveness(at(100)), "nothing was flushed");
+        check.record_flush(at(100));
+        assert!(check.can_judge_liveness(at(104)));
+        assert!(!check.can_judge_liveness(at(105)), "the evidence is old");
+    }
+
+    #[test]
+    fn an_executor_has_failed_after_a_silence_that_was_observed_throughout() {
+        let check = with_evidence(0, 40);
+        assert_eq!(check.silence_counts_from(at(10)), at(10));
+        assert!(!check.has_failed(at(10), at(40)));
+        assert_eq!(check.silent_past_limit_ms(at(10), at(40)), 0);
+        check.record_loopback(at(41));
+        check.record_flush(at(41));
+        assert!(check.has_failed(at(10), at(41)));
+    }
+
+    #[test]
+    fn silence_counts_from_the_end_of_the_last_gap() {
+        for (loopback, flush) in [(true, false), (false, true)] {
+            let check = with_evidence(0, 20);
+            for second in 21..=25 {
+                assert!(!loopback || !check.record_loopback(at(second)));
+                assert!(!flush || !check.record_flush(at(second)));
+            }
+            assert!(!check.can_judge_liveness(at(25)));
+            assert_eq!(check.record_loopback(at(26)), !loopback);
+            assert_eq!(check.record_flush(at(26)), !flush);
+            assert_eq!(check.silence_counts_from(at(10)), at(26));
+            let expected = if loopback { at(0) } else { at(26) };
+            assert_eq!(check.listening_since(), Some(expected));
+        }
+    }
+
+    #[test]
+    fn silence_counts_from_a_rejoin() {
+        let check = with_evidence(0, 20);
+        check.restart_listening(at(21));
+        assert_eq!(check.silence_counts_from(at(10)), at(21));
+        assert_eq!(check.silence_counts_from(at(22)), at(22));
+    }
+}

@@ -1,0 +1,6 @@
+//! Periodic duties that keep the store and the broker tidy, each independent of the others.
+
+pub(crate) mod cancellations;
+pub(crate) mod dead_letters;
+pub(crate) mod overdue;
+pub(crate) mod retention;

@@ -1,0 +1,46 @@
+//! Deletes ended runs after their retention, and repairs jobs that have stopped repeating.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cueline_runtime::{Duty, Next};
+use cueline_store::{Store, StoreError};
+
+pub(crate) struct Retention {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) retention_ms: u64,
+}
+
+/// Runs deleted in one transaction, which holds the store's write lock and therefore stays short.
+const BATCH: usize = 500;
+/// The pause between two batches.
+const BETWEEN_BATCHES: Duration = Duration::from_millis(20);
+const EVERY: Duration = Duration::from_mins(1);
+
+impl Duty for Retention {
+    type Error = StoreError;
+
+    fn name(&self) -> &'static str {
+        "retention"
+    }
+
+    async fn activate(&mut self) -> Result<Next, StoreError> {
+        let repaired = self.store.repair_fixed_delay_jobs().await?;
+        if repaired > 0 {
+            tracing::warn!(
+                repaired,
+                "repaired fixed-delay jobs that had no next fire time; they repeat again"
+            );
+        }
+        let deleted = self
+            .store
+            .delete_expired_runs(self.retention_ms, BATCH)
+            .await?;
+        let may_be_more = deleted >= BATCH as u64;
+        Ok(Next::After(if may_be_more {
+            BETWEEN_BATCHES
+        } else {
+            EVERY
+        }))
+    }
+}

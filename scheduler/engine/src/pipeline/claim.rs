@@ -1,0 +1,130 @@
+//! Claim: due jobs become runs, and runs that no live node works on are taken over.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cueline_model::{MisfirePolicy, OutcomeKind, RunKind, Timestamp};
+use cueline_runtime::{Duty, Next};
+use cueline_store::{ClaimedRun, FireDueRequest, NodeId, Store, StoreError};
+
+use super::node_claims::NodeClaims;
+use super::plan::SchedulePlanner;
+use crate::database_clock::DatabaseClock;
+use crate::scheduler_report::attempt_ended;
+
+/// Claims what is due within the lookahead and puts it on the wheel.
+pub(crate) struct Claim {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) clock: Arc<DatabaseClock>,
+    pub(crate) claims: Arc<NodeClaims>,
+    pub(crate) lookahead_ms: u64,
+    pub(crate) poll_ms: u64,
+    pub(crate) batch: usize,
+    pub(crate) max_claimed: usize,
+    /// Runs per due job in the last turn, at least 1. It decides how many jobs make a batch.
+    pub(crate) runs_per_job: usize,
+}
+
+/// The wait while the node is not registered, or holds as many runs as it may.
+const BLOCKED_WAIT: Duration = Duration::from_millis(20);
+
+impl Duty for Claim {
+    type Error = StoreError;
+
+    fn name(&self) -> &'static str {
+        "claim"
+    }
+
+    async fn activate(&mut self) -> Result<Next, StoreError> {
+        let turn = self.turn().await;
+        self.claims.check(turn)
+    }
+}
+
+impl Claim {
+    async fn turn(&mut self) -> Result<Next, StoreError> {
+        let Some(node) = self.claims.node() else {
+            return Ok(Next::After(BLOCKED_WAIT));
+        };
+        // At the bound, due runs wait in the store, which loses nothing.
+        if self.max_claimed.saturating_sub(self.claims.len()) < self.batch {
+            return Ok(Next::After(BLOCKED_WAIT));
+        }
+        let more_waiting = self.claim_waiting(node).await?;
+        let more_due = self.fire_due(node).await?;
+        if more_waiting || more_due {
+            return Ok(Next::Now);
+        }
+        // A run that becomes due meanwhile is still claimed half a lookahead before its due time.
+        let wait = self.poll_ms.min(self.lookahead_ms / 2);
+        Ok(Next::After(Duration::from_millis(wait)))
+    }
+
+    /// Claims retries, manual and child runs, and the runs of dead nodes. Returns whether there may be more.
+    async fn claim_waiting(&self, node: NodeId) -> Result<bool, StoreError> {
+        let waiting = self
+            .store
+            .claim_waiting(node, self.lookahead_ms, self.batch)
+            .await?;
+        let may_be_more = waiting.len() >= self.batch;
+        let now = self.clock.now();
+        let (misfires, waiting): (Vec<_>, Vec<_>) =
+            waiting.into_iter().partition(|run| is_misfire(run, now));
+        // Scheduled before the misfires are written: these runs are claimed by this node, and no other node looks for them.
+        self.claims.schedule(waiting);
+        self.skip_misfires(misfires).await?;
+        Ok(may_be_more)
+    }
+
+    /// Fires due jobs. Returns whether there may be more.
+    async fn fire_due(&mut self, node: NodeId) -> Result<bool, StoreError> {
+        let planner = SchedulePlanner {
+            lookahead_ms: self.lookahead_ms,
+            ..SchedulePlanner::default()
+        };
+        let request = FireDueRequest {
+            node,
+            horizon_ms: self.lookahead_ms,
+            // A job that fires often has many runs within the lookahead. Fewer jobs then make a batch, which keeps the
+            // transaction short.
+            limit: (self.batch / self.runs_per_job).max(1),
+        };
+        let fired = self.store.fire_due(request, &planner).await?;
+        self.runs_per_job = fired.runs.len().div_ceil(fired.due_jobs.max(1)).max(1);
+        self.claims.schedule(fired.runs);
+        Ok(fired.limit_reached)
+    }
+
+    async fn skip_misfires(&self, misfires: Vec<ClaimedRun>) -> Result<(), StoreError> {
+        if misfires.is_empty() {
+            return Ok(());
+        }
+        let now = self.clock.now();
+        let reports: Vec<_> = misfires
+            .iter()
+            .map(|run| {
+                let late_ms = now.since_ms(run.due_at);
+                let message = format!("misfire policy skip: found {late_ms} ms late");
+                attempt_ended(run.attempt_id(), OutcomeKind::Skipped, now, message)
+            })
+            .collect();
+        let written = self.store.ingest_reports(&reports).await;
+        if written.is_err() {
+            // These runs are claimed, but neither skipped nor on the wheel. Only a new claim finds them.
+            self.claims.mark_uncertain();
+        }
+        written.map(drop)
+    }
+}
+
+/// Whether the run was written ahead of its fire time by a node that died, and is found too late for its misfire policy. A
+/// run whose due time was put off, because it waited for an executor, is no misfire.
+fn is_misfire(run: &ClaimedRun, now: Timestamp) -> bool {
+    let spec = &run.job.spec;
+    run.kind == RunKind::Schedule
+        && run.attempt == 1
+        && !run.maybe_published
+        && spec.misfire.policy == MisfirePolicy::Skip
+        && run.due_at == spec.due_at(run.job.id, run.fire_at)
+        && run.due_at.plus_ms(spec.misfire.grace.as_millis()) < now
+}

@@ -1,0 +1,142 @@
+//! Ingest: reports of executors change the state of runs.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cueline_broker::{Broker, Delivery, QueueId, Receipt, Settlement};
+use cueline_model::StoreId;
+use cueline_protocol::{DecodeError, ReportMessage, decode_reports};
+use cueline_runtime::{Activator, BurstGate, Stop};
+use cueline_store::{AttemptReport, Store};
+use tokio::time::{Instant, timeout_at};
+
+use super::burst::linger;
+use crate::counters::{Counters, add};
+use crate::database_clock::DatabaseClock;
+use crate::error::EngineError;
+use crate::queue_consumer::{QueueConsumer, fetch};
+use crate::store_mismatch::store_mismatch;
+
+/// Messages fetched at once. Each may hold up to 100 reports.
+const MAX_MESSAGES: usize = 256;
+/// After a failure of the store, the messages are delivered again after this time.
+const RETRY_AFTER: Duration = Duration::from_millis(200);
+
+pub(crate) struct Ingest {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) broker: Broker,
+    pub(crate) clock: Arc<DatabaseClock>,
+    pub(crate) store_id: StoreId,
+    pub(crate) burst_gate: Arc<BurstGate>,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) claim: Activator,
+    pub(crate) poll_ms: u64,
+    /// The most reports in one transaction.
+    pub(crate) batch: usize,
+}
+
+impl QueueConsumer for Ingest {
+    const QUEUE: QueueId = QueueId::Results;
+
+    fn broker(&self) -> &Broker {
+        &self.broker
+    }
+
+    fn max_messages(&self) -> usize {
+        self.batch.clamp(1, MAX_MESSAGES)
+    }
+
+    /// Returns the number of reports.
+    async fn process(&self, batch: &[Delivery], _stop: &Stop) -> Result<usize, EngineError> {
+        self.burst_gate.wait_until_open().await;
+        let (mut count, mut rest) = (0, batch);
+        while !rest.is_empty() {
+            let part = self.read_batch(rest);
+            if let Err(e) = self.ingest_batch(&part).await {
+                let retry: Vec<_> = rest
+                    .iter()
+                    .map(|d| (d.receipt, Settlement::Retry(RETRY_AFTER)))
+                    .collect();
+                self.broker.settle(&Self::QUEUE, &retry).await?;
+                return Err(e);
+            }
+            self.broker.settle(&Self::QUEUE, &part.settlements).await?;
+            let messages = part.settlements.len();
+            add(&self.counters.ingested_messages, messages);
+            count += part.reports.len().max(messages);
+            rest = &rest[messages..];
+        }
+        Ok(count)
+    }
+
+    async fn pause(&self, items: usize, stop: &Stop) {
+        linger(items, stop).await;
+    }
+}
+
+/// The first messages of a fetch, enough to fill a transaction.
+struct Batch {
+    reports: Vec<AttemptReport>,
+    /// One for each message.
+    settlements: Vec<(Receipt, Settlement)>,
+}
+
+impl Ingest {
+    /// Ingests until the queue is empty or `at_most` has passed: where other nodes work on, the queue never gets empty.
+    pub(crate) async fn finish(&self, at_most: Duration) {
+        let give_up_at = Instant::now() + at_most;
+        while Instant::now() < give_up_at {
+            let fetched = timeout_at(give_up_at, fetch(self, Duration::ZERO)).await;
+            let Ok(Ok(batch)) = fetched else { return };
+            if batch.is_empty() || self.process(&batch, &Stop::new()).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    async fn ingest_batch(&self, batch: &Batch) -> Result<(), EngineError> {
+        let ingested = self.store.ingest_reports(&batch.reports).await?;
+        // A retry or a child run may be due before the claim stage polls the store again.
+        let next_poll = self.clock.now().plus_ms(self.poll_ms);
+        if ingested.next_due_at.is_some_and(|due| due <= next_poll) {
+            self.claim.wake();
+        }
+        Ok(())
+    }
+
+    /// Reads messages until their reports fill a batch.
+    fn read_batch(&self, messages: &[Delivery]) -> Batch {
+        let mut batch = Batch {
+            reports: Vec::new(),
+            settlements: Vec::new(),
+        };
+        for delivery in messages {
+            if batch.reports.len() >= self.batch.max(1) {
+                break;
+            }
+            let mut refused = None;
+            for message in decode_reports(&delivery.payload) {
+                match self.read(message) {
+                    Ok(report) => batch.reports.push(report),
+                    Err(reason) => refused = refused.or(Some(reason)),
+                }
+            }
+            // The readable reports of a dead letter are applied. Applying them again, after a replay, changes nothing.
+            let settlement = refused.map_or(Settlement::Ack, Settlement::Dead);
+            batch.settlements.push((delivery.receipt, settlement));
+        }
+        batch
+    }
+
+    fn read(&self, message: Result<ReportMessage, DecodeError>) -> Result<AttemptReport, String> {
+        let message = message.map_err(|e| e.to_string())?;
+        if let Some(mismatch) = store_mismatch(self.store_id, message.store) {
+            return Err(format!("failed to ingest the report: {mismatch}"));
+        }
+        Ok(AttemptReport {
+            attempt: message.attempt_id(),
+            executor: Some(message.executor),
+            event: message.event,
+        })
+    }
+}

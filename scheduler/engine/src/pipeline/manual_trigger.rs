@@ -1,0 +1,43 @@
+//! Runs that are triggered by hand: over the API, or by a message on the broker.
+
+use std::sync::Arc;
+
+use cueline_runtime::Activator;
+use cueline_store::{Store, StoreError, TriggerOutcome, TriggerRequest};
+
+use super::node_claims::NodeClaims;
+
+/// Writes the runs of a trigger request. Those that are due go to this node's wheel at once, without a claim of their own.
+#[derive(Clone)]
+pub(crate) struct ManualTrigger {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) claims: Arc<NodeClaims>,
+    pub(crate) claim: Activator,
+    pub(crate) max_claimed: usize,
+}
+
+impl ManualTrigger {
+    /// Must be run to its end: a run that the store has claimed for this node and that is not scheduled here is stranded.
+    pub(crate) async fn trigger(
+        &self,
+        request: &TriggerRequest,
+    ) -> Result<TriggerOutcome, StoreError> {
+        // A node at its bound leaves the runs to the next node with room.
+        let node = self
+            .claims
+            .node()
+            .filter(|_| self.claims.len() < self.max_claimed);
+        let triggered = self.store.trigger_claimed(node, request).await;
+        if let Err(e) = &triggered
+            && e.is_outcome_unknown()
+        {
+            self.claims.mark_uncertain();
+        }
+        let (triggered, runs) = triggered?;
+        if runs.is_empty() {
+            self.claim.wake();
+        }
+        self.claims.schedule(runs);
+        Ok(triggered)
+    }
+}

@@ -1,0 +1,29 @@
+//! The way of a run from its due time to its outcome.
+//!
+//! ```text
+//! store ─claim─► wheel ─prepare─► pending ─publish─► broker ─► executor
+//!   ▲    (plan)         (route, mark)       │                     │
+//!   ├──────────── confirm ◄─────────────────┘                     │
+//!   └──────────── ingest  ◄──── results queue ◄───────────────────┘
+//! ```
+//!
+//! Wheel and pending triggers are in memory ([`node_claims`]). Losing them loses nothing: the store holds the same runs,
+//! claimed by this node, and the next claim of a live node finds them.
+//!
+//! Runs that are triggered by hand skip the claim: [`manual_trigger`] writes them already claimed and puts them on the
+//! wheel.
+
+pub(crate) mod burst;
+pub(crate) mod claim;
+pub(crate) mod confirm;
+pub(crate) mod ingest;
+pub(crate) mod manual_trigger;
+pub(crate) mod node_claims;
+pub(crate) mod pending_publish;
+pub(crate) mod plan;
+pub(crate) mod prepare;
+pub(crate) mod publish;
+pub(crate) mod trigger_requests;
+pub(crate) mod trigger_writer;
+pub(crate) mod unroutable_runs;
+pub(crate) mod wheel;

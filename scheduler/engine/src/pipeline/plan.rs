@@ -1,0 +1,278 @@
+//! Plan: what a due job does. It decides which runs are made, which fire times are skipped, and when the job is due next.
+//! Pure.
+
+use cueline_model::{
+    ExecutorName, Job, MisfirePolicy, Schedule, Shard, ShardPlan, Timestamp, expand,
+};
+use cueline_store::{Plan, PlannedRun, Planner, SkippedFires};
+
+/// Plans by the job's own schedule and misfire policy.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SchedulePlanner {
+    /// Fire times up to this far in the future are planned, in ms.
+    pub(crate) lookahead_ms: u64,
+    /// The most fire times that one call visits for a job; the next call continues.
+    pub(crate) max_fire_times: usize,
+}
+
+impl Default for SchedulePlanner {
+    fn default() -> Self {
+        Self {
+            lookahead_ms: 1_500,
+            max_fire_times: 5_000,
+        }
+    }
+}
+
+/// The fire times of a job that one plan covers.
+struct FireTimes {
+    /// Older missed fire times that no policy runs: counted, not listed.
+    counted: Option<SkippedSpan>,
+    /// Missed fire times after those, oldest first.
+    missed: Vec<Timestamp>,
+    on_time: Vec<Timestamp>,
+    next: Option<Timestamp>,
+    /// More missed fire times follow in the next call. The newest, which may have to run, are among those.
+    is_cut: bool,
+}
+
+/// Fire times that become one `skipped` run.
+#[derive(Clone, Copy)]
+struct SkippedSpan {
+    since: Timestamp,
+    count: u64,
+    last: Timestamp,
+}
+
+impl Planner for SchedulePlanner {
+    fn plan(&self, job: &Job, due: Timestamp, now: Timestamp, live: &[ExecutorName]) -> Plan {
+        let times = self.fire_times(job, due, now);
+        let mut plan = Plan {
+            runs: Vec::new(),
+            next_fire: times.next,
+        };
+        let (skipped, run) = split_missed(job, &times);
+        if let Some(skipped) = skipped {
+            plan.runs.push(skipped_run(job, skipped, now));
+        }
+        let shards = expand(&job.spec.route, live);
+        for fire_at in run.iter().chain(&times.on_time) {
+            plan.runs
+                .extend(shards.iter().map(|shard| planned_run(job, *fire_at, shard)));
+        }
+        plan
+    }
+}
+
+impl SchedulePlanner {
+    fn fire_times(&self, job: &Job, due: Timestamp, now: Timestamp) -> FireTimes {
+        let horizon = now.plus_ms(self.lookahead_ms);
+        let late = now.minus_ms(job.spec.misfire.grace.as_millis());
+        let mut times = FireTimes {
+            counted: None,
+            missed: Vec::new(),
+            on_time: Vec::new(),
+            next: Some(due),
+            is_cut: false,
+        };
+        if matches!(job.spec.schedule, Schedule::FixedDelay { .. }) {
+            // The next fire time follows from the end of this run.
+            if due < late {
+                times.missed.push(due);
+            } else {
+                times.on_time.push(due);
+            }
+            times.next = None;
+            return times;
+        }
+        times.count_old_misses(job, late);
+        let keep = missed_runs(job);
+        for _ in 0..self.max_fire_times.max(1) + keep {
+            match times.next {
+                Some(at) if at <= horizon => {
+                    if at < late {
+                        times.missed.push(at);
+                    } else {
+                        times.on_time.push(at);
+                    }
+                    times.next = job.spec.next_fire(at);
+                }
+                _ => return times,
+            }
+        }
+        if times.next.is_some_and(|at| at < late) {
+            times.is_cut = true;
+            let covered = times.missed.len() - keep;
+            times.next = times.missed.get(covered).copied().or(times.next);
+            times.missed.truncate(covered);
+        }
+        times
+    }
+}
+
+impl FireTimes {
+    /// Skips ahead on a regular grid without visiting each fire time: a year of misses at ten a second is one division.
+    fn count_old_misses(&mut self, job: &Job, late: Timestamp) {
+        let (Schedule::FixedRate { every, .. }, Some(first)) = (&job.spec.schedule, self.next)
+        else {
+            return;
+        };
+        let period = every.as_millis().max(1);
+        let keep = u64::from(job.spec.misfire.catch_up_limit) + 1;
+        let missed = u64::try_from(late.since_ms(first))
+            .unwrap_or(0)
+            .div_ceil(period);
+        if missed <= keep {
+            return;
+        }
+        let count = missed - keep;
+        let last = first.plus_ms((count - 1).saturating_mul(period));
+        self.counted = Some(SkippedSpan {
+            since: first,
+            count,
+            last,
+        });
+        self.next = job.spec.next_fire(last);
+    }
+}
+
+/// The number of missed fire times that the misfire policy runs.
+fn missed_runs(job: &Job) -> usize {
+    match job.spec.misfire.policy {
+        MisfirePolicy::Skip => 0,
+        MisfirePolicy::FireOnce => 1,
+        MisfirePolicy::CatchUp => job.spec.misfire.catch_up_limit as usize,
+    }
+}
+
+/// Splits the missed fire times into those that are skipped and those that run.
+fn split_missed<'a>(job: &Job, times: &'a FireTimes) -> (Option<SkippedSpan>, &'a [Timestamp]) {
+    let missed = &times.missed;
+    let (skip, run) = if times.is_cut {
+        (missed.as_slice(), &[][..])
+    } else {
+        missed.split_at(missed.len().saturating_sub(missed_runs(job)))
+    };
+    let mut skipped = times.counted;
+    if let (Some(first), Some(last)) = (skip.first(), skip.last()) {
+        let (since, counted) = skipped.map_or((*first, 0), |span| (span.since, span.count));
+        skipped = Some(SkippedSpan {
+            since,
+            count: counted + skip.len() as u64,
+            last: *last,
+        });
+    }
+    (skipped, run)
+}
+
+fn planned_run(job: &Job, fire_at: Timestamp, shard: &ShardPlan) -> PlannedRun {
+    PlannedRun {
+        fire_at,
+        due_at: job.spec.due_at(job.id, fire_at),
+        shard: shard.shard.clone(),
+        executor: shard.executor.clone(),
+        skipped: None,
+    }
+}
+
+fn skipped_run(job: &Job, span: SkippedSpan, now: Timestamp) -> PlannedRun {
+    let policy = match job.spec.misfire.policy {
+        MisfirePolicy::Skip => "skip",
+        MisfirePolicy::FireOnce => "fire_once",
+        MisfirePolicy::CatchUp => "catch_up",
+    };
+    let late_ms = now.since_ms(span.last);
+    PlannedRun {
+        fire_at: span.last,
+        due_at: span.last,
+        shard: Shard::whole(),
+        executor: None,
+        skipped: Some(SkippedFires {
+            reason: format!("misfire policy {policy}: found {late_ms} ms late"),
+            count: span.count,
+            since: span.since,
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cueline_model::{JobId, JobSpec};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn job(policy: &str, limit: u32, every: &str) -> Job {
+        let spec: JobSpec = serde_json::from_value(serde_json::json!({
+            "name": "j", "group": "default", "schedule": { "every": every },
+            "misfire": { "policy": policy, "grace": "5s", "catch_up_limit": limit },
+            "handler": { "native": "noop" },
+        }))
+        .expect("a valid definition");
+        Job {
+            id: JobId(1),
+            version: 1,
+            spec,
+        }
+    }
+
+    fn at(ms: i64) -> Timestamp {
+        Timestamp::from_millis(ms)
+    }
+
+    proptest! {
+        /// G1: for each policy and delay, every fire time up to the horizon runs or is counted in a skip, exactly once.
+        #[test]
+        fn every_fire_time_is_accounted_for(
+            policy in prop_oneof![Just("skip"), Just("fire_once"), Just("catch_up")],
+            limit in 1_u32..40,
+            behind_ms in 0_i64..200_000,
+            max in 1_usize..50,
+        ) {
+            let planner = SchedulePlanner { lookahead_ms: 1_500, max_fire_times: max };
+            let job = job(policy, limit, "1s");
+            let (start, now) = (1_000_000, 1_000_000 + behind_ms);
+            let (mut next, mut accounted, mut ran) = (Some(at(start)), 0, Vec::new());
+            for _ in 0..1_000 {
+                let due = next.expect("a rate has a next fire time");
+                if due > at(now + 1_500) { break; }
+                let plan = planner.plan(&job, due, at(now), &[]);
+                for run in &plan.runs {
+                    accounted += run.skipped.as_ref().map_or(1, |s| s.count);
+                    if run.skipped.is_none() { ran.push(run.fire_at.as_millis()); }
+                }
+                prop_assert!(plan.next_fire > Some(due));
+                next = plan.next_fire;
+            }
+            let total = (behind_ms + 1_500) / 1_000 + 1;
+            prop_assert_eq!(accounted, u64::try_from(total).unwrap());
+            let missed_total = u64::try_from(behind_ms - 5_000).unwrap_or(0).div_ceil(1_000);
+            let missed_ran = ran.iter().filter(|t| **t < now - 5_000).count() as u64;
+            let wanted = match policy { "skip" => 0, "fire_once" => 1, _ => u64::from(limit) };
+            prop_assert_eq!(missed_ran, missed_total.min(wanted));
+            prop_assert!(ran.is_sorted());
+        }
+    }
+
+    #[test]
+    fn a_year_of_missed_tenths_is_counted_without_visiting_each() {
+        let job = job("fire_once", 100, "100ms");
+        let now = at(31_536_000_000);
+        let plan = SchedulePlanner::default().plan(&job, at(100), now, &[]);
+        let skipped: u64 = plan
+            .runs
+            .iter()
+            .filter_map(|r| r.skipped.as_ref())
+            .map(|s| s.count)
+            .sum();
+        let runs = plan.runs.iter().filter(|r| r.skipped.is_none()).count() as u64;
+        let walked = plan
+            .next_fire
+            .expect("a next fire time")
+            .since_ms(at(100))
+            .unsigned_abs()
+            / 100;
+        assert_eq!(skipped + runs, walked);
+        assert!(plan.next_fire > Some(now));
+    }
+}

@@ -1,0 +1,163 @@
+//! Prepare: runs leave the wheel shortly before they are due, are routed, marked `dispatching`, and become triggers.
+//!
+//! Prepare and publish are two stages, so that nothing slow lies between a run's due time and the publication of its
+//! trigger. The mark fails for each run that was cancelled, paused or edited since its claim. It is the fence of G3.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cueline_model::AttemptId;
+use cueline_runtime::{Duty, Next};
+use cueline_store::{ClaimedRun, DispatchRequest, Store, StoreError};
+
+use super::burst::{self, MAX_COUNTED};
+use super::node_claims::NodeClaims;
+use super::trigger_writer::TriggerWriter;
+use super::unroutable_runs::UnroutableRuns;
+use super::wheel::Wheel;
+use crate::database_clock::DatabaseClock;
+use crate::liveness::registry::Registry;
+use crate::route::Router;
+
+/// Takes runs off the wheel and makes their triggers.
+pub(crate) struct Prepare {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) clock: Arc<DatabaseClock>,
+    pub(crate) claims: Arc<NodeClaims>,
+    pub(crate) registry: Arc<Registry>,
+    pub(crate) unroutable: UnroutableRuns,
+    pub(crate) router: Router,
+    pub(crate) triggers: TriggerWriter,
+    pub(crate) ahead_ms: u64,
+    pub(crate) batch: usize,
+}
+
+/// The wait while the node is not registered.
+const NO_NODE_WAIT: Duration = Duration::from_millis(20);
+
+impl Duty for Prepare {
+    type Error = StoreError;
+
+    fn name(&self) -> &'static str {
+        "prepare"
+    }
+
+    async fn activate(&mut self) -> Result<Next, StoreError> {
+        let Some(node) = self.claims.node() else {
+            return Ok(Next::After(NO_NODE_WAIT));
+        };
+        let runs = {
+            let mut wheel = self.claims.wheel();
+            let until = self.clock.now().plus_ms(self.lead_ms(&wheel));
+            wheel.pop_due(until, self.batch)
+        };
+        if runs.is_empty() {
+            return Ok(self.next_turn());
+        }
+        let changes = self.registry.changes();
+        let routed = self.route(runs);
+        match self.store.begin_dispatch(node, &routed.marks).await {
+            Ok(marked) => self.add_triggers(routed.runs, routed.marks, marked),
+            Err(e) => {
+                // The marks may have been set. A new claim finds these runs `dispatching`, with their executor.
+                self.claims.mark_uncertain();
+                let runs = routed.runs.into_iter().chain(routed.unroutable);
+                self.claims.schedule(runs.collect());
+                return Err(e);
+            }
+        }
+        if !routed.unroutable.is_empty() {
+            self.unroutable.hold(routed.unroutable).await?;
+            // An executor that appeared after the routing would not wake these runs.
+            if self.registry.changes() != changes {
+                self.claims.release_unroutable();
+            }
+        }
+        Ok(self.next_turn())
+    }
+}
+
+/// `runs` and `marks` belong together, item by item.
+struct Routed {
+    runs: Vec<ClaimedRun>,
+    marks: Vec<DispatchRequest>,
+    unroutable: Vec<ClaimedRun>,
+}
+
+impl Prepare {
+    fn route(&mut self, runs: Vec<ClaimedRun>) -> Routed {
+        let mut routed = Routed {
+            runs: Vec::with_capacity(runs.len()),
+            marks: Vec::with_capacity(runs.len()),
+            unroutable: Vec::new(),
+        };
+        for run in runs {
+            let executor = if run.maybe_published {
+                // The trigger may be in that executor's queue. Another executor would run the attempt a second time.
+                run.executor.clone()
+            } else {
+                let spec = &run.job.spec;
+                let candidates = self
+                    .registry
+                    .candidates(&spec.group, &spec.handler.capability());
+                self.router.choose(&run, &candidates)
+            };
+            match executor {
+                Some(executor) => {
+                    routed.marks.push(DispatchRequest {
+                        attempt: run.attempt_id(),
+                        job_version: run.job.version,
+                        executor,
+                    });
+                    routed.runs.push(run);
+                }
+                None => routed.unroutable.push(run),
+            }
+        }
+        routed
+    }
+
+    /// Writes the triggers of the marked runs. `marked` is a subsequence of `marks`.
+    fn add_triggers(
+        &mut self,
+        runs: Vec<ClaimedRun>,
+        marks: Vec<DispatchRequest>,
+        marked: Vec<AttemptId>,
+    ) {
+        let mut marked = marked.into_iter().peekable();
+        let mut pending = Vec::with_capacity(runs.len());
+        let now = self.clock.now();
+        for (run, mark) in runs.into_iter().zip(marks) {
+            if marked.next_if_eq(&mark.attempt).is_some() {
+                pending.push(self.triggers.write(&run, mark, now));
+            } else {
+                tracing::debug!(run_id = %run.id, "run was cancelled, paused or edited before its trigger was published");
+            }
+        }
+        self.claims.add_pending(pending);
+        self.claims.publish.wake();
+    }
+
+    fn lead_ms(&self, wheel: &Wheel<ClaimedRun>) -> u64 {
+        let due_together = wheel.next_due().map_or(0, |first| {
+            wheel.count_due(first.plus_ms(self.ahead_ms), MAX_COUNTED)
+        });
+        burst::lead_ms(self.ahead_ms, due_together)
+    }
+
+    /// Half of `ahead_ms` later than necessary, so that runs which are due one after the other are marked together.
+    fn next_turn(&self) -> Next {
+        let (due, lead_ms) = {
+            let wheel = self.claims.wheel();
+            (wheel.next_due(), self.lead_ms(&wheel).cast_signed())
+        };
+        let Some(due) = due else {
+            return Next::After(Duration::from_secs(1));
+        };
+        let linger_ms = self.ahead_ms.cast_signed() / 2;
+        match u64::try_from(due.since_ms(self.clock.now()) - lead_ms + linger_ms) {
+            Ok(wait @ 1..) => Next::After(Duration::from_millis(wait)),
+            _ => Next::Now,
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! Trigger requests that arrive over the broker.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cueline_broker::{Broker, Delivery, QueueId, Settlement};
+use cueline_protocol::{TriggerRequest as RequestMessage, decode};
+use cueline_runtime::Stop;
+use cueline_store::{ErrorKind, TriggerRequest};
+
+use super::manual_trigger::ManualTrigger;
+use crate::database_clock::DatabaseClock;
+use crate::error::EngineError;
+use crate::queue_consumer::QueueConsumer;
+
+/// Messages fetched at once.
+const BATCH: usize = 200;
+/// Messages settled at once. A failure of a later request then does not repeat the earlier ones.
+const SETTLE_BATCH: usize = 20;
+/// Requests not begun this long after their fetch are returned to the queue. It is a third of the time after which a broker
+/// delivers an unsettled message again, and a request delivered twice would be carried out twice.
+const BEGIN_WITHIN_MS: i64 = 10_000;
+/// The same bound as over HTTP.
+const MAX_KEY_BYTES: usize = 256;
+/// After a failure of the store, the request is delivered again after this time.
+const RETRY_AFTER: Duration = Duration::from_millis(500);
+
+pub(crate) struct TriggerRequests {
+    pub(crate) broker: Broker,
+    pub(crate) clock: Arc<DatabaseClock>,
+    pub(crate) trigger: ManualTrigger,
+}
+
+impl QueueConsumer for TriggerRequests {
+    const QUEUE: QueueId = QueueId::Requests;
+
+    fn broker(&self) -> &Broker {
+        &self.broker
+    }
+
+    fn max_messages(&self) -> usize {
+        BATCH
+    }
+
+    /// Carries out one request after the other. Returns to the queue those that have no time left.
+    async fn process(&self, batch: &[Delivery], stop: &Stop) -> Result<usize, EngineError> {
+        let fetched_at = self.clock.now();
+        for part in batch.chunks(SETTLE_BATCH) {
+            let mut settlements = Vec::with_capacity(part.len());
+            for delivery in part {
+                let is_late = self.clock.now().since_ms(fetched_at) > BEGIN_WITHIN_MS;
+                let settlement = if is_late || stop.is_soft() {
+                    Settlement::Retry(Duration::ZERO)
+                } else {
+                    self.carry_out(delivery).await
+                };
+                settlements.push((delivery.receipt, settlement));
+            }
+            self.broker.settle(&Self::QUEUE, &settlements).await?;
+        }
+        Ok(batch.len())
+    }
+}
+
+impl TriggerRequests {
+    async fn carry_out(&self, delivery: &Delivery) -> Settlement {
+        let request = match decode::<RequestMessage>(&delivery.payload) {
+            Ok(request) => request,
+            Err(e) => return Settlement::Dead(e.to_string()),
+        };
+        if let Some(key) = request.key.as_ref().filter(|k| k.len() > MAX_KEY_BYTES) {
+            return Settlement::Dead(format!(
+                "failed to trigger {}: `key` takes a text of at most {MAX_KEY_BYTES} bytes; this one has {}",
+                request.job,
+                key.len()
+            ));
+        }
+        let by = request.by.as_deref().unwrap_or("an unnamed sender");
+        let request = TriggerRequest {
+            job: request.job,
+            params: request.params,
+            idempotency_key: request.key,
+            run_at: request.at,
+            by: format!("a message of {by}"),
+        };
+        match self.trigger.trigger(&request).await {
+            Ok(_) => Settlement::Ack,
+            Err(e) if matches!(e.kind(), ErrorKind::Transient | ErrorKind::Broken) => {
+                tracing::warn!(job = %request.job, error = %e, "failed to carry out a trigger request; trying again");
+                Settlement::Retry(RETRY_AFTER)
+            }
+            Err(e) => Settlement::Dead(format!("failed to trigger {}: {e}", request.job)),
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! The loop of a stage that reads a durable queue: fetch a batch, process it, fetch the next.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cueline_broker::{Broker, Delivery, QueueId};
+use cueline_runtime::{Backoff, Stop};
+
+use crate::error::EngineError;
+
+/// A stage that reads one durable queue.
+pub(crate) trait QueueConsumer: Send + Sync + 'static {
+    const QUEUE: QueueId;
+
+    fn broker(&self) -> &Broker;
+
+    /// The most messages fetched at once.
+    fn max_messages(&self) -> usize;
+
+    /// Processes a batch that is not empty, and settles it. Returns the number of items that it held.
+    fn process(
+        &self,
+        batch: &[Delivery],
+        stop: &Stop,
+    ) -> impl Future<Output = Result<usize, EngineError>> + Send;
+
+    /// Called after each processed batch.
+    fn pause(&self, _items: usize, _stop: &Stop) -> impl Future<Output = ()> + Send {
+        async {}
+    }
+}
+
+/// How long one fetch waits for a message.
+const FETCH_WAIT: Duration = Duration::from_secs(5);
+
+/// Consumes until the stop. A batch that has been fetched is processed and settled in spite of a stop; otherwise its
+/// messages would be delivered again only after the broker's ack timeout.
+pub(crate) async fn run<C: QueueConsumer>(consumer: Arc<C>, stop: Stop) {
+    let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(5));
+    while !stop.is_soft() {
+        let batch = tokio::select! {
+            batch = fetch(&*consumer, FETCH_WAIT) => batch,
+            () = stop.soft() => return,
+        };
+        let processed = match batch {
+            Ok(batch) if batch.is_empty() => continue,
+            Ok(batch) => consumer.process(&batch, &stop).await,
+            Err(e) => Err(e),
+        };
+        match processed {
+            Ok(items) => {
+                backoff.reset();
+                consumer.pause(items, &stop).await;
+            }
+            Err(e) => {
+                let wait = backoff.next_wait();
+                tracing::error!(queue = %C::QUEUE, error = %e, wait_ms = wait.as_millis(), "failed to process messages; trying again");
+                tokio::select! {
+                    () = tokio::time::sleep(wait) => {}
+                    () = stop.soft() => {}
+                }
+            }
+        }
+    }
+}
+
+/// Fetches one batch, waiting up to `wait` for its first message.
+pub(crate) async fn fetch<C: QueueConsumer>(
+    consumer: &C,
+    wait: Duration,
+) -> Result<Vec<Delivery>, EngineError> {
+    let broker = consumer.broker();
+    Ok(broker
+        .fetch(&C::QUEUE, consumer.max_messages(), wait)
+        .await?)
+}
+
+/// Processes the messages that have arrived. Returns the number of items that they held.
+pub(crate) async fn consume_once<C: QueueConsumer>(consumer: &C) -> Result<usize, EngineError> {
+    let batch = fetch(consumer, Duration::ZERO).await?;
+    if batch.is_empty() {
+        return Ok(0);
+    }
+    consumer.process(&batch, &Stop::new()).await
+}

@@ -1,0 +1,206 @@
+//! The composition: which stage is handed what.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cueline_broker::{Broker, Channel, Listener, QueueId};
+use cueline_model::StoreId;
+use cueline_protocol::SigningKey;
+use cueline_runtime::{Activator, BurstGate, Clock};
+use cueline_store::Store;
+use rand::SeedableRng as _;
+use rand::rngs::StdRng;
+use tokio::sync::mpsc;
+
+use crate::admin::Admin;
+use crate::counters::Counters;
+use crate::database_clock::DatabaseClock;
+use crate::error::EngineError;
+use crate::liveness::executor_attempts::ExecutorAttempts;
+use crate::liveness::failover::Failover;
+use crate::liveness::heartbeats::Heartbeats;
+use crate::liveness::loopback::Loopback;
+use crate::liveness::node_lease::NodeLease;
+use crate::liveness::queue_provisioner::QueueProvisioner;
+use crate::liveness::reconcile::{Reconcile, Reconciler};
+use crate::liveness::registry::Registry;
+use crate::liveness::self_check::SelfCheck;
+use crate::maintenance::cancellations::Cancellations;
+use crate::maintenance::dead_letters::DeadLetters;
+use crate::maintenance::overdue::Overdue;
+use crate::maintenance::retention::Retention;
+use crate::options::EngineOptions;
+use crate::pipeline::claim::Claim;
+use crate::pipeline::confirm::Confirm;
+use crate::pipeline::ingest::Ingest;
+use crate::pipeline::manual_trigger::ManualTrigger;
+use crate::pipeline::node_claims::NodeClaims;
+use crate::pipeline::prepare::Prepare;
+use crate::pipeline::publish::Publish;
+use crate::pipeline::trigger_requests::TriggerRequests;
+use crate::pipeline::trigger_writer::{TriggerSigner, TriggerWriter};
+use crate::pipeline::unroutable_runs::UnroutableRuns;
+use crate::route::Router;
+
+/// The stages of one engine, not yet running.
+pub(crate) struct Stages {
+    pub(crate) claims: Arc<NodeClaims>,
+    pub(crate) admin: Arc<Admin>,
+    // The pipeline, in its order.
+    pub(crate) claim: Claim,
+    pub(crate) prepare: Prepare,
+    pub(crate) publish: Publish,
+    pub(crate) confirm: Confirm,
+    pub(crate) ingest: Arc<Ingest>,
+    pub(crate) trigger_requests: Arc<TriggerRequests>,
+    // Liveness.
+    pub(crate) node_lease: NodeLease,
+    pub(crate) heartbeats: Heartbeats,
+    pub(crate) heartbeat_inbox: Listener,
+    pub(crate) loopback: Loopback,
+    pub(crate) queues: Arc<QueueProvisioner>,
+    pub(crate) failover: Failover,
+    pub(crate) reconcile: Reconcile,
+    // Maintenance.
+    pub(crate) cancellations: Cancellations,
+    pub(crate) dead_letters: Arc<DeadLetters>,
+    pub(crate) overdue: Overdue,
+    pub(crate) retention: Retention,
+}
+
+/// What more than one stage is handed. Nothing outside this file sees it as a whole.
+struct Parts {
+    store: Arc<dyn Store>,
+    store_id: StoreId,
+    broker: Broker,
+    clock: Arc<DatabaseClock>,
+    claims: Arc<NodeClaims>,
+    registry: Arc<Registry>,
+    self_check: Arc<SelfCheck>,
+    counters: Arc<Counters>,
+    burst_gate: Arc<BurstGate>,
+    queues: Arc<QueueProvisioner>,
+    signer: TriggerSigner,
+    /// Wakes the claim stage.
+    claim: Activator,
+    /// Wakes the duty that sends cancellations.
+    cancellations: Activator,
+}
+
+/// `hand!(parts => Stage { a, b; c: 1 })` makes a stage from clones of the parts `a` and `b`, and a field of its own.
+macro_rules! hand {
+    ($parts:expr => $stage:ident { $($part:ident),* $(; $($field:ident: $value:expr),*)? }) => {
+        $stage { $($part: $parts.$part.clone(),)* $($($field: $value,)*)? }
+    };
+}
+
+impl Stages {
+    /// Declares the queues that all nodes share, registers this node, and restores what other nodes know of executors.
+    ///
+    /// At most `max_confirmations` wait for the store; past it nothing is published.
+    pub(crate) async fn open(
+        store: Arc<dyn Store>,
+        broker: Broker,
+        clock: Arc<dyn Clock>,
+        options: &EngineOptions,
+        key: Option<SigningKey>,
+        max_confirmations: usize,
+    ) -> Result<Self, EngineError> {
+        let heartbeat_inbox = broker.listen(&Channel::Heartbeats).await?;
+        for queue in [QueueId::Results, QueueId::Requests, QueueId::Dead] {
+            broker.declare(&queue).await?;
+        }
+        let store_id = store.store_id().await?;
+        let parts = Parts::new(store, store_id, broker, clock, options, key);
+        let stages = parts.stages(options, heartbeat_inbox, max_confirmations);
+        stages.node_lease.renew().await?;
+        stages.heartbeats.restore().await?;
+        Ok(stages)
+    }
+}
+
+impl Parts {
+    fn new(
+        store: Arc<dyn Store>,
+        store_id: StoreId,
+        broker: Broker,
+        clock: Arc<dyn Clock>,
+        options: &EngineOptions,
+        key: Option<SigningKey>,
+    ) -> Self {
+        let clock = Arc::new(DatabaseClock::new(clock));
+        Self {
+            queues: Arc::new(QueueProvisioner::new(broker.clone(), clock.clone())),
+            registry: Arc::new(Registry::new(options.executor_dead_after_ms)),
+            self_check: Arc::new(SelfCheck::new(options.failover_after_ms)),
+            signer: TriggerSigner {
+                key,
+                valid_ms: options.trigger_valid_ms,
+            },
+            store,
+            store_id,
+            broker,
+            clock,
+            claims: Arc::default(),
+            counters: Arc::default(),
+            burst_gate: Arc::default(),
+            claim: Activator::new(),
+            cancellations: Activator::new(),
+        }
+    }
+
+    /// Which stage is handed what.
+    #[rustfmt::skip] // A table is easier to read with one stage to a line.
+    fn stages(&self, o: &EngineOptions, heartbeat_inbox: Listener, max_confirmations: usize) -> Stages {
+        let (confirmed, confirmations) = mpsc::channel(max_confirmations);
+        let triggers = TriggerWriter::new(self.signer.clone(), self.store_id);
+        let router = Router::new(StdRng::seed_from_u64(o.seed));
+        let trigger = || hand!(self => ManualTrigger { store, claims, claim; max_claimed: o.max_claimed });
+        let attempts = || hand!(self => ExecutorAttempts { store, store_id, broker, clock });
+        let reconciler = || hand!(self => Reconciler { store, store_id, broker, claims, registry, counters });
+        let unroutable = || hand!(self => UnroutableRuns { store, clock, claims, self_check, claim; max_held: o.max_unroutable });
+        let failover_every = Duration::from_millis((o.failover_after_ms / 10).clamp(100, 2_000));
+        Stages {
+            claims: self.claims.clone(),
+            admin: Arc::new(hand!(self => Admin {
+                store, broker, claims, registry, counters, claim, cancellations;
+                trigger: trigger(), attempts: attempts(), reconciler: reconciler()
+            })),
+            claim: hand!(self => Claim {
+                store, clock, claims; runs_per_job: 1,
+                lookahead_ms: o.lookahead_ms, poll_ms: o.poll_ms, batch: o.claim_batch, max_claimed: o.max_claimed
+            }),
+            prepare: hand!(self => Prepare {
+                store, clock, claims, registry; unroutable: unroutable(), router: router, triggers: triggers,
+                ahead_ms: o.prepare_ahead_ms, batch: o.dispatch_batch
+            }),
+            publish: hand!(self => Publish {
+                store, broker, clock, claims, signer, burst_gate, counters; confirmed: confirmed, batch: o.publish_batch
+            }),
+            confirm: hand!(self => Confirm {
+                store, burst_gate; confirmed: confirmations, batch: o.confirm_batch, unwritten: Vec::new()
+            }),
+            ingest: Arc::new(hand!(self => Ingest {
+                store, store_id, broker, clock, burst_gate, counters, claim; poll_ms: o.poll_ms, batch: o.ingest_batch
+            })),
+            trigger_requests: Arc::new(hand!(self => TriggerRequests { broker, clock; trigger: trigger() })),
+            node_lease: hand!(self => NodeLease {
+                store, clock, claims, self_check, claim; node_name: o.node_name.clone(), lease_ms: o.lease_ms
+            }),
+            heartbeats: hand!(self => Heartbeats { store, clock, claims, registry, self_check, queues }),
+            heartbeat_inbox,
+            loopback: Loopback::new(self.broker.clone(), self.clock.clone(), self.self_check.clone()),
+            queues: self.queues.clone(),
+            failover: hand!(self => Failover {
+                store, broker, clock, registry, self_check, counters, claim; attempts: attempts(),
+                every: failover_every, silent: HashMap::new()
+            }),
+            reconcile: Reconcile { reconciler: reconciler(), older_than_ms: o.reconcile_after_ms, after: None },
+            cancellations: hand!(self => Cancellations { store, store_id, broker, registry }),
+            dead_letters: Arc::new(hand!(self => DeadLetters { store, broker, clock })),
+            overdue: hand!(self => Overdue { store, clock, claim; unroutable: unroutable(), slack_ms: o.overdue_slack_ms }),
+            retention: hand!(self => Retention { store; retention_ms: o.retention_ms }),
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! What arrives on the results stream: G9, each result once, and nothing that arrives stops the rest.
+
+use std::time::Duration;
+
+use cueline_broker::{DeadLetter, QueueId};
+use cueline_engine::EngineOptions;
+use cueline_model::{
+    AttemptEvent, AttemptId, LogLine, LogStream, Outcome, OutcomeKind, RunId, RunState, StoreId,
+    Timestamp,
+};
+use cueline_protocol::{ReportMessage, Trigger, decode, encode};
+use serde_json::json;
+
+use crate::fixture::{Fixture, tick};
+
+async fn dead_letters(fixture: &Fixture) -> Vec<DeadLetter> {
+    let fetched = fixture.broker.fetch(&QueueId::Dead, 100, Duration::ZERO);
+    let deliveries = fetched.await.expect("fetches");
+    deliveries
+        .iter()
+        .map(|d| DeadLetter::decode(&d.payload).expect("a dead letter"))
+        .collect()
+}
+
+#[tokio::test]
+async fn an_unreadable_message_becomes_a_dead_letter_and_the_rest_is_applied() {
+    let fixture = Fixture::new().await;
+    let mut engine = fixture.engine("one").await;
+    let e1 = fixture.executor("e1").await;
+    fixture.apply("job", json!({})).await;
+    let (first, second) = (fixture.trigger("job").await, fixture.trigger("job").await);
+    tick(&mut engine).await;
+    let triggers = e1.take().await;
+    e1.ended(&triggers[0], OutcomeKind::Succeeded, fixture.now())
+        .await;
+    for garbage in [&b"no JSON"[..], b"{}", b"\xff\x00", b"[1,2]", b""] {
+        fixture.put(&QueueId::Results, garbage.to_vec()).await;
+    }
+    let future = br#"{"v":99,"run":1,"attempt":1,"news":true}"#;
+    fixture.put(&QueueId::Results, &future[..]).await;
+    e1.ended(&triggers[1], OutcomeKind::Failed, fixture.now())
+        .await;
+    assert_eq!(tick(&mut engine).await, 0);
+    assert_eq!(fixture.state(first).await, RunState::Succeeded);
+    assert_eq!(fixture.state(second).await, RunState::Failed);
+    let letters = dead_letters(&fixture).await;
+    assert_eq!(letters.len(), 6, "{letters:#?}");
+    assert!(letters.iter().all(|l| l.queue == "results"));
+    assert!(letters.iter().all(|l| l.reason.contains("failed to read")));
+    let last = letters.last().expect("six of them");
+    assert!(last.reason.contains("99"), "{}", last.reason);
+    assert_eq!(last.payload, &future[..]);
+}
+
+/// Executors put several reports into one message. What can be read of it counts, and the message can be seen among the dead letters.
+#[tokio::test]
+async fn each_report_of_a_message_is_applied() {
+    let fixture = Fixture::new().await;
+    let options = EngineOptions {
+        ingest_batch: 2,
+        ..EngineOptions::default()
+    };
+    let mut engine = fixture.engine_with(options).await;
+    let e1 = fixture.executor("e1").await;
+    fixture.apply("job", json!({})).await;
+    let mut runs = Vec::new();
+    for _ in 0..3 {
+        runs.push(fixture.trigger("job").await);
+    }
+    tick(&mut engine).await;
+    let ended = |trigger: &Trigger| {
+        let outcome = Outcome::new(OutcomeKind::Succeeded, fixture.now());
+        e1.encoded_report(trigger.attempt_id(), AttemptEvent::Ended { outcome })
+    };
+    let mut lines: Vec<Vec<u8>> = e1.take().await.iter().map(ended).collect();
+    lines.insert(1, b"no JSON".to_vec());
+    fixture.put(&QueueId::Results, lines.join(&b'\n')).await;
+    tick(&mut engine).await;
+    for run in runs {
+        assert_eq!(fixture.state(run).await, RunState::Succeeded);
+    }
+    let letters = dead_letters(&fixture).await;
+    assert_eq!(letters.len(), 1, "{letters:#?}");
+    assert_eq!(letters[0].payload, lines.join(&b'\n'));
+}
+
+/// Well-formed, and about nothing that there is, or with numbers at their ends.
+#[tokio::test]
+async fn reports_about_unknown_runs_and_attempts_change_nothing() {
+    let fixture = Fixture::new().await;
+    let mut engine = fixture.engine("one").await;
+    let e1 = fixture.executor("e1").await;
+    fixture.apply("job", json!({})).await;
+    let run = fixture.trigger("job").await;
+    tick(&mut engine).await;
+    let trigger = e1.take_one().await;
+    let at = [i64::MIN, -1, 0, i64::MAX].map(Timestamp::from_millis);
+    let mut strange = Vec::new();
+    for run in [0, -1, 4_242, i64::MIN, i64::MAX, run.0] {
+        for attempt in [0, 2, u32::MAX] {
+            let id = AttemptId {
+                run: RunId(run),
+                attempt,
+            };
+            let line = LogLine {
+                seq: u64::MAX,
+                at: at[0],
+                stream: LogStream::Out,
+                text: "\0".to_owned(),
+            };
+            let mut outcome = Outcome::new(OutcomeKind::Failed, at[3]).because("\0\u{fffd}");
+            outcome.started_at = Some(at[0]);
+            outcome.exit_status = Some(i32::MIN);
+            strange.extend([
+                e1.encoded_report(id, AttemptEvent::Started { at: at[3] }),
+                e1.encoded_report(id, AttemptEvent::Progress { fraction: -1e300 }),
+                e1.encoded_report(id, AttemptEvent::Log { lines: vec![line] }),
+                e1.encoded_report(id, AttemptEvent::Ended { outcome }),
+            ]);
+        }
+    }
+    for message in strange {
+        fixture.put(&QueueId::Results, message).await;
+    }
+    e1.started(&trigger, fixture.now()).await;
+    assert_eq!(engine.tick().await.expect("a turn").ingested, 73);
+    assert_eq!(fixture.state(run).await, RunState::Running);
+    assert!(dead_letters(&fixture).await.is_empty());
+    let outcome = Outcome::new(OutcomeKind::Succeeded, at[3]);
+    e1.report(&trigger, AttemptEvent::Ended { outcome }).await;
+    tick(&mut engine).await;
+    assert_eq!(fixture.state(run).await, RunState::Succeeded);
+}
+
+#[tokio::test]
+async fn a_repeated_result_is_applied_once() {
+    let fixture = Fixture::new().await;
+    let mut engine = fixture.engine("one").await;
+    let e1 = fixture.executor("e1").await;
+    let retry = json!({ "max": 5, "first": "1s", "jitter_percent": 0 });
+    fixture.apply("job", json!({ "retry": retry })).await;
+    let run = fixture.trigger("job").await;
+    tick(&mut engine).await;
+    let trigger = e1.take_one().await;
+    // Within one batch, and in another one.
+    for _ in 0..3 {
+        e1.ended(&trigger, OutcomeKind::Failed, fixture.now()).await;
+    }
+    tick(&mut engine).await;
+    e1.ended(&trigger, OutcomeKind::Failed, fixture.now()).await;
+    tick(&mut engine).await;
+    let again = fixture.run(run).await;
+    assert_eq!((again.attempt, again.retries), (2, 1));
+    fixture.set(1_000);
+    assert_eq!(tick(&mut engine).await, 1);
+    assert_eq!(e1.take_one().await.attempt, 2);
+}
+
+#[tokio::test]
+async fn a_late_result_of_an_older_attempt_is_refused_and_noted() {
+    let fixture = Fixture::new().await;
+    let mut engine = fixture.engine("one").await;
+    let e1 = fixture.executor("e1").await;
+    let rest = json!({ "on_lost": "rerun" });
+    fixture.apply("job", rest).await;
+    let run = fixture.trigger("job").await;
+    tick(&mut engine).await;
+    let first = e1.take_one().await;
+    e1.ended(&first, OutcomeKind::Lost, fixture.now()).await;
+    tick(&mut engine).await;
+    let second = e1.take_one().await;
+    assert_ne!(first.attempt_id(), second.attempt_id());
+    e1.ended(&first, OutcomeKind::Succeeded, fixture.now())
+        .await;
+    e1.started(&first, fixture.now()).await;
+    tick(&mut engine).await;
+    assert_eq!(fixture.state(run).await, RunState::Queued);
+    assert_eq!(fixture.timeline(run).await.last().unwrap(), "refused");
+    e1.ended(&second, OutcomeKind::Succeeded, fixture.now())
+        .await;
+    tick(&mut engine).await;
+    assert_eq!(fixture.state(run).await, RunState::Succeeded);
+}
+
+/// A fast executor is done before the scheduler has written down that the broker has the trigger.
+#[tokio::test]
+async fn a_result_may_overtake_its_confirmation() {
+    let fixture = Fixture::new().await;
+    let mut engine = fixture.engine("one").await;
+    let e1 = fixture.executor("e1").await;
+    fixture.apply("job", json!({})).await;
+    let run = fixture.trigger("job").await;
+    engine.receive_heartbeats().await.expect("hears");
+    engine.claim().await.expect("claims");
+    engine.prepare().await.expect("prepares");
+    let fault = crate::fixture::Fault::Before;
+    fixture.store.fail_next("confirm_dispatch", fault);
+    engine.publish().await.expect_err("the confirmation fails");
+    assert_eq!(fixture.state(run).await, RunState::Dispatching);
+    let trigger = e1.take_one().await;
+    e1.ended(&trigger, OutcomeKind::Succeeded, fixture.now())
+        .await;
+    assert_eq!(engine.ingest().await.expect("takes in"), 1);
+    assert_eq!(fixture.state(run).await, RunState::Succeeded);
+    tick(&mut engine).await;
+    assert_eq!(
+        fixture.state(run).await,
+        RunState::Succeeded,
+        "and stays so"
+    );
+    assert!(e1.take().await.is_empty());
+}
+
+/// Run numbers come again in another store: what is said of that one's runs is not applied to these, and can be seen.
+#[tokio::test]
+async fn a_report_about_a_run_of_another_store_is_a_dead_letter() {
+    let fixture = Fixture::new().await;
+    let mut engine = fixture.engine("one").await;
+    let e1 = fixture.executor("e1").await;
+    fixture.apply("job", json!({})).await;
+    let run = fixture.trigger("job").await;
+    tick(&mut engine).await;
+    let trigger = e1.take_one().await;
+    let ours = fixture.real().store_id().await.expect("an id");
+    assert_eq!(trigger.store, ours);
+    let outcome = Outcome::new(OutcomeKind::Succeeded, fixture.now());
+    let mut event: ReportMessage =
+        decode(&e1.encoded_report(trigger.attempt_id(), AttemptEvent::Ended { outcome }))
+            .expect("an event");
+    event.store = StoreId(ours.0 ^ 1);
+    fixture.put(&QueueId::Results, encode(&event)).await;
+    tick(&mut engine).await;
+    assert_eq!(fixture.state(run).await, RunState::Queued);
+    let letters = dead_letters(&fixture).await;
+    assert_eq!(letters.len(), 1, "{letters:#?}");
+    let reason = &letters[0].reason;
+    assert!(
+        reason.contains("another store") && reason.contains(&ours.to_string()),
+        "{reason}"
+    );
+    event.store = ours;
+    fixture.put(&QueueId::Results, encode(&event)).await;
+    tick(&mut engine).await;
+    assert_eq!(fixture.state(run).await, RunState::Succeeded);
+}

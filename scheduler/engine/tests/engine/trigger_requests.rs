@@ -1,0 +1,151 @@
+//! Requests to trigger a job that come over the broker.
+
+use std::time::Duration;
+
+use cueline_broker::{DeadLetter, QueueId};
+use cueline_runtime::{Ended, Lifecycle};
+use cueline_test_support::SOON;
+use serde_json::json;
+
+use crate::fixture::{Fault, Fixture, eventually, tick};
+
+/// By anybody who may publish: a key counts once, and what makes no sense is not lost.
+#[tokio::test]
+async fn a_message_triggers_a_job() {
+    let fixture = Fixture::new().await;
+    let mut engine = fixture.engine("one").await;
+    let e1 = fixture.executor("e1").await;
+    fixture.apply("job", json!({})).await;
+    for text in [
+        r#"{"v":1,"job":"job","params":"p","by":"ann"}"#,
+        r#"{"v":1,"job":"job","key":"k"}"#,
+        r#"{"v":1,"job":"job","key":"k"}"#,
+        r#"{"v":1,"job":"nothing"}"#,
+        r#"{"v":7,"job":"job"}"#,
+        "job",
+    ] {
+        fixture.put(&QueueId::Requests, text).await;
+    }
+    assert_eq!(engine.carry_out_requests().await.expect("carries out"), 6);
+    assert_eq!(tick(&mut engine).await, 2);
+    let params: Vec<_> = e1.take().await.into_iter().map(|t| t.params).collect();
+    assert_eq!(params, [Some("p".to_owned()), None]);
+    let dead = fixture
+        .broker
+        .fetch(&QueueId::Dead, 9, Duration::ZERO)
+        .await
+        .expect("fetches");
+    let reasons: Vec<String> = dead
+        .iter()
+        .map(|d| {
+            DeadLetter::decode(&d.payload)
+                .expect("a dead letter")
+                .reason
+        })
+        .collect();
+    assert_eq!(reasons.len(), 3, "{reasons:?}");
+    assert!(
+        reasons[0].contains("there is no job \"nothing\""),
+        "{reasons:?}"
+    );
+    assert!(reasons[1].contains("version is 7"), "{reasons:?}");
+}
+
+/// The store fails: the request stays, and counts once.
+#[tokio::test]
+async fn a_request_is_carried_out_once_in_spite_of_a_store_failure() {
+    let fixture = Fixture::new().await;
+    let mut engine = fixture.engine("one").await;
+    let e1 = fixture.executor("e1").await;
+    fixture.apply("job", json!({})).await;
+    fixture
+        .put(&QueueId::Requests, r#"{"v":1,"job":"job","key":"k"}"#)
+        .await;
+    fixture.store.fail_next("trigger_claimed", Fault::After);
+    assert_eq!(engine.carry_out_requests().await.expect("tries"), 1);
+    eventually("it comes again", async || {
+        engine.carry_out_requests().await.expect("carries out") == 1
+    })
+    .await;
+    assert_eq!(fixture.runs("job").await.len(), 1);
+    // It was claimed by the node that did not hear the answer.
+    tick(&mut engine).await;
+    assert_eq!(e1.take().await.len(), 1);
+}
+
+/// A slow store: what has not been begun in time is given back before the broker hands it out again by itself, and what was done is settled.
+#[tokio::test]
+async fn requests_without_time_are_returned_to_the_queue() {
+    let fixture = with_requests(30).await;
+    let mut engine = fixture.engine("one").await;
+    for _ in 0..2 {
+        fixture
+            .store
+            .fail_next("trigger_claimed", Fault::Takes(6_000));
+    }
+    assert_eq!(engine.carry_out_requests().await.expect("carries out"), 30);
+    assert_eq!(fixture.runs("job").await.len(), 2);
+    assert_eq!(engine.carry_out_requests().await.expect("carries out"), 28);
+    assert_eq!(fixture.runs("job").await.len(), 30);
+    assert_eq!(engine.carry_out_requests().await.expect("looks"), 0);
+}
+
+/// A stop in the middle of a batch: what was carried out is settled, and does not come again.
+#[tokio::test]
+async fn a_stop_carries_out_no_request_twice() {
+    const COUNT: usize = 150;
+    let fixture = with_requests(COUNT).await;
+    let lifecycle = Lifecycle::new();
+    let engine = fixture.start(&lifecycle).await;
+    eventually("it has begun", async || {
+        !fixture.runs("job").await.is_empty()
+    })
+    .await;
+    assert_eq!(lifecycle.shut_down(SOON).await, Ended::Asked);
+    engine.finish().await.expect("gives up its lease");
+    let mut next = fixture.engine("one").await;
+    eventually("the rest is carried out", async || {
+        next.carry_out_requests().await.expect("carries out");
+        fixture.runs("job").await.len() >= COUNT
+    })
+    .await;
+    let queues = next.admin().queues().await.expect("counts");
+    let requests = queues.iter().find(|q| q.queue == "requests");
+    assert_eq!(requests.map_or(0, |q| q.ready + q.unsettled), 0);
+    assert_eq!(fixture.runs("job").await.len(), COUNT);
+}
+
+#[tokio::test]
+async fn a_key_that_is_too_long_is_refused_with_the_limit() {
+    let fixture = with_requests(0).await;
+    let mut engine = fixture.engine("one").await;
+    for bytes in [256, 257] {
+        let request = json!({ "v": 1, "job": "job", "key": "k".repeat(bytes) });
+        fixture.put(&QueueId::Requests, request.to_string()).await;
+    }
+    assert_eq!(engine.carry_out_requests().await.expect("carries out"), 2);
+    assert_eq!(fixture.runs("job").await.len(), 1);
+    let dead = fixture
+        .broker
+        .fetch(&QueueId::Dead, 9, Duration::ZERO)
+        .await;
+    let dead = dead.expect("fetches");
+    assert_eq!(dead.len(), 1);
+    let letter = DeadLetter::decode(&dead[0].payload).expect("a dead letter");
+    assert_eq!(
+        letter.reason,
+        "failed to trigger job: `key` takes a text of at most 256 bytes; this one has 257"
+    );
+}
+
+/// So many requests, without keys: carried out twice they would count twice. What is not settled comes again soon.
+async fn with_requests(count: usize) -> Fixture {
+    let fixture = Fixture::with_short_ack_wait().await;
+    fixture.apply("job", json!({})).await;
+    for _ in 0..count {
+        fixture
+            .put(&QueueId::Requests, r#"{"v":1,"job":"job"}"#)
+            .await;
+    }
+    fixture
+}

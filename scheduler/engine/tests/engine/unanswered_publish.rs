@@ -1,0 +1,134 @@
+//! The broker does not say whether it has a trigger: the run stays `dispatching`, at the same executor, until that is known.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use cueline_broker::conformance::{Fault, Operation};
+use cueline_broker::{ErrorKind, Settlement};
+use cueline_broker_embedded::EmbeddedOptions;
+use cueline_engine::ManualEngine;
+use cueline_model::{OutcomeKind, RunId, RunState};
+use cueline_store::Store as _;
+use serde_json::json;
+
+use crate::fixture::{FakeExecutor, Fixture, tick};
+
+async fn publishing(fixture: &Fixture, run: RunId) -> usize {
+    let job = fixture.run(run).await.job_id;
+    fixture
+        .store
+        .dispatching_attempts(&[job])
+        .await
+        .expect("lists")
+        .len()
+}
+
+/// Two executors, and a job that goes to the first of them that there is.
+async fn world(options: EmbeddedOptions) -> (Fixture, ManualEngine, FakeExecutor, FakeExecutor) {
+    let fixture = Fixture::with(options).await;
+    let mut engine = fixture.engine("one").await;
+    let e1 = fixture.executor("e1").await;
+    let e2 = fixture.executor("e2").await;
+    fixture.apply("job", json!({ "route": "first" })).await;
+    tick(&mut engine).await;
+    (fixture, engine, e1, e2)
+}
+
+/// A pause has to wait for it: it may be in its queue.
+#[tokio::test]
+async fn an_unanswered_trigger_is_published_until_the_broker_accepts_it() {
+    let (fixture, mut engine, e1, _) = world(EmbeddedOptions::default()).await;
+    let run = fixture.trigger("job").await;
+    let other = fixture.trigger("job").await;
+    fixture
+        .broker_faults
+        .next(Operation::Publish, Fault::Unanswered, 1);
+    assert_eq!(tick(&mut engine).await, 0);
+    fixture.pause("job").await;
+    for run in [run, other] {
+        assert_eq!(fixture.state(run).await, RunState::Dispatching);
+    }
+    assert_eq!(publishing(&fixture, run).await, 2);
+    assert_eq!(tick(&mut engine).await, 0, "not at once");
+    fixture.set(1_000);
+    assert_eq!(tick(&mut engine).await, 2);
+    assert_eq!(publishing(&fixture, run).await, 0);
+    assert_eq!(fixture.state(run).await, RunState::Queued);
+    // Each is there twice where the broker does not tell copies apart; the executor does, by run and attempt.
+    let taken: BTreeSet<_> = e1.take().await.iter().map(|t| t.run).collect();
+    assert_eq!(taken, BTreeSet::from([run, other]));
+}
+
+/// Its executor has it, and says so: there is nothing left to publish.
+#[tokio::test]
+async fn an_unanswered_trigger_that_has_arrived_is_not_published_again() {
+    let (fixture, mut engine, e1, _) = world(EmbeddedOptions::default()).await;
+    let run = fixture.trigger("job").await;
+    fixture
+        .broker_faults
+        .next(Operation::Publish, Fault::Unanswered, 1);
+    tick(&mut engine).await;
+    let trigger = e1.take_one().await;
+    e1.ended(&trigger, OutcomeKind::Succeeded, fixture.now())
+        .await;
+    tick(&mut engine).await;
+    assert_eq!(fixture.state(run).await, RunState::Succeeded);
+    let calls = fixture.broker_faults.calls(Operation::Publish);
+    fixture.set(1_000);
+    assert_eq!(tick(&mut engine).await, 0);
+    assert_eq!(fixture.broker_faults.calls(Operation::Publish), calls);
+}
+
+/// The first try may have been taken. Given back, its run could go to another executor while this one has it.
+#[tokio::test]
+async fn a_trigger_that_may_be_published_stays_with_its_executor_when_the_queue_is_full() {
+    let (fixture, mut engine, e1, e2) = world(EmbeddedOptions {
+        queue_limit: 1,
+        ..EmbeddedOptions::default()
+    })
+    .await;
+    let run = fixture.trigger("job").await;
+    let lost = Fault::Before(ErrorKind::Transient);
+    fixture.broker_faults.next(Operation::Publish, lost, 1);
+    engine.tick().await.expect_err("there is no answer");
+    fixture.put(&e1.queue(), &b"something else"[..]).await;
+    assert_eq!(tick(&mut engine).await, 0);
+    assert_eq!(fixture.state(run).await, RunState::Dispatching);
+    // Nobody else is to get it, not even when its executor leaves.
+    e1.leave().await;
+    e2.heartbeat().await;
+    fixture.set(1_000);
+    assert_eq!(tick(&mut engine).await, 0);
+    assert!(e2.take().await.is_empty());
+    let odd = fixture.broker.fetch(&e1.queue(), 9, Duration::ZERO).await;
+    let odd: Vec<_> = odd
+        .expect("fetches")
+        .iter()
+        .map(|d| (d.receipt, Settlement::Ack))
+        .collect();
+    let settled = fixture.broker.settle(&e1.queue(), &odd).await;
+    settled.expect("settles");
+    fixture.set(2_000);
+    assert_eq!(tick(&mut engine).await, 1);
+    assert_eq!(e1.take_one().await.run, run);
+    assert!(e2.take().await.is_empty());
+}
+
+/// What surely was not published is free to go elsewhere.
+#[tokio::test]
+async fn a_refused_trigger_is_released_and_routed_to_another_executor() {
+    let (fixture, mut engine, e1, e2) = world(EmbeddedOptions {
+        queue_limit: 1,
+        ..EmbeddedOptions::default()
+    })
+    .await;
+    fixture.put(&e1.queue(), &b"something else"[..]).await;
+    let run = fixture.trigger("job").await;
+    assert_eq!(tick(&mut engine).await, 0);
+    assert_eq!(fixture.state(run).await, RunState::Scheduled);
+    e1.leave().await;
+    e2.heartbeat().await;
+    fixture.set(1_000);
+    assert_eq!(tick(&mut engine).await, 1);
+    assert_eq!(e2.take_one().await.run, run);
+}

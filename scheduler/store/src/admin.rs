@@ -1,0 +1,115 @@
+//! What a scheduler process does at the request of an operator: the port between the API and the engine.
+//!
+//! It stands beside the store port because the API and the engine both know this crate and must not know each other.
+
+use async_trait::async_trait;
+use cueline_model::ExecutorId;
+use serde::{Deserialize, Serialize};
+
+use crate::error::StoreError;
+use crate::types::{OutstandingAttempt, TriggerOutcome, TriggerRequest};
+
+/// Why an operator's request failed.
+#[derive(Debug, thiserror::Error)]
+pub enum AdminError {
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The broker failed or cannot be reached.
+    #[error("failed to reach the broker: {0}")]
+    Broker(String),
+    /// The request cannot be carried out in the present state; the message says what to do instead.
+    #[error("{0}")]
+    Refused(String),
+}
+
+/// What a scheduler process has done since it started. Each scheduler counts for itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct SinceStart {
+    /// Triggers that the broker has confirmed, repeated ones included.
+    pub published: u64,
+    /// Attempts that were lost on the way to their executor and published again.
+    pub reconciled: u64,
+    /// Silent executors whose work was given to others.
+    pub failovers: u64,
+    /// Attempts taken from silent executors: routed again, or ended `lost`.
+    pub failed_over: u64,
+}
+
+/// How full a queue is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QueueDepth {
+    /// Its name: `x.<group>.<executor>`, `results`, `requests` or `dead`.
+    pub queue: String,
+    /// The group of the executor that reads it; absent for other queues.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
+    /// The executor that reads it; absent for other queues.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub executor: Option<String>,
+    /// Messages that wait to be delivered.
+    pub ready: u64,
+    /// Messages that were delivered and not settled.
+    pub unsettled: u64,
+}
+
+/// The result of replaying one dead letter.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReplayedDeadLetter {
+    /// Its number.
+    pub id: i64,
+    /// Why it is still a dead letter; absent when it is back in its queue.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused: Option<String>,
+}
+
+/// Acts at once in the scheduler process that is asked.
+///
+/// # Errors
+///
+/// All methods fail with [`AdminError::Store`] or [`AdminError::Broker`] when these fail. What was done before the failure
+/// stays done; each method may be called again.
+#[async_trait]
+pub trait SchedulerAdmin: Send + Sync + 'static {
+    /// Looks for due jobs and runs at once. Called after a change of the store that may have made something due; without
+    /// the call the scheduler finds it at its next poll.
+    fn wake_claim(&self);
+
+    /// Sends pending cancellations at once. Called after a run was cancelled; without the call they are sent at the next
+    /// poll.
+    fn wake_cancellations(&self);
+
+    /// What this scheduler has done since it started.
+    fn since_start(&self) -> SinceStart;
+
+    /// Runs a job now. This scheduler goes on with the runs that are due at once.
+    async fn trigger(&self, request: TriggerRequest) -> Result<TriggerOutcome, AdminError>;
+
+    /// All queues, by name: those of every executor in the store, and those that the broker lists.
+    async fn queues(&self) -> Result<Vec<QueueDepth>, AdminError>;
+
+    /// The attempts that are `queued` or `running` at the executor.
+    async fn outstanding(
+        &self,
+        executor: &ExecutorId,
+    ) -> Result<Vec<OutstandingAttempt>, AdminError>;
+
+    /// Takes the triggers out of the executor's queue and routes them again. `by` is noted in the runs' timelines. Returns
+    /// the number of triggers.
+    async fn drain(&self, executor: &ExecutorId, by: &str) -> Result<u64, AdminError>;
+
+    /// Takes the triggers out of the executor's queue and ends their runs `cancelled`. `by` is noted in the runs'
+    /// timelines. Returns the number of runs.
+    async fn purge(&self, executor: &ExecutorId, by: &str) -> Result<u64, AdminError>;
+
+    /// Publishes again the attempts that the executor was given and does not hold. Returns the number of triggers.
+    ///
+    /// # Errors
+    ///
+    /// [`AdminError::Refused`] when the executor is not alive.
+    async fn replay(&self, executor: &ExecutorId) -> Result<u64, AdminError>;
+
+    /// Puts dead letters back into the queues that they came from. Numbers that do not exist are left out of the answer.
+    async fn replay_dead_letters(&self, ids: &[i64])
+    -> Result<Vec<ReplayedDeadLetter>, AdminError>;
+}

@@ -1,0 +1,120 @@
+//! A gate that holds back work of low urgency while a burst of urgent work is under way.
+//!
+//! Runs that are due at the same instant should start at once. That they were published, taken and ended can be written a
+//! moment later. Both compete for the same processor and the same disk.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep_until};
+
+/// This many urgent items at once begin a burst, or prolong it.
+const BURST_ITEMS: usize = 64;
+/// The gate opens when no urgent items have come for this long.
+const QUIET: Duration = Duration::from_millis(10);
+/// A burst of this many items or more
+const LARGE_BURST_ITEMS: usize = 1_000;
+/// has a longer quiet time, because it is processed in large batches, and each takes its time on a busy machine.
+const QUIET_AFTER_LARGE_BURST: Duration = Duration::from_millis(100);
+/// The gate is closed for at most this long. Urgent work that goes on is a load, not a burst.
+const MAX_CLOSED: Duration = Duration::from_millis(400);
+/// Items that come after a pause of this length begin a new burst.
+const NEW_BURST_AFTER: Duration = Duration::from_millis(200);
+
+/// Holds back work of low urgency during a burst.
+#[derive(Debug, Default)]
+pub struct BurstGate(Mutex<Option<Burst>>);
+
+#[derive(Debug, Clone, Copy)]
+struct Burst {
+    first: Instant,
+    last: Instant,
+    items: usize,
+}
+
+impl BurstGate {
+    /// Records that `items` urgent items have come at once. Few items leave the gate as it is.
+    pub fn record_urgent(&self, items: usize) {
+        if items < BURST_ITEMS {
+            return;
+        }
+        let now = Instant::now();
+        let mut burst = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (first, before) = match *burst {
+            Some(burst) if now < burst.last + NEW_BURST_AFTER => (burst.first, burst.items),
+            _ => (now, 0),
+        };
+        *burst = Some(Burst {
+            first,
+            last: now,
+            items: before + items,
+        });
+    }
+
+    /// Returns when no burst is under way, after 400 ms at the latest.
+    pub async fn wait_until_open(&self) {
+        let give_up_at = Instant::now() + MAX_CLOSED;
+        while let Some(opens_at) = self.opens_at() {
+            let until = opens_at.min(give_up_at);
+            if until <= Instant::now() {
+                return;
+            }
+            sleep_until(until).await;
+        }
+    }
+
+    /// Whether a burst is under way.
+    pub fn is_closed(&self) -> bool {
+        self.opens_at().is_some_and(|at| Instant::now() < at)
+    }
+
+    /// When the gate opens if no more urgent items come; `None` before the first burst.
+    fn opens_at(&self) -> Option<Instant> {
+        let burst = (*self.0.lock().unwrap_or_else(PoisonError::into_inner))?;
+        let quiet = if burst.items < LARGE_BURST_ITEMS {
+            QUIET
+        } else {
+            QUIET_AFTER_LARGE_BURST
+        };
+        Some((burst.last + quiet).min(burst.first + MAX_CLOSED))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::advance;
+
+    use super::*;
+
+    async fn waits(gate: &BurstGate) -> Duration {
+        let start = Instant::now();
+        gate.wait_until_open().await;
+        start.elapsed()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_burst_closes_the_gate_for_a_while_and_a_lasting_load_does_not() {
+        let gate = BurstGate::default();
+        assert_eq!(waits(&gate).await, Duration::ZERO);
+        gate.record_urgent(BURST_ITEMS - 1);
+        assert_eq!(waits(&gate).await, Duration::ZERO, "few items");
+        gate.record_urgent(BURST_ITEMS);
+        let waited = waits(&gate).await;
+        assert!((QUIET..QUIET * 2).contains(&waited), "{waited:?}");
+
+        advance(NEW_BURST_AFTER).await;
+        for _ in 0..100 {
+            gate.record_urgent(BURST_ITEMS);
+            advance(QUIET / 2).await;
+        }
+        assert_eq!(waits(&gate).await, Duration::ZERO, "a lasting load");
+        advance(NEW_BURST_AFTER).await;
+        gate.record_urgent(BURST_ITEMS);
+        assert!(waits(&gate).await >= QUIET, "a new burst");
+
+        advance(NEW_BURST_AFTER).await;
+        gate.record_urgent(LARGE_BURST_ITEMS);
+        let waited = waits(&gate).await;
+        assert!(waited >= QUIET_AFTER_LARGE_BURST, "a large one: {waited:?}");
+    }
+}
