@@ -4,13 +4,15 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use cueline_broker::{Delivery, QueueId, Receipt, Refusal, Settlement};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::memory::{Message, Shared, id_range, later};
+use state::{Lease, State};
+
+mod state;
 
 /// The most messages that one load takes from the file.
 pub(crate) const LOAD_MESSAGES: usize = 4_096;
@@ -25,44 +27,6 @@ pub(crate) struct Queue {
     /// Held by the one fetch that loads from the file.
     pub(crate) loading: tokio::sync::Mutex<()>,
     state: Mutex<State>,
-}
-
-#[derive(Debug)]
-struct Again {
-    deliveries: u32,
-    /// Loaded when its turn comes.
-    message: Option<Message>,
-}
-
-#[derive(Debug)]
-struct Lease {
-    id: i64,
-    deliveries: u32,
-    until: Instant,
-    /// An ack or a dead letter is on its way to the file: not to be handed out again meanwhile.
-    settling: bool,
-}
-
-#[derive(Debug)]
-struct State {
-    /// Never handed out by this process, in order, without a gap up to `loaded_to`.
-    fresh: VecDeque<Message>,
-    loaded_to: i64,
-    /// The highest id that is in the file; between `loaded_to` and this one are messages that only the file has.
-    committed: i64,
-    next_id: i64,
-    /// Ids up to this one were there at open and may have been handed out before.
-    inherited_to: i64,
-    again: BTreeMap<i64, Again>,
-    /// By due time and id, with the deliveries so far.
-    delayed: BTreeMap<(Instant, i64), u32>,
-    /// Receipts only grow, and all leases last equally long: the first is the next to end.
-    leases: BTreeMap<u64, Lease>,
-    /// Committed and not settled.
-    messages: u64,
-    /// In the transaction that is being written.
-    reserved: u64,
-    deleted: bool,
 }
 
 /// What a fetch finds.
@@ -367,100 +331,6 @@ impl Queue {
         state.messages = 0;
         drop(guard);
         self.changed.notify_waiters();
-    }
-}
-
-impl State {
-    /// Moves to `again` what waited long enough: delays that are over, leases that were not settled in time.
-    fn come_due(&mut self, now: Instant) {
-        while let Some(first) = self.delayed.first_entry() {
-            let (due, id) = *first.key();
-            if due > now {
-                break;
-            }
-            let deliveries = first.remove();
-            self.ready_again(id, deliveries);
-        }
-        let late: Vec<u64> = self
-            .leases
-            .iter()
-            .take_while(|(_, lease)| lease.until <= now)
-            .filter(|(_, lease)| !lease.settling)
-            .map(|(receipt, _)| *receipt)
-            .collect();
-        for receipt in late {
-            if let Some(lease) = self.leases.remove(&receipt) {
-                self.ready_again(lease.id, lease.deliveries);
-            }
-        }
-    }
-
-    fn ready_again(&mut self, id: i64, deliveries: u32) {
-        let again = Again {
-            deliveries,
-            message: None,
-        };
-        self.again.insert(id, again);
-    }
-
-    fn give_back(&mut self, id: i64, deliveries: u32, delay: Duration, now: Instant) {
-        if delay.is_zero() {
-            self.ready_again(id, deliveries);
-            return;
-        }
-        self.delayed.insert((later(now, delay), id), deliveries);
-    }
-
-    /// The next message in memory and how often it was handed out before.
-    fn next_ready(&mut self) -> Option<(Message, u32)> {
-        if let Some(mut first) = self.again.first_entry() {
-            // One that is not loaded yet is not overtaken: the fetch loads it.
-            let message = first.get_mut().message.take()?;
-            return Some((message, first.remove().deliveries));
-        }
-        self.fresh.pop_front().map(|message| (message, 0))
-    }
-
-    fn next_due(&self) -> Option<Instant> {
-        let delay = self.delayed.keys().next().map(|(due, _)| *due);
-        let lease = self
-            .leases
-            .values()
-            .find(|lease| !lease.settling)
-            .map(|lease| lease.until);
-        match (delay, lease) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        }
-    }
-
-    fn loaded_again(
-        &mut self,
-        ids: &[i64],
-        messages: Vec<Message>,
-        complete: bool,
-        queue: &QueueId,
-        shared: &Shared,
-    ) {
-        for message in messages {
-            if let Some(again) = self.again.get_mut(&message.id)
-                && again.message.is_none()
-            {
-                shared.hold(&message);
-                again.message = Some(message);
-            }
-        }
-        if !complete {
-            return;
-        }
-        for id in ids {
-            // Only damage to the file can do this; a message that cannot be read must not block the queue.
-            if self.again.get(id).is_some_and(|a| a.message.is_none()) {
-                tracing::error!(%queue, id, "a message that was handed out is no longer in the file");
-                self.again.remove(id);
-                self.messages = self.messages.saturating_sub(1);
-            }
-        }
     }
 }
 

@@ -2,6 +2,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize};
 
 use bytes::Bytes;
 
+use std::time::Duration;
+
 use super::*;
 
 fn shared() -> Shared {

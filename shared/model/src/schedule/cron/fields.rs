@@ -1,6 +1,7 @@
-//! The grammar of the two dialects, and what to say about a text that does not follow it.
+//! The grammar of the two dialects: which fields an expression has, and which of them may be combined.
 
-use super::pattern::{Days, MonthDay, Pattern, WeekDay};
+use super::field::{Field, items, month_day_item, week_day_item};
+use super::pattern::{Days, Pattern};
 use crate::nearest::nearest;
 use crate::schedule::Dialect;
 
@@ -23,17 +24,6 @@ const NICKNAMES: [(&str, &str); 7] = [
     ("@midnight", "0 0 * * *"),
     ("@hourly", "0 * * * *"),
 ];
-
-/// One field: what it is called, its range, the names of its values.
-#[derive(Clone, Copy)]
-struct Field {
-    name: &'static str,
-    min: u16,
-    max: u16,
-    names: &'static [&'static str],
-    /// Ranges may go past the end and on from the start, `?` may stand in day fields.
-    quartz: bool,
-}
 
 const MONTHS: [&str; 12] = [
     "JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC",
@@ -154,21 +144,7 @@ fn quartz(
         names,
         quartz: true,
     };
-    match (month_day, week_day) {
-        ("?", "?") => {
-            return Err(
-                "'?' is given for day-of-month and for day-of-week; one of them must say a day"
-                    .to_owned(),
-            );
-        }
-        ("?" | "*", _) | (_, "?" | "*") => {}
-        _ => {
-            return Err(
-                "day-of-month and day-of-week are both given; quartz expects '?' in one of them"
-                    .to_owned(),
-            );
-        }
-    }
+    check_day_fields(month_day, week_day)?;
     let mut pattern = Pattern {
         seconds: field("second", 0, 59, &[]).bits(second)?,
         minutes: field("minute", 0, 59, &[]).bits(minute)?,
@@ -179,7 +155,7 @@ fn quartz(
         week_days: 0,
         special_week_days: Vec::new(),
         days: Days::Both,
-        years: None,
+        years: year.map(years).transpose()?.flatten(),
     };
     let days = field("day-of-month", 1, 31, &[]);
     for item in items(days, month_day)? {
@@ -195,16 +171,6 @@ fn quartz(
             None => pattern.week_days |= weekdays.item_bits(item)? >> 1,
         }
     }
-    if let Some(year) = year.filter(|year| *year != "*") {
-        let field = field("year", 1970, 2099, &[]);
-        let mut years = Vec::new();
-        for item in items(field, year)? {
-            field.item(item, |value| years.extend(i16::try_from(value)))?;
-        }
-        years.sort_unstable();
-        years.dedup();
-        pattern.years = Some(years);
-    }
     Ok(Read {
         dialect: Dialect::Quartz,
         follows_elapsed_time: has_wildcard_or_step(minute) || has_wildcard_or_step(hour),
@@ -212,200 +178,38 @@ fn quartz(
     })
 }
 
-fn items(field: Field, text: &str) -> Result<impl Iterator<Item = &str>, String> {
-    if text.split(',').any(str::is_empty) {
-        return Err(format!(
-            "{} {} has an empty place",
-            field.name,
-            quoted(text)
-        ));
+/// Quartz wants one of the two day fields, and `?` or `*` in the other.
+fn check_day_fields(month_day: &str, week_day: &str) -> Result<(), String> {
+    match (month_day, week_day) {
+        ("?", "?") => Err(
+            "'?' is given for day-of-month and for day-of-week; one of them must say a day"
+                .to_owned(),
+        ),
+        ("?" | "*", _) | (_, "?" | "*") => Ok(()),
+        _ => Err(
+            "day-of-month and day-of-week are both given; quartz expects '?' in one of them"
+                .to_owned(),
+        ),
     }
-    Ok(text.split(','))
 }
 
-fn quoted(text: &str) -> String {
-    let shown: String = text.chars().take(40).collect();
-    format!("{shown:?}")
-}
-
-/// `L`, `L-3`, `15W`, `LW`, `L-3W`; `None` for anything else.
-fn month_day_item(field: Field, item: &str) -> Result<Option<MonthDay>, String> {
-    let upper = item.to_ascii_uppercase();
-    let (day, weekday) = match upper.strip_suffix('W') {
-        Some(day) => (day, true),
-        None => (upper.as_str(), false),
-    };
-    if let Some(rest) = day.strip_prefix('L') {
-        let before = match rest.strip_prefix('-') {
-            None if rest.is_empty() => Some(0),
-            None => None,
-            Some(n) => n.parse::<u8>().ok().filter(|n| *n <= 30),
-        };
-        let Some(before) = before else {
-            return Err(format!(
-                "day-of-month {} is not understood; L, L-3, LW or L-3W is expected, with 0–30 after the '-'",
-                quoted(item)
-            ));
-        };
-        return Ok(Some(if weekday {
-            MonthDay::NearestWeekdayBeforeLast(before)
-        } else {
-            MonthDay::BeforeLast(before)
-        }));
-    }
-    if !weekday {
+/// The years that a year field selects; `None` for every year.
+fn years(text: &str) -> Result<Option<Vec<i16>>, String> {
+    if text == "*" {
         return Ok(None);
     }
-    let day = field.value(day)?;
-    Ok(u8::try_from(day).ok().map(MonthDay::NearestWeekday))
-}
-
-/// `L` (Saturday), `6L`, `FRI#3`; `None` for anything else. Numbers count from 1 for Sunday.
-fn week_day_item(field: Field, item: &str) -> Result<Option<WeekDay>, String> {
-    let zero_based = |text: &str| {
-        let value = field.value(text)?;
-        u8::try_from(value - 1).map_err(|error| error.to_string())
+    let field = Field {
+        name: "year",
+        min: 1970,
+        max: 2099,
+        names: &[],
+        quartz: true,
     };
-    if let Some((weekday, n)) = item.split_once('#') {
-        let n = n.parse::<u8>().ok().filter(|n| (1..=5).contains(n));
-        let Some(n) = n else {
-            return Err(format!(
-                "day-of-week {} is not understood; a number 1–5 is expected after '#'",
-                quoted(item)
-            ));
-        };
-        return Ok(Some(WeekDay::Nth(zero_based(weekday)?, n)));
+    let mut years = Vec::new();
+    for item in items(field, text)? {
+        field.item(item, |value| years.extend(i16::try_from(value)))?;
     }
-    match item.strip_suffix(['L', 'l']) {
-        Some(weekday) if !weekday.is_empty() => Ok(Some(WeekDay::Last(zero_based(weekday)?))),
-        _ => Ok(None),
-    }
-}
-
-impl Field {
-    /// The values of the whole field as bits.
-    fn bits(self, text: &str) -> Result<u64, String> {
-        items(self, text)?.try_fold(0, |bits, item| Ok(bits | self.item_bits(item)?))
-    }
-
-    fn item_bits(self, item: &str) -> Result<u64, String> {
-        let mut bits = 0;
-        self.item(item, |value| bits |= 1 << value)?;
-        Ok(bits)
-    }
-
-    /// Whether this is one of the two day fields, which alone take `?`, `L`, `W` and `#`.
-    fn is_day(self) -> bool {
-        self.name.starts_with("day-of-")
-    }
-
-    /// Hands each value of `*`, `5`, `1-5`, `*/10`, `1-30/10`, `5/10` to `take`.
-    fn item(self, item: &str, mut take: impl FnMut(u16)) -> Result<(), String> {
-        let (range, step) = match item.split_once('/') {
-            Some((range, step)) => (range, Some(self.step(item, step)?)),
-            None => (item, None),
-        };
-        // A weekday field that allows 0 and 7 for Sunday ends at Saturday by default.
-        let top = if self.max == 7 && self.min == 0 {
-            6
-        } else {
-            self.max
-        };
-        let (low, high) = match range {
-            "*" => (self.min, top),
-            "" if self.quartz && step.is_some() => (self.min, top),
-            "?" if self.quartz && self.is_day() && step.is_none() => (self.min, top),
-            "L" | "l" if self.quartz && self.is_day() && step.is_none() => (self.max, self.max),
-            _ => {
-                if let Some((low, high)) = range.split_once('-') {
-                    self.range(item, low, high)?
-                } else {
-                    let value = self.value(range)?;
-                    (value, step.map_or(value, |_| top.max(value)))
-                }
-            }
-        };
-        let size = top - self.min + 1;
-        let last = if low <= high { high } else { high + size };
-        for value in (low..=last).step_by(step.unwrap_or(1).into()) {
-            take(if value > self.max {
-                value - size
-            } else {
-                value
-            });
-        }
-        Ok(())
-    }
-
-    fn range(self, item: &str, low: &str, high: &str) -> Result<(u16, u16), String> {
-        let low_value = self.value(low)?;
-        let mut high_value = self.value(high)?;
-        // `fri-sun`: Sunday is 7 at the end of a range.
-        if self.max == 7 && self.min == 0 && high_value == 0 && low_value > 0 {
-            high_value = 7;
-        }
-        if low_value > high_value && !(self.quartz && self.max < 100) {
-            return Err(format!(
-                "{} range {} goes backwards; write {low}-{},{}-{high}",
-                self.name,
-                quoted(item),
-                self.max,
-                self.min
-            ));
-        }
-        Ok((low_value, high_value))
-    }
-
-    fn step(self, item: &str, step: &str) -> Result<u16, String> {
-        let most = if self.max == 7 {
-            7
-        } else {
-            self.max - self.min + 1
-        };
-        step.parse::<u16>()
-            .ok()
-            .filter(|step| (1..=most).contains(step))
-            .ok_or_else(|| {
-                format!(
-                    "{} {}: step {} is out of range 1–{most}",
-                    self.name,
-                    quoted(item),
-                    quoted(step)
-                )
-            })
-    }
-
-    /// One number or name.
-    fn value(self, text: &str) -> Result<u16, String> {
-        let Self { name, min, max, .. } = self;
-        if !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) {
-            return text
-                .parse::<u16>()
-                .ok()
-                .filter(|n| (min..=max).contains(n))
-                .ok_or_else(|| {
-                    let shown: String = text.chars().take(20).collect();
-                    format!("{name} {shown} is out of range {min}–{max}")
-                });
-        }
-        if let Some(index) = self.names.iter().position(|n| n.eq_ignore_ascii_case(text)) {
-            return u16::try_from(index)
-                .map(|index| index + min)
-                .map_err(|error| error.to_string());
-        }
-        let names = match (self.names.first(), self.names.last()) {
-            (Some(first), Some(last)) => format!(" or {first}–{last}"),
-            _ => String::new(),
-        };
-        let hint = match (text, nearest(text, self.names.iter().copied())) {
-            ("?", _) if self.quartz => " ('?' is for day-of-month and day-of-week only)".to_owned(),
-            ("?", _) => " ('?' is quartz; write '*')".to_owned(),
-            (_, Some(near)) => format!("; did you mean {near}?"),
-            (_, None) => String::new(),
-        };
-        Err(format!(
-            "{name} {} is not understood; {min}–{max}{names} is expected{hint}",
-            quoted(text)
-        ))
-    }
+    years.sort_unstable();
+    years.dedup();
+    Ok(Some(years))
 }

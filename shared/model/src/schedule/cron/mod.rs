@@ -3,6 +3,7 @@
 //! `fields` reads the text, `pattern` finds matches on a calendar that knows no clock changes, `zone` lays that
 //! calendar over real time. Only `zone` knows about time zones, only `fields` knows the dialects' grammar.
 
+mod field;
 mod fields;
 mod pattern;
 mod zone;

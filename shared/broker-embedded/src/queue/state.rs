@@ -1,0 +1,141 @@
+//! The messages of one queue that are in memory, and the rules by which they become ready. No locks and no input or output.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use cueline_broker::QueueId;
+use tokio::time::Instant;
+
+use crate::memory::{Message, Shared, later};
+
+#[derive(Debug)]
+pub(super) struct Again {
+    pub(super) deliveries: u32,
+    /// Loaded when its turn comes.
+    pub(super) message: Option<Message>,
+}
+
+#[derive(Debug)]
+pub(super) struct Lease {
+    pub(super) id: i64,
+    pub(super) deliveries: u32,
+    pub(super) until: Instant,
+    /// An ack or a dead letter is on its way to the file: not to be handed out again meanwhile.
+    pub(super) settling: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct State {
+    /// Never handed out by this process, in order, without a gap up to `loaded_to`.
+    pub(super) fresh: VecDeque<Message>,
+    pub(super) loaded_to: i64,
+    /// The highest id that is in the file; between `loaded_to` and this one are messages that only the file has.
+    pub(super) committed: i64,
+    pub(super) next_id: i64,
+    /// Ids up to this one were there at open and may have been handed out before.
+    pub(super) inherited_to: i64,
+    pub(super) again: BTreeMap<i64, Again>,
+    /// By due time and id, with the deliveries so far.
+    pub(super) delayed: BTreeMap<(Instant, i64), u32>,
+    /// Receipts only grow, and all leases last equally long: the first is the next to end.
+    pub(super) leases: BTreeMap<u64, Lease>,
+    /// Committed and not settled.
+    pub(super) messages: u64,
+    /// In the transaction that is being written.
+    pub(super) reserved: u64,
+    pub(super) deleted: bool,
+}
+
+impl State {
+    /// Moves to `again` what waited long enough: delays that are over, leases that were not settled in time.
+    pub(super) fn come_due(&mut self, now: Instant) {
+        while let Some(first) = self.delayed.first_entry() {
+            let (due, id) = *first.key();
+            if due > now {
+                break;
+            }
+            let deliveries = first.remove();
+            self.ready_again(id, deliveries);
+        }
+        let late: Vec<u64> = self
+            .leases
+            .iter()
+            .take_while(|(_, lease)| lease.until <= now)
+            .filter(|(_, lease)| !lease.settling)
+            .map(|(receipt, _)| *receipt)
+            .collect();
+        for receipt in late {
+            if let Some(lease) = self.leases.remove(&receipt) {
+                self.ready_again(lease.id, lease.deliveries);
+            }
+        }
+    }
+
+    pub(super) fn ready_again(&mut self, id: i64, deliveries: u32) {
+        let again = Again {
+            deliveries,
+            message: None,
+        };
+        self.again.insert(id, again);
+    }
+
+    pub(super) fn give_back(&mut self, id: i64, deliveries: u32, delay: Duration, now: Instant) {
+        if delay.is_zero() {
+            self.ready_again(id, deliveries);
+            return;
+        }
+        self.delayed.insert((later(now, delay), id), deliveries);
+    }
+
+    /// The next message in memory and how often it was handed out before.
+    pub(super) fn next_ready(&mut self) -> Option<(Message, u32)> {
+        if let Some(mut first) = self.again.first_entry() {
+            // One that is not loaded yet is not overtaken: the fetch loads it.
+            let message = first.get_mut().message.take()?;
+            return Some((message, first.remove().deliveries));
+        }
+        self.fresh.pop_front().map(|message| (message, 0))
+    }
+
+    pub(super) fn next_due(&self) -> Option<Instant> {
+        let delay = self.delayed.keys().next().map(|(due, _)| *due);
+        let lease = self
+            .leases
+            .values()
+            .find(|lease| !lease.settling)
+            .map(|lease| lease.until);
+        match (delay, lease) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+
+    pub(super) fn loaded_again(
+        &mut self,
+        ids: &[i64],
+        messages: Vec<Message>,
+        complete: bool,
+        queue: &QueueId,
+        shared: &Shared,
+    ) {
+        for message in messages {
+            if let Some(again) = self.again.get_mut(&message.id)
+                && again.message.is_none()
+            {
+                shared.hold(&message);
+                again.message = Some(message);
+            }
+        }
+        if !complete {
+            return;
+        }
+        for id in ids {
+            // Only damage to the file can do this; a message that cannot be read must not block the queue.
+            if self.again.get(id).is_some_and(|a| a.message.is_none()) {
+                tracing::error!(%queue, id, "a message that was handed out is no longer in the file");
+                self.again.remove(id);
+                self.messages = self.messages.saturating_sub(1);
+            }
+        }
+    }
+}
