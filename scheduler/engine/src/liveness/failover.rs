@@ -139,7 +139,7 @@ impl Failover {
             executor = %executor.name,
             routed_again,
             lost,
-            "failed over a silent executor; check its process and its connection to the broker"
+            "failed over an executor that fell silent; check its process and its connection to the broker"
         );
         add(&self.counters.failed_over, total);
         add(&self.counters.failovers, usize::from(!silent.is_counted));

@@ -109,7 +109,7 @@ impl Reconciler {
         if count > 0 {
             tracing::warn!(
                 count,
-                "executors did not hold attempts that were published to them; publishing these again. Check for lost disks or queues"
+                "triggers were lost on the way; publishing them again. Check for lost disks and queues"
             );
         }
         Ok(count)

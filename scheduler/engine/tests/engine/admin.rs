@@ -32,7 +32,10 @@ async fn a_drained_queue_is_routed_again_and_a_purged_queue_is_cancelled() {
     assert_eq!(admin.outstanding(&e1.id()).await.expect("reads").len(), 2);
     e1.drain().await;
     let e2 = fixture.executor("e2").await;
-    engine.receive_heartbeats().await.expect("hears");
+    engine
+        .receive_heartbeats()
+        .await
+        .expect("stores heartbeats");
     assert_eq!(admin.drain(&e1.id(), "ann").await.expect("drains"), 2);
     assert_eq!(tick(&mut engine).await, 2);
     assert!(admin.outstanding(&e1.id()).await.expect("reads").is_empty());
@@ -107,7 +110,7 @@ async fn dead_letters_are_stored_once_and_replayed_into_their_queue() {
     let fixture = Fixture::new().await;
     let mut engine = fixture.engine("one").await;
     let e1 = fixture.executor("e1").await;
-    fixture.put(&e1.queue(), &b"odd"[..]).await;
+    fixture.put(&e1.queue(), &b"unreadable"[..]).await;
     let got = fixture
         .broker
         .fetch(&e1.queue(), 9, Duration::ZERO)
@@ -139,12 +142,12 @@ async fn dead_letters_are_stored_once_and_replayed_into_their_queue() {
     .await;
     let letters = store.dead_letters(None, 9).await.expect("reads");
     assert_eq!(letters.len(), 2, "{letters:?}");
-    let odd = letters
+    let unreadable = letters
         .iter()
-        .find(|l| l.payload == b"odd")
+        .find(|l| l.payload == b"unreadable")
         .expect("is kept");
     assert_eq!(
-        (odd.queue.as_str(), odd.reason.as_str()),
+        (unreadable.queue.as_str(), unreadable.reason.as_str()),
         ("x.default.e1", "not a trigger")
     );
 
@@ -155,21 +158,21 @@ async fn dead_letters_are_stored_once_and_replayed_into_their_queue() {
         .await
         .expect("replays");
     let done = ReplayedDeadLetter {
-        id: odd.id,
+        id: unreadable.id,
         refused: None,
     };
     assert!(replayed.contains(&done), "{replayed:?}");
     assert!(
         replayed
             .iter()
-            .any(|r| r.id != odd.id && r.refused.is_some())
+            .any(|r| r.id != unreadable.id && r.refused.is_some())
     );
     let back = fixture
         .broker
         .fetch(&e1.queue(), 9, Duration::ZERO)
         .await
         .expect("fetches");
-    assert_eq!(back[0].payload, &b"odd"[..]);
+    assert_eq!(back[0].payload, &b"unreadable"[..]);
     let left = store.dead_letters(None, 9).await.expect("reads");
     assert_eq!(left.len(), 1, "{left:?}");
 }

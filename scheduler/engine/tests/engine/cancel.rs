@@ -1,4 +1,4 @@
-//! G11: cancelling, in every state.
+//! G11: cancelling a run in every state.
 
 use cueline_model::{OutcomeKind, RunId, RunState};
 use cueline_store::CancelOutcome;
@@ -32,7 +32,7 @@ async fn a_cancelled_scheduled_run_is_never_published() {
     assert_eq!(fixture.state(run).await, RunState::Cancelled);
 }
 
-/// Cancelled between the mark and the publication: its executor hears of it.
+/// The run is cancelled between the mark and the publish.
 #[tokio::test]
 async fn a_run_cancelled_while_dispatching_is_cancelled_at_its_executor() {
     let fixture = Fixture::new().await;
@@ -40,7 +40,10 @@ async fn a_run_cancelled_while_dispatching_is_cancelled_at_its_executor() {
     let mut e1 = fixture.executor("e1").await;
     fixture.apply("job", json!({})).await;
     let run = fixture.trigger("job").await;
-    engine.receive_heartbeats().await.expect("hears");
+    engine
+        .receive_heartbeats()
+        .await
+        .expect("stores heartbeats");
     engine.claim().await.expect("claims");
     engine.prepare().await.expect("prepares");
     assert_eq!(cancel(&fixture, run).await, CancelOutcome::Requested);
@@ -53,7 +56,7 @@ async fn a_run_cancelled_while_dispatching_is_cancelled_at_its_executor() {
     assert_eq!(fixture.state(run).await, RunState::Cancelled);
 }
 
-/// An order is not kept anywhere: it is repeated until it has taken effect, for what is queued and for what runs.
+/// Cancellations are not stored on the way. They are sent again until the attempt has ended, queued or running.
 #[tokio::test]
 async fn a_cancellation_is_sent_until_it_has_taken_effect() {
     for running in [false, true] {
@@ -88,7 +91,7 @@ async fn a_cancellation_is_sent_until_it_has_taken_effect() {
     }
 }
 
-/// What an executor that is gone will never hear does not keep the orders from the others.
+/// Cancellations that no executor can receive do not use up the batch.
 #[tokio::test]
 async fn a_thousand_cancellations_for_a_dead_executor_do_not_delay_others() {
     let fixture = Fixture::new().await;
@@ -113,13 +116,13 @@ async fn a_thousand_cancellations_for_a_dead_executor_do_not_delay_others() {
     cancel(&fixture, run).await;
     tick(&mut engine).await;
     assert_eq!(e2.received_cancellations().await, [run.0]);
-    // It is back, and hears them after all.
+    // The executor has returned and receives them.
     e1.heartbeat().await;
     tick(&mut engine).await;
     assert!(e1.received_cancellations().await.len() > 900);
 }
 
-/// What is to be cancelled does not get another attempt, however its attempt ends.
+/// The outcome of the last attempt does not matter.
 #[tokio::test]
 async fn a_cancelled_run_gets_no_further_attempt() {
     for kind in [
@@ -144,7 +147,7 @@ async fn a_cancelled_run_gets_no_further_attempt() {
     }
 }
 
-/// Waiting for an executor, or for a retry, is `scheduled` too.
+/// A run that waits for an executor is `scheduled` and can be cancelled.
 #[tokio::test]
 async fn a_cancelled_run_that_waits_for_an_executor_is_never_published() {
     let fixture = Fixture::new().await;

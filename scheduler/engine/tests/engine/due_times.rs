@@ -1,4 +1,4 @@
-//! When runs go out, and in which order.
+//! When triggers are published, and in which order.
 
 use cueline_engine::EngineOptions;
 use cueline_model::RunState;
@@ -31,7 +31,7 @@ async fn a_trigger_is_published_at_its_due_time_and_not_before() {
     assert_eq!(tick(&mut engine).await, 0, "and only once");
 }
 
-/// Runs are written within the lookahead and not before, so that an edit finds little to withdraw.
+/// Runs are written only within the lookahead, so that an edit finds few to withdraw.
 #[tokio::test]
 async fn runs_are_written_no_earlier_than_the_lookahead() {
     let fixture = Fixture::new().await;
@@ -52,7 +52,7 @@ async fn runs_are_written_no_earlier_than_the_lookahead() {
     assert_eq!(fixture.states("job").await, [RunState::Scheduled]);
 }
 
-/// Each run takes its time to be made ready: of a crowd the first ones are begun sooner, so that the last ones are not late.
+/// Preparing a run takes time. The first runs of a burst are prepared early, so that the last ones are not late.
 #[tokio::test]
 async fn a_burst_is_prepared_early_and_published_when_it_is_due() {
     let fixture = Fixture::new().await;
@@ -81,7 +81,7 @@ async fn a_burst_is_prepared_early_and_published_when_it_is_due() {
     fixture.set(14_994);
     tick(&mut engine).await;
     assert_eq!(fixture.states("job-0").await, [RunState::Scheduled]);
-    // A millisecond for each 20.
+    // One millisecond for every 20 runs.
     fixture.set(14_995);
     assert_eq!(tick(&mut engine).await, 0, "it is not due");
     assert_eq!(fixture.states("job-0").await, [RunState::Dispatching]);
@@ -105,7 +105,7 @@ async fn triggers_are_published_by_fire_time_then_priority() {
         let rest = json!({ "schedule": { "every": every }, "priority": priority });
         fixture.apply(name, rest).await;
     }
-    // Found together, a little late.
+    // All are claimed together, a little late.
     fixture.set(2_000);
     assert_eq!(tick(&mut engine).await, 5);
     let order = e1.take_names().await;
@@ -115,7 +115,7 @@ async fn triggers_are_published_by_fire_time_then_priority() {
     );
 }
 
-/// What is claimed in several batches goes out in the order of due times all the same.
+/// Runs claimed in several batches are published in the order of their due times.
 #[tokio::test]
 async fn small_batches_keep_the_order_and_lose_nothing() {
     let fixture = Fixture::new().await;
@@ -178,7 +178,7 @@ async fn jitter_delays_the_due_time_and_keeps_the_fire_time() {
     }
 }
 
-/// The lookahead does not make a short period fire in heaps.
+/// The lookahead of 1.5 s covers many fire times of this job; each is published at its own time.
 #[tokio::test]
 async fn a_short_period_does_not_fire_in_batches() {
     let fixture = Fixture::new().await;

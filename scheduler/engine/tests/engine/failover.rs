@@ -1,4 +1,4 @@
-//! G10: what was meant for an executor that has fallen silent goes to others, and a silence that nobody could hear counts for nothing.
+//! G10: the work of a silent executor goes to others. Silence counts only while the node could have received heartbeats.
 
 use cueline_broker::conformance::{Fault as BrokerFault, Operation};
 use cueline_engine::ManualEngine;
@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::fixture::{FakeExecutor, Fault, Fixture, eventually, tick};
 
-/// The job's triggers go to `e1`, of which `e2` knows nothing yet.
+/// `count` triggers of one job in the queue of `e1`, the only executor.
 async fn given(count: usize, rest: serde_json::Value) -> (Fixture, ManualEngine, FakeExecutor) {
     let fixture = Fixture::new().await;
     let mut engine = fixture.engine("one").await;
@@ -21,7 +21,7 @@ async fn given(count: usize, rest: serde_json::Value) -> (Fixture, ManualEngine,
     (fixture, engine, e1)
 }
 
-/// Time passes in steps in which the node hears itself.
+/// Lets time pass in steps of a second, each with a loopback heartbeat.
 async fn pass(fixture: &Fixture, engine: &mut ManualEngine, from_ms: i64, to_ms: i64) {
     for at in (from_ms..=to_ms).step_by(1_000) {
         fixture.set(at);
@@ -35,7 +35,10 @@ async fn triggers_in_its_queue_are_routed_again_as_new_attempts() {
     let (fixture, mut engine, e1) = given(3, json!({})).await;
     pass(&fixture, &mut engine, 0, 29_000).await;
     let e2 = fixture.executor("e2").await;
-    engine.receive_heartbeats().await.expect("hears");
+    engine
+        .receive_heartbeats()
+        .await
+        .expect("stores heartbeats");
     assert_eq!(engine.fail_over().await.expect("looks"), 0);
     pass(&fixture, &mut engine, 30_000, 31_000).await;
     e2.heartbeat().await;
@@ -53,7 +56,7 @@ async fn triggers_in_its_queue_are_routed_again_as_new_attempts() {
     assert_eq!(engine.fail_over().await.expect("looks"), 0);
 }
 
-/// It had taken them: whether they ran there is not known, or known to be so.
+/// The executor had accepted both attempts, and one is known to have started.
 #[tokio::test]
 async fn accepted_attempts_end_by_on_lost() {
     for (on_lost, expected) in [("fail", RunState::Lost), ("rerun", RunState::Queued)] {
@@ -62,13 +65,16 @@ async fn accepted_attempts_end_by_on_lost() {
         e1.started(&taken[1], fixture.now()).await;
         pass(&fixture, &mut engine, 0, 31_000).await;
         let e2 = fixture.executor("e2").await;
-        engine.receive_heartbeats().await.expect("hears");
+        engine
+            .receive_heartbeats()
+            .await
+            .expect("stores heartbeats");
         assert_eq!(engine.fail_over().await.expect("fails over"), 2);
         tick(&mut engine).await;
         assert_eq!(fixture.states("job").await, [expected; 2]);
         let again = e2.take().await;
         assert_eq!(again.len(), if on_lost == "rerun" { 2 } else { 0 });
-        // Back, it tells of what had been taken from it.
+        // The executor returns and reports the attempts that were taken from it.
         for trigger in &taken {
             e1.ended(trigger, OutcomeKind::Succeeded, fixture.now())
                 .await;
@@ -78,7 +84,7 @@ async fn accepted_attempts_end_by_on_lost() {
     }
 }
 
-/// What it had reported before it fell silent counts.
+/// Results that the executor published before it fell silent count.
 #[tokio::test]
 async fn published_results_are_ingested_before_attempts_count_as_lost() {
     let (fixture, mut engine, e1) = given(1, json!({})).await;
@@ -92,7 +98,8 @@ async fn published_results_are_ingested_before_attempts_count_as_lost() {
     assert_eq!(fixture.states("job").await, [RunState::Succeeded]);
 }
 
-/// Others report all the time, so that the queue of results is never empty: what it might have reported is through all the same.
+/// Other executors report all the time, so the results queue is never empty. Once as many results as were in it have been
+/// ingested, none of the silent executor is left.
 #[tokio::test]
 async fn a_lasting_load_does_not_delay_failover() {
     let (fixture, mut engine, e1) = given(1, json!({})).await;
@@ -113,7 +120,7 @@ async fn a_lasting_load_does_not_delay_failover() {
     assert_eq!(fixture.states("job").await, [RunState::Lost]);
 }
 
-/// The broker was down, or this node was cut off or stopped: nobody is dead for that.
+/// The broker was down, or this node was cut off or suspended.
 #[tokio::test]
 async fn silence_during_a_gap_of_the_self_check_fails_over_nothing() {
     let (fixture, mut engine, e1) = given(1, json!({})).await;
@@ -128,7 +135,7 @@ async fn silence_during_a_gap_of_the_self_check_fails_over_nothing() {
     assert!(e1.take().await.is_empty());
 }
 
-/// As long as it does not hear itself it knows nothing about others, however long that takes: that the count begins anew shows only afterwards.
+/// The gap is not over yet, so the count of the silence has not been restarted.
 #[tokio::test]
 async fn a_node_without_loopback_heartbeats_fails_over_nothing() {
     let (fixture, mut engine, e1) = given(1, json!({})).await;
@@ -140,7 +147,7 @@ async fn a_node_without_loopback_heartbeats_fails_over_nothing() {
     assert_eq!(e1.take().await.len(), 1);
 }
 
-/// It hears, and cannot write down what it hears: the store, by which silence is counted, knows nothing of those who spoke.
+/// Silence is counted from the store, which misses the heartbeats that could not be written.
 #[tokio::test]
 async fn a_node_that_cannot_store_heartbeats_fails_over_nothing() {
     let (fixture, mut engine, e1) = given(1, json!({})).await;
@@ -154,12 +161,15 @@ async fn a_node_that_cannot_store_heartbeats_fails_over_nothing() {
     }
     assert_eq!(engine.fail_over().await.expect("looks"), 0);
     e1.heartbeat().await;
-    engine.receive_heartbeats().await.expect("hears");
+    engine
+        .receive_heartbeats()
+        .await
+        .expect("stores heartbeats");
     assert_eq!(engine.fail_over().await.expect("looks"), 0);
     assert_eq!(e1.take().await.len(), 1);
 }
 
-/// Its voice came back in time.
+/// A heartbeat arrives in time.
 #[tokio::test]
 async fn a_short_silence_changes_nothing() {
     let (fixture, mut engine, e1) = given(2, json!({})).await;
@@ -170,13 +180,16 @@ async fn a_short_silence_changes_nothing() {
     assert_eq!(e1.take().await.len(), 2);
 }
 
-/// Given back because of a failure, they would count as perhaps started.
+/// Triggers that are returned to their queue would count as delivered before, and so as perhaps started.
 #[tokio::test]
 async fn a_failover_waits_for_a_failing_store() {
     let (fixture, mut engine, _e1) = given(5, json!({})).await;
     pass(&fixture, &mut engine, 0, 31_000).await;
     let e2 = fixture.executor("e2").await;
-    engine.receive_heartbeats().await.expect("hears");
+    engine
+        .receive_heartbeats()
+        .await
+        .expect("stores heartbeats");
     fixture.store.fail_next("ingest_reports", Fault::Before);
     fixture.store.fail_next("ingest_reports", Fault::After);
     assert_eq!(engine.fail_over().await.expect("fails over"), 5);
@@ -184,7 +197,7 @@ async fn a_failover_waits_for_a_failing_store() {
     assert_eq!(e2.take().await.len(), 5);
 }
 
-/// Several are silent and are handled one after the other, by what was known of them at first: one that comes back meanwhile keeps what it has.
+/// Silent executors are handled one after the other, from a list made at the beginning of the turn.
 #[tokio::test]
 async fn an_executor_that_returns_before_its_turn_keeps_its_attempts() {
     let (fixture, mut engine, e1) = given(1, json!({})).await;
@@ -199,7 +212,7 @@ async fn an_executor_that_returns_before_its_turn_keeps_its_attempts() {
     assert_eq!(fixture.states("job").await, [RunState::Queued; 2]);
 }
 
-/// A trigger of which it became known only during the turn that it was published is not what the turn is about, and not forgotten either.
+/// The publish of a trigger is confirmed during the turn.
 #[tokio::test]
 async fn an_attempt_queued_during_a_failover_turn_is_moved_by_the_next_turn() {
     let (fixture, mut engine, e1) = given(1, json!({})).await;

@@ -21,7 +21,7 @@ async fn fixed_delay_counts_from_the_end_of_the_run() {
         fixture.set(due);
         assert_eq!(tick(&mut engine).await, 1, "round {round}");
         let trigger = e1.take_one().await;
-        // It works for a while, longer than the delay: nothing fires meanwhile.
+        // The run takes longer than the delay. Nothing fires meanwhile.
         fixture.set(due + 7_000);
         e1.heartbeat().await;
         assert_eq!(tick(&mut engine).await, 0);
@@ -53,7 +53,7 @@ async fn startup_jobs_run_when_the_first_node_starts_and_not_when_others_join() 
     assert_eq!(fixture.only_run("boot").await.kind, RunKind::Startup);
 }
 
-/// A machine that slept, or a process that was stopped for a while, has not started anew.
+/// The machine slept, or the process was suspended.
 #[tokio::test]
 async fn a_rejoin_after_a_lost_lease_runs_no_startup_job() {
     let fixture = Fixture::new().await;
@@ -69,7 +69,7 @@ async fn a_rejoin_after_a_lost_lease_runs_no_startup_job() {
     tick(&mut one).await;
     assert!(e1.take().await.is_empty());
     fixture.only_run("boot").await;
-    // A start is one.
+    // A restart of the process is a start.
     drop(one);
     let mut one = fixture.engine("one").await;
     e1.heartbeat().await;

@@ -1,4 +1,4 @@
-//! Signs of life: everybody is heard, whatever it takes to make somebody's queue.
+//! Heartbeats, and the declaration of queues that follows from them.
 
 use std::time::Duration;
 
@@ -18,7 +18,6 @@ async fn is_known(fixture: &Fixture, executor: &FakeExecutor) -> bool {
         .any(|e| e.heartbeat.executor.name.as_str() == executor.name)
 }
 
-/// Neither those who speak after it, nor what is due, nor the stop.
 #[tokio::test]
 async fn a_slow_queue_declaration_delays_neither_heartbeats_nor_triggers_nor_the_stop() {
     let fixture = Fixture::new().await;
@@ -46,7 +45,6 @@ async fn a_slow_queue_declaration_delays_neither_heartbeats_nor_triggers_nor_the
     assert_eq!(lifecycle.shut_down(SOON).await, Ended::Asked);
 }
 
-/// Of several that came together the last counts.
 #[tokio::test]
 async fn the_last_heartbeat_of_a_batch_counts() {
     let fixture = Fixture::new().await;
@@ -67,7 +65,7 @@ async fn the_last_heartbeat_of_a_batch_counts() {
     assert_eq!(tick(&mut engine).await, 0);
 }
 
-/// It could not be declared when it was heard: the trigger makes its queue, and does not wait for the next second.
+/// The queue could not be declared after the heartbeat.
 #[tokio::test]
 async fn the_first_trigger_declares_a_missing_queue() {
     let fixture = Fixture::new().await;
@@ -86,7 +84,6 @@ async fn the_first_trigger_declares_a_missing_queue() {
     assert_eq!(e1.take_one().await.run, run);
 }
 
-/// One that waits for its queue gets it with its next sign of life.
 #[tokio::test]
 async fn an_executor_that_waits_for_its_queue_gets_it_with_its_next_heartbeat() {
     let fixture = Fixture::new().await;
@@ -105,7 +102,10 @@ async fn an_executor_that_waits_for_its_queue_gets_it_with_its_next_heartbeat() 
     };
     for expected in [false, true] {
         e1.drain().await;
-        engine.receive_heartbeats().await.expect("hears");
+        engine
+            .receive_heartbeats()
+            .await
+            .expect("stores heartbeats");
         assert_eq!(is_there().await, expected);
     }
 }

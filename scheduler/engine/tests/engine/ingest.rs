@@ -1,4 +1,4 @@
-//! What arrives on the results stream: G9, each result once, and nothing that arrives stops the rest.
+//! G9: each result is applied once, and no message stops the others.
 
 use std::time::Duration;
 
@@ -52,7 +52,7 @@ async fn an_unreadable_message_becomes_a_dead_letter_and_the_rest_is_applied() {
     assert_eq!(last.payload, &future[..]);
 }
 
-/// Executors put several reports into one message. What can be read of it counts, and the message can be seen among the dead letters.
+/// Executors put several reports into one message. The readable ones are applied, and the message becomes a dead letter.
 #[tokio::test]
 async fn each_report_of_a_message_is_applied() {
     let fixture = Fixture::new().await;
@@ -84,7 +84,7 @@ async fn each_report_of_a_message_is_applied() {
     assert_eq!(letters[0].payload, lines.join(&b'\n'));
 }
 
-/// Well-formed, and about nothing that there is, or with numbers at their ends.
+/// The messages are well-formed. They name runs that do not exist, or contain extreme numbers.
 #[tokio::test]
 async fn reports_about_unknown_runs_and_attempts_change_nothing() {
     let fixture = Fixture::new().await;
@@ -142,7 +142,7 @@ async fn a_repeated_result_is_applied_once() {
     let run = fixture.trigger("job").await;
     tick(&mut engine).await;
     let trigger = e1.take_one().await;
-    // Within one batch, and in another one.
+    // Within one batch, and again in another one.
     for _ in 0..3 {
         e1.ended(&trigger, OutcomeKind::Failed, fixture.now()).await;
     }
@@ -182,7 +182,7 @@ async fn a_late_result_of_an_older_attempt_is_refused_and_noted() {
     assert_eq!(fixture.state(run).await, RunState::Succeeded);
 }
 
-/// A fast executor is done before the scheduler has written down that the broker has the trigger.
+/// A fast executor ends the attempt before the scheduler has confirmed its trigger.
 #[tokio::test]
 async fn a_result_may_overtake_its_confirmation() {
     let fixture = Fixture::new().await;
@@ -190,7 +190,10 @@ async fn a_result_may_overtake_its_confirmation() {
     let e1 = fixture.executor("e1").await;
     fixture.apply("job", json!({})).await;
     let run = fixture.trigger("job").await;
-    engine.receive_heartbeats().await.expect("hears");
+    engine
+        .receive_heartbeats()
+        .await
+        .expect("stores heartbeats");
     engine.claim().await.expect("claims");
     engine.prepare().await.expect("prepares");
     let fault = crate::fixture::Fault::Before;
@@ -211,7 +214,7 @@ async fn a_result_may_overtake_its_confirmation() {
     assert!(e1.take().await.is_empty());
 }
 
-/// Run numbers come again in another store: what is said of that one's runs is not applied to these, and can be seen.
+/// Run ids repeat across stores.
 #[tokio::test]
 async fn a_report_about_a_run_of_another_store_is_a_dead_letter() {
     let fixture = Fixture::new().await;

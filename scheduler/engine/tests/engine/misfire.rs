@@ -1,11 +1,12 @@
-//! What becomes of fire times that were found too late: G1, each is a run or is covered by a `skipped` one.
+//! G1: every missed fire time becomes a run or is covered by a `skipped` run.
 
 use cueline_model::RunState::{Queued, Skipped};
 use serde_json::{Value, json};
 
 use crate::fixture::{Fault, Fixture, tick};
 
-/// A job of every ten seconds, and nobody at work from 0 s to 66 s: 10 s to 60 s are missed. Its runs as (fire time in s, run or skipped).
+/// A job with a period of 10 s, and no scheduler from 0 s to 66 s: the fire times from 10 s to 60 s are missed. Returns its
+/// runs as (fire time in seconds, state).
 async fn after_silence(misfire: Value) -> (Fixture, Vec<(i64, cueline_model::RunState)>) {
     let fixture = Fixture::new().await;
     let mut engine = fixture.engine("one").await;
@@ -35,7 +36,7 @@ async fn after_silence(misfire: Value) -> (Fixture, Vec<(i64, cueline_model::Run
         .expect("reads the ledger");
     assert_eq!(ledger.len(), 6);
     assert!(ledger.iter().all(|e| e.run.is_some()), "{ledger:#?}");
-    // And it goes on as ever.
+    // The schedule continues.
     fixture.set(70_000);
     tick(&mut engine).await;
     assert_eq!(e1.take_one().await.fire_at, Fixture::at(70_000));
@@ -79,7 +80,7 @@ async fn fire_times_within_the_grace_are_not_missed() {
     assert_eq!(found, expected);
 }
 
-/// The store fails just when what a dead node left too late is written down as skipped: nothing that was claimed with it is forgotten.
+/// The late run was left by a dead node. Another run was claimed in the same call.
 #[tokio::test]
 async fn a_store_failure_while_a_misfire_is_skipped_strands_no_run() {
     let fixture = Fixture::new().await;

@@ -1,4 +1,4 @@
-//! G13 and G2: nodes that die or stall, and what they had claimed.
+//! G13 and G2: the claims of nodes that die or stall.
 
 use cueline_engine::ManualEngine;
 use cueline_model::RunState;
@@ -9,16 +9,16 @@ use crate::fixture::{FakeExecutor, Fault, Fixture, tick};
 /// Longer than a lease.
 const STALL_MS: i64 = 15_001;
 
-/// Two nodes, two executors, and a run that node one has claimed; its turn is e2's.
+/// Two nodes, two executors, and a run claimed by node one that `round` gives to e2.
 async fn claimed() -> (Fixture, ManualEngine, ManualEngine, [FakeExecutor; 2]) {
     let fixture = Fixture::new().await;
     let mut one = fixture.engine("one").await;
     let mut two = fixture.engine("two").await;
     let executors = [fixture.executor("e1").await, fixture.executor("e2").await];
-    one.receive_heartbeats().await.expect("hears");
+    one.receive_heartbeats().await.expect("stores heartbeats");
     tick(&mut two).await;
     fixture.apply("job", json!({ "route": "round" })).await;
-    // The first turn is e1's, and not of interest.
+    // The first run goes to e1 and is cancelled.
     let first = fixture.trigger("job").await;
     fixture
         .real()
@@ -30,8 +30,7 @@ async fn claimed() -> (Fixture, ManualEngine, ManualEngine, [FakeExecutor; 2]) {
     (fixture, one, two, executors)
 }
 
-/// Time passes for node one as it does in a stalled process: not at all. Another executor joins meanwhile, so that routing anew would lead
-/// elsewhere.
+/// Node one takes no turn for longer than its lease. Another executor joins, so that a new routing decision would differ.
 async fn stall(
     fixture: &Fixture,
     two: &mut ManualEngine,
@@ -94,7 +93,7 @@ async fn a_stalled_node_does_not_publish_runs_that_another_node_has_taken_over()
     let executors = [e1, e2];
     let e0 = stall(&fixture, &mut two, &executors).await;
     assert_eq!(tick(&mut two).await, 1);
-    // It wakes in the middle of its work, and does not know yet.
+    // Node one continues in the middle of its work and does not know yet.
     one.prepare().await.expect("prepares");
     assert_eq!(one.publish().await.expect("publishes"), 0);
     assert_eq!(tick(&mut one).await, 0, "then it gives up");
@@ -103,12 +102,12 @@ async fn a_stalled_node_does_not_publish_runs_that_another_node_has_taken_over()
         seen.extend(executor.take().await);
     }
     assert_eq!(seen.len(), 1, "{seen:#?}");
-    // And works on, as a new node.
+    // It goes on as a new node.
     fixture.trigger("job").await;
     assert_eq!(tick(&mut one).await, 1);
 }
 
-/// Marked and not published, as far as the other node can tell perhaps published: the same attempt to the same executor.
+/// The run is marked. The other node cannot tell whether its trigger was published.
 #[tokio::test]
 async fn after_a_death_before_the_publish_the_same_attempt_goes_to_the_same_executor() {
     let (fixture, mut one, mut two, [e1, e2]) = claimed().await;
@@ -138,7 +137,7 @@ async fn after_a_death_before_the_confirmation_the_same_attempt_goes_to_the_same
     assert_eq!(fixture.runs("job").await[1].state, RunState::Queued);
 }
 
-/// It was not dead, only stalled between mark and publication: whatever it publishes now, the other one sent to the same executor.
+/// Both nodes publish the trigger.
 #[tokio::test]
 async fn a_node_that_stalls_before_the_publish_sends_the_same_attempt_to_the_same_executor() {
     let (fixture, mut one, mut two, [e1, e2]) = claimed().await;
@@ -153,7 +152,6 @@ async fn a_node_that_stalls_before_the_publish_sends_the_same_attempt_to_the_sam
     assert_eq!(fixture.runs("job").await[1].state, RunState::Queued);
 }
 
-/// What it had marked is not its own any more once it knows that its lease has run out.
 #[tokio::test]
 async fn a_node_that_has_lost_its_lease_drops_its_pending_triggers() {
     let (fixture, mut one, mut two, [e1, e2]) = claimed().await;
@@ -166,7 +164,7 @@ async fn a_node_that_has_lost_its_lease_drops_its_pending_triggers() {
     assert_only_at(1, &e2, [&e0, &e1]).await;
 }
 
-/// Even an executor that is not heard any more: it may have the trigger.
+/// The silent executor may have the trigger.
 #[tokio::test]
 async fn a_trigger_that_may_be_published_goes_to_the_same_executor_even_when_it_is_silent() {
     let (fixture, mut one, mut two, [e1, e2]) = claimed().await;
@@ -181,7 +179,6 @@ async fn a_trigger_that_may_be_published_goes_to_the_same_executor_even_when_it_
     assert_eq!(e2.take().await.len(), 1);
 }
 
-/// Two nodes at work on the same jobs at the same instants.
 #[tokio::test]
 async fn two_nodes_never_fire_twice() {
     let fixture = Fixture::new().await;

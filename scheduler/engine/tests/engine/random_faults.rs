@@ -1,5 +1,5 @@
-//! Many fires under a random schedule of faults: calls of the store and the broker that fail before or after they were done, schedulers that
-//! die and come back, executors that come and go, forget triggers, fail, and report twice. In the end everything is as it should be.
+//! Many fires under a random schedule of faults. Calls of the store and the broker fail before or after they were done.
+//! Schedulers die and return. Executors come and go, forget triggers, fail, and report twice.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,41 +14,41 @@ use serde_json::{Value, json};
 
 use crate::fixture::{FakeExecutor, Fixture, START_MS, eventually, name};
 
-/// Fire times are from 1 s to so many.
+/// Fire times are from 1 s to this second.
 const SECONDS: i64 = 20;
-/// Worlds played by one run of the test.
-const WORLDS: u64 = 4;
+/// Random simulations in one run of the test.
+const SIMULATIONS: u64 = 4;
 
 /// An executor with its journal.
-struct Worker {
+struct SimulatedWorker {
     executor: FakeExecutor,
-    /// How each attempt that it has ever begun ends.
+    /// The attempts that it has begun, and how they end.
     journal: BTreeMap<AttemptId, (Trigger, OutcomeKind)>,
-    /// Reports that it has not got rid of.
-    owed: Vec<AttemptId>,
-    here: bool,
+    /// Attempts whose end is not reported yet.
+    unreported: Vec<AttemptId>,
+    is_present: bool,
 }
 
-struct World {
+struct Simulation {
     fixture: Fixture,
     rng: StdRng,
     nodes: Vec<(&'static str, Option<ManualEngine>)>,
-    workers: Vec<Worker>,
-    /// Where each attempt was seen.
+    workers: Vec<SimulatedWorker>,
+    /// The executors at which each attempt was seen.
     seen: BTreeMap<AttemptId, BTreeSet<&'static str>>,
-    calm: bool,
+    are_faults_over: bool,
 }
 
-impl World {
+impl Simulation {
     async fn new(seed: u64) -> Self {
         let fixture = Fixture::with_short_ack_wait().await;
         let mut workers = Vec::new();
         for name in ["e1", "e2", "e3"] {
-            workers.push(Worker {
+            workers.push(SimulatedWorker {
                 executor: fixture.executor(name).await,
                 journal: BTreeMap::new(),
-                owed: Vec::new(),
-                here: true,
+                unreported: Vec::new(),
+                is_present: true,
             });
         }
         for (name, rest) in jobs() {
@@ -63,43 +63,43 @@ impl World {
             nodes: vec![("one", None), ("two", None)],
             workers,
             seen: BTreeMap::new(),
-            calm: false,
+            are_faults_over: false,
         }
     }
 
     fn chance(&mut self, percent: u32) -> bool {
-        !self.calm && self.rng.random_range(0..100) < percent
+        !self.are_faults_over && self.rng.random_range(0..100) < percent
     }
 
     async fn step(&mut self) {
         if self.chance(30) {
-            self.plan_a_broker_fault();
+            self.plan_broker_fault();
         }
         for at in 0..self.workers.len() {
             if self.chance(4) {
-                self.workers[at].here ^= true;
+                self.workers[at].is_present ^= true;
             }
             let worker = &self.workers[at];
-            let here = worker.here;
-            // Faults reach announcements too; the next one tells the same.
+            let is_present = worker.is_present;
+            // The heartbeat may fail too; the next one repeats it.
             let _ = worker
                 .executor
-                .try_heartbeat(|beat| beat.gone = !here)
+                .try_heartbeat(|beat| beat.gone = !is_present)
                 .await;
         }
         let first = self.rng.random_range(0..2);
         for at in [first, 1 - first] {
-            self.turn_of_node(at).await;
+            self.node_turn(at).await;
         }
         for at in 0..self.workers.len() {
-            self.turn_of_worker(at).await;
+            self.worker_turn(at).await;
         }
         if self.chance(5) {
-            self.cancel_something().await;
+            self.cancel_random_run().await;
         }
     }
 
-    fn plan_a_broker_fault(&mut self) {
+    fn plan_broker_fault(&mut self) {
         const OPERATIONS: [Operation; 6] = [
             Operation::Publish,
             Operation::Publish,
@@ -117,8 +117,8 @@ impl World {
         self.fixture.broker_faults.next(operation, fault, 1);
     }
 
-    /// A node works, or dies at any of its stages, or comes back.
-    async fn turn_of_node(&mut self, at: usize) {
+    /// The node works, dies at one of its stages, or returns.
+    async fn node_turn(&mut self, at: usize) {
         let dies = self.chance(4);
         let stage = self.rng.random_range(0..4);
         let seed = self.rng.random();
@@ -152,49 +152,49 @@ impl World {
         }
     }
 
-    async fn turn_of_worker(&mut self, at: usize) {
+    async fn worker_turn(&mut self, at: usize) {
         let triggers = self.workers[at].executor.try_take().await;
         for trigger in triggers.unwrap_or_default() {
             let id = trigger.attempt_id();
             let name = self.workers[at].executor.name;
             self.seen.entry(id).or_default().insert(name);
             if self.chance(4) {
-                continue; // Lost with its disk, after the ack.
+                continue; // Lost with its disk after the ack.
             }
-            let kind = self.how_it_ends();
+            let kind = self.random_outcome();
             let worker = &mut self.workers[at];
             worker.journal.entry(id).or_insert((trigger, kind));
-            // Known already: it reports again.
-            worker.owed.push(id);
+            // A known attempt is reported again.
+            worker.unreported.push(id);
         }
         for run in self.workers[at].executor.received_cancellations().await {
             let worker = &mut self.workers[at];
             for (id, (_, kind)) in &mut worker.journal {
-                if id.run.0 == run && worker.owed.contains(id) {
+                if id.run.0 == run && worker.unreported.contains(id) {
                     *kind = OutcomeKind::Cancelled;
                 }
             }
         }
-        for id in std::mem::take(&mut self.workers[at].owed) {
+        for id in std::mem::take(&mut self.workers[at].unreported) {
             let busy = self.chance(40);
             let twice = self.chance(10);
             let worker = &mut self.workers[at];
             let (trigger, kind) = &worker.journal[&id];
             let executor = &worker.executor;
             if busy {
-                worker.owed.push(id);
+                worker.unreported.push(id);
                 continue;
             }
             let now = self.fixture.now();
-            let told = executor.try_end(trigger, *kind, now).await;
-            if told.is_err() || twice {
-                worker.owed.push(id);
+            let reported = executor.try_end(trigger, *kind, now).await;
+            if reported.is_err() || twice {
+                worker.unreported.push(id);
             }
         }
     }
 
-    fn how_it_ends(&mut self) -> OutcomeKind {
-        if self.calm {
+    fn random_outcome(&mut self) -> OutcomeKind {
+        if self.are_faults_over {
             return OutcomeKind::Succeeded;
         }
         match self.rng.random_range(0..100) {
@@ -206,7 +206,7 @@ impl World {
         }
     }
 
-    async fn cancel_something(&mut self) {
+    async fn cancel_random_run(&mut self) {
         let runs = self.fixture.runs("rate").await;
         if !runs.is_empty() {
             let run = &runs[self.rng.random_range(0..runs.len())];
@@ -215,13 +215,13 @@ impl World {
         }
     }
 
-    /// No more faults; time goes on until all has ended.
-    async fn calm_down(&mut self) -> u32 {
-        self.calm = true;
+    /// Ends the faults and lets time pass until all runs have ended. Returns the number of failed store calls.
+    async fn end_faults(&mut self) -> u32 {
+        self.are_faults_over = true;
         let failed = self.fixture.store.heal();
         self.fixture.broker_faults.clear();
         for worker in &mut self.workers {
-            worker.here = true;
+            worker.is_present = true;
         }
         let mut ms = SECONDS * 1_000;
         eventually("everything ends", async || {
@@ -231,8 +231,8 @@ impl World {
             self.reconcile().await;
             let stats = self.fixture.real().stats().await.expect("counts");
             let next = self.fixture.real().next_due_at().await.expect("looks");
-            let owed = self.workers.iter().any(|w| !w.owed.is_empty());
-            stats.live.iter().all(|(_, n)| *n == 0) && next.is_none() && !owed
+            let unreported = self.workers.iter().any(|w| !w.unreported.is_empty());
+            stats.live.iter().all(|(_, n)| *n == 0) && next.is_none() && !unreported
         })
         .await;
         failed
@@ -261,10 +261,10 @@ impl World {
         }
     }
 
-    async fn audit(&self) {
+    async fn check(&self) {
         for (job, every, shards) in [("rate", 1, 1), ("shards", 4, 2), ("parent", 3, 1)] {
             let expected = usize::try_from((SECONDS - 1) / every * shards).expect("small");
-            self.audit_ledger(job, expected).await;
+            self.check_ledger(job, expected).await;
         }
         let mut ends = BTreeMap::new();
         for worker in &self.workers {
@@ -279,13 +279,13 @@ impl World {
                     assert!(unique.insert(key), "fired twice: {run:#?}");
                 }
                 assert!(run.retries <= 2, "{run:#?}");
-                self.audit_attempts(&run, &ends);
+                self.check_attempts(&run, &ends);
             }
         }
-        self.audit_children().await;
+        self.check_children().await;
     }
 
-    async fn audit_ledger(&self, job: &str, expected: usize) {
+    async fn check_ledger(&self, job: &str, expected: usize) {
         let ledger = self
             .fixture
             .real()
@@ -299,11 +299,11 @@ impl World {
             .expect("reads the ledger");
         assert_eq!(ledger.len(), expected, "of {job}");
         for entry in ledger {
-            assert!(entry.run.is_some(), "{job} is silent about {entry:?}");
+            assert!(entry.run.is_some(), "{job} has no run for {entry:?}");
         }
     }
 
-    fn audit_attempts(&self, run: &cueline_store::Run, ends: &BTreeMap<AttemptId, OutcomeKind>) {
+    fn check_attempts(&self, run: &cueline_store::Run, ends: &BTreeMap<AttemptId, OutcomeKind>) {
         for attempt in 1..=run.attempt {
             let id = AttemptId {
                 run: run.id,
@@ -327,8 +327,8 @@ impl World {
         assert!(!self.seen.contains_key(&beyond), "too many: {run:#?}");
     }
 
-    /// Each success of the parent has one child, and nothing else has.
-    async fn audit_children(&self) {
+    /// Each successful parent run has one child run; no other run has one.
+    async fn check_children(&self) {
         let parents = self.fixture.runs("parent").await;
         let succeeded = parents.iter().filter(|r| r.state == RunState::Succeeded);
         let expected: BTreeSet<_> = succeeded.map(|r| Some(r.id)).collect();
@@ -342,7 +342,7 @@ impl World {
 fn jobs() -> Vec<(&'static str, Value)> {
     let end = Fixture::at(SECONDS * 1_000).to_string();
     let retry = json!({ "max": 2, "first": "1s", "jitter_percent": 0 });
-    // However late a fire time is found, it is wanted.
+    // No fire time is a misfire, however late it is found.
     let misfire = json!({ "grace": "1h" });
     let job = |schedule: Value, route: Value| {
         json!({
@@ -365,23 +365,23 @@ fn jobs() -> Vec<(&'static str, Value)> {
     ]
 }
 
-async fn play(seed: u64) {
+async fn simulate(seed: u64) {
     println!("CUELINE_TEST_SEED={seed}");
-    let mut world = World::new(seed).await;
+    let mut simulation = Simulation::new(seed).await;
     let mut ms = 0;
     while ms < SECONDS * 1_000 {
-        ms += world.rng.random_range(100..900);
-        world.fixture.clock.set(START_MS + ms);
-        world.step().await;
+        ms += simulation.rng.random_range(100..900);
+        simulation.fixture.clock.set(START_MS + ms);
+        simulation.step().await;
     }
-    let failed = world.calm_down().await;
+    let failed = simulation.end_faults().await;
     assert!(failed > 0, "the store never failed");
-    world.audit().await;
+    simulation.check().await;
 }
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "new worlds at each run of the test; their seeds are printed"
+    reason = "new simulations at each run of the test; their seeds are printed"
 )]
 fn new_seed() -> u64 {
     rand::random()
@@ -391,10 +391,10 @@ fn new_seed() -> u64 {
 async fn nothing_is_lost_or_doubled_under_random_faults() {
     let given = std::env::var("CUELINE_TEST_SEED").ok();
     match given.and_then(|seed| seed.parse().ok()) {
-        Some(seed) => play(seed).await,
+        Some(seed) => simulate(seed).await,
         None => {
-            for _ in 0..WORLDS {
-                play(new_seed()).await;
+            for _ in 0..SIMULATIONS {
+                simulate(new_seed()).await;
             }
         }
     }

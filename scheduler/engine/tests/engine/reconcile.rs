@@ -1,4 +1,4 @@
-//! What got lost on the way to an executor is found and published again.
+//! Attempts that were lost on the way to their executor are published again.
 
 use cueline_engine::ManualEngine;
 use cueline_model::{OutcomeKind, RunState};
@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::fixture::{FakeExecutor, Fixture, tick};
 
-/// Three triggers that the executor took from its queue.
+/// Three triggers that the executor has taken from its queue.
 async fn taken() -> (Fixture, ManualEngine, FakeExecutor, Vec<Trigger>) {
     let fixture = Fixture::new().await;
     let mut engine = fixture.engine("one").await;
@@ -24,7 +24,7 @@ async fn taken() -> (Fixture, ManualEngine, FakeExecutor, Vec<Trigger>) {
     (fixture, engine, e1, triggers)
 }
 
-/// It would say that it holds nothing.
+/// If the executor were asked, it would answer that it holds nothing.
 async fn assert_not_asked(
     engine: &mut ManualEngine,
     executor: &mut FakeExecutor,
@@ -41,9 +41,12 @@ async fn a_missing_attempt_is_published_again_to_the_same_executor() {
     let (fixture, mut engine, mut e1, triggers) = taken().await;
     e1.started(&triggers[1], fixture.now()).await;
     tick(&mut engine).await;
-    // Somebody else would be first now.
+    // Another executor would be the first candidate now.
     let e0 = fixture.executor("e0").await;
-    engine.receive_heartbeats().await.expect("hears");
+    engine
+        .receive_heartbeats()
+        .await
+        .expect("stores heartbeats");
     let held = [triggers[0].attempt_id()];
     let (again, asked) = tokio::join!(engine.reconcile(5_000), e1.answer_holdings(&held));
     assert_eq!(again.expect("compares"), 2);
@@ -78,7 +81,7 @@ async fn a_held_attempt_is_not_published_again() {
     assert_eq!(tick(&mut engine).await, 0);
 }
 
-/// What was just published has not had the time to arrive.
+/// A recent trigger may still be on its way.
 #[tokio::test]
 async fn a_recently_queued_attempt_is_not_compared() {
     let (_scene, mut engine, mut e1, _) = taken().await;
@@ -100,7 +103,6 @@ async fn an_executor_with_triggers_in_its_queue_is_not_asked() {
     assert_eq!(e1.take().await.len(), 1);
 }
 
-/// Nothing can be said about an executor that is not there.
 #[tokio::test]
 async fn a_silent_executor_is_not_asked() {
     let (fixture, mut engine, mut e1, _) = taken().await;
@@ -111,7 +113,7 @@ async fn a_silent_executor_is_not_asked() {
     assert_not_asked(&mut engine, &mut e1, 5_000).await;
 }
 
-/// The whole queue was lost with its broker, before the executor had seen any of it.
+/// The queue was lost with its broker before the executor had read it.
 #[tokio::test]
 async fn a_lost_queue_is_declared_and_filled_again() {
     let fixture = Fixture::new().await;

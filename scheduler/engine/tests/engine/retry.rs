@@ -1,4 +1,4 @@
-//! Attempts after the first.
+//! Retries and reruns.
 
 use cueline_engine::ManualEngine;
 use cueline_model::{OutcomeKind, RunId, RunState};
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::fixture::{FakeExecutor, Fixture, tick};
 
-/// A job with these policies, triggered, and its first attempt at the executor.
+/// A triggered job with these policies, whose first trigger the executor has taken.
 async fn at_work(rest: Value) -> (Fixture, ManualEngine, FakeExecutor, RunId, Trigger) {
     let fixture = Fixture::new().await;
     let mut engine = fixture.engine("one").await;
@@ -80,7 +80,7 @@ async fn a_lost_attempt_is_rerun_at_once_at_most_three_times() {
     assert_eq!(fixture.timeline(run).await[1..], ["rerun"; 3]);
 }
 
-/// Given back unstarted: no failure, and another one takes it.
+/// The attempt had not started, so it counts as no failure.
 #[tokio::test]
 async fn a_returned_attempt_goes_to_another_executor_at_once() {
     let (fixture, mut engine, e1, run, trigger) = at_work(json!({ "route": "first" })).await;
@@ -95,13 +95,13 @@ async fn a_returned_attempt_goes_to_another_executor_at_once() {
     assert_eq!(fixture.timeline(run).await.last().unwrap(), "returned");
 }
 
-/// An attempt whose executor should have stopped it long ago, and says nothing.
+/// The executor should have stopped the attempt, and reports nothing.
 #[tokio::test]
 async fn an_attempt_without_a_report_ends_lost_after_its_timeout() {
     let rest = json!({ "timeout": "10s", "kill_grace": "5s" });
     let (fixture, mut engine, e1, run, trigger) = at_work(rest).await;
     e1.started(&trigger, fixture.now()).await;
-    // Timeout, grace, and the engine's slack of a minute.
+    // Timeout, kill grace and a slack of 60 s.
     for ms in (0..=75_000).step_by(5_000) {
         fixture.set(ms);
         tick(&mut engine).await;
@@ -117,7 +117,7 @@ async fn an_attempt_without_a_report_ends_lost_after_its_timeout() {
     assert_eq!(fixture.timeline(run).await.last().unwrap(), "refused");
 }
 
-/// Its job was paused meanwhile: the attempt was the last.
+/// The job was paused while the attempt ran.
 #[tokio::test]
 async fn a_paused_job_is_not_retried() {
     let rest = json!({ "schedule": { "every": "10s" }, "retry": { "max": 5 } });

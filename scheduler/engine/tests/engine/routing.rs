@@ -1,4 +1,4 @@
-//! Who gets it.
+//! Which executor gets a run.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::fixture::{Fixture, tick};
 
-/// The cursor is in the store: whichever node fires, the next executor has its turn.
+/// The position is in the store, so the nodes share it.
 #[tokio::test]
 async fn round_is_exact_over_two_nodes() {
     let fixture = Fixture::new().await;
@@ -24,7 +24,7 @@ async fn round_is_exact_over_two_nodes() {
         for executor in &executors {
             executor.heartbeat().await;
         }
-        // Each node finds some of the fire times first.
+        // Each node is first at some of the fire times.
         let first = usize::from(n % 3 == 0);
         for at in [first, 1 - first] {
             fired[at] += tick(&mut nodes[at]).await;
@@ -52,11 +52,11 @@ async fn broadcast_makes_a_pinned_run_for_each_live_executor() {
     for name in ["e1", "e2", "e3"] {
         executors.push(fixture.executor(name).await);
     }
-    let stranger = fixture.executor("e4").await;
+    let other = fixture.executor("e4").await;
     let other_work = |beat: &mut cueline_model::Heartbeat| {
         beat.capabilities = vec!["native:other".to_owned()];
     };
-    stranger.heartbeat_with(other_work).await;
+    other.heartbeat_with(other_work).await;
     tick(&mut engine).await;
     let rest = json!({ "schedule": { "every": "1s" }, "route": "broadcast" });
     fixture.apply("job", rest).await;
@@ -68,13 +68,10 @@ async fn broadcast_makes_a_pinned_run_for_each_live_executor() {
         assert_eq!(trigger.shard.index as usize, index);
         assert_eq!(trigger.shard.total, 3);
     }
-    assert!(
-        stranger.take().await.is_empty(),
-        "it cannot run the handler"
-    );
+    assert!(other.take().await.is_empty(), "it cannot run the handler");
 }
 
-/// Shard 2 of 3 is e3's own part of the work: nobody else does it in its place.
+/// A broadcast shard belongs to one executor; no other runs it.
 #[tokio::test]
 async fn a_broadcast_run_waits_for_the_executor_that_it_is_pinned_to() {
     let fixture = Fixture::new().await;
@@ -94,7 +91,10 @@ async fn a_broadcast_run_waits_for_the_executor_that_it_is_pinned_to() {
     let states = fixture.states("job").await;
     assert_eq!(states[..2], [RunState::Queued, RunState::Scheduled]);
     e2.heartbeat().await;
-    engine.receive_heartbeats().await.expect("hears");
+    engine
+        .receive_heartbeats()
+        .await
+        .expect("stores heartbeats");
     engine.prepare().await.expect("prepares");
     assert_eq!(engine.publish().await.expect("publishes"), 1);
     assert_eq!(e2.take_one().await.shard.index, 1);

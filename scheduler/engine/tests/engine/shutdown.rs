@@ -1,4 +1,4 @@
-//! The end of a node: its lease goes first, and what is left to be taken in does not keep it.
+//! The end of a node: it releases its lease first, and ingests the last results for a limited time.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use tokio::time::timeout;
 
 use crate::fixture::{FakeExecutor, Fixture, eventually};
 
-/// A node that has been stopped and holds a run that is due in a second, another that is alive, and a trigger to report about.
+/// A stopped node with a claimed run that is due in one second, a live node, and a trigger to report about.
 async fn stopped(fixture: &Fixture) -> (Engine, ManualEngine, FakeExecutor, Trigger) {
     let e1 = fixture.silent_executor("e1").await;
     let lifecycle = Lifecycle::new();
@@ -34,7 +34,7 @@ async fn stopped(fixture: &Fixture) -> (Engine, ManualEngine, FakeExecutor, Trig
     (engine, other, e1, sent.remove(0))
 }
 
-/// The broker does not answer: what the node had claimed is the other's all the same, before the end.
+/// The broker does not answer. The other node takes over the claims before the first one has ended.
 #[tokio::test]
 async fn a_stopping_node_releases_its_lease_before_it_waits_for_anything() {
     let fixture = Fixture::new().await;
@@ -54,7 +54,7 @@ async fn a_stopping_node_releases_its_lease_before_it_waits_for_anything() {
     assert_eq!(e1.take_names().await, ["soon"]);
 }
 
-/// Others work on, and report faster than this node takes in.
+/// Executors report faster than the node ingests.
 #[tokio::test]
 async fn a_lasting_load_does_not_delay_the_stop() {
     let fixture = Fixture::new().await;

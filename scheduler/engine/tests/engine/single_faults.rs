@@ -1,4 +1,5 @@
-//! The store or the broker fails once, at each stage: nothing is lost, and nothing is doubled but the same attempt at the same executor.
+//! The store or the broker fails once, at each stage. No run is lost, and at most the same attempt reaches the same executor
+//! twice.
 
 use std::collections::BTreeMap;
 
@@ -12,9 +13,8 @@ use serde_json::json;
 
 use crate::fixture::{FakeExecutor, Fault, Fixture, eventually, tick};
 
-/// Everything that the scheduler does, once, with two executors that come to different answers when asked again (`random`): a schedule, a
-/// manual trigger, a retry and a child.
-async fn play(fixture: &Fixture, what: &str, fault: impl FnOnce()) {
+/// Runs a schedule, a manual trigger, a retry and a child run. Routing is `random`, so that a repeated decision can differ.
+async fn run_all_kinds(fixture: &Fixture, what: &str, fault: impl FnOnce()) {
     let mut engine = fixture.engine("one").await;
     let executors = [fixture.executor("e1").await, fixture.executor("e2").await];
     tick(&mut engine).await;
@@ -31,11 +31,11 @@ async fn play(fixture: &Fixture, what: &str, fault: impl FnOnce()) {
     fixture.set(1_000);
     fixture.trigger("by-hand").await;
     fault();
-    let mut audit = BTreeMap::new();
+    let mut executors_of = BTreeMap::new();
     let mut ms = 1_000;
     eventually(what, async || {
         ms += 100;
-        turn(fixture, &mut engine, &executors, ms, &mut audit).await;
+        turn(fixture, &mut engine, &executors, ms, &mut executors_of).await;
         fixture
             .runs("child")
             .await
@@ -44,26 +44,26 @@ async fn play(fixture: &Fixture, what: &str, fault: impl FnOnce()) {
             && all_ended(fixture, &["job-0", "job-1", "job-2", "by-hand"]).await
     })
     .await;
-    // It is over: nothing more comes.
+    // Nothing is left to publish.
     assert_eq!(tick(&mut engine).await, 0, "{what}");
     assert_eq!(fixture.only_run("job-0").await.attempt, 2, "{what}");
     for job in ["job-0", "job-1", "job-2", "by-hand", "child"] {
         let run = fixture.only_run(job).await;
         assert_eq!(run.state, RunState::Succeeded, "{what}: {run:#?}");
         for attempt in 1..=run.attempt {
-            let at = &audit[&(run.id.0, attempt)];
+            let at = &executors_of[&(run.id.0, attempt)];
             assert_eq!(at.len(), 1, "{what}: {job} attempt {attempt} at {at:?}");
         }
     }
 }
 
-/// One turn of the world: some time passes, executors beat, the engine works as it can, and triggers are answered.
+/// Lets time pass, ticks the engine, and lets the executors answer their triggers.
 async fn turn(
     fixture: &Fixture,
     engine: &mut ManualEngine,
     executors: &[FakeExecutor],
     ms: i64,
-    audit: &mut BTreeMap<(i64, u32), Vec<&'static str>>,
+    executors_of: &mut BTreeMap<(i64, u32), Vec<&'static str>>,
 ) {
     fixture.set(ms.min(12_000));
     for executor in executors {
@@ -73,7 +73,7 @@ async fn turn(
         };
         for trigger in triggers {
             let id = trigger.attempt_id();
-            let at = audit.entry((id.run.0, id.attempt)).or_default();
+            let at = executors_of.entry((id.run.0, id.attempt)).or_default();
             if !at.contains(&executor.name) {
                 at.push(executor.name);
             }
@@ -85,7 +85,7 @@ async fn turn(
             };
             let outcome = Outcome::new(kind, fixture.now());
             let body = AttemptEvent::Ended { outcome };
-            // An executor keeps its report until the broker has it.
+            // An executor repeats its report until the broker accepts it.
             eventually("the report is taken", async || {
                 executor.try_report(&trigger, body.clone()).await.is_ok()
             })
@@ -107,7 +107,7 @@ async fn all_ended(fixture: &Fixture, jobs: &[&str]) -> bool {
 #[tokio::test]
 async fn without_a_fault() {
     let fixture = Fixture::new().await;
-    play(&fixture, "no fault", || {}).await;
+    run_all_kinds(&fixture, "no fault", || {}).await;
 }
 
 #[tokio::test]
@@ -126,7 +126,7 @@ async fn one_store_failure_at_any_stage_loses_and_doubles_nothing() {
         for fault in [Fault::Before, Fault::After] {
             let fixture = Fixture::with_short_ack_wait().await;
             let what = format!("{fault:?} {method}");
-            play(&fixture, &what, || fixture.store.fail_next(method, fault)).await;
+            run_all_kinds(&fixture, &what, || fixture.store.fail_next(method, fault)).await;
             assert_eq!(fixture.store.heal(), 1, "{what}: it happened");
         }
     }
@@ -143,7 +143,7 @@ async fn one_broker_failure_at_any_stage_loses_and_doubles_nothing() {
             let fixture = Fixture::with_short_ack_wait().await;
             let what = format!("{fault:?} {operation:?}");
             let calls = fixture.broker_faults.calls(operation);
-            play(&fixture, &what, || {
+            run_all_kinds(&fixture, &what, || {
                 fixture.broker_faults.next(operation, fault, 1);
             })
             .await;
@@ -152,7 +152,7 @@ async fn one_broker_failure_at_any_stage_loses_and_doubles_nothing() {
     }
 }
 
-/// The marks of a batch were written and the answer was lost; the executor that was chosen then is the one to go to.
+/// The marks were written, so the executor chosen then is final.
 #[tokio::test]
 async fn a_lost_answer_to_begin_dispatch_strands_no_run() {
     for n in 0..4 {
@@ -164,7 +164,7 @@ async fn a_lost_answer_to_begin_dispatch_strands_no_run() {
         let run = fixture.trigger("job").await;
         fixture.store.fail_next("begin_dispatch", Fault::After);
         engine.tick().await.expect_err("the answer is lost");
-        // Meanwhile another one would be chosen, or nobody.
+        // A new routing decision would choose another executor, or none.
         let e0 = match n % 2 {
             0 => Some(fixture.executor("e0").await),
             _ => None,
@@ -180,7 +180,7 @@ async fn a_lost_answer_to_begin_dispatch_strands_no_run() {
     }
 }
 
-/// Nothing was marked: who has gone since then is not the one to go to.
+/// No mark was written, so the executor that has left since then is not chosen.
 #[tokio::test]
 async fn after_a_failed_begin_dispatch_runs_are_routed_again() {
     let fixture = Fixture::new().await;
@@ -198,10 +198,9 @@ async fn after_a_failed_begin_dispatch_runs_are_routed_again() {
     assert_eq!(e2.take_one().await.run, run);
 }
 
-/// A queue that is full gets its triggers when there is room.
 #[tokio::test]
 async fn triggers_refused_by_a_full_queue_are_published_later() {
-    let (fixture, mut engine, e1) = with_little_queues().await;
+    let (fixture, mut engine, e1) = with_small_queue().await;
     assert_eq!(tick(&mut engine).await, 2, "of five");
     let mut seen: Vec<_> = e1.take().await.iter().map(|t| t.run).collect();
     assert_eq!(tick(&mut engine).await, 0, "not at once");
@@ -218,15 +217,14 @@ async fn triggers_refused_by_a_full_queue_are_published_later() {
     }
 }
 
-/// The store fails just when refused triggers are to be given back: they are not published behind its back.
 #[tokio::test]
 async fn a_store_failure_while_releasing_refused_triggers_doubles_nothing() {
     for fault in [Fault::Before, Fault::After] {
-        let (fixture, mut engine, e1) = with_little_queues().await;
+        let (fixture, mut engine, e1) = with_small_queue().await;
         fixture.store.fail_next("release_claims", fault);
         engine.tick().await.expect_err("fails");
         let mut seen: Vec<_> = e1.take().await.iter().map(Trigger::attempt_id).collect();
-        // Whoever gets them now, or later, gets them alone.
+        // Each attempt goes to one executor only.
         let e0 = fixture.executor("e0").await;
         for second in 1..=10 {
             fixture.set(second * 1_000);
@@ -243,8 +241,8 @@ async fn a_store_failure_while_releasing_refused_triggers_doubles_nothing() {
     }
 }
 
-/// Five runs that are due, for an executor whose queue takes two.
-async fn with_little_queues() -> (Fixture, ManualEngine, FakeExecutor) {
+/// Five due runs for an executor whose queue holds two messages.
+async fn with_small_queue() -> (Fixture, ManualEngine, FakeExecutor) {
     let fixture = Fixture::with(EmbeddedOptions {
         queue_limit: 2,
         ..EmbeddedOptions::default()
@@ -260,7 +258,6 @@ async fn with_little_queues() -> (Fixture, ManualEngine, FakeExecutor) {
     (fixture, engine, e1)
 }
 
-/// A trigger that no broker takes ends its run, with the reason.
 #[tokio::test]
 async fn a_trigger_that_is_too_large_fails_its_run_with_the_reason() {
     let fixture = Fixture::with(EmbeddedOptions {
@@ -284,7 +281,7 @@ async fn a_trigger_that_is_too_large_fails_its_run_with_the_reason() {
     assert!(why.contains("more than the 2000"), "{why}");
 }
 
-/// The broker was away for long: what goes out then is good for as long as if it had been written just now.
+/// The broker was away for 40 minutes, most of the time in which the first deadline would have passed.
 #[tokio::test]
 async fn a_trigger_published_late_gets_a_new_deadline() {
     let fixture = Fixture::new().await;

@@ -1,4 +1,5 @@
-//! G3: when a pause, an edit or a delete has returned, and nothing is `dispatching` any more, no trigger of the old definition goes out.
+//! G3: after a pause, edit or delete has returned and no attempt is `dispatching`, no trigger of the old definition is
+//! published.
 
 use cueline_engine::ManualEngine;
 use cueline_model::{OutcomeKind, RunState};
@@ -7,7 +8,7 @@ use serde_json::json;
 
 use crate::fixture::{FakeExecutor, Fixture, tick};
 
-/// A job of every ten seconds whose first run has been claimed ahead, an instant before it is due.
+/// A job with a period of 10 s. Its first run is claimed and due in one second.
 async fn claimed() -> (Fixture, ManualEngine, FakeExecutor) {
     let fixture = Fixture::new().await;
     let mut engine = fixture.engine("one").await;
@@ -20,7 +21,7 @@ async fn claimed() -> (Fixture, ManualEngine, FakeExecutor) {
     (fixture, engine, e1)
 }
 
-/// The same, marked and not yet published.
+/// The same run, due, marked and not yet published.
 async fn prepared() -> (Fixture, ManualEngine, FakeExecutor) {
     let (fixture, mut engine, e1) = claimed().await;
     fixture.set(10_000);
@@ -77,7 +78,6 @@ async fn an_edit_after_the_claim_applies_to_the_run() {
     assert_eq!(trigger.job.version, 2);
 }
 
-/// Runs past their fire time stay and go out by the new definition: this one waits for an executor.
 #[tokio::test]
 async fn an_edit_applies_to_a_run_that_waits_for_an_executor() {
     let fixture = Fixture::new().await;
@@ -94,7 +94,6 @@ async fn an_edit_applies_to_a_run_that_waits_for_an_executor() {
     assert_eq!(trigger.params.as_deref(), Some("new"));
 }
 
-/// A pause waits for what is being published; after that nothing more comes.
 #[tokio::test]
 async fn after_the_mark_a_pause_waits_for_the_publish() {
     let (fixture, mut engine, e1) = prepared().await;
@@ -169,7 +168,8 @@ async fn a_resumed_job_goes_on() {
     assert_eq!(e1.take_one().await.job.version, 3);
 }
 
-/// Past its fire time and not due yet because of its jitter: the node held it under the old definition, and claims it anew under the new one.
+/// The run is past its fire time and not due yet. The node holds it under the old definition and claims it again under the
+/// new one.
 #[tokio::test]
 async fn an_edit_during_the_jitter_publishes_the_run_once_by_the_new_definition() {
     let fixture = Fixture::new().await;
@@ -177,7 +177,7 @@ async fn an_edit_during_the_jitter_publishes_the_run_once_by_the_new_definition(
     let e1 = fixture.executor("e1").await;
     let definition = |priority: u8, params: &str| json!({ "schedule": { "every": "10s" }, "jitter": "9s", "priority": priority, "params": params });
     fixture.apply("job", definition(9, "old")).await;
-    // Through its fire times until one has a jitter to speak of.
+    // Visits fire times until one has a jitter of more than two seconds.
     let mut fire_ms = 0;
     let run = loop {
         fire_ms += 10_000;

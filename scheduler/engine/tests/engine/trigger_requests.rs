@@ -1,4 +1,4 @@
-//! Requests to trigger a job that come over the broker.
+//! Trigger requests over the broker.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::fixture::{Fault, Fixture, eventually, tick};
 
-/// By anybody who may publish: a key counts once, and what makes no sense is not lost.
+/// A repeated key makes no second run. Unreadable requests become dead letters.
 #[tokio::test]
 async fn a_message_triggers_a_job() {
     let fixture = Fixture::new().await;
@@ -51,7 +51,6 @@ async fn a_message_triggers_a_job() {
     assert!(reasons[1].contains("version is 7"), "{reasons:?}");
 }
 
-/// The store fails: the request stays, and counts once.
 #[tokio::test]
 async fn a_request_is_carried_out_once_in_spite_of_a_store_failure() {
     let fixture = Fixture::new().await;
@@ -68,12 +67,12 @@ async fn a_request_is_carried_out_once_in_spite_of_a_store_failure() {
     })
     .await;
     assert_eq!(fixture.runs("job").await.len(), 1);
-    // It was claimed by the node that did not hear the answer.
+    // The run was claimed by this node, which did not get the answer.
     tick(&mut engine).await;
     assert_eq!(e1.take().await.len(), 1);
 }
 
-/// A slow store: what has not been begun in time is given back before the broker hands it out again by itself, and what was done is settled.
+/// With a slow store, requests are returned before the broker delivers them again by itself. Those carried out are settled.
 #[tokio::test]
 async fn requests_without_time_are_returned_to_the_queue() {
     let fixture = with_requests(30).await;
@@ -90,7 +89,7 @@ async fn requests_without_time_are_returned_to_the_queue() {
     assert_eq!(engine.carry_out_requests().await.expect("looks"), 0);
 }
 
-/// A stop in the middle of a batch: what was carried out is settled, and does not come again.
+/// The stop comes in the middle of a batch.
 #[tokio::test]
 async fn a_stop_carries_out_no_request_twice() {
     const COUNT: usize = 150;
@@ -138,7 +137,7 @@ async fn a_key_that_is_too_long_is_refused_with_the_limit() {
     );
 }
 
-/// So many requests, without keys: carried out twice they would count twice. What is not settled comes again soon.
+/// `count` requests without keys, which would make two runs if carried out twice.
 async fn with_requests(count: usize) -> Fixture {
     let fixture = Fixture::with_short_ack_wait().await;
     fixture.apply("job", json!({})).await;

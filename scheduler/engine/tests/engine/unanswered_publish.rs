@@ -1,4 +1,4 @@
-//! The broker does not say whether it has a trigger: the run stays `dispatching`, at the same executor, until that is known.
+//! The broker does not answer a publish. The run stays `dispatching`, for the same executor, until the broker accepts it.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -23,8 +23,10 @@ async fn publishing(fixture: &Fixture, run: RunId) -> usize {
         .len()
 }
 
-/// Two executors, and a job that goes to the first of them that there is.
-async fn world(options: EmbeddedOptions) -> (Fixture, ManualEngine, FakeExecutor, FakeExecutor) {
+/// Two executors, and a job that is routed to the first.
+async fn two_executors(
+    options: EmbeddedOptions,
+) -> (Fixture, ManualEngine, FakeExecutor, FakeExecutor) {
     let fixture = Fixture::with(options).await;
     let mut engine = fixture.engine("one").await;
     let e1 = fixture.executor("e1").await;
@@ -34,10 +36,10 @@ async fn world(options: EmbeddedOptions) -> (Fixture, ManualEngine, FakeExecutor
     (fixture, engine, e1, e2)
 }
 
-/// A pause has to wait for it: it may be in its queue.
+/// A pause of the job waits for it, because the trigger may be in its queue.
 #[tokio::test]
 async fn an_unanswered_trigger_is_published_until_the_broker_accepts_it() {
-    let (fixture, mut engine, e1, _) = world(EmbeddedOptions::default()).await;
+    let (fixture, mut engine, e1, _) = two_executors(EmbeddedOptions::default()).await;
     let run = fixture.trigger("job").await;
     let other = fixture.trigger("job").await;
     fixture
@@ -54,15 +56,15 @@ async fn an_unanswered_trigger_is_published_until_the_broker_accepts_it() {
     assert_eq!(tick(&mut engine).await, 2);
     assert_eq!(publishing(&fixture, run).await, 0);
     assert_eq!(fixture.state(run).await, RunState::Queued);
-    // Each is there twice where the broker does not tell copies apart; the executor does, by run and attempt.
+    // A broker without deduplication holds each twice; the executor recognises them by run and attempt.
     let taken: BTreeSet<_> = e1.take().await.iter().map(|t| t.run).collect();
     assert_eq!(taken, BTreeSet::from([run, other]));
 }
 
-/// Its executor has it, and says so: there is nothing left to publish.
+/// The executor has already reported its end.
 #[tokio::test]
 async fn an_unanswered_trigger_that_has_arrived_is_not_published_again() {
-    let (fixture, mut engine, e1, _) = world(EmbeddedOptions::default()).await;
+    let (fixture, mut engine, e1, _) = two_executors(EmbeddedOptions::default()).await;
     let run = fixture.trigger("job").await;
     fixture
         .broker_faults
@@ -79,10 +81,10 @@ async fn an_unanswered_trigger_that_has_arrived_is_not_published_again() {
     assert_eq!(fixture.broker_faults.calls(Operation::Publish), calls);
 }
 
-/// The first try may have been taken. Given back, its run could go to another executor while this one has it.
+/// The first publish may have succeeded. A released run could go to a second executor.
 #[tokio::test]
 async fn a_trigger_that_may_be_published_stays_with_its_executor_when_the_queue_is_full() {
-    let (fixture, mut engine, e1, e2) = world(EmbeddedOptions {
+    let (fixture, mut engine, e1, e2) = two_executors(EmbeddedOptions {
         queue_limit: 1,
         ..EmbeddedOptions::default()
     })
@@ -91,22 +93,22 @@ async fn a_trigger_that_may_be_published_stays_with_its_executor_when_the_queue_
     let lost = Fault::Before(ErrorKind::Transient);
     fixture.broker_faults.next(Operation::Publish, lost, 1);
     engine.tick().await.expect_err("there is no answer");
-    fixture.put(&e1.queue(), &b"something else"[..]).await;
+    fixture.put(&e1.queue(), &b"another message"[..]).await;
     assert_eq!(tick(&mut engine).await, 0);
     assert_eq!(fixture.state(run).await, RunState::Dispatching);
-    // Nobody else is to get it, not even when its executor leaves.
+    // No other executor gets it, even after its executor has left.
     e1.leave().await;
     e2.heartbeat().await;
     fixture.set(1_000);
     assert_eq!(tick(&mut engine).await, 0);
     assert!(e2.take().await.is_empty());
-    let odd = fixture.broker.fetch(&e1.queue(), 9, Duration::ZERO).await;
-    let odd: Vec<_> = odd
+    let unreadable = fixture.broker.fetch(&e1.queue(), 9, Duration::ZERO).await;
+    let unreadable: Vec<_> = unreadable
         .expect("fetches")
         .iter()
         .map(|d| (d.receipt, Settlement::Ack))
         .collect();
-    let settled = fixture.broker.settle(&e1.queue(), &odd).await;
+    let settled = fixture.broker.settle(&e1.queue(), &unreadable).await;
     settled.expect("settles");
     fixture.set(2_000);
     assert_eq!(tick(&mut engine).await, 1);
@@ -114,15 +116,15 @@ async fn a_trigger_that_may_be_published_stays_with_its_executor_when_the_queue_
     assert!(e2.take().await.is_empty());
 }
 
-/// What surely was not published is free to go elsewhere.
+/// The broker has certainly not accepted the trigger.
 #[tokio::test]
 async fn a_refused_trigger_is_released_and_routed_to_another_executor() {
-    let (fixture, mut engine, e1, e2) = world(EmbeddedOptions {
+    let (fixture, mut engine, e1, e2) = two_executors(EmbeddedOptions {
         queue_limit: 1,
         ..EmbeddedOptions::default()
     })
     .await;
-    fixture.put(&e1.queue(), &b"something else"[..]).await;
+    fixture.put(&e1.queue(), &b"another message"[..]).await;
     let run = fixture.trigger("job").await;
     assert_eq!(tick(&mut engine).await, 0);
     assert_eq!(fixture.state(run).await, RunState::Scheduled);

@@ -1,4 +1,4 @@
-//! Runs that are due when nobody is alive to run them.
+//! Runs that are due while no live executor can run them.
 
 use cueline_engine::{EngineOptions, ManualEngine};
 use cueline_model::{OutcomeKind, RunState};
@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::fixture::{Fixture, tick};
 
-/// Lets the time pass in steps that keep the node's lease.
+/// Lets time pass in steps of 5 s, which keep the node's lease.
 async fn pass(fixture: &Fixture, engine: &mut ManualEngine, from: i64, to: i64) {
     for ms in (from..to).step_by(5_000).chain([to]) {
         fixture.set(ms);
@@ -28,7 +28,7 @@ async fn a_run_waits_until_an_executor_appears() {
     assert_eq!(fixture.state(run).await, RunState::Queued);
 }
 
-/// What another node heard a moment ago need not be heard again; what it heard long ago counts for nothing.
+/// Heartbeats that another node stored count while they are recent.
 #[tokio::test]
 async fn a_starting_node_knows_executors_with_recent_heartbeats() {
     let fixture = Fixture::new().await;
@@ -106,7 +106,7 @@ async fn an_unroutable_run_is_retried_by_its_policy() {
         "{again:?}"
     );
     assert_eq!(again.due_at, Fixture::at(30_000));
-    // The second attempt has a deadline of its own.
+    // The deadline of the second attempt counts from its own due time.
     pass(&fixture, &mut engine, 15_000, 39_999).await;
     assert_eq!(fixture.state(run).await, RunState::Scheduled);
     pass(&fixture, &mut engine, 40_000, 40_000).await;
@@ -159,13 +159,13 @@ async fn unroutable_runs_in_the_store_have_the_same_deadline() {
     }
 }
 
-/// The store fails while some are to be ended and others to be given back: neither is forgotten.
+/// Past the bound, some runs are to be ended and others released.
 #[tokio::test]
 async fn a_store_failure_at_the_bound_strands_no_run() {
     for method in ["ingest_reports", "release_claims"] {
         let (fixture, mut engine) = overflow("8s").await;
         tick(&mut engine).await;
-        // Longer than the deadline of those, shorter than that of this one.
+        // Past the deadline of the others, within that of this one.
         fixture.set(9_000);
         fixture
             .apply("late", json!({ "dispatch_deadline": "1h" }))
@@ -176,7 +176,7 @@ async fn a_store_failure_at_the_bound_strands_no_run() {
             .fail_next(method, crate::fixture::Fault::Before);
         for ms in [11_500, 12_000, 22_500, 33_000] {
             fixture.set(ms);
-            // One of these fails.
+            // One of these ticks fails.
             let _ = engine.tick().await;
         }
         assert_eq!(fixture.store.heal(), 1, "the fault happened");
@@ -192,7 +192,7 @@ async fn a_store_failure_at_the_bound_strands_no_run() {
     }
 }
 
-/// Who waits since when is not to be told from the fire time: a misfire's is long past when the scheduler comes back.
+/// A misfire is long past its fire time when the scheduler returns, and executors have not sent heartbeats yet.
 #[tokio::test]
 async fn the_dispatch_deadline_does_not_run_while_no_scheduler_listens() {
     let fixture = Fixture::new().await;
@@ -218,7 +218,6 @@ async fn the_dispatch_deadline_does_not_run_while_no_scheduler_listens() {
     assert_eq!(fixture.state(failed).await, RunState::Queued);
 }
 
-/// A child begins to wait when its parent has ended, however long ago the parent's fire time is.
 #[tokio::test]
 async fn the_deadline_of_a_child_counts_from_the_end_of_its_parent() {
     let fixture = Fixture::new().await;
@@ -241,7 +240,7 @@ async fn the_deadline_of_a_child_counts_from_the_end_of_its_parent() {
     assert_eq!(fixture.only_run("child").await.state, RunState::Unroutable);
 }
 
-/// An edit gives a waiting run more time; a node that still has the old definition in mind does not end it.
+/// The node that holds the run under the old definition does not end it.
 #[tokio::test]
 async fn a_longer_deadline_applies_to_runs_that_wait() {
     let fixture = Fixture::new().await;
