@@ -4,7 +4,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cueline_broker::{Broker, Delivery, QueueId};
+use cueline_broker::{Broker, BrokerError, Delivery, QueueId, Settlement};
 use cueline_runtime::{Backoff, Stop};
 
 use crate::error::EngineError;
@@ -44,14 +44,16 @@ pub(crate) async fn run<C: QueueConsumer>(consumer: Arc<C>, stop: Stop) {
             () = stop.soft() => return,
         };
         let processed = match batch {
-            Ok(batch) if batch.is_empty() => continue,
-            Ok(batch) => consumer.process(&batch, &stop).await,
+            Ok(batch) if batch.is_empty() => Ok(None),
+            Ok(batch) => consumer.process(&batch, &stop).await.map(Some),
             Err(e) => Err(e),
         };
         match processed {
             Ok(items) => {
                 backoff.reset();
-                consumer.pause(items, &stop).await;
+                if let Some(items) = items {
+                    consumer.pause(items, &stop).await;
+                }
             }
             Err(e) => {
                 let wait = backoff.next_wait();
@@ -74,6 +76,20 @@ pub(crate) async fn fetch<C: QueueConsumer>(
     Ok(broker
         .fetch(&C::QUEUE, consumer.max_messages(), wait)
         .await?)
+}
+
+/// Settles all deliveries of a batch alike.
+pub(crate) async fn settle_all(
+    broker: &Broker,
+    queue: &QueueId,
+    batch: &[Delivery],
+    settlement: Settlement,
+) -> Result<(), BrokerError> {
+    let settlements: Vec<_> = batch
+        .iter()
+        .map(|d| (d.receipt, settlement.clone()))
+        .collect();
+    broker.settle(queue, &settlements).await
 }
 
 /// Processes the messages that have arrived. Returns the number of items that they held.

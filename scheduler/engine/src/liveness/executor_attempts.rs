@@ -12,6 +12,7 @@ use cueline_store::{AttemptReport, ErrorKind, OutstandingAttempt, Store, StoreEr
 use crate::addresses::executor_queue;
 use crate::database_clock::DatabaseClock;
 use crate::error::EngineError;
+use crate::queue_consumer::settle_all;
 use crate::scheduler_report::attempt_ended;
 use crate::store_mismatch::store_mismatch;
 
@@ -87,7 +88,8 @@ impl ExecutorAttempts {
                 break;
             }
             if !holds() {
-                self.return_to_queue(&queue, &batch, Duration::ZERO).await?;
+                let retry = Settlement::Retry(Duration::ZERO);
+                settle_all(&self.broker, &queue, &batch, retry).await?;
                 break;
             }
             self.end(&queue, &batch, kind, reason, count).await?;
@@ -119,7 +121,8 @@ impl ExecutorAttempts {
             settlements.push((delivery.receipt, settlement));
         }
         if let Err(e) = self.ingest(&reports).await {
-            self.return_to_queue(queue, batch, RETRY_AFTER).await?;
+            let retry = Settlement::Retry(RETRY_AFTER);
+            settle_all(&self.broker, queue, batch, retry).await?;
             return Err(e.into());
         }
         *count += reports.len();
@@ -132,19 +135,6 @@ impl ExecutorAttempts {
             Some(mismatch) => Err(format!("failed to route the trigger again: {mismatch}")),
             None => Ok(trigger),
         }
-    }
-
-    async fn return_to_queue(
-        &self,
-        queue: &QueueId,
-        batch: &[Delivery],
-        after: Duration,
-    ) -> Result<(), EngineError> {
-        let retries: Vec<_> = batch
-            .iter()
-            .map(|d| (d.receipt, Settlement::Retry(after)))
-            .collect();
-        Ok(self.broker.settle(queue, &retries).await?)
     }
 
     /// Tries several times before it gives up: a trigger that is returned to its queue counts as delivered before.

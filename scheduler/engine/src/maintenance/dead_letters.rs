@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use cueline_broker::{Broker, DeadLetter, Delivery, QueueId, Receipt, Settlement};
+use cueline_broker::{Broker, DeadLetter, Delivery, QueueId, Settlement};
 use cueline_model::Timestamp;
 use cueline_runtime::Stop;
 use cueline_store::{NewDeadLetter, Store};
@@ -11,7 +11,7 @@ use md5::{Digest as _, Md5};
 
 use crate::database_clock::DatabaseClock;
 use crate::error::EngineError;
-use crate::queue_consumer::QueueConsumer;
+use crate::queue_consumer::{QueueConsumer, settle_all};
 
 pub(crate) struct DeadLetters {
     pub(crate) store: Arc<dyn Store>,
@@ -45,9 +45,7 @@ impl QueueConsumer for DeadLetters {
             );
         }
         self.store.insert_dead_letters(&letters).await?;
-        let acks: Vec<(Receipt, Settlement)> =
-            batch.iter().map(|d| (d.receipt, Settlement::Ack)).collect();
-        self.broker.settle(&Self::QUEUE, &acks).await?;
+        settle_all(&self.broker, &Self::QUEUE, batch, Settlement::Ack).await?;
         Ok(batch.len())
     }
 }

@@ -14,7 +14,7 @@ use super::burst::linger;
 use crate::counters::{Counters, add};
 use crate::database_clock::DatabaseClock;
 use crate::error::EngineError;
-use crate::queue_consumer::{QueueConsumer, fetch};
+use crate::queue_consumer::{QueueConsumer, fetch, settle_all};
 use crate::store_mismatch::store_mismatch;
 
 /// Messages fetched at once. Each may hold up to 100 reports.
@@ -53,11 +53,8 @@ impl QueueConsumer for Ingest {
         while !rest.is_empty() {
             let part = self.read_batch(rest);
             if let Err(e) = self.ingest_batch(&part).await {
-                let retry: Vec<_> = rest
-                    .iter()
-                    .map(|d| (d.receipt, Settlement::Retry(RETRY_AFTER)))
-                    .collect();
-                self.broker.settle(&Self::QUEUE, &retry).await?;
+                let retry = Settlement::Retry(RETRY_AFTER);
+                settle_all(&self.broker, &Self::QUEUE, rest, retry).await?;
                 return Err(e);
             }
             self.broker.settle(&Self::QUEUE, &part.settlements).await?;

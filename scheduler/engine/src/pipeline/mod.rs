@@ -19,7 +19,6 @@ pub(crate) mod confirm;
 pub(crate) mod ingest;
 pub(crate) mod manual_trigger;
 pub(crate) mod node_claims;
-pub(crate) mod pending_publish;
 pub(crate) mod plan;
 pub(crate) mod prepare;
 pub(crate) mod publish;

@@ -15,8 +15,7 @@ use cueline_store::{AttemptReport, NodeId, Store, StoreError};
 use tokio::sync::mpsc;
 
 use super::burst;
-use super::node_claims::NodeClaims;
-use super::pending_publish::PendingPublish;
+use super::node_claims::{NodeClaims, PendingPublish};
 use super::trigger_writer::TriggerSigner;
 use crate::counters::{Counters, add};
 use crate::database_clock::DatabaseClock;

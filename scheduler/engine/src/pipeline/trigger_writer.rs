@@ -9,7 +9,7 @@ use cueline_model::{Job, JobId, Route, StoreId, Timestamp};
 use cueline_protocol::{JobSnapshot, SigningKey, Trigger, VERSION, decode, encode};
 use cueline_store::{ClaimedRun, DispatchRequest};
 
-use super::pending_publish::PendingPublish;
+use super::node_claims::PendingPublish;
 use crate::addresses::executor_queue;
 
 /// Job snapshots that are kept; past that all are forgotten and made again when needed.
