@@ -68,24 +68,11 @@ impl Queues {
             Err(e) if e.is_denied() => return Ok(None),
             found => return Ok(found?),
         }
-        let mut config = json!({
-            "name": name,
-            "storage": "file",
-            "max_consumers": -1,
-            "max_msgs": -1,
-            "max_bytes": -1,
-            "max_age": 0,
-            "max_msgs_per_subject": -1,
-            "max_msg_size": -1,
-            "num_replicas": 1,
-        });
+        let mut config = json!({ "name": name, "storage": "file" });
         merge(&mut config, self.required_settings(stream).into());
         let queue_limit = self.options.limits.queue_limit;
-        let queue_limit = queue_limit.unwrap_or(DEFAULT_QUEUE_LIMIT);
-        merge(
-            &mut config,
-            self.configured_limits(stream, Some(queue_limit)),
-        );
+        let queue_limit = Some(queue_limit.unwrap_or(DEFAULT_QUEUE_LIMIT));
+        merge(&mut config, self.configured_limits(stream, queue_limit));
         let create = format!("STREAM.CREATE.{name}");
         match self.requester.call(&create, config).await {
             Ok(created) => Ok(Some(created)),

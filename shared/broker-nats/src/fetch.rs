@@ -42,13 +42,12 @@ impl Fetcher {
         let connection = &self.queues.requester.connection;
         connection.wait_until_connected(deadline).await?;
         let mut pooled = self.pool.check_out(queue);
-        if pooled.subscription.is_none() {
-            let location = self.queues.names.locate(queue);
-            let opened = PullSubscription::open(connection, &location, deadline).await?;
-            pooled.subscription = Some(opened);
-        }
-        let Some(subscription) = &mut pooled.subscription else {
-            return Ok(Vec::new());
+        let subscription = match &mut pooled.subscription {
+            Some(idle) => idle,
+            none => {
+                let location = self.queues.names.locate(queue);
+                none.insert(PullSubscription::open(connection, &location, deadline).await?)
+            }
         };
         if let Err(e) = self.fill(subscription, queue, max, until).await
             // Messages that have arrived are handed out; the next fetch meets the error.
