@@ -18,7 +18,7 @@ const MAX_REASON: usize = 2_048;
 /// In bytes. A longer queue or topic is cut.
 const MAX_ORIGIN: usize = 512;
 /// Bytes of a topic that become part of the subject; the header has more. The server closes the connection on a protocol
-/// line over 4 KiB, and a topic is up to three times as long once it is escaped.
+/// line over 4 KiB. An escaped topic is up to three times as long.
 const MAX_TOPIC_IN_SUBJECT: usize = 256;
 
 /// Moves a delivery to the dead-letter queue. A payload over `max_payload` bytes is cut: the server closes the

@@ -1,8 +1,8 @@
 //! The deadline by which a stream has to store a trigger, by the clock of the stream's leader.
 //!
-//! A publish without a confirmation may lie in a buffer of this process, of a system or of a paused server, and reach the
-//! stream at any time. By then others may rely on it that no trigger arrives any more. Each trigger therefore carries a
-//! deadline in a header, and a driver that fetches a trigger stored after its deadline ends it.
+//! A publish without a confirmation may be in a buffer of this process, of a system or of a paused server. From there it
+//! can reach the stream at any time, also when others rely on it that no trigger arrives any more. Each trigger therefore
+//! carries a deadline in a header, and a driver that fetches a trigger stored after its deadline ends it.
 //!
 //! `Nats-TTL` does not do instead: its time starts when the stream stores the message.
 

@@ -1,8 +1,8 @@
 //! Publishes without a confirmation, and the message id under which the next try is published.
 //!
 //! A stream keeps the first copy of a message id and answers later ones as duplicates. A copy that was stored after its
-//! [deadline](crate::deadline) does not count, so a try under the same id would be confirmed without a copy that counts.
-//! Once that is possible, the next try needs another id: `<id>~1`, then `<id>~2`, and so on.
+//! [deadline](crate::deadline) is void. A further try under the same id would be confirmed although no valid copy is
+//! stored. Once that is possible, the next try needs another id: `<id>~1`, then `<id>~2`, and so on.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
