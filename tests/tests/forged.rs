@@ -135,7 +135,7 @@ struct Forgery {
 }
 
 const CHANGED: &str = "none of the 1 keys";
-const LATE: &str = "it was good until";
+const LATE: &str = "it was valid until";
 
 /// The genuine trigger with one thing changed.
 fn changed(genuine: &str, from: &str, to: &str) -> Result<Forgery> {

@@ -103,13 +103,13 @@ impl Executors {
             .drain_timeout(options.drain_timeout)
             .clock(Arc::new(SystemClock));
         builder = match options.fate {
-            Fate::Shared => builder.shares_fate_with_schedulers(),
+            Fate::Shared => builder.in_process_scheduler(),
             Fate::Apart {
                 fence_after,
                 failover_after,
             } => {
                 let keeper = crate::guard::start(&guard);
-                let builder = builder.on_contact(keeper.renewer());
+                let builder = builder.on_lease_renewed(keeper.renewer());
                 self.guards().push(keeper);
                 builder
                     .fence_after(fence_after)

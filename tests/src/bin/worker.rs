@@ -41,15 +41,15 @@ fn yes() -> bool {
 async fn witness(file: PathBuf, cx: Context) -> Result<(), Failure> {
     let begun = SystemClock.now_ms();
     let behaviour: Behaviour = cx.params()?;
-    let facts = cx.facts();
+    let info = cx.info();
     let who = Who {
-        executor: facts.executor.to_string(),
-        job: facts.job.to_string(),
-        lane: facts.job_id.to_string(),
-        shard: facts.shard.index.to_string(),
-        run: facts.run.to_string(),
-        attempt: facts.attempt.to_string(),
-        fire_at: facts.fire_at.as_millis().to_string(),
+        executor: info.executor.to_string(),
+        job: info.job.to_string(),
+        lane: info.job_id.to_string(),
+        shard: info.shard.index.to_string(),
+        run: info.id.run.to_string(),
+        attempt: info.id.attempt.to_string(),
+        fire_at: info.fire_at.as_millis().to_string(),
         round: behaviour.round,
         begun,
     };
@@ -72,7 +72,7 @@ async fn witness(file: PathBuf, cx: Context) -> Result<(), Failure> {
         end(begun, "stop").await?;
         return Err(Failure::new(format!("told to stop: {reason:?}")));
     }
-    if facts.attempt < behaviour.fail_below {
+    if info.id.attempt < behaviour.fail_below {
         end(begun, "fail").await?;
         return Err(Failure::new("as it was told to"));
     }

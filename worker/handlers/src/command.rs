@@ -40,8 +40,8 @@ impl CommandHandler {
 #[async_trait]
 impl Handler for CommandHandler {
     async fn run(&self, cx: Context) -> Result<Output, Failure> {
-        let HandlerSpec::Command(spec) = &cx.facts().handler else {
-            return Err(mismatch("command", &cx.facts().handler));
+        let HandlerSpec::Command(spec) = &cx.info().handler else {
+            return Err(mismatch("command", &cx.info().handler));
         };
         let Some((name, arguments)) = spec.argv.split_first() else {
             return Err(Failure::new("command: it is empty; give a program"));
@@ -97,11 +97,11 @@ impl Surroundings {
         };
         let environment = environment(
             spec,
-            cx.facts(),
+            cx.info(),
             account.as_ref(),
             shell,
             &self.marks,
-            cx.contact_proven_ms(),
+            cx.lease_proven_ms(),
             &self.inherited,
         );
         Ok((account, environment))

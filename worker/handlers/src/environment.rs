@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
-use cueline_worker::Facts;
+use cueline_worker::AttemptInfo;
 use cueline_worker::model::handler::ProcessSpec;
 
 use crate::account::Account;
@@ -100,7 +100,7 @@ impl Environment {
 /// all the attempt's facts.
 pub(crate) fn environment(
     spec: &ProcessSpec,
-    facts: &Facts,
+    facts: &AttemptInfo,
     account: Option<&Account>,
     shell: &str,
     marks: &Marks,
@@ -147,12 +147,16 @@ pub(crate) struct Marks {
 }
 
 /// What every process is told of its attempt.
-fn attempt(facts: &Facts, marks: &Marks, proven_ms: Option<i64>) -> [(&'static str, String); 12] {
+fn attempt(
+    facts: &AttemptInfo,
+    marks: &Marks,
+    proven_ms: Option<i64>,
+) -> [(&'static str, String); 12] {
     let shard = &facts.shard;
     let guard = marks.guard.as_ref().map(|id| id.value(proven_ms));
     [
-        ("CUELINE_RUN_ID", facts.run.to_string()),
-        ("CUELINE_ATTEMPT", facts.attempt.to_string()),
+        ("CUELINE_RUN_ID", facts.id.run.to_string()),
+        ("CUELINE_ATTEMPT", facts.id.attempt.to_string()),
         ("CUELINE_JOB", facts.job.to_string()),
         ("CUELINE_FIRE_TIME", facts.fire_at.to_string()),
         (

@@ -13,7 +13,7 @@
 
 use std::time::Duration;
 
-use cueline_worker::{BootClock, Reach};
+use cueline_worker::{BootClock, LeaseDeadline};
 use tokio::io::{AsyncBufRead, AsyncBufReadExt as _};
 use tokio::time::timeout;
 
@@ -29,7 +29,7 @@ const LONGEST_NAP: Duration = Duration::from_secs(1);
 /// When a reach seems to be over, what was said last may still be on its way.
 const LAST_WORD: Duration = Duration::from_millis(100);
 
-/// The guard's whole life: `input` is the pipe from the worker. Each line is a [`Reach`] on `clock`, which holds until there is a newer one. Returns after the
+/// The guard's whole life: `input` is the pipe from the worker. Each line is a [`LeaseDeadline`] on `clock`, which holds until there is a newer one. Returns after the
 /// farewell, or when the worker is gone and all of its processes are.
 pub async fn watch(
     input: impl AsyncBufRead + Unpin,
@@ -37,7 +37,7 @@ pub async fn watch(
     clock: &dyn BootClock,
 ) -> Result<(), OrphanError> {
     let mut lines = input.lines();
-    let mut reach: Option<Reach> = None;
+    let mut reach: Option<LeaseDeadline> = None;
     loop {
         let line = tokio::select! {
             biased;
@@ -56,9 +56,9 @@ pub async fn watch(
                 // What the worker starts by the right of newer contact is spared: it may be back while the rest is looked for.
                 let (newer, killed) = orphans::kill_outlived(id, over.proven_ms).await;
                 // Its word of that may never come, if it stands still.
-                reach = newer.map(|proven_ms| Reach {
+                reach = newer.map(|proven_ms| LeaseDeadline {
                     proven_ms,
-                    ends_by_ms: proven_ms.saturating_add(over.ends_by_ms - over.proven_ms),
+                    end_by_ms: proven_ms.saturating_add(over.end_by_ms - over.proven_ms),
                 });
                 // Some that would not end are no reason to leave: the worker may come to.
                 if let Err(error) = killed {
@@ -70,24 +70,24 @@ pub async fn watch(
     orphans::kill_guarded(id).await.map(drop)
 }
 
-fn written(reach: Reach) -> String {
-    format!("{} {}\n", reach.proven_ms, reach.ends_by_ms)
+fn written(reach: LeaseDeadline) -> String {
+    format!("{} {}\n", reach.proven_ms, reach.end_by_ms)
 }
 
-fn read(line: &str) -> Option<Reach> {
+fn read(line: &str) -> Option<LeaseDeadline> {
     let (proven, ends_by) = line.split_once(' ')?;
-    Some(Reach {
+    Some(LeaseDeadline {
         proven_ms: proven.parse().ok()?,
-        ends_by_ms: ends_by.parse().ok()?,
+        end_by_ms: ends_by.parse().ok()?,
     })
 }
 
 /// Returns when `clock` shows that this is over, with it; never if there is nothing.
-async fn passed(clock: &dyn BootClock, reach: Option<Reach>) -> Reach {
+async fn passed(clock: &dyn BootClock, reach: Option<LeaseDeadline>) -> LeaseDeadline {
     let Some(reach) = reach else {
         return std::future::pending().await;
     };
-    while let Some(left_ms) = u64::try_from(reach.ends_by_ms.saturating_sub(clock.up_ms()))
+    while let Some(left_ms) = u64::try_from(reach.end_by_ms.saturating_sub(clock.up_ms()))
         .ok()
         .filter(|left| *left > 0)
     {
@@ -108,7 +108,7 @@ mod keeper {
     use tokio::task::JoinHandle;
     use tokio::time::{sleep, timeout};
 
-    use cueline_worker::Reach;
+    use cueline_worker::LeaseDeadline;
 
     use super::{FAREWELL, written};
 
@@ -120,7 +120,7 @@ mod keeper {
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     enum Word {
         Nothing,
-        Reach(Reach),
+        LeaseDeadline(LeaseDeadline),
         Farewell,
     }
 
@@ -140,13 +140,13 @@ mod keeper {
         }
 
         /// What tells the guard how far the worker's contact reaches. Returns at once.
-        pub fn renewer(&self) -> impl Fn(Reach) + Send + Sync + 'static {
+        pub fn renewer(&self) -> impl Fn(LeaseDeadline) + Send + Sync + 'static {
             let word = self.word.clone();
             move |reach| {
                 word.send_if_modified(|word| {
-                    let news = *word != Word::Farewell && *word != Word::Reach(reach);
+                    let news = *word != Word::Farewell && *word != Word::LeaseDeadline(reach);
                     if news {
-                        *word = Word::Reach(reach);
+                        *word = Word::LeaseDeadline(reach);
                     }
                     news
                 });
@@ -203,7 +203,7 @@ mod keeper {
             let word = *heard.borrow_and_update();
             let line = match word {
                 Word::Nothing => String::new(),
-                Word::Reach(reach) => written(reach),
+                Word::LeaseDeadline(reach) => written(reach),
                 Word::Farewell => format!("{FAREWELL}\n"),
             };
             let told = pipe.write_all(line.as_bytes()).await;

@@ -79,7 +79,7 @@ struct Answer {
 #[async_trait]
 impl Handler for HttpHandler {
     async fn run(&self, cx: Context) -> Result<Output, Failure> {
-        let HandlerSpec::Http(spec) = &cx.facts().handler else {
+        let HandlerSpec::Http(spec) = &cx.info().handler else {
             return Err(mismatch(&cx));
         };
         let request = request(spec, &cx)?;
@@ -98,7 +98,7 @@ impl Handler for HttpHandler {
 }
 
 fn mismatch(cx: &Context) -> Failure {
-    crate::mismatch("http", &cx.facts().handler)
+    crate::mismatch("http", &cx.info().handler)
 }
 
 fn request(spec: &HttpSpec, cx: &Context) -> Result<Request, Failure> {
@@ -117,7 +117,7 @@ fn request(spec: &HttpSpec, cx: &Context) -> Result<Request, Failure> {
     *request.headers_mut() = headers(spec, cx)?;
     let body = match &spec.body {
         Some(body) => Some(body),
-        None if carries_body => cx.facts().params.as_ref(),
+        None if carries_body => cx.info().params.as_ref(),
         None => None,
     };
     *request.body_mut() = body.map(|text| text.clone().into());
@@ -133,10 +133,10 @@ fn headers(spec: &HttpSpec, cx: &Context) -> Result<HeaderMap, Failure> {
             .map_err(|_| Failure::new(format!("headers: the value of {name:?} is not allowed")))?;
         headers.insert(key, value);
     }
-    let facts = cx.facts();
+    let facts = cx.info();
     for (name, value) in [
-        ("x-cueline-run", facts.run.to_string()),
-        ("x-cueline-attempt", facts.attempt.to_string()),
+        ("x-cueline-run", facts.id.run.to_string()),
+        ("x-cueline-attempt", facts.id.attempt.to_string()),
         ("x-cueline-job", facts.job.to_string()),
     ] {
         let value = HeaderValue::from_bytes(value.as_bytes())

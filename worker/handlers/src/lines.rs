@@ -117,28 +117,15 @@ fn progress(line: &str) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
-    use cueline_worker::model::{DurationMs, HandlerSpec, JobId, RunId, Shard, Timestamp};
-    use cueline_worker::testing::{Recorded, context};
-    use cueline_worker::{Context, Facts};
+    use cueline_worker::Context;
+    use cueline_worker::model::HandlerSpec;
+    use cueline_worker::testing::{Recorded, attempt_info, context};
     use proptest::prelude::*;
 
     use super::*;
 
     fn recorder() -> (Context, Recorded) {
-        context(Facts {
-            run: RunId(1),
-            attempt: 1,
-            job_id: JobId(1),
-            job: "j".parse().expect("a name"),
-            executor: "e".parse().expect("a name"),
-            fire_at: Timestamp::from_millis(0),
-            shard: Shard::whole(),
-            params: None,
-            handler: HandlerSpec::Native("n".into()),
-            timeout: None,
-            kill_grace: DurationMs::secs(1),
-            fence: cueline_worker::model::Fence::Stop,
-        })
+        context(attempt_info(HandlerSpec::Native("n".into())))
     }
 
     fn split(stream: LogStream, chunks: &[&[u8]]) -> (Vec<String>, Option<String>, Vec<f64>) {

@@ -70,7 +70,7 @@ impl ShellHandler {
 #[async_trait]
 impl Handler for ShellHandler {
     async fn run(&self, cx: Context) -> Result<Output, Failure> {
-        let facts = cx.facts();
+        let facts = cx.info();
         let HandlerSpec::Shell(spec) = &facts.handler else {
             return Err(mismatch("shell", &facts.handler));
         };

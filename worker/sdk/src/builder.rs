@@ -1,24 +1,55 @@
-//! Putting a worker together.
+//! Puts a worker together.
 
+use std::fmt;
 use std::future::Future;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use cueline_broker::Broker;
-use cueline_model::{ExecutorName, GroupName};
+use cueline_model::{ExecutorId, NameError};
 use cueline_protocol::VerifyingKeys;
 use cueline_runtime::{BootClock, Clock, SystemBootClock, SystemClock};
 
 use crate::context::Context;
 use crate::error::{BoxError, Error, Result};
 use crate::handler::{Handler, from_fn};
-use crate::registry::{KINDS, Registry};
+use crate::lease::{LeaseDeadline, LeaseTimings, OnLeaseRenewed};
+use crate::registry::Registry;
 use crate::returned::{Failure, Output};
-use crate::settings::{Hook, Lease, Limits, Reach, Settings};
+use crate::settings::{Hook, Settings};
 use crate::worker::Worker;
 
-/// Puts a [`Worker`] together. What is not set has the default that its method names.
+/// The default time between two heartbeats of a worker without a lease.
+const HEARTBEAT_EVERY: Duration = Duration::from_secs(5);
+/// The smallest log limit.
+const MIN_LOG_BYTES: usize = 1024;
+
+type Named = Vec<(String, Arc<dyn Handler>)>;
+
+/// Puts a [`Worker`] together. Only the broker is required; each method names its default.
+///
+/// ```no_run
+/// use std::time::Duration;
+/// use cueline_worker::{Context, Failure, Result, Worker};
+///
+/// async fn run(broker: cueline_broker::Broker) -> Result<()> {
+///     Worker::builder("billing")
+///         .name("billing-1")
+///         .broker(broker)
+///         .state_dir("/var/lib/billing")
+///         .concurrency(16)
+///         .drain_timeout(Duration::from_secs(60))
+///         .handler("invoice", |cx: Context| async move {
+///             cx.log("nothing to bill");
+///             Ok::<(), Failure>(())
+///         })
+///         .build()?
+///         .run_until_signal()
+///         .await
+/// }
+/// ```
 pub struct Builder {
     group: String,
     name: Option<String>,
@@ -31,17 +62,17 @@ pub struct Builder {
     log_bytes: usize,
     clock: Arc<dyn Clock>,
     drain_timeout: Duration,
-    beat_every: Option<Duration>,
+    heartbeat_every: Option<Duration>,
     fence_after: Option<Duration>,
     failover_after: Duration,
-    shares_fate: bool,
-    lease: Option<Lease>,
-    boot: Arc<dyn BootClock>,
+    in_process_scheduler: bool,
+    on_lease_renewed: Option<OnLeaseRenewed>,
+    boot_clock: Arc<dyn BootClock>,
     before_start: Option<Hook>,
 }
 
-impl std::fmt::Debug for Builder {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for Builder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Builder")
             .field("group", &self.group)
             .field("name", &self.name)
@@ -50,14 +81,14 @@ impl std::fmt::Debug for Builder {
 }
 
 impl Worker {
-    /// Starts to put together a worker of this executor group.
+    /// Starts to build a worker of this executor group.
     pub fn builder(group: &str) -> Builder {
         Builder::new(group)
     }
 }
 
 impl Builder {
-    pub(crate) fn new(group: &str) -> Self {
+    fn new(group: &str) -> Self {
         Self {
             group: group.to_owned(),
             name: None,
@@ -70,31 +101,32 @@ impl Builder {
             log_bytes: 1024 * 1024,
             clock: Arc::new(SystemClock),
             drain_timeout: Duration::from_secs(30),
-            beat_every: None,
+            heartbeat_every: None,
             fence_after: None,
             failover_after: Duration::from_secs(30),
-            shares_fate: false,
-            lease: None,
-            boot: Arc::new(SystemBootClock),
+            in_process_scheduler: false,
+            on_lease_renewed: None,
+            boot_clock: Arc::new(SystemBootClock),
             before_start: None,
         }
     }
 
-    /// Its name, unique in the group and the same after each restart; the machine's name by default.
+    /// The executor's name: unique in the group, and the same after each restart. Default: the machine's host name.
     #[must_use]
     pub fn name(mut self, name: &str) -> Self {
         self.name = Some(name.to_owned());
         self
     }
 
-    /// Where triggers come from and results go. Required.
+    /// The broker from which triggers are fetched and to which reports are published. Required.
     #[must_use]
     pub fn broker(mut self, broker: Broker) -> Self {
         self.broker = Some(broker);
         self
     }
 
-    /// The directory of the journal, which one worker at a time may use; `cueline-state/<group>/<name>` by default.
+    /// The directory of the journal. One worker at a time can use it, and the next start of this executor needs the same one.
+    /// Default: `cueline-state/<group>/<name>`.
     #[must_use]
     pub fn state_dir(mut self, directory: impl Into<PathBuf>) -> Self {
         self.state_dir = Some(directory.into());
@@ -120,101 +152,107 @@ impl Builder {
         self
     }
 
-    /// Allows a built-in kind, `shell`, `command` or `http`, and runs it with this handler. Only from triggers that
-    /// a trusted key has signed.
+    /// Allows a built-in kind, `shell`, `command` or `http`, and runs it with this handler. Such jobs run only from triggers that a
+    /// [trusted](Self::trust) key has signed.
     #[must_use]
     pub fn kind(mut self, kind: &str, handler: impl Handler) -> Self {
         self.kinds.push((kind.to_owned(), Arc::new(handler)));
         self
     }
 
-    /// The schedulers' public keys; none by default, so that no kind can run.
+    /// The schedulers' public keys. Default: none, so that no built-in kind can run.
     #[must_use]
     pub fn trust(mut self, keys: VerifyingKeys) -> Self {
         self.trust = keys;
         self
     }
 
-    /// How many handlers run at once at the most; 256 by default.
+    /// The most handlers that run at once. Default: 256.
     #[must_use]
-    pub fn concurrency(mut self, most: usize) -> Self {
-        self.concurrency = most;
+    pub fn concurrency(mut self, limit: usize) -> Self {
+        self.concurrency = limit;
         self
     }
 
-    /// How many bytes of log an attempt may keep: the first and the last half; 1 MiB by default.
+    /// The most bytes of log that an attempt keeps: the first and the last half. At least 1,024. Default: 1 MiB.
     #[must_use]
-    pub fn log_bytes(mut self, most: usize) -> Self {
-        self.log_bytes = most;
+    pub fn log_bytes(mut self, limit: usize) -> Self {
+        self.log_bytes = limit;
         self
     }
 
-    /// What tells the time; the machine's clock by default.
+    /// The wall clock. Default: the machine's.
     #[must_use]
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
         self.clock = clock;
         self
     }
 
-    /// How long running attempts may go on after a soft stop; 30 s by default. Then they are told to stop.
+    /// How long running attempts may go on after a soft stop. They are then asked to stop, and end `lost`. Default: 30 s.
     #[must_use]
     pub fn drain_timeout(mut self, timeout: Duration) -> Self {
         self.drain_timeout = timeout;
         self
     }
 
-    /// How often it gives a sign of life; by default a quarter of [`fence_after`](Self::fence_after), and at least every 5 s.
+    /// The time between two heartbeats. Default: a quarter of [`fence_after`](Self::fence_after), and at most 5 s.
     #[must_use]
-    pub fn beat_every(mut self, every: Duration) -> Self {
-        self.beat_every = Some(every);
+    pub fn heartbeat_every(mut self, every: Duration) -> Self {
+        self.heartbeat_every = Some(every);
         self
     }
 
-    /// How long it may be without contact to the broker; by default two thirds of [`failover_after`](Self::failover_after), 20 s. Then it starts nothing, and stops what runs
-    /// unless the job says `fence = "keep"`; what waits goes on if contact is back in time. More than twice [`beat_every`](Self::beat_every), so that one lost beat stops nothing, and less than
-    /// [`failover_after`](Self::failover_after).
+    /// The worker's broker lease ends this long after its last proof. The worker then starts nothing, and stops running attempts unless their job
+    /// says `fence = "keep"`. Waiting attempts go on if the lease is renewed in time.
+    ///
+    /// It has to be more than twice [`heartbeat_every`](Self::heartbeat_every), so that one lost heartbeat stops nothing, and less than
+    /// [`failover_after`](Self::failover_after). Default: two thirds of that, 20 s.
     #[must_use]
     pub fn fence_after(mut self, after: Duration) -> Self {
         self.fence_after = Some(after);
         self
     }
 
-    /// After how long a silence the schedulers give its work to others: what is set there; 30 s by default. What is stopped for want of contact has
-    /// ended 2 s before, whatever the job's kill grace; a fifteenth before where it is less than 30 s. What waits is given back half-way between
-    /// [`fence_after`](Self::fence_after) and that, after 24 s.
+    /// The schedulers give the work of a silent executor to others after this time; the value has to be theirs. Default: 30 s.
+    ///
+    /// Fenced attempts have ended 2 s before, whatever their job's kill grace (a fifteenth before if it is less than 30 s). Waiting attempts are
+    /// returned halfway between [`fence_after`](Self::fence_after) and that, after 24 s.
     #[must_use]
     pub fn failover_after(mut self, after: Duration) -> Self {
         self.failover_after = after;
         self
     }
 
-    /// The schedulers, and the broker, live and die with this process: nobody gives its work to others while it is away. Then nothing is stopped
-    /// for want of contact, and what waited goes on after a restart however long that took.
+    /// The only schedulers, and their broker, run in this process. They stop and start together with the worker, so there is no broker lease:
+    /// nothing is ever fenced, and waiting attempts go on after a restart of any length.
     #[must_use]
-    pub fn shares_fate_with_schedulers(mut self) -> Self {
-        self.shares_fate = true;
+    pub fn in_process_scheduler(mut self) -> Self {
+        self.in_process_scheduler = true;
         self
     }
 
-    /// Called whenever contact with the broker was proven, with how far that reaches: what runs has to have ended a little before
-    /// [`failover_after`](Self::failover_after) has passed since, as said there, unless contact is proven again. For whoever can end it when
-    /// this process cannot. Has to return at once. Never called by a worker that shares its schedulers' fate, nor for a proof that is too old to start
-    /// anything by.
+    /// Called with each renewal of the broker lease, for a supervisor that ends the worker's attempts when the worker itself cannot. The callback has to
+    /// return at once.
+    ///
+    /// It is never called with [`in_process_scheduler`](Self::in_process_scheduler), nor with a lease that has ended already.
     #[must_use]
-    pub fn on_contact(mut self, tell: impl Fn(Reach) + Send + Sync + 'static) -> Self {
-        self.lease = Some(Lease(Arc::new(tell)));
+    pub fn on_lease_renewed(
+        mut self,
+        notify: impl Fn(LeaseDeadline) + Send + Sync + 'static,
+    ) -> Self {
+        self.on_lease_renewed = Some(OnLeaseRenewed::new(notify));
         self
     }
 
-    /// What contact is measured with; the time since the machine's start by default.
+    /// The clock of the broker lease. Default: the time since the machine's start.
     #[must_use]
     pub fn boot_clock(mut self, clock: Arc<dyn BootClock>) -> Self {
-        self.boot = clock;
+        self.boot_clock = clock;
         self
     }
 
-    /// Called once, with the state directory locked and before anything is started: the place to end what an earlier
-    /// incarnation has left behind. An error keeps the worker from running.
+    /// Called once, with the state directory locked and before anything is started: the place to end processes that an earlier start of the worker left
+    /// behind. An error keeps the worker from running.
     #[must_use]
     pub fn before_start<F, Fut>(mut self, hook: F) -> Self
     where
@@ -225,124 +263,115 @@ impl Builder {
         self
     }
 
-    /// The worker, or which setting is wrong and why.
-    pub fn build(self) -> Result<Worker> {
-        let group: GroupName = parse("group", &self.group)?;
-        let name = self.name.or_else(machine_name).unwrap_or_default();
-        let name: ExecutorName = parse("name", &name)?;
-        let broker = self
-            .broker
-            .ok_or_else(|| wrong("broker", "", "a worker needs a broker"))?;
+    /// Checks the settings.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Setting`] with the first invalid setting and the values that it accepts.
+    pub fn build(mut self) -> Result<Worker> {
+        let before_start = self.before_start.take();
+        Ok(Worker::new(self.settings()?, before_start))
+    }
+
+    fn settings(self) -> Result<Settings> {
+        let name = self.name.or_else(host_name).unwrap_or_default();
+        let executor = ExecutorId {
+            group: parse("group", &self.group)?,
+            name: parse("name", &name)?,
+        };
+        let no_broker = || Error::setting("broker", "", "a worker needs a broker");
+        let broker = self.broker.ok_or_else(no_broker)?;
         if self.concurrency == 0 {
-            return Err(wrong("concurrency", "0", "at least 1"));
+            return Err(Error::setting("concurrency", "0", "at least 1"));
         }
-        if self.log_bytes < 1024 {
-            let given = self.log_bytes.to_string();
-            return Err(wrong("log_bytes", &given, "at least 1024"));
+        if self.log_bytes < MIN_LOG_BYTES {
+            let problem = format!("at least {MIN_LOG_BYTES}");
+            return Err(Error::setting(
+                "log_bytes",
+                &self.log_bytes.to_string(),
+                &problem,
+            ));
         }
-        let limits = Limits {
-            fence_after: self
-                .fence_after
-                .unwrap_or_else(|| Limits::usual_fence(self.failover_after)),
+        let default_fence_after = LeaseTimings::default_fence_after(self.failover_after);
+        let timings = LeaseTimings {
+            fence_after: self.fence_after.unwrap_or(default_fence_after),
             failover_after: self.failover_after,
         };
-        let limits = (!self.shares_fate).then_some(limits);
-        let beat_every = self
-            .beat_every
-            .or(limits.map(|limits| limits.beat_every()))
-            .unwrap_or(LONE_BEAT);
-        if beat_every.is_zero() {
-            return Err(wrong("beat_every", "0s", "more than nothing"));
-        }
-        if let Some(limits) = &limits {
-            check_limits(limits, beat_every)?;
-        }
-        let handlers = registry_of(self.native, self.kinds)?;
+        let lease_timings = (!self.in_process_scheduler).then_some(timings);
+        let default_every = lease_timings.map_or(HEARTBEAT_EVERY, |t| t.heartbeat_every());
+        let heartbeat_every = self.heartbeat_every.unwrap_or(default_every);
+        check_times(heartbeat_every, lease_timings.as_ref())?;
         let state_dir = self.state_dir.unwrap_or_else(|| {
-            let group = PathBuf::from("cueline-state").join(group.as_str());
-            group.join(name.as_str())
+            let base = PathBuf::from("cueline-state");
+            base.join(executor.group.as_str())
+                .join(executor.name.as_str())
         });
-        let settings = Settings {
+        Ok(Settings {
             incarnation: format!("{:x}-{:x}", self.clock.now_ms(), std::process::id()),
-            group,
-            name,
+            executor,
             broker,
             state_dir,
-            handlers,
+            handlers: registry(self.native, self.kinds)?,
             trust: self.trust,
             concurrency: self.concurrency,
             log_bytes: self.log_bytes,
             clock: self.clock,
             drain_timeout: self.drain_timeout,
-            beat_every,
-            limits,
-            lease: self.lease,
-            boot: self.boot,
-        };
-        Ok(Worker::new(settings, self.before_start))
+            heartbeat_every,
+            lease_timings,
+            on_lease_renewed: self.on_lease_renewed,
+            boot_clock: self.boot_clock,
+        })
     }
 }
 
-/// How often a worker gives a sign of life of which nothing depends.
-const LONE_BEAT: Duration = Duration::from_secs(5);
-
-fn check_limits(limits: &Limits, beat_every: Duration) -> Result<()> {
-    let Limits {
+fn check_times(heartbeat_every: Duration, timings: Option<&LeaseTimings>) -> Result<()> {
+    if heartbeat_every.is_zero() {
+        return Err(Error::setting("heartbeat_every", "0s", "more than 0"));
+    }
+    let Some(LeaseTimings {
         fence_after,
         failover_after,
-    } = limits;
-    if *fence_after <= beat_every.saturating_mul(2) {
-        let problem = format!("more than twice beat_every, which is {beat_every:?}");
-        return Err(wrong("fence_after", &format!("{fence_after:?}"), &problem));
+    }) = timings
+    else {
+        return Ok(());
+    };
+    if *fence_after <= heartbeat_every.saturating_mul(2) {
+        let problem = format!("more than twice heartbeat_every, which is {heartbeat_every:?}");
+        return Err(Error::setting(
+            "fence_after",
+            &format!("{fence_after:?}"),
+            &problem,
+        ));
     }
     if failover_after <= fence_after {
         let problem = format!("more than fence_after, which is {fence_after:?}");
-        let given = format!("{failover_after:?}");
-        return Err(wrong("failover_after", &given, &problem));
+        return Err(Error::setting(
+            "failover_after",
+            &format!("{failover_after:?}"),
+            &problem,
+        ));
     }
     Ok(())
 }
 
-type Named = Vec<(String, Arc<dyn Handler>)>;
-
-fn registry_of(native: Named, kinds: Named) -> Result<Registry> {
+fn registry(native: Named, kinds: Named) -> Result<Registry> {
     let mut handlers = Registry::default();
-    for (handler, run) in native {
-        if handler.is_empty() {
-            return Err(wrong("handler", "", "a name must not be empty"));
-        }
-        if handlers.native.insert(handler.clone(), run).is_some() {
-            return Err(wrong("handler", &handler, "registered twice"));
-        }
+    for (name, handler) in native {
+        handlers.add_native(&name, handler)?;
     }
-    for (kind, run) in kinds {
-        if !KINDS.contains(&kind.as_str()) {
-            return Err(wrong("kind", &kind, "one of shell, command, http"));
-        }
-        if handlers.kinds.insert(kind.clone(), run).is_some() {
-            return Err(wrong("kind", &kind, "registered twice"));
-        }
+    for (kind, handler) in kinds {
+        handlers.add_kind(&kind, handler)?;
     }
     Ok(handlers)
 }
 
-fn wrong(field: &'static str, given: &str, problem: &str) -> Error {
-    Error::Setting {
-        field,
-        given: given.to_owned(),
-        problem: problem.to_owned(),
-    }
-}
-
-fn parse<T>(field: &'static str, text: &str) -> Result<T>
-where
-    T: std::str::FromStr<Err = cueline_model::NameError>,
-{
+fn parse<T: FromStr<Err = NameError>>(field: &'static str, text: &str) -> Result<T> {
     text.parse()
-        .map_err(|e: cueline_model::NameError| wrong(field, text, &e.to_string()))
+        .map_err(|e: NameError| Error::setting(field, text, &e.to_string()))
 }
 
-fn machine_name() -> Option<String> {
+fn host_name() -> Option<String> {
     let text = std::fs::read_to_string("/proc/sys/kernel/hostname")
         .or_else(|_| std::fs::read_to_string("/etc/hostname"))
         .ok()?;

@@ -1,162 +1,185 @@
-//! What a handler gets.
+//! What a handler sees of its attempt.
 
+use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 use cueline_model::{
-    DurationMs, ExecutorName, Fence, HandlerSpec, JobId, JobName, LogStream, RunId, Shard,
-    Timestamp,
+    AttemptId, DurationMs, ExecutorName, Fence, HandlerSpec, JobId, JobName, LogStream, RunId,
+    Shard, Timestamp,
 };
 use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 
-use crate::contact::Contact;
+use crate::lease::BrokerLease;
 use crate::returned::Failure;
 
 /// Why an attempt has to stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StopReason {
-    /// A person or the API cancelled the run.
+    /// The run was cancelled.
     Cancelled,
-    /// The time limit passed.
+    /// The attempt reached its time limit.
     TimedOut,
-    /// A newer trigger replaced it.
+    /// A newer trigger replaced it under the block policy `cover`.
     Covered,
-    /// The worker has to stop and has waited long enough.
+    /// The worker stops, and the drain timeout has passed.
     Drained,
-    /// The worker has no contact with the broker, and the schedulers may soon give the run to another executor.
+    /// The worker cannot reach the broker, and the schedulers may soon give the run to another executor.
     Fenced,
 }
 
 /// The error of [`Context::cancelled`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the attempt was told to stop: {0:?}")]
+#[error("the attempt was asked to stop: {0:?}")]
 pub struct Stopped(pub StopReason);
 
 /// What is fixed about an attempt.
 #[derive(Debug, Clone)]
-pub struct Facts {
-    /// The run.
-    pub run: RunId,
-    /// The attempt, from 1.
-    pub attempt: u32,
-    /// The job's id.
+pub struct AttemptInfo {
+    /// The run, and the number of the attempt from 1.
+    pub id: AttemptId,
+    /// The job.
     pub job_id: JobId,
     /// The job's name.
     pub job: JobName,
-    /// This executor.
+    /// The executor that runs the attempt.
     pub executor: ExecutorName,
     /// The fire time.
     pub fire_at: Timestamp,
-    /// Which part of the work.
+    /// Which part of the work this run does.
     pub shard: Shard,
     /// Parameter text.
     pub params: Option<String>,
     /// What to run.
     pub handler: HandlerSpec,
-    /// The longest the attempt may run; the worker sees to it.
+    /// The time limit. The worker enforces it.
     pub timeout: Option<DurationMs>,
-    /// Time between the polite and the final stop.
+    /// The time between the request to stop and the forced stop.
     pub kill_grace: DurationMs,
-    /// What becomes of it when the worker is without contact; the worker sees to it.
+    /// What becomes of the attempt when the broker lease ends. The worker enforces it.
     pub fence: Fence,
 }
 
-/// Where a handler's log lines and progress go.
-pub(crate) trait Sink: Send + Sync + 'static {
+/// Receives a handler's log lines and progress.
+pub(crate) trait AttemptSink: Send + Sync + 'static {
     fn line(&self, stream: LogStream, text: String);
     fn progress(&self, fraction: f64);
 }
 
-pub(crate) struct Inner {
-    pub(crate) facts: Facts,
-    pub(crate) sink: Box<dyn Sink>,
-    pub(crate) token: CancellationToken,
-    pub(crate) reason: OnceLock<StopReason>,
-    /// What is left of the kill grace, where there is less time than the job gives.
-    pub(crate) left: OnceLock<DurationMs>,
-    /// What it may not outlive, unless it goes on without contact.
-    contact: Option<Arc<Contact>>,
+struct Inner {
+    info: AttemptInfo,
+    sink: Box<dyn AttemptSink>,
+    stop: CancellationToken,
+    reason: OnceLock<StopReason>,
+    /// The kill grace of a fenced attempt, if that is less than the job's.
+    kill_grace_limit: OnceLock<DurationMs>,
+    /// `None` for an attempt that goes on without a lease.
+    lease: Option<Arc<BrokerLease>>,
 }
 
-/// What a handler gets: its parameters, who it is, and the way out. Cheap to clone.
+/// What a handler sees of its attempt: parameters, identity, log, progress, and the request to stop. Cheap to clone.
+///
+/// ```
+/// use std::time::Duration;
+/// use cueline_worker::{Context, Failure};
+///
+/// async fn import(cx: Context) -> Result<String, Failure> {
+///     let files: Vec<String> = cx.params()?; // fails if the parameter is no JSON list of strings
+///     for (done, file) in files.iter().enumerate() {
+///         cx.cancelled()?; // ends the attempt once it has to stop
+///         cx.log(format!("importing {file}"));
+///         cx.progress(done as f64 / files.len() as f64);
+///         tokio::select! {
+///             () = tokio::time::sleep(Duration::from_millis(10)) => {} // the work
+///             reason = cx.stopped() => return Err(Failure::new(format!("undone: {reason:?}"))),
+///         }
+///     }
+///     Ok(format!("{} files", files.len()))
+/// }
+/// ```
 #[derive(Clone)]
-pub struct Context(pub(crate) Arc<Inner>);
+pub struct Context(Arc<Inner>);
 
-impl std::fmt::Debug for Context {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Context").field(&self.0.facts).finish()
+impl fmt::Debug for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Context").field(&self.0.info).finish()
     }
 }
 
 impl Context {
-    pub(crate) fn new(facts: Facts, sink: Box<dyn Sink>, contact: Option<Arc<Contact>>) -> Self {
+    /// The lease is only given where the attempt has to stop when it ends.
+    pub(crate) fn new(
+        info: AttemptInfo,
+        sink: Box<dyn AttemptSink>,
+        lease: Option<Arc<BrokerLease>>,
+    ) -> Self {
         Self(Arc::new(Inner {
-            facts,
+            info,
             sink,
-            token: CancellationToken::new(),
+            stop: CancellationToken::new(),
             reason: OnceLock::new(),
-            left: OnceLock::new(),
-            contact,
+            kill_grace_limit: OnceLock::new(),
+            lease,
         }))
     }
 
-    /// Tells the handler to stop. The first reason stays.
+    /// Asks the handler to stop. The first reason stays.
     pub(crate) fn stop(&self, reason: StopReason) {
         let _ = self.0.reason.set(reason);
-        self.0.token.cancel();
+        self.0.stop.cancel();
     }
 
-    /// Tells it to stop for want of contact, in what time there is left.
-    pub(crate) fn stop_fenced(&self, contact: &Contact) {
-        let left = contact.left().saturating_sub(contact.last_stop());
+    /// Asks the handler to stop in time for the failover. An attempt that goes on without a lease is left alone.
+    pub(crate) fn stop_fenced(&self) {
+        let Some(lease) = &self.0.lease else {
+            return;
+        };
+        let left = lease.time_left().saturating_sub(lease.kill_margin());
         let left_ms = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
-        let _ = self.0.left.set(DurationMs::millis(left_ms));
+        let _ = self.0.kill_grace_limit.set(DurationMs::millis(left_ms));
         self.stop(StopReason::Fenced);
     }
 
-    /// Time between the polite and the final stop: the job's, or what is left if the attempt has to have ended sooner. To be asked once
-    /// [`stopped`](Self::stopped) has returned.
-    pub fn kill_grace(&self) -> DurationMs {
-        let grace = self.0.facts.kill_grace;
-        self.0.left.get().map_or(grace, |left| grace.min(*left))
-    }
-
-    /// All that is fixed about the attempt.
-    pub fn facts(&self) -> &Facts {
-        &self.0.facts
+    /// What is fixed about the attempt.
+    pub fn info(&self) -> &AttemptInfo {
+        &self.0.info
     }
 
     /// The run.
     pub fn run(&self) -> RunId {
-        self.0.facts.run
+        self.0.info.id.run
     }
 
-    /// The attempt, from 1.
+    /// The number of the attempt, from 1.
     pub fn attempt(&self) -> u32 {
-        self.0.facts.attempt
+        self.0.info.id.attempt
     }
 
     /// The job's name.
     pub fn job(&self) -> &JobName {
-        &self.0.facts.job
+        &self.0.info.job
     }
 
     /// The fire time.
     pub fn fire_at(&self) -> Timestamp {
-        self.0.facts.fire_at
+        self.0.info.fire_at
     }
 
-    /// Which part of the work.
+    /// Which part of the work this run does.
     pub fn shard(&self) -> &Shard {
-        &self.0.facts.shard
+        &self.0.info.shard
     }
 
-    /// The parameter text; empty when there is none.
+    /// The parameter text; empty if there is none.
     pub fn params_text(&self) -> &str {
-        self.0.facts.params.as_deref().unwrap_or_default()
+        self.0.info.params.as_deref().unwrap_or_default()
     }
 
-    /// The parameter, read as JSON. The error says what was given and what did not fit.
+    /// The parameter, parsed as JSON.
+    ///
+    /// # Errors
+    ///
+    /// A [`Failure`] that shows the parameter and what is wrong with it.
     pub fn params<T: DeserializeOwned>(&self) -> Result<T, Failure> {
         let text = self.params_text();
         serde_json::from_str(text)
@@ -170,17 +193,21 @@ impl Context {
         }
     }
 
-    /// Writes one line, without its end, to the run's log.
+    /// Writes one line, without its line end, to the run's log.
     pub fn line(&self, stream: LogStream, text: String) {
         self.0.sink.line(stream, text);
     }
 
-    /// Says how far the attempt is, from 0 to 1.
+    /// Reports which part of the work is done, from 0 to 1. Values outside are clamped.
     pub fn progress(&self, fraction: f64) {
         self.0.sink.progress(fraction.clamp(0.0, 1.0));
     }
 
-    /// An error when the attempt has to stop: for `cx.cancelled()?` in a loop, and right before what must not be done twice.
+    /// Checks whether the attempt has to stop. Call it in loops, and right before anything that must not happen twice.
+    ///
+    /// # Errors
+    ///
+    /// [`Stopped`] if the attempt has to stop.
     pub fn cancelled(&self) -> Result<(), Stopped> {
         self.stop_reason()
             .map_or(Ok(()), |reason| Err(Stopped(reason)))
@@ -188,34 +215,41 @@ impl Context {
 
     /// Why the attempt has to stop; `None` while it need not.
     ///
-    /// Asks how long the worker has been without contact, and does not wait to be told: where the whole process stood still (SIGSTOP, a machine
-    /// that slept), the run may be somebody else's by now, and this says so at the first question.
+    /// Reads the clock to see whether the broker lease has ended. The first call after a pause of the process (SIGSTOP, a sleeping machine)
+    /// therefore returns [`StopReason::Fenced`] if another executor may have the run by now.
     pub fn stop_reason(&self) -> Option<StopReason> {
-        if let Some(contact) = &self.0.contact
-            && contact.is_fenced()
-        {
-            self.stop_fenced(contact);
+        if self.0.lease.as_ref().is_some_and(|l| l.is_fenced()) {
+            self.stop_fenced();
         }
-        if self.0.token.is_cancelled() {
+        if self.0.stop.is_cancelled() {
             self.0.reason.get().copied()
         } else {
             None
         }
     }
 
-    /// When the worker's contact with the broker was proven for the last time, in milliseconds on the boot clock: by the right of that it starts what it
-    /// starts now. `None` where nothing depends on it, and for an attempt that goes on without. See [`Reach`](crate::Reach).
-    pub fn contact_proven_ms(&self) -> Option<i64> {
-        self.0.contact.as_ref()?.proven_ms()
-    }
-
     /// Returns when the attempt has to stop.
     pub async fn stopped(&self) -> StopReason {
-        self.0.token.cancelled().await;
+        self.0.stop.cancelled().await;
+        // The reason is set before the token is cancelled.
         self.0
             .reason
             .get()
             .copied()
             .unwrap_or(StopReason::Cancelled)
+    }
+
+    /// The time between the request to stop and the forced stop: the job's kill grace, or less if a fenced attempt has to end sooner. Call it after
+    /// [`stopped`](Self::stopped) has returned.
+    pub fn kill_grace(&self) -> DurationMs {
+        let grace = self.0.info.kill_grace;
+        let limit = self.0.kill_grace_limit.get();
+        limit.map_or(grace, |limit| grace.min(*limit))
+    }
+
+    /// When the worker's broker lease was last proven, in milliseconds on the boot clock. `None` for an attempt that does not depend on the lease.
+    /// See [`LeaseDeadline`](crate::LeaseDeadline).
+    pub fn lease_proven_ms(&self) -> Option<i64> {
+        self.0.lease.as_ref()?.proven_ms()
     }
 }

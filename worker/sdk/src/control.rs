@@ -1,123 +1,126 @@
-//! Orders from the schedulers.
+//! The control channel: orders from schedulers, and the worker's own echoes.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use cueline_broker::{Announcement, Channel, Listener};
-use cueline_model::{AttemptId, RunId, StoreId};
+use cueline_broker::{Announcement, BrokerError, Channel, Listener};
+use cueline_model::AttemptId;
 use cueline_protocol::{Control, HoldingsReply, VERSION, decode, encode};
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 
-use crate::contact::Contact;
-use crate::settings::{Limits, Settings};
+use crate::identity::{AttemptKey, RunKey};
+use crate::lease::{BrokerLease, LeaseTimings};
+use crate::settings::Settings;
 
-/// The most attempts that one question may ask for; of the rest nothing is said.
-const MAX_ASKED: usize = 10_000;
+/// The most attempts that one query may name. The reply says nothing about the rest.
+const MAX_QUERIED: usize = 10_000;
+/// How often the subscription is checked, without a lease.
+const CHECK_EVERY: Duration = Duration::from_secs(10);
+/// The pause before a new subscription.
+const RESUBSCRIBE_PAUSE: Duration = Duration::from_millis(500);
 
-/// How long it is listened before it is looked again whether the listening is broken, where nothing depends on contact.
-const LOOK_EVERY: Duration = Duration::from_secs(10);
-
-/// An order that was understood.
+/// An order from a scheduler.
 #[derive(Debug)]
 pub(crate) enum Order {
     /// End this run.
-    Cancel(StoreId, RunId),
-    /// Which of these are in the journal?
-    Holdings(StoreId, Vec<AttemptId>, Channel),
+    Cancel(RunKey),
+    Holdings(HoldingsQuery),
 }
 
-/// Where orders come, and echoes.
-pub(crate) fn channel(settings: &Settings) -> Channel {
-    Channel::Control {
-        group: settings.group.to_string(),
-        executor: settings.name.to_string(),
-    }
+/// Asks which of these attempts are in the journal.
+#[derive(Debug)]
+pub(crate) struct HoldingsQuery {
+    pub(crate) attempts: Vec<AttemptKey>,
+    pub(crate) reply_to: Channel,
 }
 
-/// Starts to listen.
-pub(crate) async fn listen(settings: &Settings) -> Result<Listener, cueline_broker::BrokerError> {
-    settings.broker.listen(&channel(settings)).await
+/// Subscribes to the control channel.
+pub(crate) async fn listen(settings: &Settings) -> Result<Listener, BrokerError> {
+    settings.broker.listen(&settings.control_channel()).await
 }
 
-/// Hands orders to the core until it is dropped. Never waits for it: the echoes behind an order would wait as well, and what could not take orders in
-/// time would also be without contact.
+/// Passes orders to the event loop until it is dropped.
+///
+/// It never waits for the event loop: the echoes behind an order would wait as well, and a busy worker would lose its lease.
 pub(crate) async fn run(
     settings: Arc<Settings>,
-    contact: Arc<Contact>,
+    lease: Arc<BrokerLease>,
     mut listener: Listener,
-    core: mpsc::Sender<Order>,
+    orders: mpsc::Sender<Order>,
 ) {
-    let limits = settings.limits.as_ref();
-    let deaf_after = limits.map_or(LOOK_EVERY, Limits::deaf_after);
+    let timings = settings.lease_timings.as_ref();
+    let check_every = timings.map_or(CHECK_EVERY, LeaseTimings::resubscribe_after);
     let mut dropping = false;
     loop {
-        match tokio::time::timeout(deaf_after, listener.recv()).await {
+        match tokio::time::timeout(check_every, listener.recv()).await {
             Ok(Some(announcement)) => {
-                let Some(order) = read(announcement, &contact) else {
+                let Some(order) = parse(&announcement, &lease) else {
                     continue;
                 };
-                match core.try_send(order) {
+                match orders.try_send(order) {
                     Ok(()) => dropping = false,
                     Err(TrySendError::Closed(_)) => return,
                     Err(TrySendError::Full(_)) if dropping => {}
                     Err(TrySendError::Full(_)) => {
                         dropping = true;
                         tracing::warn!(
-                            "too many orders wait; some are dropped, and will come again"
+                            "too many orders are waiting; some were dropped, and schedulers will repeat them"
                         );
                     }
                 }
                 continue;
             }
-            Ok(None) => tracing::warn!("orders are no longer heard; listening anew"),
-            Err(_) if contact.is_fenced() => tracing::warn!(
-                "what this worker sends to its own control channel does not come back: either the broker is out of reach, or the worker's user \
-                 may not both send to and hear that channel; listening anew"
+            Ok(None) => tracing::warn!("the control channel was closed; subscribing again"),
+            Err(_) if lease.is_fenced() => tracing::warn!(
+                "no echo returned on the control channel: either the broker is out of reach, or the worker's user may not both publish and subscribe \
+                 to this channel; subscribing again"
             ),
             Err(_) => continue,
         }
-        tokio::time::sleep(Duration::from_millis(500)).await;
+        tokio::time::sleep(RESUBSCRIBE_PAUSE).await;
         match listen(&settings).await {
-            Ok(anew) => listener = anew,
-            Err(error) => tracing::warn!(%error, "listening failed; trying again"),
+            Ok(new) => listener = new,
+            Err(error) => {
+                tracing::warn!(%error, "failed to subscribe to the control channel; trying again");
+            }
         }
     }
 }
 
-fn read(announcement: Announcement, contact: &Contact) -> Option<Order> {
+/// The order in a message. Echoes go to the lease.
+fn parse(announcement: &Announcement, lease: &BrokerLease) -> Option<Order> {
     match decode::<Control>(&announcement.payload) {
-        Ok(Control::Cancel { store, run, .. }) => Some(Order::Cancel(store, run)),
+        Ok(Control::Cancel { store, run, .. }) => Some(Order::Cancel(RunKey { store, run })),
         Ok(Control::Holdings {
-            store,
-            mut attempts,
-            ..
+            store, attempts, ..
         }) => {
-            let reply_to = announcement.reply_to?;
-            attempts.truncate(MAX_ASKED);
-            Some(Order::Holdings(store, attempts, reply_to))
+            let attempts = attempts.into_iter().take(MAX_QUERIED);
+            Some(Order::Holdings(HoldingsQuery {
+                attempts: attempts.map(|id| AttemptKey::new(store, id)).collect(),
+                reply_to: announcement.reply_to.clone()?,
+            }))
         }
         Ok(Control::Echo {
             incarnation,
             number,
             ..
         }) => {
-            contact.hear(&incarnation, number);
+            lease.echo_returned(&incarnation, number);
             None
         }
         Err(error) => {
-            tracing::warn!(%error, "an order was not understood and is ignored");
+            tracing::warn!(%error, "ignored a control message that cannot be parsed");
             None
         }
     }
 }
 
-/// Answers [`Order::Holdings`].
+/// Answers a [`HoldingsQuery`].
 pub(crate) async fn reply(settings: &Settings, to: &Channel, held: Vec<AttemptId>) {
     let reply = HoldingsReply { v: VERSION, held };
-    let sent = settings.broker.announce(to, Bytes::from(encode(&reply)));
+    let sent = settings.broker.announce(to, encode(&reply).into());
     if let Err(error) = sent.await {
-        tracing::warn!(%error, "an answer was not sent; it will be asked again");
+        tracing::warn!(%error, "failed to answer a holdings query; schedulers will repeat it");
     }
 }

@@ -4,35 +4,45 @@ use cueline_broker::BrokerError;
 
 use crate::journal::JournalError;
 
-/// Any error, as a hook returns it.
+/// The error of a hook.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Why a worker could not be built, or could not go on.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A setting does not make sense.
+    /// A setting is invalid.
     #[error("failed to build the worker: {field}: {given:?}: {problem}")]
     Setting {
-        /// Which.
+        /// The method of [`Builder`](crate::Builder) that sets it.
         field: &'static str,
-        /// What was given.
+        /// The given value.
         given: String,
-        /// What is wrong with it, and what would be accepted.
+        /// The values that are accepted.
         problem: String,
     },
     /// The journal cannot be used.
     #[error(transparent)]
     Journal(#[from] JournalError),
-    /// The broker cannot be used.
-    #[error("failed to reach the broker: {0}")]
+    /// The broker refuses the worker. Brokers that cannot be reached are tried again instead.
+    #[error("failed to use the broker: {0}")]
     Broker(#[from] BrokerError),
-    /// The hook before the start failed.
+    /// The hook of [`Builder::before_start`](crate::Builder::before_start) failed.
     #[error("failed to prepare the start: {0}")]
     BeforeStart(#[source] BoxError),
-    /// A part of the worker ended by itself: a bug.
+    /// A task of the worker ended by itself. This is a bug.
     #[error("failed to go on: the {0} ended unexpectedly")]
-    Broken(&'static str),
+    TaskEnded(&'static str),
 }
 
-/// What the functions of this crate return.
+impl Error {
+    pub(crate) fn setting(field: &'static str, given: &str, problem: &str) -> Self {
+        Self::Setting {
+            field,
+            given: given.to_owned(),
+            problem: problem.to_owned(),
+        }
+    }
+}
+
+/// The result of this crate's fallible functions.
 pub type Result<T, E = Error> = std::result::Result<T, E>;

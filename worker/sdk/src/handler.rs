@@ -1,24 +1,49 @@
-//! What a worker runs.
+//! Handlers: the code that attempts run.
 
 use std::future::Future;
+use std::sync::Arc;
 
 use async_trait::async_trait;
 
 use crate::context::Context;
 use crate::returned::{Failure, Output};
 
-/// Something that jobs can run.
+/// Code that jobs can run.
 ///
-/// When the attempt is to stop (cancelled, timed out, covered, worker draining for too long) [`Context::stopped`] returns; the handler then has the
-/// job's kill grace to come to its end, after which its future is dropped.
+/// An async function is a handler by [`Builder::handler`](crate::Builder::handler). Implement the trait for handlers with state:
+///
+/// ```
+/// use cueline_worker::{Context, Failure, Handler, Output};
+///
+/// struct Mailer {
+///     sender: String,
+/// }
+///
+/// #[async_trait::async_trait]
+/// impl Handler for Mailer {
+///     async fn run(&self, cx: Context) -> Result<Output, Failure> {
+///         let recipient: String = cx.params()?;
+///         cx.log(format!("{} writes to {recipient}", self.sender));
+///         Ok("sent".into())
+///     }
+/// }
+/// ```
 #[async_trait]
 pub trait Handler: Send + Sync + 'static {
     /// Makes one attempt.
+    ///
+    /// When the attempt has to stop, [`Context::stopped`] returns and [`Context::cancelled`] fails. The handler then has the job's kill grace to
+    /// return. After that its future is dropped.
+    ///
+    /// # Errors
+    ///
+    /// A [`Failure`] fails the attempt; the job's retry policy decides whether another one follows. After a stop its message is kept, and the
+    /// outcome is that of the [reason](crate::StopReason).
     async fn run(&self, cx: Context) -> Result<Output, Failure>;
 }
 
 #[async_trait]
-impl<H: Handler + ?Sized> Handler for std::sync::Arc<H> {
+impl<H: Handler + ?Sized> Handler for Arc<H> {
     async fn run(&self, cx: Context) -> Result<Output, Failure> {
         (**self).run(cx).await
     }
@@ -39,7 +64,7 @@ where
     }
 }
 
-/// A handler made of an async function.
+/// Makes a handler of an async function.
 pub fn from_fn<F, Fut, T, E>(function: F) -> impl Handler
 where
     F: Fn(Context) -> Fut + Send + Sync + 'static,

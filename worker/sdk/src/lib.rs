@@ -1,7 +1,7 @@
-//! Worker SDK: what a process needs to run Cueline's jobs.
+//! Worker SDK: what a program needs to run Cueline's jobs.
 //!
-//! A worker takes triggers from its queue, writes them into its journal, acks them, treats them lane by lane, runs the
-//! handlers and reports. It knows nothing of schedules or of the store.
+//! A worker fetches triggers from its queue, journals and acks them, runs their handlers lane by lane, and reports. It knows nothing of schedules and
+//! of the store.
 //!
 //! ```no_run
 //! use cueline_worker::{Context, Failure, Result, Worker};
@@ -13,90 +13,98 @@
 //!         .state_dir("/var/lib/billing")
 //!         .handler("invoice", invoice)
 //!         .build()?
-//!         .run_until_signal() // until SIGTERM: drains, reports, leaves
+//!         .run_until_signal() // drains at SIGTERM
 //!         .await
 //! }
 //!
 //! async fn invoice(cx: Context) -> Result<String, Failure> {
-//!     let month: u8 = cx.params()?; // JSON parameter, a clear error if it does not fit
+//!     let month: u8 = cx.params()?; // the JSON parameter, or a clear error
 //!     let customers = ["ann", "bob"];
 //!     for (i, customer) in (1_u8..).zip(customers) {
-//!         cx.cancelled()?; // whatever it has to stop for arrives here
+//!         cx.cancelled()?; // ends the attempt once it has to stop
 //!         cx.log(format!("billed {customer} for month {month}"));
-//!         cx.progress(f64::from(i) / 2.0); // seen live in the console
+//!         cx.progress(f64::from(i) / 2.0); // shown live
 //!     }
-//!     Ok("done".into()) // output, handed to jobs that come after
+//!     Ok("done".into()) // the output, passed to child jobs
 //! }
 //! ```
 //!
-//! A handler is tried without a server by [`testing::run`].
+//! [`testing::run`] tries a handler without a server.
 //!
-//! # What a worker promises
+//! # Examples
 //!
-//! - A trigger is acked when it is in the journal on disk, and started after its start is in the journal. After
-//!   kill -9 the next worker on the same state directory goes on: what waited keeps its place, what ran ends `lost`,
-//!   what had ended is reported.
-//! - An attempt that it knows is never run a second time; one that has ended is answered from the journal, also when the broker has lost the answer.
-//! - When the journal cannot be written, nothing is acked or started until it can.
-//! - Without contact to the broker it stops its own attempts before the schedulers may give them to another executor, and starts nothing, also
-//!   after a pause of the process, after the machine's sleep and after a restart. It measures on `CLOCK_BOOTTIME` (Linux); what it cannot stop is a
-//!   handler that never awaits, a process that has left its group, and what it left behind when it was itself killed.
+//! - `worker/sdk/examples/native_worker.rs`: a worker on NATS in 20 lines.
+//! - `worker/sdk/examples/block_policies.rs`: block policies, and handlers that stop when their run is cancelled.
+//! - `cli/examples/embedded_scheduler.rs`: a scheduler, a broker and a worker inside a program of one's own. It needs crates that this one must not
+//!   depend on, so it is an example of the crate that depends on all of them.
+//!
+//! # Guarantees
+//!
+//! - A trigger is acked once it is in the journal on disk. Its handler starts once the start is in the journal. After kill -9 the next worker on the
+//!   same state directory continues: waiting attempts keep their place, running ones end `lost`, ended ones are reported.
+//! - A known attempt never runs again. If it has ended, the worker reports the outcome from the journal again.
+//! - While the journal cannot be written, nothing is acked or started.
+//! - When the broker cannot be reached, the worker stops its attempts before the schedulers may give them to another executor, and starts
+//!   nothing. This holds after a pause of the process, a sleep of the machine, and a restart: times are measured on `CLOCK_BOOTTIME` (Linux). It cannot
+//!   stop a handler that never awaits, a process that has left its group, and what it left behind when it was killed itself.
 //!
 //! # Limits
 //!
-//! | what | how much | at the limit |
+//! | what | limit | at the limit |
 //! | --- | --- | --- |
-//! | handlers at once | [`Builder::concurrency`], 256 | lanes wait; the higher priority goes first, equals take turns |
-//! | triggers held | 100,000 | the rest stays in the broker's queue |
-//! | triggers waiting in a lane | the job's `backlog` | further ones end `discarded` |
-//! | reports not confirmed | 64 MiB, then what still runs | nothing is fetched or started |
-//! | log of an attempt | [`Builder::log_bytes`], 1 MiB | the middle is dropped, a line says so |
-//! | a log line | 64 KiB | cut, and says so |
+//! | handlers at once | [`Builder::concurrency`], 256 | lanes wait; the highest priority goes first, equals take turns |
+//! | held triggers | 100,000 | others stay in the broker's queue |
+//! | triggers waiting in a lane | the job's `backlog` | others end `discarded` |
+//! | unconfirmed reports | 64 MiB, and those of running attempts | nothing is fetched or started |
+//! | log of an attempt | [`Builder::log_bytes`], 1 MiB | the middle is dropped, and a line says so |
+//! | log line | 64 KiB | cut, and the line says so |
 //! | message, output | 64 KiB each | cut, and the log says so |
-//! | reported entries in the journal | 70 minutes, at most 1,000,000 | deleted, oldest first |
-//! | stores whose runs a state directory can tell apart | 512 | triggers of further ones go to the dead letters |
-//! | time without contact | [`Builder::fence_after`], two thirds of [`Builder::failover_after`]: 20 s | nothing is taken or started, what runs is stopped unless the job says `fence = "keep"`; what waits stays |
-//! | grace of what is stopped then | until 2 s (or a fifteenth) before [`Builder::failover_after`], 30 s | killed, dropped |
-//! | time for which what waits is kept without contact | half-way between these, 24 s | given back |
-//! | echoes waited for | 64 | the oldest is forgotten |
-//! | orders that wait | 2,048 | further ones are dropped; the schedulers repeat them |
-//! | outcomes reported again because schedulers still ask | 30 s after the report, then each time after twice as long, at most 10,000 | it is held, and not reported again yet |
+//! | reported entries in the journal | 70 minutes, at most 1,000,000 | the oldest are deleted |
+//! | time without a proof of the broker lease | [`Builder::fence_after`], 20 s | nothing is accepted or started; running attempts are stopped unless their job says `fence = "keep"` |
+//! | end of attempts that are stopped then | 2 s before [`Builder::failover_after`] | handlers are dropped |
+//! | waiting attempts without the lease | halfway between both, 24 s | returned |
+//! | awaited echoes | 64 | the oldest is forgotten |
+//! | waiting orders | 2,048 | others are dropped; the schedulers repeat them |
+//! | outcomes reported again because schedulers still ask for them | 10,000; each 30 s after its report, then after twice the time | the reply says that the attempt is held |
 //! | cancellations ahead of their trigger | 10,000 | the oldest is forgotten |
 
 mod attempt;
-mod beat;
 mod builder;
-mod contact;
+mod connect;
 pub mod context;
 mod control;
-mod core;
 pub mod error;
-mod gauges;
+mod event_loop;
 pub mod handler;
+mod identity;
 mod intake;
 mod journal;
 mod lanes;
-mod outbox;
+mod lease;
+mod linger;
 mod registry;
-mod reporter;
+mod report;
 mod returned;
 mod settings;
 mod settle;
-mod stores;
+mod signals;
+mod status;
+mod tasks;
 pub mod testing;
 mod worker;
 
 pub use builder::Builder;
-pub use context::{Context, Facts, StopReason, Stopped};
-/// The words that [`Facts`] are made of; handlers need no other internal crate.
+pub use context::{AttemptInfo, Context, StopReason, Stopped};
+/// The types that [`AttemptInfo`] consists of, so that handlers need no other internal crate.
 pub use cueline_model as model;
 pub use cueline_model::LogStream;
 pub use cueline_protocol::VerifyingKeys;
+/// The TLS implementation of this build, for handlers with TLS clients of their own.
 pub use cueline_runtime::tls::install_provider as install_tls_provider;
 pub use cueline_runtime::{BootClock, ManualBootClock, Stop, SystemBootClock};
 pub use error::{BoxError, Error, Result};
 pub use handler::{Handler, from_fn};
 pub use journal::{JournalError, UnusableJournal};
+pub use lease::LeaseDeadline;
 pub use returned::{Failure, Output};
-pub use settings::Reach;
 pub use worker::Worker;

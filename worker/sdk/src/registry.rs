@@ -1,24 +1,40 @@
-//! What a worker can run.
+//! The handlers of a worker.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 
 use cueline_model::HandlerSpec;
 
+use crate::error::{Error, Result};
 use crate::handler::Handler;
 
-/// The kinds of handlers that are built into workers rather than registered by name.
-pub(crate) const KINDS: [&str; 3] = ["shell", "command", "http"];
+/// The kinds of handlers that are built in rather than registered by name.
+const KINDS: [&str; 3] = ["shell", "command", "http"];
 
 /// The handlers of a worker.
-#[derive(Default)]
+#[derive(Default, Clone)]
 pub(crate) struct Registry {
-    pub(crate) native: BTreeMap<String, Arc<dyn Handler>>,
-    pub(crate) kinds: BTreeMap<String, Arc<dyn Handler>>,
+    native: BTreeMap<String, Arc<dyn Handler>>,
+    kinds: BTreeMap<String, Arc<dyn Handler>>,
 }
 
 impl Registry {
-    /// What the worker announces, see [`HandlerSpec::capability`].
+    pub(crate) fn add_native(&mut self, name: &str, handler: Arc<dyn Handler>) -> Result<()> {
+        if name.is_empty() {
+            return Err(Error::setting("handler", "", "a name must not be empty"));
+        }
+        add(&mut self.native, "handler", name, handler)
+    }
+
+    pub(crate) fn add_kind(&mut self, kind: &str, handler: Arc<dyn Handler>) -> Result<()> {
+        if !KINDS.contains(&kind) {
+            return Err(Error::setting("kind", kind, "one of shell, command, http"));
+        }
+        add(&mut self.kinds, "kind", kind, handler)
+    }
+
+    /// The capabilities that the worker announces; see [`HandlerSpec::capability`].
     pub(crate) fn capabilities(&self) -> Vec<String> {
         let native = self.native.keys().map(|name| format!("native:{name}"));
         native.chain(self.kinds.keys().cloned()).collect()
@@ -31,22 +47,34 @@ impl Registry {
             other => self.kinds.get(other.capability().as_ref()),
         };
         found.cloned().ok_or_else(|| {
-            let can = self.capabilities();
-            let can = if can.is_empty() {
+            let offered = self.capabilities();
+            let offered = if offered.is_empty() {
                 "nothing".to_owned()
             } else {
-                can.join(", ")
+                offered.join(", ")
             };
             format!(
-                "{} is unknown or not allowed on this worker, which runs {can}",
+                "{} is unknown or not allowed on this worker, which runs {offered}",
                 spec.capability()
             )
         })
     }
 }
 
-impl std::fmt::Debug for Registry {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+fn add(
+    handlers: &mut BTreeMap<String, Arc<dyn Handler>>,
+    field: &'static str,
+    name: &str,
+    handler: Arc<dyn Handler>,
+) -> Result<()> {
+    match handlers.insert(name.to_owned(), handler) {
+        None => Ok(()),
+        Some(_) => Err(Error::setting(field, name, "registered twice")),
+    }
+}
+
+impl fmt::Debug for Registry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_set().entries(self.capabilities()).finish()
     }
 }

@@ -2,10 +2,10 @@
 
 use std::fmt;
 
-/// What a handler returns when it succeeded.
+/// The result of a successful attempt. `()`, `String` and `&str` convert into it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Output {
-    /// Handed to jobs that come after, and shown with the run.
+    /// Shown with the run and passed to child jobs. At most 64 KiB are kept.
     pub text: Option<String>,
     /// Exit status of a process, or an HTTP status.
     pub exit_status: Option<i32>,
@@ -32,10 +32,10 @@ impl From<&str> for Output {
     }
 }
 
-/// What a handler returns when it failed.
+/// The result of a failed attempt. Every error with a message converts into it, so that handlers use `?`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
-    /// Why, for a person to read.
+    /// Shown with the run. At most 64 KiB are kept.
     pub message: String,
     /// Exit status of a process, or an HTTP status.
     pub exit_status: Option<i32>,

@@ -1,69 +1,111 @@
-//! Trying a handler without a server.
+//! Tries a handler without a server.
+//!
+//! ```
+//! use cueline_worker::model::HandlerSpec;
+//! use cueline_worker::testing::{attempt_info, run};
+//! use cueline_worker::{AttemptInfo, Context, Failure, from_fn};
+//!
+//! async fn greet(cx: Context) -> Result<String, Failure> {
+//!     cx.log("greeting");
+//!     Ok(format!("hello {}", cx.params_text()))
+//! }
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() {
+//! let info = AttemptInfo {
+//!     params: Some("Ann".into()),
+//!     ..attempt_info(HandlerSpec::Native("greet".into()))
+//! };
+//! let (result, recorded) = run(&from_fn(greet), info).await;
+//! assert_eq!(result.unwrap().text.as_deref(), Some("hello Ann"));
+//! assert_eq!(recorded.lines()[0].1, "greeting");
+//! # }
+//! ```
 
-use cueline_model::LogStream;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::context::{Context, Facts, Sink, StopReason};
+use cueline_model::{
+    AttemptId, DurationMs, Fence, HandlerSpec, JobId, LogStream, RunId, Shard, Timestamp,
+};
+
+use crate::context::{AttemptInfo, AttemptSink, Context, StopReason};
 use crate::handler::Handler;
 use crate::returned::{Failure, Output};
 
-/// What a handler wrote while it was tried.
+/// What a handler wrote to its context.
 #[derive(Debug, Clone, Default)]
-pub struct Recorded {
-    lines: Arc<Mutex<Vec<(LogStream, String)>>>,
-    progress: Arc<Mutex<Vec<f64>>>,
+pub struct Recorded(Arc<Mutex<Written>>);
+
+#[derive(Debug, Default)]
+struct Written {
+    lines: Vec<(LogStream, String)>,
+    progress: Vec<f64>,
 }
 
 impl Recorded {
-    /// The lines, in order.
+    /// The log lines, in order.
     pub fn lines(&self) -> Vec<(LogStream, String)> {
-        self.lines
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.lock().lines.clone()
     }
 
-    /// The progress, in order.
+    /// The reported progress, in order.
     pub fn progress(&self) -> Vec<f64> {
-        self.progress
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.lock().progress.clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Written> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Sink for Recorded {
+impl AttemptSink for Recorded {
     fn line(&self, stream: LogStream, text: String) {
-        self.lines
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push((stream, text));
+        self.lock().lines.push((stream, text));
     }
 
     fn progress(&self, fraction: f64) {
-        self.progress
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(fraction);
+        self.lock().progress.push(fraction);
     }
 }
 
-/// A context for these facts, and what is written through it.
-pub fn context(facts: Facts) -> (Context, Recorded) {
-    let recorded = Recorded::default();
-    (
-        Context::new(facts, Box::new(recorded.clone()), None),
-        recorded,
-    )
+/// The first attempt of run 1 of a job `test`, on an executor `test`: without parameter and time limit, with a kill grace of 5 s.
+#[expect(
+    clippy::missing_panics_doc,
+    reason = "the names are constants, and valid"
+)]
+pub fn attempt_info(handler: HandlerSpec) -> AttemptInfo {
+    AttemptInfo {
+        id: AttemptId {
+            run: RunId(1),
+            attempt: 1,
+        },
+        job_id: JobId(1),
+        job: "test".parse().expect("a valid name"),
+        executor: "test".parse().expect("a valid name"),
+        fire_at: Timestamp::from_millis(0),
+        shard: Shard::whole(),
+        params: None,
+        handler,
+        timeout: None,
+        kill_grace: DurationMs::secs(5),
+        fence: Fence::Stop,
+    }
 }
 
-/// Tells a handler under test to stop, as the worker would.
+/// A context for this attempt, and what is written to it.
+pub fn context(info: AttemptInfo) -> (Context, Recorded) {
+    let recorded = Recorded::default();
+    let cx = Context::new(info, Box::new(recorded.clone()), None);
+    (cx, recorded)
+}
+
+/// Asks a handler under test to stop, as the worker would.
 pub fn stop(cx: &Context, reason: StopReason) {
     cx.stop(reason);
 }
 
-/// Makes one attempt with these facts.
-pub async fn run(handler: &dyn Handler, facts: Facts) -> (Result<Output, Failure>, Recorded) {
-    let (cx, recorded) = context(facts);
+/// Makes one attempt. Returns the handler's result, and what it wrote to its context.
+pub async fn run(handler: &dyn Handler, info: AttemptInfo) -> (Result<Output, Failure>, Recorded) {
+    let (cx, recorded) = context(info);
     (handler.run(cx).await, recorded)
 }

@@ -6,17 +6,19 @@ use std::time::Duration;
 
 use cueline_handlers::{CommandHandler, ShellHandler};
 use cueline_worker::model::handler::{CommandSpec, Interpreter, ProcessSpec, ShellSpec};
-use cueline_worker::model::{DurationMs, HandlerSpec, JobId, RunId, Shard, Timestamp};
+use cueline_worker::model::{AttemptId, DurationMs, HandlerSpec, JobId, RunId, Shard, Timestamp};
 use cueline_worker::testing::{self, Recorded};
-use cueline_worker::{Facts, Failure, LogStream, Output};
+use cueline_worker::{AttemptInfo, Failure, LogStream, Output};
 use tokio::time::{Instant, sleep};
 
 pub(crate) const MARKER: &str = "/state/of/the/tests";
 
-pub(crate) fn facts(handler: HandlerSpec) -> Facts {
-    Facts {
-        run: RunId(41),
-        attempt: 2,
+pub(crate) fn facts(handler: HandlerSpec) -> AttemptInfo {
+    AttemptInfo {
+        id: AttemptId {
+            run: RunId(41),
+            attempt: 2,
+        },
         job_id: JobId(7),
         job: "nightly".parse().expect("a name"),
         executor: "worker-1".parse().expect("a name"),

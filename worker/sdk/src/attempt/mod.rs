@@ -1,14 +1,15 @@
-//! One attempt: its task, its log, and what is reported of it while it runs.
+//! One attempt: its task, its log, and what is reported while it runs.
 //!
-//! It knows nothing of lanes and of the journal; it gets a handler and a context and gives back an outcome.
+//! It knows nothing of lanes and of the journal. It is handed a handler and a context, and returns an outcome.
 
-pub(crate) mod log;
+mod buffer;
+mod log;
 mod outcome;
-mod run;
-pub(crate) mod watch;
-
-pub(crate) use log::AttemptLog;
-pub(crate) use run::{Attempt, Ended};
-
+mod task;
 #[cfg(test)]
 mod tests;
+mod ticker;
+
+pub(crate) use log::{AttemptLog, LogSink};
+pub(crate) use task::{Attempt, EndedAttempt};
+pub(crate) use ticker::AttemptTicker;

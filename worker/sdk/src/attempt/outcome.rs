@@ -1,102 +1,108 @@
-//! What a handler's end means.
+//! The outcome of an attempt, from the end of its handler.
 
 use std::any::Any;
 
 use cueline_model::{LogStream, Outcome, OutcomeKind};
 
-use super::log::{AttemptLog, cut};
-use crate::contact::Contact;
+use super::buffer::cut;
+use super::log::AttemptLog;
 use crate::context::StopReason;
+use crate::lease::BrokerLease;
 use crate::returned::{Failure, Output};
 
-/// How a handler came to its end.
-pub(super) enum End {
+/// How a handler ended.
+pub(super) enum HandlerEnd {
     Returned(Result<Output, Failure>),
     Panicked(Box<dyn Any + Send>),
-    /// It was told to stop and did not: its future was dropped.
+    /// It did not return after the request to stop: its future was dropped.
     Dropped,
 }
 
-/// The outcome of an attempt that ended like this after it was told to stop, or not.
+/// The outcome of an attempt whose handler was asked to stop for `reason`, if it was.
 ///
-/// A handler that returned success has succeeded, even if it was told to stop meanwhile: what it did is done, and to call that anything else would have
-/// it done again. Otherwise the reason why it was told to stop says how it ended.
+/// A handler that returned success has succeeded, even after a request to stop: its work is done, and any other outcome could repeat it.
+/// Otherwise the reason decides.
 pub(super) fn outcome_of(
-    end: End,
-    told: Option<StopReason>,
+    end: HandlerEnd,
+    reason: Option<StopReason>,
     log: &AttemptLog,
-    contact: &Contact,
+    lease: &BrokerLease,
 ) -> Outcome {
+    let stopped = reason.map(kind_of);
     let (kind, message, output, exit_status) = match end {
-        End::Returned(Ok(output)) => {
-            let (kind, note) = succeeded(told);
-            (kind, note, output.text, output.exit_status)
+        HandlerEnd::Returned(Ok(output)) => {
+            let note = reason.map(|r| format!("succeeded after it was asked to stop ({r:?})"));
+            (
+                OutcomeKind::Succeeded,
+                note,
+                output.text,
+                output.exit_status,
+            )
         }
-        End::Returned(Err(failure)) => {
-            let kind = stopped(told).unwrap_or(OutcomeKind::Failed);
+        HandlerEnd::Returned(Err(failure)) => {
+            let kind = stopped.unwrap_or(OutcomeKind::Failed);
             (kind, Some(failure.message), None, failure.exit_status)
         }
-        End::Panicked(payload) => {
-            let kind = stopped(told).unwrap_or(OutcomeKind::Failed);
-            let text = format!("the handler panicked: {}", panic_text(&*payload));
+        HandlerEnd::Panicked(payload) => {
+            let kind = stopped.unwrap_or(OutcomeKind::Failed);
+            let text = format!("the handler panicked: {}", panic_message(&*payload));
             (kind, Some(text), None, None)
         }
-        End::Dropped => {
-            let kind = stopped(told).unwrap_or(OutcomeKind::Lost);
+        HandlerEnd::Dropped => {
+            let kind = stopped.unwrap_or(OutcomeKind::Lost);
             let text = "the handler did not stop within its grace and was dropped".to_owned();
             (kind, Some(text), None, None)
         }
     };
-    let message = match (kind, message) {
-        (OutcomeKind::Lost, message) => {
-            let why = match told {
-                Some(StopReason::Fenced) => format!("stopped: {}", contact.why()),
-                _ => "the worker had to stop before it ended".to_owned(),
-            };
-            let own = message.map(|m| format!(": {m}")).unwrap_or_default();
-            Some(format!("{why}{own}"))
-        }
-        (_, message) => message,
+    let message = match kind {
+        OutcomeKind::Lost => Some(lost_message(reason, message, lease)),
+        _ => message,
     };
     Outcome {
         kind,
         started_at: Some(log.started_at()),
         ended_at: log.now().max(log.started_at()),
         exit_status,
-        message: message.map(|text| bounded("message", text, log)),
-        output: output.map(|text| bounded("output", text, log)),
+        message: message.map(|text| limited("message", text, log)),
+        output: output.map(|text| limited("output", text, log)),
     }
 }
 
-fn succeeded(told: Option<StopReason>) -> (OutcomeKind, Option<String>) {
-    let note = told.map(|reason| format!("succeeded after it was told to stop ({reason:?})"));
-    (OutcomeKind::Succeeded, note)
-}
-
-fn stopped(told: Option<StopReason>) -> Option<OutcomeKind> {
-    Some(match told? {
+fn kind_of(reason: StopReason) -> OutcomeKind {
+    match reason {
         StopReason::Cancelled => OutcomeKind::Cancelled,
         StopReason::TimedOut => OutcomeKind::TimedOut,
         StopReason::Covered => OutcomeKind::Covered,
         StopReason::Drained | StopReason::Fenced => OutcomeKind::Lost,
-    })
-}
-
-fn bounded(what: &str, text: String, log: &AttemptLog) -> String {
-    if text.len() > Outcome::MAX_TEXT_BYTES {
-        log.write(
-            LogStream::Log,
-            format!(
-                "[the {what} of {} bytes was cut to {}]",
-                text.len(),
-                Outcome::MAX_TEXT_BYTES
-            ),
-        );
     }
-    cut(text, Outcome::MAX_TEXT_BYTES)
 }
 
-fn panic_text(payload: &(dyn Any + Send)) -> &str {
+fn lost_message(
+    reason: Option<StopReason>,
+    message: Option<String>,
+    lease: &BrokerLease,
+) -> String {
+    let why = match reason {
+        Some(StopReason::Fenced) => format!("stopped: {}", lease.fence_reason()),
+        _ => "the worker had to stop before it ended".to_owned(),
+    };
+    match message {
+        Some(message) => format!("{why}: {message}"),
+        None => why,
+    }
+}
+
+/// `text` within the limit of outcomes. A line of the log says what was cut.
+fn limited(field: &str, text: String, log: &AttemptLog) -> String {
+    let (bytes, limit) = (text.len(), Outcome::MAX_TEXT_BYTES);
+    if bytes > limit {
+        let note = format!("[the {field} of {bytes} bytes was cut to {limit}]");
+        log.write(LogStream::Log, note);
+    }
+    cut(text, limit)
+}
+
+fn panic_message(payload: &(dyn Any + Send)) -> &str {
     payload
         .downcast_ref::<&str>()
         .copied()

@@ -1,38 +1,49 @@
-//! The bounds of an attempt's log.
+//! The bounds of an attempt's log, and attempts that a pause of the process overtakes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use cueline_model::{
-    AttemptEvent, DurationMs, Fence, HandlerSpec, JobId, LogLine, LogStream, OutcomeKind, RunId,
-    Shard, Timestamp,
+    AttemptEvent, AttemptId, DurationMs, Fence, HandlerSpec, LogLine, LogStream, OutcomeKind,
+    RunId, StoreId,
 };
 use cueline_runtime::{ManualBootClock, ManualClock};
 use proptest::prelude::*;
 
-use super::log::{LogSink, MAX_LINE_BYTES, cut};
-use super::{Attempt, AttemptLog};
-use crate::contact::tests::{contact, live};
-use crate::context::{Context, Facts, StopReason};
-use crate::outbox::{Outbox, Report};
+use super::buffer::{MAX_LINE_BYTES, cut};
+use super::log::{AttemptLog, LogSink};
+use super::task::Attempt;
+use crate::context::{AttemptInfo, Context, StopReason};
+use crate::handler::from_fn;
+use crate::identity::AttemptKey;
+use crate::lease::tests::{proven, unproven};
+use crate::report::{Report, ReportQueue};
 use crate::returned::Failure;
-use crate::stores::{AttemptKey, RunKey};
+use crate::testing::attempt_info;
 
-fn log(limit_bytes: usize, outbox: &Arc<Outbox>) -> AttemptLog {
-    let id = AttemptKey {
-        run: RunKey::from_number(1),
+fn log(limit_bytes: usize, reports: &Arc<ReportQueue>) -> AttemptLog {
+    let id = AttemptId {
+        run: RunId(1),
         attempt: 1,
     };
-    let job = "report".parse().expect("name");
+    let key = AttemptKey::new(StoreId(1), id);
+    let job = "report".parse().expect("a name");
     let clock = Arc::new(ManualClock::at(5));
-    AttemptLog::new(id, job, limit_bytes, clock, Arc::clone(outbox))
+    AttemptLog::new(key, job, limit_bytes, clock, Arc::clone(reports))
+}
+
+fn info(fence: Fence) -> AttemptInfo {
+    AttemptInfo {
+        fence,
+        ..attempt_info(HandlerSpec::Native("work".to_owned()))
+    }
 }
 
 fn lines_of(reports: impl IntoIterator<Item = Report>) -> Vec<LogLine> {
-    let lines = reports.into_iter().map(|report| match report.body {
+    let lines = reports.into_iter().map(|report| match report.event {
         AttemptEvent::Log { lines } => lines,
-        other => panic!("a log was expected, not {other:?}"),
+        other => panic!("expected log lines, not {other:?}"),
     });
     lines.flatten().collect()
 }
@@ -46,69 +57,49 @@ fn a_line_that_is_too_long_is_cut_and_says_so() {
 }
 
 #[test]
-fn nothing_is_taken_after_the_end() {
-    let outbox = Arc::default();
-    let log = log(10_000, &outbox);
+fn a_closed_log_accepts_no_lines() {
+    let reports = Arc::default();
+    let log = log(10_000, &reports);
     log.write(LogStream::Out, "before".to_owned());
     assert_eq!(lines_of(log.close()).len(), 1);
     log.write(LogStream::Out, "after".to_owned());
     assert!(log.close().is_empty());
-    assert!(!log.look());
-}
-
-fn facts() -> Facts {
-    Facts {
-        run: RunId(1),
-        attempt: 1,
-        job_id: JobId(1),
-        job: "report".parse().expect("name"),
-        executor: "worker-1".parse().expect("name"),
-        fire_at: Timestamp::from_millis(1),
-        shard: Shard::whole(),
-        params: None,
-        handler: HandlerSpec::Native("work".to_owned()),
-        timeout: None,
-        kill_grace: DurationMs::secs(5),
-        fence: Fence::Stop,
-    }
+    assert!(!log.tick());
 }
 
 #[test]
-fn a_handler_that_asks_after_a_pause_is_told_at_once() {
-    let boot = ManualBootClock::default();
-    let contact = Arc::new(live(&boot));
-    let sink = || Box::new(LogSink(Arc::new(log(10_000, &Arc::default()))));
-    let stops = Context::new(facts(), sink(), Some(Arc::clone(&contact)));
-    assert_eq!(stops.stop_reason(), None);
-    boot.advance(Duration::from_mins(1));
-    // Nobody has looked at the clock meanwhile.
-    assert_eq!(stops.stop_reason(), Some(StopReason::Fenced));
-    assert!(stops.cancelled().is_err());
-    assert_eq!(
-        stops.kill_grace(),
-        DurationMs::millis(0),
-        "it should have ended long ago"
-    );
+fn a_handler_that_asks_after_a_pause_is_stopped_at_once() {
+    let clock = ManualBootClock::default();
+    let lease = Arc::new(proven(&clock));
+    let sink = Box::new(LogSink(Arc::new(log(10_000, &Arc::default()))));
+    let cx = Context::new(info(Fence::Stop), sink, Some(lease));
+    assert_eq!(cx.stop_reason(), None);
+    // No task has checked the clock meanwhile.
+    clock.advance(Duration::from_mins(1));
+    assert_eq!(cx.stop_reason(), Some(StopReason::Fenced));
+    assert!(cx.cancelled().is_err());
+    let grace = cx.kill_grace();
+    assert_eq!(grace, DurationMs::millis(0), "it must have ended long ago");
 }
 
 #[tokio::test]
-async fn an_attempt_whose_start_was_overtaken_by_a_pause_is_given_back() {
+async fn an_attempt_whose_start_was_overtaken_by_a_pause_is_returned() {
     let calls = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&calls);
-    let handler = crate::from_fn(move |_cx| {
+    let handler = from_fn(move |_cx| {
         counted.fetch_add(1, Ordering::SeqCst);
         async { Ok::<(), Failure>(()) }
     });
     let log = Arc::new(log(10_000, &Arc::default()));
+    let sink = Box::new(LogSink(Arc::clone(&log)));
     let attempt = Attempt {
         handler: Arc::new(handler),
-        cx: Context::new(facts(), Box::new(LogSink(Arc::clone(&log))), None),
+        cx: Context::new(info(Fence::Keep), sink, None),
         log,
-        watch: Arc::default(),
-        contact: Arc::new(contact(&ManualBootClock::default())),
-        keep: true,
+        ticker: Arc::default(),
+        lease: Arc::new(unproven(&ManualBootClock::default())),
     };
-    let ended = attempt.make().await;
+    let ended = attempt.run().await;
     assert_eq!(ended.outcome.kind, OutcomeKind::Returned);
     assert_eq!(ended.outcome.started_at, None);
     assert_eq!(calls.load(Ordering::SeqCst), 0, "it was not started");
@@ -116,22 +107,23 @@ async fn an_attempt_whose_start_was_overtaken_by_a_pause_is_given_back() {
 
 proptest! {
     #[test]
-    fn the_first_and_the_last_lines_are_kept(lengths in prop::collection::vec(0..300_usize, 1..400), looks in 0..5_usize) {
+    fn the_first_and_the_last_lines_are_kept(
+        lengths in prop::collection::vec(0..300_usize, 1..400),
+        ticks in 0..5_usize,
+    ) {
         let limit = 8 * 1024;
-        let outbox: Arc<Outbox> = Arc::default();
-        let log = log(limit, &outbox);
+        let queue: Arc<ReportQueue> = Arc::default();
+        let log = log(limit, &queue);
         for (i, length) in lengths.iter().enumerate() {
             log.write(LogStream::Out, "x".repeat(*length));
-            if looks > 0 && i % looks == 0 {
-                log.look();
+            if ticks > 0 && i % ticks == 0 {
+                log.tick();
             }
         }
-        let rest = log.close();
+        queue.push(log.close());
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("runtime");
-        outbox.push(rest);
-        let reports = runtime.block_on(outbox.take(usize::MAX, usize::MAX));
-        let reports = reports.into_iter().filter(|r| matches!(r.body, AttemptEvent::Log { .. }));
-        let lines = lines_of(reports);
+        let reports = runtime.block_on(queue.take(usize::MAX, usize::MAX)).into_iter();
+        let lines = lines_of(reports.filter(|r| matches!(r.event, AttemptEvent::Log { .. })));
         let (notes, kept): (Vec<_>, Vec<_>) = lines.iter().partition(|l| l.stream == LogStream::Log);
         let bytes: usize = kept.iter().map(|l| l.text.len()).sum();
         prop_assert!(bytes <= limit);

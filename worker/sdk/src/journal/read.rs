@@ -1,147 +1,139 @@
-//! Reading: what is known of runs, and what was open when the last worker stopped.
+//! Reads entries.
 
 use std::collections::HashMap;
+use std::fmt::Write as _;
 
-use cueline_model::StoreId;
+use cueline_model::{AttemptId, JobName, RunId, StoreId};
 use sqlx::Row as _;
+use sqlx::sqlite::SqliteRow;
 
-use super::{Journal, JournalError, LastContact, State, json_of};
-use crate::stores::{AttemptKey, RunKey, StoreNumber};
+use super::entry::{Entry, LeaseRecord};
+use super::error::JournalError;
+use super::file::Journal;
+use crate::identity::{AttemptKey, RunKey};
 
-/// The newest attempt of a run that the journal knows.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Known {
-    pub(crate) attempt: u32,
-    pub(crate) state: State,
-    /// Since when it is in this state.
-    pub(crate) at_ms: i64,
-    pub(crate) job: Option<String>,
-    /// JSON, once it has ended.
-    pub(crate) outcome: Option<String>,
-}
-
-/// What is read of an entry that is known.
-type KnownEntry = (i64, u32, i64, i64, Option<String>, Option<String>);
-
-/// An entry whose outcome has not been reported yet.
-#[derive(Debug)]
-pub(crate) struct Open {
-    pub(crate) id: AttemptKey,
-    pub(crate) state: State,
-    pub(crate) seq: i64,
-    pub(crate) at_ms: i64,
-    pub(crate) job: String,
-    pub(crate) trigger: Option<Vec<u8>>,
-    pub(crate) outcome: Option<String>,
-}
+/// An entry as [`Journal::known`] reads it: store in hexadecimal, run, attempt, state, seq, at, job, outcome.
+type KnownRow = (
+    String,
+    i64,
+    u32,
+    i64,
+    i64,
+    i64,
+    Option<JobName>,
+    Option<String>,
+);
 
 impl Journal {
-    /// What is known of these runs. One statement and one row, whatever their number.
+    /// The entries of these runs, without their triggers. Reads one row by one statement, however many runs there are.
     pub(crate) async fn known(
         &mut self,
         runs: impl Iterator<Item = RunKey>,
-    ) -> Result<HashMap<RunKey, Known>, JournalError> {
+    ) -> Result<HashMap<RunKey, Entry>, JournalError> {
+        // Runs of other stores with the same numbers are read as well; their keys differ.
         let text: String = sqlx::query_scalar(
-            "SELECT json_group_array(json_array(run, attempt, state, at, job, outcome))
+            "SELECT json_group_array(json_array(hex(store), run, attempt, state, seq, at, job, outcome))
              FROM entry WHERE run IN (SELECT value FROM json_each(?1))",
         )
-        .bind(json_of(runs))
+        .bind(json_array(runs.map(|key| key.run)))
         .fetch_one(&mut self.connection)
         .await
         .map_err(JournalError::database("read"))?;
         if text == "[]" {
             return Ok(HashMap::new());
         }
-        let entries: Vec<KnownEntry> =
+        let rows: Vec<KnownRow> =
             serde_json::from_str(&text).map_err(|e| JournalError::Corrupt(e.to_string()))?;
-        entries
-            .into_iter()
-            .map(|(run, attempt, state, at_ms, job, outcome)| {
-                let known = Known {
+        rows.into_iter()
+            .map(|(store, run, attempt, state, seq, at_ms, job, outcome)| {
+                let store: StoreId = store
+                    .parse()
+                    .map_err(|e| JournalError::Corrupt(format!("store of run {run}: {e}")))?;
+                let id = AttemptId {
+                    run: RunId(run),
                     attempt,
-                    state: state_of(state)?,
+                };
+                let entry = Entry {
+                    key: AttemptKey::new(store, id),
+                    state: state.try_into()?,
+                    seq,
                     at_ms,
                     job,
+                    trigger: None,
                     outcome,
                 };
-                Ok((RunKey::from_number(run), known))
+                Ok((entry.key.run, entry))
             })
             .collect()
     }
 
-    /// When the worker was in contact for the last time, as far as it was written down: never later than it was.
-    pub(crate) async fn last_contact(&mut self) -> Result<Option<LastContact>, JournalError> {
-        let row: Option<(i64, i64, String)> =
-            sqlx::query_as("SELECT at, up, boot FROM contact WHERE id = 1")
-                .fetch_optional(&mut self.connection)
-                .await
-                .map_err(JournalError::database("read"))?;
-        Ok(row.map(|(at_ms, up_ms, boot_id)| LastContact {
-            at_ms,
-            up_ms,
-            boot_id,
-        }))
-    }
-
-    /// The stores that triggers have come from.
-    pub(crate) async fn stores(&mut self) -> Result<Vec<(StoreNumber, StoreId)>, JournalError> {
-        let rows: Vec<(i64, String)> =
-            sqlx::query_as("SELECT number, id FROM store ORDER BY number")
-                .fetch_all(&mut self.connection)
-                .await
-                .map_err(JournalError::database("read"))?;
-        rows.into_iter()
-            .map(|(number, id)| {
-                let number = number.try_into().map_err(JournalError::Corrupt)?;
-                let id = id
-                    .parse()
-                    .map_err(|e| JournalError::Corrupt(format!("store {id}: {e}")))?;
-                Ok((number, id))
-            })
-            .collect()
-    }
-
-    /// Everything that is not reported yet, in the order of acceptance. Read once, at the start.
-    pub(crate) async fn open_entries(&mut self) -> Result<Vec<Open>, JournalError> {
+    /// All entries that are not reported yet, in the order of acceptance.
+    pub(crate) async fn unreported(&mut self) -> Result<Vec<Entry>, JournalError> {
         sqlx::query(
-            "SELECT run, attempt, state, seq, at, job, trigger, outcome FROM entry
+            "SELECT store, run, attempt, state, seq, at, job, trigger, outcome FROM entry
              WHERE state < 3 ORDER BY seq",
         )
         .fetch_all(&mut self.connection)
         .await
         .map_err(JournalError::database("read"))?
         .iter()
-        .map(open_of)
+        .map(entry_of)
         .collect()
+    }
+
+    /// The last recorded proof of the broker lease. There may have been newer ones.
+    pub(crate) async fn last_lease(&mut self) -> Result<Option<LeaseRecord>, JournalError> {
+        let row: Option<(i64, i64, String)> =
+            sqlx::query_as("SELECT wall, up, boot FROM lease WHERE id = 1")
+                .fetch_optional(&mut self.connection)
+                .await
+                .map_err(JournalError::database("read"))?;
+        Ok(row.map(|(wall_ms, boot_ms, boot_id)| LeaseRecord {
+            wall_ms,
+            boot_ms,
+            boot_id,
+        }))
     }
 }
 
-fn open_of(row: &sqlx::sqlite::SqliteRow) -> Result<Open, JournalError> {
-    let database = || JournalError::database("read");
-    let attempt: i64 = row.try_get(1).map_err(database())?;
-    let state: i64 = row.try_get(2).map_err(database())?;
-    let job: Option<String> = row.try_get(5).map_err(database())?;
-    Ok(Open {
-        id: AttemptKey {
-            run: RunKey::from_number(row.try_get(0).map_err(database())?),
-            attempt: u32::try_from(attempt)
-                .map_err(|_| JournalError::Corrupt(format!("attempt {attempt}")))?,
-        },
-        state: state_of(state)?,
-        seq: row.try_get(3).map_err(database())?,
-        at_ms: row.try_get(4).map_err(database())?,
-        job: job.unwrap_or_default(),
-        trigger: row.try_get(6).map_err(database())?,
-        outcome: row.try_get(7).map_err(database())?,
+fn entry_of(row: &SqliteRow) -> Result<Entry, JournalError> {
+    fn get<'r, T>(row: &'r SqliteRow, column: usize) -> Result<T, JournalError>
+    where
+        T: sqlx::Decode<'r, sqlx::Sqlite> + sqlx::Type<sqlx::Sqlite>,
+    {
+        row.try_get(column).map_err(JournalError::database("read"))
+    }
+    let (store, run): (&[u8], i64) = (get(row, 0)?, get(row, 1)?);
+    let corrupt = |what: &str| JournalError::Corrupt(format!("{what} of run {run}"));
+    let store: [u8; 16] = store.try_into().map_err(|_| corrupt("store"))?;
+    let attempt: i64 = get(row, 2)?;
+    let id = AttemptId {
+        run: RunId(run),
+        attempt: u32::try_from(attempt).map_err(|_| corrupt("attempt"))?,
+    };
+    let job: Option<&str> = get(row, 6)?;
+    let trigger: Option<Vec<u8>> = get(row, 7)?;
+    Ok(Entry {
+        key: AttemptKey::new(StoreId(u128::from_be_bytes(store)), id),
+        state: get::<i64>(row, 3)?.try_into()?,
+        seq: get(row, 4)?,
+        at_ms: get(row, 5)?,
+        job: job
+            .map(str::parse)
+            .transpose()
+            .map_err(|_| corrupt("job"))?,
+        trigger: trigger.map(Into::into),
+        outcome: get(row, 8)?,
     })
 }
 
-fn state_of(code: i64) -> Result<State, JournalError> {
-    match code {
-        0 => Ok(State::Accepted),
-        1 => Ok(State::Started),
-        2 => Ok(State::Ended),
-        3 => Ok(State::Reported),
-        other => Err(JournalError::Corrupt(format!("state {other}"))),
+fn json_array(runs: impl Iterator<Item = RunId>) -> String {
+    let mut text = String::from("[");
+    for (i, run) in runs.enumerate() {
+        let comma = if i == 0 { "" } else { "," };
+        // Writing to a string does not fail.
+        let _ = write!(text, "{comma}{run}");
     }
+    text.push(']');
+    text
 }

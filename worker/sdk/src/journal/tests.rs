@@ -1,100 +1,118 @@
 //! The journal on a real disk.
 
-use super::*;
+use bytes::Bytes;
+use cueline_model::{AttemptId, RunId, StoreId};
+use sqlx::ConnectOptions as _;
+use sqlx::sqlite::SqliteConnectOptions;
 
-fn row(run: i64, attempt: u32, state: State) -> Row {
-    Row {
-        id: AttemptKey {
-            run: RunKey::from_number(run),
-            attempt,
-        },
+use super::entry::{Entry, EntryState, LeaseRecord};
+use super::error::JournalError;
+use super::file::Journal;
+use super::prune::KEEP_REPORTED_MS;
+use crate::identity::AttemptKey;
+
+const STORE: StoreId = StoreId(u128::MAX - 1);
+
+fn key(run: i64, attempt: u32) -> AttemptKey {
+    let run = RunId(run);
+    AttemptKey::new(STORE, AttemptId { run, attempt })
+}
+
+fn entry(run: i64, attempt: u32, state: EntryState) -> Entry {
+    Entry {
+        key: key(run, attempt),
         state,
         seq: run,
         at_ms: 1_000 + run,
-        job: (state < State::Reported).then(|| "report".to_owned()),
-        trigger: (state == State::Accepted).then(|| Bytes::from_static(b"{}")),
-        outcome: (state == State::Ended).then(|| format!("\"{run}:{attempt}\"")),
+        job: (state < EntryState::Reported).then(|| "report".parse().expect("a name")),
+        trigger: (state == EntryState::Accepted).then(|| Bytes::from_static(b"{}")),
+        outcome: (state == EntryState::Ended).then(|| format!("\"{run}:{attempt}\"")),
     }
 }
 
-async fn known(journal: &mut Journal, run: i64) -> Option<Known> {
-    let mut found = journal
-        .known([RunKey::from_number(run)].into_iter())
-        .await
-        .expect("read");
-    found.remove(&RunKey::from_number(run))
+async fn known(journal: &mut Journal, run: i64) -> Option<Entry> {
+    let run = key(run, 1).run;
+    let mut found = journal.known([run].into_iter()).await.expect("read");
+    found.remove(&run)
 }
 
 #[tokio::test]
-async fn an_entry_only_moves_on() {
+async fn an_entry_only_moves_forward() {
     let directory = tempfile::tempdir().expect("directory");
     let mut journal = Journal::open(directory.path()).await.expect("open");
     assert_eq!(known(&mut journal, 1).await, None);
-    for state in [
-        State::Accepted,
-        State::Ended,
-        State::Started,
-        State::Accepted,
+    for entry in [
+        entry(1, 2, EntryState::Accepted),
+        entry(1, 2, EntryState::Ended),
+        entry(1, 2, EntryState::Started),
+        entry(1, 2, EntryState::Accepted),
+        entry(1, 1, EntryState::Ended),
     ] {
-        journal.write(&[row(1, 2, state)]).await.expect("write");
+        journal.write(&[entry]).await.expect("write");
     }
-    journal
-        .write(&[row(1, 1, State::Ended)])
-        .await
-        .expect("write");
-    let ended = Known {
-        attempt: 2,
-        state: State::Ended,
-        at_ms: 1_001,
-        job: Some("report".to_owned()),
-        outcome: Some("\"1:2\"".to_owned()),
-    };
+    let ended = entry(1, 2, EntryState::Ended);
     assert_eq!(known(&mut journal, 1).await, Some(ended.clone()));
-    journal
-        .write(&[row(1, 2, State::Reported)])
-        .await
-        .expect("write");
-    let reported = Known {
-        state: State::Reported,
+    let reported = entry(1, 2, EntryState::Reported);
+    journal.write(&[reported]).await.expect("write");
+    let reported = Entry {
+        state: EntryState::Reported,
         ..ended
     };
     assert_eq!(known(&mut journal, 1).await, Some(reported.clone()));
+    let newer = entry(1, 3, EntryState::Started);
     journal
-        .write(&[row(1, 3, State::Started)])
+        .write(std::slice::from_ref(&newer))
         .await
         .expect("write");
-    let newer = Known {
-        attempt: 3,
-        state: State::Started,
-        outcome: None,
-        ..reported
-    };
     assert_eq!(known(&mut journal, 1).await, Some(newer));
 }
 
 #[tokio::test]
-async fn what_is_open_comes_back_in_order_after_a_restart() {
+async fn runs_of_two_stores_with_the_same_id_are_two_runs() {
     let directory = tempfile::tempdir().expect("directory");
     let mut journal = Journal::open(directory.path()).await.expect("open");
-    let rows: Vec<Row> = (1..=3_000)
-        .rev()
-        .map(|run| match run % 4 {
-            0 => row(run, 1, State::Accepted),
-            1 => row(run, 1, State::Started),
-            2 => row(run, 1, State::Ended),
-            _ => row(run, 1, State::Reported),
-        })
-        .collect();
-    journal.write(&rows).await.expect("write");
+    let first = entry(1, 1, EntryState::Started);
+    let other_store = AttemptKey::new(StoreId(7), first.key.id());
+    let second = Entry {
+        key: other_store,
+        ..entry(1, 1, EntryState::Ended)
+    };
+    journal
+        .write(&[first.clone(), second.clone()])
+        .await
+        .expect("write");
     drop(journal);
     let mut journal = Journal::open(directory.path()).await.expect("open again");
-    let open = journal.open_entries().await.expect("read");
-    assert_eq!(open.len(), 2_250);
-    assert!(open.is_sorted_by_key(|o| o.seq));
-    assert!(
-        open.iter()
-            .all(|o| (o.state == State::Accepted) == o.trigger.is_some())
-    );
+    let runs = [first.key.run, second.key.run];
+    let found = journal.known(runs.into_iter()).await.expect("read");
+    assert_eq!(found.get(&runs[0]), Some(&first));
+    assert_eq!(found.get(&runs[1]), Some(&second));
+    let unreported = journal.unreported().await.expect("read");
+    assert_eq!(unreported.len(), 2);
+    assert!(unreported.contains(&first) && unreported.contains(&second));
+}
+
+#[tokio::test]
+async fn unreported_entries_return_in_order_after_a_restart() {
+    let directory = tempfile::tempdir().expect("directory");
+    let mut journal = Journal::open(directory.path()).await.expect("open");
+    let entries: Vec<Entry> = (1..=3_000)
+        .rev()
+        .map(|run| match run % 4 {
+            0 => entry(run, 1, EntryState::Accepted),
+            1 => entry(run, 1, EntryState::Started),
+            2 => entry(run, 1, EntryState::Ended),
+            _ => entry(run, 1, EntryState::Reported),
+        })
+        .collect();
+    journal.write(&entries).await.expect("write");
+    drop(journal);
+    let mut journal = Journal::open(directory.path()).await.expect("open again");
+    let unreported = journal.unreported().await.expect("read");
+    assert_eq!(unreported.len(), 2_250);
+    assert!(unreported.is_sorted_by_key(|entry| entry.seq));
+    let keeps_trigger = |e: &Entry| (e.state == EntryState::Accepted) == e.trigger.is_some();
+    assert!(unreported.iter().all(keeps_trigger));
     assert_eq!(journal.reported, 750);
 }
 
@@ -102,13 +120,13 @@ async fn what_is_open_comes_back_in_order_after_a_restart() {
 async fn only_old_reported_entries_are_pruned() {
     let directory = tempfile::tempdir().expect("directory");
     let mut journal = Journal::open(directory.path()).await.expect("open");
-    let rows = [
-        row(1, 1, State::Reported),
-        row(2, 1, State::Ended),
-        row(3, 1, State::Accepted),
-        row(9_000, 1, State::Reported),
+    let entries = [
+        entry(1, 1, EntryState::Reported),
+        entry(2, 1, EntryState::Ended),
+        entry(3, 1, EntryState::Accepted),
+        entry(9_000, 1, EntryState::Reported),
     ];
-    journal.write(&rows).await.expect("write");
+    journal.write(&entries).await.expect("write");
     let now = 1_002 + KEEP_REPORTED_MS;
     assert_eq!(journal.prune(now).await.expect("prune"), 1);
     assert_eq!(known(&mut journal, 1).await, None);
@@ -118,7 +136,7 @@ async fn only_old_reported_entries_are_pruned() {
 }
 
 #[tokio::test]
-async fn a_directory_has_one_worker() {
+async fn one_worker_at_a_time_uses_a_state_directory() {
     let directory = tempfile::tempdir().expect("directory");
     let first = Journal::open(directory.path()).await.expect("open");
     let second = Journal::open(directory.path()).await;
@@ -127,7 +145,7 @@ async fn a_directory_has_one_worker() {
     Journal::open(directory.path()).await.expect("free again");
 }
 
-/// The file is what `sql` makes it; what opening it as a journal says.
+/// The error of opening a file that these statements have made. The file has to stay unchanged.
 async fn refusal(sql: &'static str) -> String {
     let directory = tempfile::tempdir().expect("directory");
     let path = directory.path().join("journal.db");
@@ -139,18 +157,15 @@ async fn refusal(sql: &'static str) -> String {
         .expect("a database");
     sqlx::raw_sql(sql).execute(&mut other).await.expect("made");
     sqlx::Connection::close(other).await.expect("closed");
-    let before = std::fs::read(&path).expect("there");
+    let before = std::fs::read(&path).expect("readable");
     let error = Journal::open(directory.path()).await.expect_err("refused");
-    assert_eq!(
-        std::fs::read(&path).expect("there"),
-        before,
-        "it was changed"
-    );
+    let after = std::fs::read(&path).expect("readable");
+    assert_eq!(after, before, "the file was changed");
     error.to_string()
 }
 
 #[tokio::test]
-async fn files_that_are_no_journals_are_refused_and_left_as_they_are() {
+async fn files_that_are_no_journals_are_refused_and_left_unchanged() {
     let foreign = refusal("CREATE TABLE notes (text)").await;
     assert!(foreign.contains("of another program"), "{foreign}");
     let newer = refusal("PRAGMA application_id = 0x4375654a; PRAGMA user_version = 7").await;
@@ -160,74 +175,26 @@ async fn files_that_are_no_journals_are_refused_and_left_as_they_are() {
     );
 }
 
-fn last(at_ms: i64) -> LastContact {
-    LastContact {
-        at_ms,
-        up_ms: at_ms / 2,
+#[tokio::test]
+async fn the_lease_is_written_with_the_next_entries() {
+    let lease = |wall_ms| LeaseRecord {
+        wall_ms,
+        boot_ms: wall_ms / 2,
         boot_id: "b".to_owned(),
-    }
-}
-
-#[tokio::test]
-async fn the_last_contact_goes_with_the_next_write() {
+    };
     let directory = tempfile::tempdir().expect("directory");
     let mut journal = Journal::open(directory.path()).await.expect("open");
-    assert_eq!(journal.last_contact().await.expect("read"), None);
-    journal.note_contact(last(10));
-    journal.note_contact(last(20));
-    assert_eq!(journal.last_contact().await.expect("read"), None);
-    let rows = [row(1, 1, State::Accepted)];
-    journal.write(&rows).await.expect("write");
-    assert_eq!(journal.last_contact().await.expect("read"), Some(last(20)));
+    assert_eq!(journal.last_lease().await.expect("read"), None);
+    journal.record_lease(lease(10));
+    journal.record_lease(lease(20));
+    assert_eq!(journal.last_lease().await.expect("read"), None);
+    let entries = [entry(1, 1, EntryState::Accepted)];
+    journal.write(&entries).await.expect("write");
+    assert_eq!(journal.last_lease().await.expect("read"), Some(lease(20)));
     assert!(known(&mut journal, 1).await.is_some());
-    journal.note_contact(last(30));
+    journal.record_lease(lease(30));
     journal.write(&[]).await.expect("write");
     drop(journal);
     let mut journal = Journal::open(directory.path()).await.expect("open again");
-    assert_eq!(journal.last_contact().await.expect("read"), Some(last(30)));
-}
-
-/// A journal as an earlier version of the program left it, by what `sql` takes away again.
-async fn of_an_earlier_version(sql: &'static str) -> Journal {
-    let directory = tempfile::tempdir().expect("directory");
-    let mut journal = Journal::open(directory.path()).await.expect("open");
-    let rows = [row(1, 1, State::Accepted)];
-    journal.write(&rows).await.expect("write");
-    sqlx::raw_sql(sql)
-        .execute(&mut journal.connection)
-        .await
-        .expect("as it was");
-    drop(journal);
-    let mut journal = Journal::open(directory.path()).await.expect("open again");
-    assert_eq!(journal.open_entries().await.expect("read").len(), 1);
-    assert_eq!(journal.stores().await.expect("read"), []);
-    journal
-}
-
-#[tokio::test]
-async fn journals_of_the_versions_before_are_taken_over() {
-    let first = "DROP TABLE contact; DROP TABLE store; PRAGMA user_version = 1";
-    let mut journal = of_an_earlier_version(first).await;
-    assert_eq!(journal.last_contact().await.expect("read"), None);
-    of_an_earlier_version("DROP TABLE store; PRAGMA user_version = 2").await;
-}
-
-#[tokio::test]
-async fn stores_go_with_the_next_write() {
-    let directory = tempfile::tempdir().expect("directory");
-    let mut journal = Journal::open(directory.path()).await.expect("open");
-    let known = crate::stores::Stores::default();
-    for id in [0xa, 0xb] {
-        known.key(StoreId(id), cueline_model::RunId(1));
-    }
-    let both = known.unwritten();
-    journal.note_stores(both.clone());
-    assert_eq!(journal.stores().await.expect("read"), []);
-    journal.write(&[]).await.expect("write");
-    // A second try after a write of which nothing was heard.
-    journal.note_stores(both.clone());
-    journal.write(&[]).await.expect("write");
-    drop(journal);
-    let mut journal = Journal::open(directory.path()).await.expect("open again");
-    assert_eq!(journal.stores().await.expect("read"), both);
+    assert_eq!(journal.last_lease().await.expect("read"), Some(lease(30)));
 }

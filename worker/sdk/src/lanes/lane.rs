@@ -4,24 +4,23 @@ use std::collections::VecDeque;
 
 use cueline_model::Block;
 
-use super::{Arrival, LaneKey};
-use crate::stores::{AttemptKey, RunKey};
+use super::request::{LaneKey, LaneRequest};
+use crate::identity::RunKey;
 
-/// An attempt that waits in a lane.
-#[derive(Debug, Clone, Copy)]
+/// A request that waits in a lane.
+#[derive(Debug)]
 pub(super) struct Waiting {
-    pub(super) id: AttemptKey,
-    /// Counts arrivals, over all lanes.
+    pub(super) request: LaneRequest,
+    /// Number of the request over all lanes, in the order of arrival.
     pub(super) order: u64,
-    pub(super) priority: u8,
 }
 
-/// A lane that could start something if there were room. Sorted by who goes first.
+/// A lane that could start an attempt if the worker had capacity. The least one goes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Ready {
-    /// Less is more urgent.
+pub(super) struct ReadyLane {
+    /// 255 less the priority of the first request.
     pub(super) urgency: u8,
-    /// Since when, as a running number: equals take turns.
+    /// A running number, taken when the lane became ready: equals take turns.
     pub(super) ticket: u64,
     pub(super) lane: LaneKey,
 }
@@ -34,7 +33,7 @@ pub(super) struct Lane {
     pub(super) backlog: u32,
     pub(super) running: Vec<RunKey>,
     pub(super) waiting: VecDeque<Waiting>,
-    pub(super) ready: Option<Ready>,
+    pub(super) ready: Option<ReadyLane>,
 }
 
 impl Default for Lane {
@@ -51,12 +50,12 @@ impl Default for Lane {
 }
 
 impl Lane {
-    /// Takes over the policy of `arrival` unless it is older than what the lane follows already.
-    pub(super) fn adopt(&mut self, arrival: &Arrival) {
-        if arrival.version >= self.version {
-            self.version = arrival.version;
-            self.block = arrival.block;
-            self.backlog = arrival.backlog;
+    /// Takes over the policy of `request` unless the lane follows a newer version already.
+    pub(super) fn adopt_policy(&mut self, request: &LaneRequest) {
+        if request.version >= self.version {
+            self.version = request.version;
+            self.block = request.block;
+            self.backlog = request.backlog;
         }
     }
 
@@ -64,30 +63,30 @@ impl Lane {
         !self.running.is_empty() || !self.waiting.is_empty()
     }
 
-    fn slots(&self) -> usize {
-        let most = match self.block {
+    fn free_slots(&self) -> usize {
+        let slots = match self.block {
             Block::Parallel(n) => usize::try_from(n.max(1)).unwrap_or(usize::MAX),
             Block::Serial | Block::Discard | Block::Cover => 1,
         };
-        most.saturating_sub(self.running.len())
+        slots.saturating_sub(self.running.len())
     }
 
-    /// Whether one more would be too many. What waits only for the worker's room does not count against the lane.
+    /// Whether the backlog has no room for another request. Requests that wait only for the worker's capacity do not count.
     pub(super) fn is_full(&self) -> bool {
         let backlog = usize::try_from(self.backlog).unwrap_or(usize::MAX);
-        self.waiting.len() >= backlog.saturating_add(self.slots())
+        self.waiting.len() >= backlog.saturating_add(self.free_slots())
     }
 
-    /// What the lane would start next, if it may start anything.
-    pub(super) fn startable(&self) -> Option<&Waiting> {
-        if self.slots() == 0 {
+    /// The request that the lane would start next, if its policy lets it start one.
+    pub(super) fn startable(&self) -> Option<&LaneRequest> {
+        if self.free_slots() == 0 {
             return None;
         }
-        self.waiting.front()
+        self.waiting.front().map(|waiting| &waiting.request)
     }
 
-    /// Nearly always at the end; only a newer attempt that had to wait for its predecessor goes further to the front.
-    pub(super) fn insert_in_order(&mut self, waiting: Waiting) {
+    /// Inserts by order of arrival. Only a newer attempt that waited for its predecessor goes anywhere but to the end.
+    pub(super) fn insert(&mut self, waiting: Waiting) {
         let at = self.waiting.partition_point(|w| w.order < waiting.order);
         self.waiting.insert(at, waiting);
     }

@@ -1,23 +1,31 @@
-//! The lane machine against its promises.
+//! Lanes against the guarantees of their policies.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use cueline_model::{AttemptId, Block, JobId, RunId, StoreId};
 use proptest::prelude::*;
 
-use super::*;
+use super::machine::Lanes;
+use super::request::{LaneKey, LaneRequest, NotStarted, Step};
+use crate::context::StopReason;
+use crate::identity::{AttemptKey, RunKey};
 
-fn hold(run: i64, attempt: u32) -> AttemptKey {
-    AttemptKey {
-        run: RunKey::from_number(run),
-        attempt,
-    }
+const STORE: StoreId = StoreId(1);
+
+fn key(run: i64, attempt: u32) -> AttemptKey {
+    let run = RunId(run);
+    AttemptKey::new(STORE, AttemptId { run, attempt })
 }
 
-fn arrival(run: i64, job: i64, block: Block) -> Arrival {
-    Arrival {
-        id: hold(run, 1),
+fn run(run: i64) -> RunKey {
+    key(run, 1).run
+}
+
+fn request(run: i64, job: i64, block: Block) -> LaneRequest {
+    LaneRequest {
+        key: key(run, 1),
         lane: LaneKey {
-            store: StoreNumber::default(),
+            store: STORE,
             job: JobId(job),
             shard: None,
         },
@@ -28,111 +36,108 @@ fn arrival(run: i64, job: i64, block: Block) -> Arrival {
     }
 }
 
-fn arrive(lanes: &mut Lanes, arrival: Arrival) -> Vec<Step> {
+fn accept(lanes: &mut Lanes, request: LaneRequest) -> Vec<Step> {
     let mut steps = Vec::new();
-    lanes.arrive(arrival, &mut steps);
-    lanes.pump(&mut steps);
+    lanes.accept(request, &mut steps);
+    lanes.start_ready(&mut steps);
     steps
 }
 
-fn end(lanes: &mut Lanes, id: AttemptKey) -> Vec<Step> {
+fn finish(lanes: &mut Lanes, key: AttemptKey) -> Vec<Step> {
     let mut steps = Vec::new();
-    lanes.ended(id);
-    lanes.pump(&mut steps);
+    lanes.finished(key);
+    lanes.start_ready(&mut steps);
     steps
 }
 
 #[test]
-fn a_serial_lane_runs_one_after_the_other_in_order() {
+fn a_serial_lane_runs_one_attempt_after_the_other_in_order() {
     let mut lanes = Lanes::new(8);
     assert_eq!(
-        arrive(&mut lanes, arrival(1, 1, Block::Serial)),
-        [Step::Start(hold(1, 1))]
+        accept(&mut lanes, request(1, 1, Block::Serial)),
+        [Step::Start(key(1, 1))]
     );
-    assert_eq!(arrive(&mut lanes, arrival(2, 1, Block::Serial)), []);
-    assert_eq!(arrive(&mut lanes, arrival(3, 1, Block::Serial)), []);
-    assert_eq!(end(&mut lanes, hold(1, 1)), [Step::Start(hold(2, 1))]);
-    assert_eq!(end(&mut lanes, hold(2, 1)), [Step::Start(hold(3, 1))]);
-    assert_eq!(end(&mut lanes, hold(3, 1)), []);
+    assert_eq!(accept(&mut lanes, request(2, 1, Block::Serial)), []);
+    assert_eq!(accept(&mut lanes, request(3, 1, Block::Serial)), []);
+    assert_eq!(finish(&mut lanes, key(1, 1)), [Step::Start(key(2, 1))]);
+    assert_eq!(finish(&mut lanes, key(2, 1)), [Step::Start(key(3, 1))]);
+    assert_eq!(finish(&mut lanes, key(3, 1)), []);
     assert_eq!(lanes.held(), 0);
-    assert!(lanes.by_key.is_empty(), "an empty lane is forgotten");
+    assert!(lanes.by_key.is_empty(), "empty lanes are removed");
 }
 
 #[test]
-fn a_busy_discard_lane_discards_even_when_it_only_waits_for_room() {
+fn a_discard_lane_that_waits_for_capacity_is_busy() {
     let mut lanes = Lanes::new(0);
-    assert_eq!(arrive(&mut lanes, arrival(1, 1, Block::Discard)), []);
+    assert_eq!(accept(&mut lanes, request(1, 1, Block::Discard)), []);
     assert_eq!(
-        arrive(&mut lanes, arrival(2, 1, Block::Discard)),
-        [Step::End(hold(2, 1), Unstarted::Busy)]
+        accept(&mut lanes, request(2, 1, Block::Discard)),
+        [Step::End(key(2, 1), NotStarted::LaneBusy)]
     );
 }
 
 #[test]
-fn cover_stops_the_running_one_and_starts_the_newest_after_its_end() {
+fn cover_stops_the_running_attempt_and_starts_the_newest_after_its_end() {
     let mut lanes = Lanes::new(8);
-    arrive(&mut lanes, arrival(1, 1, Block::Cover));
+    accept(&mut lanes, request(1, 1, Block::Cover));
     assert_eq!(
-        arrive(&mut lanes, arrival(2, 1, Block::Cover)),
-        [Step::Stop(hold(1, 1), StopReason::Covered)]
+        accept(&mut lanes, request(2, 1, Block::Cover)),
+        [Step::Stop(key(1, 1), StopReason::Covered)]
     );
     assert_eq!(
-        arrive(&mut lanes, arrival(3, 1, Block::Cover)),
-        [Step::End(
-            hold(2, 1),
-            Unstarted::Covered(RunKey::from_number(3))
-        )]
+        accept(&mut lanes, request(3, 1, Block::Cover)),
+        [Step::End(key(2, 1), NotStarted::CoveredBy(run(3)))]
     );
-    assert_eq!(end(&mut lanes, hold(1, 1)), [Step::Start(hold(3, 1))]);
+    assert_eq!(finish(&mut lanes, key(1, 1)), [Step::Start(key(3, 1))]);
 }
 
 #[test]
-fn a_full_backlog_discards_and_says_how_full() {
+fn a_full_backlog_discards_and_reports_its_size() {
     let mut lanes = Lanes::new(8);
-    let small = |run| Arrival {
+    let small = |run| LaneRequest {
         backlog: 1,
-        ..arrival(run, 1, Block::Serial)
+        ..request(run, 1, Block::Serial)
     };
-    arrive(&mut lanes, small(1));
-    arrive(&mut lanes, small(2));
+    accept(&mut lanes, small(1));
+    accept(&mut lanes, small(2));
     assert_eq!(
-        arrive(&mut lanes, small(3)),
-        [Step::End(hold(3, 1), Unstarted::Full(1))]
+        accept(&mut lanes, small(3)),
+        [Step::End(key(3, 1), NotStarted::BacklogFull(1))]
     );
 }
 
 #[test]
-fn a_backlog_of_none_still_waits_for_room() {
+fn with_a_backlog_of_zero_an_attempt_still_waits_for_capacity() {
     let mut lanes = Lanes::new(0);
-    let none = Arrival {
+    let none = LaneRequest {
         backlog: 0,
-        ..arrival(1, 1, Block::Serial)
+        ..request(1, 1, Block::Serial)
     };
-    assert_eq!(arrive(&mut lanes, none), []);
-    lanes.set_room(1);
+    assert_eq!(accept(&mut lanes, none), []);
+    lanes.set_capacity(1);
     let mut steps = Vec::new();
-    lanes.pump(&mut steps);
-    assert_eq!(steps, [Step::Start(hold(1, 1))]);
+    lanes.start_ready(&mut steps);
+    assert_eq!(steps, [Step::Start(key(1, 1))]);
 }
 
 #[test]
-fn lanes_that_wait_for_room_go_by_priority_then_in_turn() {
+fn lanes_that_wait_for_capacity_go_by_priority_and_then_in_turn() {
     let mut lanes = Lanes::new(0);
     for run in 1..=3 {
-        arrive(&mut lanes, arrival(run, 1, Block::Parallel(9)));
+        accept(&mut lanes, request(run, 1, Block::Parallel(9)));
     }
-    arrive(&mut lanes, arrival(4, 2, Block::Parallel(9)));
-    arrive(
+    accept(&mut lanes, request(4, 2, Block::Parallel(9)));
+    accept(
         &mut lanes,
-        Arrival {
+        LaneRequest {
             priority: 9,
-            ..arrival(5, 3, Block::Serial)
+            ..request(5, 3, Block::Serial)
         },
     );
-    lanes.set_room(4);
+    lanes.set_capacity(4);
     let mut steps = Vec::new();
-    lanes.pump(&mut steps);
-    let order = [5, 1, 4, 2].map(|run| Step::Start(hold(run, 1)));
+    lanes.start_ready(&mut steps);
+    let order = [5, 1, 4, 2].map(|run| Step::Start(key(run, 1)));
     assert_eq!(
         steps, order,
         "the backlog of job 1 does not hold back job 2"
@@ -140,88 +145,88 @@ fn lanes_that_wait_for_room_go_by_priority_then_in_turn() {
 }
 
 #[test]
-fn a_newer_attempt_starts_only_after_the_older_one_ended() {
+fn a_newer_attempt_starts_only_after_the_end_of_the_older_one() {
     let mut lanes = Lanes::new(8);
-    arrive(&mut lanes, arrival(1, 1, Block::Parallel(4)));
-    let newer = Arrival {
-        id: hold(1, 2),
-        ..arrival(1, 1, Block::Parallel(4))
+    accept(&mut lanes, request(1, 1, Block::Parallel(4)));
+    let newer = LaneRequest {
+        key: key(1, 2),
+        ..request(1, 1, Block::Parallel(4))
     };
     assert_eq!(
-        arrive(&mut lanes, newer),
-        [Step::Stop(hold(1, 1), StopReason::Cancelled)]
+        accept(&mut lanes, newer),
+        [Step::Stop(key(1, 1), StopReason::Cancelled)]
     );
-    assert_eq!(lanes.newest(RunKey::from_number(1)), Some(2));
-    assert_eq!(end(&mut lanes, hold(1, 1)), [Step::Start(hold(1, 2))]);
+    assert_eq!(lanes.newest_attempt(run(1)), Some(2));
+    assert_eq!(finish(&mut lanes, key(1, 1)), [Step::Start(key(1, 2))]);
 }
 
 #[test]
-fn cancel_ends_what_waits_and_stops_what_runs() {
+fn cancel_ends_a_waiting_attempt_and_stops_a_running_one() {
     let mut lanes = Lanes::new(8);
-    arrive(&mut lanes, arrival(1, 1, Block::Serial));
-    arrive(&mut lanes, arrival(2, 1, Block::Serial));
+    accept(&mut lanes, request(1, 1, Block::Serial));
+    accept(&mut lanes, request(2, 1, Block::Serial));
     let mut steps = Vec::new();
-    lanes.cancel(RunKey::from_number(2), &mut steps);
-    lanes.cancel(RunKey::from_number(1), &mut steps);
-    lanes.cancel(RunKey::from_number(7), &mut steps);
+    lanes.cancel(run(2), &mut steps);
+    lanes.cancel(run(1), &mut steps);
+    lanes.cancel(run(7), &mut steps);
     assert_eq!(
         steps,
         [
-            Step::End(hold(2, 1), Unstarted::Cancelled),
-            Step::Stop(hold(1, 1), StopReason::Cancelled),
+            Step::End(key(2, 1), NotStarted::Cancelled),
+            Step::Stop(key(1, 1), StopReason::Cancelled),
         ]
     );
-    assert_eq!(end(&mut lanes, hold(1, 1)), []);
+    assert_eq!(finish(&mut lanes, key(1, 1)), []);
 }
 
 #[test]
 fn a_job_that_becomes_parallel_uses_its_new_slots_at_once() {
     let mut lanes = Lanes::new(8);
     for run in 1..=3 {
-        arrive(&mut lanes, arrival(run, 1, Block::Serial));
+        accept(&mut lanes, request(run, 1, Block::Serial));
     }
-    let newer = Arrival {
+    let newer = LaneRequest {
         version: 2,
-        ..arrival(4, 1, Block::Parallel(3))
+        ..request(4, 1, Block::Parallel(3))
     };
     assert_eq!(
-        arrive(&mut lanes, newer),
-        [Step::Start(hold(2, 1)), Step::Start(hold(3, 1))]
+        accept(&mut lanes, newer),
+        [Step::Start(key(2, 1)), Step::Start(key(3, 1))]
     );
     assert_eq!(
-        arrive(&mut lanes, arrival(5, 1, Block::Discard)),
+        accept(&mut lanes, request(5, 1, Block::Discard)),
         [],
         "a trigger of an older version does not bring the old policy back"
     );
 }
 
 #[test]
-fn a_drain_gives_back_what_waits_and_all_that_comes() {
+fn closed_lanes_return_waiting_attempts_and_refuse_new_ones() {
     let mut lanes = Lanes::new(1);
-    arrive(&mut lanes, arrival(1, 1, Block::Serial));
-    arrive(&mut lanes, arrival(2, 1, Block::Serial));
-    arrive(&mut lanes, arrival(3, 2, Block::Serial));
+    accept(&mut lanes, request(1, 1, Block::Serial));
+    accept(&mut lanes, request(2, 1, Block::Serial));
+    accept(&mut lanes, request(3, 2, Block::Serial));
     let mut steps = Vec::new();
-    lanes.close(Unstarted::Returned, &mut steps);
-    let back = [2, 3].map(|run| Step::End(hold(run, 1), Unstarted::Returned));
+    lanes.close(NotStarted::Draining, &mut steps);
+    let back = [2, 3].map(|run| Step::End(key(run, 1), NotStarted::Draining));
     assert_eq!(steps, back);
     assert_eq!(
-        arrive(&mut lanes, arrival(4, 3, Block::Serial)),
-        [Step::End(hold(4, 1), Unstarted::Returned)]
+        accept(&mut lanes, request(4, 3, Block::Serial)),
+        [Step::End(key(4, 1), NotStarted::Draining)]
     );
-    assert_eq!(end(&mut lanes, hold(1, 1)), []);
+    assert_eq!(finish(&mut lanes, key(1, 1)), []);
     assert_eq!(lanes.held(), 0);
 }
 
-/// What a test does to the machine.
+/// An operation of the property tests.
 #[derive(Debug, Clone)]
 enum Op {
-    Arrive {
+    Accept {
         job: i64,
         block: u8,
         newer_version: bool,
     },
-    Again {
+    NewAttempt {
         nth: usize,
     },
     End {
@@ -230,26 +235,26 @@ enum Op {
     Cancel {
         nth: usize,
     },
-    Room(usize),
-    /// The worker loses contact, or has it back.
-    Turn,
+    Capacity(usize),
+    /// The worker closes its lanes, or opens them again.
+    Toggle,
 }
 
 fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         6 => (1..4_i64, 0..4_u8, prop::bool::weighted(0.1))
-            .prop_map(|(job, block, newer_version)| Op::Arrive { job, block, newer_version }),
-        1 => (0..64_usize).prop_map(|nth| Op::Again { nth }),
+            .prop_map(|(job, block, newer_version)| Op::Accept { job, block, newer_version }),
+        1 => (0..64_usize).prop_map(|nth| Op::NewAttempt { nth }),
         5 => (0..64_usize).prop_map(|nth| Op::End { nth }),
         1 => (0..64_usize).prop_map(|nth| Op::Cancel { nth }),
-        1 => (0..6_usize).prop_map(Op::Room),
-        1 => Just(Op::Turn),
+        1 => (0..6_usize).prop_map(Op::Capacity),
+        1 => Just(Op::Toggle),
     ]
 }
 
-/// What the promises are checked against.
+/// What the steps have done so far.
 #[derive(Default)]
-struct Seen {
+struct History {
     jobs: BTreeMap<AttemptKey, i64>,
     sent: BTreeMap<AttemptKey, usize>,
     running: BTreeSet<AttemptKey>,
@@ -257,13 +262,13 @@ struct Seen {
     started: Vec<AttemptKey>,
 }
 
-impl Seen {
-    fn take(&mut self, steps: &[Step]) {
+impl History {
+    fn apply(&mut self, steps: &[Step]) {
         for step in steps {
             match *step {
                 Step::Start(id) => {
-                    assert!(self.jobs.contains_key(&id), "started what never came");
-                    assert!(!self.over.contains(&id), "started what had ended");
+                    assert!(self.jobs.contains_key(&id), "started an unknown attempt");
+                    assert!(!self.over.contains(&id), "started an ended attempt");
                     assert!(
                         !self.running.iter().any(|r| r.run == id.run),
                         "two attempts of a run at once"
@@ -271,9 +276,12 @@ impl Seen {
                     assert!(self.running.insert(id), "started twice");
                     self.started.push(id);
                 }
-                Step::Stop(id, _) => assert!(self.running.contains(&id), "stopped what is idle"),
+                Step::Stop(id, _) => assert!(
+                    self.running.contains(&id),
+                    "stopped an attempt that does not run"
+                ),
                 Step::End(id, _) => {
-                    assert!(!self.running.contains(&id), "ended what runs");
+                    assert!(!self.running.contains(&id), "ended a running attempt");
                     assert!(self.over.insert(id), "ended twice");
                 }
             }
@@ -298,100 +306,100 @@ fn block_of(job: i64, fixed: bool, code: u8) -> Block {
     }
 }
 
-/// A machine, what it is given, and what it has to show for it.
-struct Bench {
+/// The lanes, and a model of what they have to do.
+struct Model {
     lanes: Lanes,
-    seen: Seen,
+    history: History,
     run: i64,
     version: i64,
     /// Job 1 stays serial, 2 discard and 3 cover.
     fixed: bool,
 }
 
-impl Bench {
-    fn send(&mut self, arrival: Arrival, steps: &mut Vec<Step>) {
-        let (id, job) = (arrival.id, arrival.lane.job.0);
-        let busy = self.seen.running_of(job) > 0;
-        let discards = self.fixed && arrival.block == Block::Discard && id.attempt == 1;
-        self.seen.jobs.insert(id, job);
-        self.seen.sent.insert(id, self.seen.sent.len());
-        self.lanes.arrive(arrival, steps);
+impl Model {
+    fn send(&mut self, request: LaneRequest, steps: &mut Vec<Step>) {
+        let (id, job) = (request.key, request.lane.job.0);
+        let busy = self.history.running_of(job) > 0;
+        let discards = self.fixed && request.block == Block::Discard && id.attempt == 1;
+        self.history.jobs.insert(id, job);
+        self.history.sent.insert(id, self.history.sent.len());
+        self.lanes.accept(request, steps);
         if discards && busy && self.lanes.closed.is_none() {
-            assert_eq!(*steps, [Step::End(id, Unstarted::Busy)]);
+            assert_eq!(*steps, [Step::End(id, NotStarted::LaneBusy)]);
         }
         let mut covers = self.lanes.by_key.values();
         assert!(
             !self.fixed || covers.all(|l| l.block != Block::Cover || l.waiting.len() <= 1),
-            "cover keeps the newest only"
+            "cover keeps only the newest"
         );
     }
 
     fn apply(&mut self, op: &Op, steps: &mut Vec<Step>) {
         match *op {
-            Op::Arrive {
+            Op::Accept {
                 job,
                 block,
                 newer_version,
             } => {
                 self.run += 1;
                 self.version += i64::from(newer_version);
-                self.send(self.arrival(self.run, 1, job, block), steps);
+                self.send(self.request(self.run, 1, job, block), steps);
             }
-            Op::Again { nth } => {
-                let Some((&id, &job)) = self.seen.jobs.iter().nth(nth) else {
+            Op::NewAttempt { nth } => {
+                let Some((&id, &job)) = self.history.jobs.iter().nth(nth) else {
                     return;
                 };
-                if self.lanes.newest(id.run).is_some() {
-                    let known = self.seen.jobs.keys().filter(|other| other.run == id.run);
+                if self.lanes.newest_attempt(id.run).is_some() {
+                    let known = self.history.jobs.keys().filter(|other| other.run == id.run);
                     let newest = known.map(|other| other.attempt).max().unwrap_or(0);
-                    self.send(self.arrival(id.run.number(), newest + 1, job, 1), steps);
+                    self.send(self.request(id.run.run.0, newest + 1, job, 1), steps);
                 }
             }
             Op::End { nth } => self.end(nth),
             Op::Cancel { nth } => {
-                if let Some(id) = self.seen.jobs.keys().nth(nth) {
+                if let Some(id) = self.history.jobs.keys().nth(nth) {
                     self.lanes.cancel(id.run, steps);
                 }
             }
-            Op::Room(room) => self.lanes.set_room(room),
-            Op::Turn if self.lanes.closed.is_some() => self.lanes.reopen(),
-            Op::Turn => self.lanes.close(Unstarted::Fenced, steps),
+            Op::Capacity(capacity) => self.lanes.set_capacity(capacity),
+            Op::Toggle if self.lanes.closed.is_some() => self.lanes.reopen(),
+            Op::Toggle => self.lanes.close(NotStarted::Fenced, steps),
         }
     }
 
-    fn arrival(&self, run: i64, attempt: u32, job: i64, block: u8) -> Arrival {
-        Arrival {
-            id: hold(run, attempt),
+    fn request(&self, run: i64, attempt: u32, job: i64, block: u8) -> LaneRequest {
+        LaneRequest {
+            key: key(run, attempt),
             version: self.version,
             backlog: 5,
-            ..arrival(run, job, block_of(job, self.fixed, block))
+            ..request(run, job, block_of(job, self.fixed, block))
         }
     }
 
     fn end(&mut self, nth: usize) {
-        let running = self.seen.running.len().max(1);
-        if let Some(&id) = self.seen.running.iter().nth(nth % running) {
-            self.seen.running.remove(&id);
-            self.seen.over.insert(id);
-            self.lanes.ended(id);
+        let running = self.history.running.len().max(1);
+        if let Some(&id) = self.history.running.iter().nth(nth % running) {
+            self.history.running.remove(&id);
+            self.history.over.insert(id);
+            self.lanes.finished(id);
         }
     }
 
     fn check(&self) {
-        let (lanes, seen) = (&self.lanes, &self.seen);
-        let open = seen.jobs.keys().filter(|id| !seen.over.contains(id));
+        let (lanes, history) = (&self.lanes, &self.history);
+        let open = history.jobs.keys().filter(|id| !history.over.contains(id));
         let nexts = lanes.runs.values().filter(|p| p.next.is_some()).count();
         assert_eq!(
             open.count(),
             lanes.held() + nexts,
-            "each trigger has ended or is held"
+            "each attempt has ended or is held"
         );
-        assert_eq!(seen.running.len(), lanes.running());
+        assert_eq!(history.running.len(), lanes.running());
         if self.fixed {
-            let overlap = (1..=3).any(|job| seen.running_of(job) > 1);
+            let overlap = (1..=3).any(|job| history.running_of(job) > 1);
             assert!(!overlap, "overlap in a lane");
-            let serial = seen.started.iter().filter(|id| seen.jobs[id] == 1);
-            let order: Vec<usize> = serial.map(|id| seen.sent[id]).collect();
+            let serial = history.started.iter().filter(|id| history.jobs[id] == 1);
+            let order: Vec<usize> = serial.map(|id| history.sent[id]).collect();
             assert!(
                 order.is_sorted(),
                 "started in the order of publication: {order:?}"
@@ -401,42 +409,42 @@ impl Bench {
 }
 
 fn drive(ops: &[Op], fixed: bool) {
-    let mut bench = Bench {
+    let mut model = Model {
         lanes: Lanes::new(4),
-        seen: Seen::default(),
+        history: History::default(),
         run: 0,
         version: 1,
         fixed,
     };
     for op in ops {
         let mut steps = Vec::new();
-        bench.apply(op, &mut steps);
-        bench.lanes.pump(&mut steps);
-        bench.seen.take(&steps);
-        bench.check();
+        model.apply(op, &mut steps);
+        model.lanes.start_ready(&mut steps);
+        model.history.apply(&steps);
+        model.check();
     }
-    bench.lanes.set_room(usize::MAX);
-    while bench.lanes.held() > 0 {
+    model.lanes.set_capacity(usize::MAX);
+    while model.lanes.held() > 0 {
         let mut steps = Vec::new();
-        bench.lanes.pump(&mut steps);
-        bench.seen.take(&steps);
-        assert!(!bench.seen.running.is_empty(), "what is held gets to run");
-        bench.end(0);
+        model.lanes.start_ready(&mut steps);
+        model.history.apply(&steps);
+        assert!(!model.history.running.is_empty(), "a held attempt starts");
+        model.end(0);
     }
-    let empty = bench.lanes.by_key.is_empty() && bench.lanes.ready.is_empty();
-    assert!(empty, "nothing is left behind");
+    let empty = model.lanes.by_key.is_empty() && model.lanes.ready.is_empty();
+    assert!(empty, "all lanes are empty");
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
     #[test]
-    fn each_policy_keeps_its_promise(ops in prop::collection::vec(op(), 1..120)) {
+    fn each_policy_keeps_its_guarantee(ops in prop::collection::vec(op(), 1..120)) {
         drive(&ops, true);
     }
 
     #[test]
-    fn nothing_is_lost_when_policies_change(ops in prop::collection::vec(op(), 1..120)) {
+    fn no_attempt_is_lost_when_policies_change(ops in prop::collection::vec(op(), 1..120)) {
         drive(&ops, false);
     }
 }

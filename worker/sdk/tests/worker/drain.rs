@@ -1,64 +1,55 @@
-//! Leaving in order (G12).
+//! Graceful stops (G12).
 
 use std::time::Duration;
 
-use cueline_broker::Channel;
 use cueline_model::{Block, OutcomeKind};
-use cueline_protocol::{HeartbeatMessage, decode};
-use tokio::time::timeout;
 
-use crate::world::{World, run, trigger};
+use crate::fixture::{Fixture, run, trigger};
 
 #[tokio::test]
-async fn a_drain_finishes_what_runs_and_gives_back_the_rest() {
-    let world = World::new().await;
-    let mut beats = world
-        .broker
-        .listen(&Channel::Heartbeats)
-        .await
-        .expect("listen");
-    let live = world.start();
+async fn a_drain_finishes_running_attempts_and_returns_waiting_ones() {
+    let fixture = Fixture::new().await;
+    let mut heartbeats = fixture.listen_to_heartbeats().await;
+    let worker = fixture.start();
     let triggers: Vec<_> = (1..=3).map(|n| trigger(n, "gate", Block::Serial)).collect();
-    world.publish(&triggers).await;
-    world.wait_entered(&[1]).await;
-    world.wait_settled().await;
-    live.stop.ask_soft();
-    assert_eq!(world.kinds([2, 3]).await, [OutcomeKind::Returned; 2]);
-    assert!(!live.task.is_finished(), "it waits for what runs");
-    world.gate.add_permits(1);
-    assert_eq!(world.outcome(1).await.kind, OutcomeKind::Succeeded);
-    live.drain().await;
+    fixture.publish(&triggers).await;
+    fixture.wait_started(&[1]).await;
+    fixture.wait_settled().await;
+    worker.stop.ask_soft();
+    assert_eq!(fixture.kinds([2, 3]).await, [OutcomeKind::Returned; 2]);
+    assert!(!worker.task.is_finished(), "it waits for run 1");
+    fixture.gate.add_permits(1);
+    assert_eq!(fixture.outcome(1).await.kind, OutcomeKind::Succeeded);
+    worker.drain().await;
     let mut seen = Vec::new();
     while !seen.contains(&(true, true)) {
-        let beat = timeout(Duration::from_secs(10), beats.recv()).await;
-        let beat = beat.expect("a last beat").expect("a channel");
-        let beat: HeartbeatMessage = decode(&beat.payload).expect("readable");
-        seen.push((beat.heartbeat.draining, beat.heartbeat.gone));
+        let heartbeat = heartbeats.next().await;
+        seen.push((heartbeat.draining, heartbeat.gone));
     }
-    assert_eq!(seen.first(), Some(&(true, false)), "one when it comes");
+    assert_eq!(seen.first(), Some(&(true, false)), "one at the start");
     assert!(
         seen.contains(&(false, false)),
-        "one when it takes work: {seen:?}"
+        "one when it accepts triggers: {seen:?}"
     );
     assert!(
         seen.contains(&(true, false)),
         "one when it drains: {seen:?}"
     );
 
-    // All of it is settled and marked: nothing is reported twice by the next start.
-    let live = world.start();
-    live.drain().await;
-    assert_eq!(world.outcomes(1).len() + world.outcomes(2).len(), 2);
+    // All outcomes are marked as reported: the next start reports none of them again.
+    let worker = fixture.start();
+    worker.drain().await;
+    assert_eq!(fixture.outcomes(1).len() + fixture.outcomes(2).len(), 2);
 }
 
 #[tokio::test]
-async fn what_outlasts_the_drain_timeout_is_stopped_and_lost() {
-    let world = World::new().await;
-    let live = run(world.builder().drain_timeout(Duration::from_millis(50)));
-    world.publish(&[trigger(1, "gate", Block::Serial)]).await;
-    world.wait_entered(&[1]).await;
-    live.drain().await;
-    let outcome = world.outcome(1).await;
+async fn an_attempt_that_outlasts_the_drain_timeout_is_stopped_and_ends_lost() {
+    let fixture = Fixture::new().await;
+    let worker = run(fixture.builder().drain_timeout(Duration::from_millis(50)));
+    fixture.publish(&[trigger(1, "gate", Block::Serial)]).await;
+    fixture.wait_started(&[1]).await;
+    worker.drain().await;
+    let outcome = fixture.outcome(1).await;
     assert_eq!(outcome.kind, OutcomeKind::Lost);
     let text = outcome.message.expect("a message");
     assert_eq!(
@@ -69,14 +60,14 @@ async fn what_outlasts_the_drain_timeout_is_stopped_and_lost() {
 
 #[tokio::test]
 async fn a_hard_stop_returns_at_once_and_keeps_the_journal() {
-    let world = World::new().await;
-    let live = world.start();
-    world.publish(&[trigger(1, "gate", Block::Serial)]).await;
-    world.wait_entered(&[1]).await;
-    live.stop.ask_hard();
-    live.task.await.expect("no panic").expect("no error");
-    assert_eq!(world.outcomes(1).len(), 0);
-    let live = world.start();
-    assert_eq!(world.outcome(1).await.kind, OutcomeKind::Lost);
-    live.drain().await;
+    let fixture = Fixture::new().await;
+    let worker = fixture.start();
+    fixture.publish(&[trigger(1, "gate", Block::Serial)]).await;
+    fixture.wait_started(&[1]).await;
+    worker.stop.ask_hard();
+    worker.task.await.expect("no panic").expect("no error");
+    assert_eq!(fixture.outcomes(1).len(), 0);
+    let worker = fixture.start();
+    assert_eq!(fixture.outcome(1).await.kind, OutcomeKind::Lost);
+    worker.drain().await;
 }

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use cueline_model::{Block, OutcomeKind};
 
-use crate::world::{World, own_queue, run, trigger};
+use crate::fixture::{Fixture, own_queue, run, trigger};
 
-/// A small file system of its own; unmounted when dropped.
-struct Small<'a>(&'a Path);
+/// A file system of 8 MiB, unmounted when dropped.
+struct SmallFileSystem<'a>(&'a Path);
 
-impl<'a> Small<'a> {
+impl<'a> SmallFileSystem<'a> {
     fn mount(path: &'a Path) -> Option<Self> {
         std::fs::create_dir_all(path).expect("directory");
         let mut mount = Command::new("mount");
@@ -24,26 +24,26 @@ impl<'a> Small<'a> {
     }
 }
 
-impl Drop for Small<'_> {
+impl Drop for SmallFileSystem<'_> {
     fn drop(&mut self) {
         let _ = Command::new("umount").arg("-l").arg(self.0).output();
     }
 }
 
 #[tokio::test]
-async fn with_a_full_disk_nothing_is_acked_or_started_and_nothing_is_lost() {
-    let world = World::new().await;
-    let state = world.directory.path().join("small");
-    let Some(_small) = Small::mount(&state) else {
-        println!("skipped: a small file system can only be mounted by root");
+async fn with_a_full_disk_nothing_is_acked_started_or_lost() {
+    let fixture = Fixture::new().await;
+    let state = fixture.directory.path().join("small");
+    let Some(_mounted) = SmallFileSystem::mount(&state) else {
+        println!("skipped: only root can mount a small file system");
         return;
     };
-    let live = run(world.builder().state_dir(&state));
-    world.publish(&[trigger(1, "noop", Block::Serial)]).await;
-    world.outcome(1).await;
+    let worker = run(fixture.builder().state_dir(&state));
+    fixture.publish(&[trigger(1, "noop", Block::Serial)]).await;
+    fixture.outcome(1).await;
 
     let filler = state.join("filler");
-    // Fails when the disk is full, which is the point.
+    // Fails once the disk is full.
     let _ = std::fs::write(&filler, vec![1_u8; 16 << 20]);
     let rest: Vec<_> = (2..=200)
         .map(|n| trigger(n, "noop", Block::Parallel(9)))
@@ -55,21 +55,25 @@ async fn with_a_full_disk_nothing_is_acked_or_started_and_nothing_is_lost() {
             t
         })
         .collect();
-    world.publish(&padded).await;
-    // Long enough for several tries: that nothing happens cannot be waited for otherwise.
+    fixture.publish(&padded).await;
+    // Long enough for several tries. There is no condition to wait for when nothing happens.
     tokio::time::sleep(Duration::from_millis(600)).await;
-    assert_eq!(world.calls.load(Ordering::SeqCst), 1, "nothing is started");
-    assert_eq!(world.events().len(), 1, "nothing is reported");
-    let queues = world.broker.stats(&[own_queue()]).await.expect("stats");
+    assert_eq!(
+        fixture.calls.load(Ordering::SeqCst),
+        1,
+        "nothing is started"
+    );
+    assert_eq!(fixture.reports().len(), 1, "nothing is reported");
+    let queues = fixture.broker.stats(&[own_queue()]).await.expect("stats");
     let own = queues.iter().find(|s| s.queue == own_queue());
     let own = own.expect("the executor's queue");
     assert_eq!(own.ready + own.unsettled, 199, "nothing is acked");
-    assert!(!live.task.is_finished(), "it goes on trying");
+    assert!(!worker.task.is_finished(), "it goes on trying");
 
     std::fs::remove_file(&filler).expect("remove");
-    let kinds = world.kinds(2..=200).await;
+    let kinds = fixture.kinds(2..=200).await;
     assert!(kinds.iter().all(|k| *k == OutcomeKind::Succeeded));
-    world.wait_settled().await;
-    assert_eq!(world.calls.load(Ordering::SeqCst), 200);
-    live.drain().await;
+    fixture.wait_settled().await;
+    assert_eq!(fixture.calls.load(Ordering::SeqCst), 200);
+    worker.drain().await;
 }

@@ -1,17 +1,17 @@
-//! What a run says while it runs.
+//! Log lines, progress and starts that are reported while an attempt runs.
 
 use std::time::Duration;
 
 use cueline_model::{AttemptEvent, Block, RunId};
 use cueline_worker::{Context, Failure};
 
-use crate::world::{World, run, trigger};
+use crate::fixture::{Fixture, run, trigger};
 
 #[tokio::test]
-async fn lines_come_live_and_before_the_outcome() {
-    let world = World::new().await;
-    let gate = std::sync::Arc::clone(&world.gate);
-    let live = run(world.builder().handler("talk", move |cx: Context| {
+async fn log_lines_are_reported_live_and_before_the_outcome() {
+    let fixture = Fixture::new().await;
+    let gate = std::sync::Arc::clone(&fixture.gate);
+    let worker = run(fixture.builder().handler("talk", move |cx: Context| {
         let gate = std::sync::Arc::clone(&gate);
         async move {
             cx.log("first\nsecond");
@@ -21,10 +21,11 @@ async fn lines_come_live_and_before_the_outcome() {
             Ok::<(), Failure>(())
         }
     }));
-    world.publish(&[trigger(1, "talk", Block::Serial)]).await;
-    let has = |wanted: fn(&AttemptEvent) -> bool| world.events().iter().any(|e| wanted(&e.event));
-    world
-        .wait("log, start and progress of what still runs", || {
+    fixture.publish(&[trigger(1, "talk", Block::Serial)]).await;
+    let has =
+        |wanted: fn(&AttemptEvent) -> bool| fixture.reports().iter().any(|e| wanted(&e.event));
+    fixture
+        .wait("log, start and progress of a running attempt", || {
             let log = has(|b| matches!(b, AttemptEvent::Log { lines } if lines.len() == 2));
             let started = has(|b| matches!(b, AttemptEvent::Started { .. }));
             let progress = has(
@@ -33,32 +34,32 @@ async fn lines_come_live_and_before_the_outcome() {
             (log && started && progress).then_some(())
         })
         .await;
-    assert_eq!(world.outcomes(1).len(), 0);
-    world.gate.add_permits(1);
-    world.outcome(1).await;
-    let events: Vec<AttemptEvent> = world.events().into_iter().map(|e| e.event).collect();
+    assert_eq!(fixture.outcomes(1).len(), 0);
+    fixture.gate.add_permits(1);
+    fixture.outcome(1).await;
+    let events: Vec<AttemptEvent> = fixture.reports().into_iter().map(|e| e.event).collect();
     let [.., AttemptEvent::Log { lines }, AttemptEvent::Ended { .. }] = &events[..] else {
         panic!("the last line comes right before the outcome: {events:#?}");
     };
     assert_eq!((lines[0].seq, lines[0].text.as_str()), (2, "last"));
-    live.drain().await;
+    worker.drain().await;
 }
 
 #[tokio::test]
-async fn a_quick_run_is_reported_with_one_event() {
-    let world = World::new().await;
-    let live = world.start();
-    world.publish(&[trigger(1, "noop", Block::Serial)]).await;
-    world.outcome(1).await;
-    live.drain().await;
-    assert_eq!(world.events().len(), 1);
+async fn a_quick_attempt_is_reported_with_one_event() {
+    let fixture = Fixture::new().await;
+    let worker = fixture.start();
+    fixture.publish(&[trigger(1, "noop", Block::Serial)]).await;
+    fixture.outcome(1).await;
+    worker.drain().await;
+    assert_eq!(fixture.reports().len(), 1);
 }
 
 #[tokio::test]
-async fn a_flood_of_lines_is_bounded_and_says_what_is_missing() {
-    let world = World::new().await;
-    let live =
-        run(world
+async fn a_flood_of_lines_is_bounded_and_a_note_counts_the_dropped_ones() {
+    let fixture = Fixture::new().await;
+    let worker =
+        run(fixture
             .builder()
             .log_bytes(64 * 1024)
             .handler("flood", |cx: Context| async move {
@@ -70,10 +71,10 @@ async fn a_flood_of_lines_is_bounded_and_says_what_is_missing() {
                 }
                 Ok::<(), Failure>(())
             }));
-    world.publish(&[trigger(1, "flood", Block::Serial)]).await;
-    world.outcome(1).await;
+    fixture.publish(&[trigger(1, "flood", Block::Serial)]).await;
+    fixture.outcome(1).await;
     let mut lines = Vec::new();
-    for event in world.events() {
+    for event in fixture.reports() {
         assert_eq!(event.run, RunId(1));
         if let AttemptEvent::Log { lines: more } = event.event {
             assert!(more.len() <= 200);
@@ -95,5 +96,5 @@ async fn a_flood_of_lines_is_bounded_and_says_what_is_missing() {
         note.starts_with(&format!("[{dropped} lines dropped")),
         "{note}"
     );
-    live.drain().await;
+    worker.drain().await;
 }

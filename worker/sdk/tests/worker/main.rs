@@ -1,17 +1,17 @@
-//! The worker against its promises, over the embedded broker.
+//! The worker against its guarantees, over the embedded broker.
 
-mod absence;
-mod answers;
-mod contact;
+mod block_policies;
+mod broker_lease;
 mod control;
 mod crash;
+mod dead_letters;
 mod drain;
-mod ends;
+mod faulty_link;
+mod fixture;
 mod full_disk;
-mod lanes;
-mod letters;
-mod link;
 mod logs;
-mod paused;
+mod outcomes;
+mod paused_process;
+mod repeated_triggers;
+mod restart_after_absence;
 mod stores;
-mod world;

@@ -1,174 +1,140 @@
-//! Runs of several stores, and triggers that are too old to be taken.
+//! Runs of several stores, and triggers that are too old to be accepted.
 
-use std::time::Duration;
+use std::sync::atomic::Ordering;
 
-use bytes::Bytes;
 use cueline_broker::{DeadLetter, QueueId};
-use cueline_model::{AttemptEvent, AttemptId, Block, OutcomeKind, RunId, StoreId, Timestamp};
-use cueline_protocol::{Control, HoldingsReply, ReportMessage, Trigger, VERSION};
-use cueline_protocol::{decode, encode};
+use cueline_model::{AttemptEvent, Block, OutcomeKind, RunId, StoreId, Timestamp};
+use cueline_protocol::{ReportMessage, Trigger};
+use cueline_test_support::SOON;
 
-use crate::world::{World, control_channel, run, trigger};
+use crate::fixture::{Fixture, run, trigger};
 
 const OLD: StoreId = StoreId(0xa1);
 const NEW: StoreId = StoreId(0xb2);
 
 fn of(store: StoreId, run: i64, handler: &str) -> Trigger {
-    let mut trigger = trigger(run, handler, Block::Serial);
-    trigger.store = store;
-    trigger
+    Trigger {
+        store,
+        ..trigger(run, handler, Block::Serial)
+    }
 }
 
-/// The ends that were reported, with the store that each is said to be of.
-fn ends(world: &World) -> Vec<(StoreId, i64, OutcomeKind)> {
-    let ended = world.events().into_iter().filter_map(|event| match event {
-        ReportMessage {
-            store,
-            run,
-            event: AttemptEvent::Ended { outcome },
-            ..
-        } => Some((store, run.0, outcome.kind)),
+/// The reported outcomes, with the store of each report.
+fn outcomes(fixture: &Fixture) -> Vec<(StoreId, i64, OutcomeKind)> {
+    let outcome = |report: ReportMessage| match report.event {
+        AttemptEvent::Ended { outcome } => Some((report.store, report.run.0, outcome.kind)),
         _ => None,
-    });
-    ended.collect()
+    };
+    fixture.reports().into_iter().filter_map(outcome).collect()
 }
 
-async fn until_ended(world: &World, count: usize) -> Vec<(StoreId, i64, OutcomeKind)> {
-    let enough = || Some(ends(world)).filter(|e| e.len() >= count);
-    world.wait(&format!("{count} ends"), enough).await
+async fn wait_outcomes(fixture: &Fixture, count: usize) -> Vec<(StoreId, i64, OutcomeKind)> {
+    let enough = || Some(outcomes(fixture)).filter(|outcomes| outcomes.len() >= count);
+    fixture.wait(&format!("{count} outcomes"), enough).await
 }
 
 #[tokio::test]
 async fn a_run_of_another_store_is_another_run() {
-    let world = World::new().await;
-    let live = world.start();
-    world.publish(&[of(OLD, 1, "noop")]).await;
-    until_ended(&world, 1).await;
-    // Runs and jobs of the new store have the numbers that those of the old one had.
-    world.publish(&[of(OLD, 2, "gate")]).await;
-    world.wait_entered(&[2]).await;
-    world.publish(&[of(NEW, 1, "noop")]).await;
-    until_ended(&world, 2).await;
-    world.publish(&[of(NEW, 2, "gate")]).await;
-    world.wait_entered(&[2, 2]).await;
-    world.gate.add_permits(2);
-    let expected = [(OLD, 1), (NEW, 1), (OLD, 2), (NEW, 2)];
-    let found = until_ended(&world, 4).await;
-    for (store, run) in expected {
-        let its = (store, run, OutcomeKind::Succeeded);
-        assert!(found.contains(&its), "{its:?} is not in {found:?}");
+    let fixture = Fixture::new().await;
+    let worker = fixture.start();
+    fixture.publish(&[of(OLD, 1, "noop")]).await;
+    wait_outcomes(&fixture, 1).await;
+    // The new store gives its runs and jobs the same numbers.
+    fixture.publish(&[of(OLD, 2, "gate")]).await;
+    fixture.wait_started(&[2]).await;
+    fixture.publish(&[of(NEW, 1, "noop")]).await;
+    wait_outcomes(&fixture, 2).await;
+    fixture.publish(&[of(NEW, 2, "gate")]).await;
+    fixture.wait_started(&[2, 2]).await;
+    fixture.gate.add_permits(2);
+    let found = wait_outcomes(&fixture, 4).await;
+    for (store, run) in [(OLD, 1), (NEW, 1), (OLD, 2), (NEW, 2)] {
+        let expected = (store, run, OutcomeKind::Succeeded);
+        assert!(
+            found.contains(&expected),
+            "{expected:?} is not in {found:?}"
+        );
     }
-    live.drain().await;
+    worker.drain().await;
 
-    // After a restart each is still answered as what it was.
-    let live = world.start();
-    world
-        .publish(&[of(NEW, 1, "noop"), of(OLD, 1, "noop")])
-        .await;
-    let found = until_ended(&world, 6).await;
+    // After a restart each is still answered with its own outcome.
+    let worker = fixture.start();
+    let both = [of(NEW, 1, "noop"), of(OLD, 1, "noop")];
+    fixture.publish(&both).await;
+    let found = wait_outcomes(&fixture, 6).await;
     assert_eq!(found.len(), 6);
     for store in [OLD, NEW] {
-        let its = (store, 1, OutcomeKind::Succeeded);
-        assert!(found[4..].contains(&its), "{found:?}");
+        let expected = (store, 1, OutcomeKind::Succeeded);
+        assert!(found[4..].contains(&expected), "{found:?}");
     }
-    assert_eq!(world.calls.load(std::sync::atomic::Ordering::SeqCst), 2);
-    live.drain().await;
+    assert_eq!(fixture.calls.load(Ordering::SeqCst), 2);
+    worker.drain().await;
 }
 
-/// What waited or ran when a worker was killed is reported as its own store's.
 #[tokio::test]
-async fn what_a_killed_worker_left_is_told_of_the_right_store() {
-    let world = World::new().await;
-    let live = world.start();
-    world
-        .publish(&[of(OLD, 1, "gate"), of(NEW, 1, "gate")])
-        .await;
-    world.wait_entered(&[1, 1]).await;
-    live.kill().await;
-    let live = world.start();
-    let found = until_ended(&world, 2).await;
+async fn a_killed_worker_reports_each_run_to_its_own_store() {
+    let fixture = Fixture::new().await;
+    let worker = fixture.start();
+    let both = [of(OLD, 1, "gate"), of(NEW, 1, "gate")];
+    fixture.publish(&both).await;
+    fixture.wait_started(&[1, 1]).await;
+    worker.kill().await;
+    let worker = fixture.start();
+    let found = wait_outcomes(&fixture, 2).await;
     for store in [OLD, NEW] {
         assert!(found.contains(&(store, 1, OutcomeKind::Lost)), "{found:?}");
     }
-    live.drain().await;
-}
-
-async fn held(world: &World, store: StoreId) -> Vec<AttemptId> {
-    let order = Control::Holdings {
-        v: VERSION,
-        store,
-        attempts: vec![AttemptId {
-            run: RunId(1),
-            attempt: 1,
-        }],
-    };
-    let (channel, wait) = (control_channel(), Duration::from_secs(10));
-    let asked = world
-        .broker
-        .ask(&channel, Bytes::from(encode(&order)), wait);
-    let answer = asked.await.expect("ask").expect("an answer");
-    decode::<HoldingsReply>(&answer).expect("readable").held
+    worker.drain().await;
 }
 
 #[tokio::test]
-async fn orders_are_about_runs_of_their_store() {
-    let world = World::new().await;
-    let live = world.start();
-    world.publish(&[of(OLD, 1, "gate")]).await;
-    world.wait_entered(&[1]).await;
-    assert_eq!(held(&world, NEW).await, []);
-    assert_eq!(held(&world, OLD).await.len(), 1);
-    let cancel = async |store| {
-        let order = Control::Cancel {
-            v: VERSION,
-            store,
-            run: RunId(1),
-        };
-        let payload = Bytes::from(encode(&order));
-        let sent = world.broker.announce(&control_channel(), payload).await;
-        sent.expect("announce");
-    };
-    cancel(NEW).await;
-    // Orders are heard in order: this one is answered after the cancellation was heard.
-    assert_eq!(held(&world, OLD).await.len(), 1);
-    assert!(ends(&world).is_empty(), "{:?}", ends(&world));
-    cancel(OLD).await;
-    assert_eq!(
-        until_ended(&world, 1).await,
-        [(OLD, 1, OutcomeKind::Cancelled)]
-    );
-    live.drain().await;
+async fn orders_concern_only_runs_of_their_store() {
+    let fixture = Fixture::new().await;
+    let worker = fixture.start();
+    fixture.publish(&[of(OLD, 1, "gate")]).await;
+    fixture.wait_started(&[1]).await;
+    assert_eq!(fixture.holdings(NEW, &[(1, 1)]).await, []);
+    assert_eq!(fixture.holdings(OLD, &[(1, 1)]).await.len(), 1);
+    fixture.cancel_in(NEW, 1).await;
+    // Orders are carried out in order: once the query is answered, so is the cancellation.
+    assert_eq!(fixture.holdings(OLD, &[(1, 1)]).await.len(), 1);
+    assert_eq!(outcomes(&fixture), []);
+    fixture.cancel_in(OLD, 1).await;
+    let found = wait_outcomes(&fixture, 1).await;
+    assert_eq!(found, [(OLD, 1, OutcomeKind::Cancelled)]);
+    worker.drain().await;
 }
 
-/// Whoever kept a trigger can publish it again: it is known, or too old.
+/// Somebody who kept a trigger can publish it again: the worker knows the attempt, or the trigger is too old.
 #[tokio::test]
-async fn a_trigger_past_its_deadline_is_not_taken_unless_it_is_known() {
-    let world = World::new().await;
-    let live = world.start();
-    let mut good = of(OLD, 1, "noop");
-    good.deadline = Timestamp::from_millis(i64::MAX / 2);
-    world.publish(&[good.clone()]).await;
-    until_ended(&world, 1).await;
-    good.deadline = Timestamp::from_millis(1);
-    let late = Trigger {
+async fn a_new_trigger_past_its_deadline_is_refused() {
+    let fixture = Fixture::new().await;
+    let worker = fixture.start();
+    let valid = of(OLD, 1, "noop");
+    fixture.publish(std::slice::from_ref(&valid)).await;
+    wait_outcomes(&fixture, 1).await;
+    let known = Trigger {
+        deadline: Timestamp::from_millis(1),
+        ..valid
+    };
+    let new = Trigger {
         run: RunId(2),
-        ..good.clone()
+        ..known.clone()
     };
-    world.publish(&[good, late.clone()]).await;
-    until_ended(&world, 2).await;
-    let queue = QueueId::Dead;
-    let dead = world.broker.fetch(&queue, 10, Duration::from_secs(10));
-    let dead = dead.await.expect("fetch");
+    fixture.publish(&[known, new.clone()]).await;
+    wait_outcomes(&fixture, 2).await;
+    let dead = fixture.broker.fetch(&QueueId::Dead, 10, SOON).await;
+    let dead = dead.expect("fetch");
     assert_eq!(dead.len(), 1);
     let letter = DeadLetter::decode(&dead[0].payload).expect("a dead letter");
-    assert!(letter.reason.contains("it was good until"), "{letter:?}");
-    assert_eq!(world.calls.load(std::sync::atomic::Ordering::SeqCst), 1);
-    live.drain().await;
+    assert!(letter.reason.contains("it was valid until"), "{letter:?}");
+    assert_eq!(fixture.calls.load(Ordering::SeqCst), 1);
+    worker.drain().await;
 
-    // Where nobody but this process's own schedulers can send, it may have waited for long.
-    let live = run(world.builder().shares_fate_with_schedulers());
-    world.publish(&[late]).await;
-    until_ended(&world, 3).await;
-    assert_eq!(world.calls.load(std::sync::atomic::Ordering::SeqCst), 2);
-    live.drain().await;
+    // With schedulers in this process nobody else can send, and a trigger may have waited for long.
+    let worker = run(fixture.builder().in_process_scheduler());
+    fixture.publish(&[new]).await;
+    wait_outcomes(&fixture, 3).await;
+    assert_eq!(fixture.calls.load(Ordering::SeqCst), 2);
+    worker.drain().await;
 }

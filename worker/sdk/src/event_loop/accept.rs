@@ -1,0 +1,178 @@
+//! Triggers: which are accepted, and how all others are settled.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use cueline_broker::Settlement;
+use cueline_model::{Outcome, OutcomeKind};
+use cueline_protocol::Trigger;
+
+use super::decisions::{Decisions, StartableAttempt};
+use super::halt::Halt;
+use super::state::EventLoop;
+use crate::identity::{AttemptKey, RunKey};
+use crate::intake::{ParsedTrigger, Received};
+use crate::journal::{Entry, EntryState};
+use crate::lanes::{LaneRequest, NotStarted};
+
+/// What the worker knows of an attempt whose trigger came again.
+enum KnownAttempt {
+    /// It waits or runs.
+    Held,
+    /// It has this outcome, as JSON.
+    Ended(String),
+    /// The journal says that it was started, and nothing runs: a write of the previous process reached the disk after this process had read the
+    /// journal.
+    Orphaned,
+    /// This newer attempt of the run is known.
+    Superseded(u32),
+}
+
+impl EventLoop {
+    pub(super) async fn accept_all(
+        &mut self,
+        received: Vec<Received>,
+        decisions: &mut Decisions,
+    ) -> Result<(), Halt> {
+        if received.is_empty() {
+            return Ok(());
+        }
+        if self.is_fenced() {
+            // The broker keeps them, for the executor that the schedulers choose.
+            for message in received {
+                decisions.settle(message.receipt, Settlement::Retry(Duration::ZERO));
+            }
+            return Ok(());
+        }
+        let parsed = received.iter().filter_map(|m| m.parsed.as_ref().ok());
+        let runs: Vec<RunKey> = parsed.map(|p| AttemptKey::of(&p.trigger).run).collect();
+        let known = self.known(&runs).await?;
+        let mut repeated = 0_usize;
+        for message in received {
+            let settlement = match message.parsed {
+                Ok(parsed) => self.accept(parsed, &known, &mut repeated, decisions),
+                Err(why) => Settlement::Dead(why),
+            };
+            if let Settlement::Dead(reason) = &settlement {
+                tracing::warn!(
+                    reason,
+                    "moved a message to the dead letters; `cueline dlq list` shows it"
+                );
+            }
+            decisions.settle(message.receipt, settlement);
+        }
+        if repeated > 0 {
+            tracing::info!(
+                count = repeated,
+                "received triggers of known attempts; none is started again"
+            );
+        }
+        Ok(())
+    }
+
+    fn accept(
+        &mut self,
+        parsed: ParsedTrigger,
+        known: &HashMap<RunKey, Entry>,
+        repeated: &mut usize,
+        decisions: &mut Decisions,
+    ) -> Settlement {
+        let ParsedTrigger {
+            trigger,
+            payload,
+            handler,
+        } = parsed;
+        let key = AttemptKey::of(&trigger);
+        if let Some(known) = self.recognise(key, known, decisions) {
+            *repeated += usize::from(handler.is_ok());
+            answer_again(known, &trigger, decisions);
+            return Settlement::Ack;
+        }
+        if let Some(why) = self.expired(&trigger, decisions) {
+            return Settlement::Dead(why);
+        }
+        let job = trigger.job.name.clone();
+        let handler = match handler {
+            Ok(handler) => handler,
+            Err(why) => {
+                let outcome = Outcome::new(OutcomeKind::Failed, decisions.now).because(why);
+                decisions.end(key, job, outcome);
+                return Settlement::Ack;
+            }
+        };
+        if self.early_cancels.contains(key.run) {
+            let outcome = self.not_started(NotStarted::Cancelled, decisions);
+            decisions.end(key, job, outcome);
+            return Settlement::Ack;
+        }
+        self.last_seq += 1;
+        decisions.accept(&trigger, payload, self.last_seq);
+        let mut steps = Vec::new();
+        self.lanes.accept(LaneRequest::of(&trigger), &mut steps);
+        let attempt = StartableAttempt { trigger, handler };
+        self.waiting.insert(key, attempt);
+        self.follow(steps, decisions);
+        Settlement::Ack
+    }
+
+    /// What is known of this attempt. `None` for a new one.
+    fn recognise(
+        &self,
+        key: AttemptKey,
+        known: &HashMap<RunKey, Entry>,
+        decisions: &Decisions,
+    ) -> Option<KnownAttempt> {
+        let entry = decisions.entry_of(key.run).or_else(|| known.get(&key.run));
+        let held = self.lanes.newest_attempt(key.run);
+        let newest = held.max(entry.map(|entry| entry.key.attempt))?;
+        if newest > key.attempt {
+            return Some(KnownAttempt::Superseded(newest));
+        }
+        if newest < key.attempt {
+            return None;
+        }
+        if held == Some(newest) {
+            return Some(KnownAttempt::Held);
+        }
+        let entry = entry?;
+        match entry.state {
+            // Not held, so the previous process accepted it; see `Orphaned`.
+            EntryState::Accepted => None,
+            EntryState::Started => Some(KnownAttempt::Orphaned),
+            EntryState::Ended | EntryState::Reported => {
+                let outcome = entry.outcome.clone();
+                Some(outcome.map_or(KnownAttempt::Held, KnownAttempt::Ended))
+            }
+        }
+    }
+
+    /// Why a new trigger is too old to be accepted: the worker may have forgotten the attempt, and the sender may have kept a copy. With schedulers in this
+    /// process nobody else can send.
+    fn expired(&self, trigger: &Trigger, decisions: &Decisions) -> Option<String> {
+        let (deadline, now) = (trigger.deadline, decisions.now);
+        let expired = self.services.settings.lease_timings.is_some() && deadline < now;
+        expired.then(|| {
+            format!(
+                "failed to accept the trigger: it was valid until {deadline}, and it is {now} here; if the run still waits, it is published again"
+            )
+        })
+    }
+}
+
+/// Answers the trigger of a known attempt. Nothing is started.
+fn answer_again(known: KnownAttempt, trigger: &Trigger, decisions: &mut Decisions) {
+    let key = AttemptKey::of(trigger);
+    let job = trigger.job.name.clone();
+    match known {
+        KnownAttempt::Held => {}
+        KnownAttempt::Ended(outcome) => decisions.resend(key, job, &outcome),
+        KnownAttempt::Orphaned => {
+            let outcome = Outcome::new(OutcomeKind::Lost, decisions.now)
+                .because("the worker stopped while it ran");
+            decisions.end(key, job, outcome);
+        }
+        KnownAttempt::Superseded(newer) => {
+            tracing::info!(run_id = %key.run, attempt = key.attempt, newer, "dropped the trigger of an older attempt");
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! Reads and writes the journal, however often it takes.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use cueline_runtime::Backoff;
+use tokio::time::Instant;
+
+use super::decisions::Decisions;
+use super::halt::Halt;
+use super::state::EventLoop;
+use crate::identity::RunKey;
+use crate::journal::{Entry, JournalError};
+
+/// A draining worker tries to use its journal for this long beyond its drain timeout.
+const BEYOND_DRAIN: Duration = Duration::from_secs(10);
+
+/// The tries of one journal operation.
+struct Tries {
+    backoff: Backoff,
+    /// When a draining worker gives up.
+    deadline: Option<Instant>,
+}
+
+impl Tries {
+    fn new() -> Self {
+        Self {
+            backoff: Backoff::new(Duration::from_millis(50), Duration::from_secs(5)),
+            deadline: None,
+        }
+    }
+}
+
+impl EventLoop {
+    /// Writes the decisions to the journal. Nothing is done before that.
+    pub(super) async fn commit(&mut self, decisions: &Decisions) -> Result<(), Halt> {
+        let mut tries = Tries::new();
+        while let Err(error) = self.journal.write(&decisions.entries).await {
+            self.backoff_or_stop(error, &mut tries).await?;
+        }
+        Ok(())
+    }
+
+    /// What the journal knows of these runs.
+    pub(super) async fn known(&mut self, runs: &[RunKey]) -> Result<HashMap<RunKey, Entry>, Halt> {
+        let mut tries = Tries::new();
+        loop {
+            match self.journal.known(runs.iter().copied()).await {
+                Ok(known) => return Ok(known),
+                Err(error) => self.backoff_or_stop(error, &mut tries).await?,
+            }
+        }
+    }
+
+    /// Waits before the next try. Fails after a hard stop, and with `error` when a drain takes too long.
+    async fn backoff_or_stop(&self, error: JournalError, tries: &mut Tries) -> Result<(), Halt> {
+        let services = &self.services;
+        if services.stop.is_soft() {
+            let limit = services.settings.drain_timeout.saturating_add(BEYOND_DRAIN);
+            let deadline = *tries.deadline.get_or_insert(Instant::now() + limit);
+            if Instant::now() >= deadline {
+                return Err(error.into());
+            }
+        }
+        let wait = tries.backoff.next_wait();
+        tracing::error!(%error, wait_ms = wait.as_millis(), "failed to use the journal; nothing is accepted or started until it works again");
+        tokio::select! {
+            () = tokio::time::sleep(wait) => Ok(()),
+            () = services.stop.hard() => Err(Halt::HardStop),
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! The decisions of one turn: what is journalled, and what is done once it is on disk.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry as MapEntry;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use cueline_broker::{Receipt, Settlement};
+use cueline_model::{AttemptEvent, JobName, Outcome, Timestamp};
+use cueline_protocol::Trigger;
+
+use crate::context::StopReason;
+use crate::handler::Handler;
+use crate::identity::{AttemptKey, RunKey};
+use crate::journal::{Entry, EntryState};
+use crate::report::Report;
+use crate::settle::Settlements;
+
+/// An accepted trigger and the handler that runs it.
+pub(super) struct StartableAttempt {
+    pub(super) trigger: Trigger,
+    pub(super) handler: Arc<dyn Handler>,
+}
+
+/// The decisions of one turn.
+pub(super) struct Decisions {
+    pub(super) now: Timestamp,
+    /// At most one for each run.
+    pub(super) entries: Vec<Entry>,
+    entry_of: HashMap<RunKey, usize>,
+    pub(super) settlements: Settlements,
+    pub(super) start: Vec<(AttemptKey, StartableAttempt)>,
+    pub(super) stop: Vec<(AttemptKey, StopReason)>,
+    pub(super) reports: Vec<Report>,
+}
+
+impl Decisions {
+    pub(super) fn new(now: Timestamp) -> Self {
+        Self {
+            now,
+            entries: Vec::new(),
+            entry_of: HashMap::new(),
+            settlements: Vec::new(),
+            start: Vec::new(),
+            stop: Vec::new(),
+            reports: Vec::new(),
+        }
+    }
+
+    pub(super) fn settle(&mut self, receipt: Receipt, settlement: Settlement) {
+        self.settlements.push((receipt, settlement));
+    }
+
+    /// The trigger waits in its lane.
+    pub(super) fn accept(&mut self, trigger: &Trigger, payload: Bytes, seq: i64) {
+        self.put(Entry {
+            seq,
+            job: Some(trigger.job.name.clone()),
+            trigger: Some(payload),
+            ..self.entry(AttemptKey::of(trigger), EntryState::Accepted)
+        });
+    }
+
+    pub(super) fn start(&mut self, key: AttemptKey, attempt: StartableAttempt) {
+        self.put(Entry {
+            job: Some(attempt.trigger.job.name.clone()),
+            ..self.entry(key, EntryState::Started)
+        });
+        self.start.push((key, attempt));
+    }
+
+    /// The attempt has ended.
+    pub(super) fn end(&mut self, key: AttemptKey, job: JobName, outcome: Outcome) {
+        // An outcome has string keys only, so writing it does not fail.
+        let json = serde_json::to_string(&outcome).unwrap_or_else(|_| "{}".to_owned());
+        self.put(Entry {
+            job: Some(job.clone()),
+            outcome: Some(json),
+            ..self.entry(key, EntryState::Ended)
+        });
+        self.report(key, job, outcome, false);
+    }
+
+    /// Reports an outcome that the journal has already.
+    pub(super) fn report(&mut self, key: AttemptKey, job: JobName, outcome: Outcome, resend: bool) {
+        self.reports.push(Report {
+            key,
+            job,
+            event: AttemptEvent::Ended { outcome },
+            resend,
+        });
+    }
+
+    /// Reports an outcome again that the journal has as this text.
+    pub(super) fn resend(&mut self, key: AttemptKey, job: JobName, outcome: &str) {
+        match serde_json::from_str(outcome) {
+            Ok(outcome) => self.report(key, job, outcome, true),
+            Err(error) => {
+                tracing::error!(run_id = %key.run, attempt = key.attempt, %error,
+                    "an outcome in the journal cannot be parsed; it is not reported again, and the schedulers will find the run lost");
+            }
+        }
+    }
+
+    /// The broker has confirmed these outcomes.
+    pub(super) fn mark_reported(&mut self, keys: Vec<AttemptKey>) {
+        for key in keys {
+            self.put(self.entry(key, EntryState::Reported));
+        }
+    }
+
+    /// What this turn has decided about a run. It is newer than what the journal knows.
+    pub(super) fn entry_of(&self, run: RunKey) -> Option<&Entry> {
+        Some(&self.entries[*self.entry_of.get(&run)?])
+    }
+
+    fn entry(&self, key: AttemptKey, state: EntryState) -> Entry {
+        Entry {
+            key,
+            state,
+            seq: 0,
+            at_ms: self.now.as_millis(),
+            job: None,
+            trigger: None,
+            outcome: None,
+        }
+    }
+
+    /// Merges the entry with an older one of the same run, by the rules of the journal.
+    fn put(&mut self, mut new: Entry) {
+        match self.entry_of.entry(new.key.run) {
+            MapEntry::Vacant(vacant) => {
+                vacant.insert(self.entries.len());
+                self.entries.push(new);
+            }
+            MapEntry::Occupied(at) => {
+                let old = &mut self.entries[*at.get()];
+                if (new.key.attempt, new.state) <= (old.key.attempt, old.state) {
+                    return;
+                }
+                if new.key.attempt == old.key.attempt {
+                    new.seq = old.seq;
+                    new.job = new.job.or_else(|| old.job.take());
+                    new.outcome = new.outcome.or_else(|| old.outcome.take());
+                }
+                *old = new;
+            }
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! What the event loop does when the broker lease ends and when it is renewed.
+
+use super::decisions::Decisions;
+use super::state::EventLoop;
+use crate::lanes::NotStarted;
+use crate::lease::FenceStage;
+
+impl EventLoop {
+    /// Does what the lease asks for. The fence is lifted in a later turn than the one that noticed it: by then running attempts are asked to
+    /// stop, and returned attempts are on disk.
+    pub(super) fn follow_lease(&mut self, decisions: &mut Decisions) {
+        let lease = &self.services.lease;
+        match self.fence_stage {
+            FenceStage::Unfenced if !lease.is_fenced() => return,
+            FenceStage::Unfenced => self.stop_fenced(),
+            FenceStage::Stopped if lease.is_handed_over() => {}
+            FenceStage::Stopped | FenceStage::HandedOver => {
+                if lease.lift_fence(self.fence_stage) {
+                    self.unfence();
+                }
+                return;
+            }
+        }
+        if self.services.lease.is_handed_over() {
+            self.return_waiting(decisions);
+        }
+    }
+
+    /// Whether nothing is accepted and nothing is started.
+    pub(super) fn is_fenced(&self) -> bool {
+        self.fence_stage != FenceStage::Unfenced
+    }
+
+    fn stop_fenced(&mut self) {
+        self.fence_stage = FenceStage::Stopped;
+        for running in self.running.values() {
+            running.cx.stop_fenced();
+        }
+    }
+
+    fn return_waiting(&mut self, decisions: &mut Decisions) {
+        self.fence_stage = FenceStage::HandedOver;
+        if !self.waiting.is_empty() {
+            tracing::warn!(
+                count = self.waiting.len(),
+                "returned waiting attempts; the schedulers will give them to another executor"
+            );
+        }
+        let mut steps = Vec::new();
+        self.lanes.close(NotStarted::Fenced, &mut steps);
+        self.follow(steps, decisions);
+    }
+
+    fn unfence(&mut self) {
+        self.fence_stage = FenceStage::Unfenced;
+        if !self.draining {
+            self.lanes.reopen();
+        }
+    }
+
+    /// Records the lease where a restart depends on it: with other entries, or while attempts wait.
+    pub(super) fn record_lease(&mut self, decisions: &Decisions, tick: bool) {
+        let needed = !decisions.entries.is_empty() || (tick && !self.waiting.is_empty());
+        if needed && let Some(lease) = self.services.lease.take_unrecorded() {
+            self.journal.record_lease(lease);
+        }
+    }
+}

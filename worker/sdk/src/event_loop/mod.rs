@@ -1,0 +1,26 @@
+//! The event loop of a worker: one task that decides, journals and then acts.
+//!
+//! Each turn takes all inputs that have come (triggers, ended attempts, orders, confirmed reports), decides what follows, and writes all of it to
+//! the journal at once. Only then does it act: it settles triggers, starts and stops handlers, and reports. Every action was therefore on disk
+//! before, and after a crash at any point the next process continues from the journal.
+
+mod accept;
+mod act;
+mod commit;
+mod decisions;
+mod drain;
+mod early_cancels;
+mod ended;
+mod fencing;
+mod halt;
+mod holdings;
+mod inputs;
+mod orders;
+mod recovery;
+mod resend_backoff;
+mod run;
+mod state;
+
+pub(crate) use halt::Halt;
+pub(crate) use inputs::channels;
+pub(crate) use state::{EventLoop, Services};

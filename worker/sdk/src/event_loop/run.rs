@@ -1,0 +1,122 @@
+//! The loop itself: waits for inputs, and makes turns.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, MissedTickBehavior};
+
+use super::decisions::Decisions;
+use super::halt::Halt;
+use super::inputs::{Inbox, Inputs, MAX_ENDED, MAX_ORDERS, MAX_RECEIVED};
+use super::state::EventLoop;
+use crate::linger;
+
+/// How often a turn is made without inputs: for reports that were confirmed, entries to prune, and room in the report queue.
+const TICK: Duration = linger::CONFIRMED.max_wait;
+
+impl EventLoop {
+    /// Makes turns until a soft stop and the end of all attempts.
+    pub(crate) async fn run(&mut self, mut inbox: Inbox) -> Result<(), Halt> {
+        let stop = self.services.stop.clone();
+        let lease = Arc::clone(&self.services.lease);
+        let mut ticks = tokio::time::interval(TICK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut intake_open = true;
+        let mut drain_deadline: Option<Instant> = None;
+        let mut linger_until: Option<Instant> = None;
+        let mut inputs = Inputs::default();
+        while intake_open || !self.draining || !self.running.is_empty() {
+            tokio::select! {
+                biased;
+                () = stop.hard() => return Err(Halt::HardStop),
+                () = stop.soft(), if !self.draining => {
+                    drain_deadline = Some(Instant::now() + self.services.settings.drain_timeout);
+                    self.begin_drain().await?;
+                }
+                () = until(drain_deadline) => {
+                    drain_deadline = None;
+                    self.stop_running();
+                }
+                count = inbox.received.recv_many(&mut inputs.received, MAX_RECEIVED), if intake_open => {
+                    intake_open = count > 0;
+                }
+                _ = inbox.ended.recv_many(&mut inputs.ended, MAX_ENDED), if linger_until.is_none() => {
+                    // Their capacity is needed at once where other attempts wait for it.
+                    if self.waiting.is_empty() && !self.draining {
+                        linger_until = Some(Instant::now() + self.linger().max_wait);
+                        continue;
+                    }
+                }
+                () = until(linger_until) => {}
+                _ = inbox.orders.recv_many(&mut inputs.orders, MAX_ORDERS) => {}
+                () = lease.asks_for_action(self.fence_stage) => {}
+                _ = ticks.tick() => inputs.tick = true,
+            }
+            linger_until = None;
+            inbox.take_all(&mut inputs);
+            self.turn(&mut inputs).await?;
+        }
+        Ok(())
+    }
+
+    async fn turn(&mut self, inputs: &mut Inputs) -> Result<(), Halt> {
+        let mut decisions = Decisions::new(self.now());
+        self.follow_lease(&mut decisions);
+        self.take_ended(inputs.ended.drain(..), &mut decisions);
+        let queries = self.take_orders(inputs.orders.drain(..), &mut decisions);
+        let received: Vec<_> = inputs.received.drain(..).flatten().collect();
+        let fetched = received.len();
+        self.accept_all(received, &mut decisions).await?;
+        self.start_ready(&mut decisions);
+        let tick = std::mem::take(&mut inputs.tick);
+        if tick || linger::CONFIRMED.is_full(self.services.reports.confirmed()) {
+            decisions.mark_reported(self.services.reports.take_confirmed());
+        }
+        self.record_lease(&decisions, tick);
+        self.commit(&decisions).await?;
+        self.act(decisions);
+        self.services.status.remove_fetched(fetched);
+        let (held, running) = (self.lanes.held(), self.running.len());
+        self.services.status.set(held, running);
+        self.answer(queries).await;
+        if tick || self.journal.is_over_limit() {
+            self.prune().await;
+        }
+        Ok(())
+    }
+
+    /// Starts what the lanes allow. Nothing starts while the worker is fenced or its reports cannot be published.
+    fn start_ready(&mut self, decisions: &mut Decisions) {
+        let halted = self.services.reports.is_full() || self.is_fenced();
+        let capacity = if halted {
+            0
+        } else {
+            self.services.settings.concurrency
+        };
+        self.lanes.set_capacity(capacity);
+        let mut steps = Vec::new();
+        self.lanes.start_ready(&mut steps);
+        self.follow(steps, decisions);
+    }
+
+    fn linger(&self) -> linger::Linger {
+        if self.services.status.burst_gate.is_closed() {
+            linger::ENDED_IN_BURST
+        } else {
+            linger::ENDED
+        }
+    }
+
+    async fn prune(&mut self) {
+        if let Err(error) = self.journal.prune(self.now().as_millis()).await {
+            tracing::warn!(%error, "failed to delete old journal entries; trying again");
+        }
+    }
+}
+
+async fn until(instant: Option<Instant>) {
+    match instant {
+        Some(instant) => tokio::time::sleep_until(instant).await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,84 @@
+//! The state of the event loop.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use cueline_model::Timestamp;
+use cueline_runtime::Stop;
+use tokio::sync::mpsc;
+use tokio::task::AbortHandle;
+
+use super::decisions::StartableAttempt;
+use super::early_cancels::EarlyCancels;
+use super::resend_backoff::ResendBackoff;
+use crate::attempt::{AttemptTicker, EndedAttempt};
+use crate::context::Context;
+use crate::identity::AttemptKey;
+use crate::journal::Journal;
+use crate::lanes::Lanes;
+use crate::lease::{BrokerLease, FenceStage};
+use crate::report::ReportQueue;
+use crate::settings::Settings;
+use crate::settle::Settlements;
+use crate::status::WorkerStatus;
+
+/// What the event loop uses and does not own.
+pub(crate) struct Services {
+    pub(crate) settings: Arc<Settings>,
+    pub(crate) lease: Arc<BrokerLease>,
+    pub(crate) status: Arc<WorkerStatus>,
+    pub(crate) reports: Arc<ReportQueue>,
+    pub(crate) ticker: Arc<AttemptTicker>,
+    pub(crate) settlements: mpsc::Sender<Settlements>,
+    pub(crate) ended: mpsc::Sender<EndedAttempt>,
+    pub(crate) stop: Stop,
+}
+
+/// The event loop.
+pub(crate) struct EventLoop {
+    pub(super) services: Services,
+    pub(super) journal: Journal,
+    pub(super) lanes: Lanes,
+    /// Accepted, and not started yet.
+    pub(super) waiting: HashMap<AttemptKey, StartableAttempt>,
+    pub(super) running: HashMap<AttemptKey, RunningAttempt>,
+    pub(super) early_cancels: EarlyCancels,
+    pub(super) resend_backoff: ResendBackoff,
+    /// The order of acceptance of the newest attempt.
+    pub(super) last_seq: i64,
+    pub(super) draining: bool,
+    pub(super) fence_stage: FenceStage,
+}
+
+/// An attempt whose handler runs. The handler is dropped with it: after a hard stop nobody would journal its end.
+pub(super) struct RunningAttempt {
+    pub(super) cx: Context,
+    pub(super) task: AbortHandle,
+}
+
+impl Drop for RunningAttempt {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl EventLoop {
+    pub(crate) fn new(services: Services, journal: Journal) -> Self {
+        Self {
+            lanes: Lanes::new(services.settings.concurrency),
+            services,
+            journal,
+            waiting: HashMap::new(),
+            running: HashMap::new(),
+            early_cancels: EarlyCancels::default(),
+            resend_backoff: ResendBackoff::default(),
+            last_seq: 0,
+            draining: false,
+            fence_stage: FenceStage::Unfenced,
+        }
+    }
+
+    pub(super) fn now(&self) -> Timestamp {
+        Timestamp::from_millis(self.services.settings.clock.now_ms())
+    }
+}

@@ -1,0 +1,54 @@
+//! Parses and verifies a trigger.
+
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use cueline_protocol::{Trigger, decode};
+
+use crate::handler::Handler;
+use crate::settings::Settings;
+
+/// A genuine trigger for this executor.
+pub(crate) struct ParsedTrigger {
+    pub(crate) trigger: Trigger,
+    /// The message, for the journal.
+    pub(crate) payload: Bytes,
+    /// The handler, or why the worker has none for this trigger.
+    pub(crate) handler: Result<Arc<dyn Handler>, String>,
+}
+
+impl fmt::Debug for ParsedTrigger {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("ParsedTrigger").field(&self.trigger).finish()
+    }
+}
+
+/// Parses a message from the executor's queue, or says why it is a dead letter.
+pub(super) fn parse(payload: Bytes, settings: &Settings) -> Result<ParsedTrigger, String> {
+    let parsed = parse_stored(payload, settings)?;
+    let trigger = &parsed.trigger;
+    // An attempt that was meant for another executor would run twice.
+    let own = &settings.executor;
+    if trigger.group != own.group || trigger.executor != own.name {
+        return Err(format!(
+            "failed to accept the trigger: it is for executor {}/{}, this is {own}",
+            trigger.group, trigger.executor
+        ));
+    }
+    if trigger.job.handler.needs_signature() {
+        let verified = settings.trust.verify(&parsed.payload, trigger);
+        verified.map_err(|e| format!("failed to accept the trigger: {e}"))?;
+    }
+    Ok(parsed)
+}
+
+/// Parses a trigger that was verified before it was journalled.
+pub(crate) fn parse_stored(payload: Bytes, settings: &Settings) -> Result<ParsedTrigger, String> {
+    let trigger: Trigger = decode(&payload).map_err(|e| e.to_string())?;
+    Ok(ParsedTrigger {
+        handler: settings.handlers.resolve(&trigger.job.handler),
+        trigger,
+        payload,
+    })
+}

@@ -1,0 +1,64 @@
+//! Why the journal could not be used.
+
+use std::path::PathBuf;
+
+use super::open::VERSION;
+
+/// Why the journal could not be used.
+#[derive(Debug, thiserror::Error)]
+pub enum JournalError {
+    /// The state directory, or a file in it, could not be made or opened.
+    #[error("failed to open {path}: {source}")]
+    Open {
+        /// The directory or file.
+        path: PathBuf,
+        /// What the system answered.
+        source: std::io::Error,
+    },
+    /// The file exists and is no journal that this program can use.
+    #[error("failed to open {path}: {why}")]
+    Unusable {
+        /// The journal's file.
+        path: PathBuf,
+        /// The reason, and what to do about it.
+        why: UnusableJournal,
+    },
+    /// Another worker uses the state directory.
+    #[error("failed to lock {0}: another worker uses this state directory")]
+    Locked(PathBuf),
+    /// The database refused an operation.
+    #[error("failed to {operation} the journal: {source}")]
+    Database {
+        /// `read`, `write` or `prune`.
+        operation: &'static str,
+        /// What the database answered.
+        source: sqlx::Error,
+    },
+    /// An entry has a value that no worker writes.
+    #[error("failed to read the journal: {0}")]
+    Corrupt(String),
+}
+
+impl JournalError {
+    pub(super) fn database(operation: &'static str) -> impl FnOnce(sqlx::Error) -> Self {
+        move |source| Self::Database { operation, source }
+    }
+}
+
+/// Why a file cannot be the journal, and what to do about it.
+#[derive(Debug, thiserror::Error)]
+pub enum UnusableJournal {
+    /// The database could not open it.
+    #[error(
+        "{0}; if the disk is healthy and the file is not, move the file away: attempts that had started may then run again"
+    )]
+    Database(#[from] sqlx::Error),
+    /// It belongs to another program.
+    #[error(
+        "it is a database of another program; use another state directory, or move the file away"
+    )]
+    Foreign,
+    /// A newer program made it.
+    #[error("it has version {0}, this program knows version {VERSION}; use a newer program")]
+    Newer(i64),
+}

@@ -1,0 +1,64 @@
+//! The open journal.
+
+use std::fs::File;
+use std::path::Path;
+use std::time::Duration;
+
+use sqlx::sqlite::{SqliteConnectOptions, SqliteSynchronous};
+use sqlx::{ConnectOptions as _, Connection as _, SqliteConnection};
+
+use super::entry::LeaseRecord;
+use super::error::JournalError;
+use super::{lock, open};
+
+/// The most entries that one statement writes.
+pub(super) const MAX_ROWS: usize = 1_024;
+
+/// An open journal. The state directory stays locked until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Journal {
+    pub(super) connection: SqliteConnection,
+    /// The statements that write 1, 2, 4 … [`MAX_ROWS`] entries, so that `SQLite` prepares few different ones.
+    pub(super) statements: [Option<std::sync::Arc<str>>; MAX_ROWS.ilog2() as usize + 1],
+    /// Number of reported entries.
+    pub(super) reported: u64,
+    /// Written together with the next entries.
+    pub(super) lease: Option<LeaseRecord>,
+    _lock: File,
+}
+
+impl Journal {
+    /// Opens the journal in `directory`, or makes one there.
+    pub(crate) async fn open(directory: &Path) -> Result<Self, JournalError> {
+        let lock = lock::lock(directory)?;
+        let path = directory.join("journal.db");
+        let options = SqliteConnectOptions::new()
+            .filename(&path)
+            .create_if_missing(true)
+            .synchronous(SqliteSynchronous::Full)
+            .busy_timeout(Duration::from_secs(5))
+            .pragma("temp_store", "memory")
+            .disable_statement_logging();
+        let mut connection = open::connect(&options)
+            .await
+            .map_err(|why| JournalError::Unusable { path, why })?;
+        let reported: i64 = sqlx::query_scalar("SELECT count(*) FROM entry WHERE state = 3")
+            .fetch_one(&mut connection)
+            .await
+            .map_err(JournalError::database("read"))?;
+        Ok(Self {
+            connection,
+            statements: std::array::from_fn(|_| None),
+            reported: reported.unsigned_abs(),
+            lease: None,
+            _lock: lock,
+        })
+    }
+
+    /// Closes the file in order.
+    pub(crate) async fn close(self) {
+        if let Err(error) = self.connection.close().await {
+            tracing::warn!(%error, "failed to close the journal; no entry is lost");
+        }
+    }
+}

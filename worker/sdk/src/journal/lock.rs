@@ -1,0 +1,36 @@
+//! The lock of the state directory: one worker at a time.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::path::Path;
+use std::time::Duration;
+
+use super::error::JournalError;
+
+/// A killed worker that was just starting a process leaves the lock to that process until it has become its program. That takes a few
+/// milliseconds, within which a supervisor may start the next worker.
+const TRIES: u32 = 40;
+const PAUSE: Duration = Duration::from_millis(25);
+
+/// Makes the directory if need be, and locks it until the returned file is dropped.
+pub(super) fn lock(directory: &Path) -> Result<File, JournalError> {
+    let failed_at = |path: &Path| {
+        let path = path.to_owned();
+        move |source| JournalError::Open { path, source }
+    };
+    std::fs::create_dir_all(directory).map_err(failed_at(directory))?;
+    let path = directory.join("worker.lock");
+    let file = OpenOptions::new()
+        .create(true)
+        .write(true)
+        .truncate(false)
+        .open(&path)
+        .map_err(failed_at(&path))?;
+    for _ in 0..TRIES {
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(TryLockError::WouldBlock) => std::thread::sleep(PAUSE),
+            Err(TryLockError::Error(source)) => return Err(failed_at(&path)(source)),
+        }
+    }
+    Err(JournalError::Locked(path))
+}

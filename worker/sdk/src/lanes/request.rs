@@ -1,0 +1,76 @@
+//! What goes into the lanes and what comes out.
+
+use cueline_model::{Block, JobId, StoreId};
+use cueline_protocol::Trigger;
+
+use crate::context::StopReason;
+use crate::identity::{AttemptKey, RunKey};
+
+/// Identity of a lane: a job, or one shard of a job whose shards do not wait for one another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct LaneKey {
+    /// Job ids start again in each store.
+    pub(crate) store: StoreId,
+    pub(crate) job: JobId,
+    pub(crate) shard: Option<u32>,
+}
+
+/// The part of a trigger that decides where and when the attempt starts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct LaneRequest {
+    pub(crate) key: AttemptKey,
+    pub(crate) lane: LaneKey,
+    /// Version of the job. A lane follows the policy of the newest version that it has seen.
+    pub(crate) version: i64,
+    pub(crate) block: Block,
+    pub(crate) backlog: u32,
+    pub(crate) priority: u8,
+}
+
+impl LaneRequest {
+    pub(crate) fn of(trigger: &Trigger) -> Self {
+        let job = &trigger.job;
+        Self {
+            key: AttemptKey::of(trigger),
+            lane: LaneKey {
+                store: trigger.store,
+                job: job.id,
+                shard: job.lane_per_shard.then_some(trigger.shard.index),
+            },
+            version: job.version,
+            block: job.block,
+            backlog: job.backlog,
+            priority: job.priority,
+        }
+    }
+}
+
+/// Why an attempt ended without having been started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NotStarted {
+    /// It met a busy `discard` lane.
+    LaneBusy,
+    /// The lane's backlog, which is this large, was full.
+    BacklogFull(u32),
+    /// The newer trigger of this run replaced it.
+    CoveredBy(RunKey),
+    /// Its run was cancelled.
+    Cancelled,
+    /// This newer attempt of the same run replaced it.
+    SupersededBy(u32),
+    /// The worker drains.
+    Draining,
+    /// The worker's broker lease has ended.
+    Fenced,
+}
+
+/// What the caller has to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Start the handler.
+    Start(AttemptKey),
+    /// Ask the running handler to stop. The attempt stays in its lane until [`Lanes::finished`](super::Lanes::finished).
+    Stop(AttemptKey, StopReason),
+    /// Report the end of an attempt that was never started.
+    End(AttemptKey, NotStarted),
+}

@@ -1,0 +1,300 @@
+//! The lease as the tasks of a worker share it.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use cueline_protocol::{Control, VERSION};
+use cueline_runtime::BootClock;
+use tokio::sync::{Notify, watch};
+use tokio::time::MissedTickBehavior;
+
+use super::echoes::Echoes;
+use super::proof::{LeaseDeadline, LeaseProof, OnLeaseRenewed};
+use super::state::{Expiry, FenceStage, LeaseState, is_valid};
+use super::timings::{LeaseTimings, MAX_MARGIN, millis};
+use crate::journal::LeaseRecord;
+
+/// How often the clock is read to see whether the lease has ended.
+const CHECK_EVERY: Duration = Duration::from_millis(200);
+/// After an echo that took longer, a heartbeat follows at once: the heartbeat may have been lost with its connection, and the echo sent over the
+/// next one.
+const LATE_ECHO_MS: i64 = 500;
+/// The shortest time between two records of the lease in the journal.
+const RECORD_EVERY_MS: i64 = 1_000;
+
+/// The worker's broker lease.
+#[derive(Debug)]
+pub(crate) struct BrokerLease {
+    /// `None` where the schedulers run in this process: then there is no lease, and no fence.
+    timings: Option<LeaseTimings>,
+    on_renewed: Option<OnLeaseRenewed>,
+    clock: Arc<dyn BootClock>,
+    boot_id: String,
+    incarnation: String,
+    state: watch::Sender<LeaseState>,
+    echoes: Mutex<Echoes>,
+    last_recorded_ms: Mutex<Option<i64>>,
+    heartbeat_requested: Notify,
+}
+
+impl BrokerLease {
+    /// A lease without a proof: nothing may be started before the first echo returns.
+    pub(crate) fn new(
+        timings: Option<LeaseTimings>,
+        on_renewed: Option<OnLeaseRenewed>,
+        clock: Arc<dyn BootClock>,
+        incarnation: String,
+    ) -> Self {
+        let state = match timings {
+            Some(_) => LeaseState::FENCED,
+            None => LeaseState::UNFENCED,
+        };
+        Self {
+            timings,
+            on_renewed,
+            boot_id: clock.boot_id(),
+            clock,
+            incarnation,
+            state: watch::Sender::new(state),
+            echoes: Mutex::default(),
+            last_recorded_ms: Mutex::default(),
+            heartbeat_requested: Notify::new(),
+        }
+    }
+
+    /// The echo of the heartbeat that is about to be sent. `None` without a lease.
+    pub(crate) fn next_echo(&self, wall_ms: i64) -> Option<Control> {
+        self.timings?;
+        let boot_ms = self.clock.up_ms();
+        let number = self.echoes().send(LeaseProof { wall_ms, boot_ms });
+        Some(Control::Echo {
+            v: VERSION,
+            incarnation: self.incarnation.clone(),
+            number,
+        })
+    }
+
+    /// Renews the lease: an echo has returned. Echoes of other incarnations are ignored.
+    pub(crate) fn echo_returned(&self, incarnation: &str, number: u64) {
+        let Some(timings) = self.timings.filter(|_| incarnation == self.incarnation) else {
+            return;
+        };
+        // A pause of the process has to show before this renewal hides it.
+        self.check_expiry();
+        let Some(proof) = self.echoes().returned(number) else {
+            return;
+        };
+        let now_ms = self.clock.up_ms();
+        // A broker that was at a standstill may deliver an old echo. Nobody is notified of a lease that has ended already.
+        if is_valid(proof, &timings, now_ms) {
+            self.notify_renewed(&timings, proof);
+        }
+        self.state
+            .send_modify(|state| state.renew(proof, &timings, now_ms));
+        if now_ms.saturating_sub(proof.boot_ms) > LATE_ECHO_MS {
+            self.heartbeat_requested.notify_one();
+        }
+    }
+
+    /// Whether the echo of the newest heartbeat has returned. True without a lease.
+    pub(crate) fn is_newest_echo_returned(&self) -> bool {
+        self.timings.is_none() || self.echoes().is_newest_returned()
+    }
+
+    /// Returns when a heartbeat should be sent at once.
+    pub(crate) async fn heartbeat_requested(&self) {
+        self.heartbeat_requested.notified().await;
+    }
+
+    /// Whether nothing may be started now.
+    pub(crate) fn is_fenced(&self) -> bool {
+        self.check_expiry();
+        self.state.borrow().fenced
+    }
+
+    /// Whether waiting attempts have to be returned before the fence can be lifted.
+    pub(crate) fn is_handed_over(&self) -> bool {
+        self.check_expiry();
+        self.state.borrow().handed_over
+    }
+
+    /// When the lease was last proven, on the boot clock. `None` without a lease.
+    pub(crate) fn proven_ms(&self) -> Option<i64> {
+        self.timings?;
+        // Nothing is started before the first proof.
+        Some(self.state.borrow().proof.map_or(0, |proof| proof.boot_ms))
+    }
+
+    /// Returns when the event loop, which has reached `stage`, has something to do about the fence.
+    pub(crate) async fn asks_for_action(&self, stage: FenceStage) {
+        let mut changes = self.state.subscribe();
+        // The sender lives as long as `self`.
+        let _ = changes.wait_for(|state| state.asks_for_action(stage)).await;
+    }
+
+    /// Returns when the worker is fenced.
+    pub(crate) async fn fenced(&self) {
+        self.asks_for_action(FenceStage::Unfenced).await;
+    }
+
+    /// Lifts the fence if the lease is valid and the event loop, which has reached `stage`, has done what the fence asks for.
+    pub(crate) fn lift_fence(&self, stage: FenceStage) -> bool {
+        let Some(timings) = self.timings else {
+            return false;
+        };
+        let now_ms = self.clock.up_ms();
+        let (mut lifted, mut first) = (false, false);
+        self.state.send_modify(|state| {
+            first = state.must_end_by_ms == i64::MIN;
+            lifted = state.lift_fence(stage, &timings, now_ms);
+        });
+        if lifted {
+            // Schedulers send triggers again once a heartbeat says so.
+            self.heartbeat_requested.notify_one();
+            if !first {
+                tracing::info!("broker lease renewed; triggers are accepted again");
+            }
+        }
+        lifted
+    }
+
+    /// Returns when fenced attempts must have ended, also if the fence is lifted before or the clock jumps.
+    pub(crate) async fn must_end(&self) {
+        self.fenced().await;
+        let by_ms = self.state.borrow().must_end_by_ms;
+        loop {
+            let left = until(by_ms, self.clock.up_ms());
+            if left.is_zero() {
+                return;
+            }
+            tokio::time::sleep(left.min(CHECK_EVERY)).await;
+        }
+    }
+
+    /// The time left until fenced attempts must have ended.
+    pub(crate) fn time_left(&self) -> Duration {
+        until(self.state.borrow().must_end_by_ms, self.clock.up_ms())
+    }
+
+    /// The longest time that the forced stop of a fenced attempt may take.
+    pub(crate) fn kill_margin(&self) -> Duration {
+        self.timings.map_or(MAX_MARGIN, |timings| timings.margin())
+    }
+
+    /// Why a fenced attempt was stopped or returned, for its outcome.
+    pub(crate) fn fence_reason(&self) -> String {
+        let after = self.timings.map_or(Duration::ZERO, |t| t.fence_after);
+        let after = match after.subsec_millis() {
+            0 => format!("{} s", after.as_secs()),
+            _ => format!("{} ms", after.as_millis()),
+        };
+        format!(
+            "the broker was out of reach for {after}; the schedulers may have given the run to another executor"
+        )
+    }
+
+    /// Resumes the lease of the previous process, as old as it is. False if it has ended or nothing is known of it: then the attempts that waited are
+    /// no longer this worker's.
+    pub(crate) fn resume(&self, last: Option<&LeaseRecord>, wall_ms: i64) -> bool {
+        let Some(timings) = self.timings else {
+            return true;
+        };
+        let Some(last) = last else {
+            return false;
+        };
+        let boot_ms = self.clock.up_ms();
+        let wall_age_ms = wall_ms.saturating_sub(last.wall_ms);
+        let same_boot = last.boot_id == self.boot_id && !last.boot_id.is_empty();
+        let boot_age_ms = if same_boot {
+            boot_ms.saturating_sub(last.boot_ms)
+        } else {
+            wall_age_ms
+        };
+        // The older of both: either clock can have stood still. A clock that went back proves nothing.
+        let age_ms = wall_age_ms.max(boot_age_ms);
+        if wall_age_ms < 0 || boot_age_ms < 0 || age_ms > millis(timings.fence_after) {
+            return false;
+        }
+        let proof = LeaseProof {
+            wall_ms: last.wall_ms,
+            boot_ms: boot_ms.saturating_sub(age_ms),
+        };
+        self.state.send_replace(LeaseState::resumed(proof));
+        self.notify_renewed(&timings, proof);
+        true
+    }
+
+    /// The newest proof, if the journal should record it; it counts as recorded then. `None` while fenced: after a restart the worker would
+    /// keep waiting attempts that it may have to return.
+    pub(crate) fn take_unrecorded(&self) -> Option<LeaseRecord> {
+        let state = *self.state.borrow();
+        let proof = state.proof.filter(|_| !state.fenced)?;
+        let mut last = lock(&self.last_recorded_ms);
+        let due = last.is_none_or(|ms| proof.boot_ms.saturating_sub(ms) >= RECORD_EVERY_MS);
+        due.then(|| {
+            *last = Some(proof.boot_ms);
+            LeaseRecord {
+                wall_ms: proof.wall_ms,
+                boot_ms: proof.boot_ms,
+                boot_id: self.boot_id.clone(),
+            }
+        })
+    }
+
+    /// Checks the clock until it is dropped.
+    pub(crate) async fn run_checks(&self) {
+        let mut ticks = tokio::time::interval(CHECK_EVERY);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            self.check_expiry();
+        }
+    }
+
+    fn check_expiry(&self) {
+        let Some(timings) = self.timings else {
+            return;
+        };
+        let now_ms = self.clock.up_ms();
+        if self.state.borrow().expiry(&timings, now_ms) == Expiry::Nothing {
+            return;
+        }
+        let mut expiry = Expiry::Nothing;
+        self.state.send_if_modified(|state| {
+            expiry = state.expire(&timings, now_ms);
+            expiry != Expiry::Nothing
+        });
+        if expiry == Expiry::Fenced {
+            tracing::warn!(
+                fence_after_ms = timings.fence_after.as_millis(),
+                "broker lease ended; running attempts are stopped and nothing is started until the broker can be reached"
+            );
+        }
+    }
+
+    fn notify_renewed(&self, timings: &LeaseTimings, proof: LeaseProof) {
+        if let Some(on_renewed) = &self.on_renewed {
+            on_renewed.notify(LeaseDeadline {
+                proven_ms: proof.boot_ms,
+                end_by_ms: timings.must_end_by_ms(proof.boot_ms),
+            });
+        }
+    }
+
+    fn echoes(&self) -> MutexGuard<'_, Echoes> {
+        lock(&self.echoes)
+    }
+
+    #[cfg(test)]
+    pub(super) fn awaited_echoes(&self) -> usize {
+        self.echoes().awaited()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn until(by_ms: i64, now_ms: i64) -> Duration {
+    Duration::from_millis(u64::try_from(by_ms.saturating_sub(now_ms)).unwrap_or(0))
+}

@@ -1,0 +1,301 @@
+//! The lease, by a clock that the test moves. It ends 20 s after its proof; the failover is after 30 s.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use cueline_protocol::Control;
+use cueline_runtime::{BootClock, ManualBootClock};
+
+use super::echoes::MAX_AWAITED;
+use super::{BrokerLease, FenceStage, LeaseDeadline, LeaseTimings, OnLeaseRenewed};
+use crate::journal::LeaseRecord;
+
+const TIMINGS: LeaseTimings = LeaseTimings {
+    fence_after: secs(20),
+    failover_after: secs(30),
+};
+
+const fn secs(n: u64) -> Duration {
+    Duration::from_secs(n)
+}
+
+fn lease(clock: &ManualBootClock, on_renewed: Option<OnLeaseRenewed>) -> BrokerLease {
+    let clock: Arc<dyn BootClock> = Arc::new(clock.clone());
+    BrokerLease::new(Some(TIMINGS), on_renewed, clock, "this".to_owned())
+}
+
+/// A lease that was never proven.
+pub(crate) fn unproven(clock: &ManualBootClock) -> BrokerLease {
+    lease(clock, None)
+}
+
+/// A lease that has just been proven.
+pub(crate) fn proven(clock: &ManualBootClock) -> BrokerLease {
+    let lease = unproven(clock);
+    renew(&lease);
+    assert!(lease.lift_fence(FenceStage::HandedOver));
+    lease
+}
+
+fn send_echo(lease: &BrokerLease) -> u64 {
+    match lease.next_echo(0) {
+        Some(Control::Echo { number, .. }) => number,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A heartbeat whose echo returns at once.
+fn renew(lease: &BrokerLease) {
+    let echo = send_echo(lease);
+    lease.echo_returned("this", echo);
+}
+
+#[test]
+fn nothing_is_started_before_the_first_echo() {
+    let clock = ManualBootClock::default();
+    let lease = unproven(&clock);
+    assert!(lease.is_fenced());
+    assert!(!lease.lift_fence(FenceStage::HandedOver));
+    let echo = send_echo(&lease);
+    lease.echo_returned("that", echo);
+    lease.echo_returned("this", echo + 1);
+    assert!(
+        !lease.lift_fence(FenceStage::HandedOver),
+        "echoes of another incarnation, and of no heartbeat"
+    );
+    lease.echo_returned("this", echo);
+    assert!(lease.lift_fence(FenceStage::HandedOver));
+    assert!(!lease.is_fenced());
+}
+
+#[test]
+fn the_lease_is_as_old_as_the_heartbeat_whose_echo_returned() {
+    let clock = ManualBootClock::default();
+    let lease = proven(&clock);
+    clock.advance(secs(10));
+    let echo = send_echo(&lease);
+    clock.advance(secs(9));
+    lease.echo_returned("this", echo);
+    clock.advance(secs(11));
+    assert!(!lease.is_fenced(), "20 s after that heartbeat was sent");
+    clock.advance(Duration::from_millis(1));
+    assert!(lease.is_fenced());
+    lease.echo_returned("this", echo);
+    assert!(
+        !lease.lift_fence(FenceStage::HandedOver),
+        "the same echo proves nothing a second time"
+    );
+}
+
+#[test]
+fn a_lease_that_has_ended_already_is_not_announced() {
+    let clock = ManualBootClock::default();
+    let announced = Arc::new(Mutex::new(Vec::new()));
+    let on_renewed = {
+        let announced = Arc::clone(&announced);
+        OnLeaseRenewed::new(move |deadline| announced.lock().expect("lock").push(deadline))
+    };
+    let lease = lease(&clock, Some(on_renewed));
+    renew(&lease);
+    assert!(lease.lift_fence(FenceStage::HandedOver));
+    clock.advance(secs(5));
+    let delayed = send_echo(&lease);
+    clock.advance(secs(25));
+    assert!(lease.is_fenced());
+    let newest = send_echo(&lease);
+    // The broker goes on after a standstill, and delivers the older echo first.
+    lease.echo_returned("this", delayed);
+    let first = LeaseDeadline {
+        proven_ms: 0,
+        end_by_ms: 28_000,
+    };
+    assert_eq!(*announced.lock().expect("lock"), [first]);
+    lease.echo_returned("this", newest);
+    let second = LeaseDeadline {
+        proven_ms: 30_000,
+        end_by_ms: 58_000,
+    };
+    assert_eq!(*announced.lock().expect("lock"), [first, second]);
+    assert!(lease.lift_fence(FenceStage::HandedOver));
+}
+
+#[test]
+fn one_lost_echo_does_not_end_the_lease() {
+    let clock = ManualBootClock::default();
+    let lease = proven(&clock);
+    clock.advance(secs(15));
+    let lost = send_echo(&lease);
+    assert!(!lease.is_newest_echo_returned());
+    renew(&lease);
+    assert!(lease.is_newest_echo_returned());
+    clock.advance(secs(15));
+    assert!(!lease.is_fenced());
+    lease.echo_returned("this", lost);
+    clock.advance(secs(6));
+    assert!(lease.is_fenced());
+}
+
+#[test]
+fn an_echo_right_after_a_pause_does_not_hide_the_pause() {
+    let clock = ManualBootClock::default();
+    let lease = proven(&clock);
+    clock.advance(secs(60));
+    renew(&lease);
+    assert!(lease.is_fenced(), "until the event loop has acted on it");
+    assert_eq!(lease.time_left(), Duration::ZERO);
+    assert!(lease.lift_fence(FenceStage::HandedOver));
+    assert!(!lease.is_fenced());
+}
+
+/// The lease is missing for this long, and then renewed.
+fn renew_after(clock: &ManualBootClock, lease: &BrokerLease, missing: Duration) {
+    clock.advance(missing);
+    assert!(lease.is_fenced());
+    renew(lease);
+}
+
+#[test]
+fn waiting_attempts_stay_if_the_lease_is_renewed_in_time() {
+    let clock = ManualBootClock::default();
+    let lease = proven(&clock);
+    renew_after(&clock, &lease, Duration::from_millis(23_999));
+    assert!(!lease.is_handed_over());
+    assert!(
+        !lease.lift_fence(FenceStage::Unfenced),
+        "running attempts have to be stopped first"
+    );
+    assert!(lease.lift_fence(FenceStage::Stopped));
+    renew_after(&clock, &lease, secs(24));
+    assert!(lease.is_handed_over());
+    assert!(
+        !lease.lift_fence(FenceStage::Stopped),
+        "waiting attempts have to be returned first"
+    );
+    assert!(lease.lift_fence(FenceStage::HandedOver));
+    assert!(!lease.is_handed_over());
+}
+
+#[test]
+fn a_hand_over_stays_even_if_a_late_echo_proves_an_earlier_heartbeat() {
+    let clock = ManualBootClock::default();
+    let lease = proven(&clock);
+    clock.advance(secs(23));
+    let echo = send_echo(&lease);
+    clock.advance(secs(1));
+    lease.echo_returned("this", echo);
+    assert!(
+        lease.is_handed_over(),
+        "the heartbeat was in time, its echo was not"
+    );
+    renew_after(&clock, &lease, secs(1));
+    assert!(lease.is_handed_over());
+    assert!(!lease.lift_fence(FenceStage::Stopped));
+}
+
+#[test]
+fn a_late_echo_extends_the_lease_only_from_its_heartbeat() {
+    let clock = ManualBootClock::default();
+    let lease = proven(&clock);
+    clock.advance(secs(2));
+    let late = send_echo(&lease);
+    clock.advance(secs(21));
+    lease.echo_returned("this", late);
+    assert!(!lease.lift_fence(FenceStage::Stopped), "it is 21 s old");
+    clock.advance(Duration::from_millis(2_999));
+    assert!(!lease.is_handed_over(), "23.999 s after that heartbeat");
+    clock.advance(Duration::from_millis(1));
+    assert!(lease.is_handed_over());
+}
+
+#[test]
+fn a_fenced_worker_records_no_lease() {
+    let clock = ManualBootClock::default();
+    let lease = proven(&clock);
+    renew_after(&clock, &lease, secs(60));
+    assert!(lease.take_unrecorded().is_none());
+    assert!(lease.lift_fence(FenceStage::HandedOver));
+    assert!(lease.take_unrecorded().is_some());
+}
+
+#[test]
+fn fenced_attempts_end_2_s_before_the_failover() {
+    let clock = ManualBootClock::default();
+    let lease = proven(&clock);
+    clock.advance(secs(21));
+    assert!(lease.is_fenced());
+    assert_eq!(lease.time_left(), secs(7));
+}
+
+#[tokio::test]
+async fn fenced_attempts_must_end_even_if_the_lease_is_renewed() {
+    let clock = ManualBootClock::default();
+    let lease = proven(&clock);
+    clock.advance(secs(21));
+    assert!(lease.is_fenced());
+    let mut end = std::pin::pin!(lease.must_end());
+    assert!(futures_util::poll!(end.as_mut()).is_pending());
+    renew(&lease);
+    assert!(lease.lift_fence(FenceStage::HandedOver));
+    clock.advance(secs(7));
+    end.await;
+}
+
+#[test]
+fn a_resumed_lease_is_as_old_as_its_record() {
+    let record = |wall_ms, boot_ms, boot_id: &str| LeaseRecord {
+        wall_ms,
+        boot_ms,
+        boot_id: boot_id.to_owned(),
+    };
+    let cases = [
+        (Some(record(90_000, 40_000, "manual")), true),
+        (Some(record(80_000, 40_000, "manual")), true),
+        (Some(record(79_999, 40_000, "manual")), false),
+        (Some(record(90_000, 29_999, "manual")), false),
+        (Some(record(90_000, 1, "before")), true),
+        (Some(record(79_999, 1, "before")), false),
+        (Some(record(100_001, 40_000, "manual")), false),
+        (Some(record(90_000, 50_001, "manual")), false),
+        (None, false),
+    ];
+    for (record, resumed) in cases {
+        let clock = ManualBootClock::default();
+        clock.advance(secs(50));
+        let lease = unproven(&clock);
+        assert_eq!(
+            lease.resume(record.as_ref(), 100_000),
+            resumed,
+            "{record:?}"
+        );
+        assert_eq!(lease.is_fenced(), !resumed, "{record:?}");
+        clock.advance(secs(11));
+        let younger = record.as_ref().is_some_and(|r| r.wall_ms > 90_000);
+        assert!(lease.is_fenced() || younger, "{record:?} is not new again");
+    }
+}
+
+#[test]
+fn the_lease_is_recorded_once_a_second() {
+    let clock = ManualBootClock::default();
+    let lease = proven(&clock);
+    assert!(lease.take_unrecorded().is_some());
+    for (wait_ms, recorded) in [(999, false), (1, true), (0, false)] {
+        clock.advance(Duration::from_millis(wait_ms));
+        renew(&lease);
+        assert_eq!(lease.take_unrecorded().is_some(), recorded, "{wait_ms}");
+    }
+}
+
+#[test]
+fn awaited_echoes_are_bounded() {
+    let clock = ManualBootClock::default();
+    let lease = proven(&clock);
+    clock.advance(secs(1));
+    let first = send_echo(&lease);
+    for _ in 0..MAX_AWAITED {
+        send_echo(&lease);
+    }
+    assert_eq!(lease.awaited_echoes(), MAX_AWAITED);
+    lease.echo_returned("this", first);
+    assert_eq!(lease.proven_ms(), Some(0), "the oldest echo was forgotten");
+}

@@ -1,0 +1,122 @@
+//! Puts several reports into one message: the work of a broker is by the message.
+
+use std::sync::Arc;
+
+use cueline_broker::{Outgoing, QueueId};
+use cueline_model::AttemptEvent;
+use cueline_protocol::{ReportMessage, VERSION, encode};
+
+use super::queue::Report;
+use crate::settings::Settings;
+
+/// The most reports in one message.
+const MAX_REPORTS: usize = 100;
+/// The largest message of several reports, in bytes. A single report may be larger.
+const MAX_BYTES: usize = 64 * 1024;
+/// The topic of a message with reports of several jobs. No job has this name.
+const SEVERAL_JOBS: &str = "_";
+
+/// A message and its reports.
+pub(super) struct Message {
+    pub(super) reports: Vec<Report>,
+    pub(super) outgoing: Outgoing,
+}
+
+/// Makes messages of reports.
+pub(super) struct MessageWriter {
+    settings: Arc<Settings>,
+    /// Number of the last message of this process, for ids that must not repeat.
+    counter: u64,
+    /// The largest message of several reports, in bytes. Lowered to what the broker accepts.
+    pub(super) max_bytes: usize,
+}
+
+impl MessageWriter {
+    pub(super) fn new(settings: Arc<Settings>) -> Self {
+        Self {
+            settings,
+            counter: 0,
+            max_bytes: MAX_BYTES,
+        }
+    }
+
+    /// As few messages as the limits allow, in order.
+    pub(super) fn write_all(&mut self, reports: Vec<Report>) -> Vec<Message> {
+        let mut messages = Vec::new();
+        let mut chunk: Vec<Report> = Vec::new();
+        let mut payload: Vec<u8> = Vec::new();
+        for report in reports {
+            let line = encode(&self.wire(&report));
+            let fits = chunk.len() < MAX_REPORTS && payload.len() + line.len() < self.max_bytes;
+            if !chunk.is_empty() && !fits {
+                let full = std::mem::take(&mut payload);
+                messages.extend(self.message(std::mem::take(&mut chunk), full));
+            }
+            if !chunk.is_empty() {
+                payload.push(b'\n');
+            }
+            payload.extend(line);
+            chunk.push(report);
+        }
+        messages.extend(self.message(chunk, payload));
+        messages
+    }
+
+    /// The message of a single report.
+    pub(super) fn write(&mut self, report: Report) -> Option<Message> {
+        let payload = encode(&self.wire(&report));
+        self.message(vec![report], payload)
+    }
+
+    fn message(&mut self, reports: Vec<Report>, payload: Vec<u8>) -> Option<Message> {
+        let (first, others) = reports.split_first()?;
+        self.counter += 1;
+        let mut id = self.report_id(first);
+        if !others.is_empty() {
+            // The first report may be resent together with other ones. That message must not have the id of this one.
+            let (incarnation, counter) = (&self.settings.incarnation, self.counter);
+            id = format!("{id}+{}:{incarnation}:{counter}", others.len());
+        }
+        let one_job = others.iter().all(|report| report.job == first.job);
+        let topic = if one_job {
+            first.job.as_str()
+        } else {
+            SEVERAL_JOBS
+        };
+        let outgoing = Outgoing {
+            queue: QueueId::Results,
+            topic: topic.to_owned(),
+            id,
+            payload: payload.into(),
+        };
+        Some(Message { reports, outgoing })
+    }
+
+    /// The id of a message with only this report. A repeated publish has the same one, so that the broker can drop the duplicate.
+    fn report_id(&self, report: &Report) -> String {
+        let suffix = match &report.event {
+            AttemptEvent::Started { .. } => "started".to_owned(),
+            AttemptEvent::Progress { .. } => format!("progress:{}", self.counter),
+            AttemptEvent::Log { lines } => format!("log:{}", lines.first().map_or(0, |l| l.seq)),
+            AttemptEvent::Ended { .. } if report.resend => {
+                format!("again:{}:{}", self.settings.incarnation, self.counter)
+            }
+            AttemptEvent::Ended { .. } => "ended".to_owned(),
+        };
+        let run = report.key.run;
+        let store = run.store.short();
+        format!("{store}:{run}:{}:{suffix}", report.key.attempt)
+    }
+
+    fn wire(&self, report: &Report) -> ReportMessage {
+        let run = report.key.run;
+        ReportMessage {
+            v: VERSION,
+            store: run.store,
+            run: run.run,
+            attempt: report.key.attempt,
+            executor: self.settings.executor.name.clone(),
+            event: report.event.clone(),
+        }
+    }
+}

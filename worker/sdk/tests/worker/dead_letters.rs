@@ -1,0 +1,90 @@
+//! Messages that become dead letters.
+
+use bytes::Bytes;
+use cueline_broker::{Outgoing, QueueId};
+use cueline_model::{Block, HandlerSpec, OutcomeKind, handler::ShellSpec};
+use cueline_protocol::{SigningKey, Trigger, VerifyingKeys};
+use cueline_test_support::SOON;
+use cueline_worker::{Context, Failure};
+
+use crate::fixture::{Fixture, message, run, trigger, with_job};
+
+fn script(run: i64, text: &str) -> Trigger {
+    with_job(trigger(run, "", Block::Serial), |job| {
+        job.handler = HandlerSpec::Shell(ShellSpec {
+            script: text.to_owned(),
+            ..ShellSpec::default()
+        });
+    })
+}
+
+#[tokio::test]
+async fn only_a_script_signed_by_a_trusted_key_runs() {
+    let fixture = Fixture::new().await;
+    let key = SigningKey::from_seed([7; 32]);
+    let public = key.public_base64();
+    let keys = VerifyingKeys::from_base64([public.as_str()]).expect("keys");
+    let shell = cueline_worker::from_fn(|cx: Context| async move {
+        match &cx.info().handler {
+            HandlerSpec::Shell(shell) => Ok(shell.script.clone()),
+            _ => Err(Failure::new("not a script")),
+        }
+    });
+    let worker = run(fixture.builder().trust(keys).kind("shell", shell));
+
+    let mut good = script(1, "echo good");
+    key.sign(&mut good);
+    let mut changed = script(2, "echo good");
+    key.sign(&mut changed);
+    let changed = with_job(changed, |job| {
+        job.handler = script(2, "rm -rf /").job.handler.clone();
+    });
+    let mut untrusted = script(3, "echo untrusted");
+    SigningKey::from_seed([8; 32]).sign(&mut untrusted);
+    let unsigned = script(4, "echo unsigned");
+    fixture.publish(&[good, changed, untrusted, unsigned]).await;
+
+    let outcome = fixture.outcome(1).await;
+    assert_eq!(outcome.kind, OutcomeKind::Succeeded);
+    assert_eq!(outcome.output.as_deref(), Some("echo good"));
+    fixture.wait_settled().await;
+    assert_eq!(dead(&fixture, 3).await.len(), 3);
+    worker.drain().await;
+    for n in 2..=4 {
+        assert_eq!(fixture.outcomes(n).len(), 0, "run {n}");
+    }
+}
+
+#[tokio::test]
+async fn unreadable_and_misaddressed_triggers_become_dead_letters() {
+    let fixture = Fixture::new().await;
+    let worker = fixture.start();
+    let readable = message(&trigger(1, "noop", Block::Serial));
+    let mut other = trigger(2, "noop", Block::Serial);
+    other.executor = "worker-2".parse().expect("name");
+    let mut version = trigger(3, "noop", Block::Serial);
+    version.v = 9;
+    let unreadable = Outgoing {
+        payload: Bytes::from_static(b"{\"v\":1,\"run\":\"x\"}"),
+        ..readable.clone()
+    };
+    fixture
+        .publish_raw(&[unreadable, message(&other), message(&version), readable])
+        .await;
+    assert_eq!(fixture.outcome(1).await.kind, OutcomeKind::Succeeded);
+    fixture.wait_settled().await;
+    assert_eq!(dead(&fixture, 3).await.len(), 3);
+    worker.drain().await;
+    assert_eq!(fixture.outcomes(2).len() + fixture.outcomes(3).len(), 0);
+}
+
+async fn dead(fixture: &Fixture, count: usize) -> Vec<Bytes> {
+    let mut found = Vec::new();
+    while found.len() < count {
+        let more = fixture.broker.fetch(&QueueId::Dead, 10, SOON).await;
+        let more = more.expect("fetch");
+        assert!(!more.is_empty(), "{} of {count} dead letters", found.len());
+        found.extend(more.into_iter().map(|d| d.payload));
+    }
+    found
+}
