@@ -5,13 +5,13 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use cueline_model::{ExecutorName, GroupName, JobName, RunState, Timestamp};
 
-#[cfg(feature = "bench")]
-use crate::bench::{BenchArgs, BenchWorkerArgs};
 use crate::config::RoleArgs;
 use crate::config::check::ConfigCommand;
 use crate::keys::{KeyCommand, TokenCommand};
 use crate::migrate::MigrateArgs;
 use crate::output::OutputFormat;
+#[cfg(feature = "bench")]
+use cueline_bench::{BenchArgs, BenchWorkerArgs};
 
 /// A distributed job scheduler.
 #[derive(Debug, Parser)]

@@ -68,12 +68,12 @@ pub(crate) async fn run(out: Out, args: &MigrateArgs) -> Result<(), Failure> {
             "{url} has a new id, {id}; what it says is queued or running is published again"
         ));
     }
-    let schema = url.migrate().await;
-    let schema = schema.map_err(|error| Failure::failed(error.message))?;
+    let version = url.migrate().await;
+    let version = version.map_err(|error| Failure::failed(error.message))?;
     if out.is_json() {
-        return out.json(&json!({ "store": url.to_string(), "version": schema.version }));
+        return out.json(&json!({ "store": url.to_string(), "version": version }));
     }
-    match schema.version {
+    match version {
         Some(version) => out.line(&format!("{url} is up to date, schema version {version}")),
         None => out.line(&format!("{url} is up to date")),
     }

@@ -45,7 +45,7 @@ impl fmt::Debug for Redacted {
 /// What stands in place of a secret.
 pub(crate) const HIDDEN: &str = "***";
 
-/// Who is named before the host: everything up to the last `@`, because passwords may hold `/` and `@` that should have been escaped.
+/// The user before the host: everything up to the last `@`, because passwords may hold `/` and `@` that should have been escaped.
 fn user_part(text: &str) -> Option<(usize, usize)> {
     let start = text.find("://").map_or(0, |at| at + 3);
     let end = start + text.get(start..)?.rfind('@')?;

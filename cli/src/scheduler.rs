@@ -3,8 +3,8 @@
 use anyhow::Result;
 use cueline_engine::EngineOptions;
 
-use crate::adapters::{OpenBroker, OpenStore, StoreSettings, Unusable, Who};
-use crate::components::{Http, RunningEngine, Signals, StartupRetry, broken, say};
+use crate::adapters::{ClientIdentity, OpenBroker, OpenError, OpenStore, StoreSettings};
+use crate::components::{Http, RunningEngine, Signals, StartupRetry, say, unexpected_end};
 use crate::config::SchedulerConfig;
 
 /// Runs until SIGTERM or Ctrl-C.
@@ -31,7 +31,7 @@ pub(crate) async fn run(config: SchedulerConfig) -> Result<()> {
     };
     http.stop().await;
     signals.or_at_once(node.stop()).await?;
-    ended.map_or(Ok(()), |what| Err(broken(&what)))
+    ended.map_or(Ok(()), |what| Err(unexpected_end(&what)))
 }
 
 struct Node {
@@ -41,7 +41,7 @@ struct Node {
 }
 
 impl Node {
-    async fn start(config: &SchedulerConfig) -> Result<Self, Unusable> {
+    async fn start(config: &SchedulerConfig) -> Result<Self, OpenError> {
         let retry = StartupRetry::of(config.process.start_timeout);
         let application = format!("cueline scheduler {}", config.name);
         let options = EngineOptions {
@@ -55,12 +55,12 @@ impl Node {
         let store = retry
             .with(&format!("the store at {}", config.store), open)
             .await?;
-        let who = Who {
-            connection: application.clone(),
+        let identity = ClientIdentity {
+            connection_name: application.clone(),
             executor: None,
         };
         let broker_settings = config.broker_settings();
-        let open = async || config.broker.open(&who, &broker_settings).await;
+        let open = async || config.broker.open(&identity, &broker_settings).await;
         let broker = retry
             .with(&format!("the broker at {}", config.broker), open)
             .await?;

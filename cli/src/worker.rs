@@ -7,11 +7,13 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 
+use cueline_model::ExecutorId;
+
 use crate::Native;
-use crate::adapters::Who;
+use crate::adapters::ClientIdentity;
 use crate::components::http::health;
 use crate::components::{
-    ExecutorOptions, Executors, Fate, Http, Signals, StartupRetry, broken, say,
+    ExecutorOptions, Executors, Failover, Http, Signals, StartupRetry, say, unexpected_end,
 };
 use crate::config::WorkerConfig;
 
@@ -26,14 +28,18 @@ pub(crate) async fn run(mut config: WorkerConfig, native: Native) -> Result<()> 
     };
     say(&banner(&config, http.as_ref()));
 
-    let who = Who {
-        connection: format!("cueline worker {}/{}", config.group, config.name),
-        executor: Some((config.group.to_string(), config.name.to_string())),
+    let id = ExecutorId {
+        group: config.group.clone(),
+        name: config.name.clone(),
+    };
+    let identity = ClientIdentity {
+        connection_name: format!("cueline worker {id}"),
+        executor: Some(id),
     };
     let retry = StartupRetry::of(config.process.start_timeout);
     let what = format!("the broker at {}", config.broker);
     let broker_settings = config.broker_settings();
-    let open = async || config.broker.open(&who, &broker_settings).await;
+    let open = async || config.broker.open(&identity, &broker_settings).await;
     let broker = tokio::select! {
         broker = retry.with(&what, open) => broker?,
         () = signals.next() => return Ok(()),
@@ -46,7 +52,7 @@ pub(crate) async fn run(mut config: WorkerConfig, native: Native) -> Result<()> 
         drain_timeout: config.drain_timeout,
         native,
         trust: config.verifying_keys()?,
-        fate: Fate::Apart {
+        failover: Failover::After {
             fence_after: config.fence_after,
             failover_after: Duration::from_millis(config.failover.failover_after.as_millis()),
         },
@@ -70,7 +76,7 @@ pub(crate) async fn run(mut config: WorkerConfig, native: Native) -> Result<()> 
         Ok(())
     };
     signals.or_at_once(stop).await?;
-    ended.map_or(Ok(()), |what| Err(broken(&what)))
+    ended.map_or(Ok(()), |what| Err(unexpected_end(&what)))
 }
 
 /// Makes the directory; its path from the root. What a worker's processes carry is that path, and by it the next start finds and ends what

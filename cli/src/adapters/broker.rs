@@ -1,12 +1,15 @@
-//! Brokers.
+//! Brokers: their addresses, and how they are opened.
 
+use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
-use cueline_broker::{Broker, BrokerError, BrokerOptions, ErrorKind};
+use cueline_broker::{Broker, BrokerError, BrokerOptions, Driver, ErrorKind};
+use cueline_model::ExecutorId;
 
-use super::store::server;
-use super::{Close, Product, Unusable, forms, path_of, product_of};
+use super::product::{Product, check_server, forms, path_of, product_of};
+use super::{Close, OpenError};
 use crate::failure::with_causes;
 use crate::redacted::Redacted;
 
@@ -17,32 +20,29 @@ enum Kind {
     Embedded,
 }
 
-const NATS_FORM: &str = "nats://user:password@host:4222 (or tls://)";
-const RABBITMQ_FORM: &str = "amqp://user:password@host:5672/vhost (or amqps://)";
+const NATS: Product<Kind> = Product {
+    kind: Kind::Nats,
+    built_in: cfg!(feature = "nats"),
+    schemes: &["nats", "tls"],
+    feature: "nats",
+    form: "nats://user:password@host:4222 (or tls://)",
+};
 
-const PRODUCTS: [Product<Kind>; 3] = [
-    Product {
-        kind: Kind::Nats,
-        schemes: &["nats", "tls"],
-        feature: "nats",
-        built_in: cfg!(feature = "nats"),
-        form: NATS_FORM,
-    },
-    Product {
-        kind: Kind::Rabbitmq,
-        schemes: &["amqp", "amqps"],
-        feature: "rabbitmq",
-        built_in: cfg!(feature = "rabbitmq"),
-        form: RABBITMQ_FORM,
-    },
-    Product {
-        kind: Kind::Embedded,
-        schemes: &["embedded"],
-        feature: "embedded",
-        built_in: cfg!(feature = "embedded"),
-        form: "embedded:PATH (within standalone)",
-    },
-];
+const RABBITMQ: Product<Kind> = Product {
+    kind: Kind::Rabbitmq,
+    built_in: cfg!(feature = "rabbitmq"),
+    schemes: &["amqp", "amqps"],
+    feature: "rabbitmq",
+    form: "amqp://user:password@host:5672/vhost (or amqps://)",
+};
+
+const EMBEDDED: Product<Kind> = Product {
+    kind: Kind::Embedded,
+    built_in: cfg!(feature = "embedded"),
+    schemes: &["embedded"],
+    feature: "embedded",
+    form: "embedded:PATH (within standalone)",
+};
 
 /// Where a broker is. It is shown without its password.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,14 +51,18 @@ pub(crate) struct BrokerUrl {
     address: Redacted,
 }
 
-impl std::fmt::Display for BrokerUrl {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Display for BrokerUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.address.fmt(f)
     }
 }
 
 /// How a broker is used, whichever it is.
 #[derive(Debug, Clone, Default)]
+#[cfg_attr(
+    not(all(feature = "nats", feature = "rabbitmq")),
+    expect(dead_code, reason = "each broker uses some of them")
+)]
 pub(crate) struct BrokerSettings {
     /// Prefix of all names on the broker.
     pub(crate) prefix: String,
@@ -73,48 +77,38 @@ pub(crate) struct BrokerSettings {
     /// The longest wait between two attempts to connect; the driver's default if `None`.
     pub(crate) longest_wait: Option<Duration>,
     /// The connection's heartbeat interval, where the broker has one; the driver's default if `None`. The broker redelivers the
-    /// messages of a client that was silent for twice this time.
+    /// messages of a client that is silent for twice this time.
     pub(crate) heartbeat: Option<Duration>,
 }
 
-/// Who uses a broker.
+/// How this process presents itself to a broker.
 #[derive(Debug, Clone)]
-pub(crate) struct Who {
-    /// What the broker's lists of connections show.
-    pub(crate) connection: String,
-    /// Group and name of an executor that has the connection to itself.
-    pub(crate) executor: Option<(String, String)>,
+#[cfg_attr(
+    not(feature = "nats"),
+    expect(dead_code, reason = "each broker uses some of them")
+)]
+pub(crate) struct ClientIdentity {
+    /// Shown in the broker's lists of connections.
+    pub(crate) connection_name: String,
+    /// The executor that has the connection to itself, if one has.
+    pub(crate) executor: Option<ExecutorId>,
 }
 
-/// A broker, and how it is ended.
+/// A broker, and how it is closed.
 pub(crate) struct OpenBroker {
-    /// The broker.
     pub(crate) broker: Broker,
     close: Close,
 }
 
-impl std::fmt::Debug for OpenBroker {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("OpenBroker")
-            .field("broker", &self.broker)
-            .finish_non_exhaustive()
-    }
-}
-
 impl OpenBroker {
-    /// Over a driver that `close` ends.
     #[cfg_attr(
         not(any(feature = "nats", feature = "rabbitmq", feature = "embedded")),
         expect(dead_code, reason = "without a driver nothing is opened")
     )]
-    pub(super) fn new<D: cueline_broker::Driver>(
-        driver: std::sync::Arc<D>,
-        close: impl Fn(std::sync::Arc<D>) -> super::Closing + Send + Sync + 'static,
-    ) -> Self {
-        let held = driver.clone();
+    pub(super) fn new<D: Driver>(driver: Arc<D>, close: Close) -> Self {
         Self {
             broker: Broker::from_arc(driver, BrokerOptions::default()),
-            close: Box::new(move || close(held.clone())),
+            close,
         }
     }
 
@@ -125,41 +119,35 @@ impl OpenBroker {
 }
 
 impl BrokerUrl {
-    /// Reads an address.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let address = Redacted::new(text.trim());
-        let kind = product_of("broker", &PRODUCTS, &address)?;
-        let url = Self { kind, address };
+        let kind = product_of("broker", &[NATS, RABBITMQ, EMBEDDED], &address)?;
         match kind {
-            Kind::Embedded if url.path().is_empty() => {
-                Err(format!("{url} given; embedded:PATH is expected"))
-            }
-            // Several servers of a cluster are separated by commas.
+            // Commas separate the servers of a cluster.
             Kind::Nats => {
-                for one in url.address.expose().split(',') {
-                    server(NATS_FORM, &Redacted::new(one))?;
+                for server in address.expose().split(',') {
+                    check_server(NATS.form, &Redacted::new(server))?;
                 }
-                Ok(url)
             }
-            Kind::Rabbitmq => {
-                server(RABBITMQ_FORM, &url.address)?;
-                Ok(url)
+            Kind::Rabbitmq => check_server(RABBITMQ.form, &address)?,
+            Kind::Embedded if path_of(&address).is_empty() => {
+                return Err(format!("{address} given; embedded:PATH is expected"));
             }
-            Kind::Embedded => Ok(url),
+            Kind::Embedded => {}
         }
+        Ok(Self { kind, address })
     }
 
-    /// What is expected of processes that share one, in words.
+    /// What an address of a broker that several processes share may look like.
     pub(crate) fn expected() -> String {
-        forms(&PRODUCTS[..2])
+        forms(&[NATS, RABBITMQ], " or ")
     }
 
-    /// One process has it to itself.
+    /// Whether only one process can use it.
     pub(crate) fn is_embedded(&self) -> bool {
         self.kind == Kind::Embedded
     }
 
-    /// It is NATS.
     pub(crate) fn is_nats(&self) -> bool {
         self.kind == Kind::Nats
     }
@@ -171,44 +159,35 @@ impl BrokerUrl {
     )]
     pub(crate) async fn open(
         &self,
-        who: &Who,
+        identity: &ClientIdentity,
         settings: &BrokerSettings,
-    ) -> Result<OpenBroker, Unusable> {
+    ) -> Result<OpenBroker, OpenError> {
         let opened = match self.kind {
             #[cfg(feature = "nats")]
-            Kind::Nats => super::nats::open(self.address.expose(), who, settings).await,
+            Kind::Nats => super::nats::open(self.address.expose(), identity, settings).await,
             #[cfg(feature = "rabbitmq")]
-            Kind::Rabbitmq => super::rabbitmq::open(self.address.expose(), who, settings).await,
+            Kind::Rabbitmq => {
+                super::rabbitmq::open(self.address.expose(), identity, settings).await
+            }
             #[cfg(feature = "embedded")]
-            Kind::Embedded => super::embedded::open(self.path()).await,
-            #[cfg(not(feature = "nats"))]
-            Kind::Nats => Err(not_built_in()),
-            #[cfg(not(feature = "rabbitmq"))]
-            Kind::Rabbitmq => Err(not_built_in()),
-            #[cfg(not(feature = "embedded"))]
-            Kind::Embedded => Err(not_built_in()),
+            Kind::Embedded => super::embedded::open(path_of(&self.address)).await,
+            #[cfg(not(all(feature = "nats", feature = "rabbitmq", feature = "embedded")))]
+            _ => Err(not_built_in()),
         };
-        opened.map_err(|error| self.unusable(&error))
+        opened.map_err(|error| self.error(&error))
     }
 
-    /// What one of its calls ended with.
-    pub(crate) fn unusable(&self, error: &BrokerError) -> Unusable {
-        Unusable {
+    fn error(&self, error: &BrokerError) -> OpenError {
+        OpenError {
             message: self.address.scrub(&with_causes(error)),
-            may_pass: error.kind() == ErrorKind::Transient,
+            is_transient: error.kind() == ErrorKind::Transient,
         }
-    }
-
-    fn path(&self) -> &str {
-        path_of(self.address.expose(), "embedded")
     }
 }
 
-/// [`BrokerUrl::parse`] has refused it already.
+/// [`BrokerUrl::parse`] refuses these addresses.
 #[cfg(not(all(feature = "nats", feature = "rabbitmq", feature = "embedded")))]
 fn not_built_in() -> BrokerError {
-    BrokerError::new(
-        ErrorKind::Permanent,
-        "failed to open the broker: its driver is not built in",
-    )
+    let message = "failed to open the broker: its driver is not built in";
+    BrokerError::new(ErrorKind::Permanent, message)
 }

@@ -14,7 +14,10 @@ pub(super) async fn open(path: &str) -> Result<OpenBroker, BrokerError> {
     let private = keep_private(path);
     private.map_err(|message| BrokerError::new(ErrorKind::Permanent, message))?;
     let driver = Arc::new(EmbeddedDriver::open(path, EmbeddedOptions::default()).await?);
-    Ok(OpenBroker::new(driver, |driver| {
-        Box::pin(async move { driver.close().await })
-    }))
+    let closed = driver.clone();
+    let close = move || {
+        let driver = closed.clone();
+        Box::pin(async move { driver.close().await }) as _
+    };
+    Ok(OpenBroker::new(driver, Box::new(close)))
 }

@@ -7,14 +7,14 @@ use cueline_broker_nats::{
     ClientCertificate, Identity, Login, NatsDriver, NatsOptions, StreamLimits, Tls,
 };
 
-use super::{BrokerSettings, OpenBroker, Who};
+use super::{BrokerSettings, ClientIdentity, OpenBroker};
 
 pub(super) async fn open(
     url: &str,
-    who: &Who,
+    identity: &ClientIdentity,
     settings: &BrokerSettings,
 ) -> Result<OpenBroker, BrokerError> {
-    let identity = who.executor.clone();
+    let executor = identity.executor.as_ref();
     let credentials = settings.credentials.clone();
     let certificate = settings.certificate.clone();
     let usual = NatsOptions::default();
@@ -24,7 +24,10 @@ pub(super) async fn open(
             wait.min(usual.max_reconnect_delay)
         }),
         prefix: settings.prefix.clone(),
-        identity: identity.map(|(group, executor)| Identity { group, executor }),
+        identity: executor.map(|id| Identity {
+            group: id.group.to_string(),
+            executor: id.name.to_string(),
+        }),
         login: credentials.map_or(Login::None, Login::CredentialsFile),
         tls: Tls {
             ca_file: settings.ca.clone(),
@@ -32,7 +35,7 @@ pub(super) async fn open(
                 .map(|(certificate, key)| ClientCertificate { certificate, key }),
             ..Tls::default()
         },
-        connection_name: who.connection.clone(),
+        connection_name: identity.connection_name.clone(),
         limits: StreamLimits {
             replicas: settings.replicas.map(usize::from),
             ..StreamLimits::default()
@@ -40,7 +43,10 @@ pub(super) async fn open(
         ..usual
     };
     let driver = Arc::new(NatsDriver::connect(url, options).await?);
-    Ok(OpenBroker::new(driver, |driver| {
-        Box::pin(async move { driver.close().await })
-    }))
+    let closed = driver.clone();
+    let close = move || {
+        let driver = closed.clone();
+        Box::pin(async move { driver.close().await }) as _
+    };
+    Ok(OpenBroker::new(driver, Box::new(close)))
 }

@@ -7,31 +7,30 @@ use cueline_model::StoreId;
 use cueline_store::StoreError;
 use cueline_store_postgres::{PgOptions, PgStore};
 
-use super::{OpenStore, Schema, StoreSettings};
+use super::{OpenStore, StoreSettings};
 
 pub(super) async fn open(url: &str, settings: &StoreSettings) -> Result<OpenStore, StoreError> {
     let options = PgOptions {
         application_name: settings.application.clone(),
         migrate: settings.migrate,
         executor_dead_after_ms: settings.executor_dead_after_ms,
-        // What a node that vanished had locked is free when its lease is over.
+        // The locks of a node that vanished are released when its lease expires.
         idle_in_transaction_timeout: Duration::from_millis(settings.lease_ms),
         ..PgOptions::default()
     };
     let store = Arc::new(PgStore::connect(url, options).await?);
-    let held = store.clone();
-    let close = move || -> super::Closing {
-        let held = held.clone();
-        Box::pin(async move { held.close().await })
+    let closed = store.clone();
+    let close = move || {
+        let store = closed.clone();
+        Box::pin(async move { store.close().await }) as _
     };
     Ok(OpenStore::new(store, Box::new(close)))
 }
 
-pub(super) async fn migrate(url: &str) -> Result<Schema, StoreError> {
-    let found = cueline_store_postgres::migrate(url).await?;
-    Ok(Schema {
-        version: Some(found.version.into()),
-    })
+/// Returns the schema's version.
+pub(super) async fn migrate(url: &str) -> Result<i64, StoreError> {
+    let schema = cueline_store_postgres::migrate(url).await?;
+    Ok(schema.version.into())
 }
 
 pub(super) async fn renew_identity(url: &str) -> Result<StoreId, StoreError> {

@@ -1,11 +1,12 @@
-//! Files that only their owner may read.
+//! Database files that only their owner can read.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::Path;
 
-/// Scripts, environments and parameters are in databases: only their owner may read them, whatever the directory allows. What SQLite
-/// puts beside them gets the same mode.
+/// Creates `file` if it does not exist, and denies access to all other users.
+///
+/// Databases hold scripts, environments and parameters. SQLite gives the files beside a database the same mode.
 pub(super) fn keep_private(file: &Path) -> Result<(), String> {
     let private = || {
         let opened = OpenOptions::new()
@@ -20,5 +21,10 @@ pub(super) fn keep_private(file: &Path) -> Result<(), String> {
         }
         std::io::Result::Ok(())
     };
-    private().map_err(|error| format!("{}: failed to keep it from others: {error}", file.display()))
+    private().map_err(|error| {
+        format!(
+            "{}: failed to deny access to other users: {error}",
+            file.display()
+        )
+    })
 }

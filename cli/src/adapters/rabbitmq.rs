@@ -6,11 +6,11 @@ use std::time::Duration;
 use cueline_broker::BrokerError;
 use cueline_broker_rabbitmq::{ClientCertificate, RabbitDriver, RabbitOptions};
 
-use super::{BrokerSettings, OpenBroker, Who};
+use super::{BrokerSettings, ClientIdentity, OpenBroker};
 
 pub(super) async fn open(
     url: &str,
-    who: &Who,
+    identity: &ClientIdentity,
     settings: &BrokerSettings,
 ) -> Result<OpenBroker, BrokerError> {
     let certificate = settings.certificate.clone();
@@ -18,7 +18,7 @@ pub(super) async fn open(
     let longest = settings.longest_wait;
     let options = RabbitOptions {
         reconnect_wait: longest.map_or(usual.reconnect_wait, |wait| wait.min(usual.reconnect_wait)),
-        // In whole seconds, as the protocol has it.
+        // The protocol has whole seconds.
         heartbeat: settings.heartbeat.map_or(usual.heartbeat, |every| {
             every.clamp(Duration::from_secs(1), usual.heartbeat)
         }),
@@ -27,11 +27,14 @@ pub(super) async fn open(
         ca_file: settings.ca.clone(),
         client_certificate: certificate
             .map(|(certificate, key)| ClientCertificate { certificate, key }),
-        connection_name: who.connection.clone(),
+        connection_name: identity.connection_name.clone(),
         ..usual
     };
     let driver = Arc::new(RabbitDriver::open(url, options).await?);
-    Ok(OpenBroker::new(driver, |driver| {
-        Box::pin(async move { driver.close().await })
-    }))
+    let closed = driver.clone();
+    let close = move || {
+        let driver = closed.clone();
+        Box::pin(async move { driver.close().await }) as _
+    };
+    Ok(OpenBroker::new(driver, Box::new(close)))
 }

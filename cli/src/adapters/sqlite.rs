@@ -8,19 +8,19 @@ use cueline_store::{ErrorKind, StoreError};
 use cueline_store_sqlite::{SqliteOptions, SqliteStore};
 
 use super::private_file::keep_private;
-use super::{OpenStore, Schema, StoreSettings};
+use super::{OpenStore, StoreSettings};
 
 pub(super) async fn open(path: &str, settings: &StoreSettings) -> Result<OpenStore, StoreError> {
-    let store = Arc::new(opened(Path::new(path), settings).await?);
-    let held = store.clone();
-    let close = move || -> super::Closing {
-        let held = held.clone();
-        Box::pin(async move { held.close().await })
+    let store = Arc::new(open_file(Path::new(path), settings).await?);
+    let closed = store.clone();
+    let close = move || {
+        let store = closed.clone();
+        Box::pin(async move { store.close().await }) as _
     };
     Ok(OpenStore::new(store, Box::new(close)))
 }
 
-async fn opened(path: &Path, settings: &StoreSettings) -> Result<SqliteStore, StoreError> {
+async fn open_file(path: &Path, settings: &StoreSettings) -> Result<SqliteStore, StoreError> {
     if !settings.migrate && !path.exists() {
         return Err(StoreError::new(
             ErrorKind::Broken,
@@ -40,13 +40,13 @@ async fn opened(path: &Path, settings: &StoreSettings) -> Result<SqliteStore, St
     SqliteStore::open(path, options).await
 }
 
-pub(super) async fn migrate(path: &str) -> Result<Schema, StoreError> {
+pub(super) async fn migrate(path: &str) -> Result<(), StoreError> {
     open(path, &StoreSettings::default()).await?.close().await;
-    Ok(Schema { version: None })
+    Ok(())
 }
 
 pub(super) async fn renew_identity(path: &str) -> Result<StoreId, StoreError> {
-    let store = opened(Path::new(path), &StoreSettings::default()).await?;
+    let store = open_file(Path::new(path), &StoreSettings::default()).await?;
     let renewed = store.renew_identity().await;
     store.close().await;
     renewed

@@ -1,12 +1,14 @@
-//! Stores.
+//! Stores: their addresses, and how they are opened.
 
+use std::fmt;
 use std::sync::Arc;
 
 use cueline_engine::EngineOptions;
 use cueline_model::StoreId;
 use cueline_store::{ErrorKind, Store, StoreError};
 
-use super::{Close, Product, Unusable, forms, path_of, product_of};
+use super::product::{Product, check_server, forms, path_of, product_of};
+use super::{Close, OpenError};
 use crate::failure::with_causes;
 use crate::redacted::Redacted;
 
@@ -16,22 +18,21 @@ enum Kind {
     Sqlite,
 }
 
-const PRODUCTS: [Product<Kind>; 2] = [
-    Product {
-        kind: Kind::Postgres,
-        schemes: &["postgres", "postgresql"],
-        feature: "postgres",
-        built_in: cfg!(feature = "postgres"),
-        form: "postgres://user:password@host:5432/database",
-    },
-    Product {
-        kind: Kind::Sqlite,
-        schemes: &["sqlite"],
-        feature: "sqlite",
-        built_in: cfg!(feature = "sqlite"),
-        form: "sqlite:PATH",
-    },
-];
+const POSTGRES: Product<Kind> = Product {
+    kind: Kind::Postgres,
+    built_in: cfg!(feature = "postgres"),
+    schemes: &["postgres", "postgresql"],
+    feature: "postgres",
+    form: "postgres://user:password@host:5432/database",
+};
+
+const SQLITE: Product<Kind> = Product {
+    kind: Kind::Sqlite,
+    built_in: cfg!(feature = "sqlite"),
+    schemes: &["sqlite"],
+    feature: "sqlite",
+    form: "sqlite:PATH",
+};
 
 /// Where a store is. It is shown without its password.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,23 +41,16 @@ pub(crate) struct StoreUrl {
     address: Redacted,
 }
 
-impl std::fmt::Display for StoreUrl {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Display for StoreUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.address.fmt(f)
     }
 }
 
-/// A store, and how it is ended.
+/// A store, and how it is closed.
 pub(crate) struct OpenStore {
-    /// The store.
     pub(crate) store: Arc<dyn Store>,
     close: Close,
-}
-
-impl std::fmt::Debug for OpenStore {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("OpenStore").finish_non_exhaustive()
-    }
 }
 
 impl OpenStore {
@@ -76,19 +70,23 @@ impl OpenStore {
 
 /// How a scheduler uses a store, whichever it is.
 #[derive(Debug, Clone)]
+#[cfg_attr(
+    not(feature = "postgres"),
+    expect(dead_code, reason = "each store uses some of them")
+)]
 pub(crate) struct StoreSettings {
-    /// What the server's lists of connections show.
+    /// Shown in the server's lists of connections.
     pub(crate) application: String,
-    /// Its schema may be brought up to date.
+    /// Whether opening brings the schema up to date.
     pub(crate) migrate: bool,
     /// A node's lease, in milliseconds.
     pub(crate) lease_ms: u64,
-    /// An executor counts as live while its last sign of life is younger than this.
+    /// An executor is alive while its last heartbeat is younger than this, in milliseconds.
     pub(crate) executor_dead_after_ms: u64,
 }
 
 impl StoreSettings {
-    /// In step with the engine that uses it.
+    /// Settings in step with the engine that uses the store.
     pub(crate) fn of(engine: &EngineOptions, application: &str, migrate: bool) -> Self {
         Self {
             application: application.to_owned(),
@@ -105,115 +103,83 @@ impl Default for StoreSettings {
     }
 }
 
-/// What a store's schema is, in words.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Schema {
-    /// Its version, where the product tells.
-    pub(crate) version: Option<i64>,
-}
-
 impl StoreUrl {
-    /// Reads an address.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let address = Redacted::new(text.trim());
-        let kind = product_of("store", &PRODUCTS, &address)?;
-        let url = Self { kind, address };
+        let kind = product_of("store", &[POSTGRES, SQLITE], &address)?;
         match kind {
-            Kind::Sqlite if url.path().is_empty() => {
-                Err(format!("{url} given; sqlite:PATH is expected"))
+            Kind::Postgres => check_server(POSTGRES.form, &address)?,
+            Kind::Sqlite if path_of(&address).is_empty() => {
+                return Err(format!("{address} given; {} is expected", SQLITE.form));
             }
-            Kind::Postgres => {
-                server("postgres://user:password@host:5432/database", &url.address)?;
-                Ok(url)
-            }
-            Kind::Sqlite => Ok(url),
+            Kind::Sqlite => {}
         }
+        Ok(Self { kind, address })
     }
 
-    /// What is expected, in words.
+    /// What an address may look like.
     pub(crate) fn expected() -> String {
-        forms(&PRODUCTS)
+        forms(&[POSTGRES, SQLITE], " or ")
     }
 
-    /// Opens it, bringing its schema up to date if it may.
+    /// Opens the store, and brings its schema up to date if `settings` say so.
     #[cfg_attr(
-        not(feature = "postgres"),
-        expect(unused_variables, reason = "for servers only")
+        not(any(feature = "postgres", feature = "sqlite")),
+        expect(unused_variables, reason = "without a driver nothing is opened")
     )]
-    pub(crate) async fn open(&self, settings: &StoreSettings) -> Result<OpenStore, Unusable> {
+    pub(crate) async fn open(&self, settings: &StoreSettings) -> Result<OpenStore, OpenError> {
         let opened = match self.kind {
             #[cfg(feature = "postgres")]
             Kind::Postgres => super::postgres::open(self.address.expose(), settings).await,
             #[cfg(feature = "sqlite")]
-            Kind::Sqlite => super::sqlite::open(self.path(), settings).await,
-            #[cfg(not(feature = "postgres"))]
-            Kind::Postgres => Err(not_built_in()),
-            #[cfg(not(feature = "sqlite"))]
-            Kind::Sqlite => Err(not_built_in()),
+            Kind::Sqlite => super::sqlite::open(path_of(&self.address), settings).await,
+            #[cfg(not(all(feature = "postgres", feature = "sqlite")))]
+            _ => Err(not_built_in()),
         };
-        opened.map_err(|error| self.unusable(&error))
+        opened.map_err(|error| self.error(&error))
     }
 
-    /// Brings its schema up to date, or creates it.
-    pub(crate) async fn migrate(&self) -> Result<Schema, Unusable> {
+    /// Creates the schema or brings it up to date. Returns its version, where the product has one.
+    pub(crate) async fn migrate(&self) -> Result<Option<i64>, OpenError> {
         let migrated = match self.kind {
             #[cfg(feature = "postgres")]
-            Kind::Postgres => super::postgres::migrate(self.address.expose()).await,
+            Kind::Postgres => super::postgres::migrate(self.address.expose())
+                .await
+                .map(Some),
             #[cfg(feature = "sqlite")]
-            Kind::Sqlite => super::sqlite::migrate(self.path()).await,
-            #[cfg(not(feature = "postgres"))]
-            Kind::Postgres => Err(not_built_in()),
-            #[cfg(not(feature = "sqlite"))]
-            Kind::Sqlite => Err(not_built_in()),
+            Kind::Sqlite => super::sqlite::migrate(path_of(&self.address))
+                .await
+                .map(|()| None),
+            #[cfg(not(all(feature = "postgres", feature = "sqlite")))]
+            _ => Err(not_built_in()),
         };
-        migrated.map_err(|error| self.unusable(&error))
+        migrated.map_err(|error| self.error(&error))
     }
 
-    /// Gives it a new id, having brought its schema up to date.
-    pub(crate) async fn renew_identity(&self) -> Result<StoreId, Unusable> {
+    /// Brings the schema up to date, and gives the store a new id.
+    pub(crate) async fn renew_identity(&self) -> Result<StoreId, OpenError> {
         let renewed = match self.kind {
             #[cfg(feature = "postgres")]
             Kind::Postgres => super::postgres::renew_identity(self.address.expose()).await,
             #[cfg(feature = "sqlite")]
-            Kind::Sqlite => super::sqlite::renew_identity(self.path()).await,
-            #[cfg(not(feature = "postgres"))]
-            Kind::Postgres => Err(not_built_in()),
-            #[cfg(not(feature = "sqlite"))]
-            Kind::Sqlite => Err(not_built_in()),
+            Kind::Sqlite => super::sqlite::renew_identity(path_of(&self.address)).await,
+            #[cfg(not(all(feature = "postgres", feature = "sqlite")))]
+            _ => Err(not_built_in()),
         };
-        renewed.map_err(|error| self.unusable(&error))
+        renewed.map_err(|error| self.error(&error))
     }
 
-    fn path(&self) -> &str {
-        path_of(self.address.expose(), "sqlite")
-    }
-
-    fn unusable(&self, error: &StoreError) -> Unusable {
-        Unusable {
+    fn error(&self, error: &StoreError) -> OpenError {
+        OpenError {
             message: self.address.scrub(&with_causes(error)),
-            may_pass: error.kind() == ErrorKind::Transient,
+            is_transient: error.kind() == ErrorKind::Transient,
         }
     }
 }
 
-/// [`StoreUrl::parse`] has refused it already.
+/// [`StoreUrl::parse`] refuses these addresses.
 #[cfg(not(all(feature = "postgres", feature = "sqlite")))]
 fn not_built_in() -> StoreError {
-    StoreError::new(
-        ErrorKind::Invalid,
-        "failed to open the store: its driver is not built in",
-    )
-}
-
-/// Whether an address names a server.
-pub(super) fn server(form: &str, address: &Redacted) -> Result<(), String> {
-    match reqwest::Url::parse(address.expose()) {
-        Ok(url) if url.has_host() || url.query().is_some_and(|q| q.contains("host=")) => Ok(()),
-        Ok(_) => Err(format!(
-            "{address} given; it names no host; {form} is expected"
-        )),
-        Err(error) => Err(format!(
-            "{address} given: {error}; {form} is expected, with special characters in the password written as %XX"
-        )),
-    }
+    let message = "failed to open the store: its driver is not built in";
+    StoreError::new(ErrorKind::Invalid, message)
 }

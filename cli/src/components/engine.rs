@@ -13,7 +13,7 @@ use cueline_store::Store;
 use cueline_store::admin::SchedulerAdmin;
 
 use super::StartupRetry;
-use crate::adapters::Unusable;
+use crate::adapters::OpenError;
 use crate::failure::with_causes;
 
 /// How long the engine's stages may take to end.
@@ -34,7 +34,7 @@ impl RunningEngine {
         options: &EngineOptions,
         key: &SigningKey,
         retry: &StartupRetry,
-    ) -> Result<Self, Unusable> {
+    ) -> Result<Self, OpenError> {
         let tasks = Lifecycle::new();
         let start = async || {
             Engine::start(
@@ -80,13 +80,13 @@ impl RunningEngine {
     }
 }
 
-fn unusable(error: &EngineError) -> Unusable {
-    let may_pass = match error {
+fn unusable(error: &EngineError) -> OpenError {
+    let is_transient = match error {
         EngineError::Store(e) => e.kind() == cueline_store::ErrorKind::Transient,
         EngineError::Broker(e) => e.kind() == cueline_broker::ErrorKind::Transient,
     };
-    Unusable {
+    OpenError {
         message: format!("failed to start the engine: {}", with_causes(error)),
-        may_pass,
+        is_transient,
     }
 }

@@ -51,20 +51,20 @@ pub(crate) struct ExecutorOptions {
     pub(crate) native: HashMap<String, Arc<dyn Handler>>,
     /// Whose triggers they run.
     pub(crate) trust: VerifyingKeys,
-    /// Who decides what becomes of their work when they are not heard.
-    pub(crate) fate: Fate,
+    /// What becomes of their work when their heartbeats stop.
+    pub(crate) failover: Failover,
 }
 
-/// What becomes of an executor's work when it is not heard.
+/// What becomes of an executor's work when its heartbeats stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Fate {
-    /// Schedulers and broker live and die with this process: nothing.
-    Shared,
-    /// Schedulers elsewhere give it to others.
-    Apart {
-        /// After so long without contact an executor stops what it runs.
+pub(crate) enum Failover {
+    /// Nothing: schedulers and broker are in this process, and end with it.
+    Never,
+    /// Schedulers in other processes give it to other executors.
+    After {
+        /// After this time without contact to the broker, the executor stops its own attempts.
         fence_after: Duration,
-        /// After so long its work is given to others.
+        /// After this time without heartbeats, its work is given to others.
         failover_after: Duration,
     },
 }
@@ -102,9 +102,9 @@ impl Executors {
             .concurrency(options.concurrency)
             .drain_timeout(options.drain_timeout)
             .clock(Arc::new(SystemClock));
-        builder = match options.fate {
-            Fate::Shared => builder.in_process_scheduler(),
-            Fate::Apart {
+        builder = match options.failover {
+            Failover::Never => builder.in_process_scheduler(),
+            Failover::After {
                 fence_after,
                 failover_after,
             } => {

@@ -8,13 +8,13 @@ pub(crate) mod signals;
 pub(crate) mod startup_retry;
 
 pub(crate) use engine::RunningEngine;
-pub(crate) use executors::{ExecutorOptions, Executors, Fate, HandlerKind};
+pub(crate) use executors::{ExecutorOptions, Executors, Failover, HandlerKind};
 pub(crate) use http::Http;
 pub(crate) use signals::Signals;
 pub(crate) use startup_retry::StartupRetry;
 
 /// What a process that lost a part says as it ends.
-pub(crate) fn broken(what: &str) -> anyhow::Error {
+pub(crate) fn unexpected_end(what: &str) -> anyhow::Error {
     anyhow::anyhow!("{what}; ended so that whoever supervises this process starts it anew")
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use cueline_runtime::Backoff;
 use tokio::time::Instant;
 
-use crate::adapters::Unusable;
+use crate::adapters::OpenError;
 
 const FIRST_WAIT: Duration = Duration::from_millis(200);
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
@@ -33,12 +33,12 @@ impl StartupRetry {
     pub(crate) async fn with<T>(
         &self,
         what: &str,
-        mut call: impl AsyncFnMut() -> Result<T, Unusable>,
-    ) -> Result<T, Unusable> {
+        mut call: impl AsyncFnMut() -> Result<T, OpenError>,
+    ) -> Result<T, OpenError> {
         let mut backoff = Backoff::new(FIRST_WAIT, LONGEST_WAIT);
         loop {
             let unusable = match call().await {
-                Err(unusable) if unusable.may_pass => unusable,
+                Err(unusable) if unusable.is_transient => unusable,
                 done => return done,
             };
             let wait = backoff.next_wait();
@@ -58,10 +58,10 @@ impl StartupRetry {
 mod tests {
     use super::*;
 
-    fn unusable(may_pass: bool) -> Unusable {
-        Unusable {
+    fn unusable(is_transient: bool) -> OpenError {
+        OpenError {
             message: "failed".to_owned(),
-            may_pass,
+            is_transient,
         }
     }
 

@@ -14,10 +14,11 @@ use cueline_worker::Handler;
 
 use super::DataDir;
 use crate::adapters::{
-    BrokerSettings, BrokerUrl, OpenBroker, OpenStore, StoreSettings, StoreUrl, Unusable, Who,
+    BrokerSettings, BrokerUrl, ClientIdentity, OpenBroker, OpenError, OpenStore, StoreSettings,
+    StoreUrl,
 };
 use crate::components::{
-    ExecutorOptions, Executors, Fate, HandlerKind, RunningEngine, StartupRetry,
+    ExecutorOptions, Executors, Failover, HandlerKind, RunningEngine, StartupRetry,
 };
 use crate::failure::Hinted;
 
@@ -76,12 +77,12 @@ impl CompositionOptions {
     }
 
     /// With a store or a broker of its own elsewhere, other schedulers may be there.
-    fn fate(&self) -> Fate {
+    fn failover(&self) -> Failover {
         if self.store.is_none() && self.broker.is_none() {
-            return Fate::Shared;
+            return Failover::Never;
         }
         let failover_after = Duration::from_millis(self.engine.failover_after_ms);
-        Fate::Apart {
+        Failover::After {
             fence_after: failover_after * 2 / 3,
             failover_after,
         }
@@ -128,7 +129,7 @@ impl Composition {
             drain_timeout: options.drain_timeout,
             native: options.native.clone(),
             trust: VerifyingKeys::from_base64([data.key().public_base64().as_str()])?,
-            fate: options.fate(),
+            failover: options.failover(),
         };
         for name in &options.executors {
             let state_dir = data.path().join("executors").join(name.as_str());
@@ -195,14 +196,14 @@ async fn open_broker(
     options: &CompositionOptions,
     retry: &StartupRetry,
 ) -> Result<OpenBroker> {
-    let who = Who {
-        connection: "cueline standalone".to_owned(),
+    let identity = ClientIdentity {
+        connection_name: "cueline standalone".to_owned(),
         executor: None,
     };
     let opened = |url: BrokerUrl, retry: StartupRetry| {
-        let who = &who;
+        let identity = &identity;
         async move {
-            let open = async || url.open(who, &options.broker_settings).await;
+            let open = async || url.open(identity, &options.broker_settings).await;
             retry.with(&format!("the broker at {url}"), open).await
         }
     };
@@ -217,7 +218,7 @@ async fn open_broker(
 }
 
 /// The file is why it does not start.
-fn unusable(file: &Path, error: Unusable, hint: &str) -> anyhow::Error {
+fn unusable(file: &Path, error: OpenError, hint: &str) -> anyhow::Error {
     anyhow::Error::new(error).context(Hinted {
         what: format!("{} cannot be used", file.display()),
         hint: hint.to_owned(),

@@ -11,14 +11,14 @@ use futures_util::TryStreamExt as _;
 
 use super::{BATCH, Pipe, Queue};
 
-const WAIT: Duration = Duration::from_secs(1);
+const FETCH_TIMEOUT: Duration = Duration::from_secs(1);
 
-pub(in crate::bench) struct Nats {
+pub(crate) struct Nats {
     context: jetstream::Context,
     prefix: String,
     triggers: PullConsumer,
     outcomes: PullConsumer,
-    taken: Vec<jetstream::Message>,
+    unacked: Vec<jetstream::Message>,
 }
 
 async fn connect(url: &str) -> Result<jetstream::Context> {
@@ -29,7 +29,7 @@ async fn connect(url: &str) -> Result<jetstream::Context> {
     Ok(context)
 }
 
-const fn word(queue: Queue) -> &'static str {
+const fn name_of(queue: Queue) -> &'static str {
     match queue {
         Queue::Triggers => "triggers",
         Queue::Outcomes => "outcomes",
@@ -37,10 +37,10 @@ const fn word(queue: Queue) -> &'static str {
 }
 
 impl Nats {
-    pub(super) async fn open(url: &str, prefix: &str) -> Result<Self> {
+    pub(crate) async fn open(url: &str, prefix: &str) -> Result<Self> {
         let context = connect(url).await?;
         let make = async |queue: Queue| -> Result<PullConsumer> {
-            let name = format!("{prefix}-{}", word(queue));
+            let name = format!("{prefix}-{}", name_of(queue));
             let stream = stream::Config {
                 subjects: vec![name.clone()],
                 name,
@@ -62,15 +62,15 @@ impl Nats {
             outcomes: make(Queue::Outcomes).await?,
             prefix: prefix.to_owned(),
             context,
-            taken: Vec::new(),
+            unacked: Vec::new(),
         })
     }
 }
 
 #[async_trait]
 impl Pipe for Nats {
-    async fn send(&mut self, to: Queue, payloads: Vec<Bytes>) -> Result<()> {
-        let subject = format!("{}-{}", self.prefix, word(to));
+    async fn publish(&mut self, to: Queue, payloads: Vec<Bytes>) -> Result<()> {
+        let subject = format!("{}-{}", self.prefix, name_of(to));
         let mut confirmations = Vec::with_capacity(payloads.len());
         for payload in payloads {
             confirmations.push(self.context.publish(subject.clone(), payload).await?);
@@ -81,32 +81,32 @@ impl Pipe for Nats {
         Ok(())
     }
 
-    async fn take(&mut self, from: Queue) -> Result<Vec<Bytes>> {
+    async fn consume(&mut self, from: Queue) -> Result<Vec<Bytes>> {
         let consumer = match from {
             Queue::Triggers => &self.triggers,
             Queue::Outcomes => &self.outcomes,
         };
         loop {
-            // What is there at once, or else the first that comes.
+            // The messages that are there, or else the next one.
             let now = consumer.fetch().max_messages(BATCH).messages().await?;
-            self.taken = now.try_collect().await.map_err(|e| anyhow!(e))?;
-            if self.taken.is_empty() {
-                let next = consumer.batch().max_messages(1).expires(WAIT);
-                self.taken = next
+            self.unacked = now.try_collect().await.map_err(|e| anyhow!(e))?;
+            if self.unacked.is_empty() {
+                let next = consumer.batch().max_messages(1).expires(FETCH_TIMEOUT);
+                self.unacked = next
                     .messages()
                     .await?
                     .try_collect()
                     .await
                     .map_err(|e| anyhow!(e))?;
             }
-            if !self.taken.is_empty() {
-                return Ok(self.taken.iter().map(|m| m.payload.clone()).collect());
+            if !self.unacked.is_empty() {
+                return Ok(self.unacked.iter().map(|m| m.payload.clone()).collect());
             }
         }
     }
 
     async fn ack(&mut self) -> Result<()> {
-        for message in self.taken.drain(..) {
+        for message in self.unacked.drain(..) {
             message.ack().await.map_err(|e| anyhow!(e))?;
         }
         Ok(())
@@ -114,10 +114,10 @@ impl Pipe for Nats {
 }
 
 /// Deletes all streams of this prefix.
-pub(in crate::bench) async fn sweep(url: &str, prefix: &str) -> Result<()> {
+pub(crate) async fn delete_all(url: &str, prefix: &str) -> Result<()> {
     let context = connect(url).await?;
     let names: Vec<String> = context.stream_names().try_collect().await?;
-    // As the driver names its streams, and as the ceiling does.
+    // The driver and the ceiling name their streams differently.
     let driver = format!("{}_", prefix.to_ascii_uppercase());
     let ceiling = format!("{prefix}-");
     let ours = |name: &&String| name.starts_with(&driver) || name.starts_with(&ceiling);

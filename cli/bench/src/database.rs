@@ -1,4 +1,4 @@
-//! A database of a benchmark's own on the user's server, and what the server says of the work in it.
+//! A database of the benchmark's own on the user's server, and the server's statistics about it.
 
 use std::str::FromStr as _;
 
@@ -7,29 +7,28 @@ use reqwest::Url;
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _};
 
-/// What a server has counted so far, in one database.
+/// The server's counters, so far.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Counted {
-    pub(super) transactions: f64,
-    /// Where the server counts them: with the extension `pg_stat_statements`.
-    pub(super) statements: Option<f64>,
-    /// Of the write-ahead log, of the whole server.
-    pub(super) wal_bytes: f64,
+pub(crate) struct Counted {
+    pub(crate) transactions: f64,
+    /// `None` without the extension `pg_stat_statements`.
+    pub(crate) statements: Option<f64>,
+    /// Bytes of the whole server's write-ahead log.
+    pub(crate) wal_bytes: f64,
 }
 
 /// A database that is dropped at the end.
 #[derive(Debug)]
-pub(super) struct Database {
-    /// Its address.
-    pub(super) url: String,
+pub(crate) struct Database {
+    pub(crate) url: String,
     name: String,
     admin: PgConnectOptions,
     counts_statements: bool,
 }
 
 impl Database {
-    /// Makes one on the server that `url` names.
-    pub(super) async fn create(url: &str, name: &str) -> Result<Self> {
+    /// Creates one on the server that `url` names.
+    pub(crate) async fn create(url: &str, name: &str) -> Result<Self> {
         let admin = PgConnectOptions::from_str(url)?.application_name("cueline bench");
         let name = format!("cueline_bench_{}_{name}", std::process::id());
         let mut connection = PgConnection::connect_with(&admin)
@@ -59,23 +58,21 @@ impl Database {
         Ok(database)
     }
 
-    /// A connection to it.
-    pub(super) async fn connect(&self) -> Result<PgConnection> {
+    pub(crate) async fn connect(&self) -> Result<PgConnection> {
         let options = self.admin.clone().database(&self.name);
         Ok(PgConnection::connect_with(&options).await?)
     }
 
-    /// As a server is that has had time: statistics are there, and what was loaded is on disk.
-    pub(super) async fn settle(&self) -> Result<()> {
+    /// Brings statistics up to date and flushes to disk, as time would.
+    pub(crate) async fn settle(&self) -> Result<()> {
         let mut connection = self.connect().await?;
         connection.execute("VACUUM ANALYZE").await?;
-        // Only a superuser may; without it, the checkpoint comes when it comes.
+        // Only a superuser may. Without it, the server chooses the time.
         let _ = connection.execute("CHECKPOINT").await;
         Ok(())
     }
 
-    /// What was counted so far.
-    pub(super) async fn counted(&self) -> Result<Counted> {
+    pub(crate) async fn counted(&self) -> Result<Counted> {
         let mut connection = self.connect().await?;
         let transactions = sqlx::query_scalar(
             "SELECT (xact_commit + xact_rollback)::float8 FROM pg_stat_database WHERE datname = current_database()",
@@ -98,15 +95,14 @@ impl Database {
     }
 
     /// Runs, and those that succeeded at the first attempt.
-    pub(super) async fn runs(&self) -> Result<(u64, u64)> {
+    pub(crate) async fn runs(&self) -> Result<(u64, u64)> {
         let mut connection = self.connect().await?;
         let count = "SELECT count(*), count(*) FILTER (WHERE mishap IS NULL AND state IS NOT NULL AND attempt = 1) FROM run";
         let (all, good): (i64, i64) = sqlx::query_as(count).fetch_one(&mut connection).await?;
         Ok((all.unsigned_abs(), good.unsigned_abs()))
     }
 
-    /// Drops it.
-    pub(super) async fn drop(self) -> Result<()> {
+    pub(crate) async fn drop(self) -> Result<()> {
         let mut connection = PgConnection::connect_with(&self.admin).await?;
         let statement = format!("DROP DATABASE {} WITH (FORCE)", self.name);
         connection.execute(AssertSqlSafe(statement)).await?;
@@ -114,8 +110,8 @@ impl Database {
     }
 }
 
-/// Whether there are runs that have not ended.
-pub(super) async fn has_live_runs(connection: &mut PgConnection) -> Result<bool> {
+/// Whether any run has not ended.
+pub(crate) async fn has_live_runs(connection: &mut PgConnection) -> Result<bool> {
     let any = "SELECT EXISTS (SELECT FROM run_live)";
     Ok(sqlx::query_scalar(any).fetch_one(connection).await?)
 }

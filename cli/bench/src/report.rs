@@ -1,27 +1,27 @@
-//! What a benchmark found, for people and for programs.
+//! The numbers of a benchmark, for a terminal or as JSON.
 
 use serde::Serialize;
 
-use super::noop::Lateness;
+use crate::noop::Lateness;
 
 /// One scenario's numbers, in the order to show them.
 #[derive(Debug, Clone, Serialize)]
-pub(super) struct Report {
-    pub(super) scenario: String,
-    pub(super) about: String,
-    pub(super) numbers: Vec<Number>,
+pub(crate) struct Report {
+    pub(crate) scenario: String,
+    pub(crate) about: String,
+    pub(crate) numbers: Vec<Number>,
 }
 
 /// A number with its unit.
 #[derive(Debug, Clone, Serialize)]
-pub(super) struct Number {
-    pub(super) name: String,
-    pub(super) value: f64,
-    pub(super) unit: &'static str,
+pub(crate) struct Number {
+    pub(crate) name: String,
+    pub(crate) value: f64,
+    pub(crate) unit: &'static str,
 }
 
 impl Report {
-    pub(super) fn new(scenario: impl Into<String>, about: impl Into<String>) -> Self {
+    pub(crate) fn new(scenario: impl Into<String>, about: impl Into<String>) -> Self {
         Self {
             scenario: scenario.into(),
             about: about.into(),
@@ -29,27 +29,32 @@ impl Report {
         }
     }
 
-    pub(super) fn add(&mut self, name: impl Into<String>, value: f64, unit: &'static str) {
+    pub(crate) fn add(&mut self, name: impl Into<String>, value: f64, unit: &'static str) {
         let name = name.into();
         self.numbers.push(Number { name, value, unit });
     }
 
     /// The median, the 99th percentile and the maximum.
-    pub(super) fn add_lateness(&mut self, measured: &Lateness) {
+    pub(crate) fn add_lateness(&mut self, measured: &Lateness) {
         let ms = |us: u64| number(us) / 1_000.0;
         self.add("lateness p50", ms(measured.value_at_quantile(0.5)), "ms");
         self.add("lateness p99", ms(measured.value_at_quantile(0.99)), "ms");
         self.add("lateness max", ms(measured.max()), "ms");
     }
 
-    /// What the store and the handler say of the same runs.
-    pub(super) fn add_books(&mut self, runs: u64, succeeded: u64, attempts: u64) {
+    /// Counts of the same runs, by the store and by the handler.
+    pub(crate) fn add_consistency(&mut self, runs: u64, succeeded: u64, attempts: u64) {
         self.add("runs in the store", number(runs), "");
-        self.add("of these succeeded", number(succeeded), "");
-        self.add("attempts that the handler saw", number(attempts), "");
+        self.add("succeeded at the first attempt", number(succeeded), "");
+        self.add("attempts of the handler", number(attempts), "");
     }
 
-    pub(super) fn print(&self) {
+    /// The value of the first number: fires a second, in most scenarios.
+    pub(crate) fn first_value(&self) -> Option<f64> {
+        self.numbers.first().map(|number| number.value)
+    }
+
+    pub(crate) fn print(&self) {
         println!("{}: {}", self.scenario, self.about);
         for n in &self.numbers {
             println!("  {:<30} {:>14.2} {}", n.name, n.value, n.unit);
@@ -62,14 +67,14 @@ impl Report {
     clippy::cast_precision_loss,
     reason = "counts of a benchmark are far below 2^52"
 )]
-pub(super) fn number(count: u64) -> f64 {
+pub(crate) fn number(count: u64) -> f64 {
     count as f64
 }
 
 /// CPU time of a process so far, all threads, in seconds. `who` is a pid or `self`.
-pub(super) fn cpu_seconds(who: &str) -> Option<f64> {
+pub(crate) fn cpu_seconds(who: &str) -> Option<f64> {
     let stat = std::fs::read_to_string(format!("/proc/{who}/stat")).ok()?;
-    // The fields after the command, which is in parentheses and may contain anything.
+    // The fields after the command, which is in parentheses and may contain any character.
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
     let ticks: f64 = fields.get(11)?.parse::<f64>().ok()? + fields.get(12)?.parse::<f64>().ok()?;
     // Linux reports in ticks of 1/100 s on every machine that it runs on (USER_HZ).
@@ -77,7 +82,7 @@ pub(super) fn cpu_seconds(who: &str) -> Option<f64> {
 }
 
 /// Resident memory of a process, in megabytes.
-pub(super) fn resident_mb(who: &str) -> Option<f64> {
+pub(crate) fn resident_mb(who: &str) -> Option<f64> {
     let status = std::fs::read_to_string(format!("/proc/{who}/status")).ok()?;
     let line = status.lines().find(|l| l.starts_with("VmRSS:"))?;
     line.split_whitespace()

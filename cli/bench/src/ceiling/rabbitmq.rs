@@ -16,15 +16,15 @@ use lapin::{BasicProperties, Channel, Confirmation, Connection, ConnectionProper
 
 use super::{BATCH, Pipe, Queue};
 
-pub(in crate::bench) struct Rabbit {
+pub(crate) struct Rabbit {
     channel: Channel,
     _connection: Connection,
     prefix: String,
     consumer: Option<Consumer>,
-    taken: Vec<Delivery>,
+    unacked: Vec<Delivery>,
 }
 
-const fn word(queue: Queue) -> &'static str {
+const fn name_of(queue: Queue) -> &'static str {
     match queue {
         Queue::Triggers => "triggers",
         Queue::Outcomes => "outcomes",
@@ -32,7 +32,7 @@ const fn word(queue: Queue) -> &'static str {
 }
 
 impl Rabbit {
-    pub(super) async fn open(url: &str, prefix: &str) -> Result<Self> {
+    pub(crate) async fn open(url: &str, prefix: &str) -> Result<Self> {
         let connection = Connection::connect(url, ConnectionProperties::default()).await?;
         let channel = connection.create_channel().await?;
         channel
@@ -52,7 +52,7 @@ impl Rabbit {
                 durable: true,
                 ..QueueDeclareOptions::default()
             };
-            let name = format!("{prefix}-{}", word(queue));
+            let name = format!("{prefix}-{}", name_of(queue));
             channel
                 .queue_declare(name.as_str().into(), options, arguments)
                 .await?;
@@ -62,15 +62,15 @@ impl Rabbit {
             _connection: connection,
             prefix: prefix.to_owned(),
             consumer: None,
-            taken: Vec::new(),
+            unacked: Vec::new(),
         })
     }
 }
 
 #[async_trait]
 impl Pipe for Rabbit {
-    async fn send(&mut self, to: Queue, payloads: Vec<Bytes>) -> Result<()> {
-        let name = format!("{}-{}", self.prefix, word(to));
+    async fn publish(&mut self, to: Queue, payloads: Vec<Bytes>) -> Result<()> {
+        let name = format!("{}-{}", self.prefix, name_of(to));
         let mut confirmations = Vec::with_capacity(payloads.len());
         for payload in payloads {
             let properties = BasicProperties::default().with_delivery_mode(2);
@@ -92,9 +92,9 @@ impl Pipe for Rabbit {
         Ok(())
     }
 
-    async fn take(&mut self, from: Queue) -> Result<Vec<Bytes>> {
+    async fn consume(&mut self, from: Queue) -> Result<Vec<Bytes>> {
         if self.consumer.is_none() {
-            let name = format!("{}-{}", self.prefix, word(from));
+            let name = format!("{}-{}", self.prefix, name_of(from));
             let consumer = self.channel.basic_consume(
                 name.as_str().into(),
                 "".into(),
@@ -106,34 +106,34 @@ impl Pipe for Rabbit {
         let ended = "a consumer has ended";
         let consumer = self.consumer.as_mut().context(ended)?;
         let first = consumer.next().await.context(ended)??;
-        self.taken.push(first);
-        while self.taken.len() < BATCH
+        self.unacked.push(first);
+        while self.unacked.len() < BATCH
             && let Some(next) = consumer.next().now_or_never()
         {
-            self.taken.push(next.context(ended)??);
+            self.unacked.push(next.context(ended)??);
         }
-        let payloads = self.taken.iter().map(|d| Bytes::copy_from_slice(&d.data));
+        let payloads = self.unacked.iter().map(|d| Bytes::copy_from_slice(&d.data));
         Ok(payloads.collect())
     }
 
     async fn ack(&mut self) -> Result<()> {
-        if let Some(last) = self.taken.last() {
+        if let Some(last) = self.unacked.last() {
             last.ack(BasicAckOptions { multiple: true }).await?;
         }
-        self.taken.clear();
+        self.unacked.clear();
         Ok(())
     }
 }
 
-/// Deletes what there is of this prefix: the queues that a bench makes, and their exchanges.
-pub(in crate::bench) async fn sweep(url: &str, prefix: &str) -> Result<()> {
+/// Deletes the queues and exchanges of a benchmark.
+pub(crate) async fn delete_all(url: &str, prefix: &str) -> Result<()> {
     let connection = Connection::connect(url, ConnectionProperties::default()).await?;
     let channel = connection.create_channel().await?;
     let mut queues = vec![format!("{prefix}-triggers"), format!("{prefix}-outcomes")];
     queues.extend(["results", "requests", "dead"].map(|q| format!("{prefix}.{q}")));
     queues.extend((1..=64).map(|n| format!("{prefix}.x.default.worker-{n}")));
     for queue in queues {
-        // One that is not there is deleted as well.
+        // Deleting a queue that does not exist succeeds.
         let deleted = channel.queue_delete(queue.as_str().into(), QueueDeleteOptions::default());
         tokio::time::timeout(Duration::from_secs(10), deleted).await??;
     }

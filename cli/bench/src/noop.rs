@@ -1,53 +1,45 @@
-//! The handler of all benchmarks: counts and times the attempts, does nothing else.
+//! The handler of all benchmarks: counts and times attempts, and does nothing else.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use cueline_worker::{Context, Failure, Handler, Output};
 use hdrhistogram::Histogram;
 
 /// Lateness in microseconds, from 1 µs to an hour with three digits.
-pub(super) type Lateness = Histogram<u64>;
+pub(crate) type Lateness = Histogram<u64>;
 
-/// An empty one.
-pub(super) fn lateness() -> Lateness {
+/// An empty histogram.
+pub(crate) fn lateness() -> Lateness {
     Histogram::new_with_max(3_600_000_000, 3).expect("3 digits up to an hour are valid bounds")
 }
 
-/// Counts and times.
-pub(super) struct Noop {
+/// A handler that counts attempts, and measures how late they start while it is asked to.
+#[derive(Debug, Default)]
+pub struct Noop {
     attempts: AtomicU64,
-    /// While measuring.
+    /// `None` while nothing is measured.
     lateness: Mutex<Option<Lateness>>,
-}
-
-impl Default for Noop {
-    fn default() -> Self {
-        Self {
-            attempts: AtomicU64::new(0),
-            lateness: Mutex::new(None),
-        }
-    }
 }
 
 impl Noop {
     /// Attempts so far.
-    pub(super) fn attempts(&self) -> u64 {
+    pub(crate) fn attempts(&self) -> u64 {
         self.attempts.load(Ordering::Relaxed)
     }
 
-    /// Measures from now on, from the beginning.
-    pub(super) fn measure(&self) {
+    /// Starts measuring with an empty histogram.
+    pub(crate) fn measure(&self) {
         *self.lock() = Some(lateness());
     }
 
-    /// What was measured; measures no more.
-    pub(super) fn measured(&self) -> Lateness {
+    /// Stops measuring, and returns what was measured.
+    pub(crate) fn measured(&self) -> Lateness {
         self.lock().take().unwrap_or_else(lateness)
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Lateness>> {
+    fn lock(&self) -> MutexGuard<'_, Option<Lateness>> {
         self.lateness.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -57,13 +49,13 @@ impl Noop {
     clippy::disallowed_methods,
     reason = "lateness is measured in microseconds, finer than a Clock tells"
 )]
-pub(super) fn now_us() -> i64 {
+pub(crate) fn now_us() -> i64 {
     jiff::Timestamp::now().as_microsecond()
 }
 
 #[async_trait]
 impl Handler for Noop {
-    /// Late is what starts after its fire time, or after the instant that its parameter names (in microseconds).
+    /// An attempt is late by the time since its fire time, or since the instant that its parameter names (in microseconds).
     async fn run(&self, cx: Context) -> Result<Output, Failure> {
         let now = now_us();
         self.attempts.fetch_add(1, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! The scenarios.
+//! The scenarios on a cluster.
 
 use std::path::Path;
 use std::time::Duration;
@@ -6,30 +6,34 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use tokio::time::{Instant, interval, sleep};
 
-use super::super::load::Load;
-use super::super::noop::now_us;
-use super::super::report::{Report, number};
-use super::super::standalone::settle;
-use super::super::{Plan, Servers, progress, wait};
 use super::Cluster;
-use crate::bench::database::{Counted, has_live_runs};
-use crate::bench::usage::Usage;
+use super::snapshot::Snapshot;
+use crate::Host;
+use crate::args::{Plan, Servers};
+use crate::database::has_live_runs;
+use crate::load::Load;
+use crate::noop::now_us;
+use crate::progress::{bar, wait};
+use crate::report::{Report, number};
+use crate::standalone::settle;
+use crate::worker::Question;
 
 /// Jobs that are applied in one call.
-const APPLIED_AT_ONCE: usize = 10_000;
-/// Schedulers are stopped so long before the jobs are due: before they would look at them.
+const APPLY_BATCH: usize = 10_000;
+/// Schedulers are stopped this long before the jobs are due, before they look ahead at them.
 const STOPPED: Duration = Duration::from_secs(4);
-/// Without progress for this long, a benchmark gives up.
-const STUCK: Duration = Duration::from_mins(1);
+/// Without progress for this long, a benchmark fails.
+const STUCK_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// Runs one plan on a cluster that is started for it.
-pub(in crate::bench) async fn run(
+/// Carries out one plan on a cluster that is started for it.
+pub(crate) async fn run(
+    host: &dyn Host,
     plan: Plan,
     servers: &Servers,
     data: Option<&Path>,
     seconds: u64,
 ) -> Result<Report> {
-    let mut cluster = Cluster::start(servers, data, plan.name()).await?;
+    let mut cluster = Cluster::start(host, servers, data, plan.name()).await?;
     let report = carry_out(plan, servers, &mut cluster, seconds).await;
     let ended = cluster.end().await;
     let report = report?;
@@ -49,7 +53,7 @@ async fn carry_out(
             "{what}; {} scheduler and {} worker processes, PostgreSQL, {}",
             servers.schedulers,
             servers.workers,
-            servers.product()
+            servers.broker_name()
         )
     };
     let mut report = match plan {
@@ -80,21 +84,21 @@ async fn carry_out(
     };
     let (runs, succeeded) = cluster.database.runs().await?;
     let attempts = cluster.attempts().await?;
-    report.add_books(runs, succeeded, attempts);
+    report.add_consistency(runs, succeeded, attempts);
     Ok(report)
 }
 
 async fn apply(cluster: &Cluster, load: &Load) -> Result<()> {
-    let bar = progress(load.jobs.len() as u64, "jobs");
-    for jobs in load.jobs.chunks(APPLIED_AT_ONCE) {
-        cluster.store().apply_jobs(jobs, false).await?;
+    let bar = bar(load.jobs.len() as u64, "jobs");
+    for jobs in load.jobs.chunks(APPLY_BATCH) {
+        cluster.store.store.apply_jobs(jobs, false).await?;
         bar.inc(jobs.len() as u64);
     }
     bar.finish_and_clear();
     Ok(())
 }
 
-/// Jobs that fire again and again, for some time.
+/// Jobs that fire again and again.
 async fn ongoing(
     cluster: &mut Cluster,
     load: &Load,
@@ -103,29 +107,29 @@ async fn ongoing(
 ) -> Result<()> {
     apply(cluster, load).await?;
     wait("warming up", load.warm_up).await;
-    cluster.ask("measure").await?;
+    cluster.ask_workers(Question::Measure).await?;
     let before = Snapshot::take(cluster).await?;
     wait(load.name, seconds).await;
     let after = Snapshot::take(cluster).await?;
     let measured = cluster.measured().await?;
     after.add_since(&before, report);
     report.add_lateness(&measured);
-    settle(cluster.store(), &load.jobs, report).await
+    settle(&cluster.store.store, &load.jobs, report).await
 }
 
-/// Jobs that are all due already when the schedulers start.
+/// Jobs that are all due when the schedulers start.
 async fn due(cluster: &mut Cluster, load: &Load, report: &mut Report) -> Result<()> {
     apply(cluster, load).await?;
     cluster.database.settle().await?;
     let late = "applying the jobs took so long that they are due already; measure fewer";
     let until = load.until_due().and_then(|due| due.checked_sub(STOPPED));
     sleep(until.context(late)?).await;
-    // So shortly that those who start know whom others have heard.
+    // For less time than heartbeats stay valid: the schedulers that start know the workers.
     cluster.stop_schedulers().await?;
     sleep(load.until_due().unwrap_or_default()).await;
-    cluster.ask("measure").await?;
+    cluster.ask_workers(Question::Measure).await?;
     let all = load.jobs.len() as u64;
-    let bar = progress(all, load.name);
+    let bar = bar(all, load.name);
     let before = Snapshot::take(cluster).await?;
     cluster.start_schedulers()?;
     let (mut seen, mut moved) = (0, Instant::now());
@@ -135,7 +139,7 @@ async fn due(cluster: &mut Cluster, load: &Load, report: &mut Report) -> Result<
         if attempts > seen {
             moved = Instant::now();
         }
-        if moved.elapsed() > STUCK {
+        if moved.elapsed() > STUCK_TIMEOUT {
             bail!("{attempts} of {all} runs have started, and no more start");
         }
         seen = attempts;
@@ -143,7 +147,7 @@ async fn due(cluster: &mut Cluster, load: &Load, report: &mut Report) -> Result<
     }
     let mut connection = cluster.database.connect().await?;
     while has_live_runs(&mut connection).await? {
-        if moved.elapsed() > STUCK {
+        if moved.elapsed() > STUCK_TIMEOUT {
             bail!("all {all} runs have started, and some do not end");
         }
         sleep(Duration::from_millis(30)).await;
@@ -154,7 +158,7 @@ async fn due(cluster: &mut Cluster, load: &Load, report: &mut Report) -> Result<
     Ok(())
 }
 
-/// Triggers by hand, one after the other.
+/// Triggers by the API, one after the other.
 async fn trigger(
     cluster: &mut Cluster,
     load: &Load,
@@ -164,16 +168,21 @@ async fn trigger(
 ) -> Result<()> {
     apply(cluster, load).await?;
     cueline_runtime::tls::install_provider();
-    let client = reqwest::Client::builder().timeout(STUCK).build()?;
+    let token = cluster.token()?;
+    let client = reqwest::Client::builder().timeout(STUCK_TIMEOUT).build()?;
     let url = format!("{}/jobs/{}/trigger", cluster.url, load.jobs[0].name);
     let every = u64::try_from(rate).unwrap_or(u64::MAX).max(1);
     let mut turns = interval(Duration::from_micros(1_000_000 / every));
     let fire = async || -> Result<()> {
         let body = serde_json::json!({ "params": now_us().to_string() });
-        let request = client.post(&url).bearer_auth(&cluster.token).json(&body);
+        let request = client.post(&url).bearer_auth(&token).json(&body);
         let answer = request.send().await?;
         if !answer.status().is_success() {
-            bail!("the API says {}: {}", answer.status(), answer.text().await?);
+            bail!(
+                "the API answered {}: {}",
+                answer.status(),
+                answer.text().await?
+            );
         }
         Ok(())
     };
@@ -183,10 +192,10 @@ async fn trigger(
         fire().await?;
     }
     let count = every * seconds;
-    let bar = progress(count, load.name);
+    let bar = bar(count, load.name);
     let mut workers = std::mem::take(&mut cluster.workers);
     for worker in &mut workers {
-        worker.ask("measure").await?;
+        Question::Measure.ask(worker).await?;
     }
     for _ in 0..count {
         turns.tick().await;
@@ -196,47 +205,8 @@ async fn trigger(
     bar.finish_and_clear();
     cluster.workers = workers;
     report.add("triggers", number(count), "");
-    settle(cluster.store(), &load.jobs, report).await?;
+    settle(&cluster.store.store, &load.jobs, report).await?;
     let measured = cluster.measured().await?;
     report.add_lateness(&measured);
     Ok(())
-}
-
-/// What was so far.
-struct Snapshot {
-    at: Instant,
-    attempts: u64,
-    usage: Usage,
-    counted: Counted,
-}
-
-impl Snapshot {
-    async fn take(cluster: &mut Cluster) -> Result<Self> {
-        let (at, attempts) = (Instant::now(), cluster.attempts().await?);
-        Ok(Self {
-            at,
-            attempts,
-            usage: cluster.usage()?,
-            counted: cluster.database.counted().await?,
-        })
-    }
-
-    fn add_since(&self, before: &Self, report: &mut Report) {
-        let attempts = self.attempts - before.attempts;
-        let elapsed = self.at.duration_since(before.at).as_secs_f64();
-        let (fires, then) = (number(attempts.max(1)), &before.counted);
-        report.add("fires/s", number(attempts) / elapsed, "1/s");
-        report.add("seconds", elapsed, "s");
-        let transactions = self.counted.transactions - then.transactions;
-        report.add("transactions per fire", transactions / fires, "");
-        if let (Some(now), Some(then)) = (self.counted.statements, then.statements) {
-            report.add("statements per fire", (now - then) / fires, "");
-        }
-        let wal = self.counted.wal_bytes - then.wal_bytes;
-        report.add("write-ahead log per fire", wal / fires, "bytes");
-        if let Some(bytes) = self.usage.loopback_since(&before.usage) {
-            report.add("loopback per fire", number(bytes) / fires, "bytes");
-        }
-        self.usage.add_since(&before.usage, report);
-    }
 }

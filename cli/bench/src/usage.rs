@@ -1,19 +1,19 @@
-//! What processes cost: processor time and memory, of one or of all that it has started.
+//! Processor time and memory of processes, each with all that it has started.
 
 use std::collections::HashMap;
 use std::time::Instant;
 
-use super::report::{Report, cpu_seconds, resident_mb};
+use crate::report::{Report, cpu_seconds, resident_mb};
 
-/// A process to watch.
+/// A process whose cost is measured.
 #[derive(Debug, Clone)]
-pub(super) struct Watched {
-    pub(super) name: String,
-    pub(super) pid: u32,
+pub(crate) struct Watched {
+    pub(crate) name: String,
+    pub(crate) pid: u32,
 }
 
-/// `NAME=PID`
-pub(super) fn watched(text: &str) -> Result<Watched, String> {
+/// Parses `NAME=PID`.
+pub(crate) fn parse_watched(text: &str) -> Result<Watched, String> {
     let expected = || format!("{text:?} given; NAME=PID is expected, such as postgres=1234");
     let (name, pid) = text.split_once('=').ok_or_else(expected)?;
     let pid: u32 = pid.parse().map_err(|_| expected())?;
@@ -24,24 +24,24 @@ pub(super) fn watched(text: &str) -> Result<Watched, String> {
     Ok(Watched { name, pid })
 }
 
-/// Processor time of each, so far.
+/// Processor time of processes so far.
 #[derive(Debug)]
-pub(super) struct Usage {
+pub(crate) struct Usage {
     at: Instant,
     spent: Vec<(Watched, HashMap<u32, f64>)>,
     loopback: Option<u64>,
 }
 
 impl Usage {
-    /// Of these, and of all that they have started.
+    /// Of `watched`, and of all processes that they have started.
     #[expect(
         clippy::disallowed_methods,
         reason = "an interval of real time is measured"
     )]
-    pub(super) fn now(watched: Vec<Watched>) -> Self {
+    pub(crate) fn now(watched: Vec<Watched>) -> Self {
         let children = children();
         let spent = watched.into_iter().map(|who| {
-            let all = family(who.pid, &children);
+            let all = with_descendants(who.pid, &children);
             let spent = all
                 .into_iter()
                 .filter_map(|pid| Some((pid, cpu_seconds(&pid.to_string())?)));
@@ -55,10 +55,10 @@ impl Usage {
         }
     }
 
-    /// What each has spent since `before`, in percent of a core, and the memory that it has now.
-    pub(super) fn add_since(&self, before: &Self, report: &mut Report) {
+    /// Adds the processor time of each since `before`, in percent of a core, and its memory now.
+    pub(crate) fn add_since(&self, before: &Self, report: &mut Report) {
         let elapsed = self.at.duration_since(before.at).as_secs_f64();
-        // Who was not there before has spent all of its time since.
+        // A process that was started since has spent all of its time since.
         let then: HashMap<u32, f64> = before
             .spent
             .iter()
@@ -74,19 +74,19 @@ impl Usage {
                 spent / elapsed * 100.0,
                 "% of a core",
             );
-            let memory: f64 = now.keys().filter_map(|pid| own_mb(*pid)).sum();
+            let memory: f64 = now.keys().filter_map(|pid| proportional_mb(*pid)).sum();
             report.add(format!("memory {}", who.name), memory, "MB");
         }
     }
 
-    /// Bytes that went over the loopback interface since `before`.
-    pub(super) fn loopback_since(&self, before: &Self) -> Option<u64> {
+    /// Bytes over the loopback interface since `before`.
+    pub(crate) fn loopback_since(&self, before: &Self) -> Option<u64> {
         self.loopback?.checked_sub(before.loopback?)
     }
 }
 
-/// Memory that is shared with others counts by its share.
-fn own_mb(pid: u32) -> Option<f64> {
+/// Memory that several processes share is divided among them.
+fn proportional_mb(pid: u32) -> Option<f64> {
     let rollup = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup"));
     let Ok(rollup) = rollup else {
         return resident_mb(&pid.to_string());
@@ -96,7 +96,7 @@ fn own_mb(pid: u32) -> Option<f64> {
     Some(kb / 1_024.0)
 }
 
-/// Who has started whom.
+/// The processes that each process has started.
 fn children() -> HashMap<u32, Vec<u32>> {
     let mut children = HashMap::<u32, Vec<u32>>::new();
     let Ok(entries) = std::fs::read_dir("/proc") else {
@@ -119,7 +119,7 @@ fn children() -> HashMap<u32, Vec<u32>> {
     children
 }
 
-fn family(pid: u32, children: &HashMap<u32, Vec<u32>>) -> Vec<u32> {
+fn with_descendants(pid: u32, children: &HashMap<u32, Vec<u32>>) -> Vec<u32> {
     let mut all = vec![pid];
     let mut next = 0;
     while let Some(pid) = all.get(next) {
@@ -129,7 +129,7 @@ fn family(pid: u32, children: &HashMap<u32, Vec<u32>>) -> Vec<u32> {
     all
 }
 
-/// What the loopback interface has carried.
+/// Bytes that the loopback interface has received.
 fn loopback_bytes() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/net/dev").ok()?;
     let line = text.lines().find_map(|l| l.trim().strip_prefix("lo:"))?;

@@ -1,11 +1,14 @@
 //! The ceiling: what the same servers do for the bare pipeline, without any scheduler logic.
 //!
-//! Rows that are due are claimed and moved on, a row for each run is inserted, a message of a trigger's size goes into a durable queue and
-//! out of it, one of an outcome's size into another and out of it, and the row is updated: all of it in batches of 1,000, each confirmed by the server
-//! before the next step, on as many connections as it takes. No job is read, nothing is planned, routed, journalled, checked or run.
+//! 1. Claim due rows, set their next fire time, and insert a row for each run.
+//! 2. Publish a message of a trigger's size to a durable queue, and consume it.
+//! 3. Publish a message of an outcome's size to another, and consume it.
+//! 4. Update the run's row.
+//!
+//! Each step is a batch of 1,000, confirmed by the server before the next step. No job is read, planned, routed, journalled or run.
 
-pub(super) mod nats;
-pub(super) mod rabbitmq;
+pub(crate) mod nats;
+pub(crate) mod rabbitmq;
 
 use std::time::Duration;
 
@@ -18,41 +21,43 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
-use super::Servers;
-use super::database::Database;
-use super::noop::now_us;
-use super::progress;
-use super::report::{Report, number};
+use crate::args::Servers;
+use crate::cleanup;
+use crate::database::Database;
+use crate::noop::now_us;
+use crate::progress::bar;
+use crate::report::{Report, number};
 
 const BATCH: usize = 1_000;
 /// Batches that wait between two steps.
-const WAITING: usize = 4;
-/// How many do each step at the same time.
-const HANDS: usize = 2;
-/// A trigger of the no-op handler, and its outcome, as Cueline sends them: messages of the bare pipeline are as long.
+const QUEUED_BATCHES: usize = 4;
+/// Tasks of each step.
+const TASKS: usize = 2;
+/// A trigger of the no-op handler, and its outcome, as Cueline sends them. The messages of the bare pipeline have their length.
 const TRIGGER: &str = r#"{"v":1,"store":"0123456789abcdef0123456789abcdef","run":2611210000048263,"attempt":1,"group":"default","executor":"worker-1","kind":"schedule","fire_at":1795286019400,"shard":{"index":0,"total":1},"job":{"id":12345,"name":"bench-12345","version":1,"handler":{"native":"noop"},"block":"serial","scope":"executor","backlog":1000000,"kill_grace":"5s","on_lost":"fail","priority":5},"deadline":1795289619400}"#;
 const OUTCOME: &str = r#"{"v":1,"store":"0123456789abcdef0123456789abcdef","run":2611210000048263,"attempt":1,"executor":"worker-1","event":{"ended":{"outcome":{"kind":"succeeded","started_at":1795286019400,"ended_at":1795286019400}}}}"#;
-const STUCK: Duration = Duration::from_mins(1);
+/// Without progress for this long, the measurement fails.
+const STUCK_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// A broker with two durable queues.
 #[async_trait]
-pub(super) trait Pipe: Send + Sync + 'static {
-    /// Sends, and returns when all are on the broker's disk.
-    async fn send(&mut self, to: Queue, payloads: Vec<Bytes>) -> Result<()>;
-    /// Takes up to a batch, waiting for the first.
-    async fn take(&mut self, from: Queue) -> Result<Vec<Bytes>>;
-    /// Acknowledges what was taken last.
+pub(crate) trait Pipe: Send + Sync + 'static {
+    /// Publishes, and returns when the broker has confirmed all.
+    async fn publish(&mut self, to: Queue, payloads: Vec<Bytes>) -> Result<()>;
+    /// Consumes up to a batch, and waits for the first message.
+    async fn consume(&mut self, from: Queue) -> Result<Vec<Bytes>>;
+    /// Acknowledges the last batch.
     async fn ack(&mut self) -> Result<()>;
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Queue {
+pub(crate) enum Queue {
     Triggers,
     Outcomes,
 }
 
-async fn pipe(servers: &Servers, prefix: &str) -> Result<Box<dyn Pipe>> {
-    Ok(if servers.broker.starts_with("amqp") {
+async fn open_pipe(servers: &Servers, prefix: &str) -> Result<Box<dyn Pipe>> {
+    Ok(if servers.is_rabbitmq() {
         Box::new(rabbitmq::Rabbit::open(&servers.broker, prefix).await?)
     } else {
         Box::new(nats::Nats::open(&servers.broker, prefix).await?)
@@ -73,19 +78,19 @@ const CLAIM: &str = "
 
 const END: &str = "UPDATE run SET state = 1, ended_at = $2 WHERE id = ANY ($1) AND state = 0";
 
-/// Sends `rows` due rows through.
-pub(super) async fn run(servers: &Servers, rows: usize) -> Result<Report> {
+/// Measures `rows` due rows.
+pub(crate) async fn run(servers: &Servers, rows: usize) -> Result<Report> {
     let database = Database::create(&servers.store, "ceiling").await?;
     let prefix = format!("bench-{}-ceiling", std::process::id());
     let seconds = measure(servers, &database, &prefix, rows).await;
     let dropped = database.drop().await;
-    let swept = super::rubbish::sweep(&servers.broker, &prefix).await;
+    let deleted = cleanup::delete_all(servers, &prefix).await;
     let seconds = seconds?;
     dropped?;
-    swept?;
+    deleted?;
     let about = format!(
         "{rows} due rows through the bare pipeline (claim, insert, publish, consume, publish, consume, update), PostgreSQL, {}",
-        servers.product()
+        servers.broker_name()
     );
     let mut report = Report::new("ceiling", about);
     report.add("fires/s", number(rows as u64) / seconds, "1/s");
@@ -93,7 +98,7 @@ pub(super) async fn run(servers: &Servers, rows: usize) -> Result<Report> {
     Ok(report)
 }
 
-/// How many seconds it takes.
+/// The seconds that all rows take.
 async fn measure(servers: &Servers, database: &Database, prefix: &str, rows: usize) -> Result<f64> {
     let mut connection = database.connect().await?;
     connection.execute(TABLES).await?;
@@ -115,7 +120,7 @@ async fn measure(servers: &Servers, database: &Database, prefix: &str, rows: usi
     let ended: i64 = sqlx::query_scalar(ended).fetch_one(&mut connection).await?;
     connection.close().await?;
     if ended != i64::try_from(rows)? {
-        bail!("{ended} of {rows} rows came through");
+        bail!("{ended} of {rows} rows went through");
     }
     Ok(seconds)
 }
@@ -127,40 +132,40 @@ async fn through(
     rows: u64,
     now: i64,
 ) -> Result<()> {
-    let mut hands = JoinSet::<Result<()>>::new();
-    let (claimed, to_send) = async_channel(WAITING);
-    let (ended, mut count) = mpsc::channel::<u64>(WAITING);
-    for _ in 0..HANDS {
+    let mut tasks = JoinSet::<Result<()>>::new();
+    let (claimed, claimed_ids) = shared_channel(QUEUED_BATCHES);
+    let (ended, mut count) = mpsc::channel::<u64>(QUEUED_BATCHES);
+    for _ in 0..TASKS {
         let connection = database.connect().await?;
-        hands.spawn(claim(connection, claimed.clone(), now));
-        let pipe_in = pipe(servers, prefix).await?;
-        hands.spawn(publish(pipe_in, to_send.clone()));
-        hands.spawn(work(pipe(servers, prefix).await?));
-        let (connection, pipe_out) = (database.connect().await?, pipe(servers, prefix).await?);
-        hands.spawn(end(connection, pipe_out, ended.clone(), now));
+        tasks.spawn(claim(connection, claimed.clone(), now));
+        let pipe_in = open_pipe(servers, prefix).await?;
+        tasks.spawn(publish(pipe_in, claimed_ids.clone()));
+        tasks.spawn(work(open_pipe(servers, prefix).await?));
+        let (connection, pipe_out) = (database.connect().await?, open_pipe(servers, prefix).await?);
+        tasks.spawn(end(connection, pipe_out, ended.clone(), now));
     }
     drop((claimed, ended));
-    let bar = progress(rows, "ceiling");
+    let bar = bar(rows, "ceiling");
     let mut done = 0;
     while done < rows {
         tokio::select! {
-            more = timeout(STUCK, count.recv()) => {
-                done += more.context("the bare pipeline does not move")?.context("the bare pipeline has ended")?;
+            more = timeout(STUCK_TIMEOUT, count.recv()) => {
+                done += more.context("the bare pipeline is stuck")?.context("the bare pipeline has ended")?;
                 bar.set_position(done);
             }
-            Some(ended) = hands.join_next() => ended??,
+            Some(ended) = tasks.join_next() => ended??,
         }
     }
     bar.finish_and_clear();
-    hands.shutdown().await;
+    tasks.shutdown().await;
     Ok(())
 }
 
 type Ids = Vec<i64>;
-type ToSend = std::sync::Arc<tokio::sync::Mutex<mpsc::Receiver<Ids>>>;
+type ClaimedIds = std::sync::Arc<tokio::sync::Mutex<mpsc::Receiver<Ids>>>;
 
-/// One channel for several takers.
-fn async_channel(waiting: usize) -> (mpsc::Sender<Ids>, ToSend) {
+/// A channel with several receivers.
+fn shared_channel(waiting: usize) -> (mpsc::Sender<Ids>, ClaimedIds) {
     let (sender, receiver) = mpsc::channel(waiting);
     (
         sender,
@@ -181,23 +186,23 @@ async fn claim(mut connection: PgConnection, claimed: mpsc::Sender<Ids>, now: i6
     }
 }
 
-async fn publish(mut pipe: Box<dyn Pipe>, to_send: ToSend) -> Result<()> {
+async fn publish(mut pipe: Box<dyn Pipe>, claimed_ids: ClaimedIds) -> Result<()> {
     loop {
-        let ids = to_send.lock().await.recv().await;
+        let ids = claimed_ids.lock().await.recv().await;
         let Some(ids) = ids else { return Ok(()) };
         let payloads = ids.iter().map(|id| message(*id, TRIGGER.len())).collect();
-        pipe.send(Queue::Triggers, payloads).await?;
+        pipe.publish(Queue::Triggers, payloads).await?;
     }
 }
 
 async fn work(mut pipe: Box<dyn Pipe>) -> Result<()> {
     loop {
-        let triggers = pipe.take(Queue::Triggers).await?;
+        let triggers = pipe.consume(Queue::Triggers).await?;
         let outcomes = triggers
             .iter()
             .map(|t| Ok(message(id_of(t)?, OUTCOME.len())));
         let outcomes = outcomes.collect::<Result<Vec<_>>>()?;
-        pipe.send(Queue::Outcomes, outcomes).await?;
+        pipe.publish(Queue::Outcomes, outcomes).await?;
         pipe.ack().await?;
     }
 }
@@ -209,7 +214,7 @@ async fn end(
     now: i64,
 ) -> Result<()> {
     loop {
-        let outcomes = pipe.take(Queue::Outcomes).await?;
+        let outcomes = pipe.consume(Queue::Outcomes).await?;
         let ids = outcomes.iter().map(id_of).collect::<Result<Ids>>()?;
         let done = sqlx::query(END)
             .bind(&ids)
@@ -223,7 +228,7 @@ async fn end(
     }
 }
 
-/// A message of this size that begins with a run's id.
+/// A message of `bytes` bytes that begins with a run's id.
 fn message(id: i64, bytes: usize) -> Bytes {
     Bytes::from(format!("{id:<bytes$}"))
 }

@@ -1,34 +1,37 @@
-//! Loads through the whole pipeline in this process.
+//! A load on a standalone server in this process.
 
-use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
 use cueline_model::{JobSpec, RunState};
-use cueline_store::{RunFilter, Store};
+use cueline_store::{Run, RunFilter, Store};
 use cueline_worker::Handler;
 use tokio::time::{Instant, sleep};
 
-use super::load::Load;
-use super::noop::Noop;
-use super::report::{Report, cpu_seconds, number, resident_mb};
-use super::scratch::Scratch;
-use super::wait;
-use crate::standalone::{Composition, CompositionOptions, DataDir};
+use crate::load::Load;
+use crate::noop::Noop;
+use crate::progress::wait;
+use crate::report::{Report, cpu_seconds, number, resident_mb};
+use crate::scratch_dir::ScratchDir;
+use crate::{Handlers, Host};
 
-/// Runs `load` for `seconds`.
-pub(super) async fn run(load: Load, data: Option<&Path>, seconds: u64) -> Result<Report> {
-    let scratch = Scratch::new(data, load.name)?;
+const SETTLE_TIMEOUT: Duration = Duration::from_mins(2);
+
+/// Measures `load` for `seconds`.
+pub(crate) async fn run(
+    host: &dyn Host,
+    load: Load,
+    data: Option<&Path>,
+    seconds: u64,
+) -> Result<Report> {
+    let scratch = ScratchDir::new(data, load.name)?;
     let noop = Arc::new(Noop::default());
-    let mut options = CompositionOptions::new("default".parse()?, vec!["worker-1".parse()?]);
-    options.concurrency = 10_000;
-    options.native = HashMap::from([("noop".to_owned(), noop.clone() as Arc<dyn Handler>)]);
-    let dir = DataDir::open(scratch.path())?;
-    let composition = Composition::start(&dir, &options).await?;
-    composition.store.apply_jobs(&load.jobs, false).await?;
-    composition.engine.admin().wake_claim();
+    let handlers = Handlers::from([("noop".to_owned(), noop.clone() as Arc<dyn Handler>)]);
+    let server = host.start_standalone(scratch.path(), handlers).await?;
+    server.store().apply_jobs(&load.jobs, false).await?;
+    server.wake();
 
     wait(load.name, load.warm_up).await;
     noop.measure();
@@ -51,15 +54,15 @@ pub(super) async fn run(load: Load, data: Option<&Path>, seconds: u64) -> Result
     }
     report.add("memory", memory.unwrap_or_default(), "MB");
     report.add_lateness(&measured);
-    settle(&composition.store, &load.jobs, &mut report).await?;
-    let (runs, succeeded) = count(&composition.store).await?;
-    report.add_books(runs, succeeded, noop.attempts());
-    composition.stop(Duration::from_secs(10)).await?;
+    settle(server.store(), &load.jobs, &mut report).await?;
+    let (runs, succeeded) = count(server.store()).await?;
+    report.add_consistency(runs, succeeded, noop.attempts());
+    server.stop().await?;
     Ok(report)
 }
 
-/// Stops the schedules, and waits until all that was committed has ended.
-pub(super) async fn settle(
+/// Disables the jobs, and waits until all committed runs have ended.
+pub(crate) async fn settle(
     store: &Arc<dyn Store>,
     jobs: &[JobSpec],
     report: &mut Report,
@@ -70,20 +73,15 @@ pub(super) async fn settle(
     });
     let paused: Vec<JobSpec> = paused.collect();
     store.apply_jobs(&paused, false).await?;
-    let deadline = Instant::now() + Duration::from_mins(2);
+    let deadline = Instant::now() + SETTLE_TIMEOUT;
     loop {
-        let live = live(store).await?;
+        let live: u64 = store.stats().await?.live.iter().map(|(_, n)| n).sum();
         if live == 0 || Instant::now() > deadline {
             report.add("runs not ended", number(live), "");
             return Ok(());
         }
         sleep(Duration::from_millis(50)).await;
     }
-}
-
-/// Runs that have not ended.
-async fn live(store: &Arc<dyn Store>) -> Result<u64> {
-    Ok(store.stats().await?.live.iter().map(|(_, n)| n).sum())
 }
 
 /// All runs, and those that succeeded at the first attempt.
@@ -96,7 +94,7 @@ async fn count(store: &Arc<dyn Store>) -> Result<(u64, u64)> {
     loop {
         let page = store.runs(&filter).await?;
         runs += page.len() as u64;
-        let good = |r: &&cueline_store::Run| r.state == RunState::Succeeded && r.attempt == 1;
+        let good = |r: &&Run| r.state == RunState::Succeeded && r.attempt == 1;
         succeeded += page.iter().filter(good).count() as u64;
         filter.before = page.last().map(|r| r.id);
         if page.len() < filter.limit {

@@ -1,25 +1,25 @@
-//! Loads: what jobs there are, and how they fire.
+//! The jobs of each scenario.
 
 use std::time::Duration;
 
 use cueline_model::{JobSpec, Schedule};
 use serde_json::{Value, json};
 
-use super::noop::now_us;
+use crate::noop::now_us;
 
 /// Jobs to load a scheduler with.
 #[derive(Debug)]
-pub(super) struct Load {
-    pub(super) name: &'static str,
-    pub(super) about: String,
-    pub(super) jobs: Vec<JobSpec>,
-    /// What is measured starts after so many seconds.
-    pub(super) warm_up: u64,
+pub(crate) struct Load {
+    pub(crate) name: &'static str,
+    pub(crate) about: String,
+    pub(crate) jobs: Vec<JobSpec>,
+    /// Seconds before measuring starts.
+    pub(crate) warm_up: u64,
 }
 
 impl Load {
-    /// How long it is until they are due, if they all are due once.
-    pub(super) fn until_due(&self) -> Option<Duration> {
+    /// The time until the jobs are due, if each is due once.
+    pub(crate) fn until_due(&self) -> Option<Duration> {
         match self.jobs.first()?.schedule {
             Schedule::Once { at } => {
                 let ms = at.as_millis() - now_us() / 1_000;
@@ -53,7 +53,7 @@ fn on_grid(index: usize, every: &str, anchor_ms: usize) -> JobSpec {
 
 impl Load {
     /// `rate` fires a second, evenly spread.
-    pub(super) fn steady(rate: usize) -> Self {
+    pub(crate) fn steady(rate: usize) -> Self {
         Self {
             name: "steady",
             about: format!("{rate} fires/s, evenly spread"),
@@ -65,7 +65,7 @@ impl Load {
     }
 
     /// `jobs` fires at each instant that is a multiple of `every_s` seconds.
-    pub(super) fn burst(jobs: usize, every_s: usize) -> Self {
+    pub(crate) fn burst(jobs: usize, every_s: usize) -> Self {
         let every = format!("{every_s}s");
         Self {
             name: "burst",
@@ -76,7 +76,7 @@ impl Load {
     }
 
     /// `jobs` jobs with ten fires a second each: more than can be done.
-    pub(super) fn throughput(jobs: usize) -> Self {
+    pub(crate) fn throughput(jobs: usize) -> Self {
         Self {
             name: "throughput",
             about: format!("{jobs} jobs due ten times a second, more than can be done"),
@@ -85,8 +85,8 @@ impl Load {
         }
     }
 
-    /// `jobs` jobs that all are due once, at the same instant: when they will have been applied.
-    pub(super) fn due(jobs: usize) -> Self {
+    /// `jobs` jobs that are due once, at the same instant, which leaves time to apply them.
+    pub(crate) fn due(jobs: usize) -> Self {
         let at = json!({ "at": instant(now_us() / 1_000 + applying_ms(jobs)) });
         Self {
             name: "due",
@@ -98,8 +98,8 @@ impl Load {
         }
     }
 
-    /// A job that is triggered by hand.
-    pub(super) fn manual() -> Self {
+    /// A job that only the API triggers.
+    pub(crate) fn manual() -> Self {
         let block = json!({ "parallel": 100 });
         Self {
             name: "trigger",
@@ -111,7 +111,7 @@ impl Load {
     }
 }
 
-/// How long it takes to apply so many jobs, at the most.
+/// The longest time that applying `jobs` jobs takes.
 fn applying_ms(jobs: usize) -> i64 {
     10_000 + i64::try_from(jobs).unwrap_or(i64::MAX) / 5
 }

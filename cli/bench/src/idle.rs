@@ -1,4 +1,4 @@
-//! A standalone process from outside: how soon it answers, what it costs while idle.
+//! A standalone process without jobs: how soon it answers, and what it costs.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -9,14 +9,14 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
-use super::report::{Report, cpu_seconds, resident_mb};
-use super::scratch::Scratch;
+use crate::report::{Report, cpu_seconds, resident_mb};
+use crate::scratch_dir::ScratchDir;
 
-const GIVE_UP: Duration = Duration::from_secs(30);
+const READY_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Starts a process, waits for its first answer, and watches it do nothing for `watch`.
-pub(super) async fn idle(data: Option<&Path>, watch: Duration) -> Result<Report> {
-    let scratch = Scratch::new(data, "idle")?;
+/// Starts a process five times, waits for its first answer each time, and watches the last one for `watch`.
+pub(crate) async fn run(data: Option<&Path>, watch: Duration) -> Result<Report> {
+    let scratch = ScratchDir::new(data, "idle")?;
     let port = std::net::TcpListener::bind("127.0.0.1:0")?
         .local_addr()?
         .port();
@@ -43,10 +43,10 @@ pub(super) async fn idle(data: Option<&Path>, watch: Duration) -> Result<Report>
             if let Some(status) = child.try_wait()? {
                 bail!("the standalone process ended at once, {status}");
             }
-            if begin.elapsed() > GIVE_UP {
+            if begin.elapsed() > READY_TIMEOUT {
                 bail!(
                     "the standalone process did not answer within {} s",
-                    GIVE_UP.as_secs()
+                    READY_TIMEOUT.as_secs()
                 );
             }
             tokio::time::sleep(Duration::from_millis(1)).await;

@@ -1,0 +1,108 @@
+//! The worker process of a benchmark: `cueline worker` with a handler that counts and times attempts, and does nothing else.
+//!
+//! The benchmark asks it by lines on its standard input. It answers each with a line of JSON.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use cueline_model::ExecutorName;
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+
+use crate::noop::{Lateness, lateness};
+use crate::process::Process;
+
+pub use crate::noop::Noop;
+
+/// Arguments of the worker process.
+#[derive(Debug, Clone, clap::Args)]
+pub struct BenchWorkerArgs {
+    /// File that holds the broker's address
+    #[arg(long)]
+    pub broker_file: PathBuf,
+    /// Prefix of all names on the broker
+    #[arg(long)]
+    pub broker_prefix: String,
+    /// The executor's name, in the group `default`
+    #[arg(long)]
+    pub name: ExecutorName,
+    /// Directory of the journal
+    #[arg(long)]
+    pub state_dir: PathBuf,
+}
+
+/// What a worker has counted.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Answer {
+    /// Attempts since the start.
+    pub(crate) attempts: u64,
+    /// Lateness in microseconds, and the number of attempts with it.
+    lateness: Vec<(u64, u64)>,
+}
+
+impl Answer {
+    pub(crate) fn add_to(&self, all: &mut Lateness) {
+        for (us, count) in &self.lateness {
+            all.saturating_record_n(*us, *count);
+        }
+    }
+}
+
+/// A question to a worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Question {
+    /// How many attempts so far?
+    Count,
+    /// The same, and measure lateness from now on.
+    Measure,
+    /// The same, with what was measured.
+    Measured,
+}
+
+impl Question {
+    const ALL: [Self; 3] = [Self::Count, Self::Measure, Self::Measured];
+
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Count => "count",
+            Self::Measure => "measure",
+            Self::Measured => "measured",
+        }
+    }
+
+    pub(crate) async fn ask(self, worker: &mut Process) -> Result<Answer> {
+        Ok(serde_json::from_str(&worker.ask(self.as_str()).await?)?)
+    }
+}
+
+/// Answers the benchmark's questions about `noop` until the benchmark is gone.
+///
+/// # Errors
+///
+/// If standard input or output fails.
+pub async fn answer_questions(noop: &Noop) -> Result<()> {
+    let mut questions = BufReader::new(tokio::io::stdin()).lines();
+    let mut stdout = tokio::io::stdout();
+    while let Some(line) = questions.next_line().await? {
+        let question = Question::ALL.into_iter().find(|q| q.as_str() == line);
+        let measured = match question {
+            Some(Question::Measure) => {
+                noop.measure();
+                lateness()
+            }
+            Some(Question::Measured) => noop.measured(),
+            Some(Question::Count) | None => lateness(),
+        };
+        let answer = Answer {
+            attempts: noop.attempts(),
+            lateness: measured
+                .iter_recorded()
+                .map(|v| (v.value_iterated_to(), v.count_at_value()))
+                .collect(),
+        };
+        let answer = format!("{}\n", serde_json::to_string(&answer)?);
+        stdout.write_all(answer.as_bytes()).await?;
+        stdout.flush().await?;
+    }
+    Ok(())
+}
