@@ -28,8 +28,8 @@ impl DatabaseClock {
         Timestamp::from_millis(self.local.now_ms().saturating_add(offset))
     }
 
-    /// The time left until `at`; zero when `at` has passed. Exact to the microsecond, so that a wait does not last until
-    /// the end of the millisecond.
+    /// The time left until `at`; zero when `at` has passed. Exact to the microsecond, so that a wait does not last
+    /// until the end of the millisecond.
     pub(crate) fn until(&self, at: Timestamp) -> Duration {
         let offset = self.offset_ms.load(Ordering::Relaxed);
         let at_us = at.as_millis().saturating_sub(offset).saturating_mul(1_000);

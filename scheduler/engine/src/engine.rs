@@ -96,8 +96,8 @@ impl Engine {
         self.admin.clone()
     }
 
-    /// Called after the tasks have stopped. Releases the node's lease first, so that another node, or the next start, takes
-    /// over at once. Then ingests the results that executors have reported, for at most 5 s.
+    /// Called after the tasks have stopped. Releases the node's lease first, so that another node, or the next start,
+    /// takes over at once. Then ingests the results that executors have reported, for at most 5 s.
     ///
     /// # Errors
     ///

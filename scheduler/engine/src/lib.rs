@@ -1,4 +1,5 @@
-//! The scheduler's engine. It claims due jobs, publishes their triggers, ingests results, and keeps watch over executors.
+//! The scheduler's engine. It claims due jobs, publishes their triggers, ingests results, and keeps watch over
+//! executors.
 //!
 //! | module | contents |
 //! | --- | --- |
@@ -9,8 +10,9 @@
 //! | `admin` | what operators ask for |
 //! | `stages` | how all of it is put together |
 //!
-//! The database is the truth: what a stage holds in memory is also in the store, claimed by this node, and is found again
-//! when the node dies. Each stage reads a batch, decides, and writes a batch. The engine knows no concrete store or broker.
+//! The database is the truth: what a stage holds in memory is also in the store, claimed by this node, and is found
+//! again when the node dies. Each stage reads a batch, decides, and writes a batch. The engine knows no concrete
+//! store or broker.
 
 mod addresses;
 mod admin;

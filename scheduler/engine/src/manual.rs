@@ -28,7 +28,8 @@ impl std::fmt::Debug for ManualEngine {
 
 /// More confirmations than any test has runs: nothing takes them while the publish stage has its turn.
 const MAX_CONFIRMATIONS: usize = 1_000_000;
-/// A driver may pass announcements on by a task of its own. After this many turns of other tasks without one, none are left.
+/// A driver may pass announcements on by a task of its own. After this many turns of other tasks without one, none
+/// are left.
 const QUIET_TURNS: usize = 4;
 
 /// What a [`tick`](ManualEngine::tick) did.
@@ -41,8 +42,8 @@ pub struct Tick {
 }
 
 impl ManualEngine {
-    /// An engine on these ports. Runs are prepared when they are due and not ahead of it, so that the effects of a tick
-    /// follow from the clock alone.
+    /// An engine on these ports. Runs are prepared when they are due and not ahead of it, so that the effects of a
+    /// tick follow from the clock alone.
     ///
     /// # Errors
     ///
@@ -177,8 +178,8 @@ impl ManualEngine {
         consume_once(&*self.stages.dead_letters).await
     }
 
-    /// Compares attempts queued more than `older_than_ms` ago with what executors hold. Returns the number of triggers that
-    /// the next tick publishes again.
+    /// Compares attempts queued more than `older_than_ms` ago with what executors hold. Returns the number of
+    /// triggers that the next tick publishes again.
     ///
     /// # Errors
     ///

@@ -3,8 +3,8 @@
 /// Options of an engine. The defaults suit a single machine as well as a cluster.
 #[derive(Debug, Clone)]
 pub struct EngineOptions {
-    /// The node's name, in logs and in the store. A node that starts under the name of another takes over its claims at
-    /// once.
+    /// The node's name, in logs and in the store. A node that starts under the name of another takes over its claims
+    /// at once.
     pub node_name: String,
     /// Seed of the random choices (`route = "random"`).
     pub seed: u64,
@@ -18,13 +18,13 @@ pub struct EngineOptions {
     pub max_claimed: usize,
     /// The most runs without a live executor in memory; the others are released to the store for 10 s. 10,000.
     pub max_unroutable: usize,
-    /// Runs are routed and marked this long before they are due; 25 ms, and up to half a second more where thousands are
-    /// due together. A pause, edit or delete waits at most for this, one publish and its confirmation.
+    /// Runs are routed and marked this long before they are due; 25 ms, and up to half a second more where thousands
+    /// are due together. A pause, edit or delete waits at most for this, one publish and its confirmation.
     pub prepare_ahead_ms: u64,
     /// Runs routed and marked in one transaction; 4,000.
     pub dispatch_batch: usize,
-    /// Triggers published at once; 250, so that the first of many runs start while the last are published. Up to eight
-    /// times as many when many wait.
+    /// Triggers published at once; 250, so that the first of many runs start while the last are published. Up to
+    /// eight times as many when many wait.
     pub publish_batch: usize,
     /// Confirmations written in one transaction; 2,000.
     pub confirm_batch: usize,
@@ -35,14 +35,16 @@ pub struct EngineOptions {
     /// An executor that has been silent for this long gets no more triggers; 15 s.
     pub executor_dead_after_ms: u64,
     /// The work of an executor that has been silent for this long goes to others; 30 s. It must be longer than
-    /// `executor_dead_after_ms`, and longer than the worker's `fence_after`, after which the executor stops what it runs.
+    /// `executor_dead_after_ms`, and longer than the worker's `fence_after`, after which the executor stops what it
+    /// runs.
     pub failover_after_ms: u64,
     /// Attempts queued this long ago are compared with what their executor holds; 30 s.
     pub reconcile_after_ms: u64,
-    /// An attempt ends `lost` when its executor has not reported its end this long after its timeout and kill grace; 60 s.
+    /// An attempt ends `lost` when its executor has not reported its end this long after its timeout and kill grace;
+    /// 60 s.
     pub overdue_slack_ms: u64,
-    /// An executor that does not know an attempt accepts its trigger for this long; 60 min. Executors remember attempts for
-    /// longer, so that a copy of an old trigger is either known or too old.
+    /// An executor that does not know an attempt accepts its trigger for this long; 60 min. Executors remember
+    /// attempts for longer, so that a copy of an old trigger is either known or too old.
     pub trigger_valid_ms: u64,
     /// Ended runs are kept for this long; 7 days.
     pub retention_ms: u64,
@@ -75,9 +77,9 @@ impl Default for EngineOptions {
 }
 
 impl EngineOptions {
-    /// Sets `failover_after_ms`, and shortens the times that have to be shorter: an executor gets no more triggers after half
-    /// of it, another node takes over after half of it, and lost triggers are searched for after the whole. Values above the
-    /// default leave those at their defaults.
+    /// Sets `failover_after_ms`, and shortens the times that have to be shorter: an executor gets no more triggers
+    /// after half of it, another node takes over after half of it, and lost triggers are searched for after the
+    /// whole. Values above the default leave those at their defaults.
     #[must_use]
     pub fn failing_over_after(self, failover_after_ms: u64) -> Self {
         let usual = Self::default();

@@ -96,7 +96,8 @@ macro_rules! hand {
 }
 
 impl Stages {
-    /// Declares the queues that all nodes share, registers this node, and restores what other nodes know of executors.
+    /// Declares the queues that all nodes share, registers this node, and restores what other nodes know of
+    /// executors.
     ///
     /// At most `max_confirmations` wait for the store; past it nothing is published.
     pub(crate) async fn open(

@@ -67,16 +67,16 @@ pub struct ReplayedDeadLetter {
 ///
 /// # Errors
 ///
-/// All methods fail with [`AdminError::Store`] or [`AdminError::Broker`] when these fail. What was done before the failure
-/// stays done; each method may be called again.
+/// All methods fail with [`AdminError::Store`] or [`AdminError::Broker`] when these fail. What was done before the
+/// failure stays done; each method may be called again.
 #[async_trait]
 pub trait SchedulerAdmin: Send + Sync + 'static {
-    /// Looks for due jobs and runs at once. Called after a change of the store that may have made something due; without
-    /// the call the scheduler finds it at its next poll.
+    /// Looks for due jobs and runs at once. Called after a change of the store that may have made something due;
+    /// without the call the scheduler finds it at its next poll.
     fn wake_claim(&self);
 
-    /// Sends pending cancellations at once. Called after a run was cancelled; without the call they are sent at the next
-    /// poll.
+    /// Sends pending cancellations at once. Called after a run was cancelled; without the call they are sent at the
+    /// next poll.
     fn wake_cancellations(&self);
 
     /// What this scheduler has done since it started.
@@ -94,8 +94,8 @@ pub trait SchedulerAdmin: Send + Sync + 'static {
         executor: &ExecutorId,
     ) -> Result<Vec<OutstandingAttempt>, AdminError>;
 
-    /// Takes the triggers out of the executor's queue and routes them again. `by` is noted in the runs' timelines. Returns
-    /// the number of triggers.
+    /// Takes the triggers out of the executor's queue and routes them again. `by` is noted in the runs' timelines.
+    /// Returns the number of triggers.
     async fn drain(&self, executor: &ExecutorId, by: &str) -> Result<u64, AdminError>;
 
     /// Takes the triggers out of the executor's queue and ends their runs `cancelled`. `by` is noted in the runs'
@@ -109,7 +109,8 @@ pub trait SchedulerAdmin: Send + Sync + 'static {
     /// [`AdminError::Refused`] when the executor is not alive.
     async fn replay(&self, executor: &ExecutorId) -> Result<u64, AdminError>;
 
-    /// Puts dead letters back into the queues that they came from. Numbers that do not exist are left out of the answer.
+    /// Puts dead letters back into the queues that they came from. Numbers that do not exist are left out of the
+    /// answer.
     async fn replay_dead_letters(&self, ids: &[i64])
     -> Result<Vec<ReplayedDeadLetter>, AdminError>;
 }

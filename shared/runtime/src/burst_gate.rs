@@ -1,7 +1,7 @@
 //! A gate that holds back work of low urgency while a burst of urgent work is under way.
 //!
-//! Runs that are due at the same instant should start at once. That they were published, taken and ended can be written a
-//! moment later. Both compete for the same processor and the same disk.
+//! Runs that are due at the same instant should start at once. That they were published, taken and ended can be
+//! written a moment later. Both compete for the same processor and the same disk.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;

@@ -4,8 +4,8 @@ use cueline_broker::QueueId;
 use cueline_protocol::{Trigger, decode};
 use cueline_store::DeadLetter;
 
-/// The queue that a dead letter came from; `None` when its name is ambiguous. Names of groups and executors may contain
-/// dots, so the trigger in the letter decides where the name is split.
+/// The queue that a dead letter came from; `None` when its name is ambiguous. Names of groups and executors may
+/// contain dots, so the trigger in the letter decides where the name is split.
 pub(super) fn queue_of(letter: &DeadLetter) -> Option<QueueId> {
     let name = letter.queue.as_str();
     for queue in [QueueId::Results, QueueId::Requests] {

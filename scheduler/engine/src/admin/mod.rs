@@ -1,5 +1,5 @@
-//! What operators do with jobs by hand, queues and dead letters. Each request is carried out at once by the node that is
-//! asked.
+//! What operators do with jobs by hand, queues and dead letters. Each request is carried out at once by the node that
+//! is asked.
 
 mod dead_letter_origin;
 

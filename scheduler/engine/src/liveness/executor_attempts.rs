@@ -59,12 +59,12 @@ impl ExecutorAttempts {
         Ok(all)
     }
 
-    /// Takes triggers out of the executor's queue and ends their attempts as `kind`, while `holds` says that the reason for
-    /// it still holds: a broker that was away answers late. `count` grows with each ended attempt, also when a later step
-    /// fails.
+    /// Takes triggers out of the executor's queue and ends their attempts as `kind`, while `holds` says that the
+    /// reason for it still holds: a broker that was away answers late. `count` grows with each ended attempt, also
+    /// when a later step fails.
     ///
-    /// With [`OutcomeKind::Returned`], an attempt whose trigger was delivered before is not ended, because it may have
-    /// started.
+    /// With [`OutcomeKind::Returned`], an attempt whose trigger was delivered before is not ended, because it may
+    /// have started.
     pub(crate) async fn drain(
         &self,
         executor: &ExecutorId,

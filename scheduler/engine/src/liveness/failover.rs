@@ -1,8 +1,9 @@
 //! Failover (G10): the work of an executor that has fallen silent goes to other executors.
 //!
-//! By then the executor has stopped its own attempts, because it fences itself earlier. Triggers that are still in its
-//! queue never reached it and are routed again. Triggers that it has taken may have started; their attempts end `lost`, and
-//! the job's `on_lost` decides. When the executor returns, the store refuses what it reports about these attempts.
+//! By then the executor has stopped its own attempts, because it fences itself earlier. Triggers that are still in
+//! its queue never reached it and are routed again. Triggers that it has taken may have started; their attempts end
+//! `lost`, and the job's `on_lost` decides. When the executor returns, the store refuses what it reports about these
+//! attempts.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -210,8 +211,9 @@ impl Failover {
         Ok(later.is_empty())
     }
 
-    /// Whether every trigger and every report of the executor has reached the store, or has had enough time to. Deliveries
-    /// that the executor did not settle return to its queue first, and the results that it published count.
+    /// Whether every trigger and every report of the executor has reached the store, or has had enough time to.
+    /// Deliveries that the executor did not settle return to its queue first, and the results that it published
+    /// count.
     async fn is_settled(
         &self,
         executor: &ExecutorId,
@@ -230,8 +232,8 @@ impl Failover {
             messages: results,
             ingested_before: ingested,
         });
-        // Under load the results queue is never empty. Results arrive in order: once this node has ingested as many as were
-        // in the queue, none of those is left.
+        // Under load the results queue is never empty. Results arrive in order: once this node has ingested as many
+        // as were in the queue, none of those is left.
         let passed = ingested - backlog.ingested_before >= backlog.messages;
         let waited_ms = self
             .self_check

@@ -1,5 +1,5 @@
-//! Loopback heartbeats: this node sends messages to itself over the broker, as evidence that it would receive those of
-//! executors.
+//! Loopback heartbeats: this node sends messages to itself over the broker, as evidence that it would receive those
+//! of executors.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
@@ -102,7 +102,8 @@ fn decode(payload: &[u8]) -> Option<Timestamp> {
     Some(Timestamp::from_millis(i64::from_be_bytes(bytes)))
 }
 
-/// Receives all messages that arrive within `wait`, and calls `record` for each fresh one. Returns whether one was fresh.
+/// Receives all messages that arrive within `wait`, and calls `record` for each fresh one. Returns whether one was
+/// fresh.
 ///
 /// A message that was long on its way, or waited here while this process was held up, proves nothing about now. Old
 /// messages are read at once, so that none delays a fresh one.

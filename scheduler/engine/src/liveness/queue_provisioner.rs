@@ -1,7 +1,7 @@
 //! Declares the queues of executors in the background, so that a slow broker cannot delay heartbeats.
 //!
-//! No trigger waits for it: publishing to a missing queue declares it. It serves executors that wait for their queue to
-//! appear because their own rights do not suffice to declare it.
+//! No trigger waits for it: publishing to a missing queue declares it. It serves executors that wait for their queue
+//! to appear because their own rights do not suffice to declare it.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -15,8 +15,8 @@ use crate::addresses::executor_queue;
 use crate::database_clock::DatabaseClock;
 use crate::lock::lock;
 
-/// The most executors that are tracked. A request past it is dropped; the next heartbeat of an executor that waits repeats
-/// it.
+/// The most executors that are tracked. A request past it is dropped; the next heartbeat of an executor that waits
+/// repeats it.
 const MAX_EXECUTORS: usize = 10_000;
 /// Executors whose queues are declared at once.
 const CONCURRENCY: usize = 16;
@@ -47,7 +47,8 @@ impl QueueProvisioner {
         }
     }
 
-    /// Declares requested queues until the stop. The stop drops unfinished calls; declaring a queue twice is harmless.
+    /// Declares requested queues until the stop. The stop drops unfinished calls; declaring a queue twice is
+    /// harmless.
     pub(crate) async fn run(self: Arc<Self>, stop: Stop) {
         let mut calls = JoinSet::new();
         loop {

@@ -1,7 +1,8 @@
 //! Reconcile: compares what executors should hold with what they say they hold.
 //!
-//! A journal lost with its disk, a queue lost with its broker and an ack lost in a crash heal here without an operator. A
-//! missing attempt is published again, as the same attempt, to the same executor, which recognises a repeated trigger.
+//! A journal lost with its disk, a queue lost with its broker and an ack lost in a crash heal here without an
+//! operator. A missing attempt is published again, as the same attempt, to the same executor, which recognises a
+//! repeated trigger.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;

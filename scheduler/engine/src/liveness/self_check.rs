@@ -1,9 +1,10 @@
 //! Whether this node may judge the silence of executors.
 //!
-//! Silence proves nothing unless a heartbeat would have been received and stored. Two pieces of evidence are required,
-//! both recent: a loopback heartbeat, which this node sends to itself over the broker, and a flush, after which every
-//! heartbeat received so far is in the store. A gap in either restarts the count of every executor's silence. A restart of
-//! the broker, a slow store, or a node that was suspended or cut off therefore fails nothing over.
+//! Silence proves nothing unless a heartbeat would have been received and stored. Two pieces of evidence are
+//! required, both recent: a loopback heartbeat, which this node sends to itself over the broker, and a flush, after
+//! which every heartbeat received so far is in the store. A gap in either restarts the count of every executor's
+//! silence. A restart of the broker, a slow store, or a node that was suspended or cut off therefore fails nothing
+//! over.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -17,8 +18,8 @@ use crate::lock::lock;
 pub(crate) struct Intervals {
     /// The time between two loopback heartbeats, and at most between two flushes; 1 s.
     pub(crate) every: Duration,
-    /// Evidence older than this has a gap; 4 s. Together with a heartbeat interval and a reconnect it is much shorter than
-    /// `failover_after`.
+    /// Evidence older than this has a gap; 4 s. Together with a heartbeat interval and a reconnect it is much shorter
+    /// than `failover_after`.
     pub(crate) max_gap_ms: i64,
     /// Without a loopback heartbeat for this long, the node subscribes anew, because a broker can lose a subscription
     /// silently; 15 s.
@@ -98,8 +99,8 @@ impl SelfCheck {
         lock(&self.times).listening_since
     }
 
-    /// Whether both pieces of evidence are recent. The restarted count alone does not suffice: it begins only when a gap
-    /// has ended.
+    /// Whether both pieces of evidence are recent. The restarted count alone does not suffice: it begins only when a
+    /// gap has ended.
     pub(crate) fn can_judge_liveness(&self, now: Timestamp) -> bool {
         let times = *lock(&self.times);
         !self.is_gap(times.loopback_heartbeat_at, now)

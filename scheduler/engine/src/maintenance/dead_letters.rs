@@ -72,8 +72,8 @@ fn letter(delivery: &Delivery, now: Timestamp) -> NewDeadLetter {
     }
 }
 
-/// Equal for equal bytes, which hold the time: a second delivery of the same dead letter is recognised by it. Its strength
-/// does not matter.
+/// Equal for equal bytes, which hold the time: a second delivery of the same dead letter is recognised by it. Its
+/// strength does not matter.
 fn key(payload: &[u8]) -> String {
     Md5::digest(payload)
         .iter()

@@ -12,14 +12,14 @@ pub(crate) const MAX_COUNTED: usize = 10_000;
 /// Runs that a slow machine routes, marks and signs in a millisecond.
 const PREPARED_PER_MS: usize = 20;
 
-/// How long before their due time the first of `due_together` runs leaves the wheel, so that the last of them is ready in
-/// time.
+/// How long before their due time the first of `due_together` runs leaves the wheel, so that the last of them is
+/// ready in time.
 pub(crate) fn lead_ms(prepare_ahead_ms: u64, due_together: usize) -> u64 {
     prepare_ahead_ms + (due_together.min(MAX_COUNTED) / PREPARED_PER_MS) as u64
 }
 
-/// The number of triggers to publish at once. Small batches let the first run of a burst start early; with many pending,
-/// throughput counts, and batches are up to eight times as large.
+/// The number of triggers to publish at once. Small batches let the first run of a burst start early; with many
+/// pending, throughput counts, and batches are up to eight times as large.
 pub(crate) fn publish_batch(batch: usize, pending: usize) -> usize {
     (pending / 4).clamp(batch, batch.saturating_mul(8))
 }
@@ -29,8 +29,8 @@ const LINGER_BELOW_ITEMS: usize = 500;
 /// A delay of confirmations and outcomes that neither an operator nor a waiting pause notices.
 const LINGER: Duration = Duration::from_millis(10);
 
-/// Pauses after a small batch, so that the next one collects more items. Without it a low rate would cost one commit per
-/// run. A stop ends the pause.
+/// Pauses after a small batch, so that the next one collects more items. Without it a low rate would cost one commit
+/// per run. A stop ends the pause.
 pub(crate) async fn linger(items: usize, stop: &Stop) {
     if items < LINGER_BELOW_ITEMS {
         tokio::select! {

@@ -70,7 +70,8 @@ impl Claim {
         let now = self.clock.now();
         let (misfires, waiting): (Vec<_>, Vec<_>) =
             waiting.into_iter().partition(|run| is_misfire(run, now));
-        // Scheduled before the misfires are written: these runs are claimed by this node, and no other node looks for them.
+        // Scheduled before the misfires are written: these runs are claimed by this node, and no other node looks for
+        // them.
         self.claims.schedule(waiting);
         self.skip_misfires(misfires).await?;
         Ok(may_be_more)
@@ -85,8 +86,8 @@ impl Claim {
         let request = FireDueRequest {
             node,
             horizon_ms: self.lookahead_ms,
-            // A job that fires often has many runs within the lookahead. Fewer jobs then make a batch, which keeps the
-            // transaction short.
+            // A job that fires often has many runs within the lookahead. Fewer jobs then make a batch, which keeps
+            // the transaction short.
             limit: (self.batch / self.runs_per_job).max(1),
         };
         let fired = self.store.fire_due(request, &planner).await?;
@@ -117,8 +118,8 @@ impl Claim {
     }
 }
 
-/// Whether the run was written ahead of its fire time by a node that died, and is found too late for its misfire policy. A
-/// run whose due time was put off, because it waited for an executor, is no misfire.
+/// Whether the run was written ahead of its fire time by a node that died, and is found too late for its misfire
+/// policy. A run whose due time was put off, because it waited for an executor, is no misfire.
 fn is_misfire(run: &ClaimedRun, now: Timestamp) -> bool {
     let spec = &run.job.spec;
     run.kind == RunKind::Schedule

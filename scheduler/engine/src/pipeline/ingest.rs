@@ -79,7 +79,8 @@ struct Batch {
 }
 
 impl Ingest {
-    /// Ingests until the queue is empty or `at_most` has passed: where other nodes work on, the queue never gets empty.
+    /// Ingests until the queue is empty or `at_most` has passed: where other nodes work on, the queue never gets
+    /// empty.
     pub(crate) async fn finish(&self, at_most: Duration) {
         let give_up_at = Instant::now() + at_most;
         while Instant::now() < give_up_at {
@@ -118,7 +119,8 @@ impl Ingest {
                     Err(reason) => refused = refused.or(Some(reason)),
                 }
             }
-            // The readable reports of a dead letter are applied. Applying them again, after a replay, changes nothing.
+            // The readable reports of a dead letter are applied. Applying them again, after a replay, changes
+            // nothing.
             let settlement = refused.map_or(Settlement::Ack, Settlement::Dead);
             batch.settlements.push((delivery.receipt, settlement));
         }

@@ -7,7 +7,8 @@ use cueline_store::{Store, StoreError, TriggerOutcome, TriggerRequest};
 
 use super::node_claims::NodeClaims;
 
-/// Writes the runs of a trigger request. Those that are due go to this node's wheel at once, without a claim of their own.
+/// Writes the runs of a trigger request. Those that are due go to this node's wheel at once, without a claim of their
+/// own.
 #[derive(Clone)]
 pub(crate) struct ManualTrigger {
     pub(crate) store: Arc<dyn Store>,
@@ -17,7 +18,8 @@ pub(crate) struct ManualTrigger {
 }
 
 impl ManualTrigger {
-    /// Must be run to its end: a run that the store has claimed for this node and that is not scheduled here is stranded.
+    /// Must be run to its end: a run that the store has claimed for this node and that is not scheduled here is
+    /// stranded.
     pub(crate) async fn trigger(
         &self,
         request: &TriggerRequest,

@@ -1,8 +1,8 @@
 //! What this node has claimed and not yet published.
 //!
 //! Each claimed run is in one of three places: on the wheel until it is prepared, pending until it is published, or
-//! unroutable until an executor appears. One owner for all three, because they count together against the bound of memory,
-//! and because a node whose claims are lost or uncertain forgets them together.
+//! unroutable until an executor appears. One owner for all three, because they count together against the bound of
+//! memory, and because a node whose claims are lost or uncertain forgets them together.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Mutex, MutexGuard};
@@ -62,8 +62,8 @@ impl NodeClaims {
         self.node.store(node.0, Ordering::Release);
     }
 
-    /// After a failed call that may have claimed or marked runs. The node then drops its claims and claims anew, because no
-    /// other node looks for the runs of a node that is alive.
+    /// After a failed call that may have claimed or marked runs. The node then drops its claims and claims anew,
+    /// because no other node looks for the runs of a node that is alive.
     pub(crate) fn mark_uncertain(&self) {
         self.is_uncertain.store(true, Ordering::Release);
         self.lease.wake();
@@ -144,8 +144,8 @@ pub(crate) struct PendingPublish {
     pub(crate) mark: DispatchRequest,
     /// The mark may no longer stand. It has to be set again before the trigger is published.
     pub(crate) mark_uncertain: bool,
-    /// An earlier publish had no answer, so the trigger may be in its queue. From then on it is published until the broker
-    /// accepts it; it is never released to be routed again.
+    /// An earlier publish had no answer, so the trigger may be in its queue. From then on it is published until the
+    /// broker accepts it; it is never released to be routed again.
     pub(crate) maybe_published: bool,
     /// A trigger published after this instant is written anew, because its deadline has come too close.
     pub(crate) fresh_until: Timestamp,

@@ -1,5 +1,5 @@
-//! Plan: what a due job does. It decides which runs are made, which fire times are skipped, and when the job is due next.
-//! Pure.
+//! Plan: what a due job does. It decides which runs are made, which fire times are skipped, and when the job is due
+//! next. Pure.
 
 use cueline_model::{
     ExecutorName, Job, MisfirePolicy, Schedule, Shard, ShardPlan, Timestamp, expand,
@@ -111,7 +111,8 @@ impl SchedulePlanner {
 }
 
 impl FireTimes {
-    /// Skips ahead on a regular grid without visiting each fire time: a year of misses at ten a second is one division.
+    /// Skips ahead on a regular grid without visiting each fire time: a year of misses at ten a second is one
+    /// division.
     fn count_old_misses(&mut self, job: &Job, late: Timestamp) {
         let (Schedule::FixedRate { every, .. }, Some(first)) = (&job.spec.schedule, self.next)
         else {
@@ -221,7 +222,8 @@ mod tests {
     }
 
     proptest! {
-        /// G1: for each policy and delay, every fire time up to the horizon runs or is counted in a skip, exactly once.
+        /// G1: for each policy and delay, every fire time up to the horizon runs or is counted in a skip, exactly
+        /// once.
         #[test]
         fn every_fire_time_is_accounted_for(
             policy in prop_oneof![Just("skip"), Just("fire_once"), Just("catch_up")],

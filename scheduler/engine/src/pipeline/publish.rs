@@ -1,8 +1,8 @@
 //! Publish: pending triggers go to their queues when they are due, in order.
 //!
-//! A trigger for which the broker gives no answer stays `dispatching` and is published again until the broker accepts it.
-//! A pause, edit or delete of its job waits for that. Before each further try the trigger is marked again; the mark fails
-//! when its run has gone on meanwhile.
+//! A trigger for which the broker gives no answer stays `dispatching` and is published again until the broker accepts
+//! it. A pause, edit or delete of its job waits for that. Before each further try the trigger is marked again; the
+//! mark fails when its run has gone on meanwhile.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -108,8 +108,8 @@ impl Publish {
         }
     }
 
-    /// Sets uncertain marks again and drops the triggers whose mark failed: their runs have gone on, or belong to another
-    /// node.
+    /// Sets uncertain marks again and drops the triggers whose mark failed: their runs have gone on, or belong to
+    /// another node.
     async fn still_marked(
         &self,
         due: Vec<PendingPublish>,
@@ -138,8 +138,8 @@ impl Publish {
         }
     }
 
-    /// Ends the attempts of triggers that the broker will never accept, keeps the triggers that it may have accepted, and
-    /// releases the runs of the others to be routed again.
+    /// Ends the attempts of triggers that the broker will never accept, keeps the triggers that it may have accepted,
+    /// and releases the runs of the others to be routed again.
     async fn handle_refused(
         &self,
         refused: Vec<(PendingPublish, Refusal)>,

@@ -17,8 +17,8 @@ use crate::queue_consumer::QueueConsumer;
 const BATCH: usize = 200;
 /// Messages settled at once. A failure of a later request then does not repeat the earlier ones.
 const SETTLE_BATCH: usize = 20;
-/// Requests not begun this long after their fetch are returned to the queue. It is a third of the time after which a broker
-/// delivers an unsettled message again, and a request delivered twice would be carried out twice.
+/// Requests not begun this long after their fetch are returned to the queue. It is a third of the time after which a
+/// broker delivers an unsettled message again, and a request delivered twice would be carried out twice.
 const BEGIN_WITHIN_MS: i64 = 10_000;
 /// The same bound as over HTTP.
 const MAX_KEY_BYTES: usize = 256;

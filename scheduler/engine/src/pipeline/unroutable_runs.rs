@@ -1,7 +1,7 @@
 //! Runs that are due while no live executor can run them.
 //!
-//! They wait in memory until an executor appears, past the bound in the store, and end `unroutable` after their dispatch
-//! deadline.
+//! They wait in memory until an executor appears, past the bound in the store, and end `unroutable` after their
+//! dispatch deadline.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -30,8 +30,8 @@ pub(crate) struct UnroutableRuns {
 }
 
 impl UnroutableRuns {
-    /// Holds runs until an executor appears. Past the bound it ends those whose deadline has passed and releases the others
-    /// to the store.
+    /// Holds runs until an executor appears. Past the bound it ends those whose deadline has passed and releases the
+    /// others to the store.
     pub(crate) async fn hold(&self, runs: Vec<ClaimedRun>) -> Result<(), StoreError> {
         let mut runs = runs.into_iter();
         {
@@ -119,9 +119,9 @@ impl UnroutableRuns {
 
 /// When the run ends `unroutable`.
 ///
-/// Runs released to the store have a later due time, so the wait of a first attempt counts from its fire time. A child's
-/// fire time is its parent's, which may have run for long; its wait counts from its due time. The wait begins no earlier
-/// than this node has listened to heartbeats, because before that it could not know any executor.
+/// Runs released to the store have a later due time, so the wait of a first attempt counts from its fire time. A
+/// child's fire time is its parent's, which may have run for long; its wait counts from its due time. The wait begins
+/// no earlier than this node has listened to heartbeats, because before that it could not know any executor.
 fn deadline(run: &ClaimedRun, listening_since: Option<Timestamp>) -> Timestamp {
     let since = if run.attempt == 1 && run.kind != RunKind::Child {
         run.fire_at

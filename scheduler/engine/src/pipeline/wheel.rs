@@ -1,7 +1,7 @@
 //! The wheel: runs in memory, ordered by due time, then priority, then id.
 //!
-//! An ordered map rather than a hashed timing wheel. It answers for any instant and reads no clock, so tests can set the
-//! time (docs/adr/0002).
+//! An ordered map rather than a hashed timing wheel. It answers for any instant and reads no clock, so tests can set
+//! the time (docs/adr/0002).
 
 use std::collections::{BTreeMap, HashMap};
 

@@ -1,7 +1,7 @@
 //! Route: which executor gets a run.
 //!
-//! Pure except for the random numbers of `random`. A strategy sees the candidates (live executors of the job's group that
-//! announce its handler), sorted by name, and the run. A new strategy is a new arm in [`Router::choose`].
+//! Pure except for the random numbers of `random`. A strategy sees the candidates (live executors of the job's group
+//! that announce its handler), sorted by name, and the run. A new strategy is a new arm in [`Router::choose`].
 
 mod ring;
 
@@ -15,7 +15,8 @@ use rand::rngs::StdRng;
 
 use ring::Ring;
 
-/// Live executors that can run a handler, sorted by name. Shared, because the list is made once per change of the registry.
+/// Live executors that can run a handler, sorted by name. Shared, because the list is made once per change of the
+/// registry.
 pub(crate) type Candidates = Arc<Vec<ExecutorName>>;
 
 /// Rings that are kept; past that all are forgotten and made again when needed.

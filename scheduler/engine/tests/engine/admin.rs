@@ -72,7 +72,8 @@ async fn a_replay_publishes_attempts_that_the_executor_does_not_hold() {
     assert!(matches!(refused, AdminError::Refused(_)), "{refused:?}");
 }
 
-/// An executor answers for at most 1,000 attempts at once. All batches are asked about before any attempt is published.
+/// An executor answers for at most 1,000 attempts at once. All batches are asked about before any attempt is
+/// published.
 #[tokio::test]
 async fn a_replay_of_many_attempts_asks_in_batches() {
     let fixture = Fixture::new().await;

@@ -1,4 +1,5 @@
-//! G10: the work of a silent executor goes to others. Silence counts only while the node could have received heartbeats.
+//! G10: the work of a silent executor goes to others. Silence counts only while the node could have received
+//! heartbeats.
 
 use cueline_broker::conformance::{Fault as BrokerFault, Operation};
 use cueline_engine::ManualEngine;
@@ -98,8 +99,8 @@ async fn published_results_are_ingested_before_attempts_count_as_lost() {
     assert_eq!(fixture.states("job").await, [RunState::Succeeded]);
 }
 
-/// Other executors report all the time, so the results queue is never empty. Once as many results as were in it have been
-/// ingested, none of the silent executor is left.
+/// Other executors report all the time, so the results queue is never empty. Once as many results as were in it have
+/// been ingested, none of the silent executor is left.
 #[tokio::test]
 async fn a_lasting_load_does_not_delay_failover() {
     let (fixture, mut engine, e1) = given(1, json!({})).await;

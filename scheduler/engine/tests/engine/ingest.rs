@@ -52,7 +52,8 @@ async fn an_unreadable_message_becomes_a_dead_letter_and_the_rest_is_applied() {
     assert_eq!(last.payload, &future[..]);
 }
 
-/// Executors put several reports into one message. The readable ones are applied, and the message becomes a dead letter.
+/// Executors put several reports into one message. The readable ones are applied, and the message becomes a dead
+/// letter.
 #[tokio::test]
 async fn each_report_of_a_message_is_applied() {
     let fixture = Fixture::new().await;

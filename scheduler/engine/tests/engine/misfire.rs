@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 
 use crate::fixture::{Fault, Fixture, tick};
 
-/// A job with a period of 10 s, and no scheduler from 0 s to 66 s: the fire times from 10 s to 60 s are missed. Returns its
-/// runs as (fire time in seconds, state).
+/// A job with a period of 10 s, and no scheduler from 0 s to 66 s: the fire times from 10 s to 60 s are missed.
+/// Returns its runs as (fire time in seconds, state).
 async fn after_silence(misfire: Value) -> (Fixture, Vec<(i64, cueline_model::RunState)>) {
     let fixture = Fixture::new().await;
     let mut engine = fixture.engine("one").await;

@@ -30,7 +30,8 @@ async fn claimed() -> (Fixture, ManualEngine, ManualEngine, [FakeExecutor; 2]) {
     (fixture, one, two, executors)
 }
 
-/// Node one takes no turn for longer than its lease. Another executor joins, so that a new routing decision would differ.
+/// Node one takes no turn for longer than its lease. Another executor joins, so that a new routing decision would
+/// differ.
 async fn stall(
     fixture: &Fixture,
     two: &mut ManualEngine,

@@ -1,5 +1,5 @@
-//! Many fires under a random schedule of faults. Calls of the store and the broker fail before or after they were done.
-//! Schedulers die and return. Executors come and go, forget triggers, fail, and report twice.
+//! Many fires under a random schedule of faults. Calls of the store and the broker fail before or after they were
+//! done. Schedulers die and return. Executors come and go, forget triggers, fail, and report twice.
 
 use std::collections::{BTreeMap, BTreeSet};
 

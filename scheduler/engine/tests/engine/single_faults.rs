@@ -1,5 +1,5 @@
-//! The store or the broker fails once, at each stage. No run is lost, and at most the same attempt reaches the same executor
-//! twice.
+//! The store or the broker fails once, at each stage. No run is lost, and at most the same attempt reaches the same
+//! executor twice.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,8 @@ use serde_json::json;
 
 use crate::fixture::{FakeExecutor, Fault, Fixture, eventually, tick};
 
-/// Runs a schedule, a manual trigger, a retry and a child run. Routing is `random`, so that a repeated decision can differ.
+/// Runs a schedule, a manual trigger, a retry and a child run. Routing is `random`, so that a repeated decision can
+/// differ.
 async fn run_all_kinds(fixture: &Fixture, what: &str, fault: impl FnOnce()) {
     let mut engine = fixture.engine("one").await;
     let executors = [fixture.executor("e1").await, fixture.executor("e2").await];

@@ -1,5 +1,5 @@
-//! G3: after a pause, edit or delete has returned and no attempt is `dispatching`, no trigger of the old definition is
-//! published.
+//! G3: after a pause, edit or delete has returned and no attempt is `dispatching`, no trigger of the old definition
+//! is published.
 
 use cueline_engine::ManualEngine;
 use cueline_model::{OutcomeKind, RunState};
@@ -168,8 +168,8 @@ async fn a_resumed_job_goes_on() {
     assert_eq!(e1.take_one().await.job.version, 3);
 }
 
-/// The run is past its fire time and not due yet. The node holds it under the old definition and claims it again under the
-/// new one.
+/// The run is past its fire time and not due yet. The node holds it under the old definition and claims it again
+/// under the new one.
 #[tokio::test]
 async fn an_edit_during_the_jitter_publishes_the_run_once_by_the_new_definition() {
     let fixture = Fixture::new().await;

@@ -72,7 +72,8 @@ async fn a_request_is_carried_out_once_in_spite_of_a_store_failure() {
     assert_eq!(e1.take().await.len(), 1);
 }
 
-/// With a slow store, requests are returned before the broker delivers them again by itself. Those carried out are settled.
+/// With a slow store, requests are returned before the broker delivers them again by itself. Those carried out are
+/// settled.
 #[tokio::test]
 async fn requests_without_time_are_returned_to_the_queue() {
     let fixture = with_requests(30).await;

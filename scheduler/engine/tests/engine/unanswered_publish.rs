@@ -1,4 +1,5 @@
-//! The broker does not answer a publish. The run stays `dispatching`, for the same executor, until the broker accepts it.
+//! The broker does not answer a publish. The run stays `dispatching`, for the same executor, until the broker accepts
+//! it.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
