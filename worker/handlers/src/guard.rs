@@ -31,6 +31,10 @@ const LAST_WORD: Duration = Duration::from_millis(100);
 
 /// The guard's whole life: `input` is the pipe from the worker. Each line is a [`LeaseDeadline`] on `clock`, which holds until there is a newer one. Returns after the
 /// farewell, or when the worker is gone and all of its processes are.
+///
+/// # Errors
+///
+/// [`OrphanError`] if the worker is gone and some of its processes could not be ended.
 pub async fn watch(
     input: impl AsyncBufRead + Unpin,
     id: &GuardId,

@@ -45,6 +45,10 @@ pub struct HttpHandler {
 
 impl HttpHandler {
     /// A handler with connections of its own.
+    ///
+    /// # Errors
+    ///
+    /// When the TLS set-up of this machine cannot be used.
     pub fn new() -> Result<Self, HttpClientError> {
         cueline_worker::install_tls_provider();
         let client = Client::builder()

@@ -5,6 +5,8 @@
 //!
 //! A worker calls [`kill_orphans`] with its marker before it starts its first attempt; see [`orphans`].
 
+#![warn(clippy::missing_errors_doc)]
+
 mod account;
 pub mod command;
 mod environment;

@@ -53,6 +53,10 @@ pub type Result<T> = std::result::Result<T, OrphanError>;
 /// `sudo`) is found only through its process group or its ancestors.
 ///
 /// Linux only: elsewhere it does nothing and returns 0.
+///
+/// # Errors
+///
+/// [`OrphanError::List`] if the processes cannot be listed, [`OrphanError::Survivors`] if some did not end within 5 s.
 #[cfg(target_os = "linux")]
 pub async fn kill_orphans(marker: &str) -> Result<usize> {
     let wanted = format!("{MARKER_VARIABLE}={marker}").into_bytes();

@@ -1,7 +1,8 @@
 //! Attempts per second of a handler that does nothing, over the embedded broker.
 //!
-//! `cargo bench -p cueline-worker --bench throughput -- [attempts] [concurrency]`. All triggers are in the queue before the worker
-//! starts; the clock stops when the last outcome is in the results queue. The broker's share of the CPU is in the figures.
+//! `cargo bench -p cueline-worker --bench throughput -- [attempts] [concurrency]`. All triggers are in the queue
+//! before the worker starts; the clock stops when the last outcome is in the results queue. The broker's share of the
+//! CPU is in the figures.
 
 use std::sync::Arc;
 use std::time::Duration;

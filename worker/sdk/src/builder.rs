@@ -125,8 +125,8 @@ impl Builder {
         self
     }
 
-    /// The directory of the journal. One worker at a time can use it, and the next start of this executor needs the same one.
-    /// Default: `cueline-state/<group>/<name>`.
+    /// The directory of the journal. One worker at a time can use it, and the next start of this executor needs the
+    /// same one. Default: `cueline-state/<group>/<name>`.
     #[must_use]
     pub fn state_dir(mut self, directory: impl Into<PathBuf>) -> Self {
         self.state_dir = Some(directory.into());
@@ -152,8 +152,8 @@ impl Builder {
         self
     }
 
-    /// Allows a built-in kind, `shell`, `command` or `http`, and runs it with this handler. Such jobs run only from triggers that a
-    /// [trusted](Self::trust) key has signed.
+    /// Allows a built-in kind, `shell`, `command` or `http`, and runs it with this handler. Such jobs run only from
+    /// triggers that a [trusted](Self::trust) key has signed.
     #[must_use]
     pub fn kind(mut self, kind: &str, handler: impl Handler) -> Self {
         self.kinds.push((kind.to_owned(), Arc::new(handler)));
@@ -188,7 +188,8 @@ impl Builder {
         self
     }
 
-    /// How long running attempts may go on after a soft stop. They are then asked to stop, and end `lost`. Default: 30 s.
+    /// How long running attempts may go on after a soft stop. They are then asked to stop, and end `lost`. Default:
+    /// 30 s.
     #[must_use]
     pub fn drain_timeout(mut self, timeout: Duration) -> Self {
         self.drain_timeout = timeout;
@@ -202,39 +203,42 @@ impl Builder {
         self
     }
 
-    /// The worker's broker lease ends this long after its last proof. The worker then starts nothing, and stops running attempts unless their job
-    /// says `fence = "keep"`. Waiting attempts go on if the lease is renewed in time.
+    /// The worker's broker lease ends this long after its last proof. The worker then starts nothing, and stops
+    /// running attempts unless their job says `fence = "keep"`. Waiting attempts go on if the lease is renewed in
+    /// time.
     ///
-    /// It has to be more than twice [`heartbeat_every`](Self::heartbeat_every), so that one lost heartbeat stops nothing, and less than
-    /// [`failover_after`](Self::failover_after). Default: two thirds of that, 20 s.
+    /// It has to be more than twice [`heartbeat_every`](Self::heartbeat_every), so that one lost heartbeat stops
+    /// nothing, and less than [`failover_after`](Self::failover_after). Default: two thirds of that, 20 s.
     #[must_use]
     pub fn fence_after(mut self, after: Duration) -> Self {
         self.fence_after = Some(after);
         self
     }
 
-    /// The schedulers give the work of a silent executor to others after this time; the value has to be theirs. Default: 30 s.
+    /// The schedulers give the work of a silent executor to others after this time; the value has to be theirs.
+    /// Default: 30 s.
     ///
-    /// Fenced attempts have ended 2 s before, whatever their job's kill grace (a fifteenth before if it is less than 30 s). Waiting attempts are
-    /// returned halfway between [`fence_after`](Self::fence_after) and that, after 24 s.
+    /// Fenced attempts have ended 2 s before, whatever their job's kill grace (a fifteenth before if it is less than
+    /// 30 s). Waiting attempts are returned halfway between [`fence_after`](Self::fence_after) and that, after 24 s.
     #[must_use]
     pub fn failover_after(mut self, after: Duration) -> Self {
         self.failover_after = after;
         self
     }
 
-    /// The only schedulers, and their broker, run in this process. They stop and start together with the worker, so there is no broker lease:
-    /// nothing is ever fenced, and waiting attempts go on after a restart of any length.
+    /// The only schedulers, and their broker, run in this process. They stop and start together with the worker, so
+    /// there is no broker lease: nothing is ever fenced, and waiting attempts go on after a restart of any length.
     #[must_use]
     pub fn in_process_scheduler(mut self) -> Self {
         self.in_process_scheduler = true;
         self
     }
 
-    /// Called with each renewal of the broker lease, for a supervisor that ends the worker's attempts when the worker itself cannot. The callback has to
-    /// return at once.
+    /// Called with each renewal of the broker lease, for a supervisor that ends the worker's attempts when the worker
+    /// itself cannot. The callback has to return at once.
     ///
-    /// It is never called with [`in_process_scheduler`](Self::in_process_scheduler), nor with a lease that has ended already.
+    /// It is never called with [`in_process_scheduler`](Self::in_process_scheduler), nor with a lease that has ended
+    /// already.
     #[must_use]
     pub fn on_lease_renewed(
         mut self,
@@ -251,8 +255,8 @@ impl Builder {
         self
     }
 
-    /// Called once, with the state directory locked and before anything is started: the place to end processes that an earlier start of the worker left
-    /// behind. An error keeps the worker from running.
+    /// Called once, with the state directory locked and before anything is started: the place to end processes that
+    /// an earlier start of the worker left behind. An error keeps the worker from running.
     #[must_use]
     pub fn before_start<F, Fut>(mut self, hook: F) -> Self
     where

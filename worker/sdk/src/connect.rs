@@ -7,7 +7,7 @@ use cueline_runtime::{Backoff, Stop};
 
 use crate::control;
 use crate::error::Result;
-use crate::lease::{HeartbeatKind, Heartbeats};
+use crate::heartbeats::{HeartbeatKind, Heartbeats};
 use crate::settings::Settings;
 
 /// Why the worker cannot start yet, and the queue that it is about.
@@ -24,7 +24,8 @@ pub(crate) async fn connect(
 ) -> Result<Option<Listener>> {
     let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
     loop {
-        // The worker itself may not be allowed to declare its queue. A scheduler that receives this heartbeat declares it.
+        // The worker itself may not be allowed to declare its queue. A scheduler that receives this heartbeat
+        // declares it.
         heartbeats.send(HeartbeatKind::Starting).await;
         match try_connect(settings).await {
             Ok(listener) => return Ok(Some(listener)),

@@ -215,8 +215,9 @@ impl Context {
 
     /// Why the attempt has to stop; `None` while it need not.
     ///
-    /// Reads the clock to see whether the broker lease has ended. The first call after a pause of the process (SIGSTOP, a sleeping machine)
-    /// therefore returns [`StopReason::Fenced`] if another executor may have the run by now.
+    /// Reads the clock to see whether the broker lease has ended. The first call after a pause of the process
+    /// (SIGSTOP, a sleeping machine) therefore returns [`StopReason::Fenced`] if another executor may have the run by
+    /// now.
     pub fn stop_reason(&self) -> Option<StopReason> {
         if self.0.lease.as_ref().is_some_and(|l| l.is_fenced()) {
             self.stop_fenced();
@@ -239,16 +240,16 @@ impl Context {
             .unwrap_or(StopReason::Cancelled)
     }
 
-    /// The time between the request to stop and the forced stop: the job's kill grace, or less if a fenced attempt has to end sooner. Call it after
-    /// [`stopped`](Self::stopped) has returned.
+    /// The time between the request to stop and the forced stop: the job's kill grace, or less if a fenced attempt
+    /// has to end sooner. Call it after [`stopped`](Self::stopped) has returned.
     pub fn kill_grace(&self) -> DurationMs {
         let grace = self.0.info.kill_grace;
         let limit = self.0.kill_grace_limit.get();
         limit.map_or(grace, |limit| grace.min(*limit))
     }
 
-    /// When the worker's broker lease was last proven, in milliseconds on the boot clock. `None` for an attempt that does not depend on the lease.
-    /// See [`LeaseDeadline`](crate::LeaseDeadline).
+    /// When the worker's broker lease was last proven, in milliseconds on the boot clock. `None` for an attempt that
+    /// does not depend on the lease. See [`LeaseDeadline`](crate::LeaseDeadline).
     pub fn lease_proven_ms(&self) -> Option<i64> {
         self.0.lease.as_ref()?.proven_ms()
     }

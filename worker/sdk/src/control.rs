@@ -42,7 +42,8 @@ pub(crate) async fn listen(settings: &Settings) -> Result<Listener, BrokerError>
 
 /// Passes orders to the event loop until it is dropped.
 ///
-/// It never waits for the event loop: the echoes behind an order would wait as well, and a busy worker would lose its lease.
+/// It never waits for the event loop: the echoes behind an order would wait as well, and a busy worker would lose its
+/// lease.
 pub(crate) async fn run(
     settings: Arc<Settings>,
     lease: Arc<BrokerLease>,

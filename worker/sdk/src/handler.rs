@@ -10,7 +10,8 @@ use crate::returned::{Failure, Output};
 
 /// Code that jobs can run.
 ///
-/// An async function is a handler by [`Builder::handler`](crate::Builder::handler). Implement the trait for handlers with state:
+/// An async function is a handler by [`Builder::handler`](crate::Builder::handler). Implement the trait for handlers
+/// with state:
 ///
 /// ```
 /// use cueline_worker::{Context, Failure, Handler, Output};
@@ -32,13 +33,13 @@ use crate::returned::{Failure, Output};
 pub trait Handler: Send + Sync + 'static {
     /// Makes one attempt.
     ///
-    /// When the attempt has to stop, [`Context::stopped`] returns and [`Context::cancelled`] fails. The handler then has the job's kill grace to
-    /// return. After that its future is dropped.
+    /// When the attempt has to stop, [`Context::stopped`] returns and [`Context::cancelled`] fails. The handler then
+    /// has the job's kill grace to return. After that its future is dropped.
     ///
     /// # Errors
     ///
-    /// A [`Failure`] fails the attempt; the job's retry policy decides whether another one follows. After a stop its message is kept, and the
-    /// outcome is that of the [reason](crate::StopReason).
+    /// A [`Failure`] fails the attempt; the job's retry policy decides whether another one follows. After a stop its
+    /// message is kept, and the outcome is that of the [reason](crate::StopReason).
     async fn run(&self, cx: Context) -> Result<Output, Failure>;
 }
 

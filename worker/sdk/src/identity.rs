@@ -1,7 +1,7 @@
 //! Identity of runs and attempts across stores.
 //!
-//! Run ids start again in each store. A worker may meet a second store, or a restored one under a new id, so it compares runs only
-//! together with their store.
+//! Run ids start again in each store. A worker may meet a second store, or a restored one under a new id, so it
+//! compares runs only together with their store.
 
 use std::fmt;
 

@@ -1,7 +1,7 @@
 //! Worker SDK: what a program needs to run Cueline's jobs.
 //!
-//! A worker fetches triggers from its queue, journals and acks them, runs their handlers lane by lane, and reports. It knows nothing of schedules and
-//! of the store.
+//! A worker fetches triggers from its queue, journals and acks them, runs their handlers lane by lane, and reports.
+//! It knows nothing of schedules and of the store.
 //!
 //! ```no_run
 //! use cueline_worker::{Context, Failure, Result, Worker};
@@ -35,18 +35,20 @@
 //!
 //! - `worker/sdk/examples/native_worker.rs`: a worker on NATS in 20 lines.
 //! - `worker/sdk/examples/block_policies.rs`: block policies, and handlers that stop when their run is cancelled.
-//! - `cli/examples/embedded_scheduler.rs`: a scheduler, a broker and a worker inside a program of one's own. It needs crates that this one must not
-//!   depend on, so it is an example of the crate that depends on all of them.
+//! - `cli/examples/embedded_scheduler.rs`: a scheduler, a broker and a worker inside a program of one's own. It needs
+//!   crates that this one must not depend on, so it is an example of the crate that depends on all of them.
 //!
 //! # Guarantees
 //!
-//! - A trigger is acked once it is in the journal on disk. Its handler starts once the start is in the journal. After kill -9 the next worker on the
-//!   same state directory continues: waiting attempts keep their place, running ones end `lost`, ended ones are reported.
+//! - A trigger is acked once it is in the journal on disk. Its handler starts once the start is in the journal. After
+//!   kill -9 the next worker on the same state directory continues: waiting attempts keep their place, running ones
+//!   end `lost`, ended ones are reported.
 //! - A known attempt never runs again. If it has ended, the worker reports the outcome from the journal again.
 //! - While the journal cannot be written, nothing is acked or started.
-//! - When the broker cannot be reached, the worker stops its attempts before the schedulers may give them to another executor, and starts
-//!   nothing. This holds after a pause of the process, a sleep of the machine, and a restart: times are measured on `CLOCK_BOOTTIME` (Linux). It cannot
-//!   stop a handler that never awaits, a process that has left its group, and what it left behind when it was killed itself.
+//! - When the broker cannot be reached, the worker stops its attempts before the schedulers may give them to another
+//!   executor, and starts nothing. This holds after a pause of the process, a sleep of the machine, and a restart:
+//!   times are measured on `CLOCK_BOOTTIME` (Linux). It cannot stop a handler that never awaits, a process that has
+//!   left its group, and what it left behind when it was killed itself.
 //!
 //! # Limits
 //!
@@ -68,6 +70,8 @@
 //! | outcomes reported again because schedulers still ask for them | 10,000; each 30 s after its report, then after twice the time | the reply says that the attempt is held |
 //! | cancellations ahead of their trigger | 10,000 | the oldest is forgotten |
 
+#![warn(clippy::missing_errors_doc)]
+
 mod attempt;
 mod builder;
 mod connect;
@@ -76,6 +80,7 @@ mod control;
 pub mod error;
 mod event_loop;
 pub mod handler;
+mod heartbeats;
 mod identity;
 mod intake;
 mod journal;

@@ -1,7 +1,7 @@
 //! How long batches wait for more entries.
 //!
-//! A disk sync and a publish cost the same for one entry and for hundreds. What is not urgent therefore waits a moment, so that a burst needs
-//! few of them. All of these waits are defined here.
+//! A disk sync and a publish cost the same for one entry and for hundreds. What is not urgent therefore waits a
+//! moment, so that a burst needs few of them. All of these waits are defined here.
 
 use std::time::Duration;
 
@@ -24,7 +24,8 @@ impl Linger {
         items >= self.max_items
     }
 
-    /// Pauses after a batch that was not full. The first entry of the next batch waits at most `max_wait`; a lone entry does not wait at all.
+    /// Pauses after a batch that was not full. The first entry of the next batch waits at most `max_wait`; a lone
+    /// entry does not wait at all.
     pub(crate) async fn pause_after(&self, items: usize) {
         if !self.is_full(items) {
             tokio::time::sleep(self.max_wait).await;

@@ -12,7 +12,8 @@ use crate::status::WorkerStatus;
 /// What becomes of fetched messages.
 pub(crate) type Settlements = Vec<(Receipt, Settlement)>;
 
-/// The most batches that wait. At the limit they are dropped: the broker delivers those triggers again, and the journal knows them.
+/// The most batches that wait. At the limit they are dropped: the broker delivers those triggers again, and the
+/// journal knows them.
 pub(crate) const MAX_WAITING: usize = 1_024;
 
 /// Settles until the sender is gone.

@@ -1,4 +1,5 @@
-//! What the tasks around the event loop see of it: counts for heartbeats and for the room that is left, and whether the worker drains.
+//! What the tasks around the event loop see of it: counts for heartbeats and for the room that is left, and whether
+//! the worker drains.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 

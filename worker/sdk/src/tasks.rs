@@ -7,39 +7,17 @@ use cueline_runtime::Stop;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum TaskName {
-    Reports,
-    Ticker,
-    Settling,
-    Control,
-    Lease,
-    Heartbeats,
-    Intake,
-}
-
-impl TaskName {
-    const fn as_str(self) -> &'static str {
-        match self {
-            Self::Reports => "report publisher",
-            Self::Ticker => "attempt ticker",
-            Self::Settling => "settling of triggers",
-            Self::Control => "control channel",
-            Self::Lease => "check of the broker lease",
-            Self::Heartbeats => "heartbeats",
-            Self::Intake => "intake of triggers",
-        }
-    }
-}
+pub(crate) const INTAKE: &str = "intake of triggers";
+pub(crate) const SETTLING: &str = "settling of triggers";
 
 /// The tasks around the event loop. They are aborted when this is dropped.
 #[derive(Default)]
-pub(crate) struct Tasks(JoinSet<TaskName>);
+pub(crate) struct Tasks(JoinSet<&'static str>);
 
 impl Tasks {
     pub(crate) fn spawn(
         &mut self,
-        name: TaskName,
+        name: &'static str,
         task: impl Future<Output = ()> + Send + 'static,
     ) {
         self.0.spawn(async move {
@@ -52,8 +30,8 @@ impl Tasks {
     pub(crate) async fn first_to_end(&mut self, stop: &Stop) -> &'static str {
         loop {
             match self.0.join_next().await {
-                Some(Ok(TaskName::Intake)) if stop.is_soft() => {}
-                Some(Ok(name)) => return name.as_str(),
+                Some(Ok(INTAKE)) if stop.is_soft() => {}
+                Some(Ok(name)) => return name,
                 Some(Err(error)) => {
                     tracing::error!(%error, "a task of the worker panicked; the worker ends");
                     return "worker";
@@ -67,7 +45,7 @@ impl Tasks {
     pub(crate) async fn settled(&mut self, limit: Duration) {
         let settled = async {
             while let Some(ended) = self.0.join_next().await {
-                if matches!(ended, Ok(TaskName::Settling)) {
+                if matches!(ended, Ok(SETTLING)) {
                     return;
                 }
             }

@@ -68,7 +68,8 @@ impl AttemptSink for Recorded {
     }
 }
 
-/// The first attempt of run 1 of a job `test`, on an executor `test`: without parameter and time limit, with a kill grace of 5 s.
+/// The first attempt of run 1 of a job `test`, on an executor `test`: without parameter and time limit, with a kill
+/// grace of 5 s.
 #[expect(
     clippy::missing_panics_doc,
     reason = "the names are constants, and valid"

@@ -12,14 +12,15 @@ use tokio::time::timeout;
 use crate::connect::connect;
 use crate::error::{Error, Result};
 use crate::event_loop::{self, EventLoop, Halt, Services};
+use crate::heartbeats::{HeartbeatKind, Heartbeats};
 use crate::intake::Intake;
 use crate::journal::Journal;
-use crate::lease::{BrokerLease, HeartbeatKind, Heartbeats};
+use crate::lease::BrokerLease;
 use crate::report::ReportPublisher;
 use crate::settings::{Hook, Settings};
 use crate::signals::stop_on_signals;
 use crate::status::WorkerStatus;
-use crate::tasks::{TaskName, Tasks};
+use crate::tasks::{INTAKE, SETTLING, Tasks};
 use crate::{control, settle};
 
 /// How long a drained worker waits for the broker to confirm its last reports. The journal keeps the others.
@@ -59,7 +60,8 @@ impl Worker {
         }
     }
 
-    /// Runs until SIGTERM or SIGINT, and then stops softly as [`run`](Self::run) does. A second signal stops it at once.
+    /// Runs until SIGTERM or SIGINT, and then stops softly as [`run`](Self::run) does. A second signal stops it at
+    /// once.
     ///
     /// # Errors
     ///
@@ -74,14 +76,16 @@ impl Worker {
 
     /// Runs until `stop`.
     ///
-    /// A soft stop accepts no more triggers and returns those that have not started. Running attempts may end within the drain timeout. The
-    /// worker then reports their outcomes and returns. A hard stop returns at once: the next start reports running attempts `lost`.
+    /// A soft stop accepts no more triggers and returns those that have not started. Running attempts may end within
+    /// the drain timeout. The worker then reports their outcomes and returns. A hard stop returns at once: the next
+    /// start reports running attempts `lost`.
     ///
     /// # Errors
     ///
     /// - [`Error::Journal`] if the state directory cannot be used at the start, or not until the end of a drain.
     /// - [`Error::BeforeStart`] if the hook failed.
-    /// - [`Error::Broker`] if the broker refuses the worker. A broker that cannot be reached is tried again without limit.
+    /// - [`Error::Broker`] if the broker refuses the worker. A broker that cannot be reached is tried again without
+    ///   limit.
     /// - [`Error::TaskEnded`] if a task of the worker failed.
     pub async fn run(self, stop: Stop) -> Result<()> {
         let settings = self.settings;
@@ -154,11 +158,11 @@ impl Parts {
         let mut tasks = Tasks::default();
         let (settings, status) = (Arc::clone(&self.settings), Arc::clone(&self.status));
         let publisher = ReportPublisher::new(settings, Arc::clone(&reports), status);
-        tasks.spawn(TaskName::Reports, publisher.run());
-        tasks.spawn(TaskName::Ticker, async move { ticker.run().await });
+        tasks.spawn("report publisher", publisher.run());
+        tasks.spawn("attempt ticker", async move { ticker.run().await });
         self.spawn_settling(&mut tasks, settle_queue);
         self.spawn_lease(&mut tasks, orders, senders.orders);
-        tasks.spawn(TaskName::Intake, intake.run(stop.clone()));
+        tasks.spawn(INTAKE, intake.run(stop.clone()));
         let executor = &self.settings.executor;
         tracing::info!(group = %executor.group, executor = %executor.name, capabilities = ?self.settings.handlers, "worker started");
 
@@ -184,7 +188,7 @@ impl Parts {
 
     fn spawn_settling(&self, tasks: &mut Tasks, queue: mpsc::Receiver<settle::Settlements>) {
         let (settings, status) = (Arc::clone(&self.settings), Arc::clone(&self.status));
-        tasks.spawn(TaskName::Settling, settle::run(settings, status, queue));
+        tasks.spawn(SETTLING, settle::run(settings, status, queue));
     }
 
     fn spawn_lease(
@@ -195,11 +199,13 @@ impl Parts {
     ) {
         let (settings, lease) = (Arc::clone(&self.settings), Arc::clone(&self.lease));
         tasks.spawn(
-            TaskName::Control,
+            "control channel",
             control::run(settings, lease, listener, orders),
         );
         let lease = Arc::clone(&self.lease);
-        tasks.spawn(TaskName::Lease, async move { lease.run_checks().await });
-        tasks.spawn(TaskName::Heartbeats, self.heartbeats().run());
+        tasks.spawn("check of the broker lease", async move {
+            lease.run_checks().await;
+        });
+        tasks.spawn("heartbeats", self.heartbeats().run());
     }
 }

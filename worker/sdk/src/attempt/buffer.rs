@@ -1,7 +1,7 @@
 //! The lines of one attempt's log, bounded.
 //!
-//! The first half of the limit is reported as it comes. After that a ring keeps the newest lines up to the other half. A note takes the place of the
-//! lines that were dropped between them.
+//! The first half of the limit is reported as it comes. After that a ring keeps the newest lines up to the other
+//! half. A note takes the place of the lines that were dropped between them.
 
 use std::collections::VecDeque;
 

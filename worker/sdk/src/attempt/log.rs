@@ -96,7 +96,8 @@ impl AttemptLog {
         self.lock().progress = Some(fraction);
     }
 
-    /// Reports what is due. Called ten times a second for each attempt that did not end at once. False when the attempt has ended.
+    /// Reports what is due. Called ten times a second for each attempt that did not end at once. False when the
+    /// attempt has ended.
     pub(super) fn tick(&self) -> bool {
         let mut pending = self.lock();
         if pending.closed {

@@ -20,8 +20,8 @@ pub(super) enum HandlerEnd {
 
 /// The outcome of an attempt whose handler was asked to stop for `reason`, if it was.
 ///
-/// A handler that returned success has succeeded, even after a request to stop: its work is done, and any other outcome could repeat it.
-/// Otherwise the reason decides.
+/// A handler that returned success has succeeded, even after a request to stop: its work is done, and any other
+/// outcome could repeat it. Otherwise the reason decides.
 pub(super) fn outcome_of(
     end: HandlerEnd,
     reason: Option<StopReason>,

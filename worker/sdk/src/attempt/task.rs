@@ -20,7 +20,8 @@ use crate::identity::AttemptKey;
 use crate::lease::BrokerLease;
 use crate::report::Report;
 
-/// A handler that was asked to stop is dropped this long after its kill grace. Handlers of processes need the time for the forced stop.
+/// A handler that was asked to stop is dropped this long after its kill grace. Handlers of processes need the time
+/// for the forced stop.
 const BEYOND_GRACE: Duration = Duration::from_secs(2);
 
 /// An attempt that is about to start.

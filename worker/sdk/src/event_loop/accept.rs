@@ -21,8 +21,8 @@ enum KnownAttempt {
     Held,
     /// It has this outcome, as JSON.
     Ended(String),
-    /// The journal says that it was started, and nothing runs: a write of the previous process reached the disk after this process had read the
-    /// journal.
+    /// The journal says that it was started, and nothing runs: a write of the previous process reached the disk after
+    /// this process had read the journal.
     Orphaned,
     /// This newer attempt of the run is known.
     Superseded(u32),
@@ -146,8 +146,8 @@ impl EventLoop {
         }
     }
 
-    /// Why a new trigger is too old to be accepted: the worker may have forgotten the attempt, and the sender may have kept a copy. With schedulers in this
-    /// process nobody else can send.
+    /// Why a new trigger is too old to be accepted: the worker may have forgotten the attempt, and the sender may
+    /// have kept a copy. With schedulers in this process nobody else can send.
     fn expired(&self, trigger: &Trigger, decisions: &Decisions) -> Option<String> {
         let (deadline, now) = (trigger.deadline, decisions.now);
         let expired = self.services.settings.lease_timings.is_some() && deadline < now;

@@ -6,8 +6,8 @@ use crate::lanes::NotStarted;
 use crate::lease::FenceStage;
 
 impl EventLoop {
-    /// Does what the lease asks for. The fence is lifted in a later turn than the one that noticed it: by then running attempts are asked to
-    /// stop, and returned attempts are on disk.
+    /// Does what the lease asks for. The fence is lifted in a later turn than the one that noticed it: by then
+    /// running attempts are asked to stop, and returned attempts are on disk.
     pub(super) fn follow_lease(&mut self, decisions: &mut Decisions) {
         let lease = &self.services.lease;
         match self.fence_stage {

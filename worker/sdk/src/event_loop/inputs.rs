@@ -10,8 +10,8 @@ use crate::intake::Received;
 pub(super) const MAX_ENDED: usize = 4_096;
 /// The most batches of triggers that wait. At the limit nothing is fetched.
 pub(super) const MAX_RECEIVED: usize = 4;
-/// The most orders that wait, more than a scheduler sends at once. At the limit they are dropped: schedulers repeat a cancellation until it has taken
-/// effect, and a query until it is answered.
+/// The most orders that wait, more than a scheduler sends at once. At the limit they are dropped: schedulers repeat a
+/// cancellation until it has taken effect, and a query until it is answered.
 pub(super) const MAX_ORDERS: usize = 2_048;
 
 /// The receiving ends.

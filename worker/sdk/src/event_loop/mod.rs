@@ -1,8 +1,9 @@
 //! The event loop of a worker: one task that decides, journals and then acts.
 //!
-//! Each turn takes all inputs that have come (triggers, ended attempts, orders, confirmed reports), decides what follows, and writes all of it to
-//! the journal at once. Only then does it act: it settles triggers, starts and stops handlers, and reports. Every action was therefore on disk
-//! before, and after a crash at any point the next process continues from the journal.
+//! Each turn takes all inputs that have come (triggers, ended attempts, orders, confirmed reports), decides what
+//! follows, and writes all of it to the journal at once. Only then does it act: it settles triggers, starts and stops
+//! handlers, and reports. Every action was therefore on disk before, and after a crash at any point the next process
+//! continues from the journal.
 
 mod accept;
 mod act;

@@ -19,8 +19,8 @@ impl ResendBackoff {
         self.0.retain(|_, next_ms| *next_ms > now_ms);
     }
 
-    /// Whether an outcome is to be reported again that was first reported at `reported_ms`. The wait doubles each time: schedulers that lag behind with
-    /// their results ask as well, and more results would make the lag worse.
+    /// Whether an outcome is to be reported again that was first reported at `reported_ms`. The wait doubles each
+    /// time: schedulers that lag behind with their results ask as well, and more results would make the lag worse.
     pub(super) fn is_due(&mut self, key: AttemptKey, reported_ms: i64, now_ms: i64) -> bool {
         let age_ms = now_ms.saturating_sub(reported_ms);
         let waits = self.0.get(&key).is_some_and(|next_ms| *next_ms > now_ms);

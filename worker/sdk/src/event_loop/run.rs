@@ -11,7 +11,8 @@ use super::inputs::{Inbox, Inputs, MAX_ENDED, MAX_ORDERS, MAX_RECEIVED};
 use super::state::EventLoop;
 use crate::linger;
 
-/// How often a turn is made without inputs: for reports that were confirmed, entries to prune, and room in the report queue.
+/// How often a turn is made without inputs: for reports that were confirmed, entries to prune, and room in the report
+/// queue.
 const TICK: Duration = linger::CONFIRMED.max_wait;
 
 impl EventLoop {

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::open::VERSION;
+use super::schema::VERSION;
 
 /// Why the journal could not be used.
 #[derive(Debug, thiserror::Error)]

@@ -1,8 +1,9 @@
 //! The worker's journal: which attempts it has accepted, started, ended and reported, on disk.
 //!
-//! One `SQLite` file with one connection. All changes of one turn of the event loop are one write, so a turn costs one disk sync however many
-//! attempts it concerns. An entry only moves forward: to a newer attempt, or within an attempt from accepted to started to ended to reported. A
-//! repeated or older write changes nothing. The journal knows nothing of lanes and brokers.
+//! One `SQLite` file with one connection. All changes of one turn of the event loop are one write, so a turn costs
+//! one disk sync however many attempts it concerns. An entry only moves forward: to a newer attempt, or within an
+//! attempt from accepted to started to ended to reported. A repeated or older write changes nothing. The journal
+//! knows nothing of lanes and brokers.
 
 mod entry;
 mod error;
@@ -11,6 +12,7 @@ mod lock;
 mod open;
 mod prune;
 mod read;
+mod schema;
 #[cfg(test)]
 mod tests;
 mod write;

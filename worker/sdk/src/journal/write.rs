@@ -47,8 +47,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Begins and ends the transaction by statements: on a full disk `SQLite` rolls back by itself, sqlx would still count the transaction as open,
-    /// and no later one could begin.
+    /// Begins and ends the transaction by statements: on a full disk `SQLite` rolls back by itself, sqlx would still
+    /// count the transaction as open, and no later one could begin.
     async fn write_in_transaction(&mut self, entries: &[Entry]) -> Result<(), sqlx::Error> {
         sqlx::query("BEGIN IMMEDIATE")
             .execute(&mut self.connection)

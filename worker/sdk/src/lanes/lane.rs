@@ -71,7 +71,8 @@ impl Lane {
         slots.saturating_sub(self.running.len())
     }
 
-    /// Whether the backlog has no room for another request. Requests that wait only for the worker's capacity do not count.
+    /// Whether the backlog has no room for another request. Requests that wait only for the worker's capacity do not
+    /// count.
     pub(super) fn is_full(&self) -> bool {
         let backlog = usize::try_from(self.backlog).unwrap_or(usize::MAX);
         self.waiting.len() >= backlog.saturating_add(self.free_slots())

@@ -90,7 +90,8 @@ impl Lanes {
         self.capacity = capacity;
     }
 
-    /// Applies the lane's policy to a new request. An attempt that is not newer than the held one of its run is ignored.
+    /// Applies the lane's policy to a new request. An attempt that is not newer than the held one of its run is
+    /// ignored.
     pub(crate) fn accept(&mut self, request: LaneRequest, steps: &mut Vec<Step>) {
         let run = request.key.run;
         if self.newest_attempt(run) >= Some(request.key.attempt) {
@@ -129,7 +130,8 @@ impl Lanes {
         }
     }
 
-    /// Puts back a request that waited before a restart. Call it in the order of acceptance. The policy was applied at acceptance.
+    /// Puts back a request that waited before a restart. Call it in the order of acceptance. The policy was applied
+    /// at acceptance.
     pub(crate) fn restore(&mut self, request: LaneRequest) {
         let lane = self.by_key.entry(request.lane).or_default();
         lane.adopt_policy(&request);
@@ -224,7 +226,8 @@ impl Lanes {
         }
     }
 
-    /// Ends or stops the older attempt of the same run. True when the older one still runs: the newer one has to wait for its end.
+    /// Ends or stops the older attempt of the same run. True when the older one still runs: the newer one has to wait
+    /// for its end.
     fn supersede(&mut self, newer: AttemptKey, steps: &mut Vec<Step>) -> bool {
         let Some(held) = self.runs.get_mut(&newer.run) else {
             return false;

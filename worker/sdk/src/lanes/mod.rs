@@ -1,9 +1,11 @@
 //! Lanes: the order in which a worker starts the attempts that it has accepted.
 //!
-//! Pure: [`LaneRequest`]s go in, [`Step`]s come out, and the caller carries them out. It knows no I/O, no clock and no tokio.
+//! Pure: [`LaneRequest`]s go in, [`Step`]s come out, and the caller carries them out. It knows no I/O, no clock and
+//! no tokio.
 //!
-//! A lane is busy while an attempt of it runs or waits. All lanes share the worker's capacity. Of the lanes that could start an attempt, the
-//! one with the highest priority goes first, and equals take turns. The backlog of one job therefore never holds up another job.
+//! A lane is busy while an attempt of it runs or waits. All lanes share the worker's capacity. Of the lanes that
+//! could start an attempt, the one with the highest priority goes first, and equals take turns. The backlog of one
+//! job therefore never holds up another job.
 
 mod lane;
 mod machine;

@@ -69,7 +69,8 @@ pub(crate) enum NotStarted {
 pub(crate) enum Step {
     /// Start the handler.
     Start(AttemptKey),
-    /// Ask the running handler to stop. The attempt stays in its lane until [`Lanes::finished`](super::Lanes::finished).
+    /// Ask the running handler to stop. The attempt stays in its lane until
+    /// [`Lanes::finished`](super::Lanes::finished).
     Stop(AttemptKey, StopReason),
     /// Report the end of an attempt that was never started.
     End(AttemptKey, NotStarted),

@@ -16,8 +16,8 @@ use crate::journal::LeaseRecord;
 
 /// How often the clock is read to see whether the lease has ended.
 const CHECK_EVERY: Duration = Duration::from_millis(200);
-/// After an echo that took longer, a heartbeat follows at once: the heartbeat may have been lost with its connection, and the echo sent over the
-/// next one.
+/// After an echo that took longer, a heartbeat follows at once: the heartbeat may have been lost with its connection,
+/// and the echo sent over the next one.
 const LATE_ECHO_MS: i64 = 500;
 /// The shortest time between two records of the lease in the journal.
 const RECORD_EVERY_MS: i64 = 1_000;
@@ -85,7 +85,8 @@ impl BrokerLease {
             return;
         };
         let now_ms = self.clock.up_ms();
-        // A broker that was at a standstill may deliver an old echo. Nobody is notified of a lease that has ended already.
+        // A broker that was at a standstill may deliver an old echo. Nobody is notified of a lease that has ended
+        // already.
         if is_valid(proof, &timings, now_ms) {
             self.notify_renewed(&timings, proof);
         }
@@ -137,7 +138,8 @@ impl BrokerLease {
         self.asks_for_action(FenceStage::Unfenced).await;
     }
 
-    /// Lifts the fence if the lease is valid and the event loop, which has reached `stage`, has done what the fence asks for.
+    /// Lifts the fence if the lease is valid and the event loop, which has reached `stage`, has done what the fence
+    /// asks for.
     pub(crate) fn lift_fence(&self, stage: FenceStage) -> bool {
         let Some(timings) = self.timings else {
             return false;
@@ -193,8 +195,8 @@ impl BrokerLease {
         )
     }
 
-    /// Resumes the lease of the previous process, as old as it is. False if it has ended or nothing is known of it: then the attempts that waited are
-    /// no longer this worker's.
+    /// Resumes the lease of the previous process, as old as it is. False if it has ended or nothing is known of it:
+    /// then the attempts that waited are no longer this worker's.
     pub(crate) fn resume(&self, last: Option<&LeaseRecord>, wall_ms: i64) -> bool {
         let Some(timings) = self.timings else {
             return true;
@@ -224,8 +226,8 @@ impl BrokerLease {
         true
     }
 
-    /// The newest proof, if the journal should record it; it counts as recorded then. `None` while fenced: after a restart the worker would
-    /// keep waiting attempts that it may have to return.
+    /// The newest proof, if the journal should record it; it counts as recorded then. `None` while fenced: after a
+    /// restart the worker would keep waiting attempts that it may have to return.
     pub(crate) fn take_unrecorded(&self) -> Option<LeaseRecord> {
         let state = *self.state.borrow();
         let proof = state.proof.filter(|_| !state.fenced)?;

@@ -1,18 +1,19 @@
 //! The broker lease: the worker may run attempts while it can prove that its heartbeats pass through the broker.
 //!
-//! Right after each heartbeat the worker sends an echo to itself over the same connection. An echo that returns proves that the schedulers could
-//! receive the heartbeat, and renews the lease as of the time at which the heartbeat was sent. Nothing else renews it.
+//! Right after each heartbeat the worker sends an echo to itself over the same connection. An echo that returns
+//! proves that the schedulers could receive the heartbeat, and renews the lease as of the time at which the heartbeat
+//! was sent. Nothing else renews it.
 //!
-//! The lease ends `fence_after` its last proof. The worker is then *fenced*: the schedulers may soon give its work to other executors, so it
-//! starts nothing, and its attempts have to end before they do. Waiting attempts stay until halfway between the fence and that end, and are then
-//! returned. Only the event loop lifts the fence, after it has done what the fence asks for.
+//! The lease ends `fence_after` its last proof. The worker is then *fenced*: the schedulers may soon give its work to
+//! other executors, so it starts nothing, and its attempts have to end before they do. Waiting attempts stay until
+//! halfway between the fence and that end, and are then returned. Only the event loop lifts the fence, after it has
+//! done what the fence asks for.
 //!
-//! Times are measured on a clock that goes on while the machine sleeps and while the process is paused. Code that is about to start something asks
-//! for the state of the lease; it does not wait to be notified.
+//! Times are measured on a clock that goes on while the machine sleeps and while the process is paused. Code that is
+//! about to start something asks for the state of the lease; it does not wait to be notified.
 
 mod broker_lease;
 mod echoes;
-mod heartbeats;
 mod proof;
 mod state;
 #[cfg(test)]
@@ -20,7 +21,6 @@ pub(crate) mod tests;
 mod timings;
 
 pub(crate) use broker_lease::BrokerLease;
-pub(crate) use heartbeats::{HeartbeatKind, Heartbeats};
 pub use proof::LeaseDeadline;
 pub(crate) use proof::OnLeaseRenewed;
 pub(crate) use state::FenceStage;

@@ -23,7 +23,8 @@ pub(super) struct LeaseState {
     /// The lease was renewed since the fence.
     pub(super) renewed: bool,
     pub(super) proof: Option<LeaseProof>,
-    /// When the attempts that this fence stops must have ended. `i64::MIN` before the first fence that followed a lease.
+    /// When the attempts that this fence stops must have ended. `i64::MIN` before the first fence that followed a
+    /// lease.
     pub(super) must_end_by_ms: i64,
 }
 

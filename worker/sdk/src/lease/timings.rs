@@ -27,20 +27,22 @@ impl LeaseTimings {
         MAX_HEARTBEAT_EVERY.min(self.fence_after / 4)
     }
 
-    /// Fenced attempts have ended this long before the failover: 2 s, or a fifteenth of `failover_after` if that is less. A forced stop may take
-    /// as long.
+    /// Fenced attempts have ended this long before the failover: 2 s, or a fifteenth of `failover_after` if that is
+    /// less. A forced stop may take as long.
     pub(crate) fn margin(&self) -> Duration {
         MAX_MARGIN.min(self.failover_after / 15)
     }
 
-    /// Waiting attempts are returned this long after the last proof: halfway between the fence and the end of fenced attempts. A scheduler has the
-    /// other half to ingest the heartbeat that renewed the lease, before it takes over what was started since.
+    /// Waiting attempts are returned this long after the last proof: halfway between the fence and the end of fenced
+    /// attempts. A scheduler has the other half to ingest the heartbeat that renewed the lease, before it takes over
+    /// what was started since.
     pub(crate) fn hand_over_after(&self) -> Duration {
         let end = self.failover_after.saturating_sub(self.margin());
         (self.fence_after + end.max(self.fence_after)) / 2
     }
 
-    /// The longest time between two heartbeats while no echo returns: 1 s, or a twentieth of `fence_after` if that is less.
+    /// The longest time between two heartbeats while no echo returns: 1 s, or a twentieth of `fence_after` if that is
+    /// less.
     pub(crate) fn retry_every(&self) -> Duration {
         Duration::from_secs(1).min(self.fence_after / 20)
     }
@@ -50,12 +52,14 @@ impl LeaseTimings {
         Duration::from_secs(2).min(self.fence_after / 5)
     }
 
-    /// A fenced worker that has received nothing for this long subscribes again: the subscription itself may be broken.
+    /// A fenced worker that has received nothing for this long subscribes again: the subscription itself may be
+    /// broken.
     pub(crate) fn resubscribe_after(&self) -> Duration {
         Duration::from_secs(10).min(self.fence_after / 2)
     }
 
-    /// When fenced attempts must have ended, for a lease that was proven at `proven_ms`. Milliseconds on the same clock.
+    /// When fenced attempts must have ended, for a lease that was proven at `proven_ms`. Milliseconds on the same
+    /// clock.
     pub(super) fn must_end_by_ms(&self, proven_ms: i64) -> i64 {
         let until = self.failover_after.saturating_sub(self.margin());
         proven_ms.saturating_add(millis(until))

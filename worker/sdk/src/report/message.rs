@@ -92,7 +92,8 @@ impl MessageWriter {
         Some(Message { reports, outgoing })
     }
 
-    /// The id of a message with only this report. A repeated publish has the same one, so that the broker can drop the duplicate.
+    /// The id of a message with only this report. A repeated publish has the same one, so that the broker can drop
+    /// the duplicate.
     fn report_id(&self, report: &Report) -> String {
         let suffix = match &report.event {
             AttemptEvent::Started { .. } => "started".to_owned(),

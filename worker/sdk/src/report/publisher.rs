@@ -100,7 +100,8 @@ impl ReportPublisher {
         again
     }
 
-    /// Removes the texts of an outcome that is too large. False when nothing is left to remove; other reports are dropped.
+    /// Removes the texts of an outcome that is too large. False when nothing is left to remove; other reports are
+    /// dropped.
     fn shorten(&self, report: &mut Report, bytes: usize, limit: usize) -> bool {
         tracing::warn!(
             run_id = %report.key.run, attempt = report.key.attempt, bytes, limit,

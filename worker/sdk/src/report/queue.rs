@@ -1,8 +1,8 @@
 //! Reports that the broker has not confirmed yet.
 //!
 //! No caller ever waits here. Outcomes are always accepted: the worker fetches and starts nothing while the queue is
-//! [full](ReportQueue::is_full), so running attempts bound what can still come. Other reports are refused by a full queue, and log lines
-//! then stay in the bounded buffer of their attempt.
+//! [full](ReportQueue::is_full), so running attempts bound what can still come. Other reports are refused by a full
+//! queue, and log lines then stay in the bounded buffer of their attempt.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};

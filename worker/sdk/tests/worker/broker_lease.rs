@@ -33,7 +33,7 @@ impl LeaseFixture {
     async fn new() -> Self {
         let fixture = Fixture::new().await;
         Self {
-            link: FaultyLink::over(fixture.driver.clone()),
+            link: Arc::clone(&fixture.link),
             fixture,
             clock: ManualBootClock::default(),
             stopped: Arc::default(),

@@ -10,6 +10,9 @@ use cueline_broker::{
     ErrorKind, Listener, Outgoing, QueueId, QueueStats, Receipt, Refusal, Settlement,
 };
 
+/// The longest wait of a fetch.
+const MAX_FETCH_WAIT: Duration = Duration::from_millis(50);
+
 /// A driver around the real one.
 pub(crate) struct FaultyLink {
     driver: Arc<dyn Driver>,
@@ -97,7 +100,10 @@ impl Driver for FaultyLink {
         wait: Duration,
     ) -> Result<Vec<Delivery>, BrokerError> {
         self.check()?;
-        self.driver.fetch(queue, max, wait).await
+        // A drain waits for the fetch that is under way.
+        self.driver
+            .fetch(queue, max, wait.min(MAX_FETCH_WAIT))
+            .await
     }
 
     async fn settle(

@@ -22,13 +22,16 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
+use crate::faulty_link::FaultyLink;
+
 /// The store of all triggers, unless a test says otherwise.
 pub(crate) const STORE: StoreId = StoreId(1);
 
 pub(crate) struct Fixture {
     pub(crate) directory: tempfile::TempDir,
     pub(crate) broker: Broker,
-    pub(crate) driver: Arc<dyn Driver>,
+    /// The worker's link to the broker.
+    pub(crate) link: Arc<FaultyLink>,
     reports: Arc<Mutex<Vec<ReportMessage>>>,
     /// The number of messages that carried the reports.
     pub(crate) messages: Arc<AtomicUsize>,
@@ -88,7 +91,7 @@ impl Fixture {
         Self {
             directory,
             broker,
-            driver,
+            link: FaultyLink::over(driver),
             reports,
             messages,
             collector: tokio::spawn(collect),
@@ -108,7 +111,10 @@ impl Fixture {
         let calls = Arc::clone(&self.calls);
         Worker::builder("default")
             .name("worker-1")
-            .broker(self.broker.clone())
+            .broker(Broker::from_arc(
+                self.link.clone(),
+                BrokerOptions::default(),
+            ))
             .state_dir(self.state_dir())
             .handler("noop", move |_cx: Context| {
                 calls.fetch_add(1, Ordering::SeqCst);

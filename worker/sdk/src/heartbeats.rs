@@ -9,8 +9,7 @@ use cueline_protocol::{HeartbeatMessage, VERSION, Versioned, encode};
 use serde::Serialize;
 use tokio::time::{sleep, timeout};
 
-use super::broker_lease::BrokerLease;
-use super::timings::LeaseTimings;
+use crate::lease::{BrokerLease, LeaseTimings};
 use crate::settings::Settings;
 use crate::status::WorkerStatus;
 
@@ -35,8 +34,8 @@ pub(crate) struct Heartbeats {
 }
 
 impl Heartbeats {
-    /// Sends heartbeats until it is dropped: one every `heartbeat_every`, more often while no echo returns, and one at once when the drain begins or
-    /// the lease is renewed.
+    /// Sends heartbeats until it is dropped: one every `heartbeat_every`, more often while no echo returns, and one
+    /// at once when the drain begins or the lease is renewed.
     pub(crate) async fn run(self) {
         loop {
             self.send(HeartbeatKind::Running).await;
