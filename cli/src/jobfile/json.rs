@@ -1,6 +1,7 @@
 //! JSON with line numbers.
 //!
-//! `serde_json` says whether the text is JSON and where not; after that, a walk over the same text finds the lines.
+//! `serde_json` validates the text and reports where it is not JSON. A walk over the same text then finds the lines. The YAML reader
+//! cannot take its place: it refuses escaped surrogate pairs (`\ud83d\ude00`), which Python's `json.dumps` writes.
 
 use cueline_model::decode::{Node, Value};
 use serde::de::IgnoredAny;

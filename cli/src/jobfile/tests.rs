@@ -96,6 +96,12 @@ fn each_value_knows_its_line() {
 }
 
 #[test]
+fn json_may_escape_letters_beyond_the_first_plane_as_surrogate_pairs() {
+    let node = json::parse(r#"{"a": "\ud83d\ude00"}"#).ok().expect("JSON");
+    assert_eq!(at(&node, &["a"]).value, Value::Text("😀".to_owned()));
+}
+
+#[test]
 fn deep_nesting_is_refused_and_overflows_nothing() {
     let deep = 200_000;
     assert!(toml::parse(&format!("a = {}", "[".repeat(deep))).is_err());
