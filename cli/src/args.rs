@@ -60,39 +60,39 @@ pub(crate) enum Command {
     /// Look into executors' queues; drain, purge and replay them
     #[command(subcommand)]
     Queue(QueueCommand),
-    /// Look at messages that nobody could take; replay or delete them
+    /// Look at dead letters: messages that could not be processed; replay or delete them
     #[command(subcommand)]
     Dlq(DlqCommand),
-    /// Take over jobs from elsewhere
+    /// Import jobs from other schedulers
     #[command(subcommand)]
     Import(ImportCommand),
     /// Try out cron expressions, without a server
     #[command(subcommand)]
     Cron(CronCommand),
-    /// Check that everything is as it should be, and say what to do where it is not
+    /// Check server, executors and data, and print what to do about each problem
     Doctor(DoctorArgs),
-    /// Processes that run until they are told to stop.
+    /// Processes that run until SIGTERM.
     #[command(flatten)]
     Role(RoleArgs),
     /// Bring a store's schema up to date
     Migrate(MigrateArgs),
-    /// Look at the configuration
+    /// Check the configuration
     #[command(subcommand)]
     Config(ConfigCommand),
-    /// Make and look at the keys that sign triggers
+    /// Create and show the keys that sign triggers
     #[command(subcommand)]
     Key(KeyCommand),
-    /// Make an admin token
+    /// Create an admin token
     #[command(subcommand)]
     Token(TokenCommand),
-    /// Measure how fast this machine fires
+    /// Measure how many runs a second this machine fires
     #[cfg(feature = "bench")]
     Bench(BenchArgs),
     /// The worker process of a benchmark
     #[cfg(feature = "bench")]
     #[command(hide = true)]
     BenchWorker(BenchWorkerArgs),
-    /// Ends a worker's processes when the worker cannot; started by workers
+    /// Kills a worker's processes when the worker cannot; started by workers
     #[command(hide = true)]
     Guard(GuardArgs),
 }
@@ -100,14 +100,14 @@ pub(crate) enum Command {
 /// `cueline guard`
 #[derive(Debug, Args)]
 pub(crate) struct GuardArgs {
-    /// What names the worker's processes
+    /// The mark of the worker's processes
     pub(crate) id: String,
 }
 
 /// `cueline job …`
 #[derive(Debug, Subcommand)]
 pub(crate) enum JobCommand {
-    /// Create and change jobs so that they are as in the files; other jobs stay as they are
+    /// Create and change jobs to match the files; other jobs stay as they are
     Apply(ApplyArgs),
     /// Show what apply would change, field by field
     Diff(FilesArgs),
@@ -117,7 +117,7 @@ pub(crate) enum JobCommand {
     Show(JobArg),
     /// Show a job's next fire times
     Next(NextArgs),
-    /// Stop a job's schedule; what runs goes on
+    /// Stop a job's schedule; its running attempts continue
     Pause(JobArg),
     /// Start a job's schedule
     Resume(JobArg),
@@ -147,7 +147,7 @@ pub(crate) struct ApplyArgs {
     /// What to apply.
     #[command(flatten)]
     pub(crate) files: FilesArgs,
-    /// Say what would change, and change nothing
+    /// Print the changes without making them
     #[arg(long)]
     pub(crate) dry_run: bool,
 }
@@ -175,7 +175,7 @@ pub(crate) struct TriggerArgs {
     /// Parameter text in place of the job's own
     #[arg(long, value_name = "TEXT")]
     pub(crate) param: Option<String>,
-    /// A second trigger of the job with the same key makes no second run
+    /// Idempotency key: a second trigger of the job with the same key creates no second run
     #[arg(long, value_name = "KEY")]
     pub(crate) key: Option<String>,
     /// When to run; now by default
@@ -191,7 +191,7 @@ pub(crate) struct TriggerArgs {
 pub(crate) enum RunCommand {
     /// List runs, newest first
     List(RunListArgs),
-    /// Show one run with what was out of the ordinary
+    /// Show one run with its timeline
     Show(RunArg),
     /// Print a run's log
     Logs(LogsArgs),
@@ -211,7 +211,7 @@ pub(crate) struct RunListArgs {
     /// Only older than this run, for the next page
     #[arg(long, value_name = "ID", value_parser = clap::value_parser!(i64).range(1..))]
     pub(crate) before: Option<i64>,
-    /// At most so many
+    /// At most N
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) limit: u32,
 }
@@ -230,7 +230,7 @@ pub(crate) struct LogsArgs {
     /// The run's id
     #[arg(value_name = "RUN", value_parser = clap::value_parser!(i64).range(1..))]
     pub(crate) id: i64,
-    /// Go on until the run has ended
+    /// Continue until the run has ended
     #[arg(short, long)]
     pub(crate) follow: bool,
     /// Print the time of each line
@@ -241,7 +241,7 @@ pub(crate) struct LogsArgs {
 /// `cueline executor …`
 #[derive(Debug, Subcommand)]
 pub(crate) enum ExecutorCommand {
-    /// List all executors that were heard
+    /// List all executors
     List,
 }
 
@@ -250,13 +250,13 @@ pub(crate) enum ExecutorCommand {
 pub(crate) enum QueueCommand {
     /// List all queues and how full they are
     List,
-    /// Show an executor's queue and what the executor has not finished
+    /// Show an executor's queue and its unfinished attempts
     Show(OwnerArg),
-    /// Take what is in an executor's queue out of it, so that it is routed again
+    /// Empty an executor's queue; its runs are routed again
     Drain(OwnerArg),
-    /// Take what is in an executor's queue out of it, and cancel these runs
+    /// Empty an executor's queue; its runs are cancelled
     Purge(OwnerArg),
-    /// Publish again what an executor was given and does not hold, after it has lost its state or its queue
+    /// Publish an executor's unfinished triggers again, after it has lost its state or its queue
     Replay(OwnerArg),
 }
 
@@ -278,7 +278,7 @@ pub(crate) enum DlqCommand {
     List(DeadListArgs),
     /// Show one, whole
     Show(DeadArg),
-    /// Put them back into the queues that they came from
+    /// Publish them to their queues again
     Replay(DeadArgs),
     /// Delete them
     Delete(DeadArgs),
@@ -290,7 +290,7 @@ pub(crate) struct DeadListArgs {
     /// Only with lower numbers, for the next page
     #[arg(long, value_name = "ID", value_parser = clap::value_parser!(i64).range(1..))]
     pub(crate) before: Option<i64>,
-    /// At most so many
+    /// At most N
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) limit: u32,
 }
@@ -317,7 +317,7 @@ pub(crate) struct DeadArgs {
 /// `cueline import …`
 #[derive(Debug, Subcommand)]
 pub(crate) enum ImportCommand {
-    /// Make a job of each line of crontab files
+    /// Create a job from each line of crontab files
     Crontab(CrontabArgs),
 }
 
@@ -344,12 +344,12 @@ pub(crate) struct CrontabArgs {
 /// Whether a crontab has a user column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub(crate) enum UserColumn {
-    /// Found out line by line
+    /// Detected line by line
     #[default]
     Auto,
-    /// It has
+    /// Each line has it
     Yes,
-    /// It has not
+    /// No line has it
     No,
 }
 
@@ -369,7 +369,7 @@ pub(crate) struct CronNextArgs {
     /// The time zone
     #[arg(long, value_name = "ZONE", default_value = "UTC")]
     pub(crate) tz: String,
-    /// How the expression is read; by default its number of fields says
+    /// How the expression is read; by default its number of fields decides
     #[arg(long, value_enum)]
     pub(crate) dialect: Option<DialectArg>,
     /// From when on; from now by default

@@ -10,12 +10,12 @@ use serde_json::Value;
 use crate::discovery;
 use crate::failure::Failure;
 
-/// Where a server is if nothing says otherwise.
+/// The server's address by default.
 pub(crate) const DEFAULT_URL: &str = "http://127.0.0.1:7800";
 
-const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longer than the server's own longest wait, 30 s.
-const ANSWER_PATIENCE: Duration = Duration::from_secs(45);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(45);
 
 /// A server.
 #[derive(Debug, Clone)]
@@ -39,7 +39,7 @@ impl Api {
             .or(found.as_ref().map(|found| found.url.as_str()))
             .unwrap_or(DEFAULT_URL);
         let base = base_url(text)?;
-        // The local server's token is for the local server only: it must not leak to another one.
+        // The local server's token must not leak to another server.
         let is_local = found
             .as_ref()
             .is_some_and(|found| base_url(&found.url).is_ok_and(|local| local == base));
@@ -67,7 +67,7 @@ impl Api {
         self.base.as_str().trim_end_matches('/')
     }
 
-    /// `GET`s what is at `path`, given as its segments.
+    /// Sends a GET request for `path`, given as its segments.
     pub(crate) async fn get(
         &self,
         path: &[&str],
@@ -86,7 +86,7 @@ impl Api {
         self.ask(Method::DELETE, path, &[], None).await
     }
 
-    /// Whether the server says that it is ready; with what it says if not.
+    /// Fails with the server's answer if it is not ready.
     pub(crate) async fn ready(&self) -> Result<(), Failure> {
         let mut url = self.base.clone();
         url.set_path("/readyz");
@@ -177,7 +177,7 @@ impl Api {
 
     fn token_hint(&self) -> String {
         if self.token.is_none() {
-            "set CUELINE_TOKEN to what is in the server's admin.token file".to_owned()
+            "set CUELINE_TOKEN to the content of the server's admin.token file".to_owned()
         } else {
             format!("the token was taken from {}", self.token_from)
         }
@@ -223,8 +223,8 @@ fn base_url(text: &str) -> Result<Url, Failure> {
 fn http(base: &Url) -> Result<reqwest::Client, Failure> {
     cueline_runtime::tls::install_provider();
     let mut builder = reqwest::Client::builder()
-        .connect_timeout(CONNECT_PATIENCE)
-        .timeout(ANSWER_PATIENCE)
+        .connect_timeout(CONNECT_TIMEOUT)
+        .timeout(ANSWER_TIMEOUT)
         .redirect(reqwest::redirect::Policy::none());
     let local = match base.host_str() {
         Some("localhost") => true,
@@ -253,7 +253,7 @@ fn read_token(path: &std::path::Path) -> Result<String, Failure> {
     }
 }
 
-/// The cause at the bottom, which says most to a person.
+/// The innermost cause, which says most.
 fn innermost(error: &dyn std::error::Error) -> String {
     let mut error = error;
     while let Some(cause) = error.source() {

@@ -10,7 +10,6 @@ use crate::failure::Failure;
 use crate::human;
 use crate::output::Out;
 
-/// Carries out a command.
 pub(crate) fn run(out: Out, command: CronCommand) -> Result<(), Failure> {
     match command {
         CronCommand::Next(args) => next(out, &args),

@@ -1,23 +1,22 @@
 //! How the command finds the standalone server of the same user.
 //!
 //! The server writes its address and where its token lies to `${XDG_STATE_HOME:-$HOME/.local/state}/cueline/server.json`; the
-//! token itself is not in it. A stale file does no harm: the address does not answer, and the command says so.
+//! token itself is not in it. A stale file does no harm: its address does not answer, and the command reports that.
 
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-/// What a server says of itself.
+/// A server's announcement.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Discovered {
-    /// Its address.
     pub(crate) url: String,
     /// The file that its admin token is in.
     pub(crate) token_file: PathBuf,
 }
 
-/// Where the file is; `None` for a user without a home.
+/// The path of the file; `None` for a user without a home.
 pub(crate) fn path() -> Option<PathBuf> {
     let absolute = |name: &str| {
         std::env::var_os(name)
@@ -29,22 +28,22 @@ pub(crate) fn path() -> Option<PathBuf> {
         .map(|state| state.join("cueline/server.json"))
 }
 
-/// Makes the server at `url` the one that commands of this user find. Does nothing for a user without a home.
+/// Announces the server at `url` to the commands of this user. Does nothing for a user without a home.
 pub(crate) fn write(url: &str, token_file: &Path) -> io::Result<()> {
     path().map_or(Ok(()), |path| write_at(&path, url, token_file))
 }
 
-/// The server that was written last; `None` when there is none.
+/// The server that was announced last.
 pub(crate) fn read() -> io::Result<Option<Discovered>> {
     path().map_or(Ok(None), |path| read_at(&path))
 }
 
-/// Takes the server at `url` back, unless another one has been written since. A file that stays is stale and does no harm.
+/// Withdraws the server at `url`, unless another one was announced since. A file that stays is stale and does no harm.
 pub(crate) fn remove_if(url: &str) {
     if let Some(path) = path()
         && let Err(error) = remove_at(&path, url)
     {
-        tracing::debug!(%error, "the discovery file stays");
+        tracing::debug!(%error, "failed to remove the discovery file; it is stale and does no harm");
     }
 }
 
@@ -53,10 +52,10 @@ fn write_at(path: &Path, url: &str, token_file: &Path) -> io::Result<()> {
     std::fs::create_dir_all(folder)?;
     let found = Discovered {
         url: url.to_owned(),
-        // Commands run from anywhere.
+        // Commands run in any directory.
         token_file: std::path::absolute(token_file)?,
     };
-    // Beside it and then renamed: a command that reads meanwhile finds the old file or the new one, never half of one.
+    // A new file is renamed over the old one, so that no command reads half a file.
     let beside = path.with_extension(format!("{}.new", std::process::id()));
     let mut file = std::fs::File::create(&beside)?;
     file.write_all(&serde_json::to_vec(&found)?)?;
@@ -84,7 +83,7 @@ mod tests {
     use super::{read_at, remove_at, write_at};
 
     #[test]
-    fn the_last_server_is_found_and_only_it_takes_itself_back() {
+    fn the_last_server_is_found_and_only_it_withdraws_itself() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("cueline/server.json");
         assert_eq!(read_at(&path).expect("no file is no error"), None);

@@ -9,7 +9,6 @@ use crate::failure::{Failure, say};
 use crate::human;
 use crate::output::{Out, Paint, cell};
 
-/// Carries out a command.
 pub(crate) async fn run(api: &Api, out: Out, command: DlqCommand) -> Result<(), Failure> {
     match command {
         DlqCommand::List(args) => list(api, out, &args).await,

@@ -1,4 +1,4 @@
-//! `cueline doctor`: looks at everything that has to be right, and says what to do where it is not.
+//! `cueline doctor`: checks server, clock, store, executors, jobs and data, with a hint for each problem.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -17,15 +17,16 @@ use crate::failure::Failure;
 use crate::human;
 use crate::output::{Out, Paint};
 
-/// Past this difference a node complains about its own clock.
+/// Beyond this difference a node logs a warning about its own clock.
 const CLOCK_WARN_MS: u64 = 500;
 const CLOCK_BAD_MS: u64 = 30_000;
-/// A run that is due may be this late before something is wrong.
+/// A due run that waits longer than this is a problem.
 const BEHIND_WARN_MS: u64 = 10_000;
 const FREE_WARN_BYTES: u64 = 1 << 30;
 const FREE_BAD_BYTES: u64 = 100 << 20;
-/// So many jobs are looked at, and so many named.
+/// The most jobs that are checked.
 const MOST_JOBS: u32 = 1_000;
+/// The most jobs that are named.
 const MOST_NAMED: usize = 5;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -295,7 +296,7 @@ fn is_live(view: &cueline_api::view::ExecutorView) -> bool {
     !view.executor.heartbeat.gone && view.silent_ms <= DEAD_AFTER_MS
 }
 
-/// Whether each job has somebody who can run it.
+/// Whether each enabled job has a live executor that can run it.
 async fn handlers_there(api: &Api, found: &Executors, checks: &mut Vec<Check>) {
     let query = [("limit", MOST_JOBS.to_string())];
     let page: JobPage = match api.get(&["jobs"], &query).await.and_then(read) {
@@ -384,7 +385,7 @@ async fn data_dir(data: PathBuf, checks: &mut Vec<Check>) {
         Err(_) => return,
     };
     let text = format!("{shown} is writable, {} MiB free", free >> 20);
-    let hint = "make room on that file system: without it nothing can be written down";
+    let hint = "make room on that file system: without it the server cannot write";
     checks.push(match free {
         0..FREE_BAD_BYTES => Check::not(Level::Bad, "data", text, hint),
         FREE_BAD_BYTES..FREE_WARN_BYTES => Check::not(Level::Warn, "data", text, hint),

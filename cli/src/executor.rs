@@ -8,10 +8,9 @@ use crate::failure::Failure;
 use crate::human;
 use crate::output::{Out, Paint, cell};
 
-/// Silent for longer than this, an executor gets no new triggers: three heartbeats.
+/// An executor gets no new triggers after this time without a heartbeat.
 pub(crate) const DEAD_AFTER_MS: u64 = 15_000;
 
-/// Carries out a command.
 pub(crate) async fn run(api: &Api, out: Out, command: &ExecutorCommand) -> Result<(), Failure> {
     match command {
         ExecutorCommand::List => list(api, out).await,
@@ -40,16 +39,16 @@ async fn list(api: &Api, out: Out) -> Result<(), Failure> {
             ),
         ]);
     }
-    out.print_table(&table, "no executor was ever heard")
+    out.print_table(&table, "there are no executors")
 }
 
-/// Whether an executor is there, in words.
+/// Whether an executor is alive, in words.
 pub(crate) fn alive(view: &ExecutorView) -> (String, Paint) {
-    let heard = human::took(view.silent_ms / 1_000 * 1_000);
+    let ago = human::took(view.silent_ms / 1_000 * 1_000);
     if view.executor.heartbeat.gone {
-        (format!("stopped {heard} ago"), Paint::Dim)
+        (format!("stopped {ago} ago"), Paint::Dim)
     } else if view.silent_ms > DEAD_AFTER_MS {
-        (format!("silent for {heard}"), Paint::Bad)
+        (format!("silent for {ago}"), Paint::Bad)
     } else if view.executor.heartbeat.draining {
         ("draining".to_owned(), Paint::Warn)
     } else {

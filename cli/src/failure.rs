@@ -1,35 +1,32 @@
-//! How a command fails: what it says and its exit status.
+//! How a command fails: its messages and its exit status.
 
 use std::io::Write;
 use std::process::ExitCode;
 
 use crate::jobfile::JobFileError;
 
-/// Why a command did not do what it was asked to.
+/// A command's failure.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Failure {
-    /// The server said no, could not be asked, or a run did not succeed: exit status 1.
+    /// The server refused or did not answer, or a run did not succeed: exit status 1.
     Failed {
-        /// What happened.
         message: String,
-        /// What to do about it.
+        /// What the user can do.
         hint: Option<String>,
     },
     /// The input is wrong: exit status 2.
     BadInput {
-        /// Each thing that is wrong.
         messages: Vec<String>,
-        /// What that means as a whole: "nothing was applied".
+        /// The consequence: "nothing was applied".
         summary: Option<String>,
     },
-    /// Everything has been said already: exit status 1.
+    /// The messages are printed already: exit status 1.
     Silent,
-    /// Nobody reads what is printed (`| head`): exit status 0, nothing is said.
+    /// The reader of the output is gone (`| head`): exit status 0, without a message.
     PipeClosed,
 }
 
 impl Failure {
-    /// It failed.
     pub(crate) fn failed(message: impl Into<String>) -> Self {
         Self::Failed {
             message: message.into(),
@@ -37,7 +34,6 @@ impl Failure {
         }
     }
 
-    /// It failed, and this can be done about it.
     pub(crate) fn with_hint(message: impl Into<String>, hint: impl Into<String>) -> Self {
         Self::Failed {
             message: message.into(),
@@ -45,7 +41,6 @@ impl Failure {
         }
     }
 
-    /// The input is wrong.
     pub(crate) fn bad_input(message: impl Into<String>) -> Self {
         Self::BadInput {
             messages: vec![message.into()],
@@ -53,7 +48,7 @@ impl Failure {
         }
     }
 
-    /// Says what happened on standard error and gives the exit status.
+    /// Prints the messages on standard error, and returns the exit status.
     pub(crate) fn report(self) -> ExitCode {
         match self {
             Self::Failed { message, hint } => {
@@ -78,7 +73,7 @@ impl Failure {
     }
 }
 
-/// Prints a line on standard error. That nobody reads it is no reason to fail.
+/// Prints a line on standard error. A closed output is no error.
 pub(crate) fn say(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }
@@ -88,13 +83,11 @@ pub(crate) fn say(line: &str) {
 #[error("{0}")]
 pub(crate) struct BadInput(pub(crate) String);
 
-/// An error's context that says what can be done about it.
+/// An error's context, with a hint for the user.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{what}")]
 pub(crate) struct Hinted {
-    /// What happened.
     pub(crate) what: String,
-    /// What to do.
     pub(crate) hint: String,
 }
 

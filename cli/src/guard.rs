@@ -12,17 +12,17 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::args::GuardArgs;
 
-/// Runs until the worker has said farewell, or is gone with all of its processes.
+/// Runs until the worker dismisses it, or until the worker and all of its processes have ended.
 pub(crate) async fn run(args: GuardArgs) -> Result<()> {
     cueline_runtime::telemetry::init("warn", false);
-    // A service manager may tell all processes of a worker to stop: this one goes last.
-    let mut deaf = Vec::new();
+    // A service manager may signal all processes of a worker. This one has to end last, so it ignores the signal.
+    let mut ignored = Vec::new();
     for kind in [
         SignalKind::terminate(),
         SignalKind::interrupt(),
         SignalKind::hangup(),
     ] {
-        deaf.push(signal(kind)?);
+        ignored.push(signal(kind)?);
     }
     let input = BufReader::new(tokio::io::stdin());
     guard::watch(input, &GuardId::parse(args.id), &SystemBootClock).await?;
@@ -33,14 +33,14 @@ pub(crate) async fn run(args: GuardArgs) -> Result<()> {
 pub(crate) fn start(id: &GuardId) -> Guard {
     let id = id.as_str().to_owned();
     Guard::start(move || {
-        // The program that runs now, also when its file was replaced meanwhile.
+        // The running program, even if its file was replaced.
         let own = Path::new("/proc/self/exe");
         let mut command = Command::new(own);
         command
             .arg0("cueline")
             .args(["guard", &id])
             .env_clear()
-            // Nothing that it would hold on to.
+            // Keeps no other directory in use.
             .current_dir("/");
         if let Some(filter) = std::env::var_os("CUELINE_LOG") {
             command.env("CUELINE_LOG", filter);

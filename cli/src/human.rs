@@ -1,4 +1,4 @@
-//! Times, durations and schedules as people say them.
+//! Times, durations and schedules as text for readers.
 
 use cueline_model::{Block, HandlerSpec, JobSpec, Schedule, Timestamp};
 
@@ -124,7 +124,7 @@ pub(crate) fn handler(handler: &HandlerSpec) -> String {
     one_line(&text, 100)
 }
 
-/// The first line of a text, cut after `most` characters; what is left out shows as an ellipsis.
+/// The first line of a text, cut after `most` characters. An ellipsis stands for the rest.
 pub(crate) fn one_line(text: &str, most: usize) -> String {
     let line = text.lines().next().unwrap_or_default();
     let mut short: String = line
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn instants_are_said_from_now() {
+    fn instants_are_relative_to_now() {
         let now = Timestamp::from_millis(1_000_000_000);
         let at = |ms: i64| Timestamp::from_millis(1_000_000_000 + ms);
         for (ms, text) in [
@@ -177,14 +177,14 @@ mod tests {
     }
 
     #[test]
-    fn simple_expressions_are_read_out() {
+    fn simple_expressions_are_in_words() {
         assert_eq!(daily("30 2 * * *").as_deref(), Some("02:30 every day"));
         assert_eq!(daily("*/5 2 * * *"), None);
         assert_eq!(daily("0 30 2 * * ?"), None);
     }
 
     #[test]
-    fn long_texts_are_cut_and_say_so() {
+    fn long_texts_are_cut_with_an_ellipsis() {
         assert_eq!(one_line("echo a", 10), "echo a");
         assert_eq!(one_line("echo a\necho b", 10), "echo a…");
         assert_eq!(one_line("ééééé", 3), "ééé…");

@@ -15,7 +15,6 @@ use crate::{jobdiff, jobfile};
 /// The most jobs asked for at once.
 const PAGE: usize = 1_000;
 
-/// Carries out a command.
 pub(crate) async fn run(api: &Api, out: Out, command: JobCommand) -> Result<(), Failure> {
     match command {
         JobCommand::Apply(args) => apply_files(api, out, &args).await,

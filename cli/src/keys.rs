@@ -1,7 +1,7 @@
 //! `cueline key …` and `cueline token …`: the secrets of a cluster.
 //!
-//! A key is one line that says what it is, so that the two halves cannot be taken for each other: `cueline-secret-key:…` signs,
-//! `cueline-public-key:…` verifies.
+//! A key is one line with a prefix, so that the two halves cannot be confused: `cueline-secret-key:…` signs, `cueline-public-key:…`
+//! verifies.
 
 use std::fs::OpenOptions;
 use std::io::{ErrorKind, Write as _};
@@ -23,18 +23,18 @@ const PUBLIC: &str = "cueline-public-key:";
 /// `cueline key …`
 #[derive(Debug, Subcommand)]
 pub(crate) enum KeyCommand {
-    /// Make a signing key, and print its public half
+    /// Create a signing key, and print its public half
     New(NewKeyArgs),
     /// Print the public half of a signing key
     Public(KeyFileArg),
-    /// Say which keys are in files, secret or public
+    /// List the keys in files, secret or public
     List(KeyFilesArg),
 }
 
 /// `cueline key new`
 #[derive(Debug, Args)]
 pub(crate) struct NewKeyArgs {
-    /// Where to write the secret key; a file that exists is not written over
+    /// Where to write the secret key; an existing file is not overwritten
     #[arg(long, value_name = "FILE", default_value = "signing.key")]
     pub(crate) out: PathBuf,
 }
@@ -58,19 +58,18 @@ pub(crate) struct KeyFilesArg {
 /// `cueline token …`
 #[derive(Debug, Subcommand)]
 pub(crate) enum TokenCommand {
-    /// Make an admin token
+    /// Create an admin token
     New(NewTokenArgs),
 }
 
 /// `cueline token new`
 #[derive(Debug, Args)]
 pub(crate) struct NewTokenArgs {
-    /// Where to write it; printed when not given. A file that exists is not written over
+    /// Where to write it; printed by default. An existing file is not overwritten
     #[arg(long, value_name = "FILE")]
     pub(crate) out: Option<PathBuf>,
 }
 
-/// Carries out `cueline key …`.
 pub(crate) fn run(out: Out, command: &KeyCommand) -> Result<(), Failure> {
     match command {
         KeyCommand::New(args) => new_key(out, &args.out),
@@ -82,7 +81,6 @@ pub(crate) fn run(out: Out, command: &KeyCommand) -> Result<(), Failure> {
     }
 }
 
-/// Carries out `cueline token …`.
 pub(crate) fn token(out: Out, command: &TokenCommand) -> Result<(), Failure> {
     let TokenCommand::New(args) = command;
     let token = new_token()?;
@@ -102,12 +100,11 @@ pub(crate) fn token(out: Out, command: &TokenCommand) -> Result<(), Failure> {
     ))
 }
 
-/// An admin token.
 pub(crate) fn new_token() -> Result<String, Failure> {
     Ok(hex(&random()?))
 }
 
-/// A signing key, and what its file holds.
+/// A signing key, and the content of its file.
 pub(crate) fn new_secret() -> Result<(SigningKey, String), Failure> {
     let key = SigningKey::from_seed(random()?);
     let text = format!("{SECRET}{}", key.to_base64());
@@ -185,7 +182,7 @@ pub(crate) fn public_text(key: &SigningKey) -> String {
     format!("{PUBLIC}{}", key.public_base64())
 }
 
-/// The signing key in a file's text: a line of ours, or the bare key of a standalone server.
+/// The signing key in a file's text: a line with the prefix, or the bare key of a standalone server.
 pub(crate) fn secret_from_text(text: &str) -> Result<SigningKey, String> {
     if text.contains(PUBLIC) {
         return Err(
@@ -218,7 +215,7 @@ pub(crate) fn public_from_argument(text: &str) -> Result<Vec<String>, String> {
     public_lines(path, &content)
 }
 
-/// One key a line; what follows a `#` is for people.
+/// One key a line. `#` begins a comment.
 fn public_lines(path: &Path, text: &str) -> Result<Vec<String>, String> {
     let mut keys = Vec::new();
     for (index, line) in text.lines().enumerate() {
@@ -248,7 +245,7 @@ fn public_key(line: &str) -> Result<String, String> {
     })
 }
 
-/// Writes a secret that only its owner can read into a file that is not there yet.
+/// Writes a secret into a new file that only its owner can read.
 fn write_secret(path: &Path, text: &str) -> Result<(), Failure> {
     let file = OpenOptions::new()
         .write(true)

@@ -1,7 +1,7 @@
-//! The `cueline` command: everything a person does from a shell, and the only place that names concrete adapters.
+//! The `cueline` command, and the only crate that names concrete adapters.
 //!
-//! A command prints its answer on standard output and its complaints on standard error, and ends with 0 (done), 1 (the server
-//! said no, or could not be asked) or 2 (the input is wrong).
+//! A command prints its answer on standard output and its errors on standard error. Its exit status is 0 (done), 1 (the server
+//! refused or did not answer) or 2 (the input is wrong).
 
 mod adapters;
 mod args;
@@ -65,19 +65,19 @@ pub fn main_with_native(args: impl IntoIterator<Item = OsString>, native: Native
         .try_get_matches_from(args)
         .and_then(|matches| Ok((Cli::from_arg_matches(&matches)?, matches)));
     let cli = match parsed {
-        Ok((cli, matches)) => match meant_for_a_server(&matches) {
+        Ok((cli, matches)) => match refuse_client_options(&matches) {
             Some(failure) => return failure.report(),
             None => cli,
         },
         Err(error) => {
-            // What clap prints it prints with the exit status that goes with it: 0 for help, 2 for a mistake.
+            // The exit status is 0 for help and 2 for a mistake.
             let status = u8::try_from(error.exit_code()).unwrap_or(2);
             let _ = error.print();
             return ExitCode::from(status);
         }
     };
     let mut runtime = match cli.command {
-        // It waits, mostly, and there is one beside each worker.
+        // It mostly waits, and there is one beside each worker.
         Command::Guard(_) => tokio::runtime::Builder::new_current_thread(),
         _ => tokio::runtime::Builder::new_multi_thread(),
     };
@@ -85,7 +85,7 @@ pub fn main_with_native(args: impl IntoIterator<Item = OsString>, native: Native
     let result = match runtime {
         Ok(runtime) => {
             let result = runtime.block_on(run(cli, native));
-            // A blocking task that nobody waits for any more must not hold up the end.
+            // Blocking tasks that are no longer awaited must not delay the exit.
             runtime.shutdown_background();
             result
         }
@@ -99,12 +99,12 @@ pub fn main_with_native(args: impl IntoIterator<Item = OsString>, native: Native
     }
 }
 
-/// What only commands take is no use to a server: refused, not passed over.
-fn meant_for_a_server(matches: &ArgMatches) -> Option<Failure> {
+/// Options of client commands have no effect on a server, so they are refused.
+fn refuse_client_options(matches: &ArgMatches) -> Option<Failure> {
     let (name, matches) = matches.subcommand()?;
     config::is_role(name).then_some(())?;
     let messages: Vec<String> = [
-        ("url", "--url", "where it listens is said with --listen"),
+        ("url", "--url", "--listen sets the address of this server"),
         ("token", "--token", "others can see command lines; use --token-file or CUELINE_TOKEN, where the role has them"),
         ("output", "--output", "logs are JSON lines with --log-json"),
     ]
@@ -146,7 +146,7 @@ async fn run(cli: Cli, native: Native) -> Result<(), Failure> {
     }
 }
 
-/// Runs a role until it is told to stop.
+/// Runs a role until SIGTERM.
 async fn role(args: RoleArgs, native: Native) -> Result<(), Failure> {
     match args {
         RoleArgs::Standalone(flags) => standalone::run(valid(flags.load())?).await?,

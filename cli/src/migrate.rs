@@ -1,4 +1,4 @@
-//! `cueline migrate`: brings a store's schema up to date, or says whether it is.
+//! `cueline migrate`: brings a store's schema up to date, or checks it.
 
 use std::path::PathBuf;
 
@@ -31,16 +31,15 @@ pub(crate) struct MigrateArgs {
         conflicts_with = "store"
     )]
     pub(crate) store_file: Option<PathBuf>,
-    /// Change nothing; the exit status is 1 if there is something to do
+    /// Change nothing; the exit status is 1 if the schema is not up to date
     #[arg(long)]
     pub(crate) check: bool,
-    /// The store was restored from a backup and counts on from there: gives it a new id, so that workers do not take its new runs for those that
-    /// they know by the same numbers. Stop all schedulers first
+    /// Give a new id to a store that was restored from a backup, so that workers do not confuse its new runs with runs of the same numbers. Stop all schedulers first
     #[arg(long, conflicts_with = "check")]
     pub(crate) restored: bool,
 }
 
-/// Carries it out. Safe to run from any number of places at once.
+/// Runs the command. Several may run at the same time.
 pub(crate) async fn run(out: Out, args: &MigrateArgs) -> Result<(), Failure> {
     cueline_runtime::telemetry::init("warn", false);
     let url = store(args)?;
@@ -65,7 +64,7 @@ pub(crate) async fn run(out: Out, args: &MigrateArgs) -> Result<(), Failure> {
             return out.json(&json!({ "store": url.to_string(), "id": id }));
         }
         return out.line(&format!(
-            "{url} has a new id, {id}; what it says is queued or running is published again"
+            "{url} has a new id, {id}; its queued and running attempts are published again"
         ));
     }
     let version = url.migrate().await;

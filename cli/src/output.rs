@@ -1,4 +1,4 @@
-//! Printing answers: tables and colours for people, JSON for programs. Nothing here knows what it prints.
+//! Printing answers: tables and colours on a terminal, JSON for programs. This module knows no command.
 
 use std::io::{ErrorKind, IsTerminal, Write};
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::failure::Failure;
 /// How answers are printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub(crate) enum OutputFormat {
-    /// For people
+    /// For reading
     #[default]
     Table,
     /// The server's JSON, for programs
@@ -50,7 +50,7 @@ impl Out {
     }
 
     /// Prints a text as it is, at once.
-    #[expect(clippy::unused_self, reason = "who prints has an `Out`")]
+    #[expect(clippy::unused_self, reason = "commands print through an `Out`")]
     pub(crate) fn text(self, text: &str) -> Result<(), Failure> {
         let mut stdout = std::io::stdout().lock();
         stdout
@@ -76,7 +76,7 @@ impl Out {
     pub(crate) fn table(self, headings: &[&str]) -> Table {
         let mut table = Table::new();
         table.load_style(NOTHING);
-        // Cells stay on their line whatever the width: what is cut or folded can neither be copied nor searched.
+        // Long cells are not wrapped: wrapped text can neither be copied nor searched.
         table.set_content_arrangement(ContentArrangement::Disabled);
         if self.colours {
             table.enforce_styling();

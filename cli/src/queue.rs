@@ -9,16 +9,15 @@ use crate::client::{Api, read};
 use crate::failure::Failure;
 use crate::output::{Out, Paint, cell};
 
-/// Carries out a command.
 pub(crate) async fn run(api: &Api, out: Out, command: QueueCommand) -> Result<(), Failure> {
     match command {
         QueueCommand::List => list(api, out).await,
         QueueCommand::Show(owner) => show(api, out, &owner).await,
         QueueCommand::Drain(owner) => {
-            act(api, out, &owner, "drain", "taken out, to be routed again").await
+            act(api, out, &owner, "drain", "removed, to be routed again").await
         }
         QueueCommand::Purge(owner) => {
-            act(api, out, &owner, "purge", "taken out, their runs cancelled").await
+            act(api, out, &owner, "purge", "removed, their runs cancelled").await
         }
         QueueCommand::Replay(owner) => act(api, out, &owner, "replay", "published again").await,
     }
@@ -60,12 +59,12 @@ async fn show(api: &Api, out: Out, owner: &OwnerArg) -> Result<(), Failure> {
     let page: QueuePage = read(answer)?;
     match &page.queue {
         Some(queue) => out.line(&format!(
-            "{}: {} ready, {} handed out and not settled",
+            "{}: {} ready, {} delivered and not settled",
             queue.queue, queue.ready, queue.unsettled
         ))?,
         None => out.line("it has no queue")?,
     }
-    out.line(&format!("{} attempts not finished", page.outstanding))?;
+    out.line(&format!("{} unfinished attempts", page.outstanding))?;
     if page.runs.is_empty() {
         return Ok(());
     }

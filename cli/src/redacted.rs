@@ -1,4 +1,4 @@
-//! Addresses with passwords in them, which must not reach a log.
+//! Addresses with passwords, which must not reach a log.
 
 use std::fmt;
 
@@ -7,7 +7,6 @@ use std::fmt;
 pub(crate) struct Redacted(String);
 
 impl Redacted {
-    /// Takes it as it is.
     pub(crate) fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }
@@ -17,11 +16,11 @@ impl Redacted {
         &self.0
     }
 
-    /// `message` with every trace of the address's secrets taken out: other people's errors may quote what they were given.
+    /// `message` without the address's secrets, which errors of other crates may quote.
     pub(crate) fn scrub(&self, message: &str) -> String {
         let mut text = message.replace(&self.0, &self.to_string());
         for secret in secrets(&self.0) {
-            // Shorter ones are part of other words.
+            // Shorter secrets occur in other words.
             if secret.len() >= 4 {
                 text = text.replace(secret, HIDDEN);
             }
@@ -42,7 +41,7 @@ impl fmt::Debug for Redacted {
     }
 }
 
-/// What stands in place of a secret.
+/// Replaces a secret.
 pub(crate) const HIDDEN: &str = "***";
 
 /// The user before the host: everything up to the last `@`, because passwords may hold `/` and `@` that should have been escaped.
@@ -52,7 +51,7 @@ fn user_part(text: &str) -> Option<(usize, usize)> {
     Some((start, end))
 }
 
-/// Where the secret in it begins and ends. A user without a password is a token to NATS, and only a name to others.
+/// Where the secret begins and ends. A user without a password is a token on NATS, and only a name elsewhere.
 fn secret_part(text: &str) -> Option<(usize, usize)> {
     let (start, end) = user_part(text)?;
     match text.get(start..end)?.find(':') {
@@ -133,9 +132,9 @@ mod tests {
     }
 
     #[test]
-    fn what_others_say_is_scrubbed() {
+    fn messages_of_other_crates_are_scrubbed() {
         let address = Redacted::new("postgres://u:secret@h/d");
-        let said = address.scrub("cannot use postgres://u:secret@h/d with \"secret\"");
-        assert_eq!(said, "cannot use postgres://u:***@h/d with \"***\"");
+        let scrubbed = address.scrub("cannot use postgres://u:secret@h/d with \"secret\"");
+        assert_eq!(scrubbed, "cannot use postgres://u:***@h/d with \"***\"");
     }
 }

@@ -11,11 +11,10 @@ use crate::failure::{Failure, say};
 use crate::human;
 use crate::output::{Out, Paint, cell};
 
-/// How long the server may hold back an answer until there are lines; below the client's answer timeout.
+/// How long the server may wait for lines; below the client's answer timeout.
 const LONG_POLL_MS: u32 = 20_000;
 const LOG_PAGE: u32 = 1_000;
 
-/// Carries out a command.
 pub(crate) async fn run(api: &Api, out: Out, command: RunCommand) -> Result<(), Failure> {
     match command {
         RunCommand::List(args) => list(api, out, &args).await,

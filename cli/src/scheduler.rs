@@ -42,7 +42,7 @@ struct Node {
 
 impl Node {
     async fn start(config: &SchedulerConfig) -> Result<Self, OpenError> {
-        let retry = StartupRetry::of(config.process.start_timeout);
+        let retry = StartupRetry::new(config.process.start_timeout);
         let application = format!("cueline scheduler {}", config.name);
         let options = EngineOptions {
             node_name: config.name.to_string(),

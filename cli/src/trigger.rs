@@ -84,7 +84,7 @@ async fn watch(api: &Api, out: Out, id: RunId) -> Result<Value, Failure> {
     }
 }
 
-/// What has been said of a run so far: `run 4711  queued → worker-1  started +2 ms  succeeded in 1.3 s`.
+/// What was printed of a run so far: `run 4711  queued → worker-1  started +2 ms  succeeded in 1.3 s`.
 #[derive(Default)]
 struct Story {
     attempt: u32,
@@ -97,7 +97,7 @@ impl Story {
         self.attempt == 0
     }
 
-    /// What is to be said on top of what has been said.
+    /// The text that follows what was printed.
     fn news(&mut self, out: Out, run: &Run) -> String {
         let mut news = String::new();
         let ended = run.state.is_terminal();

@@ -36,7 +36,7 @@ pub(crate) async fn run(mut config: WorkerConfig, native: Native) -> Result<()> 
         connection_name: format!("cueline worker {id}"),
         executor: Some(id),
     };
-    let retry = StartupRetry::of(config.process.start_timeout);
+    let retry = StartupRetry::new(config.process.start_timeout);
     let what = format!("the broker at {}", config.broker);
     let broker_settings = config.broker_settings();
     let open = async || config.broker.open(&identity, &broker_settings).await;

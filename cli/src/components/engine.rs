@@ -1,4 +1,4 @@
-//! A scheduler node: the engine over a store and a broker.
+//! The engine of a scheduler node, over a store and a broker.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,8 +16,8 @@ use super::StartupRetry;
 use crate::adapters::OpenError;
 use crate::failure::with_causes;
 
-/// How long the engine's stages may take to end.
-const STOP_WITHIN: Duration = Duration::from_secs(10);
+/// How long the engine's stages may take to stop.
+const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A running engine.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ pub(crate) struct RunningEngine {
 }
 
 impl RunningEngine {
-    /// Starts the engine as soon as store and broker let it.
+    /// Starts the engine, and retries while store or broker are unavailable.
     pub(crate) async fn start(
         store: &Arc<dyn Store>,
         broker: &Broker,
@@ -46,41 +46,40 @@ impl RunningEngine {
                 &tasks,
             )
             .await
-            .map_err(|error| unusable(&error))
+            .map_err(|error| start_error(&error))
         };
         let engine = retry.with("store or broker", start).await?;
         Ok(Self { engine, tasks })
     }
 
-    /// For the requests of operators.
     pub(crate) fn admin(&self) -> Arc<dyn SchedulerAdmin> {
         self.engine.admin()
     }
 
-    /// The API over this engine and its store, for those who have `token`. What waits there ends with `stop`, told and not cut off.
+    /// The API over this engine and its store. `token` opens it. Long polls return when `stop` is requested.
     pub(crate) fn api(&self, store: &Arc<dyn Store>, token: AdminToken, stop: Stop) -> ApiState {
         let mut state = ApiState::new(store.clone(), self.admin(), token);
         state.stop = stop;
         state
     }
 
-    /// Returns when a task has ended unexpectedly, with which.
+    /// Returns the name of a task that has ended unexpectedly.
     pub(crate) async fn broken(&self) -> String {
         format!("{} unexpectedly", self.tasks.broken().await)
     }
 
-    /// No more claims; what is claimed goes out or is given back.
+    /// Stops claiming. Claimed runs are published or released.
     pub(crate) async fn stop(&self) {
-        self.tasks.shut_down(STOP_WITHIN).await;
+        self.tasks.shut_down(STOP_TIMEOUT).await;
     }
 
-    /// After [`stop`](Self::stop): takes in the last reports, and gives up the lease.
+    /// After [`stop`](Self::stop): ingests the last reports, and releases the lease.
     pub(crate) async fn finish(&self) -> Result<()> {
         Ok(self.engine.finish().await?)
     }
 }
 
-fn unusable(error: &EngineError) -> OpenError {
+fn start_error(error: &EngineError) -> OpenError {
     let is_transient = match error {
         EngineError::Store(e) => e.kind() == cueline_store::ErrorKind::Transient,
         EngineError::Broker(e) => e.kind() == cueline_broker::ErrorKind::Transient,

@@ -13,8 +13,8 @@ use cueline_protocol::VerifyingKeys;
 use cueline_runtime::{BootClock as _, Lifecycle, SystemBootClock, SystemClock};
 use cueline_worker::{Handler, Worker};
 
-/// Beyond the drain timeout: stopping what still runs and reporting it takes its time.
-const STOP_SLACK: Duration = Duration::from_secs(10);
+/// Time beyond the drain timeout, to kill and report the attempts that still run.
+const STOP_MARGIN: Duration = Duration::from_secs(10);
 
 /// A built-in kind of handler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,7 +36,7 @@ impl HandlerKind {
     }
 }
 
-/// What the executors of a process have in common.
+/// Options that the executors of a process share.
 #[derive(Clone)]
 pub(crate) struct ExecutorOptions {
     /// Their group.
@@ -73,18 +73,17 @@ pub(crate) enum Failover {
 #[derive(Debug, Default)]
 pub(crate) struct Executors {
     tasks: Lifecycle,
-    /// What the first one that failed has said.
+    /// The first error.
     failure: Arc<OnceLock<String>>,
     guards: Mutex<Vec<Guard>>,
 }
 
 impl Executors {
-    /// None yet.
     pub(crate) fn new() -> Self {
         Self::default()
     }
 
-    /// Starts one, whose journal is in `state_dir`.
+    /// Starts an executor with its journal in `state_dir`.
     pub(crate) fn start(
         &self,
         name: &ExecutorName,
@@ -136,14 +135,14 @@ impl Executors {
         let (stop, failure) = (self.tasks.stop(), self.failure.clone());
         self.tasks.spawn("executor", async move {
             if let Err(error) = worker.run(stop).await {
-                tracing::error!(%error, "the executor has failed");
+                tracing::error!(%error, "executor failed; the process ends, so that its supervisor restarts it");
                 let _ = failure.set(error.to_string());
             }
         });
         Ok(())
     }
 
-    /// Returns when one has ended unexpectedly, with why.
+    /// Returns when an executor has ended unexpectedly, with the reason.
     pub(crate) async fn broken(&self) -> String {
         let what = self.tasks.broken().await;
         match self.failure.get() {
@@ -152,9 +151,9 @@ impl Executors {
         }
     }
 
-    /// Drains, reports and leaves.
+    /// Drains for up to `drain`, reports, and sends the last heartbeat.
     pub(crate) async fn stop(&self, drain: Duration) {
-        self.tasks.shut_down(drain + STOP_SLACK).await;
+        self.tasks.shut_down(drain + STOP_MARGIN).await;
         let guards = std::mem::take(&mut *self.guards());
         for guard in guards {
             guard.dismiss().await;
@@ -166,7 +165,7 @@ impl Executors {
     }
 }
 
-/// Differs for each start of a process on this machine.
+/// Differs after each start of a process on this machine.
 fn incarnation() -> String {
     let started = SystemBootClock.up_ms();
     format!("{}-{started}", std::process::id())
@@ -176,8 +175,8 @@ async fn end_orphans(marker: String) -> Result<(), cueline_worker::BoxError> {
     let ended = kill_orphans(&marker).await?;
     if ended > 0 {
         tracing::warn!(
-            n = ended,
-            "ended processes that an earlier incarnation had left"
+            processes = ended,
+            "killed processes that an earlier start of this worker left behind"
         );
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! The HTTP listener: answers from the first moment on, `/readyz` only when there is something behind it.
+//! The HTTP listener. It answers from the start; `/readyz` succeeds only after the process has a router.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
@@ -16,10 +16,10 @@ use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tower::ServiceExt as _;
 
-/// How long requests under way may take to end after a stop was asked for.
-const GRACE: Duration = Duration::from_secs(3);
+/// How long open requests may take after a stop was requested.
+const STOP_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// A listener and what answers on it.
+/// A listener, and the router that answers on it later.
 #[derive(Debug)]
 pub(crate) struct Http {
     address: SocketAddr,
@@ -29,7 +29,7 @@ pub(crate) struct Http {
 }
 
 impl Http {
-    /// Listens on `address`, given by `flag`, and answers that it is alive and not ready.
+    /// Listens on `address`, which `flag` names in errors. `/livez` succeeds, and any other path is 503.
     pub(crate) async fn listen(flag: &str, address: SocketAddr) -> Result<Self> {
         let listener = TcpListener::bind(address).await.with_context(|| {
             format!("{flag} {address}: failed to listen there; is something else using the port?")
@@ -45,26 +45,24 @@ impl Http {
         })
     }
 
-    /// Where it listens.
     pub(crate) fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// What is asked when it is to end.
     pub(crate) fn stopping(&self) -> Stop {
         self.stop.clone()
     }
 
-    /// From now on `router` answers.
+    /// Lets `router` answer from now on.
     pub(crate) fn answer_by(&self, router: Router) {
         let first = self.ready.set(router).is_ok();
         debug_assert!(first, "there is one router");
     }
 
-    /// Takes no more requests, and lets those under way end.
+    /// Refuses new requests, and waits for open ones.
     pub(crate) async fn stop(self) {
         self.stop.ask_soft();
-        let _ = tokio::time::timeout(GRACE, self.server).await;
+        let _ = tokio::time::timeout(STOP_TIMEOUT, self.server).await;
     }
 }
 
@@ -72,11 +70,11 @@ async fn serve(listener: TcpListener, router: Router, stop: Stop) {
     let server =
         axum::serve(listener, router).with_graceful_shutdown(async move { stop.soft().await });
     if let Err(e) = server.await {
-        tracing::error!(error = %e, "HTTP has stopped");
+        tracing::error!(error = %e, "HTTP server stopped; restart this process");
     }
 }
 
-/// Passes requests on to the router that is there later.
+/// Forwards requests to the router as soon as there is one.
 fn gate(ready: Arc<OnceLock<Router>>) -> Router {
     Router::new().fallback(move |request: Request| {
         let router = ready.get().cloned();
@@ -96,7 +94,7 @@ fn starting(path: &str) -> Response {
     if path == "/livez" {
         return "ok\n".into_response();
     }
-    unavailable("the process is starting; its log says what it waits for")
+    unavailable("the process is starting; its log shows the cause of a delay")
 }
 
 fn unavailable(detail: &str) -> Response {
@@ -114,7 +112,7 @@ fn unavailable(detail: &str) -> Response {
         .into_response()
 }
 
-/// `/livez` and `/readyz` of a process that has nothing else to say: ready until it is to stop.
+/// `/livez` and `/readyz` of a process without an API. It is ready until `stop` is requested.
 pub(crate) fn health(stop: Stop) -> Router {
     Router::new().route("/livez", get(async || "ok\n")).route(
         "/readyz",
@@ -122,7 +120,7 @@ pub(crate) fn health(stop: Stop) -> Router {
             let stopping = stop.is_soft();
             async move {
                 if stopping {
-                    unavailable("the worker is about to stop")
+                    unavailable("the worker is stopping")
                 } else {
                     "ok\n".into_response()
                 }

@@ -1,5 +1,4 @@
-//! What the roles are composed of: each part starts, says when it breaks, and stops. Which parts make a role is said in the modules of
-//! the roles, nowhere here.
+//! Components of the roles. Each one starts, reports when it ends unexpectedly, and stops. The modules of the roles compose them.
 
 pub(crate) mod engine;
 pub(crate) mod executors;
@@ -13,12 +12,12 @@ pub(crate) use http::Http;
 pub(crate) use signals::Signals;
 pub(crate) use startup_retry::StartupRetry;
 
-/// What a process that lost a part says as it ends.
+/// The error of a process that ends because one of its tasks has ended.
 pub(crate) fn unexpected_end(what: &str) -> anyhow::Error {
-    anyhow::anyhow!("{what}; ended so that whoever supervises this process starts it anew")
+    anyhow::anyhow!("{what}; the process ends, so that its supervisor restarts it")
 }
 
-/// Prints what a person wants to see at the start. That nobody reads it is no reason to end.
+/// Prints a text on standard output. A closed output is no error, because a server does not need it.
 pub(crate) fn say(text: &str) {
     use std::io::Write as _;
     let _ = std::io::stdout().write_all(text.as_bytes());

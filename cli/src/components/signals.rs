@@ -1,9 +1,9 @@
-//! SIGTERM and SIGINT, none of which is missed from the start of the process on.
+//! SIGTERM and SIGINT. No signal is missed after the start of the process.
 
 use anyhow::{Context as _, Result};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Hears signals.
+/// A listener for both signals.
 #[derive(Debug)]
 pub(crate) struct Signals {
     terminate: Signal,
@@ -11,7 +11,6 @@ pub(crate) struct Signals {
 }
 
 impl Signals {
-    /// From now on.
     pub(crate) fn new() -> Result<Self> {
         let failed = "failed to listen for signals";
         Ok(Self {
@@ -20,7 +19,7 @@ impl Signals {
         })
     }
 
-    /// Returns at the next signal that asks for an end.
+    /// Returns at the next signal.
     pub(crate) async fn next(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}
@@ -28,7 +27,7 @@ impl Signals {
         }
     }
 
-    /// Ends with `stop`, or at once at the next signal.
+    /// Waits for `stop`, or returns at once at the next signal.
     pub(crate) async fn or_at_once(
         &mut self,
         stop: impl Future<Output = Result<()>>,
@@ -36,7 +35,7 @@ impl Signals {
         tokio::select! {
             result = stop => result,
             () = self.next() => {
-                crate::failure::say("stopping at once");
+                crate::failure::say("stopping at once: a second signal arrived");
                 Ok(())
             }
         }

@@ -1,4 +1,4 @@
-//! Trying again at the start: people start stores, brokers and us in any order.
+//! Retries at the start: stores, brokers and schedulers may be started in any order.
 
 use std::time::Duration;
 
@@ -10,26 +10,26 @@ use crate::adapters::OpenError;
 const FIRST_WAIT: Duration = Duration::from_millis(200);
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
-/// How long to try.
+/// When to stop retrying.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct StartupRetry {
-    until: Option<Instant>,
+    deadline: Option<Instant>,
 }
 
 impl StartupRetry {
-    /// For `limit` from now on, or for ever.
-    pub(crate) fn of(limit: Option<Duration>) -> Self {
-        // What is beyond the clock's range is for ever.
-        let until = limit.and_then(|limit| Instant::now().checked_add(limit));
-        Self { until }
+    /// Retries for `limit` from now on, or forever.
+    pub(crate) fn new(limit: Option<Duration>) -> Self {
+        // A limit beyond the clock's range is forever.
+        let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
+        Self { deadline }
     }
 
-    /// Not at all.
+    /// One attempt, without retries.
     pub(crate) fn none() -> Self {
-        Self::of(Some(Duration::ZERO))
+        Self::new(Some(Duration::ZERO))
     }
 
-    /// Calls until it works, with a line in the log for each failure. What cannot heal fails at once.
+    /// Calls until it succeeds, and logs each failure. An error that is not transient is returned at once.
     pub(crate) async fn with<T>(
         &self,
         what: &str,
@@ -37,18 +37,18 @@ impl StartupRetry {
     ) -> Result<T, OpenError> {
         let mut backoff = Backoff::new(FIRST_WAIT, LONGEST_WAIT);
         loop {
-            let unusable = match call().await {
-                Err(unusable) if unusable.is_transient => unusable,
+            let error = match call().await {
+                Err(error) if error.is_transient => error,
                 done => return done,
             };
             let wait = backoff.next_wait();
             if self
-                .until
-                .is_some_and(|until| Instant::now() + wait >= until)
+                .deadline
+                .is_some_and(|deadline| Instant::now() + wait >= deadline)
             {
-                return Err(unusable);
+                return Err(error);
             }
-            tracing::warn!(error = %unusable, wait_ms = wait.as_millis(), "{what} cannot be used yet; trying again");
+            tracing::warn!(%error, wait_ms = wait.as_millis(), "{what} is unavailable; retrying");
             tokio::time::sleep(wait).await;
         }
     }
@@ -58,7 +58,7 @@ impl StartupRetry {
 mod tests {
     use super::*;
 
-    fn unusable(is_transient: bool) -> OpenError {
+    fn error(is_transient: bool) -> OpenError {
         OpenError {
             message: "failed".to_owned(),
             is_transient,
@@ -66,13 +66,13 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_may_pass_is_tried_again_and_what_may_not_is_not() {
+    async fn transient_errors_are_retried_and_others_are_returned_at_once() {
         let mut tries = 0;
-        let done = StartupRetry::of(None)
+        let done = StartupRetry::new(None)
             .with("it", async || {
                 tries += 1;
                 if tries < 20 {
-                    Err(unusable(true))
+                    Err(error(true))
                 } else {
                     Ok(tries)
                 }
@@ -81,29 +81,29 @@ mod tests {
         assert_eq!(done, Ok(20));
 
         let mut tries = 0;
-        let done = StartupRetry::of(None)
+        let done = StartupRetry::new(None)
             .with("it", async || {
                 tries += 1;
-                Err::<(), _>(unusable(false))
+                Err::<(), _>(error(false))
             })
             .await;
-        assert_eq!((done, tries), (Err(unusable(false)), 1));
+        assert_eq!((done, tries), (Err(error(false)), 1));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn it_ends_when_its_time_is_up() {
+    async fn retries_end_at_the_limit() {
         let begin = Instant::now();
         let mut tries = 0;
         let limit = Duration::from_secs(10);
-        let done = StartupRetry::of(Some(limit))
+        let done = StartupRetry::new(Some(limit))
             .with("it", async || {
                 tries += 1;
-                Err::<(), _>(unusable(true))
+                Err::<(), _>(error(true))
             })
             .await;
         assert!(done.is_err() && tries > 3 && begin.elapsed() <= limit);
         let none = StartupRetry::none();
-        let once = none.with("it", async || Err::<(), _>(unusable(true)));
+        let once = none.with("it", async || Err::<(), _>(error(true)));
         assert!(once.await.is_err());
     }
 }

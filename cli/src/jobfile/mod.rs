@@ -1,4 +1,4 @@
-//! Job files: TOML, YAML or JSON text into job definitions, every complaint with its file and line.
+//! Job files: TOML, YAML or JSON text into job definitions, each problem with its file and line.
 
 mod json;
 mod toml;
@@ -12,13 +12,13 @@ use std::path::{Path, PathBuf};
 use cueline_model::JobSpec;
 use cueline_model::decode::{self, Node};
 
-/// The largest job file, as the largest body that the server takes.
+/// The largest job file: the server accepts bodies of this size.
 pub(crate) const MAX_FILE_BYTES: u64 = 4 * 1024 * 1024;
 
 /// The deepest nesting; definitions need about five levels.
 const MAX_DEPTH: usize = 32;
 
-/// Everything that is wrong with some job files, each with its place: `jobs.toml:14: job "report": …`.
+/// All problems of some job files, each with its place: `jobs.toml:14: job "report": …`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct JobFileError {
     /// Never empty.
@@ -41,7 +41,6 @@ impl From<String> for JobFileError {
     }
 }
 
-/// A text that is not of its format.
 struct SyntaxError {
     line: u32,
     message: String,
@@ -57,7 +56,7 @@ pub(crate) fn read(path: &Path) -> Result<Vec<JobSpec>, JobFileError> {
         Some("json") => json::parse,
         _ => {
             return Err(format!(
-                "{name}: its name does not say what it is; name job files .toml, .yaml, .yml or .json"
+                "{name}: its name has no known ending; name job files .toml, .yaml, .yml or .json"
             )
             .into());
         }
@@ -74,7 +73,7 @@ pub(crate) fn read(path: &Path) -> Result<Vec<JobSpec>, JobFileError> {
     })
 }
 
-/// An empty file has no jobs; that is no mistake.
+/// An empty file has no jobs, which is no error.
 fn decode(node: &Node) -> Result<Vec<JobSpec>, Vec<decode::Problem>> {
     if node.value == decode::Value::Null {
         return Ok(Vec::new());
@@ -82,7 +81,7 @@ fn decode(node: &Node) -> Result<Vec<JobSpec>, Vec<decode::Problem>> {
     decode::jobs(node)
 }
 
-/// Reads several job files as one: all complaints together, and no job in two of them.
+/// Reads several job files as one. Reports all problems together, and a job that two files define.
 pub(crate) fn read_all(paths: &[PathBuf]) -> Result<Vec<JobSpec>, JobFileError> {
     let mut messages = Vec::new();
     let mut specs = Vec::new();
@@ -117,7 +116,7 @@ pub(crate) fn read_text(path: &Path) -> Result<String, String> {
     let name = path.display();
     let failed = |error: std::io::Error| format!("{name}: failed to read: {error}");
     let mut bytes = Vec::new();
-    // Asked first: opening a pipe that nobody writes to would wait for ever.
+    // Checked before opening, because opening a pipe without a writer blocks forever.
     if !std::fs::metadata(path).map_err(failed)?.is_file() {
         return Err(format!("{name}: is not a file"));
     }

@@ -28,7 +28,7 @@ fn line_of(
 }
 
 fn table(table: &Table, around: Option<u32>, lines: &Lines) -> Node {
-    // A table made by dotted keys (`retry.max = 3`) has no place of its own.
+    // A table that dotted keys create (`retry.max = 3`) has no span.
     map(table, line_of(table.span(), around, lines), lines)
 }
 
@@ -38,7 +38,7 @@ fn map(table: &dyn TableLike, line: Option<u32>, lines: &Lines) -> Node {
         .map(|(key, entry)| {
             let key_line = table.key(key).and_then(toml_edit::Key::span);
             let mut node = item(entry, line, lines);
-            // Where a key stands is where a person looks; only a table's own header says it better.
+            // A value is reported at the line of its key, and a table at its header.
             if !entry.is_table() && !entry.is_array_of_tables() {
                 node.line = line_of(key_line, node.line, lines);
             }

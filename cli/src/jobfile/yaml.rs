@@ -1,4 +1,4 @@
-//! YAML with line numbers, built from the parser's events: the depth and what aliases may unfold to are bounded here.
+//! YAML with line numbers, built from the parser's events. The depth and the size of expanded aliases are bounded here.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -9,7 +9,7 @@ use saphyr_parser::{Event, Parser, ScalarStyle, Span, Tag};
 
 use super::{MAX_DEPTH, SyntaxError};
 
-/// The most values in a file, those that aliases repeat counted each time.
+/// The most values in a file. Each use of an alias counts all values again.
 const MAX_NODES: usize = 1_000_000;
 
 pub(super) fn parse(text: &str) -> Result<Node, SyntaxError> {
@@ -86,11 +86,11 @@ impl Builder {
                 let Some(node) = self.anchors.get(&anchor) else {
                     return Err(SyntaxError {
                         line,
-                        message: "an alias stands for what it is part of".to_owned(),
+                        message: "an alias refers to a value that contains it".to_owned(),
                     });
                 };
                 self.nodes = self.nodes.saturating_add(size(node));
-                // Asked before the copy is made: it is what the bound is there to prevent.
+                // Checked before the copy, because the bound is there to prevent the copy.
                 if self.nodes > MAX_NODES {
                     return Err(too_many(line));
                 }
@@ -141,7 +141,7 @@ impl Builder {
         self.add(open.line, open.anchor, value, span)
     }
 
-    /// Adds a complete value to what it is part of.
+    /// Adds a complete value to the list or map around it.
     fn add(&mut self, at: u32, anchor: usize, value: Value, span: Span) -> Result<(), SyntaxError> {
         self.nodes += 1;
         if self.nodes > MAX_NODES {
@@ -184,7 +184,7 @@ fn scalar(text: Cow<'_, str>, style: ScalarStyle, tag: Option<&Cow<'_, Tag>>) ->
     )
 }
 
-/// Keys are texts; a number as a key (a label `2024: yes`) is taken as its text.
+/// Keys are texts. Any other scalar (`2024: yes`) becomes its text.
 fn key_text(node: Node) -> Result<String, SyntaxError> {
     let line = node.line.unwrap_or(1);
     Ok(match node.value {

@@ -111,7 +111,7 @@ impl std::fmt::Debug for Composition {
 impl Composition {
     /// Opens store and broker and starts everything.
     pub(crate) async fn start(data: &DataDir, options: &CompositionOptions) -> Result<Self> {
-        let retry = StartupRetry::of(options.start_timeout);
+        let retry = StartupRetry::new(options.start_timeout);
         let open_store = open_store(data, options, &retry).await?;
         let store = open_store.store.clone();
         if !options.jobs.is_empty() {

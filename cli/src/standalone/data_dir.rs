@@ -1,4 +1,4 @@
-//! The data directory: who may use it, and the secrets in it.
+//! The data directory: its lock and its secrets.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{Read as _, Write as _};
@@ -47,7 +47,7 @@ impl DataDir {
         })?;
         let key = SigningKey::from_base64(&key).with_context(|| {
             format!(
-                "{}: not a signing key of ours; restore it from a backup, or delete it and a new one is made",
+                "{}: is not a signing key; restore it from a backup, or delete it and a new one is created",
                 path.join("signing.key").display()
             )
         })?;
@@ -95,13 +95,13 @@ fn take_lock(path: &Path) -> Result<File> {
         Err(TryLockError::WouldBlock) => {
             let mut pid = String::new();
             let _ = lock.read_to_string(&mut pid);
-            let who = if pid.is_empty() {
+            let owner = if pid.is_empty() {
                 "another process".to_owned()
             } else {
                 format!("process {pid}")
             };
             bail!(
-                "--data {}: in use by {who}; each cueline standalone needs a data directory of its own",
+                "--data {}: in use by {owner}; each cueline standalone needs a data directory of its own",
                 path.display()
             );
         }

@@ -1,6 +1,6 @@
-//! `cueline standalone`: everything in one process, with nothing else installed.
+//! `cueline standalone`: scheduler, worker, store and broker in one process.
 //!
-//! A composition, not a mode: the same engine, worker and ports as in a cluster, with SQLite store and embedded broker.
+//! It is a composition, not a mode: the same engine, worker and ports as in a cluster, with SQLite store and embedded broker.
 
 mod composition;
 mod data_dir;
@@ -37,9 +37,9 @@ pub(crate) async fn run(config: StandaloneConfig) -> Result<()> {
     let state = composition
         .engine
         .api(&composition.store, token, http.stopping());
-    // Before the first answer: whoever finds it ready finds it.
+    // Written before the server is ready: a command that sees it ready also finds it.
     if let Err(e) = discovery::write(&url, &data.token_file()) {
-        tracing::warn!(error = %e, "the cueline command on this machine will not find this server by itself");
+        tracing::warn!(error = %e, "failed to announce this server to the cueline command; give --url and --token to it");
     }
     http.answer_by(cueline_api::router(state));
     say(&banner(&config, &url, &data, options.jobs.len()));
@@ -69,7 +69,7 @@ fn options(config: &StandaloneConfig) -> Result<CompositionOptions> {
     Ok(options)
 }
 
-/// What the store refuses about the jobs is the files' fault.
+/// A job that the store refuses is an error of the job files.
 fn bad_jobs(error: anyhow::Error) -> anyhow::Error {
     match error.downcast_ref::<cueline_store::StoreError>() {
         Some(e) if e.kind() == cueline_store::ErrorKind::Invalid => {

@@ -1,4 +1,4 @@
-//! Wrong input ends with status 2, says what is wrong and what would be right, and never panics.
+//! Wrong input ends with status 2 and a message that says what was given and what is expected. It never panics.
 
 use crate::command::{Ended, Home};
 
@@ -13,7 +13,7 @@ fn assert_refused(ended: &Ended, words: &[&str]) {
 }
 
 #[test]
-fn arguments_that_make_no_sense_are_named() {
+fn wrong_arguments_are_named() {
     let home = Home::new();
     for (args, words) in [
         (&["jobs"][..], &["jobs", "similar"][..]),
@@ -161,7 +161,7 @@ fn job_files_are_refused_with_file_line_job_and_field() {
 }
 
 #[test]
-fn each_format_names_its_own_mistakes() {
+fn syntax_errors_of_each_format_are_named() {
     for (name, text, words) in [
         (
             "jobs.yaml",
@@ -222,7 +222,7 @@ fn files_that_cannot_be_read_are_named() {
 }
 
 #[test]
-fn all_mistakes_of_all_files_are_listed_at_once() {
+fn all_errors_of_all_files_are_listed_at_once() {
     let home = Home::new();
     home.write(
         "one.toml",

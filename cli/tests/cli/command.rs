@@ -1,4 +1,4 @@
-//! Running the binary with nothing from this machine's user around it.
+//! Runs the binary without the environment of this machine's user.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

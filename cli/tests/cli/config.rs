@@ -1,4 +1,4 @@
-//! Configuration of the roles: what holds, where it comes from, and what is refused.
+//! Configuration of the roles: precedence, origins and errors.
 
 use std::collections::BTreeMap;
 
@@ -138,7 +138,7 @@ fn without_a_role_each_section_is_checked() {
 }
 
 #[test]
-fn an_environment_for_several_roles_is_no_mistake() {
+fn settings_of_other_roles_in_the_environment_are_ignored() {
     let home = home();
     let variables = [
         ("CUELINE_STORE", "postgres://db/cueline"),
@@ -159,7 +159,7 @@ fn an_environment_for_several_roles_is_no_mistake() {
     with(&home, &variables, &args).good();
 }
 
-/// A scheduler that is in order, to spoil one thing of it.
+/// A valid scheduler, of which a test spoils one setting.
 const SCHEDULER: [&str; 9] = [
     "scheduler",
     "--store",
@@ -184,7 +184,7 @@ fn assert_refused(ended: &Ended, words: &[&str]) {
 
 #[test]
 #[expect(clippy::too_many_lines, reason = "a table of cases")]
-fn wrong_flags_are_named_with_what_would_be_right() {
+fn wrong_flags_are_named_with_what_is_expected() {
     let home = home();
     home.write("short.token", "short");
     home.write("empty", "\n");
@@ -281,7 +281,7 @@ fn wrong_flags_are_named_with_what_would_be_right() {
 }
 
 #[test]
-fn what_is_missing_is_said_all_at_once() {
+fn all_missing_settings_are_reported_at_once() {
     let home = home();
     assert_refused(
         &home.run(&["scheduler"]),

@@ -1,4 +1,4 @@
-//! `cueline key` and `cueline token`: nobody else can read them, nothing is written over, and the halves are not mixed up.
+//! `cueline key` and `cueline token`: only the owner can read the files, none is overwritten, and the halves are not confused.
 
 use std::os::unix::fs::PermissionsExt as _;
 
@@ -10,7 +10,7 @@ fn mode(home: &Home, name: &str) -> u32 {
 }
 
 #[test]
-fn a_key_is_made_once_and_its_public_half_shown_again() {
+fn a_key_is_created_once_and_its_public_half_can_be_printed_again() {
     let home = Home::new();
     let public = home.run(&["key", "new", "--out", "k"]).good();
     assert!(public.starts_with("cueline-public-key:"), "{public}");
@@ -36,7 +36,7 @@ fn a_key_is_made_once_and_its_public_half_shown_again() {
 }
 
 #[test]
-fn a_standalone_servers_key_is_understood() {
+fn a_standalone_servers_key_is_accepted() {
     let home = Home::new();
     home.run(&["key", "new", "--out", "k"]).good();
     let secret = std::fs::read_to_string(home.path().join("k")).expect("a key");
@@ -51,7 +51,7 @@ fn a_standalone_servers_key_is_understood() {
 }
 
 #[test]
-fn what_is_no_key_is_refused() {
+fn a_file_without_a_key_is_refused() {
     let home = Home::new();
     home.write("text", "hello");
     for (args, words) in [
@@ -74,9 +74,9 @@ fn tokens_differ_and_are_private() {
     let printed = home.run(&["token", "new"]).good();
     assert_eq!(printed.trim().len(), 64, "{printed}");
     assert_ne!(home.run(&["token", "new"]).good(), printed);
-    let said = home.run(&["token", "new", "--out", "t"]).good();
+    let stdout = home.run(&["token", "new", "--out", "t"]).good();
     assert_eq!(mode(&home, "t"), 0o600);
     let token = std::fs::read_to_string(home.path().join("t")).expect("a token");
-    assert!(!said.contains(token.trim()), "{said}");
+    assert!(!stdout.contains(token.trim()), "{stdout}");
     assert_eq!(home.run(&["token", "new", "--out", "t"]).status, 2);
 }

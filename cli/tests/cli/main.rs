@@ -1,4 +1,4 @@
-//! The built binary, run as a person runs it.
+//! The built binary, run as a user runs it.
 
 mod bad_input;
 mod command;

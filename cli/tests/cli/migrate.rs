@@ -3,7 +3,7 @@
 use crate::command::Home;
 
 #[test]
-fn a_file_is_made_and_made_again() {
+fn migrating_twice_is_the_same_as_once() {
     let home = Home::new();
     let missing = home.run(&["migrate", "--store", "sqlite:s.db", "--check"]);
     assert_eq!(missing.status, 1, "{missing:#?}");
@@ -14,8 +14,8 @@ fn a_file_is_made_and_made_again() {
     assert_eq!(empty.status, 1, "{empty:#?}");
     assert!(empty.stderr.contains("the file is empty"), "{empty:#?}");
     for _ in 0..2 {
-        let said = home.run(&["migrate", "--store", "sqlite:s.db"]).good();
-        assert!(said.starts_with("sqlite:s.db is up to date"), "{said}");
+        let stdout = home.run(&["migrate", "--store", "sqlite:s.db"]).good();
+        assert!(stdout.starts_with("sqlite:s.db is up to date"), "{stdout}");
     }
     home.run(&["migrate", "--store", "sqlite:s.db", "--check"])
         .good();
@@ -34,8 +34,9 @@ fn a_restored_store_gets_a_new_id() {
         "json",
     ];
     let id = || {
-        let said: serde_json::Value = serde_json::from_str(&home.run(&renew).good()).expect("JSON");
-        said["id"].as_str().expect("an id").to_owned()
+        let answer: serde_json::Value =
+            serde_json::from_str(&home.run(&renew).good()).expect("JSON");
+        answer["id"].as_str().expect("an id").to_owned()
     };
     let first = id();
     assert_eq!(first.len(), 32, "{first}");
@@ -45,9 +46,9 @@ fn a_restored_store_gets_a_new_id() {
 }
 
 #[test]
-fn what_is_no_store_is_refused() {
+fn a_file_that_is_no_store_is_refused() {
     let home = Home::new();
-    home.write("text", "this is no database, whatever its name says");
+    home.write("text", "this is no database");
     for (args, status, words) in [
         (&["migrate"][..], 2, "--store"),
         (&["migrate", "--store", "oracle://h"], 2, "oracle"),

@@ -43,7 +43,7 @@ fn the_help_names_every_command() {
 }
 
 #[test]
-fn the_help_keeps_the_token_to_itself() {
+fn the_help_does_not_show_the_token() {
     let home = Home::new();
     let output = home
         .command(&["--help"])
@@ -79,7 +79,7 @@ fn cron_next_shows_local_times_around_a_change_of_clocks() {
 }
 
 #[test]
-fn a_reader_that_goes_away_is_no_failure() {
+fn a_closed_output_is_no_failure() {
     let home = Home::new();
     let mut child = home
         .command(&["cron", "next", "* * * * *", "-n", "1000"])
@@ -141,7 +141,7 @@ fn a_crontab_is_read_line_by_line() {
 }
 
 #[test]
-fn a_server_that_is_not_there_is_said_with_what_to_do() {
+fn an_unreachable_server_is_reported_with_a_hint() {
     let home = Home::new();
     // A port that was free a moment ago.
     let port = std::net::TcpListener::bind("127.0.0.1:0")

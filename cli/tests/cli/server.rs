@@ -27,7 +27,7 @@ impl Server {
             .spawn()
             .expect("started");
         let stdout = child.stdout.take().expect("piped");
-        // It says where its token is when it is ready; if it ends instead, so does its output.
+        // It prints its token file when it is ready. If it ends instead, so does its output.
         let ready = BufReader::new(stdout)
             .lines()
             .map_while(Result::ok)
@@ -60,7 +60,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Politely, so that what it started is ended with it.
+        // By SIGTERM, so that its children end with it.
         let pid = self.child.id().to_string();
         let _ = Command::new("kill").args(["-TERM", &pid]).status();
         let _ = self.child.wait();
@@ -92,7 +92,7 @@ fn a_server_starts_with_the_variables_of_a_kubernetes_service_called_cueline() {
         ("CUELINE_PORT", "tcp://10.0.0.1:7800"),
         ("CUELINE_PORT_7800_TCP", "tcp://10.0.0.1:7800"),
     ]);
-    server.run(&["doctor"]).good();
+    server.run(&["job", "list"]).good();
 }
 
 #[test]
@@ -208,15 +208,15 @@ fn a_trigger_is_waited_for_and_its_log_read() {
 }
 
 #[test]
-fn what_the_server_refuses_is_bad_input() {
+fn a_refused_request_exits_with_status_2() {
     let server = Server::start();
     server.home.write(
         "jobs.toml",
-        "[[job]]\nname = \"child\"\nafter = \"nobody\"\nhandler = { shell = \"true\" }\n",
+        "[[job]]\nname = \"child\"\nafter = \"missing\"\nhandler = { shell = \"true\" }\n",
     );
     let ended = server.run(&["job", "apply", "-f", "jobs.toml"]);
     assert_eq!(ended.status, 2, "{ended:#?}");
-    assert!(ended.stderr.contains("nobody"), "{ended:#?}");
+    assert!(ended.stderr.contains("missing"), "{ended:#?}");
     assert!(
         ended.stderr.ends_with("nothing was applied\n"),
         "{ended:#?}"
@@ -228,7 +228,7 @@ fn what_the_server_refuses_is_bad_input() {
         wrong.stderr.contains("--token or CUELINE_TOKEN"),
         "{wrong:#?}"
     );
-    // The token of this user's server goes to that server only, whoever answers elsewhere.
+    // The token of this user's server is sent to that server only.
     let port = server.json_file("cueline/server.json")["url"]
         .as_str()
         .and_then(|url| url.rsplit(':').next())
@@ -248,14 +248,14 @@ fn what_the_server_refuses_is_bad_input() {
 }
 
 #[test]
-fn the_doctor_finds_a_good_server_good() {
+fn doctor_reports_no_problem_of_a_healthy_server() {
     let server = Server::start();
     server.apply(JOBS);
-    // The executor may need a moment to be heard.
+    // The first heartbeat may need a moment.
     let deadline = std::time::Duration::from_secs(20);
     let mut waited = std::time::Duration::ZERO;
     while !server.run(&["executor", "list"]).good().contains("yes") {
-        assert!(waited < deadline, "no executor was heard");
+        assert!(waited < deadline, "no executor is alive");
         std::thread::sleep(std::time::Duration::from_millis(50));
         waited += std::time::Duration::from_millis(50);
     }
