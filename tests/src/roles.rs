@@ -156,6 +156,7 @@ impl Cluster {
     /// The status with which the scheduler answers, if it does.
     pub async fn answer(&self, path: &str) -> Option<u16> {
         let url = format!("http://127.0.0.1:{}{path}", self.port);
+        cueline_runtime::tls::install_provider();
         Some(reqwest::get(url).await.ok()?.status().as_u16())
     }
 
