@@ -1,11 +1,11 @@
-//! Which user a process runs as. Knows the system's user database and nothing of processes.
+//! The user that a process runs as, from the system's user database.
 
 use std::path::PathBuf;
 
 use cueline_worker::Failure;
 use nix::unistd::{User, geteuid, getuid};
 
-/// What a process needs to know of its user.
+/// The user of a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Account {
     pub(crate) name: String,
@@ -28,7 +28,7 @@ fn own() -> Result<Account, Failure> {
     let uid = getuid();
     let found =
         User::from_uid(uid).map_err(|e| Failure::new(format!("user: {uid} not looked up: {e}")))?;
-    // Containers run under user ids that no database knows; such a user has a number and no home.
+    // Containers may run under a user id that is in no database. Such a user has a number and no home.
     Ok(found.map_or_else(
         || Account {
             name: uid.to_string(),

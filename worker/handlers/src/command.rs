@@ -1,38 +1,37 @@
 //! Programs with their arguments, run without a shell.
 
-use std::collections::BTreeMap;
 use std::ffi::OsString;
 
 use async_trait::async_trait;
 use cueline_worker::model::HandlerSpec;
-use cueline_worker::model::handler::ProcessSpec;
 use cueline_worker::{Context, Failure, Handler, Output};
 
-use crate::account::{self, Account};
-use crate::environment::{CRON_SHELL, Environment, GuardId, Marks, environment, inheritable};
-use crate::process::{self, Start};
+use crate::environment::CRON_SHELL;
+use crate::marks::GuardId;
+use crate::process::{self, Launch};
+use crate::setup::ProcessSetup;
 use crate::{mismatch, program};
 
-/// Runs [`HandlerSpec::Command`]. What is said of processes at [`crate::ShellHandler`] holds here too.
+/// Runs [`HandlerSpec::Command`]. Its processes behave as those of [`crate::ShellHandler`].
 ///
-/// The arguments are the spec's, as they stand; the parameter reaches the process as `CUELINE_PARAMS`.
+/// The arguments are those of the spec, unchanged. The parameter is in the variable `CUELINE_PARAMS`.
 #[derive(Debug, Clone)]
 pub struct CommandHandler {
-    surroundings: Surroundings,
+    setup: ProcessSetup,
 }
 
 impl CommandHandler {
-    /// A handler whose processes carry `marker`; see [`crate::kill_orphans`].
+    /// A handler that marks its processes with `marker`; see [`crate::kill_orphans`].
     pub fn new(marker: impl Into<String>) -> Self {
         Self {
-            surroundings: Surroundings::new(marker.into()),
+            setup: ProcessSetup::new(marker.into()),
         }
     }
 
-    /// Its processes can also be found by the guard with this id; see [`crate::guard`].
+    /// Marks its processes for the guard with this id; see [`crate::guard`].
     #[must_use]
     pub fn guarded(mut self, guard: GuardId) -> Self {
-        self.surroundings = self.surroundings.guarded(guard);
+        self.setup = self.setup.guarded(guard);
         self
     }
 }
@@ -46,8 +45,8 @@ impl Handler for CommandHandler {
         let Some((name, arguments)) = spec.argv.split_first() else {
             return Err(Failure::new("command: it is empty; give a program"));
         };
-        let (account, environment) = self.surroundings.of(&spec.process, &cx, CRON_SHELL).await?;
-        let start = Start {
+        let (account, environment) = self.setup.prepare(&spec.process, &cx, CRON_SHELL).await?;
+        let launch = Launch {
             program: program::find(name, environment.path())?,
             name: name.clone(),
             arguments: arguments.iter().map(OsString::from).collect(),
@@ -55,55 +54,6 @@ impl Handler for CommandHandler {
             account,
             stdin: spec.process.stdin.clone(),
         };
-        process::run(start, &cx).await
-    }
-}
-
-/// What a handler of processes has of its own.
-#[derive(Debug, Clone)]
-pub(crate) struct Surroundings {
-    marks: Marks,
-    /// Taken once: a worker does not change its environment.
-    inherited: BTreeMap<OsString, OsString>,
-}
-
-impl Surroundings {
-    pub(crate) fn new(marker: String) -> Self {
-        Self {
-            marks: Marks {
-                marker,
-                guard: None,
-            },
-            inherited: inheritable(),
-        }
-    }
-
-    pub(crate) fn guarded(mut self, guard: GuardId) -> Self {
-        self.marks.guard = Some(guard);
-        self
-    }
-
-    /// The user, where it matters, and the environment of a process.
-    pub(crate) async fn of(
-        &self,
-        spec: &ProcessSpec,
-        cx: &Context,
-        shell: &str,
-    ) -> Result<(Option<Account>, Environment), Failure> {
-        let account = if spec.clear_env || spec.user.is_some() {
-            Some(account::resolve(spec.user.clone()).await?)
-        } else {
-            None
-        };
-        let environment = environment(
-            spec,
-            cx.info(),
-            account.as_ref(),
-            shell,
-            &self.marks,
-            cx.lease_proven_ms(),
-            &self.inherited,
-        );
-        Ok((account, environment))
+        process::run(launch, &cx).await
     }
 }

@@ -11,7 +11,7 @@ use cueline_worker::{Context, Failure, Handler, LogStream, Output};
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Client, Method, Request, Response, StatusCode, Url, redirect};
 
-use crate::lines::{MAX_LINE_BYTES, character_end};
+use crate::process::lines::{MAX_LINE_BYTES, character_end};
 
 /// Redirects followed before the request fails.
 const MAX_REDIRECTS: usize = 5;
@@ -29,13 +29,14 @@ pub struct HttpClientError(#[from] reqwest::Error);
 
 /// Runs [`HandlerSpec::Http`].
 ///
-/// The request carries the headers `X-Cueline-Run`, `X-Cueline-Attempt` and `X-Cueline-Job` besides the spec's. Without a
-/// body in the spec, POST, PUT and PATCH send the run's parameter. No content type is made up.
+/// The request carries the headers `X-Cueline-Run`, `X-Cueline-Attempt` and `X-Cueline-Job` besides the spec's.
+/// Without a body in the spec, POST, PUT and PATCH send the run's parameter. No content type is made up.
 ///
-/// At most five redirects are followed; `Authorization` and `Cookie` do not go along to another host, other headers do.
+/// At most five redirects are followed; `Authorization` and `Cookie` do not go along to another host, other headers
+/// do.
 ///
-/// The first 64 KiB of the response's body become log lines and [`Output::text`], its status the exit status; the rest is
-/// not read. Neither header values nor the URL's query are ever logged.
+/// The first 64 KiB of the response's body become log lines and [`Output::text`], its status the exit status; the
+/// rest is not read. Neither header values nor the URL's query are ever logged.
 ///
 /// Connecting may take 10 s; apart from that only the job's time limit bounds the request. Stopping drops it.
 #[derive(Debug, Clone)]
@@ -106,7 +107,7 @@ fn mismatch(cx: &Context) -> Failure {
 }
 
 fn request(spec: &HttpSpec, cx: &Context) -> Result<Request, Failure> {
-    // The URL itself may carry a secret, so what is wrong with it is told without it.
+    // The URL itself may carry a secret, so the error does not contain it.
     let url = Url::parse(&spec.url).map_err(|e| Failure::new(format!("url: {e}")))?;
     if !matches!(url.scheme(), "http" | "https") {
         return Err(Failure::new(format!(
@@ -137,11 +138,11 @@ fn headers(spec: &HttpSpec, cx: &Context) -> Result<HeaderMap, Failure> {
             .map_err(|_| Failure::new(format!("headers: the value of {name:?} is not allowed")))?;
         headers.insert(key, value);
     }
-    let facts = cx.info();
+    let info = cx.info();
     for (name, value) in [
-        ("x-cueline-run", facts.id.run.to_string()),
-        ("x-cueline-attempt", facts.id.attempt.to_string()),
-        ("x-cueline-job", facts.job.to_string()),
+        ("x-cueline-run", info.id.run.to_string()),
+        ("x-cueline-attempt", info.id.attempt.to_string()),
+        ("x-cueline-job", info.job.to_string()),
     ] {
         let value = HeaderValue::from_bytes(value.as_bytes())
             .map_err(|_| Failure::new(format!("headers: the value of {name:?} is not allowed")))?;
@@ -227,16 +228,17 @@ fn explain(target: &str, error: reqwest::Error) -> String {
         };
     }
     let deepest = chain.last().map_or("", String::as_str);
-    let told = |words: &str| chain.iter().any(|c| c.contains(words));
+    let mentions = |words: &str| chain.iter().any(|c| c.contains(words));
     if error.is_redirect() {
         format!("more than {MAX_REDIRECTS} redirects, the first by {target}")
-    } else if told("dns error") {
+    } else if mentions("dns error") {
         format!("host not found: {target} ({deepest})")
     } else if error.is_timeout() {
         format!("timed out: no connection to {target} within {CONNECT_TIMEOUT:?}")
     } else if kind == Some(ErrorKind::ConnectionRefused) {
         format!("connection refused by {target}")
-    } else if error.is_connect() && kind == Some(ErrorKind::InvalidData) || told("certificate") {
+    } else if error.is_connect() && kind == Some(ErrorKind::InvalidData) || mentions("certificate")
+    {
         format!("TLS with {target} failed: {deepest}")
     } else {
         format!("the request to {target} failed: {}", chain.join(": "))

@@ -1,5 +1,5 @@
-//! Where a program is. Looked up here rather than by the system, so that a missing one gets a clear answer and the
-//! cheap way to start a process stays open.
+//! Finds a program in the search path. The system could do it, but then a missing program has no clear error, and the fast way
+//! to start a process is not available.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ pub(crate) fn find(program: &str, path: &OsStr) -> Result<PathBuf, Failure> {
         return Ok(PathBuf::from(program));
     }
     std::env::split_paths(path)
-        // An empty part means the current directory by an old custom that only ever surprised people.
+        // By an old convention an empty part means the current directory. It is ignored.
         .filter(|dir| !dir.as_os_str().is_empty())
         .map(|dir| dir.join(program))
         .find(|file| runnable(file))

@@ -1,4 +1,4 @@
-//! How a script text reaches what runs it. Knows nothing of how processes are started.
+//! How a script's text reaches its interpreter. It knows nothing of how processes are started.
 
 use std::ffi::OsString;
 use std::fs::{OpenOptions, Permissions};
@@ -13,28 +13,28 @@ use tempfile::TempDir;
 /// The longest script that goes on the command line. Linux takes 128 KiB for one argument.
 const MAX_INLINE_BYTES: usize = 96 * 1024;
 
-/// What stands where a script's file name would, in `$0` and its like.
+/// Stands for the script's file name, in `$0` for example.
 const NAME: &str = "cueline-script";
 
-/// How an interpreter takes scripts.
-struct Way {
+/// How an interpreter is called.
+struct Call {
     program: &'static str,
-    /// What stands before and after a script's text; `None` when only files are taken.
+    /// The arguments before and after a script's text; `None` for an interpreter that needs a file.
     inline: Option<Around>,
-    /// What stands before and after a script's file.
+    /// The arguments before and after a script's file.
     file: Around,
     extension: &'static str,
 }
 
 type Around = (&'static [&'static str], &'static [&'static str]);
 
-fn way(interpreter: Interpreter) -> Way {
+fn call_of(interpreter: Interpreter) -> Call {
     const PLAIN: Around = (&[], &[]);
     let (program, inline, file, extension): (_, Option<Around>, Around, _) = match interpreter {
         Interpreter::Sh => ("sh", Some((&["-c"], &[NAME])), PLAIN, "sh"),
         Interpreter::Bash => ("bash", Some((&["-c"], &[NAME])), PLAIN, "sh"),
         Interpreter::Python3 => ("python3", Some((&["-c"], &[])), PLAIN, "py"),
-        // With its text inline, node has no name before the arguments; one keeps them where a file has them.
+        // With its text inline, node has no file name before the arguments. The stand-in keeps their positions.
         Interpreter::Node => ("node", Some((&["-e"], &[NAME])), PLAIN, "js"),
         // `php -r` refuses the opening tag that every PHP file starts with.
         Interpreter::Php => ("php", None, (&["-f"], &["--"]), "php"),
@@ -43,7 +43,7 @@ fn way(interpreter: Interpreter) -> Way {
             ("pwsh", None, options, "ps1")
         }
     };
-    Way {
+    Call {
         program,
         inline,
         file,
@@ -51,42 +51,43 @@ fn way(interpreter: Interpreter) -> Way {
     }
 }
 
-/// A script, ready to be run. Its file, if any, goes with this value.
+/// A script that is ready to run. Its file, if there is one, is deleted when this is dropped.
 pub(crate) struct Script {
     pub(crate) program: String,
     pub(crate) arguments: Vec<OsString>,
     _file: Option<TempDir>,
 }
 
-/// Where the file of a long script is made, and whose it is to be.
-pub(crate) struct Place {
+/// Where the file of a long script is made, and its owner.
+pub(crate) struct ScriptLocation {
     pub(crate) dir: PathBuf,
     pub(crate) owner: Option<(u32, u32)>,
 }
 
-/// The script for `shell` when given, run as `SHELL -c SCRIPT` as cron does; else for the interpreter, with `arguments`.
+/// Prepares a script. With a `shell` it runs as cron does, `SHELL -c SCRIPT`; otherwise by the interpreter, with
+/// `arguments`.
 pub(crate) async fn prepare(
     text: &str,
     interpreter: Interpreter,
     shell: Option<&str>,
     arguments: [String; 3],
-    place: Place,
+    location: ScriptLocation,
 ) -> Result<Script, Failure> {
     if text.contains('\0') {
         return Err(Failure::new("script: it has a NUL character"));
     }
-    let way = way(if shell.is_some() {
+    let call = call_of(if shell.is_some() {
         Interpreter::Sh
     } else {
         interpreter
     });
-    // A text that begins with '-' would be taken for an option.
+    // The interpreter would parse a text that begins with '-' as an option.
     let fits = text.len() <= MAX_INLINE_BYTES && !text.starts_with('-');
-    let (around, script, file) = if let Some(around) = way.inline.filter(|_| fits) {
+    let (around, script, file) = if let Some(around) = call.inline.filter(|_| fits) {
         (around, text.into(), None)
     } else {
-        let (dir, path) = written(text.to_owned(), way.extension, place).await?;
-        (way.file, path.into(), Some(dir))
+        let (dir, path) = write_file(text.to_owned(), call.extension, location).await?;
+        (call.file, path.into(), Some(dir))
     };
     let mut argv: Vec<OsString> = around.0.iter().map(OsString::from).collect();
     argv.push(script);
@@ -95,19 +96,19 @@ pub(crate) async fn prepare(
         argv.extend(arguments.map(OsString::from));
     }
     Ok(Script {
-        program: shell.unwrap_or(way.program).to_owned(),
+        program: shell.unwrap_or(call.program).to_owned(),
         arguments: argv,
         _file: file,
     })
 }
 
-async fn written(
+async fn write_file(
     text: String,
     extension: &'static str,
-    place: Place,
+    location: ScriptLocation,
 ) -> Result<(TempDir, PathBuf), Failure> {
-    let dir = place.dir.clone();
-    tokio::task::spawn_blocking(move || write(&text, extension, &place))
+    let dir = location.dir.clone();
+    tokio::task::spawn_blocking(move || write(&text, extension, &location))
         .await
         .unwrap_or_else(|e| Err(io::Error::other(e)))
         .map_err(|e| {
@@ -118,12 +119,13 @@ async fn written(
         })
 }
 
-/// A directory of its own, because interpreters look for modules beside the script: in a shared one anybody could put some.
-fn write(text: &str, extension: &str, place: &Place) -> io::Result<(TempDir, PathBuf)> {
+/// Makes a directory for the script alone: interpreters look for modules beside it, and other users could put some
+/// into a shared one.
+fn write(text: &str, extension: &str, location: &ScriptLocation) -> io::Result<(TempDir, PathBuf)> {
     let dir = tempfile::Builder::new()
         .prefix("cueline-")
         .permissions(Permissions::from_mode(0o700))
-        .tempdir_in(&place.dir)?;
+        .tempdir_in(&location.dir)?;
     let path = dir.path().join(format!("{NAME}.{extension}"));
     OpenOptions::new()
         .write(true)
@@ -131,7 +133,7 @@ fn write(text: &str, extension: &str, place: &Place) -> io::Result<(TempDir, Pat
         .mode(0o600)
         .open(&path)?
         .write_all(text.as_bytes())?;
-    if let Some((uid, gid)) = place.owner {
+    if let Some((uid, gid)) = location.owner {
         let give = |path: &Path| chown(path, Some(uid), Some(gid));
         give(&path)?;
         give(dir.path())?;

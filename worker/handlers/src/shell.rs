@@ -6,60 +6,63 @@ use async_trait::async_trait;
 use cueline_worker::model::HandlerSpec;
 use cueline_worker::{Context, Failure, Handler, Output};
 
-use crate::command::Surroundings;
-use crate::environment::{CRON_SHELL, GuardId};
-use crate::process::{self, Start};
-use crate::script::{self, Place};
+use crate::environment::CRON_SHELL;
+use crate::marks::GuardId;
+use crate::process::{self, Launch};
+use crate::script::{self, ScriptLocation};
+use crate::setup::ProcessSetup;
 use crate::{mismatch, program};
 
 /// Runs [`HandlerSpec::Shell`].
 ///
-/// **Arguments.** The parameter, the shard's index and the number of shards, where a script of that language expects its
-/// first three. With `shell` set there are none: it runs `SHELL -c SCRIPT`, as cron does.
+/// **Arguments.** The parameter, the shard's index and the number of shards, where a script of that language expects
+/// its first three. With `shell` set there are none: it runs `SHELL -c SCRIPT`, as cron does.
 ///
-/// **The text** goes on the command line, where other users of the machine can see it (secrets belong into `env`). PHP and
-/// PowerShell scripts and texts over 96 KiB go through a file with mode 0600 instead, in a directory of its own.
+/// **The text** goes on the command line, where other users of the machine can see it (secrets belong into `env`).
+/// PHP and PowerShell scripts and texts over 96 KiB go through a file with mode 0600 instead, in a directory of its
+/// own.
 ///
 /// **Variables.** `CUELINE_RUN_ID`, `CUELINE_ATTEMPT`, `CUELINE_JOB`, `CUELINE_FIRE_TIME` (RFC 3339),
 /// `CUELINE_FIRE_TIME_MS`, `CUELINE_PARAMS`, `CUELINE_SHARD_INDEX`, `CUELINE_SHARD_TOTAL`, `CUELINE_SHARD_ITEM`,
-/// `CUELINE_EXECUTOR`, `CUELINE_WORKER_STATE` and `CUELINE_WORKER_GUARD`; those without a value are empty. The worker's other `CUELINE_…`
-/// variables are not handed on. With `user` set, `HOME`, `LOGNAME` and `USER` are that user's.
+/// `CUELINE_EXECUTOR`, `CUELINE_WORKER_STATE` and `CUELINE_WORKER_GUARD`; those without a value are empty. The
+/// worker's other `CUELINE_…` variables are not handed on. With `user` set, `HOME`, `LOGNAME` and `USER` are that
+/// user's.
 ///
 /// **Another user** gets the user's id and primary group, and no supplementary groups.
 ///
-/// **Output.** Each line becomes a line of the log as it comes; bytes that are not UTF-8 are replaced, a line over 64 KiB
-/// goes on in the next. [`Output::text`] is the last line of standard output that is not blank, trimmed, at most 64 KiB
-/// of it. A line `::progress 0.4` on standard output tells the progress, from 0 to 1, and is not logged.
+/// **Output.** Each line becomes a line of the log as it comes; bytes that are not UTF-8 are replaced, a line over 64
+/// KiB goes on in the next. [`Output::text`] is the last line of standard output that is not blank, trimmed, at most
+/// 64 KiB of it. A line `::progress 0.4` on standard output reports the progress, from 0 to 1, and is not logged.
 ///
-/// **The end.** Status 0 is success. When the process has ended, its output is read to the end, but not more than 1 s
-/// longer if something it left in the background holds its pipes; what it left goes on, until the worker starts anew.
+/// **End.** Status 0 is success. After the process has ended, its output is read to its end. A background process
+/// that holds the pipes open delays this by at most 1 s. It goes on, until the next start of the worker.
 ///
-/// **Stopping.** SIGTERM to the whole process group; after the job's kill grace SIGKILL to what is left of it, which is then
-/// waited for, for at most 5 s. When the handler's future is dropped, SIGKILL at once.
+/// **Stopping.** SIGTERM to the whole process group; after the job's kill grace SIGKILL to what is left of it, which
+/// is then waited for, for at most 5 s. When the handler's future is dropped, SIGKILL at once.
 #[derive(Debug, Clone)]
 pub struct ShellHandler {
-    surroundings: Surroundings,
+    setup: ProcessSetup,
     script_dir: PathBuf,
 }
 
 impl ShellHandler {
-    /// A handler whose processes carry `marker`; see [`crate::kill_orphans`].
+    /// A handler that marks its processes with `marker`; see [`crate::kill_orphans`].
     pub fn new(marker: impl Into<String>) -> Self {
         Self {
-            surroundings: Surroundings::new(marker.into()),
+            setup: ProcessSetup::new(marker.into()),
             script_dir: std::env::temp_dir(),
         }
     }
 
-    /// Its processes can also be found by the guard with this id; see [`crate::guard`].
+    /// Marks its processes for the guard with this id; see [`crate::guard`].
     #[must_use]
     pub fn guarded(mut self, guard: GuardId) -> Self {
-        self.surroundings = self.surroundings.guarded(guard);
+        self.setup = self.setup.guarded(guard);
         self
     }
 
-    /// Where scripts that need a file get one; the system's directory for temporary files by default. Any user that a job
-    /// names must be able to pass through it.
+    /// The directory of script files. Default: the system's directory for temporary files. Every user that a job
+    /// names must be able to enter it.
     #[must_use]
     pub fn script_dir(mut self, dir: impl Into<PathBuf>) -> Self {
         self.script_dir = dir.into();
@@ -70,27 +73,27 @@ impl ShellHandler {
 #[async_trait]
 impl Handler for ShellHandler {
     async fn run(&self, cx: Context) -> Result<Output, Failure> {
-        let facts = cx.info();
-        let HandlerSpec::Shell(spec) = &facts.handler else {
-            return Err(mismatch("shell", &facts.handler));
+        let info = cx.info();
+        let HandlerSpec::Shell(spec) = &info.handler else {
+            return Err(mismatch("shell", &info.handler));
         };
         let shell = spec.shell.as_deref();
         let (account, environment) = self
-            .surroundings
-            .of(&spec.process, &cx, shell.unwrap_or(CRON_SHELL))
+            .setup
+            .prepare(&spec.process, &cx, shell.unwrap_or(CRON_SHELL))
             .await?;
-        let place = Place {
+        let location = ScriptLocation {
             dir: self.script_dir.clone(),
             owner: account.as_ref().and_then(|a| a.switch),
         };
         let arguments = [
             cx.params_text().to_owned(),
-            facts.shard.index.to_string(),
-            facts.shard.total.to_string(),
+            info.shard.index.to_string(),
+            info.shard.total.to_string(),
         ];
         let script =
-            script::prepare(&spec.script, spec.interpreter, shell, arguments, place).await?;
-        let start = Start {
+            script::prepare(&spec.script, spec.interpreter, shell, arguments, location).await?;
+        let launch = Launch {
             program: program::find(&script.program, environment.path())?,
             name: script.program.clone(),
             arguments: script.arguments.clone(),
@@ -98,6 +101,6 @@ impl Handler for ShellHandler {
             account,
             stdin: spec.process.stdin.clone(),
         };
-        process::run(start, &cx).await
+        process::run(launch, &cx).await
     }
 }

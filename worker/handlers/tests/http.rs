@@ -9,7 +9,7 @@ use cueline_worker::model::HandlerSpec;
 use cueline_worker::model::handler::HttpSpec;
 use cueline_worker::testing::{self, Recorded};
 use cueline_worker::{Failure, Handler, LogStream, Output, StopReason};
-use support::{facts, message, out, stream};
+use support::{info, message, out, stream};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
@@ -91,11 +91,11 @@ fn get(url: &str) -> HttpSpec {
 
 async fn run(spec: HttpSpec) -> (Result<Output, Failure>, Recorded) {
     let handler = HttpHandler::new().expect("a client");
-    testing::run(&handler, facts(HandlerSpec::Http(spec))).await
+    testing::run(&handler, info(HandlerSpec::Http(spec))).await
 }
 
 #[tokio::test]
-async fn a_request_says_who_asks_and_its_response_is_kept() {
+async fn a_request_names_its_run_and_its_response_is_kept() {
     let (url, mut requests) = server(|_| answer("200 OK", "one\ntwo\n")).await;
     let spec = HttpSpec {
         headers: BTreeMap::from([("X-Secret".into(), "hush".into())]),
@@ -150,7 +150,7 @@ async fn the_parameter_is_the_body_when_there_is_no_other() {
 }
 
 #[tokio::test]
-async fn the_status_decides() {
+async fn the_http_status_decides() {
     let (url, _requests) = server(|_| answer("503 Service Unavailable", "busy")).await;
     let (result, recorded) = run(get(&url)).await;
     let failure = result.expect_err("a failure");
@@ -173,7 +173,7 @@ async fn the_status_decides() {
 }
 
 #[tokio::test]
-async fn a_long_response_is_read_in_part() {
+async fn only_the_start_of_a_long_response_is_read() {
     let body = format!("a{}", "\u{e9}".repeat(100_000));
     let (url, _requests) = server(move |_| answer("200 OK", &body)).await;
     let (result, recorded) = run(get(&url)).await;
@@ -188,7 +188,7 @@ async fn a_long_response_is_read_in_part() {
 }
 
 #[tokio::test]
-async fn redirects_are_followed_but_not_for_ever() {
+async fn at_most_five_redirects_are_followed() {
     let (url, _requests) = server(|request| {
         let step: u32 = request[5..6].parse().unwrap_or(0);
         if step < 3 {
@@ -213,7 +213,7 @@ async fn redirects_are_followed_but_not_for_ever() {
 }
 
 #[tokio::test]
-async fn what_fails_says_why() {
+async fn a_failed_request_names_its_cause() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let free = listener.local_addr().expect("bound");
     drop(listener);
@@ -294,7 +294,7 @@ async fn tls_refuser() -> (String, tokio::task::JoinHandle<()>) {
 async fn stopping_drops_the_request() {
     let (url, mut requests) = server(|_| Vec::new()).await;
     let handler = HttpHandler::new().expect("a client");
-    let (cx, _) = testing::context(facts(HandlerSpec::Http(get(&url))));
+    let (cx, _) = testing::context(info(HandlerSpec::Http(get(&url))));
     let attempt = cx.clone();
     let task = tokio::spawn(async move { handler.run(attempt).await });
     requests.recv().await.expect("it came");
@@ -305,10 +305,10 @@ async fn stopping_drops_the_request() {
 }
 
 #[tokio::test]
-async fn what_is_stopped_before_its_start_is_not_sent() {
+async fn a_request_that_is_stopped_before_its_start_is_not_sent() {
     let (url, mut requests) = server(|_| answer("200 OK", "")).await;
     let handler = HttpHandler::new().expect("a client");
-    let (cx, _) = testing::context(facts(HandlerSpec::Http(get(&url))));
+    let (cx, _) = testing::context(info(HandlerSpec::Http(get(&url))));
     testing::stop(&cx, StopReason::Fenced);
     let text = message(handler.run(cx).await);
     assert!(text.starts_with("not sent"), "{text}");
@@ -318,6 +318,6 @@ async fn what_is_stopped_before_its_start_is_not_sent() {
 #[tokio::test]
 async fn work_for_another_handler_is_refused() {
     let handler = HttpHandler::new().expect("a client");
-    let (result, _) = testing::run(&handler, facts(HandlerSpec::Native("x".into()))).await;
+    let (result, _) = testing::run(&handler, info(HandlerSpec::Native("x".into()))).await;
     assert!(message(result).contains("http handler was given work for native:x"));
 }

@@ -1,4 +1,4 @@
-//! What a killed worker left running is ended before the next incarnation begins.
+//! Processes of a killed worker are ended before its next start begins.
 #![cfg(target_os = "linux")]
 
 mod support;
@@ -13,7 +13,7 @@ use cueline_handlers::{GuardId, ShellHandler, kill_orphans};
 use cueline_worker::ManualBootClock;
 use cueline_worker::model::HandlerSpec;
 use cueline_worker::testing;
-use support::{alive, end, eventually, facts, sh};
+use support::{alive, end, eventually, info, sh};
 use tokio::io::AsyncWriteExt as _;
 
 const VARIABLE: &str = "CUELINE_WORKER_STATE";
@@ -50,16 +50,16 @@ fn carriers(marker: &str) -> usize {
 }
 
 #[tokio::test]
-async fn a_whole_tree_goes_and_nothing_else() {
+async fn a_whole_process_tree_is_killed_and_nothing_else() {
     // A child in another session, one that ignores SIGTERM, one without the marker in its environment, and the same in
-    // a group of its own, which only its parent betrays.
+    // a group of its own, which is found only by its parent.
     let script = r"echo $$
 setsid sleep 300 & echo $!
 (trap '' TERM; sleep 300) & echo $!
 env -u CUELINE_WORKER_STATE sleep 300 & echo $!
 env -u CUELINE_WORKER_STATE setsid sleep 300 & echo $!
 echo ready; wait";
-    let (mut doomed, pids) = tree("/a/state", script);
+    let (mut target, pids) = tree("/a/state", script);
     let (mut other, others) = tree("/a/state2", "echo $$; echo ready; sleep 300");
     let killed = kill_orphans("/a/state").await.expect("all gone");
     assert_eq!(pids.len(), 5);
@@ -68,11 +68,11 @@ echo ready; wait";
     assert!(alive(others[0]), "another worker's processes are not ours");
     assert_eq!(kill_orphans("/a/state").await.expect("none"), 0);
     assert!(kill_orphans("/a/state2").await.expect("all gone") >= 1);
-    let _ = (doomed.wait(), other.wait());
+    let _ = (target.wait(), other.wait());
 }
 
 #[tokio::test]
-async fn processes_that_keep_forking_do_not_get_away() {
+async fn processes_that_keep_forking_are_all_killed() {
     let dir = tempfile::tempdir().expect("a directory");
     let hop = dir.path().join("hop.sh");
     std::fs::write(&hop, "sleep 0.005\nsetsid sh \"$0\" >/dev/null 2>&1 &\n").expect("written");
@@ -87,7 +87,7 @@ async fn processes_that_keep_forking_do_not_get_away() {
 }
 
 #[tokio::test]
-async fn a_guard_spares_what_its_worker_starts_by_the_right_of_newer_contact() {
+async fn a_guard_spares_processes_that_were_started_under_a_newer_lease() {
     let id = GuardId::of("/guarded/state", "this start");
     let start = |by: &str| {
         let mut child = Command::new("sh")
@@ -115,10 +115,10 @@ async fn a_guard_spares_what_its_worker_starts_by_the_right_of_newer_contact() {
         let (id, clock) = (id.clone(), clock.clone());
         async move { watch(tokio::io::BufReader::new(input), &id, &clock).await }
     });
-    pipe.write_all(b"1000 1900\n").await.expect("heard");
+    pipe.write_all(b"1000 1900\n").await.expect("written");
     eventually("the first is gone", || living(&firsts) == 0).await;
     assert_eq!((living(&seconds), living(&keeps)), (2, 2));
-    // It says nothing of its newer contact, and that is over at 2,900.
+    // The worker never announces its newer lease, which runs out at 2,900.
     clock.advance(Duration::from_secs(1));
     eventually("the second is gone", || living(&seconds) == 0).await;
     assert_eq!(living(&keeps), 2);
@@ -129,7 +129,7 @@ async fn a_guard_spares_what_its_worker_starts_by_the_right_of_newer_contact() {
 }
 
 #[tokio::test]
-async fn what_a_killed_worker_left_is_found() {
+async fn processes_of_a_killed_worker_are_found() {
     let marker = format!("/killed/state/{}", std::process::id());
     let mut worker = Command::new(std::env::current_exe().expect("known"))
         .args(["--exact", "worker_to_be_killed", "--ignored", "--nocapture"])
@@ -159,7 +159,7 @@ async fn worker_to_be_killed() {
         return;
     };
     let script = "echo pid $$; setsid sh -c 'trap \"\" TERM; echo pid $$; while :; do sleep 1; done' & while :; do sleep 1; done";
-    let (cx, recorded) = testing::context(facts(HandlerSpec::Shell(sh(script))));
+    let (cx, recorded) = testing::context(info(HandlerSpec::Shell(sh(script))));
     let handler = ShellHandler::new(marker);
     let task = tokio::spawn(async move { cueline_worker::Handler::run(&handler, cx).await });
     support::eventually("both", || support::out(&recorded).len() == 2).await;

@@ -12,7 +12,7 @@ use cueline_worker::model::HandlerSpec;
 use cueline_worker::model::handler::{Interpreter, ProcessSpec, ShellSpec};
 use cueline_worker::{LogStream, Output, testing};
 use support::{
-    MARKER, command, end, facts, message, number, out, run_command, sh, shell, stream, with,
+    MARKER, command, end, info, message, number, out, run_command, sh, shell, stream, with,
 };
 use tokio::time::Instant;
 
@@ -72,9 +72,9 @@ async fn each_interpreter_passes_arguments_and_variables() {
             continue;
         }
         for params in ["p 1", "--version", "-x", ""] {
-            let mut facts = facts(HandlerSpec::Shell(with(interpreter, script)));
-            facts.params = Some(params.to_owned());
-            let (result, recorded) = testing::run(&ShellHandler::new(MARKER), facts).await;
+            let mut info = info(HandlerSpec::Shell(with(interpreter, script)));
+            info.params = Some(params.to_owned());
+            let (result, recorded) = testing::run(&ShellHandler::new(MARKER), info).await;
             let wanted = format!("{params}|1|3|41|Beijing");
             assert_eq!(out(&recorded), [wanted.as_str()], "{program}: {result:?}");
             assert_eq!(result.expect("success").text, Some(wanted));
@@ -92,11 +92,11 @@ async fn a_script_of_256_kib_runs_in_each_interpreter() {
         let padding = format!("\n{comment} {}", "x".repeat(60)).repeat(256 * 1024 / 60);
         let dir = tempfile::tempdir().expect("a directory");
         let handler = ShellHandler::new(MARKER).script_dir(dir.path());
-        let facts = facts(HandlerSpec::Shell(with(
+        let info = info(HandlerSpec::Shell(with(
             interpreter,
             &(script.to_owned() + &padding),
         )));
-        let (result, recorded) = testing::run(&handler, facts).await;
+        let (result, recorded) = testing::run(&handler, info).await;
         assert_eq!(
             out(&recorded),
             ["p 1|1|3|41|Beijing"],
@@ -108,7 +108,7 @@ async fn a_script_of_256_kib_runs_in_each_interpreter() {
 }
 
 #[tokio::test]
-async fn the_file_of_a_long_script_is_for_its_owner_alone() {
+async fn only_its_owner_may_read_the_file_of_a_long_script() {
     let script = format!(
         "stat -c %a \"$0\" \"$(dirname \"$0\")\"\n#{}",
         "x".repeat(128 * 1024)
@@ -245,14 +245,14 @@ async fn much_output_is_kept_in_order_and_streams_are_told_apart() {
 }
 
 #[tokio::test]
-async fn progress_is_told() {
+async fn progress_lines_are_reported() {
     let (_, recorded) = shell(sh("echo ::progress 0.25; echo work; echo ::progress 1")).await;
     assert_eq!(recorded.progress(), [0.25, 1.0]);
     assert_eq!(out(&recorded), ["work"]);
 }
 
 #[tokio::test]
-async fn lines_are_live() {
+async fn lines_are_logged_as_they_come() {
     let dir = tempfile::tempdir().expect("a directory");
     let gate = dir.path().join("gate");
     let spec = command(
@@ -264,7 +264,7 @@ async fn lines_are_live() {
         ],
         ProcessSpec::default(),
     );
-    let (cx, recorded) = testing::context(facts(HandlerSpec::Command(spec)));
+    let (cx, recorded) = testing::context(info(HandlerSpec::Command(spec)));
     let handler = CommandHandler::new(MARKER);
     let task = tokio::spawn(async move { cueline_worker::Handler::run(&handler, cx).await });
     support::eventually("the first line", || out(&recorded) == ["first"]).await;
@@ -273,7 +273,7 @@ async fn lines_are_live() {
 }
 
 #[tokio::test]
-async fn something_left_in_the_background_neither_holds_the_run_nor_is_killed() {
+async fn a_background_process_neither_delays_the_run_nor_is_killed() {
     let dir = tempfile::tempdir().expect("a directory");
     let spec = ShellSpec {
         process: ProcessSpec {
@@ -296,7 +296,7 @@ async fn something_left_in_the_background_neither_holds_the_run_nor_is_killed() 
 }
 
 #[tokio::test]
-async fn statuses_and_signals_are_told() {
+async fn failures_name_the_exit_status_or_the_signal() {
     let (result, _) = shell(sh("echo x; exit 3")).await;
     let failure = result.expect_err("a failure");
     assert_eq!(failure.message, "exited with status 3");
@@ -308,44 +308,44 @@ async fn statuses_and_signals_are_told() {
 }
 
 #[tokio::test]
-async fn what_cannot_start_says_why() {
+async fn a_failed_start_names_its_cause() {
     let plain = ProcessSpec::default;
-    let told = |argv: &[&str], process: ProcessSpec| {
+    let failure_of = |argv: &[&str], process: ProcessSpec| {
         let spec = command(argv, process);
         async { message(run_command(spec).await.0) }
     };
-    let text = told(&["no-such-program"], plain()).await;
+    let text = failure_of(&["no-such-program"], plain()).await;
     assert!(
         text.contains("\"no-such-program\" was not found in PATH"),
         "{text}"
     );
-    let text = told(&["/no/such/program"], plain()).await;
+    let text = failure_of(&["/no/such/program"], plain()).await;
     assert!(
         text.ends_with("could not be started: it does not exist"),
         "{text}"
     );
-    let text = told(&["/etc/passwd"], plain()).await;
+    let text = failure_of(&["/etc/passwd"], plain()).await;
     assert!(text.contains("not executable"), "{text}");
-    let text = told(&[], plain()).await;
+    let text = failure_of(&[], plain()).await;
     assert!(text.contains("command: it is empty"), "{text}");
     let missing = ProcessSpec {
         cwd: Some("/no/such/dir".into()),
         ..plain()
     };
-    let text = told(&["true"], missing).await;
+    let text = failure_of(&["true"], missing).await;
     assert_eq!(text, "cwd: /no/such/dir is not a directory on this machine");
     let nobody = ProcessSpec {
         user: Some("no-such-user".into()),
         ..plain()
     };
-    let text = told(&["true"], nobody).await;
+    let text = failure_of(&["true"], nobody).await;
     assert_eq!(
         text,
         "user: \"no-such-user\" does not exist on this machine"
     );
-    let text = told(&["echo", &"x".repeat(200 * 1024)], plain()).await;
+    let text = failure_of(&["echo", &"x".repeat(200 * 1024)], plain()).await;
     assert!(text.contains("too long"), "{text}");
-    let text = told(&["echo", "a\0b"], plain()).await;
+    let text = failure_of(&["echo", "a\0b"], plain()).await;
     assert!(text.contains("could not be started"), "{text}");
     let (result, _) = shell(sh("a\0b")).await;
     assert!(message(result).contains("NUL"));
@@ -354,9 +354,9 @@ async fn what_cannot_start_says_why() {
 #[tokio::test]
 async fn work_for_another_handler_is_refused() {
     let spec = HandlerSpec::Native("invoice".into());
-    let (result, _) = testing::run(&ShellHandler::new(MARKER), facts(spec.clone())).await;
+    let (result, _) = testing::run(&ShellHandler::new(MARKER), info(spec.clone())).await;
     assert!(message(result).contains("shell handler was given work for native:invoice"));
-    let (result, _) = testing::run(&CommandHandler::new(MARKER), facts(spec)).await;
+    let (result, _) = testing::run(&CommandHandler::new(MARKER), info(spec)).await;
     assert!(message(result).contains("command handler was given work for native:invoice"));
 }
 
@@ -396,10 +396,10 @@ async fn root_runs_processes_as_another_user() {
 async fn cost_of_a_run() {
     const RUNS: u32 = 500;
     let handler = ShellHandler::new(MARKER);
-    let facts = facts(HandlerSpec::Shell(sh(":")));
+    let info = info(HandlerSpec::Shell(sh(":")));
     let begun = Instant::now();
     for _ in 0..RUNS {
-        let (result, _) = testing::run(&handler, facts.clone()).await;
+        let (result, _) = testing::run(&handler, info.clone()).await;
         assert!(result.is_ok(), "{result:?}");
     }
     println!("{:?} per run of `sh -c :`", begun.elapsed() / RUNS);

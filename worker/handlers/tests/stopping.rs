@@ -7,15 +7,15 @@ use cueline_handlers::ShellHandler;
 use cueline_worker::model::{DurationMs, HandlerSpec};
 use cueline_worker::testing::{self, Recorded};
 use cueline_worker::{Context, Failure, Handler, Output, StopReason};
-use support::{MARKER, alive, eventually, facts, message, number, out, sh};
+use support::{MARKER, alive, eventually, info, message, number, out, sh};
 use tokio::task::JoinHandle;
 
 type Attempt = JoinHandle<Result<Output, Failure>>;
 
 fn start(script: &str, grace: DurationMs) -> (Attempt, Context, Recorded) {
-    let mut facts = facts(HandlerSpec::Shell(sh(script)));
-    facts.kill_grace = grace;
-    let (cx, recorded) = testing::context(facts);
+    let mut info = info(HandlerSpec::Shell(sh(script)));
+    info.kill_grace = grace;
+    let (cx, recorded) = testing::context(info);
     let handler = ShellHandler::new(MARKER);
     let attempt = cx.clone();
     let task = tokio::spawn(async move { handler.run(attempt).await });
@@ -29,7 +29,7 @@ echo "main $$"
 while :; do wait; done"#;
 
 #[tokio::test]
-async fn a_group_that_ignores_sigterm_is_killed_whole() {
+async fn a_whole_group_that_ignores_sigterm_is_killed() {
     let (attempt, cx, recorded) = start(STUBBORN, DurationMs::millis(150));
     let pids = [
         number(&recorded, "main ").await,
@@ -64,8 +64,8 @@ wait"#;
 }
 
 #[tokio::test]
-async fn a_polite_process_may_say_goodbye() {
-    // More than a pipe takes: it ends only if somebody goes on reading.
+async fn a_process_that_handles_sigterm_may_write_its_last_lines() {
+    // More than fits into a pipe: the process ends only if its output is read.
     let script = r#"trap 'seq 1 50000; echo bye; exit 0' TERM
 echo "main $$"
 while :; do sleep 0.01; done"#;
@@ -78,20 +78,20 @@ while :; do sleep 0.01; done"#;
 }
 
 #[tokio::test]
-async fn what_is_stopped_before_its_start_is_not_started() {
+async fn an_attempt_that_is_stopped_before_its_start_is_not_started() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("it-ran");
-    // It would not hear SIGTERM before it has done its work.
+    // It ignores SIGTERM until its work is done.
     let script = format!("trap '' TERM; : > '{}'", file.display());
-    let (cx, _) = testing::context(facts(HandlerSpec::Shell(sh(&script))));
+    let (cx, _) = testing::context(info(HandlerSpec::Shell(sh(&script))));
     testing::stop(&cx, StopReason::Fenced);
     let text = message(ShellHandler::new(MARKER).run(cx).await);
-    assert_eq!(text, "not started (no contact with the broker)");
+    assert_eq!(text, "not started (broker out of reach)");
     assert!(!file.exists());
 }
 
 #[tokio::test]
-async fn a_dropped_attempt_leaves_nothing() {
+async fn a_dropped_attempt_leaves_no_process() {
     let (attempt, _cx, recorded) = start(STUBBORN, DurationMs::secs(60));
     let pids = [
         number(&recorded, "main ").await,
@@ -102,7 +102,7 @@ async fn a_dropped_attempt_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn an_attempt_dropped_while_it_stops_leaves_nothing() {
+async fn an_attempt_that_is_dropped_while_it_stops_leaves_no_process() {
     let (attempt, cx, recorded) = start(STUBBORN, DurationMs::secs(60));
     let pids = [
         number(&recorded, "main ").await,

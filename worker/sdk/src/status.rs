@@ -59,7 +59,7 @@ impl WorkerStatus {
             return std::future::pending().await;
         }
         let mut draining = self.draining.subscribe();
-        // The sender lives as long as `self`.
+        // `self` keeps the sender.
         let _ = draining.wait_for(|draining| *draining).await;
     }
 }

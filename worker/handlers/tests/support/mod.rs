@@ -1,19 +1,17 @@
-//! What the tests of handlers share: facts to run with, and looking at real processes.
+//! Attempts to run handlers with, and checks of real processes.
 
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
-use std::time::Duration;
-
 use cueline_handlers::{CommandHandler, ShellHandler};
+use cueline_test_support::SOON;
 use cueline_worker::model::handler::{CommandSpec, Interpreter, ProcessSpec, ShellSpec};
 use cueline_worker::model::{AttemptId, DurationMs, HandlerSpec, JobId, RunId, Shard, Timestamp};
 use cueline_worker::testing::{self, Recorded};
 use cueline_worker::{AttemptInfo, Failure, LogStream, Output};
-use tokio::time::{Instant, sleep};
 
 pub(crate) const MARKER: &str = "/state/of/the/tests";
 
-pub(crate) fn facts(handler: HandlerSpec) -> AttemptInfo {
+pub(crate) fn info(handler: HandlerSpec) -> AttemptInfo {
     AttemptInfo {
         id: AttemptId {
             run: RunId(41),
@@ -56,13 +54,13 @@ pub(crate) fn command(argv: &[&str], process: ProcessSpec) -> CommandSpec {
 }
 
 pub(crate) async fn shell(spec: ShellSpec) -> (Result<Output, Failure>, Recorded) {
-    testing::run(&ShellHandler::new(MARKER), facts(HandlerSpec::Shell(spec))).await
+    testing::run(&ShellHandler::new(MARKER), info(HandlerSpec::Shell(spec))).await
 }
 
 pub(crate) async fn run_command(spec: CommandSpec) -> (Result<Output, Failure>, Recorded) {
     testing::run(
         &CommandHandler::new(MARKER),
-        facts(HandlerSpec::Command(spec)),
+        info(HandlerSpec::Command(spec)),
     )
     .await
 }
@@ -83,13 +81,11 @@ pub(crate) fn stream(recorded: &Recorded, wanted: LogStream) -> Vec<String> {
         .collect()
 }
 
-/// Waits until `condition` holds; fails the test after 20 s.
-pub(crate) async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while !condition() {
-        assert!(Instant::now() < deadline, "never happened: {what}");
-        sleep(Duration::from_millis(5)).await;
-    }
+/// Waits until `condition` holds.
+pub(crate) async fn eventually(expected: &str, mut condition: impl FnMut() -> bool) {
+    let look = async || condition().then_some(()).ok_or("it does not hold");
+    let held = cueline_test_support::eventually(expected, SOON, look).await;
+    held.expect("in time");
 }
 
 /// Waits for a line `<label> <number>` on standard output and returns the number.
@@ -103,7 +99,7 @@ pub(crate) async fn number(recorded: &Recorded, label: &str) -> i32 {
     find().expect("it was there")
 }
 
-/// Whether the process runs; one that only waits to be collected does not.
+/// Whether the process runs. Zombies do not.
 pub(crate) fn alive(pid: i32) -> bool {
     std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| {
         let state = stat.rsplit_once(") ").map(|(_, rest)| rest.chars().next());
@@ -111,7 +107,7 @@ pub(crate) fn alive(pid: i32) -> bool {
     })
 }
 
-/// Ends a process that a test left on purpose.
+/// Kills a process that a test has left running.
 pub(crate) fn end(pid: i32) {
     let pid = nix::unistd::Pid::from_raw(pid);
     let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);

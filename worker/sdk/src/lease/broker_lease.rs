@@ -129,7 +129,7 @@ impl BrokerLease {
     /// Returns when the event loop, which has reached `stage`, has something to do about the fence.
     pub(crate) async fn asks_for_action(&self, stage: FenceStage) {
         let mut changes = self.state.subscribe();
-        // The sender lives as long as `self`.
+        // `self` keeps the sender.
         let _ = changes.wait_for(|state| state.asks_for_action(stage)).await;
     }
 

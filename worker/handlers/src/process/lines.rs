@@ -1,20 +1,20 @@
-//! From a process's bytes to lines of a run's log. Knows nothing of processes.
+//! Splits the bytes of one stream into lines of a run's log.
 
 use cueline_worker::{Context, LogStream};
 
-/// The longest line of a log; a longer one goes on in the next.
+/// The longest line of a log. A longer one continues in the next line.
 pub(crate) const MAX_LINE_BYTES: usize = 64 * 1024;
 
-/// What starts a line that tells progress instead of being logged.
+/// The start of a line that reports progress and is not logged.
 const PROGRESS: &str = "::progress ";
 
-/// Splits one stream into lines and passes them on as soon as they are complete.
+/// Splits one stream into lines, and logs each as soon as it is complete.
 pub(crate) struct Lines<'a> {
     cx: &'a Context,
     stream: LogStream,
-    /// The start of a line whose end has not come yet; at most [`MAX_LINE_BYTES`].
+    /// The start of a line whose end has not been read yet; at most [`MAX_LINE_BYTES`].
     pending: Vec<u8>,
-    /// Whether `pending` goes on with a line that was cut.
+    /// Whether `pending` continues a line that was cut.
     continued: bool,
     last: Option<String>,
 }
@@ -30,7 +30,7 @@ impl<'a> Lines<'a> {
         }
     }
 
-    /// Takes what was read.
+    /// Takes bytes that were read.
     pub(crate) fn feed(&mut self, mut bytes: &[u8]) {
         while let Some(end) = bytes.iter().position(|b| *b == b'\n') {
             self.take(&bytes[..end]);
@@ -66,7 +66,7 @@ impl<'a> Lines<'a> {
         if self.pending.last() == Some(&b'\r') {
             self.pending.pop();
         }
-        // A line that was cut exactly at its end has nothing left to say.
+        // Nothing is left of a line that was cut exactly at its end.
         if !(self.continued && self.pending.is_empty()) {
             self.emit();
         }
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_line_needs_no_end_and_blank_ones_do_not_count() {
+    fn the_last_line_needs_no_end_and_blank_lines_do_not_count() {
         let (lines, last, _) = split(LogStream::Out, &[b"one\r\n\n two ", b"\n  \n"]);
         assert_eq!(lines, ["one", "", " two ", "  "]);
         assert_eq!(last.as_deref(), Some("two"));
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn progress_is_told_and_not_logged() {
+    fn progress_lines_are_reported_and_not_logged() {
         let text = b"::progress 0.4\n::progress x\n::progress nan\n::progress 7\n";
         let (lines, _, progress) = split(LogStream::Out, &[text]);
         assert_eq!(lines, ["::progress x", "::progress nan"]);
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_too_long_goes_on_in_the_next_without_cutting_a_character() {
+    fn a_long_line_continues_in_the_next_without_cutting_a_character() {
         let long = format!("a{}", "\u{e9}".repeat(MAX_LINE_BYTES));
         let (lines, last, _) = split(LogStream::Out, &[long.as_bytes(), b"\nx"]);
         assert_eq!(lines.len(), 4);
@@ -175,7 +175,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn how_the_bytes_arrive_makes_no_difference(
+        fn the_split_of_the_bytes_does_not_matter(
             parts in prop::collection::vec(
                 (prop::sample::select(vec!["\n", "\r\n", "x", "\u{20ac}", "\u{1f600}", " "]), 0_usize..40_000),
                 0..8,
@@ -195,7 +195,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_taken(bytes in prop::collection::vec(any::<u8>(), 0..4_000)) {
+        fn any_bytes_are_accepted(bytes in prop::collection::vec(any::<u8>(), 0..4_000)) {
             let (lines, _, _) = split(LogStream::Out, &[&bytes]);
             prop_assert!(lines.iter().all(|line| !line.contains('\n')));
         }

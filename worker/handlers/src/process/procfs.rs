@@ -1,26 +1,25 @@
-//! What Linux tells of its processes in `/proc`. Reads, never signals.
+//! Processes as Linux shows them in `/proc`.
 
 use std::fs;
 use std::io;
 
-/// A process as it was when looked at.
+/// A process at the time it was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Process {
     pub(crate) id: i32,
     pub(crate) parent: i32,
     pub(crate) group: i32,
-    /// Ticks from the system's start to the process's; with `id` it names a process for good.
+    /// When it started, in ticks since the system's start. Together with `id` it identifies a process.
     pub(crate) started: u64,
-    /// Nothing of it runs any more: it only waits for its parent to collect it.
-    pub(crate) dead: bool,
+    /// It has ended, and its parent has not waited for it yet.
+    pub(crate) zombie: bool,
 }
 
-/// All processes. One that ends meanwhile may be missing.
-pub(crate) fn processes() -> io::Result<Vec<Process>> {
-    let ids = fs::read_dir("/proc")?
-        .filter_map(Result::ok)
-        .filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-    Ok(ids.filter_map(process).collect())
+/// The ids of all processes.
+pub(crate) fn ids() -> io::Result<Vec<i32>> {
+    let entries = fs::read_dir("/proc")?.filter_map(Result::ok);
+    let ids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    Ok(ids.collect())
 }
 
 /// One process; `None` when there is none.
@@ -28,20 +27,21 @@ pub(crate) fn process(id: i32) -> Option<Process> {
     parse(id, &fs::read_to_string(format!("/proc/{id}/stat")).ok()?)
 }
 
-/// Whether the environment that a process was started with has an entry, `NAME=value`, that is `wanted`.
+/// Whether the environment that a process was started with has an entry (`NAME=value`) that `wanted` accepts.
 pub(crate) fn started_with(id: i32, wanted: impl Fn(&[u8]) -> bool) -> bool {
     fs::read(format!("/proc/{id}/environ"))
         .is_ok_and(|environ| environ.split(|b| *b == 0).any(wanted))
 }
 
 /// Whether a process of the group still runs.
-pub(crate) fn group_alive(group: i32) -> io::Result<bool> {
-    Ok(processes()?.iter().any(|p| p.group == group && !p.dead))
+pub(crate) fn is_group_running(group: i32) -> io::Result<bool> {
+    let mut processes = ids()?.into_iter().filter_map(process);
+    Ok(processes.any(|p| p.group == group && !p.zombie))
 }
 
 /// Reads a `stat` line (`proc_pid_stat(5)`).
 fn parse(id: i32, stat: &str) -> Option<Process> {
-    // The second field is the program's name in brackets and may have anything in it, brackets too.
+    // The second field is the program's name in brackets. The name may contain brackets too.
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_ascii_whitespace().collect();
     let state = *fields.first()?;
     let threads: u32 = fields.get(17)?.parse().ok()?;
@@ -50,8 +50,8 @@ fn parse(id: i32, stat: &str) -> Option<Process> {
         parent: fields.get(1)?.parse().ok()?,
         group: fields.get(2)?.parse().ok()?,
         started: fields.get(19)?.parse().ok()?,
-        // A first thread that has ended while others go on looks like a dead process, but for their number.
-        dead: matches!(state, "X" | "x") || (state == "Z" && threads <= 1),
+        // A process whose first thread has ended looks like a zombie, except for the number of its threads.
+        zombie: matches!(state, "X" | "x") || (state == "Z" && threads <= 1),
     })
 }
 
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_with_brackets_and_spaces_is_no_trouble() {
+    fn a_name_with_brackets_and_spaces_is_parsed() {
         let stat = "42 (a) b (c)) S 7 40 40 0 -1 4194304 1 0 0 0 0 0 0 0 20 0 1 0 12345 1 1 1";
         let found = parse(42, stat).expect("a well-formed line");
         assert_eq!(
@@ -70,18 +70,18 @@ mod tests {
                 parent: 7,
                 group: 40,
                 started: 12_345,
-                dead: false
+                zombie: false
             }
         );
         assert_eq!(parse(42, "42 (x) S 7"), None);
     }
 
     #[test]
-    fn a_zombie_is_dead_only_when_no_thread_is_left() {
+    fn a_process_is_a_zombie_only_when_no_thread_is_left() {
         let stat = |threads| {
             format!("1 (x) Z 7 40 40 0 -1 4194304 1 0 0 0 0 0 0 0 20 0 {threads} 0 12345 1 1 1")
         };
-        assert!(parse(1, &stat(1)).expect("well formed").dead);
-        assert!(!parse(1, &stat(2)).expect("well formed").dead);
+        assert!(parse(1, &stat(1)).expect("well formed").zombie);
+        assert!(!parse(1, &stat(2)).expect("well formed").zombie);
     }
 }
