@@ -10,10 +10,8 @@ use tokio::io::BufReader;
 use tokio::process::Command;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::args::GuardArgs;
-
 /// Runs until the worker dismisses it, or until the worker and all of its processes have ended.
-pub(crate) async fn run(args: GuardArgs) -> Result<()> {
+pub(crate) async fn run(id: String) -> Result<()> {
     cueline_runtime::telemetry::init("warn", false);
     // A service manager may signal all processes of a worker. This one has to end last, so it ignores the signal.
     let mut ignored = Vec::new();
@@ -25,7 +23,7 @@ pub(crate) async fn run(args: GuardArgs) -> Result<()> {
         ignored.push(signal(kind)?);
     }
     let input = BufReader::new(tokio::io::stdin());
-    guard::watch(input, &GuardId::parse(args.id), &SystemBootClock).await?;
+    guard::watch(input, &GuardId::parse(id), &SystemBootClock).await?;
     Ok(())
 }
 

@@ -35,24 +35,18 @@ mod suggest;
 mod trigger;
 mod worker;
 
-use std::collections::HashMap;
 use std::ffi::OsString;
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use clap::parser::ValueSource;
 use clap::{ArgMatches, CommandFactory as _, FromArgMatches as _};
 
 use args::{Cli, Command, ImportCommand};
 use client::Api;
-use cueline_worker::Handler;
-
+pub use components::Native;
 use config::{Loaded, RoleArgs};
 use failure::Failure;
 use output::Out;
-
-/// Handlers that a worker has in its own code, by name.
-pub type Native = HashMap<String, Arc<dyn Handler>>;
 
 /// Runs the command that `args` name, program name first.
 pub fn main_with(args: impl IntoIterator<Item = OsString>) -> ExitCode {
@@ -142,7 +136,7 @@ async fn run(cli: Cli, native: Native) -> Result<(), Failure> {
         Command::Bench(args) => Ok(bench::run(out, args).await?),
         #[cfg(feature = "bench")]
         Command::BenchWorker(args) => Ok(bench::run_worker(args).await?),
-        Command::Guard(args) => Ok(guard::run(args).await?),
+        Command::Guard(args) => Ok(guard::run(args.id).await?),
     }
 }
 

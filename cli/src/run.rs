@@ -89,7 +89,26 @@ async fn show(api: &Api, out: Out, id: i64) -> Result<(), Failure> {
         return out.json(&answer);
     }
     let detail: RunDetail = read(answer)?;
-    let run = &detail.run;
+    for (label, text) in fields(out, &detail.run) {
+        out.line(&format!(
+            "{} {text}",
+            out.paint(&format!("{label:<9}"), Paint::Dim)
+        ))?;
+    }
+    for entry in &detail.timeline {
+        out.line(&format!(
+            "{} attempt {}  {}  {}",
+            out.paint(&entry.at.to_string(), Paint::Dim),
+            entry.attempt,
+            entry.event,
+            entry.detail
+        ))?;
+    }
+    Ok(())
+}
+
+/// What `show` prints of a run, with labels.
+fn fields(out: Out, run: &Run) -> Vec<(&'static str, String)> {
     let state = match Paint::of_state(run.state) {
         Some(paint) => out.paint(&state_of(run), paint),
         None => state_of(run),
@@ -136,22 +155,7 @@ async fn show(api: &Api, out: Out, id: i64) -> Result<(), Failure> {
             .into_iter()
             .filter_map(|(label, text)| Some((label, text.clone()?))),
     );
-    for (label, text) in lines {
-        out.line(&format!(
-            "{} {text}",
-            out.paint(&format!("{label:<9}"), Paint::Dim)
-        ))?;
-    }
-    for entry in &detail.timeline {
-        out.line(&format!(
-            "{} attempt {}  {}  {}",
-            out.paint(&entry.at.to_string(), Paint::Dim),
-            entry.attempt,
-            entry.event,
-            entry.detail
-        ))?;
-    }
-    Ok(())
+    lines
 }
 
 async fn logs(api: &Api, out: Out, args: &LogsArgs) -> Result<(), Failure> {

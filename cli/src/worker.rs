@@ -9,11 +9,10 @@ use anyhow::{Context as _, Result};
 
 use cueline_model::ExecutorId;
 
-use crate::Native;
 use crate::adapters::ClientIdentity;
 use crate::components::http::health;
 use crate::components::{
-    ExecutorOptions, Executors, Failover, Http, Signals, StartupRetry, say, unexpected_end,
+    ExecutorOptions, Executors, Failover, Http, Native, Signals, StartupRetry, say, unexpected_end,
 };
 use crate::config::WorkerConfig;
 

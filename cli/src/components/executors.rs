@@ -16,6 +16,9 @@ use cueline_worker::{Handler, Worker};
 /// Time beyond the drain timeout, to kill and report the attempts that still run.
 const STOP_MARGIN: Duration = Duration::from_secs(10);
 
+/// Handlers that a worker has in its own code, by name.
+pub type Native = HashMap<String, Arc<dyn Handler>>;
+
 /// A built-in kind of handler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum HandlerKind {
@@ -47,8 +50,7 @@ pub(crate) struct ExecutorOptions {
     pub(crate) concurrency: usize,
     /// How long running handlers may take to end.
     pub(crate) drain_timeout: Duration,
-    /// Native handlers, by name.
-    pub(crate) native: HashMap<String, Arc<dyn Handler>>,
+    pub(crate) native: Native,
     /// Whose triggers they run.
     pub(crate) trust: VerifyingKeys,
     /// What becomes of their work when their heartbeats stop.

@@ -7,6 +7,7 @@ pub(crate) mod signals;
 pub(crate) mod startup_retry;
 
 pub(crate) use engine::RunningEngine;
+pub use executors::Native;
 pub(crate) use executors::{ExecutorOptions, Executors, Failover, HandlerKind};
 pub(crate) use http::Http;
 pub(crate) use signals::Signals;

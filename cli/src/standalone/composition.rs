@@ -1,6 +1,5 @@
 //! Store, broker, engine and executors, put together in one process.
 
-use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +9,6 @@ use cueline_engine::EngineOptions;
 use cueline_model::{ExecutorName, GroupName, JobSpec};
 use cueline_protocol::VerifyingKeys;
 use cueline_store::Store;
-use cueline_worker::Handler;
 
 use super::DataDir;
 use crate::adapters::{
@@ -18,7 +16,7 @@ use crate::adapters::{
     StoreUrl,
 };
 use crate::components::{
-    ExecutorOptions, Executors, Failover, HandlerKind, RunningEngine, StartupRetry,
+    ExecutorOptions, Executors, Failover, HandlerKind, Native, RunningEngine, StartupRetry,
 };
 use crate::failure::Hinted;
 
@@ -35,8 +33,7 @@ pub(crate) struct CompositionOptions {
     pub(crate) concurrency: usize,
     /// How long running handlers may take to end.
     pub(crate) drain_timeout: Duration,
-    /// Native handlers, by name.
-    pub(crate) native: HashMap<String, Arc<dyn Handler>>,
+    pub(crate) native: Native,
     /// The engine's options.
     pub(crate) engine: EngineOptions,
     /// Jobs to apply before anything is scheduled: so that `startup` jobs among them run at this very start.
@@ -62,7 +59,7 @@ impl CompositionOptions {
             allow: Vec::new(),
             concurrency: 64,
             drain_timeout: Duration::from_secs(30),
-            native: HashMap::new(),
+            native: Native::new(),
             engine: EngineOptions {
                 node_name: "standalone".to_owned(),
                 ..EngineOptions::default()
