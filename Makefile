@@ -13,12 +13,10 @@ build:
 run: build
 	./target/release/cueline standalone --data $(DATA) --listen $(LISTEN) --jobs examples/jobs.toml
 
-# All tests. The servers that they talk to are got first, and the programs that scenarios start are built: a test of another crate does not
-# build them by itself.
+# All tests, several programs at once; the ten slowest tests are listed at the end. Also builds the programs that scenarios start.
 test:
 	infra/dev/servers
-	$(CARGO) build -p cueline -p cueline-tests --bins
-	$(CARGO) test --workspace --no-fail-fast
+	infra/dev/test
 
 lint:
 	$(CARGO) fmt --all --check

@@ -1,17 +1,16 @@
-//! The API of a cluster, asked of whichever scheduler answers.
+//! The API of a cluster. Requests go to each scheduler in turn until one answers.
 
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
+use cueline_test_support::{Wait, try_eventually};
 use reqwest::{Method, StatusCode};
 use serde_json::Value;
 
-use crate::{Patience, until};
-
-/// How long something of the cluster may take. On a busy machine it takes its time.
+/// How long the cluster may take to do something on a busy machine.
 pub const WITHIN: Duration = Duration::from_secs(90);
 
-/// Asks schedulers.
+/// Sends requests to schedulers.
 #[derive(Debug, Clone)]
 pub struct Client {
     urls: Vec<String>,
@@ -29,7 +28,7 @@ impl Client {
         Ok(Self { urls, token, http })
     }
 
-    /// How many schedulers there are.
+    /// The number of schedulers.
     pub fn schedulers(&self) -> usize {
         self.urls.len()
     }
@@ -46,35 +45,35 @@ impl Client {
         Ok(body)
     }
 
-    /// Reads from whichever scheduler answers.
+    /// Reads from the first scheduler that answers.
     pub async fn get(&self, path: &str) -> Result<Value> {
-        let patience = Patience::of(WITHIN);
-        let mut last = String::new();
-        while patience.pause().await {
-            for at in 0..self.urls.len() {
-                match self.get_from(at, path).await {
+        let mut wait = Wait::new(format!("GET {path} is answered"), WITHIN);
+        loop {
+            let mut last = String::new();
+            for scheduler in 0..self.urls.len() {
+                match self.get_from(scheduler, path).await {
                     Ok(answer) => return Ok(answer),
                     Err(e) => last = format!("{e:?}"),
                 }
             }
+            wait.pause(last).await?;
         }
-        bail!("GET {path}: no answer within {WITHIN:?}: {last}")
     }
 
-    /// Posts to whichever scheduler answers well, again and again: only for what may be repeated.
+    /// Posts until a scheduler reports success. The request must be safe to repeat.
     pub async fn post(&self, path: &str, body: &Value) -> Result<Value> {
         self.send(Method::POST, path, body).await
     }
 
-    /// The same; that there is nothing to delete is as good as having deleted it.
+    /// Deletes until a scheduler reports success, or that there is nothing to delete.
     pub async fn delete(&self, path: &str) -> Result<Value> {
         self.send(Method::DELETE, path, &Value::Null).await
     }
 
     async fn send(&self, method: Method, path: &str, body: &Value) -> Result<Value> {
-        let patience = Patience::of(WITHIN);
-        let mut last = String::new();
-        while patience.pause().await {
+        let mut wait = Wait::new(format!("{method} {path} succeeds"), WITHIN);
+        loop {
+            let mut last = String::new();
             for url in &self.urls {
                 let mut request = self
                     .http
@@ -97,8 +96,8 @@ impl Client {
                     Err(e) => last = format!("{e:?}"),
                 }
             }
+            wait.pause(last).await?;
         }
-        bail!("{method} {path}: no good answer within {WITHIN:?}: {last}")
     }
 
     /// All runs, oldest first.
@@ -108,17 +107,9 @@ impl Client {
         Ok(all)
     }
 
-    /// Waits until no run is alive.
-    pub async fn quiet(&self, within: Duration) -> Result<()> {
-        let mut last = Value::Null;
-        until("no run is alive", within, async || {
-            last = self.get("/stats").await?["live"].clone();
-            let none = last.as_object().is_some_and(serde_json::Map::is_empty)
-                || last.as_array().is_some_and(Vec::is_empty);
-            Ok(none.then_some(()))
-        })
-        .await
-        .with_context(|| format!("still alive: {last}"))
+    /// Waits until every run has ended.
+    pub async fn wait_until_all_ended(&self, deadline: Duration) -> Result<()> {
+        wait_until_all_ended(deadline, async |path| self.get(path).await).await
     }
 }
 
@@ -134,4 +125,17 @@ pub(crate) async fn all_runs(get: impl AsyncFn(&str) -> Result<Value>) -> Result
             None => return Ok(all),
         }
     }
+}
+
+pub(crate) async fn wait_until_all_ended(
+    deadline: Duration,
+    get: impl AsyncFn(&str) -> Result<Value>,
+) -> Result<()> {
+    try_eventually("every run has ended", deadline, async || {
+        let live = get("/stats").await?["live"].take();
+        let none = live.as_object().is_some_and(serde_json::Map::is_empty)
+            || live.as_array().is_some_and(Vec::is_empty);
+        Ok(none.then_some(()).ok_or(live))
+    })
+    .await
 }

@@ -1,39 +1,37 @@
-//! Seeds: what was random in a test that failed can be had again.
+//! Seeds of random choices. A test that failed can be repeated with the same ones.
 
 use rand::SeedableRng as _;
 use rand::rngs::StdRng;
 
-/// The seed of this run of a test: `CUELINE_TEST_SEED` if it is set, else a new one. It is printed.
+/// The seed of one execution of a test. It is printed, and `CUELINE_TEST_SEED` sets it.
 #[derive(Debug, Clone, Copy)]
 pub struct Seed(pub u64);
 
 impl Seed {
-    /// The seed for the test of that name.
+    /// `CUELINE_TEST_SEED`, else a new seed.
     #[expect(
         clippy::disallowed_methods,
         reason = "this is where a new seed comes from"
     )]
-    pub fn of(test: &str) -> Self {
-        let given = std::env::var("CUELINE_TEST_SEED")
-            .ok()
-            .and_then(|text| text.parse().ok());
-        let seed = given.unwrap_or_else(rand::random);
+    pub fn random(test: &str) -> Self {
+        Self::print(test, Self::given().unwrap_or_else(rand::random))
+    }
+
+    /// `CUELINE_TEST_SEED`, else `default`. For a long test with few random choices, which does the same each time by default.
+    pub fn fixed(test: &str, default: u64) -> Self {
+        Self::print(test, Self::given().unwrap_or(default))
+    }
+
+    fn given() -> Option<u64> {
+        std::env::var("CUELINE_TEST_SEED").ok()?.parse().ok()
+    }
+
+    fn print(test: &str, seed: u64) -> Self {
         println!("{test}: CUELINE_TEST_SEED={seed}");
         Self(seed)
     }
 
-    /// `CUELINE_TEST_SEED` if it is set, else `usual`: for a test that is long and has few random choices, so that it does the same each time
-    /// unless it is asked for something else.
-    pub fn or(test: &str, usual: u64) -> Self {
-        let given = std::env::var("CUELINE_TEST_SEED")
-            .ok()
-            .and_then(|text| text.parse().ok());
-        let seed = given.unwrap_or(usual);
-        println!("{test}: CUELINE_TEST_SEED={seed}");
-        Self(seed)
-    }
-
-    /// Random numbers from this seed.
+    /// A generator of random numbers.
     pub fn rng(self) -> StdRng {
         StdRng::seed_from_u64(self.0)
     }

@@ -1,41 +1,35 @@
 //! A `cueline standalone` process.
 
-use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::{ExitStatus, Stdio};
+use std::process::ExitStatus;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
-use nix::sys::signal::{Signal, kill};
+use anyhow::{Context as _, Result, anyhow, bail};
+use cueline_test_support::try_eventually;
 use nix::unistd::Pid;
 use reqwest::{Method, StatusCode};
 use serde_json::Value;
-use tokio::process::{Child, Command};
-use tokio::time::{Instant, sleep};
+use tokio::process::Command;
 
-use crate::ended::{Ended, ended};
-use crate::witness::beside_tests;
+use crate::finished::{Finished, finish};
+use crate::process::Process;
+use crate::program;
 
-/// A process, and how to talk to it.
+/// A server and its API.
 #[derive(Debug)]
 pub struct Standalone {
-    child: Child,
+    process: Process,
     data: PathBuf,
     url: String,
     token: String,
     http: reqwest::Client,
 }
 
-/// How long a process may take until it answers. On a busy machine that takes its time; a healthy one needs milliseconds.
+/// A server starts in milliseconds; a busy machine needs more.
 const READY_WITHIN: Duration = Duration::from_mins(1);
 
-/// How long a command of the CLI may take, one that waits for a run included.
+/// How long a command may take, including one that waits for a run.
 const COMMAND_WITHIN: Duration = Duration::from_mins(1);
-
-/// The `cueline` program.
-pub fn program() -> PathBuf {
-    beside_tests("cueline")
-}
 
 /// A port that was free just now.
 pub fn free_port() -> Result<u16> {
@@ -44,75 +38,59 @@ pub fn free_port() -> Result<u16> {
         .port())
 }
 
-/// The command that starts a process on `data`, not started yet. Its output goes to `data`.log, its state to the folder beside.
+/// The process on `data`, not started yet. Its log is `DATA.log`.
+pub fn process(data: &Path, port: u16, extra: &[&str]) -> Result<Process> {
+    let (folder, name) = (data.parent(), data.file_name());
+    let name = name.and_then(|name| name.to_str()).context("a name")?;
+    let args = arguments(data, port, extra)?;
+    let process = Process::new(name, program::cueline(), &args, folder.context("a folder")?);
+    Ok(process.env("XDG_STATE_HOME", data.with_extension("state")))
+}
+
+/// The command that starts a server on `data` in the foreground.
 pub fn command(data: &Path, port: u16, extra: &[&str]) -> Result<Command> {
-    let log = File::options()
-        .append(true)
-        .create(true)
-        .open(data.with_extension("log"))?;
-    let mut command = bare_command(data, port, extra);
-    command
-        .stdin(Stdio::null())
-        .stdout(log.try_clone()?)
-        .stderr(log)
-        .kill_on_drop(true);
+    let args = arguments(data, port, extra)?;
+    let mut command = program::command(&program::cueline(), &args);
+    command.env("XDG_STATE_HOME", data.with_extension("state"));
     Ok(command)
 }
 
-/// The same without a place for its output.
-pub fn bare_command(data: &Path, port: u16, extra: &[&str]) -> Command {
-    let mut command = Command::new(program());
-    command
-        .args([
-            "standalone",
-            "--listen",
-            &format!("127.0.0.1:{port}"),
-            "--data",
-        ])
-        .arg(data)
-        .args(extra)
-        .env("XDG_STATE_HOME", data.with_extension("state"))
-        .env_remove("CUELINE_URL")
-        .env_remove("CUELINE_TOKEN");
-    command
+fn arguments(data: &Path, port: u16, extra: &[&str]) -> Result<Vec<String>> {
+    let listen = format!("127.0.0.1:{port}");
+    let data = data.to_str().context("a path of letters")?;
+    let own = ["standalone", "--listen", &listen, "--data", data];
+    Ok(own.iter().chain(extra).map(ToString::to_string).collect())
 }
 
 impl Standalone {
-    /// Starts a process on `data` and waits until it is ready.
+    /// Starts a server on `data` and waits until it is ready.
     pub async fn start(data: &Path, extra: &[&str]) -> Result<Self> {
         let port = free_port()?;
-        Self::launch(command(data, port, extra)?, data, port).await
+        Self::launch(process(data, port, extra)?, data, port).await
     }
 
-    /// Starts a process by a [`command`] made for `data` and `port`, and waits until it is ready.
-    pub async fn launch(mut command: Command, data: &Path, port: u16) -> Result<Self> {
-        let mut child = command.spawn().context("failed to start cueline")?;
-        let url = format!("http://127.0.0.1:{port}");
+    /// Starts a [`process`] that was made for `data` and `port`, and waits until it is ready.
+    pub async fn launch(mut process: Process, data: &Path, port: u16) -> Result<Self> {
+        process.start()?;
         cueline_runtime::tls::install_provider();
+        let url = format!("http://127.0.0.1:{port}");
         let http = reqwest::Client::builder()
             .timeout(Duration::from_mins(1))
             .build()?;
-        let deadline = Instant::now() + READY_WITHIN;
-        loop {
-            if let Ok(answer) = http.get(format!("{url}/readyz")).send().await
-                && answer.status() == StatusCode::OK
-            {
-                break;
-            }
-            if let Some(status) = child.try_wait()? {
-                bail!("cueline ended at its start, {status}; {}", last_lines(data));
-            }
-            if Instant::now() > deadline {
-                bail!(
-                    "cueline was not ready within {READY_WITHIN:?}; {}",
-                    last_lines(data)
-                );
-            }
-            sleep(Duration::from_millis(5)).await;
-        }
+        let ready = try_eventually("cueline is ready", READY_WITHIN, async || {
+            process.check_running()?;
+            let answer = http.get(format!("{url}/readyz")).send().await;
+            anyhow::Ok(match answer.map(|answer| answer.status()) {
+                Ok(StatusCode::OK) => Ok(()),
+                Ok(other) => Err(other.to_string()),
+                Err(e) => Err(e.to_string()),
+            })
+        });
+        let ready = ready.await;
+        ready.with_context(|| process.last_lines())?;
         let token = std::fs::read_to_string(data.join("admin.token"))?;
         Ok(Self {
-            child,
+            process,
             data: data.to_owned(),
             url,
             token,
@@ -130,60 +108,59 @@ impl Standalone {
         &self.token
     }
 
-    /// All that it has printed, its predecessors on the same data included.
+    /// Everything that it and its predecessors on the same data have printed.
     pub fn log(&self) -> String {
-        std::fs::read_to_string(self.data.with_extension("log")).unwrap_or_default()
+        self.process.log()
     }
 
-    /// Its exit status, if it has ended.
-    pub fn ended(&mut self) -> Result<Option<ExitStatus>> {
-        Ok(self.child.try_wait()?)
+    /// The end of its log, for messages.
+    pub fn last_lines(&self) -> String {
+        self.process.last_lines()
     }
 
-    /// A command of the CLI, which finds this server as a user's commands do.
-    pub fn cli(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(program());
+    /// Fails if it has ended by itself.
+    pub fn check_running(&mut self) -> Result<()> {
+        self.process.check_running()
+    }
+
+    /// A command that finds this server as a user's commands do.
+    pub fn command(&self, args: &[&str]) -> Command {
+        let mut command = program::command(&program::cueline(), args);
+        command.env("XDG_STATE_HOME", self.data.with_extension("state"));
         command
-            .args(args)
-            .env("XDG_STATE_HOME", self.data.with_extension("state"))
-            .env_remove("CUELINE_URL")
-            .env_remove("CUELINE_TOKEN");
-        command
     }
 
-    /// Runs a command of the CLI to its end.
-    pub async fn run(&self, args: &[&str]) -> Result<Ended> {
-        ended(self.cli(args), COMMAND_WITHIN).await
+    /// Runs a command to its end.
+    pub async fn run(&self, args: &[&str]) -> Result<Finished> {
+        finish(self.command(args), COMMAND_WITHIN).await
     }
 
-    /// Runs a command of the CLI that prints JSON.
+    /// Runs a command that prints JSON.
     pub async fn json(&self, args: &[&str]) -> Result<Value> {
         self.run(&[args, &["-o", "json"]].concat()).await?.json()
     }
 
     /// Its process id.
-    pub fn pid(&self) -> Option<u32> {
-        self.child.id()
+    pub fn pid(&self) -> Result<Pid> {
+        self.process.pid()
     }
 
-    /// Kills it with SIGKILL and waits until it is gone.
+    /// SIGKILL, and waits until it has ended.
     pub async fn kill(mut self) -> Result<()> {
-        self.child.start_kill()?;
-        self.child.wait().await?;
-        Ok(())
+        self.process.kill().await
     }
 
-    /// Asks it to stop by SIGTERM and waits until it has.
-    pub async fn terminate(mut self) -> Result<ExitStatus> {
-        let pid = self.child.id().context("it has ended already")?;
-        kill(Pid::from_raw(i32::try_from(pid)?), Signal::SIGTERM)?;
-        let waited = tokio::time::timeout(Duration::from_mins(1), self.child.wait()).await;
-        waited
-            .with_context(|| format!("no end after SIGTERM; {}", last_lines(&self.data)))?
-            .map_err(Into::into)
+    /// SIGTERM, and waits until it has ended.
+    pub async fn stop(mut self) -> Result<ExitStatus> {
+        self.process.stop(Duration::from_mins(1)).await
     }
 
-    /// A call of the API, below `/api/v1`: the status and the body.
+    /// SIGTERM. It must end with status 0.
+    pub async fn terminate(mut self) -> Result<()> {
+        self.process.terminate().await
+    }
+
+    /// A request to the API, below `/api/v1`. Returns the status and the body.
     pub async fn call(
         &self,
         method: Method,
@@ -236,34 +213,10 @@ impl Standalone {
         crate::client::all_runs(async |path| self.get(path).await).await
     }
 
-    /// Waits until no run is alive.
-    pub async fn quiet(&self, within: Duration) -> Result<()> {
-        let deadline = Instant::now() + within;
-        loop {
-            let stats = self.get("/stats").await?;
-            let live = &stats["live"];
-            if live.as_array().is_some_and(Vec::is_empty)
-                || live.as_object().is_some_and(serde_json::Map::is_empty)
-            {
-                return Ok(());
-            }
-            if Instant::now() > deadline {
-                bail!(
-                    "runs are still alive after {within:?}: {live}; {}",
-                    last_lines(&self.data)
-                );
-            }
-            sleep(Duration::from_millis(50)).await;
-        }
+    /// Waits until every run has ended.
+    pub async fn wait_until_all_ended(&self, deadline: Duration) -> Result<()> {
+        crate::client::wait_until_all_ended(deadline, async |path| self.get(path).await)
+            .await
+            .map_err(|e| anyhow!("{e}; {}", self.last_lines()))
     }
-}
-
-/// The end of a process's output, for messages.
-pub fn last_lines(data: &Path) -> String {
-    let log = std::fs::read_to_string(data.with_extension("log")).unwrap_or_default();
-    let lines: Vec<&str> = log.lines().rev().take(15).collect();
-    format!(
-        "its last output:\n{}",
-        lines.into_iter().rev().collect::<Vec<_>>().join("\n")
-    )
 }

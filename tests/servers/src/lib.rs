@@ -1,8 +1,8 @@
-//! Real servers for tests: PostgreSQL, NATS and RabbitMQ on free ports in temporary folders, started, stopped (SIGSTOP), killed
-//! (SIGKILL) and started again on the same folder, as often as a test likes; and a proxy that cuts them off.
+//! Real servers for tests: PostgreSQL, NATS and RabbitMQ on free ports in temporary folders. A test may pause them (SIGSTOP), kill them
+//! (SIGKILL) and start them again on the same data, and put a proxy before them that delays or cuts connections.
 //!
-//! No server outlives the process that started it, however that ends: see [`Guarded`]. The programs are found where
-//! `infra/dev/servers` put them; a missing one is an error that says so, never a test that is passed over.
+//! No server outlives the process that started it, however that ends: see [`Guarded`]. `infra/dev/servers` installs the programs. A missing
+//! program is an error, never a skipped test.
 
 pub mod nats;
 pub mod postgres;

@@ -1,4 +1,4 @@
-//! A NATS server with `JetStream`, in a version of one's choice.
+//! A NATS server with `JetStream`, in one of two versions.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
+use cueline_test_support::eventually_blocking;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
@@ -17,9 +18,9 @@ use crate::process::{Guarded, free_port};
 /// The releases that `infra/dev/servers` makes available.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Version {
-    /// The oldest that Cueline works with, in its newest release.
+    /// The newest release of the oldest supported version.
     V2_10,
-    /// A current one.
+    /// A current version.
     V2_12,
 }
 
@@ -27,7 +28,7 @@ impl Version {
     /// Both.
     pub const ALL: [Self; 2] = [Self::V2_10, Self::V2_12];
 
-    /// As the server itself writes it.
+    /// As the server prints it.
     pub const fn number(self) -> &'static str {
         match self {
             Self::V2_10 => "2.10.26",
@@ -35,8 +36,7 @@ impl Version {
         }
     }
 
-    /// Where the program is: in `target/servers`, or in the folder that `CUELINE_TEST_NATS_BIN` names, which has a folder
-    /// `nats-<version>` for each.
+    /// The program, in the folder `nats-<version>` of `target/servers` or of the folder that `CUELINE_TEST_NATS_BIN` names.
     fn program(self) -> Result<PathBuf> {
         let folder = std::env::var_os("CUELINE_TEST_NATS_BIN").map_or_else(
             || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/servers"),
@@ -64,10 +64,9 @@ pub struct Nats {
     process: Option<Guarded>,
 }
 
-/// A server answers within this time or never.
+/// A server starts and ends within this time.
 const START_WITHIN: Duration = Duration::from_secs(30);
-const LOOK_EVERY: Duration = Duration::from_millis(10);
-/// Somebody else may take a port between looking for it and using it.
+/// Another process may take a port between the search and the start.
 const PORTS_TO_TRY: usize = 5;
 
 impl Nats {
@@ -76,8 +75,8 @@ impl Nats {
         Self::start_with(version, |_| Ok(String::new()))
     }
 
-    /// Starts a server whose configuration also has what `extra` gives: users, TLS, limits. It is asked with the server's
-    /// folder, where it may put files that the configuration names.
+    /// Starts a server with more lines of configuration: users, TLS, limits. `extra` gets the server's folder, where it may create files that
+    /// the configuration names.
     pub fn start_with(
         version: Version,
         extra: impl FnOnce(&Path) -> Result<String>,
@@ -103,7 +102,7 @@ impl Nats {
         }
     }
 
-    /// Starts so many servers as one cluster. Which of them leads is settled some time later.
+    /// Starts `count` servers as one cluster. They elect a leader some time later.
     pub fn cluster(version: Version, count: usize) -> Result<Vec<Self>> {
         let ports: Vec<u16> = (0..count).map(|_| free_port()).collect::<Result<_>>()?;
         let routes: Vec<String> = ports
@@ -120,7 +119,7 @@ impl Nats {
         ports.into_iter().map(start).collect()
     }
 
-    /// Writes the configuration anew, for the next start.
+    /// Writes the configuration for the next start.
     pub fn configure(&self, extra: &str) -> Result<()> {
         let (dir, port) = (self.dir.path().display(), self.port);
         let text = format!(
@@ -152,29 +151,27 @@ impl Nats {
         Ok(())
     }
 
-    /// SIGTERM: it ends in order. It is gone when this returns.
+    /// SIGTERM, and waits until it has ended.
     pub fn stop(&mut self) -> Result<()> {
         self.signal(Signal::SIGTERM)?;
         let mut process = self.process.take().context("the server is not running")?;
-        for _ in 0..START_WITHIN.as_millis() / LOOK_EVERY.as_millis() {
-            if process.ended()?.is_some() {
-                return Ok(());
-            }
-            std::thread::sleep(LOOK_EVERY);
-        }
-        bail!("the server does not end")
+        process.wait(START_WITHIN).map(drop)
     }
 
-    /// SIGSTOP: it keeps its connections and answers nothing. It has stopped when this returns.
+    /// SIGSTOP: it keeps its connections and answers nothing. Waits until all its threads have stopped.
     pub fn pause(&self) -> Result<()> {
         let pid = self.signal(Signal::SIGSTOP)?;
-        for _ in 0..START_WITHIN.as_millis() / LOOK_EVERY.as_millis() {
-            if has_stopped(pid)? {
-                return Ok(());
-            }
-            std::thread::sleep(LOOK_EVERY);
-        }
-        bail!("the server does not stop")
+        let stopped =
+            eventually_blocking(
+                "the server has stopped",
+                START_WITHIN,
+                || match has_stopped(pid) {
+                    Ok(true) => Ok(Ok(())),
+                    Ok(false) => Err("a thread runs"),
+                    Err(e) => Ok(Err(e)),
+                },
+            );
+        stopped?
     }
 
     /// SIGCONT.
@@ -182,28 +179,20 @@ impl Nats {
         self.signal(Signal::SIGCONT).map(drop)
     }
 
-    /// Starts a server that was killed, on the same port and data, and waits until it answers.
+    /// Starts a server that was stopped or killed on the same port and data, and waits until it answers.
     pub fn start_again(&mut self) -> Result<()> {
         ensure!(self.process.is_none(), "the server is running");
         let mut command = Command::new(self.version.program()?);
         command.arg("-c").arg(self.dir.path().join("nats.conf"));
         let log = self.dir.path().join("log");
         let mut process = Guarded::start(&command, &log)?;
-        for _ in 0..START_WITHIN.as_millis() / LOOK_EVERY.as_millis() {
-            if answers(self.addr()) {
-                self.process = Some(process);
-                return Ok(());
-            }
-            if process.ended()?.is_some() {
-                break;
-            }
-            std::thread::sleep(LOOK_EVERY);
-        }
-        let log = fs::read_to_string(&log).unwrap_or_default();
-        bail!("the NATS server does not answer; its log:\n{log}")
+        let started = process.wait_until("NATS answers", START_WITHIN, || answers(self.addr()));
+        started.with_context(|| fs::read_to_string(&log).unwrap_or_default())?;
+        self.process = Some(process);
+        Ok(())
     }
 
-    /// To the server alone: the guard around it has to be able to kill it meanwhile.
+    /// Signals the server alone: the guard around it must be able to kill it meanwhile.
     fn signal(&self, signal: Signal) -> Result<Pid> {
         ensure!(self.process.is_some(), "the server is not running");
         let pid = fs::read_to_string(self.dir.path().join("pid"))
@@ -214,7 +203,7 @@ impl Nats {
     }
 }
 
-/// Each of its threads has: they do so one by one.
+/// Whether all threads have stopped. They stop one by one.
 fn has_stopped(pid: Pid) -> Result<bool> {
     for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
         let stat = fs::read_to_string(thread?.path().join("stat"))?;
@@ -230,7 +219,7 @@ fn has_stopped(pid: Pid) -> Result<bool> {
     Ok(true)
 }
 
-/// It greets whoever connects, after `JetStream` has recovered its data.
+/// Whether the server greets a new connection, which it does after `JetStream` has recovered its data.
 fn answers(addr: SocketAddr) -> bool {
     let greeting = || -> std::io::Result<String> {
         let stream = TcpStream::connect_timeout(&addr, Duration::from_secs(1))?;
@@ -247,7 +236,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_starts_again_where_it_was() {
+    fn it_restarts_on_the_same_port() {
         for version in Version::ALL {
             let mut server = Nats::start(version).unwrap();
             let addr = server.addr();
@@ -270,9 +259,9 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_configuration_is_told_with_the_log() {
+    fn a_wrong_configuration_fails_with_the_log() {
         let wrong = Nats::start_with(Version::V2_12, |_| Ok("no_such_setting: 1".into()));
-        let told = wrong.unwrap_err().to_string();
-        assert!(told.contains("no_such_setting"), "{told}");
+        let failure = format!("{:#}", wrong.unwrap_err());
+        assert!(failure.contains("no_such_setting"), "{failure}");
     }
 }

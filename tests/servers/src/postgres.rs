@@ -1,36 +1,35 @@
 //! A PostgreSQL server.
 //!
-//! Its data directory lives in a temporary folder and is made by `initdb`. Durability is real: `fsync` is on, only sizes and limits
-//! are those of a test. PostgreSQL refuses to run as root, so there it runs as the user `postgres` or `nobody`.
+//! Its data directory is in a temporary folder, a copy of one that `initdb` created. Durability is real (`fsync` is on), except on the shared
+//! server, which is never killed. PostgreSQL refuses to run as root; as root the server runs as the user `postgres` or `nobody`.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
+use cueline_test_support::eventually_blocking;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, User, geteuid};
 use tempfile::TempDir;
 
 use crate::process::{Guarded, free_port};
 
-/// The folder of `initdb`, `postgres` and `psql`, where they are not found by themselves.
+/// Names the folder of `initdb`, `postgres` and `psql` where the search does not find them.
 const BIN_VARIABLE: &str = "CUELINE_TEST_POSTGRES_BIN";
 
-/// Where Debian puts one folder per version.
+/// Debian's folder with one folder per version.
 const DEBIAN: &str = "/usr/lib/postgresql";
 
-/// A server has to answer within this time of its start; after a kill it replays its log first.
+/// A server answers within this time of its start. After a kill it replays its log first.
 const START_LIMIT: Duration = Duration::from_mins(1);
 
-/// An orderly end may take so long; then it is killed.
+/// An orderly end takes at most this time; then the server is killed.
 const STOP_LIMIT: Duration = Duration::from_secs(5);
-
-const PAUSE: Duration = Duration::from_millis(20);
 
 const SETTINGS: &str = "
 listen_addresses = '127.0.0.1'
@@ -46,14 +45,27 @@ log_min_messages = warning
 log_line_prefix = '%d '
 ";
 
-/// This user, and nobody else, has to give a password.
+/// For the shared server, which is never killed.
+const NOT_DURABLE: &str = "
+fsync = off
+full_page_writes = off
+";
+
+const INITDB_ARGUMENTS: [&str; 4] = [
+    "--auth=trust",
+    "--username=cueline",
+    "--encoding=UTF8",
+    "--no-sync",
+];
+
+/// The only user who needs a password.
 pub const WITH_PASSWORD: &str = "with_password";
 
-/// A server of one's own. It ends when this is dropped.
+/// A server, which ends when this is dropped.
 #[derive(Debug)]
 pub struct Postgres {
     programs: PathBuf,
-    /// Whom it runs as when we are root.
+    /// The user of the server, if this process is root's.
     user: Option<User>,
     port: u16,
     databases: AtomicU32,
@@ -61,23 +73,23 @@ pub struct Postgres {
     dir: TempDir,
 }
 
-/// The server that the tests of one process share, as long as one of them uses it.
+/// The server that the tests of one process share while one of them uses it.
 static SHARED: Mutex<Weak<Postgres>> = Mutex::new(Weak::new());
 
 impl Postgres {
-    /// Makes a data directory and starts a server on it; it answers when this returns.
+    /// Starts a server on a new data directory, and waits until it answers.
     pub fn start() -> Result<Self> {
         Self::start_with(|_| Ok(String::new()))
     }
 
-    /// The same with TLS, by this certificate and its key. Clients may use it; they need not.
+    /// The same with TLS, with this certificate and its key. Clients may connect without TLS.
     pub fn start_with_tls(certificate: &Path, key: &Path) -> Result<Self> {
         Self::start_with(|server| {
             for (from, to) in [(certificate, "server.pem"), (key, "server.key")] {
                 let file = server.data().join(to);
                 fs::copy(from, &file)
                     .with_context(|| format!("failed to copy {}", from.display()))?;
-                // It refuses a key that others can read.
+                // PostgreSQL refuses a key that others can read.
                 fs::set_permissions(&file, fs::Permissions::from_mode(0o600))?;
                 if let Some(user) = &server.user {
                     chown(&file, Some(user.uid.as_raw()), Some(user.gid.as_raw()))?;
@@ -104,26 +116,26 @@ impl Postgres {
             process: Mutex::new(None),
             dir,
         };
-        server.make_data_directory()?;
+        server.create_data_directory()?;
         let more = more(&server)?;
         server.configure(&more)?;
         server.start_again()?;
         Ok(server)
     }
 
-    /// The server that all tests of this process share, each with a database of its own. It is started for the first of them, and
-    /// ends when nobody holds it any more.
+    /// The server that all tests of this process share, each with a database of its own. It starts for the first of them and ends when no test holds
+    /// it.
     pub fn shared() -> Result<Arc<Self>> {
         let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(server) = shared.upgrade() {
             return Ok(server);
         }
-        let server = Arc::new(Self::start()?);
+        let server = Arc::new(Self::start_with(|_| Ok(NOT_DURABLE.to_owned()))?);
         *shared = Arc::downgrade(&server);
         Ok(server)
     }
 
-    /// How to reach a database.
+    /// The address of a database.
     pub fn url(&self, database: &str) -> String {
         format!(
             "postgres://cueline@127.0.0.1:{}/{database}?sslmode=disable",
@@ -131,7 +143,7 @@ impl Postgres {
         )
     }
 
-    /// How to reach a database as the user [`WITH_PASSWORD`], who has to be created first.
+    /// The address of a database for the user [`WITH_PASSWORD`], whom the test has to create first.
     pub fn url_with_password(&self, password: &str, database: &str) -> String {
         format!(
             "postgres://{WITH_PASSWORD}:{password}@127.0.0.1:{}/{database}?sslmode=disable",
@@ -139,7 +151,7 @@ impl Postgres {
         )
     }
 
-    /// How to reach a database with TLS of this strictness (`sslmode`), trusting these authorities.
+    /// The address of a database for connections with TLS in this mode (`sslmode`), with these trusted authorities.
     pub fn url_with_tls(&self, database: &str, mode: &str, authorities: &Path) -> String {
         format!(
             "postgres://cueline@127.0.0.1:{}/{database}?sslmode={mode}&sslrootcert={}",
@@ -148,9 +160,9 @@ impl Postgres {
         )
     }
 
-    /// What the server has written to its log, each line after the name of its database.
-    pub fn said(&self) -> String {
-        fs::read_to_string(self.log()).unwrap_or_default()
+    /// The server's log. Each line begins with the name of its database.
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.log_file()).unwrap_or_default()
     }
 
     /// The port it listens on, on the loopback address.
@@ -158,12 +170,12 @@ impl Postgres {
         self.port
     }
 
-    /// A new, empty database; its name.
+    /// Creates an empty database. Returns its name.
     pub fn create_database(&self) -> Result<String> {
         self.create_from("template1")
     }
 
-    /// A new database with what `template` holds, to which nobody may be connected; its name.
+    /// Creates a copy of the database `template`, which must have no connections. Returns its name.
     pub fn create_from(&self, template: &str) -> Result<String> {
         let number = self.databases.fetch_add(1, Ordering::Relaxed);
         let name = format!("test_{number}");
@@ -174,87 +186,73 @@ impl Postgres {
         Ok(name)
     }
 
-    /// Runs statements in a database, as a person would; what they print.
+    /// Runs statements with `psql`. Returns what it prints.
     pub fn sql(&self, database: &str, statements: &str) -> Result<String> {
-        let output = Command::new(self.programs.join("psql"))
-            .args([
-                "-X",
-                "-q",
-                "-A",
-                "-t",
-                "-v",
-                "ON_ERROR_STOP=1",
-                "-c",
-                statements,
-            ])
-            .arg(self.url(database))
-            .output()
-            .context("failed to run psql")?;
-        Ok(checked("psql", &output)?.trim().to_owned())
+        let mut psql = Command::new(self.programs.join("psql"));
+        psql.args(["-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-c"])
+            .arg(statements)
+            .arg(self.url(database));
+        Ok(run("psql", &mut psql)?.trim().to_owned())
     }
 
-    /// SIGKILL to the server and all its processes, in the middle of whatever they do.
+    /// SIGKILL to the server and all its processes. Waits until they have ended.
     pub fn kill(&self) -> Result<()> {
         let mut process = self.lock();
-        // A stopped server starts nothing new while its children are counted.
+        // A stopped server starts no process while its children are listed.
         self.signal_all(Signal::SIGSTOP)?;
         let all = self.all()?;
         self.signal_all(Signal::SIGKILL)?;
         if let Some(mut guarded) = process.take() {
             guarded.kill()?;
         }
-        // One that is still dying keeps the memory that they share, and a new server does not start beside it.
-        for _ in 0..STOP_LIMIT.as_millis() / PAUSE.as_millis() {
-            if !all.iter().any(|pid| is_alive(*pid)) {
-                return Ok(());
-            }
-            std::thread::sleep(PAUSE);
-        }
-        bail!("PostgreSQL's processes do not end: {all:?}")
+        // A process that has not ended keeps their shared memory, and a new server does not start beside it.
+        let ended =
+            eventually_blocking(
+                "PostgreSQL's processes have ended",
+                STOP_LIMIT,
+                || match all.iter().find(|pid| is_alive(**pid)) {
+                    Some(pid) => Err(format!("{pid} of {all:?} is alive")),
+                    None => Ok(()),
+                },
+            );
+        Ok(ended?)
     }
 
-    /// SIGINT, as a service manager stops it: it ends all connections, and itself in order. It is gone when this returns.
+    /// SIGINT, with which a service manager stops it: it closes all connections. Waits until it has ended.
     pub fn stop(&self) -> Result<()> {
         let postmaster = self.postmaster().context("the server is not running")?;
         kill(postmaster, Signal::SIGINT)?;
-        let mut process = self.lock();
-        for _ in 0..START_LIMIT.as_millis() / PAUSE.as_millis() {
-            let ended = match process.as_mut() {
-                Some(guarded) => guarded.ended()?.is_some(),
-                None => true,
-            };
-            if ended {
-                *process = None;
-                return Ok(());
-            }
-            std::thread::sleep(PAUSE);
+        if let Some(mut guarded) = self.lock().take() {
+            guarded.wait(START_LIMIT).with_context(|| self.log())?;
         }
-        bail!("PostgreSQL does not end: {}", self.said())
+        Ok(())
     }
 
-    /// SIGSTOP: the server and all its processes stand still, with their connections open.
+    /// SIGSTOP for the server and all its processes. Their connections stay open.
     pub fn pause(&self) -> Result<()> {
         let _process = self.lock();
         self.signal_all(Signal::SIGSTOP)
     }
 
-    /// SIGCONT: they go on.
+    /// SIGCONT for all of them.
     pub fn resume(&self) -> Result<()> {
         let _process = self.lock();
         self.signal_all(Signal::SIGCONT)
     }
 
-    /// Starts the server again, on the same data and the same port; it answers when this returns.
+    /// Starts the server again on the same data and port, and waits until it answers.
     pub fn start_again(&self) -> Result<()> {
         let mut process = self.lock();
-        ensure!(process.is_none(), "the server has not been killed");
-        // What a killed server leaves; its process number may be somebody else's by now.
+        ensure!(process.is_none(), "the server is running");
+        // A killed server leaves this file; another process may have its process id by now.
         fs::remove_file(self.data().join("postmaster.pid")).ok();
         let mut command = self.as_user("postgres");
         command.arg("-D").arg(self.data());
-        *process = Some(Guarded::start(&command, &self.log())?);
-        drop(process);
-        self.wait_until_it_answers()
+        let mut guarded = Guarded::start(&command, &self.log_file())?;
+        let answers = || self.sql("postgres", "SELECT 1").is_ok();
+        let started = guarded.wait_until("PostgreSQL answers", START_LIMIT, answers);
+        *process = Some(guarded);
+        started.with_context(|| self.log())
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Option<Guarded>> {
@@ -265,11 +263,11 @@ impl Postgres {
         self.dir.path().join("data")
     }
 
-    fn log(&self) -> PathBuf {
+    fn log_file(&self) -> PathBuf {
         self.dir.path().join("log")
     }
 
-    /// One of PostgreSQL's programs, run as its user.
+    /// One of PostgreSQL's programs, as its user.
     fn as_user(&self, program: &str) -> Command {
         let program = self.programs.join(program);
         let mut command = match &self.user {
@@ -290,25 +288,46 @@ impl Postgres {
         command
     }
 
-    fn make_data_directory(&self) -> Result<()> {
-        let output = self
-            .as_user("initdb")
-            .args([
-                "--auth=trust",
-                "--username=cueline",
-                "--encoding=UTF8",
-                "--no-sync",
-                "-D",
-            ])
-            .arg(self.data())
-            .output()
-            .context("failed to run initdb")?;
-        checked("initdb", &output)?;
+    /// Copies the template, or creates one first: `initdb` takes a second of processor time.
+    fn create_data_directory(&self) -> Result<()> {
+        let template = self.template()?;
+        if template.is_dir() {
+            return self.copy(&template, &self.data());
+        }
+        let mut initdb = self.as_user("initdb");
+        initdb.args(INITDB_ARGUMENTS).arg("-D").arg(self.data());
+        run("initdb", &mut initdb)?;
         let hba = self.data().join("pg_hba.conf");
         let trust = fs::read_to_string(&hba)?;
         let guarded = format!("host all {WITH_PASSWORD} 127.0.0.1/32 scram-sha-256\n");
         fs::write(&hba, guarded + &trust)?;
+        // Under another name first: a template that exists is complete. Another process may have been faster.
+        let new = template.with_extension(std::process::id().to_string());
+        self.copy(&self.data(), &new)?;
+        if fs::rename(&new, &template).is_err() {
+            fs::remove_dir_all(&new)?;
+        }
         Ok(())
+    }
+
+    /// The template, for this version of PostgreSQL and the server's user.
+    fn template(&self) -> Result<PathBuf> {
+        let version = run("postgres", self.as_user("postgres").arg("--version"))?;
+        let version = version.split_whitespace().nth(2).context("a version")?;
+        let user = self.user.as_ref().map_or(geteuid(), |user| user.uid);
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/servers");
+        fs::create_dir_all(&folder)?;
+        Ok(folder.join(format!("postgres-template-1-{version}-{user}")))
+    }
+
+    /// Copies a folder with the owners of its files.
+    fn copy(&self, from: &Path, to: &Path) -> Result<()> {
+        let mut copy = Command::new("cp");
+        copy.arg("-a")
+            .arg(from)
+            .arg(to)
+            .current_dir(self.dir.path());
+        run("cp", &mut copy).map(drop)
     }
 
     fn configure(&self, more: &str) -> Result<()> {
@@ -318,31 +337,13 @@ impl Postgres {
         fs::write(&path, settings).with_context(|| format!("failed to write {}", path.display()))
     }
 
-    fn wait_until_it_answers(&self) -> Result<()> {
-        for _ in 0..START_LIMIT.as_millis() / PAUSE.as_millis() {
-            if self.sql("postgres", "SELECT 1").is_ok() {
-                return Ok(());
-            }
-            if let Some(guarded) = self.lock().as_mut()
-                && let Some(status) = guarded.ended()?
-            {
-                bail!("PostgreSQL ended ({status}): {}", self.said());
-            }
-            std::thread::sleep(PAUSE);
-        }
-        bail!(
-            "PostgreSQL does not answer within {START_LIMIT:?}: {}",
-            self.said()
-        );
-    }
-
-    /// The server's own process, if it runs.
+    /// The server's main process, if it runs.
     fn postmaster(&self) -> Option<Pid> {
         let text = fs::read_to_string(self.data().join("postmaster.pid")).ok()?;
         text.lines().next()?.trim().parse().ok().map(Pid::from_raw)
     }
 
-    /// The server's processes. Each leaves its group: they are found by their parent.
+    /// The server's processes. Each leaves the process group, so that they are found by their parent.
     fn all(&self) -> Result<Vec<Pid>> {
         let Some(postmaster) = self.postmaster() else {
             return Ok(Vec::new());
@@ -365,26 +366,21 @@ impl Postgres {
 
 impl Drop for Postgres {
     fn drop(&mut self) {
-        // An immediate shutdown ends all its processes and gives back shared memory; SIGKILL would leave both.
+        // An immediate shutdown ends all processes and releases shared memory; SIGKILL would leave both.
         if let Some(postmaster) = self.postmaster()
             && self.signal_all(Signal::SIGCONT).is_ok()
             && kill(postmaster, Signal::SIGQUIT).is_ok()
         {
-            let mut process = self.lock();
-            for _ in 0..STOP_LIMIT.as_millis() / PAUSE.as_millis() {
-                match process.as_mut().map(Guarded::ended) {
-                    Some(Ok(None)) => std::thread::sleep(PAUSE),
-                    _ => break,
-                }
-            }
+            // If it does not end, it is killed.
+            let _ = self.lock().as_mut().map(|process| process.wait(STOP_LIMIT));
         }
     }
 }
 
-/// Whether a process runs, or has not come to its end.
+/// Whether a process has not ended.
 fn is_alive(pid: Pid) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // The name before it may hold anything.
+    // The name before the state may contain anything.
     let state = stat
         .rsplit(") ")
         .next()
@@ -392,18 +388,21 @@ fn is_alive(pid: Pid) -> bool {
     state.is_some_and(|state| state != 'Z')
 }
 
-/// What a program printed, if it went well.
-fn checked(program: &str, output: &Output) -> Result<String> {
+/// Runs a program to its end. Returns what it printed.
+fn run(name: &str, command: &mut Command) -> Result<String> {
+    let output = command
+        .output()
+        .with_context(|| format!("failed to run {name}"))?;
     ensure!(
         output.status.success(),
-        "{program} failed ({}): {}",
+        "{name} failed ({}): {}",
         output.status,
         String::from_utf8_lossy(&output.stderr).trim()
     );
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// The folder of the newest PostgreSQL there is.
+/// The folder of the newest PostgreSQL on this machine.
 fn programs() -> Result<PathBuf> {
     let complete = |dir: &Path| {
         ["initdb", "postgres", "psql"]
@@ -413,7 +412,7 @@ fn programs() -> Result<PathBuf> {
     if let Some(dir) = std::env::var_os(BIN_VARIABLE).map(PathBuf::from) {
         ensure!(
             complete(&dir),
-            "{BIN_VARIABLE} is {}, where initdb, postgres and psql are not",
+            "{BIN_VARIABLE} is {}, which lacks initdb, postgres or psql",
             dir.display()
         );
         return Ok(dir);
@@ -442,7 +441,7 @@ fn programs() -> Result<PathBuf> {
         })
 }
 
-/// Whom to run as when we are root.
+/// The user to run as, if this process is root's.
 fn unprivileged() -> Result<Option<User>> {
     if !geteuid().is_root() {
         return Ok(None);
@@ -455,14 +454,14 @@ fn unprivileged() -> Result<Option<User>> {
     bail!("PostgreSQL does not run as root, and there is neither a user postgres nor nobody");
 }
 
-/// The processes that a process has started itself.
+/// The child processes of a process.
 fn children(parent: Pid) -> Result<Vec<Pid>> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc").context("failed to list processes")? {
         let Ok(pid) = entry?.file_name().to_string_lossy().parse::<i32>() else {
             continue;
         };
-        // Gone meanwhile: not a child any more. The name, in brackets, may hold anything.
+        // A process that has ended is no child. The name, in parentheses, may contain anything.
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         let after_name = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
         if after_name.split(' ').nth(1) == Some(&parent.to_string()) {
@@ -477,7 +476,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_committed_outlives_a_kill() {
+    fn committed_data_survives_a_kill() {
         let server = Postgres::start().unwrap();
         let database = server.create_database().unwrap();
         server
@@ -502,22 +501,26 @@ mod tests {
     }
 
     #[test]
-    fn a_paused_server_goes_on() {
+    fn a_paused_server_continues() {
         let server = Postgres::start().unwrap();
         server.pause().unwrap();
         let path = format!("/proc/{}/stat", server.postmaster().unwrap());
-        let stopped = || fs::read_to_string(&path).unwrap().contains(") T ");
-        // A process in the middle of a system call stops when that is over.
-        assert!((0..500).any(|_| stopped() || {
-            std::thread::sleep(PAUSE);
-            false
-        }));
+        // A process in a system call stops after the call.
+        let stopped = eventually_blocking("the server has stopped", START_LIMIT, || {
+            let stat = fs::read_to_string(&path).unwrap();
+            if stat.contains(") T ") {
+                Ok(())
+            } else {
+                Err(stat)
+            }
+        });
+        stopped.unwrap();
         server.resume().unwrap();
         assert_eq!(server.sql("postgres", "SELECT 1").unwrap(), "1");
     }
 
     #[test]
-    fn it_ends_when_it_is_dropped() {
+    fn the_server_ends_when_it_is_dropped() {
         let server = Postgres::start().unwrap();
         let (dir, postmaster) = (server.dir.path().to_owned(), server.postmaster().unwrap());
         drop(server);

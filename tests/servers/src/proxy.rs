@@ -1,4 +1,4 @@
-//! A TCP proxy that delays, stalls or cuts connections, for clients of any server.
+//! A TCP proxy that delays, stalls or cuts the connections to a server.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,19 +14,19 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-/// What the proxy does with connections, old and new.
+/// What the proxy does with existing and new connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Link {
-    /// Passes everything on.
+    /// Forwards everything.
     Whole,
-    /// Passes everything on, each piece (of at most 64 KiB) after this long.
+    /// Forwards everything, each piece (of at most 64 KiB) after this time.
     Slow(Duration),
-    /// Accepts and keeps connections, and passes nothing, as a network does whose packets get lost. What is sent meanwhile arrives
-    /// when it is whole again.
+    /// Accepts and keeps connections, and forwards nothing, as a network that loses all packets. What is sent meanwhile arrives when the link
+    /// heals.
     HalfOpen,
-    /// What clients send is lost. A connection that lost something is cut when the link is whole again.
+    /// What clients send is lost. A connection that lost something is cut when the link heals.
     DeafServer,
-    /// What the server sends is lost. A connection that lost something is cut when the link is whole again.
+    /// What the server sends is lost. A connection that lost something is cut when the link heals.
     DeafClient,
     /// Connections are cut, and new ones refused.
     Cut,
@@ -95,12 +95,12 @@ impl Proxy {
         self.addr
     }
 
-    /// Changes the link, for connections that are there as well.
+    /// Changes the link, also for existing connections.
     pub fn set(&self, link: Link) {
         self.link.send_replace(link);
     }
 
-    /// The link is whole again.
+    /// Makes the link whole again.
     pub fn heal(&self) {
         self.set(Link::Whole);
     }
@@ -110,7 +110,7 @@ impl Drop for Proxy {
     fn drop(&mut self) {
         self.set(Link::Gone);
         if let Some(thread) = self.thread.take() {
-            // A panic in it has been printed; nothing else can be done about it here.
+            // A panic in it was printed.
             let _ = thread.join();
         }
     }
@@ -140,7 +140,7 @@ async fn serve(
             return;
         }
         if link.is_cut() {
-            // Without a listener the system refuses connections.
+            // Without a listener the operating system refuses connections.
             listener = None;
         } else if listener.is_none() {
             listener = TcpListener::bind(addr).await.ok();
@@ -183,7 +183,7 @@ async fn connection(client: TcpStream, upstream: SocketAddr, links: Links) {
         let Ok(server) = TcpStream::connect(upstream).await else {
             return;
         };
-        // Small pieces are to be as quick as without a proxy; it works without, only slower.
+        // Small pieces must be as fast as without a proxy.
         let _ = (client.set_nodelay(true), server.set_nodelay(true));
         let (from_client, to_client) = client.into_split();
         let (from_server, to_server) = server.into_split();
@@ -232,9 +232,10 @@ mod tests {
     use std::io::{ErrorKind, Read as _, Write as _};
     use std::net::{TcpListener as Listener, TcpStream as Stream};
 
+    use cueline_test_support::{SOON, eventually_blocking};
+
     use super::*;
 
-    const SOON: Duration = Duration::from_secs(30);
     const NOT_YET: Duration = Duration::from_millis(200);
 
     /// A server that sends back what it gets.
@@ -263,10 +264,10 @@ mod tests {
         stream
     }
 
-    fn heard(stream: &mut Stream, what: &[u8]) {
-        let mut heard = vec![0; what.len()];
-        stream.read_exact(&mut heard).unwrap();
-        assert_eq!(heard, what);
+    fn expect(stream: &mut Stream, expected: &[u8]) {
+        let mut received = vec![0; expected.len()];
+        stream.read_exact(&mut received).unwrap();
+        assert_eq!(received, expected);
     }
 
     fn assert_silent(stream: &mut Stream) {
@@ -289,16 +290,16 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_link_passes_everything_and_a_slow_one_later() {
+    fn a_whole_link_forwards_everything_and_a_slow_one_later() {
         let proxy = Proxy::start(echo()).unwrap();
         let mut stream = connect(&proxy);
         stream.write_all(b"one").unwrap();
-        heard(&mut stream, b"one");
+        expect(&mut stream, b"one");
         proxy.set(Link::Slow(NOT_YET));
         let start = tokio::time::Instant::now();
         stream.write_all(b"two").unwrap();
-        heard(&mut stream, b"two");
-        assert!(start.elapsed() >= 2 * NOT_YET, "both ways take their time");
+        expect(&mut stream, b"two");
+        assert!(start.elapsed() >= 2 * NOT_YET, "each way is delayed");
     }
 
     #[test]
@@ -306,7 +307,7 @@ mod tests {
         let proxy = Proxy::start(echo()).unwrap();
         let mut old = connect(&proxy);
         old.write_all(b"before").unwrap();
-        heard(&mut old, b"before");
+        expect(&mut old, b"before");
         proxy.set(Link::HalfOpen);
         old.write_all(b"meanwhile").unwrap();
         let mut new = connect(&proxy);
@@ -314,25 +315,25 @@ mod tests {
         assert_silent(&mut old);
         assert_silent(&mut new);
         proxy.heal();
-        heard(&mut old, b"meanwhile");
-        heard(&mut new, b"new");
+        expect(&mut old, b"meanwhile");
+        expect(&mut new, b"new");
     }
 
     #[test]
-    fn one_direction_is_lost_and_the_connection_cut_when_it_heals() {
-        for deaf in [Link::DeafServer, Link::DeafClient] {
+    fn a_one_way_link_loses_data_and_cuts_the_connection_when_it_heals() {
+        for one_way in [Link::DeafServer, Link::DeafClient] {
             let proxy = Proxy::start(echo()).unwrap();
             let mut stream = connect(&proxy);
             stream.write_all(b"before").unwrap();
-            heard(&mut stream, b"before");
-            proxy.set(deaf);
+            expect(&mut stream, b"before");
+            proxy.set(one_way);
             stream.write_all(b"lost").unwrap();
             assert_silent(&mut stream);
             proxy.heal();
             assert_ended(&mut stream);
             let mut new = connect(&proxy);
             new.write_all(b"after").unwrap();
-            heard(&mut new, b"after");
+            expect(&mut new, b"after");
         }
     }
 
@@ -341,25 +342,17 @@ mod tests {
         let proxy = Proxy::start(echo()).unwrap();
         let mut stream = connect(&proxy);
         stream.write_all(b"before").unwrap();
-        heard(&mut stream, b"before");
+        expect(&mut stream, b"before");
         proxy.set(Link::Cut);
         assert_ended(&mut stream);
-        let refused = until(|| Stream::connect(proxy.addr()).err());
-        assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
+        let refused = eventually_blocking("a connection is refused", SOON, || {
+            Stream::connect(proxy.addr()).map_or_else(Ok, |_| Err("it was accepted"))
+        });
+        assert_eq!(refused.unwrap().kind(), ErrorKind::ConnectionRefused);
         proxy.heal();
-        let mut again = until(|| Stream::connect(proxy.addr()).ok());
+        let again = || Stream::connect(proxy.addr());
+        let mut again = eventually_blocking("a connection", SOON, again).unwrap();
         again.write_all(b"again").unwrap();
-        heard(&mut again, b"again");
-    }
-
-    fn until<T>(mut what: impl FnMut() -> Option<T>) -> T {
-        let start = tokio::time::Instant::now();
-        while start.elapsed() < SOON {
-            if let Some(found) = what() {
-                return found;
-            }
-            std::thread::yield_now();
-        }
-        panic!("nothing within {SOON:?}");
+        expect(&mut again, b"again");
     }
 }

@@ -1,7 +1,7 @@
 //! A `RabbitMQ` server.
 //!
-//! It takes some seconds to start: a test program usually has one ([`Rabbit::shared`]) and tells its tests apart by virtual
-//! hosts or by prefixes. A test that kills, pauses or alarms the server must have it alone.
+//! It takes some seconds to start. The tests of a program usually share one ([`Rabbit::shared`]) and use virtual hosts or prefixes of their own. A
+//! test that kills, pauses or alarms the server must have it alone.
 
 use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
@@ -10,22 +10,22 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
-use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
+use cueline_test_support::eventually_blocking;
 use nix::sys::signal::Signal;
 use tempfile::TempDir;
-use tokio::time::Instant;
 
 use crate::process::{Guarded, free_port};
 
-/// A start takes 5 to 10 s on two busy cores; this long only when something is wrong.
+/// A start takes 5 to 10 s on two busy cores.
 const START_WITHIN: Duration = Duration::from_mins(2);
 
-/// A `RabbitMQ` node of its own: name, ports, cookie, port mapper (epmd) and folders are shared with no other. Killed when it is
-/// dropped, or when this process ends.
+/// A `RabbitMQ` node with a name, ports, a cookie, a port mapper (epmd) and folders of its own. It is killed when this is dropped or this process
+/// ends.
 #[derive(Debug)]
 pub struct Rabbit {
     bin: PathBuf,
@@ -38,23 +38,27 @@ pub struct Rabbit {
 }
 
 impl Rabbit {
-    /// Starts a server with the user `guest` (password the same) and the virtual host `/`, and waits until it takes AMQP.
+    /// Starts a server with the user `guest` (password `guest`) and the virtual host `/`, and waits until it accepts AMQP.
     pub fn start() -> Result<Self> {
         Self::start_with("")
     }
 
-    /// The same with `more` lines in its `rabbitmq.conf`.
+    /// The same with more lines in its `rabbitmq.conf`.
     pub fn start_with(more: &str) -> Result<Self> {
+        Self::start_with_definitions(more, "")
+    }
+
+    fn start_with_definitions(more: &str, definitions: &str) -> Result<Self> {
         let bin = programs()?;
         let dir = TempDir::with_prefix("cueline-rabbitmq-")?;
         let (port, mapper_port) = (free_port()?, free_port()?);
-        for part in ["data", "log", "conf"] {
-            fs::create_dir(dir.path().join(part))?;
+        for folder in ["data", "log", "conf"] {
+            fs::create_dir(dir.path().join(folder))?;
         }
-        configure(dir.path(), port, more)?;
+        configure(dir.path(), port, more, definitions)?;
         let dir = dir.keep();
         let sweeper = Sweeper::start(&dir)?;
-        // RabbitMQ would start a port mapper itself: one that is shared by all nodes of the machine, and outlives them.
+        // RabbitMQ itself would start a port mapper that all nodes of the machine share and that survives them.
         let mut mapper = Command::new("epmd");
         mapper.args(["-address", "127.0.0.1", "-port", &mapper_port.to_string()]);
         let mapper = Guarded::start(&mapper, &dir.join("log/epmd.log"))?;
@@ -72,7 +76,7 @@ impl Rabbit {
         Ok(server)
     }
 
-    /// The server that all tests of this program share, started by whoever asks first.
+    /// The server that all tests of this program share.
     pub fn shared() -> Result<&'static Self> {
         static SHARED: OnceLock<Rabbit> = OnceLock::new();
         static STARTING: Mutex<()> = Mutex::new(());
@@ -80,21 +84,33 @@ impl Rabbit {
         if let Some(server) = SHARED.get() {
             return Ok(server);
         }
-        let server = Self::start()?;
+        let server = Self::start_with_definitions("", &vhosts())?;
         Ok(SHARED.get_or_init(|| server))
     }
 
-    /// The port on which it takes AMQP, on the loopback address.
+    /// The address of a virtual host on the shared server that no other test of this program uses.
+    pub fn shared_vhost() -> Result<String> {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        let server = Self::shared()?;
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let vhost = vhost_name(number);
+        if number >= VHOSTS {
+            server.add_vhost(&vhost)?;
+        }
+        Ok(server.url(&vhost))
+    }
+
+    /// The port on which it accepts AMQP, on the loopback address.
     pub const fn port(&self) -> u16 {
         self.port
     }
 
-    /// An address for the user `guest` at a virtual host.
+    /// The address of a virtual host for the user `guest`.
     pub fn url(&self, vhost: &str) -> String {
         self.url_as("guest", "guest", vhost)
     }
 
-    /// An address for a user at a virtual host. The names may hold any character.
+    /// The address of a virtual host for a user. The names may contain any character.
     pub fn url_as(&self, user: &str, password: &str, vhost: &str) -> String {
         format!(
             "amqp://{}:{}@127.0.0.1:{}/{}",
@@ -105,21 +121,21 @@ impl Rabbit {
         )
     }
 
-    /// Makes a virtual host in which `guest` may do everything.
+    /// Creates a virtual host in which `guest` has all permissions.
     pub fn add_vhost(&self, vhost: &str) -> Result<()> {
         self.ctl(&["add_vhost", vhost])?;
         self.ctl(&["set_permissions", "-p", vhost, "guest", ".*", ".*", ".*"])?;
         Ok(())
     }
 
-    /// Makes a user with a password who may configure, write and read at `vhost` what matches the three patterns.
+    /// Creates a user who may configure, write and read resources of `vhost` that match the three patterns.
     pub fn add_user(&self, user: &str, password: &str, vhost: &str, may: [&str; 3]) -> Result<()> {
         self.ctl(&["add_user", user, password])?;
         self.ctl(&["set_permissions", "-p", vhost, user, may[0], may[1], may[2]])?;
         Ok(())
     }
 
-    /// Runs `rabbitmqctl` on this server; what it printed. It takes a second or two.
+    /// Runs `rabbitmqctl` on this server, which takes a second or two. Returns what it printed.
     pub fn ctl(&self, arguments: &[&str]) -> Result<String> {
         let ran = self
             .command("rabbitmqctl")
@@ -130,14 +146,14 @@ impl Rabbit {
             .context("failed to run rabbitmqctl")?;
         let printed = String::from_utf8_lossy(&ran.stdout).into_owned();
         if !ran.status.success() {
-            let said = String::from_utf8_lossy(&ran.stderr);
-            bail!("rabbitmqctl {arguments:?} failed: {printed}{said}");
+            let errors = String::from_utf8_lossy(&ran.stderr);
+            bail!("rabbitmqctl {arguments:?} failed: {printed}{errors}");
         }
         Ok(printed)
     }
 
-    /// Has what was declared written to disk now. The server does so by itself up to three minutes after a declaration; killed
-    /// before, it has lost a quorum queue with all its messages, or has one that never answers (seen with 3.10).
+    /// Writes declarations to disk now. The server itself does so up to three minutes later. A server that is killed before loses a quorum queue with
+    /// all its messages, or has one that never answers (seen with 3.10).
     pub fn write_declarations(&self) -> Result<()> {
         let write = "{mnesia:sync_log(), lists:usort([dets:sync(T) || T <- dets:all()])}.";
         let printed = self.ctl(&["eval", write])?;
@@ -147,7 +163,7 @@ impl Rabbit {
         Ok(())
     }
 
-    /// SIGKILL: nothing is written any more.
+    /// SIGKILL.
     pub fn kill(&self) -> Result<()> {
         match self.node().take() {
             Some(mut node) => node.kill().map(drop),
@@ -155,44 +171,28 @@ impl Rabbit {
         }
     }
 
-    /// As a service manager stops it: it ends in order. It is gone when this returns.
+    /// Stops it in order, as a service manager does. Waits until it has ended.
     pub fn stop(&self) -> Result<()> {
         self.ctl(&["stop"])?;
         let mut node = self.node().take().context("the server is not running")?;
-        let give_up = Instant::now() + START_WITHIN;
-        while node.ended()?.is_none() {
-            if Instant::now() > give_up {
-                bail!("RabbitMQ does not end:\n{}", self.log());
-            }
-            thread::sleep(Duration::from_millis(50));
-        }
-        Ok(())
+        let ended = node.wait(START_WITHIN);
+        ended.map(drop).with_context(|| self.log())
     }
 
-    /// Starts it on the same port and data after a [`kill`](Self::kill) or [`stop`](Self::stop), and waits until it takes AMQP.
+    /// Starts it on the same port and data after a [`kill`](Self::kill) or [`stop`](Self::stop), and waits until it accepts AMQP.
     pub fn start_again(&self) -> Result<()> {
         let mut command = self.command("rabbitmq-server");
-        // Another one each time: while the node is down, anybody may have taken the one that it had.
+        // Another port each time: while the node is down, another process may take the old one.
         command.env("RABBITMQ_DIST_PORT", free_port()?.to_string());
-        let give_up = Instant::now() + START_WITHIN;
         let mut node = Guarded::start(&command, &self.dir.join("log/server.log"))?;
-        while !takes_amqp(self.port) {
-            if let Some(status) = node.ended()? {
-                bail!("RabbitMQ ended with {status}:\n{}", self.log());
-            }
-            if Instant::now() > give_up {
-                bail!(
-                    "RabbitMQ takes no connection after {START_WITHIN:?}:\n{}",
-                    self.log()
-                );
-            }
-            thread::sleep(Duration::from_millis(50));
-        }
+        let accepts = || accepts_amqp(self.port);
+        let started = node.wait_until("RabbitMQ accepts AMQP", START_WITHIN, accepts);
+        started.with_context(|| self.log())?;
         *self.node() = Some(node);
         Ok(())
     }
 
-    /// SIGSTOP: connections stay open and nothing answers.
+    /// SIGSTOP: connections stay open and get no answer.
     pub fn pause(&self) -> Result<()> {
         self.signal(Signal::SIGSTOP)
     }
@@ -209,7 +209,7 @@ impl Rabbit {
         }
     }
 
-    /// What the server has logged.
+    /// The server's log.
     pub fn log(&self) -> String {
         let log = fs::read(self.dir.join("log/server.log")).unwrap_or_default();
         String::from_utf8_lossy(&log).into_owned()
@@ -219,7 +219,7 @@ impl Rabbit {
         self.node.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One of the server's programs, in surroundings in which it finds this node and nothing else.
+    /// One of the server's programs, with an environment in which it finds this node only.
     fn command(&self, program: &str) -> Command {
         let mut command = Command::new(self.bin.join(program));
         for (name, _) in std::env::vars_os() {
@@ -227,7 +227,7 @@ impl Rabbit {
                 command.env_remove(name);
             }
         }
-        let at = |part: &str| self.dir.join(part);
+        let at = |path: &str| self.dir.join(path);
         command
             .current_dir(&self.dir)
             .env("HOME", &self.dir)
@@ -246,7 +246,7 @@ impl Rabbit {
             .env("RABBITMQ_PID_FILE", at("data/node.pid"))
             .env("RABBITMQ_LOG_BASE", at("log"))
             .env("RABBITMQ_LOGS", "-")
-            // Schedulers sleep when there is nothing to do, also those for blocking work.
+            // Idle schedulers sleep instead of spinning, also those for blocking work.
             .env(
                 "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS",
                 "+sbwt none +sbwtdcpu none +sbwtdio none +S 2:2 +SDcpu 1:1 +SDio 4 +A 2",
@@ -257,12 +257,12 @@ impl Rabbit {
 
 impl Drop for Rabbit {
     fn drop(&mut self) {
-        // Before the folder goes.
+        // Before its folder is removed.
         self.node().take();
     }
 }
 
-/// Where the server's programs are.
+/// The folder of the server's programs.
 fn programs() -> Result<PathBuf> {
     let bin = std::env::var_os("CUELINE_TEST_RABBITMQ_BIN")
         .map_or_else(|| PathBuf::from("/usr/lib/rabbitmq/bin"), PathBuf::from);
@@ -276,7 +276,38 @@ fn programs() -> Result<PathBuf> {
     Ok(bin)
 }
 
-fn configure(dir: &Path, port: u16, more: &str) -> Result<()> {
+/// Virtual hosts that the shared server has from its start. Each `rabbitmqctl` would take a second or two.
+const VHOSTS: usize = 8;
+
+fn vhost_name(number: usize) -> String {
+    format!("test-{number}")
+}
+
+/// Definitions of the virtual hosts and of the user `guest`, whom a server with definitions does not create by itself.
+fn vhosts() -> String {
+    let names = std::iter::once("/".to_owned()).chain((0..VHOSTS).map(vhost_name));
+    let (mut vhosts, mut permissions) = (Vec::new(), Vec::new());
+    for name in names {
+        vhosts.push(format!(r#"{{"name":"{name}"}}"#));
+        permissions.push(format!(
+            r#"{{"user":"guest","vhost":"{name}","configure":".*","write":".*","read":".*"}}"#
+        ));
+    }
+    format!(
+        r#"{{"users":[{{"name":"guest","password":"guest","tags":"administrator"}}],"vhosts":[{}],"permissions":[{}]}}"#,
+        vhosts.join(","),
+        permissions.join(",")
+    )
+}
+
+fn configure(dir: &Path, port: u16, more: &str, definitions: &str) -> Result<()> {
+    let load = if definitions.is_empty() {
+        String::new()
+    } else {
+        let file = dir.join("conf/definitions.json");
+        fs::write(&file, definitions)?;
+        format!("load_definitions = {}\n", file.display())
+    };
     let conf = format!(
         "listeners.tcp.1 = 127.0.0.1:{port}\n\
          log.console = true\n\
@@ -286,7 +317,7 @@ fn configure(dir: &Path, port: u16, more: &str) -> Result<()> {
          vm_memory_high_watermark.relative = 0.6\n\
          collect_statistics_interval = 60000\n\
          heartbeat = 10\n\
-         {more}"
+         {load}{more}"
     );
     fs::write(dir.join("conf/rabbitmq.conf"), conf)?;
     fs::write(dir.join("conf/enabled_plugins"), "[].\n")?;
@@ -296,12 +327,13 @@ fn configure(dir: &Path, port: u16, more: &str) -> Result<()> {
         .create_new(true)
         .mode(0o400)
         .open(dir.join(".erlang.cookie"))?;
-    // It keeps apart what runs on one machine for one user; whoever may read the folder may read the data.
+    // The cookie separates the nodes of one user on one machine. It protects nothing: a reader of the folder can read the data.
     write!(cookie, "{:016X}{port}", rand::random_range(1..=u64::MAX))?;
     Ok(())
 }
 
-fn takes_amqp(port: u16) -> bool {
+/// Whether the server answers the protocol header.
+fn accepts_amqp(port: u16) -> bool {
     let greeted = || -> std::io::Result<u8> {
         let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
         stream.set_read_timeout(Some(Duration::from_secs(5)))?;
@@ -310,24 +342,19 @@ fn takes_amqp(port: u16) -> bool {
         stream.read_exact(&mut first)?;
         Ok(first[0])
     };
-    // A method frame: the server's connection.start. What takes no such connection sends its own header instead.
+    // 1 is a method frame: connection.start. A server that refuses the protocol sends its own header instead.
     greeted().is_ok_and(|kind| kind == 1)
 }
 
 fn await_port(port: u16) -> Result<()> {
-    let give_up = Instant::now() + START_WITHIN;
-    while TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err() {
-        if Instant::now() > give_up {
-            bail!(
-                "nothing listens on port {port} after {START_WITHIN:?}; is epmd (erlang-base) there?"
-            );
-        }
-        thread::sleep(Duration::from_millis(10));
-    }
+    let listening = eventually_blocking("epmd (erlang-base) listens", START_WITHIN, || {
+        TcpStream::connect((Ipv4Addr::LOCALHOST, port))
+    });
+    listening?;
     Ok(())
 }
 
-/// Everything but letters and digits as `%..`, as an address needs it.
+/// Percent-encodes everything but letters and digits.
 fn escaped(name: &str) -> String {
     name.bytes()
         .map(|byte| match byte {
@@ -337,7 +364,7 @@ fn escaped(name: &str) -> String {
         .collect()
 }
 
-/// Removes a folder when this process ends or this is dropped. A folder that belongs to a static would stay otherwise.
+/// Removes a folder when this process ends or this is dropped. The folder of a server in a static would else stay.
 #[derive(Debug)]
 struct Sweeper(Child);
 
@@ -364,7 +391,7 @@ impl Sweeper {
 impl Drop for Sweeper {
     fn drop(&mut self) {
         drop(self.0.stdin.take());
-        // Nothing can be done about a failure here.
+        // A failure leaves the folder.
         let _ = self.0.wait();
     }
 }
@@ -374,23 +401,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_killed_started_again_paused_and_resumed() {
+    fn a_server_is_killed_restarted_paused_and_resumed() {
         let server = Rabbit::start().unwrap();
         let dir = server.dir.clone();
         server.add_vhost("a b").unwrap();
         assert!(server.url("a b").ends_with("/a%20b"));
         server.write_declarations().unwrap();
         server.kill().unwrap();
-        assert!(!takes_amqp(server.port()));
-        assert!(server.kill().is_err(), "it is dead already");
+        assert!(!accepts_amqp(server.port()));
+        assert!(server.kill().is_err(), "it is not running");
         server.start_again().unwrap();
         let vhosts = server.ctl(&["list_vhosts"]).unwrap();
         assert!(vhosts.contains("a b"), "{vhosts}");
 
         server.pause().unwrap();
         let port = server.port();
-        let asked = thread::spawn(move || takes_amqp(port));
-        // It cannot be answered before the resume; one that was answered too early would have ended.
+        let asked = std::thread::spawn(move || accepts_amqp(port));
+        // A thread that had an answer before the resume would have finished.
         assert!(!asked.is_finished());
         server.resume().unwrap();
         assert!(asked.join().unwrap());

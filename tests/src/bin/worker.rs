@@ -1,7 +1,7 @@
-//! `cueline` with a handler of its own, `witness`: so that a test can have hundreds of runs a second without as many processes. Everything else is as
-//! in `cueline worker`.
+//! `cueline` with one more handler, `record`, so that a test can have hundreds of runs a second without as many processes. Everything else
+//! is as in `cueline worker`.
 //!
-//! The handler appends to the file that `CUELINE_TEST_WITNESS` names; the job's parameter says how it behaves.
+//! The handler appends to the execution log that `CUELINE_TEST_EXECUTION_LOG` names. The job's parameter says how it behaves.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -10,39 +10,39 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cueline_runtime::{Clock as _, SystemClock};
-use cueline_tests::testimony::{Testimony, Who};
+use cueline_tests::execution_log::{AttemptLabel, FILE_VARIABLE, RecordedAttempt};
 use cueline_worker::{Context, Failure, Handler, from_fn};
 use serde::Deserialize;
 use tokio::task::spawn_blocking;
 
-/// What a job's parameter says.
+/// The job's parameter.
 #[derive(Debug, Deserialize)]
 struct Behaviour {
     /// How long an attempt takes.
     hold_ms: u64,
-    /// How long it goes on after it was told to stop.
+    /// How long it continues after it was asked to stop.
     #[serde(default)]
     linger_ms: u64,
     /// Attempts below this number fail.
     #[serde(default)]
     fail_below: u32,
-    /// Whether it has to be alone in its lane.
+    /// Whether another attempt in its lane counts as an overlap.
     #[serde(default = "yes")]
-    alone: bool,
+    exclusive: bool,
     /// The number of the definition.
     #[serde(default)]
-    round: u32,
+    revision: u32,
 }
 
 fn yes() -> bool {
     true
 }
 
-async fn witness(file: PathBuf, cx: Context) -> Result<(), Failure> {
-    let begun = SystemClock.now_ms();
+async fn record(file: PathBuf, cx: Context) -> Result<(), Failure> {
+    let began = SystemClock.now_ms();
     let behaviour: Behaviour = cx.params()?;
     let info = cx.info();
-    let who = Who {
+    let label = AttemptLabel {
         executor: info.executor.to_string(),
         job: info.job.to_string(),
         lane: info.job_id.to_string(),
@@ -50,48 +50,49 @@ async fn witness(file: PathBuf, cx: Context) -> Result<(), Failure> {
         run: info.id.run.to_string(),
         attempt: info.id.attempt.to_string(),
         fire_at: info.fire_at.as_millis().to_string(),
-        round: behaviour.round,
-        begun,
+        revision: behaviour.revision,
+        began,
     };
-    // Files can take their time, and a handler must not hold up its worker.
-    let begun = spawn_blocking(move || Testimony::begin(&file, who, behaviour.alone)).await??;
+    // File operations may be slow, and a handler must not block its worker.
+    let attempt =
+        spawn_blocking(move || RecordedAttempt::start(&file, label, behaviour.exclusive)).await??;
     let pause = |ms| tokio::time::sleep(Duration::from_millis(ms));
     let held = async {
-        // The worker may have stood still while the start was noted, and while the attempt went on.
+        // The worker may have been stopped while the start was written, and while the attempt ran.
         cx.cancelled()?;
         pause(behaviour.hold_ms).await;
         cx.cancelled()
     };
-    let told = tokio::select! {
+    let stop_reason = tokio::select! {
         biased;
         reason = cx.stopped() => Some(reason),
         held = held => held.err().map(|stopped| stopped.0),
     };
-    if let Some(reason) = told {
+    if let Some(reason) = stop_reason {
         pause(behaviour.linger_ms).await;
-        end(begun, "stop").await?;
-        return Err(Failure::new(format!("told to stop: {reason:?}")));
+        end(attempt, "stop").await?;
+        return Err(Failure::new(format!("asked to stop: {reason:?}")));
     }
     if info.id.attempt < behaviour.fail_below {
-        end(begun, "fail").await?;
-        return Err(Failure::new("as it was told to"));
+        end(attempt, "fail").await?;
+        return Err(Failure::new("fails, as the job's parameter says"));
     }
-    end(begun, "end").await
+    end(attempt, "end").await
 }
 
-async fn end(begun: Testimony, what: &'static str) -> Result<(), Failure> {
-    Ok(spawn_blocking(move || begun.end(what)).await??)
+async fn end(attempt: RecordedAttempt, event: &'static str) -> Result<(), Failure> {
+    Ok(spawn_blocking(move || attempt.end(event)).await??)
 }
 
 fn main() -> ExitCode {
-    let file = std::env::var_os("CUELINE_TEST_WITNESS").map(PathBuf::from);
+    let file = std::env::var_os(FILE_VARIABLE).map(PathBuf::from);
     let handler: Arc<dyn Handler> = Arc::new(from_fn(move |cx| {
         let file = file.clone();
         async move {
-            let file = file.ok_or_else(|| Failure::new("CUELINE_TEST_WITNESS names no file"))?;
-            witness(file, cx).await
+            let file = file.ok_or_else(|| Failure::new(format!("{FILE_VARIABLE} is not set")))?;
+            record(file, cx).await
         }
     }));
-    let native = HashMap::from([("witness".to_owned(), handler)]);
+    let native = HashMap::from([("record".to_owned(), handler)]);
     cueline::main_with_native(std::env::args_os(), native)
 }

@@ -1,4 +1,4 @@
-//! What happens to a cluster: the schedule of faults, all of it drawn from the seed beforehand, and how each is inflicted.
+//! The schedule of faults, which comes from the seed alone, and how each of them is injected.
 
 use std::time::Duration;
 
@@ -10,133 +10,138 @@ use rand::rngs::StdRng;
 use rand::seq::SliceRandom as _;
 use tokio::time::sleep;
 
-use crate::cluster::{Cluster, DRAIN, failover_after};
+use super::cluster::{DRAIN, StormCluster, failover_after};
 
-/// Whom it befalls.
+/// The component that a fault hits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Target {
-    /// One of the schedulers.
     Scheduler(usize),
-    /// One of the workers.
     Worker(usize),
-    /// The broker.
     Broker,
     /// PostgreSQL.
     Store,
 }
 
-/// What it is.
+/// What happens to the component.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum How {
-    /// SIGKILL; back after this.
+pub enum FaultKind {
+    /// SIGKILL, and a start after this time.
     Kill(Duration),
-    /// SIGSTOP for this long; or the processes that it has started as well.
+    /// SIGSTOP for this time. If true, the processes that it has started are stopped as well.
     Stop(Duration, bool),
-    /// No connection for this long; or connections that stay and carry nothing.
-    CutOff(Duration, Link),
-    /// SIGTERM; back when it has ended.
-    End,
+    /// For this time it has no connection, or connections that carry nothing.
+    Disconnect(Duration, Link),
+    /// SIGTERM, and a start after its end.
+    Terminate,
 }
 
-/// One of the things that happen.
+/// A fault of the schedule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fault {
-    /// Whom.
     pub target: Target,
-    /// What.
-    pub how: How,
-    /// How long nothing happens before it.
+    pub kind: FaultKind,
+    /// The pause before it.
     pub after: Duration,
 }
 
-/// One that has happened, with its times in milliseconds.
+/// A fault that was injected. All times are in milliseconds.
 #[derive(Debug, Clone)]
-pub struct Past {
-    /// What it was.
+pub struct InjectedFault {
     pub fault: Fault,
-    /// When it began.
     pub began: i64,
-    /// When what was stopped was about to be set going.
-    pub stood_until: Option<i64>,
-    /// When it was over: the process started again, or set going, or connected.
+    /// For a process that was stopped: right before SIGCONT.
+    pub stopped_until: Option<i64>,
+    /// The process was started again, resumed or reconnected.
     pub over: i64,
-    /// When everybody heard everybody again.
+    /// Every scheduler received heartbeats of every worker again.
     pub healed: i64,
 }
 
-/// Longer than every lease, of which the time until failover is the longest.
-fn long() -> Duration {
+/// Longer than every lease. The longest of them is the time until failover.
+fn longer_than_leases() -> Duration {
     failover_after() + Duration::from_secs(3)
 }
 
-/// All faults of a seed. One of each target first, so that a short run has them all.
-pub fn faults(rng: &mut StdRng) -> Vec<Fault> {
-    let mut by_target: Vec<Vec<(Target, How)>> = (0..4).map(|kind| all_of(kind, rng)).collect();
+/// All faults of a seed. One fault of each kind of target comes first, so that a short storm has them all.
+pub fn schedule(rng: &mut StdRng) -> Vec<Fault> {
+    let mut by_target: Vec<Vec<(Target, FaultKind)>> =
+        (0..4).map(|kind| faults_of(kind, rng)).collect();
     by_target.shuffle(rng);
     let mut all = Vec::new();
-    while by_target.iter().any(|some| !some.is_empty()) {
-        for some in &mut by_target {
-            if let Some((target, how)) = some.pop() {
+    while by_target.iter().any(|faults| !faults.is_empty()) {
+        for faults in &mut by_target {
+            if let Some((target, kind)) = faults.pop() {
                 let after = Duration::from_millis(rng.random_range(300..2_000));
-                all.push(Fault { target, how, after });
+                all.push(Fault {
+                    target,
+                    kind,
+                    after,
+                });
             }
         }
     }
     all
 }
 
-fn all_of(kind: usize, rng: &mut StdRng) -> Vec<(Target, How)> {
+/// The faults of one kind of target: 0 schedulers, 1 workers, 2 the broker, 3 the store.
+fn faults_of(kind: usize, rng: &mut StdRng) -> Vec<(Target, FaultKind)> {
     let link = |rng: &mut StdRng| [Link::Cut, Link::HalfOpen][rng.random_range(0..2)];
-    // At once, or after others have taken over.
-    let away = |rng: &mut StdRng| [Duration::ZERO, long()][rng.random_range(0..2)];
-    let mut some = match kind {
+    // Back at once, or after others have taken over.
+    let away = |rng: &mut StdRng| [Duration::ZERO, longer_than_leases()][rng.random_range(0..2)];
+    let mut faults = match kind {
         0 | 1 => {
-            let mut who = || match kind {
+            let mut target = || match kind {
                 0 => Target::Scheduler(rng.random_range(0..2)),
                 _ => Target::Worker(rng.random_range(0..3)),
             };
-            let who = [who(), who(), who(), who()];
+            let targets = [target(), target(), target(), target()];
             vec![
-                (who[0], How::Kill(away(rng))),
-                (who[1], How::Stop(long(), rng.random())),
-                (who[2], How::CutOff(long(), link(rng))),
-                (who[3], How::End),
+                (targets[0], FaultKind::Kill(away(rng))),
+                (
+                    targets[1],
+                    FaultKind::Stop(longer_than_leases(), rng.random()),
+                ),
+                (
+                    targets[2],
+                    FaultKind::Disconnect(longer_than_leases(), link(rng)),
+                ),
+                (targets[3], FaultKind::Terminate),
             ]
         }
         _ => {
-            let who = [Target::Broker, Target::Store][kind - 2];
-            // From everybody; sometimes for a while that is shorter than the leases of those who wait for it.
-            let cut = Duration::from_millis(rng.random_range(500..8_000));
+            let target = [Target::Broker, Target::Store][kind - 2];
+            // From all members; sometimes for less than the leases of those that wait for it.
+            let disconnected = Duration::from_millis(rng.random_range(500..8_000));
             vec![
-                (who, How::Kill(Duration::ZERO)),
-                (who, How::Stop(long(), false)),
-                (who, How::CutOff(cut, link(rng))),
+                (target, FaultKind::Kill(Duration::ZERO)),
+                (target, FaultKind::Stop(longer_than_leases(), false)),
+                (target, FaultKind::Disconnect(disconnected, link(rng))),
             ]
         }
     };
-    some.shuffle(rng);
-    some
+    faults.shuffle(rng);
+    faults
 }
 
-/// Inflicts one, and sees to it that it is over. Whoever was killed or asked to end is started again.
-pub async fn inflict(cluster: &mut Cluster, fault: Fault) -> Result<Past> {
+/// Injects a fault and ends it: members that were killed or terminated are started again.
+pub async fn inject(cluster: &mut StormCluster, fault: Fault) -> Result<InjectedFault> {
     sleep(fault.after).await;
     let began = SystemClock.now_ms();
-    let stood_until = match fault.target {
-        Target::Scheduler(n) => on_member(cluster, Role::Scheduler, n, fault.how).await?,
-        Target::Worker(n) => on_member(cluster, Role::Worker, n, fault.how).await?,
+    let stopped_until = match fault.target {
+        Target::Scheduler(n) => on_member(cluster, Role::Scheduler, n, fault.kind).await?,
+        Target::Worker(n) => on_member(cluster, Role::Worker, n, fault.kind).await?,
         Target::Broker | Target::Store => {
             on_server(cluster, fault).await?;
             None
         }
     };
-    cluster.start_again()?;
+    cluster.start_stopped()?;
     let over = SystemClock.now_ms();
-    cluster.all_heard().await?;
-    Ok(Past {
+    cluster.wait_for_heartbeats().await?;
+    Ok(InjectedFault {
         fault,
         began,
-        stood_until,
+        stopped_until,
         over,
         healed: SystemClock.now_ms(),
     })
@@ -148,78 +153,89 @@ enum Role {
     Worker,
 }
 
-/// A process that was asked to end has this long beyond what it gives to what runs.
-const END_SLACK: Duration = Duration::from_secs(26);
+/// A process that gets SIGTERM has this long to end, beyond what it gives to its attempts.
+const TERMINATION_SLACK: Duration = Duration::from_secs(26);
 
-/// When it was about to be set going, if it was stopped.
-async fn on_member(cluster: &mut Cluster, role: Role, n: usize, how: How) -> Result<Option<i64>> {
+/// Returns until when it was stopped, if it was.
+async fn on_member(
+    cluster: &mut StormCluster,
+    role: Role,
+    n: usize,
+    kind: FaultKind,
+) -> Result<Option<i64>> {
     let member = match role {
         Role::Scheduler => &mut cluster.schedulers[n],
         Role::Worker => &mut cluster.workers[n],
     };
-    match how {
-        How::Kill(away) => {
-            member.kill().await?;
+    match kind {
+        FaultKind::Kill(away) => {
+            member.process.kill().await?;
             sleep(away).await;
         }
-        How::Stop(long, true) => {
-            let groups = member.freeze()?;
-            sleep(long).await;
-            let stood_until = SystemClock.now_ms();
-            member.thaw(&groups)?;
-            return Ok(Some(stood_until));
+        FaultKind::Stop(duration, true) => {
+            let groups = member.process.freeze()?;
+            sleep(duration).await;
+            let stopped_until = SystemClock.now_ms();
+            member.process.thaw(&groups)?;
+            return Ok(Some(stopped_until));
         }
-        How::Stop(long, false) => {
-            member.pause()?;
-            sleep(long).await;
-            let stood_until = SystemClock.now_ms();
-            member.resume()?;
-            return Ok(Some(stood_until));
+        FaultKind::Stop(duration, false) => {
+            member.process.pause()?;
+            sleep(duration).await;
+            let stopped_until = SystemClock.now_ms();
+            member.process.resume()?;
+            return Ok(Some(stopped_until));
         }
-        How::CutOff(long, link) => {
-            member.link(link);
-            sleep(long).await;
-            member.link(Link::Whole);
+        FaultKind::Disconnect(duration, link) => {
+            member.set_links(link);
+            sleep(duration).await;
+            member.set_links(Link::Whole);
         }
-        How::End => {
-            let status = member.end(DRAIN + END_SLACK).await?;
+        FaultKind::Terminate => {
+            let status = member.process.stop(DRAIN + TERMINATION_SLACK).await?;
             ensure!(
                 status.success(),
                 "G12: {} ended with {status} after SIGTERM",
-                member.name
+                member.process.name
             );
         }
     }
     Ok(None)
 }
 
-async fn on_server(cluster: &mut Cluster, fault: Fault) -> Result<()> {
+async fn on_server(cluster: &mut StormCluster, fault: Fault) -> Result<()> {
     let broker = fault.target == Target::Broker;
-    match fault.how {
-        How::Kill(_) | How::End if broker => cluster.broker.kill_and_start()?,
-        How::Kill(_) | How::End => {
+    match fault.kind {
+        FaultKind::Kill(_) | FaultKind::Terminate if broker => cluster.broker.kill_and_start()?,
+        FaultKind::Kill(_) | FaultKind::Terminate => {
             cluster.postgres.kill()?;
             cluster.postgres.start_again()?;
         }
-        How::Stop(long, _) if broker => {
+        FaultKind::Stop(duration, _) if broker => {
             cluster.broker.pause()?;
-            sleep(long).await;
+            sleep(duration).await;
             cluster.broker.resume()?;
         }
-        How::Stop(long, _) => {
+        FaultKind::Stop(duration, _) => {
             cluster.postgres.pause()?;
-            sleep(long).await;
+            sleep(duration).await;
             cluster.postgres.resume()?;
         }
-        How::CutOff(long, link) => {
-            for member in cluster.schedulers.iter().chain(&cluster.workers) {
-                member.link_to(broker, link);
-            }
-            sleep(long).await;
-            for member in cluster.schedulers.iter().chain(&cluster.workers) {
-                member.link_to(broker, Link::Whole);
-            }
+        FaultKind::Disconnect(duration, link) => {
+            set_all_links(cluster, broker, link);
+            sleep(duration).await;
+            set_all_links(cluster, broker, Link::Whole);
         }
     }
     Ok(())
+}
+
+fn set_all_links(cluster: &StormCluster, to_broker: bool, link: Link) {
+    for member in cluster.members() {
+        if to_broker {
+            member.set_broker_link(link);
+        } else {
+            member.set_store_link(link);
+        }
+    }
 }

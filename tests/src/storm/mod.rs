@@ -1,14 +1,15 @@
-//! A storm: a cluster under load, all of whose parts are killed, stopped and cut off in turn, while people pause, edit and cancel; and the checker
-//! that compares the books afterwards.
+//! A fault storm: a cluster under load whose components are killed, stopped and disconnected one after the other, while operators pause, edit
+//! and cancel. Afterwards a checker compares the database with what handlers recorded.
 //!
-//! All that is random comes from the seed: which faults, in which order, of whom, for how long, and what people do. When exactly things happen
-//! relative to each other is up to the machine.
+//! Everything random comes from the seed: the faults, their order, targets and lengths, and the operators' actions. Their exact timing relative
+//! to each other is up to the machine.
 
-pub mod audit;
+pub mod checker;
+pub mod cluster;
 pub mod faults;
-pub mod kinds;
-pub mod people;
-pub mod tally;
+pub mod job_kinds;
+pub mod operator_actions;
+pub mod summary;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,172 +22,185 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
-use crate::books::Run;
-use crate::cluster::{BrokerServer, Cluster};
-use crate::{Seed, Witness};
+use crate::Seed;
+use crate::consistency::Run;
 
-use audit::{Evidence, audit};
-use people::{Cancelled, Promise};
-use tally::Tally;
+use checker::{Observations, Verdict, check};
+use cluster::{BrokerServer, StormCluster};
+use operator_actions::{Cancellation, Promise};
+use summary::Counters;
 
-/// How a storm is.
+/// Settings of a storm.
 #[derive(Debug, Clone)]
 pub struct Storm {
-    /// Its name in what is printed.
+    /// The name in what it prints.
     pub name: String,
-    /// What all of it comes from.
     pub seed: Seed,
     /// The most faults; there are 14.
     pub faults: usize,
 }
 
-/// Two schedulers, three workers.
 const SCHEDULERS: usize = 2;
 const WORKERS: usize = 3;
+/// Operators that pause, edit and delete jobs.
 const EDITORS: u64 = 4;
+/// Operators that trigger and cancel runs.
 const CANCELLERS: u64 = 3;
 
-impl Storm {
-    /// Lets it rage, and checks the books. The last line of what is printed is for tables.
-    pub async fn rage(&self, broker: BrokerServer) -> Result<()> {
-        let mut cluster = Cluster::start(broker, SCHEDULERS, WORKERS).await?;
-        let witness = Witness::in_folder(cluster.folder.path());
-        let mut evidence = Evidence::default();
-        let raged = self.run(&mut cluster, &witness, &mut evidence).await;
-        let tally = match raged {
-            Ok(tally) => tally,
-            Err(error) => return Err(self.keep(&cluster, &format!("{error:?}"))),
-        };
-        let verdict = audit(&evidence);
-        println!(
-            "{}: seed {}, {} faults, {:.0} fires/s: {}, latest start {} ms after its time with a scheduler away, {} overlaps with a stopped worker or late notes of one",
-            self.name,
-            self.seed.0,
-            evidence.past.len(),
-            kinds::fires_per_second(),
-            tally.told(&evidence, &cluster),
-            verdict.latest_ms,
-            verdict.excused,
-        );
-        if verdict.wrong.is_empty() {
-            return Ok(());
-        }
-        for past in &evidence.past {
-            println!("{past:?}");
-        }
-        // Some of each kind.
-        let mut kinds = BTreeMap::<&str, usize>::new();
-        let mut first = Vec::new();
-        for wrong in &verdict.wrong {
-            let kind = wrong.split(':').next().unwrap_or_default();
-            let seen = kinds.entry(kind).or_default();
-            *seen += 1;
-            if *seen <= 10 {
-                first.push(wrong.as_str());
-            }
-        }
-        let count = verdict.wrong.len();
-        Err(self.keep(
-            &cluster,
-            &format!("{count} violations:\n{}", first.join("\n")),
-        ))
-    }
+/// Violations of one guarantee that a failure lists.
+const LISTED_VIOLATIONS: usize = 10;
 
-    async fn run(
+/// Runs a storm and checks the result. The last line that it prints is for tables.
+pub async fn run_storm(storm: &Storm, broker: BrokerServer) -> Result<()> {
+    let mut cluster = StormCluster::start(broker, SCHEDULERS, WORKERS).await?;
+    let mut observations = Observations::default();
+    let counters = match storm.observe(&mut cluster, &mut observations).await {
+        Ok(counters) => counters,
+        Err(error) => return Err(storm.keep_files(&cluster, &format!("{error:?}"))),
+    };
+    let verdict = check(&observations);
+    println!(
+        "{}: seed {}, {} faults, {:.0} fires/s: {}, latest start {} ms after its fire time with a scheduler away, {} overlaps with a stopped worker or late entries of one",
+        storm.name,
+        storm.seed.0,
+        observations.faults.len(),
+        job_kinds::fires_per_second(),
+        counters.summary(&observations, &cluster),
+        verdict.latest_ms,
+        verdict.excused,
+    );
+    if verdict.violations.is_empty() {
+        return Ok(());
+    }
+    for fault in &observations.faults {
+        println!("{fault:?}");
+    }
+    Err(storm.keep_files(&cluster, &listed(&verdict)))
+}
+
+/// Some violations of each guarantee.
+fn listed(verdict: &Verdict) -> String {
+    let mut by_guarantee = BTreeMap::<&str, usize>::new();
+    let mut listed = Vec::new();
+    for violation in &verdict.violations {
+        let guarantee = violation.split(':').next().unwrap_or_default();
+        let seen = by_guarantee.entry(guarantee).or_default();
+        *seen += 1;
+        if *seen <= LISTED_VIOLATIONS {
+            listed.push(violation.as_str());
+        }
+    }
+    let count = verdict.violations.len();
+    format!("{count} violations:\n{}", listed.join("\n"))
+}
+
+impl Storm {
+    /// Lets faults and operators loose on the cluster until all runs have ended.
+    async fn observe(
         &self,
-        cluster: &mut Cluster,
-        witness: &Witness,
-        evidence: &mut Evidence,
-    ) -> Result<Tally> {
+        cluster: &mut StormCluster,
+        observations: &mut Observations,
+    ) -> Result<Counters> {
         let mut rng = self.seed.rng();
-        let client = cluster.client.clone();
-        let mut jobs = kinds::definitions(witness);
-        jobs.extend(people::by_hand(witness));
+        let (client, log) = (cluster.client.clone(), cluster.execution_log());
+        let mut jobs = job_kinds::definitions(&log);
+        jobs.extend(operator_actions::manual_jobs(&log));
         client.post("/jobs/apply", &json!({ "jobs": jobs })).await?;
         let over = Arc::new(AtomicBool::new(false));
-        let crowd = self.people(cluster, &over);
-        let tally = Tally::begin(&client, &over);
+        let operators = self.start_operators(cluster, &over);
+        let counters = Counters::start(&client, &over);
         sleep(Duration::from_secs(2)).await;
-        for (turn, fault) in faults::faults(&mut rng)
-            .into_iter()
-            .take(self.faults)
-            .enumerate()
-        {
-            println!("{}: {:?} {:?}", self.name, fault.target, fault.how);
-            let past = faults::inflict(cluster, fault).await?;
-            evidence.past.push(past);
-            let cancelled = people::cancel_in_calm(&client, witness, turn).await;
-            evidence.cancelled.extend(cancelled.context("in calm")?);
+        let faults = faults::schedule(&mut rng);
+        for (turn, fault) in faults.into_iter().take(self.faults).enumerate() {
+            println!("{}: {:?} {:?}", self.name, fault.target, fault.kind);
+            let injected = faults::inject(cluster, fault).await?;
+            observations.faults.push(injected);
+            let cancelled = operator_actions::cancel_between_faults(&client, &log, turn).await;
+            let cancelled = cancelled.context("between faults")?;
+            observations.cancellations.extend(cancelled);
         }
         over.store(true, Ordering::Relaxed);
-        for task in crowd.0 {
-            evidence.promises.extend(task.await??);
+        for task in operators.editors {
+            observations.promises.extend(task.await??);
         }
-        for task in crowd.1 {
-            evidence.cancelled.extend(task.await??);
+        for task in operators.cancellers {
+            observations.cancellations.extend(task.await??);
         }
-        for name in kinds::kinds().iter().flat_map(kinds::Kind::names) {
+        for name in job_kinds::kinds()
+            .iter()
+            .flat_map(job_kinds::JobKind::names)
+        {
             client
                 .post(&format!("/jobs/{name}/pause"), &Value::Null)
                 .await?;
         }
-        client.quiet(Duration::from_mins(2)).await?;
-        let tally = tally.end(evidence).await?;
-        evidence.runs = client.all_runs().await?.iter().map(Run::read).collect();
-        evidence.notes = witness.notes()?;
+        client.wait_until_all_ended(Duration::from_mins(2)).await?;
+        let counters = counters.finish(observations).await?;
+        observations.runs = client
+            .all_runs()
+            .await?
+            .iter()
+            .map(Run::from_json)
+            .collect();
+        observations.entries = log.entries()?;
         for scheduler in &cluster.schedulers {
-            evidence
+            observations
                 .failovers
-                .extend(audit::failovers_in(&scheduler.log())?);
+                .extend(checker::failovers_in(&scheduler.process.log())?);
         }
-        Ok(tally)
+        Ok(counters)
     }
 
-    fn people(&self, cluster: &Cluster, over: &Arc<AtomicBool>) -> Crowd {
-        let mut crowd = Crowd(Vec::new(), Vec::new());
-        for i in 0..EDITORS {
+    fn start_operators(&self, cluster: &StormCluster, over: &Arc<AtomicBool>) -> Operators {
+        let editors = (0..EDITORS).map(|i| {
             let (client, over) = (cluster.client.clone(), Arc::clone(over));
             let rng = Seed(self.seed.0 ^ ((i + 1) << 32)).rng();
-            crowd.0.push(tokio::spawn(async move {
-                people::edit(client, format!("edited-{i}"), rng, &over).await
-            }));
-        }
-        for i in 0..CANCELLERS {
+            tokio::spawn(async move {
+                operator_actions::edit_at_random(client, format!("edited-{i}"), rng, &over).await
+            })
+        });
+        let cancellers = (0..CANCELLERS).map(|i| {
             let (client, over) = (cluster.client.clone(), Arc::clone(over));
             let rng = Seed(self.seed.0 ^ ((i + 1) << 40)).rng();
-            crowd.1.push(tokio::spawn(async move {
-                people::cancel_at_random(client, format!("cancelled-{i}"), rng, &over).await
-            }));
+            tokio::spawn(async move {
+                let job = format!("cancelled-{i}");
+                operator_actions::cancel_at_random(client, job, rng, &over).await
+            })
+        });
+        Operators {
+            editors: editors.collect(),
+            cancellers: cancellers.collect(),
         }
-        crowd
     }
 
     /// Keeps the files of a cluster in which something is wrong.
-    fn keep(&self, cluster: &Cluster, what: &str) -> anyhow::Error {
+    fn keep_files(&self, cluster: &StormCluster, what: &str) -> anyhow::Error {
         let logs = cluster.last_lines();
-        let kept = cluster.folder.path().with_extension("kept");
-        let moved = std::fs::rename(cluster.folder.path(), &kept);
+        let kept = cluster.folder().with_extension("kept");
+        let moved = std::fs::rename(cluster.folder(), &kept);
         let place = match moved {
-            Ok(()) => kept.display().to_string(),
-            Err(e) => format!("nowhere: {e}"),
+            Ok(()) => format!("files are kept in {}", kept.display()),
+            Err(e) => format!("files are lost: {e}"),
         };
         anyhow::anyhow!(
-            "{}: seed {}: {what}\n{logs}\nfiles are kept in {place}",
+            "{}: seed {}: {what}\n{logs}\n{place}",
             self.name,
             self.seed.0
         )
     }
 }
 
-struct Crowd(
-    Vec<JoinHandle<Result<Vec<Promise>>>>,
-    Vec<JoinHandle<Result<Vec<Cancelled>>>>,
-);
+/// Tasks that act on jobs and runs until the storm is over.
+struct Operators {
+    editors: Vec<JoinHandle<Result<Vec<Promise>>>>,
+    cancellers: Vec<JoinHandle<Result<Vec<Cancellation>>>>,
+}
 
-/// When nothing on the whole machine went on: then how late something was says nothing.
-async fn standstills(over: Arc<AtomicBool>) -> Result<Vec<(i64, i64)>> {
+/// Periods in which this process did not run. The whole machine stood still then, so that no lateness in them counts.
+async fn observe_standstills(over: Arc<AtomicBool>) -> Result<Vec<(i64, i64)>> {
     const LOOK_EVERY: Duration = Duration::from_millis(50);
     const LONGEST_MS: i64 = 1_000;
+    const MOST: usize = 10_000;
     let mut found = Vec::new();
     let mut last = SystemClock.now_ms();
     while !over.load(Ordering::Relaxed) {
@@ -196,8 +210,8 @@ async fn standstills(over: Arc<AtomicBool>) -> Result<Vec<(i64, i64)>> {
             found.push((last, now));
         }
         last = now;
-        if found.len() > 10_000 {
-            bail!("nothing goes on here");
+        if found.len() > MOST {
+            bail!("this machine stands still too often for a storm");
         }
     }
     Ok(found)

@@ -14,7 +14,7 @@ const PAUSES: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis(5
 /// Looks until `look` returns `Ok`, and returns what it found.
 ///
 /// `expected` says what is waited for. `Err` means "not yet" and carries what was seen instead; the last one is in the message of the
-/// failure. To end the wait early by a failure, return it as a success: `Ok(Err(failure))`, and take it out with a second `?`.
+/// failure. Where a look can fail for good, use [`try_eventually`].
 ///
 /// # Errors
 ///
@@ -41,19 +41,31 @@ pub async fn eventually<T, S: Display>(
     deadline: Duration,
     mut look: impl AsyncFnMut() -> Result<T, S>,
 ) -> Result<T, NotWithin> {
-    let start = Instant::now();
-    let mut pause = PAUSES[0];
+    let mut wait = Wait::new(expected, deadline);
     loop {
-        // Read before the look: one that took long is followed by another.
-        let is_last = start.elapsed() >= deadline;
         match look().await {
             Ok(found) => return Ok(found),
-            Err(seen) if is_last => return Err(NotWithin::new(expected, deadline, seen)),
-            Err(_) => {}
+            Err(seen) => wait.pause(seen).await?,
         }
-        sleep(pause).await;
-        pause = next(pause);
     }
+}
+
+/// [`eventually`] for a look that can fail for good: an outer `Err` ends the wait at once, an inner `Err` means "not yet".
+///
+/// # Errors
+///
+/// The first outer `Err`, or [`NotWithin`] if no look has succeeded within `deadline`.
+pub async fn try_eventually<T, S: Display, E: From<NotWithin>>(
+    expected: impl Display,
+    deadline: Duration,
+    mut look: impl AsyncFnMut() -> Result<Result<T, S>, E>,
+) -> Result<T, E> {
+    let found = eventually(expected, deadline, async || match look().await {
+        Ok(Ok(found)) => Ok(Ok(found)),
+        Ok(Err(seen)) => Err(seen),
+        Err(failure) => Ok(Err(failure)),
+    });
+    found.await?
 }
 
 /// [`eventually`] for tests without an async runtime.
@@ -66,22 +78,64 @@ pub fn eventually_blocking<T, S: Display>(
     deadline: Duration,
     mut look: impl FnMut() -> Result<T, S>,
 ) -> Result<T, NotWithin> {
-    let start = Instant::now();
-    let mut pause = PAUSES[0];
+    let mut wait = Wait::new(expected, deadline);
     loop {
-        let is_last = start.elapsed() >= deadline;
         match look() {
             Ok(found) => return Ok(found),
-            Err(seen) if is_last => return Err(NotWithin::new(expected, deadline, seen)),
-            Err(_) => {}
+            Err(seen) => wait.pause_blocking(seen)?,
         }
-        std::thread::sleep(pause);
-        pause = next(pause);
     }
 }
 
-fn next(pause: Duration) -> Duration {
-    (pause * 3 / 2).min(PAUSES[1])
+/// The pauses between looks, for a loop of one's own: in a task that is spawned, the compiler cannot prove that [`eventually`] is `Send`.
+#[derive(Debug)]
+pub struct Wait<D> {
+    expected: D,
+    start: Instant,
+    deadline: Duration,
+    pause: Duration,
+    is_last: bool,
+}
+
+impl<D: Display> Wait<D> {
+    /// Starts waiting for `expected`.
+    pub fn new(expected: D, deadline: Duration) -> Self {
+        Self {
+            expected,
+            start: Instant::now(),
+            deadline,
+            pause: PAUSES[0],
+            is_last: false,
+        }
+    }
+
+    /// Pauses before the next look.
+    ///
+    /// # Errors
+    ///
+    /// [`NotWithin`] if the deadline had passed before the look that saw `seen`.
+    pub async fn pause(&mut self, seen: impl Display) -> Result<(), NotWithin> {
+        let pause = self.next(seen)?;
+        sleep(pause).await;
+        self.is_last = self.start.elapsed() >= self.deadline;
+        Ok(())
+    }
+
+    fn pause_blocking(&mut self, seen: impl Display) -> Result<(), NotWithin> {
+        let pause = self.next(seen)?;
+        std::thread::sleep(pause);
+        self.is_last = self.start.elapsed() >= self.deadline;
+        Ok(())
+    }
+
+    fn next(&mut self, seen: impl Display) -> Result<Duration, NotWithin> {
+        if self.is_last {
+            return Err(NotWithin::new(&self.expected, self.deadline, seen));
+        }
+        let pause = self.pause;
+        self.pause = (pause * 3 / 2).min(PAUSES[1]);
+        Ok(pause)
+    }
 }
 
 /// A condition that did not come to hold: what was expected, within which time, and what was seen last.
@@ -150,6 +204,25 @@ mod tests {
             if looks < 2 { Err("one look") } else { Ok(()) }
         });
         found.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_failure_for_good_ends_the_wait() {
+        let mut looks = 0;
+        let failure = try_eventually("never", SOON, async || {
+            looks += 1;
+            if looks < 3 {
+                Ok(Err::<(), _>("not yet"))
+            } else {
+                Err(Box::<dyn std::error::Error>::from("broken"))
+            }
+        });
+        assert_eq!(failure.await.unwrap_err().to_string(), "broken");
+        let late = try_eventually("it is done", SHORT, async || {
+            Ok::<_, NotWithin>(Err::<(), _>("nothing"))
+        });
+        let message = late.await.unwrap_err().to_string();
+        assert_eq!(message, "not within 30ms: it is done; last seen: nothing");
     }
 
     #[test]

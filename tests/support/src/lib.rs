@@ -2,4 +2,4 @@
 
 mod eventually;
 
-pub use eventually::{NotWithin, SOON, eventually, eventually_blocking};
+pub use eventually::{NotWithin, SOON, Wait, eventually, eventually_blocking, try_eventually};

@@ -81,7 +81,7 @@ impl Scene {
     /// Statements of this database in the server's log.
     fn statements(&self) -> usize {
         let prefix = format!("{} LOG:  ", self.database.name);
-        let said = self.database.server.said();
+        let said = self.database.server.log();
         let lines = said.lines().filter_map(|line| line.strip_prefix(&prefix));
         // The pool's own question whether a connection is alive is empty and leaves no line.
         lines

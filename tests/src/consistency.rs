@@ -1,0 +1,184 @@
+//! Compares what the database says about runs with what handlers recorded in the [execution log](crate::execution_log).
+
+use std::collections::{BTreeSet, HashMap};
+
+use serde_json::Value;
+
+use crate::execution_log::{Entry, Event};
+
+/// What the database says about a run.
+#[derive(Debug, Clone)]
+pub struct Run {
+    pub id: i64,
+    pub job: String,
+    /// What created it: `schedule`, `child` …
+    pub kind: String,
+    pub state: String,
+    /// The number of its last attempt.
+    pub attempt: u32,
+    /// In milliseconds.
+    pub fire_at: i64,
+    pub shard: u64,
+    pub parent: Option<i64>,
+    /// The executor of its last attempt.
+    pub executor: String,
+    /// In milliseconds.
+    pub created_at: i64,
+    /// Why it ended as it did.
+    pub message: String,
+}
+
+impl Run {
+    /// Reads a run from an answer of the API.
+    ///
+    /// # Panics
+    ///
+    /// If `run` is not a run.
+    pub fn from_json(run: &Value) -> Self {
+        let text = |key: &str| run[key].as_str().unwrap_or_default().to_owned();
+        Self {
+            id: run["id"].as_i64().expect("a run has an id"),
+            job: text("job"),
+            kind: text("kind"),
+            state: text("state"),
+            attempt: u32::try_from(run["attempt"].as_u64().expect("a run has an attempt"))
+                .expect("a small number"),
+            fire_at: run["fire_at"].as_i64().expect("a run has a fire time"),
+            shard: run["shard"]["index"].as_u64().unwrap_or(0),
+            parent: run["parent"].as_i64(),
+            executor: text("executor"),
+            created_at: run["created_at"].as_i64().unwrap_or(0),
+            message: text("message"),
+        }
+    }
+
+    /// Whether it is in a terminal state.
+    pub fn has_ended(&self) -> bool {
+        !matches!(
+            self.state.as_str(),
+            "scheduled" | "dispatching" | "queued" | "running"
+        )
+    }
+}
+
+/// G1, G2: each fire time of the job has exactly one run of this shard, and there are at least `least` fire times.
+pub fn check_fire_times(
+    runs: &[Run],
+    job: &str,
+    shard: u64,
+    every_ms: i64,
+    least: usize,
+) -> Vec<String> {
+    let mut violations = Vec::new();
+    let mut times: Vec<i64> = runs
+        .iter()
+        .filter(|r| r.job == job && r.kind == "schedule" && r.shard == shard)
+        .map(|r| r.fire_at)
+        .collect();
+    times.sort_unstable();
+    if times.len() < least {
+        violations.push(format!("G1: {job} has {} runs", times.len()));
+    }
+    for pair in times.windows(2) {
+        if pair[1] - pair[0] != every_ms {
+            let violation = if pair[1] == pair[0] {
+                "G2: two runs for"
+            } else {
+                "G1: no run after"
+            };
+            violations.push(format!(
+                "{violation} fire time {} of {job}; the next is {}",
+                pair[0], pair[1]
+            ));
+        }
+    }
+    violations
+}
+
+/// G5, G6, G8: no attempt starts twice, attempts of a run start in order, and none overlaps with another.
+pub fn check_attempts(runs: &[Run], entries: &[Entry]) -> Vec<String> {
+    let mut violations = check_known(runs, entries);
+    for (late, earlier) in out_of_order(entries) {
+        violations.push(format!("G5: {late:?} after {earlier:?}"));
+    }
+    for entry in entries.iter().filter(|e| e.event == Event::Overlap) {
+        violations.push(format!("G6: overlap in its lane: {entry:?}"));
+    }
+    violations
+}
+
+/// G4, G5: the database knows each attempt that has started.
+pub fn check_known(runs: &[Run], entries: &[Entry]) -> Vec<String> {
+    let by_id: HashMap<i64, &Run> = runs.iter().map(|r| (r.id, r)).collect();
+    let mut violations = Vec::new();
+    for entry in entries.iter().filter(|e| e.event == Event::Start) {
+        match by_id.get(&entry.run) {
+            None => violations.push(format!(
+                "G4: a run that the database does not know: {entry:?}"
+            )),
+            Some(run) if run.attempt < entry.attempt => violations.push(format!(
+                "G5: an attempt that the database does not know: {entry:?}"
+            )),
+            Some(_) => {}
+        }
+    }
+    violations
+}
+
+/// Pairs of a start and an earlier entry that it must not follow: the start of a later attempt of the same run, or of the same attempt.
+pub fn out_of_order(entries: &[Entry]) -> Vec<(&Entry, &Entry)> {
+    let mut known = HashMap::<(i64, u32), &Entry>::new();
+    let mut latest = HashMap::<i64, &Entry>::new();
+    let mut pairs = Vec::new();
+    for entry in entries.iter().filter(|e| e.event == Event::Start) {
+        let latest = latest.entry(entry.run).or_insert(entry);
+        if let Some(same) = known.insert((entry.run, entry.attempt), entry) {
+            pairs.push((entry, same));
+        } else if latest.attempt > entry.attempt {
+            pairs.push((entry, *latest));
+        } else {
+            *latest = entry;
+        }
+    }
+    pairs
+}
+
+/// What each attempt recorded: `start`, `end`, `fail`, `stop`.
+pub fn events_by_attempt(entries: &[Entry]) -> HashMap<(i64, u32), BTreeSet<&'static str>> {
+    let mut events = HashMap::<(i64, u32), BTreeSet<&str>>::new();
+    for entry in entries {
+        let event = match entry.event {
+            Event::Start | Event::Overlap => "start",
+            Event::End => "end",
+            Event::Fail => "fail",
+            Event::Stop => "stop",
+        };
+        events
+            .entry((entry.run, entry.attempt))
+            .or_default()
+            .insert(event);
+    }
+    events
+}
+
+/// G9: each success of the parent job has exactly one run of the child job, and no other run of it has a parent.
+pub fn check_children(runs: &[Run], parents: &str, children: &str) -> Vec<String> {
+    let mut violations = Vec::new();
+    let mut by_parent = HashMap::<i64, usize>::new();
+    for child in runs.iter().filter(|r| r.job.starts_with(children)) {
+        *by_parent.entry(child.parent.unwrap_or(-1)).or_default() += 1;
+    }
+    for parent in runs.iter().filter(|r| r.job.starts_with(parents)) {
+        let expected = usize::from(parent.state == "succeeded");
+        let found = by_parent.remove(&parent.id).unwrap_or(0);
+        if found != expected {
+            violations.push(format!(
+                "G9: {parent:?} has {found} child runs, not {expected}"
+            ));
+        }
+    }
+    if !by_parent.is_empty() {
+        violations.push(format!("G9: child runs of no parent: {by_parent:?}"));
+    }
+    violations
+}

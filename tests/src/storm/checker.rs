@@ -1,0 +1,443 @@
+//! The checker of a storm: compares the database with the execution log, the promises to operators, and the faults.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeSet, HashMap};
+
+use anyhow::{Context as _, Result};
+
+use super::cluster::lease;
+use super::faults::{FaultKind, InjectedFault, Target};
+use super::job_kinds::{JobKind, kinds};
+use super::operator_actions::{Cancellation, Phase, Promise, check_promises, group_has_processes};
+use crate::consistency::{
+    Run, check_children, check_fire_times, check_known, events_by_attempt, out_of_order,
+};
+use crate::execution_log::{Entry, Event};
+
+/// What is known about a storm. All times are in milliseconds.
+#[derive(Debug, Default)]
+pub struct Observations {
+    pub runs: Vec<Run>,
+    pub entries: Vec<Entry>,
+    pub faults: Vec<InjectedFault>,
+    pub promises: Vec<Promise>,
+    pub cancellations: Vec<Cancellation>,
+    /// When a scheduler failed over an executor, and its name.
+    pub failovers: Vec<(i64, String)>,
+    /// Periods in which the whole machine stood still.
+    pub standstills: Vec<(i64, i64)>,
+}
+
+/// The result of the checks.
+#[derive(Debug, Default)]
+pub struct Verdict {
+    /// Each begins with the guarantee that it violates.
+    pub violations: Vec<String>,
+    /// Overlaps with an attempt whose worker was stopped or killed, and starts that such an attempt recorded late.
+    pub excused: usize,
+    /// The latest start while a scheduler was away, in milliseconds after its fire time.
+    pub latest_ms: i64,
+}
+
+/// The ends that each attempt recorded, and when.
+type Ends = HashMap<(i64, u32), Vec<(Event, i64)>>;
+
+/// Fire times that each job of a storm must have.
+const LEAST_FIRE_TIMES: usize = 5;
+
+/// Checks all guarantees.
+pub fn check(observed: &Observations) -> Verdict {
+    let mut verdict = Verdict::default();
+    let kinds = kinds();
+    let mut ends = Ends::new();
+    for entry in observed.entries.iter().filter(|e| !e.is_start()) {
+        let id = (entry.run, entry.attempt);
+        ends.entry(id).or_default().push((entry.event, entry.at));
+    }
+    let mut violations = check_attempts(observed, &ends, &mut verdict.excused);
+    for kind in &kinds {
+        for name in kind.names() {
+            // A broadcast has a run for each executor of the moment; shard 0 is always there.
+            let shards = if kind.prefix == "broadcast" {
+                1
+            } else {
+                kind.shards
+            };
+            for shard in 0..shards {
+                violations.extend(check_fire_times(
+                    &observed.runs,
+                    &name,
+                    shard as u64,
+                    kind.every_ms,
+                    LEAST_FIRE_TIMES,
+                ));
+            }
+        }
+    }
+    violations.extend(check_outcomes(observed, &kinds));
+    violations.extend(check_children(&observed.runs, "parent-", "child-"));
+    let created: HashMap<i64, i64> = observed.runs.iter().map(|r| (r.id, r.created_at)).collect();
+    let created_at = |run: i64| created.get(&run).copied();
+    let promises = check_promises(&observed.promises, &observed.entries, created_at);
+    violations.extend(promises);
+    violations.extend(check_cancellations(observed, &ends));
+    if observed.faults.len() > 3 && observed.cancellations.iter().all(|c| c.phase.is_none()) {
+        violations.push("G11: nothing was cancelled between two faults".to_owned());
+    }
+    violations.extend(check_failovers(observed));
+    violations.extend(check_terminations(observed, &ends));
+    violations.extend(check_node_loss(observed, &kinds, &mut verdict.latest_ms));
+    violations.extend(check_process_groups(&observed.entries));
+    verdict.violations = violations;
+    verdict
+}
+
+/// Whether the job's handler is a process of its own.
+fn is_program(job: &str) -> bool {
+    job.starts_with("program") || job.starts_with("process-group")
+}
+
+fn worker_name(target: Target) -> Option<String> {
+    match target {
+        Target::Worker(n) => Some(format!("worker-{}", n + 1)),
+        _ => None,
+    }
+}
+
+/// G4, G5, G6, G8, G10: no attempt starts twice, attempts of a run start in order, and none overlaps with another on any executor.
+fn check_attempts(observed: &Observations, ends: &Ends, excused: &mut usize) -> Vec<String> {
+    let mut violations = check_known(&observed.runs, &observed.entries);
+    for (late, earlier) in out_of_order(&observed.entries) {
+        if is_recorded_late(observed, late, earlier, ends) {
+            *excused += 1;
+        } else {
+            violations.push(format!("G5: {late:?} after {earlier:?}"));
+        }
+    }
+    for entry in &observed.entries {
+        if entry.event != Event::Overlap {
+            continue;
+        }
+        match excuse(observed, entry, ends) {
+            Ok(()) => *excused += 1,
+            Err(why) => violations.push(format!("G6, G10: overlap{why}: {entry:?}")),
+        }
+    }
+    violations
+}
+
+/// A process that was stopped ends its attempts within this time after it continues.
+const CUT_SHORT_MS: i64 = 1_000;
+
+/// Whether the attempt began before its worker was stopped, and recorded its start only when the worker continued. By then the later attempt
+/// of its run had started elsewhere. The late attempt must end without effect.
+fn is_recorded_late(observed: &Observations, entry: &Entry, later: &Entry, ends: &Ends) -> bool {
+    let in_order = entry.run == later.run
+        && entry.attempt < later.attempt
+        && entry.began < later.began
+        && entry.executor != later.executor;
+    let stop = observed.faults.iter().find(|fault| {
+        let same = worker_name(fault.fault.target).as_ref() == Some(&entry.executor);
+        let explains = |until: i64| {
+            // No attempt begins while the worker is stopped.
+            entry.began < until && (until..=until + CUT_SHORT_MS).contains(&entry.at)
+        };
+        same && fault.stopped_until.is_some_and(explains)
+    });
+    let Some(stop) = stop.filter(|_| in_order) else {
+        return false;
+    };
+    let id = (entry.run, entry.attempt);
+    // A native handler checks for cancellation right after it has recorded its start. A program cannot.
+    let has_ended = ends
+        .get(&id)
+        .is_some_and(|ends| ends.iter().any(|(event, _)| *event != Event::Stop));
+    !continued(ends, id, stop) && (is_program(&entry.job) || !has_ended)
+}
+
+/// Whether an attempt went on for long after its worker continued.
+fn continued(ends: &Ends, attempt: (i64, u32), stop: &InjectedFault) -> bool {
+    let late = |(event, at): &(Event, i64)| *event != Event::Stop && *at > stop.over + CUT_SHORT_MS;
+    ends.get(&attempt).is_some_and(|ends| ends.iter().any(late))
+}
+
+/// The guard of a killed worker ends its programs within this time on a busy machine.
+const ENDED_BY_GUARD_MS: i64 = 2_000;
+
+/// Whether one of the two overlapping attempts could not be stopped, because its worker was stopped or killed. It must be on another executor and
+/// must end without effect. It is either the attempt that was running, or the one that recorded its start late.
+fn excuse(observed: &Observations, entry: &Entry, ends: &Ends) -> Result<(), String> {
+    let Some((executor, run, attempt)) = &entry.other else {
+        return Err(" with an unknown attempt".to_owned());
+    };
+    if *executor == entry.executor {
+        return Err(" on one executor".to_owned());
+    }
+    let mut starts = observed.entries.iter().filter(|e| e.is_start());
+    let other = starts.find(|e| (e.run, e.attempt, &e.executor) == (*run, *attempt, executor));
+    if other.is_some_and(|other| is_recorded_late(observed, entry, other, ends)) {
+        return Ok(());
+    }
+    if *run != entry.run || *attempt >= entry.attempt {
+        return Err(" with an attempt that is not an earlier one".to_owned());
+    }
+    let program = is_program(&entry.job);
+    let cause = observed.faults.iter().find(|fault| {
+        let period = match fault.fault.kind {
+            // The worker's guard ends a program, unless the guard is stopped too.
+            FaultKind::Stop(_, whole) if whole || !program => {
+                fault.began..=fault.over + CUT_SHORT_MS
+            }
+            FaultKind::Kill(_) if program => fault.began..=fault.began + ENDED_BY_GUARD_MS,
+            _ => return false,
+        };
+        worker_name(fault.fault.target).as_ref() == Some(executor) && period.contains(&entry.at)
+    });
+    let Some(cause) = cause else {
+        return Err(String::new());
+    };
+    if matches!(cause.fault.kind, FaultKind::Stop(..)) && continued(ends, (*run, *attempt), cause) {
+        return Err(" with an attempt that went on long after its worker continued".to_owned());
+    }
+    Ok(())
+}
+
+/// A run with `on_lost = "rerun"` ends `lost` after this many reruns.
+const RERUNS: u32 = 3;
+
+/// G4, G7, G8: the state of each run agrees with what its handler recorded.
+fn check_outcomes(observed: &Observations, kinds: &[JobKind]) -> Vec<String> {
+    let events = events_by_attempt(&observed.entries);
+    let nothing = BTreeSet::new();
+    let mut violations = Vec::new();
+    for run in &observed.runs {
+        let kind = kinds.iter().find(|kind| kind.has(&run.job));
+        let by_operator = run.job.starts_with("edited-") || kind.is_none();
+        let block = kind.map_or("serial", JobKind::block);
+        let recorded = events.get(&(run.id, run.attempt)).unwrap_or(&nothing);
+        let ever_started = (1..=run.attempt).any(|a| events.contains_key(&(run.id, a)));
+        // The pause at the end of the storm can hit a run before its trigger is published, during a failed publish, or while it waits
+        // for another attempt.
+        let by_final_pause =
+            run.message.contains("paused") || run.message.contains("stopped meanwhile");
+        let agrees = match run.state.as_str() {
+            "succeeded" => recorded.contains("start") && recorded.contains("end"),
+            "lost" => !kind.is_some_and(JobKind::reruns) || run.attempt > RERUNS,
+            "discarded" => block == "discard" && !recorded.contains("start"),
+            "covered" => block == "cover",
+            "skipped" => !ever_started && (by_operator || by_final_pause),
+            "cancelled" => by_operator || by_final_pause,
+            "failed" => kind.is_some_and(JobKind::fails) && recorded.contains("fail"),
+            _ => false,
+        };
+        if !agrees {
+            violations.push(format!(
+                "G4: {run:?} is {}, its handler recorded {recorded:?}",
+                run.state
+            ));
+        }
+    }
+    violations
+}
+
+/// A cancellation reaches an executor within this time while no fault is present; it is repeated every second.
+const CANCELLATION_MS: i64 = 3_000;
+
+/// G11: a scheduled run is never published, a queued one never starts, a running one is stopped.
+fn check_cancellations(observed: &Observations, ends: &Ends) -> Vec<String> {
+    let mut violations = Vec::new();
+    let runs: HashMap<i64, &Run> = observed.runs.iter().map(|r| (r.id, r)).collect();
+    let mut starts = HashMap::<i64, Vec<&Entry>>::new();
+    for entry in observed.entries.iter().filter(|e| e.is_start()) {
+        starts.entry(entry.run).or_default().push(entry);
+    }
+    for cancellation in &observed.cancellations {
+        let Some(run) = runs.get(&cancellation.run) else {
+            violations.push(format!("G11: no such run: {cancellation:?}"));
+            continue;
+        };
+        let started = starts.get(&cancellation.run).map_or(&[][..], Vec::as_slice);
+        let done = cancellation.answer == "done";
+        if done && (run.state != "cancelled" || !started.is_empty()) {
+            violations.push(format!("G11: {cancellation:?}: {run:?}, {started:?}"));
+        }
+        let late = started.iter().find(|start| {
+            let from = cancellation.at - CANCELLATION_MS;
+            start.at > cancellation.at + CANCELLATION_MS && is_undisturbed(observed, from, start.at)
+        });
+        if let Some(late) = late {
+            violations.push(format!(
+                "G11: started long after {cancellation:?}: {late:?}"
+            ));
+        }
+        let Some(phase) = cancellation.phase else {
+            continue;
+        };
+        let stopped = || {
+            let ends = ends.get(&(run.id, run.attempt));
+            ends.is_some_and(|ends| ends.iter().any(|(event, _)| *event == Event::Stop))
+        };
+        let good = match phase {
+            Phase::Scheduled => done,
+            Phase::Queued => started.is_empty(),
+            Phase::Running => stopped(),
+            Phase::ProcessGroup => !ends.contains_key(&(run.id, run.attempt)),
+        };
+        if !good || run.state != "cancelled" {
+            violations.push(format!("G11: {cancellation:?}: {run:?}, {started:?}"));
+        }
+    }
+    violations
+}
+
+/// Whether the whole machine stood still during the fault.
+fn stood_still(observed: &Observations, fault: &InjectedFault) -> bool {
+    let mut all = observed.standstills.iter();
+    all.any(|(from, to)| *from <= fault.healed && fault.began <= *to)
+}
+
+/// Whether there was neither a fault nor a standstill in this period.
+fn is_undisturbed(observed: &Observations, from: i64, to: i64) -> bool {
+    let faults = observed.faults.iter().map(|f| (f.began, f.healed));
+    let mut all = faults.chain(observed.standstills.iter().copied());
+    !all.any(|(began, over)| began <= to && from <= over)
+}
+
+/// A log line may be written this much later than what it reports.
+const LOG_MS: i64 = 1_000;
+
+/// G10: an executor that is silent for long is failed over, and no other is, even if a scheduler cannot receive heartbeats.
+fn check_failovers(observed: &Observations) -> Vec<String> {
+    let mut violations = Vec::new();
+    for fault in &observed.faults {
+        let period = fault.began..=fault.healed + LOG_MS;
+        let mut found = observed
+            .failovers
+            .iter()
+            .filter(|(at, _)| period.contains(at));
+        let long = match fault.fault.kind {
+            FaultKind::Stop(..) | FaultKind::Disconnect(..) => true,
+            FaultKind::Kill(away) => !away.is_zero(),
+            FaultKind::Terminate => false,
+        };
+        match worker_name(fault.fault.target) {
+            None => {
+                if let Some(found) = found.next() {
+                    violations.push(format!("G10: {found:?} was failed over at {fault:?}"));
+                }
+            }
+            Some(name) => {
+                if let Some(other) = found.clone().find(|(_, n)| *n != name) {
+                    violations.push(format!("G10: {other:?} was failed over at {fault:?}"));
+                }
+                let still = stood_still(observed, fault);
+                if long && !still && !found.any(|(_, n)| *n == name) {
+                    violations.push(format!("G10: no executor was failed over at {fault:?}"));
+                }
+            }
+        }
+    }
+    violations
+}
+
+/// G12: attempts on a worker that gets SIGTERM run to their end.
+fn check_terminations(observed: &Observations, ends: &Ends) -> Vec<String> {
+    let mut violations = Vec::new();
+    let faults = observed.faults.iter();
+    for fault in faults.filter(|f| f.fault.kind == FaultKind::Terminate) {
+        let Some(name) = worker_name(fault.fault.target) else {
+            continue;
+        };
+        let earlier =
+            |f: &&InjectedFault| f.fault.target == fault.fault.target && f.healed < fault.began;
+        let since = observed.faults.iter().filter(earlier);
+        let since = since.map(|f| f.healed).max().unwrap_or(0);
+        for start in observed.entries.iter().filter(|e| e.is_start()) {
+            // A covered program is stopped at any time, and then records nothing.
+            let records_no_end =
+                start.job.starts_with("program-cover") || start.job.starts_with("process-group");
+            let there = start.executor == name
+                && start.at > since
+                && start.at <= fault.over
+                && !records_no_end;
+            let ended = ends.get(&(start.run, start.attempt));
+            let there = there && !stood_still(observed, fault);
+            if there && !ended.is_some_and(|e| e.iter().any(|(_, at)| *at <= fault.over)) {
+                violations.push(format!(
+                    "G12: {start:?} had not ended when {name} had, at {fault:?}"
+                ));
+            }
+        }
+    }
+    violations
+}
+
+/// Detection, claim and publish on a busy machine, in addition to the lease.
+const SLACK_MS: i64 = 4_000;
+
+/// G13: what a scheduler had claimed is started within its lease by the other scheduler.
+fn check_node_loss(observed: &Observations, kinds: &[JobKind], latest_ms: &mut i64) -> Vec<String> {
+    let mut violations = Vec::new();
+    let lease_ms = i64::try_from(lease().as_millis()).unwrap_or(i64::MAX);
+    for fault in &observed.faults {
+        if !matches!(fault.fault.target, Target::Scheduler(_)) || stood_still(observed, fault) {
+            continue;
+        }
+        let due = fault.began - 500..=fault.healed;
+        let is_prompt = |e: &&Entry| {
+            e.is_start()
+                && e.attempt == 1
+                && due.contains(&e.fire_at)
+                && kinds
+                    .iter()
+                    .any(|k| k.is_prompt() && k.has(&e.job) && k.prefix != "parent")
+        };
+        let latest = observed
+            .entries
+            .iter()
+            .filter(is_prompt)
+            .max_by_key(|e| e.at - e.fire_at);
+        let Some(latest) = latest else {
+            violations.push(format!("G13: no run started at {fault:?}"));
+            continue;
+        };
+        let late_ms = latest.at - latest.fire_at;
+        *latest_ms = late_ms.max(*latest_ms);
+        if late_ms > lease_ms + SLACK_MS {
+            violations.push(format!("G13: {late_ms} ms late at {fault:?}: {latest:?}"));
+        }
+    }
+    violations
+}
+
+/// G11: no process of a group is left after the storm.
+fn check_process_groups(entries: &[Entry]) -> Vec<String> {
+    let groups: BTreeSet<i32> = entries
+        .iter()
+        .filter(|e| e.job.starts_with("process-group"))
+        .map(|e| e.pid)
+        .collect();
+    let left = groups
+        .into_iter()
+        .filter(|group| group_has_processes(*group).unwrap_or(true));
+    left.map(|group| format!("G11: processes of group {group} are left"))
+        .collect()
+}
+
+/// When a scheduler failed over an executor, and its name, by the scheduler's log.
+pub fn failovers_in(log: &str) -> Result<Vec<(i64, String)>> {
+    let lines = log
+        .lines()
+        .filter(|l| l.contains("failed over an executor"));
+    lines
+        .map(|line| {
+            let at = line.split_whitespace().next().unwrap_or_default();
+            let at: jiff::Timestamp = at.parse().with_context(|| line.to_owned())?;
+            let name = line.split("executor=").nth(1).context("no executor")?;
+            let name = name.split_whitespace().next().unwrap_or_default();
+            Ok((at.as_millisecond(), name.to_owned()))
+        })
+        .collect()
+}

@@ -1,0 +1,169 @@
+//! Which entries a stopped worker excuses.
+
+use std::time::Duration;
+
+use super::{Ends, Observations, check_attempts};
+use crate::execution_log::{Entry, Event};
+use crate::storm::faults::{Fault, FaultKind, InjectedFault, Target};
+
+const STOPPED: i64 = 10_000;
+const CONTINUED: i64 = 18_000;
+
+/// The first attempt of a run on the worker that was stopped. It is recorded right after the worker continued. By then the second attempt has
+/// run elsewhere.
+fn late(began: i64) -> Entry {
+    Entry {
+        event: Event::Start,
+        at: CONTINUED + 6,
+        executor: "worker-1".to_owned(),
+        job: "rerun-1".to_owned(),
+        shard: 0,
+        run: 1,
+        attempt: 1,
+        fire_at: STOPPED - 40,
+        revision: 0,
+        pid: 1,
+        began,
+        other: None,
+    }
+}
+
+/// The second attempt, which began while the worker of the first was stopped.
+fn second(first: &Entry) -> Entry {
+    Entry {
+        event: Event::Start,
+        other: None,
+        at: CONTINUED - 2_000,
+        began: CONTINUED - 2_001,
+        executor: "worker-2".to_owned(),
+        attempt: 2,
+        ..first.clone()
+    }
+}
+
+/// The numbers of violations and of excused entries.
+fn judge(entries: Vec<Entry>, ends: &Ends) -> (usize, usize) {
+    let stop = InjectedFault {
+        fault: Fault {
+            target: Target::Worker(0),
+            kind: FaultKind::Stop(Duration::from_secs(8), false),
+            after: Duration::ZERO,
+        },
+        began: STOPPED,
+        stopped_until: Some(CONTINUED),
+        over: CONTINUED + 1,
+        healed: CONTINUED + 100,
+    };
+    let observed = Observations {
+        entries,
+        faults: vec![stop],
+        ..Observations::default()
+    };
+    let mut excused = 0;
+    let violations = check_attempts(&observed, ends, &mut excused);
+    let violations = violations.iter().filter(|v| !v.starts_with("G4"));
+    (violations.count(), excused)
+}
+
+/// The same for a late attempt whose second attempt has run elsewhere.
+fn judge_late(late: &Entry, ends: &Ends) -> (usize, usize) {
+    judge(vec![second(late), late.clone()], ends)
+}
+
+#[test]
+fn an_attempt_that_began_before_the_stop_may_be_recorded_late() {
+    assert_eq!(judge_late(&late(STOPPED - 1), &Ends::new()), (0, 1));
+}
+
+#[test]
+fn a_worker_that_continues_after_a_failover_begins_no_attempt_of_that_run() {
+    assert_eq!(judge_late(&late(CONTINUED), &Ends::new()), (1, 0));
+    assert_eq!(judge_late(&late(CONTINUED + 5), &Ends::new()), (1, 0));
+}
+
+#[test]
+fn an_attempt_recorded_late_must_end_without_effect() {
+    let ends = |event, at| Ends::from([((1, 1), vec![(event, at)])]);
+    let judge_end = |event, at| judge_late(&late(STOPPED - 1), &ends(event, at));
+    let (soon, later) = (CONTINUED + 60, CONTINUED + 1_200);
+    assert_eq!(judge_end(Event::Stop, soon), (0, 1));
+    assert_eq!(judge_end(Event::End, soon), (1, 0));
+    assert_eq!(judge_end(Event::Fail, soon), (1, 0));
+    // A program cannot check for cancellation; its worker stops it.
+    let program = Entry {
+        job: "program-1".to_owned(),
+        ..late(STOPPED - 1)
+    };
+    assert_eq!(judge_late(&program, &ends(Event::End, soon)), (0, 1));
+    assert_eq!(judge_late(&program, &ends(Event::End, later)), (1, 0));
+}
+
+#[test]
+fn an_overlap_is_judged_by_the_same_rules() {
+    let overlap = |began, attempt| Entry {
+        event: Event::Overlap,
+        other: Some(("worker-2".to_owned(), 1, 2)),
+        attempt,
+        ..late(began)
+    };
+    let judge_overlap = |entry: Entry| {
+        let second = Entry {
+            attempt: 2,
+            ..second(&entry)
+        };
+        judge(vec![second, entry], &Ends::new())
+    };
+    assert_eq!(judge_overlap(overlap(STOPPED - 1, 1)), (0, 1));
+    assert_eq!(judge_overlap(overlap(CONTINUED + 5, 1)), (1, 0));
+    // Not an earlier attempt than the other one.
+    assert_eq!(judge_overlap(overlap(STOPPED - 1, 2)), (1, 0));
+    assert_eq!(judge_overlap(overlap(STOPPED - 1, 3)), (1, 0));
+}
+
+#[test]
+fn only_a_late_entry_of_the_stopped_worker_is_excused() {
+    let good = late(STOPPED - 1);
+    let other = Entry {
+        executor: "worker-3".to_owned(),
+        ..good.clone()
+    };
+    assert_eq!(judge_late(&other, &Ends::new()), (1, 0), "not stopped");
+    let slow = Entry {
+        at: CONTINUED + 1_001,
+        ..good.clone()
+    };
+    assert_eq!(judge_late(&slow, &Ends::new()), (1, 0), "too late");
+    let early = Entry {
+        at: STOPPED - 1,
+        ..good
+    };
+    let entries = vec![second(&early), early];
+    assert_eq!(judge(entries, &Ends::new()), (1, 0), "before the stop");
+}
+
+#[test]
+fn attempts_are_ordered_by_their_beginning() {
+    let first = late(STOPPED - 1);
+    let sooner = Entry {
+        began: STOPPED - 2,
+        ..second(&first)
+    };
+    let entries = vec![sooner, first.clone()];
+    assert_eq!(
+        judge(entries, &Ends::new()),
+        (1, 0),
+        "began after the second"
+    );
+    let here = Entry {
+        executor: "worker-1".to_owned(),
+        ..second(&first)
+    };
+    let entries = vec![here, first.clone()];
+    assert_eq!(judge(entries, &Ends::new()), (1, 0), "on the same executor");
+    let before = Entry {
+        at: STOPPED - 1,
+        ..first.clone()
+    };
+    let entries = vec![before, second(&first), first];
+    assert_eq!(judge(entries, &Ends::new()), (1, 0), "recorded twice");
+}

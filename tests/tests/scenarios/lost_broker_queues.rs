@@ -1,0 +1,114 @@
+//! The broker loses an executor's queue while triggers wait in it. Reconciliation publishes them again, and each runs once.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context as _, Result, ensure};
+use async_nats::jetstream;
+use cueline_test_servers::nats::{Nats, Version};
+use cueline_test_servers::rabbitmq::Rabbit;
+use cueline_tests::cluster::{Cluster, database};
+use lapin::options::QueueDeleteOptions;
+use lapin::{Connection, ConnectionProperties};
+
+/// What the test deletes.
+#[derive(Debug, Clone, Copy)]
+enum Lost {
+    /// NATS: the executor's consumer. Its messages stay in the stream.
+    Consumer,
+    /// NATS: the stream of all triggers.
+    Stream,
+    /// RabbitMQ: the executor's queue.
+    Queue,
+}
+
+impl Lost {
+    async fn delete(self, broker: &str) -> Result<()> {
+        if let Self::Queue = self {
+            let connection = Connection::connect(broker, ConnectionProperties::default()).await?;
+            let channel = connection.create_channel().await?;
+            let options = QueueDeleteOptions::default();
+            let count = channel
+                .queue_delete("cueline.x.default.one".into(), options)
+                .await?;
+            ensure!(count > 0, "no trigger was in the queue");
+            return Ok(());
+        }
+        let context = jetstream::new(async_nats::connect(broker).await?);
+        let mut stream = context.get_stream("CUELINE_TRIGGERS").await?;
+        ensure!(
+            stream.info().await?.state.messages > 0,
+            "no trigger is in the stream"
+        );
+        match self {
+            Self::Consumer => {
+                stream.delete_consumer("default~one").await?;
+            }
+            _ => {
+                context.delete_stream("CUELINE_TRIGGERS").await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+const RUNS: usize = 5;
+
+/// A queued attempt is compared with what its executor holds after this time. Half of it is enough to trigger all runs before the scheduler
+/// takes the killed worker for dead.
+const FAILOVER: &str = "12s";
+
+async fn lost_triggers_run(broker: String, lost: &[Lost]) -> Result<()> {
+    let (_server, store) = database()?;
+    let cluster = Cluster::new(store, broker).await?;
+    let failover = ["--failover-after", FAILOVER];
+    let mut scheduler = cluster.scheduler(&failover)?;
+    cluster.wait_until_ready(&mut scheduler).await?;
+    let mut worker = cluster.worker_with("one", "signing.key.public", &failover)?;
+    cluster.wait_for_executor("one").await?;
+    cluster
+        .apply(&format!(
+            "[[job]]\nname = \"waits\"\nschedule = {{ manual = true }}\nhandler = {{ shell = \"echo $CUELINE_RUN_ID >> {}\" }}\n",
+            cluster.path("ran").display()
+        ))
+        .await?;
+    let mut runs = Vec::new();
+    for lost in lost {
+        // The triggers wait in the queue of a worker that was killed a moment ago.
+        worker.kill().await?;
+        for _ in 0..RUNS {
+            runs.push(cluster.trigger("waits").await?);
+        }
+        for run in &runs[runs.len() - RUNS..] {
+            cluster.wait_for_state(run, "queued").await?;
+        }
+        lost.delete(&cluster.broker).await?;
+        worker.start()?;
+        for run in &runs {
+            let succeeded = cluster.wait_for_state(run, "succeeded").await;
+            succeeded.with_context(|| format!("{lost:?}\n{}", cluster.logs()))?;
+        }
+    }
+    let text = std::fs::read_to_string(cluster.path("ran"))?;
+    let mut times = BTreeMap::<&str, usize>::new();
+    for run in text.lines() {
+        *times.entry(run).or_default() += 1;
+    }
+    ensure!(
+        times.len() == runs.len() && times.values().all(|n| *n == 1),
+        "{times:?}"
+    );
+    worker.terminate().await?;
+    scheduler.terminate().await
+}
+
+#[tokio::test]
+async fn triggers_lost_with_a_nats_consumer_or_stream_are_published_again() -> Result<()> {
+    let nats = Nats::start(Version::V2_12)?;
+    lost_triggers_run(nats.url(), &[Lost::Consumer, Lost::Stream]).await
+}
+
+#[tokio::test]
+async fn triggers_lost_with_a_rabbitmq_queue_are_published_again() -> Result<()> {
+    let broker = Rabbit::shared_vhost()?;
+    lost_triggers_run(broker, &[Lost::Queue]).await
+}

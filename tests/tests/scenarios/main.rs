@@ -1,0 +1,14 @@
+//! Scenarios: the real programs on real servers, seen from outside.
+
+mod crontab_import;
+mod example_jobs;
+mod forged_triggers;
+mod full_disk;
+mod lost_broker_queues;
+mod process_guard;
+mod scheduler_and_worker;
+mod server_restarts;
+mod standalone_kills;
+mod startup_failures;
+mod stop_requests;
+mod storms;
