@@ -4,10 +4,14 @@ DATA ?= ./data
 LISTEN ?= 127.0.0.1:7800
 BROKER ?= nats
 
-.PHONY: build run test lint bench bench-cluster cluster clean
+.PHONY: build dist run test lint bench bench-cluster cluster clean
 
 build:
 	$(CARGO) build --release -p cueline
+
+# What is released and measured: optimised across crates.
+dist:
+	$(CARGO) build --profile dist -p cueline
 
 # The main job: everything in one process, with nothing else installed, and a dozen example jobs.
 run: build
@@ -23,13 +27,13 @@ lint:
 	$(CARGO) clippy --workspace --all-targets --all-features -- -D warnings
 
 # Prints numbers; asserts none.
-bench: build
-	./target/release/cueline bench
+bench: dist
+	./target/dist/cueline bench
 
 # The same on a cluster of processes with servers of its own, and what those servers do for the bare pipeline. BROKER=rabbitmq for the other broker.
-bench-cluster: build
+bench-cluster: dist
 	infra/dev/servers postgres $(BROKER)
-	infra/dev/bench $(BROKER) --ceiling
+	CUELINE=$(CURDIR)/target/dist/cueline infra/dev/bench $(BROKER) --ceiling
 
 # Two schedulers and three workers on real servers, from native binaries, until Ctrl-C. BROKER=rabbitmq for the other broker.
 cluster: build
