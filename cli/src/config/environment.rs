@@ -7,11 +7,13 @@ use super::schema;
 const PREFIX: &str = "CUELINE_";
 
 /// Variables of commands, of logs, and those that a handler sets for the process that it starts.
-const OTHERS: [&str; 16] = [
+const OTHERS: [&str; 18] = [
     "CUELINE_CONFIG",
     "CUELINE_URL",
     "CUELINE_TOKEN",
     "CUELINE_LOG",
+    "CUELINE_BENCH_STORE",
+    "CUELINE_BENCH_BROKER",
     "CUELINE_RUN_ID",
     "CUELINE_ATTEMPT",
     "CUELINE_JOB",
