@@ -102,7 +102,7 @@ async fn consume(driver: &RabbitDriver, count: usize, batch: usize) -> Outcome<(
     while left > 0 {
         let got = driver.fetch(&QueueId::Results, batch, WAIT).await?;
         if got.is_empty() {
-            return Err(format!("{left} of {count} messages did not come").into());
+            return Err(format!("{left} of {count} messages did not arrive").into());
         }
         left -= got.len();
         let acks: Vec<(Receipt, Settlement)> = got

@@ -1,4 +1,4 @@
-//! The port, on all of it.
+//! The driver: opens and closes its parts, and calls them for each method of the port.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::AtomicU64;
@@ -10,97 +10,88 @@ use cueline_broker::{
     Announcement, BrokerError, Capabilities, Channel, Delivery, Driver, ErrorKind, Listener,
     Outgoing, QueueId, QueueStats, Receipt, Refusal, Settlement,
 };
-use lapin::BasicProperties;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::channels::Channels;
-use crate::confirms::Sent;
-use crate::delivery::with_topic;
-use crate::error::{closed, late};
-use crate::link::{Connector, Link};
-use crate::names::{Names, escape, short};
-use crate::options::RabbitOptions;
-use crate::publish::{Parcel, Publisher};
-use crate::settle;
-use crate::tap::{Surroundings, Tap};
-use crate::topology;
+use crate::announcements::Announcements;
+use crate::connection::{Connector, SupervisedConnection};
+use crate::consumer::Consumer;
+use crate::context::DriverContext;
+use crate::error::{timed_out, transient};
+use crate::names::Names;
+use crate::options::{MAX_BATCH, MAX_PAYLOAD_BYTES, RabbitOptions};
+use crate::publish::{Publisher, publish_batch};
+use crate::settle::settle;
+use crate::topology::{self, Counts};
 
-/// How long closing waits for what is under way.
+/// The longest time for which closing waits for tasks.
 const CLOSE_WITHIN: Duration = Duration::from_secs(5);
 
 /// A broker on `RabbitMQ`.
 ///
-/// Connections are opened again in the background for as long as it lives; while there is none, calls fail with a transient error
-/// within [`RabbitOptions::request_timeout`]. Dropping it ends its tasks; what was handed out comes again at once.
+/// It connects again in the background whenever a connection ends. Without a connection, calls fail with a transient error within
+/// [`RabbitOptions::request_timeout`]. Dropping it ends its tasks; unsettled deliveries return to their queues at once.
 pub struct RabbitDriver {
-    around: Arc<Surroundings>,
+    context: Arc<DriverContext>,
     publisher: Publisher,
-    channels: Arc<Channels>,
-    taps: Mutex<HashMap<QueueId, Arc<Tap>>>,
+    announcements: Arc<Announcements>,
+    consumers: Mutex<HashMap<QueueId, Arc<Consumer>>>,
 }
 
 impl std::fmt::Debug for RabbitDriver {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Not the address: it may hold a password.
+        // Without the address: it may hold a password.
         f.debug_struct("RabbitDriver")
-            .field("options", &self.around.options)
+            .field("options", &self.context.options)
             .finish_non_exhaustive()
     }
 }
 
 impl RabbitDriver {
-    /// A driver for the server at `url`: `amqp://user:password@host:port/vhost`, or `amqps://…` for TLS.
+    /// Opens a driver for the server at `url`: `amqp://user:password@host:port/vhost`, or `amqps://…` for TLS.
     ///
-    /// A server that cannot be reached yet is no error. A wrong address, password or virtual host is permanent.
+    /// A server that cannot be reached yet is no error: the driver keeps trying to connect.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Permanent`] for unusable options, a malformed address, a file that cannot be read, or a wrong password or virtual host.
     pub async fn open(url: &str, options: RabbitOptions) -> Result<Self, BrokerError> {
         options.validate()?;
         let names = Names::new(&options.prefix)?;
         let connector = Connector::new(url, &options).await?;
-        let ear = format!(
-            "{}.l.{}.{:016x}",
-            options.prefix,
-            escape(connector.user()),
-            unlike_others()
-        );
-        let ear = short(ear)?;
+        let queue = names.announcement_queue(connector.user(), process_nonce())?;
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
-        let publishing = Arc::new(Link::start(connector.clone(), &tasks, stop.clone()));
-        let consuming = Arc::new(Link::start(connector, &tasks, stop.clone()));
-        let channels = Arc::new(Channels::new(
-            Arc::clone(&consuming),
-            Arc::clone(&publishing),
-            names.clone(),
-            ear,
-            options.listener_buffer,
-        ));
-        tasks.spawn({
-            let (channels, stop) = (Arc::clone(&channels), stop.clone());
-            async move { stop.run_until_cancelled(channels.keep_listening()).await }
+        let connect = || {
+            Arc::new(SupervisedConnection::start(
+                connector.clone(),
+                &tasks,
+                stop.clone(),
+            ))
+        };
+        let context = Arc::new(DriverContext {
+            connection: connect(),
+            publishing: connect(),
+            names,
+            options,
+            // Apart from the receipts of earlier drivers: a late ack must not settle another delivery.
+            last_receipt: AtomicU64::new(process_nonce() >> 1),
+            tasks,
+            stop,
+        });
+        let announcements = Arc::new(Announcements::new(Arc::clone(&context), queue));
+        context.tasks.spawn({
+            let (announcements, stop) = (Arc::clone(&announcements), context.stop.clone());
+            async move { stop.run_until_cancelled(announcements.receive()).await }
         });
         let driver = Self {
-            publisher: Publisher::new(
-                Arc::clone(&publishing),
-                names.clone(),
-                options.silent_after,
-                tasks.clone(),
-                stop.clone(),
-            ),
-            channels,
-            taps: Mutex::default(),
-            around: Arc::new(Surroundings {
-                link: Arc::clone(&consuming),
-                names,
-                options,
-                // Apart from those of any driver before: a late ack must not hit another message.
-                receipts: AtomicU64::new(unlike_others() >> 1),
-                tasks,
-                stop,
-            }),
+            publisher: Publisher::new(Arc::clone(&context)),
+            announcements,
+            consumers: Mutex::default(),
+            context,
         };
-        for link in [publishing, consuming] {
-            match link.up().await {
+        for connection in [&driver.context.publishing, &driver.context.connection] {
+            match connection.current().await {
                 Err(e) if e.kind() == ErrorKind::Permanent => return Err(e),
                 Ok(_) | Err(_) => {}
             }
@@ -108,127 +99,43 @@ impl RabbitDriver {
         Ok(driver)
     }
 
-    /// Ends it and waits until its connections are closed. What was handed out and not settled is delivered again at once.
+    /// Closes the connections. Unsettled deliveries return to their queues at once. Takes at most 5 s.
     pub async fn close(&self) {
-        self.around.stop.cancel();
-        self.around.tasks.close();
-        // The server finds out by itself about what did not end in time.
-        let _ = timeout(CLOSE_WITHIN, self.around.tasks.wait()).await;
+        self.context.stop.cancel();
+        self.context.tasks.close();
+        // The server notices the end of what does not close in time.
+        let _ = timeout(CLOSE_WITHIN, self.context.tasks.wait()).await;
     }
 
-    fn names(&self) -> &Names {
-        &self.around.names
+    fn consumers(&self) -> MutexGuard<'_, HashMap<QueueId, Arc<Consumer>>> {
+        self.consumers
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn is_closed(&self) -> bool {
-        self.around.stop.is_cancelled()
+    fn consumer(&self, queue: &QueueId) -> Option<Arc<Consumer>> {
+        self.consumers().get(queue).cloned()
     }
 
-    fn taps(&self) -> MutexGuard<'_, HashMap<QueueId, Arc<Tap>>> {
-        self.taps.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn tap(&self, queue: &QueueId) -> Result<Arc<Tap>, BrokerError> {
-        let mut taps = self.taps();
-        if let Some(tap) = taps.get(queue) {
-            return Ok(Arc::clone(tap));
+    fn consumer_or_start(&self, queue: &QueueId) -> Result<Arc<Consumer>, BrokerError> {
+        let mut consumers = self.consumers();
+        if let Some(consumer) = consumers.get(queue) {
+            return Ok(Arc::clone(consumer));
         }
-        let tap = Tap::start(queue.clone(), Arc::clone(&self.around))?;
-        taps.insert(queue.clone(), Arc::clone(&tap));
-        Ok(tap)
-    }
-
-    fn forget(&self, queue: &QueueId) {
-        let tap = self.taps().remove(queue);
-        if let Some(tap) = tap {
-            tap.end();
-        }
-    }
-
-    /// Everything but the messages whose payload is too large, with their places.
-    fn parcels<'a>(
-        &self,
-        batch: &'a [Outgoing],
-    ) -> Result<(Vec<usize>, Vec<Parcel<'a>>), BrokerError> {
-        let mut places = Vec::with_capacity(batch.len());
-        let mut parcels = Vec::with_capacity(batch.len());
-        for (place, outgoing) in batch.iter().enumerate() {
-            if outgoing.payload.len() > self.around.options.max_payload_bytes {
-                continue;
-            }
-            let (key, long) = Names::key(&outgoing.queue, &outgoing.topic)?;
-            let mut properties = BasicProperties::default();
-            if let Ok(id) = short(outgoing.id.clone()) {
-                properties = properties.with_message_id(id);
-            }
-            if long {
-                properties = with_topic(properties, &outgoing.topic);
-            }
-            places.push(place);
-            parcels.push(Parcel {
-                queue: &outgoing.queue,
-                exchange: self.names().exchange(&outgoing.queue),
-                key,
-                properties,
-                payload: outgoing.payload.clone(),
-            });
-        }
-        Ok((places, parcels))
-    }
-
-    async fn answer(
-        &self,
-        outgoing: &Outgoing,
-        sent: Sent,
-        limits: &mut HashMap<QueueId, u64>,
-    ) -> Result<(), Refusal> {
-        let queue = || outgoing.queue.to_string();
-        match sent {
-            Sent::Confirmed => Ok(()),
-            Sent::Unroutable => Err(Refusal::NoQueue(queue())),
-            Sent::Rejected => {
-                let limit = if let Some(limit) = limits.get(&outgoing.queue) {
-                    *limit
-                } else {
-                    let limit = self.limit(&outgoing.queue).await;
-                    limits.insert(outgoing.queue.clone(), limit);
-                    limit
-                };
-                Err(Refusal::Full {
-                    queue: queue(),
-                    limit,
-                })
-            }
-            Sent::Unanswered => Err(Refusal::Unknown {
-                queue: queue(),
-                why: "RabbitMQ did not confirm it".into(),
-            }),
-        }
-    }
-
-    /// The limit at which the queue has just refused a message. A quorum queue refuses for no other reason; a policy may have set a lower
-    /// limit than this driver asked for, which AMQP does not tell: then it is what waits there.
-    async fn limit(&self, queue: &QueueId) -> u64 {
-        let own = self.around.options.queue_limit;
-        let waiting = async {
-            let up = self.around.link.up().await?;
-            topology::ready(&up, &up.channel().await?, self.names().queue(queue)?).await
-        };
-        match waiting.await {
-            Ok(Some((waiting, _))) => own.min(waiting.max(1)),
-            Ok(None) | Err(_) => own,
-        }
+        let consumer = Consumer::start(queue.clone(), Arc::clone(&self.context))?;
+        consumers.insert(queue.clone(), Arc::clone(&consumer));
+        Ok(consumer)
     }
 }
 
 impl Drop for RabbitDriver {
     fn drop(&mut self) {
-        self.around.stop.cancel();
+        self.context.stop.cancel();
     }
 }
 
-/// An identity, not a decision: nothing that a seed should reproduce depends on it.
-fn unlike_others() -> u64 {
+/// A random number that identifies this driver. No decision depends on it, so it needs no seed.
+fn process_nonce() -> u64 {
     use std::hash::{BuildHasher as _, RandomState};
     RandomState::new().hash_one(std::process::id())
 }
@@ -244,73 +151,46 @@ impl Driver for RabbitDriver {
             counts_across_restart: true,
             shared_by_processes: true,
             exact_limit: false,
-            max_batch: self.around.options.max_batch,
-            max_payload_bytes: self.around.options.max_payload_bytes,
+            max_batch: MAX_BATCH,
+            max_payload_bytes: MAX_PAYLOAD_BYTES,
         }
     }
 
     async fn declare(&self, queue: &QueueId) -> Result<(), BrokerError> {
-        let up = self.around.link.up().await?;
-        let within = self.around.options.request_timeout;
-        let declared = topology::declare(&up, self.names(), &self.around.options, queue);
-        timeout(within, declared)
+        let DriverContext { names, options, .. } = &*self.context;
+        let connection = self.context.connection.current().await?;
+        let declare = topology::declare_queue(&connection, names, options, queue);
+        let within = options.request_timeout;
+        timeout(within, declare)
             .await
-            .unwrap_or_else(|_| Err(late("declare a queue", within)))
+            .unwrap_or_else(|_| Err(timed_out("declare a queue", within)))
     }
 
     async fn delete(&self, queue: &QueueId, only_if_empty: bool) -> Result<bool, BrokerError> {
-        let up = self.around.link.up().await?;
+        let names = &self.context.names;
+        let connection = self.context.connection.current().await?;
         if only_if_empty {
-            let tap = self.taps().get(queue).cloned();
-            if let Some(tap) = tap
-                && !tap.rest_now().await?
+            if let Some(consumer) = self.consumer(queue)
+                && !consumer.pause().await?
             {
                 return Ok(false);
             }
-            if !topology::delete_if_empty(&up, self.names(), queue).await? {
+            if !topology::delete_if_empty(&connection, names, queue).await? {
                 return Ok(false);
             }
         } else {
-            topology::delete(&up, self.names().queue(queue)?).await?;
+            topology::delete(&connection, names.queue(queue)?).await?;
         }
-        self.forget(queue);
+        let consumer = self.consumers().remove(queue);
+        if let Some(consumer) = consumer {
+            consumer.end();
+        }
         Ok(true)
     }
 
     async fn publish(&self, batch: &[Outgoing]) -> Result<Vec<Result<(), Refusal>>, BrokerError> {
-        let options = &self.around.options;
-        if batch.len() > options.max_batch {
-            return Err(BrokerError::new(
-                ErrorKind::Permanent,
-                format!(
-                    "failed to publish: {} messages are more than the {} of a batch",
-                    batch.len(),
-                    options.max_batch
-                ),
-            ));
-        }
-        if self.is_closed() {
-            return Err(closed());
-        }
-        let mut answers: Vec<Result<(), Refusal>> = batch
-            .iter()
-            .map(|outgoing| {
-                Err(Refusal::TooLarge {
-                    bytes: outgoing.payload.len(),
-                    limit: options.max_payload_bytes,
-                })
-            })
-            .collect();
-        let (places, parcels) = self.parcels(batch)?;
-        if parcels.is_empty() {
-            return Ok(answers);
-        }
-        let sent = self.publisher.publish(&parcels).await?;
-        let mut limits = HashMap::new();
-        for (place, sent) in places.into_iter().zip(sent) {
-            answers[place] = self.answer(&batch[place], sent, &mut limits).await;
-        }
-        Ok(answers)
+        self.context.ensure_open()?;
+        publish_batch(&self.context, &self.publisher, batch).await
     }
 
     async fn fetch(
@@ -319,13 +199,11 @@ impl Driver for RabbitDriver {
         max: usize,
         wait: Duration,
     ) -> Result<Vec<Delivery>, BrokerError> {
-        if self.is_closed() {
-            return Err(closed());
-        }
+        self.context.ensure_open()?;
         if max == 0 {
             return Ok(Vec::new());
         }
-        self.tap(queue)?.fetch(max, wait).await
+        self.consumer_or_start(queue)?.fetch(max, wait).await
     }
 
     async fn settle(
@@ -333,44 +211,37 @@ impl Driver for RabbitDriver {
         queue: &QueueId,
         settlements: &[(Receipt, Settlement)],
     ) -> Result<(), BrokerError> {
-        if self.is_closed() {
-            return Err(closed());
-        }
-        let tap = self.taps().get(queue).cloned();
-        match tap {
-            Some(tap) => settle::settle(&tap, &self.publisher, self.names(), settlements).await,
+        self.context.ensure_open()?;
+        match self.consumer(queue) {
+            Some(consumer) => settle(&self.context, &consumer, &self.publisher, settlements).await,
             None => Ok(()),
         }
     }
 
     async fn stats(&self, queues: &[QueueId]) -> Result<Vec<QueueStats>, BrokerError> {
-        let up = self.around.link.up().await?;
-        let queues: BTreeSet<&QueueId> = queues.iter().collect();
+        let connection = self.context.connection.current().await?;
+        let mut channel = connection.open_channel().await?;
         let mut stats = Vec::with_capacity(queues.len());
-        let mut channel = up.channel().await?;
         // AMQP lists no queues.
-        for queue in queues {
-            let name = self.names().queue(queue)?;
-            let tap = self.taps().get(queue).cloned();
-            let consumer = tap.as_ref().and_then(|tap| tap.consumer());
-            let counts = topology::ready(&up, &channel, name).await?;
-            let Some((ready, consumers)) = counts else {
-                channel = up.channel().await?;
+        for queue in queues.iter().collect::<BTreeSet<&QueueId>>() {
+            let consumer = self.consumer(queue);
+            let subscription = || consumer.as_ref().and_then(|c| c.subscription());
+            let before = subscription();
+            let name = self.context.names.queue(queue)?;
+            let Some(counts) = topology::count(&channel, name).await? else {
+                channel = connection.open_channel().await?;
                 continue;
             };
-            // The server says so too when the queue's leader does not answer at once, and then it is not true.
-            let none = (ready, consumers) == (0, 0);
-            if none && consumer.is_some() && consumer == tap.as_ref().and_then(|tap| tap.consumer())
-            {
-                return Err(BrokerError::new(
-                    ErrorKind::Transient,
-                    format!("failed to count messages: {queue} does not answer"),
-                ));
+            // A queue that this driver consumes has a consumer, so these counts are those of a leader that does not answer.
+            if counts == Counts::NONE && before.is_some() && before == subscription() {
+                return Err(transient(format!(
+                    "failed to count messages: {queue} does not answer"
+                )));
             }
-            let (waiting, unsettled) = tap.map_or((0, 0), |tap| tap.counts());
+            let (buffered, unsettled) = consumer.map_or((0, 0), |consumer| consumer.counts());
             stats.push(QueueStats {
                 queue: queue.clone(),
-                ready: ready + waiting,
+                ready: counts.ready + buffered,
                 unsettled,
             });
         }
@@ -378,17 +249,12 @@ impl Driver for RabbitDriver {
     }
 
     async fn announce(&self, channel: &Channel, message: Announcement) -> Result<(), BrokerError> {
-        if self.is_closed() {
-            return Err(closed());
-        }
-        self.channels.announce(channel, &message).await
+        self.context.ensure_open()?;
+        self.announcements.announce(channel, &message).await
     }
 
     async fn listen(&self, channel: &Channel) -> Result<Listener, BrokerError> {
-        if self.is_closed() {
-            return Err(closed());
-        }
-        let (tasks, stop) = (&self.around.tasks, self.around.stop.clone());
-        self.channels.listen(channel, tasks, stop).await
+        self.context.ensure_open()?;
+        self.announcements.listen(channel).await
     }
 }

@@ -1,11 +1,10 @@
 //! Broker driver on `RabbitMQ` 3.10 and later.
 //!
-//! Queues are quorum queues behind topic exchanges; a publish is pipelined, mandatory and confirmed; a queue is consumed with
-//! a prefetch that follows what callers ask for. Two connections: the server stops reading one that publishes while it is short
-//! of memory or disk, and acks must not wait behind that. Both are opened again for ever, by a loop of their own; what was
-//! fetched before a cut is delivered again, and its receipts are ignored.
+//! Queues are quorum queues behind topic exchanges. The driver publishes in batches with publisher confirms, and consumes with a
+//! prefetch that follows the fetches. It keeps two connections, because the server stops reading a connection that publishes while it
+//! is short of memory or disk, and acks must not wait for that.
 //!
-//! Topology, permissions and what the product cannot do: `docs/rabbitmq.md`.
+//! `docs/rabbitmq.md` describes the topology, the permissions, and the driver's states with what each failure does.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), cueline_broker::BrokerError> {
@@ -17,19 +16,18 @@
 //! # Ok(()) }
 //! ```
 
-mod channels;
-mod confirms;
-mod delivery;
+mod announcements;
+mod connection;
+mod consumer;
+mod context;
+mod dead_letters;
 mod driver;
 mod error;
-mod link;
 mod names;
 mod options;
 mod publish;
+mod received;
 mod settle;
-mod silence;
-mod started;
-mod tap;
 mod topology;
 
 pub use driver::RabbitDriver;

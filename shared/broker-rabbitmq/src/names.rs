@@ -1,20 +1,21 @@
-//! What queues, exchanges and routing keys are called, and back.
+//! Names of queues and exchanges, and routing keys, in both directions.
 //!
-//! A name of ours becomes one word of a routing key: dots would split it, and `*` and `#` mean something in a binding. Such
-//! characters are written as `%` and two hexadecimal digits, others stay readable.
+//! Each of our names becomes one word of a routing key. Dots would split it, and `*` and `#` have a meaning in bindings. Such
+//! characters become `%` and two hexadecimal digits; all others stay readable.
 
 use std::fmt::Write as _;
 
-use cueline_broker::{BrokerError, Channel, ErrorKind, QueueId};
+use cueline_broker::{BrokerError, Channel, QueueId};
 use lapin::types::ShortString;
 
-/// The longest name of a queue or routing key that AMQP has room for, in bytes.
+use crate::error::permanent;
+
+/// AMQP's longest name of a queue and longest routing key, in bytes.
 const LONGEST: usize = 255;
 
-/// Stands for a topic that a routing key has no room for; the whole one is then in the header [`TOPIC_HEADER`].
+/// Replaces a topic that does not fit into a routing key. The header [`TOPIC_HEADER`] then carries the topic.
 const LONG_TOPIC: &str = "%long";
 
-/// Where a topic is when it does not fit into the routing key.
 pub(crate) const TOPIC_HEADER: &str = "cueline-topic";
 
 /// The names under one prefix.
@@ -24,30 +25,28 @@ pub(crate) struct Names {
 }
 
 impl Names {
-    /// A prefix of letters, digits, `-`, `_` and `.`: what needs no escape in permissions, which are regular expressions.
+    /// The prefix is restricted to characters that need no escape in permissions, which are regular expressions.
     pub(crate) fn new(prefix: &str) -> Result<Self, BrokerError> {
         let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
         if prefix.is_empty() || prefix.len() > 60 || !prefix.chars().all(plain) {
-            return Err(BrokerError::new(
-                ErrorKind::Permanent,
-                format!(
-                    "failed to open the broker: the prefix {prefix:?} must be 1 to 60 of a-z, A-Z, 0-9, `-`, `_` and `.`"
-                ),
-            ));
+            return Err(permanent(format!(
+                "failed to open the broker: the prefix {prefix:?} must be 1 to 60 of a-z, A-Z, 0-9, `-`, `_` and `.`"
+            )));
         }
         Ok(Self {
             prefix: prefix.to_owned(),
         })
     }
 
-    /// `<prefix>.<what>`; short by construction.
-    pub(crate) fn own(&self, what: &str) -> ShortString {
-        short(format!("{}.{what}", self.prefix)).unwrap_or_else(|_| ShortString::from("cueline"))
+    /// The exchange `<prefix>.<name>`.
+    pub(crate) fn exchange(&self, name: &str) -> ShortString {
+        // A prefix of at most 60 bytes always fits.
+        short(format!("{}.{name}", self.prefix)).unwrap_or_else(|_| ShortString::from("cueline"))
     }
 
-    /// The exchange through which messages reach the queue.
-    pub(crate) fn exchange(&self, queue: &QueueId) -> ShortString {
-        self.own(match queue {
+    /// The exchange that routes messages to the queue.
+    pub(crate) fn exchange_of(&self, queue: &QueueId) -> ShortString {
+        self.exchange(match queue {
             QueueId::Executor { .. } => "triggers",
             QueueId::Results => "results",
             QueueId::Requests => "requests",
@@ -55,25 +54,36 @@ impl Names {
         })
     }
 
-    /// The exchange of announcements.
-    pub(crate) fn live(&self) -> ShortString {
-        self.own("live")
+    pub(crate) fn announcement_exchange(&self) -> ShortString {
+        self.exchange("live")
     }
 
-    /// The queue's name on the server.
+    /// The name of the queue with which one process of `user` receives announcements.
+    pub(crate) fn announcement_queue(
+        &self,
+        user: &str,
+        process: u64,
+    ) -> Result<ShortString, BrokerError> {
+        short(format!("{}.l.{}.{process:016x}", self.prefix, escape(user)))
+    }
+
     pub(crate) fn queue(&self, queue: &QueueId) -> Result<ShortString, BrokerError> {
-        short(format!("{}.{}", self.prefix, address(queue)))
+        short(match queue {
+            QueueId::Executor { group, executor } => {
+                format!("{}.x.{}", self.prefix, words(group, executor))
+            }
+            other => format!("{}.{other}", self.prefix),
+        })
     }
 
-    /// The queue that has this name on the server.
+    /// The inverse of [`Names::queue`].
     pub(crate) fn parse_queue(&self, name: &str) -> Option<QueueId> {
-        let address = name.strip_prefix(&self.prefix)?.strip_prefix('.')?;
-        match address {
+        match name.strip_prefix(&self.prefix)?.strip_prefix('.')? {
             "results" => Some(QueueId::Results),
             "requests" => Some(QueueId::Requests),
             "dead" => Some(QueueId::Dead),
-            _ => {
-                let (group, executor) = address.strip_prefix("x.")?.split_once('.')?;
+            other => {
+                let (group, executor) = other.strip_prefix("x.")?.split_once('.')?;
                 Some(QueueId::Executor {
                     group: unescape(group),
                     executor: unescape(executor),
@@ -82,88 +92,70 @@ impl Names {
         }
     }
 
-    /// What binds the queue to its exchange.
+    /// The pattern that binds the queue to its exchange.
     pub(crate) fn binding(queue: &QueueId) -> Result<ShortString, BrokerError> {
         match queue {
-            QueueId::Executor { .. } => short(format!("{}.*", words(queue))),
+            QueueId::Executor { group, executor } => short(format!("{}.*", words(group, executor))),
             QueueId::Results | QueueId::Requests | QueueId::Dead => Ok(ShortString::from("#")),
         }
     }
 
-    /// The routing key of a message, and whether the topic had no room in it.
-    pub(crate) fn key(queue: &QueueId, topic: &str) -> Result<(ShortString, bool), BrokerError> {
-        let before = match queue {
-            QueueId::Executor { .. } => format!("{}.", words(queue)),
+    /// The routing key of a message, and whether its topic has to travel in a header.
+    pub(crate) fn routing_key(
+        queue: &QueueId,
+        topic: &str,
+    ) -> Result<(ShortString, bool), BrokerError> {
+        let address = match queue {
+            QueueId::Executor { group, executor } => format!("{}.", words(group, executor)),
             QueueId::Results | QueueId::Requests | QueueId::Dead => String::new(),
         };
-        let key = format!("{before}{}", escape(topic));
+        let key = format!("{address}{}", escape(topic));
         if key.len() <= LONGEST {
             return Ok((short(key)?, false));
         }
-        Ok((short(format!("{before}{LONG_TOPIC}"))?, true))
+        Ok((short(format!("{address}{LONG_TOPIC}"))?, true))
     }
 
-    /// The topic that a routing key ends with.
-    pub(crate) fn topic(key: &str) -> String {
+    /// The topic at the end of a routing key.
+    pub(crate) fn parse_topic(key: &str) -> String {
         unescape(key.rsplit('.').next().unwrap_or(key))
     }
 
-    /// The routing key of a channel on the exchange of announcements.
+    /// The routing key of announcements on `channel`.
     pub(crate) fn channel(channel: &Channel) -> Result<ShortString, BrokerError> {
         short(match channel {
             Channel::Heartbeats => "heartbeat".to_owned(),
-            Channel::Control { group, executor } => {
-                format!("control.{}.{}", escape(group), escape(executor))
-            }
+            Channel::Control { group, executor } => format!("control.{}", words(group, executor)),
             Channel::Replies(name) => format!("reply.{}", escape(name)),
         })
     }
 
-    /// The channel that has this routing key.
+    /// The inverse of [`Names::channel`].
     pub(crate) fn parse_channel(key: &str) -> Option<Channel> {
-        let mut words = key.split('.');
-        let channel = match (words.next()?, words.next(), words.next()) {
-            ("heartbeat", None, None) => Channel::Heartbeats,
-            ("control", Some(group), Some(executor)) => Channel::Control {
+        match *key.split('.').collect::<Vec<_>>() {
+            ["heartbeat"] => Some(Channel::Heartbeats),
+            ["control", group, executor] => Some(Channel::Control {
                 group: unescape(group),
                 executor: unescape(executor),
-            },
-            ("reply", Some(name), None) => Channel::Replies(unescape(name)),
-            _ => return None,
-        };
-        words.next().is_none().then_some(channel)
-    }
-}
-
-fn address(queue: &QueueId) -> String {
-    match queue {
-        QueueId::Executor { .. } => format!("x.{}", words(queue)),
-        other => other.to_string(),
-    }
-}
-
-/// The words that stand for a queue in routing keys of triggers.
-fn words(queue: &QueueId) -> String {
-    match queue {
-        QueueId::Executor { group, executor } => {
-            format!("{}.{}", escape(group), escape(executor))
+            }),
+            ["reply", name] => Some(Channel::Replies(unescape(name))),
+            _ => None,
         }
-        other => other.to_string(),
     }
+}
+
+fn words(group: &str, executor: &str) -> String {
+    format!("{}.{}", escape(group), escape(executor))
 }
 
 pub(crate) fn short(name: String) -> Result<ShortString, BrokerError> {
     ShortString::try_new(name).map_err(|e| {
-        BrokerError::new(
-            ErrorKind::Permanent,
-            "failed to name a queue or topic: the name is too long for AMQP",
-        )
-        .caused_by(e)
+        permanent("failed to name a queue or topic: the name is too long for AMQP").caused_by(e)
     })
 }
 
-/// One word, never empty.
-pub(crate) fn escape(name: &str) -> String {
+/// Turns `name` into one word, which is never empty.
+fn escape(name: &str) -> String {
     if name.is_empty() {
         return "%".to_owned();
     }
@@ -172,8 +164,7 @@ pub(crate) fn escape(name: &str) -> String {
         if c.is_alphanumeric() || matches!(c, '-' | '_') {
             escaped.push(c);
         } else {
-            let mut bytes = [0; 4];
-            for byte in c.encode_utf8(&mut bytes).bytes() {
+            for byte in c.encode_utf8(&mut [0; 4]).bytes() {
                 // Writing to a string does not fail.
                 let _ = write!(escaped, "%{byte:02X}");
             }
@@ -182,8 +173,8 @@ pub(crate) fn escape(name: &str) -> String {
     escaped
 }
 
-/// The inverse of [`escape`]; what that never wrote is left as it is.
-pub(crate) fn unescape(word: &str) -> String {
+/// The inverse of [`escape`]. It leaves a word that [`escape`] cannot have produced as it is.
+fn unescape(word: &str) -> String {
     if word == "%" {
         return String::new();
     }
@@ -195,13 +186,8 @@ pub(crate) fn unescape(word: &str) -> String {
             .filter(|_| *first == b'%')
             .and_then(|digits| std::str::from_utf8(digits).ok())
             .and_then(|digits| u8::from_str_radix(digits, 16).ok());
-        if let Some(byte) = hex {
-            bytes.push(byte);
-            rest = &tail[2..];
-        } else {
-            bytes.push(*first);
-            rest = tail;
-        }
+        bytes.push(hex.unwrap_or(*first));
+        rest = if hex.is_some() { &tail[2..] } else { tail };
     }
     String::from_utf8(bytes).unwrap_or_else(|_| word.to_owned())
 }
@@ -226,7 +212,7 @@ mod tests {
     ];
 
     #[test]
-    fn names_come_back_as_one_word_each() {
+    fn every_name_is_one_word_and_parses_back() {
         let names = Names::new("cueline.test-1").unwrap();
         let mut seen = std::collections::BTreeSet::new();
         for group in NASTY {
@@ -243,16 +229,16 @@ mod tests {
                 let name = names.queue(&queue).unwrap();
                 assert_eq!(names.parse_queue(name.as_str()), Some(queue.clone()));
                 assert!(seen.insert(name.to_string()), "{name} twice");
-                let (key, long) = Names::key(&queue, "a.b").unwrap();
+                let (key, long) = Names::routing_key(&queue, "a.b").unwrap();
                 assert_eq!(key.as_str().split('.').count(), 3, "{key}");
                 assert!(!long);
-                assert_eq!(Names::topic(key.as_str()), "a.b");
+                assert_eq!(Names::parse_topic(key.as_str()), "a.b");
             }
         }
     }
 
     #[test]
-    fn channels_come_back() {
+    fn every_channel_parses_back() {
         let mut all = vec![Channel::Heartbeats];
         all.extend(NASTY.map(|name| Channel::Replies(name.to_owned())));
         all.extend(NASTY.map(|name| Channel::Control {
@@ -268,12 +254,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_is_told() {
+    fn names_that_are_too_long_are_refused_and_long_topics_are_replaced() {
         let long = "x".repeat(250);
-        let (key, told) = Names::key(&QueueId::Results, &long).unwrap();
-        assert_eq!((key.as_str(), told), (long.as_str(), false));
-        let (key, told) = Names::key(&QueueId::Results, &"x".repeat(256)).unwrap();
-        assert_eq!((key.as_str(), told), (LONG_TOPIC, true));
+        let (key, in_header) = Names::routing_key(&QueueId::Results, &long).unwrap();
+        assert_eq!((key.as_str(), in_header), (long.as_str(), false));
+        let (key, in_header) = Names::routing_key(&QueueId::Results, &"x".repeat(256)).unwrap();
+        assert_eq!((key.as_str(), in_header), (LONG_TOPIC, true));
         let queue = QueueId::Executor {
             group: long,
             executor: "one".to_owned(),

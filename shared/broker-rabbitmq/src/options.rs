@@ -1,66 +1,58 @@
-//! Limits of the driver, each with its default and what happens there.
+//! Settings of the driver, and the fixed limits that it puts on payloads and batches.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-use cueline_broker::{BrokerError, ErrorKind};
+use cueline_broker::BrokerError;
 
-/// A certificate with which a client shows who it is.
+use crate::error::permanent;
+
+/// A certificate with which the driver identifies itself to the server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientCertificate {
-    /// The certificate, and those it is signed with, as PEM.
+    /// The certificate and its chain, as PEM.
     pub certificate: PathBuf,
     /// Its private key, as PEM (PKCS#8).
     pub key: PathBuf,
 }
 
-/// Limits of a [`RabbitDriver`](crate::RabbitDriver).
+/// Settings of a [`RabbitDriver`](crate::RabbitDriver).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RabbitOptions {
-    /// What the names of queues and exchanges start with; `cueline` by default.
+    /// The prefix of all queue and exchange names; `cueline` by default. 1 to 60 letters, digits, `-`, `_` and `.`.
     pub prefix: String,
-    /// A message that was handed out and not settled for this long is handed out again; 30 s by default, at most 15 min. The
-    /// product has no such limit of its own below 30 min.
+    /// A delivery that is unsettled for this long returns to its queue; 30 s by default, at most 15 min. The server's own limit is
+    /// 30 min.
     pub ack_wait: Duration,
-    /// The most messages that wait in one queue; 1,000,000 by default. Past it, publishing is refused as full. The product counts
-    /// late: what is on its way is still taken. Set when a queue is made; a queue that is there keeps the limit that it has.
+    /// The most messages that wait in one queue; 1,000,000 by default. Past it the queue refuses messages as full. The server counts
+    /// late and still accepts what is on its way. Applies when a queue is declared; an existing queue keeps its limit.
     pub queue_limit: u64,
-    /// How often the product delivers a trigger before it moves it to the dead letters by itself; 10,000 by default. Far beyond
-    /// what callers count, because a cut connection and an idle consumer count too. The other queues have no such limit.
+    /// How often the server delivers a trigger before it dead-letters it; 10,000 by default. Lost connections and idle consumers
+    /// count as deliveries, so the limit is far above those of callers. Other queues have no such limit.
     pub delivery_limit: u32,
-    /// How many servers of a cluster hold each queue; what the product does by itself by default (5 in 3.10). Set when a queue
-    /// is made.
+    /// How many servers of a cluster hold each queue; the server's own default (5 in 3.10) if `None`. Applies when a queue is
+    /// declared.
     pub replicas: Option<u16>,
-    /// The largest payload, in bytes; 8 MiB by default. A larger one is refused.
-    pub max_payload_bytes: usize,
-    /// The most messages in one `publish`; 5,000 by default.
-    pub max_batch: usize,
-    /// The most messages that the product sends ahead for one queue; 2,000 by default.
-    pub prefetch: u16,
-    /// The most messages of one queue that are handed out and unsettled here; 50,000 by default. Past it, a fetch waits.
-    pub unsettled_limit: usize,
-    /// About how many bytes of messages are sent ahead for one queue; 64 MiB by default. Past it, fewer are sent ahead.
-    pub prefetch_bytes: usize,
-    /// A queue from which nothing is fetched for this long is no longer consumed, and what was sent ahead goes back to it; 5 s
-    /// by default.
+    /// The driver stops consuming a queue after this long without a fetch, and undelivered messages return to it; 5 s by default.
     pub idle_after: Duration,
-    /// The most announcements that wait for one listener; 1,024 by default. Past it the oldest are lost.
-    pub listener_buffer: usize,
-    /// How long a call waits for the connection and for the server's answer; 10 s by default. After that it fails with a transient
+    /// The longest wait for the connection and for an answer of the server; 10 s by default. The call then fails with a transient
     /// error.
     pub request_timeout: Duration,
-    /// A queue that confirms no message for this long, while the server answers, is left aside until it does: what is published to it is
-    /// unknown at once, and holds up nothing else; 3 s by default.
-    pub silent_after: Duration,
-    /// The server and the driver take each other for dead after two of these without a sign; 10 s by default, in whole seconds.
+    /// A queue that confirms nothing for this long while the server answers is unresponsive; 3 s by default. The driver then holds
+    /// back its messages and reports them as unknown at once.
+    pub unresponsive_after: Duration,
+    /// The driver publishes one message to an unresponsive queue at this interval, because the queue may have lost the earlier ones;
+    /// 30 s by default.
+    pub probe_every: Duration,
+    /// The interval of AMQP heartbeats, in whole seconds; 10 s by default. A connection ends after two intervals of silence.
     pub heartbeat: Duration,
-    /// The longest wait between two tries to connect; 5 s by default. The first is 100 ms.
+    /// The longest wait between two attempts to connect; 5 s by default. The first wait is 100 ms, and each one doubles.
     pub reconnect_wait: Duration,
-    /// What the server's certificate is checked against with `amqps`, as PEM; the system's authorities by default.
+    /// The authorities that must have signed the server's certificate (`amqps`), as PEM; those of the system by default.
     pub ca_file: Option<PathBuf>,
-    /// The certificate with which the driver shows who it is, if the server asks; none by default.
+    /// The client certificate, for a server that asks for one; none by default.
     pub client_certificate: Option<ClientCertificate>,
-    /// What the connections are called in the server's lists; `cueline` by default.
+    /// The name of the connections in the server's lists; `cueline` by default.
     pub connection_name: String,
 }
 
@@ -72,15 +64,10 @@ impl Default for RabbitOptions {
             queue_limit: 1_000_000,
             delivery_limit: 10_000,
             replicas: None,
-            max_payload_bytes: 8 << 20,
-            max_batch: 5_000,
-            prefetch: 2_000,
-            unsettled_limit: 50_000,
-            prefetch_bytes: 64 << 20,
             idle_after: Duration::from_secs(5),
-            listener_buffer: 1_024,
             request_timeout: Duration::from_secs(10),
-            silent_after: Duration::from_secs(3),
+            unresponsive_after: Duration::from_secs(3),
+            probe_every: Duration::from_secs(30),
             heartbeat: Duration::from_secs(10),
             reconnect_wait: Duration::from_secs(5),
             ca_file: None,
@@ -90,49 +77,37 @@ impl Default for RabbitOptions {
     }
 }
 
-/// Nothing stays unsettled for longer: after 30 min the product closes the channel, and with it gives back everything else.
-pub(crate) const LONGEST_HOLD: Duration = Duration::from_mins(15);
+/// The longest time for which a delivery stays unsettled. After 30 min the server would close the channel and requeue all deliveries on it.
+pub(crate) const MAX_UNSETTLED_TIME: Duration = Duration::from_mins(15);
 
-/// The product's own limit in 3.x is larger, in 4.x it is 16 MiB. A dead letter may be six times its message, and is cut then.
-const LARGEST_PAYLOAD: usize = 16 << 20;
+/// The largest payload, in bytes. RabbitMQ 4 accepts 16 MiB; the limit leaves room for the headers.
+pub(crate) const MAX_PAYLOAD_BYTES: usize = 8 << 20;
+
+/// The most messages in one `publish`.
+pub(crate) const MAX_BATCH: usize = 5_000;
 
 impl RabbitOptions {
-    /// Refuses limits that no queue can work with.
+    /// Rejects settings with which no queue can work.
     pub(crate) fn validate(&self) -> Result<(), BrokerError> {
-        let wrong = |what: &str| {
-            Err(BrokerError::new(
-                ErrorKind::Permanent,
-                format!("failed to open the broker: {what}"),
-            ))
-        };
-        if self.ack_wait.is_zero() || self.ack_wait > LONGEST_HOLD {
+        let wrong = |what: &str| Err(permanent(format!("failed to open the broker: {what}")));
+        if self.ack_wait.is_zero() || self.ack_wait > MAX_UNSETTLED_TIME {
             return wrong("`ack_wait` must be longer than 0 and at most 15 min");
         }
         if self.idle_after.is_zero()
             || self.request_timeout.is_zero()
-            || self.silent_after.is_zero()
+            || self.unresponsive_after.is_zero()
+            || self.probe_every.is_zero()
         {
             return wrong(
-                "`idle_after`, `request_timeout` and `silent_after` must be longer than 0",
+                "`idle_after`, `request_timeout`, `unresponsive_after` and `probe_every` must be longer than 0",
             );
         }
-        if self.max_batch == 0
-            || self.prefetch == 0
-            || self.unsettled_limit == 0
-            || self.listener_buffer == 0
-            || self.delivery_limit == 0
-            || self.queue_limit == 0
-            || self.prefetch_bytes == 0
+        if !(1..=i64::MAX as u64).contains(&self.queue_limit)
+            || !(1..=i32::MAX as u32).contains(&self.delivery_limit)
         {
             return wrong(
-                "`max_batch`, `prefetch`, `prefetch_bytes`, `unsettled_limit`, `listener_buffer`, `delivery_limit` and `queue_limit` must be at least 1",
+                "`queue_limit` and `delivery_limit` must be at least 1, and fit into 63 and 31 bits",
             );
-        }
-        if self.queue_limit > i64::MAX as u64 || self.delivery_limit > i32::MAX as u32 {
-            return wrong("`queue_limit` and `delivery_limit` are too large");
-        }
-        if self.max_payload_bytes > LARGEST_PAYLOAD {
-            return wrong("`max_payload_bytes` must be at most 16 MiB");
         }
         if !(1..=600).contains(&self.heartbeat.as_secs()) {
             return wrong("`heartbeat` must be 1 s to 10 min");
@@ -146,14 +121,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn defaults_are_taken_and_nonsense_is_not() {
+    fn defaults_are_valid_and_unusable_settings_are_rejected() {
         RabbitOptions::default().validate().unwrap();
         let wrong: [fn(&mut RabbitOptions); 6] = [
             |o| o.ack_wait = Duration::ZERO,
-            |o| o.ack_wait = LONGEST_HOLD * 2,
-            |o| o.prefetch = 0,
+            |o| o.ack_wait = MAX_UNSETTLED_TIME * 2,
+            |o| o.delivery_limit = 0,
             |o| o.queue_limit = u64::MAX,
-            |o| o.max_payload_bytes = LARGEST_PAYLOAD + 1,
+            |o| o.unresponsive_after = Duration::ZERO,
             |o| o.heartbeat = Duration::from_millis(500),
         ];
         for spoil in wrong {

@@ -1,4 +1,4 @@
-//! The suite that every driver passes, on a real `RabbitMQ`.
+//! The conformance suite of the broker port, on a real server.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use cueline_broker::conformance::{self, Harness, Limits};
 use cueline_broker_rabbitmq::{RabbitDriver, RabbitOptions};
 use cueline_test_servers::rabbitmq::Rabbit;
 
-/// Each place is a prefix on one server: `<address>#<prefix>`.
+/// Each place is a prefix on the server: `<address>#<prefix>`.
 #[derive(Default)]
 struct Prefixes {
     places: AtomicU64,
@@ -30,7 +30,7 @@ impl Harness for Prefixes {
         let defaults = RabbitOptions::default();
         let options = RabbitOptions {
             prefix: prefix.to_owned(),
-            // Cases that say nothing of it do not want to see it pass, and killing and starting a server takes a busy machine longer.
+            // Without a limit of its own, a case must not reach the deadline, and a restart on a busy machine takes long.
             ack_wait: if limits == Limits::default() {
                 Duration::from_mins(5)
             } else {
@@ -47,7 +47,7 @@ impl Harness for Prefixes {
         }
     }
 
-    /// SIGKILL of the server, once the queues of the case are established (see `docs/rabbitmq.md`).
+    /// Kills the server once the case's queues are established (see `docs/rabbitmq.md`).
     async fn crash(&self, _place: &str, driver: Arc<dyn Driver>) {
         let server = Rabbit::shared().unwrap();
         let restarted = tokio::task::spawn_blocking(|| {

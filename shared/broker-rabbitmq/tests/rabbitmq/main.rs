@@ -1,9 +1,9 @@
-//! What is true of `RabbitMQ` and not of every broker, on a real server. See `docs/rabbitmq.md`.
+//! Tests of behaviour that is particular to `RabbitMQ`, on real servers. See `docs/rabbitmq.md`.
 
 mod faults;
+mod fixture;
 mod permissions;
 mod sharing;
-mod silence;
 mod tls;
 mod topology;
-mod world;
+mod unresponsive;

@@ -1,4 +1,4 @@
-//! What `docs/rabbitmq.md` gives a worker, and what it does not.
+//! The permissions that `docs/rabbitmq.md` gives a worker.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,9 +7,9 @@ use bytes::Bytes;
 use cueline_broker::{Announcement, Channel, Driver, ErrorKind, QueueId, Settlement};
 use cueline_broker_rabbitmq::RabbitDriver;
 
-use crate::world::{World, executor, message, messages, numbers, publish, settle, take};
+use crate::fixture::{Fixture, executor, message, messages, numbers, publish, settle, take};
 
-/// The patterns of the page, for the worker `one` of the group `billing` whose user is `worker-one`.
+/// The page's patterns, for the worker `one` of the group `billing` with the user `worker-one`.
 fn patterns(prefix: &str) -> [String; 3] {
     let p = prefix;
     [
@@ -19,21 +19,19 @@ fn patterns(prefix: &str) -> [String; 3] {
     ]
 }
 
-async fn worker(world: &World) -> Arc<RabbitDriver> {
-    let [configure, write, read] = patterns(&world.prefix);
-    world
+async fn worker(fixture: &Fixture) -> Arc<RabbitDriver> {
+    let [configure, write, read] = patterns(&fixture.prefix);
+    fixture
         .server(move |server| {
-            // Left from another test.
-            let _ = server.ctl(&["delete_user", "worker-one"]);
             server.add_user("worker-one", "secret", "/", [&configure, &write, &read])
         })
         .await;
-    let live = format!("{}.live", world.prefix);
+    let live = format!("{}.live", fixture.prefix);
     let (write, read) = (
         r"^(heartbeat|reply\..*|control\.billing\.one)$",
         r"^control\.billing\.one$",
     );
-    world
+    fixture
         .ctl(&[
             "set_topic_permissions",
             "-p",
@@ -44,8 +42,8 @@ async fn worker(world: &World) -> Arc<RabbitDriver> {
             read,
         ])
         .await;
-    let url = world.server.url_as("worker-one", "secret", "/");
-    Arc::new(RabbitDriver::open(&url, world.options()).await.unwrap())
+    let url = fixture.server.url_as("worker-one", "secret", "/");
+    Arc::new(RabbitDriver::open(&url, fixture.options()).await.unwrap())
 }
 
 fn control(executor: &str) -> Channel {
@@ -63,17 +61,17 @@ fn text(text: &'static str) -> Announcement {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_can_do_its_work_and_nothing_else() {
-    let world = World::new().await;
-    let scheduler = world.open().await;
+async fn a_worker_has_the_permissions_of_its_work_and_no_others() {
+    let fixture = Fixture::shared().await;
+    let scheduler = fixture.open().await;
     let (own, other) = (executor("one"), executor("two"));
     for queue in [&own, &other, &QueueId::Results, &QueueId::Dead] {
         scheduler.declare(queue).await.unwrap();
     }
-    let mut beats = scheduler.listen(&Channel::Heartbeats).await.unwrap();
-    let worker = worker(&world).await;
+    let mut heartbeats = scheduler.listen(&Channel::Heartbeats).await.unwrap();
+    let worker = worker(&fixture).await;
 
-    // What a worker does when it starts: its queues are there, and that is enough.
+    // A worker declares its queues when it starts. For this user it is enough that they exist.
     for queue in [&own, &QueueId::Results, &QueueId::Dead] {
         worker.declare(queue).await.unwrap();
     }
@@ -82,8 +80,8 @@ async fn a_worker_can_do_its_work_and_nothing_else() {
         .announce(&Channel::Heartbeats, text("beat"))
         .await
         .unwrap();
-    assert_eq!(&beats.recv().await.unwrap().payload[..], b"beat");
-    // By this it knows that it is heard.
+    assert_eq!(&heartbeats.recv().await.unwrap().payload[..], b"beat");
+    // The worker's check that its announcements arrive.
     worker
         .announce(&control("one"), text("echo"))
         .await
@@ -91,10 +89,16 @@ async fn a_worker_can_do_its_work_and_nothing_else() {
     assert_eq!(&orders.recv().await.unwrap().payload[..], b"echo");
 
     publish(&*scheduler, &messages(&own, 0..3)).await;
-    let came = take(&*worker, &own, 3).await;
-    assert_eq!(numbers(&came), [0, 1, 2]);
-    settle(&*worker, &own, &came[..2], &Settlement::Ack).await;
-    settle(&*worker, &own, &came[2..], &Settlement::Dead("bad".into())).await;
+    let received = take(&*worker, &own, 3).await;
+    assert_eq!(numbers(&received), [0, 1, 2]);
+    settle(&*worker, &own, &received[..2], &Settlement::Ack).await;
+    settle(
+        &*worker,
+        &own,
+        &received[2..],
+        &Settlement::Dead("bad".into()),
+    )
+    .await;
     assert_eq!(take(&*scheduler, &QueueId::Dead, 1).await.len(), 1);
     publish(&*worker, &messages(&QueueId::Results, 0..3)).await;
     assert_eq!(take(&*scheduler, &QueueId::Results, 3).await.len(), 3);
@@ -106,9 +110,9 @@ async fn a_worker_can_do_its_work_and_nothing_else() {
         ..text("ping")
     };
     scheduler.announce(&control("one"), order).await.unwrap();
-    let heard = orders.recv().await.unwrap();
+    let received = orders.recv().await.unwrap();
     assert_eq!(
-        (&heard.payload[..], heard.reply_to),
+        (&received.payload[..], received.reply_to),
         (&b"ping"[..], Some(reply.clone()))
     );
     worker.announce(&reply, text("pong")).await.unwrap();
@@ -125,8 +129,8 @@ async fn forbidden(
 ) {
     publish(scheduler, &[message(other, 0)]).await;
     for queue in [other, &QueueId::Results, &QueueId::Dead] {
-        let told = worker.fetch(queue, 1, Duration::ZERO).await.unwrap_err();
-        assert_eq!(told.kind(), ErrorKind::Permanent, "{queue}: {told}");
+        let error = worker.fetch(queue, 1, Duration::ZERO).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Permanent, "{queue}: {error}");
     }
     for queue in [own, other, &QueueId::Requests] {
         assert!(
@@ -139,15 +143,15 @@ async fn forbidden(
     }
     assert!(worker.listen(&control("two")).await.is_err());
     assert!(worker.listen(&Channel::Heartbeats).await.is_err());
-    // Not there, and not his to make: somebody else may still make it.
-    let told = worker.declare(&executor("three")).await.unwrap_err();
-    assert_eq!(told.kind(), ErrorKind::Transient, "{told}");
+    // Transient: another user may still declare it.
+    let error = worker.declare(&executor("three")).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Transient, "{error}");
     assert_eq!(
         take(scheduler, other, 1).await.len(),
         1,
-        "it was left alone"
+        "the worker did not take it"
     );
-    // None of the refusals has broken anything.
+    // Both drivers work after the refusals.
     publish(scheduler, &[message(own, 4)]).await;
     assert_eq!(numbers(&take(worker, own, 1).await), [4]);
     publish(worker, &[message(&QueueId::Results, 5)]).await;
@@ -155,14 +159,16 @@ async fn forbidden(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wrong_password_or_vhost_is_permanent_and_not_repeated_in_the_error() {
-    let world = World::new().await;
+    let fixture = Fixture::shared().await;
     for url in [
-        world.server.url_as("guest", "wrong-secret", "/"),
-        world.server.url("nowhere"),
+        fixture.server.url_as("guest", "wrong-secret", "/"),
+        fixture.server.url("nowhere"),
         "http://guest:wrong-secret@127.0.0.1".into(),
     ] {
-        let told = RabbitDriver::open(&url, world.options()).await.unwrap_err();
-        assert_eq!(told.kind(), ErrorKind::Permanent, "{told}");
-        assert!(!format!("{told:?}").contains("wrong-secret"), "{told:?}");
+        let error = RabbitDriver::open(&url, fixture.options())
+            .await
+            .unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Permanent, "{error}");
+        assert!(!format!("{error:?}").contains("wrong-secret"), "{error:?}");
     }
 }

@@ -1,49 +1,49 @@
-//! Several processes on one queue: a driver takes what it needs and keeps nothing that others could use.
+//! Several drivers on one queue. A driver keeps no messages that others could process.
 
 use std::time::Duration;
 
 use cueline_broker::{Driver, QueueId, Settlement};
 use cueline_broker_rabbitmq::RabbitOptions;
 
-use crate::world::{World, executor, messages, numbers, publish, settle, take};
+use crate::fixture::{Fixture, executor, messages, numbers, publish, settle, take};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_sent_ahead_goes_back_when_nobody_fetches() {
-    let world = World::new().await;
+async fn prefetched_messages_return_to_the_queue_without_fetches() {
+    let fixture = Fixture::shared().await;
     let options = RabbitOptions {
         idle_after: Duration::from_millis(300),
-        ..world.options()
+        ..fixture.options()
     };
-    let (greedy, other) = (world.open_with(options).await, world.open().await);
+    let (greedy, other) = (fixture.open_with(options).await, fixture.open().await);
     let queue = executor("one");
     greedy.declare(&queue).await.unwrap();
-    // A large prefetch, and nothing there yet.
+    // A large prefetch on an empty queue.
     let nothing = greedy.fetch(&queue, 500, Duration::from_millis(50)).await;
     assert!(nothing.unwrap().is_empty());
     publish(&*greedy, &messages(&queue, 0..100)).await;
-    // Sent ahead to the one that does not fetch any more; it has to give them back.
-    let mut came = numbers(&take(&*other, &queue, 100).await);
-    came.sort_unstable();
-    assert_eq!(came, (0..100).collect::<Vec<_>>());
+    // The server delivers them to the driver that no longer fetches. It has to return them.
+    let mut received = numbers(&take(&*other, &queue, 100).await);
+    received.sort_unstable();
+    assert_eq!(received, (0..100).collect::<Vec<_>>());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_that_fetch_share_the_work() {
+async fn two_consumers_share_the_work() {
     const COUNT: usize = 2_000;
-    let world = World::new().await;
-    let drivers = [world.open().await, world.open().await];
+    let fixture = Fixture::shared().await;
+    let drivers = [fixture.open().await, fixture.open().await];
     drivers[0].declare(&QueueId::Results).await.unwrap();
     let fetchers = drivers.clone().map(|driver| {
         tokio::spawn(async move {
             let mut own = 0;
             loop {
                 let wait = Duration::from_secs(2);
-                let came = driver.fetch(&QueueId::Results, 50, wait).await.unwrap();
-                if came.is_empty() {
+                let received = driver.fetch(&QueueId::Results, 50, wait).await.unwrap();
+                if received.is_empty() {
                     return own;
                 }
-                own += came.len();
-                settle(&*driver, &QueueId::Results, &came, &Settlement::Ack).await;
+                own += received.len();
+                settle(&*driver, &QueueId::Results, &received, &Settlement::Ack).await;
             }
         })
     });
@@ -61,13 +61,13 @@ async fn two_that_fetch_share_the_work() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_prefetch_follows_what_is_held() {
-    let world = World::new().await;
-    let driver = world.open().await;
+async fn a_growing_prefetch_keeps_the_order() {
+    let fixture = Fixture::shared().await;
+    let driver = fixture.open().await;
     let queue = executor("one");
     driver.declare(&queue).await.unwrap();
     publish(&*driver, &messages(&queue, 0..4_000)).await;
-    // Nothing is settled: each larger prefetch needs a new consumer, and none of that may change the order.
+    // Nothing is settled, so each larger prefetch takes a new consumer. The order must survive that.
     let mut all = Vec::new();
     while all.len() < 4_000 {
         all.extend(take(&*driver, &queue, 1).await);

@@ -1,4 +1,4 @@
-//! TLS: the server is checked against an authority, and the client shows a certificate if it is asked for one.
+//! TLS: the driver checks the server's certificate, and sends its own if the server asks for it.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use cueline_broker_rabbitmq::{ClientCertificate, RabbitDriver, RabbitOptions};
 use cueline_test_servers::free_port;
 use cueline_test_servers::rabbitmq::Rabbit;
 
-use crate::world::{messages, publish, take};
+use crate::fixture::{messages, own_server_slot, publish, take};
 
 fn file(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -16,7 +16,7 @@ fn file(name: &str) -> PathBuf {
         .join(name)
 }
 
-/// A server that takes TLS on one more port, from clients with a certificate.
+/// A server with a TLS port for clients with a certificate.
 fn secured() -> (Rabbit, String) {
     let port = free_port().unwrap();
     let conf = format!(
@@ -35,7 +35,8 @@ fn secured() -> (Rabbit, String) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn both_sides_are_checked() {
+async fn driver_and_server_check_each_other() {
+    let _slot = own_server_slot().await;
     let (_server, url) = tokio::task::spawn_blocking(secured).await.unwrap();
     let good = RabbitOptions {
         request_timeout: Duration::from_secs(5),
@@ -60,7 +61,7 @@ async fn both_sides_are_checked() {
         ..good.clone()
     };
     for bad in [unknown_authority, no_certificate] {
-        // Whether it is refused at once or the connection is cut, nothing can be done over it.
+        // The server may refuse at once or cut the connection later. Either way no call succeeds.
         if let Ok(driver) = RabbitDriver::open(&url, bad).await {
             assert!(driver.declare(&QueueId::Results).await.is_err());
         }
@@ -69,6 +70,6 @@ async fn both_sides_are_checked() {
         ca_file: Some(file("no-such.pem")),
         ..good
     };
-    let told = RabbitDriver::open(&url, missing).await.unwrap_err();
-    assert!(told.to_string().contains("no-such.pem"), "{told}");
+    let error = RabbitDriver::open(&url, missing).await.unwrap_err();
+    assert!(error.to_string().contains("no-such.pem"), "{error}");
 }

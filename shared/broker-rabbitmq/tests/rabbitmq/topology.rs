@@ -1,23 +1,25 @@
-//! What is on the server.
+//! Queues and exchanges on the server.
 
 use std::time::Duration;
 
 use cueline_broker::{DeadLetter, Driver, ErrorKind, QueueId, Settlement};
 use cueline_broker_rabbitmq::RabbitOptions;
 
-use crate::world::{World, executor, message, messages, missing, numbers, publish, settle, take};
+use crate::fixture::{
+    Fixture, executor, message, messages, missing, numbers, publish, settle, take,
+};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_executors_queue_has_one_binding_and_does_not_expire() {
-    let world = World::new().await;
-    let driver = world.open().await;
+    let fixture = Fixture::shared().await;
+    let driver = fixture.open().await;
     let queue = executor("one.a");
     for _ in 0..3 {
         driver.declare(&queue).await.unwrap();
     }
     publish(&*driver, &messages(&queue, 0..3)).await;
-    let name = format!("{}.x.billing.one%2Ea", world.prefix);
-    let bindings = world
+    let name = format!("{}.x.billing.one%2Ea", fixture.prefix);
+    let bindings = fixture
         .ctl(&[
             "list_bindings",
             "source_name",
@@ -33,10 +35,10 @@ async fn an_executors_queue_has_one_binding_and_does_not_expire() {
         own,
         [format!(
             "{}.triggers\t{name}\tbilling.one%2Ea.*",
-            world.prefix
+            fixture.prefix
         )]
     );
-    let queues = world
+    let queues = fixture
         .ctl(&["list_queues", "name", "type", "durable", "arguments"])
         .await;
     let own = queues.lines().find(|line| line.starts_with(&name)).unwrap();
@@ -53,11 +55,11 @@ async fn an_executors_queue_has_one_binding_and_does_not_expire() {
     assert!(!own.contains("x-expires"), "{own}");
 }
 
-/// Requests and reports are given back for as long as the database is away; letters stay until somebody looks.
+/// Requests and results are requeued while the database is down. Dead letters wait for an operator.
 #[tokio::test(flavor = "multi_thread")]
-async fn only_triggers_can_be_delivered_too_often_and_every_queue_has_a_limit() {
-    let world = World::new().await;
-    let driver = world.open().await;
+async fn only_triggers_have_a_delivery_limit_and_every_queue_has_a_maximum_length() {
+    let fixture = Fixture::shared().await;
+    let driver = fixture.open().await;
     let all = [
         executor("one"),
         QueueId::Results,
@@ -67,15 +69,15 @@ async fn only_triggers_can_be_delivered_too_often_and_every_queue_has_a_limit() 
     for queue in &all {
         driver.declare(queue).await.unwrap();
     }
-    let listed = world.ctl(&["list_queues", "name", "arguments"]).await;
+    let listed = fixture.ctl(&["list_queues", "name", "arguments"]).await;
     for queue in &all {
-        let start = format!("{}.{queue}\t", world.prefix);
+        let start = format!("{}.{queue}\t", fixture.prefix);
         let own = listed
             .lines()
             .find(|line| line.starts_with(&start))
             .unwrap();
-        let never = own.contains(&i32::MAX.to_string());
-        assert_eq!(never, *queue != all[0], "{own}");
+        let unlimited = own.contains(&i32::MAX.to_string());
+        assert_eq!(unlimited, *queue != all[0], "{own}");
         for part in ["x-max-length", "1000000", "reject-publish"] {
             assert!(own.contains(part), "{part} is missing: {own}");
         }
@@ -83,38 +85,44 @@ async fn only_triggers_can_be_delivered_too_often_and_every_queue_has_a_limit() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_queue_keeps_the_limits_that_it_was_made_with() {
-    let world = World::new().await;
+async fn an_existing_queue_keeps_its_limits() {
+    let fixture = Fixture::shared().await;
     let queue = executor("one");
-    world.open().await.declare(&queue).await.unwrap();
+    fixture.open().await.declare(&queue).await.unwrap();
     let other = RabbitOptions {
         queue_limit: 7,
         delivery_limit: 3,
-        ..world.options()
+        ..fixture.options()
     };
-    let driver = world.open_with(other).await;
+    let driver = fixture.open_with(other).await;
     driver.declare(&queue).await.unwrap();
     publish(&*driver, &messages(&queue, 0..50)).await;
     assert_eq!(take(&*driver, &queue, 50).await.len(), 50);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_server_buries_what_it_has_delivered_too_often() {
-    let world = World::new().await;
+async fn the_server_dead_letters_a_trigger_past_its_delivery_limit() {
+    let fixture = Fixture::shared().await;
     let options = RabbitOptions {
         delivery_limit: 2,
-        ..world.options()
+        ..fixture.options()
     };
-    let driver = world.open_with(options).await;
+    let driver = fixture.open_with(options).await;
     let queue = executor("one");
     for queue in [&queue, &QueueId::Dead] {
         driver.declare(queue).await.unwrap();
     }
     publish(&*driver, &[message(&queue, 5)]).await;
     for deliveries in 1..=3 {
-        let came = take(&*driver, &queue, 1).await;
-        assert_eq!(came[0].deliveries, deliveries);
-        settle(&*driver, &queue, &came, &Settlement::Retry(Duration::ZERO)).await;
+        let received = take(&*driver, &queue, 1).await;
+        assert_eq!(received[0].deliveries, deliveries);
+        settle(
+            &*driver,
+            &queue,
+            &received,
+            &Settlement::Retry(Duration::ZERO),
+        )
+        .await;
     }
     let dead = take(&*driver, &QueueId::Dead, 1).await;
     let letter = DeadLetter::decode(&dead[0].payload).unwrap();
@@ -130,40 +138,40 @@ async fn the_server_buries_what_it_has_delivered_too_often() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_queue_that_somebody_deletes_is_told_and_comes_back() {
-    let world = World::new().await;
-    let driver = world.open().await;
+async fn a_fetch_fails_when_its_queue_is_deleted_and_the_queue_can_be_declared_again() {
+    let fixture = Fixture::shared().await;
+    let driver = fixture.open().await;
     let queue = executor("one");
     driver.declare(&queue).await.unwrap();
     publish(&*driver, &messages(&queue, 0..10)).await;
     take(&*driver, &queue, 5).await;
-    let name = format!("{}.x.billing.one", world.prefix);
+    let name = format!("{}.x.billing.one", fixture.prefix);
     let delete = ["delete_queue", &name];
-    let told = async {
+    let fetches = async {
         let mut before = 0;
         loop {
-            match driver.fetch(&queue, 10, crate::world::DEADLINE).await {
-                Ok(came) if came.is_empty() => panic!("nobody was told"),
-                Ok(came) => before += came.len(),
+            match driver.fetch(&queue, 10, crate::fixture::DEADLINE).await {
+                Ok(received) if received.is_empty() => panic!("the fetch did not fail"),
+                Ok(received) => before += received.len(),
                 Err(_) => return before,
             }
         }
     };
-    let (before, _) = tokio::join!(told, world.ctl(&delete));
-    // The other five may have been fetched before it went, one by one.
+    let (before, _) = tokio::join!(fetches, fixture.ctl(&delete));
+    // The fetches may have returned the other five before the deletion.
     assert!(before <= 5, "{before}");
     let answers = driver.publish(&messages(&queue, 0..1)).await.unwrap();
     assert_eq!(answers, [missing(&queue)]);
-    // The channel was closed with an error each time; nothing has to be opened again by hand.
+    // Each error closed a channel. The driver opens new ones by itself.
     driver.declare(&queue).await.unwrap();
     publish(&*driver, &messages(&queue, 20..22)).await;
     assert_eq!(take(&*driver, &queue, 2).await.len(), 2);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn topics_that_are_too_long_for_a_routing_key_come_back_whole() {
-    let world = World::new().await;
-    let driver = world.open().await;
+async fn a_topic_that_is_too_long_for_a_routing_key_arrives_whole() {
+    let fixture = Fixture::shared().await;
+    let driver = fixture.open().await;
     let queue = executor("one");
     driver.declare(&queue).await.unwrap();
     let mut outgoing = message(&queue, 0);
@@ -173,38 +181,42 @@ async fn topics_that_are_too_long_for_a_routing_key_come_back_whole() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_dead_letter_queue_that_is_lost_is_made_again() {
-    let world = World::new().await;
-    let driver = world.open().await;
+async fn a_missing_dead_letter_queue_is_declared() {
+    let fixture = Fixture::shared().await;
+    let driver = fixture.open().await;
     let queue = executor("one");
     driver.declare(&queue).await.unwrap();
     publish(&*driver, &messages(&queue, 0..1)).await;
-    let came = take(&*driver, &queue, 1).await;
-    let bury = [(came[0].receipt, Settlement::Dead("why".into()))];
-    let told = driver.settle(&queue, &bury).await.unwrap_err();
-    assert_eq!(told.kind(), ErrorKind::Transient, "{told}");
-    driver.settle(&queue, &bury).await.unwrap();
-    let dead = take(&*driver, &QueueId::Dead, 1).await;
-    assert_eq!(DeadLetter::decode(&dead[0].payload).unwrap().reason, "why");
+    let received = take(&*driver, &queue, 1).await;
+    let dead = [(received[0].receipt, Settlement::Dead("why".into()))];
+    let error = driver.settle(&queue, &dead).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Transient, "{error}");
+    driver.settle(&queue, &dead).await.unwrap();
+    let letters = take(&*driver, &QueueId::Dead, 1).await;
+    let letter = DeadLetter::decode(&letters[0].payload).unwrap();
+    assert_eq!(letter.reason, "why");
     assert!(driver.delete(&queue, true).await.unwrap(), "it is acked");
 }
 
-/// What cannot be buried stays handed out, and only that.
+/// Only the delivery whose dead letter failed stays unsettled.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_dead_letter_that_is_not_taken_holds_up_no_acks() {
-    let world = World::new().await;
-    let driver = world.open().await;
+async fn a_failed_dead_letter_delays_no_acks() {
+    let fixture = Fixture::shared().await;
+    let driver = fixture.open().await;
     let queue = executor("one");
     driver.declare(&queue).await.unwrap();
     publish(&*driver, &messages(&queue, 0..5)).await;
-    let came = take(&*driver, &queue, 5).await;
-    let mut settlements: Vec<_> = came.iter().map(|d| (d.receipt, Settlement::Ack)).collect();
-    // There is no queue for dead letters yet.
+    let received = take(&*driver, &queue, 5).await;
+    let mut settlements: Vec<_> = received
+        .iter()
+        .map(|d| (d.receipt, Settlement::Ack))
+        .collect();
+    // The dead-letter queue does not exist yet.
     settlements[2].1 = Settlement::Dead("why".into());
-    let told = driver.settle(&queue, &settlements).await.unwrap_err();
-    assert_eq!(told.kind(), ErrorKind::Transient, "{told}");
+    let error = driver.settle(&queue, &settlements).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Transient, "{error}");
     drop(driver);
-    let driver = world.open().await;
+    let driver = fixture.open().await;
     let again = take(&*driver, &queue, 1).await;
     assert_eq!(numbers(&again), [2], "the others are acked");
     assert_eq!(

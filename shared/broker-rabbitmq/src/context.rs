@@ -1,0 +1,40 @@
+//! What the parts of one driver share.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use cueline_broker::{BrokerError, Receipt};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::connection::SupervisedConnection;
+use crate::error::closed;
+use crate::names::Names;
+use crate::options::RabbitOptions;
+
+/// See the module.
+pub(crate) struct DriverContext {
+    /// Consumes, declares and counts. The server does not block it, as nothing is published on it.
+    pub(crate) connection: Arc<SupervisedConnection>,
+    /// Publishes messages and announcements.
+    pub(crate) publishing: Arc<SupervisedConnection>,
+    pub(crate) names: Names,
+    pub(crate) options: RabbitOptions,
+    pub(crate) last_receipt: AtomicU64,
+    pub(crate) tasks: TaskTracker,
+    pub(crate) stop: CancellationToken,
+}
+
+impl DriverContext {
+    pub(crate) fn next_receipt(&self) -> Receipt {
+        Receipt(self.last_receipt.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Fails once the driver is closed.
+    pub(crate) fn ensure_open(&self) -> Result<(), BrokerError> {
+        if self.stop.is_cancelled() {
+            return Err(closed());
+        }
+        Ok(())
+    }
+}

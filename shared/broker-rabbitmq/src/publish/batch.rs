@@ -1,0 +1,86 @@
+//! Publishes a batch of the port: limits, and refusals in the port's words.
+
+use std::collections::HashMap;
+
+use cueline_broker::{BrokerError, Outgoing, QueueId, Refusal};
+
+use super::{AmqpMessage, Outcome, Publisher};
+use crate::context::DriverContext;
+use crate::error::permanent;
+use crate::options::{MAX_BATCH, MAX_PAYLOAD_BYTES};
+use crate::topology;
+
+/// See [`cueline_broker::Driver::publish`].
+pub(crate) async fn publish_batch(
+    context: &DriverContext,
+    publisher: &Publisher,
+    batch: &[Outgoing],
+) -> Result<Vec<Result<(), Refusal>>, BrokerError> {
+    if batch.len() > MAX_BATCH {
+        return Err(permanent(format!(
+            "failed to publish: {} messages are more than the {MAX_BATCH} of a batch",
+            batch.len()
+        )));
+    }
+    let fits = |outgoing: &&Outgoing| outgoing.payload.len() <= MAX_PAYLOAD_BYTES;
+    let mut messages = Vec::with_capacity(batch.len());
+    for outgoing in batch.iter().filter(fits) {
+        let Outgoing { queue, topic, .. } = outgoing;
+        let message = AmqpMessage::new(&context.names, queue, topic, outgoing.payload.clone())?;
+        messages.push(message.with_id(&outgoing.id));
+    }
+    let mut outcomes = publisher.publish(&messages).await?.into_iter();
+    let mut limits = HashMap::new();
+    let mut answers = Vec::with_capacity(batch.len());
+    for outgoing in batch {
+        answers.push(if fits(&outgoing) {
+            let outcome = outcomes.next().unwrap_or(Outcome::Unconfirmed);
+            answer(context, &outgoing.queue, outcome, &mut limits).await
+        } else {
+            Err(Refusal::TooLarge {
+                bytes: outgoing.payload.len(),
+                limit: MAX_PAYLOAD_BYTES,
+            })
+        });
+    }
+    Ok(answers)
+}
+
+async fn answer<'a>(
+    context: &DriverContext,
+    queue: &'a QueueId,
+    outcome: Outcome,
+    limits: &mut HashMap<&'a QueueId, u64>,
+) -> Result<(), Refusal> {
+    match outcome {
+        Outcome::Confirmed => Ok(()),
+        Outcome::Unroutable => Err(Refusal::NoQueue(queue.to_string())),
+        Outcome::Unconfirmed => Err(Refusal::Unknown {
+            queue: queue.to_string(),
+            why: "RabbitMQ did not confirm it".into(),
+        }),
+        Outcome::Rejected => {
+            if !limits.contains_key(queue) {
+                limits.insert(queue, limit(context, queue).await);
+            }
+            Err(Refusal::Full {
+                queue: queue.to_string(),
+                limit: limits[queue],
+            })
+        }
+    }
+}
+
+/// The limit at which a queue has just refused a message, which a quorum queue does only when it is full. AMQP does not tell a lower
+/// limit by policy; the number of waiting messages stands for it.
+async fn limit(context: &DriverContext, queue: &QueueId) -> u64 {
+    let own = context.options.queue_limit;
+    let count = async {
+        let channel = context.connection.current().await?.open_channel().await?;
+        topology::count(&channel, context.names.queue(queue)?).await
+    };
+    match count.await {
+        Ok(Some(counts)) => own.min(counts.ready.max(1)),
+        Ok(None) | Err(_) => own,
+    }
+}
