@@ -1,8 +1,8 @@
-//! The conformance suite of the broker port, on a real server.
+//! The conformance suite of the broker port, on real servers.
 
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -10,19 +10,39 @@ use cueline_broker::Driver;
 use cueline_broker::conformance::{self, Harness, Limits};
 use cueline_broker_rabbitmq::{RabbitDriver, RabbitOptions};
 use cueline_test_servers::rabbitmq::Rabbit;
+use tokio::task::spawn_blocking;
 
-/// Each place is a prefix on the server: `<address>#<prefix>`.
+/// Servers for cases that crash. Each takes a processor while it starts.
+const CRASH_SERVERS: usize = 2;
+
+/// Each place is a prefix on a server: `<address>#<prefix>`.
 #[derive(Default)]
 struct Prefixes {
     places: AtomicU64,
+}
+
+/// One of the servers that cases crash, started by the first case on it.
+async fn crash_server(number: usize) -> &'static Rabbit {
+    static SERVERS: [OnceLock<Rabbit>; CRASH_SERVERS] = [const { OnceLock::new() }; CRASH_SERVERS];
+    let start = move || SERVERS[number].get_or_init(|| Rabbit::start().unwrap());
+    spawn_blocking(start).await.unwrap()
 }
 
 #[async_trait]
 impl Harness for Prefixes {
     async fn place(&self) -> String {
         let number = self.places.fetch_add(1, Ordering::Relaxed);
-        let server = Rabbit::shared().unwrap();
+        let server = spawn_blocking(Rabbit::shared).await.unwrap().unwrap();
         format!("{}#c{number}", server.url("/"))
+    }
+
+    fn crash_servers(&self) -> usize {
+        CRASH_SERVERS
+    }
+
+    async fn place_on(&self, server: usize) -> String {
+        let number = self.places.fetch_add(1, Ordering::Relaxed);
+        format!("{}#{server}-{number}", crash_server(server).await.url("/"))
     }
 
     async fn open(&self, place: &str, limits: Limits) -> Arc<dyn Driver> {
@@ -48,19 +68,18 @@ impl Harness for Prefixes {
     }
 
     /// Kills the server once the case's queues are established (see `docs/rabbitmq.md`).
-    async fn crash(&self, _place: &str, driver: Arc<dyn Driver>) {
-        let server = Rabbit::shared().unwrap();
-        let restarted = tokio::task::spawn_blocking(|| {
+    async fn crash(&self, place: &str, driver: Arc<dyn Driver>) {
+        let number = place
+            .split_once('#')
+            .and_then(|(_, prefix)| prefix.split_once('-'));
+        let server = crash_server(number.unwrap().0.parse().unwrap()).await;
+        let restarted = spawn_blocking(|| {
             server.write_declarations()?;
             server.kill()?;
             server.start_again()
         });
         restarted.await.unwrap().unwrap();
         drop(driver);
-    }
-
-    fn crashes_everywhere(&self) -> bool {
-        true
     }
 }
 

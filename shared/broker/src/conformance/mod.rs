@@ -70,10 +70,15 @@ pub trait Harness: Send + Sync + 'static {
     /// `open` finds what was on disk.
     async fn crash(&self, place: &str, driver: Arc<dyn Driver>);
 
-    /// A crash at one place is felt at all others, because one server is behind them. Cases that crash then run after the others,
-    /// one at a time.
-    fn crashes_everywhere(&self) -> bool {
-        false
+    /// The servers for cases that crash, if a crash affects all places on a server. Each runs one such case at a time. 0 if each
+    /// place crashes alone.
+    fn crash_servers(&self) -> usize {
+        0
+    }
+
+    /// A new place on one of the [`crash_servers`](Self::crash_servers).
+    async fn place_on(&self, _server: usize) -> String {
+        self.place().await
     }
 }
 
@@ -157,9 +162,12 @@ impl fmt::Debug for Case {
 }
 
 impl Case {
-    /// Runs it at a place of its own.
-    pub async fn run(&self, harness: Arc<dyn Harness>) {
-        let place = harness.place().await;
+    /// Runs it at a place of its own, on one of the [`crash_servers`](Harness::crash_servers) if `server` names one.
+    pub async fn run(&self, harness: Arc<dyn Harness>, server: Option<usize>) {
+        let place = match server {
+            Some(server) => harness.place_on(server).await,
+            None => harness.place().await,
+        };
         (self.run)(Fixture::new(harness, place)).await;
     }
 }

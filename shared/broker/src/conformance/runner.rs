@@ -118,33 +118,26 @@ async fn capabilities(harness: &Arc<dyn Harness>) -> Capabilities {
 }
 
 fn run(chosen: Vec<Case>, harness: &Arc<dyn Harness>, capabilities: &Capabilities) -> Vec<Verdict> {
-    let (alone, together): (Vec<_>, Vec<_>) = chosen
+    let servers = harness.crash_servers();
+    let (crashing, others): (VecDeque<_>, VecDeque<_>) = chosen
         .into_iter()
-        .partition(|case| harness.crashes_everywhere() && case.need.crashes());
-    let mut verdicts = run_at_once(AT_ONCE, together, harness, capabilities);
-    verdicts.extend(run_at_once(1, alone, harness, capabilities));
-    verdicts
-}
-
-fn run_at_once(
-    at_once: usize,
-    chosen: Vec<Case>,
-    harness: &Arc<dyn Harness>,
-    capabilities: &Capabilities,
-) -> Vec<Verdict> {
-    let waiting = Mutex::new(VecDeque::from(chosen));
+        .partition(|case| servers > 0 && case.need.crashes());
+    let (crashing, others) = (Mutex::new(crashing), Mutex::new(others));
     let verdicts = Mutex::new(Vec::new());
-    let next = || {
+    let next = |waiting: &Mutex<VecDeque<Case>>| {
         let mut waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
         waiting.pop_front()
     };
+    let lanes = (0..servers).map(|server| (Some(server), &crashing));
+    let lanes = lanes.chain((0..AT_ONCE).map(|_| (None, &others)));
     thread::scope(|scope| {
-        for _ in 0..at_once {
-            scope.spawn(|| {
-                while let Some(case) = next() {
+        for (server, waiting) in lanes {
+            let (next, verdicts) = (&next, &verdicts);
+            scope.spawn(move || {
+                while let Some(case) = next(waiting) {
                     let verdict = match case.need.missing_in(capabilities) {
                         Some(reason) => Verdict::Ignored(reason),
-                        None => run_one(case, Arc::clone(harness)),
+                        None => run_one(case, Arc::clone(harness), server),
                     };
                     report(case, verdict);
                     let mut verdicts = verdicts.lock().unwrap_or_else(PoisonError::into_inner);
@@ -167,13 +160,17 @@ fn report(case: Case, verdict: Verdict) {
 }
 
 /// Runs a case on a thread of its own name, so that the message of a panic says which case it was.
-fn run_one(case: Case, harness: Arc<dyn Harness>) -> Verdict {
+fn run_one(case: Case, harness: Arc<dyn Harness>, server: Option<usize>) -> Verdict {
     let ran = thread::Builder::new()
         .name(case.name.to_owned())
         .spawn(move || {
             let runtime = runtime().expect("a runtime");
-            let ended =
-                runtime.block_on(async { timeout(LONGEST_CASE, case.run(harness)).await.is_ok() });
+            let run = async {
+                timeout(LONGEST_CASE, case.run(harness, server))
+                    .await
+                    .is_ok()
+            };
+            let ended = runtime.block_on(run);
             assert!(ended, "still running after {LONGEST_CASE:?}");
         });
     match ran.map(thread::JoinHandle::join) {
