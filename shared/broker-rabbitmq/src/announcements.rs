@@ -1,7 +1,7 @@
 //! Announcements: messages to the present listeners, which no queue keeps.
 //!
-//! Each driver has one exclusive queue, bound for every channel that it listens on. The queue ends with its connection, and the driver
-//! declares it again on the next one.
+//! Each driver has one exclusive queue, bound for every channel that it listens on. The queue ends with its
+//! connection, and the driver declares it again on the next one.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

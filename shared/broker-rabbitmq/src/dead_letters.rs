@@ -11,14 +11,15 @@ use crate::error::transient;
 use crate::publish::{AmqpMessage, Outcome, Publisher};
 use crate::topology;
 
-/// The largest dead letter, in bytes. RabbitMQ 4 accepts 16 MiB and closes the channel on a larger message, on each attempt.
+/// The largest dead letter, in bytes. RabbitMQ 4 accepts 16 MiB and closes the channel on a larger message, on each
+/// attempt.
 const MAX_LETTER_BYTES: usize = 15 << 20;
 
 /// How much of the payload a larger dead letter keeps, in bytes. JSON makes it at most six times as long.
 const KEPT_BYTES: usize = 2 << 20;
 
-/// Publishes the deliveries that these receipts name, with their reasons. Returns the receipts of those that were confirmed, and why
-/// others were not. Unknown receipts are ignored.
+/// Publishes the deliveries that these receipts name, with their reasons. Returns the receipts of those that were
+/// confirmed, and why others were not. Unknown receipts are ignored.
 pub(crate) async fn publish(
     context: &DriverContext,
     consumer: &Consumer,
@@ -116,7 +117,7 @@ fn encode(letter: &DeadLetter) -> Result<Bytes, BrokerError> {
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "AMQP tells no time; operators see this one and nothing depends on it"
+    reason = "AMQP reports no time; operators see this one and nothing depends on it"
 )]
 fn now_ms() -> i64 {
     SystemTime::now()

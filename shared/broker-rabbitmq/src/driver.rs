@@ -30,8 +30,9 @@ const CLOSE_WITHIN: Duration = Duration::from_secs(5);
 
 /// A broker on `RabbitMQ`.
 ///
-/// It connects again in the background whenever a connection ends. Without a connection, calls fail with a transient error within
-/// [`RabbitOptions::request_timeout`]. Dropping it ends its tasks; unsettled deliveries return to their queues at once.
+/// It connects again in the background whenever a connection ends. Without a connection, calls fail with a transient
+/// error within [`RabbitOptions::request_timeout`]. Dropping it ends its tasks; unsettled deliveries return to their
+/// queues at once.
 pub struct RabbitDriver {
     context: Arc<DriverContext>,
     publisher: Publisher,
@@ -55,7 +56,8 @@ impl RabbitDriver {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Permanent`] for unusable options, a malformed address, a file that cannot be read, or a wrong password or virtual host.
+    /// [`ErrorKind::Permanent`] for unusable options, a malformed address, a file that cannot be read, or a wrong
+    /// password or virtual host.
     pub async fn open(url: &str, options: RabbitOptions) -> Result<Self, BrokerError> {
         options.validate()?;
         let names = Names::new(&options.prefix)?;
@@ -232,7 +234,8 @@ impl Driver for RabbitDriver {
                 channel = connection.open_channel().await?;
                 continue;
             };
-            // A queue that this driver consumes has a consumer, so these counts are those of a leader that does not answer.
+            // A queue that this driver consumes has a consumer, so these counts are those of a leader that does not
+            // answer.
             if counts == Counts::NONE && before.is_some() && before == subscription() {
                 return Err(transient(format!(
                     "failed to count messages: {queue} does not answer"

@@ -1,8 +1,8 @@
 //! Broker driver on `RabbitMQ` 3.10 and later.
 //!
-//! Queues are quorum queues behind topic exchanges. The driver publishes in batches with publisher confirms, and consumes with a
-//! prefetch that follows the fetches. It keeps two connections, because the server stops reading a connection that publishes while it
-//! is short of memory or disk, and acks must not wait for that.
+//! Queues are quorum queues behind topic exchanges. The driver publishes in batches with publisher confirms, and
+//! consumes with a prefetch that follows the fetches. It keeps two connections, because the server stops reading a
+//! connection that publishes while it is short of memory or disk, and acks must not wait for that.
 //!
 //! `docs/rabbitmq.md` describes the topology, the permissions, and the driver's states with what each failure does.
 //!

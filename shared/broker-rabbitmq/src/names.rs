@@ -1,7 +1,7 @@
 //! Names of queues and exchanges, and routing keys, in both directions.
 //!
-//! Each of our names becomes one word of a routing key. Dots would split it, and `*` and `#` have a meaning in bindings. Such
-//! characters become `%` and two hexadecimal digits; all others stay readable.
+//! Each of our names becomes one word of a routing key. Dots would split it, and `*` and `#` have a meaning in
+//! bindings. Such characters become `%` and two hexadecimal digits; all others stay readable.
 
 use std::fmt::Write as _;
 

@@ -38,7 +38,8 @@ impl Received {
     }
 }
 
-/// The dead letter for a message that the server itself moved to the dead letters. Such a message lies there in its original form.
+/// The dead letter for a message that the server itself moved to the dead letters. Such a message lies there in its
+/// original form.
 fn moved_by_server(
     headers: &FieldTable,
     names: &Names,

@@ -16,14 +16,15 @@ use crate::error::{ACCESS_REFUSED, NOT_FOUND, PRECONDITION_FAILED, transient};
 use crate::names::Names;
 use crate::options::RabbitOptions;
 
-/// In effect no delivery limit. The server drops a dead letter past its limit. Results and requests are requeued for as long as the
-/// database is down, which says nothing about them; their reader dead-letters what it cannot process.
+/// In effect no delivery limit. The server drops a dead letter past its limit. Results and requests are requeued for
+/// as long as the database is down, which says nothing about them; their reader dead-letters what it cannot process.
 const UNLIMITED_DELIVERIES: i64 = i32::MAX as i64;
 
 /// The server may count a consumer for this long after it ended.
 const CONSUMER_COUNT_LAG: Duration = Duration::from_secs(1);
 
-/// Declares the exchanges, once for each connection. A user without that permission relies on the exchanges of another user.
+/// Declares the exchanges, once for each connection. A user without that permission relies on the exchanges of
+/// another user.
 pub(crate) async fn declare_exchanges(
     connection: &Arc<Connection>,
     names: &Names,
@@ -149,8 +150,8 @@ pub(crate) async fn delete(
 
 /// Deletes a queue without messages and consumers; whether it did.
 ///
-/// Quorum queues do not support AMQP's `if-empty`. The driver therefore unbinds the queue, counts again, and binds it again unless it
-/// is empty. Messages published in between are refused as unroutable.
+/// Quorum queues do not support AMQP's `if-empty`. The driver therefore unbinds the queue, counts again, and binds it
+/// again unless it is empty. Messages published in between are refused as unroutable.
 pub(crate) async fn delete_if_empty(
     connection: &Arc<Connection>,
     names: &Names,
@@ -177,8 +178,8 @@ pub(crate) async fn delete_if_empty(
     }
 }
 
-/// Counts a queue after the driver ended its own consumer. The server counts an ended consumer for a while, until the messages that it
-/// held are back in the queue.
+/// Counts a queue after the driver ended its own consumer. The server counts an ended consumer for a while, until the
+/// messages that it held are back in the queue.
 async fn count_without_ended_consumers(
     channel: &OpenChannel,
     name: ShortString,

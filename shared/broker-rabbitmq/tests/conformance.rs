@@ -50,7 +50,8 @@ impl Harness for Prefixes {
         let defaults = RabbitOptions::default();
         let options = RabbitOptions {
             prefix: prefix.to_owned(),
-            // Without a limit of its own, a case must not reach the deadline, and a restart on a busy machine takes long.
+            // Without a limit of its own, a case must not reach the deadline, and a restart on a busy machine takes
+            // long.
             ack_wait: if limits == Limits::default() {
                 Duration::from_mins(5)
             } else {

@@ -64,7 +64,8 @@ impl Connector {
         &self.uri.authority.userinfo.username
     }
 
-    /// A wrong password or virtual host is permanent. Any other failure is transient: the server may still be starting.
+    /// A wrong password or virtual host is permanent. Any other failure is transient: the server may still be
+    /// starting.
     pub(super) async fn connect(&self) -> Result<Connection, BrokerError> {
         let what = "connect to RabbitMQ";
         let runtime = lapin::runtime::default_runtime().map_err(|e| failed(what, e))?;

@@ -1,7 +1,8 @@
 //! A connection that the driver opens again whenever it ends.
 //!
-//! lapin's own recovery is off. It gives up after a number of attempts and leaves errors of a single channel alone. It also restores
-//! channels under the same handle, so that an ack from before the cut would name a message delivered after it.
+//! lapin's own recovery is off. It gives up after a number of attempts and leaves errors of a single channel alone.
+//! It also restores channels under the same handle, so that an ack from before the cut would name a message delivered
+//! after it.
 
 mod connect;
 
@@ -23,7 +24,8 @@ use crate::error::{CallError, answered, closed, timed_out};
 
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 
-/// A connection that ended sooner counts as a failed attempt. Reconnecting to such a server without a growing wait would burden it.
+/// A connection that ended sooner counts as a failed attempt. Reconnecting to such a server without a growing wait
+/// would burden it.
 pub(crate) const STABLE_AFTER: Duration = Duration::from_secs(10);
 
 /// lapin sends no event for some ends, such as a close without an error code. This poll finds them.
@@ -108,8 +110,8 @@ impl OpenChannel {
 
 /// Queues the frames of a lapin call for the socket now; the result completes the call.
 ///
-/// lapin queues frames on the first poll. The driver needs their order without waiting for the socket in between, and also while it
-/// holds a lock.
+/// lapin queues frames on the first poll. The driver needs their order without waiting for the socket in between, and
+/// also while it holds a lock.
 pub(crate) fn enqueue<'a, T: Send + 'a>(
     call: impl Future<Output = lapin::Result<T>> + Send + 'a,
 ) -> BoxFuture<'a, lapin::Result<T>> {

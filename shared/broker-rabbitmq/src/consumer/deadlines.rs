@@ -1,4 +1,4 @@
-//! Requeues overdue deliveries, and stops consuming a queue that nobody fetches from.
+//! Requeues overdue deliveries, and stops consuming a queue without fetches.
 
 use std::sync::Arc;
 
@@ -45,8 +45,8 @@ impl Consumer {
         }
     }
 
-    /// Stops consuming a queue without fetches, once nothing of it is unsettled. Closing the channel returns buffered messages to the
-    /// queue. It happens at most an ack wait after the last fetch, or the longest delay of a retry.
+    /// Stops consuming a queue without fetches, once nothing of it is unsettled. Closing the channel returns buffered
+    /// messages to the queue. It happens at most an ack wait after the last fetch, or the longest delay of a retry.
     async fn pause_if_idle(&self) {
         let _alone = self.subscribing.lock().await;
         let mut state = self.lock();

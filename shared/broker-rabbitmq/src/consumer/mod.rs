@@ -1,8 +1,8 @@
 //! Consumes one queue and buffers what the server delivers ahead until a fetch returns it.
 //!
-//! A prefetch applies to consumers that start after it was set, so a larger prefetch takes a new consumer. The driver cancels the old
-//! one only while it has no credit left. Nothing can then be on its way to it, which would be lost to both until the channel closes,
-//! and the order of messages is kept. See the states in `docs/rabbitmq.md`.
+//! A prefetch applies to consumers that start after it was set, so a larger prefetch takes a new consumer. The driver
+//! cancels the old one only while it has no credit left. Nothing can then be on its way to it, which would be lost to
+//! both until the channel closes, and the order of messages is kept. See the states in `docs/rabbitmq.md`.
 
 mod deadlines;
 mod prefetch;
@@ -163,7 +163,7 @@ impl Consumer {
         self.notify_if_sooner(session, before);
         let prefetch = session.subscription.as_ref().map_or(0, |s| s.prefetch);
         if session.sizer.note_fetch(max, messages.len(), prefetch) && !session.has_credit() {
-            // Nobody waits for it: the next fetch benefits.
+            // In the background: only the next fetch benefits.
             self.context
                 .tasks
                 .spawn(Arc::clone(self).ensure_credit(max));

@@ -1,7 +1,8 @@
 //! How many messages the server sends ahead for one queue.
 //!
-//! The prefetch starts with what the first fetch asks for. It grows while fetches take all that they ask for, so that a fast consumer
-//! never waits for the server and a slow one takes nothing from others. Quorum queues have no prefetch that changes later (`global`).
+//! The prefetch starts with what the first fetch asks for. It grows while fetches take all that they ask for, so that
+//! a fast consumer never waits for the server and a slow one takes nothing from others. Quorum queues have no
+//! prefetch that changes later (`global`).
 
 /// The most messages that the server sends ahead for one queue.
 const MAX_PREFETCH: u16 = 2_000;
@@ -28,7 +29,8 @@ impl PrefetchSizer {
         self.usual_bytes = (self.usual_bytes * 7 + bytes) / 8;
     }
 
-    /// Notes a fetch that asked for `max` and got `got` messages. Whether a larger prefetch than `current` would help.
+    /// Notes a fetch that asked for `max` and got `got` messages. Whether a larger prefetch than `current` would
+    /// help.
     pub(super) fn note_fetch(&mut self, max: usize, got: usize, current: u16) -> bool {
         if got < max {
             self.full_fetches = 0;

@@ -1,7 +1,7 @@
 //! One channel and its unsettled deliveries.
 //!
-//! Acks and requeues are queued for the socket while the consumer's state is locked. A cumulative ack must not overtake the requeue of
-//! an earlier message, and a consumer must not be cancelled while it has credit.
+//! Acks and requeues are queued for the socket while the consumer's state is locked. A cumulative ack must not
+//! overtake the requeue of an earlier message, and a consumer must not be cancelled while it has credit.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
@@ -223,7 +223,8 @@ impl Session {
     }
 }
 
-/// Queues a frame, as [`enqueue`](crate::connection::enqueue) does. The answer to a later question on the same channel tells that the server has processed it.
+/// Queues a frame, as [`enqueue`](crate::connection::enqueue) does. Once the server answers a later call on the same
+/// channel, it has processed the frame.
 fn queued(call: impl Future<Output = lapin::Result<()>>) -> Result<(), CallError> {
     let sent = call.now_or_never().unwrap_or(Ok(()));
     sent.map_err(|e| CallError::new("settle", e))

@@ -25,8 +25,8 @@ enum Step {
 }
 
 impl Consumer {
-    /// Ensures a subscription with credit; without one, starts it or replaces it for fetches of `max` messages. After an error there is
-    /// no subscription.
+    /// Ensures a subscription with credit; without one, starts it or replaces it for fetches of `max` messages. After
+    /// an error there is no subscription.
     pub(super) async fn ensure_credit(self: Arc<Self>, max: usize) -> Result<(), BrokerError> {
         let _alone = self.subscribing.lock().await;
         let subscribed = self.subscribe(max).await;
@@ -170,7 +170,8 @@ async fn read(consumer: Arc<Consumer>, deliveries: lapin::Consumer, session: u64
     consumer.changed.notify_waiters();
 }
 
-/// The session whose present subscription has ended. The driver did not end it: the queue was deleted, or the channel ended.
+/// The session whose present subscription has ended. The driver did not end it: the queue was deleted, or the channel
+/// ended.
 fn take_ended(state: &mut State, session: u64, number: u64) -> Option<Session> {
     let present = state.session.as_ref().filter(|s| s.number == session)?;
     if present.subscription.as_ref()?.number != number {

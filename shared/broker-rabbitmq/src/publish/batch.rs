@@ -71,8 +71,8 @@ async fn answer<'a>(
     }
 }
 
-/// The limit at which a queue has just refused a message, which a quorum queue does only when it is full. AMQP does not tell a lower
-/// limit by policy; the number of waiting messages stands for it.
+/// The limit at which a queue has just refused a message, which a quorum queue does only when it is full. AMQP does
+/// not tell a lower limit by policy; the number of waiting messages stands for it.
 async fn limit(context: &DriverContext, queue: &QueueId) -> u64 {
     let own = context.options.queue_limit;
     let count = async {

@@ -1,7 +1,7 @@
 //! Collects the server's answers to the messages of one batch.
 //!
-//! lapin's `wait_for_confirms` waits for the last message only and says nothing about each one. It also attaches a returned message to
-//! any confirm of its channel, so the driver matches returned messages by their correlation id.
+//! lapin's `wait_for_confirms` waits for the last message only and says nothing about each one. It also attaches a
+//! returned message to any confirm of its channel, so the driver matches returned messages by their correlation id.
 
 use std::collections::VecDeque;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! Publishes batches with publisher confirms.
 //!
-//! A batch is written without waiting between its messages. The server then confirms, rejects or returns each message, or the queue of
-//! a message does not answer. See `docs/rabbitmq.md`.
+//! A batch is written without waiting between its messages. The server then confirms, rejects or returns each
+//! message, or the queue of a message does not answer. See `docs/rabbitmq.md`.
 
 mod batch;
 mod confirms;
@@ -34,7 +34,8 @@ const MAX_CONCURRENT_BATCHES: usize = 8;
 pub(crate) struct Publisher {
     context: Arc<DriverContext>,
     slots: Semaphore,
-    /// Channels in confirm mode, each for one batch at a time: lapin hands a returned message to any confirm of its channel.
+    /// Channels in confirm mode, each for one batch at a time: lapin hands a returned message to any confirm of its
+    /// channel.
     idle: Mutex<Vec<OpenChannel>>,
     unresponsive: UnresponsiveQueues,
 }
@@ -53,8 +54,8 @@ impl Publisher {
         }
     }
 
-    /// Publishes a batch; one outcome for each message, in order. After an error, or if dropped half-way, the server may have accepted
-    /// some messages.
+    /// Publishes a batch; one outcome for each message, in order. After an error, or if dropped half-way, the server
+    /// may have accepted some messages.
     pub(crate) async fn publish(
         &self,
         batch: &[AmqpMessage<'_>],
@@ -98,13 +99,15 @@ impl Publisher {
             self.resolve_open(batch, &mut confirms, &channel, give_up)
                 .await?;
         } else if reusable {
-            // A channel with open confirms is not used again: its returned messages could be matched to the next batch.
+            // A channel with open confirms is not used again: its returned messages could be matched to the next
+            // batch.
             self.idle().push(channel);
         }
         Ok(confirms.outcomes)
     }
 
-    /// Some messages have no answer: either the server does not answer, or their queues do not. A question to the server tells.
+    /// Some messages have no answer: either the server does not answer, or their queues do not. A call to the server
+    /// decides which.
     async fn resolve_open(
         &self,
         batch: &[AmqpMessage<'_>],
@@ -178,8 +181,8 @@ fn publish_error(channel: &OpenChannel, error: lapin::Error) -> BrokerError {
     failure.error
 }
 
-/// Queues all messages that are not held back for the socket, then waits until they are written. Returns the confirms with the places
-/// of their messages.
+/// Queues all messages that are not held back for the socket, then waits until they are written. Returns the confirms
+/// with the places of their messages.
 async fn send(
     channel: &OpenChannel,
     batch: &[AmqpMessage<'_>],

@@ -1,7 +1,8 @@
 //! Queues that confirm nothing while the server answers.
 //!
-//! A quorum queue without a leader behaves so for as long as it has none. The driver holds back its messages, so that they delay no
-//! other queue, until the queue answers. lapin knows confirms by channel and not by queue, so it cannot tell such a queue.
+//! A quorum queue without a leader behaves so for as long as it has none. The driver holds back its messages, so that
+//! they delay no other queue, until the queue answers. lapin knows confirms by channel and not by queue, so it cannot
+//! tell such a queue.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,4 +1,5 @@
-//! Queues that do not answer while the server does: without a leader, at a policy's limit, or with a suspended process.
+//! Queues that do not answer while the server does: without a leader, at a policy's limit, or with a suspended
+//! process.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,8 +23,8 @@ async fn open(fixture: &Fixture) -> Arc<RabbitDriver> {
         .await
 }
 
-/// Calls `stop_server` or `restart_server` for the queue's Ra member. Stopped, the queue has no leader, as after a kill of the node
-/// right after its declaration.
+/// Calls `stop_server` or `restart_server` for the queue's Ra member. Stopped, the queue has no leader, as after a
+/// kill of the node right after its declaration.
 async fn ra(fixture: &Fixture, call: &str, queue: &str) {
     let name = format!("%2F_{}.{queue}", fixture.prefix);
     let expression = format!("ra:{call}(quorum_queues, {{'{name}', node()}}).");
@@ -45,18 +46,24 @@ fn unknown(queue: &QueueId, answer: &Result<(), Refusal>) -> bool {
 async fn a_queue_without_a_leader_delays_no_other() {
     let fixture = Fixture::shared().await;
     let driver = open(&fixture).await;
-    let (silent, other) = (executor("silent"), executor("other"));
-    driver.declare(&silent).await.unwrap();
+    let (leaderless, other) = (executor("leaderless"), executor("other"));
+    driver.declare(&leaderless).await.unwrap();
     driver.declare(&other).await.unwrap();
-    publish(&*driver, &[message(&silent, 0), message(&other, 0)]).await;
-    ra(&fixture, "stop_server", "x.billing.silent").await;
+    publish(&*driver, &[message(&leaderless, 0), message(&other, 0)]).await;
+    ra(&fixture, "stop_server", "x.billing.leaderless").await;
 
-    let mixed = |n: usize| [message(&silent, n), message(&other, n), message(&silent, n)];
+    let mixed = |n: usize| {
+        [
+            message(&leaderless, n),
+            message(&other, n),
+            message(&leaderless, n),
+        ]
+    };
     let start = Instant::now();
     let answers = driver.publish(&mixed(1)).await.unwrap();
-    assert!(unknown(&silent, &answers[0]), "{answers:?}");
+    assert!(unknown(&leaderless, &answers[0]), "{answers:?}");
     assert_eq!(answers[1], Ok(()));
-    assert!(unknown(&silent, &answers[2]), "{answers:?}");
+    assert!(unknown(&leaderless, &answers[2]), "{answers:?}");
     assert!(
         start.elapsed() >= UNRESPONSIVE_AFTER,
         "the driver waited for it"
@@ -65,7 +72,7 @@ async fn a_queue_without_a_leader_delays_no_other() {
     let start = Instant::now();
     for n in 2..12 {
         let answers = driver.publish(&mixed(n)).await.unwrap();
-        assert!(unknown(&silent, &answers[0]), "{answers:?}");
+        assert!(unknown(&leaderless, &answers[0]), "{answers:?}");
         assert_eq!(answers[1], Ok(()));
     }
     assert!(
@@ -89,13 +96,13 @@ async fn a_queue_without_a_leader_delays_no_other() {
         start.elapsed()
     );
 
-    ra(&fixture, "restart_server", "x.billing.silent").await;
-    eventually(async || confirmed(driver.publish(&[message(&silent, 100)]).await)).await;
+    ra(&fixture, "restart_server", "x.billing.leaderless").await;
+    eventually(async || confirmed(driver.publish(&[message(&leaderless, 100)]).await)).await;
     let mut received = Vec::new();
     let give_up = Instant::now() + DEADLINE;
     while !received.contains(&100) {
         assert!(Instant::now() < give_up, "{received:?}");
-        received.extend(numbers(&take(&*driver, &silent, 1).await));
+        received.extend(numbers(&take(&*driver, &leaderless, 1).await));
     }
     assert!(
         received.iter().all(|n| [0, 1, 100].contains(n)),
@@ -115,17 +122,20 @@ async fn a_queue_without_a_leader_alone_in_its_batch_is_told_from_a_stalled_serv
             ..fixture.options()
         })
         .await;
-    let silent = executor("alone");
-    driver.declare(&silent).await.unwrap();
-    publish(&*driver, &messages(&silent, 0..2)).await;
+    let leaderless = executor("alone");
+    driver.declare(&leaderless).await.unwrap();
+    publish(&*driver, &messages(&leaderless, 0..2)).await;
     ra(&fixture, "stop_server", "x.billing.alone").await;
-    let answers = driver.publish(&messages(&silent, 2..4)).await.unwrap();
-    assert!(answers.iter().all(|a| unknown(&silent, a)), "{answers:?}");
+    let answers = driver.publish(&messages(&leaderless, 2..4)).await.unwrap();
+    assert!(
+        answers.iter().all(|a| unknown(&leaderless, a)),
+        "{answers:?}"
+    );
     // After a delete, the next probe finds no queue, and the broker declares it.
-    assert!(driver.delete(&silent, false).await.unwrap());
+    assert!(driver.delete(&leaderless, false).await.unwrap());
     let broker = Broker::from_arc(driver.clone(), BrokerOptions::default());
-    eventually(async || confirmed(broker.publish(&messages(&silent, 10..11)).await)).await;
-    assert_eq!(numbers(&take(&*driver, &silent, 1).await), [10]);
+    eventually(async || confirmed(broker.publish(&messages(&leaderless, 10..11)).await)).await;
+    assert_eq!(numbers(&take(&*driver, &leaderless, 1).await), [10]);
 }
 
 /// AMQP does not tell the limit of a policy. The driver reports the number of waiting messages.
