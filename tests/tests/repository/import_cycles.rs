@@ -13,7 +13,7 @@ use imports::{Crate, Import};
 const EXCEPTIONS: [(&str, &str); 3] = [
     (
         "cueline",
-        "the configuration and the adapters are being taken apart",
+        "the files of config and of adapters import each other through super::",
     ),
     (
         "cueline-bench",
