@@ -14,7 +14,7 @@ use cueline_engine::{Engine, EngineOptions};
 use cueline_model::{JobSpec, decode};
 use cueline_runtime::{Lifecycle, SystemClock};
 use cueline_store::Store;
-use cueline_store::types::{Run, TriggerRequest};
+use cueline_store::{Run, TriggerRequest};
 use cueline_store_sqlite::{SqliteOptions, SqliteStore};
 use cueline_worker::{Context, Failure, Stop, Worker};
 

@@ -97,7 +97,7 @@ impl Database {
     /// Runs, and those that succeeded at the first attempt.
     pub(crate) async fn runs(&self) -> Result<(u64, u64)> {
         let mut connection = self.connect().await?;
-        let count = "SELECT count(*), count(*) FILTER (WHERE mishap IS NULL AND state IS NOT NULL AND attempt = 1) FROM run";
+        let count = "SELECT count(*), count(*) FILTER (WHERE unsuccessful_state IS NULL AND state IS NOT NULL AND attempt = 1) FROM run";
         let (all, good): (i64, i64) = sqlx::query_as(count).fetch_one(&mut connection).await?;
         Ok((all.unsigned_abs(), good.unsigned_abs()))
     }

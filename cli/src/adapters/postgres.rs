@@ -34,5 +34,5 @@ pub(super) async fn migrate(url: &str) -> Result<i64, StoreError> {
 }
 
 pub(super) async fn renew_identity(url: &str) -> Result<StoreId, StoreError> {
-    cueline_store_postgres::renew_identity(url).await
+    cueline_store_postgres::renew_store_id(url).await
 }

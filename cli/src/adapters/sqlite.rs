@@ -47,7 +47,7 @@ pub(super) async fn migrate(path: &str) -> Result<(), StoreError> {
 
 pub(super) async fn renew_identity(path: &str) -> Result<StoreId, StoreError> {
     let store = open_file(Path::new(path), &StoreSettings::default()).await?;
-    let renewed = store.renew_identity().await;
+    let renewed = store.renew_store_id().await;
     store.close().await;
     renewed
 }

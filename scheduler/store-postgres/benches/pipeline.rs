@@ -14,7 +14,8 @@ use cueline_model::{
     AttemptEvent, AttemptId, ExecutorName, Job, JobSpec, Outcome, OutcomeKind, Shard, Timestamp,
 };
 use cueline_store::{
-    AttemptReport, DispatchRequest, FireDueRequest, NodeId, Plan, PlannedRun, Planner, Store,
+    AttemptReport, ClockOverride, DispatchRequest, FireDueRequest, NodeId, Plan, PlannedRun,
+    Planner, Store,
 };
 use cueline_store_postgres::{PgOptions, PgStore};
 use cueline_test_servers::postgres::Postgres;
@@ -71,7 +72,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let clock = Arc::new(AtomicI64::new(1_800_000_000_000));
     let shown = Arc::clone(&clock);
     let options = PgOptions {
-        now: Some(Arc::new(move || {
+        clock: Some(ClockOverride::new(move || {
             Timestamp::from_millis(shown.load(Ordering::SeqCst))
         })),
         statement_timeout: Duration::from_mins(10),

@@ -1,23 +1,22 @@
--- Jobs, runs and who works on them.
+-- The schema of a store.
 --
--- A run has a row in run from its first moment to its retirement, and beside it one in run_live until it has ended. What changes
--- while it lives changes in run_live only: small rows, few of them, none of the columns that change on the normal path in an index, so
--- that their updates stay on their page. The end removes the row there and completes the one in run. run is partitioned by the day
--- that is written in a run's id (see days.rs), and run_event and run_log with it.
--- Times are milliseconds since 1970-01-01T00:00:00Z. States and kinds are the numbers of cueline-model.
+-- A run has a row in run until it is deleted, and a second row in run_live until it has ended. Only run_live changes while the run is live: its
+-- rows are small and few, and the normal path changes no indexed column of it, so that updates stay on their page. The end of a run deletes the
+-- row in run_live and completes the row in run. run, run_event and run_log are partitioned by the day in the id of a run (see partitions.rs).
+-- Times are milliseconds since 1970-01-01T00:00:00Z. States and kinds are codes of cueline-model: a state from 10 on is terminal.
 
 CREATE TABLE job (
-    id         bigint  GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    name       text    COLLATE "C" NOT NULL,
-    version    bigint  NOT NULL,
-    created_at bigint  NOT NULL,
-    deleted_at bigint,
-    parent_id  bigint,
-    startup    boolean NOT NULL,
-    -- How long an attempt can take at the most: timeout and kill grace together.
-    longest_ms bigint,
-    grp        text    NOT NULL,
-    definition text    NOT NULL
+    id             bigint  GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    name           text    COLLATE "C" NOT NULL,
+    version        bigint  NOT NULL,
+    created_at     bigint  NOT NULL,
+    deleted_at     bigint,
+    parent_id      bigint,
+    startup        boolean NOT NULL,
+    -- The longest that an attempt takes: timeout and kill grace.
+    max_attempt_ms bigint,
+    group_name     text    NOT NULL,
+    definition     text    NOT NULL
 );
 
 CREATE UNIQUE INDEX job_name ON job (name) WHERE deleted_at IS NULL;
@@ -25,14 +24,13 @@ CREATE INDEX job_ever_named ON job (name);
 CREATE INDEX job_children ON job (parent_id) WHERE parent_id IS NOT NULL AND deleted_at IS NULL;
 CREATE INDEX job_startup ON job (id) WHERE startup AND deleted_at IS NULL;
 
--- One row for each job that is not deleted. Its lock is the lock of the job: whoever changes what a job is, when it is due, or
--- what follows from its runs takes it first, and rows of run_live after it.
+-- One row for each job that is not deleted. Its row lock is the lock of the job: a transaction that changes the definition, the next fire time,
+-- or what follows from runs of the job takes it first, and locks rows of run_live after it.
 CREATE TABLE job_due (
     job_id       bigint  PRIMARY KEY,
     version      bigint  NOT NULL,
     next_fire_at bigint,
-    -- Runs so far.
-    turn         bigint  NOT NULL DEFAULT 0,
+    run_count    bigint  NOT NULL DEFAULT 0,
     enabled      boolean NOT NULL,
     fixed_delay  boolean NOT NULL,
     has_children boolean NOT NULL DEFAULT false
@@ -40,58 +38,59 @@ CREATE TABLE job_due (
         autovacuum_vacuum_cost_delay = 0);
 
 CREATE INDEX job_due_next ON job_due (next_fire_at, job_id) WHERE next_fire_at IS NOT NULL;
-CREATE INDEX job_due_resting ON job_due (job_id) WHERE fixed_delay AND enabled AND next_fire_at IS NULL;
+CREATE INDEX job_due_idle ON job_due (job_id) WHERE fixed_delay AND enabled AND next_fire_at IS NULL;
 
--- The lower part of run ids; the upper is the day. It comes round after 10^10 runs, long after the day is over.
+-- The lower part of run ids; the upper part is the day. The sequence restarts after 10^10 runs, long after that day is over.
 CREATE SEQUENCE run_number MINVALUE 0 MAXVALUE 9999999999 CYCLE;
 
 CREATE TABLE run (
-    id               bigint   PRIMARY KEY,
-    job_id           bigint   NOT NULL,
-    -- What the shards of one fire have in common: the fire time (schedule, startup), the first run of the same trigger request
-    -- (manual), or the first run of the parent's fire (child). Each partition has a unique index on (fire_key, job_id, kind,
-    -- shard_index), and what has the same key has the same day.
-    fire_key         bigint   NOT NULL,
-    fire_at          bigint   NOT NULL,
-    created_at       bigint   NOT NULL,
-    turn             bigint   NOT NULL,
-    parent           bigint,
-    -- A skipped run stands for the fire times from here to its own.
-    skipped_since    bigint,
-    shard_index      integer  NOT NULL DEFAULT 0,
-    shard_total      integer  NOT NULL DEFAULT 1,
-    kind             smallint NOT NULL,
-    -- From here on known at the end; until then in run_live.
-    state            smallint,
-    -- The state again, if it is not success: so that a success changes no column that has an index.
-    mishap           smallint,
-    cancel_requested boolean  NOT NULL DEFAULT false,
-    attempt          integer  NOT NULL DEFAULT 1,
-    retries          integer  NOT NULL DEFAULT 0,
-    exit_status      integer,
-    due_at           bigint   NOT NULL,
-    queued_at        bigint,
-    started_at       bigint,
-    ended_at         bigint,
-    progress         double precision,
-    executor         text,
-    -- The group that it was published to, when its job has moved to another one since.
-    sent_to_group    text,
-    shard_item       text,
-    params           text,
-    message          text,
-    output           text
+    id                 bigint   PRIMARY KEY,
+    job_id             bigint   NOT NULL,
+    -- What the shards of one fire have in common: the fire time (schedule, startup), the first run of the trigger request (manual), or the first
+    -- run of the parent's fire (child). Each partition has a unique index on (fire_key, job_id, kind, shard_index), and runs with the same key
+    -- are in the same partition.
+    fire_key           bigint   NOT NULL,
+    fire_at            bigint   NOT NULL,
+    created_at         bigint   NOT NULL,
+    -- Number of the run among all runs of its job.
+    sequence           bigint   NOT NULL,
+    parent             bigint,
+    -- A skipped run accounts for all fire times from here to its own.
+    skipped_since      bigint,
+    shard_index        integer  NOT NULL DEFAULT 0,
+    shard_total        integer  NOT NULL DEFAULT 1,
+    kind               smallint NOT NULL,
+    -- The end of the run sets the columns from here on. Until then they are in run_live.
+    state              smallint,
+    -- The state again, unless it is success: so a success changes no indexed column.
+    unsuccessful_state smallint,
+    cancel_requested   boolean  NOT NULL DEFAULT false,
+    attempt            integer  NOT NULL DEFAULT 1,
+    retries            integer  NOT NULL DEFAULT 0,
+    exit_status        integer,
+    due_at             bigint   NOT NULL,
+    queued_at          bigint,
+    started_at         bigint,
+    ended_at           bigint,
+    progress           double precision,
+    executor           text,
+    -- The group that the attempt was published to, if the job has moved to another one since.
+    published_group    text,
+    shard_item         text,
+    params             text,
+    message            text,
+    output             text
 ) PARTITION BY RANGE (id);
 
--- Runs of a job, by stretches of 16,384 ids: new entries of all jobs stay close together.
+-- Runs of a job, by blocks of 16,384 ids: the new entries of all jobs are close together.
 CREATE INDEX run_by_job ON run ((id >> 14), job_id);
-CREATE INDEX run_mishap ON run (mishap, id) WHERE mishap IS NOT NULL;
+CREATE INDEX run_unsuccessful ON run (unsuccessful_state, id) WHERE unsuccessful_state IS NOT NULL;
 CREATE INDEX run_skipped ON run (job_id, fire_at) WHERE skipped_since IS NOT NULL;
 
 CREATE TABLE run_live (
     id               bigint   PRIMARY KEY,
     job_id           bigint   NOT NULL,
-    -- Who works on it. Of no meaning from `queued` on; NULL only while it waits for a node.
+    -- The node that dispatches the run. NULL only while any node may claim it; without meaning from `queued` on.
     claimed_by       bigint,
     due_at           bigint   NOT NULL,
     queued_at        bigint,
@@ -102,22 +101,22 @@ CREATE TABLE run_live (
     exit_status      integer,
     kind             smallint NOT NULL,
     state            smallint NOT NULL,
-    -- Its job is fixed_delay: the next fire time is counted from its end.
-    awaited          boolean  NOT NULL DEFAULT false,
-    -- In `dispatching`: an earlier publication of this attempt may have arrived.
+    -- The job is fixed_delay: its next fire time counts from the end of the run.
+    delays_next_fire boolean  NOT NULL DEFAULT false,
+    -- In `dispatching`: an earlier publication of the attempt may be in the queue.
     maybe_published  boolean  NOT NULL DEFAULT false,
     cancel_requested boolean  NOT NULL DEFAULT false,
     pinned           boolean  NOT NULL DEFAULT false,
     progress         double precision,
     executor         text,
-    sent_to_group    text,
+    published_group  text,
     message          text
 ) WITH (fillfactor = 35, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000,
         autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 50000);
 
 CREATE INDEX run_live_job ON run_live (job_id);
 CREATE INDEX run_live_waiting ON run_live (due_at, id) WHERE claimed_by IS NULL;
-CREATE INDEX run_live_awaited ON run_live (job_id) WHERE awaited;
+CREATE INDEX run_live_delays_next_fire ON run_live (job_id) WHERE delays_next_fire;
 CREATE INDEX run_live_cancelling ON run_live (id) WHERE cancel_requested;
 
 CREATE SEQUENCE run_event_number;
@@ -132,7 +131,7 @@ CREATE TABLE run_event (
     PRIMARY KEY (run_id, number)
 ) PARTITION BY RANGE (run_id);
 
--- The cursor is the attempt in its upper and the line's number in its lower 32 bits.
+-- The cursor has the attempt in its upper and the number of the line in its lower 32 bits.
 CREATE TABLE run_log (
     run_id bigint NOT NULL,
     cursor bigint NOT NULL,
@@ -142,7 +141,7 @@ CREATE TABLE run_log (
     PRIMARY KEY (run_id, cursor)
 ) PARTITION BY RANGE (run_id);
 
--- Keys of trigger requests. They live as long as the runs that they made.
+-- Idempotency keys of trigger requests. They are deleted with the runs of the request.
 CREATE TABLE trigger_key (
     job_id    bigint NOT NULL,
     key       text   COLLATE "C" NOT NULL,
@@ -153,28 +152,27 @@ CREATE TABLE trigger_key (
 CREATE INDEX trigger_key_run ON trigger_key (first_run);
 
 CREATE TABLE executor (
-    grp          text    COLLATE "C" NOT NULL,
-    name         text    COLLATE "C" NOT NULL,
-    incarnation  text    NOT NULL,
-    capabilities text[]  NOT NULL,
-    capacity     bigint  NOT NULL,
-    held         bigint  NOT NULL,
-    running      bigint  NOT NULL,
-    draining     boolean NOT NULL,
-    gone         boolean NOT NULL,
-    last_heartbeat_at    bigint  NOT NULL,
-    PRIMARY KEY (grp, name)
+    group_name        text    COLLATE "C" NOT NULL,
+    name              text    COLLATE "C" NOT NULL,
+    incarnation       text    NOT NULL,
+    capabilities      text[]  NOT NULL,
+    capacity          bigint  NOT NULL,
+    held              bigint  NOT NULL,
+    running           bigint  NOT NULL,
+    draining          boolean NOT NULL,
+    gone              boolean NOT NULL,
+    last_heartbeat_at bigint  NOT NULL,
+    PRIMARY KEY (group_name, name)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 
 CREATE TABLE node (
     id          bigint  GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     name        text    COLLATE "C" NOT NULL,
     lease_until bigint  NOT NULL,
-    -- Its lease is over, and nothing is claimed by it any more.
+    -- The lease has expired, and the node has no claims any more.
     cleared     boolean NOT NULL DEFAULT false
 ) WITH (fillfactor = 50);
 
--- Messages that nobody could take, kept for people.
 CREATE TABLE dead_letter (
     id      bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     at      bigint NOT NULL,
@@ -187,8 +185,7 @@ CREATE TABLE dead_letter (
 
 CREATE UNIQUE INDEX dead_letter_key ON dead_letter (key);
 
--- Which store this is: what executors remember of a run, they remember of the run of this store.
-
+-- Run ids are unique within one store only: executors remember an attempt together with the id of its store.
 CREATE TABLE store_identity (
     only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),
     -- 32 hexadecimal digits.

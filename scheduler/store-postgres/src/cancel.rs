@@ -1,146 +1,112 @@
 //! Cancelling runs.
 
-use cueline_model::{ExecutorId, RunId, RunState};
+use cueline_model::{RunId, RunState};
+use cueline_store::adapter::convert::{run_state, to_i64, without_nul};
 use cueline_store::{CancelOutcome, PendingCancellation, StoreError};
 use sqlx::postgres::PgConnection;
 
-use crate::database::{Write, commit};
-use crate::error::failed;
-use crate::finish::finish;
-use crate::rows::{clean, int, name, state};
-use crate::{PgStore, follow};
+use crate::end_runs::end_runs;
+use crate::error::Result;
+use crate::executors::executor_id;
+use crate::{PgStore, follow_ups};
 
-/// It is held: what a cancellation finds out must not be undone by one who gives the run back meanwhile.
 const JOB: &str = "SELECT job_id FROM run_live WHERE id = $1";
+
+/// Locks the run: a release that runs at the same time must not undo what the cancellation decides by.
 const READ: &str =
     "SELECT state, job_id, attempt, cancel_requested FROM run_live WHERE id = $1 FOR UPDATE";
-const ENDED: &str = "SELECT state FROM run WHERE id = $1";
 
-pub(crate) const END: &str = finish!(
+const READ_ENDED: &str = "SELECT state FROM run WHERE id = $1 AND state IS NOT NULL";
+
+const REQUEST: &str = "UPDATE run_live SET cancel_requested = true WHERE id = $1";
+
+pub(crate) const END: &str = end_runs!(
     "",
     delete: "WHERE l.id = $1 AND l.state = 0",
     ends: "15::smallint AS end_state, l.started_at AS began_at, $2::bigint AS end_at, l.exit_status AS status,
-        $3::text AS why, NULL::text AS result",
+        $3::text AS reason, NULL::text AS result",
     within: "AND run.id = $1",
     then: "SELECT id FROM done"
 );
 
-const ASK: &str = "UPDATE run_live SET cancel_requested = true WHERE id = $1";
-
-const NOTE: &str = "
+const INSERT_EVENT: &str = "
     INSERT INTO run_event (run_id, at, attempt, event, detail) VALUES ($1, $2, $3, 'cancel', $4)";
 
 pub(crate) const PENDING: &str = "
-    SELECT l.id, coalesce(l.sent_to_group, j.grp), l.executor
-    FROM (SELECT id, job_id, sent_to_group, executor FROM run_live
+    SELECT l.id, coalesce(l.published_group, j.group_name), l.executor
+    FROM (SELECT id, job_id, published_group, executor FROM run_live
           WHERE cancel_requested AND executor IS NOT NULL ORDER BY id LIMIT $1) l
         JOIN job j ON j.id = l.job_id ORDER BY l.id";
 
 impl PgStore {
-    pub(crate) async fn cancel_run(
-        &self,
-        run: RunId,
-        by: &str,
-    ) -> Result<CancelOutcome, StoreError> {
-        let fail = failed("cancel a run");
+    pub(crate) async fn cancel_run(&self, run: RunId, by: &str) -> Result<CancelOutcome> {
         let mut tx = self.db.write().await?;
+        let now = tx.now;
         let job: Option<i64> = sqlx::query_scalar(JOB)
             .bind(run.0)
             .fetch_optional(&mut *tx)
-            .await
-            .map_err(&fail)?;
-        follow::hold(&mut tx, job.into_iter().collect()).await?;
+            .await?;
+        follow_ups::lock_jobs(&mut tx, job.into_iter().collect()).await?;
         let row: Option<(i16, i64, i32, bool)> = sqlx::query_as(READ)
             .bind(run.0)
             .fetch_optional(&mut *tx)
-            .await
-            .map_err(&fail)?;
-        let Some((code, job, attempt, asked)) = row else {
-            return ended(&mut tx, run).await;
+            .await?;
+        let Some((state, job, attempt, requested)) = row else {
+            return outcome_of_ended(&mut tx, run).await;
         };
-        if asked {
+        if requested {
             return Ok(CancelOutcome::Requested);
         }
-        let why = format!("cancelled by {}", clean(by));
-        sqlx::query(ASK)
-            .bind(run.0)
-            .execute(&mut *tx)
-            .await
-            .map_err(&fail)?;
-        let waits = state(code)? == RunState::Scheduled;
-        if waits {
-            self.end(&mut tx, run, job, &why).await?;
-        }
-        let now = tx.now;
-        sqlx::query(NOTE)
-            .bind(run.0)
-            .bind(now.as_millis())
-            .bind(attempt)
-            .bind(&why)
-            .execute(&mut *tx)
-            .await
-            .map_err(&fail)?;
-        commit(tx).await?;
-        Ok(if waits {
+        let message = format!("cancelled by {}", without_nul(by));
+        sqlx::query(REQUEST).bind(run.0).execute(&mut *tx).await?;
+        let outcome = if run_state(state)? == RunState::Scheduled {
+            sqlx::query(END)
+                .bind(run.0)
+                .bind(now.as_millis())
+                .bind(&message)
+                .execute(&mut *tx)
+                .await?;
+            self.schedule_fixed_delays(&mut tx, &[(job, now)]).await?;
             CancelOutcome::Cancelled
         } else {
             CancelOutcome::Requested
-        })
-    }
-
-    async fn end(
-        &self,
-        write: &mut Write,
-        run: RunId,
-        job: i64,
-        why: &str,
-    ) -> Result<(), StoreError> {
-        let now = write.now;
-        sqlx::query(END)
+        };
+        sqlx::query(INSERT_EVENT)
             .bind(run.0)
             .bind(now.as_millis())
-            .bind(why)
-            .execute(&mut **write)
-            .await
-            .map_err(failed("cancel a run"))?;
-        follow::next_after_end(write, &self.definitions, &[(job, now)])
-            .await
-            .map(drop)
+            .bind(attempt)
+            .bind(&message)
+            .execute(&mut *tx)
+            .await?;
+        tx.commit().await?;
+        Ok(outcome)
     }
 
-    pub(crate) async fn cancels(
+    pub(crate) async fn pending_cancellations(
         &self,
         limit: usize,
-    ) -> Result<Vec<PendingCancellation>, StoreError> {
-        let mut conn = self.db.glance().await?;
+    ) -> Result<Vec<PendingCancellation>> {
         let rows: Vec<(i64, String, String)> = sqlx::query_as(PENDING)
-            .bind(int(limit))
-            .fetch_all(&mut *conn)
-            .await
-            .map_err(failed("list pending cancellations"))?;
+            .bind(to_i64(limit))
+            .fetch_all(&mut *self.db.autocommit().await?)
+            .await?;
         rows.into_iter()
-            .map(|(run, group, executor)| {
+            .map(|(run, group, name)| {
                 Ok(PendingCancellation {
                     run: RunId(run),
-                    executor: ExecutorId {
-                        group: name(&group)?,
-                        name: name(&executor)?,
-                    },
+                    executor: executor_id(&group, &name)?,
                 })
             })
             .collect()
     }
 }
 
-/// The answer for a run that does not live.
-async fn ended(conn: &mut PgConnection, run: RunId) -> Result<CancelOutcome, StoreError> {
-    let code: Option<Option<i16>> = sqlx::query_scalar(ENDED)
+/// The answer for a run that is not live.
+async fn outcome_of_ended(conn: &mut PgConnection, run: RunId) -> Result<CancelOutcome> {
+    let state: Option<i16> = sqlx::query_scalar(READ_ENDED)
         .bind(run.0)
         .fetch_optional(conn)
-        .await
-        .map_err(failed("cancel a run"))?;
-    match code {
-        Some(Some(code)) => Ok(CancelOutcome::AlreadyEnded(state(code)?)),
-        _ => Err(StoreError::no_run(run)),
-    }
+        .await?;
+    let state = state.ok_or_else(|| StoreError::no_run(run))?;
+    Ok(CancelOutcome::AlreadyEnded(run_state(state)?))
 }

@@ -4,83 +4,50 @@ use std::collections::BTreeSet;
 use std::future::Future;
 use std::ops::{Deref, DerefMut};
 use std::pin::Pin;
-use std::str::FromStr as _;
 use std::time::Duration;
 
 use cueline_model::Timestamp;
-use cueline_store::{ErrorKind, StoreError};
+use cueline_store::{ClockOverride, ErrorKind, StoreError};
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::{PgConnectOptions, PgConnection, PgPool, PgPoolOptions};
-use sqlx::{ConnectOptions as _, Connection as _, Postgres, Transaction};
+use sqlx::{Connection as _, Postgres, Transaction};
 
-use crate::days::{DAY_MS, Day, Days};
-use crate::error::failed;
-use crate::{PgOptions, schema};
+use crate::error::{Error, Result};
+use crate::partitions::{DAY_MS, Day, KnownPartitions};
+use crate::{PgOptions, PgStore, schema, url};
 
-/// Rounded as the server rounds; milliseconds are all that is kept of a time.
+/// Rounded to milliseconds, as all stored times are.
 const NOW: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint";
 
-/// A server that is set up to lose commits would break each promise of the port.
-const DURABLE: &str = "
+/// A server that is configured to lose commits would break the promises of the port.
+const REQUIRE_DURABLE_COMMITS: &str = "
     SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'";
 
-/// Of all transactions that see one state of the database.
-const BEGIN_TO_READ: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
+const BEGIN_SNAPSHOT: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
 
-/// What is read and written then is the same whatever the values: each statement is planned once, and not each time that somebody waits for it.
-/// Such a plan does not see a table grow, so there must be only one way to go that an index offers: a list or a value, and no join.
-const BEGIN_PLANNED_ONCE: &str = "BEGIN; SET LOCAL plan_cache_mode = force_generic_plan";
+/// Each statement of such a transaction is planned once per connection, not at each call that a user waits for. A generic plan does not see a
+/// table grow, so an index must be the only choice: the statement compares with a list or a value, and joins nothing.
+const BEGIN_GENERIC_PLAN: &str = "BEGIN; SET LOCAL plan_cache_mode = force_generic_plan";
 
-/// Connections for single statements that are planned once: those who use them, each for one batch at a time, and one more.
-const PLANNED_ONCE: u32 = 4;
+/// Connections for single statements with generic plans. Each of their three users needs one at a time.
+const GENERIC_PLAN_CONNECTIONS: u32 = 4;
 
-/// Of these, so many are kept however long nothing is due: what is due next has no time to wait for one.
-const PLANNED_ONCE_KEPT: u32 = 2;
+/// How many of these are kept open while nothing is due: a due run has no time to wait for a connection.
+const GENERIC_PLAN_KEPT: u32 = 2;
 
-/// A connection that was idle for longer than this is tried before it is used.
+/// A connection that was idle for longer is tested before it is used.
 const TRUSTED_IDLE: Duration = Duration::from_secs(2);
 
-/// A connection that does not answer within this time, when it is tried, is gone.
-const ANSWER_LIMIT: Duration = Duration::from_secs(5);
-
-/// Prepared statements kept per connection: more than there are.
-const STATEMENTS: usize = 200;
-
-/// A transaction that writes; dropped without a commit, it has not happened.
-#[derive(Debug)]
-pub(crate) struct Write {
-    tx: Transaction<'static, Postgres>,
-    /// The database's time at its beginning.
-    pub(crate) now: Timestamp,
-}
-
-impl Write {
-    pub(crate) fn at(tx: Transaction<'static, Postgres>, now: Timestamp) -> Self {
-        Self { tx, now }
-    }
-}
-
-impl Deref for Write {
-    type Target = PgConnection;
-
-    fn deref(&self) -> &PgConnection {
-        &self.tx
-    }
-}
-
-impl DerefMut for Write {
-    fn deref_mut(&mut self) -> &mut PgConnection {
-        &mut self.tx
-    }
-}
+/// A tested connection that does not answer within this time is closed.
+const PING_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(crate) struct Database {
     writers: PgPool,
-    planned_once: PgPool,
+    generic_plan: PgPool,
     readers: PgPool,
     connect: PgConnectOptions,
     options: PgOptions,
-    days: Days,
+    partitions: KnownPartitions,
 }
 
 impl std::fmt::Debug for Database {
@@ -91,239 +58,165 @@ impl std::fmt::Debug for Database {
     }
 }
 
+/// A writing transaction. Dropped without a commit, it is rolled back.
+#[derive(Debug)]
+pub(crate) struct WriteTx {
+    tx: Transaction<'static, Postgres>,
+    /// The time of the database's clock when it began.
+    pub(crate) now: Timestamp,
+}
+
+impl WriteTx {
+    pub(crate) fn new(tx: Transaction<'static, Postgres>, now: Timestamp) -> Self {
+        Self { tx, now }
+    }
+
+    /// Makes the changes durable.
+    pub(crate) async fn commit(self) -> Result<()> {
+        self.tx.commit().await.map_err(Error::Commit)
+    }
+
+    /// Rolls back and waits for it. A dropped transaction is rolled back in the background, and a repeated call would skip the rows that it
+    /// still locks. A failed rollback closes the connection, which rolls back too.
+    pub(crate) async fn roll_back(self) {
+        let _ = self.tx.rollback().await;
+    }
+}
+
+impl Deref for WriteTx {
+    type Target = PgConnection;
+
+    fn deref(&self) -> &PgConnection {
+        &self.tx
+    }
+}
+
+impl DerefMut for WriteTx {
+    fn deref_mut(&mut self) -> &mut PgConnection {
+        &mut self.tx
+    }
+}
+
 impl Database {
-    pub(crate) async fn connect(url: &str, options: PgOptions) -> Result<Self, StoreError> {
+    pub(crate) async fn connect(url: &str, options: PgOptions) -> Result<Self> {
         options.validate()?;
-        let connect = parse(url, &options)?;
-        schema::check(&connect, options.migrate).await?;
-        // Batches go by the primary key, in the order of their list: rows are locked in the same order everywhere, and no plan is
-        // made from statistics that are older than what is there.
+        let connect = url::parse(url, &options)?;
+        schema::prepare(&connect, options.migrate).await?;
+        // Batches use the primary key in the order of their list. So all transactions lock rows in the same order, and no plan relies on
+        // statistics that are older than the rows.
         let writing = connect.clone().options([
             ("enable_hashjoin", "off"),
             ("enable_mergejoin", "off"),
             ("enable_seqscan", "off"),
             ("random_page_cost", "1.1"),
         ]);
-        let once = writing
+        let generic = writing
             .clone()
             .options([("plan_cache_mode", "force_generic_plan")]);
-        let fail = failed("open the store");
-        let writers = pool(&options, options.writers)
-            .connect_with(writing)
-            .await
-            .map_err(&fail)?;
-        let planned_once = pool(&options, PLANNED_ONCE)
-            .min_connections(PLANNED_ONCE_KEPT)
-            .idle_timeout(None)
-            .connect_lazy_with(once);
-        let readers = pool(&options, options.readers).connect_lazy_with(connect.clone());
         Ok(Self {
-            writers,
-            planned_once,
-            readers,
+            writers: pool(&options, options.writers)
+                .connect_with(writing)
+                .await?,
+            generic_plan: pool(&options, GENERIC_PLAN_CONNECTIONS)
+                .min_connections(GENERIC_PLAN_KEPT)
+                .idle_timeout(None)
+                .connect_lazy_with(generic),
+            readers: pool(&options, options.readers).connect_lazy_with(connect.clone()),
             connect,
             options,
-            days: Days::default(),
+            partitions: KnownPartitions::default(),
         })
     }
 
     pub(crate) async fn close(&self) {
         self.readers.close().await;
-        self.planned_once.close().await;
+        self.generic_plan.close().await;
         self.writers.close().await;
     }
 
-    /// Begins a transaction that writes.
-    pub(crate) async fn write(&self) -> Result<Write, StoreError> {
-        let mut tx = self
-            .writers
-            .begin()
-            .await
-            .map_err(failed("begin a transaction"))?;
+    /// Begins a writing transaction.
+    pub(crate) async fn write(&self) -> Result<WriteTx> {
+        let mut tx = self.writers.begin().await?;
         let now = self.now(&mut tx).await?;
-        Ok(Write { tx, now })
+        Ok(WriteTx { tx, now })
     }
 
-    /// The same, planned once, and with the database's time still to be told: for what somebody waits for, where a statement for the time alone
-    /// would be one round trip too many.
-    pub(crate) async fn begin_planned_once(
-        &self,
-    ) -> Result<Transaction<'static, Postgres>, StoreError> {
-        self.writers
-            .begin_with(BEGIN_PLANNED_ONCE)
-            .await
-            .map_err(failed("begin a transaction"))
+    /// Begins a writing transaction with generic plans. It has not read the clock: a user waits, and that would be one more round trip.
+    pub(crate) async fn begin_generic_plan(&self) -> Result<Transaction<'static, Postgres>> {
+        Ok(self.writers.begin_with(BEGIN_GENERIC_PLAN).await?)
     }
 
-    /// A connection for single reading statements.
-    pub(crate) async fn read(&self) -> Result<PoolConnection<Postgres>, StoreError> {
-        self.readers
-            .acquire()
-            .await
-            .map_err(failed("reach the store"))
+    /// A connection for single reading statements that users ask for.
+    pub(crate) async fn read(&self) -> Result<PoolConnection<Postgres>> {
+        Ok(self.readers.acquire().await?)
     }
 
-    /// A connection for single statements of the scheduler, each a transaction of its own, planned as those of its batches are.
-    pub(crate) async fn glance(&self) -> Result<PoolConnection<Postgres>, StoreError> {
-        self.writers
-            .acquire()
-            .await
-            .map_err(failed("reach the store"))
+    /// A connection for single statements of the scheduler, each its own transaction, planned like those of its batches.
+    pub(crate) async fn autocommit(&self) -> Result<PoolConnection<Postgres>> {
+        Ok(self.writers.acquire().await?)
     }
 
-    /// The same for statements that are planned once: they look at no day, and go by the primary key whatever the values.
-    pub(crate) async fn planned_once(&self) -> Result<PoolConnection<Postgres>, StoreError> {
-        self.planned_once
-            .acquire()
-            .await
-            .map_err(failed("reach the store"))
+    /// Like [`autocommit`](Self::autocommit), with generic plans: for statements that use the primary key whatever their values are.
+    pub(crate) async fn generic_plan(&self) -> Result<PoolConnection<Postgres>> {
+        Ok(self.generic_plan.acquire().await?)
     }
 
-    /// A reading transaction: all its statements see the same state.
-    pub(crate) async fn snapshot(&self) -> Result<Transaction<'static, Postgres>, StoreError> {
-        self.readers
-            .begin_with(BEGIN_TO_READ)
-            .await
-            .map_err(failed("begin to read"))
+    /// Begins a reading transaction: all its statements see the same state.
+    pub(crate) async fn snapshot(&self) -> Result<Transaction<'static, Postgres>> {
+        Ok(self.readers.begin_with(BEGIN_SNAPSHOT).await?)
     }
 
-    /// What the clock was set to, in tests.
-    pub(crate) fn set_clock(&self) -> Option<Timestamp> {
-        self.options.now.as_ref().map(|now| now())
+    /// The time of a test's clock.
+    pub(crate) fn test_clock(&self) -> Option<Timestamp> {
+        self.options.clock.as_ref().map(ClockOverride::now)
     }
 
-    /// The database's clock.
-    pub(crate) async fn now(&self, conn: &mut PgConnection) -> Result<Timestamp, StoreError> {
-        if let Some(now) = self.set_clock() {
+    /// The time of the database's clock.
+    pub(crate) async fn now(&self, conn: &mut PgConnection) -> Result<Timestamp> {
+        if let Some(now) = self.test_clock() {
             return Ok(now);
         }
-        sqlx::query_scalar(NOW)
-            .fetch_one(conn)
-            .await
-            .map(Timestamp::from_millis)
-            .map_err(failed("read the database's clock"))
+        let now: i64 = sqlx::query_scalar(NOW).fetch_one(conn).await?;
+        Ok(Timestamp::from_millis(now))
     }
 
-    /// Makes room for runs of these days, and of tomorrow, so that midnight is like any other time.
-    pub(crate) async fn ensure_days(
+    /// Creates the partitions of these days, and of tomorrow, so that midnight is no special moment.
+    pub(crate) async fn ensure_partitions(
         &self,
-        mut wanted: BTreeSet<Day>,
+        mut days: BTreeSet<Day>,
         now: Timestamp,
-    ) -> Result<(), StoreError> {
-        wanted.insert(Day::of(now.plus_ms(DAY_MS)));
-        self.days.ensure(&self.connect, wanted).await
+    ) -> Result<()> {
+        days.insert(Day::of(now.plus_ms(DAY_MS)));
+        self.partitions.ensure(&self.connect, days).await
     }
 
-    pub(crate) fn forget_days(&self) {
-        self.days.forget();
+    pub(crate) fn forget_partitions(&self) {
+        self.partitions.forget();
     }
 
     pub(crate) fn executor_dead_after_ms(&self) -> u64 {
         self.options.executor_dead_after_ms
     }
 
-    /// Gives up a call that has no answer for too long. Its connection is tried, and closed if it does not answer either.
-    pub(crate) async fn bounded<T>(
-        &self,
-        call: impl Future<Output = Result<T, StoreError>>,
-    ) -> Result<T, StoreError> {
+    /// Ends a call after the time limit. Its connection is tested, and closed if it does not answer either.
+    pub(crate) async fn bounded<T>(&self, call: impl Future<Output = Result<T>>) -> Result<T> {
         let limit = self.options.call_timeout;
         tokio::time::timeout(limit, call).await.unwrap_or_else(|_| {
-            Err(StoreError::new(
+            let error = StoreError::new(
                 ErrorKind::Transient,
                 format!(
                     "failed to reach the store: no answer from the database server within {limit:?}"
                 ),
-            )
-            .with_unknown_outcome())
+            );
+            Err(error.with_unknown_outcome().into())
         })
     }
 }
 
-/// Makes what `write` did durable.
-pub(crate) async fn commit(write: Write) -> Result<(), StoreError> {
-    write
-        .tx
-        .commit()
-        .await
-        .map_err(failed("commit a transaction"))
-        .map_err(StoreError::with_unknown_outcome)
-}
-
-/// Undoes what `write` did and waits for it: dropped, it would be undone in the background, and what it holds would be passed over by the
-/// same call made again. A failure closes the connection, which undoes it too.
-pub(crate) async fn roll_back(write: Write) {
-    // The error that led here is the one that counts, and it is returned.
-    let _ = write.tx.rollback().await;
-}
-
-/// The library below says of a file for TLS only that it is not there, and not which.
-fn readable(url: &str) -> Result<(), StoreError> {
-    let settings = url.split_once('?').map_or("", |(_, settings)| settings);
-    for (name, file) in settings.split('&').filter_map(|s| s.split_once('=')) {
-        let is_file = ["sslrootcert", "sslcert", "sslkey"].contains(&name);
-        // A name with escapes, or one that is no file's name, is left to the library.
-        if !is_file || file.contains('%') || file == "system" {
-            continue;
-        }
-        std::fs::File::open(file).map_err(|error| {
-            StoreError::new(
-                ErrorKind::Broken,
-                format!("failed to open the store: {name}: {file} cannot be read: {error}"),
-            )
-        })?;
+impl PgStore {
+    pub(crate) async fn now(&self) -> Result<Timestamp> {
+        self.db.now(&mut *self.db.autocommit().await?).await
     }
-    Ok(())
-}
-
-/// The database that a URL names, and what is set on each connection to it.
-pub(crate) fn parse(url: &str, options: &PgOptions) -> Result<PgConnectOptions, StoreError> {
-    let invalid = |why: &dyn std::fmt::Display| {
-        // The URL holds a password: it is not repeated.
-        StoreError::new(
-            ErrorKind::Invalid,
-            format!(
-                "failed to open the store: its URL is not one of PostgreSQL (postgres://user:password@host:port/database): {why}"
-            ),
-        )
-    };
-    if !["postgres://", "postgresql://"]
-        .iter()
-        .any(|scheme| url.starts_with(scheme))
-    {
-        return Err(invalid(&"it begins with something else"));
-    }
-    let base = PgConnectOptions::from_str(url).map_err(|error| invalid(&error))?;
-    readable(url)?;
-    let ms = |time: Duration| time.as_millis().to_string();
-    // Noticed after the first silence of two thirds, and five questions without an answer in the rest.
-    let idle = (options.keepalive.as_secs() * 2 / 3).max(1).to_string();
-    let interval = (options.keepalive.as_secs() / 15).max(1).to_string();
-    Ok(base
-        .application_name(&options.application_name)
-        .statement_cache_capacity(STATEMENTS)
-        .disable_statement_logging()
-        .options([
-            ("lock_timeout", ms(options.lock_timeout)),
-            ("statement_timeout", ms(options.statement_timeout)),
-            (
-                "idle_in_transaction_session_timeout",
-                ms(options.idle_in_transaction_timeout),
-            ),
-            ("tcp_keepalives_idle", idle),
-            ("tcp_keepalives_interval", interval),
-            ("tcp_keepalives_count", "5".to_owned()),
-            ("tcp_user_timeout", ms(options.keepalive)),
-            ("default_transaction_isolation", "read committed".to_owned()),
-            // The bounds of a batch leave the partitions of one or two days: a plan for it is made in less time than a plan for all
-            // days takes to start.
-            ("plan_cache_mode", "force_custom_plan".to_owned()),
-            ("jit", "off".to_owned()),
-            // Batches are joined by key. Where a table has no statistics yet the planner would rather keep one side in memory and compare
-            // each row with each: a thousand times the work as soon as there are more rows than it thinks.
-            ("enable_material", "off".to_owned()),
-            ("max_parallel_workers_per_gather", "0".to_owned()),
-        ]))
 }
 
 fn pool(options: &PgOptions, connections: u32) -> PgPoolOptions {
@@ -335,25 +228,30 @@ fn pool(options: &PgOptions, connections: u32) -> PgPoolOptions {
         .max_lifetime(Duration::from_hours(1))
         .test_before_acquire(false)
         .after_connect(|conn, _| {
-            Box::pin(async move { sqlx::query(DURABLE).execute(conn).await.map(drop) })
+            Box::pin(async move {
+                sqlx::query(REQUIRE_DURABLE_COMMITS)
+                    .execute(conn)
+                    .await
+                    .map(drop)
+            })
         })
         .before_acquire(|conn, meta| {
             Box::pin(async move {
                 if meta.idle_for < TRUSTED_IDLE {
                     return Ok(true);
                 }
-                answers(conn).await.map(|()| true)
+                ping(conn).await.map(|()| true)
             })
         })
-        // Rolls back what a dropped call has left, and closes the connection if it does not answer.
-        .after_release(|conn, _| Box::pin(async move { answers(conn).await.map(|()| true) }))
+        // The ping ends after the rollback of a dropped call. A connection that does not answer is closed.
+        .after_release(|conn, _| Box::pin(async move { ping(conn).await.map(|()| true) }))
 }
 
-fn answers(
+fn ping(
     conn: &mut PgConnection,
-) -> Pin<Box<dyn Future<Output = Result<(), sqlx::Error>> + Send + '_>> {
+) -> Pin<Box<dyn Future<Output = std::result::Result<(), sqlx::Error>> + Send + '_>> {
     Box::pin(async move {
-        match tokio::time::timeout(ANSWER_LIMIT, conn.ping()).await {
+        match tokio::time::timeout(PING_TIMEOUT, conn.ping()).await {
             Ok(answer) => answer,
             Err(_) => Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()),
         }

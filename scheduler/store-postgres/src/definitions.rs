@@ -1,47 +1,97 @@
-//! Parsed job definitions, kept by id and version.
+//! Job definitions: read by id or name, parsed once per version.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use cueline_model::Job;
-use cueline_store::StoreError;
-use cueline_store::adapter::definitions::KeptDefinitions;
+use cueline_model::{Job, JobId, JobName, JobSpec};
+use cueline_store::adapter::convert::parse_name;
+use cueline_store::adapter::definitions::{DefinitionCache, DefinitionRow, JobsById, job_of};
+use cueline_store::adapter::parents::ParentLinks;
 use sqlx::postgres::PgConnection;
 
-use crate::error::failed;
+use crate::PgStore;
+use crate::columns::job_ids;
+use crate::error::Result;
 
 pub(crate) const LOAD: &str = "
     SELECT j.id, j.version, j.definition FROM job j WHERE j.id = ANY ($1::bigint[])";
 
-/// The newest version that was seen of each job.
+const BY_NAME: &str = "
+    SELECT j.id, j.version FROM unnest($1::text[]) e (name) JOIN job j ON j.name = e.name AND j.deleted_at IS NULL";
+
+const PARENTS: &str = "
+    SELECT c.name, p.name FROM job c JOIN job p ON p.id = c.parent_id WHERE c.parent_id IS NOT NULL AND c.deleted_at IS NULL";
+
+/// The definitions of the store, with a cache.
 #[derive(Debug, Default)]
-pub(crate) struct Definitions(KeptDefinitions);
+pub(crate) struct Definitions(DefinitionCache);
 
 impl Definitions {
-    /// The definitions of jobs whose present version is known to be `version`, by id.
-    pub(crate) async fn of(
+    /// Jobs by id, given with their current versions. Unreadable definitions are left out.
+    pub(crate) async fn get(
         &self,
         conn: &mut PgConnection,
-        wanted: impl Iterator<Item = (i64, i64)>,
-    ) -> Result<HashMap<i64, Arc<Job>>, StoreError> {
-        let (mut found, missing) = self.0.find(wanted);
+        versions: impl IntoIterator<Item = (i64, i64)>,
+    ) -> Result<JobsById> {
+        let (mut found, missing) = self.0.find(versions.into_iter());
         if !missing.is_empty() {
             found.extend(self.load(conn, &missing).await?);
         }
         Ok(found)
     }
 
-    /// Reads definitions in their present version; ids that do not exist, and definitions that cannot be read, are left out.
-    pub(crate) async fn load(
+    /// Reads jobs in their current versions. Unknown ids and unreadable definitions are left out.
+    async fn load(&self, conn: &mut PgConnection, ids: &[i64]) -> Result<JobsById> {
+        let rows: Vec<DefinitionRow<String>> =
+            sqlx::query_as(LOAD).bind(ids).fetch_all(conn).await?;
+        Ok(self.0.insert(rows))
+    }
+
+    /// Jobs by name; names that do not exist are left out.
+    pub(crate) async fn by_name(
         &self,
         conn: &mut PgConnection,
-        ids: &[i64],
-    ) -> Result<HashMap<i64, Arc<Job>>, StoreError> {
-        let rows: Vec<(i64, i64, String)> = sqlx::query_as(LOAD)
-            .bind(ids)
-            .fetch_all(conn)
-            .await
-            .map_err(failed("read job definitions"))?;
-        Ok(self.0.keep(rows))
+        names: impl Iterator<Item = &JobName>,
+    ) -> Result<HashMap<JobName, Arc<Job>>> {
+        let versions: Vec<(i64, i64)> = sqlx::query_as(BY_NAME)
+            .bind(names.map(JobName::as_str).collect::<Vec<_>>())
+            .fetch_all(&mut *conn)
+            .await?;
+        let jobs = self.get(conn, versions.iter().copied()).await?;
+        let mut found = HashMap::with_capacity(versions.len());
+        for (id, _) in versions {
+            let job = job_of(&jobs, id)?;
+            found.insert(job.spec.name.clone(), job);
+        }
+        Ok(found)
+    }
+
+    /// Refuses parents that do not exist, and cycles.
+    pub(crate) async fn check_parents(
+        &self,
+        conn: &mut PgConnection,
+        specs: &[JobSpec],
+        stored: &HashMap<JobName, Arc<Job>>,
+    ) -> Result<()> {
+        let links = ParentLinks::new(specs)?;
+        if links.is_empty() {
+            return Ok(());
+        }
+        let found = self.by_name(conn, links.missing_from(stored)).await?;
+        links.require_parents(stored, &found)?;
+        let rows: Vec<(String, String)> = sqlx::query_as(PARENTS).fetch_all(conn).await?;
+        let stored_links = rows
+            .iter()
+            .map(|(child, parent)| Ok((parse_name(child)?, parse_name(parent)?)))
+            .collect::<Result<Vec<_>>>()?;
+        Ok(links.refuse_cycles(&stored_links)?)
+    }
+}
+
+impl PgStore {
+    pub(crate) async fn definitions(&self, ids: &[JobId]) -> Result<Vec<Arc<Job>>> {
+        let mut conn = self.db.read().await?;
+        let mut found = self.definitions.load(&mut conn, &job_ids(ids)).await?;
+        Ok(ids.iter().filter_map(|id| found.remove(&id.0)).collect())
     }
 }

@@ -1,244 +1,225 @@
-//! From claimed to queued: the guarded steps around a publication.
+//! The guarded transitions around a publication: scheduled, dispatching, queued, and back.
 //!
-//! Lists are put in the order of their ids first: transactions that touch the same runs lock them in the same order.
+//! Lists are sorted by id first: transactions on the same runs lock them in the same order.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use cueline_model::{AttemptId, RunId, Timestamp};
-use cueline_store::adapter::skipped::STOPPED_MEANWHILE;
-use cueline_store::{ClaimedRun, DispatchRequest, ErrorKind, NodeId, StoreError};
+use cueline_store::adapter::convert::{to_u32, without_nul};
+use cueline_store::adapter::timeline::STOPPED_MEANWHILE;
+use cueline_store::{ClaimedRun, DispatchRequest, ErrorKind, NodeId};
 use sqlx::postgres::PgConnection;
 
-use crate::database::commit;
-use crate::error::failed;
-use crate::finish::finish;
-use crate::rows::{bounds, clean, int4, small};
-use crate::{PgStore, follow, nodes};
+use crate::columns::{column, id_range, to_i32};
+use crate::end_runs::end_runs;
+use crate::error::Result;
+use crate::{PgStore, follow_ups, nodes};
 
-/// What belongs to each run stands at the place of its id in the sorted $1, and is not joined with: while `run_live` is new, or was empty
-/// when it was last analyzed, the planner would take it for empty still, and go through the whole list for each row of it.
+/// The values of a run are at the index of its id in the sorted $1. There is no join, because the planner would take `run_live` for empty when it
+/// is new, or was empty at its last analysis, and search the whole list for each row.
 ///
-/// The version is that of the moment when the statement began. Whoever changes it also takes the claim from each run that waits, and a row that
-/// was changed meanwhile is looked at again; but the node may have claimed it anew by then, which [`CHANGED`] finds.
+/// The version is the one at the start of the statement. A change of the version also ends the claim of each waiting run, and a row that changed
+/// meanwhile is checked again. But the node may have claimed the run again by then; [`CHANGED`] finds that.
 pub(crate) const BEGIN: &str = "
     UPDATE run_live l SET state = 1, executor = ($5::text[])[($4::integer[])[width_bucket(l.id, $1::bigint[])]],
-        maybe_published = false, sent_to_group = NULL
+        maybe_published = false, published_group = NULL
     WHERE l.id = ANY ($1::bigint[]) AND l.state = 0 AND l.claimed_by = $6
         AND l.attempt = ($2::integer[])[width_bucket(l.id, $1::bigint[])]
         AND ($3::bigint[])[width_bucket(l.id, $1::bigint[])] = (SELECT d.version FROM job_due d WHERE d.job_id = l.job_id)
     RETURNING l.id";
 
-/// Of runs that were marked just now, those whose job has another version than their mark, or is gone: nobody may have waited for them when it
-/// was changed.
+/// The dispatching runs whose job has another version than the request, or is deleted: the change may not have waited for them.
 pub(crate) const CHANGED: &str = "
     SELECT l.id, l.attempt FROM run_live l
     WHERE l.id = ANY ($1::bigint[]) AND l.state = 1 AND l.claimed_by = $3
         AND (SELECT d.version FROM job_due d WHERE d.job_id = l.job_id)
             IS DISTINCT FROM ($2::bigint[])[width_bucket(l.id, $1::bigint[])]";
 
-/// Of the marks, those that the node may publish now: just taken, or `dispatching` by it already. A release of which the answer was lost may still be
-/// on its way; its end is waited for.
-pub(crate) const TAKEN: &str = "
-    SELECT e.place FROM unnest($1::bigint[], $2::integer[], $3::text[]) WITH ORDINALITY e (id, attempt, executor, place)
+/// Positions of the requests that the node may publish: moved to `dispatching` now, or by an earlier call of it. The row lock waits for the end
+/// of a release whose answer was lost.
+pub(crate) const ACCEPTED: &str = "
+    SELECT e.position FROM unnest($1::bigint[], $2::integer[], $3::text[]) WITH ORDINALITY e (id, attempt, executor, position)
         JOIN run_live l ON l.id = e.id
-    WHERE l.attempt = e.attempt AND l.state = 1 AND l.claimed_by = $4 AND l.executor = e.executor ORDER BY e.place FOR SHARE OF l";
+    WHERE l.attempt = e.attempt AND l.state = 1 AND l.claimed_by = $4 AND l.executor = e.executor ORDER BY e.position FOR SHARE OF l";
 
-/// Nearly always all are at the same attempt. The claim stays where it is, without a meaning: taking it away would cost an entry in each
-/// index.
+/// For attempts with one number: nearly always all are at the first. The claim stays, without a meaning: to remove it would cost an entry in
+/// each index.
 pub(crate) const CONFIRM: &str = "
     UPDATE run_live l SET state = 2, queued_at = coalesce($3, (extract(epoch FROM clock_timestamp()) * 1000)::bigint)
     WHERE l.id = ANY ($1) AND l.attempt = $2 AND l.state = 1";
 
-/// The jobs of which a release may end a run. They are held meanwhile: a pause that ends what waits would not see what a release has not yet
-/// committed.
-pub(crate) const BOUND: &str = "
+/// The jobs whose runs a release may end. The release locks them: a pause that ends waiting runs would not see an uncommitted release.
+pub(crate) const JOBS_OF_RELEASED: &str = "
     SELECT DISTINCT l.job_id FROM unnest($1::bigint[]) e (id) JOIN run_live l ON l.id = e.id
     WHERE l.claimed_by = $2 AND l.state = 1 AND NOT l.maybe_published";
 
-/// Nothing is left to be done for what was not published, and was cancelled or had its job stopped while it was being published. Like a report
-/// that would give a run another attempt, it leaves alone what was triggered by hand and whose job is only paused.
-pub(crate) const END_RELEASED: &str = finish!(
+/// Ends the unpublished attempts that were cancelled, or whose job was stopped, while they were dispatched. A pause leaves manual runs alone.
+pub(crate) const END_RELEASED: &str = end_runs!(
     "e AS (SELECT * FROM unnest($1::bigint[], $2::integer[]) u (id, attempt)),",
     delete: "USING e WHERE l.id = e.id AND l.attempt = e.attempt AND l.claimed_by = $3 AND l.state = 1 AND NOT l.maybe_published
         AND (l.cancel_requested
             OR NOT EXISTS (SELECT FROM job_due d WHERE d.job_id = l.job_id AND (d.enabled OR l.kind = 1)))",
     ends: "CASE WHEN l.cancel_requested OR l.attempt > 1 THEN 15 ELSE 18 END::smallint AS end_state, l.started_at AS began_at,
         $4::bigint AS end_at, l.exit_status AS status, CASE WHEN l.cancel_requested
-            THEN coalesce(l.message, 'cancelled before it was published') ELSE $5::text END AS why, NULL::text AS result",
+            THEN coalesce(l.message, 'cancelled before it was published') ELSE $5::text END AS reason, NULL::text AS result",
     within: "AND run.id BETWEEN $6 AND $7",
-    then: ", noted AS (INSERT INTO run_event (run_id, at, attempt, event, detail)
+    then: ", events AS (INSERT INTO run_event (run_id, at, attempt, event, detail)
             SELECT id, $4, attempt, CASE WHEN attempt = 1 THEN 'skipped' ELSE 'cancel' END, $5 FROM gone WHERE NOT cancel_requested)
         SELECT job_id FROM done"
 );
 
-/// By attempt, like [`CONFIRM`].
+/// For attempts with one number, like [`CONFIRM`].
 pub(crate) const RELEASE: &str = "
     UPDATE run_live l SET claimed_by = NULL, due_at = greatest(l.due_at, $4),
         state = CASE WHEN l.maybe_published THEN l.state ELSE 0 END
     WHERE l.id = ANY ($1) AND l.attempt = $2 AND l.claimed_by = $3 AND l.state IN (0, 1)";
 
-/// The jobs of runs that may be taken back, which are held: an edit that looks for runs that are being published would not see these yet.
-const OUT: &str = "
+/// The jobs of published runs. A reclaim locks them: an edit that lists dispatching attempts would not see an uncommitted reclaim.
+const JOBS_OF_PUBLISHED: &str = "
     SELECT DISTINCT l.job_id FROM unnest($1::bigint[]) e (id) JOIN run_live l ON l.id = e.id WHERE l.state IN (2, 3)";
 
-/// Their jobs were stopped after they had gone out, and they are not where they were sent: they do not go out again.
-pub(crate) const END_STOPPED: &str = finish!(
+/// Ends the published attempts whose job was stopped. A pause leaves manual runs alone.
+pub(crate) const END_STOPPED: &str = end_runs!(
     "e AS (SELECT * FROM unnest($1::bigint[], $2::integer[]) u (id, attempt)),",
     delete: "USING e WHERE l.id = e.id AND l.attempt = e.attempt AND l.state IN (2, 3)
         AND NOT EXISTS (SELECT FROM job_due d WHERE d.job_id = l.job_id AND (d.enabled OR l.kind = 1))",
-    ends: "15::smallint AS end_state, l.started_at AS began_at, $3::bigint AS end_at, l.exit_status AS status, $4::text AS why,
+    ends: "15::smallint AS end_state, l.started_at AS began_at, $3::bigint AS end_at, l.exit_status AS status, $4::text AS reason,
         NULL::text AS result",
     within: "AND run.id BETWEEN $5 AND $6",
     then: "INSERT INTO run_event (run_id, at, attempt, event, detail) SELECT id, $3, attempt, 'cancel', $4 FROM done"
 );
 
-pub(crate) const TAKE_BACK: &str = "
+pub(crate) const RECLAIM: &str = "
     UPDATE run_live l SET state = 1, claimed_by = $3, maybe_published = true
     FROM unnest($1::bigint[], $2::integer[]) e (id, attempt)
     WHERE l.id = e.id AND l.attempt = e.attempt AND l.state IN (2, 3)
     RETURNING l.id";
 
-const NOTE_TAKEN_BACK: &str = "
+/// A run that is republished again and again keeps the first thousand events.
+const INSERT_RECLAIM_EVENTS: &str = "
     INSERT INTO run_event (run_id, at, attempt, event, detail)
     SELECT l.id, $2, l.attempt, 'republished', $3
     FROM unnest($1::bigint[]) e (id) JOIN run_live l ON l.id = e.id
     WHERE (SELECT count(*) FROM (SELECT FROM run_event v WHERE v.run_id = l.id LIMIT 1000) known) < 1000";
 
-/// How often runs that an edit has overtaken are released at the most.
-const GIVE_UP_TRIES: usize = 5;
+/// How often the release of changed runs is tried.
+const MAX_RELEASE_TRIES: usize = 5;
 
 impl PgStore {
-    pub(crate) async fn begin(
+    pub(crate) async fn begin_dispatch(
         &self,
         node: NodeId,
-        marks: &[DispatchRequest],
-    ) -> Result<Vec<AttemptId>, StoreError> {
-        if marks.is_empty() {
+        requests: &[DispatchRequest],
+    ) -> Result<Vec<AttemptId>> {
+        if requests.is_empty() {
             return Ok(Vec::new());
         }
-        let fail = failed("begin to dispatch runs");
-        let Sorted {
-            ids,
-            attempts,
-            versions,
-            executors,
-            names,
-        } = sorted(marks);
-        // A transaction of its own: one round trip and not three, at a point where what is due waits for it.
-        let mut conn = self.db.planned_once().await?;
-        let marked: Vec<i64> = sqlx::query_scalar(BEGIN)
-            .bind(&ids)
-            .bind(attempts)
-            .bind(&versions)
-            .bind(executors)
-            .bind(names)
-            .bind(node.0)
-            .fetch_all(&mut *conn)
-            .await
-            .map_err(&fail)?;
-        let changed: Vec<(i64, i32)> = sqlx::query_as(CHANGED)
-            .bind(&ids)
-            .bind(&versions)
-            .bind(node.0)
-            .fetch_all(&mut *conn)
-            .await
-            .map_err(&fail)?;
-        // What was marked before is in its queue, maybe, and stays.
-        let marked: HashSet<i64> = marked.into_iter().collect();
-        let changed: Vec<AttemptId> = changed
-            .into_iter()
-            .filter(|(id, _)| marked.contains(id))
-            .map(|(id, attempt)| AttemptId {
-                run: RunId(id),
-                attempt: small(attempt),
-            })
-            .collect();
-        drop(conn);
+        let columns = DispatchColumns::of(requests);
+        let (marked, changed) = self.mark_dispatching(node, &columns).await?;
         if !changed.is_empty() {
-            self.give_up_surely(node, &changed).await?;
+            self.release_changed(node, &changed).await?;
         }
-        let all = marked.len() == marks.len() && changed.is_empty();
-        let taken: Vec<i64> = if all {
-            (1..).take(marks.len()).collect()
+        let accepted: Vec<i64> = if marked == requests.len() && changed.is_empty() {
+            (1..).take(requests.len()).collect()
         } else {
-            sqlx::query_scalar(TAKEN)
-                .bind(marks.iter().map(|m| m.attempt.run.0).collect::<Vec<_>>())
-                .bind(
-                    marks
-                        .iter()
-                        .map(|m| int4(m.attempt.attempt))
-                        .collect::<Vec<_>>(),
-                )
-                .bind(
-                    marks
-                        .iter()
-                        .map(|m| m.executor.as_str())
-                        .collect::<Vec<_>>(),
-                )
+            sqlx::query_scalar(ACCEPTED)
+                .bind(column(requests, |r| r.attempt.run.0))
+                .bind(column(requests, |r| to_i32(r.attempt.attempt)))
+                .bind(column(requests, |r| r.executor.as_str()))
                 .bind(node.0)
-                .fetch_all(&mut *self.db.glance().await?)
-                .await
-                .map_err(&fail)?
+                .fetch_all(&mut *self.db.autocommit().await?)
+                .await?
         };
-        let mut seen = HashSet::with_capacity(taken.len());
-        Ok(taken
+        let mut seen = HashSet::with_capacity(accepted.len());
+        Ok(accepted
             .into_iter()
-            .filter_map(|place| marks.get(usize::try_from(place - 1).ok()?))
-            .map(|m| m.attempt)
+            .filter_map(|position| requests.get(usize::try_from(position - 1).ok()?))
+            .map(|request| request.attempt)
             .filter(|id| seen.insert(*id))
             .collect())
     }
 
-    /// Made again here: from the call as a whole, made again, the marks would look like good ones of an earlier call.
-    async fn give_up_surely(&self, node: NodeId, changed: &[AttemptId]) -> Result<(), StoreError> {
-        for _ in 1..GIVE_UP_TRIES {
-            match self.give_up(node, changed, None).await {
-                Err(e) if e.kind() == ErrorKind::Transient => {}
+    /// Moves runs to `dispatching`: how many, and those of them whose job has changed since the requests were made.
+    ///
+    /// Each statement is its own transaction, because due runs wait for the round trips.
+    async fn mark_dispatching(
+        &self,
+        node: NodeId,
+        columns: &DispatchColumns<'_>,
+    ) -> Result<(usize, Vec<AttemptId>)> {
+        let mut conn = self.db.generic_plan().await?;
+        let marked: Vec<i64> = sqlx::query_scalar(BEGIN)
+            .bind(&columns.ids)
+            .bind(&columns.attempts)
+            .bind(&columns.versions)
+            .bind(&columns.executors)
+            .bind(&columns.names)
+            .bind(node.0)
+            .fetch_all(&mut *conn)
+            .await?;
+        let changed: Vec<(i64, i32)> = sqlx::query_as(CHANGED)
+            .bind(&columns.ids)
+            .bind(&columns.versions)
+            .bind(node.0)
+            .fetch_all(&mut *conn)
+            .await?;
+        // A run that was dispatching before may be in its queue, and stays.
+        let marked: HashSet<i64> = marked.into_iter().collect();
+        let changed = changed
+            .into_iter()
+            .filter(|(id, _)| marked.contains(id))
+            .map(attempt_id)
+            .collect();
+        Ok((marked.len(), changed))
+    }
+
+    /// Repeated here: a repeated `begin_dispatch` would accept these runs as dispatching by an earlier call.
+    async fn release_changed(&self, node: NodeId, changed: &[AttemptId]) -> Result<()> {
+        for _ in 1..MAX_RELEASE_TRIES {
+            match self.release_claims(node, changed, None).await {
+                Err(error) if error.kind() == ErrorKind::Transient => {}
                 done => return done,
             }
         }
-        self.give_up(node, changed, None).await
+        self.release_claims(node, changed, None).await
     }
 
-    pub(crate) async fn confirm(&self, attempts: &[AttemptId]) -> Result<(), StoreError> {
+    pub(crate) async fn confirm_dispatch(&self, attempts: &[AttemptId]) -> Result<()> {
         if attempts.is_empty() {
             return Ok(());
         }
-        let mut conn = self.db.planned_once().await?;
-        let now = self.db.set_clock().map(Timestamp::as_millis);
-        for (attempt, ids) in by_attempt(attempts) {
+        let mut conn = self.db.generic_plan().await?;
+        let now = self.db.test_clock().map(Timestamp::as_millis);
+        for (attempt, ids) in ids_by_attempt(attempts) {
             sqlx::query(CONFIRM)
                 .bind(ids)
                 .bind(attempt)
                 .bind(now)
                 .execute(&mut *conn)
-                .await
-                .map_err(failed("write down that triggers are queued"))?;
+                .await?;
         }
         Ok(())
     }
 
-    pub(crate) async fn give_up(
+    pub(crate) async fn release_claims(
         &self,
         node: NodeId,
         attempts: &[AttemptId],
         due_at: Option<Timestamp>,
-    ) -> Result<(), StoreError> {
+    ) -> Result<()> {
         if attempts.is_empty() {
             return Ok(());
         }
-        let fail = failed("release runs");
-        let (ids, numbers) = columns(attempts);
-        let (low, high) = bounds(ids.iter().copied());
+        let (ids, numbers) = attempt_columns(attempts);
+        let (low, high) = id_range(ids.iter().copied());
         let mut tx = self.db.write().await?;
         let now = tx.now;
-        let bound: Vec<i64> = sqlx::query_scalar(BOUND)
+        let jobs: Vec<i64> = sqlx::query_scalar(JOBS_OF_RELEASED)
             .bind(&ids)
             .bind(node.0)
             .fetch_all(&mut *tx)
-            .await
-            .map_err(&fail)?;
-        follow::hold(&mut tx, bound).await?;
+            .await?;
+        follow_ups::lock_jobs(&mut tx, jobs).await?;
         let ended: Vec<i64> = sqlx::query_scalar(END_RELEASED)
             .bind(&ids)
             .bind(&numbers)
@@ -248,44 +229,40 @@ impl PgStore {
             .bind(low)
             .bind(high)
             .fetch_all(&mut *tx)
-            .await
-            .map_err(&fail)?;
-        for (attempt, ids) in by_attempt(attempts) {
+            .await?;
+        for (attempt, ids) in ids_by_attempt(attempts) {
             sqlx::query(RELEASE)
                 .bind(ids)
                 .bind(attempt)
                 .bind(node.0)
                 .bind(due_at.map(Timestamp::as_millis))
                 .execute(&mut *tx)
-                .await
-                .map_err(&fail)?;
+                .await?;
         }
         let ended: Vec<(i64, Timestamp)> = ended.into_iter().map(|job| (job, now)).collect();
-        follow::next_after_end(&mut tx, &self.definitions, &ended).await?;
-        commit(tx).await
+        self.schedule_fixed_delays(&mut tx, &ended).await?;
+        tx.commit().await
     }
 
-    pub(crate) async fn publish_again(
+    pub(crate) async fn reclaim_attempts(
         &self,
         node: NodeId,
         attempts: &[AttemptId],
         reason: &str,
-    ) -> Result<Vec<ClaimedRun>, StoreError> {
+    ) -> Result<Vec<ClaimedRun>> {
         if attempts.is_empty() {
             return Ok(Vec::new());
         }
-        let fail = failed("take runs back");
-        let (ids, numbers) = columns(attempts);
-        let (low, high) = bounds(ids.iter().copied());
+        let (ids, numbers) = attempt_columns(attempts);
+        let (low, high) = id_range(ids.iter().copied());
         let mut tx = self.db.write().await?;
         let now = tx.now;
-        nodes::known(&mut tx, node).await?;
-        let out: Vec<i64> = sqlx::query_scalar(OUT)
+        nodes::require(&mut tx, node).await?;
+        let jobs: Vec<i64> = sqlx::query_scalar(JOBS_OF_PUBLISHED)
             .bind(&ids)
             .fetch_all(&mut *tx)
-            .await
-            .map_err(&fail)?;
-        follow::hold(&mut tx, out).await?;
+            .await?;
+        follow_ups::lock_jobs(&mut tx, jobs).await?;
         sqlx::query(END_STOPPED)
             .bind(&ids)
             .bind(&numbers)
@@ -294,90 +271,100 @@ impl PgStore {
             .bind(low)
             .bind(high)
             .execute(&mut *tx)
-            .await
-            .map_err(&fail)?;
-        let taken: Vec<i64> = sqlx::query_scalar(TAKE_BACK)
+            .await?;
+        let reclaimed: Vec<i64> = sqlx::query_scalar(RECLAIM)
             .bind(ids)
             .bind(numbers)
             .bind(node.0)
             .fetch_all(&mut *tx)
-            .await
-            .map_err(&fail)?;
-        let taken: HashSet<i64> = taken.into_iter().collect();
-        let taken: Vec<i64> = attempts
+            .await?;
+        let reclaimed: HashSet<i64> = reclaimed.into_iter().collect();
+        let reclaimed: Vec<i64> = attempts
             .iter()
-            .map(|a| a.run.0)
-            .filter(|id| taken.contains(id))
+            .map(|id| id.run.0)
+            .filter(|id| reclaimed.contains(id))
             .collect();
-        note_taken_back(&mut tx, &taken, now, reason).await?;
-        let runs = self.read_waiting(&mut tx, &taken).await?;
-        commit(tx).await?;
+        insert_reclaim_events(&mut tx, &reclaimed, now, reason).await?;
+        let runs = self.read_claimed(&mut tx, &reclaimed).await?;
+        tx.commit().await?;
         Ok(runs)
     }
 }
 
-async fn note_taken_back(
+async fn insert_reclaim_events(
     conn: &mut PgConnection,
     ids: &[i64],
     now: Timestamp,
     reason: &str,
-) -> Result<(), StoreError> {
-    if ids.is_empty() {
-        return Ok(());
+) -> Result<()> {
+    if !ids.is_empty() {
+        sqlx::query(INSERT_RECLAIM_EVENTS)
+            .bind(ids)
+            .bind(now.as_millis())
+            .bind(without_nul(reason))
+            .execute(conn)
+            .await?;
     }
-    sqlx::query(NOTE_TAKEN_BACK)
-        .bind(ids)
-        .bind(now.as_millis())
-        .bind(clean(reason).as_ref())
-        .execute(conn)
-        .await
-        .map(drop)
-        .map_err(failed("write the timeline of runs taken back"))
+    Ok(())
 }
 
-/// Marks as columns, by id; one for each run.
+/// Requests as columns, by run id, one for each run.
 #[derive(Default)]
-struct Sorted<'a> {
+struct DispatchColumns<'a> {
     ids: Vec<i64>,
     attempts: Vec<i32>,
     versions: Vec<i64>,
-    /// Places in `names`, from 1.
+    /// Positions in `names`, from 1: many runs go to few executors.
     executors: Vec<i32>,
     names: Vec<&'a str>,
 }
 
-fn sorted(marks: &[DispatchRequest]) -> Sorted<'_> {
-    let by_run: BTreeMap<i64, &DispatchRequest> =
-        marks.iter().map(|m| (m.attempt.run.0, m)).collect();
-    let mut places = HashMap::<&str, i32>::new();
-    let mut sorted = Sorted::default();
-    for (id, mark) in by_run {
-        let place = *places.entry(mark.executor.as_str()).or_insert_with(|| {
-            sorted.names.push(mark.executor.as_str());
-            i32::try_from(sorted.names.len()).unwrap_or(i32::MAX)
-        });
-        sorted.ids.push(id);
-        sorted.attempts.push(int4(mark.attempt.attempt));
-        sorted.versions.push(mark.job_version);
-        sorted.executors.push(place);
+impl<'a> DispatchColumns<'a> {
+    fn of(requests: &'a [DispatchRequest]) -> Self {
+        let by_run: BTreeMap<RunId, &DispatchRequest> =
+            requests.iter().map(|r| (r.attempt.run, r)).collect();
+        let mut positions = HashMap::<&str, i32>::new();
+        let mut columns = Self::default();
+        for request in by_run.into_values() {
+            let name = request.executor.as_str();
+            let position = *positions.entry(name).or_insert_with(|| {
+                columns.names.push(name);
+                i32::try_from(columns.names.len()).unwrap_or(i32::MAX)
+            });
+            columns.ids.push(request.attempt.run.0);
+            columns.attempts.push(to_i32(request.attempt.attempt));
+            columns.versions.push(request.job_version);
+            columns.executors.push(position);
+        }
+        columns
     }
-    sorted
 }
 
-/// The runs of each attempt, by id.
-fn by_attempt(attempts: &[AttemptId]) -> BTreeMap<i32, Vec<i64>> {
+/// An attempt from its row.
+pub(crate) fn attempt_id((run, attempt): (i64, i32)) -> AttemptId {
+    AttemptId {
+        run: RunId(run),
+        attempt: to_u32(attempt),
+    }
+}
+
+/// The run ids of each attempt number, sorted.
+fn ids_by_attempt(attempts: &[AttemptId]) -> BTreeMap<i32, Vec<i64>> {
     let mut sorted = attempts.to_vec();
     sorted.sort_unstable();
-    let mut groups: BTreeMap<i32, Vec<i64>> = BTreeMap::new();
+    let mut ids: BTreeMap<i32, Vec<i64>> = BTreeMap::new();
     for id in sorted {
-        groups.entry(int4(id.attempt)).or_default().push(id.run.0);
+        ids.entry(to_i32(id.attempt)).or_default().push(id.run.0);
     }
-    groups
+    ids
 }
 
-/// Attempts as two columns, by id.
-fn columns(attempts: &[AttemptId]) -> (Vec<i64>, Vec<i32>) {
+/// Attempts as two columns, by run id.
+fn attempt_columns(attempts: &[AttemptId]) -> (Vec<i64>, Vec<i32>) {
     let mut sorted = attempts.to_vec();
     sorted.sort_unstable();
-    sorted.iter().map(|a| (a.run.0, int4(a.attempt))).unzip()
+    sorted
+        .iter()
+        .map(|id| (id.run.0, to_i32(id.attempt)))
+        .unzip()
 }

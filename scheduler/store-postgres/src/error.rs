@@ -1,8 +1,33 @@
-//! What PostgreSQL says, in the words of the port.
+//! Errors of PostgreSQL, as errors of the port.
 
 use cueline_store::{ErrorKind, StoreError};
 
-/// Conditions that are told apart here, <https://www.postgresql.org/docs/current/errcodes-appendix.html>.
+pub(crate) type Result<T> = std::result::Result<T, Error>;
+
+/// Why a method of the port failed. [`failed_to`](Self::failed_to) adds which one.
+#[derive(Debug)]
+pub(crate) enum Error {
+    /// A statement failed: nothing was changed.
+    Statement(sqlx::Error),
+    /// The commit failed: it may have been carried out.
+    Commit(sqlx::Error),
+    /// The request was refused, or stored data is unreadable. The message is complete.
+    Store(StoreError),
+}
+
+impl From<sqlx::Error> for Error {
+    fn from(error: sqlx::Error) -> Self {
+        Self::Statement(error)
+    }
+}
+
+impl From<StoreError> for Error {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error)
+    }
+}
+
+/// Conditions that need an answer of their own, <https://www.postgresql.org/docs/current/errcodes-appendix.html>.
 mod state {
     pub(super) const CHECK_VIOLATION: &str = "23514";
     pub(super) const SERIALIZATION_FAILURE: &str = "40001";
@@ -17,44 +42,61 @@ mod state {
     pub(super) const NO_DATABASE: &str = "3D000";
 }
 
-/// Turns a failed statement into "failed to `what`: …".
-pub(crate) fn failed(what: &'static str) -> impl Fn(sqlx::Error) -> StoreError {
-    move |error| {
-        let (kind, why) = judge(&error);
-        StoreError::new(kind, format!("failed to {what}: {why}")).caused_by(error)
+impl Error {
+    /// The error of the port: "failed to `what`: …".
+    pub(crate) fn failed_to(self, what: &str) -> StoreError {
+        let failed = |error: sqlx::Error| {
+            let (kind, reason) = classify(&error);
+            StoreError::new(kind, format!("failed to {what}: {reason}")).caused_by(error)
+        };
+        match self {
+            Self::Store(error) => error,
+            Self::Statement(error) => failed(error),
+            Self::Commit(error) => failed(error).with_unknown_outcome(),
+        }
+    }
+
+    /// The kind of the error of the port.
+    pub(crate) fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Store(error) => error.kind(),
+            Self::Statement(error) | Self::Commit(error) => classify(error).0,
+        }
+    }
+
+    /// Whether the server rolled the transaction back because of another one. The same call may be made again at once.
+    pub(crate) fn is_conflict(&self) -> bool {
+        self.has_state(&[state::DEADLOCK_DETECTED, state::SERIALIZATION_FAILURE])
+    }
+
+    /// Whether the server gave up waiting for a lock.
+    pub(crate) fn is_lock_timeout(&self) -> bool {
+        self.has_state(&[state::LOCK_NOT_AVAILABLE])
+    }
+
+    /// Whether the day of a run has no partition.
+    pub(crate) fn is_missing_partition(&self) -> bool {
+        self.has_state(&[state::CHECK_VIOLATION])
+    }
+
+    fn has_state(&self, states: &[&str]) -> bool {
+        let (Self::Statement(error) | Self::Commit(error)) = self else {
+            return false;
+        };
+        let code = error
+            .as_database_error()
+            .and_then(sqlx::error::DatabaseError::code);
+        code.is_some_and(|code| states.contains(&code.as_ref()))
     }
 }
 
-/// The server has undone the transaction because of others that ran beside it: the same call may be made again at once.
-pub(crate) fn is_collision(error: &StoreError) -> bool {
-    matches!(
-        code_of(error).as_deref(),
-        Some(state::DEADLOCK_DETECTED | state::SERIALIZATION_FAILURE)
-    )
-}
-
-/// A lock was not to be had within the time set for it.
-pub(crate) fn is_lock_timeout(error: &StoreError) -> bool {
-    code_of(error).as_deref() == Some(state::LOCK_NOT_AVAILABLE)
-}
-
-/// A run's day has no partition (any more).
-pub(crate) fn is_missing_day(error: &StoreError) -> bool {
-    code_of(error).as_deref() == Some(state::CHECK_VIOLATION)
-}
-
-fn code_of(error: &StoreError) -> Option<String> {
-    let source = std::error::Error::source(error)?;
-    let error = source.downcast_ref::<sqlx::Error>()?;
-    Some(error.as_database_error()?.code()?.into_owned())
-}
-
-fn judge(error: &sqlx::Error) -> (ErrorKind, String) {
+/// The kind of an error, and its reason for an operator.
+fn classify(error: &sqlx::Error) -> (ErrorKind, String) {
     use ErrorKind::{Broken, Transient};
-    if let Some(why) = untrusted(error) {
-        return (Broken, why);
+    if let Some(reason) = refused_certificate(error) {
+        return (Broken, reason);
     }
-    let Some(told) = error.as_database_error() else {
+    let Some(error) = error.as_database_error() else {
         let kind = match error {
             sqlx::Error::PoolTimedOut
             | sqlx::Error::PoolClosed
@@ -65,45 +107,43 @@ fn judge(error: &sqlx::Error) -> (ErrorKind, String) {
         };
         return (kind, error.to_string());
     };
-    let code = told.code().unwrap_or_default();
-    let message = told.message();
-    let (kind, why) = match code.as_ref() {
+    let code = error.code().unwrap_or_default();
+    let message = error.message();
+    let (kind, reason) = match code.as_ref() {
         state::DISK_FULL => (Transient, "the database server's disk is full"),
         state::TOO_MANY_CONNECTIONS => (Transient, "the database server has too many connections"),
-        state::LOCK_NOT_AVAILABLE => (Transient, "a lock was not to be had in time"),
+        state::LOCK_NOT_AVAILABLE => (Transient, "another transaction held a lock for too long"),
         state::QUERY_CANCELED => (Transient, "a statement took too long"),
         state::CANNOT_CONNECT_NOW => (Transient, "the database server is starting or stopping"),
         state::READ_ONLY_TRANSACTION => (Transient, "the database server is a read-only replica"),
         state::IDLE_IN_TRANSACTION => (Transient, "a transaction was idle for too long"),
         state::NO_DATABASE => (Broken, "the database does not exist"),
-        code => (kind_of_class(code), ""),
+        code => return (kind_of_class(code), message.to_owned()),
     };
-    match why {
-        "" => (kind, message.to_owned()),
-        why => (kind, format!("{why} ({message})")),
-    }
+    (kind, format!("{reason} ({message})"))
 }
 
-/// The server's certificate was refused. To the library below that is one more failure to read.
-fn untrusted(error: &sqlx::Error) -> Option<String> {
+/// The reason if the server's certificate was refused. sqlx reports that as an I/O error.
+fn refused_certificate(error: &sqlx::Error) -> Option<String> {
     let sqlx::Error::Io(error) = error else {
         return None;
     };
-    let said = error.to_string();
-    let refused = error.kind() == std::io::ErrorKind::InvalidData && said.contains("certificate");
+    let message = error.to_string();
+    let refused =
+        error.kind() == std::io::ErrorKind::InvalidData && message.contains("certificate");
     refused.then(|| {
         format!(
-            "the database server's certificate is not accepted ({said}); sslrootcert in the address names the authorities that are trusted"
+            "the database server's certificate is not accepted ({message}); sslrootcert in the address names the authorities that are trusted"
         )
     })
 }
 
-/// The first two characters are the class of a condition.
+/// The first two characters of a code are its class.
 fn kind_of_class(code: &str) -> ErrorKind {
     match code.get(..2).unwrap_or_default() {
-        // Connection; transaction rolled back; resources; the operator's doing (shutdown, crash); the system (I/O).
+        // Connection, rollback, resources, operator intervention (shutdown, crash), system (I/O).
         "08" | "40" | "53" | "57" | "58" => ErrorKind::Transient,
-        // A partition that is missing is made by the next call.
+        // The next call creates a missing partition.
         _ if code == state::CHECK_VIOLATION => ErrorKind::Transient,
         // Data that PostgreSQL cannot keep: out of range, not in its encoding.
         "22" => ErrorKind::Invalid,
@@ -116,19 +156,19 @@ mod tests {
     use super::*;
 
     #[derive(Debug)]
-    struct Said(&'static str);
+    struct FakeError(&'static str);
 
-    impl std::fmt::Display for Said {
+    impl std::fmt::Display for FakeError {
         fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-            f.write_str("said so")
+            f.write_str("details")
         }
     }
 
-    impl std::error::Error for Said {}
+    impl std::error::Error for FakeError {}
 
-    impl sqlx::error::DatabaseError for Said {
+    impl sqlx::error::DatabaseError for FakeError {
         fn message(&self) -> &'static str {
-            "said so"
+            "details"
         }
         fn code(&self) -> Option<std::borrow::Cow<'_, str>> {
             Some(self.0.into())
@@ -147,41 +187,50 @@ mod tests {
         }
     }
 
-    fn said(code: &'static str) -> StoreError {
-        failed("write")(sqlx::Error::Database(Box::new(Said(code))))
+    fn error_with(code: &'static str) -> Error {
+        Error::Statement(sqlx::Error::Database(Box::new(FakeError(code))))
     }
 
     #[test]
-    fn what_passes_is_transient() {
+    fn conditions_that_pass_are_transient() {
         for code in [
             "08006", "40001", "40P01", "53100", "53200", "53300", "55P03", "57014", "57P01",
             "57P02", "57P03", "58030", "25P03", "25006",
         ] {
-            assert_eq!(said(code).kind(), ErrorKind::Transient, "{code}");
+            assert_eq!(error_with(code).kind(), ErrorKind::Transient, "{code}");
         }
     }
 
     #[test]
-    fn what_needs_a_person_is_not() {
+    fn conditions_that_need_an_operator_are_not() {
         for code in ["28P01", "3D000", "42P01", "42501", "XX001", "23505"] {
-            assert_eq!(said(code).kind(), ErrorKind::Broken, "{code}");
+            assert_eq!(error_with(code).kind(), ErrorKind::Broken, "{code}");
         }
-        assert_eq!(said("22003").kind(), ErrorKind::Invalid);
+        assert_eq!(error_with("22003").kind(), ErrorKind::Invalid);
     }
 
     #[test]
-    fn messages_say_what_failed_and_why() {
+    fn messages_name_the_call_and_the_reason() {
+        let message = |code| error_with(code).failed_to("write").to_string();
         assert_eq!(
-            said("53100").to_string(),
-            "failed to write: the database server's disk is full (said so)"
+            message("53100"),
+            "failed to write: the database server's disk is full (details)"
         );
-        assert_eq!(said("28P01").to_string(), "failed to write: said so");
+        assert_eq!(message("28P01"), "failed to write: details");
     }
 
     #[test]
-    fn collisions_are_told_apart() {
-        assert!(is_collision(&said("40P01")));
-        assert!(!is_collision(&said("55P03")));
-        assert!(is_missing_day(&said("23514")));
+    fn only_a_failed_commit_has_an_unknown_outcome() {
+        let failed = || sqlx::Error::PoolTimedOut;
+        let commit = Error::Commit(failed()).failed_to("write");
+        let statement = Error::Statement(failed()).failed_to("write");
+        assert!(commit.is_outcome_unknown() && !statement.is_outcome_unknown());
+    }
+
+    #[test]
+    fn conflicts_and_missing_partitions_are_recognised() {
+        assert!(error_with("40P01").is_conflict());
+        assert!(!error_with("55P03").is_conflict());
+        assert!(error_with("23514").is_missing_partition());
     }
 }

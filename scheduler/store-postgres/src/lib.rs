@@ -1,46 +1,46 @@
 //! Store adapter on PostgreSQL 13 and later: any number of scheduler nodes on one database.
 //!
-//! Each use case is one transaction in READ COMMITTED, with row locks where it decides on what it has read. Claims skip what others
-//! hold, so that nodes share out what is due. Hot paths move a whole batch with a handful of statements: lists go in as
-//! arrays. Locks are taken in one order, jobs before runs, each by id; where two transactions still block each other, PostgreSQL undoes one, and its call is made again.
+//! Each use case is one transaction in READ COMMITTED. It locks rows where it decides by what it has read. Claims skip rows that other nodes
+//! hold, so nodes share out what is due. Locks are taken in one order: jobs before runs, each by id. Where two transactions still block each
+//! other, PostgreSQL rolls one back, and its call is repeated.
 //!
-//! Each module holds one concern with its SQL at the top. Nothing here knows brokers, routing or HTTP.
+//! The hot path handles a whole batch with a few statements, which take lists as arrays.
+//!
+//! Each module holds one concern, with its SQL at the top. Its methods have the names of the port's methods; `store.rs` connects them.
 
-mod by_name;
 mod cancel;
 mod claim;
+mod columns;
 mod database;
-mod days;
-mod dead;
+mod dead_letters;
 mod definitions;
 mod dispatch;
+mod end_runs;
 mod error;
 mod executors;
-mod finish;
-mod fire;
-mod follow;
-mod identity;
+mod fire_due;
+mod follow_ups;
 mod ingest;
+mod job_writes;
 mod jobs;
 mod ledger;
-mod live;
-mod logs;
-mod new_run;
+mod live_executors;
+mod log_lines;
+mod maintenance;
+mod new_runs;
 mod nodes;
 mod options;
-mod parents;
+mod partitions;
 #[cfg(test)]
-mod plans;
-mod reads;
-mod report;
-mod rows;
+mod query_plan_tests;
+mod runs;
 mod schema;
-mod stop;
 mod store;
-mod summary;
+mod store_id;
+mod summaries;
 mod trigger;
-mod upkeep;
-mod write_jobs;
+mod url;
+mod waiting_runs;
 
 use cueline_model::StoreId;
 use cueline_store::StoreError;
@@ -48,10 +48,10 @@ use cueline_store::StoreError;
 use crate::database::Database;
 use crate::definitions::Definitions;
 
-pub use crate::options::{NowFn, PgOptions};
+pub use crate::options::PgOptions;
 pub use crate::schema::SchemaVersion;
 
-/// A store in one PostgreSQL database, or in one schema of it (the first in the connection's `search_path`).
+/// A store in one PostgreSQL database, or in one schema of it: the first in the connection's `search_path`.
 #[derive(Debug)]
 pub struct PgStore {
     db: Database,
@@ -61,32 +61,47 @@ pub struct PgStore {
 impl PgStore {
     /// Connects to the store at `url` (`postgres://user:password@host:port/database?sslmode=…`).
     ///
-    /// A database of another program, an empty or older one that may not be migrated (see [`PgOptions::migrate`]), or one that a
-    /// newer program has changed too much for this one is refused with [`ErrorKind::Broken`](cueline_store::ErrorKind::Broken), and so
-    /// is a wrong password; a server that does not answer is [`ErrorKind::Transient`](cueline_store::ErrorKind::Transient).
+    /// # Errors
+    ///
+    /// - [`ErrorKind::Invalid`](cueline_store::ErrorKind::Invalid) for a URL of another form, and for options out of range.
+    /// - [`ErrorKind::Broken`](cueline_store::ErrorKind::Broken) for a wrong password, the database of another program, and a schema that this
+    ///   program does not know or may not migrate (see [`PgOptions::migrate`]).
+    /// - [`ErrorKind::Transient`](cueline_store::ErrorKind::Transient) if the server does not answer.
     pub async fn connect(url: &str, options: PgOptions) -> Result<Self, StoreError> {
+        let db = Database::connect(url, options).await;
         Ok(Self {
-            db: Database::connect(url, options).await?,
+            db: db.map_err(|error| error.failed_to("open the store"))?,
             definitions: Definitions::default(),
         })
     }
 
-    /// Ends all connections, after the calls in progress. What was committed is on disk either way.
+    /// Closes all connections, after the calls in progress. Committed transactions are on disk in any case.
     pub async fn close(&self) {
         self.db.close().await;
     }
 }
 
-/// Brings the database at `url` up to date, or creates what a store needs in an empty one; the version that it has now. Safe to call from any
-/// number of processes at a time.
+/// Creates the schema in an empty database, or migrates an older one; the version that it has now. Any number of processes may call this at
+/// the same time.
+///
+/// # Errors
+///
+/// As [`PgStore::connect`].
 pub async fn migrate(url: &str) -> Result<SchemaVersion, StoreError> {
-    let connect = database::parse(url, &PgOptions::default())?;
-    schema::migrate(&connect).await
+    let migrated = async { schema::migrate(&url::parse(url, &PgOptions::default())?).await };
+    let migrated = migrated.await;
+    migrated.map_err(|error| error.failed_to("migrate the store's schema"))
 }
 
-/// Gives the store at `url` a new id; it. For a store that was restored from a backup and counts on from there: executors take its new runs
-/// for those that they know by the same numbers otherwise. No scheduler may be running meanwhile.
-pub async fn renew_identity(url: &str) -> Result<StoreId, StoreError> {
-    let connect = database::parse(url, &PgOptions::default())?;
-    identity::renew(&connect).await
+/// Gives the store at `url` a new id and returns it. No scheduler may be running.
+///
+/// Needed after a restore from a backup: the restored store allocates run ids again that executors know from before.
+///
+/// # Errors
+///
+/// As [`PgStore::connect`].
+pub async fn renew_store_id(url: &str) -> Result<StoreId, StoreError> {
+    let renewed = async { store_id::renew(&url::parse(url, &PgOptions::default())?).await };
+    let renewed = renewed.await;
+    renewed.map_err(|error| error.failed_to("give the store a new id"))
 }

@@ -1,49 +1,43 @@
 //! How to reach and use a database.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use cueline_model::Timestamp;
-use cueline_store::{ErrorKind, StoreError};
-
-/// Tells the time in place of the database's clock.
-pub type NowFn = Arc<dyn Fn() -> Timestamp + Send + Sync>;
+use cueline_store::{ClockOverride, ErrorKind, StoreError};
 
 /// How to reach and use a database.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct PgOptions {
-    /// The clock; the database server's by default. For tests.
-    pub now: Option<NowFn>,
-    /// An executor counts as live while its last sign of life is younger than this; 15,000 by default.
+    /// The clock, for tests. By default it is the database server's.
+    pub clock: Option<ClockOverride>,
+    /// For how long after its last heartbeat an executor counts as live, in milliseconds; 15,000 by default.
     pub executor_dead_after_ms: u64,
-    /// Connections for the scheduler's own calls, which write; 8 by default. Beside them there are up to four for its most frequent statements.
+    /// Connections for the scheduler's own calls; 8 by default. Up to four more serve its most frequent statements.
     pub writers: u32,
-    /// Connections for lists and single runs that people ask for; 4 by default.
+    /// Connections for the queries of users; 4 by default.
     pub readers: u32,
-    /// What `pg_stat_activity` shows; `cueline` by default.
+    /// The name in `pg_stat_activity`; `cueline` by default.
     pub application_name: String,
-    /// Creates the schema in an empty database and brings an older one up to date; `true` by default. Otherwise both are refused.
+    /// Whether to create the schema in an empty database, and to migrate an older one; `true` by default. Otherwise both are refused.
     pub migrate: bool,
-    /// A call waits at most this long for a connection, behind other calls; 30 s by default.
+    /// The longest wait for a connection that other calls use; 30 s by default.
     pub acquire_timeout: Duration,
-    /// The server gives up waiting for a lock after this; 10 s by default.
+    /// The longest wait for a lock, on the server; 10 s by default.
     pub lock_timeout: Duration,
-    /// The server gives up a statement after this; 30 s by default.
+    /// The longest execution of a statement, on the server; 30 s by default.
     pub statement_timeout: Duration,
-    /// The server ends a connection that is silent within a transaction for this long, and with it the locks of a node that
-    /// vanished; 15 s by default.
+    /// The longest silence within a transaction, on the server; 15 s by default. Then it closes the connection, and the locks of a stalled node
+    /// are released.
     pub idle_in_transaction_timeout: Duration,
-    /// The server notices within about this time that the other end of an idle connection is gone; 30 s by default.
+    /// The time in which the server notices that the other end of an idle connection is gone; 30 s by default.
     pub keepalive: Duration,
-    /// A call is given up when it has had no answer for this long, whatever it waits for: the connection may be half-open; 60 s by
-    /// default.
+    /// The longest duration of a call, whatever it waits for, because a connection may be half-open; 60 s by default.
     pub call_timeout: Duration,
 }
 
 impl Default for PgOptions {
     fn default() -> Self {
         Self {
-            now: None,
+            clock: None,
             executor_dead_after_ms: 15_000,
             writers: 8,
             readers: 4,
@@ -60,7 +54,7 @@ impl Default for PgOptions {
 }
 
 impl PgOptions {
-    /// Refuses what cannot work.
+    /// Refuses values out of range.
     pub(crate) fn validate(&self) -> Result<(), StoreError> {
         let refuse = |what: &str, given: String, accepted: &str| {
             Err(StoreError::new(
@@ -84,7 +78,7 @@ impl PgOptions {
             ("keepalive", self.keepalive),
             ("call_timeout", self.call_timeout),
         ] {
-            // PostgreSQL takes 0 as "never".
+            // To PostgreSQL 0 means no limit.
             if time < Duration::from_millis(1) {
                 return refuse(what, format!("{time:?}"), "at least 1 ms");
             }
@@ -93,49 +87,27 @@ impl PgOptions {
     }
 }
 
-impl std::fmt::Debug for PgOptions {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("PgOptions")
-            .field("now", &self.now.as_ref().map(|_| "injected"))
-            .field("executor_dead_after_ms", &self.executor_dead_after_ms)
-            .field("writers", &self.writers)
-            .field("readers", &self.readers)
-            .field("application_name", &self.application_name)
-            .field("migrate", &self.migrate)
-            .field("acquire_timeout", &self.acquire_timeout)
-            .field("lock_timeout", &self.lock_timeout)
-            .field("statement_timeout", &self.statement_timeout)
-            .field(
-                "idle_in_transaction_timeout",
-                &self.idle_in_transaction_timeout,
-            )
-            .field("keepalive", &self.keepalive)
-            .field("call_timeout", &self.call_timeout)
-            .finish()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_work_is_named() {
+    fn values_out_of_range_are_named() {
         assert!(PgOptions::default().validate().is_ok());
-        let none = PgOptions {
+        let no_writers = PgOptions {
             writers: 0,
             ..PgOptions::default()
         };
-        let error = none.validate().expect_err("is refused").to_string();
+        let error = no_writers.validate().expect_err("is refused").to_string();
         assert!(
             error.contains("writers is 0, it must be at least 1"),
             "{error}"
         );
-        let never = PgOptions {
+        let no_limit = PgOptions {
             lock_timeout: Duration::ZERO,
             ..PgOptions::default()
         };
-        let error = never.validate().expect_err("is refused").to_string();
+        let error = no_limit.validate().expect_err("is refused").to_string();
         assert!(error.contains("lock_timeout"), "{error}");
     }
 }

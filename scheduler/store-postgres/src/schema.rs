@@ -1,31 +1,32 @@
-//! The schema: created and brought up to date under a lock, refused when it is not ours to touch.
+//! The schema: created and migrated under a lock, and refused if it belongs to another program.
 //!
-//! A migration adds (tables, columns with defaults, indexes), so that programs that do not know of it go on beside it. One that cannot be so
-//! raises `compatible_from` to its own version: programs that know fewer migrations refuse the database from then on.
+//! A migration adds tables, columns with defaults, and indexes, so that programs that do not know it continue to work beside it. A migration that
+//! has to do more raises `compatible_from` to its own version: programs that know fewer migrations refuse the database from then on. This is
+//! what lets a cluster be upgraded node by node.
 
 use cueline_store::{ErrorKind, StoreError};
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::{AssertSqlSafe, Connection as _};
 
-use crate::error::failed;
+use crate::error::Result;
 
 /// One step from the version before to its own.
 struct Migration {
     sql: &'static str,
-    /// Programs that know this version, or a later one, work with the database after this step.
+    /// The lowest version that a program must know to work with the schema after this step.
     compatible_from: i32,
 }
 
-/// Each brings the schema from version `index` to `index + 1`. Never edited once released.
+/// Each migrates the schema from version `index` to `index + 1`. Never edited after a release.
 const MIGRATIONS: [Migration; 1] = [Migration {
     sql: include_str!("../migrations/0001_store.sql"),
     compatible_from: 1,
 }];
 
-/// Whoever changes the schema holds this lock; the first number marks locks of Cueline.
+/// Migrations run one at a time. The first number marks locks of Cueline.
 const LOCK: &str = "SELECT pg_advisory_xact_lock(1131767116, 2)";
 
-const TABLES: &str = "
+const COUNT_TABLES: &str = "
     SELECT count(*), count(*) FILTER (WHERE tablename = 'cueline_schema') FROM pg_tables WHERE schemaname = current_schema()";
 
 const READ: &str = "SELECT version, compatible_from FROM cueline_schema";
@@ -40,12 +41,12 @@ const WRITE: &str = "
     INSERT INTO cueline_schema (version, compatible_from) VALUES ($1, $2)
     ON CONFLICT (only_row) DO UPDATE SET version = excluded.version, compatible_from = excluded.compatible_from";
 
-/// What a database's schema is.
+/// The version of a database's schema.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SchemaVersion {
     /// How many migrations it has seen.
     pub version: i32,
-    /// A program works with it that knows at least so many migrations.
+    /// How many migrations a program must know to work with it.
     pub compatible_from: i32,
 }
 
@@ -53,16 +54,16 @@ fn known() -> i32 {
     i32::try_from(MIGRATIONS.len()).unwrap_or(i32::MAX)
 }
 
-fn refused(why: &str) -> StoreError {
+fn refused(reason: &str) -> StoreError {
     StoreError::new(
         ErrorKind::Broken,
-        format!("failed to open the store: {why}"),
+        format!("failed to open the store: {reason}"),
     )
 }
 
-/// Refuses a database that this program cannot work with; with `may_migrate`, makes it one that it can.
-pub(crate) async fn check(connect: &PgConnectOptions, may_migrate: bool) -> Result<(), StoreError> {
-    let mut conn = open(connect).await?;
+/// Migrates an empty or older database, or refuses it where that is not allowed.
+pub(crate) async fn prepare(connect: &PgConnectOptions, may_migrate: bool) -> Result<()> {
+    let mut conn = PgConnection::connect_with(connect).await?;
     let found = read(&mut conn).await?;
     close(conn).await;
     match found {
@@ -70,41 +71,39 @@ pub(crate) async fn check(connect: &PgConnectOptions, may_migrate: bool) -> Resu
         _ if may_migrate => migrate(connect).await.map(drop),
         None => Err(refused(
             "the database is empty; create its tables with `cueline migrate`",
-        )),
+        )
+        .into()),
         Some(found) => Err(refused(&format!(
-            "its schema has version {}, this program needs version {}; bring it up to date with `cueline migrate`",
+            "its schema has version {}, this program needs version {}; migrate it with `cueline migrate`",
             found.version,
             known()
-        ))),
+        ))
+        .into()),
     }
 }
 
-/// Brings an empty or older database up to date.
-pub(crate) async fn migrate(connect: &PgConnectOptions) -> Result<SchemaVersion, StoreError> {
-    let fail = failed("bring the store's schema up to date");
-    let mut conn = open(connect).await?;
-    let mut tx = conn.begin().await.map_err(&fail)?;
-    // Long steps are no reason to give up, and those who come second wait for the first.
+/// Migrates an empty or older database to the newest version.
+pub(crate) async fn migrate(connect: &PgConnectOptions) -> Result<SchemaVersion> {
+    let mut conn = PgConnection::connect_with(connect).await?;
+    let mut tx = conn.begin().await?;
+    // A migration may take long, and other processes wait for it.
     sqlx::raw_sql("SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0")
         .execute(&mut *tx)
-        .await
-        .map_err(&fail)?;
-    sqlx::query(LOCK).execute(&mut *tx).await.map_err(&fail)?;
+        .await?;
+    sqlx::query(LOCK).execute(&mut *tx).await?;
     let found = read(&mut tx).await?;
-    let from = found.map_or(0, |found| found.version);
-    let done = usize::try_from(from).unwrap_or_default();
+    if found.is_none() {
+        sqlx::query(CREATE).execute(&mut *tx).await?;
+    }
     let mut now = found.unwrap_or(SchemaVersion {
         version: 0,
         compatible_from: 0,
     });
-    if found.is_none() {
-        sqlx::query(CREATE).execute(&mut *tx).await.map_err(&fail)?;
-    }
+    let done = usize::try_from(now.version).unwrap_or_default();
     for (migration, version) in MIGRATIONS.iter().zip(1..).skip(done) {
         sqlx::raw_sql(AssertSqlSafe(migration.sql))
             .execute(&mut *tx)
-            .await
-            .map_err(&fail)?;
+            .await?;
         now = SchemaVersion {
             version,
             compatible_from: migration.compatible_from,
@@ -113,60 +112,49 @@ pub(crate) async fn migrate(connect: &PgConnectOptions) -> Result<SchemaVersion,
             .bind(now.version)
             .bind(now.compatible_from)
             .execute(&mut *tx)
-            .await
-            .map_err(&fail)?;
+            .await?;
     }
-    tx.commit().await.map_err(&fail)?;
+    tx.commit().await?;
     close(conn).await;
     Ok(now)
 }
 
-async fn open(connect: &PgConnectOptions) -> Result<PgConnection, StoreError> {
-    PgConnection::connect_with(connect)
-        .await
-        .map_err(failed("open the store"))
-}
-
-async fn close(conn: PgConnection) {
-    // It has done its work; how its end goes changes nothing.
+/// Closes a connection that has done its work; a failure to close it changes nothing.
+pub(crate) async fn close(conn: PgConnection) {
     conn.close().await.ok();
 }
 
-/// The schema's version, if there is one; an error if the database is not ours or too new.
-async fn read(conn: &mut PgConnection) -> Result<Option<SchemaVersion>, StoreError> {
-    let fail = failed("open the store");
-    let (tables, ours): (i64, i64) = sqlx::query_as(TABLES)
-        .fetch_one(&mut *conn)
-        .await
-        .map_err(&fail)?;
+/// The version of the schema; `None` for an empty database, an error for one that this program may not use.
+async fn read(conn: &mut PgConnection) -> Result<Option<SchemaVersion>> {
+    let (tables, ours): (i64, i64) = sqlx::query_as(COUNT_TABLES).fetch_one(&mut *conn).await?;
     if tables == 0 {
         return Ok(None);
     }
     if ours == 0 {
         return Err(refused(
             "the database holds tables of another program; give Cueline a database, or a schema, of its own",
-        ));
+        )
+        .into());
     }
-    let (version, compatible_from): (i32, i32) =
-        sqlx::query_as(READ).fetch_one(conn).await.map_err(&fail)?;
-    let found = SchemaVersion {
-        version,
-        compatible_from,
-    };
-    if found.compatible_from > known() {
+    let (version, compatible_from): (i32, i32) = sqlx::query_as(READ).fetch_one(conn).await?;
+    if compatible_from > known() {
         return Err(refused(&format!(
             "its schema has version {version}, which programs that know version {compatible_from} can use; this program knows versions 1 to {}; use a newer program",
             known()
-        )));
+        ))
+        .into());
     }
-    Ok(Some(found))
+    Ok(Some(SchemaVersion {
+        version,
+        compatible_from,
+    }))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// The statements of a migration, on one line each and without remarks.
+    /// The statements of a migration, each on one line and without comments.
     fn statements(sql: &str) -> Vec<String> {
         let lines = sql
             .lines()
@@ -177,7 +165,7 @@ mod tests {
         parts.filter(|part| !part.is_empty()).collect()
     }
 
-    /// Why programs that do not know of the statement could not go on beside it.
+    /// The statement, if programs that do not know it could not continue to work.
     fn breaks(statement: &str, made: &mut Vec<String>) -> Option<String> {
         let words: Vec<&str> = statement.split([' ', '(']).collect();
         let adds = match words.as_slice() {
@@ -186,7 +174,7 @@ mod tests {
                 true
             }
             ["CREATE", "INDEX" | "SEQUENCE", ..] => true,
-            // Of what was there already a unique one may refuse what they write.
+            // On an older table these may refuse what an older program writes.
             ["CREATE", "UNIQUE", "INDEX", _, "ON", table, ..]
             | ["INSERT", "INTO", table, ..]
             | ["ALTER", "TABLE", table, "ADD", ..]
@@ -202,9 +190,9 @@ mod tests {
         (!adds).then(|| statement.to_owned())
     }
 
-    /// What an upgrade one node after the other hangs on: either a migration only adds, or it says that older programs cannot go on.
+    /// An upgrade node by node depends on this.
     #[test]
-    fn each_migration_only_adds_or_says_who_cannot_go_on() {
+    fn each_migration_only_adds_or_raises_compatible_from() {
         let mut made = Vec::new();
         for (migration, version) in MIGRATIONS.iter().zip(1_i32..).skip(1) {
             let breaking: Vec<String> = statements(migration.sql)
@@ -213,7 +201,7 @@ mod tests {
                 .collect();
             assert!(
                 breaking.is_empty() || migration.compatible_from == version,
-                "migration {version} works with programs of version {} and on, it says, but they do not know: {breaking:#?}",
+                "migration {version} claims to work with programs from version {}, but they do not know: {breaking:#?}",
                 migration.compatible_from
             );
             made.clear();
@@ -221,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_only_add_is_found() {
+    fn statements_that_do_more_than_add_are_found() {
         let mut made = vec!["own".to_owned()];
         for good in [
             "CREATE TABLE other (id int)",
@@ -240,7 +228,7 @@ mod tests {
             "ALTER TABLE run ADD CONSTRAINT c CHECK (id > 0)",
             "CREATE UNIQUE INDEX i ON run (fire_at)",
             "UPDATE run SET kind = 0",
-            "DROP INDEX run_mishap",
+            "DROP INDEX run_unsuccessful",
         ] {
             assert!(breaks(bad, &mut made).is_some(), "{bad}");
         }

@@ -12,7 +12,7 @@ use cueline_model::{
     AttemptEvent, AttemptId, ExecutorName, Job, JobSpec, Outcome, OutcomeKind, Shard, Timestamp,
 };
 use cueline_store::{
-    AttemptReport, DispatchRequest, FireDueRequest, Plan, PlannedRun, Planner, Store,
+    AttemptReport, ClockOverride, DispatchRequest, FireDueRequest, Plan, PlannedRun, Planner, Store,
 };
 use cueline_store_sqlite::{SqliteOptions, SqliteStore};
 use tokio::time::Instant;
@@ -58,7 +58,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let clock = Arc::new(AtomicI64::new(1_800_000_000_000));
     let shown = Arc::clone(&clock);
     let options = SqliteOptions {
-        now: Some(Arc::new(move || {
+        clock: Some(ClockOverride::new(move || {
             Timestamp::from_millis(shown.load(Ordering::SeqCst))
         })),
         ..SqliteOptions::default()

@@ -1,21 +1,21 @@
--- Jobs, runs and who works on them.
+-- The schema of a store.
 --
--- What changes at each fire is kept narrow and away from what is long: job_due beside job. Indexes on run begin with what grows
--- with time, so that a batch of new runs touches neighbouring pages, or cover only the runs that have not ended.
--- Times are milliseconds since 1970-01-01T00:00:00Z. States and kinds are the numbers of cueline-model.
+-- Columns that change at each fire are in job_due, apart from the long text in job. Indexes on run begin with a value that grows with time, so
+-- that a batch of new runs writes neighbouring pages; or they cover only runs that have not ended.
+-- Times are milliseconds since 1970-01-01T00:00:00Z. States and kinds are codes of cueline-model: a state from 10 on is terminal.
 
 CREATE TABLE job (
-    id         INTEGER PRIMARY KEY AUTOINCREMENT,
-    name       TEXT    NOT NULL,
-    version    INTEGER NOT NULL,
-    created_at INTEGER NOT NULL,
-    deleted_at INTEGER,
-    parent_id  INTEGER REFERENCES job (id),
-    grp        TEXT    NOT NULL,
-    startup    INTEGER NOT NULL,
-    -- How long an attempt can take at the most: timeout and kill grace together.
-    longest_ms INTEGER,
-    definition TEXT    NOT NULL
+    id             INTEGER PRIMARY KEY AUTOINCREMENT,
+    name           TEXT    NOT NULL,
+    version        INTEGER NOT NULL,
+    created_at     INTEGER NOT NULL,
+    deleted_at     INTEGER,
+    parent_id      INTEGER REFERENCES job (id),
+    group_name     TEXT    NOT NULL,
+    startup        INTEGER NOT NULL,
+    -- The longest that an attempt takes: timeout and kill grace.
+    max_attempt_ms INTEGER,
+    definition     TEXT    NOT NULL
 ) STRICT;
 
 CREATE UNIQUE INDEX job_name ON job (name) WHERE deleted_at IS NULL;
@@ -28,15 +28,14 @@ CREATE TABLE job_due (
     job_id       INTEGER PRIMARY KEY REFERENCES job (id),
     version      INTEGER NOT NULL,
     next_fire_at INTEGER,
-    -- Runs so far.
-    turn         INTEGER NOT NULL DEFAULT 0,
+    run_count    INTEGER NOT NULL DEFAULT 0,
     enabled      INTEGER NOT NULL,
     fixed_delay  INTEGER NOT NULL,
     has_children INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 
 CREATE INDEX job_due_next ON job_due (next_fire_at) WHERE next_fire_at IS NOT NULL;
-CREATE INDEX job_due_resting ON job_due (job_id) WHERE fixed_delay = 1 AND enabled = 1 AND next_fire_at IS NULL;
+CREATE INDEX job_due_idle ON job_due (job_id) WHERE fixed_delay = 1 AND enabled = 1 AND next_fire_at IS NULL;
 
 CREATE TABLE run (
     id               INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -46,18 +45,19 @@ CREATE TABLE run (
     attempt          INTEGER NOT NULL DEFAULT 1,
     retries          INTEGER NOT NULL DEFAULT 0,
     reruns           INTEGER NOT NULL DEFAULT 0,
-    -- What the shards of one fire have in common: the fire time (schedule, startup), the first run of the same trigger request
-    -- (manual), or the first run of the parent's fire (child).
+    -- What the shards of one fire have in common: the fire time (schedule, startup), the first run of the trigger request (manual), or the first
+    -- run of the parent's fire (child).
     fire_key         INTEGER NOT NULL,
     fire_at          INTEGER NOT NULL,
     due_at           INTEGER NOT NULL,
     shard_index      INTEGER NOT NULL DEFAULT 0,
     shard_total      INTEGER NOT NULL DEFAULT 1,
     claimed_by       INTEGER,
-    turn             INTEGER NOT NULL,
-    -- Its job is fixed_delay: the next fire time is counted from its end.
-    awaited          INTEGER NOT NULL DEFAULT 0,
-    -- In `dispatching`: an earlier publication of this attempt may have arrived.
+    -- Number of the run among all runs of its job.
+    sequence         INTEGER NOT NULL,
+    -- The job is fixed_delay: its next fire time counts from the end of the run.
+    delays_next_fire INTEGER NOT NULL DEFAULT 0,
+    -- In `dispatching`: an earlier publication of the attempt may be in the queue.
     maybe_published  INTEGER NOT NULL DEFAULT 0,
     cancel_requested INTEGER NOT NULL DEFAULT 0,
     pinned           INTEGER NOT NULL DEFAULT 0,
@@ -68,11 +68,11 @@ CREATE TABLE run (
     exit_status      INTEGER,
     executor         TEXT,
     parent           INTEGER,
-    -- A skipped run stands for the fire times from here to its own.
+    -- A skipped run accounts for all fire times from here to its own.
     skipped_since    INTEGER,
     progress         REAL,
-    -- The group that it was published to, when its job has moved to another one since.
-    sent_to_group    TEXT,
+    -- The group that the attempt was published to, if the job has moved to another one since.
+    published_group  TEXT,
     shard_item       TEXT,
     params           TEXT,
     message          TEXT,
@@ -80,13 +80,13 @@ CREATE TABLE run (
 ) STRICT;
 
 CREATE UNIQUE INDEX run_fire ON run (fire_key, job_id, kind, shard_index);
--- Runs of a job, by stretches of 16,384 ids: new entries of all jobs stay close together.
+-- Runs of a job, by blocks of 16,384 ids: the new entries of all jobs are close together.
 CREATE INDEX run_by_job ON run (id >> 14, job_id);
 CREATE INDEX run_live ON run (state, claimed_by) WHERE state < 10;
 CREATE INDEX run_waiting ON run (due_at) WHERE claimed_by IS NULL AND state < 2;
-CREATE INDEX run_awaited ON run (job_id) WHERE awaited = 1 AND state < 10;
+CREATE INDEX run_delays_next_fire ON run (job_id) WHERE delays_next_fire = 1 AND state < 10;
 CREATE INDEX run_cancelling ON run (id) WHERE cancel_requested = 1 AND state < 10;
-CREATE INDEX run_not_succeeded ON run (state) WHERE state > 10;
+CREATE INDEX run_unsuccessful ON run (state) WHERE state > 10;
 CREATE INDEX run_skipped ON run (job_id, fire_at) WHERE skipped_since IS NOT NULL;
 
 CREATE TABLE run_event (
@@ -100,7 +100,7 @@ CREATE TABLE run_event (
 
 CREATE INDEX run_event_run ON run_event (run_id);
 
--- The cursor is the attempt in its upper and the line's number in its lower 32 bits.
+-- The cursor has the attempt in its upper and the number of the line in its lower 32 bits.
 CREATE TABLE run_log (
     run_id INTEGER NOT NULL,
     cursor INTEGER NOT NULL,
@@ -110,7 +110,7 @@ CREATE TABLE run_log (
     PRIMARY KEY (run_id, cursor)
 ) STRICT, WITHOUT ROWID;
 
--- Keys of trigger requests. They live as long as the runs that they made.
+-- Idempotency keys of trigger requests. They are deleted with the runs of the request.
 CREATE TABLE trigger_key (
     job_id    INTEGER NOT NULL,
     key       TEXT    NOT NULL,
@@ -121,17 +121,17 @@ CREATE TABLE trigger_key (
 CREATE INDEX trigger_key_run ON trigger_key (first_run);
 
 CREATE TABLE executor (
-    grp          TEXT    NOT NULL,
-    name         TEXT    NOT NULL,
-    incarnation  TEXT    NOT NULL,
-    capabilities TEXT    NOT NULL,
-    capacity     INTEGER NOT NULL,
-    held         INTEGER NOT NULL,
-    running      INTEGER NOT NULL,
-    draining     INTEGER NOT NULL,
-    gone         INTEGER NOT NULL,
-    last_heartbeat_at    INTEGER NOT NULL,
-    PRIMARY KEY (grp, name)
+    group_name        TEXT    NOT NULL,
+    name              TEXT    NOT NULL,
+    incarnation       TEXT    NOT NULL,
+    capabilities      TEXT    NOT NULL,
+    capacity          INTEGER NOT NULL,
+    held              INTEGER NOT NULL,
+    running           INTEGER NOT NULL,
+    draining          INTEGER NOT NULL,
+    gone              INTEGER NOT NULL,
+    last_heartbeat_at INTEGER NOT NULL,
+    PRIMARY KEY (group_name, name)
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE node (
@@ -139,8 +139,6 @@ CREATE TABLE node (
     name        TEXT    NOT NULL,
     lease_until INTEGER NOT NULL
 ) STRICT;
-
--- Messages that nobody could take, kept for people.
 
 CREATE TABLE dead_letter (
     id      INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -154,8 +152,7 @@ CREATE TABLE dead_letter (
 
 CREATE UNIQUE INDEX dead_letter_key ON dead_letter (key);
 
--- Which store this is: what executors remember of a run, they remember of the run of this store.
-
+-- Run ids are unique within one store only: executors remember an attempt together with the id of its store.
 CREATE TABLE store_identity (
     only_row INTEGER PRIMARY KEY CHECK (only_row = 1),
     -- 32 hexadecimal digits.

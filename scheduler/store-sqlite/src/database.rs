@@ -7,22 +7,50 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use cueline_model::Timestamp;
-use cueline_store::StoreError;
 use sqlx::pool::PoolConnection;
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePool, SqlitePoolOptions, SqliteSynchronous};
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection as _, Sqlite, SqliteConnection, Transaction};
 
-use crate::error::{failed, is_full};
-use crate::{SqliteOptions, schema};
+use crate::error::{Error, Result, is_full};
+use crate::{SqliteOptions, SqliteStore, schema};
 
-/// A transaction that writes; dropped without a commit, it has not happened.
+/// Connections for reading.
+const READERS: u32 = 3;
+
+/// The longest wait for a write of another process.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The longest wait for a connection that other calls use.
+const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(30);
+
 #[derive(Debug)]
-pub(crate) struct Write {
-    tx: Transaction<'static, Sqlite>,
-    no_room: Arc<AtomicBool>,
+pub(crate) struct Database {
+    writer: SqlitePool,
+    readers: SqlitePool,
+    options: SqliteOptions,
+    /// The last commit found the disk full.
+    disk_full: Arc<AtomicBool>,
 }
 
-impl Deref for Write {
+/// A writing transaction. Dropped without a commit, it is rolled back.
+#[derive(Debug)]
+pub(crate) struct WriteTx {
+    tx: Transaction<'static, Sqlite>,
+    disk_full: Arc<AtomicBool>,
+}
+
+impl WriteTx {
+    /// Makes the changes durable.
+    pub(crate) async fn commit(self) -> Result<()> {
+        let Self { tx, disk_full } = self;
+        tx.commit().await.map_err(|error| {
+            disk_full.fetch_or(is_full(&error), Ordering::Relaxed);
+            Error::Commit(error)
+        })
+    }
+}
+
+impl Deref for WriteTx {
     type Target = SqliteConnection;
 
     fn deref(&self) -> &SqliteConnection {
@@ -30,39 +58,14 @@ impl Deref for Write {
     }
 }
 
-impl DerefMut for Write {
+impl DerefMut for WriteTx {
     fn deref_mut(&mut self) -> &mut SqliteConnection {
         &mut self.tx
     }
 }
 
-/// Connections for reading beside the writer.
-const READERS: u32 = 3;
-
-/// How long to wait for another process's write before giving up.
-const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// How long a call waits for a connection, behind other calls, before it gives up.
-const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(30);
-
-pub(crate) struct Database {
-    writer: SqlitePool,
-    readers: SqlitePool,
-    options: SqliteOptions,
-    /// The last commit found the disk full.
-    no_room: Arc<AtomicBool>,
-}
-
-impl std::fmt::Debug for Database {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Database")
-            .field("options", &self.options)
-            .finish_non_exhaustive()
-    }
-}
-
 impl Database {
-    pub(crate) async fn open(path: &Path, options: SqliteOptions) -> Result<Self, StoreError> {
+    pub(crate) async fn open(path: &Path, options: SqliteOptions) -> Result<Self> {
         let base = SqliteConnectOptions::new()
             .filename(path)
             .synchronous(SqliteSynchronous::Full)
@@ -70,7 +73,7 @@ impl Database {
             .foreign_keys(false)
             .statement_cache_capacity(200)
             .disable_statement_logging();
-        // A larger log is copied into the file less often, and pages that many batches touch are copied once.
+        // With a larger log, a page that many batches change is copied back into the file once.
         let writing = base
             .clone()
             .create_if_missing(true)
@@ -78,19 +81,18 @@ impl Database {
             .pragma("journal_size_limit", "67108864")
             .pragma("cache_size", "-65536")
             .pragma("temp_store", "MEMORY");
-        let fail = failed("open the store");
-        let writer = pool(1).connect_with(writing).await.map_err(&fail)?;
+        let writer = pool(1).connect_with(writing).await?;
         schema::prepare(&writer, options.migrate).await?;
         let reading = base
             .create_if_missing(false)
             .pragma("query_only", "1")
             .pragma("cache_size", "-16384");
-        let readers = pool(READERS).connect_with(reading).await.map_err(&fail)?;
+        let readers = pool(READERS).connect_with(reading).await?;
         Ok(Self {
             writer,
             readers,
             options,
-            no_room: Arc::default(),
+            disk_full: Arc::default(),
         })
     }
 
@@ -99,53 +101,50 @@ impl Database {
         self.writer.close().await;
     }
 
-    pub(crate) async fn limit_pages(&self, pages: u32) -> Result<(), StoreError> {
+    pub(crate) async fn limit_pages(&self, pages: u32) -> std::result::Result<(), sqlx::Error> {
         sqlx::query(AssertSqlSafe(format!("PRAGMA max_page_count = {pages}")))
             .execute(&self.writer)
             .await
             .map(drop)
-            .map_err(failed("limit the store's size"))
     }
 
-    /// Begins the one writing transaction.
-    pub(crate) async fn write(&self) -> Result<Write, StoreError> {
-        if self.no_room.load(Ordering::Relaxed) {
-            self.make_room().await?;
+    /// Begins a writing transaction; there is one at a time.
+    pub(crate) async fn write(&self) -> Result<WriteTx> {
+        if self.disk_full.load(Ordering::Relaxed) {
+            self.checkpoint().await?;
         }
-        let tx = (self.writer.begin_with("BEGIN IMMEDIATE").await)
-            .map_err(failed("begin a transaction"))?;
-        let no_room = Arc::clone(&self.no_room);
-        Ok(Write { tx, no_room })
+        Ok(WriteTx {
+            tx: self.writer.begin_with("BEGIN IMMEDIATE").await?,
+            disk_full: Arc::clone(&self.disk_full),
+        })
     }
 
-    /// Copies the log back into the file and empties it. Once a disk was full, nothing is written before that: it would take the room
-    /// that the copying needs, and the log, which only grows, would fill the disk for good.
-    async fn make_room(&self) -> Result<(), StoreError> {
+    /// Copies the log back into the file and empties it.
+    ///
+    /// After a full disk no transaction may come before this: its log entries would take the room that the copying needs, and the log, which only
+    /// grows, would fill the disk for good.
+    async fn checkpoint(&self) -> Result<()> {
         sqlx::query("PRAGMA wal_checkpoint(TRUNCATE)")
             .execute(&self.writer)
-            .await
-            .map_err(failed("make room for a transaction"))?;
-        self.no_room.store(false, Ordering::Relaxed);
+            .await?;
+        self.disk_full.store(false, Ordering::Relaxed);
         Ok(())
     }
 
     /// A connection for single reading statements.
-    pub(crate) async fn read(&self) -> Result<PoolConnection<Sqlite>, StoreError> {
-        self.readers
-            .acquire()
-            .await
-            .map_err(failed("reach the store"))
+    pub(crate) async fn read(&self) -> Result<PoolConnection<Sqlite>> {
+        Ok(self.readers.acquire().await?)
     }
 
-    /// A reading transaction: all its statements see the same state.
-    pub(crate) async fn snapshot(&self) -> Result<Transaction<'static, Sqlite>, StoreError> {
-        self.readers.begin().await.map_err(failed("begin to read"))
+    /// Begins a reading transaction: all its statements see the same state.
+    pub(crate) async fn snapshot(&self) -> Result<Transaction<'static, Sqlite>> {
+        Ok(self.readers.begin().await?)
     }
 
-    /// The database's clock.
+    /// The time of the database's clock.
     pub(crate) fn now(&self) -> Timestamp {
-        match &self.options.now {
-            Some(now) => now(),
+        match &self.options.clock {
+            Some(clock) => clock.now(),
             None => machine_now(),
         }
     }
@@ -155,13 +154,11 @@ impl Database {
     }
 }
 
-/// Makes what `tx` did durable.
-pub(crate) async fn commit(write: Write) -> Result<(), StoreError> {
-    let Write { tx, no_room } = write;
-    tx.commit().await.map_err(|error| {
-        no_room.fetch_or(is_full(&error), Ordering::Relaxed);
-        failed("commit a transaction")(error).with_unknown_outcome()
-    })
+impl SqliteStore {
+    #[expect(clippy::unused_async, reason = "other stores ask their server")]
+    pub(crate) async fn now(&self) -> Result<Timestamp> {
+        Ok(self.db.now())
+    }
 }
 
 fn pool(connections: u32) -> SqlitePoolOptions {
@@ -172,12 +169,11 @@ fn pool(connections: u32) -> SqlitePoolOptions {
         .idle_timeout(None)
         .max_lifetime(None)
         .test_before_acquire(false)
-        // On a full disk SQLite rolls back by itself; sqlx then still counts the transaction as open, and the connection could never begin
-        // another one.
+        // SQLite rolls back by itself on a full disk. sqlx still counts the transaction as open, so the connection could never begin another one.
         .after_release(|conn, _| {
             Box::pin(async move {
                 if conn.is_in_transaction() {
-                    // Lets a roll-back that is on its way take effect.
+                    // A rollback in progress takes effect before the answer.
                     conn.ping().await?;
                 }
                 Ok(!conn.is_in_transaction())
@@ -187,7 +183,7 @@ fn pool(connections: u32) -> SqlitePoolOptions {
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "SQLite has no clock but the machine's; asking it by a statement would read the same one"
+    reason = "SQLite has no clock but the machine's; a statement would read the same one"
 )]
 fn machine_now() -> Timestamp {
     let millis = match SystemTime::now().duration_since(UNIX_EPOCH) {

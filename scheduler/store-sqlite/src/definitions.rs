@@ -1,59 +1,96 @@
-//! Parsed job definitions, kept by id and version.
+//! Job definitions: read by id or name, parsed once per version.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use cueline_model::Job;
-use cueline_store::StoreError;
-use cueline_store::adapter::definitions::KeptDefinitions;
-use serde::Deserialize;
-use serde_json::value::RawValue;
+use cueline_model::{Job, JobId, JobName, JobSpec};
+use cueline_store::adapter::definitions::{DefinitionCache, DefinitionRow, JobsById, job_of};
+use cueline_store::adapter::parents::ParentLinks;
 use sqlx::SqliteConnection;
+use sqlx::types::Json;
 
-use crate::error::{damaged, failed};
-use crate::rows::encode;
+use crate::SqliteStore;
+use crate::error::Result;
 
 const LOAD: &str = "
-    SELECT json_group_array(json_array(j.id, j.version, json(j.definition)))
-    FROM json_each(?1) e CROSS JOIN job j ON j.id = e.value";
+    SELECT j.id, j.version, j.definition FROM json_each(?1) e CROSS JOIN job j ON j.id = e.value";
 
-#[derive(Deserialize)]
-struct Row<'a>(i64, i64, #[serde(borrow)] &'a RawValue);
+const BY_NAME: &str = "
+    SELECT json_group_array(json_array(j.id, j.version))
+    FROM json_each(?1) e CROSS JOIN job j ON j.name = e.value AND j.deleted_at IS NULL";
 
-/// The newest version that was seen of each job.
+const PARENTS: &str = "
+    SELECT json_group_array(json_array(c.name, p.name))
+    FROM job c CROSS JOIN job p ON p.id = c.parent_id WHERE c.parent_id IS NOT NULL AND c.deleted_at IS NULL";
+
+/// The definitions of the store, with a cache.
 #[derive(Debug, Default)]
-pub(crate) struct Definitions(KeptDefinitions);
+pub(crate) struct Definitions(DefinitionCache);
 
 impl Definitions {
-    /// The definitions of jobs whose present version is known to be `version`, by id.
-    pub(crate) async fn of(
+    /// Jobs by id, given with their current versions. Unreadable definitions are left out.
+    pub(crate) async fn get(
         &self,
         conn: &mut SqliteConnection,
-        wanted: impl Iterator<Item = (i64, i64)>,
-    ) -> Result<HashMap<i64, Arc<Job>>, StoreError> {
-        let (mut found, missing) = self.0.find(wanted);
+        versions: impl IntoIterator<Item = (i64, i64)>,
+    ) -> Result<JobsById> {
+        let (mut found, missing) = self.0.find(versions.into_iter());
         if !missing.is_empty() {
             found.extend(self.load(conn, &missing).await?);
         }
         Ok(found)
     }
 
-    /// Reads definitions in their present version; ids that do not exist, and definitions that cannot be read, are left out.
-    pub(crate) async fn load(
+    /// Reads jobs in their current versions. Unknown ids and unreadable definitions are left out.
+    async fn load(&self, conn: &mut SqliteConnection, ids: &[i64]) -> Result<JobsById> {
+        let rows: Vec<DefinitionRow<String>> =
+            sqlx::query_as(LOAD).bind(Json(ids)).fetch_all(conn).await?;
+        Ok(self.0.insert(rows))
+    }
+
+    /// Jobs by name; names that do not exist are left out.
+    pub(crate) async fn by_name(
         &self,
         conn: &mut SqliteConnection,
-        ids: &[i64],
-    ) -> Result<HashMap<i64, Arc<Job>>, StoreError> {
-        let text: String = sqlx::query_scalar(LOAD)
-            .bind(encode(ids)?)
-            .fetch_one(conn)
-            .await
-            .map_err(failed("read job definitions"))?;
-        let rows: Vec<Row<'_>> = serde_json::from_str(&text)
-            .map_err(|e| damaged("failed to read job definitions", e))?;
-        let rows = rows
-            .iter()
-            .map(|Row(id, version, definition)| (*id, *version, definition.get()));
-        Ok(self.0.keep(rows))
+        names: impl Iterator<Item = &JobName>,
+    ) -> Result<HashMap<JobName, Arc<Job>>> {
+        let Json(versions): Json<Vec<(i64, i64)>> = sqlx::query_scalar(BY_NAME)
+            .bind(Json(names.collect::<Vec<_>>()))
+            .fetch_one(&mut *conn)
+            .await?;
+        let jobs = self.get(conn, versions.iter().copied()).await?;
+        let mut found = HashMap::with_capacity(versions.len());
+        for (id, _) in versions {
+            let job = job_of(&jobs, id)?;
+            found.insert(job.spec.name.clone(), job);
+        }
+        Ok(found)
+    }
+
+    /// Refuses parents that do not exist, and cycles.
+    pub(crate) async fn check_parents(
+        &self,
+        conn: &mut SqliteConnection,
+        specs: &[JobSpec],
+        stored: &HashMap<JobName, Arc<Job>>,
+    ) -> Result<()> {
+        let links = ParentLinks::new(specs)?;
+        if links.is_empty() {
+            return Ok(());
+        }
+        let found = self.by_name(conn, links.missing_from(stored)).await?;
+        links.require_parents(stored, &found)?;
+        let Json(stored_links): Json<Vec<(JobName, JobName)>> =
+            sqlx::query_scalar(PARENTS).fetch_one(conn).await?;
+        Ok(links.refuse_cycles(&stored_links)?)
+    }
+}
+
+impl SqliteStore {
+    pub(crate) async fn definitions(&self, ids: &[JobId]) -> Result<Vec<Arc<Job>>> {
+        let ids: Vec<i64> = ids.iter().map(|id| id.0).collect();
+        let mut conn = self.db.read().await?;
+        let mut found = self.definitions.load(&mut conn, &ids).await?;
+        Ok(ids.iter().filter_map(|id| found.remove(id)).collect())
     }
 }

@@ -1,29 +1,30 @@
-//! From claimed to queued: the guarded steps around a publication.
+//! The guarded transitions around a publication: scheduled, dispatching, queued, and back.
 
 use std::collections::HashSet;
 
-use cueline_model::{AttemptId, ExecutorName, RunId, Timestamp};
-use cueline_store::adapter::skipped::STOPPED_MEANWHILE;
-use cueline_store::{ClaimedRun, DispatchRequest, NodeId, StoreError};
+use cueline_model::{AttemptId, RunId, Timestamp};
+use cueline_store::adapter::convert::without_nul;
+use cueline_store::adapter::timeline::STOPPED_MEANWHILE;
+use cueline_store::{ClaimedRun, DispatchRequest, NodeId};
 use sqlx::SqliteConnection;
+use sqlx::types::Json;
 
-use crate::database::commit;
-use crate::error::failed;
-use crate::rows::{clean, decode, encode};
-use crate::{SqliteStore, follow, nodes};
+use crate::error::Result;
+use crate::{SqliteStore, nodes};
 
 pub(crate) const BEGIN: &str = "
-    UPDATE run SET state = 1, executor = e.value ->> 3, maybe_published = 0, sent_to_group = NULL
+    UPDATE run SET state = 1, executor = e.value ->> 3, maybe_published = 0, published_group = NULL
     FROM json_each(?1) e CROSS JOIN job_due d
     WHERE run.id = e.value ->> 0 AND run.attempt = e.value ->> 1 AND run.state = 0 AND run.claimed_by = ?2
         AND d.job_id = run.job_id AND d.version = e.value ->> 2";
 
-/// Of the marks, those that the node may publish now: just taken, or `dispatching` by it already.
-pub(crate) const TAKEN: &str = "
+/// Indexes of the requests that the node may publish: moved to `dispatching` now, or by an earlier call of it.
+pub(crate) const ACCEPTED: &str = "
     SELECT json_group_array(e.key)
     FROM json_each(?1) e CROSS JOIN run r ON r.id = e.value ->> 0
     WHERE r.attempt = e.value ->> 1 AND r.state = 1 AND r.claimed_by = ?2 AND r.executor = e.value ->> 3";
 
+/// For attempts with one number: nearly always all are at the first.
 pub(crate) const CONFIRM_SAME_ATTEMPT: &str = "
     UPDATE run SET state = 2, queued_at = ?3, claimed_by = NULL
     WHERE id IN (SELECT value FROM json_each(?1)) AND attempt = ?2 AND state = 1";
@@ -33,9 +34,8 @@ pub(crate) const CONFIRM: &str = "
     FROM json_each(?1) e
     WHERE run.id = e.value ->> 0 AND run.attempt = e.value ->> 1 AND run.state = 1";
 
-/// Nothing is left to be done for what was not published, and was cancelled or had its job stopped while it was being published. Like a report
-/// that would give a run another attempt, it leaves alone what was triggered by hand and whose job is only paused.
-macro_rules! nothing_left {
+/// The unpublished attempts that were cancelled, or whose job was stopped, while they were dispatched. A pause leaves manual runs alone.
+macro_rules! stopped_before_publication {
     ($before:literal, $after:literal) => {
         concat!(
             $before,
@@ -47,14 +47,14 @@ macro_rules! nothing_left {
     };
 }
 
-const NOTE_RELEASED: &str = nothing_left!(
+const INSERT_RELEASE_EVENTS: &str = stopped_before_publication!(
     "INSERT INTO run_event (run_id, at, attempt, event, detail)
     SELECT run.id, ?3, run.attempt, CASE WHEN run.attempt = 1 THEN 'skipped' ELSE 'cancel' END, ?4
     FROM json_each(?1) e CROSS JOIN run",
     "AND run.cancel_requested = 0"
 );
 
-const END_RELEASED: &str = nothing_left!(
+const END_RELEASED: &str = stopped_before_publication!(
     "UPDATE run SET state = CASE WHEN cancel_requested = 1 OR attempt > 1 THEN 15 ELSE 18 END, ended_at = ?3, claimed_by = NULL,
         message = CASE WHEN cancel_requested = 1 THEN coalesce(message, 'cancelled before it was published') ELSE ?4 END
     FROM json_each(?1) e",
@@ -67,8 +67,8 @@ const RELEASE: &str = "
     FROM json_each(?1) e
     WHERE run.id = e.value ->> 0 AND run.attempt = e.value ->> 1 AND run.claimed_by = ?2 AND run.state IN (0, 1)";
 
-/// Their jobs were stopped after they had gone out, and they are not where they were sent: they do not go out again.
-macro_rules! stopped {
+/// The published attempts whose job was stopped. A pause leaves manual runs alone.
+macro_rules! stopped_after_publication {
     ($before:literal) => {
         concat!(
             $before,
@@ -78,202 +78,187 @@ macro_rules! stopped {
     };
 }
 
-const NOTE_STOPPED: &str = stopped!(
+const INSERT_STOP_EVENTS: &str = stopped_after_publication!(
     "INSERT INTO run_event (run_id, at, attempt, event, detail)
     SELECT run.id, ?2, run.attempt, 'cancel', ?3 FROM json_each(?1) e CROSS JOIN run"
 );
 
-const END_STOPPED: &str = stopped!(
+const END_STOPPED: &str = stopped_after_publication!(
     "UPDATE run SET state = 15, ended_at = ?2, claimed_by = NULL, message = ?3 FROM json_each(?1) e"
 );
 
-const STILL_OUT: &str = "
+const STILL_PUBLISHED: &str = "
     SELECT json_group_array(DISTINCT r.id)
     FROM json_each(?1) e CROSS JOIN run r ON r.id = e.value ->> 0
     WHERE r.attempt = e.value ->> 1 AND r.state IN (2, 3)";
 
-const TAKE_BACK: &str = "
+const RECLAIM: &str = "
     UPDATE run SET state = 1, claimed_by = ?2, maybe_published = 1 WHERE id IN (SELECT value FROM json_each(?1))";
 
-const NOTE_TAKEN_BACK: &str = "
+/// A run that is republished again and again keeps the first thousand events.
+const INSERT_RECLAIM_EVENTS: &str = "
     INSERT INTO run_event (run_id, at, attempt, event, detail)
     SELECT r.id, ?2, r.attempt, 'republished', ?3
     FROM json_each(?1) e CROSS JOIN run r ON r.id = e.value
     WHERE (SELECT count(*) FROM run_event v WHERE v.run_id = r.id) < 1000";
 
 impl SqliteStore {
-    pub(crate) async fn begin(
+    pub(crate) async fn begin_dispatch(
         &self,
         node: NodeId,
-        marks: &[DispatchRequest],
-    ) -> Result<Vec<AttemptId>, StoreError> {
-        if marks.is_empty() {
+        requests: &[DispatchRequest],
+    ) -> Result<Vec<AttemptId>> {
+        if requests.is_empty() {
             return Ok(Vec::new());
         }
-        let fail = failed("begin to dispatch runs");
-        let rows: Vec<(RunId, u32, i64, &ExecutorName)> = marks
+        let rows: Vec<_> = requests
             .iter()
-            .map(|m| (m.attempt.run, m.attempt.attempt, m.job_version, &m.executor))
+            .map(|r| (r.attempt.run, r.attempt.attempt, r.job_version, &r.executor))
             .collect();
-        let list = encode(&rows)?;
+        let list = serde_json::to_string(&rows)?;
         let mut tx = self.db.write().await?;
-        let taken = sqlx::query(BEGIN)
+        let moved = sqlx::query(BEGIN)
             .bind(&list)
             .bind(node.0)
             .execute(&mut *tx)
-            .await
-            .map_err(&fail)?
+            .await?
             .rows_affected();
-        let all = taken == marks.len() as u64;
-        let taken: Vec<usize> = if all {
-            (0..marks.len()).collect()
+        let accepted: Vec<usize> = if moved == requests.len() as u64 {
+            (0..requests.len()).collect()
         } else {
-            let text: String = sqlx::query_scalar(TAKEN)
+            let Json(accepted) = sqlx::query_scalar(ACCEPTED)
                 .bind(&list)
                 .bind(node.0)
                 .fetch_one(&mut *tx)
-                .await
-                .map_err(&fail)?;
-            decode(&text)?
+                .await?;
+            accepted
         };
-        commit(tx).await?;
-        let mut seen = HashSet::with_capacity(taken.len());
-        Ok(taken
+        tx.commit().await?;
+        let mut seen = HashSet::with_capacity(accepted.len());
+        Ok(accepted
             .into_iter()
-            .filter_map(|at| marks.get(at))
-            .map(|m| m.attempt)
+            .filter_map(|index| requests.get(index))
+            .map(|request| request.attempt)
             .filter(|id| seen.insert(*id))
             .collect())
     }
 
-    pub(crate) async fn confirm(&self, attempts: &[AttemptId]) -> Result<(), StoreError> {
+    pub(crate) async fn confirm_dispatch(&self, attempts: &[AttemptId]) -> Result<()> {
         let Some(first) = attempts.first() else {
             return Ok(());
         };
-        let fail = failed("write down that triggers are queued");
         let mut tx = self.db.write().await?;
         let now = self.db.now().as_millis();
-        if attempts.iter().all(|a| a.attempt == first.attempt) {
-            let ids: Vec<RunId> = attempts.iter().map(|a| a.run).collect();
+        if attempts.iter().all(|id| id.attempt == first.attempt) {
+            let ids: Vec<RunId> = attempts.iter().map(|id| id.run).collect();
             sqlx::query(CONFIRM_SAME_ATTEMPT)
-                .bind(encode(&ids)?)
+                .bind(Json(ids))
                 .bind(first.attempt)
                 .bind(now)
                 .execute(&mut *tx)
-                .await
-                .map_err(&fail)?;
+                .await?;
         } else {
             sqlx::query(CONFIRM)
                 .bind(pairs(attempts)?)
                 .bind(now)
                 .execute(&mut *tx)
-                .await
-                .map_err(&fail)?;
+                .await?;
         }
-        commit(tx).await
+        tx.commit().await
     }
 
-    pub(crate) async fn give_up(
+    pub(crate) async fn release_claims(
         &self,
         node: NodeId,
         attempts: &[AttemptId],
         due_at: Option<Timestamp>,
-    ) -> Result<(), StoreError> {
+    ) -> Result<()> {
         if attempts.is_empty() {
             return Ok(());
         }
-        let fail = failed("release runs");
         let list = pairs(attempts)?;
         let mut tx = self.db.write().await?;
         let now = self.db.now();
-        let at = now.as_millis();
-        sqlx::query(NOTE_RELEASED)
+        sqlx::query(INSERT_RELEASE_EVENTS)
             .bind(&list)
             .bind(node.0)
-            .bind(at)
+            .bind(now.as_millis())
             .bind(STOPPED_MEANWHILE)
             .execute(&mut *tx)
-            .await
-            .map_err(&fail)?;
+            .await?;
         let ended: Vec<i64> = sqlx::query_scalar(END_RELEASED)
             .bind(&list)
             .bind(node.0)
-            .bind(at)
+            .bind(now.as_millis())
             .bind(STOPPED_MEANWHILE)
             .fetch_all(&mut *tx)
-            .await
-            .map_err(&fail)?;
+            .await?;
         sqlx::query(RELEASE)
             .bind(&list)
             .bind(node.0)
             .bind(due_at.map(Timestamp::as_millis))
             .execute(&mut *tx)
-            .await
-            .map_err(&fail)?;
+            .await?;
         let ended: Vec<(i64, Timestamp)> = ended.into_iter().map(|job| (job, now)).collect();
-        follow::next_after_end(&mut tx, &self.definitions, &ended).await?;
-        commit(tx).await
+        self.schedule_fixed_delays(&mut tx, &ended).await?;
+        tx.commit().await
     }
 
-    pub(crate) async fn publish_again(
+    pub(crate) async fn reclaim_attempts(
         &self,
         node: NodeId,
         attempts: &[AttemptId],
         reason: &str,
-    ) -> Result<Vec<ClaimedRun>, StoreError> {
+    ) -> Result<Vec<ClaimedRun>> {
         if attempts.is_empty() {
             return Ok(Vec::new());
         }
-        let fail = failed("take runs back");
         let mut tx = self.db.write().await?;
-        nodes::known(&mut tx, node).await?;
+        nodes::require(&mut tx, node).await?;
         let now = self.db.now();
         let list = pairs(attempts)?;
-        for statement in [NOTE_STOPPED, END_STOPPED] {
+        for statement in [INSERT_STOP_EVENTS, END_STOPPED] {
             sqlx::query(statement)
                 .bind(&list)
                 .bind(now.as_millis())
                 .bind(STOPPED_MEANWHILE)
                 .execute(&mut *tx)
-                .await
-                .map_err(&fail)?;
+                .await?;
         }
-        let ids: String = sqlx::query_scalar(STILL_OUT)
+        let ids: String = sqlx::query_scalar(STILL_PUBLISHED)
             .bind(&list)
             .fetch_one(&mut *tx)
-            .await
-            .map_err(&fail)?;
-        sqlx::query(TAKE_BACK)
-            .bind(&ids)
-            .bind(node.0)
-            .execute(&mut *tx)
-            .await
-            .map_err(&fail)?;
-        note_taken_back(&mut tx, &ids, now, reason).await?;
-        let runs = self.read_waiting(&mut tx, ids).await?;
-        commit(tx).await?;
+            .await?;
+        reclaim(&mut tx, node, &ids, now, reason).await?;
+        let runs = self.read_claimed(&mut tx, ids).await?;
+        tx.commit().await?;
         Ok(runs)
     }
 }
 
-async fn note_taken_back(
+async fn reclaim(
     conn: &mut SqliteConnection,
+    node: NodeId,
     ids: &str,
     now: Timestamp,
     reason: &str,
-) -> Result<(), StoreError> {
-    sqlx::query(NOTE_TAKEN_BACK)
+) -> Result<()> {
+    sqlx::query(RECLAIM)
+        .bind(ids)
+        .bind(node.0)
+        .execute(&mut *conn)
+        .await?;
+    sqlx::query(INSERT_RECLAIM_EVENTS)
         .bind(ids)
         .bind(now.as_millis())
-        .bind(clean(reason).as_ref())
+        .bind(without_nul(reason))
         .execute(conn)
-        .await
-        .map(drop)
-        .map_err(failed("write the timeline of runs taken back"))
+        .await?;
+    Ok(())
 }
 
-/// Attempts as `json_each` takes them.
-pub(crate) fn pairs(attempts: &[AttemptId]) -> Result<String, StoreError> {
-    let rows: Vec<(RunId, u32)> = attempts.iter().map(|a| (a.run, a.attempt)).collect();
-    encode(&rows)
+/// Attempts as a JSON list of pairs.
+fn pairs(attempts: &[AttemptId]) -> Result<String> {
+    let rows: Vec<(RunId, u32)> = attempts.iter().map(|id| (id.run, id.attempt)).collect();
+    Ok(serde_json::to_string(&rows)?)
 }

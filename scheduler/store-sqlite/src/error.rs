@@ -1,8 +1,58 @@
-//! What SQLite says, in the words of the port.
+//! Errors of SQLite, as errors of the port.
 
+use cueline_store::adapter::convert::corrupt;
 use cueline_store::{ErrorKind, StoreError};
 
-pub(crate) use cueline_store::adapter::values::damaged;
+pub(crate) type Result<T> = std::result::Result<T, Error>;
+
+/// Why a method of the port failed. [`failed_to`](Self::failed_to) adds which one.
+#[derive(Debug)]
+pub(crate) enum Error {
+    /// A statement failed: nothing was changed.
+    Statement(sqlx::Error),
+    /// The commit failed: it may have been carried out.
+    Commit(sqlx::Error),
+    /// The request was refused, or stored data is unreadable. The message is complete.
+    Store(StoreError),
+}
+
+impl From<sqlx::Error> for Error {
+    fn from(error: sqlx::Error) -> Self {
+        Self::Statement(error)
+    }
+}
+
+impl From<StoreError> for Error {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error)
+    }
+}
+
+impl From<serde_json::Error> for Error {
+    fn from(error: serde_json::Error) -> Self {
+        Self::Store(corrupt("failed to write a list as JSON", error))
+    }
+}
+
+impl Error {
+    /// The error of the port: "failed to `what`: …".
+    pub(crate) fn failed_to(self, what: &str) -> StoreError {
+        match self {
+            Self::Store(error) => error,
+            Self::Statement(error) => failed_to(what, error),
+            Self::Commit(error) => failed_to(what, error).with_unknown_outcome(),
+        }
+    }
+}
+
+pub(crate) fn failed_to(what: &str, error: sqlx::Error) -> StoreError {
+    let (kind, reason) = classify(&error);
+    let message = match reason {
+        Some(reason) => format!("failed to {what}: {reason}"),
+        None => format!("failed to {what}: {error}"),
+    };
+    StoreError::new(kind, message).caused_by(error)
+}
 
 /// Primary result codes, <https://www.sqlite.org/rescode.html>.
 mod code {
@@ -17,24 +67,13 @@ mod code {
     pub(super) const NOTADB: u32 = 26;
 }
 
-/// Turns a failed statement into "failed to `what`: …".
-pub(crate) fn failed(what: &'static str) -> impl Fn(sqlx::Error) -> StoreError {
-    move |error| {
-        let (kind, why) = judge(&error);
-        let message = match why {
-            Some(why) => format!("failed to {what}: {why}"),
-            None => format!("failed to {what}: {error}"),
-        };
-        StoreError::new(kind, message).caused_by(error)
-    }
-}
-
-/// There was no room on the disk.
+/// Whether the disk was full.
 pub(crate) fn is_full(error: &sqlx::Error) -> bool {
     primary_code(error) == Some(code::FULL)
 }
 
-fn judge(error: &sqlx::Error) -> (ErrorKind, Option<&'static str>) {
+/// The kind of an error, and the reason if SQLite's own words would not help an operator.
+fn classify(error: &sqlx::Error) -> (ErrorKind, Option<&'static str>) {
     use ErrorKind::{Broken, Transient};
     let Some(code) = primary_code(error) else {
         return match error {
@@ -70,19 +109,19 @@ mod tests {
     use super::*;
 
     #[derive(Debug)]
-    struct Said(&'static str);
+    struct FakeError(&'static str);
 
-    impl std::fmt::Display for Said {
+    impl std::fmt::Display for FakeError {
         fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-            f.write_str("said so")
+            f.write_str("details")
         }
     }
 
-    impl std::error::Error for Said {}
+    impl std::error::Error for FakeError {}
 
-    impl sqlx::error::DatabaseError for Said {
+    impl sqlx::error::DatabaseError for FakeError {
         fn message(&self) -> &'static str {
-            "said so"
+            "details"
         }
         fn code(&self) -> Option<std::borrow::Cow<'_, str>> {
             Some(self.0.into())
@@ -101,13 +140,13 @@ mod tests {
         }
     }
 
-    fn said(code: &'static str) -> StoreError {
-        failed("write")(sqlx::Error::Database(Box::new(Said(code))))
+    fn error_with(code: &'static str) -> StoreError {
+        failed_to("write", sqlx::Error::Database(Box::new(FakeError(code))))
     }
 
     #[test]
     fn a_full_disk_is_named_and_transient() {
-        let error = said("13");
+        let error = error_with("13");
         assert_eq!(error.kind(), ErrorKind::Transient);
         assert_eq!(error.to_string(), "failed to write: the disk is full");
     }
@@ -115,9 +154,17 @@ mod tests {
     #[test]
     fn extended_codes_count_as_their_primary_code() {
         // SQLITE_IOERR_FSYNC, SQLITE_BUSY_SNAPSHOT, SQLITE_CORRUPT_INDEX
-        assert_eq!(said("1034").kind(), ErrorKind::Transient);
-        assert_eq!(said("517").kind(), ErrorKind::Transient);
-        assert_eq!(said("779").kind(), ErrorKind::Broken);
-        assert_eq!(said("26").kind(), ErrorKind::Broken);
+        assert_eq!(error_with("1034").kind(), ErrorKind::Transient);
+        assert_eq!(error_with("517").kind(), ErrorKind::Transient);
+        assert_eq!(error_with("779").kind(), ErrorKind::Broken);
+        assert_eq!(error_with("26").kind(), ErrorKind::Broken);
+    }
+
+    #[test]
+    fn only_a_failed_commit_has_an_unknown_outcome() {
+        let failed = || sqlx::Error::PoolTimedOut;
+        let commit = Error::Commit(failed()).failed_to("write");
+        let statement = Error::Statement(failed()).failed_to("write");
+        assert!(commit.is_outcome_unknown() && !statement.is_outcome_unknown());
     }
 }

@@ -1,188 +1,109 @@
-//! Executors, and what they should hold.
-
-use std::collections::BTreeSet;
+//! Executors, and the attempts that they should hold.
 
 use cueline_model::{AttemptId, ExecutorId, ExecutorName, GroupName, Heartbeat, RunId, Timestamp};
-use cueline_store::{Executor, OutstandingAttempt, StoreError};
-use serde::{Deserialize, Serialize};
+use cueline_store::adapter::convert::{run_state, to_i64};
+use cueline_store::adapter::heartbeats::latest_heartbeats;
+use cueline_store::{Executor, OutstandingAttempt};
+use sqlx::types::Json;
 
 use crate::SqliteStore;
-use crate::database::commit;
-use crate::error::failed;
-use crate::rows::{clean, decode, encode, int, small, state, unsigned};
+use crate::error::Result;
 
-const BEAT: &str = "
-    INSERT INTO executor (grp, name, incarnation, capabilities, capacity, held, running, draining, gone, last_heartbeat_at)
-    SELECT value ->> '$.grp', value ->> '$.name', value ->> '$.incarnation', value -> '$.capabilities', value ->> '$.capacity',
+const RECORD_HEARTBEATS: &str = "
+    INSERT INTO executor (group_name, name, incarnation, capabilities, capacity, held, running, draining, gone, last_heartbeat_at)
+    SELECT value ->> '$.group', value ->> '$.name', value ->> '$.incarnation', value -> '$.capabilities', value ->> '$.capacity',
         value ->> '$.held', value ->> '$.running', value ->> '$.draining', value ->> '$.gone', ?2
     FROM json_each(?1) WHERE true
-    ON CONFLICT (grp, name) DO UPDATE SET incarnation = excluded.incarnation, capabilities = excluded.capabilities,
+    ON CONFLICT (group_name, name) DO UPDATE SET incarnation = excluded.incarnation, capabilities = excluded.capabilities,
         capacity = excluded.capacity, held = excluded.held, running = excluded.running, draining = excluded.draining,
         gone = excluded.gone, last_heartbeat_at = excluded.last_heartbeat_at";
 
+/// The fields of [`Executor`].
 const ALL: &str = "
-    SELECT json_group_array(json_array(grp, name, incarnation, json(capabilities), capacity, held, running, draining, gone, last_heartbeat_at))
-    FROM (SELECT * FROM executor ORDER BY grp, name)";
+    SELECT json_group_array(json_object('group', group_name, 'name', name, 'incarnation', incarnation, 'capabilities', json(capabilities),
+        'capacity', capacity, 'held', held, 'running', running, 'draining', json(iif(draining, 'true', 'false')),
+        'gone', json(iif(gone, 'true', 'false')), 'last_heartbeat_at', last_heartbeat_at))
+    FROM (SELECT * FROM executor ORDER BY group_name, name)";
 
-/// Two walks by id, each of which stops at the limit: what is out is claimed by nobody.
+/// Two scans by id, which stop at the limit. A published run has no claim, so both go by the index on state and claim.
 pub(crate) const OUTSTANDING: &str = "
-    WITH out(id, job_id, attempt, state, queued_at, sent_to_group, executor) AS (
+    WITH published(id, job_id, attempt, state, queued_at, published_group, executor) AS (
         SELECT * FROM (
-            SELECT id, job_id, attempt, state, queued_at, sent_to_group, executor FROM run
+            SELECT id, job_id, attempt, state, queued_at, published_group, executor FROM run
             WHERE state = 2 AND state < 10 AND claimed_by IS NULL AND id > ?2 AND queued_at < ?1 AND executor IS NOT NULL
             ORDER BY id LIMIT ?3)
         UNION ALL
         SELECT * FROM (
-            SELECT id, job_id, attempt, state, queued_at, sent_to_group, executor FROM run
+            SELECT id, job_id, attempt, state, queued_at, published_group, executor FROM run
             WHERE state = 3 AND state < 10 AND claimed_by IS NULL AND id > ?2 AND queued_at < ?1 AND executor IS NOT NULL
             ORDER BY id LIMIT ?3))
-    SELECT json_group_array(json_array(o.id, o.attempt, o.state, o.queued_at, coalesce(o.sent_to_group, j.grp), o.executor))
-    FROM (SELECT * FROM out ORDER BY id LIMIT ?3) o CROSS JOIN job j ON j.id = o.job_id";
+    SELECT json_group_array(json_array(p.id, p.attempt, p.state, p.queued_at, coalesce(p.published_group, j.group_name), p.executor))
+    FROM (SELECT * FROM published ORDER BY id LIMIT ?3) p CROSS JOIN job j ON j.id = p.job_id";
 
-/// A worker whose clock is behind has started nothing before it was sent.
+/// An attempt started no earlier than its trigger was queued, whatever the executor's clock says.
 pub(crate) const OVERDUE: &str = "
     SELECT json_group_array(json_array(id, attempt))
     FROM (SELECT r.id, r.attempt FROM run r CROSS JOIN job j ON j.id = r.job_id
-          WHERE r.state = 3 AND r.state < 10 AND max(r.started_at, coalesce(r.queued_at, r.started_at)) + j.longest_ms < ?1 ORDER BY r.id LIMIT ?2)";
-
-#[derive(Serialize)]
-struct BeatRow<'a> {
-    grp: &'a GroupName,
-    name: &'a ExecutorName,
-    incarnation: std::borrow::Cow<'a, str>,
-    capabilities: BTreeSet<std::borrow::Cow<'a, str>>,
-    capacity: u32,
-    held: i64,
-    running: i64,
-    draining: u8,
-    gone: u8,
-}
-
-#[derive(Deserialize)]
-struct Row {
-    group: GroupName,
-    name: ExecutorName,
-    incarnation: String,
-    capabilities: Vec<String>,
-    capacity: i64,
-    held: i64,
-    running: i64,
-    draining: i64,
-    gone: i64,
-    last_heartbeat_at: Timestamp,
-}
-
-#[derive(Deserialize)]
-struct OutstandingRow(RunId, i64, i64, Timestamp, GroupName, ExecutorName);
+          WHERE r.state = 3 AND r.state < 10 AND max(r.started_at, coalesce(r.queued_at, r.started_at)) + j.max_attempt_ms < ?1
+          ORDER BY r.id LIMIT ?2)";
 
 impl SqliteStore {
-    pub(crate) async fn write_beats(&self, beats: &[Heartbeat]) -> Result<(), StoreError> {
-        if beats.is_empty() {
+    pub(crate) async fn record_heartbeats(&self, heartbeats: &[Heartbeat]) -> Result<()> {
+        if heartbeats.is_empty() {
             return Ok(());
         }
-        let rows: Vec<BeatRow<'_>> = beats
-            .iter()
-            .map(|beat| BeatRow {
-                grp: &beat.executor.group,
-                name: &beat.executor.name,
-                incarnation: clean(&beat.incarnation),
-                capabilities: beat.capabilities.iter().map(|c| clean(c)).collect(),
-                capacity: beat.capacity,
-                held: int(beat.held),
-                running: int(beat.running),
-                draining: u8::from(beat.draining),
-                gone: u8::from(beat.gone),
-            })
-            .collect();
         let mut tx = self.db.write().await?;
-        sqlx::query(BEAT)
-            .bind(encode(&rows)?)
+        sqlx::query(RECORD_HEARTBEATS)
+            .bind(Json(latest_heartbeats(heartbeats)))
             .bind(self.db.now().as_millis())
             .execute(&mut *tx)
-            .await
-            .map_err(failed("store heartbeats"))?;
-        commit(tx).await
+            .await?;
+        tx.commit().await
     }
 
-    pub(crate) async fn all_executors(&self) -> Result<Vec<Executor>, StoreError> {
-        let mut conn = self.db.read().await?;
-        let text: String = sqlx::query_scalar(ALL)
-            .fetch_one(&mut *conn)
-            .await
-            .map_err(failed("list executors"))?;
-        let rows: Vec<Row> = decode(&text)?;
-        Ok(rows
-            .into_iter()
-            .map(|row| Executor {
-                heartbeat: Heartbeat {
-                    executor: ExecutorId {
-                        group: row.group,
-                        name: row.name,
-                    },
-                    incarnation: row.incarnation,
-                    capabilities: row.capabilities,
-                    capacity: small(row.capacity),
-                    held: unsigned(row.held),
-                    running: unsigned(row.running),
-                    draining: row.draining == 1,
-                    gone: row.gone == 1,
-                },
-                last_heartbeat_at: row.last_heartbeat_at,
-            })
-            .collect())
+    pub(crate) async fn executors(&self) -> Result<Vec<Executor>> {
+        let Json(executors) = sqlx::query_scalar(ALL)
+            .fetch_one(&mut *self.db.read().await?)
+            .await?;
+        Ok(executors)
     }
 
-    pub(crate) async fn held(
+    pub(crate) async fn outstanding_attempts(
         &self,
         older_than_ms: u64,
         after: Option<RunId>,
         limit: usize,
-    ) -> Result<Vec<OutstandingAttempt>, StoreError> {
-        let mut conn = self.db.read().await?;
-        let text: String = sqlx::query_scalar(OUTSTANDING)
+    ) -> Result<Vec<OutstandingAttempt>> {
+        type Row = (RunId, u32, i64, Timestamp, GroupName, ExecutorName);
+        let Json(rows): Json<Vec<Row>> = sqlx::query_scalar(OUTSTANDING)
             .bind(self.db.now().minus_ms(older_than_ms).as_millis())
             .bind(after.map_or(0, |run| run.0))
-            .bind(int(limit))
-            .fetch_one(&mut *conn)
-            .await
-            .map_err(failed("list what executors should hold"))?;
-        let rows: Vec<OutstandingRow> = decode(&text)?;
+            .bind(to_i64(limit))
+            .fetch_one(&mut *self.db.read().await?)
+            .await?;
         rows.into_iter()
-            .map(
-                |OutstandingRow(run, attempt, code, queued_at, group, name)| {
-                    Ok(OutstandingAttempt {
-                        attempt: AttemptId {
-                            run,
-                            attempt: small(attempt),
-                        },
-                        state: state(code)?,
-                        queued_at,
-                        executor: ExecutorId { group, name },
-                    })
-                },
-            )
+            .map(|(run, attempt, state, queued_at, group, name)| {
+                Ok(OutstandingAttempt {
+                    attempt: AttemptId { run, attempt },
+                    state: run_state(state)?,
+                    queued_at,
+                    executor: ExecutorId { group, name },
+                })
+            })
             .collect()
     }
 
-    pub(crate) async fn too_long(
+    pub(crate) async fn overdue_attempts(
         &self,
         slack_ms: u64,
         limit: usize,
-    ) -> Result<Vec<AttemptId>, StoreError> {
-        let mut conn = self.db.read().await?;
-        let text: String = sqlx::query_scalar(OVERDUE)
+    ) -> Result<Vec<AttemptId>> {
+        let Json(rows): Json<Vec<(RunId, u32)>> = sqlx::query_scalar(OVERDUE)
             .bind(self.db.now().minus_ms(slack_ms).as_millis())
-            .bind(int(limit))
-            .fetch_one(&mut *conn)
-            .await
-            .map_err(failed("list overdue runs"))?;
-        let rows: Vec<(RunId, i64)> = decode(&text)?;
-        Ok(rows
-            .into_iter()
-            .map(|(run, attempt)| AttemptId {
-                run,
-                attempt: small(attempt),
-            })
-            .collect())
+            .bind(to_i64(limit))
+            .fetch_one(&mut *self.db.read().await?)
+            .await?;
+        let id = |(run, attempt)| AttemptId { run, attempt };
+        Ok(rows.into_iter().map(id).collect())
     }
 }

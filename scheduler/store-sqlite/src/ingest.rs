@@ -1,23 +1,26 @@
-//! Reports on their way into the store: one reading statement, decisions in memory, a handful of writing statements.
+//! Ingesting reports: one statement reads, decisions are made in memory, a few statements write.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashSet};
 
-use cueline_model::Timestamp;
-use cueline_store::adapter::facts::Event;
-use cueline_store::adapter::log;
-use cueline_store::adapter::report::{Batch, Writes, policies_of, soonest};
+use cueline_model::{RunKind, Timestamp};
+use cueline_store::adapter::convert::{run_kind, run_state, to_u32};
+use cueline_store::adapter::log_lines::NewLines;
+use cueline_store::adapter::report_batch::{BatchWrites, ReportBatch, required_jobs};
+use cueline_store::adapter::snapshot::{JobSnapshot, RunSnapshot};
+use cueline_store::adapter::timeline::TimelineEvent;
+use cueline_store::adapter::transition::Transition;
 use cueline_store::{AttemptReport, IngestSummary, StoreError};
+use serde::{Deserialize, Serialize};
 use sqlx::SqliteConnection;
+use sqlx::types::Json;
 
-use crate::database::commit;
-use crate::error::failed;
-use crate::report::{Row, closed, fires_of_parents};
-use crate::rows::{decode, encode};
-use crate::{SqliteStore, follow};
+use crate::SqliteStore;
+use crate::error::Result;
 
-pub(crate) const FACTS: &str = "
+/// The columns of [`SnapshotRow`].
+pub(crate) const SNAPSHOTS: &str = "
     SELECT json_group_array(json_array(r.id, r.job_id, r.kind, r.state, r.attempt, r.retries, r.reruns, r.cancel_requested,
-        r.fire_key, d.version, d.enabled, d.fixed_delay, d.has_children))
+        d.version, d.enabled, d.fixed_delay, d.has_children))
     FROM json_each(?1) e CROSS JOIN run r ON r.id = e.value LEFT JOIN job_due d ON d.job_id = r.job_id";
 
 pub(crate) const START: &str = "
@@ -25,36 +28,38 @@ pub(crate) const START: &str = "
         queued_at = CASE WHEN state = 1 THEN ?2 ELSE queued_at END
     FROM json_each(?1) e WHERE run.id = e.value ->> 0";
 
-const PROGRESS: &str = "
+const SET_PROGRESS: &str = "
     UPDATE run SET progress = e.value ->> 1 FROM json_each(?1) e WHERE run.id = e.value ->> 0";
 
+/// For successes without message and output: nearly all ends.
 pub(crate) const SUCCEED: &str = "
     UPDATE run SET state = 10, started_at = coalesce(e.value ->> 1, CASE WHEN state = 3 THEN started_at END),
         ended_at = e.value ->> 2, exit_status = e.value ->> 3, message = NULL, claimed_by = NULL
     FROM json_each(?1) e WHERE run.id = e.value ->> 0";
 
-pub(crate) const CLOSE: &str = "
+pub(crate) const TRANSITION: &str = "
     UPDATE run SET state = e.value ->> '$.state', attempt = e.value ->> '$.attempt', retries = e.value ->> '$.retries',
         reruns = e.value ->> '$.reruns', due_at = coalesce(e.value ->> '$.due_at', due_at),
         started_at = coalesce(e.value ->> '$.started_at', CASE WHEN state = 3 THEN started_at END),
         ended_at = e.value ->> '$.ended_at', exit_status = e.value ->> '$.exit_status', message = e.value ->> '$.message',
         output = e.value ->> '$.output', claimed_by = NULL,
         progress = CASE WHEN e.value ->> '$.state' = 0 THEN NULL ELSE progress END
-    FROM json_each(?1) e WHERE run.id = e.value ->> '$.id'";
+    FROM json_each(?1) e WHERE run.id = e.value ->> '$.run'";
 
-/// A run that comes back again and again keeps the first thousand lines of its timeline.
-const NOTE: &str = "
+/// A run that is retried again and again keeps the first thousand events.
+const INSERT_EVENTS: &str = "
     INSERT INTO run_event (run_id, at, attempt, event, detail)
     SELECT value ->> 0, ?2, value ->> 1, value ->> 2, value ->> 3 FROM json_each(?1)
     WHERE (SELECT count(*) FROM run_event v WHERE v.run_id = value ->> 0) < 1000";
 
-/// A repeated late report is noted once.
-const NOTE_ONCE: &str = "
+/// A repeated late report gets one event.
+const INSERT_REFUSALS: &str = "
     INSERT INTO run_event (run_id, at, attempt, event, detail)
     SELECT DISTINCT value ->> 0, ?2, value ->> 1, value ->> 2, value ->> 3 FROM json_each(?1)
     WHERE NOT EXISTS (SELECT 1 FROM run_event v WHERE v.run_id = value ->> 0 AND v.attempt = value ->> 1
         AND v.event = value ->> 2 AND v.detail = value ->> 3)";
 
+/// Indexes of the lines that are not stored yet.
 const NEW_LINES: &str = "
     SELECT json_group_array(e.key) FROM json_each(?1) e
     WHERE NOT EXISTS (SELECT 1 FROM run_log l WHERE l.run_id = e.value ->> 0 AND l.cursor = e.value ->> 1)";
@@ -63,131 +68,170 @@ const INSERT_LINES: &str = "
     INSERT INTO run_log (run_id, cursor, at, stream, text)
     SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4 FROM json_each(?1)";
 
+/// A run before the reports; without version its job is deleted.
+#[derive(Debug, Deserialize)]
+struct SnapshotRow {
+    id: i64,
+    job_id: i64,
+    kind: i64,
+    state: i64,
+    attempt: i64,
+    retries: i64,
+    reruns: i64,
+    cancel_requested: i64,
+    version: Option<i64>,
+    enabled: Option<i64>,
+    fixed_delay: Option<i64>,
+    has_children: Option<i64>,
+}
+
+impl SnapshotRow {
+    fn snapshot(&self) -> std::result::Result<RunSnapshot, StoreError> {
+        Ok(RunSnapshot {
+            id: self.id,
+            job_id: self.job_id,
+            manual: run_kind(self.kind).is_ok_and(|kind| kind == RunKind::Manual),
+            state: run_state(self.state)?,
+            attempt: to_u32(self.attempt),
+            retries: to_u32(self.retries),
+            reruns: to_u32(self.reruns),
+            cancel_requested: self.cancel_requested == 1,
+            job: self.version.map(|version| JobSnapshot {
+                version,
+                enabled: self.enabled == Some(1),
+                fixed_delay: self.fixed_delay == Some(1),
+                has_children: self.has_children == Some(1),
+            }),
+        })
+    }
+}
+
+/// A transition as [`TRANSITION`] takes it.
+#[derive(Debug, Serialize)]
+struct TransitionRow<'a> {
+    run: i64,
+    state: u8,
+    attempt: u32,
+    retries: u32,
+    reruns: u32,
+    due_at: Option<Timestamp>,
+    started_at: Option<Timestamp>,
+    ended_at: Option<Timestamp>,
+    exit_status: Option<i32>,
+    message: Option<&'a str>,
+    output: Option<&'a str>,
+}
+
+impl<'a> TransitionRow<'a> {
+    fn new(transition: &'a Transition) -> Self {
+        Self {
+            run: transition.run,
+            state: transition.state.code(),
+            attempt: transition.attempt,
+            retries: transition.retries,
+            reruns: transition.reruns,
+            due_at: transition.due_at,
+            started_at: transition.started_at,
+            ended_at: transition.ended_at,
+            exit_status: transition.exit_status,
+            message: transition.message.as_deref(),
+            output: transition.output.as_deref(),
+        }
+    }
+}
+
 impl SqliteStore {
-    pub(crate) async fn apply_reports(
-        &self,
-        reports: &[AttemptReport],
-    ) -> Result<IngestSummary, StoreError> {
+    pub(crate) async fn ingest_reports(&self, reports: &[AttemptReport]) -> Result<IngestSummary> {
         if reports.is_empty() {
             return Ok(IngestSummary::default());
         }
         let mut tx = self.db.write().await?;
         let now = self.db.now();
-        let rows = read_rows(&mut tx, reports).await?;
-        let fires = fires_of_parents(&rows);
-        let facts = rows.iter().map(Row::facts).collect::<Result<Vec<_>, _>>()?;
-        let policies = policies_of(reports, &facts);
-        let jobs = self.definitions.of(&mut tx, policies.into_iter()).await?;
-        let mut batch = Batch::new(facts, now);
+        let runs = read_snapshots(&mut tx, reports).await?;
+        let jobs = self
+            .definitions
+            .get(&mut tx, required_jobs(reports, &runs))
+            .await?;
+        let mut batch = ReportBatch::new(runs, now);
         batch.apply(reports, &jobs);
-        let useless = write_logs(&mut tx, reports, &batch).await?;
+        let ignored = insert_lines(&mut tx, &NewLines::of(reports, &batch)).await?;
         let mut writes = batch.into_writes();
-        writes.done.ignored += useless;
+        writes.summary.ignored += ignored;
         write(&mut tx, &writes, now).await?;
-        note(&mut tx, NOTE, &writes.events, now).await?;
-        note(&mut tx, NOTE_ONCE, &writes.refusals, now).await?;
-        let done = self.follow_up(&mut tx, &writes, &fires, now).await?;
-        commit(tx).await?;
-        Ok(done)
-    }
-
-    async fn follow_up(
-        &self,
-        conn: &mut SqliteConnection,
-        writes: &Writes,
-        fires: &HashMap<i64, (i64, i64)>,
-        now: Timestamp,
-    ) -> Result<IngestSummary, StoreError> {
-        let mut done = writes.done;
-        let awaited = writes.awaited(now);
-        if let Some(next) = follow::next_after_end(conn, &self.definitions, &awaited).await? {
-            soonest(&mut done.next_due_at, next);
-        }
-        let parents: Vec<follow::Success<'_>> = writes
-            .parents()
-            .filter_map(|(facts, close)| {
-                let &(fire_key, kind) = fires.get(&facts.id)?;
-                Some(follow::Success {
-                    run: facts.id,
-                    job: facts.job_id,
-                    kind,
-                    fire_key,
-                    output: close.output.as_deref(),
-                })
-            })
-            .collect();
-        if parents.is_empty() {
-            return Ok(done);
-        }
-        done.child_runs = self.fire_children(conn, &parents, now).await?;
-        if done.child_runs > 0 {
-            soonest(&mut done.next_due_at, now);
-        }
-        Ok(done)
+        insert_events(&mut tx, INSERT_EVENTS, &writes.events, now).await?;
+        insert_events(&mut tx, INSERT_REFUSALS, &writes.refusals, now).await?;
+        let summary = self.follow_up(&mut tx, &writes, now).await?;
+        tx.commit().await?;
+        Ok(summary)
     }
 }
 
-async fn read_rows(
+async fn read_snapshots(
     conn: &mut SqliteConnection,
     reports: &[AttemptReport],
-) -> Result<Vec<Row>, StoreError> {
-    let mut ids: Vec<i64> = reports.iter().map(|r| r.attempt.run.0).collect();
-    ids.sort_unstable();
-    ids.dedup();
-    let text: String = sqlx::query_scalar(FACTS)
-        .bind(encode(&ids)?)
+) -> Result<Vec<RunSnapshot>> {
+    let ids: BTreeSet<i64> = reports.iter().map(|r| r.attempt.run.0).collect();
+    let Json(rows): Json<Vec<SnapshotRow>> = sqlx::query_scalar(SNAPSHOTS)
+        .bind(Json(ids))
         .fetch_one(conn)
-        .await
-        .map_err(failed("read the runs that are reported on"))?;
-    decode(&text)
+        .await?;
+    let snapshots = rows.iter().map(SnapshotRow::snapshot);
+    Ok(snapshots.collect::<std::result::Result<_, _>>()?)
 }
 
-async fn write(
-    conn: &mut SqliteConnection,
-    writes: &Writes,
-    now: Timestamp,
-) -> Result<(), StoreError> {
-    let fail = failed("apply reports");
+async fn write(conn: &mut SqliteConnection, writes: &BatchWrites, now: Timestamp) -> Result<()> {
     if !writes.started.is_empty() {
         let started: Vec<(i64, Timestamp)> = writes.started.iter().map(|s| (s.run, s.at)).collect();
         sqlx::query(START)
-            .bind(encode(&started)?)
+            .bind(Json(started))
             .bind(now.as_millis())
             .execute(&mut *conn)
-            .await
-            .map_err(&fail)?;
+            .await?;
     }
     if !writes.progress.is_empty() {
-        sqlx::query(PROGRESS)
-            .bind(encode(&writes.progress)?)
+        sqlx::query(SET_PROGRESS)
+            .bind(Json(&writes.progress))
             .execute(&mut *conn)
-            .await
-            .map_err(&fail)?;
+            .await?;
     }
-    let (plain, others) = closed(writes);
+    let (plain, others): (Vec<&Transition>, Vec<&Transition>) = writes
+        .ended
+        .iter()
+        .map(|(_, end)| end)
+        .partition(|end| end.is_success() && end.message.is_none() && end.output.is_none());
     if !plain.is_empty() {
+        let rows: Vec<_> = plain
+            .iter()
+            .map(|end| (end.run, end.started_at, end.ended_at, end.exit_status))
+            .collect();
         sqlx::query(SUCCEED)
-            .bind(encode(&plain)?)
+            .bind(Json(rows))
             .execute(&mut *conn)
-            .await
-            .map_err(&fail)?;
+            .await?;
     }
-    if !others.is_empty() {
-        sqlx::query(CLOSE)
-            .bind(encode(&others)?)
+    // A run that got another attempt and ended in the same batch is written once, as ended.
+    let ended: HashSet<i64> = writes.ended.iter().map(|(_, end)| end.run).collect();
+    let next_attempts = writes.next_attempts.iter();
+    let rows: Vec<TransitionRow<'_>> = next_attempts
+        .filter(|transition| !ended.contains(&transition.run))
+        .chain(others)
+        .map(TransitionRow::new)
+        .collect();
+    if !rows.is_empty() {
+        sqlx::query(TRANSITION)
+            .bind(Json(rows))
             .execute(conn)
-            .await
-            .map_err(&fail)?;
+            .await?;
     }
     Ok(())
 }
 
-async fn note(
+async fn insert_events(
     conn: &mut SqliteConnection,
-    how: &'static str,
-    events: &[Event],
+    statement: &'static str,
+    events: &[TimelineEvent],
     now: Timestamp,
-) -> Result<(), StoreError> {
+) -> Result<()> {
     if events.is_empty() {
         return Ok(());
     }
@@ -195,44 +239,35 @@ async fn note(
         .iter()
         .map(|e| (e.run, e.attempt, e.event, e.detail.as_str()))
         .collect();
-    sqlx::query(how)
-        .bind(encode(&rows)?)
+    sqlx::query(statement)
+        .bind(Json(rows))
         .bind(now.as_millis())
         .execute(conn)
-        .await
-        .map(drop)
-        .map_err(failed("write the timeline of runs"))
+        .await?;
+    Ok(())
 }
 
-/// Writes the lines that are new; how many reports brought none.
-async fn write_logs(
-    conn: &mut SqliteConnection,
-    reports: &[AttemptReport],
-    batch: &Batch,
-) -> Result<usize, StoreError> {
-    let fail = failed("write log lines");
-    let with_lines = log::with_lines(reports);
-    let lines = log::lines(reports, batch);
-    if lines.is_empty() {
-        return Ok(with_lines);
+/// Stores the lines that are new; how many reports brought none.
+async fn insert_lines(conn: &mut SqliteConnection, lines: &NewLines<'_>) -> Result<usize> {
+    if lines.lines().is_empty() {
+        return Ok(lines.ignored_reports(|_| false));
     }
-    let keys: Vec<(i64, i64)> = lines.iter().map(|l| (l.run, l.cursor)).collect();
-    let text: String = sqlx::query_scalar(NEW_LINES)
-        .bind(encode(&keys)?)
+    let keys: Vec<(i64, i64)> = lines.lines().iter().map(|l| (l.run, l.cursor)).collect();
+    let Json(new): Json<Vec<usize>> = sqlx::query_scalar(NEW_LINES)
+        .bind(Json(&keys))
         .fetch_one(&mut *conn)
-        .await
-        .map_err(&fail)?;
-    let new: Vec<usize> = decode(&text)?;
-    let new: Vec<&log::Line<'_>> = new.iter().filter_map(|&at| lines.get(at)).collect();
-    let useful: HashSet<usize> = new.iter().map(|line| line.report).collect();
-    let new: Vec<_> = new
+        .await?;
+    let new: HashSet<(i64, i64)> = new.iter().filter_map(|at| keys.get(*at).copied()).collect();
+    let is_new = |run, cursor| new.contains(&(run, cursor));
+    let rows: Vec<_> = lines
+        .lines()
         .iter()
+        .filter(|l| is_new(l.run, l.cursor))
         .map(|l| (l.run, l.cursor, l.at, l.stream, &l.text))
         .collect();
     sqlx::query(INSERT_LINES)
-        .bind(encode(&new)?)
+        .bind(Json(rows))
         .execute(conn)
-        .await
-        .map_err(&fail)?;
-    Ok(with_lines - useful.len())
+        .await?;
+    Ok(lines.ignored_reports(|l| is_new(l.run, l.cursor)))
 }

@@ -1,82 +1,66 @@
 //! Store adapter on SQLite: one file, one process, no server.
 //!
-//! Writes go through one connection, each use case in one `BEGIN IMMEDIATE` transaction that is synced to disk when it returns;
-//! reads have connections of their own. Hot paths move a whole batch with a handful of statements: lists go in as one JSON text and
-//! come out as one, because each row that crosses to SQLite's thread by itself costs more than the work on it.
+//! All writes go through one connection. Each use case is one `BEGIN IMMEDIATE` transaction, which is on disk when it returns. Reads have
+//! connections of their own.
 //!
-//! Each module holds one concern with its SQL at the top. Nothing here knows brokers, routing or HTTP.
+//! The hot path handles a whole batch with a few statements. A list is passed as one JSON text and returned as one: each row that crosses to
+//! SQLite's thread alone costs more than the work on it.
+//!
+//! Each module holds one concern, with its SQL at the top. Its methods have the names of the port's methods; `store.rs` connects them.
 
-mod by_name;
 mod cancel;
 mod claim;
 mod database;
-mod dead;
+mod dead_letters;
 mod definitions;
 mod dispatch;
 mod error;
 mod executors;
-mod fire;
-mod follow;
-mod identity;
+mod fire_due;
+mod follow_ups;
 mod ingest;
 mod jobs;
 mod ledger;
-mod live;
-mod new_run;
+mod live_executors;
+mod maintenance;
+mod new_runs;
 mod nodes;
-mod parents;
 #[cfg(test)]
-mod plans;
-mod reads;
-mod report;
-mod rows;
+mod query_plan_tests;
+mod runs;
 mod schema;
-mod stop;
 mod store;
-mod summary;
+mod store_id;
+mod summaries;
 mod trigger;
-mod upkeep;
+mod waiting_runs;
 
 use std::path::Path;
-use std::sync::Arc;
 
-use cueline_model::Timestamp;
-use cueline_store::StoreError;
+use cueline_store::{ClockOverride, StoreError};
 
 use crate::database::Database;
 use crate::definitions::Definitions;
-
-/// Tells the time in place of the machine's clock.
-pub type NowFn = Arc<dyn Fn() -> Timestamp + Send + Sync>;
+use crate::error::failed_to;
 
 /// How to open a store.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct SqliteOptions {
-    /// The clock; the machine's by default, which is the database's for SQLite.
-    pub now: Option<NowFn>,
-    /// An executor counts as live while its last sign of life is younger than this; 15,000 by default.
+    /// The clock, for tests. By default it is the machine's, which is the database's for SQLite.
+    pub clock: Option<ClockOverride>,
+    /// For how long after its last heartbeat an executor counts as live, in milliseconds; 15,000 by default.
     pub executor_dead_after_ms: u64,
-    /// Creates the schema in an empty file and brings an older one up to date; `true` by default. Otherwise both are refused.
+    /// Whether to create the schema in an empty file, and to migrate an older one; `true` by default. Otherwise both are refused.
     pub migrate: bool,
 }
 
 impl Default for SqliteOptions {
     fn default() -> Self {
         Self {
-            now: None,
+            clock: None,
             executor_dead_after_ms: 15_000,
             migrate: true,
         }
-    }
-}
-
-impl std::fmt::Debug for SqliteOptions {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SqliteOptions")
-            .field("now", &self.now.as_ref().map(|_| "injected"))
-            .field("executor_dead_after_ms", &self.executor_dead_after_ms)
-            .field("migrate", &self.migrate)
-            .finish()
     }
 }
 
@@ -88,23 +72,31 @@ pub struct SqliteStore {
 }
 
 impl SqliteStore {
-    /// Opens the store at `path`, creating the file if it is absent and bringing an older schema up to date.
+    /// Opens the store at `path`. With [`SqliteOptions::migrate`] an absent file is created, and an older schema is migrated.
     ///
-    /// A damaged file, another program's database or one with a newer schema is refused with
-    /// [`ErrorKind::Broken`](cueline_store::ErrorKind::Broken).
+    /// # Errors
+    ///
+    /// [`ErrorKind::Broken`](cueline_store::ErrorKind::Broken) for a damaged file, the database of another program, and a schema that this
+    /// program does not know or may not migrate.
     pub async fn open(path: &Path, options: SqliteOptions) -> Result<Self, StoreError> {
+        let db = Database::open(path, options).await;
         Ok(Self {
-            db: Database::open(path, options).await?,
+            db: db.map_err(|error| error.failed_to("open the store"))?,
             definitions: Definitions::default(),
         })
     }
 
-    /// Lets the file grow to so many pages of 4 KiB at the most; past it, writes fail as on a full disk.
+    /// Limits the size of the file to `pages` of 4 KiB, for tests. Beyond it, writes fail as on a full disk.
+    ///
+    /// # Errors
+    ///
+    /// As all methods of the [`Store`](cueline_store::Store).
     pub async fn limit_pages(&self, pages: u32) -> Result<(), StoreError> {
-        self.db.limit_pages(pages).await
+        let limited = self.db.limit_pages(pages).await;
+        limited.map_err(|error| failed_to("limit the store's size", error))
     }
 
-    /// Ends all connections, after the calls in progress. What was committed is on disk either way.
+    /// Closes all connections, after the calls in progress. Committed transactions are on disk in any case.
     pub async fn close(&self) {
         self.db.close().await;
     }

@@ -1,255 +1,177 @@
-//! Scheduler processes and their leases.
+//! Scheduler nodes and their leases.
 
-use cueline_model::{RunKind, Timestamp};
-use cueline_store::{ErrorKind, NodeId, RegisteredNode, StoreError};
+use cueline_model::Timestamp;
+use cueline_store::adapter::new_run::{Fire, NewRun};
+use cueline_store::{NodeId, RegisteredNode, StoreError};
 use sqlx::SqliteConnection;
+use sqlx::types::Json;
 
-use crate::SqliteStore;
-use crate::database::commit;
-use crate::error::failed;
-use crate::live::Live;
-use crate::new_run::{self, Fire, NewRun};
-use crate::rows::{decode, encode, int};
+use crate::database::WriteTx;
+use crate::error::Result;
+use crate::{SqliteStore, new_runs};
 
-/// A name belongs to one process: its new incarnation says that the old one is dead.
-const SUPERSEDE: &str = "UPDATE node SET lease_until = min(lease_until, ?2) WHERE name = ?1";
-const COUNT_ALIVE: &str = "SELECT count(*) FROM node WHERE lease_until > ?1";
+/// A name belongs to one process: a new node of that name proves that the earlier one has ended.
+const END_LEASES_OF_NAME: &str =
+    "UPDATE node SET lease_until = min(lease_until, ?2) WHERE name = ?1";
+const COUNT_LIVE: &str = "SELECT count(*) FROM node WHERE lease_until > ?1";
 const INSERT: &str = "INSERT INTO node (name, lease_until) VALUES (?1, ?2) RETURNING id";
-const RENEW: &str = "UPDATE node SET lease_until = ?2 WHERE id = ?1 AND lease_until > ?3";
-const RELEASE: &str = "UPDATE node SET lease_until = min(lease_until, ?2) WHERE id = ?1";
-const EXISTS: &str = "SELECT count(*) FROM node WHERE id = ?1";
-/// Long dead, and whatever they had claimed has been taken over.
-const FORGET: &str = "
+const RENEW_LEASE: &str = "UPDATE node SET lease_until = ?2 WHERE id = ?1 AND lease_until > ?3";
+const END_LEASE: &str = "UPDATE node SET lease_until = min(lease_until, ?2) WHERE id = ?1";
+const EXISTS: &str = "SELECT EXISTS (SELECT 1 FROM node WHERE id = ?1)";
+const DELETE_OLD: &str = "
     DELETE FROM node WHERE lease_until < ?1
         AND NOT EXISTS (SELECT 1 FROM run WHERE state IN (0, 1) AND state < 10 AND claimed_by = node.id)";
-const DEAD: &str = "SELECT json_group_array(id) FROM node WHERE lease_until <= ?1 AND id <> ?2";
+const EXPIRED: &str = "SELECT json_group_array(id) FROM node WHERE lease_until <= ?1 AND id <> ?2";
 const UNCLAIM: &str = "
     UPDATE run SET claimed_by = NULL
     WHERE state IN (0, 1) AND state < 10 AND claimed_by IN (SELECT value FROM json_each(?1))";
 const STARTUP_JOBS: &str = "
-    SELECT json_group_array(json_array(d.job_id, d.version, d.turn))
+    SELECT json_group_array(json_array(d.job_id, d.version, d.run_count))
     FROM job j CROSS JOIN job_due d ON d.job_id = j.id
     WHERE j.startup = 1 AND j.deleted_at IS NULL AND d.enabled = 1";
-pub(crate) const ADD_TURNS: &str = "
-    UPDATE job_due SET turn = turn + (e.value ->> 1) FROM json_each(?1) e WHERE job_id = e.value ->> 0";
 
-/// A node's row is kept this long after its lease ended.
-const REMEMBERED_MS: u64 = 24 * 3_600_000;
+/// For how long the row of a node is kept after its lease ended.
+const KEPT_MS: u64 = 24 * 3_600_000;
 
 impl SqliteStore {
-    pub(crate) async fn register(
-        &self,
-        name: &str,
-        lease_ms: u64,
-    ) -> Result<RegisteredNode, StoreError> {
-        let fail = failed("register a node");
+    pub(crate) async fn register_node(&self, name: &str, lease_ms: u64) -> Result<RegisteredNode> {
         let mut tx = self.db.write().await?;
         let now = self.db.now();
-        sqlx::query(SUPERSEDE)
+        sqlx::query(END_LEASES_OF_NAME)
             .bind(name)
             .bind(now.as_millis())
             .execute(&mut *tx)
-            .await
-            .map_err(&fail)?;
-        let alive: i64 = sqlx::query_scalar(COUNT_ALIVE)
+            .await?;
+        let live: i64 = sqlx::query_scalar(COUNT_LIVE)
             .bind(now.as_millis())
             .fetch_one(&mut *tx)
-            .await
-            .map_err(&fail)?;
-        sqlx::query(FORGET)
-            .bind(now.minus_ms(REMEMBERED_MS).as_millis())
+            .await?;
+        sqlx::query(DELETE_OLD)
+            .bind(now.minus_ms(KEPT_MS).as_millis())
             .execute(&mut *tx)
-            .await
-            .map_err(&fail)?;
-        let id = insert(&mut tx, name, now.plus_ms(lease_ms)).await?;
-        let first = alive == 0;
+            .await?;
+        let node = insert(&mut tx, name, now.plus_ms(lease_ms)).await?;
+        let first = live == 0;
         if first {
             self.run_startup_jobs(&mut tx, now).await?;
         }
-        commit(tx).await?;
-        Ok(RegisteredNode {
-            node: NodeId(id),
-            first,
-        })
+        tx.commit().await?;
+        Ok(RegisteredNode { node, first })
     }
 
-    pub(crate) async fn rejoin(
+    pub(crate) async fn rejoin_node(
         &self,
         old: NodeId,
         name: &str,
         lease_ms: u64,
-    ) -> Result<NodeId, StoreError> {
-        let fail = failed("register a node anew");
+    ) -> Result<NodeId> {
         let mut tx = self.db.write().await?;
         let now = self.db.now();
-        sqlx::query(SUPERSEDE)
+        sqlx::query(END_LEASES_OF_NAME)
             .bind(name)
             .bind(now.as_millis())
             .execute(&mut *tx)
-            .await
-            .map_err(&fail)?;
-        sqlx::query(RELEASE)
-            .bind(old.0)
-            .bind(now.as_millis())
-            .execute(&mut *tx)
-            .await
-            .map_err(&fail)?;
-        let id = insert(&mut tx, name, now.plus_ms(lease_ms)).await?;
-        commit(tx).await?;
-        Ok(NodeId(id))
+            .await?;
+        end_lease(&mut tx, old, now).await?;
+        let node = insert(&mut tx, name, now.plus_ms(lease_ms)).await?;
+        tx.commit().await?;
+        Ok(node)
     }
 
-    async fn run_startup_jobs(
-        &self,
-        conn: &mut SqliteConnection,
-        now: Timestamp,
-    ) -> Result<(), StoreError> {
-        let text: String = sqlx::query_scalar(STARTUP_JOBS)
-            .fetch_one(&mut *conn)
-            .await
-            .map_err(failed("read the startup jobs"))?;
-        let due: Vec<(i64, i64, i64)> = decode(&text)?;
-        if due.is_empty() {
+    async fn run_startup_jobs(&self, tx: &mut WriteTx, now: Timestamp) -> Result<()> {
+        let Json(startup): Json<Vec<(i64, i64, i64)>> = sqlx::query_scalar(STARTUP_JOBS)
+            .fetch_one(&mut **tx)
+            .await?;
+        if startup.is_empty() {
             return Ok(());
         }
-        let versions = due.iter().map(|(id, version, _)| (*id, *version));
-        let jobs = self.definitions.of(conn, versions).await?;
-        let mut live = Live::load(conn, now, self.db.executor_dead_after_ms()).await?;
-        let mut id = new_run::last_id(conn).await? + 1;
-        let mut runs = Vec::new();
-        let fire = Fire {
-            kind: RunKind::Startup,
-            key: Some(now.as_millis()),
-            at: now,
-            due_at: now,
-            claimed_by: None,
-            parent: None,
-            params: None,
-        };
-        for (job, _, turn) in due {
-            let Some(job) = jobs.get(&job) else { continue };
-            let more = NewRun::of_fire(id, job, turn, &mut live, &fire);
-            id += int(more.len());
-            runs.extend(more);
+        let versions = startup.iter().map(|(id, version, _)| (*id, *version));
+        let jobs = self.definitions.get(tx, versions).await?;
+        let mut live = self.live_executors(tx, now).await?;
+        let fire = Fire::at_startup(now);
+        let mut runs: Vec<NewRun> = Vec::new();
+        for (id, _, run_count) in startup {
+            if let Some(job) = jobs.get(&id) {
+                runs.extend(NewRun::of_fire(job, run_count, &mut live, &fire));
+            }
         }
-        write_with_turns(conn, &runs, now).await.map(drop)
+        new_runs::insert_and_count(tx, &mut runs, now).await?;
+        Ok(())
     }
 
-    pub(crate) async fn renew(&self, node: NodeId, lease_ms: u64) -> Result<bool, StoreError> {
+    pub(crate) async fn renew_lease(&self, node: NodeId, lease_ms: u64) -> Result<bool> {
         let mut tx = self.db.write().await?;
         let now = self.db.now();
-        let renewed = sqlx::query(RENEW)
+        let renewed = sqlx::query(RENEW_LEASE)
             .bind(node.0)
             .bind(now.plus_ms(lease_ms).as_millis())
             .bind(now.as_millis())
             .execute(&mut *tx)
-            .await
-            .map_err(failed("renew a node's lease"))?
+            .await?
             .rows_affected();
-        commit(tx).await?;
+        tx.commit().await?;
         Ok(renewed == 1)
     }
 
-    pub(crate) async fn release(&self, node: NodeId) -> Result<(), StoreError> {
-        let fail = failed("release a node");
+    pub(crate) async fn release_lease(&self, node: NodeId) -> Result<()> {
         let mut tx = self.db.write().await?;
         let now = self.db.now();
-        sqlx::query(RELEASE)
-            .bind(node.0)
-            .bind(now.as_millis())
-            .execute(&mut *tx)
-            .await
-            .map_err(&fail)?;
+        end_lease(&mut tx, node, now).await?;
         sqlx::query(UNCLAIM)
-            .bind(encode(&[node.0])?)
+            .bind(Json([node]))
             .execute(&mut *tx)
-            .await
-            .map_err(&fail)?;
-        commit(tx).await
+            .await?;
+        tx.commit().await
     }
 }
 
-async fn insert(
-    conn: &mut SqliteConnection,
-    name: &str,
-    lease_until: Timestamp,
-) -> Result<i64, StoreError> {
-    sqlx::query_scalar(INSERT)
+async fn insert(conn: &mut SqliteConnection, name: &str, lease_until: Timestamp) -> Result<NodeId> {
+    let id: i64 = sqlx::query_scalar(INSERT)
         .bind(name)
         .bind(lease_until.as_millis())
         .fetch_one(conn)
-        .await
-        .map_err(failed("register a node"))
+        .await?;
+    Ok(NodeId(id))
 }
 
-/// Writes runs made outside of the planner and counts them as turns of their jobs; how many were not there before.
-pub(crate) async fn write_with_turns(
-    conn: &mut SqliteConnection,
-    runs: &[NewRun],
-    now: Timestamp,
-) -> Result<usize, StoreError> {
-    let left_out = new_run::insert(conn, runs, now).await?;
-    let mut turns: std::collections::BTreeMap<i64, i64> = std::collections::BTreeMap::new();
-    for run in runs.iter().filter(|r| !left_out.contains(&r.id)) {
-        *turns.entry(run.job.id.0).or_default() += 1;
-    }
-    let turns: Vec<(i64, i64)> = turns.into_iter().collect();
-    sqlx::query(ADD_TURNS)
-        .bind(encode(&turns)?)
+async fn end_lease(conn: &mut SqliteConnection, node: NodeId, now: Timestamp) -> Result<()> {
+    sqlx::query(END_LEASE)
+        .bind(node.0)
+        .bind(now.as_millis())
         .execute(conn)
-        .await
-        .map_err(failed("count the turns of jobs"))?;
-    Ok(runs.len() - left_out.len())
+        .await?;
+    Ok(())
 }
 
-/// Refuses a node that was never registered, or so long ago that it is forgotten: nobody would find what it claims.
-pub(crate) async fn known(conn: &mut SqliteConnection, node: NodeId) -> Result<(), StoreError> {
-    let found: i64 = sqlx::query_scalar(EXISTS)
+/// Whether the row of a node exists. A node without one may not claim: no other node would find its claims.
+pub(crate) async fn exists(conn: &mut SqliteConnection, node: NodeId) -> Result<bool> {
+    Ok(sqlx::query_scalar(EXISTS)
         .bind(node.0)
         .fetch_one(conn)
-        .await
-        .map_err(failed("look up a node"))?;
-    if found == 1 {
+        .await?)
+}
+
+/// Refuses a node without a row.
+pub(crate) async fn require(conn: &mut SqliteConnection, node: NodeId) -> Result<()> {
+    if exists(conn, node).await? {
         return Ok(());
     }
-    Err(StoreError::new(
-        ErrorKind::Conflict,
-        format!("failed to claim for node {}: it is not registered", node.0),
-    ))
+    Err(StoreError::unregistered_node(node).into())
 }
 
-/// The node, if it may claim.
-pub(crate) async fn may_claim(
-    conn: &mut SqliteConnection,
-    node: NodeId,
-) -> Result<Option<NodeId>, StoreError> {
-    match known(conn, node).await {
-        Ok(()) => Ok(Some(node)),
-        Err(e) if e.kind() == ErrorKind::Conflict => Ok(None),
-        Err(e) => Err(e),
-    }
-}
-
-/// Takes the claims from nodes whose lease ran out, `node` itself left out.
-pub(crate) async fn unclaim_dead(
+/// Ends the claims of expired nodes other than `node`.
+pub(crate) async fn unclaim_expired(
     conn: &mut SqliteConnection,
     node: NodeId,
     now: Timestamp,
-) -> Result<(), StoreError> {
-    let fail = failed("take over the runs of dead nodes");
-    let dead: String = sqlx::query_scalar(DEAD)
+) -> Result<()> {
+    let expired: String = sqlx::query_scalar(EXPIRED)
         .bind(now.as_millis())
         .bind(node.0)
         .fetch_one(&mut *conn)
-        .await
-        .map_err(&fail)?;
-    if dead == "[]" {
-        return Ok(());
+        .await?;
+    if expired != "[]" {
+        sqlx::query(UNCLAIM).bind(expired).execute(conn).await?;
     }
-    sqlx::query(UNCLAIM)
-        .bind(dead)
-        .execute(conn)
-        .await
-        .map(drop)
-        .map_err(&fail)
+    Ok(())
 }

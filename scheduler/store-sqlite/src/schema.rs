@@ -1,106 +1,83 @@
-//! The file's schema: brought up to date at opening, refused when it is not ours to touch.
+//! The schema of the file: created or migrated when the store is opened, and refused if it belongs to another program.
 
 use cueline_store::{ErrorKind, StoreError};
 use sqlx::{AssertSqlSafe, SqliteConnection, SqlitePool};
 
-use crate::error::failed;
+use crate::error::Result;
 
 /// Marks the file as a Cueline store, <https://www.sqlite.org/pragma.html#pragma_application_id>: `CueL`.
 const APPLICATION_ID: i64 = 0x4375_654c;
 
-/// Each brings the schema from version `index` to `index + 1`. Never edited once released.
+/// Each migrates the schema from version `index` to `index + 1`. Never edited after a release.
 const MIGRATIONS: [&str; 1] = [include_str!("../migrations/0001_store.sql")];
 
-const READ_ID: &str = "SELECT application_id FROM pragma_application_id";
-const READ_VERSION: &str = "SELECT user_version FROM pragma_user_version";
-const COUNT_TABLES: &str = "SELECT count(*) FROM sqlite_schema";
+const READ_STATE: &str = "
+    SELECT (SELECT application_id FROM pragma_application_id), (SELECT user_version FROM pragma_user_version),
+        (SELECT count(*) FROM sqlite_schema)";
 
-/// Brings an empty or older file up to date, or refuses it if that may not be. A file that is not ours is left as it is.
-pub(crate) async fn prepare(writer: &SqlitePool, may_migrate: bool) -> Result<(), StoreError> {
-    let fail = failed("open the store");
-    let mut connection = writer.acquire().await.map_err(&fail)?;
-    let found = version_of(&mut connection).await?;
+/// Migrates an empty or older file, or refuses it where that is not allowed. The file of another program is not touched.
+pub(crate) async fn prepare(writer: &SqlitePool, may_migrate: bool) -> Result<()> {
+    let mut connection = writer.acquire().await?;
+    let version = read_version(&mut connection).await?;
     if !may_migrate {
-        return up_to_date(found);
+        return Ok(require_current(version)?);
     }
-    // It stays with the file, so other connections need not ask for it.
+    // The file keeps this setting, so other connections need not ask for it.
     sqlx::query("PRAGMA journal_mode = WAL")
         .execute(&mut *connection)
-        .await
-        .map_err(&fail)?;
+        .await?;
     drop(connection);
-    update(writer).await
+    migrate(writer).await
 }
 
-fn up_to_date(version: usize) -> Result<(), StoreError> {
+fn refused(reason: &str) -> StoreError {
+    StoreError::new(
+        ErrorKind::Broken,
+        format!("failed to open the store: {reason}"),
+    )
+}
+
+fn require_current(version: usize) -> std::result::Result<(), StoreError> {
     let needed = MIGRATIONS.len();
-    let refuse = |why: String| Err(StoreError::new(ErrorKind::Broken, why));
     match version {
-        0 => refuse(
-            "failed to open the store: the file is empty; create its tables with `cueline migrate`"
-                .to_owned(),
-        ),
-        version if version < needed => refuse(format!(
-            "failed to open the store: its schema has version {version}, this program needs version {needed}; bring it up to date with `cueline migrate`"
+        0 => Err(refused(
+            "the file is empty; create its tables with `cueline migrate`",
         )),
+        version if version < needed => Err(refused(&format!(
+            "its schema has version {version}, this program needs version {needed}; migrate it with `cueline migrate`"
+        ))),
         _ => Ok(()),
     }
 }
 
-async fn update(writer: &SqlitePool) -> Result<(), StoreError> {
-    let fail = failed("bring the store's schema up to date");
-    let mut tx = writer.begin_with("BEGIN IMMEDIATE").await.map_err(&fail)?;
-    let from = version_of(&mut tx).await?;
-    for (migration, to) in MIGRATIONS.iter().zip(1_i64..).skip(from) {
-        sqlx::raw_sql(*migration)
-            .execute(&mut *tx)
-            .await
-            .map_err(&fail)?;
-        let mark = format!("PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {to};");
-        sqlx::raw_sql(AssertSqlSafe(mark))
-            .execute(&mut *tx)
-            .await
-            .map_err(&fail)?;
+async fn migrate(writer: &SqlitePool) -> Result<()> {
+    let mut tx = writer.begin_with("BEGIN IMMEDIATE").await?;
+    let from = read_version(&mut tx).await?;
+    for (migration, version) in MIGRATIONS.iter().zip(1_i64..).skip(from) {
+        sqlx::raw_sql(*migration).execute(&mut *tx).await?;
+        let mark =
+            format!("PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {version};");
+        sqlx::raw_sql(AssertSqlSafe(mark)).execute(&mut *tx).await?;
     }
-    tx.commit().await.map_err(&fail)
+    Ok(tx.commit().await?)
 }
 
-/// How many migrations the file has seen; an error if it is not ours.
-async fn version_of(conn: &mut SqliteConnection) -> Result<usize, StoreError> {
-    let fail = failed("open the store");
-    let id: i64 = sqlx::query_scalar(READ_ID)
-        .fetch_one(&mut *conn)
-        .await
-        .map_err(&fail)?;
-    let version: i64 = sqlx::query_scalar(READ_VERSION)
-        .fetch_one(&mut *conn)
-        .await
-        .map_err(&fail)?;
-    let tables: i64 = sqlx::query_scalar(COUNT_TABLES)
-        .fetch_one(&mut *conn)
-        .await
-        .map_err(&fail)?;
-    version_to_start_from(id, version, tables)
-}
-
-fn version_to_start_from(id: i64, version: i64, tables: i64) -> Result<usize, StoreError> {
-    let refuse = |why: String| {
-        Err(StoreError::new(
-            ErrorKind::Broken,
-            format!("failed to open the store: {why}"),
-        ))
-    };
-    if id == 0 && version == 0 && tables == 0 {
+/// How many migrations the file has seen; an error if it is not a store that this program knows.
+async fn read_version(conn: &mut SqliteConnection) -> Result<usize> {
+    let (application_id, version, tables): (i64, i64, i64) =
+        sqlx::query_as(READ_STATE).fetch_one(conn).await?;
+    if application_id == 0 && version == 0 && tables == 0 {
         return Ok(0);
     }
-    if id != APPLICATION_ID {
-        return refuse("the file is a database of another program".to_owned());
+    if application_id != APPLICATION_ID {
+        return Err(refused("the file is a database of another program").into());
     }
     match usize::try_from(version) {
         Ok(known) if (1..=MIGRATIONS.len()).contains(&known) => Ok(known),
-        _ => refuse(format!(
+        _ => Err(refused(&format!(
             "its schema has version {version}, this program knows versions 1 to {}; use a newer program",
             MIGRATIONS.len()
-        )),
+        ))
+        .into()),
     }
 }

@@ -1,127 +1,102 @@
-//! Running a job now.
+//! Running a job outside of its schedule.
 
-use cueline_model::{RunId, RunKind};
-use cueline_store::adapter::definitions::pick;
+use cueline_model::RunId;
+use cueline_store::adapter::convert::without_nul;
+use cueline_store::adapter::definitions::job_of;
+use cueline_store::adapter::new_run::{Fire, NewRun};
 use cueline_store::{ClaimedRun, NodeId, StoreError, TriggerOutcome, TriggerRequest};
 use sqlx::SqliteConnection;
+use sqlx::types::Json;
 
-use crate::SqliteStore;
-use crate::database::commit;
-use crate::error::failed;
-use crate::live::Live;
-use crate::new_run::{self, Fire, NewRun};
-use crate::nodes::{self, write_with_turns};
-use crate::rows::{clean, decode, encode};
+use crate::error::Result;
+use crate::{SqliteStore, new_runs, nodes};
 
 const JOB: &str = "
-    SELECT d.job_id, d.version, d.turn FROM job j CROSS JOIN job_due d ON d.job_id = j.id
+    SELECT d.job_id, d.version, d.run_count FROM job j CROSS JOIN job_due d ON d.job_id = j.id
     WHERE j.name = ?1 AND j.deleted_at IS NULL";
 
-const KEY_USED: &str = "SELECT first_run FROM trigger_key WHERE job_id = ?1 AND key = ?2";
-const USE_KEY: &str = "INSERT INTO trigger_key (job_id, key, first_run) VALUES (?1, ?2, ?3)";
+const FIND_KEY: &str = "SELECT first_run FROM trigger_key WHERE job_id = ?1 AND key = ?2";
+const INSERT_KEY: &str = "INSERT INTO trigger_key (job_id, key, first_run) VALUES (?1, ?2, ?3)";
 
-pub(crate) const RUNS: &str = "
+pub(crate) const RUNS_OF_REQUEST: &str = "
     SELECT json_group_array(id)
     FROM (SELECT id FROM run WHERE fire_key = ?1 AND job_id = ?2 AND kind = 1 ORDER BY shard_index)";
 
-const NOTE: &str = "
+const INSERT_EVENTS: &str = "
     INSERT INTO run_event (run_id, at, attempt, event, detail)
     SELECT value, ?2, 1, 'triggered', ?3 FROM json_each(?1)";
 
 impl SqliteStore {
-    pub(crate) async fn run_now(
+    pub(crate) async fn trigger_claimed(
         &self,
         node: Option<NodeId>,
         request: &TriggerRequest,
-    ) -> Result<(TriggerOutcome, Vec<ClaimedRun>), StoreError> {
-        let fail = failed("trigger a job");
+    ) -> Result<(TriggerOutcome, Vec<ClaimedRun>)> {
         let mut tx = self.db.write().await?;
         let now = self.db.now();
         let found: Option<(i64, i64, i64)> = sqlx::query_as(JOB)
             .bind(request.job.as_str())
             .fetch_optional(&mut *tx)
-            .await
-            .map_err(&fail)?;
-        let (job_id, version, turn) =
-            found.ok_or_else(|| StoreError::no_job(request.job.as_str()))?;
-        let key = request.idempotency_key.as_deref().map(clean);
-        if let Some(key) = &key
-            && let Some(runs) = earlier(&mut tx, job_id, key).await?
-        {
-            let known = TriggerOutcome {
-                runs,
-                duplicate: true,
-            };
-            return Ok((known, Vec::new()));
-        }
-        let jobs = self
-            .definitions
-            .of(&mut tx, std::iter::once((job_id, version)))
             .await?;
-        let mut live = Live::load(&mut tx, now, self.db.executor_dead_after_ms()).await?;
-        let first = new_run::last_id(&mut tx).await? + 1;
-        let at = request.run_at.unwrap_or(now);
+        let (job_id, version, run_count) =
+            found.ok_or_else(|| StoreError::no_job(request.job.as_str()))?;
+        let key = request.idempotency_key.as_deref().map(without_nul);
+        if let Some(key) = &key
+            && let Some(runs) = runs_of_key(&mut tx, job_id, key).await?
+        {
+            let duplicate = true;
+            return Ok((TriggerOutcome { runs, duplicate }, Vec::new()));
+        }
+        let jobs = self.definitions.get(&mut tx, [(job_id, version)]).await?;
+        let mut live = self.live_executors(&mut tx, now).await?;
         let node = match node {
-            Some(node) if at <= now => nodes::may_claim(&mut tx, node).await?,
+            Some(node) if nodes::exists(&mut tx, node).await? => Some(node),
             _ => None,
         };
-        let fire = Fire {
-            kind: RunKind::Manual,
-            key: None,
-            at,
-            due_at: at,
-            claimed_by: node,
-            parent: None,
-            params: request.params.clone(),
-        };
-        let runs = NewRun::of_fire(first, &pick(&jobs, job_id)?, turn, &mut live, &fire);
-        write_with_turns(&mut tx, &runs, now).await?;
-        if let Some(key) = &key {
-            sqlx::query(USE_KEY)
+        let fire = Fire::of_request(request, node, now);
+        let mut runs = NewRun::of_fire(&job_of(&jobs, job_id)?, run_count, &mut live, &fire);
+        new_runs::insert_and_count(&mut tx, &mut runs, now).await?;
+        let ids: Vec<RunId> = runs.iter().map(|run| RunId(run.id)).collect();
+        if let (Some(key), Some(first)) = (&key, ids.first()) {
+            sqlx::query(INSERT_KEY)
                 .bind(job_id)
                 .bind(key.as_ref())
-                .bind(first)
+                .bind(first.0)
                 .execute(&mut *tx)
-                .await
-                .map_err(&fail)?;
+                .await?;
         }
-        let ids: Vec<RunId> = runs.iter().map(|r| RunId(r.id)).collect();
-        sqlx::query(NOTE)
-            .bind(encode(&ids)?)
+        sqlx::query(INSERT_EVENTS)
+            .bind(Json(&ids))
             .bind(now.as_millis())
-            .bind(format!("triggered by {}", clean(&request.by)))
+            .bind(format!("triggered by {}", without_nul(&request.by)))
             .execute(&mut *tx)
-            .await
-            .map_err(&fail)?;
-        commit(tx).await?;
-        let triggered = TriggerOutcome {
+            .await?;
+        tx.commit().await?;
+        let outcome = TriggerOutcome {
             runs: ids,
             duplicate: false,
         };
-        let claimed = runs.into_iter().filter(|run| run.claimed_by.is_some());
-        Ok((triggered, claimed.map(ClaimedRun::from).collect()))
+        runs.retain(|run| run.claimed_by.is_some());
+        Ok((outcome, runs.into_iter().map(ClaimedRun::from).collect()))
     }
 }
 
-/// The runs that an earlier request with the same key made.
-async fn earlier(
+/// The runs of an earlier request with this key.
+async fn runs_of_key(
     conn: &mut SqliteConnection,
     job: i64,
     key: &str,
-) -> Result<Option<Vec<RunId>>, StoreError> {
-    let fail = failed("look up an idempotency key");
-    let first: Option<i64> = sqlx::query_scalar(KEY_USED)
+) -> Result<Option<Vec<RunId>>> {
+    let first: Option<i64> = sqlx::query_scalar(FIND_KEY)
         .bind(job)
         .bind(key)
         .fetch_optional(&mut *conn)
-        .await
-        .map_err(&fail)?;
+        .await?;
     let Some(first) = first else { return Ok(None) };
-    let text: String = sqlx::query_scalar(RUNS)
+    let Json(runs) = sqlx::query_scalar(RUNS_OF_REQUEST)
         .bind(first)
         .bind(job)
         .fetch_one(conn)
-        .await
-        .map_err(&fail)?;
-    Ok(Some(decode(&text)?))
+        .await?;
+    Ok(Some(runs))
 }

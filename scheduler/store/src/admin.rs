@@ -6,8 +6,9 @@ use async_trait::async_trait;
 use cueline_model::ExecutorId;
 use serde::{Deserialize, Serialize};
 
+use crate::dispatch::{TriggerOutcome, TriggerRequest};
 use crate::error::StoreError;
-use crate::types::{OutstandingAttempt, TriggerOutcome, TriggerRequest};
+use crate::executor::OutstandingAttempt;
 
 /// Why an operator's request failed.
 #[derive(Debug, thiserror::Error)]

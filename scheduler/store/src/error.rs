@@ -1,21 +1,21 @@
-//! What can go wrong with a store.
+//! Errors of the port.
 
-/// Who can mend it.
+/// Who can do something about an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorKind {
-    /// The same call may succeed later: busy, connection lost, disk full.
+    /// The caller, by trying again later: the database is busy, unreachable or out of room.
     Transient,
-    /// The store is damaged or not one of ours; a person has to look.
+    /// An operator: the database is damaged, or belongs to another program.
     Broken,
-    /// What was asked for does not exist.
+    /// The user: the named job or run does not exist.
     NotFound,
-    /// What was asked for clashes with what is there.
+    /// The user: the request contradicts the stored state.
     Conflict,
-    /// What was asked for makes no sense to the store.
+    /// The user: the request itself makes no sense.
     Invalid,
 }
 
-/// A failed call to a store. Messages finish "failed to …".
+/// A failed call to a store. Its message reads "failed to …".
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
 pub struct StoreError {
@@ -27,7 +27,7 @@ pub struct StoreError {
 }
 
 impl StoreError {
-    /// An error of `kind`.
+    /// An error of this kind.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self {
             kind,
@@ -37,7 +37,7 @@ impl StoreError {
         }
     }
 
-    /// The same with what caused it.
+    /// Adds the cause.
     #[must_use]
     pub fn caused_by(
         mut self,
@@ -47,11 +47,16 @@ impl StoreError {
         self
     }
 
-    /// The same of a call that may have been carried out: its last step had no answer.
+    /// Marks a call that may have been carried out, because its last step had no answer.
     #[must_use]
     pub fn with_unknown_outcome(mut self) -> Self {
         self.outcome_unknown = true;
         self
+    }
+
+    /// The request itself makes no sense.
+    pub fn invalid(message: String) -> Self {
+        Self::new(ErrorKind::Invalid, message)
     }
 
     /// There is no job of that name.
@@ -64,12 +69,20 @@ impl StoreError {
         Self::new(ErrorKind::NotFound, format!("there is no run {run}"))
     }
 
-    /// Whether the call may have been carried out all the same. Where it is false, nothing has been.
+    /// The node is not registered, so its claims could not be found by other nodes.
+    pub fn unregistered_node(node: crate::NodeId) -> Self {
+        Self::new(
+            ErrorKind::Conflict,
+            format!("failed to claim for node {}: it is not registered", node.0),
+        )
+    }
+
+    /// Whether the call may have been carried out although it failed. Otherwise nothing was changed.
     pub const fn is_outcome_unknown(&self) -> bool {
         self.outcome_unknown
     }
 
-    /// Who can mend it.
+    /// Who can do something about it.
     pub const fn kind(&self) -> ErrorKind {
         self.kind
     }

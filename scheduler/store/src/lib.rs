@@ -1,22 +1,43 @@
-//! The store port: one method per use case, each one atomic transaction.
+//! The store port: jobs and runs in a database, one method per use case.
 //!
-//! The store is the truth about jobs and runs. No transaction type crosses this port; where a use case needs a decision in the
-//! middle of its transaction, the decision is a pure function of `cueline-model` or comes in as a [`Planner`].
-//! Due-ness and leases use the database's clock; [`Store::now`] tells it.
+//! [`Store`] is the source of truth about jobs and runs. Each of its methods is one atomic transaction, and no transaction type crosses the port.
+//! Where a use case needs a decision in the middle of its transaction, the decision is a pure function of `cueline-model`, or a [`Planner`] that
+//! the caller passes. Due times and leases follow the database's clock; [`Store::now`] returns it.
+//!
+//! Adapters are `cueline-store-sqlite` and `cueline-store-postgres`. They share the decisions and conversions in [`adapter`], and pass the
+//! tests in `conformance`.
+
+#![warn(clippy::missing_errors_doc)]
 
 pub mod adapter;
 pub mod admin;
-pub mod error;
-pub mod port;
-pub mod types;
+mod dead_letter;
+mod dispatch;
+mod error;
+mod executor;
+mod job;
+mod node;
+mod port;
+mod report;
+mod run;
 
+pub use adapter::clock::ClockOverride;
+pub use dead_letter::{DeadLetter, MAX_DEAD_LETTERS, NewDeadLetter};
+pub use dispatch::{
+    CancelOutcome, ClaimedRun, DispatchRequest, FireDueRequest, FiredRuns, Plan, PlannedRun,
+    Planner, SkippedFires, TriggerOutcome, TriggerRequest,
+};
 pub use error::{ErrorKind, StoreError};
-pub use port::{Planner, Store};
-pub use types::*;
+pub use executor::{Executor, OutstandingAttempt, PendingCancellation};
+pub use job::{AppliedJob, Change, JobSummary, LedgerEntry};
+pub use node::{NodeId, RegisteredNode};
+pub use port::Store;
+pub use report::{AttemptReport, IngestSummary};
+pub use run::{Run, RunDetail, RunFilter, StoreStats, StoredLogLine, TimelineEntry};
 
 #[cfg(feature = "conformance")]
 #[expect(
     clippy::missing_panics_doc,
-    reason = "a case says that an adapter fails it by panicking"
+    reason = "a case panics when the adapter fails it"
 )]
 pub mod conformance;

@@ -1,93 +1,161 @@
-//! The port.
+//! The port: one trait, one method per use case.
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use cueline_model::{
-    AttemptId, ExecutorName, Heartbeat, Job, JobId, JobName, JobSpec, RunId, StoreId, Timestamp,
+    AttemptId, Heartbeat, Job, JobId, JobName, JobSpec, RunId, StoreId, Timestamp,
 };
 
+use crate::dead_letter::{DeadLetter, NewDeadLetter};
+use crate::dispatch::{
+    CancelOutcome, ClaimedRun, DispatchRequest, FireDueRequest, FiredRuns, Planner, TriggerOutcome,
+    TriggerRequest,
+};
 use crate::error::StoreError;
-use crate::types::{
-    AppliedJob, AttemptReport, CancelOutcome, ClaimedRun, DeadLetter, DispatchRequest, Executor,
-    FireDueRequest, FiredRuns, IngestSummary, JobSummary, LedgerEntry, NewDeadLetter, NodeId,
-    OutstandingAttempt, PendingCancellation, Plan, RegisteredNode, Run, RunDetail, RunFilter,
-    StoreStats, StoredLogLine, TriggerOutcome, TriggerRequest,
-};
-
-/// Decides what a due job does. Called inside the transaction of [`Store::fire_due`]: it must be quick and pure.
-pub trait Planner: Send + Sync {
-    /// The plan for `job`, whose next fire time was `due`, at `now` by the database's clock. `live` are the live executors
-    /// that can run it, sorted by name.
-    fn plan(&self, job: &Job, due: Timestamp, now: Timestamp, live: &[ExecutorName]) -> Plan;
-}
+use crate::executor::{Executor, OutstandingAttempt, PendingCancellation};
+use crate::job::{AppliedJob, JobSummary, LedgerEntry};
+use crate::node::{NodeId, RegisteredNode};
+use crate::report::{AttemptReport, IngestSummary};
+use crate::run::{Run, RunDetail, RunFilter, StoreStats, StoredLogLine};
 
 type Result<T> = std::result::Result<T, StoreError>;
 
-/// The store. Each method is one atomic transaction: it happens whole or not at all, and when it has returned it is on disk.
+/// The database of jobs and runs.
+///
+/// Each method is one atomic transaction. Its effects are durable when it returns. Any number of nodes may call any method at the same time.
+/// Durations are in milliseconds. Due times and leases are compared with the database's clock.
+///
+/// # Errors
+///
+/// Every method fails with one of these kinds. The sections of the methods list further ones.
+///
+/// - [`Transient`](crate::ErrorKind::Transient): the database is busy, unreachable or has no room. The same call may succeed later.
+///   Nothing was changed, unless [`StoreError::is_outcome_unknown`] says that the commit had no answer.
+/// - [`Broken`](crate::ErrorKind::Broken): the database is damaged, or holds data that this program cannot read. An operator has to act.
+///
+/// # Examples
+///
+/// The way of a run from due to queued, without the broker:
+///
+/// ```
+/// use cueline_model::{AttemptId, ExecutorName};
+/// use cueline_store::{DispatchRequest, NodeId, Store, StoreError};
+///
+/// async fn dispatch(store: &dyn Store, node: NodeId, executor: ExecutorName) -> Result<usize, StoreError> {
+///     let claimed = store.claim_waiting(node, 1_500, 100).await?;
+///     let requests: Vec<DispatchRequest> = claimed
+///         .iter()
+///         .map(|run| DispatchRequest {
+///             attempt: run.attempt_id(),
+///             job_version: run.job.version,
+///             executor: executor.clone(),
+///         })
+///         .collect();
+///     let accepted: Vec<AttemptId> = store.begin_dispatch(node, &requests).await?;
+///     // Publish the triggers of the accepted attempts here, and wait until the broker confirms them.
+///     store.confirm_dispatch(&accepted).await?;
+///     Ok(accepted.len())
+/// }
+/// ```
 #[async_trait]
 pub trait Store: Send + Sync + 'static {
     // ── Nodes ────────────────────────────────────────────────────────────────────────────────────────────────
 
-    /// The database's clock.
+    /// The time of the database's clock (G14).
     async fn now(&self) -> Result<Timestamp>;
 
-    /// Which store this is: made with it, kept in it, the same for all nodes and after each start. Run ids mean something only together with it.
+    /// The identity of this store. It is created with the store, and is the same for all nodes and after each restart.
+    ///
+    /// Run ids are unique within one store only: executors remember an attempt together with this id.
     async fn store_id(&self) -> Result<StoreId>;
 
-    /// Makes a scheduler process known, with a lease of `lease_ms`. A name belongs to one process at a time: the lease of an earlier
-    /// node of the same name ends, so that a restart takes over at once what it had claimed before. If no other node is alive, each enabled
-    /// `startup` job gets its run (fire time: now).
+    /// Registers a scheduler process under `name`, with a lease of `lease_ms`.
+    ///
+    /// A name belongs to one process at a time: the lease of an earlier node of that name ends. So a restarted process takes over at once
+    /// what it had claimed before. If no other node is alive, each enabled `startup` job gets its runs, with the present time as fire time.
     async fn register_node(&self, name: &str, lease_ms: u64) -> Result<RegisteredNode>;
 
-    /// Registers a process anew that goes on after it has lost track of its claims: its lease had run out, or it does not know what a failed
-    /// call has done. The lease of `old`, and of any earlier node of the same name, ends, and others may take over what it had claimed. It is
-    /// no start: no `startup` job gets a run.
+    /// Registers a running process again after it lost track of its claims; its new identity.
+    ///
+    /// A process loses track when its lease expires, or when it does not know whether a failed call was carried out. The leases of `old` and of
+    /// any other node of that name end, and other nodes may take over what they had claimed. No `startup` job runs.
     async fn rejoin_node(&self, old: NodeId, name: &str, lease_ms: u64) -> Result<NodeId>;
 
-    /// Renews the node's lease; `false` when it had run out and others may have taken over its runs: register anew.
+    /// Extends the lease of a node to `lease_ms` from now. `false` when the lease has expired: other nodes may have taken over its runs (G13),
+    /// and the node has to [rejoin](Self::rejoin_node).
     async fn renew_lease(&self, node: NodeId, lease_ms: u64) -> Result<bool>;
 
-    /// Ends the node's lease: others may take over its runs at once.
+    /// Ends the lease of a node: other nodes may take over its runs at once. Does nothing for an unknown node.
     async fn release_lease(&self, node: NodeId) -> Result<()>;
 
     // ── Jobs ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    /// Creates and changes jobs so that they are as given; jobs not named stay as they are. All or none. A changed job gets a new version, its
-    /// next fire time is found anew from now, and its runs that were written ahead of their fire time are withdrawn. Runs that
-    /// wait past their fire time stay and go out by the new definition. With `dry_run` nothing changes.
+    /// Creates and updates jobs to match `specs`, all or none. Other jobs stay as they are. With `dry_run` nothing changes.
     ///
-    /// A parent that is neither in `specs` nor in the store is refused ([`ErrorKind::Invalid`](crate::ErrorKind)), and so is a circle of parents.
+    /// The answer has the order of `specs`. An updated job gets a new version, and its next fire time is computed from now. Its runs that were
+    /// written ahead of their fire time are deleted. Runs that are due stay, and are dispatched by the new definition (G3).
+    ///
+    /// # Errors
+    ///
+    /// [`Invalid`](crate::ErrorKind::Invalid) if a job is named twice, if a parent is neither in `specs` nor in the store, or if parents form a
+    /// circle.
     async fn apply_jobs(&self, specs: &[JobSpec], dry_run: bool) -> Result<Vec<AppliedJob>>;
 
-    /// Stops or starts a job's schedule (`enabled`, a new version). On a pause, runs written ahead of their fire time are withdrawn, and
-    /// runs that wait in `scheduled` end `skipped` (first attempt) or `cancelled`. The job's id; a job that is like that already is left alone.
+    /// Pauses or resumes the schedule of a job; its id. A change makes a new version; otherwise nothing happens.
+    ///
+    /// A pause deletes runs that were written ahead of their fire time. Runs that wait in `scheduled` end: a first attempt as `skipped`, a later
+    /// one as `cancelled`. Published runs go on (G3). `by` is kept in the timelines.
+    ///
+    /// # Errors
+    ///
+    /// [`NotFound`](crate::ErrorKind::NotFound) if there is no such job.
     async fn set_job_enabled(&self, job: &JobName, enabled: bool, by: &str) -> Result<JobId>;
 
-    /// Deletes a job; its runs are kept, and those that wait end as with a pause. Refused while another job names it as its parent. Its id.
+    /// Deletes a job; its id. Its runs are kept; those that wait end as with a pause (G3).
+    ///
+    /// # Errors
+    ///
+    /// [`NotFound`](crate::ErrorKind::NotFound) if there is no such job, [`Conflict`](crate::ErrorKind::Conflict) while other jobs run after it.
     async fn delete_job(&self, job: &JobName, by: &str) -> Result<JobId>;
 
-    /// The attempts of these jobs that are `dispatching`. When those that were so after a change are so no more, no trigger of the old definition
-    /// can be published any more.
+    /// The `dispatching` attempts of these jobs.
+    ///
+    /// After an edit, a pause or a deletion the attempts found here may still be published by the old definition. Once each of them has left
+    /// `dispatching`, no trigger of the old definition can be published any more (G3).
     async fn dispatching_attempts(&self, jobs: &[JobId]) -> Result<Vec<AttemptId>>;
 
     /// One job.
+    ///
+    /// # Errors
+    ///
+    /// [`NotFound`](crate::ErrorKind::NotFound) if there is no such job.
     async fn job(&self, name: &JobName) -> Result<JobSummary>;
 
-    /// The definitions with these ids, deleted ones included; ids that do not exist are left out.
+    /// The jobs with these ids, deleted ones included. Unknown ids are left out.
     async fn definitions(&self, ids: &[JobId]) -> Result<Vec<Arc<Job>>>;
 
-    /// Jobs by name, from `after` (exclusive) on, at most `limit`.
+    /// At most `limit` jobs by name, in byte order, starting behind `after`.
     async fn jobs(&self, after: Option<&JobName>, limit: usize) -> Result<Vec<JobSummary>>;
 
     // ── From due to queued ───────────────────────────────────────────────────────────────────────────────────
 
-    /// Locks the jobs that are due, calls the planner for each, writes the runs (claimed by the node) and the next
-    /// fire times. A fire time that has its run already is left alone, whoever wrote it.
+    /// Fires due jobs: locks them, calls the planner for each, and writes the planned runs and the next fire times (G1).
+    ///
+    /// The node claims the written runs. A fire time that has its run already gets no second one, whichever node wrote it (G2).
+    ///
+    /// # Errors
+    ///
+    /// [`Conflict`](crate::ErrorKind::Conflict) if the node is not registered.
     async fn fire_due(&self, request: FireDueRequest, planner: &dyn Planner) -> Result<FiredRuns>;
 
-    /// Claims runs that nobody alive works on and that are due within `horizon_ms`: retries, manual triggers, child runs, and
-    /// what a dead node left `scheduled` or `dispatching`. Oldest due first, at most `limit`.
+    /// Claims at most `limit` unclaimed runs that are due within `horizon_ms`, oldest due time first.
+    ///
+    /// These are retries, manual triggers, child runs, and the runs that an expired node left `scheduled` or `dispatching` (G13).
+    ///
+    /// # Errors
+    ///
+    /// [`Conflict`](crate::ErrorKind::Conflict) if the node is not registered.
     async fn claim_waiting(
         &self,
         node: NodeId,
@@ -95,26 +163,27 @@ pub trait Store: Send + Sync + 'static {
         limit: usize,
     ) -> Result<Vec<ClaimedRun>>;
 
-    /// When the next job or unclaimed run is due, whatever the horizon; `None` when there is none.
+    /// When the next job or unclaimed run is due; `None` when there is none.
     async fn next_due_at(&self) -> Result<Option<Timestamp>>;
 
-    /// Takes runs from `scheduled` to `dispatching`, if they are still in that attempt, claimed by `node`, and their job is still in that
-    /// version. Runs that are already `dispatching` by this node for the same attempt and executor stay so and count as taken.
-    /// Those taken, in the order given. The others must not be published; whoever changed them has released the claim where there is
-    /// something left to do.
+    /// Moves runs from `scheduled` to `dispatching`; the accepted attempts, in the order of `requests`. The others must not be published.
+    ///
+    /// A run is accepted if the node has claimed it, it is at that attempt, and its job has that version (G3). A run that the node has
+    /// moved to `dispatching` before, for the same attempt and executor, is accepted again. A run that is not accepted needs no further
+    /// call: the change that got in between released the claim where something is left to do.
     async fn begin_dispatch(
         &self,
         node: NodeId,
-        marks: &[DispatchRequest],
+        requests: &[DispatchRequest],
     ) -> Result<Vec<AttemptId>>;
 
-    /// The broker has confirmed these: `dispatching` → `queued`. Runs that have gone further already are left alone.
+    /// Moves published attempts from `dispatching` to `queued`. Runs that have moved on already stay as they are.
     async fn confirm_dispatch(&self, attempts: &[AttemptId]) -> Result<()>;
 
-    /// Gives up the claim of these runs, so that they are found by [`claim_waiting`](Self::claim_waiting) again, not before `due_at` if given.
-    /// What was `dispatching` and surely not published goes back to `scheduled`; or it ends, if it was cancelled, or if its job was paused or
-    /// deleted meanwhile: whoever did that waits for no more than that it is not [`publishing`](Self::publishing). A pause leaves alone what was
-    /// triggered by hand.
+    /// Gives up the node's claim on these attempts. [`claim_waiting`](Self::claim_waiting) finds them again, not before `due_at` if given.
+    ///
+    /// An attempt in `dispatching` that was certainly not published goes back to `scheduled`. It ends instead if it was cancelled, or if its job
+    /// was paused or deleted meanwhile (G3). A pause does not end a manual run.
     async fn release_claims(
         &self,
         node: NodeId,
@@ -122,49 +191,14 @@ pub trait Store: Send + Sync + 'static {
         due_at: Option<Timestamp>,
     ) -> Result<()>;
 
-    // ── From queued to ended ─────────────────────────────────────────────────────────────────────────────────
-
-    /// Applies reports, in order, each once: guarded by state and attempt. What follows from an end (retry, child runs, next
-    /// fixed-delay fire time; see [`cueline_model::conclude`]) is written in the same transaction.
-    async fn ingest_reports(&self, reports: &[AttemptReport]) -> Result<IngestSummary>;
-
-    /// Ends a run that has not been published, or notes the wish on one that has.
-    async fn cancel_run(&self, run: RunId, by: &str) -> Result<CancelOutcome>;
-
-    /// Cancellations that have not taken effect; at most `limit`.
-    async fn pending_cancellations(&self, limit: usize) -> Result<Vec<PendingCancellation>>;
-
-    /// Runs a job now, whether its schedule is enabled or not. The runs wait for a node.
-    async fn trigger(&self, request: &TriggerRequest) -> Result<TriggerOutcome> {
-        Ok(self.trigger_claimed(None, request).await?.0)
-    }
-
-    /// The same. Runs that are due by now are claimed by `node` at once, and returned as well, unless nobody would find them when it dies.
-    async fn trigger_claimed(
-        &self,
-        node: Option<NodeId>,
-        request: &TriggerRequest,
-    ) -> Result<(TriggerOutcome, Vec<ClaimedRun>)>;
-
-    // ── Executors ────────────────────────────────────────────────────────────────────────────────────────────
-
-    /// Stores heartbeats, with the database's time.
-    async fn record_heartbeats(&self, heartbeats: &[Heartbeat]) -> Result<()>;
-
-    /// All executors that were ever heard and not forgotten, by group and name.
-    async fn executors(&self) -> Result<Vec<Executor>>;
-
-    /// Runs `queued` or `running` since more than `older_than_ms`, with an id above `after`, by id, at most `limit`.
-    async fn outstanding_attempts(
-        &self,
-        older_than_ms: u64,
-        after: Option<RunId>,
-        limit: usize,
-    ) -> Result<Vec<OutstandingAttempt>>;
-
-    /// Puts attempts that their executor does not hold back into `dispatching`, claimed by `node`, if they are still `queued` or `running` in that
-    /// attempt: they are to be published again as they are, to the group that they were sent to. With a line in their timeline. Those of a job that
-    /// was paused or deleted meanwhile end instead, but for what was triggered by hand and whose job is only paused.
+    /// Moves `queued` or `running` attempts that their executor does not hold back to `dispatching`, claimed by `node`; the runs.
+    ///
+    /// They are to be published again as they are, to the group that they were published to before (G4). `reason` is kept in the timelines.
+    /// Runs whose job was paused or deleted meanwhile end instead (G3). A pause does not end a manual run.
+    ///
+    /// # Errors
+    ///
+    /// [`Conflict`](crate::ErrorKind::Conflict) if the node is not registered.
     async fn reclaim_attempts(
         &self,
         node: NodeId,
@@ -172,38 +206,109 @@ pub trait Store: Send + Sync + 'static {
         reason: &str,
     ) -> Result<Vec<ClaimedRun>>;
 
-    /// Runs `running` for longer than their job's timeout, kill grace and `slack_ms` together: nobody reports them any more. An edit that lowers
-    /// the timeout while runs of the job are out does not count here: their workers go by the one that they went out with.
+    /// Runs a job outside of its schedule, whether it is paused or not. Any node may claim the runs.
+    ///
+    /// # Errors
+    ///
+    /// As [`trigger_claimed`](Self::trigger_claimed).
+    async fn trigger(&self, request: &TriggerRequest) -> Result<TriggerOutcome> {
+        Ok(self.trigger_claimed(None, request).await?.0)
+    }
+
+    /// Like [`trigger`](Self::trigger); runs that are due now are claimed by `node` and returned. An unregistered node claims nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`NotFound`](crate::ErrorKind::NotFound) if there is no such job.
+    async fn trigger_claimed(
+        &self,
+        node: Option<NodeId>,
+        request: &TriggerRequest,
+    ) -> Result<(TriggerOutcome, Vec<ClaimedRun>)>;
+
+    // ── From queued to ended ─────────────────────────────────────────────────────────────────────────────────
+
+    /// Applies reports in their order, each once: state and attempt guard every transition.
+    ///
+    /// Retries, child runs and the next fixed-delay fire time are written in the same transaction (G9; see [`cueline_model::conclude`]). Reports
+    /// about unknown or later attempts are counted and have no effect.
+    async fn ingest_reports(&self, reports: &[AttemptReport]) -> Result<IngestSummary>;
+
+    /// Cancels a run that has not been published, or records the request for one that has.
+    ///
+    /// # Errors
+    ///
+    /// [`NotFound`](crate::ErrorKind::NotFound) if there is no such run.
+    async fn cancel_run(&self, run: RunId, by: &str) -> Result<CancelOutcome>;
+
+    /// At most `limit` requested cancellations that have not taken effect, by run id.
+    async fn pending_cancellations(&self, limit: usize) -> Result<Vec<PendingCancellation>>;
+
+    /// At most `limit` attempts that have been `queued` or `running` for more than `older_than_ms`, by run id, starting behind `after`.
+    async fn outstanding_attempts(
+        &self,
+        older_than_ms: u64,
+        after: Option<RunId>,
+        limit: usize,
+    ) -> Result<Vec<OutstandingAttempt>>;
+
+    /// At most `limit` attempts that have been `running` for longer than timeout, kill grace and `slack_ms` together, by run id.
+    ///
+    /// Their executors have stopped reporting. An edit that shortens the timeout has no effect on attempts that are published.
     async fn overdue_attempts(&self, slack_ms: u64, limit: usize) -> Result<Vec<AttemptId>>;
+
+    // ── Executors ────────────────────────────────────────────────────────────────────────────────────────────
+
+    /// Stores heartbeats, with the time of the database's clock.
+    async fn record_heartbeats(&self, heartbeats: &[Heartbeat]) -> Result<()>;
+
+    /// All executors with a stored heartbeat, by group and name.
+    async fn executors(&self) -> Result<Vec<Executor>>;
 
     // ── Dead letters ─────────────────────────────────────────────────────────────────────────────────────────
 
-    /// Keeps messages that nobody could take, those that are new by their key; how many. Past [`MAX_DEAD_LETTERS`](crate::MAX_DEAD_LETTERS)
-    /// the oldest are deleted.
+    /// Stores dead letters whose key is new; how many. Deletes the oldest beyond [`MAX_DEAD_LETTERS`](crate::MAX_DEAD_LETTERS) (G15).
     async fn insert_dead_letters(&self, letters: &[NewDeadLetter]) -> Result<u64>;
 
-    /// Dead letters with a number below `before`, newest first, at most `limit`.
+    /// At most `limit` dead letters with an id below `before`, newest first.
     async fn dead_letters(&self, before: Option<i64>, limit: usize) -> Result<Vec<DeadLetter>>;
 
-    /// Those with these numbers, in the order given; numbers that do not exist are left out.
+    /// The dead letters with these ids, in the order given. Unknown ids are left out.
     async fn dead_letters_by_id(&self, ids: &[i64]) -> Result<Vec<DeadLetter>>;
 
-    /// Deletes dead letters; how many there were.
+    /// Deletes dead letters; how many existed.
     async fn delete_dead_letters(&self, ids: &[i64]) -> Result<u64>;
 
-    // ── For people ───────────────────────────────────────────────────────────────────────────────────────────
+    // ── Queries ──────────────────────────────────────────────────────────────────────────────────────────────
 
     /// One run with its timeline.
+    ///
+    /// # Errors
+    ///
+    /// [`NotFound`](crate::ErrorKind::NotFound) if there is no such run.
     async fn run(&self, run: RunId) -> Result<RunDetail>;
 
-    /// Runs, newest first.
+    /// Runs that match the filter, newest first.
+    ///
+    /// # Errors
+    ///
+    /// [`NotFound`](crate::ErrorKind::NotFound) if no job ever had the name in the filter.
     async fn runs(&self, filter: &RunFilter) -> Result<Vec<Run>>;
 
-    /// Lines of a run's log with a cursor above `after`, at most `limit`.
+    /// At most `limit` lines of a run's log behind the cursor `after`; 0 starts at the first line.
+    ///
+    /// # Errors
+    ///
+    /// [`NotFound`](crate::ErrorKind::NotFound) if there is no such run.
     async fn log_lines(&self, run: RunId, after: i64, limit: usize) -> Result<Vec<StoredLogLine>>;
 
-    /// Every expected fire time of `job` in `from..to` (by its present definition) with what became of it; at most `limit`. A fire time that a
-    /// `skipped` run stands for has that run.
+    /// The expected fire times of a job in `from..to`, each with the run that accounts for it; at most `limit` (G1).
+    ///
+    /// The present definition gives the fire times. A `skipped` run accounts for all fire times that it stands for.
+    ///
+    /// # Errors
+    ///
+    /// [`NotFound`](crate::ErrorKind::NotFound) if there is no such job.
     async fn ledger(
         &self,
         job: &JobName,
@@ -212,16 +317,17 @@ pub trait Store: Send + Sync + 'static {
         limit: usize,
     ) -> Result<Vec<LedgerEntry>>;
 
-    /// Numbers about the whole.
+    /// Counts over the whole store.
     async fn stats(&self) -> Result<StoreStats>;
 
-    // ── Upkeep ───────────────────────────────────────────────────────────────────────────────────────────────
+    // ── Maintenance ──────────────────────────────────────────────────────────────────────────────────────────
 
-    /// Deletes runs that ended before now − `older_than_ms`, with their logs and timelines, at most `limit`; how many. A store that keeps runs by
-    /// the day may keep one up to two days longer, so as to drop its day whole; what it drops so comes on top of the limit, which is there to keep
-    /// the work of one call short.
+    /// Deletes runs that ended more than `older_than_ms` ago, with their logs and timelines; how many.
+    ///
+    /// `limit` bounds the runs that are deleted one by one, and so the duration of the call. A store that partitions runs by day may keep a run
+    /// up to two days longer, and drop its whole day beyond the limit.
     async fn delete_expired_runs(&self, older_than_ms: u64, limit: usize) -> Result<u64>;
 
-    /// Repairs what should not happen: an enabled `fixed_delay` job without a next fire time and without a live run gets one. How many.
+    /// Gives enabled `fixed_delay` jobs that neither run nor have a next fire time a next fire time; how many. There should be none.
     async fn repair_fixed_delay_jobs(&self) -> Result<u64>;
 }

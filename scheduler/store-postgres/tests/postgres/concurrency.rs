@@ -7,8 +7,8 @@ use cueline_model::{
     AttemptEvent, AttemptId, ExecutorName, Job, JobSpec, Outcome, OutcomeKind, Shard, Timestamp,
 };
 use cueline_store::{
-    AttemptReport, ClaimedRun, DispatchRequest, FireDueRequest, IngestSummary, NodeId, Plan,
-    PlannedRun, Planner, Store, StoreError, TriggerRequest,
+    AttemptReport, ClaimedRun, ClockOverride, DispatchRequest, FireDueRequest, IngestSummary,
+    NodeId, Plan, PlannedRun, Planner, Store, StoreError, TriggerRequest,
 };
 use cueline_store_postgres::{PgOptions, PgStore};
 use sqlx::postgres::PgConnection;
@@ -83,7 +83,7 @@ impl Scene {
         let open = || async {
             let shown = Arc::clone(&clock);
             let options = PgOptions {
-                now: Some(Arc::new(move || {
+                clock: Some(ClockOverride::new(move || {
                     Timestamp::from_millis(shown.load(Ordering::SeqCst))
                 })),
                 ..PgOptions::default()

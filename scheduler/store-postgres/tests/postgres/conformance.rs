@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use cueline_store::Store;
 use cueline_store::conformance::{Harness, TestClock};
+use cueline_store::{ClockOverride, Store};
 use cueline_store_postgres::{PgOptions, PgStore};
 
 use crate::test_database::TestDatabase;
@@ -19,7 +19,7 @@ impl Harness for Database {
     async fn open(&self) -> Arc<dyn Store> {
         let clock = self.clock.clone();
         let options = PgOptions {
-            now: Some(Arc::new(move || clock.now())),
+            clock: Some(ClockOverride::new(move || clock.now())),
             ..PgOptions::default()
         };
         let store = PgStore::connect(&self.database.url(), options).await;

@@ -1,7 +1,7 @@
 //! Databases that are not there, not ours or not of our time: refused with a clear message, never a panic.
 
 use cueline_store::{ErrorKind, Store, StoreError};
-use cueline_store_postgres::{PgOptions, PgStore, migrate, renew_identity};
+use cueline_store_postgres::{PgOptions, PgStore, migrate, renew_store_id};
 use cueline_test_servers::free_port;
 use cueline_test_servers::postgres::WITH_PASSWORD;
 
@@ -152,7 +152,7 @@ async fn each_store_has_an_id_of_its_own() {
     let first = id(&one).await;
     assert_ne!(first, id(&two).await);
     assert_eq!(first, id(&one).await);
-    let renewed = renew_identity(&one.url()).await.expect("renews");
+    let renewed = renew_store_id(&one.url()).await.expect("renews");
     assert_ne!(renewed, first);
     assert_eq!(renewed, id(&one).await);
 }

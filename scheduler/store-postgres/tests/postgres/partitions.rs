@@ -8,7 +8,8 @@ use cueline_model::{
     RunId, Shard, Timestamp,
 };
 use cueline_store::{
-    AttemptReport, FireDueRequest, FiredRuns, NodeId, Plan, PlannedRun, Planner, Store,
+    AttemptReport, ClockOverride, FireDueRequest, FiredRuns, NodeId, Plan, PlannedRun, Planner,
+    Store,
 };
 use cueline_store_postgres::{PgOptions, PgStore};
 
@@ -38,7 +39,7 @@ impl Scene {
     async fn open(&self) -> PgStore {
         let clock = Arc::clone(&self.clock);
         let options = PgOptions {
-            now: Some(Arc::new(move || {
+            clock: Some(ClockOverride::new(move || {
                 Timestamp::from_millis(clock.load(Ordering::SeqCst))
             })),
             ..PgOptions::default()

@@ -7,8 +7,8 @@ use cueline_model::{
     AttemptEvent, AttemptId, ExecutorName, Job, JobSpec, Outcome, OutcomeKind, Shard, Timestamp,
 };
 use cueline_store::{
-    AttemptReport, ClaimedRun, DispatchRequest, FireDueRequest, NodeId, Plan, PlannedRun, Planner,
-    Store, TriggerRequest,
+    AttemptReport, ClaimedRun, ClockOverride, DispatchRequest, FireDueRequest, NodeId, Plan,
+    PlannedRun, Planner, Store, TriggerRequest,
 };
 use cueline_store_postgres::{PgOptions, PgStore};
 
@@ -54,7 +54,7 @@ impl Scene {
         let clock = Arc::new(AtomicI64::new(1_800_000_000_000));
         let shown = Arc::clone(&clock);
         let options = PgOptions {
-            now: Some(Arc::new(move || {
+            clock: Some(ClockOverride::new(move || {
                 Timestamp::from_millis(shown.load(Ordering::SeqCst))
             })),
             writers: 1,

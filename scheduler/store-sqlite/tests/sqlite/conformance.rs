@@ -4,8 +4,8 @@ use std::future::{Ready, ready};
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use cueline_store::Store;
 use cueline_store::conformance::{Harness, TestClock};
+use cueline_store::{ClockOverride, Store};
 use cueline_store_sqlite::{SqliteOptions, SqliteStore};
 
 struct File {
@@ -18,7 +18,7 @@ impl Harness for File {
     async fn open(&self) -> Arc<dyn Store> {
         let clock = self.clock.clone();
         let options = SqliteOptions {
-            now: Some(Arc::new(move || clock.now())),
+            clock: Some(ClockOverride::new(move || clock.now())),
             ..SqliteOptions::default()
         };
         let path = self.dir.path().join("cueline.db");

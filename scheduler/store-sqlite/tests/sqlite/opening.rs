@@ -118,7 +118,7 @@ async fn each_store_has_an_id_of_its_own() {
     assert_ne!(first, id(&two).await);
     assert_eq!(first, id(&one).await);
     let store = open(&one).await.expect("opens");
-    let renewed = store.renew_identity().await.expect("renews");
+    let renewed = store.renew_store_id().await.expect("renews");
     store.close().await;
     assert_ne!(renewed, first);
     assert_eq!(renewed, id(&one).await);

@@ -1,45 +1,34 @@
-//! Parsed job definitions, kept by id and version.
+//! Job definitions: how they are stored, and a cache of the parsed ones.
 
 use std::collections::HashMap;
-use std::hash::BuildHasher;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use cueline_model::{Job, JobId, JobSpec};
 
-use super::values::{damaged, name};
+use super::convert::{corrupt, parse_name};
 use crate::StoreError;
 
-/// So many definitions are kept at the most; then all are forgotten and read anew as they are asked for.
-const MOST: usize = 200_000;
+/// The most cached definitions. Beyond it the cache is emptied, and definitions are read again as they are needed.
+const MAX_CACHED: usize = 200_000;
 
-/// The job of a run that is out, which stays in the group that it was sent to, whatever has become of the job since.
-pub fn as_sent(job: Arc<Job>, group: Option<&str>) -> Result<Arc<Job>, StoreError> {
-    match group {
-        Some(group) if job.spec.group.as_str() != group => {
-            let mut sent = Job::clone(&job);
-            sent.spec.group = name(group)?;
-            Ok(Arc::new(sent))
-        }
-        _ => Ok(job),
-    }
-}
+/// Parsed jobs by id.
+pub type JobsById = HashMap<i64, Arc<Job>>;
 
-/// The newest version that was seen of each job.
+/// A stored definition: job id, version, text.
+pub type DefinitionRow<T> = (i64, i64, T);
+
+/// Parsed definitions by job, the newest version that was seen of each. A version never changes, so each is parsed once.
 #[derive(Debug, Default)]
-pub struct KeptDefinitions(Mutex<HashMap<i64, Arc<Job>>>);
+pub struct DefinitionCache(Mutex<JobsById>);
 
-impl KeptDefinitions {
-    /// Those kept of the jobs whose present version is known to be as given (id, version), by id; and the ids of those that have to be
-    /// read.
-    pub fn find(
-        &self,
-        wanted: impl Iterator<Item = (i64, i64)>,
-    ) -> (HashMap<i64, Arc<Job>>, Vec<i64>) {
+impl DefinitionCache {
+    /// Looks up jobs by id and current version: those that are cached, and the ids that have to be read.
+    pub fn find(&self, wanted: impl Iterator<Item = (i64, i64)>) -> (JobsById, Vec<i64>) {
         let mut found = HashMap::new();
         let mut missing = Vec::new();
-        let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let cached = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         for (id, version) in wanted {
-            match kept.get(&id) {
+            match cached.get(&id) {
                 Some(job) if job.version == version => {
                     found.insert(id, Arc::clone(job));
                 }
@@ -49,42 +38,40 @@ impl KeptDefinitions {
         (found, missing)
     }
 
-    /// Keeps what was read (id, version, definition), and returns it by id; definitions that cannot be read are left out.
-    pub fn keep<T: AsRef<str>>(
+    /// Parses definitions and caches them; the parsed ones. An unreadable definition is left out, so that it stops its own job only.
+    pub fn insert<T: AsRef<str>>(
         &self,
-        rows: impl IntoIterator<Item = (i64, i64, T)>,
-    ) -> HashMap<i64, Arc<Job>> {
+        rows: impl IntoIterator<Item = DefinitionRow<T>>,
+    ) -> JobsById {
         let mut found = HashMap::new();
         for (id, version, definition) in rows {
             match parse(id, version, definition.as_ref()) {
                 Ok(job) => {
                     found.insert(id, job);
                 }
-                // One damaged job is no reason for all the others to stop.
                 Err(error) => {
-                    tracing::error!(job = id, %error, "this job does nothing: its definition cannot be read");
+                    tracing::error!(
+                        job_id = id,
+                        %error,
+                        "unreadable job definition; the job does not run until it is applied again"
+                    );
                 }
             }
         }
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if kept.len() + found.len() > MOST {
-            kept.clear();
+        let mut cached = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if cached.len() + found.len() > MAX_CACHED {
+            cached.clear();
         }
         for (id, job) in &found {
-            kept.insert(*id, Arc::clone(job));
+            cached.insert(*id, Arc::clone(job));
         }
         found
     }
 }
 
-/// A definition as it was written down.
-///
-/// # Errors
-///
-/// [`ErrorKind::Broken`](crate::ErrorKind::Broken) if it is not one.
-pub fn parse(id: i64, version: i64, definition: &str) -> Result<Arc<Job>, StoreError> {
+fn parse(id: i64, version: i64, definition: &str) -> Result<Arc<Job>, StoreError> {
     let spec: JobSpec = serde_json::from_str(definition)
-        .map_err(|e| damaged(format!("failed to read the definition of job {id}"), e))?;
+        .map_err(|e| corrupt(format!("failed to read the definition of job {id}"), e))?;
     Ok(Arc::new(Job {
         id: JobId(id),
         version,
@@ -92,30 +79,43 @@ pub fn parse(id: i64, version: i64, definition: &str) -> Result<Arc<Job>, StoreE
     }))
 }
 
-/// A definition as it is written down.
+/// The text of a definition to store.
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Broken`](crate::ErrorKind::Broken) if it cannot be written.
-pub fn written(spec: &JobSpec) -> Result<String, StoreError> {
-    serde_json::to_string(spec).map_err(|e| damaged("failed to write a job's definition", e))
+/// [`ErrorKind::Broken`](crate::ErrorKind::Broken) if it cannot be serialised.
+pub fn serialize_definition(spec: &JobSpec) -> Result<String, StoreError> {
+    serde_json::to_string(spec).map_err(|e| corrupt("failed to write a job's definition", e))
 }
 
-/// The job with `id` among definitions that were just read.
+/// The job with this id among those that were just read.
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Broken`](crate::ErrorKind::Broken) if it is not there.
-pub fn pick<S: BuildHasher>(
-    jobs: &HashMap<i64, Arc<Job>, S>,
-    id: i64,
-) -> Result<Arc<Job>, StoreError> {
+/// [`ErrorKind::Broken`](crate::ErrorKind::Broken) if it is missing: its definition is unreadable.
+pub fn job_of(jobs: &JobsById, id: i64) -> Result<Arc<Job>, StoreError> {
     jobs.get(&id).cloned().ok_or_else(|| {
-        damaged(
-            "failed to read a run",
-            format!("its job {id} does not exist or cannot be read"),
+        corrupt(
+            format!("failed to read job {id}"),
+            "its definition is missing or unreadable",
         )
     })
+}
+
+/// The job in the group that a published attempt was sent to. An edit may have moved the job to another group since.
+///
+/// # Errors
+///
+/// [`ErrorKind::Broken`](crate::ErrorKind::Broken) if the group has no valid name.
+pub fn in_published_group(job: Arc<Job>, group: Option<&str>) -> Result<Arc<Job>, StoreError> {
+    match group {
+        Some(group) if job.spec.group.as_str() != group => {
+            let mut published = Job::clone(&job);
+            published.spec.group = parse_name(group)?;
+            Ok(Arc::new(published))
+        }
+        _ => Ok(job),
+    }
 }
 
 #[cfg(test)]
@@ -125,19 +125,19 @@ mod tests {
     const JOB: &str = r#"{"name": "a", "group": "g", "schedule": {"every": "1s"}, "handler": {"native": "work"}}"#;
 
     #[test]
-    fn another_version_is_read_anew() {
-        let kept = KeptDefinitions::default();
-        assert_eq!(kept.keep([(1, 1, JOB)]).len(), 1);
-        let (found, missing) = kept.find([(1, 1), (2, 1)].into_iter());
+    fn another_version_is_read_again() {
+        let cache = DefinitionCache::default();
+        assert_eq!(cache.insert([(1, 1, JOB)]).len(), 1);
+        let (found, missing) = cache.find([(1, 1), (2, 1)].into_iter());
         assert_eq!((found.len(), missing), (1, vec![2]));
-        let (found, missing) = kept.find(std::iter::once((1, 2)));
+        let (found, missing) = cache.find(std::iter::once((1, 2)));
         assert_eq!((found.len(), missing), (0, vec![1]));
     }
 
     #[test]
-    fn a_damaged_definition_does_not_stop_the_others() {
-        let found = KeptDefinitions::default().keep([(1, 1, "{"), (2, 1, JOB)]);
-        assert!(pick(&found, 1).is_err());
-        assert_eq!(pick(&found, 2).expect("it was read").version, 1);
+    fn an_unreadable_definition_does_not_stop_the_others() {
+        let found = DefinitionCache::default().insert([(1, 1, "{"), (2, 1, JOB)]);
+        assert!(job_of(&found, 1).is_err());
+        assert_eq!(job_of(&found, 2).expect("it was read").version, 1);
     }
 }

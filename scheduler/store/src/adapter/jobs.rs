@@ -1,53 +1,231 @@
-//! What stores keep beside a job's definition, and lists of jobs that make no sense.
+//! Applying job definitions: what is stored beside them, and what a change does to runs and other jobs.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 
-use cueline_model::{JobSpec, Schedule, Timestamp};
+use cueline_model::{GroupName, Job, JobId, JobName, JobSpec, Schedule, Timestamp};
 
-use super::values::int;
-use crate::{ErrorKind, StoreError};
+use super::convert::to_i64;
+use super::definitions::serialize_definition;
+use super::parents::parent_of;
+use crate::{AppliedJob, Change, ErrorKind, StoreError};
 
-/// What was asked for makes no sense.
-pub(super) fn invalid(why: String) -> StoreError {
-    StoreError::new(ErrorKind::Invalid, why)
+/// The columns that are stored beside a definition.
+#[derive(Debug)]
+pub struct JobColumns<'a> {
+    /// The name.
+    pub name: &'a str,
+    /// The executor group.
+    pub group: &'a str,
+    /// Whether the job runs when the first node starts.
+    pub startup: bool,
+    /// The longest that an attempt takes: timeout and kill grace, in milliseconds. `None` without a timeout.
+    pub max_attempt_ms: Option<i64>,
+    /// The text of the definition.
+    pub definition: String,
+    /// The next fire time, in milliseconds; `None` for a paused job, or when the schedule is over.
+    pub next_fire_at: Option<i64>,
+    /// Whether the schedule is enabled.
+    pub enabled: bool,
+    /// Whether the delay counts from the end of a run.
+    pub fixed_delay: bool,
 }
 
-/// Refuses a list that names a job twice.
-///
-/// # Errors
-///
-/// [`ErrorKind::Invalid`], with the name.
-pub fn check_names(specs: &[JobSpec]) -> Result<(), StoreError> {
-    let mut seen = BTreeSet::new();
-    for spec in specs {
-        if !seen.insert(&spec.name) {
-            return Err(invalid(format!(
-                "failed to apply jobs: {:?} is given twice",
-                spec.name.as_str()
-            )));
-        }
+impl<'a> JobColumns<'a> {
+    /// The columns of a definition that is applied at `now`.
+    ///
+    /// # Errors
+    ///
+    /// As [`serialize_definition`].
+    pub fn new(spec: &'a JobSpec, now: Timestamp) -> Result<Self, StoreError> {
+        let enabled = spec.is_enabled();
+        let next_fire_at = if enabled { spec.next_fire(now) } else { None };
+        let max_attempt_ms = spec.timeout.map(|timeout| {
+            to_i64(
+                timeout
+                    .as_millis()
+                    .saturating_add(spec.kill_grace.as_millis()),
+            )
+        });
+        Ok(Self {
+            name: spec.name.as_str(),
+            group: spec.group.as_str(),
+            startup: spec.schedule == Schedule::Startup,
+            max_attempt_ms,
+            definition: serialize_definition(spec)?,
+            next_fire_at: next_fire_at.map(Timestamp::as_millis),
+            enabled,
+            fixed_delay: is_fixed_delay(spec),
+        })
     }
-    Ok(())
 }
 
-/// The next fire time after `now`, in milliseconds; `None` for a job that is paused or has none.
-pub fn next_fire(spec: &JobSpec, now: Timestamp) -> Option<i64> {
-    spec.is_enabled()
-        .then(|| spec.next_fire(now))
-        .flatten()
-        .map(Timestamp::as_millis)
-}
-
-/// Whether the job counts its delay from the end of a run.
+/// Whether the delay of the job counts from the end of a run.
 pub fn is_fixed_delay(spec: &JobSpec) -> bool {
     matches!(spec.schedule, Schedule::FixedDelay { .. })
 }
 
-/// The longest that an attempt may take, with the time to end it, in milliseconds; `None` without a time-out.
-pub fn longest_ms(spec: &JobSpec) -> Option<i64> {
-    spec.timeout.map(|timeout| {
-        int(timeout
-            .as_millis()
-            .saturating_add(spec.kill_grace.as_millis()))
-    })
+/// Definitions to apply, each with the stored job and the change.
+#[derive(Debug)]
+pub struct ApplyPlan(Vec<(JobSpec, Option<Arc<Job>>, Change)>);
+
+/// A job and its new definition.
+#[derive(Debug, Clone, Copy)]
+pub struct JobUpdate<'a> {
+    /// The stored job.
+    pub job: &'a Job,
+    /// The new definition.
+    pub spec: &'a JobSpec,
+}
+
+impl ApplyPlan {
+    /// Compares definitions with the stored ones.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Invalid`] if a job is named twice.
+    pub fn new(specs: &[JobSpec], stored: &HashMap<JobName, Arc<Job>>) -> Result<Self, StoreError> {
+        let mut seen = BTreeSet::new();
+        let mut plan = Vec::with_capacity(specs.len());
+        for spec in specs {
+            if !seen.insert(&spec.name) {
+                return Err(StoreError::invalid(format!(
+                    "failed to apply jobs: {:?} is given twice",
+                    spec.name.as_str()
+                )));
+            }
+            let job = stored.get(&spec.name);
+            let spec = spec.over(job.map(|job| &job.spec));
+            let change = match job {
+                None => Change::Created,
+                Some(job) if job.spec == spec => Change::Unchanged,
+                Some(_) => Change::Updated,
+            };
+            plan.push((spec, job.cloned(), change));
+        }
+        Ok(Self(plan))
+    }
+
+    /// The definitions of jobs to create.
+    pub fn new_jobs(&self) -> Vec<&JobSpec> {
+        self.0
+            .iter()
+            .filter(|(.., change)| *change == Change::Created)
+            .map(|(spec, ..)| spec)
+            .collect()
+    }
+
+    /// The jobs to update, by id: all transactions lock jobs in this order.
+    pub fn updates(&self) -> Vec<JobUpdate<'_>> {
+        let mut updates: Vec<JobUpdate<'_>> = self
+            .0
+            .iter()
+            .filter(|(.., change)| *change == Change::Updated)
+            .filter_map(|(spec, job, _)| {
+                Some(JobUpdate {
+                    job: job.as_deref()?,
+                    spec,
+                })
+            })
+            .collect();
+        updates.sort_unstable_by_key(|update| update.job.id);
+        updates
+    }
+
+    /// What the changes do besides writing definitions. `created` has the ids of the new jobs.
+    ///
+    /// # Errors
+    ///
+    /// As [`parent_of`].
+    pub fn side_effects(
+        &self,
+        created: &HashMap<JobName, JobId>,
+    ) -> Result<SideEffects, StoreError> {
+        let mut effects = SideEffects::default();
+        for spec in self.new_jobs() {
+            if let (Some(parent), Some(id)) = (parent_of(spec)?, created.get(&spec.name)) {
+                effects.parents.insert(parent.clone());
+                effects.links.push((*id, Some(parent.clone())));
+            }
+        }
+        for update in self.updates() {
+            effects.add(update)?;
+        }
+        Ok(effects)
+    }
+
+    /// The answer, in the order of the given definitions. `created` has the ids of the new jobs.
+    pub fn into_applied(self, created: &HashMap<JobName, JobId>) -> Vec<AppliedJob> {
+        self.0
+            .into_iter()
+            .map(|(spec, job, change)| AppliedJob {
+                id: job
+                    .map(|job| job.id)
+                    .or_else(|| created.get(&spec.name).copied()),
+                name: spec.name,
+                change,
+            })
+            .collect()
+    }
+}
+
+/// What applied changes do besides writing definitions.
+#[derive(Debug, Default)]
+pub struct SideEffects {
+    /// Updated jobs: runs ahead of time are deleted, and waiting runs are dispatched by the new definition.
+    pub updated: Vec<JobId>,
+    /// Jobs that were enabled and are paused now: their waiting runs end.
+    pub paused: Vec<JobId>,
+    /// Jobs that became `fixed_delay`: their live runs delay the next fire time from now on.
+    pub became_fixed_delay: Vec<JobId>,
+    /// Jobs that were `fixed_delay` before: a live run still sets the next fire time.
+    pub still_fixed_delay: Vec<JobId>,
+    /// Jobs that moved from this group: their published attempts stay there.
+    pub moved: Vec<(JobId, GroupName)>,
+    /// Jobs with a new parent, or none.
+    pub links: Vec<(JobId, Option<JobName>)>,
+    /// Jobs that gained or lost a child.
+    pub parents: BTreeSet<JobName>,
+}
+
+impl SideEffects {
+    fn add(&mut self, JobUpdate { job, spec }: JobUpdate<'_>) -> Result<(), StoreError> {
+        self.updated.push(job.id);
+        if job.spec.group != spec.group {
+            self.moved.push((job.id, job.spec.group.clone()));
+        }
+        if job.spec.is_enabled() && !spec.is_enabled() {
+            self.paused.push(job.id);
+        }
+        match (is_fixed_delay(&job.spec), is_fixed_delay(spec)) {
+            (false, true) => self.became_fixed_delay.push(job.id),
+            (true, true) => self.still_fixed_delay.push(job.id),
+            _ => {}
+        }
+        let (old, new) = (parent_of(&job.spec)?, parent_of(spec)?);
+        if old != new {
+            self.parents.extend(old.into_iter().chain(new).cloned());
+            self.links.push((job.id, new.cloned()));
+        }
+        Ok(())
+    }
+}
+
+/// Refuses to delete a job while others run after it.
+///
+/// # Errors
+///
+/// [`ErrorKind::Conflict`] with the names of the children.
+pub fn refuse_parent(job: &JobName, children: &[String]) -> Result<(), StoreError> {
+    if children.is_empty() {
+        return Ok(());
+    }
+    Err(StoreError::new(
+        ErrorKind::Conflict,
+        format!(
+            "failed to delete job {:?}: it is the parent of {}",
+            job.as_str(),
+            children.join(", ")
+        ),
+    ))
 }

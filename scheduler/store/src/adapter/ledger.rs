@@ -1,52 +1,81 @@
-//! How the ledger is put together: the fire times that a definition gives, and what stands at each.
+//! The ledger: the expected fire times of a past window, each with the run that accounts for it.
 
 use cueline_model::{JobSpec, RunId, RunState, Timestamp};
+use serde::Deserialize;
 
-use super::values::{small, state};
+use super::convert::{run_state, to_u32};
 use crate::{LedgerEntry, StoreError};
 
-/// A run at a fire time, as it is read.
-#[derive(Debug, Clone, Copy)]
-pub struct RunAt {
-    /// Its fire time.
-    pub at: Timestamp,
+/// A run of the schedule at its fire time.
+#[derive(Debug, Clone, Copy, Deserialize)]
+pub struct LedgerRun {
+    /// The fire time.
+    pub fire_at: Timestamp,
     /// The run.
     pub run: RunId,
-    /// Its place among the shards of the fire time.
-    pub shard: i64,
-    /// The number of its state.
+    /// Its shard index.
+    pub shard_index: i64,
+    /// The code of its state.
     pub state: i64,
 }
 
-impl RunAt {
-    /// It as an entry.
+impl LedgerRun {
+    /// The entry of the run.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Broken`](crate::ErrorKind::Broken) if there is no such state.
+    /// [`ErrorKind::Broken`](crate::ErrorKind::Broken) for an unknown state.
     pub fn entry(&self) -> Result<LedgerEntry, StoreError> {
         Ok(LedgerEntry {
-            fire_at: self.at,
+            fire_at: self.fire_at,
             run: Some(self.run),
-            shard: Some(small(self.shard)),
-            state: Some(state(self.state)?),
+            shard: Some(to_u32(self.shard_index)),
+            state: Some(run_state(self.state)?),
         })
     }
 }
 
-/// A skipped run that stands for fire times besides its own.
-#[derive(Debug, Clone, Copy)]
-pub struct StandIn {
-    /// The first fire time that it stands for.
-    pub since: Timestamp,
-    /// The last one: its own.
-    pub until: Timestamp,
+/// A skipped run that accounts for a range of fire times.
+#[derive(Debug, Clone, Copy, Deserialize)]
+pub struct SkippedRange {
+    /// The first fire time.
+    pub first: Timestamp,
+    /// The last fire time: the run's own.
+    pub last: Timestamp,
     /// The run.
     pub run: RunId,
 }
 
-/// The fire times that the definition gives for `from..to`, `limit` at the most.
-pub fn expected(spec: &JobSpec, from: Timestamp, to: Timestamp, limit: usize) -> Vec<Timestamp> {
+impl From<(i64, i64, i64)> for SkippedRange {
+    fn from((first, last, run): (i64, i64, i64)) -> Self {
+        Self {
+            first: Timestamp::from_millis(first),
+            last: Timestamp::from_millis(last),
+            run: RunId(run),
+        }
+    }
+}
+
+/// The part of `from..to` that can have entries: after the creation of the job, and not in the future.
+pub fn past_window(
+    created_at: i64,
+    from: Timestamp,
+    to: Timestamp,
+    now: Timestamp,
+) -> (Timestamp, Timestamp) {
+    (
+        from.max(Timestamp::from_millis(created_at).plus_ms(1)),
+        to.min(now.plus_ms(1)),
+    )
+}
+
+/// The fire times that the definition gives in `from..to`, at most `limit`.
+pub fn expected_fire_times(
+    spec: &JobSpec,
+    from: Timestamp,
+    to: Timestamp,
+    limit: usize,
+) -> Vec<Timestamp> {
     let mut times = Vec::new();
     let mut after = from.minus_ms(1);
     while times.len() < limit {
@@ -61,46 +90,46 @@ pub fn expected(spec: &JobSpec, from: Timestamp, to: Timestamp, limit: usize) ->
     times
 }
 
-/// What became of each of `times`: its runs, else the skipped run that stands for it, else nothing. `runs` are by fire time and shard,
-/// `standing` by `until`; `limit` entries at the most.
+/// The entries of `times`: the runs at that fire time, else the skipped run that accounts for it, else none. `runs` are sorted by fire
+/// time and shard, `skipped` by `last`; at most `limit` entries.
 ///
 /// # Errors
 ///
-/// As [`RunAt::entry`].
-pub fn entries(
+/// As [`LedgerRun::entry`].
+pub fn ledger_entries(
     times: &[Timestamp],
-    runs: &[RunAt],
-    standing: &[StandIn],
+    runs: &[LedgerRun],
+    skipped: &[SkippedRange],
     limit: usize,
 ) -> Result<Vec<LedgerEntry>, StoreError> {
     let mut entries = Vec::with_capacity(times.len());
     let mut runs = runs.iter().peekable();
     for &at in times {
         let mut found = false;
-        while let Some(run) = runs.next_if(|run| run.at <= at) {
+        while let Some(run) = runs.next_if(|run| run.fire_at <= at) {
             entries.push(run.entry()?);
             found = true;
         }
         if !found {
-            entries.push(without_own_run(at, standing));
+            entries.push(entry_without_run(at, skipped));
         }
     }
     entries.truncate(limit);
     Ok(entries)
 }
 
-fn without_own_run(at: Timestamp, standing: &[StandIn]) -> LedgerEntry {
-    let behind = standing.partition_point(|run| run.until < at);
-    let stands = standing
-        .get(behind..)
+fn entry_without_run(at: Timestamp, skipped: &[SkippedRange]) -> LedgerEntry {
+    let before = skipped.partition_point(|range| range.last < at);
+    let range = skipped
+        .get(before..)
         .unwrap_or_default()
         .iter()
-        .find(|run| run.since <= at);
+        .find(|range| range.first <= at);
     LedgerEntry {
         fire_at: at,
-        run: stands.map(|run| run.run),
-        shard: stands.map(|_| 0),
-        state: stands.map(|_| RunState::Skipped),
+        run: range.map(|range| range.run),
+        shard: range.map(|_| 0),
+        state: range.map(|_| RunState::Skipped),
     }
 }
 
@@ -112,25 +141,25 @@ mod tests {
         Timestamp::from_millis(ms)
     }
 
-    fn run(ms: i64, id: i64, shard: i64) -> RunAt {
-        RunAt {
-            at: at(ms),
+    fn run(ms: i64, id: i64, shard: i64) -> LedgerRun {
+        LedgerRun {
+            fire_at: at(ms),
             run: RunId(id),
-            shard,
+            shard_index: shard,
             state: i64::from(RunState::Succeeded.code()),
         }
     }
 
     #[test]
-    fn a_fire_time_has_its_runs_or_a_stand_in_or_nothing() {
-        let standing = [StandIn {
-            since: at(2),
-            until: at(3),
+    fn a_fire_time_has_its_runs_or_a_skipped_run_or_none() {
+        let skipped = [SkippedRange {
+            first: at(2),
+            last: at(3),
             run: RunId(9),
         }];
         let runs = [run(1, 5, 0), run(1, 6, 1)];
         let times = [at(1), at(2), at(4)];
-        let got = entries(&times, &runs, &standing, 10).expect("known states");
+        let got = ledger_entries(&times, &runs, &skipped, 10).expect("known states");
         let got: Vec<_> = got.iter().map(|e| (e.fire_at, e.run, e.shard)).collect();
         assert_eq!(
             got,
@@ -141,12 +170,12 @@ mod tests {
                 (at(4), None, None),
             ]
         );
-        let cut = entries(&times, &runs, &standing, 1).expect("known states");
+        let cut = ledger_entries(&times, &runs, &skipped, 1).expect("known states");
         assert_eq!(cut.len(), 1);
     }
 
     #[test]
-    fn an_unknown_state_is_damage() {
+    fn an_unknown_state_is_an_error() {
         let mut run = run(1, 5, 0);
         run.state = 99;
         assert!(run.entry().is_err());

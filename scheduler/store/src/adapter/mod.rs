@@ -1,16 +1,25 @@
-//! The pure parts that every adapter needs: what is decided in the middle of a transaction. Knows no database.
+//! What all adapters share: decisions in the middle of a transaction, and conversions of rows. Knows no database.
 //!
-//! An adapter reads rows, hands them in as the types here, and writes what comes back. Ids are the plain numbers that statements take.
-//! Users of a store have no business here.
+//! An adapter reads rows, passes them in as the types here, and writes the result. Ids are the plain numbers that statements take.
+//! Callers of a store need nothing from here.
 
-pub mod attempt;
+pub mod claimed;
+pub mod clock;
+pub mod convert;
 pub mod definitions;
-pub mod facts;
-pub mod identity;
+mod delegate;
+pub mod fire_due;
+pub mod follow_ups;
+pub mod heartbeats;
 pub mod jobs;
 pub mod ledger;
-pub mod log;
+pub mod live_executors;
+pub mod log_lines;
+pub mod new_run;
 pub mod parents;
-pub mod report;
-pub mod skipped;
-pub mod values;
+pub mod queries;
+pub mod report_batch;
+pub mod snapshot;
+pub mod store_id;
+pub mod timeline;
+pub mod transition;

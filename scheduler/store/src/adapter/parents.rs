@@ -1,23 +1,22 @@
-//! Which job comes after which: parents have to exist, and nothing may come after itself.
+//! Parents of jobs: they have to exist, and no job may run after itself.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use cueline_model::{Job, JobName, JobSpec};
 
-use super::jobs::invalid;
 use crate::StoreError;
 
-/// The job that this one comes after.
+/// The job that this one runs after.
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if it names several.
+/// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if there are several.
 pub fn parent_of(spec: &JobSpec) -> Result<Option<&JobName>, StoreError> {
     match spec.after.as_ref().map(|after| after.all.as_slice()) {
         None => Ok(None),
         Some([parent]) => Ok(Some(parent)),
-        Some(parents) => Err(invalid(format!(
+        Some(parents) => Err(StoreError::invalid(format!(
             "failed to apply job {:?}: `after.all` names {} jobs, it must name exactly one",
             spec.name.as_str(),
             parents.len()
@@ -25,16 +24,15 @@ pub fn parent_of(spec: &JobSpec) -> Result<Option<&JobName>, StoreError> {
     }
 }
 
-/// The parents that jobs to apply name.
+/// The parents of jobs that are applied.
 #[derive(Debug)]
-pub struct Given<'a> {
-    /// The jobs to apply.
-    own: BTreeSet<&'a JobName>,
+pub struct ParentLinks<'a> {
+    jobs: BTreeSet<&'a JobName>,
     parents: BTreeMap<&'a JobName, &'a JobName>,
 }
 
-impl<'a> Given<'a> {
-    /// Those of `specs`.
+impl<'a> ParentLinks<'a> {
+    /// The links that `specs` define.
     ///
     /// # Errors
     ///
@@ -47,43 +45,43 @@ impl<'a> Given<'a> {
             }
         }
         Ok(Self {
-            own: specs.iter().map(|s| &s.name).collect(),
+            jobs: specs.iter().map(|s| &s.name).collect(),
             parents,
         })
     }
 
-    /// Whether none is named: then there is nothing to check.
+    /// Whether there is nothing to check.
     pub fn is_empty(&self) -> bool {
         self.parents.is_empty()
     }
 
-    /// The parents that are neither applied together with their children nor among `stored`.
-    pub fn elsewhere(
+    /// The parents that are neither applied with their children nor among `stored`.
+    pub fn missing_from(
         &self,
         stored: &HashMap<JobName, Arc<Job>>,
     ) -> impl Iterator<Item = &'a JobName> + Clone {
         self.parents
             .values()
             .copied()
-            .filter(|p| !self.own.contains(p) && !stored.contains_key(*p))
+            .filter(|p| !self.jobs.contains(p) && !stored.contains_key(*p))
     }
 
-    /// Refuses parents that are in neither of the two lists of jobs that exist.
+    /// Refuses parents that do not exist: those among neither the applied, the `stored`, nor the `found` jobs.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid), with the child and its parent.
-    pub fn refuse_unknown(
+    pub fn require_parents(
         &self,
         stored: &HashMap<JobName, Arc<Job>>,
         found: &HashMap<JobName, Arc<Job>>,
     ) -> Result<(), StoreError> {
         for (child, parent) in &self.parents {
-            if !self.own.contains(parent)
+            if !self.jobs.contains(parent)
                 && !stored.contains_key(*parent)
                 && !found.contains_key(*parent)
             {
-                return Err(invalid(format!(
+                return Err(StoreError::invalid(format!(
                     "failed to apply job {:?}: its parent {:?} does not exist",
                     child.as_str(),
                     parent.as_str()
@@ -93,25 +91,25 @@ impl<'a> Given<'a> {
         Ok(())
     }
 
-    /// Refuses circles. `kept` holds all children of the store with their parents.
+    /// Refuses cycles. `stored` holds all stored children with their parents.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid), with a job of the circle.
-    pub fn refuse_circles(&self, kept: &[(JobName, JobName)]) -> Result<(), StoreError> {
-        let mut parents: BTreeMap<&JobName, &JobName> = kept
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid), with a job of the cycle.
+    pub fn refuse_cycles(&self, stored: &[(JobName, JobName)]) -> Result<(), StoreError> {
+        let mut parents: BTreeMap<&JobName, &JobName> = stored
             .iter()
-            .filter(|(child, _)| !self.own.contains(child))
+            .filter(|(child, _)| !self.jobs.contains(child))
             .map(|(child, parent)| (child, parent))
             .collect();
         parents.extend(self.parents.iter());
-        let mut fine: BTreeSet<&JobName> = BTreeSet::new();
+        let mut acyclic: BTreeSet<&JobName> = BTreeSet::new();
         for start in self.parents.keys() {
             let mut path: BTreeSet<&JobName> = BTreeSet::new();
             let mut at = *start;
-            while !fine.contains(at) {
+            while !acyclic.contains(at) {
                 if !path.insert(at) {
-                    return Err(invalid(format!(
+                    return Err(StoreError::invalid(format!(
                         "failed to apply job {:?}: its parents form a circle through {:?}",
                         start.as_str(),
                         at.as_str()
@@ -120,7 +118,7 @@ impl<'a> Given<'a> {
                 let Some(parent) = parents.get(at) else { break };
                 at = parent;
             }
-            fine.extend(path);
+            acyclic.extend(path);
         }
         Ok(())
     }
@@ -131,7 +129,6 @@ mod tests {
     use cueline_model::{After, AfterOn};
 
     use super::*;
-    use crate::adapter::definitions::parse;
 
     fn name(text: &str) -> JobName {
         text.parse().expect("a name")
@@ -141,7 +138,7 @@ mod tests {
         let text = format!(
             r#"{{"name": "{own}", "group": "g", "schedule": {{"every": "1s"}}, "handler": {{"native": "work"}}}}"#
         );
-        let mut spec = parse(1, 1, &text).expect("a definition").spec.clone();
+        let mut spec: JobSpec = serde_json::from_str(&text).expect("a definition");
         spec.after = Some(After {
             all: parents.iter().map(|p| name(p)).collect(),
             on: AfterOn::default(),
@@ -151,20 +148,22 @@ mod tests {
     }
 
     #[test]
-    fn a_job_has_one_parent() {
+    fn a_job_has_at_most_one_parent() {
         assert!(parent_of(&job("a", &["b", "c"])).is_err());
         let spec = job("a", &["b"]);
         assert_eq!(parent_of(&spec).expect("one parent"), Some(&name("b")));
     }
 
     #[test]
-    fn a_parent_has_to_exist_or_to_come_along() {
+    fn a_parent_exists_or_is_applied_too() {
         let none = HashMap::new();
         let specs = [job("a", &["b"]), job("b", &["c"])];
-        let given = Given::new(&specs).expect("one parent each");
-        let elsewhere: Vec<_> = given.elsewhere(&none).collect();
-        assert_eq!(elsewhere, [&name("c")]);
-        let error = given.refuse_unknown(&none, &none).expect_err("c is absent");
+        let links = ParentLinks::new(&specs).expect("one parent each");
+        let missing: Vec<_> = links.missing_from(&none).collect();
+        assert_eq!(missing, [&name("c")]);
+        let error = links
+            .require_parents(&none, &none)
+            .expect_err("c is absent");
         assert_eq!(
             error.to_string(),
             r#"failed to apply job "b": its parent "c" does not exist"#
@@ -172,14 +171,14 @@ mod tests {
     }
 
     #[test]
-    fn a_circle_through_the_store_is_refused() {
+    fn a_cycle_through_the_store_is_refused() {
         let specs = [job("a", &["b"])];
-        let given = Given::new(&specs).expect("one parent each");
+        let links = ParentLinks::new(&specs).expect("one parent each");
         let chain = |parent| [(name("b"), name("c")), (name("c"), name(parent))];
-        assert!(given.refuse_circles(&chain("a")).is_err());
-        assert!(given.refuse_circles(&chain("d")).is_ok());
-        // What the store says of a job that is applied anew does not count any more.
+        assert!(links.refuse_cycles(&chain("a")).is_err());
+        assert!(links.refuse_cycles(&chain("d")).is_ok());
+        // The stored parent of an applied job does not count.
         let before = [(name("b"), name("d")), (name("a"), name("a"))];
-        assert!(given.refuse_circles(&before).is_ok());
+        assert!(links.refuse_cycles(&before).is_ok());
     }
 }

@@ -3,7 +3,7 @@
 use cueline_model::{AttemptEvent, AttemptId, OutcomeKind, RunKind, RunState};
 
 use super::world::{World, attempt, by_hand, each_second, mark, name, report};
-use crate::adapter::skipped::STOPPED_MEANWHILE;
+use crate::adapter::timeline::STOPPED_MEANWHILE;
 
 /// `scheduled` → `dispatching` → `queued`.
 pub async fn begin_takes_scheduled_runs(w: &World) {

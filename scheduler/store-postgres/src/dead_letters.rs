@@ -1,0 +1,88 @@
+//! Dead letters.
+
+use cueline_store::adapter::convert::{to_i64, without_nul};
+use cueline_store::adapter::queries::{DeadLetterRow, dead_letter};
+use cueline_store::{DeadLetter, MAX_DEAD_LETTERS, NewDeadLetter};
+
+use crate::PgStore;
+use crate::columns::column;
+use crate::error::Result;
+
+const INSERT: &str = "
+    INSERT INTO dead_letter (key, queue, topic, reason, at, payload)
+    SELECT e.key, e.queue, e.topic, e.reason, e.at, e.payload
+    FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::bytea[]) WITH ORDINALITY
+        e (key, queue, topic, reason, at, payload, position)
+    ORDER BY e.position
+    ON CONFLICT DO NOTHING";
+
+/// Deletes all but the newest $1.
+const TRIM: &str = "
+    DELETE FROM dead_letter WHERE id <= (SELECT id FROM dead_letter ORDER BY id DESC LIMIT 1 OFFSET $1)";
+
+const PAGE: &str = "
+    SELECT id, queue, topic, reason, at, payload FROM dead_letter WHERE id < $1 ORDER BY id DESC LIMIT $2";
+
+const BY_ID: &str = "
+    SELECT d.id, d.queue, d.topic, d.reason, d.at, d.payload
+    FROM unnest($1::bigint[]) WITH ORDINALITY e (id, position) JOIN dead_letter d ON d.id = e.id ORDER BY e.position";
+
+const DELETE: &str =
+    "DELETE FROM dead_letter d USING unnest($1::bigint[]) e (id) WHERE d.id = e.id";
+
+impl PgStore {
+    pub(crate) async fn insert_dead_letters(&self, letters: &[NewDeadLetter]) -> Result<u64> {
+        if letters.is_empty() {
+            return Ok(0);
+        }
+        let mut tx = self.db.write().await?;
+        let inserted = sqlx::query(INSERT)
+            .bind(column(letters, |l| without_nul(&l.key)))
+            .bind(column(letters, |l| without_nul(&l.queue)))
+            .bind(column(letters, |l| without_nul(&l.topic)))
+            .bind(column(letters, |l| without_nul(&l.reason)))
+            .bind(column(letters, |l| l.at.as_millis()))
+            .bind(column(letters, |l| l.payload.as_slice()))
+            .execute(&mut *tx)
+            .await?
+            .rows_affected();
+        sqlx::query(TRIM)
+            .bind(to_i64(MAX_DEAD_LETTERS))
+            .execute(&mut *tx)
+            .await?;
+        tx.commit().await?;
+        Ok(inserted)
+    }
+
+    pub(crate) async fn dead_letters(
+        &self,
+        before: Option<i64>,
+        limit: usize,
+    ) -> Result<Vec<DeadLetter>> {
+        let rows: Vec<DeadLetterRow> = sqlx::query_as(PAGE)
+            .bind(before.unwrap_or(i64::MAX))
+            .bind(to_i64(limit))
+            .fetch_all(&mut *self.db.read().await?)
+            .await?;
+        Ok(rows.into_iter().map(dead_letter).collect())
+    }
+
+    pub(crate) async fn dead_letters_by_id(&self, ids: &[i64]) -> Result<Vec<DeadLetter>> {
+        let rows: Vec<DeadLetterRow> = sqlx::query_as(BY_ID)
+            .bind(ids)
+            .fetch_all(&mut *self.db.read().await?)
+            .await?;
+        Ok(rows.into_iter().map(dead_letter).collect())
+    }
+
+    pub(crate) async fn delete_dead_letters(&self, ids: &[i64]) -> Result<u64> {
+        let mut tx = self.db.write().await?;
+        let deleted = sqlx::query(DELETE)
+            .bind(ids)
+            .execute(&mut *tx)
+            .await?
+            .rows_affected();
+        tx.commit().await?;
+        Ok(deleted)
+    }
+}

@@ -1,0 +1,66 @@
+//! From due jobs to new runs.
+
+use cueline_model::Timestamp;
+use cueline_store::adapter::convert::to_i64;
+use cueline_store::adapter::fire_due::{DueJob, plan_due_jobs, runs_to_dispatch};
+use cueline_store::{FireDueRequest, FiredRuns, Planner};
+
+use crate::columns::column;
+use crate::error::Result;
+use crate::{PgStore, nodes};
+
+/// Locks the due jobs. It skips jobs that another node fires, or that a user changes.
+pub(crate) const DUE: &str = "
+    SELECT job_id, version, next_fire_at, run_count FROM job_due
+    WHERE next_fire_at <= $1 ORDER BY next_fire_at, job_id LIMIT $2 FOR NO KEY UPDATE SKIP LOCKED";
+
+pub(crate) const ADVANCE: &str = "
+    UPDATE job_due SET next_fire_at = e.next_fire_at, run_count = e.run_count
+    FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]) e (job_id, next_fire_at, run_count) WHERE job_due.job_id = e.job_id";
+
+impl PgStore {
+    pub(crate) async fn fire_due(
+        &self,
+        request: FireDueRequest,
+        planner: &dyn Planner,
+    ) -> Result<FiredRuns> {
+        let mut tx = self.db.write().await?;
+        let now = tx.now;
+        nodes::require(&mut tx, request.node).await?;
+        let due: Vec<(i64, i64, i64, i64)> = sqlx::query_as(DUE)
+            .bind(now.plus_ms(request.horizon_ms).as_millis())
+            .bind(to_i64(request.limit))
+            .fetch_all(&mut *tx)
+            .await?;
+        if due.is_empty() {
+            return Ok(FiredRuns::default());
+        }
+        let due: Vec<DueJob> = due.into_iter().map(DueJob::from).collect();
+        let versions = due.iter().map(|job| (job.id, job.version));
+        let jobs = self.definitions.get(&mut tx, versions).await?;
+        let mut live = self.live_executors(&mut tx, now).await?;
+        let (mut runs, advances) =
+            plan_due_jobs(&due, &jobs, &mut live, request.node, planner, now);
+        let left_out = match self.insert_runs(&mut tx, &mut runs).await {
+            Ok(left_out) => left_out,
+            Err(error) => {
+                tx.roll_back().await;
+                return Err(error);
+            }
+        };
+        sqlx::query(ADVANCE)
+            .bind(column(&advances, |job| job.id))
+            .bind(column(&advances, |job| {
+                job.next_fire_at.map(Timestamp::as_millis)
+            }))
+            .bind(column(&advances, |job| job.run_count))
+            .execute(&mut *tx)
+            .await?;
+        tx.commit().await?;
+        Ok(FiredRuns {
+            runs: runs_to_dispatch(runs, &left_out),
+            due_jobs: due.len(),
+            limit_reached: due.len() >= request.limit,
+        })
+    }
+}

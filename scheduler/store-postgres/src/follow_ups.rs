@@ -1,0 +1,142 @@
+//! What follows from the end of a run, in the transaction that ends it: the next fire time of fixed-delay jobs, and child runs.
+//!
+//! Two runs of one fire may end in two transactions at once. Each transaction locks the job of the run that it ends, so the second sees what the
+//! first did, and one of them finds the fire complete.
+
+use cueline_model::Timestamp;
+use cueline_store::IngestSummary;
+use cueline_store::adapter::follow_ups::{
+    ChildJob, CompleteFire, child_runs, latest_ends, next_fires_after, parent_jobs,
+};
+use cueline_store::adapter::report_batch::{BatchWrites, keep_earliest};
+use sqlx::postgres::PgConnection;
+
+use crate::PgStore;
+use crate::columns::{column, id_range};
+use crate::database::WriteTx;
+use crate::error::Result;
+use crate::partitions::Day;
+
+pub(crate) const LOCK_JOBS: &str = "
+    SELECT 1 FROM unnest($1::bigint[]) e (id) JOIN job_due d ON d.job_id = e.id
+    ORDER BY d.job_id FOR NO KEY UPDATE OF d";
+
+/// The given fixed-delay jobs that are enabled and have no live run.
+pub(crate) const IDLE: &str = "
+    SELECT d.job_id, d.version FROM unnest($1::bigint[]) e (id) JOIN job_due d ON d.job_id = e.id
+    WHERE d.fixed_delay AND d.enabled AND NOT EXISTS (SELECT FROM run_live l WHERE l.job_id = d.job_id AND l.delays_next_fire)";
+
+pub(crate) const SET_NEXT_FIRE: &str = "
+    UPDATE job_due SET next_fire_at = e.next_fire_at FROM unnest($1::bigint[], $2::bigint[]) e (job_id, next_fire_at)
+    WHERE job_due.job_id = e.job_id";
+
+/// The given runs whose fires have succeeded as a whole, each with the first run of its fire and the fire time.
+pub(crate) const COMPLETE: &str = "
+    SELECT e.id, min(r.id), min(r.fire_at)
+    FROM unnest($1::bigint[]) e (id) JOIN run o ON o.id = e.id AND o.id BETWEEN $2 AND $3
+        JOIN run r ON r.fire_key = o.fire_key AND r.job_id = o.job_id AND r.kind = o.kind AND r.id BETWEEN $2 AND $3
+    GROUP BY e.id HAVING bool_and(r.state IS NOT DISTINCT FROM 10)";
+
+pub(crate) const CHILDREN: &str = "
+    SELECT j.parent_id, d.job_id, d.version, d.run_count
+    FROM unnest($1::bigint[]) e (id) JOIN job j ON j.parent_id = e.id AND j.deleted_at IS NULL JOIN job_due d ON d.job_id = j.id
+    WHERE d.enabled ORDER BY d.job_id FOR NO KEY UPDATE OF d";
+
+/// Locks jobs until the end of the transaction.
+pub(crate) async fn lock_jobs(conn: &mut PgConnection, mut jobs: Vec<i64>) -> Result<()> {
+    if jobs.is_empty() {
+        return Ok(());
+    }
+    jobs.sort_unstable();
+    jobs.dedup();
+    sqlx::query(LOCK_JOBS).bind(jobs).execute(conn).await?;
+    Ok(())
+}
+
+/// Writes next fire times. The caller has locked these jobs.
+pub(crate) async fn set_next_fires(
+    conn: &mut PgConnection,
+    next: &[(i64, Option<Timestamp>)],
+) -> Result<()> {
+    sqlx::query(SET_NEXT_FIRE)
+        .bind(column(next, |(job, _)| *job))
+        .bind(column(next, |(_, at)| at.map(Timestamp::as_millis)))
+        .execute(conn)
+        .await?;
+    Ok(())
+}
+
+impl PgStore {
+    /// Writes what follows from the ends of a batch; the summary with it.
+    pub(crate) async fn follow_up(
+        &self,
+        tx: &mut WriteTx,
+        writes: &BatchWrites,
+    ) -> Result<IngestSummary> {
+        let now = tx.now;
+        let mut summary = writes.summary;
+        let delayed = writes.delayed_jobs(now);
+        if let Some(next) = self.schedule_fixed_delays(tx, &delayed).await? {
+            keep_earliest(&mut summary.next_due_at, next);
+        }
+        summary.child_runs = self.write_child_runs(tx, writes).await?;
+        if summary.child_runs > 0 {
+            keep_earliest(&mut summary.next_due_at, now);
+        }
+        Ok(summary)
+    }
+
+    /// Sets the next fire times of the fixed-delay jobs among `ended` (job, end of a run) that have no live run; the earliest one. The caller has
+    /// locked these jobs.
+    pub(crate) async fn schedule_fixed_delays(
+        &self,
+        conn: &mut PgConnection,
+        ended: &[(i64, Timestamp)],
+    ) -> Result<Option<Timestamp>> {
+        if ended.is_empty() {
+            return Ok(None);
+        }
+        let ends = latest_ends(ended);
+        let idle: Vec<(i64, i64)> = sqlx::query_as(IDLE)
+            .bind(ends.keys().copied().collect::<Vec<_>>())
+            .fetch_all(&mut *conn)
+            .await?;
+        if idle.is_empty() {
+            return Ok(None);
+        }
+        let jobs = self.definitions.get(conn, idle.iter().copied()).await?;
+        let next = next_fires_after(&ends, &idle, &jobs);
+        set_next_fires(conn, &next).await?;
+        Ok(next.iter().filter_map(|(_, at)| *at).min())
+    }
+
+    /// Writes the child runs of the fires that the batch completed; how many. The caller has locked the jobs of the parents.
+    async fn write_child_runs(&self, tx: &mut WriteTx, writes: &BatchWrites) -> Result<usize> {
+        let parents: Vec<i64> = writes.parents().map(|(run, _)| run.id).collect();
+        if parents.is_empty() {
+            return Ok(0);
+        }
+        let now = tx.now;
+        let (low, high) = id_range(parents.iter().copied());
+        let complete: Vec<(i64, i64, i64)> = sqlx::query_as(COMPLETE)
+            .bind(parents)
+            .bind(Day::of_run(low).ids().0)
+            .bind(Day::of_run(high).ids().1 - 1)
+            .fetch_all(&mut **tx)
+            .await?;
+        let fires = CompleteFire::of(&complete, writes);
+        if fires.is_empty() {
+            return Ok(0);
+        }
+        let children: Vec<(i64, i64, i64, i64)> = sqlx::query_as(CHILDREN)
+            .bind(parent_jobs(&fires))
+            .fetch_all(&mut **tx)
+            .await?;
+        let children: Vec<ChildJob> = children.into_iter().map(ChildJob::from).collect();
+        let versions = children.iter().map(|child| (child.id, child.version));
+        let jobs = self.definitions.get(tx, versions).await?;
+        let mut live = self.live_executors(tx, now).await?;
+        let mut runs = child_runs(&fires, &children, &jobs, &mut live, now);
+        self.insert_and_count(tx, &mut runs).await
+    }
+}

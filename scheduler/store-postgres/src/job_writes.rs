@@ -1,0 +1,211 @@
+//! Writing job definitions, many at a time.
+
+use std::collections::{BTreeSet, HashMap};
+
+use cueline_model::{GroupName, JobId, JobName, JobSpec, Timestamp};
+use cueline_store::adapter::convert::parse_name;
+use cueline_store::adapter::jobs::{JobColumns, JobUpdate};
+use sqlx::postgres::PgConnection;
+
+use crate::columns::{column, job_ids};
+use crate::error::Result;
+
+const INSERT: &str = "
+    INSERT INTO job (name, version, created_at, group_name, startup, max_attempt_ms, definition)
+    SELECT e.name, 1, $6, e.group_name, e.startup, e.max_attempt_ms, e.definition
+    FROM unnest($1::text[], $2::text[], $3::boolean[], $4::bigint[], $5::text[]) WITH ORDINALITY
+        e (name, group_name, startup, max_attempt_ms, definition, position)
+    ORDER BY e.position
+    RETURNING id, name";
+
+const INSERT_DUE: &str = "
+    INSERT INTO job_due (job_id, version, next_fire_at, enabled, fixed_delay)
+    SELECT e.id, 1, e.next_fire_at, e.enabled, e.fixed_delay
+    FROM unnest($1::bigint[], $2::bigint[], $3::boolean[], $4::boolean[]) e (id, next_fire_at, enabled, fixed_delay)";
+
+/// The time limit of published attempts stays: while there are any, it gets no shorter.
+const UPDATE: &str = "
+    UPDATE job SET version = e.version, group_name = e.group_name, startup = e.startup, definition = e.definition,
+        max_attempt_ms = CASE WHEN e.max_attempt_ms IS NOT NULL
+                AND (job.max_attempt_ms IS NULL OR e.max_attempt_ms < job.max_attempt_ms)
+                AND EXISTS (SELECT FROM run_live l WHERE l.job_id = job.id AND l.state IN (1, 2, 3))
+            THEN job.max_attempt_ms ELSE e.max_attempt_ms END
+    FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::boolean[], $5::bigint[], $6::text[])
+        e (id, version, group_name, startup, max_attempt_ms, definition)
+    WHERE job.id = e.id";
+
+const UPDATE_DUE: &str = "
+    UPDATE job_due SET version = e.version, next_fire_at = e.next_fire_at, enabled = e.enabled, fixed_delay = e.fixed_delay
+    FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::boolean[], $5::boolean[])
+        e (id, version, next_fire_at, enabled, fixed_delay)
+    WHERE job_due.job_id = e.id";
+
+/// Runs once all applied jobs exist: it finds parents by name.
+const SET_PARENTS: &str = "
+    UPDATE job SET parent_id = (SELECT p.id FROM job p WHERE p.name = e.parent AND p.deleted_at IS NULL)
+    FROM unnest($1::bigint[], $2::text[]) e (id, parent) WHERE job.id = e.id";
+
+const SET_HAS_CHILDREN: &str = "
+    UPDATE job_due SET has_children = EXISTS
+        (SELECT FROM job c WHERE c.parent_id = job_due.job_id AND c.parent_id IS NOT NULL AND c.deleted_at IS NULL)
+    FROM unnest($1::text[]) e (name) JOIN job j ON j.name = e.name AND j.deleted_at IS NULL
+    WHERE job_due.job_id = j.id";
+
+/// Published attempts stay in the group that they were published to.
+const KEEP_GROUPS: &str = "
+    UPDATE run_live l SET published_group = e.group_name FROM unnest($1::bigint[], $2::text[]) e (id, group_name)
+    WHERE l.job_id = e.id AND l.state IN (1, 2, 3) AND l.published_group IS NULL";
+
+const DELAY_NEXT_FIRES: &str = "
+    UPDATE run_live l SET delays_next_fire = true FROM unnest($1::bigint[]) e (id) WHERE l.job_id = e.id AND NOT l.delays_next_fire";
+
+/// The end of the live run sets the next fire time of a fixed-delay job.
+const WAIT_FOR_LIVE_RUNS: &str = "
+    UPDATE job_due d SET next_fire_at = NULL
+    WHERE d.job_id = ANY ($1::bigint[]) AND d.fixed_delay AND d.next_fire_at IS NOT NULL
+        AND EXISTS (SELECT FROM run_live l WHERE l.job_id = d.job_id AND l.delays_next_fire)";
+
+/// Definitions per statement: they may be long.
+const CHUNK: usize = 5_000;
+
+/// Creates jobs; their ids.
+pub(crate) async fn create(
+    conn: &mut PgConnection,
+    specs: &[&JobSpec],
+    now: Timestamp,
+) -> Result<HashMap<JobName, JobId>> {
+    let mut created = HashMap::with_capacity(specs.len());
+    for specs in specs.chunks(CHUNK) {
+        let jobs = job_columns(specs.iter().copied(), now)?;
+        let rows: Vec<(i64, String)> = sqlx::query_as(INSERT)
+            .bind(column(&jobs, |j| j.name))
+            .bind(column(&jobs, |j| j.group))
+            .bind(column(&jobs, |j| j.startup))
+            .bind(column(&jobs, |j| j.max_attempt_ms))
+            .bind(column(&jobs, |j| j.definition.as_str()))
+            .bind(now.as_millis())
+            .fetch_all(&mut *conn)
+            .await?;
+        for (id, name) in rows {
+            created.insert(parse_name::<JobName>(&name)?, JobId(id));
+        }
+        let ids = specs.iter().filter_map(|spec| created.get(&spec.name));
+        sqlx::query(INSERT_DUE)
+            .bind(ids.map(|id| id.0).collect::<Vec<_>>())
+            .bind(column(&jobs, |j| j.next_fire_at))
+            .bind(column(&jobs, |j| j.enabled))
+            .bind(column(&jobs, |j| j.fixed_delay))
+            .execute(&mut *conn)
+            .await?;
+    }
+    Ok(created)
+}
+
+/// Writes new definitions as new versions. The updates are sorted by job id.
+pub(crate) async fn update(
+    conn: &mut PgConnection,
+    updates: &[JobUpdate<'_>],
+    now: Timestamp,
+) -> Result<()> {
+    for updates in updates.chunks(CHUNK) {
+        let ids = column(updates, |u| u.job.id.0);
+        let versions = column(updates, |u| u.job.version + 1);
+        let jobs = job_columns(updates.iter().map(|u| u.spec), now)?;
+        // This takes the locks of the jobs, so it comes first.
+        sqlx::query(UPDATE_DUE)
+            .bind(&ids)
+            .bind(&versions)
+            .bind(column(&jobs, |j| j.next_fire_at))
+            .bind(column(&jobs, |j| j.enabled))
+            .bind(column(&jobs, |j| j.fixed_delay))
+            .execute(&mut *conn)
+            .await?;
+        sqlx::query(UPDATE)
+            .bind(&ids)
+            .bind(&versions)
+            .bind(column(&jobs, |j| j.group))
+            .bind(column(&jobs, |j| j.startup))
+            .bind(column(&jobs, |j| j.max_attempt_ms))
+            .bind(column(&jobs, |j| j.definition.as_str()))
+            .execute(&mut *conn)
+            .await?;
+    }
+    Ok(())
+}
+
+fn job_columns<'a>(
+    specs: impl Iterator<Item = &'a JobSpec>,
+    now: Timestamp,
+) -> Result<Vec<JobColumns<'a>>> {
+    specs.map(|spec| Ok(JobColumns::new(spec, now)?)).collect()
+}
+
+/// Writes which job runs after which.
+pub(crate) async fn set_parents(
+    conn: &mut PgConnection,
+    links: &[(JobId, Option<JobName>)],
+) -> Result<()> {
+    if !links.is_empty() {
+        sqlx::query(SET_PARENTS)
+            .bind(column(links, |(job, _)| job.0))
+            .bind(column(links, |(_, parent)| {
+                parent.as_ref().map(JobName::as_str)
+            }))
+            .execute(conn)
+            .await?;
+    }
+    Ok(())
+}
+
+/// Records for these jobs whether other jobs run after them.
+pub(crate) async fn set_has_children(
+    conn: &mut PgConnection,
+    parents: &BTreeSet<JobName>,
+) -> Result<()> {
+    if !parents.is_empty() {
+        sqlx::query(SET_HAS_CHILDREN)
+            .bind(parents.iter().map(JobName::as_str).collect::<Vec<_>>())
+            .execute(conn)
+            .await?;
+    }
+    Ok(())
+}
+
+/// Records the groups that published attempts were sent to.
+pub(crate) async fn keep_groups(
+    conn: &mut PgConnection,
+    moved: &[(JobId, GroupName)],
+) -> Result<()> {
+    if !moved.is_empty() {
+        sqlx::query(KEEP_GROUPS)
+            .bind(column(moved, |(job, _)| job.0))
+            .bind(column(moved, |(_, group)| group.as_str()))
+            .execute(conn)
+            .await?;
+    }
+    Ok(())
+}
+
+/// Lets the ends of live runs set the next fire times of these jobs.
+pub(crate) async fn delay_next_fires(conn: &mut PgConnection, jobs: &[JobId]) -> Result<()> {
+    execute_for(conn, DELAY_NEXT_FIRES, jobs).await
+}
+
+/// Removes the next fire times of fixed-delay jobs with a live run.
+pub(crate) async fn wait_for_live_runs(conn: &mut PgConnection, jobs: &[JobId]) -> Result<()> {
+    execute_for(conn, WAIT_FOR_LIVE_RUNS, jobs).await
+}
+
+async fn execute_for(
+    conn: &mut PgConnection,
+    statement: &'static str,
+    jobs: &[JobId],
+) -> Result<()> {
+    if !jobs.is_empty() {
+        sqlx::query(statement)
+            .bind(job_ids(jobs))
+            .execute(conn)
+            .await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,242 @@
+//! Deleting expired runs, and repairing fixed-delay jobs.
+//!
+//! With a retention of at least two days, the partitions of a day are dropped once its last run has expired. Other runs are deleted one by one: those
+//! of a shorter retention, and those of a day that a long run keeps.
+
+use cueline_model::Timestamp;
+use cueline_store::adapter::convert::{to_i64, to_u64};
+use sqlx::AssertSqlSafe;
+
+use crate::PgStore;
+use crate::columns::id_range;
+use crate::database::WriteTx;
+use crate::error::{Error, Result};
+use crate::follow_ups::{lock_jobs, set_next_fires};
+use crate::partitions::{DAY_MS, Day, drop_partitions, existing_partitions, lock_partitions};
+
+/// A run of a day that has not expired. It is one of the last rather than of the first.
+pub(crate) const NOT_EXPIRED: &str = "
+    SELECT id FROM run WHERE id >= $1 AND id < $2 AND (ended_at >= $3 OR ended_at IS NULL) ORDER BY id DESC LIMIT 1";
+
+const COUNT_DAY: &str = "SELECT count(*), max(id) FROM run WHERE id >= $1 AND id < $2";
+
+const NEWEST: &str = "SELECT max(id) FROM run WHERE id >= $1 AND id < $2";
+
+/// A window of runs by id: the highest id, the earliest time of writing, and the ids of the expired runs. A shard is kept as long as another
+/// shard of its fire is live: what follows from the last end depends on all of them.
+pub(crate) const EXPIRED: &str = "
+    SELECT max(id), min(created_at), coalesce(array_agg(id) FILTER (WHERE ended_at < $4 AND (shard_total = 1 OR NOT EXISTS
+        (SELECT FROM run s WHERE s.fire_key = part.fire_key AND s.job_id = part.job_id AND s.kind = part.kind
+            AND s.id >= $5 AND s.id < $2 AND s.ended_at IS NULL))), '{}')
+    FROM (SELECT id, created_at, ended_at, shard_total, fire_key, job_id, kind FROM run
+        WHERE id >= $1 AND id < $2 ORDER BY id LIMIT $3) part";
+
+const DELETES: [&str; 4] = [
+    "DELETE FROM run_log l USING unnest($1::bigint[]) e (id) WHERE l.run_id = e.id AND l.run_id BETWEEN $2 AND $3",
+    "DELETE FROM run_event v USING unnest($1::bigint[]) e (id) WHERE v.run_id = e.id AND v.run_id BETWEEN $2 AND $3",
+    "DELETE FROM trigger_key k USING unnest($1::bigint[]) e (id) WHERE k.first_run = e.id AND k.first_run BETWEEN $2 AND $3",
+    "DELETE FROM run r USING unnest($1::bigint[]) e (id) WHERE r.id = e.id AND r.id BETWEEN $2 AND $3",
+];
+
+const DELETE_KEYS: &str = "DELETE FROM trigger_key WHERE first_run >= $1 AND first_run < $2";
+
+/// While a transaction waits for the lock that a drop takes, all others wait behind it. So it gives up soon.
+const SHORT_LOCK_TIMEOUT: &str = "SET LOCAL lock_timeout = 200";
+const LOCK_RUNS: &str = "LOCK TABLE run, run_event, run_log IN ACCESS EXCLUSIVE MODE";
+
+/// Executors whose last heartbeat is as old, and that hold no run.
+const DELETE_EXECUTORS: &str = "
+    DELETE FROM executor WHERE last_heartbeat_at < $1
+        AND NOT EXISTS (SELECT FROM run_live l WHERE l.state IN (1, 2, 3) AND l.executor = executor.name)";
+
+/// Read without locks, and read again under the locks of the found jobs: to lock all fixed-delay jobs would delay the ends of their runs.
+const MAYBE_IDLE: &str = "
+    SELECT d.job_id FROM job_due d WHERE d.fixed_delay AND d.enabled AND d.next_fire_at IS NULL
+        AND NOT EXISTS (SELECT FROM run_live l WHERE l.job_id = d.job_id AND l.delays_next_fire)";
+
+const IDLE_WITHOUT_NEXT_FIRE: &str = "
+    SELECT d.job_id, d.version FROM unnest($1::bigint[]) e (id) JOIN job_due d ON d.job_id = e.id
+    WHERE d.fixed_delay AND d.enabled AND d.next_fire_at IS NULL
+        AND NOT EXISTS (SELECT FROM run_live l WHERE l.job_id = d.job_id AND l.delays_next_fire)";
+
+/// From this retention on, runs are kept until their whole day is dropped.
+const WHOLE_DAYS_FROM_MS: u64 = 2 * DAY_MS;
+
+/// After this time a day is not kept whole any longer, because a long run keeps it.
+const PATIENCE_MS: u64 = DAY_MS;
+
+/// The runs that one statement examines.
+const WINDOW: usize = 5_000;
+
+impl PgStore {
+    pub(crate) async fn delete_expired_runs(
+        &self,
+        older_than_ms: u64,
+        limit: usize,
+    ) -> Result<u64> {
+        let mut conn = self.db.autocommit().await?;
+        let before = self.db.now(&mut conn).await?.minus_ms(older_than_ms);
+        let days = existing_partitions(&mut conn).await?;
+        drop(conn);
+        let whole_days = older_than_ms >= WHOLE_DAYS_FROM_MS;
+        let mut deleted = 0;
+        let mut one_by_one = Vec::new();
+        for day in days {
+            let is_over = |at: Timestamp| day.end().is_some_and(|end| end <= at);
+            let overdue = is_over(before.minus_ms(PATIENCE_MS));
+            if (whole_days || overdue)
+                && is_over(before)
+                && let Some(runs) = self.drop_expired_day(day, before).await?
+            {
+                deleted += runs;
+            } else if !whole_days || overdue {
+                one_by_one.push(day);
+            }
+        }
+        Ok(deleted + self.delete_expired(&one_by_one, before, limit).await?)
+    }
+
+    /// Drops the partitions of a day whose runs have all expired; how many runs. `None` if one has not, or if the tables are in use.
+    async fn drop_expired_day(&self, day: Day, before: Timestamp) -> Result<Option<u64>> {
+        let (first, end) = day.ids();
+        let mut tx = self.db.write().await?;
+        lock_partitions(&mut tx).await?;
+        if !existing_partitions(&mut tx).await?.contains(&day) {
+            return Ok(None);
+        }
+        let not_expired: Option<i64> = sqlx::query_scalar(NOT_EXPIRED)
+            .bind(first)
+            .bind(end)
+            .bind(before.as_millis())
+            .fetch_optional(&mut *tx)
+            .await?;
+        if not_expired.is_some() {
+            return Ok(None);
+        }
+        let (runs, newest): (i64, Option<i64>) = sqlx::query_as(COUNT_DAY)
+            .bind(first)
+            .bind(end)
+            .fetch_one(&mut *tx)
+            .await?;
+        sqlx::query(SHORT_LOCK_TIMEOUT).execute(&mut *tx).await?;
+        if !got_lock(sqlx::query(LOCK_RUNS).execute(&mut *tx).await)? {
+            return Ok(None);
+        }
+        // A run that was written meanwhile, such as a child of an old run, has a higher id.
+        let newest_now: Option<i64> = sqlx::query_scalar(NEWEST)
+            .bind(first)
+            .bind(end)
+            .fetch_one(&mut *tx)
+            .await?;
+        if newest_now != newest {
+            return Ok(None);
+        }
+        let dropped = sqlx::raw_sql(AssertSqlSafe(drop_partitions(day)))
+            .execute(&mut *tx)
+            .await;
+        if !got_lock(dropped)? {
+            return Ok(None);
+        }
+        sqlx::query(DELETE_KEYS)
+            .bind(first)
+            .bind(end)
+            .execute(&mut *tx)
+            .await?;
+        tx.commit().await?;
+        self.db.forget_partitions();
+        Ok(Some(to_u64(runs)))
+    }
+
+    /// Deletes at most `limit` expired runs of these days, and expired executors; how many runs.
+    async fn delete_expired(&self, days: &[Day], before: Timestamp, limit: usize) -> Result<u64> {
+        let mut tx = self.db.write().await?;
+        let mut expired: Vec<i64> = Vec::new();
+        for day in days {
+            let wanted = limit.saturating_sub(expired.len());
+            expired.extend(expired_of_day(&mut tx, *day, before, wanted).await?);
+        }
+        expired.sort_unstable();
+        expired.truncate(limit);
+        if !expired.is_empty() {
+            let (low, high) = id_range(expired.iter().copied());
+            for delete in DELETES {
+                sqlx::query(delete)
+                    .bind(&expired)
+                    .bind(low)
+                    .bind(high)
+                    .execute(&mut *tx)
+                    .await?;
+            }
+        }
+        sqlx::query(DELETE_EXECUTORS)
+            .bind(before.as_millis())
+            .execute(&mut *tx)
+            .await?;
+        tx.commit().await?;
+        Ok(expired.len() as u64)
+    }
+
+    pub(crate) async fn repair_fixed_delay_jobs(&self) -> Result<u64> {
+        let mut tx = self.db.write().await?;
+        let now = tx.now;
+        let maybe_idle: Vec<i64> = sqlx::query_scalar(MAYBE_IDLE).fetch_all(&mut *tx).await?;
+        if maybe_idle.is_empty() {
+            return Ok(0);
+        }
+        lock_jobs(&mut tx, maybe_idle.clone()).await?;
+        let idle: Vec<(i64, i64)> = sqlx::query_as(IDLE_WITHOUT_NEXT_FIRE)
+            .bind(maybe_idle)
+            .fetch_all(&mut *tx)
+            .await?;
+        let jobs = self.definitions.get(&mut tx, idle).await?;
+        // A job whose schedule is over has no next fire time, and needs none.
+        let next: Vec<(i64, Option<Timestamp>)> = jobs
+            .iter()
+            .map(|(id, job)| (*id, job.spec.next_fire(now)))
+            .filter(|(_, at)| at.is_some())
+            .collect();
+        if !next.is_empty() {
+            set_next_fires(&mut tx, &next).await?;
+        }
+        tx.commit().await?;
+        Ok(next.len() as u64)
+    }
+}
+
+/// The ids of expired runs of a day; `wanted` of them or a few more.
+async fn expired_of_day(
+    tx: &mut WriteTx,
+    day: Day,
+    before: Timestamp,
+    wanted: usize,
+) -> Result<Vec<i64>> {
+    let (first, end) = day.ids();
+    let mut from = first;
+    let mut expired = Vec::new();
+    while expired.len() < wanted {
+        let (last, earliest, ids): (Option<i64>, Option<i64>, Vec<i64>) = sqlx::query_as(EXPIRED)
+            .bind(from)
+            .bind(end)
+            .bind(to_i64(WINDOW))
+            .bind(before.as_millis())
+            .bind(first)
+            .fetch_one(&mut **tx)
+            .await?;
+        expired.extend(ids);
+        // Runs that were written later cannot have ended earlier.
+        match (last, earliest) {
+            (Some(last), Some(earliest)) if earliest < before.as_millis() => from = last + 1,
+            _ => break,
+        }
+    }
+    Ok(expired)
+}
+
+/// Whether a statement got its locks; other errors are returned.
+fn got_lock<T>(result: std::result::Result<T, sqlx::Error>) -> Result<bool> {
+    match result.map_err(Error::from) {
+        Ok(_) => Ok(true),
+        Err(error) if error.is_lock_timeout() => Ok(false),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,233 @@
+//! Partitions: `run`, `run_event` and `run_log` have one for each day, and a run's id begins with its day.
+//!
+//! A run's id is its day, written YYMMDD, times 10^10, plus a number from a sequence: `2611210000000042` is a run of 21 November 2026.
+//! Ids ascend, and stay below 2^53, so that JSON numbers keep them. The day of a run is that of its fire time (schedule, startup), of its creation
+//! (manual), or of its parent's fire (child). Runs with the same fire key so have the same day, and a unique index within each partition makes
+//! fire times unique.
+
+use std::collections::BTreeSet;
+use std::sync::{Mutex, PoisonError};
+
+use cueline_model::Timestamp;
+use sqlx::postgres::{PgConnectOptions, PgConnection};
+use sqlx::{AssertSqlSafe, Connection as _};
+
+use crate::error::Result;
+use crate::schema;
+
+/// Ids of one day.
+const IDS_PER_DAY: i64 = 10_000_000_000;
+
+pub(crate) const DAY_MS: u64 = 24 * 3_600_000;
+
+/// A fire time that is further from the present counts as this far away. So a job that catches up years creates partitions for a month.
+const MAX_DISTANCE_MS: u64 = 31 * DAY_MS;
+
+/// The days that an id can express: 2000-01-01 to 2089-12-31.
+const FIRST_MS: i64 = 946_684_800_000;
+const LAST_MS: i64 = 3_786_911_999_999;
+
+/// Partitions change in one transaction at a time. The first number marks locks of Cueline.
+const LOCK: &str = "SELECT pg_advisory_xact_lock(1131767116, 1)";
+
+const EXISTING: &str = "
+    SELECT c.relname::text FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
+    WHERE i.inhparent = 'run'::regclass ORDER BY c.relname";
+
+/// A UTC day, as it is written in ids.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Day(i64);
+
+impl Day {
+    /// The day of an instant.
+    pub(crate) fn of(at: Timestamp) -> Self {
+        let millis = at.as_millis().clamp(FIRST_MS, LAST_MS);
+        let date = jiff::Timestamp::from_millisecond(millis)
+            .map(|at| jiff::tz::Offset::UTC.to_datetime(at).date())
+            .unwrap_or_default();
+        let (year, month, day) = (date.year(), date.month(), date.day());
+        Self(i64::from(year - 2000) * 10_000 + i64::from(month) * 100 + i64::from(day))
+    }
+
+    /// The day of a run with this fire time.
+    pub(crate) fn of_fire(fire_at: Timestamp, now: Timestamp) -> Self {
+        Self::of(fire_at.clamp(now.minus_ms(MAX_DISTANCE_MS), now.plus_ms(MAX_DISTANCE_MS)))
+    }
+
+    /// The day in a run's id.
+    pub(crate) const fn of_run(id: i64) -> Self {
+        Self(id / IDS_PER_DAY)
+    }
+
+    /// The id with this number.
+    pub(crate) const fn id(self, number: i64) -> i64 {
+        self.0 * IDS_PER_DAY + number
+    }
+
+    /// Its lowest id, and the first id of later days.
+    pub(crate) const fn ids(self) -> (i64, i64) {
+        (self.0 * IDS_PER_DAY, (self.0 + 1) * IDS_PER_DAY)
+    }
+
+    /// Its end.
+    pub(crate) fn end(self) -> Option<Timestamp> {
+        let part = |n: i64| i8::try_from(n % 100).ok();
+        let year = i16::try_from(2000 + self.0 / 10_000).ok()?;
+        let date = jiff::civil::Date::new(year, part(self.0 / 100)?, part(self.0)?).ok()?;
+        let start = jiff::tz::Offset::UTC
+            .to_timestamp(date.at(0, 0, 0, 0))
+            .ok()?;
+        Some(Timestamp::from_millis(start.as_millisecond()).plus_ms(DAY_MS))
+    }
+
+    fn of_partition(name: &str) -> Option<Self> {
+        name.strip_prefix("run_")?.parse().ok().map(Self)
+    }
+}
+
+impl std::fmt::Display for Day {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:06}", self.0)
+    }
+}
+
+/// The partitions that this process has seen. If another node has dropped one, an insert fails; then all are forgotten and looked up again.
+#[derive(Debug, Default)]
+pub(crate) struct KnownPartitions(Mutex<BTreeSet<Day>>);
+
+impl KnownPartitions {
+    /// Creates the partitions that are missing, in a transaction of their own: the lock of an attached partition lets others read and write, but
+    /// would last as long as the caller's transaction.
+    pub(crate) async fn ensure(
+        &self,
+        connect: &PgConnectOptions,
+        days: BTreeSet<Day>,
+    ) -> Result<()> {
+        let missing: Vec<Day> = {
+            let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            days.difference(&known).copied().collect()
+        };
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let mut conn = PgConnection::connect_with(connect).await?;
+        let mut tx = conn.begin().await?;
+        lock_partitions(&mut tx).await?;
+        let mut existing = existing_partitions(&mut tx).await?;
+        for day in missing {
+            if existing.insert(day) {
+                sqlx::raw_sql(AssertSqlSafe(create_partitions(day)))
+                    .execute(&mut *tx)
+                    .await?;
+            }
+        }
+        tx.commit().await?;
+        schema::close(conn).await;
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = existing;
+        Ok(())
+    }
+
+    pub(crate) fn forget(&self) {
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clear();
+    }
+}
+
+/// Keeps other transactions from changing partitions until the end of this one.
+pub(crate) async fn lock_partitions(conn: &mut PgConnection) -> Result<()> {
+    sqlx::query(LOCK).execute(conn).await?;
+    Ok(())
+}
+
+/// The days that have partitions.
+pub(crate) async fn existing_partitions(conn: &mut PgConnection) -> Result<BTreeSet<Day>> {
+    let names: Vec<String> = sqlx::query_scalar(EXISTING).fetch_all(conn).await?;
+    Ok(names
+        .iter()
+        .filter_map(|name| Day::of_partition(name))
+        .collect())
+}
+
+/// A partition is created as a table and then attached: that takes no lock that readers or writers of other days would wait for.
+fn create_partitions(day: Day) -> String {
+    let (first, end) = day.ids();
+    let tables = [
+        // Space for the one update that a run gets at its end.
+        ("run", "fillfactor = 55, autovacuum_vacuum_cost_delay = 0"),
+        ("run_event", "fillfactor = 100"),
+        ("run_log", "fillfactor = 100"),
+    ];
+    let tables = tables.map(|(parent, with)| {
+        format!(
+            "CREATE TABLE {parent}_{day} (LIKE {parent} INCLUDING ALL) WITH ({with});
+             ALTER TABLE {parent} ATTACH PARTITION {parent}_{day} FOR VALUES FROM ({first}) TO ({end});"
+        )
+    });
+    let unique = format!(
+        "CREATE UNIQUE INDEX run_{day}_fire ON run_{day} (fire_key, job_id, kind, shard_index);"
+    );
+    tables.concat() + &unique
+}
+
+/// The statement that drops the partitions of a day.
+pub(crate) fn drop_partitions(day: Day) -> String {
+    format!("DROP TABLE run_log_{day}, run_event_{day}, run_{day}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(text: &str) -> Timestamp {
+        text.parse().expect("an instant")
+    }
+
+    #[test]
+    fn an_id_holds_its_day() {
+        let day = Day::of(at("2026-11-21T23:59:59.999Z"));
+        assert_eq!(day.id(42), 2_611_210_000_000_042);
+        assert_eq!(Day::of_run(day.id(9_999_999_999)), day);
+        assert_eq!(day.end(), Some(at("2026-11-22T00:00:00Z")));
+        assert_eq!(Day::of(at("2026-11-22T00:00:00Z")).to_string(), "261122");
+        assert_eq!(Day::of(at("2003-01-02T00:00:00Z")).to_string(), "030102");
+        assert_eq!(
+            Day::of_partition("run_030102"),
+            Some(Day::of(at("2003-01-02T00:00:00Z")))
+        );
+    }
+
+    #[test]
+    fn ids_ascend_and_fit_json_numbers() {
+        let days = [
+            "2026-12-31T00:00:00Z",
+            "2027-01-01T00:00:00Z",
+            "2089-12-31T00:00:00Z",
+        ];
+        let ids: Vec<i64> = days.iter().map(|d| Day::of(at(d)).id(0)).collect();
+        assert!(ids.is_sorted());
+        assert!(ids[2] + IDS_PER_DAY < 1 << 53);
+    }
+
+    #[test]
+    fn a_day_out_of_range_becomes_the_nearest_one() {
+        assert_eq!(
+            Day::of(Timestamp::from_millis(0)),
+            Day::of(at("2000-01-01T00:00:00Z"))
+        );
+        assert_eq!(
+            Day::of(Timestamp::from_millis(i64::MAX)),
+            Day::of(at("2089-12-31T00:00:00Z"))
+        );
+        let now = at("2026-11-21T12:00:00Z");
+        assert_eq!(
+            Day::of_fire(at("2020-01-01T00:00:00Z"), now),
+            Day::of(at("2026-10-21T12:00:00Z"))
+        );
+        assert_eq!(
+            Day::of_fire(at("2026-11-20T00:00:00Z"), now).to_string(),
+            "261120"
+        );
+    }
+}

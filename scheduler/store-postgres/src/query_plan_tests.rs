@@ -1,0 +1,545 @@
+//! The plans of the hot statements, as PostgreSQL makes them over some thousand runs of four days: each goes by its index, and what
+//! is about runs of one day looks at no other day.
+//!
+//! Tests alone, in one file because they share what is long to make: the database full of runs and the table of statements.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use cueline_model::{
+    AttemptEvent, AttemptId, ExecutorName, Job, JobSpec, Outcome, OutcomeKind, Shard, Timestamp,
+};
+use cueline_store::{
+    AttemptReport, ClockOverride, FireDueRequest, NodeId, Plan, PlannedRun, Planner, RunFilter,
+};
+use cueline_test_servers::postgres::Postgres;
+use sqlx::AssertSqlSafe;
+use sqlx::postgres::{PgArguments, Postgres as Db};
+use sqlx::query::Query;
+
+use crate::partitions::Day;
+use crate::{
+    PgOptions, PgStore, cancel, claim, definitions, dispatch, executors, fire_due, follow_ups,
+    ingest, jobs, ledger, log_lines, maintenance, new_runs, runs, summaries, trigger, waiting_runs,
+};
+
+/// 2027-03-01T12:00:00Z.
+const START_MS: i64 = 1_803_902_400_000;
+const DAY_MS: i64 = 24 * 3_600_000;
+const JOBS: usize = 500;
+const ROUNDS: usize = 8;
+
+struct EachFireTime;
+
+impl Planner for EachFireTime {
+    fn plan(&self, job: &Job, _due: Timestamp, now: Timestamp, _live: &[ExecutorName]) -> Plan {
+        let run = PlannedRun {
+            fire_at: now,
+            due_at: now,
+            shard: Shard::whole(),
+            executor: None,
+            skipped: None,
+        };
+        Plan {
+            runs: vec![run],
+            next_fire: job.spec.next_fire(now),
+        }
+    }
+}
+
+struct Scene {
+    _server: Arc<Postgres>,
+    store: PgStore,
+    node: NodeId,
+    /// Runs of the last day that live.
+    live: Vec<i64>,
+}
+
+/// Four days with two rounds of runs each; all but the last round have ended.
+async fn scene() -> Scene {
+    let (scene, server, name) = loaded(JOBS).await;
+    server.sql(&name, "VACUUM ANALYZE").expect("analyzes");
+    scene
+}
+
+/// As it is before anything was analyzed.
+async fn loaded(jobs: usize) -> (Scene, Arc<Postgres>, String) {
+    let server = Postgres::shared().expect("PostgreSQL starts");
+    let name = server.create_database().expect("creates a database");
+    let clock = Arc::new(AtomicI64::new(START_MS));
+    let shown = Arc::clone(&clock);
+    let options = PgOptions {
+        clock: Some(ClockOverride::new(move || {
+            Timestamp::from_millis(shown.load(Ordering::SeqCst))
+        })),
+        ..PgOptions::default()
+    };
+    let store = PgStore::connect(&server.url(&name), options)
+        .await
+        .expect("opens");
+    let specs: Vec<JobSpec> = (0..jobs)
+        .map(|n| {
+            serde_json::from_value(serde_json::json!({
+                "name": format!("job-{n}"), "group": "default", "schedule": { "every": "1s" },
+                "handler": { "native": "noop" },
+            }))
+            .expect("a definition")
+        })
+        .collect();
+    store.apply_jobs(&specs, false).await.expect("applies");
+    let node = store
+        .register_node("n", 1 << 40)
+        .await
+        .expect("registers")
+        .node;
+    let mut live = Vec::new();
+    for round in 0..ROUNDS {
+        clock.fetch_add(DAY_MS / 2, Ordering::SeqCst);
+        let request = FireDueRequest {
+            node,
+            horizon_ms: 0,
+            limit: jobs,
+        };
+        let runs = store
+            .fire_due(request, &EachFireTime)
+            .await
+            .expect("fires")
+            .runs;
+        live = runs.iter().map(|r| r.id.0).collect();
+        if round + 1 < ROUNDS {
+            let cancelled = |run| AttemptReport {
+                attempt: AttemptId { run, attempt: 1 },
+                executor: None,
+                event: AttemptEvent::Ended {
+                    outcome: Outcome::new(OutcomeKind::Cancelled, runs[0].due_at),
+                },
+            };
+            let reports: Vec<AttemptReport> = runs.iter().map(|r| cancelled(r.id)).collect();
+            store.ingest_reports(&reports).await.expect("ingests");
+        }
+    }
+    let scene = Scene {
+        _server: Arc::clone(&server),
+        store,
+        node,
+        live,
+    };
+    (scene, server, name)
+}
+
+type Explained<'q> = Query<'q, Db, PgArguments>;
+
+impl Scene {
+    /// The plan of a statement of the scheduler.
+    async fn plan(&self, sql: &str, bind: impl FnOnce(Explained<'_>) -> Explained<'_>) -> String {
+        let mut tx = self.store.db.write().await.expect("begins");
+        let explained = format!("EXPLAIN (COSTS OFF) {sql}");
+        let query = bind(sqlx::query(AssertSqlSafe(explained)));
+        let rows = query.fetch_all(&mut *tx).await;
+        let rows = rows.unwrap_or_else(|e| panic!("{sql}\n{e}"));
+        let lines: Vec<String> = rows.iter().map(|row| sqlx::Row::get(row, 0)).collect();
+        lines.join("\n")
+    }
+
+    /// The plan of a statement that is planned once.
+    async fn plan_of_all(&self, sql: &str, parameters: usize) -> String {
+        let begun = self.store.db.begin_generic_plan().await;
+        let mut tx = begun.expect("begins");
+        let values = vec!["NULL"; parameters].join(", ");
+        let prepare = format!("PREPARE planned AS {sql}");
+        let explain = format!("EXPLAIN (COSTS OFF) EXECUTE planned ({values})");
+        let prepared = sqlx::raw_sql(AssertSqlSafe(prepare))
+            .execute(&mut *tx)
+            .await;
+        prepared.unwrap_or_else(|e| panic!("{sql}\n{e}"));
+        let rows = sqlx::raw_sql(AssertSqlSafe(explain))
+            .fetch_all(&mut *tx)
+            .await
+            .expect("explains");
+        sqlx::raw_sql("DEALLOCATE planned")
+            .execute(&mut *tx)
+            .await
+            .expect("forgets");
+        let lines: Vec<String> = rows.iter().map(|row| sqlx::Row::get(row, 0)).collect();
+        lines.join("\n")
+    }
+
+    /// Some runs of the last day, and the bounds of their ids.
+    fn some(&self) -> (Vec<i64>, i64, i64) {
+        let ids = self.live[..10].to_vec();
+        let (low, high) = crate::columns::id_range(ids.iter().copied());
+        (ids, low, high)
+    }
+
+    /// Goes by `index`, reads nothing whole, and of the days only the last, 5 March.
+    async fn check(
+        &self,
+        sql: &str,
+        index: &str,
+        bind: impl FnOnce(Explained<'_>) -> Explained<'_>,
+    ) {
+        let text = self.plan(sql, bind).await;
+        assert!(
+            text.contains(index),
+            "no {index} in the plan of {sql}\n{text}"
+        );
+        for whole in ["Seq Scan on run", "Seq Scan on job"] {
+            assert!(
+                !text.contains(whole),
+                "{whole} in the plan of {sql}\n{text}"
+            );
+        }
+        for other in ["_270301", "_270302", "_270303", "_270304", "_270306"] {
+            assert!(
+                !text.contains(other),
+                "day {other} in the plan of {sql}\n{text}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn claims_go_by_their_indexes() {
+    let s = scene().await;
+    let far = START_MS + 100 * DAY_MS;
+    s.check(fire_due::DUE, "job_due_next", |q| q.bind(far).bind(10_i64))
+        .await;
+    s.check(fire_due::ADVANCE, "job_due_pkey", |q| {
+        q.bind(vec![1_i64; 50])
+            .bind(vec![2_i64; 50])
+            .bind(vec![3_i64; 50])
+    })
+    .await;
+    s.check(claim::CLAIM, "run_live_waiting", |q| {
+        q.bind(far).bind(10_i64).bind(s.node.0)
+    })
+    .await;
+    let text = s.plan(claim::NEXT_DUE, |q| q.bind(START_MS)).await;
+    for part in ["job_due_next", "run_live_waiting", "SubPlan"] {
+        assert!(text.contains(part), "no {part} in {text}");
+    }
+    let (ids, low, high) = s.some();
+    s.check(claim::READ, "run_270305_pkey", |q| {
+        q.bind(&ids).bind(low).bind(high)
+    })
+    .await;
+    let text = s.plan(fire_due::DUE, |q| q.bind(far).bind(10_i64)).await;
+    assert!(!text.contains("Sort"), "{text}");
+    let text = s
+        .plan(claim::CLAIM, |q| q.bind(far).bind(10_i64).bind(1_i64))
+        .await;
+    assert!(!text.contains("Sort"), "{text}");
+}
+
+#[tokio::test]
+async fn dispatch_goes_by_the_primary_key() {
+    let s = scene().await;
+    let (ids, low, high) = s.some();
+    let ones = vec![1_i32; ids.len()];
+    let names = vec!["e1"; ids.len()];
+    s.check(dispatch::BEGIN, "run_live_pkey", |q| {
+        q.bind(&ids)
+            .bind(&ones)
+            .bind(vec![1_i64; ids.len()])
+            .bind(&ones)
+            .bind(vec!["e1"])
+            .bind(s.node.0)
+    })
+    .await;
+    s.check(dispatch::CHANGED, "run_live_pkey", |q| {
+        q.bind(&ids).bind(vec![1_i64; ids.len()]).bind(s.node.0)
+    })
+    .await;
+    s.check(dispatch::ACCEPTED, "run_live_pkey", |q| {
+        q.bind(&ids).bind(&ones).bind(&names).bind(s.node.0)
+    })
+    .await;
+    s.check(dispatch::CONFIRM, "run_live_pkey", |q| {
+        q.bind(&ids).bind(1_i32).bind(1_i64)
+    })
+    .await;
+    s.check(dispatch::RELEASE, "run_live_pkey", |q| {
+        q.bind(&ids).bind(1_i32).bind(s.node.0).bind(Some(1_i64))
+    })
+    .await;
+    s.check(dispatch::JOBS_OF_RELEASED, "run_live_pkey", |q| {
+        q.bind(&ids).bind(s.node.0)
+    })
+    .await;
+    s.check(dispatch::END_RELEASED, "run_270305_pkey", |q| {
+        q.bind(&ids)
+            .bind(&ones)
+            .bind(s.node.0)
+            .bind(1_i64)
+            .bind("x")
+            .bind(low)
+            .bind(high)
+    })
+    .await;
+    s.check(dispatch::END_STOPPED, "run_270305_pkey", |q| {
+        q.bind(&ids)
+            .bind(&ones)
+            .bind(1_i64)
+            .bind("x")
+            .bind(low)
+            .bind(high)
+    })
+    .await;
+    s.check(dispatch::RECLAIM, "run_live_pkey", |q| {
+        q.bind(&ids).bind(&ones).bind(s.node.0)
+    })
+    .await;
+}
+
+/// Whatever the values, and before there are statistics.
+#[tokio::test]
+async fn what_is_planned_once_goes_by_its_indexes() {
+    let analyzed = scene().await;
+    let (new, ..) = loaded(JOBS).await;
+    // A plan of a table of one row has to do when there are many.
+    let (one, server, name) = loaded(1).await;
+    server.sql(&name, "VACUUM ANALYZE").expect("analyzes");
+    for s in [analyzed, new, one] {
+        for (sql, index, parameters) in [
+            (dispatch::BEGIN, "using run_live_pkey", 6),
+            (dispatch::CHANGED, "using run_live_pkey", 3),
+            (dispatch::CONFIRM, "using run_live_pkey", 3),
+            (trigger::LOCK_JOB, "Index Cond: (name = $1)", 3),
+            (trigger::LOCK_JOB, "using job_due_pkey", 3),
+            (trigger::FIND_KEY, "using trigger_key_pkey", 2),
+            (definitions::LOAD, "Index Cond: (id = ANY ($1))", 1),
+            (trigger::WRITE, "using job_due_pkey", 14),
+        ] {
+            let text = s.plan_of_all(sql, parameters).await;
+            assert!(
+                text.contains(index),
+                "no {index} in the plan of {sql}\n{text}"
+            );
+            for bad in ["Seq Scan", "Join", "Nested Loop"] {
+                assert!(!text.contains(bad), "{bad} in the plan of {sql}\n{text}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn reports_go_by_the_primary_key() {
+    let s = scene().await;
+    let (ids, low, high) = s.some();
+    let n = ids.len();
+    let ones = vec![1_i32; n];
+    for facts in [ingest::SNAPSHOTS, ingest::SNAPSHOTS_LOCKED] {
+        s.check(facts, "run_live_pkey", |q| q.bind(&ids)).await;
+    }
+    s.check(ingest::SNAPSHOTS_OF_ENDED, "run_270305_pkey", |q| {
+        q.bind(&ids)
+    })
+    .await;
+    s.check(ingest::START, "run_live_pkey", |q| {
+        q.bind(&ids).bind(&ones).bind(vec![1_i64; n]).bind(1_i64)
+    })
+    .await;
+    s.check(ingest::NEXT_ATTEMPT, "run_live_pkey", |q| {
+        q.bind(&ids)
+            .bind(&ones)
+            .bind(&ones)
+            .bind(&ones)
+            .bind(&ones)
+            .bind(vec![1_i64; n])
+            .bind(vec![1_i64; n])
+            .bind(&ones)
+            .bind(vec!["x"; n])
+    })
+    .await;
+    for index in ["run_live_pkey", "run_270305_pkey"] {
+        s.check(ingest::END, index, |q| {
+            q.bind(&ids)
+                .bind(&ones)
+                .bind(vec![10_i16; n])
+                .bind(vec![1_i64; n])
+                .bind(vec![1_i64; n])
+                .bind(&ones)
+                .bind(vec!["x"; n])
+                .bind(vec!["x"; n])
+                .bind(low)
+                .bind(high)
+        })
+        .await;
+    }
+    s.check(ingest::INSERT_EVENTS, "run_event_270305_pkey", |q| {
+        q.bind(&ids)
+            .bind(&ones)
+            .bind(vec!["x"; n])
+            .bind(vec!["x"; n])
+            .bind(1_i64)
+            .bind(low)
+            .bind(high)
+    })
+    .await;
+    s.check(log_lines::READ, "run_log_270305_pkey", |q| {
+        q.bind(low).bind(0_i64).bind(9_i64)
+    })
+    .await;
+}
+
+/// Runs of a batch lie close together. Bounds around them look to the planner as if they let hardly anything through while a day has no
+/// statistics, and it would compare each run with each row within them.
+#[tokio::test]
+async fn on_a_day_without_statistics_runs_are_not_compared_with_each_other() {
+    let (s, ..) = loaded(2_000).await;
+    let ids = &s.live;
+    let (low, high) = crate::columns::id_range(ids.iter().copied());
+    let n = ids.len();
+    let ones = vec![1_i32; n];
+    let end = s.plan(ingest::END, |q| {
+        q.bind(ids)
+            .bind(&ones)
+            .bind(vec![10_i16; n])
+            .bind(vec![1_i64; n])
+            .bind(vec![1_i64; n])
+            .bind(&ones)
+            .bind(vec!["x"; n])
+            .bind(vec!["x"; n])
+            .bind(low)
+            .bind(high)
+    });
+    let read = s.plan(claim::READ, |q| q.bind(ids).bind(low).bind(high));
+    let runs = s.plan(runs::BY_ID, |q| q.bind(ids));
+    let ended = s.plan(ingest::SNAPSHOTS_OF_ENDED, |q| q.bind(ids));
+    for text in [end.await, read.await, runs.await, ended.await] {
+        assert!(!text.contains("Join Filter"), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn what_follows_goes_by_its_indexes() {
+    let s = scene().await;
+    let (ids, _, high) = s.some();
+    let (first, end) = Day::of_run(high).ids();
+    s.check(follow_ups::LOCK_JOBS, "job_due_pkey", |q| {
+        q.bind(vec![1_i64, 2])
+    })
+    .await;
+    s.check(follow_ups::IDLE, "run_live_delays_next_fire", |q| {
+        q.bind(vec![1_i64, 2])
+    })
+    .await;
+    s.check(follow_ups::SET_NEXT_FIRE, "job_due_pkey", |q| {
+        q.bind(vec![1_i64]).bind(vec![1_i64])
+    })
+    .await;
+    s.check(follow_ups::COMPLETE, "run_270305_fire", |q| {
+        q.bind(&ids).bind(first).bind(end - 1)
+    })
+    .await;
+    s.check(follow_ups::CHILDREN, "job_children", |q| {
+        q.bind(vec![1_i64, 2])
+    })
+    .await;
+    s.check(trigger::RUNS_OF_REQUEST, "run_270305_fire", |q| {
+        q.bind(high).bind(1_i64).bind(first).bind(end)
+    })
+    .await;
+    let n = ids.len();
+    s.check(new_runs::WRITTEN, "run_270305_fire", |q| {
+        q.bind(&ids)
+            .bind(&ids)
+            .bind(&ids)
+            .bind(vec![0_i16; n])
+            .bind(vec![0_i32; n])
+            .bind(first)
+            .bind(end - 1)
+    })
+    .await;
+    s.check(jobs::DISPATCHING, "run_live_job", |q| q.bind(vec![1_i64]))
+        .await;
+    let now = START_MS;
+    s.check(cancel::END, "run_live_pkey", |q| {
+        q.bind(high).bind(now).bind("x")
+    })
+    .await;
+    let text = s
+        .plan(waiting_runs::END, |q| {
+            q.bind(vec![1_i64]).bind(now).bind("x")
+        })
+        .await;
+    assert!(
+        text.contains("run_live_job") && !text.contains("Seq Scan on run"),
+        "{text}"
+    );
+    let text = s
+        .plan(waiting_runs::DELETE_AHEAD, |q| {
+            q.bind(vec![1_i64]).bind(now)
+        })
+        .await;
+    assert!(
+        text.contains("run_live_job") && !text.contains("Seq Scan on run"),
+        "{text}"
+    );
+}
+
+#[tokio::test]
+async fn reads_go_by_their_indexes() {
+    let s = scene().await;
+    let (ids, low, high) = s.some();
+    let (first, end) = Day::of_run(high).ids();
+    s.check(executors::OUTSTANDING, "run_live_pkey", |q| {
+        q.bind(1_i64).bind(low).bind(5_i64)
+    })
+    .await;
+    s.check(runs::BY_ID, "run_270305_pkey", |q| q.bind(&ids))
+        .await;
+    s.check(runs::OF_JOBS, "run_270305_expr_job_id_idx", |q| {
+        q.bind(vec![high >> runs::BLOCK_BITS])
+            .bind(vec![1_i64])
+            .bind(first)
+            .bind(end - 1)
+            .bind(true)
+            .bind(Vec::<i16>::new())
+            .bind(false)
+            .bind(5_i64)
+    })
+    .await;
+    s.check(summaries::COUNT_DAY, "run_270305_expr_job_id_idx", |q| {
+        q.bind(vec![high >> runs::BLOCK_BITS])
+            .bind(vec![1_i64])
+            .bind(first)
+            .bind(end - 1)
+            .bind(1_i64)
+    })
+    .await;
+    s.check(ledger::RUNS_AT, "run_270305_fire", |q| {
+        q.bind(vec![START_MS]).bind(1_i64).bind(first).bind(end)
+    })
+    .await;
+    s.check(maintenance::EXPIRED, "run_270305_pkey", |q| {
+        q.bind(first).bind(end).bind(50_i64).bind(1_i64).bind(first)
+    })
+    .await;
+    s.check(maintenance::NOT_EXPIRED, "run_270305_pkey", |q| {
+        q.bind(first).bind(end).bind(1_i64)
+    })
+    .await;
+    let text = s.plan(runs::ALL, |q| q.bind(i64::MAX).bind(5_i64)).await;
+    assert!(
+        text.contains("run_270305_pkey") && !text.contains("Sort"),
+        "{text}"
+    );
+    let text = s
+        .plan(runs::IN_RARE_STATES, |q| {
+            q.bind(i64::MAX).bind(vec![11_i16]).bind(5_i64)
+        })
+        .await;
+    assert!(
+        text.contains("unsuccessful_state") && !text.contains("Seq Scan on run_27"),
+        "{text}"
+    );
+    let listed = s
+        .store
+        .runs(&RunFilter {
+            limit: 5,
+            ..RunFilter::default()
+        })
+        .await;
+    assert_eq!(listed.expect("lists").len(), 5);
+}

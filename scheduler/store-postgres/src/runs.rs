@@ -1,0 +1,235 @@
+//! Reading runs and their timelines, and counts over the store.
+//!
+//! A live run is its row in `run`, with the values of its row in `run_live` in place of its own.
+
+use std::collections::BTreeSet;
+
+use cueline_model::{JobId, RunId, RunState, Shard, Timestamp};
+use cueline_store::adapter::convert::{parse_name, run_kind, run_state, to_i64, to_u32};
+use cueline_store::adapter::queries::{NewestRuns, store_stats, timeline_entry};
+use cueline_store::{Run, RunDetail, RunFilter, StoreError, StoreStats};
+use sqlx::Row as _;
+use sqlx::postgres::{PgConnection, PgRow};
+
+use crate::PgStore;
+use crate::columns::{column, id_range, state_code};
+use crate::error::Result;
+use crate::partitions::{Day, existing_partitions};
+
+pub(crate) const BY_ID: &str = "
+    SELECT r.id, r.job_id, j.name AS job_name, coalesce(l.published_group, r.published_group, j.group_name) AS job_group, r.kind,
+        coalesce(l.state, r.state) AS state, coalesce(l.attempt, r.attempt) AS attempt, coalesce(l.retries, r.retries) AS retries,
+        r.fire_at, coalesce(l.due_at, r.due_at) AS due_at, r.shard_index, r.shard_total, r.shard_item,
+        coalesce(l.executor, r.executor) AS executor, r.params, r.created_at, coalesce(l.queued_at, r.queued_at) AS queued_at,
+        coalesce(l.started_at, r.started_at) AS started_at, r.ended_at, coalesce(l.exit_status, r.exit_status) AS exit_status,
+        coalesce(l.message, r.message) AS message, r.output, coalesce(l.progress, r.progress) AS progress,
+        coalesce(l.cancel_requested, r.cancel_requested) AS cancel_requested, r.parent
+    FROM run r JOIN job j ON j.id = r.job_id LEFT JOIN run_live l ON l.id = r.id
+    WHERE r.id = ANY ($1) ORDER BY r.id DESC";
+
+const TIMELINE: &str = "
+    SELECT at, attempt::bigint, event, detail FROM run_event WHERE run_id = $1 ORDER BY number";
+
+const JOBS_EVER_NAMED: &str = "SELECT id FROM job WHERE name = $1";
+
+/// The lowest and the highest id of each day.
+pub(crate) const ID_RANGES: &str = "
+    SELECT (SELECT min(id) FROM run WHERE id >= e.first AND id < e.past), (SELECT max(id) FROM run WHERE id >= e.first AND id < e.past)
+    FROM unnest($1::bigint[], $2::bigint[]) e (first, past)";
+
+pub(crate) const OF_JOBS: &str = "
+    SELECT r.id FROM unnest($1::bigint[]) b (block), unnest($2::bigint[]) j (id), run r LEFT JOIN run_live l ON l.id = r.id
+    WHERE r.id >> 14 = b.block AND r.job_id = j.id AND r.id BETWEEN $3 AND $4
+        AND ($5 OR coalesce(l.state, r.state) = ANY ($6)) AND (NOT $7 OR l.started_at IS NOT NULL OR r.state IS NOT NULL)
+    ORDER BY r.id DESC LIMIT $8";
+
+pub(crate) const ALL: &str = "SELECT id FROM run WHERE id < $1 ORDER BY id DESC LIMIT $2";
+
+const IN_STATES: &str = "
+    SELECT r.id FROM run r LEFT JOIN run_live l ON l.id = r.id
+    WHERE r.id < $1 AND coalesce(l.state, r.state) = ANY ($2) ORDER BY r.id DESC LIMIT $3";
+
+/// For states other than success: few runs are in one of them.
+pub(crate) const IN_RARE_STATES: &str = "
+    SELECT id FROM (
+        (SELECT r.id FROM unnest($2::smallint[]) s (code), LATERAL (
+            SELECT id FROM run WHERE unsuccessful_state = s.code AND unsuccessful_state IS NOT NULL AND id < $1
+            ORDER BY id DESC LIMIT $3) r)
+        UNION ALL
+        (SELECT id FROM run_live WHERE state = ANY ($2) AND id < $1 ORDER BY id DESC LIMIT $3)) found
+    ORDER BY id DESC LIMIT $3";
+
+const COUNT_JOBS: &str = "SELECT count(*) FROM job_due";
+
+const COUNT_LIVE: &str = "
+    SELECT state::bigint, count(*), min(due_at) FILTER (WHERE state = 0) FROM run_live GROUP BY state ORDER BY state";
+
+/// Ids with the same bits above these are one block of the index by job.
+pub(crate) const BLOCK_BITS: u32 = 14;
+
+/// The most blocks that one statement searches.
+const MAX_BLOCKS: usize = 64;
+
+impl PgStore {
+    pub(crate) async fn run(&self, run: RunId) -> Result<RunDetail> {
+        let mut tx = self.db.snapshot().await?;
+        let found = read_runs(&mut tx, &[run.0]).await?.pop();
+        let found = found.ok_or_else(|| StoreError::no_run(run))?;
+        let events: Vec<(i64, i64, String, String)> = sqlx::query_as(TIMELINE)
+            .bind(run.0)
+            .fetch_all(&mut *tx)
+            .await?;
+        Ok(RunDetail {
+            run: found,
+            timeline: events.into_iter().map(timeline_entry).collect(),
+        })
+    }
+
+    pub(crate) async fn runs(&self, filter: &RunFilter) -> Result<Vec<Run>> {
+        let mut tx = self.db.snapshot().await?;
+        let before = NewestRuns::before(filter.before);
+        let ids = if let Some(job) = &filter.job {
+            let jobs: Vec<i64> = sqlx::query_scalar(JOBS_EVER_NAMED)
+                .bind(job.as_str())
+                .fetch_all(&mut *tx)
+                .await?;
+            if jobs.is_empty() {
+                return Err(StoreError::no_job(job.as_str()).into());
+            }
+            let wanted = NewestRuns {
+                states: &filter.states,
+                before,
+                ..NewestRuns::of(&jobs, filter.limit)
+            };
+            newest_of_jobs(&mut tx, &wanted).await?
+        } else if filter.states.is_empty() {
+            sqlx::query_scalar(ALL)
+                .bind(before)
+                .bind(to_i64(filter.limit))
+                .fetch_all(&mut *tx)
+                .await?
+        } else {
+            let rare = !filter.states.contains(&RunState::Succeeded);
+            sqlx::query_scalar(if rare { IN_RARE_STATES } else { IN_STATES })
+                .bind(before)
+                .bind(column(&filter.states, |state| state_code(*state)))
+                .bind(to_i64(filter.limit))
+                .fetch_all(&mut *tx)
+                .await?
+        };
+        read_runs(&mut tx, &ids).await
+    }
+
+    pub(crate) async fn stats(&self) -> Result<StoreStats> {
+        let mut tx = self.db.snapshot().await?;
+        let jobs: i64 = sqlx::query_scalar(COUNT_JOBS).fetch_one(&mut *tx).await?;
+        let rows: Vec<(i64, i64, Option<i64>)> =
+            sqlx::query_as(COUNT_LIVE).fetch_all(&mut *tx).await?;
+        let now = self.db.now(&mut tx).await?;
+        let oldest = rows.iter().filter_map(|(.., due)| *due).min();
+        let live = rows.into_iter().map(|(state, count, _)| (state, count));
+        Ok(store_stats(jobs, live, oldest, now)?)
+    }
+}
+
+/// The lowest and the highest id of each day; days without runs are left out.
+pub(crate) async fn id_ranges(
+    conn: &mut PgConnection,
+    days: BTreeSet<Day>,
+) -> Result<Vec<(i64, i64)>> {
+    let (firsts, ends): (Vec<i64>, Vec<i64>) = days.into_iter().map(Day::ids).unzip();
+    let rows: Vec<(Option<i64>, Option<i64>)> = sqlx::query_as(ID_RANGES)
+        .bind(firsts)
+        .bind(ends)
+        .fetch_all(conn)
+        .await?;
+    Ok(rows
+        .into_iter()
+        .filter_map(|(low, high)| Some((low?, high?)))
+        .collect())
+}
+
+/// Ids of runs of jobs, newest first. Searches the newest block first, then twice as many blocks with each further statement.
+pub(crate) async fn newest_of_jobs(
+    conn: &mut PgConnection,
+    wanted: &NewestRuns<'_>,
+) -> Result<Vec<i64>> {
+    let days = existing_partitions(conn).await?;
+    let ranges = id_ranges(conn, days).await?;
+    let last = wanted.before.saturating_sub(1);
+    let mut blocks = ranges
+        .into_iter()
+        .rev()
+        .filter(|(low, _)| *low <= last)
+        .flat_map(|(low, high)| (low >> BLOCK_BITS..=high.min(last) >> BLOCK_BITS).rev());
+    let mut step = 1;
+    let mut ids: Vec<i64> = Vec::new();
+    while ids.len() < wanted.limit {
+        let searched: Vec<i64> = blocks.by_ref().take(step).collect();
+        if searched.is_empty() {
+            break;
+        }
+        let (low, high) = id_range(searched.iter().copied());
+        let found: Vec<i64> = sqlx::query_scalar(OF_JOBS)
+            .bind(&searched)
+            .bind(wanted.jobs)
+            .bind(low << BLOCK_BITS)
+            .bind(last.min(((high + 1) << BLOCK_BITS) - 1))
+            .bind(wanted.states.is_empty())
+            .bind(column(wanted.states, |state| state_code(*state)))
+            .bind(wanted.begun)
+            .bind(to_i64(wanted.limit - ids.len()))
+            .fetch_all(&mut *conn)
+            .await?;
+        ids.extend(found);
+        step = (step * 2).min(MAX_BLOCKS);
+    }
+    Ok(ids)
+}
+
+/// Runs by id, newest first.
+pub(crate) async fn read_runs(conn: &mut PgConnection, ids: &[i64]) -> Result<Vec<Run>> {
+    if ids.is_empty() {
+        return Ok(Vec::new());
+    }
+    let rows = sqlx::query(BY_ID).bind(ids).fetch_all(conn).await?;
+    rows.iter().map(run).collect()
+}
+
+fn run(row: &PgRow) -> Result<Run> {
+    let id = |column: &str| row.try_get::<i64, _>(column);
+    let number = |column: &str| row.try_get::<i32, _>(column).map(to_u32);
+    let time = |column: &str| id(column).map(Timestamp::from_millis);
+    let optional = |column: &str| row.try_get::<Option<i64>, _>(column);
+    let optional_time = |column: &str| optional(column).map(|at| at.map(Timestamp::from_millis));
+    let executor: Option<&str> = row.try_get("executor")?;
+    Ok(Run {
+        id: RunId(id("id")?),
+        job_id: JobId(id("job_id")?),
+        job: parse_name(row.try_get("job_name")?)?,
+        group: parse_name(row.try_get("job_group")?)?,
+        kind: run_kind(row.try_get::<i16, _>("kind")?)?,
+        state: run_state(row.try_get::<i16, _>("state")?)?,
+        attempt: number("attempt")?,
+        retries: number("retries")?,
+        fire_at: time("fire_at")?,
+        due_at: time("due_at")?,
+        shard: Shard {
+            index: number("shard_index")?,
+            total: number("shard_total")?,
+            item: row.try_get("shard_item")?,
+        },
+        executor: executor.map(parse_name).transpose()?,
+        params: row.try_get("params")?,
+        created_at: time("created_at")?,
+        queued_at: optional_time("queued_at")?,
+        started_at: optional_time("started_at")?,
+        ended_at: optional_time("ended_at")?,
+        exit_status: row.try_get("exit_status")?,
+        message: row.try_get("message")?,
+        output: row.try_get("output")?,
+        progress: row.try_get("progress")?,
+        cancel_requested: row.try_get("cancel_requested")?,
+        parent: optional("parent")?.map(RunId),
+    })
+}

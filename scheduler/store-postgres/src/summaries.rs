@@ -1,0 +1,99 @@
+//! Jobs with what a list shows of them.
+
+use cueline_model::JobName;
+use cueline_store::adapter::convert::to_i64;
+use cueline_store::adapter::queries::{JobRow, NewestRuns, job_summaries};
+use cueline_store::{JobSummary, StoreError};
+use sqlx::postgres::PgConnection;
+
+use crate::PgStore;
+use crate::columns::column;
+use crate::error::Result;
+use crate::partitions::{DAY_MS, Day, existing_partitions};
+use crate::runs::{BLOCK_BITS, id_ranges, newest_of_jobs, read_runs};
+
+const BY_NAME: &str = "
+    SELECT j.id, j.version, d.next_fire_at FROM job j JOIN job_due d ON d.job_id = j.id
+    WHERE j.name = $1 AND j.deleted_at IS NULL";
+
+const LIST: &str = "
+    SELECT j.id, j.version, d.next_fire_at FROM job j JOIN job_due d ON d.job_id = j.id
+    WHERE j.name > $1 AND j.deleted_at IS NULL ORDER BY j.name LIMIT $2";
+
+pub(crate) const COUNT_DAY: &str = "
+    SELECT r.job_id, coalesce(l.state, r.state)::bigint AS state, count(*)
+    FROM unnest($1::bigint[]) b (block), unnest($2::bigint[]) j (id), run r LEFT JOIN run_live l ON l.id = r.id
+    WHERE r.id >> 14 = b.block AND r.job_id = j.id AND r.id BETWEEN $3 AND $4 AND r.created_at >= $5
+    GROUP BY 1, 2 ORDER BY 1, 2";
+
+/// The counts of the last day cover at most the newest 16 million runs of all jobs.
+const MAX_BLOCKS: usize = 1_024;
+
+impl PgStore {
+    pub(crate) async fn job(&self, name: &JobName) -> Result<JobSummary> {
+        let mut tx = self.db.snapshot().await?;
+        let rows: Vec<JobRow> = sqlx::query_as(BY_NAME)
+            .bind(name.as_str())
+            .fetch_all(&mut *tx)
+            .await?;
+        let summary = self.summaries(&mut tx, &rows).await?.pop();
+        Ok(summary.ok_or_else(|| StoreError::no_job(name.as_str()))?)
+    }
+
+    pub(crate) async fn jobs(
+        &self,
+        after: Option<&JobName>,
+        limit: usize,
+    ) -> Result<Vec<JobSummary>> {
+        let mut tx = self.db.snapshot().await?;
+        let rows: Vec<JobRow> = sqlx::query_as(LIST)
+            .bind(after.map_or("", JobName::as_str))
+            .bind(to_i64(limit))
+            .fetch_all(&mut *tx)
+            .await?;
+        self.summaries(&mut tx, &rows).await
+    }
+
+    async fn summaries(&self, conn: &mut PgConnection, rows: &[JobRow]) -> Result<Vec<JobSummary>> {
+        if rows.is_empty() {
+            return Ok(Vec::new());
+        }
+        let versions = rows.iter().map(|(id, version, _)| (*id, *version));
+        let jobs = self.definitions.get(conn, versions).await?;
+        let mut newest = Vec::with_capacity(rows.len());
+        for (id, ..) in rows {
+            newest.extend(newest_of_jobs(conn, &NewestRuns::last_begun(&[*id])).await?);
+        }
+        let last = read_runs(conn, &newest).await?;
+        let day = self.count_last_day(conn, rows).await?;
+        Ok(job_summaries(rows, &jobs, last, day)?)
+    }
+
+    /// The runs that were created in the last 24 hours, counted by job and state.
+    async fn count_last_day(
+        &self,
+        conn: &mut PgConnection,
+        jobs: &[JobRow],
+    ) -> Result<Vec<(i64, i64, i64)>> {
+        let since = self.db.now(conn).await?.minus_ms(DAY_MS);
+        let days = existing_partitions(conn).await?.split_off(&Day::of(since));
+        let blocks: Vec<i64> = id_ranges(conn, days)
+            .await?
+            .into_iter()
+            .rev()
+            .flat_map(|(low, high)| (low >> BLOCK_BITS..=high >> BLOCK_BITS).rev())
+            .take(MAX_BLOCKS)
+            .collect();
+        let (Some(high), Some(low)) = (blocks.first(), blocks.last()) else {
+            return Ok(Vec::new());
+        };
+        Ok(sqlx::query_as(COUNT_DAY)
+            .bind(&blocks)
+            .bind(column(jobs, |(id, ..)| *id))
+            .bind(low << BLOCK_BITS)
+            .bind(((high + 1) << BLOCK_BITS) - 1)
+            .bind(since.as_millis())
+            .fetch_all(conn)
+            .await?)
+    }
+}

@@ -1,0 +1,86 @@
+//! Dead letters.
+
+use cueline_store::adapter::convert::{to_i64, without_nul};
+use cueline_store::adapter::queries::{DeadLetterRow, dead_letter};
+use cueline_store::{DeadLetter, MAX_DEAD_LETTERS, NewDeadLetter};
+use sqlx::types::Json;
+
+use crate::SqliteStore;
+use crate::error::Result;
+
+const INSERT: &str = "
+    INSERT INTO dead_letter (key, queue, topic, reason, at, payload) VALUES (?1, ?2, ?3, ?4, ?5, ?6) ON CONFLICT DO NOTHING";
+
+/// Deletes all but the newest ?1.
+const TRIM: &str = "
+    DELETE FROM dead_letter WHERE id <= (SELECT id FROM dead_letter ORDER BY id DESC LIMIT 1 OFFSET ?1)";
+
+const PAGE: &str = "
+    SELECT id, queue, topic, reason, at, payload FROM dead_letter WHERE id < ?1 ORDER BY id DESC LIMIT ?2";
+
+const BY_ID: &str = "
+    SELECT d.id, queue, topic, reason, at, payload
+    FROM json_each(?1) e CROSS JOIN dead_letter d ON d.id = e.value ORDER BY e.key";
+
+const DELETE: &str = "DELETE FROM dead_letter WHERE id IN (SELECT value FROM json_each(?1))";
+
+impl SqliteStore {
+    pub(crate) async fn insert_dead_letters(&self, letters: &[NewDeadLetter]) -> Result<u64> {
+        if letters.is_empty() {
+            return Ok(0);
+        }
+        let mut tx = self.db.write().await?;
+        let mut inserted = 0;
+        // One statement each: they are few, and JSON cannot carry their payloads.
+        for letter in letters {
+            inserted += sqlx::query(INSERT)
+                .bind(&letter.key)
+                .bind(without_nul(&letter.queue))
+                .bind(without_nul(&letter.topic))
+                .bind(without_nul(&letter.reason))
+                .bind(letter.at.as_millis())
+                .bind(&letter.payload)
+                .execute(&mut *tx)
+                .await?
+                .rows_affected();
+        }
+        sqlx::query(TRIM)
+            .bind(to_i64(MAX_DEAD_LETTERS))
+            .execute(&mut *tx)
+            .await?;
+        tx.commit().await?;
+        Ok(inserted)
+    }
+
+    pub(crate) async fn dead_letters(
+        &self,
+        before: Option<i64>,
+        limit: usize,
+    ) -> Result<Vec<DeadLetter>> {
+        let rows: Vec<DeadLetterRow> = sqlx::query_as(PAGE)
+            .bind(before.unwrap_or(i64::MAX))
+            .bind(to_i64(limit))
+            .fetch_all(&mut *self.db.read().await?)
+            .await?;
+        Ok(rows.into_iter().map(dead_letter).collect())
+    }
+
+    pub(crate) async fn dead_letters_by_id(&self, ids: &[i64]) -> Result<Vec<DeadLetter>> {
+        let rows: Vec<DeadLetterRow> = sqlx::query_as(BY_ID)
+            .bind(Json(ids))
+            .fetch_all(&mut *self.db.read().await?)
+            .await?;
+        Ok(rows.into_iter().map(dead_letter).collect())
+    }
+
+    pub(crate) async fn delete_dead_letters(&self, ids: &[i64]) -> Result<u64> {
+        let mut tx = self.db.write().await?;
+        let deleted = sqlx::query(DELETE)
+            .bind(Json(ids))
+            .execute(&mut *tx)
+            .await?
+            .rows_affected();
+        tx.commit().await?;
+        Ok(deleted)
+    }
+}

@@ -1,0 +1,123 @@
+//! What follows from the end of a run, in the transaction that ends it: the next fire time of fixed-delay jobs, and child runs.
+
+use cueline_model::Timestamp;
+use cueline_store::IngestSummary;
+use cueline_store::adapter::follow_ups::{
+    ChildJob, CompleteFire, child_runs, latest_ends, next_fires_after, parent_jobs,
+};
+use cueline_store::adapter::report_batch::{BatchWrites, keep_earliest};
+use sqlx::SqliteConnection;
+use sqlx::types::Json;
+
+use crate::error::Result;
+use crate::{SqliteStore, new_runs};
+
+/// The given fixed-delay jobs that are enabled and have no live run.
+pub(crate) const IDLE: &str = "
+    SELECT json_group_array(json_array(d.job_id, d.version))
+    FROM json_each(?1) e CROSS JOIN job_due d ON d.job_id = e.value
+    WHERE d.fixed_delay = 1 AND d.enabled = 1
+        AND NOT EXISTS (SELECT 1 FROM run r WHERE r.job_id = d.job_id AND r.delays_next_fire = 1 AND r.state < 10)";
+
+const SET_NEXT_FIRE: &str = "
+    UPDATE job_due SET next_fire_at = e.value ->> 1 FROM json_each(?1) e WHERE job_id = e.value ->> 0";
+
+/// The given runs whose fires have succeeded as a whole, each with the first run of its fire and the fire time.
+pub(crate) const COMPLETE: &str = "
+    SELECT json_group_array(json_array(id, first_run, fire_at)) FROM (
+        SELECT o.id, min(r.id) AS first_run, min(r.fire_at) AS fire_at
+        FROM json_each(?1) e CROSS JOIN run o ON o.id = e.value
+            CROSS JOIN run r ON r.fire_key = o.fire_key AND r.job_id = o.job_id AND r.kind = o.kind
+        GROUP BY o.id HAVING min(r.state = 10))";
+
+pub(crate) const CHILDREN: &str = "
+    SELECT json_group_array(json_array(j.parent_id, d.job_id, d.version, d.run_count))
+    FROM json_each(?1) e CROSS JOIN job j ON j.parent_id = e.value AND j.deleted_at IS NULL
+        CROSS JOIN job_due d ON d.job_id = j.id
+    WHERE d.enabled = 1";
+
+/// Writes next fire times.
+pub(crate) async fn set_next_fires(
+    conn: &mut SqliteConnection,
+    next: &[(i64, Option<Timestamp>)],
+) -> Result<()> {
+    sqlx::query(SET_NEXT_FIRE)
+        .bind(Json(next))
+        .execute(conn)
+        .await?;
+    Ok(())
+}
+
+impl SqliteStore {
+    /// Writes what follows from the ends of a batch; the summary with it.
+    pub(crate) async fn follow_up(
+        &self,
+        conn: &mut SqliteConnection,
+        writes: &BatchWrites,
+        now: Timestamp,
+    ) -> Result<IngestSummary> {
+        let mut summary = writes.summary;
+        let delayed = writes.delayed_jobs(now);
+        if let Some(next) = self.schedule_fixed_delays(conn, &delayed).await? {
+            keep_earliest(&mut summary.next_due_at, next);
+        }
+        summary.child_runs = self.write_child_runs(conn, writes, now).await?;
+        if summary.child_runs > 0 {
+            keep_earliest(&mut summary.next_due_at, now);
+        }
+        Ok(summary)
+    }
+
+    /// Sets the next fire times of the fixed-delay jobs among `ended` (job, end of a run) that have no live run; the earliest one.
+    pub(crate) async fn schedule_fixed_delays(
+        &self,
+        conn: &mut SqliteConnection,
+        ended: &[(i64, Timestamp)],
+    ) -> Result<Option<Timestamp>> {
+        if ended.is_empty() {
+            return Ok(None);
+        }
+        let ends = latest_ends(ended);
+        let Json(idle): Json<Vec<(i64, i64)>> = sqlx::query_scalar(IDLE)
+            .bind(Json(ends.keys().collect::<Vec<_>>()))
+            .fetch_one(&mut *conn)
+            .await?;
+        if idle.is_empty() {
+            return Ok(None);
+        }
+        let jobs = self.definitions.get(conn, idle.iter().copied()).await?;
+        let next = next_fires_after(&ends, &idle, &jobs);
+        set_next_fires(conn, &next).await?;
+        Ok(next.iter().filter_map(|(_, at)| *at).min())
+    }
+
+    /// Writes the child runs of the fires that the batch completed; how many.
+    async fn write_child_runs(
+        &self,
+        conn: &mut SqliteConnection,
+        writes: &BatchWrites,
+        now: Timestamp,
+    ) -> Result<usize> {
+        let parents: Vec<i64> = writes.parents().map(|(run, _)| run.id).collect();
+        if parents.is_empty() {
+            return Ok(0);
+        }
+        let Json(complete): Json<Vec<(i64, i64, i64)>> = sqlx::query_scalar(COMPLETE)
+            .bind(Json(parents))
+            .fetch_one(&mut *conn)
+            .await?;
+        let fires = CompleteFire::of(&complete, writes);
+        if fires.is_empty() {
+            return Ok(0);
+        }
+        let Json(children): Json<Vec<ChildJob>> = sqlx::query_scalar(CHILDREN)
+            .bind(Json(parent_jobs(&fires)))
+            .fetch_one(&mut *conn)
+            .await?;
+        let versions = children.iter().map(|child| (child.id, child.version));
+        let jobs = self.definitions.get(conn, versions).await?;
+        let mut live = self.live_executors(conn, now).await?;
+        let mut runs = child_runs(&fires, &children, &jobs, &mut live, now);
+        new_runs::insert_and_count(conn, &mut runs, now).await
+    }
+}

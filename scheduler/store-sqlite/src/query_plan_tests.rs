@@ -1,0 +1,124 @@
+//! The query plans of the hot statements: each uses its index, and none scans all runs.
+
+use sqlx::{AssertSqlSafe, Row as _};
+
+use crate::{
+    SqliteOptions, SqliteStore, claim, dispatch, executors, fire_due, follow_ups, ingest, ledger,
+    maintenance, runs, summaries, trigger,
+};
+
+/// The steps of a statement's query plan.
+async fn plan(store: &SqliteStore, sql: &str) -> Vec<String> {
+    let mut tx = store.db.write().await.expect("begins");
+    sqlx::query(AssertSqlSafe(format!("EXPLAIN QUERY PLAN {sql}")))
+        .fetch_all(&mut *tx)
+        .await
+        .expect("is a statement")
+        .iter()
+        .map(|row| row.get::<String, _>("detail"))
+        .collect()
+}
+
+async fn store() -> (tempfile::TempDir, SqliteStore) {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("cueline.db");
+    let store = SqliteStore::open(&path, SqliteOptions::default()).await;
+    (dir, store.expect("opens"))
+}
+
+/// Each statement with the indexes that its plan must name.
+const HOT: [(&str, &[&str]); 25] = [
+    (fire_due::DUE, &["job_due_next"]),
+    (
+        fire_due::ADVANCE,
+        &["SEARCH job_due USING INTEGER PRIMARY KEY"],
+    ),
+    (claim::WAITING, &["run_waiting"]),
+    (claim::ANY, &["run_waiting", "run_live"]),
+    (claim::CLAIM, &["SEARCH run USING INTEGER PRIMARY KEY"]),
+    (claim::READ, &["SEARCH r USING INTEGER PRIMARY KEY"]),
+    (
+        claim::NEXT_DUE,
+        &["job_due_next", "run_waiting", "run_live"],
+    ),
+    (
+        dispatch::BEGIN,
+        &[
+            "SEARCH run USING INTEGER PRIMARY KEY",
+            "SEARCH d USING INTEGER PRIMARY KEY",
+        ],
+    ),
+    (dispatch::ACCEPTED, &["SEARCH r USING INTEGER PRIMARY KEY"]),
+    (
+        dispatch::CONFIRM_SAME_ATTEMPT,
+        &["SEARCH run USING INTEGER PRIMARY KEY"],
+    ),
+    (dispatch::CONFIRM, &["SEARCH run USING INTEGER PRIMARY KEY"]),
+    (
+        ingest::SNAPSHOTS,
+        &[
+            "SEARCH r USING INTEGER PRIMARY KEY",
+            "SEARCH d USING INTEGER PRIMARY KEY",
+        ],
+    ),
+    (ingest::START, &["SEARCH run USING INTEGER PRIMARY KEY"]),
+    (ingest::SUCCEED, &["SEARCH run USING INTEGER PRIMARY KEY"]),
+    (
+        ingest::TRANSITION,
+        &["SEARCH run USING INTEGER PRIMARY KEY"],
+    ),
+    (follow_ups::IDLE, &["run_delays_next_fire"]),
+    (follow_ups::COMPLETE, &["run_fire"]),
+    (follow_ups::CHILDREN, &["job_children"]),
+    (trigger::RUNS_OF_REQUEST, &["run_fire"]),
+    (executors::OUTSTANDING, &["run_live"]),
+    (executors::OVERDUE, &["run_live"]),
+    (runs::OF_JOBS, &["run_by_job"]),
+    (summaries::COUNT_DAY, &["run_by_job"]),
+    (runs::IN_RARE_STATES, &["run_unsuccessful", "run_live"]),
+    (ledger::SKIPPED, &["run_skipped"]),
+];
+
+#[tokio::test]
+async fn hot_statements_use_their_indexes() {
+    let (_dir, store) = store().await;
+    for (sql, wanted) in HOT {
+        let steps = plan(&store, sql).await;
+        let text = steps.join("\n");
+        for part in wanted {
+            assert!(
+                text.contains(part),
+                "no {part} in the plan of {sql}\n{text}"
+            );
+        }
+        for step in &steps {
+            let full_scan = ["SCAN run", "SCAN r", "SCAN job_due", "SCAN d"]
+                .iter()
+                .any(|scan| step == scan);
+            assert!(!full_scan, "{step} in the plan of {sql}\n{text}");
+        }
+    }
+}
+
+/// Statements that read runs by id stop at their limit.
+#[tokio::test]
+async fn scans_by_id_do_not_sort() {
+    let (_dir, store) = store().await;
+    for sql in [runs::ALL, maintenance::EXPIRED] {
+        let text = plan(&store, sql).await.join("\n");
+        assert!(
+            text.contains("SEARCH run USING INTEGER PRIMARY KEY"),
+            "{text}"
+        );
+        assert!(!text.contains("TEMP B-TREE"), "{text}");
+    }
+    let text = plan(&store, claim::WAITING).await.join("\n");
+    assert!(!text.contains("TEMP B-TREE"), "{text}");
+    let text = plan(&store, executors::OUTSTANDING).await.join("\n");
+    let scans = text.matches("run_live (state=? AND claimed_by=? AND rowid>?)");
+    assert_eq!(scans.count(), 2, "{text}");
+    let text = plan(&store, ledger::RUNS_AT).await.join("\n");
+    assert!(text.contains("run_fire"), "{text}");
+    let text = plan(&store, summaries::LIST).await.join("\n");
+    assert!(text.contains("job_name"), "{text}");
+}

@@ -1,0 +1,119 @@
+//! Jobs with what a list shows of them.
+
+use cueline_model::JobName;
+use cueline_store::adapter::convert::to_i64;
+use cueline_store::adapter::queries::{JobRow, NewestRuns, job_summaries};
+use cueline_store::{JobSummary, StoreError};
+use sqlx::SqliteConnection;
+use sqlx::types::Json;
+
+use crate::SqliteStore;
+use crate::error::Result;
+use crate::runs::{BLOCK_BITS, id_range, newest_of_jobs, read_runs};
+
+const BY_NAME: &str = "
+    SELECT j.id, j.version, d.next_fire_at FROM job j CROSS JOIN job_due d ON d.job_id = j.id
+    WHERE j.name = ?1 AND j.deleted_at IS NULL";
+
+pub(crate) const LIST: &str = "
+    SELECT j.id, j.version, d.next_fire_at FROM job j CROSS JOIN job_due d ON d.job_id = j.id
+    WHERE j.name > ?1 AND j.deleted_at IS NULL ORDER BY j.name LIMIT ?2";
+
+const FIRST_FROM: &str = "SELECT id, created_at FROM run WHERE id >= ?1 ORDER BY id LIMIT 1";
+
+pub(crate) const COUNT_DAY: &str = "
+    SELECT r.job_id, r.state, count(*)
+    FROM json_each(?1) b CROSS JOIN json_each(?2) j CROSS JOIN run r ON r.id >> 14 = b.value AND r.job_id = j.value
+    WHERE r.id >= ?3 GROUP BY r.job_id, r.state ORDER BY r.job_id, r.state";
+
+const DAY_MS: u64 = 24 * 3_600_000;
+
+/// The counts of the last day cover at most the newest 16 million runs of all jobs.
+const MAX_BLOCKS: i64 = 1_024;
+
+impl SqliteStore {
+    pub(crate) async fn job(&self, name: &JobName) -> Result<JobSummary> {
+        let mut tx = self.db.snapshot().await?;
+        let rows: Vec<JobRow> = sqlx::query_as(BY_NAME)
+            .bind(name.as_str())
+            .fetch_all(&mut *tx)
+            .await?;
+        let summary = self.summaries(&mut tx, &rows).await?.pop();
+        Ok(summary.ok_or_else(|| StoreError::no_job(name.as_str()))?)
+    }
+
+    pub(crate) async fn jobs(
+        &self,
+        after: Option<&JobName>,
+        limit: usize,
+    ) -> Result<Vec<JobSummary>> {
+        let mut tx = self.db.snapshot().await?;
+        let rows: Vec<JobRow> = sqlx::query_as(LIST)
+            .bind(after.map_or("", JobName::as_str))
+            .bind(to_i64(limit))
+            .fetch_all(&mut *tx)
+            .await?;
+        self.summaries(&mut tx, &rows).await
+    }
+
+    async fn summaries(
+        &self,
+        conn: &mut SqliteConnection,
+        rows: &[JobRow],
+    ) -> Result<Vec<JobSummary>> {
+        if rows.is_empty() {
+            return Ok(Vec::new());
+        }
+        let versions = rows.iter().map(|(id, version, _)| (*id, *version));
+        let jobs = self.definitions.get(conn, versions).await?;
+        let mut newest = Vec::with_capacity(rows.len());
+        for (id, ..) in rows {
+            newest.extend(newest_of_jobs(conn, &NewestRuns::last_begun(&[*id])).await?);
+        }
+        let last = read_runs(conn, &newest).await?;
+        let day = self.count_last_day(conn, rows).await?;
+        Ok(job_summaries(rows, &jobs, last, day)?)
+    }
+
+    /// The runs of the last 24 hours, counted by job and state.
+    async fn count_last_day(
+        &self,
+        conn: &mut SqliteConnection,
+        jobs: &[JobRow],
+    ) -> Result<Vec<(i64, i64, i64)>> {
+        let (lowest, highest) = id_range(conn).await?;
+        let since = self.db.now().minus_ms(DAY_MS).as_millis();
+        let first = first_since(conn, lowest, highest, since).await?;
+        let top = highest >> BLOCK_BITS;
+        let bottom = (first >> BLOCK_BITS).max(top - MAX_BLOCKS + 1);
+        let ids: Vec<i64> = jobs.iter().map(|(id, ..)| *id).collect();
+        Ok(sqlx::query_as(COUNT_DAY)
+            .bind(Json((bottom..=top).collect::<Vec<_>>()))
+            .bind(Json(ids))
+            .bind(first)
+            .fetch_all(conn)
+            .await?)
+    }
+}
+
+/// The lowest id of a run written at `since` or later, by bisection: ids ascend with the time of writing.
+async fn first_since(
+    conn: &mut SqliteConnection,
+    lowest: i64,
+    highest: i64,
+    since: i64,
+) -> Result<i64> {
+    let (mut low, mut high) = (lowest, highest.saturating_add(1));
+    while low < high {
+        let middle = low + (high - low) / 2;
+        let row: Option<(i64, i64)> = sqlx::query_as(FIRST_FROM)
+            .bind(middle)
+            .fetch_optional(&mut *conn)
+            .await?;
+        match row {
+            Some((id, created_at)) if created_at < since => low = id + 1,
+            _ => high = middle,
+        }
+    }
+    Ok(low)
+}

@@ -1,0 +1,53 @@
+//! The list of the port's methods, for adapters.
+
+/// Calls the macro `$implement` with all methods of [`Store`](crate::Store): kind (`read` or `write`), name, arguments, answer, and
+/// what fails when the method fails ("failed to …").
+///
+/// An adapter implements each method as an inherent one of the same name. Its `$implement` passes the port's method on to that and adds what
+/// all methods have in common, such as the error message.
+#[macro_export]
+macro_rules! with_store_methods {
+    ($implement:ident) => {
+        $implement! {
+            read now() -> Timestamp: "read the database's clock";
+            read store_id() -> StoreId: "read the store's id";
+            write register_node(name: &str, lease_ms: u64) -> RegisteredNode: "register a node";
+            write rejoin_node(old: NodeId, name: &str, lease_ms: u64) -> NodeId: "register a node again";
+            write renew_lease(node: NodeId, lease_ms: u64) -> bool: "renew a node's lease";
+            write release_lease(node: NodeId) -> (): "release a node's lease";
+            write apply_jobs(specs: &[JobSpec], dry_run: bool) -> Vec<AppliedJob>: "apply jobs";
+            write set_job_enabled(job: &JobName, enabled: bool, by: &str) -> JobId: "pause or resume a job";
+            write delete_job(job: &JobName, by: &str) -> JobId: "delete a job";
+            read dispatching_attempts(jobs: &[JobId]) -> Vec<AttemptId>: "list attempts that are being published";
+            read job(name: &JobName) -> JobSummary: "read a job";
+            read definitions(ids: &[JobId]) -> Vec<Arc<Job>>: "read job definitions";
+            read jobs(after: Option<&JobName>, limit: usize) -> Vec<JobSummary>: "list jobs";
+            write fire_due(request: FireDueRequest, planner: &dyn Planner) -> FiredRuns: "fire due jobs";
+            write claim_waiting(node: NodeId, horizon_ms: u64, limit: usize) -> Vec<ClaimedRun>: "claim waiting runs";
+            read next_due_at() -> Option<Timestamp>: "find the next due time";
+            write begin_dispatch(node: NodeId, requests: &[DispatchRequest]) -> Vec<AttemptId>: "begin to dispatch runs";
+            write confirm_dispatch(attempts: &[AttemptId]) -> (): "confirm published attempts";
+            write release_claims(node: NodeId, attempts: &[AttemptId], due_at: Option<Timestamp>) -> (): "release runs";
+            write reclaim_attempts(node: NodeId, attempts: &[AttemptId], reason: &str) -> Vec<ClaimedRun>: "reclaim attempts";
+            write trigger_claimed(node: Option<NodeId>, request: &TriggerRequest) -> (TriggerOutcome, Vec<ClaimedRun>): "trigger a job";
+            write ingest_reports(reports: &[AttemptReport]) -> IngestSummary: "ingest reports";
+            write cancel_run(run: RunId, by: &str) -> CancelOutcome: "cancel a run";
+            read pending_cancellations(limit: usize) -> Vec<PendingCancellation>: "list pending cancellations";
+            read outstanding_attempts(older_than_ms: u64, after: Option<RunId>, limit: usize) -> Vec<OutstandingAttempt>: "list outstanding attempts";
+            read overdue_attempts(slack_ms: u64, limit: usize) -> Vec<AttemptId>: "list overdue attempts";
+            write record_heartbeats(heartbeats: &[Heartbeat]) -> (): "store heartbeats";
+            read executors() -> Vec<Executor>: "list executors";
+            write insert_dead_letters(letters: &[NewDeadLetter]) -> u64: "store dead letters";
+            read dead_letters(before: Option<i64>, limit: usize) -> Vec<DeadLetter>: "list dead letters";
+            read dead_letters_by_id(ids: &[i64]) -> Vec<DeadLetter>: "read dead letters";
+            write delete_dead_letters(ids: &[i64]) -> u64: "delete dead letters";
+            read run(run: RunId) -> RunDetail: "read a run";
+            read runs(filter: &RunFilter) -> Vec<Run>: "list runs";
+            read log_lines(run: RunId, after: i64, limit: usize) -> Vec<StoredLogLine>: "read a run's log";
+            read ledger(job: &JobName, from: Timestamp, to: Timestamp, limit: usize) -> Vec<LedgerEntry>: "read the ledger";
+            read stats() -> StoreStats: "count jobs and runs";
+            write delete_expired_runs(older_than_ms: u64, limit: usize) -> u64: "delete expired runs";
+            write repair_fixed_delay_jobs() -> u64: "repair fixed-delay jobs";
+        }
+    };
+}

@@ -1,0 +1,91 @@
+//! From due jobs to new runs.
+
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+
+use cueline_model::Timestamp;
+use serde::Deserialize;
+
+use super::definitions::JobsById;
+use super::live_executors::LiveExecutors;
+use super::new_run::NewRun;
+use crate::{ClaimedRun, NodeId, Planner};
+
+/// A job that is due.
+#[derive(Debug, Clone, Copy, Deserialize)]
+pub struct DueJob {
+    /// The job.
+    pub id: i64,
+    /// The version of its definition.
+    pub version: i64,
+    /// The fire time that is due, in milliseconds.
+    pub next_fire_at: i64,
+    /// How many runs it has had.
+    pub run_count: i64,
+}
+
+impl From<(i64, i64, i64, i64)> for DueJob {
+    fn from((id, version, next_fire_at, run_count): (i64, i64, i64, i64)) -> Self {
+        Self {
+            id,
+            version,
+            next_fire_at,
+            run_count,
+        }
+    }
+}
+
+/// The schedule of a job after it fired.
+#[derive(Debug, Clone, Copy)]
+pub struct Advance {
+    /// The job.
+    pub id: i64,
+    /// When it is due next.
+    pub next_fire_at: Option<Timestamp>,
+    /// How many runs it has had by then.
+    pub run_count: i64,
+}
+
+/// Plans each due job. A job without a readable definition is left as it is; the other jobs fire.
+pub fn plan_due_jobs(
+    due: &[DueJob],
+    jobs: &JobsById,
+    live: &mut LiveExecutors,
+    node: NodeId,
+    planner: &dyn Planner,
+    now: Timestamp,
+) -> (Vec<NewRun>, Vec<Advance>) {
+    let mut runs = Vec::with_capacity(due.len());
+    let mut advances = Vec::with_capacity(due.len());
+    for due in due {
+        let Some(job) = jobs.get(&due.id) else {
+            continue;
+        };
+        let candidates = live.candidates(&job.spec);
+        let fire_at = Timestamp::from_millis(due.next_fire_at);
+        let plan = planner.plan(job, fire_at, now, &candidates);
+        let mut run_count = due.run_count;
+        for planned in plan.runs {
+            let counts = planned.skipped.is_none();
+            runs.push(NewRun::planned(job, run_count, node, planned));
+            run_count += i64::from(counts);
+        }
+        advances.push(Advance {
+            id: due.id,
+            next_fire_at: plan.next_fire,
+            run_count,
+        });
+    }
+    (runs, advances)
+}
+
+/// The written runs that the calling node dispatches, in the order of dispatch. `left_out` are the ids that were not written.
+pub fn runs_to_dispatch(runs: Vec<NewRun>, left_out: &BTreeSet<i64>) -> Vec<ClaimedRun> {
+    let mut claimed: Vec<ClaimedRun> = runs
+        .into_iter()
+        .filter(|run| run.skipped.is_none() && !left_out.contains(&run.id))
+        .map(ClaimedRun::from)
+        .collect();
+    claimed.sort_by_key(|run| (run.due_at, Reverse(run.job.spec.priority), run.id));
+    claimed
+}

@@ -1,0 +1,53 @@
+//! Heartbeats, as they are stored.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
+
+use cueline_model::Heartbeat;
+use serde::Serialize;
+
+use super::convert::{to_i64, without_nul};
+
+/// The columns of a heartbeat.
+#[derive(Debug, Serialize)]
+#[expect(missing_docs, reason = "named like the columns of the tables")]
+pub struct HeartbeatRow<'a> {
+    pub group: &'a str,
+    pub name: &'a str,
+    pub incarnation: Cow<'a, str>,
+    pub capabilities: BTreeSet<Cow<'a, str>>,
+    pub capacity: i64,
+    pub held: i64,
+    pub running: i64,
+    pub draining: bool,
+    pub gone: bool,
+}
+
+/// The last heartbeat of each executor, by group and name: all transactions lock rows in this order.
+pub fn latest_heartbeats(heartbeats: &[Heartbeat]) -> Vec<HeartbeatRow<'_>> {
+    let latest: BTreeMap<(&str, &str), &Heartbeat> = heartbeats
+        .iter()
+        .map(|heartbeat| {
+            let id = &heartbeat.executor;
+            ((id.group.as_str(), id.name.as_str()), heartbeat)
+        })
+        .collect();
+    latest
+        .into_iter()
+        .map(|((group, name), heartbeat)| HeartbeatRow {
+            group,
+            name,
+            incarnation: without_nul(&heartbeat.incarnation),
+            capabilities: heartbeat
+                .capabilities
+                .iter()
+                .map(|capability| without_nul(capability))
+                .collect(),
+            capacity: i64::from(heartbeat.capacity),
+            held: to_i64(heartbeat.held),
+            running: to_i64(heartbeat.running),
+            draining: heartbeat.draining,
+            gone: heartbeat.gone,
+        })
+        .collect()
+}

@@ -1,0 +1,167 @@
+//! Runs that are about to be written.
+
+use std::sync::Arc;
+
+use cueline_model::{ExecutorName, Job, RunId, RunKind, Shard, Timestamp, expand};
+
+use super::convert::to_u64;
+use super::live_executors::LiveExecutors;
+use crate::{ClaimedRun, NodeId, PlannedRun, SkippedFires, TriggerRequest};
+
+/// A run that is about to be written.
+#[derive(Debug, Clone)]
+pub struct NewRun {
+    /// 0 until the adapter allocates an id.
+    pub id: i64,
+    /// The job in the version that the run was planned from.
+    pub job: Arc<Job>,
+    /// What the run was created by.
+    pub kind: RunKind,
+    /// What the shards of one fire have in common: the fire time (schedule, startup) or the first run of the parent's fire (child).
+    /// `None` for a manual trigger: the id of the first run of the request.
+    pub fire_key: Option<i64>,
+    /// The fire time.
+    pub fire_at: Timestamp,
+    /// When the first attempt is due.
+    pub due_at: Timestamp,
+    /// Which part of the work.
+    pub shard: Shard,
+    /// The executor that a broadcast run is pinned to.
+    pub executor: Option<ExecutorName>,
+    /// Number of the run among all runs of its job, from 0.
+    pub sequence: i64,
+    /// The node that dispatches it; `None`: any node claims it.
+    pub claimed_by: Option<NodeId>,
+    /// The run whose success created it.
+    pub parent: Option<RunId>,
+    /// Parameter text in place of the job's own.
+    pub params: Option<String>,
+    /// Set when the run only records fire times that were skipped.
+    pub skipped: Option<SkippedFires>,
+}
+
+/// What the runs of one fire outside of the schedule have in common.
+#[derive(Debug, Clone)]
+pub struct Fire {
+    /// What created the runs.
+    pub kind: RunKind,
+    /// See [`NewRun::fire_key`].
+    pub key: Option<i64>,
+    /// The fire time.
+    pub fire_at: Timestamp,
+    /// When the first attempts are due.
+    pub due_at: Timestamp,
+    /// The node that dispatches the runs; `None`: any node claims them.
+    pub claimed_by: Option<NodeId>,
+    /// The run whose success created them.
+    pub parent: Option<RunId>,
+    /// Parameter text in place of the job's own.
+    pub params: Option<String>,
+}
+
+impl Fire {
+    /// The fire of a startup job.
+    pub const fn at_startup(now: Timestamp) -> Self {
+        Self {
+            kind: RunKind::Startup,
+            key: Some(now.as_millis()),
+            fire_at: now,
+            due_at: now,
+            claimed_by: None,
+            parent: None,
+            params: None,
+        }
+    }
+
+    /// The fire of a trigger request. Runs that are due by `now` are claimed by `node`.
+    pub fn of_request(request: &TriggerRequest, node: Option<NodeId>, now: Timestamp) -> Self {
+        let at = request.run_at.unwrap_or(now);
+        Self {
+            kind: RunKind::Manual,
+            key: None,
+            fire_at: at,
+            due_at: at,
+            claimed_by: node.filter(|_| at <= now),
+            parent: None,
+            params: request.params.clone(),
+        }
+    }
+}
+
+impl NewRun {
+    /// A run of the schedule.
+    pub fn planned(job: &Arc<Job>, sequence: i64, node: NodeId, plan: PlannedRun) -> Self {
+        Self {
+            id: 0,
+            job: Arc::clone(job),
+            kind: RunKind::Schedule,
+            fire_key: Some(plan.fire_at.as_millis()),
+            fire_at: plan.fire_at,
+            due_at: plan.due_at,
+            shard: plan.shard,
+            executor: plan.executor,
+            sequence,
+            claimed_by: plan.skipped.is_none().then_some(node),
+            parent: None,
+            params: None,
+            skipped: plan.skipped,
+        }
+    }
+
+    /// The runs of a fire outside of the schedule, one for each shard.
+    pub fn of_fire(
+        job: &Arc<Job>,
+        first_sequence: i64,
+        live: &mut LiveExecutors,
+        fire: &Fire,
+    ) -> Vec<Self> {
+        expand(&job.spec.route, &live.candidates(&job.spec))
+            .into_iter()
+            .zip(first_sequence..)
+            .map(|(shard, sequence)| Self {
+                id: 0,
+                job: Arc::clone(job),
+                kind: fire.kind,
+                fire_key: fire.key,
+                fire_at: fire.fire_at,
+                due_at: fire.due_at,
+                shard: shard.shard,
+                executor: shard.executor,
+                sequence,
+                claimed_by: fire.claimed_by,
+                parent: fire.parent,
+                params: fire.params.clone(),
+                skipped: None,
+            })
+            .collect()
+    }
+
+    /// Whether the run needs none of the columns that few runs use: nearly all runs are plain.
+    pub fn is_plain(&self) -> bool {
+        self.kind == RunKind::Schedule
+            && self.shard.total == 1
+            && self.shard.item.is_none()
+            && self.executor.is_none()
+            && self.skipped.is_none()
+            && self.params.is_none()
+    }
+}
+
+impl From<NewRun> for ClaimedRun {
+    /// The first attempt, of which nothing has been published.
+    fn from(run: NewRun) -> Self {
+        Self {
+            id: RunId(run.id),
+            attempt: 1,
+            job: run.job,
+            kind: run.kind,
+            fire_at: run.fire_at,
+            due_at: run.due_at,
+            shard: run.shard,
+            params: run.params,
+            executor: run.executor,
+            sequence: to_u64(run.sequence),
+            maybe_published: false,
+        }
+    }
+}

@@ -1,0 +1,360 @@
+//! Applies a batch of reports to its runs in memory, report by report; the result is written with a few statements.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use cueline_model::{AttemptEvent, AttemptId, Outcome, RunState, Timestamp};
+
+use super::definitions::JobsById;
+use super::snapshot::RunSnapshot;
+use super::timeline::TimelineEvent;
+use super::transition::{RunUpdate, Transition};
+use crate::{AttemptReport, IngestSummary};
+
+/// The runs of a batch, with the reports that were applied so far.
+#[derive(Debug)]
+pub struct ReportBatch {
+    now: Timestamp,
+    runs: BTreeMap<i64, RunUpdate>,
+    events: Vec<TimelineEvent>,
+    refusals: Vec<TimelineEvent>,
+    summary: IngestSummary,
+}
+
+/// A run whose handler started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StartedRun {
+    /// The run.
+    pub run: i64,
+    /// The stored attempt.
+    pub attempt: u32,
+    /// When the handler started.
+    pub at: Timestamp,
+}
+
+/// What a batch writes. Each list is ordered by run id, so that all transactions lock rows in the same order.
+#[derive(Debug, Default)]
+pub struct BatchWrites {
+    /// Runs whose handler started.
+    pub started: Vec<StartedRun>,
+    /// Runs and their progress, from 0 to 1.
+    pub progress: Vec<(i64, f64)>,
+    /// Runs that get another attempt. A run that ended after that, in the same batch, is in `ended` too.
+    pub next_attempts: Vec<Transition>,
+    /// Runs that ended.
+    pub ended: Vec<(RunSnapshot, Transition)>,
+    /// Events for the timelines.
+    pub events: Vec<TimelineEvent>,
+    /// Refused reports for the timelines. A repeated one is written once.
+    pub refusals: Vec<TimelineEvent>,
+    /// The answer to the caller.
+    pub summary: IngestSummary,
+}
+
+impl ReportBatch {
+    /// A batch about these runs.
+    pub fn new(runs: Vec<RunSnapshot>, now: Timestamp) -> Self {
+        Self {
+            now,
+            runs: runs
+                .into_iter()
+                .map(|run| (run.id, RunUpdate::new(run)))
+                .collect(),
+            events: Vec::new(),
+            refusals: Vec::new(),
+            summary: IngestSummary::default(),
+        }
+    }
+
+    /// Applies reports in their order. [`log_lines`](super::log_lines) handles their log lines. `jobs` holds the jobs that
+    /// [`required_jobs`] lists.
+    pub fn apply(&mut self, reports: &[AttemptReport], jobs: &JobsById) {
+        for report in reports {
+            let applied = match &report.event {
+                AttemptEvent::Started { at } => self.apply_start(report.attempt, *at),
+                AttemptEvent::Progress { fraction } => {
+                    self.apply_progress(report.attempt, *fraction)
+                }
+                AttemptEvent::Ended { outcome } => self.apply_end(report.attempt, outcome, jobs),
+                AttemptEvent::Log { .. } => continue,
+            };
+            if applied.is_none() {
+                self.summary.ignored += 1;
+            }
+        }
+    }
+
+    /// The run, if the reported attempt is its current one.
+    fn run_at(&mut self, id: AttemptId) -> Option<&mut RunUpdate> {
+        self.runs
+            .get_mut(&id.run.0)
+            .filter(|run| run.attempt == id.attempt)
+    }
+
+    fn apply_start(&mut self, id: AttemptId, at: Timestamp) -> Option<()> {
+        let run = self
+            .run_at(id)
+            .filter(|run| matches!(run.state, RunState::Dispatching | RunState::Queued))?;
+        run.state = RunState::Running;
+        run.started_at = Some(at);
+        Some(())
+    }
+
+    fn apply_progress(&mut self, id: AttemptId, fraction: f64) -> Option<()> {
+        let run = self
+            .run_at(id)
+            .filter(|run| fraction.is_finite() && is_published(run.state))?;
+        run.progress = Some(fraction.clamp(0.0, 1.0));
+        Some(())
+    }
+
+    fn apply_end(&mut self, id: AttemptId, outcome: &Outcome, jobs: &JobsById) -> Option<()> {
+        let run = self.runs.get_mut(&id.run.0)?;
+        let next = outcome.kind.state().unwrap_or(RunState::Scheduled);
+        if run.attempt != id.attempt || !run.state.may_become(next) {
+            self.refusals.extend(refusal(run, id, outcome));
+            return None;
+        }
+        let (transition, event) = run.end_attempt(outcome, jobs.get(&run.run.job_id), self.now);
+        self.events.extend(event);
+        if let Some(due_at) = transition.due_at {
+            self.summary.rescheduled += 1;
+            keep_earliest(&mut self.summary.next_due_at, due_at);
+            run.next_attempt = Some(transition);
+        } else {
+            self.summary.ended += 1;
+            run.end = Some(transition);
+        }
+        Some(())
+    }
+
+    /// Whether log lines of this attempt are stored: it is or was an attempt of its run.
+    pub(super) fn stores_log_of(&self, id: AttemptId) -> bool {
+        self.runs
+            .get(&id.run.0)
+            .is_some_and(|run| (1..=run.attempt).contains(&id.attempt))
+    }
+
+    /// What the batch writes.
+    pub fn into_writes(self) -> BatchWrites {
+        let mut writes = BatchWrites {
+            events: self.events,
+            refusals: self.refusals,
+            summary: self.summary,
+            ..BatchWrites::default()
+        };
+        for (id, update) in self.runs {
+            writes
+                .started
+                .extend(update.started_at.map(|at| StartedRun {
+                    run: id,
+                    attempt: update.run.attempt,
+                    at,
+                }));
+            writes
+                .progress
+                .extend(update.progress.map(|fraction| (id, fraction)));
+            writes.next_attempts.extend(update.next_attempt);
+            writes.ended.extend(update.end.map(|end| (update.run, end)));
+        }
+        writes
+    }
+}
+
+/// The event for a refused end. A repeated report of the same end gets none.
+fn refusal(run: &RunUpdate, id: AttemptId, outcome: &Outcome) -> Option<TimelineEvent> {
+    let reached = outcome.kind.state();
+    let reported = reached.map_or("returned", RunState::as_str);
+    let detail = if run.attempt != id.attempt {
+        format!("reported {reported}; the run is at attempt {}", run.attempt)
+    } else if reached == Some(run.state) {
+        return None;
+    } else {
+        format!("reported {reported}; the run is {}", run.state)
+    };
+    Some(TimelineEvent {
+        run: id.run.0,
+        attempt: id.attempt,
+        event: "refused",
+        detail,
+    })
+}
+
+impl BatchWrites {
+    /// Fixed-delay jobs whose next fire time counts from one of the ends, with the time of that end.
+    pub fn delayed_jobs(&self, now: Timestamp) -> Vec<(i64, Timestamp)> {
+        self.ended
+            .iter()
+            .filter(|(run, _)| run.delays_next_fire())
+            .filter_map(|(run, end)| Some((run.job_id, end.ended_at?.min(now))))
+            .collect()
+    }
+
+    /// Runs that succeeded and whose jobs have children.
+    pub fn parents(&self) -> impl Iterator<Item = &(RunSnapshot, Transition)> {
+        self.ended
+            .iter()
+            .filter(|(run, end)| run.has_children() && end.is_success())
+    }
+}
+
+/// The jobs, with their versions, whose definitions decide what follows from failed attempts.
+pub fn required_jobs(reports: &[AttemptReport], runs: &[RunSnapshot]) -> HashMap<i64, i64> {
+    let failed: HashSet<i64> = reports
+        .iter()
+        .filter(|report| match &report.event {
+            AttemptEvent::Ended { outcome } => {
+                outcome.kind.state().is_some_and(RunState::is_failure)
+            }
+            _ => false,
+        })
+        .map(|report| report.attempt.run.0)
+        .collect();
+    runs.iter()
+        .filter(|run| failed.contains(&run.id))
+        .filter_map(|run| Some((run.job_id, run.job.as_ref()?.version)))
+        .collect()
+}
+
+fn is_published(state: RunState) -> bool {
+    matches!(
+        state,
+        RunState::Dispatching | RunState::Queued | RunState::Running
+    )
+}
+
+/// Replaces `earliest` by `other` if that is earlier.
+pub fn keep_earliest(earliest: &mut Option<Timestamp>, other: Timestamp) {
+    *earliest = Some(earliest.map_or(other, |at| at.min(other)));
+}
+
+#[cfg(test)]
+mod tests {
+    use cueline_model::{OutcomeKind, RunId};
+
+    use super::*;
+    use crate::adapter::snapshot::JobSnapshot;
+
+    const NOW: Timestamp = Timestamp::from_millis(10_000);
+
+    fn snapshot(state: RunState) -> RunSnapshot {
+        RunSnapshot {
+            id: 1,
+            job_id: 2,
+            manual: false,
+            state,
+            attempt: 1,
+            retries: 0,
+            reruns: 0,
+            cancel_requested: false,
+            job: Some(JobSnapshot {
+                version: 3,
+                enabled: true,
+                fixed_delay: true,
+                has_children: true,
+            }),
+        }
+    }
+
+    fn report(attempt: u32, event: AttemptEvent) -> AttemptReport {
+        AttemptReport {
+            attempt: AttemptId {
+                run: RunId(1),
+                attempt,
+            },
+            executor: None,
+            event,
+        }
+    }
+
+    fn ended(kind: OutcomeKind) -> AttemptEvent {
+        AttemptEvent::Ended {
+            outcome: Outcome::new(kind, NOW),
+        }
+    }
+
+    fn writes(run: RunSnapshot, reports: &[AttemptReport]) -> BatchWrites {
+        let mut batch = ReportBatch::new(vec![run], NOW);
+        batch.apply(reports, &HashMap::new());
+        batch.into_writes()
+    }
+
+    #[test]
+    fn a_run_that_starts_and_succeeds_in_one_batch_is_written_once_in_each_list() {
+        let reports = [
+            report(1, AttemptEvent::Started { at: NOW }),
+            report(1, AttemptEvent::Progress { fraction: 7.0 }),
+            report(1, ended(OutcomeKind::Succeeded)),
+        ];
+        let writes = writes(snapshot(RunState::Queued), &reports);
+        assert_eq!(
+            writes.started,
+            [StartedRun {
+                run: 1,
+                attempt: 1,
+                at: NOW
+            }]
+        );
+        assert_eq!(writes.progress, [(1, 1.0)]);
+        assert!(writes.next_attempts.is_empty());
+        assert!(writes.ended.iter().all(|(_, end)| end.is_success()));
+        assert_eq!((writes.summary.ended, writes.summary.ignored), (1, 0));
+        assert_eq!(writes.delayed_jobs(NOW), [(2, NOW)]);
+        assert_eq!(writes.parents().count(), 1);
+    }
+
+    #[test]
+    fn a_late_end_is_refused_with_an_event() {
+        let writes = writes(
+            snapshot(RunState::Cancelled),
+            &[report(1, ended(OutcomeKind::Succeeded))],
+        );
+        assert!(writes.ended.is_empty() && writes.next_attempts.is_empty());
+        assert_eq!(writes.summary.ignored, 1);
+        assert_eq!(
+            writes.refusals,
+            [TimelineEvent {
+                run: 1,
+                attempt: 1,
+                event: "refused",
+                detail: "reported succeeded; the run is cancelled".to_owned(),
+            }]
+        );
+    }
+
+    #[test]
+    fn a_repeated_end_is_ignored_without_an_event() {
+        let writes = writes(
+            snapshot(RunState::Succeeded),
+            &[report(1, ended(OutcomeKind::Succeeded))],
+        );
+        assert_eq!(writes.summary.ignored, 1);
+        assert!(writes.refusals.is_empty());
+    }
+
+    #[test]
+    fn a_returned_attempt_is_followed_by_another_unless_its_job_was_stopped() {
+        let returned = [report(1, ended(OutcomeKind::Returned))];
+        let going_on = writes(snapshot(RunState::Queued), &returned);
+        let attempts: Vec<_> = going_on
+            .next_attempts
+            .iter()
+            .map(|c| (c.from_attempt, c.attempt))
+            .collect();
+        assert_eq!(attempts, [(1, 2)]);
+        assert_eq!(going_on.summary.rescheduled, 1);
+
+        let mut stopped = snapshot(RunState::Queued);
+        stopped.job = None;
+        let stopped = writes(stopped, &returned);
+        let states: Vec<_> = stopped.ended.iter().map(|(_, c)| c.state).collect();
+        assert_eq!(states, [RunState::Cancelled]);
+    }
+
+    #[test]
+    fn only_failed_attempts_require_definitions() {
+        let runs = [snapshot(RunState::Running)];
+        let of = |kind| required_jobs(&[report(1, ended(kind))], &runs);
+        assert_eq!(of(OutcomeKind::Failed), HashMap::from([(2, 3)]));
+        assert!(of(OutcomeKind::Succeeded).is_empty());
+    }
+}

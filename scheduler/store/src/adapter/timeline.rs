@@ -1,0 +1,33 @@
+//! Timelines of runs: what is written to them.
+
+use super::convert::without_nul;
+use crate::SkippedFires;
+
+/// Why a run ends that would have got another attempt or publication, had its job not been paused or deleted.
+pub const STOPPED_MEANWHILE: &str = "its job was stopped meanwhile";
+
+/// An event for a run's timeline.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TimelineEvent {
+    /// The run.
+    pub run: i64,
+    /// The attempt that it is about.
+    pub attempt: u32,
+    /// The event, in one word.
+    pub event: &'static str,
+    /// Details for the user.
+    pub detail: String,
+}
+
+/// The message of a skipped run: why, and how many fire times it accounts for.
+pub fn skip_message(skipped: &SkippedFires) -> String {
+    let reason = without_nul(&skipped.reason);
+    if skipped.count > 1 {
+        format!(
+            "{reason}; stands for {} fire times since {}",
+            skipped.count, skipped.since
+        )
+    } else {
+        reason.into_owned()
+    }
+}

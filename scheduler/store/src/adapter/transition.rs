@@ -1,0 +1,183 @@
+//! A run while a batch of reports is applied to it, and the transition that the end of an attempt gives it.
+
+use std::sync::Arc;
+
+use cueline_model::{
+    Conclusion, Job, OnLost, Outcome, OutcomeKind, Retry, RunFacts, RunId, RunState, Timestamp,
+    conclude,
+};
+
+use super::convert::without_nul;
+use super::snapshot::RunSnapshot;
+use super::timeline::{STOPPED_MEANWHILE, TimelineEvent};
+
+/// What the end of an attempt writes to its run: the end of the run, or another attempt.
+#[derive(Debug, Clone)]
+pub struct Transition {
+    /// The run.
+    pub run: i64,
+    /// The stored attempt that the transition starts from.
+    pub from_attempt: u32,
+    /// The new state.
+    pub state: RunState,
+    /// The new attempt.
+    pub attempt: u32,
+    /// Retries used up after the transition.
+    pub retries: u32,
+    /// Reruns used up after the transition.
+    pub reruns: u32,
+    /// When the next attempt is due; `None` at the end of the run.
+    pub due_at: Option<Timestamp>,
+    /// When the handler started, if the report says so.
+    pub started_at: Option<Timestamp>,
+    /// When the run ended; `None` if another attempt follows.
+    pub ended_at: Option<Timestamp>,
+    /// Exit status of the attempt.
+    pub exit_status: Option<i32>,
+    /// Why the attempt did not succeed.
+    pub message: Option<String>,
+    /// What a successful handler returned.
+    pub output: Option<String>,
+}
+
+impl Transition {
+    /// Whether the run succeeded.
+    pub fn is_success(&self) -> bool {
+        self.state == RunState::Succeeded
+    }
+}
+
+/// A run with the changes that the reports of a batch have made so far.
+#[derive(Debug)]
+pub(super) struct RunUpdate {
+    /// The run before the batch; retries and reruns are counted on.
+    pub(super) run: RunSnapshot,
+    pub(super) state: RunState,
+    pub(super) attempt: u32,
+    pub(super) started_at: Option<Timestamp>,
+    pub(super) progress: Option<f64>,
+    pub(super) next_attempt: Option<Transition>,
+    pub(super) end: Option<Transition>,
+}
+
+impl RunUpdate {
+    pub(super) fn new(run: RunSnapshot) -> Self {
+        Self {
+            state: run.state,
+            attempt: run.attempt,
+            run,
+            started_at: None,
+            progress: None,
+            next_attempt: None,
+            end: None,
+        }
+    }
+
+    /// Ends the current attempt. Another attempt comes with an event for the timeline.
+    pub(super) fn end_attempt(
+        &mut self,
+        outcome: &Outcome,
+        job: Option<&Arc<Job>>,
+        now: Timestamp,
+    ) -> (Transition, Option<TimelineEvent>) {
+        let (conclusion, stopped) = self.conclude(outcome, job, now);
+        let mut transition = Transition {
+            run: self.run.id,
+            from_attempt: self.attempt,
+            state: RunState::Scheduled,
+            attempt: self.attempt,
+            retries: self.run.retries,
+            reruns: self.run.reruns,
+            due_at: None,
+            started_at: outcome.started_at,
+            ended_at: None,
+            exit_status: outcome.exit_status,
+            message: outcome
+                .message
+                .as_deref()
+                .map(limited)
+                .or_else(|| stopped.map(str::to_owned)),
+            output: None,
+        };
+        match conclusion {
+            Conclusion::End(state) => {
+                self.state = state;
+                transition.state = state;
+                transition.ended_at = Some(outcome.ended_at);
+                transition.output = outcome.output.as_deref().map(limited);
+                (transition, None)
+            }
+            Conclusion::Again {
+                due_at,
+                retries,
+                reruns,
+                reason,
+            } => {
+                let event = self.next_attempt_event(outcome.kind, reruns, &reason);
+                if let Some(earlier) = &self.next_attempt {
+                    transition.from_attempt = earlier.from_attempt;
+                }
+                self.state = RunState::Scheduled;
+                self.attempt = self.attempt.saturating_add(1);
+                self.run.retries = retries;
+                self.run.reruns = reruns;
+                self.started_at = None;
+                transition.attempt = self.attempt;
+                transition.retries = retries;
+                transition.reruns = reruns;
+                transition.due_at = Some(due_at);
+                (transition, Some(event))
+            }
+        }
+    }
+
+    /// The conclusion of the model. A run whose job was stopped gets no further attempt; then with the reason.
+    fn conclude(
+        &self,
+        outcome: &Outcome,
+        job: Option<&Arc<Job>>,
+        now: Timestamp,
+    ) -> (Conclusion, Option<&'static str>) {
+        let facts = RunFacts {
+            run: RunId(self.run.id),
+            attempt: self.attempt,
+            retries: self.run.retries,
+            reruns: self.run.reruns,
+            cancel_requested: self.run.cancel_requested,
+        };
+        let no_retry = Retry::default();
+        let (retry, on_lost) = match job {
+            Some(job) => (&job.spec.retry, job.spec.on_lost),
+            None => (&no_retry, OnLost::Fail),
+        };
+        let conclusion = conclude(facts, retry, on_lost, outcome, now);
+        if matches!(conclusion, Conclusion::Again { .. }) && !self.run.may_continue() {
+            let state = outcome.kind.state().unwrap_or(RunState::Cancelled);
+            return (Conclusion::End(state), Some(STOPPED_MEANWHILE));
+        }
+        (conclusion, None)
+    }
+
+    fn next_attempt_event(&self, kind: OutcomeKind, reruns: u32, reason: &str) -> TimelineEvent {
+        let event = match kind {
+            OutcomeKind::Returned => "returned",
+            _ if reruns > self.run.reruns => "rerun",
+            _ => "retry",
+        };
+        TimelineEvent {
+            run: self.run.id,
+            attempt: self.attempt,
+            event,
+            detail: without_nul(reason).into_owned(),
+        }
+    }
+}
+
+/// Text of an outcome, cut to the limit that workers keep to.
+fn limited(text: &str) -> String {
+    let mut end = text.len().min(Outcome::MAX_TEXT_BYTES);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    without_nul(text.get(..end).unwrap_or_default()).into_owned()
+}

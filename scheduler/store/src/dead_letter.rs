@@ -1,0 +1,41 @@
+//! Dead letters: messages that their receiver refused.
+
+use cueline_model::Timestamp;
+use serde::{Deserialize, Serialize};
+
+/// The most dead letters that are kept. Beyond it the oldest are deleted.
+pub const MAX_DEAD_LETTERS: usize = 100_000;
+
+/// A refused message that is about to be stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewDeadLetter {
+    /// The same for each delivery of one dead letter: a second delivery is not stored.
+    pub key: String,
+    /// The queue that the message was in, as the broker displays it.
+    pub queue: String,
+    /// The topic; for a trigger the name of its job.
+    pub topic: String,
+    /// Why the message was refused.
+    pub reason: String,
+    /// When the message was refused, by the broker's clock.
+    pub at: Timestamp,
+    /// The message, unchanged.
+    pub payload: Vec<u8>,
+}
+
+/// A stored dead letter.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeadLetter {
+    /// Ascending; the id of a deleted dead letter is never used again.
+    pub id: i64,
+    /// The queue that the message was in, as the broker displays it.
+    pub queue: String,
+    /// The topic; for a trigger the name of its job.
+    pub topic: String,
+    /// Why the message was refused.
+    pub reason: String,
+    /// When the message was refused, by the broker's clock.
+    pub at: Timestamp,
+    /// The message, unchanged.
+    pub payload: Vec<u8>,
+}

@@ -1,0 +1,181 @@
+//! Runs on their way from due to published.
+
+use std::sync::Arc;
+
+use cueline_model::{
+    AttemptId, ExecutorName, Job, JobName, RunId, RunKind, RunState, Shard, Timestamp,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::node::NodeId;
+
+/// Decides which runs a due job gets.
+///
+/// ```
+/// use cueline_model::{ExecutorName, Job, Shard, Timestamp};
+/// use cueline_store::{Plan, PlannedRun, Planner};
+///
+/// /// One run for each fire time, however late.
+/// struct EachFireTime;
+///
+/// impl Planner for EachFireTime {
+///     fn plan(&self, job: &Job, due: Timestamp, _now: Timestamp, _live: &[ExecutorName]) -> Plan {
+///         let run = PlannedRun {
+///             fire_at: due,
+///             due_at: due,
+///             shard: Shard::whole(),
+///             executor: None,
+///             skipped: None,
+///         };
+///         Plan { runs: vec![run], next_fire: job.spec.next_fire(due) }
+///     }
+/// }
+/// ```
+pub trait Planner: Send + Sync {
+    /// Plans `job`, whose fire time `due` has come, at `now` by the database's clock. `live` are the live executors that can run the
+    /// job, sorted by name.
+    ///
+    /// [`Store::fire_due`](crate::Store::fire_due) calls this inside its transaction, so it must be quick and pure.
+    fn plan(&self, job: &Job, due: Timestamp, now: Timestamp, live: &[ExecutorName]) -> Plan;
+}
+
+/// Which due jobs to fire.
+#[derive(Debug, Clone, Copy)]
+pub struct FireDueRequest {
+    /// The node that claims the runs.
+    pub node: NodeId,
+    /// How far in the future a fire time may be, in milliseconds by the database's clock.
+    pub horizon_ms: u64,
+    /// The most jobs to fire in one transaction.
+    pub limit: usize,
+}
+
+/// The planner's decision for one due job.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// Runs to write, in the order of dispatch.
+    pub runs: Vec<PlannedRun>,
+    /// The next fire time; `None` when the schedule is over, or waits for the end of a run.
+    pub next_fire: Option<Timestamp>,
+}
+
+/// A run that the planner decided on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PlannedRun {
+    /// The fire time.
+    pub fire_at: Timestamp,
+    /// When the first attempt is due: the fire time and the jitter.
+    pub due_at: Timestamp,
+    /// Which part of the work.
+    pub shard: Shard,
+    /// The executor that a broadcast run is pinned to.
+    pub executor: Option<ExecutorName>,
+    /// Set for a run that is written as `skipped` and never dispatched.
+    pub skipped: Option<SkippedFires>,
+}
+
+/// Fire times that one `skipped` run accounts for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SkippedFires {
+    /// Why, for the user.
+    pub reason: String,
+    /// How many fire times, the run's own included.
+    pub count: u64,
+    /// The first of them; the run's own fire time is the last.
+    pub since: Timestamp,
+}
+
+/// The answer to [`Store::fire_due`](crate::Store::fire_due).
+#[derive(Debug, Clone, Default)]
+pub struct FiredRuns {
+    /// The written runs, claimed by the calling node, without skipped ones. By due time, then priority (high first), then id.
+    pub runs: Vec<ClaimedRun>,
+    /// How many jobs were due.
+    pub due_jobs: usize,
+    /// Whether the limit was reached: more jobs may be due.
+    pub limit_reached: bool,
+}
+
+/// A run that a node has claimed, with all that its dispatch needs.
+#[derive(Debug, Clone)]
+pub struct ClaimedRun {
+    /// Identity of the run.
+    pub id: RunId,
+    /// Number of the attempt to dispatch, from 1.
+    pub attempt: u32,
+    /// The job in its current version. The group is the one that a [maybe published](Self::maybe_published) attempt went to.
+    pub job: Arc<Job>,
+    /// What created the run.
+    pub kind: RunKind,
+    /// The fire time.
+    pub fire_at: Timestamp,
+    /// When the attempt is due.
+    pub due_at: Timestamp,
+    /// Which part of the work.
+    pub shard: Shard,
+    /// Parameter text in place of the job's own.
+    pub params: Option<String>,
+    /// The executor that the run is pinned to (`broadcast`), or that a [maybe published](Self::maybe_published) attempt went to.
+    pub executor: Option<ExecutorName>,
+    /// Number of the run among all runs of its job, from 0. Round robin chooses by it.
+    pub sequence: u64,
+    /// The attempt may be in the executor's queue already: the node that published it ended before it wrote the confirmation. It must be
+    /// published again to the same executor, as the same attempt.
+    pub maybe_published: bool,
+}
+
+impl ClaimedRun {
+    /// The attempt to dispatch.
+    pub const fn attempt_id(&self) -> AttemptId {
+        AttemptId {
+            run: self.id,
+            attempt: self.attempt,
+        }
+    }
+}
+
+/// An attempt that is about to be published.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DispatchRequest {
+    /// The attempt.
+    pub attempt: AttemptId,
+    /// The version of the job that the trigger was made from.
+    pub job_version: i64,
+    /// The executor that it is routed to.
+    pub executor: ExecutorName,
+}
+
+/// A request to run a job outside of its schedule.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TriggerRequest {
+    /// The name of the job.
+    pub job: JobName,
+    /// Parameter text in place of the job's own.
+    pub params: Option<String>,
+    /// A second request with the same key for the same job creates no second run, as long as the runs of the first are kept.
+    pub idempotency_key: Option<String>,
+    /// When to run; now by default.
+    pub run_at: Option<Timestamp>,
+    /// Who asks, for the timeline.
+    pub by: String,
+}
+
+/// The answer to a [`TriggerRequest`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TriggerOutcome {
+    /// The runs, one for each shard.
+    pub runs: Vec<RunId>,
+    /// Whether an earlier request with the same idempotency key created them.
+    pub duplicate: bool,
+}
+
+/// The answer to [`Store::cancel_run`](crate::Store::cancel_run).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CancelOutcome {
+    /// The run is cancelled: it had not been published.
+    Cancelled,
+    /// The cancellation is recorded: the executor has to be told, and the run ends soon.
+    Requested,
+    /// The run had ended before, in this state.
+    AlreadyEnded(RunState),
+}

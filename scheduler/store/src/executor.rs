@@ -1,0 +1,36 @@
+//! Executors and the attempts that they hold.
+
+use cueline_model::{AttemptId, ExecutorId, Heartbeat, RunId, RunState, Timestamp};
+use serde::{Deserialize, Serialize};
+
+/// An executor, as its last heartbeat described it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Executor {
+    /// The last heartbeat; its capabilities are sorted.
+    #[serde(flatten)]
+    pub heartbeat: Heartbeat,
+    /// When that heartbeat was stored, by the database's clock.
+    pub last_heartbeat_at: Timestamp,
+}
+
+/// A published attempt that has not ended: its executor should hold it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OutstandingAttempt {
+    /// The attempt.
+    pub attempt: AttemptId,
+    /// `queued` or `running`.
+    pub state: RunState,
+    /// When the broker confirmed its trigger.
+    pub queued_at: Timestamp,
+    /// The executor that its trigger was published to.
+    pub executor: ExecutorId,
+}
+
+/// A cancellation that was requested and has not taken effect.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PendingCancellation {
+    /// The run.
+    pub run: RunId,
+    /// The executor that its trigger was published to.
+    pub executor: ExecutorId,
+}

@@ -1,0 +1,17 @@
+//! Scheduler nodes.
+
+use serde::{Deserialize, Serialize};
+
+/// Identity of a scheduler process, from its registration to its end. A restarted process gets a new one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct NodeId(pub i64);
+
+/// The answer to [`Store::register_node`](crate::Store::register_node).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RegisteredNode {
+    /// The identity of the registered process.
+    pub node: NodeId,
+    /// Whether no other node was alive. Then each enabled `startup` job got its runs.
+    pub first: bool,
+}
