@@ -68,7 +68,7 @@ impl ApiState {
     }
 }
 
-/// All routes: `/livez` and `/readyz` for anybody, `/api/v1` for those who have the token.
+/// All routes: `/livez` and `/readyz` without authentication, `/api/v1` with the admin token.
 pub fn router(state: ApiState) -> Router {
     let api = Router::new()
         .route("/", get(system::index))

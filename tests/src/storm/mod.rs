@@ -95,7 +95,7 @@ fn listed(verdict: &Verdict) -> String {
 }
 
 impl Storm {
-    /// Lets faults and operators loose on the cluster until all runs have ended.
+    /// Runs faults and operator actions against the cluster until all runs have ended.
     async fn observe(
         &self,
         cluster: &mut StormCluster,

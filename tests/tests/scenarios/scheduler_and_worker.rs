@@ -70,9 +70,9 @@ async fn check_jobs_and_stop(cluster: &Cluster) -> Result<()> {
     cluster.wait_for_state(&run, "succeeded").await?;
     for (command, output) in [
         ("list", "default/one"),
-        ("drain", "0 triggers taken out"),
-        ("purge", "0 triggers taken out"),
-        ("show", "0 attempts not finished"),
+        ("drain", "0 triggers removed"),
+        ("purge", "0 triggers removed"),
+        ("show", "0 unfinished attempts"),
     ] {
         let args = ["queue", command, "one"];
         let args = if command == "list" {
@@ -198,7 +198,9 @@ async fn a_scheduler_waits_for_its_store_and_logs_it() -> Result<()> {
     let mut scheduler = cluster.scheduler(&[])?;
     eventually("the scheduler logs that it waits", WITHIN, async || {
         let log = scheduler.log();
-        log.contains("trying again").then_some(()).ok_or(log)
+        log.contains("is unavailable; retrying")
+            .then_some(())
+            .ok_or(log)
     })
     .await?;
     ensure!(

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::server::Server;
 
-async fn bury(server: &Server, key: &str, payload: &[u8]) {
+async fn insert_dead_letter(server: &Server, key: &str, payload: &[u8]) {
     let letter = NewDeadLetter {
         key: key.to_owned(),
         queue: "x.default.one".to_owned(),
@@ -29,8 +29,8 @@ async fn bury(server: &Server, key: &str, payload: &[u8]) {
 #[tokio::test]
 async fn dead_letters_are_listed_shown_and_deleted() {
     let server = Server::start().await;
-    bury(&server, "a", b"{\"v\":1}").await;
-    bury(&server, "b", &[0xff, 0]).await;
+    insert_dead_letter(&server, "a", b"{\"v\":1}").await;
+    insert_dead_letter(&server, "b", &[0xff, 0]).await;
     let page = server.get("/dead?limit=1").await.good();
     let newest = &page["letters"][0];
     assert_eq!(newest["reason"], "reason b");

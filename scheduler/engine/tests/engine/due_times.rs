@@ -75,7 +75,7 @@ async fn a_burst_is_prepared_early_and_published_when_it_is_due() {
     };
     fixture.set(9_990);
     tick(&mut engine).await;
-    assert_eq!(states().await, [RunState::Scheduled], "one is no crowd");
+    assert_eq!(states().await, [RunState::Scheduled], "one run is no burst");
     fixture.set(10_000);
     assert_eq!(tick(&mut engine).await, 1);
     fixture.set(14_994);

@@ -30,7 +30,10 @@ async fn a_slow_queue_declaration_delays_neither_heartbeats_nor_triggers_nor_the
     fixture.broker_faults.always(Operation::Declare, stuck);
     for executor in [&e1, &e2] {
         executor.heartbeat().await;
-        eventually("it is heard", async || is_known(&fixture, executor).await).await;
+        eventually("the heartbeat is recorded", async || {
+            is_known(&fixture, executor).await
+        })
+        .await;
     }
     e1.leave().await;
     let run = fixture.trigger("job").await;

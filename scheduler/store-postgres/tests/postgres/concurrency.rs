@@ -1,4 +1,4 @@
-//! Two nodes at the same rows at once: what follows from runs happens once, and nobody is told of a deadlock.
+//! Two nodes at the same rows at once: what follows from runs happens once, and no caller is told of a deadlock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -172,7 +172,7 @@ impl Scene {
     }
 }
 
-/// The last shard of a fire makes the child and the next fixed-delay fire time, whoever of two is the last.
+/// The last shard of a fire makes the child and the next fixed-delay fire time, whichever of two ends last.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn shards_that_end_at_once_have_one_child() {
     let scene = Scene::new().await;

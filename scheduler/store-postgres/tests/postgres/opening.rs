@@ -34,7 +34,7 @@ async fn what_is_no_url_is_named() {
 async fn nobody_listens() {
     let port = free_port().expect("a port");
     let url = format!("postgres://me:secret@127.0.0.1:{port}/db?sslmode=disable");
-    let error = open(&url).await.expect_err("nobody is there");
+    let error = open(&url).await.expect_err("no server is there");
     assert_eq!(error.kind(), ErrorKind::Transient, "{error}");
     assert!(!error.to_string().contains("secret"), "{error}");
 }

@@ -143,7 +143,7 @@ async fn a_run_lies_in_the_day_of_its_fire_time() {
     assert_eq!(scene.days(), "270129 270226 270301 270302 270303 270401");
 }
 
-/// Whoever plans a fire time a second time, on whatever day.
+/// A fire time is planned a second time, on any day.
 #[tokio::test]
 async fn fire_times_are_unique_across_midnight() {
     let scene = Scene::new().await;

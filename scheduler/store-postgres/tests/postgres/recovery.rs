@@ -51,11 +51,7 @@ struct Stalls(Mutex<Receiver<()>>);
 
 impl Planner for Stalls {
     fn plan(&self, job: &Job, due: Timestamp, _now: Timestamp, _live: &[ExecutorName]) -> Plan {
-        let told = self
-            .0
-            .lock()
-            .expect("nobody panicked")
-            .recv_timeout(PATIENCE);
+        let told = self.0.lock().expect("no panic").recv_timeout(PATIENCE);
         told.expect("the others get on without it");
         plan(job, due)
     }
@@ -200,7 +196,10 @@ async fn a_killed_server_comes_back() {
             assert_eq!(again.runs, [run]);
         }
     }
-    assert!(failures > 0, "the kill hit nobody: the test proves nothing");
+    assert!(
+        failures > 0,
+        "no call was interrupted by the kill: the test proves nothing"
+    );
 }
 
 /// A connection that stands still is given up, and others take its place.
@@ -220,7 +219,7 @@ async fn a_silent_server_is_given_up() {
     let error = store
         .register_node("a", 1_000)
         .await
-        .expect_err("hears nothing");
+        .expect_err("gets no answer");
     assert_eq!(error.kind(), ErrorKind::Transient, "{error}");
     assert!(error.to_string().contains("no answer"), "{error}");
     server.resume().expect("resumes");

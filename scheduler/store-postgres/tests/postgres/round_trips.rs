@@ -148,7 +148,7 @@ impl Scene {
     }
 }
 
-/// Somebody waits for it: begin, look, write, commit.
+/// A caller waits for it: begin, read, write, commit.
 #[tokio::test]
 async fn a_trigger_takes_four_statements() {
     let scene = Scene::new().await;

@@ -1,25 +1,25 @@
-//! Many at once.
+//! Concurrent callers.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use cueline_model::{OutcomeKind, RunId};
 
-use super::world::{EachFireTime, World, ask, attempt, by_hand, each_second, mark};
+use super::fixture::{EachFireTime, Fixture, ask, attempt, by_hand, each_second, mark};
 use crate::{FireDueRequest, RunFilter};
 
 const NODES: usize = 6;
 
-/// Claims of many nodes never overlap.
-pub async fn no_run_is_claimed_twice(w: &World) {
-    w.apply(&[by_hand("a")]).await;
+/// Claims of concurrent nodes never overlap.
+pub async fn no_run_is_claimed_twice(fixture: &Fixture) {
+    fixture.apply(&[by_hand("a")]).await;
     for _ in 0..60 {
-        w.trigger("a").await;
+        fixture.trigger("a").await;
     }
     let mut tasks = Vec::new();
     for _ in 0..NODES {
-        let store = w.harness.open().await;
-        let node = w.node().await;
+        let store = fixture.harness.open().await;
+        let node = fixture.node().await;
         tasks.push(tokio::spawn(async move {
             let mut mine: Vec<RunId> = Vec::new();
             loop {
@@ -39,15 +39,15 @@ pub async fn no_run_is_claimed_twice(w: &World) {
     assert_eq!((all.len(), distinct.len()), (60, 60));
 }
 
-/// Nodes that fire at the same time share the jobs out.
-pub async fn no_job_fires_twice(w: &World) {
+/// Nodes that fire at the same time share the jobs.
+pub async fn no_job_fires_twice(fixture: &Fixture) {
     let specs: Vec<_> = (0..60).map(|n| each_second(&format!("j{n}"))).collect();
-    w.apply(&specs).await;
-    w.clock.advance(1_000);
+    fixture.apply(&specs).await;
+    fixture.clock.advance(1_000);
     let mut tasks = Vec::new();
     for _ in 0..NODES {
-        let store = w.harness.open().await;
-        let node = w.node().await;
+        let store = fixture.harness.open().await;
+        let node = fixture.node().await;
         tasks.push(tokio::spawn(async move {
             let request = FireDueRequest {
                 node,
@@ -77,17 +77,17 @@ pub async fn no_job_fires_twice(w: &World) {
         limit: 1_000,
         ..RunFilter::default()
     };
-    assert_eq!(w.store.runs(&all).await.expect("lists").len(), 60);
+    assert_eq!(fixture.store.runs(&all).await.expect("lists").len(), 60);
 }
 
-/// The same request from many sides at once.
-pub async fn triggers_with_one_key_make_one_run(w: &World) {
-    w.apply(&[by_hand("a")]).await;
+/// The same request comes from several callers at once.
+pub async fn triggers_with_one_key_make_one_run(fixture: &Fixture) {
+    fixture.apply(&[by_hand("a")]).await;
     let mut request = ask("a");
     request.idempotency_key = Some("k".to_owned());
     let mut tasks = Vec::new();
     for _ in 0..NODES {
-        let store = w.harness.open().await;
+        let store = fixture.harness.open().await;
         let request = request.clone();
         tasks.push(tokio::spawn(async move {
             store.trigger(&request).await.expect("triggers")
@@ -103,13 +103,13 @@ pub async fn triggers_with_one_key_make_one_run(w: &World) {
     assert_eq!((made, runs.len()), (1, 1));
 }
 
-/// A reader beside a writer sees each transaction whole or not at all.
-pub async fn readers_see_whole_transactions(w: &World) {
+/// A reader sees each concurrent transaction whole or not at all.
+pub async fn readers_see_whole_transactions(fixture: &Fixture) {
     const JOBS: usize = 20;
-    let node = w.node().await;
+    let node = fixture.node().await;
     let specs: Vec<_> = (0..JOBS).map(|n| each_second(&format!("j{n}"))).collect();
-    w.apply(&specs).await;
-    let reader = Arc::clone(&w.store);
+    fixture.apply(&specs).await;
+    let reader = Arc::clone(&fixture.store);
     let watch = tokio::spawn(async move {
         let mut most = 0;
         while most < 10 * JOBS {
@@ -124,11 +124,11 @@ pub async fn readers_see_whole_transactions(w: &World) {
         }
     });
     for _ in 0..10 {
-        w.clock.advance(1_000);
-        for run in w.fire(node).await.runs {
+        fixture.clock.advance(1_000);
+        for run in fixture.fire(node).await.runs {
             if run.job.spec.name.as_str() == "j0" {
-                w.publish(node, &run).await;
-                w.end(attempt(&run), OutcomeKind::Succeeded).await;
+                fixture.publish(node, &run).await;
+                fixture.end(attempt(&run), OutcomeKind::Succeeded).await;
             }
         }
     }

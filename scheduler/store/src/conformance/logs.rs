@@ -1,103 +1,116 @@
-//! Lines of runs' logs.
+//! Log lines.
 
 use cueline_model::{AttemptEvent, AttemptId, LogStream, OutcomeKind, RunId};
 
-use super::world::{World, attempt, each_second, log_line, report};
+use super::fixture::{Fixture, attempt, each_second, log_line, report};
 use crate::{AttemptReport, StoredLogLine};
 
-fn lines(w: &World, id: AttemptId, lines: &[(u64, &str)]) -> AttemptReport {
+fn lines(fixture: &Fixture, id: AttemptId, lines: &[(u64, &str)]) -> AttemptReport {
     let rows = lines
         .iter()
-        .map(|(seq, text)| log_line(*seq, w.now(), text))
+        .map(|(seq, text)| log_line(*seq, fixture.now(), text))
         .collect();
     report(id, AttemptEvent::Log { lines: rows })
 }
 
-async fn read(w: &World, run: RunId, after: i64, limit: usize) -> Vec<StoredLogLine> {
-    w.store.log_lines(run, after, limit).await.expect("reads")
+async fn read(fixture: &Fixture, run: RunId, after: i64, limit: usize) -> Vec<StoredLogLine> {
+    fixture
+        .store
+        .log_lines(run, after, limit)
+        .await
+        .expect("reads")
 }
 
 fn texts(rows: &[StoredLogLine]) -> Vec<&str> {
     rows.iter().map(|r| r.line.text.as_str()).collect()
 }
 
-async fn one_out(w: &World) -> (crate::NodeId, crate::ClaimedRun) {
-    let node = w.node().await;
+async fn one_out(fixture: &Fixture) -> (crate::NodeId, crate::ClaimedRun) {
+    let node = fixture.node().await;
     let mut spec = each_second("a");
     spec.retry.max = 1;
-    w.apply(&[spec]).await;
-    let run = w.fire_one(node).await;
-    w.publish(node, &run).await;
+    fixture.apply(&[spec]).await;
+    let run = fixture.fire_one(node).await;
+    fixture.publish(node, &run).await;
     (node, run)
 }
 
 /// By attempt and number, whatever the order of arrival.
-pub async fn lines_come_in_order(w: &World) {
-    let (_, run) = one_out(w).await;
+pub async fn lines_are_ordered(fixture: &Fixture) {
+    let (_, run) = one_out(fixture).await;
     let id = attempt(&run);
     let batch = [
-        lines(w, id, &[(2, "c"), (0, "a")]),
-        lines(w, id, &[(1, "b")]),
+        lines(fixture, id, &[(2, "c"), (0, "a")]),
+        lines(fixture, id, &[(1, "b")]),
     ];
-    assert_eq!(w.ingest(&batch).await.ignored, 0);
-    let rows = read(w, run.id, 0, 10).await;
+    assert_eq!(fixture.ingest(&batch).await.ignored, 0);
+    let rows = read(fixture, run.id, 0, 10).await;
     assert_eq!(texts(&rows), ["a", "b", "c"]);
     assert_eq!(rows[1].attempt, 1);
     assert_eq!(rows[1].line.seq, 1);
-    assert_eq!(rows[1].line.at, w.now());
+    assert_eq!(rows[1].line.at, fixture.now());
     assert_eq!(rows[1].line.stream, LogStream::Out);
 }
 
-/// Delivered twice, written once; the text that came first stays.
-pub async fn repeated_lines_are_ignored(w: &World) {
-    let (_, run) = one_out(w).await;
+/// A line that is delivered twice is stored once; the first text stays.
+pub async fn repeated_lines_are_ignored(fixture: &Fixture) {
+    let (_, run) = one_out(fixture).await;
     let id = attempt(&run);
-    w.ingest(&[lines(w, id, &[(0, "a"), (1, "b")])]).await;
-    let done = w
+    fixture
+        .ingest(&[lines(fixture, id, &[(0, "a"), (1, "b")])])
+        .await;
+    let done = fixture
         .ingest(&[
-            lines(w, id, &[(0, "other"), (1, "b")]),
-            lines(w, id, &[(1, "b"), (2, "c")]),
-            lines(w, id, &[(2, "c")]),
+            lines(fixture, id, &[(0, "other"), (1, "b")]),
+            lines(fixture, id, &[(1, "b"), (2, "c")]),
+            lines(fixture, id, &[(2, "c")]),
         ])
         .await;
     assert_eq!(done.ignored, 2, "those that brought nothing new");
-    assert_eq!(texts(&read(w, run.id, 0, 10).await), ["a", "b", "c"]);
+    assert_eq!(texts(&read(fixture, run.id, 0, 10).await), ["a", "b", "c"]);
 }
 
-/// A reader asks for what comes after what it has.
-pub async fn cursor_goes_on(w: &World) {
-    let (node, run) = one_out(w).await;
-    w.ingest(&[lines(w, attempt(&run), &[(0, "a"), (1, "b"), (2, "c")])])
+/// A reader asks for the lines after the last one that it has.
+pub async fn the_cursor_continues_after_the_last_line(fixture: &Fixture) {
+    let (node, run) = one_out(fixture).await;
+    fixture
+        .ingest(&[lines(
+            fixture,
+            attempt(&run),
+            &[(0, "a"), (1, "b"), (2, "c")],
+        )])
         .await;
-    w.end(attempt(&run), OutcomeKind::Failed).await;
-    w.clock.advance(60_000);
-    let again = w.claim(node).await.remove(0);
-    w.publish(node, &again).await;
-    w.ingest(&[lines(w, attempt(&again), &[(0, "d")])]).await;
-    let page = read(w, run.id, 0, 2).await;
+    fixture.end(attempt(&run), OutcomeKind::Failed).await;
+    fixture.clock.advance(60_000);
+    let again = fixture.claim(node).await.remove(0);
+    fixture.publish(node, &again).await;
+    fixture
+        .ingest(&[lines(fixture, attempt(&again), &[(0, "d")])])
+        .await;
+    let page = read(fixture, run.id, 0, 2).await;
     assert_eq!(texts(&page), ["a", "b"]);
-    let page = read(w, run.id, page[1].cursor, 2).await;
+    let page = read(fixture, run.id, page[1].cursor, 2).await;
     assert_eq!(texts(&page), ["c", "d"]);
     assert_eq!(page[1].attempt, 2);
-    assert!(read(w, run.id, page[1].cursor, 2).await.is_empty());
+    assert!(read(fixture, run.id, page[1].cursor, 2).await.is_empty());
 }
 
-/// Lines may come after the end of their attempt, not before its beginning.
-pub async fn late_lines_are_kept(w: &World) {
-    let (_, run) = one_out(w).await;
-    w.end(attempt(&run), OutcomeKind::Succeeded).await;
-    let late = lines(w, attempt(&run), &[(0, "late")]);
-    assert_eq!(w.ingest(&[late]).await.ignored, 0);
+/// Lines may come after the end of their attempt, but not before its start.
+pub async fn late_lines_are_kept(fixture: &Fixture) {
+    let (_, run) = one_out(fixture).await;
+    fixture.end(attempt(&run), OutcomeKind::Succeeded).await;
+    let late = lines(fixture, attempt(&run), &[(0, "late")]);
+    assert_eq!(fixture.ingest(&[late]).await.ignored, 0);
     let mut early = attempt(&run);
     early.attempt = 2;
-    let early = lines(w, early, &[(0, "early")]);
-    assert_eq!(w.ingest(&[early]).await.ignored, 1);
-    assert_eq!(texts(&read(w, run.id, 0, 10).await), ["late"]);
+    let early = lines(fixture, early, &[(0, "early")]);
+    assert_eq!(fixture.ingest(&[early]).await.ignored, 1);
+    assert_eq!(texts(&read(fixture, run.id, 0, 10).await), ["late"]);
 }
 
-/// Quotes, other alphabets, nothing at all, and what databases cannot keep.
-pub async fn odd_text_survives(w: &World) {
-    let (_, run) = one_out(w).await;
+/// Quotes, other alphabets, empty text, and characters that databases refuse.
+pub async fn odd_text_survives(fixture: &Fixture) {
+    let (_, run) = one_out(fixture).await;
     let id = attempt(&run);
     let odd = [
         "\"'\\ \u{1} \u{1b}[0m",
@@ -107,7 +120,7 @@ pub async fn odd_text_survives(w: &World) {
         "{\"x\":[1]}",
     ];
     let numbered: Vec<(u64, &str)> = (0..).zip(odd).collect();
-    w.ingest(&[lines(w, id, &numbered)]).await;
-    let rows = read(w, run.id, 0, 10).await;
+    fixture.ingest(&[lines(fixture, id, &numbered)]).await;
+    let rows = read(fixture, run.id, 0, 10).await;
     assert_eq!(texts(&rows), [odd[0], odd[1], odd[2], "a\u{fffd}b", odd[4]]);
 }

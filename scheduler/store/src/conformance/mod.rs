@@ -6,22 +6,22 @@
 pub mod cancel;
 pub mod claims;
 pub mod concurrency;
-pub mod dead;
+pub mod dead_letters;
 pub mod dispatch;
-pub mod ends;
 pub mod executors;
-pub mod fires;
-pub mod follow;
+pub mod fire_due;
+mod fixture;
+pub mod follow_ups;
 pub mod jobs;
 pub mod logs;
+pub mod maintenance;
 pub mod nodes;
-pub mod people;
-pub mod random;
+pub mod queries;
+pub mod random_calls;
+pub mod reports;
 pub mod triggers;
-pub mod upkeep;
-mod world;
 
-pub use world::{Harness, TestClock, World};
+pub use fixture::{Fixture, Harness, TestClock};
 
 /// Makes each case of the conformance suite a test. The argument is an async function `fn(TestClock) -> impl Harness` that gives a
 /// fresh, empty database.
@@ -31,43 +31,43 @@ pub use world::{Harness, TestClock, World};
 macro_rules! store_conformance {
     ($fresh:expr) => {
         $crate::store_conformance! { @cases $fresh;
-            nodes: first_node_is_told_so, restart_supersedes, lease_runs_out, renewing_late_is_refused, released_lease_ends_at_once,
+            nodes: the_first_node_is_reported, a_restart_ends_the_lease_of_its_name, a_lease_expires, renewing_late_is_refused, released_lease_ends_at_once,
                 startup_jobs_run_once_per_start, unknown_node_cannot_claim, a_store_has_an_id;
-            jobs: apply_creates_updates_and_leaves_alone, dry_run_changes_nothing, apply_is_all_or_nothing,
-                parents_must_exist, circles_are_refused, edit_withdraws_what_was_written_ahead,
-                edit_lets_waiting_runs_go_out_anew, pause_ends_what_waits, pause_and_resume_are_versions,
-                pause_by_edit_ends_what_waits, apply_does_not_resume, delete_keeps_runs_and_frees_the_name, parent_cannot_be_deleted, publishing_counts,
+            jobs: apply_reports_each_job, dry_run_changes_nothing, apply_is_all_or_nothing,
+                parents_must_exist, cycles_are_refused, edit_withdraws_runs_ahead_of_their_fire_time,
+                edit_releases_waiting_runs, pause_ends_waiting_runs, pause_and_resume_are_versions,
+                pause_by_edit_ends_waiting_runs, apply_does_not_resume, delete_keeps_runs_and_frees_the_name, parent_cannot_be_deleted, dispatching_attempts_are_listed,
                 definitions_of_deleted_jobs_remain, jobs_are_listed_by_name, missing_jobs_are_named;
-            fires: due_jobs_fire_once, order_is_due_priority_id, horizon_and_limit_bound_a_call, fire_time_is_unique,
+            fire_due: due_jobs_fire_once, order_is_due_priority_id, horizon_and_limit_bound_a_call, fire_time_is_unique,
                 skipped_runs_say_why, live_candidates_reach_the_planner, turns_count_runs, paused_jobs_do_not_fire,
-                shards_and_pins_are_kept, panicking_planner_leaves_nothing, store_outlives_reopening;
-            claims: fired_runs_are_claimed_already, waiting_runs_are_claimed_once, dead_nodes_runs_are_taken_over,
-                dispatching_runs_of_dead_nodes_go_to_the_same_executor, oldest_due_first, horizon_of_claims, next_due_sees_everything;
-            dispatch: begin_takes_scheduled_runs, begin_is_repeatable, begin_refuses_others, begin_refuses_an_older_version,
-                confirm_leaves_alone_what_went_further, release_gives_the_claim_up, release_keeps_what_may_be_published,
+                shards_and_pins_are_kept, panicking_planner_leaves_nothing, committed_data_outlives_reopening;
+            claims: fired_runs_are_claimed, waiting_runs_are_claimed_once, runs_of_dead_nodes_are_taken_over,
+                dispatching_runs_of_dead_nodes_go_to_the_same_executor, oldest_due_first, claims_respect_the_horizon, next_due_covers_jobs_and_runs;
+            dispatch: begin_marks_scheduled_runs, begin_is_repeatable, begin_refuses_others, begin_refuses_an_older_version,
+                late_confirmation_changes_nothing, released_runs_are_claimable, release_keeps_possibly_published_runs,
                 released_cancelled_run_ends, released_run_of_a_stopped_job_ends;
-            ends: started_and_ended_are_kept, end_may_come_before_the_confirmation, repeated_reports_change_nothing,
+            reports: times_and_texts_of_a_run_are_kept, end_may_come_before_the_confirmation, repeated_reports_change_nothing,
                 older_attempts_are_refused, ended_runs_stay_ended, failure_is_retried_with_backoff, retries_are_bounded,
-                lost_is_rerun_three_times, returned_goes_on_at_once, unroutable_ends_a_scheduled_run, cancelled_runs_are_not_retried,
-                stopped_jobs_are_not_retried, progress_is_kept, unknown_runs_are_refused, one_batch_with_everything;
-            follow: children_run_once_after_all_shards, failed_shard_holds_children_back, children_take_the_output,
-                children_of_children, paused_child_is_left_out, manual_fires_are_told_apart, broadcast_child_runs_on_all,
+                lost_is_rerun_three_times, returned_attempt_is_followed_at_once, unroutable_ends_a_scheduled_run, cancelled_runs_are_not_retried,
+                stopped_jobs_are_not_retried, progress_is_kept, unknown_runs_are_refused, reports_of_a_batch_apply_in_order;
+            follow_ups: children_run_once_after_all_shards, failed_shard_prevents_children, children_take_the_output,
+                children_of_children, paused_child_is_left_out, manual_fires_are_distinguished, broadcast_child_runs_on_all,
                 fixed_delay_counts_from_the_end, fixed_delay_waits_for_the_last_run, fixed_delay_follows_a_cancel,
-                an_edit_does_not_begin_a_fixed_delay;
-            cancel: scheduled_run_is_cancelled, published_run_is_asked, running_run_is_asked, ended_run_says_so,
+                an_edit_does_not_start_a_fixed_delay;
+            cancel: scheduled_run_is_cancelled, published_run_is_cancelled_by_its_executor, running_run_may_end_before_its_cancellation, ended_run_cannot_be_cancelled,
                 missing_run_is_named;
-            triggers: trigger_runs_a_paused_job, key_is_used_once, trigger_may_claim, trigger_later, sharded_trigger_makes_all_shards,
+            triggers: trigger_runs_a_paused_job, an_idempotency_key_is_used_once, a_trigger_may_claim_its_runs, a_trigger_may_be_for_later, sharded_trigger_makes_all_shards,
                 missing_job_cannot_be_triggered;
-            executors: beats_are_kept, silent_executors_are_no_candidates, outstanding_pages_by_id, outstanding_keeps_the_group_it_went_to,
-                what_was_sent_goes_to_the_same_group_again, take_back_publishes_again, take_back_refuses_what_ended,
-                take_back_ends_what_was_stopped, overdue_is_found, overdue_goes_by_the_limit_that_a_run_went_out_with;
-            logs: lines_come_in_order, repeated_lines_are_ignored, cursor_goes_on, late_lines_are_kept, odd_text_survives;
-            dead: dead_letters_are_kept, a_dead_letter_is_kept_once, dead_letters_are_paged, dead_letters_are_found_and_deleted_by_number;
-            people: run_tells_everything, runs_are_filtered_and_paged, summaries_show_last_and_day, ledger_accounts_for_each_fire_time,
-                ledger_of_shards, ledger_of_fixed_delay, stats_count;
-            upkeep: old_runs_are_retired, retired_ids_are_not_used_again, key_lives_as_long_as_its_runs, a_shard_is_kept_for_its_siblings, resting_fixed_delay_is_repaired;
+            executors: heartbeats_are_kept, silent_executors_are_no_candidates, outstanding_pages_by_id, outstanding_names_the_group_of_the_publication,
+                a_republished_attempt_goes_to_the_same_group, reclaimed_attempts_are_published_again, ended_attempts_are_not_reclaimed,
+                reclaimed_attempts_of_stopped_jobs_end, overdue_attempts_are_found, overdue_uses_the_timeout_of_the_publication;
+            logs: lines_are_ordered, repeated_lines_are_ignored, the_cursor_continues_after_the_last_line, late_lines_are_kept, odd_text_survives;
+            dead_letters: dead_letters_are_kept, a_dead_letter_is_kept_once, dead_letters_are_paged, dead_letters_are_found_and_deleted_by_number;
+            queries: a_run_has_all_its_fields, runs_are_filtered_and_paged, summaries_show_last_and_day, ledger_accounts_for_each_fire_time,
+                ledger_of_shards, ledger_of_fixed_delay, stats_count_jobs_and_live_runs;
+            maintenance: old_runs_are_deleted, ids_of_deleted_runs_are_not_used_again, a_key_lives_as_long_as_its_runs, a_shard_is_kept_for_its_siblings, a_fixed_delay_job_without_a_next_fire_time_is_repaired;
             concurrency: no_run_is_claimed_twice, no_job_fires_twice, triggers_with_one_key_make_one_run, readers_see_whole_transactions;
-            random: any_sequence_of_calls_keeps_the_invariants;
+            random_calls: any_sequence_of_calls_keeps_the_invariants;
         }
     };
     (@cases $fresh:expr; $($module:ident: $($case:ident),+;)+) => {
@@ -80,8 +80,8 @@ macro_rules! store_conformance {
                     async fn $case() {
                         let clock = $crate::conformance::TestClock::default();
                         let harness = $fresh(clock.clone()).await;
-                        let world = $crate::conformance::World::new(Box::new(harness), clock).await;
-                        $crate::conformance::$module::$case(&world).await;
+                        let fixture = $crate::conformance::Fixture::new(Box::new(harness), clock).await;
+                        $crate::conformance::$module::$case(&fixture).await;
                     }
                 )+
             }
@@ -102,19 +102,19 @@ mod tests {
             include_str!("cancel.rs"),
             include_str!("claims.rs"),
             include_str!("concurrency.rs"),
-            include_str!("dead.rs"),
+            include_str!("dead_letters.rs"),
             include_str!("dispatch.rs"),
-            include_str!("ends.rs"),
+            include_str!("reports.rs"),
             include_str!("executors.rs"),
-            include_str!("fires.rs"),
-            include_str!("follow.rs"),
+            include_str!("fire_due.rs"),
+            include_str!("follow_ups.rs"),
             include_str!("jobs.rs"),
             include_str!("logs.rs"),
             include_str!("nodes.rs"),
-            include_str!("people.rs"),
-            include_str!("random.rs"),
+            include_str!("queries.rs"),
+            include_str!("random_calls.rs"),
             include_str!("triggers.rs"),
-            include_str!("upkeep.rs"),
+            include_str!("maintenance.rs"),
         ] {
             for part in module.split("\npub async fn ").skip(1) {
                 let name = part.split('(').next().unwrap_or_default();

@@ -2,80 +2,138 @@
 
 use cueline_model::{RunKind, Schedule};
 
-use super::world::{World, ask, job_with, refused};
+use super::fixture::{Fixture, ask, job_with, refused};
 use crate::{ErrorKind, FireDueRequest, NodeId};
 
-use super::world::EachFireTime;
+use super::fixture::EachFireTime;
 
-/// Only a node that finds nobody alive is the first.
-pub async fn first_node_is_told_so(w: &World) {
-    let one = w.store.register_node("one", 10_000).await.expect("one");
-    let two = w.store.register_node("two", 10_000).await.expect("two");
+/// Only a node that finds no other node alive is the first.
+pub async fn the_first_node_is_reported(fixture: &Fixture) {
+    let one = fixture
+        .store
+        .register_node("one", 10_000)
+        .await
+        .expect("one");
+    let two = fixture
+        .store
+        .register_node("two", 10_000)
+        .await
+        .expect("two");
     assert!(one.first);
     assert!(!two.first);
     assert_ne!(one.node, two.node);
-    w.clock.advance(10_000);
-    let three = w.store.register_node("one", 10_000).await.expect("three");
+    fixture.clock.advance(10_000);
+    let three = fixture
+        .store
+        .register_node("one", 10_000)
+        .await
+        .expect("three");
     assert!(three.first, "the leases of the others have run out");
     assert_ne!(three.node, one.node);
 }
 
-/// A name belongs to one process at a time: after a restart nobody has to wait for the lease of the one before.
-pub async fn restart_supersedes(w: &World) {
-    w.apply(&[super::world::each_second("a")]).await;
-    let old = w.store.register_node("one", 10_000).await.expect("old");
-    let run = w.fire_one(old.node).await;
-    let new = w.store.register_node("one", 10_000).await.expect("new");
+/// A name belongs to one process at a time, so a restart does not wait for the earlier lease.
+pub async fn a_restart_ends_the_lease_of_its_name(fixture: &Fixture) {
+    fixture.apply(&[super::fixture::each_second("a")]).await;
+    let old = fixture
+        .store
+        .register_node("one", 10_000)
+        .await
+        .expect("old");
+    let run = fixture.fire_one(old.node).await;
+    let new = fixture
+        .store
+        .register_node("one", 10_000)
+        .await
+        .expect("new");
     assert!(new.first);
-    assert!(!w.store.renew_lease(old.node, 10).await.expect("answers"));
-    let claimed = w.claim(new.node).await;
+    assert!(
+        !fixture
+            .store
+            .renew_lease(old.node, 10)
+            .await
+            .expect("answers")
+    );
+    let claimed = fixture.claim(new.node).await;
     assert_eq!(claimed.iter().map(|r| r.id).collect::<Vec<_>>(), [run.id]);
 }
 
-/// A lease is renewed from now on.
-pub async fn lease_runs_out(w: &World) {
-    let node = w.node_for(10_000).await;
-    w.clock.advance(9_999);
-    assert!(w.store.renew_lease(node, 10_000).await.expect("renews"));
-    w.clock.advance(9_999);
-    assert!(!w.store.register_node("b", 1).await.expect("b").first);
-    w.clock.advance(1);
-    assert!(w.store.register_node("c", 1).await.expect("c").first);
+/// A renewal counts from now.
+pub async fn a_lease_expires(fixture: &Fixture) {
+    let node = fixture.node_for(10_000).await;
+    fixture.clock.advance(9_999);
+    assert!(
+        fixture
+            .store
+            .renew_lease(node, 10_000)
+            .await
+            .expect("renews")
+    );
+    fixture.clock.advance(9_999);
+    assert!(!fixture.store.register_node("b", 1).await.expect("b").first);
+    fixture.clock.advance(1);
+    assert!(fixture.store.register_node("c", 1).await.expect("c").first);
 }
 
-/// Others may have taken over: the node has to register anew.
-pub async fn renewing_late_is_refused(w: &World) {
-    let node = w.node_for(10_000).await;
-    w.clock.advance(10_000);
-    assert!(!w.store.renew_lease(node, 10_000).await.expect("answers"));
+/// Other nodes may have taken over: the node has to register again.
+pub async fn renewing_late_is_refused(fixture: &Fixture) {
+    let node = fixture.node_for(10_000).await;
+    fixture.clock.advance(10_000);
+    assert!(
+        !fixture
+            .store
+            .renew_lease(node, 10_000)
+            .await
+            .expect("answers")
+    );
     let stranger = NodeId(999_999);
-    assert!(!w.store.renew_lease(stranger, 10).await.expect("answers"));
+    assert!(
+        !fixture
+            .store
+            .renew_lease(stranger, 10)
+            .await
+            .expect("answers")
+    );
 }
 
-/// An orderly stop does not make others wait.
-pub async fn released_lease_ends_at_once(w: &World) {
-    let node = w.node_for(10_000).await;
-    w.store.release_lease(node).await.expect("releases");
-    assert!(!w.store.renew_lease(node, 10_000).await.expect("answers"));
-    assert!(w.store.register_node("next", 10).await.expect("next").first);
+/// After an orderly stop no other node has to wait.
+pub async fn released_lease_ends_at_once(fixture: &Fixture) {
+    let node = fixture.node_for(10_000).await;
+    fixture.store.release_lease(node).await.expect("releases");
+    assert!(
+        !fixture
+            .store
+            .renew_lease(node, 10_000)
+            .await
+            .expect("answers")
+    );
+    assert!(
+        fixture
+            .store
+            .register_node("next", 10)
+            .await
+            .expect("next")
+            .first
+    );
 }
 
 /// `@reboot`: when the first node of a cluster starts, and not when others join.
-pub async fn startup_jobs_run_once_per_start(w: &World) {
+pub async fn startup_jobs_run_once_per_start(fixture: &Fixture) {
     let mut paused = job_with("paused", Schedule::Startup);
     paused.enabled = Some(false);
-    w.apply(&[job_with("boot", Schedule::Startup), paused])
+    fixture
+        .apply(&[job_with("boot", Schedule::Startup), paused])
         .await;
-    let one = w.node_for(10_000).await;
-    w.node_for(10_000).await;
-    let runs = w.claim(one).await;
+    let one = fixture.node_for(10_000).await;
+    fixture.node_for(10_000).await;
+    let runs = fixture.claim(one).await;
     assert_eq!(runs.len(), 1);
     assert_eq!(runs[0].kind, RunKind::Startup);
-    assert_eq!(runs[0].fire_at, w.now());
+    assert_eq!(runs[0].fire_at, fixture.now());
     assert_eq!(runs[0].job.spec.name.as_str(), "boot");
-    w.clock.advance(20_000);
-    let again = w.node().await;
-    let runs = w.claim(again).await;
+    fixture.clock.advance(20_000);
+    let again = fixture.node().await;
+    let runs = fixture.claim(again).await;
     assert_eq!(
         runs.len(),
         2,
@@ -83,28 +141,28 @@ pub async fn startup_jobs_run_once_per_start(w: &World) {
     );
 }
 
-/// Nobody would ever find what an unknown node had claimed.
-pub async fn unknown_node_cannot_claim(w: &World) {
+/// No node would find the claims of an unknown one.
+pub async fn unknown_node_cannot_claim(fixture: &Fixture) {
     let stranger = NodeId(999_999);
-    w.apply(&[super::world::each_second("a")]).await;
-    w.clock.advance(1_000);
+    fixture.apply(&[super::fixture::each_second("a")]).await;
+    fixture.clock.advance(1_000);
     let request = FireDueRequest {
         node: stranger,
         horizon_ms: 0,
         limit: 10,
     };
-    let fired = w.store.fire_due(request, &EachFireTime).await;
+    let fired = fixture.store.fire_due(request, &EachFireTime).await;
     refused(fired, ErrorKind::Conflict, "999999");
-    w.store.trigger(&ask("a")).await.expect("triggers");
-    let claimed = w.store.claim_waiting(stranger, 0, 10).await;
+    fixture.store.trigger(&ask("a")).await.expect("triggers");
+    let claimed = fixture.store.claim_waiting(stranger, 0, 10).await;
     refused(claimed, ErrorKind::Conflict, "999999");
 }
 
-/// All nodes, and each after it started again, have to see the same id.
-pub async fn a_store_has_an_id(w: &World) {
-    let id = w.store.store_id().await.expect("an id");
+/// All nodes see the same id, after each start.
+pub async fn a_store_has_an_id(fixture: &Fixture) {
+    let id = fixture.store.store_id().await.expect("an id");
     assert_ne!(id.0, 0);
-    assert_eq!(w.store.store_id().await.expect("an id"), id);
-    let other = w.harness.open().await;
+    assert_eq!(fixture.store.store_id().await.expect("an id"), id);
+    let other = fixture.harness.open().await;
     assert_eq!(other.store_id().await.expect("an id"), id);
 }

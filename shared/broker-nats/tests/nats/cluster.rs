@@ -26,6 +26,9 @@ fn three_copies() -> NatsOptions {
     }
 }
 
+/// Six servers start at once, beside other tests, and two clusters have to elect their leaders.
+const ELECTED_WITHIN: Duration = Duration::from_mins(2);
+
 async fn connect(cluster: &[Nats]) -> NatsDriver {
     let servers: Vec<String> = cluster.iter().map(Nats::url).collect();
     let driver = NatsDriver::connect(&servers.join(","), three_copies()).await;
@@ -34,7 +37,7 @@ async fn connect(cluster: &[Nats]) -> NatsDriver {
 
 /// Fails at first, until the servers have elected a leader.
 async fn declare(driver: &NatsDriver, queue: &QueueId) {
-    eventually("the queue is declared", SOON, async || {
+    eventually("the queue is declared", ELECTED_WITHIN, async || {
         driver.declare(queue).await
     })
     .await

@@ -229,7 +229,7 @@ const FORBIDDEN_TO_PUBLISH: [&str; 17] = [
     "cueline.result.billing.two.job",
     "cueline.heartbeat.billing.two",
     "cueline.control.billing.two",
-    "cueline.reply.somebody",
+    "cueline.reply.another",
 ];
 
 /// Subjects that a worker's user must not subscribe to.

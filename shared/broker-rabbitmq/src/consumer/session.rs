@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use cueline_broker::{Delivery, Receipt};
 use futures_util::FutureExt as _;
-use lapin::options::{BasicAckOptions, BasicNackOptions};
+use lapin::options::{BasicAckOptions, BasicCancelOptions, BasicNackOptions};
 use lapin::types::ShortString;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -213,6 +213,12 @@ impl Session {
     /// lapin closes a channel by itself only after everything that came over it has been dropped.
     pub(super) async fn close(self) -> Result<(), CallError> {
         if let Some(subscription) = &self.subscription {
+            if self.channel.is_open() {
+                // lapin cancels a dropped consumer by itself, which fails the close if it comes after it.
+                let (amqp, tag) = (&self.channel.amqp, subscription.tag.clone());
+                let cancel = amqp.basic_cancel(tag, BasicCancelOptions::default());
+                self.channel.answer("cancel a consumer", cancel).await?;
+            }
             subscription.reader.abort();
         }
         if !self.channel.is_open() {

@@ -147,7 +147,7 @@ impl EventLoop {
     }
 
     /// Why a new trigger is too old to be accepted: the worker may have forgotten the attempt, and the sender may
-    /// have kept a copy. With schedulers in this process nobody else can send.
+    /// have kept a copy. With schedulers in this process no other sender exists.
     fn expired(&self, trigger: &Trigger, decisions: &Decisions) -> Option<String> {
         let (deadline, now) = (trigger.deadline, decisions.now);
         let expired = self.services.settings.lease_timings.is_some() && deadline < now;

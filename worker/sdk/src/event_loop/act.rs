@@ -65,7 +65,7 @@ impl EventLoop {
         let ended = services.ended.clone();
         let task = tokio::spawn(async move {
             let run = AssertUnwindSafe(attempt.run()).catch_unwind().await;
-            // After a hard stop nobody receives it, and the next start finds the attempt started.
+            // After a hard stop no task receives it, and the next start finds the attempt started.
             let _ = ended.send(run.unwrap_or_else(|_| panicked(&log))).await;
         });
         RunningAttempt {

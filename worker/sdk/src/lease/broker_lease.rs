@@ -85,7 +85,7 @@ impl BrokerLease {
             return;
         };
         let now_ms = self.clock.up_ms();
-        // A broker that was at a standstill may deliver an old echo. Nobody is notified of a lease that has ended
+        // A broker that was at a standstill may deliver an old echo. No one is notified of a lease that has ended
         // already.
         if is_valid(proof, &timings, now_ms) {
             self.notify_renewed(&timings, proof);

@@ -105,7 +105,7 @@ async fn orders_concern_only_runs_of_their_store() {
     worker.drain().await;
 }
 
-/// Somebody who kept a trigger can publish it again: the worker knows the attempt, or the trigger is too old.
+/// An attacker can publish a kept trigger again: the worker knows the attempt, or the trigger is too old.
 #[tokio::test]
 async fn a_new_trigger_past_its_deadline_is_refused() {
     let fixture = Fixture::new().await;
@@ -131,7 +131,7 @@ async fn a_new_trigger_past_its_deadline_is_refused() {
     assert_eq!(fixture.calls.load(Ordering::SeqCst), 1);
     worker.drain().await;
 
-    // With schedulers in this process nobody else can send, and a trigger may have waited for long.
+    // With schedulers in this process no other sender exists, and a trigger may have waited for long.
     let worker = run(fixture.builder().in_process_scheduler());
     fixture.publish(&[new]).await;
     wait_outcomes(&fixture, 3).await;

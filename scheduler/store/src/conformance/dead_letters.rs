@@ -1,6 +1,6 @@
-//! Messages that nobody could take.
+//! Dead letters.
 
-use super::world::World;
+use super::fixture::Fixture;
 use crate::{DeadLetter, NewDeadLetter};
 
 fn letter(key: &str, payload: &[u8]) -> NewDeadLetter {
@@ -9,21 +9,28 @@ fn letter(key: &str, payload: &[u8]) -> NewDeadLetter {
         queue: "x.default.e1".to_owned(),
         topic: format!("job-{key}"),
         reason: "failed to accept the trigger: no trusted key has signed it".to_owned(),
-        at: super::world::START,
+        at: super::fixture::START,
         payload: payload.to_vec(),
     }
 }
 
-async fn all(w: &World) -> Vec<DeadLetter> {
-    w.store.dead_letters(None, 100).await.expect("reads")
+async fn all(fixture: &Fixture) -> Vec<DeadLetter> {
+    fixture.store.dead_letters(None, 100).await.expect("reads")
 }
 
-/// As it was, byte by byte.
-pub async fn dead_letters_are_kept(w: &World) {
+/// The payload is kept byte by byte.
+pub async fn dead_letters_are_kept(fixture: &Fixture) {
     let odd = letter("b", &[0, 255, b'x', 0]);
     let two = [letter("a", b"{}"), odd.clone()];
-    assert_eq!(w.store.insert_dead_letters(&two).await.expect("keeps"), 2);
-    let kept = all(w).await;
+    assert_eq!(
+        fixture
+            .store
+            .insert_dead_letters(&two)
+            .await
+            .expect("keeps"),
+        2
+    );
+    let kept = all(fixture).await;
     assert_eq!(kept.len(), 2);
     assert_eq!(kept[1].payload, b"{}");
     let last = &kept[0];
@@ -33,7 +40,8 @@ pub async fn dead_letters_are_kept(w: &World) {
         (&odd.queue, &odd.topic, &odd.reason, odd.at)
     );
     assert_eq!(
-        w.harness
+        fixture
+            .harness
             .open()
             .await
             .dead_letters(None, 9)
@@ -43,41 +51,51 @@ pub async fn dead_letters_are_kept(w: &World) {
     );
 }
 
-/// A dead letter may be delivered again after it was written down.
-pub async fn a_dead_letter_is_kept_once(w: &World) {
+/// The broker may deliver a dead letter again after it was stored.
+pub async fn a_dead_letter_is_kept_once(fixture: &Fixture) {
     let a = letter("a", b"1");
     assert_eq!(
-        w.store
+        fixture
+            .store
             .insert_dead_letters(&[a.clone(), a.clone()])
             .await
             .expect("keeps"),
         1
     );
     assert_eq!(
-        w.store
+        fixture
+            .store
             .insert_dead_letters(&[a.clone(), letter("b", b"1")])
             .await
             .expect("keeps"),
         1
     );
     assert_eq!(
-        w.store
+        fixture
+            .store
             .insert_dead_letters(&[])
             .await
             .expect("keeps nothing"),
         0
     );
-    assert_eq!(all(w).await.len(), 2);
+    assert_eq!(all(fixture).await.len(), 2);
 }
 
-/// By number, newest first.
-pub async fn dead_letters_are_paged(w: &World) {
+/// Pages are ordered by number, newest first.
+pub async fn dead_letters_are_paged(fixture: &Fixture) {
     let many: Vec<_> = (0..25).map(|n| letter(&n.to_string(), b"x")).collect();
-    assert_eq!(w.store.insert_dead_letters(&many).await.expect("keeps"), 25);
+    assert_eq!(
+        fixture
+            .store
+            .insert_dead_letters(&many)
+            .await
+            .expect("keeps"),
+        25
+    );
     let mut seen = Vec::new();
     let mut before = None;
     loop {
-        let page = w.store.dead_letters(before, 10).await.expect("reads");
+        let page = fixture.store.dead_letters(before, 10).await.expect("reads");
         let Some(last) = page.last() else { break };
         before = Some(last.id);
         seen.extend(page.iter().map(|l| l.topic.clone()));
@@ -86,32 +104,43 @@ pub async fn dead_letters_are_paged(w: &World) {
     assert_eq!(seen, expected);
 }
 
-/// The numbers of deleted ones are not used again: a person may still have one in mind.
-pub async fn dead_letters_are_found_and_deleted_by_number(w: &World) {
+/// Numbers of deleted letters are not used again, because an operator may still refer to one.
+pub async fn dead_letters_are_found_and_deleted_by_number(fixture: &Fixture) {
     let three = ["a", "b", "c"].map(|key| letter(key, key.as_bytes()));
-    assert_eq!(w.store.insert_dead_letters(&three).await.expect("keeps"), 3);
-    let ids: Vec<i64> = all(w).await.iter().rev().map(|l| l.id).collect();
-    let found = w.store.dead_letters_by_id(&[ids[2], 999_999, ids[0]]).await;
+    assert_eq!(
+        fixture
+            .store
+            .insert_dead_letters(&three)
+            .await
+            .expect("keeps"),
+        3
+    );
+    let ids: Vec<i64> = all(fixture).await.iter().rev().map(|l| l.id).collect();
+    let found = fixture
+        .store
+        .dead_letters_by_id(&[ids[2], 999_999, ids[0]])
+        .await;
     let found = found.expect("reads");
     assert_eq!(
         found.iter().map(|l| l.id).collect::<Vec<_>>(),
         [ids[2], ids[0]]
     );
-    let gone = w
+    let gone = fixture
         .store
         .delete_dead_letters(&[ids[2], ids[1], 999_999])
         .await;
     assert_eq!(gone.expect("deletes"), 2);
     assert_eq!(
-        all(w).await.iter().map(|l| l.id).collect::<Vec<_>>(),
+        all(fixture).await.iter().map(|l| l.id).collect::<Vec<_>>(),
         [ids[0]]
     );
     assert_eq!(
-        w.store
+        fixture
+            .store
             .insert_dead_letters(&three[1..])
             .await
             .expect("keeps"),
         2
     );
-    assert!(all(w).await.iter().take(2).all(|l| l.id > ids[2]));
+    assert!(all(fixture).await.iter().take(2).all(|l| l.id > ids[2]));
 }

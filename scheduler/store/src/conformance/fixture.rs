@@ -1,4 +1,4 @@
-//! What the cases stand on: a store with a settable clock, short words for the usual steps, and a simple planner.
+//! The fixture of the cases: a store with a settable clock, the usual steps as methods, and a simple planner.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -15,16 +15,16 @@ use crate::{
     Plan, PlannedRun, Planner, Run, Store, StoreError, TriggerRequest,
 };
 
-/// The time that the cases begin at: a whole minute.
+/// The start time of the cases: a whole minute.
 pub(super) const START: Timestamp = Timestamp::from_millis(1_800_000_000_000);
 
-/// A lease longer than the cases.
+/// A lease that outlasts each case.
 pub(super) const LONG_LEASE_MS: u64 = 365 * 24 * 3_600_000;
 
 /// A database of its own for one case.
 #[async_trait]
 pub trait Harness: Send + Sync {
-    /// Opens the database: again, like another process would, at each call.
+    /// Opens the database again at each call, as another process would.
     async fn open(&self) -> Arc<dyn Store>;
 }
 
@@ -39,32 +39,32 @@ impl Default for TestClock {
 }
 
 impl TestClock {
-    /// The time that the database must tell.
+    /// The time that the database has to return.
     pub fn now(&self) -> Timestamp {
         Timestamp::from_millis(self.0.load(Ordering::SeqCst))
     }
 
-    /// Moves the time on.
+    /// Advances the time.
     pub fn advance(&self, by_ms: u64) {
         let by = i64::try_from(by_ms).expect("a sensible step");
         self.0.fetch_add(by, Ordering::SeqCst);
     }
 }
 
-/// One case's surroundings.
-pub struct World {
+/// The fixture of one case.
+pub struct Fixture {
     /// The store under test.
     pub store: Arc<dyn Store>,
     /// Its clock.
     pub clock: TestClock,
-    /// Gives further connections to the same database.
+    /// Opens further connections to the same database.
     pub harness: Box<dyn Harness>,
     nodes: AtomicI64,
 }
 
-impl std::fmt::Debug for World {
+impl std::fmt::Debug for Fixture {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("World")
+        f.debug_struct("Fixture")
             .field("clock", &self.clock)
             .finish_non_exhaustive()
     }
@@ -117,7 +117,7 @@ pub(super) fn each_second(job: &str) -> JobSpec {
     )
 }
 
-/// A job that only runs when it is told to.
+/// A job that runs on request only.
 pub(super) fn by_hand(job: &str) -> JobSpec {
     job_with(job, Schedule::Manual)
 }
@@ -152,7 +152,7 @@ pub(super) fn job_with(job: &str, schedule: Schedule) -> JobSpec {
     }
 }
 
-/// The attempt of a run that waits.
+/// The attempt of a claimed run.
 pub(super) fn attempt(run: &ClaimedRun) -> AttemptId {
     AttemptId {
         run: run.id,
@@ -160,7 +160,7 @@ pub(super) fn attempt(run: &ClaimedRun) -> AttemptId {
     }
 }
 
-/// A report without a sender.
+/// A report of the scheduler itself.
 pub(super) fn report(id: AttemptId, body: AttemptEvent) -> AttemptReport {
     AttemptReport {
         attempt: id,
@@ -169,7 +169,7 @@ pub(super) fn report(id: AttemptId, body: AttemptEvent) -> AttemptReport {
     }
 }
 
-impl World {
+impl Fixture {
     /// Opens the database of `harness`.
     pub async fn new(harness: Box<dyn Harness>, clock: TestClock) -> Self {
         Self {
@@ -185,7 +185,7 @@ impl World {
         self.clock.now()
     }
 
-    /// A node that stays alive.
+    /// A node with a long lease.
     pub async fn node(&self) -> NodeId {
         self.node_for(LONG_LEASE_MS).await
     }
@@ -221,7 +221,7 @@ impl World {
         fired.expect("fires")
     }
 
-    /// Moves on by a second and fires the one run that is due then.
+    /// Advances by a second and fires the one run that is due then.
     pub async fn fire_one(&self, node: NodeId) -> ClaimedRun {
         self.clock.advance(1_000);
         let mut runs = self.fire(node).await.runs;
@@ -291,7 +291,7 @@ impl World {
         assert_eq!(self.run(id).await.state, state, "state of run {id}");
     }
 
-    /// The words in a run's timeline.
+    /// The events in a run's timeline.
     pub async fn timeline(&self, id: RunId) -> Vec<String> {
         let detail = self.store.run(id).await.expect("exists");
         detail.timeline.into_iter().map(|t| t.event).collect()
@@ -303,7 +303,7 @@ impl World {
         summary.next_fire
     }
 
-    /// Makes executors alive that run `native:work` in the group `default`.
+    /// Records heartbeats of executors that run `native:work` in the group `default`.
     pub async fn heartbeats(&self, executors: &[&str]) {
         let beats: Vec<Heartbeat> = executors.iter().map(|e| beat(e)).collect();
         self.store.record_heartbeats(&beats).await.expect("beats");
@@ -328,7 +328,7 @@ pub(super) fn log_line(seq: u64, at: Timestamp, text: &str) -> LogLine {
     }
 }
 
-/// A sign of life of an executor that runs `native:work` in the group `default`.
+/// The heartbeat of an executor that runs `native:work` in the group `default`.
 pub(super) fn beat(executor: &str) -> Heartbeat {
     Heartbeat {
         executor: self::executor("default", executor),
@@ -353,7 +353,7 @@ pub(super) fn ask(job: &str) -> TriggerRequest {
     }
 }
 
-/// A wish to publish a run to an executor.
+/// A request to publish a run to an executor.
 pub(super) fn mark(run: &ClaimedRun, executor: &str) -> DispatchRequest {
     DispatchRequest {
         attempt: run.attempt_id(),

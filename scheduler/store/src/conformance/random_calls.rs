@@ -1,5 +1,5 @@
-//! Any sequence of calls keeps the invariants: runs move only as [`RunState::may_become`] allows, a terminal state is for ever, fire
-//! times are unique, and nothing that was promised is forgotten.
+//! Random sequences of calls. Runs change only as [`RunState::may_become`] allows, terminal states do not change, fire times are
+//! unique, and no committed run disappears.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use cueline_model::{
     RunKind, RunState, Schedule, policy::spread,
 };
 
-use super::world::{World, ask, attempt, by_hand, each_second, job_with, mark, name, report};
+use super::fixture::{Fixture, ask, attempt, by_hand, each_second, job_with, mark, name, report};
 use crate::{ClaimedRun, NodeId, Run, RunFilter};
 
 /// Steps in one sequence.
@@ -26,7 +26,7 @@ const KINDS: [OutcomeKind; 9] = [
     OutcomeKind::Unroutable,
 ];
 
-/// Numbers that look random and are the same each time.
+/// Pseudo-random numbers from a fixed seed.
 struct Dice(u64);
 
 impl Dice {
@@ -66,50 +66,54 @@ struct Player {
     seen: BTreeMap<RunId, Run>,
 }
 
-/// Plays sequences that differ in their seed; a failure names it.
-pub async fn any_sequence_of_calls_keeps_the_invariants(w: &World) {
-    w.apply(&jobs()).await;
+/// Runs sequences of random calls; a failure names its seed.
+pub async fn any_sequence_of_calls_keeps_the_invariants(fixture: &Fixture) {
+    fixture.apply(&jobs()).await;
     for seed in 1..=3_u64 {
         let mut player = Player {
             dice: Dice(seed << 32),
-            nodes: vec![w.node_for(3_000).await, w.node_for(3_000).await],
+            nodes: vec![fixture.node_for(3_000).await, fixture.node_for(3_000).await],
             waiting: Vec::new(),
             known: Vec::new(),
             seen: BTreeMap::new(),
         };
         for step in 0..STEPS {
-            player.step(w).await;
-            player.check(w, seed, step).await;
+            player.step(fixture).await;
+            player.check(fixture, seed, step).await;
         }
     }
 }
 
 impl Player {
-    async fn step(&mut self, w: &World) {
+    async fn step(&mut self, fixture: &Fixture) {
         let node = *self.dice.pick(&self.nodes).expect("two nodes");
         match self.dice.roll(14) {
-            0 => w.clock.advance(700),
+            0 => fixture.clock.advance(700),
             1 => {
-                let runs = w.fire_ahead(node, 500).await.runs;
+                let runs = fixture.fire_ahead(node, 500).await.runs;
                 self.take(node, runs);
             }
             2 => {
-                let runs = w.claim(node).await;
+                let runs = fixture.claim(node).await;
                 self.take(node, runs);
             }
-            3..=5 => self.publish(w).await,
-            6..=9 => self.report(w).await,
+            3..=5 => self.publish(fixture).await,
+            6..=9 => self.report(fixture).await,
             10 => {
                 if let Some(id) = self.dice.pick(&self.known) {
-                    w.store.cancel_run(id.run, "dice").await.ok();
+                    fixture.store.cancel_run(id.run, "dice").await.ok();
                 }
             }
-            11 => self.give_up(w).await,
-            12 => self.change(w).await,
+            11 => self.give_up(fixture).await,
+            12 => self.change(fixture).await,
             _ => {
-                let renewed = w.store.renew_lease(node, 3_000).await.expect("answers");
+                let renewed = fixture
+                    .store
+                    .renew_lease(node, 3_000)
+                    .await
+                    .expect("answers");
                 if !renewed {
-                    let new = w.node_for(3_000).await;
+                    let new = fixture.node_for(3_000).await;
                     self.nodes.retain(|n| *n != node);
                     self.nodes.push(new);
                 }
@@ -122,19 +126,23 @@ impl Player {
         self.waiting.extend(runs.into_iter().map(|r| (node, r)));
     }
 
-    async fn publish(&mut self, w: &World) {
+    async fn publish(&mut self, fixture: &Fixture) {
         let Some((node, run)) = self.dice.pick(&self.waiting) else {
             return;
         };
         let to = run.executor.as_ref().map_or("e1", |e| e.as_str());
-        let taken = w.store.begin_dispatch(*node, &[mark(run, to)]).await;
+        let taken = fixture.store.begin_dispatch(*node, &[mark(run, to)]).await;
         let taken = taken.expect("answers");
         if self.dice.roll(4) > 0 {
-            w.store.confirm_dispatch(&taken).await.expect("confirms");
+            fixture
+                .store
+                .confirm_dispatch(&taken)
+                .await
+                .expect("confirms");
         }
     }
 
-    async fn report(&mut self, w: &World) {
+    async fn report(&mut self, fixture: &Fixture) {
         let mut reports = Vec::new();
         for _ in 0..=self.dice.roll(6) {
             let Some(id) = self.dice.pick(&self.known).copied() else {
@@ -142,58 +150,62 @@ impl Player {
             };
             let kind = KINDS[self.dice.roll(KINDS.len())];
             let body = match self.dice.roll(4) {
-                0 => AttemptEvent::Started { at: w.now() },
+                0 => AttemptEvent::Started { at: fixture.now() },
                 1 => AttemptEvent::Progress { fraction: 0.5 },
                 _ => AttemptEvent::Ended {
-                    outcome: Outcome::new(kind, w.now()),
+                    outcome: Outcome::new(kind, fixture.now()),
                 },
             };
             reports.push(report(id, body));
         }
-        w.ingest(&reports).await;
+        fixture.ingest(&reports).await;
     }
 
-    async fn give_up(&mut self, w: &World) {
+    async fn give_up(&mut self, fixture: &Fixture) {
         if let Some((node, run)) = self.dice.pick(&self.waiting) {
             let ids = [attempt(run)];
-            w.store
+            fixture
+                .store
                 .release_claims(*node, &ids, None)
                 .await
                 .expect("releases");
         }
         let node = self.nodes[0];
         if let Some(id) = self.dice.pick(&self.known) {
-            let back = w.store.reclaim_attempts(node, &[*id], "dice").await;
+            let back = fixture.store.reclaim_attempts(node, &[*id], "dice").await;
             let back = back.expect("answers");
             self.take(node, back);
         }
     }
 
-    async fn change(&mut self, w: &World) {
+    async fn change(&mut self, fixture: &Fixture) {
         let job = ["sharded", "retried", "delayed", "child"][self.dice.roll(4)];
         match self.dice.roll(4) {
             0 => {
                 let enabled = self.dice.roll(3) > 0;
-                let switched = w.store.set_job_enabled(&name(job), enabled, "dice").await;
+                let switched = fixture
+                    .store
+                    .set_job_enabled(&name(job), enabled, "dice")
+                    .await;
                 switched.expect("switches");
             }
             1 => {
                 let mut specs = jobs();
                 specs[1].priority = u8::try_from(self.dice.roll(10)).expect("small");
-                w.apply(&specs).await;
+                fixture.apply(&specs).await;
             }
             _ => {
-                w.store.trigger(&ask(job)).await.expect("triggers");
+                fixture.store.trigger(&ask(job)).await.expect("triggers");
             }
         }
     }
 
-    async fn check(&mut self, w: &World, seed: u64, step: u64) {
+    async fn check(&mut self, fixture: &Fixture, seed: u64, step: u64) {
         let all = RunFilter {
             limit: 10_000,
             ..RunFilter::default()
         };
-        let runs = w.store.runs(&all).await.expect("lists");
+        let runs = fixture.store.runs(&all).await.expect("lists");
         let mut fires = BTreeSet::new();
         let mut live: BTreeMap<RunState, u64> = BTreeMap::new();
         for run in &runs {
@@ -219,9 +231,9 @@ impl Player {
             );
         }
         let counted: Vec<_> = live.into_iter().collect();
-        let stats = w.store.stats().await.expect("counts");
+        let stats = fixture.store.stats().await.expect("counts");
         assert_eq!(stats.live, counted, "seed {seed}, step {step}");
-        let delayed = w.store.job(&name("delayed")).await.expect("exists");
+        let delayed = fixture.store.job(&name("delayed")).await.expect("exists");
         let resting = runs
             .iter()
             .all(|r| r.job.as_str() != "delayed" || r.state.is_terminal());
@@ -234,14 +246,14 @@ impl Player {
     }
 }
 
-/// One call may take a run over several transitions: each has to be allowed.
+/// One call may make several transitions of a run: each has to be allowed.
 fn assert_moved(old: &Run, new: &Run, place: &str) {
     assert!(old.attempt <= new.attempt, "{place}: attempts count up");
     if old.attempt == new.attempt && old.state != new.state {
         let over = RunState::ALL
             .into_iter()
             .any(|by| old.state.may_become(by) && by.may_become(new.state));
-        // Taken back to be published again, the same attempt as it is.
+        // Reclaimed: the same attempt is published again.
         let taken_back = matches!(old.state, RunState::Queued | RunState::Running)
             && new.state == RunState::Dispatching;
         assert!(

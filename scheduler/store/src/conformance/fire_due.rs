@@ -1,4 +1,4 @@
-//! From due jobs to runs.
+//! Firing due jobs.
 
 use std::sync::{Arc, Mutex};
 
@@ -6,7 +6,7 @@ use cueline_model::{
     DurationMs, ExecutorName, Job, Route, RunId, RunKind, RunState, Schedule, Shard, Timestamp,
 };
 
-use super::world::{EachFireTime, START, World, beat, each_second, job_with, name, runs_at};
+use super::fixture::{EachFireTime, Fixture, START, beat, each_second, job_with, name, runs_at};
 use crate::{FireDueRequest, NodeId, Plan, PlannedRun, Planner, RunFilter, SkippedFires};
 
 fn request(node: NodeId) -> FireDueRequest {
@@ -18,12 +18,12 @@ fn request(node: NodeId) -> FireDueRequest {
 }
 
 /// Each due job gets its run and its next fire time.
-pub async fn due_jobs_fire_once(w: &World) {
-    let node = w.node().await;
-    w.apply(&[each_second("a"), each_second("b")]).await;
-    assert_eq!(w.fire(node).await.due_jobs, 0, "nothing is due yet");
-    w.clock.advance(1_000);
-    let fired = w.fire(node).await;
+pub async fn due_jobs_fire_once(fixture: &Fixture) {
+    let node = fixture.node().await;
+    fixture.apply(&[each_second("a"), each_second("b")]).await;
+    assert_eq!(fixture.fire(node).await.due_jobs, 0, "nothing is due yet");
+    fixture.clock.advance(1_000);
+    let fired = fixture.fire(node).await;
     assert_eq!(fired.due_jobs, 2);
     assert_eq!(fired.runs.len(), 2);
     assert!(!fired.limit_reached);
@@ -34,18 +34,18 @@ pub async fn due_jobs_fire_once(w: &World) {
         assert_eq!(run.due_at, run.fire_at);
         assert_eq!(run.shard, Shard::whole());
         assert!(!run.maybe_published);
-        let stored = w.run(run.id).await;
+        let stored = fixture.run(run.id).await;
         assert_eq!(stored.state, RunState::Scheduled);
         assert_eq!(stored.job, run.job.spec.name);
-        assert_eq!(stored.created_at, w.now());
+        assert_eq!(stored.created_at, fixture.now());
     }
-    assert_eq!(w.next_fire("a").await, Some(START.plus_ms(2_000)));
-    assert_eq!(w.fire(node).await.due_jobs, 0, "once");
+    assert_eq!(fixture.next_fire("a").await, Some(START.plus_ms(2_000)));
+    assert_eq!(fixture.fire(node).await.due_jobs, 0, "once");
 }
 
-/// What is due at the same instant goes by priority, then by id.
-pub async fn order_is_due_priority_id(w: &World) {
-    let node = w.node().await;
+/// Runs of the same due time are ordered by priority, then by id.
+pub async fn order_is_due_priority_id(fixture: &Fixture) {
+    let node = fixture.node().await;
     let mut low = each_second("low");
     low.priority = 1;
     let mut high = each_second("high");
@@ -55,9 +55,10 @@ pub async fn order_is_due_priority_id(w: &World) {
     late.schedule = Schedule::Once {
         at: START.plus_ms(2_000),
     };
-    w.apply(&[late, low, each_second("mid"), each_second("mid2"), high])
+    fixture
+        .apply(&[late, low, each_second("mid"), each_second("mid2"), high])
         .await;
-    let fired = w.fire_ahead(node, 2_000).await;
+    let fired = fixture.fire_ahead(node, 2_000).await;
     let names: Vec<&str> = fired
         .runs
         .iter()
@@ -66,27 +67,39 @@ pub async fn order_is_due_priority_id(w: &World) {
     assert_eq!(names, ["high", "mid", "mid2", "low", "late"]);
 }
 
-/// A call takes what is due within the horizon, and no more jobs than it may.
-pub async fn horizon_and_limit_bound_a_call(w: &World) {
-    let node = w.node().await;
+/// A call fires jobs that are due within the horizon, up to its limit.
+pub async fn horizon_and_limit_bound_a_call(fixture: &Fixture) {
+    let node = fixture.node().await;
     let specs: Vec<_> = (0..5).map(|n| each_second(&format!("j{n}"))).collect();
-    w.apply(&specs).await;
+    fixture.apply(&specs).await;
     let mut due = request(node);
     due.horizon_ms = 999;
-    let nothing = w.store.fire_due(due, &EachFireTime).await.expect("fires");
+    let nothing = fixture
+        .store
+        .fire_due(due, &EachFireTime)
+        .await
+        .expect("fires");
     assert_eq!(nothing.due_jobs, 0);
     due.horizon_ms = 1_000;
     due.limit = 3;
-    let some = w.store.fire_due(due, &EachFireTime).await.expect("fires");
+    let some = fixture
+        .store
+        .fire_due(due, &EachFireTime)
+        .await
+        .expect("fires");
     assert_eq!(
         (some.due_jobs, some.runs.len(), some.limit_reached),
         (3, 3, true)
     );
-    let rest = w.store.fire_due(due, &EachFireTime).await.expect("fires");
+    let rest = fixture
+        .store
+        .fire_due(due, &EachFireTime)
+        .await
+        .expect("fires");
     assert_eq!((rest.due_jobs, rest.limit_reached), (2, false));
 }
 
-/// Goes back to the same fire time again and again.
+/// Plans the same fire time at each call.
 struct Stuck(Timestamp);
 
 impl Planner for Stuck {
@@ -98,24 +111,24 @@ impl Planner for Stuck {
     }
 }
 
-/// (job, fire time, shard) has one run, whoever plans it twice.
-pub async fn fire_time_is_unique(w: &World) {
-    let node = w.node().await;
+/// (job, fire time, shard) has one run, even if it is planned twice.
+pub async fn fire_time_is_unique(fixture: &Fixture) {
+    let node = fixture.node().await;
     let mut sharded = each_second("sharded");
     sharded.route = Route::Sharded(vec![String::new(); 3]);
-    w.apply(&[each_second("a"), sharded]).await;
-    w.clock.advance(1_000);
-    let at = w.now();
-    let first = w.store.fire_due(request(node), &Stuck(at)).await;
+    fixture.apply(&[each_second("a"), sharded]).await;
+    fixture.clock.advance(1_000);
+    let at = fixture.now();
+    let first = fixture.store.fire_due(request(node), &Stuck(at)).await;
     assert_eq!(first.expect("fires").runs.len(), 4);
-    let second = w.store.fire_due(request(node), &Stuck(at)).await;
+    let second = fixture.store.fire_due(request(node), &Stuck(at)).await;
     let second = second.expect("leaves alone what is there");
     assert_eq!((second.due_jobs, second.runs.len()), (2, 0));
     let all = RunFilter {
         limit: 100,
         ..RunFilter::default()
     };
-    assert_eq!(w.store.runs(&all).await.expect("lists").len(), 4);
+    assert_eq!(fixture.store.runs(&all).await.expect("lists").len(), 4);
 }
 
 struct Skips;
@@ -144,12 +157,12 @@ impl Planner for Skips {
     }
 }
 
-/// A fire time that made no run says why and for how many it stands.
-pub async fn skipped_runs_say_why(w: &World) {
-    let node = w.node().await;
-    w.apply(&[each_second("a")]).await;
-    w.clock.advance(10_000);
-    let fired = w.store.fire_due(request(node), &Skips).await;
+/// A skipped run has its reason and the number of fire times that it stands for.
+pub async fn skipped_runs_say_why(fixture: &Fixture) {
+    let node = fixture.node().await;
+    fixture.apply(&[each_second("a")]).await;
+    fixture.clock.advance(10_000);
+    let fired = fixture.store.fire_due(request(node), &Skips).await;
     let fired = fired.expect("fires");
     assert_eq!(fired.runs.len(), 1, "the skipped one is not to be run");
     let skipped = RunFilter {
@@ -157,18 +170,18 @@ pub async fn skipped_runs_say_why(w: &World) {
         limit: 10,
         ..RunFilter::default()
     };
-    let runs = w.store.runs(&skipped).await.expect("lists");
+    let runs = fixture.store.runs(&skipped).await.expect("lists");
     assert_eq!(runs.len(), 1);
-    assert_eq!(runs[0].fire_at, w.now().minus_ms(1_000));
-    assert_eq!(runs[0].ended_at, Some(w.now()));
+    assert_eq!(runs[0].fire_at, fixture.now().minus_ms(1_000));
+    assert_eq!(runs[0].ended_at, Some(fixture.now()));
     let message = runs[0].message.clone().expect("a reason");
     assert!(message.contains("missed by 12 s"), "{message}");
     assert!(message.contains('9'), "{message}");
-    assert_eq!(w.timeline(runs[0].id).await, ["skipped"]);
-    assert!(w.claim(node).await.is_empty(), "nobody works on it");
+    assert_eq!(fixture.timeline(runs[0].id).await, ["skipped"]);
+    assert!(fixture.claim(node).await.is_empty(), "no node works on it");
 }
 
-/// Writes down who it was offered.
+/// Records the candidates that it was given.
 #[derive(Default)]
 struct Asks(Mutex<Vec<(String, Vec<String>)>>);
 
@@ -181,12 +194,12 @@ impl Planner for Asks {
     }
 }
 
-/// Candidates are alive, of the job's group, announce its handler and come sorted by name.
-pub async fn live_candidates_reach_the_planner(w: &World) {
-    let node = w.node().await;
+/// Candidates are alive, belong to the job's group, announce its handler, and are sorted by name.
+pub async fn live_candidates_reach_the_planner(fixture: &Fixture) {
+    let node = fixture.node().await;
     let mut elsewhere = each_second("elsewhere");
     elsewhere.group = name("other");
-    w.apply(&[each_second("here"), elsewhere]).await;
+    fixture.apply(&[each_second("here"), elsewhere]).await;
     let mut other = beat("x");
     other.executor.group = name("other");
     let mut unable = beat("c");
@@ -195,13 +208,18 @@ pub async fn live_candidates_reach_the_planner(w: &World) {
     drains.draining = true;
     let mut gone = beat("e");
     gone.gone = true;
-    w.store
+    fixture
+        .store
         .record_heartbeats(&[beat("b"), beat("a"), other, unable, drains, gone])
         .await
         .expect("beats");
-    w.clock.advance(1_000);
+    fixture.clock.advance(1_000);
     let asks = Asks::default();
-    w.store.fire_due(request(node), &asks).await.expect("fires");
+    fixture
+        .store
+        .fire_due(request(node), &asks)
+        .await
+        .expect("fires");
     let mut asked = asks.0.into_inner().expect("no panic");
     asked.sort();
     let names = |list: &[&str]| list.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>();
@@ -214,52 +232,54 @@ pub async fn live_candidates_reach_the_planner(w: &World) {
     );
 }
 
-/// Each run has its number, across fires and kinds.
-pub async fn turns_count_runs(w: &World) {
-    let node = w.node().await;
-    w.apply(&[each_second("a")]).await;
-    assert_eq!(w.fire_one(node).await.sequence, 0);
-    assert_eq!(w.fire_one(node).await.sequence, 1);
-    w.trigger("a").await;
-    assert_eq!(w.claim(node).await[0].sequence, 2);
-    assert_eq!(w.fire_one(node).await.sequence, 3);
+/// Each run of a job has a number, across fires and kinds.
+pub async fn turns_count_runs(fixture: &Fixture) {
+    let node = fixture.node().await;
+    fixture.apply(&[each_second("a")]).await;
+    assert_eq!(fixture.fire_one(node).await.sequence, 0);
+    assert_eq!(fixture.fire_one(node).await.sequence, 1);
+    fixture.trigger("a").await;
+    assert_eq!(fixture.claim(node).await[0].sequence, 2);
+    assert_eq!(fixture.fire_one(node).await.sequence, 3);
 }
 
-/// A paused job has no next fire time, and counts anew from its start.
-pub async fn paused_jobs_do_not_fire(w: &World) {
-    let node = w.node().await;
+/// A paused job has no next fire time; its resumption starts a new count.
+pub async fn paused_jobs_do_not_fire(fixture: &Fixture) {
+    let node = fixture.node().await;
     let mut paused = each_second("paused");
     paused.enabled = Some(false);
-    w.apply(&[each_second("a"), paused]).await;
-    w.store
+    fixture.apply(&[each_second("a"), paused]).await;
+    fixture
+        .store
         .set_job_enabled(&name("a"), false, "me")
         .await
         .expect("pauses");
-    assert_eq!(w.next_fire("a").await, None);
-    w.clock.advance(60_000);
-    assert_eq!(w.fire(node).await.due_jobs, 0);
-    w.store
+    assert_eq!(fixture.next_fire("a").await, None);
+    fixture.clock.advance(60_000);
+    assert_eq!(fixture.fire(node).await.due_jobs, 0);
+    fixture
+        .store
         .set_job_enabled(&name("a"), true, "me")
         .await
         .expect("resumes");
     assert_eq!(
-        w.next_fire("a").await,
+        fixture.next_fire("a").await,
         Some(START.plus_ms(61_000)),
         "what passed meanwhile is not made up for"
     );
 }
 
 /// Shards keep their items, broadcast runs their executors.
-pub async fn shards_and_pins_are_kept(w: &World) {
-    let node = w.node().await;
+pub async fn shards_and_pins_are_kept(fixture: &Fixture) {
+    let node = fixture.node().await;
     let mut sharded = each_second("a-sharded");
     sharded.route = Route::Sharded(vec!["Beijing".to_owned(), String::new()]);
     let mut broadcast = each_second("b-broadcast");
     broadcast.route = Route::Broadcast;
-    w.apply(&[sharded, broadcast]).await;
-    w.heartbeats(&["e2", "e1"]).await;
-    w.clock.advance(1_000);
-    let fired = w.fire(node).await;
+    fixture.apply(&[sharded, broadcast]).await;
+    fixture.heartbeats(&["e2", "e1"]).await;
+    fixture.clock.advance(1_000);
+    let fired = fixture.fire(node).await;
     let seen: Vec<_> = fired
         .runs
         .iter()
@@ -282,13 +302,13 @@ pub async fn shards_and_pins_are_kept(w: &World) {
             (1, 2, None, Some("e2")),
         ]
     );
-    let stored = w.run(fired.runs[0].id).await;
+    let stored = fixture.run(fired.runs[0].id).await;
     assert_eq!(stored.shard, fired.runs[0].shard);
-    let pinned = w.run(fired.runs[3].id).await;
+    let pinned = fixture.run(fired.runs[3].id).await;
     assert_eq!(pinned.executor, Some(name("e2")));
 }
 
-/// Gets half through and falls over.
+/// Panics halfway.
 struct Panics(Mutex<u32>);
 
 impl Planner for Panics {
@@ -300,30 +320,32 @@ impl Planner for Panics {
     }
 }
 
-/// A fire that does not come to its end has not happened, and the store goes on working.
-pub async fn panicking_planner_leaves_nothing(w: &World) {
-    let node = w.node().await;
+/// An unfinished fire leaves no trace, and the store goes on working.
+pub async fn panicking_planner_leaves_nothing(fixture: &Fixture) {
+    let node = fixture.node().await;
     let specs: Vec<_> = (0..5).map(|n| each_second(&format!("j{n}"))).collect();
-    w.apply(&specs).await;
-    w.clock.advance(1_000);
-    let store = Arc::clone(&w.store);
+    fixture.apply(&specs).await;
+    fixture.clock.advance(1_000);
+    let store = Arc::clone(&fixture.store);
     let fall = tokio::spawn(async move {
         let planner = Panics(Mutex::new(0));
         let fired = store.fire_due(request(node), &planner).await;
         fired.map(|f| f.due_jobs)
     });
     assert!(fall.await.is_err(), "the panic comes out");
-    let stats = w.store.stats().await.expect("counts");
+    let stats = fixture.store.stats().await.expect("counts");
     assert!(stats.live.is_empty(), "nothing was written: {stats:?}");
-    assert_eq!(w.fire(node).await.due_jobs, 5);
+    assert_eq!(fixture.fire(node).await.due_jobs, 5);
 }
 
-/// What was committed is there after the store was opened anew.
-pub async fn store_outlives_reopening(w: &World) {
-    let node = w.node().await;
-    w.apply(&[each_second("a"), job_with("d", delay(5))]).await;
-    let run = w.fire_one(node).await;
-    let again = w.harness.open().await;
+/// All committed data is there after the store was opened again.
+pub async fn committed_data_outlives_reopening(fixture: &Fixture) {
+    let node = fixture.node().await;
+    fixture
+        .apply(&[each_second("a"), job_with("d", delay(5))])
+        .await;
+    let run = fixture.fire_one(node).await;
+    let again = fixture.harness.open().await;
     let seen = again.run(run.id).await.expect("is there");
     assert_eq!(seen.run.state, RunState::Scheduled);
     let unknown = RunId(run.id.0 + 1_000);
