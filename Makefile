@@ -1,4 +1,4 @@
-# The commands that everybody uses. `make` alone builds.
+# The usual commands. `make` alone builds.
 CARGO ?= cargo
 DATA ?= ./data
 LISTEN ?= 127.0.0.1:7800
@@ -13,7 +13,7 @@ build:
 dist:
 	$(CARGO) build --profile dist -p cueline
 
-# The main job: everything in one process, with nothing else installed, and a dozen example jobs.
+# Everything in one process, with nothing else installed, and a dozen example jobs.
 run: build
 	./target/release/cueline standalone --data $(DATA) --listen $(LISTEN) --jobs examples/jobs.toml
 
@@ -30,12 +30,13 @@ lint:
 bench: dist
 	./target/dist/cueline bench
 
-# The same on a cluster of processes with servers of its own, and what those servers do for the bare pipeline. BROKER=rabbitmq for the other broker.
+# The same on a cluster of processes with servers of its own, and the ceiling of those servers. BROKER=rabbitmq for the other broker.
 bench-cluster: dist
 	infra/dev/servers postgres $(BROKER)
 	CUELINE=$(CURDIR)/target/dist/cueline infra/dev/bench $(BROKER) --ceiling
 
-# Two schedulers and three workers on real servers, from native binaries, until Ctrl-C. BROKER=rabbitmq for the other broker.
+# Two schedulers and three workers on real servers, from native binaries, until Ctrl-C. A process that ends is started again.
+# BROKER=rabbitmq for the other broker.
 cluster: build
 	infra/dev/servers postgres $(BROKER)
 	infra/dev/cluster $(BROKER)

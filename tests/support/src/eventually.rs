@@ -87,7 +87,7 @@ pub fn eventually_blocking<T, S: Display>(
     }
 }
 
-/// The pauses between looks, for a loop of one's own: in a task that is spawned, the compiler cannot prove that [`eventually`] is `Send`.
+/// The pauses between looks, for a test that writes the loop itself. In a spawned task the compiler cannot prove that [`eventually`] is `Send`.
 #[derive(Debug)]
 pub struct Wait<D> {
     expected: D,
