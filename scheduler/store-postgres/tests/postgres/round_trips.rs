@@ -104,6 +104,18 @@ impl Scene {
         fired.runs
     }
 
+    /// The fewest statements of each stage in three tries: a connection that the pool opens meanwhile adds statements of its own.
+    async fn fewest(&self, size: usize, kind: OutcomeKind) -> Vec<usize> {
+        let mut fewest = self.pipeline(size, kind).await;
+        for _ in 0..2 {
+            let counts = self.pipeline(size, kind).await;
+            for (fewest, count) in fewest.iter_mut().zip(counts) {
+                *fewest = count.min(*fewest);
+            }
+        }
+        fewest
+    }
+
     /// What each stage takes for a batch of that size.
     async fn pipeline(&self, size: usize, kind: OutcomeKind) -> Vec<usize> {
         let executor: ExecutorName = "e1".parse().expect("a name");
@@ -181,8 +193,8 @@ async fn statements_do_not_grow_with_the_batch() {
     scene.fire(500).await;
     scene.pipeline(5, OutcomeKind::Succeeded).await;
     for kind in [OutcomeKind::Succeeded, OutcomeKind::Failed] {
-        let small = scene.pipeline(5, kind).await;
-        let large = scene.pipeline(400, kind).await;
+        let small = scene.fewest(5, kind).await;
+        let large = scene.fewest(400, kind).await;
         assert_eq!(small, large, "{kind:?}");
         // Begin and commit are two of them.
         let most = [9, 3, 3, 8, 6];

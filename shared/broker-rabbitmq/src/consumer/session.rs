@@ -217,7 +217,9 @@ impl Session {
                 // lapin cancels a dropped consumer by itself, which fails the close if it comes after it.
                 let (amqp, tag) = (&self.channel.amqp, subscription.tag.clone());
                 let cancel = amqp.basic_cancel(tag, BasicCancelOptions::default());
-                self.channel.answer("cancel a consumer", cancel).await?;
+                if let Err(e) = self.channel.answer("cancel a consumer", cancel).await {
+                    tracing::debug!(error = %e.error, "failed to cancel a consumer before closing its channel");
+                }
             }
             subscription.reader.abort();
         }
