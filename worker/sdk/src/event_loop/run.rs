@@ -101,7 +101,9 @@ impl EventLoop {
     }
 
     fn linger(&self) -> linger::Linger {
-        if self.services.status.burst_gate.is_closed() {
+        // A crash loses the outcomes that linger, so a worker with much to do keeps that time short.
+        let has_room = self.lanes.held() < self.services.settings.concurrency / 2;
+        if has_room && self.services.status.burst_gate.is_closed() {
             linger::ENDED_IN_BURST
         } else {
             linger::ENDED
