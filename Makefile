@@ -4,18 +4,18 @@ DATA ?= ./data
 LISTEN ?= 127.0.0.1:7800
 BROKER ?= nats
 
-.PHONY: build dist run test lint bench bench-cluster cluster clean
+.PHONY: build release run test lint bench bench-cluster cluster clean
 
 build:
-	$(CARGO) build --release -p cueline
+	$(CARGO) build --profile quick -p cueline
 
 # What is released and measured: optimised across crates.
-dist:
-	$(CARGO) build --profile dist -p cueline
+release:
+	$(CARGO) build --release -p cueline
 
 # Everything in one process, with nothing else installed, and a dozen example jobs.
 run: build
-	./target/release/cueline standalone --data $(DATA) --listen $(LISTEN) --jobs examples/jobs.toml
+	./target/quick/cueline standalone --data $(DATA) --listen $(LISTEN) --jobs examples/jobs.toml
 
 # All tests, several programs at once; the ten slowest tests are listed at the end. Also builds the programs that scenarios start.
 test:
@@ -27,13 +27,13 @@ lint:
 	$(CARGO) clippy --workspace --all-targets --all-features -- -D warnings
 
 # Prints numbers; asserts none.
-bench: dist
-	./target/dist/cueline bench
+bench: release
+	./target/release/cueline bench
 
 # The same on a cluster of processes with servers of its own, and the ceiling of those servers. BROKER=rabbitmq for the other broker.
-bench-cluster: dist
+bench-cluster: release
 	infra/dev/servers postgres $(BROKER)
-	CUELINE=$(CURDIR)/target/dist/cueline infra/dev/bench $(BROKER) --ceiling
+	CUELINE=$(CURDIR)/target/release/cueline infra/dev/bench $(BROKER) --ceiling
 
 # Two schedulers and three workers on real servers, from native binaries, until Ctrl-C. A process that ends is started again.
 # BROKER=rabbitmq for the other broker.

@@ -53,8 +53,13 @@ pub fn main_with(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     main_with_native(args, Native::new())
 }
 
-/// The same; `cueline worker` can run these handlers as well. For programs that are this one and a little more.
+/// Like [`main_with`], and `cueline worker` can run these handlers as well.
 pub fn main_with_native(args: impl IntoIterator<Item = OsString>, native: Native) -> ExitCode {
+    execute(args.into_iter().collect(), native)
+}
+
+/// Not generic, so that it is compiled in this crate and not in each program.
+fn execute(args: Vec<OsString>, native: Native) -> ExitCode {
     let parsed = Cli::command()
         .try_get_matches_from(args)
         .and_then(|matches| Ok((Cli::from_arg_matches(&matches)?, matches)));

@@ -1,6 +1,6 @@
 # Processes in the background, and servers that are built from them. Sourced by `bench` and `cluster`, which set `dir`.
 
-cueline=${CUELINE:-$PWD/target/release/cueline}
+cueline=${CUELINE:-$PWD/target/quick/cueline}
 names=()
 declare -A pids commands
 

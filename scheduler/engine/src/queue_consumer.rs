@@ -5,13 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cueline_broker::{Broker, BrokerError, Delivery, QueueId, Settlement};
-use cueline_runtime::{Backoff, Stop};
+use cueline_runtime::{Backoff, Linger, Stop};
 
 use crate::error::EngineError;
 
 /// A stage that reads one durable queue.
 pub(crate) trait QueueConsumer: Send + Sync + 'static {
     const QUEUE: QueueId;
+    /// How long a batch waits for more items; none unless a stage says otherwise.
+    const LINGER: Option<Linger> = None;
 
     fn broker(&self) -> &Broker;
 
@@ -24,11 +26,6 @@ pub(crate) trait QueueConsumer: Send + Sync + 'static {
         batch: &[Delivery],
         stop: &Stop,
     ) -> impl Future<Output = Result<usize, EngineError>> + Send;
-
-    /// Called after each processed batch.
-    fn pause(&self, _items: usize, _stop: &Stop) -> impl Future<Output = ()> + Send {
-        async {}
-    }
 }
 
 /// How long one fetch waits for a message.
@@ -51,8 +48,8 @@ pub(crate) async fn run<C: QueueConsumer>(consumer: Arc<C>, stop: Stop) {
         match processed {
             Ok(items) => {
                 backoff.reset();
-                if let Some(items) = items {
-                    consumer.pause(items, &stop).await;
+                if let (Some(linger), Some(items)) = (C::LINGER, items) {
+                    linger.pause_after(items).await;
                 }
             }
             Err(e) => {

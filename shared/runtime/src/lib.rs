@@ -6,6 +6,7 @@ pub mod burst_gate;
 pub mod clock;
 pub mod duty;
 pub mod lifecycle;
+pub mod linger;
 pub mod telemetry;
 pub mod tls;
 
@@ -15,3 +16,4 @@ pub use burst_gate::BurstGate;
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use duty::{Activator, Duty, Next};
 pub use lifecycle::{Ended, Lifecycle, Stop};
+pub use linger::Linger;

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use cueline_runtime::Stop;
+use cueline_runtime::Linger;
 
 /// Counting the runs that are due together stops here; the lead time is half a second then.
 pub(crate) const MAX_COUNTED: usize = 10_000;
@@ -24,21 +24,9 @@ pub(crate) fn publish_batch(batch: usize, pending: usize) -> usize {
     (pending / 4).clamp(batch, batch.saturating_mul(8))
 }
 
-/// After a batch of at least this many items there is no pause.
-const LINGER_BELOW_ITEMS: usize = 500;
-/// A delay of confirmations and outcomes that neither an operator nor a waiting pause notices.
-const LINGER: Duration = Duration::from_millis(10);
-
-/// Pauses after a small batch, so that the next one collects more items. Without it a low rate would cost one commit
-/// per run. A stop ends the pause.
-pub(crate) async fn linger(items: usize, stop: &Stop) {
-    if items < LINGER_BELOW_ITEMS {
-        tokio::select! {
-            () = tokio::time::sleep(LINGER) => {}
-            () = stop.soft() => {}
-        }
-    }
-}
+/// Confirmations and results, before they are written. Without it a low rate would cost one commit per run; neither an
+/// operator nor a waiting pause notices the delay.
+pub(crate) const WRITE: Linger = Linger::new(500, Duration::from_millis(10));
 
 #[cfg(test)]
 mod tests {

@@ -11,7 +11,7 @@ use cueline_runtime::{Backoff, BurstGate, Stop};
 use cueline_store::{Store, StoreError};
 use tokio::sync::mpsc;
 
-use super::burst::linger;
+use super::burst;
 
 /// Batches that may wait for the store; past it nothing is published. It is more than a burst publishes before the
 /// first confirmation is written.
@@ -47,7 +47,7 @@ impl Confirm {
                 tokio::time::sleep(wait).await;
             }
             backoff.reset();
-            linger(count, &stop).await;
+            burst::WRITE.pause_after(count).await;
         }
     }
 

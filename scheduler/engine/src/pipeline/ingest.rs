@@ -6,11 +6,11 @@ use std::time::Duration;
 use cueline_broker::{Broker, Delivery, QueueId, Receipt, Settlement};
 use cueline_model::StoreId;
 use cueline_protocol::{DecodeError, ReportMessage, decode_reports};
-use cueline_runtime::{Activator, BurstGate, Stop};
+use cueline_runtime::{Activator, BurstGate, Linger, Stop};
 use cueline_store::{AttemptReport, Store};
 use tokio::time::{Instant, timeout_at};
 
-use super::burst::linger;
+use super::burst;
 use crate::counters::{Counters, add};
 use crate::database_clock::DatabaseClock;
 use crate::error::EngineError;
@@ -37,6 +37,7 @@ pub(crate) struct Ingest {
 
 impl QueueConsumer for Ingest {
     const QUEUE: QueueId = QueueId::Results;
+    const LINGER: Option<Linger> = Some(burst::WRITE);
 
     fn broker(&self) -> &Broker {
         &self.broker
@@ -64,10 +65,6 @@ impl QueueConsumer for Ingest {
             rest = &rest[messages..];
         }
         Ok(count)
-    }
-
-    async fn pause(&self, items: usize, stop: &Stop) {
-        linger(items, stop).await;
     }
 }
 

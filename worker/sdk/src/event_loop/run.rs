@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use cueline_runtime::Linger;
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::decisions::Decisions;
@@ -100,7 +101,7 @@ impl EventLoop {
         self.follow(steps, decisions);
     }
 
-    fn linger(&self) -> linger::Linger {
+    fn linger(&self) -> Linger {
         // A crash loses the outcomes that linger, so a worker with much to do keeps that time short.
         let has_room = self.lanes.held() < self.services.settings.concurrency / 2;
         if has_room && self.services.status.burst_gate.is_closed() {
