@@ -1,4 +1,4 @@
-//! The driver: composes the connection, the queues and the channels.
+//! The driver: connects the parts and implements the port.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,15 +27,16 @@ use crate::requests::Requester;
 use crate::settle::Settler;
 use crate::unconfirmed::Unconfirmed;
 
-/// Messages in one `publish`. More are refused.
+/// The most messages in one `publish`.
 const MAX_BATCH: usize = 5_000;
-/// Bytes of a payload, where the server would take more.
+/// The largest payload in bytes, even if the server allows more.
 const MAX_PAYLOAD: usize = 8 << 20;
 
 /// A broker on NATS `JetStream`, over one connection.
 ///
-/// The connection is restored by itself, without end. A call that meets its loss fails with a transient error, within
-/// [`request_timeout`](NatsOptions::request_timeout) of the last reply. Dropping the driver closes the connection.
+/// The driver reconnects by itself, without a limit. If the connection is lost during a call, the call fails with a
+/// transient error within [`request_timeout`](NatsOptions::request_timeout) of the last reply. Dropping the driver
+/// closes the connection.
 pub struct NatsDriver {
     queues: Arc<Queues>,
     publisher: Publisher,
@@ -110,10 +111,11 @@ impl NatsDriver {
         self.tasks.wait().await;
     }
 
-    /// Forgets queues that other processes delete. Without it they would be forgotten some time later.
+    /// Removes queues from the cache when other processes delete them. Without this the cache would keep them until
+    /// they expire.
     async fn watch_deleted_consumers(&self) -> Result<(), BrokerError> {
         if self.queues.options.identity.is_some() {
-            // An executor may not subscribe to this, and publishes no triggers.
+            // An executor may not subscribe to these events, and it publishes no triggers.
             return Ok(());
         }
         let stream = self.queues.names.stream(Stream::Triggers);
@@ -157,7 +159,7 @@ impl Driver for NatsDriver {
             durable: true,
             deduplicates: !self.queues.options.duplicate_window.is_zero(),
             delayed_retry: true,
-            // SIGKILL loses the counts of about the last tenth of a second.
+            // SIGKILL loses the delivery counts of about the last tenth of a second.
             counts_across_restart: false,
             shared_by_processes: true,
             exact_limit: true,
