@@ -152,7 +152,10 @@ async fn a_queue_far_past_its_limit_refuses_and_has_room_later(fixture: Fixture)
     assert_counts(&*driver, &queue, 0, 0).await;
     let give_up = Instant::now() + DEADLINE;
     while publish_one(&*driver, &message(&queue, taken)).await == full {
-        assert!(Instant::now() < give_up, "the queue is empty but still refuses messages");
+        assert!(
+            Instant::now() < give_up,
+            "the queue is empty but still refuses messages"
+        );
     }
     assert_eq!(numbers(&take(&*driver, &queue, 1).await), [taken]);
 }

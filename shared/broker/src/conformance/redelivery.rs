@@ -113,7 +113,11 @@ async fn a_message_returned_with_a_delay_comes_after_it(fixture: Fixture) {
     let start = Instant::now();
     settle(&*driver, &queue, &first, &Settlement::Retry(DELAY)).await;
     let again = take(&*driver, &queue, 3).await;
-    assert!(start.elapsed() >= DELAY, "delivered after {:?}", start.elapsed());
+    assert!(
+        start.elapsed() >= DELAY,
+        "delivered after {:?}",
+        start.elapsed()
+    );
     assert_eq!(sorted(&again), [0, 1, 2]);
     assert!(again.iter().all(|d| d.redelivered));
 }

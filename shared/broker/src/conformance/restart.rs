@@ -195,7 +195,10 @@ async fn a_restart_while_publishing_loses_nothing_that_was_confirmed(fixture: Fi
         .copied()
         .filter(|n| came.binary_search(n).is_err())
         .collect();
-    assert!(lost.is_empty(), "messages were confirmed but lost: {lost:?}");
+    assert!(
+        lost.is_empty(),
+        "messages were confirmed but lost: {lost:?}"
+    );
 }
 
 async fn deliveries_count_on_over_a_restart(fixture: Fixture) {
