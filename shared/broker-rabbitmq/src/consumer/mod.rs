@@ -4,6 +4,11 @@
 //! driver cancels the old one only while it has no credit, so that no message is in flight to it. Such a message would
 //! reach neither consumer until the channel closes, and the order would break. `docs/rabbitmq.md` shows the states.
 
+mod deadlines;
+mod prefetch;
+mod session;
+mod subscribe;
+
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
