@@ -57,13 +57,14 @@ impl std::fmt::Debug for NatsDriver {
 }
 
 impl NatsDriver {
-    /// Connects to `address`: `nats://host:port` or `tls://host:port`, optionally with `user:password@` or `token@` before
-    /// the host. Several servers of a cluster are separated by commas.
+    /// Connects to `address`: `nats://host:port` or `tls://host:port`, optionally with `user:password@` or `token@`
+    /// before the host. Several servers of a cluster are separated by commas.
     ///
     /// # Errors
     ///
-    /// Permanent if an option or the address is invalid, a file cannot be read, or the server refuses the user. Transient
-    /// if no server answers, unless [`retry_on_initial_connect`](NatsOptions::retry_on_initial_connect) is set.
+    /// Permanent if an option or the address is invalid, a file cannot be read, or the server refuses the user.
+    /// Transient if no server answers, unless [`retry_on_initial_connect`](NatsOptions::retry_on_initial_connect) is
+    /// set.
     pub async fn connect(address: &str, options: NatsOptions) -> Result<Self, BrokerError> {
         options.validate()?;
         let options = Arc::new(options);
@@ -104,7 +105,8 @@ impl NatsDriver {
         Ok(driver)
     }
 
-    /// Closes the connection and waits until the driver's tasks have ended. Later calls fail with [`ErrorKind::Closed`].
+    /// Closes the connection and waits until the driver's tasks have ended. Later calls fail with
+    /// [`ErrorKind::Closed`].
     pub async fn close(&self) {
         self.closed.cancel();
         self.tasks.close();

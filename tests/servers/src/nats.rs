@@ -36,7 +36,8 @@ impl Version {
         }
     }
 
-    /// The program, in the folder `nats-<version>` of `target/servers` or of the folder that `CUELINE_TEST_NATS_BIN` names.
+    /// The program, in the folder `nats-<version>` of `target/servers` or of the folder that `CUELINE_TEST_NATS_BIN`
+    /// names.
     fn program(self) -> Result<PathBuf> {
         let folder = std::env::var_os("CUELINE_TEST_NATS_BIN").map_or_else(
             || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/servers"),

@@ -38,7 +38,8 @@ pub struct Rabbit {
 }
 
 impl Rabbit {
-    /// Starts a server with the user `guest` (password `guest`) and the virtual host `/`, and waits until it accepts AMQP.
+    /// Starts a server with the user `guest` (password `guest`) and the virtual host `/`, and waits until it accepts
+    /// AMQP.
     pub fn start() -> Result<Self> {
         Self::start_with("")
     }

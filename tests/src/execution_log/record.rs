@@ -24,7 +24,8 @@ pub struct AttemptLabel {
     pub fire_at: String,
     /// The number of the job's definition, in tests that number them.
     pub revision: u32,
-    /// When the attempt began, in milliseconds. Read the clock before any slow step, because the process may be stopped.
+    /// When the attempt began, in milliseconds. Read the clock before any slow step, because the process may be
+    /// stopped.
     pub began: i64,
 }
 

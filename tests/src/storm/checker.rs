@@ -166,9 +166,9 @@ fn continued(ends: &Ends, attempt: (i64, u32), stop: &InjectedFault) -> bool {
 /// After a worker's death its guard ends its programs within this time, even on a busy machine.
 const ENDED_BY_GUARD_MS: i64 = 2_000;
 
-/// Whether one of the two overlapping attempts could not be stopped, because its worker was stopped or killed. It must be
-/// on another executor and must end without effect. It is either the attempt that was running, or the one that recorded
-/// its start late.
+/// Whether one of the two overlapping attempts could not be stopped, because its worker was stopped or killed. It must
+/// be on another executor and must end without effect. It is either the attempt that was running, or the one that
+/// recorded its start late.
 fn excuse(observed: &Observations, entry: &Entry, ends: &Ends) -> Result<(), String> {
     let Some((executor, run, attempt)) = &entry.other else {
         return Err(" with an unknown attempt".to_owned());

@@ -51,7 +51,8 @@ pub async fn eventually<T, S: Display>(
     }
 }
 
-/// [`eventually`] for a look that can fail for good: an outer `Err` ends the wait at once, an inner `Err` means "not yet".
+/// [`eventually`] for a look that can fail for good: an outer `Err` ends the wait at once, an inner `Err` means "not
+/// yet".
 ///
 /// # Errors
 ///
