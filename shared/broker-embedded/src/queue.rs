@@ -135,6 +135,7 @@ impl Queue {
             state.messages += 1;
             let follows = state.loaded_to == state.committed;
             state.committed = message.id;
+            // Keep the message in memory only if memory holds all messages before it. A gap would break the order.
             if follows && state.fresh.len() < shared.window_messages && shared.has_room(&message) {
                 state.loaded_to = message.id;
                 shared.hold(&message);

@@ -139,6 +139,7 @@ impl Requester {
         let (watch, connects) = (self.connection.watch(), self.connection.connects());
         let registered = self.register(requests.len());
         let batch = &registered.batch;
+        // Sending ends only with an error. Otherwise the `select` below waits for the replies.
         let sending = async {
             self.write(batch, requests).await?;
             std::future::pending::<Result<(), BrokerError>>().await
@@ -297,6 +298,7 @@ impl Batch {
             received_at,
         });
         state.answered += 1;
+        // Frees the slot of this request.
         drop(state.slots.as_mut().and_then(|slots| slots.split(1)));
         drop(state);
         self.progress.notify_one();
@@ -312,6 +314,8 @@ async fn match_replies(replies: Subscriber, batches: Arc<Mutex<Batches>>) {
             let Some(number) = number(&message) else {
                 continue;
             };
+            // The batch that this number falls into starts at the highest number not above it. `answer` ignores numbers
+            // past the batch's end.
             let Some((_, batch)) = batches.in_flight.range(..=number).next_back() else {
                 continue;
             };

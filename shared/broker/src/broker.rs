@@ -143,6 +143,7 @@ impl Broker {
             .await?;
         self.declare_and_retry(batch, &mut answers, &unanswered)
             .await;
+        // An earlier try without an answer may have stored the messages, so these refusals prove nothing.
         if let Some(why) = unanswered.get() {
             for (message, answer) in batch.iter().zip(&mut answers) {
                 if matches!(answer, Err(Refusal::Full { .. } | Refusal::NoQueue(_))) {

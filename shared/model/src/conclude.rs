@@ -46,6 +46,7 @@ pub fn conclude(
     now: Timestamp,
 ) -> Conclusion {
     let Some(state) = outcome.kind.state() else {
+        // A returned attempt would be repeated at once, but a cancelled run gets no further attempt.
         if facts.cancel_requested {
             return Conclusion::End(RunState::Cancelled);
         }
@@ -82,6 +83,7 @@ pub fn conclude(
     }
     if facts.retries < retry.max && retry.on.contains(&state) {
         let number = facts.retries + 1;
+        // The seed differs between runs, so attempts that failed together wait for different times.
         let seed = facts.run.0.unsigned_abs() ^ (u64::from(facts.attempt) << 48);
         let wait_ms = retry.wait_ms(number, seed);
         return Conclusion::Again {

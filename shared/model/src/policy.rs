@@ -141,6 +141,7 @@ impl Retry {
             ),
         }
         .min(self.cap.as_millis());
+        // Divide first, so that the product cannot overflow.
         let most = wait / 100 * u64::from(self.jitter_percent.min(100));
         if most == 0 {
             wait

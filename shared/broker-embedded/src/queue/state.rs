@@ -57,6 +57,7 @@ impl State {
             let deliveries = first.remove();
             self.ready_again(id, deliveries);
         }
+        // Leases that are being settled keep their place: an ack or a dead letter decides about them.
         let late: Vec<u64> = self
             .leases
             .iter()

@@ -145,7 +145,7 @@ impl Session {
     pub(crate) fn ack(&mut self, receipts: &[Receipt]) -> Result<(), CallError> {
         let mut tags = self.take(receipts);
         tags.sort_unstable();
-        // One cumulative ack covers the oldest deliveries.
+        // The oldest delivered tags that are all acked here need only one cumulative ack.
         let cumulative = self
             .delivered
             .keys()
@@ -187,7 +187,7 @@ impl Session {
         self.requeue(&overdue)
     }
 
-    /// Removes the deliveries that these receipts name; their tags.
+    /// Removes the deliveries of these receipts and returns their tags.
     fn take(&mut self, receipts: &[Receipt]) -> Vec<u64> {
         let mut tags = Vec::with_capacity(receipts.len());
         for receipt in receipts {
@@ -214,7 +214,7 @@ impl Session {
     pub(super) async fn close(self) -> Result<(), CallError> {
         if let Some(subscription) = &self.subscription {
             if self.channel.is_open() {
-                // lapin cancels a dropped consumer by itself, which fails the close if it comes after it.
+                // lapin cancels a dropped consumer by itself. If that cancel comes after the close, the close fails.
                 let (amqp, tag) = (&self.channel.amqp, subscription.tag.clone());
                 let cancel = amqp.basic_cancel(tag, BasicCancelOptions::default());
                 if let Err(e) = self.channel.answer("cancel a consumer", cancel).await {

@@ -177,6 +177,7 @@ fn take_ended(state: &mut State, session: u64, number: u64) -> Option<Session> {
     if present.subscription.as_ref()?.number != number {
         return None;
     }
+    // The channel is still open, so the server ended the subscription because the queue was deleted.
     if present.channel.is_open() {
         state.queue_deletions += 1;
     }

@@ -123,10 +123,12 @@ impl Field {
                     self.range(item, low, high)?
                 } else {
                     let value = self.value(range)?;
+                    // `5/10` continues to the end of the field; `5` alone selects one value.
                     (value, step.map_or(value, |_| top.max(value)))
                 }
             }
         };
+        // A wrap-around range counts past the end of the field. Values past the end are mapped back to its start.
         let size = top - self.min + 1;
         let last = if low <= high { high } else { high + size };
         for value in (low..=last).step_by(step.unwrap_or(1).into()) {
@@ -146,6 +148,7 @@ impl Field {
         if self.max == 7 && self.min == 0 && high_value == 0 && low_value > 0 {
             high_value = 7;
         }
+        // Years cannot wrap around; only their field ends above 100.
         if low_value > high_value && !(self.quartz && self.max < 100) {
             return Err(format!(
                 "{} range {} goes backwards; write {low}-{},{}-{high}",

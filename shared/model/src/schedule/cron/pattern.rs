@@ -91,6 +91,7 @@ impl Pattern {
         let midnight = from - i64::from(hour * 3_600 + minute * 60 + second);
         let mut date = start.date().first_of_month();
         let days = self.days_of(date);
+        // The first day may still have a matching time at or after `from`. Every later day starts at its first time.
         if days >> day & 1 == 1
             && let Some(time) = self.time_from(hour, minute, second)
         {
@@ -157,6 +158,7 @@ impl Pattern {
             Days::Both => by_month & by_week,
             Days::Either => by_month | by_week,
         };
+        // Keep bits 1 to `length`: 31 or a fifth weekday may not exist in this month.
         days & ((2 << length) - 2)
     }
 
@@ -182,6 +184,7 @@ impl Pattern {
         /// One bit in seven: the days of one weekday, once shifted to its first day.
         const WEEKLY: u64 = 1 | 1 << 7 | 1 << 14 | 1 << 21 | 1 << 28;
         const ALL_WEEK: u64 = 0x7f;
+        // All weekdays match every day. `days_of` cuts the bits to the month.
         if self.week_days == ALL_WEEK {
             return u64::MAX;
         }
@@ -190,6 +193,7 @@ impl Pattern {
         let mut rest = self.week_days;
         while rest != 0 {
             days |= WEEKLY << first_of(rest.trailing_zeros());
+            // Clears the lowest set bit.
             rest &= rest - 1;
         }
         for special in &self.special_week_days {

@@ -60,15 +60,19 @@ pub(super) fn next_match(
             return Some(instant);
         };
         let change_at = change.timestamp().as_second();
+        // The match lies before the next change, so the present offset applies to it.
         if instant < change_at {
             return Some(instant);
         }
         let there = i64::from(change.offset().seconds());
+        // The clocks skip this naive time: it is below the first time after the change.
         if changes.gap_fires && naive < change_at + there {
             return Some(change_at);
         }
         at = change.timestamp();
         offset = change.offset();
+        // If the clocks go back, the first pass already covered the repeated times. Without `repeats`, continue after
+        // them.
         from = if changes.repeats {
             change_at
         } else {
