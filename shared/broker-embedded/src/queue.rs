@@ -48,7 +48,7 @@ pub(crate) enum Load {
     Fresh { after: i64, to: i64 },
 }
 
-/// The settlements that the file has to record.
+/// The settlements that the file must record.
 #[derive(Debug, Default)]
 pub(crate) struct Settling {
     pub(crate) acks: Vec<Held>,

@@ -32,7 +32,7 @@ pub(crate) struct Writer {
     pub(crate) options: SqliteConnectOptions,
     pub(crate) registry: Arc<Registry>,
     pub(crate) shared: Arc<Shared>,
-    /// The disk is full. The writer first has to copy the WAL back, which needs room itself. Further writes would use
+    /// The disk is full. The writer must first copy the WAL back, which needs room itself. Further writes would use
     /// that room and grow the WAL until the disk stays full for good.
     pub(crate) no_room: bool,
 }

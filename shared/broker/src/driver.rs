@@ -146,7 +146,7 @@ pub type Listener = mpsc::Receiver<Announcement>;
 /// # Errors
 ///
 /// - [`Transient`](crate::ErrorKind::Transient): the same call may succeed later (connection lost, timeout, busy, disk
-/// full).
+///   full).
 /// - [`Permanent`](crate::ErrorKind::Permanent): the same call will always fail (malformed, forbidden, not supported).
 /// - [`Closed`](crate::ErrorKind::Closed): the driver was closed.
 #[async_trait]

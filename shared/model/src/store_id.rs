@@ -21,7 +21,7 @@ impl StoreId {
 
 /// A text that is not a store id.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no store id, which is 32 hexadecimal digits")]
+#[error("{0:?} is not a store id: 32 hexadecimal digits are expected")]
 pub struct NoStoreId(String);
 
 impl fmt::Display for StoreId {

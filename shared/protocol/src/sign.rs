@@ -22,7 +22,7 @@ pub enum SignError {
     )]
     Mismatch(usize),
     /// A key is not 32 bytes in base64.
-    #[error("a key is 32 bytes in base64")]
+    #[error("a key must be 32 bytes in base64")]
     Key,
 }
 

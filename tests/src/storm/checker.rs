@@ -219,8 +219,8 @@ fn check_outcomes(observed: &Observations, kinds: &[JobKind]) -> Vec<String> {
         let block = kind.map_or("serial", JobKind::block);
         let recorded = events.get(&(run.id, run.attempt)).unwrap_or(&nothing);
         let ever_started = (1..=run.attempt).any(|a| events.contains_key(&(run.id, a)));
-        // The pause at the end of the storm may meet a run before its trigger is published, during a failed publish, or
-        // while it waits for another attempt.
+        // The pause at the end of the storm may meet a run before or during its publish, or while it waits for another
+        // attempt.
         let by_final_pause =
             run.message.contains("paused") || run.message.contains("stopped meanwhile");
         let agrees = match run.state.as_str() {

@@ -126,7 +126,7 @@ async fn a_trigger_that_waited_in_the_client_is_void_on_a_new_connection() {
     assert_all_expired(&direct, &queue).await;
 }
 
-/// The stream keeps the first copy, which has expired. The second copy must be valid all the same.
+/// The stream keeps the first copy, which has expired. The second copy must still be valid.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_expired_copy_does_not_stand_in_for_a_valid_one() {
     let server = start(Version::V2_12);

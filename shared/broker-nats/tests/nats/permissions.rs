@@ -278,7 +278,7 @@ async fn the_workers_user_is_denied_all_other_subjects() {
 async fn a_worker_that_starts_first_fetches_triggers_once_a_scheduler_has_declared_its_queue() {
     let server = start(Version::V2_12);
     let worker = worker(&server).await;
-    // The worker may not create the queue. It starts all the same.
+    // The worker may not create the queue, but it starts anyway.
     worker.declare(&executor("one")).await.unwrap();
     assert!(worker.fetch(&executor("one"), 1, FETCH_WAIT).await.is_err());
     let publishing = Broker::from_arc(scheduler(&server).await, BrokerOptions::default());

@@ -210,7 +210,7 @@ impl Consumer {
     }
 }
 
-/// A fetch in progress. The queue does not count as idle meanwhile.
+/// A fetch in progress. Until it ends, the queue does not count as idle.
 struct ActiveFetch<'a> {
     consumer: &'a Consumer,
     /// The number of deletions when the fetch began.
