@@ -2,7 +2,7 @@
 //!
 //! The input is a [`Node`], a value tree with line numbers. Callers convert their own format to it (TOML, YAML, JSON),
 //! so this module knows no file format and no network. The output is either valid [`JobSpec`]s or every [`Problem`] at
-//! once. A problem names the field, the given value and the accepted values. It accepts the short
+//! once. A problem names the field, the given value and the accepted values. The decoder accepts the short
 //! forms of job files (`block = "serial"`, `handler = { shell = "text" }`) and the serialised form of a [`JobSpec`].
 
 mod fields;
