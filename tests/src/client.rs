@@ -1,4 +1,4 @@
-//! The API of a cluster. Requests go to each scheduler in turn until one answers.
+//! A client of a cluster's API. It sends requests to the schedulers in turn until one answers.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use cueline_test_support::{Wait, try_eventually};
 use reqwest::{Method, StatusCode};
 use serde_json::Value;
 
-/// How long the cluster may take to do something on a busy machine.
+/// The time limit for a request, even on a busy machine.
 pub const WITHIN: Duration = Duration::from_secs(90);
 
 /// Sends requests to schedulers.
@@ -19,7 +19,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// For the schedulers at these addresses.
+    /// Makes a client of the schedulers at these addresses.
     pub fn new(urls: Vec<String>, token: String) -> Result<Self> {
         cueline_runtime::tls::install_provider();
         let http = reqwest::Client::builder()

@@ -1,4 +1,4 @@
-//! A cluster of schedulers and workers, each a process of its own with the flags of the test.
+//! A cluster of schedulers and workers, each in a process of its own.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,13 +17,13 @@ use crate::process::Process;
 use crate::program;
 use crate::standalone::free_port;
 
-/// No condition takes longer, also on a busy machine.
+/// The time limit for any condition, even on a busy machine.
 pub const WITHIN: Duration = Duration::from_mins(1);
 
-/// Longer than this without a heartbeat, an executor may be dead.
+/// An executor without a heartbeat for longer than this may be dead.
 const ALIVE_MS: u64 = 15_000;
 
-/// What the processes of a cluster share: a folder with keys and a token, and the servers' addresses.
+/// Everything that the processes of a cluster share: a folder with keys and a token, and the servers' addresses.
 #[derive(Debug)]
 pub struct Cluster {
     /// The processes' working directory, with all their files.
@@ -38,7 +38,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Creates keys and a token with the commands that users use; no process yet.
+    /// Creates keys and a token with the commands that users run. Starts no process yet.
     pub async fn new(store: String, broker: String) -> Result<Self> {
         let mut cluster = Self {
             folder: tempfile::tempdir()?,
@@ -63,7 +63,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// A file in its folder.
+    /// A file in the cluster's folder.
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
@@ -74,7 +74,7 @@ impl Cluster {
         Ok(token.trim().to_owned())
     }
 
-    /// A command of a user of this cluster.
+    /// A command as a user of this cluster would run it.
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = program::command(&program::cueline(), args);
         command
@@ -97,7 +97,7 @@ impl Cluster {
         Ok(process)
     }
 
-    /// Starts the scheduler to which commands are sent, with more flags.
+    /// Starts the scheduler that receives commands, with more flags.
     pub fn scheduler(&self, extra: &[&str]) -> Result<Process> {
         let listen = format!("127.0.0.1:{}", self.port);
         let own = [
@@ -141,7 +141,7 @@ impl Cluster {
         self.start(name, program::cueline(), &[&own[..], extra].concat())
     }
 
-    /// The status with which the scheduler answers, if it does.
+    /// The status of the scheduler's answer, if it answers.
     pub async fn status_of(&self, path: &str) -> Option<u16> {
         let url = format!("http://127.0.0.1:{}{path}", self.port);
         Some(reqwest::get(url).await.ok()?.status().as_u16())
@@ -190,7 +190,7 @@ impl Cluster {
         heartbeat.await.with_context(|| self.logs())
     }
 
-    /// What all its processes have printed.
+    /// The output of all its processes.
     pub fn logs(&self) -> String {
         let files = std::fs::read_dir(self.folder.path()).into_iter().flatten();
         let logs: Vec<String> = files

@@ -1,4 +1,4 @@
-//! Compares what the database says about runs with what handlers recorded in the [execution log](crate::execution_log).
+//! Compares the database's records of runs with the handlers' records in the [execution log](crate::execution_log).
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -6,12 +6,12 @@ use serde_json::Value;
 
 use crate::execution_log::{Entry, Event};
 
-/// What the database says about a run.
+/// A run as the database records it.
 #[derive(Debug, Clone)]
 pub struct Run {
     pub id: i64,
     pub job: String,
-    /// What created it: `schedule`, `child` …
+    /// The cause of the run: `schedule`, `child` and so on.
     pub kind: String,
     pub state: String,
     /// The number of its last attempt.
@@ -24,7 +24,7 @@ pub struct Run {
     pub executor: String,
     /// In milliseconds.
     pub created_at: i64,
-    /// Why it ended as it did.
+    /// The reason for the run's state.
     pub message: String,
 }
 
@@ -125,7 +125,8 @@ pub fn check_known(runs: &[Run], entries: &[Entry]) -> Vec<String> {
     violations
 }
 
-/// Pairs of a start and an earlier entry that it must not follow: the start of a later attempt of the same run, or of the same attempt.
+/// Pairs of a start and an earlier start that it must not follow: one of the same attempt, or of a later attempt of the
+/// same run.
 pub fn out_of_order(entries: &[Entry]) -> Vec<(&Entry, &Entry)> {
     let mut known = HashMap::<(i64, u32), &Entry>::new();
     let mut latest = HashMap::<i64, &Entry>::new();
@@ -143,7 +144,7 @@ pub fn out_of_order(entries: &[Entry]) -> Vec<(&Entry, &Entry)> {
     pairs
 }
 
-/// What each attempt recorded: `start`, `end`, `fail`, `stop`.
+/// The events that each attempt recorded: `start`, `end`, `fail`, `stop`.
 pub fn events_by_attempt(entries: &[Entry]) -> HashMap<(i64, u32), BTreeSet<&'static str>> {
     let mut events = HashMap::<(i64, u32), BTreeSet<&str>>::new();
     for entry in entries {
@@ -161,7 +162,7 @@ pub fn events_by_attempt(entries: &[Entry]) -> HashMap<(i64, u32), BTreeSet<&'st
     events
 }
 
-/// G9: each success of the parent job has exactly one run of the child job, and no other run of it has a parent.
+/// G9: each success of the parent job has exactly one run of the child job, and the child job has no other runs.
 pub fn check_children(runs: &[Run], parents: &str, children: &str) -> Vec<String> {
     let mut violations = Vec::new();
     let mut by_parent = HashMap::<i64, usize>::new();

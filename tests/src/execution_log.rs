@@ -1,4 +1,4 @@
-//! The execution log: a file in which handlers record what they do, independent of everything that Cueline says.
+//! The execution log: a file in which handlers record their actions, independent of Cueline's own records.
 
 mod record;
 
@@ -11,18 +11,18 @@ pub use record::{AttemptLabel, RecordedAttempt};
 /// The environment variable that names the file for the handler `record` of the test worker.
 pub const FILE_VARIABLE: &str = "CUELINE_TEST_EXECUTION_LOG";
 
-/// What a handler recorded.
+/// An event that a handler records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
-    /// It started, and no other attempt of its run or lane was running.
+    /// The attempt started, and no other attempt of its run or lane was running.
     Start,
-    /// It started while another attempt of its run or lane was running.
+    /// The attempt started while another attempt of its run or lane was running.
     Overlap,
-    /// It ran to its end and returned success.
+    /// The attempt ran to its end and returned success.
     End,
-    /// It ran to its end and returned failure.
+    /// The attempt ran to its end and returned failure.
     Fail,
-    /// It was asked to stop, and stopped.
+    /// The attempt was asked to stop, and stopped.
     Stop,
 }
 
@@ -39,18 +39,18 @@ pub struct Entry {
     pub attempt: u32,
     /// In milliseconds.
     pub fire_at: i64,
-    /// The number of the job's definition, in tests that number them.
+    /// The number of the job's definition, in tests that number definitions.
     pub revision: u32,
-    /// The process: the worker's own for a native handler, else that of the command.
+    /// The worker's process for a native handler, else the process of the command.
     pub pid: i32,
-    /// When the attempt began, in milliseconds. A process that was stopped right after that writes its line later.
+    /// When the attempt began, in milliseconds. If its process is stopped right after that, it writes the line later.
     pub began: i64,
-    /// For [`Event::Overlap`]: the executor, run and attempt that were running.
+    /// The executor, run and attempt that were running, for [`Event::Overlap`].
     pub other: Option<(String, i64, u32)>,
 }
 
 impl Entry {
-    /// Whether it records the start of an attempt.
+    /// Whether the entry records the start of an attempt.
     pub fn is_start(&self) -> bool {
         matches!(self.event, Event::Start | Event::Overlap)
     }

@@ -1,4 +1,4 @@
-//! A command that has ended: its status and what it printed.
+//! A finished command: its status and its output.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -37,13 +37,13 @@ pub async fn finish(mut command: Command, deadline: Duration) -> Result<Finished
 }
 
 impl Finished {
-    /// What it printed, if its status is 0.
+    /// Returns the output if the status is 0.
     pub fn success(self) -> Result<String> {
         ensure!(self.status == Some(0), "the command failed: {self:#?}");
         Ok(self.stdout)
     }
 
-    /// The JSON that it printed, if its status is 0.
+    /// Returns the output as JSON if the status is 0.
     pub fn json(self) -> Result<Value> {
         let text = self.success()?;
         serde_json::from_str(&text).with_context(|| format!("not JSON: {text}"))

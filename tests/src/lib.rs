@@ -1,4 +1,5 @@
-//! The harness of the scenarios: it runs Cueline as its users do, as processes that it starts, calls over the API, and kills.
+//! The harness of the scenarios: it runs Cueline as its users do, as processes that it starts, calls over the API, and
+//! kills.
 
 #![expect(
     missing_docs,

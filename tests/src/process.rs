@@ -1,4 +1,4 @@
-//! A process of Cueline that a test starts, stops and starts again.
+//! A process of Cueline that a test can start, stop and start again.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -14,16 +14,16 @@ use tokio::time::timeout;
 
 use crate::program;
 
-/// A process has this long to end after it was asked to.
+/// A process must end within this time after a request to stop.
 const STOP_WITHIN: Duration = Duration::from_mins(1);
 
-/// Lines of the log that a failure shows.
+/// Lines of the log that a failure message shows.
 const LAST_LINES: usize = 15;
 
-/// A process, which is killed when this is dropped. Its output is appended to a log file.
+/// A process that is killed when this is dropped. Its output is appended to a log file.
 #[derive(Debug)]
 pub struct Process {
-    /// `scheduler-1`, `worker-3`.
+    /// Such as `scheduler-1` or `worker-3`.
     pub name: String,
     program: PathBuf,
     args: Vec<String>,
@@ -34,7 +34,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// A process that is not started yet. Its working directory and its state are in `folder`; its log is `NAME.log` there.
+    /// A process that is not started yet. `folder` is its working directory and holds its state and its log `NAME.log`.
     pub fn new(name: &str, program: PathBuf, args: &[impl AsRef<str>], folder: &Path) -> Self {
         Self {
             name: name.to_owned(),
@@ -47,14 +47,14 @@ impl Process {
         }
     }
 
-    /// With one more environment variable.
+    /// Adds an environment variable.
     #[must_use]
     pub fn env(mut self, name: &'static str, value: impl Into<OsString>) -> Self {
         self.envs.push((name, value.into()));
         self
     }
 
-    /// Starts it. It must not be running.
+    /// Starts the process, which must not be running.
     pub fn start(&mut self) -> Result<()> {
         ensure!(self.child.is_none(), "{} is running already", self.name);
         let log = File::options().append(true).create(true).open(&self.log)?;
@@ -71,7 +71,7 @@ impl Process {
         Ok(())
     }
 
-    /// Whether it was started, and not killed or stopped since.
+    /// Whether the process was started, and not killed or stopped since.
     pub fn is_started(&self) -> bool {
         self.child.is_some()
     }
@@ -108,7 +108,7 @@ impl Process {
         Ok(kill(self.pid()?, signal)?)
     }
 
-    /// SIGSTOP for the process alone; the processes that it has started continue.
+    /// SIGSTOP for this process only. The processes that it started continue.
     pub fn pause(&self) -> Result<()> {
         self.signal(Signal::SIGSTOP)
     }
@@ -118,13 +118,14 @@ impl Process {
         self.signal(Signal::SIGCONT)
     }
 
-    /// SIGSTOP for it and for the process groups that it has started, as when a whole machine stops. Returns the groups.
+    /// SIGSTOP for this process and the process groups that it started, as when a whole machine stops. Returns the
+    /// groups.
     pub fn freeze(&self) -> Result<Vec<Pid>> {
         self.pause()?;
-        // It starts no more processes now, so these are all.
+        // The stopped process starts no more groups, so this list is complete.
         let groups = self.child_groups()?;
         for group in &groups {
-            // A group may have ended meanwhile.
+            // A group may have ended in the meantime.
             let _ = killpg(*group, Signal::SIGSTOP);
         }
         Ok(groups)
@@ -203,7 +204,7 @@ impl Process {
         Ok(())
     }
 
-    /// Everything that it has printed, in all its lives.
+    /// The output of the process, including earlier starts.
     pub fn log(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }

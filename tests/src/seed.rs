@@ -1,14 +1,14 @@
-//! Seeds of random choices. A test that failed can be repeated with the same ones.
+//! Seeds of random choices. The seed of a failed test reproduces its choices.
 
 use rand::SeedableRng as _;
 use rand::rngs::StdRng;
 
-/// The seed of one execution of a test. It is printed, and `CUELINE_TEST_SEED` sets it.
+/// The seed of one execution of a test. It is printed; `CUELINE_TEST_SEED` overrides it.
 #[derive(Debug, Clone, Copy)]
 pub struct Seed(pub u64);
 
 impl Seed {
-    /// `CUELINE_TEST_SEED`, else a new seed.
+    /// The seed in `CUELINE_TEST_SEED`, or a new one.
     #[expect(
         clippy::disallowed_methods,
         reason = "this is where a new seed comes from"
@@ -17,7 +17,8 @@ impl Seed {
         Self::print(test, Self::given().unwrap_or_else(rand::random))
     }
 
-    /// `CUELINE_TEST_SEED`, else `default`. For a long test with few random choices, which does the same each time by default.
+    /// The seed in `CUELINE_TEST_SEED`, or `default`. For a long test with few random choices, which by default makes
+    /// the same choices each time.
     pub fn fixed(test: &str, default: u64) -> Self {
         Self::print(test, Self::given().unwrap_or(default))
     }
@@ -31,7 +32,7 @@ impl Seed {
         Self(seed)
     }
 
-    /// A generator of random numbers.
+    /// A random number generator with this seed.
     pub fn rng(self) -> StdRng {
         StdRng::seed_from_u64(self.0)
     }

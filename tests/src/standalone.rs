@@ -25,10 +25,10 @@ pub struct Standalone {
     http: reqwest::Client,
 }
 
-/// A server starts in milliseconds; a busy machine needs more.
+/// A server starts within milliseconds; a busy machine needs more.
 const READY_WITHIN: Duration = Duration::from_mins(1);
 
-/// How long a command may take, including one that waits for a run.
+/// The time limit for a command, including one that waits for a run.
 const COMMAND_WITHIN: Duration = Duration::from_mins(1);
 
 /// A port that was free just now.
@@ -38,7 +38,7 @@ pub fn free_port() -> Result<u16> {
         .port())
 }
 
-/// The process on `data`, not started yet. Its log is `DATA.log`.
+/// Makes the process on `data` without starting it. Its log is `DATA.log`.
 pub fn process(data: &Path, port: u16, extra: &[&str]) -> Result<Process> {
     let (folder, name) = (data.parent(), data.file_name());
     let name = name.and_then(|name| name.to_str()).context("a name")?;
@@ -108,7 +108,7 @@ impl Standalone {
         &self.token
     }
 
-    /// Everything that it and its predecessors on the same data have printed.
+    /// The output of the server, and of earlier servers on the same data.
     pub fn log(&self) -> String {
         self.process.log()
     }
@@ -123,7 +123,7 @@ impl Standalone {
         self.process.check_running()
     }
 
-    /// A command that finds this server as a user's commands do.
+    /// A command that finds this server in the way that users' commands do.
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = program::command(&program::cueline(), args);
         command.env("XDG_STATE_HOME", self.data.with_extension("state"));
@@ -160,7 +160,7 @@ impl Standalone {
         self.process.terminate().await
     }
 
-    /// A request to the API, below `/api/v1`. Returns the status and the body.
+    /// Sends a request to the API, below `/api/v1`. Returns the status and the body.
     pub async fn call(
         &self,
         method: Method,

@@ -1,18 +1,19 @@
-//! Small file systems for tests that fill a disk or make it read-only. Only root may mount them.
+//! Small file systems for tests that fill a disk or make it read-only. Only root can mount them.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, Result, anyhow};
 
-/// A file system in memory. It is unmounted when it is dropped, also by a test that fails.
+/// A file system in memory. Dropping it unmounts it, even if the test fails.
 ///
-/// Declare it before the processes that use it, so that it is dropped after them.
+/// Declare it before the processes that use it, because variables are dropped in reverse order.
 #[derive(Debug)]
 pub struct Tmpfs(PathBuf);
 
 impl Tmpfs {
-    /// Mounts a file system of `kib` KiB on `folder`, which it creates. Returns `None` and prints the reason where mounting is not allowed.
+    /// Mounts a file system of `kib` KiB on `folder`, which it creates. If mounting is not allowed, prints the reason
+    /// and returns `None`.
     pub fn mount(folder: &Path, kib: u32) -> Result<Option<Self>> {
         std::fs::create_dir_all(folder)?;
         let options = format!("size={kib}k,mode=0700");
@@ -34,7 +35,7 @@ impl Tmpfs {
 
 impl Drop for Tmpfs {
     fn drop(&mut self) {
-        // Lazily: a process that has just been killed may still have files open.
+        // Unmount lazily: a process that was just killed may still have files open.
         let unmounted = Command::new("umount").arg("-l").arg(&self.0).status();
         if !unmounted.is_ok_and(|status| status.success()) {
             eprintln!("{} is still mounted", self.0.display());
@@ -42,7 +43,7 @@ impl Drop for Tmpfs {
     }
 }
 
-/// Runs `mount`, and returns why it refused.
+/// Runs `mount`. Returns its error message if it refuses.
 fn mount(args: &[&str], folder: &Path) -> Result<Result<(), String>> {
     let output = Command::new("mount")
         .args(args)

@@ -1,5 +1,6 @@
-//! Messages per second through the embedded broker, for several batch sizes: publishing, fetching with acks, and both
-//! at once. `cargo bench -p cueline-broker-embedded`; an argument is the number of messages for each measurement.
+//! Messages per second through the embedded broker for several batch sizes: publishing, fetching with acks, and both at
+//! once. Run it with `cargo bench -p cueline-broker-embedded`; an argument is the number of messages of each
+//! measurement.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -32,7 +33,7 @@ async fn measure_all(messages: usize) -> Outcome<()> {
         "batch |   publish | fetch+ack | publish, then fetch+ack | both at once | from file, fetch+ack"
     );
     for batch in [1, 100, 1_000] {
-        // Single messages wait for the disk each: fewer of them say as much.
+        // Each single message waits for the disk, so fewer of them suffice.
         let count = if batch == 1 { messages / 50 } else { messages };
         let dir = tempfile::tempdir()?;
         let path = dir.path().join("broker.db");
@@ -109,7 +110,7 @@ async fn consume(driver: &EmbeddedDriver, count: usize, batch: usize) -> Outcome
     while left > 0 {
         let got = driver.fetch(&QueueId::Results, batch, WAIT).await?;
         if got.is_empty() {
-            return Err(format!("{left} of {count} messages did not come").into());
+            return Err(format!("{left} of {count} messages did not arrive").into());
         }
         left -= got.len();
         let acks: Vec<(Receipt, Settlement)> = got

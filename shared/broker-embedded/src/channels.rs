@@ -8,7 +8,8 @@ use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// What waits for one listener. A plain `mpsc` would lose the newest when full; the port promises to lose the oldest.
+/// The announcements that wait for one listener. A full `mpsc` would drop the newest; the port promises to drop the
+/// oldest.
 #[derive(Default)]
 struct Ring {
     waiting: Mutex<VecDeque<Announcement>>,
@@ -55,7 +56,7 @@ impl Channels {
         }
     }
 
-    /// Listens until the listener is dropped or `closed`; one task for each listener passes announcements on.
+    /// Listens until the listener is dropped or `closed`. Each listener has one task, which forwards announcements.
     pub(crate) fn listen(
         &self,
         channel: &Channel,
@@ -83,7 +84,8 @@ impl Channels {
 
 async fn pass_on(ring: &Ring, sender: &mpsc::Sender<Announcement>) {
     loop {
-        // Room first: what waits for it stays in the ring, where the oldest can still be dropped.
+        // Reserve a slot before taking an announcement: announcements that wait stay in the ring, where the oldest can
+        // be dropped.
         let Ok(room) = sender.reserve().await else {
             return;
         };

@@ -1,4 +1,4 @@
-//! The driver itself: puts the queues in memory, the writer, the readers and the channels together.
+//! The driver: connects the queues in memory, the writer, the readers and the channels.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -27,9 +27,9 @@ use crate::request::{Answer, Entry, Publish, Request, Settle, WAITING_REQUESTS, 
 use crate::statements;
 use crate::writer::{Registry, Writer, queue};
 
-/// A broker in one `SQLite` file that this process alone has open.
+/// A broker in one `SQLite` file, which only this process has open.
 ///
-/// Dropping it loses nothing that was confirmed; [`close`](Self::close) also waits until the file is let go.
+/// Dropping it loses no confirmed message. [`close`](Self::close) also waits until the file is unlocked.
 pub struct EmbeddedDriver {
     options: EmbeddedOptions,
     registry: Arc<Registry>,
@@ -51,14 +51,16 @@ impl std::fmt::Debug for EmbeddedDriver {
     }
 }
 
-/// Receipts of one opening of the file. 2⁴⁰ hand-outs, then they run into those of the next, which does no harm.
+/// Each opening of the file has its own range of receipts. After 2⁴⁰ deliveries it overlaps the next range, which is
+/// harmless.
 const RECEIPT_BITS: u32 = 40;
 
 impl EmbeddedDriver {
-    /// Opens the file at `path`, or creates it; its directory has to exist. Beside it lie `-wal`, `-shm` and `-lock`.
+    /// Opens or creates the file at `path`. Its directory must exist. Files ending in `-wal`, `-shm` and `-lock` lie
+    /// beside it.
     ///
-    /// Fails permanently if the file is damaged, of a newer version or of another program, and transiently if another
-    /// process has it open.
+    /// Fails permanently if the file is damaged, has a newer version or belongs to another program. Fails transiently
+    /// if another process has it open.
     pub async fn open(path: &Path, options: EmbeddedOptions) -> Result<Self, BrokerError> {
         options.validate()?;
         let Opened {
@@ -98,7 +100,7 @@ impl EmbeddedDriver {
         let (stop, held) = (closed.clone(), Arc::clone(&lock));
         tasks.spawn(async move {
             writer.run(waiting, stop).await;
-            // No other process may open the file before the last transaction has ended.
+            // Hold the lock until the last transaction has ended, so that no other process opens the file before.
             drop(held);
         });
         let driver = Self {
@@ -117,14 +119,14 @@ impl EmbeddedDriver {
         Ok(driver)
     }
 
-    /// Writes what waits, ends the tasks and lets the file go. Calls after it fail with [`ErrorKind::Closed`].
+    /// Writes the waiting requests, ends the tasks and unlocks the file. Later calls fail with [`ErrorKind::Closed`].
     pub async fn close(&self) {
         self.closed.cancel();
         self.tasks.close();
         self.tasks.wait().await;
         self.readers.close().await;
         if let Err(e) = self.lock.unlock() {
-            tracing::warn!(error = %e, "the broker's file stays locked until this process ends");
+            tracing::warn!(error = %e, "failed to unlock the broker's file; it stays locked until this process ends");
         }
     }
 
@@ -132,8 +134,8 @@ impl EmbeddedDriver {
         queue(&self.registry, id)
     }
 
-    /// Has the writer do something and waits for the answer. `request` is made when there is a place for it, so that
-    /// nothing is begun that cannot be handed over.
+    /// Sends a request to the writer and waits for the answer. `request` is called only when the channel has room. A
+    /// caller that is dropped while it waits has therefore started nothing.
     async fn write<T>(
         &self,
         request: impl FnOnce(Answer<T>) -> Option<Request>,
@@ -150,7 +152,7 @@ impl EmbeddedDriver {
         }
     }
 
-    /// Entries to write, and the refusals that need no writer.
+    /// Splits a batch into entries to write, and refusals that need no writer.
     fn entries(&self, batch: &[Outgoing]) -> (Vec<Entry>, Vec<(usize, Refusal)>) {
         let (mut entries, mut refused) = (Vec::with_capacity(batch.len()), Vec::new());
         let limit = self.options.max_payload_bytes;
@@ -176,13 +178,13 @@ impl EmbeddedDriver {
         (entries, refused)
     }
 
-    /// Brings into memory what the next `max` messages need from the file.
+    /// Loads from the file what the next `max` messages need.
     async fn load(&self, queue: &Queue, max: usize) -> Result<(), BrokerError> {
         if queue.load_wanted(max, Instant::now()).is_none() {
             return Ok(());
         }
         let _only_one = queue.loading.lock().await;
-        // Again: another fetch may have loaded it.
+        // Check again: another fetch may have loaded it.
         if let Some(load) = queue.load_wanted(max, Instant::now()) {
             let (messages, complete) =
                 statements::load(&self.readers, &load, self.shared.load_bytes())
@@ -252,7 +254,7 @@ impl Driver for EmbeddedDriver {
             return Err(BrokerError::new(
                 ErrorKind::Permanent,
                 format!(
-                    "failed to publish {} messages: {} is the most at once",
+                    "failed to publish {} messages: at most {} are allowed at once",
                     batch.len(),
                     self.options.max_batch
                 ),
@@ -291,7 +293,7 @@ impl Driver for EmbeddedDriver {
             if self.closed.is_cancelled() {
                 return Err(closed());
             }
-            // Registered before looking, so that what comes in between is not missed.
+            // Register before the check, so that no change in between is missed.
             let mut changed = std::pin::pin!(found.changed.notified());
             changed.as_mut().enable();
             let loaded = self.load(&found, max).await;
@@ -304,7 +306,7 @@ impl Driver for EmbeddedDriver {
             if max == 0 || Instant::now() >= deadline {
                 return Ok(Vec::new());
             }
-            // What was loaded may have been taken by another fetch while the file has more.
+            // Another fetch may have taken the loaded messages while the file has more.
             if found.load_wanted(max, Instant::now()).is_some() {
                 continue;
             }
@@ -328,7 +330,7 @@ impl Driver for EmbeddedDriver {
             .iter()
             .any(|(_, how)| matches!(how, Settlement::Dead(_)))
         {
-            // Another caller may have deleted it.
+            // Another caller may have deleted the queue.
             self.declare(&QueueId::Dead).await?;
         }
         self.write(|answer| {
@@ -350,7 +352,7 @@ impl Driver for EmbeddedDriver {
         if self.closed.is_cancelled() {
             return Err(closed());
         }
-        // It lists all that there are.
+        // `queues` is ignored: this lists all queues.
         let registry = self.registry.read().unwrap_or_else(PoisonError::into_inner);
         let mut stats: Vec<QueueStats> = registry
             .values()

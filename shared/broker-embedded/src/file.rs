@@ -1,4 +1,4 @@
-//! The file: opening, who owns it, its schema, and what its errors mean. Knows nothing of leases or callers.
+//! The file: its opening, its lock, its schema, and the meaning of its errors. It knows nothing of leases or callers.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::path::Path;
@@ -15,22 +15,22 @@ use crate::memory::{id_range, later};
 use crate::options::EmbeddedOptions;
 use crate::statements::queue_of;
 
-/// Marks the file as ours: `CueB` in ASCII.
+/// Identifies our files: `CueB` in ASCII.
 const APPLICATION_ID: i32 = 0x4375_6542;
 
-/// Step n brings a file of version n to version n + 1 (`user_version`).
+/// Step n migrates a file from version n to version n + 1 (`user_version`).
 const MIGRATIONS: [&str; 1] = [include_str!("../migrations/1_queues.sql")];
 
-/// A WAL of 16 MiB is copied back; below that a page that is written and freed again is never copied at all.
+/// The WAL is copied back once it has 16 MiB. A page that is written and freed before that is never copied.
 const AUTOCHECKPOINT_PAGES: &str = "4096";
 /// After a large transaction the WAL is truncated to this size.
 const JOURNAL_SIZE_LIMIT: &str = "67108864";
-/// `SQLite`'s default.
+/// The default of `SQLite`.
 const PAGE_BYTES: u64 = 4_096;
-/// 32 MiB of pages, in KiB (negative by `SQLite`'s convention).
+/// 32 MiB of pages, in KiB (`SQLite` takes a negative number as KiB).
 const CACHE_SIZE: &str = "-32768";
 
-/// A queue as the file has it at open.
+/// A queue as the file has it when it is opened.
 #[derive(Debug)]
 pub(crate) struct FoundQueue {
     pub(crate) id: QueueId,
@@ -39,26 +39,26 @@ pub(crate) struct FoundQueue {
     pub(crate) last: i64,
 }
 
-/// An opened file.
+/// The opened file.
 pub(crate) struct Opened {
     pub(crate) writer: SqliteConnection,
     pub(crate) writer_options: SqliteConnectOptions,
     pub(crate) readers: SqlitePool,
     pub(crate) queues: Vec<FoundQueue>,
-    /// How many times the file was opened, this one included.
+    /// How many times the file was opened, including this time.
     pub(crate) openings: i64,
     /// Keeps other processes out until it is dropped.
     pub(crate) lock: File,
 }
 
-/// A failure that is returned to several callers.
+/// A failure that may go to several callers.
 #[derive(Debug, Clone)]
 pub(crate) struct Failure {
     pub(crate) kind: ErrorKind,
     pub(crate) message: String,
-    /// The connection's thread is gone.
+    /// The connection's thread has ended.
     pub(crate) connection_lost: bool,
-    /// The disk, or the file at its limit, has no room.
+    /// The disk is full, or the file has reached its limit.
     pub(crate) no_room: bool,
 }
 
@@ -79,8 +79,8 @@ impl From<Failure> for BrokerError {
     }
 }
 
-/// Result codes after which the same call may succeed later, see <https://sqlite.org/rescode.html>: `BUSY`, `LOCKED`,
-/// `NOMEM`, `INTERRUPT`, `IOERR`, `FULL`, `CANTOPEN`, `PROTOCOL`.
+/// Result codes of errors that may pass: `BUSY`, `LOCKED`, `NOMEM`, `INTERRUPT`, `IOERR`, `FULL`, `CANTOPEN`,
+/// `PROTOCOL`. See <https://sqlite.org/rescode.html>.
 const TRANSIENT_CODES: [i32; 8] = [5, 6, 7, 9, 10, 13, 14, 15];
 
 const FULL: i32 = 13;
@@ -88,7 +88,7 @@ const CANNOT_OPEN: i32 = 14;
 
 fn result_code(error: &sqlx::Error) -> Option<i32> {
     let code = error.as_database_error()?.code()?.parse::<i32>().ok()?;
-    // The low byte is the result code, the rest says more about it.
+    // The low byte is the result code; the rest gives details.
     Some(code & 0xff)
 }
 
@@ -106,7 +106,7 @@ fn kind_of(error: &sqlx::Error) -> ErrorKind {
     }
 }
 
-/// Opens the file, or creates it, and brings it to the present version.
+/// Opens or creates the file, and migrates it to the present version.
 pub(crate) async fn open(path: &Path, options: &EmbeddedOptions) -> Result<Opened, BrokerError> {
     let lock = lock(path, options.lock_wait).await?;
     let most_pages = options.file_bytes / PAGE_BYTES;
@@ -143,7 +143,7 @@ fn unopened(path: &Path, problem: Unusable) -> BrokerError {
     match problem {
         Unusable::Sql(e) => {
             let kind = match result_code(&e) {
-                // Here it means a wrong path or no permission, not a passing shortage.
+                // On opening, this code means a wrong path or a missing permission, which do not pass.
                 Some(CANNOT_OPEN) => ErrorKind::Permanent,
                 _ => kind_of(&e),
             };
@@ -180,7 +180,8 @@ impl From<sqlx::Error> for Unusable {
     }
 }
 
-/// One process owns the file: what is handed out is known to that process alone.
+/// Locks the file for this process. Only the process that delivered a message knows of the delivery, so it must be the
+/// only one.
 async fn lock(path: &Path, wait: Duration) -> Result<File, BrokerError> {
     let mut name = path.as_os_str().to_owned();
     name.push("-lock");
@@ -218,7 +219,7 @@ async fn open_checked(
 ) -> Result<(SqliteConnection, Vec<FoundQueue>, i64), Unusable> {
     let mut conn = options.connect().await?;
     let found = async {
-        // Before anything is written: another program's file is left as it is.
+        // Check before the first write, so that another program's file stays unchanged.
         check_ownership(&mut conn).await?;
         sqlx::query("PRAGMA journal_mode = WAL")
             .execute(&mut conn)
@@ -288,7 +289,7 @@ async fn read_queues(conn: &mut SqliteConnection) -> Result<Vec<FoundQueue>, Unu
         let id = queue_of(&kind, row.try_get(2)?, row.try_get(3)?)
             .ok_or_else(|| Unusable::Damaged(format!("queue {key} is of kind {kind:?}")))?;
         let (after, to) = id_range(key);
-        // Reads every page of the queue, so that damage to the tree shows now.
+        // Counting reads every page of the queue, so it also finds damage to the tree now.
         let counted = sqlx::query(
             "SELECT count(*), coalesce(max(id), 0) FROM message WHERE id > ? AND id <= ?",
         )

@@ -1,8 +1,8 @@
 //! Broker driver that keeps its queues in one `SQLite` file, for one process.
 //!
-//! One writer task commits what all callers wait for in one transaction at a time; what is handed out, since when and
-//! how often lives in memory, because one process owns the file. So a fetch writes nothing, and a fetch of messages
-//! that were just published does not even read. After a restart everything unsettled is handed out again.
+//! One writer task writes the requests of all callers, one transaction at a time. Deliveries and their counts live in
+//! memory, because one process owns the file. A fetch therefore writes nothing, and a fetch of messages that were just
+//! published does not even read. After a restart all unsettled messages are delivered again.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), cueline_broker::BrokerError> {

@@ -1,4 +1,4 @@
-//! What all queues share: how messages are numbered, and how much memory the ready ones may take.
+//! State that all queues share: the numbering of messages, and the memory limit for ready messages.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -6,14 +6,15 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::Instant;
 
-/// Message ids are `key << SEQUENCE_BITS | sequence`, so that a queue's messages lie side by side in the file without an
-/// index of their own. 2⁴³ messages last 14 years at 20,000 a second; a queue that was empty at open starts again.
+/// Message ids are `key << SEQUENCE_BITS | sequence`. The messages of a queue therefore lie side by side in the file,
+/// without a further index. 2⁴³ messages last 14 years at 20,000 per second. The sequence of a queue that is empty at
+/// opening starts again.
 pub(crate) const SEQUENCE_BITS: u32 = 43;
 
-/// The most queues: what is left of 63 bits.
+/// The most queues: the rest of the 63 bits.
 pub(crate) const MOST_QUEUES: i64 = (1 << (63 - SEQUENCE_BITS)) - 1;
 
-/// Ids of the queue `key` are above the first and up to the second.
+/// The range of ids of the queue `key`: above the first number, up to and including the second.
 pub(crate) const fn id_range(key: i64) -> (i64, i64) {
     let first = key << SEQUENCE_BITS;
     (first, first | ((1 << SEQUENCE_BITS) - 1))
@@ -29,12 +30,12 @@ pub(crate) struct Message {
 
 impl Message {
     pub(crate) fn bytes(&self) -> usize {
-        // The struct itself and the allocator's share are about as large as a small payload.
+        // The struct and the allocator's overhead are about as large as a small payload.
         128 + self.topic.len() + self.payload.len()
     }
 }
 
-/// What all queues share.
+/// State that all queues share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) ack_wait: Duration,
@@ -43,15 +44,16 @@ pub(crate) struct Shared {
     pub(crate) memory_bytes: usize,
     /// Bytes of ready messages in memory, over all queues.
     pub(crate) held_bytes: AtomicUsize,
-    /// Starts at another place for each opening of the file, so that receipts from before mean nothing.
+    /// Starts at a different number for each opening of the file, so that earlier receipts are unknown.
     pub(crate) next_receipt: AtomicU64,
 }
 
-/// One load takes no more, and no less when memory is short, so that every queue gets on.
+/// The least and the most bytes of one load. Even when memory is short, each queue may load the least, so that every
+/// queue makes progress.
 const LOAD_BYTES: (usize, usize) = (1 << 20, 16 << 20);
 
 impl Shared {
-    /// How many bytes a load may take from the file.
+    /// The bytes that a load may read from the file.
     pub(crate) fn load_bytes(&self) -> usize {
         let held = self.held_bytes.load(Ordering::Relaxed);
         let (least, most) = LOAD_BYTES;
@@ -73,7 +75,7 @@ impl Shared {
     }
 }
 
-/// `now + wait`, or far in the future if that is more than an instant can hold.
+/// `now + wait`, or an instant in the far future if the sum exceeds the clock's range.
 pub(crate) fn later(now: Instant, wait: Duration) -> Instant {
     const FAR: Duration = Duration::from_hours(24 * 365 * 30);
     now.checked_add(wait.min(FAR)).unwrap_or(now)

@@ -1,33 +1,32 @@
-//! Limits of the embedded broker, each with its default and what happens there.
+//! Settings of the embedded broker, with their defaults and the effect of each limit.
 
 use std::time::Duration;
 
 use cueline_broker::{BrokerError, ErrorKind};
 
-/// Limits of an [`EmbeddedDriver`](crate::EmbeddedDriver).
+/// Settings of an [`EmbeddedDriver`](crate::EmbeddedDriver).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EmbeddedOptions {
-    /// A message that was handed out and not settled for this long is handed out again; 30 s by default.
+    /// A delivery that is not settled for this long is delivered again; 30 s by default.
     pub ack_wait: Duration,
-    /// The most messages in one queue; 1,000,000 by default. Past it, publishing is refused as full.
+    /// The most messages in one queue; 1,000,000 by default. Beyond it the queue refuses messages as full.
     pub queue_limit: u64,
     /// The largest payload, in bytes; 8 MiB by default. A larger one is refused.
     pub max_payload_bytes: usize,
     /// The most messages in one `publish`; 5,000 by default.
     pub max_batch: usize,
-    /// The most ready messages of one queue that are kept in memory; 16,384 by default. Further ones are read from the
-    /// file when their turn comes.
+    /// The most ready messages of one queue in memory; 16,384 by default. Further ones are read from the file when they
+    /// are due for delivery.
     pub window_messages: usize,
-    /// The most bytes of ready messages kept in memory, over all queues; 128 MiB by default. Past it, messages are read
-    /// from the file when their turn comes, about 1 MiB for a queue at a time.
+    /// The most bytes of ready messages in memory, over all queues; 128 MiB by default. Beyond it messages are read
+    /// from the file when they are due for delivery, about 1 MiB per queue at a time.
     pub memory_bytes: usize,
-    /// The most that the file may grow to, in bytes; 1 TiB by default. Past it, as on a full disk, publishing fails with a
-    /// transient error and works again when acks have made room. The `-wal` beside it is not counted; it stays below
-    /// about 80 MiB.
+    /// The largest size of the file, in bytes; 1 TiB by default. Beyond it, as on a full disk, publishing fails with a
+    /// transient error until acks have made room. The `-wal` file is not counted; it stays below about 80 MiB.
     pub file_bytes: u64,
-    /// The most announcements that wait for one listener; 1,024 by default. Past it the oldest are lost.
+    /// The most announcements that wait for one listener; 1,024 by default. Beyond it the oldest are lost.
     pub listener_buffer: usize,
-    /// How long `open` waits for another process to let go of the file; 2 s by default. After that it fails.
+    /// How long `open` waits for another process to unlock the file; 2 s by default. Then it fails.
     pub lock_wait: Duration,
 }
 
@@ -47,11 +46,11 @@ impl Default for EmbeddedOptions {
     }
 }
 
-/// `SQLite` holds no larger value than 10⁹ bytes, and JSON makes a payload up to six times as long in a dead letter.
+/// `SQLite` stores no value over 10⁹ bytes, and JSON makes the payload of a dead letter up to six times as long.
 const LARGEST_PAYLOAD: usize = 128 << 20;
 
 impl EmbeddedOptions {
-    /// Refuses limits that no queue can work with.
+    /// Rejects settings with which no queue can work.
     pub(crate) fn validate(&self) -> Result<(), BrokerError> {
         let wrong = |what: &str| Err(BrokerError::new(ErrorKind::Permanent, what));
         if self.ack_wait.is_zero() {

@@ -1,5 +1,5 @@
-//! What one queue has in memory: the next ready messages, what is handed out, and what waits to be handed out again.
-//! Decides; does no input or output. Everything else about a message is in the file.
+//! The state of one queue in memory: the next ready messages, the leases of deliveries, and the messages to deliver
+//! again. No I/O. The messages themselves are in the file.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::Ordering;
@@ -22,33 +22,33 @@ pub(crate) const LOAD_MESSAGES: usize = 4_096;
 pub(crate) struct Queue {
     pub(crate) id: QueueId,
     pub(crate) key: i64,
-    /// Wakes fetches: something may be ready, or the queue is gone.
+    /// Wakes fetches: a message may be ready, or the queue is deleted.
     pub(crate) changed: Notify,
-    /// Held by the one fetch that loads from the file.
+    /// Held by the fetch that loads from the file, because two loads at once would read the same messages.
     pub(crate) loading: tokio::sync::Mutex<()>,
     state: Mutex<State>,
 }
 
-/// What a fetch finds.
+/// The result of a fetch from memory.
 #[derive(Debug)]
 pub(crate) enum Taken {
     Messages(Vec<Delivery>),
-    /// Nothing now; look again at this time at the latest, if one is known.
+    /// No message is ready. The next one becomes ready at this time, if it is known.
     Nothing(Option<Instant>),
     /// The queue was deleted.
     Gone,
 }
 
-/// What to read from the file.
+/// A range of messages to read from the file.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Load {
-    /// These ids.
+    /// Messages with these ids, which are delivered again.
     Again(Vec<i64>),
-    /// Ids above `after` up to `to`.
+    /// New messages with ids above `after`, up to and including `to`.
     Fresh { after: i64, to: i64 },
 }
 
-/// What a settlement leaves to be done in the file.
+/// The settlements that the file must record.
 #[derive(Debug, Default)]
 pub(crate) struct Settling {
     pub(crate) acks: Vec<Held>,
@@ -66,7 +66,7 @@ impl Settling {
     }
 }
 
-/// A message that is handed out.
+/// A delivered message and its receipt.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Held {
     pub(crate) receipt: u64,
@@ -74,7 +74,7 @@ pub(crate) struct Held {
 }
 
 impl Queue {
-    /// A queue whose file holds `messages` with ids up to `last`.
+    /// Makes a queue from the file, which holds `messages` messages with ids up to `last`.
     pub(crate) fn new(id: QueueId, key: i64, messages: u64, last: i64) -> Self {
         let (before_first, _) = id_range(key);
         let last = last.max(before_first);
@@ -104,7 +104,7 @@ impl Queue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// An id for a message to be written, unless the queue is at its limit or gone.
+    /// Reserves an id for a message to write, unless the queue is full or deleted.
     pub(crate) fn reserve(&self, limit: u64) -> Result<i64, Refusal> {
         let mut state = self.lock();
         if state.deleted {
@@ -120,13 +120,13 @@ impl Queue {
         Ok(id)
     }
 
-    /// The transaction failed: `count` reserved messages are not there. Their ids are not used again.
+    /// Drops the reservation of `count` messages, because their transaction failed. Their ids are not used again.
     pub(crate) fn release(&self, count: u64) {
         let mut state = self.lock();
         state.reserved = state.reserved.saturating_sub(count);
     }
 
-    /// The transaction with these messages, in the order of their ids, was committed.
+    /// Adds the messages of a committed transaction, in the order of their ids.
     pub(crate) fn committed(&self, messages: impl Iterator<Item = Message>, shared: &Shared) {
         let mut guard = self.lock();
         let state = &mut *guard;
@@ -135,6 +135,7 @@ impl Queue {
             state.messages += 1;
             let follows = state.loaded_to == state.committed;
             state.committed = message.id;
+            // Keep the message in memory only if memory holds all messages before it. A gap would break the order.
             if follows && state.fresh.len() < shared.window_messages && shared.has_room(&message) {
                 state.loaded_to = message.id;
                 shared.hold(&message);
@@ -145,7 +146,7 @@ impl Queue {
         self.changed.notify_waiters();
     }
 
-    /// Hands out up to `max` messages from memory: first what has to be handed out again, then fresh ones.
+    /// Delivers up to `max` messages from memory: first the ones to deliver again, then new ones.
     pub(crate) fn take(&self, max: usize, now: Instant, shared: &Shared) -> Taken {
         let mut guard = self.lock();
         let state = &mut *guard;
@@ -186,7 +187,7 @@ impl Queue {
         }
     }
 
-    /// What to read from the file so that a fetch of `max` is served in order; `None` when memory has it.
+    /// Decides what to read from the file for a fetch of `max` messages in order. `None` if memory has them.
     pub(crate) fn load_wanted(&self, max: usize, now: Instant) -> Option<Load> {
         let mut state = self.lock();
         if state.deleted {
@@ -210,7 +211,7 @@ impl Queue {
         })
     }
 
-    /// Takes in what was read for `load`. `complete` says that the file has no more of it.
+    /// Adds the messages that were read for `load`. `complete` means that the file has no more of them.
     pub(crate) fn loaded(
         &self,
         load: &Load,
@@ -239,7 +240,7 @@ impl Queue {
         }
     }
 
-    /// Begins to settle. Retries are done with; the rest has to be written and then [`settled`](Self::settled).
+    /// Starts to settle. Retries take effect now. The file must record the rest; then call [`settled`](Self::settled).
     pub(crate) fn settle(&self, settlements: &[(Receipt, Settlement)], now: Instant) -> Settling {
         let mut settling = Settling::default();
         let mut given_back = false;
@@ -262,7 +263,7 @@ impl Queue {
                     lease.settling = true;
                     settling.dead.push((held, reason.clone()));
                 }
-                // An ack that is on its way is final.
+                // An ack that is being written is final.
                 Settlement::Retry(_) if lease.settling => {}
                 Settlement::Retry(delay) => {
                     let (id, deliveries) = (lease.id, lease.deliveries);
@@ -279,7 +280,7 @@ impl Queue {
         settling
     }
 
-    /// These are no longer in the file.
+    /// Ends the leases of messages that the file no longer holds.
     pub(crate) fn settled(&self, held: impl Iterator<Item = Held>) {
         let mut state = self.lock();
         for held in held {
@@ -289,7 +290,7 @@ impl Queue {
         }
     }
 
-    /// These could not be settled: they stay handed out.
+    /// Keeps the leases of messages whose settlement failed.
     pub(crate) fn not_settled(&self, held: impl Iterator<Item = Held>) {
         let mut state = self.lock();
         for held in held {
@@ -298,11 +299,11 @@ impl Queue {
             }
         }
         drop(state);
-        // A fetch may have passed over them when they came due meanwhile.
+        // A fetch may have skipped them when their leases expired during the write.
         self.changed.notify_waiters();
     }
 
-    /// Ready and unsettled messages.
+    /// Counts the ready and the unsettled messages.
     pub(crate) fn counts(&self) -> (u64, u64) {
         let state = self.lock();
         let unsettled = state.leases.len() as u64;
@@ -314,7 +315,7 @@ impl Queue {
         state.messages + state.reserved == 0
     }
 
-    /// The queue is gone from the file.
+    /// Drops the state of a queue that was deleted from the file.
     pub(crate) fn delete(&self, shared: &Shared) {
         let mut guard = self.lock();
         let state = &mut *guard;

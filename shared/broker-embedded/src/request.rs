@@ -1,4 +1,4 @@
-//! What callers ask of the writer, and what becomes of it when its transaction has ended.
+//! Requests of callers to the writer, and their answers after the transaction.
 
 use std::sync::Arc;
 
@@ -9,10 +9,10 @@ use crate::file::Failure;
 use crate::memory::{Message, Shared};
 use crate::queue::{Held, Queue, Settling};
 
-/// Requests that may wait for the writer; further callers wait for a place.
+/// Requests that may wait for the writer. Further callers wait for room.
 pub(crate) const WAITING_REQUESTS: usize = 256;
 
-/// What one transaction takes at most, unless a single request is larger.
+/// The most messages and bytes of one transaction, unless a single request is larger.
 const GROUP_MESSAGES: usize = 10_000;
 const GROUP_BYTES: usize = 16 << 20;
 
@@ -26,7 +26,7 @@ pub(crate) struct Entry {
     pub(crate) message: Message,
 }
 
-/// What callers ask for.
+/// A request to the writer.
 pub(crate) enum Request {
     Write(Work),
     Declare {
@@ -40,7 +40,7 @@ pub(crate) enum Request {
     },
 }
 
-/// What shares a transaction with others.
+/// A request that can share a transaction with others.
 pub(crate) enum Work {
     Publish(Publish),
     Settle(Settle),
@@ -48,7 +48,7 @@ pub(crate) enum Work {
 
 pub(crate) struct Publish {
     pub(crate) entries: Vec<Entry>,
-    /// Places in the caller's batch that were refused.
+    /// Refused messages, by their place in the caller's batch.
     pub(crate) refused: Vec<(usize, Refusal)>,
     pub(crate) answer: Answer<Vec<(usize, Refusal)>>,
 }
@@ -56,13 +56,13 @@ pub(crate) struct Publish {
 pub(crate) struct Settle {
     pub(crate) queue: Arc<Queue>,
     pub(crate) settling: Settling,
-    /// Dead letters for which the dead-letter queue had no room.
+    /// Dead letters that stay in their queue, because the dead-letter queue is full.
     pub(crate) unmoved: Vec<Held>,
     pub(crate) answer: Answer<()>,
 }
 
 impl Work {
-    /// Messages and bytes.
+    /// The number of messages and of payload bytes.
     fn weight(&self) -> (usize, usize) {
         match self {
             Self::Publish(publish) => (
@@ -91,7 +91,7 @@ impl Work {
         }
     }
 
-    /// The transaction failed: nothing is reserved any more, and it can be tried anew.
+    /// Drops the reservations of a failed transaction, so that it can be tried again.
     pub(crate) fn undo(&mut self) {
         match self {
             Self::Publish(publish) => {
@@ -105,7 +105,7 @@ impl Work {
         }
     }
 
-    /// The transaction was committed.
+    /// Answers the caller after the commit.
     pub(crate) fn succeed(self) {
         match self {
             Self::Publish(publish) => {
@@ -115,7 +115,7 @@ impl Work {
         }
     }
 
-    /// The transaction was not committed and is not tried again.
+    /// Answers the caller after a failed transaction that is not tried again.
     pub(crate) fn fail(self, failure: Failure) {
         match self {
             Self::Publish(publish) => {
@@ -130,7 +130,7 @@ impl Work {
 }
 
 impl Publish {
-    /// Gives ids to the messages that may be written; the others are refused.
+    /// Reserves ids for the messages that fit, and refuses the others.
     pub(crate) fn reserve(&mut self, shared: &Shared) {
         let refused = &mut self.refused;
         self.entries.retain_mut(|entry| {
@@ -166,7 +166,7 @@ impl Settle {
     }
 }
 
-/// Takes what waits, up to the limits, and up to the first request that wants a transaction of its own.
+/// Collects waiting requests up to the limits. Stops at the first request that needs a transaction of its own.
 pub(crate) fn gather(
     first: Work,
     requests: &mut mpsc::Receiver<Request>,

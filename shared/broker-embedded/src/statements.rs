@@ -1,4 +1,4 @@
-//! What is written into the file and read out of it once it is open, a statement or a transaction at a time.
+//! The SQL statements that read and write the open file.
 
 use std::sync::{Arc, LazyLock};
 
@@ -40,12 +40,12 @@ pub(crate) async fn commit(conn: &mut SqliteConnection) -> sqlx::Result<()> {
     Ok(())
 }
 
-/// Ends a transaction that failed. `SQLite` has ended it already after some errors; that this one then fails is fine.
+/// Rolls back a failed transaction. `SQLite` has already done so after some errors; an error here is harmless.
 pub(crate) async fn roll_back(conn: &mut SqliteConnection) {
     let _ = sqlx::query("ROLLBACK").execute(conn).await;
 }
 
-/// Copies the WAL back and empties it. When a disk is full, that is where room may be: acks need some, too.
+/// Copies the WAL back and empties it. On a full disk this may free the room that acks need.
 pub(crate) async fn make_room(conn: &mut SqliteConnection) -> sqlx::Result<()> {
     sqlx::query("PRAGMA wal_checkpoint(TRUNCATE)")
         .execute(conn)
@@ -80,8 +80,8 @@ pub(crate) async fn delete_queue(conn: &mut SqliteConnection, key: i64) -> sqlx:
     Ok(())
 }
 
-/// Rows per statement, largest first. Few sizes, so that few statements are prepared; with 3 values a row the largest
-/// stays far below `SQLite`'s 32,766 parameters.
+/// The rows per statement, largest first. Few sizes mean few prepared statements. With 3 values per row the largest
+/// stays far below `SQLite`'s limit of 32,766 parameters.
 const INSERT_SIZES: [usize; 4] = [256, 32, 4, 1];
 
 static INSERTS: LazyLock<[Arc<str>; INSERT_SIZES.len()]> = LazyLock::new(|| {
@@ -113,10 +113,10 @@ pub(crate) async fn insert_messages(
     Ok(())
 }
 
-/// From this many ids side by side on, one range is deleted rather than each id.
+/// At least this many adjacent ids are deleted as one range.
 const RANGE: usize = 16;
 
-/// Deletes messages; ids that are not there are ignored.
+/// Deletes messages. Missing ids are ignored.
 pub(crate) async fn delete_messages(
     conn: &mut SqliteConnection,
     mut ids: Vec<i64>,
@@ -151,7 +151,7 @@ pub(crate) async fn delete_messages(
     Ok(())
 }
 
-/// One message with the time by the file's clock, to be made a dead letter.
+/// Reads one message and the time by the file's clock, to make a dead letter.
 pub(crate) async fn message_and_time(
     conn: &mut SqliteConnection,
     id: i64,
@@ -173,7 +173,7 @@ pub(crate) async fn message_and_time(
     .transpose()
 }
 
-/// What was read, up to about `most_bytes`, and whether the file has no more of it.
+/// Reads messages of about `most_bytes` in total. Returns whether the file has no more of them.
 pub(crate) async fn load(
     readers: &SqlitePool,
     load: &Load,

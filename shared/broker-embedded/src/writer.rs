@@ -1,5 +1,5 @@
-//! The one task that writes to the file: it gathers what waits, writes it in one transaction, and answers after the
-//! commit. Knows nothing of fetching.
+//! The only task that writes to the file. It collects waiting requests, writes them in one transaction, and answers
+//! after the commit. It knows nothing of fetches.
 
 use std::collections::HashMap;
 use std::iter;
@@ -27,13 +27,13 @@ pub(crate) fn queue(registry: &Registry, id: &QueueId) -> Option<Arc<Queue>> {
 
 /// The state of the writer's task.
 pub(crate) struct Writer {
-    /// `None` after its thread was lost: the next request opens another.
+    /// `None` after its thread has ended. The next request opens a new connection.
     pub(crate) conn: Option<SqliteConnection>,
     pub(crate) options: SqliteConnectOptions,
     pub(crate) registry: Arc<Registry>,
     pub(crate) shared: Arc<Shared>,
-    /// The disk was full, and is until room could be made: nothing is written before that, or it would take the room that copying
-    /// the WAL back needs, and the WAL, which only grows, would fill the disk for good.
+    /// The disk is full. The writer must first copy the WAL back, which needs room itself. Further writes would use
+    /// that room and grow the WAL until the disk stays full for good.
     pub(crate) no_room: bool,
 }
 
@@ -73,11 +73,12 @@ impl Writer {
         if let Some(conn) = self.conn.take()
             && let Err(e) = conn.close().await
         {
-            tracing::warn!(error = %e, "the broker's file was not closed cleanly");
+            tracing::warn!(error = %e, "failed to close the broker's file; the next start recovers it");
         }
     }
 
-    /// Writes a group in one transaction. If that can never work, each alone, so that one bad request fails alone.
+    /// Writes a group in one transaction. After a permanent error it writes each request alone, so that one bad request
+    /// does not fail the others.
     async fn write(&mut self, mut group: Vec<Work>) {
         match self.transact(&mut group).await {
             Ok(()) => group.into_iter().for_each(Work::succeed),
@@ -95,7 +96,7 @@ impl Writer {
             Err(failure) => {
                 tracing::warn!(
                     error = failure.message,
-                    "nothing was written to the broker's file"
+                    "failed to write to the broker's file; callers try again"
                 );
                 for work in group {
                     work.fail(failure.clone());
@@ -104,7 +105,7 @@ impl Writer {
         }
     }
 
-    /// All of it is in the file and can be fetched, or none of it and nothing stays reserved.
+    /// Commits all requests and lets fetches see them, or writes nothing and drops all reservations.
     async fn transact(&mut self, group: &mut [Work]) -> Result<(), Failure> {
         let dead_queue = queue(&self.registry, &QueueId::Dead);
         let mut letters = Vec::new();
@@ -180,7 +181,7 @@ impl Writer {
         let Some(found) = queue(&self.registry, id) else {
             return Ok(true);
         };
-        // Nothing can be added meanwhile: all additions come through this task.
+        // Nothing can be added now: all additions come through this task.
         if only_if_empty && !found.is_empty() {
             return Ok(false);
         }
@@ -218,7 +219,7 @@ async fn next_request(
     }
 }
 
-/// One transaction. `letters` are the dead letters for which an id was reserved, whatever the end.
+/// Runs one transaction. `letters` collects the dead letters with a reserved id, even if the transaction fails.
 async fn transact(
     conn: &mut SqliteConnection,
     group: &mut [Work],
@@ -238,7 +239,7 @@ async fn transact(
                     else {
                         continue;
                     };
-                    // In place of one that leaves the dead-letter queue there is always room.
+                    // A dead letter that is refused again replaces itself, so it needs no further room.
                     let limit = if settle.queue.id == QueueId::Dead {
                         u64::MAX
                     } else {
@@ -266,7 +267,7 @@ async fn transact(
     statements::commit(conn).await
 }
 
-/// Lets fetches see what was written, queue by queue in the order of ids.
+/// Lets fetches see the committed messages, queue by queue, in the order of ids.
 fn publish_committed(
     group: &mut [Work],
     letters: impl Iterator<Item = (Arc<Queue>, Message)>,
@@ -287,8 +288,8 @@ fn publish_committed(
     }
 }
 
-/// The message wrapped with its reason, its id still to be given; `None` if it is no longer there. A dead letter that is
-/// refused again keeps its first reason and goes to the end.
+/// Makes the dead letter of a message, still without an id. `None` if the message is gone. A dead letter that is
+/// refused again keeps its first reason and moves to the end.
 async fn dead_letter(
     conn: &mut SqliteConnection,
     from: &Queue,

@@ -1,4 +1,4 @@
-//! The suite that every driver passes, on the embedded one.
+//! The conformance suite of the broker port, on the embedded broker.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -12,7 +12,7 @@ use cueline_broker::conformance::{self, Harness, Limits};
 use cueline_broker_embedded::{EmbeddedDriver, EmbeddedOptions};
 use tempfile::TempDir;
 
-/// Each place is a file in a directory that goes when the tests have ended.
+/// Each place is a file in a directory that is removed when the tests have ended.
 struct Files {
     dir: TempDir,
     places: AtomicU64,
@@ -31,9 +31,9 @@ impl Harness for Files {
         let options = EmbeddedOptions {
             ack_wait: limits.ack_wait,
             queue_limit: limits.queue_limit.unwrap_or(defaults.queue_limit),
-            // Small, so that backlogs are read from the file.
+            // A small window, so that backlogs are read from the file.
             window_messages: 1_000,
-            // The one before has been dropped and is ending, or its process has been killed.
+            // The previous driver may still be closing, or its process may just have been killed.
             lock_wait: Duration::from_secs(30),
             ..defaults
         };
@@ -43,7 +43,7 @@ impl Harness for Files {
         }
     }
 
-    /// Within one process no more can be done than to drop it in the middle; a real kill is a case of the suite.
+    /// Within one process the harness can only drop the driver mid-work. A case of the suite covers a real kill.
     async fn crash(&self, _place: &str, driver: Arc<dyn Driver>) {
         drop(driver);
     }

@@ -1,4 +1,4 @@
-//! What is particular to a broker in a file: opening it, damage, full disks, growth.
+//! Behaviour of a broker in a file: opening it, damage, full disks, growth.
 
 use std::path::Path;
 use std::time::Duration;
@@ -37,7 +37,7 @@ async fn publish(driver: &EmbeddedDriver, batch: &[Outgoing]) {
     assert!(answers.iter().all(Result::is_ok), "{answers:?}");
 }
 
-/// Fetches and acks `count` messages; their numbers in the order they came.
+/// Fetches and acks `count` messages. Returns their numbers in the order of delivery.
 async fn consume(driver: &EmbeddedDriver, count: usize) -> Vec<usize> {
     let mut numbers = Vec::new();
     while numbers.len() < count {
@@ -99,7 +99,7 @@ async fn a_possibly_delivered_message_is_marked_redelivered() {
     assert!(fresh.iter().all(|d| !d.redelivered && d.deliveries == 1));
 }
 
-/// Opens what must not be opened; the message says why, and another driver's lock is not left behind.
+/// Opens a file that must be refused and returns the message. The refused driver must not leave a lock behind.
 async fn refused(path: &Path) -> String {
     let refused = EmbeddedDriver::open(path, options()).await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Permanent, "{refused}");
@@ -152,7 +152,7 @@ async fn a_file_of_a_newer_version_is_refused() {
     assert!(refused(&path).await.contains("version 77"));
 }
 
-/// A file with messages, closed.
+/// Makes a file with messages and closes it.
 async fn filled(path: &Path) {
     let driver = open(path).await;
     driver.declare(&QueueId::Results).await.unwrap();
@@ -191,7 +191,7 @@ async fn damage_is_an_error_and_never_a_panic() {
                 continue;
             }
         };
-        // Opened: then calls work or fail.
+        // The driver opened the damaged file. Calls then work or fail, but must not panic.
         let mut results = vec![driver.publish(&messages(0..10, 10)).await.map(|_| ())];
         for _ in 0..20 {
             match driver.fetch(&QueueId::Results, 500, Duration::ZERO).await {
@@ -233,7 +233,7 @@ async fn a_full_file_loses_nothing_and_works_again_when_there_is_room() {
     );
 }
 
-/// The same on a disk that is really full: give a directory on one of 8 MiB.
+/// The same on a really full disk: name a directory on one of 8 MiB.
 #[tokio::test]
 #[ignore = "needs CUELINE_TEST_SMALL_DISK, a directory on a file system of 8 MiB"]
 async fn a_full_disk_loses_nothing_and_works_again_when_there_is_room() {
@@ -246,7 +246,7 @@ async fn a_full_disk_loses_nothing_and_works_again_when_there_is_room() {
     driver.close().await;
 }
 
-/// A disk that is full to the last byte takes no acks either, until `ballast` is removed.
+/// A completely full disk accepts no acks either, until `ballast` is removed.
 async fn fill_up_and_recover(driver: &EmbeddedDriver, ballast: Option<&Path>) {
     driver.declare(&QueueId::Results).await.unwrap();
     let mut confirmed = 0;
@@ -261,11 +261,11 @@ async fn fill_up_and_recover(driver: &EmbeddedDriver, ballast: Option<&Path>) {
             }
             Err(e) => break e,
         }
-        assert!(confirmed < 100_000, "it never became full");
+        assert!(confirmed < 100_000, "the disk never became full");
     };
     assert_eq!(full.kind(), ErrorKind::Transient, "{full}");
     assert!(confirmed > 0);
-    // Still full: nothing of a failed batch stays behind in memory.
+    // The disk is still full: a failed batch must leave nothing in memory.
     driver.publish(&messages(0..100, 1_000)).await.unwrap_err();
     let stats = driver.stats(&[]).await.unwrap();
     let results = stats.iter().find(|s| s.queue == QueueId::Results).unwrap();
@@ -287,7 +287,7 @@ async fn fill_up_and_recover(driver: &EmbeddedDriver, ballast: Option<&Path>) {
             .unwrap()
     );
     assert_eq!(consume(driver, 200).await, (0..200).collect::<Vec<_>>());
-    // Nor is anything reserved for what failed.
+    // Failed batches must not keep reservations either.
     assert!(
         driver
             .delete(&QueueId::Results, only_if_empty)
@@ -309,7 +309,7 @@ async fn the_file_does_not_grow_while_messages_come_and_go() {
     }
     driver.close().await;
     let bytes = std::fs::metadata(&path).unwrap().len();
-    // 30 MB went through it, half a megabyte at a time.
+    // 30 MB went through the file, half a megabyte at a time.
     assert!(bytes < 3_000_000, "{bytes} bytes");
 }
 
@@ -344,7 +344,7 @@ async fn dead_letters_past_the_limit_stay_unsettled_and_acks_beside_them_count()
     for round in 0..2 {
         publish(&driver, &messages(0..10, 10)).await;
         let got = driver.fetch(&QueueId::Results, 10, WAIT).await.unwrap();
-        // 8 go in the first round; in the second 2 find room and 6 do not.
+        // 8 dead letters move in the first round. In the second, 2 find room and 6 do not.
         let settlements: Vec<_> = got
             .iter()
             .enumerate()
@@ -368,7 +368,7 @@ async fn dead_letters_past_the_limit_stay_unsettled_and_acks_beside_them_count()
         "{counts:?}"
     );
     assert!(counts.contains(&(QueueId::Dead, 10, 0)), "{counts:?}");
-    // They come again and can be settled otherwise.
+    // The unmoved messages are delivered again and can be settled otherwise.
     assert_eq!(consume(&driver, 6).await.len(), 6);
 }
 
@@ -403,7 +403,8 @@ async fn large_messages_do_not_pile_up_in_memory_and_come_in_order() {
         publish(&driver, &messages(round * 10..(round + 1) * 10, 50_000)).await;
     }
     assert_eq!(consume(&driver, 100).await, (0..100).collect::<Vec<_>>());
-    // What came and went is not counted any more: these are kept in memory again, or read; in order either way.
+    // Settled messages no longer count against the limits. New messages stay in memory again or are read from the file,
+    // in order either way.
     publish(&driver, &messages(0..1_000, 50)).await;
     assert_eq!(
         consume(&driver, 1_000).await,

@@ -1,6 +1,7 @@
 //! Messages per second through a NATS server on this machine, for several batch sizes and windows: publishing, fetching
-//! with acks, and both at once. Run it with `cargo bench -p cueline-broker-nats`; an argument is the number of messages of
-//! each measurement. It starts servers of both versions, or uses streams `BENCH_…` of the one at `CUELINE_BENCH_NATS`.
+//! with acks, and both at once. Run it with `cargo bench -p cueline-broker-nats`; an argument is the number of messages
+//! of each measurement. It starts servers of both versions, or uses streams `BENCH_…` of the one at
+//! `CUELINE_BENCH_NATS`.
 
 use std::error::Error;
 use std::sync::Arc;

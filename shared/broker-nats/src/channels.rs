@@ -1,4 +1,4 @@
-//! Announcements: plain NATS messages to those who listen at that moment.
+//! Announcements: plain NATS messages to the present listeners.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::error::permanent;
 use crate::names::Names;
 use crate::queues::Queues;
 
-/// Announcements that wait for one listener. Beyond it the oldest are dropped.
+/// Announcements that may wait for one listener. The oldest are dropped beyond this number.
 const LISTENER_BUFFER: usize = 1_024;
 
 pub(crate) struct Channels {
@@ -35,7 +35,7 @@ impl Channels {
         let (bytes, limit) = (payload.len(), connection.client.max_payload());
         if bytes > limit {
             return Err(permanent(format!(
-                "failed to announce: {bytes} bytes are more than the {limit} that the server takes"
+                "failed to announce: {bytes} bytes are more than the {limit} that the server allows"
             )));
         }
         let deadline = Instant::now() + self.queues.options.request_timeout;
@@ -64,7 +64,7 @@ impl Channels {
             .client
             .subscribe(names.subscription(channel));
         let messages = requester.connection.enqueue(subscribing, deadline).await?;
-        // After it the server has the subscription, so that no later announcement is missed.
+        // After this round trip the server has the subscription, so no later announcement is missed.
         requester.round_trip().await?;
         let (sender, listener) = mpsc::channel(1);
         tasks.spawn(async move {
@@ -78,15 +78,16 @@ impl Channels {
     }
 }
 
-/// Reads without waiting for the listener, and keeps the newest announcements. The client's own buffer would keep the
-/// oldest.
+/// Reads at once, even if the listener is slow, and keeps the newest announcements. The client's own buffer would keep
+/// the oldest.
 async fn forward(mut messages: Subscriber, sender: &mpsc::Sender<Announcement>, names: &Names) {
     let mut waiting = VecDeque::new();
     loop {
         tokio::select! {
             message = messages.next() => {
                 let Some(message) = message else { return };
-                // A status says that a question had no listeners; the one who asked waits for others all the same.
+                // A status reports that a request has no listeners. The requester still waits, because listeners may
+                // appear.
                 if message.status.is_none() {
                     if waiting.len() >= LISTENER_BUFFER {
                         waiting.pop_front();

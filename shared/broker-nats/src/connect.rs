@@ -1,4 +1,4 @@
-//! Makes async-nats' options from ours: addresses, credentials, TLS and reconnect delays.
+//! Converts our options to those of async-nats: addresses, credentials, TLS and reconnect delays.
 
 use std::time::Duration;
 
@@ -10,12 +10,12 @@ use crate::error::permanent;
 use crate::names::{Names, unescaped};
 use crate::options::{Login, NatsOptions};
 
-/// Messages that one subscription may hold for its reader. async-nats drops what is beyond it.
+/// Messages that one subscription may buffer. async-nats drops further ones.
 const SUBSCRIPTION_CAPACITY: usize = 65_536;
-/// Commands that may wait for the connection; further callers wait for room. It is small because async-nats sends what
-/// waits here over the next connection, after the callers were told that their calls failed.
+/// Commands that may wait for the connection; further callers wait for room. The limit is small: after a reconnect
+/// async-nats sends the waiting commands, although their callers were told that they failed.
 const COMMAND_CAPACITY: usize = 256;
-/// First letters of the seed of a user's NKEY.
+/// The first letters of the seed of a user's NKEY.
 const NKEY_SEED: &str = "SU";
 const FIRST_RECONNECT_DELAY: Duration = Duration::from_millis(50);
 
@@ -53,10 +53,10 @@ pub(crate) async fn connect(
     Connection::open(servers, connect).await
 }
 
-/// One address or several, separated by commas. The default port is 4222.
+/// Parses one address, or several separated by commas. The default port is 4222.
 fn parse_servers(address: &str) -> Result<Vec<ServerAddr>, BrokerError> {
     let servers = address.split(',').map(|one| one.trim().parse());
-    // The address may hold a password, so the error does not repeat it.
+    // The error does not repeat the address, which may hold a password.
     servers.collect::<Result<_, _>>().map_err(|_| {
         permanent(
             "failed to connect to NATS: an address is `nats://host:port` or `tls://host:port`, \
@@ -65,7 +65,7 @@ fn parse_servers(address: &str) -> Result<Vec<ServerAddr>, BrokerError> {
     })
 }
 
-/// Reads `user:password@` and `token@` in addresses, which async-nats ignores.
+/// Reads `user:password@` and `token@` from addresses, which async-nats ignores.
 fn login(servers: &[ServerAddr], configured: &Login) -> Login {
     let named = servers
         .iter()
@@ -100,7 +100,7 @@ async fn with_login(connect: ConnectOptions, login: Login) -> Result<ConnectOpti
     connect.credentials(&text).map_err(unreadable)
 }
 
-/// None before the first attempt, then 50 ms, doubling up to `max`.
+/// No delay before the first attempt, then 50 ms, doubled each time up to `max`.
 fn reconnect_delay(attempts: usize, max: Duration) -> Duration {
     let Some(doublings) = attempts.checked_sub(2) else {
         return Duration::ZERO;

@@ -1,7 +1,7 @@
 //! The state of the connection: whether it is up, how often it was lost, and which subjects the server denied.
 //!
-//! async-nats reconnects by itself, without end. It does not tell the caller of a request that the connection was lost
-//! or that the server denied the subject; a [`FailureWatch`] does.
+//! async-nats reconnects by itself, without a limit. It does not tell the caller of a request that the connection was
+//! lost or that the server denied the subject; a [`FailureWatch`] does.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,9 +15,9 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::error::{permanent, transient};
 
-/// Denied subjects that a waiting call may lag behind. A call that misses its own waits for its timeout instead.
+/// Denied subjects that are kept for waiting calls. A call that misses its own denial waits for its timeout.
 const MAX_DENIALS: usize = 256;
-/// async-nats drops events that it has no room for, so the state is polled as well.
+/// async-nats drops events that it has no room for, so the driver also polls the state.
 const STATE_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Cheap to clone.
@@ -41,7 +41,7 @@ impl Connection {
                 Event::Disconnected => lost.send_modify(|count| *count += 1),
                 Event::ServerError(ServerError::Other(error)) => {
                     if let Some(subject) = denied_subject(&error) {
-                        // An error means that no call is waiting.
+                        // An error here means that no call is waiting.
                         let _ = denials.send(subject.to_owned());
                     }
                 }
@@ -76,12 +76,12 @@ impl Connection {
         Ok(())
     }
 
-    /// How many connections there have been. Differs before and after a reconnect.
+    /// The number of connections so far. It changes with each reconnect.
     pub(crate) fn connects(&self) -> u64 {
         self.client.statistics().connects.load(Ordering::Relaxed)
     }
 
-    /// Watches for failures from now on.
+    /// Starts to watch for failures.
     pub(crate) fn watch(&self) -> FailureWatch {
         let mut losses = self.losses.clone();
         losses.mark_unchanged();
@@ -91,7 +91,7 @@ impl Connection {
         }
     }
 
-    /// Waits until `deadline` for room in the client's command queue, which fills when the connection stalls.
+    /// Waits until `deadline` for room in the client's command queue, which fills up while the connection stalls.
     pub(crate) async fn enqueue<T, E: std::error::Error + Send + Sync + 'static>(
         &self,
         command: impl Future<Output = Result<T, E>>,
@@ -113,7 +113,7 @@ pub(crate) struct FailureWatch {
 }
 
 impl FailureWatch {
-    /// Ends when the connection is lost, or when the server denies a subject that `is_own` accepts.
+    /// Returns when the connection is lost, or when the server denies a subject that `is_own` accepts.
     pub(crate) async fn failed(&mut self, is_own: impl Fn(&str) -> bool) -> BrokerError {
         loop {
             tokio::select! {
@@ -136,13 +136,13 @@ impl FailureWatch {
         }
     }
 
-    /// The connection was lost since the watch began.
+    /// Whether the connection was lost since the watch began.
     pub(crate) fn connection_lost(&self) -> bool {
         self.losses.has_changed().unwrap_or(true)
     }
 }
 
-/// The subject in `Permissions Violation for Publish to "…"` or `… for Subscription to "…"`.
+/// Extracts the subject from `Permissions Violation for Publish to "…"` or `… for Subscription to "…"`.
 fn denied_subject(error: &str) -> Option<&str> {
     let rest = error.strip_prefix("Permissions Violation for ")?;
     let (_, quoted) = rest.split_once('"')?;

@@ -1,5 +1,5 @@
-//! Dead letters on NATS: the payload as it was, with the reason and the origin in headers. A payload of the largest size
-//! could not be wrapped in anything and still be published.
+//! Dead letters on NATS: the original payload, with the reason and the origin in headers. A wrapped payload of the
+//! largest size would exceed the server's limit.
 
 use async_nats::HeaderMap;
 use async_nats::header::NATS_MESSAGE_ID;
@@ -17,12 +17,12 @@ const TOPIC: &str = "Cueline-Topic";
 const MAX_REASON: usize = 2_048;
 /// In bytes. A longer queue or topic is cut.
 const MAX_ORIGIN: usize = 512;
-/// Bytes of a topic that become part of the subject; the header has more. The server closes the connection on a protocol
-/// line over 4 KiB. An escaped topic is up to three times as long.
+/// Bytes of a topic that become part of the subject; the header has more. Escaping makes a topic up to three times as
+/// long. The server closes the connection on a protocol line over 4 KiB.
 const MAX_TOPIC_IN_SUBJECT: usize = 256;
 
-/// Moves a delivery to the dead-letter queue. A payload over `max_payload` bytes is cut: the server closes the
-/// connection on a message that is too large.
+/// Makes the request that moves a delivery to the dead-letter queue. Cuts a payload over `max_payload` bytes, because
+/// the server closes the connection on a larger message.
 pub(crate) fn request(
     names: &Names,
     queue: &QueueId,
@@ -37,9 +37,9 @@ pub(crate) fn request(
         ..
     } = unsettled;
     let (bytes, kept) = (payload.len(), payload.len().min(max_payload));
-    let cut = format!("{reason} [of its {bytes} bytes the first {kept} are kept]");
+    let cut = format!("{reason} [cut: only the first {kept} of {bytes} bytes are kept]");
     let mut headers = headers(if kept < bytes { &cut } else { reason }, queue, topic);
-    // The same id makes a second try after a lost reply a duplicate.
+    // A second try after a lost reply has the same id, so the stream drops the duplicate.
     let stream = names.locate(queue).stream_name;
     headers.insert(NATS_MESSAGE_ID, format!("{stream}:{sequence}"));
     let topic = &topic[..topic.floor_char_boundary(MAX_TOPIC_IN_SUBJECT)];
@@ -61,20 +61,20 @@ fn headers(reason: &str, queue: &QueueId, topic: &str) -> HeaderMap {
     headers
 }
 
-/// A JSON string, because a header has no line breaks. Cut to at most `max_bytes`.
+/// Encodes a text as a JSON string, because a header cannot hold line breaks. Cuts it to at most `max_bytes`.
 fn quoted(mut text: &str, max_bytes: usize) -> String {
     loop {
         let quoted = serde_json::Value::from(text).to_string();
         if quoted.len() <= max_bytes {
             return quoted;
         }
-        // A byte takes up to six bytes in JSON.
+        // One byte takes up to six bytes in JSON.
         let excess = (quoted.len() - max_bytes).div_ceil(6);
         text = &text[..text.floor_char_boundary(text.len() - excess)];
     }
 }
 
-/// The payload as the port expects it, or `None` for a message that was published without these headers.
+/// Restores the payload that the port expects. `None` for a message that was published without these headers.
 pub(crate) fn read(headers: &HeaderMap, payload: &Bytes, at_ms: i64) -> Option<Bytes> {
     let text = |name: &str| {
         let value = headers.get(name)?;

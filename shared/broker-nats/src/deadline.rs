@@ -1,10 +1,10 @@
-//! The deadline by which a stream has to store a trigger, by the clock of the stream's leader.
+//! The deadline by which a stream must store a trigger, by the clock of the stream's leader.
 //!
-//! A publish without a confirmation may be in a buffer of this process, of a system or of a paused server. From there it
-//! can reach the stream at any time, also when others rely on it that no trigger arrives any more. Each trigger therefore
-//! carries a deadline in a header, and a driver that fetches a trigger stored after its deadline ends it.
+//! An unconfirmed publish may wait in a buffer of this process, of a system or of a paused server. It may reach the
+//! stream at any time, even after the run was given to another executor. Each trigger therefore carries a deadline in a
+//! header. A driver that fetches a trigger stored after its deadline drops it.
 //!
-//! `Nats-TTL` does not do instead: its time starts when the stream stores the message.
+//! `Nats-TTL` cannot replace this: its time starts when the stream stores the message.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -17,15 +17,15 @@ use tokio::time::Instant;
 use crate::jetstream_api::if_exists;
 use crate::requests::Requester;
 
-/// The clock is read again after this time, and on each new connection.
+/// The driver reads the server's clock again after this time, and on each new connection.
 const READ_INTERVAL: Duration = Duration::from_secs(30);
 
-/// The latest time at which the stream may store the message, in milliseconds since the Unix epoch.
+/// The header with the latest time at which the stream may store the message, in milliseconds since the Unix epoch.
 fn header() -> HeaderName {
     HeaderName::from_static("Cueline-Until")
 }
 
-/// The stream stored the message, at `stored_at_ms`, after its deadline.
+/// Whether the stream stored the message, at `stored_at_ms`, after its deadline.
 pub(crate) fn is_expired(headers: &HeaderMap, stored_at_ms: i64) -> bool {
     headers
         .get(header())
@@ -33,22 +33,22 @@ pub(crate) fn is_expired(headers: &HeaderMap, stored_at_ms: i64) -> bool {
         .is_some_and(|until| stored_at_ms > until)
 }
 
-/// A reading of the server's clock, from which deadlines are made.
+/// A reading of the server's clock, the basis of deadlines.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ServerTime {
-    /// Just before the request. The server read its clock later, so a time computed from here is never too early.
+    /// Just before the request. The server read its clock later, so deadlines computed from here are never too early.
     requested_at: Instant,
     server_ms: i64,
     valid_for: Duration,
 }
 
 impl ServerTime {
-    /// Adds the deadline of a message sent at `now`. Returns the same deadline by this process's clock.
+    /// Adds the deadline of a message that is sent at `now`. Returns the same deadline by this process's clock.
     pub(crate) fn add_deadline(self, headers: &mut HeaderMap, now: Instant) -> Instant {
         let deadline = now + self.valid_for;
         let since = deadline.saturating_duration_since(self.requested_at);
         let since_ms = i64::try_from(since.as_millis()).unwrap_or(i64::MAX);
-        // Rounded up to a whole millisecond.
+        // Round up to a whole millisecond.
         let until = self.server_ms.saturating_add(since_ms).saturating_add(1);
         headers.insert(header(), until.to_string());
         deadline
@@ -61,7 +61,7 @@ pub(crate) struct ServerClock {
     stream: String,
     /// Time from sending a trigger to its deadline.
     pub(crate) valid_for: Duration,
-    /// The last reading, and the connection on which it was made.
+    /// The last reading, and the number of the connection that it was made on.
     last: Mutex<Option<(u64, ServerTime)>>,
 }
 
@@ -74,7 +74,7 @@ impl ServerClock {
         }
     }
 
-    /// `None` where the stream does not exist or this user may not look it up.
+    /// Reads the clock. `None` if the stream does not exist or this user may not look it up.
     pub(crate) async fn read(
         &self,
         requester: &Requester,

@@ -1,4 +1,5 @@
-//! Declares streams and consumers: creates what is missing and corrects what differs. Other settings of an operator stay.
+//! Declares streams and consumers. It creates missing ones and corrects the settings that it requires; an operator's
+//! other settings stay.
 
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use crate::names::{Location, Stream};
 use crate::options::MIN_DUPLICATE_WINDOW;
 use crate::queues::{DEFAULT_QUEUE_LIMIT, Queues};
 
-/// Fetches that may wait at one consumer: room for each executor of a group.
+/// Fetches that may wait at one consumer. The number has room for every executor of a group.
 const MAX_WAITING: u32 = 16_384;
 
 impl Queues {
@@ -40,7 +41,7 @@ impl Queues {
         for (field, required) in self.required_settings(stream) {
             if config[field] != required {
                 return Err(permanent(format!(
-                    "failed to declare stream {name}: its `{field}` is {}, and has to be {required}",
+                    "failed to declare stream {name}: its `{field}` is {}, and must be {required}",
                     config[field]
                 )));
             }
@@ -57,7 +58,8 @@ impl Queues {
         }
     }
 
-    /// `None` when this user may neither look the stream up nor create it. A missing stream shows when it is used.
+    /// Finds or creates a stream. `None` if this user may neither look it up nor create it. A missing stream then
+    /// causes an error when it is first used.
     async fn find_or_create_stream(
         &self,
         stream: Stream,
@@ -76,7 +78,7 @@ impl Queues {
         let create = format!("STREAM.CREATE.{name}");
         match self.requester.call(&create, config).await {
             Ok(created) => Ok(Some(created)),
-            // Another process created it meanwhile, perhaps with other limits.
+            // Another process created it in the meantime, perhaps with other limits.
             Err(e) if e.is_stream_name_in_use() => {
                 Ok(Some(self.requester.stream_info(name).await?))
             }
@@ -91,7 +93,7 @@ impl Queues {
         }
     }
 
-    /// Settings on which the driver's guarantees rest.
+    /// The settings that the driver's guarantees rely on.
     fn required_settings(&self, stream: Stream) -> [(&'static str, Value); 3] {
         [
             ("subjects", json!([self.names.subjects(stream)])),
@@ -120,13 +122,13 @@ impl Queues {
         if let Some(replicas) = self.options.limits.replicas {
             limits.push(("num_replicas", json!(replicas)));
         }
-        // The server takes 0 for its default. Without ids in messages the shortest window has no effect.
+        // The server would replace 0 by its default. If messages have no ids, the shortest window has no effect.
         let window = self.options.duplicate_window.max(MIN_DUPLICATE_WINDOW);
         limits.push(("duplicate_window", json!(nanoseconds(window))));
         limits
     }
 
-    /// `None` when this user may neither look the consumer up nor create it.
+    /// Declares a consumer. `None` if this user may neither look it up nor create it.
     async fn declare_consumer(
         &self,
         queue: &QueueId,
@@ -142,13 +144,13 @@ impl Queues {
         if found.as_ref().is_some_and(is_correct) {
             return Ok(found);
         }
-        // A server refuses to change some settings of an existing consumer, such as `max_waiting`; they stay.
+        // Servers refuse to change some settings of an existing consumer, such as `max_waiting`. These settings stay.
         let mut config = found.as_ref().map_or_else(
             || json!({ "max_waiting": MAX_WAITING }),
             |info| info.config.clone(),
         );
         merge(&mut config, required.clone());
-        // The filter is part of the subject, so that permissions can be given for it.
+        // The filter is part of the subject, so that permissions can name it.
         let create = format!("CONSUMER.CREATE.{stream}.{consumer}.{}", location.filter);
         let body = json!({ "stream_name": stream, "config": config });
         let info: ConsumerInfo = match self.requester.call(&create, body).await {
@@ -163,10 +165,10 @@ impl Queues {
             }
             created => created?,
         };
-        // A server ignores settings that it does not know.
+        // A server ignores settings that it does not know, so check the result.
         if let Some((field, value)) = first_difference(&info.config, &required) {
             return Err(permanent(format!(
-                "failed to declare {queue}: consumer {consumer} of {stream} has the `{field}` {}, and has to have {value}",
+                "failed to declare {queue}: consumer {consumer} of {stream} has the `{field}` {}, and must have {value}",
                 info.config[field]
             )));
         }
@@ -182,9 +184,9 @@ impl Queues {
             ("replay_policy", json!("instant")),
             ("ack_policy", json!("explicit")),
             ("ack_wait", json!(nanoseconds(self.options.ack_wait))),
-            // After its last delivery a message would stay in a work queue, and no consumer would get it.
+            // Unlimited: after a delivery limit the message would stay in the stream, and nobody would receive it.
             ("max_deliver", json!(-1)),
-            // The queue's limit bounds what is unsettled. Messages with a delay must not hold up others.
+            // The queue's limit bounds unsettled messages. Delayed messages must not block others.
             ("max_ack_pending", json!(-1)),
         ]
     }

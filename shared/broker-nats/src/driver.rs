@@ -1,4 +1,4 @@
-//! The driver: composes the connection, the queues and the channels.
+//! The driver: connects the parts and implements the port.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,15 +27,16 @@ use crate::requests::Requester;
 use crate::settle::Settler;
 use crate::unconfirmed::Unconfirmed;
 
-/// Messages in one `publish`. More are refused.
+/// The most messages in one `publish`.
 const MAX_BATCH: usize = 5_000;
-/// Bytes of a payload, where the server would take more.
+/// The largest payload in bytes, even if the server allows more.
 const MAX_PAYLOAD: usize = 8 << 20;
 
 /// A broker on NATS `JetStream`, over one connection.
 ///
-/// The connection is restored by itself, without end. A call that meets its loss fails with a transient error, within
-/// [`request_timeout`](NatsOptions::request_timeout) of the last reply. Dropping the driver closes the connection.
+/// The driver reconnects by itself, without a limit. If the connection is lost during a call, the call fails with a
+/// transient error within [`request_timeout`](NatsOptions::request_timeout) of the last reply. Dropping the driver
+/// closes the connection.
 pub struct NatsDriver {
     queues: Arc<Queues>,
     publisher: Publisher,
@@ -56,13 +57,14 @@ impl std::fmt::Debug for NatsDriver {
 }
 
 impl NatsDriver {
-    /// Connects to `address`: `nats://host:port` or `tls://host:port`, optionally with `user:password@` or `token@` before
-    /// the host. Several servers of a cluster are separated by commas.
+    /// Connects to `address`: `nats://host:port` or `tls://host:port`, optionally with `user:password@` or `token@`
+    /// before the host. Several servers of a cluster are separated by commas.
     ///
     /// # Errors
     ///
-    /// Permanent if an option or the address is invalid, a file cannot be read, or the server refuses the user. Transient
-    /// if no server answers, unless [`retry_on_initial_connect`](NatsOptions::retry_on_initial_connect) is set.
+    /// Permanent if an option or the address is invalid, a file cannot be read, or the server refuses the user.
+    /// Transient if no server answers, unless [`retry_on_initial_connect`](NatsOptions::retry_on_initial_connect) is
+    /// set.
     pub async fn connect(address: &str, options: NatsOptions) -> Result<Self, BrokerError> {
         options.validate()?;
         let options = Arc::new(options);
@@ -103,17 +105,19 @@ impl NatsDriver {
         Ok(driver)
     }
 
-    /// Closes the connection and waits until the driver's tasks have ended. Later calls fail with [`ErrorKind::Closed`].
+    /// Closes the connection and waits until the driver's tasks have ended. Later calls fail with
+    /// [`ErrorKind::Closed`].
     pub async fn close(&self) {
         self.closed.cancel();
         self.tasks.close();
         self.tasks.wait().await;
     }
 
-    /// Forgets queues that other processes delete. Without it they would be forgotten some time later.
+    /// Removes queues from the cache when other processes delete them. Without this the cache would keep them until
+    /// they expire.
     async fn watch_deleted_consumers(&self) -> Result<(), BrokerError> {
         if self.queues.options.identity.is_some() {
-            // An executor may not subscribe to this, and publishes no triggers.
+            // An executor may not subscribe to these events, and it publishes no triggers.
             return Ok(());
         }
         let stream = self.queues.names.stream(Stream::Triggers);
@@ -157,7 +161,7 @@ impl Driver for NatsDriver {
             durable: true,
             deduplicates: !self.queues.options.duplicate_window.is_zero(),
             delayed_retry: true,
-            // SIGKILL loses the counts of about the last tenth of a second.
+            // SIGKILL loses the delivery counts of about the last tenth of a second.
             counts_across_restart: false,
             shared_by_processes: true,
             exact_limit: true,

@@ -1,4 +1,4 @@
-//! Errors that `JetStream` reports, and whether trying again can help.
+//! Errors that `JetStream` reports, and whether a retry can help.
 
 use cueline_broker::{BrokerError, ErrorKind};
 use serde::Deserialize;
@@ -37,11 +37,12 @@ impl ServerError {
         self.err_code == code::STORE_FAILED && self.description.starts_with("maximum ")
     }
 
-    /// `action` finishes "failed to …".
+    /// `action` completes "failed to …".
     pub(crate) fn into_broker_error(self, action: &str) -> BrokerError {
         let (description, number) = (&self.description, self.err_code);
         let message = format!("failed to {action}: {description} ({number})");
-        // 4xx blames the request, except 408 (timeout) and 429 (too many requests). Room can be made in a full queue.
+        // A code of 4xx blames the request, except 408 (timeout) and 429 (too many requests). A full queue may get room
+        // again.
         match self.code {
             400..500 if !matches!(self.code, 408 | 429) && !self.is_full() => permanent(message),
             _ => transient(message),

@@ -1,4 +1,4 @@
-//! Fetches deliveries: one pull request for each fetch, which the server answers with what the queue holds, or with the
+//! Fetches deliveries with one pull request per fetch. The server answers with the messages in the queue, or with the
 //! next message within the wait. Nothing is requested ahead of a fetch.
 
 use std::sync::Arc;
@@ -22,7 +22,7 @@ pub(crate) struct Fetcher {
     pub(crate) pool: PullPool,
 }
 
-/// Ends a message for good.
+/// Makes the server drop a message for good.
 const TERM_EXPIRED: Bytes = Bytes::from_static(b"+TERM stored after its deadline");
 /// Keeps the sum of now and the wait within the clock's range.
 const MAX_WAIT: Duration = Duration::from_hours(365 * 24);
@@ -50,7 +50,7 @@ impl Fetcher {
             }
         };
         if let Err(e) = self.fill(subscription, queue, max, until).await
-            // Messages that have arrived are handed out; the next fetch meets the error.
+            // Return the messages that have arrived; the next fetch meets the error.
             && subscription.ready.is_empty()
         {
             pooled.subscription = None;
@@ -66,7 +66,7 @@ impl Fetcher {
         self.queues.options.request_timeout
     }
 
-    /// Waits for a first message, and then for the others that the same request brings.
+    /// Waits for the first message, and then for the others of the same request.
     async fn fill(
         &self,
         subscription: &mut PullSubscription,
@@ -74,7 +74,7 @@ impl Fetcher {
         max: usize,
         until: Instant,
     ) -> Result<(), BrokerError> {
-        // The request of an earlier fetch counts as this one's.
+        // This fetch takes over a pending request of an earlier fetch.
         let mut requested = subscription.is_pending();
         loop {
             while subscription.ready.len() < max
@@ -154,8 +154,8 @@ impl Fetcher {
             .collect()
     }
 
-    /// Ends messages that were stored after their deadline: their publisher publishes them again. A message that cannot
-    /// be ended now is delivered again.
+    /// Drops messages that were stored after their deadline; their publisher publishes them again. A message that
+    /// cannot be dropped now is delivered again.
     async fn end_expired(&self, queue: &QueueId, expired: Vec<Received>) {
         if expired.is_empty() {
             return;

@@ -1,7 +1,7 @@
 //! The `JetStream` API requests that the driver needs.
 //!
-//! Configurations stay JSON values. async-nats' typed ones would drop fields that they do not know, and with them what an
-//! operator has set on a newer server.
+//! Configurations stay JSON values. The types of async-nats would drop unknown fields, including an operator's settings
+//! on a newer server.
 
 use std::collections::HashMap;
 
@@ -19,7 +19,7 @@ use crate::requests::{Reply, Request, Requester};
 pub(crate) struct StreamInfo {
     pub(crate) config: Value,
     pub(crate) state: StreamState,
-    /// The clock of the server that leads the stream, when it answered.
+    /// The clock of the server that leads the stream, at its answer.
     #[serde(default)]
     pub(crate) ts: Option<jiff::Timestamp>,
 }
@@ -27,14 +27,14 @@ pub(crate) struct StreamInfo {
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct StreamState {
     pub(crate) messages: u64,
-    /// Messages by subject, of the subjects that were asked for.
+    /// The number of messages for each requested subject.
     #[serde(default)]
     subjects: Option<HashMap<String, u64>>,
 }
 
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct ConsumerInfo {
-    /// When the consumer was created, which tells it from earlier ones with its name.
+    /// When the consumer was created. It distinguishes consumers with the same name.
     pub(crate) created: String,
     pub(crate) config: Value,
     pub(crate) num_pending: u64,
@@ -52,7 +52,7 @@ impl ConsumerInfo {
 pub(crate) struct PublishAck {
     #[serde(default)]
     pub(crate) error: Option<ServerError>,
-    /// The stream holds an earlier message with this id.
+    /// The stream already holds a message with this id.
     #[serde(default)]
     pub(crate) duplicate: bool,
 }
@@ -64,7 +64,7 @@ impl PublishAck {
     }
 }
 
-/// Why a request was not granted.
+/// Why a request failed.
 #[derive(Debug)]
 pub(crate) struct ApiError {
     /// The server's error code, if the server answered.
@@ -79,7 +79,7 @@ impl ApiError {
         self.code == Some(code::STREAM_NAME_IN_USE)
     }
 
-    /// The server does not permit the request to this user.
+    /// Whether the server does not permit the request to this user.
     pub(crate) fn is_denied(&self) -> bool {
         self.code.is_none() && self.error.kind() == ErrorKind::Permanent
     }
@@ -97,7 +97,7 @@ impl From<ApiError> for BrokerError {
     }
 }
 
-/// `None` where the stream or consumer does not exist.
+/// `None` if the stream or consumer does not exist.
 pub(crate) fn if_exists<T>(result: ApiResult<T>) -> ApiResult<Option<T>> {
     match result.map(Some) {
         Err(ApiError {
@@ -108,7 +108,7 @@ pub(crate) fn if_exists<T>(result: ApiResult<T>) -> ApiResult<Option<T>> {
     }
 }
 
-/// Consumers that are listed; further ones are missing from the statistics.
+/// The most consumers that are listed. Further ones are missing from the statistics.
 const MAX_LISTED_CONSUMERS: usize = 100_000;
 
 impl Requester {
@@ -127,7 +127,7 @@ impl Requester {
         self.call(&format!("STREAM.INFO.{stream}"), json!({})).await
     }
 
-    /// Messages that the consumer's filter matches.
+    /// Counts the messages that the consumer's filter matches.
     pub(crate) async fn count_messages(&self, at: &Location) -> ApiResult<u64> {
         let operation = format!("STREAM.INFO.{}", at.stream_name);
         let body = json!({ "subjects_filter": at.filter });

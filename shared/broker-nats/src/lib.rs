@@ -1,11 +1,11 @@
 //! Broker driver on NATS `JetStream`.
 //!
-//! All triggers are in one stream with a durable pull consumer for each executor; results, requests and dead letters have
-//! a stream each. `docs/nats.md` lists the subjects and permissions, and explains with a picture how the driver publishes,
+//! All triggers are in one stream, with a durable pull consumer for each executor. Results, requests and dead letters
+//! have a stream each. `docs/nats.md` lists the subjects and permissions. It also explains how the driver publishes,
 //! fetches and settles, and what each failure does.
 //!
-//! A batch costs one round trip: the driver sends all its messages or acks and then awaits the replies together. A missing
-//! reply is an error, never a guess.
+//! A batch costs one round trip: the driver sends all messages or acks of the batch and then awaits the replies
+//! together. A missing reply is always an error.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), cueline_broker::BrokerError> {

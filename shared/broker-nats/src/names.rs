@@ -1,8 +1,8 @@
-//! Names of streams, consumers, subjects and inboxes under one prefix. Pure.
+//! Names of streams, consumers, subjects and inboxes under one prefix. No I/O.
 //!
-//! Subjects end in `<group>.<executor>.<topic>`, so that permissions can be given for one executor and an operator can
-//! watch one job. A name is one token: bytes with a meaning to NATS or to a file system are written as `%XX`. So is a
-//! leading underscore, because `_` stands for the group and the executor of a process that is none.
+//! Subjects end in `<group>.<executor>.<topic>`. Permissions can therefore name one executor, and an operator can watch
+//! one job. A name is one token: bytes with a meaning to NATS or to a file system are written as `%XX`. So is a leading
+//! underscore, because `_` replaces the group and the name in a process that is not an executor.
 
 use std::fmt::Write as _;
 
@@ -34,7 +34,7 @@ impl Location {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Stream {
-    /// The queues of all executors.
+    /// The stream for the queues of all executors.
     Triggers,
     Results,
     Requests,
@@ -53,7 +53,7 @@ impl Stream {
         }
     }
 
-    /// The only queue of the stream, unless it has many.
+    /// The queue of the stream. `None` for the stream with many queues.
     pub(crate) const fn queue(self) -> Option<QueueId> {
         match self {
             Self::Triggers => None,
@@ -67,7 +67,7 @@ impl Stream {
 #[derive(Debug, Clone)]
 pub(crate) struct Names {
     prefix: String,
-    /// `<group>.<executor>` of this process, or `_._`.
+    /// `<group>.<executor>` of this process, or `_._` if it is not an executor.
     own: String,
 }
 
@@ -153,7 +153,7 @@ impl Names {
         }
     }
 
-    /// The subjects of a channel that all processes announce on.
+    /// The subjects on which all processes announce.
     pub(crate) fn subscription(&self, channel: &Channel) -> String {
         match channel {
             Channel::Heartbeats => format!("{}.heartbeat.>", self.prefix),
@@ -174,7 +174,7 @@ impl Names {
     }
 }
 
-/// The topic of a subject that [`Location::subject`] made.
+/// The topic of a subject from [`Location::subject`].
 pub(crate) fn topic(subject: &str) -> String {
     unescaped(subject.rsplit('.').next().unwrap_or(subject))
 }
@@ -187,7 +187,7 @@ fn escaped(name: &str) -> String {
 
 fn escape(name: &str, token: &mut String) {
     if name.is_empty() {
-        // A token must not be empty, and no other name is written as a single per cent sign.
+        // A token must not be empty. No other name is written as a single per cent sign.
         token.push('%');
     }
     for (index, byte) in name.bytes().enumerate() {
@@ -201,7 +201,7 @@ fn escape(name: &str, token: &mut String) {
     }
 }
 
-/// Undoes [`escape`], and the escapes of user information in URLs. Other text stays as it is.
+/// Reverses [`escape`], and the escapes of user information in URLs. Other text stays unchanged.
 pub(crate) fn unescaped(token: &str) -> String {
     if token == "%" {
         return String::new();
@@ -224,12 +224,12 @@ pub(crate) fn unescaped(token: &str) -> String {
 /// In bytes. Servers refuse names over 255 bytes.
 const MAX_CONSUMER_NAME: usize = 200;
 
-/// Cuts a long name and appends a hash of the whole. The filter identifies the queue, never this name.
+/// Cuts a long name and appends a hash of the whole name. The filter identifies the queue; this name never does.
 fn shortened(name: String) -> String {
     if name.len() <= MAX_CONSUMER_NAME {
         return name;
     }
-    // FNV-1a, because std's hashers may differ between versions and processes.
+    // FNV-1a, because the hashers of std may differ between versions and processes.
     let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     });

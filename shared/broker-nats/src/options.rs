@@ -1,4 +1,4 @@
-//! How the driver reaches the server, and its limits with their defaults.
+//! Settings of the driver with their defaults.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -11,11 +11,12 @@ use crate::error::permanent;
 /// Settings of a [`NatsDriver`](crate::NatsDriver).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NatsOptions {
-    /// First tokens of all subjects and, in capitals, first part of all stream names; `cueline` by default. Tokens of
-    /// letters, digits, `-` and `_`, separated by dots; at most 64 bytes. Each prefix is a broker of its own.
+    /// The first tokens of all subjects; in capitals, the first part of all stream names. `cueline` by default. Tokens
+    /// consist of letters, digits, `-` and `_`, and dots separate them; at most 64 bytes. Each prefix is a separate
+    /// broker.
     pub prefix: String,
-    /// The executor that this process is, or `None` for schedulers and by default. Subjects of what an executor publishes
-    /// contain its group and name, so that the server can check that no other user publishes them.
+    /// The executor that this process is; `None` by default, for schedulers. An executor's subjects contain its group
+    /// and name, so the server can reject other users.
     pub identity: Option<Identity>,
     /// How the process authenticates; not at all by default. Credentials in the address take precedence.
     pub login: Login,
@@ -23,32 +24,32 @@ pub struct NatsOptions {
     pub tls: Tls,
     /// Name of the connection in the server's monitoring; `cueline` by default.
     pub connection_name: String,
-    /// With `true`, `connect` succeeds when no server answers, and calls fail with a transient error until one does;
-    /// `false` by default.
+    /// If `true`, `connect` succeeds even when no server answers. Calls then fail with a transient error until one
+    /// does. `false` by default.
     pub retry_on_initial_connect: bool,
-    /// Longest duration of one attempt to connect; 5 s by default. Then the next server is tried.
+    /// The longest duration of one attempt to connect; 5 s by default. Then the next server is tried.
     pub connect_timeout: Duration,
-    /// Longest delay between two attempts to reconnect, which go on without end; 2 s by default. The first attempt has no
-    /// delay, the second 50 ms, and the delay doubles from then on.
+    /// The longest delay between two attempts to reconnect; 2 s by default. Attempts never stop. The first one has no
+    /// delay and the second 50 ms; then the delay doubles.
     pub max_reconnect_delay: Duration,
-    /// Interval of pings on an idle connection; 5 s by default. The connection counts as lost after two pings without
-    /// an answer.
+    /// The interval of pings on an idle connection; 5 s by default. The connection counts as lost after two pings
+    /// without an answer.
     pub ping_interval: Duration,
-    /// How long a call waits for a connection, and how long it waits without any reply; 5 s by default. Then it fails with
-    /// a transient error.
+    /// The longest wait for a connection, and the longest wait without any reply; 5 s by default. Then the call fails
+    /// with a transient error.
     pub request_timeout: Duration,
     /// A delivery that is not settled for this long is delivered again; 30 s by default.
     pub ack_wait: Duration,
-    /// The stream keeps one of two messages with the same id within this time; 10 s by default, 0 turns it off, and the
-    /// shortest is 100 ms. It has to be shorter than any delay after which a lost message is published again.
+    /// The stream keeps one of two messages with the same id within this time; 10 s by default. 0 turns this off; the
+    /// shortest window is 100 ms. It must be shorter than any delay after which a lost message is published again.
     ///
-    /// A trigger that its stream stores later than this after it was sent, or later than twice the `request_timeout` if
-    /// that is longer, is void.
+    /// It also limits how long a trigger may take to its stream: a trigger that is stored later than this is void. The
+    /// limit is twice the `request_timeout` if that is longer.
     pub duplicate_window: Duration,
-    /// Most messages and acks of this process that the server has not answered, at most 32,768; 4,000 by default. Further
-    /// ones wait. A server refuses publishes above some 10,000 for one stream from all its clients.
+    /// The most messages and acks without an answer from the server, at most 32,768; 4,000 by default. Further ones
+    /// wait. A server refuses publishes beyond some 10,000 for one stream from all its clients.
     pub max_in_flight: usize,
-    /// Limits of the streams.
+    /// The limits of the streams.
     pub limits: StreamLimits,
 }
 
@@ -64,20 +65,20 @@ pub struct Identity {
 /// Limits of the streams. `None` leaves a limit of an existing stream as it is.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StreamLimits {
-    /// Most messages of one job in one executor's queue, and most messages in each other queue; 1,000,000 in
-    /// a new stream. Beyond it the queue refuses messages as full.
+    /// The most messages of one job in one executor's queue, and the most messages in each other queue. 1,000,000 in a
+    /// new stream. Beyond it the queue refuses messages as full.
     pub queue_limit: Option<u64>,
-    /// Most bytes in each stream, which the server reserves; unlimited in a new stream, up to the server's own limit.
-    /// Beyond it the stream refuses messages as full.
+    /// The most bytes in each stream, which the server reserves. A new stream has only the server's own limit. Beyond
+    /// it the stream refuses messages as full.
     pub max_bytes: Option<u64>,
-    /// Servers of a cluster that keep each message, 1 to 5; 1 in a new stream.
+    /// The servers of a cluster that keep each message, 1 to 5; 1 in a new stream.
     pub replicas: Option<usize>,
 }
 
 /// How a process authenticates.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub enum Login {
-    /// It does not.
+    /// The process does not authenticate.
     #[default]
     None,
     /// As a user with a password.
@@ -93,7 +94,7 @@ pub enum Login {
     CredentialsFile(PathBuf),
 }
 
-/// Leaves secrets out.
+/// Hides secrets.
 impl fmt::Debug for Login {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -105,20 +106,20 @@ impl fmt::Debug for Login {
     }
 }
 
-/// How connections are encrypted. They always are where the server requires it.
+/// How connections are encrypted. They are always encrypted if the server requires it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tls {
     /// Refuses a server without TLS; `false` by default. An address that starts with `tls://` does the same.
     pub required: bool,
-    /// Starts with the handshake, for servers with `handshake_first`; `false` by default.
+    /// Starts with the TLS handshake, for servers with `handshake_first`; `false` by default.
     pub handshake_first: bool,
-    /// A file with the certificates of trusted authorities, in place of the system's.
+    /// A file with the certificates of trusted authorities; the system's by default.
     pub ca_file: Option<PathBuf>,
     /// The certificate that this process presents.
     pub client_certificate: Option<ClientCertificate>,
 }
 
-/// Files with a certificate and its key, in PEM.
+/// Files with a certificate and its private key, in PEM.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientCertificate {
     /// The certificate.
@@ -150,12 +151,12 @@ impl Default for NatsOptions {
 
 /// The shortest window that servers accept.
 pub(crate) const MIN_DUPLICATE_WINDOW: Duration = Duration::from_millis(100);
-/// Replies beyond this number would not fit in the client's buffer, which would drop them.
+/// The client's buffer would drop replies beyond this number.
 const MAX_IN_FLIGHT: usize = 32_768;
 const MAX_PREFIX_BYTES: usize = 64;
 
 impl NatsOptions {
-    /// Time from sending a trigger to its [deadline](crate::deadline).
+    /// The time from sending a trigger to its [deadline](crate::deadline).
     pub(crate) fn trigger_valid_for(&self) -> Duration {
         self.duplicate_window.max(self.request_timeout * 2)
     }

@@ -17,9 +17,9 @@ use crate::queues::Queues;
 use crate::requests::{Reply, Request};
 use crate::unconfirmed::Unconfirmed;
 
-/// Part of the server's largest message that headers may take; the payload has the rest.
+/// The part of the server's largest message that headers may use; the rest is for the payload.
 pub(crate) const HEADER_BYTES: usize = 4 << 10;
-/// A longer id is not sent. Deduplication saves work, and no guarantee rests on it.
+/// A longer id is not sent. Deduplication only saves work; no guarantee relies on it.
 const MAX_ID_BYTES: usize = 512;
 
 pub(crate) struct Publisher {
@@ -39,15 +39,15 @@ struct Attempt<'a> {
     index: usize,
     outgoing: &'a Outgoing,
     target: &'a Target,
-    /// The id for deduplication, without its number; empty if it has none.
+    /// The id for deduplication, without its number; empty if there is none.
     id: String,
     id_number: u32,
-    /// The deadline by this process's clock, once the message is sent, if it has one.
+    /// The deadline by this process's clock; set once a message with a deadline is sent.
     expires_at: Option<Instant>,
 }
 
 impl Publisher {
-    /// `max_payload` is the largest payload in bytes.
+    /// Publishes a batch. `max_payload` is the largest payload in bytes.
     pub(crate) async fn publish(
         &self,
         batch: &[Outgoing],
@@ -76,7 +76,7 @@ impl Publisher {
         for (attempt, reply) in attempts.iter().zip(replies) {
             let outcome = self.outcome(attempt, &reply, max_payload, &mut streams);
             outcomes[attempt.index] = outcome.await.unwrap_or_else(|e| {
-                // The error concerns this message alone.
+                // The error concerns this message only.
                 self.record_unconfirmed(attempt);
                 unknown += 1;
                 let why = e.to_string();
@@ -91,8 +91,9 @@ impl Publisher {
         }
     }
 
-    /// The queues of the batch that exist. The stream stores triggers also for consumers that do not exist, so these are
-    /// looked up. The other queues are streams of their own: a publish to a missing one has no responders.
+    /// Looks up which queues of the batch exist. The stream stores triggers even if their consumer does not exist, so
+    /// executors' queues are looked up. Each other queue is a stream of its own: a publish to a missing one has no
+    /// responders.
     async fn find_targets<'a>(
         &self,
         batch: &'a [Outgoing],
@@ -121,7 +122,7 @@ impl Publisher {
         Ok(targets.collect())
     }
 
-    /// Refuses what cannot be sent; the other messages are to be sent.
+    /// Refuses messages that cannot be sent. Returns the other messages, which are to be sent.
     fn plan<'a>(
         &self,
         batch: &'a [Outgoing],
@@ -153,7 +154,8 @@ impl Publisher {
         (outcomes, attempts)
     }
 
-    /// An id is valid for one incarnation of its queue, so that a message of a deleted queue can be published again.
+    /// Makes the id of a message. It is valid for one incarnation of its queue, so a message of a deleted queue can be
+    /// published again.
     fn id(&self, outgoing: &Outgoing, target: &Target) -> String {
         let deduplicates = !self.queues.options.duplicate_window.is_zero();
         if deduplicates && outgoing.id.len() <= MAX_ID_BYTES {
@@ -174,7 +176,7 @@ impl Publisher {
         }
     }
 
-    /// An error says that the reply does not tell what became of the message.
+    /// Reads the outcome from the reply. An error means that the reply leaves the message's fate unknown.
     async fn outcome(
         &self,
         attempt: &Attempt<'_>,
@@ -206,7 +208,7 @@ impl Publisher {
         }
     }
 
-    /// A confirmation counts unless the stored copy may have expired: this one, or an earlier one with its id.
+    /// Accepts a confirmation, unless the stored copy may have expired: this copy, or an earlier one with the same id.
     fn confirm(
         &self,
         attempt: &Attempt<'_>,
@@ -221,7 +223,7 @@ impl Publisher {
             return Ok(());
         }
         if !id.is_empty() {
-            // The next try is published under another id.
+            // The next try uses another id.
             self.unconfirmed.record(id, number, now, now);
         }
         Err(attempt.unknown("the stream may have stored it after its deadline".into()))
@@ -229,7 +231,7 @@ impl Publisher {
 }
 
 impl Target {
-    /// Reports have none: their publishers rely on the confirmation, and would not publish a void report again.
+    /// Reports have no deadline: their publishers rely on the confirmation and would not publish a void report again.
     fn has_deadlines(&self) -> bool {
         self.location.stream == Stream::Triggers
     }
@@ -260,7 +262,7 @@ impl Attempt<'_> {
     }
 }
 
-/// Looks a stream up once for a batch, however many messages depend on it.
+/// Looks a stream up once per batch, even if many messages depend on it.
 struct StreamLookups<'a> {
     queues: &'a Queues,
     found: HashMap<Stream, ApiResult<Option<StreamInfo>>>,

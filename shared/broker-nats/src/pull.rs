@@ -1,8 +1,8 @@
-//! Pull subscriptions: a private subject on which the server answers the pull requests for one consumer, one request at a
+//! Pull subscriptions. The server answers the pull requests for one consumer on a private subject, one request at a
 //! time.
 //!
-//! async-nats makes a subscription for each pull request and drops it with the request. Messages that are on their way
-//! then come again only after `ack_wait`. Here the next fetch takes over the subscription with what arrives on it.
+//! async-nats makes a subscription for each pull request and drops it with the request. Messages in flight then come
+//! again only after `ack_wait`. Here the next fetch takes over the subscription and the messages that arrive on it.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -16,9 +16,9 @@ use tokio::time::Instant;
 use crate::connection::{Connection, FailureWatch};
 use crate::names::Location;
 
-/// Most messages of one request. They have to fit in the client's buffer, beside those of an abandoned request.
+/// The most messages of one request. They must fit in the client's buffer, beside those of an abandoned request.
 const MAX_BATCH: usize = 16_384;
-/// Longest time that a request waits at the server; then the next is sent.
+/// The longest wait of one request at the server; then the next one is sent.
 const MAX_EXPIRES: Duration = Duration::from_secs(5);
 /// Idle subscriptions that are kept for each queue.
 const MAX_IDLE: usize = 16;
@@ -26,12 +26,12 @@ const MAX_IDLE: usize = 16;
 pub(crate) struct PullSubscription {
     /// The subject of requests.
     next: Subject,
-    /// First tokens of the subjects of answers; the number of the request follows.
+    /// The first tokens of the subjects of answers; the number of the request follows.
     inbox: String,
     pub(crate) messages: Subscriber,
     requests: u64,
     pub(crate) pending: Option<PendingPull>,
-    /// Messages that have arrived and were not handed out.
+    /// Messages that have arrived and were not returned by a fetch.
     pub(crate) ready: VecDeque<Message>,
 }
 
@@ -41,12 +41,12 @@ pub(crate) struct PendingPull {
     answers: Subject,
     /// Messages that may still arrive.
     left: usize,
-    /// Without a message by then, the request is lost.
+    /// The request counts as lost if no message comes by then.
     pub(crate) deadline: Instant,
     watch: FailureWatch,
 }
 
-/// Why the server ended a request other than by its number of messages or its time.
+/// Why the server ended a request early, before its messages or its time ran out.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum PullError {
     ConsumerDeleted,
@@ -56,7 +56,7 @@ pub(crate) enum PullError {
 }
 
 impl PendingPull {
-    /// Ends when the answer will not come.
+    /// Returns when the answer can no longer come.
     pub(crate) async fn failed(&mut self) -> BrokerError {
         let (next, answers) = (self.next.as_str(), self.answers.as_str());
         let is_own = |denied: &str| {
@@ -87,15 +87,15 @@ impl PullSubscription {
         })
     }
 
-    /// A request that the server may still answer is under way.
+    /// Whether a request is in flight that the server may still answer.
     pub(crate) fn is_pending(&mut self) -> bool {
         self.pending
             .take_if(|pending| pending.watch.connection_lost());
         self.pending.is_some()
     }
 
-    /// Requests up to `max` messages. With none in the queue, the server answers with the next one within `wait`, and
-    /// what arrives together with it.
+    /// Requests up to `max` messages. If the queue is empty, the server waits up to `wait` and answers with the
+    /// messages that arrive together next.
     pub(crate) async fn request(
         &mut self,
         connection: &Connection,
@@ -113,7 +113,7 @@ impl PullSubscription {
         let (next, watch) = (self.next.clone(), connection.watch());
         let answers = Subject::from(format!("{}.{}", self.inbox, self.requests));
         let deadline = Instant::now() + timeout;
-        // Pending before it is sent: a fetch that is dropped meanwhile may have sent it.
+        // Set before the request is sent: if this fetch is dropped here, the request may already be on its way.
         self.pending = Some(PendingPull {
             next: next.clone(),
             answers: answers.clone(),
@@ -126,7 +126,7 @@ impl PullSubscription {
         connection.enqueue(sending, deadline).await
     }
 
-    /// Adds a message, or ends the request that a status is about.
+    /// Stores a message, or ends the request that a status belongs to.
     pub(crate) fn accept(&mut self, message: Message) -> Result<(), PullError> {
         let Some(status) = message.status else {
             self.ready.push_back(message);
@@ -143,7 +143,7 @@ impl PullSubscription {
         }
         let description = message.description.unwrap_or_default();
         match status.as_u16() {
-            // No messages, or the time is over; versions of the server differ in which they send.
+            // No messages, or the time is over. Servers of different versions send either.
             404 | 408 => Ok(()),
             503 => Err(PullError::NoResponders),
             409 if description.contains("Consumer Deleted") => Err(PullError::ConsumerDeleted),
@@ -152,7 +152,7 @@ impl PullSubscription {
     }
 }
 
-/// Subscriptions that no fetch uses at the moment.
+/// Subscriptions that no fetch uses now.
 pub(crate) struct PullPool {
     ack_wait: Duration,
     idle: Mutex<HashMap<QueueId, Vec<(Instant, PullSubscription)>>>,
@@ -173,7 +173,7 @@ impl PullPool {
     pub(crate) fn check_out(&self, queue: &QueueId) -> PooledPull<'_> {
         let mut subscription = None;
         if let Some(idle) = self.idle().get_mut(queue) {
-            // The server has delivered again what lay here for longer than `ack_wait`.
+            // Messages that lie here for longer than `ack_wait` have been delivered again by the server.
             idle.retain(|(since, left)| {
                 let is_empty = left.pending.is_none() && left.ready.is_empty();
                 is_empty || since.elapsed() < self.ack_wait
@@ -192,7 +192,7 @@ impl PullPool {
     }
 }
 
-/// A subscription in use by one fetch. It returns to the pool when this is dropped, also when the fetch is.
+/// A subscription in use by one fetch. Dropping this returns it to the pool, even if the fetch is dropped.
 pub(crate) struct PooledPull<'a> {
     pool: &'a PullPool,
     queue: QueueId,

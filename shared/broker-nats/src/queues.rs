@@ -1,5 +1,5 @@
-//! Looks up, counts and deletes queues. The queues of all executors are in one stream, with a durable consumer each;
-//! every other queue is a stream of its own.
+//! Looks up, counts and deletes queues. One stream holds the queues of all executors, with a durable consumer each.
+//! Every other queue is a stream of its own.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,14 +14,14 @@ use crate::names::{Location, Names, Stream};
 use crate::options::NatsOptions;
 use crate::requests::Requester;
 
-/// A queue that was found is looked up again after this time, or when the server reports that it was deleted.
+/// A cached queue is looked up again after this time, or when the server reports its deletion.
 const LOOKUP_TTL: Duration = Duration::from_secs(30);
 pub(crate) const DEFAULT_QUEUE_LIMIT: u64 = 1_000_000;
 
 /// A queue that exists.
 #[derive(Debug, Clone)]
 pub(crate) struct KnownQueue {
-    /// Differs each time that a queue is created, also under the same name.
+    /// Differs for each creation of a queue, even under the same name.
     pub(crate) incarnation: Arc<str>,
     seen_at: Instant,
 }
@@ -61,7 +61,7 @@ impl Queues {
         known.retain(|queue, _| self.names.locate(queue).consumer != consumer);
     }
 
-    /// Those of `queues` that exist.
+    /// Returns those of `queues` that exist.
     pub(crate) async fn existing(
         &self,
         queues: impl Iterator<Item = &QueueId>,
@@ -92,7 +92,8 @@ impl Queues {
         Ok(existing)
     }
 
-    /// Tells a deleted queue from one without a leader: neither answers. A user who may not look gets `false`.
+    /// Whether the queue was deleted. A queue without a leader does not answer either, so this looks it up. `false` if
+    /// the user may not look it up.
     pub(crate) async fn is_deleted(&self, queue: &QueueId) -> bool {
         let info = self
             .requester
@@ -137,7 +138,7 @@ impl Queues {
                 .await?;
             return Ok(true);
         }
-        // Without the consumer, publishers find no queue, so the consumer goes first.
+        // The consumer goes first: publishers look it up, and without it they find no queue.
         self.call_if_exists(&format!("CONSUMER.DELETE.{stream}.{consumer}"), json!({}))
             .await?;
         if !only_if_empty {

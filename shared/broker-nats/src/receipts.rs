@@ -1,7 +1,7 @@
-//! Deliveries that this process has fetched and not settled. Does no I/O.
+//! Deliveries that this process has fetched and not settled. No I/O.
 //!
-//! A receipt is valid until its delivery is settled, delivered again, or older than `ack_wait`; after that the server may
-//! have delivered the message to another process.
+//! A receipt is valid until its delivery is settled, delivered again, or older than `ack_wait`. After that the server
+//! may have delivered the message to another process.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, RandomState};
@@ -16,12 +16,12 @@ use tokio::time::Instant;
 /// A delivery that can be settled.
 #[derive(Debug, Clone)]
 pub(crate) struct Unsettled {
-    /// The subject that acks are published to.
+    /// The subject of its acks.
     pub(crate) ack_subject: Subject,
-    /// Sequence number in the stream.
+    /// The sequence number in the stream.
     pub(crate) sequence: u64,
     pub(crate) topic: String,
-    /// For the dead letter that the message may become.
+    /// Kept in case the message becomes a dead letter.
     pub(crate) payload: Bytes,
 }
 
@@ -39,7 +39,8 @@ struct State {
 
 #[derive(Debug, Default)]
 struct QueueReceipts {
-    /// With the time at which they expire. Receipts only grow and `ack_wait` is constant, so the first expires first.
+    /// Deliveries with their expiry times. Receipts only grow and `ack_wait` is constant, so the first entry expires
+    /// first.
     by_receipt: BTreeMap<u64, (Unsettled, Instant)>,
     /// The valid receipt of each message.
     by_sequence: HashMap<u64, u64>,
@@ -47,8 +48,8 @@ struct QueueReceipts {
 
 impl Receipts {
     pub(crate) fn new(ack_wait: Duration) -> Self {
-        // A random start tells the receipts of processes apart. It is an identity and decides nothing, so no seed is
-        // needed to reproduce it. The shift leaves room to count.
+        // The random start distinguishes the receipts of processes. It decides nothing, so it needs no seed. The shift
+        // leaves room to count.
         let next = RandomState::new().hash_one(std::process::id()) >> 1;
         let queues = HashMap::new();
         Self {
@@ -87,7 +88,7 @@ impl Receipts {
             .collect()
     }
 
-    /// The deliveries of those receipts that are valid, each with the value that came with its receipt.
+    /// Finds the deliveries of the valid receipts, each with the value that came with its receipt.
     pub(crate) fn find<T>(
         &self,
         queue: &QueueId,

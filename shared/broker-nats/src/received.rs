@@ -1,4 +1,4 @@
-//! Reads a message that a consumer delivered. Pure.
+//! Reads messages that a consumer delivered. No I/O.
 
 use async_nats::{Message, Subject};
 use bytes::Bytes;
@@ -14,12 +14,12 @@ pub(crate) struct Received {
     pub(crate) unsettled: Unsettled,
     payload: Bytes,
     deliveries: u32,
-    /// The stream stored it after its deadline: it must not be handed out.
+    /// The stream stored it after its deadline, so no fetch may return it.
     pub(crate) is_expired: bool,
 }
 
 impl Received {
-    /// `None` for a message that no consumer delivered.
+    /// Parses a message. `None` if no consumer delivered it.
     pub(crate) fn parse(message: Message, queue: &QueueId) -> Option<Self> {
         let ack_subject = message.reply?;
         let metadata = Metadata::parse(&ack_subject)?;
@@ -57,11 +57,11 @@ impl Received {
     }
 }
 
-/// What the ack subject says about a delivery.
+/// The parts of an ack subject that describe a delivery.
 #[derive(Debug, PartialEq, Eq)]
 struct Metadata {
     deliveries: u32,
-    /// Sequence number in the stream.
+    /// The sequence number in the stream.
     sequence: u64,
     stored_at_ms: i64,
 }

@@ -1,12 +1,12 @@
 //! Sends requests to the server in batches and matches the replies: publishes, acks and `JetStream` API requests.
 //!
 //! All requests share one inbox subscription and one window of requests in flight. A batch has one timer, which each
-//! reply resets. A batch fails as a whole when replies stop, when the connection is lost, or when the server denies one
-//! of its subjects.
+//! reply resets. A batch fails as a whole when replies stop, the connection is lost, or the server denies one of its
+//! subjects.
 //!
-//! async-nats has a request multiplexer, but it keeps an entry for every request that is never answered, so each outage
-//! under load would leak memory. It also notices neither a lost connection nor a denied subject, and it needs a channel
-//! and a timer for every message.
+//! The request multiplexer of async-nats is not used. It keeps an entry for every unanswered request, so each outage
+//! under load would leak memory. It notices neither a lost connection nor a denied subject, and needs a channel and a
+//! timer for every message.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -29,7 +29,7 @@ pub(crate) struct Request {
     pub(crate) subject: Subject,
     pub(crate) headers: Option<HeaderMap>,
     pub(crate) payload: Bytes,
-    /// False where the reply to a later request of the batch confirms this one as well.
+    /// `false` if the reply to a later request of the batch confirms this one as well.
     pub(crate) expects_reply: bool,
 }
 
@@ -46,16 +46,16 @@ impl Request {
 
 #[derive(Debug, Clone)]
 pub(crate) struct Reply {
-    /// `None` when no server answers for the subject.
+    /// `None` if no server answers for the subject.
     pub(crate) payload: Option<Bytes>,
     pub(crate) received_at: Instant,
 }
 
-/// Slots of the window that a sender reserves at a time.
+/// Slots of the window that a sender reserves at once.
 const MAX_CHUNK: usize = 64;
 /// Replies that are matched under one lock.
 const MAX_REPLIES_AT_ONCE: usize = 1_024;
-/// Last token of the subject of a request that this process answers itself.
+/// The last token of the subject of a request that this process answers itself.
 const ECHO: &str = ".echo";
 
 pub(crate) struct Requester {
@@ -70,11 +70,11 @@ pub(crate) struct Requester {
 #[derive(Default)]
 struct Batches {
     next: u64,
-    /// By the number of their first request.
+    /// Keyed by the number of their first request.
     in_flight: BTreeMap<u64, Arc<Batch>>,
 }
 
-/// Requests that are awaited together. Request `first + n` has place `n` in the lists.
+/// Requests that are awaited together. Request `first + n` is at index `n` of the lists.
 struct Batch {
     first: u64,
     state: Mutex<BatchState>,
@@ -85,12 +85,13 @@ struct BatchState {
     subjects: Vec<Subject>,
     replies: Vec<Option<Reply>>,
     answered: usize,
-    /// Slots in the window of requests without a reply; dropping them frees the slots.
+    /// Slots in the window of unanswered requests. Dropping them frees the slots.
     slots: Option<OwnedSemaphorePermit>,
 }
 
 impl Requester {
-    /// `timeout` is the longest time without any reply. The future matches replies until it is dropped.
+    /// Subscribes to the inbox. `timeout` is the longest time without any reply. The future matches replies until it is
+    /// dropped.
     pub(crate) async fn open(
         connection: Connection,
         max_in_flight: usize,
@@ -124,8 +125,8 @@ impl Requester {
         reply.ok_or_else(|| permanent("failed to get a reply"))
     }
 
-    /// Sends in the order given; the replies are in the same order. Each request is taken from the iterator when there
-    /// is room for it in the window. After an error the server may have processed any of them.
+    /// Sends requests in the order given and returns the replies in the same order. A request is taken from the
+    /// iterator once the window has room. After an error the server may have processed any of them.
     pub(crate) async fn send_all(
         &self,
         requests: impl ExactSizeIterator<Item = Request> + Send,
@@ -138,6 +139,7 @@ impl Requester {
         let (watch, connects) = (self.connection.watch(), self.connection.connects());
         let registered = self.register(requests.len());
         let batch = &registered.batch;
+        // Sending ends only with an error. Otherwise the `select` below waits for the replies.
         let sending = async {
             self.write(batch, requests).await?;
             std::future::pending::<Result<(), BrokerError>>().await
@@ -147,7 +149,7 @@ impl Requester {
             completed = batch.completed(watch, self.timeout) => completed?,
         }
         if self.connection.connects() != connects {
-            // A reply over the new connection does not confirm requests without a reply on the old one.
+            // A reply over the new connection cannot confirm requests from the old one.
             return Err(transient(
                 "failed to get replies from NATS: the connection was lost",
             ));
@@ -156,7 +158,7 @@ impl Requester {
         Ok(state.replies.drain(..).flatten().collect())
     }
 
-    /// When it returns, the server has processed what this process sent before.
+    /// Returns after the server has processed everything that this process sent before.
     pub(crate) async fn round_trip(&self) -> Result<(), BrokerError> {
         let echo = self.send(format!("{}{ECHO}", self.inbox), Bytes::new());
         echo.await.map(drop)
@@ -236,7 +238,7 @@ impl Requester {
     }
 }
 
-/// Removes the batch from the list when its call ends, also when the call is dropped.
+/// Removes the batch from the list when its call ends, even if the call is dropped.
 struct Registered<'a> {
     batch: Arc<Batch>,
     batches: &'a Mutex<Batches>,
@@ -249,7 +251,7 @@ impl Drop for Registered<'_> {
 }
 
 impl Batch {
-    /// Ends when all requests are answered, or with the reason why they will not be.
+    /// Returns when all requests are answered, or when the answers can no longer come.
     async fn completed(
         &self,
         mut watch: FailureWatch,
@@ -296,6 +298,7 @@ impl Batch {
             received_at,
         });
         state.answered += 1;
+        // Frees the slot of this request.
         drop(state.slots.as_mut().and_then(|slots| slots.split(1)));
         drop(state);
         self.progress.notify_one();
@@ -311,6 +314,8 @@ async fn match_replies(replies: Subscriber, batches: Arc<Mutex<Batches>>) {
             let Some(number) = number(&message) else {
                 continue;
             };
+            // The batch that this number falls into starts at the highest number not above it. `answer` ignores numbers
+            // past the batch's end.
             let Some((_, batch)) = batches.in_flight.range(..=number).next_back() else {
                 continue;
             };
@@ -322,10 +327,10 @@ async fn match_replies(replies: Subscriber, batches: Arc<Mutex<Batches>>) {
     }
 }
 
-/// The request that a message on the inbox answers.
+/// The number of the request that a message on the inbox answers.
 fn number(message: &Message) -> Option<u64> {
     let inbox = match &message.reply {
-        // The request itself has come back.
+        // The request itself has returned to its sender.
         Some(reply) if message.subject.ends_with(ECHO) => reply,
         _ => &message.subject,
     };

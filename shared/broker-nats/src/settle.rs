@@ -1,5 +1,5 @@
 //! Settles deliveries. A consumer processes the acks of one connection in order, so its reply to the last ack of a call
-//! confirms them all. Replies to each would cost the server as much as the acks.
+//! confirms all of them. A reply to each ack would cost the server as much as the acks themselves.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,8 @@ use crate::requests::{Reply, Request};
 
 /// A longer delay would overflow the server's clock.
 const MAX_DELAY: Duration = Duration::from_hours(100 * 365 * 24);
-/// Besides the last, every 64th ack has a reply. It shows that a long call makes progress, and bounds what is in flight.
+/// Every 64th ack also asks for a reply. These replies show that a long call makes progress, and limit the acks in
+/// flight.
 const REPLY_INTERVAL: usize = 64;
 
 pub(crate) struct Settler {
@@ -47,8 +48,8 @@ impl Settler {
                 ..Request::new(unsettled.ack_subject.clone(), ack_payload(queue, how))
             });
         let replies = self.queues.requester.send_all(acks).await?;
-        // A deleted queue has nothing to settle. One without a leader has processed no ack: the receipts stay valid, and a
-        // retry reaches the next leader.
+        // A deleted queue has nothing to settle. A queue without a leader has processed no ack, so the receipts stay
+        // valid and a retry reaches the next leader.
         if no_responders(&replies) && !self.queues.is_deleted(queue).await {
             return Err(transient(format!(
                 "failed to settle in {queue}: no server leads it now"
@@ -59,14 +60,14 @@ impl Settler {
         not_moved.map_or(Ok(()), Err)
     }
 
-    /// Publishes dead letters. Those that the dead-letter queue does not take are removed from `to_settle` and stay
-    /// unsettled; the error is the reason.
+    /// Publishes dead letters. Those that the dead-letter queue does not accept are removed from `to_settle` and stay
+    /// unsettled. The error gives the reason.
     async fn move_dead(
         &self,
         queue: &QueueId,
         to_settle: &mut ToSettle<'_>,
     ) -> Result<Option<BrokerError>, BrokerError> {
-        // A dead letter that is refused again stays one.
+        // A dead letter that is refused again stays in the dead-letter queue.
         if *queue == QueueId::Dead {
             return Ok(None);
         }
@@ -111,7 +112,7 @@ fn ack_payload(queue: &QueueId, how: &Settlement) -> Bytes {
     match how {
         Settlement::Ack => Bytes::from_static(b"+ACK"),
         Settlement::Dead(_) if *queue == QueueId::Dead => Bytes::from_static(b"-NAK"),
-        Settlement::Dead(_) => Bytes::from_static(b"+TERM moved to the dead letters"),
+        Settlement::Dead(_) => Bytes::from_static(b"+TERM moved to the dead-letter queue"),
         Settlement::Retry(delay) if delay.is_zero() => Bytes::from_static(b"-NAK"),
         Settlement::Retry(delay) => {
             let delay = u64::try_from((*delay).min(MAX_DELAY).as_nanos()).unwrap_or(u64::MAX);

@@ -1,28 +1,28 @@
-//! Publishes without a confirmation, and the message id under which the next try is published.
+//! Unconfirmed publishes, and the message id that the next try uses.
 //!
 //! A stream keeps the first copy of a message id and answers later ones as duplicates. A copy that was stored after its
-//! [deadline](crate::deadline) is void. A further try under the same id would be confirmed although no valid copy is
-//! stored. Once that is possible, the next try needs another id: `<id>~1`, then `<id>~2`, and so on.
+//! [deadline](crate::deadline) is void. The stream would then confirm a further try with the same id, although it holds
+//! no valid copy. Once that is possible, the next try uses another id: `<id>~1`, then `<id>~2`, and so on.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::time::Instant;
 
-/// Beyond this all entries are forgotten. Then a run may lose its trigger, and reconcile publishes it again.
+/// Beyond this number all entries are forgotten. A run may then lose its trigger, and reconcile publishes it again.
 const MAX_ENTRIES: usize = 100_000;
 
 #[derive(Debug, Clone, Copy)]
 struct Entry {
-    /// The number of the id that was published last.
+    /// The number of the last published id.
     id_number: u32,
-    /// From then on the stream may hold an expired copy under that id: this is the deadline of the first copy.
+    /// After this time the stream may hold an expired copy with that id. It is the deadline of the first copy.
     may_be_expired_from: Instant,
-    /// From then on every copy that was sent under that id and is not stored yet has expired.
+    /// After this time every unstored copy with that id has expired.
     all_expired_from: Instant,
 }
 
-/// Keyed by message id without a number.
+/// Keyed by message id without its number.
 #[derive(Debug, Default)]
 pub(crate) struct Unconfirmed(Mutex<HashMap<String, Entry>>);
 
@@ -31,14 +31,14 @@ impl Unconfirmed {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The number of the id to publish under: the last one while a copy under it can still arrive in time.
+    /// The number of the id for the next try. It is the last one while a copy with that id can still arrive in time.
     pub(crate) fn id_number(&self, id: &str, now: Instant) -> u32 {
         self.entries().get(id).map_or(0, |entry| {
             entry.id_number + u32::from(entry.all_expired_from <= now)
         })
     }
 
-    /// Records a try. A further try under the same id extends `all_expired_from` only, because the stream keeps the copy
+    /// Records a try. A further try with the same id extends only `all_expired_from`, because the stream keeps the copy
     /// that arrives first.
     pub(crate) fn record(
         &self,
@@ -63,7 +63,7 @@ impl Unconfirmed {
         entries.insert(id.to_owned(), entry);
     }
 
-    /// The copy that the stream holds under this id may have arrived after its deadline.
+    /// Whether the copy that the stream holds under this id may have arrived after its deadline.
     pub(crate) fn may_be_expired(&self, id: &str, id_number: u32, now: Instant) -> bool {
         self.entries()
             .get(id)

@@ -54,7 +54,7 @@ impl Harness for Servers {
 }
 
 fn main() -> ExitCode {
-    // A case in a child process uses the place of its parent, and so its version.
+    // A case in a child process uses the place of its parent and therefore the same version.
     let mut all = ExitCode::SUCCESS;
     for version in Version::ALL {
         println!("\nNATS {}", version.number());

@@ -1,5 +1,5 @@
-//! Messages per second through `RabbitMQ`, for several batch sizes: publishing, fetching with acks, and both
-//! at once. `cargo bench -p cueline-broker-rabbitmq`; an argument is the number of messages for each measurement.
+//! Messages per second through `RabbitMQ` for several batch sizes: publishing, fetching with acks, and both at once.
+//! Run it with `cargo bench -p cueline-broker-rabbitmq`; an argument is the number of messages of each measurement.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ async fn measure_all(messages: usize) -> Outcome<()> {
     println!("messages of {PAYLOAD_BYTES} bytes per second, each confirmed on disk");
     println!("batch |   publish | fetch+ack | publish by 4 | both at once");
     for batch in [1, 100, 500, 2_000] {
-        // Single messages wait for the disk each: fewer of them say as much.
+        // Each single message waits for the disk, so fewer of them suffice.
         let count = if batch == 1 { messages / 50 } else { messages };
         let options = RabbitOptions {
             prefix: format!("bench{batch}"),

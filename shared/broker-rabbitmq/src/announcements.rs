@@ -1,4 +1,4 @@
-//! Announcements: messages to the present listeners, which no queue keeps.
+//! Announcements: messages to the present listeners, which the server does not store.
 //!
 //! Each driver has one exclusive queue, bound for every channel that it listens on. The queue ends with its
 //! connection, and the driver declares it again on the next one.
@@ -26,10 +26,10 @@ use crate::error::{closed, failed, timed_out};
 use crate::names::Names;
 use crate::topology;
 
-/// The most announcements that wait on the server for a driver. The server drops the oldest past it.
+/// The most announcements that wait on the server for one driver. The server drops the oldest beyond it.
 const MAX_ON_SERVER: i64 = 10_000;
 
-/// The most announcements that wait for one listener. The oldest are dropped past it.
+/// The most announcements that wait for one listener. The oldest are dropped beyond it.
 const MAX_PER_LISTENER: usize = 1_024;
 
 const FIRST_WAIT: Duration = Duration::from_millis(100);
@@ -37,13 +37,13 @@ const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
 type Listeners = HashMap<Channel, broadcast::Sender<Announcement>>;
 
-/// See the module.
+/// Sends and receives the announcements of one driver.
 pub(crate) struct Announcements {
     context: Arc<DriverContext>,
     publish_channel: tokio::sync::Mutex<Option<OpenChannel>>,
     queue: ShortString,
     listeners: Mutex<Listeners>,
-    /// The channel that consumes the queue at present.
+    /// The channel that consumes the queue now.
     receiving: watch::Sender<Option<OpenChannel>>,
 }
 
@@ -102,7 +102,7 @@ impl Announcements {
         self: &Arc<Self>,
         channel: &Channel,
     ) -> Result<Listener, BrokerError> {
-        // First, so that a new queue binds the channel too.
+        // Subscribe first, so that a new queue also binds this channel.
         let mut announcements = self.subscribe(channel);
         let within = self.context.options.request_timeout;
         timeout(within, self.bind_on_present_queue(channel))
@@ -124,7 +124,7 @@ impl Announcements {
 
     fn subscribe(&self, channel: &Channel) -> broadcast::Receiver<Announcement> {
         let mut listeners = self.listeners();
-        // A `listen` that failed or was dropped half-way leaves an entry without receivers.
+        // Entries without receivers are left by a `listen` that failed or was dropped.
         listeners.retain(|_, sender| sender.receiver_count() > 0);
         listeners
             .entry(channel.clone())
@@ -171,7 +171,7 @@ impl Announcements {
             key,
             FieldTable::default(),
         );
-        // A failure costs little: what still arrives finds no listener.
+        // A failure is harmless: later announcements find no listener.
         let _ = open.answer("stop listening", unbind).await;
         // A new listener may have bound the channel before it was unbound.
         if self.listeners().contains_key(channel) {
@@ -179,12 +179,12 @@ impl Announcements {
         }
     }
 
-    /// Receives announcements, on one connection after the other.
+    /// Receives announcements, on one connection after another.
     pub(crate) async fn receive(&self) {
         let mut wait = FIRST_WAIT;
         loop {
             let Ok(connection) = self.context.connection.current().await else {
-                // The connection itself logs why there is none.
+                // The connection logs why it is missing.
                 sleep(FIRST_WAIT).await;
                 continue;
             };
@@ -201,7 +201,7 @@ impl Announcements {
         }
     }
 
-    /// Until the consumer of the queue ends.
+    /// Receives until the consumer of the queue ends.
     async fn receive_on(&self, connection: &Arc<Connection>) -> Result<(), BrokerError> {
         topology::declare_exchanges(connection, &self.context.names).await?;
         let open = connection.open_channel().await?;
@@ -222,7 +222,7 @@ impl Announcements {
                 .basic_consume(queue, "".into(), without_acks, FieldTable::default());
         let mut deliveries = open.answer("listen", consume).await?;
         self.receiving.send_replace(Some(open.clone()));
-        // After it is known: later listeners bind their channels themselves.
+        // Read the channels after the queue is known: later listeners bind their channels themselves.
         let channels: Vec<Channel> = self.listeners().keys().cloned().collect();
         for channel in channels {
             self.bind(&open, &channel).await?;
@@ -231,7 +231,7 @@ impl Announcements {
             if let Some((channel, announcement)) = read(delivery)
                 && let Some(sender) = self.listeners().get(&channel)
             {
-                // It fails if the last listener has just ended.
+                // This fails if the last listener has just ended.
                 let _ = sender.send(announcement);
             }
         }
@@ -260,7 +260,7 @@ async fn forward(
     announcements: &mut broadcast::Receiver<Announcement>,
     sender: &mpsc::Sender<Announcement>,
 ) {
-    // A slot first: an announcement that waits for one stays where the oldest can be dropped.
+    // Reserve a slot before taking an announcement. Announcements that wait stay where the oldest can be dropped.
     while let Ok(slot) = sender.reserve().await {
         loop {
             match announcements.recv().await {

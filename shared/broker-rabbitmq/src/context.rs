@@ -1,4 +1,4 @@
-//! What the parts of one driver share.
+//! State that the parts of one driver share.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,11 +12,11 @@ use crate::error::closed;
 use crate::names::Names;
 use crate::options::RabbitOptions;
 
-/// See the module.
+/// The connections and tasks of one driver.
 pub(crate) struct DriverContext {
-    /// Consumes, declares and counts. The server does not block it, as nothing is published on it.
+    /// For consuming, declaring and counting. The server never blocks it, because nothing is published on it.
     pub(crate) connection: Arc<SupervisedConnection>,
-    /// Publishes messages and announcements.
+    /// For messages and announcements.
     pub(crate) publishing: Arc<SupervisedConnection>,
     pub(crate) names: Names,
     pub(crate) options: RabbitOptions,
@@ -30,7 +30,7 @@ impl DriverContext {
         Receipt(self.last_receipt.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Fails once the driver is closed.
+    /// Fails after the driver was closed.
     pub(crate) fn ensure_open(&self) -> Result<(), BrokerError> {
         if self.stop.is_cancelled() {
             return Err(closed());

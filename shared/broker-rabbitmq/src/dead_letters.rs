@@ -11,15 +11,15 @@ use crate::error::transient;
 use crate::publish::{AmqpMessage, Outcome, Publisher};
 use crate::topology;
 
-/// The largest dead letter, in bytes. RabbitMQ 4 accepts 16 MiB and closes the channel on a larger message, on each
+/// The largest dead letter, in bytes. RabbitMQ 4 accepts 16 MiB. It closes the channel on a larger message, on every
 /// attempt.
 const MAX_LETTER_BYTES: usize = 15 << 20;
 
 /// How much of the payload a larger dead letter keeps, in bytes. JSON makes it at most six times as long.
 const KEPT_BYTES: usize = 2 << 20;
 
-/// Publishes the deliveries that these receipts name, with their reasons. Returns the receipts of those that were
-/// confirmed, and why others were not. Unknown receipts are ignored.
+/// Publishes the deliveries of these receipts as dead letters, with their reasons. Returns the receipts of the
+/// confirmed ones, and the error of the others. Unknown receipts are ignored.
 pub(crate) async fn publish(
     context: &DriverContext,
     consumer: &Consumer,
@@ -44,7 +44,7 @@ pub(crate) async fn publish(
         Err(e) => return (Vec::new(), Some(e)),
     };
     if outcomes.contains(&Outcome::Unroutable) {
-        // Without its queue a dead letter cannot be confirmed. The next attempt finds the queue.
+        // A dead letter without its queue cannot be confirmed. The next attempt finds the queue.
         failure = declare_queue(context).await.err().or(failure);
     }
     let count = receipts.len();
@@ -93,20 +93,20 @@ fn letters(consumer: &Consumer, dead: &[(Receipt, String)]) -> Vec<(Receipt, Dea
     letters.unwrap_or_default()
 }
 
-/// Encodes a dead letter in a size that the server accepts.
+/// Encodes a dead letter, cut to a size that the server accepts.
 fn encode(letter: &DeadLetter) -> Result<Bytes, BrokerError> {
     let encoded = letter.encode()?;
     if encoded.len() <= MAX_LETTER_BYTES {
         return Ok(encoded);
     }
     let whole = letter.payload.len();
-    // A text must stay valid UTF-8.
+    // Cut a text between characters, so that it stays valid UTF-8.
     let kept = std::str::from_utf8(&letter.payload).map_or(KEPT_BYTES.min(whole), |text| {
         text.floor_char_boundary(KEPT_BYTES)
     });
     DeadLetter {
         reason: format!(
-            "{} [of its {whole} bytes the first {kept} are kept]",
+            "{} [cut: only the first {kept} of {whole} bytes are kept]",
             letter.reason
         ),
         payload: letter.payload.slice(..kept),
@@ -133,7 +133,7 @@ mod tests {
 
     #[test]
     fn a_letter_that_is_too_large_for_the_server_is_cut_and_says_so() {
-        // The largest payload of a message. JSON makes it six times as long, base64 longer by a third.
+        // The largest payload of a message. JSON makes it six times as long; base64 adds a third.
         for (payload, is_cut) in [
             ("\u{1}".repeat(8 << 20).into_bytes(), true),
             ("报".repeat(6 << 20).into_bytes(), true),
@@ -153,7 +153,7 @@ mod tests {
             let read = DeadLetter::decode(&encoded).unwrap();
             assert!(letter.payload.starts_with(&read.payload));
             assert_eq!(read.payload.len() < letter.payload.len(), is_cut);
-            assert_eq!(read.reason.contains("bytes the first"), is_cut);
+            assert_eq!(read.reason.contains("only the first"), is_cut);
         }
     }
 }

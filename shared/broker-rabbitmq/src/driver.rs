@@ -1,4 +1,4 @@
-//! The driver: opens and closes its parts, and calls them for each method of the port.
+//! The driver: opens and closes its parts, and implements the port with them.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::AtomicU64;
@@ -25,14 +25,14 @@ use crate::publish::{Publisher, publish_batch};
 use crate::settle::settle;
 use crate::topology::{self, Counts};
 
-/// The longest time for which closing waits for tasks.
+/// The longest time that closing waits for tasks.
 const CLOSE_WITHIN: Duration = Duration::from_secs(5);
 
 /// A broker on `RabbitMQ`.
 ///
-/// It connects again in the background whenever a connection ends. Without a connection, calls fail with a transient
-/// error within [`RabbitOptions::request_timeout`]. Dropping it ends its tasks; unsettled deliveries return to their
-/// queues at once.
+/// The driver reconnects in the background whenever a connection ends. Without a connection, calls fail with a
+/// transient error within [`RabbitOptions::request_timeout`]. Dropping the driver ends its tasks; unsettled deliveries
+/// return to their queues at once.
 pub struct RabbitDriver {
     context: Arc<DriverContext>,
     publisher: Publisher,
@@ -42,7 +42,7 @@ pub struct RabbitDriver {
 
 impl std::fmt::Debug for RabbitDriver {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Without the address: it may hold a password.
+        // The address is left out, because it may hold a password.
         f.debug_struct("RabbitDriver")
             .field("options", &self.context.options)
             .finish_non_exhaustive()
@@ -76,7 +76,7 @@ impl RabbitDriver {
             publishing: connect(),
             names,
             options,
-            // Apart from the receipts of earlier drivers: a late ack must not settle another delivery.
+            // Receipts differ from those of earlier drivers: a late ack must not settle another delivery.
             last_receipt: AtomicU64::new(process_nonce() >> 1),
             tasks,
             stop,
@@ -105,7 +105,7 @@ impl RabbitDriver {
     pub async fn close(&self) {
         self.context.stop.cancel();
         self.context.tasks.close();
-        // The server notices the end of what does not close in time.
+        // The server notices the end of connections that do not close in time.
         let _ = timeout(CLOSE_WITHIN, self.context.tasks.wait()).await;
     }
 
@@ -224,7 +224,7 @@ impl Driver for RabbitDriver {
         let connection = self.context.connection.current().await?;
         let mut channel = connection.open_channel().await?;
         let mut stats = Vec::with_capacity(queues.len());
-        // AMQP lists no queues.
+        // AMQP cannot list queues.
         for queue in queues.iter().collect::<BTreeSet<&QueueId>>() {
             let consumer = self.consumer(queue);
             let subscription = || consumer.as_ref().and_then(|c| c.subscription());
@@ -234,7 +234,7 @@ impl Driver for RabbitDriver {
                 channel = connection.open_channel().await?;
                 continue;
             };
-            // A queue that this driver consumes has a consumer, so these counts are those of a leader that does not
+            // A queue that this driver consumes has a consumer. If the counts include none, the queue's leader does not
             // answer.
             if counts == Counts::NONE && before.is_some() && before == subscription() {
                 return Err(transient(format!(

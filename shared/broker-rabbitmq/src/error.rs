@@ -1,4 +1,4 @@
-//! Maps lapin's errors and the server's reply codes to errors of the port.
+//! Maps the errors of lapin and the reply codes of the server to errors of the port.
 
 use std::time::Duration;
 

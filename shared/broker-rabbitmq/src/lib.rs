@@ -1,10 +1,11 @@
 //! Broker driver on `RabbitMQ` 3.10 and later.
 //!
-//! Queues are quorum queues behind topic exchanges. The driver publishes in batches with publisher confirms, and
-//! consumes with a prefetch that follows the fetches. It keeps two connections, because the server stops reading a
-//! connection that publishes while it is short of memory or disk, and acks must not wait for that.
+//! Queues are quorum queues behind topic exchanges. The driver publishes in batches with publisher confirms. It
+//! consumes with a prefetch that adapts to the fetches. When memory or disk is short, the server stops reading
+//! connections that publish. Acks therefore use a second connection.
 //!
-//! `docs/rabbitmq.md` describes the topology, the permissions, and the driver's states with what each failure does.
+//! `docs/rabbitmq.md` describes the topology, the permissions, the states of the driver, and the effect of each
+//! failure.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), cueline_broker::BrokerError> {

@@ -100,7 +100,7 @@ impl Names {
         }
     }
 
-    /// The routing key of a message, and whether its topic has to travel in a header.
+    /// The routing key of a message, and whether a header must carry its topic.
     pub(crate) fn routing_key(
         queue: &QueueId,
         topic: &str,
@@ -154,7 +154,7 @@ pub(crate) fn short(name: String) -> Result<ShortString, BrokerError> {
     })
 }
 
-/// Turns `name` into one word, which is never empty.
+/// Escapes `name` as one word, which is never empty.
 fn escape(name: &str) -> String {
     if name.is_empty() {
         return "%".to_owned();

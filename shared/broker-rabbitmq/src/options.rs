@@ -1,4 +1,4 @@
-//! Settings of the driver, and the fixed limits that it puts on payloads and batches.
+//! Settings of the driver, and its fixed limits on payloads and batches.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use cueline_broker::BrokerError;
 
 use crate::error::permanent;
 
-/// A certificate with which the driver identifies itself to the server.
+/// A certificate that identifies the driver to the server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientCertificate {
     /// The certificate and its chain, as PEM.
@@ -24,28 +24,26 @@ pub struct RabbitOptions {
     /// A delivery that is unsettled for this long returns to its queue; 30 s by default, at most 15 min. The server's
     /// own limit is 30 min.
     pub ack_wait: Duration,
-    /// The most messages that wait in one queue; 1,000,000 by default. Past it the queue refuses messages as full.
-    /// The server counts late and still accepts what is on its way. Applies when a queue is declared; an existing
-    /// queue keeps its limit.
+    /// The most messages that wait in one queue; 1,000,000 by default. Beyond it the queue refuses messages as full.
+    /// The server counts late and still accepts messages in flight. An existing queue keeps its limit.
     pub queue_limit: u64,
-    /// How often the server delivers a trigger before it dead-letters it; 10,000 by default. Lost connections and
-    /// idle consumers count as deliveries, so the limit is far above those of callers. Other queues have no such
-    /// limit.
+    /// How often the server delivers a trigger before it dead-letters it; 10,000 by default. Lost connections and idle
+    /// consumers count as deliveries, so the limit is far above those of callers. Other queues have no such limit.
     pub delivery_limit: u32,
-    /// How many servers of a cluster hold each queue; the server's own default (5 in 3.10) if `None`. Applies when a
-    /// queue is declared.
+    /// How many servers of a cluster hold each queue; the server's own default (5 in 3.10) if `None`. An existing queue
+    /// keeps its servers.
     pub replicas: Option<u16>,
-    /// The driver stops consuming a queue after this long without a fetch, and undelivered messages return to it; 5 s
-    /// by default.
+    /// The driver stops consuming a queue after this long without a fetch, and undelivered messages return to the
+    /// queue; 5 s by default.
     pub idle_after: Duration,
-    /// The longest wait for the connection and for an answer of the server; 10 s by default. The call then fails with
+    /// The longest wait for the connection, and for an answer of the server; 10 s by default. The call then fails with
     /// a transient error.
     pub request_timeout: Duration,
-    /// A queue that confirms nothing for this long while the server answers is unresponsive; 3 s by default. The
+    /// A queue is unresponsive if it confirms nothing for this long while the server answers; 3 s by default. The
     /// driver then holds back its messages and reports them as unknown at once.
     pub unresponsive_after: Duration,
-    /// The driver publishes one message to an unresponsive queue at this interval, because the queue may have lost
-    /// the earlier ones; 30 s by default.
+    /// The interval at which the driver publishes one message to an unresponsive queue; 30 s by default. The queue may
+    /// have lost the earlier messages.
     pub probe_every: Duration,
     /// The interval of AMQP heartbeats, in whole seconds; 10 s by default. A connection ends after two intervals
     /// without one.
@@ -53,8 +51,7 @@ pub struct RabbitOptions {
     /// The longest wait between two attempts to connect; 5 s by default. The first wait is 100 ms, and each one
     /// doubles.
     pub reconnect_wait: Duration,
-    /// The authorities that must have signed the server's certificate (`amqps`), as PEM; those of the system by
-    /// default.
+    /// The certificates of trusted authorities (`amqps`), as PEM; those of the system by default.
     pub ca_file: Option<PathBuf>,
     /// The client certificate, for a server that asks for one; none by default.
     pub client_certificate: Option<ClientCertificate>,
@@ -83,8 +80,8 @@ impl Default for RabbitOptions {
     }
 }
 
-/// The longest time for which a delivery stays unsettled. After 30 min the server would close the channel and requeue
-/// all deliveries on it.
+/// The longest time that a delivery stays unsettled. After 30 min the server would close the channel and requeue all
+/// deliveries on it.
 pub(crate) const MAX_UNSETTLED_TIME: Duration = Duration::from_mins(15);
 
 /// The largest payload, in bytes. RabbitMQ 4 accepts 16 MiB; the limit leaves room for the headers.

@@ -12,7 +12,7 @@ pub(crate) struct Received {
     pub(crate) topic: String,
     pub(crate) payload: Bytes,
     pub(crate) redelivered: bool,
-    /// Deliveries so far, including this one.
+    /// The number of deliveries, including this one.
     pub(crate) deliveries: u32,
 }
 
@@ -38,8 +38,8 @@ impl Received {
     }
 }
 
-/// The dead letter for a message that the server itself moved to the dead letters. Such a message lies there in its
-/// original form.
+/// Makes the dead letter of a message that the server itself dead-lettered. The dead-letter queue holds such a message
+/// in its original form.
 fn moved_by_server(
     headers: &FieldTable,
     names: &Names,
@@ -67,7 +67,7 @@ fn moved_by_server(
         at_ms: seconds.saturating_mul(1_000),
         payload: payload.clone(),
     };
-    // A message that cannot be encoded is better shown in its original form than not at all.
+    // If the dead letter cannot be encoded, operators see the message in its original form.
     letter.encode().ok()
 }
 

@@ -27,8 +27,8 @@ pub(crate) async fn settle(
             Settlement::Dead(reason) => dead.push((*receipt, reason.clone())),
         }
     }
-    // Dead letters are confirmed before their deliveries are acked: a crash in between leaves a message in both
-    // queues, not in none. Those that are not confirmed stay unsettled and delay no others.
+    // Dead letters are confirmed before their deliveries are acked. A crash in between leaves a message in both queues
+    // instead of in none. Unconfirmed ones stay unsettled and delay no others.
     let (dead_lettered, failure) = dead_letters::publish(context, consumer, publisher, &dead).await;
     acked.extend(dead_lettered);
     let queued = consumer.with_session(|session| {
@@ -42,9 +42,9 @@ pub(crate) async fn settle(
     if let Some(channel) = queued.transpose()?
         && !(acked.is_empty() && requeued.is_empty())
     {
-        // AMQP does not answer an ack. The server answers a later question on the same channel after it has processed
-        // the acks. Unknown receipts need this answer too: they may be those of a call before, whose answer did not
-        // come.
+        // AMQP does not answer an ack. An answer to a later call on the same channel shows that the server has
+        // processed the acks. Unknown receipts need it too: an earlier call may have acked them without getting its
+        // answer.
         topology::count(&channel, consumer.name.clone()).await?;
     }
     failure.map_or(Ok(()), Err)

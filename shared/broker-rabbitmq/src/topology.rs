@@ -16,15 +16,14 @@ use crate::error::{ACCESS_REFUSED, NOT_FOUND, PRECONDITION_FAILED, transient};
 use crate::names::Names;
 use crate::options::RabbitOptions;
 
-/// In effect no delivery limit. The server drops a dead letter past its limit. Results and requests are requeued for
-/// as long as the database is down, which says nothing about them; their reader dead-letters what it cannot process.
+/// In effect no delivery limit. At its limit the server would drop a dead letter. Results and requests are requeued for
+/// as long as the database is down, which is not their fault. Their reader dead-letters what it cannot process.
 const UNLIMITED_DELIVERIES: i64 = i32::MAX as i64;
 
-/// The server may count a consumer for this long after it ended.
+/// The server may count a consumer for this long after its end.
 const CONSUMER_COUNT_LAG: Duration = Duration::from_secs(1);
 
-/// Declares the exchanges, once for each connection. A user without that permission relies on the exchanges of
-/// another user.
+/// Declares the exchanges, once per connection. A user without that permission relies on another user to declare them.
 pub(crate) async fn declare_exchanges(
     connection: &Arc<Connection>,
     names: &Names,
@@ -52,7 +51,7 @@ pub(crate) async fn declare_exchanges(
     Ok(())
 }
 
-/// Declares a queue and its binding. A user without that permission needs the queue to exist.
+/// Declares a queue and its binding. If the user lacks that permission, the queue must exist.
 pub(crate) async fn declare_queue(
     connection: &Arc<Connection>,
     names: &Names,
@@ -107,7 +106,7 @@ pub(crate) struct Counts {
 }
 
 impl Counts {
-    /// The server also gives these counts when the queue's leader does not answer within a quarter of a second.
+    /// The server also returns these counts when the queue's leader does not answer within a quarter of a second.
     pub(crate) const NONE: Self = Self {
         ready: 0,
         consumers: 0,
@@ -148,10 +147,10 @@ pub(crate) async fn delete(
     }
 }
 
-/// Deletes a queue without messages and consumers; whether it did.
+/// Deletes a queue without messages and consumers. Returns whether it did.
 ///
-/// Quorum queues do not support AMQP's `if-empty`. The driver therefore unbinds the queue, counts again, and binds it
-/// again unless it is empty. Messages published in between are refused as unroutable.
+/// Quorum queues do not support AMQP's `if-empty`. The driver therefore unbinds the queue, counts again, and restores
+/// the binding unless it is empty. Messages published in between are refused as unroutable.
 pub(crate) async fn delete_if_empty(
     connection: &Arc<Connection>,
     names: &Names,
@@ -178,8 +177,8 @@ pub(crate) async fn delete_if_empty(
     }
 }
 
-/// Counts a queue after the driver ended its own consumer. The server counts an ended consumer for a while, until the
-/// messages that it held are back in the queue.
+/// Counts a queue after the driver ended its own consumer. The server still counts an ended consumer until its messages
+/// are back in the queue.
 async fn count_without_ended_consumers(
     channel: &OpenChannel,
     name: ShortString,

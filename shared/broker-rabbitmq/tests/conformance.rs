@@ -12,7 +12,7 @@ use cueline_broker_rabbitmq::{RabbitDriver, RabbitOptions};
 use cueline_test_servers::rabbitmq::Rabbit;
 use tokio::task::spawn_blocking;
 
-/// Servers for cases that crash. Each takes a processor while it starts.
+/// Servers for cases that crash. Each uses a whole processor while it starts.
 const CRASH_SERVERS: usize = 2;
 
 /// Each place is a prefix on a server: `<address>#<prefix>`.
@@ -21,7 +21,7 @@ struct Prefixes {
     places: AtomicU64,
 }
 
-/// One of the servers that cases crash, started by the first case on it.
+/// Returns one of the servers that cases crash. The first case on it starts it.
 async fn crash_server(number: usize) -> &'static Rabbit {
     static SERVERS: [OnceLock<Rabbit>; CRASH_SERVERS] = [const { OnceLock::new() }; CRASH_SERVERS];
     let start = move || SERVERS[number].get_or_init(|| Rabbit::start().unwrap());
@@ -50,8 +50,8 @@ impl Harness for Prefixes {
         let defaults = RabbitOptions::default();
         let options = RabbitOptions {
             prefix: prefix.to_owned(),
-            // Without a limit of its own, a case must not reach the deadline, and a restart on a busy machine takes
-            // long.
+            // A case without a limit of its own must not reach the deadline, and a restart takes long on a busy
+            // machine.
             ack_wait: if limits == Limits::default() {
                 Duration::from_mins(5)
             } else {

@@ -1,10 +1,10 @@
-//! Where messages go. Drivers map these to streams and subjects, or exchanges and routing keys.
+//! Destinations of messages. Drivers map them to streams and subjects, or to exchanges and routing keys.
 
 use std::fmt;
 
-/// A durable queue: each message in it goes to one consumer, and stays until it is settled.
+/// A durable queue. It delivers each message to one consumer and keeps it until it is settled.
 ///
-/// Names are used as given; a driver whose product forbids a character escapes it, reversibly.
+/// Names are used as given. A driver escapes characters that its product forbids, in a reversible way.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum QueueId {
     /// The triggers of one executor.
@@ -14,15 +14,15 @@ pub enum QueueId {
         /// Executor name.
         executor: String,
     },
-    /// What executors report.
+    /// Reports of executors.
     Results,
     /// Requests to trigger a job.
     Requests,
-    /// Messages that could not be understood or were refused, each with a reason.
+    /// Messages that were refused or could not be understood, each with a reason.
     Dead,
 }
 
-/// `x.<group>.<executor>`, `results`, `requests`, `dead`.
+/// Shows `x.<group>.<executor>`, `results`, `requests` or `dead`.
 impl fmt::Display for QueueId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -34,7 +34,7 @@ impl fmt::Display for QueueId {
     }
 }
 
-/// A channel of messages that reach the present listeners and are not stored.
+/// A channel whose messages reach the present listeners and are not stored.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Channel {
     /// Heartbeats of all executors.
@@ -46,6 +46,6 @@ pub enum Channel {
         /// Executor name.
         executor: String,
     },
-    /// Answers to requests; each request has a channel of its own.
+    /// Answers to requests. Each request has a channel of its own.
     Replies(String),
 }

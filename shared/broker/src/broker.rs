@@ -1,4 +1,4 @@
-//! Retry, batching and declaration on demand, once for all drivers.
+//! Adds retries, batching and the declaration of missing queues to any driver.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -17,13 +17,13 @@ use crate::driver::{
 };
 use crate::error::{BrokerError, ErrorKind};
 
-/// Limits of a [`Broker`].
+/// Settings of a [`Broker`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BrokerOptions {
-    /// How long a call is repeated while it fails with a transient error; 30 s by default. After that the error is
-    /// returned and the caller's duty tries again on its next turn.
+    /// How long a call is repeated after transient errors; 30 s by default. After that time the call returns the error,
+    /// and the caller tries again on its next turn.
     pub retry_for: Duration,
-    /// The first wait between two tries, doubled each time up to 1 s; 20 ms by default.
+    /// The wait before the second try; 20 ms by default. Later waits double, up to 1 s.
     pub first_wait: Duration,
 }
 
@@ -38,7 +38,7 @@ impl Default for BrokerOptions {
 
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
-/// A broker as the rest of Cueline uses it. Cheap to clone.
+/// The broker as the rest of Cueline uses it. Cheap to clone.
 #[derive(Clone)]
 pub struct Broker {
     driver: Arc<dyn Driver>,
@@ -46,7 +46,7 @@ pub struct Broker {
     replies: Arc<ReplyChannels>,
 }
 
-/// Makes names for reply channels that no other process on the same broker uses.
+/// Makes names for reply channels that are unique among all processes of the broker.
 struct ReplyChannels {
     process: u64,
     next: AtomicU64,
@@ -61,17 +61,17 @@ impl fmt::Debug for Broker {
 }
 
 impl Broker {
-    /// A broker over `driver`.
+    /// Makes a broker from `driver`.
     pub fn new(driver: impl Driver, options: BrokerOptions) -> Self {
         Self::from_arc(Arc::new(driver), options)
     }
 
-    /// A broker over a shared driver.
+    /// Makes a broker from a shared driver.
     pub fn from_arc(driver: Arc<dyn Driver>, options: BrokerOptions) -> Self {
         Self {
             driver,
             options,
-            // An identity, not a decision: nothing that a seed should reproduce depends on it.
+            // The random number only identifies this process. No decision depends on it, so it needs no seed.
             replies: Arc::new(ReplyChannels {
                 process: RandomState::new().hash_one(std::process::id()),
                 next: AtomicU64::new(0),
@@ -79,16 +79,16 @@ impl Broker {
         }
     }
 
-    /// What the driver can do.
+    /// The capabilities of the driver.
     pub fn capabilities(&self) -> Capabilities {
         self.driver.capabilities()
     }
 
-    /// Makes sure that the queue exists.
+    /// Declares the queue if it is missing.
     ///
     /// # Errors
     ///
-    /// The last error of the driver, after [`BrokerOptions::retry_for`] where it is transient.
+    /// The last error of the driver. Transient errors are retried for [`BrokerOptions::retry_for`] first.
     pub async fn declare(&self, queue: &QueueId) -> Result<(), BrokerError> {
         self.with_retry("declare", || self.driver.declare(queue))
             .await
@@ -98,21 +98,21 @@ impl Broker {
     ///
     /// # Errors
     ///
-    /// The last error of the driver, after [`BrokerOptions::retry_for`] where it is transient.
+    /// The last error of the driver. Transient errors are retried for [`BrokerOptions::retry_for`] first.
     pub async fn delete(&self, queue: &QueueId, only_if_empty: bool) -> Result<bool, BrokerError> {
         self.with_retry("delete", || self.driver.delete(queue, only_if_empty))
             .await
     }
 
-    /// Publishes messages, in as many batches as the driver needs. The answer has one entry for each message, in the order given. A missing
-    /// queue is declared and its messages are published once more.
+    /// Publishes messages, in as many batches as the driver needs. Returns one answer for each message, in the order
+    /// given. A missing queue is declared, and its messages are published once more.
     ///
-    /// A message is [unknown](Refusal::Unknown), not [full](Refusal::Full) or without a queue, when an earlier try had no answer: that try may
-    /// have succeeded.
+    /// If an earlier try had no answer, a message that is [full](Refusal::Full) or without a queue counts as
+    /// [unknown](Refusal::Unknown): the earlier try may have stored it.
     ///
     /// # Errors
     ///
-    /// The last error of the driver, if no message of the first batch was answered. All messages are then unknown.
+    /// The last error of the driver, if no message of the first batch has an answer. All messages are then unknown.
     pub async fn publish(
         &self,
         messages: &[Outgoing],
@@ -123,7 +123,7 @@ impl Broker {
                 Ok(mut part) => answers.append(&mut part),
                 Err(e) if answers.is_empty() => return Err(e),
                 Err(e) => {
-                    // Earlier batches keep their answers; this batch and the rest are unknown.
+                    // Earlier batches keep their answers. This batch and the rest are unknown.
                     let rest = &messages[answers.len()..];
                     answers.extend(rest.iter().map(|message| Err(unknown(message, &e))));
                     break;
@@ -143,6 +143,7 @@ impl Broker {
             .await?;
         self.declare_and_retry(batch, &mut answers, &unanswered)
             .await;
+        // An earlier try without an answer may have stored the messages, so these refusals prove nothing.
         if let Some(why) = unanswered.get() {
             for (message, answer) in batch.iter().zip(&mut answers) {
                 if matches!(answer, Err(Refusal::Full { .. } | Refusal::NoQueue(_))) {
@@ -153,7 +154,7 @@ impl Broker {
         Ok(answers)
     }
 
-    /// Publishes once. `unanswered` keeps the error of the first try without an answer.
+    /// Publishes once. `unanswered` holds the error of the first try without an answer.
     async fn publish_once(
         &self,
         batch: &[Outgoing],
@@ -166,7 +167,8 @@ impl Broker {
         published
     }
 
-    /// Declares missing queues and publishes their messages again. Messages whose queue could not be declared keep their refusal.
+    /// Declares missing queues and publishes their messages again. Messages keep their refusal if their queue cannot be
+    /// declared.
     async fn declare_and_retry(
         &self,
         batch: &[Outgoing],
@@ -213,7 +215,8 @@ impl Broker {
         }
     }
 
-    /// Delivers up to `max` messages, waiting up to `wait` for the first. Not repeated on errors, because the caller loops anyway.
+    /// Delivers up to `max` messages, and waits up to `wait` for the first. Errors are not retried, because callers
+    /// fetch in a loop.
     ///
     /// # Errors
     ///
@@ -231,7 +234,8 @@ impl Broker {
     ///
     /// # Errors
     ///
-    /// The last error of the driver, after [`BrokerOptions::retry_for`] where it is transient. The deliveries then come again.
+    /// The last error of the driver. Transient errors are retried for [`BrokerOptions::retry_for`] first. The
+    /// deliveries then come again.
     pub async fn settle(
         &self,
         queue: &QueueId,
@@ -244,7 +248,7 @@ impl Broker {
             .await
     }
 
-    /// The depth of those of `queues` that exist, and of all others that the product lists.
+    /// Counts the messages of those `queues` that exist, and of all other queues that the product lists.
     ///
     /// # Errors
     ///
@@ -253,7 +257,7 @@ impl Broker {
         self.driver.stats(queues).await
     }
 
-    /// Sends to all present listeners. Not repeated on errors.
+    /// Sends to all present listeners. Errors are not retried.
     ///
     /// # Errors
     ///
@@ -274,13 +278,13 @@ impl Broker {
     ///
     /// # Errors
     ///
-    /// The last error of the driver, after [`BrokerOptions::retry_for`] where it is transient.
+    /// The last error of the driver. Transient errors are retried for [`BrokerOptions::retry_for`] first.
     pub async fn listen(&self, channel: &Channel) -> Result<Listener, BrokerError> {
         self.with_retry("listen", || self.driver.listen(channel))
             .await
     }
 
-    /// Sends a request to the listeners of `channel` and waits up to `wait` for the first answer; `None` when there was none.
+    /// Sends a request to the listeners of `channel` and waits up to `wait` for the first answer. `None` if none came.
     ///
     /// # Errors
     ///

@@ -1,5 +1,5 @@
-//! The format of messages in the dead-letter queue: the original, its queue and the reason. All drivers use it, so that dead letters of any
-//! broker can be shown and replayed. It does not interpret the messages.
+//! The format of dead letters: the original message, its queue and the reason. All drivers use it, so dead letters of
+//! any broker can be shown and replayed. It does not interpret the messages.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -8,23 +8,23 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{BrokerError, ErrorKind};
 
-/// A message that was settled with [`Settlement::Dead`](crate::Settlement::Dead). Its JSON is the payload in
+/// A message that was settled with [`Settlement::Dead`](crate::Settlement::Dead). Its JSON form is the payload in
 /// [`QueueId::Dead`](crate::QueueId::Dead).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeadLetter {
-    /// Why it was refused.
+    /// Why the message was refused.
     pub reason: String,
-    /// The queue it was in, as [`QueueId`](crate::QueueId) displays it.
+    /// The original queue, as [`QueueId`](crate::QueueId) displays it.
     pub queue: String,
-    /// Its topic.
+    /// The original topic.
     pub topic: String,
-    /// When it was moved, in milliseconds since the Unix epoch, by the broker's clock.
+    /// When the message was moved, in milliseconds since the Unix epoch, by the broker's clock.
     pub at_ms: i64,
-    /// The message as it was.
+    /// The original payload.
     pub payload: Bytes,
 }
 
-/// UTF-8 payloads are kept readable, others as base64.
+/// Payloads in UTF-8 stay readable; others are encoded as base64.
 #[derive(Serialize, Deserialize)]
 struct Wire {
     reason: String,
@@ -38,11 +38,11 @@ struct Wire {
 }
 
 impl DeadLetter {
-    /// The payload for the dead-letter queue.
+    /// Encodes the payload for the dead-letter queue.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Permanent`] if it cannot be written as JSON, which no value of this type causes.
+    /// [`ErrorKind::Permanent`] if it cannot be written as JSON. No value of this type causes that.
     pub fn encode(&self) -> Result<Bytes, BrokerError> {
         let (text, base64) = match std::str::from_utf8(&self.payload) {
             Ok(text) => (Some(text.to_owned()), None),
@@ -61,11 +61,11 @@ impl DeadLetter {
             .map_err(|e| malformed("failed to encode a dead letter").caused_by(e))
     }
 
-    /// Reads the output of [`encode`](Self::encode).
+    /// Decodes the output of [`encode`](Self::encode).
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Permanent`] if the payload is no dead letter.
+    /// [`ErrorKind::Permanent`] if the payload is not a dead letter.
     pub fn decode(payload: &[u8]) -> Result<Self, BrokerError> {
         let wire: Wire = serde_json::from_slice(payload)
             .map_err(|e| malformed("failed to decode a dead letter").caused_by(e))?;

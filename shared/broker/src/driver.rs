@@ -1,4 +1,4 @@
-//! The port: what a driver for one broker product has to do.
+//! The port that a driver for a broker product implements.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 use crate::address::{Channel, QueueId};
 use crate::error::BrokerError;
 
-/// What a driver can do. The conformance suite prints a case as ignored where the driver lacks its capability.
+/// The capabilities of a driver. The conformance suite ignores the cases that need a missing capability.
 #[expect(
     clippy::struct_excessive_bools,
     reason = "each is one yes or no about a product"
@@ -18,20 +18,20 @@ use crate::error::BrokerError;
 pub struct Capabilities {
     /// The product's name, for logs.
     pub name: &'static str,
-    /// Messages that were confirmed survive a SIGKILL of the broker.
+    /// Confirmed messages survive a SIGKILL of the broker.
     pub durable: bool,
-    /// Two publishes with the same id within a short time leave one message.
+    /// Two publishes with the same id within a short time store one message.
     pub deduplicates: bool,
-    /// A message can be returned to its queue and is delivered again after a delay.
+    /// A message can return to its queue and is delivered again after a delay.
     pub delayed_retry: bool,
-    /// `redelivered` and `deliveries` count across a restart of the broker.
+    /// `redelivered` and `deliveries` still count after a restart of the broker.
     pub counts_across_restart: bool,
-    /// More than one process can use the same broker.
+    /// Several processes can use the same broker.
     pub shared_by_processes: bool,
-    /// A queue refuses exactly the messages past its limit, and unsettled messages count. Without it, a queue refuses some time after
-    /// it reached its limit, and may not count unsettled messages.
+    /// A queue refuses exactly the messages beyond its limit, and unsettled messages count. Without this, a queue may
+    /// refuse some time after it reached its limit, and may not count unsettled messages.
     pub exact_limit: bool,
-    /// The most messages that one publish takes.
+    /// The most messages in one publish.
     pub max_batch: usize,
     /// The largest payload, in bytes.
     pub max_payload_bytes: usize,
@@ -40,11 +40,11 @@ pub struct Capabilities {
 /// A message to publish.
 #[derive(Debug, Clone)]
 pub struct Outgoing {
-    /// The queue it is for.
+    /// The destination queue.
     pub queue: QueueId,
-    /// The last part of its topic (a job's name), so that an operator can watch the messages of one job.
+    /// The last part of the topic, which is the name of a job. It lets an operator watch the messages of one job.
     pub topic: String,
-    /// Identity for deduplication, where the product has it.
+    /// The id for deduplication, where the product supports it.
     pub id: String,
     /// The message.
     pub payload: Bytes,
@@ -56,7 +56,7 @@ pub enum Refusal {
     /// The queue does not exist.
     #[error("there is no queue {0}")]
     NoQueue(String),
-    /// The queue holds as many messages as it may.
+    /// The queue has reached its limit.
     #[error("queue {queue} is full at {limit} messages")]
     Full {
         /// The queue.
@@ -64,64 +64,64 @@ pub enum Refusal {
         /// Its limit.
         limit: u64,
     },
-    /// The payload is larger than the broker takes.
-    #[error("the payload has {bytes} bytes, more than the {limit} that the broker takes")]
+    /// The payload is larger than the broker allows.
+    #[error("the payload has {bytes} bytes, more than the broker's limit of {limit}")]
     TooLarge {
         /// Its size.
         bytes: usize,
         /// The limit.
         limit: usize,
     },
-    /// The broker did not confirm or refuse it. The message may be in the queue, or reach it later. The caller publishes it again until
-    /// it is confirmed; the queue may then hold it twice.
-    #[error("whether queue {queue} took the message is not known: {why}")]
+    /// The broker neither confirmed nor refused the message. The message may be in the queue, or reach it later. The
+    /// caller publishes it again until it is confirmed. The queue may then hold it twice.
+    #[error("it is unknown whether queue {queue} accepted the message: {why}")]
     Unknown {
         /// The queue.
         queue: String,
-        /// What came instead of an answer.
+        /// Why there is no answer.
         why: String,
     },
 }
 
-/// Identity of one delivery, used to settle it. Valid until the delivery is settled or delivered again.
+/// Identifies one delivery for its settlement. Valid until the delivery is settled or delivered again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Receipt(pub u64);
 
-/// A message that was delivered.
+/// A delivered message.
 #[derive(Debug, Clone)]
 pub struct Delivery {
-    /// Names this delivery.
+    /// Identifies this delivery.
     pub receipt: Receipt,
-    /// The last part of its topic.
+    /// The last part of the topic.
     pub topic: String,
     /// The message.
     pub payload: Bytes,
-    /// It may have been delivered before. A broker that does not
-    /// [count across a restart](Capabilities::counts_across_restart) may have lost this mark in one.
+    /// Whether the message may have been delivered before. A restart may lose this flag, unless the broker [counts
+    /// across a restart](Capabilities::counts_across_restart).
     pub redelivered: bool,
-    /// How many times it was delivered, this delivery included, as far as the broker knows.
+    /// The number of deliveries, including this one, as far as the broker knows.
     pub deliveries: u32,
 }
 
-/// How a delivery is settled.
+/// The settlement of a delivery.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Settlement {
-    /// Done: never deliver it again.
+    /// The message is done and is never delivered again.
     Ack,
-    /// Deliver it again, after at least this long.
+    /// The message is delivered again, after at least this time.
     Retry(Duration),
-    /// Move it to the dead-letter queue with this reason.
+    /// The message moves to the dead-letter queue with this reason.
     Dead(String),
 }
 
-/// How full a queue is.
+/// The number of messages in a queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QueueStats {
     /// The queue.
     pub queue: QueueId,
     /// Messages waiting to be delivered.
     pub ready: u64,
-    /// Messages delivered and not settled. Returned messages may count here until they are delivered again.
+    /// Messages that are delivered and not settled. Returned messages may count here until they are delivered again.
     pub unsettled: u64,
 }
 
@@ -130,42 +130,45 @@ pub struct QueueStats {
 pub struct Announcement {
     /// The message.
     pub payload: Bytes,
-    /// Where an answer is expected, if one is.
+    /// The channel for an answer, if the sender expects one.
     pub reply_to: Option<Channel>,
 }
 
-/// Receives the announcements on a channel, from the moment of `listen` on. A listener that falls behind by more than its buffer loses the
-/// oldest announcements.
+/// Receives the announcements on a channel that are sent after `listen`. A listener that falls behind by more than its
+/// buffer loses the oldest announcements.
 pub type Listener = mpsc::Receiver<Announcement>;
 
-/// One broker product. Methods never retry; they say whether retrying can help ([`BrokerError::kind`]).
+/// A broker product. Methods never retry. Their errors say whether a retry can help ([`BrokerError::kind`]).
 ///
-/// Order: within one queue, messages are delivered in the order of publication, redelivered ones aside. Publication order is the order within
-/// one `publish` call and of calls made one after the other.
+/// Order: each queue delivers its messages in the order of publication, except for redeliveries. Publication order is
+/// the order within one `publish` call, and the order of consecutive calls.
 ///
 /// # Errors
 ///
-/// Each method fails with [`ErrorKind::Transient`](crate::ErrorKind::Transient) where the same call may succeed later (connection lost, timeout,
-/// busy, disk full), [`Permanent`](crate::ErrorKind::Permanent) where it will not (malformed, forbidden, not supported), and
-/// [`Closed`](crate::ErrorKind::Closed) after the driver was closed.
+/// - [`Transient`](crate::ErrorKind::Transient): the same call may succeed later (connection lost, timeout, busy, disk
+///   full).
+/// - [`Permanent`](crate::ErrorKind::Permanent): the same call will always fail (malformed, forbidden, not supported).
+/// - [`Closed`](crate::ErrorKind::Closed): the driver was closed.
 #[async_trait]
 pub trait Driver: Send + Sync + 'static {
-    /// What it can do.
+    /// The capabilities of the product.
     fn capabilities(&self) -> Capabilities;
 
-    /// Makes sure that the queue exists. Repeating it changes nothing.
+    /// Declares the queue if it is missing. Repeated calls change nothing.
     async fn declare(&self, queue: &QueueId) -> Result<(), BrokerError>;
 
-    /// Deletes a queue; with `only_if_empty` only one without messages. Returns whether the queue is gone; one that does not exist counts as
-    /// deleted.
+    /// Deletes a queue. With `only_if_empty`, a queue with messages stays. Returns whether the queue is gone; a missing
+    /// queue counts as deleted.
     async fn delete(&self, queue: &QueueId, only_if_empty: bool) -> Result<bool, BrokerError>;
 
-    /// Publishes a batch of at most `max_batch` messages. When it returns, each message is on disk, refused, or
-    /// [unknown](Refusal::Unknown), in the order given. A queue that does not answer makes only its own messages unknown. After an error all
-    /// messages are unknown. An unknown message may reach its queue later; consumers recognise the duplicate by its identity.
+    /// Publishes a batch of at most `max_batch` messages. On return each message, in the order given, is on disk,
+    /// refused, or [unknown](Refusal::Unknown). A queue that does not answer makes only its own messages unknown.
+    ///
+    /// After an error all messages are unknown. An unknown message may reach its queue later; consumers recognise the
+    /// duplicate by its identity.
     async fn publish(&self, batch: &[Outgoing]) -> Result<Vec<Result<(), Refusal>>, BrokerError>;
 
-    /// Delivers up to `max` messages, waiting up to `wait` for the first. Empty when none came.
+    /// Delivers up to `max` messages, and waits up to `wait` for the first. Empty if none came.
     async fn fetch(
         &self,
         queue: &QueueId,
@@ -173,16 +176,16 @@ pub trait Driver: Send + Sync + 'static {
         wait: Duration,
     ) -> Result<Vec<Delivery>, BrokerError>;
 
-    /// Settles deliveries of one queue. An unknown receipt (settled, redelivered, from before a restart) is ignored. When it returns, acks and
-    /// dead letters are on disk, as far as the product confirms it.
+    /// Settles deliveries of one queue. An unknown receipt is ignored: it was settled, its message was delivered again,
+    /// or it predates a restart. On return, acks and dead letters are on disk, as far as the product confirms that.
     async fn settle(
         &self,
         queue: &QueueId,
         settlements: &[(Receipt, Settlement)],
     ) -> Result<(), BrokerError>;
 
-    /// The depth of those of `queues` that exist, and of all others that the product lists. Where the product does not count what other
-    /// processes hold, `unsettled` counts this driver's own deliveries.
+    /// Counts the messages of those `queues` that exist, and of all other queues that the product lists. If the product
+    /// does not count deliveries of other processes, `unsettled` counts those of this driver.
     async fn stats(&self, queues: &[QueueId]) -> Result<Vec<QueueStats>, BrokerError>;
 
     /// Sends to all present listeners of `channel`. Having no listener is no error.

@@ -1,17 +1,17 @@
-//! What can go wrong with a broker.
+//! Errors of brokers.
 
-/// Whether trying again can help.
+/// Whether a retry can help.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorKind {
     /// The same call may succeed later: connection lost, timeout, busy, disk full.
     Transient,
-    /// It will not: malformed, forbidden, not supported.
+    /// The same call will always fail: malformed, forbidden, not supported.
     Permanent,
     /// The driver has been closed.
     Closed,
 }
 
-/// A failed call to a broker. Messages finish "failed to …".
+/// A failed call to a broker. The message starts with "failed to".
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
 pub struct BrokerError {
@@ -22,7 +22,7 @@ pub struct BrokerError {
 }
 
 impl BrokerError {
-    /// An error of `kind`; `message` finishes "failed to …".
+    /// Makes an error of `kind`. The message starts with "failed to".
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self {
             kind,
@@ -31,7 +31,7 @@ impl BrokerError {
         }
     }
 
-    /// The same with what caused it.
+    /// Adds the cause.
     #[must_use]
     pub fn caused_by(
         mut self,
@@ -41,7 +41,7 @@ impl BrokerError {
         self
     }
 
-    /// Whether trying again can help.
+    /// Whether a retry can help.
     pub const fn kind(&self) -> ErrorKind {
         self.kind
     }

@@ -1,8 +1,7 @@
 //! The broker port: durable queues with acks.
 //!
-//! A [`Driver`] is what one broker product can do, in nine methods, without retries. [`Broker`] is what the rest of
-//! Cueline uses: retry of what is worth retrying, bounds, and the discipline of acks live there, once for all drivers.
-//! Nothing here knows what the messages mean.
+//! A [`Driver`] adapts one broker product, in nine methods, without retries. The rest of Cueline uses [`Broker`], which
+//! adds retries and limits to all drivers. Nothing here interprets the messages.
 
 #![warn(clippy::missing_errors_doc)]
 

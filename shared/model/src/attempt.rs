@@ -1,11 +1,11 @@
-//! Attempts: their identity, and what an executor reports about one.
+//! Attempts: their identity, and the reports of executors about them.
 
 use serde::{Deserialize, Serialize};
 
 use crate::run::{Outcome, RunId};
 use crate::time::Timestamp;
 
-/// Identity of an attempt within its store. Schedulers and executors recognise a repeated message by it.
+/// Identity of an attempt within its store. It lets schedulers and executors recognise a repeated message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct AttemptId {
     /// The run.
@@ -14,21 +14,21 @@ pub struct AttemptId {
     pub attempt: u32,
 }
 
-/// What happened to an attempt, as its executor reports it.
+/// An event of an attempt, as its executor reports it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AttemptEvent {
-    /// The handler runs; sent when it outlives 500 ms.
+    /// The handler is running. Sent only if it runs longer than 500 ms.
     Started {
         /// When the handler was started, by the executor's clock.
         at: Timestamp,
     },
-    /// How much of the work is done.
+    /// The completed part of the work.
     Progress {
         /// From 0 to 1.
         fraction: f64,
     },
-    /// Lines of its log, in order. A line whose number is stored already is ignored.
+    /// Lines of the attempt's log, in order. A line whose number is already stored is ignored.
     Log {
         /// The lines.
         lines: Vec<LogLine>,
@@ -40,7 +40,7 @@ pub enum AttemptEvent {
     },
 }
 
-/// Where a log line came from.
+/// The source of a log line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogStream {
@@ -56,7 +56,7 @@ impl LogStream {
     /// All streams.
     pub const ALL: [Self; 3] = [Self::Out, Self::Err, Self::Log];
 
-    /// The word used in messages and stores.
+    /// The word for the stream in messages and stores.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Out => "out",
@@ -80,12 +80,12 @@ impl std::str::FromStr for LogStream {
 /// A line of an attempt's log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogLine {
-    /// Number of the line within the attempt, from 0. Numbers are missing only where lines were dropped.
+    /// The number of the line within the attempt, from 0. Numbers are missing only if lines were dropped.
     pub seq: u64,
     /// When the line was written, by the executor's clock.
     pub at: Timestamp,
-    /// Where the line came from.
+    /// The source of the line.
     pub stream: LogStream,
-    /// The text without its line end; invalid UTF-8 is replaced.
+    /// The text without its line end. Invalid UTF-8 is replaced.
     pub text: String,
 }

@@ -1,43 +1,43 @@
-//! What follows from the end of an attempt.
+//! Decides what follows from the end of an attempt.
 
 use crate::policy::{OnLost, Retry};
 use crate::run::{Outcome, OutcomeKind, RunId, RunState};
 use crate::time::Timestamp;
 
-/// What is known of a run when one of its attempts ends.
+/// The facts about a run when one of its attempts ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RunFacts {
     /// The run.
     pub run: RunId,
     /// The attempt that ended.
     pub attempt: u32,
-    /// Retries that it has used up before.
+    /// Retries that the run used before.
     pub retries: u32,
     /// Reruns by [`OnLost::Rerun`] before.
     pub reruns: u32,
-    /// Whether its cancellation has been asked for: then there is no further attempt.
+    /// Whether a user has cancelled the run. It then gets no further attempt.
     pub cancel_requested: bool,
 }
 
-/// What follows from the end of an attempt.
+/// The consequence of the end of an attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Conclusion {
-    /// The run has ended in this state.
+    /// The run ends in this state.
     End(RunState),
-    /// Another attempt: the run goes back to `scheduled`.
+    /// The run gets another attempt and returns to `scheduled`.
     Again {
-        /// When it is due.
+        /// When the next attempt is due.
         due_at: Timestamp,
-        /// Retries used up by then.
+        /// The number of retries, including this one.
         retries: u32,
-        /// Reruns used up by then.
+        /// The number of reruns, including this one.
         reruns: u32,
-        /// Why, for the run's timeline.
+        /// The reason for the run's timeline.
         reason: String,
     },
 }
 
-/// What follows from `outcome` for a run of a job with these policies.
+/// Decides what follows from `outcome` for a run of a job with these policies.
 pub fn conclude(
     facts: RunFacts,
     retry: &Retry,
@@ -46,6 +46,7 @@ pub fn conclude(
     now: Timestamp,
 ) -> Conclusion {
     let Some(state) = outcome.kind.state() else {
+        // A returned attempt would be repeated at once, but a cancelled run gets no further attempt.
         if facts.cancel_requested {
             return Conclusion::End(RunState::Cancelled);
         }
@@ -82,6 +83,7 @@ pub fn conclude(
     }
     if facts.retries < retry.max && retry.on.contains(&state) {
         let number = facts.retries + 1;
+        // The seed differs between runs, so attempts that failed together wait for different times.
         let seed = facts.run.0.unsigned_abs() ^ (u64::from(facts.attempt) << 48);
         let wait_ms = retry.wait_ms(number, seed);
         return Conclusion::Again {

@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// A duration in whole milliseconds, written `250ms`, `10s`, `5m`, `1h30m`, `2d`.
 ///
-/// A bare number is refused: the reader of a job file should not have to guess the unit.
+/// A bare number is refused, so that readers of a job file need not guess the unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct DurationMs(pub u64);
 

@@ -21,24 +21,24 @@ impl fmt::Display for ExecutorId {
     }
 }
 
-/// What an executor announces about itself, every few seconds.
+/// The state that an executor announces every few seconds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Heartbeat {
-    /// Who sends it.
+    /// The sender.
     #[serde(flatten)]
     pub executor: ExecutorId,
-    /// Differs after each start of the process.
+    /// Identifies one start of the process.
     pub incarnation: String,
-    /// The handlers that it can run; see [`HandlerSpec::capability`](crate::HandlerSpec::capability).
+    /// The handlers that the executor can run; see [`HandlerSpec::capability`](crate::HandlerSpec::capability).
     pub capabilities: Vec<String>,
-    /// The most handlers that it runs at once.
+    /// The most handlers that the executor runs at once.
     pub capacity: u32,
-    /// Attempts that it has accepted and that have not ended.
+    /// The number of accepted attempts that have not ended.
     pub held: u64,
-    /// How many of the held attempts run.
+    /// The number of held attempts that are running.
     pub running: u64,
-    /// It accepts no more triggers.
+    /// Whether the executor has stopped accepting triggers.
     pub draining: bool,
-    /// The process has stopped in order; schedulers do not wait for it.
+    /// Whether the process has stopped in order. Schedulers do not wait for such an executor.
     pub gone: bool,
 }

@@ -1,14 +1,14 @@
-//! What a run executes.
+//! The work of a run.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// What a job's runs execute. Exactly one of the kinds.
+/// The work of a job's runs; exactly one kind.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HandlerSpec {
-    /// A handler registered in the worker's own code, by name.
+    /// A handler in the worker's own code, by its registered name.
     Native(String),
     /// A script text, run by an interpreter.
     Shell(ShellSpec),
@@ -19,8 +19,8 @@ pub enum HandlerSpec {
 }
 
 impl HandlerSpec {
-    /// What an executor must announce to be a candidate for this handler: `native:<name>`, `shell`,
-    /// `command` or `http`.
+    /// The capability that an executor must announce to run this handler: `native:<name>`, `shell`, `command` or
+    /// `http`.
     pub fn capability(&self) -> std::borrow::Cow<'static, str> {
         match self {
             Self::Native(name) => format!("native:{name}").into(),
@@ -30,8 +30,7 @@ impl HandlerSpec {
         }
     }
 
-    /// Whether a worker runs it only when it was started with that kind allowed, and only from a trigger whose
-    /// signature verifies.
+    /// Whether a worker must allow this kind of handler explicitly, and must verify the signature of its triggers.
     pub fn needs_signature(&self) -> bool {
         !matches!(self, Self::Native(_))
     }
@@ -57,7 +56,7 @@ pub enum Interpreter {
 }
 
 impl Interpreter {
-    /// All of them, with the word used in job files.
+    /// All interpreters, with their words in job files.
     pub const ALL: [(&'static str, Self); 6] = [
         ("sh", Self::Sh),
         ("bash", Self::Bash),
@@ -68,18 +67,18 @@ impl Interpreter {
     ];
 }
 
-/// A script text and how to run it.
+/// A script and how to run it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ShellSpec {
-    /// The script itself.
+    /// The text of the script.
     pub script: String,
-    /// What runs it.
+    /// The program that runs the script.
     #[serde(default)]
     pub interpreter: Interpreter,
     /// Path of the program that runs the script as `PROGRAM -c SCRIPT`, in place of `interpreter` (cron's `SHELL`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shell: Option<String>,
-    /// Surroundings of the process.
+    /// The environment of the process.
     #[serde(flatten)]
     pub process: ProcessSpec,
 }
@@ -87,30 +86,30 @@ pub struct ShellSpec {
 /// A program and its arguments.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct CommandSpec {
-    /// Program, then arguments; not empty.
+    /// The program and then its arguments; not empty.
     pub argv: Vec<String>,
-    /// Surroundings of the process.
+    /// The environment of the process.
     #[serde(flatten)]
     pub process: ProcessSpec,
 }
 
-/// The surroundings that a script or command starts in.
+/// The environment in which a script or command starts.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ProcessSpec {
-    /// Variables set for the process. Values are taken as they stand, nothing is expanded.
+    /// Environment variables of the process. Values are used literally; nothing is expanded.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
-    /// Start from an empty environment instead of the worker's own (as cron does); `HOME`, `LOGNAME`, `USER`,
-    /// `SHELL` and `PATH=/usr/bin:/bin` are then set unless `env` names them.
+    /// Starts with an empty environment instead of the worker's own, as cron does. `HOME`, `LOGNAME`, `USER`, `SHELL`
+    /// and `PATH=/usr/bin:/bin` are then set unless `env` names them.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub clear_env: bool,
-    /// Working directory; with `clear_env` the user's home directory by default, else the worker's.
+    /// The working directory. By default it is the worker's own, or the user's home directory with `clear_env`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cwd: Option<String>,
-    /// Text given on standard input; empty input by default.
+    /// The text on standard input; empty by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stdin: Option<String>,
-    /// User to run as; the worker's own by default. Another one needs a worker that runs as root.
+    /// The user who runs the process; the worker's own by default. Another user needs a worker that runs as root.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
 }
@@ -120,16 +119,16 @@ pub struct ProcessSpec {
 pub struct HttpSpec {
     /// Absolute `http` or `https` URL.
     pub url: String,
-    /// Request method, upper case.
+    /// The request method, in upper case.
     #[serde(default = "get")]
     pub method: String,
     /// Request headers.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub headers: BTreeMap<String, String>,
-    /// Request body; the run's parameter when absent and the method carries a body.
+    /// The request body. If it is absent and the method allows a body, the run's parameter is sent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub body: Option<String>,
-    /// Statuses that count as success; empty means 200–299.
+    /// The statuses that count as success. If empty, 200–299 do.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub expect: Vec<u16>,
 }

@@ -13,7 +13,7 @@ use crate::route::Route;
 use crate::schedule::Schedule;
 use crate::time::Timestamp;
 
-/// Identity of a job, given by the store; a deleted job's id is never used again.
+/// Identity of a job, assigned by the store. The id of a deleted job is never used again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct JobId(pub i64);
@@ -29,79 +29,79 @@ impl fmt::Display for JobId {
 pub struct JobSpec {
     /// Its name.
     pub name: JobName,
-    /// The executor group whose executors run it; `default` by default.
+    /// The group whose executors run the job; `default` by default.
     pub group: GroupName,
-    /// Its purpose, in free text.
+    /// The purpose of the job, in free text.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub description: String,
     /// When it fires.
     pub schedule: Schedule,
-    /// No fire time before this instant.
+    /// The first instant that may be a fire time.
     #[serde(
         default,
         skip_serializing_if = "Option::is_none",
         with = "crate::time::rfc3339"
     )]
     pub start_at: Option<Timestamp>,
-    /// No fire time at or after this instant.
+    /// The end of the fire times; it is not a fire time itself.
     #[serde(
         default,
         skip_serializing_if = "Option::is_none",
         with = "crate::time::rfc3339"
     )]
     pub end_at: Option<Timestamp>,
-    /// Runs start up to this much after their fire time, spread by job and fire time.
+    /// The longest delay of a run after its fire time. The delay is spread by job and fire time.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub jitter: DurationMs,
-    /// What becomes of late fire times.
+    /// The treatment of late fire times.
     #[serde(default)]
     pub misfire: Misfire,
-    /// Which executor.
+    /// The choice of the executor.
     #[serde(default)]
     pub route: Route,
-    /// What a trigger does that meets a busy lane.
+    /// The treatment of a trigger that meets a busy lane.
     #[serde(default)]
     pub block: Block,
-    /// What a lane spans.
+    /// The extent of a lane.
     #[serde(default)]
     pub scope: Scope,
-    /// The most triggers that wait in one lane; further ones end `discarded`. 1,000 by default.
+    /// The most triggers that wait in one lane; 1,000 by default. Further ones end `discarded`.
     #[serde(default = "default_backlog")]
     pub backlog: u32,
-    /// The longest an attempt may run; no limit by default.
+    /// The longest time that an attempt may run; no limit by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout: Option<DurationMs>,
-    /// How long a stopped attempt has between the polite and the final stop; 5 s by default.
+    /// The time between SIGTERM and SIGKILL when an attempt is stopped; 5 s by default.
     #[serde(default = "default_kill_grace")]
     pub kill_grace: DurationMs,
-    /// Whether failed attempts are repeated.
+    /// Whether failed attempts are retried.
     #[serde(default)]
     pub retry: Retry,
-    /// What becomes of an attempt whose executor died.
+    /// The treatment of an attempt whose executor died.
     #[serde(default)]
     pub on_lost: OnLost,
-    /// What becomes of a running attempt whose executor cannot reach the schedulers.
+    /// What happens to a running attempt when its executor cannot reach the schedulers.
     #[serde(default, skip_serializing_if = "Fence::is_default")]
     pub fence: Fence,
     /// How long a due run waits for a live executor before it ends `unroutable`; 1 h by default.
     #[serde(default = "default_dispatch_deadline")]
     pub dispatch_deadline: DurationMs,
-    /// 0–9; of what is due at the same instant, the higher goes first. 5 by default.
+    /// 0–9; 5 by default. Of runs that are due at the same instant, the highest goes first.
     #[serde(default = "default_priority")]
     pub priority: u8,
-    /// What it runs.
+    /// The work of the job's runs.
     pub handler: HandlerSpec,
-    /// Parameter text handed to the handler.
+    /// The parameter text for the handler.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub params: Option<String>,
     /// The job after which this one runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<After>,
-    /// Free labels, shown in lists and used by filters.
+    /// Free labels that lists show and filters use.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
-    /// Whether its schedule fires. Left out, a new job fires, and one that exists stays as it is: applying a file again does not resume a
-    /// paused job.
+    /// Whether the schedule fires. If this is absent, a new job fires and an existing one keeps its setting. Applying a
+    /// file again therefore does not resume a paused job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enabled: Option<bool>,
 }
@@ -111,15 +111,15 @@ pub struct JobSpec {
 pub struct After {
     /// The parents; in this version exactly one.
     pub all: Vec<JobName>,
-    /// What their end must be.
+    /// The required end of the parents.
     #[serde(default)]
     pub on: AfterOn,
-    /// Hand the parent's output to the child as its parameter.
+    /// Passes the parent's output to the child as its parameter.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub pass_output: bool,
 }
 
-/// Which end of the parent starts the child.
+/// The end of the parent that starts the child.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AfterOn {
@@ -157,12 +157,12 @@ fn is_zero(duration: &DurationMs) -> bool {
 }
 
 impl JobSpec {
-    /// Whether its schedule fires.
+    /// Whether the schedule fires.
     pub fn is_enabled(&self) -> bool {
         self.enabled.unwrap_or(true)
     }
 
-    /// This definition, with what it leaves to the present one taken from there.
+    /// This definition, completed with the settings of `present` that it leaves open.
     #[must_use]
     pub fn over(&self, present: Option<&Self>) -> Self {
         let enabled = self
@@ -174,9 +174,9 @@ impl JobSpec {
         }
     }
 
-    /// The first fire time after `after` that `start_at` and `end_at` allow; `None` when there is none.
+    /// The first fire time after `after` that `start_at` and `end_at` allow; `None` if there is none.
     ///
-    /// For `fixed_delay` this is `after` plus the delay: call it with the end of the last run.
+    /// For `fixed_delay` this is `after` plus the delay. Call it with the end of the last run.
     pub fn next_fire(&self, after: Timestamp) -> Option<Timestamp> {
         let after = self
             .start_at
@@ -188,15 +188,15 @@ impl JobSpec {
     /// The first `n` fire times after `after` that `start_at` and `end_at` allow; at most
     /// [`MAX_PREVIEW`](crate::schedule::MAX_PREVIEW).
     ///
-    /// For `fixed_delay` as if each run took no time.
+    /// For `fixed_delay` the result assumes that runs take no time.
     pub fn upcoming(&self, after: Timestamp, n: usize) -> Vec<Timestamp> {
         std::iter::successors(self.next_fire(after), |last| self.next_fire(*last))
             .take(n.min(crate::schedule::MAX_PREVIEW))
             .collect()
     }
 
-    /// When a run for `fire_at` of job `id` is due: the fire time plus this job's share of the jitter, the same
-    /// each time it is asked.
+    /// When a run for `fire_at` of job `id` is due: the fire time plus the job's share of the jitter. The same
+    /// arguments always give the same result.
     pub fn due_at(&self, id: JobId, fire_at: Timestamp) -> Timestamp {
         match self.jitter.as_millis() {
             0 => fire_at,
@@ -208,12 +208,12 @@ impl JobSpec {
     }
 }
 
-/// A job as a store keeps it.
+/// A job as stored.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Job {
     /// Its identity.
     pub id: JobId,
-    /// Counts the definition's edits, from 1; pause and resume count as edits.
+    /// Counts the edits of the definition, from 1. Pause and resume count as edits.
     pub version: i64,
     /// Its definition.
     #[serde(flatten)]

@@ -1,7 +1,7 @@
-//! Jobs, schedules, policies and the run state machine: pure data and pure decisions.
+//! Jobs, schedules, policies and the state machine of runs: pure data and pure decisions.
 //!
-//! Nothing here reads a clock, does I/O or knows tokio: `now` is always an argument, so every decision can be
-//! tested by calling a function. The words are those of `docs/GLOSSARY.md`.
+//! Nothing here reads a clock, does I/O or knows tokio. `now` is always an argument, so tests can check every decision
+//! by a function call. `docs/GLOSSARY.md` defines the terms.
 
 pub mod attempt;
 pub mod conclude;

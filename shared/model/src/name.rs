@@ -1,6 +1,6 @@
 //! Names of jobs, groups and executors.
 //!
-//! They become parts of broker subjects, file names and URLs, so what they may contain is settled here, once.
+//! Names become parts of broker subjects, file names and URLs. This module decides which characters they may contain.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 /// The longest name, in bytes.
 pub const MAX_NAME_BYTES: usize = 128;
 
-/// Why a text is not a name.
+/// Why a text is not a valid name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {
     /// The text is empty.

@@ -1,33 +1,33 @@
-//! What a job wants done when things are late, busy, failing or lost.
+//! The policies of a job for late, overlapping, failed and lost runs.
 
 use serde::{Deserialize, Serialize};
 
 use crate::duration::DurationMs;
 use crate::run::RunState;
 
-/// What becomes of fire times that were found too late.
+/// The treatment of fire times that were found too late.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MisfirePolicy {
-    /// One `skipped` run that covers all that was missed.
+    /// All missed fire times become one `skipped` run.
     Skip,
-    /// One run now for the newest missed fire time; the older ones become one `skipped` run.
+    /// The newest missed fire time runs now. The older ones become one `skipped` run.
     #[default]
     FireOnce,
-    /// Each missed fire time, oldest first, up to a limit; what is older than that is one `skipped` run.
+    /// Missed fire times run, oldest first, up to a limit. The ones before those become one `skipped` run.
     CatchUp,
 }
 
-/// When a fire time counts as missed, and what then.
+/// When a fire time counts as missed, and its treatment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Misfire {
-    /// What to do.
+    /// The treatment of missed fire times.
     #[serde(default)]
     pub policy: MisfirePolicy,
-    /// A fire time found later than this is missed; 5 s by default.
+    /// A fire time that is found later than this is missed; 5 s by default.
     #[serde(default = "Misfire::default_grace")]
     pub grace: DurationMs,
-    /// The most runs that `catch_up` creates at once; 100 by default, 10,000 at the most.
+    /// The most runs that `catch_up` creates at once; 100 by default, at most 10,000.
     #[serde(default = "Misfire::default_limit")]
     pub catch_up_limit: u32,
 }
@@ -52,48 +52,48 @@ impl Default for Misfire {
     }
 }
 
-/// How an executor treats a trigger that meets a busy lane.
+/// The treatment of a trigger that meets a busy lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Block {
-    /// One after the other, in order of publication.
+    /// Triggers run one after another, in the order of publication.
     #[default]
     Serial,
     /// A trigger that meets a busy lane ends `discarded`.
     Discard,
-    /// The newest trigger wins: queued ones end `covered`, the running one is stopped first.
+    /// The newest trigger wins. Waiting triggers end `covered`, and the running attempt is stopped first.
     Cover,
-    /// At most this number at a time.
+    /// At most this many run at a time.
     Parallel(u32),
 }
 
-/// What a lane spans.
+/// The extent of a lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Scope {
-    /// A lane on each executor.
+    /// Each executor has a lane of its own.
     #[default]
     Executor,
 }
 
-/// How long to wait before each retry.
+/// The growth of the wait before a retry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Backoff {
-    /// `first` each time.
+    /// Each wait equals `first`.
     #[default]
     Fixed,
-    /// `first`, then twice as long each time, up to `cap`.
+    /// The wait starts at `first` and doubles each time, up to `cap`.
     Exponential,
 }
 
-/// Whether and how failed attempts are repeated.
+/// Whether and how failed attempts are retried.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Retry {
-    /// Attempts after the first; 0 is none, 1,000 the most.
+    /// The most retries after the first attempt; 0 by default, at most 1,000.
     #[serde(default)]
     pub max: u32,
-    /// Growth of the wait.
+    /// The growth of the wait.
     #[serde(default)]
     pub backoff: Backoff,
     /// The first wait; 10 s by default.
@@ -102,7 +102,8 @@ pub struct Retry {
     /// The longest wait; 1 h by default.
     #[serde(default = "Retry::default_cap")]
     pub cap: DurationMs,
-    /// The wait is shortened by up to this percentage, so that attempts that failed together do not retry together; 10 by default.
+    /// The wait is shortened by a random part, up to this percentage; 10 by default. Attempts that failed together then
+    /// do not retry together.
     #[serde(default = "Retry::default_jitter")]
     pub jitter_percent: u8,
     /// The outcomes that are retried: `failed`, `timed_out`, `lost`, `unroutable`; all four by default.
@@ -127,8 +128,8 @@ impl Retry {
         RunState::FAILURES.to_vec()
     }
 
-    /// Milliseconds to wait before retry number `retry` (from 1). `seed` spreads the jitter and makes it the same
-    /// for the same run and attempt.
+    /// The wait before retry number `retry` (from 1), in milliseconds. `seed` determines the jitter: the same run and
+    /// attempt always get the same wait.
     pub fn wait_ms(&self, retry: u32, seed: u64) -> u64 {
         let first = self.first.as_millis();
         let wait = match self.backoff {
@@ -140,6 +141,7 @@ impl Retry {
             ),
         }
         .min(self.cap.as_millis());
+        // Divide first, so that the product cannot overflow.
         let most = wait / 100 * u64::from(self.jitter_percent.min(100));
         if most == 0 {
             wait
@@ -162,7 +164,7 @@ impl Default for Retry {
     }
 }
 
-/// A well-spread number from `seed` (the finaliser of `SplitMix64`), the same on every machine.
+/// Maps `seed` to an evenly spread number (the finaliser of `SplitMix64`). The result is the same on every machine.
 pub fn spread(seed: u64) -> u64 {
     let mut z = seed.wrapping_add(0x9E37_79B9_7F4A_7C15);
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -170,35 +172,36 @@ pub fn spread(seed: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// What becomes of an attempt that was started and of which no outcome will ever come, because its executor died.
+/// The treatment of an attempt that was started and will never have an outcome, because its executor died.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnLost {
-    /// The run ends `lost`, unless its retry policy gives it another attempt. Nothing runs twice unasked.
+    /// The run ends `lost`, unless its retry policy allows another attempt. No work is repeated without the user's
+    /// consent.
     #[default]
     Fail,
-    /// A new attempt at once, not counted as a retry; after three such the run ends as with `fail`.
+    /// A new attempt follows at once and does not count as a retry. After three of these the run ends as with `fail`.
     Rerun,
 }
 
 impl OnLost {
-    /// The most times that `rerun` repeats a run. A run that crashes its executor each time must come to an end.
+    /// The most times that `rerun` repeats a run. A run that crashes its executor each time must end at some point.
     pub const MAX_RERUNS: u32 = 3;
 }
 
-/// What an executor that cannot reach the schedulers any more does with the attempts that it runs.
+/// What happens to running attempts when their executor cannot reach the schedulers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fence {
-    /// It stops them before the schedulers may give them to another executor: no two attempts overlap.
+    /// The executor stops them before the schedulers may give their work to another executor. No two attempts overlap.
     #[default]
     Stop,
-    /// They go on, and may overlap with the attempts that take their place.
+    /// They continue, and may overlap with the attempts that replace them.
     Keep,
 }
 
 impl Fence {
-    /// Whether it is what a definition that says nothing means.
+    /// Whether this is the default.
     pub fn is_default(&self) -> bool {
         *self == Self::default()
     }

@@ -1,26 +1,26 @@
-//! Which executor a run is for, as the job states it. The choosing itself is the scheduler's.
+//! The choice of an executor for a run, as the job states it. The scheduler carries it out.
 
 use serde::{Deserialize, Serialize};
 
 use crate::name::ExecutorName;
 
-/// How an executor is chosen among the live ones that announce the handler, sorted by name.
+/// How to choose among the live executors that announce the handler, sorted by name.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Route {
     /// The first by name.
     First,
-    /// One after the other, exact across scheduler nodes.
+    /// One after another, exactly in turn across scheduler nodes.
     #[default]
     Round,
-    /// Any, by chance.
+    /// A random one.
     Random,
-    /// The one that the job's id hashes to on an MD5 ring.
+    /// The one that the job's id maps to on a consistent-hash ring (MD5).
     ConsistentHash,
     /// One run for each live executor: shard i of n.
     Broadcast,
-    /// A fixed number of shards, spread evenly over the live executors. The texts are the shards' items; an empty
-    /// text is a shard without one.
+    /// A fixed number of shards, spread evenly over the live executors. Each text is the item of one shard; an empty
+    /// text means no item.
     Sharded(Vec<String>),
 }
 
@@ -28,20 +28,20 @@ impl Route {
     /// The most shards that a job can have.
     pub const MAX_SHARDS: usize = 1_000;
 
-    /// Whether one fire makes several runs.
+    /// Whether one fire time creates several runs.
     pub fn is_sharded(&self) -> bool {
         matches!(self, Self::Broadcast | Self::Sharded(_))
     }
 }
 
-/// Which part of the work a run is: shard `index` of `total`.
+/// The part of the work that a run does: shard `index` of `total`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Shard {
-    /// From 0.
+    /// The number of the shard, from 0.
     pub index: u32,
-    /// At least 1.
+    /// The number of shards, at least 1.
     pub total: u32,
-    /// The item of a shard that has one (`0=Beijing`).
+    /// The item of the shard, if it has one (`0=Beijing`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub item: Option<String>,
 }
@@ -57,18 +57,18 @@ impl Shard {
     }
 }
 
-/// One of the runs that a fire makes.
+/// A run that a fire time creates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ShardPlan {
-    /// Which part.
+    /// The part of the work.
     pub shard: Shard,
-    /// The executor that it is pinned to, with `broadcast`.
+    /// The executor that must run it, under `broadcast`.
     pub executor: Option<ExecutorName>,
 }
 
-/// The runs that one fire of a job with `route` makes, `live` being its candidates, sorted by name.
+/// The runs that one fire time of a job with `route` creates. `live` holds the candidates, sorted by name.
 ///
-/// `broadcast` without a live executor makes one unpinned run, which waits for an executor like any other run.
+/// Without a live executor, `broadcast` creates one run that any executor may take once it is live.
 pub fn expand(route: &Route, live: &[ExecutorName]) -> Vec<ShardPlan> {
     let total_of = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
     match route {

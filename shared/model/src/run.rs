@@ -1,4 +1,4 @@
-//! Runs: their states, the transitions that are allowed, and how attempts end.
+//! Runs: their states, the allowed transitions, and the ways in which attempts end.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::time::Timestamp;
 
-/// Identity of a run, given by the store, ascending, never used again.
+/// Identity of a run, assigned by the store. Ids ascend and are never used again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct RunId(pub i64);
@@ -17,41 +17,41 @@ impl fmt::Display for RunId {
     }
 }
 
-/// Where a run is in its life. The numbers are what stores keep: they never change meaning.
+/// The state of a run. Stores keep the numbers, so the numbers never change their meaning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[repr(u8)]
 pub enum RunState {
-    /// Written down; waits for its due time, a retry's wait or an executor.
+    /// The run is stored. It waits for its due time, a retry or an executor.
     Scheduled = 0,
-    /// Routed; its trigger is being published.
+    /// The run has an executor, and its trigger is being published.
     Dispatching = 1,
-    /// The broker has confirmed its trigger.
+    /// The broker has confirmed the trigger.
     Queued = 2,
-    /// Its handler is known to run.
+    /// The executor has reported that the handler is running.
     Running = 3,
     /// The handler returned success.
     Succeeded = 10,
     /// The handler returned an error, or could not be started.
     Failed = 11,
-    /// The time limit passed and the attempt was stopped.
+    /// The attempt passed its time limit and was stopped.
     TimedOut = 12,
-    /// Its executor died while it ran.
+    /// The executor died while the run was running.
     Lost = 13,
-    /// No live executor within the dispatch deadline.
+    /// No executor was live within the dispatch deadline.
     Unroutable = 14,
-    /// A person or the API cancelled it.
+    /// A user cancelled the run.
     Cancelled = 15,
-    /// Block policy `discard` met a busy lane, or the lane's backlog was full.
+    /// The block policy `discard` met a busy lane, or the lane's backlog was full.
     Discarded = 16,
-    /// Block policy `cover`: a newer trigger replaced it.
+    /// A newer trigger replaced the run under the block policy `cover`.
     Covered = 17,
-    /// A misfire policy or a pause said no; its message says why.
+    /// A misfire policy, a pause or a deletion prevented the run. Its message has the reason.
     Skipped = 18,
 }
 
 impl RunState {
-    /// All states, in the order of life.
+    /// All states, in the order of a run's life.
     pub const ALL: [Self; 13] = [
         Self::Scheduled,
         Self::Dispatching,
@@ -68,7 +68,7 @@ impl RunState {
         Self::Skipped,
     ];
 
-    /// The terminal states that count as failure: they are retried and raise alarms.
+    /// The terminal states that count as failure. They are retried and raise alarms.
     pub const FAILURES: [Self; 4] = [Self::Failed, Self::TimedOut, Self::Lost, Self::Unroutable];
 
     /// Whether the run has ended.
@@ -81,7 +81,7 @@ impl RunState {
         Self::FAILURES.contains(&self)
     }
 
-    /// The number that stores keep.
+    /// The number of the state in stores.
     pub const fn code(self) -> u8 {
         self as u8
     }
@@ -91,7 +91,7 @@ impl RunState {
         Self::ALL.into_iter().find(|state| state.code() == code)
     }
 
-    /// The word used in the API, the CLI and job files.
+    /// The word for the state in the API, the CLI and job files.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Scheduled => "scheduled",
@@ -110,8 +110,8 @@ impl RunState {
         }
     }
 
-    /// Whether a guarded update may take a run from this state to `next`. Everything not listed is refused, so a
-    /// late or repeated message changes nothing.
+    /// Whether a guarded update may change this state to `next`. All other changes are refused, so a late or repeated
+    /// message changes nothing.
     pub const fn may_become(self, next: Self) -> bool {
         use RunState as S;
         match self {
@@ -119,7 +119,7 @@ impl RunState {
                 next,
                 S::Dispatching | S::Unroutable | S::Cancelled | S::Skipped | S::Failed
             ),
-            // Back to `Scheduled`: a retry, a rerun, or a trigger returned unstarted.
+            // A retry, a rerun or an unstarted trigger returns the run to `Scheduled`.
             S::Dispatching => {
                 matches!(next, S::Scheduled | S::Queued | S::Running) || next.ends_attempt()
             }
@@ -129,7 +129,7 @@ impl RunState {
         }
     }
 
-    /// Whether an executor's report (or its death) can end an attempt in this state.
+    /// Whether a report or the death of the executor can end an attempt in this state.
     const fn ends_attempt(self) -> bool {
         self.is_terminal() && !matches!(self, Self::Unroutable | Self::Skipped)
     }
@@ -141,14 +141,14 @@ impl fmt::Display for RunState {
     }
 }
 
-/// What made a run.
+/// What created a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[repr(u8)]
 pub enum RunKind {
     /// A fire time of the job's schedule.
     Schedule = 0,
-    /// A person, the API or a trigger request.
+    /// A user or a trigger request.
     Manual = 1,
     /// The success of a parent job.
     Child = 2,
@@ -160,7 +160,7 @@ impl RunKind {
     /// All kinds.
     pub const ALL: [Self; 4] = [Self::Schedule, Self::Manual, Self::Child, Self::Startup];
 
-    /// The number that stores keep.
+    /// The number of the kind in stores.
     pub const fn code(self) -> u8 {
         self as u8
     }
@@ -170,7 +170,7 @@ impl RunKind {
         Self::ALL.into_iter().find(|kind| kind.code() == code)
     }
 
-    /// The word used in the API.
+    /// The word for the kind in the API.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Schedule => "schedule",
@@ -187,29 +187,29 @@ impl RunKind {
 pub enum OutcomeKind {
     /// The handler returned success.
     Succeeded,
-    /// The handler returned an error, exited non-zero, is unknown or not allowed here.
+    /// The handler returned an error, exited non-zero, is unknown, or is not allowed at this executor.
     Failed,
-    /// The time limit passed and the attempt was stopped.
+    /// The attempt passed its time limit and was stopped.
     TimedOut,
-    /// It was cancelled, before or while it ran.
+    /// The attempt was cancelled, before or while it ran.
     Cancelled,
-    /// It met a busy `discard` lane, or a full backlog.
+    /// The attempt met a busy `discard` lane or a full backlog.
     Discarded,
-    /// A newer trigger replaced it in a `cover` lane.
+    /// A newer trigger replaced the attempt in a `cover` lane.
     Covered,
-    /// It was started, and its executor died before there was an outcome.
+    /// The attempt was started, and its executor died before it had an outcome.
     Lost,
-    /// Given back unstarted, by an executor that drains or may not run it any more.
+    /// An executor returned the attempt unstarted, because it drains or may no longer run it.
     Returned,
-    /// No executor was alive within the dispatch deadline.
+    /// No executor was live within the dispatch deadline.
     Unroutable,
-    /// It was found too late, and its job would rather not run late.
+    /// The fire time was found too late, and the job does not run late.
     Skipped,
 }
 
 impl OutcomeKind {
-    /// The run state that this outcome leads to when there is no further attempt; `None` for
-    /// [`Returned`](Self::Returned), which always leads to one.
+    /// The state of the run if no further attempt follows. `None` for [`Returned`](Self::Returned), which another
+    /// attempt always follows.
     pub const fn state(self) -> Option<RunState> {
         Some(match self {
             Self::Succeeded => RunState::Succeeded,
@@ -226,20 +226,20 @@ impl OutcomeKind {
     }
 }
 
-/// How an attempt ended, with what is worth keeping of it.
+/// How an attempt ended, with details.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Outcome {
-    /// How it ended.
+    /// The kind of end.
     pub kind: OutcomeKind,
-    /// When the handler started; absent when it never did.
+    /// When the handler started; absent if it never did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Timestamp>,
     /// When the attempt ended.
     pub ended_at: Timestamp,
-    /// Exit status of a script or command, or the HTTP status.
+    /// The exit status of a script or command, or the HTTP status.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_status: Option<i32>,
-    /// Why it did not succeed, for a person to read; at most [`Outcome::MAX_TEXT_BYTES`].
+    /// Why the attempt did not succeed, for people; at most [`Outcome::MAX_TEXT_BYTES`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
     /// What a successful handler returned; at most [`Outcome::MAX_TEXT_BYTES`].
@@ -248,10 +248,10 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// The longest message or output that is kept; longer ones are cut by the worker, which says so in the log.
+    /// The longest message or output that is kept. The worker cuts longer ones and says so in the attempt's log.
     pub const MAX_TEXT_BYTES: usize = 64 * 1024;
 
-    /// An outcome of `kind` at `at`, without details.
+    /// Makes an outcome of `kind` at `at`, without details.
     pub const fn new(kind: OutcomeKind, at: Timestamp) -> Self {
         Self {
             kind,
@@ -263,7 +263,7 @@ impl Outcome {
         }
     }
 
-    /// The same with a message.
+    /// Adds a message.
     #[must_use]
     pub fn because(mut self, message: impl Into<String>) -> Self {
         self.message = Some(message.into());

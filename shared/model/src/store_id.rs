@@ -1,4 +1,4 @@
-//! Which store a run belongs to.
+//! The identity of a store.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,21 +6,22 @@ use std::str::FromStr;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Identity of a store: random, made with it, kept in it, the same for all schedulers on it. Run numbers mean something only together with it,
-/// because another store counts from the beginning again. Written as 32 hexadecimal digits.
+/// Identity of a store: a random number that is made and kept with the store, so all its schedulers share it. A run id
+/// is unique only together with the store id, because each store counts from the beginning. Written as 32 hexadecimal
+/// digits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StoreId(pub u128);
 
 impl StoreId {
-    /// The first eight digits: enough to distinguish a few stores.
+    /// The first eight digits, which distinguish a small number of stores.
     pub fn short(self) -> String {
         format!("{:08x}", self.0 >> 96)
     }
 }
 
-/// What is no store id.
+/// A text that is not a store id.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no store id, which is 32 hexadecimal digits")]
+#[error("{0:?} is not a store id: 32 hexadecimal digits are expected")]
 pub struct NoStoreId(String);
 
 impl fmt::Display for StoreId {

@@ -1,4 +1,4 @@
-//! Instants. A [`Timestamp`] is a count of milliseconds; time zones live in [`crate::schedule`] only.
+//! Instants. A [`Timestamp`] counts milliseconds. Only [`crate::schedule`] knows time zones.
 
 use std::fmt;
 use std::str::FromStr;
@@ -23,25 +23,25 @@ impl Timestamp {
         self.0
     }
 
-    /// This instant, `millis` later; stops at the end of the representable range.
+    /// This instant plus `millis`. It stops at the end of the representable range.
     #[must_use]
     pub const fn plus_ms(self, millis: u64) -> Self {
         Self(self.0.saturating_add_unsigned(millis))
     }
 
-    /// This instant, `millis` earlier; stops at the start of the representable range.
+    /// This instant minus `millis`. It stops at the start of the representable range.
     #[must_use]
     pub const fn minus_ms(self, millis: u64) -> Self {
         Self(self.0.saturating_sub_unsigned(millis))
     }
 
-    /// Milliseconds from `earlier` to this instant; negative when this one is the earlier.
+    /// The milliseconds from `earlier` to this instant; negative if this instant is earlier.
     pub const fn since_ms(self, earlier: Self) -> i64 {
         self.0.saturating_sub(earlier.0)
     }
 }
 
-/// RFC 3339 in UTC with milliseconds, `2027-03-14T07:00:00.000Z`; the bare number outside jiff's range.
+/// Shows RFC 3339 in UTC with milliseconds, `2027-03-14T07:00:00.000Z`. Outside jiff's range it shows the bare number.
 impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match jiff::Timestamp::from_millisecond(self.0) {
@@ -58,7 +58,7 @@ pub struct TimestampError {
     given: String,
 }
 
-/// RFC 3339 with `Z` or an offset; what is finer than a millisecond is cut off.
+/// Parses RFC 3339 with `Z` or an offset. Fractions of a millisecond are cut off.
 impl FromStr for Timestamp {
     type Err = TimestampError;
 
@@ -71,9 +71,9 @@ impl FromStr for Timestamp {
     }
 }
 
-/// The serde form of an optional instant in job definitions: RFC 3339 text. A number of milliseconds is
-/// accepted too, and written for an instant that RFC 3339 cannot express. For fields of definitions; everything
-/// between machines keeps the bare number.
+/// The serialised form of an optional instant in job definitions: RFC 3339 text. Numbers of milliseconds are accepted
+/// too, and are written for instants that RFC 3339 cannot express. Messages between machines use the bare number
+/// instead.
 pub mod rfc3339 {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 

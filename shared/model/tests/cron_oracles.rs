@@ -1,5 +1,5 @@
-//! Cron schedules against independent implementations: two crates over random expressions, and cronsim's recorded fire times for
-//! real crontabs and around changes of the clocks.
+//! Cron schedules against independent implementations: two crates over random expressions, and cronsim's recorded fire
+//! times for real crontabs and around changes of the clocks.
 
 use std::str::FromStr;
 
@@ -38,19 +38,19 @@ fn the_crontabs_expressions_fire_when_cronsim_says() {
     }
 }
 
-/// Where ours differs, because cronsim walks the hours in whole ones and Lord Howe changes its clocks by half an hour:
-/// it passes over these times, which the island's clocks do show.
+/// Known differences: cronsim walks in whole hours, and Lord Howe changes its clocks by half an hour. cronsim misses
+/// these times, which the island's clocks do show.
 const PASSED_OVER: [(&str, std::ops::Range<i64>); 4] = [
-    // 02:00–02:29 standard time, after the clocks went from 02:00 back to 01:30.
+    // 02:00–02:29 standard time, after the clocks went back from 02:00 to 01:30.
     ("* 2 * * *", 1_806_766_200..1_806_768_000),
     ("0 */2 * * *", 1_806_766_200..1_806_766_201),
     // The second 01:30 of that night.
     ("30 * * * *", 1_806_764_400..1_806_764_401),
-    // 02:30, to which the clocks went from 02:00.
+    // 02:30, to which the clocks went forward from 02:00.
     ("30 * * * *", 1_822_491_000..1_822_491_001),
 ];
 
-/// Differs on purpose: for Debian's cron only a field that starts with `*` is a wildcard, here a step is one too.
+/// An intended difference: for Debian's cron only a field that starts with `*` is a wildcard. Here a step is one too.
 const STEP_WITHOUT_STAR: &str = "0-59/20 2 * * *";
 
 #[test]
@@ -77,7 +77,7 @@ fn changes_of_the_clocks_are_followed_as_by_cronsim() {
     }
 }
 
-/// One field of the subset that all readers share.
+/// One field of the syntax that all implementations share.
 fn field(min: u32, max: u32) -> impl Strategy<Value = String> {
     let item = prop_oneof![
         3 => (min..=max).prop_map(|n| n.to_string()),
@@ -91,7 +91,7 @@ fn field(min: u32, max: u32) -> impl Strategy<Value = String> {
     ]
 }
 
-/// A date of the months and days that exist in every month, so that each expression fires before long.
+/// The two day fields of an expression. Days end at 28, so that each expression fires soon.
 fn day_fields() -> impl Strategy<Value = (String, String)> {
     prop_oneof![
         (field(1, 28), Just("?".to_owned())),
@@ -122,10 +122,11 @@ proptest! {
         week_day in field(0, 7), after in 946_684_800_i64..4_000_000_000,
     ) {
         let expression = format!("{minute} {hour} {month_day} {month} {week_day}");
-        // croner takes a field for unrestricted only when it is `*` alone; Vixie cron when it starts with one.
+        // croner treats a field as unrestricted only if it is `*`; Vixie cron does so for any field that starts with
+        // `*`.
         let starts_wild = |field: &str| field.starts_with('*') && field != "*";
         prop_assume!(!starts_wild(&month_day) && !starts_wild(&week_day));
-        // 31 June and the like: refused here, searched for until the year 5000 there.
+        // Dates such as 31 June: this crate refuses them, croner searches until the year 5000.
         let Ok(ours) = CronSchedule::parse(&expression, "UTC", None, None) else {
             return Ok(());
         };

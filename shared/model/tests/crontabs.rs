@@ -1,4 +1,4 @@
-//! The importer on twelve real crontabs.
+//! Imports twelve real crontabs.
 
 use std::collections::HashSet;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use cueline_model::crontab::{Import, ImportOptions, import};
 use cueline_model::handler::ShellSpec;
 use cueline_model::{HandlerSpec, JobSpec, Schedule, decode};
 
-/// Each file with its number of entries and how many of them run as a named user.
+/// Each file with its number of entries and the number of entries that run as a named user.
 const FILES: [(&str, usize, usize); 12] = [
     ("18F__fbopen", 4, 0),
     ("MushroomObserver__mushroom-observer", 8, 0),

@@ -53,7 +53,7 @@ fn every_state_is_reached_and_every_run_can_end() {
                 .any(|to| to.is_terminal() && from.may_become(to))
         );
     }
-    // A running attempt's executor can only go back by an outcome, and nothing runs that was not routed.
+    // Only an outcome takes a run back from its executor, and no run executes without a route.
     assert!(!RunState::Scheduled.may_become(RunState::Running));
     assert!(!RunState::Running.may_become(RunState::Queued));
     assert!(!RunState::Queued.may_become(RunState::Dispatching));
@@ -129,7 +129,7 @@ proptest! {
                 prop_assert!(due_at <= now.plus_ms(retry.cap.as_millis()));
                 prop_assert!(retries <= retry.max.max(facts.retries));
                 prop_assert!(reruns <= OnLost::MAX_RERUNS.max(facts.reruns));
-                // Each repeated attempt counts, except one that was returned unstarted: no run is repeated for ever.
+                // Each repeated attempt counts, except unstarted returns. No run is repeated for ever.
                 let counted = (retries - facts.retries) + (reruns - facts.reruns);
                 prop_assert_eq!(counted, u32::from(kind != OutcomeKind::Returned));
                 if retries > facts.retries {

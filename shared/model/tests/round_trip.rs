@@ -1,4 +1,4 @@
-//! What a job serialises to is read back as the same job, by serde and by the decoder of job files.
+//! A serialised job is read back as the same job, by serde and by the decoder of job files.
 
 use cueline_model::handler::{CommandSpec, HttpSpec, Interpreter, ProcessSpec, ShellSpec};
 use cueline_model::schedule::CronSchedule;
@@ -15,7 +15,7 @@ fn duration(min_ms: u64) -> impl Strategy<Value = DurationMs> {
     (min_ms..3_650 * 86_400_000).prop_map(DurationMs::millis)
 }
 
-/// Instants within RFC 3339 and a few beyond it.
+/// Instants within the range of RFC 3339, and a few beyond it.
 fn instant() -> impl Strategy<Value = Timestamp> {
     prop_oneof![
         9 => 0..4_000_000_000_000_i64,
@@ -219,7 +219,7 @@ prop_compose! {
     }
 }
 
-/// Any JSON, small.
+/// Any small JSON value.
 fn json() -> impl Strategy<Value = serde_json::Value> {
     let leaf = prop_oneof![
         Just(serde_json::Value::Null),

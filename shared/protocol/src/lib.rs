@@ -1,6 +1,7 @@
 //! Versioned wire messages between schedulers and workers, and their signatures.
 //!
-//! JSON, `v: 1`. Unknown fields are ignored, an unknown version is refused. Golden files fix the format.
+//! The format is JSON with `v: 1`. Readers ignore unknown fields and refuse unknown versions. Golden files fix the
+//! format.
 
 pub mod message;
 pub mod sign;

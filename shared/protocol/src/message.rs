@@ -1,4 +1,4 @@
-//! The messages.
+//! The messages between schedulers and workers.
 
 use std::sync::Arc;
 
@@ -15,44 +15,44 @@ pub const VERSION: u32 = 1;
 /// Why a message could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum DecodeError {
-    /// It is not JSON of the right shape.
+    /// The payload is not JSON of the expected shape.
     #[error("failed to read the message: {0}")]
     Malformed(#[from] serde_json::Error),
-    /// It was written in a version that this build does not know.
+    /// The message has a version that this build does not know.
     #[error("failed to read the message: its version is {0}, this build reads version {VERSION}")]
     Version(u32),
 }
 
-/// What a trigger says about its job: the same for all runs of one version of the definition.
+/// The part of a trigger that is the same for all runs of one version of the job.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct JobSnapshot {
     /// The job.
     pub id: JobId,
-    /// Its name.
+    /// The job's name.
     pub name: JobName,
-    /// Version of its definition.
+    /// The version of the definition.
     pub version: i64,
     /// What to run.
     pub handler: HandlerSpec,
-    /// What to do when the lane is busy.
+    /// The treatment of a trigger that meets a busy lane.
     pub block: Block,
     /// Which triggers share a lane.
     pub scope: Scope,
-    /// The most triggers that wait in the lane.
+    /// The most triggers that may wait in the lane.
     pub backlog: u32,
-    /// The longest an attempt may run.
+    /// The longest time that an attempt may run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout: Option<DurationMs>,
-    /// Time between the polite and the final stop.
+    /// The time between SIGTERM and SIGKILL.
     pub kill_grace: DurationMs,
-    /// What to report of an attempt that was started before a crash of the worker.
+    /// The report for an attempt that was running when the worker crashed.
     pub on_lost: OnLost,
-    /// What becomes of a running attempt when the executor cannot reach the schedulers.
+    /// What happens to a running attempt when the executor cannot reach the schedulers.
     #[serde(default, skip_serializing_if = "Fence::is_default")]
     pub fence: Fence,
-    /// 0–9, the higher goes first where several lanes wait for room.
+    /// 0–9. If several lanes wait for capacity, the highest goes first.
     pub priority: u8,
-    /// Each shard is a lane of its own, because one executor may hold several shards of one fire.
+    /// Whether each shard has its own lane. One executor may hold several shards of one fire time.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub lane_per_shard: bool,
 }
@@ -62,37 +62,38 @@ pub struct JobSnapshot {
 pub struct Trigger {
     /// [`VERSION`].
     pub v: u32,
-    /// The store that the run is in.
+    /// The store that contains the run.
     pub store: StoreId,
     /// The run.
     pub run: RunId,
-    /// The attempt, from 1. (store, run, attempt) is the trigger's identity.
+    /// The number of the attempt, from 1. The triple (store, run, attempt) identifies the trigger.
     pub attempt: u32,
-    /// The group of the executor that it is for.
+    /// The group of the target executor.
     pub group: GroupName,
-    /// The executor that it is for.
+    /// The name of the target executor.
     pub executor: ExecutorName,
-    /// What made the run.
+    /// What created the run.
     pub kind: RunKind,
     /// The fire time.
     pub fire_at: Timestamp,
-    /// Which part of the work.
+    /// The part of the work.
     pub shard: Shard,
-    /// Parameter text.
+    /// The parameter text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub params: Option<String>,
-    /// What is the same for all runs of the job.
+    /// The part that is the same for all runs of the job.
     pub job: Arc<JobSnapshot>,
-    /// An executor that does not know the attempt refuses it after this time, so that a copy of an old trigger is worthless once executors have
-    /// forgotten the attempt. Schedulers publish a refused trigger again with a new deadline.
+    /// After this time an executor refuses the trigger if it does not know the attempt. A copy of an old trigger is
+    /// therefore worthless once executors have forgotten the attempt. Schedulers publish a refused trigger again with a
+    /// new deadline.
     pub deadline: Timestamp,
-    /// Ed25519 signature, base64; see [`crate::sign`]. The last field, because it covers everything before it.
+    /// Ed25519 signature in base64; see [`crate::sign`]. It is the last field, because it covers everything before it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signature: Option<String>,
 }
 
 impl Trigger {
-    /// The attempt that it orders.
+    /// The attempt that the trigger orders.
     pub const fn attempt_id(&self) -> AttemptId {
         AttemptId {
             run: self.run,
@@ -101,12 +102,12 @@ impl Trigger {
     }
 }
 
-/// What an executor reports about one attempt.
+/// A report of an executor about one attempt.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ReportMessage {
     /// [`VERSION`].
     pub v: u32,
-    /// The store that the run is in, as its trigger said.
+    /// The store that contains the run, as the trigger named it.
     pub store: StoreId,
     /// The run.
     pub run: RunId,
@@ -133,29 +134,29 @@ impl ReportMessage {
 pub struct HeartbeatMessage {
     /// [`VERSION`].
     pub v: u32,
-    /// What it announces.
+    /// The announced state.
     #[serde(flatten)]
     pub heartbeat: Heartbeat,
 }
 
-/// A request to trigger a job, published by any client with the right to do so.
+/// A request to trigger a job, which any client with the permission may publish.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TriggerRequest {
     /// [`VERSION`].
     pub v: u32,
     /// The job.
     pub job: JobName,
-    /// Parameter text in place of the job's own.
+    /// A parameter text that replaces the job's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub params: Option<String>,
-    /// A second request for the job with the same key makes no second run. A broker may deliver a request twice: without a key it then
-    /// counts twice.
+    /// Two requests for the job with the same key create one run. A broker may deliver a request twice; without a key
+    /// that creates two runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
-    /// When to run; now by default.
+    /// When the run is due; now by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<Timestamp>,
-    /// Who asks, for the timeline.
+    /// The requester, for the timeline.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<String>,
 }
@@ -164,7 +165,7 @@ pub struct TriggerRequest {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "order", rename_all = "snake_case")]
 pub enum Control {
-    /// Ends this run, whatever its state at the executor.
+    /// Cancels this run, whatever its state at the executor.
     Cancel {
         /// [`VERSION`].
         v: u32,
@@ -173,39 +174,39 @@ pub enum Control {
         /// The run.
         run: RunId,
     },
-    /// Asks which of these attempts the executor has in its journal. Answered with [`HoldingsReply`].
+    /// Asks which of these attempts are in the executor's journal. The answer is a [`HoldingsReply`].
     Holdings {
         /// [`VERSION`].
         v: u32,
         /// The store that the runs are in.
         store: StoreId,
-        /// The attempts asked for.
+        /// The attempts in question.
         attempts: Vec<AttemptId>,
     },
-    /// An executor sends it to itself right after a [`HeartbeatMessage`], on the same connection. When it returns, the heartbeat has reached the
-    /// broker.
+    /// An executor sends it to itself right after a [`HeartbeatMessage`], on the same connection. Its return proves
+    /// that the heartbeat has reached the broker.
     Echo {
         /// [`VERSION`].
         v: u32,
-        /// The start of the process that sent it; other incarnations ignore it.
+        /// Identifies the start of the sending process. Other incarnations ignore the message.
         incarnation: String,
-        /// Number of the heartbeat within that incarnation.
+        /// The number of the heartbeat within that incarnation.
         number: u64,
     },
 }
 
-/// The answer to [`Control::Holdings`]: those of the attempts asked for that are in the executor's journal, ended or not.
+/// The answer to [`Control::Holdings`]: the requested attempts that are in the executor's journal, ended or not.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HoldingsReply {
     /// [`VERSION`].
     pub v: u32,
-    /// The attempts that are in its journal.
+    /// The attempts in the journal.
     pub held: Vec<AttemptId>,
 }
 
-/// A message that says its version.
+/// A message that states its version.
 pub trait Versioned {
-    /// The version it was written in.
+    /// The version of the message's format.
     fn version(&self) -> u32;
 }
 
@@ -228,7 +229,7 @@ impl Versioned for Control {
     }
 }
 
-/// Reads a message and checks its version.
+/// Decodes a message and checks its version.
 pub fn decode<T: DeserializeOwned + Versioned>(payload: &[u8]) -> Result<T, DecodeError> {
     #[derive(Deserialize)]
     struct Head {
@@ -237,7 +238,7 @@ pub fn decode<T: DeserializeOwned + Versioned>(payload: &[u8]) -> Result<T, Deco
     match serde_json::from_slice::<T>(payload) {
         Ok(message) if message.version() == VERSION => Ok(message),
         Ok(message) => Err(DecodeError::Version(message.version())),
-        // A message of another version need not have this one's shape: then its version is what is wrong with it.
+        // A message of another version may have another shape. The error then names its version.
         Err(e) => match serde_json::from_slice::<Head>(payload) {
             Ok(head) if head.v != VERSION => Err(DecodeError::Version(head.v)),
             _ => Err(e.into()),
@@ -245,7 +246,7 @@ pub fn decode<T: DeserializeOwned + Versioned>(payload: &[u8]) -> Result<T, Deco
     }
 }
 
-/// Writes a message.
+/// Encodes a message.
 #[expect(
     clippy::missing_panics_doc,
     reason = "messages have string keys only, so writing them cannot fail"
@@ -255,8 +256,8 @@ pub fn encode<T: Serialize + Versioned>(message: &T) -> Vec<u8> {
         .expect("messages have string keys only, so writing them cannot fail")
 }
 
-/// Reads a message of one or several [`ReportMessage`]s, one to a line, each by itself. JSON as [`encode`] writes it has no line feeds in it; one
-/// at the very end means nothing.
+/// Decodes a message with one or several [`ReportMessage`]s, one per line; each line succeeds or fails alone. JSON from
+/// [`encode`] has no line feeds. A line feed at the end is ignored.
 pub fn decode_reports(payload: &[u8]) -> impl Iterator<Item = Result<ReportMessage, DecodeError>> {
     let lines = payload.strip_suffix(b"\n").unwrap_or(payload);
     lines.split(|byte| *byte == b'\n').map(decode)

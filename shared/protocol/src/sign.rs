@@ -1,7 +1,8 @@
 //! Ed25519 signatures of triggers.
 //!
-//! A worker that can check a trigger cannot forge one: it holds public keys only. The signature covers the message byte by byte, as it
-//! stands before the signature. Signer and verifier need not know the same fields: a field that is new to the worker is covered too.
+//! A worker holds only public keys, so it can check a trigger but not forge one. The signature covers all bytes of the
+//! message before the signature field. Fields that are new to the worker are covered too, so signer and verifier need
+//! not know the same fields.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -9,23 +10,23 @@ use ed25519_dalek::{Signature, Signer, VerifyingKey};
 
 use crate::message::{Trigger, encode};
 
-/// Why a signature does not hold, or a key cannot be read.
+/// Why a signature is invalid, or a key cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SignError {
     /// The trigger has no signature.
     #[error("the trigger is not signed")]
     Missing,
-    /// No pinned key made the signature.
+    /// No trusted key made the signature.
     #[error(
         "the signature was made by none of the {0} keys that this worker trusts, or the trigger was changed"
     )]
     Mismatch(usize),
     /// A key is not 32 bytes in base64.
-    #[error("a key is 32 bytes in base64")]
+    #[error("a key must be 32 bytes in base64")]
     Key,
 }
 
-/// What a scheduler signs with.
+/// The key with which a scheduler signs.
 #[derive(Clone)]
 pub struct SigningKey(ed25519_dalek::SigningKey);
 
@@ -36,12 +37,12 @@ impl std::fmt::Debug for SigningKey {
 }
 
 impl SigningKey {
-    /// The key made of these 32 random bytes.
+    /// Makes a key from 32 random bytes.
     pub fn from_seed(seed: [u8; 32]) -> Self {
         Self(ed25519_dalek::SigningKey::from_bytes(&seed))
     }
 
-    /// Reads a key written by [`to_base64`](Self::to_base64).
+    /// Reads a key in the format of [`to_base64`](Self::to_base64).
     pub fn from_base64(text: &str) -> Result<Self, SignError> {
         Ok(Self::from_seed(bytes_of(text)?))
     }
@@ -51,7 +52,7 @@ impl SigningKey {
         BASE64.encode(self.0.to_bytes())
     }
 
-    /// The public half, as text.
+    /// The public key as text.
     pub fn public_base64(&self) -> String {
         BASE64.encode(self.0.verifying_key().to_bytes())
     }
@@ -61,7 +62,7 @@ impl SigningKey {
         trigger.signature = None;
         let mut message = encode(trigger);
         let text = BASE64.encode(self.0.sign(&signed(&message)).to_bytes());
-        // The brace that closes the message.
+        // Remove the closing brace; the signature field and a new brace follow.
         message.pop();
         message.extend_from_slice(ending(&text).as_bytes());
         trigger.signature = Some(text);
@@ -69,12 +70,12 @@ impl SigningKey {
     }
 }
 
-/// The public keys that a worker trusts; several while a key is being replaced.
+/// The public keys that a worker trusts. There are several while a key is being replaced.
 #[derive(Debug, Clone, Default)]
 pub struct VerifyingKeys(Vec<VerifyingKey>);
 
 impl VerifyingKeys {
-    /// Reads public keys written by [`SigningKey::public_base64`].
+    /// Reads public keys in the format of [`SigningKey::public_base64`].
     pub fn from_base64<'a>(texts: impl IntoIterator<Item = &'a str>) -> Result<Self, SignError> {
         texts
             .into_iter()
@@ -83,12 +84,13 @@ impl VerifyingKeys {
             .map(Self)
     }
 
-    /// Whether one of the keys signed `message`, which was read as `trigger`.
+    /// Checks that one of the keys signed `message`, from which `trigger` was read.
     pub fn verify(&self, message: &[u8], trigger: &Trigger) -> Result<(), SignError> {
         let text = trigger.signature.as_deref().ok_or(SignError::Missing)?;
         let mismatch = || SignError::Mismatch(self.0.len());
         let bytes = BASE64.decode(text).map_err(|_| mismatch())?;
         let signature = Signature::from_slice(&bytes).map_err(|_| mismatch())?;
+        // The signed bytes end with a brace. `sign` put the signature field in its place.
         let before = message.strip_suffix(ending(text).as_bytes());
         let signed = signed(&[before.ok_or_else(mismatch)?, b"}"].concat());
         let trusted = self
@@ -99,12 +101,12 @@ impl VerifyingKeys {
     }
 }
 
-/// How a signed message ends.
+/// The end of a signed message.
 fn ending(signature: &str) -> String {
     format!(",\"signature\":\"{signature}\"}}")
 }
 
-/// What is signed of a message without its signature.
+/// The bytes that are signed. The prefix keeps signatures of other data from being valid for a trigger.
 fn signed(message: &[u8]) -> Vec<u8> {
     [b"cueline trigger 1\n", message].concat()
 }

@@ -11,7 +11,7 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// Waits from `first`, doubled each time, up to `most`.
+    /// Makes waits that start at `first` and double each time, up to `most`.
     pub const fn new(first: Duration, most: Duration) -> Self {
         Self {
             first,
@@ -27,7 +27,7 @@ impl Backoff {
         wait
     }
 
-    /// It worked: the next failure starts from the first wait again.
+    /// Call this after a success. The next failure starts from the first wait again.
     pub const fn reset(&mut self) {
         self.next = self.first;
     }

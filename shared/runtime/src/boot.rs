@@ -1,22 +1,22 @@
-//! Time since boot. Nothing sets this clock, and it goes on while the machine sleeps or the process is
-//! paused: what a lease is measured on.
+//! Time since boot. Nobody can set this clock, and it continues while the machine sleeps or the process is paused.
+//! Leases therefore use it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-/// Tells how long the machine has been up.
+/// Tells how long the machine has been running.
 pub trait BootClock: Send + Sync + std::fmt::Debug + 'static {
-    /// Milliseconds since a fixed point of this boot; they never go back.
+    /// Milliseconds since a fixed point of this boot. They never decrease.
     fn up_ms(&self) -> i64;
 
-    /// Differs after each boot; empty where the system does not report it.
+    /// An id that differs after each boot; empty if the system does not report one.
     fn boot_id(&self) -> String;
 }
 
 /// The machine's clock: `CLOCK_BOOTTIME` on Linux, which counts while the machine sleeps, see
-/// <https://man7.org/linux/man-pages/man2/clock_gettime.2.html>. Elsewhere the monotonic clock, which may not. A virtual machine that its
-/// host stops sees nothing of that on either.
+/// <https://man7.org/linux/man-pages/man2/clock_gettime.2.html>. Other systems use the monotonic clock, which may stop
+/// during sleep. Neither counts the time for which a host stops a virtual machine.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SystemBootClock;
 
@@ -25,7 +25,7 @@ impl BootClock for SystemBootClock {
     fn up_ms(&self) -> i64 {
         use nix::sys::time::TimeValLike as _;
         use nix::time::{ClockId, clock_gettime};
-        // Fails where the kernel does not know the clock, which is the same each time.
+        // This fails only if the kernel lacks the clock, so the result is always the same.
         clock_gettime(ClockId::CLOCK_BOOTTIME)
             .or_else(|_| clock_gettime(ClockId::CLOCK_MONOTONIC))
             .map_or(0, |up| up.num_milliseconds())
@@ -54,7 +54,7 @@ impl BootClock for SystemBootClock {
 pub struct ManualBootClock(Arc<AtomicI64>);
 
 impl ManualBootClock {
-    /// Moves the time on.
+    /// Advances the time.
     pub fn advance(&self, by: Duration) {
         let by_ms = i64::try_from(by.as_millis()).unwrap_or(i64::MAX);
         self.0.fetch_add(by_ms, Ordering::SeqCst);
@@ -82,7 +82,7 @@ mod tests {
         #[cfg(target_os = "linux")]
         {
             assert_eq!(SystemBootClock.boot_id().len(), 36);
-            // The first number of /proc/uptime is the same clock, in seconds, by another way.
+            // The first number in /proc/uptime shows the same clock, in seconds.
             let text = std::fs::read_to_string("/proc/uptime").expect("readable");
             let word = text.split_whitespace().next().expect("a number");
             let uptime: f64 = word.parse().expect("a number");

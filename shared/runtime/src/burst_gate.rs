@@ -1,24 +1,25 @@
 //! A gate that holds back work of low urgency while a burst of urgent work is under way.
 //!
-//! Runs that are due at the same instant should start at once. That they were published, taken and ended can be
-//! written a moment later. Both compete for the same processor and the same disk.
+//! Runs that are due at the same instant should start at once. The records of their publication, acceptance and end can
+//! be written a moment later. Both kinds of work compete for the same processor and disk.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-/// This many urgent items at once begin a burst, or prolong it.
+/// This many urgent items at once start or extend a burst.
 const BURST_ITEMS: usize = 64;
-/// The gate opens when no urgent items have come for this long.
+/// The gate opens when no urgent items have arrived for this long.
 const QUIET: Duration = Duration::from_millis(10);
-/// A burst of this many items or more
+/// A burst of at least this many items is large.
 const LARGE_BURST_ITEMS: usize = 1_000;
-/// has a longer quiet time, because it is processed in large batches, and each takes its time on a busy machine.
+/// A large burst needs a longer quiet time: it is processed in large batches, and each one takes long on a busy
+/// machine.
 const QUIET_AFTER_LARGE_BURST: Duration = Duration::from_millis(100);
-/// The gate is closed for at most this long. Urgent work that goes on is a load, not a burst.
+/// The gate is closed for at most this long. Urgent work that continues is a steady load, not a burst.
 const MAX_CLOSED: Duration = Duration::from_millis(400);
-/// Items that come after a pause of this length begin a new burst.
+/// Items that arrive after a pause of this length start a new burst.
 const NEW_BURST_AFTER: Duration = Duration::from_millis(200);
 
 /// Holds back work of low urgency during a burst.
@@ -33,7 +34,7 @@ struct Burst {
 }
 
 impl BurstGate {
-    /// Records that `items` urgent items have come at once. Few items leave the gate as it is.
+    /// Records that `items` urgent items have arrived at once. A small number leaves the gate as it is.
     pub fn record_urgent(&self, items: usize) {
         if items < BURST_ITEMS {
             return;
@@ -51,7 +52,7 @@ impl BurstGate {
         });
     }
 
-    /// Returns when no burst is under way, after 400 ms at the latest.
+    /// Returns when no burst is under way, or after 400 ms.
     pub async fn wait_until_open(&self) {
         let give_up_at = Instant::now() + MAX_CLOSED;
         while let Some(opens_at) = self.opens_at() {
@@ -68,7 +69,7 @@ impl BurstGate {
         self.opens_at().is_some_and(|at| Instant::now() < at)
     }
 
-    /// When the gate opens if no more urgent items come; `None` before the first burst.
+    /// When the gate opens if no more urgent items arrive; `None` before the first burst.
     fn opens_at(&self) -> Option<Instant> {
         let burst = (*self.0.lock().unwrap_or_else(PoisonError::into_inner))?;
         let quiet = if burst.items < LARGE_BURST_ITEMS {

@@ -1,4 +1,4 @@
-//! Clocks. Everything that asks for the time asks one of these.
+//! Clocks. All code that needs the time gets it from one of these.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -6,10 +6,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Tells the time, in milliseconds since the Unix epoch.
 pub trait Clock: Send + Sync + std::fmt::Debug + 'static {
-    /// Now.
+    /// The present time.
     fn now_ms(&self) -> i64;
 
-    /// The same in microseconds, for waits that should not be longer than they need be.
+    /// The same in microseconds, for short waits.
     fn now_us(&self) -> i64 {
         self.now_ms().saturating_mul(1_000)
     }
@@ -53,7 +53,7 @@ impl ManualClock {
         self.0.store(now_ms, Ordering::SeqCst);
     }
 
-    /// Moves the time on.
+    /// Advances the time.
     pub fn advance(&self, by_ms: i64) {
         self.0.fetch_add(by_ms, Ordering::SeqCst);
     }

@@ -1,7 +1,7 @@
 //! Periodic duties.
 //!
-//! A duty is an idempotent `activate()` without input: it looks at the state of the world, does what is due, and says
-//! when it wants to look again. It is woken by its timer or by an [`Activator`]; being woken too often does no harm.
+//! A duty is an idempotent `activate()` without input. It reads the current state, does what is due, and says when to
+//! run again. Its timer or an [`Activator`] wakes it; unnecessary wakes do no harm.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -12,12 +12,12 @@ use tokio::sync::Notify;
 use crate::backoff::Backoff;
 use crate::lifecycle::Stop;
 
-/// Wakes a duty. Cheap to clone; a wake while the duty is at work makes it look once more.
+/// Wakes a duty. Cheap to clone. A wake during an activation causes one more activation.
 #[derive(Debug, Clone, Default)]
 pub struct Activator(Arc<Notify>);
 
 impl Activator {
-    /// An activator that was not woken yet.
+    /// Makes an activator that was not woken yet.
     pub fn new() -> Self {
         Self::default()
     }
@@ -27,38 +27,37 @@ impl Activator {
         self.0.notify_one();
     }
 
-    /// Returns when it has been woken since the last return.
+    /// Returns once the duty was woken since the last return.
     pub async fn woken(&self) {
         self.0.notified().await;
     }
 }
 
-/// When a duty wants to look again.
+/// When a duty runs again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
-    /// At once: there was more than one activation may take.
+    /// At once, because one activation could not do all the work.
     Now,
-    /// After this long, unless woken before.
+    /// After this time, or earlier if woken.
     After(Duration),
 }
 
-/// Something that is done again and again.
+/// Work that is repeated periodically.
 pub trait Duty: Send + 'static {
-    /// What is reported when it fails.
+    /// The error of a failed activation.
     type Error: std::fmt::Display + Send;
 
-    /// Its name, for logs.
+    /// The name for logs.
     fn name(&self) -> &'static str;
 
-    /// Looks, and does what is due.
+    /// Reads the current state and does what is due.
     fn activate(&mut self) -> impl Future<Output = Result<Next, Self::Error>> + Send;
 }
 
 const FIRST_WAIT: Duration = Duration::from_millis(50);
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
-/// Activates `duty` until `stop` is asked to stop softly. A failure is logged and tried again with a growing wait; it never ends
-/// the duty.
+/// Activates `duty` until `stop` is soft. A failure is logged and retried with a growing wait; it never ends the duty.
 pub async fn run<D: Duty>(mut duty: D, activator: Activator, stop: Stop) {
     let mut backoff = Backoff::new(FIRST_WAIT, LONGEST_WAIT);
     while !stop.is_soft() {
@@ -75,7 +74,7 @@ pub async fn run<D: Duty>(mut duty: D, activator: Activator, stop: Stop) {
             Err(e) => {
                 let wait = backoff.next_wait();
                 tracing::error!(duty = duty.name(), error = %e, wait_ms = wait.as_millis(), "duty failed; trying again");
-                // Not to be woken early out of a failure: what wakes it may be what fails.
+                // A wake does not shorten this wait: the sender of the wake may be what fails.
                 tokio::select! {
                     () = tokio::time::sleep(wait) => {}
                     () = stop.soft() => {}

@@ -1,4 +1,4 @@
-//! What every long-running part of Cueline needs, whatever it does: a clock, a way to stop, periodic duties, backoff.
+//! What every long-running part of Cueline needs: clocks, a way to stop, periodic duties, backoff.
 
 pub mod backoff;
 pub mod boot;

@@ -1,7 +1,8 @@
-//! Starting and stopping a process of many tasks.
+//! Starts and stops the tasks of a process.
 //!
-//! A stop is first soft (take no more, finish what runs) and then hard (end now). A task that ends unexpectedly ends the process
-//! with a failure, so that its supervisor restarts it: half a scheduler is worse than none.
+//! A stop is first soft (accept no more work, finish the present work) and then hard (end now). A task that ends
+//! unexpectedly ends the process with a failure, so that its supervisor restarts it. A process that does half its work
+//! is worse than none.
 
 use std::future::Future;
 use std::time::Duration;
@@ -22,46 +23,46 @@ impl Stop {
         Self::default()
     }
 
-    /// Asks all to take no more and to finish.
+    /// Asks all tasks to accept no more work and to finish.
     pub fn ask_soft(&self) {
         self.soft.cancel();
     }
 
-    /// Asks all to end now; implies the soft stop.
+    /// Asks all tasks to end now; implies the soft stop.
     pub fn ask_hard(&self) {
         self.soft.cancel();
         self.hard.cancel();
     }
 
-    /// Whether a stop has been asked for.
+    /// Whether a soft or hard stop was requested.
     pub fn is_soft(&self) -> bool {
         self.soft.is_cancelled()
     }
 
-    /// Whether a hard stop has been asked for.
+    /// Whether a hard stop was requested.
     pub fn is_hard(&self) -> bool {
         self.hard.is_cancelled()
     }
 
-    /// Returns when a stop has been asked for.
+    /// Returns once a soft or hard stop was requested.
     pub async fn soft(&self) {
         self.soft.cancelled().await;
     }
 
-    /// Returns when a hard stop has been asked for.
+    /// Returns once a hard stop was requested.
     pub async fn hard(&self) {
         self.hard.cancelled().await;
     }
 }
 
-/// How a process came to its end.
+/// How a process ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ended {
-    /// It was asked to.
+    /// By a requested stop.
     Asked,
-    /// This task ended by itself.
+    /// Because this task ended by itself.
     Unexpectedly(String),
-    /// Some tasks did not finish in time.
+    /// By a hard stop: some tasks did not finish in time.
     Forced,
 }
 
@@ -74,17 +75,17 @@ pub struct Lifecycle {
 }
 
 impl Lifecycle {
-    /// No tasks yet.
+    /// Makes a lifecycle without tasks.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// What the tasks listen to.
+    /// The stop that the tasks watch.
     pub fn stop(&self) -> Stop {
         self.stop.clone()
     }
 
-    /// Starts a task that should run until the stop. If it ends (or panics) before, [`broken`](Self::broken) returns.
+    /// Starts a task that should run until the stop. If it ends or panics earlier, [`broken`](Self::broken) returns.
     pub fn spawn<F>(&self, name: &'static str, task: F)
     where
         F: Future<Output = ()> + Send + 'static,
@@ -94,13 +95,17 @@ impl Lifecycle {
             let ended = tokio::spawn(task).await;
             if ended.is_err() || !stop.is_soft() {
                 let how = if ended.is_err() { "panicked" } else { "ended" };
-                tracing::error!(task = name, how, "a task is no longer running");
+                tracing::error!(
+                    task = name,
+                    how,
+                    "task ended unexpectedly; the process stops, so that its supervisor restarts it"
+                );
                 broken.send_replace(Some(format!("task {name} {how}")));
             }
         });
     }
 
-    /// Returns when a task has ended unexpectedly, with which.
+    /// Waits until a task ends unexpectedly, and returns its name and how it ended.
     pub async fn broken(&self) -> String {
         let mut watch = self.broken.subscribe();
         match watch.wait_for(Option::is_some).await {
@@ -109,7 +114,7 @@ impl Lifecycle {
         }
     }
 
-    /// Stops the tasks: softly, and after `grace` hard.
+    /// Stops the tasks: first softly, then hard after `grace`.
     pub async fn shut_down(&self, grace: Duration) -> Ended {
         self.stop.ask_soft();
         self.tasks.close();

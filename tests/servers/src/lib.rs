@@ -1,8 +1,9 @@
-//! Real servers for tests: PostgreSQL, NATS and RabbitMQ on free ports in temporary folders. A test may pause them (SIGSTOP), kill them
-//! (SIGKILL) and start them again on the same data, and put a proxy before them that delays or cuts connections.
+//! Real servers for tests: PostgreSQL, NATS and RabbitMQ on free ports in temporary folders. A test may pause them
+//! (SIGSTOP), kill them (SIGKILL) and start them again on the same data. A proxy before a server can delay or cut its
+//! connections.
 //!
-//! No server outlives the process that started it, however that ends: see [`Guarded`]. `infra/dev/servers` installs the programs. A missing
-//! program is an error, never a skipped test.
+//! No server outlives the process that started it, however that process ends: see [`Guarded`]. `infra/dev/servers`
+//! installs the programs. A missing program is an error, never a skipped test.
 
 pub mod nats;
 pub mod postgres;

@@ -28,7 +28,7 @@ impl Version {
     /// Both.
     pub const ALL: [Self; 2] = [Self::V2_10, Self::V2_12];
 
-    /// As the server prints it.
+    /// The version number that the server prints.
     pub const fn number(self) -> &'static str {
         match self {
             Self::V2_10 => "2.10.26",
@@ -36,7 +36,8 @@ impl Version {
         }
     }
 
-    /// The program, in the folder `nats-<version>` of `target/servers` or of the folder that `CUELINE_TEST_NATS_BIN` names.
+    /// The program, in the folder `nats-<version>` of `target/servers` or of the folder that `CUELINE_TEST_NATS_BIN`
+    /// names.
     fn program(self) -> Result<PathBuf> {
         let folder = std::env::var_os("CUELINE_TEST_NATS_BIN").map_or_else(
             || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/servers"),
@@ -55,7 +56,7 @@ impl Version {
     }
 }
 
-/// A server on a free port, with its data in a temporary folder. It is killed when this is dropped.
+/// A server on a free port, with its data in a temporary folder. Dropping it kills the server.
 #[derive(Debug)]
 pub struct Nats {
     version: Version,
@@ -64,9 +65,9 @@ pub struct Nats {
     process: Option<Guarded>,
 }
 
-/// A server starts and ends within this time.
+/// The time limit for a start and for an end.
 const START_WITHIN: Duration = Duration::from_secs(30);
-/// Another process may take a port between the search and the start.
+/// Another process may take the port between the search and the start, so a start tries this many ports.
 const PORTS_TO_TRY: usize = 5;
 
 impl Nats {
@@ -75,8 +76,8 @@ impl Nats {
         Self::start_with(version, |_| Ok(String::new()))
     }
 
-    /// Starts a server with more lines of configuration: users, TLS, limits. `extra` gets the server's folder, where it may create files that
-    /// the configuration names.
+    /// Starts a server with more lines of configuration: users, TLS, limits. `extra` gets the server's folder, where it
+    /// may create the files that the configuration names.
     pub fn start_with(
         version: Version,
         extra: impl FnOnce(&Path) -> Result<String>,
@@ -102,7 +103,7 @@ impl Nats {
         }
     }
 
-    /// Starts `count` servers as one cluster. They elect a leader some time later.
+    /// Starts `count` servers as one cluster. Their election of a leader may come later.
     pub fn cluster(version: Version, count: usize) -> Result<Vec<Self>> {
         let ports: Vec<u16> = (0..count).map(|_| free_port()).collect::<Result<_>>()?;
         let routes: Vec<String> = ports
@@ -151,14 +152,14 @@ impl Nats {
         Ok(())
     }
 
-    /// SIGTERM, and waits until it has ended.
+    /// SIGTERM. Waits until the server has ended.
     pub fn stop(&mut self) -> Result<()> {
         self.signal(Signal::SIGTERM)?;
         let mut process = self.process.take().context("the server is not running")?;
         process.wait(START_WITHIN).map(drop)
     }
 
-    /// SIGSTOP: it keeps its connections and answers nothing. Waits until all its threads have stopped.
+    /// SIGSTOP. The server keeps its connections and answers nothing. Waits until all its threads have stopped.
     pub fn pause(&self) -> Result<()> {
         let pid = self.signal(Signal::SIGSTOP)?;
         let stopped =
@@ -192,7 +193,7 @@ impl Nats {
         Ok(())
     }
 
-    /// Signals the server alone: the guard around it must be able to kill it meanwhile.
+    /// Signals only the server: the guard around it must still be able to kill it.
     fn signal(&self, signal: Signal) -> Result<Pid> {
         ensure!(self.process.is_some(), "the server is not running");
         let pid = fs::read_to_string(self.dir.path().join("pid"))
@@ -203,7 +204,7 @@ impl Nats {
     }
 }
 
-/// Whether all threads have stopped. They stop one by one.
+/// Whether all threads have stopped. They stop one after another.
 fn has_stopped(pid: Pid) -> Result<bool> {
     for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
         let stat = fs::read_to_string(thread?.path().join("stat"))?;
@@ -219,7 +220,7 @@ fn has_stopped(pid: Pid) -> Result<bool> {
     Ok(true)
 }
 
-/// Whether the server greets a new connection, which it does after `JetStream` has recovered its data.
+/// Whether the server greets a new connection. It does so once `JetStream` has recovered its data.
 fn answers(addr: SocketAddr) -> bool {
     let greeting = || -> std::io::Result<String> {
         let stream = TcpStream::connect_timeout(&addr, Duration::from_secs(1))?;

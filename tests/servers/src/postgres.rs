@@ -1,7 +1,8 @@
 //! A PostgreSQL server.
 //!
-//! Its data directory is in a temporary folder, a copy of one that `initdb` created. Durability is real (`fsync` is on), except on the shared
-//! server, which is never killed. PostgreSQL refuses to run as root; as root the server runs as the user `postgres` or `nobody`.
+//! Its data directory is a copy of one that `initdb` created, in a temporary folder. Durability is real (`fsync` is
+//! on), except on the shared server, which is never killed. PostgreSQL refuses to run as root. If this process is
+//! root's, the server runs as the user `postgres` or `nobody`.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, chown};
@@ -19,16 +20,16 @@ use tempfile::TempDir;
 
 use crate::process::{Guarded, free_port};
 
-/// Names the folder of `initdb`, `postgres` and `psql` where the search does not find them.
+/// Names the folder of `initdb`, `postgres` and `psql` if the search does not find them.
 const BIN_VARIABLE: &str = "CUELINE_TEST_POSTGRES_BIN";
 
 /// Debian's folder with one folder per version.
 const DEBIAN: &str = "/usr/lib/postgresql";
 
-/// A server answers within this time of its start. After a kill it replays its log first.
+/// The time limit from the start to the first answer. After a kill the server replays its log first.
 const START_LIMIT: Duration = Duration::from_mins(1);
 
-/// An orderly end takes at most this time; then the server is killed.
+/// The time limit for an orderly end. After it the server is killed.
 const STOP_LIMIT: Duration = Duration::from_secs(5);
 
 const SETTINGS: &str = "
@@ -45,7 +46,7 @@ log_min_messages = warning
 log_line_prefix = '%d '
 ";
 
-/// For the shared server, which is never killed.
+/// Settings of the shared server, which is never killed.
 const NOT_DURABLE: &str = "
 fsync = off
 full_page_writes = off
@@ -61,11 +62,11 @@ const INITDB_ARGUMENTS: [&str; 4] = [
 /// The only user who needs a password.
 pub const WITH_PASSWORD: &str = "with_password";
 
-/// A server, which ends when this is dropped.
+/// A server. Dropping it ends the server.
 #[derive(Debug)]
 pub struct Postgres {
     programs: PathBuf,
-    /// The user of the server, if this process is root's.
+    /// The user who runs the server, if this process is root's.
     user: Option<User>,
     port: u16,
     databases: AtomicU32,
@@ -73,7 +74,7 @@ pub struct Postgres {
     dir: TempDir,
 }
 
-/// The server that the tests of one process share while one of them uses it.
+/// The server that the tests of one process share. It runs while a test uses it.
 static SHARED: Mutex<Weak<Postgres>> = Mutex::new(Weak::new());
 
 impl Postgres {
@@ -123,8 +124,8 @@ impl Postgres {
         Ok(server)
     }
 
-    /// The server that all tests of this process share, each with a database of its own. It starts for the first of them and ends when no test holds
-    /// it.
+    /// The server that all tests of this process share, each with a database of its own. The first test starts it, and
+    /// it ends when no test holds it.
     pub fn shared() -> Result<Arc<Self>> {
         let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(server) = shared.upgrade() {
@@ -143,7 +144,7 @@ impl Postgres {
         )
     }
 
-    /// The address of a database for the user [`WITH_PASSWORD`], whom the test has to create first.
+    /// The address of a database for the user [`WITH_PASSWORD`], whom the test must create first.
     pub fn url_with_password(&self, password: &str, database: &str) -> String {
         format!(
             "postgres://{WITH_PASSWORD}:{password}@127.0.0.1:{}/{database}?sslmode=disable",
@@ -160,7 +161,7 @@ impl Postgres {
         )
     }
 
-    /// The server's log. Each line begins with the name of its database.
+    /// The server's log. Each line starts with the name of its database.
     pub fn log(&self) -> String {
         fs::read_to_string(self.log_file()).unwrap_or_default()
     }
@@ -198,14 +199,14 @@ impl Postgres {
     /// SIGKILL to the server and all its processes. Waits until they have ended.
     pub fn kill(&self) -> Result<()> {
         let mut process = self.lock();
-        // A stopped server starts no process while its children are listed.
+        // Stop the server first, so that it starts no process while its children are listed.
         self.signal_all(Signal::SIGSTOP)?;
         let all = self.all()?;
         self.signal_all(Signal::SIGKILL)?;
         if let Some(mut guarded) = process.take() {
             guarded.kill()?;
         }
-        // A process that has not ended keeps their shared memory, and a new server does not start beside it.
+        // A process that is still alive keeps the shared memory, and a new server cannot start beside it.
         let ended =
             eventually_blocking(
                 "PostgreSQL's processes have ended",
@@ -218,7 +219,7 @@ impl Postgres {
         Ok(ended?)
     }
 
-    /// SIGINT, with which a service manager stops it: it closes all connections. Waits until it has ended.
+    /// SIGINT, as a service manager sends it: the server closes all connections. Waits until it has ended.
     pub fn stop(&self) -> Result<()> {
         let postmaster = self.postmaster().context("the server is not running")?;
         kill(postmaster, Signal::SIGINT)?;
@@ -244,7 +245,7 @@ impl Postgres {
     pub fn start_again(&self) -> Result<()> {
         let mut process = self.lock();
         ensure!(process.is_none(), "the server is running");
-        // A killed server leaves this file; another process may have its process id by now.
+        // A killed server leaves this file. Its process id may now belong to another process.
         fs::remove_file(self.data().join("postmaster.pid")).ok();
         let mut command = self.as_user("postgres");
         command.arg("-D").arg(self.data());
@@ -288,7 +289,8 @@ impl Postgres {
         command
     }
 
-    /// Copies the template, or creates one first: `initdb` takes a second of processor time.
+    /// Copies the template directory. Creates it first if it is missing, because `initdb` takes a second of processor
+    /// time.
     fn create_data_directory(&self) -> Result<()> {
         let template = self.template()?;
         if template.is_dir() {
@@ -301,7 +303,8 @@ impl Postgres {
         let trust = fs::read_to_string(&hba)?;
         let guarded = format!("host all {WITH_PASSWORD} 127.0.0.1/32 scram-sha-256\n");
         fs::write(&hba, guarded + &trust)?;
-        // Under another name first: a template that exists is complete. Another process may have been faster.
+        // The template gets its final name last, so an existing template is complete. Another process may have been
+        // faster.
         let new = template.with_extension(std::process::id().to_string());
         self.copy(&self.data(), &new)?;
         if fs::rename(&new, &template).is_err() {
@@ -333,7 +336,7 @@ impl Postgres {
     fn configure(&self, more: &str) -> Result<()> {
         let settings = format!("{SETTINGS}port = {}\n{more}", self.port);
         let path = self.data().join("postgresql.auto.conf");
-        // It belongs to PostgreSQL's user already, and stays so.
+        // The file already belongs to PostgreSQL's user, and writing keeps that.
         fs::write(&path, settings).with_context(|| format!("failed to write {}", path.display()))
     }
 
@@ -343,7 +346,7 @@ impl Postgres {
         text.lines().next()?.trim().parse().ok().map(Pid::from_raw)
     }
 
-    /// The server's processes. Each leaves the process group, so that they are found by their parent.
+    /// The server's processes. They leave the process group, so this finds them by their parent.
     fn all(&self) -> Result<Vec<Pid>> {
         let Some(postmaster) = self.postmaster() else {
             return Ok(Vec::new());
@@ -366,21 +369,21 @@ impl Postgres {
 
 impl Drop for Postgres {
     fn drop(&mut self) {
-        // An immediate shutdown ends all processes and releases shared memory; SIGKILL would leave both.
+        // An immediate shutdown ends all processes and releases shared memory. SIGKILL would do neither.
         if let Some(postmaster) = self.postmaster()
             && self.signal_all(Signal::SIGCONT).is_ok()
             && kill(postmaster, Signal::SIGQUIT).is_ok()
         {
-            // If it does not end, it is killed.
+            // If the server does not end, it is killed.
             let _ = self.lock().as_mut().map(|process| process.wait(STOP_LIMIT));
         }
     }
 }
 
-/// Whether a process has not ended.
+/// Whether the process is alive.
 fn is_alive(pid: Pid) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // The name before the state may contain anything.
+    // The name before the state may contain any character.
     let state = stat
         .rsplit(") ")
         .next()
@@ -441,7 +444,7 @@ fn programs() -> Result<PathBuf> {
         })
 }
 
-/// The user to run as, if this process is root's.
+/// The user who runs the server, if this process is root's.
 fn unprivileged() -> Result<Option<User>> {
     if !geteuid().is_root() {
         return Ok(None);
@@ -461,7 +464,7 @@ fn children(parent: Pid) -> Result<Vec<Pid>> {
         let Ok(pid) = entry?.file_name().to_string_lossy().parse::<i32>() else {
             continue;
         };
-        // A process that has ended is no child. The name, in parentheses, may contain anything.
+        // An ended process does not count as a child. The name in parentheses may contain any character.
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         let after_name = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
         if after_name.split(' ').nth(1) == Some(&parent.to_string()) {
@@ -505,7 +508,7 @@ mod tests {
         let server = Postgres::start().unwrap();
         server.pause().unwrap();
         let path = format!("/proc/{}/stat", server.postmaster().unwrap());
-        // A process in a system call stops after the call.
+        // A process inside a system call stops after the call.
         let stopped = eventually_blocking("the server has stopped", START_LIMIT, || {
             let stat = fs::read_to_string(&path).unwrap();
             if stat.contains(") T ") {

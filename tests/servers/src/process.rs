@@ -1,4 +1,4 @@
-//! A server's process, in a process group of its own that cannot outlive this process.
+//! A server's process in a process group that cannot outlive this process.
 
 use std::fs::File;
 use std::hash::{BuildHasher as _, RandomState};
@@ -13,8 +13,8 @@ use nix::errno::Errno;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
-/// A process group that is killed when this is dropped, and also when this process ends without dropping anything: a shell in the group waits
-/// for the end of a pipe whose other end only this process holds.
+/// A process group that is killed when this is dropped. If this process ends without dropping it, a shell in the group
+/// kills the group. The shell notices the end of a pipe whose other end only this process holds.
 #[derive(Debug)]
 pub struct Guarded {
     child: Child,
@@ -30,7 +30,7 @@ kill -KILL 0
 "#;
 
 impl Guarded {
-    /// Starts `command`. Its output is appended to the file `log`, its standard input is empty.
+    /// Starts `command`. Its output is appended to the file `log`; its standard input is empty.
     pub fn start(command: &Command, log: &Path) -> Result<Self> {
         let out = File::options()
             .append(true)
@@ -69,7 +69,7 @@ impl Guarded {
         Pid::from_raw(i32::try_from(self.child.id()).unwrap_or(i32::MAX))
     }
 
-    /// Sends a signal to the whole group. A group that has ended is not an error.
+    /// Sends a signal to the whole group. A group that has ended is no error.
     pub fn signal(&self, signal: Signal) -> Result<()> {
         match killpg(self.group(), signal) {
             Ok(()) | Err(Errno::ESRCH) => Ok(()),
@@ -81,7 +81,7 @@ impl Guarded {
     pub fn kill(&mut self) -> Result<ExitStatus> {
         self.signal(Signal::SIGKILL)?;
         let status = self.child.wait()?;
-        // The guard has ended; the other processes of the group may take a moment longer.
+        // The guard has ended. Other processes of the group may end a moment later.
         eventually_blocking("the process group has ended", ENDED_WITHIN, || {
             if any_alive(self.group()) {
                 Err("a process is alive")
@@ -104,7 +104,7 @@ impl Guarded {
         Ok(ended??)
     }
 
-    /// Waits until `ready` returns true. Fails if the process ends before.
+    /// Waits until `ready` returns `true`. Fails if the process ends earlier.
     pub fn wait_until(
         &mut self,
         expected: &str,
@@ -126,14 +126,14 @@ impl Guarded {
 
 impl Drop for Guarded {
     fn drop(&mut self) {
-        // A failure has no consequence: the guard kills the group at the end of this process at the latest.
+        // A failure is harmless: the guard kills the group at the latest when this process ends.
         let _ = self.kill();
     }
 }
 
 const ENDED_WITHIN: Duration = Duration::from_secs(30);
 
-/// Whether a process of the group is alive. One that has ended and is not reaped does not count.
+/// Whether a process of the group is alive. An ended process that is not reaped does not count.
 fn any_alive(group: Pid) -> bool {
     let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let group = group.to_string();
@@ -148,19 +148,19 @@ fn runs_in(process: &Path, group: &str) -> Option<bool> {
     // The name, in parentheses, is followed by the state, the parent and the group.
     let mut fields = stat.rsplit(')').next()?.split_whitespace();
     let (state, own) = (fields.next()?, fields.nth(1)?);
-    // The first thread may have ended before the others, which still hold files and ports.
+    // The first thread may have ended before the others, which then still hold files and ports.
     let threads = std::fs::read_dir(process.join("task")).ok()?.count();
     Some(own == group && (!matches!(state, "Z" | "X") || threads > 1))
 }
 
-/// Ports below those that systems give to outgoing connections. A client that tries to reach a killed server might else get the server's port,
-/// connect to itself, and keep the server from starting again.
+/// Ports below the range that systems use for outgoing connections. Otherwise a client of a killed server could get the
+/// server's port, connect to itself, and keep the server from starting again.
 const PORTS: std::ops::Range<u16> = 10_000..32_000;
 
 /// A port on the loopback address that was free just now.
 pub fn free_port() -> Result<u16> {
     for _ in 0..1_000 {
-        // At random: other processes search for ports at the same time.
+        // Start at a random port, because other processes search for ports at the same time.
         let random = RandomState::new().hash_one(std::process::id());
         let port = PORTS.start + u16::try_from(random % PORTS.len() as u64)?;
         if std::net::TcpListener::bind(("127.0.0.1", port)).is_ok() {
@@ -193,7 +193,7 @@ mod tests {
         ended.unwrap();
     }
 
-    /// A process and its child, both of which write their ids and stay.
+    /// Starts a process and its child. Both write their ids and keep running.
     fn two_processes(dir: &Path) -> (Guarded, [String; 2]) {
         let mut command = Command::new("sh");
         command

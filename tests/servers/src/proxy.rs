@@ -14,19 +14,19 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-/// What the proxy does with existing and new connections.
+/// How the proxy treats existing and new connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Link {
     /// Forwards everything.
     Whole,
-    /// Forwards everything, each piece (of at most 64 KiB) after this time.
+    /// Forwards everything, but each piece (of at most 64 KiB) after this time.
     Slow(Duration),
-    /// Accepts and keeps connections, and forwards nothing, as a network that loses all packets. What is sent meanwhile arrives when the link
-    /// heals.
+    /// Accepts and keeps connections but forwards nothing, like a network that loses all packets. Data that is sent
+    /// meanwhile arrives when the link heals.
     HalfOpen,
-    /// What clients send is lost. A connection that lost something is cut when the link heals.
+    /// Data from clients is lost. A connection that lost data is cut when the link heals.
     DeafServer,
-    /// What the server sends is lost. A connection that lost something is cut when the link heals.
+    /// Data from the server is lost. A connection that lost data is cut when the link heals.
     DeafClient,
     /// Connections are cut, and new ones refused.
     Cut,
@@ -58,7 +58,7 @@ impl Link {
     }
 }
 
-/// A proxy on a port of its own, in a thread of its own, until it is dropped.
+/// A proxy with its own port and thread. Dropping it ends the proxy.
 #[derive(Debug)]
 pub struct Proxy {
     addr: SocketAddr,
@@ -67,7 +67,7 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// Starts one in front of `upstream`; the link is whole.
+    /// Starts a proxy in front of `upstream` with the link whole.
     pub fn start(upstream: SocketAddr) -> Result<Self> {
         let (link, links) = watch::channel(Link::Whole);
         let (ready, readied) = mpsc::sync_channel(1);
@@ -110,7 +110,7 @@ impl Drop for Proxy {
     fn drop(&mut self) {
         self.set(Link::Gone);
         if let Some(thread) = self.thread.take() {
-            // A panic in it was printed.
+            // A panic of the thread was printed already.
             let _ = thread.join();
         }
     }
@@ -168,7 +168,7 @@ async fn accept(listener: Option<&TcpListener>) -> io::Result<(TcpStream, Socket
     }
 }
 
-/// One connection, until either side or the link ends it.
+/// Serves one connection until either side or the link ends it.
 async fn connection(client: TcpStream, upstream: SocketAddr, links: Links) {
     let lost = AtomicBool::new(false);
     let carried = async {
@@ -183,7 +183,7 @@ async fn connection(client: TcpStream, upstream: SocketAddr, links: Links) {
         let Ok(server) = TcpStream::connect(upstream).await else {
             return;
         };
-        // Small pieces must be as fast as without a proxy.
+        // The proxy must not delay small pieces.
         let _ = (client.set_nodelay(true), server.set_nodelay(true));
         let (from_client, to_client) = client.into_split();
         let (from_server, to_server) = server.into_split();
@@ -238,7 +238,7 @@ mod tests {
 
     const NOT_YET: Duration = Duration::from_millis(200);
 
-    /// A server that sends back what it gets.
+    /// A server that returns what it receives.
     fn echo() -> SocketAddr {
         let listener = Listener::bind("127.0.0.1:0").unwrap();
         let addr = listener.local_addr().unwrap();

@@ -1,7 +1,7 @@
 //! A `RabbitMQ` server.
 //!
-//! It takes some seconds to start. The tests of a program usually share one ([`Rabbit::shared`]) and use virtual hosts or prefixes of their own. A
-//! test that kills, pauses or alarms the server must have it alone.
+//! A start takes some seconds, so the tests of a program usually share one server ([`Rabbit::shared`]) with virtual
+//! hosts or prefixes of their own. A test that kills, pauses or alarms the server needs its own.
 
 use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
@@ -21,11 +21,11 @@ use tempfile::TempDir;
 
 use crate::process::{Guarded, free_port};
 
-/// A start takes 5 to 10 s on two busy cores.
+/// The time limit for a start, which takes 5 to 10 s on two busy cores.
 const START_WITHIN: Duration = Duration::from_mins(2);
 
-/// A `RabbitMQ` node with a name, ports, a cookie, a port mapper (epmd) and folders of its own. It is killed when this is dropped or this process
-/// ends.
+/// A `RabbitMQ` node with its own name, ports, cookie, port mapper (epmd) and folders. It is killed when this is
+/// dropped or this process ends.
 #[derive(Debug)]
 pub struct Rabbit {
     bin: PathBuf,
@@ -38,12 +38,13 @@ pub struct Rabbit {
 }
 
 impl Rabbit {
-    /// Starts a server with the user `guest` (password `guest`) and the virtual host `/`, and waits until it accepts AMQP.
+    /// Starts a server with the user `guest` (password `guest`) and the virtual host `/`, and waits until it accepts
+    /// AMQP.
     pub fn start() -> Result<Self> {
         Self::start_with("")
     }
 
-    /// The same with more lines in its `rabbitmq.conf`.
+    /// The same with more lines in `rabbitmq.conf`.
     pub fn start_with(more: &str) -> Result<Self> {
         Self::start_with_definitions(more, "")
     }
@@ -100,7 +101,7 @@ impl Rabbit {
         Ok(server.url(&vhost))
     }
 
-    /// The port on which it accepts AMQP, on the loopback address.
+    /// The AMQP port of the server, on the loopback address.
     pub const fn port(&self) -> u16 {
         self.port
     }
@@ -135,7 +136,7 @@ impl Rabbit {
         Ok(())
     }
 
-    /// Runs `rabbitmqctl` on this server, which takes a second or two. Returns what it printed.
+    /// Runs `rabbitmqctl` on this server, which takes a second or two. Returns its output.
     pub fn ctl(&self, arguments: &[&str]) -> Result<String> {
         let ran = self
             .command("rabbitmqctl")
@@ -152,8 +153,9 @@ impl Rabbit {
         Ok(printed)
     }
 
-    /// Writes declarations to disk now. The server itself does so up to three minutes later. A server that is killed before loses a quorum queue with
-    /// all its messages, or has one that never answers (seen with 3.10).
+    /// Makes the server write declarations to disk now. It would otherwise do so up to three minutes later. A server
+    /// that is killed before that loses a quorum queue with all its messages, or has a queue that never answers (seen
+    /// with 3.10).
     pub fn write_declarations(&self) -> Result<()> {
         let write = "{mnesia:sync_log(), lists:usort([dets:sync(T) || T <- dets:all()])}.";
         let printed = self.ctl(&["eval", write])?;
@@ -171,7 +173,7 @@ impl Rabbit {
         }
     }
 
-    /// Stops it in order, as a service manager does. Waits until it has ended.
+    /// Stops the server in order, as a service manager does. Waits until it has ended.
     pub fn stop(&self) -> Result<()> {
         self.ctl(&["stop"])?;
         let mut node = self.node().take().context("the server is not running")?;
@@ -179,10 +181,11 @@ impl Rabbit {
         ended.map(drop).with_context(|| self.log())
     }
 
-    /// Starts it on the same port and data after a [`kill`](Self::kill) or [`stop`](Self::stop), and waits until it accepts AMQP.
+    /// Starts the server on the same port and data after a [`kill`](Self::kill) or [`stop`](Self::stop), and waits
+    /// until it accepts AMQP.
     pub fn start_again(&self) -> Result<()> {
         let mut command = self.command("rabbitmq-server");
-        // Another port each time: while the node is down, another process may take the old one.
+        // Each start uses a new distribution port, because another process may have taken the old one.
         command.env("RABBITMQ_DIST_PORT", free_port()?.to_string());
         let mut node = Guarded::start(&command, &self.dir.join("log/server.log"))?;
         let accepts = || accepts_amqp(self.port);
@@ -219,7 +222,7 @@ impl Rabbit {
         self.node.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One of the server's programs, with an environment in which it finds this node only.
+    /// One of the server's programs, with an environment in which it sees only this node.
     fn command(&self, program: &str) -> Command {
         let mut command = Command::new(self.bin.join(program));
         for (name, _) in std::env::vars_os() {
@@ -246,7 +249,7 @@ impl Rabbit {
             .env("RABBITMQ_PID_FILE", at("data/node.pid"))
             .env("RABBITMQ_LOG_BASE", at("log"))
             .env("RABBITMQ_LOGS", "-")
-            // Idle schedulers sleep instead of spinning, also those for blocking work.
+            // Idle scheduler threads of the Erlang VM sleep instead of spinning, even those for blocking work.
             .env(
                 "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS",
                 "+sbwt none +sbwtdcpu none +sbwtdio none +S 2:2 +SDcpu 1:1 +SDio 4 +A 2",
@@ -257,7 +260,7 @@ impl Rabbit {
 
 impl Drop for Rabbit {
     fn drop(&mut self) {
-        // Before its folder is removed.
+        // End the server before its folder is removed.
         self.node().take();
     }
 }
@@ -276,14 +279,15 @@ fn programs() -> Result<PathBuf> {
     Ok(bin)
 }
 
-/// Virtual hosts that the shared server has from its start. Each `rabbitmqctl` would take a second or two.
+/// The virtual hosts that the shared server starts with. Adding one later takes `rabbitmqctl` a second or two.
 const VHOSTS: usize = 8;
 
 fn vhost_name(number: usize) -> String {
     format!("test-{number}")
 }
 
-/// Definitions of the virtual hosts and of the user `guest`, whom a server with definitions does not create by itself.
+/// Definitions of the virtual hosts and of the user `guest`. A server with definitions does not create `guest` by
+/// itself.
 fn vhosts() -> String {
     let names = std::iter::once("/".to_owned()).chain((0..VHOSTS).map(vhost_name));
     let (mut vhosts, mut permissions) = (Vec::new(), Vec::new());
@@ -327,7 +331,8 @@ fn configure(dir: &Path, port: u16, more: &str, definitions: &str) -> Result<()>
         .create_new(true)
         .mode(0o400)
         .open(dir.join(".erlang.cookie"))?;
-    // The cookie separates the nodes of one user on one machine. It protects nothing: a reader of the folder can read the data.
+    // The cookie separates the nodes of one user on one machine. It protects nothing, because a reader of the folder
+    // can also read the data.
     write!(cookie, "{:016X}{port}", rand::random_range(1..=u64::MAX))?;
     Ok(())
 }
@@ -342,7 +347,8 @@ fn accepts_amqp(port: u16) -> bool {
         stream.read_exact(&mut first)?;
         Ok(first[0])
     };
-    // 1 is a method frame: connection.start. A server that refuses the protocol sends its own header instead.
+    // Frame type 1 is a method frame: connection.start. A server that refuses the protocol sends its own header
+    // instead.
     greeted().is_ok_and(|kind| kind == 1)
 }
 
@@ -364,7 +370,8 @@ fn escaped(name: &str) -> String {
         .collect()
 }
 
-/// Removes a folder when this process ends or this is dropped. The folder of a server in a static would else stay.
+/// Removes a folder when this is dropped or this process ends. Statics are never dropped, so a server's folder would
+/// otherwise stay.
 #[derive(Debug)]
 struct Sweeper(Child);
 
@@ -391,7 +398,7 @@ impl Sweeper {
 impl Drop for Sweeper {
     fn drop(&mut self) {
         drop(self.0.stdin.take());
-        // A failure leaves the folder.
+        // A failure leaves the folder in place.
         let _ = self.0.wait();
     }
 }
@@ -417,7 +424,7 @@ mod tests {
         server.pause().unwrap();
         let port = server.port();
         let asked = std::thread::spawn(move || accepts_amqp(port));
-        // A thread that had an answer before the resume would have finished.
+        // A thread that got its answer before the resume would have finished by now.
         assert!(!asked.is_finished());
         server.resume().unwrap();
         assert!(asked.join().unwrap());

@@ -8,10 +8,11 @@ use std::time::Duration;
 use cueline_runtime::{BootClock as _, Clock as _, SystemBootClock, SystemClock};
 use cueline_tests::execution_log::{AttemptLabel, RecordedAttempt};
 
-/// Linux counts the start times of processes in these units on every machine.
+/// On every machine, Linux counts the start times of processes in these units.
 const TICK_MS: i64 = 10;
 
-/// When this process was created, or up to a tick later. It may have been stopped before its first instruction.
+/// When this process was created, or up to one tick later. The process may have been stopped before its first
+/// instruction.
 fn process_began() -> Option<i64> {
     let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
     let after_name = stat.rsplit(')').next()?;

@@ -1,7 +1,8 @@
-//! `cueline` with one more handler, `record`, so that a test can have hundreds of runs a second without as many processes. Everything else
-//! is as in `cueline worker`.
+//! `cueline` with one more handler, `record`. With it a test can have hundreds of runs per second without starting as
+//! many processes. Everything else is as in `cueline worker`.
 //!
-//! The handler appends to the execution log that `CUELINE_TEST_EXECUTION_LOG` names. The job's parameter says how it behaves.
+//! The handler appends to the execution log that `CUELINE_TEST_EXECUTION_LOG` names. The job's parameter controls its
+//! behaviour.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -15,12 +16,12 @@ use cueline_worker::{Context, Failure, Handler, from_fn};
 use serde::Deserialize;
 use tokio::task::spawn_blocking;
 
-/// The job's parameter.
+/// The job's parameter, which controls the handler.
 #[derive(Debug, Deserialize)]
 struct Behaviour {
     /// How long an attempt takes.
     hold_ms: u64,
-    /// How long it continues after it was asked to stop.
+    /// How long the attempt continues after a request to stop.
     #[serde(default)]
     linger_ms: u64,
     /// Attempts below this number fail.
@@ -58,7 +59,7 @@ async fn record(file: PathBuf, cx: Context) -> Result<(), Failure> {
         spawn_blocking(move || RecordedAttempt::start(&file, label, behaviour.exclusive)).await??;
     let pause = |ms| tokio::time::sleep(Duration::from_millis(ms));
     let held = async {
-        // The worker may have been stopped while the start was written, and while the attempt ran.
+        // The worker may have been stopped while the start was written, or while the attempt ran.
         cx.cancelled()?;
         pause(behaviour.hold_ms).await;
         cx.cancelled()

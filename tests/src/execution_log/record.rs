@@ -1,7 +1,7 @@
-//! How a handler records its attempt: one line per `write` call, so that lines of several processes never mix.
+//! Records an attempt of a handler. Each line is one `write` call, so that lines of several processes never mix.
 //!
-//! A running attempt locks a file of its lane (executor, job and shard) and one of its run. The kernel releases both when the process ends,
-//! however it ends. An attempt that finds a lock taken records an overlap and with whom.
+//! A running attempt locks a file of its lane (executor, job and shard) and a file of its run. The kernel releases both
+//! when the process ends, however it ends. An attempt that finds a lock taken records an overlap and the holder.
 
 use std::fmt;
 use std::fs::{File, OpenOptions, TryLockError};
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use cueline_runtime::{Clock as _, SystemClock};
 
-/// What the log says about an attempt.
+/// The fields of an attempt in the log.
 #[derive(Debug, Clone)]
 pub struct AttemptLabel {
     pub executor: String,
@@ -24,7 +24,8 @@ pub struct AttemptLabel {
     pub fire_at: String,
     /// The number of the job's definition, in tests that number them.
     pub revision: u32,
-    /// When the attempt began, in milliseconds. Read the clock before anything slow: the process may be stopped meanwhile.
+    /// When the attempt began, in milliseconds. Read the clock before any slow step, because the process may be
+    /// stopped.
     pub began: i64,
 }
 
@@ -60,14 +61,15 @@ pub struct RecordedAttempt {
 impl Drop for RecordedAttempt {
     fn drop(&mut self) {
         for lock in &self.locks {
-            // Closing the file is not enough: a child process that is being started has it open until its own program is loaded.
+            // Closing the file is not enough: a child process that is being started keeps it open until it has loaded
+            // its program.
             let _ = lock.unlock();
         }
     }
 }
 
 impl RecordedAttempt {
-    /// Records the start in `file`. With `exclusive`, another attempt in the same lane counts as an overlap.
+    /// Records the start in `file`. If `exclusive`, another attempt in the same lane counts as an overlap.
     pub fn start(file: &Path, label: AttemptLabel, exclusive: bool) -> io::Result<Self> {
         let mut names = vec![format!("{}.run", label.run)];
         if exclusive {
@@ -98,7 +100,7 @@ impl RecordedAttempt {
         Ok(attempt)
     }
 
-    /// Takes the lock, or returns who holds it.
+    /// Takes the lock, or returns its holder.
     fn try_lock(&self, name: &str) -> io::Result<Result<File, String>> {
         let mut lock = OpenOptions::new()
             .read(true)
@@ -128,7 +130,8 @@ impl RecordedAttempt {
         }
     }
 
-    /// In the folder `locks` beside the log where there is one. It may be in memory: locks come and go with each attempt.
+    /// The lock file is in the folder `locks` beside the log, if that exists. The folder may be in memory, because each
+    /// attempt creates and removes locks.
     fn lock_file(&self, name: &str) -> PathBuf {
         let folder = self.file.with_file_name("locks");
         if folder.is_dir() {
@@ -151,7 +154,7 @@ impl RecordedAttempt {
     /// Records the end: `end`, `fail` or `stop`.
     pub fn end(self, event: &str) -> io::Result<()> {
         self.append(event, "")?;
-        // No other attempt of this run may follow; thousands of files would be left.
+        // No other attempt of this run may follow, and the files of thousands of runs would pile up.
         let _ = std::fs::remove_file(self.lock_file(&format!("{}.run", self.label.run)));
         Ok(())
     }

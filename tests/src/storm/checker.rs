@@ -16,7 +16,7 @@ use crate::consistency::{
 };
 use crate::execution_log::{Entry, Event};
 
-/// What is known about a storm. All times are in milliseconds.
+/// The observations of a storm. All times are in milliseconds.
 #[derive(Debug, Default)]
 pub struct Observations {
     pub runs: Vec<Run>,
@@ -24,18 +24,18 @@ pub struct Observations {
     pub faults: Vec<InjectedFault>,
     pub promises: Vec<Promise>,
     pub cancellations: Vec<Cancellation>,
-    /// When a scheduler failed over an executor, and its name.
+    /// When a scheduler failed over an executor, and the executor's name.
     pub failovers: Vec<(i64, String)>,
-    /// Periods in which the whole machine stood still.
+    /// Periods in which the whole machine was halted.
     pub standstills: Vec<(i64, i64)>,
 }
 
 /// The result of the checks.
 #[derive(Debug, Default)]
 pub struct Verdict {
-    /// Each begins with the guarantee that it violates.
+    /// Each starts with the guarantee that it violates.
     pub violations: Vec<String>,
-    /// Overlaps with an attempt whose worker was stopped or killed, and starts that such an attempt recorded late.
+    /// Overlaps with attempts whose worker was stopped or killed, and late start records of such attempts.
     pub excused: usize,
     /// The latest start while a scheduler was away, in milliseconds after its fire time.
     pub latest_ms: i64,
@@ -59,7 +59,7 @@ pub fn check(observed: &Observations) -> Verdict {
     let mut violations = check_attempts(observed, &ends, &mut verdict.excused);
     for kind in &kinds {
         for name in kind.names() {
-            // A broadcast has a run for each executor of the moment; shard 0 is always there.
+            // A broadcast has a run for each executor that is live at the time. Shard 0 always exists.
             let shards = if kind.prefix == "broadcast" {
                 1
             } else {
@@ -106,7 +106,7 @@ fn worker_name(target: Target) -> Option<String> {
     }
 }
 
-/// G4, G5, G6, G8, G10: no attempt starts twice, attempts of a run start in order, and none overlaps with another on any executor.
+/// G4, G5, G6, G8, G10: no attempt starts twice, attempts of a run start in order, and no two attempts overlap.
 fn check_attempts(observed: &Observations, ends: &Ends, excused: &mut usize) -> Vec<String> {
     let mut violations = check_known(&observed.runs, &observed.entries);
     for (late, earlier) in out_of_order(&observed.entries) {
@@ -128,11 +128,11 @@ fn check_attempts(observed: &Observations, ends: &Ends, excused: &mut usize) -> 
     violations
 }
 
-/// A process that was stopped ends its attempts within this time after it continues.
+/// After a stop, a process ends its attempts within this time.
 const CUT_SHORT_MS: i64 = 1_000;
 
-/// Whether the attempt began before its worker was stopped, and recorded its start only when the worker continued. By then the later attempt
-/// of its run had started elsewhere. The late attempt must end without effect.
+/// Whether the attempt began before its worker was stopped, and recorded its start only after the stop. A later attempt
+/// of the run had then started elsewhere. The late attempt must end without effect.
 fn is_recorded_late(observed: &Observations, entry: &Entry, later: &Entry, ends: &Ends) -> bool {
     let in_order = entry.run == later.run
         && entry.attempt < later.attempt
@@ -141,7 +141,7 @@ fn is_recorded_late(observed: &Observations, entry: &Entry, later: &Entry, ends:
     let stop = observed.faults.iter().find(|fault| {
         let same = worker_name(fault.fault.target).as_ref() == Some(&entry.executor);
         let explains = |until: i64| {
-            // No attempt begins while the worker is stopped.
+            // A stopped worker begins no attempt.
             entry.began < until && (until..=until + CUT_SHORT_MS).contains(&entry.at)
         };
         same && fault.stopped_until.is_some_and(explains)
@@ -157,17 +157,18 @@ fn is_recorded_late(observed: &Observations, entry: &Entry, later: &Entry, ends:
     !continued(ends, id, stop) && (is_program(&entry.job) || !has_ended)
 }
 
-/// Whether an attempt went on for long after its worker continued.
+/// Whether an attempt kept running for too long after its worker continued.
 fn continued(ends: &Ends, attempt: (i64, u32), stop: &InjectedFault) -> bool {
     let late = |(event, at): &(Event, i64)| *event != Event::Stop && *at > stop.over + CUT_SHORT_MS;
     ends.get(&attempt).is_some_and(|ends| ends.iter().any(late))
 }
 
-/// The guard of a killed worker ends its programs within this time on a busy machine.
+/// After a worker's death its guard ends its programs within this time, even on a busy machine.
 const ENDED_BY_GUARD_MS: i64 = 2_000;
 
-/// Whether one of the two overlapping attempts could not be stopped, because its worker was stopped or killed. It must be on another executor and
-/// must end without effect. It is either the attempt that was running, or the one that recorded its start late.
+/// Whether one of the two overlapping attempts could not be stopped, because its worker was stopped or killed. It must
+/// be on another executor and must end without effect. It is either the attempt that was running, or the one that
+/// recorded its start late.
 fn excuse(observed: &Observations, entry: &Entry, ends: &Ends) -> Result<(), String> {
     let Some((executor, run, attempt)) = &entry.other else {
         return Err(" with an unknown attempt".to_owned());
@@ -218,8 +219,8 @@ fn check_outcomes(observed: &Observations, kinds: &[JobKind]) -> Vec<String> {
         let block = kind.map_or("serial", JobKind::block);
         let recorded = events.get(&(run.id, run.attempt)).unwrap_or(&nothing);
         let ever_started = (1..=run.attempt).any(|a| events.contains_key(&(run.id, a)));
-        // The pause at the end of the storm can hit a run before its trigger is published, during a failed publish, or while it waits
-        // for another attempt.
+        // The pause at the end of the storm may meet a run before or during its publish, or while it waits for another
+        // attempt.
         let by_final_pause =
             run.message.contains("paused") || run.message.contains("stopped meanwhile");
         let agrees = match run.state.as_str() {
@@ -245,7 +246,8 @@ fn check_outcomes(observed: &Observations, kinds: &[JobKind]) -> Vec<String> {
 /// A cancellation reaches an executor within this time while no fault is present; it is repeated every second.
 const CANCELLATION_MS: i64 = 3_000;
 
-/// G11: a scheduled run is never published, a queued one never starts, a running one is stopped.
+/// G11: a cancelled run is never published if it was scheduled, never starts if it was queued, and is stopped if it was
+/// running.
 fn check_cancellations(observed: &Observations, ends: &Ends) -> Vec<String> {
     let mut violations = Vec::new();
     let runs: HashMap<i64, &Run> = observed.runs.iter().map(|r| (r.id, r)).collect();
@@ -292,7 +294,7 @@ fn check_cancellations(observed: &Observations, ends: &Ends) -> Vec<String> {
     violations
 }
 
-/// Whether the whole machine stood still during the fault.
+/// Whether the whole machine was halted during the fault.
 fn stood_still(observed: &Observations, fault: &InjectedFault) -> bool {
     let mut all = observed.standstills.iter();
     all.any(|(from, to)| *from <= fault.healed && fault.began <= *to)
@@ -305,10 +307,10 @@ fn is_undisturbed(observed: &Observations, from: i64, to: i64) -> bool {
     !all.any(|(began, over)| began <= to && from <= over)
 }
 
-/// A log line may be written this much later than what it reports.
+/// A log line may be written this long after the event that it reports.
 const LOG_MS: i64 = 1_000;
 
-/// G10: an executor that is silent for long is failed over, and no other is, even if a scheduler cannot receive heartbeats.
+/// G10: exactly the executors that are silent for too long are failed over, even if a scheduler receives no heartbeats.
 fn check_failovers(observed: &Observations) -> Vec<String> {
     let mut violations = Vec::new();
     for fault in &observed.faults {
@@ -355,7 +357,7 @@ fn check_terminations(observed: &Observations, ends: &Ends) -> Vec<String> {
         let since = observed.faults.iter().filter(earlier);
         let since = since.map(|f| f.healed).max().unwrap_or(0);
         for start in observed.entries.iter().filter(|e| e.is_start()) {
-            // A covered program is stopped at any time, and then records nothing.
+            // A covered program may be stopped at any time and then records no end.
             let records_no_end =
                 start.job.starts_with("program-cover") || start.job.starts_with("process-group");
             let there = start.executor == name
@@ -374,10 +376,10 @@ fn check_terminations(observed: &Observations, ends: &Ends) -> Vec<String> {
     violations
 }
 
-/// Detection, claim and publish on a busy machine, in addition to the lease.
+/// The time for detection, claim and publish on a busy machine, in addition to the lease.
 const SLACK_MS: i64 = 4_000;
 
-/// G13: what a scheduler had claimed is started within its lease by the other scheduler.
+/// G13: the other scheduler starts the claimed runs of a lost scheduler within its lease.
 fn check_node_loss(observed: &Observations, kinds: &[JobKind], latest_ms: &mut i64) -> Vec<String> {
     let mut violations = Vec::new();
     let lease_ms = i64::try_from(lease().as_millis()).unwrap_or(i64::MAX);
@@ -412,7 +414,7 @@ fn check_node_loss(observed: &Observations, kinds: &[JobKind], latest_ms: &mut i
     violations
 }
 
-/// G11: no process of a group is left after the storm.
+/// G11: no process of a cancelled group is alive after the storm.
 fn check_process_groups(entries: &[Entry]) -> Vec<String> {
     let groups: BTreeSet<i32> = entries
         .iter()
@@ -426,7 +428,7 @@ fn check_process_groups(entries: &[Entry]) -> Vec<String> {
         .collect()
 }
 
-/// When a scheduler failed over an executor, and its name, by the scheduler's log.
+/// The failovers in a scheduler's log: their times and the executors' names.
 pub fn failovers_in(log: &str) -> Result<Vec<(i64, String)>> {
     let lines = log
         .lines()

@@ -1,6 +1,6 @@
 //! The cluster of a storm: PostgreSQL, a broker, schedulers and workers.
 //!
-//! Each scheduler and worker has proxies of its own to the servers, so that a fault can disconnect one of them alone.
+//! Each scheduler and worker has its own proxies to the servers, so that a fault can disconnect a single one.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -118,8 +118,8 @@ pub struct StormCluster {
     pub client: Client,
 }
 
-/// The work of an executor that has been silent for this long goes to others. It is short, so that a fault for longer than every lease is
-/// short. `CUELINE_TEST_FAILOVER_SECS` gives a busy machine more.
+/// The work of an executor that is silent for this long goes to others. The time is short, so that faults need not be
+/// long to outlast every lease. `CUELINE_TEST_FAILOVER_SECS` extends it for a busy machine.
 pub fn failover_after() -> Duration {
     let given = std::env::var("CUELINE_TEST_FAILOVER_SECS");
     let given = given.ok().and_then(|secs| secs.parse().ok());
@@ -131,10 +131,10 @@ pub fn lease() -> Duration {
     failover_after() / 2
 }
 
-/// Attempts of a worker that is asked to stop have this long to end.
+/// After a request to stop, a worker's attempts have this long to end.
 pub const DRAIN: Duration = Duration::from_secs(4);
 
-/// The address with the proxy in place of the server.
+/// The address with the server replaced by the proxy.
 fn behind(url: &str, proxy: &Proxy) -> Result<String> {
     Ok(url.replacen(host_and_port(url)?, &proxy.addr().to_string(), 1))
 }

@@ -1,4 +1,4 @@
-//! The schedule of faults, which comes from the seed alone, and how each of them is injected.
+//! The schedule of faults, which the seed determines completely, and the injection of each fault.
 
 use std::time::Duration;
 
@@ -22,47 +22,47 @@ pub enum Target {
     Store,
 }
 
-/// What happens to the component.
+/// The kind of a fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FaultKind {
-    /// SIGKILL, and a start after this time.
+    /// SIGKILL, and a new start after this time.
     Kill(Duration),
-    /// SIGSTOP for this time. If true, the processes that it has started are stopped as well.
+    /// SIGSTOP for this time. If `true`, the processes that it started are stopped too.
     Stop(Duration, bool),
-    /// For this time it has no connection, or connections that carry nothing.
+    /// No connection for this time, or connections that transmit nothing.
     Disconnect(Duration, Link),
-    /// SIGTERM, and a start after its end.
+    /// SIGTERM, and a new start after the process has ended.
     Terminate,
 }
 
-/// A fault of the schedule.
+/// A fault in the schedule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fault {
     pub target: Target,
     pub kind: FaultKind,
-    /// The pause before it.
+    /// The pause before the fault.
     pub after: Duration,
 }
 
-/// A fault that was injected. All times are in milliseconds.
+/// An injected fault. All times are in milliseconds.
 #[derive(Debug, Clone)]
 pub struct InjectedFault {
     pub fault: Fault,
     pub began: i64,
-    /// For a process that was stopped: right before SIGCONT.
+    /// Right before SIGCONT, for a process that was stopped.
     pub stopped_until: Option<i64>,
-    /// The process was started again, resumed or reconnected.
+    /// When the process was started again, resumed or reconnected.
     pub over: i64,
-    /// Every scheduler received heartbeats of every worker again.
+    /// When every scheduler received heartbeats of every worker again.
     pub healed: i64,
 }
 
-/// Longer than every lease. The longest of them is the time until failover.
+/// A time longer than every lease. The time until failover is the longest one.
 fn longer_than_leases() -> Duration {
     failover_after() + Duration::from_secs(3)
 }
 
-/// All faults of a seed. One fault of each kind of target comes first, so that a short storm has them all.
+/// All faults of a seed. Each kind of target has one fault at the start, so that a short storm covers all kinds.
 pub fn schedule(rng: &mut StdRng) -> Vec<Fault> {
     let mut by_target: Vec<Vec<(Target, FaultKind)>> =
         (0..4).map(|kind| faults_of(kind, rng)).collect();
@@ -86,7 +86,7 @@ pub fn schedule(rng: &mut StdRng) -> Vec<Fault> {
 /// The faults of one kind of target: 0 schedulers, 1 workers, 2 the broker, 3 the store.
 fn faults_of(kind: usize, rng: &mut StdRng) -> Vec<(Target, FaultKind)> {
     let link = |rng: &mut StdRng| [Link::Cut, Link::HalfOpen][rng.random_range(0..2)];
-    // Back at once, or after others have taken over.
+    // Either back at once, or after others have taken over.
     let away = |rng: &mut StdRng| [Duration::ZERO, longer_than_leases()][rng.random_range(0..2)];
     let mut faults = match kind {
         0 | 1 => {
@@ -110,7 +110,7 @@ fn faults_of(kind: usize, rng: &mut StdRng) -> Vec<(Target, FaultKind)> {
         }
         _ => {
             let target = [Target::Broker, Target::Store][kind - 2];
-            // From all members; sometimes for less than the leases of those that wait for it.
+            // Disconnects all members, sometimes for less than the leases of those that wait for the server.
             let disconnected = Duration::from_millis(rng.random_range(500..8_000));
             vec![
                 (target, FaultKind::Kill(Duration::ZERO)),
@@ -123,7 +123,7 @@ fn faults_of(kind: usize, rng: &mut StdRng) -> Vec<(Target, FaultKind)> {
     faults
 }
 
-/// Injects a fault and ends it: members that were killed or terminated are started again.
+/// Injects a fault and ends it. Starts killed or terminated members again.
 pub async fn inject(cluster: &mut StormCluster, fault: Fault) -> Result<InjectedFault> {
     sleep(fault.after).await;
     let began = SystemClock.now_ms();
@@ -153,10 +153,10 @@ enum Role {
     Worker,
 }
 
-/// A process that gets SIGTERM has this long to end, beyond what it gives to its attempts.
+/// A process must end within this time after SIGTERM, in addition to the time for its attempts.
 const TERMINATION_SLACK: Duration = Duration::from_secs(26);
 
-/// Returns until when it was stopped, if it was.
+/// Injects a fault into one member. Returns the end of its stop, if it was stopped.
 async fn on_member(
     cluster: &mut StormCluster,
     role: Role,

@@ -1,10 +1,10 @@
-//! The jobs of a storm: 300 fires a second over all block policies and routing strategies.
+//! The jobs of a storm: 300 runs per second over all block policies and routing strategies.
 
 use serde_json::{Value, json};
 
 use crate::{ExecutionLog, program};
 
-/// What an attempt runs as.
+/// The form in which an attempt runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HandlerKind {
     /// A function in the worker's process.
@@ -16,11 +16,11 @@ pub enum HandlerKind {
 /// Jobs that differ only in their number.
 #[derive(Debug, Clone)]
 pub struct JobKind {
-    /// The names of its jobs begin with this, before a number.
+    /// The names of the jobs start with this and end with a number.
     pub prefix: &'static str,
     pub count: usize,
     pub every_ms: i64,
-    /// The number of runs of one fire.
+    /// The number of runs per fire time.
     pub shards: usize,
     handler: HandlerKind,
     hold_ms: u32,
@@ -50,7 +50,7 @@ impl JobKind {
         self
     }
 
-    /// An attempt takes `hold_ms`, and continues for `linger_ms` after it was asked to stop.
+    /// Sets the duration of an attempt to `hold_ms`. It continues for `linger_ms` after a request to stop.
     fn taking(self, hold_ms: u32, linger_ms: u32) -> Self {
         Self {
             hold_ms,
@@ -73,7 +73,7 @@ impl JobKind {
         (0..self.count).map(move |i| format!("{prefix}-{i}"))
     }
 
-    /// Whether a job is of this kind.
+    /// Whether the job is of this kind.
     pub fn has(&self, job: &str) -> bool {
         job.rsplit_once('-')
             .is_some_and(|(prefix, _)| prefix == self.prefix)
@@ -84,17 +84,17 @@ impl JobKind {
         self.fields["block"].as_str().unwrap_or("parallel")
     }
 
-    /// Whether a lost run is run again.
+    /// Whether a lost run is repeated.
     pub fn reruns(&self) -> bool {
         self.fields["on_lost"] == "rerun"
     }
 
-    /// Whether its first attempts fail.
+    /// Whether the first attempts of a run fail.
     pub fn fails(&self) -> bool {
         self.fail_below > 0
     }
 
-    /// Whether a run starts as soon as it is due while no fault is present.
+    /// Whether runs start as soon as they are due while no fault is present.
     pub fn is_prompt(&self) -> bool {
         self.handler == HandlerKind::Native && self.hold_ms < 100 && self.fail_below == 0
     }
@@ -124,7 +124,7 @@ impl JobKind {
     }
 }
 
-/// A job of which each fire time has its run, however late.
+/// A job in which each fire time gets its run, however late.
 pub fn definition(name: &str, every: &str) -> Value {
     json!({
         "name": name,
@@ -153,11 +153,11 @@ pub fn kinds() -> Vec<JobKind> {
         kind("rerun", 15, serial, round)
             .with("on_lost", json!("rerun"))
             .taking(60, 0),
-        // So long that some of them run at each fault.
+        // Long enough that some of them are running at each fault.
         slow(kind("long", 10, &json!({ "parallel": 4 }), round))
             .with("on_lost", json!("rerun"))
             .taking(1_500, 300),
-        // Longer than a failover takes: without the worker's fence, two attempts of a run would overlap.
+        // Longer than a failover. Without the worker's fence, two attempts of a run would overlap.
         JobKind {
             every_ms: 4_000,
             ..kind("lasting", 4, &json!({ "parallel": 10 }), round)
@@ -178,7 +178,7 @@ pub fn kinds() -> Vec<JobKind> {
             ..slow(kind("broadcast", 5, serial, &json!("broadcast")))
         },
         slow(kind("parent", 5, serial, round)).taking(10, 0),
-        // Fails twice and is retried.
+        // These runs fail twice and are retried.
         JobKind {
             fail_below: 3,
             ..slow(kind("flaky", 4, serial, &json!("random"))).taking(5, 0)
@@ -215,7 +215,7 @@ pub fn definitions(log: &ExecutionLog) -> Vec<Value> {
     jobs
 }
 
-/// The runs of all these jobs per second.
+/// The number of runs of all these jobs per second.
 pub fn fires_per_second() -> f64 {
     let per_ms = kinds().iter().fold(0.0, |sum, kind| {
         let runs = u32::try_from(kind.count * kind.shards).unwrap_or(u32::MAX);

@@ -1,8 +1,8 @@
-//! A fault storm: a cluster under load whose components are killed, stopped and disconnected one after the other, while operators pause, edit
-//! and cancel. Afterwards a checker compares the database with what handlers recorded.
+//! A fault storm: faults kill, stop and disconnect the components of a cluster under load, one after another. Meanwhile
+//! operators pause, edit and cancel. Afterwards a checker compares the database with the handlers' records.
 //!
-//! Everything random comes from the seed: the faults, their order, targets and lengths, and the operators' actions. Their exact timing relative
-//! to each other is up to the machine.
+//! The seed determines all random choices: the faults, their order, targets and lengths, and the operators' actions.
+//! The machine determines their exact timing.
 
 pub mod checker;
 pub mod cluster;
@@ -33,10 +33,10 @@ use summary::Counters;
 /// Settings of a storm.
 #[derive(Debug, Clone)]
 pub struct Storm {
-    /// The name in what it prints.
+    /// The name in the printed lines.
     pub name: String,
     pub seed: Seed,
-    /// The most faults; there are 14.
+    /// The number of faults, at most 14.
     pub faults: usize,
 }
 
@@ -47,10 +47,10 @@ const EDITORS: u64 = 4;
 /// Operators that trigger and cancel runs.
 const CANCELLERS: u64 = 3;
 
-/// Violations of one guarantee that a failure lists.
+/// The violations of one guarantee that a failure message lists.
 const LISTED_VIOLATIONS: usize = 10;
 
-/// Runs a storm and checks the result. The last line that it prints is for tables.
+/// Runs a storm and checks the result. Its last printed line is made for tables.
 pub async fn run_storm(storm: &Storm, broker: BrokerServer) -> Result<()> {
     let mut cluster = StormCluster::start(broker, SCHEDULERS, WORKERS).await?;
     let mut observations = Observations::default();
@@ -78,7 +78,7 @@ pub async fn run_storm(storm: &Storm, broker: BrokerServer) -> Result<()> {
     Err(storm.keep_files(&cluster, &listed(&verdict)))
 }
 
-/// Some violations of each guarantee.
+/// Lists some violations of each guarantee.
 fn listed(verdict: &Verdict) -> String {
     let mut by_guarantee = BTreeMap::<&str, usize>::new();
     let mut listed = Vec::new();
@@ -173,7 +173,7 @@ impl Storm {
         }
     }
 
-    /// Keeps the files of a cluster in which something is wrong.
+    /// Keeps the files of a cluster with a problem.
     fn keep_files(&self, cluster: &StormCluster, what: &str) -> anyhow::Error {
         let logs = cluster.last_lines();
         let kept = cluster.folder().with_extension("kept");
@@ -196,7 +196,8 @@ struct Operators {
     cancellers: Vec<JoinHandle<Result<Vec<Cancellation>>>>,
 }
 
-/// Periods in which this process did not run. The whole machine stood still then, so that no lateness in them counts.
+/// Periods in which this process did not run. The whole machine was halted then, so delays in these periods do not
+/// count.
 async fn observe_standstills(over: Arc<AtomicBool>) -> Result<Vec<(i64, i64)>> {
     const LOOK_EVERY: Duration = Duration::from_millis(50);
     const LONGEST_MS: i64 = 1_000;

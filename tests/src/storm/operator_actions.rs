@@ -1,4 +1,4 @@
-//! What operators do to jobs and runs during a storm, and what the answers promised them.
+//! The actions of operators on jobs and runs during a storm, and the promises in the answers.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -16,13 +16,14 @@ use crate::client::Client;
 use crate::execution_log::Entry;
 use crate::{ExecutionLog, program};
 
-/// What an answer promised: no run of this job and of definitions up to `revision` starts if it is due after `from` and before `until`.
+/// The promise of an answer: runs of this job and of definitions up to `revision` do not start if they are due after
+/// `from` and before `until`.
 #[derive(Debug, Clone)]
 pub struct Promise {
     /// `pause`, `edit` or `delete`.
     pub action: &'static str,
     pub job: String,
-    /// The newest definition to which it applies.
+    /// The newest definition that the promise covers.
     pub revision: u32,
     /// When the answer was received.
     pub from: i64,
@@ -38,20 +39,20 @@ pub struct Cancellation {
     pub answer: String,
     /// When the answer was received.
     pub at: i64,
-    /// The state of the run, if no fault was present. Then its outcome is certain.
+    /// The state of the run if no fault was present. The outcome is then certain.
     pub phase: Option<Phase>,
 }
 
 /// The state in which a run was cancelled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
-    /// Not published yet.
+    /// The run is not published yet.
     Scheduled,
-    /// It waits behind another run.
+    /// The run waits behind another run.
     Queued,
-    /// It runs in the worker's process.
+    /// The run executes in the worker's process.
     Running,
-    /// It runs as a group of processes.
+    /// The run executes as a group of processes.
     ProcessGroup,
 }
 
@@ -134,7 +135,7 @@ pub async fn edit_at_random(
     Ok(promises)
 }
 
-/// Longer than a storm: a run that is not stopped does not end.
+/// Longer than a storm: such a run ends only if it is stopped.
 const ENDLESS_MS: u32 = 10_000_000;
 
 /// Jobs that only operators trigger.
@@ -151,7 +152,7 @@ pub fn manual_jobs(log: &ExecutionLog) -> Vec<Value> {
     let mut cancellable = handler("cancellable-0");
     cancellable["route"] = json!("consistent_hash");
     let mut group = handler("process-group-0");
-    // A process group: its leader, and a process that the leader does not wait for.
+    // A process group with a leader and a process that the leader does not wait for.
     let script = format!(
         "sleep 10000 & exec {} {} {ENDLESS_MS}",
         program::test_command().display(),
@@ -171,7 +172,7 @@ pub fn manual_jobs(log: &ExecutionLog) -> Vec<Value> {
 }
 
 async fn trigger(client: &Client, job: &str, key: &str, run_at: Option<i64>) -> Result<i64> {
-    // With a key, so that the request is safe to repeat.
+    // The key makes the request safe to repeat.
     let mut body = json!({ "idempotency_key": key });
     if let Some(at) = run_at {
         body["run_at"] = at.to_string().into();
@@ -214,7 +215,8 @@ pub async fn cancel_at_random(
 
 const REACHED_WITHIN: Duration = Duration::from_secs(45);
 
-/// Waits until the run is in this state. Returns false if it has ended otherwise for a good reason: its worker lost contact or was silent.
+/// Waits until the run is in this state. Returns `false` if a worker without connection or heartbeats caused another
+/// end.
 async fn reaches(client: &Client, run: i64, expected: &'static str) -> Result<bool> {
     let goal = format!("G11: run {run} is {expected}");
     let reached = eventually(goal, REACHED_WITHIN, async || {
@@ -224,7 +226,7 @@ async fn reaches(client: &Client, run: i64, expected: &'static str) -> Result<bo
         };
         match shown["state"].as_str().unwrap_or_default() {
             state if state == expected => Ok(Ok(true)),
-            // The run that it waits behind may be lost as well.
+            // The run that it waits behind may be lost too.
             "lost" => Ok(Ok(false)),
             "running" if expected == "queued" => Ok(Ok(false)),
             state => Err(state.to_owned()),
@@ -241,10 +243,10 @@ async fn executor_of(client: &Client, run: i64) -> Result<Value> {
     Ok(client.get(&format!("/runs/{run}")).await?["executor"].clone())
 }
 
-/// A busy machine may lose a run. It is tried this many times.
+/// A busy machine may lose a run, so the test tries this many times.
 const TRIES: usize = 5;
 
-/// Cancels one run in each state while no fault is present. Returns nothing if the machine is too busy for that.
+/// Cancels one run in each state while no fault is present. Gives up if the machine is too busy.
 pub async fn cancel_between_faults(
     client: &Client,
     log: &ExecutionLog,
@@ -272,7 +274,7 @@ async fn cancel_in_each_phase(
     good &= reaches(client, group, "running").await?;
     let queued = trigger(client, "cancellable-0", &key("queued"), None).await?;
     good &= reaches(client, queued, "queued").await?;
-    // The set of live executors may just have changed.
+    // The set of live executors may have changed just now.
     good &= executor_of(client, queued).await? == executor_of(client, running).await?;
     let an_hour = Some(now() + 3_600_000);
     let later = trigger(client, "cancellable-0", &key("scheduled"), an_hour).await?;
@@ -298,7 +300,7 @@ async fn cancel_in_each_phase(
     Ok(good.then_some(all))
 }
 
-/// Whether a process of this group is alive.
+/// Whether the group has a living process.
 pub fn group_has_processes(group: i32) -> Result<bool> {
     let group = group.to_string();
     for process in std::fs::read_dir("/proc")?.flatten() {
@@ -314,7 +316,7 @@ pub fn group_has_processes(group: i32) -> Result<bool> {
     Ok(false)
 }
 
-/// G3: starts that break a promise. `created_at` returns when the database got a run.
+/// Verifies G3: returns the starts that break a promise. `created_at` returns when the database got a run.
 pub fn check_promises(
     promises: &[Promise],
     entries: &[Entry],
@@ -329,7 +331,8 @@ pub fn check_promises(
         let covers = |at: i64| at > promise.from + CLOCK_MS && promise.until.is_none_or(|u| at < u);
         for start in &starts {
             let old = start.job == promise.job && start.revision <= promise.revision;
-            // A run that is due after the resume may be created by the resume itself, in a transaction that read the clock just before.
+            // The resume itself may create a run that is due after it, in a transaction that read the clock just
+            // before.
             let resumed = promise.until.is_some_and(|u| start.fire_at >= u);
             let created = created_at(start.run).is_some_and(covers) && !resumed;
             if old && (covers(start.fire_at) || created) {
@@ -340,5 +343,5 @@ pub fn check_promises(
     violations
 }
 
-/// The most by which a scheduler's estimate of the database's clock may be wrong.
+/// The largest error of a scheduler's estimate of the database's clock.
 const CLOCK_MS: i64 = 50;

@@ -1,4 +1,4 @@
-//! What a storm prints: how many runs, triggers, failovers and reconciliations it had.
+//! The summary line of a storm: the numbers of runs, triggers, failovers and reconciliations.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,14 +13,14 @@ use super::checker::Observations;
 use super::cluster::StormCluster;
 use crate::client::Client;
 
-/// Counters of a scheduler, which start at 0 with its process.
+/// Counters of a scheduler, which start at 0 with each process.
 const NAMES: [&str; 4] = ["published", "reconciled", "failovers", "failed_over"];
 
 type Counts = [u64; NAMES.len()];
 
 type Standstills = JoinHandle<Result<Vec<(i64, i64)>>>;
 
-/// Sums of the schedulers' counters, collected while a storm runs.
+/// The sums of the schedulers' counters, collected while a storm runs.
 #[derive(Debug)]
 pub struct Counters {
     over: Arc<AtomicBool>,
@@ -42,7 +42,7 @@ impl Counters {
         }
     }
 
-    /// Ends the storm and adds up.
+    /// Stops collecting and adds the counters up.
     pub async fn finish(mut self, observations: &mut Observations) -> Result<Self> {
         self.over.store(true, Ordering::Relaxed);
         for collecting in self.collecting.drain(..) {
@@ -78,7 +78,7 @@ impl Counters {
     }
 }
 
-/// Triggers that a worker received more than once, by its log.
+/// The triggers that a worker received more than once, from its log.
 fn redelivered(log: &str) -> u64 {
     let lines = log
         .lines()
@@ -95,12 +95,12 @@ fn redelivered(log: &str) -> u64 {
         .sum()
 }
 
-/// Adds up a scheduler's counters over its restarts. The last half second before a kill is not counted.
+/// Adds up a scheduler's counters over its restarts. The last half second before a kill is missing.
 async fn collect(client: Client, at: usize, over: Arc<AtomicBool>) -> Counts {
     let (mut sum, mut last) = (Counts::default(), Counts::default());
     let mut done = false;
     while !done {
-        // Once more when the storm is over.
+        // Collect once more after the end of the storm.
         done = over.load(Ordering::Relaxed);
         if let Ok(stats) = client.get_from(at, "/stats").await {
             let now = NAMES.map(|name| stats["since_start"][name].as_u64().unwrap_or(0));

@@ -1,24 +1,25 @@
-//! Waiting for a condition with a deadline. No test sleeps for a fixed time instead.
+//! Waits for a condition with a deadline. No test sleeps for a fixed time instead.
 
 use std::fmt::{self, Display};
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-/// The usual deadline: 30 s. On a busy machine everything takes its time, and a condition that holds ends the wait at once.
+/// The usual deadline. It is long because everything is slow on a busy machine; a condition that holds ends the wait at
+/// once.
 pub const SOON: Duration = Duration::from_secs(30);
 
-/// The pause between two looks grows from the first to the second of these.
+/// The pause between two looks grows from the first of these to the second.
 const PAUSES: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis(50)];
 
-/// Looks until `look` returns `Ok`, and returns what it found.
+/// Calls `look` until it returns `Ok`, and returns that value.
 ///
-/// `expected` says what is waited for. `Err` means "not yet" and carries what was seen instead; the last one is in the message of the
-/// failure. Where a look can fail for good, use [`try_eventually`].
+/// `expected` names the awaited condition. `Err` means "not yet" and carries what was seen instead; the failure message
+/// contains the last one. Use [`try_eventually`] if a look can fail for good.
 ///
 /// # Errors
 ///
-/// [`NotWithin`] if no look has succeeded within `deadline`. There is always one look after the deadline has passed.
+/// [`NotWithin`] if no look has succeeded within `deadline`. One look always follows the deadline.
 ///
 /// ```
 /// # use cueline_test_support::{SOON, eventually};
@@ -50,7 +51,8 @@ pub async fn eventually<T, S: Display>(
     }
 }
 
-/// [`eventually`] for a look that can fail for good: an outer `Err` ends the wait at once, an inner `Err` means "not yet".
+/// [`eventually`] for a look that can fail for good: an outer `Err` ends the wait at once, an inner `Err` means "not
+/// yet".
 ///
 /// # Errors
 ///
@@ -87,7 +89,8 @@ pub fn eventually_blocking<T, S: Display>(
     }
 }
 
-/// The pauses between looks, for a test that writes the loop itself. In a spawned task the compiler cannot prove that [`eventually`] is `Send`.
+/// The pauses between looks, for tests that write the loop themselves. In a spawned task the compiler cannot prove that
+/// [`eventually`] is `Send`.
 #[derive(Debug)]
 pub struct Wait<D> {
     expected: D,
@@ -138,12 +141,12 @@ impl<D: Display> Wait<D> {
     }
 }
 
-/// A condition that did not come to hold: what was expected, within which time, and what was seen last.
+/// The error of a condition that did not hold in time. It names the condition, the deadline, and what was seen last.
 pub struct NotWithin(String);
 
 impl NotWithin {
     fn new(expected: impl Display, deadline: Duration, seen: impl Display) -> Self {
-        // An error that has a chain of causes prints it in this format.
+        // An error with a chain of causes prints the chain in this format.
         Self(format!(
             "not within {deadline:?}: {expected}; last seen: {seen:#}"
         ))
@@ -156,7 +159,7 @@ impl Display for NotWithin {
     }
 }
 
-/// As [`Display`]: `unwrap` prints this one.
+/// The same as [`Display`], because `unwrap` prints this form.
 impl fmt::Debug for NotWithin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)

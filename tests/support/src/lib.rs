@@ -1,4 +1,5 @@
-//! What tests of every crate share. It depends on no other crate of ours, so that each of them can have it as a dev-dependency.
+//! Helpers that tests of every crate share. It depends on no other crate of this workspace, so that each crate can use
+//! it as a dev-dependency.
 
 mod eventually;
 

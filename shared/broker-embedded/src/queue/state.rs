@@ -1,4 +1,4 @@
-//! The messages of one queue that are in memory, and the rules by which they become ready. No locks and no input or output.
+//! The messages of one queue in memory, and the rules by which they become ready. No locks and no I/O.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::memory::{Message, Shared, later};
 #[derive(Debug)]
 pub(super) struct Again {
     pub(super) deliveries: u32,
-    /// Loaded when its turn comes.
+    /// `None` until a fetch has loaded it.
     pub(super) message: Option<Message>,
 }
 
@@ -20,34 +20,34 @@ pub(super) struct Lease {
     pub(super) id: i64,
     pub(super) deliveries: u32,
     pub(super) until: Instant,
-    /// An ack or a dead letter is on its way to the file: not to be handed out again meanwhile.
+    /// The file is recording an ack or a dead letter. The message must not be delivered again in the meantime.
     pub(super) settling: bool,
 }
 
 #[derive(Debug)]
 pub(super) struct State {
-    /// Never handed out by this process, in order, without a gap up to `loaded_to`.
+    /// Messages that this process has never delivered, in order, without a gap up to `loaded_to`.
     pub(super) fresh: VecDeque<Message>,
     pub(super) loaded_to: i64,
-    /// The highest id that is in the file; between `loaded_to` and this one are messages that only the file has.
+    /// The highest id in the file. Only the file has the messages between `loaded_to` and this id.
     pub(super) committed: i64,
     pub(super) next_id: i64,
-    /// Ids up to this one were there at open and may have been handed out before.
+    /// Messages up to this id were in the file at opening. An earlier process may have delivered them.
     pub(super) inherited_to: i64,
     pub(super) again: BTreeMap<i64, Again>,
-    /// By due time and id, with the deliveries so far.
+    /// Delayed messages by due time and id, with the number of their deliveries.
     pub(super) delayed: BTreeMap<(Instant, i64), u32>,
-    /// Receipts only grow, and all leases last equally long: the first is the next to end.
+    /// Keyed by receipt. Receipts only grow and all leases have the same length, so the first lease expires first.
     pub(super) leases: BTreeMap<u64, Lease>,
-    /// Committed and not settled.
+    /// Messages that are committed and not settled.
     pub(super) messages: u64,
-    /// In the transaction that is being written.
+    /// Messages in the transaction that is being written.
     pub(super) reserved: u64,
     pub(super) deleted: bool,
 }
 
 impl State {
-    /// Moves to `again` what waited long enough: delays that are over, leases that were not settled in time.
+    /// Moves messages to `again` whose delay is over or whose lease has expired.
     pub(super) fn come_due(&mut self, now: Instant) {
         while let Some(first) = self.delayed.first_entry() {
             let (due, id) = *first.key();
@@ -57,6 +57,7 @@ impl State {
             let deliveries = first.remove();
             self.ready_again(id, deliveries);
         }
+        // Leases that are being settled keep their place: an ack or a dead letter decides about them.
         let late: Vec<u64> = self
             .leases
             .iter()
@@ -87,10 +88,11 @@ impl State {
         self.delayed.insert((later(now, delay), id), deliveries);
     }
 
-    /// The next message in memory and how often it was handed out before.
+    /// Takes the next message in memory, with the number of its earlier deliveries.
     pub(super) fn next_ready(&mut self) -> Option<(Message, u32)> {
         if let Some(mut first) = self.again.first_entry() {
-            // One that is not loaded yet is not overtaken: the fetch loads it.
+            // If the next message is not loaded yet, return nothing: later messages must not overtake it. The fetch
+            // loads it.
             let message = first.get_mut().message.take()?;
             return Some((message, first.remove().deliveries));
         }
@@ -130,9 +132,9 @@ impl State {
             return;
         }
         for id in ids {
-            // Only damage to the file can do this; a message that cannot be read must not block the queue.
+            // Only damage to the file causes this. An unreadable message must not block the queue.
             if self.again.get(id).is_some_and(|a| a.message.is_none()) {
-                tracing::error!(%queue, id, "a message that was handed out is no longer in the file");
+                tracing::error!(%queue, id, "a delivered message is no longer in the file; check the disk and the file for damage");
                 self.again.remove(id);
                 self.messages = self.messages.saturating_sub(1);
             }

@@ -17,7 +17,7 @@ fn shared() -> Shared {
     }
 }
 
-/// A queue to which 8 messages were published, 5 of them in memory.
+/// A queue with 8 published messages, 5 of them in memory.
 fn queue(shared: &Shared) -> Queue {
     let queue = Queue::new(QueueId::Results, 3, 0, 0);
     let ids: Vec<i64> = (0..8).map(|_| queue.reserve(100).unwrap()).collect();
@@ -83,7 +83,7 @@ fn messages_past_the_memory_limit_are_loaded_in_order() {
     let load = queue.load_wanted(8, Instant::now()).unwrap();
     let (after, to) = (first + 5, first + 8);
     assert_eq!(load, Load::Fresh { after, to });
-    // Published while it was read: its turn is after what was read.
+    // This message was published during the load, so it comes after the loaded ones.
     let late = queue.reserve(100).unwrap();
     queue.committed(std::iter::once(message(late)), &shared);
     queue.loaded(

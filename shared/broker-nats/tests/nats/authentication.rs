@@ -1,4 +1,4 @@
-//! Who may connect, and how: TLS, passwords, tokens, NKEYs and credentials files.
+//! Authentication and encryption: TLS, passwords, tokens, NKEYs and credentials files.
 
 use std::path::{Path, PathBuf};
 
@@ -25,7 +25,7 @@ async fn assert_works(address: &str, options: NatsOptions) {
     assert!(driver.delete(&QueueId::Results, false).await.unwrap());
 }
 
-/// The kind and the message of the error, which holds no secret.
+/// Connects and expects a refusal. Returns the kind and the message of the error, which must hold no secret.
 async fn assert_refused(address: &str, options: NatsOptions) -> (ErrorKind, String) {
     let error = NatsDriver::connect(address, options).await.unwrap_err();
     let message = error.to_string();
@@ -107,7 +107,7 @@ async fn tls_works_with_a_client_certificate_and_with_the_handshake_first() {
     assert_works(&server.url(), trusting(own.clone())).await;
     assert_refused(&server.url(), trusting(Tls::default())).await;
 
-    // With a delay the server allows both orders. Without, the test could not wait for its greeting.
+    // With a delay the server accepts both orders. Without one, the test could not wait for the server's greeting.
     let server = start_with_tls("handshake_first: 200ms");
     let handshake_first = Tls {
         handshake_first: true,

@@ -32,8 +32,8 @@ async fn connect(cluster: &[Nats]) -> NatsDriver {
     driver.unwrap()
 }
 
-/// Three servers that have elected a leader, and a driver that has declared the queue. Another process may take a port before its server
-/// listens there; the servers then never find each other, and others are started.
+/// Starts three servers that have elected a leader, and a driver that has declared the queue. Another process may take
+/// a port before its server listens there. The servers then never find each other, and others are started.
 async fn start(version: Version, queue: &QueueId) -> (Vec<Nats>, NatsDriver) {
     let mut failure = None;
     for _ in 0..4 {
@@ -50,7 +50,7 @@ async fn start(version: Version, queue: &QueueId) -> (Vec<Nats>, NatsDriver) {
     panic!("{failure:?}");
 }
 
-/// Publishes one batch, again and again until all of it is confirmed.
+/// Publishes one batch, and repeats it until all of it is confirmed.
 async fn publish(driver: &NatsDriver, queue: &QueueId, first: usize) {
     let batch = messages(queue, first..first + BATCH);
     eventually("the batch is confirmed", SOON, async || {
@@ -62,7 +62,7 @@ async fn publish(driver: &NatsDriver, queue: &QueueId, first: usize) {
     .unwrap();
 }
 
-/// A lost ack delivers its message again.
+/// Fetches and acks. If an ack is lost, its message is delivered again.
 async fn fetch_and_ack(driver: &NatsDriver, queue: &QueueId) -> Vec<usize> {
     let Ok(fetched) = driver.fetch(queue, 200, FETCH_WAIT).await else {
         return Vec::new();
@@ -85,7 +85,7 @@ async fn no_confirmed_message_is_lost(version: Version) {
 
     let publishing = async {
         for round in 0..ROUNDS {
-            // One server at a time, in the middle of a publish: the other two are always a majority.
+            // Kill one server at a time, during a publish. The other two are always a majority.
             let server = &mut cluster[round / 20];
             if round % 20 == 7 {
                 let kill = async { server.kill().unwrap() };

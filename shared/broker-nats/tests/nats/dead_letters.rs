@@ -22,7 +22,7 @@ async fn a_payload_of_the_largest_size_becomes_a_dead_letter_unchanged() {
         driver.declare(&QueueId::Dead).await.unwrap();
         let largest = driver.capabilities().max_payload_bytes;
         assert_eq!(largest, (1 << 20) - (4 << 10));
-        // In JSON each of these bytes would take six.
+        // JSON would need six bytes for each of these bytes.
         for (n, byte) in [0x01, b'"', 0xff].into_iter().enumerate() {
             let mut outgoing = message(&queue, n);
             outgoing.payload = Bytes::from(vec![byte; largest]);
@@ -50,7 +50,7 @@ async fn a_topic_that_is_too_long_for_a_subject_once_escaped_does_not_cut_the_co
     for queue in [QueueId::Requests, QueueId::Dead] {
         driver.declare(&queue).await.unwrap();
     }
-    // The driver would write it three times as long, and a protocol line may have 4,096 bytes.
+    // The driver writes this topic three times as long, and a protocol line may have only 4,096 bytes.
     let topic = "~".repeat(2_000);
     let subject = format!("cueline.request._._.{topic}");
     let client = raw_client(&server).await;

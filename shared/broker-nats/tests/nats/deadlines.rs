@@ -1,5 +1,5 @@
-//! A trigger whose publish was not confirmed is valid until its deadline and not after it, wherever it was meanwhile: in
-//! the client's queue, in a socket's buffer, on the network, or in a paused server.
+//! A trigger whose publish was not confirmed is valid until its deadline and void afterwards. This holds wherever the
+//! trigger was in between: in the client's queue, a socket's buffer, the network, or a paused server.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::fixture::{
     on_each_version, options, publish, publish_eventually, start, wait_for_message_count,
 };
 
-/// Time from sending a trigger to its deadline: twice the `request_timeout`.
+/// The time from sending a trigger to its deadline: twice the `request_timeout`.
 const VALID_FOR: Duration = Duration::from_secs(2);
 
 fn short_window() -> NatsOptions {
@@ -28,7 +28,8 @@ fn short_window() -> NatsOptions {
     }
 }
 
-/// A window as long as triggers are valid, so that a stream with an expired copy answers that the next one is a duplicate.
+/// Options with a window as long as triggers are valid. A stream with an expired copy then reports the next copy as a
+/// duplicate.
 fn long_window() -> NatsOptions {
     NatsOptions {
         duplicate_window: VALID_FOR,
@@ -36,7 +37,7 @@ fn long_window() -> NatsOptions {
     }
 }
 
-/// A driver behind a proxy that has looked the queue up and read the server's clock.
+/// A driver behind a proxy. It has looked the queue up and read the server's clock.
 async fn warmed_up(server: &Nats, options: NatsOptions) -> (Proxy, NatsDriver, QueueId) {
     let (proxy, driver, queue) = behind_proxy(server, options).await;
     publish(&driver, &messages(&queue, 1_000..1_001)).await;
@@ -45,7 +46,7 @@ async fn warmed_up(server: &Nats, options: NatsOptions) -> (Proxy, NatsDriver, Q
     (proxy, driver, queue)
 }
 
-/// Messages that fill every buffer on the way.
+/// Messages that fill every buffer on the way to the server.
 fn large_messages(queue: &QueueId, numbers: std::ops::Range<usize>) -> Vec<Outgoing> {
     let padding = " ".repeat(500_000);
     let mut batch = messages(queue, numbers);
@@ -61,12 +62,12 @@ async fn publish_without_confirmation(driver: &NatsDriver, batch: &[Outgoing]) {
     assert_eq!(error.kind(), ErrorKind::Transient, "{error}");
 }
 
-/// Time is what these tests are about, so they wait for it.
+/// These tests are about time, so they really wait.
 async fn wait(duration: Duration) {
     sleep_until(Instant::now() + duration).await;
 }
 
-/// No message is handed out, and none is left.
+/// Asserts that no message is delivered and none is left.
 async fn assert_all_expired(driver: &NatsDriver, queue: &QueueId) {
     eventually("expired messages are ended", SOON, async || {
         let fetched = driver.fetch(queue, 100, FETCH_WAIT).await.unwrap();
@@ -80,7 +81,7 @@ async fn assert_all_expired(driver: &NatsDriver, queue: &QueueId) {
     .unwrap();
 }
 
-/// A message may be stored under more than one id.
+/// Asserts that each message is delivered. A message may be stored under more than one id.
 async fn assert_each_is_delivered(driver: &NatsDriver, queue: &QueueId, count: usize) {
     let mut all = numbers(&fetch_all(driver, queue, count).await);
     all.dedup();
@@ -100,7 +101,7 @@ async fn a_trigger_that_a_half_open_connection_delayed_beyond_its_deadline_is_vo
         proxy.heal();
         wait_for_message_count(&direct, 10).await;
         assert_all_expired(&direct, &queue).await;
-        // Published again, they are valid.
+        // The messages are valid when they are published again.
         publish_eventually(&driver, &batch).await;
         let fetched = fetch_all(&direct, &queue, 10).await;
         assert_eq!(numbers(&fetched), (0..10).collect::<Vec<_>>());
@@ -117,7 +118,7 @@ async fn a_trigger_that_waited_in_the_client_is_void_on_a_new_connection() {
     publish_without_confirmation(&driver, &large_messages(&queue, 0..60)).await;
     wait(VALID_FOR).await;
     proxy.heal();
-    // The client sends this one after all that waited.
+    // The client sends this message after all waiting ones.
     publish_eventually(&driver, &messages(&queue, 100..101)).await;
     let fetched = fetch_all(&direct, &queue, 1).await;
     assert_eq!(numbers(&fetched), [100]);
@@ -125,7 +126,7 @@ async fn a_trigger_that_waited_in_the_client_is_void_on_a_new_connection() {
     assert_all_expired(&direct, &queue).await;
 }
 
-/// The stream keeps the first copy, which has expired. The second has to count all the same.
+/// The stream keeps the first copy, which has expired. The second copy must still be valid.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_expired_copy_does_not_stand_in_for_a_valid_one() {
     let server = start(Version::V2_12);
@@ -153,7 +154,7 @@ async fn an_expired_copy_does_not_stand_in_for_a_valid_one() {
         unknown_tries.set(unknown_tries.get() + 1);
         assert!(
             unknown_tries.get() < 3,
-            "each try is taken for a duplicate of the first: {outcomes:?}"
+            "each try counts as a duplicate of the first: {outcomes:?}"
         );
         Err(format!("{outcomes:?}"))
     })
@@ -162,12 +163,12 @@ async fn an_expired_copy_does_not_stand_in_for_a_valid_one() {
     assert_each_is_delivered(&driver, &queue, 10).await;
 }
 
-/// The same while `Broker` retries: its last try is in time, and the stream has the first, which is not.
+/// The same while `Broker` retries. Its last try is in time, but the stream has the first copy, which is not.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_last_of_many_tries_is_not_taken_for_an_expired_first_one() {
     let server = start(Version::V2_12);
     let options = NatsOptions {
-        // The connection outlasts the pause.
+        // The connection stays open during the pause.
         ping_interval: Duration::from_mins(1),
         ..long_window()
     };
@@ -194,7 +195,7 @@ async fn the_last_of_many_tries_is_not_taken_for_an_expired_first_one() {
     assert_each_is_delivered(&driver, &queue, 10).await;
 }
 
-/// Their publisher relies on a confirmation, and would not publish a void report again.
+/// The publisher of reports relies on a confirmation, and would not publish a void report again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reports_have_no_deadline() {
     let server = start(Version::V2_12);

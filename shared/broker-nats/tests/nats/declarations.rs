@@ -1,4 +1,4 @@
-//! What the driver makes of streams and consumers, and what it leaves as an operator has set it.
+//! The settings that the driver gives to streams and consumers, and the settings of an operator that it keeps.
 
 use async_nats::Client;
 use cueline_broker::{Driver, ErrorKind, QueueId};

@@ -1,4 +1,4 @@
-//! Message ids: how long a stream remembers them, and that no guarantee rests on it.
+//! Message ids: how long a stream remembers them, and that no guarantee relies on them.
 
 use std::time::Duration;
 

@@ -13,7 +13,7 @@ use crate::fixture::{
     on_each_version, options, publish, publish_one, settle, start, with_queue,
 };
 
-/// A consumer with a last delivery would leave the message in the work queue for ever.
+/// At a delivery limit, the consumer would leave the message in the work queue for ever.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_message_has_no_last_delivery() {
     on_each_version(async |version| {
@@ -85,7 +85,7 @@ async fn a_queue_that_another_process_deletes_is_gone_for_all() {
         assert!(deleted.unwrap());
         let mut error = fetched.unwrap_err();
         if error.kind() == ErrorKind::Transient {
-            // A request that reaches the server while it deletes the consumer may get no reply. The next one does.
+            // A request that reaches the server during the deletion may get no reply. The next request gets one.
             error = driver.fetch(&queue, 10, FETCH_WAIT).await.unwrap_err();
         }
         assert_eq!(error.kind(), ErrorKind::Permanent, "{error}");
@@ -116,7 +116,7 @@ async fn messages_of_a_dropped_fetch_come_with_the_next_one() {
         let mut all = Vec::new();
         for n in 0..200 {
             let one = messages(&queue, n..n + 1);
-            // Whichever ends first: the fetch is dropped at some point of its work.
+            // Drop the fetch at a random point of its work: whichever branch ends first wins.
             tokio::select! {
                 fetched = driver.fetch(&queue, 3, SOON) => all.extend(fetched.unwrap()),
                 () = publish(&driver, &one) => {}

@@ -1,4 +1,4 @@
-//! What the tests of this crate share: drivers with short timeouts, messages, and calls that must succeed.
+//! Helpers of these tests: drivers with short timeouts, messages, and calls that must succeed.
 //!
 //! Each test starts its own server, which takes about 20 ms, because most tests kill, pause, fill or configure it.
 
@@ -49,7 +49,7 @@ pub(crate) async fn connect_with(server: &Nats, options: NatsOptions) -> NatsDri
     NatsDriver::connect(&server.url(), options).await.unwrap()
 }
 
-/// A driver, and the executor's queue that it has declared.
+/// A driver and the executor's queue that it declared.
 pub(crate) async fn with_queue(server: &Nats, options: NatsOptions) -> (NatsDriver, QueueId) {
     let (driver, queue) = (connect_with(server, options).await, executor("one"));
     driver.declare(&queue).await.unwrap();
@@ -69,7 +69,7 @@ pub(crate) async fn behind_proxy(
     (proxy, driver, queue)
 }
 
-/// A client that is not the driver's.
+/// A client of its own, without the driver.
 pub(crate) async fn raw_client(server: &Nats) -> Client {
     async_nats::connect(server.url()).await.unwrap()
 }
@@ -105,7 +105,7 @@ pub(crate) async fn publish_one(driver: &NatsDriver, message: &Outgoing) -> Resu
     outcomes.into_iter().next().unwrap()
 }
 
-/// Publishes until a call succeeds. Its outcomes must all be confirmations.
+/// Publishes until a call succeeds. All its outcomes must be confirmations.
 pub(crate) async fn publish_eventually(driver: &NatsDriver, batch: &[Outgoing]) {
     let published = eventually("a publish succeeds", SOON, async || {
         driver.publish(batch).await
@@ -120,7 +120,7 @@ pub(crate) fn numbers(deliveries: &[Delivery]) -> Vec<usize> {
         .collect()
 }
 
-/// Fetches until there are `count` messages. Fetches that fail are repeated.
+/// Fetches until there are `count` messages. Repeats failed fetches.
 pub(crate) async fn fetch_all(driver: &NatsDriver, queue: &QueueId, count: usize) -> Vec<Delivery> {
     let mut fetched = Vec::new();
     eventually("all messages are fetched", SOON, async || {
@@ -159,7 +159,7 @@ pub(crate) async fn ack(driver: &NatsDriver, queue: &QueueId, deliveries: &[Deli
     settle(driver, queue, deliveries, Settlement::Ack).await;
 }
 
-/// Ready and unsettled messages of all queues.
+/// Counts the ready and unsettled messages of all queues.
 pub(crate) async fn message_count(driver: &NatsDriver) -> u64 {
     let stats = driver.stats(&[]).await.unwrap();
     stats.iter().map(|s| s.ready + s.unsettled).sum()
@@ -167,7 +167,7 @@ pub(crate) async fn message_count(driver: &NatsDriver) -> u64 {
 
 pub(crate) async fn wait_for_message_count(driver: &NatsDriver, expected: u64) {
     eventually(
-        "the queues hold as many messages",
+        "the queues hold the expected number of messages",
         SOON,
         async || match message_count(driver).await {
             count if count == expected => Ok(()),

@@ -1,5 +1,5 @@
-//! Servers that are killed, paused or cut off while a driver is open. Calls fail in time, no confirmed message is lost, and
-//! the driver works again by itself.
+//! Servers are killed, paused or cut off while a driver is open. Calls fail in time, no confirmed message is lost, and
+//! the driver recovers by itself.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,10 +19,10 @@ use crate::fixture::{
     settlements, start, wait_for_message_count, with_queue,
 };
 
-/// A call that meets an outage waits for a connection or for its own time, and then for a reply.
+/// The longest call during an outage: it first waits for a connection or for its own time, and then for a reply.
 const MAX_CALL: Duration = Duration::from_secs(4);
 
-/// Makes each call that needs a reply. Returns how each ended, which has to be in time.
+/// Makes each call that needs a reply, and asserts that it ends in time. Returns how each call ended.
 async fn call_all(driver: &NatsDriver, receipt: Receipt) -> [(&'static str, Option<ErrorKind>); 7] {
     async fn timed<T>(
         name: &'static str,
@@ -39,7 +39,7 @@ async fn call_all(driver: &NatsDriver, receipt: Receipt) -> [(&'static str, Opti
     let queue = executor("one");
     let batch = messages(&queue, 500..510);
     let settlements = [(receipt, Settlement::Ack)];
-    // At the same time: one after the other they would outlast the outage.
+    // Concurrently, because consecutive calls would outlast the outage.
     let ended = tokio::join!(
         timed("publish", driver.publish(&batch)),
         timed("fetch", driver.fetch(&queue, 5, FETCH_WAIT)),
@@ -58,7 +58,7 @@ async fn assert_all_calls_fail(driver: &NatsDriver, receipt: Receipt) {
     }
 }
 
-/// Everything works with the driver that was open all the time.
+/// Asserts that everything works with the same driver.
 async fn assert_works(driver: &NatsDriver) {
     let queue = executor("works");
     eventually("the queue is declared", SOON, async || {
@@ -168,7 +168,8 @@ async fn after_a_restart_the_driver_works_and_its_listeners_continue() {
     .await;
 }
 
-/// Publishes single messages until it is stopped, and at least a hundred, each until it is confirmed. Returns their number.
+/// Publishes single messages until it is stopped, but at least a hundred. Repeats each one until it is confirmed.
+/// Returns their number.
 async fn publish_until(driver: &NatsDriver, stop: &AtomicBool, failed: &AtomicBool) -> usize {
     let mut number = 0;
     while number < 100 || !stop.load(Ordering::Relaxed) {
@@ -186,8 +187,8 @@ async fn publish_until(driver: &NatsDriver, stop: &AtomicBool, failed: &AtomicBo
     number
 }
 
-/// The client loses a write that is in flight when the connection is lost, and reports no error. It must not count as
-/// confirmed.
+/// If the connection is lost during a write, the client loses the write and reports no error. The message must not
+/// count as confirmed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn under_load_a_kill_loses_no_confirmed_message() {
     on_each_version(async |version| {
@@ -254,8 +255,8 @@ async fn a_message_that_was_confirmed_just_before_a_kill_is_kept() {
     .await;
 }
 
-/// The server writes a consumer's state to disk some time after it confirmed the acks. Messages that were acked last may
-/// be delivered again; messages that were not acked have to be.
+/// The server writes a consumer's state to disk some time after it confirmed the acks. The messages acked last may be
+/// delivered again. Messages without an ack must be.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn after_a_kill_every_message_without_an_ack_is_delivered_again() {
     on_each_version(async |version| {
@@ -297,7 +298,7 @@ async fn after_a_kill_every_message_without_an_ack_is_delivered_again() {
     .await;
 }
 
-/// Most acks of a call have no reply of their own. None of them may count as settled that the server did not process.
+/// Most acks of a call have no reply of their own. An ack that the server did not process must not count as settled.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn acks_that_are_cut_off_half_way_do_not_count_as_settled() {
     const COUNT: usize = 3_000;
@@ -315,7 +316,7 @@ async fn acks_that_are_cut_off_half_way_do_not_count_as_settled() {
         let all = fetch_all(&driver, &queue, COUNT).await;
         let acks = settlements(&all, &Settlement::Ack);
         let cut = async {
-            // A little later in each round.
+            // The outage starts a little later in each round.
             for _ in 0..round * 20 {
                 tokio::task::yield_now().await;
             }
@@ -346,7 +347,7 @@ async fn a_message_that_was_stored_without_a_confirmation_is_stored_once_after_a
     let server = start(Version::V2_12);
     let (proxy, driver, queue) = behind_proxy(&server, options()).await;
     let direct = connect(&server).await;
-    // The driver knows the queue from now on, so that the next publish needs no lookup.
+    // The driver has now cached the queue, so the next publish needs no lookup.
     publish(&driver, &messages(&queue, 0..1)).await;
     proxy.set(Link::DeafClient);
     let batch = messages(&queue, 1..11);

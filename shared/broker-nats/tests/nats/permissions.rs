@@ -1,4 +1,4 @@
-//! The permissions of `docs/nats.md` suffice, and allow nothing else.
+//! The permissions of `docs/nats.md` suffice and allow nothing else.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::fixture::{
     on_each_version, options, publish, settle,
 };
 
-/// The server's configuration that the page shows.
+/// The server configuration in `docs/nats.md`.
 fn documented() -> String {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/nats.md");
     let page = std::fs::read_to_string(page).unwrap();
@@ -278,7 +278,7 @@ async fn the_workers_user_is_denied_all_other_subjects() {
 async fn a_worker_that_starts_first_fetches_triggers_once_a_scheduler_has_declared_its_queue() {
     let server = start(Version::V2_12);
     let worker = worker(&server).await;
-    // It may not create the queue, and starts all the same.
+    // The worker may not create the queue, but it starts anyway.
     worker.declare(&executor("one")).await.unwrap();
     assert!(worker.fetch(&executor("one"), 1, FETCH_WAIT).await.is_err());
     let publishing = Broker::from_arc(scheduler(&server).await, BrokerOptions::default());

@@ -1,4 +1,4 @@
-//! Replies that do not tell what became of a message, and requests without a reply. Each concerns its own message only.
+//! Replies that leave a message's fate unknown, and requests without a reply. Each affects only its own message.
 
 use cueline_broker::{Driver, ErrorKind, QueueId, Refusal, Settlement};
 use cueline_broker_nats::{NatsOptions, StreamLimits};
@@ -15,7 +15,7 @@ use crate::fixture::{
 async fn an_unreadable_reply_makes_one_message_of_its_batch_unknown() {
     let server = start(Version::V2_12);
     let (driver, queue) = with_queue(&server, options()).await;
-    // Replies in place of a stream that does not exist.
+    // A client sends these replies in place of a stream that does not exist.
     let client = raw_client(&server).await;
     let mut requests = client.subscribe("cueline.request.>").await.unwrap();
     client.flush().await.unwrap();
@@ -32,7 +32,7 @@ async fn an_unreadable_reply_makes_one_message_of_its_batch_unknown() {
     let unknown =
         matches!(&outcomes[1], Err(Refusal::Unknown { queue, .. }) if queue == "requests");
     assert!(unknown, "{outcomes:?}");
-    // Where all replies of a batch are unreadable the call fails, and the caller retries it.
+    // If all replies of a batch are unreadable, the call fails and the caller retries it.
     let error = driver.publish(&[unreadable]).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Transient, "{error}");
 }
@@ -48,7 +48,7 @@ async fn a_full_stream_is_looked_up_once_for_a_batch() {
         ..options()
     };
     let (driver, queue) = with_queue(&server, limited).await;
-    // The first publish reads the server's clock, which is a lookup as well.
+    // The first publish also looks up the server's clock.
     publish(&driver, &messages(&queue, 0..2)).await;
     let client = raw_client(&server).await;
     let subject = "$JS.API.STREAM.INFO.CUELINE_TRIGGERS";
@@ -60,7 +60,7 @@ async fn a_full_stream_is_looked_up_once_for_a_batch() {
         limit: 2,
     });
     assert_eq!(outcomes, vec![full; 50]);
-    // This one comes after those of the driver, which have been answered.
+    // This message comes after those of the driver, which have been answered.
     client.publish(subject, "last".into()).await.unwrap();
     let mut count = 0;
     while lookups.next().await.unwrap().payload != "last" {
@@ -76,7 +76,7 @@ async fn acks_without_responders_are_not_settled_while_the_consumer_exists() {
     publish(&driver, &messages(&queue, 0..3)).await;
     let fetched = fetch_all(&driver, &queue, 3).await;
     let acks = settlements(&fetched, &Settlement::Ack);
-    // As without a leader: acks have no responders.
+    // This looks like a consumer without a leader: acks have no responders.
     server.stop().unwrap();
     server
         .configure("mappings = { \"$JS.ACK.>\": \"nowhere.>\" }")

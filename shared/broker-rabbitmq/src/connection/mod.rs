@@ -1,8 +1,7 @@
 //! A connection that the driver opens again whenever it ends.
 //!
-//! lapin's own recovery is off. It gives up after a number of attempts and leaves errors of a single channel alone.
-//! It also restores channels under the same handle, so that an ack from before the cut would name a message delivered
-//! after it.
+//! lapin's own recovery is off. It gives up after a number of attempts and ignores errors of a single channel. It also
+//! restores channels under the same handle: an ack from before the cut could then settle a message from after it.
 
 mod connect;
 
@@ -24,11 +23,11 @@ use crate::error::{CallError, answered, closed, timed_out};
 
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 
-/// A connection that ended sooner counts as a failed attempt. Reconnecting to such a server without a growing wait
-/// would burden it.
+/// A connection that ends sooner counts as a failed attempt. Reconnecting at once to such a server would put load on
+/// it.
 pub(crate) const STABLE_AFTER: Duration = Duration::from_secs(10);
 
-/// lapin sends no event for some ends, such as a close without an error code. This poll finds them.
+/// lapin sends no event for some ends, such as a close without an error code. This poll detects them.
 const POLL_EVERY: Duration = Duration::from_secs(1);
 
 /// One connection, from its opening to its end.
@@ -49,7 +48,7 @@ impl Connection {
         })
     }
 
-    /// The server is short of memory or disk and does not read what is published on this connection.
+    /// Whether the server is short of memory or disk and does not read what is published on this connection.
     pub(crate) fn is_blocked(&self) -> bool {
         self.inner.status().blocked()
     }
@@ -58,7 +57,7 @@ impl Connection {
         self.exchanges_declared.load(Ordering::Acquire)
     }
 
-    /// `false` has the exchanges declared again before the next use.
+    /// `false` makes the driver declare the exchanges again before their next use.
     pub(crate) fn set_exchanges_declared(&self, declared: bool) {
         self.exchanges_declared.store(declared, Ordering::Release);
     }
@@ -108,10 +107,10 @@ impl OpenChannel {
     }
 }
 
-/// Queues the frames of a lapin call for the socket now; the result completes the call.
+/// Queues the frames of a lapin call for the socket now. The returned future completes the call.
 ///
-/// lapin queues frames on the first poll. The driver needs their order without waiting for the socket in between, and
-/// also while it holds a lock.
+/// lapin queues frames on the first poll. The driver relies on their order without waiting for the socket, even while
+/// it holds a lock.
 pub(crate) fn enqueue<'a, T: Send + 'a>(
     call: impl Future<Output = lapin::Result<T>> + Send + 'a,
 ) -> BoxFuture<'a, lapin::Result<T>> {
@@ -124,20 +123,20 @@ pub(crate) fn enqueue<'a, T: Send + 'a>(
 
 #[derive(Clone)]
 enum State {
-    /// With the last error, once an attempt has failed.
+    /// With the last error, after a failed attempt.
     Disconnected(Option<Arc<BrokerError>>),
     Connected(Arc<Connection>),
     Closed,
 }
 
-/// See the module.
+/// A connection with a task that opens it again whenever it ends.
 pub(crate) struct SupervisedConnection {
     state: watch::Receiver<State>,
     pub(crate) request_timeout: Duration,
 }
 
 impl SupervisedConnection {
-    /// Connects in the background, again after each end, until `stop`.
+    /// Connects in the background, and again after each end, until `stop`.
     pub(crate) fn start(
         connector: Connector,
         tasks: &TaskTracker,
@@ -150,7 +149,7 @@ impl SupervisedConnection {
                 .await;
             if let State::Connected(connection) = sender.send_replace(State::Closed) {
                 let close = connection.inner.close(200, "closed".into());
-                // A server that does not answer notices the end of the stream.
+                // If the server does not answer, it still notices that the stream ends.
                 let _ = timeout(request_timeout, close).await;
             }
         });
@@ -160,7 +159,7 @@ impl SupervisedConnection {
         }
     }
 
-    /// The present connection. Waits for one, for at most the request timeout.
+    /// Returns the present connection. Waits for one, for at most the request timeout.
     pub(crate) async fn current(&self) -> Result<Arc<Connection>, BrokerError> {
         let mut state = self.state.clone();
         let usable = state.wait_for(|state| match state {
@@ -199,7 +198,7 @@ async fn keep_connected(connector: &Connector, state: &watch::Sender<State>) {
                 if start.elapsed() > STABLE_AFTER {
                     wait = FIRST_WAIT;
                 }
-                tracing::warn!("connection to RabbitMQ ended; the driver connects again");
+                tracing::warn!("connection to RabbitMQ ended; the driver reconnects");
                 state.send_replace(State::Disconnected(None));
             }
             Err(error) => {

@@ -1,4 +1,4 @@
-//! Requeues overdue deliveries, and stops consuming a queue without fetches.
+//! Requeues overdue deliveries, and stops consuming a queue that nobody fetches from.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::{Consumer, Session, State};
 
-/// Until the queue is deleted or the driver ends.
+/// Runs until the queue is deleted or the driver ends.
 pub(super) async fn watch(consumer: Arc<Consumer>) {
     let (deleted, stop) = (consumer.deleted.clone(), consumer.context.stop.clone());
     loop {
@@ -46,7 +46,7 @@ impl Consumer {
     }
 
     /// Stops consuming a queue without fetches, once nothing of it is unsettled. Closing the channel returns buffered
-    /// messages to the queue. It happens at most an ack wait after the last fetch, or the longest delay of a retry.
+    /// messages to the queue. This takes at most an ack wait, or the longest delay of a retry, after the last fetch.
     async fn pause_if_idle(&self) {
         let _alone = self.subscribing.lock().await;
         let mut state = self.lock();
@@ -59,7 +59,7 @@ impl Consumer {
         self.close_in_background(paused);
     }
 
-    /// Stops consuming now, before the queue is deleted. `false` if deliveries are unsettled.
+    /// Stops consuming now, before the queue is deleted. Returns `false` if deliveries are unsettled.
     pub(crate) async fn pause(&self) -> Result<bool, BrokerError> {
         let _alone = self.subscribing.lock().await;
         let paused = take_settled(&mut self.lock());
@@ -70,7 +70,7 @@ impl Consumer {
     }
 }
 
-/// The session, if none of its deliveries are unsettled.
+/// Takes the session if it has no unsettled deliveries.
 fn take_settled(state: &mut State) -> Option<Session> {
     state.session.take_if(|session| session.unsettled() == 0)
 }

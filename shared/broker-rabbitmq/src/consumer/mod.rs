@@ -1,8 +1,8 @@
-//! Consumes one queue and buffers what the server delivers ahead until a fetch returns it.
+//! Consumes one queue and buffers messages that the server sends ahead of the fetches.
 //!
-//! A prefetch applies to consumers that start after it was set, so a larger prefetch takes a new consumer. The driver
-//! cancels the old one only while it has no credit left. Nothing can then be on its way to it, which would be lost to
-//! both until the channel closes, and the order of messages is kept. See the states in `docs/rabbitmq.md`.
+//! A prefetch applies only to consumers that start after it was set, so a larger prefetch needs a new consumer. The
+//! driver cancels the old one only while it has no credit, so that no message is in flight to it. Such a message would
+//! reach neither consumer until the channel closes, and the order would break. `docs/rabbitmq.md` shows the states.
 
 mod deadlines;
 mod prefetch;
@@ -22,28 +22,28 @@ pub(crate) use self::session::Session;
 use crate::context::DriverContext;
 use crate::error::{closed, no_queue, timed_out};
 
-/// The most unsettled deliveries of one queue. A fetch waits while there are as many.
+/// The most unsettled deliveries of one queue. Further fetches wait.
 const MAX_UNSETTLED: usize = 50_000;
 
-/// See the module.
+/// The consumer of one queue.
 pub(crate) struct Consumer {
     pub(crate) queue: QueueId,
     pub(crate) name: ShortString,
     context: Arc<DriverContext>,
     state: Mutex<State>,
-    /// Messages arrived, or no more will arrive.
+    /// Messages have arrived, or no more will arrive.
     changed: Notify,
-    /// Another deadline is the next one.
+    /// The earliest deadline has changed.
     deadline_moved: Notify,
     /// Held while a subscription starts, is replaced or ends.
     subscribing: tokio::sync::Mutex<()>,
-    /// This driver deleted the queue.
+    /// Set when this driver deletes the queue.
     deleted: CancellationToken,
 }
 
 struct State {
     session: Option<Session>,
-    /// Sessions so far.
+    /// The number of sessions so far.
     sessions: u64,
     /// How often the server ended a subscription because the queue was deleted.
     queue_deletions: u64,
@@ -83,13 +83,13 @@ impl Consumer {
         Ok(consumer)
     }
 
-    /// Messages that are buffered here, and unsettled deliveries.
+    /// Counts the messages that are buffered here, and the unsettled deliveries.
     pub(crate) fn counts(&self) -> (u64, u64) {
         self.with_session(|s| (s.buffered() as u64, s.unsettled() as u64))
             .unwrap_or_default()
     }
 
-    /// Names the open subscription.
+    /// Identifies the open subscription.
     pub(crate) fn subscription(&self) -> Option<(u64, u64)> {
         let state = self.lock();
         let session = state.session.as_ref().filter(|s| s.channel.is_open())?;
@@ -111,7 +111,7 @@ impl Consumer {
             match self.find(max, active.queue_deletions)? {
                 Found::Messages(messages) => return Ok(messages),
                 Found::NoCredit if subscribed && Instant::now() >= give_up => {
-                    // Other fetches took the messages, or each subscription ends at once.
+                    // Either other fetches took the messages, or the subscription keeps ending at once.
                     return match self.subscription() {
                         Some(_) => Ok(Vec::new()),
                         None => Err(timed_out("fetch", wait)),
@@ -119,7 +119,7 @@ impl Consumer {
                 }
                 Found::NoCredit => {
                     subscribed = true;
-                    // In a task: a fetch may be dropped half-way, a new subscription must not.
+                    // Runs in a task: a fetch may be dropped at any point, but starting a subscription must complete.
                     let subscribe = self
                         .context
                         .tasks
@@ -163,7 +163,7 @@ impl Consumer {
         self.notify_if_sooner(session, before);
         let prefetch = session.subscription.as_ref().map_or(0, |s| s.prefetch);
         if session.sizer.note_fetch(max, messages.len(), prefetch) && !session.has_credit() {
-            // In the background: only the next fetch benefits.
+            // Runs in the background, because only the next fetch benefits.
             self.context
                 .tasks
                 .spawn(Arc::clone(self).ensure_credit(max));
@@ -181,7 +181,7 @@ impl Consumer {
 
     fn close_in_background(&self, session: Option<Session>) {
         if let Some(session) = session {
-            // The end of the channel returns all messages, in whichever way it comes.
+            // The end of the channel returns all messages, whatever ends it.
             self.context
                 .tasks
                 .spawn(async { drop(session.close().await) });
@@ -210,10 +210,10 @@ impl Consumer {
     }
 }
 
-/// A fetch in progress. The queue is not idle meanwhile.
+/// A fetch in progress. Until it ends, the queue does not count as idle.
 struct ActiveFetch<'a> {
     consumer: &'a Consumer,
-    /// When the fetch began.
+    /// The number of deletions when the fetch began.
     queue_deletions: u64,
 }
 

@@ -1,8 +1,8 @@
 //! How many messages the server sends ahead for one queue.
 //!
-//! The prefetch starts with what the first fetch asks for. It grows while fetches take all that they ask for, so that
-//! a fast consumer never waits for the server and a slow one takes nothing from others. Quorum queues have no
-//! prefetch that changes later (`global`).
+//! The prefetch starts with the size of the first fetch. It grows while fetches return as much as they ask for. A fast
+//! consumer then never waits for the server, and a slow one takes nothing from others. A quorum queue cannot change the
+//! prefetch of a consumer (`global`).
 
 /// The most messages that the server sends ahead for one queue.
 const MAX_PREFETCH: u16 = 2_000;
@@ -10,13 +10,13 @@ const MAX_PREFETCH: u16 = 2_000;
 /// About how many bytes the server sends ahead for one queue. Larger messages lower the prefetch.
 const MAX_PREFETCH_BYTES: usize = 64 << 20;
 
-/// The prefetch grows after this many fetches in a row that took all that they asked for.
+/// The prefetch grows after this many full fetches in a row.
 const FULL_FETCHES: u32 = 3;
 
-/// The prefetch grows up to this many fetches, so that the next messages are here when one fetch is settled.
+/// The prefetch grows up to this many fetches, so that the next messages are already here when a fetch is settled.
 const FETCHES_AHEAD: usize = 4;
 
-/// Observes the messages and the fetches of one queue.
+/// Statistics of the messages and fetches of one queue.
 #[derive(Debug, Default)]
 pub(super) struct PrefetchSizer {
     full_fetches: u32,
@@ -29,8 +29,8 @@ impl PrefetchSizer {
         self.usual_bytes = (self.usual_bytes * 7 + bytes) / 8;
     }
 
-    /// Notes a fetch that asked for `max` and got `got` messages. Whether a larger prefetch than `current` would
-    /// help.
+    /// Notes a fetch that asked for `max` and returned `got` messages. Returns whether a prefetch larger than `current`
+    /// would help.
     pub(super) fn note_fetch(&mut self, max: usize, got: usize, current: u16) -> bool {
         if got < max {
             self.full_fetches = 0;
@@ -41,7 +41,7 @@ impl PrefetchSizer {
         usize::from(current) < useful && self.full_fetches >= FULL_FETCHES
     }
 
-    /// The prefetch after `current`, for fetches that ask for `max`.
+    /// The next prefetch after `current`, for fetches of `max` messages.
     pub(super) fn next(&self, current: u16, max: usize) -> u16 {
         let wanted = max.max(usize::from(current) * 2);
         let largest = self.largest();

@@ -18,37 +18,37 @@ use crate::connection::OpenChannel;
 use crate::error::CallError;
 use crate::received::Received;
 
-/// A message that a fetch has returned and that is not settled.
+/// A delivery that a fetch returned and that is not settled.
 pub(crate) struct Unsettled {
     pub(crate) message: Received,
     tag: u64,
-    /// It returns to its queue at this time.
+    /// The message returns to its queue at this time.
     deadline: Instant,
 }
 
-/// AMQP's consumer on the channel.
+/// A consumer of AMQP on the channel.
 pub(super) struct Subscription {
     pub(super) number: u64,
     pub(super) tag: ShortString,
     pub(super) prefetch: u16,
-    /// Messages delivered to it and not settled.
+    /// Messages that were delivered to it and are not settled.
     pub(super) outstanding: usize,
     pub(super) reader: JoinHandle<()>,
 }
 
-/// See the module.
+/// One channel with its subscription, buffer and unsettled deliveries.
 pub(crate) struct Session {
-    /// Names the session among those of its consumer.
+    /// Identifies the session among those of its consumer.
     pub(super) number: u64,
     pub(crate) channel: OpenChannel,
     /// `None` while a subscription with a larger prefetch replaces it.
     pub(super) subscription: Option<Subscription>,
-    /// Subscriptions so far.
+    /// The number of subscriptions so far.
     pub(super) subscriptions: u64,
     pub(super) sizer: PrefetchSizer,
-    /// The delivery tags without an ack, and the number of the subscription that each was delivered to.
+    /// Delivery tags without an ack, each with the number of its subscription.
     delivered: BTreeMap<u64, u64>,
-    /// Delivered ahead and not fetched, with their delivery tags.
+    /// Messages that no fetch has returned yet, with their delivery tags.
     buffered: VecDeque<(u64, Received)>,
     unsettled: HashMap<Receipt, Unsettled>,
     deadlines: BTreeSet<(Instant, Receipt)>,
@@ -77,7 +77,7 @@ impl Session {
         self.unsettled.len()
     }
 
-    /// The server may deliver something.
+    /// Whether the server may still deliver messages.
     pub(super) fn has_credit(&self) -> bool {
         self.subscription
             .as_ref()
@@ -145,7 +145,7 @@ impl Session {
     pub(crate) fn ack(&mut self, receipts: &[Receipt]) -> Result<(), CallError> {
         let mut tags = self.take(receipts);
         tags.sort_unstable();
-        // One cumulative ack covers the oldest deliveries.
+        // The oldest delivered tags that are all acked here need only one cumulative ack.
         let cumulative = self
             .delivered
             .keys()
@@ -187,7 +187,7 @@ impl Session {
         self.requeue(&overdue)
     }
 
-    /// Removes the deliveries that these receipts name; their tags.
+    /// Removes the deliveries of these receipts and returns their tags.
     fn take(&mut self, receipts: &[Receipt]) -> Vec<u64> {
         let mut tags = Vec::with_capacity(receipts.len());
         for receipt in receipts {
@@ -214,7 +214,7 @@ impl Session {
     pub(super) async fn close(self) -> Result<(), CallError> {
         if let Some(subscription) = &self.subscription {
             if self.channel.is_open() {
-                // lapin cancels a dropped consumer by itself, which fails the close if it comes after it.
+                // lapin cancels a dropped consumer by itself. If that cancel comes after the close, the close fails.
                 let (amqp, tag) = (&self.channel.amqp, subscription.tag.clone());
                 let cancel = amqp.basic_cancel(tag, BasicCancelOptions::default());
                 if let Err(e) = self.channel.answer("cancel a consumer", cancel).await {

@@ -20,12 +20,12 @@ const MAX_CHUNK: usize = 256;
 enum Step {
     HasCredit,
     NewSession,
-    /// Start a subscription in place of this one, once its cancellation is answered.
+    /// Start a new subscription in place of this one, once the server has answered the cancel.
     Replace(Subscription, BoxFuture<'static, lapin::Result<()>>),
 }
 
 impl Consumer {
-    /// Ensures a subscription with credit; without one, starts it or replaces it for fetches of `max` messages. After
+    /// Ensures a subscription with credit for fetches of `max` messages: starts one, or replaces the present one. After
     /// an error there is no subscription.
     pub(super) async fn ensure_credit(self: Arc<Self>, max: usize) -> Result<(), BrokerError> {
         let _alone = self.subscribing.lock().await;
@@ -48,7 +48,7 @@ impl Consumer {
             Step::Replace(old, cancel) => {
                 let ended = async {
                     cancel.await?;
-                    // Its messages come before those of the next subscription.
+                    // Read the old messages to the end, because they come before those of the next subscription.
                     let _ = old.reader.await;
                     Ok(())
                 };
@@ -72,7 +72,7 @@ impl Consumer {
             return Step::NewSession;
         };
         let (amqp, tag) = (session.channel.amqp.clone(), old.tag.clone());
-        // Under the lock: an ack before the cancel would give credit.
+        // Cancel under the lock: an ack before the cancel would give credit.
         let cancel =
             enqueue(async move { amqp.basic_cancel(tag, BasicCancelOptions::default()).await });
         Step::Replace(old, cancel)
@@ -120,7 +120,7 @@ impl Consumer {
         let Some(present) = state.session.as_mut().filter(|s| s.number == session) else {
             return Err(no_queue(&self.queue));
         };
-        // The lock keeps the reader from buffering before the subscription is known.
+        // Hold the lock, so that the reader buffers nothing before the subscription is stored.
         let reader = read(Arc::clone(self), deliveries, session, number);
         present.subscription = Some(Subscription {
             number,
@@ -170,13 +170,14 @@ async fn read(consumer: Arc<Consumer>, deliveries: lapin::Consumer, session: u64
     consumer.changed.notify_waiters();
 }
 
-/// The session whose present subscription has ended. The driver did not end it: the queue was deleted, or the channel
-/// ended.
+/// Takes the session if its present subscription has ended. The driver did not end it, so the queue was deleted or the
+/// channel ended.
 fn take_ended(state: &mut State, session: u64, number: u64) -> Option<Session> {
     let present = state.session.as_ref().filter(|s| s.number == session)?;
     if present.subscription.as_ref()?.number != number {
         return None;
     }
+    // The channel is still open, so the server ended the subscription because the queue was deleted.
     if present.channel.is_open() {
         state.queue_deletions += 1;
     }

@@ -1,4 +1,4 @@
-//! Publishes a batch of the port: limits, and refusals in the port's words.
+//! Publishes a batch of the port: checks limits and translates refusals.
 
 use std::collections::HashMap;
 
@@ -71,8 +71,8 @@ async fn answer<'a>(
     }
 }
 
-/// The limit at which a queue has just refused a message, which a quorum queue does only when it is full. AMQP does
-/// not tell a lower limit by policy; the number of waiting messages stands for it.
+/// The limit of a queue that has just refused a message. A quorum queue refuses only when it is full. AMQP does not
+/// report a lower limit of a policy, so the number of waiting messages is used.
 async fn limit(context: &DriverContext, queue: &QueueId) -> u64 {
     let own = context.options.queue_limit;
     let count = async {

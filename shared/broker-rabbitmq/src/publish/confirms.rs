@@ -27,7 +27,7 @@ pub(crate) enum Outcome {
 
 /// The answers to one batch so far. A place is the index of a message in its batch.
 pub(super) struct Confirms<C = PublisherConfirm> {
-    /// By place.
+    /// Indexed by place.
     pub(super) outcomes: Vec<Outcome>,
     /// Messages without an answer, with their places.
     pub(super) open: VecDeque<(usize, C)>,
@@ -37,7 +37,7 @@ pub(super) struct Confirms<C = PublisherConfirm> {
 }
 
 impl<C: Future<Output = lapin::Result<Confirmation>> + Unpin> Confirms<C> {
-    /// For a batch of `len` messages, of which `open` were published.
+    /// Starts with a batch of `len` messages, of which `open` were published.
     pub(super) fn new(len: usize, open: impl IntoIterator<Item = (usize, C)>) -> Self {
         Self {
             outcomes: vec![Outcome::Unconfirmed; len],
@@ -47,7 +47,7 @@ impl<C: Future<Output = lapin::Result<Confirmation>> + Unpin> Confirms<C> {
         }
     }
 
-    /// Waits until all messages are answered, no answer came for `quiet`, or `give_up`.
+    /// Waits until all messages are answered, no answer has come for `quiet`, or `give_up` is reached.
     pub(super) async fn wait(&mut self, quiet: Duration, give_up: Instant) {
         let next_end = || (Instant::now() + quiet).min(give_up);
         let mut quiet_end = std::pin::pin!(sleep_until(next_end()));
@@ -61,7 +61,7 @@ impl<C: Future<Output = lapin::Result<Confirmation>> + Unpin> Confirms<C> {
                     quiet_end.as_mut().reset(next_end());
                 }
                 () = &mut quiet_end => {
-                    // Later messages may have their answers.
+                    // Later messages may already have answers.
                     if !self.collect_present() || Instant::now() >= give_up {
                         break;
                     }
@@ -72,7 +72,7 @@ impl<C: Future<Output = lapin::Result<Confirmation>> + Unpin> Confirms<C> {
         self.note_returned();
     }
 
-    /// Collects the answers that are already here; whether there were any.
+    /// Collects the answers that are already here. Returns whether there were any.
     pub(super) fn collect_present(&mut self) -> bool {
         let before = self.open.len();
         for (place, mut confirm) in std::mem::take(&mut self.open) {

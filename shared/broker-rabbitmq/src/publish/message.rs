@@ -7,7 +7,7 @@ use lapin::types::{AMQPValue, FieldTable, ShortString};
 
 use crate::names::{Names, TOPIC_HEADER, short};
 
-/// Has the server write a message to disk.
+/// Makes the server write a message to disk.
 const PERSISTENT: u8 = 2;
 
 /// The arguments of one `basic.publish`.

@@ -30,12 +30,12 @@ use crate::topology;
 /// Batches that are published at the same time. Further batches wait.
 const MAX_CONCURRENT_BATCHES: usize = 8;
 
-/// See the module.
+/// Publishes batches over idle channels.
 pub(crate) struct Publisher {
     context: Arc<DriverContext>,
     slots: Semaphore,
-    /// Channels in confirm mode, each for one batch at a time: lapin hands a returned message to any confirm of its
-    /// channel.
+    /// Channels in confirm mode. Each carries one batch at a time, because lapin attaches a returned message to any
+    /// confirm of its channel.
     idle: Mutex<Vec<OpenChannel>>,
     unresponsive: UnresponsiveQueues,
 }
@@ -54,8 +54,8 @@ impl Publisher {
         }
     }
 
-    /// Publishes a batch; one outcome for each message, in order. After an error, or if dropped half-way, the server
-    /// may have accepted some messages.
+    /// Publishes a batch and returns one outcome for each message, in order. After an error, or if the call is dropped,
+    /// the server may have accepted some messages.
     pub(crate) async fn publish(
         &self,
         batch: &[AmqpMessage<'_>],
@@ -66,7 +66,7 @@ impl Publisher {
             return Ok(vec![Outcome::Unconfirmed; batch.len()]);
         }
         let within = self.context.publishing.request_timeout;
-        // The wait for a slot needs a limit: its holder may wait for a server that does not answer.
+        // The wait for a slot needs a limit, because its holder may wait for a server that does not answer.
         let Ok(Ok(_slot)) = timeout(within, self.slots.acquire()).await else {
             return Err(timed_out("publish", within));
         };
@@ -99,15 +99,14 @@ impl Publisher {
             self.resolve_open(batch, &mut confirms, &channel, give_up)
                 .await?;
         } else if reusable {
-            // A channel with open confirms is not used again: its returned messages could be matched to the next
-            // batch.
+            // A channel with open confirms is not used again: its returned messages could be matched to the next batch.
             self.idle().push(channel);
         }
         Ok(confirms.outcomes)
     }
 
-    /// Some messages have no answer: either the server does not answer, or their queues do not. A call to the server
-    /// decides which.
+    /// Decides why some messages have no answer: either the server does not answer, or their queues do not. A call to
+    /// the server shows which.
     async fn resolve_open(
         &self,
         batch: &[AmqpMessage<'_>],
@@ -181,7 +180,7 @@ fn publish_error(channel: &OpenChannel, error: lapin::Error) -> BrokerError {
     failure.error
 }
 
-/// Queues all messages that are not held back for the socket, then waits until they are written. Returns the confirms
+/// Queues for the socket all messages that are not held back, then waits until they are written. Returns the confirms
 /// with the places of their messages.
 async fn send(
     channel: &OpenChannel,

@@ -1,8 +1,7 @@
 //! Queues that confirm nothing while the server answers.
 //!
-//! A quorum queue without a leader behaves so for as long as it has none. The driver holds back its messages, so that
-//! they delay no other queue, until the queue answers. lapin knows confirms by channel and not by queue, so it cannot
-//! tell such a queue.
+//! A quorum queue behaves like this while it has no leader. The driver holds back its messages until it answers, so
+//! that they delay no other queue. lapin groups confirms by channel and not by queue, so it cannot detect such a queue.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,7 +18,7 @@ use crate::connection::OpenChannel;
 
 type Queues = Mutex<HashMap<QueueId, Unresponsive>>;
 
-/// See the module.
+/// The queues that are unresponsive now.
 pub(super) struct UnresponsiveQueues {
     queues: Arc<Queues>,
     probe_every: Duration,
@@ -86,7 +85,7 @@ impl UnresponsiveQueues {
             _waiting: waiting.clone().drop_guard(),
         };
         if lock(&self.queues).insert(queue.clone(), entry).is_none() {
-            tracing::warn!(%queue, "queue confirms no messages; the driver holds them back until it does, see docs/rabbitmq.md");
+            tracing::warn!(%queue, "queue confirms no messages; the driver holds them back until it answers, see docs/rabbitmq.md");
         }
         let (queues, queue) = (Arc::clone(&self.queues), queue.clone());
         self.tasks.spawn(async move {
@@ -95,7 +94,7 @@ impl UnresponsiveQueues {
             drop(channel);
             let Some((answer, ..)) = first else { return };
             let mut queues = lock(&queues);
-            // A newer entry has a wait of its own.
+            // A newer entry has its own wait.
             if !waiting.is_cancelled() && queues.remove(&queue).is_some() && answer.is_ok() {
                 tracing::info!(%queue, "queue confirms messages again");
             }

@@ -34,7 +34,7 @@ async fn a_memory_alarm_blocks_publishing_and_not_acks() {
     driver.declare(&queue).await.unwrap();
     publish(&*driver, &messages(&queue, 0..100)).await;
     fixture.ctl(&["set_vm_memory_high_watermark", "0"]).await;
-    // The first publish finds the block: the server does not read it, so never confirms it.
+    // The first publish meets the block: the server does not read the message, so it never confirms it.
     for _ in 0..2 {
         let start = Instant::now();
         let error = driver.publish(&[message(&queue, 100)]).await.unwrap_err();
@@ -46,7 +46,7 @@ async fn a_memory_alarm_blocks_publishing_and_not_acks() {
     fixture.ctl(&["set_vm_memory_high_watermark", "0.6"]).await;
     eventually(async || driver.publish(&[message(&queue, 200)]).await).await;
     let mut received = numbers(&take(&*driver, &queue, 1).await);
-    // The server may accept after the alarm what was on its way before it.
+    // After the alarm the server may accept messages that were in flight before it.
     while received.last() != Some(&200) {
         assert_eq!(received, [100]);
         received = numbers(&take(&*driver, &queue, 1).await);
@@ -104,7 +104,7 @@ async fn a_kill_under_load_loses_nothing_that_was_confirmed() {
     let publisher = tokio::spawn(async move {
         for start in (0..COUNT).step_by(100) {
             let mut batch = messages(&QueueId::Results, start..start + 100);
-            // The kill may come between the confirms of a batch. The publisher repeats the rest.
+            // The kill may come between the confirms of a batch. The publisher sends the rest again.
             while !batch.is_empty() {
                 let answers = broker.publish(&batch).await.unwrap();
                 let mut answers = answers.into_iter();
@@ -120,7 +120,7 @@ async fn a_kill_under_load_loses_nothing_that_was_confirmed() {
     let mut killed = false;
     let give_up = Instant::now() + DEADLINE * 2;
     while seen.contains(&false) {
-        assert!(Instant::now() < give_up, "some did not arrive");
+        assert!(Instant::now() < give_up, "some messages did not arrive");
         let wait = Duration::from_millis(500);
         let Ok(received) = driver.fetch(&QueueId::Results, 500, wait).await else {
             continue;
@@ -132,7 +132,7 @@ async fn a_kill_under_load_loses_nothing_that_was_confirmed() {
             .iter()
             .map(|d| (d.receipt, Settlement::Ack))
             .collect();
-        // A lost ack has its message delivered again.
+        // If an ack is lost, its message is delivered again.
         let _ = driver.settle(&QueueId::Results, &acks).await;
         if !killed && seen[COUNT / 10] {
             killed = true;
@@ -183,7 +183,7 @@ async fn without_a_server_calls_fail_in_time_and_opening_succeeds() {
     let start = Instant::now();
     let driver = fixture
         .open_with(RabbitOptions {
-            // Six calls wait for it.
+            // Six calls wait for the whole timeout.
             request_timeout: Duration::from_secs(1),
             ..quick(&fixture)
         })
@@ -217,7 +217,7 @@ async fn a_queue_lost_by_a_kill_right_after_its_declaration_can_be_declared_agai
             server.start_again()
         })
         .await;
-    // What had been written decides: the queue is lost, unresponsive, or works. The driver recovers from each.
+    // The result depends on what was on disk: the queue is lost, unresponsive, or works. The driver recovers from each.
     let give_up = Instant::now() + DEADLINE * 2;
     loop {
         match driver.publish(&[message(&queue, 10)]).await {
@@ -227,7 +227,7 @@ async fn a_queue_lost_by_a_kill_right_after_its_declaration_can_be_declared_agai
                 eventually(async || driver.declare(&queue).await).await;
             }
             Err(error) if driver.stats(&[]).await.is_ok() => {
-                // The server answers, and the queue does not.
+                // The server answers, but the queue does not.
                 assert_eq!(error.kind(), ErrorKind::Transient, "{error}");
                 let deleted = driver.delete(&queue, false).await;
                 eprintln!("{error}; deleted: {deleted:?}");
@@ -251,7 +251,7 @@ async fn open_behind_proxy(fixture: &Fixture) -> (Proxy, Arc<RabbitDriver>) {
     (proxy, Arc::new(driver))
 }
 
-/// The second call does not know the receipts any more, and the acks are still unanswered.
+/// The second call no longer knows the receipts, while the acks are still unanswered.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_settle_without_an_answer_fails_again_when_it_is_repeated() {
     let fixture = Fixture::shared().await;

@@ -13,15 +13,15 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 
-/// Whatever a test waits for has to happen within this time.
+/// The time limit for anything that a test waits for.
 pub(crate) const DEADLINE: Duration = Duration::from_mins(1);
 
-/// Servers that tests have for themselves at the same time. Each takes a processor while it starts.
+/// Servers for single tests that may run at the same time. Each uses a whole processor while it starts.
 const MAX_OWN_SERVERS: usize = 2;
 static OWN_SLOTS: Semaphore = Semaphore::const_new(MAX_OWN_SERVERS);
 static IDLE_SERVERS: Mutex<Vec<&'static Rabbit>> = Mutex::new(Vec::new());
 
-/// One test's names on a server. Names under different prefixes never meet.
+/// The names of one test on a server. Each test has its own prefix.
 pub(crate) struct Fixture {
     pub(crate) server: &'static Rabbit,
     pub(crate) prefix: String,
@@ -29,13 +29,13 @@ pub(crate) struct Fixture {
 }
 
 impl Fixture {
-    /// On the server that tests share. The test must not stop, stall or block the server.
+    /// Uses the server that tests share. The test must not stop, stall or block it.
     pub(crate) async fn shared() -> Self {
         let server = spawn_blocking(Rabbit::shared).await.unwrap().unwrap();
         Self::on(server, None)
     }
 
-    /// On a server that no other test uses meanwhile.
+    /// Uses a server that no other test uses at the same time.
     pub(crate) async fn own_server() -> Self {
         let slot = own_server_slot().await;
         let idle = idle_servers().pop();
@@ -159,7 +159,7 @@ pub(crate) fn numbers(deliveries: &[Delivery]) -> Vec<usize> {
         .collect()
 }
 
-/// Fetches until `count` messages arrived, through errors.
+/// Fetches until `count` messages have arrived. Repeats failed fetches.
 pub(crate) async fn take(driver: &dyn Driver, queue: &QueueId, count: usize) -> Vec<Delivery> {
     let give_up = Instant::now() + DEADLINE;
     let mut taken = Vec::new();

@@ -9,7 +9,7 @@ use cueline_broker_rabbitmq::RabbitDriver;
 
 use crate::fixture::{Fixture, executor, message, messages, numbers, publish, settle, take};
 
-/// The page's patterns, for the worker `one` of the group `billing` with the user `worker-one`.
+/// The patterns of that page for the worker `one` of the group `billing` with the user `worker-one`.
 fn patterns(prefix: &str) -> [String; 3] {
     let p = prefix;
     [
@@ -71,7 +71,7 @@ async fn a_worker_has_the_permissions_of_its_work_and_no_others() {
     let mut heartbeats = scheduler.listen(&Channel::Heartbeats).await.unwrap();
     let worker = worker(&fixture).await;
 
-    // A worker declares its queues when it starts. For this user it is enough that they exist.
+    // A worker declares its queues when it starts. Its user may not create them, so they must exist.
     for queue in [&own, &QueueId::Results, &QueueId::Dead] {
         worker.declare(queue).await.unwrap();
     }
@@ -81,7 +81,7 @@ async fn a_worker_has_the_permissions_of_its_work_and_no_others() {
         .await
         .unwrap();
     assert_eq!(&heartbeats.recv().await.unwrap().payload[..], b"beat");
-    // The worker's check that its announcements arrive.
+    // The message with which a worker checks that its announcements arrive.
     worker
         .announce(&control("one"), text("echo"))
         .await
@@ -149,7 +149,7 @@ async fn forbidden(
     assert_eq!(
         take(scheduler, other, 1).await.len(),
         1,
-        "the worker did not take it"
+        "the worker received the message"
     );
     // Both drivers work after the refusals.
     publish(scheduler, &[message(own, 4)]).await;

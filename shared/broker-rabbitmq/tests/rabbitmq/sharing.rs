@@ -1,4 +1,4 @@
-//! Several drivers on one queue. A driver keeps no messages that others could process.
+//! Several drivers on one queue. A driver does not keep messages that others could process.
 
 use std::time::Duration;
 
@@ -17,11 +17,11 @@ async fn prefetched_messages_return_to_the_queue_without_fetches() {
     let (greedy, other) = (fixture.open_with(options).await, fixture.open().await);
     let queue = executor("one");
     greedy.declare(&queue).await.unwrap();
-    // A large prefetch on an empty queue.
+    // A fetch with a large prefetch from an empty queue.
     let nothing = greedy.fetch(&queue, 500, Duration::from_millis(50)).await;
     assert!(nothing.unwrap().is_empty());
     publish(&*greedy, &messages(&queue, 0..100)).await;
-    // The server delivers them to the driver that no longer fetches. It has to return them.
+    // The server delivers them to the driver that no longer fetches. That driver must return them.
     let mut received = numbers(&take(&*other, &queue, 100).await);
     received.sort_unstable();
     assert_eq!(received, (0..100).collect::<Vec<_>>());
@@ -67,7 +67,7 @@ async fn a_growing_prefetch_keeps_the_order() {
     let queue = executor("one");
     driver.declare(&queue).await.unwrap();
     publish(&*driver, &messages(&queue, 0..4_000)).await;
-    // Nothing is settled, so each larger prefetch takes a new consumer. The order must survive that.
+    // Nothing is settled, so each larger prefetch needs a new consumer. The order must stay the same.
     let mut all = Vec::new();
     while all.len() < 4_000 {
         all.extend(take(&*driver, &queue, 1).await);

@@ -1,4 +1,4 @@
-//! Queues that do not answer while the server does: without a leader, at a policy's limit, or with a suspended
+//! Queues that do not answer while the server does: without a leader, at the limit of a policy, or with a suspended
 //! process.
 
 use std::sync::Arc;
@@ -23,8 +23,8 @@ async fn open(fixture: &Fixture) -> Arc<RabbitDriver> {
         .await
 }
 
-/// Calls `stop_server` or `restart_server` for the queue's Ra member. Stopped, the queue has no leader, as after a
-/// kill of the node right after its declaration.
+/// Calls `stop_server` or `restart_server` for the queue's Ra member. A stopped member leaves the queue without a
+/// leader, like a kill of the node right after the declaration.
 async fn ra(fixture: &Fixture, call: &str, queue: &str) {
     let name = format!("%2F_{}.{queue}", fixture.prefix);
     let expression = format!("ra:{call}(quorum_queues, {{'{name}', node()}}).");
@@ -66,9 +66,9 @@ async fn a_queue_without_a_leader_delays_no_other() {
     assert!(unknown(&leaderless, &answers[2]), "{answers:?}");
     assert!(
         start.elapsed() >= UNRESPONSIVE_AFTER,
-        "the driver waited for it"
+        "the driver waited for the unresponsive queue"
     );
-    // From now on it costs no time at all.
+    // Later calls do not wait for it at all.
     let start = Instant::now();
     for n in 2..12 {
         let answers = driver.publish(&mixed(n)).await.unwrap();
@@ -85,7 +85,7 @@ async fn a_queue_without_a_leader_delays_no_other() {
         (0..12).collect::<Vec<_>>()
     );
 
-    // The broker does not retry because of it either.
+    // The broker does not retry for this queue either.
     let broker = Broker::from_arc(driver.clone(), BrokerOptions::default());
     let start = Instant::now();
     let answers = broker.publish(&mixed(12)).await.unwrap();
@@ -110,7 +110,7 @@ async fn a_queue_without_a_leader_delays_no_other() {
     );
 }
 
-/// Without other messages in the batch, the driver asks the server itself.
+/// Without other messages in the batch, the driver checks the server with a call of its own.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_queue_without_a_leader_alone_in_its_batch_is_told_from_a_stalled_server() {
     let fixture = Fixture::shared().await;
@@ -138,7 +138,7 @@ async fn a_queue_without_a_leader_alone_in_its_batch_is_told_from_a_stalled_serv
     assert_eq!(numbers(&take(&*driver, &leaderless, 1).await), [10]);
 }
 
-/// AMQP does not tell the limit of a policy. The driver reports the number of waiting messages.
+/// AMQP does not report the limit of a policy, so the driver reports the number of waiting messages.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_queue_with_a_lower_limit_by_policy_is_full_at_that_limit() {
     let fixture = Fixture::shared().await;
@@ -153,7 +153,10 @@ async fn a_queue_with_a_lower_limit_by_policy_is_full_at_that_limit() {
     let mut taken = 0_usize;
     let give_up = Instant::now() + DEADLINE;
     let limit = loop {
-        assert!(Instant::now() < give_up, "{taken} were taken");
+        assert!(
+            Instant::now() < give_up,
+            "the queue accepted {taken} messages"
+        );
         let answers = driver.publish(&[message(&queue, taken)]).await;
         match answers.unwrap().remove(0) {
             Ok(()) => taken += 1,
@@ -165,7 +168,7 @@ async fn a_queue_with_a_lower_limit_by_policy_is_full_at_that_limit() {
     assert_eq!(limit, taken as u64, "not the million of the options");
 }
 
-/// For a queue whose leader does not answer at once, the server reports no messages and no consumers.
+/// If the leader of a queue does not answer at once, the server reports no messages and no consumers.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_queue_that_does_not_answer_is_not_counted_as_empty() {
     let fixture = Fixture::shared().await;

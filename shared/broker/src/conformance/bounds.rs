@@ -1,4 +1,4 @@
-//! Every limit, and what happens there.
+//! Each limit is enforced, with the refusal that the port defines.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -152,7 +152,10 @@ async fn a_queue_far_past_its_limit_refuses_and_has_room_later(fixture: Fixture)
     assert_counts(&*driver, &queue, 0, 0).await;
     let give_up = Instant::now() + DEADLINE;
     while publish_one(&*driver, &message(&queue, taken)).await == full {
-        assert!(Instant::now() < give_up, "it has no room when it is empty");
+        assert!(
+            Instant::now() < give_up,
+            "the queue is empty but still refuses messages"
+        );
     }
     assert_eq!(numbers(&take(&*driver, &queue, 1).await), [taken]);
 }
@@ -221,7 +224,7 @@ async fn a_cancelled_fetch_loses_nothing(fixture: Fixture) {
     for n in 0..COUNT {
         let fetch = driver.fetch(&queue, 1, DEADLINE);
         let one = [message(&queue, n)];
-        // Whichever is first: the fetch is dropped at some point of its work.
+        // Drop the fetch at a random point of its work: whichever branch ends first wins.
         tokio::select! {
             () = publish(&*driver, &one) => {}
             came = fetch => {

@@ -1,4 +1,4 @@
-//! What [`Broker`] adds to a driver: patience, declaring what is missing, and batches of the right size.
+//! What [`Broker`] adds to a driver: retries, declaration of missing queues, and batches of the right size.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,7 +30,7 @@ super::cases![
 
 const TRANSIENT: Fault = Fault::Before(ErrorKind::Transient);
 
-/// A broker over the real driver with faults, both to be looked at.
+/// A broker over the real driver, and the handles to the driver and its faults.
 async fn broker(
     fixture: &Fixture,
     limits: Limits,
@@ -95,7 +95,7 @@ async fn transient_errors_are_returned_after_retry_for(fixture: Fixture) {
     let start = Instant::now();
     let error = broker.publish(&messages(&queue, 0..1)).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Transient);
-    // It stops when the next wait would lead past the time.
+    // The broker stops early if the next wait would exceed `RETRY_FOR`.
     assert!(start.elapsed() >= RETRY_FOR / 4, "{:?}", start.elapsed());
     assert!(start.elapsed() < DEADLINE, "{:?}", start.elapsed());
     assert!(faults.calls(Operation::Publish) > 3);
@@ -201,7 +201,7 @@ async fn refusals_are_returned_in_the_order_given(fixture: Fixture) {
     assert_eq!(answers, [Ok(()), Ok(()), Ok(()), Ok(()), full, Ok(())]);
 }
 
-/// The first try may have been taken: that the second is refused does not mean that the message is nowhere.
+/// The first try may have stored the message. A refusal of the second try does not prove that the message is absent.
 async fn a_refusal_after_a_lost_answer_is_unknown(fixture: Fixture) {
     let limits = Limits {
         queue_limit: Some(3),
@@ -237,7 +237,7 @@ async fn an_error_keeps_the_answers_of_earlier_batches(fixture: Fixture) {
     assert_counts(&*driver, &queue, batch as u64, 0).await;
 }
 
-/// The caller decides whether to wait for one queue while it has more to publish.
+/// The caller decides whether to wait for one queue, because it may have more to publish.
 async fn unknown_messages_are_returned_at_once(fixture: Fixture) {
     let queue = executor("one");
     let (broker, faults, driver) = patient(&fixture, std::slice::from_ref(&queue)).await;

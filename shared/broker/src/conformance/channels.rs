@@ -98,11 +98,17 @@ async fn a_lagging_listener_loses_the_oldest(fixture: Fixture) {
     let (mut received, mut last) = (0, None);
     while last != Some(COUNT - 1) {
         let n: usize = receive(&mut lagging).await.parse().unwrap();
-        assert!(last.is_none_or(|last| n > last), "{n} came after {last:?}");
+        assert!(
+            last.is_none_or(|last| n > last),
+            "announcement {n} arrived after {last:?}"
+        );
         last = Some(n);
         received += 1;
     }
-    assert!(received < COUNT, "all of it was kept: there is no bound");
+    assert!(
+        received < COUNT,
+        "the listener kept all announcements: its buffer has no limit"
+    );
 }
 
 async fn a_request_gets_its_own_answer(fixture: Fixture) {
@@ -120,7 +126,7 @@ async fn a_request_gets_its_own_answer(fixture: Fixture) {
             }
         }
     });
-    // At once: each has to get its own answer.
+    // Concurrent requests: each must get its own answer.
     let asking = (0..20).map(|n| {
         let broker = broker.clone();
         async move {

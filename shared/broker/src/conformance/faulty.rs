@@ -35,16 +35,17 @@ pub enum Operation {
     Listen,
 }
 
-/// What goes wrong with one call.
+/// How one call fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// It fails and nothing has been done.
+    /// The call fails and has no effect.
     Before(ErrorKind),
-    /// It is done, and fails all the same: the answer was lost.
+    /// The call takes effect but fails: its answer is lost.
     After(ErrorKind),
-    /// It is done, later.
+    /// The call takes effect after a delay.
     Late(Duration),
-    /// [`Driver::publish`] is carried out, and each message is reported as unknown. Any other call: as [`Fault::After`] a transient error.
+    /// [`Driver::publish`] takes effect, and each message is reported as unknown. Any other call fails like
+    /// [`Fault::After`] with a transient error.
     Unanswered,
 }
 
@@ -55,7 +56,7 @@ struct Plan {
     calls: HashMap<Operation, u64>,
 }
 
-/// Says which calls fail; a handle to the plan of one [`Faulty`], cheap to clone.
+/// Plans the faults of one [`Faulty`]. Clones share the plan.
 #[derive(Debug, Clone, Default)]
 pub struct Faults(Arc<Mutex<Plan>>);
 
@@ -64,26 +65,26 @@ impl Faults {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next `times` calls of `operation` that nothing is planned for go wrong like this.
+    /// Plans `fault` for the next `times` calls of `operation` that have no fault planned yet.
     pub fn next(&self, operation: Operation, fault: Fault, times: usize) {
         let mut plan = self.lock();
         let next = plan.next.entry(operation).or_default();
         next.extend(std::iter::repeat_n(fault, times));
     }
 
-    /// All further calls of `operation` go wrong like this, after those planned one by one.
+    /// Plans `fault` for all further calls of `operation`, after the calls that have a fault of their own.
     pub fn always(&self, operation: Operation, fault: Fault) {
         self.lock().always.insert(operation, fault);
     }
 
-    /// Nothing goes wrong any more.
+    /// Removes all planned faults.
     pub fn clear(&self) {
         let mut plan = self.lock();
         plan.next.clear();
         plan.always.clear();
     }
 
-    /// How many calls of `operation` there were, failed ones included.
+    /// The number of calls of `operation`, failed ones included.
     pub fn calls(&self, operation: Operation) -> u64 {
         self.lock().calls.get(&operation).copied().unwrap_or(0)
     }
@@ -96,7 +97,7 @@ impl Faults {
     }
 }
 
-/// A driver whose calls fail as its [`Faults`] say, and otherwise go to the real driver.
+/// Passes calls on to a real driver, except for the faults that its [`Faults`] plan.
 pub struct Faulty {
     driver: Arc<dyn Driver>,
     faults: Faults,
@@ -111,7 +112,7 @@ impl std::fmt::Debug for Faulty {
 }
 
 impl Faulty {
-    /// `driver` without faults so far.
+    /// Wraps `driver`, without any fault planned.
     pub fn new(driver: Arc<dyn Driver>) -> Self {
         Self {
             driver,
@@ -119,7 +120,7 @@ impl Faulty {
         }
     }
 
-    /// Where faults are planned.
+    /// The plan of this driver's faults.
     pub fn faults(&self) -> Faults {
         self.faults.clone()
     }

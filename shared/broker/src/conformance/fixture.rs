@@ -1,4 +1,4 @@
-//! Where a case plays: one place, the drivers opened there, and the words that cases are written in.
+//! The fixture of a case: a place for its broker, the drivers opened there, and helpers to publish, fetch and assert.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use super::{Harness, Limits};
 use crate::address::QueueId;
 use crate::driver::{Delivery, Driver, Outgoing, Receipt, Refusal, Settlement};
 
-/// What should happen has to happen within this time; a slow machine needs some of it.
+/// The time limit for anything that a case waits for. It is long, because test machines may be slow.
 pub(super) const DEADLINE: Duration = Duration::from_secs(30);
 
 pub(super) struct Fixture {
@@ -37,7 +37,7 @@ impl Fixture {
         driver
     }
 
-    /// Crashes the broker and opens it again.
+    /// Crashes the broker and opens it again at the same place.
     pub(super) async fn restart(&self, driver: Arc<dyn Driver>) -> Arc<dyn Driver> {
         self.restart_with(Limits::default(), driver).await
     }
@@ -90,7 +90,7 @@ pub(super) fn sorted(deliveries: &[Delivery]) -> Vec<usize> {
     numbers
 }
 
-/// Publishes in batches that the driver takes; all of them have to be taken.
+/// Publishes in batches of the size that the driver allows. Panics unless all messages are accepted.
 pub(super) async fn publish(driver: &dyn Driver, messages: &[Outgoing]) {
     for batch in messages.chunks(driver.capabilities().max_batch) {
         let answers = driver.publish(batch).await.unwrap();
@@ -104,14 +104,14 @@ pub(super) async fn publish_one(driver: &dyn Driver, message: &Outgoing) -> Resu
     answers.into_iter().next().unwrap()
 }
 
-/// Fetches until `count` messages have come, and no more.
+/// Fetches until `count` messages have arrived, and never asks for more.
 pub(super) async fn take(driver: &dyn Driver, queue: &QueueId, count: usize) -> Vec<Delivery> {
     let give_up = Instant::now() + DEADLINE;
     let mut taken: Vec<Delivery> = Vec::with_capacity(count);
     while taken.len() < count {
         assert!(
             Instant::now() < give_up,
-            "{} of {count} messages came from {queue}",
+            "{} of {count} messages were delivered from {queue}",
             taken.len()
         );
         let wait = Duration::from_secs(1);
@@ -121,7 +121,7 @@ pub(super) async fn take(driver: &dyn Driver, queue: &QueueId, count: usize) -> 
     taken
 }
 
-/// Asserts that nothing is ready in the queue now.
+/// Asserts that the queue has no ready message now.
 pub(super) async fn assert_nothing(driver: &dyn Driver, queue: &QueueId) {
     let unexpected = driver
         .fetch(queue, 10, Duration::from_millis(100))
@@ -150,7 +150,8 @@ pub(super) async fn ack(driver: &dyn Driver, queue: &QueueId, deliveries: &[Deli
     settle(driver, queue, deliveries, &Settlement::Ack).await;
 }
 
-/// Ready and unsettled messages of a queue, once they are as expected or the deadline has passed: a product may count late.
+/// Asserts the numbers of ready and unsettled messages. Waits for them until the deadline, because some products update
+/// their counts late.
 pub(super) async fn assert_counts(
     driver: &dyn Driver,
     queue: &QueueId,
@@ -175,7 +176,7 @@ pub(super) async fn assert_counts(
     }
 }
 
-/// Asserts that `numbers` are 0 to `count`, each once.
+/// Asserts that `numbers` holds each number from 0 to `count` - 1 exactly once.
 pub(super) fn assert_each_once(numbers: &[usize], count: usize) {
     let distinct: BTreeSet<usize> = numbers.iter().copied().collect();
     assert_eq!(numbers.len(), distinct.len(), "some came twice");

@@ -1,5 +1,5 @@
-//! SIGKILL of a process that publishes: a child of the test program opens the broker, publishes, and says on its
-//! standard output what was confirmed, until it is killed.
+//! SIGKILL of a publishing process. A child of the test program opens the broker, publishes, and prints how many
+//! messages were confirmed until it is killed.
 
 use std::io::Write as _;
 use std::process::{ExitCode, Stdio};
@@ -16,22 +16,22 @@ super::cases![
     Durable: a_killed_publisher_loses_nothing_that_was_confirmed,
 ];
 
-/// Set to a place, it makes the test program the child.
+/// The environment variable that turns the test program into the child. Its value is the place to publish at.
 const PLACE: &str = "CUELINE_CONFORMANCE_PUBLISH_AT";
 
 const BATCH: usize = 20;
 
-/// Where the child is to publish, if this process is the child.
+/// The place to publish at, if this process is the child.
 pub(super) fn place_for_child() -> Option<String> {
     std::env::var(PLACE).ok()
 }
 
-/// The child: publishes batches until it is killed, and after each prints how many messages were confirmed so far.
+/// The child publishes batches until it is killed. After each batch it prints the number of confirmed messages.
 pub(super) async fn publish_until_killed(harness: Arc<dyn Harness>, place: &str) -> ExitCode {
     let queue = executor("one");
     let driver = harness.open(place, Limits::default()).await;
     driver.declare(&queue).await.unwrap();
-    // Far more than come before the kill; a child whose parent is gone ends by itself.
+    // The bound is never reached before the kill. It ends a child whose parent has died.
     for start in (0..1_000_000).step_by(BATCH) {
         publish(&*driver, &messages(&queue, start..start + BATCH)).await;
         let mut out = std::io::stdout().lock();
@@ -43,7 +43,7 @@ pub(super) async fn publish_until_killed(harness: Arc<dyn Harness>, place: &str)
     ExitCode::SUCCESS
 }
 
-/// How many messages the child confirmed before it was killed, which is some time after it has confirmed `at_least`.
+/// Kills a child some time after it has confirmed `at_least` messages. Returns the number of confirmed messages.
 async fn killed_child(place: &str, at_least: usize) -> usize {
     let program = std::env::current_exe().unwrap();
     let mut child = Command::new(program)
@@ -55,7 +55,7 @@ async fn killed_child(place: &str, at_least: usize) -> usize {
         .unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let (mut confirmed, mut killed) = (0, false);
-    // After the kill as well: what it said before may still be in the pipe.
+    // Read on after the kill: the pipe may still hold earlier lines.
     while let Some(line) = timeout(DEADLINE, lines.next_line()).await.unwrap().unwrap() {
         if let Some(count) = line.strip_prefix("confirmed ") {
             confirmed = count.parse().unwrap();
@@ -85,7 +85,7 @@ async fn a_killed_publisher_loses_nothing_that_was_confirmed(fixture: Fixture) {
             "of {confirmed} confirmed messages"
         );
         ack(&*driver, &queue, &came).await;
-        // What was on its way may have been written too.
+        // Messages that were being published at the kill may have been stored too.
         driver.delete(&queue, false).await.unwrap();
         fixture.harness.crash(&fixture.place, driver).await;
     }

@@ -1,8 +1,8 @@
-//! The tests that every driver passes, unchanged.
+//! Tests that every driver must pass.
 //!
-//! A driver's crate has a test target with `harness = false` whose `main` is [`main`] with its own [`Harness`]. Each
-//! [`Case`] is then a test of that target, with its name and result in the output; one that the driver's
-//! [`Capabilities`] rule out is printed as ignored with the reason.
+//! A driver's crate has a test target with `harness = false`. Its `main` calls [`main`] with its own [`Harness`]. The
+//! output lists each [`Case`] with its result. Cases that the driver's [`Capabilities`] exclude are listed as ignored,
+//! with the reason.
 //!
 //! ```text
 //! fn main() -> std::process::ExitCode {
@@ -10,8 +10,8 @@
 //! }
 //! ```
 //!
-//! [`Faulty`] makes calls to any driver fail on demand; the suite uses it for what [`Broker`](crate::Broker) adds, and
-//! others may for what they add.
+//! [`Faulty`] makes calls to any driver fail on demand. The suite tests [`Broker`](crate::Broker) with it; tests of
+//! other layers may use it too.
 
 use std::fmt;
 use std::pin::Pin;
@@ -39,12 +39,12 @@ pub use faulty::{Fault, Faults, Faulty, Operation};
 use fixture::Fixture;
 pub use runner::main;
 
-/// What a case wants a driver to be opened with.
+/// Limits with which a case opens a driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// When an unsettled message is handed out again.
+    /// The driver delivers an unsettled message again after this time.
     pub ack_wait: Duration,
-    /// The most messages in one queue, or whatever the driver does by itself.
+    /// The most messages in one queue; the driver's default if `None`.
     pub queue_limit: Option<u64>,
 }
 
@@ -57,21 +57,21 @@ impl Default for Limits {
     }
 }
 
-/// Runs the broker product for the suite. Its methods panic when they cannot do what they should.
+/// Runs the broker product for the suite. Its methods panic when they fail.
 #[async_trait]
 pub trait Harness: Send + Sync + 'static {
-    /// A place where no broker has been: a path, or an address with a prefix of its own.
+    /// A new place for a broker: a path, or an address with a prefix of its own.
     async fn place(&self) -> String;
 
-    /// Opens the broker at `place`; also called in a child process, with a place of its parent.
+    /// Opens the broker at `place`. A child process also calls it, with the place of its parent.
     async fn open(&self, place: &str, limits: Limits) -> Arc<dyn Driver>;
 
-    /// Ends what is behind `driver` without a warning, as far as that is possible without ending this process; the next
-    /// `open` finds what was on disk.
+    /// Ends the broker behind `driver` without warning, as far as that is possible without ending this process. The
+    /// next `open` finds only what was on disk.
     async fn crash(&self, place: &str, driver: Arc<dyn Driver>);
 
-    /// The servers for cases that crash, if a crash affects all places on a server. Each runs one such case at a time. 0 if each
-    /// place crashes alone.
+    /// The number of servers for cases that crash the broker. Each server runs one such case at a time, because a crash
+    /// affects all its places. 0 if each place crashes alone.
     fn crash_servers(&self) -> usize {
         0
     }
@@ -82,7 +82,7 @@ pub trait Harness: Send + Sync + 'static {
     }
 }
 
-/// What a driver has to be able to do for a case.
+/// The capability that a case requires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Need {
     /// Nothing beyond the port.
@@ -102,7 +102,7 @@ pub enum Need {
 }
 
 impl Need {
-    /// Why a driver with `capabilities` does not run the case, if it does not.
+    /// Why a driver with `capabilities` cannot run the case. `None` if it can.
     pub fn missing_in(self, capabilities: &Capabilities) -> Option<&'static str> {
         let (has, reason) = match self {
             Self::Nothing => return None,
@@ -134,7 +134,7 @@ impl Need {
         (!has).then_some(reason)
     }
 
-    /// Cases with this need crash the broker.
+    /// Whether cases with this need crash the broker.
     fn crashes(self) -> bool {
         matches!(self, Self::Durable | Self::CountsAcrossRestart)
     }
@@ -142,12 +142,12 @@ impl Need {
 
 type CaseFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// One test. It panics when the driver does not pass.
+/// One test. It panics if the driver fails it.
 #[derive(Clone, Copy)]
 pub struct Case {
-    /// Its name: what the driver does, as a sentence.
+    /// What the driver does, as a sentence in `snake_case`.
     pub name: &'static str,
-    /// What it needs of the driver.
+    /// The capability that the case requires.
     pub need: Need,
     run: fn(Fixture) -> CaseFuture,
 }
@@ -162,7 +162,7 @@ impl fmt::Debug for Case {
 }
 
 impl Case {
-    /// Runs it at a place of its own, on one of the [`crash_servers`](Harness::crash_servers) if `server` names one.
+    /// Runs the case at a place of its own. `server` names one of the [`crash_servers`](Harness::crash_servers).
     pub async fn run(&self, harness: Arc<dyn Harness>, server: Option<usize>) {
         let place = match server {
             Some(server) => harness.place_on(server).await,
@@ -172,7 +172,7 @@ impl Case {
     }
 }
 
-/// Names the cases of a module: `cases![Need: function, …]`.
+/// Lists the cases of a module: `cases![Need: function, …]`.
 macro_rules! cases {
     ($($need:ident: $name:ident),* $(,)?) => {
         pub(super) const CASES: &[$crate::conformance::Case] = &[$($crate::conformance::Case {

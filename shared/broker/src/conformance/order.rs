@@ -1,4 +1,4 @@
-//! Within one queue, messages are handed out in the order of publication.
+//! Each queue delivers its messages in the order of publication.
 
 use std::sync::Arc;
 
@@ -78,7 +78,7 @@ async fn publishing_while_fetching_keeps_the_order(fixture: Fixture) {
             }
         }
     });
-    // Slower than the publisher, so that the queue grows past what a driver holds ready, and then runs empty.
+    // Fetch more slowly than the publisher publishes: the queue outgrows the driver's buffer and then runs empty.
     let mut next = 0;
     while next < COUNT {
         let came = take(&*driver, &queue, (COUNT - next).min(100)).await;

@@ -1,4 +1,4 @@
-//! Queues are made, found and deleted by name.
+//! Queues are declared, found and deleted by name.
 
 use std::time::Duration;
 
@@ -99,7 +99,7 @@ async fn a_queue_with_messages_is_not_deleted_as_empty(fixture: Fixture) {
     );
     for only_if_empty in [true, false] {
         let gone = driver.delete(&queue, only_if_empty).await.unwrap();
-        assert!(gone, "no queue counts as deleted");
+        assert!(gone, "a missing queue counts as deleted");
     }
 }
 
@@ -176,7 +176,7 @@ async fn a_process_that_never_used_a_queue_counts_it(fixture: Fixture) {
     publish(&*user, &messages(&other, 0..2)).await;
     let stranger = fixture.open(&[]).await;
     let asked = [queue.clone(), other.clone()];
-    // A product may count late.
+    // Some products update their counts late.
     let give_up = Instant::now() + DEADLINE;
     loop {
         let stats = stranger.stats(&asked).await.unwrap();
@@ -188,7 +188,7 @@ async fn a_process_that_never_used_a_queue_counts_it(fixture: Fixture) {
         if counted == (Some(4), Some(2)) {
             return;
         }
-        assert!(Instant::now() < give_up, "it counts {counted:?}");
+        assert!(Instant::now() < give_up, "wrong counts: {counted:?}");
         sleep(Duration::from_millis(20)).await;
     }
 }

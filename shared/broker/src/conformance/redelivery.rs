@@ -36,7 +36,7 @@ async fn the_unsettled_comes_again_after_ack_wait(fixture: Fixture) {
     for round in 2..4 {
         let again = take(&*driver, &queue, 50).await;
         waited += SHORT.ack_wait;
-        assert!(start.elapsed() >= waited, "came again before ack_wait");
+        assert!(start.elapsed() >= waited, "delivered again before ack_wait");
         assert_eq!(sorted(&again), numbers(&first));
         for delivery in &again {
             assert!(delivery.redelivered);
@@ -113,7 +113,11 @@ async fn a_message_returned_with_a_delay_comes_after_it(fixture: Fixture) {
     let start = Instant::now();
     settle(&*driver, &queue, &first, &Settlement::Retry(DELAY)).await;
     let again = take(&*driver, &queue, 3).await;
-    assert!(start.elapsed() >= DELAY, "came after {:?}", start.elapsed());
+    assert!(
+        start.elapsed() >= DELAY,
+        "delivered after {:?}",
+        start.elapsed()
+    );
     assert_eq!(sorted(&again), [0, 1, 2]);
     assert!(again.iter().all(|d| d.redelivered));
 }
@@ -127,7 +131,7 @@ async fn a_delay_holds_back_no_other_message(fixture: Fixture) {
     settle(&*driver, &queue, &first, &how).await;
     let others = take(&*driver, &queue, 2).await;
     assert_eq!(numbers(&others), [1, 2]);
-    // Longer than any clock can hold is for ever, not a crash.
+    // A delay beyond the range of any clock must not crash the driver; the message stays delayed.
     let how = Settlement::Retry(Duration::MAX);
     settle(&*driver, &queue, &others, &how).await;
     assert_nothing(&*driver, &queue).await;

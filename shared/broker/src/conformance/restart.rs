@@ -1,4 +1,4 @@
-//! What was confirmed is there after a crash, and what was settled is not.
+//! Confirmed messages survive a crash, and settled messages do not return.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +24,8 @@ super::cases![
     CountsAcrossRestart: deliveries_count_on_over_a_restart,
 ];
 
-/// A broker that remembers over a restart what it has handed out does so again when `ack_wait` is over, others at once.
+/// Limits with a short `ack_wait`. After a restart, a broker that remembers its deliveries repeats them only after
+/// `ack_wait`; others repeat them at once.
 const SOON: Limits = Limits {
     ack_wait: Duration::from_secs(5),
     queue_limit: None,
@@ -36,7 +37,7 @@ async fn the_unsettled_comes_back_after_a_restart(fixture: Fixture) {
     publish(&*driver, &messages(&queue, 0..30)).await;
     let handed_out = take(&*driver, &queue, 20).await;
     ack(&*driver, &queue, &handed_out[5..10]).await;
-    // Given back, and not to come for a long time: a restart may bring it sooner, but has to bring it.
+    // These messages are returned with a long delay. The restart may shorten the delay, but must not lose the messages.
     let how = if driver.capabilities().delayed_retry {
         Settlement::Retry(Duration::from_secs(2))
     } else {
@@ -52,7 +53,7 @@ async fn the_unsettled_comes_back_after_a_restart(fixture: Fixture) {
         let number = numbers(std::slice::from_ref(delivery))[0];
         assert!(
             delivery.redelivered || number >= 20 || !driver.capabilities().counts_across_restart,
-            "{number} was handed out before and does not say so"
+            "message {number} was delivered before but is not flagged as redelivered"
         );
     }
     ack(&*driver, &queue, &all).await;
@@ -108,7 +109,7 @@ async fn dead_letters_and_queues_survive_a_restart(fixture: Fixture) {
     settle(&*driver, &queue, &all, &Settlement::Dead("why".into())).await;
     let driver = fixture.restart(driver).await;
     for queue in [&queue, &empty] {
-        // There is no fetching from a queue that is gone.
+        // A fetch from a missing queue fails, so this also checks that the queue exists.
         assert_nothing(&*driver, queue).await;
         assert_counts(&*driver, queue, 0, 0).await;
     }
@@ -131,7 +132,7 @@ async fn receipts_from_before_a_restart_are_ignored(fixture: Fixture) {
     assert_counts(&*driver, &queue, 0, 0).await;
 }
 
-/// Publishes single messages until the broker fails; those that were confirmed.
+/// Publishes single messages until the broker fails. Returns the confirmed ones.
 async fn publish_until_it_ends(
     driver: Arc<dyn Driver>,
     queue: QueueId,
@@ -169,7 +170,7 @@ async fn a_restart_while_publishing_loses_nothing_that_was_confirmed(fixture: Fi
                 (round * 4 + publisher) * 1_000,
             ));
         }
-        // Some have been confirmed, more are under way.
+        // Some messages are confirmed by now, and others are still being published.
         let some = take(&*driver, &queue, 50).await;
         drop(some);
         driver = fixture.restart_with(limits, driver).await;
@@ -194,7 +195,10 @@ async fn a_restart_while_publishing_loses_nothing_that_was_confirmed(fixture: Fi
         .copied()
         .filter(|n| came.binary_search(n).is_err())
         .collect();
-    assert!(lost.is_empty(), "confirmed and lost: {lost:?}");
+    assert!(
+        lost.is_empty(),
+        "messages were confirmed but lost: {lost:?}"
+    );
 }
 
 async fn deliveries_count_on_over_a_restart(fixture: Fixture) {

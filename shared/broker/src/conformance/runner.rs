@@ -1,4 +1,5 @@
-//! The `main` of a driver's conformance tests: like the standard test harness, and able to say why a case is ignored.
+//! The `main` of a driver's conformance tests. It works like the standard test harness, and also prints why a case is
+//! ignored.
 
 use std::collections::VecDeque;
 use std::process::ExitCode;
@@ -12,13 +13,13 @@ use tokio::time::timeout;
 use super::{Case, Harness, Limits, all_cases, kill};
 use crate::driver::Capabilities;
 
-/// A case that takes longer hangs.
+/// A case that takes longer counts as hung.
 const LONGEST_CASE: Duration = Duration::from_mins(2);
 
-/// Cases at the same time: most of them wait most of the time.
+/// Cases that run concurrently. Most of them mainly wait.
 const AT_ONCE: usize = 6;
 
-/// What was asked for on the command line; options of the standard harness that mean nothing here are ignored.
+/// Options from the command line. Options of the standard harness without a meaning here are ignored.
 #[derive(Debug, Default)]
 struct Wanted {
     filters: Vec<String>,
@@ -36,7 +37,7 @@ impl Wanted {
                 "--exact" => wanted.exact = true,
                 "--list" => wanted.list = true,
                 "--ignored" => wanted.only_ignored = true,
-                // These are followed by a value.
+                // These options take a value; skip it.
                 "--format" | "--test-threads" | "--color" | "--skip" | "-Z" => {
                     arguments.next();
                 }
@@ -63,9 +64,9 @@ enum Verdict {
     Ignored(&'static str),
 }
 
-/// Runs the suite on a driver as the `main` of a test target.
+/// Runs the suite on a driver, as the `main` of a test target.
 ///
-/// Also runs, when it is started so by itself, as the child process that one of the cases kills.
+/// One case starts this program again as a child and kills it. `main` then runs that child.
 pub fn main(harness: impl Harness) -> ExitCode {
     let harness: Arc<dyn Harness> = Arc::new(harness);
     let Ok(runtime) = runtime() else {
@@ -159,7 +160,7 @@ fn report(case: Case, verdict: Verdict) {
     }
 }
 
-/// Runs a case on a thread of its own name, so that the message of a panic says which case it was.
+/// Runs a case on a thread with the case's name, so that a panic message names the case.
 fn run_one(case: Case, harness: Arc<dyn Harness>, server: Option<usize>) -> Verdict {
     let ran = thread::Builder::new()
         .name(case.name.to_owned())

@@ -1,4 +1,4 @@
-//! Acks are final, dead letters keep their reason, and what is unknown is ignored.
+//! Acks are final, dead letters keep their reason, and unknown receipts are ignored.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -56,7 +56,7 @@ async fn unknown_receipts_are_ignored(fixture: Fixture) {
             .map(|receipt| (Receipt(receipt), how.clone()))
             .collect();
         driver.settle(&queue, &unknown).await.unwrap();
-        // Known, but of another queue.
+        // The receipts are known, but belong to another queue.
         settle(&*driver, &other, &all, &how).await;
     }
     driver.settle(&queue, &[]).await.unwrap();
@@ -199,7 +199,7 @@ async fn stats_count_ready_and_unsettled(fixture: Fixture) {
     assert_counts(&*driver, &queue, 6, 3).await;
     let how = Settlement::Retry(Duration::ZERO);
     settle(&*driver, &queue, &some[1..2], &how).await;
-    // A returned message counts as either until it is delivered again; then as unsettled everywhere.
+    // A returned message may count as ready or unsettled until it is delivered again.
     let again = take(&*driver, &queue, 7).await;
     assert!(numbers(&again).contains(&number(&some[1])));
     assert_counts(&*driver, &queue, 0, 9).await;

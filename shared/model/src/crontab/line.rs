@@ -1,21 +1,21 @@
-//! The parts of a crontab's lines. Follows cronie's reading of `crontab(5)` where implementations differ.
+//! The parts of a crontab line. Where implementations differ, this follows cronie's reading of `crontab(5)`.
 
 use super::UserColumn;
 
 /// A line of a crontab.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Line<'t> {
-    /// Nothing on it.
+    /// An empty line.
     Blank,
     /// The text after the `#`.
     Comment(&'t str),
     /// `NAME = value`.
     Variable { name: String, value: String },
-    /// Anything else should be a schedule line.
+    /// Any other line; it should be a schedule line.
     Entry(&'t str),
 }
 
-/// Tells what a line is.
+/// Classifies a line.
 pub(super) fn read(text: &str) -> Line<'_> {
     let text = text.trim_start();
     if text.is_empty() {
@@ -30,7 +30,7 @@ pub(super) fn read(text: &str) -> Line<'_> {
     }
 }
 
-/// `NAME=value`, blanks allowed around the `=`, quotes allowed around both; what is in a value is never expanded.
+/// Parses `NAME=value`. Blanks are allowed around the `=`, and quotes around both parts. Values are never expanded.
 fn variable(text: &str) -> Option<(String, String)> {
     let (name, rest) = match quoted(text) {
         Some((name, rest)) => (name, rest),
@@ -42,32 +42,32 @@ fn variable(text: &str) -> Option<(String, String)> {
     }
     let value = match quoted(value) {
         Some((inner, "")) => inner,
-        // Text after the closing quote: cronie takes the line for no variable at all.
+        // Text follows the closing quote. cronie does not accept such a line as a variable.
         Some(_) => return None,
         None => value,
     };
     Some((name.to_owned(), value.to_owned()))
 }
 
-/// What stands in the quotes that a text starts with, and what follows them.
+/// Splits a text that starts with a quote into the quoted text and the rest.
 fn quoted(text: &str) -> Option<(&str, &str)> {
     let quote = text.chars().next().filter(|c| matches!(c, '"' | '\''))?;
     text[1..].split_once(quote)
 }
 
-/// What a file's header comment says of its columns.
+/// What a header comment of the file says about its columns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Header {
-    /// There was none so far.
+    /// No header comment so far.
     None,
-    /// The columns are named, and none is the user.
+    /// The header names the columns, without a user column.
     WithoutUser,
-    /// The columns are named, and one is the user.
+    /// The header names the columns, including a user column.
     WithUser,
 }
 
 impl Header {
-    /// The header that `comment` is, or else this one.
+    /// The header in `comment`; this one if `comment` names no columns.
     pub(super) fn or_read(self, comment: &str) -> Self {
         let words: Vec<String> = comment
             .split_whitespace()
@@ -88,9 +88,9 @@ impl Header {
     }
 }
 
-/// The time of a schedule line, blanks made single, and the rest of it.
+/// Splits a schedule line into its time, with single blanks, and the rest.
 pub(super) fn split_time(text: &str) -> Result<(String, &str), String> {
-    // Some crons do not log the start of a line with a leading '-'; the sign is no part of the time.
+    // In some crons a leading '-' turns off the log entry for the start. It is not part of the time.
     let text = match text.strip_prefix('-') {
         Some(rest) if rest.starts_with(|c: char| c.is_ascii_digit() || c == '*') => rest,
         _ => text,
@@ -112,26 +112,26 @@ pub(super) fn split_time(text: &str) -> Result<(String, &str), String> {
     Ok((fields.join(" "), rest))
 }
 
-/// The first word and what follows it with the blanks between left out.
+/// Splits off the first word. The rest starts without blanks.
 fn next_word(text: &str) -> (&str, &str) {
     let end = text.find(char::is_whitespace).unwrap_or(text.len());
     (&text[..end], text[end..].trim_start())
 }
 
-/// Accounts that are commonly named in system crontabs and are not commonly the name of a command.
+/// Accounts that system crontabs often name, and that are rarely names of commands.
 const ACCOUNTS: [&str; 18] = [
     "root", "toor", "daemon", "nobody", "operator", "www", "_www", "www-data", "wwwrun", "apache",
     "postgres", "nagios", "zabbix", "munin", "debian", "ubuntu", "ec2-user", "vagrant",
 ];
 
-/// Commands that a line may well start with, in a file whose header names a user column that the line lacks.
+/// Commands that often start a line. They matter if the header names a user column that the line lacks.
 const COMMANDS: [&str; 30] = [
     "env", "cd", "php", "source", "sh", "bash", "zsh", "ksh", "dash", "python", "python2",
     "python3", "perl", "ruby", "node", "java", "test", "sleep", "nice", "ionice", "sudo", "flock",
     "timeout", "curl", "wget", "echo", "find", "rm", "exec", "export",
 ];
 
-/// The user and the command.
+/// Splits the rest of a line into the user and the command.
 pub(super) fn split_user(
     rest: &str,
     column: UserColumn,
@@ -157,7 +157,7 @@ pub(super) fn split_user(
     })
 }
 
-/// Whether a word could be an account's name rather than a command.
+/// Whether a word could be the name of an account rather than of a command.
 fn is_plausible_user(word: &str) -> bool {
     word.len() <= 32
         && word.starts_with(|c: char| c.is_ascii_lowercase() || c == '_')
@@ -174,7 +174,7 @@ pub(super) struct Command {
     pub(super) input: Option<String>,
 }
 
-/// Takes a command apart at its percent signs.
+/// Splits a command at its unescaped percent signs.
 pub(super) fn split_input(text: &str) -> Command {
     let mut script = String::with_capacity(text.len());
     let mut input: Option<String> = None;
@@ -191,7 +191,7 @@ pub(super) fn split_input(text: &str) -> Command {
             }),
         }
     }
-    // cron ends the last line of the input where the crontab did not.
+    // cron ends the last line of the input with a line break if the crontab does not.
     if let Some(input) = &mut input
         && !input.is_empty()
         && !input.ends_with('\n')

@@ -1,20 +1,20 @@
-//! Reading crontabs into jobs that do what cron did.
+//! Imports crontabs as jobs that behave as under cron.
 //!
-//! Pure text in, jobs out; where the text came from and where the jobs go is the caller's matter. Each schedule line
-//! becomes one job, or is refused with the reason; nothing is passed over in silence. What cron does, the job does:
+//! This module turns text into jobs. Callers read the text and store the jobs. Each schedule line becomes one job or is
+//! refused with a reason; no line is skipped silently. The jobs do what cron does:
 //!
-//! - The command runs as `SHELL -c COMMAND` in an environment that holds only the crontab's variables and the few
-//!   that cron sets. A variable counts for the lines after it. Values are not expanded.
-//! - The first unescaped `%` ends the command and what follows is its standard input, with each further `%` as a line
-//!   break; `\%` is a percent sign.
-//! - cron starts a run whatever still runs: the block policy is `parallel`, with the bound [`MAX_PARALLEL`] where cron
-//!   has none.
-//! - cron does not catch up: misfire policy `skip`, with a grace of one minute, the time within which cron itself
-//!   starts a job late.
-//! - Nothing is retried, and there is no time limit.
+//! - The command runs as `SHELL -c COMMAND`. Its environment holds only the crontab's variables and the few that cron
+//!   sets. A variable applies to the lines after it. Values are not expanded.
+//! - The first unescaped `%` ends the command, and the rest is its standard input. Each further `%` is a line break;
+//!   `\%` is a percent sign.
+//! - cron starts a run even if earlier ones still run. The block policy is therefore `parallel`. cron has no limit; the
+//!   job has [`MAX_PARALLEL`].
+//! - cron does not catch up. The misfire policy is therefore `skip`, with a grace of one minute, within which cron
+//!   itself starts a job late.
+//! - Failures are not retried, and there is no time limit.
 //!
-//! `MAILTO` is kept as the label `mailto`; `CRON_TZ` becomes the schedule's time zone; cronie's `RANDOM_DELAY` the
-//! job's jitter.
+//! `MAILTO` becomes the label `mailto`, `CRON_TZ` the schedule's time zone, and cronie's `RANDOM_DELAY` the job's
+//! jitter.
 
 mod line;
 mod naming;
@@ -33,21 +33,22 @@ use crate::schedule::{CronSchedule, Dialect, Schedule};
 use line::{Header, Line};
 use naming::Names;
 
-/// The most runs of an imported job at a time. A job that reaches this limit is stuck; further runs wait in its lane.
+/// The most runs of an imported job at a time. Further runs wait in its lane. A job that reaches this limit is probably
+/// stuck.
 pub const MAX_PARALLEL: u32 = 100;
 
 /// The longest command line that is accepted.
 const MAX_COMMAND_BYTES: usize = 64 * 1024;
 
-/// Whether the word after the time fields is the user to run as, as in `/etc/crontab` and `/etc/cron.d`.
+/// Whether the word after the time fields is the user who runs the command, as in `/etc/crontab` and `/etc/cron.d`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum UserColumn {
     /// Each line has one.
     Yes,
     /// No line has one.
     No,
-    /// Line by line: the word is a well-known account, or looks like one in a file whose header comment names such a
-    /// column; and another word follows.
+    /// Decided per line: another word must follow, and the word must be a well-known account. If a header comment names
+    /// a user column, the word only has to look like an account.
     #[default]
     Auto,
 }
@@ -55,9 +56,9 @@ pub enum UserColumn {
 /// How to read a crontab.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImportOptions {
-    /// Name or path of the file, for the jobs' names and descriptions.
+    /// The name or path of the file, for the names and descriptions of the jobs.
     pub source: String,
-    /// The time zone of lines without a `CRON_TZ` before them.
+    /// The time zone of lines that no `CRON_TZ` precedes.
     pub timezone: String,
     /// The group of the jobs.
     pub group: GroupName,
@@ -66,7 +67,7 @@ pub struct ImportOptions {
 }
 
 impl ImportOptions {
-    /// For `source`: time zone UTC, group `default`, user column found line by line.
+    /// Options for `source`: time zone UTC, group `default`, user column decided per line.
     pub fn new(source: impl Into<String>) -> Result<Self, NameError> {
         Ok(Self {
             source: source.into(),
@@ -77,34 +78,34 @@ impl ImportOptions {
     }
 }
 
-/// What became of a schedule line.
+/// The result of a schedule line.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Entry {
-    /// Its line, from 1.
+    /// The number of the line, from 1.
     pub line: u32,
-    /// The job, or why there is none.
+    /// The job, or the reason why there is none.
     pub job: Result<JobSpec, String>,
 }
 
-/// Something to know about a line that was nevertheless taken.
+/// A warning about a line that was still imported.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Warning {
-    /// Its line, from 1.
+    /// The number of the line, from 1.
     pub line: u32,
-    /// What to know.
+    /// The warning.
     pub message: String,
 }
 
-/// A crontab that was read.
+/// An imported crontab.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Import {
-    /// One for each schedule line, in order.
+    /// One entry per schedule line, in order.
     pub entries: Vec<Entry>,
-    /// In order of lines.
+    /// Warnings in the order of lines.
     pub warnings: Vec<Warning>,
 }
 
-/// Reads a crontab.
+/// Imports a crontab.
 ///
 /// ```
 /// use cueline_model::crontab::{ImportOptions, import};
@@ -237,7 +238,8 @@ impl Reading<'_> {
             shell: Some(shell.to_owned()),
             process: ProcessSpec {
                 clear_env: true,
-                // cron starts commands in `HOME`, and without it in the user's home, as `clear_env` does.
+                // cron starts commands in `HOME`. Without `HOME` it uses the user's home directory, as `clear_env`
+                // does.
                 cwd: env.get("HOME").filter(|home| !home.is_empty()).cloned(),
                 stdin: command.input,
                 user: user.map(str::to_owned),
@@ -261,7 +263,7 @@ impl Reading<'_> {
         let Some(text) = self.env.get("RANDOM_DELAY") else {
             return DurationMs::default();
         };
-        // cronie itself takes at most a day.
+        // cronie accepts at most a day.
         if let Ok(minutes @ 0..=1_440) = text.trim().parse::<u64>() {
             return DurationMs::secs(minutes * 60);
         }

@@ -1,4 +1,5 @@
-//! Names for jobs that had none: from the file's name and the command, the same each time, each different.
+//! Makes unique names for imported jobs from the file's name and the command. The same crontab always gives the same
+//! names.
 
 use std::collections::HashSet;
 
@@ -6,19 +7,19 @@ use crate::name::JobName;
 
 const MAX_STEM_CHARS: usize = 40;
 const MAX_COMMAND_CHARS: usize = 64;
-/// The most words of a command that make up its name.
+/// The most words of a command in a name.
 const MAX_WORDS: usize = 5;
-/// Commands that prepare for the one that the line is about.
+/// Commands that only prepare for the main command of a line.
 const PREPARATIONS: [&str; 7] = ["cd", "source", ".", "export", "sleep", "set", "umask"];
 
-/// Gives names and remembers which are taken.
+/// Makes names and remembers the ones in use.
 pub(super) struct Names {
     stem: String,
     taken: HashSet<JobName>,
 }
 
 impl Names {
-    /// Names for the lines of the file `source`.
+    /// Starts with the names for the file `source`.
     pub(super) fn new(source: &str) -> Self {
         let file = source.rsplit(['/', '\\']).next().unwrap_or(source);
         let stem = file.strip_suffix(".crontab").unwrap_or(file);
@@ -33,14 +34,14 @@ impl Names {
         }
     }
 
-    /// `stem.command`, with a number behind it where that is taken.
+    /// Returns `stem.command`, with a number appended if that name is in use.
     pub(super) fn unique(&mut self, command: &str, line: u32) -> Result<JobName, String> {
         let mut command = slug(&words_of(command), MAX_COMMAND_CHARS);
         if command.is_empty() {
             command = format!("line-{line}");
         }
         let base = format!("{}.{command}", self.stem);
-        // One more candidate than there are names: one of them is free.
+        // There is one more candidate than names in use, so one candidate is free.
         for number in 1..=self.taken.len() + 1 {
             let text = match number {
                 1 => base.clone(),
@@ -55,8 +56,8 @@ impl Names {
     }
 }
 
-/// The words that describe a command line: its first part that is no preparation, without variables,
-/// options and redirections, each path down to its last part.
+/// The words that describe a command line. It takes the first command that is not a preparation, without variables,
+/// options and redirections, and shortens each path to its last part.
 fn words_of(command: &str) -> String {
     let mut parts = command
         .split("&&")
@@ -93,8 +94,8 @@ fn is_assignment(word: &str) -> bool {
     })
 }
 
-/// Lower case, with single dashes in place of what names do not allow; at most `max` characters, all ASCII, so that
-/// the name stays short in bytes too.
+/// Converts text to lower case and replaces characters that names do not allow by single dashes. The result has at most
+/// `max` characters, all ASCII, so the name is short in bytes too.
 fn slug(text: &str, max: usize) -> String {
     let mut slug = String::new();
     for c in text.chars() {

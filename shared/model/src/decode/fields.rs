@@ -1,14 +1,14 @@
-//! What fields have in common, whosever they are.
+//! Reads field types that several sections share.
 
 use std::collections::BTreeMap;
 
 use super::reader::{Fields, Reader, join, shorten};
 use super::{Node, Value};
 
-/// The longest text, but for scripts and names.
+/// The longest text, except for scripts and names.
 pub(super) const MAX_TEXT_BYTES: usize = 64 * 1024;
 
-/// The value of `key` by `read`, if it is there.
+/// Reads the value of `key` with `read`, if it is present.
 pub(super) fn optional<T>(
     r: &mut Reader,
     f: &Fields<'_>,
@@ -19,7 +19,7 @@ pub(super) fn optional<T>(
     read(r, node, &path)
 }
 
-/// The value of `key` by `read`; its absence is a problem of `whole`.
+/// Reads the value of `key` with `read`. A missing key is a problem of `whole`.
 pub(super) fn required<T>(
     r: &mut Reader,
     f: &Fields<'_>,

@@ -1,4 +1,4 @@
-//! What a job runs.
+//! Reads handlers.
 
 use super::fields::{MAX_TEXT_BYTES, optional, required, text_map};
 use super::reader::{Fields, Reader, given, shorten};
@@ -194,8 +194,8 @@ fn http(r: &mut Reader, node: &Node, path: &str) -> Option<HttpSpec> {
     })
 }
 
-/// An absolute URL with a host. The HTTP client checks the whole grammar; this function checks what users
-/// get wrong in a job file.
+/// Reads an absolute URL with a host. It checks the mistakes that users make in job files; the HTTP client checks the
+/// whole grammar.
 fn url(r: &mut Reader, node: &Node, path: &str) -> Option<String> {
     let text = r.filled(node, path, MAX_URL_BYTES, "an absolute http or https URL")?;
     let good = text
@@ -221,7 +221,7 @@ fn url(r: &mut Reader, node: &Node, path: &str) -> Option<String> {
     Some(text.to_owned())
 }
 
-/// A method, put into upper case. RFC 9110 allows any token.
+/// Reads a method in upper case. RFC 9110 allows any token.
 fn method(r: &mut Reader, node: &Node, path: &str) -> Option<String> {
     let text = r.filled(node, path, 32, "a request method such as \"POST\"")?;
     if text.chars().all(is_token) {
@@ -231,7 +231,7 @@ fn method(r: &mut Reader, node: &Node, path: &str) -> Option<String> {
     None
 }
 
-/// The characters of an HTTP token (RFC 9110, 5.6.2).
+/// Whether an HTTP token may contain the character (RFC 9110, 5.6.2).
 fn is_token(c: char) -> bool {
     c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c)
 }

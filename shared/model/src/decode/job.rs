@@ -1,4 +1,4 @@
-//! The fields of a job.
+//! Reads the fields of a job.
 
 use super::fields::{MAX_TEXT_BYTES, optional, required, text_map};
 use super::reader::{Fields, Reader, given, shorten};
@@ -37,10 +37,9 @@ const KEYS: [&str; 24] = [
     "labels",
     "enabled",
 ];
-/// Keys of the contract that this version does not have.
+/// Keys of later versions.
 const LATER: [&str; 4] = ["calendars", "windows", "executor", "selector"];
 
-/// Longest parameter text, description or label.
 /// The largest backlog that a definition may set.
 const MAX_BACKLOG: i64 = 100_000;
 
@@ -95,7 +94,7 @@ pub(super) fn read(r: &mut Reader, node: &Node) -> Option<JobSpec> {
     name.is_some().then_some(spec)
 }
 
-/// Stands in for a name that was refused, so that the other fields are still read.
+/// Replaces a refused name, so that the other fields are still read.
 fn placeholder() -> Option<JobName> {
     "_".parse().ok()
 }
@@ -114,7 +113,7 @@ fn read_schedule(r: &mut Reader, f: &Fields<'_>, whole: &Node) -> Option<Schedul
     )
 }
 
-/// A name of any sort.
+/// Reads a name of any kind.
 pub(super) fn read_name<T: std::str::FromStr<Err = NameError>>(
     r: &mut Reader,
     node: &Node,
@@ -137,7 +136,7 @@ fn text(r: &mut Reader, node: &Node, path: &str) -> Option<String> {
     r.text(node, path, MAX_TEXT_BYTES).map(str::to_owned)
 }
 
-/// Parameters: a text as it stands, anything else as its JSON text.
+/// Reads parameters: a text unchanged, any other value as its JSON text.
 fn params(r: &mut Reader, node: &Node, path: &str) -> Option<String> {
     if let Value::Text(_) = node.value {
         return text(r, node, path);
@@ -150,7 +149,7 @@ fn params(r: &mut Reader, node: &Node, path: &str) -> Option<String> {
     r.fits(node, path, &json, MAX_TEXT_BYTES).then_some(json)
 }
 
-/// The JSON of a node; `None` where it has a number that JSON does not.
+/// Converts a node to JSON. `None` if it has a number that JSON does not support.
 fn to_json(node: &Node) -> Option<serde_json::Value> {
     Some(match &node.value {
         Value::Null => serde_json::Value::Null,

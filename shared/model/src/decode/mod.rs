@@ -1,9 +1,9 @@
-//! Reading job definitions from job files and API bodies.
+//! Reads job definitions from job files and API bodies.
 //!
-//! The input is a [`Node`]: a value tree with line numbers, into which a caller turns its own format (TOML, YAML,
-//! JSON), so nothing here knows a file format or a network. The output is valid [`JobSpec`]s, or every [`Problem`]
-//! at once, each naming the field, what was given and what would be accepted. The short forms of job files
-//! (`block = "serial"`, `handler = { shell = "text" }`) and what a [`JobSpec`] serialises to are both accepted.
+//! The input is a [`Node`], a value tree with line numbers. Callers convert their own format to it (TOML, YAML, JSON),
+//! so this module knows no file format and no network. The output is either valid [`JobSpec`]s or every [`Problem`] at
+//! once. A problem names the field, the given value and the accepted values. The decoder accepts the short
+//! forms of job files (`block = "serial"`, `handler = { shell = "text" }`) and the serialised form of a [`JobSpec`].
 
 mod fields;
 mod handler;
@@ -21,16 +21,16 @@ use reader::Reader;
 /// A value and the line it was written on.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Node {
-    /// The line, from 1; `None` where the source has no lines worth naming.
+    /// The line, from 1; `None` if the source has no useful line numbers.
     pub line: Option<u32>,
     /// The value.
     pub value: Value,
 }
 
-/// A value of a job definition, in whatever format it was written.
+/// A value of a job definition, in any format.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Value {
-    /// Nothing; a key with it counts as absent.
+    /// No value; a key with it counts as absent.
     Null,
     /// True or false.
     Bool(bool),
@@ -42,7 +42,7 @@ pub enum Value {
     Text(String),
     /// A list.
     List(Vec<Node>),
-    /// Keys and values in the order written; a key's line is its node's.
+    /// Keys and values in the order written. The line of a key is that of its node.
     Map(Vec<(String, Node)>),
 }
 
@@ -65,20 +65,20 @@ impl From<serde_json::Value> for Node {
     }
 }
 
-/// One thing that is wrong with a definition.
+/// One problem of a definition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// The line, where the source has lines.
+    /// The line, if the source has lines.
     pub line: Option<u32>,
-    /// The job's name as given, where it has one.
+    /// The job's name as given, if it has one.
     pub job: Option<String>,
-    /// Path of the field, `schedule.cron` or `retry.on[1]`; empty for the definition as a whole.
+    /// The path of the field, such as `schedule.cron` or `retry.on[1]`; empty for the whole definition.
     pub field: String,
-    /// What was given and what would be accepted.
+    /// The given value and the accepted values.
     pub message: String,
 }
 
-/// Everything but the line, which callers print in front together with the file's name:
+/// Shows everything except the line, which callers print before it together with the file's name:
 /// `job "report": schedule.cron: "61 * * * *": minute 61 is out of range 0–59`.
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -92,10 +92,10 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Most problems that are reported of one input; one more entry then says that there are others.
+/// The most problems that are reported for one input. A further entry then says that there are more.
 pub const MAX_PROBLEMS: usize = 1_000;
 
-/// Most jobs in one file or body.
+/// The most jobs in one file or body.
 pub const MAX_JOBS: usize = 100_000;
 
 /// Reads one job definition.
@@ -165,7 +165,7 @@ fn refuse_repeated(
     }
 }
 
-/// Reads one definition into `reader`; `place` stands for the job where it has no name to go by.
+/// Reads one definition into `reader`. `place` identifies the job if it has no name.
 fn read_job(reader: &mut Reader, node: &Node, place: &str) -> Option<JobSpec> {
     let name = match &node.value {
         Value::Map(entries) => {

@@ -1,4 +1,4 @@
-//! Misfire, route, block, scope, retry, loss and fence.
+//! Reads policies: misfire, route, block, scope, retry, loss and fence.
 
 use super::fields::optional;
 use super::reader::{Reader, given};
@@ -9,9 +9,9 @@ use crate::run::RunState;
 
 const MAX_CATCH_UP: i64 = 10_000;
 const MAX_RETRIES: i64 = 1_000;
-/// Most triggers that a lane can run at once.
+/// The most triggers that a lane can run at once.
 const MAX_PARALLEL: i64 = 10_000;
-/// Longest text of a shard's item.
+/// The longest item of a shard, in bytes.
 const MAX_ITEM_BYTES: usize = 1_024;
 
 fn misfire_policy(r: &mut Reader, node: &Node, path: &str) -> Option<MisfirePolicy> {
@@ -107,7 +107,7 @@ fn sharded(r: &mut Reader, node: &Node, path: &str) -> Option<Vec<String>> {
     Some(in_order(&texts).unwrap_or_else(|| texts.into_iter().map(str::to_owned).collect()))
 }
 
-/// The items of `0=Beijing, 1=Shanghai`, in the order of their numbers; `None` when not each shard is numbered, once.
+/// The items of `0=Beijing, 1=Shanghai`, ordered by number. `None` unless each shard is numbered exactly once.
 fn in_order(texts: &[&str]) -> Option<Vec<String>> {
     let mut items = vec![None; texts.len()];
     for text in texts {
@@ -166,7 +166,7 @@ pub(super) fn fence(r: &mut Reader, node: &Node, path: &str) -> Option<Fence> {
     r.word(node, path, "policy", &words, &[])
 }
 
-/// A number of retries, or a table with the details.
+/// Reads a number of retries, or a table with the details.
 pub(super) fn retry(r: &mut Reader, node: &Node, path: &str) -> Option<Retry> {
     let default = Retry::default();
     if let Value::Int(_) = node.value {
@@ -203,7 +203,7 @@ pub(super) fn retry(r: &mut Reader, node: &Node, path: &str) -> Option<Retry> {
     })
 }
 
-/// The outcomes that are retried.
+/// Reads the outcomes that are retried.
 fn retried(r: &mut Reader, node: &Node, path: &str) -> Option<Vec<RunState>> {
     let Value::List(items) = &node.value else {
         let words = RunState::FAILURES.map(RunState::as_str).join(", ");

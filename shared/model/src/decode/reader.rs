@@ -1,7 +1,7 @@
-//! Taking typed values out of nodes, noting every problem instead of stopping at the first.
+//! Reads typed values from nodes. It notes every problem instead of stopping at the first.
 //!
-//! Each method returns `None` after it has noted why; the caller goes on with a default, and the definition is
-//! refused in the end because there is a problem. It must not know the fields of a job.
+//! Each method notes a problem and then returns `None`. The caller continues with a default; any problem makes the
+//! decoder refuse the definition in the end. This module does not know the fields of a job.
 
 use std::ops::RangeInclusive;
 
@@ -10,7 +10,7 @@ use crate::duration::DurationMs;
 use crate::nearest::nearest;
 use crate::time::Timestamp;
 
-/// The longest duration of a job definition: far past anything sensible, and far from overflowing an instant.
+/// The longest duration in a job definition. It is longer than any useful one, and too short to overflow an instant.
 const MAX_DURATION: DurationMs = DurationMs::secs(3_650 * 86_400);
 
 /// Collects the problems of a definition.
@@ -29,7 +29,7 @@ pub(super) struct Fields<'n> {
 }
 
 impl<'n> Fields<'n> {
-    /// The value of `key` and its path, unless it is absent or null.
+    /// The value of `key` and its path. `None` if it is absent or null.
     pub(super) fn get(&self, key: &str) -> Option<(&'n Node, String)> {
         self.entries
             .iter()
@@ -37,7 +37,7 @@ impl<'n> Fields<'n> {
             .map(|(_, node)| (node, join(&self.path, key)))
     }
 
-    /// Which of `keys` are present.
+    /// Returns those of `keys` that are present.
     pub(super) fn present(&self, keys: &[&'static str]) -> Vec<&'static str> {
         keys.iter()
             .copied()
@@ -52,7 +52,7 @@ impl<'n> Fields<'n> {
 }
 
 impl Reader {
-    /// Starts on a job: problems name it, or `place` where it has no name.
+    /// Starts a job: its problems carry its name, or `place` if it has none.
     pub(super) fn enter(&mut self, job: Option<String>, place: &str) {
         self.job = job;
         place.clone_into(&mut self.place);
@@ -64,7 +64,7 @@ impl Reader {
         self.place.clear();
     }
 
-    /// Whether all was well.
+    /// Returns the problems, if there are any.
     pub(super) fn finish(mut self) -> Result<(), Vec<Problem>> {
         if self.overflow {
             self.problems.push(Problem {
@@ -106,7 +106,7 @@ impl Reader {
         self.refuse(node.line, field, message);
     }
 
-    /// The entries of a map that has no other keys than `known`; `later` are those of a later version.
+    /// Returns the entries of a map that has only keys in `known`. Keys in `later` belong to a later version.
     pub(super) fn fields<'n>(
         &mut self,
         node: &'n Node,
@@ -136,7 +136,7 @@ impl Reader {
         })
     }
 
-    /// A text of at most `max_bytes` bytes.
+    /// Reads a text of at most `max_bytes` bytes.
     pub(super) fn text<'n>(
         &mut self,
         node: &'n Node,
@@ -151,7 +151,7 @@ impl Reader {
             .then_some(text.as_str())
     }
 
-    /// Whether `text` has at most `max_bytes` bytes and no NUL, which no process argument or header can carry.
+    /// Whether `text` has at most `max_bytes` bytes and no NUL, which process arguments and headers cannot contain.
     pub(super) fn fits(&mut self, node: &Node, field: &str, text: &str, max_bytes: usize) -> bool {
         if text.len() > max_bytes {
             let message = format!(
@@ -172,7 +172,7 @@ impl Reader {
         true
     }
 
-    /// A text that is not empty.
+    /// Reads a text that is not empty.
     pub(super) fn filled<'n>(
         &mut self,
         node: &'n Node,
@@ -192,7 +192,8 @@ impl Reader {
         Some(text)
     }
 
-    /// A text, or a number or truth value as its text. Values of variables and labels are written in all three forms.
+    /// Reads a text. A number or a truth value becomes its text, because users write variables and labels in all three
+    /// forms.
     pub(super) fn scalar_text(
         &mut self,
         node: &Node,
@@ -206,7 +207,7 @@ impl Reader {
         }
     }
 
-    /// True or false.
+    /// Reads true or false.
     pub(super) fn boolean(&mut self, node: &Node, field: &str) -> Option<bool> {
         if let Value::Bool(b) = node.value {
             return Some(b);
@@ -215,7 +216,7 @@ impl Reader {
         None
     }
 
-    /// A whole number of `range`.
+    /// Reads a whole number in `range`.
     pub(super) fn integer<T: TryFrom<i64>>(
         &mut self,
         node: &Node,
@@ -240,7 +241,7 @@ impl Reader {
         }
     }
 
-    /// A duration of at least `min_ms` milliseconds.
+    /// Reads a duration of at least `min_ms` milliseconds.
     pub(super) fn duration(&mut self, node: &Node, field: &str, min_ms: u64) -> Option<DurationMs> {
         let Value::Text(text) = &node.value else {
             self.mismatch(
@@ -271,7 +272,7 @@ impl Reader {
         Some(duration)
     }
 
-    /// An instant: RFC 3339 text, or milliseconds since the Unix epoch.
+    /// Reads an instant: RFC 3339 text, or milliseconds since the Unix epoch.
     pub(super) fn instant(&mut self, node: &Node, field: &str) -> Option<Timestamp> {
         let parsed = match &node.value {
             Value::Int(millis) => Some(Timestamp::from_millis(*millis)),
@@ -288,7 +289,7 @@ impl Reader {
         parsed
     }
 
-    /// One of `words`; those of `later` are known and belong to a later version.
+    /// Reads one of `words`. The words in `later` belong to a later version.
     pub(super) fn word<T: Clone>(
         &mut self,
         node: &Node,
@@ -311,7 +312,7 @@ impl Reader {
     }
 }
 
-/// Says that `text` is not among `words`.
+/// The message that `text` is not among `words`.
 fn unknown_word(what: &str, text: &str, words: &[&str], later: &[&str]) -> String {
     let shown = shorten(text);
     if later.contains(&text) {
@@ -322,7 +323,7 @@ fn unknown_word(what: &str, text: &str, words: &[&str], later: &[&str]) -> Strin
     }
 }
 
-/// `path.key`, or whichever of them is not empty.
+/// `path.key`, or the non-empty one of them.
 pub(super) fn join(path: &str, key: &str) -> String {
     match (path, key) {
         ("", key) => key.to_owned(),
@@ -331,7 +332,7 @@ pub(super) fn join(path: &str, key: &str) -> String {
     }
 }
 
-/// What was given, in a few words.
+/// Describes the given value in a few words.
 pub(super) fn given(node: &Node) -> String {
     match &node.value {
         Value::Null => "nothing".to_owned(),
@@ -347,7 +348,7 @@ pub(super) fn given(node: &Node) -> String {
     }
 }
 
-/// The text, cut where it is longer than is good for a message.
+/// Cuts a text that is too long for a message.
 pub(super) fn shorten(text: &str) -> String {
     shorten_to(text, 80)
 }
@@ -359,7 +360,7 @@ fn shorten_to(text: &str, chars: usize) -> String {
     }
 }
 
-/// `; did you mean "round"? (first, round, …)`, without the question where nothing is near.
+/// `; did you mean "round"? (first, round, …)`, or only the words if none is similar.
 fn suggestion(text: &str, words: &[&str]) -> String {
     let list = words.join(", ");
     match nearest(text, words.iter().copied()) {

@@ -1,4 +1,4 @@
-//! The forms of a schedule.
+//! Reads schedules.
 
 use super::Node;
 use super::fields::{optional, required};
@@ -9,7 +9,7 @@ const KINDS: [&str; 6] = ["cron", "every", "after", "at", "startup", "manual"];
 const KEYS: [&str; 10] = [
     "cron", "every", "after", "at", "startup", "manual", "timezone", "dialect", "dst", "anchor",
 ];
-/// Which of the other keys go with which kind.
+/// The kind that each of the other keys belongs to.
 const EXTRAS: [(&str, &str); 4] = [
     ("timezone", "cron"),
     ("dialect", "cron"),
@@ -69,7 +69,7 @@ pub(super) fn read(r: &mut Reader, node: &Node, path: &str) -> Option<Schedule> 
     }
 }
 
-/// A kind that is only named: its value can be nothing but true.
+/// Reads a kind without a value of its own: its value must be `true`.
 fn flag(
     r: &mut Reader,
     f: &Fields<'_>,
@@ -123,7 +123,7 @@ fn cron(r: &mut Reader, f: &Fields<'_>) -> Option<CronSchedule> {
             r.refuse(line, &f.path_of("timezone"), message);
             None
         }
-        // With the dialect unknown, what the expression lacks in a guessed one is no news.
+        // The dialect is refused already. Problems of the expression in a guessed dialect would only confuse.
         Err(CronError::Expression(_)) if dialect_refused => None,
         Err(CronError::Expression(message)) => {
             let shown = shorten(expression);

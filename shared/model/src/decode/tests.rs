@@ -1,4 +1,4 @@
-//! Tests; that what a job serialises to decodes back is in `tests/round_trip.rs`.
+//! Tests of single definitions. `tests/round_trip.rs` checks that serialised jobs decode to the same jobs.
 
 use super::*;
 use crate::{Block, Route, Schedule};
@@ -11,7 +11,7 @@ fn node(text: &str) -> Node {
     json(text).into()
 }
 
-/// A good job with these fields put in, or taken out where they are null.
+/// A valid job with these fields set, or removed if they are null.
 fn with(fields: &str) -> Node {
     let mut job =
         json(r#"{"name": "j", "schedule": {"every": "10s"}, "handler": {"shell": "true"}}"#);
@@ -109,7 +109,7 @@ fn short_forms_mean_their_long_forms() {
     );
 }
 
-/// Fields that are wrong, and the whole of what is said of them.
+/// Invalid fields and their complete errors.
 const WRONG: &[(&str, &str)] = &[
     (
         r#"{"name": null}"#,

@@ -1,4 +1,4 @@
-//! When a job fires.
+//! The times at which a job fires.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,31 +12,31 @@ pub use cron::{CronError, CronSchedule};
 /// The most fire times that a preview returns.
 pub const MAX_PREVIEW: usize = 10_000;
 
-/// When a job fires.
+/// The rule that gives the fire times of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Schedule {
-    /// At the times that a cron expression matches.
+    /// Fires at the times that match a cron expression.
     Cron(CronSchedule),
-    /// On a grid: at `anchor` plus a multiple of `every`, whatever the run time.
+    /// Fires at `anchor` plus each multiple of `every`, independent of the runs' duration.
     FixedRate {
         /// The period, at least 100 ms.
         every: DurationMs,
-        /// A point of the grid; the Unix epoch by default, so that the grid survives restarts and edits.
+        /// A point of the grid; the Unix epoch by default, so that restarts and edits do not move the grid.
         anchor: Option<Timestamp>,
     },
-    /// A fixed delay after the end of the last run.
+    /// Fires a fixed delay after the end of the last run.
     FixedDelay {
         /// The delay, at least 100 ms.
         after: DurationMs,
     },
-    /// Once.
+    /// Fires once.
     Once {
         /// The instant.
         at: Timestamp,
     },
-    /// Each time that the scheduler starts (cron's `@reboot`).
+    /// Fires each time that the scheduler starts (cron's `@reboot`).
     Startup,
-    /// Never by itself: by API, command line, message or parent only.
+    /// Never fires by itself. Only the API, the command line, a message or a parent triggers the job.
     Manual,
 }
 
@@ -131,19 +131,21 @@ impl<'de> Deserialize<'de> for Schedule {
     }
 }
 
-/// How a cron expression is read.
+/// The syntax of a cron expression.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Dialect {
-    /// 6 or 7 fields from seconds on, 1 = Sunday, `?`, `L`, `L-n`, `W`, `LW`, `nL`, `#`, wrap-around ranges.
+    /// 6 or 7 fields that start with seconds; 1 is Sunday; `?`, `L`, `L-n`, `W`, `LW`, `nL`, `#` and wrap-around
+    /// ranges.
     Quartz,
-    /// 5 fields from minutes on, 0 and 7 = Sunday, `@daily` and the like.
+    /// 5 fields that start with minutes; 0 and 7 are Sunday; `@daily` and similar names.
     Unix,
 }
 
-/// What happens to fire times around a change of the clocks. Without a rule: a time that does not exist fires
-/// once at the end of the gap and a time that happens twice fires once, except that expressions with a wildcard or
-/// step in the hour or minute field follow elapsed time.
+/// The treatment of fire times around a change of the clocks.
+///
+/// Without a rule, expressions with a wildcard or step in the hour or minute field follow elapsed time. For all others,
+/// a time that does not exist fires once at the end of the gap, and a time that happens twice fires once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DstRule {
@@ -156,10 +158,10 @@ pub enum DstRule {
 }
 
 impl Schedule {
-    /// The first fire time strictly after `after`; `None` when there is none.
+    /// The first fire time strictly after `after`; `None` if there is none.
     ///
-    /// For [`FixedDelay`](Self::FixedDelay) this is `after` plus the delay, `after` being the end of the last run.
-    /// [`Startup`](Self::Startup) and [`Manual`](Self::Manual) have none.
+    /// For [`FixedDelay`](Self::FixedDelay) this is `after` plus the delay. Pass the end of the last run as `after`.
+    /// [`Startup`](Self::Startup) and [`Manual`](Self::Manual) have no fire times.
     pub fn next_after(&self, after: Timestamp) -> Option<Timestamp> {
         match self {
             Self::Cron(cron) => cron.next_after(after),
@@ -177,9 +179,9 @@ impl Schedule {
         }
     }
 
-    /// The first `n` fire times after `after`, fewer when there are no more; at most [`MAX_PREVIEW`].
+    /// The first `n` fire times after `after`, or fewer if there are no more; at most [`MAX_PREVIEW`].
     ///
-    /// For [`FixedDelay`](Self::FixedDelay) as if each run took no time.
+    /// For [`FixedDelay`](Self::FixedDelay) the result assumes that runs take no time.
     pub fn upcoming(&self, after: Timestamp, n: usize) -> Vec<Timestamp> {
         std::iter::successors(self.next_after(after), |last| self.next_after(*last))
             .take(n.min(MAX_PREVIEW))

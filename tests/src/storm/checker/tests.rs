@@ -9,8 +9,8 @@ use crate::storm::faults::{Fault, FaultKind, InjectedFault, Target};
 const STOPPED: i64 = 10_000;
 const CONTINUED: i64 = 18_000;
 
-/// The first attempt of a run on the worker that was stopped. It is recorded right after the worker continued. By then the second attempt has
-/// run elsewhere.
+/// The first attempt of a run on the worker that was stopped. It is recorded right after the worker continued. By then
+/// the second attempt has run elsewhere.
 fn late(began: i64) -> Entry {
     Entry {
         event: Event::Start,

@@ -10,7 +10,7 @@ pub(super) struct Field {
     pub(super) min: u16,
     pub(super) max: u16,
     pub(super) names: &'static [&'static str],
-    /// Ranges may go past the end and on from the start, `?` may stand in day fields.
+    /// Whether the dialect is Quartz: ranges may wrap around, and day fields may contain `?`.
     pub(super) quartz: bool,
 }
 
@@ -30,7 +30,7 @@ pub(super) fn quoted(text: &str) -> String {
     format!("{shown:?}")
 }
 
-/// `L`, `L-3`, `15W`, `LW`, `L-3W`; `None` for anything else.
+/// Parses `L`, `L-3`, `15W`, `LW` or `L-3W`; `None` for anything else.
 pub(super) fn month_day_item(field: Field, item: &str) -> Result<Option<MonthDay>, String> {
     let upper = item.to_ascii_uppercase();
     let (day, weekday) = match upper.strip_suffix('W') {
@@ -62,7 +62,7 @@ pub(super) fn month_day_item(field: Field, item: &str) -> Result<Option<MonthDay
     Ok(u8::try_from(day).ok().map(MonthDay::NearestWeekday))
 }
 
-/// `L` (Saturday), `6L`, `FRI#3`; `None` for anything else. Numbers count from 1 for Sunday.
+/// Parses `L` (Saturday), `6L` or `FRI#3`; `None` for anything else. Numbers start with 1 for Sunday.
 pub(super) fn week_day_item(field: Field, item: &str) -> Result<Option<WeekDay>, String> {
     let zero_based = |text: &str| {
         let value = field.value(text)?;
@@ -96,18 +96,18 @@ impl Field {
         Ok(bits)
     }
 
-    /// Whether this is one of the two day fields, which alone take `?`, `L`, `W` and `#`.
+    /// Whether this is one of the two day fields. Only these allow `?`, `L`, `W` and `#`.
     fn is_day(self) -> bool {
         self.name.starts_with("day-of-")
     }
 
-    /// Hands each value of `*`, `5`, `1-5`, `*/10`, `1-30/10`, `5/10` to `take`.
+    /// Passes each value of `*`, `5`, `1-5`, `*/10`, `1-30/10` or `5/10` to `take`.
     pub(super) fn item(self, item: &str, mut take: impl FnMut(u16)) -> Result<(), String> {
         let (range, step) = match item.split_once('/') {
             Some((range, step)) => (range, Some(self.step(item, step)?)),
             None => (item, None),
         };
-        // A weekday field that allows 0 and 7 for Sunday ends at Saturday by default.
+        // A weekday field that allows both 0 and 7 for Sunday ends with Saturday by default.
         let top = if self.max == 7 && self.min == 0 {
             6
         } else {
@@ -123,10 +123,12 @@ impl Field {
                     self.range(item, low, high)?
                 } else {
                     let value = self.value(range)?;
+                    // `5/10` continues to the end of the field; `5` alone selects one value.
                     (value, step.map_or(value, |_| top.max(value)))
                 }
             }
         };
+        // A wrap-around range counts past the end of the field. Values past the end are mapped back to its start.
         let size = top - self.min + 1;
         let last = if low <= high { high } else { high + size };
         for value in (low..=last).step_by(step.unwrap_or(1).into()) {
@@ -146,6 +148,7 @@ impl Field {
         if self.max == 7 && self.min == 0 && high_value == 0 && low_value > 0 {
             high_value = 7;
         }
+        // Years cannot wrap around; only their field ends above 100.
         if low_value > high_value && !(self.quartz && self.max < 100) {
             return Err(format!(
                 "{} range {} goes backwards; write {low}-{},{}-{high}",
@@ -177,7 +180,7 @@ impl Field {
             })
     }
 
-    /// One number or name.
+    /// Parses one number or name.
     pub(super) fn value(self, text: &str) -> Result<u16, String> {
         let Self { name, min, max, .. } = self;
         if !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) {

@@ -1,11 +1,11 @@
-//! The grammar of the two dialects: which fields an expression has, and which of them may be combined.
+//! The grammar of the two dialects: the fields of an expression, and their allowed combinations.
 
 use super::field::{Field, items, month_day_item, week_day_item};
 use super::pattern::{Days, Pattern};
 use crate::nearest::nearest;
 use crate::schedule::Dialect;
 
-/// An expression that was read.
+/// A parsed expression.
 pub(super) struct Read {
     pub(super) pattern: Pattern,
     pub(super) dialect: Dialect,
@@ -30,7 +30,7 @@ const MONTHS: [&str; 12] = [
 ];
 const WEEKDAYS: [&str; 7] = ["SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT"];
 
-/// Reads an expression.
+/// Parses an expression.
 pub(super) fn read(expression: &str, dialect: Option<Dialect>) -> Result<Read, String> {
     let text = expression.trim();
     let text = match nickname(text, dialect) {
@@ -65,7 +65,7 @@ pub(super) fn read(expression: &str, dialect: Option<Dialect>) -> Result<Read, S
     }
 }
 
-/// The expression that `@daily` and the like stand for.
+/// The expression that a name such as `@daily` stands for.
 fn nickname(text: &str, dialect: Option<Dialect>) -> Option<Result<&'static str, String>> {
     if !text.starts_with('@') {
         return None;
@@ -109,7 +109,7 @@ fn unix([minute, hour, month_day, month, week_day]: [&str; 5]) -> Result<Read, S
         quartz: false,
     };
     let week_days = field("day-of-week", 0, 7, &WEEKDAYS).bits(week_day)?;
-    // A field that starts with `*` counts as unrestricted, `*/2` too, as in Vixie cron and its children.
+    // A field that starts with `*` counts as unrestricted, even `*/2`, as in Vixie cron and its descendants.
     let restricted = |field: &str| !field.starts_with('*');
     Ok(Read {
         dialect: Dialect::Unix,
@@ -178,7 +178,7 @@ fn quartz(
     })
 }
 
-/// Quartz wants one of the two day fields, and `?` or `*` in the other.
+/// Quartz needs one of the two day fields, and `?` or `*` in the other.
 fn check_day_fields(month_day: &str, week_day: &str) -> Result<(), String> {
     match (month_day, week_day) {
         ("?", "?") => Err(

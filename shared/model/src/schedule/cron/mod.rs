@@ -1,7 +1,7 @@
 //! Cron expressions in a time zone.
 //!
-//! `fields` reads the text, `pattern` finds matches on a calendar that knows no clock changes, `zone` lays that
-//! calendar over real time. Only `zone` knows about time zones, only `fields` knows the dialects' grammar.
+//! `fields` reads the text. `pattern` finds matches on a calendar without clock changes. `zone` maps these matches to
+//! real time. Only `zone` knows time zones, and only `fields` knows the grammar of the dialects.
 
 mod field;
 mod fields;
@@ -21,10 +21,10 @@ use zone::Changes;
 /// Why a cron schedule is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CronError {
-    /// The expression itself.
+    /// The expression is invalid.
     #[error("{0}")]
     Expression(String),
-    /// The name of the time zone.
+    /// The time zone is unknown.
     #[error("{0}")]
     TimeZone(String),
 }
@@ -39,7 +39,7 @@ pub struct CronSchedule {
     compiled: Arc<Compiled>,
 }
 
-/// What [`CronSchedule::next_after`] works with; it follows from the written form alone.
+/// The compiled form of a [`CronSchedule`]. It follows from the written form alone.
 #[derive(Debug)]
 struct Compiled {
     pattern: Pattern,
@@ -47,7 +47,7 @@ struct Compiled {
     changes: Changes,
 }
 
-/// Equal when written equally.
+/// Two schedules are equal if they are written equally.
 impl PartialEq for CronSchedule {
     fn eq(&self, other: &Self) -> bool {
         self.expression == other.expression
@@ -60,9 +60,10 @@ impl PartialEq for CronSchedule {
 impl Eq for CronSchedule {}
 
 impl CronSchedule {
-    /// Reads an expression; without a `dialect`, five fields and `@daily` and the like are Unix, six or seven Quartz.
+    /// Parses an expression. Without a `dialect`, five fields and names such as `@daily` are Unix; six or seven fields
+    /// are Quartz.
     ///
-    /// Refused besides what is malformed: an expression that no date can ever match (30 February).
+    /// It also refuses expressions that no date can ever match (30 February).
     ///
     /// ```
     /// use cueline_model::{Timestamp, schedule::CronSchedule};
@@ -111,19 +112,19 @@ impl CronSchedule {
         &self.timezone
     }
 
-    /// The dialect it was read in.
+    /// The dialect of the expression.
     pub fn dialect(&self) -> Dialect {
         self.dialect
     }
 
-    /// The rule that was set, if any.
+    /// The configured rule, if any.
     pub fn dst(&self) -> Option<DstRule> {
         self.dst
     }
 
     /// The first match strictly after `after`, a whole second.
     ///
-    /// `None` when there is none within 100 years, or within the years that the expression names.
+    /// `None` if there is none within 100 years, or within the years that the expression names.
     pub fn next_after(&self, after: Timestamp) -> Option<Timestamp> {
         let first = after.as_millis().div_euclid(1_000).checked_add(1)?;
         let Compiled {

@@ -1,13 +1,13 @@
 //! The matches of an expression on a calendar without clock changes.
 //!
 //! Times here are naive: seconds since 1970-01-01T00:00:00 on a wall clock that never changes. Each field is a set of
-//! bits, and the days of one month are worked out as one such set, so a search takes a step per month, not per day.
+//! bits. The days of one month are computed as one such set, so a search takes one step per month and not per day.
 
 use jiff::civil::Date;
 use jiff::tz::Offset;
 
-/// A search ends after this number of years. The rarest date that does come, a 29 February on a given weekday around
-/// a century without a leap day, takes 40.
+/// A search ends after this number of years. The rarest existing date is a 29 February on a given weekday around a
+/// century without a leap day. It takes 40 years.
 pub(super) const HORIZON_YEARS: i16 = 100;
 
 /// A day of the month that depends on the month.
@@ -21,21 +21,21 @@ pub(super) enum MonthDay {
     NearestWeekdayBeforeLast(u8),
 }
 
-/// A weekday of a certain week of the month; 0 is Sunday.
+/// A weekday in a certain week of the month; 0 is Sunday.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WeekDay {
     /// The last such weekday (`6L`).
     Last(u8),
-    /// The n-th, from 1 (`6#3`).
+    /// The n-th such weekday, from 1 (`6#3`).
     Nth(u8, u8),
 }
 
-/// How day-of-month and day-of-week go together.
+/// How day-of-month and day-of-week are combined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Days {
-    /// Both must match; one that is not restricted always does.
+    /// Both must match. An unrestricted field always does.
     Both,
-    /// One of them is enough (Unix cron, when both are restricted).
+    /// One match is enough (Unix cron, if both are restricted).
     Either,
 }
 
@@ -50,15 +50,15 @@ pub(super) struct Pattern {
     pub(super) hours: u64,
     /// Bits 1–31.
     pub(super) month_days: u64,
-    /// Days of the month besides those of `month_days`.
+    /// Days of the month in addition to `month_days`.
     pub(super) special_month_days: Vec<MonthDay>,
     /// Bits 1–12.
     pub(super) months: u64,
-    /// Bits 0–6 from Sunday on.
+    /// Bits 0–6; 0 is Sunday.
     pub(super) week_days: u64,
-    /// Weekdays besides those of `week_days`.
+    /// Weekdays in addition to `week_days`.
     pub(super) special_week_days: Vec<WeekDay>,
-    /// How the two day fields go together.
+    /// How the two day fields are combined.
     pub(super) days: Days,
     /// The years, ascending; `None` for all.
     pub(super) years: Option<Vec<i16>>,
@@ -70,7 +70,7 @@ fn bit_from(bits: u64, from: u32) -> Option<u32> {
     (rest != 0).then(|| from + rest.trailing_zeros())
 }
 
-/// The day that is the weekday nearest to `day` without leaving the month; `first` is the weekday of the 1st.
+/// The weekday (Monday to Friday) nearest to `day` in the same month. `first` is the weekday of the 1st.
 fn nearest_weekday(day: u32, length: u32, first: u32) -> u32 {
     match (first + day - 1) % 7 {
         6 if day > 1 => day - 1,
@@ -91,6 +91,7 @@ impl Pattern {
         let midnight = from - i64::from(hour * 3_600 + minute * 60 + second);
         let mut date = start.date().first_of_month();
         let days = self.days_of(date);
+        // The first day may still have a matching time at or after `from`. Every later day starts at its first time.
         if days >> day & 1 == 1
             && let Some(time) = self.time_from(hour, minute, second)
         {
@@ -157,6 +158,7 @@ impl Pattern {
             Days::Both => by_month & by_week,
             Days::Either => by_month | by_week,
         };
+        // Keep bits 1 to `length`: 31 or a fifth weekday may not exist in this month.
         days & ((2 << length) - 2)
     }
 
@@ -179,9 +181,10 @@ impl Pattern {
     }
 
     fn by_week_day(&self, length: u32, starts_on: u32) -> u64 {
-        /// Every seventh bit: the days of one weekday, when shifted to its first day.
+        /// One bit in seven: the days of one weekday, once shifted to its first day.
         const WEEKLY: u64 = 1 | 1 << 7 | 1 << 14 | 1 << 21 | 1 << 28;
         const ALL_WEEK: u64 = 0x7f;
+        // All weekdays match every day. `days_of` cuts the bits to the month.
         if self.week_days == ALL_WEEK {
             return u64::MAX;
         }
@@ -190,6 +193,7 @@ impl Pattern {
         let mut rest = self.week_days;
         while rest != 0 {
             days |= WEEKLY << first_of(rest.trailing_zeros());
+            // Clears the lowest set bit.
             rest &= rest - 1;
         }
         for special in &self.special_week_days {

@@ -16,7 +16,7 @@ fn at(text: &str) -> Timestamp {
 fn fires(cron: &CronSchedule, after: &str, until: &str) -> Vec<String> {
     let next = |t: &Timestamp| cron.next_after(*t);
     std::iter::successors(next(&at(after)), next)
-        // Bounded, so that a search that stands still fails instead of never ending.
+        // The loop is bounded, so that a search without progress fails instead of never ending.
         .take(10_000)
         .take_while(|t| *t <= at(until))
         .map(|t| t.to_string()[5..16].to_owned())
@@ -84,7 +84,7 @@ fn several_times_in_one_gap_fire_once() {
 #[test]
 fn a_search_that_starts_within_repeated_times_does_not_repeat_them() {
     let cron = cron("30 1 * * *", "America/New_York", None);
-    // 01:10 for the second time.
+    // The second 01:10 of that night.
     let next = cron.next_after(at("2027-11-07T06:10:00Z")).unwrap();
     assert_eq!(next, at("2027-11-08T06:30:00Z"));
 }
@@ -178,7 +178,7 @@ fn unix_s_days_are_found() {
     assert_eq!(count("5/20 0 1 * *"), 3);
 }
 
-/// Expressions that are wrong, and what is said of them.
+/// Invalid expressions and their errors.
 const WRONG: &[(&str, &str)] = &[
     ("61 * * * *", "minute 61 is out of range 0–59"),
     ("* 24 * * *", "hour 24 is out of range 0–23"),
@@ -319,8 +319,8 @@ fn the_ends_of_time_are_no_trouble() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1_000))]
 
-    /// Strictly increasing, whole seconds, nothing between two fire times: asking from anywhere between them gives
-    /// the second.
+    /// Fire times strictly increase and are whole seconds. A search from any point between two of them finds the
+    /// second.
     #[test]
     fn fire_times_follow_each_other(
         expression in prop_oneof![
@@ -332,7 +332,7 @@ proptest! {
             "UTC", "America/New_York", "Europe/Berlin", "Australia/Lord_Howe", "Africa/Casablanca", "Pacific/Apia",
         ]),
         dst in prop::sample::select(vec![None, Some(DstRule::Skip), Some(DstRule::Once), Some(DstRule::Both)]),
-        // Around the changes of 2027 in spring and autumn, and anywhere.
+        // Around the clock changes of 2027 in spring and autumn, and anywhere.
         start in prop_oneof![1_804_500_000_000..1_807_000_000_000_i64, 1_822_000_000_000..1_826_000_000_000_i64, 0..4_000_000_000_000_i64],
         between in 0.0..1.0_f64,
     ) {

@@ -1,25 +1,25 @@
-//! Naive matches laid over real time.
+//! Maps naive matches to real time.
 //!
-//! Between two changes of its clocks a time zone is a constant offset from UTC. A search goes from one such stretch
-//! to the next: inside it the naive match is the answer; at its end the [`Changes`] rule says what becomes of times
-//! that the change left out or repeats.
+//! Between two changes of its clocks, a time zone has a constant offset from UTC. A search goes from one such stretch
+//! to the next. Inside a stretch the naive match is the answer. At its end, [`Changes`] decides about the times that
+//! the change skips or repeats.
 
 use jiff::tz::{Offset, TimeZone};
 
 use super::pattern::{HORIZON_YEARS, Pattern};
 use crate::schedule::DstRule;
 
-/// What happens where the clocks change.
+/// The treatment of times around a change of the clocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Changes {
-    /// A match among the times left out fires, once, at the instant of the change.
+    /// A match among the skipped times fires once, at the instant of the change.
     gap_fires: bool,
-    /// A match among the repeated times fires in both passes instead of the first only.
+    /// A match among the repeated times fires in both passes instead of only the first.
     repeats: bool,
 }
 
 impl Changes {
-    /// The rule that was set, or the one that suits the expression.
+    /// The configured rule, or the default for the expression.
     pub(super) fn from_rule(rule: Option<DstRule>, follows_elapsed_time: bool) -> Self {
         let (gap_fires, repeats) = match rule {
             Some(DstRule::Skip) => (false, false),
@@ -31,8 +31,8 @@ impl Changes {
     }
 }
 
-/// Most stretches that one search crosses: four changes for each year of the pattern's own horizon. Morocco, which
-/// leaves summer time for Ramadan, has four.
+/// The most stretches that one search crosses: four changes for each year of the pattern's horizon. Morocco has four,
+/// because it suspends summer time during Ramadan.
 const MAX_STRETCHES: u32 = 4 * HORIZON_YEARS.unsigned_abs() as u32;
 
 /// The first match at or after the UTC second `from`.
@@ -60,15 +60,19 @@ pub(super) fn next_match(
             return Some(instant);
         };
         let change_at = change.timestamp().as_second();
+        // The match lies before the next change, so the present offset applies to it.
         if instant < change_at {
             return Some(instant);
         }
         let there = i64::from(change.offset().seconds());
+        // The clocks skip this naive time: it is below the first time after the change.
         if changes.gap_fires && naive < change_at + there {
             return Some(change_at);
         }
         at = change.timestamp();
         offset = change.offset();
+        // If the clocks go back, the first pass already covered the repeated times. Without `repeats`, continue after
+        // them.
         from = if changes.repeats {
             change_at
         } else {
@@ -78,8 +82,8 @@ pub(super) fn next_match(
     None
 }
 
-/// Where `at` lies in a second pass over repeated times: its end, in UTC seconds. Else a second that is not later
-/// than `at`.
+/// If `at` lies in the second pass over repeated times, the end of that pass in UTC seconds. Otherwise a second that is
+/// not later than `at`.
 fn end_of_repeat(zone: &TimeZone, at: jiff::Timestamp, offset: Offset) -> Option<i64> {
     let next = jiff::Timestamp::from_second(at.as_second() + 1).ok()?;
     let Some(change) = zone.preceding(next).next() else {
