@@ -50,7 +50,7 @@ impl EventLoop {
                 }
                 () = until(linger_until) => {}
                 _ = inbox.orders.recv_many(&mut inputs.orders, MAX_ORDERS) => {}
-                () = lease.asks_for_action(self.fence_stage) => {}
+                () = lease.needs_action(self.fence_stage) => {}
                 _ = ticks.tick() => inputs.tick = true,
             }
             linger_until = None;

@@ -74,7 +74,7 @@ impl EventLoop {
             resend_backoff: ResendBackoff::default(),
             last_seq: 0,
             draining: false,
-            fence_stage: FenceStage::Unfenced,
+            fence_stage: FenceStage::NotHandled,
         }
     }
 

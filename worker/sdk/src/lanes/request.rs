@@ -52,7 +52,7 @@ pub(crate) enum NotStarted {
     LaneBusy,
     /// The lane's backlog, which is this large, was full.
     BacklogFull(u32),
-    /// The newer trigger of this run replaced it.
+    /// A trigger of another run, given here, replaced it (`cover` policy).
     CoveredBy(RunKey),
     /// Its run was cancelled.
     Cancelled,
