@@ -28,7 +28,7 @@ pub(crate) async fn run(api: &Api, out: Out, command: JobCommand) -> Result<(), 
     }
 }
 
-/// Job files as one list of definitions; all that is wrong with them, and that nothing came of it.
+/// Reads job files into one list. On failure returns every error and `summary`.
 fn read_files(args: &FilesArgs, summary: &str) -> Result<Vec<JobSpec>, Failure> {
     jobfile::read_all(&args.files).map_err(|error| Failure::BadInput {
         messages: error.messages,

@@ -104,7 +104,7 @@ fn refuse_client_options(matches: &ArgMatches) -> Option<Failure> {
     ]
     .into_iter()
     .filter(|(id, ..)| matches.value_source(id) == Some(ValueSource::CommandLine))
-    .map(|(_, flag, instead)| format!("{flag}: is for commands that ask a server, and cueline {name} is one; {instead}"))
+    .map(|(_, flag, instead)| format!("{flag} is only for client commands, but `cueline {name}` is a server; {instead}"))
     .collect();
     (!messages.is_empty()).then_some(Failure::BadInput {
         messages,

@@ -73,13 +73,14 @@ impl CompositionOptions {
         }
     }
 
-    /// With a store or a broker of its own elsewhere, other schedulers may be there.
+    /// If the store or broker is external, other schedulers may use it.
     fn failover(&self) -> Failover {
         if self.store.is_none() && self.broker.is_none() {
             return Failover::Never;
         }
         let failover_after = Duration::from_millis(self.engine.failover_after_ms);
         Failover::After {
+            // The default of every worker; see `Builder::fence_after`.
             fence_after: failover_after * 2 / 3,
             failover_after,
         }
@@ -162,8 +163,8 @@ impl Composition {
 
 const STORE_HINT: &str =
     "all jobs and runs are in that file: restore it from a backup, or give another --data";
-const QUEUE_HINT: &str = "what is queued is known to store.db as well: if the file cannot be mended, move it away (with \
-    those that begin with its name), and what was in it is queued again within a minute";
+const QUEUE_HINT: &str = "store.db also has the queued triggers; if you cannot repair this file, move it away with its \
+    -wal and -shm files, and the triggers are queued again within a minute";
 
 async fn open_store(
     data: &DataDir,
@@ -183,7 +184,7 @@ async fn open_store(
     }
     let file = data.path().join("store.db");
     let url = StoreUrl::parse(&format!("sqlite:{}", file.display())).map_err(anyhow::Error::msg)?;
-    // A file is there or it is not: nothing is waited for.
+    // Retries would not help: a local file does not become available later.
     let store = opened(url, StartupRetry::none()).await;
     store.map_err(|error| unusable(&file, error, STORE_HINT))
 }
@@ -214,7 +215,7 @@ async fn open_broker(
     broker.map_err(|error| unusable(&file, error, QUEUE_HINT))
 }
 
-/// The file is why it does not start.
+/// An error that names the unusable file and adds a hint.
 fn unusable(file: &Path, error: OpenError, hint: &str) -> anyhow::Error {
     anyhow::Error::new(error).context(Hinted {
         what: format!("{} cannot be used", file.display()),

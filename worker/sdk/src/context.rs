@@ -56,7 +56,7 @@ pub struct AttemptInfo {
     pub timeout: Option<DurationMs>,
     /// The time between the request to stop and the forced stop.
     pub kill_grace: DurationMs,
-    /// What becomes of the attempt when the broker lease ends. The worker enforces it.
+    /// Whether the attempt is stopped when the broker lease ends. The worker enforces it.
     pub fence: Fence,
 }
 
@@ -71,7 +71,7 @@ struct Inner {
     sink: Box<dyn AttemptSink>,
     stop: CancellationToken,
     reason: OnceLock<StopReason>,
-    /// The kill grace of a fenced attempt, if that is less than the job's.
+    /// The kill grace of a fenced attempt if it is shorter than the job's.
     kill_grace_limit: OnceLock<DurationMs>,
     /// `None` for an attempt that goes on without a lease.
     lease: Option<Arc<BrokerLease>>,
@@ -107,7 +107,7 @@ impl fmt::Debug for Context {
 }
 
 impl Context {
-    /// The lease is only given where the attempt has to stop when it ends.
+    /// Pass the lease only if the attempt must stop when the lease ends.
     pub(crate) fn new(
         info: AttemptInfo,
         sink: Box<dyn AttemptSink>,

@@ -114,7 +114,7 @@ impl Worker {
     }
 }
 
-/// What nearly all tasks use.
+/// State that nearly all tasks share.
 struct Parts {
     settings: Arc<Settings>,
     lease: Arc<BrokerLease>,

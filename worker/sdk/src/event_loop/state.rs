@@ -50,7 +50,7 @@ pub(crate) struct EventLoop {
     pub(super) fence_stage: FenceStage,
 }
 
-/// An attempt whose handler runs. The handler is dropped with it: after a hard stop no task would journal its end.
+/// An attempt whose handler runs. Dropping it drops the handler: after a hard stop no task would journal its end.
 pub(super) struct RunningAttempt {
     pub(super) cx: Context,
     pub(super) task: AbortHandle,

@@ -1,4 +1,4 @@
-//! Why the journal could not be used.
+//! Errors of the journal.
 
 use std::path::PathBuf;
 

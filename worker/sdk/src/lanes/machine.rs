@@ -28,7 +28,7 @@ impl HeldRun {
         }
     }
 
-    /// Asks the running attempt to stop. A second reason changes nothing.
+    /// Asks the running attempt to stop. Later requests change nothing.
     fn stop(&mut self, run: RunKey, reason: StopReason) -> Option<Step> {
         let first = !self.stopping;
         self.stopping = true;
@@ -130,8 +130,8 @@ impl Lanes {
         }
     }
 
-    /// Puts back a request that waited before a restart. Call it in the order of acceptance. The policy was applied
-    /// at acceptance.
+    /// Puts back a request that waited before a restart. Call it in the order of acceptance. The policy is not applied
+    /// again.
     pub(crate) fn restore(&mut self, request: LaneRequest) {
         let lane = self.by_key.entry(request.lane).or_default();
         lane.adopt_policy(&request);
@@ -139,7 +139,7 @@ impl Lanes {
         self.enqueue(waiting);
     }
 
-    /// The handler of a running attempt has returned.
+    /// Frees the lane of a running attempt whose handler has returned.
     pub(crate) fn finished(&mut self, key: AttemptKey) {
         let runs = |held: &HeldRun| held.attempt == key.attempt && held.running;
         if !self.runs.get(&key.run).is_some_and(runs) {
@@ -226,7 +226,7 @@ impl Lanes {
         }
     }
 
-    /// Ends or stops the older attempt of the same run. True when the older one still runs: the newer one has to wait
+    /// Ends or stops the older attempt of the same run. True if the older one still runs: then the newer one must wait
     /// for its end.
     fn supersede(&mut self, newer: AttemptKey, steps: &mut Vec<Step>) -> bool {
         let Some(held) = self.runs.get_mut(&newer.run) else {
@@ -258,6 +258,7 @@ impl Lanes {
             let Some(held) = self.runs.get_mut(run) else {
                 continue;
             };
+            // The newest request may be the next attempt of a running run. It must not cover itself.
             if *run != newest {
                 steps.extend(held.drop_next(why));
             }
@@ -302,6 +303,7 @@ impl Lanes {
             return;
         };
         let urgency = lane.startable().map(|first| u8::MAX - first.priority);
+        // A new ticket only if the urgency changed: otherwise the lane would lose its turn with each request.
         if lane.ready.map(|ready| ready.urgency) != urgency {
             if let Some(old) = lane.ready.take() {
                 self.ready.remove(&old);

@@ -1,4 +1,4 @@
-//! The lease, by a clock that the test moves. It ends 20 s after its proof; the failover is after 30 s.
+//! The lease, on a clock that the test moves. It ends 20 s after its proof; the failover is after 30 s.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -176,7 +176,7 @@ fn waiting_attempts_stay_if_the_lease_is_renewed_in_time() {
 }
 
 #[test]
-fn a_hand_over_stays_even_if_a_late_echo_proves_an_earlier_heartbeat() {
+fn waiting_attempts_are_returned_even_if_a_late_echo_proves_an_earlier_heartbeat() {
     let clock = ManualBootClock::default();
     let lease = proven(&clock);
     clock.advance(secs(23));

@@ -39,7 +39,7 @@ impl ReportPublisher {
         }
     }
 
-    /// Publishes until it is dropped.
+    /// Publishes reports as they come. Never returns.
     pub(crate) async fn run(mut self) {
         loop {
             let batch = self.reports.take(MAX_BATCH, MAX_BATCH_BYTES).await;
