@@ -46,8 +46,8 @@ impl GuardId {
         }
     }
 
-    /// Parses a mark; `None` if it is not of this start of the worker. An unreadable lease counts as the oldest one,
-    /// so that the process is killed rather than spared.
+    /// Parses a mark. `None` if it is of another start of the worker. An unreadable lease counts as the oldest one, so
+    /// that the process is killed rather than spared.
     #[cfg(target_os = "linux")]
     pub(crate) fn parse_mark(&self, mark: &[u8]) -> Option<StartedUnder> {
         let (lease, id) = std::str::from_utf8(mark).ok()?.split_once(' ')?;

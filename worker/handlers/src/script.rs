@@ -1,4 +1,4 @@
-//! How a script's text reaches its interpreter. It knows nothing of how processes are started.
+//! Passes a script's text to its interpreter. It knows nothing of how processes are started.
 
 use std::ffi::OsString;
 use std::fs::{OpenOptions, Permissions};
@@ -10,7 +10,7 @@ use cueline_worker::Failure;
 use cueline_worker::model::handler::Interpreter;
 use tempfile::TempDir;
 
-/// The longest script that goes on the command line. Linux takes 128 KiB for one argument.
+/// The longest script that is passed on the command line. Linux allows 128 KiB for one argument.
 const MAX_INLINE_BYTES: usize = 96 * 1024;
 
 /// Stands for the script's file name, in `$0` for example.
@@ -34,7 +34,7 @@ fn call_of(interpreter: Interpreter) -> Call {
         Interpreter::Sh => ("sh", Some((&["-c"], &[NAME])), PLAIN, "sh"),
         Interpreter::Bash => ("bash", Some((&["-c"], &[NAME])), PLAIN, "sh"),
         Interpreter::Python3 => ("python3", Some((&["-c"], &[])), PLAIN, "py"),
-        // With its text inline, node has no file name before the arguments. The stand-in keeps their positions.
+        // With an inline script, node has no file name before the arguments. The stand-in keeps their positions.
         Interpreter::Node => ("node", Some((&["-e"], &[NAME])), PLAIN, "js"),
         // `php -r` refuses the opening tag that every PHP file starts with.
         Interpreter::Php => ("php", None, (&["-f"], &["--"]), "php"),
@@ -58,13 +58,13 @@ pub(crate) struct Script {
     _file: Option<TempDir>,
 }
 
-/// Where the file of a long script is made, and its owner.
+/// The directory and the owner of a long script's file.
 pub(crate) struct ScriptLocation {
     pub(crate) dir: PathBuf,
     pub(crate) owner: Option<(u32, u32)>,
 }
 
-/// Prepares a script. With a `shell` it runs as cron does, `SHELL -c SCRIPT`; otherwise by the interpreter, with
+/// Prepares a script. With a `shell` it runs as in cron, `SHELL -c SCRIPT`. Otherwise the interpreter runs it with
 /// `arguments`.
 pub(crate) async fn prepare(
     text: &str,
@@ -119,8 +119,8 @@ async fn write_file(
         })
 }
 
-/// Makes a directory for the script alone: interpreters look for modules beside it, and other users could put some
-/// into a shared one.
+/// Writes the script into a directory of its own. Interpreters look for modules beside a script, and other users could
+/// put modules into a shared directory.
 fn write(text: &str, extension: &str, location: &ScriptLocation) -> io::Result<(TempDir, PathBuf)> {
     let dir = tempfile::Builder::new()
         .prefix("cueline-")

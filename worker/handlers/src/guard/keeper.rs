@@ -50,7 +50,7 @@ impl Guard {
         }
     }
 
-    /// Ends the guard after the worker has ended in order. The guard kills nothing.
+    /// Ends the guard after the worker has stopped all its processes. The guard kills nothing.
     pub async fn dismiss(self) {
         self.newest.send_replace(Some(GuardMessage::Dismissed));
         // The task itself limits how long it waits for the guard.
