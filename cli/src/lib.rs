@@ -1,7 +1,7 @@
 //! The `cueline` command, and the only crate that names concrete adapters.
 //!
-//! A command prints its answer on standard output and its errors on standard error. Its exit status is 0 (done), 1 (the server
-//! refused or did not answer) or 2 (the input is wrong).
+//! A command prints its answer on standard output and its errors on standard error. Its exit status is 0 (done), 1
+//! (the server refused or did not answer) or 2 (the input is wrong).
 
 mod adapters;
 mod args;
@@ -150,7 +150,7 @@ async fn role(args: RoleArgs, native: Native) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The configuration, if nothing is wrong with it.
+/// Returns the configuration, or all its errors.
 fn valid<T>(loaded: Loaded<T>) -> Result<T, Failure> {
     for warning in loaded.warnings {
         failure::say(&format!("warning: {warning}"));

@@ -39,7 +39,7 @@ pub(crate) struct MigrateArgs {
     pub(crate) restored: bool,
 }
 
-/// Runs the command. Several may run at the same time.
+/// Runs the command. Several can run at the same time.
 pub(crate) async fn run(out: Out, args: &MigrateArgs) -> Result<(), Failure> {
     cueline_runtime::telemetry::init("warn", false);
     let url = store(args)?;

@@ -1,4 +1,4 @@
-//! `cueline trigger`: runs a job now and, if asked to, watches what becomes of it.
+//! `cueline trigger`: runs a job now and, with `--wait`, prints its progress until its end.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -32,7 +32,7 @@ pub(crate) async fn run(api: &Api, out: Out, args: TriggerArgs) -> Result<(), Fa
     }
     let triggered: TriggerOutcome = read(answer)?;
     let note = if triggered.duplicate {
-        "  (made before, with the same key)"
+        "  (created earlier, with the same key)"
     } else {
         ""
     };
@@ -42,8 +42,8 @@ pub(crate) async fn run(api: &Api, out: Out, args: TriggerArgs) -> Result<(), Fa
     Ok(())
 }
 
-/// Watches runs to their ends, one after the other: all of them run meanwhile. It ends when the runs do; a run that waits for
-/// an executor in vain ends too, by its job's dispatch deadline.
+/// Waits for the end of each run, one after the other. All of them run meanwhile. It needs no time limit: a run without
+/// an executor ends at its job's dispatch deadline.
 async fn wait(api: &Api, out: Out, runs: &[RunId]) -> Result<(), Failure> {
     let mut ended = Vec::new();
     for run in runs {
@@ -84,7 +84,8 @@ async fn watch(api: &Api, out: Out, id: RunId) -> Result<Value, Failure> {
     }
 }
 
-/// What was printed of a run so far: `run 4711  queued → worker-1  started +2 ms  succeeded in 1.3 s`.
+/// The part of a run's line that was already printed:
+/// `run 4711  queued → worker-1  started +2 ms  succeeded in 1.3 s`.
 #[derive(Default)]
 struct Story {
     attempt: u32,
@@ -97,7 +98,7 @@ impl Story {
         self.attempt == 0
     }
 
-    /// The text that follows what was printed.
+    /// The next part of the line.
     fn news(&mut self, out: Out, run: &Run) -> String {
         let mut news = String::new();
         let ended = run.state.is_terminal();

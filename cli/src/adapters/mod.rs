@@ -31,8 +31,8 @@ type Close = Box<dyn Fn() -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + S
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub(crate) struct OpenError {
-    /// What happened, without secrets.
+    /// The cause, without secrets.
     pub(crate) message: String,
-    /// Another attempt may succeed.
+    /// Whether another attempt may succeed.
     pub(crate) is_transient: bool,
 }

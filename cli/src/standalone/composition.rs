@@ -1,4 +1,4 @@
-//! Store, broker, engine and executors, put together in one process.
+//! Composes store, broker, engine and executors in one process.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::components::{
 };
 use crate::failure::Hinted;
 
-/// What to put together.
+/// The options of a composition.
 #[derive(Clone)]
 pub(crate) struct CompositionOptions {
     /// Group of the executors.
@@ -29,22 +29,21 @@ pub(crate) struct CompositionOptions {
     pub(crate) executors: Vec<ExecutorName>,
     /// Built-in kinds of handlers that they may run.
     pub(crate) allow: Vec<HandlerKind>,
-    /// Handlers that each runs at once at the most.
+    /// The most handlers that each executor runs at once.
     pub(crate) concurrency: usize,
     /// How long running handlers may take to end.
     pub(crate) drain_timeout: Duration,
     pub(crate) native: Native,
     /// The engine's options.
     pub(crate) engine: EngineOptions,
-    /// Jobs to apply before anything is scheduled: so that `startup` jobs among them run at this very start.
+    /// Jobs to apply before scheduling begins, so that `startup` jobs among them run at this start.
     pub(crate) jobs: Vec<JobSpec>,
     /// The store; a file in the data directory by default.
     pub(crate) store: Option<StoreUrl>,
-    /// The store may be migrated; true by default.
+    /// Whether to migrate the store; true by default.
     pub(crate) migrate: bool,
     /// The broker; a file in the data directory by default.
     pub(crate) broker: Option<BrokerUrl>,
-    /// How the broker is used.
     pub(crate) broker_settings: BrokerSettings,
     /// How long to try to reach store and broker; for ever by default.
     pub(crate) start_timeout: Option<Duration>,
@@ -89,9 +88,7 @@ impl CompositionOptions {
 
 /// A scheduler and its executors in this process.
 pub(crate) struct Composition {
-    /// The store.
     pub(crate) store: Arc<dyn Store>,
-    /// The scheduler.
     pub(crate) engine: RunningEngine,
     executors: Executors,
     open_store: OpenStore,
@@ -142,7 +139,7 @@ impl Composition {
         })
     }
 
-    /// Returns when a task has ended unexpectedly, with which.
+    /// Returns the name of a task that has ended unexpectedly.
     pub(crate) async fn broken(&self) -> String {
         tokio::select! {
             broken = self.engine.broken() => broken,
