@@ -93,7 +93,7 @@ impl Found {
             refused => Err(Failure::BadInput {
                 messages: vec![format!("{refused} of {lines} lines were refused")],
                 summary: Some(
-                    "hint: write job definitions for these by hand, or mend the lines and import again: \
+                    "hint: write job definitions for these by hand, or correct the lines and import again: \
                      importing twice changes nothing"
                         .to_owned(),
                 ),
@@ -126,7 +126,8 @@ fn read_all(args: &CrontabArgs) -> Result<Found, Failure> {
                 Ok(job) => match seen.insert(job.name.to_string(), place.clone()) {
                     None => found.jobs.push((place, job)),
                     Some(first) => {
-                        let reason = format!("its name {:?} is that of {first}", job.name.as_str());
+                        let reason =
+                            format!("{first} already has its name {:?}", job.name.as_str());
                         found.refused.push((place, reason));
                     }
                 },

@@ -2,8 +2,8 @@
 //!
 //! [`roles`] declares each setting once, as a field of a clap struct. [`flags`], `environment` and `file` read the
 //! given values. `settings` layers them and remembers the origin of each. `values` and `rules` check them. All mistakes
-//! are reported at once, each with its place. docs/adr/0016-configuration-by-clap.md explains why no layering crate does
-//! this.
+//! are reported at once, each with its place. docs/adr/0016-configuration-by-clap.md explains why no layering crate
+//! does this.
 
 pub(crate) mod check;
 mod environment;

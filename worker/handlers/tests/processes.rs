@@ -1,4 +1,4 @@
-//! Scripts and commands, as real processes: what they get, what is kept of them, how they end by themselves.
+//! Scripts and commands as real processes: their input, their recorded output, and their ends.
 #![cfg(target_os = "linux")]
 
 mod support;
