@@ -38,12 +38,11 @@ pub(crate) struct Cli {
     /// How to print answers
     #[arg(short, long, global = true, value_enum, default_value_t)]
     pub(crate) output: OutputFormat,
-    /// What to do.
     #[command(subcommand)]
     pub(crate) command: Command,
 }
 
-/// What to do.
+/// The commands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Apply, list, show, pause, resume and delete jobs
@@ -69,7 +68,7 @@ pub(crate) enum Command {
     /// Test cron expressions without a server
     #[command(subcommand)]
     Cron(CronCommand),
-    /// Check server, executors and data, and print what to do about each problem
+    /// Check server, executors and data, and print a hint for each problem
     Doctor(DoctorArgs),
     /// Processes that run until SIGTERM.
     #[command(flatten)]

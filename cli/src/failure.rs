@@ -11,7 +11,7 @@ pub(crate) enum Failure {
     /// The server refused or did not answer, or a run did not succeed: exit status 1.
     Failed {
         message: String,
-        /// What the user can do.
+        /// Advice for the user.
         hint: Option<String>,
     },
     /// The input is wrong: exit status 2.

@@ -83,7 +83,7 @@ pub(crate) async fn run(mut config: WorkerConfig, native: Native) -> Result<()> 
 fn make_state_dir(path: &Path) -> Result<PathBuf> {
     let failed = || {
         format!(
-            "--state-dir {}: failed to make the directory; give one that this user can write to",
+            "--state-dir {}: failed to create the directory; give one that this user can write to",
             path.display()
         )
     };

@@ -15,8 +15,7 @@ pub(crate) fn lateness() -> Lateness {
     Histogram::new_with_max(3_600_000_000, 3).expect("3 digits up to an hour are valid bounds")
 }
 
-/// A handler that counts attempts. Between [`measure`](Self::measure) and [`measured`](Self::measured) it also measures
-/// their lateness.
+/// A handler that counts attempts. It measures their lateness while the benchmark asks for it.
 #[derive(Debug, Default)]
 pub struct Noop {
     attempts: AtomicU64,

@@ -6,7 +6,7 @@ use super::schema;
 
 const PREFIX: &str = "CUELINE_";
 
-/// Variables of commands, of logs, and those that a handler sets for the process that it starts.
+/// Variables of commands and logs, and variables that handlers set for their processes.
 const OTHERS: [&str; 18] = [
     "CUELINE_CONFIG",
     "CUELINE_URL",

@@ -23,7 +23,7 @@ impl DataDir {
     pub(crate) fn open(path: &Path) -> Result<Self> {
         if path.exists() && !path.is_dir() {
             bail!(
-                "--data {}: is not a directory; give one, or a path at which one can be made",
+                "--data {}: is not a directory; give a directory, or a path where one can be created",
                 path.display()
             );
         }
@@ -31,7 +31,9 @@ impl DataDir {
             .recursive(true)
             .mode(0o700)
             .create(path)
-            .with_context(|| format!("--data {}: failed to make the directory", path.display()))?;
+            .with_context(|| {
+                format!("--data {}: failed to create the directory", path.display())
+            })?;
         let path = path
             .canonicalize()
             .with_context(|| format!("--data {}: failed to find the directory", path.display()))?;
@@ -136,7 +138,7 @@ fn secret(file: &Path, make: impl FnOnce() -> Result<String>) -> Result<String> 
             let mode = fs::metadata(file)?.permissions().mode();
             if mode & 0o077 != 0 {
                 bail!(
-                    "{}: others may read this secret (mode {:o}); run: chmod 600 {}",
+                    "{}: other users can read this secret (mode {:o}); run: chmod 600 {}",
                     file.display(),
                     mode & 0o777,
                     file.display()

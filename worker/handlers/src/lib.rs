@@ -36,7 +36,7 @@ use cueline_worker::model::HandlerSpec;
 /// The failure of a handler that was given a job of another kind.
 fn mismatch(expected: &str, given: &HandlerSpec) -> Failure {
     Failure::new(format!(
-        "the {expected} handler was given work for {}",
+        "the {expected} handler was given a job of kind {}",
         given.capability()
     ))
 }

@@ -3,7 +3,7 @@
 /// The variable by which the next start of a worker finds the processes of this one.
 pub(crate) const WORKER_VARIABLE: &str = "CUELINE_WORKER_STATE";
 
-/// The variable by which a worker's guard finds the processes that it has to kill.
+/// The variable by which a worker's guard finds the processes to kill.
 pub(crate) const GUARD_VARIABLE: &str = "CUELINE_WORKER_GUARD";
 
 /// The guard's mark of a process that does not depend on a lease.

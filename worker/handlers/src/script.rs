@@ -113,7 +113,7 @@ async fn write_file(
         .unwrap_or_else(|e| Err(io::Error::other(e)))
         .map_err(|e| {
             Failure::new(format!(
-                "the script could not be written to a file in {}: {e}",
+                "failed to write the script to a file in {}: {e}",
                 dir.display()
             ))
         })

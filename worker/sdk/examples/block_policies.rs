@@ -1,5 +1,5 @@
-//! Block policies, and a handler that stops when it is asked to: `cargo run -p cueline-worker --example
-//! block_policies`.
+//! Block policies, and a handler that stops when it is asked to:
+//! `cargo run -p cueline-worker --example block_policies`.
 //!
 //! A trigger that meets a busy lane waits (`serial`), ends at once (`discard`), or replaces the older one (`cover`).
 //! The policy is part of the job's definition, `block = "cover"`. The handler only has to stop when it is asked to.

@@ -226,8 +226,8 @@ impl Builder {
         self
     }
 
-    /// The only schedulers, and their broker, run in this process. They stop and start together with the worker, so
-    /// there is no broker lease: nothing is ever fenced, and waiting attempts go on after a restart of any length.
+    /// Declares that the only schedulers, and their broker, run in this process. They stop and start together with the
+    /// worker, so there is no broker lease. Nothing is ever fenced, and waiting attempts go on after any downtime.
     #[must_use]
     pub fn in_process_scheduler(mut self) -> Self {
         self.in_process_scheduler = true;

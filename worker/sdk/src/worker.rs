@@ -1,4 +1,4 @@
-//! A worker from start to stop: starts its tasks and ends them in order.
+//! A worker from start to stop. It starts its tasks, and stops them in a fixed order.
 
 use std::fmt;
 use std::sync::Arc;
@@ -65,7 +65,7 @@ impl Worker {
     ///
     /// # Errors
     ///
-    /// Those of [`run`](Self::run).
+    /// The errors of [`run`](Self::run).
     pub async fn run_until_signal(self) -> Result<()> {
         let stop = Stop::new();
         let signals = tokio::spawn(stop_on_signals(stop.clone()));

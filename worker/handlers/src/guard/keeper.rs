@@ -68,7 +68,7 @@ async fn keep_running(make: impl Fn() -> Command, mut messages: watch::Receiver<
                 tracing::warn!("the worker's guard ended; starting another one");
             }
             Err(error) => {
-                tracing::error!(%error, "failed to start the worker's guard; without it, processes outlive a killed worker. Trying again");
+                tracing::error!(%error, "failed to start the worker's guard; processes outlive a killed worker until it starts; trying again");
             }
         }
         if *messages.borrow() == Some(GuardMessage::Dismissed) {

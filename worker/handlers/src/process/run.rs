@@ -1,4 +1,4 @@
-//! Runs a process to its end, and stops its whole group when the attempt has to stop.
+//! Runs a process to its end, and stops its whole group when the attempt must stop.
 
 use std::io;
 use std::os::unix::process::ExitStatusExt;
@@ -42,7 +42,7 @@ pub(crate) async fn run(launch: Launch, cx: &Context) -> Result<Output, Failure>
     let ended = match ended {
         Ok(status) => {
             group.release();
-            status.map_err(|e| Failure::new(format!("the process could not be waited for: {e}")))
+            status.map_err(|e| Failure::new(format!("failed to wait for the process: {e}")))
         }
         Err(reason) => Err(stop(reason, cx, group, &mut child, &mut pipes).await),
     };

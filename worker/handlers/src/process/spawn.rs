@@ -61,7 +61,7 @@ fn not_started(launch: &Launch, error: &io::Error) -> Failure {
     let user = launch.account.as_ref().filter(|a| a.switch.is_some());
     let why = match (error.raw_os_error().map(Errno::from_raw), user) {
         (Some(Errno::ENOENT), _) if Path::new(&launch.program).exists() => {
-            "what its first line names does not exist".to_owned()
+            "the interpreter in its first line does not exist".to_owned()
         }
         (Some(Errno::ENOENT), _) => "it does not exist".to_owned(),
         (Some(Errno::EPERM), Some(user)) => {

@@ -15,7 +15,7 @@ use crate::intake::{ParsedTrigger, Received};
 use crate::journal::{Entry, EntryState};
 use crate::lanes::{LaneRequest, NotStarted};
 
-/// What the worker knows about an attempt whose trigger came again.
+/// The state of an attempt whose trigger came again.
 enum KnownAttempt {
     /// It waits or runs.
     Held,

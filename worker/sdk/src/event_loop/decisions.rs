@@ -97,7 +97,7 @@ impl Decisions {
             Ok(outcome) => self.report(key, job, outcome, true),
             Err(error) => {
                 tracing::error!(run_id = %key.run, attempt = key.attempt, %error,
-                    "an outcome in the journal cannot be parsed; it is not reported again, and the schedulers will find the run lost");
+                    "an outcome in the journal cannot be parsed; it is not reported again, and the run ends `lost`");
             }
         }
     }

@@ -1,4 +1,4 @@
-//! What the event loop does when the broker lease ends and when it is renewed.
+//! The event loop's actions when the broker lease ends and when it is renewed.
 
 use super::decisions::Decisions;
 use super::state::EventLoop;
@@ -6,8 +6,8 @@ use crate::lanes::NotStarted;
 use crate::lease::FenceStage;
 
 impl EventLoop {
-    /// Acts on the state of the lease. A fence is never lifted in the turn that noticed it: first running attempts
-    /// must be asked to stop, and returned attempts must be on disk.
+    /// Acts on the state of the lease. A fence is never lifted in the turn that noticed it. Before that, running
+    /// attempts must be asked to stop, and returned attempts must be on disk.
     pub(super) fn follow_lease(&mut self, decisions: &mut Decisions) {
         let lease = &self.services.lease;
         match self.fence_stage {

@@ -87,7 +87,7 @@ impl EventLoop {
         Ok(())
     }
 
-    /// Starts what the lanes allow. Nothing starts while the worker is fenced or its reports cannot be published.
+    /// Starts the attempts that the lanes allow. Nothing starts while the worker is fenced or its report queue is full.
     fn start_ready(&mut self, decisions: &mut Decisions) {
         let halted = self.services.reports.is_full() || self.is_fenced();
         let capacity = if halted {

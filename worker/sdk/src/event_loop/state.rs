@@ -22,7 +22,7 @@ use crate::settings::Settings;
 use crate::settle::Settlements;
 use crate::status::WorkerStatus;
 
-/// What the event loop uses and does not own.
+/// Services and channels that the event loop shares with other tasks.
 pub(crate) struct Services {
     pub(crate) settings: Arc<Settings>,
     pub(crate) lease: Arc<BrokerLease>,

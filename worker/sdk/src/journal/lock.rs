@@ -11,7 +11,7 @@ use super::error::JournalError;
 const TRIES: u32 = 40;
 const PAUSE: Duration = Duration::from_millis(25);
 
-/// Makes the directory if need be, and locks it until the returned file is dropped.
+/// Creates the directory if it does not exist, and locks it until the returned file is dropped.
 pub(super) fn lock(directory: &Path) -> Result<File, JournalError> {
     let failed_at = |path: &Path| {
         let path = path.to_owned();

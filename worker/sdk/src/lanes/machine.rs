@@ -202,7 +202,7 @@ impl Lanes {
         self.closed = None;
     }
 
-    /// Starts what capacity and policies allow.
+    /// Starts attempts as far as capacity and policies allow.
     pub(crate) fn start_ready(&mut self, steps: &mut Vec<Step>) {
         while self.running < self.capacity {
             let Some(ready) = self.ready.pop_first() else {

@@ -27,7 +27,7 @@ pub(super) struct MessageWriter {
     settings: Arc<Settings>,
     /// Number of the last message of this process. It makes message ids unique.
     counter: u64,
-    /// The largest message of several reports, in bytes. Lowered to what the broker accepts.
+    /// The largest message of several reports, in bytes. It is lowered when the broker accepts less.
     pub(super) max_bytes: usize,
 }
 
