@@ -57,6 +57,8 @@ fn sweep(
         |p: &Process| earlier.contains(&(p.id, p.started)) || procfs::started_with(p.id, is_mark);
     let (running, mut targets): (Vec<Process>, Vec<bool>) = running(is_target)?.into_iter().unzip();
     let own_group = getpgrp().as_raw();
+    // Each pass adds the members of known groups and the children of known targets. They are killed only when a pass
+    // adds nothing: a killed parent would no longer show whose child a process is.
     loop {
         let chosen = || running.iter().zip(&targets).filter(|(_, t)| **t);
         let ids: BTreeSet<i32> = chosen().map(|(p, _)| p.id).collect();

@@ -94,6 +94,7 @@ impl Attempt {
             () = time_limit => self.cx.stop(StopReason::TimedOut),
         }
         let grace = Duration::from_millis(info.kill_grace.as_millis()).saturating_add(BEYOND_GRACE);
+        // The failover does not wait for a kill grace, so a fenced attempt may have less time.
         tokio::select! {
             biased;
             end = timeout(grace, work) => end.unwrap_or(HandlerEnd::Dropped),

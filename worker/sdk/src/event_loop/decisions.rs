@@ -97,7 +97,7 @@ impl Decisions {
             Ok(outcome) => self.report(key, job, outcome, true),
             Err(error) => {
                 tracing::error!(run_id = %key.run, attempt = key.attempt, %error,
-                    "an outcome in the journal cannot be parsed; it is not reported again, and the run ends `lost`");
+                    "an outcome in the journal cannot be parsed; it is not reported again, and the schedulers treat the attempt as lost");
             }
         }
     }
@@ -135,6 +135,7 @@ impl Decisions {
             }
             MapEntry::Occupied(at) => {
                 let old = &mut self.entries[*at.get()];
+                // An entry only moves forward: to a newer attempt, or to a later state of the same one.
                 if (new.key.attempt, new.state) <= (old.key.attempt, old.state) {
                     return;
                 }

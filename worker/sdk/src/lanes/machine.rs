@@ -110,6 +110,7 @@ impl Lanes {
                 self.cover(lane_key, run, steps);
                 None
             }
+            // A newer attempt is not refused because its own predecessor still runs.
             Block::Discard => (lane.is_busy() && !must_wait).then_some(NotStarted::LaneBusy),
             Block::Serial | Block::Parallel(_) => lane
                 .is_full()
