@@ -250,18 +250,18 @@ pub(crate) enum QueueCommand {
     /// List all queues with their number of messages
     List,
     /// Show an executor's queue and its unfinished attempts
-    Show(OwnerArg),
+    Show(ExecutorArg),
     /// Empty an executor's queue; its runs are routed again
-    Drain(OwnerArg),
+    Drain(ExecutorArg),
     /// Empty an executor's queue; its runs are cancelled
-    Purge(OwnerArg),
+    Purge(ExecutorArg),
     /// Publish an executor's unfinished triggers again, after it has lost its state or its queue
-    Replay(OwnerArg),
+    Replay(ExecutorArg),
 }
 
 /// One executor.
 #[derive(Debug, Args)]
-pub(crate) struct OwnerArg {
+pub(crate) struct ExecutorArg {
     /// The executor's name
     #[arg(value_name = "EXECUTOR")]
     pub(crate) executor: ExecutorName,

@@ -106,13 +106,13 @@ impl StandaloneConfig {
 
 impl SchedulerConfig {
     pub(crate) fn broker_settings(&self) -> BrokerSettings {
-        in_step_with(self.failover.failover_after, self.broker_options.settings())
+        with_timings(self.failover.failover_after, self.broker_options.settings())
     }
 }
 
 impl WorkerConfig {
     pub(crate) fn broker_settings(&self) -> BrokerSettings {
-        in_step_with(self.failover.failover_after, self.broker_options.settings())
+        with_timings(self.failover.failover_after, self.broker_options.settings())
     }
 
     /// The keys of all `trust` entries.
@@ -139,7 +139,7 @@ impl BrokerOptions {
 
 /// Derives connection times from `failover_after`. A client must reconnect long before its failover. The broker must
 /// redeliver the messages of a dead client before its work fails over.
-fn in_step_with(failover_after: DurationMs, settings: BrokerSettings) -> BrokerSettings {
+fn with_timings(failover_after: DurationMs, settings: BrokerSettings) -> BrokerSettings {
     let failover_after = Duration::from_millis(failover_after.as_millis());
     BrokerSettings {
         longest_wait: Some(failover_after / 6),
@@ -149,7 +149,7 @@ fn in_step_with(failover_after: DurationMs, settings: BrokerSettings) -> BrokerS
 }
 
 /// The setting that the error asks for if `key` is missing.
-pub(super) fn to_be_given(key: &str) -> &str {
+pub(super) fn setting_to_give(key: &str) -> &str {
     if key == "token" { "token_file" } else { key }
 }
 

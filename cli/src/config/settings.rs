@@ -253,7 +253,7 @@ impl Settings {
             let (key, problems) = (setting.key().to_owned(), setting.problems());
             if setting.definition.is_required_set() && setting.texts.is_empty() && !setting.refused
             {
-                self.require(rules::to_be_given(&key), &rules::expected(&key));
+                self.require(rules::setting_to_give(&key), &rules::expected(&key));
             }
             for problem in problems {
                 self.refuse(&key, &problem);

@@ -20,29 +20,30 @@ const NAME: &str = "cueline-script";
 struct Call {
     program: &'static str,
     /// The arguments before and after a script's text; `None` for an interpreter that needs a file.
-    inline: Option<Around>,
+    inline: Option<BeforeAndAfter>,
     /// The arguments before and after a script's file.
-    file: Around,
+    file: BeforeAndAfter,
     extension: &'static str,
 }
 
-type Around = (&'static [&'static str], &'static [&'static str]);
+type BeforeAndAfter = (&'static [&'static str], &'static [&'static str]);
 
 fn call_of(interpreter: Interpreter) -> Call {
-    const PLAIN: Around = (&[], &[]);
-    let (program, inline, file, extension): (_, Option<Around>, Around, _) = match interpreter {
-        Interpreter::Sh => ("sh", Some((&["-c"], &[NAME])), PLAIN, "sh"),
-        Interpreter::Bash => ("bash", Some((&["-c"], &[NAME])), PLAIN, "sh"),
-        Interpreter::Python3 => ("python3", Some((&["-c"], &[])), PLAIN, "py"),
-        // With an inline script, node has no file name before the arguments. The stand-in keeps their positions.
-        Interpreter::Node => ("node", Some((&["-e"], &[NAME])), PLAIN, "js"),
-        // `php -r` refuses the opening tag that every PHP file starts with.
-        Interpreter::Php => ("php", None, (&["-f"], &["--"]), "php"),
-        Interpreter::Pwsh => {
-            let options: Around = (&["-NoProfile", "-NonInteractive", "-File"], &[]);
-            ("pwsh", None, options, "ps1")
-        }
-    };
+    const PLAIN: BeforeAndAfter = (&[], &[]);
+    let (program, inline, file, extension): (_, Option<BeforeAndAfter>, BeforeAndAfter, _) =
+        match interpreter {
+            Interpreter::Sh => ("sh", Some((&["-c"], &[NAME])), PLAIN, "sh"),
+            Interpreter::Bash => ("bash", Some((&["-c"], &[NAME])), PLAIN, "sh"),
+            Interpreter::Python3 => ("python3", Some((&["-c"], &[])), PLAIN, "py"),
+            // With an inline script, node has no file name before the arguments. The stand-in keeps their positions.
+            Interpreter::Node => ("node", Some((&["-e"], &[NAME])), PLAIN, "js"),
+            // `php -r` refuses the opening tag that every PHP file starts with.
+            Interpreter::Php => ("php", None, (&["-f"], &["--"]), "php"),
+            Interpreter::Pwsh => {
+                let options: BeforeAndAfter = (&["-NoProfile", "-NonInteractive", "-File"], &[]);
+                ("pwsh", None, options, "ps1")
+            }
+        };
     Call {
         program,
         inline,

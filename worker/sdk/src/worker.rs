@@ -99,15 +99,15 @@ impl Worker {
             Arc::clone(&settings.boot_clock),
             settings.incarnation.clone(),
         ));
-        let parts = Parts {
+        let state = WorkerState {
             settings,
             lease,
             status: Arc::default(),
         };
-        let Some(orders) = connect(&parts.settings, &parts.heartbeats(), &stop).await? else {
+        let Some(orders) = connect(&state.settings, &state.heartbeats(), &stop).await? else {
             return Ok(());
         };
-        match parts.run(journal, orders, stop).await {
+        match state.run(journal, orders, stop).await {
             Ok(()) | Err(Halt::HardStop) => Ok(()),
             Err(Halt::Failed(error)) => Err(error),
         }
@@ -115,13 +115,13 @@ impl Worker {
 }
 
 /// State that nearly all tasks share.
-struct Parts {
+struct WorkerState {
     settings: Arc<Settings>,
     lease: Arc<BrokerLease>,
     status: Arc<WorkerStatus>,
 }
 
-impl Parts {
+impl WorkerState {
     fn heartbeats(&self) -> Heartbeats {
         Heartbeats {
             settings: Arc::clone(&self.settings),
