@@ -1,7 +1,8 @@
-//! A scheduler, a broker and a worker inside a program of one's own: `cargo run -p cueline --example embedded_scheduler`.
+//! A scheduler, a broker and a worker inside a program of one's own:
+//! `cargo run -p cueline --example embedded_scheduler`.
 //!
-//! The store and the broker are SQLite files in one directory, so no server is needed. It is an example of this crate because
-//! only this crate may depend on the engine, a store, a broker and the SDK together.
+//! The store and the broker are SQLite files in one directory, so no server is needed. It is an example of this crate
+//! because only this crate may depend on the engine, a store, a broker and the SDK together.
 
 use std::error::Error;
 use std::path::Path;

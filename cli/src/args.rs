@@ -38,12 +38,11 @@ pub(crate) struct Cli {
     /// How to print answers
     #[arg(short, long, global = true, value_enum, default_value_t)]
     pub(crate) output: OutputFormat,
-    /// What to do.
     #[command(subcommand)]
     pub(crate) command: Command,
 }
 
-/// What to do.
+/// The commands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Apply, list, show, pause, resume and delete jobs
@@ -57,19 +56,19 @@ pub(crate) enum Command {
     /// List executors
     #[command(subcommand)]
     Executor(ExecutorCommand),
-    /// Look into executors' queues; drain, purge and replay them
+    /// List and show executors' queues; drain, purge and replay them
     #[command(subcommand)]
     Queue(QueueCommand),
-    /// Look at dead letters: messages that could not be processed; replay or delete them
+    /// List, show, replay and delete dead letters: messages that could not be processed
     #[command(subcommand)]
     Dlq(DlqCommand),
     /// Import jobs from other schedulers
     #[command(subcommand)]
     Import(ImportCommand),
-    /// Try out cron expressions, without a server
+    /// Test cron expressions without a server
     #[command(subcommand)]
     Cron(CronCommand),
-    /// Check server, executors and data, and print what to do about each problem
+    /// Check server, executors and data, and print a hint for each problem
     Doctor(DoctorArgs),
     /// Processes that run until SIGTERM.
     #[command(flatten)]
@@ -178,10 +177,10 @@ pub(crate) struct TriggerArgs {
     /// Idempotency key: a second trigger of the job with the same key creates no second run
     #[arg(long, value_name = "KEY")]
     pub(crate) key: Option<String>,
-    /// When to run; now by default
+    /// Time of the run; now by default
     #[arg(long, value_name = "INSTANT", value_parser = cueline_api::instant)]
     pub(crate) at: Option<Timestamp>,
-    /// Wait for the end; the exit status is 1 unless it succeeded
+    /// Wait for the end of the run; the exit status is 1 unless it succeeds
     #[arg(long)]
     pub(crate) wait: bool,
 }
@@ -202,13 +201,13 @@ pub(crate) enum RunCommand {
 /// `cueline run list`
 #[derive(Debug, Args)]
 pub(crate) struct RunListArgs {
-    /// Only of this job
+    /// Only runs of this job
     #[arg(long, value_name = "JOB")]
     pub(crate) job: Option<JobName>,
-    /// Only in this state; may be given several times
+    /// Only runs in this state; may be given several times
     #[arg(long = "state", value_name = "STATE", value_parser = run_state)]
     pub(crate) states: Vec<RunState>,
-    /// Only older than this run, for the next page
+    /// Only runs older than this one, for the next page
     #[arg(long, value_name = "ID", value_parser = clap::value_parser!(i64).range(1..))]
     pub(crate) before: Option<i64>,
     /// At most N
@@ -248,21 +247,21 @@ pub(crate) enum ExecutorCommand {
 /// `cueline queue …`
 #[derive(Debug, Subcommand)]
 pub(crate) enum QueueCommand {
-    /// List all queues and how full they are
+    /// List all queues with their number of messages
     List,
     /// Show an executor's queue and its unfinished attempts
-    Show(OwnerArg),
+    Show(ExecutorArg),
     /// Empty an executor's queue; its runs are routed again
-    Drain(OwnerArg),
+    Drain(ExecutorArg),
     /// Empty an executor's queue; its runs are cancelled
-    Purge(OwnerArg),
+    Purge(ExecutorArg),
     /// Publish an executor's unfinished triggers again, after it has lost its state or its queue
-    Replay(OwnerArg),
+    Replay(ExecutorArg),
 }
 
 /// One executor.
 #[derive(Debug, Args)]
-pub(crate) struct OwnerArg {
+pub(crate) struct ExecutorArg {
     /// The executor's name
     #[arg(value_name = "EXECUTOR")]
     pub(crate) executor: ExecutorName,
@@ -276,18 +275,18 @@ pub(crate) struct OwnerArg {
 pub(crate) enum DlqCommand {
     /// List dead letters, newest first
     List(DeadListArgs),
-    /// Show one, whole
+    /// Show one dead letter with its whole message
     Show(DeadArg),
-    /// Publish them to their queues again
+    /// Publish dead letters to their queues again
     Replay(DeadArgs),
-    /// Delete them
+    /// Delete dead letters
     Delete(DeadArgs),
 }
 
 /// `cueline dlq list`
 #[derive(Debug, Args)]
 pub(crate) struct DeadListArgs {
-    /// Only with lower numbers, for the next page
+    /// Only dead letters with lower numbers, for the next page
     #[arg(long, value_name = "ID", value_parser = clap::value_parser!(i64).range(1..))]
     pub(crate) before: Option<i64>,
     /// At most N
@@ -327,7 +326,7 @@ pub(crate) struct CrontabArgs {
     /// Crontab files
     #[arg(value_name = "FILE", required = true)]
     pub(crate) files: Vec<PathBuf>,
-    /// Print the jobs, and change nothing
+    /// Print the jobs and change nothing
     #[arg(long)]
     pub(crate) dry_run: bool,
     /// The time zone of the machine that the crontab ran on; this machine's by default
@@ -369,7 +368,7 @@ pub(crate) struct CronNextArgs {
     /// The time zone
     #[arg(long, value_name = "ZONE", default_value = "UTC")]
     pub(crate) tz: String,
-    /// How the expression is read; by default its number of fields decides
+    /// Dialect of the expression; by default its number of fields decides
     #[arg(long, value_enum)]
     pub(crate) dialect: Option<DialectArg>,
     /// From when on; from now by default
@@ -380,7 +379,7 @@ pub(crate) struct CronNextArgs {
     pub(crate) n: u32,
 }
 
-/// How a cron expression is read.
+/// The dialect of a cron expression.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum DialectArg {
     /// 6 or 7 fields from seconds on, 1 = Sunday

@@ -22,7 +22,7 @@ use crate::standalone::{Composition, CompositionOptions, DataDir};
 const CONCURRENCY: usize = 10_000;
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Measures what `args` name.
+/// Runs the measurements that `args` name.
 pub(crate) async fn run(out: Out, args: BenchArgs) -> Result<(), Failure> {
     if let Some(store) = &args.store {
         StoreUrl::parse(store).map_err(|e| Failure::bad_input(format!("--store: {e}")))?;

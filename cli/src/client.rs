@@ -1,4 +1,4 @@
-//! The API, seen from the command line.
+//! The commands' client of the API.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ pub(crate) struct Api {
 }
 
 impl Api {
-    /// The server that is named, or the standalone server of this user, or the one at the default address.
+    /// Chooses the server: the named one, else the standalone server of this user, else the one at the default address.
     pub(crate) fn new(url: Option<&str>, token: Option<&str>) -> Result<Self, Failure> {
         let found = discovery::read().unwrap_or_else(|error| {
             crate::failure::say(&format!(
@@ -235,7 +235,7 @@ fn http(base: &Url) -> Result<reqwest::Client, Failure> {
         None => false,
     };
     if local {
-        // A proxy reaches its own machine under that address, not this one.
+        // For a proxy, a loopback address is the proxy's own machine.
         builder = builder.no_proxy();
     }
     builder
@@ -253,7 +253,7 @@ fn read_token(path: &std::path::Path) -> Result<String, Failure> {
     }
 }
 
-/// The innermost cause, which says most.
+/// The innermost cause. It is the most specific one.
 fn innermost(error: &dyn std::error::Error) -> String {
     let mut error = error;
     while let Some(cause) = error.source() {

@@ -1,4 +1,4 @@
-//! `cueline cron …`: expressions tried out without a server.
+//! `cueline cron …`: tests expressions without a server.
 
 use cueline_model::schedule::{CronError, CronSchedule};
 use cueline_model::{Dialect, Timestamp};

@@ -1,4 +1,4 @@
-//! `cueline import crontab`: a job for each line of a crontab, or the reason why there is none.
+//! `cueline import crontab`: creates a job from each line of a crontab, or refuses the line with a reason.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -14,7 +14,7 @@ use crate::human;
 use crate::output::{Out, Paint};
 use crate::{job, jobfile};
 
-/// What became of all lines of all files.
+/// The results for all lines of all files.
 #[derive(Default)]
 struct Found {
     jobs: Vec<(String, JobSpec)>,
@@ -22,7 +22,7 @@ struct Found {
     warnings: Vec<(String, String)>,
 }
 
-/// Imports. The server is asked for only when something is to be applied.
+/// Imports the files. A dry run needs no server, so `api` is called only if jobs are applied.
 pub(crate) async fn run(
     api: impl FnOnce() -> Result<Api, Failure>,
     out: Out,
@@ -93,7 +93,7 @@ impl Found {
             refused => Err(Failure::BadInput {
                 messages: vec![format!("{refused} of {lines} lines were refused")],
                 summary: Some(
-                    "hint: write job definitions for these by hand, or mend the lines and import again: \
+                    "hint: write job definitions for these by hand, or correct the lines and import again: \
                      importing twice changes nothing"
                         .to_owned(),
                 ),
@@ -126,7 +126,8 @@ fn read_all(args: &CrontabArgs) -> Result<Found, Failure> {
                 Ok(job) => match seen.insert(job.name.to_string(), place.clone()) {
                     None => found.jobs.push((place, job)),
                     Some(first) => {
-                        let reason = format!("its name {:?} is that of {first}", job.name.as_str());
+                        let reason =
+                            format!("{first} already has its name {:?}", job.name.as_str());
                         found.refused.push((place, reason));
                     }
                 },
@@ -141,12 +142,12 @@ fn read_all(args: &CrontabArgs) -> Result<Found, Failure> {
     Ok(found)
 }
 
-/// What the jobs are named after.
+/// The first part of the jobs' names.
 fn source(file: &Path) -> String {
     file.to_string_lossy().into_owned()
 }
 
-/// The zone given, or this machine's: cron went by the clock on its machine's wall.
+/// The given time zone, or this machine's, because cron uses its machine's local time.
 fn timezone(given: Option<&str>) -> Result<String, Failure> {
     let zone = match given {
         Some(zone) => zone.to_owned(),

@@ -1,7 +1,8 @@
-//! How the command finds the standalone server of the same user.
+//! Lets commands find the standalone server of the same user.
 //!
-//! The server writes its address and where its token lies to `${XDG_STATE_HOME:-$HOME/.local/state}/cueline/server.json`; the
-//! token itself is not in it. A stale file does no harm: its address does not answer, and the command reports that.
+//! The server writes its address and the path of its token file to
+//! `${XDG_STATE_HOME:-$HOME/.local/state}/cueline/server.json`. The token itself is not in it. A stale file does no
+//! harm: its address does not answer, and the command reports that.
 
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
@@ -12,7 +13,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Discovered {
     pub(crate) url: String,
-    /// The file that its admin token is in.
+    /// The file that holds its admin token.
     pub(crate) token_file: PathBuf,
 }
 
@@ -38,7 +39,8 @@ pub(crate) fn read() -> io::Result<Option<Discovered>> {
     path().map_or(Ok(None), |path| read_at(&path))
 }
 
-/// Withdraws the server at `url`, unless another one was announced since. A file that stays is stale and does no harm.
+/// Removes the announcement of the server at `url`, unless another server was announced since. A stale file does no
+/// harm.
 pub(crate) fn remove_if(url: &str) {
     if let Some(path) = path()
         && let Err(error) = remove_at(&path, url)
@@ -52,10 +54,10 @@ fn write_at(path: &Path, url: &str, token_file: &Path) -> io::Result<()> {
     std::fs::create_dir_all(folder)?;
     let found = Discovered {
         url: url.to_owned(),
-        // Commands run in any directory.
+        // Absolute, because commands run in any directory.
         token_file: std::path::absolute(token_file)?,
     };
-    // A new file is renamed over the old one, so that no command reads half a file.
+    // A new file replaces the old one by a rename, so that no command reads half a file.
     let beside = path.with_extension(format!("{}.new", std::process::id()));
     let mut file = std::fs::File::create(&beside)?;
     file.write_all(&serde_json::to_vec(&found)?)?;

@@ -1,4 +1,4 @@
-//! How a command fails: its messages and its exit status.
+//! Failures of commands: messages and exit status.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -11,7 +11,7 @@ pub(crate) enum Failure {
     /// The server refused or did not answer, or a run did not succeed: exit status 1.
     Failed {
         message: String,
-        /// What the user can do.
+        /// Advice for the user.
         hint: Option<String>,
     },
     /// The input is wrong: exit status 2.
@@ -20,7 +20,7 @@ pub(crate) enum Failure {
         /// The consequence: "nothing was applied".
         summary: Option<String>,
     },
-    /// The messages are printed already: exit status 1.
+    /// The messages were already printed: exit status 1.
     Silent,
     /// The reader of the output is gone (`| head`): exit status 0, without a message.
     PipeClosed,
@@ -78,7 +78,7 @@ pub(crate) fn say(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 
-/// The input of a server's command is wrong, in one sentence: exit status 2.
+/// The input of a server's command is wrong: exit status 2. The text is one sentence.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct BadInput(pub(crate) String);
@@ -109,7 +109,7 @@ impl From<anyhow::Error> for Failure {
     }
 }
 
-/// An error and its causes, without those that an error before them has quoted already.
+/// An error and its causes, without causes that an earlier error already quotes.
 pub(crate) fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

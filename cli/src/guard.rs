@@ -1,4 +1,4 @@
-//! `cueline guard`: the process beside a worker that ends what the worker runs when the worker itself cannot. Workers start it themselves.
+//! `cueline guard`: a process that workers start. It kills a worker's processes when the worker itself cannot.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use tokio::signal::unix::{SignalKind, signal};
 /// Runs until the worker dismisses it, or until the worker and all of its processes have ended.
 pub(crate) async fn run(id: String) -> Result<()> {
     cueline_runtime::telemetry::init("warn", false);
-    // A service manager may signal all processes of a worker. This one has to end last, so it ignores the signal.
+    // A service manager may signal all processes of a worker. The guard must end last, so it ignores these signals.
     let mut ignored = Vec::new();
     for kind in [
         SignalKind::terminate(),
@@ -38,7 +38,7 @@ pub(crate) fn start(id: &GuardId) -> Guard {
             .arg0("cueline")
             .args(["guard", &id])
             .env_clear()
-            // Keeps no other directory in use.
+            // A directory that is in use could not be unmounted.
             .current_dir("/");
         if let Some(filter) = std::env::var_os("CUELINE_LOG") {
             command.env("CUELINE_LOG", filter);

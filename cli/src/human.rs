@@ -1,4 +1,4 @@
-//! Times, durations and schedules as text for readers.
+//! Times, durations and schedules as text for people.
 
 use cueline_model::{Block, HandlerSpec, JobSpec, Schedule, Timestamp};
 
@@ -7,7 +7,7 @@ const MINUTE: u64 = 60 * SECOND;
 const HOUR: u64 = 60 * MINUTE;
 const DAY: u64 = 24 * HOUR;
 
-/// How long something took or takes: `21 ms`, `1.3 s`, `2 min 5 s`, `3 h 20 min`, `2 d 4 h`.
+/// A duration: `21 ms`, `1.3 s`, `2 min 5 s`, `3 h 20 min`, `2 d 4 h`.
 pub(crate) fn took(ms: u64) -> String {
     if ms < SECOND {
         format!("{ms} ms")
@@ -42,7 +42,7 @@ fn roughly(ms: u64) -> String {
     }
 }
 
-/// When `at` is, seen from `now`: `in 4 s`, `now`, `3 min ago`.
+/// `at` relative to `now`: `in 4 s`, `now`, `3 min ago`.
 pub(crate) fn relative(at: Timestamp, now: Timestamp) -> String {
     let distance = at.since_ms(now);
     let ms = distance.unsigned_abs();
@@ -53,12 +53,12 @@ pub(crate) fn relative(at: Timestamp, now: Timestamp) -> String {
     }
 }
 
-/// Milliseconds from `from` to `to`, 0 if clocks say the other way round.
+/// Milliseconds from `from` to `to`. 0 if `to` is earlier, because clocks may differ.
 pub(crate) fn between(from: Timestamp, to: Timestamp) -> u64 {
     u64::try_from(to.since_ms(from)).unwrap_or(0)
 }
 
-/// An instant in a time zone, `2027-03-28 03:00:00 +02:00`; in UTC where the zone is unknown.
+/// An instant in a time zone, `2027-03-28 03:00:00 +02:00`. In UTC if the zone is unknown.
 pub(crate) fn local(at: Timestamp, zone: &str) -> String {
     let zone = jiff::tz::TimeZone::get(zone).unwrap_or(jiff::tz::TimeZone::UTC);
     match jiff::Timestamp::from_millisecond(at.as_millis()) {
@@ -70,7 +70,7 @@ pub(crate) fn local(at: Timestamp, zone: &str) -> String {
     }
 }
 
-/// When a job fires, with its block policy where that is not the usual one.
+/// A job's schedule, followed by its block policy if that is not the default.
 pub(crate) fn schedule(spec: &JobSpec) -> String {
     let when = match &spec.schedule {
         Schedule::Cron(cron) => {
@@ -103,7 +103,7 @@ pub(crate) fn schedule(spec: &JobSpec) -> String {
     format!("{when}{block}")
 }
 
-/// `30 2 * * *` as `02:30 every day`; nothing for expressions that are not that simple.
+/// `30 2 * * *` as `02:30 every day`. `None` for less simple expressions.
 fn daily(expression: &str) -> Option<String> {
     let fields: Vec<_> = expression.split_whitespace().collect();
     let [minute, hour, "*", "*", "*"] = fields[..] else {
@@ -113,7 +113,7 @@ fn daily(expression: &str) -> Option<String> {
     Some(format!("{hour:02}:{minute:02} every day"))
 }
 
-/// What a handler runs, on one short line.
+/// A handler on one short line.
 pub(crate) fn handler(handler: &HandlerSpec) -> String {
     let text = match handler {
         HandlerSpec::Native(name) => format!("native {name}"),

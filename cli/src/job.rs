@@ -28,7 +28,7 @@ pub(crate) async fn run(api: &Api, out: Out, command: JobCommand) -> Result<(), 
     }
 }
 
-/// Job files as one list of definitions; all that is wrong with them, and that nothing came of it.
+/// Reads job files into one list. On failure returns every error and `summary`.
 fn read_files(args: &FilesArgs, summary: &str) -> Result<Vec<JobSpec>, Failure> {
     jobfile::read_all(&args.files).map_err(|error| Failure::BadInput {
         messages: error.messages,
@@ -92,7 +92,7 @@ async fn send(api: &Api, specs: &[JobSpec], dry_run: bool) -> Result<Value, Fail
 
 async fn diff(api: &Api, out: Out, args: &FilesArgs) -> Result<(), Failure> {
     let specs = read_files(args, "nothing was compared")?;
-    // Asked of the server, so that what only it can know (does a parent exist?) is complained about as well.
+    // The server compares, because only the server can check some rules, such as whether a parent exists.
     let answer: ApplyAnswer = read(send(api, &specs, true).await?)?;
     let mut changes = Vec::new();
     for (spec, one) in specs.iter().zip(&answer.applied) {
@@ -171,7 +171,7 @@ async fn list(api: &Api, out: Out) -> Result<(), Failure> {
     }
     out.print_table(
         &table,
-        "there are no jobs; `cueline job apply -f FILE` makes some",
+        "there are no jobs; `cueline job apply -f FILE` creates some",
     )
 }
 
@@ -264,7 +264,7 @@ async fn show(api: &Api, out: Out, name: &JobName) -> Result<(), Failure> {
     out.json(&definition)
 }
 
-/// The zone that a job's times are best shown in.
+/// The time zone in which a job's times are shown.
 fn zone(spec: &JobSpec) -> &str {
     match &spec.schedule {
         Schedule::Cron(cron) => cron.timezone(),

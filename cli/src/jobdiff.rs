@@ -1,4 +1,4 @@
-//! What differs between two definitions, field by field.
+//! Compares two definitions field by field.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::human::one_line;
 
-/// What differs, as `field: old → new`; what a side leaves at its default and does not write down shows as `–`.
+/// The differences as `field: old → new`. `–` means the field is left at its default on that side.
 pub(crate) fn fields(old: &JobSpec, new: &JobSpec) -> Vec<String> {
     let (old, new) = (flat(old), flat(new));
     let mut paths: Vec<&String> = old.keys().chain(new.keys()).collect();
@@ -28,7 +28,7 @@ pub(crate) fn fields(old: &JobSpec, new: &JobSpec) -> Vec<String> {
 
 fn flat(spec: &JobSpec) -> BTreeMap<String, Value> {
     let mut found = BTreeMap::new();
-    // A definition is made of maps with text keys and finite numbers: it can always be written as JSON.
+    // A definition consists of maps with text keys and finite numbers, so writing it as JSON never fails.
     let value = serde_json::to_value(spec).unwrap_or_default();
     flatten(String::new(), value, &mut found);
     found

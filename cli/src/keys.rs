@@ -1,7 +1,7 @@
 //! `cueline key …` and `cueline token …`: the secrets of a cluster.
 //!
-//! A key is one line with a prefix, so that the two halves cannot be confused: `cueline-secret-key:…` signs, `cueline-public-key:…`
-//! verifies.
+//! A key is one line with a prefix, so that the two halves cannot be confused: `cueline-secret-key:…` signs, and
+//! `cueline-public-key:…` verifies.
 
 use std::fs::OpenOptions;
 use std::io::{ErrorKind, Write as _};
@@ -104,7 +104,7 @@ pub(crate) fn new_token() -> Result<String, Failure> {
     Ok(hex(&random()?))
 }
 
-/// A signing key, and the content of its file.
+/// Creates a signing key, and the content of its file.
 pub(crate) fn new_secret() -> Result<(SigningKey, String), Failure> {
     let key = SigningKey::from_seed(random()?);
     let text = format!("{SECRET}{}", key.to_base64());
@@ -177,16 +177,16 @@ fn keys_in(path: &Path) -> Result<Vec<(&'static str, String)>, String> {
         .collect())
 }
 
-/// A signing key's public half, as it is written.
+/// A signing key's public half, with its prefix.
 pub(crate) fn public_text(key: &SigningKey) -> String {
     format!("{PUBLIC}{}", key.public_base64())
 }
 
-/// The signing key in a file's text: a line with the prefix, or the bare key of a standalone server.
+/// Parses the signing key in a file's text: a line with the prefix, or the bare key of a standalone server.
 pub(crate) fn secret_from_text(text: &str) -> Result<SigningKey, String> {
     if text.contains(PUBLIC) {
         return Err(
-            "is a public key, which signs nothing; the secret one is expected, from the file that `cueline key new` made"
+            "is a public key, which cannot sign; give the secret key, in the file that `cueline key new` made"
                 .to_owned(),
         );
     }
@@ -198,7 +198,7 @@ pub(crate) fn secret_from_text(text: &str) -> Result<SigningKey, String> {
     })
 }
 
-/// The public keys that an argument stands for: a key itself, or a file with some; each without its prefix.
+/// The public keys of an argument, each without its prefix. The argument is a key, or a file with keys.
 pub(crate) fn public_from_argument(text: &str) -> Result<Vec<String>, String> {
     if text.starts_with(SECRET) {
         return Err(format!(
@@ -215,7 +215,7 @@ pub(crate) fn public_from_argument(text: &str) -> Result<Vec<String>, String> {
     public_lines(path, &content)
 }
 
-/// One key a line. `#` begins a comment.
+/// Parses one key per line. `#` begins a comment.
 fn public_lines(path: &Path, text: &str) -> Result<Vec<String>, String> {
     let mut keys = Vec::new();
     for (index, line) in text.lines().enumerate() {
@@ -231,7 +231,7 @@ fn public_lines(path: &Path, text: &str) -> Result<Vec<String>, String> {
 
 fn public_key(line: &str) -> Result<String, String> {
     if line.starts_with(SECRET) {
-        // The key itself is not repeated.
+        // The message must not repeat the secret key.
         return Err(
             "is a secret key, which workers must not have; give what `cueline key public FILE` prints"
                 .to_owned(),

@@ -1,7 +1,7 @@
 //! The `cueline` command, and the only crate that names concrete adapters.
 //!
-//! A command prints its answer on standard output and its errors on standard error. Its exit status is 0 (done), 1 (the server
-//! refused or did not answer) or 2 (the input is wrong).
+//! A command prints its answer on standard output and its errors on standard error. Its exit status is 0 (done), 1
+//! (the server refused or did not answer) or 2 (the input is wrong).
 
 mod adapters;
 mod args;
@@ -109,7 +109,7 @@ fn refuse_client_options(matches: &ArgMatches) -> Option<Failure> {
     ]
     .into_iter()
     .filter(|(id, ..)| matches.value_source(id) == Some(ValueSource::CommandLine))
-    .map(|(_, flag, instead)| format!("{flag}: is for commands that ask a server, and cueline {name} is one; {instead}"))
+    .map(|(_, flag, instead)| format!("{flag} is only for client commands, but `cueline {name}` is a server; {instead}"))
     .collect();
     (!messages.is_empty()).then_some(Failure::BadInput {
         messages,
@@ -155,7 +155,7 @@ async fn role(args: RoleArgs, native: Native) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The configuration, if nothing is wrong with it.
+/// Returns the configuration, or all its errors.
 fn valid<T>(loaded: Loaded<T>) -> Result<T, Failure> {
     for warning in loaded.warnings {
         failure::say(&format!("warning: {warning}"));

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-/// Messages and rows are allocated on one thread and freed on another, which the system's allocator pays for with locks.
+/// Messages and rows are allocated on one thread and freed on another. The system's allocator takes locks for that.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

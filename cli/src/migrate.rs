@@ -34,12 +34,12 @@ pub(crate) struct MigrateArgs {
     /// Change nothing; the exit status is 1 if the schema is not up to date
     #[arg(long)]
     pub(crate) check: bool,
-    /// Give a new id to a store that was restored from a backup, so that workers do not confuse its new runs with runs of the same numbers. Stop all schedulers first
+    /// Give a new id to a store that was restored from a backup, so that workers do not confuse its new runs with older ones. Stop all schedulers first
     #[arg(long, conflicts_with = "check")]
     pub(crate) restored: bool,
 }
 
-/// Runs the command. Several may run at the same time.
+/// Runs the command. Several can run at the same time.
 pub(crate) async fn run(out: Out, args: &MigrateArgs) -> Result<(), Failure> {
     cueline_runtime::telemetry::init("warn", false);
     let url = store(args)?;

@@ -12,10 +12,10 @@ use serde_json::Value;
 
 use crate::failure::Failure;
 
-/// How answers are printed.
+/// The format of answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub(crate) enum OutputFormat {
-    /// For reading
+    /// Text for people
     #[default]
     Table,
     /// The server's JSON, for programs
@@ -30,7 +30,7 @@ pub(crate) struct Out {
 }
 
 impl Out {
-    /// Prints in `format`; with colours if a person is looking and has not set `NO_COLOR`.
+    /// Prints in `format`, with colours if the output is a terminal and `NO_COLOR` is not set.
     pub(crate) fn new(format: OutputFormat) -> Self {
         let unwanted = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         Self {
@@ -49,7 +49,7 @@ impl Out {
         self.text(&format!("{text}\n"))
     }
 
-    /// Prints a text as it is, at once.
+    /// Prints a text unchanged and flushes it.
     #[expect(clippy::unused_self, reason = "commands print through an `Out`")]
     pub(crate) fn text(self, text: &str) -> Result<(), Failure> {
         let mut stdout = std::io::stdout().lock();
@@ -76,7 +76,7 @@ impl Out {
     pub(crate) fn table(self, headings: &[&str]) -> Table {
         let mut table = Table::new();
         table.load_style(NOTHING);
-        // Long cells are not wrapped: wrapped text can neither be copied nor searched.
+        // Long cells are not wrapped, because wrapped text can neither be copied nor searched.
         table.set_content_arrangement(ContentArrangement::Disabled);
         if self.colours {
             table.enforce_styling();
@@ -117,16 +117,16 @@ impl Out {
     }
 }
 
-/// Colours, by what they say.
+/// Colours by meaning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Paint {
     /// All is well.
     Good,
-    /// Look at this.
+    /// Something needs attention.
     Warn,
     /// This is wrong.
     Bad,
-    /// Not so important.
+    /// Less important.
     Dim,
 }
 
@@ -169,7 +169,7 @@ pub(crate) fn cell(text: impl Into<String>, paint: Option<Paint>) -> Cell {
     }
 }
 
-/// Shows on a terminal's standard error that something is waited for, until it is dropped.
+/// Shows on a terminal's standard error that the command waits for something, until it is dropped.
 pub(crate) struct Waiting(ProgressBar);
 
 impl Waiting {

@@ -4,7 +4,7 @@ use cueline_api::view::{Count, QueuePage, Queues};
 use cueline_store::admin::QueueDepth;
 use serde_json::json;
 
-use crate::args::{OwnerArg, QueueCommand};
+use crate::args::{ExecutorArg, QueueCommand};
 use crate::client::{Api, read};
 use crate::failure::Failure;
 use crate::output::{Out, Paint, cell};
@@ -12,14 +12,14 @@ use crate::output::{Out, Paint, cell};
 pub(crate) async fn run(api: &Api, out: Out, command: QueueCommand) -> Result<(), Failure> {
     match command {
         QueueCommand::List => list(api, out).await,
-        QueueCommand::Show(owner) => show(api, out, &owner).await,
-        QueueCommand::Drain(owner) => {
-            act(api, out, &owner, "drain", "removed, to be routed again").await
+        QueueCommand::Show(target) => show(api, out, &target).await,
+        QueueCommand::Drain(target) => {
+            act(api, out, &target, "drain", "removed, to be routed again").await
         }
-        QueueCommand::Purge(owner) => {
-            act(api, out, &owner, "purge", "removed, their runs cancelled").await
+        QueueCommand::Purge(target) => {
+            act(api, out, &target, "purge", "removed, their runs cancelled").await
         }
-        QueueCommand::Replay(owner) => act(api, out, &owner, "replay", "published again").await,
+        QueueCommand::Replay(target) => act(api, out, &target, "replay", "published again").await,
     }
 }
 
@@ -50,8 +50,8 @@ fn cells(queue: &QueueDepth) -> (String, String, String) {
     (name, queue.ready.to_string(), queue.unsettled.to_string())
 }
 
-async fn show(api: &Api, out: Out, owner: &OwnerArg) -> Result<(), Failure> {
-    let path = ["queues", owner.group.as_str(), owner.executor.as_str()];
+async fn show(api: &Api, out: Out, target: &ExecutorArg) -> Result<(), Failure> {
+    let path = ["queues", target.group.as_str(), target.executor.as_str()];
     let answer = api.get(&path, &[]).await?;
     if out.is_json() {
         return out.json(&answer);
@@ -80,11 +80,17 @@ async fn show(api: &Api, out: Out, owner: &OwnerArg) -> Result<(), Failure> {
     out.print_table(&table, "")
 }
 
-async fn act(api: &Api, out: Out, owner: &OwnerArg, what: &str, done: &str) -> Result<(), Failure> {
+async fn act(
+    api: &Api,
+    out: Out,
+    target: &ExecutorArg,
+    what: &str,
+    done: &str,
+) -> Result<(), Failure> {
     let path = [
         "queues",
-        owner.group.as_str(),
-        owner.executor.as_str(),
+        target.group.as_str(),
+        target.executor.as_str(),
         what,
     ];
     let answer = api.post(&path, &json!({})).await?;

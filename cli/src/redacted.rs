@@ -16,11 +16,11 @@ impl Redacted {
         &self.0
     }
 
-    /// `message` without the address's secrets, which errors of other crates may quote.
+    /// Removes the address's secrets from `message`. Errors of other crates may quote them.
     pub(crate) fn scrub(&self, message: &str) -> String {
         let mut text = message.replace(&self.0, &self.to_string());
         for secret in secrets(&self.0) {
-            // Shorter secrets occur in other words.
+            // Shorter secrets could be part of ordinary words.
             if secret.len() >= 4 {
                 text = text.replace(secret, HIDDEN);
             }
@@ -44,14 +44,14 @@ impl fmt::Debug for Redacted {
 /// Replaces a secret.
 pub(crate) const HIDDEN: &str = "***";
 
-/// The user before the host: everything up to the last `@`, because passwords may hold `/` and `@` that should have been escaped.
+/// The user part before the host: everything up to the last `@`. Passwords may contain unescaped `/` and `@`.
 fn user_part(text: &str) -> Option<(usize, usize)> {
     let start = text.find("://").map_or(0, |at| at + 3);
     let end = start + text.get(start..)?.rfind('@')?;
     Some((start, end))
 }
 
-/// Where the secret begins and ends. A user without a password is a token on NATS, and only a name elsewhere.
+/// The position of the secret. A user without a password is a token on NATS, and only a name elsewhere.
 fn secret_part(text: &str) -> Option<(usize, usize)> {
     let (start, end) = user_part(text)?;
     match text.get(start..end)?.find(':') {
@@ -61,7 +61,7 @@ fn secret_part(text: &str) -> Option<(usize, usize)> {
     }
 }
 
-/// Values of `…?password=…`.
+/// The positions of the values of `…?password=…`.
 fn password_parameters(text: &str) -> Vec<(usize, usize)> {
     let mut found = Vec::new();
     let mut from = 0;

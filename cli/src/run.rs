@@ -107,7 +107,7 @@ async fn show(api: &Api, out: Out, id: i64) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What `show` prints of a run, with labels.
+/// The lines that `show` prints for a run, with labels.
 fn fields(out: Out, run: &Run) -> Vec<(&'static str, String)> {
     let state = match Paint::of_state(run.state) {
         Some(paint) => out.paint(&state_of(run), paint),
@@ -191,7 +191,8 @@ fn print_line(
     if out.is_json() {
         return out.json_line(&json!(row));
     }
-    // The first attempt is the usual case and needs no heading. Beside the lines, so that these stay as they were written.
+    // The first attempt is the usual case and needs no heading. Headings go to standard error, so that standard output
+    // has only the lines of the log.
     if attempt.replace(row.attempt).unwrap_or(1) != row.attempt {
         say(&format!("── attempt {} ──", row.attempt));
     }
@@ -223,10 +224,10 @@ async fn cancel(api: &Api, out: Out, id: i64) -> Result<(), Failure> {
         (CancelResult::Asked, _) => format!("run {id} is being stopped by its executor"),
         (CancelResult::Ended, Some(state)) => {
             format!(
-                "run {id} had ended already: {}",
+                "run {id} had already ended: {}",
                 state.as_str().replace('_', " ")
             )
         }
-        (CancelResult::Ended, None) => format!("run {id} had ended already"),
+        (CancelResult::Ended, None) => format!("run {id} had already ended"),
     })
 }

@@ -1,4 +1,4 @@
-//! `cueline scheduler`: a scheduler node with its API, on a store and a broker that it shares with others.
+//! `cueline scheduler`: a scheduler node with its API. It shares its store and broker with other nodes.
 
 use anyhow::Result;
 use cueline_engine::EngineOptions;
@@ -79,7 +79,7 @@ impl Node {
         })
     }
 
-    /// In order: no more claims, reports, lease, broker, store.
+    /// Stops in order: no more claims, reports, lease, broker, store.
     async fn stop(&self) -> Result<()> {
         self.engine.stop().await;
         let finished = self.engine.finish().await;

@@ -32,7 +32,7 @@ pub(crate) fn read(path: &Path) -> Result<String, String> {
 
 /// A warning if users other than the file's owner can read it.
 ///
-/// It is no error: secrets of containers are often readable by all users of the container, and the process is the only one.
+/// It is no error. In a container, secrets are often readable by all users, and this process is the only user.
 pub(crate) fn permission_warning(path: &Path) -> Option<String> {
     let mode = std::fs::metadata(path).ok()?.permissions().mode();
     let name = path.display();

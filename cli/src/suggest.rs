@@ -1,18 +1,18 @@
-//! Guessing what was meant.
+//! Suggestions for misspelled words.
 
-/// The word most like `text`, if any is like it.
+/// The word nearest to `text`, if one is near enough.
 pub(crate) fn nearest<'w>(text: &str, words: impl IntoIterator<Item = &'w str>) -> Option<&'w str> {
     let text: String = text.chars().take(80).collect::<String>().to_lowercase();
     words
         .into_iter()
         .map(|word| (word, strsim::osa_distance(&text, &word.to_lowercase())))
-        // A third of the letters may be wrong: more, and it is another word.
+        // At most a third of the letters may be wrong. With more, it is probably another word.
         .filter(|(word, distance)| *distance <= word.len().div_ceil(3))
         .min_by_key(|(_, distance)| *distance)
         .map(|(word, _)| word)
 }
 
-/// `; did you mean "…"?`, or else what there is.
+/// `; did you mean "…"?`, or `otherwise` if no word is near.
 pub(crate) fn did_you_mean<'w>(
     text: &str,
     words: impl IntoIterator<Item = &'w str>,

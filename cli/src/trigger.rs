@@ -1,4 +1,4 @@
-//! `cueline trigger`: runs a job now and, if asked to, watches what becomes of it.
+//! `cueline trigger`: runs a job now and, with `--wait`, prints its progress until its end.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -14,8 +14,8 @@ use crate::failure::Failure;
 use crate::human;
 use crate::output::{Out, Paint, Waiting};
 
-const FIRST_LOOK: Duration = Duration::from_millis(20);
-const LONGEST_LOOK: Duration = Duration::from_millis(500);
+const MIN_POLL_WAIT: Duration = Duration::from_millis(20);
+const MAX_POLL_WAIT: Duration = Duration::from_millis(500);
 
 /// Triggers a job.
 pub(crate) async fn run(api: &Api, out: Out, args: TriggerArgs) -> Result<(), Failure> {
@@ -32,7 +32,7 @@ pub(crate) async fn run(api: &Api, out: Out, args: TriggerArgs) -> Result<(), Fa
     }
     let triggered: TriggerOutcome = read(answer)?;
     let note = if triggered.duplicate {
-        "  (made before, with the same key)"
+        "  (created earlier, with the same key)"
     } else {
         ""
     };
@@ -42,8 +42,8 @@ pub(crate) async fn run(api: &Api, out: Out, args: TriggerArgs) -> Result<(), Fa
     Ok(())
 }
 
-/// Watches runs to their ends, one after the other: all of them run meanwhile. It ends when the runs do; a run that waits for
-/// an executor in vain ends too, by its job's dispatch deadline.
+/// Waits for the end of each run, one after the other. All of them run meanwhile. It needs no time limit: a run without
+/// an executor ends at its job's dispatch deadline.
 async fn wait(api: &Api, out: Out, runs: &[RunId]) -> Result<(), Failure> {
     let mut ended = Vec::new();
     for run in runs {
@@ -61,71 +61,72 @@ async fn wait(api: &Api, out: Out, runs: &[RunId]) -> Result<(), Failure> {
 }
 
 async fn watch(api: &Api, out: Out, id: RunId) -> Result<Value, Failure> {
-    let mut story = Story::default();
-    let mut backoff = Backoff::new(FIRST_LOOK, LONGEST_LOOK);
+    let mut progress = RunProgress::default();
+    let mut backoff = Backoff::new(MIN_POLL_WAIT, MAX_POLL_WAIT);
     let path = id.to_string();
     let mut waiting = None;
     loop {
         let answer = api.get(&["runs", &path], &[]).await?;
         let detail: RunDetail = read(answer.clone())?;
-        let news = story.news(out, &detail.run);
-        if !news.is_empty() && !out.is_json() {
+        let part = progress.next_part(out, &detail.run);
+        if !part.is_empty() && !out.is_json() {
             drop(waiting.take());
-            out.text(&news)?;
+            out.text(&part)?;
             backoff.reset();
         }
         if detail.run.state.is_terminal() {
             return Ok(answer);
         }
-        if waiting.is_none() && story.is_at_line_start() {
+        if waiting.is_none() && progress.is_at_line_start() {
             waiting = Some(Waiting::for_(format!("run {id} is {}", detail.run.state)));
         }
         tokio::time::sleep(backoff.next_wait()).await;
     }
 }
 
-/// What was printed of a run so far: `run 4711  queued → worker-1  started +2 ms  succeeded in 1.3 s`.
+/// The part of a run's line that was already printed:
+/// `run 4711  queued → worker-1  started +2 ms  succeeded in 1.3 s`.
 #[derive(Default)]
-struct Story {
+struct RunProgress {
     attempt: u32,
     queued: bool,
     started: bool,
 }
 
-impl Story {
+impl RunProgress {
     fn is_at_line_start(&self) -> bool {
         self.attempt == 0
     }
 
-    /// The text that follows what was printed.
-    fn news(&mut self, out: Out, run: &Run) -> String {
-        let mut news = String::new();
+    /// The next part of the line.
+    fn next_part(&mut self, out: Out, run: &Run) -> String {
+        let mut part = String::new();
         let ended = run.state.is_terminal();
         if run.attempt > self.attempt && (run.queued_at.is_some() || ended) {
             if self.attempt > 0 {
-                news += &out.paint(&format!("  attempt {} follows\n", run.attempt), Paint::Warn);
+                part += &out.paint(&format!("  attempt {} follows\n", run.attempt), Paint::Warn);
             }
             *self = Self {
                 attempt: run.attempt,
                 ..Self::default()
             };
-            let _ = write!(news, "run {}", run.id);
+            let _ = write!(part, "run {}", run.id);
         }
         if let (false, Some(_), Some(executor)) = (self.queued, run.queued_at, &run.executor) {
             self.queued = true;
-            let _ = write!(news, "  queued → {executor}");
+            let _ = write!(part, "  queued → {executor}");
         }
         if let (false, true, Some(started)) = (self.started, self.queued, run.started_at) {
             self.started = true;
             let waited = run
                 .queued_at
                 .map_or(0, |queued| human::between(queued, started));
-            let _ = write!(news, "  started +{waited} ms");
+            let _ = write!(part, "  started +{waited} ms");
         }
         if ended {
-            let _ = writeln!(news, "  {}", end(out, run));
+            let _ = writeln!(part, "  {}", end(out, run));
         }
-        news
+        part
     }
 }
 

@@ -1,4 +1,4 @@
-//! `cueline worker`: an executor with the built-in handlers that it was allowed.
+//! `cueline worker`: an executor with the allowed built-in handlers.
 
 use std::fs;
 use std::os::unix::fs::DirBuilderExt as _;
@@ -16,7 +16,7 @@ use crate::components::{
 };
 use crate::config::WorkerConfig;
 
-/// Runs until SIGTERM or Ctrl-C: the kinds that are allowed, and the handlers of its own code.
+/// Runs until SIGTERM or Ctrl-C. `native` are the handlers of the program's own code.
 pub(crate) async fn run(mut config: WorkerConfig, native: Native) -> Result<()> {
     cueline_runtime::telemetry::init("warn", config.process.log_json);
     let mut signals = Signals::new()?;
@@ -67,7 +67,7 @@ pub(crate) async fn run(mut config: WorkerConfig, native: Native) -> Result<()> 
     };
     let stop = async {
         if let Some(http) = &http {
-            // Still alive, no longer ready.
+            // From now on the process is alive but not ready.
             http.stopping().ask_soft();
         }
         executors.stop(config.drain_timeout).await;
@@ -78,12 +78,12 @@ pub(crate) async fn run(mut config: WorkerConfig, native: Native) -> Result<()> 
     ended.map_or(Ok(()), |what| Err(unexpected_end(&what)))
 }
 
-/// Makes the directory; its path from the root. What a worker's processes carry is that path, and by it the next start finds and ends what
-/// was left behind: a relative one would also be another worker's, started elsewhere.
+/// Creates the directory and returns its canonical path. The worker's processes carry this path as their mark, and the
+/// next start kills processes with it. A relative path could also be the mark of a worker in another directory.
 fn make_state_dir(path: &Path) -> Result<PathBuf> {
     let failed = || {
         format!(
-            "--state-dir {}: failed to make the directory; give one that this user can write to",
+            "--state-dir {}: failed to create the directory; give one that this user can write to",
             path.display()
         )
     };

@@ -1,4 +1,4 @@
-//! The command's arguments, and what to measure by them.
+//! The command's arguments, and the measurements that follow from them.
 
 use std::path::PathBuf;
 
@@ -9,10 +9,10 @@ use crate::usage::{self, Watched};
 /// Arguments of `cueline bench`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct BenchArgs {
-    /// What to measure; by default all scenarios of one process, or of a cluster
+    /// Scenarios to measure; by default all of one process, or of a cluster
     #[arg(value_enum, value_name = "SCENARIO")]
     pub scenarios: Vec<Scenario>,
-    /// How long to measure each
+    /// Seconds to measure each scenario
     #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub seconds: u64,
     /// Fires a second of `steady` (500 by default, 1,000 on a cluster), triggers a second of `trigger` (20)
@@ -21,7 +21,7 @@ pub struct BenchArgs {
     /// Jobs of `burst` (1,000 by default, 10,000 on a cluster), `throughput` (6,000) and `due` (100,000)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub jobs: Option<u32>,
-    /// Directory to put files under; the system's temporary one by default
+    /// Directory for files; the system's temporary directory by default
     #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,
     /// Measure a cluster of processes on this PostgreSQL server.
@@ -65,7 +65,7 @@ pub enum Scenario {
     Steady,
     /// Many jobs due at the same instant
     Burst,
-    /// More than can be done
+    /// More fires than the machine can handle
     Throughput,
     /// Many jobs that are all due, each once; on a cluster
     Due,
@@ -86,7 +86,7 @@ impl Scenario {
     ];
 }
 
-/// What to do with a cluster.
+/// A measurement on a cluster.
 pub(crate) enum Plan {
     Load(Load),
     Due(Load),
@@ -140,7 +140,7 @@ pub(crate) struct Servers {
 }
 
 impl Servers {
-    /// Those that `args` name, if any.
+    /// The servers that `args` name, if any.
     pub(crate) fn of(args: &BenchArgs) -> Result<Option<Self>, BadInput> {
         let Some((store, broker)) = args.store.as_ref().zip(args.broker.as_ref()) else {
             return Ok(None);

@@ -1,4 +1,4 @@
-//! Deletes what a benchmark leaves on a broker: streams, queues and exchanges under a prefix of its own.
+//! Deletes the streams, queues and exchanges that a benchmark has created on a broker. They share a prefix of its own.
 
 use anyhow::Result;
 

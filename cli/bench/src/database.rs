@@ -1,4 +1,4 @@
-//! A database of the benchmark's own on the user's server, and the server's statistics about it.
+//! The benchmark's own database on the user's server, and the server's statistics about it.
 
 use std::str::FromStr as _;
 
@@ -7,7 +7,7 @@ use reqwest::Url;
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _};
 
-/// The server's counters, so far.
+/// The server's counters.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Counted {
     pub(crate) transactions: f64,
@@ -27,7 +27,7 @@ pub(crate) struct Database {
 }
 
 impl Database {
-    /// Creates one on the server that `url` names.
+    /// Creates a database on the server that `url` names.
     pub(crate) async fn create(url: &str, name: &str) -> Result<Self> {
         let admin = PgConnectOptions::from_str(url)?.application_name("cueline bench");
         let name = format!("cueline_bench_{}_{name}", std::process::id());
@@ -63,11 +63,11 @@ impl Database {
         Ok(PgConnection::connect_with(&options).await?)
     }
 
-    /// Brings statistics up to date and flushes to disk, as time would.
+    /// Updates statistics and flushes to disk, as the server does by itself over time.
     pub(crate) async fn settle(&self) -> Result<()> {
         let mut connection = self.connect().await?;
         connection.execute("VACUUM ANALYZE").await?;
-        // Only a superuser may. Without it, the server chooses the time.
+        // Only a superuser may do this. Without it, the server chooses the time.
         let _ = connection.execute("CHECKPOINT").await;
         Ok(())
     }
@@ -94,7 +94,7 @@ impl Database {
         })
     }
 
-    /// Runs, and those that succeeded at the first attempt.
+    /// The number of all runs, and of runs that succeeded at the first attempt.
     pub(crate) async fn runs(&self) -> Result<(u64, u64)> {
         let mut connection = self.connect().await?;
         let count = "SELECT count(*), count(*) FILTER (WHERE unsuccessful_state IS NULL AND state IS NOT NULL AND attempt = 1) FROM run";

@@ -1,4 +1,4 @@
-//! A standalone process without jobs: how soon it answers, and what it costs.
+//! Measures a standalone process without jobs: the time until its first answer, and its cost.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -14,7 +14,7 @@ use crate::scratch_dir::ScratchDir;
 
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Starts a process five times, waits for its first answer each time, and watches the last one for `watch`.
+/// Starts a process five times and waits for its first answer each time. Watches the last process for `watch`.
 pub(crate) async fn run(data: Option<&Path>, watch: Duration) -> Result<Report> {
     let scratch = ScratchDir::new(data, "idle")?;
     let port = std::net::TcpListener::bind("127.0.0.1:0")?

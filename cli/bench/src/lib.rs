@@ -1,8 +1,8 @@
 //! `cueline bench`: how many runs a second a machine fires, how late, and at what cost.
 //!
-//! One process is measured in this process. A cluster is measured as processes of its own on a PostgreSQL server and a broker. The
-//! ceiling is what the same servers do for bare clients. This crate knows the ports and the worker SDK. The program that has the
-//! command composes the rest: it is the [`Host`].
+//! The standalone server is measured inside this process. A cluster is measured as separate processes on a PostgreSQL
+//! server and a broker. The ceiling is the rate of bare clients on the same servers. This crate knows the ports and the
+//! worker SDK. The program that has the command composes the rest: it is the [`Host`].
 
 mod args;
 mod ceiling;
@@ -51,8 +51,8 @@ pub trait Host {
     /// If the store cannot be reached or used.
     async fn open_store(&self, url: &str) -> Result<OpenStore>;
 
-    /// Starts a standalone server in this process, without HTTP. It has one executor, `default/worker-1`, which runs up to 10,000
-    /// of `handlers` at once.
+    /// Starts a standalone server in this process, without HTTP. It has one executor, `default/worker-1`, which runs up
+    /// to 10,000 of `handlers` at once.
     ///
     /// # Errors
     ///
@@ -64,7 +64,7 @@ pub trait Host {
     ) -> Result<Box<dyn Standalone>>;
 }
 
-/// A store, and how it is closed.
+/// An open store with its close function.
 pub struct OpenStore {
     /// The store.
     pub store: Arc<dyn Store>,
@@ -78,7 +78,7 @@ pub trait Standalone: Send + Sync {
     /// Its store.
     fn store(&self) -> &Arc<dyn Store>;
 
-    /// Makes it look for due jobs now.
+    /// Wakes the scheduler, so that it looks for due jobs now.
     fn wake(&self);
 
     /// Stops it, and lets running handlers end for up to 10 s.
@@ -89,7 +89,7 @@ pub trait Standalone: Send + Sync {
     async fn stop(self: Box<Self>) -> Result<()>;
 }
 
-/// The command's arguments do not go together.
+/// The error of arguments that contradict each other.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct BadInput(pub String);
@@ -98,7 +98,7 @@ pub struct BadInput(pub String);
 ///
 /// # Errors
 ///
-/// [`BadInput`] if the arguments do not go together, and whatever a server or process fails with.
+/// [`BadInput`] if the arguments contradict each other. Otherwise the error of a server or a process.
 pub async fn run(host: &dyn Host, args: BenchArgs, json: bool) -> Result<()> {
     let servers = Servers::of(&args)?;
     let mut reports = Vec::new();

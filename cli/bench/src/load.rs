@@ -75,7 +75,7 @@ impl Load {
         }
     }
 
-    /// `jobs` jobs with ten fires a second each: more than can be done.
+    /// `jobs` jobs with ten fires a second each: more than a machine can handle.
     pub(crate) fn throughput(jobs: usize) -> Self {
         Self {
             name: "throughput",
@@ -85,7 +85,7 @@ impl Load {
         }
     }
 
-    /// `jobs` jobs that are due once, at the same instant, which leaves time to apply them.
+    /// `jobs` jobs that are due once, at the same instant. The instant is late enough to apply them first.
     pub(crate) fn due(jobs: usize) -> Self {
         let at = json!({ "at": instant(now_us() / 1_000 + applying_ms(jobs)) });
         Self {

@@ -15,7 +15,7 @@ pub(crate) fn lateness() -> Lateness {
     Histogram::new_with_max(3_600_000_000, 3).expect("3 digits up to an hour are valid bounds")
 }
 
-/// A handler that counts attempts, and measures how late they start while it is asked to.
+/// A handler that counts attempts. It measures their lateness while the benchmark asks for it.
 #[derive(Debug, Default)]
 pub struct Noop {
     attempts: AtomicU64,
@@ -34,7 +34,7 @@ impl Noop {
         *self.lock() = Some(lateness());
     }
 
-    /// Stops measuring, and returns what was measured.
+    /// Stops measuring, and returns the lateness.
     pub(crate) fn measured(&self) -> Lateness {
         self.lock().take().unwrap_or_else(lateness)
     }
@@ -55,7 +55,7 @@ pub(crate) fn now_us() -> i64 {
 
 #[async_trait]
 impl Handler for Noop {
-    /// An attempt is late by the time since its fire time, or since the instant that its parameter names (in microseconds).
+    /// Lateness is the time since the fire time, or since the instant in the parameter (in microseconds).
     async fn run(&self, cx: Context) -> Result<Output, Failure> {
         let now = now_us();
         self.attempts.fetch_add(1, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! A process of this program: started, watched, asked, stopped. What it prints goes to a file.
+//! Starts, watches, asks and stops a process of this program. Its output goes to a file.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -20,16 +20,16 @@ pub(crate) struct Process {
     pub(crate) name: String,
     child: Child,
     log: PathBuf,
-    /// Of a process that answers questions.
+    /// Present if the process answers questions.
     pipes: Option<(ChildStdin, Lines<BufReader<ChildStdout>>)>,
 }
 
-/// What becomes of a process's standard input and output.
+/// The use of a process's standard input and output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Io {
     /// Output goes to the log.
     Log,
-    /// Questions go in, and answers come out.
+    /// Standard input takes questions, and standard output gives answers.
     Questions,
 }
 
@@ -95,7 +95,7 @@ impl Process {
         line.with_context(no_answer)??.with_context(no_answer)
     }
 
-    /// Sends SIGTERM, and waits for a good end.
+    /// Sends SIGTERM and waits for the end. Fails unless the status is 0.
     pub(crate) async fn stop(mut self) -> Result<()> {
         kill(Pid::from_raw(i32::try_from(self.pid()?)?), Signal::SIGTERM)?;
         let status = timeout(STOP_TIMEOUT, self.child.wait()).await;

@@ -12,7 +12,7 @@ pub(crate) fn bar(length: u64, name: &'static str) -> ProgressBar {
         .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }
 
-/// Waits, with a bar that shows how far.
+/// Waits, with a progress bar.
 pub(crate) async fn wait(name: &'static str, seconds: u64) {
     let bar = bar(seconds, name);
     let end = Instant::now() + Duration::from_secs(seconds);

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::noop::Lateness;
 
-/// One scenario's numbers, in the order to show them.
+/// One scenario's numbers, in the order of the output.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Report {
     pub(crate) scenario: String,
@@ -34,7 +34,7 @@ impl Report {
         self.numbers.push(Number { name, value, unit });
     }
 
-    /// The median, the 99th percentile and the maximum.
+    /// Adds the median, the 99th percentile and the maximum.
     pub(crate) fn add_lateness(&mut self, measured: &Lateness) {
         let ms = |us: u64| number(us) / 1_000.0;
         self.add("lateness p50", ms(measured.value_at_quantile(0.5)), "ms");
@@ -42,7 +42,7 @@ impl Report {
         self.add("lateness max", ms(measured.max()), "ms");
     }
 
-    /// Counts of the same runs, by the store and by the handler.
+    /// Adds the counts of the same runs by the store and by the handler.
     pub(crate) fn add_consistency(&mut self, runs: u64, succeeded: u64, attempts: u64) {
         self.add("runs in the store", number(runs), "");
         self.add("succeeded at the first attempt", number(succeeded), "");

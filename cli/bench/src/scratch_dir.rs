@@ -11,7 +11,7 @@ pub(crate) struct ScratchDir {
 }
 
 impl ScratchDir {
-    /// In `parent`, or in the system's temporary directory.
+    /// Creates it in `parent`, or in the system's temporary directory.
     pub(crate) fn new(parent: Option<&Path>, name: &str) -> Result<Self> {
         let parent = parent.map_or_else(std::env::temp_dir, Path::to_path_buf);
         let path = parent.join(format!("cueline-bench-{}-{name}", std::process::id()));

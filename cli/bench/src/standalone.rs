@@ -1,4 +1,4 @@
-//! A load on a standalone server in this process.
+//! Measures a load on a standalone server in this process.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -84,7 +84,7 @@ pub(crate) async fn settle(
     }
 }
 
-/// All runs, and those that succeeded at the first attempt.
+/// The number of all runs, and of runs that succeeded at the first attempt.
 async fn count(store: &Arc<dyn Store>) -> Result<(u64, u64)> {
     let (mut runs, mut succeeded) = (0_u64, 0_u64);
     let mut filter = RunFilter {

@@ -1,4 +1,4 @@
-//! Processor time and memory of processes, each with all that it has started.
+//! Processor time and memory of processes, including the processes that they have started.
 
 use std::collections::HashMap;
 use std::time::Instant;
@@ -33,7 +33,7 @@ pub(crate) struct Usage {
 }
 
 impl Usage {
-    /// Of `watched`, and of all processes that they have started.
+    /// Reads the times of `watched`, and of all processes that they have started.
     #[expect(
         clippy::disallowed_methods,
         reason = "an interval of real time is measured"
@@ -58,7 +58,7 @@ impl Usage {
     /// Adds the processor time of each since `before`, in percent of a core, and its memory now.
     pub(crate) fn add_since(&self, before: &Self, report: &mut Report) {
         let elapsed = self.at.duration_since(before.at).as_secs_f64();
-        // A process that was started since has spent all of its time since.
+        // A process without an earlier value was started later, so all of its time counts.
         let then: HashMap<u32, f64> = before
             .spent
             .iter()
@@ -85,7 +85,7 @@ impl Usage {
     }
 }
 
-/// Memory that several processes share is divided among them.
+/// The memory of a process. Memory that several processes share is divided among them.
 fn proportional_mb(pid: u32) -> Option<f64> {
     let rollup = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup"));
     let Ok(rollup) = rollup else {

@@ -1,6 +1,6 @@
-//! The worker process of a benchmark: `cueline worker` with a handler that counts and times attempts, and does nothing else.
+//! The worker process of a benchmark: `cueline worker` with a handler that only counts and times attempts.
 //!
-//! The benchmark asks it by lines on its standard input. It answers each with a line of JSON.
+//! The benchmark writes questions to its standard input, one per line. It answers each with a line of JSON.
 
 use std::path::PathBuf;
 
@@ -31,7 +31,7 @@ pub struct BenchWorkerArgs {
     pub state_dir: PathBuf,
 }
 
-/// What a worker has counted.
+/// A worker's counts.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Answer {
     /// Attempts since the start.
@@ -51,11 +51,11 @@ impl Answer {
 /// A question to a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Question {
-    /// How many attempts so far?
+    /// Asks for the number of attempts so far.
     Count,
-    /// The same, and measure lateness from now on.
+    /// As `Count`, and starts to measure lateness.
     Measure,
-    /// The same, with what was measured.
+    /// As `Count`, with the measured lateness.
     Measured,
 }
 
@@ -75,7 +75,7 @@ impl Question {
     }
 }
 
-/// Answers the benchmark's questions about `noop` until the benchmark is gone.
+/// Answers the benchmark's questions about `noop` until the benchmark closes the pipe.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! Brokers: their addresses, and how they are opened.
+//! Brokers: parses their addresses and opens them.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -44,7 +44,7 @@ const EMBEDDED: Product<Kind> = Product {
     form: "embedded:PATH (within standalone)",
 };
 
-/// Where a broker is. It is shown without its password.
+/// A broker's address. It is shown without its password.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct BrokerUrl {
     kind: Kind,
@@ -57,7 +57,7 @@ impl fmt::Display for BrokerUrl {
     }
 }
 
-/// How a broker is used, whichever it is.
+/// Settings for any broker.
 #[derive(Debug, Clone, Default)]
 #[cfg_attr(
     not(all(feature = "nats", feature = "rabbitmq")),
@@ -68,7 +68,7 @@ pub(crate) struct BrokerSettings {
     pub(crate) prefix: String,
     /// Certificates of authorities, instead of the system's.
     pub(crate) ca: Option<PathBuf>,
-    /// This side's certificate and key.
+    /// This process's certificate and key.
     pub(crate) certificate: Option<(PathBuf, PathBuf)>,
     /// A NATS credentials file.
     pub(crate) credentials: Option<PathBuf>,
@@ -76,8 +76,8 @@ pub(crate) struct BrokerSettings {
     pub(crate) replicas: Option<u16>,
     /// The longest wait between two attempts to connect; the driver's default if `None`.
     pub(crate) longest_wait: Option<Duration>,
-    /// The connection's heartbeat interval, where the broker has one; the driver's default if `None`. The broker redelivers the
-    /// messages of a client that is silent for twice this time.
+    /// The connection's heartbeat interval, if the broker has one; the driver's default if `None`. The broker
+    /// redelivers the messages of a client that is silent for twice this time.
     pub(crate) heartbeat: Option<Duration>,
 }
 
@@ -90,11 +90,11 @@ pub(crate) struct BrokerSettings {
 pub(crate) struct ClientIdentity {
     /// Shown in the broker's lists of connections.
     pub(crate) connection_name: String,
-    /// The executor that has the connection to itself, if one has.
+    /// The executor that uses the connection, if only one does.
     pub(crate) executor: Option<ExecutorId>,
 }
 
-/// A broker, and how it is closed.
+/// An open broker with its close function.
 pub(crate) struct OpenBroker {
     pub(crate) broker: Broker,
     close: Close,
@@ -138,7 +138,7 @@ impl BrokerUrl {
         Ok(Self { kind, address })
     }
 
-    /// What an address of a broker that several processes share may look like.
+    /// The forms of addresses of brokers that several processes share.
     pub(crate) fn expected() -> String {
         forms(&[NATS, RABBITMQ], " or ")
     }

@@ -1,7 +1,7 @@
 //! The concrete stores and brokers, chosen by address. Nothing outside of this module names one.
 //!
-//! Each is behind a cargo feature of its name. An address of one that this program was built without is refused, with the names of
-//! those that it has.
+//! Each adapter is behind a cargo feature of its name. Addresses of adapters that were not compiled in are refused. The
+//! error lists the available ones.
 
 mod broker;
 #[cfg(feature = "embedded")]
@@ -24,15 +24,15 @@ use std::pin::Pin;
 pub(crate) use broker::{BrokerSettings, BrokerUrl, ClientIdentity, OpenBroker};
 pub(crate) use store::{OpenStore, StoreSettings, StoreUrl};
 
-/// Ends an adapter's connections, after what it holds is written.
+/// Ends an adapter's connections after its pending writes are done.
 type Close = Box<dyn Fn() -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync>;
 
 /// Why a store or a broker cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub(crate) struct OpenError {
-    /// What happened, without secrets.
+    /// The cause, without secrets.
     pub(crate) message: String,
-    /// Another attempt may succeed.
+    /// Whether another attempt may succeed.
     pub(crate) is_transient: bool,
 }

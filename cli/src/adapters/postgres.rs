@@ -14,7 +14,7 @@ pub(super) async fn open(url: &str, settings: &StoreSettings) -> Result<OpenStor
         application_name: settings.application.clone(),
         migrate: settings.migrate,
         executor_dead_after_ms: settings.executor_dead_after_ms,
-        // The locks of a node that vanished are released when its lease expires.
+        // If a node vanishes, its locks are released by the time its lease expires.
         idle_in_transaction_timeout: Duration::from_millis(settings.lease_ms),
         ..PgOptions::default()
     };

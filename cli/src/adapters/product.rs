@@ -1,4 +1,4 @@
-//! Addresses: which product one is for, and what it has to look like.
+//! Finds the product of an address, and checks the form of the address.
 
 use crate::redacted::Redacted;
 use crate::suggest::did_you_mean;
@@ -8,11 +8,11 @@ pub(super) struct Product<K> {
     pub(super) kind: K,
     /// Whether this program has its driver.
     pub(super) built_in: bool,
-    /// What its addresses start with, before the `:`.
+    /// The schemes of its addresses, without the `:`.
     pub(super) schemes: &'static [&'static str],
     /// Its cargo feature.
     pub(super) feature: &'static str,
-    /// What its addresses look like.
+    /// The form of its addresses, for error messages.
     pub(super) form: &'static str,
 }
 
@@ -57,7 +57,7 @@ fn built_in<K>(products: &[Product<K>]) -> impl Iterator<Item = &Product<K>> {
     products.iter().filter(|product| product.built_in)
 }
 
-/// What the addresses of the built-in products look like.
+/// The forms of the addresses of the built-in products.
 pub(super) fn forms<K>(products: &[Product<K>], separator: &str) -> String {
     let forms: Vec<&str> = built_in(products).map(|product| product.form).collect();
     forms.join(separator)

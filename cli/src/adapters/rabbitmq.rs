@@ -18,7 +18,7 @@ pub(super) async fn open(
     let longest = settings.longest_wait;
     let options = RabbitOptions {
         reconnect_wait: longest.map_or(usual.reconnect_wait, |wait| wait.min(usual.reconnect_wait)),
-        // The protocol has whole seconds.
+        // The protocol counts whole seconds.
         heartbeat: settings.heartbeat.map_or(usual.heartbeat, |every| {
             every.clamp(Duration::from_secs(1), usual.heartbeat)
         }),

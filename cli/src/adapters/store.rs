@@ -1,4 +1,4 @@
-//! Stores: their addresses, and how they are opened.
+//! Stores: parses their addresses and opens them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ const SQLITE: Product<Kind> = Product {
     form: "sqlite:PATH",
 };
 
-/// Where a store is. It is shown without its password.
+/// A store's address. It is shown without its password.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct StoreUrl {
     kind: Kind,
@@ -47,7 +47,7 @@ impl fmt::Display for StoreUrl {
     }
 }
 
-/// A store, and how it is closed.
+/// An open store with its close function.
 pub(crate) struct OpenStore {
     pub(crate) store: Arc<dyn Store>,
     close: Close,
@@ -68,7 +68,7 @@ impl OpenStore {
     }
 }
 
-/// How a scheduler uses a store, whichever it is.
+/// A scheduler's settings for any store.
 #[derive(Debug, Clone)]
 #[cfg_attr(
     not(feature = "postgres"),
@@ -86,7 +86,7 @@ pub(crate) struct StoreSettings {
 }
 
 impl StoreSettings {
-    /// Settings in step with the engine that uses the store.
+    /// Derives the settings from those of the engine that uses the store.
     pub(crate) fn of(engine: &EngineOptions, application: &str, migrate: bool) -> Self {
         Self {
             application: application.to_owned(),
@@ -117,7 +117,7 @@ impl StoreUrl {
         Ok(Self { kind, address })
     }
 
-    /// What an address may look like.
+    /// The accepted forms of addresses.
     pub(crate) fn expected() -> String {
         forms(&[POSTGRES, SQLITE], " or ")
     }
@@ -139,7 +139,7 @@ impl StoreUrl {
         opened.map_err(|error| self.error(&error))
     }
 
-    /// Creates the schema or brings it up to date. Returns its version, where the product has one.
+    /// Creates the schema or brings it up to date. Returns its version, if the product has one.
     pub(crate) async fn migrate(&self) -> Result<Option<i64>, OpenError> {
         let migrated = match self.kind {
             #[cfg(feature = "postgres")]

@@ -56,7 +56,7 @@ impl RunningEngine {
         self.engine.admin()
     }
 
-    /// The API over this engine and its store. `token` opens it. Long polls return when `stop` is requested.
+    /// The API of this engine and its store. Requests need `token`. Long polls return when `stop` is requested.
     pub(crate) fn api(&self, store: &Arc<dyn Store>, token: AdminToken, stop: Stop) -> ApiState {
         let mut state = ApiState::new(store.clone(), self.admin(), token);
         state.stop = stop;

@@ -16,7 +16,7 @@ use cueline_worker::{Handler, Worker};
 /// Time beyond the drain timeout, to kill and report the attempts that still run.
 const STOP_MARGIN: Duration = Duration::from_secs(10);
 
-/// Handlers that a worker has in its own code, by name.
+/// Handlers in the program's own code, by name.
 pub type Native = HashMap<String, Arc<dyn Handler>>;
 
 /// A built-in kind of handler.
@@ -46,23 +46,23 @@ pub(crate) struct ExecutorOptions {
     pub(crate) group: GroupName,
     /// Built-in kinds of handlers that they may run.
     pub(crate) allow: Vec<HandlerKind>,
-    /// Handlers that each runs at once at the most.
+    /// The most handlers that each executor runs at once.
     pub(crate) concurrency: usize,
     /// How long running handlers may take to end.
     pub(crate) drain_timeout: Duration,
     pub(crate) native: Native,
-    /// Whose triggers they run.
+    /// The keys whose triggers they run.
     pub(crate) trust: VerifyingKeys,
-    /// What becomes of their work when their heartbeats stop.
+    /// The treatment of their work when their heartbeats stop.
     pub(crate) failover: Failover,
 }
 
-/// What becomes of an executor's work when its heartbeats stop.
+/// The treatment of an executor's work when its heartbeats stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Failover {
-    /// Nothing: schedulers and broker are in this process, and end with it.
+    /// The work stays. Schedulers and broker are in this process, so they stop with the executor.
     Never,
-    /// Schedulers in other processes give it to other executors.
+    /// Schedulers in other processes give the work to other executors.
     After {
         /// After this time without contact to the broker, the executor stops its own attempts.
         fence_after: Duration,

@@ -53,7 +53,7 @@ impl Http {
         self.stop.clone()
     }
 
-    /// Lets `router` answer from now on.
+    /// Answers with `router` from now on.
     pub(crate) fn answer_by(&self, router: Router) {
         let first = self.ready.set(router).is_ok();
         debug_assert!(first, "there is one router");

@@ -1,4 +1,5 @@
-//! Components of the roles. Each one starts, reports when it ends unexpectedly, and stops. The modules of the roles compose them.
+//! Components of the roles. Each one starts, reports an unexpected end, and stops. The modules of the roles compose
+//! them.
 
 pub(crate) mod engine;
 pub(crate) mod executors;

@@ -19,7 +19,7 @@ pub(crate) struct StartupRetry {
 impl StartupRetry {
     /// Retries for `limit` from now on, or forever.
     pub(crate) fn new(limit: Option<Duration>) -> Self {
-        // A limit beyond the clock's range is forever.
+        // A limit beyond the clock's range means forever.
         let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
         Self { deadline }
     }

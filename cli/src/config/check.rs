@@ -1,4 +1,4 @@
-//! `cueline config check`: the configuration as it holds, where each value comes from, and everything that is wrong with it.
+//! `cueline config check`: prints the effective configuration, the origin of each value, and all errors.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use crate::output::{Out, Paint, cell};
 /// `cueline config …`
 #[derive(Debug, Subcommand)]
 pub(crate) enum ConfigCommand {
-    /// Print the configuration that a process would have here and now, and where each value comes from
+    /// Print the configuration that a process started here would have, and the origin of each value
     Check(CheckArgs),
 }
 
@@ -46,7 +46,7 @@ pub(crate) fn run(out: Out, command: ConfigCommand) -> Result<(), Failure> {
         Some(role) => vec![check(role, args.config)],
         None => check_sections(args.config.as_deref())?,
     };
-    // What is above the sections is the same for each role.
+    // Problems above the sections concern each role, and are reported once.
     let distinct = |of: fn(&Checked) -> &Vec<String>| -> Vec<String> {
         let mut seen = HashSet::new();
         let all = checked.iter().flat_map(of);

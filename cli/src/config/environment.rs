@@ -1,4 +1,4 @@
-//! Environment variables that are no settings.
+//! Warns about unknown environment variables.
 
 use crate::suggest::nearest;
 
@@ -6,7 +6,7 @@ use super::schema;
 
 const PREFIX: &str = "CUELINE_";
 
-/// Variables of commands, of logs, and those that a handler sets for the process that it starts.
+/// Variables of commands and logs, and variables that handlers set for their processes.
 const OTHERS: [&str; 18] = [
     "CUELINE_CONFIG",
     "CUELINE_URL",
@@ -30,9 +30,10 @@ const OTHERS: [&str; 18] = [
 
 /// Warnings about variables that are ignored because Cueline has no such setting.
 ///
-/// They are no errors: for a Service that is called `cueline`, Kubernetes sets `CUELINE_PORT`, `CUELINE_SERVICE_HOST` and more in
-/// every container, see <https://kubernetes.io/docs/tutorials/services/connect-applications-service/>. Settings of other roles are
-/// ignored without a warning, because one environment may serve several roles.
+/// They are no errors. For a Service that is called `cueline`, Kubernetes sets `CUELINE_PORT`, `CUELINE_SERVICE_HOST`
+/// and more in every container, see
+/// <https://kubernetes.io/docs/tutorials/services/connect-applications-service/>. Settings of other roles are ignored
+/// without a warning, because one environment may serve several roles.
 pub(super) fn warnings(names: impl IntoIterator<Item = String>) -> Vec<String> {
     let mut known: Vec<String> = schema::all()
         .map(|(_, definition)| schema::variable(&definition).to_owned())
@@ -45,7 +46,7 @@ pub(super) fn warnings(names: impl IntoIterator<Item = String>) -> Vec<String> {
         .collect();
     unknown.sort_unstable();
 
-    // Without the prefix, which makes all names alike.
+    // Names are compared without the prefix, because it makes all names similar.
     let bare = |name: &str| name.trim_start_matches(PREFIX).to_owned();
     let words: Vec<String> = known.iter().map(|name| bare(name)).collect();
     let (mut warnings, mut others) = (Vec::new(), Vec::new());

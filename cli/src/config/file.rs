@@ -9,10 +9,10 @@ use super::schema::{self, Definition, ROLES, Shape};
 use crate::jobfile::read_text;
 use crate::suggest::did_you_mean;
 
-/// Read when no other file is named, if it exists.
+/// The file that is read if it exists and no other file is named.
 const DEFAULT_FILE: &str = "/etc/cueline/cueline.toml";
 
-/// A value of the file whose key and type are right.
+/// A value of the file with a known key and the right type.
 #[derive(Debug, Clone)]
 pub(super) struct Entry {
     section: Option<&'static str>,
@@ -37,7 +37,7 @@ pub(super) struct ConfigFile {
     /// The roles that have a section, in their order in the file.
     pub(super) sections: Vec<&'static str>,
     entries: Vec<Entry>,
-    /// Everything that is wrong in it. What is right is in `entries` all the same.
+    /// All errors in the file. Its valid values are in `entries` all the same.
     pub(super) problems: Vec<String>,
     text: String,
 }
@@ -63,7 +63,7 @@ impl ConfigFile {
         file
     }
 
-    /// The value of `key` for `role`. The role's own section comes before what is above the sections.
+    /// The value of `key` for `role`. The role's own section takes precedence over keys above the sections.
     pub(super) fn find(&self, role: &str, key: &Id) -> Option<&Entry> {
         let of = |section: Option<&str>| {
             let mut entries = self.entries.iter();
@@ -135,7 +135,7 @@ impl ConfigFile {
         if texts.is_some() {
             self.entries.push(entry);
         } else {
-            // The value is not quoted: it may be a secret that lacks its quotes.
+            // The message must not quote the value, because it may be a secret without its quotes.
             let (given, expected) = (given(item), shape.expected());
             self.note(
                 line,
@@ -183,7 +183,7 @@ fn unknown_in_section(role: &str, definitions: &[Definition], key: &str) -> Stri
         .collect();
     if !others.is_empty() {
         return format!(
-            "a {role} has no such key; it belongs into [{}]",
+            "a {role} has no such key; it belongs in [{}]",
             others.join("] or [")
         );
     }

@@ -1,4 +1,5 @@
-//! The command line of a role: its settings as flags, taken as they are so that all mistakes are reported at once.
+//! The command line of a role: its settings as flags. Their values are parsed later, so that all mistakes are reported
+//! at once.
 
 use std::marker::PhantomData;
 use std::path::PathBuf;
@@ -29,7 +30,7 @@ pub(crate) enum RoleArgs {
 /// The flags of one role.
 #[derive(Debug)]
 pub(crate) struct FlagsOf<T> {
-    /// The file, as `--config` names it.
+    /// The file that `--config` names.
     pub(super) config: Option<PathBuf>,
     given: Flags,
     role: PhantomData<T>,
@@ -38,7 +39,7 @@ pub(crate) struct FlagsOf<T> {
 /// A configuration with the origin of each setting.
 #[derive(Debug)]
 pub(crate) struct Loaded<T> {
-    /// The configuration, or everything that is wrong with it.
+    /// The configuration, or all its errors.
     pub(crate) config: Result<T, Vec<String>>,
     pub(crate) settings: Vec<Setting>,
     pub(crate) warnings: Vec<String>,
@@ -54,7 +55,7 @@ impl<T: Role> FlagsOf<T> {
         }
     }
 
-    /// The configuration that follows from these flags, the environment and the file.
+    /// Derives the configuration from these flags, the environment and the file.
     pub(crate) fn load(&self) -> Loaded<T> {
         let variable = || std::env::var_os("CUELINE_CONFIG").filter(|path| !path.is_empty());
         let path = self

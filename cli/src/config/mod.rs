@@ -1,8 +1,9 @@
 //! Configuration of the roles: flags, environment variables, a file and defaults, in this order.
 //!
-//! [`roles`] declares each setting once, as a field of a clap struct. [`flags`], `environment` and `file` read what was
-//! given, `settings` layers it and remembers where each value comes from, `values` and `rules` check it. Every mistake is
-//! reported at once, with its place. See docs/adr/0016-configuration-by-clap.md for why no layering crate does this.
+//! [`roles`] declares each setting once, as a field of a clap struct. [`flags`], `environment` and `file` read the
+//! given values. `settings` layers them and remembers the origin of each. `values` and `rules` check them. All mistakes
+//! are reported at once, each with its place. docs/adr/0016-configuration-by-clap.md explains why no layering crate
+//! does this.
 
 pub(crate) mod check;
 mod environment;

@@ -1,4 +1,4 @@
-//! The tables of `docs/configuration.md` are generated from the settings; this test compares them.
+//! Tests that the tables of `docs/configuration.md` match the settings. The tables are generated from them.
 
 use super::rules::Role;
 use super::schema::{self, Definition, Shape};

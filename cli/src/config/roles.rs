@@ -1,8 +1,8 @@
 //! The settings of each role: names, types, defaults and meanings.
 //!
 //! Flags, environment variables, the file's keys, `--help` and `docs/configuration.md` all follow from these structs.
-//! A field's name is its key, and its doc comment is its meaning. The value's name also says how it is written:
-//! `N` is a number, `BOOL` a switch, and the password of a `URL` is never shown.
+//! A field's name is its key, and its doc comment is its meaning. The value's name also gives its format: `N` is a
+//! number, `BOOL` a switch, and the password of a `URL` is never shown.
 
 #![expect(
     clippy::doc_markdown,

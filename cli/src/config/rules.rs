@@ -1,4 +1,5 @@
-//! What settings say about each other: defaults that follow from the machine or from other settings, and what does not go together.
+//! Rules across settings: defaults that follow from the machine or from other settings, and combinations that are
+//! refused.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -14,12 +15,12 @@ use crate::failure::BadInput;
 
 /// A process that runs until it is told to stop.
 pub(crate) trait Role: Args {
-    /// Its name: of the command, and of its section in the file.
+    /// The name of its command, and of its section in the file.
     const NAME: &'static str;
     /// Settings whose default is computed, with the default in words.
     const COMPUTED: &'static [(&'static str, &'static str)];
 
-    /// Fills in what is computed, and notes what does not go together.
+    /// Fills in computed defaults, and reports settings that contradict each other.
     fn complete(settings: &mut Settings);
 }
 
@@ -105,13 +106,13 @@ impl StandaloneConfig {
 
 impl SchedulerConfig {
     pub(crate) fn broker_settings(&self) -> BrokerSettings {
-        in_step_with(self.failover.failover_after, self.broker_options.settings())
+        with_timings(self.failover.failover_after, self.broker_options.settings())
     }
 }
 
 impl WorkerConfig {
     pub(crate) fn broker_settings(&self) -> BrokerSettings {
-        in_step_with(self.failover.failover_after, self.broker_options.settings())
+        with_timings(self.failover.failover_after, self.broker_options.settings())
     }
 
     /// The keys of all `trust` entries.
@@ -136,8 +137,9 @@ impl BrokerOptions {
     }
 }
 
-/// A client reconnects long before it is missed, and the broker redelivers the messages of a dead client before its work fails over.
-fn in_step_with(failover_after: DurationMs, settings: BrokerSettings) -> BrokerSettings {
+/// Derives connection times from `failover_after`. A client must reconnect long before its failover. The broker must
+/// redeliver the messages of a dead client before its work fails over.
+fn with_timings(failover_after: DurationMs, settings: BrokerSettings) -> BrokerSettings {
     let failover_after = Duration::from_millis(failover_after.as_millis());
     BrokerSettings {
         longest_wait: Some(failover_after / 6),
@@ -146,12 +148,12 @@ fn in_step_with(failover_after: DurationMs, settings: BrokerSettings) -> BrokerS
     }
 }
 
-/// The setting that the user is asked for where `key` is missing.
-pub(super) fn to_be_given(key: &str) -> &str {
+/// The setting that the error asks for if `key` is missing.
+pub(super) fn setting_to_give(key: &str) -> &str {
     if key == "token" { "token_file" } else { key }
 }
 
-/// What a required setting has to be.
+/// The expected value of a required setting.
 pub(super) fn expected(key: &str) -> String {
     match key {
         "store" => StoreUrl::expected(),
@@ -186,7 +188,7 @@ fn check_broker(settings: &mut Settings) {
     if is_other && settings.is_given("broker_credentials") {
         settings.refuse(
             "broker_credentials",
-            "is for NATS only; put user and password into the broker's URL",
+            "is for NATS only; put the user and password in the broker's URL",
         );
     }
 }
@@ -213,7 +215,7 @@ fn machine_name() -> Result<String, String> {
     Ok(name.to_string_lossy().into_owned())
 }
 
-/// Where journals are by default: a directory that stays, never the present one, which depends on who starts the worker.
+/// The default directory of journals. It is never the current directory, because that depends on who starts the worker.
 fn state_dir() -> Result<PathBuf, String> {
     let absolute = |variable: &str| {
         std::env::var_os(variable)

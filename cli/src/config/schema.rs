@@ -1,11 +1,11 @@
-//! What settings there are, read off the structs of the roles.
+//! The settings of all roles, derived from their structs.
 
 use clap::{Arg, ArgAction, Command};
 
 use super::roles::{SchedulerConfig, StandaloneConfig, WorkerConfig};
 use super::rules::Role;
 
-/// A setting is a clap argument: its id is the key, and it knows its flag, variable, default, meaning and parser.
+/// A setting is a clap argument. Its id is the key. It has the flag, variable, default, meaning and parser.
 pub(super) type Definition = Arg;
 
 /// A role's name and settings.
@@ -35,14 +35,14 @@ pub(super) fn definitions<T: Role>() -> Vec<Definition> {
     command.get_arguments().cloned().collect()
 }
 
-/// The settings of all roles. One that several roles have is there several times.
+/// The settings of all roles. A setting of several roles occurs several times.
 pub(super) fn all() -> impl Iterator<Item = (&'static str, Definition)> {
     let of =
         |(role, definitions): RoleSettings| definitions().into_iter().map(move |arg| (role, arg));
     ROLES.into_iter().flat_map(of)
 }
 
-/// Command lines can be seen by other users of the machine.
+/// Whether a setting may be a flag. Secrets may not, because other users of the machine can see command lines.
 pub(super) fn is_flag(definition: &Definition) -> bool {
     definition.get_id() != "token"
 }
@@ -57,12 +57,12 @@ pub(super) fn value_name(definition: &Definition) -> &str {
     names.first().map_or("", |name| name.as_str())
 }
 
-/// How a value is written.
+/// The format of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Shape {
     Text,
     Number,
-    /// As a flag, its name alone.
+    /// The flag has no value: its name alone means true.
     Switch,
     /// Separated by commas in flags and variables.
     List,

@@ -15,7 +15,7 @@ use crate::secret_file;
 /// The values of the flags that were given, by key.
 pub(super) type Flags = Vec<(Id, Vec<String>)>;
 
-/// What gave a value; the greater comes first.
+/// The layer of a value. A greater one takes precedence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Layer {
     Default,
@@ -28,14 +28,14 @@ pub(crate) enum Layer {
 #[derive(Debug)]
 pub(crate) struct Setting {
     definition: Definition,
-    /// What is parsed; empty if there is no value.
+    /// The texts to parse; empty if there is no value.
     texts: Vec<String>,
     /// The value without secrets; `None` if there is none.
     pub(crate) shown: Option<String>,
     pub(crate) layer: Layer,
     /// `cueline.toml:6`, `CUELINE_KEEP`, `--keep` or `default`.
     pub(crate) from: String,
-    /// What a problem is reported of: `from`, with the key where that does not say it.
+    /// The place that a problem names: `from`, followed by the key if `from` does not contain it.
     place: String,
     refused: bool,
 }
@@ -92,7 +92,7 @@ impl Setting {
         self.texts = texts;
     }
 
-    /// What is wrong with each of its values. Each is parsed by itself, because clap stops at the first mistake.
+    /// The errors of its values. Each value is parsed separately, because clap stops at the first mistake.
     fn problems(&self) -> Vec<String> {
         let alone = Command::new("")
             .no_binary_name(true)
@@ -100,7 +100,7 @@ impl Setting {
         let parsed = |argument| alone.clone().try_get_matches_from([argument]);
         self.arguments()
             .filter_map(|argument| parsed(argument).err())
-            // The parsers of `values` are the source.
+            // The source is the error of a parser in `values`.
             .map(|error| {
                 error
                     .source()
@@ -126,7 +126,7 @@ fn split(texts: &[String]) -> Vec<String> {
         .collect()
 }
 
-/// All settings of one role, with everything that is wrong with them.
+/// All settings of one role, with all their errors.
 #[derive(Debug)]
 pub(crate) struct Settings {
     pub(super) role: &'static str,
@@ -168,7 +168,7 @@ impl Settings {
         found.expect("the role has this setting")
     }
 
-    /// Whether it has a value that is no default.
+    /// Whether it has a value that is not the default.
     pub(super) fn is_given(&self, key: &str) -> bool {
         self.at(key).layer != Layer::Default
     }
@@ -177,7 +177,7 @@ impl Settings {
         self.at(key).texts.first().map(String::as_str)
     }
 
-    /// Sets a value where none is given.
+    /// Sets a value if none is given.
     pub(super) fn set_default(&mut self, key: &str, text: Result<String, String>) {
         match text {
             _ if self.text(key).is_some() => {}
@@ -186,12 +186,12 @@ impl Settings {
         }
     }
 
-    /// Sets what `config check` shows where no value is given.
+    /// Sets the text that `config check` shows if no value is given.
     pub(super) fn show_default(&mut self, key: &str, text: String) {
         self.at_mut(key).shown.get_or_insert(text);
     }
 
-    /// Reports a value that will not do.
+    /// Reports a value that is not acceptable.
     pub(super) fn refuse(&mut self, key: &str, problem: &str) {
         let setting = self.at_mut(key);
         setting.refused = true;
@@ -199,7 +199,7 @@ impl Settings {
         self.problems.push(problem);
     }
 
-    /// Reports a value that has to be given.
+    /// Reports a required value that is missing.
     pub(super) fn require(&mut self, key: &str, expected: &str) {
         let definition = &self.at(key).definition;
         self.problems.push(format!(
@@ -237,7 +237,7 @@ impl Settings {
         }
     }
 
-    /// Warns where other users can read the file that `key` names.
+    /// Warns if other users can read the file that `key` names.
     pub(super) fn check_permissions(&mut self, key: &str) {
         let warning = self
             .text(key)
@@ -253,7 +253,7 @@ impl Settings {
             let (key, problems) = (setting.key().to_owned(), setting.problems());
             if setting.definition.is_required_set() && setting.texts.is_empty() && !setting.refused
             {
-                self.require(rules::to_be_given(&key), &rules::expected(&key));
+                self.require(rules::setting_to_give(&key), &rules::expected(&key));
             }
             for problem in problems {
                 self.refuse(&key, &problem);

@@ -1,4 +1,4 @@
-//! What the text of one setting may be. A refusal says what was given and what is expected.
+//! Parsers for the text of a single setting. An error has the given and the expected value.
 
 use std::fmt::Display;
 use std::net::SocketAddr;
@@ -15,7 +15,7 @@ use crate::components::HandlerKind;
 use crate::suggest::did_you_mean;
 use crate::{keys, secret_file};
 
-/// Shorter times are within what a busy machine, a slow disk or a new connection may take.
+/// A busy machine, a slow disk or a new connection may delay heartbeats by almost this time.
 const SHORTEST_FAILOVER: DurationMs = DurationMs::secs(3);
 
 /// Shorter tokens can be guessed.
@@ -67,7 +67,7 @@ pub(super) fn name<T: FromStr<Err = NameError>>(text: &str) -> Result<T, String>
     text.parse().map_err(|e| format!("{text:?} given: {e}"))
 }
 
-/// The executors are called NAME-1 to NAME-64, and the longest of these has to be a name as well.
+/// Parses the base name of NAME-1 to NAME-64. The longest of these must be a valid name as well.
 pub(super) fn standalone_name(text: &str) -> Result<ExecutorName, String> {
     name::<ExecutorName>(&format!("{text}-64"))?;
     name(text)

@@ -9,7 +9,7 @@ use crate::discovery::{self, Discovered};
 const FREE_WARN_BYTES: u64 = 1 << 30;
 const FREE_BAD_BYTES: u64 = 100 << 20;
 
-/// The server that announced itself on this machine, and its token file.
+/// Finds the server that announced itself on this machine, and checks its token file.
 pub(super) fn announced_server(checks: &mut Vec<Check>) -> Option<Discovered> {
     let found = match discovery::read() {
         Ok(found) => found?,
@@ -53,7 +53,7 @@ pub(super) fn announced_server(checks: &mut Vec<Check>) -> Option<Discovered> {
     Some(found)
 }
 
-/// Whether the data directory is writable and has space.
+/// Checks whether the data directory is writable and has space.
 pub(super) async fn check_data_dir(data: PathBuf, checks: &mut Vec<Check>) {
     let shown = data.display().to_string();
     let looked = tokio::task::spawn_blocking(move || {

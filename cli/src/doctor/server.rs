@@ -62,7 +62,7 @@ fn version(api: &Api, stats: &Stats) -> Check {
 }
 
 fn clock(server: Timestamp, before: i64, after: i64) -> Check {
-    // The server looked at its clock somewhere between the two.
+    // The server read its clock at some time between `before` and `after`.
     let (server, before, after) = (server.as_millis(), before, after.max(before));
     let off = if server < before {
         before.saturating_sub(server)
@@ -133,7 +133,7 @@ fn is_live(view: &cueline_api::view::ExecutorView) -> bool {
     !view.executor.heartbeat.gone && view.silent_ms <= DEAD_AFTER_MS
 }
 
-/// Whether each enabled job has a live executor that can run it.
+/// Checks whether each enabled job has a live executor that can run it.
 async fn check_handlers(api: &Api, found: &Executors, checks: &mut Vec<Check>) {
     let query = [("limit", MOST_JOBS.to_string())];
     let page: JobPage = match api.get(&["jobs"], &query).await.and_then(read) {

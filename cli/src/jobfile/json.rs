@@ -1,7 +1,8 @@
 //! JSON with line numbers.
 //!
-//! `serde_json` validates the text and reports where it is not JSON. A walk over the same text then finds the lines. The YAML reader
-//! cannot take its place: it refuses escaped surrogate pairs (`\ud83d\ude00`), which Python's `json.dumps` writes.
+//! `serde_json` validates the text and reports where it is not JSON. A walk over the same text then finds the lines.
+//! The YAML reader cannot replace it: it refuses escaped surrogate pairs (`\ud83d\ude00`), which Python's `json.dumps`
+//! writes.
 
 use cueline_model::decode::{Node, Value};
 use serde::de::IgnoredAny;
@@ -26,7 +27,7 @@ pub(super) fn parse(text: &str) -> Result<Node, SyntaxError> {
     walk.value(0)
 }
 
-/// A place in a text that is known to be JSON.
+/// A position in a text that is valid JSON.
 struct Walk<'t> {
     text: &'t str,
     at: usize,
@@ -81,7 +82,7 @@ impl Walk<'_> {
         Ok(Value::List(items))
     }
 
-    /// Goes to the next entry; `false`, and past the end, when there is none.
+    /// Goes to the next entry. If there is none, goes past the end and returns `false`.
     fn more(&mut self, end: u8) -> bool {
         self.skip_space();
         if self.peek() == Some(b',') {
@@ -98,7 +99,7 @@ impl Walk<'_> {
         }
     }
 
-    /// A string, number or word, whole.
+    /// Reads a whole string, number or word.
     fn token(&mut self) -> &str {
         let start = self.at;
         let bytes = self.text.as_bytes();

@@ -1,4 +1,4 @@
-//! Job files: TOML, YAML or JSON text into job definitions, each problem with its file and line.
+//! Parses job files (TOML, YAML or JSON) into job definitions. Each problem has its file and line.
 
 mod json;
 mod toml;
@@ -12,10 +12,10 @@ use std::path::{Path, PathBuf};
 use cueline_model::JobSpec;
 use cueline_model::decode::{self, Node};
 
-/// The largest job file: the server accepts bodies of this size.
+/// The largest job file. The server accepts request bodies up to this size.
 pub(crate) const MAX_FILE_BYTES: u64 = 4 * 1024 * 1024;
 
-/// The deepest nesting; definitions need about five levels.
+/// The deepest nesting. Definitions need about five levels.
 const MAX_DEPTH: usize = 32;
 
 /// All problems of some job files, each with its place: `jobs.toml:14: job "report": …`.
@@ -81,7 +81,7 @@ fn decode(node: &Node) -> Result<Vec<JobSpec>, Vec<decode::Problem>> {
     decode::jobs(node)
 }
 
-/// Reads several job files as one. Reports all problems together, and a job that two files define.
+/// Reads several job files as one. Reports all problems together, also jobs that two files define.
 pub(crate) fn read_all(paths: &[PathBuf]) -> Result<Vec<JobSpec>, JobFileError> {
     let mut messages = Vec::new();
     let mut specs = Vec::new();

@@ -1,4 +1,4 @@
-//! The three formats say the same, with the same lines.
+//! The three formats give the same values, with the lines of each file.
 
 use cueline_model::decode::{Node, Value};
 use proptest::prelude::*;

@@ -7,7 +7,7 @@ use super::{Lines, SyntaxError};
 
 pub(super) fn parse(text: &str) -> Result<Node, SyntaxError> {
     let lines = Lines::of(text);
-    // toml_edit bounds the depth itself.
+    // toml_edit limits the depth itself.
     let document = Document::parse(text).map_err(|error| SyntaxError {
         line: lines.at(error.span().map_or(0, |span| span.start)),
         message: format!("is not TOML: {}", one_line(error.message())),

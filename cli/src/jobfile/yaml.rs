@@ -90,7 +90,7 @@ impl Builder {
                     });
                 };
                 self.nodes = self.nodes.saturating_add(size(node));
-                // Checked before the copy, because the bound is there to prevent the copy.
+                // Checked before the copy, because the limit must prevent a huge copy.
                 if self.nodes > MAX_NODES {
                     return Err(too_many(line));
                 }

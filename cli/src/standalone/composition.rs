@@ -1,4 +1,4 @@
-//! Store, broker, engine and executors, put together in one process.
+//! Composes store, broker, engine and executors in one process.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::components::{
 };
 use crate::failure::Hinted;
 
-/// What to put together.
+/// The options of a composition.
 #[derive(Clone)]
 pub(crate) struct CompositionOptions {
     /// Group of the executors.
@@ -29,22 +29,21 @@ pub(crate) struct CompositionOptions {
     pub(crate) executors: Vec<ExecutorName>,
     /// Built-in kinds of handlers that they may run.
     pub(crate) allow: Vec<HandlerKind>,
-    /// Handlers that each runs at once at the most.
+    /// The most handlers that each executor runs at once.
     pub(crate) concurrency: usize,
     /// How long running handlers may take to end.
     pub(crate) drain_timeout: Duration,
     pub(crate) native: Native,
     /// The engine's options.
     pub(crate) engine: EngineOptions,
-    /// Jobs to apply before anything is scheduled: so that `startup` jobs among them run at this very start.
+    /// Jobs to apply before scheduling begins, so that `startup` jobs among them run at this start.
     pub(crate) jobs: Vec<JobSpec>,
     /// The store; a file in the data directory by default.
     pub(crate) store: Option<StoreUrl>,
-    /// The store may be migrated; true by default.
+    /// Whether to migrate the store; true by default.
     pub(crate) migrate: bool,
     /// The broker; a file in the data directory by default.
     pub(crate) broker: Option<BrokerUrl>,
-    /// How the broker is used.
     pub(crate) broker_settings: BrokerSettings,
     /// How long to try to reach store and broker; for ever by default.
     pub(crate) start_timeout: Option<Duration>,
@@ -73,13 +72,14 @@ impl CompositionOptions {
         }
     }
 
-    /// With a store or a broker of its own elsewhere, other schedulers may be there.
+    /// If the store or broker is external, other schedulers may use it.
     fn failover(&self) -> Failover {
         if self.store.is_none() && self.broker.is_none() {
             return Failover::Never;
         }
         let failover_after = Duration::from_millis(self.engine.failover_after_ms);
         Failover::After {
+            // The default of every worker; see `Builder::fence_after`.
             fence_after: failover_after * 2 / 3,
             failover_after,
         }
@@ -88,9 +88,7 @@ impl CompositionOptions {
 
 /// A scheduler and its executors in this process.
 pub(crate) struct Composition {
-    /// The store.
     pub(crate) store: Arc<dyn Store>,
-    /// The scheduler.
     pub(crate) engine: RunningEngine,
     executors: Executors,
     open_store: OpenStore,
@@ -141,7 +139,7 @@ impl Composition {
         })
     }
 
-    /// Returns when a task has ended unexpectedly, with which.
+    /// Returns the name of a task that has ended unexpectedly.
     pub(crate) async fn broken(&self) -> String {
         tokio::select! {
             broken = self.engine.broken() => broken,
@@ -162,8 +160,8 @@ impl Composition {
 
 const STORE_HINT: &str =
     "all jobs and runs are in that file: restore it from a backup, or give another --data";
-const QUEUE_HINT: &str = "what is queued is known to store.db as well: if the file cannot be mended, move it away (with \
-    those that begin with its name), and what was in it is queued again within a minute";
+const QUEUE_HINT: &str = "store.db also has the queued triggers; if you cannot repair this file, move it away with its \
+    -wal and -shm files, and the triggers are queued again within a minute";
 
 async fn open_store(
     data: &DataDir,
@@ -183,7 +181,7 @@ async fn open_store(
     }
     let file = data.path().join("store.db");
     let url = StoreUrl::parse(&format!("sqlite:{}", file.display())).map_err(anyhow::Error::msg)?;
-    // A file is there or it is not: nothing is waited for.
+    // Retries would not help: a local file does not become available later.
     let store = opened(url, StartupRetry::none()).await;
     store.map_err(|error| unusable(&file, error, STORE_HINT))
 }
@@ -214,7 +212,7 @@ async fn open_broker(
     broker.map_err(|error| unusable(&file, error, QUEUE_HINT))
 }
 
-/// The file is why it does not start.
+/// An error that names the unusable file and adds a hint.
 fn unusable(file: &Path, error: OpenError, hint: &str) -> anyhow::Error {
     anyhow::Error::new(error).context(Hinted {
         what: format!("{} cannot be used", file.display()),

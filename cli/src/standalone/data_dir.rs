@@ -19,11 +19,11 @@ pub(crate) struct DataDir {
 }
 
 impl DataDir {
-    /// Makes the directory if need be, takes its lock, and reads or makes its secrets.
+    /// Creates the directory if it does not exist, takes its lock, and reads or creates its secrets.
     pub(crate) fn open(path: &Path) -> Result<Self> {
         if path.exists() && !path.is_dir() {
             bail!(
-                "--data {}: is not a directory; give one, or a path at which one can be made",
+                "--data {}: is not a directory; give a directory, or a path where one can be created",
                 path.display()
             );
         }
@@ -31,7 +31,9 @@ impl DataDir {
             .recursive(true)
             .mode(0o700)
             .create(path)
-            .with_context(|| format!("--data {}: failed to make the directory", path.display()))?;
+            .with_context(|| {
+                format!("--data {}: failed to create the directory", path.display())
+            })?;
         let path = path
             .canonicalize()
             .with_context(|| format!("--data {}: failed to find the directory", path.display()))?;
@@ -74,7 +76,7 @@ impl DataDir {
         self.path.join("admin.token")
     }
 
-    /// What triggers are signed with.
+    /// The key that signs triggers.
     pub(crate) fn key(&self) -> &SigningKey {
         &self.key
     }
@@ -115,8 +117,8 @@ fn take_lock(path: &Path) -> Result<File> {
     Ok(lock)
 }
 
-/// A process that was killed in the middle of starting another leaves the lock to that one, until it has become the program that it is to
-/// be: a few milliseconds, in which a supervisor may have started the next.
+/// Waits a few milliseconds for the lock. A server may be killed while it starts a process. The forked process inherits
+/// the lock and holds it until it executes its program, and a supervisor may start the next server meanwhile.
 fn lock_soon(lock: &File) -> Result<(), TryLockError> {
     const TRIES: u32 = 40;
     const PAUSE: std::time::Duration = std::time::Duration::from_millis(25);
@@ -129,14 +131,14 @@ fn lock_soon(lock: &File) -> Result<(), TryLockError> {
     lock.try_lock()
 }
 
-/// Reads a secret, or makes it on the first start, readable by its owner only.
+/// Reads a secret. The first start creates it, readable by its owner only.
 fn secret(file: &Path, make: impl FnOnce() -> Result<String>) -> Result<String> {
     match fs::read_to_string(file) {
         Ok(text) if !text.trim().is_empty() => {
             let mode = fs::metadata(file)?.permissions().mode();
             if mode & 0o077 != 0 {
                 bail!(
-                    "{}: others may read this secret (mode {:o}); run: chmod 600 {}",
+                    "{}: other users can read this secret (mode {:o}); run: chmod 600 {}",
                     file.display(),
                     mode & 0o777,
                     file.display()
@@ -144,7 +146,7 @@ fn secret(file: &Path, make: impl FnOnce() -> Result<String>) -> Result<String> 
             }
             return Ok(text.trim().to_owned());
         }
-        // Empty: the last start was cut short between making the file and filling it.
+        // An empty file means that the last start was killed between creating and filling it.
         Ok(_) => fs::remove_file(file)
             .with_context(|| format!("failed to replace the empty {}", file.display()))?,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}

@@ -1,6 +1,7 @@
 //! `cueline standalone`: scheduler, worker, store and broker in one process.
 //!
-//! It is a composition, not a mode: the same engine, worker and ports as in a cluster, with SQLite store and embedded broker.
+//! It composes the same engine, worker and ports as a cluster, with the SQLite store and the embedded broker. No code
+//! asks whether it runs standalone.
 
 mod composition;
 mod data_dir;
@@ -37,7 +38,7 @@ pub(crate) async fn run(config: StandaloneConfig) -> Result<()> {
     let state = composition
         .engine
         .api(&composition.store, token, http.stopping());
-    // Written before the server is ready: a command that sees it ready also finds it.
+    // Written before the server is ready, so that commands find it as soon as it is.
     if let Err(e) = discovery::write(&url, &data.token_file()) {
         tracing::warn!(error = %e, "failed to announce this server to the cueline command; give --url and --token to it");
     }
@@ -69,7 +70,7 @@ fn options(config: &StandaloneConfig) -> Result<CompositionOptions> {
     Ok(options)
 }
 
-/// A job that the store refuses is an error of the job files.
+/// Reports a job that the store refuses as an error of the job files.
 fn bad_jobs(error: anyhow::Error) -> anyhow::Error {
     match error.downcast_ref::<cueline_store::StoreError>() {
         Some(e) if e.kind() == cueline_store::ErrorKind::Invalid => {

@@ -453,7 +453,7 @@ fn wrong_files_are_named_with_line_and_key() {
         (
             "[scheduler]\nallow = [\"shell\"]",
             &[
-                "c.toml:2: scheduler.allow: a scheduler has no such key; it belongs into [standalone] or [worker]",
+                "c.toml:2: scheduler.allow: a scheduler has no such key; it belongs in [standalone] or [worker]",
             ],
         ),
         (

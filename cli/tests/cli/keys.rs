@@ -1,4 +1,5 @@
-//! `cueline key` and `cueline token`: only the owner can read the files, none is overwritten, and the halves are not confused.
+//! `cueline key` and `cueline token`: only the owner can read the files, none is overwritten, and the halves are not
+//! confused.
 
 use std::os::unix::fs::PermissionsExt as _;
 

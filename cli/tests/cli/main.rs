@@ -1,4 +1,4 @@
-//! The built binary, run as a user runs it.
+//! Runs the built binary as a user does.
 
 mod bad_input;
 mod command;

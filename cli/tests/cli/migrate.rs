@@ -1,4 +1,4 @@
-//! `cueline migrate` on a file; on servers it is tested with the roles.
+//! `cueline migrate` on a file. The tests of the roles cover it on servers.
 
 use crate::command::Home;
 

@@ -1,4 +1,4 @@
-//! What needs no server.
+//! Commands that need no server.
 
 use std::process::Stdio;
 

@@ -197,7 +197,7 @@ fn a_trigger_is_waited_for_and_its_log_read() {
         "{failed}"
     );
     let cancel = server.run(&["run", "cancel", id]).good();
-    assert_eq!(cancel, format!("run {id} had ended already: succeeded\n"));
+    assert_eq!(cancel, format!("run {id} had already ended: succeeded\n"));
 
     let one = server.json(&["trigger", "hello", "--key", "k"]);
     let two = server.json(&["trigger", "hello", "--key", "k"]);

@@ -1,4 +1,4 @@
-//! Which crate may depend on which. docs/ARCHITECTURE.md has the table with its reasons; this test applies it.
+//! Checks the dependencies between crates. docs/ARCHITECTURE.md has the table with its reasons.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -52,7 +52,8 @@ const ALLOWED: [(&str, &[&str]); 18] = [
             "cueline-worker",
         ],
     ),
-    // The harness uses Cueline from outside, and has a worker with a handler of its own. Scenarios may use every crate as a dev-dependency.
+    // The harness uses Cueline from outside, and has a worker with a handler of its own. Scenarios may use every crate
+    // as a dev-dependency.
     (
         "cueline-tests",
         &[

@@ -1,7 +1,7 @@
 //! Modules of a crate import each other in one direction only.
 //!
-//! The rule holds at each level: between the files and folders of `src`, and between those of each folder in it. A module and its own submodules
-//! count as one. Tests do not count.
+//! The rule holds at each level: between the files and folders of `src`, and between those of each folder in it. A
+//! module and its own submodules count as one. Tests do not count.
 
 mod imports;
 
@@ -58,7 +58,7 @@ fn cycles(krate: &Crate) -> Vec<String> {
     for import in &krate.imports {
         let shared = import.from.iter().zip(&import.to);
         let depth = shared.take_while(|(from, to)| from == to).count();
-        // Otherwise one of the two contains the other.
+        // Without both parts, one of the two modules contains the other, and they are no siblings.
         if let (Some(from), Some(to)) = (import.from.get(depth), import.to.get(depth)) {
             let siblings = folders.entry(&import.from[..depth]).or_default();
             siblings

@@ -1,4 +1,4 @@
-//! Rules that the repository keeps: which crate and which module may depend on which, and that the documentation names real tests.
+//! Checks rules of the repository: dependencies between crates and modules, and the tests that the documentation names.
 
 mod arrows;
 mod guarantees;

@@ -112,7 +112,8 @@ async fn every_example_shows_its_effect(server: &Standalone) -> Result<()> {
     .await
 }
 
-/// Follows the log of a run with eight steps of a second each. Lines arrive while it runs, and the command ends with it.
+/// Follows the log of a run with eight steps of a second each. Lines arrive while it runs, and the command ends with
+/// it.
 async fn a_log_can_be_followed(server: &Standalone) -> Result<()> {
     let job = ["--job", "slow-serial"];
     let id = try_eventually("a run waits in its lane", MINUTE, async || {

@@ -1,5 +1,5 @@
-//! An attacker with an account on the broker publishes triggers that no scheduler has sent. None runs, each becomes a dead letter with its reason,
-//! and the worker continues.
+//! An attacker with an account on the broker publishes triggers that no scheduler has sent. None runs. Each becomes a
+//! dead letter with its reason, and the worker continues.
 
 use anyhow::{Context as _, Result, ensure};
 use async_nats::jetstream;

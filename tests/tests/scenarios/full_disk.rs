@@ -1,4 +1,5 @@
-//! On a full disk the server logs the cause and keeps running. When there is room again it continues by itself; no run is lost or doubled.
+//! On a full disk the server logs the cause and keeps running. When there is room again it continues by itself. No run
+//! is lost or doubled.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -17,8 +18,8 @@ use serde_json::{Value, json};
 
 const DISK_KIB: u32 = 48 * 1_024;
 
-/// A file that the test deletes to make room. It is about as large as the write-ahead logs may grow: SQLite copies them into the database files
-/// only at 16 MiB or, once the disk was full, before the next write.
+/// A file that the test deletes to make room. It is about as large as the write-ahead logs may grow. SQLite copies them
+/// into the database files only at 16 MiB or, once the disk was full, before the next write.
 const BALLAST: usize = 40 * 1_024 * 1_024;
 
 /// Jobs that print much, and jobs that print nothing.
@@ -126,7 +127,8 @@ async fn check_consistency(server: Standalone, log: &ExecutionLog) -> Result<()>
 const WRITES: usize = 600;
 const REFUSED: usize = 60;
 
-/// Fills the disk by `write`, frees half a MiB, and continues to write. SQLite must empty the write-ahead log before it uses that room up too.
+/// Fills the disk by `write`, frees half a MiB, and continues to write. SQLite must empty the write-ahead log before it
+/// fills that room as well.
 async fn fill_and_continue(data: &Path, mut write: impl AsyncFnMut() -> Result<()>) -> Result<()> {
     let ballast = data.join("ballast");
     std::fs::write(&ballast, vec![0x2a; 512 * 1_024])?;

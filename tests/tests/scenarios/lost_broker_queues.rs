@@ -1,4 +1,5 @@
-//! The broker loses an executor's queue while triggers wait in it. Reconciliation publishes them again, and each runs once.
+//! The broker loses an executor's queue while triggers wait in it. Reconciliation publishes them again, and each runs
+//! once.
 
 use std::collections::BTreeMap;
 
@@ -53,8 +54,8 @@ impl Lost {
 
 const RUNS: usize = 5;
 
-/// A queued attempt is compared with what its executor holds after this time. Half of it is enough to trigger all runs before the scheduler
-/// takes the killed worker for dead.
+/// After this time the scheduler asks the executor whether it holds a queued attempt. Half of it is enough to trigger
+/// all runs before the scheduler considers the killed worker dead.
 const FAILOVER: &str = "12s";
 
 async fn lost_triggers_run(broker: String, lost: &[Lost]) -> Result<()> {

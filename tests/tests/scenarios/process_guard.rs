@@ -1,4 +1,4 @@
-//! The guard of a worker ends its processes when the worker cannot, because it was killed or stopped. They have ended before the work goes to
+//! The guard ends a worker's processes when the worker was killed or stopped. They have ended before the work goes to
 //! another executor (G10).
 
 use std::time::Duration;
@@ -15,8 +15,9 @@ use nix::unistd::Pid;
 const FENCE: &str = "11s";
 const FAILOVER: &str = "16s";
 
-/// Each attempt records its process id and that of a child in a session of its own. An attempt that finds a live process of an earlier one records
-/// an overlap. (A dead process stays in the process list until its parent reaps it, and that parent may be stopped.)
+/// Each attempt records its process id and that of a child in a session of its own. An attempt that finds a live
+/// process of an earlier one records an overlap. (A dead process stays in the process list until its parent reaps it,
+/// and that parent may be stopped.)
 fn jobs(cluster: &Cluster) -> String {
     let job = |name: &str, more: &str| {
         format!(
@@ -58,7 +59,7 @@ async fn starts(cluster: &Cluster, job: &str, times: usize) -> Result<Vec<Vec<i3
     Ok(pids.await?)
 }
 
-/// Whether the process is neither gone nor dead and not yet reaped.
+/// Whether the process is alive. A dead process that its parent has not reaped is not.
 fn alive(pid: i32) -> bool {
     std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| {
         let state = stat
@@ -142,7 +143,7 @@ async fn processes_of_a_stopped_worker_end_before_another_worker_runs_them() -> 
         );
         ensure!(again[1].iter().all(|pid| alive(*pid)), "{again:?}");
         check_no_overlap(cluster)?;
-        // With `fence = "keep"` a job accepts to run twice.
+        // A job with `fence = "keep"` may run twice.
         ensure!(kept[0].iter().all(|pid| alive(*pid)), "{kept:?}");
         // The worker continues, and does not disturb the attempt on the other one.
         fixture.one.resume()?;
@@ -181,7 +182,7 @@ async fn processes_of_a_killed_worker_end_with_it() -> Result<()> {
     fixture.scheduler.terminate().await
 }
 
-/// A process that a job leaves in the background is the job's own business while the worker ends in order.
+/// A background process of a job survives a graceful stop of the worker.
 #[tokio::test]
 async fn a_graceful_stop_leaves_background_processes_alone() -> Result<()> {
     let mut fixture = fixture().await?;

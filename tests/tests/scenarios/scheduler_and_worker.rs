@@ -42,7 +42,7 @@ async fn allowed_jobs_run_and_processes_stop(store: String, broker: String) -> R
         .with_context(|| cluster.logs())
 }
 
-/// A job runs, a handler that is not allowed does not, and each process ends in order after SIGTERM.
+/// A job runs, a handler that is not allowed does not, and each process stops gracefully after SIGTERM.
 async fn check_jobs_and_stop(cluster: &Cluster) -> Result<()> {
     // The two may start in any order.
     let mut worker = cluster.worker("one")?;

@@ -1,5 +1,5 @@
-//! The database or the broker is killed or stopped, while idle and under load. Afterwards the same processes of Cueline continue, and each run has
-//! run once.
+//! The database or the broker is killed or stopped, while idle and under load. Afterwards the same processes of Cueline
+//! continue, and each run has run once.
 
 use std::collections::BTreeMap;
 
@@ -95,7 +95,7 @@ handler = {{ shell = "echo $CUELINE_RUN_ID >> {0}" }}
 }
 
 impl Fixture {
-    /// Neither process has ended, so that no supervisor is needed.
+    /// Checks that neither process has ended, so no supervisor is needed.
     fn check_running(&mut self) -> Result<()> {
         self.scheduler.check_running()?;
         self.worker.check_running()

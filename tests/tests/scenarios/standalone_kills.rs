@@ -1,4 +1,5 @@
-//! Fifty SIGKILLs at random moments under 200 fires a second in every kind of lane. Afterwards the database is compared with the execution log.
+//! Fifty SIGKILLs at random moments under 200 fires a second in every kind of lane. Afterwards the test compares the
+//! database with the execution log.
 //!
 //! `CUELINE_TEST_KILLS` sets another number of kills, `CUELINE_TEST_SEED` repeats the moments of an earlier test.
 
@@ -17,7 +18,8 @@ use rand::RngExt as _;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-/// Jobs that differ only in their number: how many, how often they fire, how long an attempt takes, and more fields of the definition.
+/// Jobs that differ only in their number: how many, how often they fire, how long an attempt takes, and more fields of
+/// the definition.
 struct JobKind {
     prefix: &'static str,
     count: usize,
@@ -38,7 +40,7 @@ fn kinds() -> Vec<JobKind> {
     };
     vec![
         kind("serial", 8, 100, 15, json!({ "block": "serial" })),
-        // An attempt takes longer than the period: triggers wait in its lane at each kill.
+        // An attempt takes longer than the period, so triggers wait in its lane at each kill.
         kind("backlog", 1, 100, 115, json!({ "block": "serial" })),
         kind("discard", 6, 100, 130, json!({ "block": "discard" })),
         kind("cover-long", 2, 100, 130, json!({ "block": "cover" })),
@@ -106,7 +108,7 @@ async fn fifty_kills_lose_no_run_and_double_none() -> Result<()> {
     sleep(Duration::from_secs(1)).await;
     let names: Vec<String> = job_names(&jobs(&log));
     let before = server.all_runs().await?;
-    // Not the child: it still follows runs of its parent.
+    // The child is not paused, because it still follows runs of its parent.
     for name in names.iter().filter(|n| !n.starts_with("child")) {
         server
             .post(&format!("/jobs/{name}/pause"), &Value::Null)
@@ -242,7 +244,8 @@ impl<'a> Comparison<'a> {
             let ever_started = (1..=run.attempt).any(|a| events.contains_key(&(run.id, a)));
             let agrees = match run.state.as_str() {
                 "succeeded" => has("start") && has("end"),
-                // The process may be killed between the journal and the handler's first step, or before the handler ends.
+                // The process may be killed between the journal and the handler's first step, or before the handler
+                // ends.
                 "lost" => !run.job.starts_with("rerun"),
                 "discarded" => run.job.starts_with("discard") && !ever_started,
                 // The final pause hit it while it waited for a retry.

@@ -1,4 +1,5 @@
-//! A server that cannot start says what is wrong and what to do, ends with a status other than 0, and never panics. Its advice works.
+//! A server that cannot start prints the error and advice, ends with a status other than 0, and never panics. The
+//! advice works.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -230,7 +231,7 @@ async fn a_read_only_directory_is_refused() -> Result<()> {
     Ok(())
 }
 
-/// What is wrong with a database file.
+/// A kind of damage to a database file.
 #[derive(Debug, Clone, Copy)]
 enum Damage {
     /// It ends too early, within a page.

@@ -1,7 +1,8 @@
 //! G3: once pause, edit, delete or cancel has returned, no trigger of the old definition is published.
 //!
-//! The real engine, store, broker and API run in one process. A wrapper around the driver records each publish. Requests race with fires at random
-//! moments, and what was published after an answer is compared with what the answer promised.
+//! The real engine, store, broker and API run in one process. A wrapper around the driver records each publish.
+//! Requests race with fires at random moments. Afterwards the test compares later publishes with the promises of the
+//! answers.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -168,8 +169,8 @@ impl Scheduler {
         })
     }
 
-    /// Triggers a job in the store, as another node does. This node's scheduler claims the run before it publishes it, so a
-    /// cancel often comes first. A run triggered over the API is published at once.
+    /// Triggers a job in the store, as another node does. This node's scheduler claims the run before it publishes it,
+    /// so a cancel often comes first. A run triggered over the API is published at once.
     async fn trigger_unclaimed(&self, job: &str) -> Result<i64> {
         let request = TriggerRequest {
             job: job.parse()?,
@@ -263,8 +264,9 @@ struct Promise {
     published: usize,
 }
 
-/// A definition. With jitter some of its runs are past their fire time and not due yet. An edit keeps them, and they are published by the new
-/// definition, although the node holds them by the old one as well; of the two, the one with the higher priority would be published first.
+/// A definition. With jitter some of its runs are past their fire time and not due yet. An edit keeps them, and they
+/// are published with the new definition. The node holds them with the old one as well. Of the two, the one with the
+/// higher priority would be published first.
 fn definition(name: &str, params: &str, priority: u8, jitter: &str) -> Value {
     json!({
         "name": name,

@@ -1,8 +1,9 @@
-//! Fault storms: two schedulers, three workers, PostgreSQL and a broker at 300 fires a second. Each component in turn is killed, stopped for
-//! longer than every lease, and disconnected, while operators pause, edit and cancel.
+//! Fault storms: two schedulers, three workers, PostgreSQL and a broker at 300 fires a second. Each component in turn
+//! is killed, stopped for longer than every lease, and disconnected. Meanwhile operators pause, edit and cancel.
 //!
-//! `CUELINE_TEST_SEED` selects other faults than the usual ones, or repeats those of an earlier storm. `CUELINE_TEST_FAULTS` sets their number:
-//! by default 4, one of each kind of target; 14 has all. `infra/dev/storm` runs many seeds.
+//! `CUELINE_TEST_SEED` selects other faults than the usual ones, or repeats those of an earlier storm.
+//! `CUELINE_TEST_FAULTS` sets their number. The default is 4, one of each kind of target. 14 has all.
+//! `infra/dev/storm` runs many seeds.
 
 use anyhow::Result;
 use cueline_tests::Seed;

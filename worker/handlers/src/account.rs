@@ -14,21 +14,22 @@ pub(crate) struct Account {
     pub(crate) switch: Option<(u32, u32)>,
 }
 
-/// Looks `user` up, or the worker's own user. May wait for a directory service, so it keeps off the runtime's threads.
+/// Looks up `user`, or the worker's own user. The look-up may wait for a directory service, so it runs on a blocking
+/// thread.
 pub(crate) async fn resolve(user: Option<String>) -> Result<Account, Failure> {
     tokio::task::spawn_blocking(move || match user {
         Some(name) => named(&name),
         None => own(),
     })
     .await
-    .map_err(|e| Failure::new(format!("user: the look-up ended early: {e}")))?
+    .map_err(|e| Failure::new(format!("user: the look-up was interrupted: {e}")))?
 }
 
 fn own() -> Result<Account, Failure> {
     let uid = getuid();
-    let found =
-        User::from_uid(uid).map_err(|e| Failure::new(format!("user: {uid} not looked up: {e}")))?;
-    // Containers may run under a user id that is in no database. Such a user has a number and no home.
+    let found = User::from_uid(uid)
+        .map_err(|e| Failure::new(format!("user: failed to look up user id {uid}: {e}")))?;
+    // Containers may run under a user id that is in no database. Such a user has no name and no home.
     Ok(found.map_or_else(
         || Account {
             name: uid.to_string(),
@@ -45,7 +46,7 @@ fn own() -> Result<Account, Failure> {
 
 fn named(name: &str) -> Result<Account, Failure> {
     let user = User::from_name(name)
-        .map_err(|e| Failure::new(format!("user: {name:?} not looked up: {e}")))?
+        .map_err(|e| Failure::new(format!("user: failed to look up {name:?}: {e}")))?
         .ok_or_else(|| Failure::new(format!("user: {name:?} does not exist on this machine")))?;
     let own = geteuid();
     if user.uid != own && !own.is_root() {

@@ -12,9 +12,9 @@ use crate::process::{self, Launch};
 use crate::setup::ProcessSetup;
 use crate::{mismatch, program};
 
-/// Runs [`HandlerSpec::Command`]. Its processes behave as those of [`crate::ShellHandler`].
+/// Runs [`HandlerSpec::Command`]. Its processes behave like the processes of [`crate::ShellHandler`].
 ///
-/// The arguments are those of the spec, unchanged. The parameter is in the variable `CUELINE_PARAMS`.
+/// The spec's arguments are passed unchanged. The parameter is in the variable `CUELINE_PARAMS`.
 #[derive(Debug, Clone)]
 pub struct CommandHandler {
     setup: ProcessSetup,

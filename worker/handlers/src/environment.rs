@@ -10,8 +10,8 @@ use cueline_worker::model::handler::ProcessSpec;
 use crate::account::Account;
 use crate::marks::{GUARD_VARIABLE, ProcessMarks, WORKER_VARIABLE};
 
-/// The prefix of Cueline's own variables. They may hold the worker's settings and secrets, so a process gets only
-/// those that are made here.
+/// The prefix of Cueline's own variables. They may hold the worker's settings and secrets, so a process gets none of
+/// them except the variables of its attempt.
 const OWN_PREFIX: &str = "CUELINE_";
 
 /// cron's search path.
@@ -38,8 +38,9 @@ impl Environment {
     }
 }
 
-/// The environment of a process. Later ones take precedence: the worker's variables without Cueline's own (or
-/// cron's), those of the spec, those of the attempt.
+/// The environment of a process. It starts with the worker's variables without Cueline's own, or with cron's if the
+/// spec clears the environment. The variables of the spec overwrite those, and the variables of the attempt overwrite
+/// both.
 pub(crate) fn environment(
     spec: &ProcessSpec,
     info: &AttemptInfo,

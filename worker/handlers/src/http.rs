@@ -13,10 +13,10 @@ use reqwest::{Client, Method, Request, Response, StatusCode, Url, redirect};
 
 use crate::process::lines::{MAX_LINE_BYTES, character_end};
 
-/// Redirects followed before the request fails.
+/// The most redirects that a request follows before it fails.
 const MAX_REDIRECTS: usize = 5;
 
-/// How long connecting may take; the whole request may take as long as the job's time limit allows.
+/// How long connecting may take. The whole request may take as long as the job's time limit allows.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How much of a response is kept.
@@ -30,15 +30,14 @@ pub struct HttpClientError(#[from] reqwest::Error);
 /// Runs [`HandlerSpec::Http`].
 ///
 /// The request carries the headers `X-Cueline-Run`, `X-Cueline-Attempt` and `X-Cueline-Job` besides the spec's.
-/// Without a body in the spec, POST, PUT and PATCH send the run's parameter. No content type is made up.
+/// Without a body in the spec, POST, PUT and PATCH send the run's parameter. The handler adds no content type.
 ///
-/// At most five redirects are followed; `Authorization` and `Cookie` do not go along to another host, other headers
-/// do.
+/// It follows at most five redirects. `Authorization` and `Cookie` are not sent to another host; other headers are.
 ///
-/// The first 64 KiB of the response's body become log lines and [`Output::text`], its status the exit status; the
-/// rest is not read. Neither header values nor the URL's query are ever logged.
+/// The first 64 KiB of the response's body become log lines and [`Output::text`]. The rest is not read. The HTTP status
+/// becomes the exit status. Neither header values nor the URL's query are ever logged.
 ///
-/// Connecting may take 10 s; apart from that only the job's time limit bounds the request. Stopping drops it.
+/// Connecting may take 10 s. Apart from that, only the job's time limit bounds the request. Stopping drops the request.
 #[derive(Debug, Clone)]
 pub struct HttpHandler {
     client: Client,
@@ -151,7 +150,7 @@ fn headers(spec: &HttpSpec, cx: &Context) -> Result<HeaderMap, Failure> {
     Ok(headers)
 }
 
-/// The start of the body, and whether it is all of it.
+/// Returns the start of the body, and whether that is the whole body.
 async fn body(response: &mut Response) -> Result<(Vec<u8>, bool), reqwest::Error> {
     let mut body = Vec::new();
     while let Some(chunk) = response.chunk().await? {
@@ -173,7 +172,7 @@ fn report(spec: &HttpSpec, answer: &Answer, cx: &Context) -> Result<Output, Fail
     }
     if !answer.complete {
         cx.log(format!(
-            "the response goes on; its first {} KiB were read",
+            "the response is longer; only its first {} KiB were read",
             MAX_BODY_BYTES / 1024
         ));
     }
@@ -205,7 +204,7 @@ fn target(url: &Url) -> String {
     }
 }
 
-/// Says what went wrong in words, without the URL.
+/// Explains an error in words, without the URL, because the URL may carry a secret.
 fn explain(target: &str, error: reqwest::Error) -> String {
     let error = error.without_url();
     let mut chain = Vec::new();
@@ -221,7 +220,7 @@ fn explain(target: &str, error: reqwest::Error) -> String {
         if chain.last() != Some(&text) {
             chain.push(text);
         }
-        // An I/O error names what it wraps by another way than its source, which skips it.
+        // `source` of an I/O error skips the error that it wraps, so `get_ref` is used.
         next = match io.and_then(std::io::Error::get_ref) {
             Some(wrapped) => Some(wrapped),
             None => cause.source(),

@@ -1,7 +1,7 @@
 //! Built-in handlers: scripts, commands and HTTP requests.
 //!
-//! They know what an attempt is ([`cueline_worker::Context`]) and nothing of triggers, lanes or the journal. Whether
-//! a worker offers them, and whether a trigger may reach them, is decided before they are called.
+//! They know what an attempt is ([`cueline_worker::Context`]) and nothing of triggers, lanes or the journal. The SDK
+//! decides whether a worker offers them, and whether a trigger may reach them.
 //!
 //! A worker calls [`kill_orphans`] with its marker before it starts its first attempt; see [`orphans`].
 
@@ -33,10 +33,10 @@ pub use shell::ShellHandler;
 use cueline_worker::Failure;
 use cueline_worker::model::HandlerSpec;
 
-/// The failure of a handler that was handed the work of another one.
+/// The failure of a handler that was given a job of another kind.
 fn mismatch(expected: &str, given: &HandlerSpec) -> Failure {
     Failure::new(format!(
-        "the {expected} handler was given work for {}",
+        "the {expected} handler was given a job of kind {}",
         given.capability()
     ))
 }

@@ -3,7 +3,7 @@
 /// The variable by which the next start of a worker finds the processes of this one.
 pub(crate) const WORKER_VARIABLE: &str = "CUELINE_WORKER_STATE";
 
-/// The variable by which a worker's guard finds the processes that it has to kill.
+/// The variable by which a worker's guard finds the processes to kill.
 pub(crate) const GUARD_VARIABLE: &str = "CUELINE_WORKER_GUARD";
 
 /// The guard's mark of a process that does not depend on a lease.
@@ -46,8 +46,8 @@ impl GuardId {
         }
     }
 
-    /// Parses a mark; `None` if it is not of this start of the worker. An unreadable lease counts as the oldest one,
-    /// so that the process is killed rather than spared.
+    /// Parses a mark. `None` if it is of another start of the worker. An unreadable lease counts as the oldest one, so
+    /// that the process is killed rather than spared.
     #[cfg(target_os = "linux")]
     pub(crate) fn parse_mark(&self, mark: &[u8]) -> Option<StartedUnder> {
         let (lease, id) = std::str::from_utf8(mark).ok()?.split_once(' ')?;

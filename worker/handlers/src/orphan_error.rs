@@ -1,4 +1,4 @@
-//! Why processes could not be ended.
+//! Errors of ending processes.
 
 use std::fmt;
 

@@ -1,13 +1,13 @@
 //! Ends processes that an earlier start of a worker left running.
 //!
-//! A worker that is killed with `kill -9` cannot end its children. The next start must not start anything while they
-//! run, or attempts of a serial lane would overlap. Each process of a worker therefore carries a mark in its
-//! environment, and the next start kills all processes with the mark before it begins.
+//! A worker that is killed with `kill -9` cannot end its children. If the next worker started attempts while they run,
+//! attempts of a serial lane would overlap. Each process of a worker therefore carries a mark in its environment, and
+//! the next worker first kills all processes with the mark.
 //!
-//! Until then the children go on, unless the worker has a [guard](crate::guard). Linux can signal a child when its
-//! parent ends (`PR_SET_PDEATHSIG`). That does not suffice: the parent is the *thread* that started the child, which
-//! may end at any time in an async runtime; the signal reaches only the first process; and a paused parent has not
-//! ended.
+//! Until then the children run on, unless the worker has a [guard](crate::guard). Linux can signal a child when its
+//! parent ends (`PR_SET_PDEATHSIG`). That does not suffice, for three reasons. The parent is the *thread* that started
+//! the child, which may end at any time in an async runtime. The signal reaches only the first process. A paused parent
+//! has not ended.
 
 pub use crate::orphan_error::{OrphanError, Pids, Result};
 
@@ -17,15 +17,15 @@ use crate::marks::{GUARD_VARIABLE, StartedUnder, WORKER_VARIABLE};
 #[cfg(target_os = "linux")]
 use crate::sweep;
 
-/// Kills every process with this mark, its process group and its descendants. Returns how many there were, once they
-/// have ended.
+/// Kills every process with this mark, its process group and its descendants. Waits for their end and returns their
+/// number.
 ///
-/// `marker` is the mark that the handlers were made with. It has to be unique to the worker's state on this machine
-/// and the same after each restart, such as the canonical path of the state directory. The calling process and its
-/// process group are spared. No process with the mark may be started meanwhile.
+/// `marker` is the mark that the handlers were made with. It must be unique to the worker's state on this machine and
+/// the same after each restart, such as the canonical path of the state directory. The calling process and its process
+/// group are spared. No process with the mark may be started meanwhile.
 ///
-/// A process is found by the environment that it was started with. A process that was given another environment (`env
-/// -i`, `sudo`) is found only by its process group or its ancestors.
+/// A process is found by its initial environment. A process with another environment (`env -i`, `sudo`) is found only
+/// by its process group or its ancestors.
 ///
 /// Linux only: elsewhere it does nothing and returns 0.
 ///

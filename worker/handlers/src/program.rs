@@ -1,5 +1,5 @@
-//! Finds a program in the search path. The system could do it, but then a missing program has no clear error, and the fast way
-//! to start a process is not available.
+//! Finds a program in the search path. The system could do this too. Its error for a missing program is unclear, and
+//! it cannot use the fast way to start a process.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use cueline_worker::Failure;
 use nix::unistd::{AccessFlags, access};
 
-/// The file that runs for `program`. One with a `/` in its name is taken as it stands.
+/// The file that runs for `program`. A name with a `/` is used unchanged.
 pub(crate) fn find(program: &str, path: &OsStr) -> Result<PathBuf, Failure> {
     if program.is_empty() {
         return Err(Failure::new("the program's name is empty"));
@@ -16,7 +16,8 @@ pub(crate) fn find(program: &str, path: &OsStr) -> Result<PathBuf, Failure> {
         return Ok(PathBuf::from(program));
     }
     std::env::split_paths(path)
-        // By an old convention an empty part means the current directory. It is ignored.
+        // An empty part means the current directory by an old convention. It is ignored, because any file there could
+        // take the place of a program.
         .filter(|dir| !dir.as_os_str().is_empty())
         .map(|dir| dir.join(program))
         .find(|file| runnable(file))

@@ -1,4 +1,4 @@
-//! How a script's text reaches its interpreter. It knows nothing of how processes are started.
+//! Passes a script's text to its interpreter. It knows nothing of how processes are started.
 
 use std::ffi::OsString;
 use std::fs::{OpenOptions, Permissions};
@@ -10,7 +10,7 @@ use cueline_worker::Failure;
 use cueline_worker::model::handler::Interpreter;
 use tempfile::TempDir;
 
-/// The longest script that goes on the command line. Linux takes 128 KiB for one argument.
+/// The longest script that is passed on the command line. Linux allows 128 KiB for one argument.
 const MAX_INLINE_BYTES: usize = 96 * 1024;
 
 /// Stands for the script's file name, in `$0` for example.
@@ -20,29 +20,30 @@ const NAME: &str = "cueline-script";
 struct Call {
     program: &'static str,
     /// The arguments before and after a script's text; `None` for an interpreter that needs a file.
-    inline: Option<Around>,
+    inline: Option<BeforeAndAfter>,
     /// The arguments before and after a script's file.
-    file: Around,
+    file: BeforeAndAfter,
     extension: &'static str,
 }
 
-type Around = (&'static [&'static str], &'static [&'static str]);
+type BeforeAndAfter = (&'static [&'static str], &'static [&'static str]);
 
 fn call_of(interpreter: Interpreter) -> Call {
-    const PLAIN: Around = (&[], &[]);
-    let (program, inline, file, extension): (_, Option<Around>, Around, _) = match interpreter {
-        Interpreter::Sh => ("sh", Some((&["-c"], &[NAME])), PLAIN, "sh"),
-        Interpreter::Bash => ("bash", Some((&["-c"], &[NAME])), PLAIN, "sh"),
-        Interpreter::Python3 => ("python3", Some((&["-c"], &[])), PLAIN, "py"),
-        // With its text inline, node has no file name before the arguments. The stand-in keeps their positions.
-        Interpreter::Node => ("node", Some((&["-e"], &[NAME])), PLAIN, "js"),
-        // `php -r` refuses the opening tag that every PHP file starts with.
-        Interpreter::Php => ("php", None, (&["-f"], &["--"]), "php"),
-        Interpreter::Pwsh => {
-            let options: Around = (&["-NoProfile", "-NonInteractive", "-File"], &[]);
-            ("pwsh", None, options, "ps1")
-        }
-    };
+    const PLAIN: BeforeAndAfter = (&[], &[]);
+    let (program, inline, file, extension): (_, Option<BeforeAndAfter>, BeforeAndAfter, _) =
+        match interpreter {
+            Interpreter::Sh => ("sh", Some((&["-c"], &[NAME])), PLAIN, "sh"),
+            Interpreter::Bash => ("bash", Some((&["-c"], &[NAME])), PLAIN, "sh"),
+            Interpreter::Python3 => ("python3", Some((&["-c"], &[])), PLAIN, "py"),
+            // With an inline script, node has no file name before the arguments. The stand-in keeps their positions.
+            Interpreter::Node => ("node", Some((&["-e"], &[NAME])), PLAIN, "js"),
+            // `php -r` refuses the opening tag that every PHP file starts with.
+            Interpreter::Php => ("php", None, (&["-f"], &["--"]), "php"),
+            Interpreter::Pwsh => {
+                let options: BeforeAndAfter = (&["-NoProfile", "-NonInteractive", "-File"], &[]);
+                ("pwsh", None, options, "ps1")
+            }
+        };
     Call {
         program,
         inline,
@@ -58,13 +59,13 @@ pub(crate) struct Script {
     _file: Option<TempDir>,
 }
 
-/// Where the file of a long script is made, and its owner.
+/// The directory and the owner of a long script's file.
 pub(crate) struct ScriptLocation {
     pub(crate) dir: PathBuf,
     pub(crate) owner: Option<(u32, u32)>,
 }
 
-/// Prepares a script. With a `shell` it runs as cron does, `SHELL -c SCRIPT`; otherwise by the interpreter, with
+/// Prepares a script. With a `shell` it runs as in cron, `SHELL -c SCRIPT`. Otherwise the interpreter runs it with
 /// `arguments`.
 pub(crate) async fn prepare(
     text: &str,
@@ -113,14 +114,14 @@ async fn write_file(
         .unwrap_or_else(|e| Err(io::Error::other(e)))
         .map_err(|e| {
             Failure::new(format!(
-                "the script could not be written to a file in {}: {e}",
+                "failed to write the script to a file in {}: {e}",
                 dir.display()
             ))
         })
 }
 
-/// Makes a directory for the script alone: interpreters look for modules beside it, and other users could put some
-/// into a shared one.
+/// Writes the script into a directory of its own. Interpreters look for modules beside a script, and other users could
+/// put modules into a shared directory.
 fn write(text: &str, extension: &str, location: &ScriptLocation) -> io::Result<(TempDir, PathBuf)> {
     let dir = tempfile::Builder::new()
         .prefix("cueline-")

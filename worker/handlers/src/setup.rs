@@ -1,4 +1,4 @@
-//! What every process of a handler starts with.
+//! The settings that all processes of a handler share.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -14,7 +14,7 @@ use crate::marks::{GuardId, ProcessMarks};
 #[derive(Debug, Clone)]
 pub(crate) struct ProcessSetup {
     marks: ProcessMarks,
-    /// Read once: a worker does not change its environment.
+    /// Read only once, because a worker does not change its environment.
     inherited: BTreeMap<OsString, OsString>,
 }
 
@@ -34,7 +34,7 @@ impl ProcessSetup {
         self
     }
 
-    /// The user, where the environment depends on it, and the environment of a process.
+    /// Returns the user, if the environment depends on it, and the environment of a process.
     pub(crate) async fn prepare(
         &self,
         spec: &ProcessSpec,

@@ -15,30 +15,30 @@ use crate::{mismatch, program};
 
 /// Runs [`HandlerSpec::Shell`].
 ///
-/// **Arguments.** The parameter, the shard's index and the number of shards, where a script of that language expects
-/// its first three. With `shell` set there are none: it runs `SHELL -c SCRIPT`, as cron does.
+/// **Arguments.** The first three arguments are the parameter, the shard's index and the number of shards. With `shell`
+/// set there are none: the script runs as `SHELL -c SCRIPT`, as in cron.
 ///
-/// **The text** goes on the command line, where other users of the machine can see it (secrets belong into `env`).
-/// PHP and PowerShell scripts and texts over 96 KiB go through a file with mode 0600 instead, in a directory of its
-/// own.
+/// **The text** is passed on the command line, where other users of the machine can see it. Secrets belong in `env`.
+/// PHP scripts, PowerShell scripts and texts over 96 KiB are passed in a file instead. The file has mode 0600 and a
+/// directory of its own.
 ///
 /// **Variables.** `CUELINE_RUN_ID`, `CUELINE_ATTEMPT`, `CUELINE_JOB`, `CUELINE_FIRE_TIME` (RFC 3339),
 /// `CUELINE_FIRE_TIME_MS`, `CUELINE_PARAMS`, `CUELINE_SHARD_INDEX`, `CUELINE_SHARD_TOTAL`, `CUELINE_SHARD_ITEM`,
-/// `CUELINE_EXECUTOR`, `CUELINE_WORKER_STATE` and `CUELINE_WORKER_GUARD`; those without a value are empty. The
-/// worker's other `CUELINE_…` variables are not handed on. With `user` set, `HOME`, `LOGNAME` and `USER` are that
+/// `CUELINE_EXECUTOR`, `CUELINE_WORKER_STATE` and `CUELINE_WORKER_GUARD`. Variables without a value are empty. The
+/// worker's other `CUELINE_…` variables are not passed on. With `user` set, `HOME`, `LOGNAME` and `USER` are that
 /// user's.
 ///
 /// **Another user** gets the user's id and primary group, and no supplementary groups.
 ///
-/// **Output.** Each line becomes a line of the log as it comes; bytes that are not UTF-8 are replaced, a line over 64
-/// KiB goes on in the next. [`Output::text`] is the last line of standard output that is not blank, trimmed, at most
-/// 64 KiB of it. A line `::progress 0.4` on standard output reports the progress, from 0 to 1, and is not logged.
+/// **Output.** Each line becomes a line of the log as it comes. Bytes that are not UTF-8 are replaced, and a line over
+/// 64 KiB continues in the next. [`Output::text`] is the last line of standard output that is not blank, trimmed and at
+/// most 64 KiB long. A line `::progress 0.4` on standard output reports the progress, from 0 to 1, and is not logged.
 ///
 /// **End.** Status 0 is success. After the process has ended, its output is read to its end. A background process
-/// that holds the pipes open delays this by at most 1 s. It goes on, until the next start of the worker.
+/// that holds the pipes open delays this by at most 1 s. It runs on until the next start of the worker.
 ///
-/// **Stopping.** SIGTERM to the whole process group; after the job's kill grace SIGKILL to what is left of it, which
-/// is then waited for, for at most 5 s. When the handler's future is dropped, SIGKILL at once.
+/// **Stopping.** The whole process group gets SIGTERM. After the job's kill grace the remaining processes get SIGKILL,
+/// and the handler waits at most 5 s for their end. If the handler's future is dropped, they get SIGKILL at once.
 #[derive(Debug, Clone)]
 pub struct ShellHandler {
     setup: ProcessSetup,

@@ -14,9 +14,9 @@ use crate::process::procfs::{self, Process};
 
 const LIMIT: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(10);
-/// The list is taken as complete when this many sweeps in a row have found nothing.
+/// No process with the mark is left when this many sweeps in a row have found none.
 const EMPTY_SWEEPS: u32 = 2;
-/// The most passes of one listing. A busy machine starts processes all the time.
+/// The most passes of one listing. A busy machine starts processes all the time, so new ones may never run out.
 const MAX_PASSES: u32 = 20;
 
 /// Kills all processes that were started with an environment entry that `is_mark` accepts. Returns how many there
@@ -57,6 +57,8 @@ fn sweep(
         |p: &Process| earlier.contains(&(p.id, p.started)) || procfs::started_with(p.id, is_mark);
     let (running, mut targets): (Vec<Process>, Vec<bool>) = running(is_target)?.into_iter().unzip();
     let own_group = getpgrp().as_raw();
+    // Each pass adds the members of known groups and the children of known targets. They are killed only when a pass
+    // adds nothing: a killed parent would no longer show whose child a process is.
     loop {
         let chosen = || running.iter().zip(&targets).filter(|(_, t)| **t);
         let ids: BTreeSet<i32> = chosen().map(|(p, _)| p.id).collect();
@@ -81,9 +83,9 @@ fn sweep(
 
 /// All running processes but this one, and whether each is a target.
 ///
-/// Processes are read one after the other. A process that forks and ends before it is read would hide its child, so
-/// new processes are listed again until there are none. Each further pass reads few processes, and leaves little time
-/// for that.
+/// Processes are read one after the other. A process that forks and ends before it is read would hide its child.
+/// Therefore new processes are listed again until there are none. Each further pass reads few processes, so it is short
+/// and hardly any process can fork and end during it.
 fn running(is_target: impl Fn(&Process) -> bool) -> io::Result<Vec<(Process, bool)>> {
     let own = i32::try_from(std::process::id()).unwrap_or(i32::MAX);
     let mut seen = BTreeSet::from([own]);
@@ -103,7 +105,7 @@ fn running(is_target: impl Fn(&Process) -> bool) -> io::Result<Vec<(Process, boo
     Ok(found)
 }
 
-/// Processes that have ended already, or belong to another user, show in the next sweep.
+/// Errors are ignored: the next sweep shows which processes still run.
 fn send_kill(ids: &BTreeSet<i32>, groups: &BTreeSet<i32>) {
     for group in groups {
         let _ = killpg(Pid::from_raw(*group), Signal::SIGKILL);

@@ -319,5 +319,5 @@ async fn a_request_that_is_stopped_before_its_start_is_not_sent() {
 async fn work_for_another_handler_is_refused() {
     let handler = HttpHandler::new().expect("a client");
     let (result, _) = testing::run(&handler, info(HandlerSpec::Native("x".into()))).await;
-    assert!(message(result).contains("http handler was given work for native:x"));
+    assert!(message(result).contains("http handler was given a job of kind native:x"));
 }

@@ -1,4 +1,4 @@
-//! Scripts and commands, as real processes: what they get, what is kept of them, how they end by themselves.
+//! Scripts and commands as real processes: their input, their recorded output, and their ends.
 #![cfg(target_os = "linux")]
 
 mod support;
@@ -355,9 +355,9 @@ async fn a_failed_start_names_its_cause() {
 async fn work_for_another_handler_is_refused() {
     let spec = HandlerSpec::Native("invoice".into());
     let (result, _) = testing::run(&ShellHandler::new(MARKER), info(spec.clone())).await;
-    assert!(message(result).contains("shell handler was given work for native:invoice"));
+    assert!(message(result).contains("shell handler was given a job of kind native:invoice"));
     let (result, _) = testing::run(&CommandHandler::new(MARKER), info(spec)).await;
-    assert!(message(result).contains("command handler was given work for native:invoice"));
+    assert!(message(result).contains("command handler was given a job of kind native:invoice"));
 }
 
 #[tokio::test]

@@ -42,7 +42,7 @@ async fn a_whole_group_that_ignores_sigterm_is_killed() {
         text,
         "stopped (time limit passed): killed with SIGKILL, 150 ms after SIGTERM"
     );
-    // Not "eventually": when the attempt has returned, they are gone.
+    // No waiting: when the attempt has returned, they must be gone.
     assert!(!pids.iter().any(|pid| alive(*pid)));
 }
 

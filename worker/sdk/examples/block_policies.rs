@@ -1,8 +1,10 @@
-//! Block policies, and a handler that stops when it is asked to: `cargo run -p cueline-worker --example block_policies`.
+//! Block policies, and a handler that stops when it is asked to:
+//! `cargo run -p cueline-worker --example block_policies`.
 //!
-//! A trigger that meets a busy lane waits (`serial`), ends at once (`discard`), or replaces the older one (`cover`). The policy
-//! is part of the job's definition, `block = "cover"`; the handler only has to stop when it is asked to. This program takes the
-//! place of a scheduler: it publishes two triggers of each policy to a broker in this process, and prints how they ended.
+//! A trigger that meets a busy lane waits (`serial`), ends at once (`discard`), or replaces the older one (`cover`).
+//! The policy is part of the job's definition, `block = "cover"`. The handler only has to stop when it is asked to.
+//! This program acts as a scheduler. It publishes two triggers of each policy to a broker in this process, and prints
+//! their outcomes.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -41,7 +43,7 @@ async fn work(cx: Context) -> Result<&'static str, Failure> {
     }
 }
 
-/// Runs 1 and 2 are of a `serial` job, 3 and 4 of a `discard` job, 5 and 6 of a `cover` job.
+/// Runs 1 and 2 belong to a `serial` job, 3 and 4 to a `discard` job, 5 and 6 to a `cover` job.
 async fn demonstrate() -> Result<Vec<(RunId, OutcomeKind)>, Box<dyn Error>> {
     let directory = tempfile::tempdir()?;
     let path = directory.path().join("broker.db");

@@ -207,18 +207,18 @@ impl Builder {
     /// running attempts unless their job says `fence = "keep"`. Waiting attempts go on if the lease is renewed in
     /// time.
     ///
-    /// It has to be more than twice [`heartbeat_every`](Self::heartbeat_every), so that one lost heartbeat stops
-    /// nothing, and less than [`failover_after`](Self::failover_after). Default: two thirds of that, 20 s.
+    /// The value must be more than twice [`heartbeat_every`](Self::heartbeat_every), so that one lost heartbeat stops
+    /// nothing. It must be less than [`failover_after`](Self::failover_after). Default: two thirds of that, 20 s.
     #[must_use]
     pub fn fence_after(mut self, after: Duration) -> Self {
         self.fence_after = Some(after);
         self
     }
 
-    /// The schedulers give the work of a silent executor to others after this time; the value has to be theirs.
-    /// Default: 30 s.
+    /// The schedulers give the work of a silent executor to others after this time. The value must be the same as
+    /// theirs. Default: 30 s.
     ///
-    /// Fenced attempts have ended 2 s before, whatever their job's kill grace (a fifteenth before if it is less than
+    /// Fenced attempts end 2 s earlier, whatever their job's kill grace (a fifteenth earlier if the time is less than
     /// 30 s). Waiting attempts are returned halfway between [`fence_after`](Self::fence_after) and that, after 24 s.
     #[must_use]
     pub fn failover_after(mut self, after: Duration) -> Self {
@@ -226,8 +226,8 @@ impl Builder {
         self
     }
 
-    /// The only schedulers, and their broker, run in this process. They stop and start together with the worker, so
-    /// there is no broker lease: nothing is ever fenced, and waiting attempts go on after a restart of any length.
+    /// Declares that the only schedulers, and their broker, run in this process. They stop and start together with the
+    /// worker, so there is no broker lease. Nothing is ever fenced, and waiting attempts go on after any downtime.
     #[must_use]
     pub fn in_process_scheduler(mut self) -> Self {
         self.in_process_scheduler = true;
@@ -235,10 +235,10 @@ impl Builder {
     }
 
     /// Called with each renewal of the broker lease, for a supervisor that ends the worker's attempts when the worker
-    /// itself cannot. The callback has to return at once.
+    /// itself cannot. The callback must return at once.
     ///
-    /// It is never called with [`in_process_scheduler`](Self::in_process_scheduler), nor with a lease that has ended
-    /// already.
+    /// It is never called for a worker with an [`in_process_scheduler`](Self::in_process_scheduler), nor for a lease
+    /// that has already ended.
     #[must_use]
     pub fn on_lease_renewed(
         mut self,
@@ -255,8 +255,8 @@ impl Builder {
         self
     }
 
-    /// Called once, with the state directory locked and before anything is started: the place to end processes that
-    /// an earlier start of the worker left behind. An error keeps the worker from running.
+    /// Called once, after the state directory is locked and before anything is started. Use it to end processes that an
+    /// earlier start of the worker left behind. An error keeps the worker from running.
     #[must_use]
     pub fn before_start<F, Fut>(mut self, hook: F) -> Self
     where

@@ -10,13 +10,13 @@ use crate::error::Result;
 use crate::heartbeats::{HeartbeatKind, Heartbeats};
 use crate::settings::Settings;
 
-/// Why the worker cannot start yet, and the queue that it is about.
+/// Why the worker cannot start yet, and the queue that causes it.
 struct NotReady {
     error: BrokerError,
     queue: Option<QueueId>,
 }
 
-/// Returns the subscription to the control channel. `None` when the worker is to stop.
+/// Returns the subscription to the control channel, or `None` if the worker was asked to stop.
 pub(crate) async fn connect(
     settings: &Settings,
     heartbeats: &Heartbeats,

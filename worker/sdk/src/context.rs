@@ -1,4 +1,4 @@
-//! What a handler sees of its attempt.
+//! The handler's view of its attempt.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use crate::lease::BrokerLease;
 use crate::returned::Failure;
 
-/// Why an attempt has to stop.
+/// Why an attempt must stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StopReason {
     /// The run was cancelled.
@@ -33,7 +33,7 @@ pub enum StopReason {
 #[error("the attempt was asked to stop: {0:?}")]
 pub struct Stopped(pub StopReason);
 
-/// What is fixed about an attempt.
+/// The facts of an attempt that do not change while it runs.
 #[derive(Debug, Clone)]
 pub struct AttemptInfo {
     /// The run, and the number of the attempt from 1.
@@ -50,13 +50,13 @@ pub struct AttemptInfo {
     pub shard: Shard,
     /// Parameter text.
     pub params: Option<String>,
-    /// What to run.
+    /// The handler of the job.
     pub handler: HandlerSpec,
     /// The time limit. The worker enforces it.
     pub timeout: Option<DurationMs>,
     /// The time between the request to stop and the forced stop.
     pub kill_grace: DurationMs,
-    /// What becomes of the attempt when the broker lease ends. The worker enforces it.
+    /// Whether the attempt is stopped when the broker lease ends. The worker enforces it.
     pub fence: Fence,
 }
 
@@ -71,13 +71,13 @@ struct Inner {
     sink: Box<dyn AttemptSink>,
     stop: CancellationToken,
     reason: OnceLock<StopReason>,
-    /// The kill grace of a fenced attempt, if that is less than the job's.
+    /// The kill grace of a fenced attempt if it is shorter than the job's.
     kill_grace_limit: OnceLock<DurationMs>,
     /// `None` for an attempt that goes on without a lease.
     lease: Option<Arc<BrokerLease>>,
 }
 
-/// What a handler sees of its attempt: parameters, identity, log, progress, and the request to stop. Cheap to clone.
+/// The handler's view of its attempt: parameters, identity, log, progress, and the request to stop. Cheap to clone.
 ///
 /// ```
 /// use std::time::Duration;
@@ -107,7 +107,7 @@ impl fmt::Debug for Context {
 }
 
 impl Context {
-    /// The lease is only given where the attempt has to stop when it ends.
+    /// Pass the lease only if the attempt must stop when the lease ends.
     pub(crate) fn new(
         info: AttemptInfo,
         sink: Box<dyn AttemptSink>,
@@ -140,7 +140,7 @@ impl Context {
         self.stop(StopReason::Fenced);
     }
 
-    /// What is fixed about the attempt.
+    /// The facts of the attempt that do not change while it runs.
     pub fn info(&self) -> &AttemptInfo {
         &self.0.info
     }
@@ -179,7 +179,7 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// A [`Failure`] that shows the parameter and what is wrong with it.
+    /// A [`Failure`] that shows the parameter and the error in it.
     pub fn params<T: DeserializeOwned>(&self) -> Result<T, Failure> {
         let text = self.params_text();
         serde_json::from_str(text)
@@ -203,17 +203,17 @@ impl Context {
         self.0.sink.progress(fraction.clamp(0.0, 1.0));
     }
 
-    /// Checks whether the attempt has to stop. Call it in loops, and right before anything that must not happen twice.
+    /// Checks whether the attempt must stop. Call it in loops, and right before anything that must not happen twice.
     ///
     /// # Errors
     ///
-    /// [`Stopped`] if the attempt has to stop.
+    /// [`Stopped`] if the attempt must stop.
     pub fn cancelled(&self) -> Result<(), Stopped> {
         self.stop_reason()
             .map_or(Ok(()), |reason| Err(Stopped(reason)))
     }
 
-    /// Why the attempt has to stop; `None` while it need not.
+    /// Why the attempt must stop; `None` while it may go on.
     ///
     /// Reads the clock to see whether the broker lease has ended. The first call after a pause of the process
     /// (SIGSTOP, a sleeping machine) therefore returns [`StopReason::Fenced`] if another executor may have the run by
@@ -229,7 +229,7 @@ impl Context {
         }
     }
 
-    /// Returns when the attempt has to stop.
+    /// Returns when the attempt must stop.
     pub async fn stopped(&self) -> StopReason {
         self.0.stop.cancelled().await;
         // The reason is set before the token is cancelled.
@@ -241,7 +241,7 @@ impl Context {
     }
 
     /// The time between the request to stop and the forced stop: the job's kill grace, or less if a fenced attempt
-    /// has to end sooner. Call it after [`stopped`](Self::stopped) has returned.
+    /// must end sooner. Call it after [`stopped`](Self::stopped) has returned.
     pub fn kill_grace(&self) -> DurationMs {
         let grace = self.0.info.kill_grace;
         let limit = self.0.kill_grace_limit.get();

@@ -42,7 +42,7 @@ pub(crate) async fn listen(settings: &Settings) -> Result<Listener, BrokerError>
 
 /// Passes orders to the event loop until it is dropped.
 ///
-/// It never waits for the event loop: the echoes behind an order would wait as well, and a busy worker would lose its
+/// It never waits for the event loop. The echoes behind an order would wait as well, and a busy worker would lose its
 /// lease.
 pub(crate) async fn run(
     settings: Arc<Settings>,
@@ -89,7 +89,7 @@ pub(crate) async fn run(
     }
 }
 
-/// The order in a message. Echoes go to the lease.
+/// Parses the order in a message. Echoes are passed to the lease.
 fn parse(announcement: &Announcement, lease: &BrokerLease) -> Option<Order> {
     match decode::<Control>(&announcement.payload) {
         Ok(Control::Cancel { store, run, .. }) => Some(Order::Cancel(RunKey { store, run })),

@@ -1,4 +1,4 @@
-//! What can keep a worker from running.
+//! Errors that keep a worker from running.
 
 use cueline_broker::BrokerError;
 

@@ -33,7 +33,7 @@ use crate::returned::{Failure, Output};
 pub trait Handler: Send + Sync + 'static {
     /// Makes one attempt.
     ///
-    /// When the attempt has to stop, [`Context::stopped`] returns and [`Context::cancelled`] fails. The handler then
+    /// When the attempt must stop, [`Context::stopped`] returns and [`Context::cancelled`] fails. The handler then
     /// has the job's kill grace to return. After that its future is dropped.
     ///
     /// # Errors

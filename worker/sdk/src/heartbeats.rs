@@ -16,13 +16,13 @@ use crate::status::WorkerStatus;
 /// The longest time that sending one message may take, without a lease.
 const SEND_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// When in the life of the worker a heartbeat is sent.
+/// The phase of the worker's life in which a heartbeat is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum HeartbeatKind {
     /// The worker waits for its queue.
     Starting,
     Running,
-    /// The worker has stopped in order.
+    /// The worker has drained and stopped.
     Stopped,
 }
 
@@ -34,8 +34,8 @@ pub(crate) struct Heartbeats {
 }
 
 impl Heartbeats {
-    /// Sends heartbeats until it is dropped: one every `heartbeat_every`, more often while no echo returns, and one
-    /// at once when the drain begins or the lease is renewed.
+    /// Sends a heartbeat every `heartbeat_every`, and more often while no echo returns. Also sends one at once when the
+    /// drain begins or the lease is renewed. Never returns.
     pub(crate) async fn run(self) {
         loop {
             self.send(HeartbeatKind::Running).await;
@@ -61,7 +61,7 @@ impl Heartbeats {
 
     /// Sends one heartbeat. A failure is only logged: the next heartbeat follows soon.
     pub(crate) async fn send(&self, kind: HeartbeatKind) {
-        // Taken before the heartbeat is sent: the lease is proven as of then.
+        // The echo is made before the heartbeat is sent, because its time becomes the time of the lease's proof.
         let echo = match kind {
             HeartbeatKind::Running => self.lease.next_echo(self.settings.clock.now_ms()),
             HeartbeatKind::Starting | HeartbeatKind::Stopped => None,

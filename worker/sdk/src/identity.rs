@@ -1,6 +1,6 @@
 //! Identity of runs and attempts across stores.
 //!
-//! Run ids start again in each store. A worker may meet a second store, or a restored one under a new id, so it
+//! Run ids start again in each store. A worker may serve a second store, or a restored one with a new id. It therefore
 //! compares runs only together with their store.
 
 use std::fmt;

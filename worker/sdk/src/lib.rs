@@ -47,8 +47,8 @@
 //! - While the journal cannot be written, nothing is acked or started.
 //! - When the broker cannot be reached, the worker stops its attempts before the schedulers may give them to another
 //!   executor, and starts nothing. This holds after a pause of the process, a sleep of the machine, and a restart:
-//!   times are measured on `CLOCK_BOOTTIME` (Linux). It cannot stop a handler that never awaits, a process that has
-//!   left its group, and what it left behind when it was killed itself.
+//!   times are measured on `CLOCK_BOOTTIME` (Linux). It cannot stop a handler that never awaits, or a process that has
+//!   left its group. It cannot stop the processes that it left behind when it was killed itself.
 //!
 //! # Limits
 //!
@@ -65,7 +65,7 @@
 //! | time without a proof of the broker lease | [`Builder::fence_after`], 20 s | nothing is accepted or started; running attempts are stopped unless their job says `fence = "keep"` |
 //! | end of attempts that are stopped then | 2 s before [`Builder::failover_after`] | handlers are dropped |
 //! | waiting attempts without the lease | halfway between both, 24 s | returned |
-//! | awaited echoes | 64 | the oldest is forgotten |
+//! | outstanding echoes | 64 | the oldest is forgotten |
 //! | waiting orders | 2,048 | others are dropped; the schedulers repeat them |
 //! | outcomes reported again because schedulers still ask for them | 10,000; each 30 s after its report, then after twice the time | the reply says that the attempt is held |
 //! | cancellations ahead of their trigger | 10,000 | the oldest is forgotten |

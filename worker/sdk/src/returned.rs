@@ -1,4 +1,4 @@
-//! What a handler returns.
+//! The return values of handlers.
 
 use std::fmt;
 

@@ -34,7 +34,7 @@ pub(crate) struct Settings {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) drain_timeout: Duration,
     pub(crate) heartbeat_every: Duration,
-    /// `None` where the schedulers run in this process: there is no lease then.
+    /// `None` if the schedulers run in this process: then there is no lease.
     pub(crate) lease_timings: Option<LeaseTimings>,
     pub(crate) on_lease_renewed: Option<OnLeaseRenewed>,
     pub(crate) boot_clock: Arc<dyn BootClock>,

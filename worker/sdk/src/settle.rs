@@ -9,11 +9,11 @@ use crate::linger;
 use crate::settings::Settings;
 use crate::status::WorkerStatus;
 
-/// What becomes of fetched messages.
+/// Fetched messages, each with what the broker should do with it.
 pub(crate) type Settlements = Vec<(Receipt, Settlement)>;
 
-/// The most batches that wait. At the limit they are dropped: the broker delivers those triggers again, and the
-/// journal knows them.
+/// The most batches that wait. At the limit new batches are dropped. The broker then delivers those triggers again,
+/// and the journal recognises them.
 pub(crate) const MAX_WAITING: usize = 1_024;
 
 /// Settles until the sender is gone.

@@ -1,5 +1,5 @@
-//! What the tasks around the event loop see of it: counts for heartbeats and for the room that is left, and whether
-//! the worker drains.
+//! The state of the event loop that other tasks see: counts for heartbeats and for the intake's room, and whether the
+//! worker drains.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -11,7 +11,7 @@ use tokio::sync::watch;
 pub(crate) struct WorkerStatus {
     held: AtomicUsize,
     running: AtomicUsize,
-    /// Fetched, and not seen by the event loop yet.
+    /// Triggers that were fetched and that the event loop has not seen yet.
     fetched: AtomicUsize,
     draining: watch::Sender<bool>,
     /// Closed by a burst of triggers: acks and reports wait until it opens.
@@ -59,7 +59,7 @@ impl WorkerStatus {
             return std::future::pending().await;
         }
         let mut draining = self.draining.subscribe();
-        // `self` keeps the sender.
+        // Waiting fails only without a sender, and `self` has it.
         let _ = draining.wait_for(|draining| *draining).await;
     }
 }

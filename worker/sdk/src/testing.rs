@@ -68,7 +68,7 @@ impl AttemptSink for Recorded {
     }
 }
 
-/// The first attempt of run 1 of a job `test`, on an executor `test`: without parameter and time limit, with a kill
+/// The first attempt of run 1 of a job `test`, on an executor `test`. It has no parameter and no time limit, and a kill
 /// grace of 5 s.
 #[expect(
     clippy::missing_panics_doc,
@@ -93,7 +93,7 @@ pub fn attempt_info(handler: HandlerSpec) -> AttemptInfo {
     }
 }
 
-/// A context for this attempt, and what is written to it.
+/// A context for this attempt, and the record of everything that a handler writes to it.
 pub fn context(info: AttemptInfo) -> (Context, Recorded) {
     let recorded = Recorded::default();
     let cx = Context::new(info, Box::new(recorded.clone()), None);

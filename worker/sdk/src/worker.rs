@@ -1,4 +1,4 @@
-//! A worker from start to stop: starts its tasks and ends them in order.
+//! A worker from start to stop. It starts its tasks, and stops them in a fixed order.
 
 use std::fmt;
 use std::sync::Arc;
@@ -65,7 +65,7 @@ impl Worker {
     ///
     /// # Errors
     ///
-    /// Those of [`run`](Self::run).
+    /// The errors of [`run`](Self::run).
     pub async fn run_until_signal(self) -> Result<()> {
         let stop = Stop::new();
         let signals = tokio::spawn(stop_on_signals(stop.clone()));
@@ -99,29 +99,29 @@ impl Worker {
             Arc::clone(&settings.boot_clock),
             settings.incarnation.clone(),
         ));
-        let parts = Parts {
+        let state = WorkerState {
             settings,
             lease,
             status: Arc::default(),
         };
-        let Some(orders) = connect(&parts.settings, &parts.heartbeats(), &stop).await? else {
+        let Some(orders) = connect(&state.settings, &state.heartbeats(), &stop).await? else {
             return Ok(());
         };
-        match parts.run(journal, orders, stop).await {
+        match state.run(journal, orders, stop).await {
             Ok(()) | Err(Halt::HardStop) => Ok(()),
             Err(Halt::Failed(error)) => Err(error),
         }
     }
 }
 
-/// What nearly all tasks use.
-struct Parts {
+/// State that nearly all tasks share.
+struct WorkerState {
     settings: Arc<Settings>,
     lease: Arc<BrokerLease>,
     status: Arc<WorkerStatus>,
 }
 
-impl Parts {
+impl WorkerState {
     fn heartbeats(&self) -> Heartbeats {
         Heartbeats {
             settings: Arc::clone(&self.settings),

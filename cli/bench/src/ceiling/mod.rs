@@ -1,11 +1,12 @@
-//! The ceiling: what the same servers do for the bare pipeline, without any scheduler logic.
+//! The ceiling: the rate of the bare pipeline on the same servers, without any scheduler logic.
 //!
 //! 1. Claim due rows, set their next fire time, and insert a row for each run.
 //! 2. Publish a message of a trigger's size to a durable queue, and consume it.
 //! 3. Publish a message of an outcome's size to another, and consume it.
 //! 4. Update the run's row.
 //!
-//! Each step is a batch of 1,000, confirmed by the server before the next step. No job is read, planned, routed, journalled or run.
+//! Each step handles a batch of 1,000, and the server confirms it before the next step. No job is read, planned,
+//! routed, journalled or run.
 
 pub(crate) mod nats;
 pub(crate) mod rabbitmq;
@@ -33,7 +34,8 @@ const BATCH: usize = 1_000;
 const QUEUED_BATCHES: usize = 4;
 /// Tasks of each step.
 const TASKS: usize = 2;
-/// A trigger of the no-op handler, and its outcome, as Cueline sends them. The messages of the bare pipeline have their length.
+/// A trigger of the no-op handler, and its outcome, as Cueline sends them. The messages of the bare pipeline have the
+/// same lengths.
 const TRIGGER: &str = r#"{"v":1,"store":"0123456789abcdef0123456789abcdef","run":2611210000048263,"attempt":1,"group":"default","executor":"worker-1","kind":"schedule","fire_at":1795286019400,"shard":{"index":0,"total":1},"job":{"id":12345,"name":"bench-12345","version":1,"handler":{"native":"noop"},"block":"serial","scope":"executor","backlog":1000000,"kill_grace":"5s","on_lost":"fail","priority":5},"deadline":1795289619400}"#;
 const OUTCOME: &str = r#"{"v":1,"store":"0123456789abcdef0123456789abcdef","run":2611210000048263,"attempt":1,"executor":"worker-1","event":{"ended":{"outcome":{"kind":"succeeded","started_at":1795286019400,"ended_at":1795286019400}}}}"#;
 /// Without progress for this long, the measurement fails.
@@ -98,7 +100,7 @@ pub(crate) async fn run(servers: &Servers, rows: usize) -> Result<Report> {
     Ok(report)
 }
 
-/// The seconds that all rows take.
+/// Returns the seconds that all rows take.
 async fn measure(servers: &Servers, database: &Database, prefix: &str, rows: usize) -> Result<f64> {
     let mut connection = database.connect().await?;
     connection.execute(TABLES).await?;

@@ -87,7 +87,7 @@ impl Pipe for Nats {
             Queue::Outcomes => &self.outcomes,
         };
         loop {
-            // The messages that are there, or else the next one.
+            // Takes the waiting messages. If there are none, it waits for the next one.
             let now = consumer.fetch().max_messages(BATCH).messages().await?;
             self.unacked = now.try_collect().await.map_err(|e| anyhow!(e))?;
             if self.unacked.is_empty() {

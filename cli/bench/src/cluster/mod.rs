@@ -1,4 +1,4 @@
-//! A cluster: schedulers and workers as processes, on a database of their own and a prefix of their own on the broker.
+//! A cluster: schedulers and workers as processes. They have their own database, and their own prefix on the broker.
 
 mod scenarios;
 mod snapshot;
@@ -20,7 +20,7 @@ use crate::{Host, OpenStore, cleanup};
 
 pub(crate) use scenarios::run;
 
-/// How long processes may take until they are of use.
+/// How long processes may take until they are ready.
 const READY_TIMEOUT: Duration = Duration::from_mins(1);
 
 struct Cluster {
@@ -48,7 +48,7 @@ impl Cluster {
         let store = match host.open_store(&database.url).await {
             Ok(store) => store,
             Err(e) => {
-                // The first error says more than this one would.
+                // An error of this stop is ignored, because the first error names the cause.
                 let _ = database.drop().await;
                 return Err(e);
             }
@@ -188,7 +188,7 @@ impl Cluster {
         Ok(answers.iter().map(|answer| answer.attempts).sum())
     }
 
-    /// What all workers have measured.
+    /// The lateness that all workers have measured.
     async fn measured(&mut self) -> Result<Lateness> {
         let mut all = lateness();
         for answer in self.ask_workers(Question::Measured).await? {

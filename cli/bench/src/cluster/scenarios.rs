@@ -20,12 +20,12 @@ use crate::worker::Question;
 
 /// Jobs that are applied in one call.
 const APPLY_BATCH: usize = 10_000;
-/// Schedulers are stopped this long before the jobs are due, before they look ahead at them.
+/// Schedulers are stopped this long before the jobs are due, so that they do not claim them early.
 const STOPPED: Duration = Duration::from_secs(4);
 /// Without progress for this long, a benchmark fails.
 const STUCK_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// Carries out one plan on a cluster that is started for it.
+/// Starts a cluster and carries out one plan on it.
 pub(crate) async fn run(
     host: &dyn Host,
     plan: Plan,
@@ -98,7 +98,7 @@ async fn apply(cluster: &Cluster, load: &Load) -> Result<()> {
     Ok(())
 }
 
-/// Jobs that fire again and again.
+/// Measures jobs that fire repeatedly.
 async fn ongoing(
     cluster: &mut Cluster,
     load: &Load,
@@ -117,14 +117,14 @@ async fn ongoing(
     settle(&cluster.store.store, &load.jobs, report).await
 }
 
-/// Jobs that are all due when the schedulers start.
+/// Measures jobs that are all due when the schedulers start.
 async fn due(cluster: &mut Cluster, load: &Load, report: &mut Report) -> Result<()> {
     apply(cluster, load).await?;
     cluster.database.settle().await?;
     let late = "applying the jobs took so long that they are due already; measure fewer";
     let until = load.until_due().and_then(|due| due.checked_sub(STOPPED));
     sleep(until.context(late)?).await;
-    // For less time than heartbeats stay valid: the schedulers that start know the workers.
+    // The stop is shorter than heartbeats stay valid, so the schedulers know the workers when they start again.
     cluster.stop_schedulers().await?;
     sleep(load.until_due().unwrap_or_default()).await;
     cluster.ask_workers(Question::Measure).await?;
@@ -158,7 +158,7 @@ async fn due(cluster: &mut Cluster, load: &Load, report: &mut Report) -> Result<
     Ok(())
 }
 
-/// Triggers by the API, one after the other.
+/// Measures triggers through the API, one after the other.
 async fn trigger(
     cluster: &mut Cluster,
     load: &Load,
@@ -186,7 +186,7 @@ async fn trigger(
         }
         Ok(())
     };
-    // The first ones open connections and read definitions.
+    // The first triggers are not measured, because they open connections and read definitions.
     for _ in 0..20 {
         turns.tick().await;
         fire().await?;

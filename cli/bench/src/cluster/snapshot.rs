@@ -26,7 +26,7 @@ impl Snapshot {
         })
     }
 
-    /// Adds what was done since `before`, in total and per fire.
+    /// Adds the differences since `before`, in total and per fire.
     pub(super) fn add_since(&self, before: &Self, report: &mut Report) {
         let attempts = self.attempts - before.attempts;
         let elapsed = self.at.duration_since(before.at).as_secs_f64();

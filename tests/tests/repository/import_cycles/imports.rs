@@ -136,7 +136,7 @@ fn literal(text: &str) -> Option<usize> {
     None
 }
 
-/// Without the items after `#[cfg(test)]` and `#[cfg(all(test, …))]`.
+/// Removes the items after `#[cfg(test)]` and `#[cfg(all(test, …))]`.
 fn without_tests(tokens: &[String]) -> Vec<String> {
     let mut kept = Vec::new();
     let mut rest = tokens;
@@ -242,8 +242,8 @@ fn tree(rest: &mut &[String]) -> Vec<Vec<String>> {
     }
 }
 
-/// The path below the crate's root of a path that `module` names. A path without `crate`, `super` or `self` begins with a submodule's name, or
-/// with another crate's, which no module has.
+/// Resolves a path that `module` names to a path below the crate's root. A path without `crate`, `super` or `self`
+/// begins with the name of a submodule or of another crate. No module has the name of another crate.
 fn absolute(module: &ModulePath, path: Vec<String>) -> Vec<String> {
     let mut base = module.clone();
     let mut names = path.into_iter().peekable();
@@ -267,7 +267,7 @@ fn resolve(
     modules: &BTreeSet<ModulePath>,
     exports: &BTreeMap<Vec<String>, Vec<String>>,
 ) -> ModulePath {
-    // Exports of exports; a bound in place of a search for cycles.
+    // Follows exports of exports. The limit replaces a search for cycles.
     const MOST_EXPORTS: usize = 8;
     for _ in 0..MOST_EXPORTS {
         let mut found = false;

@@ -50,7 +50,7 @@ impl Guard {
         }
     }
 
-    /// Ends the guard after the worker has ended in order. The guard kills nothing.
+    /// Ends the guard after the worker has stopped all its processes. The guard kills nothing.
     pub async fn dismiss(self) {
         self.newest.send_replace(Some(GuardMessage::Dismissed));
         // The task itself limits how long it waits for the guard.
@@ -68,7 +68,7 @@ async fn keep_running(make: impl Fn() -> Command, mut messages: watch::Receiver<
                 tracing::warn!("the worker's guard ended; starting another one");
             }
             Err(error) => {
-                tracing::error!(%error, "failed to start the worker's guard; without it, processes outlive a killed worker. Trying again");
+                tracing::error!(%error, "failed to start the worker's guard; processes outlive a killed worker until it starts; trying again");
             }
         }
         if *messages.borrow() == Some(GuardMessage::Dismissed) {

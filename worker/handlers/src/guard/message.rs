@@ -2,7 +2,7 @@
 
 use cueline_worker::LeaseDeadline;
 
-/// Written when the worker ends in order: it has left no processes.
+/// Written when the worker has stopped all its processes.
 const DISMISSED: &str = "done";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,7 +14,7 @@ pub(super) enum GuardMessage {
 }
 
 impl GuardMessage {
-    /// The line, with its end.
+    /// The line, including its line end.
     pub(super) fn line(self) -> String {
         match self {
             Self::Lease(lease) => format!("{} {}\n", lease.proven_ms, lease.end_by_ms),
@@ -22,7 +22,7 @@ impl GuardMessage {
         }
     }
 
-    /// Parses a line without its end. `None` for an unknown one.
+    /// Parses a line without its line end. `None` if it is unknown.
     pub(super) fn parse(line: &str) -> Option<Self> {
         if line == DISMISSED {
             return Some(Self::Dismissed);

@@ -14,11 +14,11 @@ use crate::orphans;
 /// Timers do not count the machine's sleep, so the clock is read at least this often.
 const MAX_SLEEP: Duration = Duration::from_secs(1);
 
-/// When a lease has run out, its renewal may still be in the pipe.
+/// How long to wait for a renewal after a lease has run out. The renewal may still be in the pipe.
 const LAST_RENEWAL: Duration = Duration::from_millis(100);
 
-/// Runs the guard. `input` is the pipe from the worker; `clock` is the clock of its lease. Returns after the
-/// dismissal, or when the worker has ended and so have all of its processes.
+/// Runs the guard. `input` is the pipe from the worker; `clock` is the clock of its lease. Returns when dismissed.
+/// Otherwise returns after the worker has ended and all its processes are dead.
 ///
 /// # Errors
 ///
@@ -45,7 +45,7 @@ pub async fn watch(
                 Some(GuardMessage::Lease(renewed)) => lease = Some(renewed),
                 None => {}
             },
-            // A pipe that fails is closed as well.
+            // A pipe that fails counts as closed.
             Ok(Ok(None) | Err(_)) => break,
             Err(expired) => lease = kill_expired(id, expired).await,
         }
@@ -53,15 +53,15 @@ pub async fn watch(
     orphans::kill_guarded(id).await.map(drop)
 }
 
-/// Kills the processes of this lease, and returns the next lease that runs out.
+/// Kills the processes of this lease. Returns the lease of the oldest process that it spared.
 async fn kill_expired(id: &GuardId, expired: LeaseDeadline) -> Option<LeaseDeadline> {
-    // The worker may be back already. Processes that it has started under a newer lease are spared.
+    // The worker may run again already. Processes that it has started under a newer lease are spared.
     let (newer, killed) = orphans::kill_expired(id, expired.proven_ms).await;
     if let Err(error) = killed {
-        // The guard stays: the worker may be back later.
+        // The guard goes on: the worker may run again later.
         tracing::error!(%error, "failed to kill all processes of an expired lease; they may run beside those of another executor");
     }
-    // A worker that is paused again never announces its newer lease.
+    // The worker may be paused before it announces its newer lease, so derive the lease from its processes.
     let valid_ms = expired.end_by_ms - expired.proven_ms;
     newer.map(|proven_ms| LeaseDeadline {
         proven_ms,
@@ -69,7 +69,7 @@ async fn kill_expired(id: &GuardId, expired: LeaseDeadline) -> Option<LeaseDeadl
     })
 }
 
-/// Returns the lease when it has run out; never without one.
+/// Waits until the lease expires, then returns it. Never returns if there is no lease.
 async fn expiry(clock: &dyn BootClock, lease: Option<LeaseDeadline>) -> LeaseDeadline {
     let Some(lease) = lease else {
         return std::future::pending().await;

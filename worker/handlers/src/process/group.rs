@@ -1,4 +1,4 @@
-//! The process group of one attempt: signals to all members, and whether any are left.
+//! The process group of one attempt: signals all members, and tells whether any are left.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ const CHECK_EVERY: Duration = Duration::from_millis(10);
 /// A process group. Killed when dropped, unless [`release`](Self::release)d.
 ///
 /// The system does not reuse a group's id while a member runs or its leader has not been waited for. The last signal
-/// may follow a few milliseconds after that, which is too soon for the id to come up again.
+/// may come a few milliseconds later. The system does not reuse an id that soon.
 pub(crate) struct ProcessGroup {
     id: Pid,
     held: bool,
@@ -30,11 +30,11 @@ impl ProcessGroup {
 
     /// Sends a signal to every member, if there are any.
     pub(crate) fn signal(&self, signal: Signal) {
-        // An empty group is fine. A member that changed its user is out of reach, and stays.
+        // An empty group is no error. A member that changed its user cannot be signalled and runs on.
         let _ = killpg(self.id, signal);
     }
 
-    /// Leaves the group to itself.
+    /// Drops the handle without killing the group.
     pub(crate) fn release(mut self) {
         self.held = false;
     }
@@ -67,7 +67,8 @@ impl Drop for ProcessGroup {
     }
 }
 
-/// Signals reach zombies too. In a container without an init process these stay for ever.
+/// A signal cannot tell whether a group still runs, because it reaches zombies too. In a container without an init
+/// process, zombies stay for ever.
 #[cfg(target_os = "linux")]
 async fn has_running_members(group: Pid) -> bool {
     let checked =

@@ -40,8 +40,8 @@ impl<'a> Lines<'a> {
         self.take(bytes);
     }
 
-    /// Passes on a last line that has no end. Afterwards, the last line that is not blank, trimmed; of a line that was
-    /// cut, its first part.
+    /// Logs a last line that has no end. Returns the last line that is not blank, trimmed, and only the first part of a
+    /// line that was cut.
     pub(crate) fn finish(mut self) -> Option<String> {
         if !self.pending.is_empty() {
             self.end_line();
@@ -66,7 +66,7 @@ impl<'a> Lines<'a> {
         if self.pending.last() == Some(&b'\r') {
             self.pending.pop();
         }
-        // Nothing is left of a line that was cut exactly at its end.
+        // If a line was cut exactly at its end, nothing is left to log.
         if !(self.continued && self.pending.is_empty()) {
             self.emit();
         }
@@ -95,7 +95,7 @@ pub(crate) fn cut(text: &str, max: usize) -> &str {
     &text[..text.floor_char_boundary(max)]
 }
 
-/// Where `bytes` can be cut at their end without cutting a character; their length where they are not UTF-8.
+/// The length of `bytes` without an incomplete character at their end. Bytes that are not UTF-8 are kept.
 pub(crate) fn character_end(bytes: &[u8]) -> usize {
     let start = bytes.len().saturating_sub(4);
     match bytes.get(start..).and_then(|tail| {

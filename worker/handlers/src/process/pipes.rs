@@ -1,4 +1,4 @@
-//! Carries the input and the outputs of a process.
+//! Writes the input of a process and reads its outputs.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -10,13 +10,13 @@ use tokio::time::timeout;
 
 use super::lines::Lines;
 
-/// How long output is read after the main process has ended, while a background process holds the pipes open.
+/// How long output is read after the main process has ended. A background process may hold the pipes open longer.
 const DRAIN_LIMIT: Duration = Duration::from_secs(1);
 
 /// The size of one read. The whole output of most processes fits.
 const READ_BYTES: usize = 8 * 1024;
 
-/// Input and outputs of a process, as one future that is polled in several places.
+/// Input and outputs of a process. They are one future, because several places poll it.
 pub(super) struct Pipes<'a>(Option<Pin<Box<dyn Future<Output = ()> + Send + 'a>>>);
 
 impl<'a> Pipes<'a> {
@@ -28,7 +28,7 @@ impl<'a> Pipes<'a> {
     ) -> Self {
         let (stdin, stdout, stderr) =
             (child.stdin.take(), child.stdout.take(), child.stderr.take());
-        // A process may never read its input, so the end of the outputs does not wait for it.
+        // A process may never read its input, so the outputs may end while input is still unwritten.
         Self(Some(Box::pin(async move {
             let reading = async { tokio::join!(read(stdout, out), read(stderr, err)) };
             tokio::pin!(reading);
@@ -52,8 +52,7 @@ impl<'a> Pipes<'a> {
         }
     }
 
-    /// Reads what ended processes have left in the pipes. A background process may hold them open longer; its output
-    /// is not read.
+    /// Reads the output that ended processes have left in the pipes. Later output of a background process is not read.
     pub(super) async fn drain(&mut self) {
         let _ = timeout(DRAIN_LIMIT, self.finished()).await;
     }
@@ -75,7 +74,7 @@ async fn read(from: Option<impl AsyncRead + Unpin>, lines: &mut Lines<'_>) {
     let mut buffer = vec![0; READ_BYTES];
     loop {
         match from.read(&mut buffer).await {
-            // A pipe that fails has ended as well.
+            // A pipe that fails counts as ended.
             Ok(0) | Err(_) => return,
             Ok(n) => lines.feed(&buffer[..n]),
         }

@@ -11,7 +11,7 @@ pub(crate) struct Process {
     pub(crate) group: i32,
     /// When it started, in ticks since the system's start. Together with `id` it identifies a process.
     pub(crate) started: u64,
-    /// It has ended, and its parent has not waited for it yet.
+    /// Whether it has ended and its parent has not waited for it yet.
     pub(crate) zombie: bool,
 }
 
@@ -22,12 +22,12 @@ pub(crate) fn ids() -> io::Result<Vec<i32>> {
     Ok(ids.collect())
 }
 
-/// One process; `None` when there is none.
+/// Reads one process. `None` if there is no such process.
 pub(crate) fn process(id: i32) -> Option<Process> {
     parse(id, &fs::read_to_string(format!("/proc/{id}/stat")).ok()?)
 }
 
-/// Whether the environment that a process was started with has an entry (`NAME=value`) that `wanted` accepts.
+/// Whether the initial environment of a process has an entry (`NAME=value`) that `wanted` accepts.
 pub(crate) fn started_with(id: i32, wanted: impl Fn(&[u8]) -> bool) -> bool {
     fs::read(format!("/proc/{id}/environ"))
         .is_ok_and(|environ| environ.split(|b| *b == 0).any(wanted))
@@ -50,7 +50,7 @@ fn parse(id: i32, stat: &str) -> Option<Process> {
         parent: fields.get(1)?.parse().ok()?,
         group: fields.get(2)?.parse().ok()?,
         started: fields.get(19)?.parse().ok()?,
-        // A process whose first thread has ended looks like a zombie, except for the number of its threads.
+        // If only the first thread has ended, the state says zombie as well. The number of threads tells them apart.
         zombie: matches!(state, "X" | "x") || (state == "Z" && threads <= 1),
     })
 }

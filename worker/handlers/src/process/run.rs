@@ -1,4 +1,4 @@
-//! Runs a process to its end, and stops its whole group when the attempt has to stop.
+//! Runs a process to its end, and stops its whole group when the attempt must stop.
 
 use std::io;
 use std::os::unix::process::ExitStatusExt;
@@ -15,7 +15,7 @@ use super::lines::Lines;
 use super::pipes::Pipes;
 use super::spawn::{Launch, spawn};
 
-/// How long to wait for a group after SIGKILL. It takes longer only when the system itself is stuck.
+/// How long to wait for a group after SIGKILL. It takes longer only if the system itself is stuck.
 const KILL_WAIT: Duration = Duration::from_secs(5);
 
 /// Starts the process and waits for its end.
@@ -26,7 +26,7 @@ pub(crate) async fn run(launch: Launch, cx: &Context) -> Result<Output, Failure>
         return Err(Failure::new(format!("not started ({reason})")));
     }
     let mut child = spawn(&launch)?;
-    // It may have been paused during the start as well. If so, the process is stopped at once below.
+    // The worker may have been paused during the start as well. This call notices it, and the process is stopped below.
     let _ = cx.stop_reason();
     let id = child.id().and_then(|id| i32::try_from(id).ok());
     let group = ProcessGroup::led_by(id.ok_or_else(|| Failure::new("the process has no id"))?);
@@ -42,7 +42,7 @@ pub(crate) async fn run(launch: Launch, cx: &Context) -> Result<Output, Failure>
     let ended = match ended {
         Ok(status) => {
             group.release();
-            status.map_err(|e| Failure::new(format!("the process could not be waited for: {e}")))
+            status.map_err(|e| Failure::new(format!("failed to wait for the process: {e}")))
         }
         Err(reason) => Err(stop(reason, cx, group, &mut child, &mut pipes).await),
     };
@@ -52,7 +52,7 @@ pub(crate) async fn run(launch: Launch, cx: &Context) -> Result<Output, Failure>
     result_of(ended?, text)
 }
 
-/// Waits for the main process and reads its output. What is left of its group is left alone.
+/// Waits for the main process and reads its output. Other processes of its group run on.
 async fn wait(child: &mut Child, pipes: &mut Pipes<'_>) -> io::Result<ExitStatus> {
     let status = loop {
         tokio::select! {
@@ -74,8 +74,8 @@ fn describe(reason: StopReason) -> &'static str {
     }
 }
 
-/// Sends SIGTERM to the group, waits for its grace, and sends SIGKILL. Reads on meanwhile: a process that writes its
-/// last lines must not block.
+/// Sends SIGTERM to the group, waits for the kill grace, and sends SIGKILL. It reads output meanwhile, so that a
+/// process that writes its last lines does not block.
 async fn stop(
     reason: StopReason,
     cx: &Context,

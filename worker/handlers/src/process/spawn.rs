@@ -42,8 +42,8 @@ pub(super) fn spawn(launch: &Launch) -> Result<Child, Failure> {
         command.current_dir(cwd);
     }
     if let Some((uid, gid)) = launch.account.as_ref().and_then(|a| a.switch) {
-        // Root's supplementary groups are dropped. Those of the user cannot be set without unsafe code, so the
-        // process has fewer rights than a login, never more.
+        // Root's supplementary groups are dropped. Those of the user cannot be set without unsafe code. The process
+        // therefore has fewer rights than a login of the user, never more.
         command.uid(uid).gid(gid);
     }
     command.spawn().map_err(|e| not_started(launch, &e))
@@ -61,7 +61,7 @@ fn not_started(launch: &Launch, error: &io::Error) -> Failure {
     let user = launch.account.as_ref().filter(|a| a.switch.is_some());
     let why = match (error.raw_os_error().map(Errno::from_raw), user) {
         (Some(Errno::ENOENT), _) if Path::new(&launch.program).exists() => {
-            "what its first line names does not exist".to_owned()
+            "the interpreter in its first line does not exist".to_owned()
         }
         (Some(Errno::ENOENT), _) => "it does not exist".to_owned(),
         (Some(Errno::EPERM), Some(user)) => {

@@ -1,7 +1,7 @@
-//! The lines of one attempt's log, bounded.
+//! The bounded log of one attempt.
 //!
-//! The first half of the limit is reported as it comes. After that a ring keeps the newest lines up to the other
-//! half. A note takes the place of the lines that were dropped between them.
+//! Lines up to half of the limit are reported as they come. After that a ring keeps the newest lines, up to the other
+//! half. A note replaces the lines that were dropped in between.
 
 use std::collections::VecDeque;
 
@@ -12,7 +12,7 @@ pub(super) const MAX_LINE_BYTES: usize = 64 * 1024;
 /// The most lines of one report, and their size in bytes.
 const MAX_REPORT_LINES: usize = 200;
 const MAX_REPORT_BYTES: usize = 128 * 1024;
-/// The size of a line beside its text.
+/// The assumed size of a line without its text.
 const LINE_OVERHEAD: usize = 32;
 
 /// The lines of one attempt's log.
@@ -83,13 +83,13 @@ impl LogBuffer {
         self.head.len() >= MAX_REPORT_LINES || self.head_bytes >= MAX_REPORT_BYTES
     }
 
-    /// The waiting lines, a list for each report.
+    /// Takes the waiting lines, as one list for each report.
     pub(super) fn take_head(&mut self) -> Vec<Vec<LogLine>> {
         self.head_bytes = 0;
         split(std::mem::take(&mut self.head))
     }
 
-    /// All lines that are not reported yet, a list for each report.
+    /// Takes all lines that are not reported yet, as one list for each report.
     pub(super) fn take_all(&mut self) -> Vec<Vec<LogLine>> {
         let mut lines = std::mem::take(&mut self.head);
         if let (dropped @ 1.., Some((seq, at))) = (self.dropped, self.first_dropped.take()) {
@@ -130,7 +130,7 @@ fn split(lines: Vec<LogLine>) -> Vec<Vec<LogLine>> {
     reports
 }
 
-/// `text`, cut to about `limit` bytes with a note of its whole length.
+/// Cuts `text` to `limit` bytes, including a note of its whole length.
 pub(super) fn cut(mut text: String, limit: usize) -> String {
     let whole = text.len();
     if whole <= limit {

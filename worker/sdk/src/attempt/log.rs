@@ -1,4 +1,4 @@
-//! What an attempt writes while it runs, and when that is reported.
+//! Collects what an attempt writes while it runs, and reports it in batches.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -17,7 +17,7 @@ const STARTED_TICKS: u32 = 5;
 /// Ticks between two reports of progress: two in a second.
 const PROGRESS_TICKS: u32 = 5;
 
-/// What is written and not reported yet.
+/// What the handler wrote and what is not reported yet.
 #[derive(Debug)]
 struct Pending {
     lines: LogBuffer,
@@ -96,8 +96,8 @@ impl AttemptLog {
         self.lock().progress = Some(fraction);
     }
 
-    /// Reports what is due. Called ten times a second for each attempt that did not end at once. False when the
-    /// attempt has ended.
+    /// Sends the reports that are due. Called ten times a second for each attempt that did not end at once. False when
+    /// the attempt has ended.
     pub(super) fn tick(&self) -> bool {
         let mut pending = self.lock();
         if pending.closed {
@@ -109,6 +109,7 @@ impl AttemptLog {
         if pending.ticks == STARTED_TICKS {
             let at = self.started_at;
             if !self.try_report(AttemptEvent::Started { at }) {
+                // The queue is full. The next tick tries again.
                 pending.ticks -= 1;
             }
         }

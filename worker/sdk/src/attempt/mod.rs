@@ -1,6 +1,6 @@
-//! One attempt: its task, its log, and what is reported while it runs.
+//! One attempt: its task, its log, and the reports while it runs.
 //!
-//! It knows nothing of lanes and of the journal. It is handed a handler and a context, and returns an outcome.
+//! An attempt gets a handler and a context, and returns an outcome. It knows nothing of lanes and the journal.
 
 mod buffer;
 mod log;

@@ -1,4 +1,4 @@
-//! The outcome of an attempt, from the end of its handler.
+//! Derives the outcome of an attempt from the end of its handler.
 
 use std::any::Any;
 
@@ -18,10 +18,10 @@ pub(super) enum HandlerEnd {
     Dropped,
 }
 
-/// The outcome of an attempt whose handler was asked to stop for `reason`, if it was.
+/// The outcome of an attempt. `reason` is given if its handler was asked to stop.
 ///
-/// A handler that returned success has succeeded, even after a request to stop: its work is done, and any other
-/// outcome could repeat it. Otherwise the reason decides.
+/// A handler that returned success has succeeded, even after a request to stop. Its work is done, and any other outcome
+/// could repeat it. Otherwise the reason decides.
 pub(super) fn outcome_of(
     end: HandlerEnd,
     reason: Option<StopReason>,
@@ -92,7 +92,7 @@ fn lost_message(
     }
 }
 
-/// `text` within the limit of outcomes. A line of the log says what was cut.
+/// Cuts `text` to the limit of outcomes. A log line notes the cut.
 fn limited(field: &str, text: String, log: &AttemptLog) -> String {
     let (bytes, limit) = (text.len(), Outcome::MAX_TEXT_BYTES);
     if bytes > limit {

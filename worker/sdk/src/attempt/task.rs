@@ -20,8 +20,8 @@ use crate::identity::AttemptKey;
 use crate::lease::BrokerLease;
 use crate::report::Report;
 
-/// A handler that was asked to stop is dropped this long after its kill grace. Handlers of processes need the time
-/// for the forced stop.
+/// A handler that was asked to stop is dropped this long after its kill grace. Handlers that run processes need this
+/// time to kill them.
 const BEYOND_GRACE: Duration = Duration::from_secs(2);
 
 /// An attempt that is about to start.
@@ -69,7 +69,7 @@ impl Attempt {
                 Err(payload) => HandlerEnd::Panicked(payload),
             });
         tokio::pin!(work);
-        // Many handlers return at the first poll: they cost no timer and no ticks.
+        // Many handlers return at the first poll. They need no timer and no ticks.
         if let Poll::Ready(end) = futures_util::poll!(work.as_mut()) {
             return end;
         }
@@ -77,7 +77,7 @@ impl Attempt {
         self.supervise(work).await
     }
 
-    /// Waits for the end of the handler, asks it to stop when it has to, and drops it when it does not.
+    /// Waits for the end of the handler. Asks it to stop when that is due, and drops it if it does not stop in time.
     async fn supervise(&self, mut work: Pin<&mut impl Future<Output = HandlerEnd>>) -> HandlerEnd {
         let info = self.cx.info();
         let time_limit = async {
@@ -94,6 +94,7 @@ impl Attempt {
             () = time_limit => self.cx.stop(StopReason::TimedOut),
         }
         let grace = Duration::from_millis(info.kill_grace.as_millis()).saturating_add(BEYOND_GRACE);
+        // The failover does not wait for a kill grace, so a fenced attempt may have less time.
         tokio::select! {
             biased;
             end = timeout(grace, work) => end.unwrap_or(HandlerEnd::Dropped),

@@ -1,4 +1,4 @@
-//! The bounds of an attempt's log, and attempts that a pause of the process overtakes.
+//! The limits of an attempt's log, and attempts that are due to stop after a pause of the process.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

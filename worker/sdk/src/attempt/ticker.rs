@@ -19,7 +19,7 @@ impl AttemptTicker {
         self.lock().push(log);
     }
 
-    /// Ticks until it is dropped.
+    /// Ticks all attempts ten times a second. Never returns.
     pub(crate) async fn run(&self) {
         let mut ticks = tokio::time::interval(EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -1,4 +1,4 @@
-//! Triggers: which are accepted, and how all others are settled.
+//! Decides which triggers are accepted, and how all others are settled.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -15,13 +15,13 @@ use crate::intake::{ParsedTrigger, Received};
 use crate::journal::{Entry, EntryState};
 use crate::lanes::{LaneRequest, NotStarted};
 
-/// What the worker knows of an attempt whose trigger came again.
+/// The state of an attempt whose trigger came again.
 enum KnownAttempt {
     /// It waits or runs.
     Held,
     /// It has this outcome, as JSON.
     Ended(String),
-    /// The journal says that it was started, and nothing runs: a write of the previous process reached the disk after
+    /// The journal says that it was started, but nothing runs. A write of the previous process reached the disk after
     /// this process had read the journal.
     Orphaned,
     /// This newer attempt of the run is known.
@@ -38,7 +38,7 @@ impl EventLoop {
             return Ok(());
         }
         if self.is_fenced() {
-            // The broker keeps them, for the executor that the schedulers choose.
+            // The broker keeps them until the lease is renewed or the schedulers choose another executor.
             for message in received {
                 decisions.settle(message.receipt, Settlement::Retry(Duration::ZERO));
             }
@@ -115,7 +115,7 @@ impl EventLoop {
         Settlement::Ack
     }
 
-    /// What is known of this attempt. `None` for a new one.
+    /// Returns what is known about this attempt, and `None` for a new one.
     fn recognise(
         &self,
         key: AttemptKey,
@@ -136,7 +136,7 @@ impl EventLoop {
         }
         let entry = entry?;
         match entry.state {
-            // Not held, so the previous process accepted it; see `Orphaned`.
+            // The previous process accepted it, see `Orphaned`. It never started, so it is accepted as new.
             EntryState::Accepted => None,
             EntryState::Started => Some(KnownAttempt::Orphaned),
             EntryState::Ended | EntryState::Reported => {
@@ -146,8 +146,8 @@ impl EventLoop {
         }
     }
 
-    /// Why a new trigger is too old to be accepted: the worker may have forgotten the attempt, and the sender may
-    /// have kept a copy. With schedulers in this process no other sender exists.
+    /// The reason if a new trigger is too old. The worker may have forgotten that attempt, and somebody may send a copy
+    /// of the trigger. With schedulers in this process no other sender exists.
     fn expired(&self, trigger: &Trigger, decisions: &Decisions) -> Option<String> {
         let (deadline, now) = (trigger.deadline, decisions.now);
         let expired = self.services.settings.lease_timings.is_some() && deadline < now;

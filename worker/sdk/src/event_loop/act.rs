@@ -1,4 +1,4 @@
-//! Carries out decisions that are on disk.
+//! Carries out decisions after they are on disk.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -65,7 +65,7 @@ impl EventLoop {
         let ended = services.ended.clone();
         let task = tokio::spawn(async move {
             let run = AssertUnwindSafe(attempt.run()).catch_unwind().await;
-            // After a hard stop no task receives it, and the next start finds the attempt started.
+            // Sending fails after a hard stop. The journal still says started, so the next start reports it as lost.
             let _ = ended.send(run.unwrap_or_else(|_| panicked(&log))).await;
         });
         RunningAttempt {

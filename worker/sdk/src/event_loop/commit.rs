@@ -1,4 +1,4 @@
-//! Reads and writes the journal, however often it takes.
+//! Reads and writes the journal, and tries again until it works.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -32,7 +32,7 @@ impl Tries {
 }
 
 impl EventLoop {
-    /// Writes the decisions to the journal. Nothing is done before that.
+    /// Writes the decisions to the journal. No decision is carried out before that.
     pub(super) async fn commit(&mut self, decisions: &Decisions) -> Result<(), Halt> {
         let mut tries = Tries::new();
         while let Err(error) = self.journal.write(&decisions.entries).await {
@@ -41,7 +41,7 @@ impl EventLoop {
         Ok(())
     }
 
-    /// What the journal knows of these runs.
+    /// The entries of these runs in the journal.
     pub(super) async fn known(&mut self, runs: &[RunKey]) -> Result<HashMap<RunKey, Entry>, Halt> {
         let mut tries = Tries::new();
         loop {

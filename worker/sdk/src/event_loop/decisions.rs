@@ -1,4 +1,4 @@
-//! The decisions of one turn: what is journalled, and what is done once it is on disk.
+//! The decisions of one turn: the entries to journal, and the actions that follow once they are on disk.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry as MapEntry;
@@ -51,7 +51,7 @@ impl Decisions {
         self.settlements.push((receipt, settlement));
     }
 
-    /// The trigger waits in its lane.
+    /// Journals a trigger that waits in its lane.
     pub(super) fn accept(&mut self, trigger: &Trigger, payload: Bytes, seq: i64) {
         self.put(Entry {
             seq,
@@ -69,7 +69,7 @@ impl Decisions {
         self.start.push((key, attempt));
     }
 
-    /// The attempt has ended.
+    /// Journals the outcome of an attempt and reports it.
     pub(super) fn end(&mut self, key: AttemptKey, job: JobName, outcome: Outcome) {
         // An outcome has string keys only, so writing it does not fail.
         let json = serde_json::to_string(&outcome).unwrap_or_else(|_| "{}".to_owned());
@@ -81,7 +81,7 @@ impl Decisions {
         self.report(key, job, outcome, false);
     }
 
-    /// Reports an outcome that the journal has already.
+    /// Reports an outcome that the journal already has.
     pub(super) fn report(&mut self, key: AttemptKey, job: JobName, outcome: Outcome, resend: bool) {
         self.reports.push(Report {
             key,
@@ -91,25 +91,25 @@ impl Decisions {
         });
     }
 
-    /// Reports an outcome again that the journal has as this text.
+    /// Reports an outcome again, from its text in the journal.
     pub(super) fn resend(&mut self, key: AttemptKey, job: JobName, outcome: &str) {
         match serde_json::from_str(outcome) {
             Ok(outcome) => self.report(key, job, outcome, true),
             Err(error) => {
                 tracing::error!(run_id = %key.run, attempt = key.attempt, %error,
-                    "an outcome in the journal cannot be parsed; it is not reported again, and the schedulers will find the run lost");
+                    "an outcome in the journal cannot be parsed; it is not reported again, and the schedulers treat the attempt as lost");
             }
         }
     }
 
-    /// The broker has confirmed these outcomes.
+    /// Journals that the broker has confirmed these outcomes.
     pub(super) fn mark_reported(&mut self, keys: Vec<AttemptKey>) {
         for key in keys {
             self.put(self.entry(key, EntryState::Reported));
         }
     }
 
-    /// What this turn has decided about a run. It is newer than what the journal knows.
+    /// The entry that this turn has decided for a run. It is newer than the one in the journal.
     pub(super) fn entry_of(&self, run: RunKey) -> Option<&Entry> {
         Some(&self.entries[*self.entry_of.get(&run)?])
     }
@@ -135,6 +135,7 @@ impl Decisions {
             }
             MapEntry::Occupied(at) => {
                 let old = &mut self.entries[*at.get()];
+                // An entry only moves forward: to a newer attempt, or to a later state of the same one.
                 if (new.key.attempt, new.state) <= (old.key.attempt, old.state) {
                     return;
                 }

@@ -1,4 +1,4 @@
-//! The end of a worker: the drain, and what is done after it.
+//! The end of a worker: the drain, and the steps after it.
 
 use super::decisions::Decisions;
 use super::halt::Halt;
@@ -41,7 +41,7 @@ impl EventLoop {
         self.journal.close().await;
     }
 
-    /// Drops running handlers, and leaves everything else to the next start.
+    /// Drops running handlers. The next start continues from the journal.
     pub(crate) async fn abandon(self) {
         drop(self.running);
         self.journal.close().await;

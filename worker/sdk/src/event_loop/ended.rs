@@ -1,4 +1,4 @@
-//! Ends of attempts: of those that ran, and of those that the lanes never start.
+//! The ends of attempts, whether they ran or the lanes never started them.
 
 use cueline_model::{Outcome, OutcomeKind};
 
@@ -23,7 +23,7 @@ impl EventLoop {
         }
     }
 
-    /// Takes the steps of the lanes into the decisions.
+    /// Turns the steps of the lanes into decisions.
     pub(super) fn follow(&mut self, steps: Vec<Step>, decisions: &mut Decisions) {
         for step in steps {
             match step {

@@ -1,4 +1,4 @@
-//! What the event loop does when the broker lease ends and when it is renewed.
+//! The event loop's actions when the broker lease ends and when it is renewed.
 
 use super::decisions::Decisions;
 use super::state::EventLoop;
@@ -6,29 +6,29 @@ use crate::lanes::NotStarted;
 use crate::lease::FenceStage;
 
 impl EventLoop {
-    /// Does what the lease asks for. The fence is lifted in a later turn than the one that noticed it: by then
-    /// running attempts are asked to stop, and returned attempts are on disk.
+    /// Acts on the state of the lease. A fence is never lifted in the turn that noticed it. Before that, running
+    /// attempts must be asked to stop, and returned attempts must be on disk.
     pub(super) fn follow_lease(&mut self, decisions: &mut Decisions) {
         let lease = &self.services.lease;
         match self.fence_stage {
-            FenceStage::Unfenced if !lease.is_fenced() => return,
-            FenceStage::Unfenced => self.stop_fenced(),
-            FenceStage::Stopped if lease.is_handed_over() => {}
-            FenceStage::Stopped | FenceStage::HandedOver => {
+            FenceStage::NotHandled if !lease.is_fenced() => return,
+            FenceStage::NotHandled => self.stop_fenced(),
+            FenceStage::Stopped if lease.must_return_waiting() => {}
+            FenceStage::Stopped | FenceStage::WaitingReturned => {
                 if lease.lift_fence(self.fence_stage) {
                     self.unfence();
                 }
                 return;
             }
         }
-        if self.services.lease.is_handed_over() {
+        if self.services.lease.must_return_waiting() {
             self.return_waiting(decisions);
         }
     }
 
-    /// Whether nothing is accepted and nothing is started.
+    /// While fenced, the worker accepts and starts nothing.
     pub(super) fn is_fenced(&self) -> bool {
-        self.fence_stage != FenceStage::Unfenced
+        self.fence_stage != FenceStage::NotHandled
     }
 
     fn stop_fenced(&mut self) {
@@ -39,7 +39,7 @@ impl EventLoop {
     }
 
     fn return_waiting(&mut self, decisions: &mut Decisions) {
-        self.fence_stage = FenceStage::HandedOver;
+        self.fence_stage = FenceStage::WaitingReturned;
         if !self.waiting.is_empty() {
             tracing::warn!(
                 count = self.waiting.len(),
@@ -52,13 +52,13 @@ impl EventLoop {
     }
 
     fn unfence(&mut self) {
-        self.fence_stage = FenceStage::Unfenced;
+        self.fence_stage = FenceStage::NotHandled;
         if !self.draining {
             self.lanes.reopen();
         }
     }
 
-    /// Records the lease where a restart depends on it: with other entries, or while attempts wait.
+    /// Records the lease only if a restart depends on it: with other entries, or while attempts wait.
     pub(super) fn record_lease(&mut self, decisions: &Decisions, tick: bool) {
         let needed = !decisions.entries.is_empty() || (tick && !self.waiting.is_empty());
         if needed && let Some(lease) = self.services.lease.take_unrecorded() {

@@ -1,9 +1,9 @@
-//! Why the event loop ends before everything has ended.
+//! Early ends of the event loop.
 
 use crate::error::Error;
 use crate::journal::JournalError;
 
-/// Why the event loop ends before everything has ended.
+/// Why the event loop ends before all attempts have ended.
 #[derive(Debug)]
 pub(crate) enum Halt {
     /// The worker was asked to end at once.

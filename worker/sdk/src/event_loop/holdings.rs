@@ -8,8 +8,8 @@ use crate::control::{self, HoldingsQuery};
 use crate::journal::{Entry, EntryState};
 
 impl EventLoop {
-    /// Answers with the attempts that are in the journal, ended or not. Reports outcomes again that should have
-    /// arrived long ago.
+    /// Answers with the attempts that are in the journal, ended or not. Repeats reports that the schedulers should have
+    /// received long ago.
     pub(super) async fn answer(&mut self, queries: Vec<HoldingsQuery>) {
         for query in queries {
             let runs = query.attempts.iter().map(|key| key.run);
@@ -32,8 +32,8 @@ impl EventLoop {
         }
     }
 
-    /// Without this, the run of a lost report would stay open until the journal has forgotten the attempt, and would
-    /// then run again.
+    /// Repeats the reports of outcomes that were lost. Otherwise their runs would stay open until the journal has
+    /// forgotten the attempts, and would then run again.
     fn resend_lost(&mut self, held: &[&Entry]) {
         if self.services.reports.is_full() {
             return;

@@ -6,12 +6,12 @@ use crate::attempt::EndedAttempt;
 use crate::control::Order;
 use crate::intake::Received;
 
-/// The most ended attempts that wait. At the limit their tasks wait.
+/// The most ended attempts that wait for the event loop. At the limit their tasks wait.
 pub(super) const MAX_ENDED: usize = 4_096;
-/// The most batches of triggers that wait. At the limit nothing is fetched.
+/// The most batches of triggers that wait for the event loop. At the limit nothing is fetched.
 pub(super) const MAX_RECEIVED: usize = 4;
-/// The most orders that wait, more than a scheduler sends at once. At the limit they are dropped: schedulers repeat a
-/// cancellation until it has taken effect, and a query until it is answered.
+/// The most orders that wait, more than a scheduler sends at once. At the limit new orders are dropped. Schedulers
+/// repeat a cancellation until it has taken effect, and a query until it is answered.
 pub(super) const MAX_ORDERS: usize = 2_048;
 
 /// The receiving ends.
@@ -55,7 +55,7 @@ pub(super) struct Inputs {
 }
 
 impl Inbox {
-    /// Takes everything that has come, beside the input that woke the event loop.
+    /// Takes everything else that has come. One turn then costs one disk sync, however many inputs it has.
     pub(super) fn take_all(&mut self, inputs: &mut Inputs) {
         fill(&mut inputs.ended, MAX_ENDED, &mut self.ended);
         fill(&mut inputs.received, MAX_RECEIVED, &mut self.received);

@@ -1,8 +1,8 @@
 //! The event loop of a worker: one task that decides, journals and then acts.
 //!
-//! Each turn takes all inputs that have come (triggers, ended attempts, orders, confirmed reports), decides what
-//! follows, and writes all of it to the journal at once. Only then does it act: it settles triggers, starts and stops
-//! handlers, and reports. Every action was therefore on disk before, and after a crash at any point the next process
+//! Each turn takes all inputs that have come: triggers, ended attempts, orders and confirmed reports. It decides what
+//! follows and writes all decisions to the journal at once. After that it acts: it settles triggers, starts and stops
+//! handlers, and reports. Every action is on disk before it happens, so after a crash at any point the next process
 //! continues from the journal.
 
 mod accept;

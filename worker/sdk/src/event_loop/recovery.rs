@@ -10,8 +10,8 @@ use crate::journal::{Entry, EntryState, JournalError};
 use crate::lanes::LaneRequest;
 
 impl EventLoop {
-    /// Takes over the journal's unreported entries. When it returns, attempts that ran when the previous process
-    /// stopped have ended `lost` on disk, and nothing has been started.
+    /// Takes over the journal's unreported entries. Attempts that ran when the previous process stopped end `lost`, and
+    /// that is on disk when this returns. Nothing is started yet.
     pub(crate) async fn recover(&mut self) -> Result<(), Halt> {
         let entries = self.journal.unreported().await?;
         let lease = self.journal.last_lease().await?;

@@ -1,10 +1,10 @@
-//! When an outcome that schedulers still ask for is reported again.
+//! Spaces out repeated reports of outcomes that schedulers still ask for.
 
 use std::collections::HashMap;
 
 use crate::identity::AttemptKey;
 
-/// The broker may have lost a report that is still asked for after this time.
+/// After this time, a report that is still asked for counts as lost by the broker.
 const FIRST_AFTER_MS: i64 = 30_000;
 /// The most outcomes that wait for their next time. At the limit no other outcome is reported again.
 const LIMIT: usize = 10_000;
@@ -19,8 +19,8 @@ impl ResendBackoff {
         self.0.retain(|_, next_ms| *next_ms > now_ms);
     }
 
-    /// Whether an outcome is to be reported again that was first reported at `reported_ms`. The wait doubles each
-    /// time: schedulers that lag behind with their results ask as well, and more results would make the lag worse.
+    /// Whether to report an outcome again that was first reported at `reported_ms`. The wait doubles each time:
+    /// schedulers that lag behind with their results ask too, and more results would make the lag worse.
     pub(super) fn is_due(&mut self, key: AttemptKey, reported_ms: i64, now_ms: i64) -> bool {
         let age_ms = now_ms.saturating_sub(reported_ms);
         let waits = self.0.get(&key).is_some_and(|next_ms| *next_ms > now_ms);

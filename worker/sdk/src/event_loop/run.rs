@@ -1,4 +1,4 @@
-//! The loop itself: waits for inputs, and makes turns.
+//! The loop itself: waits for inputs and takes turns.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,12 +12,12 @@ use super::inputs::{Inbox, Inputs, MAX_ENDED, MAX_ORDERS, MAX_RECEIVED};
 use super::state::EventLoop;
 use crate::linger;
 
-/// How often a turn is made without inputs: for reports that were confirmed, entries to prune, and room in the report
-/// queue.
+/// How often a turn runs without inputs. Such a turn marks confirmed reports, prunes entries, and starts attempts when
+/// the report queue has room again.
 const TICK: Duration = linger::CONFIRMED.max_wait;
 
 impl EventLoop {
-    /// Makes turns until a soft stop and the end of all attempts.
+    /// Takes turns until a soft stop and the end of all attempts.
     pub(crate) async fn run(&mut self, mut inbox: Inbox) -> Result<(), Halt> {
         let stop = self.services.stop.clone();
         let lease = Arc::clone(&self.services.lease);
@@ -43,7 +43,8 @@ impl EventLoop {
                     intake_open = count > 0;
                 }
                 _ = inbox.ended.recv_many(&mut inputs.ended, MAX_ENDED), if linger_until.is_none() => {
-                    // Their capacity is needed at once where other attempts wait for it.
+                    // Linger for more ends to share one disk sync. If other attempts wait for the freed capacity, act
+                    // at once.
                     if self.waiting.is_empty() && !self.draining {
                         linger_until = Some(Instant::now() + self.linger().max_wait);
                         continue;
@@ -51,7 +52,7 @@ impl EventLoop {
                 }
                 () = until(linger_until) => {}
                 _ = inbox.orders.recv_many(&mut inputs.orders, MAX_ORDERS) => {}
-                () = lease.asks_for_action(self.fence_stage) => {}
+                () = lease.needs_action(self.fence_stage) => {}
                 _ = ticks.tick() => inputs.tick = true,
             }
             linger_until = None;
@@ -87,7 +88,7 @@ impl EventLoop {
         Ok(())
     }
 
-    /// Starts what the lanes allow. Nothing starts while the worker is fenced or its reports cannot be published.
+    /// Starts the attempts that the lanes allow. Nothing starts while the worker is fenced or its report queue is full.
     fn start_ready(&mut self, decisions: &mut Decisions) {
         let halted = self.services.reports.is_full() || self.is_fenced();
         let capacity = if halted {

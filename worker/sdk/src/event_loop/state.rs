@@ -22,7 +22,7 @@ use crate::settings::Settings;
 use crate::settle::Settlements;
 use crate::status::WorkerStatus;
 
-/// What the event loop uses and does not own.
+/// Services and channels that the event loop shares with other tasks.
 pub(crate) struct Services {
     pub(crate) settings: Arc<Settings>,
     pub(crate) lease: Arc<BrokerLease>,
@@ -50,7 +50,7 @@ pub(crate) struct EventLoop {
     pub(super) fence_stage: FenceStage,
 }
 
-/// An attempt whose handler runs. The handler is dropped with it: after a hard stop no task would journal its end.
+/// An attempt whose handler runs. Dropping it drops the handler: after a hard stop no task would journal its end.
 pub(super) struct RunningAttempt {
     pub(super) cx: Context,
     pub(super) task: AbortHandle,
@@ -74,7 +74,7 @@ impl EventLoop {
             resend_backoff: ResendBackoff::default(),
             last_seq: 0,
             draining: false,
-            fence_stage: FenceStage::Unfenced,
+            fence_stage: FenceStage::NotHandled,
         }
     }
 

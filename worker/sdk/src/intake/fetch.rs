@@ -19,7 +19,7 @@ const MAX_FETCH: usize = 1_024;
 const FETCH_WAIT: Duration = Duration::from_millis(500);
 /// The most triggers that a worker holds. At the limit they stay in the broker's queue.
 const MAX_HELD: usize = 100_000;
-/// The pause before the next look for room.
+/// The pause before the worker checks again whether it has room.
 const NO_ROOM_PAUSE: Duration = Duration::from_millis(20);
 
 /// A message that was fetched.
@@ -53,7 +53,8 @@ impl Intake {
                 }
                 continue;
             }
-            // A fetch is never cancelled: triggers that were already handed out would return only after the ack wait.
+            // Never cancel a fetch: triggers that the broker has already delivered would come back only after the ack
+            // wait.
             match self.settings.broker.fetch(&queue, room, FETCH_WAIT).await {
                 Ok(deliveries) => {
                     backoff.reset();
@@ -73,7 +74,7 @@ impl Intake {
         }
     }
 
-    /// The queue may have been deleted while the worker was away.
+    /// Waits, and declares the queue again, because it may have been deleted.
     async fn recover(&self, queue: &QueueId, wait: Duration) {
         tokio::time::sleep(wait).await;
         let _ = self.settings.broker.declare(queue).await;
@@ -86,7 +87,7 @@ impl Intake {
         MAX_HELD.saturating_sub(self.status.held()).min(MAX_FETCH)
     }
 
-    /// False when the event loop has ended.
+    /// Passes the triggers to the event loop. False if the event loop has ended.
     async fn pass_on(&self, deliveries: Vec<Delivery>) -> bool {
         let received: Vec<Received> = deliveries
             .into_iter()

@@ -1,6 +1,6 @@
 //! Intake: fetches triggers, parses and verifies them, and passes them to the event loop.
 //!
-//! It decides what one message alone decides. It knows nothing of lanes and of the journal.
+//! It looks at each message separately. It knows nothing of lanes and the journal.
 
 mod fetch;
 mod parse;

@@ -24,11 +24,11 @@ impl fmt::Debug for ParsedTrigger {
     }
 }
 
-/// Parses a message from the executor's queue, or says why it is a dead letter.
+/// Parses and verifies a message from the executor's queue. The error says why it is a dead letter.
 pub(super) fn parse(payload: Bytes, settings: &Settings) -> Result<ParsedTrigger, String> {
     let parsed = parse_stored(payload, settings)?;
     let trigger = &parsed.trigger;
-    // An attempt that was meant for another executor would run twice.
+    // A trigger for another executor would run twice.
     let own = &settings.executor;
     if trigger.group != own.group || trigger.executor != own.name {
         return Err(format!(

@@ -1,4 +1,4 @@
-//! Why the journal could not be used.
+//! Errors of the journal.
 
 use std::path::PathBuf;
 
@@ -12,7 +12,7 @@ pub enum JournalError {
     Open {
         /// The directory or file.
         path: PathBuf,
-        /// What the system answered.
+        /// The system's error.
         source: std::io::Error,
     },
     /// The file exists and is no journal that this program can use.
@@ -20,7 +20,7 @@ pub enum JournalError {
     Unusable {
         /// The journal's file.
         path: PathBuf,
-        /// The reason, and what to do about it.
+        /// The reason, with advice.
         why: UnusableJournal,
     },
     /// Another worker uses the state directory.
@@ -31,7 +31,7 @@ pub enum JournalError {
     Database {
         /// `read`, `write` or `prune`.
         operation: &'static str,
-        /// What the database answered.
+        /// The database's error.
         source: sqlx::Error,
     },
     /// An entry has a value that no worker writes.
@@ -45,7 +45,7 @@ impl JournalError {
     }
 }
 
-/// Why a file cannot be the journal, and what to do about it.
+/// Why a file cannot be the journal. The message has advice.
 #[derive(Debug, thiserror::Error)]
 pub enum UnusableJournal {
     /// The database could not open it.

@@ -20,7 +20,7 @@ pub(crate) struct Journal {
     pub(super) connection: SqliteConnection,
     /// The statements that write 1, 2, 4 … [`MAX_ROWS`] entries, so that `SQLite` prepares few different ones.
     pub(super) statements: [Option<std::sync::Arc<str>>; MAX_ROWS.ilog2() as usize + 1],
-    /// Number of reported entries.
+    /// Number of reported entries. It is counted when the journal is opened, and updated by writes.
     pub(super) reported: u64,
     /// Written together with the next entries.
     pub(super) lease: Option<LeaseRecord>,
@@ -55,7 +55,7 @@ impl Journal {
         })
     }
 
-    /// Closes the file in order.
+    /// Closes the file. Without this, the next start has to recover the write-ahead log.
     pub(crate) async fn close(self) {
         if let Err(error) = self.connection.close().await {
             tracing::warn!(%error, "failed to close the journal; no entry is lost");

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use super::error::JournalError;
 
-/// A killed worker that was just starting a process leaves the lock to that process until it has become its program.
-/// That takes a few milliseconds, within which a supervisor may start the next worker.
+/// A worker may be killed while it starts a process. The forked process inherits the lock and holds it until it
+/// executes its program. That takes a few milliseconds, and a supervisor may start the next worker meanwhile.
 const TRIES: u32 = 40;
 const PAUSE: Duration = Duration::from_millis(25);
 
-/// Makes the directory if need be, and locks it until the returned file is dropped.
+/// Creates the directory if it does not exist, and locks it until the returned file is dropped.
 pub(super) fn lock(directory: &Path) -> Result<File, JournalError> {
     let failed_at = |path: &Path| {
         let path = path.to_owned();

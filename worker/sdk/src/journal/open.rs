@@ -1,4 +1,4 @@
-//! Opens the journal's file. A file that is no journal is left unchanged.
+//! Opens the journal's file. A file that is not a journal is left unchanged.
 
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection};
@@ -6,7 +6,7 @@ use sqlx::{AssertSqlSafe, ConnectOptions, Connection};
 use super::error::UnusableJournal;
 use super::schema::{APPLICATION_ID, SCHEMA, VERSION};
 
-/// Opens the file, and makes a journal of a new one.
+/// Opens the file. A new file becomes an empty journal.
 pub(super) async fn connect(
     options: &SqliteConnectOptions,
 ) -> Result<SqliteConnection, UnusableJournal> {

@@ -5,8 +5,8 @@ use super::file::Journal;
 
 /// The most reported entries that are kept to answer redelivered triggers.
 const MAX_REPORTED: u64 = 1_000_000;
-/// How long a reported entry is kept, unless there are more than [`MAX_REPORTED`]. Triggers are valid for 60 minutes;
-/// the rest allows for a wrong clock.
+/// How long a reported entry is kept, unless there are more than [`MAX_REPORTED`]. Triggers are valid for 60 minutes.
+/// The other 10 minutes allow for clocks that differ.
 pub(super) const KEEP_REPORTED_MS: i64 = 70 * 60 * 1_000;
 /// The most entries that one call deletes.
 const BATCH: u64 = 8_192;

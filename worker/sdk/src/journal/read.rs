@@ -25,7 +25,8 @@ type KnownRow = (
 );
 
 impl Journal {
-    /// The entries of these runs, without their triggers. Reads one row by one statement, however many runs there are.
+    /// The entries of these runs, without their triggers. One statement returns one row of JSON, however many runs
+    /// there are.
     pub(crate) async fn known(
         &mut self,
         runs: impl Iterator<Item = RunKey>,

@@ -11,7 +11,8 @@ use super::file::{Journal, MAX_ROWS};
 
 const VALUES: &str = "(?,?,?,?,?,?,?,?,?)";
 
-/// No value of `excluded` undoes what the entry has already, so that a repeated write changes nothing.
+/// `excluded` is the new row. An entry only moves forward, so a repeated or older write changes nothing. A write
+/// without a job or outcome keeps the one that is there.
 const UPSERT: &str = "
      ON CONFLICT (run, store) DO UPDATE SET
          seq     = iif(excluded.attempt > attempt, excluded.seq, seq),
@@ -47,15 +48,15 @@ impl Journal {
         Ok(())
     }
 
-    /// Begins and ends the transaction by statements: on a full disk `SQLite` rolls back by itself, sqlx would still
-    /// count the transaction as open, and no later one could begin.
+    /// Begins and ends the transaction by statements. On a full disk `SQLite` rolls back by itself. sqlx would still
+    /// count its transaction as open, and no later one could begin.
     async fn write_in_transaction(&mut self, entries: &[Entry]) -> Result<(), sqlx::Error> {
         sqlx::query("BEGIN IMMEDIATE")
             .execute(&mut self.connection)
             .await?;
         let written = self.write_all(entries).await;
         if written.is_err() {
-            // Fails where SQLite has rolled back already.
+            // Fails if SQLite has already rolled back.
             let _ = sqlx::query("ROLLBACK").execute(&mut self.connection).await;
         }
         written
@@ -86,7 +87,7 @@ impl Journal {
         };
         let rows = entries.len().next_power_of_two();
         let mut query = sqlx::query(AssertSqlSafe(self.statement(rows)));
-        // Filled up with the last entry: writing it again changes nothing.
+        // The rest is filled with the last entry, because writing it again changes nothing.
         let filling = std::iter::repeat_n(last, rows - entries.len());
         for entry in entries.iter().chain(filling) {
             let run = entry.key.run;

@@ -28,7 +28,7 @@ impl HeldRun {
         }
     }
 
-    /// Asks the running attempt to stop. A second reason changes nothing.
+    /// Asks the running attempt to stop. Later requests change nothing.
     fn stop(&mut self, run: RunKey, reason: StopReason) -> Option<Step> {
         let first = !self.stopping;
         self.stopping = true;
@@ -110,6 +110,7 @@ impl Lanes {
                 self.cover(lane_key, run, steps);
                 None
             }
+            // A newer attempt is not refused because its own predecessor still runs.
             Block::Discard => (lane.is_busy() && !must_wait).then_some(NotStarted::LaneBusy),
             Block::Serial | Block::Parallel(_) => lane
                 .is_full()
@@ -130,8 +131,8 @@ impl Lanes {
         }
     }
 
-    /// Puts back a request that waited before a restart. Call it in the order of acceptance. The policy was applied
-    /// at acceptance.
+    /// Puts back a request that waited before a restart. Call it in the order of acceptance. The policy is not applied
+    /// again.
     pub(crate) fn restore(&mut self, request: LaneRequest) {
         let lane = self.by_key.entry(request.lane).or_default();
         lane.adopt_policy(&request);
@@ -139,7 +140,7 @@ impl Lanes {
         self.enqueue(waiting);
     }
 
-    /// The handler of a running attempt has returned.
+    /// Frees the lane of a running attempt whose handler has returned.
     pub(crate) fn finished(&mut self, key: AttemptKey) {
         let runs = |held: &HeldRun| held.attempt == key.attempt && held.running;
         if !self.runs.get(&key.run).is_some_and(runs) {
@@ -202,7 +203,7 @@ impl Lanes {
         self.closed = None;
     }
 
-    /// Starts what capacity and policies allow.
+    /// Starts attempts as far as capacity and policies allow.
     pub(crate) fn start_ready(&mut self, steps: &mut Vec<Step>) {
         while self.running < self.capacity {
             let Some(ready) = self.ready.pop_first() else {
@@ -226,7 +227,7 @@ impl Lanes {
         }
     }
 
-    /// Ends or stops the older attempt of the same run. True when the older one still runs: the newer one has to wait
+    /// Ends or stops the older attempt of the same run. True if the older one still runs: then the newer one must wait
     /// for its end.
     fn supersede(&mut self, newer: AttemptKey, steps: &mut Vec<Step>) -> bool {
         let Some(held) = self.runs.get_mut(&newer.run) else {
@@ -258,6 +259,7 @@ impl Lanes {
             let Some(held) = self.runs.get_mut(run) else {
                 continue;
             };
+            // The newest request may be the next attempt of a running run. It must not cover itself.
             if *run != newest {
                 steps.extend(held.drop_next(why));
             }
@@ -302,6 +304,7 @@ impl Lanes {
             return;
         };
         let urgency = lane.startable().map(|first| u8::MAX - first.priority);
+        // A new ticket only if the urgency changed: otherwise the lane would lose its turn with each request.
         if lane.ready.map(|ready| ready.urgency) != urgency {
             if let Some(old) = lane.ready.take() {
                 self.ready.remove(&old);

@@ -1,4 +1,4 @@
-//! What goes into the lanes and what comes out.
+//! The input and the output of the lanes.
 
 use cueline_model::{Block, JobId, StoreId};
 use cueline_protocol::Trigger;
@@ -52,7 +52,7 @@ pub(crate) enum NotStarted {
     LaneBusy,
     /// The lane's backlog, which is this large, was full.
     BacklogFull(u32),
-    /// The newer trigger of this run replaced it.
+    /// A trigger of another run, given here, replaced it (`cover` policy).
     CoveredBy(RunKey),
     /// Its run was cancelled.
     Cancelled,
@@ -64,7 +64,7 @@ pub(crate) enum NotStarted {
     Fenced,
 }
 
-/// What the caller has to do.
+/// An action that the caller must carry out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {
     /// Start the handler.

@@ -1,4 +1,4 @@
-//! Lanes against the guarantees of their policies.
+//! Tests the guarantees of the block policies.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -306,7 +306,7 @@ fn block_of(job: i64, fixed: bool, code: u8) -> Block {
     }
 }
 
-/// The lanes, and a model of what they have to do.
+/// The lanes, and a model of their required behaviour.
 struct Model {
     lanes: Lanes,
     history: History,

@@ -1,4 +1,4 @@
-//! The lease as the tasks of a worker share it.
+//! The lease that the tasks of a worker share.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -10,14 +10,14 @@ use tokio::time::MissedTickBehavior;
 
 use super::echoes::Echoes;
 use super::proof::{LeaseDeadline, LeaseProof, OnLeaseRenewed};
-use super::state::{Expiry, FenceStage, LeaseState, is_valid};
+use super::state::{FenceStage, LeaseChange, LeaseState, is_valid};
 use super::timings::{LeaseTimings, MAX_MARGIN, millis};
 use crate::journal::LeaseRecord;
 
 /// How often the clock is read to see whether the lease has ended.
 const CHECK_EVERY: Duration = Duration::from_millis(200);
-/// After an echo that took longer, a heartbeat follows at once: the heartbeat may have been lost with its connection,
-/// and the echo sent over the next one.
+/// After an echo that took longer, the worker sends a heartbeat at once. The earlier heartbeat may have been lost with
+/// its connection, while its echo went over the next connection.
 const LATE_ECHO_MS: i64 = 500;
 /// The shortest time between two records of the lease in the journal.
 const RECORD_EVERY_MS: i64 = 1_000;
@@ -25,7 +25,7 @@ const RECORD_EVERY_MS: i64 = 1_000;
 /// The worker's broker lease.
 #[derive(Debug)]
 pub(crate) struct BrokerLease {
-    /// `None` where the schedulers run in this process: then there is no lease, and no fence.
+    /// `None` if the schedulers run in this process: then there is no lease, and the worker is never fenced.
     timings: Option<LeaseTimings>,
     on_renewed: Option<OnLeaseRenewed>,
     clock: Arc<dyn BootClock>,
@@ -66,7 +66,7 @@ impl BrokerLease {
     pub(crate) fn next_echo(&self, wall_ms: i64) -> Option<Control> {
         self.timings?;
         let boot_ms = self.clock.up_ms();
-        let number = self.echoes().send(LeaseProof { wall_ms, boot_ms });
+        let number = self.echoes().register(LeaseProof { wall_ms, boot_ms });
         Some(Control::Echo {
             v: VERSION,
             incarnation: self.incarnation.clone(),
@@ -74,19 +74,18 @@ impl BrokerLease {
         })
     }
 
-    /// Renews the lease: an echo has returned. Echoes of other incarnations are ignored.
+    /// Renews the lease with a returned echo. Echoes of other incarnations are ignored.
     pub(crate) fn echo_returned(&self, incarnation: &str, number: u64) {
         let Some(timings) = self.timings.filter(|_| incarnation == self.incarnation) else {
             return;
         };
-        // A pause of the process has to show before this renewal hides it.
+        // If the process was paused, the worker is fenced first. The renewal would hide the pause otherwise.
         self.check_expiry();
         let Some(proof) = self.echoes().returned(number) else {
             return;
         };
         let now_ms = self.clock.up_ms();
-        // A broker that was at a standstill may deliver an old echo. No one is notified of a lease that has ended
-        // already.
+        // A broker that was stuck may deliver an old echo. The callback is not called for a lease that has ended.
         if is_valid(proof, &timings, now_ms) {
             self.notify_renewed(&timings, proof);
         }
@@ -113,33 +112,32 @@ impl BrokerLease {
         self.state.borrow().fenced
     }
 
-    /// Whether waiting attempts have to be returned before the fence can be lifted.
-    pub(crate) fn is_handed_over(&self) -> bool {
+    /// Whether waiting attempts must be returned before the fence can be lifted.
+    pub(crate) fn must_return_waiting(&self) -> bool {
         self.check_expiry();
-        self.state.borrow().handed_over
+        self.state.borrow().must_return_waiting
     }
 
     /// When the lease was last proven, on the boot clock. `None` without a lease.
     pub(crate) fn proven_ms(&self) -> Option<i64> {
         self.timings?;
-        // Nothing is started before the first proof.
+        // The 0 is never seen: nothing is started before the first proof.
         Some(self.state.borrow().proof.map_or(0, |proof| proof.boot_ms))
     }
 
-    /// Returns when the event loop, which has reached `stage`, has something to do about the fence.
-    pub(crate) async fn asks_for_action(&self, stage: FenceStage) {
+    /// Returns when the event loop, which has reached `stage`, must act on the fence.
+    pub(crate) async fn needs_action(&self, stage: FenceStage) {
         let mut changes = self.state.subscribe();
-        // `self` keeps the sender.
-        let _ = changes.wait_for(|state| state.asks_for_action(stage)).await;
+        // Waiting fails only without a sender, and `self` has it.
+        let _ = changes.wait_for(|state| state.needs_action(stage)).await;
     }
 
     /// Returns when the worker is fenced.
     pub(crate) async fn fenced(&self) {
-        self.asks_for_action(FenceStage::Unfenced).await;
+        self.needs_action(FenceStage::NotHandled).await;
     }
 
-    /// Lifts the fence if the lease is valid and the event loop, which has reached `stage`, has done what the fence
-    /// asks for.
+    /// Lifts the fence if the lease is valid and the event loop has reached the `stage` that the fence requires.
     pub(crate) fn lift_fence(&self, stage: FenceStage) -> bool {
         let Some(timings) = self.timings else {
             return false;
@@ -147,11 +145,11 @@ impl BrokerLease {
         let now_ms = self.clock.up_ms();
         let (mut lifted, mut first) = (false, false);
         self.state.send_modify(|state| {
-            first = state.must_end_by_ms == i64::MIN;
+            first = state.must_end_by_ms.is_none();
             lifted = state.lift_fence(stage, &timings, now_ms);
         });
         if lifted {
-            // Schedulers send triggers again once a heartbeat says so.
+            // Schedulers send triggers again after the next heartbeat.
             self.heartbeat_requested.notify_one();
             if !first {
                 tracing::info!("broker lease renewed; triggers are accepted again");
@@ -160,7 +158,7 @@ impl BrokerLease {
         lifted
     }
 
-    /// Returns when fenced attempts must have ended, also if the fence is lifted before or the clock jumps.
+    /// Returns when fenced attempts must have ended, even if the fence is lifted earlier or the clock jumps.
     pub(crate) async fn must_end(&self) {
         self.fenced().await;
         let by_ms = self.state.borrow().must_end_by_ms;
@@ -195,8 +193,8 @@ impl BrokerLease {
         )
     }
 
-    /// Resumes the lease of the previous process, as old as it is. False if it has ended or nothing is known of it:
-    /// then the attempts that waited are no longer this worker's.
+    /// Resumes the lease of the previous process, with its age. False if that lease has ended or is unknown: then the
+    /// attempts that waited no longer belong to this worker.
     pub(crate) fn resume(&self, last: Option<&LeaseRecord>, wall_ms: i64) -> bool {
         let Some(timings) = self.timings else {
             return true;
@@ -212,7 +210,7 @@ impl BrokerLease {
         } else {
             wall_age_ms
         };
-        // The older of both: either clock can have stood still. A clock that went back proves nothing.
+        // The greater age counts, because either clock may have stopped. A clock that went back proves nothing.
         let age_ms = wall_age_ms.max(boot_age_ms);
         if wall_age_ms < 0 || boot_age_ms < 0 || age_ms > millis(timings.fence_after) {
             return false;
@@ -226,8 +224,8 @@ impl BrokerLease {
         true
     }
 
-    /// The newest proof, if the journal should record it; it counts as recorded then. `None` while fenced: after a
-    /// restart the worker would keep waiting attempts that it may have to return.
+    /// Takes the newest proof if the journal should record it. `None` while fenced: after a restart the worker would
+    /// keep waiting attempts that it may have to return.
     pub(crate) fn take_unrecorded(&self) -> Option<LeaseRecord> {
         let state = *self.state.borrow();
         let proof = state.proof.filter(|_| !state.fenced)?;
@@ -243,7 +241,7 @@ impl BrokerLease {
         })
     }
 
-    /// Checks the clock until it is dropped.
+    /// Checks regularly whether the lease has ended. Never returns.
     pub(crate) async fn run_checks(&self) {
         let mut ticks = tokio::time::interval(CHECK_EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -258,15 +256,15 @@ impl BrokerLease {
             return;
         };
         let now_ms = self.clock.up_ms();
-        if self.state.borrow().expiry(&timings, now_ms) == Expiry::Nothing {
+        if self.state.borrow().due_change(&timings, now_ms) == LeaseChange::None {
             return;
         }
-        let mut expiry = Expiry::Nothing;
+        let mut change = LeaseChange::None;
         self.state.send_if_modified(|state| {
-            expiry = state.expire(&timings, now_ms);
-            expiry != Expiry::Nothing
+            change = state.apply_due_change(&timings, now_ms);
+            change != LeaseChange::None
         });
-        if expiry == Expiry::Fenced {
+        if change == LeaseChange::Fence {
             tracing::warn!(
                 fence_after_ms = timings.fence_after.as_millis(),
                 "broker lease ended; running attempts are stopped and nothing is started until the broker can be reached"
@@ -288,8 +286,8 @@ impl BrokerLease {
     }
 
     #[cfg(test)]
-    pub(super) fn awaited_echoes(&self) -> usize {
-        self.echoes().awaited()
+    pub(super) fn outstanding_echoes(&self) -> usize {
+        self.echoes().outstanding()
     }
 }
 
@@ -297,6 +295,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn until(by_ms: i64, now_ms: i64) -> Duration {
-    Duration::from_millis(u64::try_from(by_ms.saturating_sub(now_ms)).unwrap_or(0))
+/// Without a deadline no time is left.
+fn until(by_ms: Option<i64>, now_ms: i64) -> Duration {
+    let left_ms = by_ms.map_or(0, |by_ms| by_ms.saturating_sub(now_ms));
+    Duration::from_millis(u64::try_from(left_ms).unwrap_or(0))
 }

@@ -4,13 +4,13 @@
 //! proves that the schedulers could receive the heartbeat, and renews the lease as of the time at which the heartbeat
 //! was sent. Nothing else renews it.
 //!
-//! The lease ends `fence_after` its last proof. The worker is then *fenced*: the schedulers may soon give its work to
-//! other executors, so it starts nothing, and its attempts have to end before they do. Waiting attempts stay until
-//! halfway between the fence and that end, and are then returned. Only the event loop lifts the fence, after it has
-//! done what the fence asks for.
+//! The lease ends `fence_after` its last proof. The worker is then *fenced*, because the schedulers may soon give its
+//! work to other executors. It starts nothing, and its running attempts must end before that. Waiting attempts stay
+//! until halfway between the fence and that end, and are then returned. Only the event loop lifts the fence, after it
+//! has stopped running attempts and, if due, returned waiting ones.
 //!
 //! Times are measured on a clock that goes on while the machine sleeps and while the process is paused. Code that is
-//! about to start something asks for the state of the lease; it does not wait to be notified.
+//! about to start something reads the state of the lease; a notification could come too late.
 
 mod broker_lease;
 mod echoes;

@@ -1,16 +1,16 @@
-//! Proofs of the lease, and who is notified of them.
+//! Proofs of the lease, and the callback that is notified of them.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// When a heartbeat was sent whose echo has returned.
+/// The time at which a heartbeat was sent whose echo has returned, on both clocks.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LeaseProof {
     pub(super) wall_ms: i64,
     pub(super) boot_ms: i64,
 }
 
-/// How long a renewed broker lease is valid, in milliseconds on the boot clock.
+/// The times of a renewed broker lease, in milliseconds on the boot clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LeaseDeadline {
     /// When the lease was proven. Attempts that start under this lease see it in

@@ -1,59 +1,61 @@
-//! The state of the lease. Pure: the time is an argument, in milliseconds on the boot clock.
+//! The state of the lease. Pure: the time is an argument, in milliseconds since the machine's start.
+//!
+//! That clock is [`BootClock`](cueline_runtime::BootClock). It includes the machine's sleep and never goes back.
 
 use super::proof::LeaseProof;
 use super::timings::{LeaseTimings, millis};
 
-/// What the event loop has done since the worker was fenced.
+/// How far the event loop has handled the current fence. The order of the variants is the order of the stages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum FenceStage {
-    /// Nothing: the worker is not fenced, or has been fenced only now.
-    Unfenced,
-    /// It starts nothing, and has asked running attempts to stop.
+    /// Nothing yet: the worker is not fenced, or was fenced a moment ago.
+    NotHandled,
+    /// Nothing is started any more, and running attempts were asked to stop.
     Stopped,
-    /// It has returned waiting attempts as well: the schedulers may hand them over to other executors.
-    HandedOver,
+    /// Waiting attempts were returned as well, so schedulers may route them elsewhere.
+    WaitingReturned,
 }
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LeaseState {
     /// Nothing may be started.
     pub(super) fenced: bool,
-    /// Since the fence, the lease has been missing for so long that waiting attempts have to be returned.
-    pub(super) handed_over: bool,
-    /// The lease was renewed since the fence.
-    pub(super) renewed: bool,
+    /// The event loop must return waiting attempts before the fence is lifted.
+    pub(super) must_return_waiting: bool,
+    /// A valid renewal arrived while fenced and was not handled yet.
+    pub(super) renewal_pending: bool,
     pub(super) proof: Option<LeaseProof>,
-    /// When the attempts that this fence stops must have ended. `i64::MIN` before the first fence that followed a
-    /// lease.
-    pub(super) must_end_by_ms: i64,
+    /// Deadline for the end of fenced attempts. `None` until a lease first expires. It stays when the fence is lifted:
+    /// attempts of that fence must end even if the lease was renewed.
+    pub(super) must_end_by_ms: Option<i64>,
 }
 
-/// What the passing of time has changed.
+/// A change that is due because time has passed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Expiry {
-    Nothing,
-    Fenced,
-    HandedOver,
+pub(super) enum LeaseChange {
+    None,
+    Fence,
+    ReturnWaiting,
 }
 
 impl LeaseState {
-    /// No proof yet: fenced, and nothing may be kept.
+    /// No proof yet: nothing may be started or kept.
     pub(super) const FENCED: Self = Self {
         fenced: true,
-        handed_over: true,
-        renewed: false,
+        must_return_waiting: true,
+        renewal_pending: false,
         proof: None,
-        must_end_by_ms: i64::MIN,
+        must_end_by_ms: None,
     };
 
-    /// A worker without a lease is never fenced.
+    /// For workers that need no lease because the schedulers run in this process.
     pub(super) const UNFENCED: Self = Self {
         fenced: false,
-        handed_over: false,
+        must_return_waiting: false,
         ..Self::FENCED
     };
 
-    /// The state that takes over the proof of an earlier process.
+    /// Continues with the proof of an earlier process.
     pub(super) const fn resumed(proof: LeaseProof) -> Self {
         Self {
             proof: Some(proof),
@@ -61,6 +63,7 @@ impl LeaseState {
         }
     }
 
+    /// 0 without a proof. No deadline is derived from that 0: such a state is fenced and returns waiting attempts.
     fn proven_ms(&self) -> i64 {
         self.proof.map_or(0, |proof| proof.boot_ms)
     }
@@ -70,73 +73,75 @@ impl LeaseState {
         !self.proof.is_some_and(is_valid)
     }
 
-    /// What time has to change in this state.
-    pub(super) fn expiry(&self, timings: &LeaseTimings, now_ms: i64) -> Expiry {
+    /// The change that is due at `now_ms`.
+    pub(super) fn due_change(&self, timings: &LeaseTimings, now_ms: i64) -> LeaseChange {
         if !self.fenced {
             return if self.is_expired(timings, now_ms) {
-                Expiry::Fenced
+                LeaseChange::Fence
             } else {
-                Expiry::Nothing
+                LeaseChange::None
             };
         }
-        let hand_over_ms = self
+        let return_waiting_ms = self
             .proven_ms()
-            .saturating_add(millis(timings.hand_over_after()));
-        if !self.handed_over && hand_over_ms <= now_ms {
-            Expiry::HandedOver
+            .saturating_add(millis(timings.return_waiting_after()));
+        if !self.must_return_waiting && return_waiting_ms <= now_ms {
+            LeaseChange::ReturnWaiting
         } else {
-            Expiry::Nothing
+            LeaseChange::None
         }
     }
 
-    /// Makes the change that [`expiry`](Self::expiry) says. A pause may be so long that both changes are due at once.
-    pub(super) fn expire(&mut self, timings: &LeaseTimings, now_ms: i64) -> Expiry {
-        let expiry = self.expiry(timings, now_ms);
-        match expiry {
-            Expiry::Nothing => {}
-            Expiry::Fenced => {
+    /// Applies the due change. After a long pause both apply; the result names only the first.
+    pub(super) fn apply_due_change(&mut self, timings: &LeaseTimings, now_ms: i64) -> LeaseChange {
+        let change = self.due_change(timings, now_ms);
+        match change {
+            LeaseChange::None => {}
+            LeaseChange::Fence => {
                 self.fenced = true;
-                self.renewed = false;
-                self.must_end_by_ms = timings.must_end_by_ms(self.proven_ms());
-                self.expire(timings, now_ms);
+                self.renewal_pending = false;
+                self.must_end_by_ms = Some(timings.must_end_by_ms(self.proven_ms()));
+                // Returning waiting attempts may be due as well.
+                self.apply_due_change(timings, now_ms);
             }
-            Expiry::HandedOver => self.handed_over = true,
+            LeaseChange::ReturnWaiting => self.must_return_waiting = true,
         }
-        expiry
+        change
     }
 
-    /// Takes a newer proof.
+    /// Stores the latest proof. The caller passes proofs in order.
     pub(super) fn renew(&mut self, proof: LeaseProof, timings: &LeaseTimings, now_ms: i64) {
         self.proof = Some(proof);
-        self.renewed = self.fenced && is_valid(proof, timings, now_ms);
+        self.renewal_pending = self.fenced && is_valid(proof, timings, now_ms);
     }
 
-    /// Whether the event loop, which has reached `stage`, has something to do about the fence.
-    pub(super) fn asks_for_action(&self, stage: FenceStage) -> bool {
+    /// Whether the event loop, which has reached `stage`, must act on the fence.
+    pub(super) fn needs_action(&self, stage: FenceStage) -> bool {
         match stage {
-            FenceStage::Unfenced => self.fenced,
-            FenceStage::Stopped => self.renewed || self.handed_over,
-            FenceStage::HandedOver => self.renewed,
+            FenceStage::NotHandled => self.fenced,
+            FenceStage::Stopped => self.renewal_pending || self.must_return_waiting,
+            FenceStage::WaitingReturned => self.renewal_pending,
         }
     }
 
-    /// Lifts the fence if the lease is valid and the event loop has done what the fence asks for.
+    /// Lifts the fence if the lease is valid and the event loop has reached the stage that the fence requires.
     pub(super) fn lift_fence(
         &mut self,
         stage: FenceStage,
         timings: &LeaseTimings,
         now_ms: i64,
     ) -> bool {
-        self.renewed = false;
-        let required = if self.handed_over {
-            FenceStage::HandedOver
+        // Handled now, even if the fence stays: the next renewal sets it again.
+        self.renewal_pending = false;
+        let required = if self.must_return_waiting {
+            FenceStage::WaitingReturned
         } else {
             FenceStage::Stopped
         };
         let lifted = self.fenced && stage >= required && !self.is_expired(timings, now_ms);
         if lifted {
             self.fenced = false;
-            self.handed_over = false;
+            self.must_return_waiting = false;
         }
         lifted
     }

@@ -1,4 +1,4 @@
-//! The lease, by a clock that the test moves. It ends 20 s after its proof; the failover is after 30 s.
+//! The lease, on a clock that the test moves. It ends 20 s after its proof; the failover is after 30 s.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use cueline_protocol::Control;
 use cueline_runtime::{BootClock, ManualBootClock};
 
-use super::echoes::MAX_AWAITED;
+use super::echoes::MAX_OUTSTANDING;
 use super::{BrokerLease, FenceStage, LeaseDeadline, LeaseTimings, OnLeaseRenewed};
 use crate::journal::LeaseRecord;
 
@@ -33,7 +33,7 @@ pub(crate) fn unproven(clock: &ManualBootClock) -> BrokerLease {
 pub(crate) fn proven(clock: &ManualBootClock) -> BrokerLease {
     let lease = unproven(clock);
     renew(&lease);
-    assert!(lease.lift_fence(FenceStage::HandedOver));
+    assert!(lease.lift_fence(FenceStage::WaitingReturned));
     lease
 }
 
@@ -55,16 +55,16 @@ fn nothing_is_started_before_the_first_echo() {
     let clock = ManualBootClock::default();
     let lease = unproven(&clock);
     assert!(lease.is_fenced());
-    assert!(!lease.lift_fence(FenceStage::HandedOver));
+    assert!(!lease.lift_fence(FenceStage::WaitingReturned));
     let echo = send_echo(&lease);
     lease.echo_returned("that", echo);
     lease.echo_returned("this", echo + 1);
     assert!(
-        !lease.lift_fence(FenceStage::HandedOver),
+        !lease.lift_fence(FenceStage::WaitingReturned),
         "echoes of another incarnation, and of no heartbeat"
     );
     lease.echo_returned("this", echo);
-    assert!(lease.lift_fence(FenceStage::HandedOver));
+    assert!(lease.lift_fence(FenceStage::WaitingReturned));
     assert!(!lease.is_fenced());
 }
 
@@ -82,7 +82,7 @@ fn the_lease_is_as_old_as_the_heartbeat_whose_echo_returned() {
     assert!(lease.is_fenced());
     lease.echo_returned("this", echo);
     assert!(
-        !lease.lift_fence(FenceStage::HandedOver),
+        !lease.lift_fence(FenceStage::WaitingReturned),
         "the same echo proves nothing a second time"
     );
 }
@@ -97,7 +97,7 @@ fn a_lease_that_has_ended_already_is_not_announced() {
     };
     let lease = lease(&clock, Some(on_renewed));
     renew(&lease);
-    assert!(lease.lift_fence(FenceStage::HandedOver));
+    assert!(lease.lift_fence(FenceStage::WaitingReturned));
     clock.advance(secs(5));
     let delayed = send_echo(&lease);
     clock.advance(secs(25));
@@ -116,7 +116,7 @@ fn a_lease_that_has_ended_already_is_not_announced() {
         end_by_ms: 58_000,
     };
     assert_eq!(*announced.lock().expect("lock"), [first, second]);
-    assert!(lease.lift_fence(FenceStage::HandedOver));
+    assert!(lease.lift_fence(FenceStage::WaitingReturned));
 }
 
 #[test]
@@ -143,7 +143,7 @@ fn an_echo_right_after_a_pause_does_not_hide_the_pause() {
     renew(&lease);
     assert!(lease.is_fenced(), "until the event loop has acted on it");
     assert_eq!(lease.time_left(), Duration::ZERO);
-    assert!(lease.lift_fence(FenceStage::HandedOver));
+    assert!(lease.lift_fence(FenceStage::WaitingReturned));
     assert!(!lease.is_fenced());
 }
 
@@ -159,24 +159,24 @@ fn waiting_attempts_stay_if_the_lease_is_renewed_in_time() {
     let clock = ManualBootClock::default();
     let lease = proven(&clock);
     renew_after(&clock, &lease, Duration::from_millis(23_999));
-    assert!(!lease.is_handed_over());
+    assert!(!lease.must_return_waiting());
     assert!(
-        !lease.lift_fence(FenceStage::Unfenced),
+        !lease.lift_fence(FenceStage::NotHandled),
         "running attempts have to be stopped first"
     );
     assert!(lease.lift_fence(FenceStage::Stopped));
     renew_after(&clock, &lease, secs(24));
-    assert!(lease.is_handed_over());
+    assert!(lease.must_return_waiting());
     assert!(
         !lease.lift_fence(FenceStage::Stopped),
         "waiting attempts have to be returned first"
     );
-    assert!(lease.lift_fence(FenceStage::HandedOver));
-    assert!(!lease.is_handed_over());
+    assert!(lease.lift_fence(FenceStage::WaitingReturned));
+    assert!(!lease.must_return_waiting());
 }
 
 #[test]
-fn a_hand_over_stays_even_if_a_late_echo_proves_an_earlier_heartbeat() {
+fn waiting_attempts_are_returned_even_if_a_late_echo_proves_an_earlier_heartbeat() {
     let clock = ManualBootClock::default();
     let lease = proven(&clock);
     clock.advance(secs(23));
@@ -184,11 +184,11 @@ fn a_hand_over_stays_even_if_a_late_echo_proves_an_earlier_heartbeat() {
     clock.advance(secs(1));
     lease.echo_returned("this", echo);
     assert!(
-        lease.is_handed_over(),
+        lease.must_return_waiting(),
         "the heartbeat was in time, its echo was not"
     );
     renew_after(&clock, &lease, secs(1));
-    assert!(lease.is_handed_over());
+    assert!(lease.must_return_waiting());
     assert!(!lease.lift_fence(FenceStage::Stopped));
 }
 
@@ -202,9 +202,12 @@ fn a_late_echo_extends_the_lease_only_from_its_heartbeat() {
     lease.echo_returned("this", late);
     assert!(!lease.lift_fence(FenceStage::Stopped), "it is 21 s old");
     clock.advance(Duration::from_millis(2_999));
-    assert!(!lease.is_handed_over(), "23.999 s after that heartbeat");
+    assert!(
+        !lease.must_return_waiting(),
+        "23.999 s after that heartbeat"
+    );
     clock.advance(Duration::from_millis(1));
-    assert!(lease.is_handed_over());
+    assert!(lease.must_return_waiting());
 }
 
 #[test]
@@ -213,7 +216,7 @@ fn a_fenced_worker_records_no_lease() {
     let lease = proven(&clock);
     renew_after(&clock, &lease, secs(60));
     assert!(lease.take_unrecorded().is_none());
-    assert!(lease.lift_fence(FenceStage::HandedOver));
+    assert!(lease.lift_fence(FenceStage::WaitingReturned));
     assert!(lease.take_unrecorded().is_some());
 }
 
@@ -235,7 +238,7 @@ async fn fenced_attempts_must_end_even_if_the_lease_is_renewed() {
     let mut end = std::pin::pin!(lease.must_end());
     assert!(futures_util::poll!(end.as_mut()).is_pending());
     renew(&lease);
-    assert!(lease.lift_fence(FenceStage::HandedOver));
+    assert!(lease.lift_fence(FenceStage::WaitingReturned));
     clock.advance(secs(7));
     end.await;
 }
@@ -287,15 +290,15 @@ fn the_lease_is_recorded_once_a_second() {
 }
 
 #[test]
-fn awaited_echoes_are_bounded() {
+fn outstanding_echoes_are_bounded() {
     let clock = ManualBootClock::default();
     let lease = proven(&clock);
     clock.advance(secs(1));
     let first = send_echo(&lease);
-    for _ in 0..MAX_AWAITED {
+    for _ in 0..MAX_OUTSTANDING {
         send_echo(&lease);
     }
-    assert_eq!(lease.awaited_echoes(), MAX_AWAITED);
+    assert_eq!(lease.outstanding_echoes(), MAX_OUTSTANDING);
     lease.echo_returned("this", first);
     assert_eq!(lease.proven_ms(), Some(0), "the oldest echo was forgotten");
 }

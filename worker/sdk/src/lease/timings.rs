@@ -22,7 +22,7 @@ impl LeaseTimings {
         failover_after * 2 / 3
     }
 
-    /// The default time between two heartbeats: the lease survives the loss of several.
+    /// The default time between two heartbeats. It is short enough for the lease to survive the loss of several.
     pub(crate) fn heartbeat_every(&self) -> Duration {
         MAX_HEARTBEAT_EVERY.min(self.fence_after / 4)
     }
@@ -34,9 +34,9 @@ impl LeaseTimings {
     }
 
     /// Waiting attempts are returned this long after the last proof: halfway between the fence and the end of fenced
-    /// attempts. A scheduler has the other half to ingest the heartbeat that renewed the lease, before it takes over
-    /// what was started since.
-    pub(crate) fn hand_over_after(&self) -> Duration {
+    /// attempts. In the other half a scheduler can ingest the heartbeat that renewed the lease. It must do so before it
+    /// takes over attempts that were started since.
+    pub(crate) fn return_waiting_after(&self) -> Duration {
         let end = self.failover_after.saturating_sub(self.margin());
         (self.fence_after + end.max(self.fence_after)) / 2
     }
@@ -52,14 +52,13 @@ impl LeaseTimings {
         Duration::from_secs(2).min(self.fence_after / 5)
     }
 
-    /// A fenced worker that has received nothing for this long subscribes again: the subscription itself may be
-    /// broken.
+    /// A fenced worker that has received nothing for this long subscribes again, because the subscription itself may
+    /// be broken.
     pub(crate) fn resubscribe_after(&self) -> Duration {
         Duration::from_secs(10).min(self.fence_after / 2)
     }
 
-    /// When fenced attempts must have ended, for a lease that was proven at `proven_ms`. Milliseconds on the same
-    /// clock.
+    /// When fenced attempts must have ended, for a lease that was proven at `proven_ms`, on the same clock.
     pub(super) fn must_end_by_ms(&self, proven_ms: i64) -> i64 {
         let until = self.failover_after.saturating_sub(self.margin());
         proven_ms.saturating_add(millis(until))

@@ -1,4 +1,4 @@
-//! Puts several reports into one message: the work of a broker is by the message.
+//! Puts several reports into one message. A broker's work depends on the number of messages more than on their size.
 
 use std::sync::Arc;
 
@@ -25,9 +25,9 @@ pub(super) struct Message {
 /// Makes messages of reports.
 pub(super) struct MessageWriter {
     settings: Arc<Settings>,
-    /// Number of the last message of this process, for ids that must not repeat.
+    /// Number of the last message of this process. It makes message ids unique.
     counter: u64,
-    /// The largest message of several reports, in bytes. Lowered to what the broker accepts.
+    /// The largest message of several reports, in bytes. It is lowered when the broker accepts less.
     pub(super) max_bytes: usize,
 }
 
@@ -40,7 +40,7 @@ impl MessageWriter {
         }
     }
 
-    /// As few messages as the limits allow, in order.
+    /// Writes the reports into as few messages as the limits allow, in order.
     pub(super) fn write_all(&mut self, reports: Vec<Report>) -> Vec<Message> {
         let mut messages = Vec::new();
         let mut chunk: Vec<Report> = Vec::new();

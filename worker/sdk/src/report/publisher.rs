@@ -39,7 +39,7 @@ impl ReportPublisher {
         }
     }
 
-    /// Publishes until it is dropped.
+    /// Publishes reports as they come. Never returns.
     pub(crate) async fn run(mut self) {
         loop {
             let batch = self.reports.take(MAX_BATCH, MAX_BATCH_BYTES).await;
@@ -81,6 +81,8 @@ impl ReportPublisher {
             match answer {
                 Ok(()) => self.reports.confirm(&message.reports),
                 Err(Refusal::TooLarge { bytes, limit }) => {
+                    // A message of several reports is split first. Only a single report that is too large loses its
+                    // texts, or is dropped.
                     let alone = message.reports.len() == 1;
                     self.writer.max_bytes = self.writer.max_bytes.min(limit);
                     for mut report in message.reports {

@@ -1,8 +1,8 @@
 //! Reports that the broker has not confirmed yet.
 //!
-//! No caller ever waits here. Outcomes are always accepted: the worker fetches and starts nothing while the queue is
-//! [full](ReportQueue::is_full), so running attempts bound what can still come. Other reports are refused by a full
-//! queue, and log lines then stay in the bounded buffer of their attempt.
+//! No caller ever waits here. Outcomes are always accepted. The worker fetches and starts nothing while the queue is
+//! [full](ReportQueue::is_full), so the number of running attempts limits the outcomes that can still come. A full
+//! queue refuses other reports, and log lines then stay in the bounded buffer of their attempt.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -14,7 +14,7 @@ use crate::identity::AttemptKey;
 
 /// The queue is full from this size on.
 const FULL_BYTES: usize = 64 * 1024 * 1024;
-/// The size of a report, and of a log line, beside its text.
+/// The assumed size of a report, and of a log line, without its text.
 const REPORT_BYTES: usize = 128;
 const LINE_BYTES: usize = 48;
 
@@ -25,7 +25,8 @@ pub(crate) struct Report {
     /// Reports are published under the job's name.
     pub(crate) job: JobName,
     pub(crate) event: AttemptEvent,
-    /// An outcome that was reported before. The broker must not take it for a duplicate.
+    /// An outcome that was reported before. It gets a new message id, so that the broker does not drop it as a
+    /// duplicate.
     pub(crate) resend: bool,
 }
 
@@ -113,7 +114,7 @@ impl ReportQueue {
         reports.waiting.drain(..count).collect()
     }
 
-    /// The broker has these reports, or will never accept them.
+    /// Removes reports that the broker has, or will never accept.
     pub(super) fn confirm(&self, published: &[Report]) {
         let mut reports = self.lock();
         for report in published {
@@ -130,7 +131,7 @@ impl ReportQueue {
         }
     }
 
-    /// A report that was taken has become shorter by this size.
+    /// Corrects the size after a report that was taken has lost this many bytes.
     pub(super) fn shortened(&self, bytes: usize) {
         let mut reports = self.lock();
         reports.bytes = reports.bytes.saturating_sub(bytes);

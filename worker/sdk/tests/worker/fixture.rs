@@ -56,7 +56,7 @@ pub(crate) struct RunningWorker {
 }
 
 impl RunningWorker {
-    /// As kill -9 does: the worker ends at once.
+    /// Ends the worker at once, as kill -9 does.
     pub(crate) async fn kill(self) {
         self.task.abort();
         let _ = self.task.await;
@@ -169,7 +169,7 @@ impl Fixture {
         sent.await.expect("announce");
     }
 
-    /// Those of these attempts that the worker says it has.
+    /// Returns the attempts among these that the worker reports as held.
     pub(crate) async fn holdings(&self, store: StoreId, attempts: &[(i64, u32)]) -> Vec<AttemptId> {
         let id = |&(run, attempt): &(i64, u32)| AttemptId {
             run: RunId(run),
