@@ -70,9 +70,9 @@ impl Engine {
         let (admin, claims) = (&self.admin, &self.claims);
         let timer_only = &Activator::new();
         spawn_duty(tasks, stages.claim, &admin.claim);
-        spawn_duty(tasks, stages.prepare, &claims.prepare);
-        spawn_duty(tasks, stages.publish, &claims.publish);
-        spawn_duty(tasks, stages.node_lease, &claims.lease);
+        spawn_duty(tasks, stages.prepare, &claims.wake_prepare);
+        spawn_duty(tasks, stages.publish, &claims.wake_publish);
+        spawn_duty(tasks, stages.node_lease, &claims.wake_lease_renewal);
         spawn_duty(tasks, stages.failover, timer_only);
         spawn_duty(tasks, stages.reconcile, timer_only);
         spawn_duty(tasks, stages.cancellations, &admin.cancellations);

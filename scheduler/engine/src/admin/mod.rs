@@ -59,7 +59,7 @@ impl SchedulerAdmin for Admin {
         // In a task of its own, because a caller that is cancelled half-way would strand the claimed runs.
         let task = tokio::spawn(async move { trigger.trigger(&request).await });
         let triggered = task.await.unwrap_or_else(|e| {
-            self.claims.mark_uncertain();
+            self.claims.set_uncertain();
             Err(StoreError::new(ErrorKind::Transient, "failed to trigger a job").caused_by(e))
         });
         Ok(triggered?)

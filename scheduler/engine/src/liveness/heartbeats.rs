@@ -75,7 +75,7 @@ impl Heartbeats {
             has_changed |= is_news;
         }
         if has_changed {
-            self.claims.release_unroutable();
+            self.claims.retry_unroutable();
         }
         Ok(())
     }
@@ -102,7 +102,7 @@ impl Heartbeats {
     /// Removes silent executors from the candidates.
     pub(crate) fn expire(&self) {
         if self.registry.expire(self.clock.now()) {
-            self.claims.release_unroutable();
+            self.claims.retry_unroutable();
         }
     }
 }

@@ -100,7 +100,7 @@ impl NodeLease {
                 Ok(())
             }
             Err(e) => {
-                self.claims.mark_uncertain();
+                self.claims.set_uncertain();
                 Err(e)
             }
         }

@@ -102,7 +102,7 @@ impl Reconciler {
         let mut count = 0;
         for batch in missing.chunks(BATCH) {
             let taken = self.store.reclaim_attempts(node, batch, reason).await;
-            let runs = self.claims.check(taken)?;
+            let runs = self.claims.note_uncertain_result(taken)?;
             add(&self.counters.reconciled, runs.len());
             count += runs.len();
             self.claims.schedule(runs);

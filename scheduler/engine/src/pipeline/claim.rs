@@ -37,7 +37,7 @@ impl Duty for Claim {
 
     async fn activate(&mut self) -> Result<Next, StoreError> {
         let turn = self.turn().await;
-        self.claims.check(turn)
+        self.claims.note_uncertain_result(turn)
     }
 }
 
@@ -47,7 +47,7 @@ impl Claim {
             return Ok(Next::After(BLOCKED_WAIT));
         };
         // At the bound, due runs wait in the store, which loses nothing.
-        if self.max_claimed.saturating_sub(self.claims.len()) < self.batch {
+        if self.max_claimed.saturating_sub(self.claims.claimed_count()) < self.batch {
             return Ok(Next::After(BLOCKED_WAIT));
         }
         let more_waiting = self.claim_waiting(node).await?;
@@ -105,14 +105,14 @@ impl Claim {
             .iter()
             .map(|run| {
                 let late_ms = now.since_ms(run.due_at);
-                let message = format!("misfire policy skip: found {late_ms} ms late");
+                let message = format!("skipped by misfire policy skip; it was {late_ms} ms late");
                 attempt_ended(run.attempt_id(), OutcomeKind::Skipped, now, message)
             })
             .collect();
         let written = self.store.ingest_reports(&reports).await;
         if written.is_err() {
             // These runs are claimed, but neither skipped nor on the wheel. Only a new claim finds them.
-            self.claims.mark_uncertain();
+            self.claims.set_uncertain();
         }
         written.map(drop)
     }

@@ -28,12 +28,12 @@ impl ManualTrigger {
         let node = self
             .claims
             .node()
-            .filter(|_| self.claims.len() < self.max_claimed);
+            .filter(|_| self.claims.claimed_count() < self.max_claimed);
         let triggered = self.store.trigger_claimed(node, request).await;
         if let Err(e) = &triggered
             && e.is_outcome_unknown()
         {
-            self.claims.mark_uncertain();
+            self.claims.set_uncertain();
         }
         let (triggered, runs) = triggered?;
         if runs.is_empty() {
