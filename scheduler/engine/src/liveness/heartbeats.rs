@@ -1,4 +1,4 @@
-//! Heartbeats of executors: received from the broker, stored in batches, and recorded in the registry.
+//! Receives heartbeats of executors from the broker, stores them in batches, and records them in the registry.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -62,13 +62,13 @@ impl Heartbeats {
             return Ok(());
         }
         let heartbeats: Vec<Heartbeat> = last.into_values().collect();
-        // The store first: a broadcast is planned from its executors.
+        // The store comes first, because a broadcast is planned from the executors in the store.
         self.store.record_heartbeats(&heartbeats).await?;
         let now = self.clock.now();
         let mut has_changed = false;
         for heartbeat in heartbeats {
             let is_news = self.registry.record(&heartbeat, now);
-            // A draining executor may be waiting for its queue, which its own rights may not suffice to declare.
+            // A draining executor may be waiting for its queue, because its own rights do not let it declare one.
             if (is_news || heartbeat.draining) && !heartbeat.gone {
                 self.queues.request(heartbeat.executor, is_news, now);
             }
@@ -80,7 +80,7 @@ impl Heartbeats {
         Ok(())
     }
 
-    /// Registers the executors whose last heartbeat, at any node, is recent. A node that starts can route at once.
+    /// Registers the executors whose last heartbeat, at any node, is recent. A starting node can then route at once.
     pub(crate) async fn restore(&self) -> Result<(), StoreError> {
         let now = self.clock.now();
         for known in self.store.executors().await? {

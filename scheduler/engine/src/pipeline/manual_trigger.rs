@@ -7,8 +7,7 @@ use cueline_store::{Store, StoreError, TriggerOutcome, TriggerRequest};
 
 use super::node_claims::NodeClaims;
 
-/// Writes the runs of a trigger request. Those that are due go to this node's wheel at once, without a claim of their
-/// own.
+/// Writes the runs of a trigger request. Due runs are written as claimed by this node and go to its wheel at once.
 #[derive(Clone)]
 pub(crate) struct ManualTrigger {
     pub(crate) store: Arc<dyn Store>,
@@ -18,13 +17,13 @@ pub(crate) struct ManualTrigger {
 }
 
 impl ManualTrigger {
-    /// Must be run to its end: a run that the store has claimed for this node and that is not scheduled here is
+    /// Do not cancel this call. A run that is claimed for this node in the store but missing on its wheel is
     /// stranded.
     pub(crate) async fn trigger(
         &self,
         request: &TriggerRequest,
     ) -> Result<TriggerOutcome, StoreError> {
-        // A node at its bound leaves the runs to the next node with room.
+        // A node at its memory limit leaves the runs unclaimed for any node with room.
         let node = self
             .claims
             .node()

@@ -20,7 +20,7 @@ use crate::database_clock::DatabaseClock;
 use crate::liveness::registry::Registry;
 use crate::route::Router;
 
-/// Takes runs off the wheel and makes their triggers.
+/// Takes runs off the wheel and writes their triggers.
 pub(crate) struct Prepare {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) clock: Arc<DatabaseClock>,
