@@ -428,7 +428,7 @@ async fn what_follows_goes_by_its_indexes() {
         q.bind(vec![1_i64]).bind(vec![1_i64])
     })
     .await;
-    s.check(follow_ups::COMPLETE, "run_270305_fire", |q| {
+    s.check(follow_ups::SUCCEEDED_FIRES, "run_270305_fire", |q| {
         q.bind(&ids).bind(first).bind(end - 1)
     })
     .await;
