@@ -108,7 +108,7 @@ pub struct ChildJob {
     pub id: i64,
     /// The version of its definition.
     pub version: i64,
-    /// How many runs it has had.
+    /// Number of its runs so far.
     pub run_count: i64,
 }
 

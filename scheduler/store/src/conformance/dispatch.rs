@@ -224,7 +224,8 @@ pub async fn released_cancelled_run_ends(fixture: &Fixture) {
     assert!(fixture.claim(node).await.is_empty());
 }
 
-/// The job is paused or deleted while its run is published, and then the run is not published. The pause waits for nothing else.
+/// The job is paused or deleted while its run is published, and then the run is not published. The pause waits for
+/// nothing else.
 pub async fn released_run_of_a_stopped_job_ends(fixture: &Fixture) {
     let node = fixture.node().await;
     fixture
