@@ -1,7 +1,8 @@
-//! The plans of the hot statements, as PostgreSQL makes them over some thousand runs of four days: each goes by its index, and what
-//! is about runs of one day looks at no other day.
+//! The plans of the hot statements, as PostgreSQL makes them over some thousand runs of four days: each goes by its
+//! index, and what is about runs of one day looks at no other day.
 //!
-//! Tests alone, in one file because they share what is long to make: the database full of runs and the table of statements.
+//! Tests alone, in one file because they share what is long to make: the database full of runs and the table of
+//! statements.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -382,8 +383,8 @@ async fn reports_go_by_the_primary_key() {
     .await;
 }
 
-/// Runs of a batch lie close together. Bounds around them look to the planner as if they let hardly anything through while a day has no
-/// statistics, and it would compare each run with each row within them.
+/// Runs of a batch lie close together. Bounds around them look to the planner as if they let hardly anything through
+/// while a day has no statistics, and it would compare each run with each row within them.
 #[tokio::test]
 async fn on_a_day_without_statistics_runs_are_not_compared_with_each_other() {
     let (s, ..) = loaded(2_000).await;

@@ -1,4 +1,4 @@
-//! What every adapter must do, as named cases split by concern.
+//! The behaviour of every adapter, as named cases split by concern.
 //!
 //! An adapter's crate implements [`Harness`] and calls [`store_conformance!`](crate::store_conformance), which makes
 //! each case a test of its own. The cases know the port only; they set the clock, and never sleep.
