@@ -64,7 +64,7 @@ const IDLE_WITHOUT_NEXT_FIRE: &str = "
 const WHOLE_DAYS_FROM_MS: u64 = 2 * DAY_MS;
 
 /// A day that still has not been dropped after this time is kept by a long run. Its other runs are deleted one by one.
-const PATIENCE_MS: u64 = DAY_MS;
+const KEEP_WHOLE_MS: u64 = DAY_MS;
 
 /// The number of runs that one statement examines.
 const WINDOW: usize = 5_000;
@@ -84,7 +84,7 @@ impl PgStore {
         let mut one_by_one = Vec::new();
         for day in days {
             let is_over = |at: Timestamp| day.end().is_some_and(|end| end <= at);
-            let overdue = is_over(before.minus_ms(PATIENCE_MS));
+            let overdue = is_over(before.minus_ms(KEEP_WHOLE_MS));
             if (whole_days || overdue)
                 && is_over(before)
                 && let Some(runs) = self.drop_expired_day(day, before).await?

@@ -106,7 +106,7 @@ pub trait Store: Send + Sync + 'static {
     /// # Errors
     ///
     /// [`Invalid`](crate::ErrorKind::Invalid) if a job is named twice, if a parent is neither in `specs` nor in the
-    /// store, or if parents form a circle.
+    /// store, or if parents form a cycle.
     async fn apply_jobs(&self, specs: &[JobSpec], dry_run: bool) -> Result<Vec<AppliedJob>>;
 
     /// Pauses or resumes the schedule of a job and returns its id. A change creates a new version; otherwise nothing

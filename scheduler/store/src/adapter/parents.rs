@@ -112,7 +112,7 @@ impl<'a> ParentLinks<'a> {
             while !acyclic.contains(at) {
                 if !path.insert(at) {
                     return Err(StoreError::invalid(format!(
-                        "failed to apply job {:?}: its parents form a circle through {:?}",
+                        "failed to apply job {:?}: its parents form a cycle through {:?}",
                         start.as_str(),
                         at.as_str()
                     )));
