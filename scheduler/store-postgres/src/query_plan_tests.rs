@@ -1,8 +1,7 @@
-//! The plans of the hot statements, as PostgreSQL makes them over some thousand runs of four days: each goes by its
-//! index, and what is about runs of one day looks at no other day.
+//! Checks PostgreSQL's plans of the hot statements over some thousand runs of four days. Each statement uses its index,
+//! and a statement about runs of one day reads no other day.
 //!
-//! Tests alone, in one file because they share what is long to make: the database full of runs and the table of
-//! statements.
+//! All tests are in one file, because they share a database full of runs, which takes long to create.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -383,8 +382,8 @@ async fn reports_go_by_the_primary_key() {
     .await;
 }
 
-/// Runs of a batch lie close together. Bounds around them look to the planner as if they let hardly anything through
-/// while a day has no statistics, and it would compare each run with each row within them.
+/// Runs of a batch lie close together. While a day has no statistics, the planner expects hardly any row within their
+/// bounds. It would then compare each run with each of these rows.
 #[tokio::test]
 async fn on_a_day_without_statistics_runs_are_not_compared_with_each_other() {
     let (s, ..) = loaded(2_000).await;

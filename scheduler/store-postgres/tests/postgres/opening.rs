@@ -1,4 +1,4 @@
-//! Databases that are not there, not ours or not of our time: refused with a clear message, never a panic.
+//! A missing database, one of another program, and one of another version are refused with a clear message.
 
 use cueline_store::{ErrorKind, Store, StoreError};
 use cueline_store_postgres::{PgOptions, PgStore, migrate, renew_store_id};
@@ -96,7 +96,7 @@ async fn empty_database_is_filled_only_if_allowed() {
     assert_eq!(store.stats().await.expect("counts").jobs, 0);
 }
 
-/// Nodes that start together on an empty database.
+/// Several nodes start at the same time on an empty database.
 #[tokio::test(flavor = "multi_thread")]
 async fn many_may_migrate_at_once() {
     let database = TestDatabase::empty();

@@ -1,4 +1,4 @@
-//! Files that are not, or not any more, stores of this program: refused with a clear message, never a panic.
+//! Files of other programs, of other versions, and damaged files are refused with a clear message.
 
 use std::io::{Seek, SeekFrom, Write};
 use std::path::Path;
@@ -65,7 +65,7 @@ async fn damage_is_told() {
         .write(true)
         .open(&path)
         .expect("opens");
-    // Everything behind the header: the schema's page and the tables'.
+    // Everything after the header: the page of the schema and the pages of the tables.
     file.seek(SeekFrom::Start(100)).expect("seeks");
     file.write_all(&vec![0xa5; 40_000]).expect("writes");
     drop(file);

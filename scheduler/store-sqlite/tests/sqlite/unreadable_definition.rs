@@ -1,4 +1,4 @@
-//! A definition that cannot be read any more stops its own job, and no other.
+//! An unreadable definition stops only its own job.
 
 use cueline_model::{ExecutorName, Job, JobSpec, Shard, Timestamp};
 use cueline_store::{FireDueRequest, Plan, PlannedRun, Planner, Store};
