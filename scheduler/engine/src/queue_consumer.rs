@@ -57,7 +57,7 @@ pub(crate) async fn run<C: QueueConsumer>(consumer: Arc<C>, stop: Stop) {
             }
             Err(e) => {
                 let wait = backoff.next_wait();
-                tracing::error!(queue = %C::QUEUE, error = %e, wait_ms = wait.as_millis(), "failed to process messages; trying again");
+                tracing::error!(queue = %C::QUEUE, error = %e, wait_ms = wait.as_millis(), "failed to process messages; trying again. Check the database and the broker");
                 tokio::select! {
                     () = tokio::time::sleep(wait) => {}
                     () = stop.soft() => {}

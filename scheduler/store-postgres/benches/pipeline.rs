@@ -154,8 +154,8 @@ async fn among(
     Ok(())
 }
 
-/// The median of some calls of `fire_due`, in microseconds per run. Before each call, earlier runs end and the tables
-/// are vacuumed. Otherwise the last measurement would pay for them.
+/// The median of some calls of `fire_due`, in microseconds per run. The tables are vacuumed first, and the runs of a
+/// call end before the next one. Otherwise the last measurement would pay for both.
 async fn fires(
     store: &PgStore,
     url: &str,

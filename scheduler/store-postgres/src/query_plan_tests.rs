@@ -51,7 +51,7 @@ struct Scene {
     _server: Arc<Postgres>,
     store: PgStore,
     node: NodeId,
-    /// Runs of the last day that live.
+    /// Live runs of the last day.
     live: Vec<i64>,
 }
 
@@ -62,7 +62,7 @@ async fn scene() -> Scene {
     scene
 }
 
-/// As it is before anything was analyzed.
+/// The same before any table was analyzed.
 async fn loaded(jobs: usize) -> (Scene, Arc<Postgres>, String) {
     let server = Postgres::shared().expect("PostgreSQL starts");
     let name = server.create_database().expect("creates a database");
@@ -171,7 +171,7 @@ impl Scene {
         (ids, low, high)
     }
 
-    /// Goes by `index`, reads nothing whole, and of the days only the last, 5 March.
+    /// Checks that the statement uses `index`, scans no whole table, and reads only the last day, 5 March.
     async fn check(
         &self,
         sql: &str,
@@ -291,12 +291,12 @@ async fn dispatch_goes_by_the_primary_key() {
     .await;
 }
 
-/// Whatever the values, and before there are statistics.
+/// These plans must be right for all values, and without statistics.
 #[tokio::test]
 async fn what_is_planned_once_goes_by_its_indexes() {
     let analyzed = scene().await;
     let (new, ..) = loaded(JOBS).await;
-    // A plan of a table of one row has to do when there are many.
+    // A plan that was made for a table of one row is also used when there are many.
     let (one, server, name) = loaded(1).await;
     server.sql(&name, "VACUUM ANALYZE").expect("analyzes");
     for s in [analyzed, new, one] {

@@ -174,7 +174,7 @@ mod tests {
                 true
             }
             ["CREATE", "INDEX" | "SEQUENCE", ..] => true,
-            // On an older table these may refuse what an older program writes.
+            // On an older table, these may refuse rows of an older program.
             ["CREATE", "UNIQUE", "INDEX", _, "ON", table, ..]
             | ["INSERT", "INTO", table, ..]
             | ["ALTER", "TABLE", table, "ADD", ..]

@@ -79,7 +79,7 @@ impl ExecutorAttempts {
                 Ok(batch) => batch,
                 // The broker has lost the queue.
                 Err(e) if e.kind() == cueline_broker::ErrorKind::Permanent => {
-                    tracing::debug!(%queue, error = %e, "queue of an executor could not be read; treating it as empty");
+                    tracing::debug!(%queue, error = %e, "failed to read the queue of an executor; treating it as empty");
                     break;
                 }
                 Err(e) => return Err(e.into()),
@@ -143,7 +143,7 @@ impl ExecutorAttempts {
         for _ in 0..STORE_TRIES {
             match self.store.ingest_reports(reports).await {
                 Err(e) if e.kind() == ErrorKind::Transient => {
-                    tracing::warn!(error = %e, "failed to end drained attempts; trying again");
+                    tracing::warn!(error = %e, "failed to end drained attempts; trying again. Check the database");
                     tokio::time::sleep(backoff.next_wait()).await;
                 }
                 done => return done.map(drop),

@@ -95,7 +95,7 @@ impl Heartbeats {
     /// Notes that all heartbeats received so far are stored.
     pub(crate) fn record_flush(&self) {
         if self.self_check.record_flush(self.clock.now()) {
-            tracing::info!("heartbeat writes caught up; executor silence is counted from now on");
+            tracing::info!("heartbeat writes caught up; executor timeouts resume");
         }
     }
 

@@ -48,11 +48,11 @@ impl Loopback {
             };
             match listened {
                 Ok(()) => tracing::warn!(
-                    "no loopback heartbeat was received over the broker; executor timeouts are paused, subscribing anew"
+                    "received no loopback heartbeat; executor timeouts are paused, subscribing again. Check the broker"
                 ),
                 Err(e) => tracing::warn!(
                     error = %e,
-                    "failed to subscribe to loopback heartbeats; executor timeouts are paused, trying again"
+                    "failed to subscribe to loopback heartbeats; executor timeouts are paused, trying again. Check the broker"
                 ),
             }
             tokio::select! {
@@ -85,9 +85,7 @@ impl Loopback {
     /// Records that a loopback heartbeat was received now.
     pub(crate) fn record(&self) {
         if self.self_check.record_loopback(self.clock.now()) {
-            tracing::info!(
-                "loopback heartbeats are received; executor silence is counted from now on"
-            );
+            tracing::info!("loopback heartbeats arrive; executor timeouts resume");
         }
     }
 }

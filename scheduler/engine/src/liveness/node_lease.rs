@@ -47,7 +47,7 @@ impl NodeLease {
         if self.claims.take_uncertain() {
             tracing::warn!(
                 node = node.0,
-                "claims became uncertain after a failed store call; dropping them and claiming anew"
+                "a store call failed with an unknown result; dropping all claims and claiming again. Check the database"
             );
             return self.rejoin(node).await;
         }
@@ -56,7 +56,7 @@ impl NodeLease {
         }
         tracing::warn!(
             node = node.0,
-            "node lease expired; dropping its claims and joining anew. Check the load of this machine and of the database"
+            "node lease expired; dropping all claims and joining again. Check the load of this machine and of the database"
         );
         self.self_check.restart_listening(self.clock.now());
         self.rejoin(node).await

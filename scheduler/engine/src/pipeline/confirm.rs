@@ -43,7 +43,7 @@ impl Confirm {
                     return;
                 }
                 let wait = backoff.next_wait();
-                tracing::error!(error = %e, wait_ms = wait.as_millis(), "failed to confirm published triggers; trying again");
+                tracing::error!(error = %e, wait_ms = wait.as_millis(), "failed to confirm published triggers; trying again. Check the database");
                 tokio::time::sleep(wait).await;
             }
             backoff.reset();

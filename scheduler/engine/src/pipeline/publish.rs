@@ -141,8 +141,8 @@ impl Publish {
         }
     }
 
-    /// Ends attempts whose triggers are too large, keeps triggers that the broker may have accepted, and releases the
-    /// other runs to the store, to be routed again.
+    /// Ends attempts whose triggers are too large. Keeps triggers that the broker may have accepted. Releases the other
+    /// runs to the store, where they are claimed and routed again.
     async fn handle_refused(
         &self,
         refused: Vec<(PendingPublish, Refusal)>,

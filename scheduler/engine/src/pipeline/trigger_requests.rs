@@ -86,7 +86,7 @@ impl TriggerRequests {
         match self.trigger.trigger(&request).await {
             Ok(_) => Settlement::Ack,
             Err(e) if matches!(e.kind(), ErrorKind::Transient | ErrorKind::Broken) => {
-                tracing::warn!(job = %request.job, error = %e, "failed to carry out a trigger request; trying again");
+                tracing::warn!(job = %request.job, error = %e, "failed to carry out a trigger request; trying again. Check the database");
                 Settlement::Retry(RETRY_AFTER)
             }
             Err(e) => Settlement::Dead(format!("failed to trigger {}: {e}", request.job)),

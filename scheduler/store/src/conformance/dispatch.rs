@@ -45,7 +45,7 @@ pub async fn begin_marks_scheduled_runs(fixture: &Fixture) {
         .expect("nothing to do");
 }
 
-/// A node may mark again what it is publishing.
+/// A node may mark runs again that it is publishing.
 pub async fn begin_is_repeatable(fixture: &Fixture) {
     let node = fixture.node().await;
     fixture.apply(&[each_second("a"), each_second("b")]).await;

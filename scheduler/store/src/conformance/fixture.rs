@@ -272,7 +272,7 @@ impl Fixture {
         self.end(attempt(run), OutcomeKind::Succeeded).await
     }
 
-    /// The run as it is now.
+    /// Reads the run.
     pub async fn run(&self, id: RunId) -> Run {
         self.store.run(id).await.expect("exists").run
     }
