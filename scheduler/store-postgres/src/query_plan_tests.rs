@@ -199,7 +199,7 @@ impl Scene {
 }
 
 #[tokio::test]
-async fn claims_go_by_their_indexes() {
+async fn claims_use_their_indexes() {
     let s = scene().await;
     let far = START_MS + 100 * DAY_MS;
     s.check(fire_due::DUE, "job_due_next", |q| q.bind(far).bind(10_i64))
@@ -232,7 +232,7 @@ async fn claims_go_by_their_indexes() {
 }
 
 #[tokio::test]
-async fn dispatch_goes_by_the_primary_key() {
+async fn dispatch_uses_the_primary_key() {
     let s = scene().await;
     let (ids, low, high) = s.some();
     let ones = vec![1_i32; ids.len()];
@@ -293,7 +293,7 @@ async fn dispatch_goes_by_the_primary_key() {
 
 /// These plans must be right for all values, and without statistics.
 #[tokio::test]
-async fn what_is_planned_once_goes_by_its_indexes() {
+async fn generic_plans_use_their_indexes() {
     let analyzed = scene().await;
     let (new, ..) = loaded(JOBS).await;
     // A plan that was made for a table of one row is also used when there are many.
@@ -323,7 +323,7 @@ async fn what_is_planned_once_goes_by_its_indexes() {
 }
 
 #[tokio::test]
-async fn reports_go_by_the_primary_key() {
+async fn reports_use_the_primary_key() {
     let s = scene().await;
     let (ids, low, high) = s.some();
     let n = ids.len();
@@ -412,7 +412,7 @@ async fn on_a_day_without_statistics_runs_are_not_compared_with_each_other() {
 }
 
 #[tokio::test]
-async fn what_follows_goes_by_its_indexes() {
+async fn follow_ups_use_their_indexes() {
     let s = scene().await;
     let (ids, _, high) = s.some();
     let (first, end) = Day::of_run(high).ids();
@@ -479,7 +479,7 @@ async fn what_follows_goes_by_its_indexes() {
 }
 
 #[tokio::test]
-async fn reads_go_by_their_indexes() {
+async fn reads_use_their_indexes() {
     let s = scene().await;
     let (ids, low, high) = s.some();
     let (first, end) = Day::of_run(high).ids();

@@ -237,7 +237,7 @@ async fn ends_race_with_confirmations_and_each_other() {
 /// `begin_dispatch` waits for a row that an edit has locked. Meanwhile the node claims the run again, with the new
 /// definition.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_mark_that_an_edit_has_overtaken_is_no_mark() {
+async fn a_mark_of_an_older_definition_is_refused() {
     let scene = Scene::new().await;
     let store = Arc::clone(&scene.stores[0]);
     let by_hand = spec(serde_json::json!({
@@ -278,7 +278,7 @@ async fn a_mark_that_an_edit_has_overtaken_is_no_mark() {
 /// A run that the broker refused is released while its job is being paused. The pause sees the run as `dispatching` and
 /// does not end it. So the release has to see the pause and end the run.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_release_waits_for_a_pause_that_is_under_way() {
+async fn a_release_waits_for_a_pause_in_progress() {
     let scene = Scene::new().await;
     let store = Arc::clone(&scene.stores[0]);
     let each_second = spec(serde_json::json!({
@@ -311,7 +311,7 @@ async fn a_release_waits_for_a_pause_that_is_under_way() {
 /// The job is edited while a claim that has read the old definition is in progress. The edit has to end the claim.
 /// Otherwise no node would ever claim the run again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn an_edit_waits_for_a_claim_that_is_under_way() {
+async fn an_edit_waits_for_a_claim_in_progress() {
     let scene = Scene::new().await;
     let store = Arc::clone(&scene.stores[0]);
     let by_hand = |priority| {

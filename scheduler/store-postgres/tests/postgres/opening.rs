@@ -26,7 +26,7 @@ fn refused(result: Result<PgStore, StoreError>, kind: ErrorKind, says: &str) {
 }
 
 #[tokio::test]
-async fn what_is_no_url_is_named() {
+async fn an_invalid_url_is_named_in_the_error() {
     refused(open("sqlite://x").await, ErrorKind::Invalid, "postgres://");
 }
 
@@ -47,7 +47,7 @@ async fn missing_database_is_named() {
 }
 
 #[tokio::test]
-async fn wrong_password_is_told() {
+async fn a_wrong_password_is_named_in_the_error() {
     let database = TestDatabase::empty();
     let role = format!("CREATE ROLE {WITH_PASSWORD} LOGIN SUPERUSER PASSWORD 'right'");
     database
@@ -125,7 +125,7 @@ async fn with_version(
 }
 
 #[tokio::test]
-async fn older_program_works_beside_what_was_only_added() {
+async fn an_older_program_works_with_added_columns_and_tables() {
     let (_database, opened) = with_version(99, 1).await;
     let store = opened.expect("opens");
     let spec = serde_json::from_value(serde_json::json!({

@@ -122,7 +122,7 @@ async fn end(store: &PgStore, run: RunId, now_ms: i64) {
 }
 
 #[tokio::test]
-async fn a_run_lies_in_the_day_of_its_fire_time() {
+async fn a_run_is_in_the_partition_of_its_fire_day() {
     let scene = Scene::new().await;
     let store = scene.open().await;
     store.apply_jobs(&[spec()], false).await.expect("applies");
@@ -234,7 +234,7 @@ async fn a_long_run_does_not_keep_its_day() {
 
 /// Another node has dropped a partition that this node has cached.
 #[tokio::test]
-async fn a_dropped_day_is_made_again() {
+async fn a_dropped_day_is_created_again() {
     let scene = Scene::new().await;
     let (store, other) = (scene.open().await, scene.open().await);
     store.apply_jobs(&[spec()], false).await.expect("applies");

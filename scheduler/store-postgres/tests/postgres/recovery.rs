@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::test_database::TestDatabase;
 
-const PATIENCE: Duration = Duration::from_mins(1);
+const TIME_LIMIT: Duration = Duration::from_mins(1);
 
 fn spec(name: &str, schedule: &serde_json::Value) -> JobSpec {
     serde_json::from_value(serde_json::json!({
@@ -52,7 +52,7 @@ struct Stalls(Mutex<Receiver<()>>);
 
 impl Planner for Stalls {
     fn plan(&self, job: &Job, due: Timestamp, _now: Timestamp, _live: &[ExecutorName]) -> Plan {
-        let told = self.0.lock().expect("no panic").recv_timeout(PATIENCE);
+        let told = self.0.lock().expect("no panic").recv_timeout(TIME_LIMIT);
         told.expect("the others get on without it");
         plan(job, due)
     }
@@ -107,7 +107,7 @@ async fn a_stalled_node_does_not_hold_its_jobs() {
     let second = node(&other, "works").await;
     let (go_on, told) = channel();
     let stuck = stall(database.url(), told);
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIME_LIMIT;
     // The stalled node has locked the job, and its planner blocks.
     let held = "SELECT count(*) FROM pg_stat_activity WHERE state = 'idle in transaction' AND query LIKE '%FROM executor%'
         AND datname = current_database()";
@@ -180,7 +180,7 @@ async fn a_killed_server_comes_back() {
         sleep(Duration::from_millis(300)).await;
         server.kill().expect("kills");
         server.start_again().expect("starts again");
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIME_LIMIT;
         while store.stats().await.is_err() {
             assert!(Instant::now() < deadline, "the pool does not recover");
             sleep(Duration::from_millis(50)).await;
@@ -206,7 +206,7 @@ async fn a_killed_server_comes_back() {
 
 /// A connection that does not answer is closed and replaced.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_silent_server_is_given_up() {
+async fn a_connection_without_answer_is_closed() {
     let server = Postgres::start().expect("starts");
     let database = server.create_database().expect("creates a database");
     let options = PgOptions {
@@ -225,7 +225,7 @@ async fn a_silent_server_is_given_up() {
     assert_eq!(error.kind(), ErrorKind::Transient, "{error}");
     assert!(error.to_string().contains("no answer"), "{error}");
     server.resume().expect("resumes");
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIME_LIMIT;
     while store.register_node("a", 1_000).await.is_err() {
         assert!(Instant::now() < deadline, "the pool does not recover");
     }

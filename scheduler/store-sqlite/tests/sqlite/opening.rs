@@ -28,7 +28,7 @@ async fn sql(path: &Path, statement: &'static str) {
 }
 
 #[tokio::test]
-async fn text_is_no_store() {
+async fn a_text_file_is_refused() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("notes.txt");
     let text = "These are only notes, and more than a header of them.\n".repeat(100);

@@ -31,7 +31,7 @@ fn spec(name: &str) -> JobSpec {
 }
 
 #[tokio::test]
-async fn the_other_jobs_go_on() {
+async fn other_jobs_continue() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("store.db");
     let store = SqliteStore::open(&path, SqliteOptions::default())
