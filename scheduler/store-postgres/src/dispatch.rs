@@ -107,7 +107,7 @@ const INSERT_RECLAIM_EVENTS: &str = "
     FROM unnest($1::bigint[]) e (id) JOIN run_live l ON l.id = e.id
     WHERE (SELECT count(*) FROM (SELECT FROM run_event v WHERE v.run_id = l.id LIMIT 1000) known) < 1000";
 
-/// Attempts to release changed runs.
+/// The release of changed runs is tried at most this often.
 const MAX_RELEASE_TRIES: usize = 5;
 
 impl PgStore {

@@ -83,7 +83,7 @@ const INSERT_REFUSALS: &str = "
     WHERE NOT EXISTS (SELECT FROM run_event v WHERE v.run_id = e.id AND v.run_id BETWEEN $6 AND $7 AND v.attempt = e.attempt
         AND v.event = e.event AND v.detail = e.detail)";
 
-/// Attempts to decide a batch while its jobs change.
+/// A batch is decided at most this often while its jobs change.
 const MAX_TRIES: u32 = 4;
 
 /// The runs of a batch.

@@ -20,7 +20,7 @@ pub(crate) fn parse(url: &str, options: &PgOptions) -> Result<PgConnectOptions> 
         .iter()
         .any(|scheme| url.starts_with(scheme))
     {
-        return Err(invalid(&"it begins with something else").into());
+        return Err(invalid(&"it does not begin with postgres:// or postgresql://").into());
     }
     let base = PgConnectOptions::from_str(url).map_err(|error| invalid(&error))?;
     require_tls_files(url)?;

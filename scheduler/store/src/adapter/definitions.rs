@@ -53,7 +53,7 @@ impl DefinitionCache {
                     tracing::error!(
                         job_id = id,
                         %error,
-                        "failed to read a job definition; apply the job again, until then it does not run"
+                        "failed to read a job definition; the job does not run. Apply it again"
                     );
                 }
             }
