@@ -31,7 +31,7 @@ async fn an_invalid_url_is_named_in_the_error() {
 }
 
 #[tokio::test]
-async fn nobody_listens() {
+async fn an_unreachable_server_is_transient() {
     let port = free_port().expect("a port");
     let url = format!("postgres://me:secret@127.0.0.1:{port}/db?sslmode=disable");
     let error = open(&url).await.expect_err("no server is there");
