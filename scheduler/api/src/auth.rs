@@ -27,9 +27,7 @@ pub(crate) async fn require_token(
         .map(|(_, token)| token.trim());
     match given {
         Some(token) if state.token.matches(token) => Ok(next.run(request).await),
-        Some(_) => Err(Problem::unauthorized(
-            "the token is not the one of this server",
-        )),
+        Some(_) => Err(Problem::unauthorized("the token is wrong")),
         None => Err(Problem::unauthorized(
             "the Authorization header is not of the form \"Bearer TOKEN\"",
         )),

@@ -1,4 +1,4 @@
-//! JSON bodies, read field by field so that one answer names every wrong field.
+//! Reads JSON bodies field by field, so that one answer names every wrong field.
 
 use axum::body::Bytes;
 use axum::extract::{FromRequest, Request};
@@ -27,7 +27,7 @@ impl FromRequest<ApiState> for Body {
                 .await
                 .map_err(|rejection| match rejection.into_response().status() {
                     StatusCode::PAYLOAD_TOO_LARGE => Problem::too_large(),
-                    _ => Problem::malformed("the body could not be read to its end"),
+                    _ => Problem::malformed("the body could not be read completely"),
                 })?;
         if bytes.is_empty() {
             return Ok(Self(None));
@@ -91,7 +91,7 @@ pub(crate) struct Fields {
 }
 
 impl Body {
-    /// The fields; others than `known` are refused. No body counts as an empty object.
+    /// The fields of the body. Fields that are not in `known` are refused. A missing body counts as an empty object.
     pub(crate) fn fields(self, known: &[&str]) -> Fields {
         let fields = self.0.unwrap_or_default();
         let errors = fields
@@ -117,7 +117,7 @@ fn unknown_field(known: &[&str]) -> String {
 }
 
 impl Fields {
-    /// A field as it is; `null` counts as absent.
+    /// A field as an unparsed value; `null` counts as absent.
     pub(crate) fn take(&mut self, name: &str) -> Option<Value> {
         self.fields.remove(name).filter(|value| !value.is_null())
     }
@@ -141,7 +141,7 @@ impl Fields {
         }
     }
 
-    /// Parameters: a text as it stands, anything else as its JSON text, as in a job's definition.
+    /// Parameters, as in a job's definition: a text is taken unchanged, any other value as JSON text.
     pub(crate) fn params(&mut self, name: &str, most_bytes: usize) -> Option<String> {
         if let Some(
             value @ (Value::Array(_) | Value::Object(_) | Value::Bool(_) | Value::Number(_)),

@@ -12,7 +12,7 @@ use crate::problem::{FieldProblem, Problem};
 use crate::query::{self, Params};
 use crate::view::{Count, DeadPage, DeadView, ReplayedDead};
 
-/// The most dead letters in one request. With `all`, callers repeat the request for the rest.
+/// The most dead letters in one request. With `all`, a caller repeats the request until none is left.
 const MAX_AT_ONCE: usize = 1_000;
 
 /// Lists dead letters, newest first.
@@ -56,7 +56,7 @@ pub(crate) async fn show(
         .ok_or_else(|| Problem::not_found(format!("there is no dead letter {id}")))
 }
 
-/// The dead letters that a request names: `ids`, or `all`, at most a thousand at a time.
+/// The dead letters that a request selects by `ids` or `all`, at most a thousand.
 async fn chosen(state: &ApiState, body: Body) -> Result<Vec<i64>, Problem> {
     let mut fields = body.fields(&["ids", "all"]);
     let all = fields.flag("all");

@@ -15,7 +15,7 @@ pub struct InstantError {
 /// Reads an instant: RFC 3339, or milliseconds since the Unix epoch.
 pub fn instant(text: &str) -> Result<Timestamp, InstantError> {
     let millis = match text.parse::<i64>() {
-        // Through jiff, so that every accepted instant can be written as a date.
+        // jiff checks the range, so that every accepted instant can be written as a date.
         Ok(millis) => jiff::Timestamp::from_millisecond(millis).ok(),
         Err(_) => text.parse::<jiff::Timestamp>().ok(),
     };

@@ -15,7 +15,7 @@ use crate::query::{self, Params};
 use crate::settle::settle;
 use crate::view::{ApplyAnswer, JobPage, JobRef, JobView, LedgerPage};
 
-/// The longest parameter text of a trigger request, as of a job.
+/// The longest parameter text of a trigger request. The limit is the same as for a job.
 const MAX_PARAMS_BYTES: usize = 64 * 1024;
 const MAX_KEY_BYTES: usize = 256;
 const DAY_MS: u64 = 86_400_000;
@@ -69,7 +69,8 @@ pub(crate) async fn apply(
     let applied = state.store.apply_jobs(&specs, dry_run).await?;
     if !dry_run {
         state.admin.wake_claim();
-        // Unchanged jobs too: an earlier call may have changed them and answered while the old definition could still be published.
+        // Wait for unchanged jobs too. An earlier call may have changed them and returned while old triggers were still
+        // being published.
         let before: Vec<JobId> = applied
             .iter()
             .filter(|one| one.change != Change::Created)
@@ -80,7 +81,7 @@ pub(crate) async fn apply(
     Ok(Json(ApplyAnswer { dry_run, applied }))
 }
 
-/// Jobs, by name.
+/// Lists jobs by name.
 pub(crate) async fn list(
     State(state): State<ApiState>,
     uri: Uri,
@@ -104,7 +105,7 @@ pub(crate) async fn list(
     }))
 }
 
-/// One job.
+/// Shows one job.
 pub(crate) async fn show(
     State(state): State<ApiState>,
     path: JobPath,
@@ -114,7 +115,7 @@ pub(crate) async fn show(
     Ok(Json(state.store.job(&job_name(path)?).await?.into()))
 }
 
-/// Deletes a job; its runs are kept.
+/// Deletes a job. Its runs are kept.
 pub(crate) async fn delete(
     State(state): State<ApiState>,
     path: JobPath,
@@ -127,7 +128,7 @@ pub(crate) async fn delete(
     Ok(Json(JobRef { id, name }))
 }
 
-/// Stops a job's schedule.
+/// Pauses a job's schedule.
 pub(crate) async fn pause(
     State(state): State<ApiState>,
     path: JobPath,
@@ -142,7 +143,7 @@ pub(crate) async fn pause(
     Ok(Json(JobRef { id, name }))
 }
 
-/// Starts a job's schedule.
+/// Resumes a job's schedule.
 pub(crate) async fn resume(
     State(state): State<ApiState>,
     path: JobPath,
@@ -190,7 +191,7 @@ pub(crate) async fn trigger(
     Ok((status, Json(triggered)))
 }
 
-/// Every expected fire time of a past window with its run; the last 24 hours by default.
+/// Lists the expected fire times of a past window with their runs. The default window is the last 24 hours.
 pub(crate) async fn ledger(
     State(state): State<ApiState>,
     path: JobPath,

@@ -1,7 +1,7 @@
 //! The scheduler's REST interface.
 //!
-//! It writes to the store and wakes the engine through [`SchedulerAdmin`]; it must not know the engine, a broker or a
-//! concrete store. The engine's duties would find each change by themselves, so a lost wake-up costs time and nothing else.
+//! It writes to the store and wakes the engine through [`SchedulerAdmin`]. It must not know the engine, a broker or a
+//! concrete store. The engine also polls for changes, so a lost wake-up only costs time.
 
 mod auth;
 mod body;
@@ -33,17 +33,17 @@ pub use instant::{InstantError, instant};
 pub use problem::{FieldProblem, Problem};
 pub use token::AdminToken;
 
-/// The largest request body that is read.
+/// The largest accepted request body.
 pub const MAX_BODY_BYTES: usize = 4 * 1024 * 1024;
 
-/// What the handlers need.
+/// The state that the handlers share.
 #[derive(Clone)]
 pub struct ApiState {
-    /// The truth about jobs and runs.
+    /// The source of truth about jobs and runs.
     pub store: Arc<dyn Store>,
     /// The scheduler in this process.
     pub admin: Arc<dyn SchedulerAdmin>,
-    /// Who has it may do everything.
+    /// A request with this token may do everything.
     pub token: AdminToken,
     /// When this process started.
     pub started: Instant,
@@ -52,7 +52,7 @@ pub struct ApiState {
 }
 
 impl ApiState {
-    /// For a process that starts now. Without more, waiting requests end only when they are answered; see [`stop`](Self::stop).
+    /// State for a process that starts now. Set [`stop`](Self::stop) to end waiting requests when the process stops.
     pub fn new(
         store: Arc<dyn Store>,
         admin: Arc<dyn SchedulerAdmin>,
@@ -98,7 +98,7 @@ pub fn router(state: ApiState) -> Router {
         .route("/stats", get(system::stats))
         .fallback(problem::no_such_path)
         .method_not_allowed_fallback(problem::no_such_method)
-        // Around everything above, unknown paths included: who has no token learns nothing about what exists.
+        // Added last, so that it covers unknown paths too. Without a token, a caller cannot find out which paths exist.
         .layer(from_fn_with_state(state.clone(), auth::require_token));
     Router::new()
         .route("/livez", get(system::livez))

@@ -1,4 +1,4 @@
-//! Upcoming fire times of a job or of an unsaved definition.
+//! Computes upcoming fire times of a job or of an unsaved definition.
 
 use axum::Json;
 use axum::extract::State;
@@ -60,12 +60,12 @@ pub(crate) async fn of_definition(
     fields.finish()?;
     let specs = definitions(Value::Array(vec![job]))?;
     let Some(spec) = specs.into_iter().next() else {
-        return Err(Problem::malformed("there is no job in it"));
+        return Err(Problem::malformed("the definition contains no job"));
     };
     fire_times(&state, spec, n, from).await.map(Json)
 }
 
-/// A definition around a schedule; its other fields do not affect the fire times.
+/// A definition with this schedule. Its other fields do not affect the fire times.
 fn only(schedule: &Value) -> Value {
     json!({ "name": "preview", "handler": { "native": "preview" }, "schedule": schedule })
 }
@@ -81,7 +81,7 @@ async fn fire_times(
         None => state.store.now().await?,
     };
     let n = usize::try_from(n).unwrap_or(1);
-    // On a blocking thread, because the search for a rare date covers years.
+    // Runs on a blocking thread, because the search for a rare date covers years.
     let found = tokio::task::spawn_blocking(move || {
         let times: Vec<_> =
             std::iter::successors(spec.next_fire(from), |last| spec.next_fire(*last))
@@ -97,9 +97,9 @@ async fn fire_times(
 
 fn note(spec: &JobSpec, times: &[Timestamp]) -> Option<&'static str> {
     match &spec.schedule {
-        Schedule::FixedDelay { .. } => {
-            Some("counted as if each run ended at once: the delay starts at a run's end")
-        }
+        Schedule::FixedDelay { .. } => Some(
+            "computed as if each run ended at once, because the delay starts at the end of a run",
+        ),
         Schedule::Manual if spec.after.is_some() => Some("it runs after its parent"),
         Schedule::Manual => Some("it never fires by itself"),
         Schedule::Startup => Some("it fires when the scheduler starts"),

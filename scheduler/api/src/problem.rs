@@ -1,4 +1,4 @@
-//! Refusals, as `application/problem+json` (RFC 9457).
+//! Error answers, as `application/problem+json` (RFC 9457).
 
 use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
@@ -9,17 +9,17 @@ use serde::{Deserialize, Serialize};
 /// One wrong field.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FieldProblem {
-    /// The job that it belongs to, where a request has several.
+    /// The job that it belongs to, if a request has several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job: Option<String>,
     /// The field, with its path: `schedule.cron`.
     pub field: String,
-    /// What was given and what would be accepted.
+    /// The given value and the accepted ones.
     pub message: String,
 }
 
 impl FieldProblem {
-    /// `message` about `field`.
+    /// A problem with `field`.
     pub fn new(field: impl Into<String>, message: impl Into<String>) -> Self {
         Self {
             job: None,
@@ -84,7 +84,7 @@ impl Problem {
         .with(errors)
     }
 
-    /// There is no token, or not the right one.
+    /// The token is missing or wrong.
     pub(crate) fn unauthorized(detail: &str) -> Self {
         Self::new(
             StatusCode::UNAUTHORIZED,
@@ -131,7 +131,7 @@ impl Problem {
         Self::new(
             StatusCode::CONFLICT,
             "conflict",
-            "It clashes with what is there",
+            "The request conflicts with the stored state",
             detail,
         )
     }
@@ -146,9 +146,9 @@ impl Problem {
         )
     }
 
-    /// The change is made, but its guarantee does not hold yet.
+    /// The change is made, but triggers of the old definition may still be published.
     pub(crate) fn still_publishing(detail: impl Into<String>) -> Self {
-        let title = "The change is made, a trigger is still on its way";
+        let title = "The change is made, but an old trigger may still be published";
         Self::new(
             StatusCode::SERVICE_UNAVAILABLE,
             "still-publishing",
@@ -167,7 +167,7 @@ fn summary(errors: &[FieldProblem]) -> String {
     match errors {
         [one] if one.field.is_empty() => one.message.clone(),
         [one] => format!("{}: {}", one.field, one.message),
-        many => format!("{} fields are not as they should be", many.len()),
+        many => format!("{} fields are invalid", many.len()),
     }
 }
 
@@ -189,7 +189,7 @@ impl From<StoreError> for Problem {
             ErrorKind::Conflict => Self::new(
                 StatusCode::CONFLICT,
                 "conflict",
-                "It clashes with what is there",
+                "The request conflicts with the stored state",
                 detail,
             ),
             ErrorKind::Invalid => Self::new(
@@ -199,11 +199,11 @@ impl From<StoreError> for Problem {
                 detail,
             ),
             ErrorKind::Transient => {
-                tracing::warn!(error = %chain(&error), "the store could not do it just now");
+                tracing::warn!(error = %chain(&error), "store call failed temporarily; check the database if this continues");
                 Self::unavailable(detail)
             }
             ErrorKind::Broken => {
-                tracing::error!(error = %chain(&error), "the store is broken");
+                tracing::error!(error = %chain(&error), "store is unusable; check the database, or restore it from a backup");
                 Self::new(
                     StatusCode::INTERNAL_SERVER_ERROR,
                     "store-broken",
@@ -253,7 +253,7 @@ impl IntoResponse for Problem {
 
 pub(crate) async fn no_such_path(uri: Uri) -> Problem {
     Problem::not_found(format!(
-        "there is nothing at {}; GET /api/v1 lists what there is",
+        "there is nothing at {}; GET /api/v1 lists all paths",
         uri.path()
     ))
 }

@@ -1,4 +1,4 @@
-//! Query parameters. Unknown and repeated ones are refused, and one answer names every problem.
+//! Reads query parameters. Unknown and repeated ones are refused, and one answer names every problem.
 
 use std::ops::RangeInclusive;
 
@@ -9,7 +9,7 @@ use cueline_model::Timestamp;
 use crate::instant::instant;
 use crate::problem::{FieldProblem, Problem};
 
-/// The bounds of `limit` everywhere.
+/// The bounds of `limit` in all requests.
 pub(crate) const LIMITS: RangeInclusive<i64> = 1..=1_000;
 
 /// The parameters of one request.
@@ -19,7 +19,7 @@ pub(crate) struct Params {
 }
 
 impl Params {
-    /// The parameters of `uri`; others than `known` are refused.
+    /// The parameters of `uri`. Parameters that are not in `known` are refused.
     pub(crate) fn of(uri: &Uri, known: &[&str]) -> Self {
         let pairs = match Query::<Vec<(String, String)>>::try_from_uri(uri) {
             Ok(Query(pairs)) => pairs,
@@ -77,7 +77,7 @@ impl Params {
         self.parsed(name, |text| instant(text).map_err(|e| e.to_string()))
     }
 
-    /// A value that `parse` reads.
+    /// A value, read by `parse`.
     pub(crate) fn parsed<T>(
         &mut self,
         name: &str,

@@ -1,4 +1,4 @@
-//! Queues: how full they are, the attempts that an executor was given, and what operators do about them.
+//! Queues: shows their depths and outstanding attempts, and drains, purges and replays them.
 
 use axum::Json;
 use axum::extract::rejection::PathRejection;
@@ -14,7 +14,7 @@ use crate::view::{Count, OutstandingView, QueuePage, Queues};
 
 type ExecutorPath = Result<Path<(String, String)>, PathRejection>;
 
-/// The most outstanding attempts that are listed; the count includes all.
+/// The most outstanding attempts that are listed. The count includes all.
 const MAX_LISTED: usize = 1_000;
 /// Named in the timelines of the runs.
 const BY: &str = "api";
@@ -57,7 +57,7 @@ pub(crate) async fn show(
     let outstanding = state.admin.outstanding(&executor).await?;
     if queue.is_none() && outstanding.is_empty() {
         return Err(Problem::not_found(format!(
-            "executor {executor} has no queue and nothing to do"
+            "executor {executor} has neither a queue nor outstanding attempts"
         )));
     }
     Ok(Json(QueuePage {
@@ -97,7 +97,7 @@ pub(crate) async fn purge(
     Ok(Json(Count { count }))
 }
 
-/// Publishes again the attempts that the executor was given and does not hold.
+/// Publishes the triggers of the executor's attempts again if the executor does not hold them.
 pub(crate) async fn replay(
     State(state): State<ApiState>,
     path: ExecutorPath,

@@ -48,7 +48,7 @@ fn run_state(text: &str) -> Result<RunState, String> {
         })
 }
 
-/// Runs, newest first.
+/// Lists runs, newest first.
 pub(crate) async fn list(
     State(state): State<ApiState>,
     uri: Uri,
@@ -75,7 +75,7 @@ pub(crate) async fn list(
     Ok(Json(RunPage { runs, next, now }))
 }
 
-/// One run with its timeline.
+/// Shows one run with its timeline.
 pub(crate) async fn show(
     State(state): State<ApiState>,
     path: RunPath,
@@ -85,7 +85,7 @@ pub(crate) async fn show(
     Ok(Json(state.store.run(run_id(path)?).await?))
 }
 
-/// Lines of a run's log. With `wait_ms` it answers when there are new lines, when the run has ended, or when the time is up.
+/// Lines of a run's log. With `wait_ms`, the answer waits for new lines or the end of the run, at most for that time.
 pub(crate) async fn logs(
     State(state): State<ApiState>,
     path: RunPath,
@@ -97,14 +97,15 @@ pub(crate) async fn logs(
     let wait_ms = params.number("wait_ms", 0, 0..=LONGEST_POLL_MS);
     params.finish()?;
     let run = run_id(path)?;
-    let give_up = Instant::now() + Duration::from_millis(wait_ms.unsigned_abs());
+    let deadline = Instant::now() + Duration::from_millis(wait_ms.unsigned_abs());
     let mut backoff = Backoff::new(FIRST_LOOK, LONGEST_LOOK);
     loop {
-        // The state is read first: all lines of an ended run are stored before its end.
+        // Read the state first. All lines of an ended run are stored before its end, so the read of the lines finds
+        // them.
         let run_state = state.store.run(run).await?.run.state;
         let lines = state.store.log_lines(run, after, limit).await?;
         let ended = run_state.is_terminal() && lines.len() < limit;
-        let waited = Instant::now() >= give_up || state.stop.is_soft();
+        let waited = Instant::now() >= deadline || state.stop.is_soft();
         if ended || waited || !lines.is_empty() {
             return Ok(Json(LogPage {
                 next: lines.last().map_or(after, |line| line.cursor),
@@ -115,7 +116,7 @@ pub(crate) async fn logs(
         }
         tokio::select! {
             () = tokio::time::sleep(backoff.next_wait()) => {}
-            () = tokio::time::sleep_until(give_up) => {}
+            () = tokio::time::sleep_until(deadline) => {}
             () = state.stop.soft() => {}
         }
     }

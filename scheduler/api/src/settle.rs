@@ -1,4 +1,4 @@
-//! "Stop means stop": an answer to a change waits until no trigger of the old definition can be published any more.
+//! "Stop means stop": the answer to a change waits until no trigger of the old definition can be published any more.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -13,29 +13,31 @@ use crate::problem::Problem;
 
 const FIRST_WAIT: Duration = Duration::from_millis(2);
 const LONGEST_WAIT: Duration = Duration::from_millis(100);
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIME_LIMIT: Duration = Duration::from_secs(10);
 
-/// Waits for the attempts of `jobs` that were `dispatching` when the change was made; later ones use the new definition. The wait lasts until the
-/// broker confirms them. At the time limit the answer says that the change is made and that old triggers may still be published.
+/// Waits until the broker has confirmed the attempts of `jobs` that were `dispatching` when the change was made. Later
+/// attempts use the new definition. After the time limit, the error says that the change is made and that old triggers
+/// may still be published.
 pub(crate) async fn settle(state: &ApiState, jobs: &[JobId]) -> Result<(), Problem> {
-    settle_within(state, jobs, PATIENCE).await
+    settle_within(state, jobs, TIME_LIMIT).await
 }
 
 async fn settle_within(
     state: &ApiState,
     jobs: &[JobId],
-    patience: Duration,
+    time_limit: Duration,
 ) -> Result<(), Problem> {
     if jobs.is_empty() {
         return Ok(());
     }
-    let give_up = Instant::now() + patience;
+    let deadline = Instant::now() + time_limit;
     let mut backoff = Backoff::new(FIRST_WAIT, LONGEST_WAIT);
     let mut left: Option<HashSet<AttemptId>> = None;
     loop {
         match state.store.dispatching_attempts(jobs).await {
             Ok(now) => {
                 let mut now: HashSet<AttemptId> = now.into_iter().collect();
+                // Only attempts of the first listing count. Later ones use the new definition.
                 if let Some(before) = left {
                     now.retain(|id| before.contains(id));
                 }
@@ -47,7 +49,7 @@ async fn settle_within(
         if left.as_ref().is_some_and(HashSet::is_empty) {
             return Ok(());
         }
-        if Instant::now() >= give_up || state.stop.is_soft() {
+        if Instant::now() >= deadline || state.stop.is_soft() {
             return Err(Problem::still_publishing(format!(
                 "the change is made, but {} still being published and may reach an executor; \
                  asking again is safe",

@@ -1,4 +1,4 @@
-//! The server as a whole: health, index, executors, statistics.
+//! Requests about the server as a whole: health, index, executors, statistics.
 
 use std::time::Duration;
 
@@ -13,20 +13,20 @@ use crate::query;
 use crate::view::{ExecutorView, Executors, Stats};
 
 /// The store has to answer within this time.
-const READY_PATIENCE: Duration = Duration::from_secs(2);
+const READY_TIME_LIMIT: Duration = Duration::from_secs(2);
 
 /// Liveness: the process answers.
 pub(crate) async fn livez() -> &'static str {
     "ok\n"
 }
 
-/// Readiness: the store answers, and the process is not stopping.
+/// Readiness: the store answers and the process is not stopping.
 pub(crate) async fn readyz(State(state): State<ApiState>) -> Result<&'static str, Problem> {
     if state.stop.is_soft() {
         return Err(Problem::unavailable("the server is about to stop"));
     }
-    // A query, because some stores take their clock from this machine.
-    match tokio::time::timeout(READY_PATIENCE, state.store.store_id()).await {
+    // Reads from the database. `now()` would prove nothing, because some stores use the clock of this machine.
+    match tokio::time::timeout(READY_TIME_LIMIT, state.store.store_id()).await {
         Ok(Ok(_)) => Ok("ok\n"),
         Ok(Err(error)) => Err(error.into()),
         Err(_) => Err(Problem::unavailable("the store does not answer")),
@@ -68,14 +68,14 @@ pub(crate) async fn index(uri: Uri) -> Result<Json<Value>, Problem> {
     })))
 }
 
-/// All executors that the store knows, silent ones included.
+/// Lists all executors in the store, including silent ones.
 pub(crate) async fn executors(
     State(state): State<ApiState>,
     uri: Uri,
 ) -> Result<Json<Executors>, Problem> {
     query::none(&uri)?;
     let executors = state.store.executors().await?;
-    // Read after the list, so that no heartbeat is in the future.
+    // Read the clock after the list, so that no heartbeat is in the future.
     let now = state.store.now().await?;
     let executors = executors
         .into_iter()

@@ -1,14 +1,15 @@
-//! The administrator's token.
+//! The admin token.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// The secret that opens `/api/v1`. It is compared in constant time and never printed.
+/// The secret that grants access to `/api/v1`. It is compared in constant time and never printed.
 #[derive(Clone)]
 pub struct AdminToken(Arc<str>);
 
 impl AdminToken {
-    /// Uses `text` as the token, without white space around it (a file's last newline). No request matches an empty token.
+    /// Uses `text` as the token, without surrounding white space such as a file's last newline. No request matches an
+    /// empty token.
     pub fn new(text: &str) -> Self {
         Self(text.trim().into())
     }

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 /// The number of runs in each state.
 pub type Counts = BTreeMap<RunState, u64>;
 
-/// A job as a list shows it.
+/// A job with the values that a list shows.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct JobView {
     /// The job.
@@ -56,7 +56,7 @@ pub struct JobPage {
 /// The result of an apply or of its dry run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ApplyAnswer {
-    /// Nothing was changed.
+    /// Whether this was a dry run, which changes nothing.
     pub dry_run: bool,
     /// One entry for each job, in the order given.
     pub applied: Vec<AppliedJob>,
@@ -74,9 +74,9 @@ pub struct JobRef {
 /// Upcoming fire times.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NextTimes {
-    /// The fire times, earliest first; fewer than requested when there are no more.
+    /// The fire times, earliest first. There may be fewer than requested.
     pub times: Vec<Timestamp>,
-    /// Why the list is empty or incomplete, where it is.
+    /// Why the list is empty or incomplete, if it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
 }
@@ -98,33 +98,33 @@ pub struct RunPage {
 pub struct LogPage {
     /// The lines.
     pub lines: Vec<StoredLogLine>,
-    /// `after` for the lines that follow.
+    /// `after` for the next lines.
     pub next: i64,
     /// The state of the run.
     pub state: RunState,
-    /// The run has ended and these are its last lines.
+    /// Whether the run has ended and these are its last lines.
     pub ended: bool,
 }
 
 /// The result of a cancellation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CancelAnswer {
-    /// `done`: the run was not published and never will be. `asked`: its executor was asked to stop it. `ended`: it had ended already.
+    /// What the cancellation did.
     pub result: CancelResult,
-    /// The state in which it had ended.
+    /// The state of a run that had already ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<RunState>,
 }
 
-/// See [`CancelAnswer`].
+/// The effect of a cancellation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CancelResult {
     /// The run was not published and never will be.
     Done,
-    /// Its executor was asked to stop it.
+    /// The executor was asked to stop the run.
     Asked,
-    /// It had ended already.
+    /// The run had already ended.
     Ended,
 }
 
@@ -137,7 +137,7 @@ pub struct LedgerPage {
     pub to: Timestamp,
     /// Each expected fire time, earliest first.
     pub entries: Vec<LedgerEntry>,
-    /// The limit was reached; continue from the last fire time.
+    /// Whether the limit was reached. If so, continue from the last fire time.
     pub more: bool,
 }
 
@@ -154,7 +154,7 @@ pub struct ExecutorView {
 /// All executors.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Executors {
-    /// By group and name.
+    /// The executors, sorted by group and name.
     pub executors: Vec<ExecutorView>,
     /// The store's clock.
     pub now: Timestamp,
@@ -206,7 +206,7 @@ pub struct Queues {
     pub queues: Vec<QueueDepth>,
 }
 
-/// An attempt that was published to an executor and has no reported end.
+/// An attempt that was published to an executor and has not ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OutstandingView {
     /// The run.
@@ -235,7 +235,7 @@ impl From<OutstandingAttempt> for OutstandingView {
 pub struct QueuePage {
     /// Its queue, if it exists.
     pub queue: Option<QueueDepth>,
-    /// The number of outstanding attempts, in its queue or accepted.
+    /// The number of outstanding attempts, in the queue or held by the executor.
     pub outstanding: u64,
     /// The oldest outstanding attempts.
     pub runs: Vec<OutstandingView>,
@@ -255,7 +255,7 @@ pub struct DeadView {
     pub id: i64,
     /// The queue it was in.
     pub queue: String,
-    /// Its topic: the job's name, where it was a trigger.
+    /// Its topic; for a trigger the name of its job.
     pub topic: String,
     /// Why it was refused.
     pub reason: String,

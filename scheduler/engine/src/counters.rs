@@ -1,10 +1,10 @@
-//! Counts of what a node has done since it started.
+//! Counts since the start of the node.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use cueline_store::admin::SinceStart;
 
-/// For operators, except for `ingested_messages`, by which failover measures how far ingest has come.
+/// For operators, except for `ingested_messages`: failover uses it to measure the progress of ingest.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     pub(crate) published: AtomicU64,

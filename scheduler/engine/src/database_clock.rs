@@ -1,4 +1,4 @@
-//! The database's clock as far as this node knows it. Due times, leases and deadlines follow it on every node.
+//! This node's estimate of the database's clock. Due times, leases and deadlines follow that clock on every node.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -28,8 +28,8 @@ impl DatabaseClock {
         Timestamp::from_millis(self.local.now_ms().saturating_add(offset))
     }
 
-    /// The time left until `at`; zero when `at` has passed. Exact to the microsecond, so that a wait does not last
-    /// until the end of the millisecond.
+    /// The time left until `at`; zero when `at` has passed. Exact to the microsecond: rounding up would make each wait
+    /// up to a millisecond too long.
     pub(crate) fn until(&self, at: Timestamp) -> Duration {
         let offset = self.offset_ms.load(Ordering::Relaxed);
         let at_us = at.as_millis().saturating_sub(offset).saturating_mul(1_000);
@@ -37,7 +37,7 @@ impl DatabaseClock {
         Duration::from_micros(u64::try_from(left).unwrap_or(0))
     }
 
-    /// Adopts the time that the database has just shown. Returns the new offset in milliseconds.
+    /// Adopts the time that the database has just returned. Returns the new offset in milliseconds.
     pub(crate) fn adopt(&self, database_now: Timestamp) -> i64 {
         let offset = database_now.as_millis().saturating_sub(self.local.now_ms());
         self.offset_ms.store(offset, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! A running scheduler node: which tasks it has, and how it ends.
+//! A running scheduler node: starts its tasks and finishes its work after the stop.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,16 +34,16 @@ impl std::fmt::Debug for Engine {
     }
 }
 
-/// Results that are not ingested within this time after the stop are left to the next node.
+/// After the stop, results are ingested for at most this long. The next node ingests the rest.
 const LAST_RESULTS: Duration = Duration::from_secs(5);
 
 impl Engine {
-    /// Registers the node and starts its tasks in `lifecycle`. With a `key`, triggers are signed where their handler
-    /// demands it.
+    /// Registers the node and starts its tasks in `lifecycle`. With a `key`, triggers are signed if their handler
+    /// requires it.
     ///
     /// # Errors
     ///
-    /// When the store or the broker fails. No task has been started then.
+    /// When the store or the broker fails. In this case no task has been started.
     pub async fn start(
         store: Arc<dyn Store>,
         broker: Broker,
@@ -70,9 +70,9 @@ impl Engine {
         let (admin, claims) = (&self.admin, &self.claims);
         let timer_only = &Activator::new();
         spawn_duty(tasks, stages.claim, &admin.claim);
-        spawn_duty(tasks, stages.prepare, &claims.prepare);
-        spawn_duty(tasks, stages.publish, &claims.publish);
-        spawn_duty(tasks, stages.node_lease, &claims.lease);
+        spawn_duty(tasks, stages.prepare, &claims.wake_prepare);
+        spawn_duty(tasks, stages.publish, &claims.wake_publish);
+        spawn_duty(tasks, stages.node_lease, &claims.wake_lease_renewal);
         spawn_duty(tasks, stages.failover, timer_only);
         spawn_duty(tasks, stages.reconcile, timer_only);
         spawn_duty(tasks, stages.cancellations, &admin.cancellations);
@@ -91,17 +91,17 @@ impl Engine {
         tasks.spawn("queue provisioner", stages.queues.run(stop()));
     }
 
-    /// For the requests of operators.
+    /// Carries out requests of operators.
     pub fn admin(&self) -> Arc<dyn SchedulerAdmin> {
         self.admin.clone()
     }
 
-    /// Called after the tasks have stopped. Releases the node's lease first, so that another node, or the next start,
-    /// takes over at once. Then ingests the results that executors have reported, for at most 5 s.
+    /// Call this after the tasks have stopped. Releases the node's lease first, so that another node, or the next
+    /// start, takes over at once. Then ingests the results that executors have reported, for at most 5 s.
     ///
     /// # Errors
     ///
-    /// When the lease could not be released. It then runs out by itself.
+    /// When the lease could not be released. It then expires.
     pub async fn finish(&self) -> Result<(), EngineError> {
         let released = match self.claims.node() {
             Some(node) => self.store.release_lease(node).await,
@@ -112,7 +112,7 @@ impl Engine {
     }
 }
 
-/// Starts a task that activates `duty` by its timer, and whenever `activator` is woken.
+/// Starts a task that activates `duty` when its timer fires and whenever `activator` is woken.
 fn spawn_duty<D: Duty>(tasks: &Lifecycle, duty: D, activator: &Activator) {
     let name = duty.name();
     tasks.spawn(name, duty::run(duty, activator.clone(), tasks.stop()));

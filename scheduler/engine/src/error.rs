@@ -4,7 +4,7 @@ use cueline_broker::BrokerError;
 use cueline_store::StoreError;
 use cueline_store::admin::AdminError;
 
-/// Why the engine could not start, or why a stage could not finish its turn. Stages try again by themselves.
+/// Why the engine could not start, or why a stage could not finish its turn. Stages retry on their own.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
     /// The store failed.

@@ -1,18 +1,17 @@
-//! The scheduler's engine. It claims due jobs, publishes their triggers, ingests results, and keeps watch over
-//! executors.
+//! The scheduler's engine. It claims due jobs, publishes their triggers, ingests results, and monitors executors.
 //!
 //! | module | contents |
 //! | --- | --- |
-//! | `pipeline` | the way of a run from its due time to its outcome |
-//! | `route` | which executor gets a run |
+//! | `pipeline` | moves a run from its due time to its outcome |
+//! | `route` | chooses the executor of a run |
 //! | `liveness` | leases, heartbeats, failover, reconciliation |
 //! | `maintenance` | cancellations, dead letters, overdue runs, retention |
-//! | `admin` | what operators ask for |
-//! | `stages` | how all of it is put together |
+//! | `admin` | requests of operators |
+//! | `stages` | creates and connects all stages |
 //!
-//! The database is the truth: what a stage holds in memory is also in the store, claimed by this node, and is found
-//! again when the node dies. Each stage reads a batch, decides, and writes a batch. The engine knows no concrete
-//! store or broker.
+//! The database is the source of truth. Every run that a stage holds in memory is also in the store, claimed by this
+//! node. When the node dies, another node finds it there. Each stage reads a batch, decides, and writes a batch. The
+//! engine knows no concrete store or broker.
 
 mod addresses;
 mod admin;

@@ -1,4 +1,4 @@
-//! An engine without tasks or timers, for tests that set the clock: each stage takes a turn when it is called.
+//! An engine without tasks or timers, for tests that set the clock. A stage takes a turn only when it is called.
 
 use std::sync::Arc;
 
@@ -26,10 +26,10 @@ impl std::fmt::Debug for ManualEngine {
     }
 }
 
-/// More confirmations than any test has runs: nothing takes them while the publish stage has its turn.
+/// More than any test has runs, because nothing receives confirmations while the publish stage has its turn.
 const MAX_CONFIRMATIONS: usize = 1_000_000;
-/// A driver may pass announcements on by a task of its own. After this many turns of other tasks without one, none
-/// are left.
+/// A driver may pass announcements on in its own task. After yielding to other tasks this often without receiving one,
+/// none is left.
 const QUIET_TURNS: usize = 4;
 
 /// What a [`tick`](ManualEngine::tick) did.
@@ -42,8 +42,8 @@ pub struct Tick {
 }
 
 impl ManualEngine {
-    /// An engine on these ports. Runs are prepared when they are due and not ahead of it, so that the effects of a
-    /// tick follow from the clock alone.
+    /// An engine on these ports. Runs are prepared when they are due, not earlier, so that the effects of a tick depend
+    /// on the clock alone.
     ///
     /// # Errors
     ///
@@ -63,11 +63,11 @@ impl ManualEngine {
         Ok(Self { stages })
     }
 
-    /// One turn of every stage, repeated while there is something to do at this instant.
+    /// Gives every stage its turns, until nothing is left to do at this instant.
     ///
     /// # Errors
     ///
-    /// Of the first stage that fails; later stages have no turn.
+    /// The error of the first stage that fails. Later stages get no turn.
     pub async fn tick(&mut self) -> Result<Tick, EngineError> {
         let mut done = Tick::default();
         self.receive_heartbeats().await?;
@@ -82,7 +82,7 @@ impl ManualEngine {
         Ok(done)
     }
 
-    /// Stores the heartbeats that have arrived, and declares the queues that they call for.
+    /// Stores the heartbeats that have arrived, and declares the queues that they request.
     ///
     /// # Errors
     ///
@@ -112,7 +112,7 @@ impl ManualEngine {
         self.stages.loopback.record();
     }
 
-    /// Claims all that is due within the lookahead.
+    /// Claims all jobs and runs that are due within the lookahead.
     ///
     /// # Errors
     ///
@@ -151,7 +151,7 @@ impl ManualEngine {
         consume_all(&*self.stages.ingest).await
     }
 
-    /// Takes away the attempts of silent executors. Returns their number.
+    /// Fails over silent executors. Returns the number of attempts taken from them.
     ///
     /// # Errors
     ///
@@ -189,7 +189,7 @@ impl ManualEngine {
         reconcile.compare_older_than(older_than_ms).await
     }
 
-    /// For the requests of operators.
+    /// Carries out requests of operators.
     pub fn admin(&self) -> Arc<dyn SchedulerAdmin> {
         self.stages.admin.clone()
     }

@@ -1,36 +1,36 @@
-//! The engine's options: every bound and every time, with its default.
+//! The engine's options with their defaults.
 
 /// Options of an engine. The defaults suit a single machine as well as a cluster.
 #[derive(Debug, Clone)]
 pub struct EngineOptions {
-    /// The node's name, in logs and in the store. A node that starts under the name of another takes over its claims
+    /// The node's name in logs and in the store. A node that starts with the name of another one takes over its claims
     /// at once.
     pub node_name: String,
     /// Seed of the random choices (`route = "random"`).
     pub seed: u64,
     /// Jobs and runs are claimed this long before they are due; 1,500 ms.
     pub lookahead_ms: u64,
-    /// The longest time between two looks for due jobs and runs; 500 ms.
+    /// The longest time between two searches for due jobs and runs; 500 ms.
     pub poll_ms: u64,
     /// Jobs, or runs, claimed in one transaction; 2,000.
     pub claim_batch: usize,
-    /// The most claimed runs in memory; at the bound due runs wait in the store. 100,000.
+    /// The most claimed runs in memory; 100,000. At the limit, due runs wait in the store.
     pub max_claimed: usize,
-    /// The most runs without a live executor in memory; the others are released to the store for 10 s. 10,000.
+    /// The most runs without a live executor in memory; 10,000. Further ones are released to the store for 10 s.
     pub max_unroutable: usize,
-    /// Runs are routed and marked this long before they are due; 25 ms, and up to half a second more where thousands
-    /// are due together. A pause, edit or delete waits at most for this, one publish and its confirmation.
+    /// Runs are routed and marked this long before they are due; 25 ms, and up to half a second more if thousands are
+    /// due together. A pause, edit or delete waits at most for this time, one publish and its confirmation.
     pub prepare_ahead_ms: u64,
     /// Runs routed and marked in one transaction; 4,000.
     pub dispatch_batch: usize,
-    /// Triggers published at once; 250, so that the first of many runs start while the last are published. Up to
-    /// eight times as many when many wait.
+    /// Triggers published at once; 250, so that the first of many runs start while the last are published. When many
+    /// triggers wait, a batch has up to eight times as many.
     pub publish_batch: usize,
     /// Confirmations written in one transaction; 2,000.
     pub confirm_batch: usize,
     /// Reports ingested in one transaction; 2,000.
     pub ingest_batch: usize,
-    /// The node's lease; 15 s. After this, another node takes over the claims of a dead one.
+    /// The node's lease; 15 s. After this time, another node takes over the claims of a dead node.
     pub lease_ms: u64,
     /// An executor that has been silent for this long gets no more triggers; 15 s.
     pub executor_dead_after_ms: u64,
@@ -77,9 +77,8 @@ impl Default for EngineOptions {
 }
 
 impl EngineOptions {
-    /// Sets `failover_after_ms`, and shortens the times that have to be shorter: an executor gets no more triggers
-    /// after half of it, another node takes over after half of it, and lost triggers are searched for after the
-    /// whole. Values above the default leave those at their defaults.
+    /// Sets `failover_after_ms` and shortens the times that depend on it. `lease_ms` and `executor_dead_after_ms` are
+    /// at most half of it, `reconcile_after_ms` at most all of it. None of them exceeds its default.
     #[must_use]
     pub fn failing_over_after(self, failover_after_ms: u64) -> Self {
         let usual = Self::default();

@@ -20,7 +20,7 @@ pub(crate) trait QueueConsumer: Send + Sync + 'static {
     /// The most messages fetched at once.
     fn max_messages(&self) -> usize;
 
-    /// Processes a batch that is not empty, and settles it. Returns the number of items that it held.
+    /// Processes and settles a batch, which is not empty. Returns its number of items.
     fn process(
         &self,
         batch: &[Delivery],
@@ -31,8 +31,8 @@ pub(crate) trait QueueConsumer: Send + Sync + 'static {
 /// How long one fetch waits for a message.
 const FETCH_WAIT: Duration = Duration::from_secs(5);
 
-/// Consumes until the stop. A batch that has been fetched is processed and settled in spite of a stop; otherwise its
-/// messages would be delivered again only after the broker's ack timeout.
+/// Consumes until the stop. A fetched batch is processed and settled in spite of a stop. Otherwise its messages would
+/// stay undelivered until the broker's ack timeout.
 pub(crate) async fn run<C: QueueConsumer>(consumer: Arc<C>, stop: Stop) {
     let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(5));
     while !stop.is_soft() {
@@ -54,7 +54,7 @@ pub(crate) async fn run<C: QueueConsumer>(consumer: Arc<C>, stop: Stop) {
             }
             Err(e) => {
                 let wait = backoff.next_wait();
-                tracing::error!(queue = %C::QUEUE, error = %e, wait_ms = wait.as_millis(), "failed to process messages; trying again");
+                tracing::error!(queue = %C::QUEUE, error = %e, wait_ms = wait.as_millis(), "failed to process messages; trying again. Check the database and the broker");
                 tokio::select! {
                     () = tokio::time::sleep(wait) => {}
                     () = stop.soft() => {}
@@ -75,7 +75,7 @@ pub(crate) async fn fetch<C: QueueConsumer>(
         .await?)
 }
 
-/// Settles all deliveries of a batch alike.
+/// Settles all deliveries of a batch in the same way.
 pub(crate) async fn settle_all(
     broker: &Broker,
     queue: &QueueId,
@@ -89,7 +89,7 @@ pub(crate) async fn settle_all(
     broker.settle(queue, &settlements).await
 }
 
-/// Processes the messages that have arrived. Returns the number of items that they held.
+/// Processes one batch of the messages that have arrived. Returns its number of items.
 pub(crate) async fn consume_once<C: QueueConsumer>(consumer: &C) -> Result<usize, EngineError> {
     let batch = fetch(consumer, Duration::ZERO).await?;
     if batch.is_empty() {

@@ -1,9 +1,9 @@
-//! Reports that the scheduler itself makes about attempts. The store applies them like those of executors.
+//! Reports of the scheduler itself about attempts. The store applies them like reports of executors.
 
 use cueline_model::{AttemptEvent, AttemptId, Outcome, OutcomeKind, Timestamp};
 use cueline_store::AttemptReport;
 
-/// Reports that the attempt ended, by the scheduler's own judgement.
+/// A report that the scheduler considers the attempt ended.
 pub(crate) fn attempt_ended(
     attempt: AttemptId,
     kind: OutcomeKind,

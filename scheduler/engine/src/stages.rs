@@ -1,4 +1,4 @@
-//! The composition: which stage is handed what.
+//! Creates all stages and connects them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -69,7 +69,7 @@ pub(crate) struct Stages {
     pub(crate) retention: Retention,
 }
 
-/// What more than one stage is handed. Nothing outside this file sees it as a whole.
+/// The values that several stages share. Private to this file, so that no stage depends on all of them.
 struct Parts {
     store: Arc<dyn Store>,
     store_id: StoreId,
@@ -88,7 +88,7 @@ struct Parts {
     cancellations: Activator,
 }
 
-/// `hand!(parts => Stage { a, b; c: 1 })` makes a stage from clones of the parts `a` and `b`, and a field of its own.
+/// `hand!(parts => Stage { a, b; c: 1 })` creates a stage from clones of the parts `a` and `b` and a field of its own.
 macro_rules! hand {
     ($parts:expr => $stage:ident { $($part:ident),* $(; $($field:ident: $value:expr),*)? }) => {
         $stage { $($part: $parts.$part.clone(),)* $($($field: $value,)*)? }
@@ -96,10 +96,9 @@ macro_rules! hand {
 }
 
 impl Stages {
-    /// Declares the queues that all nodes share, registers this node, and restores what other nodes know of
-    /// executors.
+    /// Declares the queues that all nodes share, registers this node, and loads the live executors from the store.
     ///
-    /// At most `max_confirmations` wait for the store; past it nothing is published.
+    /// At most `max_confirmations` wait for the store. At that limit publishing waits.
     pub(crate) async fn open(
         store: Arc<dyn Store>,
         broker: Broker,
@@ -151,7 +150,7 @@ impl Parts {
         }
     }
 
-    /// Which stage is handed what.
+    /// Gives each stage its parts and options.
     #[rustfmt::skip] // A table is easier to read with one stage to a line.
     fn stages(&self, o: &EngineOptions, heartbeat_inbox: Listener, max_confirmations: usize) -> Stages {
         let (confirmed, confirmations) = mpsc::channel(max_confirmations);

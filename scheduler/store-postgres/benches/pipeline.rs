@@ -1,9 +1,9 @@
-//! What each stage of the pipeline costs per run: `cargo bench -p cueline-store-postgres`.
+//! Measures the cost of each stage of the pipeline per run: `cargo bench -p cueline-store-postgres`.
 //!
-//! 10,000 jobs that fire each second go through `fire_due`, `begin_dispatch`, `confirm_dispatch` and `ingest` in batches of 1,000, each batch
-//! durable when its call returns. Give a number of rounds as the argument to run longer; one round is 10,000 runs. A second number, of
-//! jobs that are enabled and not due, adds what 1,000 due jobs cost among them. `CUELINE_BENCH_URL` names a database to use in place of a
-//! server of its own.
+//! 10,000 jobs that fire each second go through `fire_due`, `begin_dispatch`, `confirm_dispatch` and `ingest` in
+//! batches of 1,000. Each batch is durable when its call returns. The first argument is the number of rounds; one round
+//! has 10,000 runs. The second argument is a number of enabled jobs that are not due. With it, the cost of 1,000 due
+//! jobs among them is measured too. `CUELINE_BENCH_URL` names a database to use instead of a server of its own.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -114,7 +114,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// What 1,000 due jobs cost among 10,000 jobs, and among `more`.
+/// Measures the cost of 1,000 due jobs among 10,000 jobs, and among `more` further ones.
 async fn among(
     store: &PgStore,
     url: &str,
@@ -154,8 +154,8 @@ async fn among(
     Ok(())
 }
 
-/// The median of some calls of `fire_due`, in microseconds per run. The runs end before the next call, and what was written before is tidied up: both
-/// would be paid for by whatever is measured last.
+/// The median of some calls of `fire_due`, in microseconds per run. The tables are vacuumed first, and the runs of a
+/// call end before the next one. Otherwise the last measurement would pay for both.
 async fn fires(
     store: &PgStore,
     url: &str,

@@ -1,4 +1,4 @@
-//! Cancelling runs.
+//! Cancels runs.
 
 use cueline_model::{RunId, RunState};
 use cueline_store::adapter::convert::{run_state, to_i64, without_nul};
@@ -12,7 +12,7 @@ use crate::{PgStore, follow_ups};
 
 const JOB: &str = "SELECT job_id FROM run_live WHERE id = $1";
 
-/// Locks the run: a release that runs at the same time must not undo what the cancellation decides by.
+/// Locks the run, so that a concurrent release cannot change the state that the cancellation decides by.
 const READ: &str =
     "SELECT state, job_id, attempt, cancel_requested FROM run_live WHERE id = $1 FOR UPDATE";
 

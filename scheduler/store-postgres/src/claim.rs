@@ -1,4 +1,4 @@
-//! Claiming runs that no live node has, and when the next one is due.
+//! Claims runs that no live node has claimed, and finds the next due time.
 
 use std::collections::HashMap;
 
@@ -13,7 +13,8 @@ use crate::columns::id_range;
 use crate::error::Result;
 use crate::{PgStore, nodes};
 
-/// An unclaimed run in `dispatching` may have been published by the node that expired. Runs that another node is claiming are skipped.
+/// An expired node may have published an unclaimed run that is `dispatching`. Runs that another node is claiming are
+/// skipped.
 pub(crate) const CLAIM: &str = "
     WITH waiting AS MATERIALIZED (
         SELECT id FROM run_live WHERE claimed_by IS NULL AND due_at <= $1 ORDER BY due_at, id LIMIT $2
@@ -28,7 +29,7 @@ pub(crate) const READ: &str = "
     FROM run_live l JOIN run r ON r.id = l.id AND r.id BETWEEN $2 AND $3 JOIN job j ON j.id = r.job_id
     WHERE l.id = ANY ($1)";
 
-/// The runs of an expired node are searched until its claims have ended: rarely, and for a moment.
+/// The runs of expired nodes are searched only until their claims have ended, which is rare and takes a moment.
 pub(crate) const NEXT_DUE: &str = "
     SELECT least(
         (SELECT min(next_fire_at) FROM job_due WHERE next_fire_at IS NOT NULL),
@@ -60,7 +61,7 @@ impl PgStore {
         Ok(claimed)
     }
 
-    /// Claimed runs in the order of `ids`.
+    /// Reads claimed runs in the order of `ids`.
     pub(crate) async fn read_claimed(
         &self,
         conn: &mut PgConnection,

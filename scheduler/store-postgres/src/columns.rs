@@ -1,4 +1,4 @@
-//! Lists as columns: statements take each column of a list as an array.
+//! Turns lists into columns. Statements take each column of a list as an array.
 
 use cueline_model::{JobId, RunState};
 
@@ -7,7 +7,7 @@ pub(crate) fn column<'a, R, T>(rows: &'a [R], value: impl FnMut(&'a R) -> T) -> 
     rows.iter().map(value).collect()
 }
 
-/// A small count as PostgreSQL's `integer`; a count out of range becomes the highest one.
+/// A small count as PostgreSQL's `integer`. A count out of range becomes the highest one.
 pub(crate) fn to_i32(count: u32) -> i32 {
     i32::try_from(count).unwrap_or(i32::MAX)
 }
@@ -22,7 +22,7 @@ pub(crate) fn job_ids(jobs: &[JobId]) -> Vec<i64> {
     column(jobs, |id| id.0)
 }
 
-/// The lowest and the highest id. As bounds they exclude the partitions of all other days.
+/// The lowest and the highest id. Used as bounds, they exclude the partitions of all other days.
 pub(crate) fn id_range(ids: impl IntoIterator<Item = i64>) -> (i64, i64) {
     ids.into_iter()
         .fold((i64::MAX, i64::MIN), |(low, high), id| {

@@ -19,23 +19,25 @@ use crate::{PgOptions, PgStore, schema, url};
 /// Rounded to milliseconds, as all stored times are.
 const NOW: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint";
 
-/// A server that is configured to lose commits would break the promises of the port.
+/// Overrides the server's configuration, which may allow the loss of commits. The port forbids that.
 const REQUIRE_DURABLE_COMMITS: &str = "
     SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'";
 
 const BEGIN_SNAPSHOT: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
 
-/// Each statement of such a transaction is planned once per connection, not at each call that a user waits for. A generic plan does not see a
-/// table grow, so an index must be the only choice: the statement compares with a list or a value, and joins nothing.
+/// Plans each statement of a transaction once per connection, not at each call that a user waits for. A generic plan
+/// does not adapt to a growing table. Use it only for statements that compare an indexed column with a list or a value
+/// and join nothing.
 const BEGIN_GENERIC_PLAN: &str = "BEGIN; SET LOCAL plan_cache_mode = force_generic_plan";
 
-/// Connections for single statements with generic plans. Each of their three users needs one at a time.
+/// Connections for single statements with generic plans. There are three users, and each needs one connection at a
+/// time.
 const GENERIC_PLAN_CONNECTIONS: u32 = 4;
 
-/// How many of these are kept open while nothing is due: a due run has no time to wait for a connection.
+/// This many of them stay open while nothing is due, because a due run has no time to wait for a connection.
 const GENERIC_PLAN_KEPT: u32 = 2;
 
-/// A connection that was idle for longer is tested before it is used.
+/// A connection that was idle for longer than this is tested before use.
 const TRUSTED_IDLE: Duration = Duration::from_secs(2);
 
 /// A tested connection that does not answer within this time is closed.
@@ -58,11 +60,11 @@ impl std::fmt::Debug for Database {
     }
 }
 
-/// A writing transaction. Dropped without a commit, it is rolled back.
+/// A writing transaction. It is rolled back if it is dropped without a commit.
 #[derive(Debug)]
 pub(crate) struct WriteTx {
     tx: Transaction<'static, Postgres>,
-    /// The time of the database's clock when it began.
+    /// The time of the database's clock at its beginning.
     pub(crate) now: Timestamp,
 }
 
@@ -76,8 +78,8 @@ impl WriteTx {
         self.tx.commit().await.map_err(Error::Commit)
     }
 
-    /// Rolls back and waits for it. A dropped transaction is rolled back in the background, and a repeated call would skip the rows that it
-    /// still locks. A failed rollback closes the connection, which rolls back too.
+    /// Rolls back and waits for the result. A dropped transaction is rolled back in the background. A repeated call
+    /// could skip the rows that it still locks. A failed rollback closes the connection, which rolls back too.
     pub(crate) async fn roll_back(self) {
         let _ = self.tx.rollback().await;
     }
@@ -102,8 +104,8 @@ impl Database {
         options.validate()?;
         let connect = url::parse(url, &options)?;
         schema::prepare(&connect, options.migrate).await?;
-        // Batches use the primary key in the order of their list. So all transactions lock rows in the same order, and no plan relies on
-        // statistics that are older than the rows.
+        // Batches use the primary key in the order of their list. So all transactions lock rows in the same order. No
+        // plan depends on statistics, which may be older than the rows.
         let writing = connect.clone().options([
             ("enable_hashjoin", "off"),
             ("enable_mergejoin", "off"),
@@ -141,27 +143,30 @@ impl Database {
         Ok(WriteTx { tx, now })
     }
 
-    /// Begins a writing transaction with generic plans. It has not read the clock: a user waits, and that would be one more round trip.
+    /// Begins a writing transaction with generic plans. It does not read the clock, which would cost a waiting user one
+    /// more round trip.
     pub(crate) async fn begin_generic_plan(&self) -> Result<Transaction<'static, Postgres>> {
         Ok(self.writers.begin_with(BEGIN_GENERIC_PLAN).await?)
     }
 
-    /// A connection for single reading statements that users ask for.
+    /// A connection for single reading statements on behalf of users.
     pub(crate) async fn read(&self) -> Result<PoolConnection<Postgres>> {
         Ok(self.readers.acquire().await?)
     }
 
-    /// A connection for single statements of the scheduler, each its own transaction, planned like those of its batches.
+    /// A connection for single statements of the scheduler. Each is a transaction of its own, and is planned like the
+    /// statements of batches.
     pub(crate) async fn autocommit(&self) -> Result<PoolConnection<Postgres>> {
         Ok(self.writers.acquire().await?)
     }
 
-    /// Like [`autocommit`](Self::autocommit), with generic plans: for statements that use the primary key whatever their values are.
+    /// Like [`autocommit`](Self::autocommit), with generic plans. For statements that use the primary key for all
+    /// values.
     pub(crate) async fn generic_plan(&self) -> Result<PoolConnection<Postgres>> {
         Ok(self.generic_plan.acquire().await?)
     }
 
-    /// Begins a reading transaction: all its statements see the same state.
+    /// Begins a reading transaction. All its statements see the same state.
     pub(crate) async fn snapshot(&self) -> Result<Transaction<'static, Postgres>> {
         Ok(self.readers.begin_with(BEGIN_SNAPSHOT).await?)
     }
@@ -180,7 +185,7 @@ impl Database {
         Ok(Timestamp::from_millis(now))
     }
 
-    /// Creates the partitions of these days, and of tomorrow, so that midnight is no special moment.
+    /// Creates the partitions of these days and of tomorrow, so that no call has to create one at midnight.
     pub(crate) async fn ensure_partitions(
         &self,
         mut days: BTreeSet<Day>,
@@ -198,7 +203,7 @@ impl Database {
         self.options.executor_dead_after_ms
     }
 
-    /// Ends a call after the time limit. Its connection is tested, and closed if it does not answer either.
+    /// Ends a call after the time limit. Its connection is then tested, and closed if it does not answer.
     pub(crate) async fn bounded<T>(&self, call: impl Future<Output = Result<T>>) -> Result<T> {
         let limit = self.options.call_timeout;
         tokio::time::timeout(limit, call).await.unwrap_or_else(|_| {

@@ -27,7 +27,7 @@ const PARENTS: &str = "
 pub(crate) struct Definitions(DefinitionCache);
 
 impl Definitions {
-    /// Jobs by id, given with their current versions. Unreadable definitions are left out.
+    /// Jobs by id. The caller passes their current versions. Unreadable definitions are left out.
     pub(crate) async fn get(
         &self,
         conn: &mut PgConnection,
@@ -47,7 +47,7 @@ impl Definitions {
         Ok(self.0.insert(rows))
     }
 
-    /// Jobs by name; names that do not exist are left out.
+    /// Jobs by name. Unknown names are left out.
     pub(crate) async fn by_name(
         &self,
         conn: &mut PgConnection,
@@ -66,7 +66,7 @@ impl Definitions {
         Ok(found)
     }
 
-    /// Refuses parents that do not exist, and cycles.
+    /// Returns an error for parents that do not exist, and for cycles.
     pub(crate) async fn check_parents(
         &self,
         conn: &mut PgConnection,

@@ -1,6 +1,6 @@
 //! The guarded transitions around a publication: scheduled, dispatching, queued, and back.
 //!
-//! Lists are sorted by id first: transactions on the same runs lock them in the same order.
+//! Lists are sorted by id first, so that transactions on the same runs lock them in the same order.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -15,11 +15,12 @@ use crate::end_runs::end_runs;
 use crate::error::Result;
 use crate::{PgStore, follow_ups, nodes};
 
-/// The values of a run are at the index of its id in the sorted $1. There is no join, because the planner would take `run_live` for empty when it
-/// is new, or was empty at its last analysis, and search the whole list for each row.
+/// The values of a run are at the index of its id in the sorted $1. There is no join: if `run_live` is new, or was
+/// empty at its last analysis, the planner would assume that it is empty, and search the whole list for each row.
 ///
-/// The version is the one at the start of the statement. A change of the version also ends the claim of each waiting run, and a row that changed
-/// meanwhile is checked again. But the node may have claimed the run again by then; [`CHANGED`] finds that.
+/// The statement sees the job version from its start. A concurrent change of the version also ends the claims of
+/// waiting runs. PostgreSQL checks a changed row again, so the run is refused. But the node may have claimed the run
+/// again meanwhile. [`CHANGED`] finds that case.
 pub(crate) const BEGIN: &str = "
     UPDATE run_live l SET state = 1, executor = ($5::text[])[($4::integer[])[width_bucket(l.id, $1::bigint[])]],
         maybe_published = false, published_group = NULL
@@ -28,32 +29,35 @@ pub(crate) const BEGIN: &str = "
         AND ($3::bigint[])[width_bucket(l.id, $1::bigint[])] = (SELECT d.version FROM job_due d WHERE d.job_id = l.job_id)
     RETURNING l.id";
 
-/// The dispatching runs whose job has another version than the request, or is deleted: the change may not have waited for them.
+/// The dispatching runs whose job has another version than the request, or is deleted. The change may not have waited
+/// for them.
 pub(crate) const CHANGED: &str = "
     SELECT l.id, l.attempt FROM run_live l
     WHERE l.id = ANY ($1::bigint[]) AND l.state = 1 AND l.claimed_by = $3
         AND (SELECT d.version FROM job_due d WHERE d.job_id = l.job_id)
             IS DISTINCT FROM ($2::bigint[])[width_bucket(l.id, $1::bigint[])]";
 
-/// Positions of the requests that the node may publish: moved to `dispatching` now, or by an earlier call of it. The row lock waits for the end
-/// of a release whose answer was lost.
+/// Positions of the requests that the node may publish. This call or an earlier one of this node moved them to
+/// `dispatching`. The row lock waits for a release that may still be in progress, because its answer was lost.
 pub(crate) const ACCEPTED: &str = "
     SELECT e.position FROM unnest($1::bigint[], $2::integer[], $3::text[]) WITH ORDINALITY e (id, attempt, executor, position)
         JOIN run_live l ON l.id = e.id
     WHERE l.attempt = e.attempt AND l.state = 1 AND l.claimed_by = $4 AND l.executor = e.executor ORDER BY e.position FOR SHARE OF l";
 
-/// For attempts with one number: nearly always all are at the first. The claim stays, without a meaning: to remove it would cost an entry in
-/// each index.
+/// For attempts with the same number. Nearly always all are first attempts. The claim stays, but means nothing:
+/// removing it would cost an entry in each index.
 pub(crate) const CONFIRM: &str = "
     UPDATE run_live l SET state = 2, queued_at = coalesce($3, (extract(epoch FROM clock_timestamp()) * 1000)::bigint)
     WHERE l.id = ANY ($1) AND l.attempt = $2 AND l.state = 1";
 
-/// The jobs whose runs a release may end. The release locks them: a pause that ends waiting runs would not see an uncommitted release.
+/// The jobs whose runs a release may end. The release locks them, because a concurrent pause would not see and end the
+/// released runs.
 pub(crate) const JOBS_OF_RELEASED: &str = "
     SELECT DISTINCT l.job_id FROM unnest($1::bigint[]) e (id) JOIN run_live l ON l.id = e.id
     WHERE l.claimed_by = $2 AND l.state = 1 AND NOT l.maybe_published";
 
-/// Ends the unpublished attempts that were cancelled, or whose job was stopped, while they were dispatched. A pause leaves manual runs alone.
+/// Ends the unpublished attempts that were cancelled, or whose job was stopped, while they were dispatched. A pause
+/// does not end manual runs.
 pub(crate) const END_RELEASED: &str = end_runs!(
     "e AS (SELECT * FROM unnest($1::bigint[], $2::integer[]) u (id, attempt)),",
     delete: "USING e WHERE l.id = e.id AND l.attempt = e.attempt AND l.claimed_by = $3 AND l.state = 1 AND NOT l.maybe_published
@@ -74,11 +78,12 @@ pub(crate) const RELEASE: &str = "
         state = CASE WHEN l.maybe_published THEN l.state ELSE 0 END
     WHERE l.id = ANY ($1) AND l.attempt = $2 AND l.claimed_by = $3 AND l.state IN (0, 1)";
 
-/// The jobs of published runs. A reclaim locks them: an edit that lists dispatching attempts would not see an uncommitted reclaim.
+/// The jobs of published runs. A reclaim locks them, because a concurrent edit would not see and list the reclaimed
+/// runs.
 const JOBS_OF_PUBLISHED: &str = "
     SELECT DISTINCT l.job_id FROM unnest($1::bigint[]) e (id) JOIN run_live l ON l.id = e.id WHERE l.state IN (2, 3)";
 
-/// Ends the published attempts whose job was stopped. A pause leaves manual runs alone.
+/// Ends the published attempts whose job was stopped. A pause does not end manual runs.
 pub(crate) const END_STOPPED: &str = end_runs!(
     "e AS (SELECT * FROM unnest($1::bigint[], $2::integer[]) u (id, attempt)),",
     delete: "USING e WHERE l.id = e.id AND l.attempt = e.attempt AND l.state IN (2, 3)
@@ -95,14 +100,14 @@ pub(crate) const RECLAIM: &str = "
     WHERE l.id = e.id AND l.attempt = e.attempt AND l.state IN (2, 3)
     RETURNING l.id";
 
-/// A run that is republished again and again keeps the first thousand events.
+/// A run that is republished over and over gets at most a thousand events.
 const INSERT_RECLAIM_EVENTS: &str = "
     INSERT INTO run_event (run_id, at, attempt, event, detail)
     SELECT l.id, $2, l.attempt, 'republished', $3
     FROM unnest($1::bigint[]) e (id) JOIN run_live l ON l.id = e.id
     WHERE (SELECT count(*) FROM (SELECT FROM run_event v WHERE v.run_id = l.id LIMIT 1000) known) < 1000";
 
-/// How often the release of changed runs is tried.
+/// The release of changed runs is tried at most this often.
 const MAX_RELEASE_TRIES: usize = 5;
 
 impl PgStore {
@@ -139,9 +144,9 @@ impl PgStore {
             .collect())
     }
 
-    /// Moves runs to `dispatching`: how many, and those of them whose job has changed since the requests were made.
+    /// Moves runs to `dispatching`. Returns their number, and those whose job has changed since the requests were made.
     ///
-    /// Each statement is its own transaction, because due runs wait for the round trips.
+    /// Each statement is its own transaction, which saves round trips that due runs would wait for.
     async fn mark_dispatching(
         &self,
         node: NodeId,
@@ -163,7 +168,7 @@ impl PgStore {
             .bind(node.0)
             .fetch_all(&mut *conn)
             .await?;
-        // A run that was dispatching before may be in its queue, and stays.
+        // A run that was dispatching before stays, because its trigger may be in a queue.
         let marked: HashSet<i64> = marked.into_iter().collect();
         let changed = changed
             .into_iter()
@@ -173,7 +178,7 @@ impl PgStore {
         Ok((marked.len(), changed))
     }
 
-    /// Repeated here: a repeated `begin_dispatch` would accept these runs as dispatching by an earlier call.
+    /// Retries here, because a repeated `begin_dispatch` would accept these runs as its own earlier ones.
     async fn release_changed(&self, node: NodeId, changed: &[AttemptId]) -> Result<()> {
         for _ in 1..MAX_RELEASE_TRIES {
             match self.release_claims(node, changed, None).await {
@@ -308,13 +313,13 @@ async fn insert_reclaim_events(
     Ok(())
 }
 
-/// Requests as columns, by run id, one for each run.
+/// Requests as columns, sorted by run id, one for each run.
 #[derive(Default)]
 struct DispatchColumns<'a> {
     ids: Vec<i64>,
     attempts: Vec<i32>,
     versions: Vec<i64>,
-    /// Positions in `names`, from 1: many runs go to few executors.
+    /// Positions in `names`, from 1. Names are listed once, because many runs go to few executors.
     executors: Vec<i32>,
     names: Vec<&'a str>,
 }
@@ -359,7 +364,7 @@ fn ids_by_attempt(attempts: &[AttemptId]) -> BTreeMap<i32, Vec<i64>> {
     ids
 }
 
-/// Attempts as two columns, by run id.
+/// Attempts as two columns, sorted by run id.
 fn attempt_columns(attempts: &[AttemptId]) -> (Vec<i64>, Vec<i32>) {
     let mut sorted = attempts.to_vec();
     sorted.sort_unstable();

@@ -1,9 +1,10 @@
-//! The end of runs: their rows in `run_live` are deleted, and their rows in `run` completed.
+//! Ends runs: deletes their rows in `run_live`, and completes their rows in `run`.
 
 /// Builds a statement that ends runs.
 ///
-/// `delete` is the part of the `DELETE FROM run_live l` from `USING` to `WHERE`. `ends` lists the values of the end: `end_state`, `began_at`,
-/// `end_at`, `status`, `reason` and `result`. `within` bounds the partitions of `run`. `then` continues with the ended runs as `done`.
+/// `delete` is the part of the `DELETE FROM run_live l` from `USING` to `WHERE`. `ends` lists the values of the end:
+/// `end_state`, `began_at`, `end_at`, `status`, `reason` and `result`. `within` bounds the partitions of `run`. `then`
+/// continues with the ended runs as `done`.
 macro_rules! end_runs {
     ($input:literal, delete: $delete:literal, ends: $ends:literal, within: $within:literal, then: $then:literal) => {
         concat!(

@@ -4,12 +4,12 @@ use cueline_store::{ErrorKind, StoreError};
 
 pub(crate) type Result<T> = std::result::Result<T, Error>;
 
-/// Why a method of the port failed. [`failed_to`](Self::failed_to) adds which one.
+/// Why a method of the port failed. [`failed_to`](Self::failed_to) adds the name of the method.
 #[derive(Debug)]
 pub(crate) enum Error {
-    /// A statement failed: nothing was changed.
+    /// A statement failed. Nothing was changed.
     Statement(sqlx::Error),
-    /// The commit failed: it may have been carried out.
+    /// The commit failed. It may have been carried out.
     Commit(sqlx::Error),
     /// The request was refused, or stored data is unreadable. The message is complete.
     Store(StoreError),
@@ -27,7 +27,7 @@ impl From<StoreError> for Error {
     }
 }
 
-/// Conditions that need an answer of their own, <https://www.postgresql.org/docs/current/errcodes-appendix.html>.
+/// Conditions with their own handling, <https://www.postgresql.org/docs/current/errcodes-appendix.html>.
 mod state {
     pub(super) const CHECK_VIOLATION: &str = "23514";
     pub(super) const SERIALIZATION_FAILURE: &str = "40001";
@@ -64,12 +64,12 @@ impl Error {
         }
     }
 
-    /// Whether the server rolled the transaction back because of another one. The same call may be made again at once.
+    /// Whether the server rolled the transaction back because of another one. The same call may be repeated at once.
     pub(crate) fn is_conflict(&self) -> bool {
         self.has_state(&[state::DEADLOCK_DETECTED, state::SERIALIZATION_FAILURE])
     }
 
-    /// Whether the server gave up waiting for a lock.
+    /// Whether the wait for a lock exceeded its limit.
     pub(crate) fn is_lock_timeout(&self) -> bool {
         self.has_state(&[state::LOCK_NOT_AVAILABLE])
     }

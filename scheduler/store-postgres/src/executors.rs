@@ -14,7 +14,7 @@ use crate::columns::column;
 use crate::dispatch::attempt_id;
 use crate::error::Result;
 
-/// Arrays cannot nest lists of different lengths, so the capabilities of an executor are passed as one JSON text.
+/// Arrays cannot contain lists of different lengths, so the capabilities of an executor are passed as one JSON text.
 const RECORD_HEARTBEATS: &str = "
     INSERT INTO executor (group_name, name, incarnation, capabilities, capacity, held, running, draining, gone, last_heartbeat_at)
     SELECT e.group_name, e.name, e.incarnation, ARRAY(SELECT jsonb_array_elements_text(e.capabilities::jsonb)), e.capacity, e.held,
@@ -36,7 +36,7 @@ pub(crate) const OUTSTANDING: &str = "
         JOIN job j ON j.id = l.job_id
     ORDER BY l.id";
 
-/// An attempt started no earlier than its trigger was queued, whatever the executor's clock says.
+/// An attempt counts as started when its trigger was queued or later, because the executor's clock may be behind.
 pub(crate) const OVERDUE: &str = "
     SELECT l.id, l.attempt FROM run_live l JOIN job j ON j.id = l.job_id
     WHERE l.state = 3 AND greatest(l.started_at, l.queued_at) + j.max_attempt_ms < $1 ORDER BY l.id LIMIT $2";

@@ -1,4 +1,4 @@
-//! From due jobs to new runs.
+//! Fires due jobs: turns them into new runs.
 
 use cueline_model::Timestamp;
 use cueline_store::adapter::convert::to_i64;
@@ -9,7 +9,7 @@ use crate::columns::column;
 use crate::error::Result;
 use crate::{PgStore, nodes};
 
-/// Locks the due jobs. It skips jobs that another node fires, or that a user changes.
+/// Locks the due jobs. Skips jobs that another node is firing or a user is changing.
 pub(crate) const DUE: &str = "
     SELECT job_id, version, next_fire_at, run_count FROM job_due
     WHERE next_fire_at <= $1 ORDER BY next_fire_at, job_id LIMIT $2 FOR NO KEY UPDATE SKIP LOCKED";

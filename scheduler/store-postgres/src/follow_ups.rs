@@ -1,12 +1,13 @@
-//! What follows from the end of a run, in the transaction that ends it: the next fire time of fixed-delay jobs, and child runs.
+//! Effects of the end of a run, in the transaction that ends it: the next fire time of fixed-delay jobs, and child
+//! runs.
 //!
-//! Two runs of one fire may end in two transactions at once. Each transaction locks the job of the run that it ends, so the second sees what the
-//! first did, and one of them finds the fire complete.
+//! Two transactions may end two runs of one fire at the same time. Each locks the job of its run. So the second one
+//! sees the result of the first, and finds that the whole fire has succeeded.
 
 use cueline_model::Timestamp;
 use cueline_store::IngestSummary;
 use cueline_store::adapter::follow_ups::{
-    ChildJob, CompleteFire, child_runs, latest_ends, next_fires_after, parent_jobs,
+    ChildJob, FoundFire, SucceededFire, latest_ends, next_fires_after, parent_jobs, plan_child_runs,
 };
 use cueline_store::adapter::report_batch::{BatchWrites, keep_earliest};
 use sqlx::postgres::PgConnection;
@@ -31,7 +32,7 @@ pub(crate) const SET_NEXT_FIRE: &str = "
     WHERE job_due.job_id = e.job_id";
 
 /// The given runs whose fires have succeeded as a whole, each with the first run of its fire and the fire time.
-pub(crate) const COMPLETE: &str = "
+pub(crate) const SUCCEEDED_FIRES: &str = "
     SELECT e.id, min(r.id), min(r.fire_at)
     FROM unnest($1::bigint[]) e (id) JOIN run o ON o.id = e.id AND o.id BETWEEN $2 AND $3
         JOIN run r ON r.fire_key = o.fire_key AND r.job_id = o.job_id AND r.kind = o.kind AND r.id BETWEEN $2 AND $3
@@ -67,7 +68,7 @@ pub(crate) async fn set_next_fires(
 }
 
 impl PgStore {
-    /// Writes what follows from the ends of a batch; the summary with it.
+    /// Writes the effects of the ends of a batch. Returns the summary of the batch with these effects.
     pub(crate) async fn follow_up(
         &self,
         tx: &mut WriteTx,
@@ -86,8 +87,8 @@ impl PgStore {
         Ok(summary)
     }
 
-    /// Sets the next fire times of the fixed-delay jobs among `ended` (job, end of a run) that have no live run; the earliest one. The caller has
-    /// locked these jobs.
+    /// Sets the next fire times of the fixed-delay jobs among `ended` (job, end of a run) that have no live run.
+    /// Returns the earliest one. The caller has locked these jobs.
     pub(crate) async fn schedule_fixed_delays(
         &self,
         conn: &mut PgConnection,
@@ -110,7 +111,8 @@ impl PgStore {
         Ok(next.iter().filter_map(|(_, at)| *at).min())
     }
 
-    /// Writes the child runs of the fires that the batch completed; how many. The caller has locked the jobs of the parents.
+    /// Writes the child runs of the fires that succeeded with this batch. Returns their number. The caller has locked
+    /// the jobs of the parents.
     async fn write_child_runs(&self, tx: &mut WriteTx, writes: &BatchWrites) -> Result<usize> {
         let parents: Vec<i64> = writes.parents().map(|(run, _)| run.id).collect();
         if parents.is_empty() {
@@ -118,13 +120,14 @@ impl PgStore {
         }
         let now = tx.now;
         let (low, high) = id_range(parents.iter().copied());
-        let complete: Vec<(i64, i64, i64)> = sqlx::query_as(COMPLETE)
+        let found: Vec<(i64, i64, i64)> = sqlx::query_as(SUCCEEDED_FIRES)
             .bind(parents)
             .bind(Day::of_run(low).ids().0)
             .bind(Day::of_run(high).ids().1 - 1)
             .fetch_all(&mut **tx)
             .await?;
-        let fires = CompleteFire::of(&complete, writes);
+        let found: Vec<FoundFire> = found.into_iter().map(FoundFire::from).collect();
+        let fires = SucceededFire::in_batch(&found, writes);
         if fires.is_empty() {
             return Ok(0);
         }
@@ -136,7 +139,7 @@ impl PgStore {
         let versions = children.iter().map(|child| (child.id, child.version));
         let jobs = self.definitions.get(tx, versions).await?;
         let mut live = self.live_executors(tx, now).await?;
-        let mut runs = child_runs(&fires, &children, &jobs, &mut live, now);
+        let mut runs = plan_child_runs(&fires, &children, &jobs, &mut live, now);
         self.insert_and_count(tx, &mut runs).await
     }
 }

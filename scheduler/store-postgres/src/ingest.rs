@@ -1,7 +1,8 @@
-//! Ingesting reports: one statement reads, decisions are made in memory, a few statements write.
+//! Ingests reports. One statement reads the runs, decisions are made in memory, and a few statements write.
 //!
-//! Nearly all reports are plain successes, which need no lock for the decision: the statement that ends runs checks that they are unchanged. If one
-//! has changed, the batch is decided again with its runs locked. Where the decision reads or changes a job, the job is locked first.
+//! Nearly all reports are plain successes. These are decided without locks, and the statement that ends runs checks
+//! that they are unchanged. If one has changed, the batch is decided again with its runs locked. If a decision reads or
+//! changes a job, the job is locked first.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -67,7 +68,7 @@ pub(crate) const END: &str = end_runs!(
     then: "SELECT count(*) FROM done"
 );
 
-/// A run that is retried again and again keeps the first thousand events.
+/// A run that is retried over and over gets at most a thousand events.
 pub(crate) const INSERT_EVENTS: &str = "
     INSERT INTO run_event (run_id, at, attempt, event, detail)
     SELECT e.id, $5, e.attempt, e.event, e.detail
@@ -82,13 +83,13 @@ const INSERT_REFUSALS: &str = "
     WHERE NOT EXISTS (SELECT FROM run_event v WHERE v.run_id = e.id AND v.run_id BETWEEN $6 AND $7 AND v.attempt = e.attempt
         AND v.event = e.event AND v.detail = e.detail)";
 
-/// How often a batch is decided while its jobs change.
+/// A batch is decided at most this often while its jobs change.
 const MAX_TRIES: u32 = 4;
 
 /// The runs of a batch.
 struct Snapshots {
     runs: Vec<RunSnapshot>,
-    /// Other transactions cannot change them until this one ends.
+    /// Whether the runs are locked until this transaction ends.
     locked: bool,
 }
 
@@ -109,7 +110,7 @@ impl PgStore {
         .into())
     }
 
-    /// `None` if runs or jobs changed between reading and writing. Then nothing was written.
+    /// Returns `None` without having written anything if runs or jobs changed between reading and writing.
     async fn try_ingest(
         &self,
         reports: &[AttemptReport],
@@ -140,7 +141,8 @@ impl PgStore {
     }
 }
 
-/// Reads the runs. With `lock`, or if an end involves a job, it locks the jobs first and then the runs; `None` if by then more jobs are involved.
+/// Reads the runs. With `lock`, or if an end involves a job, it locks the jobs first and then the runs. Returns `None`
+/// if more jobs are involved then.
 async fn read_snapshots(
     conn: &mut PgConnection,
     reports: &[AttemptReport],
@@ -203,7 +205,7 @@ async fn read_runs(
     rows.iter().map(snapshot).collect()
 }
 
-/// A run before the reports; without version its job is deleted.
+/// A run before the reports. If it has no job version, its job is deleted.
 fn snapshot(row: &PgRow) -> Result<RunSnapshot> {
     let number = |column: &str| row.try_get::<i32, _>(column).map(to_u32);
     let flag = |column: &str| {
@@ -230,7 +232,7 @@ fn snapshot(row: &PgRow) -> Result<RunSnapshot> {
     })
 }
 
-/// Writes the changes of runs; whether all runs were as they had been read.
+/// Writes the changes of runs. Returns whether all runs were unchanged since they were read.
 async fn write(conn: &mut PgConnection, writes: &BatchWrites, now: Timestamp) -> Result<bool> {
     let mut unchanged = true;
     if !writes.started.is_empty() {

@@ -1,4 +1,4 @@
-//! Writing job definitions, many at a time.
+//! Writes job definitions in batches.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -23,7 +23,7 @@ const INSERT_DUE: &str = "
     SELECT e.id, 1, e.next_fire_at, e.enabled, e.fixed_delay
     FROM unnest($1::bigint[], $2::bigint[], $3::boolean[], $4::boolean[]) e (id, next_fire_at, enabled, fixed_delay)";
 
-/// The time limit of published attempts stays: while there are any, it gets no shorter.
+/// While there are published attempts, the time limit gets no shorter, because they still have the old one.
 const UPDATE: &str = "
     UPDATE job SET version = e.version, group_name = e.group_name, startup = e.startup, definition = e.definition,
         max_attempt_ms = CASE WHEN e.max_attempt_ms IS NOT NULL
@@ -40,7 +40,7 @@ const UPDATE_DUE: &str = "
         e (id, version, next_fire_at, enabled, fixed_delay)
     WHERE job_due.job_id = e.id";
 
-/// Runs once all applied jobs exist: it finds parents by name.
+/// It finds parents by name, so it is executed once all applied jobs exist.
 const SET_PARENTS: &str = "
     UPDATE job SET parent_id = (SELECT p.id FROM job p WHERE p.name = e.parent AND p.deleted_at IS NULL)
     FROM unnest($1::bigint[], $2::text[]) e (id, parent) WHERE job.id = e.id";
@@ -51,7 +51,7 @@ const SET_HAS_CHILDREN: &str = "
     FROM unnest($1::text[]) e (name) JOIN job j ON j.name = e.name AND j.deleted_at IS NULL
     WHERE job_due.job_id = j.id";
 
-/// Published attempts stay in the group that they were published to.
+/// Published attempts keep the group that they were published to.
 const KEEP_GROUPS: &str = "
     UPDATE run_live l SET published_group = e.group_name FROM unnest($1::bigint[], $2::text[]) e (id, group_name)
     WHERE l.job_id = e.id AND l.state IN (1, 2, 3) AND l.published_group IS NULL";
@@ -59,16 +59,16 @@ const KEEP_GROUPS: &str = "
 const DELAY_NEXT_FIRES: &str = "
     UPDATE run_live l SET delays_next_fire = true FROM unnest($1::bigint[]) e (id) WHERE l.job_id = e.id AND NOT l.delays_next_fire";
 
-/// The end of the live run sets the next fire time of a fixed-delay job.
+/// A fixed-delay job with a live run gets its next fire time at the end of that run.
 const WAIT_FOR_LIVE_RUNS: &str = "
     UPDATE job_due d SET next_fire_at = NULL
     WHERE d.job_id = ANY ($1::bigint[]) AND d.fixed_delay AND d.next_fire_at IS NOT NULL
         AND EXISTS (SELECT FROM run_live l WHERE l.job_id = d.job_id AND l.delays_next_fire)";
 
-/// Definitions per statement: they may be long.
+/// Definitions per statement. It is limited because definitions may be long.
 const CHUNK: usize = 5_000;
 
-/// Creates jobs; their ids.
+/// Creates jobs and returns their ids.
 pub(crate) async fn create(
     conn: &mut PgConnection,
     specs: &[&JobSpec],
@@ -111,7 +111,7 @@ pub(crate) async fn update(
         let ids = column(updates, |u| u.job.id.0);
         let versions = column(updates, |u| u.job.version + 1);
         let jobs = job_columns(updates.iter().map(|u| u.spec), now)?;
-        // This takes the locks of the jobs, so it comes first.
+        // This statement comes first, because it locks the jobs.
         sqlx::query(UPDATE_DUE)
             .bind(&ids)
             .bind(&versions)
@@ -140,7 +140,7 @@ fn job_columns<'a>(
     specs.map(|spec| Ok(JobColumns::new(spec, now)?)).collect()
 }
 
-/// Writes which job runs after which.
+/// Writes the parents of jobs.
 pub(crate) async fn set_parents(
     conn: &mut PgConnection,
     links: &[(JobId, Option<JobName>)],
@@ -186,7 +186,7 @@ pub(crate) async fn keep_groups(
     Ok(())
 }
 
-/// Lets the ends of live runs set the next fire times of these jobs.
+/// Marks the live runs of these jobs, so that their ends set the next fire times.
 pub(crate) async fn delay_next_fires(conn: &mut PgConnection, jobs: &[JobId]) -> Result<()> {
     execute_for(conn, DELAY_NEXT_FIRES, jobs).await
 }

@@ -1,7 +1,7 @@
-//! Job definitions: applying, pausing, deleting.
+//! Applies, pauses and deletes jobs.
 //!
-//! Definitions change in one call at a time. Each call locks its jobs first and handles their waiting runs after that. So it sees the runs of
-//! earlier transactions, and later transactions see the new definition.
+//! Only one call at a time changes definitions. Each call first locks its jobs and then handles their waiting runs. So
+//! it sees the runs of earlier transactions, and later transactions see the new definition.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -134,7 +134,8 @@ impl PgStore {
         Ok(job.ok_or_else(|| StoreError::no_job(name.as_str()))?)
     }
 
-    /// Locks jobs and reads the clock after that: a run that became due during the wait was not written ahead of time.
+    /// Locks jobs, and then reads the clock. Read before, runs that became due during the wait would count as written
+    /// ahead of time.
     async fn lock_and_read_clock(
         &self,
         conn: &mut PgConnection,
@@ -156,7 +157,7 @@ async fn write_side_effects(
         waiting_runs::delete_ahead(conn, &effects.updated, now).await?;
         waiting_runs::unclaim(conn, &effects.updated).await?;
     }
-    // The waiting runs are locked now, and the runs that were published before that are visible.
+    // The waiting runs are locked by now, so all runs that were published before are visible.
     job_writes::keep_groups(conn, &effects.moved).await?;
     job_writes::delay_next_fires(conn, &effects.became_fixed_delay).await?;
     if !effects.paused.is_empty() {

@@ -1,4 +1,4 @@
-//! The ledger: the expected fire times of a past window, each with the run that accounts for it.
+//! The ledger lists the expected fire times of a past window, each with the run that accounts for it.
 
 use cueline_model::{JobName, RunId, Timestamp};
 use cueline_store::adapter::convert::to_i64;
@@ -20,7 +20,8 @@ use crate::runs::newest_of_jobs;
 const JOB: &str = "
     SELECT id, version, created_at FROM job WHERE name = $1 AND deleted_at IS NULL";
 
-/// A run that was planned more than a month after its fire time has a later day: $4 is behind the last possible one.
+/// A run that was planned more than a month after its fire time has a later day. $4 is the end of the last possible
+/// day.
 pub(crate) const RUNS_AT: &str = "
     SELECT r.fire_at, r.id, r.shard_index, coalesce(l.state, r.state)
     FROM unnest($1::bigint[]) e (key)
@@ -39,7 +40,7 @@ const RUNS_BY_ID: &str = "
     FROM unnest($1::bigint[]) e (key) JOIN run r ON r.id = e.key AND r.id BETWEEN $2 AND $3 LEFT JOIN run_live l ON l.id = r.id
     WHERE r.kind = 0 AND r.fire_at >= $4 AND r.fire_at < $5 ORDER BY r.fire_at, r.shard_index";
 
-/// The most runs of a `fixed_delay` job that are searched, newest first.
+/// For a `fixed_delay` job, the search covers this many of its newest runs.
 const MAX_SEARCHED: usize = 100_000;
 
 impl PgStore {
@@ -98,7 +99,8 @@ fn ledger_run((fire_at, run, shard_index, state): LedgerRow) -> LedgerRun {
     }
 }
 
-/// The last day that can hold runs of these fire times. One older than a month may have been planned at any time since.
+/// The last day that can hold runs of these fire times. Fire times older than a month may have been planned on any
+/// later day.
 fn last_day(first: Timestamp, last: Timestamp, now: Timestamp) -> Day {
     if Day::of_fire(first, now) == Day::of(first) {
         Day::of(last)
@@ -107,7 +109,7 @@ fn last_day(first: Timestamp, last: Timestamp, now: Timestamp) -> Day {
     }
 }
 
-/// The fire times of a `fixed_delay` job follow from its runs, so the runs are all entries.
+/// The fire times of a `fixed_delay` job follow from its runs, so each run is an entry and nothing can be missing.
 async fn fixed_delay_entries(
     conn: &mut PgConnection,
     job: i64,

@@ -1,12 +1,13 @@
 //! Store adapter on PostgreSQL 13 and later: any number of scheduler nodes on one database.
 //!
-//! Each use case is one transaction in READ COMMITTED. It locks rows where it decides by what it has read. Claims skip rows that other nodes
-//! hold, so nodes share out what is due. Locks are taken in one order: jobs before runs, each by id. Where two transactions still block each
-//! other, PostgreSQL rolls one back, and its call is repeated.
+//! Each use case is one transaction in READ COMMITTED. It locks the rows that its decisions depend on. Claims skip rows
+//! that other nodes have locked, so that nodes share the due runs. All transactions lock jobs before runs, and each
+//! kind by id. If two transactions still block each other, PostgreSQL rolls one back, and its call is repeated.
 //!
 //! The hot path handles a whole batch with a few statements, which take lists as arrays.
 //!
-//! Each module holds one concern, with its SQL at the top. Its methods have the names of the port's methods; `store.rs` connects them.
+//! Each module holds one concern, with its SQL at the top. Its methods have the names of the port's methods; `store.rs`
+//! connects them.
 
 mod cancel;
 mod claim;
@@ -63,9 +64,10 @@ impl PgStore {
     ///
     /// # Errors
     ///
-    /// - [`ErrorKind::Invalid`](cueline_store::ErrorKind::Invalid) for a URL of another form, and for options out of range.
-    /// - [`ErrorKind::Broken`](cueline_store::ErrorKind::Broken) for a wrong password, the database of another program, and a schema that this
-    ///   program does not know or may not migrate (see [`PgOptions::migrate`]).
+    /// - [`ErrorKind::Invalid`](cueline_store::ErrorKind::Invalid) for a URL of another form, and for options out of
+    ///   range.
+    /// - [`ErrorKind::Broken`](cueline_store::ErrorKind::Broken) for a wrong password, the database of another program,
+    ///   and a schema that this program does not know or may not migrate (see [`PgOptions::migrate`]).
     /// - [`ErrorKind::Transient`](cueline_store::ErrorKind::Transient) if the server does not answer.
     pub async fn connect(url: &str, options: PgOptions) -> Result<Self, StoreError> {
         let db = Database::connect(url, options).await;
@@ -75,14 +77,14 @@ impl PgStore {
         })
     }
 
-    /// Closes all connections, after the calls in progress. Committed transactions are on disk in any case.
+    /// Waits for the calls in progress and closes all connections. Committed transactions are already on disk.
     pub async fn close(&self) {
         self.db.close().await;
     }
 }
 
-/// Creates the schema in an empty database, or migrates an older one; the version that it has now. Any number of processes may call this at
-/// the same time.
+/// Creates the schema in an empty database, or migrates an older one. Returns its new version. Any number of processes
+/// may call this at the same time.
 ///
 /// # Errors
 ///
@@ -95,7 +97,8 @@ pub async fn migrate(url: &str) -> Result<SchemaVersion, StoreError> {
 
 /// Gives the store at `url` a new id and returns it. No scheduler may be running.
 ///
-/// Needed after a restore from a backup: the restored store allocates run ids again that executors know from before.
+/// Call it after a restore from a backup, because the restored store allocates run ids again that executors already
+/// know.
 ///
 /// # Errors
 ///

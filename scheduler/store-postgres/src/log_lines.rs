@@ -1,4 +1,4 @@
-//! Storing and reading the logs of runs.
+//! Stores and reads the logs of runs.
 
 use std::collections::HashSet;
 
@@ -23,7 +23,7 @@ const EXISTS: &str = "SELECT EXISTS (SELECT FROM run WHERE id = $1)";
 pub(crate) const READ: &str = "
     SELECT cursor, at, stream, text FROM run_log WHERE run_id = $1 AND cursor > $2 ORDER BY cursor LIMIT $3";
 
-/// Stores the lines that are new; how many reports brought none.
+/// Stores the new lines. Returns the number of reports without a new line.
 pub(crate) async fn insert(conn: &mut PgConnection, lines: &NewLines<'_>) -> Result<usize> {
     let list = lines.lines();
     if list.is_empty() {

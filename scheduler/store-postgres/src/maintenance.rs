@@ -1,7 +1,7 @@
-//! Deleting expired runs, and repairing fixed-delay jobs.
+//! Deletes expired runs, and repairs fixed-delay jobs.
 //!
-//! With a retention of at least two days, the partitions of a day are dropped once its last run has expired. Other runs are deleted one by one: those
-//! of a shorter retention, and those of a day that a long run keeps.
+//! With a retention of at least two days, the partitions of a day are dropped once its last run has expired. With a
+//! shorter retention, or if a long run keeps the day, runs are deleted one by one.
 
 use cueline_model::Timestamp;
 use cueline_store::adapter::convert::{to_i64, to_u64};
@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::follow_ups::{lock_jobs, set_next_fires};
 use crate::partitions::{DAY_MS, Day, drop_partitions, existing_partitions, lock_partitions};
 
-/// A run of a day that has not expired. It is one of the last rather than of the first.
+/// Finds a run of a day that has not expired. Searches from the last one, because late runs expire last.
 pub(crate) const NOT_EXPIRED: &str = "
     SELECT id FROM run WHERE id >= $1 AND id < $2 AND (ended_at >= $3 OR ended_at IS NULL) ORDER BY id DESC LIMIT 1";
 
@@ -22,8 +22,8 @@ const COUNT_DAY: &str = "SELECT count(*), max(id) FROM run WHERE id >= $1 AND id
 
 const NEWEST: &str = "SELECT max(id) FROM run WHERE id >= $1 AND id < $2";
 
-/// A window of runs by id: the highest id, the earliest time of writing, and the ids of the expired runs. A shard is kept as long as another
-/// shard of its fire is live: what follows from the last end depends on all of them.
+/// A window of runs by id: the highest id, the earliest time of writing, and the ids of the expired runs. A shard is
+/// kept as long as another shard of its fire is live, because the follow-ups of the last end depend on all shards.
 pub(crate) const EXPIRED: &str = "
     SELECT max(id), min(created_at), coalesce(array_agg(id) FILTER (WHERE ended_at < $4 AND (shard_total = 1 OR NOT EXISTS
         (SELECT FROM run s WHERE s.fire_key = part.fire_key AND s.job_id = part.job_id AND s.kind = part.kind
@@ -40,16 +40,17 @@ const DELETES: [&str; 4] = [
 
 const DELETE_KEYS: &str = "DELETE FROM trigger_key WHERE first_run >= $1 AND first_run < $2";
 
-/// While a transaction waits for the lock that a drop takes, all others wait behind it. So it gives up soon.
+/// While a drop waits for its lock, all other transactions wait behind it. So it gives up soon.
 const SHORT_LOCK_TIMEOUT: &str = "SET LOCAL lock_timeout = 200";
 const LOCK_RUNS: &str = "LOCK TABLE run, run_event, run_log IN ACCESS EXCLUSIVE MODE";
 
-/// Executors whose last heartbeat is as old, and that hold no run.
+/// Executors whose last heartbeat has expired too, and that hold no run.
 const DELETE_EXECUTORS: &str = "
     DELETE FROM executor WHERE last_heartbeat_at < $1
         AND NOT EXISTS (SELECT FROM run_live l WHERE l.state IN (1, 2, 3) AND l.executor = executor.name)";
 
-/// Read without locks, and read again under the locks of the found jobs: to lock all fixed-delay jobs would delay the ends of their runs.
+/// Executed without locks, and again with the found jobs locked. Locking all fixed-delay jobs would delay the ends of
+/// their runs.
 const MAYBE_IDLE: &str = "
     SELECT d.job_id FROM job_due d WHERE d.fixed_delay AND d.enabled AND d.next_fire_at IS NULL
         AND NOT EXISTS (SELECT FROM run_live l WHERE l.job_id = d.job_id AND l.delays_next_fire)";
@@ -59,13 +60,13 @@ const IDLE_WITHOUT_NEXT_FIRE: &str = "
     WHERE d.fixed_delay AND d.enabled AND d.next_fire_at IS NULL
         AND NOT EXISTS (SELECT FROM run_live l WHERE l.job_id = d.job_id AND l.delays_next_fire)";
 
-/// From this retention on, runs are kept until their whole day is dropped.
+/// With at least this retention, runs are kept until their whole day is dropped.
 const WHOLE_DAYS_FROM_MS: u64 = 2 * DAY_MS;
 
-/// After this time a day is not kept whole any longer, because a long run keeps it.
-const PATIENCE_MS: u64 = DAY_MS;
+/// A day that still has not been dropped after this time is kept by a long run. Its other runs are deleted one by one.
+const KEEP_WHOLE_MS: u64 = DAY_MS;
 
-/// The runs that one statement examines.
+/// The number of runs that one statement examines.
 const WINDOW: usize = 5_000;
 
 impl PgStore {
@@ -83,7 +84,7 @@ impl PgStore {
         let mut one_by_one = Vec::new();
         for day in days {
             let is_over = |at: Timestamp| day.end().is_some_and(|end| end <= at);
-            let overdue = is_over(before.minus_ms(PATIENCE_MS));
+            let overdue = is_over(before.minus_ms(KEEP_WHOLE_MS));
             if (whole_days || overdue)
                 && is_over(before)
                 && let Some(runs) = self.drop_expired_day(day, before).await?
@@ -96,7 +97,8 @@ impl PgStore {
         Ok(deleted + self.delete_expired(&one_by_one, before, limit).await?)
     }
 
-    /// Drops the partitions of a day whose runs have all expired; how many runs. `None` if one has not, or if the tables are in use.
+    /// Drops the partitions of a day if all its runs have expired. Returns their number. `None` if a run has not
+    /// expired or the tables are in use.
     async fn drop_expired_day(&self, day: Day, before: Timestamp) -> Result<Option<u64>> {
         let (first, end) = day.ids();
         let mut tx = self.db.write().await?;
@@ -122,7 +124,7 @@ impl PgStore {
         if !got_lock(sqlx::query(LOCK_RUNS).execute(&mut *tx).await)? {
             return Ok(None);
         }
-        // A run that was written meanwhile, such as a child of an old run, has a higher id.
+        // A run that was written meanwhile, for example a child of an old run, has a higher id.
         let newest_now: Option<i64> = sqlx::query_scalar(NEWEST)
             .bind(first)
             .bind(end)
@@ -147,7 +149,7 @@ impl PgStore {
         Ok(Some(to_u64(runs)))
     }
 
-    /// Deletes at most `limit` expired runs of these days, and expired executors; how many runs.
+    /// Deletes at most `limit` expired runs of these days, and expired executors. Returns the number of runs.
     async fn delete_expired(&self, days: &[Day], before: Timestamp, limit: usize) -> Result<u64> {
         let mut tx = self.db.write().await?;
         let mut expired: Vec<i64> = Vec::new();
@@ -189,7 +191,7 @@ impl PgStore {
             .fetch_all(&mut *tx)
             .await?;
         let jobs = self.definitions.get(&mut tx, idle).await?;
-        // A job whose schedule is over has no next fire time, and needs none.
+        // A job with an exhausted schedule has no next fire time and needs no repair.
         let next: Vec<(i64, Option<Timestamp>)> = jobs
             .iter()
             .map(|(id, job)| (*id, job.spec.next_fire(now)))
@@ -223,7 +225,7 @@ async fn expired_of_day(
             .fetch_one(&mut **tx)
             .await?;
         expired.extend(ids);
-        // Runs that were written later cannot have ended earlier.
+        // A run ends after it was written, so runs that were written later have not expired either.
         match (last, earliest) {
             (Some(last), Some(earliest)) if earliest < before.as_millis() => from = last + 1,
             _ => break,
@@ -232,7 +234,7 @@ async fn expired_of_day(
     Ok(expired)
 }
 
-/// Whether a statement got its locks; other errors are returned.
+/// Returns whether a statement got its locks. Passes other errors on.
 fn got_lock<T>(result: std::result::Result<T, sqlx::Error>) -> Result<bool> {
     match result.map_err(Error::from) {
         Ok(_) => Ok(true),

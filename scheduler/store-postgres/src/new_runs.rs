@@ -1,4 +1,4 @@
-//! Writing new runs.
+//! Writes new runs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -44,7 +44,7 @@ pub(crate) const INSERT_LIVE: &str = "
     FROM unnest($1::bigint[], $2::bigint[], $3::smallint[], $4::bigint[], $5::bigint[], $6::boolean[], $7::text[])
         e (id, job_id, kind, due_at, claimed_by, delays_next_fire, executor)";
 
-/// The new runs, each with whether it is the one that now has its fire time and shard.
+/// The new runs. The flag says whether this run, not an earlier one, has the fire time and shard.
 pub(crate) const WRITTEN: &str = "
     SELECT e.id, r.id = e.id
     FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::smallint[], $5::integer[]) e (id, fire_key, job_id, kind, shard_index)
@@ -60,7 +60,8 @@ const ADD_RUN_COUNTS: &str = "
     WHERE job_due.job_id = e.job_id";
 
 impl PgStore {
-    /// Allocates ids and writes the runs. A run whose fire time and shard have a run already is left out; the ids of those left out.
+    /// Allocates ids and writes the runs. A run is left out if its fire time and shard already have one. Returns the
+    /// ids of those left out.
     pub(crate) async fn insert_runs(
         &self,
         tx: &mut WriteTx,
@@ -91,7 +92,8 @@ impl PgStore {
         Ok(left_out)
     }
 
-    /// Like [`insert_runs`](Self::insert_runs), for runs outside of the schedule: counts them as runs of their jobs; how many were written.
+    /// Like [`insert_runs`](Self::insert_runs), for runs outside of the schedule. Adds them to the run counts of their
+    /// jobs. Returns how many were written.
     pub(crate) async fn insert_and_count(
         &self,
         tx: &mut WriteTx,
@@ -200,7 +202,7 @@ async fn insert_live(conn: &mut PgConnection, runs: &[&NewRun]) -> Result<()> {
     Ok(())
 }
 
-/// The ids of runs that were not written because their fire times have runs.
+/// The ids of runs that were not written, because their fire times already have runs.
 async fn find_left_out(conn: &mut PgConnection, runs: &[&NewRun]) -> Result<BTreeSet<i64>> {
     let (low, high) = id_range(runs.iter().map(|r| r.id));
     let found: Vec<(i64, bool)> = sqlx::query_as(WRITTEN)
@@ -220,7 +222,7 @@ async fn find_left_out(conn: &mut PgConnection, runs: &[&NewRun]) -> Result<BTre
     Ok(others.map(|(id, _)| id).collect())
 }
 
-/// The sequence has restarted within a day. The next call gets other numbers.
+/// An error because the sequence has restarted within a day. The next call gets other numbers.
 pub(crate) fn repeated_ids() -> StoreError {
     StoreError::new(
         ErrorKind::Transient,

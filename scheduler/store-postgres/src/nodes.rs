@@ -9,10 +9,10 @@ use crate::PgStore;
 use crate::database::WriteTx;
 use crate::error::Result;
 
-/// Nodes register one at a time, so that only one is the first. The first number marks locks of Cueline.
+/// Nodes register one at a time, so that only one of them is the first. The first number marks locks of Cueline.
 const LOCK: &str = "SELECT pg_advisory_xact_lock(1131767116, 3)";
 
-/// A name belongs to one process: a new node of that name proves that the earlier one has ended.
+/// A name belongs to one process. A new node with the same name proves that the earlier one has ended.
 const END_LEASES_OF_NAME: &str =
     "UPDATE node SET lease_until = $2 WHERE name = $1 AND lease_until > $2";
 const COUNT_LIVE: &str = "SELECT count(*) FROM node WHERE lease_until > $1";
@@ -20,13 +20,13 @@ const INSERT: &str = "INSERT INTO node (name, lease_until) VALUES ($1, $2) RETUR
 const RENEW_LEASE: &str = "UPDATE node SET lease_until = $2 WHERE id = $1 AND lease_until > $3";
 const END_LEASE: &str = "UPDATE node SET lease_until = least(lease_until, $2) WHERE id = $1";
 
-/// The lock lasts as long as the claiming transaction: until then no other node marks this one as cleared.
+/// The lock lasts until the claiming transaction ends. Until then no other node marks this one as cleared.
 const CLEARED: &str = "SELECT cleared FROM node WHERE id = $1 FOR KEY SHARE";
 const SET_UNCLEARED: &str = "UPDATE node SET cleared = false WHERE id = $1";
 
 const DELETE_OLD: &str = "DELETE FROM node WHERE lease_until < $1 AND cleared";
 
-/// Skips a node that is claiming at this moment; the next call finds it.
+/// Skips a node that is claiming at this moment. The next call finds it.
 const EXPIRED: &str = "
     SELECT id FROM node WHERE lease_until <= $1 AND id <> $2 AND NOT cleared ORDER BY id FOR UPDATE SKIP LOCKED";
 const SET_CLEARED: &str = "
@@ -38,7 +38,7 @@ const STARTUP_JOBS: &str = "
     SELECT d.job_id, d.version, d.run_count FROM job j JOIN job_due d ON d.job_id = j.id
     WHERE j.startup AND j.deleted_at IS NULL AND d.enabled ORDER BY d.job_id FOR NO KEY UPDATE OF d";
 
-/// For how long the row of a node is kept after its lease ended.
+/// How long the row of a node is kept after its lease ended.
 const KEPT_MS: u64 = 24 * 3_600_000;
 
 impl PgStore {
@@ -112,7 +112,7 @@ impl PgStore {
         Ok(renewed == 1)
     }
 
-    /// The next claim of any node finds its claims, with those of expired nodes.
+    /// The next claim by any node finds the claims of this one, like those of expired nodes.
     pub(crate) async fn release_lease(&self, node: NodeId) -> Result<()> {
         let mut tx = self.db.write().await?;
         let now = tx.now;
@@ -149,7 +149,7 @@ async fn insert(conn: &mut PgConnection, name: &str, lease_until: Timestamp) -> 
     Ok(NodeId(id))
 }
 
-/// Refuses a node without a row: no other node would find its claims.
+/// Returns an error for a node without a row, because no other node would find its claims.
 pub(crate) async fn require(conn: &mut PgConnection, node: NodeId) -> Result<()> {
     let cleared: Option<bool> = sqlx::query_scalar(CLEARED)
         .bind(node.0)
@@ -162,7 +162,7 @@ pub(crate) async fn require(conn: &mut PgConnection, node: NodeId) -> Result<()>
     }
 }
 
-/// For a node that claims after its lease has expired: its new claims have to be found again.
+/// For a node that claims after its lease has expired. Marks it, so that other nodes find its new claims.
 pub(crate) async fn set_uncleared(conn: &mut PgConnection, node: NodeId) -> Result<()> {
     sqlx::query(SET_UNCLEARED)
         .bind(node.0)
@@ -171,7 +171,7 @@ pub(crate) async fn set_uncleared(conn: &mut PgConnection, node: NodeId) -> Resu
     Ok(())
 }
 
-/// Ends the claims of expired nodes other than `node`.
+/// Ends the claims of expired nodes, except for `node`.
 pub(crate) async fn unclaim_expired(
     conn: &mut PgConnection,
     node: NodeId,

@@ -1,4 +1,4 @@
-//! How to reach and use a database.
+//! Options for connections to a database.
 
 use std::time::Duration;
 
@@ -7,9 +7,9 @@ use cueline_store::{ClockOverride, ErrorKind, StoreError};
 /// How to reach and use a database.
 #[derive(Debug, Clone)]
 pub struct PgOptions {
-    /// The clock, for tests. By default it is the database server's.
+    /// The clock, for tests. By default it is the clock of the database server.
     pub clock: Option<ClockOverride>,
-    /// For how long after its last heartbeat an executor counts as live, in milliseconds; 15,000 by default.
+    /// How long after its last heartbeat an executor counts as live, in milliseconds; 15,000 by default.
     pub executor_dead_after_ms: u64,
     /// Connections for the scheduler's own calls; 8 by default. Up to four more serve its most frequent statements.
     pub writers: u32,
@@ -17,20 +17,21 @@ pub struct PgOptions {
     pub readers: u32,
     /// The name in `pg_stat_activity`; `cueline` by default.
     pub application_name: String,
-    /// Whether to create the schema in an empty database, and to migrate an older one; `true` by default. Otherwise both are refused.
+    /// Whether to create the schema in an empty database, and to migrate an older one; `true` by default. If `false`,
+    /// opening such a database fails.
     pub migrate: bool,
-    /// The longest wait for a connection that other calls use; 30 s by default.
+    /// The longest wait while other calls use all connections; 30 s by default.
     pub acquire_timeout: Duration,
     /// The longest wait for a lock, on the server; 10 s by default.
     pub lock_timeout: Duration,
     /// The longest execution of a statement, on the server; 30 s by default.
     pub statement_timeout: Duration,
-    /// The longest silence within a transaction, on the server; 15 s by default. Then it closes the connection, and the locks of a stalled node
-    /// are released.
+    /// The longest silence within a transaction, on the server; 15 s by default. After it the server closes the
+    /// connection, which releases the locks of a stalled node.
     pub idle_in_transaction_timeout: Duration,
-    /// The time in which the server notices that the other end of an idle connection is gone; 30 s by default.
+    /// How soon the server notices that the other end of an idle connection is gone; 30 s by default.
     pub keepalive: Duration,
-    /// The longest duration of a call, whatever it waits for, because a connection may be half-open; 60 s by default.
+    /// The longest duration of a call; 60 s by default. It bounds every wait, because a connection may be half-open.
     pub call_timeout: Duration,
 }
 
@@ -54,7 +55,7 @@ impl Default for PgOptions {
 }
 
 impl PgOptions {
-    /// Refuses values out of range.
+    /// Returns an error for values out of range.
     pub(crate) fn validate(&self) -> Result<(), StoreError> {
         let refuse = |what: &str, given: String, accepted: &str| {
             Err(StoreError::new(

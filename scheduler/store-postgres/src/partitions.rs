@@ -1,9 +1,9 @@
-//! Partitions: `run`, `run_event` and `run_log` have one for each day, and a run's id begins with its day.
+//! Partitions: `run`, `run_event` and `run_log` have one partition per day. A run's id begins with its day.
 //!
-//! A run's id is its day, written YYMMDD, times 10^10, plus a number from a sequence: `2611210000000042` is a run of 21 November 2026.
-//! Ids ascend, and stay below 2^53, so that JSON numbers keep them. The day of a run is that of its fire time (schedule, startup), of its creation
-//! (manual), or of its parent's fire (child). Runs with the same fire key so have the same day, and a unique index within each partition makes
-//! fire times unique.
+//! A run's id is its day, written YYMMDD, times 10^10, plus a number from a sequence: `2611210000000042` is a run of 21
+//! November 2026. Ids ascend, and stay below 2^53, so that JSON numbers keep them. The day of a run is that of its fire
+//! time (schedule, startup), of its creation (manual), or of its parent's fire (child). So runs with the same fire key
+//! have the same day, and a unique index per partition makes fire times unique.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
@@ -20,14 +20,15 @@ const IDS_PER_DAY: i64 = 10_000_000_000;
 
 pub(crate) const DAY_MS: u64 = 24 * 3_600_000;
 
-/// A fire time that is further from the present counts as this far away. So a job that catches up years creates partitions for a month.
+/// A fire time further from the present counts as this far away. So a job that catches up on years creates partitions
+/// for one month only.
 const MAX_DISTANCE_MS: u64 = 31 * DAY_MS;
 
 /// The days that an id can express: 2000-01-01 to 2089-12-31.
 const FIRST_MS: i64 = 946_684_800_000;
 const LAST_MS: i64 = 3_786_911_999_999;
 
-/// Partitions change in one transaction at a time. The first number marks locks of Cueline.
+/// Only one transaction at a time changes partitions. The first number marks locks of Cueline.
 const LOCK: &str = "SELECT pg_advisory_xact_lock(1131767116, 1)";
 
 const EXISTING: &str = "
@@ -91,13 +92,14 @@ impl std::fmt::Display for Day {
     }
 }
 
-/// The partitions that this process has seen. If another node has dropped one, an insert fails; then all are forgotten and looked up again.
+/// The partitions that this process has seen. If another node drops one, an insert fails. All are then forgotten and
+/// looked up again.
 #[derive(Debug, Default)]
 pub(crate) struct KnownPartitions(Mutex<BTreeSet<Day>>);
 
 impl KnownPartitions {
-    /// Creates the partitions that are missing, in a transaction of their own: the lock of an attached partition lets others read and write, but
-    /// would last as long as the caller's transaction.
+    /// Creates the missing partitions in a separate transaction. Otherwise the lock of an attached partition, which
+    /// lets others read and write, would last as long as the caller's transaction.
     pub(crate) async fn ensure(
         &self,
         connect: &PgConnectOptions,
@@ -150,11 +152,11 @@ pub(crate) async fn existing_partitions(conn: &mut PgConnection) -> Result<BTree
         .collect())
 }
 
-/// A partition is created as a table and then attached: that takes no lock that readers or writers of other days would wait for.
+/// A partition is created as a table and then attached, so that readers and writers of other days wait for no lock.
 fn create_partitions(day: Day) -> String {
     let (first, end) = day.ids();
     let tables = [
-        // Space for the one update that a run gets at its end.
+        // Leaves space for the single update of a run, at its end.
         ("run", "fillfactor = 55, autovacuum_vacuum_cost_delay = 0"),
         ("run_event", "fillfactor = 100"),
         ("run_log", "fillfactor = 100"),

@@ -1,7 +1,7 @@
-//! The plans of the hot statements, as PostgreSQL makes them over some thousand runs of four days: each goes by its index, and what
-//! is about runs of one day looks at no other day.
+//! Checks PostgreSQL's plans of the hot statements over some thousand runs of four days. Each statement uses its index,
+//! and a statement about runs of one day reads no other day.
 //!
-//! Tests alone, in one file because they share what is long to make: the database full of runs and the table of statements.
+//! All tests are in one file, because they share a database full of runs, which takes long to create.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -51,7 +51,7 @@ struct Scene {
     _server: Arc<Postgres>,
     store: PgStore,
     node: NodeId,
-    /// Runs of the last day that live.
+    /// Live runs of the last day.
     live: Vec<i64>,
 }
 
@@ -62,7 +62,7 @@ async fn scene() -> Scene {
     scene
 }
 
-/// As it is before anything was analyzed.
+/// The same before any table was analyzed.
 async fn loaded(jobs: usize) -> (Scene, Arc<Postgres>, String) {
     let server = Postgres::shared().expect("PostgreSQL starts");
     let name = server.create_database().expect("creates a database");
@@ -171,7 +171,7 @@ impl Scene {
         (ids, low, high)
     }
 
-    /// Goes by `index`, reads nothing whole, and of the days only the last, 5 March.
+    /// Checks that the statement uses `index`, scans no whole table, and reads only the last day, 5 March.
     async fn check(
         &self,
         sql: &str,
@@ -199,7 +199,7 @@ impl Scene {
 }
 
 #[tokio::test]
-async fn claims_go_by_their_indexes() {
+async fn claims_use_their_indexes() {
     let s = scene().await;
     let far = START_MS + 100 * DAY_MS;
     s.check(fire_due::DUE, "job_due_next", |q| q.bind(far).bind(10_i64))
@@ -232,7 +232,7 @@ async fn claims_go_by_their_indexes() {
 }
 
 #[tokio::test]
-async fn dispatch_goes_by_the_primary_key() {
+async fn dispatch_uses_the_primary_key() {
     let s = scene().await;
     let (ids, low, high) = s.some();
     let ones = vec![1_i32; ids.len()];
@@ -291,12 +291,12 @@ async fn dispatch_goes_by_the_primary_key() {
     .await;
 }
 
-/// Whatever the values, and before there are statistics.
+/// These plans must be right for all values, and without statistics.
 #[tokio::test]
-async fn what_is_planned_once_goes_by_its_indexes() {
+async fn generic_plans_use_their_indexes() {
     let analyzed = scene().await;
     let (new, ..) = loaded(JOBS).await;
-    // A plan of a table of one row has to do when there are many.
+    // A plan that was made for a table of one row is also used when there are many.
     let (one, server, name) = loaded(1).await;
     server.sql(&name, "VACUUM ANALYZE").expect("analyzes");
     for s in [analyzed, new, one] {
@@ -323,7 +323,7 @@ async fn what_is_planned_once_goes_by_its_indexes() {
 }
 
 #[tokio::test]
-async fn reports_go_by_the_primary_key() {
+async fn reports_use_the_primary_key() {
     let s = scene().await;
     let (ids, low, high) = s.some();
     let n = ids.len();
@@ -382,8 +382,8 @@ async fn reports_go_by_the_primary_key() {
     .await;
 }
 
-/// Runs of a batch lie close together. Bounds around them look to the planner as if they let hardly anything through while a day has no
-/// statistics, and it would compare each run with each row within them.
+/// Runs of a batch lie close together. While a day has no statistics, the planner expects hardly any row within their
+/// bounds. It would then compare each run with each of these rows.
 #[tokio::test]
 async fn on_a_day_without_statistics_runs_are_not_compared_with_each_other() {
     let (s, ..) = loaded(2_000).await;
@@ -412,7 +412,7 @@ async fn on_a_day_without_statistics_runs_are_not_compared_with_each_other() {
 }
 
 #[tokio::test]
-async fn what_follows_goes_by_its_indexes() {
+async fn follow_ups_use_their_indexes() {
     let s = scene().await;
     let (ids, _, high) = s.some();
     let (first, end) = Day::of_run(high).ids();
@@ -428,7 +428,7 @@ async fn what_follows_goes_by_its_indexes() {
         q.bind(vec![1_i64]).bind(vec![1_i64])
     })
     .await;
-    s.check(follow_ups::COMPLETE, "run_270305_fire", |q| {
+    s.check(follow_ups::SUCCEEDED_FIRES, "run_270305_fire", |q| {
         q.bind(&ids).bind(first).bind(end - 1)
     })
     .await;
@@ -479,7 +479,7 @@ async fn what_follows_goes_by_its_indexes() {
 }
 
 #[tokio::test]
-async fn reads_go_by_their_indexes() {
+async fn reads_use_their_indexes() {
     let s = scene().await;
     let (ids, low, high) = s.some();
     let (first, end) = Day::of_run(high).ids();

@@ -1,6 +1,6 @@
 //! Reading runs and their timelines, and counts over the store.
 //!
-//! A live run is its row in `run`, with the values of its row in `run_live` in place of its own.
+//! A live run has a row in `run` and one in `run_live`. The values in `run_live` take precedence.
 
 use std::collections::BTreeSet;
 
@@ -49,7 +49,7 @@ const IN_STATES: &str = "
     SELECT r.id FROM run r LEFT JOIN run_live l ON l.id = r.id
     WHERE r.id < $1 AND coalesce(l.state, r.state) = ANY ($2) ORDER BY r.id DESC LIMIT $3";
 
-/// For states other than success: few runs are in one of them.
+/// For states other than success. Few runs are in such a state.
 pub(crate) const IN_RARE_STATES: &str = "
     SELECT id FROM (
         (SELECT r.id FROM unnest($2::smallint[]) s (code), LATERAL (
@@ -64,7 +64,7 @@ const COUNT_JOBS: &str = "SELECT count(*) FROM job_due";
 const COUNT_LIVE: &str = "
     SELECT state::bigint, count(*), min(due_at) FILTER (WHERE state = 0) FROM run_live GROUP BY state ORDER BY state";
 
-/// Ids with the same bits above these are one block of the index by job.
+/// Ids that differ only in this many low bits form one block of the index by job.
 pub(crate) const BLOCK_BITS: u32 = 14;
 
 /// The most blocks that one statement searches.
@@ -149,7 +149,8 @@ pub(crate) async fn id_ranges(
         .collect())
 }
 
-/// Ids of runs of jobs, newest first. Searches the newest block first, then twice as many blocks with each further statement.
+/// Ids of runs of jobs, newest first. Searches the newest block first, then twice as many blocks with each further
+/// statement.
 pub(crate) async fn newest_of_jobs(
     conn: &mut PgConnection,
     wanted: &NewestRuns<'_>,

@@ -1,8 +1,8 @@
-//! The schema: created and migrated under a lock, and refused if it belongs to another program.
+//! Creates and migrates the schema under a lock. Refuses the database of another program.
 //!
-//! A migration adds tables, columns with defaults, and indexes, so that programs that do not know it continue to work beside it. A migration that
-//! has to do more raises `compatible_from` to its own version: programs that know fewer migrations refuse the database from then on. This is
-//! what lets a cluster be upgraded node by node.
+//! A migration adds tables, columns with defaults, and indexes. Programs that do not know it continue to work, so a
+//! cluster can be upgraded node by node. A migration that does more raises `compatible_from` to its own version.
+//! Programs that know fewer migrations then refuse the database.
 
 use cueline_store::{ErrorKind, StoreError};
 use sqlx::postgres::{PgConnectOptions, PgConnection};
@@ -44,9 +44,9 @@ const WRITE: &str = "
 /// The version of a database's schema.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SchemaVersion {
-    /// How many migrations it has seen.
+    /// The number of migrations that were applied.
     pub version: i32,
-    /// How many migrations a program must know to work with it.
+    /// The number of migrations that a program must know to work with it.
     pub compatible_from: i32,
 }
 
@@ -61,7 +61,7 @@ fn refused(reason: &str) -> StoreError {
     )
 }
 
-/// Migrates an empty or older database, or refuses it where that is not allowed.
+/// Migrates an empty or older database. Fails if that is not allowed.
 pub(crate) async fn prepare(connect: &PgConnectOptions, may_migrate: bool) -> Result<()> {
     let mut conn = PgConnection::connect_with(connect).await?;
     let found = read(&mut conn).await?;
@@ -119,12 +119,12 @@ pub(crate) async fn migrate(connect: &PgConnectOptions) -> Result<SchemaVersion>
     Ok(now)
 }
 
-/// Closes a connection that has done its work; a failure to close it changes nothing.
+/// Closes a connection that is no longer needed. A failure has no consequences, so it is ignored.
 pub(crate) async fn close(conn: PgConnection) {
     conn.close().await.ok();
 }
 
-/// The version of the schema; `None` for an empty database, an error for one that this program may not use.
+/// The version of the schema; `None` for an empty database. Fails for a database that this program may not use.
 async fn read(conn: &mut PgConnection) -> Result<Option<SchemaVersion>> {
     let (tables, ours): (i64, i64) = sqlx::query_as(COUNT_TABLES).fetch_one(&mut *conn).await?;
     if tables == 0 {
@@ -174,7 +174,7 @@ mod tests {
                 true
             }
             ["CREATE", "INDEX" | "SEQUENCE", ..] => true,
-            // On an older table these may refuse what an older program writes.
+            // On an older table, these may refuse rows of an older program.
             ["CREATE", "UNIQUE", "INDEX", _, "ON", table, ..]
             | ["INSERT", "INTO", table, ..]
             | ["ALTER", "TABLE", table, "ADD", ..]

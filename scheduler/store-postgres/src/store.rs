@@ -1,7 +1,7 @@
 //! Connects the port's methods with the inherent methods of the same names.
 //!
-//! Each call is bounded in time. A writing call is repeated when the server rolled it back because of another transaction, and when another node
-//! dropped the partition that it writes to.
+//! Each call is bounded in time. A writing call is repeated if the server rolled it back because of another
+//! transaction, or if another node has dropped the partition that it writes to.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use cueline_store::{
 use crate::PgStore;
 use crate::error;
 
-/// How often a call is repeated that was rolled back.
+/// How often a rolled-back call is repeated.
 const MAX_REPEATS: u32 = 5;
 
 impl PgStore {

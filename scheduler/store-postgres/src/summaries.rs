@@ -1,4 +1,4 @@
-//! Jobs with what a list shows of them.
+//! Summaries of jobs, for lists.
 
 use cueline_model::JobName;
 use cueline_store::adapter::convert::to_i64;

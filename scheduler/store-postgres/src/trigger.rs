@@ -1,4 +1,4 @@
-//! Running a job outside of its schedule.
+//! Triggers jobs outside of their schedule.
 
 use std::collections::BTreeSet;
 
@@ -16,8 +16,8 @@ use crate::error::{Error, Result};
 use crate::partitions::Day;
 use crate::{PgStore, new_runs, nodes};
 
-/// Locks the job, so that requests for one job run one after the other: each sees the key of the one before, by a statement of its own. Also reads
-/// the clock, and whether the claims of the node have ended (see [`nodes::require`]).
+/// Locks the job, so that requests for one job run one after the other. The key is read by a later statement, which
+/// sees earlier requests. Also reads the clock, and whether the claims of the node have ended (see [`nodes::require`]).
 pub(crate) const LOCK_JOB: &str = "
     SELECT d.job_id, d.version, d.run_count, coalesce($3, (extract(epoch FROM clock_timestamp()) * 1000)::bigint),
         (SELECT n.cleared FROM node n WHERE n.id = $2 FOR KEY SHARE)
@@ -74,7 +74,7 @@ impl PgStore {
                 .fetch_optional(&mut *tx)
                 .await?;
             if let Some(first) = first {
-                // These runs never change their keys, so reading them needs no lock.
+                // The keys of these runs never change, so reading them needs no lock.
                 tx.roll_back().await;
                 let runs = self.runs_of_request(job_id, first).await?;
                 let duplicate = true;

@@ -11,7 +11,7 @@ use sqlx::postgres::PgConnectOptions;
 use crate::PgOptions;
 use crate::error::Result;
 
-/// Prepared statements per connection: more than there are.
+/// Cached prepared statements per connection. It is more than the program has.
 const STATEMENTS: usize = 200;
 
 /// The connection settings for a URL.
@@ -20,12 +20,12 @@ pub(crate) fn parse(url: &str, options: &PgOptions) -> Result<PgConnectOptions> 
         .iter()
         .any(|scheme| url.starts_with(scheme))
     {
-        return Err(invalid(&"it begins with something else").into());
+        return Err(invalid(&"it does not begin with postgres:// or postgresql://").into());
     }
     let base = PgConnectOptions::from_str(url).map_err(|error| invalid(&error))?;
     require_tls_files(url)?;
     let ms = |time: Duration| time.as_millis().to_string();
-    // After two thirds of the time without traffic the server sends probes, five in the last third.
+    // The server sends the first probe after two thirds of this time without traffic, and five in the last third.
     let idle = (options.keepalive.as_secs() * 2 / 3).max(1).to_string();
     let interval = (options.keepalive.as_secs() / 15).max(1).to_string();
     Ok(base
@@ -44,11 +44,12 @@ pub(crate) fn parse(url: &str, options: &PgOptions) -> Result<PgConnectOptions> 
             ("tcp_keepalives_count", "5".to_owned()),
             ("tcp_user_timeout", ms(options.keepalive)),
             ("default_transaction_isolation", "read committed".to_owned()),
-            // The bounds of a batch exclude all but one or two partitions. Planning for these takes less time than starting a plan for all.
+            // The bounds of a batch leave one or two partitions. Planning for these is faster than starting a generic
+            // plan for all.
             ("plan_cache_mode", "force_custom_plan".to_owned()),
             ("jit", "off".to_owned()),
-            // Batches are joined by key. Without statistics the planner would rather materialize one side and compare each row with each other:
-            // a thousand times the work once there are more rows than it estimates.
+            // Batches are joined by key. Without statistics the planner would materialize one side and compare every
+            // pair of rows. With more rows than estimated, that is a thousand times the work.
             ("enable_material", "off".to_owned()),
             ("max_parallel_workers_per_gather", "0".to_owned()),
         ]))

@@ -7,7 +7,7 @@ use crate::columns::job_ids;
 use crate::end_runs::end_runs;
 use crate::error::Result;
 
-/// A run that was written ahead of its fire time has not happened: the new definition plans the fire time again.
+/// A run that was written ahead of its fire time can be deleted: the new definition plans the fire time again.
 pub(crate) const DELETE_AHEAD: &str = "
     WITH gone AS (
         DELETE FROM run_live l USING unnest($1::bigint[]) e (id), run r
@@ -15,7 +15,8 @@ pub(crate) const DELETE_AHEAD: &str = "
         RETURNING l.id)
     DELETE FROM run r USING gone g WHERE r.id = g.id";
 
-/// Includes unclaimed runs: it waits for a claim in progress, which has read the old definition. A later claim skips the locked rows.
+/// Locks unclaimed runs too. So it waits for a claim in progress, which has read the old definition. A later claim
+/// skips the locked rows.
 const UNCLAIM: &str = "
     UPDATE run_live l SET claimed_by = NULL FROM unnest($1::bigint[]) e (id) WHERE l.job_id = e.id AND l.state = 0";
 
@@ -43,7 +44,7 @@ pub(crate) async fn delete_ahead(
     Ok(())
 }
 
-/// Releases the waiting runs: nodes claim them again, with the new definition.
+/// Releases the waiting runs, so that nodes claim them again with the new definition.
 pub(crate) async fn unclaim(conn: &mut PgConnection, jobs: &[JobId]) -> Result<()> {
     sqlx::query(UNCLAIM)
         .bind(job_ids(jobs))
@@ -52,7 +53,7 @@ pub(crate) async fn unclaim(conn: &mut PgConnection, jobs: &[JobId]) -> Result<(
     Ok(())
 }
 
-/// Deletes the runs that were written ahead, and ends the others.
+/// Deletes the runs that were written ahead of their fire time, and ends the others.
 pub(crate) async fn end(
     conn: &mut PgConnection,
     jobs: &[JobId],

@@ -1,7 +1,8 @@
-//! What each stage of the pipeline costs per run: `cargo bench -p cueline-store-sqlite`.
+//! Measures the cost of each stage of the pipeline per run: `cargo bench -p cueline-store-sqlite`.
 //!
-//! 10,000 jobs that fire each second go through `fire_due`, `begin_dispatch`, `confirm_dispatch` and `ingest` in batches of 1,000, each batch
-//! durable when its call returns. Give a number of rounds as the argument to run longer; one round is 10,000 runs.
+//! 10,000 jobs that fire each second go through `fire_due`, `begin_dispatch`, `confirm_dispatch` and `ingest` in
+//! batches of 1,000. Each batch is durable when its call returns. The argument is the number of rounds; one round has
+//! 10,000 runs.
 
 use std::error::Error;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Cancelling runs.
+//! Cancels runs.
 
 use cueline_model::{ExecutorId, ExecutorName, GroupName, RunId, RunState};
 use cueline_store::adapter::convert::{run_state, to_i64, without_nul};

@@ -1,4 +1,4 @@
-//! Claiming runs that no live node has, and when the next one is due.
+//! Claims runs that no live node has claimed, and finds the next due time.
 
 use cueline_model::Timestamp;
 use cueline_store::adapter::claimed::{ClaimedRow, claimed_runs, jobs_of};
@@ -10,7 +10,7 @@ use sqlx::types::Json;
 use crate::error::Result;
 use crate::{SqliteStore, nodes};
 
-/// Whether a run can be claimed, or an expired node has claims.
+/// Whether a run can be claimed, or an expired node still has claims.
 pub(crate) const ANY: &str = "
     SELECT EXISTS (SELECT 1 FROM run WHERE claimed_by IS NULL AND state < 2 AND due_at <= ?1)
         OR EXISTS (SELECT 1 FROM node n CROSS JOIN run r ON r.claimed_by = n.id
@@ -20,7 +20,7 @@ pub(crate) const WAITING: &str = "
     SELECT json_group_array(id)
     FROM (SELECT id FROM run WHERE claimed_by IS NULL AND state < 2 AND due_at <= ?1 ORDER BY due_at, id LIMIT ?2)";
 
-/// An unclaimed run in `dispatching` may have been published by the node that expired.
+/// An expired node may have published an unclaimed run that is `dispatching`.
 pub(crate) const CLAIM: &str = "
     UPDATE run SET claimed_by = ?2, maybe_published = (state = 1) WHERE id IN (SELECT value FROM json_each(?1))";
 
@@ -68,7 +68,8 @@ impl SqliteStore {
         Ok(claimed)
     }
 
-    /// Looks on a reading connection: usually no run waits, and the one writer has more urgent work.
+    /// Checks on a reading connection first. Usually no run waits, and the only writing connection has more urgent
+    /// work.
     async fn is_any_waiting(&self, node: NodeId, horizon_ms: u64) -> Result<bool> {
         let mut conn = self.db.read().await?;
         nodes::require(&mut conn, node).await?;
@@ -82,7 +83,7 @@ impl SqliteStore {
         Ok(any)
     }
 
-    /// Claimed runs in the order of `ids`, a JSON list.
+    /// Reads claimed runs in the order of `ids`, a JSON list.
     pub(crate) async fn read_claimed(
         &self,
         conn: &mut SqliteConnection,

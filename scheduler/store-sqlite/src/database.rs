@@ -17,10 +17,10 @@ use crate::{SqliteOptions, SqliteStore, schema};
 /// Connections for reading.
 const READERS: u32 = 3;
 
-/// The longest wait for a write of another process.
+/// The longest wait while another process writes.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The longest wait for a connection that other calls use.
+/// The longest wait while other calls use all connections.
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(30);
 
 #[derive(Debug)]
@@ -32,7 +32,7 @@ pub(crate) struct Database {
     disk_full: Arc<AtomicBool>,
 }
 
-/// A writing transaction. Dropped without a commit, it is rolled back.
+/// A writing transaction. It is rolled back if it is dropped without a commit.
 #[derive(Debug)]
 pub(crate) struct WriteTx {
     tx: Transaction<'static, Sqlite>,
@@ -73,7 +73,7 @@ impl Database {
             .foreign_keys(false)
             .statement_cache_capacity(200)
             .disable_statement_logging();
-        // With a larger log, a page that many batches change is copied back into the file once.
+        // With a larger log, a page that many batches change is copied back into the file only once.
         let writing = base
             .clone()
             .create_if_missing(true)
@@ -108,7 +108,7 @@ impl Database {
             .map(drop)
     }
 
-    /// Begins a writing transaction; there is one at a time.
+    /// Begins a writing transaction. Only one exists at a time.
     pub(crate) async fn write(&self) -> Result<WriteTx> {
         if self.disk_full.load(Ordering::Relaxed) {
             self.checkpoint().await?;
@@ -121,8 +121,8 @@ impl Database {
 
     /// Copies the log back into the file and empties it.
     ///
-    /// After a full disk no transaction may come before this: its log entries would take the room that the copying needs, and the log, which only
-    /// grows, would fill the disk for good.
+    /// After a full disk, this comes before any transaction. The log entries of a transaction would take the room that
+    /// copying needs. The log only grows, so the disk would stay full.
     async fn checkpoint(&self) -> Result<()> {
         sqlx::query("PRAGMA wal_checkpoint(TRUNCATE)")
             .execute(&self.writer)
@@ -136,7 +136,7 @@ impl Database {
         Ok(self.readers.acquire().await?)
     }
 
-    /// Begins a reading transaction: all its statements see the same state.
+    /// Begins a reading transaction. All its statements see the same state.
     pub(crate) async fn snapshot(&self) -> Result<Transaction<'static, Sqlite>> {
         Ok(self.readers.begin().await?)
     }
@@ -169,11 +169,12 @@ fn pool(connections: u32) -> SqlitePoolOptions {
         .idle_timeout(None)
         .max_lifetime(None)
         .test_before_acquire(false)
-        // SQLite rolls back by itself on a full disk. sqlx still counts the transaction as open, so the connection could never begin another one.
+        // On a full disk SQLite rolls back on its own. sqlx still counts the transaction as open, so the connection
+        // could begin no other one.
         .after_release(|conn, _| {
             Box::pin(async move {
                 if conn.is_in_transaction() {
-                    // A rollback in progress takes effect before the answer.
+                    // The answer comes after a rollback in progress.
                     conn.ping().await?;
                 }
                 Ok(!conn.is_in_transaction())

@@ -31,7 +31,7 @@ impl SqliteStore {
         }
         let mut tx = self.db.write().await?;
         let mut inserted = 0;
-        // One statement each: they are few, and JSON cannot carry their payloads.
+        // One statement per letter: letters are few, and JSON cannot hold their binary payloads.
         for letter in letters {
             inserted += sqlx::query(INSERT)
                 .bind(&letter.key)

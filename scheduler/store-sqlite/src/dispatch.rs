@@ -18,13 +18,14 @@ pub(crate) const BEGIN: &str = "
     WHERE run.id = e.value ->> 0 AND run.attempt = e.value ->> 1 AND run.state = 0 AND run.claimed_by = ?2
         AND d.job_id = run.job_id AND d.version = e.value ->> 2";
 
-/// Indexes of the requests that the node may publish: moved to `dispatching` now, or by an earlier call of it.
+/// Indexes of the requests that the node may publish. This call or an earlier one of this node moved them to
+/// `dispatching`.
 pub(crate) const ACCEPTED: &str = "
     SELECT json_group_array(e.key)
     FROM json_each(?1) e CROSS JOIN run r ON r.id = e.value ->> 0
     WHERE r.attempt = e.value ->> 1 AND r.state = 1 AND r.claimed_by = ?2 AND r.executor = e.value ->> 3";
 
-/// For attempts with one number: nearly always all are at the first.
+/// For attempts with the same number. Nearly always all are first attempts.
 pub(crate) const CONFIRM_SAME_ATTEMPT: &str = "
     UPDATE run SET state = 2, queued_at = ?3, claimed_by = NULL
     WHERE id IN (SELECT value FROM json_each(?1)) AND attempt = ?2 AND state = 1";
@@ -34,7 +35,8 @@ pub(crate) const CONFIRM: &str = "
     FROM json_each(?1) e
     WHERE run.id = e.value ->> 0 AND run.attempt = e.value ->> 1 AND run.state = 1";
 
-/// The unpublished attempts that were cancelled, or whose job was stopped, while they were dispatched. A pause leaves manual runs alone.
+/// The unpublished attempts that were cancelled, or whose job was stopped, while they were dispatched. A pause does not
+/// end manual runs.
 macro_rules! stopped_before_publication {
     ($before:literal, $after:literal) => {
         concat!(
@@ -67,7 +69,7 @@ const RELEASE: &str = "
     FROM json_each(?1) e
     WHERE run.id = e.value ->> 0 AND run.attempt = e.value ->> 1 AND run.claimed_by = ?2 AND run.state IN (0, 1)";
 
-/// The published attempts whose job was stopped. A pause leaves manual runs alone.
+/// The published attempts whose job was stopped. A pause does not end manual runs.
 macro_rules! stopped_after_publication {
     ($before:literal) => {
         concat!(
@@ -95,7 +97,7 @@ const STILL_PUBLISHED: &str = "
 const RECLAIM: &str = "
     UPDATE run SET state = 1, claimed_by = ?2, maybe_published = 1 WHERE id IN (SELECT value FROM json_each(?1))";
 
-/// A run that is republished again and again keeps the first thousand events.
+/// A run that is republished over and over gets at most a thousand events.
 const INSERT_RECLAIM_EVENTS: &str = "
     INSERT INTO run_event (run_id, at, attempt, event, detail)
     SELECT r.id, ?2, r.attempt, 'republished', ?3

@@ -5,12 +5,12 @@ use cueline_store::{ErrorKind, StoreError};
 
 pub(crate) type Result<T> = std::result::Result<T, Error>;
 
-/// Why a method of the port failed. [`failed_to`](Self::failed_to) adds which one.
+/// Why a method of the port failed. [`failed_to`](Self::failed_to) adds the name of the method.
 #[derive(Debug)]
 pub(crate) enum Error {
-    /// A statement failed: nothing was changed.
+    /// A statement failed. Nothing was changed.
     Statement(sqlx::Error),
-    /// The commit failed: it may have been carried out.
+    /// The commit failed. It may have been carried out.
     Commit(sqlx::Error),
     /// The request was refused, or stored data is unreadable. The message is complete.
     Store(StoreError),
@@ -72,7 +72,7 @@ pub(crate) fn is_full(error: &sqlx::Error) -> bool {
     primary_code(error) == Some(code::FULL)
 }
 
-/// The kind of an error, and the reason if SQLite's own words would not help an operator.
+/// The kind of an error, and a reason if SQLite's own message would not help an operator.
 fn classify(error: &sqlx::Error) -> (ErrorKind, Option<&'static str>) {
     use ErrorKind::{Broken, Transient};
     let Some(code) = primary_code(error) else {

@@ -25,7 +25,7 @@ const ALL: &str = "
         'gone', json(iif(gone, 'true', 'false')), 'last_heartbeat_at', last_heartbeat_at))
     FROM (SELECT * FROM executor ORDER BY group_name, name)";
 
-/// Two scans by id, which stop at the limit. A published run has no claim, so both go by the index on state and claim.
+/// Two scans by id, which stop at the limit. A published run has no claim, so both use the index on state and claim.
 pub(crate) const OUTSTANDING: &str = "
     WITH published(id, job_id, attempt, state, queued_at, published_group, executor) AS (
         SELECT * FROM (
@@ -40,7 +40,7 @@ pub(crate) const OUTSTANDING: &str = "
     SELECT json_group_array(json_array(p.id, p.attempt, p.state, p.queued_at, coalesce(p.published_group, j.group_name), p.executor))
     FROM (SELECT * FROM published ORDER BY id LIMIT ?3) p CROSS JOIN job j ON j.id = p.job_id";
 
-/// An attempt started no earlier than its trigger was queued, whatever the executor's clock says.
+/// An attempt counts as started when its trigger was queued or later, because the executor's clock may be behind.
 pub(crate) const OVERDUE: &str = "
     SELECT json_group_array(json_array(id, attempt))
     FROM (SELECT r.id, r.attempt FROM run r CROSS JOIN job j ON j.id = r.job_id

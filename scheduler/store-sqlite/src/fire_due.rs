@@ -1,4 +1,4 @@
-//! From due jobs to new runs.
+//! Fires due jobs: turns them into new runs.
 
 use cueline_model::Timestamp;
 use cueline_store::adapter::convert::to_i64;
@@ -40,7 +40,8 @@ impl SqliteStore {
         let mut live = self.live_executors(&mut tx, now).await?;
         let (mut runs, advances) =
             plan_due_jobs(&due, &jobs, &mut live, request.node, planner, now);
-        // Runs that are due together get neighbouring ids, and so share pages: they are dispatched, confirmed and ended together.
+        // Runs that are due together are also dispatched, confirmed and ended together. Neighbouring ids let them share
+        // pages.
         runs.sort_by_key(|run| run.due_at);
         let left_out = new_runs::insert(&mut tx, &mut runs, now).await?;
         let advances: Vec<(i64, Option<Timestamp>, i64)> = advances

@@ -1,9 +1,10 @@
-//! What follows from the end of a run, in the transaction that ends it: the next fire time of fixed-delay jobs, and child runs.
+//! Effects of the end of a run, in the transaction that ends it: the next fire time of fixed-delay jobs, and child
+//! runs.
 
 use cueline_model::Timestamp;
 use cueline_store::IngestSummary;
 use cueline_store::adapter::follow_ups::{
-    ChildJob, CompleteFire, child_runs, latest_ends, next_fires_after, parent_jobs,
+    ChildJob, FoundFire, SucceededFire, latest_ends, next_fires_after, parent_jobs, plan_child_runs,
 };
 use cueline_store::adapter::report_batch::{BatchWrites, keep_earliest};
 use sqlx::SqliteConnection;
@@ -23,7 +24,7 @@ const SET_NEXT_FIRE: &str = "
     UPDATE job_due SET next_fire_at = e.value ->> 1 FROM json_each(?1) e WHERE job_id = e.value ->> 0";
 
 /// The given runs whose fires have succeeded as a whole, each with the first run of its fire and the fire time.
-pub(crate) const COMPLETE: &str = "
+pub(crate) const SUCCEEDED_FIRES: &str = "
     SELECT json_group_array(json_array(id, first_run, fire_at)) FROM (
         SELECT o.id, min(r.id) AS first_run, min(r.fire_at) AS fire_at
         FROM json_each(?1) e CROSS JOIN run o ON o.id = e.value
@@ -49,7 +50,7 @@ pub(crate) async fn set_next_fires(
 }
 
 impl SqliteStore {
-    /// Writes what follows from the ends of a batch; the summary with it.
+    /// Writes the effects of the ends of a batch. Returns the summary of the batch with these effects.
     pub(crate) async fn follow_up(
         &self,
         conn: &mut SqliteConnection,
@@ -68,7 +69,8 @@ impl SqliteStore {
         Ok(summary)
     }
 
-    /// Sets the next fire times of the fixed-delay jobs among `ended` (job, end of a run) that have no live run; the earliest one.
+    /// Sets the next fire times of the fixed-delay jobs among `ended` (job, end of a run) that have no live run.
+    /// Returns the earliest one.
     pub(crate) async fn schedule_fixed_delays(
         &self,
         conn: &mut SqliteConnection,
@@ -91,7 +93,7 @@ impl SqliteStore {
         Ok(next.iter().filter_map(|(_, at)| *at).min())
     }
 
-    /// Writes the child runs of the fires that the batch completed; how many.
+    /// Writes the child runs of the fires that succeeded with this batch. Returns their number.
     async fn write_child_runs(
         &self,
         conn: &mut SqliteConnection,
@@ -102,11 +104,11 @@ impl SqliteStore {
         if parents.is_empty() {
             return Ok(0);
         }
-        let Json(complete): Json<Vec<(i64, i64, i64)>> = sqlx::query_scalar(COMPLETE)
+        let Json(found): Json<Vec<FoundFire>> = sqlx::query_scalar(SUCCEEDED_FIRES)
             .bind(Json(parents))
             .fetch_one(&mut *conn)
             .await?;
-        let fires = CompleteFire::of(&complete, writes);
+        let fires = SucceededFire::in_batch(&found, writes);
         if fires.is_empty() {
             return Ok(0);
         }
@@ -117,7 +119,7 @@ impl SqliteStore {
         let versions = children.iter().map(|child| (child.id, child.version));
         let jobs = self.definitions.get(conn, versions).await?;
         let mut live = self.live_executors(conn, now).await?;
-        let mut runs = child_runs(&fires, &children, &jobs, &mut live, now);
+        let mut runs = plan_child_runs(&fires, &children, &jobs, &mut live, now);
         new_runs::insert_and_count(conn, &mut runs, now).await
     }
 }

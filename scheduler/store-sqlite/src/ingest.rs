@@ -1,4 +1,4 @@
-//! Ingesting reports: one statement reads, decisions are made in memory, a few statements write.
+//! Ingests reports. One statement reads the runs, decisions are made in memory, and a few statements write.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -31,7 +31,7 @@ pub(crate) const START: &str = "
 const SET_PROGRESS: &str = "
     UPDATE run SET progress = e.value ->> 1 FROM json_each(?1) e WHERE run.id = e.value ->> 0";
 
-/// For successes without message and output: nearly all ends.
+/// For successes without message and output, which nearly all ends are.
 pub(crate) const SUCCEED: &str = "
     UPDATE run SET state = 10, started_at = coalesce(e.value ->> 1, CASE WHEN state = 3 THEN started_at END),
         ended_at = e.value ->> 2, exit_status = e.value ->> 3, message = NULL, claimed_by = NULL
@@ -46,7 +46,7 @@ pub(crate) const TRANSITION: &str = "
         progress = CASE WHEN e.value ->> '$.state' = 0 THEN NULL ELSE progress END
     FROM json_each(?1) e WHERE run.id = e.value ->> '$.run'";
 
-/// A run that is retried again and again keeps the first thousand events.
+/// A run that is retried over and over gets at most a thousand events.
 const INSERT_EVENTS: &str = "
     INSERT INTO run_event (run_id, at, attempt, event, detail)
     SELECT value ->> 0, ?2, value ->> 1, value ->> 2, value ->> 3 FROM json_each(?1)
@@ -68,7 +68,7 @@ const INSERT_LINES: &str = "
     INSERT INTO run_log (run_id, cursor, at, stream, text)
     SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4 FROM json_each(?1)";
 
-/// A run before the reports; without version its job is deleted.
+/// A run before the reports. If it has no job version, its job is deleted.
 #[derive(Debug, Deserialize)]
 struct SnapshotRow {
     id: i64,
@@ -209,7 +209,7 @@ async fn write(conn: &mut SqliteConnection, writes: &BatchWrites, now: Timestamp
             .execute(&mut *conn)
             .await?;
     }
-    // A run that got another attempt and ended in the same batch is written once, as ended.
+    // If a run got another attempt and ended in the same batch, only its end is written.
     let ended: HashSet<i64> = writes.ended.iter().map(|(_, end)| end.run).collect();
     let next_attempts = writes.next_attempts.iter();
     let rows: Vec<TransitionRow<'_>> = next_attempts
@@ -247,7 +247,7 @@ async fn insert_events(
     Ok(())
 }
 
-/// Stores the lines that are new; how many reports brought none.
+/// Stores the new lines. Returns the number of reports without a new line.
 async fn insert_lines(conn: &mut SqliteConnection, lines: &NewLines<'_>) -> Result<usize> {
     if lines.lines().is_empty() {
         return Ok(lines.ignored_reports(|_| false));

@@ -1,4 +1,4 @@
-//! Job definitions: applying, pausing, deleting.
+//! Applies, pauses and deletes jobs.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -21,7 +21,7 @@ const INSERT: &str = "
 const INSERT_DUE: &str = "
     INSERT INTO job_due (job_id, version, next_fire_at, enabled, fixed_delay) VALUES (?1, 1, ?2, ?3, ?4)";
 
-/// The time limit of published attempts stays: while there are any, it gets no shorter.
+/// While there are published attempts, the time limit gets no shorter, because they still have the old one.
 const UPDATE: &str = "
     UPDATE job SET version = ?2, group_name = ?3, startup = ?4, definition = ?6,
         max_attempt_ms = CASE WHEN ?5 IS NOT NULL AND (max_attempt_ms IS NULL OR ?5 < max_attempt_ms)
@@ -32,7 +32,7 @@ const UPDATE: &str = "
 const UPDATE_DUE: &str = "
     UPDATE job_due SET version = ?2, next_fire_at = ?3, enabled = ?4, fixed_delay = ?5 WHERE job_id = ?1";
 
-/// Runs once all applied jobs exist: it finds parents by name.
+/// It finds parents by name, so it is executed once all applied jobs exist.
 const SET_PARENT: &str = "
     UPDATE job SET parent_id = (SELECT p.id FROM job p WHERE p.name = ?2 AND p.deleted_at IS NULL) WHERE id = ?1";
 
@@ -41,7 +41,7 @@ const SET_HAS_CHILDREN: &str = "
         (SELECT 1 FROM job c WHERE c.parent_id = job_due.job_id AND c.parent_id IS NOT NULL AND c.deleted_at IS NULL)
     WHERE job_id IN (SELECT id FROM job WHERE deleted_at IS NULL AND name IN (SELECT value FROM json_each(?1)))";
 
-/// Published attempts stay in the group that they were published to.
+/// Published attempts keep the group that they were published to.
 const KEEP_GROUP: &str = "
     UPDATE run SET published_group = ?2
     WHERE state IN (1, 2, 3) AND state < 10 AND published_group IS NULL AND job_id = ?1";
@@ -50,7 +50,7 @@ const DELAY_NEXT_FIRE: &str = "
     UPDATE run SET delays_next_fire = 1
     WHERE state < 10 AND delays_next_fire = 0 AND job_id IN (SELECT value FROM json_each(?1))";
 
-/// The end of the live run sets the next fire time of a fixed-delay job.
+/// A fixed-delay job with a live run gets its next fire time at the end of that run.
 const WAIT_FOR_LIVE_RUNS: &str = "
     UPDATE job_due SET next_fire_at = NULL
     WHERE job_id IN (SELECT value FROM json_each(?1)) AND fixed_delay = 1 AND next_fire_at IS NOT NULL
@@ -191,7 +191,7 @@ async fn create(conn: &mut SqliteConnection, spec: &JobSpec, now: Timestamp) -> 
     Ok(JobId(id))
 }
 
-/// Writes the new definition as a new version.
+/// Writes the new definition with a new version number.
 async fn update(
     conn: &mut SqliteConnection,
     JobUpdate { job, spec }: JobUpdate<'_>,

@@ -1,4 +1,4 @@
-//! The ledger: the expected fire times of a past window, each with the run that accounts for it.
+//! The ledger lists the expected fire times of a past window, each with the run that accounts for it.
 
 use cueline_model::{JobName, Timestamp};
 use cueline_store::adapter::convert::to_i64;
@@ -38,7 +38,7 @@ const RUNS_BY_ID: &str = "
         FROM json_each(?1) e CROSS JOIN run r ON r.id = e.value WHERE r.kind = 0 AND r.fire_at >= ?2 AND r.fire_at < ?3
         ORDER BY r.fire_at, r.shard_index)";
 
-/// The most runs of a `fixed_delay` job that are searched, newest first.
+/// For a `fixed_delay` job, the search covers this many of its newest runs.
 const MAX_SEARCHED: usize = 100_000;
 
 impl SqliteStore {
@@ -81,7 +81,7 @@ impl SqliteStore {
     }
 }
 
-/// The fire times of a `fixed_delay` job follow from its runs, so the runs are all entries.
+/// The fire times of a `fixed_delay` job follow from its runs, so each run is an entry and nothing can be missing.
 async fn fixed_delay_entries(
     conn: &mut SqliteConnection,
     job: i64,

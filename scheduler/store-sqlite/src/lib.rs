@@ -1,12 +1,13 @@
 //! Store adapter on SQLite: one file, one process, no server.
 //!
-//! All writes go through one connection. Each use case is one `BEGIN IMMEDIATE` transaction, which is on disk when it returns. Reads have
-//! connections of their own.
+//! All writes use one connection. Each use case is one `BEGIN IMMEDIATE` transaction, which is on disk when it returns.
+//! Reads use other connections.
 //!
-//! The hot path handles a whole batch with a few statements. A list is passed as one JSON text and returned as one: each row that crosses to
-//! SQLite's thread alone costs more than the work on it.
+//! The hot path handles a whole batch with a few statements. Lists are passed and returned as one JSON text, because
+//! passing single rows to SQLite's thread costs more than the work on them.
 //!
-//! Each module holds one concern, with its SQL at the top. Its methods have the names of the port's methods; `store.rs` connects them.
+//! Each module holds one concern, with its SQL at the top. Its methods have the names of the port's methods; `store.rs`
+//! connects them.
 
 mod cancel;
 mod claim;
@@ -46,11 +47,12 @@ use crate::error::failed_to;
 /// How to open a store.
 #[derive(Debug, Clone)]
 pub struct SqliteOptions {
-    /// The clock, for tests. By default it is the machine's, which is the database's for SQLite.
+    /// The clock, for tests. By default it is the machine's clock, which SQLite uses too.
     pub clock: Option<ClockOverride>,
-    /// For how long after its last heartbeat an executor counts as live, in milliseconds; 15,000 by default.
+    /// How long after its last heartbeat an executor counts as live, in milliseconds; 15,000 by default.
     pub executor_dead_after_ms: u64,
-    /// Whether to create the schema in an empty file, and to migrate an older one; `true` by default. Otherwise both are refused.
+    /// Whether to create the schema in an empty file, and to migrate an older one; `true` by default. If `false`,
+    /// opening such a file fails.
     pub migrate: bool,
 }
 
@@ -72,12 +74,13 @@ pub struct SqliteStore {
 }
 
 impl SqliteStore {
-    /// Opens the store at `path`. With [`SqliteOptions::migrate`] an absent file is created, and an older schema is migrated.
+    /// Opens the store at `path`. With [`SqliteOptions::migrate`] an absent file is created, and an older schema is
+    /// migrated.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Broken`](cueline_store::ErrorKind::Broken) for a damaged file, the database of another program, and a schema that this
-    /// program does not know or may not migrate.
+    /// [`ErrorKind::Broken`](cueline_store::ErrorKind::Broken) for a damaged file, the database of another program, and
+    /// a schema that this program does not know or may not migrate.
     pub async fn open(path: &Path, options: SqliteOptions) -> Result<Self, StoreError> {
         let db = Database::open(path, options).await;
         Ok(Self {
@@ -86,7 +89,7 @@ impl SqliteStore {
         })
     }
 
-    /// Limits the size of the file to `pages` of 4 KiB, for tests. Beyond it, writes fail as on a full disk.
+    /// Limits the size of the file to `pages` of 4 KiB, for tests. At the limit, writes fail as on a full disk.
     ///
     /// # Errors
     ///
@@ -96,7 +99,7 @@ impl SqliteStore {
         limited.map_err(|error| failed_to("limit the store's size", error))
     }
 
-    /// Closes all connections, after the calls in progress. Committed transactions are on disk in any case.
+    /// Waits for the calls in progress and closes all connections. Committed transactions are already on disk.
     pub async fn close(&self) {
         self.db.close().await;
     }

@@ -1,4 +1,4 @@
-//! Deleting expired runs, and repairing fixed-delay jobs.
+//! Deletes expired runs, and repairs fixed-delay jobs.
 
 use cueline_model::Timestamp;
 use cueline_store::adapter::convert::to_i64;
@@ -8,8 +8,8 @@ use crate::SqliteStore;
 use crate::error::Result;
 use crate::follow_ups::set_next_fires;
 
-/// A window of runs by id: the highest id, the earliest time of writing, and the ids of the expired runs. A shard is kept as long as another
-/// shard of its fire is live: what follows from the last end depends on all of them.
+/// A window of runs by id: the highest id, the earliest time of writing, and the ids of the expired runs. A shard is
+/// kept as long as another shard of its fire is live, because the follow-ups of the last end depend on all shards.
 pub(crate) const EXPIRED: &str = "
     SELECT max(id), min(created_at), json_group_array(id) FILTER (WHERE ended_at < ?2 AND (shard_total = 1 OR NOT EXISTS
         (SELECT 1 FROM run s WHERE s.fire_key = part.fire_key AND s.job_id = part.job_id AND s.kind = part.kind
@@ -23,7 +23,7 @@ const DELETES: [&str; 4] = [
     "DELETE FROM run WHERE id IN (SELECT value FROM json_each(?1))",
 ];
 
-/// Executors whose last heartbeat is as old, and that hold no run.
+/// Executors whose last heartbeat has expired too, and that hold no run.
 const DELETE_EXECUTORS: &str = "
     DELETE FROM executor WHERE last_heartbeat_at < ?1
         AND NOT EXISTS (SELECT 1 FROM run WHERE state IN (1, 2, 3) AND state < 10 AND run.executor = executor.name)";
@@ -33,7 +33,7 @@ const IDLE_WITHOUT_NEXT_FIRE: &str = "
     WHERE d.fixed_delay = 1 AND d.enabled = 1 AND d.next_fire_at IS NULL
         AND NOT EXISTS (SELECT 1 FROM run r WHERE r.job_id = d.job_id AND r.delays_next_fire = 1 AND r.state < 10)";
 
-/// The runs that one statement examines.
+/// The number of runs that one statement examines.
 const WINDOW: usize = 5_000;
 
 impl SqliteStore {
@@ -55,7 +55,7 @@ impl SqliteStore {
                     .fetch_one(&mut *tx)
                     .await?;
             expired.extend(ids.0);
-            // Runs that were written later cannot have ended earlier.
+            // A run ends after it was written, so runs that were written later have not expired either.
             match (last, earliest) {
                 (Some(last), Some(earliest)) if earliest < before => after = last,
                 _ => break,
@@ -85,7 +85,7 @@ impl SqliteStore {
             .fetch_all(&mut *tx)
             .await?;
         let jobs = self.definitions.get(&mut tx, idle).await?;
-        // A job whose schedule is over has no next fire time, and needs none.
+        // A job with an exhausted schedule has no next fire time and needs no repair.
         let next: Vec<(i64, Option<Timestamp>)> = jobs
             .iter()
             .map(|(id, job)| (*id, job.spec.next_fire(now)))

@@ -1,4 +1,4 @@
-//! Writing new runs.
+//! Writes new runs.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,7 +15,7 @@ use sqlx::types::Json;
 
 use crate::error::Result;
 
-/// The highest id that a run ever had.
+/// The highest id of any run so far, deleted ones included.
 const LAST_ID: &str = "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'run'), 0)";
 
 /// For [plain](NewRun::is_plain) runs.
@@ -100,7 +100,8 @@ impl<'a> RunRow<'a> {
     }
 }
 
-/// Allocates ids and writes the runs. A run whose fire time and shard have a run already is left out; the ids of those left out.
+/// Allocates ids and writes the runs. A run is left out if its fire time and shard already have one. Returns the ids of
+/// those left out.
 pub(crate) async fn insert(
     conn: &mut SqliteConnection,
     runs: &mut [NewRun],
@@ -146,7 +147,8 @@ pub(crate) async fn insert(
     Ok(ids.into_iter().filter(|id| !written.contains(id)).collect())
 }
 
-/// Like [`insert`], for runs outside of the schedule: counts them as runs of their jobs; how many were written.
+/// Like [`insert`], for runs outside of the schedule. Adds them to the run counts of their jobs. Returns how many were
+/// written.
 pub(crate) async fn insert_and_count(
     conn: &mut SqliteConnection,
     runs: &mut [NewRun],

@@ -10,7 +10,7 @@ use crate::database::WriteTx;
 use crate::error::Result;
 use crate::{SqliteStore, new_runs};
 
-/// A name belongs to one process: a new node of that name proves that the earlier one has ended.
+/// A name belongs to one process. A new node with the same name proves that the earlier one has ended.
 const END_LEASES_OF_NAME: &str =
     "UPDATE node SET lease_until = min(lease_until, ?2) WHERE name = ?1";
 const COUNT_LIVE: &str = "SELECT count(*) FROM node WHERE lease_until > ?1";
@@ -30,7 +30,7 @@ const STARTUP_JOBS: &str = "
     FROM job j CROSS JOIN job_due d ON d.job_id = j.id
     WHERE j.startup = 1 AND j.deleted_at IS NULL AND d.enabled = 1";
 
-/// For how long the row of a node is kept after its lease ended.
+/// How long the row of a node is kept after its lease ended.
 const KEPT_MS: u64 = 24 * 3_600_000;
 
 impl SqliteStore {
@@ -143,7 +143,7 @@ async fn end_lease(conn: &mut SqliteConnection, node: NodeId, now: Timestamp) ->
     Ok(())
 }
 
-/// Whether the row of a node exists. A node without one may not claim: no other node would find its claims.
+/// Whether the row of a node exists. A node without a row may not claim, because no other node would find its claims.
 pub(crate) async fn exists(conn: &mut SqliteConnection, node: NodeId) -> Result<bool> {
     Ok(sqlx::query_scalar(EXISTS)
         .bind(node.0)
@@ -151,7 +151,7 @@ pub(crate) async fn exists(conn: &mut SqliteConnection, node: NodeId) -> Result<
         .await?)
 }
 
-/// Refuses a node without a row.
+/// Returns an error for a node without a row.
 pub(crate) async fn require(conn: &mut SqliteConnection, node: NodeId) -> Result<()> {
     if exists(conn, node).await? {
         return Ok(());
@@ -159,7 +159,7 @@ pub(crate) async fn require(conn: &mut SqliteConnection, node: NodeId) -> Result
     Err(StoreError::unregistered_node(node).into())
 }
 
-/// Ends the claims of expired nodes other than `node`.
+/// Ends the claims of expired nodes, except for `node`.
 pub(crate) async fn unclaim_expired(
     conn: &mut SqliteConnection,
     node: NodeId,

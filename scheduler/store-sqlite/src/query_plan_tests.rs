@@ -68,7 +68,7 @@ const HOT: [(&str, &[&str]); 25] = [
         &["SEARCH run USING INTEGER PRIMARY KEY"],
     ),
     (follow_ups::IDLE, &["run_delays_next_fire"]),
-    (follow_ups::COMPLETE, &["run_fire"]),
+    (follow_ups::SUCCEEDED_FIRES, &["run_fire"]),
     (follow_ups::CHILDREN, &["job_children"]),
     (trigger::RUNS_OF_REQUEST, &["run_fire"]),
     (executors::OUTSTANDING, &["run_live"]),

@@ -41,7 +41,7 @@ pub(crate) const ALL: &str = "
     SELECT json_group_array(id) FROM (
         SELECT id FROM run WHERE id < ?1 AND (?2 = '[]' OR state IN (SELECT value FROM json_each(?2))) ORDER BY id DESC LIMIT ?3)";
 
-/// For states other than success: few runs are in one of them.
+/// For states other than success. Few runs are in such a state.
 pub(crate) const IN_RARE_STATES: &str = "
     SELECT json_group_array(id) FROM (
         SELECT id FROM run WHERE state > 10 AND state IN (SELECT value FROM json_each(?2)) AND id < ?1
@@ -59,7 +59,7 @@ const OLDEST_DUE: &str = "
         UNION ALL
         SELECT min(due_at) FROM run WHERE state = 0 AND state < 10 AND claimed_by IS NOT NULL)";
 
-/// Ids with the same bits above these are one block of the index by job.
+/// Ids that differ only in this many low bits form one block of the index by job.
 pub(crate) const BLOCK_BITS: u32 = 14;
 
 /// The most blocks that one statement searches.
@@ -151,7 +151,8 @@ pub(crate) async fn id_range(conn: &mut SqliteConnection) -> Result<(i64, i64)> 
     Ok(sqlx::query_as(ID_RANGE).fetch_one(conn).await?)
 }
 
-/// Ids of runs of jobs, newest first. Searches the newest block first, then twice as many blocks with each further statement.
+/// Ids of runs of jobs, newest first. Searches the newest block first, then twice as many blocks with each further
+/// statement.
 pub(crate) async fn newest_of_jobs(
     conn: &mut SqliteConnection,
     wanted: &NewestRuns<'_>,

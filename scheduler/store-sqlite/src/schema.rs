@@ -1,4 +1,4 @@
-//! The schema of the file: created or migrated when the store is opened, and refused if it belongs to another program.
+//! Creates or migrates the schema when the store is opened. Refuses the file of another program.
 
 use cueline_store::{ErrorKind, StoreError};
 use sqlx::{AssertSqlSafe, SqliteConnection, SqlitePool};
@@ -15,14 +15,14 @@ const READ_STATE: &str = "
     SELECT (SELECT application_id FROM pragma_application_id), (SELECT user_version FROM pragma_user_version),
         (SELECT count(*) FROM sqlite_schema)";
 
-/// Migrates an empty or older file, or refuses it where that is not allowed. The file of another program is not touched.
+/// Migrates an empty or older file. Fails if that is not allowed. The file of another program is not changed.
 pub(crate) async fn prepare(writer: &SqlitePool, may_migrate: bool) -> Result<()> {
     let mut connection = writer.acquire().await?;
     let version = read_version(&mut connection).await?;
     if !may_migrate {
         return Ok(require_current(version)?);
     }
-    // The file keeps this setting, so other connections need not ask for it.
+    // The file keeps this setting, so other connections need not set it.
     sqlx::query("PRAGMA journal_mode = WAL")
         .execute(&mut *connection)
         .await?;
@@ -62,7 +62,7 @@ async fn migrate(writer: &SqlitePool) -> Result<()> {
     Ok(tx.commit().await?)
 }
 
-/// How many migrations the file has seen; an error if it is not a store that this program knows.
+/// The number of migrations that were applied to the file. Fails if it is not a store that this program knows.
 async fn read_version(conn: &mut SqliteConnection) -> Result<usize> {
     let (application_id, version, tables): (i64, i64, i64) =
         sqlx::query_as(READ_STATE).fetch_one(conn).await?;

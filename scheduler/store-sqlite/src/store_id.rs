@@ -18,7 +18,8 @@ impl SqliteStore {
         Ok(parse_store_id(stored)?)
     }
 
-    /// Gives the store a new id and returns it. Needed after a restore from a backup; see [`Store::store_id`](cueline_store::Store::store_id).
+    /// Gives the store a new id and returns it. Needed after a restore from a backup; see
+    /// [`Store::store_id`](cueline_store::Store::store_id).
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! Jobs with what a list shows of them.
+//! Summaries of jobs, for lists.
 
 use cueline_model::JobName;
 use cueline_store::adapter::convert::to_i64;
@@ -96,7 +96,8 @@ impl SqliteStore {
     }
 }
 
-/// The lowest id of a run written at `since` or later, by bisection: ids ascend with the time of writing.
+/// The lowest id of a run written at `since` or later. It is found by bisection, because ids ascend with the time of
+/// writing.
 async fn first_since(
     conn: &mut SqliteConnection,
     lowest: i64,

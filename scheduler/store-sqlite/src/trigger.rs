@@ -1,4 +1,4 @@
-//! Running a job outside of its schedule.
+//! Triggers jobs outside of their schedule.
 
 use cueline_model::RunId;
 use cueline_store::adapter::convert::without_nul;

@@ -6,7 +6,7 @@ use sqlx::types::Json;
 
 use crate::error::Result;
 
-/// A run that was written ahead of its fire time has not happened: the new definition plans the fire time again.
+/// A run that was written ahead of its fire time can be deleted: the new definition plans the fire time again.
 const DELETE_AHEAD: &str = "
     DELETE FROM run WHERE state = 0 AND state < 10 AND kind = 0 AND fire_at > ?2 AND job_id IN (SELECT value FROM json_each(?1))";
 
@@ -37,13 +37,13 @@ pub(crate) async fn delete_ahead(
     Ok(())
 }
 
-/// Releases the waiting runs: nodes claim them again, with the new definition.
+/// Releases the waiting runs, so that nodes claim them again with the new definition.
 pub(crate) async fn unclaim(conn: &mut SqliteConnection, jobs: &[JobId]) -> Result<()> {
     sqlx::query(UNCLAIM).bind(Json(jobs)).execute(conn).await?;
     Ok(())
 }
 
-/// Deletes the runs that were written ahead, and ends the others.
+/// Deletes the runs that were written ahead of their fire time, and ends the others.
 pub(crate) async fn end(
     conn: &mut SqliteConnection,
     jobs: &[JobId],

@@ -1,6 +1,6 @@
-//! What a scheduler process does at the request of an operator: the port between the API and the engine.
+//! The port between the API and the engine, for requests of operators.
 //!
-//! It stands beside the store port because the API and the engine both know this crate and must not know each other.
+//! It is in this crate because the API and the engine both depend on it, and must not depend on each other.
 
 use async_trait::async_trait;
 use cueline_model::ExecutorId;
@@ -19,25 +19,25 @@ pub enum AdminError {
     /// The broker failed or cannot be reached.
     #[error("failed to reach the broker: {0}")]
     Broker(String),
-    /// The request cannot be carried out in the present state; the message says what to do instead.
+    /// The request cannot be carried out now. The message says what to do instead.
     #[error("{0}")]
     Refused(String),
 }
 
-/// What a scheduler process has done since it started. Each scheduler counts for itself.
+/// Counts since the start of a scheduler process. Each process has its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct SinceStart {
     /// Triggers that the broker has confirmed, repeated ones included.
     pub published: u64,
     /// Attempts that were lost on the way to their executor and published again.
     pub reconciled: u64,
-    /// Silent executors whose work was given to others.
+    /// Silent executors whose work was moved to others.
     pub failovers: u64,
     /// Attempts taken from silent executors: routed again, or ended `lost`.
     pub failed_over: u64,
 }
 
-/// How full a queue is.
+/// The number of messages in a queue.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QueueDepth {
     /// Its name: `x.<group>.<executor>`, `results`, `requests` or `dead`.
@@ -50,7 +50,7 @@ pub struct QueueDepth {
     pub executor: Option<String>,
     /// Messages that wait to be delivered.
     pub ready: u64,
-    /// Messages that were delivered and not settled.
+    /// Messages that were delivered but not settled.
     pub unsettled: u64,
 }
 
@@ -64,29 +64,29 @@ pub struct ReplayedDeadLetter {
     pub refused: Option<String>,
 }
 
-/// Acts at once in the scheduler process that is asked.
+/// Requests of operators. The scheduler process that receives a request carries it out at once.
 ///
 /// # Errors
 ///
-/// All methods fail with [`AdminError::Store`] or [`AdminError::Broker`] when these fail. What was done before the
-/// failure stays done; each method may be called again.
+/// All methods fail with [`AdminError::Store`] or [`AdminError::Broker`] when the store or the broker fails. Effects
+/// from before the failure stay. Each method may be called again.
 #[async_trait]
 pub trait SchedulerAdmin: Send + Sync + 'static {
-    /// Looks for due jobs and runs at once. Called after a change of the store that may have made something due;
-    /// without the call the scheduler finds it at its next poll.
+    /// Looks for due jobs and runs at once. Call it after a change of the store that may have made one due. Without the
+    /// call, the scheduler finds it at its next poll.
     fn wake_claim(&self);
 
-    /// Sends pending cancellations at once. Called after a run was cancelled; without the call they are sent at the
-    /// next poll.
+    /// Sends pending cancellations at once. Call it after a run was cancelled. Without the call, the scheduler sends
+    /// them at its next poll.
     fn wake_cancellations(&self);
 
-    /// What this scheduler has done since it started.
+    /// Counts since the start of this scheduler.
     fn since_start(&self) -> SinceStart;
 
-    /// Runs a job now. This scheduler goes on with the runs that are due at once.
+    /// Runs a job outside of its schedule. This scheduler dispatches the runs that are due now.
     async fn trigger(&self, request: TriggerRequest) -> Result<TriggerOutcome, AdminError>;
 
-    /// All queues, by name: those of every executor in the store, and those that the broker lists.
+    /// All queues, sorted by name: the queues of every executor in the store, and those that the broker lists.
     async fn queues(&self) -> Result<Vec<QueueDepth>, AdminError>;
 
     /// The attempts that are `queued` or `running` at the executor.
@@ -103,7 +103,8 @@ pub trait SchedulerAdmin: Send + Sync + 'static {
     /// timelines. Returns the number of runs.
     async fn purge(&self, executor: &ExecutorId, by: &str) -> Result<u64, AdminError>;
 
-    /// Publishes again the attempts that the executor was given and does not hold. Returns the number of triggers.
+    /// Publishes the triggers of the executor's attempts again if the executor does not hold them. Returns their
+    /// number.
     ///
     /// # Errors
     ///

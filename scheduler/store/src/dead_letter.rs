@@ -3,13 +3,13 @@
 use cueline_model::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// The most dead letters that are kept. Beyond it the oldest are deleted.
+/// The most stored dead letters. Beyond this number the oldest are deleted.
 pub const MAX_DEAD_LETTERS: usize = 100_000;
 
 /// A refused message that is about to be stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewDeadLetter {
-    /// The same for each delivery of one dead letter: a second delivery is not stored.
+    /// The same for each delivery of one dead letter, so that a second delivery is not stored.
     pub key: String,
     /// The queue that the message was in, as the broker displays it.
     pub queue: String,
@@ -26,7 +26,7 @@ pub struct NewDeadLetter {
 /// A stored dead letter.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeadLetter {
-    /// Ascending; the id of a deleted dead letter is never used again.
+    /// Ids ascend. The id of a deleted dead letter is never used again.
     pub id: i64,
     /// The queue that the message was in, as the broker displays it.
     pub queue: String,

@@ -1,4 +1,4 @@
-//! Runs on their way from due to published.
+//! Runs between their due time and their publication.
 
 use std::sync::Arc;
 
@@ -32,8 +32,8 @@ use crate::node::NodeId;
 /// }
 /// ```
 pub trait Planner: Send + Sync {
-    /// Plans `job`, whose fire time `due` has come, at `now` by the database's clock. `live` are the live executors that can run the
-    /// job, sorted by name.
+    /// Plans `job`, which is due at its fire time `due`. `now` is the time of the database's clock. `live` are the live
+    /// executors that can run the job, sorted by name.
     ///
     /// [`Store::fire_due`](crate::Store::fire_due) calls this inside its transaction, so it must be quick and pure.
     fn plan(&self, job: &Job, due: Timestamp, now: Timestamp, live: &[ExecutorName]) -> Plan;
@@ -55,7 +55,7 @@ pub struct FireDueRequest {
 pub struct Plan {
     /// Runs to write, in the order of dispatch.
     pub runs: Vec<PlannedRun>,
-    /// The next fire time; `None` when the schedule is over, or waits for the end of a run.
+    /// The next fire time. `None` if the schedule is exhausted, or waits for the end of a run.
     pub next_fire: Option<Timestamp>,
 }
 
@@ -66,7 +66,7 @@ pub struct PlannedRun {
     pub fire_at: Timestamp,
     /// When the first attempt is due: the fire time and the jitter.
     pub due_at: Timestamp,
-    /// Which part of the work.
+    /// The part of the work that the run does.
     pub shard: Shard,
     /// The executor that a broadcast run is pinned to.
     pub executor: Option<ExecutorName>,
@@ -77,33 +77,35 @@ pub struct PlannedRun {
 /// Fire times that one `skipped` run accounts for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SkippedFires {
-    /// Why, for the user.
+    /// Why they were skipped, for the user.
     pub reason: String,
-    /// How many fire times, the run's own included.
+    /// The number of fire times, including the run's own.
     pub count: u64,
-    /// The first of them; the run's own fire time is the last.
+    /// The first of them. The run's own fire time is the last.
     pub since: Timestamp,
 }
 
 /// The answer to [`Store::fire_due`](crate::Store::fire_due).
 #[derive(Debug, Clone, Default)]
 pub struct FiredRuns {
-    /// The written runs, claimed by the calling node, without skipped ones. By due time, then priority (high first), then id.
+    /// The written runs without skipped ones, claimed by the calling node. Sorted by due time, priority (high first)
+    /// and id.
     pub runs: Vec<ClaimedRun>,
     /// How many jobs were due.
     pub due_jobs: usize,
-    /// Whether the limit was reached: more jobs may be due.
+    /// Whether the limit was reached. If so, more jobs may be due.
     pub limit_reached: bool,
 }
 
-/// A run that a node has claimed, with all that its dispatch needs.
+/// A run that a node has claimed, with everything that its dispatch needs.
 #[derive(Debug, Clone)]
 pub struct ClaimedRun {
     /// Identity of the run.
     pub id: RunId,
     /// Number of the attempt to dispatch, from 1.
     pub attempt: u32,
-    /// The job in its current version. The group is the one that a [maybe published](Self::maybe_published) attempt went to.
+    /// The job in its current version. The group is the one that a [maybe published](Self::maybe_published) attempt
+    /// went to.
     pub job: Arc<Job>,
     /// What created the run.
     pub kind: RunKind,
@@ -111,16 +113,17 @@ pub struct ClaimedRun {
     pub fire_at: Timestamp,
     /// When the attempt is due.
     pub due_at: Timestamp,
-    /// Which part of the work.
+    /// The part of the work that the run does.
     pub shard: Shard,
     /// Parameter text in place of the job's own.
     pub params: Option<String>,
-    /// The executor that the run is pinned to (`broadcast`), or that a [maybe published](Self::maybe_published) attempt went to.
+    /// The executor that the run is pinned to (`broadcast`), or that a [maybe published](Self::maybe_published) attempt
+    /// went to.
     pub executor: Option<ExecutorName>,
-    /// Number of the run among all runs of its job, from 0. Round robin chooses by it.
+    /// Number of the run among all runs of its job, from 0. Round robin chooses the executor by it.
     pub sequence: u64,
-    /// The attempt may be in the executor's queue already: the node that published it ended before it wrote the confirmation. It must be
-    /// published again to the same executor, as the same attempt.
+    /// The attempt may already be in the executor's queue, because a node ended between its publication and its
+    /// confirmation. It must be published again to the same executor, as the same attempt.
     pub maybe_published: bool,
 }
 
@@ -139,7 +142,7 @@ impl ClaimedRun {
 pub struct DispatchRequest {
     /// The attempt.
     pub attempt: AttemptId,
-    /// The version of the job that the trigger was made from.
+    /// The version of the job in the trigger.
     pub job_version: i64,
     /// The executor that it is routed to.
     pub executor: ExecutorName,
@@ -152,11 +155,12 @@ pub struct TriggerRequest {
     pub job: JobName,
     /// Parameter text in place of the job's own.
     pub params: Option<String>,
-    /// A second request with the same key for the same job creates no second run, as long as the runs of the first are kept.
+    /// A second request with the same key for the same job creates no run, as long as the runs of the first one are
+    /// kept.
     pub idempotency_key: Option<String>,
     /// When to run; now by default.
     pub run_at: Option<Timestamp>,
-    /// Who asks, for the timeline.
+    /// Who made the request, for the timeline.
     pub by: String,
 }
 
@@ -172,9 +176,9 @@ pub struct TriggerOutcome {
 /// The answer to [`Store::cancel_run`](crate::Store::cancel_run).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CancelOutcome {
-    /// The run is cancelled: it had not been published.
+    /// The run had not been published and is cancelled.
     Cancelled,
-    /// The cancellation is recorded: the executor has to be told, and the run ends soon.
+    /// The request is recorded. The scheduler sends it to the executor, which ends the run.
     Requested,
     /// The run had ended before, in this state.
     AlreadyEnded(RunState),

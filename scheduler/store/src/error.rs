@@ -1,9 +1,9 @@
 //! Errors of the port.
 
-/// Who can do something about an error.
+/// Who can resolve an error, and how.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorKind {
-    /// The caller, by trying again later: the database is busy, unreachable or out of room.
+    /// The caller, by retrying later: the database is busy, unreachable or full.
     Transient,
     /// An operator: the database is damaged, or belongs to another program.
     Broken,
@@ -47,14 +47,14 @@ impl StoreError {
         self
     }
 
-    /// Marks a call that may have been carried out, because its last step had no answer.
+    /// Marks a call that may have been carried out, because its commit was not answered.
     #[must_use]
     pub fn with_unknown_outcome(mut self) -> Self {
         self.outcome_unknown = true;
         self
     }
 
-    /// The request itself makes no sense.
+    /// An error of kind [`ErrorKind::Invalid`].
     pub fn invalid(message: String) -> Self {
         Self::new(ErrorKind::Invalid, message)
     }
@@ -77,12 +77,12 @@ impl StoreError {
         )
     }
 
-    /// Whether the call may have been carried out although it failed. Otherwise nothing was changed.
+    /// Whether the call may have been carried out although it failed. If not, nothing was changed.
     pub const fn is_outcome_unknown(&self) -> bool {
         self.outcome_unknown
     }
 
-    /// Who can do something about it.
+    /// Who can resolve the error, and how.
     pub const fn kind(&self) -> ErrorKind {
         self.kind
     }

@@ -3,7 +3,7 @@
 use cueline_model::{AttemptId, ExecutorId, Heartbeat, RunId, RunState, Timestamp};
 use serde::{Deserialize, Serialize};
 
-/// An executor, as its last heartbeat described it.
+/// An executor as described by its last heartbeat.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Executor {
     /// The last heartbeat; its capabilities are sorted.
@@ -13,7 +13,7 @@ pub struct Executor {
     pub last_heartbeat_at: Timestamp,
 }
 
-/// A published attempt that has not ended: its executor should hold it.
+/// A published attempt that has not ended. Its executor should hold it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OutstandingAttempt {
     /// The attempt.
@@ -26,7 +26,7 @@ pub struct OutstandingAttempt {
     pub executor: ExecutorId,
 }
 
-/// A cancellation that was requested and has not taken effect.
+/// A requested cancellation that has not taken effect.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PendingCancellation {
     /// The run.

@@ -1,4 +1,4 @@
-//! Jobs, as they are applied, listed and audited.
+//! Jobs: results of applying, listing and auditing them.
 
 use std::sync::Arc;
 
@@ -30,13 +30,13 @@ pub struct AppliedJob {
     pub change: Change,
 }
 
-/// A job with what a list shows of it.
+/// A job with the values that a list shows.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct JobSummary {
     /// The job.
     #[serde(flatten)]
     pub job: Arc<Job>,
-    /// The next fire time; `None` while paused, when the schedule is over, or while a `fixed_delay` job runs.
+    /// The next fire time. `None` while paused, after the end of the schedule, and while a `fixed_delay` job runs.
     pub next_fire: Option<Timestamp>,
     /// The newest run that has started or ended.
     pub last: Option<Run>,
@@ -44,12 +44,12 @@ pub struct JobSummary {
     pub day: Vec<(RunState, u64)>,
 }
 
-/// One expected fire time of a past window, and the run that it got.
+/// One expected fire time of a past window, and the run that accounts for it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LedgerEntry {
     /// The fire time.
     pub fire_at: Timestamp,
-    /// The run that accounts for it. `None` means that the fire time is missing, which must not happen to an enabled job.
+    /// The run that accounts for it. `None` means that the fire time is lost, which must not happen to an enabled job.
     pub run: Option<RunId>,
     /// The shard index of the run.
     pub shard: Option<u32>,

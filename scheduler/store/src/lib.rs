@@ -1,11 +1,12 @@
 //! The store port: jobs and runs in a database, one method per use case.
 //!
-//! [`Store`] is the source of truth about jobs and runs. Each of its methods is one atomic transaction, and no transaction type crosses the port.
-//! Where a use case needs a decision in the middle of its transaction, the decision is a pure function of `cueline-model`, or a [`Planner`] that
-//! the caller passes. Due times and leases follow the database's clock; [`Store::now`] returns it.
+//! [`Store`] is the source of truth about jobs and runs. Each of its methods is one atomic transaction, and no
+//! transaction type crosses the port. Some use cases need a decision inside their transaction. It is a pure function of
+//! `cueline-model`, or a [`Planner`] that the caller passes. Due times and leases follow the database's clock, which
+//! [`Store::now`] returns.
 //!
-//! Adapters are `cueline-store-sqlite` and `cueline-store-postgres`. They share the decisions and conversions in [`adapter`], and pass the
-//! tests in `conformance`.
+//! Adapters are `cueline-store-sqlite` and `cueline-store-postgres`. They share the decisions and conversions in
+//! [`adapter`], and pass the tests in `conformance`.
 
 #![warn(clippy::missing_errors_doc)]
 

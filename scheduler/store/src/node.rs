@@ -12,6 +12,6 @@ pub struct NodeId(pub i64);
 pub struct RegisteredNode {
     /// The identity of the registered process.
     pub node: NodeId,
-    /// Whether no other node was alive. Then each enabled `startup` job got its runs.
+    /// Whether no other node was alive. If so, each enabled `startup` job got its runs.
     pub first: bool,
 }

@@ -23,20 +23,22 @@ type Result<T> = std::result::Result<T, StoreError>;
 
 /// The database of jobs and runs.
 ///
-/// Each method is one atomic transaction. Its effects are durable when it returns. Any number of nodes may call any method at the same time.
-/// Durations are in milliseconds. Due times and leases are compared with the database's clock.
+/// Each method is one atomic transaction. Its effects are durable when it returns. Any number of nodes may call any
+/// method at the same time. Durations are in milliseconds. Due times and leases are compared with the database's clock.
 ///
 /// # Errors
 ///
 /// Every method fails with one of these kinds. The sections of the methods list further ones.
 ///
-/// - [`Transient`](crate::ErrorKind::Transient): the database is busy, unreachable or has no room. The same call may succeed later.
-///   Nothing was changed, unless [`StoreError::is_outcome_unknown`] says that the commit had no answer.
-/// - [`Broken`](crate::ErrorKind::Broken): the database is damaged, or holds data that this program cannot read. An operator has to act.
+/// - [`Transient`](crate::ErrorKind::Transient): the database is busy, unreachable or has no room. The same call may
+///   succeed later. Nothing was changed, unless [`StoreError::is_outcome_unknown`] says that the commit was not
+///   answered.
+/// - [`Broken`](crate::ErrorKind::Broken): the database is damaged, or holds data that this program cannot read. An
+///   operator has to act.
 ///
 /// # Examples
 ///
-/// The way of a run from due to queued, without the broker:
+/// Moves due runs to queued, without the broker:
 ///
 /// ```
 /// use cueline_model::{AttemptId, ExecutorName};
@@ -65,64 +67,71 @@ pub trait Store: Send + Sync + 'static {
     /// The time of the database's clock (G14).
     async fn now(&self) -> Result<Timestamp>;
 
-    /// The identity of this store. It is created with the store, and is the same for all nodes and after each restart.
+    /// The identity of this store. It is created with the store, and stays the same for all nodes and after each
+    /// restart.
     ///
-    /// Run ids are unique within one store only: executors remember an attempt together with this id.
+    /// Run ids are unique only within one store, so executors remember an attempt together with this id.
     async fn store_id(&self) -> Result<StoreId>;
 
     /// Registers a scheduler process under `name`, with a lease of `lease_ms`.
     ///
-    /// A name belongs to one process at a time: the lease of an earlier node of that name ends. So a restarted process takes over at once
-    /// what it had claimed before. If no other node is alive, each enabled `startup` job gets its runs, with the present time as fire time.
+    /// A name belongs to one process at a time, so the lease of an earlier node with that name ends. A restarted
+    /// process can take over its earlier claims at once. If no other node is alive, each enabled `startup` job gets its
+    /// runs, with the present time as fire time.
     async fn register_node(&self, name: &str, lease_ms: u64) -> Result<RegisteredNode>;
 
-    /// Registers a running process again after it lost track of its claims; its new identity.
+    /// Registers a running process again after it lost track of its claims. Returns its new identity.
     ///
-    /// A process loses track when its lease expires, or when it does not know whether a failed call was carried out. The leases of `old` and of
-    /// any other node of that name end, and other nodes may take over what they had claimed. No `startup` job runs.
+    /// A process loses track when its lease expires, or when it does not know whether a failed call was carried out.
+    /// The leases of `old` and of any other node with that name end, and other nodes may take over their claims. No
+    /// `startup` job runs.
     async fn rejoin_node(&self, old: NodeId, name: &str, lease_ms: u64) -> Result<NodeId>;
 
-    /// Extends the lease of a node to `lease_ms` from now. `false` when the lease has expired: other nodes may have taken over its runs (G13),
-    /// and the node has to [rejoin](Self::rejoin_node).
+    /// Extends the lease of a node to `lease_ms` from now. Returns `false` if the lease has expired. Other nodes may
+    /// have taken over its runs then (G13), and the node has to [rejoin](Self::rejoin_node).
     async fn renew_lease(&self, node: NodeId, lease_ms: u64) -> Result<bool>;
 
-    /// Ends the lease of a node: other nodes may take over its runs at once. Does nothing for an unknown node.
+    /// Ends the lease of a node, so that other nodes may take over its runs at once. Does nothing for an unknown node.
     async fn release_lease(&self, node: NodeId) -> Result<()>;
 
     // ── Jobs ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    /// Creates and updates jobs to match `specs`, all or none. Other jobs stay as they are. With `dry_run` nothing changes.
+    /// Creates and updates jobs to match `specs`, all or none. Other jobs stay as they are. With `dry_run` nothing
+    /// changes.
     ///
-    /// The answer has the order of `specs`. An updated job gets a new version, and its next fire time is computed from now. Its runs that were
-    /// written ahead of their fire time are deleted. Runs that are due stay, and are dispatched by the new definition (G3).
+    /// The answer has the order of `specs`. An updated job gets a new version, and its next fire time is computed from
+    /// now. Its runs that were written ahead of their fire time are deleted. Runs that are due stay, and are dispatched
+    /// by the new definition (G3).
     ///
     /// # Errors
     ///
-    /// [`Invalid`](crate::ErrorKind::Invalid) if a job is named twice, if a parent is neither in `specs` nor in the store, or if parents form a
-    /// circle.
+    /// [`Invalid`](crate::ErrorKind::Invalid) if a job is named twice, if a parent is neither in `specs` nor in the
+    /// store, or if parents form a cycle.
     async fn apply_jobs(&self, specs: &[JobSpec], dry_run: bool) -> Result<Vec<AppliedJob>>;
 
-    /// Pauses or resumes the schedule of a job; its id. A change makes a new version; otherwise nothing happens.
+    /// Pauses or resumes the schedule of a job and returns its id. A change creates a new version; otherwise nothing
+    /// happens.
     ///
-    /// A pause deletes runs that were written ahead of their fire time. Runs that wait in `scheduled` end: a first attempt as `skipped`, a later
-    /// one as `cancelled`. Published runs go on (G3). `by` is kept in the timelines.
+    /// A pause deletes runs that were written ahead of their fire time. Runs that wait in `scheduled` end: a first
+    /// attempt as `skipped`, a later one as `cancelled`. Published runs continue (G3). `by` is noted in the timelines.
     ///
     /// # Errors
     ///
     /// [`NotFound`](crate::ErrorKind::NotFound) if there is no such job.
     async fn set_job_enabled(&self, job: &JobName, enabled: bool, by: &str) -> Result<JobId>;
 
-    /// Deletes a job; its id. Its runs are kept; those that wait end as with a pause (G3).
+    /// Deletes a job and returns its id. Its runs are kept. Waiting runs end as with a pause (G3).
     ///
     /// # Errors
     ///
-    /// [`NotFound`](crate::ErrorKind::NotFound) if there is no such job, [`Conflict`](crate::ErrorKind::Conflict) while other jobs run after it.
+    /// [`NotFound`](crate::ErrorKind::NotFound) if there is no such job, [`Conflict`](crate::ErrorKind::Conflict) while
+    /// other jobs run after it.
     async fn delete_job(&self, job: &JobName, by: &str) -> Result<JobId>;
 
     /// The `dispatching` attempts of these jobs.
     ///
-    /// After an edit, a pause or a deletion the attempts found here may still be published by the old definition. Once each of them has left
-    /// `dispatching`, no trigger of the old definition can be published any more (G3).
+    /// After an edit, a pause or a deletion, these attempts may still be published by the old definition. Once each of
+    /// them has left `dispatching`, no trigger of the old definition can be published any more (G3).
     async fn dispatching_attempts(&self, jobs: &[JobId]) -> Result<Vec<AttemptId>>;
 
     /// One job.
@@ -135,14 +144,16 @@ pub trait Store: Send + Sync + 'static {
     /// The jobs with these ids, deleted ones included. Unknown ids are left out.
     async fn definitions(&self, ids: &[JobId]) -> Result<Vec<Arc<Job>>>;
 
-    /// At most `limit` jobs by name, in byte order, starting behind `after`.
+    /// At most `limit` jobs after `after`, sorted by the bytes of their names.
     async fn jobs(&self, after: Option<&JobName>, limit: usize) -> Result<Vec<JobSummary>>;
 
     // ── From due to queued ───────────────────────────────────────────────────────────────────────────────────
 
-    /// Fires due jobs: locks them, calls the planner for each, and writes the planned runs and the next fire times (G1).
+    /// Fires due jobs: locks them, calls the planner for each, and writes the planned runs and the next fire times
+    /// (G1).
     ///
-    /// The node claims the written runs. A fire time that has its run already gets no second one, whichever node wrote it (G2).
+    /// The node claims the written runs. A fire time that already has its run gets no second one, whichever node wrote
+    /// it (G2).
     ///
     /// # Errors
     ///
@@ -151,7 +162,8 @@ pub trait Store: Send + Sync + 'static {
 
     /// Claims at most `limit` unclaimed runs that are due within `horizon_ms`, oldest due time first.
     ///
-    /// These are retries, manual triggers, child runs, and the runs that an expired node left `scheduled` or `dispatching` (G13).
+    /// These are retries, manual triggers, child runs, and the runs that an expired node left `scheduled` or
+    /// `dispatching` (G13).
     ///
     /// # Errors
     ///
@@ -163,27 +175,30 @@ pub trait Store: Send + Sync + 'static {
         limit: usize,
     ) -> Result<Vec<ClaimedRun>>;
 
-    /// When the next job or unclaimed run is due; `None` when there is none.
+    /// When the next job or unclaimed run is due; `None` if there is none.
     async fn next_due_at(&self) -> Result<Option<Timestamp>>;
 
-    /// Moves runs from `scheduled` to `dispatching`; the accepted attempts, in the order of `requests`. The others must not be published.
+    /// Moves runs from `scheduled` to `dispatching`. Returns the accepted attempts, in the order of `requests`. The
+    /// others must not be published.
     ///
-    /// A run is accepted if the node has claimed it, it is at that attempt, and its job has that version (G3). A run that the node has
-    /// moved to `dispatching` before, for the same attempt and executor, is accepted again. A run that is not accepted needs no further
-    /// call: the change that got in between released the claim where something is left to do.
+    /// A run is accepted if the node has claimed it, it is at that attempt, and its job has that version (G3). A run
+    /// that the node has moved to `dispatching` before, for the same attempt and executor, is accepted again. A run
+    /// that is not accepted needs no further call. The change that prevented it released the claim, if the run is to be
+    /// dispatched at all.
     async fn begin_dispatch(
         &self,
         node: NodeId,
         requests: &[DispatchRequest],
     ) -> Result<Vec<AttemptId>>;
 
-    /// Moves published attempts from `dispatching` to `queued`. Runs that have moved on already stay as they are.
+    /// Moves published attempts from `dispatching` to `queued`. Runs in a later state stay unchanged.
     async fn confirm_dispatch(&self, attempts: &[AttemptId]) -> Result<()>;
 
-    /// Gives up the node's claim on these attempts. [`claim_waiting`](Self::claim_waiting) finds them again, not before `due_at` if given.
+    /// Gives up the node's claim on these attempts. [`claim_waiting`](Self::claim_waiting) finds them again, at
+    /// `due_at` at the earliest.
     ///
-    /// An attempt in `dispatching` that was certainly not published goes back to `scheduled`. It ends instead if it was cancelled, or if its job
-    /// was paused or deleted meanwhile (G3). A pause does not end a manual run.
+    /// An attempt in `dispatching` that was certainly not published goes back to `scheduled`. It ends instead if it was
+    /// cancelled, or if its job was paused or deleted meanwhile (G3). A pause does not end a manual run.
     async fn release_claims(
         &self,
         node: NodeId,
@@ -191,9 +206,10 @@ pub trait Store: Send + Sync + 'static {
         due_at: Option<Timestamp>,
     ) -> Result<()>;
 
-    /// Moves `queued` or `running` attempts that their executor does not hold back to `dispatching`, claimed by `node`; the runs.
+    /// Moves `queued` or `running` attempts that their executor does not hold back to `dispatching`, claimed by `node`.
+    /// Returns the runs.
     ///
-    /// They are to be published again as they are, to the group that they were published to before (G4). `reason` is kept in the timelines.
+    /// The caller publishes them again unchanged, to the same group as before (G4). `reason` is noted in the timelines.
     /// Runs whose job was paused or deleted meanwhile end instead (G3). A pause does not end a manual run.
     ///
     /// # Errors
@@ -215,7 +231,8 @@ pub trait Store: Send + Sync + 'static {
         Ok(self.trigger_claimed(None, request).await?.0)
     }
 
-    /// Like [`trigger`](Self::trigger); runs that are due now are claimed by `node` and returned. An unregistered node claims nothing.
+    /// Like [`trigger`](Self::trigger), but runs that are due now are claimed by `node` and returned. An unregistered
+    /// node claims nothing.
     ///
     /// # Errors
     ///
@@ -228,10 +245,11 @@ pub trait Store: Send + Sync + 'static {
 
     // ── From queued to ended ─────────────────────────────────────────────────────────────────────────────────
 
-    /// Applies reports in their order, each once: state and attempt guard every transition.
+    /// Applies reports in their order. State and attempt guard every transition, so that a repeated report has no
+    /// effect.
     ///
-    /// Retries, child runs and the next fixed-delay fire time are written in the same transaction (G9; see [`cueline_model::conclude`]). Reports
-    /// about unknown or later attempts are counted and have no effect.
+    /// Retries, child runs and the next fixed-delay fire time are written in the same transaction (G9; see
+    /// [`cueline_model::conclude`]). Reports about unknown or later attempts are counted as ignored.
     async fn ingest_reports(&self, reports: &[AttemptReport]) -> Result<IngestSummary>;
 
     /// Cancels a run that has not been published, or records the request for one that has.
@@ -241,10 +259,11 @@ pub trait Store: Send + Sync + 'static {
     /// [`NotFound`](crate::ErrorKind::NotFound) if there is no such run.
     async fn cancel_run(&self, run: RunId, by: &str) -> Result<CancelOutcome>;
 
-    /// At most `limit` requested cancellations that have not taken effect, by run id.
+    /// At most `limit` requested cancellations that have not taken effect, sorted by run id.
     async fn pending_cancellations(&self, limit: usize) -> Result<Vec<PendingCancellation>>;
 
-    /// At most `limit` attempts that have been `queued` or `running` for more than `older_than_ms`, by run id, starting behind `after`.
+    /// At most `limit` attempts after `after` that have been `queued` or `running` for more than `older_than_ms`,
+    /// sorted by run id.
     async fn outstanding_attempts(
         &self,
         older_than_ms: u64,
@@ -252,9 +271,11 @@ pub trait Store: Send + Sync + 'static {
         limit: usize,
     ) -> Result<Vec<OutstandingAttempt>>;
 
-    /// At most `limit` attempts that have been `running` for longer than timeout, kill grace and `slack_ms` together, by run id.
+    /// At most `limit` attempts that have been `running` for longer than timeout, kill grace and `slack_ms` together,
+    /// sorted by run id.
     ///
-    /// Their executors have stopped reporting. An edit that shortens the timeout has no effect on attempts that are published.
+    /// Their executors have stopped reporting. An edit that shortens the timeout has no effect on attempts that are
+    /// published.
     async fn overdue_attempts(&self, slack_ms: u64, limit: usize) -> Result<Vec<AttemptId>>;
 
     // ── Executors ────────────────────────────────────────────────────────────────────────────────────────────
@@ -262,12 +283,13 @@ pub trait Store: Send + Sync + 'static {
     /// Stores heartbeats, with the time of the database's clock.
     async fn record_heartbeats(&self, heartbeats: &[Heartbeat]) -> Result<()>;
 
-    /// All executors with a stored heartbeat, by group and name.
+    /// All executors with a stored heartbeat, sorted by group and name.
     async fn executors(&self) -> Result<Vec<Executor>>;
 
     // ── Dead letters ─────────────────────────────────────────────────────────────────────────────────────────
 
-    /// Stores dead letters whose key is new; how many. Deletes the oldest beyond [`MAX_DEAD_LETTERS`](crate::MAX_DEAD_LETTERS) (G15).
+    /// Stores dead letters whose key is new. Returns their number. Deletes the oldest beyond
+    /// [`MAX_DEAD_LETTERS`](crate::MAX_DEAD_LETTERS) (G15).
     async fn insert_dead_letters(&self, letters: &[NewDeadLetter]) -> Result<u64>;
 
     /// At most `limit` dead letters with an id below `before`, newest first.
@@ -276,7 +298,7 @@ pub trait Store: Send + Sync + 'static {
     /// The dead letters with these ids, in the order given. Unknown ids are left out.
     async fn dead_letters_by_id(&self, ids: &[i64]) -> Result<Vec<DeadLetter>>;
 
-    /// Deletes dead letters; how many existed.
+    /// Deletes dead letters. Returns how many of them existed.
     async fn delete_dead_letters(&self, ids: &[i64]) -> Result<u64>;
 
     // ── Queries ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -295,16 +317,17 @@ pub trait Store: Send + Sync + 'static {
     /// [`NotFound`](crate::ErrorKind::NotFound) if no job ever had the name in the filter.
     async fn runs(&self, filter: &RunFilter) -> Result<Vec<Run>>;
 
-    /// At most `limit` lines of a run's log behind the cursor `after`; 0 starts at the first line.
+    /// At most `limit` lines of a run's log after the cursor `after`; 0 starts at the first line.
     ///
     /// # Errors
     ///
     /// [`NotFound`](crate::ErrorKind::NotFound) if there is no such run.
     async fn log_lines(&self, run: RunId, after: i64, limit: usize) -> Result<Vec<StoredLogLine>>;
 
-    /// The expected fire times of a job in `from..to`, each with the run that accounts for it; at most `limit` (G1).
+    /// At most `limit` expected fire times of a job in `from..to`, each with the run that accounts for it (G1).
     ///
-    /// The present definition gives the fire times. A `skipped` run accounts for all fire times that it stands for.
+    /// The fire times follow from the present definition. A `skipped` run accounts for all fire times that it stands
+    /// for.
     ///
     /// # Errors
     ///
@@ -322,12 +345,14 @@ pub trait Store: Send + Sync + 'static {
 
     // ── Maintenance ──────────────────────────────────────────────────────────────────────────────────────────
 
-    /// Deletes runs that ended more than `older_than_ms` ago, with their logs and timelines; how many.
+    /// Deletes runs that ended more than `older_than_ms` ago, with their logs and timelines. Returns their number.
     ///
-    /// `limit` bounds the runs that are deleted one by one, and so the duration of the call. A store that partitions runs by day may keep a run
-    /// up to two days longer, and drop its whole day beyond the limit.
+    /// `limit` bounds the number of runs that are deleted one by one, and so the duration of the call. A store that
+    /// partitions runs by day may keep a run up to two days longer. It may drop a whole day of runs regardless of the
+    /// limit.
     async fn delete_expired_runs(&self, older_than_ms: u64, limit: usize) -> Result<u64>;
 
-    /// Gives enabled `fixed_delay` jobs that neither run nor have a next fire time a next fire time; how many. There should be none.
+    /// Repairs enabled `fixed_delay` jobs that neither run nor have a next fire time: sets that time. Returns their
+    /// number, which should be 0.
     async fn repair_fixed_delay_jobs(&self) -> Result<u64>;
 }

@@ -2,7 +2,7 @@
 
 use cueline_model::{AttemptEvent, AttemptId, ExecutorName, Timestamp};
 
-/// What an executor reported, or the scheduler found out, about one attempt.
+/// A report about one attempt, by an executor or by the scheduler itself.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AttemptReport {
     /// The attempt.
@@ -13,12 +13,12 @@ pub struct AttemptReport {
     pub event: AttemptEvent,
 }
 
-/// What a batch of reports changed.
+/// The changes by a batch of reports.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct IngestSummary {
     /// Runs that reached a terminal state.
     pub ended: usize,
-    /// Runs that go on with another attempt.
+    /// Runs that get another attempt.
     pub rescheduled: usize,
     /// Reports without effect: late, repeated, or about an attempt that is over.
     pub ignored: usize,

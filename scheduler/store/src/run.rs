@@ -1,4 +1,4 @@
-//! Runs, as they are read and listed.
+//! Runs: results of reading and listing them.
 
 use cueline_model::{
     ExecutorName, GroupName, JobId, JobName, LogLine, RunId, RunKind, RunState, Shard, Timestamp,
@@ -28,7 +28,7 @@ pub struct Run {
     pub fire_at: Timestamp,
     /// When the current attempt is due.
     pub due_at: Timestamp,
-    /// Which part of the work.
+    /// The part of the work that the run does.
     pub shard: Shard,
     /// The executor of the current or last attempt.
     pub executor: Option<ExecutorName>,
@@ -48,7 +48,7 @@ pub struct Run {
     pub message: Option<String>,
     /// What a successful handler returned.
     pub output: Option<String>,
-    /// How much of the work is done, from 0 to 1.
+    /// The part of the work that is done, from 0 to 1.
     pub progress: Option<f64>,
     /// Whether its cancellation was requested.
     pub cancel_requested: bool,
@@ -56,7 +56,7 @@ pub struct Run {
     pub parent: Option<RunId>,
 }
 
-/// A retry, a cancellation or another event of a run that is not part of its normal way.
+/// A retry, a cancellation or another unusual event of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TimelineEntry {
     /// When it happened, by the database's clock.
@@ -79,23 +79,23 @@ pub struct RunDetail {
     pub timeline: Vec<TimelineEntry>,
 }
 
-/// Which runs to list.
+/// Selects the runs to list.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RunFilter {
     /// Runs of jobs with this name, deleted jobs included; `None` for all jobs.
     pub job: Option<JobName>,
     /// Runs in one of these states; empty for all states.
     pub states: Vec<RunState>,
-    /// Runs with a lower id: the last id of a page gives the next page.
+    /// Runs with a lower id. Pass the last id of a page to get the next page.
     pub before: Option<RunId>,
     /// The most runs to return.
     pub limit: usize,
 }
 
-/// A line of a run's log, as it is listed.
+/// A stored line of a run's log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredLogLine {
-    /// Position in the log of the whole run, ascending over its attempts. Pass the last one to read what follows.
+    /// Position in the log of the whole run, ascending over its attempts. Pass the last one to read the lines after it.
     pub cursor: i64,
     /// The attempt that wrote the line.
     pub attempt: u32,
@@ -111,6 +111,6 @@ pub struct StoreStats {
     pub jobs: u64,
     /// Runs that have not ended, by state; states without runs are left out.
     pub live: Vec<(RunState, u64)>,
-    /// For how many milliseconds the oldest `scheduled` run has been due; `None` if none is due.
+    /// How long the oldest `scheduled` run has been due, in milliseconds. `None` if none is due.
     pub oldest_due_ms: Option<u64>,
 }

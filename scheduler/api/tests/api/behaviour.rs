@@ -1,4 +1,4 @@
-//! What the requests do.
+//! Effects of the requests.
 
 use crate::server::{DEADLINE, Server, until};
 use cueline_model::{
@@ -26,7 +26,7 @@ async fn triggered(server: &Server, job: &str) -> RunId {
     RunId(answer["runs"][0].as_i64().expect("a run"))
 }
 
-/// Brings the run to where its trigger is being published, as the engine does.
+/// Moves the run to `dispatching`, as the engine does.
 async fn dispatching(server: &Server, run: RunId) -> AttemptId {
     let node = server
         .store

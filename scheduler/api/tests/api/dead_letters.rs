@@ -1,4 +1,4 @@
-//! Dead letters and queues. What a broker has to do with is tested with real ones, from the command line (`tests/`).
+//! Dead letters and queues. Requests that need a broker are tested with real ones, from the command line (`tests/`).
 
 use cueline_model::Timestamp;
 use cueline_store::NewDeadLetter;

@@ -1,4 +1,4 @@
-//! The API over a real store, asked as a client asks.
+//! The API over a real store, called over HTTP like by a client.
 
 mod behaviour;
 mod dead_letters;

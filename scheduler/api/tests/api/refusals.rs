@@ -1,4 +1,4 @@
-//! Whatever is sent, the answer says what is wrong with it and what would be right, and the server goes on.
+//! The answer to any wrong request says what is wrong and what would be right. The server continues.
 
 use crate::server::{Answer, Server, TOKEN};
 use reqwest::{Method, StatusCode};

@@ -1,4 +1,4 @@
-//! A real server over a real store, and a client that shows whole answers.
+//! A real server over a real store, and a client that returns whole answers.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use serde_json::Value;
 use crate::fake_admin::FakeAdmin;
 
 pub(crate) const TOKEN: &str = "0123456789abcdef0123456789abcdef";
-/// Long enough for the slowest machine; nothing waits for it to pass.
+/// Long enough for the slowest machine. No test waits for all of it.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
 
 pub(crate) struct Server {
@@ -26,7 +26,7 @@ pub(crate) struct Server {
     _folder: tempfile::TempDir,
 }
 
-/// An answer, whole.
+/// The status, content type and body of an answer.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: StatusCode,
@@ -39,7 +39,7 @@ impl Answer {
         serde_json::from_str(&self.text).unwrap_or_else(|e| panic!("{e}: {self:?}"))
     }
 
-    /// The body of an answer that has to be good.
+    /// The body of a successful answer.
     #[track_caller]
     pub(crate) fn good(self) -> Value {
         assert!(self.status.is_success(), "{self:?}");
@@ -111,7 +111,7 @@ impl Server {
     }
 }
 
-/// Asks again until `done`, at most until the deadline.
+/// Repeats the request until `done`, at most until the deadline.
 pub(crate) async fn until<F: Future<Output = bool>>(what: &str, mut done: impl FnMut() -> F) {
     let asked = async {
         while !done().await {

@@ -1,11 +1,11 @@
-//! Where dead letters came from.
+//! Finds the queue that a dead letter came from.
 
 use cueline_broker::QueueId;
 use cueline_protocol::{Trigger, decode};
 use cueline_store::DeadLetter;
 
-/// The queue that a dead letter came from; `None` when its name is ambiguous. Names of groups and executors may
-/// contain dots, so the trigger in the letter decides where the name is split.
+/// The queue that a dead letter came from. Names of groups and executors may contain dots, so the trigger in the letter
+/// decides where the name is split. `None` without a readable trigger if the name is ambiguous.
 pub(super) fn queue_of(letter: &DeadLetter) -> Option<QueueId> {
     let name = letter.queue.as_str();
     for queue in [QueueId::Results, QueueId::Requests] {
@@ -16,7 +16,7 @@ pub(super) fn queue_of(letter: &DeadLetter) -> Option<QueueId> {
     let rest = name.strip_prefix("x.")?;
     let executor = match decode::<Trigger>(&letter.payload) {
         Ok(trigger) => trigger.executor.to_string(),
-        // Without a readable trigger the name has to be unambiguous.
+        // Without a readable trigger, only a name with one dot can be split.
         Err(_) => rest
             .split_once('.')
             .filter(|(_, e)| !e.contains('.'))?
@@ -24,7 +24,7 @@ pub(super) fn queue_of(letter: &DeadLetter) -> Option<QueueId> {
             .to_owned(),
     };
     let group = rest.strip_suffix(&format!(".{executor}")).or_else(|| {
-        // The trigger was published to the queue of another executor.
+        // The trigger names another executor than the queue.
         rest.split_once('.')
             .filter(|(_, e)| !e.contains('.'))
             .map(|(g, _)| g)

@@ -1,5 +1,5 @@
-//! What operators do with jobs by hand, queues and dead letters. Each request is carried out at once by the node that
-//! is asked.
+//! Requests of operators: manual triggers, queues and dead letters. The node that receives a request carries it out at
+//! once.
 
 mod dead_letter_origin;
 
@@ -56,10 +56,10 @@ impl SchedulerAdmin for Admin {
 
     async fn trigger(&self, request: TriggerRequest) -> Result<TriggerOutcome, AdminError> {
         let trigger = self.trigger.clone();
-        // In a task of its own, because a caller that is cancelled half-way would strand the claimed runs.
+        // A separate task finishes even if the caller is cancelled. Otherwise the claimed runs would be stranded.
         let task = tokio::spawn(async move { trigger.trigger(&request).await });
         let triggered = task.await.unwrap_or_else(|e| {
-            self.claims.mark_uncertain();
+            self.claims.set_uncertain();
             Err(StoreError::new(ErrorKind::Transient, "failed to trigger a job").caused_by(e))
         });
         Ok(triggered?)
@@ -67,15 +67,19 @@ impl SchedulerAdmin for Admin {
 
     async fn queues(&self) -> Result<Vec<QueueDepth>, AdminError> {
         let executors = self.store.executors().await?;
-        let mut asked = vec![QueueId::Results, QueueId::Requests, QueueId::Dead];
+        let mut queues = vec![QueueId::Results, QueueId::Requests, QueueId::Dead];
         for executor in executors {
             let ExecutorId { group, name } = executor.heartbeat.executor;
-            asked.push(executor_queue(&group, &name));
+            queues.push(executor_queue(&group, &name));
         }
-        let stats = self.broker.stats(&asked).await.map_err(EngineError::from)?;
-        let mut queues: Vec<_> = stats.into_iter().map(depth).collect();
-        queues.sort_by(|a, b| a.queue.cmp(&b.queue));
-        Ok(queues)
+        let stats = self
+            .broker
+            .stats(&queues)
+            .await
+            .map_err(EngineError::from)?;
+        let mut depths: Vec<_> = stats.into_iter().map(depth).collect();
+        depths.sort_by(|a, b| a.queue.cmp(&b.queue));
+        Ok(depths)
     }
 
     async fn outstanding(
@@ -123,7 +127,7 @@ impl SchedulerAdmin for Admin {
                     messages.push(Outgoing {
                         queue,
                         topic: letter.topic,
-                        // Not the first message's id, by which a broker would drop this one as a duplicate.
+                        // A new id: with the original one, the broker would drop this message as a duplicate.
                         id: format!("dead:{id}"),
                         payload: Bytes::from(letter.payload),
                     });
@@ -153,7 +157,7 @@ impl SchedulerAdmin for Admin {
 }
 
 impl Admin {
-    /// Ends as `kind` the attempts whose triggers are in the executor's queue. Returns their number.
+    /// Takes all triggers out of the executor's queue and ends their attempts as `kind`. Returns their number.
     async fn empty(
         &self,
         executor: &ExecutorId,

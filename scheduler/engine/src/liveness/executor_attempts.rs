@@ -1,4 +1,4 @@
-//! The attempts that were given to one executor: in its queue, and by the store.
+//! The attempts of one executor: those in its queue, and those that the store lists.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,19 +27,19 @@ pub(crate) struct ExecutorAttempts {
 
 /// Triggers fetched at once, and attempts ended in one transaction.
 pub(crate) const BATCH: usize = 500;
-/// The most batches of one executor in one call; the next call continues.
+/// The most batches per executor in one call. The next call continues.
 const MAX_BATCHES: usize = 200;
-/// The most attempts that one page of the store lists.
+/// Attempts that the store lists per page.
 const PAGE: usize = 1_000;
-/// The wait at an empty queue, in which the broker may return what a dead consumer held.
+/// The wait at an empty queue. Meanwhile the broker may return messages that a dead consumer held.
 const FETCH_WAIT: Duration = Duration::from_millis(50);
-/// About eight seconds, which is less than a delivery may stay unsettled.
+/// They take about eight seconds, less than a delivery may stay unsettled.
 const STORE_TRIES: usize = 12;
-/// When the store could not be written, the triggers are delivered again after this time.
+/// After a failure of the store, the triggers are delivered again after this time.
 const RETRY_AFTER: Duration = Duration::from_millis(200);
 
 impl ExecutorAttempts {
-    /// The attempts that are `queued` or `running` at the executor, by the store.
+    /// The attempts that the store lists as `queued` or `running` at the executor.
     pub(crate) async fn outstanding(
         &self,
         executor: &ExecutorId,
@@ -59,9 +59,9 @@ impl ExecutorAttempts {
         Ok(all)
     }
 
-    /// Takes triggers out of the executor's queue and ends their attempts as `kind`, while `holds` says that the
-    /// reason for it still holds: a broker that was away answers late. `count` grows with each ended attempt, also
-    /// when a later step fails.
+    /// Takes triggers out of the executor's queue and ends their attempts as `kind`. Stops once `is_valid` returns
+    /// false: an unreachable broker may answer so late that the reason no longer applies. `count` includes the attempts
+    /// that ended before an error.
     ///
     /// With [`OutcomeKind::Returned`], an attempt whose trigger was delivered before is not ended, because it may
     /// have started.
@@ -70,16 +70,16 @@ impl ExecutorAttempts {
         executor: &ExecutorId,
         kind: OutcomeKind,
         reason: &str,
-        holds: impl Fn() -> bool,
+        is_valid: impl Fn() -> bool,
         count: &mut usize,
     ) -> Result<(), EngineError> {
         let queue = executor_queue(&executor.group, &executor.name);
         for _ in 0..MAX_BATCHES {
             let batch = match self.broker.fetch(&queue, BATCH, FETCH_WAIT).await {
                 Ok(batch) => batch,
-                // The queue was lost with its broker, and is empty.
+                // The broker has lost the queue.
                 Err(e) if e.kind() == cueline_broker::ErrorKind::Permanent => {
-                    tracing::debug!(%queue, error = %e, "queue of an executor could not be read; treating it as empty");
+                    tracing::debug!(%queue, error = %e, "failed to read the queue of an executor; treating it as empty");
                     break;
                 }
                 Err(e) => return Err(e.into()),
@@ -87,7 +87,7 @@ impl ExecutorAttempts {
             if batch.is_empty() {
                 break;
             }
-            if !holds() {
+            if !is_valid() {
                 let retry = Settlement::Retry(Duration::ZERO);
                 settle_all(&self.broker, &queue, &batch, retry).await?;
                 break;
@@ -137,13 +137,13 @@ impl ExecutorAttempts {
         }
     }
 
-    /// Tries several times before it gives up: a trigger that is returned to its queue counts as delivered before.
+    /// Retries several times. If it gave up at once, the triggers would return to the queue and count as delivered.
     async fn ingest(&self, reports: &[AttemptReport]) -> Result<(), StoreError> {
         let mut backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
         for _ in 0..STORE_TRIES {
             match self.store.ingest_reports(reports).await {
                 Err(e) if e.kind() == ErrorKind::Transient => {
-                    tracing::warn!(error = %e, "failed to end drained attempts; trying again");
+                    tracing::warn!(error = %e, "failed to end drained attempts; trying again. Check the database");
                     tokio::time::sleep(backoff.next_wait()).await;
                 }
                 done => return done.map(drop),

@@ -1,9 +1,9 @@
-//! Failover (G10): the work of an executor that has fallen silent goes to other executors.
+//! Failover (G10): moves the work of a silent executor to other executors.
 //!
-//! By then the executor has stopped its own attempts, because it fences itself earlier. Triggers that are still in
-//! its queue never reached it and are routed again. Triggers that it has taken may have started; their attempts end
-//! `lost`, and the job's `on_lost` decides. When the executor returns, the store refuses what it reports about these
-//! attempts.
+//! By then the executor has stopped its own attempts, because it fences itself earlier. Triggers that are still in its
+//! queue never reached it and are routed again. Triggers that it has received may have started. Their attempts end
+//! `lost`, and the job's `on_lost` decides what follows. When the executor returns, the store refuses its reports about
+//! these attempts.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use crate::database_clock::DatabaseClock;
 use crate::error::EngineError;
 use crate::scheduler_report::attempt_ended;
 
-/// Watches for executors that have fallen silent.
+/// Fails over executors that have fallen silent.
 pub(crate) struct Failover {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) broker: Broker,
@@ -35,19 +35,19 @@ pub(crate) struct Failover {
     pub(crate) attempts: ExecutorAttempts,
     pub(crate) claim: Activator,
     pub(crate) every: Duration,
-    /// Executors that have fallen silent.
+    /// What failover remembers of each silent executor.
     pub(crate) silent: HashMap<ExecutorId, SilentExecutor>,
 }
 
-/// What failover remembers of one silence.
+/// The state of one failover. A heartbeat of the executor ends it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SilentExecutor {
     last_heartbeat_at: Timestamp,
     /// When the executor was last found to have no attempts left.
     empty_at: Option<Timestamp>,
-    /// The results queue as it was first seen in this silence.
+    /// Length of the results queue when this silence was first noticed.
     backlog: Option<Backlog>,
-    /// Attempts were taken from it: the failover has been counted, however many turns it takes.
+    /// Whether this failover was counted. One failover may take several turns but counts once.
     is_counted: bool,
 }
 
@@ -55,20 +55,20 @@ pub(crate) struct SilentExecutor {
 #[derive(Debug, Clone, Copy)]
 struct Backlog {
     messages: u64,
-    /// The number of messages that this node had ingested by then.
+    /// Messages that this node had ingested before.
     ingested_before: u64,
 }
 
-/// What one turn took from one executor.
+/// Attempts that one turn took from one executor.
 #[derive(Debug, Clone, Copy, Default)]
 struct Moved {
     routed_again: usize,
     lost: usize,
 }
 
-/// An executor without attempts is looked at again after this time.
+/// An executor without attempts is checked again after this time.
 const RECHECK_AFTER_MS: i64 = 30_000;
-/// Results reported before the silence have this long to be ingested before their attempts count as lost.
+/// Results in the queue get this long to be ingested. After it, attempts without a result count as lost.
 const RESULTS_WAIT_MS: i64 = 60_000;
 
 impl Duty for Failover {
@@ -118,7 +118,7 @@ impl Failover {
             let is_empty = self
                 .fail_over(&executor, &mut silent, now, &mut moved)
                 .await;
-            // Counted in spite of a later error.
+            // The turn may have moved attempts before it failed.
             total += self.count(&executor, &mut silent, moved);
             if matches!(is_empty, Ok(true)) {
                 silent.empty_at = Some(now);
@@ -149,7 +149,7 @@ impl Failover {
         total
     }
 
-    /// Takes away what the executor was given. Returns whether nothing is left.
+    /// Takes the attempts of the executor away. Returns whether none is left.
     async fn fail_over(
         &self,
         executor: &ExecutorId,
@@ -164,7 +164,7 @@ impl Failover {
             executor.name,
             now.since_ms(last_heartbeat_at) / 1_000
         );
-        // Earlier steps take time, in which the executor may have returned.
+        // Asked again after each slow step, because the executor may have returned meanwhile.
         let is_silent = || {
             let now = self.clock.now();
             self.self_check.has_failed(last_heartbeat_at, now) && !self.registry.is_alive(executor)
@@ -186,11 +186,11 @@ impl Failover {
             return Ok(true);
         }
         let is_settled = self.is_settled(executor, silent, now).await?;
-        // The broker may have been away while it was asked.
+        // The broker may have been unreachable during the call above.
         if !is_settled || !is_silent() {
             return Ok(false);
         }
-        // Attempts queued after this turn began are for a later turn.
+        // Skip attempts queued after this turn began: the silence says nothing about them.
         let (left, later): (Vec<_>, Vec<_>) = self
             .attempts
             .outstanding(executor)
@@ -211,9 +211,8 @@ impl Failover {
         Ok(later.is_empty())
     }
 
-    /// Whether every trigger and every report of the executor has reached the store, or has had enough time to.
-    /// Deliveries that the executor did not settle return to its queue first, and the results that it published
-    /// count.
+    /// Whether everything the executor received or reported is in the store, or has had enough time to arrive. First,
+    /// its unsettled deliveries return to its queue and its published results are ingested.
     async fn is_settled(
         &self,
         executor: &ExecutorId,
@@ -232,8 +231,8 @@ impl Failover {
             messages: results,
             ingested_before: ingested,
         });
-        // Under load the results queue is never empty. Results arrive in order: once this node has ingested as many
-        // as were in the queue, none of those is left.
+        // Under load the results queue is never empty. Results arrive in order. Once this node has ingested as many
+        // messages as the queue held, all of those are ingested.
         let passed = ingested - backlog.ingested_before >= backlog.messages;
         let waited_ms = self
             .self_check
@@ -246,8 +245,6 @@ fn why_lost(o: &OutstandingAttempt, silence: &str) -> String {
     if o.state == RunState::Running {
         format!("{silence}, and the attempt was running there")
     } else {
-        format!(
-            "{silence}; it had taken the trigger, and whether the attempt had started is not known"
-        )
+        format!("{silence}; it had received the trigger; it is unknown whether the attempt started")
     }
 }

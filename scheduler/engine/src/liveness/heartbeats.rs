@@ -1,4 +1,4 @@
-//! Heartbeats of executors: received from the broker, stored in batches, and recorded in the registry.
+//! Receives heartbeats of executors from the broker, stores them in batches, and records them in the registry.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -62,25 +62,25 @@ impl Heartbeats {
             return Ok(());
         }
         let heartbeats: Vec<Heartbeat> = last.into_values().collect();
-        // The store first: a broadcast is planned from its executors.
+        // The store comes first, because a broadcast is planned from the executors in the store.
         self.store.record_heartbeats(&heartbeats).await?;
         let now = self.clock.now();
         let mut has_changed = false;
         for heartbeat in heartbeats {
             let is_news = self.registry.record(&heartbeat, now);
-            // A draining executor may be waiting for its queue, which its own rights may not suffice to declare.
+            // A draining executor may be waiting for its queue, because its own rights do not let it declare one.
             if (is_news || heartbeat.draining) && !heartbeat.gone {
                 self.queues.request(heartbeat.executor, is_news, now);
             }
             has_changed |= is_news;
         }
         if has_changed {
-            self.claims.release_unroutable();
+            self.claims.retry_unroutable();
         }
         Ok(())
     }
 
-    /// Registers the executors whose last heartbeat, at any node, is recent. A node that starts can route at once.
+    /// Registers the executors whose last heartbeat, at any node, is recent. A starting node can then route at once.
     pub(crate) async fn restore(&self) -> Result<(), StoreError> {
         let now = self.clock.now();
         for known in self.store.executors().await? {
@@ -95,14 +95,14 @@ impl Heartbeats {
     /// Notes that all heartbeats received so far are stored.
     pub(crate) fn record_flush(&self) {
         if self.self_check.record_flush(self.clock.now()) {
-            tracing::info!("heartbeat writes caught up; executor silence is counted from now on");
+            tracing::info!("heartbeat writes caught up; executor timeouts resume");
         }
     }
 
     /// Removes silent executors from the candidates.
     pub(crate) fn expire(&self) {
         if self.registry.expire(self.clock.now()) {
-            self.claims.release_unroutable();
+            self.claims.retry_unroutable();
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Loopback heartbeats: this node sends messages to itself over the broker, as evidence that it would receive those
-//! of executors.
+//! Loopback heartbeats: this node sends messages to itself over the broker. Receiving them is evidence that it would
+//! also receive heartbeats of executors.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ pub(crate) struct Loopback {
     broker: Broker,
     clock: Arc<DatabaseClock>,
     self_check: Arc<SelfCheck>,
-    /// On this channel only this process listens.
+    /// Only this process listens on this channel.
     channel: Channel,
 }
 
@@ -29,7 +29,7 @@ impl Loopback {
         clock: Arc<DatabaseClock>,
         self_check: Arc<SelfCheck>,
     ) -> Self {
-        // An identity, not a decision: nothing that a seed should reproduce depends on it.
+        // Not drawn from the seeded generator: it only identifies this process and decides nothing.
         let process_nonce = RandomState::new().hash_one(std::process::id());
         Self {
             broker,
@@ -48,11 +48,11 @@ impl Loopback {
             };
             match listened {
                 Ok(()) => tracing::warn!(
-                    "no loopback heartbeat was received over the broker; executor timeouts are paused, subscribing anew"
+                    "received no loopback heartbeat; executor timeouts are paused, subscribing again. Check the broker"
                 ),
                 Err(e) => tracing::warn!(
                     error = %e,
-                    "failed to subscribe to loopback heartbeats; executor timeouts are paused, trying again"
+                    "failed to subscribe to loopback heartbeats; executor timeouts are paused, trying again. Check the broker"
                 ),
             }
             tokio::select! {
@@ -62,13 +62,13 @@ impl Loopback {
         }
     }
 
-    /// Returns when no loopback heartbeat has been received for long.
+    /// Subscribes and sends. Returns after `resubscribe_after` without a loopback heartbeat.
     async fn listen(&self) -> Result<(), BrokerError> {
         let intervals = self.self_check.intervals;
         let mut inbox = self.broker.listen(&self.channel).await?;
         let mut last_received = Instant::now();
         while last_received.elapsed() < intervals.resubscribe_after {
-            // A failure to send shows in that nothing is received.
+            // The error is ignored: a message that was not sent is not received either.
             let _ = self
                 .broker
                 .announce(&self.channel, encode(self.clock.now()))
@@ -82,12 +82,10 @@ impl Loopback {
         Ok(())
     }
 
-    /// Notes that a loopback heartbeat was received just now.
+    /// Records that a loopback heartbeat was received now.
     pub(crate) fn record(&self) {
         if self.self_check.record_loopback(self.clock.now()) {
-            tracing::info!(
-                "loopback heartbeats are received; executor silence is counted from now on"
-            );
+            tracing::info!("loopback heartbeats arrive; executor timeouts resume");
         }
     }
 }
@@ -105,8 +103,8 @@ fn decode(payload: &[u8]) -> Option<Timestamp> {
 /// Receives all messages that arrive within `wait`, and calls `record` for each fresh one. Returns whether one was
 /// fresh.
 ///
-/// A message that was long on its way, or waited here while this process was held up, proves nothing about now. Old
-/// messages are read at once, so that none delays a fresh one.
+/// A message may be old because the broker was slow or this process was suspended. An old message proves nothing about
+/// the present. Old messages are read without waiting, so that they do not delay a fresh one.
 async fn receive(
     inbox: &mut Listener,
     wait: Duration,
@@ -137,7 +135,7 @@ mod tests {
 
     use super::*;
 
-    /// Messages have piled up while the process was held up.
+    /// Messages have piled up while the process was suspended.
     #[tokio::test]
     async fn old_messages_are_read_at_once_and_prove_nothing() {
         let check = SelfCheck::new(30_000);

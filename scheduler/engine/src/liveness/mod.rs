@@ -1,9 +1,9 @@
-//! Who is alive: this node by its lease, executors by their heartbeats.
+//! Liveness: this node is alive while its lease is renewed, an executor while its heartbeats arrive.
 //!
-//! [`heartbeats`] stores what executors announce and feeds the [`registry`], by which runs are routed. [`failover`]
-//! moves the work of executors that have fallen silent. It acts only while [`self_check`] shows that this node would
-//! have received a heartbeat; [`loopback`] provides that evidence. [`reconcile`] finds triggers that were lost on the
-//! way to a live executor. [`node_lease`] keeps the claims of this node.
+//! [`heartbeats`] stores heartbeats and updates the [`registry`], from which runs are routed. [`failover`] moves the
+//! work of silent executors. It acts only while [`self_check`] shows that this node would have received a heartbeat;
+//! [`loopback`] provides that evidence. [`reconcile`] finds triggers that were lost on the way to a live executor.
+//! [`node_lease`] keeps the claims of this node.
 
 pub(crate) mod executor_attempts;
 pub(crate) mod failover;

@@ -21,7 +21,7 @@ pub(crate) struct NodeLease {
     pub(crate) lease_ms: u64,
 }
 
-/// G14: a larger difference between local and database clock is logged.
+/// A larger difference between local and database clock is logged (G14).
 const MAX_OFFSET_MS: u64 = 500;
 
 impl Duty for NodeLease {
@@ -38,7 +38,7 @@ impl Duty for NodeLease {
 }
 
 impl NodeLease {
-    /// Registers the node if it is not registered, renews its lease if it is.
+    /// Renews the lease. Registers the node first if it is not registered.
     pub(crate) async fn renew(&self) -> Result<(), StoreError> {
         self.adopt_database_clock().await?;
         let Some(node) = self.claims.node() else {
@@ -47,7 +47,7 @@ impl NodeLease {
         if self.claims.take_uncertain() {
             tracing::warn!(
                 node = node.0,
-                "claims became uncertain after a failed store call; dropping them and claiming anew"
+                "a store call failed with an unknown result; dropping all claims and claiming again. Check the database"
             );
             return self.rejoin(node).await;
         }
@@ -56,7 +56,7 @@ impl NodeLease {
         }
         tracing::warn!(
             node = node.0,
-            "node lease expired; dropping its claims and joining anew. Check the load of this machine and of the database"
+            "node lease expired; dropping all claims and joining again. Check the load of this machine and of the database"
         );
         self.self_check.restart_listening(self.clock.now());
         self.rejoin(node).await
@@ -84,14 +84,14 @@ impl NodeLease {
         Ok(())
     }
 
-    /// Continues as a new node. The next claim of any node finds the runs of the old one, known here or not.
+    /// Continues as a new node. The old node's runs, known here or not, are claimed again by any node.
     async fn rejoin(&self, old: NodeId) -> Result<(), StoreError> {
         self.claims.forget_all();
         let joined = self
             .store
             .rejoin_node(old, &self.node_name, self.lease_ms)
             .await;
-        // Also the runs that were claimed during the call.
+        // Other stages may have claimed runs for the old node during the call.
         self.claims.forget_all();
         match joined {
             Ok(node) => {
@@ -100,7 +100,7 @@ impl NodeLease {
                 Ok(())
             }
             Err(e) => {
-                self.claims.mark_uncertain();
+                self.claims.set_uncertain();
                 Err(e)
             }
         }

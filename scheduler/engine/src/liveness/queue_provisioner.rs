@@ -1,7 +1,7 @@
 //! Declares the queues of executors in the background, so that a slow broker cannot delay heartbeats.
 //!
-//! No trigger waits for it: publishing to a missing queue declares it. It serves executors that wait for their queue
-//! to appear because their own rights do not suffice to declare it.
+//! No trigger waits for a declaration here, because publishing to a missing queue declares it. The provisioner serves
+//! executors whose own rights do not let them declare their queue.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -15,12 +15,12 @@ use crate::addresses::executor_queue;
 use crate::database_clock::DatabaseClock;
 use crate::lock::lock;
 
-/// The most executors that are tracked. A request past it is dropped; the next heartbeat of an executor that waits
-/// repeats it.
+/// The most executors that are tracked. Further requests are dropped. An executor that waits for its queue repeats the
+/// request with its next heartbeat.
 const MAX_EXECUTORS: usize = 10_000;
 /// Executors whose queues are declared at once.
 const CONCURRENCY: usize = 16;
-/// Within this time queues are not declared again, unless there is news of their executor.
+/// Queues are not declared again within this time, unless their executor has changed.
 const REDECLARE_AFTER_MS: i64 = 10_000;
 
 pub(crate) struct QueueProvisioner {
@@ -40,7 +40,7 @@ impl QueueProvisioner {
         }
     }
 
-    /// Requests the executor's queues. `is_news`: something about the executor has changed.
+    /// Requests the executor's queue. `is_news` means that the executor has appeared or changed.
     pub(crate) fn request(&self, executor: ExecutorId, is_news: bool, now: Timestamp) {
         if self.requests.add(executor, is_news, now) {
             self.requested.wake();
@@ -101,7 +101,7 @@ struct Inner {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Waiting,
-    /// Being declared; `again` when there was news since that began.
+    /// Being declared. `again` if the executor has changed meanwhile.
     Declaring {
         again: bool,
     },
@@ -109,7 +109,7 @@ enum State {
 }
 
 impl Requests {
-    /// Returns whether there is something to do for the executor.
+    /// Returns whether a queue was added to the waiting ones.
     fn add(&self, executor: ExecutorId, is_news: bool, now: Timestamp) -> bool {
         let mut inner = lock(&self.0);
         match inner.states.get_mut(&executor) {
@@ -134,7 +134,7 @@ impl Requests {
         true
     }
 
-    /// The executor whose queues are to be declared next.
+    /// Takes the executor whose queue is declared next.
     fn next(&self) -> Option<ExecutorId> {
         let mut inner = lock(&self.0);
         let executor = inner.waiting.pop_front()?;

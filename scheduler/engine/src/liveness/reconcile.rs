@@ -1,8 +1,7 @@
-//! Reconcile: compares what executors should hold with what they say they hold.
+//! Reconcile: compares the attempts that executors should hold with those that they report to hold.
 //!
-//! A journal lost with its disk, a queue lost with its broker and an ack lost in a crash heal here without an
-//! operator. A missing attempt is published again, as the same attempt, to the same executor, which recognises a
-//! repeated trigger.
+//! It repairs the loss of a journal with its disk, of a queue with its broker, and of an ack in a crash. A missing
+//! attempt is published again, as the same attempt, to the same executor. The executor ignores a repeated trigger.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -40,7 +39,7 @@ pub(crate) struct Reconcile {
     pub(crate) after: Option<RunId>,
 }
 
-/// The most attempts in one turn, and in one question. It is less than an executor answers for.
+/// The most attempts in one turn and in one question. An executor answers for more than this.
 pub(crate) const BATCH: usize = 1_000;
 const REPLY_WITHIN: Duration = Duration::from_secs(2);
 
@@ -96,13 +95,13 @@ impl Reconciler {
         if outstanding.is_empty() {
             return Ok(0);
         }
-        // All executors are asked before anything is published: an attempt in a queue is not in a journal yet.
+        // Ask all executors before publishing: an attempt in a queue is not in a journal yet.
         let missing = self.missing(outstanding).await?;
         let reason = "its executor did not hold it; published again";
         let mut count = 0;
         for batch in missing.chunks(BATCH) {
             let taken = self.store.reclaim_attempts(node, batch, reason).await;
-            let runs = self.claims.check(taken)?;
+            let runs = self.claims.note_uncertain_result(taken)?;
             add(&self.counters.reconciled, runs.len());
             count += runs.len();
             self.claims.schedule(runs);
@@ -133,7 +132,7 @@ impl Reconciler {
                 continue;
             }
             for batch in attempts.chunks(BATCH) {
-                // An executor that does not answer is not asked about the rest.
+                // If the executor does not answer, do not ask about its other attempts.
                 let Some(not_held) = self.not_held(&executor, batch).await? else {
                     break;
                 };
@@ -158,7 +157,7 @@ impl Reconciler {
             .collect())
     }
 
-    /// The attempts that the executor says it does not hold; `None` when it does not answer.
+    /// The attempts that the executor does not report to hold; `None` when it does not answer.
     async fn not_held(
         &self,
         executor: &ExecutorId,

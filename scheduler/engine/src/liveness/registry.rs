@@ -1,4 +1,4 @@
-//! The live executors, by their heartbeats; runs are routed to them. Knows neither broker nor store.
+//! The live executors, according to their heartbeats. Runs are routed to them. Knows neither broker nor store.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,7 +19,7 @@ struct Known {
 #[derive(Debug, Default)]
 struct Inner {
     executors: BTreeMap<ExecutorId, Known>,
-    /// Candidates by group and capability, until something changes.
+    /// Candidates by group and capability. Cleared by each change.
     cache: HashMap<GroupName, HashMap<String, Candidates>>,
 }
 
@@ -47,11 +47,14 @@ impl Registry {
             accepts_triggers: !heartbeat.draining && !heartbeat.gone,
             last_heartbeat_at: at,
         };
-        let is_same = inner.executors.get(&heartbeat.executor).is_some_and(|b| {
-            b.accepts_triggers == known.accepts_triggers
-                && b.capabilities == known.capabilities
-                && !self.is_expired(b.last_heartbeat_at, at)
-        });
+        let is_same = inner
+            .executors
+            .get(&heartbeat.executor)
+            .is_some_and(|before| {
+                before.accepts_triggers == known.accepts_triggers
+                    && before.capabilities == known.capabilities
+                    && !self.is_expired(before.last_heartbeat_at, at)
+            });
         inner.executors.insert(heartbeat.executor.clone(), known);
         if !is_same {
             self.changed(&mut inner);
@@ -91,7 +94,7 @@ impl Registry {
         self.changes.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Grows with each change of the candidates. A routing decision from before a change may be out of date.
+    /// Number of changes of the candidates so far. If it has grown, an earlier routing decision may be outdated.
     pub(crate) fn changes(&self) -> u64 {
         self.changes.load(Ordering::Acquire)
     }
@@ -118,7 +121,7 @@ impl Registry {
         candidates
     }
 
-    /// Whether a recent heartbeat of the executor is known, draining or not.
+    /// Whether the executor has sent a recent heartbeat. True for a draining executor too.
     pub(crate) fn is_alive(&self, executor: &ExecutorId) -> bool {
         lock(&self.inner).executors.contains_key(executor)
     }

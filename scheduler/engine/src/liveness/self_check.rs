@@ -1,10 +1,9 @@
-//! Whether this node may judge the silence of executors.
+//! Decides whether this node may judge the silence of executors.
 //!
-//! Silence proves nothing unless a heartbeat would have been received and stored. Two pieces of evidence are
-//! required, both recent: a loopback heartbeat, which this node sends to itself over the broker, and a flush, after
-//! which every heartbeat received so far is in the store. A gap in either restarts the count of every executor's
-//! silence. A restart of the broker, a slow store, or a node that was suspended or cut off therefore fails nothing
-//! over.
+//! Silence proves nothing unless this node would have received and stored a heartbeat. Two recent pieces of evidence
+//! are required. The first is a loopback heartbeat, which this node sends to itself over the broker. The second is a
+//! flush: at that time every heartbeat received so far was in the store. A gap in either restarts the count of every
+//! executor's silence. So a broker restart, a slow store, or a suspended or disconnected node causes no failover.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -13,21 +12,21 @@ use cueline_model::Timestamp;
 
 use crate::lock::lock;
 
-/// Intervals of the self check. They follow from `failover_after`, the silence after which an executor has failed.
+/// Intervals of the self check, derived from `failover_after`, the silence after which an executor has failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Intervals {
     /// The time between two loopback heartbeats, and at most between two flushes; 1 s.
     pub(crate) every: Duration,
-    /// Evidence older than this has a gap; 4 s. Together with a heartbeat interval and a reconnect it is much shorter
-    /// than `failover_after`.
+    /// Evidence older than this counts as a gap; 4 s. Together with a heartbeat interval and a reconnect it is much
+    /// shorter than `failover_after`.
     pub(crate) max_gap_ms: i64,
-    /// Without a loopback heartbeat for this long, the node subscribes anew, because a broker can lose a subscription
-    /// silently; 15 s.
+    /// After this long without a loopback heartbeat, the node subscribes again; 15 s. A broker can lose a subscription
+    /// without an error.
     pub(crate) resubscribe_after: Duration,
 }
 
 impl Intervals {
-    /// The documented values for a `failover_after` of 30 s or more, shorter ones below.
+    /// The values in the field docs hold for a `failover_after` of 30 s or more. A shorter one gives shorter intervals.
     fn of(failover_after_ms: u64) -> Self {
         let fraction = |divisor: u64, min_ms: u64, max_ms: u64| {
             (failover_after_ms / divisor).clamp(min_ms, max_ms)
@@ -41,7 +40,7 @@ impl Intervals {
     }
 }
 
-/// The evidence, and what follows from it.
+/// Collects the evidence and judges executors by it.
 #[derive(Debug)]
 pub(crate) struct SelfCheck {
     failover_after_ms: i64,
@@ -51,9 +50,9 @@ pub(crate) struct SelfCheck {
 
 #[derive(Debug, Default, Clone, Copy)]
 struct Times {
-    /// Since then this node receives heartbeats without a gap.
+    /// This node has received heartbeats without a gap since then.
     listening_since: Option<Timestamp>,
-    /// Since then it stores them without a gap.
+    /// This node has stored heartbeats without a gap since then.
     counting_since: Option<Timestamp>,
     loopback_heartbeat_at: Option<Timestamp>,
     heartbeats_flushed_at: Option<Timestamp>,
@@ -68,12 +67,12 @@ impl SelfCheck {
         }
     }
 
-    /// The node has been registered, or its lease had run out: executors that it does not know may be alive.
+    /// Call this when the node was registered or its lease expired. Executors that it does not know may be alive.
     pub(crate) fn restart_listening(&self, now: Timestamp) {
         lock(&self.times).listening_since = Some(now);
     }
 
-    /// A loopback heartbeat was received. Returns whether a gap lay before it.
+    /// Call this when a loopback heartbeat was received. Returns whether it ended a gap.
     pub(crate) fn record_loopback(&self, now: Timestamp) -> bool {
         let mut times = lock(&self.times);
         let previous = times.loopback_heartbeat_at.replace(now);
@@ -84,7 +83,7 @@ impl SelfCheck {
         is_gap
     }
 
-    /// All heartbeats received so far are in the store. Returns whether a gap lay before it.
+    /// Call this when all heartbeats received so far are in the store. Returns whether it ended a gap.
     pub(crate) fn record_flush(&self, now: Timestamp) -> bool {
         let mut times = lock(&self.times);
         let previous = times.heartbeats_flushed_at.replace(now);
@@ -99,15 +98,15 @@ impl SelfCheck {
         lock(&self.times).listening_since
     }
 
-    /// Whether both pieces of evidence are recent. The restarted count alone does not suffice: it begins only when a
-    /// gap has ended.
+    /// Whether both pieces of evidence are recent. The restart of the count alone is not enough, because it happens
+    /// only at the end of a gap.
     pub(crate) fn can_judge_liveness(&self, now: Timestamp) -> bool {
         let times = *lock(&self.times);
         !self.is_gap(times.loopback_heartbeat_at, now)
             && !self.is_gap(times.heartbeats_flushed_at, now)
     }
 
-    /// When the silence of an executor with this last heartbeat began, as far as this node can vouch for it.
+    /// The start of the executor's silence, as far as this node has observed it without a gap.
     pub(crate) fn silence_counts_from(&self, last_heartbeat_at: Timestamp) -> Timestamp {
         let times = *lock(&self.times);
         [times.listening_since, times.counting_since]
@@ -126,7 +125,7 @@ impl SelfCheck {
         self.silent_past_limit_ms(last_heartbeat_at, now) > 0 && self.can_judge_liveness(now)
     }
 
-    /// Whether evidence from `then` is too old, or absent.
+    /// Whether evidence from `then` is missing or too old.
     pub(crate) fn is_gap(&self, then: Option<Timestamp>, now: Timestamp) -> bool {
         then.is_none_or(|then| now.since_ms(then) > self.intervals.max_gap_ms)
     }

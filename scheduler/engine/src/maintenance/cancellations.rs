@@ -21,13 +21,13 @@ pub(crate) struct Cancellations {
     pub(crate) store_id: StoreId,
 }
 
-/// About this many are sent in one turn; the rest follows when these have taken effect.
+/// Cancellations per turn, roughly. The rest is sent once these have taken effect.
 const BATCH: usize = 1_000;
-/// The most pending cancellations searched for live executors. Below it, those of dead executors hold up no other.
+/// Search depth. Up to this many, cancellations for dead executors cannot block those for live ones.
 const MAX_SEARCHED: usize = 64_000;
 /// A cancellation without effect is sent again after this time.
 const RESEND_AFTER: Duration = Duration::from_secs(1);
-/// With nothing pending, the store is asked this often: another node may have accepted a request.
+/// Poll interval while nothing is pending. Another node may have accepted a request.
 const POLL: Duration = Duration::from_secs(5);
 
 impl Duty for Cancellations {

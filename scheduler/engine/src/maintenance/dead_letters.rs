@@ -72,8 +72,8 @@ fn letter(delivery: &Delivery, now: Timestamp) -> NewDeadLetter {
     }
 }
 
-/// Equal for equal bytes, which hold the time: a second delivery of the same dead letter is recognised by it. Its
-/// strength does not matter.
+/// A hash of the payload, by which the store ignores a second delivery of the same dead letter. The payload includes
+/// the time, so different dead letters differ. The hash needs no cryptographic strength.
 fn key(payload: &[u8]) -> String {
     Md5::digest(payload)
         .iter()

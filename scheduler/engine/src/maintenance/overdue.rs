@@ -1,4 +1,4 @@
-//! Ends runs that will not end by themselves: past their dispatch deadline, or past their timeout without a report.
+//! Ends runs that are past their dispatch deadline, and attempts that are past their timeout without a report.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ pub(crate) struct Overdue {
     pub(crate) clock: Arc<DatabaseClock>,
     pub(crate) unroutable: UnroutableRuns,
     pub(crate) claim: Activator,
-    /// The time past timeout and kill grace in which an executor may still report, in ms.
+    /// How long after timeout and kill grace an executor may still report, in ms.
     pub(crate) slack_ms: u64,
 }
 

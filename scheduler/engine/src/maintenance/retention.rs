@@ -11,7 +11,7 @@ pub(crate) struct Retention {
     pub(crate) retention_ms: u64,
 }
 
-/// Runs deleted in one transaction, which holds the store's write lock and therefore stays short.
+/// Runs deleted in one transaction. The transaction holds the store's write lock, so it has to be short.
 const BATCH: usize = 500;
 /// The pause between two batches.
 const BETWEEN_BATCHES: Duration = Duration::from_millis(20);

@@ -1,4 +1,4 @@
-//! Claim: due jobs become runs, and runs that no live node works on are taken over.
+//! Claim: fires due jobs, and takes over waiting runs that no live node has claimed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use super::plan::SchedulePlanner;
 use crate::database_clock::DatabaseClock;
 use crate::scheduler_report::attempt_ended;
 
-/// Claims what is due within the lookahead and puts it on the wheel.
+/// Claims runs that are due within the lookahead and puts them on the wheel.
 pub(crate) struct Claim {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) clock: Arc<DatabaseClock>,
@@ -21,11 +21,11 @@ pub(crate) struct Claim {
     pub(crate) poll_ms: u64,
     pub(crate) batch: usize,
     pub(crate) max_claimed: usize,
-    /// Runs per due job in the last turn, at least 1. It decides how many jobs make a batch.
+    /// Runs per due job in the last turn, at least 1. It determines how many jobs a batch has.
     pub(crate) runs_per_job: usize,
 }
 
-/// The wait while the node is not registered, or holds as many runs as it may.
+/// The wait while the node is not registered or has reached its memory limit.
 const BLOCKED_WAIT: Duration = Duration::from_millis(20);
 
 impl Duty for Claim {
@@ -37,7 +37,7 @@ impl Duty for Claim {
 
     async fn activate(&mut self) -> Result<Next, StoreError> {
         let turn = self.turn().await;
-        self.claims.check(turn)
+        self.claims.note_uncertain_result(turn)
     }
 }
 
@@ -46,8 +46,8 @@ impl Claim {
         let Some(node) = self.claims.node() else {
             return Ok(Next::After(BLOCKED_WAIT));
         };
-        // At the bound, due runs wait in the store, which loses nothing.
-        if self.max_claimed.saturating_sub(self.claims.len()) < self.batch {
+        // At the memory limit, due runs safely wait in the store.
+        if self.max_claimed.saturating_sub(self.claims.claimed_count()) < self.batch {
             return Ok(Next::After(BLOCKED_WAIT));
         }
         let more_waiting = self.claim_waiting(node).await?;
@@ -55,7 +55,7 @@ impl Claim {
         if more_waiting || more_due {
             return Ok(Next::Now);
         }
-        // A run that becomes due meanwhile is still claimed half a lookahead before its due time.
+        // Half a lookahead is short enough: a run is claimed at least that long before its due time.
         let wait = self.poll_ms.min(self.lookahead_ms / 2);
         Ok(Next::After(Duration::from_millis(wait)))
     }
@@ -70,8 +70,8 @@ impl Claim {
         let now = self.clock.now();
         let (misfires, waiting): (Vec<_>, Vec<_>) =
             waiting.into_iter().partition(|run| is_misfire(run, now));
-        // Scheduled before the misfires are written: these runs are claimed by this node, and no other node looks for
-        // them.
+        // Schedule before writing the misfires, which may fail. No other node looks for runs that this node has
+        // claimed.
         self.claims.schedule(waiting);
         self.skip_misfires(misfires).await?;
         Ok(may_be_more)
@@ -86,8 +86,8 @@ impl Claim {
         let request = FireDueRequest {
             node,
             horizon_ms: self.lookahead_ms,
-            // A job that fires often has many runs within the lookahead. Fewer jobs then make a batch, which keeps
-            // the transaction short.
+            // A job that fires often has many runs within the lookahead. A batch then has fewer jobs, which keeps the
+            // transaction short.
             limit: (self.batch / self.runs_per_job).max(1),
         };
         let fired = self.store.fire_due(request, &planner).await?;
@@ -105,21 +105,21 @@ impl Claim {
             .iter()
             .map(|run| {
                 let late_ms = now.since_ms(run.due_at);
-                let message = format!("misfire policy skip: found {late_ms} ms late");
+                let message = format!("skipped by misfire policy skip; it was {late_ms} ms late");
                 attempt_ended(run.attempt_id(), OutcomeKind::Skipped, now, message)
             })
             .collect();
         let written = self.store.ingest_reports(&reports).await;
         if written.is_err() {
             // These runs are claimed, but neither skipped nor on the wheel. Only a new claim finds them.
-            self.claims.mark_uncertain();
+            self.claims.set_uncertain();
         }
         written.map(drop)
     }
 }
 
-/// Whether the run was written ahead of its fire time by a node that died, and is found too late for its misfire
-/// policy. A run whose due time was put off, because it waited for an executor, is no misfire.
+/// Whether a node that died wrote the run ahead of its fire time, and it is now too late for policy `skip`. A run whose
+/// due time was postponed, because it waited for an executor, is not a misfire.
 fn is_misfire(run: &ClaimedRun, now: Timestamp) -> bool {
     let spec = &run.job.spec;
     run.kind == RunKind::Schedule

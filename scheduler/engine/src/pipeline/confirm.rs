@@ -1,7 +1,7 @@
-//! Confirm: triggers that the broker has on disk become `queued` in the store, a batch at a time.
+//! Confirm: moves runs whose triggers the broker has on disk to `queued`, a batch at a time.
 //!
-//! A stage of its own, off the path of the next trigger. When a node dies before it has confirmed a trigger, the next
-//! node publishes it again, to the same executor as the same attempt.
+//! It is a separate stage, so that it does not delay the next trigger. When a node dies before it has confirmed a
+//! trigger, the next node publishes it again, to the same executor as the same attempt.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,8 +13,8 @@ use tokio::sync::mpsc;
 
 use super::burst;
 
-/// Batches that may wait for the store; past it nothing is published. It is more than a burst publishes before the
-/// first confirmation is written.
+/// At this many unwritten batches, publishing waits. A burst publishes fewer before its first confirmation is
+/// written.
 pub(crate) const MAX_WAITING_BATCHES: usize = 16;
 
 pub(crate) struct Confirm {
@@ -22,7 +22,7 @@ pub(crate) struct Confirm {
     pub(crate) burst_gate: Arc<BurstGate>,
     pub(crate) confirmed: mpsc::Receiver<AttemptId>,
     pub(crate) batch: usize,
-    /// Received and not yet written.
+    /// Confirmations that were received but not yet written.
     pub(crate) unwritten: Vec<AttemptId>,
 }
 
@@ -43,7 +43,7 @@ impl Confirm {
                     return;
                 }
                 let wait = backoff.next_wait();
-                tracing::error!(error = %e, wait_ms = wait.as_millis(), "failed to confirm published triggers; trying again");
+                tracing::error!(error = %e, wait_ms = wait.as_millis(), "failed to confirm published triggers; trying again. Check the database");
                 tokio::time::sleep(wait).await;
             }
             backoff.reset();

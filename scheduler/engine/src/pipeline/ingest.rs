@@ -1,4 +1,4 @@
-//! Ingest: reports of executors change the state of runs.
+//! Ingest: applies reports of executors to runs.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -76,7 +76,7 @@ struct Batch {
 }
 
 impl Ingest {
-    /// Ingests until the queue is empty or `at_most` has passed: where other nodes work on, the queue never gets
+    /// Ingests until the queue is empty, for at most `at_most`. With other nodes active the queue may never be
     /// empty.
     pub(crate) async fn finish(&self, at_most: Duration) {
         let give_up_at = Instant::now() + at_most;
@@ -116,8 +116,8 @@ impl Ingest {
                     Err(reason) => refused = refused.or(Some(reason)),
                 }
             }
-            // The readable reports of a dead letter are applied. Applying them again, after a replay, changes
-            // nothing.
+            // The readable reports of a dead letter are applied too. After a replay they are applied again without
+            // effect.
             let settlement = refused.map_or(Settlement::Ack, Settlement::Dead);
             batch.settlements.push((delivery.receipt, settlement));
         }

@@ -7,8 +7,7 @@ use cueline_store::{Store, StoreError, TriggerOutcome, TriggerRequest};
 
 use super::node_claims::NodeClaims;
 
-/// Writes the runs of a trigger request. Those that are due go to this node's wheel at once, without a claim of their
-/// own.
+/// Writes the runs of a trigger request. Due runs are written as claimed by this node and go to its wheel at once.
 #[derive(Clone)]
 pub(crate) struct ManualTrigger {
     pub(crate) store: Arc<dyn Store>,
@@ -18,22 +17,22 @@ pub(crate) struct ManualTrigger {
 }
 
 impl ManualTrigger {
-    /// Must be run to its end: a run that the store has claimed for this node and that is not scheduled here is
+    /// Do not cancel this call. A run that is claimed for this node in the store but missing on its wheel is
     /// stranded.
     pub(crate) async fn trigger(
         &self,
         request: &TriggerRequest,
     ) -> Result<TriggerOutcome, StoreError> {
-        // A node at its bound leaves the runs to the next node with room.
+        // A node at its memory limit leaves the runs unclaimed for any node with room.
         let node = self
             .claims
             .node()
-            .filter(|_| self.claims.len() < self.max_claimed);
+            .filter(|_| self.claims.claimed_count() < self.max_claimed);
         let triggered = self.store.trigger_claimed(node, request).await;
         if let Err(e) = &triggered
             && e.is_outcome_unknown()
         {
-            self.claims.mark_uncertain();
+            self.claims.set_uncertain();
         }
         let (triggered, runs) = triggered?;
         if runs.is_empty() {

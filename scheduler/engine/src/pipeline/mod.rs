@@ -1,4 +1,4 @@
-//! The way of a run from its due time to its outcome.
+//! Moves a run from its due time to its outcome.
 //!
 //! ```text
 //! store ─claim─► wheel ─prepare─► pending ─publish─► broker ─► executor
@@ -7,11 +7,11 @@
 //!   └──────────── ingest  ◄──── results queue ◄───────────────────┘
 //! ```
 //!
-//! Wheel and pending triggers are in memory ([`node_claims`]). Losing them loses nothing: the store holds the same
-//! runs, claimed by this node, and the next claim of a live node finds them.
+//! Wheel and pending triggers are in memory ([`node_claims`]). Their loss is harmless: the store holds the same runs,
+//! claimed by this node, and the next claim of a live node finds them.
 //!
-//! Runs that are triggered by hand skip the claim: [`manual_trigger`] writes them already claimed and puts them on
-//! the wheel.
+//! Runs that are triggered by hand skip the claim stage: [`manual_trigger`] writes them as claimed and puts them on the
+//! wheel.
 
 pub(crate) mod burst;
 pub(crate) mod claim;

@@ -1,8 +1,8 @@
 //! What this node has claimed and not yet published.
 //!
 //! Each claimed run is in one of three places: on the wheel until it is prepared, pending until it is published, or
-//! unroutable until an executor appears. One owner for all three, because they count together against the bound of
-//! memory, and because a node whose claims are lost or uncertain forgets them together.
+//! unroutable until an executor appears. One struct holds all three. They share one memory limit. A node whose claims
+//! are lost or uncertain clears them together.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Mutex, MutexGuard};
@@ -19,17 +19,15 @@ use crate::lock::lock;
 pub(crate) struct NodeClaims {
     /// The id under which this node claims runs.
     node: AtomicI64,
-    /// The store may hold claims that this node does not know.
+    /// A store call failed with an unknown result. The store may hold claims that are missing here.
     is_uncertain: AtomicBool,
     wheel: Mutex<Wheel<ClaimedRun>>,
     pending: Mutex<Wheel<PendingPublish>>,
     unroutable: Mutex<Vec<ClaimedRun>>,
-    /// Wakes the prepare stage.
-    pub(crate) prepare: Activator,
-    /// Wakes the publish stage.
-    pub(crate) publish: Activator,
-    /// Wakes the renewal of the node's lease.
-    pub(crate) lease: Activator,
+    pub(crate) wake_prepare: Activator,
+    pub(crate) wake_publish: Activator,
+    /// The renewal also drops uncertain claims and claims again.
+    pub(crate) wake_lease_renewal: Activator,
 }
 
 const NO_NODE: i64 = -1;
@@ -42,9 +40,9 @@ impl Default for NodeClaims {
             wheel: Mutex::default(),
             pending: Mutex::default(),
             unroutable: Mutex::default(),
-            prepare: Activator::new(),
-            publish: Activator::new(),
-            lease: Activator::new(),
+            wake_prepare: Activator::new(),
+            wake_publish: Activator::new(),
+            wake_lease_renewal: Activator::new(),
         }
     }
 }
@@ -62,30 +60,34 @@ impl NodeClaims {
         self.node.store(node.0, Ordering::Release);
     }
 
-    /// After a failed call that may have claimed or marked runs. The node then drops its claims and claims anew,
-    /// because no other node looks for the runs of a node that is alive.
-    pub(crate) fn mark_uncertain(&self) {
+    /// Call this when a store call failed and may still have claimed or marked runs. The node then drops all claims
+    /// and claims again. No other node takes over the runs of a live node.
+    pub(crate) fn set_uncertain(&self) {
         self.is_uncertain.store(true, Ordering::Release);
-        self.lease.wake();
+        self.wake_lease_renewal.wake();
     }
 
-    /// Passes on the result of a call that claims runs. A transient error may hide a claim.
-    pub(crate) fn check<T>(&self, result: Result<T, StoreError>) -> Result<T, StoreError> {
+    /// Returns the result of a call that claims runs unchanged. A transient error makes the claims uncertain, because
+    /// the store may have committed before the error.
+    pub(crate) fn note_uncertain_result<T>(
+        &self,
+        result: Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
         if let Err(e) = &result
             && e.kind() == ErrorKind::Transient
         {
-            self.mark_uncertain();
+            self.set_uncertain();
         }
         result
     }
 
-    /// Whether the claims have become uncertain since the last call.
+    /// Whether the claims have become uncertain since the last call. Clears the flag.
     pub(crate) fn take_uncertain(&self) -> bool {
         self.is_uncertain.swap(false, Ordering::AcqRel)
     }
 
     /// The number of claimed runs in memory.
-    pub(crate) fn len(&self) -> usize {
+    pub(crate) fn claimed_count(&self) -> usize {
         lock(&self.wheel).len() + lock(&self.pending).len() + lock(&self.unroutable).len()
     }
 
@@ -99,18 +101,18 @@ impl NodeClaims {
             wheel.insert(run.due_at, run.job.spec.priority, run.id, run);
         }
         drop(wheel);
-        self.prepare.wake();
+        self.wake_prepare.wake();
     }
 
     pub(crate) fn wheel(&self) -> MutexGuard<'_, Wheel<ClaimedRun>> {
         lock(&self.wheel)
     }
 
-    /// Adds triggers to those that wait for their due time.
+    /// Adds triggers, which wait for their due time.
     pub(crate) fn add_pending(&self, triggers: impl IntoIterator<Item = PendingPublish>) {
         let mut pending = lock(&self.pending);
         for trigger in triggers {
-            let run = trigger.mark.attempt.run;
+            let run = trigger.dispatch.attempt.run;
             pending.insert(trigger.due_at, trigger.priority, run, trigger);
         }
     }
@@ -123,13 +125,13 @@ impl NodeClaims {
         lock(&self.unroutable)
     }
 
-    /// Lets the unroutable runs be routed again: an executor has appeared or gone.
-    pub(crate) fn release_unroutable(&self) {
+    /// Puts unroutable runs back on the wheel, because the set of executors changed.
+    pub(crate) fn retry_unroutable(&self) {
         let runs = std::mem::take(&mut *lock(&self.unroutable));
         self.schedule(runs);
     }
 
-    /// Forgets all runs. Another claim, of this node or of another, finds them in the store.
+    /// Forgets all runs. This or another node claims them again from the store.
     pub(crate) fn forget_all(&self) {
         lock(&self.wheel).clear();
         lock(&self.pending).clear();
@@ -140,25 +142,25 @@ impl NodeClaims {
 /// A trigger whose run is `dispatching` in the store, to be published when it is due.
 #[derive(Debug)]
 pub(crate) struct PendingPublish {
-    /// Attempt, job version and executor, as marked in the store.
-    pub(crate) mark: DispatchRequest,
-    /// The mark may no longer stand. It has to be set again before the trigger is published.
-    pub(crate) mark_uncertain: bool,
-    /// An earlier publish had no answer, so the trigger may be in its queue. From then on it is published until the
-    /// broker accepts it; it is never released to be routed again.
+    /// Attempt, job version and executor that the store recorded for the dispatch.
+    pub(crate) dispatch: DispatchRequest,
+    /// The dispatch record may be outdated. It is written again before the trigger is published.
+    pub(crate) is_dispatch_uncertain: bool,
+    /// An earlier publish was neither confirmed nor refused. Retry it until the broker accepts it. Never reroute it,
+    /// because the attempt could run twice.
     pub(crate) maybe_published: bool,
-    /// A trigger published after this instant is written anew, because its deadline has come too close.
-    pub(crate) fresh_until: Timestamp,
+    /// After this instant the trigger is rebuilt with a new deadline, because too little of the old one is left.
+    pub(crate) rebuild_after: Timestamp,
     pub(crate) due_at: Timestamp,
     pub(crate) priority: u8,
     pub(crate) message: Outgoing,
 }
 
 impl PendingPublish {
-    /// After a publish without an answer: the trigger may be in its queue, and its run may go on from there.
+    /// Call this after an unanswered publish. An executor may already have taken the trigger.
     pub(crate) fn unanswered(self) -> Self {
         Self {
-            mark_uncertain: true,
+            is_dispatch_uncertain: true,
             maybe_published: true,
             ..self
         }

@@ -1,5 +1,4 @@
-//! Plan: what a due job does. It decides which runs are made, which fire times are skipped, and when the job is due
-//! next. Pure.
+//! Plans a due job: which runs to create, which fire times to skip, and when the job is due next. Pure.
 
 use cueline_model::{
     ExecutorName, Job, MisfirePolicy, Schedule, Shard, ShardPlan, Timestamp, expand,
@@ -9,9 +8,9 @@ use cueline_store::{Plan, PlannedRun, Planner, SkippedFires};
 /// Plans by the job's own schedule and misfire policy.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SchedulePlanner {
-    /// Fire times up to this far in the future are planned, in ms.
+    /// Fire times at most this far in the future are planned, in ms.
     pub(crate) lookahead_ms: u64,
-    /// The most fire times that one call visits for a job; the next call continues.
+    /// The most fire times that one call visits for a job. The next call continues.
     pub(crate) max_fire_times: usize,
 }
 
@@ -26,17 +25,17 @@ impl Default for SchedulePlanner {
 
 /// The fire times of a job that one plan covers.
 struct FireTimes {
-    /// Older missed fire times that no policy runs: counted, not listed.
+    /// The oldest missed fire times. They are skipped, so only their number is kept.
     counted: Option<SkippedSpan>,
     /// Missed fire times after those, oldest first.
     missed: Vec<Timestamp>,
     on_time: Vec<Timestamp>,
     next: Option<Timestamp>,
-    /// More missed fire times follow in the next call. The newest, which may have to run, are among those.
-    is_cut: bool,
+    /// Not all missed fire times fit. The next call gets the newest ones, which may have to run.
+    has_more_missed: bool,
 }
 
-/// Fire times that become one `skipped` run.
+/// Fire times that share one `skipped` run.
 #[derive(Clone, Copy)]
 struct SkippedSpan {
     since: Timestamp,
@@ -67,17 +66,17 @@ impl Planner for SchedulePlanner {
 impl SchedulePlanner {
     fn fire_times(&self, job: &Job, due: Timestamp, now: Timestamp) -> FireTimes {
         let horizon = now.plus_ms(self.lookahead_ms);
-        let late = now.minus_ms(job.spec.misfire.grace.as_millis());
+        let missed_before = now.minus_ms(job.spec.misfire.grace.as_millis());
         let mut times = FireTimes {
             counted: None,
             missed: Vec::new(),
             on_time: Vec::new(),
             next: Some(due),
-            is_cut: false,
+            has_more_missed: false,
         };
         if matches!(job.spec.schedule, Schedule::FixedDelay { .. }) {
-            // The next fire time follows from the end of this run.
-            if due < late {
+            // The next fire time is set when this run ends.
+            if due < missed_before {
                 times.missed.push(due);
             } else {
                 times.on_time.push(due);
@@ -85,12 +84,13 @@ impl SchedulePlanner {
             times.next = None;
             return times;
         }
-        times.count_old_misses(job, late);
-        let keep = missed_runs(job);
-        for _ in 0..self.max_fire_times.max(1) + keep {
+        times.count_old_misses(job, missed_before);
+        let runnable = max_missed_to_run(job);
+        let max_visits = self.max_fire_times.max(1) + runnable;
+        for _ in 0..max_visits {
             match times.next {
                 Some(at) if at <= horizon => {
-                    if at < late {
+                    if at < missed_before {
                         times.missed.push(at);
                     } else {
                         times.on_time.push(at);
@@ -100,33 +100,35 @@ impl SchedulePlanner {
                 _ => return times,
             }
         }
-        if times.next.is_some_and(|at| at < late) {
-            times.is_cut = true;
-            let covered = times.missed.len() - keep;
-            times.next = times.missed.get(covered).copied().or(times.next);
-            times.missed.truncate(covered);
+        if times.next.is_some_and(|at| at < missed_before) {
+            times.has_more_missed = true;
+            // Leave the newest `runnable` for the next call: only the last call knows which of them run.
+            let skip_count = times.missed.len() - runnable;
+            times.next = times.missed.get(skip_count).copied().or(times.next);
+            times.missed.truncate(skip_count);
         }
         times
     }
 }
 
 impl FireTimes {
-    /// Skips ahead on a regular grid without visiting each fire time: a year of misses at ten a second is one
-    /// division.
-    fn count_old_misses(&mut self, job: &Job, late: Timestamp) {
+    /// Counts old misses of a fixed-rate job by one division. At ten fires a second, visiting each would take 315
+    /// million steps for one year.
+    fn count_old_misses(&mut self, job: &Job, missed_before: Timestamp) {
         let (Schedule::FixedRate { every, .. }, Some(first)) = (&job.spec.schedule, self.next)
         else {
             return;
         };
         let period = every.as_millis().max(1);
-        let keep = u64::from(job.spec.misfire.catch_up_limit) + 1;
-        let missed = u64::try_from(late.since_ms(first))
+        // At least as many as any policy runs: `fire_once` runs 1, `catch_up` runs `catch_up_limit`.
+        let visit_count = u64::from(job.spec.misfire.catch_up_limit) + 1;
+        let missed = u64::try_from(missed_before.since_ms(first))
             .unwrap_or(0)
             .div_ceil(period);
-        if missed <= keep {
+        if missed <= visit_count {
             return;
         }
-        let count = missed - keep;
+        let count = missed - visit_count;
         let last = first.plus_ms((count - 1).saturating_mul(period));
         self.counted = Some(SkippedSpan {
             since: first,
@@ -137,8 +139,8 @@ impl FireTimes {
     }
 }
 
-/// The number of missed fire times that the misfire policy runs.
-fn missed_runs(job: &Job) -> usize {
+/// The most missed fire times that the misfire policy runs.
+fn max_missed_to_run(job: &Job) -> usize {
     match job.spec.misfire.policy {
         MisfirePolicy::Skip => 0,
         MisfirePolicy::FireOnce => 1,
@@ -146,13 +148,13 @@ fn missed_runs(job: &Job) -> usize {
     }
 }
 
-/// Splits the missed fire times into those that are skipped and those that run.
+/// Splits the missed fire times into those to skip and those to run.
 fn split_missed<'a>(job: &Job, times: &'a FireTimes) -> (Option<SkippedSpan>, &'a [Timestamp]) {
     let missed = &times.missed;
-    let (skip, run) = if times.is_cut {
+    let (skip, run) = if times.has_more_missed {
         (missed.as_slice(), &[][..])
     } else {
-        missed.split_at(missed.len().saturating_sub(missed_runs(job)))
+        missed.split_at(missed.len().saturating_sub(max_missed_to_run(job)))
     };
     let mut skipped = times.counted;
     if let (Some(first), Some(last)) = (skip.first(), skip.last()) {
@@ -176,6 +178,7 @@ fn planned_run(job: &Job, fire_at: Timestamp, shard: &ShardPlan) -> PlannedRun {
     }
 }
 
+/// A record in the ledger, not work for an executor.
 fn skipped_run(job: &Job, span: SkippedSpan, now: Timestamp) -> PlannedRun {
     let policy = match job.spec.misfire.policy {
         MisfirePolicy::Skip => "skip",
@@ -189,7 +192,7 @@ fn skipped_run(job: &Job, span: SkippedSpan, now: Timestamp) -> PlannedRun {
         shard: Shard::whole(),
         executor: None,
         skipped: Some(SkippedFires {
-            reason: format!("misfire policy {policy}: found {late_ms} ms late"),
+            reason: format!("skipped by misfire policy {policy}; the newest was {late_ms} ms late"),
             count: span.count,
             since: span.since,
         }),
@@ -257,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_year_of_missed_tenths_is_counted_without_visiting_each() {
+    fn a_year_of_missed_100_ms_fires_is_counted_without_visiting_each() {
         let job = job("fire_once", 100, "100ms");
         let now = at(31_536_000_000);
         let plan = SchedulePlanner::default().plan(&job, at(100), now, &[]);

@@ -1,7 +1,8 @@
-//! Prepare: runs leave the wheel shortly before they are due, are routed, marked `dispatching`, and become triggers.
+//! Prepare: takes runs off the wheel shortly before they are due, routes them, marks them `dispatching` in the store,
+//! and writes their triggers.
 //!
-//! Prepare and publish are two stages, so that nothing slow lies between a run's due time and the publication of its
-//! trigger. The mark fails for each run that was cancelled, paused or edited since its claim. It is the fence of G3.
+//! Prepare and publish are two stages, so that no slow call delays the publication of a due trigger. The store refuses
+//! to mark a run that was cancelled, paused or edited since its claim. This refusal enforces G3.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +20,7 @@ use crate::database_clock::DatabaseClock;
 use crate::liveness::registry::Registry;
 use crate::route::Router;
 
-/// Takes runs off the wheel and makes their triggers.
+/// Takes runs off the wheel and writes their triggers.
 pub(crate) struct Prepare {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) clock: Arc<DatabaseClock>,
@@ -56,11 +57,11 @@ impl Duty for Prepare {
         }
         let changes = self.registry.changes();
         let routed = self.route(runs);
-        match self.store.begin_dispatch(node, &routed.marks).await {
-            Ok(marked) => self.add_triggers(routed.runs, routed.marks, marked),
+        match self.store.begin_dispatch(node, &routed.dispatches).await {
+            Ok(marked) => self.add_triggers(routed.runs, routed.dispatches, marked),
             Err(e) => {
-                // The marks may have been set. A new claim finds these runs `dispatching`, with their executor.
-                self.claims.mark_uncertain();
+                // The runs may have been marked. Then a new claim finds them `dispatching`, with their executor.
+                self.claims.set_uncertain();
                 let runs = routed.runs.into_iter().chain(routed.unroutable);
                 self.claims.schedule(runs.collect());
                 return Err(e);
@@ -68,19 +69,19 @@ impl Duty for Prepare {
         }
         if !routed.unroutable.is_empty() {
             self.unroutable.hold(routed.unroutable).await?;
-            // An executor that appeared after the routing would not wake these runs.
+            // An executor that appeared between routing and holding did not wake these runs.
             if self.registry.changes() != changes {
-                self.claims.release_unroutable();
+                self.claims.retry_unroutable();
             }
         }
         Ok(self.next_turn())
     }
 }
 
-/// `runs` and `marks` belong together, item by item.
+/// `runs` and `dispatches` have the same length and order.
 struct Routed {
     runs: Vec<ClaimedRun>,
-    marks: Vec<DispatchRequest>,
+    dispatches: Vec<DispatchRequest>,
     unroutable: Vec<ClaimedRun>,
 }
 
@@ -88,7 +89,7 @@ impl Prepare {
     fn route(&mut self, runs: Vec<ClaimedRun>) -> Routed {
         let mut routed = Routed {
             runs: Vec::with_capacity(runs.len()),
-            marks: Vec::with_capacity(runs.len()),
+            dispatches: Vec::with_capacity(runs.len()),
             unroutable: Vec::new(),
         };
         for run in runs {
@@ -104,7 +105,7 @@ impl Prepare {
             };
             match executor {
                 Some(executor) => {
-                    routed.marks.push(DispatchRequest {
+                    routed.dispatches.push(DispatchRequest {
                         attempt: run.attempt_id(),
                         job_version: run.job.version,
                         executor,
@@ -117,25 +118,25 @@ impl Prepare {
         routed
     }
 
-    /// Writes the triggers of the marked runs. `marked` is a subsequence of `marks`.
+    /// Writes the triggers of the marked runs. `marked` lists a part of `dispatches`, in the same order.
     fn add_triggers(
         &mut self,
         runs: Vec<ClaimedRun>,
-        marks: Vec<DispatchRequest>,
+        dispatches: Vec<DispatchRequest>,
         marked: Vec<AttemptId>,
     ) {
         let mut marked = marked.into_iter().peekable();
         let mut pending = Vec::with_capacity(runs.len());
         let now = self.clock.now();
-        for (run, mark) in runs.into_iter().zip(marks) {
-            if marked.next_if_eq(&mark.attempt).is_some() {
-                pending.push(self.triggers.write(&run, mark, now));
+        for (run, dispatch) in runs.into_iter().zip(dispatches) {
+            if marked.next_if_eq(&dispatch.attempt).is_some() {
+                pending.push(self.triggers.write(&run, dispatch, now));
             } else {
                 tracing::debug!(run_id = %run.id, "run was cancelled, paused or edited before its trigger was published");
             }
         }
         self.claims.add_pending(pending);
-        self.claims.publish.wake();
+        self.claims.wake_publish.wake();
     }
 
     fn lead_ms(&self, wheel: &Wheel<ClaimedRun>) -> u64 {
@@ -145,7 +146,7 @@ impl Prepare {
         burst::lead_ms(self.ahead_ms, due_together)
     }
 
-    /// Half of `ahead_ms` later than necessary, so that runs which are due one after the other are marked together.
+    /// Waits half of `ahead_ms` longer than necessary, so that runs due shortly after each other share a transaction.
     fn next_turn(&self) -> Next {
         let (due, lead_ms) = {
             let wheel = self.claims.wheel();

@@ -1,8 +1,8 @@
 //! Publish: pending triggers go to their queues when they are due, in order.
 //!
-//! A trigger for which the broker gives no answer stays `dispatching` and is published again until the broker accepts
-//! it. A pause, edit or delete of its job waits for that. Before each further try the trigger is marked again; the
-//! mark fails when its run has gone on meanwhile.
+//! If the broker does not answer, the run stays `dispatching` and its trigger is published again until the broker
+//! accepts it. A pause, edit or delete of the job waits for that. Before each retry the run is marked again. The store
+//! refuses that if the run has changed since, and the trigger is dropped.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -58,7 +58,7 @@ impl Duty for Publish {
             return Ok(Next::After(wait));
         }
         self.burst_gate.record_urgent(due.len());
-        let due = self.still_marked(due).await?;
+        let due = self.still_dispatching(due).await?;
         self.publish(due, now).await?;
         Ok(Next::Now)
     }
@@ -77,7 +77,7 @@ impl Publish {
         let answers = match self.broker.publish(&messages).await {
             Ok(answers) => answers,
             Err(e) => {
-                // They stay `dispatching`. An executor recognises a trigger that it gets twice.
+                // The runs stay `dispatching`. An executor ignores a trigger that it receives twice.
                 let unanswered = due.into_iter().map(PendingPublish::unanswered);
                 self.claims.add_pending(unanswered);
                 return Err(e.into());
@@ -88,7 +88,7 @@ impl Publish {
         let mut refused = Vec::new();
         for (trigger, answer) in due.into_iter().zip(answers) {
             match answer {
-                Ok(()) => self.confirm(trigger.mark.attempt).await,
+                Ok(()) => self.confirm(trigger.dispatch.attempt).await,
                 Err(refusal) => refused.push((trigger, refusal)),
             }
         }
@@ -108,27 +108,30 @@ impl Publish {
         }
     }
 
-    /// Sets uncertain marks again and drops the triggers whose mark failed: their runs have gone on, or belong to
-    /// another node.
-    async fn still_marked(
+    /// Marks runs with an uncertain dispatch record again. Drops the triggers that the store refuses: their runs have
+    /// changed, or belong to another node.
+    async fn still_dispatching(
         &self,
         due: Vec<PendingPublish>,
     ) -> Result<Vec<PendingPublish>, StoreError> {
-        if !due.iter().any(|t| t.mark_uncertain) {
+        if !due.iter().any(|t| t.is_dispatch_uncertain) {
             return Ok(due);
         }
         let Some(node) = self.claims.node() else {
-            // A node without a lease has given up its marks.
-            return Ok(due.into_iter().filter(|t| !t.mark_uncertain).collect());
+            // A node without a lease has dropped its claims.
+            return Ok(due
+                .into_iter()
+                .filter(|t| !t.is_dispatch_uncertain)
+                .collect());
         };
-        let uncertain = due.iter().filter(|t| t.mark_uncertain);
-        let marks: Vec<_> = uncertain.map(|t| t.mark.clone()).collect();
-        match self.store.begin_dispatch(node, &marks).await {
+        let uncertain = due.iter().filter(|t| t.is_dispatch_uncertain);
+        let dispatches: Vec<_> = uncertain.map(|t| t.dispatch.clone()).collect();
+        match self.store.begin_dispatch(node, &dispatches).await {
             Ok(marked) => {
                 let marked: HashSet<AttemptId> = marked.into_iter().collect();
                 Ok(due
                     .into_iter()
-                    .filter(|t| !t.mark_uncertain || marked.contains(&t.mark.attempt))
+                    .filter(|t| !t.is_dispatch_uncertain || marked.contains(&t.dispatch.attempt))
                     .collect())
             }
             Err(e) => {
@@ -138,8 +141,8 @@ impl Publish {
         }
     }
 
-    /// Ends the attempts of triggers that the broker will never accept, keeps the triggers that it may have accepted,
-    /// and releases the runs of the others to be routed again.
+    /// Ends attempts whose triggers are too large. Keeps triggers that the broker may have accepted. Releases the other
+    /// runs to the store, where they are claimed and routed again.
     async fn handle_refused(
         &self,
         refused: Vec<(PendingPublish, Refusal)>,
@@ -149,7 +152,7 @@ impl Publish {
         let (mut unanswered, mut released, mut failed) = (Vec::new(), Vec::new(), Vec::new());
         let mut reports = Vec::new();
         for (trigger, refusal) in refused {
-            let attempt = trigger.mark.attempt;
+            let attempt = trigger.dispatch.attempt;
             tracing::warn!(
                 run_id = %attempt.run,
                 attempt = attempt.attempt,
@@ -175,16 +178,16 @@ impl Publish {
         }
         self.claims.add_pending(unanswered);
         let Some(node) = self.claims.node() else {
-            // The node that takes over finds the others `dispatching`.
+            // The node that takes over finds the released and failed runs `dispatching`.
             return Ok(());
         };
-        let release: Vec<AttemptId> = released.iter().map(|t| t.mark.attempt).collect();
+        let release: Vec<AttemptId> = released.iter().map(|t| t.dispatch.attempt).collect();
         let written = self.write_refused(node, &release, retry_at, &reports).await;
         if written.is_err() {
-            // The store may have released or ended them all the same.
+            // The store may have released or ended the runs in spite of the error.
             let triggers = released.into_iter().chain(failed);
             self.claims.add_pending(triggers.map(|t| PendingPublish {
-                mark_uncertain: true,
+                is_dispatch_uncertain: true,
                 ..t
             }));
         }

@@ -1,4 +1,4 @@
-//! Trigger requests that arrive over the broker.
+//! Carries out trigger requests that arrive over the broker.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,12 +15,12 @@ use crate::queue_consumer::QueueConsumer;
 
 /// Messages fetched at once.
 const BATCH: usize = 200;
-/// Messages settled at once. A failure of a later request then does not repeat the earlier ones.
+/// Messages settled at once. Settling in small groups limits how many requests a failure repeats.
 const SETTLE_BATCH: usize = 20;
-/// Requests not begun this long after their fetch are returned to the queue. It is a third of the time after which a
-/// broker delivers an unsettled message again, and a request delivered twice would be carried out twice.
+/// Requests not begun this long after their fetch are returned to the queue. Brokers redeliver an unsettled message
+/// after three times as long, and a request that is delivered twice would be carried out twice.
 const BEGIN_WITHIN_MS: i64 = 10_000;
-/// The same bound as over HTTP.
+/// The same limit as over HTTP.
 const MAX_KEY_BYTES: usize = 256;
 /// After a failure of the store, the request is delivered again after this time.
 const RETRY_AFTER: Duration = Duration::from_millis(500);
@@ -42,7 +42,7 @@ impl QueueConsumer for TriggerRequests {
         BATCH
     }
 
-    /// Carries out one request after the other. Returns to the queue those that have no time left.
+    /// Carries out one request after the other. Requests without enough time left return to the queue.
     async fn process(&self, batch: &[Delivery], stop: &Stop) -> Result<usize, EngineError> {
         let fetched_at = self.clock.now();
         for part in batch.chunks(SETTLE_BATCH) {
@@ -86,7 +86,7 @@ impl TriggerRequests {
         match self.trigger.trigger(&request).await {
             Ok(_) => Settlement::Ack,
             Err(e) if matches!(e.kind(), ErrorKind::Transient | ErrorKind::Broken) => {
-                tracing::warn!(job = %request.job, error = %e, "failed to carry out a trigger request; trying again");
+                tracing::warn!(job = %request.job, error = %e, "failed to carry out a trigger request; trying again. Check the database");
                 Settlement::Retry(RETRY_AFTER)
             }
             Err(e) => Settlement::Dead(format!("failed to trigger {}: {e}", request.job)),

@@ -1,4 +1,4 @@
-//! Triggers: a run and its executor become a message.
+//! Writes triggers: turns a run and its executor into a message.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use cueline_store::{ClaimedRun, DispatchRequest};
 use super::node_claims::PendingPublish;
 use crate::addresses::executor_queue;
 
-/// Job snapshots that are kept; past that all are forgotten and made again when needed.
+/// At this many job snapshots the cache is cleared.
 const MAX_SNAPSHOTS: usize = 50_000;
 
 /// Gives triggers their deadline and signature.
@@ -29,12 +29,12 @@ impl TriggerSigner {
         now.plus_ms(self.valid_ms)
     }
 
-    /// A trigger published later than this has less than half of its time left.
-    fn fresh_until(&self, now: Timestamp) -> Timestamp {
+    /// A trigger published after this instant has less than half of its time left.
+    fn rebuild_after(&self, now: Timestamp) -> Timestamp {
         now.plus_ms(self.valid_ms / 2)
     }
 
-    /// Signs where the handler demands it.
+    /// Signs the trigger if its handler requires a signature.
     fn encode(&self, trigger: &mut Trigger) -> Bytes {
         match &self.key {
             Some(key) if trigger.job.handler.needs_signature() => key.sign(trigger),
@@ -43,21 +43,21 @@ impl TriggerSigner {
         .into()
     }
 
-    /// Writes the trigger anew with a full deadline, if it has waited too long for its publication.
+    /// Rebuilds the trigger with a full deadline, if it has waited too long for its publication.
     pub(crate) fn refresh(&self, pending: &mut PendingPublish, now: Timestamp) {
-        if now <= pending.fresh_until {
+        if now <= pending.rebuild_after {
             return;
         }
         // This process wrote the message, so it can read it.
         if let Ok(mut trigger) = decode::<Trigger>(&pending.message.payload) {
             trigger.deadline = self.deadline(now);
             pending.message.payload = self.encode(&mut trigger);
-            pending.fresh_until = self.fresh_until(now);
+            pending.rebuild_after = self.rebuild_after(now);
         }
     }
 }
 
-/// Writes triggers. Keeps the part that all runs of a job's version share.
+/// Writes triggers. Caches the job snapshot, which all runs of a job version share.
 pub(crate) struct TriggerWriter {
     signer: TriggerSigner,
     store_id: StoreId,
@@ -76,7 +76,7 @@ impl TriggerWriter {
     pub(crate) fn write(
         &mut self,
         run: &ClaimedRun,
-        mark: DispatchRequest,
+        dispatch: DispatchRequest,
         now: Timestamp,
     ) -> PendingPublish {
         let spec = &run.job.spec;
@@ -86,7 +86,7 @@ impl TriggerWriter {
             run: run.id,
             attempt: run.attempt,
             group: spec.group.clone(),
-            executor: mark.executor.clone(),
+            executor: dispatch.executor.clone(),
             kind: run.kind,
             fire_at: run.fire_at,
             shard: run.shard.clone(),
@@ -96,17 +96,17 @@ impl TriggerWriter {
             signature: None,
         };
         let message = Outgoing {
-            queue: executor_queue(&spec.group, &mark.executor),
+            queue: executor_queue(&spec.group, &dispatch.executor),
             topic: spec.name.to_string(),
-            // The store is part of the identity: run ids repeat across stores, and stores may share a broker.
+            // Run ids repeat across stores, and stores may share a broker. The store id keeps messages apart.
             id: format!("{}:{}:{}", self.store_id.short(), run.id, run.attempt),
             payload: self.signer.encode(&mut trigger),
         };
         PendingPublish {
-            mark,
-            mark_uncertain: false,
+            dispatch,
+            is_dispatch_uncertain: false,
             maybe_published: false,
-            fresh_until: self.signer.fresh_until(now),
+            rebuild_after: self.signer.rebuild_after(now),
             due_at: run.due_at,
             priority: spec.priority,
             message,

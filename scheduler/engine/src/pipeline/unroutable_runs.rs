@@ -1,7 +1,7 @@
 //! Runs that are due while no live executor can run them.
 //!
-//! They wait in memory until an executor appears, past the bound in the store, and end `unroutable` after their
-//! dispatch deadline.
+//! They wait in memory until an executor appears; beyond a limit they wait in the store. After their dispatch deadline
+//! they end `unroutable`.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::database_clock::DatabaseClock;
 use crate::liveness::self_check::SelfCheck;
 use crate::scheduler_report::attempt_ended;
 
-/// A run past the bound of memory stays in the store for this long before it is claimed again.
+/// A run beyond the memory limit stays in the store for this long before it is claimed again.
 const IN_STORE_MS: u64 = 10_000;
 
 #[derive(Clone)]
@@ -30,8 +30,8 @@ pub(crate) struct UnroutableRuns {
 }
 
 impl UnroutableRuns {
-    /// Holds runs until an executor appears. Past the bound it ends those whose deadline has passed and releases the
-    /// others to the store.
+    /// Holds runs until an executor appears. Of the runs beyond the memory limit, it ends those whose deadline has
+    /// passed and releases the others to the store.
     pub(crate) async fn hold(&self, runs: Vec<ClaimedRun>) -> Result<(), StoreError> {
         let mut runs = runs.into_iter();
         {
@@ -42,7 +42,7 @@ impl UnroutableRuns {
         let now = self.clock.now();
         let is_expired = self.expiry();
         let (expired, rest): (Vec<_>, Vec<_>) = runs.partition(|run| is_expired(run, now));
-        // Both steps, also when the first fails: these runs are in no other list.
+        // Take the second step even if the first fails, because these runs are in no other list.
         let ended = self.end(expired, now).await;
         let released = self.release_to_store(rest, now).await;
         ended.and(released)
@@ -119,9 +119,9 @@ impl UnroutableRuns {
 
 /// When the run ends `unroutable`.
 ///
-/// Runs released to the store have a later due time, so the wait of a first attempt counts from its fire time. A
-/// child's fire time is its parent's, which may have run for long; its wait counts from its due time. The wait begins
-/// no earlier than this node has listened to heartbeats, because before that it could not know any executor.
+/// A release to the store postpones the due time, so the wait of a first attempt counts from its fire time. A child has
+/// the fire time of its parent, which may have run for long, so its wait counts from its due time. The wait begins once
+/// this node listens to heartbeats, because it knows no executors before that.
 fn deadline(run: &ClaimedRun, listening_since: Option<Timestamp>) -> Timestamp {
     let since = if run.attempt == 1 && run.kind != RunKind::Child {
         run.fire_at

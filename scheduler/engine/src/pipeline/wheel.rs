@@ -1,7 +1,7 @@
 //! The wheel: runs in memory, ordered by due time, then priority, then id.
 //!
-//! An ordered map rather than a hashed timing wheel. It answers for any instant and reads no clock, so tests can set
-//! the time (docs/adr/0002).
+//! It is an ordered map, not a hashed timing wheel. It answers for any instant and reads no clock, so tests can set the
+//! time (docs/adr/0002).
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -13,23 +13,23 @@ type Key = (Timestamp, std::cmp::Reverse<u8>, RunId);
 #[derive(Debug)]
 pub(crate) struct Wheel<T> {
     entries: BTreeMap<Key, T>,
-    places: HashMap<RunId, Key>,
+    keys: HashMap<RunId, Key>,
 }
 
 impl<T> Default for Wheel<T> {
     fn default() -> Self {
         Self {
             entries: BTreeMap::new(),
-            places: HashMap::new(),
+            keys: HashMap::new(),
         }
     }
 }
 
 impl<T> Wheel<T> {
-    /// Replaces the run's entry if there is one: after an edit, a run must not be here under both definitions.
+    /// Replaces the run's entry if there is one. After an edit, a run must not be here with both definitions.
     pub(crate) fn insert(&mut self, due: Timestamp, priority: u8, run: RunId, item: T) {
         let key = (due, std::cmp::Reverse(priority), run);
-        if let Some(previous) = self.places.insert(run, key)
+        if let Some(previous) = self.keys.insert(run, key)
             && previous != key
         {
             self.entries.remove(&previous);
@@ -44,7 +44,7 @@ impl<T> Wheel<T> {
             match self.entries.first_entry() {
                 Some(entry) if entry.key().0 <= now => {
                     let ((.., run), item) = entry.remove_entry();
-                    self.places.remove(&run);
+                    self.keys.remove(&run);
                     due.push(item);
                 }
                 _ => break,
@@ -70,7 +70,7 @@ impl<T> Wheel<T> {
 
     pub(crate) fn clear(&mut self) {
         self.entries.clear();
-        self.places.clear();
+        self.keys.clear();
     }
 }
 

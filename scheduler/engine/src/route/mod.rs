@@ -1,7 +1,8 @@
-//! Route: which executor gets a run.
+//! Chooses the executor of a run.
 //!
-//! Pure except for the random numbers of `random`. A strategy sees the candidates (live executors of the job's group
-//! that announce its handler), sorted by name, and the run. A new strategy is a new arm in [`Router::choose`].
+//! Pure except for the random numbers of `random`. A strategy gets the run and the candidates, sorted by name.
+//! Candidates are live executors of the job's group that announce its handler. A new strategy is a new arm in
+//! [`Router::choose`].
 
 mod ring;
 
@@ -15,14 +16,13 @@ use rand::rngs::StdRng;
 
 use ring::Ring;
 
-/// Live executors that can run a handler, sorted by name. Shared, because the list is made once per change of the
-/// registry.
+/// Live executors that can run a handler, sorted by name. The list is shared until the registry changes.
 pub(crate) type Candidates = Arc<Vec<ExecutorName>>;
 
-/// Rings that are kept; past that all are forgotten and made again when needed.
+/// At this many rings the cache is cleared.
 const MAX_RINGS: usize = 1_000;
 
-/// Chooses executors. Keeps the hash rings, which are costly to make.
+/// Chooses executors. Caches the hash rings, which are costly to build.
 #[derive(Debug)]
 pub(crate) struct Router {
     rng: StdRng,
@@ -54,7 +54,7 @@ impl Router {
             let index = n % candidates.len() as u64;
             candidates.get(usize::try_from(index).unwrap_or(0)).cloned()
         };
-        // A retry moves on to the next executor, away from the one that just failed the run.
+        // A retry moves on to the next executor, because the run has just failed on this one.
         let turn = run.sequence + u64::from(run.attempt.saturating_sub(1));
         match &run.job.spec.route {
             Route::First | Route::Broadcast => nth(0),

@@ -1,7 +1,7 @@
 //! The hash ring of `consistent_hash`.
 //!
-//! Hash and virtual nodes are those of XXL-JOB (MD5, its first four bytes as a little-endian number, 100 nodes named
-//! `SHARD-{address}-NODE-{i}`). A job that moves from there keeps its address.
+//! Hash and virtual nodes are those of XXL-JOB, so that a job that moves from there stays on its executor. The hash is
+//! the first four bytes of MD5 as a little-endian number. Each executor has 100 nodes named `SHARD-{address}-NODE-{i}`.
 
 use std::collections::BTreeMap;
 
@@ -33,7 +33,7 @@ impl Ring {
         Self { points }
     }
 
-    /// The executor at the first point at or after the key's hash, around the end if need be.
+    /// The executor at the first point at or after the key's hash. Wraps around at the end of the ring.
     pub(super) fn find(&self, key: &str) -> Option<&ExecutorName> {
         let at_or_after = self.points.range(hash(key)..).next();
         at_or_after

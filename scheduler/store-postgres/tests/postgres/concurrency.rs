@@ -1,4 +1,4 @@
-//! Two nodes at the same rows at once: what follows from runs happens once, and no caller is told of a deadlock.
+//! Two nodes work on the same rows at once. Follow-ups of runs happen once, and no caller sees a deadlock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -20,7 +20,7 @@ use crate::test_database::TestDatabase;
 const ROUNDS: usize = 25;
 const SHARDS: u32 = 4;
 
-/// Fires all shards of what is due; a fixed delay waits for the end.
+/// Fires all shards of due jobs. A fixed delay waits for the end.
 struct AllShards;
 
 impl Planner for AllShards {
@@ -108,7 +108,7 @@ impl Scene {
         }
     }
 
-    /// Fires what is due within a minute, up to the point where it may end.
+    /// Fires the jobs that are due within a minute, and publishes their runs, so that they can end.
     async fn out(&self) -> Vec<AttemptId> {
         self.clock.fetch_add(60_000, Ordering::SeqCst);
         let request = FireDueRequest {
@@ -143,7 +143,7 @@ impl Scene {
         }
     }
 
-    /// Until a call waits for a lock that the test holds.
+    /// Waits until a call waits for a lock that the test holds.
     async fn until_waiting<T>(&self, call: &JoinHandle<T>) {
         let waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()";
         while self.database.sql(waits) == "0" {
@@ -152,7 +152,7 @@ impl Scene {
         }
     }
 
-    /// Reports lists at the same time, each through the store of another node.
+    /// Ingests several lists at the same time, each at another node.
     async fn report(
         &self,
         lists: Vec<Vec<AttemptReport>>,
@@ -172,7 +172,7 @@ impl Scene {
     }
 }
 
-/// The last shard of a fire makes the child and the next fixed-delay fire time, whichever of two ends last.
+/// The last shard of a fire creates the child run and the next fixed-delay fire time, whichever shard is last.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn shards_that_end_at_once_have_one_child() {
     let scene = Scene::new().await;
@@ -199,7 +199,7 @@ async fn shards_that_end_at_once_have_one_child() {
     assert_eq!(children, ROUNDS.to_string());
 }
 
-/// The same reports reach two nodes, in different orders, while the broker's confirmations come in.
+/// The same reports reach two nodes in different orders while the broker's confirmations arrive.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn ends_race_with_confirmations_and_each_other() {
     let scene = Scene::new().await;
@@ -234,9 +234,10 @@ async fn ends_race_with_confirmations_and_each_other() {
     assert_eq!(scene.database.sql(live), "0");
 }
 
-/// A mark waits for the row of its run, which an edit holds: by the time it gets it, the node has claimed the run anew, under the new definition.
+/// `begin_dispatch` waits for a row that an edit has locked. Meanwhile the node claims the run again, with the new
+/// definition.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_mark_that_an_edit_has_overtaken_is_no_mark() {
+async fn a_mark_of_an_older_definition_is_refused() {
     let scene = Scene::new().await;
     let store = Arc::clone(&scene.stores[0]);
     let by_hand = spec(serde_json::json!({
@@ -274,10 +275,10 @@ async fn a_mark_that_an_edit_has_overtaken_is_no_mark() {
     assert_eq!(waiting.expect("claims").len(), 1);
 }
 
-/// A run that the broker refuses is released while its job is being paused. The pause sees it as being published, and so leaves it alone; the release
-/// has to see the pause.
+/// A run that the broker refused is released while its job is being paused. The pause sees the run as `dispatching` and
+/// does not end it. So the release has to see the pause and end the run.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_release_waits_for_a_pause_that_is_under_way() {
+async fn a_release_waits_for_a_pause_in_progress() {
     let scene = Scene::new().await;
     let store = Arc::clone(&scene.stores[0]);
     let each_second = spec(serde_json::json!({
@@ -307,10 +308,10 @@ async fn a_release_waits_for_a_pause_that_is_under_way() {
     assert_eq!(claimed.expect("claims").len(), 0);
 }
 
-/// A claim is under way, and has read the old definition, when the job is edited: the edit has to take the run away again, or nobody would ever
-/// look for it.
+/// The job is edited while a claim that has read the old definition is in progress. The edit has to end the claim.
+/// Otherwise no node would ever claim the run again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn an_edit_waits_for_a_claim_that_is_under_way() {
+async fn an_edit_waits_for_a_claim_in_progress() {
     let scene = Scene::new().await;
     let store = Arc::clone(&scene.stores[0]);
     let by_hand = |priority| {

@@ -1,6 +1,6 @@
 //! The adapter against real PostgreSQL servers.
 //!
-//! One test binary: all tests that leave their server unharmed share one, each with a database of its own.
+//! There is one test binary. Tests share a server unless they damage it, and each has a database of its own.
 
 mod concurrency;
 mod conformance;

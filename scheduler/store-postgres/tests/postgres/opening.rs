@@ -1,4 +1,4 @@
-//! Databases that are not there, not ours or not of our time: refused with a clear message, never a panic.
+//! A missing database, one of another program, and one of another version are refused with a clear message.
 
 use cueline_store::{ErrorKind, Store, StoreError};
 use cueline_store_postgres::{PgOptions, PgStore, migrate, renew_store_id};
@@ -26,12 +26,12 @@ fn refused(result: Result<PgStore, StoreError>, kind: ErrorKind, says: &str) {
 }
 
 #[tokio::test]
-async fn what_is_no_url_is_named() {
+async fn an_invalid_url_is_named_in_the_error() {
     refused(open("sqlite://x").await, ErrorKind::Invalid, "postgres://");
 }
 
 #[tokio::test]
-async fn nobody_listens() {
+async fn an_unreachable_server_is_transient() {
     let port = free_port().expect("a port");
     let url = format!("postgres://me:secret@127.0.0.1:{port}/db?sslmode=disable");
     let error = open(&url).await.expect_err("no server is there");
@@ -47,7 +47,7 @@ async fn missing_database_is_named() {
 }
 
 #[tokio::test]
-async fn wrong_password_is_told() {
+async fn a_wrong_password_is_named_in_the_error() {
     let database = TestDatabase::empty();
     let role = format!("CREATE ROLE {WITH_PASSWORD} LOGIN SUPERUSER PASSWORD 'right'");
     database
@@ -96,7 +96,7 @@ async fn empty_database_is_filled_only_if_allowed() {
     assert_eq!(store.stats().await.expect("counts").jobs, 0);
 }
 
-/// Nodes that start together on an empty database.
+/// Several nodes start at the same time on an empty database.
 #[tokio::test(flavor = "multi_thread")]
 async fn many_may_migrate_at_once() {
     let database = TestDatabase::empty();
@@ -125,7 +125,7 @@ async fn with_version(
 }
 
 #[tokio::test]
-async fn older_program_works_beside_what_was_only_added() {
+async fn an_older_program_works_with_added_columns_and_tables() {
     let (_database, opened) = with_version(99, 1).await;
     let store = opened.expect("opens");
     let spec = serde_json::from_value(serde_json::json!({

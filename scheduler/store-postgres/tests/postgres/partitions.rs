@@ -1,4 +1,4 @@
-//! Days: made as they come, wherever the clock stands, and dropped whole when they are old.
+//! Partitions of days are created when needed, at any time of the clock, and dropped when they are old.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -63,7 +63,7 @@ impl Scene {
     }
 }
 
-/// Fires for an instant so far from the present one.
+/// Fires at a fire time that is this far from the present.
 struct At(i64);
 
 impl Planner for At {
@@ -122,7 +122,7 @@ async fn end(store: &PgStore, run: RunId, now_ms: i64) {
 }
 
 #[tokio::test]
-async fn a_run_lies_in_the_day_of_its_fire_time() {
+async fn a_run_is_in_the_partition_of_its_fire_day() {
     let scene = Scene::new().await;
     let store = scene.open().await;
     store.apply_jobs(&[spec()], false).await.expect("applies");
@@ -138,7 +138,7 @@ async fn a_run_lies_in_the_day_of_its_fire_time() {
         assert!(store.run(run.id).await.is_ok());
         ids.push(run.id.0 / 10_000_000_000);
     }
-    // What is further away than a month counts as a month away.
+    // A fire time further away than a month counts as a month away.
     assert_eq!(ids, [270_301, 270_226, 270_303, 270_129, 270_401]);
     assert_eq!(scene.days(), "270129 270226 270301 270302 270303 270401");
 }
@@ -199,7 +199,7 @@ async fn an_old_day_is_dropped_whole() {
     assert!(store.run(runs[0]).await.is_err());
 }
 
-/// A day that some run keeps gives up its other runs one by one.
+/// If a run keeps a day, the other runs of the day are deleted one by one.
 #[tokio::test]
 async fn a_long_run_does_not_keep_its_day() {
     let scene = Scene::new().await;
@@ -232,9 +232,9 @@ async fn a_long_run_does_not_keep_its_day() {
     assert_eq!(scene.count("run"), "1");
 }
 
-/// Another node has dropped a day that this one believes to be there.
+/// Another node has dropped a partition that this node has cached.
 #[tokio::test]
-async fn a_dropped_day_is_made_again() {
+async fn a_dropped_day_is_created_again() {
     let scene = Scene::new().await;
     let (store, other) = (scene.open().await, scene.open().await);
     store.apply_jobs(&[spec()], false).await.expect("applies");

@@ -1,4 +1,5 @@
-//! Servers that die and nodes that stall: nothing that was answered is lost, nothing is done twice, and nobody has to be restarted.
+//! Servers die and nodes stall. No answered call is lost, no call takes effect twice, and no process has to be
+//! restarted.
 
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, channel};
@@ -16,7 +17,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::test_database::TestDatabase;
 
-const PATIENCE: Duration = Duration::from_mins(1);
+const TIME_LIMIT: Duration = Duration::from_mins(1);
 
 fn spec(name: &str, schedule: &serde_json::Value) -> JobSpec {
     serde_json::from_value(serde_json::json!({
@@ -46,12 +47,12 @@ impl Planner for Once {
     }
 }
 
-/// Thinks, inside its transaction, until it is told to go on.
+/// A planner that blocks inside the transaction until the test lets it continue.
 struct Stalls(Mutex<Receiver<()>>);
 
 impl Planner for Stalls {
     fn plan(&self, job: &Job, due: Timestamp, _now: Timestamp, _live: &[ExecutorName]) -> Plan {
-        let told = self.0.lock().expect("no panic").recv_timeout(PATIENCE);
+        let told = self.0.lock().expect("no panic").recv_timeout(TIME_LIMIT);
         told.expect("the others get on without it");
         plan(job, due)
     }
@@ -73,7 +74,7 @@ async fn node(store: &PgStore, name: &str) -> NodeId {
         .node
 }
 
-/// Fires what is due, on a thread and a runtime of its own, which stand still with the planner.
+/// Fires due jobs on a separate thread and runtime, because the planner blocks both.
 fn stall(url: String, told: Receiver<()>) -> JoinHandle<Result<FiredRuns, StoreError>> {
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -93,7 +94,8 @@ fn stall(url: String, told: Receiver<()>) -> JoinHandle<Result<FiredRuns, StoreE
     })
 }
 
-/// A node that stalls in the middle of a transaction holds its jobs no longer than the time-out, and what it does then has no effect.
+/// A node that stalls in the middle of a transaction locks its jobs only until the time-out. Its later work has no
+/// effect.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_stalled_node_does_not_hold_its_jobs() {
     let database = TestDatabase::migrated().await;
@@ -105,8 +107,8 @@ async fn a_stalled_node_does_not_hold_its_jobs() {
     let second = node(&other, "works").await;
     let (go_on, told) = channel();
     let stuck = stall(database.url(), told);
-    let deadline = Instant::now() + PATIENCE;
-    // The stalled node has the job, and thinks.
+    let deadline = Instant::now() + TIME_LIMIT;
+    // The stalled node has locked the job, and its planner blocks.
     let held = "SELECT count(*) FROM pg_stat_activity WHERE state = 'idle in transaction' AND query LIKE '%FROM executor%'
         AND datname = current_database()";
     while database.sql(held) == "0" {
@@ -138,7 +140,7 @@ fn ask(key: usize) -> TriggerRequest {
     }
 }
 
-/// Calls while the server dies and comes back: each answered one has happened once, whatever became of the others.
+/// Calls while the server dies and returns. Each answered call has taken effect once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_killed_server_comes_back() {
     let server = Postgres::start().expect("starts");
@@ -178,7 +180,7 @@ async fn a_killed_server_comes_back() {
         sleep(Duration::from_millis(300)).await;
         server.kill().expect("kills");
         server.start_again().expect("starts again");
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIME_LIMIT;
         while store.stats().await.is_err() {
             assert!(Instant::now() < deadline, "the pool does not recover");
             sleep(Duration::from_millis(50)).await;
@@ -202,9 +204,9 @@ async fn a_killed_server_comes_back() {
     );
 }
 
-/// A connection that stands still is given up, and others take its place.
+/// A connection that does not answer is closed and replaced.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_silent_server_is_given_up() {
+async fn a_connection_without_answer_is_closed() {
     let server = Postgres::start().expect("starts");
     let database = server.create_database().expect("creates a database");
     let options = PgOptions {
@@ -223,7 +225,7 @@ async fn a_silent_server_is_given_up() {
     assert_eq!(error.kind(), ErrorKind::Transient, "{error}");
     assert!(error.to_string().contains("no answer"), "{error}");
     server.resume().expect("resumes");
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIME_LIMIT;
     while store.register_node("a", 1_000).await.is_err() {
         assert!(Instant::now() < deadline, "the pool does not recover");
     }

@@ -83,7 +83,7 @@ impl Scene {
         let prefix = format!("{} LOG:  ", self.database.name);
         let said = self.database.server.log();
         let lines = said.lines().filter_map(|line| line.strip_prefix(&prefix));
-        // The pool's own question whether a connection is alive is empty and leaves no line.
+        // The pool tests connections with an empty statement, which is not logged.
         lines
             .filter(|line| line.starts_with("execute") || line.starts_with("statement:"))
             .count()
@@ -104,7 +104,8 @@ impl Scene {
         fired.runs
     }
 
-    /// The fewest statements of each stage in three tries: a connection that the pool opens meanwhile adds statements of its own.
+    /// The fewest statements of each stage in three tries. A connection that the pool opens meanwhile adds its own
+    /// statements.
     async fn fewest(&self, size: usize, kind: OutcomeKind) -> Vec<usize> {
         let mut fewest = self.pipeline(size, kind).await;
         for _ in 0..2 {
@@ -116,7 +117,7 @@ impl Scene {
         fewest
     }
 
-    /// What each stage takes for a batch of that size.
+    /// The statements of each stage for a batch of this size.
     async fn pipeline(&self, size: usize, kind: OutcomeKind) -> Vec<usize> {
         let executor: ExecutorName = "e1".parse().expect("a name");
         let mut counts = vec![self.statements()];
@@ -160,7 +161,7 @@ impl Scene {
     }
 }
 
-/// A caller waits for it: begin, read, write, commit.
+/// A user waits for a trigger: begin, read, write, commit.
 #[tokio::test]
 async fn a_trigger_takes_four_statements() {
     let scene = Scene::new().await;
@@ -172,7 +173,7 @@ async fn a_trigger_takes_four_statements() {
         by: "a test".to_owned(),
     };
     let mut before = 0;
-    // The first call makes the day and reads the definition.
+    // The first call creates the partitions of the day and reads the definition.
     for _ in 0..2 {
         before = scene.statements();
         let asked = scene
@@ -189,7 +190,7 @@ async fn a_trigger_takes_four_statements() {
 async fn statements_do_not_grow_with_the_batch() {
     let scene = Scene::new().await;
     scene.clock.fetch_add(60_000, Ordering::SeqCst);
-    // The first calls make the day, read definitions and open connections.
+    // The first calls create the partitions of the day, read definitions and open connections.
     scene.fire(500).await;
     scene.pipeline(5, OutcomeKind::Succeeded).await;
     for kind in [OutcomeKind::Succeeded, OutcomeKind::Failed] {

@@ -49,7 +49,7 @@ impl TestDatabase {
         self.server.url(&self.name)
     }
 
-    /// Runs statements in this database; the single value that they print.
+    /// Runs statements in this database. Returns the single value that they print.
     pub(crate) fn sql(&self, statements: &str) -> String {
         self.server.sql(&self.name, statements).expect("runs")
     }

@@ -1,4 +1,4 @@
-//! TLS to the database: `sslmode=verify-full` connects to the server that it is meant for and to no other.
+//! TLS to the database: `sslmode=verify-full` connects only to the intended server.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ fn file(name: &str) -> PathBuf {
         .join(name)
 }
 
-/// A server that shows this certificate, and a database of it.
+/// A server with this certificate, and a database on it.
 fn server(name: &str) -> (Postgres, String) {
     let (certificate, key) = (file(&format!("{name}.pem")), file(&format!("{name}.key")));
     let server = Postgres::start_with_tls(&certificate, &key).expect("PostgreSQL starts");
@@ -33,7 +33,7 @@ async fn refused(url: &str, says: &str) {
     println!("{text}");
 }
 
-/// The connections that the store holds, and how many of them are encrypted.
+/// The number of the store's connections, and how many of them are encrypted.
 fn connections(server: &Postgres, database: &str) -> (usize, usize) {
     let count = "SELECT count(*) || ' ' || count(*) FILTER (WHERE ssl) FROM pg_stat_ssl JOIN pg_stat_activity USING (pid)
         WHERE application_name LIKE 'cueline%'";
@@ -70,7 +70,7 @@ async fn a_certificate_for_another_name_is_refused_in_full_mode_only() {
     store.close().await;
 }
 
-/// Never in the clear where TLS is asked for.
+/// If TLS is required, there is no unencrypted connection.
 #[tokio::test]
 async fn a_server_without_tls_is_refused() {
     let plain = Postgres::start().expect("PostgreSQL starts");

@@ -1,4 +1,4 @@
-//! Files that are not, or not any more, stores of this program: refused with a clear message, never a panic.
+//! Files of other programs, of other versions, and damaged files are refused with a clear message.
 
 use std::io::{Seek, SeekFrom, Write};
 use std::path::Path;
@@ -28,7 +28,7 @@ async fn sql(path: &Path, statement: &'static str) {
 }
 
 #[tokio::test]
-async fn text_is_no_store() {
+async fn a_text_file_is_refused() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("notes.txt");
     let text = "These are only notes, and more than a header of them.\n".repeat(100);
@@ -65,7 +65,7 @@ async fn damage_is_told() {
         .write(true)
         .open(&path)
         .expect("opens");
-    // Everything behind the header: the schema's page and the tables'.
+    // Everything after the header: the page of the schema and the pages of the tables.
     file.seek(SeekFrom::Start(100)).expect("seeks");
     file.write_all(&vec![0xa5; 40_000]).expect("writes");
     drop(file);

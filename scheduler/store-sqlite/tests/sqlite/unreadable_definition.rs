@@ -1,4 +1,4 @@
-//! A definition that cannot be read any more stops its own job, and no other.
+//! An unreadable definition stops only its own job.
 
 use cueline_model::{ExecutorName, Job, JobSpec, Shard, Timestamp};
 use cueline_store::{FireDueRequest, Plan, PlannedRun, Planner, Store};
@@ -31,7 +31,7 @@ fn spec(name: &str) -> JobSpec {
 }
 
 #[tokio::test]
-async fn the_other_jobs_go_on() {
+async fn other_jobs_continue() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("store.db");
     let store = SqliteStore::open(&path, SqliteOptions::default())

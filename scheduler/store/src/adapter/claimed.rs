@@ -1,4 +1,4 @@
-//! Claimed runs, from their rows.
+//! Reads claimed runs from rows.
 
 use std::collections::HashMap;
 
@@ -41,11 +41,12 @@ pub fn jobs_of(rows: &[ClaimedRow]) -> HashMap<i64, i64> {
         .collect()
 }
 
-/// Claimed runs in the order of their rows. A run whose definition is unreadable is left out: it waits until the job is applied again.
+/// Claimed runs in the order of their rows. A run with an unreadable definition is left out. It waits until the job is
+/// applied again.
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Broken`](crate::ErrorKind::Broken) for values that no version of the program writes.
+/// [`ErrorKind::Broken`](crate::ErrorKind::Broken) for values that no version of this program writes.
 pub fn claimed_runs(rows: Vec<ClaimedRow>, jobs: &JobsById) -> Result<Vec<ClaimedRun>, StoreError> {
     rows.into_iter()
         .filter(|row| jobs.contains_key(&row.job_id))

@@ -10,7 +10,7 @@ use cueline_model::Timestamp;
 pub struct ClockOverride(Arc<dyn Fn() -> Timestamp + Send + Sync>);
 
 impl ClockOverride {
-    /// A clock that calls `now` for the time.
+    /// A clock whose time is the result of `now`.
     pub fn new(now: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
         Self(Arc::new(now))
     }

@@ -1,4 +1,4 @@
-//! Conversions between the port's values and what databases keep.
+//! Conversions between the values of the port and of databases.
 
 use std::borrow::Cow;
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer};
 
 use crate::{ErrorKind, StoreError};
 
-/// Stored data that cannot be what was written.
+/// An error for stored data that this program cannot have written.
 pub fn corrupt(
     what: impl Into<String>,
     source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
@@ -57,7 +57,7 @@ pub fn run_kind(code: impl Into<i64>) -> Result<RunKind, StoreError> {
         .ok_or_else(|| corrupt("failed to read a run", format!("unknown run kind {code}")))
 }
 
-/// Text without NUL characters, which databases cannot keep.
+/// Replaces NUL characters, which databases cannot store.
 pub fn without_nul(text: &str) -> Cow<'_, str> {
     if text.contains('\0') {
         Cow::Owned(text.replace('\0', "\u{fffd}"))
@@ -66,7 +66,7 @@ pub fn without_nul(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// A stored name. It was checked before it was written.
+/// Parses a stored name, which was valid when it was written.
 ///
 /// # Errors
 ///
@@ -80,7 +80,7 @@ where
         .map_err(|e| corrupt(format!("failed to read the name {text:?}"), e))
 }
 
-/// A boolean that a database keeps as 0 or 1.
+/// Reads a boolean that a database stores as 0 or 1.
 pub(super) fn flag<'de, D: Deserializer<'de>>(number: D) -> Result<bool, D::Error> {
     Ok(i64::deserialize(number)? != 0)
 }

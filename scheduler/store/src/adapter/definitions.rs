@@ -1,4 +1,4 @@
-//! Job definitions: how they are stored, and a cache of the parsed ones.
+//! Job definitions: their stored form, and a cache of parsed ones.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,7 +8,7 @@ use cueline_model::{Job, JobId, JobSpec};
 use super::convert::{corrupt, parse_name};
 use crate::StoreError;
 
-/// The most cached definitions. Beyond it the cache is emptied, and definitions are read again as they are needed.
+/// The most cached definitions. The cache is cleared before it would exceed this number.
 const MAX_CACHED: usize = 200_000;
 
 /// Parsed jobs by id.
@@ -17,12 +17,12 @@ pub type JobsById = HashMap<i64, Arc<Job>>;
 /// A stored definition: job id, version, text.
 pub type DefinitionRow<T> = (i64, i64, T);
 
-/// Parsed definitions by job, the newest version that was seen of each. A version never changes, so each is parsed once.
+/// Parsed definitions by job, in the newest version seen. A version never changes, so each is parsed once.
 #[derive(Debug, Default)]
 pub struct DefinitionCache(Mutex<JobsById>);
 
 impl DefinitionCache {
-    /// Looks up jobs by id and current version: those that are cached, and the ids that have to be read.
+    /// Looks up jobs by id and current version. Returns the cached ones, and the ids to read from the database.
     pub fn find(&self, wanted: impl Iterator<Item = (i64, i64)>) -> (JobsById, Vec<i64>) {
         let mut found = HashMap::new();
         let mut missing = Vec::new();
@@ -38,7 +38,7 @@ impl DefinitionCache {
         (found, missing)
     }
 
-    /// Parses definitions and caches them; the parsed ones. An unreadable definition is left out, so that it stops its own job only.
+    /// Parses, caches and returns definitions. An unreadable definition is left out, so that it stops only its own job.
     pub fn insert<T: AsRef<str>>(
         &self,
         rows: impl IntoIterator<Item = DefinitionRow<T>>,
@@ -53,7 +53,7 @@ impl DefinitionCache {
                     tracing::error!(
                         job_id = id,
                         %error,
-                        "unreadable job definition; the job does not run until it is applied again"
+                        "failed to read a job definition; the job does not run. Apply it again"
                     );
                 }
             }
@@ -92,7 +92,7 @@ pub fn serialize_definition(spec: &JobSpec) -> Result<String, StoreError> {
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Broken`](crate::ErrorKind::Broken) if it is missing: its definition is unreadable.
+/// [`ErrorKind::Broken`](crate::ErrorKind::Broken) if it is missing, because its definition is unreadable.
 pub fn job_of(jobs: &JobsById, id: i64) -> Result<Arc<Job>, StoreError> {
     jobs.get(&id).cloned().ok_or_else(|| {
         corrupt(
@@ -102,11 +102,11 @@ pub fn job_of(jobs: &JobsById, id: i64) -> Result<Arc<Job>, StoreError> {
     })
 }
 
-/// The job in the group that a published attempt was sent to. An edit may have moved the job to another group since.
+/// The job with the group that a published attempt was sent to. An edit may have moved the job to another group since.
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Broken`](crate::ErrorKind::Broken) if the group has no valid name.
+/// [`ErrorKind::Broken`](crate::ErrorKind::Broken) if the name of the group is not valid.
 pub fn in_published_group(job: Arc<Job>, group: Option<&str>) -> Result<Arc<Job>, StoreError> {
     match group {
         Some(group) if job.spec.group.as_str() != group => {

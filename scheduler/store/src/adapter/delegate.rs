@@ -1,10 +1,10 @@
-//! The list of the port's methods, for adapters.
+//! Lists the methods of the port, for adapters.
 
-/// Calls the macro `$implement` with all methods of [`Store`](crate::Store): kind (`read` or `write`), name, arguments, answer, and
-/// what fails when the method fails ("failed to …").
+/// Calls the macro `$implement` with all methods of [`Store`](crate::Store): kind (`read` or `write`), name, arguments,
+/// result, and the rest of its error message ("failed to …").
 ///
-/// An adapter implements each method as an inherent one of the same name. Its `$implement` passes the port's method on to that and adds what
-/// all methods have in common, such as the error message.
+/// An adapter has an inherent method of the same name for each method of the port. Its `$implement` calls the inherent
+/// method and adds what all methods have in common, such as the error message.
 #[macro_export]
 macro_rules! with_store_methods {
     ($implement:ident) => {

@@ -1,4 +1,4 @@
-//! From due jobs to new runs.
+//! Turns due jobs into new runs.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -20,7 +20,7 @@ pub struct DueJob {
     pub version: i64,
     /// The fire time that is due, in milliseconds.
     pub next_fire_at: i64,
-    /// How many runs it has had.
+    /// Number of its runs so far.
     pub run_count: i64,
 }
 
@@ -42,11 +42,11 @@ pub struct Advance {
     pub id: i64,
     /// When it is due next.
     pub next_fire_at: Option<Timestamp>,
-    /// How many runs it has had by then.
+    /// Number of its runs, including the planned ones.
     pub run_count: i64,
 }
 
-/// Plans each due job. A job without a readable definition is left as it is; the other jobs fire.
+/// Plans each due job. A job whose definition cannot be read stays due, so that it does not stop the others.
 pub fn plan_due_jobs(
     due: &[DueJob],
     jobs: &JobsById,
@@ -66,6 +66,7 @@ pub fn plan_due_jobs(
         let plan = planner.plan(job, fire_at, now, &candidates);
         let mut run_count = due.run_count;
         for planned in plan.runs {
+            // A skipped run takes no sequence number, so that `round` passes over no executor.
             let counts = planned.skipped.is_none();
             runs.push(NewRun::planned(job, run_count, node, planned));
             run_count += i64::from(counts);
@@ -79,7 +80,7 @@ pub fn plan_due_jobs(
     (runs, advances)
 }
 
-/// The written runs that the calling node dispatches, in the order of dispatch. `left_out` are the ids that were not written.
+/// The runs that the calling node dispatches, in the order of dispatch. `left_out` are the ids that were not written.
 pub fn runs_to_dispatch(runs: Vec<NewRun>, left_out: &BTreeSet<i64>) -> Vec<ClaimedRun> {
     let mut claimed: Vec<ClaimedRun> = runs
         .into_iter()

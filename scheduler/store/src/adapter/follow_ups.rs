@@ -1,4 +1,4 @@
-//! What follows from the end of runs: the next fire time of fixed-delay jobs, and child runs.
+//! Effects of the end of runs: the next fire time of fixed-delay jobs, and child runs.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -11,7 +11,7 @@ use super::live_executors::LiveExecutors;
 use super::new_run::{Fire, NewRun};
 use super::report_batch::BatchWrites;
 
-/// The last end of a run, by job.
+/// The latest end time of any ended run, per job.
 pub fn latest_ends(ended: &[(i64, Timestamp)]) -> BTreeMap<i64, Timestamp> {
     let mut latest: BTreeMap<i64, Timestamp> = BTreeMap::new();
     for &(job, at) in ended {
@@ -21,8 +21,8 @@ pub fn latest_ends(ended: &[(i64, Timestamp)]) -> BTreeMap<i64, Timestamp> {
     latest
 }
 
-/// The next fire times of idle fixed-delay jobs, counted from their last end. `None` for a schedule that is over. A job without a readable
-/// definition is left out.
+/// Next fire times of idle fixed-delay jobs, counted from the end of their last run. `None` if the schedule is
+/// exhausted. `idle` are job ids with versions. Jobs whose definition cannot be read are left out.
 pub fn next_fires_after(
     ends: &BTreeMap<i64, Timestamp>,
     idle: &[(i64, i64)],
@@ -35,12 +35,13 @@ pub fn next_fires_after(
 
 /// A fire whose runs have all succeeded.
 #[derive(Debug, Clone, Copy)]
-pub struct CompleteFire<'a> {
+pub struct SucceededFire<'a> {
     /// The job that fired.
     pub job: i64,
     /// The run that becomes the parent of the child runs.
     pub run: i64,
-    /// The first run of the fire.
+    /// The first run of the fire. Its id identifies the fire. As the fire key of the child runs, it prevents a second
+    /// set.
     pub first_run: i64,
     /// The fire time.
     pub fire_at: Timestamp,
@@ -48,33 +49,52 @@ pub struct CompleteFire<'a> {
     pub output: Option<&'a str>,
 }
 
-impl<'a> CompleteFire<'a> {
-    /// The fires that a batch completed, each once. `found` has the successful runs whose fires are complete, with the first run of the fire
-    /// and the fire time. Where one batch ended several runs of a fire, the one with the highest id becomes the parent.
-    pub fn of(found: &[(i64, i64, i64)], writes: &'a BatchWrites) -> Vec<Self> {
-        let found: HashMap<i64, (i64, i64)> = found
-            .iter()
-            .map(|(run, first_run, fire_at)| (*run, (*first_run, *fire_at)))
-            .collect();
+/// A successful run of the batch whose fire has succeeded as a whole.
+#[derive(Debug, Clone, Copy, Deserialize)]
+pub struct FoundFire {
+    /// The run.
+    pub run: i64,
+    /// The first run of its fire.
+    pub first_run: i64,
+    /// The fire time, in milliseconds.
+    pub fire_at: i64,
+}
+
+impl From<(i64, i64, i64)> for FoundFire {
+    fn from((run, first_run, fire_at): (i64, i64, i64)) -> Self {
+        Self {
+            run,
+            first_run,
+            fire_at,
+        }
+    }
+}
+
+impl<'a> SucceededFire<'a> {
+    /// The fires that succeeded with this batch, each once. If the batch ended several runs of a fire, the one with the
+    /// highest id becomes the parent.
+    pub fn in_batch(found: &[FoundFire], writes: &'a BatchWrites) -> Vec<Self> {
+        let by_run: HashMap<i64, &FoundFire> = found.iter().map(|fire| (fire.run, fire)).collect();
         let mut fires = BTreeMap::new();
         for (run, end) in writes.parents() {
-            if let Some(&(first_run, fire_at)) = found.get(&run.id) {
+            if let Some(found) = by_run.get(&run.id) {
                 let fire = Self {
                     job: run.job_id,
                     run: run.id,
-                    first_run,
-                    fire_at: Timestamp::from_millis(fire_at),
+                    first_run: found.first_run,
+                    fire_at: Timestamp::from_millis(found.fire_at),
                     output: end.output.as_deref(),
                 };
-                fires.insert(first_run, fire);
+                // `parents()` is ordered by run id, so the highest id overwrites the others.
+                fires.insert(found.first_run, fire);
             }
         }
         fires.into_values().collect()
     }
 }
 
-/// The jobs of complete fires, each once.
-pub fn parent_jobs(fires: &[CompleteFire<'_>]) -> Vec<i64> {
+/// The jobs of these fires, each once.
+pub fn parent_jobs(fires: &[SucceededFire<'_>]) -> Vec<i64> {
     let jobs: BTreeSet<i64> = fires.iter().map(|fire| fire.job).collect();
     jobs.into_iter().collect()
 }
@@ -88,7 +108,7 @@ pub struct ChildJob {
     pub id: i64,
     /// The version of its definition.
     pub version: i64,
-    /// How many runs it has had.
+    /// Number of its runs so far.
     pub run_count: i64,
 }
 
@@ -103,9 +123,9 @@ impl From<(i64, i64, i64, i64)> for ChildJob {
     }
 }
 
-/// The runs that the children get. A child without a readable definition gets none.
-pub fn child_runs(
-    complete: &[CompleteFire<'_>],
+/// Plans the runs of child jobs. Skips children whose definition cannot be read.
+pub fn plan_child_runs(
+    fires: &[SucceededFire<'_>],
     children: &[ChildJob],
     jobs: &JobsById,
     live: &mut LiveExecutors,
@@ -116,13 +136,13 @@ pub fn child_runs(
         .map(|child| (child.id, child.run_count))
         .collect();
     let mut runs = Vec::new();
-    for fire in complete {
+    for fire in fires {
         for child in children.iter().filter(|child| child.parent == fire.job) {
             let Some(job) = jobs.get(&child.id) else {
                 continue;
             };
             let passes_output = job.spec.after.as_ref().is_some_and(|a| a.pass_output);
-            let of_child = Fire {
+            let child_fire = Fire {
                 kind: RunKind::Child,
                 key: Some(fire.first_run),
                 fire_at: fire.fire_at,
@@ -132,9 +152,9 @@ pub fn child_runs(
                 params: fire.output.filter(|_| passes_output).map(str::to_owned),
             };
             let run_count = run_counts.entry(child.id).or_default();
-            let more = NewRun::of_fire(job, *run_count, live, &of_child);
-            *run_count += to_i64(more.len());
-            runs.extend(more);
+            let new_runs = NewRun::of_fire(job, *run_count, live, &child_fire);
+            *run_count += to_i64(new_runs.len());
+            runs.extend(new_runs);
         }
     }
     runs

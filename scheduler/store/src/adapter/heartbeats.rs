@@ -1,4 +1,4 @@
-//! Heartbeats, as they are stored.
+//! Turns heartbeats into rows.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,7 +23,7 @@ pub struct HeartbeatRow<'a> {
     pub gone: bool,
 }
 
-/// The last heartbeat of each executor, by group and name: all transactions lock rows in this order.
+/// The last heartbeat of each executor, sorted by group and name. All transactions lock rows in this order.
 pub fn latest_heartbeats(heartbeats: &[Heartbeat]) -> Vec<HeartbeatRow<'_>> {
     let latest: BTreeMap<(&str, &str), &Heartbeat> = heartbeats
         .iter()

@@ -1,4 +1,4 @@
-//! Applying job definitions: what is stored beside them, and what a change does to runs and other jobs.
+//! Applies job definitions: computes their columns, and the effects of a change on runs and other jobs.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -10,24 +10,24 @@ use super::definitions::serialize_definition;
 use super::parents::parent_of;
 use crate::{AppliedJob, Change, ErrorKind, StoreError};
 
-/// The columns that are stored beside a definition.
+/// The columns of a stored job.
 #[derive(Debug)]
 pub struct JobColumns<'a> {
     /// The name.
     pub name: &'a str,
     /// The executor group.
     pub group: &'a str,
-    /// Whether the job runs when the first node starts.
+    /// Whether the job runs when the first node starts (`startup` schedule).
     pub startup: bool,
     /// The longest that an attempt takes: timeout and kill grace, in milliseconds. `None` without a timeout.
     pub max_attempt_ms: Option<i64>,
     /// The text of the definition.
     pub definition: String,
-    /// The next fire time, in milliseconds; `None` for a paused job, or when the schedule is over.
+    /// The next fire time, in milliseconds. `None` for a paused job, or if the schedule is exhausted.
     pub next_fire_at: Option<i64>,
     /// Whether the schedule is enabled.
     pub enabled: bool,
-    /// Whether the delay counts from the end of a run.
+    /// Whether the next fire time counts from the end of a run.
     pub fixed_delay: bool,
 }
 
@@ -60,7 +60,7 @@ impl<'a> JobColumns<'a> {
     }
 }
 
-/// Whether the delay of the job counts from the end of a run.
+/// Whether the next fire time of the job counts from the end of a run.
 pub fn is_fixed_delay(spec: &JobSpec) -> bool {
     matches!(spec.schedule, Schedule::FixedDelay { .. })
 }
@@ -115,7 +115,7 @@ impl ApplyPlan {
             .collect()
     }
 
-    /// The jobs to update, by id: all transactions lock jobs in this order.
+    /// The jobs to update, sorted by id. All transactions lock jobs in this order.
     pub fn updates(&self) -> Vec<JobUpdate<'_>> {
         let mut updates: Vec<JobUpdate<'_>> = self
             .0
@@ -132,7 +132,7 @@ impl ApplyPlan {
         updates
     }
 
-    /// What the changes do besides writing definitions. `created` has the ids of the new jobs.
+    /// The effects of the changes besides written definitions. `created` has the ids of the new jobs.
     ///
     /// # Errors
     ///
@@ -169,18 +169,18 @@ impl ApplyPlan {
     }
 }
 
-/// What applied changes do besides writing definitions.
+/// The effects of applied changes besides written definitions.
 #[derive(Debug, Default)]
 pub struct SideEffects {
-    /// Updated jobs: runs ahead of time are deleted, and waiting runs are dispatched by the new definition.
+    /// Updated jobs. Their runs ahead of time are deleted, and their waiting runs are dispatched by the new definition.
     pub updated: Vec<JobId>,
-    /// Jobs that were enabled and are paused now: their waiting runs end.
+    /// Jobs that are paused by the change. Their waiting runs end.
     pub paused: Vec<JobId>,
-    /// Jobs that became `fixed_delay`: their live runs delay the next fire time from now on.
+    /// Jobs that became `fixed_delay`. The ends of their live runs now set the next fire time.
     pub became_fixed_delay: Vec<JobId>,
-    /// Jobs that were `fixed_delay` before: a live run still sets the next fire time.
+    /// Jobs that stay `fixed_delay`. The end of a live run still sets the next fire time.
     pub still_fixed_delay: Vec<JobId>,
-    /// Jobs that moved from this group: their published attempts stay there.
+    /// Jobs that moved, with their old group. Their published attempts stay in it.
     pub moved: Vec<(JobId, GroupName)>,
     /// Jobs with a new parent, or none.
     pub links: Vec<(JobId, Option<JobName>)>,
@@ -211,7 +211,7 @@ impl SideEffects {
     }
 }
 
-/// Refuses to delete a job while others run after it.
+/// Returns an error if other jobs run after the job that is deleted.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! The ledger: the expected fire times of a past window, each with the run that accounts for it.
+//! The ledger lists the expected fire times of a past window, each with the run that accounts for it.
 
 use cueline_model::{JobSpec, RunId, RunState, Timestamp};
 use serde::Deserialize;
@@ -20,7 +20,7 @@ pub struct LedgerRun {
 }
 
 impl LedgerRun {
-    /// The entry of the run.
+    /// The ledger entry of the run.
     ///
     /// # Errors
     ///
@@ -40,7 +40,7 @@ impl LedgerRun {
 pub struct SkippedRange {
     /// The first fire time.
     pub first: Timestamp,
-    /// The last fire time: the run's own.
+    /// The last fire time, which is the run's own.
     pub last: Timestamp,
     /// The run.
     pub run: RunId,
@@ -56,7 +56,7 @@ impl From<(i64, i64, i64)> for SkippedRange {
     }
 }
 
-/// The part of `from..to` that can have entries: after the creation of the job, and not in the future.
+/// Cuts `from..to` to the part that can have entries: after the creation of the job, and not in the future.
 pub fn past_window(
     created_at: i64,
     from: Timestamp,
@@ -69,7 +69,7 @@ pub fn past_window(
     )
 }
 
-/// The fire times that the definition gives in `from..to`, at most `limit`.
+/// The fire times of the definition in `from..to`, at most `limit`.
 pub fn expected_fire_times(
     spec: &JobSpec,
     from: Timestamp,
@@ -90,8 +90,8 @@ pub fn expected_fire_times(
     times
 }
 
-/// The entries of `times`: the runs at that fire time, else the skipped run that accounts for it, else none. `runs` are sorted by fire
-/// time and shard, `skipped` by `last`; at most `limit` entries.
+/// At most `limit` entries for `times`. A fire time gets its runs. If it has none, it gets the skipped run that
+/// accounts for it, or no run. `runs` have to be sorted by fire time and shard, `skipped` by `last`.
 ///
 /// # Errors
 ///

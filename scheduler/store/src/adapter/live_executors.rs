@@ -1,11 +1,11 @@
-//! The executors that are live, matched with the jobs that they can run.
+//! Matches live executors with the jobs that they can run.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use cueline_model::{ExecutorId, ExecutorName, GroupName, JobSpec};
 
-/// Live executors. A lookup is remembered: thousands of due jobs share a few groups and handlers.
+/// Live executors. Lookups are cached, because thousands of due jobs share a few groups and handlers.
 #[derive(Debug, Default)]
 pub struct LiveExecutors {
     executors: Vec<(ExecutorId, BTreeSet<String>)>,

@@ -1,4 +1,4 @@
-//! Log lines: which lines of a batch are stored, and how they are read.
+//! Log lines: selects the lines of a batch to store, and reads stored ones.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ pub struct NewLine<'a> {
     pub cursor: i64,
     /// When it was written.
     pub at: Timestamp,
-    /// Where it came from.
+    /// The name of its [`LogStream`].
     pub stream: &'static str,
     /// The text.
     pub text: Cow<'a, str>,
@@ -26,7 +26,7 @@ pub struct NewLine<'a> {
     report: usize,
 }
 
-/// The lines of a batch that can be stored, each position once, by run and cursor.
+/// The lines of a batch that can be stored, sorted by run and cursor. Each position occurs once.
 #[derive(Debug)]
 pub struct NewLines<'a> {
     lines: Vec<NewLine<'a>>,
@@ -34,7 +34,7 @@ pub struct NewLines<'a> {
 }
 
 impl<'a> NewLines<'a> {
-    /// Collects the lines. Lines of unknown and of later attempts are left out.
+    /// Collects the lines. Lines of unknown runs and of attempts that have not begun are left out.
     pub fn of(reports: &'a [AttemptReport], batch: &ReportBatch) -> Self {
         let mut lines = BTreeMap::new();
         let mut log_reports = 0;
@@ -72,7 +72,7 @@ impl<'a> NewLines<'a> {
         &self.lines
     }
 
-    /// How many log reports stored no line. `stored` tells whether a line was new.
+    /// The number of log reports without a new line. `stored` tells whether a line was new.
     pub fn ignored_reports(&self, stored: impl Fn(&NewLine<'a>) -> bool) -> usize {
         let mut useful: Vec<usize> = self
             .lines
@@ -86,14 +86,14 @@ impl<'a> NewLines<'a> {
     }
 }
 
-/// The position of a line in the log of its run: the attempt in the upper 32 bits, the number of the line in the lower ones. `None` for
-/// a number out of range.
+/// The position of a line in the log of its run. The upper 32 bits are the attempt, the lower 32 bits the number of the
+/// line. `None` for a number out of range.
 fn cursor(attempt: u32, seq: u64) -> Option<i64> {
     let seq = i64::from(u32::try_from(seq).ok()?);
     (i64::from(attempt) << 32).checked_add(seq)
 }
 
-/// A stored line: cursor, time, stream, text.
+/// Reads a stored line: cursor, time, stream, text.
 ///
 /// # Errors
 ///

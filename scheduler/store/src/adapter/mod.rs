@@ -1,7 +1,7 @@
-//! What all adapters share: decisions in the middle of a transaction, and conversions of rows. Knows no database.
+//! Code that all adapters share: decisions inside a transaction, and conversions of rows. Knows no database.
 //!
-//! An adapter reads rows, passes them in as the types here, and writes the result. Ids are the plain numbers that statements take.
-//! Callers of a store need nothing from here.
+//! An adapter reads rows, passes them to functions here, and writes the result. Ids are plain numbers, as in
+//! statements. Callers of a store need nothing from here.
 
 pub mod claimed;
 pub mod clock;

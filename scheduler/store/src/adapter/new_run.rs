@@ -15,22 +15,23 @@ pub struct NewRun {
     pub id: i64,
     /// The job in the version that the run was planned from.
     pub job: Arc<Job>,
-    /// What the run was created by.
+    /// What created the run.
     pub kind: RunKind,
-    /// What the shards of one fire have in common: the fire time (schedule, startup) or the first run of the parent's fire (child).
-    /// `None` for a manual trigger: the id of the first run of the request.
+    /// Identifies the fire; all its shards have the same key. It is the fire time (schedule, startup) or the first run
+    /// of the parent's fire (child). `None` for a manual trigger: the adapter sets the id of the first run of the
+    /// request.
     pub fire_key: Option<i64>,
     /// The fire time.
     pub fire_at: Timestamp,
     /// When the first attempt is due.
     pub due_at: Timestamp,
-    /// Which part of the work.
+    /// The part of the work that the run does.
     pub shard: Shard,
     /// The executor that a broadcast run is pinned to.
     pub executor: Option<ExecutorName>,
     /// Number of the run among all runs of its job, from 0.
     pub sequence: i64,
-    /// The node that dispatches it; `None`: any node claims it.
+    /// The node that dispatches it. If `None`, any node may claim it.
     pub claimed_by: Option<NodeId>,
     /// The run whose success created it.
     pub parent: Option<RunId>,
@@ -40,7 +41,7 @@ pub struct NewRun {
     pub skipped: Option<SkippedFires>,
 }
 
-/// What the runs of one fire outside of the schedule have in common.
+/// A fire outside of the schedule: the values that all its runs share.
 #[derive(Debug, Clone)]
 pub struct Fire {
     /// What created the runs.
@@ -51,7 +52,7 @@ pub struct Fire {
     pub fire_at: Timestamp,
     /// When the first attempts are due.
     pub due_at: Timestamp,
-    /// The node that dispatches the runs; `None`: any node claims them.
+    /// The node that dispatches the runs. If `None`, any node may claim them.
     pub claimed_by: Option<NodeId>,
     /// The run whose success created them.
     pub parent: Option<RunId>,
@@ -136,7 +137,7 @@ impl NewRun {
             .collect()
     }
 
-    /// Whether the run needs none of the columns that few runs use: nearly all runs are plain.
+    /// Whether the run uses no rare column. Nearly all runs are plain, and adapters write those faster.
     pub fn is_plain(&self) -> bool {
         self.kind == RunKind::Schedule
             && self.shard.total == 1
@@ -148,7 +149,7 @@ impl NewRun {
 }
 
 impl From<NewRun> for ClaimedRun {
-    /// The first attempt, of which nothing has been published.
+    /// A new run is at its first attempt, and nothing has been published.
     fn from(run: NewRun) -> Self {
         Self {
             id: RunId(run.id),

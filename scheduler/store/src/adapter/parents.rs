@@ -1,4 +1,4 @@
-//! Parents of jobs: they have to exist, and no job may run after itself.
+//! Checks the parents of jobs: they exist, and no job runs after itself, directly or through others.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use cueline_model::{Job, JobName, JobSpec};
 
 use crate::StoreError;
 
-/// The job that this one runs after.
+/// The parent, after which the job runs.
 ///
 /// # Errors
 ///
@@ -55,7 +55,7 @@ impl<'a> ParentLinks<'a> {
         self.parents.is_empty()
     }
 
-    /// The parents that are neither applied with their children nor among `stored`.
+    /// The parents that are neither among the applied jobs nor among `stored`.
     pub fn missing_from(
         &self,
         stored: &HashMap<JobName, Arc<Job>>,
@@ -66,7 +66,8 @@ impl<'a> ParentLinks<'a> {
             .filter(|p| !self.jobs.contains(p) && !stored.contains_key(*p))
     }
 
-    /// Refuses parents that do not exist: those among neither the applied, the `stored`, nor the `found` jobs.
+    /// Returns an error if a parent does not exist: it is neither among the applied nor the `stored` nor the `found`
+    /// jobs.
     ///
     /// # Errors
     ///
@@ -91,7 +92,7 @@ impl<'a> ParentLinks<'a> {
         Ok(())
     }
 
-    /// Refuses cycles. `stored` holds all stored children with their parents.
+    /// Returns an error if parents form a cycle. `stored` holds all stored children with their parents.
     ///
     /// # Errors
     ///
@@ -103,6 +104,7 @@ impl<'a> ParentLinks<'a> {
             .map(|(child, parent)| (child, parent))
             .collect();
         parents.extend(self.parents.iter());
+        // Jobs whose chain of parents is known to end. Each chain is followed only up to such a job.
         let mut acyclic: BTreeSet<&JobName> = BTreeSet::new();
         for start in self.parents.keys() {
             let mut path: BTreeSet<&JobName> = BTreeSet::new();
@@ -110,7 +112,7 @@ impl<'a> ParentLinks<'a> {
             while !acyclic.contains(at) {
                 if !path.insert(at) {
                     return Err(StoreError::invalid(format!(
-                        "failed to apply job {:?}: its parents form a circle through {:?}",
+                        "failed to apply job {:?}: its parents form a cycle through {:?}",
                         start.as_str(),
                         at.as_str()
                     )));

@@ -1,4 +1,4 @@
-//! Answers to queries, from their rows.
+//! Builds answers to queries from rows.
 
 use std::collections::HashMap;
 
@@ -11,8 +11,8 @@ use crate::{DeadLetter, JobSummary, Run, StoreError, StoreStats, TimelineEntry};
 /// A listed job: id, version, next fire time.
 pub type JobRow = (i64, i64, Option<i64>);
 
-/// Summaries of jobs in the order of their rows. `last` are the newest runs that started or ended, `day` the counts of the last day: job id,
-/// code of the state, number of runs.
+/// Summaries of jobs in the order of their rows. `last` are the newest runs that started or ended. `day` are the counts
+/// of the last day: job id, code of the state, number of runs.
 ///
 /// # Errors
 ///
@@ -42,7 +42,7 @@ pub fn job_summaries(
         .collect()
 }
 
-/// An entry of a timeline: time, attempt, event, detail.
+/// Reads an entry of a timeline: time, attempt, event, detail.
 pub fn timeline_entry((at, attempt, event, detail): (i64, i64, String, String)) -> TimelineEntry {
     TimelineEntry {
         at: Timestamp::from_millis(at),
@@ -52,8 +52,8 @@ pub fn timeline_entry((at, attempt, event, detail): (i64, i64, String, String)) 
     }
 }
 
-/// Counts over the store. `live` has the codes of states with their numbers of runs; `oldest_due_at` is the due time of the oldest
-/// `scheduled` run.
+/// Counts over the store. `live` has the number of runs for each code of a state. `oldest_due_at` is the due time of
+/// the oldest `scheduled` run.
 ///
 /// # Errors
 ///
@@ -90,7 +90,7 @@ pub fn dead_letter((id, queue, topic, reason, at, payload): DeadLetterRow) -> De
     }
 }
 
-/// How a listing of runs selects them.
+/// Selects the runs of a listing.
 #[derive(Debug, Clone, Copy)]
 pub struct NewestRuns<'a> {
     /// Of these jobs.
@@ -125,7 +125,7 @@ impl<'a> NewestRuns<'a> {
         }
     }
 
-    /// The lowest id that no run of the listing may have, from an optional run id.
+    /// The value for the field `before`: the id of `run`, or no limit.
     pub fn before(run: Option<RunId>) -> i64 {
         run.map_or(i64::MAX, |run| run.0)
     }

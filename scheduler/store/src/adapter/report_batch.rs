@@ -1,4 +1,4 @@
-//! Applies a batch of reports to its runs in memory, report by report; the result is written with a few statements.
+//! Applies a batch of reports to its runs in memory, report by report. A few statements then write the result.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -10,7 +10,7 @@ use super::timeline::TimelineEvent;
 use super::transition::{RunUpdate, Transition};
 use crate::{AttemptReport, IngestSummary};
 
-/// The runs of a batch, with the reports that were applied so far.
+/// The runs of a batch, with the effects of the reports that were applied so far.
 #[derive(Debug)]
 pub struct ReportBatch {
     now: Timestamp,
@@ -31,20 +31,20 @@ pub struct StartedRun {
     pub at: Timestamp,
 }
 
-/// What a batch writes. Each list is ordered by run id, so that all transactions lock rows in the same order.
+/// The writes of a batch. Each list is sorted by run id, so that all transactions lock rows in the same order.
 #[derive(Debug, Default)]
 pub struct BatchWrites {
     /// Runs whose handler started.
     pub started: Vec<StartedRun>,
     /// Runs and their progress, from 0 to 1.
     pub progress: Vec<(i64, f64)>,
-    /// Runs that get another attempt. A run that ended after that, in the same batch, is in `ended` too.
+    /// Runs that get another attempt. A run that also ended in the same batch is in `ended` too.
     pub next_attempts: Vec<Transition>,
     /// Runs that ended.
     pub ended: Vec<(RunSnapshot, Transition)>,
     /// Events for the timelines.
     pub events: Vec<TimelineEvent>,
-    /// Refused reports for the timelines. A repeated one is written once.
+    /// Refused reports for the timelines. Adapters write a repeated one once.
     pub refusals: Vec<TimelineEvent>,
     /// The answer to the caller.
     pub summary: IngestSummary,
@@ -65,8 +65,8 @@ impl ReportBatch {
         }
     }
 
-    /// Applies reports in their order. [`log_lines`](super::log_lines) handles their log lines. `jobs` holds the jobs that
-    /// [`required_jobs`] lists.
+    /// Applies reports in their order, except for log lines, which [`log_lines`](super::log_lines) handles. `jobs`
+    /// holds the jobs that [`required_jobs`] lists.
     pub fn apply(&mut self, reports: &[AttemptReport], jobs: &JobsById) {
         for report in reports {
             let applied = match &report.event {
@@ -127,7 +127,7 @@ impl ReportBatch {
         Some(())
     }
 
-    /// Whether log lines of this attempt are stored: it is or was an attempt of its run.
+    /// Whether log lines of this attempt are stored. It has to be a present or past attempt of its run.
     pub(super) fn stores_log_of(&self, id: AttemptId) -> bool {
         self.runs
             .get(&id.run.0)
@@ -160,7 +160,7 @@ impl ReportBatch {
     }
 }
 
-/// The event for a refused end. A repeated report of the same end gets none.
+/// The event for a refused end. A repeated report of the same end gets no event.
 fn refusal(run: &RunUpdate, id: AttemptId, outcome: &Outcome) -> Option<TimelineEvent> {
     let reached = outcome.kind.state();
     let reported = reached.map_or("returned", RunState::as_str);
@@ -180,7 +180,7 @@ fn refusal(run: &RunUpdate, id: AttemptId, outcome: &Outcome) -> Option<Timeline
 }
 
 impl BatchWrites {
-    /// Fixed-delay jobs whose next fire time counts from one of the ends, with the time of that end.
+    /// Fixed-delay jobs whose next fire time counts from one of the ends, with the time of the end.
     pub fn delayed_jobs(&self, now: Timestamp) -> Vec<(i64, Timestamp)> {
         self.ended
             .iter()
@@ -189,7 +189,7 @@ impl BatchWrites {
             .collect()
     }
 
-    /// Runs that succeeded and whose jobs have children.
+    /// Runs that succeeded and whose jobs have children, sorted by id.
     pub fn parents(&self) -> impl Iterator<Item = &(RunSnapshot, Transition)> {
         self.ended
             .iter()
@@ -197,7 +197,7 @@ impl BatchWrites {
     }
 }
 
-/// The jobs, with their versions, whose definitions decide what follows from failed attempts.
+/// The jobs of failed attempts, with their versions. Their definitions decide whether another attempt follows.
 pub fn required_jobs(reports: &[AttemptReport], runs: &[RunSnapshot]) -> HashMap<i64, i64> {
     let failed: HashSet<i64> = reports
         .iter()
@@ -222,7 +222,7 @@ fn is_published(state: RunState) -> bool {
     )
 }
 
-/// Replaces `earliest` by `other` if that is earlier.
+/// Replaces `earliest` with `other` if `other` is earlier.
 pub fn keep_earliest(earliest: &mut Option<Timestamp>, other: Timestamp) {
     *earliest = Some(earliest.map_or(other, |at| at.min(other)));
 }

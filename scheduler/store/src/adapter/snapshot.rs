@@ -1,4 +1,4 @@
-//! Runs and their jobs, as they are read before reports are applied to them.
+//! Runs and their jobs before reports are applied to them.
 
 use cueline_model::{Outcome, OutcomeKind, RunState};
 
@@ -9,7 +9,7 @@ pub struct RunSnapshot {
     pub id: i64,
     /// Its job.
     pub job_id: i64,
-    /// Whether it was triggered outside of the schedule. Then a paused job does not keep it from another attempt.
+    /// Whether it was triggered by hand. A pause of the job then does not prevent another attempt.
     pub manual: bool,
     /// Its state.
     pub state: RunState,
@@ -21,7 +21,7 @@ pub struct RunSnapshot {
     pub reruns: u32,
     /// Whether its cancellation was requested.
     pub cancel_requested: bool,
-    /// Its job; `None` if that is deleted.
+    /// Its job; `None` if the job is deleted.
     pub job: Option<JobSnapshot>,
 }
 
@@ -32,7 +32,7 @@ pub struct JobSnapshot {
     pub version: i64,
     /// Whether it is enabled.
     pub enabled: bool,
-    /// Whether its delay counts from the end of a run.
+    /// Whether its next fire time counts from the end of a run.
     pub fixed_delay: bool,
     /// Whether other jobs run after it.
     pub has_children: bool,
@@ -58,7 +58,8 @@ impl RunSnapshot {
         self.job_is(|job| job.has_children)
     }
 
-    /// Whether this end of the run reads or changes its job, so that the job has to be locked. A plain success does not.
+    /// Whether this end of the run reads or changes its job, so that the job has to be locked. A plain success needs no
+    /// lock.
     pub fn end_involves_job(&self, outcome: &Outcome) -> bool {
         let plain = outcome.kind == OutcomeKind::Succeeded
             && !self.job_is(|job| job.fixed_delay || job.has_children);

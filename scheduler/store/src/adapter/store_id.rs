@@ -5,7 +5,7 @@ use cueline_model::store_id::NoStoreId;
 
 use crate::{ErrorKind, StoreError};
 
-/// The store's id from its row.
+/// Reads the store's id from its row.
 ///
 /// # Errors
 ///

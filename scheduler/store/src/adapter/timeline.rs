@@ -1,9 +1,9 @@
-//! Timelines of runs: what is written to them.
+//! Texts and events for the timelines of runs.
 
 use super::convert::without_nul;
 use crate::SkippedFires;
 
-/// Why a run ends that would have got another attempt or publication, had its job not been paused or deleted.
+/// Why a run ends instead of getting another attempt or publication: its job was paused or deleted.
 pub const STOPPED_MEANWHILE: &str = "its job was stopped meanwhile";
 
 /// An event for a run's timeline.
@@ -19,7 +19,7 @@ pub struct TimelineEvent {
     pub detail: String,
 }
 
-/// The message of a skipped run: why, and how many fire times it accounts for.
+/// The message of a skipped run: the reason, and the number of fire times that it accounts for.
 pub fn skip_message(skipped: &SkippedFires) -> String {
     let reason = without_nul(&skipped.reason);
     if skipped.count > 1 {

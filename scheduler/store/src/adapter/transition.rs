@@ -1,4 +1,4 @@
-//! A run while a batch of reports is applied to it, and the transition that the end of an attempt gives it.
+//! Applies the end of an attempt to a run in memory. The result is a transition to write.
 
 use std::sync::Arc;
 
@@ -11,12 +11,12 @@ use super::convert::without_nul;
 use super::snapshot::RunSnapshot;
 use super::timeline::{STOPPED_MEANWHILE, TimelineEvent};
 
-/// What the end of an attempt writes to its run: the end of the run, or another attempt.
+/// The change of a run at the end of an attempt: the run ends, or gets another attempt.
 #[derive(Debug, Clone)]
 pub struct Transition {
     /// The run.
     pub run: i64,
-    /// The stored attempt that the transition starts from.
+    /// The stored attempt. The write is guarded by it.
     pub from_attempt: u32,
     /// The new state.
     pub state: RunState,
@@ -50,7 +50,7 @@ impl Transition {
 /// A run with the changes that the reports of a batch have made so far.
 #[derive(Debug)]
 pub(super) struct RunUpdate {
-    /// The run before the batch; retries and reruns are counted on.
+    /// The run before the batch, except for `retries` and `reruns`, which include the batch.
     pub(super) run: RunSnapshot,
     pub(super) state: RunState,
     pub(super) attempt: u32,
@@ -73,7 +73,7 @@ impl RunUpdate {
         }
     }
 
-    /// Ends the current attempt. Another attempt comes with an event for the timeline.
+    /// Ends the current attempt. If another attempt follows, the result includes an event for the timeline.
     pub(super) fn end_attempt(
         &mut self,
         outcome: &Outcome,
@@ -114,6 +114,7 @@ impl RunUpdate {
                 reason,
             } => {
                 let event = self.next_attempt_event(outcome.kind, reruns, &reason);
+                // The store still has the attempt from before the batch.
                 if let Some(earlier) = &self.next_attempt {
                     transition.from_attempt = earlier.from_attempt;
                 }
@@ -131,7 +132,8 @@ impl RunUpdate {
         }
     }
 
-    /// The conclusion of the model. A run whose job was stopped gets no further attempt; then with the reason.
+    /// Asks the model what follows. A run whose job was stopped gets no further attempt; the second value then says
+    /// why.
     fn conclude(
         &self,
         outcome: &Outcome,
@@ -173,7 +175,7 @@ impl RunUpdate {
     }
 }
 
-/// Text of an outcome, cut to the limit that workers keep to.
+/// Cuts a text of an outcome to the limit that workers obey too.
 fn limited(text: &str) -> String {
     let mut end = text.len().min(Outcome::MAX_TEXT_BYTES);
     while !text.is_char_boundary(end) {

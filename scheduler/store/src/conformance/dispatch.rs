@@ -45,7 +45,7 @@ pub async fn begin_marks_scheduled_runs(fixture: &Fixture) {
         .expect("nothing to do");
 }
 
-/// A node may mark again what it is publishing.
+/// A node may mark runs again that it is publishing.
 pub async fn begin_is_repeatable(fixture: &Fixture) {
     let node = fixture.node().await;
     fixture.apply(&[each_second("a"), each_second("b")]).await;
@@ -202,7 +202,7 @@ pub async fn release_keeps_possibly_published_runs(fixture: &Fixture) {
     assert_eq!(claimed[0].executor, Some(name("e1")));
 }
 
-/// A run is cancelled while it is published, and then is not published: no executor can end it.
+/// A run is cancelled during its publication, which then fails. No executor can end it, so the release does.
 pub async fn released_cancelled_run_ends(fixture: &Fixture) {
     let node = fixture.node().await;
     fixture.apply(&[by_hand("a")]).await;
@@ -224,7 +224,8 @@ pub async fn released_cancelled_run_ends(fixture: &Fixture) {
     assert!(fixture.claim(node).await.is_empty());
 }
 
-/// The job is paused or deleted while its run is published, and then the run is not published. The pause waits for nothing else.
+/// The job is paused or deleted during the publication of its run, which then fails. The release ends the run, so that
+/// the pause need not wait longer.
 pub async fn released_run_of_a_stopped_job_ends(fixture: &Fixture) {
     let node = fixture.node().await;
     fixture

@@ -308,7 +308,7 @@ pub async fn shards_and_pins_are_kept(fixture: &Fixture) {
     assert_eq!(pinned.executor, Some(name("e2")));
 }
 
-/// Panics halfway.
+/// Panics in the middle of the transaction.
 struct Panics(Mutex<u32>);
 
 impl Planner for Panics {

@@ -205,12 +205,12 @@ impl Fixture {
         self.store.apply_jobs(specs, false).await.expect("applies");
     }
 
-    /// Fires what is due now.
+    /// Fires the jobs that are due now.
     pub async fn fire(&self, node: NodeId) -> FiredRuns {
         self.fire_ahead(node, 0).await
     }
 
-    /// Fires what is due within `horizon_ms`.
+    /// Fires the jobs that are due within `horizon_ms`.
     pub async fn fire_ahead(&self, node: NodeId, horizon_ms: u64) -> FiredRuns {
         let request = FireDueRequest {
             node,
@@ -229,7 +229,7 @@ impl Fixture {
         runs.remove(0)
     }
 
-    /// Claims what is due.
+    /// Claims the runs that are due.
     pub async fn claim(&self, node: NodeId) -> Vec<ClaimedRun> {
         let claimed = self.store.claim_waiting(node, 0, 1_000).await;
         claimed.expect("claims")
@@ -254,12 +254,12 @@ impl Fixture {
         confirmed.expect("confirms");
     }
 
-    /// Reports.
+    /// Ingests reports.
     pub async fn ingest(&self, reports: &[AttemptReport]) -> IngestSummary {
         self.store.ingest_reports(reports).await.expect("ingests")
     }
 
-    /// Reports one end.
+    /// Ingests a report of one end.
     pub async fn end(&self, id: AttemptId, kind: OutcomeKind) -> IngestSummary {
         let outcome = Outcome::new(kind, self.now());
         self.ingest(&[report(id, AttemptEvent::Ended { outcome })])
@@ -272,7 +272,7 @@ impl Fixture {
         self.end(attempt(run), OutcomeKind::Succeeded).await
     }
 
-    /// The run as it is now.
+    /// Reads the run.
     pub async fn run(&self, id: RunId) -> Run {
         self.store.run(id).await.expect("exists").run
     }
@@ -362,7 +362,7 @@ pub(super) fn mark(run: &ClaimedRun, executor: &str) -> DispatchRequest {
     }
 }
 
-/// Checks that a call was refused, and how.
+/// Checks that a call failed with this kind of error.
 pub(super) fn refused<T: std::fmt::Debug>(
     result: Result<T, StoreError>,
     kind: crate::ErrorKind,

@@ -33,7 +33,7 @@ async fn out(fixture: &Fixture, node: NodeId, job: &str) -> Vec<ClaimedRun> {
     runs
 }
 
-/// The success of the last shard makes the child run; a repetition makes no other.
+/// The success of the last shard creates the child run. A repeated report creates no second one.
 pub async fn children_run_once_after_all_shards(fixture: &Fixture) {
     let node = fixture.node().await;
     let specs = [

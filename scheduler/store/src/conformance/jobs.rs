@@ -100,12 +100,12 @@ pub async fn parents_must_exist(fixture: &Fixture) {
 /// A job cannot come after itself, over any number of others.
 pub async fn cycles_are_refused(fixture: &Fixture) {
     let applied = fixture.store.apply_jobs(&[child("a", "a")], false).await;
-    refused(applied, ErrorKind::Invalid, "circle");
+    refused(applied, ErrorKind::Invalid, "cycle");
     fixture
         .apply(&[by_hand("a"), child("b", "a"), child("c", "b")])
         .await;
     let applied = fixture.store.apply_jobs(&[child("a", "c")], false).await;
-    refused(applied, ErrorKind::Invalid, "circle");
+    refused(applied, ErrorKind::Invalid, "cycle");
     // Reversed as a whole it is a chain again.
     fixture
         .apply(&[by_hand("c"), child("b", "c"), child("a", "b")])

@@ -35,7 +35,7 @@ async fn one_out(fixture: &Fixture) -> (crate::NodeId, crate::ClaimedRun) {
     (node, run)
 }
 
-/// By attempt and number, whatever the order of arrival.
+/// Lines are sorted by attempt and number, not by arrival.
 pub async fn lines_are_ordered(fixture: &Fixture) {
     let (_, run) = one_out(fixture).await;
     let id = attempt(&run);

@@ -1,7 +1,7 @@
-//! What every adapter must do, as named cases split by concern.
+//! The behaviour of every adapter, as named cases split by concern.
 //!
-//! An adapter's crate implements [`Harness`] and calls [`store_conformance!`](crate::store_conformance), which makes each case a test of its own. The cases
-//! know the port only; they set the clock, and never sleep.
+//! An adapter's crate implements [`Harness`] and calls [`store_conformance!`](crate::store_conformance), which makes
+//! each case a test of its own. The cases know the port only; they set the clock, and never sleep.
 
 pub mod cancel;
 pub mod claims;
@@ -23,8 +23,8 @@ pub mod triggers;
 
 pub use fixture::{Fixture, Harness, TestClock};
 
-/// Makes each case of the conformance suite a test. The argument is an async function `fn(TestClock) -> impl Harness` that gives a
-/// fresh, empty database.
+/// Makes each case of the conformance suite a test. The argument is an async function `fn(TestClock) -> impl Harness`
+/// that gives a fresh, empty database.
 ///
 /// The calling crate needs `tokio` with the features `macros` and `rt-multi-thread`.
 #[macro_export]

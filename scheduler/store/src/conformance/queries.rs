@@ -63,7 +63,7 @@ async fn ids(fixture: &Fixture, filter: RunFilter) -> Vec<RunId> {
     runs.into_iter().map(|r| r.id).collect()
 }
 
-/// Newest first, by job, by state, page by page.
+/// Lists runs newest first, by job, by state, and page by page.
 pub async fn runs_are_filtered_and_paged(fixture: &Fixture) {
     let node = fixture.node().await;
     fixture.apply(&[each_second("a"), each_second("b")]).await;

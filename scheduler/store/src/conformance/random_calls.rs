@@ -1,5 +1,5 @@
-//! Random sequences of calls. Runs change only as [`RunState::may_become`] allows, terminal states do not change, fire times are
-//! unique, and no committed run disappears.
+//! Random sequences of calls. Runs change only as [`RunState::may_become`] allows, terminal states do not change, fire
+//! times are unique, and no committed run disappears.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -385,7 +385,7 @@ pub async fn unknown_runs_are_refused(fixture: &Fixture) {
     assert_eq!(fixture.ingest(&[]).await, IngestSummary::default());
 }
 
-/// Reports of a batch build on each other, also across attempts.
+/// Later reports in a batch see the effect of earlier ones, even across attempts.
 pub async fn reports_of_a_batch_apply_in_order(fixture: &Fixture) {
     let node = fixture.node().await;
     let mut spec = each_second("a");

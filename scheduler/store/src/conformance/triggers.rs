@@ -51,7 +51,8 @@ pub async fn an_idempotency_key_is_used_once(fixture: &Fixture) {
     assert_eq!(fixture.store.runs(&all).await.expect("lists").len(), 3);
 }
 
-/// A node that triggers gets the claim at once. Other nodes find the run when that node dies, or at once without a claim.
+/// A node that triggers gets the claim at once. Other nodes find the run when that node dies, or at once without a
+/// claim.
 pub async fn a_trigger_may_claim_its_runs(fixture: &Fixture) {
     let (node, other) = (fixture.node().await, fixture.node().await);
     fixture.apply(&[by_hand("a")]).await;
