@@ -149,7 +149,7 @@ fn unopened(path: &Path, problem: Unusable) -> BrokerError {
             };
             BrokerError::new(kind, format!("failed to open {path}: {e}")).caused_by(e)
         }
-        Unusable::Foreign => BrokerError::new(
+        Unusable::OtherProgram => BrokerError::new(
             ErrorKind::Permanent,
             format!("failed to open {path}: it is a database of another program"),
         ),
@@ -169,7 +169,7 @@ fn unopened(path: &Path, problem: Unusable) -> BrokerError {
 
 enum Unusable {
     Sql(sqlx::Error),
-    Foreign,
+    OtherProgram,
     Newer(i64),
     Damaged(String),
 }
@@ -253,7 +253,7 @@ async fn check_ownership(conn: &mut SqliteConnection) -> Result<(), Unusable> {
         .await?;
     let fresh = application == 0 && version == 0 && tables == 0;
     if application != APPLICATION_ID && !fresh {
-        return Err(Unusable::Foreign);
+        return Err(Unusable::OtherProgram);
     }
     if usize::try_from(version).map_or(true, |version| version > MIGRATIONS.len()) {
         return Err(Unusable::Newer(version));

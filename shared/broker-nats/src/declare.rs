@@ -184,7 +184,7 @@ impl Queues {
             ("replay_policy", json!("instant")),
             ("ack_policy", json!("explicit")),
             ("ack_wait", json!(nanoseconds(self.options.ack_wait))),
-            // Unlimited: after a delivery limit the message would stay in the stream, and nobody would receive it.
+            // Unlimited: after a delivery limit the message would stay in the stream, and no consumer would receive it.
             ("max_deliver", json!(-1)),
             // The queue's limit bounds unsettled messages. Delayed messages must not block others.
             ("max_ack_pending", json!(-1)),

@@ -243,7 +243,7 @@ enum Damage {
     /// A newer program has migrated it.
     Newer,
     /// It belongs to another program.
-    Foreign,
+    OtherProgram,
 }
 
 impl Damage {
@@ -252,7 +252,7 @@ impl Damage {
         Self::Garbage,
         Self::Hollow,
         Self::Newer,
-        Self::Foreign,
+        Self::OtherProgram,
     ];
 
     async fn apply(self, file: &Path) -> Result<()> {
@@ -263,7 +263,7 @@ impl Damage {
             Self::Garbage => bytes.fill(0xa5),
             Self::Hollow => bytes[100..].fill(0xa5),
             Self::Newer => return sql(file, "PRAGMA user_version = 99").await,
-            Self::Foreign => {
+            Self::OtherProgram => {
                 std::fs::remove_file(file)?;
                 return sql(file, "CREATE TABLE notes (text); PRAGMA user_version = 1").await;
             }
@@ -276,7 +276,7 @@ impl Damage {
             Self::Truncated | Self::Hollow => &["malformed"],
             Self::Garbage => &["not a database"],
             Self::Newer => &["version 99", "newer program"],
-            Self::Foreign => &["database of another program"],
+            Self::OtherProgram => &["database of another program"],
         }
     }
 }

@@ -215,9 +215,9 @@ async fn bodies_that_do_not_fit_are_refused_field_by_field() {
         ),
         (
             "/jobs/apply",
-            job(&json!({"after": "nobody"})),
+            job(&json!({"after": "missing"})),
             422,
-            &["nobody"],
+            &["missing"],
         ),
         ("/preview", json!({}), 400, &["schedule", "missing"]),
         (

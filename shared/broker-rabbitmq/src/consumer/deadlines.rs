@@ -1,4 +1,4 @@
-//! Requeues overdue deliveries, and stops consuming a queue that nobody fetches from.
+//! Requeues overdue deliveries, and stops consuming a queue without fetches.
 
 use std::sync::Arc;
 
