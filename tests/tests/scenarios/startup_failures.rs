@@ -54,7 +54,7 @@ async fn a_data_path_that_is_not_a_directory_is_refused() -> Result<()> {
     let below = file.join("data");
     for (data, words) in [
         (&file, &["--data", text(&file), "is not a directory"][..]),
-        (&below, &["--data", text(&below), "failed to make"]),
+        (&below, &["--data", text(&below), "failed to create the directory"]),
     ] {
         let case = Case {
             data,
@@ -389,7 +389,7 @@ async fn check_each_damage(data: &Path, name: &str, hint: &str) -> Result<()> {
         words.extend(
             [hint]
                 .iter()
-                .filter(|_| !matches!(damage, Damage::Newer | Damage::Foreign)),
+                .filter(|_| !matches!(damage, Damage::Newer | Damage::OtherProgram)),
         );
         let case = Case {
             data,

@@ -47,7 +47,7 @@ async fn the_token_is_asked_for_everywhere_but_at_the_probes() {
         assert_problem(
             &server.send(wrong).await,
             401,
-            &["not the one of this server"],
+            &["the token is wrong"],
         );
         let longer = server
             .bare(Method::GET, path)
@@ -215,9 +215,9 @@ async fn bodies_that_do_not_fit_are_refused_field_by_field() {
         ),
         (
             "/jobs/apply",
-            job(&json!({"after": "missing"})),
+            job(&json!({"after": "absent-parent"})),
             422,
-            &["missing"],
+            &["absent-parent"],
         ),
         ("/preview", json!({}), 400, &["schedule", "missing"]),
         (

@@ -279,7 +279,7 @@ async fn a_trigger_that_is_too_large_fails_its_run_with_the_reason() {
     let run = fixture.only_run("large").await;
     assert_eq!(run.state, RunState::Failed);
     let why = run.message.expect("a reason");
-    assert!(why.contains("more than the 2000"), "{why}");
+    assert!(why.contains("limit of 2000"), "{why}");
 }
 
 /// The broker was away for 40 minutes, most of the time in which the first deadline would have passed.

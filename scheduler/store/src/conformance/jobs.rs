@@ -70,9 +70,9 @@ pub async fn dry_run_changes_nothing(fixture: &Fixture) {
 
 /// One bad definition refuses the whole batch.
 pub async fn apply_is_all_or_nothing(fixture: &Fixture) {
-    let specs = [each_second("a"), child("b", "missing")];
+    let specs = [each_second("a"), child("b", "absent-parent")];
     let applied = fixture.store.apply_jobs(&specs, false).await;
-    refused(applied, ErrorKind::Invalid, "missing");
+    refused(applied, ErrorKind::Invalid, "absent-parent");
     let twice = [each_second("a"), each_second("a")];
     let applied = fixture.store.apply_jobs(&twice, false).await;
     refused(applied, ErrorKind::Invalid, "\"a\"");

@@ -57,7 +57,7 @@ pub enum UnusableJournal {
     #[error(
         "it is a database of another program; use another state directory, or move the file away"
     )]
-    Foreign,
+    OtherProgram,
     /// A newer program made it.
     #[error("it has version {0}, this program knows version {VERSION}; use a newer program")]
     Newer(i64),

@@ -29,7 +29,7 @@ async fn prepare(connection: &mut SqliteConnection) -> Result<(), UnusableJourna
     .await?;
     let is_new = (id, version, tables) == (0, 0, 0);
     if !is_new && id != APPLICATION_ID {
-        return Err(UnusableJournal::Foreign);
+        return Err(UnusableJournal::OtherProgram);
     }
     if !is_new && version != VERSION {
         return Err(UnusableJournal::Newer(version));
