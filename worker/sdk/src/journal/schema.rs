@@ -6,7 +6,10 @@ pub(super) const APPLICATION_ID: i64 = 0x4375_654a;
 /// Version of the schema.
 pub(super) const VERSION: i64 = 1;
 
-/// Runs come first in the key: `known` looks up run ids, whatever their store.
+/// Runs come first in the index: `known` looks up run ids, whatever their store.
+///
+/// Entries are stored by row id. Sorted by their key (`WITHOUT ROWID`), whole entries with their triggers would be the
+/// keys of the tree, and the standalone server would fire a third less.
 pub(super) const SCHEMA: &str = "
     CREATE TABLE entry (
         run     INTEGER NOT NULL,
@@ -18,8 +21,8 @@ pub(super) const SCHEMA: &str = "
         job     TEXT,
         trigger BLOB,
         outcome TEXT,
-        PRIMARY KEY (run, store)
-    ) STRICT, WITHOUT ROWID;
+        UNIQUE (run, store)
+    ) STRICT;
     CREATE INDEX entry_reported ON entry (at) WHERE state = 3;
     CREATE TABLE lease (
         id   INTEGER PRIMARY KEY CHECK (id = 1),
