@@ -54,7 +54,10 @@ async fn a_data_path_that_is_not_a_directory_is_refused() -> Result<()> {
     let below = file.join("data");
     for (data, words) in [
         (&file, &["--data", text(&file), "is not a directory"][..]),
-        (&below, &["--data", text(&below), "failed to create the directory"]),
+        (
+            &below,
+            &["--data", text(&below), "failed to create the directory"],
+        ),
     ] {
         let case = Case {
             data,

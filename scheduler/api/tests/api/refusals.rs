@@ -44,11 +44,7 @@ async fn the_token_is_asked_for_everywhere_but_at_the_probes() {
         let without = server.send(server.bare(Method::GET, path)).await;
         assert_problem(&without, 401, &["Authorization: Bearer"]);
         let wrong = server.bare(Method::GET, path).bearer_auth("wrong");
-        assert_problem(
-            &server.send(wrong).await,
-            401,
-            &["the token is wrong"],
-        );
+        assert_problem(&server.send(wrong).await, 401, &["the token is wrong"]);
         let longer = server
             .bare(Method::GET, path)
             .bearer_auth(format!("{TOKEN}0"));

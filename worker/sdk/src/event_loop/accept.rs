@@ -83,6 +83,9 @@ impl EventLoop {
             handler,
         } = parsed;
         let key = AttemptKey::of(&trigger);
+        if let Err(why) = self.journal.check(key.run) {
+            return Settlement::Dead(format!("failed to accept the trigger: {why}"));
+        }
         if let Some(known) = self.recognise(key, known, decisions) {
             *repeated += usize::from(handler.is_ok());
             answer_again(known, &trigger, decisions);

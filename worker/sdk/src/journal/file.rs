@@ -4,12 +4,15 @@ use std::fs::File;
 use std::path::Path;
 use std::time::Duration;
 
+use cueline_model::StoreId;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteSynchronous};
 use sqlx::{ConnectOptions as _, Connection as _, SqliteConnection};
 
 use super::entry::LeaseRecord;
 use super::error::JournalError;
+use super::keys::{DELETE_UNUSED_STORES, StoreNumbers};
 use super::{lock, open};
+use crate::identity::RunKey;
 
 /// The most entries that one statement writes.
 pub(super) const MAX_ROWS: usize = 1_024;
@@ -22,6 +25,7 @@ pub(crate) struct Journal {
     pub(super) statements: [Option<std::sync::Arc<str>>; MAX_ROWS.ilog2() as usize + 1],
     /// Number of reported entries. It is counted when the journal is opened, and updated by writes.
     pub(super) reported: u64,
+    pub(super) stores: StoreNumbers,
     /// Written together with the next entries.
     pub(super) lease: Option<LeaseRecord>,
     _lock: File,
@@ -46,13 +50,20 @@ impl Journal {
             .fetch_one(&mut connection)
             .await
             .map_err(JournalError::database("read"))?;
+        let stores = load_stores(&mut connection).await?;
         Ok(Self {
             connection,
+            stores,
             statements: std::array::from_fn(|_| None),
             reported: reported.unsigned_abs(),
             lease: None,
             _lock: lock,
         })
+    }
+
+    /// Why the journal cannot have an entry of this run.
+    pub(crate) fn check(&self, run: RunKey) -> Result<(), String> {
+        self.stores.check(run)
     }
 
     /// Closes the file. Without this, the next start has to recover the write-ahead log.
@@ -61,4 +72,23 @@ impl Journal {
             tracing::warn!(%error, "failed to close the journal; no entry is lost");
         }
     }
+}
+
+/// Reads the numbers of stores. Deletes those without entries, so that their number does not grow for ever.
+async fn load_stores(connection: &mut SqliteConnection) -> Result<StoreNumbers, JournalError> {
+    sqlx::query(DELETE_UNUSED_STORES)
+        .execute(&mut *connection)
+        .await
+        .map_err(JournalError::database("prune"))?;
+    let rows: Vec<(i64, Vec<u8>)> = sqlx::query_as("SELECT number, id FROM store ORDER BY number")
+        .fetch_all(&mut *connection)
+        .await
+        .map_err(JournalError::database("read"))?;
+    let numbers = rows.into_iter().map(|(number, id)| {
+        let id: [u8; 16] = id
+            .try_into()
+            .map_err(|_| JournalError::Corrupt(format!("id of store {number}")))?;
+        Ok((number, StoreId(u128::from_be_bytes(id))))
+    });
+    Ok(StoreNumbers::new(numbers.collect::<Result<_, _>>()?))
 }

@@ -8,6 +8,7 @@
 mod entry;
 mod error;
 mod file;
+mod keys;
 mod lock;
 mod open;
 mod prune;

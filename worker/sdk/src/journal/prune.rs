@@ -21,8 +21,8 @@ impl Journal {
             (now_ms.saturating_sub(KEEP_REPORTED_MS), BATCH)
         };
         let done = sqlx::query(
-            "DELETE FROM entry WHERE rowid IN
-                 (SELECT rowid FROM entry WHERE state = 3 AND at < ?1 ORDER BY at LIMIT ?2)",
+            "DELETE FROM entry WHERE key IN
+                 (SELECT key FROM entry WHERE state = 3 AND at < ?1 ORDER BY at LIMIT ?2)",
         )
         .bind(before_ms)
         .bind(i64::try_from(limit).unwrap_or(i64::MAX))

@@ -3,26 +3,18 @@
 use std::collections::HashMap;
 use std::fmt::Write as _;
 
-use cueline_model::{AttemptId, JobName, RunId, StoreId};
+use cueline_model::JobName;
 use sqlx::Row as _;
 use sqlx::sqlite::SqliteRow;
 
 use super::entry::{Entry, LeaseRecord};
 use super::error::JournalError;
 use super::file::Journal;
+use super::keys::StoreNumbers;
 use crate::identity::{AttemptKey, RunKey};
 
-/// An entry as [`Journal::known`] reads it: store in hexadecimal, run, attempt, state, seq, at, job, outcome.
-type KnownRow = (
-    String,
-    i64,
-    u32,
-    i64,
-    i64,
-    i64,
-    Option<JobName>,
-    Option<String>,
-);
+/// An entry as [`Journal::known`] reads it: key, attempt, state, seq, at, job, outcome.
+type KnownRow = (i64, u32, i64, i64, i64, Option<JobName>, Option<String>);
 
 impl Journal {
     /// The entries of these runs, without their triggers. One statement returns one row of JSON, however many runs
@@ -31,12 +23,13 @@ impl Journal {
         &mut self,
         runs: impl Iterator<Item = RunKey>,
     ) -> Result<HashMap<RunKey, Entry>, JournalError> {
-        // Runs of other stores with the same numbers are read as well; their keys differ.
+        let keys = runs.filter_map(|run| self.stores.key(run));
+        let keys = json_array(keys);
         let text: String = sqlx::query_scalar(
-            "SELECT json_group_array(json_array(hex(store), run, attempt, state, seq, at, job, outcome))
-             FROM entry WHERE run IN (SELECT value FROM json_each(?1))",
+            "SELECT json_group_array(json_array(key, attempt, state, seq, at, job, outcome))
+             FROM entry WHERE key IN (SELECT value FROM json_each(?1))",
         )
-        .bind(json_array(runs.map(|key| key.run)))
+        .bind(keys)
         .fetch_one(&mut self.connection)
         .await
         .map_err(JournalError::database("read"))?;
@@ -46,16 +39,9 @@ impl Journal {
         let rows: Vec<KnownRow> =
             serde_json::from_str(&text).map_err(|e| JournalError::Corrupt(e.to_string()))?;
         rows.into_iter()
-            .map(|(store, run, attempt, state, seq, at_ms, job, outcome)| {
-                let store: StoreId = store
-                    .parse()
-                    .map_err(|e| JournalError::Corrupt(format!("store of run {run}: {e}")))?;
-                let id = AttemptId {
-                    run: RunId(run),
-                    attempt,
-                };
+            .map(|(key, attempt, state, seq, at_ms, job, outcome)| {
                 let entry = Entry {
-                    key: AttemptKey::new(store, id),
+                    key: attempt_key(&self.stores, key, attempt)?,
                     state: state.try_into()?,
                     seq,
                     at_ms,
@@ -71,14 +57,14 @@ impl Journal {
     /// All entries that are not reported yet, in the order of acceptance.
     pub(crate) async fn unreported(&mut self) -> Result<Vec<Entry>, JournalError> {
         sqlx::query(
-            "SELECT store, run, attempt, state, seq, at, job, trigger, outcome FROM entry
+            "SELECT key, attempt, state, seq, at, job, trigger, outcome FROM entry
              WHERE state < 3 ORDER BY seq",
         )
         .fetch_all(&mut self.connection)
         .await
         .map_err(JournalError::database("read"))?
         .iter()
-        .map(entry_of)
+        .map(|row| entry_of(row, &self.stores))
         .collect()
     }
 
@@ -97,43 +83,40 @@ impl Journal {
     }
 }
 
-fn entry_of(row: &SqliteRow) -> Result<Entry, JournalError> {
+fn entry_of(row: &SqliteRow, stores: &StoreNumbers) -> Result<Entry, JournalError> {
     fn get<'r, T>(row: &'r SqliteRow, column: usize) -> Result<T, JournalError>
     where
         T: sqlx::Decode<'r, sqlx::Sqlite> + sqlx::Type<sqlx::Sqlite>,
     {
         row.try_get(column).map_err(JournalError::database("read"))
     }
-    let (store, run): (&[u8], i64) = (get(row, 0)?, get(row, 1)?);
-    let corrupt = |what: &str| JournalError::Corrupt(format!("{what} of run {run}"));
-    let store: [u8; 16] = store.try_into().map_err(|_| corrupt("store"))?;
-    let attempt: i64 = get(row, 2)?;
-    let id = AttemptId {
-        run: RunId(run),
-        attempt: u32::try_from(attempt).map_err(|_| corrupt("attempt"))?,
-    };
-    let job: Option<&str> = get(row, 6)?;
-    let trigger: Option<Vec<u8>> = get(row, 7)?;
+    let key = attempt_key(stores, get(row, 0)?, get(row, 1)?)?;
+    let job: Option<&str> = get(row, 5)?;
+    let trigger: Option<Vec<u8>> = get(row, 6)?;
+    let corrupt = || JournalError::Corrupt(format!("job of run {}", key.run));
     Ok(Entry {
-        key: AttemptKey::new(StoreId(u128::from_be_bytes(store)), id),
-        state: get::<i64>(row, 3)?.try_into()?,
-        seq: get(row, 4)?,
-        at_ms: get(row, 5)?,
-        job: job
-            .map(str::parse)
-            .transpose()
-            .map_err(|_| corrupt("job"))?,
+        key,
+        state: get::<i64>(row, 2)?.try_into()?,
+        seq: get(row, 3)?,
+        at_ms: get(row, 4)?,
+        job: job.map(str::parse).transpose().map_err(|_| corrupt())?,
         trigger: trigger.map(Into::into),
-        outcome: get(row, 8)?,
+        outcome: get(row, 7)?,
     })
 }
 
-fn json_array(runs: impl Iterator<Item = RunId>) -> String {
+fn attempt_key(stores: &StoreNumbers, key: i64, attempt: u32) -> Result<AttemptKey, JournalError> {
+    let run = stores.run(key);
+    let run = run.ok_or_else(|| JournalError::Corrupt(format!("store of entry {key}")))?;
+    Ok(AttemptKey { run, attempt })
+}
+
+fn json_array(numbers: impl Iterator<Item = i64>) -> String {
     let mut text = String::from("[");
-    for (i, run) in runs.enumerate() {
+    for (i, number) in numbers.enumerate() {
         let comma = if i == 0 { "" } else { "," };
         // Writing to a string does not fail.
-        let _ = write!(text, "{comma}{run}");
+        let _ = write!(text, "{comma}{number}");
     }
     text.push(']');
     text

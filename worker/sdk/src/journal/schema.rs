@@ -6,22 +6,21 @@ pub(super) const APPLICATION_ID: i64 = 0x4375_654a;
 /// Version of the schema.
 pub(super) const VERSION: i64 = 1;
 
-/// Runs come first in the index: `known` looks up run ids, whatever their store.
-///
-/// Entries are stored by row id. Sorted by their key (`WITHOUT ROWID`), whole entries with their triggers would be the
-/// keys of the tree, and the standalone server would fire a third less.
+/// See [`keys`](super::keys) for the keys of entries.
 pub(super) const SCHEMA: &str = "
+    CREATE TABLE store (
+        number INTEGER PRIMARY KEY,
+        id     BLOB NOT NULL UNIQUE
+    ) STRICT;
     CREATE TABLE entry (
-        run     INTEGER NOT NULL,
-        store   BLOB NOT NULL,
+        key     INTEGER PRIMARY KEY,
         attempt INTEGER NOT NULL,
         state   INTEGER NOT NULL,
         seq     INTEGER NOT NULL,
         at      INTEGER NOT NULL,
         job     TEXT,
         trigger BLOB,
-        outcome TEXT,
-        UNIQUE (run, store)
+        outcome TEXT
     ) STRICT;
     CREATE INDEX entry_reported ON entry (at) WHERE state = 3;
     CREATE TABLE lease (

@@ -9,12 +9,12 @@ use super::entry::{Entry, EntryState, LeaseRecord};
 use super::error::JournalError;
 use super::file::{Journal, MAX_ROWS};
 
-const VALUES: &str = "(?,?,?,?,?,?,?,?,?)";
+const VALUES: &str = "(?,?,?,?,?,?,?,?)";
 
 /// `excluded` is the new row. An entry only moves forward, so a repeated or older write changes nothing. A write
 /// without a job or outcome keeps the one that is there.
 const UPSERT: &str = "
-     ON CONFLICT (run, store) DO UPDATE SET
+     ON CONFLICT (key) DO UPDATE SET
          seq     = iif(excluded.attempt > attempt, excluded.seq, seq),
          job     = coalesce(excluded.job, job),
          outcome = iif(excluded.attempt > attempt, excluded.outcome, coalesce(excluded.outcome, outcome)),
@@ -35,7 +35,12 @@ impl Journal {
         if entries.is_empty() && self.lease.is_none() {
             return Ok(());
         }
-        let written = if entries.len() <= MAX_ROWS && self.lease.is_none() {
+        for entry in entries {
+            self.stores.key_or_add(entry.key.run);
+        }
+        let is_one_statement =
+            entries.len() <= MAX_ROWS && self.lease.is_none() && self.stores.unwritten().is_empty();
+        let written = if is_one_statement {
             // A single statement is a transaction of its own.
             self.write_chunk(entries).await
         } else {
@@ -43,6 +48,7 @@ impl Journal {
         };
         written.map_err(JournalError::database("write"))?;
         self.lease = None;
+        self.stores.mark_written();
         let is_reported = |entry: &&Entry| entry.state == EntryState::Reported;
         self.reported += entries.iter().filter(is_reported).count() as u64;
         Ok(())
@@ -63,6 +69,13 @@ impl Journal {
     }
 
     async fn write_all(&mut self, entries: &[Entry]) -> Result<(), sqlx::Error> {
+        for (number, id) in self.stores.unwritten() {
+            sqlx::query("INSERT INTO store (number, id) VALUES (?1, ?2)")
+                .bind(number)
+                .bind(id.0.to_be_bytes().to_vec())
+                .execute(&mut self.connection)
+                .await?;
+        }
         for chunk in entries.chunks(MAX_ROWS) {
             self.write_chunk(chunk).await?;
         }
@@ -90,10 +103,8 @@ impl Journal {
         // The rest is filled with the last entry, because writing it again changes nothing.
         let filling = std::iter::repeat_n(last, rows - entries.len());
         for entry in entries.iter().chain(filling) {
-            let run = entry.key.run;
             query = query
-                .bind(run.run.0)
-                .bind(run.store.0.to_be_bytes().to_vec())
+                .bind(self.stores.key(entry.key.run))
                 .bind(i64::from(entry.key.attempt))
                 .bind(i64::from(entry.state as u8))
                 .bind(entry.seq)
@@ -109,8 +120,7 @@ impl Journal {
         let statement = &mut self.statements[rows.ilog2() as usize];
         let make = || {
             let values = vec![VALUES; rows].join(",");
-            let insert =
-                "INSERT INTO entry (run, store, attempt, state, seq, at, job, trigger, outcome)";
+            let insert = "INSERT INTO entry (key, attempt, state, seq, at, job, trigger, outcome)";
             format!("{insert} VALUES {values} {UPSERT}").into()
         };
         statement.get_or_insert_with(make).clone()

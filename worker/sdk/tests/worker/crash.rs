@@ -77,7 +77,7 @@ async fn an_unconfirmed_outcome_is_reported_after_the_restart() {
     worker.drain().await;
     // As if the worker had been killed between the end and the confirmation.
     let mut journal = journal(&fixture).await;
-    let changed = sqlx::query("UPDATE entry SET state = 2 WHERE run = 1 AND state = 3")
+    let changed = sqlx::query("UPDATE entry SET state = 2 WHERE key = 1 AND state = 3")
         .execute(&mut journal)
         .await
         .expect("update");
@@ -152,7 +152,7 @@ async fn a_confirmed_outcome_is_marked_while_the_worker_runs() {
     fixture.outcome(1).await;
     let mut journal = journal(&fixture).await;
     let look = async || {
-        let state = sqlx::query_scalar("SELECT state FROM entry WHERE run = 1");
+        let state = sqlx::query_scalar("SELECT state FROM entry WHERE key = 1");
         match state.fetch_one(&mut journal).await.expect("read") {
             3_i64 => Ok(()),
             other => Err(format!("state {other}")),
