@@ -16,7 +16,7 @@ const MAX_STORES: i64 = 1 << (63 - RUN_BITS);
 /// Deletes the numbers of stores without entries. 54 is [`RUN_BITS`].
 pub(super) const DELETE_UNUSED_STORES: &str = "
     DELETE FROM store WHERE NOT EXISTS
-        (SELECT 1 FROM entry WHERE key >= number << 54 AND key < (number + 1) << 54)";
+        (SELECT 1 FROM entry WHERE key BETWEEN number << 54 AND (number << 54) + (1 << 54) - 1)";
 
 /// The stores of a journal's entries, and their numbers.
 #[derive(Debug, Default)]
