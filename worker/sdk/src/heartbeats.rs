@@ -78,8 +78,10 @@ impl Heartbeats {
     }
 
     fn heartbeat(&self, kind: HeartbeatKind) -> Heartbeat {
-        let accepts =
-            kind == HeartbeatKind::Running && !self.status.is_draining() && !self.lease.is_fenced();
+        let accepts = kind == HeartbeatKind::Running
+            && !self.status.is_draining()
+            && !self.status.is_journal_unusable()
+            && !self.lease.is_fenced();
         Heartbeat {
             executor: self.settings.executor.clone(),
             incarnation: self.settings.incarnation.clone(),

@@ -1,7 +1,7 @@
 //! The state of the event loop that other tasks see: counts for heartbeats and for the intake's room, and whether the
 //! worker drains.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use cueline_runtime::BurstGate;
 use tokio::sync::watch;
@@ -14,6 +14,7 @@ pub(crate) struct WorkerStatus {
     /// Triggers that were fetched and that the event loop has not seen yet.
     fetched: AtomicUsize,
     draining: watch::Sender<bool>,
+    journal_unusable: AtomicBool,
     /// Closed by a burst of triggers: acks and reports wait until it opens.
     pub(crate) burst_gate: BurstGate,
 }
@@ -43,6 +44,15 @@ impl WorkerStatus {
     /// The event loop has seen `count` of the fetched triggers.
     pub(crate) fn remove_fetched(&self, count: usize) {
         self.fetched.fetch_sub(count, Ordering::Relaxed);
+    }
+
+    /// The journal has failed for some time.
+    pub(crate) fn set_journal_unusable(&self, unusable: bool) {
+        self.journal_unusable.store(unusable, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_journal_unusable(&self) -> bool {
+        self.journal_unusable.load(Ordering::Relaxed)
     }
 
     pub(crate) fn begin_drain(&self) {

@@ -15,8 +15,12 @@ use crate::journal::{Entry, JournalError};
 /// A draining worker tries to use its journal for this long beyond its drain timeout.
 const BEYOND_DRAIN: Duration = Duration::from_secs(10);
 
+/// When the journal has failed for this long, heartbeats say that the worker accepts no triggers.
+const UNUSABLE_AFTER: Duration = Duration::from_secs(5);
+
 /// The tries of one journal operation.
 struct Tries {
+    began: Instant,
     backoff: Backoff,
     /// When a draining worker gives up.
     deadline: Option<Instant>,
@@ -25,6 +29,7 @@ struct Tries {
 impl Tries {
     fn new() -> Self {
         Self {
+            began: Instant::now(),
             backoff: Backoff::new(Duration::from_millis(50), Duration::from_secs(5)),
             deadline: None,
         }
@@ -38,6 +43,7 @@ impl EventLoop {
         while let Err(error) = self.journal.write(&decisions.entries).await {
             self.backoff_or_stop(error, &mut tries).await?;
         }
+        self.services.status.set_journal_unusable(false);
         Ok(())
     }
 
@@ -46,7 +52,10 @@ impl EventLoop {
         let mut tries = Tries::new();
         loop {
             match self.journal.known(runs.iter().copied()).await {
-                Ok(known) => return Ok(known),
+                Ok(known) => {
+                    self.services.status.set_journal_unusable(false);
+                    return Ok(known);
+                }
                 Err(error) => self.backoff_or_stop(error, &mut tries).await?,
             }
         }
@@ -62,6 +71,9 @@ impl EventLoop {
                 return Err(error.into());
             }
         }
+        // Schedulers would go on sending triggers to a worker whose disk is full.
+        let is_unusable = tries.began.elapsed() >= UNUSABLE_AFTER;
+        services.status.set_journal_unusable(is_unusable);
         let wait = tries.backoff.next_wait();
         tracing::error!(%error, wait_ms = wait.as_millis(), "failed to use the journal; nothing is accepted or started until it works again");
         tokio::select! {

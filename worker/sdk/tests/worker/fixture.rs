@@ -282,6 +282,14 @@ impl Heartbeats {
             .expect("readable")
             .heartbeat
     }
+
+    /// Waits for a heartbeat that says whether the worker accepts triggers.
+    pub(crate) async fn wait_for_draining(&mut self, draining: bool) {
+        let found = async { while self.next().await.draining != draining {} };
+        timeout(SOON, found)
+            .await
+            .expect("a heartbeat of this kind");
+    }
 }
 
 async fn collect(

@@ -30,6 +30,35 @@ impl Drop for SmallFileSystem<'_> {
     }
 }
 
+/// Schedulers route to executors that can accept triggers.
+#[tokio::test]
+async fn a_worker_with_a_full_disk_asks_for_no_triggers() {
+    let fixture = Fixture::new().await;
+    let state = fixture.directory.path().join("small");
+    let Some(_mounted) = SmallFileSystem::mount(&state) else {
+        println!("skipped: only root can mount a small file system");
+        return;
+    };
+    let mut heartbeats = fixture.listen_to_heartbeats().await;
+    let builder = fixture.builder().state_dir(&state);
+    let worker = run(builder.heartbeat_every(Duration::from_millis(200)));
+    fixture.publish(&[trigger(1, "noop", Block::Serial)]).await;
+    fixture.outcome(1).await;
+    heartbeats.wait_for_draining(false).await;
+
+    let filler = state.join("filler");
+    let _ = std::fs::write(&filler, vec![1_u8; 16 << 20]);
+    let mut large = trigger(2, "noop", Block::Serial);
+    large.params = Some("x".repeat(100_000));
+    fixture.publish(&[large]).await;
+    heartbeats.wait_for_draining(true).await;
+
+    std::fs::remove_file(&filler).expect("remove");
+    heartbeats.wait_for_draining(false).await;
+    assert_eq!(fixture.outcome(2).await.kind, OutcomeKind::Succeeded);
+    worker.drain().await;
+}
+
 #[tokio::test]
 async fn with_a_full_disk_nothing_is_acked_started_or_lost() {
     let fixture = Fixture::new().await;
