@@ -132,7 +132,7 @@ pub(crate) struct WorkerConfig {
     /// How long running handlers may take to end after SIGTERM
     #[arg(value_name = "DURATION", default_value = "30s", value_parser = values::duration)]
     pub(crate) drain_timeout: Duration,
-    /// After this time without contact to the broker it stops its own attempts, unless the job says fence = "keep"; less than failover_after
+    /// After this time without contact to the broker it stops its own attempts, unless the job says fence = "keep"; at most five sixths of failover_after
     #[arg(value_name = "DURATION", value_parser = values::duration)]
     pub(crate) fence_after: Duration,
     #[command(flatten)]

@@ -201,10 +201,11 @@ fn check_fence(settings: &mut Settings) {
     let usual = DurationMs::millis(failover.as_millis() * 2 / 3);
     settings.set_default("fence_after", Ok(usual.to_string()));
     if let Some(fence) = parsed(settings.text("fence_after"))
-        && fence >= failover
+        && fence.as_millis().saturating_mul(6) > failover.as_millis().saturating_mul(5)
     {
+        let most = DurationMs::millis(failover.as_millis() / 6 * 5);
         settings.problems.push(format!(
-            "fence_after: {fence} given, with a failover_after of {failover}; less is expected, or its attempts would still run when others have its work"
+            "fence_after: {fence} given, with a failover_after of {failover}; at most {most} is expected, because attempts need the rest to end"
         ));
     }
 }

@@ -353,8 +353,8 @@ fn wrong_keys_and_kinds_of_workers_are_named() {
             &["--health: \"8080\"", "127.0.0.1:7800"],
         ),
         (
-            &["--fence-after", "40s"],
-            &["fence_after: 40s given", "failover_after of 30s"],
+            &["--fence-after", "26s"],
+            &["fence_after: 26s given", "at most 25s"],
         ),
         (
             &["--failover-after", "2s"],

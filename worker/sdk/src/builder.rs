@@ -348,8 +348,9 @@ fn check_times(heartbeat_every: Duration, timings: Option<&LeaseTimings>) -> Res
             &problem,
         ));
     }
-    if failover_after <= fence_after {
-        let problem = format!("more than fence_after, which is {fence_after:?}");
+    // Fenced attempts need the time between the two to end.
+    if failover_after.saturating_mul(5) < fence_after.saturating_mul(6) {
+        let problem = format!("at least six fifths of fence_after, which is {fence_after:?}");
         return Err(Error::setting(
             "failover_after",
             &format!("{failover_after:?}"),

@@ -401,7 +401,7 @@ async fn inconsistent_lease_times_are_refused() {
             .failover_after(Duration::from_secs(20)),
     );
     assert_eq!(field, "failover_after");
-    assert!(problem.contains("more than fence_after"), "{problem}");
+    assert!(problem.contains("six fifths of fence_after"), "{problem}");
     let off = lease.builder().fence_after(Duration::ZERO);
     assert!(off.in_process_scheduler().build().is_ok());
 }
