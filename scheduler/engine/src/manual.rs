@@ -28,9 +28,6 @@ impl std::fmt::Debug for ManualEngine {
 
 /// More than any test has runs, because nothing receives confirmations while the publish stage has its turn.
 const MAX_CONFIRMATIONS: usize = 1_000_000;
-/// A driver may pass announcements on in its own task. After yielding to other tasks this often without receiving one,
-/// none is left.
-const QUIET_TURNS: usize = 4;
 
 /// What a [`tick`](ManualEngine::tick) did.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -89,21 +86,13 @@ impl ManualEngine {
     /// When the store fails.
     pub async fn receive_heartbeats(&mut self) -> Result<(), EngineError> {
         let stages = &mut self.stages;
-        let mut batch = Vec::new();
-        let mut quiet = 0;
-        while quiet < QUIET_TURNS {
-            match stages.heartbeat_inbox.try_recv() {
-                Ok(heartbeat) => {
-                    batch.push(heartbeat);
-                    quiet = 0;
-                }
-                Err(_) => quiet += 1,
-            }
-            tokio::task::yield_now().await;
-        }
-        stages.heartbeats.record(&batch).await?;
+        let Stages {
+            heartbeats,
+            heartbeat_inbox,
+            ..
+        } = stages;
+        heartbeats.store_waiting(heartbeat_inbox).await?;
         stages.queues.declare_all().await;
-        stages.heartbeats.record_flush();
         Ok(())
     }
 

@@ -1,6 +1,6 @@
 //! Creates all stages and connects them.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -169,7 +169,7 @@ impl Parts {
             })),
             claim: hand!(self => Claim {
                 store, clock, claims; runs_per_job: 1,
-                lookahead_ms: o.lookahead_ms, poll_ms: o.poll_ms, batch: o.claim_batch, max_claimed: o.max_claimed
+                lookahead_ms: o.lookahead_ms, poll_ms: o.poll_ms, batch: o.claim_batch, batch_now: o.claim_batch, max_claimed: o.max_claimed
             }),
             prepare: hand!(self => Prepare {
                 store, clock, claims, registry; unroutable: unroutable(), router: router, triggers: triggers,
@@ -188,7 +188,7 @@ impl Parts {
             node_lease: hand!(self => NodeLease {
                 store, clock, claims, self_check, claim; node_name: o.node_name.clone(), lease_ms: o.lease_ms
             }),
-            heartbeats: hand!(self => Heartbeats { store, clock, claims, registry, self_check, queues }),
+            heartbeats: hand!(self => Heartbeats { store, clock, claims, registry, self_check, queues; unstored: BTreeMap::new() }),
             heartbeat_inbox,
             loopback: Loopback::new(self.broker.clone(), self.clock.clone(), self.self_check.clone()),
             queues: self.queues.clone(),

@@ -99,6 +99,7 @@ async fn loaded(jobs: usize) -> (Scene, Arc<Postgres>, String) {
             node,
             horizon_ms: 0,
             limit: jobs,
+            max_runs: usize::MAX,
         };
         let runs = store
             .fire_due(request, &EachFireTime)

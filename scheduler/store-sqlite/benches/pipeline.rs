@@ -104,6 +104,7 @@ async fn one_batch(
         node,
         horizon_ms: 0,
         limit: BATCH,
+        max_runs: usize::MAX,
     };
     let begun = Instant::now();
     let fired = store.fire_due(due, &EachFireTime).await?;

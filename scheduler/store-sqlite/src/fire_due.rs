@@ -2,7 +2,7 @@
 
 use cueline_model::Timestamp;
 use cueline_store::adapter::convert::to_i64;
-use cueline_store::adapter::fire_due::{DueJob, plan_due_jobs, runs_to_dispatch};
+use cueline_store::adapter::fire_due::{DueJob, PlannedJobs, plan_due_jobs, runs_to_dispatch};
 use cueline_store::{FireDueRequest, FiredRuns, Planner};
 use sqlx::types::Json;
 
@@ -38,8 +38,12 @@ impl SqliteStore {
         let versions = due.iter().map(|job| (job.id, job.version));
         let jobs = self.definitions.get(&mut tx, versions).await?;
         let mut live = self.live_executors(&mut tx, now).await?;
-        let (mut runs, advances) =
-            plan_due_jobs(&due, &jobs, &mut live, request.node, planner, now);
+        let PlannedJobs {
+            mut runs,
+            advances,
+            jobs_left,
+        } = plan_due_jobs(&due, &jobs, &mut live, &request, planner, now);
+        let planned_jobs = advances.len();
         // Runs that are due together are also dispatched, confirmed and ended together. Neighbouring ids let them share
         // pages.
         runs.sort_by_key(|run| run.due_at);
@@ -55,8 +59,8 @@ impl SqliteStore {
         tx.commit().await?;
         Ok(FiredRuns {
             runs: runs_to_dispatch(runs, &left_out),
-            due_jobs: due.len(),
-            limit_reached: due.len() >= request.limit,
+            due_jobs: planned_jobs,
+            limit_reached: jobs_left || due.len() >= request.limit,
         })
     }
 }

@@ -48,6 +48,8 @@ pub struct FireDueRequest {
     pub horizon_ms: u64,
     /// The most jobs to fire in one transaction.
     pub limit: usize,
+    /// No further job is fired once the jobs before it have this many runs. At least one job is fired.
+    pub max_runs: usize,
 }
 
 /// The planner's decision for one due job.
@@ -91,7 +93,7 @@ pub struct FiredRuns {
     /// The written runs without skipped ones, claimed by the calling node. Sorted by due time, priority (high first)
     /// and id.
     pub runs: Vec<ClaimedRun>,
-    /// How many jobs were due.
+    /// How many due jobs were fired.
     pub due_jobs: usize,
     /// Whether the limit was reached. If so, more jobs may be due.
     pub limit_reached: bool,

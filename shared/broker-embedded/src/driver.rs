@@ -122,6 +122,7 @@ impl EmbeddedDriver {
     /// Writes the waiting requests, ends the tasks and unlocks the file. Later calls fail with [`ErrorKind::Closed`].
     pub async fn close(&self) {
         self.closed.cancel();
+        self.channels.end();
         self.tasks.close();
         self.tasks.wait().await;
         self.readers.close().await;
@@ -381,8 +382,6 @@ impl Driver for EmbeddedDriver {
         if self.closed.is_cancelled() {
             return Err(closed());
         }
-        Ok(self
-            .channels
-            .listen(channel, &self.tasks, self.closed.clone()))
+        Ok(self.channels.listen(channel))
     }
 }

@@ -40,7 +40,7 @@ impl Default for EmbeddedOptions {
             window_messages: 16_384,
             memory_bytes: 128 << 20,
             file_bytes: 1 << 40,
-            listener_buffer: 1_024,
+            listener_buffer: 10_000,
             lock_wait: Duration::from_secs(2),
         }
     }

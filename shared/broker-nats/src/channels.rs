@@ -1,14 +1,13 @@
 //! Announcements: plain NATS messages to the present listeners.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use async_nats::client::traits::Publisher as _;
 use async_nats::message::OutboundMessage;
 use async_nats::{Message, Subscriber};
-use cueline_broker::{Announcement, BrokerError, Channel, Listener};
+use cueline_broker::listener::listener;
+use cueline_broker::{Announcement, BrokerError, Channel, Listener, ListenerSender};
 use futures_util::StreamExt as _;
-use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -17,8 +16,8 @@ use crate::error::permanent;
 use crate::names::Names;
 use crate::queues::Queues;
 
-/// Announcements that may wait for one listener. The oldest are dropped beyond this number.
-const LISTENER_BUFFER: usize = 1_024;
+/// The most announcements that wait for one listener.
+const LISTENER_BUFFER: usize = 10_000;
 
 pub(crate) struct Channels {
     pub(crate) queues: Arc<Queues>,
@@ -66,11 +65,11 @@ impl Channels {
         let messages = requester.connection.enqueue(subscribing, deadline).await?;
         // After this round trip the server has the subscription, so no later announcement is missed.
         requester.round_trip().await?;
-        let (sender, listener) = mpsc::channel(1);
+        let (sender, listener) = listener(LISTENER_BUFFER);
         tasks.spawn(async move {
             tokio::select! {
                 () = forward(messages, &sender, &names) => {}
-                () = sender.closed() => {}
+                () = sender.abandoned() => {}
                 () = closed.cancelled() => {}
             }
         });
@@ -78,29 +77,12 @@ impl Channels {
     }
 }
 
-/// Reads at once, even if the listener is slow, and keeps the newest announcements. The client's own buffer would keep
-/// the oldest.
-async fn forward(mut messages: Subscriber, sender: &mpsc::Sender<Announcement>, names: &Names) {
-    let mut waiting = VecDeque::new();
-    loop {
-        tokio::select! {
-            message = messages.next() => {
-                let Some(message) = message else { return };
-                // A status reports that a request has no listeners. The requester still waits, because listeners may
-                // appear.
-                if message.status.is_none() {
-                    if waiting.len() >= LISTENER_BUFFER {
-                        waiting.pop_front();
-                    }
-                    waiting.push_back(announcement(message, names));
-                }
-            }
-            room = sender.reserve(), if !waiting.is_empty() => {
-                let Ok(room) = room else { return };
-                if let Some(next) = waiting.pop_front() {
-                    room.send(next);
-                }
-            }
+/// Reads without waiting for the listener. The client's own buffer would lose the newest announcements.
+async fn forward(mut messages: Subscriber, sender: &ListenerSender, names: &Names) {
+    while let Some(message) = messages.next().await {
+        // A status reports that a request has no listeners. The requester still waits, because listeners may appear.
+        if message.status.is_none() {
+            sender.send(announcement(message, names));
         }
     }
 }

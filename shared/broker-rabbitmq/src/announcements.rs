@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use cueline_broker::{Announcement, BrokerError, Channel, Listener};
+use cueline_broker::listener::listener;
+use cueline_broker::{Announcement, BrokerError, Channel, Listener, ListenerSender};
 use futures_util::StreamExt as _;
 use lapin::BasicProperties;
 use lapin::message::Delivery;
@@ -16,8 +17,7 @@ use lapin::options::{
     BasicConsumeOptions, BasicPublishOptions, QueueBindOptions, QueueDeclareOptions,
 };
 use lapin::types::{AMQPValue, FieldTable, ShortString};
-use tokio::sync::broadcast::error::RecvError;
-use tokio::sync::{broadcast, mpsc, watch};
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::connection::{Connection, OpenChannel, STABLE_AFTER};
@@ -29,13 +29,13 @@ use crate::topology;
 /// The most announcements that wait on the server for one driver. The server drops the oldest beyond it.
 const MAX_ON_SERVER: i64 = 10_000;
 
-/// The most announcements that wait for one listener. The oldest are dropped beyond it.
-const MAX_PER_LISTENER: usize = 1_024;
+/// The most announcements that wait for one listener.
+const MAX_PER_LISTENER: usize = 10_000;
 
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
-type Listeners = HashMap<Channel, broadcast::Sender<Announcement>>;
+type Listeners = HashMap<Channel, Vec<Arc<ListenerSender>>>;
 
 /// Sends and receives the announcements of one driver.
 pub(crate) struct Announcements {
@@ -103,33 +103,33 @@ impl Announcements {
         channel: &Channel,
     ) -> Result<Listener, BrokerError> {
         // Subscribe first, so that a new queue also binds this channel.
-        let mut announcements = self.subscribe(channel);
+        let (sender, listener) = self.subscribe(channel);
         let within = self.context.options.request_timeout;
         timeout(within, self.bind_on_present_queue(channel))
             .await
             .unwrap_or_else(|_| Err(timed_out("listen", within)))?;
-        let (sender, listener) = mpsc::channel(1);
         let (this, channel) = (Arc::clone(self), channel.clone());
         self.context.tasks.spawn(async move {
             tokio::select! {
-                () = forward(&mut announcements, &sender) => {}
-                () = sender.closed() => {}
-                () = this.context.stop.cancelled() => return,
+                () = sender.abandoned() => this.unbind_if_unused(&channel).await,
+                () = this.context.stop.cancelled() => this.listeners().clear(),
             }
-            drop(announcements);
-            this.unbind_if_unused(&channel).await;
         });
         Ok(listener)
     }
 
-    fn subscribe(&self, channel: &Channel) -> broadcast::Receiver<Announcement> {
+    fn subscribe(&self, channel: &Channel) -> (Arc<ListenerSender>, Listener) {
         let mut listeners = self.listeners();
-        // Entries without receivers are left by a `listen` that failed or was dropped.
-        listeners.retain(|_, sender| sender.receiver_count() > 0);
-        listeners
-            .entry(channel.clone())
-            .or_insert_with(|| broadcast::Sender::new(MAX_PER_LISTENER))
-            .subscribe()
+        // A `listen` that failed or was dropped leaves an abandoned listener.
+        listeners.retain(|_, senders| {
+            senders.retain(|sender| !sender.is_abandoned());
+            !senders.is_empty()
+        });
+        let (sender, listener) = listener(MAX_PER_LISTENER);
+        let sender = Arc::new(sender);
+        let senders = listeners.entry(channel.clone()).or_default();
+        senders.push(Arc::clone(&sender));
+        (sender, listener)
     }
 
     async fn bind_on_present_queue(&self, channel: &Channel) -> Result<(), BrokerError> {
@@ -156,9 +156,13 @@ impl Announcements {
     async fn unbind_if_unused(&self, channel: &Channel) {
         {
             let mut listeners = self.listeners();
-            match listeners.get(channel) {
-                Some(sender) if sender.receiver_count() == 0 => drop(listeners.remove(channel)),
-                _ => return,
+            // Another `listen` may have removed the abandoned listeners before.
+            if let Some(senders) = listeners.get_mut(channel) {
+                senders.retain(|sender| !sender.is_abandoned());
+                if !senders.is_empty() {
+                    return;
+                }
+                listeners.remove(channel);
             }
         }
         let open = self.receiving.borrow().clone();
@@ -229,10 +233,11 @@ impl Announcements {
         }
         while let Some(Ok(delivery)) = deliveries.next().await {
             if let Some((channel, announcement)) = read(delivery)
-                && let Some(sender) = self.listeners().get(&channel)
+                && let Some(senders) = self.listeners().get(&channel)
             {
-                // This fails if the last listener has just ended.
-                let _ = sender.send(announcement);
+                for sender in senders {
+                    sender.send(announcement.clone());
+                }
             }
         }
         Ok(())
@@ -253,21 +258,4 @@ fn read(delivery: Delivery) -> Option<(Channel, Announcement)> {
         payload: Bytes::from(delivery.data),
     };
     Some((channel, announcement))
-}
-
-/// Forwards announcements until the listener or the driver ends.
-async fn forward(
-    announcements: &mut broadcast::Receiver<Announcement>,
-    sender: &mpsc::Sender<Announcement>,
-) {
-    // Reserve a slot before taking an announcement. Announcements that wait stay where the oldest can be dropped.
-    while let Ok(slot) = sender.reserve().await {
-        loop {
-            match announcements.recv().await {
-                Ok(announcement) => break slot.send(announcement),
-                Err(RecvError::Lagged(_)) => {}
-                Err(RecvError::Closed) => return,
-            }
-        }
-    }
 }

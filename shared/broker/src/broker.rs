@@ -12,10 +12,11 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::address::{Channel, QueueId};
 use crate::driver::{
-    Announcement, Capabilities, Delivery, Driver, Listener, Outgoing, QueueStats, Receipt, Refusal,
+    Announcement, Capabilities, Delivery, Driver, Outgoing, QueueStats, Receipt, Refusal,
     Settlement,
 };
 use crate::error::{BrokerError, ErrorKind};
+use crate::listener::Listener;
 
 /// Settings of a [`Broker`].
 #[derive(Debug, Clone, PartialEq, Eq)]

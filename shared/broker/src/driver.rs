@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use tokio::sync::mpsc;
 
 use crate::address::{Channel, QueueId};
 use crate::error::BrokerError;
+use crate::listener::Listener;
 
 /// The capabilities of a driver. The conformance suite ignores the cases that need a missing capability.
 #[expect(
@@ -134,10 +134,6 @@ pub struct Announcement {
     pub reply_to: Option<Channel>,
 }
 
-/// Receives the announcements on a channel that are sent after `listen`. A listener that falls behind by more than its
-/// buffer loses the oldest announcements.
-pub type Listener = mpsc::Receiver<Announcement>;
-
 /// A broker product. Methods never retry. Their errors say whether a retry can help ([`BrokerError::kind`]).
 ///
 /// Order: each queue delivers its messages in the order of publication, except for redeliveries. Publication order is
@@ -191,6 +187,7 @@ pub trait Driver: Send + Sync + 'static {
     /// Sends to all present listeners of `channel`. Having no listener is no error.
     async fn announce(&self, channel: &Channel, message: Announcement) -> Result<(), BrokerError>;
 
-    /// Starts to listen on `channel`.
+    /// Starts to listen on `channel`. A listener that falls behind by more than its buffer loses the oldest
+    /// announcements, and counts them.
     async fn listen(&self, channel: &Channel) -> Result<Listener, BrokerError>;
 }

@@ -10,15 +10,17 @@ pub mod broker;
 pub mod dead;
 pub mod driver;
 pub mod error;
+pub mod listener;
 
 pub use address::{Channel, QueueId};
 pub use broker::{Broker, BrokerOptions};
 pub use dead::DeadLetter;
 pub use driver::{
-    Announcement, Capabilities, Delivery, Driver, Listener, Outgoing, QueueStats, Receipt, Refusal,
+    Announcement, Capabilities, Delivery, Driver, Outgoing, QueueStats, Receipt, Refusal,
     Settlement,
 };
 pub use error::{BrokerError, ErrorKind};
+pub use listener::{Listener, ListenerSender};
 
 #[cfg(feature = "conformance")]
 pub mod conformance;

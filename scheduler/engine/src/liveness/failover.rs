@@ -70,6 +70,8 @@ struct Moved {
 const RECHECK_AFTER_MS: i64 = 30_000;
 /// Results in the queue get this long to be ingested. After it, attempts without a result count as lost.
 const RESULTS_WAIT_MS: i64 = 60_000;
+/// The turn ends after this many executors whose failover failed, because the store or the broker may be away.
+const MAX_FAILURES: usize = 3;
 
 impl Duty for Failover {
     type Error = EngineError;
@@ -97,6 +99,7 @@ impl Failover {
         self.silent
             .retain(|executor, s| failed.get(executor) == Some(&s.last_heartbeat_at));
         let mut total = 0;
+        let (mut failed_turn, mut failures) = (None, 0);
         for (executor, last_heartbeat_at) in failed {
             let mut silent = self
                 .silent
@@ -123,10 +126,23 @@ impl Failover {
             if matches!(is_empty, Ok(true)) {
                 silent.empty_at = Some(now);
             }
+            // One executor whose queue or attempts cannot be read must not keep the others waiting.
+            if let Err(e) = is_empty {
+                tracing::warn!(
+                    group = %executor.group,
+                    executor = %executor.name,
+                    error = %e,
+                    "failed to fail over an executor; trying again"
+                );
+                failed_turn.get_or_insert(e);
+                failures += 1;
+            }
             self.silent.insert(executor, silent);
-            is_empty?;
+            if failures >= MAX_FAILURES {
+                break;
+            }
         }
-        Ok(total)
+        failed_turn.map_or(Ok(total), Err)
     }
 
     fn count(&self, executor: &ExecutorId, silent: &mut SilentExecutor, moved: Moved) -> usize {

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use cueline_broker::{Announcement, Listener};
-use cueline_model::{ExecutorId, Heartbeat};
+use cueline_model::{ExecutorId, Heartbeat, Timestamp};
 use cueline_protocol::{HeartbeatMessage, decode};
-use cueline_runtime::Stop;
+use cueline_runtime::{Backoff, Stop};
 use cueline_store::{Store, StoreError};
 
 use super::queue_provisioner::QueueProvisioner;
@@ -22,55 +23,111 @@ pub(crate) struct Heartbeats {
     pub(crate) self_check: Arc<SelfCheck>,
     pub(crate) queues: Arc<QueueProvisioner>,
     pub(crate) claims: Arc<NodeClaims>,
+    /// The last heartbeat of each executor that was received and is not stored yet.
+    pub(crate) unstored: BTreeMap<ExecutorId, UnstoredHeartbeat>,
+}
+
+/// A heartbeat that was received and is not stored yet.
+#[derive(Debug, Clone)]
+pub(crate) struct UnstoredHeartbeat {
+    received_at: Timestamp,
+    heartbeat: Heartbeat,
 }
 
 /// The most heartbeats stored at once.
 const BATCH: usize = 500;
+/// The most executors whose heartbeats wait for the store. Past it heartbeats are lost.
+const MAX_UNSTORED: usize = 10_000;
 
 impl Heartbeats {
     /// Runs until the stop.
-    pub(crate) async fn run(self, mut inbox: Listener, stop: Stop) {
-        let mut batch = Vec::new();
+    pub(crate) async fn run(mut self, mut inbox: Listener, stop: Stop) {
+        let mut backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
         loop {
             tokio::select! {
-                count = inbox.recv_many(&mut batch, BATCH) => {
-                    if count == 0 { return; }
-                    match self.record(&batch).await {
-                        // After a full batch more heartbeats may be waiting.
-                        Ok(()) if count < BATCH => self.record_flush(),
-                        Ok(()) => {}
-                        Err(e) => tracing::error!(error = %e, "failed to store heartbeats; executor timeouts are paused until a later batch is stored"),
-                    }
-                    batch.clear();
+                is_open = inbox.arrived() => {
+                    if !is_open { return; }
                 }
-                () = tokio::time::sleep(self.self_check.intervals.every) => self.record_flush(),
+                () = tokio::time::sleep(self.self_check.intervals.every) => {}
                 () = stop.soft() => return,
+            }
+            match self.store_waiting(&mut inbox).await {
+                Ok(()) => backoff.reset(),
+                Err(e) => {
+                    tracing::error!(error = %e, "failed to store heartbeats; executor timeouts are paused until they are stored");
+                    tokio::select! {
+                        () = tokio::time::sleep(backoff.next_wait()) => {}
+                        () = stop.soft() => return,
+                    }
+                }
             }
             self.expire();
         }
     }
 
-    /// Stores and registers the heartbeats of a batch.
-    pub(crate) async fn record(&self, batch: &[Announcement]) -> Result<(), StoreError> {
-        // The last heartbeat of an executor replaces the earlier ones.
-        let last: BTreeMap<ExecutorId, Heartbeat> = batch
-            .iter()
-            .filter_map(read)
-            .map(|heartbeat| (heartbeat.executor.clone(), heartbeat))
-            .collect();
-        if last.is_empty() {
-            return Ok(());
+    /// Stores and registers all heartbeats that have arrived. Those of a failed call are stored by the next one.
+    pub(crate) async fn store_waiting(&mut self, inbox: &mut Listener) -> Result<(), StoreError> {
+        let received_at = self.clock.now();
+        let mut received = Vec::new();
+        inbox.try_recv_many(&mut received, usize::MAX);
+        let mut lost = inbox.take_lost();
+        for heartbeat in received.iter().filter_map(read) {
+            // The last heartbeat of an executor replaces the earlier ones.
+            let executor = heartbeat.executor.clone();
+            if self.unstored.len() < MAX_UNSTORED || self.unstored.contains_key(&executor) {
+                let unstored = UnstoredHeartbeat {
+                    received_at,
+                    heartbeat,
+                };
+                self.unstored.insert(executor, unstored);
+            } else {
+                lost += 1;
+            }
         }
-        let heartbeats: Vec<Heartbeat> = last.into_values().collect();
+        if lost > 0 {
+            tracing::warn!(
+                lost,
+                "lost heartbeats, because they arrive faster than the store writes them; executor timeouts start again"
+            );
+            self.self_check.restart_counting(received_at);
+        }
+        self.store_unstored().await?;
+        // Heartbeats may have arrived since. This flush says nothing about them.
+        if self.self_check.record_flush(received_at) {
+            tracing::info!("heartbeat writes caught up; executor timeouts resume");
+        }
+        Ok(())
+    }
+
+    async fn store_unstored(&mut self) -> Result<(), StoreError> {
+        // The store would take an old heartbeat for a new one. Its executor may have died since.
+        let now = self.clock.now();
+        self.unstored
+            .retain(|_, unstored| !self.registry.is_expired(unstored.received_at, now));
+        while !self.unstored.is_empty() {
+            let batch: Vec<UnstoredHeartbeat> =
+                self.unstored.values().take(BATCH).cloned().collect();
+            self.record(&batch).await?;
+            for unstored in &batch {
+                self.unstored.remove(&unstored.heartbeat.executor);
+            }
+        }
+        Ok(())
+    }
+
+    async fn record(&self, batch: &[UnstoredHeartbeat]) -> Result<(), StoreError> {
+        let heartbeats: Vec<Heartbeat> = batch.iter().map(|u| u.heartbeat.clone()).collect();
         // The store comes first, because a broadcast is planned from the executors in the store.
         self.store.record_heartbeats(&heartbeats).await?;
         let now = self.clock.now();
         let mut has_changed = false;
-        for heartbeat in heartbeats {
-            let is_news = self.registry.record(&heartbeat, now);
+        for unstored in batch {
+            let heartbeat = &unstored.heartbeat;
+            let is_news = self.registry.record(heartbeat, unstored.received_at);
             // A draining executor may be waiting for its queue, because its own rights do not let it declare one.
             if (is_news || heartbeat.draining) && !heartbeat.gone {
-                self.queues.request(heartbeat.executor, is_news, now);
+                self.queues
+                    .request(heartbeat.executor.clone(), is_news, now);
             }
             has_changed |= is_news;
         }
@@ -90,13 +147,6 @@ impl Heartbeats {
             }
         }
         Ok(())
-    }
-
-    /// Notes that all heartbeats received so far are stored.
-    pub(crate) fn record_flush(&self) {
-        if self.self_check.record_flush(self.clock.now()) {
-            tracing::info!("heartbeat writes caught up; executor timeouts resume");
-        }
     }
 
     /// Removes silent executors from the candidates.

@@ -140,24 +140,23 @@ mod tests {
     async fn old_messages_are_read_at_once_and_prove_nothing() {
         let check = SelfCheck::new(30_000);
         let now = Timestamp::from_millis(1_800_000_000_000);
-        let (sender, mut inbox) = tokio::sync::mpsc::channel(100);
-        let send = async |payload| {
+        let (sender, mut inbox) = cueline_broker::listener::listener(100);
+        let send = |payload| {
             let reply_to = None;
-            let sent = sender.send(Announcement { payload, reply_to }).await;
-            sent.expect("the channel is open");
+            sender.send(Announcement { payload, reply_to });
         };
         let is_fresh = |payload: &[u8]| !check.is_gap(decode(payload), now);
         let wait = Duration::from_millis(20);
         for _ in 0..50 {
-            send(encode(now.minus_ms(4_001))).await;
+            send(encode(now.minus_ms(4_001)));
         }
-        send(Bytes::from_static(b"no time")).await;
+        send(Bytes::from_static(b"no time"));
         let count = Cell::new(0);
         let record = || count.set(count.get() + 1);
         assert!(!receive(&mut inbox, wait, is_fresh, record).await);
         assert!(inbox.is_empty());
-        send(encode(now.minus_ms(4_000))).await;
-        send(encode(now)).await;
+        send(encode(now.minus_ms(4_000)));
+        send(encode(now));
         assert!(receive(&mut inbox, wait, is_fresh, record).await);
         assert_eq!(count.get(), 2);
     }

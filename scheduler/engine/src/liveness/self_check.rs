@@ -83,7 +83,7 @@ impl SelfCheck {
         is_gap
     }
 
-    /// Call this when all heartbeats received so far are in the store. Returns whether it ended a gap.
+    /// Call this when all heartbeats received until `now` are in the store. Returns whether it ended a gap.
     pub(crate) fn record_flush(&self, now: Timestamp) -> bool {
         let mut times = lock(&self.times);
         let previous = times.heartbeats_flushed_at.replace(now);
@@ -92,6 +92,11 @@ impl SelfCheck {
             times.counting_since = Some(now);
         }
         is_gap
+    }
+
+    /// Heartbeats were lost on their way to the store.
+    pub(crate) fn restart_counting(&self, now: Timestamp) {
+        lock(&self.times).counting_since = Some(now);
     }
 
     pub(crate) fn listening_since(&self) -> Option<Timestamp> {

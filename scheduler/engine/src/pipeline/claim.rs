@@ -20,6 +20,8 @@ pub(crate) struct Claim {
     pub(crate) lookahead_ms: u64,
     pub(crate) poll_ms: u64,
     pub(crate) batch: usize,
+    /// The size of the next transaction, at most `batch`: half of it after a failure, twice as much after a success.
+    pub(crate) batch_now: usize,
     pub(crate) max_claimed: usize,
     /// Runs per due job in the last turn, at least 1. It determines how many jobs a batch has.
     pub(crate) runs_per_job: usize,
@@ -79,18 +81,31 @@ impl Claim {
 
     /// Fires due jobs. Returns whether there may be more.
     async fn fire_due(&mut self, node: NodeId) -> Result<bool, StoreError> {
-        let planner = SchedulePlanner {
+        let mut planner = SchedulePlanner {
             lookahead_ms: self.lookahead_ms,
             ..SchedulePlanner::default()
         };
+        let batch = self.batch_now;
+        if batch < self.batch {
+            planner.max_fire_times = planner.max_fire_times.min(batch);
+        }
         let request = FireDueRequest {
             node,
             horizon_ms: self.lookahead_ms,
             // A job that fires often has many runs within the lookahead. A batch then has fewer jobs, which keeps the
             // transaction short.
-            limit: (self.batch / self.runs_per_job).max(1),
+            limit: (batch / self.runs_per_job).max(1),
+            max_runs: batch,
         };
-        let fired = self.store.fire_due(request, &planner).await?;
+        let fired = match self.store.fire_due(request, &planner).await {
+            Ok(fired) => fired,
+            Err(e) => {
+                // A transaction that is too large for this database would fail in the same way again.
+                self.batch_now = (batch / 2).max(1);
+                return Err(e);
+            }
+        };
+        self.batch_now = batch.saturating_mul(2).min(self.batch);
         self.runs_per_job = fired.runs.len().div_ceil(fired.due_jobs.max(1)).max(1);
         self.claims.schedule(fired.runs);
         Ok(fired.limit_reached)

@@ -44,6 +44,36 @@ async fn a_drained_queue_is_routed_again_and_a_purged_queue_is_cancelled() {
     assert!(e2.take().await.is_empty());
 }
 
+/// A broker may deliver a trigger twice, or the trigger of a lost answer may reach the queue late.
+#[tokio::test]
+async fn a_drained_copy_of_a_running_attempt_changes_nothing() {
+    let fixture = Fixture::new().await;
+    let mut engine = fixture.engine("one").await;
+    let e1 = fixture.executor("e1").await;
+    fixture.apply("job", json!({})).await;
+    fixture.trigger("job").await;
+    tick(&mut engine).await;
+    let running = e1.take_one().await;
+    e1.started(&running, fixture.now()).await;
+    tick(&mut engine).await;
+    for purge in [false, true] {
+        fixture.put(&e1.queue(), encode(&running)).await;
+        let (admin, id) = (engine.admin(), e1.id());
+        let emptied = if purge {
+            admin.purge(&id, "ann").await
+        } else {
+            admin.drain(&id, "ann").await
+        };
+        emptied.expect("empties the queue");
+        assert_eq!(fixture.states("job").await, [RunState::Running]);
+    }
+    e1.ended(&running, OutcomeKind::Succeeded, fixture.now())
+        .await;
+    tick(&mut engine).await;
+    let run = fixture.only_run("job").await;
+    assert_eq!((run.state, run.attempt), (RunState::Succeeded, 1));
+}
+
 /// The executor has restarted without its journal. It gets the attempts that it has not finished, and only those.
 #[tokio::test]
 async fn a_replay_publishes_attempts_that_the_executor_does_not_hold() {

@@ -49,7 +49,7 @@ async fn a_run_cancelled_while_dispatching_is_cancelled_at_its_executor() {
     assert_eq!(cancel(&fixture, run).await, CancelOutcome::Requested);
     tick(&mut engine).await;
     let trigger = e1.take_one().await;
-    assert_eq!(e1.received_cancellations().await, [run.0]);
+    assert_eq!(e1.received_cancellations(), [run.0]);
     e1.ended(&trigger, OutcomeKind::Cancelled, fixture.now())
         .await;
     tick(&mut engine).await;
@@ -76,7 +76,7 @@ async fn a_cancellation_is_sent_until_it_has_taken_effect() {
         assert_eq!(cancel(&fixture, run).await, CancelOutcome::Requested);
         for _ in 0..3 {
             tick(&mut engine).await;
-            assert_eq!(e1.received_cancellations().await, [run.0]);
+            assert_eq!(e1.received_cancellations(), [run.0]);
         }
         e1.ended(&triggers[0], OutcomeKind::Cancelled, fixture.now())
             .await;
@@ -84,7 +84,7 @@ async fn a_cancellation_is_sent_until_it_has_taken_effect() {
         assert_eq!(fixture.state(run).await, RunState::Cancelled);
         tick(&mut engine).await;
         assert!(
-            e1.received_cancellations().await.is_empty(),
+            e1.received_cancellations().is_empty(),
             "it has taken effect"
         );
         assert_ne!(fixture.state(other).await, RunState::Cancelled);
@@ -107,7 +107,7 @@ async fn a_thousand_cancellations_for_a_dead_executor_do_not_delay_others() {
     }
     fixture.set(10_000);
     tick(&mut engine).await;
-    e1.received_cancellations().await;
+    e1.received_cancellations();
     let mut e2 = fixture.executor("e2").await;
     fixture.set(20_000);
     e2.heartbeat().await;
@@ -115,11 +115,11 @@ async fn a_thousand_cancellations_for_a_dead_executor_do_not_delay_others() {
     assert_eq!(tick(&mut engine).await, 1);
     cancel(&fixture, run).await;
     tick(&mut engine).await;
-    assert_eq!(e2.received_cancellations().await, [run.0]);
+    assert_eq!(e2.received_cancellations(), [run.0]);
     // The executor has returned and receives them.
     e1.heartbeat().await;
     tick(&mut engine).await;
-    assert!(e1.received_cancellations().await.len() > 900);
+    assert!(e1.received_cancellations().len() > 900);
 }
 
 /// The outcome of the last attempt does not matter.

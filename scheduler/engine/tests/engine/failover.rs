@@ -170,6 +170,35 @@ async fn a_node_that_cannot_store_heartbeats_fails_over_nothing() {
     assert_eq!(e1.take().await.len(), 1);
 }
 
+/// The attempts of one silent executor cannot be read. The others do not wait for that.
+#[tokio::test]
+async fn an_error_with_one_executor_does_not_delay_the_others() {
+    let (fixture, mut engine, e1) = given(1, json!({})).await;
+    e1.leave().await;
+    let e2 = fixture.executor("e2").await;
+    engine
+        .receive_heartbeats()
+        .await
+        .expect("stores heartbeats");
+    fixture.trigger("job").await;
+    assert_eq!(tick(&mut engine).await, 1);
+    pass(&fixture, &mut engine, 0, 31_000).await;
+    fixture
+        .store
+        .fail_next("outstanding_attempts", Fault::Broken);
+    assert!(engine.fail_over().await.is_err());
+    assert!(e2.take().await.is_empty(), "it was drained");
+    let attempts: Vec<u32> = fixture
+        .runs("job")
+        .await
+        .iter()
+        .map(|r| r.attempt)
+        .collect();
+    assert_eq!(attempts.iter().filter(|attempt| **attempt == 2).count(), 1);
+    assert_eq!(engine.fail_over().await.expect("fails over"), 1);
+    assert!(e1.take().await.is_empty());
+}
+
 /// A heartbeat arrives in time.
 #[tokio::test]
 async fn a_short_silence_changes_nothing() {

@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use cueline_broker::ErrorKind;
-use cueline_broker::conformance::{Fault, Operation};
+use cueline_broker::conformance::{Fault as BrokerFault, Operation};
+use cueline_model::Heartbeat;
 use cueline_runtime::{Ended, Lifecycle};
 use cueline_store::Store as _;
 use cueline_test_support::SOON;
 use serde_json::json;
 
-use crate::fixture::{FakeExecutor, Fixture, eventually, tick};
+use crate::fixture::{FakeExecutor, Fault, Fixture, eventually, name, tick};
 
 async fn is_known(fixture: &Fixture, executor: &FakeExecutor) -> bool {
     let known = fixture.store.executors().await.expect("reads");
@@ -26,7 +27,7 @@ async fn a_slow_queue_declaration_delays_neither_heartbeats_nor_triggers_nor_the
     let engine = fixture.start(&lifecycle).await;
     let e1 = fixture.silent_executor("e1").await;
     let e2 = fixture.silent_executor("e2").await;
-    let stuck = Fault::Late(Duration::from_hours(1));
+    let stuck = BrokerFault::Late(Duration::from_hours(1));
     fixture.broker_faults.always(Operation::Declare, stuck);
     for executor in [&e1, &e2] {
         executor.heartbeat().await;
@@ -46,6 +47,117 @@ async fn a_slow_queue_declaration_delays_neither_heartbeats_nor_triggers_nor_the
     .await;
     assert_eq!(sent[0].run, run);
     assert_eq!(lifecycle.shut_down(SOON).await, Ended::Asked);
+}
+
+/// With hundreds of executors, one transaction for each heartbeat would take longer than the heartbeats are apart.
+#[tokio::test]
+async fn heartbeats_that_arrive_while_the_store_is_slow_are_stored_together() {
+    const METHOD: &str = "record_heartbeats";
+    let fixture = Fixture::new().await;
+    let lifecycle = Lifecycle::new();
+    let _engine = fixture.start(&lifecycle).await;
+    let e1 = fixture.silent_executor("e1").await;
+    fixture.store.hold(METHOD);
+    let before = fixture.store.calls(METHOD);
+    let send = async |number: usize| {
+        let named =
+            |heartbeat: &mut Heartbeat| heartbeat.executor.name = name(&format!("e{number}"));
+        e1.heartbeat_with(named).await;
+    };
+    send(0).await;
+    eventually("the store is asked", async || {
+        fixture.store.calls(METHOD) > before
+    })
+    .await;
+    for number in 1..300 {
+        send(number).await;
+    }
+    fixture.store.release(METHOD);
+    eventually("all are stored", async || {
+        fixture.store.executors().await.expect("reads").len() == 300
+    })
+    .await;
+    let calls = fixture.store.calls(METHOD) - before;
+    assert!(calls <= 3, "{calls} transactions");
+    assert_eq!(lifecycle.shut_down(SOON).await, Ended::Asked);
+}
+
+/// Heartbeats never stop arriving while the store writes those before them.
+#[tokio::test]
+async fn a_steady_load_of_heartbeats_lets_silence_count() {
+    let fixture = Fixture::new().await;
+    let mut engine = fixture.engine("one").await;
+    let e1 = fixture.executor("e1").await;
+    let other = async || {
+        let other = |heartbeat: &mut Heartbeat| heartbeat.executor.name = name("other");
+        e1.heartbeat_with(other).await;
+    };
+    fixture.apply("job", json!({})).await;
+    fixture.trigger("job").await;
+    engine.receive_loopback_heartbeat();
+    assert_eq!(tick(&mut engine).await, 1);
+    for at in 1..=31 {
+        fixture.set(at * 1_000);
+        engine.receive_loopback_heartbeat();
+        other().await;
+        fixture.store.hold("record_heartbeats");
+        let during = async {
+            other().await;
+            fixture.store.release("record_heartbeats");
+        };
+        let (turn, ()) = tokio::join!(engine.tick(), during);
+        turn.expect("a turn without faults");
+    }
+    assert_eq!(engine.fail_over().await.expect("fails over"), 1);
+}
+
+/// A store that comes back late would make heartbeats of that time new.
+#[tokio::test]
+async fn an_old_heartbeat_is_not_stored_as_a_new_one() {
+    let fixture = Fixture::new().await;
+    let mut engine = fixture.engine("one").await;
+    let e1 = fixture.silent_executor("e1").await;
+    e1.heartbeat().await;
+    fixture.store.fail_next("record_heartbeats", Fault::Before);
+    assert!(engine.receive_heartbeats().await.is_err());
+    fixture.set(600_000);
+    engine
+        .receive_heartbeats()
+        .await
+        .expect("stores heartbeats");
+    assert!(!is_known(&fixture, &e1).await);
+    e1.heartbeat().await;
+    engine
+        .receive_heartbeats()
+        .await
+        .expect("stores heartbeats");
+    assert!(is_known(&fixture, &e1).await);
+}
+
+/// More heartbeats arrived than the listener keeps: those of live executors may be among the lost ones.
+#[tokio::test]
+async fn lost_heartbeats_restart_the_count_of_silence() {
+    let fixture = Fixture::new().await;
+    let mut engine = fixture.engine("one").await;
+    let e1 = fixture.executor("e1").await;
+    fixture.apply("job", json!({})).await;
+    fixture.trigger("job").await;
+    for at in 0..29 {
+        fixture.set(at * 1_000);
+        engine.receive_loopback_heartbeat();
+        assert_eq!(tick(&mut engine).await, usize::from(at == 0));
+    }
+    for _ in 0..12_000 {
+        let other = |heartbeat: &mut Heartbeat| heartbeat.executor.name = name("other");
+        e1.heartbeat_with(other).await;
+    }
+    for at in 29..35 {
+        fixture.set(at * 1_000);
+        engine.receive_loopback_heartbeat();
+        tick(&mut engine).await;
+    }
+    assert_eq!(engine.fail_over().await.expect("looks"), 0);
+    assert_eq!(e1.take().await.len(), 1, "its trigger is still there");
 }
 
 #[tokio::test]
@@ -81,7 +193,7 @@ async fn the_first_trigger_declares_a_missing_queue() {
         .delete(&e1.queue(), false)
         .await
         .expect("deletes");
-    let away = Fault::Before(ErrorKind::Transient);
+    let away = BrokerFault::Before(ErrorKind::Transient);
     fixture.broker_faults.next(Operation::Declare, away, 1);
     assert_eq!(tick(&mut engine).await, 1);
     assert_eq!(e1.take_one().await.run, run);
@@ -97,7 +209,7 @@ async fn an_executor_that_waits_for_its_queue_gets_it_with_its_next_heartbeat() 
         .delete(&e1.queue(), false)
         .await
         .expect("deletes");
-    let away = Fault::Before(ErrorKind::Transient);
+    let away = BrokerFault::Before(ErrorKind::Transient);
     fixture.broker_faults.next(Operation::Declare, away, 1);
     let is_there = async || {
         let stats = fixture.broker.stats(&[e1.queue()]).await.expect("counts");

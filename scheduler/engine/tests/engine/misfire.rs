@@ -103,3 +103,26 @@ async fn a_store_failure_while_a_misfire_is_skipped_strands_no_run() {
     let late = fixture.runs("late").await;
     assert!(late.iter().all(|r| r.state == Skipped), "{late:#?}");
 }
+
+/// A transaction that takes too long for the database would take too long again.
+#[tokio::test]
+async fn a_failed_fire_is_tried_again_in_smaller_parts() {
+    let fixture = Fixture::new().await;
+    let mut engine = fixture.engine("one").await;
+    let every = json!({ "schedule": { "every": "10s" } });
+    fixture.apply("job", every).await;
+    fixture.executor("e1").await;
+    fixture.set(66_000);
+    fixture.store.take_fired_limits();
+    for _ in 0..3 {
+        fixture.store.fail_next("fire_due", Fault::Before);
+        assert!(engine.claim().await.is_err());
+    }
+    for _ in 0..4 {
+        engine.claim().await.expect("claims");
+    }
+    let limits = fixture.store.take_fired_limits();
+    let whole = limits[0];
+    let parts = [1, 2, 4, 8, 4, 2, 1].map(|part| whole / part);
+    assert_eq!(limits, parts);
+}

@@ -167,7 +167,7 @@ impl Simulation {
             // A known attempt is reported again.
             worker.unreported.push(id);
         }
-        for run in self.workers[at].executor.received_cancellations().await {
+        for run in self.workers[at].executor.received_cancellations() {
             let worker = &mut self.workers[at];
             for (id, (_, kind)) in &mut worker.journal {
                 if id.run.0 == run && worker.unreported.contains(id) {

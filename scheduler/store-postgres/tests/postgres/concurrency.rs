@@ -115,6 +115,7 @@ impl Scene {
             node: self.node,
             horizon_ms: 0,
             limit: 1_000,
+            max_runs: usize::MAX,
         };
         let fired = self.stores[0]
             .fire_due(request, &AllShards)

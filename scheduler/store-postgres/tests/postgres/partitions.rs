@@ -94,6 +94,7 @@ async fn fire(store: &PgStore, node: NodeId, planner: &At) -> FiredRuns {
         node,
         horizon_ms: 0,
         limit: 10,
+        max_runs: usize::MAX,
     };
     store.fire_due(request, planner).await.expect("fires")
 }

@@ -63,6 +63,7 @@ fn request(node: NodeId) -> FireDueRequest {
         node,
         horizon_ms: 60_000,
         limit: 100,
+        max_runs: usize::MAX,
     }
 }
 

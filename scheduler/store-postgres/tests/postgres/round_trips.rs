@@ -94,6 +94,7 @@ impl Scene {
             node: self.node,
             horizon_ms: 0,
             limit,
+            max_runs: usize::MAX,
         };
         let fired = self
             .store

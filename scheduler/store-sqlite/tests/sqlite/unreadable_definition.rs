@@ -65,6 +65,7 @@ async fn other_jobs_continue() {
         node,
         horizon_ms: 2_000,
         limit: 10,
+        max_runs: usize::MAX,
     };
     let fired = store
         .fire_due(request, &Once)

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use super::definitions::JobsById;
 use super::live_executors::LiveExecutors;
 use super::new_run::NewRun;
-use crate::{ClaimedRun, NodeId, Planner};
+use crate::{ClaimedRun, FireDueRequest, Planner};
 
 /// A job that is due.
 #[derive(Debug, Clone, Copy, Deserialize)]
@@ -46,18 +46,39 @@ pub struct Advance {
     pub run_count: i64,
 }
 
-/// Plans each due job. A job whose definition cannot be read stays due, so that it does not stop the others.
+/// The runs of due jobs, and when the jobs are due next.
+#[derive(Debug, Default)]
+pub struct PlannedJobs {
+    /// The runs to write.
+    pub runs: Vec<NewRun>,
+    /// The schedules of the planned jobs.
+    pub advances: Vec<Advance>,
+    /// Whether jobs are left, because there were enough runs without them.
+    pub jobs_left: bool,
+}
+
+/// Plans due jobs, as far as the limits of `request` allow. A job whose definition cannot be read stays due, so that it
+/// does not stop the others.
 pub fn plan_due_jobs(
     due: &[DueJob],
     jobs: &JobsById,
     live: &mut LiveExecutors,
-    node: NodeId,
+    request: &FireDueRequest,
     planner: &dyn Planner,
     now: Timestamp,
-) -> (Vec<NewRun>, Vec<Advance>) {
-    let mut runs = Vec::with_capacity(due.len());
-    let mut advances = Vec::with_capacity(due.len());
+) -> PlannedJobs {
+    let mut planned_jobs = PlannedJobs::default();
+    let PlannedJobs {
+        runs,
+        advances,
+        jobs_left,
+    } = &mut planned_jobs;
     for due in due {
+        // After an outage each job may have thousands of runs. All of them in one transaction could time out for ever.
+        if !advances.is_empty() && runs.len() >= request.max_runs {
+            *jobs_left = true;
+            break;
+        }
         let Some(job) = jobs.get(&due.id) else {
             continue;
         };
@@ -68,7 +89,7 @@ pub fn plan_due_jobs(
         for planned in plan.runs {
             // A skipped run takes no sequence number, so that `round` passes over no executor.
             let counts = planned.skipped.is_none();
-            runs.push(NewRun::planned(job, run_count, node, planned));
+            runs.push(NewRun::planned(job, run_count, request.node, planned));
             run_count += i64::from(counts);
         }
         advances.push(Advance {
@@ -77,7 +98,7 @@ pub fn plan_due_jobs(
             run_count,
         });
     }
-    (runs, advances)
+    planned_jobs
 }
 
 /// The runs that the calling node dispatches, in the order of dispatch. `left_out` are the ids that were not written.

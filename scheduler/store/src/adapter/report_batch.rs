@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use cueline_model::{AttemptEvent, AttemptId, Outcome, RunState, Timestamp};
+use cueline_model::{AttemptEvent, AttemptId, Outcome, OutcomeKind, RunState, Timestamp};
 
 use super::definitions::JobsById;
 use super::snapshot::RunSnapshot;
@@ -74,7 +74,7 @@ impl ReportBatch {
                 AttemptEvent::Progress { fraction } => {
                     self.apply_progress(report.attempt, *fraction)
                 }
-                AttemptEvent::Ended { outcome } => self.apply_end(report.attempt, outcome, jobs),
+                AttemptEvent::Ended { outcome } => self.apply_end(report, outcome, jobs),
                 AttemptEvent::Log { .. } => continue,
             };
             if applied.is_none() {
@@ -107,10 +107,21 @@ impl ReportBatch {
         Some(())
     }
 
-    fn apply_end(&mut self, id: AttemptId, outcome: &Outcome, jobs: &JobsById) -> Option<()> {
+    fn apply_end(
+        &mut self,
+        report: &AttemptReport,
+        outcome: &Outcome,
+        jobs: &JobsById,
+    ) -> Option<()> {
+        let id = report.attempt;
         let run = self.runs.get_mut(&id.run.0)?;
         let next = outcome.kind.state().unwrap_or(RunState::Scheduled);
-        if run.attempt != id.attempt || !run.state.may_become(next) {
+        // A scheduler judges attempts that have not started. It may have found a second copy of a trigger whose first
+        // copy is running. About a running attempt it can only say that it is lost.
+        let is_misjudged = report.executor.is_none()
+            && run.state == RunState::Running
+            && outcome.kind != OutcomeKind::Lost;
+        if run.attempt != id.attempt || !run.state.may_become(next) || is_misjudged {
             self.refusals.extend(refusal(run, id, outcome));
             return None;
         }
@@ -229,7 +240,7 @@ pub fn keep_earliest(earliest: &mut Option<Timestamp>, other: Timestamp) {
 
 #[cfg(test)]
 mod tests {
-    use cueline_model::{OutcomeKind, RunId};
+    use cueline_model::RunId;
 
     use super::*;
     use crate::adapter::snapshot::JobSnapshot;
@@ -261,7 +272,7 @@ mod tests {
                 run: RunId(1),
                 attempt,
             },
-            executor: None,
+            executor: Some("one".parse().expect("a name")),
             event,
         }
     }
@@ -319,6 +330,25 @@ mod tests {
                 detail: "reported succeeded; the run is cancelled".to_owned(),
             }]
         );
+    }
+
+    #[test]
+    fn a_scheduler_says_of_a_running_attempt_only_that_it_is_lost() {
+        for kind in [
+            OutcomeKind::Returned,
+            OutcomeKind::Cancelled,
+            OutcomeKind::Lost,
+        ] {
+            let by_scheduler = AttemptReport {
+                executor: None,
+                ..report(1, ended(kind))
+            };
+            let writes = writes(snapshot(RunState::Running), &[by_scheduler]);
+            let is_lost = kind == OutcomeKind::Lost;
+            assert_eq!(writes.ended.len(), usize::from(is_lost), "{kind:?}");
+            assert!(writes.next_attempts.is_empty(), "{kind:?}");
+            assert_eq!(writes.refusals.len(), usize::from(!is_lost), "{kind:?}");
+        }
     }
 
     #[test]

@@ -53,6 +53,7 @@ pub async fn no_job_fires_twice(fixture: &Fixture) {
                 node,
                 horizon_ms: 0,
                 limit: 7,
+                max_runs: usize::MAX,
             };
             let mut fired = 0;
             loop {

@@ -14,6 +14,7 @@ fn request(node: NodeId) -> FireDueRequest {
         node,
         horizon_ms: 0,
         limit: 2_000,
+        max_runs: usize::MAX,
     }
 }
 
@@ -41,6 +42,46 @@ pub async fn due_jobs_fire_once(fixture: &Fixture) {
     }
     assert_eq!(fixture.next_fire("a").await, Some(START.plus_ms(2_000)));
     assert_eq!(fixture.fire(node).await.due_jobs, 0, "once");
+}
+
+/// Plans five runs for each due job.
+struct FiveRuns;
+
+impl Planner for FiveRuns {
+    fn plan(&self, job: &Job, due: Timestamp, _now: Timestamp, _live: &[ExecutorName]) -> Plan {
+        let run = |number: u64| PlannedRun {
+            fire_at: due.plus_ms(number),
+            due_at: due,
+            shard: Shard::whole(),
+            executor: None,
+            skipped: None,
+        };
+        Plan {
+            runs: (0..5).map(run).collect(),
+            next_fire: job.spec.next_fire(due.plus_ms(60_000)),
+        }
+    }
+}
+
+/// After an outage, a transaction with all missed runs of all jobs could time out again and again.
+pub async fn enough_runs_end_a_transaction(fixture: &Fixture) {
+    let node = fixture.node().await;
+    fixture
+        .apply(&[each_second("a"), each_second("b"), each_second("c")])
+        .await;
+    fixture.clock.advance(1_000);
+    let request = FireDueRequest {
+        max_runs: 6,
+        ..request(node)
+    };
+    let fire = async || {
+        let fired = fixture.store.fire_due(request, &FiveRuns).await;
+        let fired = fired.expect("fires");
+        (fired.runs.len(), fired.limit_reached)
+    };
+    assert_eq!(fire().await, (10, true), "the third job is left");
+    assert_eq!(fire().await, (5, false));
+    assert_eq!(fire().await, (0, false));
 }
 
 /// Runs of the same due time are ordered by priority, then by id.

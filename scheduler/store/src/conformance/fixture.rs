@@ -160,11 +160,11 @@ pub(super) fn attempt(run: &ClaimedRun) -> AttemptId {
     }
 }
 
-/// A report of the scheduler itself.
+/// A report of the executor.
 pub(super) fn report(id: AttemptId, body: AttemptEvent) -> AttemptReport {
     AttemptReport {
         attempt: id,
-        executor: None,
+        executor: Some("one".parse().expect("a name")),
         event: body,
     }
 }
@@ -216,6 +216,7 @@ impl Fixture {
             node,
             horizon_ms,
             limit: 2_000,
+            max_runs: usize::MAX,
         };
         let fired = self.store.fire_due(request, &EachFireTime).await;
         fired.expect("fires")

@@ -200,6 +200,7 @@ pub async fn a_fixed_delay_job_without_a_next_fire_time_is_repaired(fixture: &Fi
         node,
         horizon_ms: 0,
         limit: 10,
+        max_runs: usize::MAX,
     };
     fixture
         .store

@@ -38,7 +38,7 @@ macro_rules! store_conformance {
                 edit_releases_waiting_runs, pause_ends_waiting_runs, pause_and_resume_are_versions,
                 pause_by_edit_ends_waiting_runs, apply_does_not_resume, delete_keeps_runs_and_frees_the_name, parent_cannot_be_deleted, dispatching_attempts_are_listed,
                 definitions_of_deleted_jobs_remain, jobs_are_listed_by_name, missing_jobs_are_named;
-            fire_due: due_jobs_fire_once, order_is_due_priority_id, horizon_and_limit_bound_a_call, fire_time_is_unique,
+            fire_due: due_jobs_fire_once, enough_runs_end_a_transaction, order_is_due_priority_id, horizon_and_limit_bound_a_call, fire_time_is_unique,
                 skipped_runs_say_why, live_candidates_reach_the_planner, turns_count_runs, paused_jobs_do_not_fire,
                 shards_and_pins_are_kept, panicking_planner_leaves_nothing, committed_data_outlives_reopening;
             claims: fired_runs_are_claimed, waiting_runs_are_claimed_once, runs_of_dead_nodes_are_taken_over,

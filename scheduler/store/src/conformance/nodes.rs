@@ -150,6 +150,7 @@ pub async fn unknown_node_cannot_claim(fixture: &Fixture) {
         node: stranger,
         horizon_ms: 0,
         limit: 10,
+        max_runs: usize::MAX,
     };
     let fired = fixture.store.fire_due(request, &EachFireTime).await;
     refused(fired, ErrorKind::Conflict, "999999");

@@ -197,6 +197,7 @@ pub async fn ledger_accounts_for_each_fire_time(fixture: &Fixture) {
         node,
         horizon_ms: 0,
         limit: 10,
+        max_runs: usize::MAX,
     };
     let fired = fixture
         .store

@@ -2,11 +2,14 @@
 
 use std::time::Duration;
 
-use cueline_broker::{DeadLetter, Driver, ErrorKind, QueueId, Settlement};
+use bytes::Bytes;
+use cueline_broker::{
+    Broker, BrokerOptions, Channel, DeadLetter, Driver, ErrorKind, QueueId, Settlement,
+};
 use cueline_broker_rabbitmq::RabbitOptions;
 
 use crate::fixture::{
-    Fixture, executor, message, messages, missing, numbers, publish, settle, take,
+    Fixture, eventually, executor, message, messages, missing, numbers, publish, settle, take,
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -223,4 +226,35 @@ async fn a_failed_dead_letter_delays_no_acks() {
         driver.stats(std::slice::from_ref(&queue)).await.unwrap()[0].ready,
         0
     );
+}
+
+/// Each question listens on a channel of its own for the answer.
+#[tokio::test]
+async fn questions_leave_no_bindings() {
+    let fixture = Fixture::shared().await;
+    let driver = fixture.open().await;
+    let broker = Broker::from_arc(driver, BrokerOptions::default());
+    let absent = Channel::Control {
+        group: "billing".into(),
+        executor: "absent".into(),
+    };
+    for _ in 0..50 {
+        let wait = Duration::from_millis(1);
+        let answer = broker.ask(&absent, Bytes::new(), wait).await;
+        assert_eq!(answer.unwrap(), None);
+    }
+    let live = format!("{}.live\t", fixture.prefix);
+    eventually(async || {
+        let bindings = fixture
+            .ctl(&["list_bindings", "source_name", "routing_key"])
+            .await;
+        let left = bindings
+            .lines()
+            .filter(|line| line.starts_with(&live) && line.contains("reply."))
+            .count();
+        (left == 0)
+            .then_some(())
+            .ok_or_else(|| format!("{left} bindings of answers are left"))
+    })
+    .await;
 }

@@ -9,7 +9,8 @@ use tokio::time::timeout;
 use super::fixture::{DEADLINE, Fixture};
 use crate::address::Channel;
 use crate::broker::{Broker, BrokerOptions};
-use crate::driver::{Announcement, Driver, Listener};
+use crate::driver::{Announcement, Driver};
+use crate::listener::Listener;
 
 super::cases![
     Nothing: announcements_reach_all_listeners_of_their_channel,

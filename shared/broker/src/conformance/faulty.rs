@@ -9,10 +9,11 @@ use tokio::time::sleep;
 
 use crate::address::{Channel, QueueId};
 use crate::driver::{
-    Announcement, Capabilities, Delivery, Driver, Listener, Outgoing, QueueStats, Receipt, Refusal,
+    Announcement, Capabilities, Delivery, Driver, Outgoing, QueueStats, Receipt, Refusal,
     Settlement,
 };
 use crate::error::{BrokerError, ErrorKind};
+use crate::listener::Listener;
 
 /// A method of [`Driver`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
