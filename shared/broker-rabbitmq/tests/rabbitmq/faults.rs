@@ -158,8 +158,13 @@ async fn a_stalled_server_fails_calls_in_time_and_is_used_again() {
     let deleted = driver.delete(&executor("three"), false).await.map(drop);
     let elapsed = start.elapsed();
     fixture.server(Rabbit::resume).await;
-    for error in [published.map(drop), declared, looked, deleted] {
-        assert_eq!(error.unwrap_err().kind(), ErrorKind::Transient);
+    for (call, answer) in [
+        ("publish", published.map(drop)),
+        ("declare", declared),
+        ("stats", looked),
+        ("delete", deleted),
+    ] {
+        assert_eq!(answer.expect_err(call).kind(), ErrorKind::Transient);
     }
     assert!(elapsed < DEADLINE, "it took {elapsed:?}");
     eventually(async || driver.publish(&[message(&queue, 4)]).await).await;
