@@ -12,11 +12,10 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::address::{Channel, QueueId};
 use crate::driver::{
-    Announcement, Capabilities, Delivery, Driver, Outgoing, QueueStats, Receipt, Refusal,
-    Settlement,
+    Capabilities, Delivery, Driver, Outgoing, QueueStats, Receipt, Refusal, Settlement,
 };
 use crate::error::{BrokerError, ErrorKind};
-use crate::listener::Listener;
+use crate::listener::{Announcement, Listener};
 
 /// Settings of a [`Broker`].
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use crate::address::{Channel, QueueId};
 use crate::error::BrokerError;
-use crate::listener::Listener;
+use crate::listener::{Announcement, Listener};
 
 /// The capabilities of a driver. The conformance suite ignores the cases that need a missing capability.
 #[expect(
@@ -123,15 +123,6 @@ pub struct QueueStats {
     pub ready: u64,
     /// Messages that are delivered and not settled. Returned messages may count here until they are delivered again.
     pub unsettled: u64,
-}
-
-/// A message on a [`Channel`].
-#[derive(Debug, Clone)]
-pub struct Announcement {
-    /// The message.
-    pub payload: Bytes,
-    /// The channel for an answer, if the sender expects one.
-    pub reply_to: Option<Channel>,
 }
 
 /// A broker product. Methods never retry. Their errors say whether a retry can help ([`BrokerError::kind`]).

@@ -16,11 +16,10 @@ pub use address::{Channel, QueueId};
 pub use broker::{Broker, BrokerOptions};
 pub use dead::DeadLetter;
 pub use driver::{
-    Announcement, Capabilities, Delivery, Driver, Outgoing, QueueStats, Receipt, Refusal,
-    Settlement,
+    Capabilities, Delivery, Driver, Outgoing, QueueStats, Receipt, Refusal, Settlement,
 };
 pub use error::{BrokerError, ErrorKind};
-pub use listener::{Listener, ListenerSender};
+pub use listener::{Announcement, Listener, ListenerSender};
 
 #[cfg(feature = "conformance")]
 pub mod conformance;

@@ -1,4 +1,4 @@
-//! Announcements that wait for one listener.
+//! Announcements, and the listeners that they wait for.
 //!
 //! A bounded queue that loses the oldest when it is full, and counts the lost ones: the newest heartbeat of an executor
 //! replaces the earlier ones, and a receiver that lost some must know it.
@@ -6,9 +6,19 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use bytes::Bytes;
 use tokio::sync::Notify;
 
-use crate::driver::Announcement;
+use crate::address::Channel;
+
+/// A message on a [`Channel`].
+#[derive(Debug, Clone)]
+pub struct Announcement {
+    /// The message.
+    pub payload: Bytes,
+    /// The channel for an answer, if the sender expects one.
+    pub reply_to: Option<Channel>,
+}
 
 #[derive(Debug, Default)]
 struct Waiting {
@@ -154,8 +164,6 @@ impl Drop for Listener {
 
 #[cfg(test)]
 mod tests {
-    use bytes::Bytes;
-
     use super::*;
 
     fn announcement(text: &'static str) -> Announcement {

@@ -9,8 +9,8 @@ use tokio::time::timeout;
 use super::fixture::{DEADLINE, Fixture};
 use crate::address::Channel;
 use crate::broker::{Broker, BrokerOptions};
-use crate::driver::{Announcement, Driver};
-use crate::listener::Listener;
+use crate::driver::Driver;
+use crate::listener::{Announcement, Listener};
 
 super::cases![
     Nothing: announcements_reach_all_listeners_of_their_channel,

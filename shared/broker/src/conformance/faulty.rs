@@ -9,11 +9,10 @@ use tokio::time::sleep;
 
 use crate::address::{Channel, QueueId};
 use crate::driver::{
-    Announcement, Capabilities, Delivery, Driver, Outgoing, QueueStats, Receipt, Refusal,
-    Settlement,
+    Capabilities, Delivery, Driver, Outgoing, QueueStats, Receipt, Refusal, Settlement,
 };
 use crate::error::{BrokerError, ErrorKind};
-use crate::listener::Listener;
+use crate::listener::{Announcement, Listener};
 
 /// A method of [`Driver`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
