@@ -11,16 +11,26 @@ use cueline_bench::{
 };
 use cueline_model::ExecutorId;
 use cueline_protocol::VerifyingKeys;
+use cueline_runtime::Lifecycle;
 use cueline_store::Store;
+use cueline_worker::Worker;
 
-use crate::adapters::{BrokerSettings, BrokerUrl, ClientIdentity, StoreSettings, StoreUrl};
+use crate::adapters::{
+    BrokerSettings, BrokerUrl, ClientIdentity, OpenBroker, StoreSettings, StoreUrl,
+};
 use crate::components::{ExecutorOptions, Executors, Failover, Signals, unexpected_end};
 use crate::failure::{BadInput, Failure};
 use crate::output::Out;
 use crate::standalone::{Composition, CompositionOptions, DataDir};
 
 const CONCURRENCY: usize = 10_000;
+/// Handlers that a light executor runs at once.
+const LIGHT_CONCURRENCY: usize = 64;
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time beyond the drain timeout, to report the last attempts.
+const STOP_MARGIN: Duration = Duration::from_secs(10);
+const FENCE_AFTER: Duration = Duration::from_secs(20);
+const FAILOVER_AFTER: Duration = Duration::from_secs(30);
 
 /// Runs the measurements that `args` name.
 pub(crate) async fn run(out: Out, args: BenchArgs) -> Result<(), Failure> {
@@ -92,21 +102,14 @@ impl Standalone for InProcess {
 pub(crate) async fn run_worker(args: BenchWorkerArgs) -> Result<()> {
     cueline_runtime::telemetry::init("warn", false);
     let mut signals = Signals::new()?;
-    let address = std::fs::read_to_string(&args.broker_file)?;
-    let settings = BrokerSettings {
-        prefix: args.broker_prefix,
-        ..BrokerSettings::default()
-    };
     let id = ExecutorId {
         group: "default".parse()?,
-        name: args.name,
+        name: args.name.clone(),
     };
-    let identity = ClientIdentity {
-        connection_name: format!("cueline bench {id}"),
-        executor: Some(id.clone()),
-    };
-    let broker = BrokerUrl::parse(&address).map_err(BadInput)?;
-    let broker = broker.open(&identity, &settings).await?;
+    if let Some(executors) = args.light {
+        return run_light_executors(&args, &id, executors, signals).await;
+    }
+    let broker = open_broker(&args, &id).await?;
     let noop = Arc::new(Noop::default());
     let options = ExecutorOptions {
         group: id.group,
@@ -116,8 +119,8 @@ pub(crate) async fn run_worker(args: BenchWorkerArgs) -> Result<()> {
         native: Handlers::from([("noop".to_owned(), noop.clone() as _)]),
         trust: VerifyingKeys::default(),
         failover: Failover::After {
-            fence_after: Duration::from_secs(20),
-            failover_after: Duration::from_secs(30),
+            fence_after: FENCE_AFTER,
+            failover_after: FAILOVER_AFTER,
         },
     };
     let executors = Executors::new();
@@ -132,5 +135,68 @@ pub(crate) async fn run_worker(args: BenchWorkerArgs) -> Result<()> {
     };
     executors.stop(options.drain_timeout).await;
     broker.close().await;
+    ended.map_or(Ok(()), |what| Err(unexpected_end(&what)))
+}
+
+/// Connects as `id`. Several executors of this process may share the connection.
+async fn open_broker(args: &BenchWorkerArgs, id: &ExecutorId) -> Result<OpenBroker> {
+    let address = std::fs::read_to_string(&args.broker_file)?;
+    let settings = BrokerSettings {
+        prefix: args.broker_prefix.clone(),
+        ..BrokerSettings::default()
+    };
+    let identity = ClientIdentity {
+        connection_name: format!("cueline bench {id}"),
+        executor: Some(id.clone()),
+    };
+    let broker = BrokerUrl::parse(&address).map_err(BadInput)?;
+    Ok(broker.open(&identity, &settings).await?)
+}
+
+/// Runs many executors of the worker SDK that share connections and the handler. They start no processes, so they need
+/// no guards.
+async fn run_light_executors(
+    args: &BenchWorkerArgs,
+    id: &ExecutorId,
+    executors: u32,
+    mut signals: Signals,
+) -> Result<()> {
+    let mut brokers = Vec::new();
+    for _ in 0..args.connections {
+        brokers.push(open_broker(args, id).await?);
+    }
+    let noop = Arc::new(Noop::default());
+    let tasks = Lifecycle::new();
+    for (n, broker) in (1..=executors).zip(brokers.iter().cycle()) {
+        let name = format!("{}-{n}", id.name);
+        let worker = Worker::builder(id.group.as_str())
+            .name(&name)
+            .broker(broker.broker.clone())
+            .state_dir(args.state_dir.join(&name))
+            .concurrency(LIGHT_CONCURRENCY)
+            .drain_timeout(DRAIN_TIMEOUT)
+            .fence_after(FENCE_AFTER)
+            .failover_after(FAILOVER_AFTER)
+            .native("noop", Arc::clone(&noop))
+            .build()?;
+        let stop = tasks.stop();
+        tasks.spawn("executor", async move {
+            if let Err(error) = worker.run(stop).await {
+                tracing::error!(executor = %name, %error, "executor failed; the benchmark ends");
+            }
+        });
+    }
+    let ended = tokio::select! {
+        () = signals.next() => None,
+        what = tasks.broken() => Some(what),
+        answered = answer_questions(&noop) => {
+            answered?;
+            None
+        }
+    };
+    tasks.shut_down(DRAIN_TIMEOUT + STOP_MARGIN).await;
+    for broker in &brokers {
+        broker.close().await;
+    }
     ended.map_or(Ok(()), |what| Err(unexpected_end(&what)))
 }

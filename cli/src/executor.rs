@@ -49,9 +49,38 @@ pub(crate) fn alive(view: &ExecutorView) -> (String, Paint) {
         (format!("stopped {ago} ago"), Paint::Dim)
     } else if view.silent_ms > DEAD_AFTER_MS {
         (format!("silent for {ago}"), Paint::Bad)
+    } else if let Some(refusal) = &view.executor.heartbeat.refusal {
+        (
+            format!("refused: {}", human::one_line(refusal, 120)),
+            Paint::Bad,
+        )
     } else if view.executor.heartbeat.draining {
         ("draining".to_owned(), Paint::Warn)
     } else {
         ("yes".to_owned(), Paint::Good)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_refused_executor_is_shown_with_the_reason() {
+        let mut view = json!({
+            "group": "default", "name": "one", "incarnation": "1", "session": 1, "capabilities": [], "capacity": 1, "held": 0,
+            "running": 0, "draining": false, "gone": false, "last_heartbeat_at": 1, "silent_ms": 2_000,
+        });
+        let shown = |view: &serde_json::Value| {
+            let view: ExecutorView = serde_json::from_value(view.clone()).expect("a view");
+            alive(&view).0
+        };
+        assert_eq!(shown(&view), "yes");
+        view["refusal"] = json!("unsafe times");
+        assert_eq!(shown(&view), "refused: unsafe times");
+        view["silent_ms"] = json!(16_000);
+        assert_eq!(shown(&view), "silent for 16 s");
     }
 }

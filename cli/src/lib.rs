@@ -58,7 +58,7 @@ pub fn main_with_native(args: impl IntoIterator<Item = OsString>, native: Native
     execute(args.into_iter().collect(), native)
 }
 
-/// Not generic, so that it is compiled in this crate and not in each program.
+/// Not generic, to be compiled in this crate and not in each program.
 fn execute(args: Vec<OsString>, native: Native) -> ExitCode {
     let parsed = Cli::command()
         .try_get_matches_from(args)

@@ -32,7 +32,7 @@ async fn list(api: &Api, out: Out) -> Result<(), Failure> {
     let mut table = out.table(&["QUEUE", "READY", "UNSETTLED"]);
     for queue in &found.queues {
         let (name, ready, unsettled) = cells(queue);
-        let paint = (queue.ready > 0).then_some(Paint::Warn);
+        let paint = (queue.ready != Some(0)).then_some(Paint::Warn);
         table.add_row(vec![
             cell(name, None),
             cell(ready, paint),
@@ -47,7 +47,9 @@ fn cells(queue: &QueueDepth) -> (String, String, String) {
         (Some(group), Some(executor)) => format!("{group}/{executor}"),
         _ => queue.queue.clone(),
     };
-    (name, queue.ready.to_string(), queue.unsettled.to_string())
+    let count =
+        |messages: Option<u64>| messages.map_or_else(|| "no answer".to_owned(), |n| n.to_string());
+    (name, count(queue.ready), count(queue.unsettled))
 }
 
 async fn show(api: &Api, out: Out, target: &ExecutorArg) -> Result<(), Failure> {
@@ -58,9 +60,17 @@ async fn show(api: &Api, out: Out, target: &ExecutorArg) -> Result<(), Failure> 
     }
     let page: QueuePage = read(answer)?;
     match &page.queue {
+        Some(QueueDepth {
+            queue,
+            ready: Some(ready),
+            unsettled: Some(unsettled),
+            ..
+        }) => out.line(&format!(
+            "{queue}: {ready} ready, {unsettled} delivered and not settled"
+        ))?,
         Some(queue) => out.line(&format!(
-            "{}: {} ready, {} delivered and not settled",
-            queue.queue, queue.ready, queue.unsettled
+            "{}: the broker has no answer for this queue",
+            queue.queue
         ))?,
         None => out.line("it has no queue")?,
     }
@@ -100,4 +110,21 @@ async fn act(
     let Count { count } = read(answer)?;
     let triggers = if count == 1 { "trigger" } else { "triggers" };
     out.line(&format!("{count} {triggers} {done}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_queue_without_counts_says_so() {
+        let answer = json!({ "queue": "results", "ready": null, "unsettled": null });
+        let silent: QueueDepth = serde_json::from_value(answer.clone()).expect("an answer");
+        let (name, ready, unsettled) = cells(&silent);
+        assert_eq!(
+            [name, ready, unsettled],
+            ["results", "no answer", "no answer"]
+        );
+        assert_eq!(serde_json::to_value(silent).expect("an answer"), answer);
+    }
 }

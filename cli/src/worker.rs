@@ -12,7 +12,7 @@ use cueline_model::ExecutorId;
 use crate::adapters::ClientIdentity;
 use crate::components::http::health;
 use crate::components::{
-    ExecutorOptions, Executors, Failover, Http, Native, Signals, StartupRetry, say, unexpected_end,
+    ExecutorOptions, Executors, Failover, Http, Native, Signals, StartupRetry, ended_by, say,
 };
 use crate::config::WorkerConfig;
 
@@ -56,9 +56,9 @@ pub(crate) async fn run(mut config: WorkerConfig, native: Native) -> Result<()> 
             failover_after: Duration::from_millis(config.failover.failover_after.as_millis()),
         },
     };
-    executors.start(&config.name, &config.state_dir, &options, &broker.broker)?;
+    let readiness = executors.start(&config.name, &config.state_dir, &options, &broker.broker)?;
     if let Some(http) = &http {
-        http.answer_by(health(http.stopping()));
+        http.answer_by(health(http.stopping(), move || readiness.problem()));
     }
 
     let ended = tokio::select! {
@@ -75,7 +75,7 @@ pub(crate) async fn run(mut config: WorkerConfig, native: Native) -> Result<()> 
         Ok(())
     };
     signals.or_at_once(stop).await?;
-    ended.map_or(Ok(()), |what| Err(unexpected_end(&what)))
+    ended_by(ended, executors.wrong_input())
 }
 
 /// Creates the directory and returns its canonical path. The worker's processes carry this path as their mark, and the

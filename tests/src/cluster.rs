@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use cueline_test_servers::free_port;
 use cueline_test_servers::postgres::Postgres;
 use cueline_test_support::{eventually, try_eventually};
 use serde_json::Value;
@@ -15,7 +16,6 @@ use crate::client::Client;
 use crate::finished::{Finished, finish};
 use crate::process::Process;
 use crate::program;
-use crate::standalone::free_port;
 
 /// The time limit for any condition, even on a busy machine.
 pub const WITHIN: Duration = Duration::from_mins(1);
@@ -221,12 +221,15 @@ impl Cluster {
 
     /// Waits until a run is in this state.
     pub async fn wait_for_state(&self, run: &str, state: &str) -> Result<()> {
-        try_eventually(format!("run {run} is {state}"), WITHIN, async || {
-            let run = self.client.get_from(0, &format!("/runs/{run}")).await?;
-            let reached = (run["state"] == state).then_some(());
-            Ok(reached.ok_or_else(|| run["state"].clone()))
+        // A scheduler on a busy machine may answer too late.
+        eventually(format!("run {run} is {state}"), WITHIN, async || {
+            let shown = self.client.get_from(0, &format!("/runs/{run}")).await;
+            let shown = shown.map_err(|e| format!("{e:#}"))?;
+            let reached = (shown["state"] == state).then_some(());
+            reached.ok_or_else(|| shown["state"].to_string())
         })
-        .await
+        .await?;
+        Ok(())
     }
 }
 

@@ -19,11 +19,19 @@ pub struct Run {
     /// In milliseconds.
     pub fire_at: i64,
     pub shard: u64,
+    /// The number of shards of its fire time.
+    pub shards: u64,
     pub parent: Option<i64>,
     /// The executor of its last attempt.
     pub executor: String,
     /// In milliseconds.
     pub created_at: i64,
+    /// When the broker's confirmation of its last trigger was stored, in milliseconds. Written in batches.
+    pub queued_at: Option<i64>,
+    /// When its last attempt started, by the worker, in milliseconds.
+    pub started_at: Option<i64>,
+    /// In milliseconds.
+    pub ended_at: Option<i64>,
     /// The reason for the run's state.
     pub message: String,
 }
@@ -45,9 +53,13 @@ impl Run {
                 .expect("a small number"),
             fire_at: run["fire_at"].as_i64().expect("a run has a fire time"),
             shard: run["shard"]["index"].as_u64().unwrap_or(0),
+            shards: run["shard"]["total"].as_u64().unwrap_or(1),
             parent: run["parent"].as_i64(),
             executor: text("executor"),
             created_at: run["created_at"].as_i64().unwrap_or(0),
+            queued_at: run["queued_at"].as_i64(),
+            started_at: run["started_at"].as_i64(),
+            ended_at: run["ended_at"].as_i64(),
             message: text("message"),
         }
     }
@@ -125,8 +137,8 @@ pub fn check_known(runs: &[Run], entries: &[Entry]) -> Vec<String> {
     violations
 }
 
-/// Pairs of a start and an earlier start that it must not follow: one of the same attempt, or of a later attempt of the
-/// same run.
+/// Pairs of a start and an earlier start that it must not follow. The earlier one is of the same attempt, or of a later
+/// attempt of the same run.
 pub fn out_of_order(entries: &[Entry]) -> Vec<(&Entry, &Entry)> {
     let mut known = HashMap::<(i64, u32), &Entry>::new();
     let mut latest = HashMap::<i64, &Entry>::new();

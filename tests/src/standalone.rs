@@ -5,6 +5,7 @@ use std::process::ExitStatus;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail};
+use cueline_test_servers::free_port;
 use cueline_test_support::try_eventually;
 use nix::unistd::Pid;
 use reqwest::{Method, StatusCode};
@@ -30,13 +31,6 @@ const READY_WITHIN: Duration = Duration::from_mins(1);
 
 /// The time limit for a command, including one that waits for a run.
 const COMMAND_WITHIN: Duration = Duration::from_mins(1);
-
-/// A port that was free just now.
-pub fn free_port() -> Result<u16> {
-    Ok(std::net::TcpListener::bind("127.0.0.1:0")?
-        .local_addr()?
-        .port())
-}
 
 /// Makes the process on `data` without starting it. Its log is `DATA.log`.
 pub fn process(data: &Path, port: u16, extra: &[&str]) -> Result<Process> {

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use crate::BadInput;
+use crate::fleet_args::{Fleet, FleetArgs};
 use crate::load::Load;
 use crate::usage::{self, Watched};
 
@@ -15,10 +16,10 @@ pub struct BenchArgs {
     /// Seconds to measure each scenario
     #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub seconds: u64,
-    /// Fires a second of `steady` (500 by default, 1,000 on a cluster), triggers a second of `trigger` (20)
+    /// Fires a second of `steady` (500 by default, 1,000 on a cluster), triggers a second of `trigger` (20), jobs a second of `fleet` (5,000)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub rate: Option<u32>,
-    /// Jobs of `burst` (1,000 by default, 10,000 on a cluster), `throughput` (6,000) and `due` (100,000)
+    /// Jobs of `burst` (1,000 by default, 10,000 on a cluster), `throughput` (6,000), `due` and `fleet` (100,000)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub jobs: Option<u32>,
     /// Directory for files; the system's temporary directory by default
@@ -56,6 +57,8 @@ pub struct BenchArgs {
     /// Another process to print the cost of, such as a server on this machine; may be repeated
     #[arg(long, value_name = "NAME=PID", value_parser = usage::parse_watched, requires = "store")]
     watch: Vec<Watched>,
+    #[command(flatten)]
+    fleet: FleetArgs,
 }
 
 /// What to measure.
@@ -73,6 +76,8 @@ pub enum Scenario {
     Trigger,
     /// Without jobs
     Idle,
+    /// Many executors: their start, no jobs, a load, and a failover of many at once; on a cluster
+    Fleet,
 }
 
 impl Scenario {
@@ -112,10 +117,11 @@ impl BenchArgs {
         }
     }
 
-    pub(crate) fn plan(&self, scenario: Scenario) -> Plan {
+    /// The measurement of `scenario` on a cluster; `None` for `fleet`, which has phases of its own.
+    pub(crate) fn plan(&self, scenario: Scenario) -> Option<Plan> {
         let jobs = |default: u32| self.jobs.unwrap_or(default) as usize;
         let rate = |default: u32| self.rate.unwrap_or(default) as usize;
-        match scenario {
+        Some(match scenario {
             Scenario::Steady => Plan::Load(Load::steady(rate(1_000))),
             Scenario::Burst => Plan::Load(Load::burst(jobs(10_000), 10)),
             Scenario::Throughput => Plan::Load(Load::throughput(jobs(6_000))),
@@ -125,7 +131,21 @@ impl BenchArgs {
                 rate: rate(20),
             },
             Scenario::Idle => Plan::Idle,
+            Scenario::Fleet => return None,
+        })
+    }
+
+    /// The fleet, if it is among the scenarios.
+    ///
+    /// # Errors
+    ///
+    /// [`BadInput`] if its arguments contradict each other.
+    pub(crate) fn fleet(&self) -> Result<Option<Fleet>, BadInput> {
+        if !self.scenarios.contains(&Scenario::Fleet) {
+            return Ok(None);
         }
+        let (jobs, rate) = (self.jobs.unwrap_or(100_000), self.rate.unwrap_or(5_000));
+        self.fleet.fleet(jobs, rate).map(Some)
     }
 }
 

@@ -5,10 +5,12 @@
 //! worker SDK. The program that has the command composes the rest: it is the [`Host`].
 
 mod args;
+mod broker;
 mod ceiling;
-mod cleanup;
 mod cluster;
 mod database;
+mod fleet_args;
+mod fleet_queries;
 mod idle;
 mod load;
 mod noop;
@@ -16,6 +18,7 @@ mod process;
 mod progress;
 mod report;
 mod scratch_dir;
+mod slow_store;
 mod standalone;
 mod usage;
 mod worker;
@@ -78,7 +81,7 @@ pub trait Standalone: Send + Sync {
     /// Its store.
     fn store(&self) -> &Arc<dyn Store>;
 
-    /// Wakes the scheduler, so that it looks for due jobs now.
+    /// Makes the scheduler look for due jobs now.
     fn wake(&self);
 
     /// Stops it, and lets running handlers end for up to 10 s.
@@ -101,6 +104,7 @@ pub struct BadInput(pub String);
 /// [`BadInput`] if the arguments contradict each other. Otherwise the error of a server or a process.
 pub async fn run(host: &dyn Host, args: BenchArgs, json: bool) -> Result<()> {
     let servers = Servers::of(&args)?;
+    let fleet = args.fleet()?;
     let mut reports = Vec::new();
     let mut show = |report: Report| {
         if !json {
@@ -113,8 +117,14 @@ pub async fn run(host: &dyn Host, args: BenchArgs, json: bool) -> Result<()> {
             show(measure_standalone(host, scenario, &args).await?);
             continue;
         };
-        let plan = args.plan(scenario);
-        let report = cluster::run(host, plan, servers, args.data.as_deref(), args.seconds).await?;
+        let data = args.data.as_deref();
+        let Some(plan) = args.plan(scenario) else {
+            if let Some(fleet) = &fleet {
+                cluster::run_fleet(host, fleet, servers, data, &mut show).await?;
+            }
+            continue;
+        };
+        let report = cluster::run(host, plan, servers, data, args.seconds).await?;
         let reached = report.first_value();
         show(report);
         if args.ceiling && scenario == Scenario::Due {
@@ -146,8 +156,9 @@ async fn measure_standalone(
         Scenario::Burst => Load::burst(jobs(1_000), 1),
         Scenario::Throughput => Load::throughput(jobs(6_000)),
         Scenario::Idle => return idle::run(data, Duration::from_secs(args.seconds)).await,
-        Scenario::Due | Scenario::Trigger => {
-            let message = "SCENARIO: due and trigger need a cluster; give --store and --broker";
+        Scenario::Due | Scenario::Trigger | Scenario::Fleet => {
+            let message =
+                "SCENARIO: due, trigger and fleet need a cluster; give --store and --broker";
             return Err(BadInput(message.to_owned()).into());
         }
     };

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use cueline_model::{JobSpec, Schedule};
+use cueline_model::{JobSpec, OnLost, Route, Schedule};
 use serde_json::{Value, json};
 
 use crate::noop::now_us;
@@ -98,6 +98,50 @@ impl Load {
         }
     }
 
+    /// `jobs` jobs that are due once, `rate` of them in a second, at random executors.
+    pub(crate) fn fleet(jobs: usize, rate: usize) -> Self {
+        let first_ms = now_us() / 1_000 + applying_ms(jobs);
+        let due_once = |i: usize| {
+            let later_ms = i64::try_from(i * 1_000 / rate).unwrap_or(i64::MAX);
+            let at = json!({ "at": instant(first_ms.saturating_add(later_ms)) });
+            JobSpec {
+                route: Route::Random,
+                ..job(i, &at, &json!("serial"))
+            }
+        };
+        Self {
+            name: "fleet load",
+            about: format!("{jobs} jobs due once, {rate} of them in a second"),
+            jobs: (0..jobs).map(due_once).collect(),
+            warm_up: 0,
+        }
+    }
+
+    /// `jobs` jobs with a shard for each of the first `executors` executors, due together after `lead`. A shard whose
+    /// executor is lost runs again.
+    pub(crate) fn sharded(jobs: usize, executors: usize, lead: Duration) -> Self {
+        let lead_ms = i64::try_from(lead.as_millis()).unwrap_or(i64::MAX);
+        let at = json!({ "at": instant((now_us() / 1_000).saturating_add(lead_ms)) });
+        let sharded = |i: usize| {
+            let job = job(i, &at, &json!("serial"));
+            JobSpec {
+                name: format!("failover-{i}").parse().expect("a valid name"),
+                route: Route::Sharded(vec![String::new(); executors]),
+                on_lost: OnLost::Rerun,
+                ..job
+            }
+        };
+        Self {
+            name: "failover",
+            about: format!(
+                "{} triggers queued at {executors} frozen executors",
+                jobs * executors
+            ),
+            jobs: (0..jobs).map(sharded).collect(),
+            warm_up: 0,
+        }
+    }
+
     /// A job that only the API triggers.
     pub(crate) fn manual() -> Self {
         let block = json!({ "parallel": 100 });
@@ -118,4 +162,40 @@ fn applying_ms(jobs: usize) -> i64 {
 
 fn instant(millis: i64) -> String {
     jiff::Timestamp::from_millisecond(millis).map_or_else(|_| String::new(), |t| t.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn due_ms(job: &JobSpec) -> i64 {
+        match job.schedule {
+            Schedule::Once { at } => at.as_millis(),
+            _ => panic!("{} is due more than once", job.name),
+        }
+    }
+
+    #[test]
+    fn the_jobs_of_a_fleet_fall_due_at_the_given_rate_and_not_before_they_are_applied() {
+        let load = Load::fleet(11, 5);
+        let first = due_ms(&load.jobs[0]);
+        let later: Vec<i64> = load.jobs.iter().map(|job| due_ms(job) - first).collect();
+        let expected: Vec<i64> = (0..11).map(|i| i * 200).collect();
+        assert_eq!(later, expected);
+        assert!(load.until_due().unwrap() > Duration::from_secs(5));
+    }
+
+    #[test]
+    fn sharded_jobs_have_a_shard_for_each_executor_and_run_again_when_lost() {
+        let load = Load::sharded(3, 2, Duration::from_mins(1));
+        assert_eq!(load.jobs.len(), 3);
+        let names: std::collections::BTreeSet<_> =
+            load.jobs.iter().map(|job| job.name.as_str()).collect();
+        assert_eq!(names.len(), 3);
+        for job in &load.jobs {
+            assert_eq!(job.route, Route::Sharded(vec![String::new(); 2]));
+            assert_eq!(job.on_lost, OnLost::Rerun);
+        }
+        assert!(load.until_due().unwrap() > Duration::from_secs(30));
+    }
 }

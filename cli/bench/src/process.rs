@@ -95,9 +95,30 @@ impl Process {
         line.with_context(no_answer)??.with_context(no_answer)
     }
 
+    /// Sends SIGSTOP: the process keeps its connections and memory, and does nothing.
+    pub(crate) fn freeze(&self) -> Result<()> {
+        self.signal(Signal::SIGSTOP)
+    }
+
+    /// Sends SIGCONT: a frozen process goes on.
+    pub(crate) fn unfreeze(&self) -> Result<()> {
+        self.signal(Signal::SIGCONT)
+    }
+
+    fn signal(&self, signal: Signal) -> Result<()> {
+        let pid = Pid::from_raw(i32::try_from(self.pid()?)?);
+        kill(pid, signal).with_context(|| format!("failed to send {signal} to {}", self.name))
+    }
+
+    /// How often the log contains `text`.
+    pub(crate) fn count_in_log(&self, text: &str) -> Result<u64> {
+        let log = std::fs::read(&self.log)?;
+        Ok(String::from_utf8_lossy(&log).matches(text).count() as u64)
+    }
+
     /// Sends SIGTERM and waits for the end. Fails unless the status is 0.
     pub(crate) async fn stop(mut self) -> Result<()> {
-        kill(Pid::from_raw(i32::try_from(self.pid()?)?), Signal::SIGTERM)?;
+        self.signal(Signal::SIGTERM)?;
         let status = timeout(STOP_TIMEOUT, self.child.wait()).await;
         let status = status.with_context(|| format!("{} does not stop", self.name))??;
         if !status.success() {

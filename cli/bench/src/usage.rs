@@ -24,6 +24,23 @@ pub(crate) fn parse_watched(text: &str) -> Result<Watched, String> {
     Ok(Watched { name, pid })
 }
 
+/// What a process, and those that it has started, cost.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Cost {
+    pub(crate) name: String,
+    /// Processor time, in percent of a core.
+    pub(crate) cpu_percent: f64,
+    pub(crate) memory_mb: f64,
+}
+
+impl Cost {
+    pub(crate) fn add_to(&self, report: &mut Report) {
+        let Self { name, .. } = self;
+        report.add(format!("CPU {name}"), self.cpu_percent, "% of a core");
+        report.add(format!("memory {name}"), self.memory_mb, "MB");
+    }
+}
+
 /// Processor time of processes so far.
 #[derive(Debug)]
 pub(crate) struct Usage {
@@ -55,8 +72,15 @@ impl Usage {
         }
     }
 
-    /// Adds the processor time of each since `before`, in percent of a core, and its memory now.
+    /// Adds the processor time of each since `before`, and its memory now.
     pub(crate) fn add_since(&self, before: &Self, report: &mut Report) {
+        for cost in self.costs_since(before) {
+            cost.add_to(report);
+        }
+    }
+
+    /// The processor time of each since `before`, and its memory now. In the order in which they were given.
+    pub(crate) fn costs_since(&self, before: &Self) -> Vec<Cost> {
         let elapsed = self.at.duration_since(before.at).as_secs_f64();
         // A process without an earlier value was started later, so all of its time counts.
         let then: HashMap<u32, f64> = before
@@ -64,19 +88,18 @@ impl Usage {
             .iter()
             .flat_map(|(_, spent)| spent.clone())
             .collect();
-        for (who, now) in &self.spent {
+        let cost = |(who, now): &(Watched, HashMap<u32, f64>)| {
             let spent: f64 = now
                 .iter()
                 .map(|(pid, cpu)| cpu - then.get(pid).copied().unwrap_or(0.0))
                 .sum();
-            report.add(
-                format!("CPU {}", who.name),
-                spent / elapsed * 100.0,
-                "% of a core",
-            );
-            let memory: f64 = now.keys().filter_map(|pid| proportional_mb(*pid)).sum();
-            report.add(format!("memory {}", who.name), memory, "MB");
-        }
+            Cost {
+                name: who.name.clone(),
+                cpu_percent: spent / elapsed * 100.0,
+                memory_mb: now.keys().filter_map(|pid| proportional_mb(*pid)).sum(),
+            }
+        };
+        self.spent.iter().map(cost).collect()
     }
 
     /// Bytes over the loopback interface since `before`.

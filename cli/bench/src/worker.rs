@@ -23,12 +23,18 @@ pub struct BenchWorkerArgs {
     /// Prefix of all names on the broker
     #[arg(long)]
     pub broker_prefix: String,
-    /// The executor's name, in the group `default`
+    /// The executor's name, in the group `default`; with `--light`, what the names begin with
     #[arg(long)]
     pub name: ExecutorName,
-    /// Directory of the journal
+    /// Directory of the journal; with `--light`, of a directory for each executor
     #[arg(long)]
     pub state_dir: PathBuf,
+    /// Hosts this many executors without guards, NAME-1 and so on, instead of one with a guard
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    pub light: Option<u32>,
+    /// Connections to the broker, which the executors share
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000), requires = "light")]
+    pub connections: u32,
 }
 
 /// A worker's counts.

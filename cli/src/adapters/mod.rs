@@ -4,19 +4,9 @@
 //! error lists the available ones.
 
 mod broker;
-#[cfg(feature = "embedded")]
-mod embedded;
-#[cfg(feature = "nats")]
-mod nats;
-#[cfg(feature = "postgres")]
-mod postgres;
 #[cfg(any(feature = "sqlite", feature = "embedded"))]
 mod private_file;
 mod product;
-#[cfg(feature = "rabbitmq")]
-mod rabbitmq;
-#[cfg(feature = "sqlite")]
-mod sqlite;
 mod store;
 
 use std::pin::Pin;

@@ -11,7 +11,7 @@ use cueline_handlers::{CommandHandler, Guard, GuardId, HttpHandler, ShellHandler
 use cueline_model::{ExecutorName, GroupName};
 use cueline_protocol::VerifyingKeys;
 use cueline_runtime::{BootClock as _, Lifecycle, SystemBootClock, SystemClock};
-use cueline_worker::{Handler, Worker};
+use cueline_worker::{Handler, Readiness, Worker};
 
 /// Time beyond the drain timeout, to kill and report the attempts that still run.
 const STOP_MARGIN: Duration = Duration::from_secs(10);
@@ -64,7 +64,7 @@ pub(crate) enum Failover {
     Never,
     /// Schedulers in other processes give the work to other executors.
     After {
-        /// After this time without contact to the broker, the executor stops its own attempts.
+        /// After this time without the broker, the executor stops its own attempts.
         fence_after: Duration,
         /// After this time without heartbeats, its work is given to others.
         failover_after: Duration,
@@ -76,7 +76,7 @@ pub(crate) enum Failover {
 pub(crate) struct Executors {
     tasks: Lifecycle,
     /// The first error.
-    failure: Arc<OnceLock<String>>,
+    failure: Arc<OnceLock<cueline_worker::Error>>,
     guards: Mutex<Vec<Guard>>,
 }
 
@@ -85,14 +85,14 @@ impl Executors {
         Self::default()
     }
 
-    /// Starts an executor with its journal in `state_dir`.
+    /// Starts an executor with its journal in `state_dir`. Returns whether it takes triggers.
     pub(crate) fn start(
         &self,
         name: &ExecutorName,
         state_dir: &Path,
         options: &ExecutorOptions,
         broker: &Broker,
-    ) -> Result<()> {
+    ) -> Result<Readiness> {
         let marker = state_dir.display().to_string();
         let guard = GuardId::of(&marker, &incarnation());
         let mut builder = Worker::builder(options.group.as_str())
@@ -134,14 +134,19 @@ impl Executors {
             };
         }
         let worker = builder.before_start(move || end_orphans(marker)).build()?;
+        let readiness = worker.readiness();
         let (stop, failure) = (self.tasks.stop(), self.failure.clone());
         self.tasks.spawn("executor", async move {
             if let Err(error) = worker.run(stop).await {
-                tracing::error!(%error, "executor failed; the process ends, so that its supervisor restarts it");
-                let _ = failure.set(error.to_string());
+                if is_wrong_input(&error) {
+                    tracing::error!(%error, "executor failed; the process ends. Correct its configuration before the next start");
+                } else {
+                    tracing::error!(%error, "executor failed; the process ends, so that its supervisor restarts it");
+                }
+                let _ = failure.set(error);
             }
         });
-        Ok(())
+        Ok(readiness)
     }
 
     /// Returns when an executor has ended unexpectedly, with the reason.
@@ -151,6 +156,12 @@ impl Executors {
             Some(why) => format!("{what} unexpectedly: {why}"),
             None => format!("{what} unexpectedly"),
         }
+    }
+
+    /// The first error of an executor, if a restart with the same configuration would repeat it.
+    pub(crate) fn wrong_input(&self) -> Option<String> {
+        let error = self.failure.get().filter(|error| is_wrong_input(error))?;
+        Some(error.to_string())
     }
 
     /// Drains for up to `drain`, reports, and sends the last heartbeat.
@@ -165,6 +176,10 @@ impl Executors {
     fn guards(&self) -> std::sync::MutexGuard<'_, Vec<Guard>> {
         self.guards.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn is_wrong_input(error: &cueline_worker::Error) -> bool {
+    matches!(error, cueline_worker::Error::NameTaken { .. })
 }
 
 /// Differs after each start of a process on this machine.

@@ -112,19 +112,52 @@ fn unavailable(detail: &str) -> Response {
         .into_response()
 }
 
-/// `/livez` and `/readyz` of a process without an API. It is ready until `stop` is requested.
-pub(crate) fn health(stop: Stop) -> Router {
+/// `/livez` and `/readyz` of a process without an API. It is ready while there is no `problem`, until `stop` is requested.
+pub(crate) fn health(
+    stop: Stop,
+    problem: impl Fn() -> Option<String> + Clone + Send + Sync + 'static,
+) -> Router {
     Router::new().route("/livez", get(async || "ok\n")).route(
         "/readyz",
         get(move || {
-            let stopping = stop.is_soft();
+            let stopping = stop.is_soft().then(|| "the worker is stopping".to_owned());
+            let problem = stopping.or_else(&problem);
             async move {
-                if stopping {
-                    unavailable("the worker is stopping")
-                } else {
-                    "ok\n".into_response()
+                match problem {
+                    Some(problem) => unavailable(&problem),
+                    None => "ok\n".into_response(),
                 }
             }
         }),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::{Body, to_bytes};
+
+    use super::*;
+
+    async fn get_ready(router: Router) -> (StatusCode, String) {
+        let request = Request::builder().uri("/readyz").body(Body::empty());
+        let answer = router.oneshot(request.expect("a request")).await;
+        let (head, body) = answer.expect("an answer").into_parts();
+        let body = to_bytes(body, 1_000).await.expect("a body");
+        (head.status, String::from_utf8_lossy(&body).into_owned())
+    }
+
+    #[tokio::test]
+    async fn a_process_with_a_problem_is_not_ready_and_says_why() {
+        let stop = Stop::new();
+        let (status, body) = get_ready(health(stop.clone(), || None)).await;
+        assert_eq!((status, body.as_str()), (StatusCode::OK, "ok\n"));
+        let without_lease = health(stop.clone(), || Some("no broker lease".to_owned()));
+        let (status, body) = get_ready(without_lease).await;
+        assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
+        assert!(body.contains("no broker lease"), "{body}");
+        stop.ask_soft();
+        let (status, body) = get_ready(health(stop, || None)).await;
+        assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
+        assert!(body.contains("stopping"), "{body}");
+    }
 }

@@ -14,6 +14,17 @@ pub(crate) use http::Http;
 pub(crate) use signals::Signals;
 pub(crate) use startup_retry::StartupRetry;
 
+use crate::failure::BadInput;
+
+/// The result of a process with executors. `ended` names a task that has ended unexpectedly, and `wrong_input` is the error
+/// of an executor that would return after a restart with the same configuration.
+pub(crate) fn ended_by(ended: Option<String>, wrong_input: Option<String>) -> anyhow::Result<()> {
+    match wrong_input {
+        Some(why) => Err(BadInput(why).into()),
+        None => ended.map_or(Ok(()), |what| Err(unexpected_end(&what))),
+    }
+}
+
 /// The error of a process that ends because one of its tasks has ended.
 pub(crate) fn unexpected_end(what: &str) -> anyhow::Error {
     anyhow::anyhow!("{what}; the process ends, so that its supervisor restarts it")

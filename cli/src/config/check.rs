@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::file::ConfigFile;
 use super::flags::{FlagsOf, Loaded, RoleArgs};
-use super::rules::Role;
+use super::rules::Rules;
 use super::settings::{Layer, Setting};
 use crate::failure::{Failure, say};
 use crate::output::{Out, Paint, cell};
@@ -78,7 +78,7 @@ pub(crate) fn run(out: Out, command: ConfigCommand) -> Result<(), Failure> {
 }
 
 fn check(role: RoleArgs, config: Option<PathBuf>) -> Checked {
-    fn of<T: Role>(mut flags: FlagsOf<T>, config: Option<PathBuf>) -> Checked {
+    fn of<T: Rules>(mut flags: FlagsOf<T>, config: Option<PathBuf>) -> Checked {
         flags.config = flags.config.or(config);
         let Loaded {
             config,

@@ -11,8 +11,8 @@ use clap::{
 
 use super::environment;
 use super::file::ConfigFile;
-use super::roles::{SchedulerConfig, StandaloneConfig, WorkerConfig};
-use super::rules::Role;
+use super::roles::{Role, SchedulerConfig, StandaloneConfig, WorkerConfig};
+use super::rules::Rules;
 use super::schema::{self, Definition, Shape};
 use super::settings::{Flags, Setting, Settings};
 
@@ -45,7 +45,7 @@ pub(crate) struct Loaded<T> {
     pub(crate) warnings: Vec<String>,
 }
 
-impl<T: Role> FlagsOf<T> {
+impl<T: Rules> FlagsOf<T> {
     /// No flags but `--config`.
     pub(super) fn none(config: Option<PathBuf>) -> Self {
         Self {

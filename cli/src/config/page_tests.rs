@@ -1,6 +1,6 @@
 //! Tests that the tables of `docs/configuration.md` match the settings. The tables are generated from them.
 
-use super::rules::Role;
+use super::roles::Role;
 use super::schema::{self, Definition, Shape};
 use super::{SchedulerConfig, StandaloneConfig, WorkerConfig};
 

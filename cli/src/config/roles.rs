@@ -22,6 +22,41 @@ use super::values::{self, TrustedKeys};
 use crate::adapters::{BrokerUrl, StoreUrl};
 use crate::components::HandlerKind;
 
+/// A process that runs until it is told to stop.
+pub(crate) trait Role: Args {
+    /// The name of its command, and of its section in the file.
+    const NAME: &'static str;
+    /// Settings whose default is computed, with the default in words.
+    const COMPUTED: &'static [(&'static str, &'static str)];
+}
+
+const MACHINE_NAME: (&str, &str) = ("name", "the machine's name");
+
+impl Role for StandaloneConfig {
+    const NAME: &'static str = "standalone";
+    const COMPUTED: &'static [(&'static str, &'static str)] = &[
+        ("store", "sqlite:DATA/store.db"),
+        ("broker", "embedded:DATA/queue.db"),
+    ];
+}
+
+impl Role for SchedulerConfig {
+    const NAME: &'static str = "scheduler";
+    const COMPUTED: &'static [(&'static str, &'static str)] = &[MACHINE_NAME];
+}
+
+impl Role for WorkerConfig {
+    const NAME: &'static str = "worker";
+    const COMPUTED: &'static [(&'static str, &'static str)] = &[
+        MACHINE_NAME,
+        ("fence_after", "two thirds of failover_after, 20s"),
+        (
+            "state_dir",
+            "$STATE_DIRECTORY, else /var/lib/cueline/workers for root, else ~/.local/state/cueline/workers; in it GROUP/NAME",
+        ),
+    ];
+}
+
 /// `cueline standalone`.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct StandaloneConfig {
@@ -132,7 +167,7 @@ pub(crate) struct WorkerConfig {
     /// How long running handlers may take to end after SIGTERM
     #[arg(value_name = "DURATION", default_value = "30s", value_parser = values::duration)]
     pub(crate) drain_timeout: Duration,
-    /// After this time without contact to the broker it stops its own attempts, unless the job says fence = "keep"; at most five sixths of failover_after
+    /// After this time without the broker it stops its own attempts, unless the job says fence = "keep"; at most five sixths of failover_after
     #[arg(value_name = "DURATION", value_parser = values::duration)]
     pub(crate) fence_after: Duration,
     #[command(flatten)]

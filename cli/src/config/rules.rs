@@ -4,35 +4,21 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::Args;
 use cueline_model::{DurationMs, ExecutorName};
 use cueline_protocol::VerifyingKeys;
 
-use super::roles::{BrokerOptions, SchedulerConfig, StandaloneConfig, WorkerConfig};
+use super::roles::{BrokerOptions, Role, SchedulerConfig, StandaloneConfig, WorkerConfig};
 use super::settings::Settings;
-use crate::adapters::{BrokerSettings, BrokerUrl, StoreUrl};
+use crate::adapters::{BrokerSettings, BrokerUrl};
 use crate::failure::BadInput;
 
-/// A process that runs until it is told to stop.
-pub(crate) trait Role: Args {
-    /// The name of its command, and of its section in the file.
-    const NAME: &'static str;
-    /// Settings whose default is computed, with the default in words.
-    const COMPUTED: &'static [(&'static str, &'static str)];
-
+/// The rules of one role.
+pub(crate) trait Rules: Role {
     /// Fills in computed defaults, and reports settings that contradict each other.
     fn complete(settings: &mut Settings);
 }
 
-const MACHINE_NAME: (&str, &str) = ("name", "the machine's name");
-
-impl Role for StandaloneConfig {
-    const NAME: &'static str = "standalone";
-    const COMPUTED: &'static [(&'static str, &'static str)] = &[
-        ("store", "sqlite:DATA/store.db"),
-        ("broker", "embedded:DATA/queue.db"),
-    ];
-
+impl Rules for StandaloneConfig {
     fn complete(settings: &mut Settings) {
         let data = PathBuf::from(settings.text("data").unwrap_or_default());
         for (key, kind, file) in [
@@ -49,10 +35,7 @@ impl Role for StandaloneConfig {
     }
 }
 
-impl Role for SchedulerConfig {
-    const NAME: &'static str = "scheduler";
-    const COMPUTED: &'static [(&'static str, &'static str)] = &[MACHINE_NAME];
-
+impl Rules for SchedulerConfig {
     fn complete(settings: &mut Settings) {
         for key in ["store", "broker", "token"] {
             settings.read_secret_file(key);
@@ -66,17 +49,7 @@ impl Role for SchedulerConfig {
     }
 }
 
-impl Role for WorkerConfig {
-    const NAME: &'static str = "worker";
-    const COMPUTED: &'static [(&'static str, &'static str)] = &[
-        MACHINE_NAME,
-        ("fence_after", "two thirds of failover_after, 20s"),
-        (
-            "state_dir",
-            "$STATE_DIRECTORY, else /var/lib/cueline/workers for root, else ~/.local/state/cueline/workers; in it GROUP/NAME",
-        ),
-    ];
-
+impl Rules for WorkerConfig {
     fn complete(settings: &mut Settings) {
         settings.read_secret_file("broker");
         settings.set_default("name", machine_name());
@@ -145,24 +118,6 @@ fn with_timings(failover_after: DurationMs, settings: BrokerSettings) -> BrokerS
         longest_wait: Some(failover_after / 6),
         heartbeat: Some(failover_after / 3),
         ..settings
-    }
-}
-
-/// The setting that the error asks for if `key` is missing.
-pub(super) fn setting_to_give(key: &str) -> &str {
-    if key == "token" { "token_file" } else { key }
-}
-
-/// The expected value of a required setting.
-pub(super) fn expected(key: &str) -> String {
-    match key {
-        "store" => StoreUrl::expected(),
-        "broker" => BrokerUrl::expected(),
-        "token" => "a file that `cueline token new --out FILE` made; or put the token itself into CUELINE_TOKEN. There is no default".to_owned(),
-        "signing_key" => "a file that `cueline key new` made".to_owned(),
-        "allow" => "one or more of shell, command, http; with none this worker would run nothing".to_owned(),
-        "trust" => "what `cueline key public FILE` prints of the schedulers' signing key, or a file with it; with none this worker would run nothing".to_owned(),
-        _ => "a value".to_owned(),
     }
 }
 

@@ -2,8 +2,7 @@
 
 use clap::{Arg, ArgAction, Command};
 
-use super::roles::{SchedulerConfig, StandaloneConfig, WorkerConfig};
-use super::rules::Role;
+use super::roles::{Role, SchedulerConfig, StandaloneConfig, WorkerConfig};
 
 /// A setting is a clap argument. Its id is the key. It has the flag, variable, default, meaning and parser.
 pub(super) type Definition = Arg;

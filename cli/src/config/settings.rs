@@ -7,8 +7,9 @@ use std::path::Path;
 use clap::{Command, Id};
 
 use super::file::ConfigFile;
-use super::rules::{self, Role};
+use super::roles::Role;
 use super::schema::{self, Definition, Shape};
+use super::values;
 use crate::redacted::{HIDDEN, Redacted};
 use crate::secret_file;
 
@@ -253,7 +254,7 @@ impl Settings {
             let (key, problems) = (setting.key().to_owned(), setting.problems());
             if setting.definition.is_required_set() && setting.texts.is_empty() && !setting.refused
             {
-                self.require(rules::setting_to_give(&key), &rules::expected(&key));
+                self.require(values::setting_to_give(&key), &values::expected(&key));
             }
             for problem in problems {
                 self.refuse(&key, &problem);

@@ -10,7 +10,7 @@ use cueline_api::AdminToken;
 use cueline_model::{DurationMs, ExecutorName, NameError};
 use cueline_protocol::SigningKey;
 
-use crate::adapters::BrokerUrl;
+use crate::adapters::{BrokerUrl, StoreUrl};
 use crate::components::HandlerKind;
 use crate::suggest::did_you_mean;
 use crate::{keys, secret_file};
@@ -147,8 +147,26 @@ pub(super) fn trusted_keys(text: &str) -> Result<TrustedKeys, String> {
     if keys.is_empty() {
         return Err(format!(
             "missing in {text}: it holds no public key; {} is expected",
-            super::rules::expected("trust")
+            expected("trust")
         ));
     }
     Ok(TrustedKeys(keys))
+}
+
+/// The setting that the error asks for if `key` is missing.
+pub(super) fn setting_to_give(key: &str) -> &str {
+    if key == "token" { "token_file" } else { key }
+}
+
+/// The expected value of a required setting.
+pub(super) fn expected(key: &str) -> String {
+    match key {
+        "store" => StoreUrl::expected(),
+        "broker" => BrokerUrl::expected(),
+        "token" => "a file that `cueline token new --out FILE` made; or put the token itself into CUELINE_TOKEN. There is no default".to_owned(),
+        "signing_key" => "a file that `cueline key new` made".to_owned(),
+        "allow" => "one or more of shell, command, http; with none this worker would run nothing".to_owned(),
+        "trust" => "what `cueline key public FILE` prints of the schedulers' signing key, or a file with it; with none this worker would run nothing".to_owned(),
+        _ => "a value".to_owned(),
+    }
 }

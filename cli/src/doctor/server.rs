@@ -14,6 +14,8 @@ const CLOCK_WARN_MS: u64 = 500;
 const CLOCK_BAD_MS: u64 = 30_000;
 /// A due run that waits longer than this is a problem.
 const BEHIND_WARN_MS: u64 = 10_000;
+/// A server that has just started has sent no message to itself yet.
+const STARTED_MS: u64 = 15_000;
 /// The most jobs that are checked.
 const MOST_JOBS: u32 = 1_000;
 /// The most jobs that are named.
@@ -36,6 +38,7 @@ pub(super) async fn check(api: &Api, checks: &mut Vec<Check>) {
     checks.push(version(api, &stats));
     checks.push(clock(stats.now, before, after));
     checks.push(store(&stats));
+    checks.push(failover(&stats));
     match api.get(&["executors"], &[]).await.and_then(read) {
         Ok(executors) => {
             check_executors(&executors, checks);
@@ -102,6 +105,19 @@ fn store(stats: &Stats) -> Check {
             "`cueline run list --state scheduled` shows what waits: it needs a live executor of its group that runs its handler",
         ),
         _ => Check::ok("store", text),
+    }
+}
+
+fn failover(stats: &Stats) -> Check {
+    match &stats.executor_timeouts_paused {
+        Some(why) if stats.uptime_ms >= STARTED_MS => Check::problem(
+            Level::Warn,
+            "failover",
+            format!("this server declares no executor dead: {why}"),
+            "look at the broker: most of its servers must be up and reach each other, and the scheduler's user needs all rights of the manual",
+        ),
+        Some(_) => Check::ok("failover", "the server has just started"),
+        None => Check::ok("failover", "the server notices when an executor dies"),
     }
 }
 
@@ -197,9 +213,30 @@ async fn check_handlers(api: &Api, found: &Executors, checks: &mut Vec<Check>) {
 
 #[cfg(test)]
 mod tests {
+    use cueline_api::view::Stats;
     use cueline_model::Timestamp;
+    use serde_json::json;
 
-    use super::{Level, clock};
+    use super::{Level, clock, failover};
+
+    #[test]
+    fn paused_executor_timeouts_are_a_problem_of_a_server_that_is_up_for_some_time() {
+        let why = "no right to store proofs";
+        for (uptime_ms, paused, level) in [
+            (14_999, Some(why), Level::Ok),
+            (15_000, Some(why), Level::Warn),
+            (15_000, None, Level::Ok),
+        ] {
+            let stats = json!({
+                "version": "1", "uptime_ms": uptime_ms, "now": 0, "jobs": 0, "live": {},
+                "oldest_due_ms": null, "executor_timeouts_paused": paused,
+            });
+            let stats: Stats = serde_json::from_value(stats).expect("readable");
+            let check = failover(&stats);
+            assert_eq!(check.level, level, "{uptime_ms} {paused:?}");
+            assert_eq!(check.text.contains(why), level == Level::Warn);
+        }
+    }
 
     #[test]
     fn a_slow_answer_is_no_clock_difference() {

@@ -147,6 +147,11 @@ impl Composition {
         }
     }
 
+    /// The first error of an executor, if a restart with the same configuration would repeat it.
+    pub(crate) fn wrong_input(&self) -> Option<String> {
+        self.executors.wrong_input()
+    }
+
     /// Stops in order: no more claims, running attempts, reports, heartbeats, lease, broker, store.
     pub(crate) async fn stop(&self, drain: Duration) -> Result<()> {
         self.engine.stop().await;
@@ -218,4 +223,75 @@ fn unusable(file: &Path, error: OpenError, hint: &str) -> anyhow::Error {
         what: format!("{} cannot be used", file.display()),
         hint: hint.to_owned(),
     })
+}
+
+#[cfg(all(test, feature = "sqlite", feature = "embedded"))]
+mod tests {
+    use cueline_broker::{Broker, Channel};
+    use cueline_model::Timestamp;
+    use cueline_protocol::{
+        Control, HeartbeatMessage, Incarnation, VERSION, WorkerProcess, decode, encode,
+    };
+
+    use super::*;
+    use crate::components::ended_by;
+    use crate::failure::BadInput;
+
+    /// Tells the executor that the incarnation of this heartbeat is refused.
+    async fn refuse(broker: &Broker, heartbeat: &[u8]) {
+        let refused: HeartbeatMessage = decode(heartbeat).expect("readable");
+        let incarnation = |id: String| Incarnation {
+            incarnation: id,
+            process: WorkerProcess {
+                host: Some("elsewhere".to_owned()),
+                pid: 7,
+                started_at: Timestamp::from_millis(1),
+            },
+        };
+        let conflict = Control::NameConflict {
+            v: VERSION,
+            kept: incarnation("another".to_owned()),
+            refused: incarnation(refused.heartbeat.incarnation),
+        };
+        let executor = refused.heartbeat.executor;
+        let channel = Channel::Control {
+            group: executor.group.to_string(),
+            executor: executor.name.to_string(),
+        };
+        let sent = broker.announce(&channel, encode(&conflict).into());
+        sent.await.expect("announces");
+    }
+
+    #[tokio::test]
+    async fn a_name_that_another_worker_has_is_wrong_input() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let data = DataDir::open(folder.path()).expect("opens");
+        let group = "default".parse().expect("a name");
+        let executors = vec!["one".parse().expect("a name")];
+        let options = CompositionOptions::new(group, executors);
+        let started = Composition::start(&data, &options).await;
+        let composition = started.expect("starts");
+        let broker = &composition.open_broker.broker;
+        let mut heartbeats = broker
+            .listen(&Channel::Heartbeats)
+            .await
+            .expect("a listener");
+        let refusing = async {
+            loop {
+                tokio::select! {
+                    ended = composition.broken() => return ended,
+                    // The executor may not listen yet, so each heartbeat is answered.
+                    Some(heartbeat) = heartbeats.recv() => refuse(broker, &heartbeat.payload).await,
+                }
+            }
+        };
+        let ended = tokio::time::timeout(Duration::from_secs(30), refusing).await;
+        let ended = ended.expect("the executor ends");
+        composition.stop(Duration::ZERO).await.expect("stops");
+        let error = ended_by(Some(ended), composition.wrong_input()).expect_err("it has ended");
+        let BadInput(text) = error.downcast_ref().expect("wrong input");
+        assert!(text.contains("process 7 on elsewhere"), "{text}");
+        let other = ended_by(Some("task x ended".to_owned()), None).expect_err("it has ended");
+        assert!(other.downcast_ref::<BadInput>().is_none(), "{other}");
+    }
 }

@@ -11,7 +11,7 @@ use anyhow::Result;
 pub(crate) use composition::{Composition, CompositionOptions};
 pub(crate) use data_dir::DataDir;
 
-use crate::components::{Http, Signals, say, unexpected_end};
+use crate::components::{Http, Signals, ended_by, say};
 use crate::config::StandaloneConfig;
 use crate::failure::BadInput;
 use crate::{discovery, jobfile};
@@ -53,7 +53,7 @@ pub(crate) async fn run(config: StandaloneConfig) -> Result<()> {
     let stop = composition.stop(config.drain_timeout);
     signals.or_at_once(stop).await?;
     discovery::remove_if(&url);
-    ended.map_or(Ok(()), |what| Err(unexpected_end(&what)))
+    ended_by(ended, composition.wrong_input())
 }
 
 fn options(config: &StandaloneConfig) -> Result<CompositionOptions> {

@@ -266,6 +266,7 @@ fn doctor_reports_no_problem_of_a_healthy_server() {
         "server",
         "clock",
         "store",
+        "failover",
         "executors",
         "jobs",
         "data",

@@ -98,7 +98,7 @@ pub fn router(state: ApiState) -> Router {
         .route("/stats", get(system::stats))
         .fallback(problem::no_such_path)
         .method_not_allowed_fallback(problem::no_such_method)
-        // Added last, so that it covers unknown paths too. Without a token, a caller cannot find out which paths exist.
+        // Added last to cover unknown paths too. Without a token, a caller cannot find out which paths exist.
         .layer(from_fn_with_state(state.clone(), auth::require_token));
     Router::new()
         .route("/livez", get(system::livez))

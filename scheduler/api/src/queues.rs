@@ -97,7 +97,8 @@ pub(crate) async fn purge(
     Ok(Json(Count { count }))
 }
 
-/// Publishes the triggers of the executor's attempts again if the executor does not hold them.
+/// Publishes the triggers of the executor's attempts again if the executor does not hold them and they have not
+/// started.
 pub(crate) async fn replay(
     State(state): State<ApiState>,
     path: ExecutorPath,

@@ -93,6 +93,13 @@ pub(crate) async fn stats(State(state): State<ApiState>, uri: Uri) -> Result<Jso
     let numbers = state.store.stats().await?;
     let now = state.store.now().await?;
     let uptime_ms = u64::try_from(state.started.elapsed().as_millis()).unwrap_or(u64::MAX);
+    let paused = state.admin.executor_timeouts_paused();
     let since_start = state.admin.since_start();
-    Ok(Json(Stats::new(numbers, uptime_ms, now, since_start)))
+    Ok(Json(Stats::new(
+        numbers,
+        uptime_ms,
+        now,
+        paused,
+        since_start,
+    )))
 }

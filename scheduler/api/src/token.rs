@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_has_an_empty_token() {
+    fn an_empty_token_matches_nothing() {
         let token = AdminToken::new(" \n");
         assert!(!token.matches(""));
         assert!(!token.matches("a"));

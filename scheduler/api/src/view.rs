@@ -175,6 +175,9 @@ pub struct Stats {
     pub live: Counts,
     /// Age of the oldest run that is due and still `scheduled`, in milliseconds.
     pub oldest_due_ms: Option<u64>,
+    /// Why the answering server declares no executor dead now; `None` if it may. Each scheduler has its own.
+    #[serde(default)]
+    pub executor_timeouts_paused: Option<String>,
     /// Counters of the answering server since its start. Each scheduler has its own.
     #[serde(default)]
     pub since_start: SinceStart,
@@ -185,6 +188,7 @@ impl Stats {
         stats: StoreStats,
         uptime_ms: u64,
         now: Timestamp,
+        executor_timeouts_paused: Option<String>,
         since_start: SinceStart,
     ) -> Self {
         Self {
@@ -194,6 +198,7 @@ impl Stats {
             jobs: stats.jobs,
             live: stats.live.into_iter().collect(),
             oldest_due_ms: stats.oldest_due_ms,
+            executor_timeouts_paused,
             since_start,
         }
     }

@@ -1,6 +1,6 @@
-//! The queue and the control channel of an executor.
+//! The queue, the start log and the control channel of an executor.
 
-use cueline_broker::{Channel, QueueId};
+use cueline_broker::{Channel, QueueId, StartLog};
 use cueline_model::{ExecutorId, ExecutorName, GroupName};
 
 /// The queue that holds the executor's triggers.
@@ -8,6 +8,14 @@ pub(crate) fn executor_queue(group: &GroupName, executor: &ExecutorName) -> Queu
     QueueId::Executor {
         group: group.to_string(),
         executor: executor.to_string(),
+    }
+}
+
+/// The log in which the executor records its starts.
+pub(crate) fn start_log(executor: &ExecutorId) -> StartLog {
+    StartLog {
+        group: executor.group.to_string(),
+        executor: executor.name.to_string(),
     }
 }
 

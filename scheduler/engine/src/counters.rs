@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use cueline_store::admin::SinceStart;
 
-/// For operators, except for `ingested_messages`: failover uses it to measure the progress of ingest.
+/// For operators, except for `ingested_messages`: failover and reconcile use it to measure the progress of ingest.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     pub(crate) published: AtomicU64,

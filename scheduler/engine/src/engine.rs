@@ -10,11 +10,11 @@ use cueline_store::Store;
 use cueline_store::admin::SchedulerAdmin;
 
 use crate::admin::Admin;
+use crate::claims::NodeClaims;
 use crate::error::EngineError;
 use crate::options::EngineOptions;
 use crate::pipeline::confirm::MAX_WAITING_BATCHES;
 use crate::pipeline::ingest::Ingest;
-use crate::pipeline::node_claims::NodeClaims;
 use crate::queue_consumer::{self, QueueConsumer};
 use crate::stages::Stages;
 
@@ -74,6 +74,7 @@ impl Engine {
         spawn_duty(tasks, stages.publish, &claims.wake_publish);
         spawn_duty(tasks, stages.node_lease, &claims.wake_lease_renewal);
         spawn_duty(tasks, stages.failover, timer_only);
+        spawn_duty(tasks, stages.forget_executors, timer_only);
         spawn_duty(tasks, stages.reconcile, timer_only);
         spawn_duty(tasks, stages.cancellations, &admin.cancellations);
         spawn_duty(tasks, stages.overdue, timer_only);
@@ -88,6 +89,7 @@ impl Engine {
             stages.heartbeats.run(stages.heartbeat_inbox, stop()),
         );
         tasks.spawn("loopback", stages.loopback.run(stop()));
+        tasks.spawn("name conflicts", stages.name_conflicts.run(stop()));
         tasks.spawn("queue provisioner", stages.queues.run(stop()));
     }
 

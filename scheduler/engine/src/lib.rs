@@ -2,6 +2,7 @@
 //!
 //! | module | contents |
 //! | --- | --- |
+//! | `claims` | what this node has claimed and not yet published |
 //! | `pipeline` | moves a run from its due time to its outcome |
 //! | `route` | chooses the executor of a run |
 //! | `liveness` | leases, heartbeats, failover, reconciliation |
@@ -15,6 +16,7 @@
 
 mod addresses;
 mod admin;
+mod claims;
 mod counters;
 mod database_clock;
 mod engine;

@@ -79,7 +79,7 @@ impl ManualEngine {
         Ok(done)
     }
 
-    /// Stores the heartbeats that have arrived, and declares the queues that they request.
+    /// Stores the heartbeats that have arrived, declares the queues that they request, and reports name conflicts.
     ///
     /// # Errors
     ///
@@ -93,6 +93,7 @@ impl ManualEngine {
         } = stages;
         heartbeats.store_waiting(heartbeat_inbox).await?;
         stages.queues.declare_all().await;
+        stages.name_conflicts.send_all().await;
         Ok(())
     }
 
@@ -149,6 +150,18 @@ impl ManualEngine {
         self.stages.failover.fail_over_all().await
     }
 
+    /// Forgets executors that have been silent for long, and declares the queues of those that returned meanwhile.
+    /// Returns the number of forgotten ones.
+    ///
+    /// # Errors
+    ///
+    /// When the store fails.
+    pub async fn forget_executors(&mut self) -> Result<usize, EngineError> {
+        let forgotten = self.stages.forget_executors.forget().await?;
+        self.stages.queues.declare_all().await;
+        Ok(forgotten)
+    }
+
     /// Carries out the trigger requests that have arrived over the broker. Returns the number of messages.
     ///
     /// # Errors
@@ -158,7 +171,8 @@ impl ManualEngine {
         consume_once(&*self.stages.trigger_requests).await
     }
 
-    /// Stores the dead letters that have arrived. Returns their number.
+    /// Stores the dead letters that have arrived, unless it has to be decided later whether they end an attempt. Returns
+    /// the number stored.
     ///
     /// # Errors
     ///
@@ -168,13 +182,14 @@ impl ManualEngine {
     }
 
     /// Compares attempts queued more than `older_than_ms` ago with what executors hold. Returns the number of
-    /// triggers that the next tick publishes again.
+    /// triggers that the next tick publishes again. Attempts that may have started end `lost` if a comparison missed
+    /// them `older_than_ms` ago.
     ///
     /// # Errors
     ///
     /// When the store or the broker fails.
     pub async fn reconcile(&mut self, older_than_ms: u64) -> Result<usize, EngineError> {
-        let reconcile = &self.stages.reconcile;
+        let reconcile = &mut self.stages.reconcile;
         reconcile.compare_older_than(older_than_ms).await
     }
 

@@ -38,6 +38,9 @@ pub struct EngineOptions {
     /// `executor_dead_after_ms`, and longer than the worker's `fence_after`, after which the executor stops what it
     /// runs.
     pub failover_after_ms: u64,
+    /// An executor that has been silent for this long, and has nothing left, is forgotten with its queue; 1 h. By then
+    /// a restart or a deployment has long ended, and operators have seen it in the list.
+    pub forget_executors_after_ms: u64,
     /// Attempts queued this long ago are compared with what their executor holds; 30 s.
     pub reconcile_after_ms: u64,
     /// An attempt ends `lost` when its executor has not reported its end this long after its timeout and kill grace;
@@ -68,6 +71,7 @@ impl Default for EngineOptions {
             lease_ms: 15_000,
             executor_dead_after_ms: 15_000,
             failover_after_ms: 30_000,
+            forget_executors_after_ms: 3_600_000,
             reconcile_after_ms: 30_000,
             overdue_slack_ms: 60_000,
             trigger_valid_ms: 3_600_000,

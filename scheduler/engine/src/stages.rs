@@ -14,28 +14,37 @@ use rand::rngs::StdRng;
 use tokio::sync::mpsc;
 
 use crate::admin::Admin;
+use crate::claims::NodeClaims;
 use crate::counters::Counters;
 use crate::database_clock::DatabaseClock;
 use crate::error::EngineError;
 use crate::liveness::executor_attempts::ExecutorAttempts;
 use crate::liveness::failover::Failover;
+use crate::liveness::forget::ForgetExecutors;
 use crate::liveness::heartbeats::Heartbeats;
+use crate::liveness::holdings::Holdings;
+use crate::liveness::incarnations::Incarnations;
+use crate::liveness::lease_times::LeaseTimesCheck;
 use crate::liveness::loopback::Loopback;
+use crate::liveness::name_conflicts::NameConflicts;
 use crate::liveness::node_lease::NodeLease;
+use crate::liveness::not_held::NotHeld;
 use crate::liveness::queue_provisioner::QueueProvisioner;
 use crate::liveness::reconcile::{Reconcile, Reconciler};
 use crate::liveness::registry::Registry;
+use crate::liveness::republish_limit::RepublishLimit;
 use crate::liveness::self_check::SelfCheck;
 use crate::maintenance::cancellations::Cancellations;
 use crate::maintenance::dead_letters::DeadLetters;
 use crate::maintenance::overdue::Overdue;
+use crate::maintenance::refused_triggers::RefusedTriggers;
 use crate::maintenance::retention::Retention;
 use crate::options::EngineOptions;
+use crate::pipeline::broadcast_hold::BroadcastHold;
 use crate::pipeline::claim::Claim;
 use crate::pipeline::confirm::Confirm;
 use crate::pipeline::ingest::Ingest;
 use crate::pipeline::manual_trigger::ManualTrigger;
-use crate::pipeline::node_claims::NodeClaims;
 use crate::pipeline::prepare::Prepare;
 use crate::pipeline::publish::Publish;
 use crate::pipeline::trigger_requests::TriggerRequests;
@@ -59,8 +68,10 @@ pub(crate) struct Stages {
     pub(crate) heartbeats: Heartbeats,
     pub(crate) heartbeat_inbox: Listener,
     pub(crate) loopback: Loopback,
+    pub(crate) name_conflicts: Arc<NameConflicts>,
     pub(crate) queues: Arc<QueueProvisioner>,
     pub(crate) failover: Failover,
+    pub(crate) forget_executors: ForgetExecutors,
     pub(crate) reconcile: Reconcile,
     // Maintenance.
     pub(crate) cancellations: Cancellations,
@@ -81,6 +92,7 @@ struct Parts {
     counters: Arc<Counters>,
     burst_gate: Arc<BurstGate>,
     queues: Arc<QueueProvisioner>,
+    name_conflicts: Arc<NameConflicts>,
     signer: TriggerSigner,
     /// Wakes the claim stage.
     claim: Activator,
@@ -132,6 +144,7 @@ impl Parts {
         let clock = Arc::new(DatabaseClock::new(clock));
         Self {
             queues: Arc::new(QueueProvisioner::new(broker.clone(), clock.clone())),
+            name_conflicts: Arc::new(NameConflicts::new(broker.clone())),
             registry: Arc::new(Registry::new(options.executor_dead_after_ms)),
             self_check: Arc::new(SelfCheck::new(options.failover_after_ms)),
             signer: TriggerSigner {
@@ -158,17 +171,20 @@ impl Parts {
         let router = Router::new(StdRng::seed_from_u64(o.seed));
         let trigger = || hand!(self => ManualTrigger { store, claims, claim; max_claimed: o.max_claimed });
         let attempts = || hand!(self => ExecutorAttempts { store, store_id, broker, clock });
-        let reconciler = || hand!(self => Reconciler { store, store_id, broker, claims, registry, counters });
+        let holdings = || hand!(self => Holdings {
+            broker, registry, store_id; trigger_valid_ms: o.trigger_valid_ms, passed_after_ms: o.reconcile_after_ms.saturating_mul(2)
+        });
+        let reconciler = || hand!(self => Reconciler { store, claims, counters; holdings: holdings() });
         let unroutable = || hand!(self => UnroutableRuns { store, clock, claims, self_check, claim; max_held: o.max_unroutable });
         let failover_every = Duration::from_millis((o.failover_after_ms / 10).clamp(100, 2_000));
         Stages {
             claims: self.claims.clone(),
             admin: Arc::new(hand!(self => Admin {
-                store, broker, claims, registry, counters, claim, cancellations;
+                store, broker, clock, claims, registry, self_check, counters, claim, cancellations;
                 trigger: trigger(), attempts: attempts(), reconciler: reconciler()
             })),
             claim: hand!(self => Claim {
-                store, clock, claims; runs_per_job: 1,
+                store, clock, claims, self_check; runs_per_job: 1, is_behind: false, broadcast_hold: BroadcastHold::default(),
                 lookahead_ms: o.lookahead_ms, poll_ms: o.poll_ms, batch: o.claim_batch, batch_now: o.claim_batch, max_claimed: o.max_claimed
             }),
             prepare: hand!(self => Prepare {
@@ -176,7 +192,7 @@ impl Parts {
                 ahead_ms: o.prepare_ahead_ms, batch: o.dispatch_batch
             }),
             publish: hand!(self => Publish {
-                store, broker, clock, claims, signer, burst_gate, counters; confirmed: confirmed, batch: o.publish_batch
+                store, broker, clock, claims, registry, signer, burst_gate, counters; confirmed: confirmed, batch: o.publish_batch
             }),
             confirm: hand!(self => Confirm {
                 store, burst_gate; confirmed: confirmations, batch: o.confirm_batch, unwritten: Vec::new()
@@ -188,7 +204,12 @@ impl Parts {
             node_lease: hand!(self => NodeLease {
                 store, clock, claims, self_check, claim; node_name: o.node_name.clone(), lease_ms: o.lease_ms
             }),
-            heartbeats: hand!(self => Heartbeats { store, clock, claims, registry, self_check, queues; unstored: BTreeMap::new() }),
+            heartbeats: hand!(self => Heartbeats {
+                store, clock, claims, registry, self_check, queues, name_conflicts;
+                incarnations: Incarnations::new(o.failover_after_ms), lease_times: LeaseTimesCheck::new(o.failover_after_ms),
+                unstored: BTreeMap::new()
+            }),
+            name_conflicts: self.name_conflicts.clone(),
             heartbeat_inbox,
             loopback: Loopback::new(self.broker.clone(), self.clock.clone(), self.self_check.clone()),
             queues: self.queues.clone(),
@@ -196,9 +217,17 @@ impl Parts {
                 store, broker, clock, registry, self_check, counters, claim; attempts: attempts(),
                 every: failover_every, silent: HashMap::new()
             }),
-            reconcile: Reconcile { reconciler: reconciler(), older_than_ms: o.reconcile_after_ms, after: None },
+            forget_executors: hand!(self => ForgetExecutors {
+                store, broker, clock, registry, self_check, queues; forget_after_ms: o.forget_executors_after_ms
+            }),
+            reconcile: hand!(self => Reconcile {
+                broker, clock, claim; reconciler: reconciler(), older_than_ms: o.reconcile_after_ms, after: None, not_held: NotHeld::default(),
+                limit: RepublishLimit::default()
+            }),
             cancellations: hand!(self => Cancellations { store, store_id, broker, registry }),
-            dead_letters: Arc::new(hand!(self => DeadLetters { store, broker, clock })),
+            dead_letters: Arc::new(hand!(self => DeadLetters {
+                store, broker, clock, claim; refused: hand!(self => RefusedTriggers { store, store_id, signer; holdings: holdings() })
+            })),
             overdue: hand!(self => Overdue { store, clock, claim; unroutable: unroutable(), slack_ms: o.overdue_slack_ms }),
             retention: hand!(self => Retention { store; retention_ms: o.retention_ms }),
         }

@@ -1,9 +1,10 @@
 -- The schema of a store.
 --
--- A run has a row in run until it is deleted, and a second row in run_live until it has ended. Only run_live changes while the run is live: its
--- rows are small and few, and the normal path changes no indexed column of it, so that updates stay on their page. The end of a run deletes the
--- row in run_live and completes the row in run. run, run_event and run_log are partitioned by the day in the id of a run (see partitions.rs).
--- Times are milliseconds since 1970-01-01T00:00:00Z. States and kinds are codes of cueline-model: a state from 10 on is terminal.
+-- A run has a row in run until it is deleted, and a second row in run_live until it has ended. Only run_live changes
+-- while the run is live. Its rows are small and few. The normal path changes no indexed column of it, so updates stay
+-- on their page. The end of a run deletes the row in run_live and completes the row in run. run, run_event and run_log
+-- are partitioned by the day in the id of a run (see partitions.rs). Times are milliseconds since 1970-01-01T00:00:00Z.
+-- States and kinds are codes of cueline-model: a state from 10 on is terminal.
 
 CREATE TABLE job (
     id             bigint  GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -24,8 +25,8 @@ CREATE INDEX job_ever_named ON job (name);
 CREATE INDEX job_children ON job (parent_id) WHERE parent_id IS NOT NULL AND deleted_at IS NULL;
 CREATE INDEX job_startup ON job (id) WHERE startup AND deleted_at IS NULL;
 
--- One row for each job that is not deleted. Its row lock is the lock of the job: a transaction that changes the definition, the next fire time,
--- or what follows from runs of the job takes it first, and locks rows of run_live after it.
+-- One row for each job that is not deleted. Its row lock is the lock of the job. A transaction takes it first if it
+-- changes the definition, the next fire time, or what follows from runs of the job. It locks rows of run_live after it.
 CREATE TABLE job_due (
     job_id       bigint  PRIMARY KEY,
     version      bigint  NOT NULL,
@@ -40,15 +41,16 @@ CREATE TABLE job_due (
 CREATE INDEX job_due_next ON job_due (next_fire_at, job_id) WHERE next_fire_at IS NOT NULL;
 CREATE INDEX job_due_idle ON job_due (job_id) WHERE fixed_delay AND enabled AND next_fire_at IS NULL;
 
--- The lower part of run ids; the upper part is the day. The sequence restarts after 10^10 runs, long after that day is over.
+-- The lower part of run ids; the upper part is the day. The sequence restarts after 10^10 runs, long after that day is
+-- over.
 CREATE SEQUENCE run_number MINVALUE 0 MAXVALUE 9999999999 CYCLE;
 
 CREATE TABLE run (
     id                 bigint   PRIMARY KEY,
     job_id             bigint   NOT NULL,
-    -- What the shards of one fire have in common: the fire time (schedule, startup), the first run of the trigger request (manual), or the first
-    -- run of the parent's fire (child). Each partition has a unique index on (fire_key, job_id, kind, shard_index), and runs with the same key
-    -- are in the same partition.
+    -- What the shards of one fire have in common. It is the fire time (schedule, startup), the first run of the trigger
+    -- request (manual), or that of the parent's fire (child). Each partition has a unique index on (fire_key, job_id,
+    -- kind, shard_index), and runs with the same key are in the same partition.
     fire_key           bigint   NOT NULL,
     fire_at            bigint   NOT NULL,
     created_at         bigint   NOT NULL,
@@ -95,6 +97,8 @@ CREATE TABLE run_live (
     due_at           bigint   NOT NULL,
     queued_at        bigint,
     started_at       bigint,
+    -- In `running`: when timeout and kill grace are over. NULL without a timeout, and in all other states.
+    overdue_at       bigint,
     attempt          integer  NOT NULL DEFAULT 1,
     retries          integer  NOT NULL DEFAULT 0,
     reruns           integer  NOT NULL DEFAULT 0,
@@ -118,6 +122,8 @@ CREATE INDEX run_live_job ON run_live (job_id);
 CREATE INDEX run_live_waiting ON run_live (due_at, id) WHERE claimed_by IS NULL;
 CREATE INDEX run_live_delays_next_fire ON run_live (job_id) WHERE delays_next_fire;
 CREATE INDEX run_live_cancelling ON run_live (id) WHERE cancel_requested;
+-- Not on the normal path: a run becomes `running` only when it takes long.
+CREATE INDEX run_live_overdue ON run_live (overdue_at, id) WHERE overdue_at IS NOT NULL;
 
 CREATE SEQUENCE run_event_number;
 
@@ -155,12 +161,14 @@ CREATE TABLE executor (
     group_name        text    COLLATE "C" NOT NULL,
     name              text    COLLATE "C" NOT NULL,
     incarnation       text    NOT NULL,
+    session           bigint  NOT NULL,
     capabilities      text[]  NOT NULL,
     capacity          bigint  NOT NULL,
     held              bigint  NOT NULL,
     running           bigint  NOT NULL,
     draining          boolean NOT NULL,
     gone              boolean NOT NULL,
+    refusal           text,
     last_heartbeat_at bigint  NOT NULL,
     PRIMARY KEY (group_name, name)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
@@ -189,7 +197,10 @@ CREATE UNIQUE INDEX dead_letter_key ON dead_letter (key);
 CREATE TABLE store_identity (
     only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),
     -- 32 hexadecimal digits.
-    id       text    COLLATE "C" NOT NULL
+    id       text    COLLATE "C" NOT NULL,
+    -- The history of the database under which ids are allocated (see history.rs). NULL until the first allocation.
+    history  text    COLLATE "C",
+    system_identifier bigint
 );
 
 INSERT INTO store_identity (id) VALUES (replace(gen_random_uuid()::text, '-', ''));

@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 
 use cueline_model::Timestamp;
-use cueline_store::adapter::claimed::{ClaimedRow, claimed_runs, jobs_of};
+use cueline_store::adapter::claimed::{
+    ClaimedRow, ClaimedRuns, UNREADABLE_WAIT_MS, claimed_runs, jobs_of,
+};
 use cueline_store::adapter::convert::to_i64;
 use cueline_store::{ClaimedRun, NodeId};
 use sqlx::Row as _;
@@ -28,6 +30,10 @@ pub(crate) const READ: &str = "
         l.pinned, r.sequence, l.maybe_published, l.published_group, r.job_id, j.version
     FROM run_live l JOIN run r ON r.id = l.id AND r.id BETWEEN $2 AND $3 JOIN job j ON j.id = r.job_id
     WHERE l.id = ANY ($1)";
+
+/// Leaves runs to other nodes. A run that may be published keeps its state and its executor.
+const RELEASE_UNREADABLE: &str = "
+    UPDATE run_live SET claimed_by = NULL, due_at = greatest(due_at, $2) WHERE id = ANY ($1) AND state IN (0, 1)";
 
 /// The runs of expired nodes are searched only until their claims have ended, which is rare and takes a moment.
 pub(crate) const NEXT_DUE: &str = "
@@ -56,16 +62,17 @@ impl PgStore {
             .await?;
         claimed.sort_unstable_by_key(|(id, due_at)| (*due_at, *id));
         let ids: Vec<i64> = claimed.into_iter().map(|(id, _)| id).collect();
-        let claimed = self.read_claimed(&mut tx, &ids).await?;
+        let claimed = self.read_claimed(&mut tx, &ids, now).await?;
         tx.commit().await?;
         Ok(claimed)
     }
 
-    /// Reads claimed runs in the order of `ids`.
+    /// Reads claimed runs in the order of `ids`. Releases those whose definition this program cannot read.
     pub(crate) async fn read_claimed(
         &self,
         conn: &mut PgConnection,
         ids: &[i64],
+        now: Timestamp,
     ) -> Result<Vec<ClaimedRun>> {
         if ids.is_empty() {
             return Ok(Vec::new());
@@ -80,8 +87,16 @@ impl PgStore {
         let mut rows = rows.iter().map(claimed_row).collect::<Result<Vec<_>>>()?;
         let order: HashMap<i64, usize> = ids.iter().copied().zip(0..).collect();
         rows.sort_unstable_by_key(|row| order.get(&row.id));
-        let jobs = self.definitions.get(conn, jobs_of(&rows)).await?;
-        Ok(claimed_runs(rows, &jobs)?)
+        let jobs = self.definitions.get(&mut *conn, jobs_of(&rows)).await?;
+        let ClaimedRuns { runs, unreadable } = claimed_runs(rows, &jobs)?;
+        if !unreadable.is_empty() {
+            sqlx::query(RELEASE_UNREADABLE)
+                .bind(unreadable)
+                .bind(now.plus_ms(UNREADABLE_WAIT_MS).as_millis())
+                .execute(conn)
+                .await?;
+        }
+        Ok(runs)
     }
 
     pub(crate) async fn next_due_at(&self) -> Result<Option<Timestamp>> {

@@ -14,7 +14,8 @@ use crate::columns::job_ids;
 use crate::error::Result;
 
 pub(crate) const LOAD: &str = "
-    SELECT j.id, j.version, j.definition FROM job j WHERE j.id = ANY ($1::bigint[])";
+    SELECT j.id, j.version, j.name, j.definition, (SELECT d.enabled FROM job_due d WHERE d.job_id = j.id)
+    FROM job j WHERE j.id = ANY ($1::bigint[])";
 
 const BY_NAME: &str = "
     SELECT j.id, j.version FROM unnest($1::text[]) e (name) JOIN job j ON j.name = e.name AND j.deleted_at IS NULL";
@@ -42,9 +43,13 @@ impl Definitions {
 
     /// Reads jobs in their current versions. Unknown ids and unreadable definitions are left out.
     async fn load(&self, conn: &mut PgConnection, ids: &[i64]) -> Result<JobsById> {
-        let rows: Vec<DefinitionRow<String>> =
-            sqlx::query_as(LOAD).bind(ids).fetch_all(conn).await?;
+        let rows: Vec<DefinitionRow> = sqlx::query_as(LOAD).bind(ids).fetch_all(conn).await?;
         Ok(self.0.insert(rows))
+    }
+
+    /// Forgets all definitions, because the database may issue their versions again.
+    pub(crate) fn forget(&self) {
+        self.0.clear();
     }
 
     /// Jobs by name. Unknown names are left out.

@@ -15,8 +15,9 @@ use crate::end_runs::end_runs;
 use crate::error::Result;
 use crate::{PgStore, follow_ups, nodes};
 
-/// The values of a run are at the index of its id in the sorted $1. There is no join: if `run_live` is new, or was
-/// empty at its last analysis, the planner would assume that it is empty, and search the whole list for each row.
+/// The values of a run are at the index of its id in the sorted $1. There is no join. The planner assumes that
+/// `run_live` is empty if it is new, or was empty at its last analysis. With a join it would then search the whole list
+/// for each row.
 ///
 /// The statement sees the job version from its start. A concurrent change of the version also ends the claims of
 /// waiting runs. PostgreSQL checks a changed row again, so the run is refused. But the node may have claimed the run
@@ -95,7 +96,7 @@ pub(crate) const END_STOPPED: &str = end_runs!(
 );
 
 pub(crate) const RECLAIM: &str = "
-    UPDATE run_live l SET state = 1, claimed_by = $3, maybe_published = true
+    UPDATE run_live l SET state = 1, claimed_by = $3, maybe_published = true, overdue_at = NULL
     FROM unnest($1::bigint[], $2::integer[]) e (id, attempt)
     WHERE l.id = e.id AND l.attempt = e.attempt AND l.state IN (2, 3)
     RETURNING l.id";
@@ -290,7 +291,7 @@ impl PgStore {
             .filter(|id| reclaimed.contains(id))
             .collect();
         insert_reclaim_events(&mut tx, &reclaimed, now, reason).await?;
-        let runs = self.read_claimed(&mut tx, &reclaimed).await?;
+        let runs = self.read_claimed(&mut tx, &reclaimed, now).await?;
         tx.commit().await?;
         Ok(runs)
     }

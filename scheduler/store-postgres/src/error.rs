@@ -13,6 +13,8 @@ pub(crate) enum Error {
     Commit(sqlx::Error),
     /// The request was refused, or stored data is unreadable. The message is complete.
     Store(StoreError),
+    /// No id was allocated, because the history of the database is not the recorded one. Nothing was changed.
+    UnknownHistory,
 }
 
 impl From<sqlx::Error> for Error {
@@ -34,6 +36,7 @@ mod state {
     pub(super) const DEADLOCK_DETECTED: &str = "40P01";
     pub(super) const READ_ONLY_TRANSACTION: &str = "25006";
     pub(super) const IDLE_IN_TRANSACTION: &str = "25P03";
+    pub(super) const INSUFFICIENT_PRIVILEGE: &str = "42501";
     pub(super) const DISK_FULL: &str = "53100";
     pub(super) const TOO_MANY_CONNECTIONS: &str = "53300";
     pub(super) const LOCK_NOT_AVAILABLE: &str = "55P03";
@@ -53,6 +56,10 @@ impl Error {
             Self::Store(error) => error,
             Self::Statement(error) => failed(error),
             Self::Commit(error) => failed(error).with_unknown_outcome(),
+            Self::UnknownHistory => StoreError::new(
+                ErrorKind::Transient,
+                format!("failed to {what}: the database is being promoted or restored"),
+            ),
         }
     }
 
@@ -61,6 +68,7 @@ impl Error {
         match self {
             Self::Store(error) => error.kind(),
             Self::Statement(error) | Self::Commit(error) => classify(error).0,
+            Self::UnknownHistory => ErrorKind::Transient,
         }
     }
 
@@ -69,14 +77,24 @@ impl Error {
         self.has_state(&[state::DEADLOCK_DETECTED, state::SERIALIZATION_FAILURE])
     }
 
-    /// Whether the wait for a lock exceeded its limit.
-    pub(crate) fn is_lock_timeout(&self) -> bool {
-        self.has_state(&[state::LOCK_NOT_AVAILABLE])
+    /// Whether a statement, or its wait for a lock, exceeded its limit.
+    pub(crate) fn is_timeout(&self) -> bool {
+        self.has_state(&[state::LOCK_NOT_AVAILABLE, state::QUERY_CANCELED])
     }
 
     /// Whether the day of a run has no partition.
     pub(crate) fn is_missing_partition(&self) -> bool {
         self.has_state(&[state::CHECK_VIOLATION])
+    }
+
+    /// Whether no id was allocated, because the history of the database is not the recorded one.
+    pub(crate) const fn is_unknown_history(&self) -> bool {
+        matches!(self, Self::UnknownHistory)
+    }
+
+    /// Whether the user lacks the right for a statement.
+    pub(crate) fn is_not_permitted(&self) -> bool {
+        self.has_state(&[state::INSUFFICIENT_PRIVILEGE])
     }
 
     fn has_state(&self, states: &[&str]) -> bool {
@@ -228,9 +246,13 @@ mod tests {
     }
 
     #[test]
-    fn conflicts_and_missing_partitions_are_recognised() {
+    fn conflicts_timeouts_and_missing_partitions_are_recognised() {
         assert!(error_with("40P01").is_conflict());
         assert!(!error_with("55P03").is_conflict());
         assert!(error_with("23514").is_missing_partition());
+        assert!(error_with("55P03").is_timeout() && error_with("57014").is_timeout());
+        assert!(!error_with("40P01").is_timeout());
+        assert!(error_with("42501").is_not_permitted());
+        assert_eq!(Error::UnknownHistory.kind(), ErrorKind::Transient);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use cueline_model::{AttemptId, ExecutorId, Heartbeat, RunId, Timestamp};
+use cueline_model::{AttemptId, ExecutorId, Heartbeat, RunId, Session, Timestamp};
 use cueline_store::adapter::convert::{parse_name, run_state, to_i64, to_u32, to_u64};
 use cueline_store::adapter::heartbeats::{HeartbeatRow, latest_heartbeats};
 use cueline_store::{Executor, OutstandingAttempt};
@@ -16,30 +16,42 @@ use crate::error::Result;
 
 /// Arrays cannot contain lists of different lengths, so the capabilities of an executor are passed as one JSON text.
 const RECORD_HEARTBEATS: &str = "
-    INSERT INTO executor (group_name, name, incarnation, capabilities, capacity, held, running, draining, gone, last_heartbeat_at)
-    SELECT e.group_name, e.name, e.incarnation, ARRAY(SELECT jsonb_array_elements_text(e.capabilities::jsonb)), e.capacity, e.held,
-        e.running, e.draining, e.gone, $10
-    FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::bigint[], $7::bigint[], $8::boolean[],
-        $9::boolean[]) e (group_name, name, incarnation, capabilities, capacity, held, running, draining, gone)
-    ON CONFLICT (group_name, name) DO UPDATE SET incarnation = excluded.incarnation, capabilities = excluded.capabilities,
+    INSERT INTO executor (group_name, name, incarnation, session, capabilities, capacity, held, running, draining, gone, refusal, last_heartbeat_at)
+    SELECT e.group_name, e.name, e.incarnation, e.session, ARRAY(SELECT jsonb_array_elements_text(e.capabilities::jsonb)), e.capacity, e.held,
+        e.running, e.draining, e.gone, e.refusal, $12
+    FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::text[], $6::bigint[], $7::bigint[], $8::bigint[],
+        $9::boolean[], $10::boolean[], $11::text[]) e (group_name, name, incarnation, session, capabilities, capacity, held, running, draining, gone, refusal)
+    ON CONFLICT (group_name, name) DO UPDATE SET incarnation = excluded.incarnation, session = excluded.session, capabilities = excluded.capabilities,
         capacity = excluded.capacity, held = excluded.held, running = excluded.running, draining = excluded.draining,
-        gone = excluded.gone, last_heartbeat_at = greatest(executor.last_heartbeat_at, excluded.last_heartbeat_at)";
+        gone = excluded.gone, refusal = excluded.refusal, last_heartbeat_at = greatest(executor.last_heartbeat_at, excluded.last_heartbeat_at)";
 
 const ALL: &str = "
-    SELECT group_name, name, incarnation, capabilities, capacity, held, running, draining, gone, last_heartbeat_at
+    SELECT group_name, name, incarnation, session, capabilities, capacity, held, running, draining, gone, refusal, last_heartbeat_at
     FROM executor ORDER BY group_name, name";
 
+/// The given executors that have sent no heartbeat since, and have no run in `dispatching`, `queued` or `running`.
+const FORGET: &str = "
+    DELETE FROM executor x
+    USING unnest($1::text[], $2::text[], $3::bigint[]) e (group_name, name, last_heartbeat_at)
+    WHERE x.group_name = e.group_name AND x.name = e.name AND x.last_heartbeat_at = e.last_heartbeat_at
+        AND NOT EXISTS (SELECT 1 FROM run_live l JOIN job j ON j.id = l.job_id
+                        WHERE l.state IN (1, 2, 3) AND l.executor = x.name
+                            AND coalesce(l.published_group, j.group_name) = x.group_name)
+    RETURNING x.group_name, x.name";
+
+/// One scan by id, which stops at the limit. No index begins with the executor: each dispatch sets that column, and an
+/// index on it would end the updates that stay on their page.
 pub(crate) const OUTSTANDING: &str = "
     SELECT l.id, l.attempt, l.state, l.queued_at, coalesce(l.published_group, j.group_name), l.executor
-    FROM (SELECT id, job_id, attempt, state, queued_at, published_group, executor FROM run_live
-          WHERE state IN (2, 3) AND id > $2 AND queued_at < $1 AND executor IS NOT NULL ORDER BY id LIMIT $3) l
+    FROM (SELECT id, job_id, attempt, state, queued_at, published_group, executor FROM run_live r
+          WHERE state IN (2, 3) AND id > $2 AND queued_at < $1 AND executor IS NOT NULL AND ($4::text IS NULL OR (executor = $4
+              AND coalesce(published_group, (SELECT g.group_name FROM job g WHERE g.id = r.job_id)) = $5::text))
+          ORDER BY id LIMIT $3) l
         JOIN job j ON j.id = l.job_id
     ORDER BY l.id";
 
-/// An attempt counts as started when its trigger was queued or later, because the executor's clock may be behind.
 pub(crate) const OVERDUE: &str = "
-    SELECT l.id, l.attempt FROM run_live l JOIN job j ON j.id = l.job_id
-    WHERE l.state = 3 AND greatest(l.started_at, l.queued_at) + j.max_attempt_ms < $1 ORDER BY l.id LIMIT $2";
+    SELECT id, attempt FROM run_live WHERE overdue_at < $1 AND state = 3 ORDER BY overdue_at, id LIMIT $2";
 
 impl PgStore {
     pub(crate) async fn record_heartbeats(&self, heartbeats: &[Heartbeat]) -> Result<()> {
@@ -52,12 +64,14 @@ impl PgStore {
             .bind(column(&rows, |h| h.group))
             .bind(column(&rows, |h| h.name))
             .bind(column(&rows, |h| h.incarnation.as_ref()))
+            .bind(column(&rows, |h| h.session))
             .bind(column(&rows, capabilities))
             .bind(column(&rows, |h| h.capacity))
             .bind(column(&rows, |h| h.held))
             .bind(column(&rows, |h| h.running))
             .bind(column(&rows, |h| h.draining))
             .bind(column(&rows, |h| h.gone))
+            .bind(column(&rows, |h| h.refusal.as_deref()))
             .bind(tx.now.as_millis())
             .execute(&mut *tx)
             .await?;
@@ -71,9 +85,28 @@ impl PgStore {
         rows.iter().map(executor).collect()
     }
 
+    pub(crate) async fn forget_executors(
+        &self,
+        executors: &[(ExecutorId, Timestamp)],
+    ) -> Result<Vec<ExecutorId>> {
+        let mut tx = self.db.write().await?;
+        let forgotten: Vec<(String, String)> = sqlx::query_as(FORGET)
+            .bind(column(executors, |(id, _)| id.group.as_str()))
+            .bind(column(executors, |(id, _)| id.name.as_str()))
+            .bind(column(executors, |(_, at)| at.as_millis()))
+            .fetch_all(&mut *tx)
+            .await?;
+        tx.commit().await?;
+        forgotten
+            .iter()
+            .map(|(group, name)| executor_id(group, name))
+            .collect()
+    }
+
     pub(crate) async fn outstanding_attempts(
         &self,
         older_than_ms: u64,
+        executor: Option<&ExecutorId>,
         after: Option<RunId>,
         limit: usize,
     ) -> Result<Vec<OutstandingAttempt>> {
@@ -83,6 +116,8 @@ impl PgStore {
             .bind(now.minus_ms(older_than_ms).as_millis())
             .bind(after.map_or(0, |run| run.0))
             .bind(to_i64(limit))
+            .bind(executor.map(|e| e.name.as_str()))
+            .bind(executor.map(|e| e.group.as_str()))
             .fetch_all(&mut *conn)
             .await?;
         rows.into_iter()
@@ -125,12 +160,14 @@ fn executor(row: &PgRow) -> Result<Executor> {
         heartbeat: Heartbeat {
             executor: executor_id(row.try_get("group_name")?, row.try_get("name")?)?,
             incarnation: row.try_get("incarnation")?,
+            session: Session(count("session")?),
             capabilities: row.try_get("capabilities")?,
             capacity: to_u32(count("capacity")?),
             held: to_u64(count("held")?),
             running: to_u64(count("running")?),
             draining: row.try_get("draining")?,
             gone: row.try_get("gone")?,
+            refusal: row.try_get("refusal")?,
         },
         last_heartbeat_at: Timestamp::from_millis(count("last_heartbeat_at")?),
     })

@@ -41,8 +41,11 @@ pub(crate) const SNAPSHOTS_OF_ENDED: &str = "
         NULL::bigint AS version, NULL::boolean AS enabled, NULL::boolean AS fixed_delay, NULL::boolean AS has_children
     FROM run r WHERE r.id = ANY ($1) AND r.state IS NOT NULL";
 
+/// An attempt counts as started when its trigger was queued or later, because the executor's clock may be behind.
 pub(crate) const START: &str = "
-    UPDATE run_live l SET state = 3, started_at = e.at, queued_at = CASE WHEN l.state = 1 THEN $4 ELSE l.queued_at END
+    UPDATE run_live l SET state = 3, started_at = e.at, queued_at = CASE WHEN l.state = 1 THEN $4 ELSE l.queued_at END,
+        overdue_at = greatest(e.at, CASE WHEN l.state = 1 THEN $4 ELSE l.queued_at END)
+            + (SELECT j.max_attempt_ms FROM job j WHERE j.id = l.job_id)
     FROM unnest($1::bigint[], $2::integer[], $3::bigint[]) e (id, attempt, at)
     WHERE l.id = e.id AND l.attempt = e.attempt AND l.state IN (1, 2)";
 
@@ -52,7 +55,7 @@ const SET_PROGRESS: &str = "
 pub(crate) const NEXT_ATTEMPT: &str = "
     UPDATE run_live l SET state = 0, attempt = e.attempt, retries = e.retries, reruns = e.reruns, due_at = e.due_at,
         started_at = coalesce(e.started_at, CASE WHEN l.state = 3 THEN l.started_at END), exit_status = e.exit_status,
-        message = e.message, claimed_by = NULL, progress = NULL
+        message = e.message, claimed_by = NULL, progress = NULL, overdue_at = NULL
     FROM unnest($1::bigint[], $2::integer[], $3::integer[], $4::integer[], $5::integer[], $6::bigint[], $7::bigint[], $8::integer[],
         $9::text[]) e (id, from_attempt, attempt, retries, reruns, due_at, started_at, exit_status, message)
     WHERE l.id = e.id AND l.attempt = e.from_attempt";

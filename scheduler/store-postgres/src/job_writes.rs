@@ -40,6 +40,11 @@ const UPDATE_DUE: &str = "
         e (id, version, next_fire_at, enabled, fixed_delay)
     WHERE job_due.job_id = e.id";
 
+/// A pause or a resume changes no text, so that a definition keeps what this program does not know.
+const SET_ENABLED_DUE: &str =
+    "UPDATE job_due SET version = version + 1, enabled = $2, next_fire_at = $3 WHERE job_id = $1";
+const NEXT_VERSION: &str = "UPDATE job SET version = version + 1 WHERE id = $1";
+
 /// It finds parents by name, so it is executed once all applied jobs exist.
 const SET_PARENTS: &str = "
     UPDATE job SET parent_id = (SELECT p.id FROM job p WHERE p.name = e.parent AND p.deleted_at IS NULL)
@@ -50,6 +55,11 @@ const SET_HAS_CHILDREN: &str = "
         (SELECT FROM job c WHERE c.parent_id = job_due.job_id AND c.parent_id IS NOT NULL AND c.deleted_at IS NULL)
     FROM unnest($1::text[]) e (name) JOIN job j ON j.name = e.name AND j.deleted_at IS NULL
     WHERE job_due.job_id = j.id";
+
+const SET_PARENT_HAS_CHILDREN: &str = "
+    UPDATE job_due SET has_children = EXISTS
+        (SELECT FROM job c WHERE c.parent_id = job_due.job_id AND c.parent_id IS NOT NULL AND c.deleted_at IS NULL)
+    WHERE job_id = (SELECT j.parent_id FROM job j WHERE j.id = $1)";
 
 /// Published attempts keep the group that they were published to.
 const KEEP_GROUPS: &str = "
@@ -130,6 +140,32 @@ pub(crate) async fn update(
             .execute(&mut *conn)
             .await?;
     }
+    Ok(())
+}
+
+/// Writes a pause or a resume as a new version.
+pub(crate) async fn set_enabled(
+    conn: &mut PgConnection,
+    job: JobId,
+    enabled: bool,
+    next_fire: Option<Timestamp>,
+) -> Result<()> {
+    sqlx::query(SET_ENABLED_DUE)
+        .bind(job.0)
+        .bind(enabled)
+        .bind(next_fire.map(Timestamp::as_millis))
+        .execute(&mut *conn)
+        .await?;
+    sqlx::query(NEXT_VERSION).bind(job.0).execute(conn).await?;
+    Ok(())
+}
+
+/// Records for the parent of this job whether other jobs run after it.
+pub(crate) async fn set_parent_has_children(conn: &mut PgConnection, job: JobId) -> Result<()> {
+    sqlx::query(SET_PARENT_HAS_CHILDREN)
+        .bind(job.0)
+        .execute(conn)
+        .await?;
     Ok(())
 }
 

@@ -3,13 +3,12 @@
 //! Only one call at a time changes definitions. Each call first locks its jobs and then handles their waiting runs. So
 //! it sees the runs of earlier transactions, and later transactions see the new definition.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use cueline_model::{AttemptId, Job, JobId, JobName, JobSpec, Timestamp};
 use cueline_store::adapter::convert::without_nul;
-use cueline_store::adapter::jobs::{ApplyPlan, JobUpdate, SideEffects, refuse_parent};
-use cueline_store::adapter::parents::parent_of;
+use cueline_store::adapter::jobs::{ApplyPlan, SideEffects, refuse_parent};
 use cueline_store::{AppliedJob, StoreError};
 use sqlx::postgres::PgConnection;
 
@@ -21,6 +20,9 @@ use crate::{PgStore, job_writes, waiting_runs};
 
 /// The first number marks locks of Cueline.
 const LOCK: &str = "SELECT pg_advisory_xact_lock(1131767116, 4)";
+
+const ENABLED: &str = "
+    SELECT j.id, d.enabled FROM job j JOIN job_due d ON d.job_id = j.id WHERE j.name = $1 AND j.deleted_at IS NULL";
 
 const CHILDREN: &str = "
     SELECT name FROM job WHERE parent_id = $1 AND parent_id IS NOT NULL AND deleted_at IS NULL ORDER BY name LIMIT 5";
@@ -65,54 +67,52 @@ impl PgStore {
         by: &str,
     ) -> Result<JobId> {
         let mut tx = self.db.write().await?;
-        let job = self.job_to_change(&mut tx, name).await?;
-        if job.spec.is_enabled() == enabled {
-            return Ok(job.id);
+        let (job, is_enabled) = job_to_change(&mut tx, name).await?;
+        if is_enabled == enabled {
+            return Ok(job);
         }
-        let now = self.lock_and_read_clock(&mut tx, [job.id]).await?;
-        let mut spec = job.spec.clone();
-        spec.enabled = Some(enabled);
-        let change = JobUpdate {
-            job: &job,
-            spec: &spec,
+        let now = self.lock_and_read_clock(&mut tx, [job]).await?;
+        let next_fire = if enabled {
+            let readable = self.readable_job(&mut tx, name).await?;
+            readable.spec.next_fire(now)
+        } else {
+            None
         };
-        job_writes::update(&mut tx, &[change], now).await?;
+        job_writes::set_enabled(&mut tx, job, enabled, next_fire).await?;
         if enabled {
-            waiting_runs::unclaim(&mut tx, &[job.id]).await?;
-            job_writes::wait_for_live_runs(&mut tx, &[job.id]).await?;
+            waiting_runs::unclaim(&mut tx, &[job]).await?;
+            job_writes::wait_for_live_runs(&mut tx, &[job]).await?;
         } else {
             let message = format!("its job was paused by {}", without_nul(by));
-            waiting_runs::end(&mut tx, &[job.id], now, &message).await?;
+            waiting_runs::end(&mut tx, &[job], now, &message).await?;
         }
         tx.commit().await?;
-        Ok(job.id)
+        Ok(job)
     }
 
     pub(crate) async fn delete_job(&self, name: &JobName, by: &str) -> Result<JobId> {
         let mut tx = self.db.write().await?;
-        let job = self.job_to_change(&mut tx, name).await?;
-        let now = self.lock_and_read_clock(&mut tx, [job.id]).await?;
+        let (job, _) = job_to_change(&mut tx, name).await?;
+        let now = self.lock_and_read_clock(&mut tx, [job]).await?;
         let children: Vec<String> = sqlx::query_scalar(CHILDREN)
-            .bind(job.id.0)
+            .bind(job.0)
             .fetch_all(&mut *tx)
             .await?;
         refuse_parent(name, &children)?;
         sqlx::query(DELETE_DUE)
-            .bind(job.id.0)
+            .bind(job.0)
             .execute(&mut *tx)
             .await?;
         let message = format!("its job was deleted by {}", without_nul(by));
-        waiting_runs::end(&mut tx, &[job.id], now, &message).await?;
+        waiting_runs::end(&mut tx, &[job], now, &message).await?;
         sqlx::query(DELETE)
-            .bind(job.id.0)
+            .bind(job.0)
             .bind(now.as_millis())
             .execute(&mut *tx)
             .await?;
-        if let Some(parent) = parent_of(&job.spec)? {
-            job_writes::set_has_children(&mut tx, &BTreeSet::from([parent.clone()])).await?;
-        }
+        job_writes::set_parent_has_children(&mut tx, job).await?;
         tx.commit().await?;
-        Ok(job.id)
+        Ok(job)
     }
 
     pub(crate) async fn dispatching_attempts(&self, jobs: &[JobId]) -> Result<Vec<AttemptId>> {
@@ -123,9 +123,8 @@ impl PgStore {
         Ok(rows.into_iter().map(attempt_id).collect())
     }
 
-    /// The job, read under the lock of definitions.
-    async fn job_to_change(&self, conn: &mut PgConnection, name: &JobName) -> Result<Arc<Job>> {
-        sqlx::query(LOCK).execute(&mut *conn).await?;
+    /// The job with its definition. Fails if this program cannot read it.
+    async fn readable_job(&self, conn: &mut PgConnection, name: &JobName) -> Result<Arc<Job>> {
         let mut found = self
             .definitions
             .by_name(conn, std::iter::once(name))
@@ -144,6 +143,18 @@ impl PgStore {
         lock_jobs(conn, jobs.into_iter().map(|id| id.0).collect()).await?;
         self.db.now(conn).await
     }
+}
+
+/// The id of the job, and whether it is enabled, read under the lock of definitions. The definition itself may be of a
+/// newer program: a pause or a deletion does not need it.
+async fn job_to_change(conn: &mut PgConnection, name: &JobName) -> Result<(JobId, bool)> {
+    sqlx::query(LOCK).execute(&mut *conn).await?;
+    let found: Option<(i64, bool)> = sqlx::query_as(ENABLED)
+        .bind(name.as_str())
+        .fetch_optional(conn)
+        .await?;
+    let (id, enabled) = found.ok_or_else(|| StoreError::no_job(name.as_str()))?;
+    Ok((JobId(id), enabled))
 }
 
 async fn write_side_effects(

@@ -16,11 +16,13 @@ mod database;
 mod dead_letters;
 mod definitions;
 mod dispatch;
+mod drop_day;
 mod end_runs;
 mod error;
 mod executors;
 mod fire_due;
 mod follow_ups;
+mod history;
 mod ingest;
 mod job_writes;
 mod jobs;
@@ -48,6 +50,8 @@ use cueline_store::StoreError;
 
 use crate::database::Database;
 use crate::definitions::Definitions;
+use crate::drop_day::DayChecks;
+use crate::history::LastHistory;
 
 pub use crate::options::PgOptions;
 pub use crate::schema::SchemaVersion;
@@ -57,6 +61,8 @@ pub use crate::schema::SchemaVersion;
 pub struct PgStore {
     db: Database,
     definitions: Definitions,
+    day_checks: DayChecks,
+    history: LastHistory,
 }
 
 impl PgStore {
@@ -74,6 +80,8 @@ impl PgStore {
         Ok(Self {
             db: db.map_err(|error| error.failed_to("open the store"))?,
             definitions: Definitions::default(),
+            day_checks: DayChecks::default(),
+            history: LastHistory::default(),
         })
     }
 
@@ -97,8 +105,8 @@ pub async fn migrate(url: &str) -> Result<SchemaVersion, StoreError> {
 
 /// Gives the store at `url` a new id and returns it. No scheduler may be running.
 ///
-/// Call it after a restore from a backup, because the restored store allocates run ids again that executors already
-/// know.
+/// Call it after a restore that the store cannot notice: of a copy of the data directory, without a recovery. Such a
+/// store allocates run ids again that executors already know.
 ///
 /// # Errors
 ///

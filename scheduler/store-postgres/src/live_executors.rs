@@ -1,37 +1,41 @@
-//! The live executors, for the planner and for child runs.
+//! The live and the silent executors, for the planner and for child runs.
 
 use cueline_model::{ExecutorId, Timestamp};
 use cueline_store::adapter::convert::parse_name;
-use cueline_store::adapter::live_executors::LiveExecutors;
+use cueline_store::adapter::live_executors::{KnownExecutor, LiveExecutors};
 use sqlx::postgres::PgConnection;
 
 use crate::PgStore;
 use crate::error::Result;
 
-const LIVE: &str = "
-    SELECT group_name, name, capabilities FROM executor
-    WHERE NOT gone AND NOT draining AND last_heartbeat_at > $1 ORDER BY group_name, name";
+const ACCEPTING: &str = "
+    SELECT group_name, name, capabilities, last_heartbeat_at > $1 FROM executor
+    WHERE NOT gone AND NOT draining AND refusal IS NULL ORDER BY group_name, name";
 
 impl PgStore {
-    /// The executors that are live at `now`.
+    /// The executors that accept triggers if they are live at `now`.
     pub(crate) async fn live_executors(
         &self,
         conn: &mut PgConnection,
         now: Timestamp,
     ) -> Result<LiveExecutors> {
         let dead_after_ms = self.db.executor_dead_after_ms();
-        let rows: Vec<(String, String, Vec<String>)> = sqlx::query_as(LIVE)
+        let rows: Vec<(String, String, Vec<String>, bool)> = sqlx::query_as(ACCEPTING)
             .bind(now.minus_ms(dead_after_ms).as_millis())
             .fetch_all(conn)
             .await?;
         let executors = rows
             .into_iter()
-            .map(|(group, name, capabilities)| {
+            .map(|(group, name, capabilities, is_live)| {
                 let id = ExecutorId {
                     group: parse_name(&group)?,
                     name: parse_name(&name)?,
                 };
-                Ok((id, capabilities.into_iter().collect()))
+                Ok(KnownExecutor {
+                    id,
+                    capabilities: capabilities.into_iter().collect(),
+                    is_live,
+                })
             })
             .collect::<Result<_>>()?;
         Ok(LiveExecutors::new(executors))

@@ -1,26 +1,19 @@
 //! Deletes expired runs, and repairs fixed-delay jobs.
 //!
-//! With a retention of at least two days, the partitions of a day are dropped once its last run has expired. With a
-//! shorter retention, or if a long run keeps the day, runs are deleted one by one.
+//! With a retention of at least two days, the partitions of a day are dropped once its last run has expired (see
+//! [`drop_day`](crate::drop_day)). With a shorter retention, or if a long run keeps the day, runs are deleted one by
+//! one.
 
 use cueline_model::Timestamp;
-use cueline_store::adapter::convert::{to_i64, to_u64};
-use sqlx::AssertSqlSafe;
+use cueline_store::adapter::convert::to_i64;
+use sqlx::postgres::PgConnection;
 
 use crate::PgStore;
 use crate::columns::id_range;
-use crate::database::WriteTx;
-use crate::error::{Error, Result};
+use crate::drop_day::MAX_WINDOWS;
+use crate::error::Result;
 use crate::follow_ups::{lock_jobs, set_next_fires};
-use crate::partitions::{DAY_MS, Day, drop_partitions, existing_partitions, lock_partitions};
-
-/// Finds a run of a day that has not expired. Searches from the last one, because late runs expire last.
-pub(crate) const NOT_EXPIRED: &str = "
-    SELECT id FROM run WHERE id >= $1 AND id < $2 AND (ended_at >= $3 OR ended_at IS NULL) ORDER BY id DESC LIMIT 1";
-
-const COUNT_DAY: &str = "SELECT count(*), max(id) FROM run WHERE id >= $1 AND id < $2";
-
-const NEWEST: &str = "SELECT max(id) FROM run WHERE id >= $1 AND id < $2";
+use crate::partitions::{DAY_MS, Day, existing_partitions};
 
 /// A window of runs by id: the highest id, the earliest time of writing, and the ids of the expired runs. A shard is
 /// kept as long as another shard of its fire is live, because the follow-ups of the last end depend on all shards.
@@ -38,16 +31,11 @@ const DELETES: [&str; 4] = [
     "DELETE FROM run r USING unnest($1::bigint[]) e (id) WHERE r.id = e.id AND r.id BETWEEN $2 AND $3",
 ];
 
-const DELETE_KEYS: &str = "DELETE FROM trigger_key WHERE first_run >= $1 AND first_run < $2";
-
-/// While a drop waits for its lock, all other transactions wait behind it. So it gives up soon.
-const SHORT_LOCK_TIMEOUT: &str = "SET LOCAL lock_timeout = 200";
-const LOCK_RUNS: &str = "LOCK TABLE run, run_event, run_log IN ACCESS EXCLUSIVE MODE";
-
-/// Executors whose last heartbeat has expired too, and that hold no run.
+/// Executors whose last heartbeat has expired too, and that hold no run. The live runs are read once, not once for each
+/// executor.
 const DELETE_EXECUTORS: &str = "
     DELETE FROM executor WHERE last_heartbeat_at < $1
-        AND NOT EXISTS (SELECT FROM run_live l WHERE l.state IN (1, 2, 3) AND l.executor = executor.name)";
+        AND name NOT IN (SELECT l.executor FROM run_live l WHERE l.state IN (1, 2, 3) AND l.executor IS NOT NULL)";
 
 /// Executed without locks, and again with the found jobs locked. Locking all fixed-delay jobs would delay the ends of
 /// their runs.
@@ -79,6 +67,8 @@ impl PgStore {
         let before = self.db.now(&mut conn).await?.minus_ms(older_than_ms);
         let days = existing_partitions(&mut conn).await?;
         drop(conn);
+        self.day_checks.retain(&days);
+        let mut windows = MAX_WINDOWS;
         let whole_days = older_than_ms >= WHOLE_DAYS_FROM_MS;
         let mut deleted = 0;
         let mut one_by_one = Vec::new();
@@ -87,7 +77,7 @@ impl PgStore {
             let overdue = is_over(before.minus_ms(KEEP_WHOLE_MS));
             if (whole_days || overdue)
                 && is_over(before)
-                && let Some(runs) = self.drop_expired_day(day, before).await?
+                && let Some(runs) = self.drop_expired_day(day, before, &mut windows).await?
             {
                 deleted += runs;
             } else if !whole_days || overdue {
@@ -97,68 +87,19 @@ impl PgStore {
         Ok(deleted + self.delete_expired(&one_by_one, before, limit).await?)
     }
 
-    /// Drops the partitions of a day if all its runs have expired. Returns their number. `None` if a run has not
-    /// expired or the tables are in use.
-    async fn drop_expired_day(&self, day: Day, before: Timestamp) -> Result<Option<u64>> {
-        let (first, end) = day.ids();
-        let mut tx = self.db.write().await?;
-        lock_partitions(&mut tx).await?;
-        if !existing_partitions(&mut tx).await?.contains(&day) {
-            return Ok(None);
-        }
-        let not_expired: Option<i64> = sqlx::query_scalar(NOT_EXPIRED)
-            .bind(first)
-            .bind(end)
-            .bind(before.as_millis())
-            .fetch_optional(&mut *tx)
-            .await?;
-        if not_expired.is_some() {
-            return Ok(None);
-        }
-        let (runs, newest): (i64, Option<i64>) = sqlx::query_as(COUNT_DAY)
-            .bind(first)
-            .bind(end)
-            .fetch_one(&mut *tx)
-            .await?;
-        sqlx::query(SHORT_LOCK_TIMEOUT).execute(&mut *tx).await?;
-        if !got_lock(sqlx::query(LOCK_RUNS).execute(&mut *tx).await)? {
-            return Ok(None);
-        }
-        // A run that was written meanwhile, for example a child of an old run, has a higher id.
-        let newest_now: Option<i64> = sqlx::query_scalar(NEWEST)
-            .bind(first)
-            .bind(end)
-            .fetch_one(&mut *tx)
-            .await?;
-        if newest_now != newest {
-            return Ok(None);
-        }
-        let dropped = sqlx::raw_sql(AssertSqlSafe(drop_partitions(day)))
-            .execute(&mut *tx)
-            .await;
-        if !got_lock(dropped)? {
-            return Ok(None);
-        }
-        sqlx::query(DELETE_KEYS)
-            .bind(first)
-            .bind(end)
-            .execute(&mut *tx)
-            .await?;
-        tx.commit().await?;
-        self.db.forget_partitions();
-        Ok(Some(to_u64(runs)))
-    }
-
     /// Deletes at most `limit` expired runs of these days, and expired executors. Returns the number of runs.
     async fn delete_expired(&self, days: &[Day], before: Timestamp, limit: usize) -> Result<u64> {
-        let mut tx = self.db.write().await?;
+        // They are found before the transaction that deletes them. An expired run stays expired.
+        let mut conn = self.db.autocommit().await?;
         let mut expired: Vec<i64> = Vec::new();
         for day in days {
             let wanted = limit.saturating_sub(expired.len());
-            expired.extend(expired_of_day(&mut tx, *day, before, wanted).await?);
+            expired.extend(expired_of_day(&mut conn, *day, before, wanted).await?);
         }
+        drop(conn);
         expired.sort_unstable();
         expired.truncate(limit);
+        let mut tx = self.db.write().await?;
         if !expired.is_empty() {
             let (low, high) = id_range(expired.iter().copied());
             for delete in DELETES {
@@ -207,7 +148,7 @@ impl PgStore {
 
 /// The ids of expired runs of a day; `wanted` of them or a few more.
 async fn expired_of_day(
-    tx: &mut WriteTx,
+    conn: &mut PgConnection,
     day: Day,
     before: Timestamp,
     wanted: usize,
@@ -222,7 +163,7 @@ async fn expired_of_day(
             .bind(to_i64(WINDOW))
             .bind(before.as_millis())
             .bind(first)
-            .fetch_one(&mut **tx)
+            .fetch_one(&mut *conn)
             .await?;
         expired.extend(ids);
         // A run ends after it was written, so runs that were written later have not expired either.
@@ -232,13 +173,4 @@ async fn expired_of_day(
         }
     }
     Ok(expired)
-}
-
-/// Returns whether a statement got its locks. Passes other errors on.
-fn got_lock<T>(result: std::result::Result<T, sqlx::Error>) -> Result<bool> {
-    match result.map_err(Error::from) {
-        Ok(_) => Ok(true),
-        Err(error) if error.is_lock_timeout() => Ok(false),
-        Err(error) => Err(error),
-    }
 }

@@ -13,10 +13,15 @@ use sqlx::postgres::PgConnection;
 use crate::PgStore;
 use crate::columns::{column, id_range, state_code, to_i32};
 use crate::database::WriteTx;
-use crate::error::Result;
-use crate::partitions::Day;
+use crate::error::{Error, Result};
+use crate::history::in_known_history;
+use crate::partitions::{Day, share_old_days};
 
-const ALLOCATE_NUMBERS: &str = "SELECT nextval('run_number') FROM generate_series(1, $1)";
+/// Returns no number unless the history of the database is known.
+const ALLOCATE_NUMBERS: &str = concat!(
+    "SELECT nextval('run_number') FROM generate_series(1, $1) WHERE ",
+    in_known_history!("$2")
+);
 
 /// For [plain](NewRun::is_plain) runs.
 pub(crate) const INSERT_PLAIN: &str = "
@@ -55,6 +60,10 @@ const INSERT_SKIP_EVENTS: &str = "
     INSERT INTO run_event (run_id, at, attempt, event, detail)
     SELECT e.id, $3, 1, 'skipped', e.message FROM unnest($1::bigint[], $2::text[]) e (id, message)";
 
+const INSERT_NOTES: &str = "
+    INSERT INTO run_event (run_id, at, attempt, event, detail)
+    SELECT e.id, $3, 1, 'left_out', e.note FROM unnest($1::bigint[], $2::text[]) e (id, note)";
+
 const ADD_RUN_COUNTS: &str = "
     UPDATE job_due SET run_count = run_count + e.runs FROM unnest($1::bigint[], $2::bigint[]) e (job_id, runs)
     WHERE job_due.job_id = e.job_id";
@@ -72,8 +81,9 @@ impl PgStore {
         }
         let now = tx.now;
         let days: BTreeSet<Day> = runs.iter().map(|run| day_of(run, now)).collect();
+        share_old_days(tx, &days, now).await?;
         self.db.ensure_partitions(days, now).await?;
-        allocate_ids(tx, runs, now).await?;
+        allocate_ids(tx, runs, self.history.get(), now).await?;
         let all: Vec<&NewRun> = runs.iter().collect();
         let (plain, special): (Vec<&NewRun>, Vec<&NewRun>) = all.iter().partition(|r| r.is_plain());
         let written =
@@ -88,6 +98,7 @@ impl PgStore {
             .filter(|run| !left_out.contains(&run.id))
             .partition(|run| run.skipped.is_some());
         insert_live(tx, &live).await?;
+        insert_notes(tx, &live, now).await?;
         insert_skip_events(tx, &skipped, now).await?;
         Ok(left_out)
     }
@@ -128,12 +139,21 @@ fn kind_code(run: &NewRun) -> i16 {
 }
 
 /// Ids ascend within a day in the order of the list.
-async fn allocate_ids(conn: &mut PgConnection, runs: &mut [NewRun], now: Timestamp) -> Result<()> {
+async fn allocate_ids(
+    conn: &mut PgConnection,
+    runs: &mut [NewRun],
+    history: Option<String>,
+    now: Timestamp,
+) -> Result<()> {
     let count = i32::try_from(runs.len()).unwrap_or(i32::MAX);
     let numbers: Vec<i64> = sqlx::query_scalar(ALLOCATE_NUMBERS)
         .bind(count)
+        .bind(history)
         .fetch_all(conn)
         .await?;
+    if numbers.len() < runs.len() {
+        return Err(Error::UnknownHistory);
+    }
     for (run, number) in runs.iter_mut().zip(numbers) {
         run.id = day_of(run, now).id(number);
     }
@@ -241,6 +261,24 @@ async fn insert_skip_events(
     sqlx::query(INSERT_SKIP_EVENTS)
         .bind(column(skipped, |r| r.id))
         .bind(column(skipped, |r| r.skipped.as_ref().map(skip_message)))
+        .bind(now.as_millis())
+        .execute(conn)
+        .await?;
+    Ok(())
+}
+
+/// Names the silent executors that a broadcast fire leaves out.
+async fn insert_notes(conn: &mut PgConnection, runs: &[&NewRun], now: Timestamp) -> Result<()> {
+    let (ids, notes): (Vec<i64>, Vec<&str>) = runs
+        .iter()
+        .filter_map(|run| Some((run.id, run.silent_note.as_deref()?)))
+        .unzip();
+    if ids.is_empty() {
+        return Ok(());
+    }
+    sqlx::query(INSERT_NOTES)
+        .bind(ids)
+        .bind(notes)
         .bind(now.as_millis())
         .execute(conn)
         .await?;

@@ -43,6 +43,7 @@ const KEPT_MS: u64 = 24 * 3_600_000;
 
 impl PgStore {
     pub(crate) async fn register_node(&self, name: &str, lease_ms: u64) -> Result<RegisteredNode> {
+        self.watch_history().await?;
         let mut tx = self.db.write().await?;
         let now = tx.now;
         end_leases_of_name(&mut tx, name, now).await?;
@@ -69,6 +70,7 @@ impl PgStore {
         name: &str,
         lease_ms: u64,
     ) -> Result<NodeId> {
+        self.watch_history().await?;
         let mut tx = self.db.write().await?;
         let now = tx.now;
         end_leases_of_name(&mut tx, name, now).await?;
@@ -98,7 +100,9 @@ impl PgStore {
         self.insert_and_count(tx, &mut runs).await.map(drop)
     }
 
+    /// Also notices a promoted or restored database while nothing fires.
     pub(crate) async fn renew_lease(&self, node: NodeId, lease_ms: u64) -> Result<bool> {
+        self.watch_history().await?;
         let mut tx = self.db.write().await?;
         let now = tx.now;
         let renewed = sqlx::query(RENEW_LEASE)

@@ -3,7 +3,8 @@
 //! A run's id is its day, written YYMMDD, times 10^10, plus a number from a sequence: `2611210000000042` is a run of 21
 //! November 2026. Ids ascend, and stay below 2^53, so that JSON numbers keep them. The day of a run is that of its fire
 //! time (schedule, startup), of its creation (manual), or of its parent's fire (child). So runs with the same fire key
-//! have the same day, and a unique index per partition makes fire times unique.
+//! have the same day, and a unique index per partition makes fire times unique. The sequence skips numbers when the
+//! database was promoted or restored (see [`history`](crate::history)).
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
@@ -30,6 +31,16 @@ const LAST_MS: i64 = 3_786_911_999_999;
 
 /// Only one transaction at a time changes partitions. The first number marks locks of Cueline.
 const LOCK: &str = "SELECT pg_advisory_xact_lock(1131767116, 1)";
+const TRY_LOCK: &str = "SELECT pg_try_advisory_xact_lock(1131767116, 1)";
+
+/// Locks of days. The second number is the day, which is above the numbers of all other locks of Cueline.
+const SHARE_DAYS: &str =
+    "SELECT pg_advisory_xact_lock_shared(1131767116, d.day) FROM unnest($1::integer[]) d (day)";
+const TRY_LOCK_DAY: &str = "SELECT pg_try_advisory_xact_lock(1131767116, $1::integer)";
+
+/// A day is old this long after its end. Retention drops no day before it has been over for twice that time. The
+/// difference is much longer than any transaction.
+const OLD_AFTER_MS: u64 = DAY_MS / 2;
 
 const EXISTING: &str = "
     SELECT c.relname::text FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
@@ -79,6 +90,17 @@ impl Day {
             .to_timestamp(date.at(0, 0, 0, 0))
             .ok()?;
         Some(Timestamp::from_millis(start.as_millisecond()).plus_ms(DAY_MS))
+    }
+
+    /// Whether retention may drop the day soon.
+    fn is_old(self, now: Timestamp) -> bool {
+        self.end()
+            .is_some_and(|end| end <= now.minus_ms(OLD_AFTER_MS))
+    }
+
+    /// The second number of its lock.
+    fn lock_number(self) -> i32 {
+        i32::try_from(self.0).unwrap_or(i32::MAX)
     }
 
     fn of_partition(name: &str) -> Option<Self> {
@@ -143,6 +165,36 @@ pub(crate) async fn lock_partitions(conn: &mut PgConnection) -> Result<()> {
     Ok(())
 }
 
+/// Like [`lock_partitions`], without a wait. Returns whether it got the lock.
+pub(crate) async fn try_lock_partitions(conn: &mut PgConnection) -> Result<bool> {
+    let locked: bool = sqlx::query_scalar(TRY_LOCK).fetch_one(conn).await?;
+    Ok(locked)
+}
+
+/// Notes until the end of the transaction that it writes runs to these days, if they are old. Called before ids are
+/// allocated.
+pub(crate) async fn share_old_days(
+    conn: &mut PgConnection,
+    days: &BTreeSet<Day>,
+    now: Timestamp,
+) -> Result<()> {
+    let old = days.iter().filter(|day| day.is_old(now));
+    let old: Vec<i32> = old.map(|day| day.lock_number()).collect();
+    if !old.is_empty() {
+        sqlx::query(SHARE_DAYS).bind(old).execute(conn).await?;
+    }
+    Ok(())
+}
+
+/// Keeps others from writing runs to an old day until the end of the transaction. `false` if one is doing that.
+pub(crate) async fn try_lock_day(conn: &mut PgConnection, day: Day) -> Result<bool> {
+    let locked: bool = sqlx::query_scalar(TRY_LOCK_DAY)
+        .bind(day.lock_number())
+        .fetch_one(conn)
+        .await?;
+    Ok(locked)
+}
+
 /// The days that have partitions.
 pub(crate) async fn existing_partitions(conn: &mut PgConnection) -> Result<BTreeSet<Day>> {
     let names: Vec<String> = sqlx::query_scalar(EXISTING).fetch_all(conn).await?;
@@ -173,6 +225,15 @@ fn create_partitions(day: Day) -> String {
     tables.concat() + &unique
 }
 
+/// The statement that locks all that [`drop_partitions`] changes, and no other day. The tables of all days come last,
+/// because every transaction waits for them.
+pub(crate) fn lock_for_drop(day: Day) -> String {
+    format!(
+        "LOCK TABLE run_log_{day}, run_event_{day}, run_{day}, ONLY run_log, ONLY run_event, ONLY run
+         IN ACCESS EXCLUSIVE MODE"
+    )
+}
+
 /// The statement that drops the partitions of a day.
 pub(crate) fn drop_partitions(day: Day) -> String {
     format!("DROP TABLE run_log_{day}, run_event_{day}, run_{day}")
@@ -198,6 +259,15 @@ mod tests {
             Day::of_partition("run_030102"),
             Some(Day::of(at("2003-01-02T00:00:00Z")))
         );
+    }
+
+    #[test]
+    fn a_day_is_old_half_a_day_after_its_end() {
+        let day = Day::of(at("2026-11-21T10:00:00Z"));
+        assert!(!day.is_old(at("2026-11-22T11:59:59.999Z")));
+        assert!(day.is_old(at("2026-11-22T12:00:00Z")));
+        assert_eq!(day.lock_number(), 261_121);
+        assert!(Day::of(Timestamp::from_millis(FIRST_MS)).lock_number() > 2);
     }
 
     #[test]

@@ -19,8 +19,9 @@ use sqlx::query::Query;
 
 use crate::partitions::Day;
 use crate::{
-    PgOptions, PgStore, cancel, claim, definitions, dispatch, executors, fire_due, follow_ups,
-    ingest, jobs, ledger, log_lines, maintenance, new_runs, runs, summaries, trigger, waiting_runs,
+    PgOptions, PgStore, cancel, claim, definitions, dispatch, drop_day, executors, fire_due,
+    follow_ups, ingest, jobs, ledger, log_lines, maintenance, new_runs, runs, summaries, trigger,
+    waiting_runs,
 };
 
 /// 2027-03-01T12:00:00Z.
@@ -47,7 +48,7 @@ impl Planner for EachFireTime {
     }
 }
 
-struct Scene {
+struct Fixture {
     _server: Arc<Postgres>,
     store: PgStore,
     node: NodeId,
@@ -56,14 +57,14 @@ struct Scene {
 }
 
 /// Four days with two rounds of runs each; all but the last round have ended.
-async fn scene() -> Scene {
-    let (scene, server, name) = loaded(JOBS).await;
+async fn fixture() -> Fixture {
+    let (fixture, server, name) = loaded(JOBS).await;
     server.sql(&name, "VACUUM ANALYZE").expect("analyzes");
-    scene
+    fixture
 }
 
 /// The same before any table was analyzed.
-async fn loaded(jobs: usize) -> (Scene, Arc<Postgres>, String) {
+async fn loaded(jobs: usize) -> (Fixture, Arc<Postgres>, String) {
     let server = Postgres::shared().expect("PostgreSQL starts");
     let name = server.create_database().expect("creates a database");
     let clock = Arc::new(AtomicI64::new(START_MS));
@@ -119,18 +120,18 @@ async fn loaded(jobs: usize) -> (Scene, Arc<Postgres>, String) {
             store.ingest_reports(&reports).await.expect("ingests");
         }
     }
-    let scene = Scene {
+    let fixture = Fixture {
         _server: Arc::clone(&server),
         store,
         node,
         live,
     };
-    (scene, server, name)
+    (fixture, server, name)
 }
 
 type Explained<'q> = Query<'q, Db, PgArguments>;
 
-impl Scene {
+impl Fixture {
     /// The plan of a statement of the scheduler.
     async fn plan(&self, sql: &str, bind: impl FnOnce(Explained<'_>) -> Explained<'_>) -> String {
         let mut tx = self.store.db.write().await.expect("begins");
@@ -201,7 +202,7 @@ impl Scene {
 
 #[tokio::test]
 async fn claims_use_their_indexes() {
-    let s = scene().await;
+    let s = fixture().await;
     let far = START_MS + 100 * DAY_MS;
     s.check(fire_due::DUE, "job_due_next", |q| q.bind(far).bind(10_i64))
         .await;
@@ -234,7 +235,7 @@ async fn claims_use_their_indexes() {
 
 #[tokio::test]
 async fn dispatch_uses_the_primary_key() {
-    let s = scene().await;
+    let s = fixture().await;
     let (ids, low, high) = s.some();
     let ones = vec![1_i32; ids.len()];
     let names = vec!["e1"; ids.len()];
@@ -295,7 +296,7 @@ async fn dispatch_uses_the_primary_key() {
 /// These plans must be right for all values, and without statistics.
 #[tokio::test]
 async fn generic_plans_use_their_indexes() {
-    let analyzed = scene().await;
+    let analyzed = fixture().await;
     let (new, ..) = loaded(JOBS).await;
     // A plan that was made for a table of one row is also used when there are many.
     let (one, server, name) = loaded(1).await;
@@ -309,7 +310,7 @@ async fn generic_plans_use_their_indexes() {
             (trigger::LOCK_JOB, "using job_due_pkey", 3),
             (trigger::FIND_KEY, "using trigger_key_pkey", 2),
             (definitions::LOAD, "Index Cond: (id = ANY ($1))", 1),
-            (trigger::WRITE, "using job_due_pkey", 14),
+            (trigger::WRITE, "using job_due_pkey", 15),
         ] {
             let text = s.plan_of_all(sql, parameters).await;
             assert!(
@@ -325,7 +326,7 @@ async fn generic_plans_use_their_indexes() {
 
 #[tokio::test]
 async fn reports_use_the_primary_key() {
-    let s = scene().await;
+    let s = fixture().await;
     let (ids, low, high) = s.some();
     let n = ids.len();
     let ones = vec![1_i32; n];
@@ -414,7 +415,7 @@ async fn on_a_day_without_statistics_runs_are_not_compared_with_each_other() {
 
 #[tokio::test]
 async fn follow_ups_use_their_indexes() {
-    let s = scene().await;
+    let s = fixture().await;
     let (ids, _, high) = s.some();
     let (first, end) = Day::of_run(high).ids();
     s.check(follow_ups::LOCK_JOBS, "job_due_pkey", |q| {
@@ -480,14 +481,50 @@ async fn follow_ups_use_their_indexes() {
 }
 
 #[tokio::test]
-async fn reads_use_their_indexes() {
-    let s = scene().await;
-    let (ids, low, high) = s.some();
+async fn retention_uses_indexes() {
+    let s = fixture().await;
+    let (_, _, high) = s.some();
     let (first, end) = Day::of_run(high).ids();
-    s.check(executors::OUTSTANDING, "run_live_pkey", |q| {
-        q.bind(1_i64).bind(low).bind(5_i64)
+    s.check(maintenance::EXPIRED, "run_270305_pkey", |q| {
+        q.bind(first).bind(end).bind(50_i64).bind(1_i64).bind(first)
     })
     .await;
+    s.check(drop_day::CHECK_WINDOW, "run_270305_pkey", |q| {
+        q.bind(first).bind(end).bind(1_i64).bind(50_i64)
+    })
+    .await;
+    for index in ["run_270305_pkey", "run_live_pkey"] {
+        s.check(drop_day::NEWEST, index, |q| q.bind(first).bind(end))
+            .await;
+    }
+    s.check(drop_day::DELETE_KEYS, "trigger_key_run", |q| {
+        q.bind(first).bind(end).bind(50_i64)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn reads_use_their_indexes() {
+    let s = fixture().await;
+    let (ids, low, high) = s.some();
+    let (first, end) = Day::of_run(high).ids();
+    for executor in [None, Some("e1")] {
+        s.check(executors::OUTSTANDING, "run_live_pkey", |q| {
+            q.bind(1_i64)
+                .bind(low)
+                .bind(5_i64)
+                .bind(executor)
+                .bind(executor)
+        })
+        .await;
+    }
+    let text = s
+        .plan(executors::OVERDUE, |q| q.bind(START_MS).bind(5_i64))
+        .await;
+    assert!(
+        text.contains("run_live_overdue") && !text.contains("Sort"),
+        "{text}"
+    );
     s.check(runs::BY_ID, "run_270305_pkey", |q| q.bind(&ids))
         .await;
     s.check(runs::OF_JOBS, "run_270305_expr_job_id_idx", |q| {
@@ -511,14 +548,6 @@ async fn reads_use_their_indexes() {
     .await;
     s.check(ledger::RUNS_AT, "run_270305_fire", |q| {
         q.bind(vec![START_MS]).bind(1_i64).bind(first).bind(end)
-    })
-    .await;
-    s.check(maintenance::EXPIRED, "run_270305_pkey", |q| {
-        q.bind(first).bind(end).bind(50_i64).bind(1_i64).bind(first)
-    })
-    .await;
-    s.check(maintenance::NOT_EXPIRED, "run_270305_pkey", |q| {
-        q.bind(first).bind(end).bind(1_i64)
     })
     .await;
     let text = s.plan(runs::ALL, |q| q.bind(i64::MAX).bind(5_i64)).await;

@@ -1,13 +1,13 @@
 //! Connects the port's methods with the inherent methods of the same names.
 //!
-//! Each call is bounded in time. A writing call is repeated if the server rolled it back because of another
-//! transaction, or if another node has dropped the partition that it writes to.
+//! Each call is bounded in time. A writing call is repeated in three cases. The server rolled it back because of
+//! another transaction. Another node has dropped its partition. The database was promoted or restored.
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use cueline_model::{
-    AttemptId, Heartbeat, Job, JobId, JobName, JobSpec, RunId, StoreId, Timestamp,
+    AttemptId, ExecutorId, Heartbeat, Job, JobId, JobName, JobSpec, RunId, StoreId, Timestamp,
 };
 use cueline_store::{
     AppliedJob, AttemptReport, CancelOutcome, ClaimedRun, DeadLetter, DispatchRequest, Executor,
@@ -43,6 +43,9 @@ impl PgStore {
             };
             if error.is_missing_partition() {
                 self.db.forget_partitions();
+            } else if error.is_unknown_history() {
+                let watched = self.db.bounded(self.watch_history()).await;
+                watched.map_err(|error| error.failed_to(what))?;
             } else if !error.is_conflict() {
                 return Err(error.failed_to(what));
             }

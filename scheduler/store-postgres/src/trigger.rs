@@ -13,6 +13,7 @@ use cueline_store::{ClaimedRun, NodeId, StoreError, TriggerOutcome, TriggerReque
 use crate::columns::{column, to_i32};
 use crate::database::WriteTx;
 use crate::error::{Error, Result};
+use crate::history::in_known_history;
 use crate::partitions::Day;
 use crate::{PgStore, new_runs, nodes};
 
@@ -28,11 +29,16 @@ pub(crate) const FIND_KEY: &str =
 pub(crate) const RUNS_OF_REQUEST: &str = "
     SELECT id FROM run WHERE fire_key = $1 AND job_id = $2 AND kind = 1 AND id >= $3 AND id < $4 ORDER BY shard_index";
 
-/// Writes all rows of a request in one round trip, because a user waits for it. Ids ascend with the shards.
-pub(crate) const WRITE: &str = "
+/// Writes all rows of a request in one round trip, because a user waits for it. Ids ascend with the shards. Writes
+/// nothing unless the history of the database is known.
+pub(crate) const WRITE: &str = concat!(
+    "
     WITH new AS MATERIALIZED (
         SELECT $1::bigint + nextval('run_number') AS id, e.shard, e.item, e.executor, e.position
         FROM unnest($2::integer[], $3::text[], $4::text[]) WITH ORDINALITY e (shard, item, executor, position)
+        WHERE ",
+    in_known_history!("$15"),
+    "
     ), runs AS (
         INSERT INTO run (id, job_id, fire_key, fire_at, due_at, sequence, kind, shard_index, shard_total, shard_item, params, created_at)
         SELECT n.id, $5, (SELECT min(id) FROM new), $6, $6, $7::bigint + n.position - 1, 1, n.shard, $8, n.item, $9::text, $10 FROM new n
@@ -47,7 +53,8 @@ pub(crate) const WRITE: &str = "
     ), events AS (
         INSERT INTO run_event (run_id, at, attempt, event, detail) SELECT n.id, $10, 1, 'triggered', $14 FROM new n
     )
-    SELECT id FROM new ORDER BY position";
+    SELECT id FROM new ORDER BY position"
+);
 
 impl PgStore {
     pub(crate) async fn trigger_claimed(
@@ -150,12 +157,16 @@ impl PgStore {
             .bind(is_fixed_delay(&first.job.spec))
             .bind(key)
             .bind(format!("triggered by {}", without_nul(by)))
+            .bind(self.history.get())
             .fetch_all(&mut **tx)
             .await
             .map_err(|error| match error.as_database_error() {
                 Some(refused) if refused.is_unique_violation() => new_runs::repeated_ids().into(),
                 _ => Error::from(error),
             })?;
+        if ids.len() < runs.len() {
+            return Err(Error::UnknownHistory);
+        }
         for (run, id) in runs.iter_mut().zip(ids) {
             run.id = id;
         }

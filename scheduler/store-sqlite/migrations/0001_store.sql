@@ -1,8 +1,9 @@
 -- The schema of a store.
 --
--- Columns that change at each fire are in job_due, apart from the long text in job. Indexes on run begin with a value that grows with time, so
--- that a batch of new runs writes neighbouring pages; or they cover only runs that have not ended.
--- Times are milliseconds since 1970-01-01T00:00:00Z. States and kinds are codes of cueline-model: a state from 10 on is terminal.
+-- Columns that change at each fire are in job_due, apart from the long text in job. Some indexes on run begin with a
+-- value that grows with time, so a batch of new runs writes neighbouring pages. The others cover only runs that have
+-- not ended. Times are milliseconds since 1970-01-01T00:00:00Z. States and kinds are codes of cueline-model: a state
+-- from 10 on is terminal.
 
 CREATE TABLE job (
     id             INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -45,8 +46,8 @@ CREATE TABLE run (
     attempt          INTEGER NOT NULL DEFAULT 1,
     retries          INTEGER NOT NULL DEFAULT 0,
     reruns           INTEGER NOT NULL DEFAULT 0,
-    -- What the shards of one fire have in common: the fire time (schedule, startup), the first run of the trigger request (manual), or the first
-    -- run of the parent's fire (child).
+    -- What the shards of one fire have in common. It is the fire time (schedule, startup), the first run of the trigger
+    -- request (manual), or that of the parent's fire (child).
     fire_key         INTEGER NOT NULL,
     fire_at          INTEGER NOT NULL,
     due_at           INTEGER NOT NULL,
@@ -64,6 +65,8 @@ CREATE TABLE run (
     created_at       INTEGER NOT NULL,
     queued_at        INTEGER,
     started_at       INTEGER,
+    -- In `running`: when timeout and kill grace are over. NULL without a timeout; without meaning in all other states.
+    overdue_at       INTEGER,
     ended_at         INTEGER,
     exit_status      INTEGER,
     executor         TEXT,
@@ -86,6 +89,7 @@ CREATE INDEX run_live ON run (state, claimed_by) WHERE state < 10;
 CREATE INDEX run_waiting ON run (due_at) WHERE claimed_by IS NULL AND state < 2;
 CREATE INDEX run_delays_next_fire ON run (job_id) WHERE delays_next_fire = 1 AND state < 10;
 CREATE INDEX run_cancelling ON run (id) WHERE cancel_requested = 1 AND state < 10;
+CREATE INDEX run_overdue ON run (overdue_at) WHERE state = 3 AND overdue_at IS NOT NULL;
 CREATE INDEX run_unsuccessful ON run (state) WHERE state > 10;
 CREATE INDEX run_skipped ON run (job_id, fire_at) WHERE skipped_since IS NOT NULL;
 
@@ -124,12 +128,14 @@ CREATE TABLE executor (
     group_name        TEXT    NOT NULL,
     name              TEXT    NOT NULL,
     incarnation       TEXT    NOT NULL,
+    session           INTEGER NOT NULL,
     capabilities      TEXT    NOT NULL,
     capacity          INTEGER NOT NULL,
     held              INTEGER NOT NULL,
     running           INTEGER NOT NULL,
     draining          INTEGER NOT NULL,
     gone              INTEGER NOT NULL,
+    refusal           TEXT,
     last_heartbeat_at INTEGER NOT NULL,
     PRIMARY KEY (group_name, name)
 ) STRICT, WITHOUT ROWID;

@@ -1,7 +1,9 @@
 //! Claims runs that no live node has claimed, and finds the next due time.
 
 use cueline_model::Timestamp;
-use cueline_store::adapter::claimed::{ClaimedRow, claimed_runs, jobs_of};
+use cueline_store::adapter::claimed::{
+    ClaimedRow, ClaimedRuns, UNREADABLE_WAIT_MS, claimed_runs, jobs_of,
+};
 use cueline_store::adapter::convert::to_i64;
 use cueline_store::{ClaimedRun, NodeId};
 use sqlx::SqliteConnection;
@@ -29,6 +31,11 @@ pub(crate) const READ: &str = "
     SELECT json_group_array(json_array(r.id, r.attempt, r.state, r.kind, r.fire_at, r.due_at, r.shard_index, r.shard_total,
         r.shard_item, r.params, r.executor, r.pinned, r.sequence, r.maybe_published, r.published_group, r.job_id, j.version))
     FROM json_each(?1) e CROSS JOIN run r ON r.id = e.value CROSS JOIN job j ON j.id = r.job_id";
+
+/// Leaves runs to other nodes. A run that may be published keeps its state and its executor.
+const RELEASE_UNREADABLE: &str = "
+    UPDATE run SET claimed_by = NULL, due_at = max(due_at, ?2)
+    WHERE id IN (SELECT value FROM json_each(?1)) AND state IN (0, 1)";
 
 pub(crate) const NEXT_DUE: &str = "
     SELECT min(due) FROM (
@@ -63,7 +70,7 @@ impl SqliteStore {
             .bind(node.0)
             .execute(&mut *tx)
             .await?;
-        let claimed = self.read_claimed(&mut tx, ids).await?;
+        let claimed = self.read_claimed(&mut tx, ids, now).await?;
         tx.commit().await?;
         Ok(claimed)
     }
@@ -83,18 +90,27 @@ impl SqliteStore {
         Ok(any)
     }
 
-    /// Reads claimed runs in the order of `ids`, a JSON list.
+    /// Reads claimed runs in the order of `ids`, a JSON list. Releases those whose definition this program cannot read.
     pub(crate) async fn read_claimed(
         &self,
         conn: &mut SqliteConnection,
         ids: String,
+        now: Timestamp,
     ) -> Result<Vec<ClaimedRun>> {
         let Json(rows): Json<Vec<ClaimedRow>> = sqlx::query_scalar(READ)
             .bind(ids)
             .fetch_one(&mut *conn)
             .await?;
-        let jobs = self.definitions.get(conn, jobs_of(&rows)).await?;
-        Ok(claimed_runs(rows, &jobs)?)
+        let jobs = self.definitions.get(&mut *conn, jobs_of(&rows)).await?;
+        let ClaimedRuns { runs, unreadable } = claimed_runs(rows, &jobs)?;
+        if !unreadable.is_empty() {
+            sqlx::query(RELEASE_UNREADABLE)
+                .bind(Json(unreadable))
+                .bind(now.plus_ms(UNREADABLE_WAIT_MS).as_millis())
+                .execute(conn)
+                .await?;
+        }
+        Ok(runs)
     }
 
     pub(crate) async fn next_due_at(&self) -> Result<Option<Timestamp>> {

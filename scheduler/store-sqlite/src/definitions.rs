@@ -13,7 +13,8 @@ use crate::SqliteStore;
 use crate::error::Result;
 
 const LOAD: &str = "
-    SELECT j.id, j.version, j.definition FROM json_each(?1) e CROSS JOIN job j ON j.id = e.value";
+    SELECT j.id, j.version, j.name, j.definition, (SELECT d.enabled FROM job_due d WHERE d.job_id = j.id)
+    FROM json_each(?1) e CROSS JOIN job j ON j.id = e.value";
 
 const BY_NAME: &str = "
     SELECT json_group_array(json_array(j.id, j.version))
@@ -43,8 +44,7 @@ impl Definitions {
 
     /// Reads jobs in their current versions. Unknown ids and unreadable definitions are left out.
     async fn load(&self, conn: &mut SqliteConnection, ids: &[i64]) -> Result<JobsById> {
-        let rows: Vec<DefinitionRow<String>> =
-            sqlx::query_as(LOAD).bind(Json(ids)).fetch_all(conn).await?;
+        let rows: Vec<DefinitionRow> = sqlx::query_as(LOAD).bind(Json(ids)).fetch_all(conn).await?;
         Ok(self.0.insert(rows))
     }
 

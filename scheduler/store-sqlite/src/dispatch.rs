@@ -232,7 +232,7 @@ impl SqliteStore {
             .fetch_one(&mut *tx)
             .await?;
         reclaim(&mut tx, node, &ids, now, reason).await?;
-        let runs = self.read_claimed(&mut tx, ids).await?;
+        let runs = self.read_claimed(&mut tx, ids, now).await?;
         tx.commit().await?;
         Ok(runs)
     }

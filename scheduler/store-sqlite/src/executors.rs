@@ -1,7 +1,7 @@
 //! Executors, and the attempts that they should hold.
 
 use cueline_model::{AttemptId, ExecutorId, ExecutorName, GroupName, Heartbeat, RunId, Timestamp};
-use cueline_store::adapter::convert::{run_state, to_i64};
+use cueline_store::adapter::convert::{parse_name, run_state, to_i64};
 use cueline_store::adapter::heartbeats::latest_heartbeats;
 use cueline_store::{Executor, OutstandingAttempt};
 use sqlx::types::Json;
@@ -10,20 +10,31 @@ use crate::SqliteStore;
 use crate::error::Result;
 
 const RECORD_HEARTBEATS: &str = "
-    INSERT INTO executor (group_name, name, incarnation, capabilities, capacity, held, running, draining, gone, last_heartbeat_at)
-    SELECT value ->> '$.group', value ->> '$.name', value ->> '$.incarnation', value -> '$.capabilities', value ->> '$.capacity',
-        value ->> '$.held', value ->> '$.running', value ->> '$.draining', value ->> '$.gone', ?2
+    INSERT INTO executor (group_name, name, incarnation, session, capabilities, capacity, held, running, draining, gone, refusal, last_heartbeat_at)
+    SELECT value ->> '$.group', value ->> '$.name', value ->> '$.incarnation', value ->> '$.session', value -> '$.capabilities', value ->> '$.capacity',
+        value ->> '$.held', value ->> '$.running', value ->> '$.draining', value ->> '$.gone', value ->> '$.refusal', ?2
     FROM json_each(?1) WHERE true
-    ON CONFLICT (group_name, name) DO UPDATE SET incarnation = excluded.incarnation, capabilities = excluded.capabilities,
+    ON CONFLICT (group_name, name) DO UPDATE SET incarnation = excluded.incarnation, session = excluded.session, capabilities = excluded.capabilities,
         capacity = excluded.capacity, held = excluded.held, running = excluded.running, draining = excluded.draining,
-        gone = excluded.gone, last_heartbeat_at = excluded.last_heartbeat_at";
+        gone = excluded.gone, refusal = excluded.refusal, last_heartbeat_at = excluded.last_heartbeat_at";
 
 /// The fields of [`Executor`].
 const ALL: &str = "
-    SELECT json_group_array(json_object('group', group_name, 'name', name, 'incarnation', incarnation, 'capabilities', json(capabilities),
+    SELECT json_group_array(json_object('group', group_name, 'name', name, 'incarnation', incarnation, 'session', session, 'capabilities', json(capabilities),
         'capacity', capacity, 'held', held, 'running', running, 'draining', json(iif(draining, 'true', 'false')),
-        'gone', json(iif(gone, 'true', 'false')), 'last_heartbeat_at', last_heartbeat_at))
+        'gone', json(iif(gone, 'true', 'false')), 'refusal', refusal, 'last_heartbeat_at', last_heartbeat_at))
     FROM (SELECT * FROM executor ORDER BY group_name, name)";
+
+/// The executors in ?1 that have sent no heartbeat since, and have no run in `dispatching`, `queued` or `running`.
+const FORGET: &str = "
+    DELETE FROM executor
+    WHERE EXISTS (SELECT 1 FROM json_each(?1) e
+                  WHERE e.value ->> 0 = executor.group_name AND e.value ->> 1 = executor.name
+                      AND e.value ->> 2 = executor.last_heartbeat_at)
+        AND NOT EXISTS (SELECT 1 FROM run r JOIN job j ON j.id = r.job_id
+                        WHERE r.state IN (1, 2, 3) AND r.state < 10 AND r.executor = executor.name
+                            AND coalesce(r.published_group, j.group_name) = executor.group_name)
+    RETURNING group_name, name";
 
 /// Two scans by id, which stop at the limit. A published run has no claim, so both use the index on state and claim.
 pub(crate) const OUTSTANDING: &str = "
@@ -31,21 +42,23 @@ pub(crate) const OUTSTANDING: &str = "
         SELECT * FROM (
             SELECT id, job_id, attempt, state, queued_at, published_group, executor FROM run
             WHERE state = 2 AND state < 10 AND claimed_by IS NULL AND id > ?2 AND queued_at < ?1 AND executor IS NOT NULL
+                AND (?4 IS NULL OR (executor = ?4
+                    AND coalesce(published_group, (SELECT g.group_name FROM job g WHERE g.id = run.job_id)) = ?5))
             ORDER BY id LIMIT ?3)
         UNION ALL
         SELECT * FROM (
             SELECT id, job_id, attempt, state, queued_at, published_group, executor FROM run
             WHERE state = 3 AND state < 10 AND claimed_by IS NULL AND id > ?2 AND queued_at < ?1 AND executor IS NOT NULL
+                AND (?4 IS NULL OR (executor = ?4
+                    AND coalesce(published_group, (SELECT g.group_name FROM job g WHERE g.id = run.job_id)) = ?5))
             ORDER BY id LIMIT ?3))
     SELECT json_group_array(json_array(p.id, p.attempt, p.state, p.queued_at, coalesce(p.published_group, j.group_name), p.executor))
     FROM (SELECT * FROM published ORDER BY id LIMIT ?3) p CROSS JOIN job j ON j.id = p.job_id";
 
-/// An attempt counts as started when its trigger was queued or later, because the executor's clock may be behind.
 pub(crate) const OVERDUE: &str = "
     SELECT json_group_array(json_array(id, attempt))
-    FROM (SELECT r.id, r.attempt FROM run r CROSS JOIN job j ON j.id = r.job_id
-          WHERE r.state = 3 AND r.state < 10 AND max(r.started_at, coalesce(r.queued_at, r.started_at)) + j.max_attempt_ms < ?1
-          ORDER BY r.id LIMIT ?2)";
+    FROM (SELECT id, attempt FROM run WHERE overdue_at < ?1 AND overdue_at IS NOT NULL AND state = 3
+          ORDER BY overdue_at, id LIMIT ?2)";
 
 impl SqliteStore {
     pub(crate) async fn record_heartbeats(&self, heartbeats: &[Heartbeat]) -> Result<()> {
@@ -68,9 +81,35 @@ impl SqliteStore {
         Ok(executors)
     }
 
+    pub(crate) async fn forget_executors(
+        &self,
+        executors: &[(ExecutorId, Timestamp)],
+    ) -> Result<Vec<ExecutorId>> {
+        let rows: Vec<_> = executors
+            .iter()
+            .map(|(id, last_heartbeat_at)| (&id.group, &id.name, last_heartbeat_at))
+            .collect();
+        let mut tx = self.db.write().await?;
+        let forgotten: Vec<(String, String)> = sqlx::query_as(FORGET)
+            .bind(Json(rows))
+            .fetch_all(&mut *tx)
+            .await?;
+        tx.commit().await?;
+        forgotten
+            .iter()
+            .map(|(group, name)| {
+                Ok(ExecutorId {
+                    group: parse_name(group)?,
+                    name: parse_name(name)?,
+                })
+            })
+            .collect()
+    }
+
     pub(crate) async fn outstanding_attempts(
         &self,
         older_than_ms: u64,
+        executor: Option<&ExecutorId>,
         after: Option<RunId>,
         limit: usize,
     ) -> Result<Vec<OutstandingAttempt>> {
@@ -79,6 +118,8 @@ impl SqliteStore {
             .bind(self.db.now().minus_ms(older_than_ms).as_millis())
             .bind(after.map_or(0, |run| run.0))
             .bind(to_i64(limit))
+            .bind(executor.map(|e| e.name.as_str()))
+            .bind(executor.map(|e| e.group.as_str()))
             .fetch_one(&mut *self.db.read().await?)
             .await?;
         rows.into_iter()

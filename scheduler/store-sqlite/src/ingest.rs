@@ -23,9 +23,12 @@ pub(crate) const SNAPSHOTS: &str = "
         d.version, d.enabled, d.fixed_delay, d.has_children))
     FROM json_each(?1) e CROSS JOIN run r ON r.id = e.value LEFT JOIN job_due d ON d.job_id = r.job_id";
 
+/// An attempt counts as started when its trigger was queued or later, because the executor's clock may be behind.
 pub(crate) const START: &str = "
     UPDATE run SET state = 3, started_at = e.value ->> 1, claimed_by = NULL,
-        queued_at = CASE WHEN state = 1 THEN ?2 ELSE queued_at END
+        queued_at = CASE WHEN state = 1 THEN ?2 ELSE queued_at END,
+        overdue_at = max(e.value ->> 1, coalesce(CASE WHEN state = 1 THEN ?2 ELSE queued_at END, e.value ->> 1))
+            + (SELECT j.max_attempt_ms FROM job j WHERE j.id = run.job_id)
     FROM json_each(?1) e WHERE run.id = e.value ->> 0";
 
 const SET_PROGRESS: &str = "

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use cueline_model::{AttemptId, Job, JobId, JobName, JobSpec, RunId, Timestamp};
 use cueline_store::adapter::convert::without_nul;
 use cueline_store::adapter::jobs::{ApplyPlan, JobColumns, JobUpdate, SideEffects, refuse_parent};
-use cueline_store::adapter::parents::parent_of;
 use cueline_store::{AppliedJob, StoreError};
 use sqlx::SqliteConnection;
 use sqlx::types::Json;
@@ -32,6 +31,11 @@ const UPDATE: &str = "
 const UPDATE_DUE: &str = "
     UPDATE job_due SET version = ?2, next_fire_at = ?3, enabled = ?4, fixed_delay = ?5 WHERE job_id = ?1";
 
+/// A pause or a resume changes no text, so that a definition keeps what this program does not know.
+const SET_ENABLED_DUE: &str =
+    "UPDATE job_due SET version = version + 1, enabled = ?2, next_fire_at = ?3 WHERE job_id = ?1";
+const NEXT_VERSION: &str = "UPDATE job SET version = version + 1 WHERE id = ?1";
+
 /// It finds parents by name, so it is executed once all applied jobs exist.
 const SET_PARENT: &str = "
     UPDATE job SET parent_id = (SELECT p.id FROM job p WHERE p.name = ?2 AND p.deleted_at IS NULL) WHERE id = ?1";
@@ -40,6 +44,11 @@ const SET_HAS_CHILDREN: &str = "
     UPDATE job_due SET has_children = EXISTS
         (SELECT 1 FROM job c WHERE c.parent_id = job_due.job_id AND c.parent_id IS NOT NULL AND c.deleted_at IS NULL)
     WHERE job_id IN (SELECT id FROM job WHERE deleted_at IS NULL AND name IN (SELECT value FROM json_each(?1)))";
+
+const SET_PARENT_HAS_CHILDREN: &str = "
+    UPDATE job_due SET has_children = EXISTS
+        (SELECT 1 FROM job c WHERE c.parent_id = job_due.job_id AND c.parent_id IS NOT NULL AND c.deleted_at IS NULL)
+    WHERE job_id = (SELECT j.parent_id FROM job j WHERE j.id = ?1)";
 
 /// Published attempts keep the group that they were published to.
 const KEEP_GROUP: &str = "
@@ -55,6 +64,9 @@ const WAIT_FOR_LIVE_RUNS: &str = "
     UPDATE job_due SET next_fire_at = NULL
     WHERE job_id IN (SELECT value FROM json_each(?1)) AND fixed_delay = 1 AND next_fire_at IS NOT NULL
         AND EXISTS (SELECT 1 FROM run r WHERE r.job_id = job_due.job_id AND r.delays_next_fire = 1 AND r.state < 10)";
+
+const ENABLED: &str = "
+    SELECT j.id, d.enabled FROM job j CROSS JOIN job_due d ON d.job_id = j.id WHERE j.name = ?1 AND j.deleted_at IS NULL";
 
 const CHILDREN: &str = "
     SELECT name FROM job WHERE parent_id = ?1 AND parent_id IS NOT NULL AND deleted_at IS NULL ORDER BY name LIMIT 5";
@@ -102,53 +114,49 @@ impl SqliteStore {
     ) -> Result<JobId> {
         let mut tx = self.db.write().await?;
         let now = self.db.now();
-        let job = self.job_to_change(&mut tx, name).await?;
-        if job.spec.is_enabled() == enabled {
-            return Ok(job.id);
+        let (job, is_enabled) = job_to_change(&mut tx, name).await?;
+        if is_enabled == enabled {
+            return Ok(job);
         }
-        let mut spec = job.spec.clone();
-        spec.enabled = Some(enabled);
-        let change = JobUpdate {
-            job: &job,
-            spec: &spec,
+        let next_fire = if enabled {
+            let readable = self.readable_job(&mut tx, name).await?;
+            readable.spec.next_fire(now)
+        } else {
+            None
         };
-        update(&mut tx, change, now).await?;
+        set_enabled(&mut tx, job, enabled, next_fire).await?;
         if enabled {
-            waiting_runs::unclaim(&mut tx, &[job.id]).await?;
-            wait_for_live_runs(&mut tx, &[job.id]).await?;
+            waiting_runs::unclaim(&mut tx, &[job]).await?;
+            wait_for_live_runs(&mut tx, &[job]).await?;
         } else {
             let message = format!("its job was paused by {}", without_nul(by));
-            waiting_runs::end(&mut tx, &[job.id], now, &message).await?;
+            waiting_runs::end(&mut tx, &[job], now, &message).await?;
         }
         tx.commit().await?;
-        Ok(job.id)
+        Ok(job)
     }
 
     pub(crate) async fn delete_job(&self, name: &JobName, by: &str) -> Result<JobId> {
         let mut tx = self.db.write().await?;
         let now = self.db.now();
-        let job = self.job_to_change(&mut tx, name).await?;
+        let (job, _) = job_to_change(&mut tx, name).await?;
         let children: Vec<String> = sqlx::query_scalar(CHILDREN)
-            .bind(job.id.0)
+            .bind(job.0)
             .fetch_all(&mut *tx)
             .await?;
         refuse_parent(name, &children)?;
         let message = format!("its job was deleted by {}", without_nul(by));
-        waiting_runs::end(&mut tx, &[job.id], now, &message).await?;
+        waiting_runs::end(&mut tx, &[job], now, &message).await?;
         sqlx::query(DELETE)
-            .bind(job.id.0)
+            .bind(job.0)
             .bind(now.as_millis())
             .execute(&mut *tx)
             .await?;
-        sqlx::query(DELETE_DUE)
-            .bind(job.id.0)
-            .execute(&mut *tx)
-            .await?;
-        if let Some(parent) = parent_of(&job.spec)? {
-            set_has_children(&mut tx, &BTreeSet::from([parent.clone()])).await?;
+        for statement in [DELETE_DUE, SET_PARENT_HAS_CHILDREN] {
+            sqlx::query(statement).bind(job.0).execute(&mut *tx).await?;
         }
         tx.commit().await?;
-        Ok(job.id)
+        Ok(job)
     }
 
     pub(crate) async fn dispatching_attempts(&self, jobs: &[JobId]) -> Result<Vec<AttemptId>> {
@@ -160,7 +168,8 @@ impl SqliteStore {
         Ok(rows.into_iter().map(id).collect())
     }
 
-    async fn job_to_change(&self, conn: &mut SqliteConnection, name: &JobName) -> Result<Arc<Job>> {
+    /// The job with its definition. Fails if this program cannot read it.
+    async fn readable_job(&self, conn: &mut SqliteConnection, name: &JobName) -> Result<Arc<Job>> {
         let mut found = self
             .definitions
             .by_name(conn, std::iter::once(name))
@@ -168,6 +177,34 @@ impl SqliteStore {
         let job = found.remove(name);
         Ok(job.ok_or_else(|| StoreError::no_job(name.as_str()))?)
     }
+}
+
+/// The id of the job, and whether it is enabled. The definition itself may be of a newer program: a pause or a deletion
+/// does not need it.
+async fn job_to_change(conn: &mut SqliteConnection, name: &JobName) -> Result<(JobId, bool)> {
+    let found: Option<(i64, bool)> = sqlx::query_as(ENABLED)
+        .bind(name.as_str())
+        .fetch_optional(conn)
+        .await?;
+    let (id, enabled) = found.ok_or_else(|| StoreError::no_job(name.as_str()))?;
+    Ok((JobId(id), enabled))
+}
+
+/// Writes a pause or a resume as a new version.
+async fn set_enabled(
+    conn: &mut SqliteConnection,
+    job: JobId,
+    enabled: bool,
+    next_fire: Option<Timestamp>,
+) -> Result<()> {
+    sqlx::query(SET_ENABLED_DUE)
+        .bind(job.0)
+        .bind(enabled)
+        .bind(next_fire.map(Timestamp::as_millis))
+        .execute(&mut *conn)
+        .await?;
+    sqlx::query(NEXT_VERSION).bind(job.0).execute(conn).await?;
+    Ok(())
 }
 
 async fn create(conn: &mut SqliteConnection, spec: &JobSpec, now: Timestamp) -> Result<JobId> {

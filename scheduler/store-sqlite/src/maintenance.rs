@@ -23,10 +23,11 @@ const DELETES: [&str; 4] = [
     "DELETE FROM run WHERE id IN (SELECT value FROM json_each(?1))",
 ];
 
-/// Executors whose last heartbeat has expired too, and that hold no run.
+/// Executors whose last heartbeat has expired too, and that hold no run. The live runs are read once, not once for each
+/// executor.
 const DELETE_EXECUTORS: &str = "
     DELETE FROM executor WHERE last_heartbeat_at < ?1
-        AND NOT EXISTS (SELECT 1 FROM run WHERE state IN (1, 2, 3) AND state < 10 AND run.executor = executor.name)";
+        AND name NOT IN (SELECT r.executor FROM run r WHERE r.state IN (1, 2, 3) AND r.state < 10 AND r.executor IS NOT NULL)";
 
 const IDLE_WITHOUT_NEXT_FIRE: &str = "
     SELECT d.job_id, d.version FROM job_due d
@@ -42,26 +43,9 @@ impl SqliteStore {
         older_than_ms: u64,
         limit: usize,
     ) -> Result<u64> {
-        let mut tx = self.db.write().await?;
         let before = self.db.now().minus_ms(older_than_ms).as_millis();
-        let mut after = 0_i64;
-        let mut expired: Vec<i64> = Vec::new();
-        while expired.len() < limit {
-            let (last, earliest, ids): (Option<i64>, Option<i64>, Json<Vec<i64>>) =
-                sqlx::query_as(EXPIRED)
-                    .bind(after)
-                    .bind(before)
-                    .bind(to_i64(WINDOW))
-                    .fetch_one(&mut *tx)
-                    .await?;
-            expired.extend(ids.0);
-            // A run ends after it was written, so runs that were written later have not expired either.
-            match (last, earliest) {
-                (Some(last), Some(earliest)) if earliest < before => after = last,
-                _ => break,
-            }
-        }
-        expired.truncate(limit);
+        let expired = self.expired_runs(before, limit).await?;
+        let mut tx = self.db.write().await?;
         if !expired.is_empty() {
             for delete in DELETES {
                 sqlx::query(delete)
@@ -76,6 +60,31 @@ impl SqliteStore {
             .await?;
         tx.commit().await?;
         Ok(expired.len() as u64)
+    }
+
+    /// At most `limit` ids of runs that ended before this time, lowest first. They are read before the transaction that
+    /// deletes them, because all writers wait for that one. An expired run stays expired.
+    async fn expired_runs(&self, before: i64, limit: usize) -> Result<Vec<i64>> {
+        let mut conn = self.db.read().await?;
+        let mut after = 0_i64;
+        let mut expired: Vec<i64> = Vec::new();
+        while expired.len() < limit {
+            let (last, earliest, ids): (Option<i64>, Option<i64>, Json<Vec<i64>>) =
+                sqlx::query_as(EXPIRED)
+                    .bind(after)
+                    .bind(before)
+                    .bind(to_i64(WINDOW))
+                    .fetch_one(&mut *conn)
+                    .await?;
+            expired.extend(ids.0);
+            // A run ends after it was written, so runs that were written later have not expired either.
+            match (last, earliest) {
+                (Some(last), Some(earliest)) if earliest < before => after = last,
+                _ => break,
+            }
+        }
+        expired.truncate(limit);
+        Ok(expired)
     }
 
     pub(crate) async fn repair_fixed_delay_jobs(&self) -> Result<u64> {

@@ -45,6 +45,11 @@ const INSERT_SKIP_EVENTS: &str = "
     FROM json_each(?1) e CROSS JOIN run r ON r.id = e.value
     WHERE r.state = 18";
 
+const INSERT_NOTES: &str = "
+    INSERT INTO run_event (run_id, at, attempt, event, detail)
+    SELECT r.id, ?2, 1, 'left_out', e.value ->> 1
+    FROM json_each(?1) e CROSS JOIN run r ON r.id = e.value ->> 0";
+
 const ADD_RUN_COUNTS: &str = "
     UPDATE job_due SET run_count = run_count + (e.value ->> 1) FROM json_each(?1) e WHERE job_id = e.value ->> 0";
 
@@ -135,6 +140,7 @@ pub(crate) async fn insert(
             .await?
             .rows_affected();
         insert_skip_events(conn, &special, now).await?;
+        insert_notes(conn, &special, now).await?;
     }
     if written == runs.len() as u64 {
         return Ok(BTreeSet::new());
@@ -190,6 +196,22 @@ async fn insert_skip_events(
     if !ids.is_empty() {
         sqlx::query(INSERT_SKIP_EVENTS)
             .bind(Json(ids))
+            .bind(now.as_millis())
+            .execute(conn)
+            .await?;
+    }
+    Ok(())
+}
+
+/// Names the silent executors that a broadcast fire leaves out.
+async fn insert_notes(conn: &mut SqliteConnection, runs: &[&NewRun], now: Timestamp) -> Result<()> {
+    let notes: Vec<(i64, &str)> = runs
+        .iter()
+        .filter_map(|run| Some((run.id, run.silent_note.as_deref()?)))
+        .collect();
+    if !notes.is_empty() {
+        sqlx::query(INSERT_NOTES)
+            .bind(Json(notes))
             .bind(now.as_millis())
             .execute(conn)
             .await?;

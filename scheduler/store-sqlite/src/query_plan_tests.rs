@@ -72,7 +72,7 @@ const HOT: [(&str, &[&str]); 25] = [
     (follow_ups::CHILDREN, &["job_children"]),
     (trigger::RUNS_OF_REQUEST, &["run_fire"]),
     (executors::OUTSTANDING, &["run_live"]),
-    (executors::OVERDUE, &["run_live"]),
+    (executors::OVERDUE, &["run_overdue"]),
     (runs::OF_JOBS, &["run_by_job"]),
     (summaries::COUNT_DAY, &["run_by_job"]),
     (runs::IN_RARE_STATES, &["run_unsuccessful", "run_live"]),
@@ -117,6 +117,8 @@ async fn scans_by_id_do_not_sort() {
     let text = plan(&store, executors::OUTSTANDING).await.join("\n");
     let scans = text.matches("run_live (state=? AND claimed_by=? AND rowid>?)");
     assert_eq!(scans.count(), 2, "{text}");
+    let text = plan(&store, executors::OVERDUE).await.join("\n");
+    assert!(!text.contains("TEMP B-TREE"), "{text}");
     let text = plan(&store, ledger::RUNS_AT).await.join("\n");
     assert!(text.contains("run_fire"), "{text}");
     let text = plan(&store, summaries::LIST).await.join("\n");

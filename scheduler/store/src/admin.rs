@@ -48,10 +48,10 @@ pub struct QueueDepth {
     /// The executor that reads it; absent for other queues.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub executor: Option<String>,
-    /// Messages that wait to be delivered.
-    pub ready: u64,
-    /// Messages that were delivered but not settled.
-    pub unsettled: u64,
+    /// Messages that wait to be delivered. `None` if the broker has no answer for this queue.
+    pub ready: Option<u64>,
+    /// Messages that were delivered but not settled. `None` if the broker has no answer for this queue.
+    pub unsettled: Option<u64>,
 }
 
 /// The result of replaying one dead letter.
@@ -83,10 +83,15 @@ pub trait SchedulerAdmin: Send + Sync + 'static {
     /// Counts since the start of this scheduler.
     fn since_start(&self) -> SinceStart;
 
+    /// Why this scheduler declares no executor dead now. `None` if it may: then its own messages pass through the broker,
+    /// and heartbeats are stored in time.
+    fn executor_timeouts_paused(&self) -> Option<String>;
+
     /// Runs a job outside of its schedule. This scheduler dispatches the runs that are due now.
     async fn trigger(&self, request: TriggerRequest) -> Result<TriggerOutcome, AdminError>;
 
-    /// All queues, sorted by name: the queues of every executor in the store, and those that the broker lists.
+    /// All queues, sorted by name: the queues of every executor in the store, and those that the broker lists. A queue
+    /// that does not answer has no counts.
     async fn queues(&self) -> Result<Vec<QueueDepth>, AdminError>;
 
     /// The attempts that are `queued` or `running` at the executor.
@@ -103,8 +108,8 @@ pub trait SchedulerAdmin: Send + Sync + 'static {
     /// timelines. Returns the number of runs.
     async fn purge(&self, executor: &ExecutorId, by: &str) -> Result<u64, AdminError>;
 
-    /// Publishes the triggers of the executor's attempts again if the executor does not hold them. Returns their
-    /// number.
+    /// Publishes the triggers of the executor's attempts again if the executor does not hold them and they have not
+    /// started. Returns their number.
     ///
     /// # Errors
     ///

@@ -37,6 +37,13 @@ pub trait Planner: Send + Sync {
     ///
     /// [`Store::fire_due`](crate::Store::fire_due) calls this inside its transaction, so it must be quick and pure.
     fn plan(&self, job: &Job, due: Timestamp, now: Timestamp, live: &[ExecutorName]) -> Plan;
+
+    /// Whether `job`, which is a broadcast job, stays due for now and is not planned. `silent` are the executors that
+    /// could run it before they fell silent, sorted by name. By default no job is held.
+    fn holds(&self, job: &Job, silent: &[ExecutorName]) -> bool {
+        let _ = (job, silent);
+        false
+    }
 }
 
 /// Which due jobs to fire.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use cueline_model::{
-    AttemptId, Heartbeat, Job, JobId, JobName, JobSpec, RunId, StoreId, Timestamp,
+    AttemptId, ExecutorId, Heartbeat, Job, JobId, JobName, JobSpec, RunId, StoreId, Timestamp,
 };
 
 use crate::dead_letter::{DeadLetter, NewDeadLetter};
@@ -115,6 +115,8 @@ pub trait Store: Send + Sync + 'static {
     /// A pause deletes runs that were written ahead of their fire time. Runs that wait in `scheduled` end: a first
     /// attempt as `skipped`, a later one as `cancelled`. Published runs continue (G3). `by` is noted in the timelines.
     ///
+    /// The definition keeps fields that this program does not know. A pause does not read it.
+    ///
     /// # Errors
     ///
     /// [`NotFound`](crate::ErrorKind::NotFound) if there is no such job.
@@ -163,7 +165,8 @@ pub trait Store: Send + Sync + 'static {
     /// Claims at most `limit` unclaimed runs that are due within `horizon_ms`, oldest due time first.
     ///
     /// These are retries, manual triggers, child runs, and the runs that an expired node left `scheduled` or
-    /// `dispatching` (G13).
+    /// `dispatching` (G13). Runs whose definition this program cannot read stay unclaimed, and are not due again for
+    /// [`UNREADABLE_WAIT_MS`](crate::adapter::claimed::UNREADABLE_WAIT_MS), so that a newer program may claim them.
     ///
     /// # Errors
     ///
@@ -263,19 +266,20 @@ pub trait Store: Send + Sync + 'static {
     async fn pending_cancellations(&self, limit: usize) -> Result<Vec<PendingCancellation>>;
 
     /// At most `limit` attempts after `after` that have been `queued` or `running` for more than `older_than_ms`,
-    /// sorted by run id.
+    /// sorted by run id. With `executor`, only the attempts that were published to it.
     async fn outstanding_attempts(
         &self,
         older_than_ms: u64,
+        executor: Option<&ExecutorId>,
         after: Option<RunId>,
         limit: usize,
     ) -> Result<Vec<OutstandingAttempt>>;
 
     /// At most `limit` attempts that have been `running` for longer than timeout, kill grace and `slack_ms` together,
-    /// sorted by run id.
+    /// the longest overdue first.
     ///
     /// Their executors have stopped reporting. An edit that shortens the timeout has no effect on attempts that are
-    /// published.
+    /// published. An edit that lengthens or removes it has none on attempts that are `running`.
     async fn overdue_attempts(&self, slack_ms: u64, limit: usize) -> Result<Vec<AttemptId>>;
 
     // ── Executors ────────────────────────────────────────────────────────────────────────────────────────────
@@ -285,6 +289,16 @@ pub trait Store: Send + Sync + 'static {
 
     /// All executors with a stored heartbeat, sorted by group and name.
     async fn executors(&self) -> Result<Vec<Executor>>;
+
+    /// Forgets executors that have sent no heartbeat since the given time, which was their last one. Returns those that
+    /// were forgotten.
+    ///
+    /// An executor stays if it has sent a heartbeat meanwhile, or if one of its runs is `dispatching`, `queued` or
+    /// `running`. Failover looks only at stored executors. A forgotten executor returns with its next heartbeat.
+    async fn forget_executors(
+        &self,
+        executors: &[(ExecutorId, Timestamp)],
+    ) -> Result<Vec<ExecutorId>>;
 
     // ── Dead letters ─────────────────────────────────────────────────────────────────────────────────────────
 

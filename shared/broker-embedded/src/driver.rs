@@ -8,9 +8,10 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use cueline_broker::{
-    Announcement, BrokerError, Capabilities, Channel, Delivery, Driver, ErrorKind, Listener,
-    Outgoing, QueueId, QueueStats, Receipt, Refusal, Settlement,
+    Announcement, BrokerError, BrokerStats, Capabilities, Channel, Coverage, Delivery, Driver,
+    ErrorKind, Listener, Outgoing, QueueId, QueueStats, Receipt, Refusal, Settlement, StartLog,
 };
 use sqlx::sqlite::SqlitePool;
 use tokio::sync::{mpsc, oneshot};
@@ -23,9 +24,9 @@ use crate::file::{self, Failure, Opened};
 use crate::memory::{Message, Shared, later};
 use crate::options::EmbeddedOptions;
 use crate::queue::{Queue, Taken};
-use crate::request::{Answer, Entry, Publish, Request, Settle, WAITING_REQUESTS, Work};
-use crate::statements;
+use crate::request::{Answer, Append, Entry, Publish, Request, Settle, WAITING_REQUESTS, Work};
 use crate::writer::{Registry, Writer, queue};
+use crate::{start_logs, statements};
 
 /// A broker in one `SQLite` file, which only this process has open.
 ///
@@ -319,6 +320,11 @@ impl Driver for EmbeddedDriver {
         }
     }
 
+    /// Messages are delivered only to a fetch.
+    async fn stop_fetching(&self, _queue: &QueueId) -> Result<(), BrokerError> {
+        Ok(())
+    }
+
     async fn settle(
         &self,
         queue: &QueueId,
@@ -349,13 +355,13 @@ impl Driver for EmbeddedDriver {
         Ok(())
     }
 
-    async fn stats(&self, _queues: &[QueueId]) -> Result<Vec<QueueStats>, BrokerError> {
+    async fn stats(&self, _queues: &[QueueId]) -> Result<BrokerStats, BrokerError> {
         if self.closed.is_cancelled() {
             return Err(closed());
         }
         // `queues` is ignored: this lists all queues.
         let registry = self.registry.read().unwrap_or_else(PoisonError::into_inner);
-        let mut stats: Vec<QueueStats> = registry
+        let mut queues: Vec<QueueStats> = registry
             .values()
             .map(|queue| {
                 let (ready, unsettled) = queue.counts();
@@ -363,11 +369,15 @@ impl Driver for EmbeddedDriver {
                     queue: queue.id.clone(),
                     ready,
                     unsettled,
+                    coverage: Coverage::All,
                 }
             })
             .collect();
-        stats.sort_by(|a, b| a.queue.cmp(&b.queue));
-        Ok(stats)
+        queues.sort_by(|a, b| a.queue.cmp(&b.queue));
+        Ok(BrokerStats {
+            queues,
+            unanswered: Vec::new(),
+        })
     }
 
     async fn announce(&self, channel: &Channel, message: Announcement) -> Result<(), BrokerError> {
@@ -378,10 +388,72 @@ impl Driver for EmbeddedDriver {
         Ok(())
     }
 
+    /// No server of this broker can be cut off from another one.
+    async fn announce_stored(&self, channel: &Channel, payload: Bytes) -> Result<(), BrokerError> {
+        let reply_to = None;
+        self.announce(channel, Announcement { payload, reply_to })
+            .await
+    }
+
+    async fn declare_proofs(&self) -> Result<(), BrokerError> {
+        if self.closed.is_cancelled() {
+            return Err(closed());
+        }
+        Ok(())
+    }
+
     async fn listen(&self, channel: &Channel) -> Result<Listener, BrokerError> {
         if self.closed.is_cancelled() {
             return Err(closed());
         }
         Ok(self.channels.listen(channel))
+    }
+
+    async fn declare_log(&self, log: &StartLog) -> Result<(), BrokerError> {
+        let log = log.clone();
+        self.write(|answer| Some(Request::DeclareLog { log, answer }))
+            .await
+            .map(drop)
+    }
+
+    async fn is_log_empty(&self, log: &StartLog) -> Result<bool, BrokerError> {
+        if self.closed.is_cancelled() {
+            return Err(closed());
+        }
+        start_logs::is_empty(&self.readers, log)
+            .await
+            .map_err(|e| BrokerError::from(Failure::new("read from", &e)).caused_by(e))
+    }
+
+    async fn append(&self, log: &StartLog, record: Bytes) -> Result<(), BrokerError> {
+        log.check_size(&record)?;
+        let append = |answer| {
+            Some(Request::Write(Work::Append(Append {
+                log: log.clone(),
+                record,
+                written: false,
+                answer,
+            })))
+        };
+        match self.write(append).await? {
+            Some(true) => Ok(()),
+            Some(false) | None => Err(log.missing()),
+        }
+    }
+
+    async fn read_log(&self, log: &StartLog) -> Result<Vec<Bytes>, BrokerError> {
+        if self.closed.is_cancelled() {
+            return Err(closed());
+        }
+        start_logs::read(&self.readers, log)
+            .await
+            .map_err(|e| BrokerError::from(Failure::new("read from", &e)).caused_by(e))
+    }
+
+    async fn delete_log(&self, log: &StartLog) -> Result<(), BrokerError> {
+        let log = log.clone();
+        self.write(|answer| Some(Request::DeleteLog { log, answer }))
+            .await
+            .map(drop)
     }
 }

@@ -21,6 +21,7 @@ mod memory;
 mod options;
 mod queue;
 mod request;
+mod start_logs;
 mod statements;
 mod writer;
 

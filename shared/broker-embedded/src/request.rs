@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use cueline_broker::{ErrorKind, QueueId, Refusal};
+use bytes::Bytes;
+use cueline_broker::{ErrorKind, QueueId, Refusal, StartLog};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::file::Failure;
@@ -38,12 +39,21 @@ pub(crate) enum Request {
         only_if_empty: bool,
         answer: Answer<bool>,
     },
+    DeclareLog {
+        log: StartLog,
+        answer: Answer<()>,
+    },
+    DeleteLog {
+        log: StartLog,
+        answer: Answer<()>,
+    },
 }
 
 /// A request that can share a transaction with others.
 pub(crate) enum Work {
     Publish(Publish),
     Settle(Settle),
+    Append(Append),
 }
 
 pub(crate) struct Publish {
@@ -61,6 +71,15 @@ pub(crate) struct Settle {
     pub(crate) answer: Answer<()>,
 }
 
+/// One record for a start log.
+pub(crate) struct Append {
+    pub(crate) log: StartLog,
+    pub(crate) record: Bytes,
+    /// Whether the log exists, and the record was therefore written. Set by the transaction.
+    pub(crate) written: bool,
+    pub(crate) answer: Answer<bool>,
+}
+
 impl Work {
     /// The number of messages and of payload bytes.
     fn weight(&self) -> (usize, usize) {
@@ -74,24 +93,25 @@ impl Work {
                     .sum(),
             ),
             Self::Settle(settle) => (settle.settling.acks.len() + settle.settling.dead.len(), 0),
+            Self::Append(append) => (1, append.record.len()),
         }
     }
 
     pub(crate) fn entries(&self) -> &[Entry] {
         match self {
             Self::Publish(publish) => &publish.entries,
-            Self::Settle(_) => &[],
+            Self::Settle(_) | Self::Append(_) => &[],
         }
     }
 
     pub(crate) fn take_entries(&mut self) -> Vec<Entry> {
         match self {
             Self::Publish(publish) => std::mem::take(&mut publish.entries),
-            Self::Settle(_) => Vec::new(),
+            Self::Settle(_) | Self::Append(_) => Vec::new(),
         }
     }
 
-    /// Drops the reservations of a failed transaction, so that it can be tried again.
+    /// Drops the reservations of a failed transaction, which can then be tried again.
     pub(crate) fn undo(&mut self) {
         match self {
             Self::Publish(publish) => {
@@ -102,6 +122,7 @@ impl Work {
                 }
             }
             Self::Settle(settle) => settle.unmoved.clear(),
+            Self::Append(append) => append.written = false,
         }
     }
 
@@ -112,6 +133,9 @@ impl Work {
                 let _ = publish.answer.send(Ok(publish.refused));
             }
             Self::Settle(settle) => settle.succeed(),
+            Self::Append(append) => {
+                let _ = append.answer.send(Ok(append.written));
+            }
         }
     }
 
@@ -124,6 +148,9 @@ impl Work {
             Self::Settle(settle) => {
                 settle.queue.not_settled(settle.settling.held());
                 let _ = settle.answer.send(Err(failure));
+            }
+            Self::Append(append) => {
+                let _ = append.answer.send(Err(failure));
             }
         }
     }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::iter;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use cueline_broker::{DeadLetter, ErrorKind, QueueId};
+use cueline_broker::{DeadLetter, ErrorKind, QueueId, StartLog};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{ConnectOptions, Connection};
 use tokio::sync::mpsc;
@@ -15,7 +15,7 @@ use crate::file::Failure;
 use crate::memory::{MOST_QUEUES, Message, Shared};
 use crate::queue::{Held, Queue};
 use crate::request::{Request, Work, gather};
-use crate::statements;
+use crate::{start_logs, statements};
 
 /// All queues by name.
 pub(crate) type Registry = RwLock<HashMap<QueueId, Arc<Queue>>>;
@@ -67,6 +67,12 @@ impl Writer {
                     answer,
                 }) => {
                     let _ = answer.send(self.delete(&queue, only_if_empty).await);
+                }
+                Some(Request::DeclareLog { log, answer }) => {
+                    let _ = answer.send(self.declare_log(&log).await);
+                }
+                Some(Request::DeleteLog { log, answer }) => {
+                    let _ = answer.send(self.delete_log(&log).await);
                 }
             }
         }
@@ -203,6 +209,26 @@ impl Writer {
         found.delete(&self.shared);
         Ok(true)
     }
+
+    async fn declare_log(&mut self, log: &StartLog) -> Result<(), Failure> {
+        let inserted = start_logs::insert_log(self.connection().await?, log).await;
+        inserted.map_err(|e| self.failed(&e))
+    }
+
+    async fn delete_log(&mut self, log: &StartLog) -> Result<(), Failure> {
+        let conn = self.connection().await?;
+        let deleted = async {
+            statements::begin(conn).await?;
+            start_logs::delete_log(conn, log).await?;
+            statements::commit(conn).await
+        }
+        .await;
+        if let Err(e) = deleted {
+            statements::roll_back(conn).await;
+            return Err(self.failed(&e));
+        }
+        Ok(())
+    }
 }
 
 async fn next_request(
@@ -253,6 +279,9 @@ async fn transact(
                         _ => settle.unmoved.push(*held),
                     }
                 }
+            }
+            Work::Append(append) => {
+                append.written = start_logs::append(conn, &append.log, &append.record).await?;
             }
         }
     }
@@ -307,6 +336,7 @@ async fn dead_letter(
         queue: from.id.to_string(),
         topic: message.topic.clone(),
         at_ms,
+        by_broker: false,
         payload: message.payload,
     };
     let payload = letter

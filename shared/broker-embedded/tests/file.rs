@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use bytes::Bytes;
-use cueline_broker::{Driver, ErrorKind, Outgoing, QueueId, Receipt, Settlement};
+use cueline_broker::{Driver, ErrorKind, Outgoing, QueueId, Receipt, Settlement, StartLog};
 use cueline_broker_embedded::{EmbeddedDriver, EmbeddedOptions};
 use sqlx::{ConnectOptions, Connection};
 
@@ -72,6 +72,19 @@ async fn a_closed_file_is_free_for_the_next_and_a_closed_driver_says_so() {
     assert_eq!(late.kind(), ErrorKind::Closed);
     let late = first.fetch(&QueueId::Results, 1, WAIT).await.unwrap_err();
     assert_eq!(late.kind(), ErrorKind::Closed);
+    let log = StartLog {
+        group: "billing".into(),
+        executor: "one".into(),
+    };
+    for late in [
+        first.declare_log(&log).await,
+        first.is_log_empty(&log).await.map(drop),
+        first.append(&log, "start".into()).await,
+        first.read_log(&log).await.map(drop),
+        first.delete_log(&log).await,
+    ] {
+        assert_eq!(late.unwrap_err().kind(), ErrorKind::Closed);
+    }
 
     let second = open(&path).await;
     assert_eq!(consume(&second, 10).await, (0..10).collect::<Vec<_>>());
@@ -171,7 +184,7 @@ async fn damage_is_an_error_and_never_a_panic() {
     for cut in [1, 50, 100, page / 2, page, page * 3 + 7, whole.len() / 2] {
         damaged.push(whole[..cut].to_vec());
     }
-    for start in [0, 20, 100, page, page + 8, page * 5, whole.len() - page] {
+    for start in [0, 20, 100, page, page + 8, page * 8, whole.len() - page] {
         let mut copy = whole.clone();
         let end = copy.len().min(start + 300);
         copy[start..end].fill(0xa5);
@@ -267,7 +280,7 @@ async fn fill_up_and_recover(driver: &EmbeddedDriver, ballast: Option<&Path>) {
     assert!(confirmed > 0);
     // The disk is still full: a failed batch must leave nothing in memory.
     driver.publish(&messages(0..100, 1_000)).await.unwrap_err();
-    let stats = driver.stats(&[]).await.unwrap();
+    let stats = driver.stats(&[]).await.unwrap().queues;
     let results = stats.iter().find(|s| s.queue == QueueId::Results).unwrap();
     assert_eq!(results.ready, confirmed as u64);
     if let Some(ballast) = ballast {
@@ -356,7 +369,7 @@ async fn dead_letters_past_the_limit_stay_unsettled_and_acks_beside_them_count()
         let settled = driver.settle(&QueueId::Results, &settlements).await;
         assert_eq!(settled.is_err(), round == 1, "{settled:?}");
     }
-    let stats = driver.stats(&[]).await.unwrap();
+    let stats = driver.stats(&[]).await.unwrap().queues;
     let counts: Vec<_> = stats
         .iter()
         .map(|s| (s.queue.clone(), s.ready, s.unsettled))
@@ -385,7 +398,7 @@ async fn a_queue_in_place_of_a_deleted_one_starts_empty() {
     driver.declare(&QueueId::Results).await.unwrap();
     driver.close().await;
     let driver = open(&path).await;
-    let stats = driver.stats(&[]).await.unwrap();
+    let stats = driver.stats(&[]).await.unwrap().queues;
     assert!(stats.iter().all(|s| s.ready == 0), "{stats:?}");
 }
 

@@ -1,10 +1,11 @@
-//! Announcements: plain NATS messages to the present listeners.
+//! Announcements: plain NATS messages to the present listeners. A stored one is followed by a proof in a stream.
 
 use std::sync::Arc;
 
 use async_nats::client::traits::Publisher as _;
 use async_nats::message::OutboundMessage;
 use async_nats::{Message, Subscriber};
+use bytes::Bytes;
 use cueline_broker::listener::listener;
 use cueline_broker::{Announcement, BrokerError, Channel, Listener, ListenerSender};
 use futures_util::StreamExt as _;
@@ -12,9 +13,11 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::error::permanent;
+use crate::error::{permanent, transient};
+use crate::jetstream_api::PublishAck;
 use crate::names::Names;
 use crate::queues::Queues;
+use crate::requests::Request;
 
 /// The most announcements that wait for one listener.
 const LISTENER_BUFFER: usize = 10_000;
@@ -31,12 +34,7 @@ impl Channels {
     ) -> Result<(), BrokerError> {
         let (names, connection) = (&self.queues.names, &self.queues.requester.connection);
         let Announcement { payload, reply_to } = announcement;
-        let (bytes, limit) = (payload.len(), connection.client.max_payload());
-        if bytes > limit {
-            return Err(permanent(format!(
-                "failed to announce: {bytes} bytes are more than the {limit} that the server allows"
-            )));
-        }
+        self.check_size(&payload)?;
         let deadline = Instant::now() + self.queues.options.request_timeout;
         connection.wait_until_connected(deadline).await?;
         let message = OutboundMessage {
@@ -47,6 +45,44 @@ impl Channels {
         };
         let sending = connection.client.publish_message(message);
         connection.enqueue(sending, deadline).await
+    }
+
+    /// See [`cueline_broker::Driver::announce_stored`]. The announcement and its proof are one batch, so both went over
+    /// the same connection. The stream confirms the proof only with a majority of its servers.
+    pub(crate) async fn announce_stored(
+        &self,
+        channel: &Channel,
+        payload: Bytes,
+    ) -> Result<(), BrokerError> {
+        self.check_size(&payload)?;
+        let (names, requester) = (&self.queues.names, &self.queues.requester);
+        let announcement = Request {
+            expects_reply: false,
+            ..Request::new(names.channel(channel), payload)
+        };
+        let proof = Request::new(names.proof(), Bytes::new());
+        let replies = requester.send_all([announcement, proof].into_iter());
+        let reply = replies.await?.pop().and_then(|reply| reply.payload);
+        let Some(reply) = reply else {
+            return Err(transient(
+                "failed to store an announcement: no scheduler has declared the stream of proofs, or no server leads it now",
+            ));
+        };
+        match PublishAck::parse(&reply)?.error {
+            None => Ok(()),
+            Some(refused) => Err(refused.into_broker_error("store an announcement")),
+        }
+    }
+
+    fn check_size(&self, payload: &Bytes) -> Result<(), BrokerError> {
+        let limit = self.queues.requester.connection.client.max_payload();
+        let bytes = payload.len();
+        if bytes > limit {
+            return Err(permanent(format!(
+                "failed to announce: {bytes} bytes are more than the {limit} that the server allows"
+            )));
+        }
+        Ok(())
     }
 
     /// Listens until the listener is dropped or `closed`.

@@ -85,6 +85,7 @@ pub(crate) fn read(headers: &HeaderMap, payload: &Bytes, at_ms: i64) -> Option<B
         queue: text(QUEUE)?,
         topic: text(TOPIC)?,
         at_ms,
+        by_broker: false,
         payload: payload.clone(),
     };
     letter.encode().ok()

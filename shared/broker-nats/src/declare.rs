@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use cueline_broker::{BrokerError, QueueId};
+use cueline_broker::{BrokerError, QueueId, START_LOG_RECORDS};
 use serde_json::{Value, json};
 
 use crate::error::permanent;
@@ -14,6 +14,8 @@ use crate::queues::{DEFAULT_QUEUE_LIMIT, Queues};
 
 /// Fetches that may wait at one consumer. The number has room for every executor of a group.
 const MAX_WAITING: u32 = 16_384;
+/// The bytes of all start logs in a new stream, if `max_bytes` is not configured. The server reserves them.
+const DEFAULT_LOG_BYTES: u64 = 256 << 20;
 
 impl Queues {
     pub(crate) async fn declare(&self, queue: &QueueId) -> Result<(), BrokerError> {
@@ -32,6 +34,16 @@ impl Queues {
         Ok(())
     }
 
+    /// Declares the stream of all start logs.
+    pub(crate) async fn declare_logs(&self) -> Result<(), BrokerError> {
+        self.declare_stream(Stream::Starts).await
+    }
+
+    /// Declares the stream of proofs. A server without a cluster forgets it when it ends, because it is in memory.
+    pub(crate) async fn declare_proofs(&self) -> Result<(), BrokerError> {
+        self.declare_stream(Stream::Proofs).await
+    }
+
     async fn declare_stream(&self, stream: Stream) -> Result<(), BrokerError> {
         let name = self.names.stream(stream);
         let Some(StreamInfo { mut config, .. }) = self.find_or_create_stream(stream, &name).await?
@@ -46,6 +58,7 @@ impl Queues {
                 )));
             }
         }
+        self.warn_of_one_copy(stream, &config);
         let limits = self.configured_limits(stream, self.options.limits.queue_limit);
         if limits.iter().all(|(field, value)| config[field] == *value) {
             return Ok(());
@@ -70,8 +83,19 @@ impl Queues {
             Err(e) if e.is_denied() => return Ok(None),
             found => return Ok(found?),
         }
-        let mut config = json!({ "name": name, "storage": "file" });
+        // No proof is read. Memory saves one write to disk for each heartbeat.
+        let storage = if stream == Stream::Proofs {
+            "memory"
+        } else {
+            "file"
+        };
+        let mut config = json!({ "name": name, "storage": storage });
         merge(&mut config, self.required_settings(stream).into());
+        match stream {
+            Stream::Starts => merge(&mut config, new_log_limits()),
+            Stream::Proofs => merge(&mut config, vec![("max_msgs", json!(1))]),
+            Stream::Triggers | Stream::Results | Stream::Requests | Stream::Dead => {}
+        }
         let queue_limit = self.options.limits.queue_limit;
         let queue_limit = Some(queue_limit.unwrap_or(DEFAULT_QUEUE_LIMIT));
         merge(&mut config, self.configured_limits(stream, queue_limit));
@@ -93,12 +117,37 @@ impl Queues {
         }
     }
 
+    /// Warns once of a stream that only one server of a cluster keeps, unless the number of copies is configured. The
+    /// driver does not choose three by itself: the cluster may be smaller, and an operator may want one.
+    fn warn_of_one_copy(&self, stream: Stream, config: &Value) {
+        let server = self.requester.connection.client.server_info();
+        let is_meant = self.options.limits.replicas.is_some();
+        if !is_meant
+            && is_one_copy_in_cluster(server.cluster.as_deref(), config)
+            && self.is_first_warning(stream)
+        {
+            tracing::warn!(
+                stream = self.names.stream(stream),
+                cluster = server.cluster.as_deref().unwrap_or_default(),
+                "one server of the NATS cluster keeps the only copy of this stream; while it is away, the stream cannot be used, and all workers may be fenced. \
+                 Set broker_replicas (--broker-replicas 3), or 1 if that is meant"
+            );
+        }
+    }
+
     /// The settings that the driver's guarantees rely on.
     fn required_settings(&self, stream: Stream) -> [(&'static str, Value); 3] {
+        // A log keeps its records until newer ones replace them. A queue refuses messages that it has no room for.
+        let (retention, discard) = match stream {
+            Stream::Starts | Stream::Proofs => ("limits", "old"),
+            Stream::Triggers | Stream::Results | Stream::Requests | Stream::Dead => {
+                ("workqueue", "new")
+            }
+        };
         [
             ("subjects", json!([self.names.subjects(stream)])),
-            ("retention", json!("workqueue")),
-            ("discard", json!("new")),
+            ("retention", json!(retention)),
+            ("discard", json!(discard)),
         ]
     }
 
@@ -108,15 +157,18 @@ impl Queues {
         queue_limit: Option<u64>,
     ) -> Vec<(&'static str, Value)> {
         let mut limits = Vec::new();
-        if let Some(limit) = queue_limit {
-            if stream == Stream::Triggers {
+        match (stream, queue_limit) {
+            (Stream::Starts | Stream::Proofs, _) | (_, None) => {}
+            (Stream::Triggers, Some(limit)) => {
                 limits.push(("max_msgs_per_subject", json!(limit)));
                 limits.push(("discard_new_per_subject", json!(true)));
-            } else {
-                limits.push(("max_msgs", json!(limit)));
             }
+            (_, Some(limit)) => limits.push(("max_msgs", json!(limit))),
         }
-        if let Some(bytes) = self.options.limits.max_bytes {
+        // The server would reserve memory for the stream of proofs, which has one empty message.
+        if let Some(bytes) = self.options.limits.max_bytes
+            && stream != Stream::Proofs
+        {
             limits.push(("max_bytes", json!(bytes)));
         }
         if let Some(replicas) = self.options.limits.replicas {
@@ -192,6 +244,20 @@ impl Queues {
     }
 }
 
+/// Further limits of the stream of start logs. An operator may change them.
+fn new_log_limits() -> Vec<(&'static str, Value)> {
+    vec![
+        ("max_msgs_per_subject", json!(START_LOG_RECORDS)),
+        ("max_bytes", json!(DEFAULT_LOG_BYTES)),
+    ]
+}
+
+/// Whether one server of a cluster has the only copy of a stream. `cluster` is the name in the server's greeting; a server
+/// without a cluster sends none.
+fn is_one_copy_in_cluster(cluster: Option<&str>, config: &Value) -> bool {
+    cluster.is_some_and(|name| !name.is_empty()) && config["num_replicas"].as_u64() == Some(1)
+}
+
 fn merge(config: &mut Value, settings: Vec<(&'static str, Value)>) {
     for (field, value) in settings {
         config[field] = value;
@@ -209,4 +275,24 @@ fn first_difference<'a>(
 
 fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_copy_is_too_few_in_a_cluster_only() {
+        let copies = |count: u64| json!({ "num_replicas": count });
+        for (cluster, config, expected) in [
+            (Some("C1"), copies(1), true),
+            (Some("C1"), copies(3), false),
+            (Some("C1"), json!({}), false),
+            (Some(""), copies(1), false),
+            (None, copies(1), false),
+        ] {
+            let found = is_one_copy_in_cluster(cluster, &config);
+            assert_eq!(found, expected, "{cluster:?} {config}");
+        }
+    }
 }

@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use cueline_broker::{
-    Announcement, BrokerError, Capabilities, Channel, Delivery, Driver, ErrorKind, Listener,
-    Outgoing, QueueId, QueueStats, Receipt, Refusal, Settlement,
+    Announcement, BrokerError, BrokerStats, Capabilities, Channel, Delivery, Driver, ErrorKind,
+    Listener, Outgoing, QueueId, Receipt, Refusal, Settlement, StartLog,
 };
 use futures_util::StreamExt as _;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -25,6 +26,7 @@ use crate::queues::Queues;
 use crate::receipts::Receipts;
 use crate::requests::Requester;
 use crate::settle::Settler;
+use crate::start_logs::StartLogs;
 use crate::unconfirmed::Unconfirmed;
 
 /// The most messages in one `publish`.
@@ -43,6 +45,7 @@ pub struct NatsDriver {
     fetcher: Fetcher,
     settler: Settler,
     channels: Channels,
+    start_logs: StartLogs,
     tasks: TaskTracker,
     closed: CancellationToken,
     _close_on_drop: DropGuard,
@@ -94,6 +97,9 @@ impl NatsDriver {
                 receipts: Arc::clone(&receipts),
             },
             channels: Channels {
+                queues: Arc::clone(&queues),
+            },
+            start_logs: StartLogs {
                 queues: Arc::clone(&queues),
             },
             queues,
@@ -206,6 +212,11 @@ impl Driver for NatsDriver {
         self.fetcher.fetch(queue, max, wait).await
     }
 
+    /// Messages are delivered only to a fetch.
+    async fn stop_fetching(&self, _queue: &QueueId) -> Result<(), BrokerError> {
+        Ok(())
+    }
+
     async fn settle(
         &self,
         queue: &QueueId,
@@ -215,9 +226,9 @@ impl Driver for NatsDriver {
         self.settler.settle(queue, settlements).await
     }
 
-    async fn stats(&self, _queues: &[QueueId]) -> Result<Vec<QueueStats>, BrokerError> {
+    async fn stats(&self, queues: &[QueueId]) -> Result<BrokerStats, BrokerError> {
         self.ensure_open()?;
-        self.queues.stats().await
+        self.queues.stats(queues).await
     }
 
     async fn announce(&self, channel: &Channel, message: Announcement) -> Result<(), BrokerError> {
@@ -225,10 +236,45 @@ impl Driver for NatsDriver {
         self.channels.announce(channel, message).await
     }
 
+    async fn announce_stored(&self, channel: &Channel, payload: Bytes) -> Result<(), BrokerError> {
+        self.ensure_open()?;
+        self.channels.announce_stored(channel, payload).await
+    }
+
+    async fn declare_proofs(&self) -> Result<(), BrokerError> {
+        self.ensure_open()?;
+        self.queues.declare_proofs().await
+    }
+
     async fn listen(&self, channel: &Channel) -> Result<Listener, BrokerError> {
         self.ensure_open()?;
         self.channels
             .listen(channel, &self.tasks, self.closed.clone())
             .await
+    }
+
+    async fn declare_log(&self, _log: &StartLog) -> Result<(), BrokerError> {
+        self.ensure_open()?;
+        self.queues.declare_logs().await
+    }
+
+    async fn is_log_empty(&self, log: &StartLog) -> Result<bool, BrokerError> {
+        self.ensure_open()?;
+        self.start_logs.is_empty(log).await
+    }
+
+    async fn append(&self, log: &StartLog, record: Bytes) -> Result<(), BrokerError> {
+        self.ensure_open()?;
+        self.start_logs.append(log, record).await
+    }
+
+    async fn read_log(&self, log: &StartLog) -> Result<Vec<Bytes>, BrokerError> {
+        self.ensure_open()?;
+        self.start_logs.read(log).await
+    }
+
+    async fn delete_log(&self, log: &StartLog) -> Result<(), BrokerError> {
+        self.ensure_open()?;
+        self.start_logs.delete(log).await
     }
 }

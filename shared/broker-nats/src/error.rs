@@ -14,6 +14,7 @@ pub(crate) fn permanent(message: impl Into<String>) -> BrokerError {
 /// `JetStream`'s error codes; see `errors.json` in the server's sources.
 pub(crate) mod code {
     pub(crate) const CONSUMER_NOT_FOUND: u64 = 10_014;
+    pub(crate) const MESSAGE_NOT_FOUND: u64 = 10_037;
     pub(crate) const MESSAGE_TOO_LARGE: u64 = 10_054;
     pub(crate) const STREAM_NAME_IN_USE: u64 = 10_058;
     pub(crate) const STREAM_NOT_FOUND: u64 = 10_059;

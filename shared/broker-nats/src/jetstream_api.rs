@@ -97,15 +97,23 @@ impl From<ApiError> for BrokerError {
     }
 }
 
-/// `None` if the stream or consumer does not exist.
+/// `None` if the stream, consumer or message does not exist.
 pub(crate) fn if_exists<T>(result: ApiResult<T>) -> ApiResult<Option<T>> {
     match result.map(Some) {
         Err(ApiError {
-            code: Some(code::CONSUMER_NOT_FOUND | code::STREAM_NOT_FOUND),
+            code: Some(code::CONSUMER_NOT_FOUND | code::MESSAGE_NOT_FOUND | code::STREAM_NOT_FOUND),
             ..
         }) => Ok(None),
         result => result,
     }
+}
+
+/// The consumers of a stream.
+#[derive(Debug, Default)]
+pub(crate) struct ConsumerList {
+    pub(crate) found: Vec<ConsumerInfo>,
+    /// The names of those whose leader did not answer the server.
+    pub(crate) missing: Vec<String>,
 }
 
 /// The most consumers that are listed. Further ones are missing from the statistics.
@@ -151,21 +159,24 @@ impl Requester {
         Ok(all.iter().zip(&replies).map(parsed).collect())
     }
 
-    pub(crate) async fn list_consumers(&self, stream: &str) -> ApiResult<Vec<ConsumerInfo>> {
+    pub(crate) async fn list_consumers(&self, stream: &str) -> ApiResult<ConsumerList> {
         #[derive(Deserialize)]
         struct Page {
             total: usize,
             #[serde(default)]
             consumers: Option<Vec<ConsumerInfo>>,
+            #[serde(default)]
+            missing: Option<Vec<String>>,
         }
-        let mut all = Vec::new();
+        let mut all = ConsumerList::default();
         loop {
-            let body = json!({ "offset": all.len() });
+            let before = all.found.len() + all.missing.len();
+            let body = json!({ "offset": before });
             let page: Page = self.call(&format!("CONSUMER.LIST.{stream}"), body).await?;
-            let consumers = page.consumers.unwrap_or_default();
-            let is_last = consumers.is_empty();
-            all.extend(consumers);
-            if is_last || all.len() >= page.total.min(MAX_LISTED_CONSUMERS) {
+            all.found.extend(page.consumers.unwrap_or_default());
+            all.missing.extend(page.missing.unwrap_or_default());
+            let listed = all.found.len() + all.missing.len();
+            if listed == before || listed >= page.total.min(MAX_LISTED_CONSUMERS) {
                 return Ok(all);
             }
         }

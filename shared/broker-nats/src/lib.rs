@@ -1,8 +1,8 @@
 //! Broker driver on NATS `JetStream`.
 //!
 //! All triggers are in one stream, with a durable pull consumer for each executor. Results, requests and dead letters
-//! have a stream each. `docs/nats.md` lists the subjects and permissions. It also explains how the driver publishes,
-//! fetches and settles, and what each failure does.
+//! have a stream each. One more stream holds the start logs of all executors. `docs/nats.md` lists the subjects and
+//! permissions. It also explains how the driver publishes, fetches and settles, and what each failure does.
 //!
 //! A batch costs one round trip: the driver sends all messages or acks of the batch and then awaits the replies
 //! together. A missing reply is always an error.
@@ -36,6 +36,7 @@ mod receipts;
 mod received;
 mod requests;
 mod settle;
+mod start_logs;
 mod unconfirmed;
 
 pub use driver::NatsDriver;

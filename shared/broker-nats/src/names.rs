@@ -6,7 +6,7 @@
 
 use std::fmt::Write as _;
 
-use cueline_broker::{Channel, QueueId};
+use cueline_broker::{Channel, QueueId, StartLog};
 
 use crate::options::Identity;
 
@@ -39,10 +39,21 @@ pub(crate) enum Stream {
     Results,
     Requests,
     Dead,
+    /// The stream for the start logs of all executors.
+    Starts,
+    /// The stream for the proofs of stored announcements.
+    Proofs,
 }
 
 impl Stream {
-    const ALL: [Self; 4] = [Self::Triggers, Self::Results, Self::Requests, Self::Dead];
+    const ALL: [Self; 6] = [
+        Self::Triggers,
+        Self::Results,
+        Self::Requests,
+        Self::Dead,
+        Self::Starts,
+        Self::Proofs,
+    ];
 
     const fn token(self) -> &'static str {
         match self {
@@ -50,13 +61,15 @@ impl Stream {
             Self::Results => "result",
             Self::Requests => "request",
             Self::Dead => "dead",
+            Self::Starts => "start",
+            Self::Proofs => "proof",
         }
     }
 
-    /// The queue of the stream. `None` for the stream with many queues.
+    /// The queue of the stream. `None` for the stream with many queues, and for those without queues.
     pub(crate) const fn queue(self) -> Option<QueueId> {
         match self {
-            Self::Triggers => None,
+            Self::Triggers | Self::Starts | Self::Proofs => None,
             Self::Results => Some(QueueId::Results),
             Self::Requests => Some(QueueId::Requests),
             Self::Dead => Some(QueueId::Dead),
@@ -110,6 +123,35 @@ impl Names {
             filter: format!("{subject_prefix}>"),
             subject_prefix,
         }
+    }
+
+    /// The subject of the log's records.
+    pub(crate) fn start_log(&self, log: &StartLog) -> String {
+        let StartLog { group, executor } = log;
+        let token = Stream::Starts.token();
+        format!(
+            "{}.{token}.{}.{}",
+            self.prefix,
+            escaped(group),
+            escaped(executor)
+        )
+    }
+
+    /// The consumer of one reader of the log. `unique` distinguishes it from those of other readers.
+    pub(crate) fn start_log_reader(&self, log: &StartLog, unique: &str) -> Location {
+        let subject = self.start_log(log);
+        Location {
+            stream: Stream::Starts,
+            stream_name: self.stream(Stream::Starts),
+            consumer: format!("reader~{unique}"),
+            filter: subject.clone(),
+            subject_prefix: subject,
+        }
+    }
+
+    /// The subject of this process's proofs.
+    pub(crate) fn proof(&self) -> String {
+        format!("{}.{}.{}", self.prefix, Stream::Proofs.token(), self.own)
     }
 
     fn whole_stream(&self, stream: Stream, consumer: &str) -> Location {
@@ -290,6 +332,9 @@ mod tests {
             "",
             "cueline.trigger.>",
             "cueline.trigger.a.b.c.>",
+            "cueline.start.>",
+            "cueline.start.a.b",
+            "cueline.proof.>",
             "other.result.>",
         ] {
             assert_eq!(names.queue(other), None, "{other}");
@@ -320,6 +365,16 @@ mod tests {
         assert_eq!(names.inbox(), "cueline.inbox.billing.host%2Eone");
         assert_eq!(topic(&results.subject("a.b")), "a.b");
         assert_eq!(names.stream(Stream::Dead), "CUELINE_DEAD");
+        let log = StartLog {
+            group: own.group.clone(),
+            executor: own.executor.clone(),
+        };
+        assert_eq!(names.stream(Stream::Starts), "CUELINE_STARTS");
+        assert_eq!(names.subjects(Stream::Starts), "cueline.start.>");
+        assert_eq!(names.start_log(&log), "cueline.start.billing.host%2Eone");
+        assert_eq!(names.stream(Stream::Proofs), "CUELINE_PROOFS");
+        assert_eq!(names.subjects(Stream::Proofs), "cueline.proof.>");
+        assert_eq!(names.proof(), "cueline.proof.billing.host%2Eone");
         let reply = names.channel(&Channel::Replies("x.1".into()));
         assert_eq!(
             names.reply_channel(&reply),

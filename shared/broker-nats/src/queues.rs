@@ -1,11 +1,11 @@
 //! Looks up, counts and deletes queues. One stream holds the queues of all executors, with a durable consumer each.
 //! Every other queue is a stream of its own.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use cueline_broker::{BrokerError, QueueId, QueueStats};
+use cueline_broker::{BrokerError, BrokerStats, Coverage, ErrorKind, QueueId, QueueStats};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -31,6 +31,8 @@ pub(crate) struct Queues {
     pub(crate) options: Arc<NatsOptions>,
     pub(crate) requester: Arc<Requester>,
     known: Mutex<HashMap<QueueId, KnownQueue>>,
+    /// Streams with one copy in a cluster that were warned about.
+    warned: Mutex<HashSet<Stream>>,
 }
 
 impl Queues {
@@ -40,11 +42,18 @@ impl Queues {
             options,
             requester,
             known: Mutex::default(),
+            warned: Mutex::default(),
         }
     }
 
     fn known(&self) -> MutexGuard<'_, HashMap<QueueId, KnownQueue>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a warning about this stream is due: it is declared again and again.
+    pub(crate) fn is_first_warning(&self, stream: Stream) -> bool {
+        let mut warned = self.warned.lock().unwrap_or_else(PoisonError::into_inner);
+        warned.insert(stream)
     }
 
     pub(crate) fn remember(&self, queue: &QueueId, info: &ConsumerInfo) -> KnownQueue {
@@ -165,28 +174,76 @@ impl Queues {
         Ok(count.is_some_and(|count| count > 0))
     }
 
-    pub(crate) async fn stats(&self) -> Result<Vec<QueueStats>, BrokerError> {
+    /// Counts all queues. Those of `asked` whose consumer does not answer are listed.
+    pub(crate) async fn stats(&self, asked: &[QueueId]) -> Result<BrokerStats, BrokerError> {
         let triggers = self.names.stream(Stream::Triggers);
-        let consumers = if_exists(self.requester.list_consumers(&triggers).await)?;
-        let mut infos = consumers.unwrap_or_default();
-        for queue in [QueueId::Results, QueueId::Requests, QueueId::Dead] {
-            let info = self
-                .requester
-                .consumer_info(&self.names.locate(&queue))
-                .await;
-            infos.extend(if_exists(info)?);
+        let others = [QueueId::Results, QueueId::Requests, QueueId::Dead];
+        let [results, requests, dead] = others.each_ref().map(|queue| self.names.locate(queue));
+        // At the same time, so that streams without a leader do not add up their timeouts.
+        let (listed, results, requests, dead) = tokio::join!(
+            self.requester.list_consumers(&triggers),
+            self.requester.consumer_info(&results),
+            self.requester.consumer_info(&requests),
+            self.requester.consumer_info(&dead),
+        );
+        let executors = || {
+            let is_executor = |queue: &&QueueId| matches!(queue, QueueId::Executor { .. });
+            asked.iter().filter(is_executor)
+        };
+        let requests_sent = 1 + others.len();
+        let (mut infos, mut unanswered, mut failed) = (Vec::new(), Vec::new(), Vec::new());
+        match if_exists(listed).map_err(BrokerError::from) {
+            Ok(listed) => {
+                let listed = listed.unwrap_or_default();
+                let is_missing = |queue: &&QueueId| {
+                    let consumer = self.names.locate(queue).consumer;
+                    listed.missing.contains(&consumer)
+                };
+                unanswered.extend(executors().filter(is_missing).cloned());
+                infos.extend(listed.found);
+            }
+            Err(error) => {
+                failed.push(transient_only(error)?);
+                unanswered.extend(executors().cloned());
+            }
         }
-        let mut stats: Vec<QueueStats> = infos
+        for (queue, info) in others.into_iter().zip([results, requests, dead]) {
+            match if_exists(info).map_err(BrokerError::from) {
+                Ok(info) => infos.extend(info),
+                Err(error) => {
+                    failed.push(transient_only(error)?);
+                    unanswered.push(queue);
+                }
+            }
+        }
+        if failed.len() == requests_sent
+            && let Some(error) = failed.pop()
+        {
+            return Err(error);
+        }
+        let mut queues: Vec<QueueStats> = infos
             .into_iter()
             .filter_map(|info| {
                 Some(QueueStats {
                     queue: self.names.queue(info.filter())?,
                     ready: info.num_pending,
                     unsettled: info.num_ack_pending,
+                    coverage: Coverage::All,
                 })
             })
             .collect();
-        stats.sort_by(|a, b| a.queue.cmp(&b.queue));
-        Ok(stats)
+        queues.sort_by(|a, b| a.queue.cmp(&b.queue));
+        unanswered.sort_unstable();
+        unanswered.dedup();
+        Ok(BrokerStats { queues, unanswered })
     }
+}
+
+/// An error that passes. Others concern the whole call, and are returned as its error.
+fn transient_only(error: BrokerError) -> Result<BrokerError, BrokerError> {
+    if error.kind() != ErrorKind::Transient {
+        return Err(error);
+    }
+    tracing::debug!(%error, "failed to count the messages of a stream");
+    Ok(error)
 }

@@ -57,6 +57,11 @@ impl Received {
     }
 }
 
+/// The sequence number in the stream of a message with this ack subject. `None` if no consumer delivered it.
+pub(crate) fn stream_sequence(ack_subject: &Subject) -> Option<u64> {
+    Metadata::parse(ack_subject).map(|metadata| metadata.sequence)
+}
+
 /// The parts of an ack subject that describe a delivery.
 #[derive(Debug, PartialEq, Eq)]
 struct Metadata {

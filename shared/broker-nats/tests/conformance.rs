@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use cueline_broker::Driver;
@@ -29,6 +30,8 @@ impl Harness for Servers {
     async fn open(&self, place: &str, limits: Limits) -> Arc<dyn Driver> {
         let options = NatsOptions {
             ack_wait: limits.ack_wait,
+            // The disk of a busy machine may stand still for some seconds.
+            request_timeout: Duration::from_secs(10),
             limits: StreamLimits {
                 queue_limit: limits.queue_limit,
                 ..StreamLimits::default()

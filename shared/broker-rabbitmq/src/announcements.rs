@@ -1,4 +1,5 @@
-//! Announcements: messages to the present listeners, which the server does not store.
+//! Announcements: messages to the present listeners, which the server does not store. A stored one is followed by a
+//! proof in a quorum queue.
 //!
 //! Each driver has one exclusive queue, bound for every channel that it listens on. The queue ends with its
 //! connection, and the driver declares it again on the next one.
@@ -22,8 +23,9 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::connection::{Connection, OpenChannel, STABLE_AFTER};
 use crate::context::DriverContext;
-use crate::error::{closed, failed, timed_out};
+use crate::error::{closed, failed, timed_out, transient};
 use crate::names::Names;
+use crate::publish::{Outcome, Publisher};
 use crate::topology;
 
 /// The most announcements that wait on the server for one driver. The server drops the oldest beyond it.
@@ -58,12 +60,12 @@ impl Announcements {
         }
     }
 
-    /// See [`cueline_broker::Driver::announce`].
+    /// See [`cueline_broker::Driver::announce`]. Returns the connection that took the message.
     pub(crate) async fn announce(
         &self,
         channel: &Channel,
         message: &Announcement,
-    ) -> Result<(), BrokerError> {
+    ) -> Result<Arc<Connection>, BrokerError> {
         let key = Names::channel(channel)?;
         let mut properties = BasicProperties::default();
         if let Some(reply_to) = &message.reply_to {
@@ -71,16 +73,40 @@ impl Announcements {
         }
         let exchange = self.context.names.announcement_exchange();
         let announce = async {
-            let publish = self.publish_channel().await?.amqp;
+            let open = self.publish_channel().await?;
             let options = BasicPublishOptions::default();
             let written =
-                publish.basic_publish(exchange, key, options, &message.payload, properties);
-            written.await.map_err(|e| failed("announce", e)).map(drop)
+                open.amqp
+                    .basic_publish(exchange, key, options, &message.payload, properties);
+            drop(written.await.map_err(|e| failed("announce", e))?);
+            Ok::<_, BrokerError>(open.connection)
         };
         let within = self.context.publishing.request_timeout;
         timeout(within, announce)
             .await
             .unwrap_or_else(|_| Err(timed_out("announce", within)))
+    }
+
+    /// See [`cueline_broker::Driver::announce_stored`]. The proof has a key of its own. The confirm of the announcement
+    /// would also depend on the queue of each listener. It would even come if the queue of proofs were missing.
+    pub(crate) async fn announce_stored(
+        &self,
+        channel: &Channel,
+        payload: Bytes,
+        publisher: &Publisher,
+    ) -> Result<(), BrokerError> {
+        let reply_to = None;
+        let announcement = Announcement { payload, reply_to };
+        let connection = self.announce(channel, &announcement).await?;
+        match publisher.store_proof(&connection).await? {
+            Outcome::Confirmed => Ok(()),
+            Outcome::Unroutable => Err(transient(
+                "failed to store an announcement: no scheduler has declared the queue of proofs, or it is not up yet",
+            )),
+            Outcome::Rejected | Outcome::Unconfirmed => Err(transient(
+                "failed to store an announcement: RabbitMQ did not confirm it",
+            )),
+        }
     }
 
     async fn publish_channel(&self) -> Result<OpenChannel, BrokerError> {

@@ -84,6 +84,7 @@ fn letters(consumer: &Consumer, dead: &[(Receipt, String)]) -> Vec<(Receipt, Dea
                     queue: consumer.queue.to_string(),
                     topic: message.topic.clone(),
                     at_ms,
+                    by_broker: false,
                     payload: message.payload.clone(),
                 };
                 Some((*receipt, letter))
@@ -100,7 +101,7 @@ fn encode(letter: &DeadLetter) -> Result<Bytes, BrokerError> {
         return Ok(encoded);
     }
     let whole = letter.payload.len();
-    // Cut a text between characters, so that it stays valid UTF-8.
+    // Cut a text between characters, because half a character is not valid UTF-8.
     let kept = std::str::from_utf8(&letter.payload).map_or(KEPT_BYTES.min(whole), |text| {
         text.floor_char_boundary(KEPT_BYTES)
     });
@@ -146,6 +147,7 @@ mod tests {
                 queue: "results".into(),
                 topic: "t".into(),
                 at_ms: 7,
+                by_broker: false,
                 payload: payload.into(),
             };
             let encoded = encode(&letter).unwrap();

@@ -6,11 +6,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use cueline_broker::{
-    Announcement, BrokerError, Capabilities, Channel, Delivery, Driver, ErrorKind, Listener,
-    Outgoing, QueueId, QueueStats, Receipt, Refusal, Settlement,
+    Announcement, BrokerError, BrokerStats, Capabilities, Channel, Delivery, Driver, ErrorKind,
+    Listener, Outgoing, QueueId, QueueStats, Receipt, Refusal, Settlement, StartLog,
 };
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -18,12 +19,14 @@ use crate::announcements::Announcements;
 use crate::connection::{Connector, SupervisedConnection};
 use crate::consumer::Consumer;
 use crate::context::DriverContext;
-use crate::error::{timed_out, transient};
+use crate::counts::{Counts, count};
+use crate::error::timed_out;
 use crate::names::Names;
 use crate::options::{MAX_BATCH, MAX_PAYLOAD_BYTES, RabbitOptions};
 use crate::publish::{Publisher, publish_batch};
 use crate::settle::settle;
-use crate::topology::{self, Counts};
+use crate::start_logs;
+use crate::topology;
 
 /// The longest time that closing waits for tasks.
 const CLOSE_WITHIN: Duration = Duration::from_secs(5);
@@ -208,6 +211,13 @@ impl Driver for RabbitDriver {
         self.consumer_or_start(queue)?.fetch(max, wait).await
     }
 
+    async fn stop_fetching(&self, queue: &QueueId) -> Result<(), BrokerError> {
+        match self.consumer(queue) {
+            Some(consumer) => consumer.pause().await.map(drop),
+            None => Ok(()),
+        }
+    }
+
     async fn settle(
         &self,
         queue: &QueueId,
@@ -220,32 +230,53 @@ impl Driver for RabbitDriver {
         }
     }
 
-    async fn stats(&self, queues: &[QueueId]) -> Result<Vec<QueueStats>, BrokerError> {
+    async fn stats(&self, queues: &[QueueId]) -> Result<BrokerStats, BrokerError> {
         let connection = self.context.connection.current().await?;
         let mut channel = connection.open_channel().await?;
-        let mut stats = Vec::with_capacity(queues.len());
+        let mut stats = BrokerStats::default();
+        let mut waited_in_vain = Duration::ZERO;
         // AMQP cannot list queues.
         for queue in queues.iter().collect::<BTreeSet<&QueueId>>() {
+            // Queues without a leader must not add up their timeouts.
+            if waited_in_vain >= self.context.connection.request_timeout {
+                stats.unanswered.push(queue.clone());
+                continue;
+            }
             let consumer = self.consumer(queue);
             let subscription = || consumer.as_ref().and_then(|c| c.subscription());
             let before = subscription();
             let name = self.context.names.queue(queue)?;
-            let Some(counts) = topology::count(&channel, name).await? else {
-                channel = connection.open_channel().await?;
-                continue;
+            let asked_at = Instant::now();
+            let counts = match count(&channel, name).await {
+                Ok(Some(counts)) => counts,
+                Ok(None) => {
+                    channel = connection.open_channel().await?;
+                    continue;
+                }
+                Err(e) if e.kind() == ErrorKind::Transient => {
+                    tracing::debug!(%queue, error = %e, "failed to count the messages of a queue");
+                    // This fails if the server is away, not only the queue.
+                    channel = connection.open_channel().await?;
+                    stats.unanswered.push(queue.clone());
+                    waited_in_vain += asked_at.elapsed();
+                    continue;
+                }
+                Err(e) => return Err(e),
             };
             // A queue that this driver consumes has a consumer. If the counts include none, the queue's leader does not
             // answer.
-            if counts == Counts::NONE && before.is_some() && before == subscription() {
-                return Err(transient(format!(
-                    "failed to count messages: {queue} does not answer"
-                )));
+            let is_subscribed = before.is_some() && before == subscription();
+            if counts == Counts::NONE && is_subscribed {
+                stats.unanswered.push(queue.clone());
+                waited_in_vain += asked_at.elapsed();
+                continue;
             }
             let (buffered, unsettled) = consumer.map_or((0, 0), |consumer| consumer.counts());
-            stats.push(QueueStats {
+            stats.queues.push(QueueStats {
                 queue: queue.clone(),
                 ready: counts.ready + buffered,
                 unsettled,
+                coverage: counts.coverage(u64::from(is_subscribed)),
             });
         }
         Ok(stats)
@@ -253,11 +284,60 @@ impl Driver for RabbitDriver {
 
     async fn announce(&self, channel: &Channel, message: Announcement) -> Result<(), BrokerError> {
         self.context.ensure_open()?;
-        self.announcements.announce(channel, &message).await
+        let announced = self.announcements.announce(channel, &message).await;
+        announced.map(drop)
+    }
+
+    async fn announce_stored(&self, channel: &Channel, payload: Bytes) -> Result<(), BrokerError> {
+        self.context.ensure_open()?;
+        let publisher = &self.publisher;
+        self.announcements
+            .announce_stored(channel, payload, publisher)
+            .await
+    }
+
+    async fn declare_proofs(&self) -> Result<(), BrokerError> {
+        let DriverContext { names, options, .. } = &*self.context;
+        let connection = self.context.connection.current().await?;
+        let declare = topology::declare_proofs(&connection, names, options);
+        let within = options.request_timeout;
+        timeout(within, declare)
+            .await
+            .unwrap_or_else(|_| Err(timed_out("declare the queue of proofs", within)))
     }
 
     async fn listen(&self, channel: &Channel) -> Result<Listener, BrokerError> {
         self.context.ensure_open()?;
         self.announcements.listen(channel).await
+    }
+
+    async fn declare_log(&self, log: &StartLog) -> Result<(), BrokerError> {
+        let DriverContext { names, options, .. } = &*self.context;
+        let connection = self.context.connection.current().await?;
+        let declare = topology::declare_log(&connection, names, log);
+        let within = options.request_timeout;
+        timeout(within, declare)
+            .await
+            .unwrap_or_else(|_| Err(timed_out("declare a start log", within)))
+    }
+
+    async fn is_log_empty(&self, log: &StartLog) -> Result<bool, BrokerError> {
+        self.context.ensure_open()?;
+        start_logs::is_empty(&self.context, log).await
+    }
+
+    async fn append(&self, log: &StartLog, record: Bytes) -> Result<(), BrokerError> {
+        self.context.ensure_open()?;
+        start_logs::append(&self.context, &self.publisher, log, record).await
+    }
+
+    async fn read_log(&self, log: &StartLog) -> Result<Vec<Bytes>, BrokerError> {
+        self.context.ensure_open()?;
+        start_logs::read(&self.context, &self.publisher, log).await
+    }
+
+    async fn delete_log(&self, log: &StartLog) -> Result<(), BrokerError> {
+        let connection = self.context.connection.current().await?;
+        topology::delete(&connection, self.context.names.log(log)?).await
     }
 }

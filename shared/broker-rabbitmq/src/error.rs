@@ -52,9 +52,14 @@ pub(crate) async fn answered<T>(
     }
 }
 
-/// The reply code with which the server closed a channel or a connection.
+/// A restarting server answers that a durable queue is not found, with this text, until the queue's process is up.
+const NOT_UP: &str = "is down or inaccessible";
+
+/// The reply code with which the server closed a channel or a connection. `None` also for a queue that exists and is
+/// not up yet.
 pub(crate) fn reply_code(error: &Error) -> Option<u16> {
     match error.kind() {
+        lapin::ErrorKind::ProtocolError(e) if e.get_message().as_str().contains(NOT_UP) => None,
         lapin::ErrorKind::ProtocolError(e) => Some(e.get_id()),
         _ => None,
     }

@@ -1,8 +1,8 @@
 //! Broker driver on `RabbitMQ` 3.10 and later.
 //!
-//! Queues are quorum queues behind topic exchanges. The driver publishes in batches with publisher confirms. It
-//! consumes with a prefetch that adapts to the fetches. When memory or disk is short, the server stops reading
-//! connections that publish. Acks therefore use a second connection.
+//! Queues are quorum queues behind topic exchanges, and start logs are streams. The driver publishes in batches with
+//! publisher confirms. It consumes with a prefetch that adapts to the fetches. When memory or disk is short, the server
+//! stops reading connections that publish. Acks therefore use a second connection.
 //!
 //! `docs/rabbitmq.md` describes the topology, the permissions, the states of the driver, and the effect of each
 //! failure.
@@ -21,6 +21,7 @@ mod announcements;
 mod connection;
 mod consumer;
 mod context;
+mod counts;
 mod dead_letters;
 mod driver;
 mod error;
@@ -29,6 +30,7 @@ mod options;
 mod publish;
 mod received;
 mod settle;
+mod start_logs;
 mod topology;
 
 pub use driver::RabbitDriver;

@@ -5,7 +5,7 @@
 
 use std::fmt::Write as _;
 
-use cueline_broker::{BrokerError, Channel, QueueId};
+use cueline_broker::{BrokerError, Channel, QueueId, StartLog};
 use lapin::types::ShortString;
 
 use crate::error::permanent;
@@ -74,6 +74,33 @@ impl Names {
             }
             other => format!("{}.{other}", self.prefix),
         })
+    }
+
+    /// The stream of an executor's start log.
+    pub(crate) fn log(&self, log: &StartLog) -> Result<ShortString, BrokerError> {
+        let StartLog { group, executor } = log;
+        short(format!("{}.starts.{}", self.prefix, words(group, executor)))
+    }
+
+    /// The exchange that routes records to the logs.
+    pub(crate) fn log_exchange(&self) -> ShortString {
+        self.exchange("starts")
+    }
+
+    /// The routing key of a log's records. It also binds the log.
+    pub(crate) fn log_key(log: &StartLog) -> Result<ShortString, BrokerError> {
+        short(words(&log.group, &log.executor))
+    }
+
+    /// The queue of proofs.
+    pub(crate) fn proofs(&self) -> ShortString {
+        // A prefix of at most 60 bytes always fits.
+        self.exchange("proofs")
+    }
+
+    /// The routing key of proofs on the exchange of announcements. Only the queue of proofs is bound with it.
+    pub(crate) fn proof_key() -> ShortString {
+        ShortString::from("proof")
     }
 
     /// The inverse of [`Names::queue`].
@@ -229,12 +256,30 @@ mod tests {
                 let name = names.queue(&queue).unwrap();
                 assert_eq!(names.parse_queue(name.as_str()), Some(queue.clone()));
                 assert!(seen.insert(name.to_string()), "{name} twice");
-                let (key, long) = Names::routing_key(&queue, "a.b").unwrap();
+                let QueueId::Executor { group, executor } = queue.clone() else {
+                    panic!("{queue}");
+                };
+                let log = StartLog { group, executor };
+                let name = names.log(&log).unwrap();
+                assert_eq!(names.parse_queue(name.as_str()), None);
+                assert!(seen.insert(name.to_string()), "{name} twice");
+                let key = Names::log_key(&log).unwrap();
+                assert_eq!(key.as_str().split('.').count(), 2, "{key}");
+                assert!(!key.as_str().contains(['*', '#']), "{key}");
+                let (key, is_long) = Names::routing_key(&queue, "a.b").unwrap();
                 assert_eq!(key.as_str().split('.').count(), 3, "{key}");
-                assert!(!long);
+                assert!(!is_long);
                 assert_eq!(Names::parse_topic(key.as_str()), "a.b");
             }
         }
+    }
+
+    #[test]
+    fn proofs_are_neither_a_queue_nor_a_channel() {
+        let names = Names::new("cueline").unwrap();
+        assert_eq!(names.proofs().as_str(), "cueline.proofs");
+        assert_eq!(names.parse_queue("cueline.proofs"), None);
+        assert_eq!(Names::parse_channel(Names::proof_key().as_str()), None);
     }
 
     #[test]

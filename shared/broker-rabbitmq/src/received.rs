@@ -65,13 +65,15 @@ fn moved_by_server(
             .map_or(name, |queue| queue.to_string()),
         topic: topic.to_owned(),
         at_ms: seconds.saturating_mul(1_000),
+        by_broker: true,
         payload: payload.clone(),
     };
     // If the dead letter cannot be encoded, operators see the message in its original form.
     letter.encode().ok()
 }
 
-fn text(table: &FieldTable, name: &str) -> Option<String> {
+/// The text in a field of a table.
+pub(crate) fn text(table: &FieldTable, name: &str) -> Option<String> {
     match table.inner().get(name)? {
         AMQPValue::LongString(text) => Some(String::from_utf8_lossy(text.as_bytes()).into_owned()),
         AMQPValue::ShortString(text) => Some(text.as_str().to_owned()),

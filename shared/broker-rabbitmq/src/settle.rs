@@ -4,10 +4,10 @@ use cueline_broker::{BrokerError, QueueId, Receipt, Settlement};
 
 use crate::consumer::Consumer;
 use crate::context::DriverContext;
+use crate::counts::count;
 use crate::dead_letters;
 use crate::options::MAX_UNSETTLED_TIME;
 use crate::publish::Publisher;
-use crate::topology;
 
 /// See [`cueline_broker::Driver::settle`].
 pub(crate) async fn settle(
@@ -45,7 +45,7 @@ pub(crate) async fn settle(
         // AMQP does not answer an ack. An answer to a later call on the same channel shows that the server has
         // processed the acks. Unknown receipts need it too: an earlier call may have acked them without getting its
         // answer.
-        topology::count(&channel, consumer.name.clone()).await?;
+        count(&channel, consumer.name.clone()).await?;
     }
     failure.map_or(Ok(()), Err)
 }

@@ -1,9 +1,9 @@
-//! Declares, counts and deletes exchanges and queues.
+//! Declares and deletes exchanges and queues.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use cueline_broker::{BrokerError, QueueId};
+use cueline_broker::{BrokerError, QueueId, StartLog};
 use lapin::ExchangeKind;
 use lapin::options::{
     ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions, QueueDeleteOptions,
@@ -12,6 +12,7 @@ use lapin::types::{AMQPValue, FieldTable, ShortString};
 use tokio::time::{Instant, sleep};
 
 use crate::connection::{Connection, OpenChannel};
+use crate::counts::{Counts, count};
 use crate::error::{ACCESS_REFUSED, NOT_FOUND, PRECONDITION_FAILED, transient};
 use crate::names::Names;
 use crate::options::RabbitOptions;
@@ -19,6 +20,12 @@ use crate::options::RabbitOptions;
 /// In effect no delivery limit. At its limit the server would drop a dead letter. Results and requests are requeued for
 /// as long as the database is down, which is not their fault. Their reader dead-letters what it cannot process.
 const UNLIMITED_DELIVERIES: i64 = i32::MAX as i64;
+
+/// The most bytes of a start log. RabbitMQ does not limit the records of a stream. When a file is full, the server
+/// drops the oldest files that do not fit. It then has at least the newest 28 MB, which are 10,000 records of 2.8 kB.
+const LOG_BYTES: i64 = 32_000_000;
+/// The size of the files that a start log consists of.
+const LOG_SEGMENT_BYTES: i64 = 4_000_000;
 
 /// The server may count a consumer for this long after its end.
 const CONSUMER_COUNT_LAG: Duration = Duration::from_secs(1);
@@ -32,7 +39,7 @@ pub(crate) async fn declare_exchanges(
         return Ok(());
     }
     let mut channel = connection.open_channel().await?;
-    for exchange in ["triggers", "results", "requests", "dead", "live"] {
+    for exchange in ["triggers", "results", "requests", "dead", "live", "starts"] {
         let declare = channel.amqp.exchange_declare(
             names.exchange(exchange),
             ExchangeKind::Topic,
@@ -58,77 +65,122 @@ pub(crate) async fn declare_queue(
     options: &RabbitOptions,
     queue: &QueueId,
 ) -> Result<(), BrokerError> {
+    let arguments = queue_arguments(names, options, queue);
+    let binding = Binding::of_queue(names, queue)?;
+    declare(connection, names, &queue.to_string(), &binding, arguments).await
+}
+
+/// Declares the stream of a start log and its binding. If the user lacks that permission, the log must exist.
+pub(crate) async fn declare_log(
+    connection: &Arc<Connection>,
+    names: &Names,
+    log: &StartLog,
+) -> Result<(), BrokerError> {
+    let binding = Binding {
+        queue: names.log(log)?,
+        exchange: names.log_exchange(),
+        key: Names::log_key(log)?,
+    };
+    declare(
+        connection,
+        names,
+        &log.to_string(),
+        &binding,
+        log_arguments(),
+    )
+    .await
+}
+
+/// Declares the queue of proofs and its binding. If the user lacks that permission, the queue must exist.
+pub(crate) async fn declare_proofs(
+    connection: &Arc<Connection>,
+    names: &Names,
+    options: &RabbitOptions,
+) -> Result<(), BrokerError> {
+    let binding = Binding {
+        queue: names.proofs(),
+        exchange: names.announcement_exchange(),
+        key: Names::proof_key(),
+    };
+    declare(
+        connection,
+        names,
+        "proofs",
+        &binding,
+        proof_arguments(options),
+    )
+    .await
+}
+
+async fn declare(
+    connection: &Arc<Connection>,
+    names: &Names,
+    shown: &str,
+    binding: &Binding,
+    arguments: FieldTable,
+) -> Result<(), BrokerError> {
     declare_exchanges(connection, names).await?;
     let mut channel = connection.open_channel().await?;
     let durable = QueueDeclareOptions::durable();
-    let arguments = queue_arguments(names, options, queue);
     let declare = channel
         .amqp
-        .queue_declare(names.queue(queue)?, durable, arguments);
+        .queue_declare(binding.queue.clone(), durable, arguments);
     match channel.answer("declare a queue", declare).await {
         Err(e) if e.code == Some(ACCESS_REFUSED) => {
             let channel = connection.open_channel().await?;
-            return match count(&channel, names.queue(queue)?).await? {
+            return match count(&channel, binding.queue.clone()).await? {
                 Some(_) => Ok(()),
                 // Transient: another user may declare it at any time.
                 None => Err(transient(format!(
-                    "failed to declare queue {queue}: it does not exist, and this user may not declare it; see docs/rabbitmq.md"
+                    "failed to declare queue {shown}: it does not exist, and this user may not declare it; see docs/rabbitmq.md"
                 ))),
             };
         }
         Err(e) if e.code == Some(PRECONDITION_FAILED) => {
             let error = e.error;
-            tracing::warn!(%queue, %error, "queue exists with other limits and keeps them; set a policy to change them");
+            tracing::warn!(queue = shown, %error, "queue exists with other limits and keeps them; set a policy to change them");
             channel = connection.open_channel().await?;
         }
         declared => drop(declared?),
     }
-    bind(&channel, names, queue).await
+    binding.bind(&channel).await
 }
 
-async fn bind(channel: &OpenChannel, names: &Names, queue: &QueueId) -> Result<(), BrokerError> {
-    let bind = channel.amqp.queue_bind(
-        names.queue(queue)?,
-        names.exchange_of(queue),
-        Names::binding(queue)?,
-        QueueBindOptions::default(),
-        FieldTable::default(),
-    );
-    Ok(channel.answer("bind a queue", bind).await?)
+/// Routes messages of an exchange to a queue.
+struct Binding {
+    queue: ShortString,
+    exchange: ShortString,
+    key: ShortString,
 }
 
-/// The server's counts of one queue.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Counts {
-    /// Messages that no consumer holds.
-    pub(crate) ready: u64,
-    pub(crate) consumers: u64,
-}
+impl Binding {
+    fn of_queue(names: &Names, queue: &QueueId) -> Result<Self, BrokerError> {
+        Ok(Self {
+            queue: names.queue(queue)?,
+            exchange: names.exchange_of(queue),
+            key: Names::binding(queue)?,
+        })
+    }
 
-impl Counts {
-    /// The server also returns these counts when the queue's leader does not answer within a quarter of a second.
-    pub(crate) const NONE: Self = Self {
-        ready: 0,
-        consumers: 0,
-    };
-}
+    async fn bind(&self, channel: &OpenChannel) -> Result<(), BrokerError> {
+        let bind = channel.amqp.queue_bind(
+            self.queue.clone(),
+            self.exchange.clone(),
+            self.key.clone(),
+            QueueBindOptions::default(),
+            FieldTable::default(),
+        );
+        Ok(channel.answer("bind a queue", bind).await?)
+    }
 
-/// Counts a queue. `None` if it does not exist; the server has then closed the channel.
-pub(crate) async fn count(
-    channel: &OpenChannel,
-    name: ShortString,
-) -> Result<Option<Counts>, BrokerError> {
-    let passive = QueueDeclareOptions::default().passive();
-    let declare = channel
-        .amqp
-        .queue_declare(name, passive, FieldTable::default());
-    match channel.answer("count a queue", declare).await {
-        Ok(queue) => Ok(Some(Counts {
-            ready: queue.message_count().into(),
-            consumers: queue.consumer_count().into(),
-        })),
-        Err(e) if e.code == Some(NOT_FOUND) => Ok(None),
-        Err(e) => Err(e.into()),
+    async fn unbind(&self, channel: &OpenChannel) -> Result<(), BrokerError> {
+        let unbind = channel.amqp.queue_unbind(
+            self.queue.clone(),
+            self.exchange.clone(),
+            self.key.clone(),
+            FieldTable::default(),
+        );
+        Ok(channel.answer("unbind a queue", unbind).await?)
     }
 }
 
@@ -163,17 +215,12 @@ pub(crate) async fn delete_if_empty(
         Some(Counts::NONE) => {}
         Some(_) => return Ok(false),
     }
-    let unbind = channel.amqp.queue_unbind(
-        name.clone(),
-        names.exchange_of(queue),
-        Names::binding(queue)?,
-        FieldTable::default(),
-    );
-    channel.answer("unbind a queue", unbind).await?;
+    let binding = Binding::of_queue(names, queue)?;
+    binding.unbind(&channel).await?;
     match count(&channel, name.clone()).await? {
         None => Ok(true),
         Some(Counts::NONE) => delete(connection, name).await.map(|()| true),
-        Some(_) => bind(&channel, names, queue).await.map(|()| false),
+        Some(_) => binding.bind(&channel).await.map(|()| false),
     }
 }
 
@@ -210,12 +257,7 @@ fn queue_arguments(names: &Names, options: &RabbitOptions, queue: &QueueId) -> F
         ("x-max-length", AMQPValue::LongLongInt(limit)),
         ("x-overflow", text("reject-publish")),
     ];
-    if let Some(replicas) = options.replicas {
-        arguments.push((
-            "x-quorum-initial-group-size",
-            AMQPValue::LongLongInt(replicas.into()),
-        ));
-    }
+    arguments.extend(group_size(options));
     if *queue != QueueId::Dead {
         let dead = names.exchange_of(&QueueId::Dead);
         arguments.extend([
@@ -223,6 +265,41 @@ fn queue_arguments(names: &Names, options: &RabbitOptions, queue: &QueueId) -> F
             ("x-dead-letter-strategy", text("at-least-once")),
         ]);
     }
+    table(arguments)
+}
+
+/// A new proof replaces the last one.
+fn proof_arguments(options: &RabbitOptions) -> FieldTable {
+    let text = |text: &str| AMQPValue::LongString(text.into());
+    let mut arguments = vec![
+        ("x-queue-type", text("quorum")),
+        ("x-max-length", AMQPValue::LongLongInt(1)),
+        ("x-overflow", text("drop-head")),
+    ];
+    arguments.extend(group_size(options));
+    table(arguments)
+}
+
+/// The number of servers that keep a quorum queue, if it is configured.
+fn group_size(options: &RabbitOptions) -> Option<(&'static str, AMQPValue)> {
+    let replicas = options.replicas?;
+    let size = AMQPValue::LongLongInt(replicas.into());
+    Some(("x-quorum-initial-group-size", size))
+}
+
+/// Each server of a cluster gets a copy of the stream, because only a server with a copy serves readers.
+fn log_arguments() -> FieldTable {
+    table(vec![
+        ("x-queue-type", AMQPValue::LongString("stream".into())),
+        ("x-max-length-bytes", AMQPValue::LongLongInt(LOG_BYTES)),
+        (
+            "x-stream-max-segment-size-bytes",
+            AMQPValue::LongLongInt(LOG_SEGMENT_BYTES),
+        ),
+    ])
+}
+
+fn table(arguments: Vec<(&'static str, AMQPValue)>) -> FieldTable {
     let mut table = FieldTable::default();
     for (name, value) in arguments {
         table.insert(name.into(), value);

@@ -60,6 +60,7 @@ impl Harness for Prefixes {
             queue_limit: limits.queue_limit.unwrap_or(defaults.queue_limit),
             // The machine is busy while the suite runs.
             request_timeout: Duration::from_secs(30),
+            unresponsive_after: Duration::from_secs(30),
             ..defaults
         };
         match RabbitDriver::open(url, options).await {

@@ -12,10 +12,11 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::address::{Channel, QueueId};
 use crate::driver::{
-    Capabilities, Delivery, Driver, Outgoing, QueueStats, Receipt, Refusal, Settlement,
+    BrokerStats, Capabilities, Delivery, Driver, Outgoing, Receipt, Refusal, Settlement,
 };
 use crate::error::{BrokerError, ErrorKind};
 use crate::listener::{Announcement, Listener};
+use crate::start_log::StartLog;
 
 /// Settings of a [`Broker`].
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -105,10 +106,11 @@ impl Broker {
     }
 
     /// Publishes messages, in as many batches as the driver needs. Returns one answer for each message, in the order
-    /// given. A missing queue is declared, and its messages are published once more.
+    /// given. A missing queue is declared, and its messages are published once more. The start log of its executor is
+    /// declared first: a broker that has lost the queue has lost the log too.
     ///
-    /// If an earlier try had no answer, a message that is [full](Refusal::Full) or without a queue counts as
-    /// [unknown](Refusal::Unknown): the earlier try may have stored it.
+    /// An earlier try without an answer may have stored a message. If the message is then [full](Refusal::Full) or
+    /// without a queue, it counts as [unknown](Refusal::Unknown).
     ///
     /// # Errors
     ///
@@ -183,6 +185,7 @@ impl Broker {
             .collect();
         let mut declared = BTreeSet::new();
         for queue in missing {
+            self.declare_log_of(queue).await;
             match self.declare(queue).await {
                 Ok(()) => drop(declared.insert(queue)),
                 Err(e) => {
@@ -212,6 +215,21 @@ impl Broker {
                     answers[at] = Err(unknown(&batch[at], &e));
                 }
             }
+        }
+    }
+
+    /// Declares the start log of the executor whose queue this is. Without its log the executor starts nothing, but it
+    /// can take the messages.
+    async fn declare_log_of(&self, queue: &QueueId) {
+        let QueueId::Executor { group, executor } = queue else {
+            return;
+        };
+        let log = StartLog {
+            group: group.clone(),
+            executor: executor.clone(),
+        };
+        if let Err(e) = self.declare_log(&log).await {
+            tracing::warn!(%log, error = %e, "failed to declare a missing start log; the executor starts nothing until a scheduler declares it");
         }
     }
 
@@ -248,12 +266,22 @@ impl Broker {
             .await
     }
 
-    /// Counts the messages of those `queues` that exist, and of all other queues that the product lists.
+    /// Ends deliveries ahead of a fetch; see [`Driver::stop_fetching`]. Errors are not retried.
     ///
     /// # Errors
     ///
     /// The error of the driver.
-    pub async fn stats(&self, queues: &[QueueId]) -> Result<Vec<QueueStats>, BrokerError> {
+    pub async fn stop_fetching(&self, queue: &QueueId) -> Result<(), BrokerError> {
+        self.driver.stop_fetching(queue).await
+    }
+
+    /// Counts the messages of those `queues` that exist, and of all other queues that the product lists.
+    /// Queues that do not answer are listed.
+    ///
+    /// # Errors
+    ///
+    /// The error of the driver. A single queue that does not answer is none.
+    pub async fn stats(&self, queues: &[QueueId]) -> Result<BrokerStats, BrokerError> {
         self.driver.stats(queues).await
     }
 
@@ -272,6 +300,29 @@ impl Broker {
                 },
             )
             .await
+    }
+
+    /// Sends to all present listeners, and returns once a majority of the servers has stored a proof of it; see
+    /// [`Driver::announce_stored`]. Errors are not retried.
+    ///
+    /// # Errors
+    ///
+    /// The error of the driver. Listeners may have received the announcement.
+    pub async fn announce_stored(
+        &self,
+        channel: &Channel,
+        payload: Bytes,
+    ) -> Result<(), BrokerError> {
+        self.driver.announce_stored(channel, payload).await
+    }
+
+    /// Declares the place of the proofs if it is missing. Errors are not retried, because callers repeat the call.
+    ///
+    /// # Errors
+    ///
+    /// The error of the driver.
+    pub async fn declare_proofs(&self) -> Result<(), BrokerError> {
+        self.driver.declare_proofs().await
     }
 
     /// Starts to listen.
@@ -311,6 +362,57 @@ impl Broker {
             Ok(Some(answer)) => Ok(Some(answer.payload)),
             Ok(None) | Err(_) => Ok(None),
         }
+    }
+
+    /// Declares the log if it is missing.
+    ///
+    /// # Errors
+    ///
+    /// The last error of the driver. Transient errors are retried for [`BrokerOptions::retry_for`] first.
+    pub async fn declare_log(&self, log: &StartLog) -> Result<(), BrokerError> {
+        self.with_retry("declare_log", || self.driver.declare_log(log))
+            .await
+    }
+
+    /// Whether the log has no records; see [`Driver::is_log_empty`]. Errors are not retried.
+    ///
+    /// # Errors
+    ///
+    /// The error of the driver.
+    pub async fn is_log_empty(&self, log: &StartLog) -> Result<bool, BrokerError> {
+        self.driver.is_log_empty(log).await
+    }
+
+    /// Appends a record; see [`Driver::append`]. A try without an answer may have stored the record, so a retry can
+    /// store it twice.
+    ///
+    /// # Errors
+    ///
+    /// The last error of the driver. Transient errors are retried for [`BrokerOptions::retry_for`] first. The record
+    /// may be in the log after an error.
+    pub async fn append(&self, log: &StartLog, record: Bytes) -> Result<(), BrokerError> {
+        self.with_retry("append", || self.driver.append(log, record.clone()))
+            .await
+    }
+
+    /// Reads all records that are kept, oldest first; see [`Driver::read_log`].
+    ///
+    /// # Errors
+    ///
+    /// The last error of the driver. Transient errors are retried for [`BrokerOptions::retry_for`] first.
+    pub async fn read_log(&self, log: &StartLog) -> Result<Vec<Bytes>, BrokerError> {
+        self.with_retry("read_log", || self.driver.read_log(log))
+            .await
+    }
+
+    /// Deletes a log with its records. A missing log counts as deleted.
+    ///
+    /// # Errors
+    ///
+    /// The last error of the driver. Transient errors are retried for [`BrokerOptions::retry_for`] first.
+    pub async fn delete_log(&self, log: &StartLog) -> Result<(), BrokerError> {
+        self.with_retry("delete_log", || self.driver.delete_log(log))
+            .await
     }
 
     async fn with_retry<T, F, Fut>(&self, what: &'static str, mut call: F) -> Result<T, BrokerError>

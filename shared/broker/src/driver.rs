@@ -8,6 +8,7 @@ use bytes::Bytes;
 use crate::address::{Channel, QueueId};
 use crate::error::BrokerError;
 use crate::listener::{Announcement, Listener};
+use crate::start_log::StartLog;
 
 /// The capabilities of a driver. The conformance suite ignores the cases that need a missing capability.
 #[expect(
@@ -123,6 +124,47 @@ pub struct QueueStats {
     pub ready: u64,
     /// Messages that are delivered and not settled. Returned messages may count here until they are delivered again.
     pub unsettled: u64,
+    /// What these numbers cover.
+    pub coverage: Coverage,
+}
+
+impl QueueStats {
+    /// Whether a message is counted, or the product may have counted none because the queue does not answer.
+    pub fn may_have_messages(&self) -> bool {
+        self.ready + self.unsettled > 0 || self.coverage == Coverage::Unsure
+    }
+}
+
+/// What the counts of a queue cover.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Coverage {
+    /// All messages.
+    All,
+    /// Not the deliveries of other processes. There may be some.
+    OwnDeliveries,
+    /// Perhaps nothing: the product counts no messages in an empty queue, and none in a queue that does not answer.
+    Unsure,
+}
+
+/// The counts of queues. A queue without an answer does not keep the others from being counted.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct BrokerStats {
+    /// The queues that answered.
+    pub queues: Vec<QueueStats>,
+    /// The queues that did not answer in time. They may hold any number of messages.
+    pub unanswered: Vec<QueueId>,
+}
+
+impl BrokerStats {
+    /// The counts of a queue. `None` if it does not exist, or did not answer.
+    pub fn of(&self, queue: &QueueId) -> Option<&QueueStats> {
+        self.queues.iter().find(|stats| stats.queue == *queue)
+    }
+
+    /// Whether the queue did not answer.
+    pub fn is_unanswered(&self, queue: &QueueId) -> bool {
+        self.unanswered.contains(queue)
+    }
 }
 
 /// A broker product. Methods never retry. Their errors say whether a retry can help ([`BrokerError::kind`]).
@@ -163,6 +205,12 @@ pub trait Driver: Send + Sync + 'static {
         wait: Duration,
     ) -> Result<Vec<Delivery>, BrokerError>;
 
+    /// Ends deliveries of this queue to this driver until the next fetch. On return, messages that the product has
+    /// delivered ahead of a fetch are back in the queue, unless others of the queue are unsettled here. Call it after
+    /// the last fetch from a queue that has another consumer. Messages delivered ahead would reach that one late, after
+    /// newer ones.
+    async fn stop_fetching(&self, queue: &QueueId) -> Result<(), BrokerError>;
+
     /// Settles deliveries of one queue. An unknown receipt is ignored: it was settled, its message was delivered again,
     /// or it predates a restart. On return, acks and dead letters are on disk, as far as the product confirms that.
     async fn settle(
@@ -172,13 +220,57 @@ pub trait Driver: Send + Sync + 'static {
     ) -> Result<(), BrokerError>;
 
     /// Counts the messages of those `queues` that exist, and of all other queues that the product lists. If the product
-    /// does not count deliveries of other processes, `unsettled` counts those of this driver.
-    async fn stats(&self, queues: &[QueueId]) -> Result<Vec<QueueStats>, BrokerError>;
+    /// does not count deliveries of other processes, `unsettled` counts those of this driver. The
+    /// [coverage](QueueStats::coverage) says so unless there can be none. A queue that this driver consumes is never
+    /// [unsure](Coverage::Unsure).
+    ///
+    /// A queue that does not answer is [listed](BrokerStats::unanswered). The call fails if the product does not answer
+    /// at all.
+    async fn stats(&self, queues: &[QueueId]) -> Result<BrokerStats, BrokerError>;
 
     /// Sends to all present listeners of `channel`. Having no listener is no error.
     async fn announce(&self, channel: &Channel, message: Announcement) -> Result<(), BrokerError>;
 
+    /// Announces, then stores a *proof*: an empty message that is never read. On return a majority of the servers that
+    /// keep proofs has stored it, over the connection that took the announcement. One that keeps them alone is a
+    /// majority.
+    ///
+    /// Behind a server that a network partition has cut off, this fails or does not return, although listeners on that
+    /// side receive the announcement. It also fails if the place of the proofs was not
+    /// [declared](Self::declare_proofs). A product within one process only announces.
+    async fn announce_stored(&self, channel: &Channel, payload: Bytes) -> Result<(), BrokerError>;
+
+    /// Declares the place of the [proofs](Self::announce_stored) if it is missing. It keeps only the last proof. A
+    /// restart of the broker may lose it. A worker's own rights need not permit this call.
+    async fn declare_proofs(&self) -> Result<(), BrokerError>;
+
     /// Starts to listen on `channel`. A listener that falls behind by more than its buffer loses the oldest
     /// announcements, and counts them.
     async fn listen(&self, channel: &Channel) -> Result<Listener, BrokerError>;
+
+    /// Declares the log if it is missing. Repeated calls change nothing. A worker's own rights need not permit it.
+    async fn declare_log(&self, log: &StartLog) -> Result<(), BrokerError>;
+
+    /// Whether the log has no records. A missing log has none. A product that cannot tell in time says that the log
+    /// is empty. No product says of an empty log that it has records.
+    async fn is_log_empty(&self, log: &StartLog) -> Result<bool, BrokerError>;
+
+    /// Appends a record of at most [`MAX_START_RECORD_BYTES`](crate::MAX_START_RECORD_BYTES). On return the record
+    /// survives a kill of the broker, as a published message does. At the bound of the log, the oldest records are
+    /// dropped.
+    ///
+    /// After an error the record may be in the log, or come into it later. A missing log is a permanent error, as far
+    /// as this user can tell it from one that does not answer. A product may keep all logs in one place. There, every
+    /// log exists once one was declared.
+    async fn append(&self, log: &StartLog, record: Bytes) -> Result<(), BrokerError>;
+
+    /// Reads all records that were appended before the call and are still kept, oldest first. It may also return later
+    /// ones. A missing log is empty. Reading removes nothing, and every reader sees all records.
+    ///
+    /// A log keeps its newest [`START_LOG_RECORDS`](crate::START_LOG_RECORDS) records, or about as many if the product
+    /// limits bytes. This bounds the result.
+    async fn read_log(&self, log: &StartLog) -> Result<Vec<Bytes>, BrokerError>;
+
+    /// Deletes a log with its records. A missing log counts as deleted.
+    async fn delete_log(&self, log: &StartLog) -> Result<(), BrokerError>;
 }

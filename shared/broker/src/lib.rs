@@ -1,7 +1,10 @@
-//! The broker port: durable queues with acks.
+//! The broker port: durable queues with acks, and logs of starts.
 //!
-//! A [`Driver`] adapts one broker product, in nine methods, without retries. The rest of Cueline uses [`Broker`], which
-//! adds retries and limits to all drivers. Nothing here interprets the messages.
+//! A [`Driver`] adapts one broker product, without retries. The rest of Cueline uses [`Broker`], which adds retries and
+//! limits to all drivers. Nothing here interprets the messages.
+//!
+//! Beside the queues, each executor has a [`StartLog`]. Reading a log removes nothing from it. Heartbeats are
+//! announcements; [`Driver::announce_stored`] proves that one has reached the majority of the broker's servers.
 
 #![warn(clippy::missing_errors_doc)]
 
@@ -11,15 +14,18 @@ pub mod dead;
 pub mod driver;
 pub mod error;
 pub mod listener;
+pub mod start_log;
 
 pub use address::{Channel, QueueId};
 pub use broker::{Broker, BrokerOptions};
 pub use dead::DeadLetter;
 pub use driver::{
-    Capabilities, Delivery, Driver, Outgoing, QueueStats, Receipt, Refusal, Settlement,
+    BrokerStats, Capabilities, Coverage, Delivery, Driver, Outgoing, QueueStats, Receipt, Refusal,
+    Settlement,
 };
 pub use error::{BrokerError, ErrorKind};
 pub use listener::{Announcement, Listener, ListenerSender};
+pub use start_log::{MAX_START_RECORD_BYTES, START_LOG_RECORDS, StartLog};
 
 #[cfg(feature = "conformance")]
 pub mod conformance;

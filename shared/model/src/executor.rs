@@ -21,6 +21,15 @@ impl fmt::Display for ExecutorId {
     }
 }
 
+/// A time in which the schedulers could not have given an executor's attempts to others. The executor begins a new
+/// session with a greater number after an absence so long that they may have done so. Triggers name the session that
+/// they were written for, and the executor returns those of an earlier one.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct Session(pub i64);
+
 /// The state that an executor announces every few seconds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Heartbeat {
@@ -29,6 +38,8 @@ pub struct Heartbeat {
     pub executor: ExecutorId,
     /// Identifies one start of the process.
     pub incarnation: String,
+    /// The executor's present session.
+    pub session: Session,
     /// The handlers that the executor can run; see [`HandlerSpec::capability`](crate::HandlerSpec::capability).
     pub capabilities: Vec<String>,
     /// The most handlers that the executor runs at once.
@@ -41,4 +52,7 @@ pub struct Heartbeat {
     pub draining: bool,
     /// Whether the process has stopped in order. Schedulers do not wait for such an executor.
     pub gone: bool,
+    /// Why the executor gets no triggers although it runs. Set by the scheduler that receives the heartbeat.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refusal: Option<String>,
 }

@@ -23,7 +23,7 @@ pub mod time;
 pub use attempt::{AttemptEvent, AttemptId, LogLine, LogStream};
 pub use conclude::{Conclusion, RunFacts, conclude};
 pub use duration::DurationMs;
-pub use executor::{ExecutorId, Heartbeat};
+pub use executor::{ExecutorId, Heartbeat, Session};
 pub use handler::HandlerSpec;
 pub use job::{After, AfterOn, Job, JobId, JobSpec};
 pub use name::{ExecutorName, GroupName, JobName, NameError};

@@ -7,7 +7,8 @@ pub mod message;
 pub mod sign;
 
 pub use message::{
-    Control, DecodeError, HeartbeatMessage, HoldingsReply, JobSnapshot, ReportMessage, Trigger,
-    TriggerRequest, VERSION, Versioned, decode, decode_reports, encode,
+    Control, DecodeError, HeartbeatMessage, HeartbeatSender, HoldingsReply, Incarnation,
+    JobSnapshot, KNOWN_FROM_ANOTHER_RUN, LeaseTimes, ReportMessage, StartRecord, Trigger,
+    TriggerRequest, VERSION, Versioned, WorkerProcess, decode, decode_reports, encode,
 };
 pub use sign::{SignError, SigningKey, VerifyingKeys};

@@ -4,13 +4,17 @@ use std::sync::Arc;
 
 use cueline_model::{
     AttemptEvent, AttemptId, Block, DurationMs, ExecutorName, Fence, GroupName, HandlerSpec,
-    Heartbeat, JobId, JobName, OnLost, RunId, RunKind, Scope, Shard, StoreId, Timestamp,
+    Heartbeat, JobId, JobName, OnLost, RunId, RunKind, Scope, Session, Shard, StoreId, Timestamp,
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 /// The version of the wire format.
 pub const VERSION: u32 = 1;
+
+/// The beginning of the reason for which an executor refuses a trigger whose run id it knows from another run. It holds
+/// that run under the same id, not the trigger's.
+pub const KNOWN_FROM_ANOTHER_RUN: &str = "failed to accept the trigger: this worker knows run ";
 
 /// Why a message could not be read.
 #[derive(Debug, thiserror::Error)]
@@ -83,6 +87,9 @@ pub struct Trigger {
     pub params: Option<String>,
     /// The part that is the same for all runs of the job.
     pub job: Arc<JobSnapshot>,
+    /// The executor's session for which the trigger was written. Executors with a lease return triggers without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<Session>,
     /// After this time an executor refuses the trigger if it does not know the attempt. A copy of an old trigger is
     /// therefore worthless once executors have forgotten the attempt. Schedulers publish a refused trigger again with a
     /// new deadline.
@@ -137,6 +144,53 @@ pub struct HeartbeatMessage {
     /// The announced state.
     #[serde(flatten)]
     pub heartbeat: Heartbeat,
+    /// The sending process. Without it, schedulers cannot tell two processes under one name apart.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sender: Option<HeartbeatSender>,
+    /// The times of the worker's broker lease. `None` if it has none, because its schedulers run in the same process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease: Option<LeaseTimes>,
+}
+
+/// The process that sent a heartbeat.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeartbeatSender {
+    /// The process.
+    #[serde(flatten)]
+    pub process: WorkerProcess,
+    /// When it sent the heartbeat, by its own clock.
+    pub sent_at: Timestamp,
+}
+
+/// A worker process, for operators who look for it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkerProcess {
+    /// The name of its machine, if it knows it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
+    /// Its process id on that machine.
+    pub pid: u32,
+    /// When it started, by its own clock.
+    pub started_at: Timestamp,
+}
+
+/// One start of a worker.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Incarnation {
+    /// [`Heartbeat::incarnation`].
+    pub incarnation: String,
+    /// Its process.
+    #[serde(flatten)]
+    pub process: WorkerProcess,
+}
+
+/// The times of a worker's broker lease, in milliseconds. Schedulers compare them with their own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeaseTimes {
+    /// After this time without the broker, the worker stops its attempts.
+    pub fence_after_ms: u64,
+    /// The worker assumes that schedulers give its attempts to others after this silence.
+    pub failover_after_ms: u64,
 }
 
 /// A request to trigger a job, which any client with the permission may publish.
@@ -161,7 +215,7 @@ pub struct TriggerRequest {
     pub by: Option<String>,
 }
 
-/// A control message to one executor. Schedulers send the first two kinds.
+/// A control message to one executor. Schedulers send all kinds but [`Echo`](Self::Echo).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "order", rename_all = "snake_case")]
 pub enum Control {
@@ -193,6 +247,15 @@ pub enum Control {
         /// The number of the heartbeat within that incarnation.
         number: u64,
     },
+    /// Two processes run under this executor's name. The refused one stops (G5).
+    NameConflict {
+        /// [`VERSION`].
+        v: u32,
+        /// The process that started first. It goes on.
+        kept: Incarnation,
+        /// The other one. Schedulers ignore its heartbeats.
+        refused: Incarnation,
+    },
 }
 
 /// The answer to [`Control::Holdings`]: the requested attempts that are in the executor's journal, ended or not.
@@ -202,6 +265,43 @@ pub struct HoldingsReply {
     pub v: u32,
     /// The attempts in the journal.
     pub held: Vec<AttemptId>,
+    /// How far the executor has read its queue: the deadline of the last trigger of this store that it has taken from
+    /// there and handled. Queues are in order of publication. So a trigger that was published well before that one was
+    /// written is in the journal or lost, unless the broker delivers it again. `None` if the executor has taken no
+    /// trigger since its start, or does not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fetched_until: Option<Timestamp>,
+}
+
+/// A record of an executor's start log. The log tells the failover which attempts may have started.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "record", rename_all = "snake_case")]
+pub enum StartRecord {
+    /// A scheduler writes it when it has declared the log and found no records in it.
+    Mark {
+        /// [`VERSION`].
+        v: u32,
+        /// The database's time. The log has the starts of all attempts that were queued later.
+        at: Timestamp,
+    },
+    /// Attempts whose handlers run as soon as the broker has confirmed this record.
+    Starts {
+        /// [`VERSION`].
+        v: u32,
+        /// Identifies the start of the executor's process.
+        incarnation: String,
+        /// The executor's session.
+        session: Session,
+        /// The number of the record within the incarnation and session, from 0. A record that the broker did not
+        /// confirm is written again with the same number.
+        number: u64,
+        /// The executor's time.
+        at: Timestamp,
+        /// The store of the attempts.
+        store: StoreId,
+        /// The attempts.
+        attempts: Vec<AttemptId>,
+    },
 }
 
 /// A message that states its version.
@@ -221,10 +321,21 @@ versioned!(
     HoldingsReply
 );
 
+impl Versioned for StartRecord {
+    fn version(&self) -> u32 {
+        match self {
+            Self::Mark { v, .. } | Self::Starts { v, .. } => *v,
+        }
+    }
+}
+
 impl Versioned for Control {
     fn version(&self) -> u32 {
         match self {
-            Self::Cancel { v, .. } | Self::Holdings { v, .. } | Self::Echo { v, .. } => *v,
+            Self::Cancel { v, .. }
+            | Self::Holdings { v, .. }
+            | Self::Echo { v, .. }
+            | Self::NameConflict { v, .. } => *v,
         }
     }
 }

@@ -57,6 +57,11 @@ impl SigningKey {
         BASE64.encode(self.0.verifying_key().to_bytes())
     }
 
+    /// The public key, to check messages of this key's holders.
+    pub fn verifying_keys(&self) -> VerifyingKeys {
+        VerifyingKeys(vec![self.0.verifying_key()])
+    }
+
     /// Signs `trigger` and returns the message to publish.
     pub fn sign(&self, trigger: &mut Trigger) -> Vec<u8> {
         trigger.signature = None;

@@ -53,6 +53,7 @@ fn trigger() -> Trigger {
         shard: Shard::whole(),
         params: Some("p".to_owned()),
         job: Arc::new(job),
+        session: None,
         deadline: Timestamp::from_millis(1_800_003_600_000),
         signature: None,
     }

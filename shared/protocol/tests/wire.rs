@@ -1,14 +1,30 @@
 //! Golden messages between schedulers and workers.
 
-use cueline_model::{AttemptId, ExecutorId, Fence, Heartbeat, RunId, StoreId};
+use cueline_model::{AttemptId, ExecutorId, Fence, Heartbeat, RunId, Session, StoreId, Timestamp};
 
 const STORE: StoreId = StoreId(0x0123_4567_89ab_cdef_0123_4567_89ab_cdef);
 use cueline_protocol::{
-    Control, DecodeError, HeartbeatMessage, JobSnapshot, VERSION, decode, decode_reports, encode,
+    Control, DecodeError, HeartbeatMessage, HeartbeatSender, HoldingsReply, Incarnation,
+    JobSnapshot, LeaseTimes, StartRecord, VERSION, WorkerProcess, decode, decode_reports, encode,
 };
 
 fn text<T: serde::Serialize + cueline_protocol::Versioned>(message: &T) -> String {
     String::from_utf8(encode(message)).expect("UTF-8")
+}
+
+fn process(host: Option<&str>) -> WorkerProcess {
+    WorkerProcess {
+        host: host.map(str::to_owned),
+        pid: 42,
+        started_at: Timestamp::from_millis(399),
+    }
+}
+
+fn incarnation(id: &str, host: Option<&str>) -> Incarnation {
+    Incarnation {
+        incarnation: id.to_owned(),
+        process: process(host),
+    }
 }
 
 #[test]
@@ -39,10 +55,44 @@ fn control_messages() {
             },
             r#"{"order":"echo","v":1,"incarnation":"18f-2a","number":3}"#,
         ),
+        (
+            Control::NameConflict {
+                v: VERSION,
+                kept: incarnation("18f-2a", Some("one.example")),
+                refused: incarnation("190-2b", None),
+            },
+            r#"{"order":"name_conflict","v":1,"kept":{"incarnation":"18f-2a","host":"one.example","pid":42,"started_at":399},"refused":{"incarnation":"190-2b","pid":42,"started_at":399}}"#,
+        ),
     ];
     for (order, wire) in golden {
         assert_eq!(text(&order), wire);
         assert_eq!(decode::<Control>(wire.as_bytes()).expect("readable"), order);
+    }
+}
+
+#[test]
+fn the_answer_about_holdings() {
+    let held = vec![AttemptId {
+        run: RunId(7),
+        attempt: 2,
+    }];
+    let reply = |fetched_until| HoldingsReply {
+        v: VERSION,
+        held: held.clone(),
+        fetched_until,
+    };
+    for (reply, wire) in [
+        (reply(None), r#"{"v":1,"held":[{"run":7,"attempt":2}]}"#),
+        (
+            reply(Some(Timestamp::from_millis(1_795_286_000_000))),
+            r#"{"v":1,"held":[{"run":7,"attempt":2}],"fetched_until":1795286000000}"#,
+        ),
+    ] {
+        assert_eq!(text(&reply), wire);
+        assert_eq!(
+            decode::<HoldingsReply>(wire.as_bytes()).expect("readable"),
+            reply
+        );
     }
 }
 
@@ -70,8 +120,8 @@ fn several_reports_in_one_message() {
 
 #[test]
 fn a_heartbeat() {
-    let wire = r#"{"v":1,"group":"billing","name":"one","incarnation":"18f-2a","capabilities":["http"],"capacity":256,"held":2,"running":1,"draining":false,"gone":false}"#;
-    let message = HeartbeatMessage {
+    let wire = r#"{"v":1,"group":"billing","name":"one","incarnation":"18f-2a","session":1795286000000,"capabilities":["http"],"capacity":256,"held":2,"running":1,"draining":false,"gone":false}"#;
+    let mut message = HeartbeatMessage {
         v: VERSION,
         heartbeat: Heartbeat {
             executor: ExecutorId {
@@ -79,17 +129,69 @@ fn a_heartbeat() {
                 name: "one".parse().expect("a name"),
             },
             incarnation: "18f-2a".to_owned(),
+            session: Session(1_795_286_000_000),
             capabilities: vec!["http".to_owned()],
             capacity: 256,
             held: 2,
             running: 1,
             draining: false,
             gone: false,
+            refusal: None,
         },
+        sender: None,
+        lease: None,
     };
     assert_eq!(text(&message), wire);
     let read: HeartbeatMessage = decode(wire.as_bytes()).expect("readable");
     assert_eq!(read, message);
+    message.sender = Some(HeartbeatSender {
+        process: process(Some("one.example")),
+        sent_at: Timestamp::from_millis(500),
+    });
+    message.lease = Some(LeaseTimes {
+        fence_after_ms: 20_000,
+        failover_after_ms: 30_000,
+    });
+    let rest = r#","sender":{"host":"one.example","pid":42,"started_at":399,"sent_at":500},"lease":{"fence_after_ms":20000,"failover_after_ms":30000}}"#;
+    let wire = wire.replace('}', rest);
+    assert_eq!(text(&message), wire);
+    let read: HeartbeatMessage = decode(wire.as_bytes()).expect("readable");
+    assert_eq!(read, message);
+}
+
+#[test]
+fn the_records_of_a_start_log() {
+    let golden = [
+        (
+            StartRecord::Mark {
+                v: VERSION,
+                at: Timestamp::from_millis(5),
+            },
+            r#"{"record":"mark","v":1,"at":5}"#,
+        ),
+        (
+            StartRecord::Starts {
+                v: VERSION,
+                incarnation: "18f-2a".to_owned(),
+                session: Session(3),
+                number: 2,
+                at: Timestamp::from_millis(6),
+                store: STORE,
+                attempts: vec![AttemptId {
+                    run: RunId(7),
+                    attempt: 1,
+                }],
+            },
+            r#"{"record":"starts","v":1,"incarnation":"18f-2a","session":3,"number":2,"at":6,"store":"0123456789abcdef0123456789abcdef","attempts":[{"run":7,"attempt":1}]}"#,
+        ),
+    ];
+    for (record, wire) in golden {
+        assert_eq!(text(&record), wire);
+        assert_eq!(
+            decode::<StartRecord>(wire.as_bytes()).expect("readable"),
+            record
+        );
+    }
 }
 
 /// The default fence is left out.

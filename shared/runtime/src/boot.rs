@@ -1,4 +1,4 @@
-//! Time since boot. No one can set this clock, and it continues while the machine sleeps or the process is paused.
+//! Time since boot. This clock cannot be set, and it continues while the machine sleeps or the process is paused.
 //! Leases therefore use it.
 
 use std::sync::Arc;

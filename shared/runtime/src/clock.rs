@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use crate::clock_steps;
+
 /// Tells the time, in milliseconds since the Unix epoch.
 pub trait Clock: Send + Sync + std::fmt::Debug + 'static {
     /// The present time.
@@ -29,12 +31,13 @@ impl Clock for SystemClock {
         reason = "this is where the time comes from"
     )]
     fn now_us(&self) -> i64 {
-        match SystemTime::now().duration_since(UNIX_EPOCH) {
+        let machine_us = match SystemTime::now().duration_since(UNIX_EPOCH) {
             Ok(since) => i64::try_from(since.as_micros()).unwrap_or(i64::MAX),
             Err(before) => i64::try_from(before.duration().as_micros())
                 .unwrap_or(i64::MAX)
                 .saturating_neg(),
-        }
+        };
+        machine_us.saturating_add(clock_steps::offset_us())
     }
 }
 

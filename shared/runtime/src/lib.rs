@@ -4,9 +4,11 @@ pub mod backoff;
 pub mod boot;
 pub mod burst_gate;
 pub mod clock;
+pub mod clock_steps;
 pub mod duty;
 pub mod lifecycle;
 pub mod linger;
+pub mod planted;
 pub mod telemetry;
 pub mod tls;
 

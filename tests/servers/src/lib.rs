@@ -6,9 +6,15 @@
 //! installs the programs. A missing program is an error, never a skipped test.
 
 pub mod nats;
+pub mod nats_cluster;
+mod port;
 pub mod postgres;
+pub mod postgres_pair;
 pub mod process;
 pub mod proxy;
 pub mod rabbitmq;
+pub mod rabbitmq_cluster;
 
-pub use process::{Guarded, free_port};
+pub use nats_cluster::NatsCluster;
+pub use port::free_port;
+pub use process::Guarded;

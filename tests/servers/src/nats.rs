@@ -13,7 +13,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
 
-use crate::process::{Guarded, free_port};
+use crate::port::free_port;
+use crate::process::Guarded;
 
 /// The releases that `infra/dev/servers` makes available.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,7 +68,7 @@ pub struct Nats {
 
 /// The time limit for a start and for an end.
 const START_WITHIN: Duration = Duration::from_secs(30);
-/// Another process may take the port between the search and the start, so a start tries this many ports.
+/// A program that is no test may take the port between the search and the start, so a start tries this many ports.
 const PORTS_TO_TRY: usize = 5;
 
 impl Nats {
@@ -101,23 +102,6 @@ impl Nats {
                 Err(_) => {}
             }
         }
-    }
-
-    /// Starts `count` servers as one cluster. Their election of a leader may come later.
-    pub fn cluster(version: Version, count: usize) -> Result<Vec<Self>> {
-        let ports: Vec<u16> = (0..count).map(|_| free_port()).collect::<Result<_>>()?;
-        let routes: Vec<String> = ports
-            .iter()
-            .map(|port| format!("\"nats-route://127.0.0.1:{port}\""))
-            .collect();
-        let routes = routes.join(", ");
-        let start = |port| {
-            let block = format!(
-                "cluster {{ name: test, listen: \"127.0.0.1:{port}\", routes: [{routes}] }}"
-            );
-            Self::start_with(version, |_| Ok(block))
-        };
-        ports.into_iter().map(start).collect()
     }
 
     /// Writes the configuration for the next start.
@@ -236,17 +220,25 @@ fn answers(addr: SocketAddr) -> bool {
 mod tests {
     use super::*;
 
+    /// One look has a short time limit, and a busy machine may stand still for longer.
+    fn wait_until_answers(server: &Nats) {
+        let answered = eventually_blocking("NATS answers", START_WITHIN, || {
+            answers(server.addr()).then_some(()).ok_or("no answer")
+        });
+        answered.unwrap();
+    }
+
     #[test]
     fn it_restarts_on_the_same_port() {
         for version in Version::ALL {
             let mut server = Nats::start(version).unwrap();
             let addr = server.addr();
-            assert!(answers(addr));
+            wait_until_answers(&server);
             server.kill().unwrap();
             assert!(!answers(addr));
             server.start_again().unwrap();
             assert_eq!(server.addr(), addr);
-            assert!(answers(addr));
+            wait_until_answers(&server);
         }
     }
 
@@ -256,7 +248,7 @@ mod tests {
         server.pause().unwrap();
         assert!(!answers(server.addr()));
         server.resume().unwrap();
-        assert!((0..30).any(|_| answers(server.addr())));
+        wait_until_answers(&server);
     }
 
     #[test]

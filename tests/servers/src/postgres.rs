@@ -18,7 +18,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, User, geteuid};
 use tempfile::TempDir;
 
-use crate::process::{Guarded, free_port};
+use crate::port::free_port;
+use crate::process::Guarded;
 
 /// Names the folder of `initdb`, `postgres` and `psql` if the search does not find them.
 const BIN_VARIABLE: &str = "CUELINE_TEST_POSTGRES_BIN";
@@ -29,8 +30,11 @@ const DEBIAN: &str = "/usr/lib/postgresql";
 /// The time limit from the start to the first answer. After a kill the server replays its log first.
 const START_LIMIT: Duration = Duration::from_mins(1);
 
-/// The time limit for an orderly end. After it the server is killed.
+/// The time limit for an orderly end of a server that is no longer needed. After it the server is killed.
 const STOP_LIMIT: Duration = Duration::from_secs(5);
+
+/// The time limit until killed processes have ended. One that waits for the disk ends when the disk answers.
+const KILLED_WITHIN: Duration = Duration::from_mins(1);
 
 const SETTINGS: &str = "
 listen_addresses = '127.0.0.1'
@@ -100,7 +104,8 @@ impl Postgres {
         })
     }
 
-    fn start_with(more: impl FnOnce(&Self) -> Result<String>) -> Result<Self> {
+    /// The same with more settings. They come from `more`, which may change the data directory before the start.
+    pub(crate) fn start_with(more: impl FnOnce(&Self) -> Result<String>) -> Result<Self> {
         let programs = programs()?;
         let dir = TempDir::with_prefix("cueline-postgres-")?;
         let user = unprivileged()?;
@@ -138,10 +143,7 @@ impl Postgres {
 
     /// The address of a database.
     pub fn url(&self, database: &str) -> String {
-        format!(
-            "postgres://cueline@127.0.0.1:{}/{database}?sslmode=disable",
-            self.port
-        )
+        url_at(self.port, database)
     }
 
     /// The address of a database for the user [`WITH_PASSWORD`], whom the test must create first.
@@ -189,17 +191,22 @@ impl Postgres {
 
     /// Runs statements with `psql`. Returns what it prints.
     pub fn sql(&self, database: &str, statements: &str) -> Result<String> {
+        self.sql_at(&self.url(database), statements)
+    }
+
+    /// The same at another address.
+    pub(crate) fn sql_at(&self, url: &str, statements: &str) -> Result<String> {
         let mut psql = Command::new(self.programs.join("psql"));
         psql.args(["-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-c"])
             .arg(statements)
-            .arg(self.url(database));
+            .arg(url);
         Ok(run("psql", &mut psql)?.trim().to_owned())
     }
 
     /// SIGKILL to the server and all its processes. Waits until they have ended.
     pub fn kill(&self) -> Result<()> {
         let mut process = self.lock();
-        // Stop the server first, so that it starts no process while its children are listed.
+        // Stop the server first. It must start no process while its children are listed.
         self.signal_all(Signal::SIGSTOP)?;
         let all = self.all()?;
         self.signal_all(Signal::SIGKILL)?;
@@ -210,7 +217,7 @@ impl Postgres {
         let ended =
             eventually_blocking(
                 "PostgreSQL's processes have ended",
-                STOP_LIMIT,
+                KILLED_WITHIN,
                 || match all.iter().find(|pid| is_alive(**pid)) {
                     Some(pid) => Err(format!("{pid} of {all:?} is alive")),
                     None => Ok(()),
@@ -256,12 +263,73 @@ impl Postgres {
         started.with_context(|| self.log())
     }
 
+    /// Stops the server, copies its data for [`fail_over_to_copy`](Self::fail_over_to_copy), and starts it again.
+    pub fn keep_copy(&self) -> Result<()> {
+        self.stop()?;
+        self.copy(&self.data(), &self.kept_copy())?;
+        self.start_again()
+    }
+
+    /// Ends the server. Starts it on the kept copy as a new primary, on a new timeline. For clients this is a failover
+    /// to an asynchronous replica that received nothing after the copy was made.
+    pub fn fail_over_to_copy(&self) -> Result<()> {
+        self.stop()?;
+        fs::remove_dir_all(self.data())?;
+        fs::rename(self.kept_copy(), self.data()).context("no copy was kept")?;
+        self.promote()
+    }
+
+    /// Replaces the data directory by a copy of that of a stopped server. The start makes this server its standby.
+    pub(crate) fn copy_as_standby(&self, primary: &Self) -> Result<()> {
+        fs::remove_dir_all(self.data())?;
+        self.copy(&primary.data(), &self.data())?;
+        self.write_signal("standby.signal")
+    }
+
+    /// Stops the server and starts it on a new timeline. Nothing is lost, as in a failover to a synchronous replica.
+    pub fn fail_over(&self) -> Result<()> {
+        self.stop()?;
+        self.promote()
+    }
+
+    /// Starts the stopped server with a recovery from an empty archive, which ends in a promotion.
+    fn promote(&self) -> Result<()> {
+        let settings = self.data().join("postgresql.auto.conf");
+        let mut text = fs::read_to_string(&settings)?;
+        text.push_str("restore_command = 'false'\n");
+        // The file already belongs to PostgreSQL's user, and writing keeps that.
+        fs::write(&settings, text)?;
+        self.write_signal("recovery.signal")?;
+        self.start_again()?;
+        let promoted = eventually_blocking("PostgreSQL is promoted", START_LIMIT, || {
+            match self.sql("postgres", "SELECT pg_is_in_recovery()") {
+                Ok(answer) if answer == "f" => Ok(()),
+                other => Err(format!("{other:?}")),
+            }
+        });
+        Ok(promoted?)
+    }
+
+    /// Creates an empty file that tells PostgreSQL how to start.
+    fn write_signal(&self, name: &str) -> Result<()> {
+        let signal = self.data().join(name);
+        fs::write(&signal, "")?;
+        if let Some(user) = &self.user {
+            chown(&signal, Some(user.uid.as_raw()), Some(user.gid.as_raw()))?;
+        }
+        Ok(())
+    }
+
     fn lock(&self) -> std::sync::MutexGuard<'_, Option<Guarded>> {
         self.process.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn data(&self) -> PathBuf {
         self.dir.path().join("data")
+    }
+
+    fn kept_copy(&self) -> PathBuf {
+        self.dir.path().join("copy")
     }
 
     fn log_file(&self) -> PathBuf {
@@ -378,6 +446,11 @@ impl Drop for Postgres {
             let _ = self.lock().as_mut().map(|process| process.wait(STOP_LIMIT));
         }
     }
+}
+
+/// The address of a database of the server, or of the proxy, at this port.
+pub(crate) fn url_at(port: u16, database: &str) -> String {
+    format!("postgres://cueline@127.0.0.1:{port}/{database}?sslmode=disable")
 }
 
 /// Whether the process is alive.

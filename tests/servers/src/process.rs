@@ -1,13 +1,12 @@
 //! A server's process in a process group that cannot outlive this process.
 
 use std::fs::File;
-use std::hash::{BuildHasher as _, RandomState};
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, anyhow, bail};
+use anyhow::{Context as _, Result, anyhow};
 use cueline_test_support::eventually_blocking;
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, killpg};
@@ -131,7 +130,8 @@ impl Drop for Guarded {
     }
 }
 
-const ENDED_WITHIN: Duration = Duration::from_secs(30);
+/// A process that waits for the disk ends when the disk answers.
+const ENDED_WITHIN: Duration = Duration::from_mins(1);
 
 /// Whether a process of the group is alive. An ended process that is not reaped does not count.
 fn any_alive(group: Pid) -> bool {
@@ -151,23 +151,6 @@ fn runs_in(process: &Path, group: &str) -> Option<bool> {
     // The first thread may have ended before the others, which then still hold files and ports.
     let threads = std::fs::read_dir(process.join("task")).ok()?.count();
     Some(own == group && (!matches!(state, "Z" | "X") || threads > 1))
-}
-
-/// Ports below the range that systems use for outgoing connections. Otherwise a client of a killed server could get the
-/// server's port, connect to itself, and keep the server from starting again.
-const PORTS: std::ops::Range<u16> = 10_000..32_000;
-
-/// A port on the loopback address that was free just now.
-pub fn free_port() -> Result<u16> {
-    for _ in 0..1_000 {
-        // Start at a random port, because other processes search for ports at the same time.
-        let random = RandomState::new().hash_one(std::process::id());
-        let port = PORTS.start + u16::try_from(random % PORTS.len() as u64)?;
-        if std::net::TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return Ok(port);
-        }
-    }
-    bail!("there is no free port in {PORTS:?}")
 }
 
 #[cfg(test)]

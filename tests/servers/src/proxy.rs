@@ -1,9 +1,9 @@
-//! A TCP proxy that delays, stalls or cuts the connections to a server.
+//! A TCP proxy that delays, stalls or cuts the connections to a server, or to several ones in turn.
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -13,6 +13,8 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+
+use crate::port::free_port;
 
 /// How the proxy treats existing and new connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,13 +65,29 @@ impl Link {
 pub struct Proxy {
     addr: SocketAddr,
     link: watch::Sender<Link>,
+    upstreams: watch::Sender<Vec<SocketAddr>>,
+    lost_pieces: Arc<AtomicUsize>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Proxy {
     /// Starts a proxy in front of `upstream` with the link whole.
     pub fn start(upstream: SocketAddr) -> Result<Self> {
+        Self::balancing(vec![upstream])
+    }
+
+    /// Starts a proxy in front of several servers, which get the connections in turn. A server that refuses one is
+    /// passed over.
+    pub fn balancing(upstreams: Vec<SocketAddr>) -> Result<Self> {
+        // No other program may take the port while the link is cut and nothing listens there.
+        let addr = SocketAddr::from(([127, 0, 0, 1], free_port()?));
         let (link, links) = watch::channel(Link::Whole);
+        let (upstreams, targets) = watch::channel(upstreams);
+        let lost_pieces = Arc::<AtomicUsize>::default();
+        let links = Links {
+            link: links,
+            lost_pieces: Arc::clone(&lost_pieces),
+        };
         let (ready, readied) = mpsc::sync_channel(1);
         let thread = std::thread::Builder::new()
             .name("proxy".into())
@@ -78,14 +96,16 @@ impl Proxy {
                     .enable_all()
                     .build();
                 match runtime {
-                    Ok(runtime) => runtime.block_on(serve(upstream, links, ready)),
+                    Ok(runtime) => runtime.block_on(serve(addr, targets, links, ready)),
                     Err(e) => drop(ready.send(Err(e))),
                 }
             })?;
-        let addr = readied.recv().context("failed to start the proxy")??;
+        readied.recv().context("failed to start the proxy")??;
         Ok(Self {
             addr,
             link,
+            upstreams,
+            lost_pieces,
             thread: Some(thread),
         })
     }
@@ -100,9 +120,24 @@ impl Proxy {
         self.link.send_replace(link);
     }
 
+    /// The present link.
+    pub fn link(&self) -> Link {
+        *self.link.borrow()
+    }
+
+    /// The number of pieces of data that one-way links have lost so far.
+    pub fn lost_pieces(&self) -> usize {
+        self.lost_pieces.load(Ordering::Relaxed)
+    }
+
     /// Makes the link whole again.
     pub fn heal(&self) {
         self.set(Link::Whole);
+    }
+
+    /// Sends new connections to this server only. Existing ones stay with theirs.
+    pub fn retarget(&self, upstream: SocketAddr) {
+        self.upstreams.send_replace(vec![upstream]);
     }
 }
 
@@ -116,26 +151,32 @@ impl Drop for Proxy {
     }
 }
 
-type Links = watch::Receiver<Link>;
+/// What a connection needs to know of its proxy.
+#[derive(Debug, Clone)]
+struct Links {
+    link: watch::Receiver<Link>,
+    lost_pieces: Arc<AtomicUsize>,
+}
+
+type Upstreams = watch::Receiver<Vec<SocketAddr>>;
 
 async fn serve(
-    upstream: SocketAddr,
+    addr: SocketAddr,
+    upstreams: Upstreams,
     mut links: Links,
-    ready: mpsc::SyncSender<io::Result<SocketAddr>>,
+    ready: mpsc::SyncSender<io::Result<()>>,
 ) {
-    let first = TcpListener::bind("127.0.0.1:0").await;
-    let addr = match first.as_ref().map(TcpListener::local_addr) {
-        Ok(Ok(addr)) => addr,
-        Ok(Err(e)) => return drop(ready.send(Err(e))),
-        Err(_) => return drop(ready.send(first.map(|_| upstream))),
+    let mut listener = match TcpListener::bind(addr).await {
+        Ok(listener) => Some(listener),
+        Err(e) => return drop(ready.send(Err(e))),
     };
-    let mut listener = first.ok();
-    if ready.send(Ok(addr)).is_err() {
+    if ready.send(Ok(())).is_err() {
         return;
     }
+    let mut turn = 0_usize;
     let mut connections = JoinSet::new();
     loop {
-        let link = *links.borrow_and_update();
+        let link = *links.link.borrow_and_update();
         if link == Link::Gone {
             return;
         }
@@ -148,10 +189,12 @@ async fn serve(
         tokio::select! {
             client = accept(listener.as_ref()) => {
                 if let Ok((client, _)) = client {
-                    connections.spawn(connection(client, upstream, links.clone()));
+                    let server = connect(upstreams.clone(), turn);
+                    connections.spawn(connection(client, server, links.clone()));
+                    turn = turn.wrapping_add(1);
                 }
             }
-            changed = links.changed() => {
+            changed = links.link.changed() => {
                 if changed.is_err() {
                     return;
                 }
@@ -168,19 +211,32 @@ async fn accept(listener: Option<&TcpListener>) -> io::Result<(TcpStream, Socket
     }
 }
 
+/// Connects to the server whose turn it is, or to the next one that accepts.
+async fn connect(upstreams: Upstreams, turn: usize) -> Option<TcpStream> {
+    let upstreams = upstreams.borrow().clone();
+    let first = turn.checked_rem(upstreams.len())?;
+    let in_turn = upstreams.iter().cycle().skip(first);
+    for upstream in in_turn.take(upstreams.len()) {
+        if let Ok(server) = TcpStream::connect(upstream).await {
+            return Some(server);
+        }
+    }
+    None
+}
+
 /// Serves one connection until either side or the link ends it.
-async fn connection(client: TcpStream, upstream: SocketAddr, links: Links) {
+async fn connection(
+    client: TcpStream,
+    server: impl Future<Output = Option<TcpStream>>,
+    links: Links,
+) {
     let lost = AtomicBool::new(false);
     let carried = async {
-        if links
-            .clone()
-            .wait_for(|l| *l != Link::HalfOpen)
-            .await
-            .is_err()
-        {
+        let mut link = links.link.clone();
+        if link.wait_for(|l| *l != Link::HalfOpen).await.is_err() {
             return;
         }
-        let Ok(server) = TcpStream::connect(upstream).await else {
+        let Some(server) = server.await else {
             return;
         };
         // The proxy must not delay small pieces.
@@ -192,7 +248,7 @@ async fn connection(client: TcpStream, upstream: SocketAddr, links: Links) {
             _ = pump(Direction::ToClient, from_server, to_client, links.clone(), &lost) => {}
         }
     };
-    let mut ends = links.clone();
+    let mut ends = links.link.clone();
     let ended = ends.wait_for(|l| l.is_cut() || (l.is_whole() && lost.load(Ordering::Relaxed)));
     tokio::select! {
         () = carried => {}
@@ -213,11 +269,17 @@ async fn pump(
         if count == 0 {
             return Ok(());
         }
-        let Ok(link) = links.wait_for(|l| *l != Link::HalfOpen).await.map(|l| *l) else {
+        let Ok(link) = links
+            .link
+            .wait_for(|l| *l != Link::HalfOpen)
+            .await
+            .map(|l| *l)
+        else {
             return Ok(());
         };
         if link.swallows(direction) {
             lost.store(true, Ordering::Relaxed);
+            links.lost_pieces.fetch_add(1, Ordering::Relaxed);
             continue;
         }
         if let Link::Slow(delay) = link {
@@ -253,6 +315,18 @@ mod tests {
                         }
                     }
                 });
+            }
+        });
+        addr
+    }
+
+    /// A server that sends its greeting.
+    fn greets(greeting: &'static [u8]) -> SocketAddr {
+        let listener = Listener::bind("127.0.0.1:0").unwrap();
+        let addr = listener.local_addr().unwrap();
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                stream.unwrap().write_all(greeting).unwrap();
             }
         });
         addr
@@ -328,6 +402,12 @@ mod tests {
             expect(&mut stream, b"before");
             proxy.set(one_way);
             stream.write_all(b"lost").unwrap();
+            // Data that reaches the proxy after the link has healed is not lost.
+            eventually_blocking("a piece is lost", SOON, || {
+                let lost = proxy.lost_pieces();
+                if lost > 0 { Ok(()) } else { Err(lost) }
+            })
+            .unwrap();
             assert_silent(&mut stream);
             proxy.heal();
             assert_ended(&mut stream);
@@ -338,6 +418,28 @@ mod tests {
     }
 
     #[test]
+    fn servers_get_connections_in_turn_and_one_that_refuses_gets_none() {
+        let refuses = ([127, 0, 0, 1], free_port().unwrap()).into();
+        let (one, two) = (greets(b"one"), greets(b"two"));
+        let proxy = Proxy::balancing(vec![one, two, refuses]).unwrap();
+        for greeting in [b"one", b"two", b"one", b"one", b"two"] {
+            expect(&mut connect(&proxy), greeting);
+        }
+    }
+
+    #[test]
+    fn after_a_change_of_server_only_new_connections_reach_the_new_one() {
+        let proxy = Proxy::start(echo()).unwrap();
+        let mut old = connect(&proxy);
+        old.write_all(b"before").unwrap();
+        expect(&mut old, b"before");
+        proxy.retarget(greets(b"new"));
+        expect(&mut connect(&proxy), b"new");
+        old.write_all(b"old").unwrap();
+        expect(&mut old, b"old");
+    }
+
+    #[test]
     fn a_cut_link_ends_connections_and_refuses_new_ones_until_it_heals() {
         let proxy = Proxy::start(echo()).unwrap();
         let mut stream = connect(&proxy);
@@ -345,10 +447,15 @@ mod tests {
         expect(&mut stream, b"before");
         proxy.set(Link::Cut);
         assert_ended(&mut stream);
-        let refused = eventually_blocking("a connection is refused", SOON, || {
-            Stream::connect(proxy.addr()).map_or_else(Ok, |_| Err("it was accepted"))
-        });
-        assert_eq!(refused.unwrap().kind(), ErrorKind::ConnectionRefused);
+        // A handshake while the listener is being closed ends with a reset, a later one is refused.
+        let refused =
+            eventually_blocking("a connection is refused", SOON, || {
+                match Stream::connect(proxy.addr()) {
+                    Err(error) if error.kind() == ErrorKind::ConnectionRefused => Ok(()),
+                    other => Err(format!("{other:?}")),
+                }
+            });
+        refused.unwrap();
         proxy.heal();
         let again = || Stream::connect(proxy.addr());
         let mut again = eventually_blocking("a connection", SOON, again).unwrap();

@@ -11,29 +11,31 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use cueline_test_support::eventually_blocking;
+use cueline_test_support::{SOON, eventually_blocking};
 use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
-use crate::process::{Guarded, free_port};
+use crate::port::free_port;
+use crate::process::Guarded;
 
 /// The time limit for a start, which takes 5 to 10 s on two busy cores.
-const START_WITHIN: Duration = Duration::from_mins(2);
+pub(crate) const START_WITHIN: Duration = Duration::from_mins(2);
 
-/// A `RabbitMQ` node with its own name, ports, cookie, port mapper (epmd) and folders. It is killed when this is
-/// dropped or this process ends.
+/// A `RabbitMQ` node with its own ports and folders. Its cookie and port mapper (epmd) are its own or those of its
+/// cluster. It is killed when this is dropped or this process ends.
 #[derive(Debug)]
 pub struct Rabbit {
     bin: PathBuf,
     dir: PathBuf,
     port: u16,
-    mapper_port: u16,
+    name: String,
+    cookie: String,
     node: Mutex<Option<Guarded>>,
-    _mapper: Guarded,
+    mapper: Arc<PortMapper>,
     _sweeper: Sweeper,
 }
 
@@ -50,27 +52,39 @@ impl Rabbit {
     }
 
     fn start_with_definitions(more: &str, definitions: &str) -> Result<Self> {
+        Self::start_node("cueline@localhost", None, more, definitions)
+    }
+
+    /// Starts a node with this name. A node that can join the cluster of `other` has the same cookie and port mapper.
+    pub(crate) fn start_node(
+        name: &str,
+        other: Option<&Self>,
+        more: &str,
+        definitions: &str,
+    ) -> Result<Self> {
         let bin = programs()?;
         let dir = TempDir::with_prefix("cueline-rabbitmq-")?;
-        let (port, mapper_port) = (free_port()?, free_port()?);
+        let port = free_port()?;
         for folder in ["data", "log", "conf"] {
             fs::create_dir(dir.path().join(folder))?;
         }
         configure(dir.path(), port, more, definitions)?;
+        let cookie = other.map_or_else(new_cookie, |other| other.cookie.clone());
+        write_cookie(dir.path(), &cookie)?;
         let dir = dir.keep();
         let sweeper = Sweeper::start(&dir)?;
-        // RabbitMQ itself would start a port mapper that all nodes of the machine share and that survives them.
-        let mut mapper = Command::new("epmd");
-        mapper.args(["-address", "127.0.0.1", "-port", &mapper_port.to_string()]);
-        let mapper = Guarded::start(&mapper, &dir.join("log/epmd.log"))?;
-        await_port(mapper_port)?;
+        let mapper = match other {
+            Some(other) => Arc::clone(&other.mapper),
+            None => Arc::new(PortMapper::start(&dir)?),
+        };
         let server = Self {
             bin,
             dir,
             port,
-            mapper_port,
+            name: name.to_owned(),
+            cookie,
             node: Mutex::default(),
-            _mapper: mapper,
+            mapper,
             _sweeper: sweeper,
         };
         server.start_again()?;
@@ -185,7 +199,7 @@ impl Rabbit {
     /// until it accepts AMQP.
     pub fn start_again(&self) -> Result<()> {
         let mut command = self.command("rabbitmq-server");
-        // Each start uses a new distribution port, because another process may have taken the old one.
+        // Connections to the old distribution port may not have ended yet.
         command.env("RABBITMQ_DIST_PORT", free_port()?.to_string());
         let mut node = Guarded::start(&command, &self.dir.join("log/server.log"))?;
         let accepts = || accepts_amqp(self.port);
@@ -234,10 +248,10 @@ impl Rabbit {
         command
             .current_dir(&self.dir)
             .env("HOME", &self.dir)
-            .env("ERL_EPMD_PORT", self.mapper_port.to_string())
+            .env("ERL_EPMD_PORT", self.mapper.port.to_string())
             .env("ERL_EPMD_ADDRESS", "127.0.0.1")
             .env("RABBITMQ_CONF_ENV_FILE", "/dev/null")
-            .env("RABBITMQ_NODENAME", "cueline@localhost")
+            .env("RABBITMQ_NODENAME", &self.name)
             .env("RABBITMQ_NODE_IP_ADDRESS", "127.0.0.1")
             .env("RABBITMQ_NODE_PORT", self.port.to_string())
             .env("RABBITMQ_CONFIG_FILE", at("conf/rabbitmq.conf"))
@@ -326,22 +340,52 @@ fn configure(dir: &Path, port: u16, more: &str, definitions: &str) -> Result<()>
     fs::write(dir.join("conf/rabbitmq.conf"), conf)?;
     fs::write(dir.join("conf/enabled_plugins"), "[].\n")?;
     fs::write(dir.join("conf/advanced.config"), "[].\n")?;
-    let mut cookie = File::options()
+    Ok(())
+}
+
+/// The cookie separates the clusters of one user on one machine. It protects nothing, because a reader of the folder
+/// can also read the data.
+fn new_cookie() -> String {
+    format!("{:016X}", rand::random_range(1..=u64::MAX))
+}
+
+fn write_cookie(dir: &Path, cookie: &str) -> Result<()> {
+    let mut file = File::options()
         .write(true)
         .create_new(true)
         .mode(0o400)
         .open(dir.join(".erlang.cookie"))?;
-    // The cookie separates the nodes of one user on one machine. It protects nothing, because a reader of the folder
-    // can also read the data.
-    write!(cookie, "{:016X}{port}", rand::random_range(1..=u64::MAX))?;
+    file.write_all(cookie.as_bytes())?;
     Ok(())
+}
+
+/// The port mapper of one cluster. `RabbitMQ` itself would start one that all nodes of the machine share and that
+/// survives them.
+#[derive(Debug)]
+struct PortMapper {
+    port: u16,
+    _process: Guarded,
+}
+
+impl PortMapper {
+    fn start(dir: &Path) -> Result<Self> {
+        let port = free_port()?;
+        let mut epmd = Command::new("epmd");
+        epmd.args(["-address", "127.0.0.1", "-port", &port.to_string()]);
+        let process = Guarded::start(&epmd, &dir.join("log/epmd.log"))?;
+        await_port(port)?;
+        Ok(Self {
+            port,
+            _process: process,
+        })
+    }
 }
 
 /// Whether the server answers the protocol header.
 fn accepts_amqp(port: u16) -> bool {
     let greeted = || -> std::io::Result<u8> {
         let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
-        stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+        stream.set_read_timeout(Some(SOON))?;
         stream.write_all(b"AMQP\x00\x00\x09\x01")?;
         let mut first = [0];
         stream.read_exact(&mut first)?;

@@ -1,9 +1,21 @@
 //! The checker of a storm: compares the database with the execution log, the promises to operators, and the faults.
+//!
+//! Each check is a pure function of the [`Observations`], except for the one that looks for processes that are left.
 
+mod early_starts;
+#[cfg(test)]
+mod fixture;
+mod hidden_starts;
+mod lanes;
+mod losses;
+mod records;
+mod reruns;
+mod schedules;
+mod serial_order;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use anyhow::{Context as _, Result};
 
@@ -11,10 +23,12 @@ use super::cluster::lease;
 use super::faults::{FaultKind, InjectedFault, Target};
 use super::job_kinds::{JobKind, kinds};
 use super::operator_actions::{Cancellation, Phase, Promise, check_promises, group_has_processes};
+use super::store_records::{LedgerEntry, TimelineEvent};
 use crate::consistency::{
     Run, check_children, check_fire_times, check_known, events_by_attempt, out_of_order,
 };
 use crate::execution_log::{Entry, Event};
+use records::{Records, disturbs_until};
 
 /// The observations of a storm. All times are in milliseconds.
 #[derive(Debug, Default)]
@@ -26,8 +40,43 @@ pub struct Observations {
     pub cancellations: Vec<Cancellation>,
     /// When a scheduler failed over an executor, and the executor's name.
     pub failovers: Vec<(i64, String)>,
-    /// Periods in which the whole machine was halted.
+    /// Periods in which the whole machine, or its disk, was halted.
     pub standstills: Vec<(i64, i64)>,
+    /// Of the runs that [`runs_with_timeline`] names.
+    pub timelines: HashMap<i64, Vec<TimelineEvent>>,
+    /// Of the jobs with a short misfire grace.
+    pub ledgers: HashMap<String, Vec<LedgerEntry>>,
+    /// When the jobs were there.
+    pub scheduled_from: i64,
+    /// When the first job was about to be paused.
+    pub scheduled_until: i64,
+}
+
+/// The runs whose timelines the checks need.
+pub fn runs_with_timeline(observed: &Observations) -> BTreeSet<i64> {
+    let several = observed.runs.iter().filter(|r| r.attempt > 1).map(|r| r.id);
+    let out_of_order = serial_order::inversions(&observed.entries, &kinds());
+    let out_of_order = out_of_order.iter().map(|inversion| inversion.late.run);
+    several.chain(out_of_order).collect()
+}
+
+/// How many faults of which kind hit which part, and how many runs were in flight meanwhile.
+pub fn faults_met(
+    observed: &Observations,
+) -> BTreeMap<(&'static str, &'static str), (usize, usize)> {
+    let mut met = BTreeMap::<_, (usize, usize)>::new();
+    for fault in &observed.faults {
+        let in_flight = observed.runs.iter().filter(|run| {
+            let began = run.fire_at.max(run.created_at);
+            let there = !fault.fault.target.is_worker() || fault.hits_worker(&run.executor);
+            there && began <= fault.over && run.ended_at.is_some_and(|ended| fault.began <= ended)
+        });
+        let of = (fault.fault.kind.name(), fault.fault.target.part());
+        let (faults, runs) = met.entry(of).or_default();
+        *faults += 1;
+        *runs += in_flight.count();
+    }
+    met
 }
 
 /// The result of the checks.
@@ -37,6 +86,13 @@ pub struct Verdict {
     pub violations: Vec<String>,
     /// Overlaps with attempts whose worker was stopped or killed, and late start records of such attempts.
     pub excused: usize,
+    /// Lost attempts of workers that were killed or frozen when the attempt was about to start. Whether it did is
+    /// unknown.
+    pub uncertain: usize,
+    /// Starts out of order, because the older run was published after the newer one had started.
+    pub published_late: usize,
+    /// Starts out of order, because a fault of the worker or the broker delayed the delivery of the older run.
+    pub delivered_again: usize,
     /// The latest start while a scheduler was away, in milliseconds after its fire time.
     pub latest_ms: i64,
 }
@@ -57,25 +113,23 @@ pub fn check(observed: &Observations) -> Verdict {
         ends.entry(id).or_default().push((entry.event, entry.at));
     }
     let mut violations = check_attempts(observed, &ends, &mut verdict.excused);
-    for kind in &kinds {
+    // The ledger tells the fire times of a job that may skip some.
+    for kind in kinds.iter().filter(|kind| kind.misfire.is_none()) {
         for name in kind.names() {
-            // A broadcast has a run for each executor that is live at the time. Shard 0 always exists.
-            let shards = if kind.prefix == "broadcast" {
-                1
-            } else {
-                kind.shards
-            };
-            for shard in 0..shards {
-                violations.extend(check_fire_times(
-                    &observed.runs,
-                    &name,
-                    shard as u64,
-                    kind.every_ms,
-                    LEAST_FIRE_TIMES,
-                ));
-            }
+            violations.extend(check_fire_times(
+                &observed.runs,
+                &name,
+                0,
+                kind.every_ms,
+                LEAST_FIRE_TIMES,
+            ));
         }
     }
+    violations.extend(check_by_execution_log(observed, &kinds, &mut verdict));
+    violations.extend(schedules::check_window(observed, &kinds));
+    let executors = super::WORKERS as u64;
+    violations.extend(schedules::check_shards(&observed.runs, &kinds, executors));
+    violations.extend(schedules::check_misfires(observed, &kinds));
     violations.extend(check_outcomes(observed, &kinds));
     violations.extend(check_children(&observed.runs, "parent-", "child-"));
     let created: HashMap<i64, i64> = observed.runs.iter().map(|r| (r.id, r.created_at)).collect();
@@ -89,21 +143,34 @@ pub fn check(observed: &Observations) -> Verdict {
     violations.extend(check_failovers(observed));
     violations.extend(check_terminations(observed, &ends));
     violations.extend(check_node_loss(observed, &kinds, &mut verdict.latest_ms));
+    violations.extend(early_starts::check_early_starts(observed));
     violations.extend(check_process_groups(&observed.entries));
     verdict.violations = violations;
     verdict
 }
 
+/// G4 to G9: what became of attempts, and what lanes did, by the execution log.
+fn check_by_execution_log(
+    observed: &Observations,
+    kinds: &[JobKind],
+    verdict: &mut Verdict,
+) -> Vec<String> {
+    let records = Records::new(&observed.entries);
+    let (mut violations, uncertain) = losses::check_losses(observed, &records, kinds);
+    verdict.uncertain = uncertain;
+    violations.extend(lanes::check_discarded(observed, &records, kinds));
+    violations.extend(lanes::check_covered(observed, &records, kinds));
+    let (disorder, late_triggers) = serial_order::check_serial_order(observed, kinds);
+    violations.extend(disorder);
+    verdict.published_late = late_triggers.published_late;
+    verdict.delivered_again = late_triggers.delivered_again;
+    violations.extend(reruns::check_reruns(observed, &records, kinds));
+    violations
+}
+
 /// Whether the job's handler is a process of its own.
 fn is_program(job: &str) -> bool {
     job.starts_with("program") || job.starts_with("process-group")
-}
-
-fn worker_name(target: Target) -> Option<String> {
-    match target {
-        Target::Worker(n) => Some(format!("worker-{}", n + 1)),
-        _ => None,
-    }
 }
 
 /// G4, G5, G6, G8, G10: no attempt starts twice, attempts of a run start in order, and no two attempts overlap.
@@ -139,7 +206,7 @@ fn is_recorded_late(observed: &Observations, entry: &Entry, later: &Entry, ends:
         && entry.began < later.began
         && entry.executor != later.executor;
     let stop = observed.faults.iter().find(|fault| {
-        let same = worker_name(fault.fault.target).as_ref() == Some(&entry.executor);
+        let same = fault.hits_worker(&entry.executor);
         let explains = |until: i64| {
             // A stopped worker begins no attempt.
             entry.began < until && (until..=until + CUT_SHORT_MS).contains(&entry.at)
@@ -194,7 +261,7 @@ fn excuse(observed: &Observations, entry: &Entry, ends: &Ends) -> Result<(), Str
             FaultKind::Kill(_) if program => fault.began..=fault.began + ENDED_BY_GUARD_MS,
             _ => return false,
         };
-        worker_name(fault.fault.target).as_ref() == Some(executor) && period.contains(&entry.at)
+        fault.hits_worker(executor) && period.contains(&entry.at)
     });
     let Some(cause) = cause else {
         return Err(String::new());
@@ -223,12 +290,15 @@ fn check_outcomes(observed: &Observations, kinds: &[JobKind]) -> Vec<String> {
         // attempt.
         let by_final_pause =
             run.message.contains("paused") || run.message.contains("stopped meanwhile");
+        let by_misfire = run.message.contains("misfire policy")
+            && kind.is_some_and(|kind| kind.misfire.is_some());
         let agrees = match run.state.as_str() {
             "succeeded" => recorded.contains("start") && recorded.contains("end"),
+            // Why it was lost, discarded or covered is checked with the faults and the other runs of its lane.
             "lost" => !kind.is_some_and(JobKind::reruns) || run.attempt > RERUNS,
-            "discarded" => block == "discard" && !recorded.contains("start"),
+            "discarded" => !recorded.contains("start"),
             "covered" => block == "cover",
-            "skipped" => !ever_started && (by_operator || by_final_pause),
+            "skipped" => !ever_started && (by_operator || by_final_pause || by_misfire),
             "cancelled" => by_operator || by_final_pause,
             "failed" => kind.is_some_and(JobKind::fails) && recorded.contains("fail"),
             _ => false,
@@ -294,7 +364,7 @@ fn check_cancellations(observed: &Observations, ends: &Ends) -> Vec<String> {
     violations
 }
 
-/// Whether the whole machine was halted during the fault.
+/// Whether the whole machine, or its disk, was halted during the fault.
 fn stood_still(observed: &Observations, fault: &InjectedFault) -> bool {
     let mut all = observed.standstills.iter();
     all.any(|(from, to)| *from <= fault.healed && fault.began <= *to)
@@ -310,34 +380,55 @@ fn is_undisturbed(observed: &Observations, from: i64, to: i64) -> bool {
 /// A log line may be written this long after the event that it reports.
 const LOG_MS: i64 = 1_000;
 
+/// Whether another fault was present together with this one. What this one must cause is then uncertain.
+fn is_alone(observed: &Observations, fault: &InjectedFault) -> bool {
+    let mut others = observed
+        .faults
+        .iter()
+        .filter(|other| other.fault != fault.fault || other.began != fault.began);
+    !others.any(|other| other.overlaps(fault.began, fault.healed))
+}
+
+/// Whether the fault may silence workers while schedulers receive their own messages: those that are connected to a
+/// frozen or isolated server of a cluster. Clients of a killed one notice it at once and go to another.
+fn silences_clients(fault: &InjectedFault) -> bool {
+    let silent = matches!(
+        fault.fault.kind,
+        FaultKind::Stop(..) | FaultKind::Isolate(_)
+    );
+    silent && matches!(fault.fault.target, Target::BrokerNode(_))
+}
+
 /// G10: exactly the executors that are silent for too long are failed over, even if a scheduler receives no heartbeats.
 fn check_failovers(observed: &Observations) -> Vec<String> {
     let mut violations = Vec::new();
-    for fault in &observed.faults {
+    let explains = |fault: &InjectedFault, at: i64, name: &str| {
         let period = fault.began..=fault.healed + LOG_MS;
-        let mut found = observed
-            .failovers
-            .iter()
-            .filter(|(at, _)| period.contains(at));
+        (fault.hits_worker(name) || silences_clients(fault)) && period.contains(&at)
+    };
+    for (at, name) in &observed.failovers {
+        if !observed.faults.iter().any(|f| explains(f, *at, name)) {
+            violations.push(format!(
+                "G10: {name} was failed over at {at} without a fault"
+            ));
+        }
+    }
+    for fault in &observed.faults {
         let long = match fault.fault.kind {
             FaultKind::Stop(..) | FaultKind::Disconnect(..) => true,
             FaultKind::Kill(away) => !away.is_zero(),
-            FaultKind::Terminate => false,
+            FaultKind::Terminate
+            | FaultKind::Isolate(_)
+            | FaultKind::Promote
+            | FaultKind::StepClock(..) => false,
         };
-        match worker_name(fault.fault.target) {
-            None => {
-                if let Some(found) = found.next() {
-                    violations.push(format!("G10: {found:?} was failed over at {fault:?}"));
-                }
-            }
-            Some(name) => {
-                if let Some(other) = found.clone().find(|(_, n)| *n != name) {
-                    violations.push(format!("G10: {other:?} was failed over at {fault:?}"));
-                }
-                let still = stood_still(observed, fault);
-                if long && !still && !found.any(|(_, n)| *n == name) {
-                    violations.push(format!("G10: no executor was failed over at {fault:?}"));
-                }
+        if !long || !is_alone(observed, fault) || stood_still(observed, fault) {
+            continue;
+        }
+        for name in (1..=super::WORKERS).map(|n| format!("worker-{n}")) {
+            let found = |(at, other): &(i64, String)| *other == name && explains(fault, *at, other);
+            if fault.hits_worker(&name) && !observed.failovers.iter().any(found) {
+                violations.push(format!("G10: {name} was not failed over at {fault:?}"));
             }
         }
     }
@@ -349,24 +440,20 @@ fn check_terminations(observed: &Observations, ends: &Ends) -> Vec<String> {
     let mut violations = Vec::new();
     let faults = observed.faults.iter();
     for fault in faults.filter(|f| f.fault.kind == FaultKind::Terminate) {
-        let Some(name) = worker_name(fault.fault.target) else {
+        let Target::Worker(n) = fault.fault.target else {
             continue;
         };
-        let earlier =
-            |f: &&InjectedFault| f.fault.target == fault.fault.target && f.healed < fault.began;
-        let since = observed.faults.iter().filter(earlier);
-        let since = since.map(|f| f.healed).max().unwrap_or(0);
+        let name = format!("worker-{}", n + 1);
         for start in observed.entries.iter().filter(|e| e.is_start()) {
             // A covered program may be stopped at any time and then records no end.
             let records_no_end =
                 start.job.starts_with("program-cover") || start.job.starts_with("process-group");
-            let there = start.executor == name
-                && start.at > since
-                && start.at <= fault.over
-                && !records_no_end;
-            let ended = ends.get(&(start.run, start.attempt));
+            let there = start.executor == name && start.at <= fault.over && !records_no_end;
             let there = there && !stood_still(observed, fault);
-            if there && !ended.is_some_and(|e| e.iter().any(|(_, at)| *at <= fault.over)) {
+            let by_another = || observed.faults.iter().any(|f| may_end(f, start, fault));
+            let ended = ends.get(&(start.run, start.attempt));
+            let has_ended = ended.is_some_and(|e| e.iter().any(|(_, at)| *at <= fault.over));
+            if there && !has_ended && !by_another() {
                 violations.push(format!(
                     "G12: {start:?} had not ended when {name} had, at {fault:?}"
                 ));
@@ -374,6 +461,20 @@ fn check_terminations(observed: &Observations, ends: &Ends) -> Vec<String> {
         }
     }
     violations
+}
+
+/// Whether an earlier fault may have ended the attempt without a record of its end: its worker was killed, or the worker
+/// killed the attempt itself. It does so when it has lost the broker. A native handler then records that it was stopped,
+/// unless its worker was stopped too and has no time left. A program cannot.
+fn may_end(earlier: &InjectedFault, start: &Entry, drain: &InjectedFault) -> bool {
+    let is_of_worker = earlier.hits_worker(&start.executor);
+    let is_before = if is_of_worker {
+        earlier.healed < drain.began
+    } else {
+        is_program(&start.job) && earlier.began <= drain.over
+    };
+    let until = disturbs_until(earlier, &start.executor);
+    is_before && until.is_some_and(|until| start.at <= until)
 }
 
 /// The time for detection, claim and publish on a busy machine, in addition to the lease.
@@ -384,7 +485,9 @@ fn check_node_loss(observed: &Observations, kinds: &[JobKind], latest_ms: &mut i
     let mut violations = Vec::new();
     let lease_ms = i64::try_from(lease().as_millis()).unwrap_or(i64::MAX);
     for fault in &observed.faults {
-        if !matches!(fault.fault.target, Target::Scheduler(_)) || stood_still(observed, fault) {
+        let scheduler = matches!(fault.fault.target, Target::Scheduler(_));
+        // Without a store, a broker or a worker, runs start late for another reason.
+        if !scheduler || !is_alone(observed, fault) || stood_still(observed, fault) {
             continue;
         }
         let due = fault.began - 500..=fault.healed;

@@ -1,108 +1,52 @@
-//! The cluster of a storm: PostgreSQL, a broker, schedulers and workers.
+//! The cluster of a storm: servers, schedulers and workers.
 //!
 //! Each scheduler and worker has its own proxies to the servers, so that a fault can disconnect a single one.
 
-use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use cueline_test_servers::nats::{Nats, Version};
-use cueline_test_servers::postgres::Postgres;
-use cueline_test_servers::proxy::{Link, Proxy};
-use cueline_test_servers::rabbitmq::Rabbit;
+use cueline_runtime::clock_steps;
+use cueline_test_servers::free_port;
 use cueline_test_support::try_eventually;
 use tempfile::TempDir;
 
+use super::connection::Connection;
+use super::servers::{BrokerServer, Setup, StoreServer, setup};
 use crate::client::{Client, WITHIN};
 use crate::cluster::Cluster;
 use crate::execution_log::{ExecutionLog, FILE_VARIABLE};
 use crate::process::Process;
 use crate::program;
-use crate::standalone::free_port;
-
-/// The broker's server.
-#[derive(Debug)]
-pub enum BrokerServer {
-    Nats(Nats),
-    Rabbit(Rabbit),
-}
-
-impl BrokerServer {
-    /// A NATS server of the newer version.
-    pub fn nats() -> Result<Self> {
-        Ok(Self::Nats(Nats::start(Version::V2_12)?))
-    }
-
-    /// A RabbitMQ server.
-    pub fn rabbit() -> Result<Self> {
-        Ok(Self::Rabbit(Rabbit::start()?))
-    }
-
-    fn url(&self) -> String {
-        match self {
-            Self::Nats(nats) => nats.url(),
-            Self::Rabbit(rabbit) => rabbit.url("/"),
-        }
-    }
-
-    /// SIGKILL, and a start on the same data.
-    pub fn kill_and_start(&mut self) -> Result<()> {
-        match self {
-            Self::Nats(nats) => {
-                nats.kill()?;
-                nats.start_again()
-            }
-            Self::Rabbit(rabbit) => {
-                rabbit.kill()?;
-                rabbit.start_again()
-            }
-        }
-    }
-
-    /// SIGSTOP.
-    pub fn pause(&self) -> Result<()> {
-        match self {
-            Self::Nats(nats) => nats.pause(),
-            Self::Rabbit(rabbit) => rabbit.pause(),
-        }
-    }
-
-    /// SIGCONT.
-    pub fn resume(&self) -> Result<()> {
-        match self {
-            Self::Nats(nats) => nats.resume(),
-            Self::Rabbit(rabbit) => rabbit.resume(),
-        }
-    }
-}
 
 /// A scheduler or a worker, and its connections to the servers.
 #[derive(Debug)]
 pub struct Member {
     pub process: Process,
     /// Only a scheduler has one.
-    store: Option<Proxy>,
-    broker: Proxy,
+    store: Option<Arc<Connection>>,
+    broker: Arc<Connection>,
+    /// The file with the offset of its clock. Only a scheduler has one, because a worker's clock tells when attempts
+    /// ended, which the checker compares with other times.
+    clock: Option<PathBuf>,
 }
 
 impl Member {
-    /// Changes its connections to both servers.
-    pub fn set_links(&self, link: Link) {
-        self.set_store_link(link);
-        self.set_broker_link(link);
+    /// Its connections to both servers.
+    pub fn connections(&self) -> Vec<Arc<Connection>> {
+        let store = self.store.iter();
+        store.chain([&self.broker]).map(Arc::clone).collect()
     }
 
-    /// Changes its connections to the store, if it has any.
-    pub fn set_store_link(&self, link: Link) {
-        if let Some(store) = &self.store {
-            store.set(link);
-        }
-    }
-
-    /// Changes its connections to the broker.
-    pub fn set_broker_link(&self, link: Link) {
-        self.broker.set(link);
+    /// Steps its wall clock to this offset from the machine's. Works in a build with clock steps.
+    pub fn set_clock(&self, offset_ms: i64) -> Result<()> {
+        let file = self.clock.as_ref().context("it has no clock of its own")?;
+        let new = file.with_extension("new");
+        std::fs::write(&new, offset_ms.to_string())?;
+        // The process reads the file at any time, and must find it whole.
+        std::fs::rename(&new, file)?;
+        Ok(())
     }
 }
 
@@ -111,7 +55,7 @@ impl Member {
 pub struct StormCluster {
     cluster: Cluster,
     _locks: TempDir,
-    pub postgres: Postgres,
+    pub store: StoreServer,
     pub broker: BrokerServer,
     pub schedulers: Vec<Member>,
     pub workers: Vec<Member>,
@@ -131,36 +75,21 @@ pub fn lease() -> Duration {
     failover_after() / 2
 }
 
+/// The most attempts that a worker has started at once, or is about to start.
+pub const CONCURRENCY: usize = 200;
+
 /// After a request to stop, a worker's attempts have this long to end.
 pub const DRAIN: Duration = Duration::from_secs(4);
 
-/// The address with the server replaced by the proxy.
-fn behind(url: &str, proxy: &Proxy) -> Result<String> {
-    Ok(url.replacen(host_and_port(url)?, &proxy.addr().to_string(), 1))
-}
-
-fn host_and_port(url: &str) -> Result<&str> {
-    let rest = url.split_once("://").context("an address has a scheme")?.1;
-    let authority = rest.split(['/', '?']).next().unwrap_or(rest);
-    Ok(authority
-        .rsplit_once('@')
-        .map_or(authority, |(_, host)| host))
-}
-
-fn proxy_to(url: &str) -> Result<Proxy> {
-    let addr = host_and_port(url)?.replace("localhost", "127.0.0.1");
-    let addr: SocketAddr = addr
-        .parse()
-        .with_context(|| format!("not an address: {addr}"))?;
-    Proxy::start(addr)
-}
-
 impl StormCluster {
     /// Starts everything and waits until each scheduler receives heartbeats of each worker.
-    pub async fn start(broker: BrokerServer, schedulers: usize, workers: usize) -> Result<Self> {
-        let postgres = Postgres::start()?;
-        let store = postgres.url(&postgres.create_database()?);
-        let cluster = Cluster::new(store, broker.url()).await?;
+    pub async fn start(
+        broker: BrokerServer,
+        store: StoreServer,
+        schedulers: usize,
+        workers: usize,
+    ) -> Result<Self> {
+        let cluster = Cluster::new(store.create_database()?, broker.urls().join(",")).await?;
         let locks = match Path::new("/dev/shm") {
             memory if memory.is_dir() => tempfile::tempdir_in(memory)?,
             _ => tempfile::tempdir()?,
@@ -173,7 +102,7 @@ impl StormCluster {
         let mut started = Self {
             cluster,
             _locks: locks,
-            postgres,
+            store,
             broker,
             schedulers: Vec::new(),
             workers: Vec::new(),
@@ -184,7 +113,7 @@ impl StormCluster {
             started.schedulers.push(member);
         }
         for n in 1..=workers {
-            let member = started.worker(n)?;
+            let member = started.worker(n, schedulers + n)?;
             started.workers.push(member);
         }
         started.start_stopped()?;
@@ -193,19 +122,18 @@ impl StormCluster {
     }
 
     fn scheduler(&self, n: usize, port: u16) -> Result<Member> {
-        let (store, broker) = (
-            proxy_to(&self.cluster.store)?,
-            proxy_to(&self.cluster.broker)?,
-        );
+        let (store, store_url) =
+            Connection::with_proxies(std::slice::from_ref(&self.cluster.store))?;
+        let (broker, broker_url) = self.broker.connect(n)?;
         let name = format!("scheduler-{n}");
         let args = [
             "scheduler",
             "--name",
             &name,
             "--store",
-            &behind(&self.cluster.store, &store)?,
+            &store_url,
             "--broker",
-            &behind(&self.cluster.broker, &broker)?,
+            &broker_url,
             "--listen",
             &format!("127.0.0.1:{port}"),
             "--token-file",
@@ -215,23 +143,30 @@ impl StormCluster {
             "--failover-after",
             &format!("{}s", failover_after().as_secs()),
         ];
+        let args = with_replicas(&args, &self.broker);
         let process = Process::new(&name, program::cueline(), &args, self.folder());
+        let clock = self.cluster.path(&format!("clock-{n}"));
+        let process = process
+            .env("CUELINE_LOG", LOG_LEVELS)
+            .env(clock_steps::VARIABLE, clock.clone());
         Ok(Member {
-            process: process.env("CUELINE_LOG", LOG_LEVELS),
+            process: with_planted_bug(process),
             store: Some(store),
             broker,
+            clock: Some(clock),
         })
     }
 
-    fn worker(&self, n: usize) -> Result<Member> {
-        let broker = proxy_to(&self.cluster.broker)?;
+    /// Worker `n`, which is member `member` of schedulers and workers together.
+    fn worker(&self, n: usize, member: usize) -> Result<Member> {
+        let (broker, broker_url) = self.broker.connect(member)?;
         let name = format!("worker-{n}");
         let args = [
             "worker",
             "--name",
             &name,
             "--broker",
-            &behind(&self.cluster.broker, &broker)?,
+            &broker_url,
             "--trust",
             "signing.key.public",
             "--allow",
@@ -239,20 +174,24 @@ impl StormCluster {
             "--state-dir",
             &format!("state-{n}"),
             "--concurrency",
-            "200",
+            &CONCURRENCY.to_string(),
             "--failover-after",
             &format!("{}s", failover_after().as_secs()),
             "--drain-timeout",
             &format!("{}s", DRAIN.as_secs()),
         ];
+        let args = with_replicas(&args, &self.broker);
         let process = Process::new(&name, program::test_worker(), &args, self.folder());
         let log = self.execution_log();
         Ok(Member {
-            process: process
-                .env("CUELINE_LOG", LOG_LEVELS)
-                .env(FILE_VARIABLE, log.path()),
+            process: with_planted_bug(
+                process
+                    .env("CUELINE_LOG", LOG_LEVELS)
+                    .env(FILE_VARIABLE, log.path()),
+            ),
             store: None,
             broker,
+            clock: None,
         })
     }
 
@@ -269,6 +208,22 @@ impl StormCluster {
     /// All schedulers, then all workers.
     pub fn members(&self) -> impl Iterator<Item = &Member> {
         self.schedulers.iter().chain(&self.workers)
+    }
+
+    /// What decides which faults are possible.
+    pub fn setup(&self) -> Setup {
+        setup(&self.broker, &self.store)
+    }
+
+    /// All connections to the broker.
+    pub fn broker_connections(&self) -> Vec<Arc<Connection>> {
+        self.members().map(|m| Arc::clone(&m.broker)).collect()
+    }
+
+    /// All connections to the store.
+    pub fn store_connections(&self) -> Vec<Arc<Connection>> {
+        let stores = self.members().filter_map(|m| m.store.as_ref());
+        stores.map(Arc::clone).collect()
     }
 
     fn members_mut(&mut self) -> impl Iterator<Item = &mut Member> {
@@ -330,4 +285,23 @@ impl StormCluster {
     }
 }
 
+/// The arguments of a member, with the number of copies of each message on a cluster.
+fn with_replicas(args: &[&str], broker: &BrokerServer) -> Vec<String> {
+    let mut all: Vec<String> = args.iter().map(|arg| (*arg).to_owned()).collect();
+    if let Some(replicas) = broker.replicas() {
+        all.extend(["--broker-replicas".to_owned(), replicas.to_string()]);
+    }
+    all
+}
+
 const LOG_LEVELS: &str = "info,sqlx=warn";
+
+/// Passes on which bug is planted, in a build with such bugs. Otherwise processes get no `CUELINE_*` variables of the
+/// test.
+fn with_planted_bug(process: Process) -> Process {
+    #[cfg(feature = "planted-bugs")]
+    if let Some(bug) = std::env::var_os(cueline_runtime::planted::VARIABLE) {
+        return process.env(cueline_runtime::planted::VARIABLE, bug);
+    }
+    process
+}

@@ -26,8 +26,19 @@ pub struct JobKind {
     hold_ms: u32,
     linger_ms: u32,
     fail_below: u32,
+    /// `None` if each fire time gets its run, however late.
+    pub misfire: Option<MisfireRule>,
     /// More fields of the definition.
     fields: Value,
+}
+
+/// A misfire policy with a grace so short that faults of the store cause misfires.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MisfireRule {
+    /// `skip`, `fire_once` or `catch_up`.
+    pub policy: &'static str,
+    pub grace_ms: i64,
+    pub catch_up_limit: usize,
 }
 
 impl JobKind {
@@ -41,6 +52,7 @@ impl JobKind {
             hold_ms: 20,
             linger_ms: 0,
             fail_below: 0,
+            misfire: None,
             fields: json!({ "block": block, "route": route, "kill_grace": "1s" }),
         }
     }
@@ -57,6 +69,30 @@ impl JobKind {
             linger_ms,
             ..self
         }
+    }
+
+    /// A misfire means that a fire time is found more than a second late.
+    fn misfiring(policy: &'static str) -> Self {
+        let prefix = match policy {
+            "skip" => "misfire-skip",
+            "fire_once" => "misfire-once",
+            _ => "misfire-catch",
+        };
+        let rule = MisfireRule {
+            policy,
+            grace_ms: 1_000,
+            catch_up_limit: 4,
+        };
+        let fields = json!({
+            "policy": rule.policy,
+            "grace": format!("{}ms", rule.grace_ms),
+            "catch_up_limit": rule.catch_up_limit,
+        });
+        Self {
+            misfire: Some(rule),
+            ..Self::new(prefix, 3, &json!("serial"), &json!("round"))
+        }
+        .with("misfire", fields)
     }
 
     fn command(self) -> Self {
@@ -84,6 +120,27 @@ impl JobKind {
         self.fields["block"].as_str().unwrap_or("parallel")
     }
 
+    /// The most attempts that run at once in a lane.
+    pub fn slots(&self) -> usize {
+        let parallel = self.fields["block"]["parallel"].as_u64();
+        parallel.map_or(1, |slots| usize::try_from(slots).unwrap_or(usize::MAX))
+    }
+
+    /// Whether each shard has a lane of its own.
+    pub fn has_lane_per_shard(&self) -> bool {
+        self.fields["route"]["sharded"].is_array()
+    }
+
+    /// Whether a fire time has a run for each live executor.
+    pub fn is_broadcast(&self) -> bool {
+        self.fields["route"] == "broadcast"
+    }
+
+    /// Whether the handler runs in the worker's process.
+    pub fn is_native(&self) -> bool {
+        self.handler == HandlerKind::Native
+    }
+
     /// Whether a lost run is repeated.
     pub fn reruns(&self) -> bool {
         self.fields["on_lost"] == "rerun"
@@ -96,7 +153,7 @@ impl JobKind {
 
     /// Whether runs start as soon as they are due while no fault is present.
     pub fn is_prompt(&self) -> bool {
-        self.handler == HandlerKind::Native && self.hold_ms < 100 && self.fail_below == 0
+        self.is_native() && self.hold_ms < 100 && self.fail_below == 0 && self.misfire.is_none()
     }
 
     fn definition(&self, name: &str, log: &ExecutionLog) -> Value {
@@ -144,11 +201,12 @@ pub fn kinds() -> Vec<JobKind> {
         ..kind
     };
     vec![
-        kind("serial", 30, serial, hash),
+        kind("serial", 21, serial, hash),
         kind("round", 20, serial, round),
         kind("parallel", 20, &json!({ "parallel": 2 }), &json!("random")),
         kind("first", 10, serial, &json!("first")),
-        kind("discard", 15, &json!("discard"), hash).taking(700, 0),
+        // Every other trigger meets a lane that has been idle for longer than the checker's tolerance.
+        kind("discard", 15, &json!("discard"), hash).taking(600, 0),
         kind("cover", 15, &json!("cover"), hash).taking(700, 150),
         kind("rerun", 15, serial, round)
             .with("on_lost", json!("rerun"))
@@ -178,6 +236,9 @@ pub fn kinds() -> Vec<JobKind> {
             ..slow(kind("broadcast", 5, serial, &json!("broadcast")))
         },
         slow(kind("parent", 5, serial, round)).taking(10, 0),
+        JobKind::misfiring("skip"),
+        JobKind::misfiring("fire_once"),
+        JobKind::misfiring("catch_up"),
         // These runs fail twice and are retried.
         JobKind {
             fail_below: 3,

@@ -1,33 +1,42 @@
-//! A fault storm: faults kill, stop and disconnect the components of a cluster under load, one after another. Meanwhile
-//! operators pause, edit and cancel. Afterwards a checker compares the database with the handlers' records.
+//! A fault storm: faults kill, stop and disconnect the components of a cluster under load, up to three at once.
+//! Meanwhile operators pause, edit and cancel. Afterwards a checker compares the database with the handlers' records.
 //!
 //! The seed determines all random choices: the faults, their order, targets and lengths, and the operators' actions.
 //! The machine determines their exact timing.
 
 pub mod checker;
 pub mod cluster;
+pub mod connection;
 pub mod faults;
+pub mod injection;
 pub mod job_kinds;
 pub mod operator_actions;
+pub mod servers;
+pub mod store_records;
 pub mod summary;
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{Seek as _, Write as _};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use cueline_runtime::{Clock as _, SystemClock};
 use serde_json::{Value, json};
-use tokio::task::JoinHandle;
-use tokio::time::sleep;
+use tokio::task::{JoinHandle, spawn_blocking};
+use tokio::time::{sleep, timeout};
 
 use crate::Seed;
+use crate::client::Client;
 use crate::consistency::Run;
 
 use checker::{Observations, Verdict, check};
-use cluster::{BrokerServer, StormCluster};
+use cluster::StormCluster;
 use operator_actions::{Cancellation, Promise};
+use servers::{BrokerServer, StoreServer};
 use summary::Counters;
 
 /// Settings of a storm.
@@ -36,7 +45,7 @@ pub struct Storm {
     /// The name in the printed lines.
     pub name: String,
     pub seed: Seed,
-    /// The number of faults, at most 14.
+    /// The number of faults. A higher number than there are means all of them.
     pub faults: usize,
 }
 
@@ -47,20 +56,32 @@ const EDITORS: u64 = 4;
 /// Operators that trigger and cancel runs.
 const CANCELLERS: u64 = 3;
 
+/// A storm with all faults takes about three minutes, and three times as long on a busy machine. The checks come after
+/// it.
+const LONGEST: Duration = Duration::from_mins(20);
+
 /// The violations of one guarantee that a failure message lists.
 const LISTED_VIOLATIONS: usize = 10;
 
 /// Runs a storm and checks the result. Its last printed line is made for tables.
-pub async fn run_storm(storm: &Storm, broker: BrokerServer) -> Result<()> {
-    let mut cluster = StormCluster::start(broker, SCHEDULERS, WORKERS).await?;
+pub async fn run_storm(storm: &Storm, broker: BrokerServer, database: StoreServer) -> Result<()> {
+    let mut cluster = StormCluster::start(broker, database, SCHEDULERS, WORKERS).await?;
     let mut observations = Observations::default();
-    let counters = match storm.observe(&mut cluster, &mut observations).await {
+    let watched = timeout(LONGEST, storm.observe(&mut cluster, &mut observations)).await;
+    let watched = watched.unwrap_or_else(|_| Err(anyhow!("it was not over within {LONGEST:?}")));
+    let counters = match watched {
         Ok(counters) => counters,
         Err(error) => return Err(storm.keep_files(&cluster, &format!("{error:?}"))),
     };
     let verdict = check(&observations);
+    for ((kind, part), (faults, runs)) in checker::faults_met(&observations) {
+        println!(
+            "{}: {kind} {part}: {faults} faults met {runs} runs",
+            storm.name
+        );
+    }
     println!(
-        "{}: seed {}, {} faults, {:.0} fires/s: {}, latest start {} ms after its fire time with a scheduler away, {} overlaps with a stopped worker or late entries of one",
+        "{}: seed {}, {} faults, {:.0} fires/s: {}, latest start {} ms after its fire time with a scheduler away, {} overlaps with a stopped worker or late entries of one, {} lost attempts that may not have started, {} starts out of order published late, {} delivered again",
         storm.name,
         storm.seed.0,
         observations.faults.len(),
@@ -68,6 +89,9 @@ pub async fn run_storm(storm: &Storm, broker: BrokerServer) -> Result<()> {
         counters.summary(&observations, &cluster),
         verdict.latest_ms,
         verdict.excused,
+        verdict.uncertain,
+        verdict.published_late,
+        verdict.delivered_again,
     );
     if verdict.violations.is_empty() {
         return Ok(());
@@ -106,15 +130,21 @@ impl Storm {
         let mut jobs = job_kinds::definitions(&log);
         jobs.extend(operator_actions::manual_jobs(&log));
         client.post("/jobs/apply", &json!({ "jobs": jobs })).await?;
+        observations.scheduled_from = SystemClock.now_ms();
         let over = Arc::new(AtomicBool::new(false));
         let operators = self.start_operators(cluster, &over);
-        let counters = Counters::start(&client, &over);
+        let counters = Counters::start(&client, &over, cluster.folder());
         sleep(Duration::from_secs(2)).await;
-        let faults = faults::schedule(&mut rng);
-        for (turn, fault) in faults.into_iter().take(self.faults).enumerate() {
-            println!("{}: {:?} {:?}", self.name, fault.target, fault.kind);
-            let injected = faults::inject(cluster, fault).await?;
-            observations.faults.push(injected);
+        let waves = faults::schedule(&mut rng, self.faults, cluster.setup());
+        for (turn, wave) in waves.iter().enumerate() {
+            for fault in wave {
+                println!(
+                    "{}: wave {turn}: {:?} {:?}",
+                    self.name, fault.target, fault.kind
+                );
+            }
+            let injected = injection::inject(cluster, wave).await?;
+            observations.faults.extend(injected);
             let cancelled = operator_actions::cancel_between_faults(&client, &log, turn).await;
             let cancelled = cancelled.context("between faults")?;
             observations.cancellations.extend(cancelled);
@@ -126,6 +156,7 @@ impl Storm {
         for task in operators.cancellers {
             observations.cancellations.extend(task.await??);
         }
+        observations.scheduled_until = SystemClock.now_ms();
         for name in job_kinds::kinds()
             .iter()
             .flat_map(job_kinds::JobKind::names)
@@ -136,13 +167,8 @@ impl Storm {
         }
         client.wait_until_all_ended(Duration::from_mins(2)).await?;
         let counters = counters.finish(observations).await?;
-        observations.runs = client
-            .all_runs()
-            .await?
-            .iter()
-            .map(Run::from_json)
-            .collect();
         observations.entries = log.entries()?;
+        read_store(&client, observations).await?;
         for scheduler in &cluster.schedulers {
             observations
                 .failovers
@@ -182,12 +208,31 @@ impl Storm {
             Ok(()) => format!("files are kept in {}", kept.display()),
             Err(e) => format!("files are lost: {e}"),
         };
-        anyhow::anyhow!(
+        anyhow!(
             "{}: seed {}: {what}\n{logs}\n{place}",
             self.name,
             self.seed.0
         )
     }
+}
+
+/// Reads the runs, and the timelines and ledgers that the checks need.
+async fn read_store(client: &Client, observations: &mut Observations) -> Result<()> {
+    let runs = client.all_runs().await?;
+    observations.runs = runs.iter().map(Run::from_json).collect();
+    let runs = checker::runs_with_timeline(observations);
+    observations.timelines = store_records::timelines(client, &runs).await?;
+    for kind in job_kinds::kinds().iter().filter(|k| k.misfire.is_some()) {
+        for name in kind.names() {
+            let fires = observations.runs.iter().filter(|r| r.job == name);
+            // The ledger uses the present definition, so it expects fire times after the pause too.
+            let last = fires.map(|r| r.fire_at).max().unwrap_or(0);
+            let from = observations.scheduled_from;
+            let ledger = store_records::ledger(client, &name, from, last + 1).await?;
+            observations.ledgers.insert(name, ledger);
+        }
+    }
+    Ok(())
 }
 
 /// Tasks that act on jobs and runs until the storm is over.
@@ -196,24 +241,51 @@ struct Operators {
     cancellers: Vec<JoinHandle<Result<Vec<Cancellation>>>>,
 }
 
-/// Periods in which this process did not run. The whole machine was halted then, so delays in these periods do not
-/// count.
-async fn observe_standstills(over: Arc<AtomicBool>) -> Result<Vec<(i64, i64)>> {
+/// A longer pause of the machine is a standstill.
+const STANDSTILL_MS: i64 = 1_000;
+/// A machine with more standstills is too bad for a storm.
+const MOST_STANDSTILLS: usize = 10_000;
+
+/// Periods in which the machine was halted: this process did not run, or the disk did not store a few bytes. Delays in
+/// these periods do not count.
+async fn observe_standstills(over: Arc<AtomicBool>, folder: PathBuf) -> Result<Vec<(i64, i64)>> {
     const LOOK_EVERY: Duration = Duration::from_millis(50);
-    const LONGEST_MS: i64 = 1_000;
-    const MOST: usize = 10_000;
+    let disk_over = Arc::clone(&over);
+    let disk = spawn_blocking(move || observe_disk(&disk_over, &folder));
     let mut found = Vec::new();
     let mut last = SystemClock.now_ms();
     while !over.load(Ordering::Relaxed) {
         sleep(LOOK_EVERY).await;
         let now = SystemClock.now_ms();
-        if now - last > LONGEST_MS {
-            found.push((last, now));
-        }
+        note_standstill(&mut found, last, now)?;
         last = now;
-        if found.len() > MOST {
-            bail!("this machine stands still too often for a storm");
-        }
+    }
+    found.extend(disk.await??);
+    Ok(found)
+}
+
+/// Periods in which a write to the disk did not end. It flushes two small writes a second.
+fn observe_disk(over: &AtomicBool, folder: &Path) -> Result<Vec<(i64, i64)>> {
+    const LOOK_EVERY: Duration = Duration::from_millis(500);
+    let mut file = File::create(folder.join("disk"))?;
+    let mut found = Vec::new();
+    while !over.load(Ordering::Relaxed) {
+        let before = SystemClock.now_ms();
+        file.rewind()?;
+        file.write_all(&before.to_le_bytes())?;
+        file.sync_data()?;
+        note_standstill(&mut found, before, SystemClock.now_ms())?;
+        std::thread::sleep(LOOK_EVERY);
     }
     Ok(found)
+}
+
+fn note_standstill(found: &mut Vec<(i64, i64)>, from: i64, to: i64) -> Result<()> {
+    if to - from > STANDSTILL_MS {
+        found.push((from, to));
+    }
+    if found.len() > MOST_STANDSTILLS {
+        bail!("this machine stands still too often for a storm");
+    }
+    Ok(())
 }

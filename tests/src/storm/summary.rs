@@ -1,6 +1,7 @@
 //! The summary line of a storm: the numbers of runs, triggers, failovers and reconciliations.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -31,13 +32,16 @@ pub struct Counters {
 
 impl Counters {
     /// Starts collecting.
-    pub fn start(client: &Client, over: &Arc<AtomicBool>) -> Self {
+    pub fn start(client: &Client, over: &Arc<AtomicBool>, folder: &Path) -> Self {
         let collecting = (0..client.schedulers())
             .map(|at| tokio::spawn(collect(client.clone(), at, Arc::clone(over))));
         Self {
             over: Arc::clone(over),
             collecting: collecting.collect(),
-            standstills: Some(tokio::spawn(super::observe_standstills(Arc::clone(over)))),
+            standstills: Some(tokio::spawn(super::observe_standstills(
+                Arc::clone(over),
+                folder.to_owned(),
+            ))),
             sums: Counts::default(),
         }
     }

@@ -9,38 +9,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use imports::{Crate, Import};
 
-/// Crates with a cycle that is being removed. Delete the line once the test prints that the cycle is gone.
-const EXCEPTIONS: [(&str, &str); 3] = [
-    (
-        "cueline",
-        "the files of config and of adapters import each other through super::",
-    ),
-    (
-        "cueline-bench",
-        "ceiling and cleanup share the connections to the brokers",
-    ),
-    (
-        "cueline-engine",
-        "the pipeline and the liveness duties are being separated",
-    ),
-];
-
 #[test]
 fn modules_do_not_import_each_other_in_a_cycle() {
-    let exceptions = BTreeMap::from(EXCEPTIONS);
     let mut violations = Vec::new();
     for package in super::packages() {
         let name = package["name"].as_str().expect("a name");
-        let Some(source) = super::library_folder(&package) else {
-            continue;
-        };
-        let cycles = cycles(&Crate::read(&source));
-        match exceptions.get(name) {
-            Some(reason) if cycles.is_empty() => {
-                println!("{name} has no cycle any more; delete its exception: {reason}");
-            }
-            Some(reason) => println!("{name} is excepted ({reason}):\n{}", cycles.join("\n")),
-            None => violations.extend(cycles.into_iter().map(|cycle| format!("{name}: {cycle}"))),
+        if let Some(source) = super::library_folder(&package) {
+            let cycles = cycles(&Crate::read(&source));
+            violations.extend(cycles.into_iter().map(|cycle| format!("{name}: {cycle}")));
         }
     }
     assert!(

@@ -1,8 +1,10 @@
-//! Checks rules of the repository: dependencies between crates and modules, and the tests that the documentation names.
+//! Checks rules of the repository: dependencies between crates and modules, the tests that the documentation names, and
+//! that no product has planted bugs.
 
 mod arrows;
 mod guarantees;
 mod import_cycles;
+mod planted_bugs;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -6,9 +6,10 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use cueline_test_servers::free_port;
 use cueline_test_support::try_eventually;
 use cueline_tests::Standalone;
-use cueline_tests::standalone::{free_port, process};
+use cueline_tests::standalone::process;
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 

@@ -1,5 +1,5 @@
-//! The broker loses an executor's queue while triggers wait in it. Reconciliation publishes them again, and each runs
-//! once.
+//! The broker loses an executor's queue while triggers wait in it and others arrive. Reconciliation publishes them
+//! again, and each runs once.
 
 use std::collections::BTreeMap;
 
@@ -56,7 +56,34 @@ const RUNS: usize = 5;
 
 /// After this time the scheduler asks the executor whether it holds a queued attempt. Half of it is enough to trigger
 /// all runs before the scheduler considers the killed worker dead.
-const FAILOVER: &str = "12s";
+const FAILOVER: &str = "16s";
+
+/// Jobs whose triggers keep the queue busy. Nearly all of them meet a busy lane and cost no process.
+const LOAD: usize = 10;
+
+fn jobs(cluster: &Cluster) -> String {
+    let load = (0..LOAD).map(|n| {
+        format!(
+            r#"
+[[job]]
+name = "load-{n}"
+schedule = {{ every = "100ms" }}
+block = "discard"
+handler = {{ shell = "sleep 5" }}
+"#
+        )
+    });
+    let waits = format!(
+        r#"
+[[job]]
+name = "waits"
+schedule = {{ manual = true }}
+handler = {{ shell = "echo $CUELINE_RUN_ID >> {}" }}
+"#,
+        cluster.path("ran").display()
+    );
+    load.chain([waits]).collect()
+}
 
 async fn lost_triggers_run(broker: String, lost: &[Lost]) -> Result<()> {
     let (_server, store) = database()?;
@@ -66,12 +93,7 @@ async fn lost_triggers_run(broker: String, lost: &[Lost]) -> Result<()> {
     cluster.wait_until_ready(&mut scheduler).await?;
     let mut worker = cluster.worker_with("one", "signing.key.public", &failover)?;
     cluster.wait_for_executor("one").await?;
-    cluster
-        .apply(&format!(
-            "[[job]]\nname = \"waits\"\nschedule = {{ manual = true }}\nhandler = {{ shell = \"echo $CUELINE_RUN_ID >> {}\" }}\n",
-            cluster.path("ran").display()
-        ))
-        .await?;
+    cluster.apply(&jobs(&cluster)).await?;
     let mut runs = Vec::new();
     for lost in lost {
         // The triggers wait in the queue of a worker that was killed a moment ago.

@@ -3,8 +3,11 @@
 mod crontab_import;
 mod example_jobs;
 mod forged_triggers;
+mod frozen_worker;
 mod full_disk;
 mod lost_broker_queues;
+mod lost_state_directory;
+mod partitioned_broker;
 mod process_guard;
 mod scheduler_and_worker;
 mod server_restarts;

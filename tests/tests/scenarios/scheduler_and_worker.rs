@@ -139,7 +139,14 @@ async fn only_triggers_of_trusted_keys_run() -> Result<()> {
     .await?;
     ensure!(reason.contains("none of the 1 keys"), "{reason}");
     ensure!(!cluster.path("ran").exists(), "it ran");
-    cluster.run(&["run", "cancel", &run]).await?.success()?;
+    // The attempt ends with that reason, and its trigger is not published again.
+    cluster.wait_for_state(&run, "failed").await?;
+    let ended = cluster.client.get(&format!("/runs/{run}")).await?;
+    let expected = format!("the executor refused the trigger: {reason}");
+    ensure!(ended["message"] == expected.as_str(), "{ended}");
+    let list = cluster.run(&["dlq", "list", "-o", "json"]).await?.json()?;
+    let letters = list["letters"].as_array().map(Vec::len);
+    ensure!(letters == Some(1), "{list}");
     strict.terminate().await?;
 
     // During a rotation workers trust the old key and the new one.
@@ -203,10 +210,7 @@ async fn a_scheduler_waits_for_its_store_and_logs_it() -> Result<()> {
             .ok_or(log)
     })
     .await?;
-    ensure!(
-        cluster.status_of("/livez").await == Some(200),
-        "it is not alive"
-    );
+    cluster.wait_for_status("/livez", 200).await?;
     ensure!(
         cluster.status_of("/readyz").await == Some(503),
         "it is ready without a store"

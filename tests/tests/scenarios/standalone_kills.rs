@@ -8,11 +8,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Result;
+use cueline_test_servers::free_port;
 use cueline_tests::consistency::{
     Run, check_attempts, check_children, check_fire_times, events_by_attempt,
 };
 use cueline_tests::execution_log::{Entry, Event};
-use cueline_tests::standalone::{free_port, process};
+use cueline_tests::standalone::process;
 use cueline_tests::{ExecutionLog, Seed, Standalone, program};
 use rand::RngExt as _;
 use serde_json::{Value, json};

@@ -12,8 +12,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use cueline_api::ApiState;
 use cueline_broker::{
-    Announcement, Broker, BrokerError, BrokerOptions, Capabilities, Channel, Delivery, Driver,
-    Listener, Outgoing, QueueId, QueueStats, Receipt, Refusal, Settlement,
+    Announcement, Broker, BrokerError, BrokerOptions, BrokerStats, Capabilities, Channel, Delivery,
+    Driver, Listener, Outgoing, QueueId, Receipt, Refusal, Settlement, StartLog,
 };
 use cueline_broker_embedded::{EmbeddedDriver, EmbeddedOptions};
 use cueline_engine::{Engine, EngineOptions};
@@ -84,6 +84,10 @@ impl Driver for Recording {
         self.inner.fetch(queue, max, wait).await
     }
 
+    async fn stop_fetching(&self, queue: &QueueId) -> Result<(), BrokerError> {
+        self.inner.stop_fetching(queue).await
+    }
+
     async fn settle(
         &self,
         queue: &QueueId,
@@ -92,7 +96,7 @@ impl Driver for Recording {
         self.inner.settle(queue, settlements).await
     }
 
-    async fn stats(&self, queues: &[QueueId]) -> Result<Vec<QueueStats>, BrokerError> {
+    async fn stats(&self, queues: &[QueueId]) -> Result<BrokerStats, BrokerError> {
         self.inner.stats(queues).await
     }
 
@@ -100,8 +104,36 @@ impl Driver for Recording {
         self.inner.announce(channel, message).await
     }
 
+    async fn announce_stored(&self, channel: &Channel, payload: Bytes) -> Result<(), BrokerError> {
+        self.inner.announce_stored(channel, payload).await
+    }
+
+    async fn declare_proofs(&self) -> Result<(), BrokerError> {
+        self.inner.declare_proofs().await
+    }
+
     async fn listen(&self, channel: &Channel) -> Result<Listener, BrokerError> {
         self.inner.listen(channel).await
+    }
+
+    async fn declare_log(&self, log: &StartLog) -> Result<(), BrokerError> {
+        self.inner.declare_log(log).await
+    }
+
+    async fn is_log_empty(&self, log: &StartLog) -> Result<bool, BrokerError> {
+        self.inner.is_log_empty(log).await
+    }
+
+    async fn append(&self, log: &StartLog, record: Bytes) -> Result<(), BrokerError> {
+        self.inner.append(log, record).await
+    }
+
+    async fn read_log(&self, log: &StartLog) -> Result<Vec<Bytes>, BrokerError> {
+        self.inner.read_log(log).await
+    }
+
+    async fn delete_log(&self, log: &StartLog) -> Result<(), BrokerError> {
+        self.inner.delete_log(log).await
     }
 }
 
@@ -236,6 +268,7 @@ async fn send_heartbeats(broker: Broker) {
                 group: "default".parse().expect("a name"),
                 name: "worker-1".parse().expect("a name"),
             },
+            session: cueline_model::Session(1),
             incarnation: "1".to_owned(),
             capabilities: vec!["native:noop".to_owned()],
             capacity: 1,
@@ -243,7 +276,10 @@ async fn send_heartbeats(broker: Broker) {
             running: 0,
             draining: false,
             gone: false,
+            refusal: None,
         },
+        sender: None,
+        lease: None,
     };
     loop {
         // A lost heartbeat is followed by another.

@@ -196,7 +196,7 @@ async fn the_workers_environment_is_inherited_but_cannot_be_forged() {
 }
 
 #[tokio::test]
-async fn input_reaches_the_process_and_one_that_does_not_read_it_blocks_nobody() {
+async fn input_reaches_the_process_and_one_that_does_not_read_it_blocks_nothing() {
     let big = "line\n".repeat(200_000);
     let process = ProcessSpec {
         stdin: Some(big.clone()),

@@ -122,6 +122,7 @@ fn message(run: i64) -> Result<Outgoing, Error> {
         shard: Shard::whole(),
         params: Some("{\"full\":false}".to_owned()),
         job: Arc::new(job),
+        session: Some(cueline_model::Session(i64::MAX)),
         deadline: Timestamp::from_millis(i64::MAX / 2),
         signature: None,
     };

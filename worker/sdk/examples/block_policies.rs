@@ -121,6 +121,7 @@ fn message(run: i64, job: i64, block: Block) -> Result<Outgoing, Box<dyn Error>>
         shard: Shard::whole(),
         params: None,
         job: Arc::new(job),
+        session: None,
         deadline: Timestamp::from_millis(i64::MAX / 2),
         signature: None,
     };

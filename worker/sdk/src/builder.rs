@@ -2,14 +2,15 @@
 
 use std::fmt;
 use std::future::Future;
+use std::hash::{BuildHasher as _, RandomState};
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use cueline_broker::Broker;
-use cueline_model::{ExecutorId, NameError};
-use cueline_protocol::VerifyingKeys;
+use cueline_model::{ExecutorId, NameError, Timestamp};
+use cueline_protocol::{VerifyingKeys, WorkerProcess};
 use cueline_runtime::{BootClock, Clock, SystemBootClock, SystemClock};
 
 use crate::context::Context;
@@ -111,7 +112,8 @@ impl Builder {
         }
     }
 
-    /// The executor's name: unique in the group, and the same after each restart. Default: the machine's host name.
+    /// The executor's name: unique in the group, and the same after each restart. Default: the machine's host name. Of
+    /// two workers that run under one name, the one that started later [ends](Error::NameTaken).
     #[must_use]
     pub fn name(mut self, name: &str) -> Self {
         self.name = Some(name.to_owned());
@@ -119,6 +121,9 @@ impl Builder {
     }
 
     /// The broker from which triggers are fetched and to which reports are published. Required.
+    ///
+    /// Workers of one process may share its connection: give each of them a clone. To a NATS server, all of them are
+    /// then the executor that the connection names, so its permissions cannot tell them apart.
     #[must_use]
     pub fn broker(mut self, broker: Broker) -> Self {
         self.broker = Some(broker);
@@ -216,7 +221,7 @@ impl Builder {
     }
 
     /// The schedulers give the work of a silent executor to others after this time. The value must be the same as
-    /// theirs. Default: 30 s.
+    /// theirs. Default: 30 s. With a longer one than theirs, the worker gets no triggers.
     ///
     /// Fenced attempts end 2 s earlier, whatever their job's kill grace (a fifteenth earlier if the time is less than
     /// 30 s). Waiting attempts are returned halfway between [`fence_after`](Self::fence_after) and that, after 24 s.
@@ -277,7 +282,7 @@ impl Builder {
         Ok(Worker::new(self.settings()?, before_start))
     }
 
-    fn settings(self) -> Result<Settings> {
+    pub(crate) fn settings(self) -> Result<Settings> {
         let name = self.name.or_else(host_name).unwrap_or_default();
         let executor = ExecutorId {
             group: parse("group", &self.group)?,
@@ -310,8 +315,14 @@ impl Builder {
             base.join(executor.group.as_str())
                 .join(executor.name.as_str())
         });
+        let process = WorkerProcess {
+            host: host_name(),
+            pid: std::process::id(),
+            started_at: Timestamp::from_millis(self.clock.now_ms()),
+        };
         Ok(Settings {
-            incarnation: format!("{:x}-{:x}", self.clock.now_ms(), std::process::id()),
+            incarnation: incarnation(&process),
+            process,
             executor,
             broker,
             state_dir,
@@ -374,6 +385,17 @@ fn registry(native: Named, kinds: Named) -> Result<Registry> {
 fn parse<T: FromStr<Err = NameError>>(field: &'static str, text: &str) -> Result<T> {
     text.parse()
         .map_err(|e: NameError| Error::setting(field, text, &e.to_string()))
+}
+
+/// Differs after each start. Containers may have the same process id and start in the same millisecond, hence the
+/// random part. It is not drawn from a seeded generator, because it only identifies this process.
+fn incarnation(process: &WorkerProcess) -> String {
+    let nonce = RandomState::new().hash_one(process.pid);
+    format!(
+        "{:x}-{:x}-{nonce:x}",
+        process.started_at.as_millis(),
+        process.pid
+    )
 }
 
 fn host_name() -> Option<String> {

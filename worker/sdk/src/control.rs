@@ -4,14 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cueline_broker::{Announcement, BrokerError, Channel, Listener};
-use cueline_model::AttemptId;
-use cueline_protocol::{Control, HoldingsReply, VERSION, decode, encode};
+use cueline_model::StoreId;
+use cueline_protocol::{Control, HoldingsReply, Incarnation, decode, encode};
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 
 use crate::identity::{AttemptKey, RunKey};
 use crate::lease::{BrokerLease, LeaseTimings};
 use crate::settings::Settings;
+use crate::status::WorkerStatus;
 
 /// The most attempts that one query may name. The reply says nothing about the rest.
 const MAX_QUERIED: usize = 10_000;
@@ -31,6 +32,7 @@ pub(crate) enum Order {
 /// Asks which of these attempts are in the journal.
 #[derive(Debug)]
 pub(crate) struct HoldingsQuery {
+    pub(crate) store: StoreId,
     pub(crate) attempts: Vec<AttemptKey>,
     pub(crate) reply_to: Channel,
 }
@@ -47,6 +49,7 @@ pub(crate) async fn listen(settings: &Settings) -> Result<Listener, BrokerError>
 pub(crate) async fn run(
     settings: Arc<Settings>,
     lease: Arc<BrokerLease>,
+    status: Arc<WorkerStatus>,
     mut listener: Listener,
     orders: mpsc::Sender<Order>,
 ) {
@@ -56,7 +59,7 @@ pub(crate) async fn run(
     loop {
         match tokio::time::timeout(check_every, listener.recv()).await {
             Ok(Some(announcement)) => {
-                let Some(order) = parse(&announcement, &lease) else {
+                let Some(order) = parse(&announcement, &settings, &lease, &status) else {
                     continue;
                 };
                 match orders.try_send(order) {
@@ -89,15 +92,23 @@ pub(crate) async fn run(
     }
 }
 
-/// Parses the order in a message. Echoes are passed to the lease.
-fn parse(announcement: &Announcement, lease: &BrokerLease) -> Option<Order> {
+/// Parses the order in a message. Echoes are passed to the lease, name conflicts to the status.
+fn parse(
+    announcement: &Announcement,
+    settings: &Settings,
+    lease: &BrokerLease,
+    status: &WorkerStatus,
+) -> Option<Order> {
     match decode::<Control>(&announcement.payload) {
         Ok(Control::Cancel { store, run, .. }) => Some(Order::Cancel(RunKey { store, run })),
+        // The worker that has the name answers for it.
+        Ok(Control::Holdings { .. }) if status.is_refused() => None,
         Ok(Control::Holdings {
             store, attempts, ..
         }) => {
             let attempts = attempts.into_iter().take(MAX_QUERIED);
             Some(Order::Holdings(HoldingsQuery {
+                store,
                 attempts: attempts.map(|id| AttemptKey::new(store, id)).collect(),
                 reply_to: announcement.reply_to.clone()?,
             }))
@@ -110,6 +121,10 @@ fn parse(announcement: &Announcement, lease: &BrokerLease) -> Option<Order> {
             lease.echo_returned(&incarnation, number);
             None
         }
+        Ok(Control::NameConflict { kept, refused, .. }) => {
+            take_name_conflict(kept, &refused, settings, status);
+            None
+        }
         Err(error) => {
             tracing::warn!(%error, "ignored a control message that cannot be parsed");
             None
@@ -117,9 +132,37 @@ fn parse(announcement: &Announcement, lease: &BrokerLease) -> Option<Order> {
     }
 }
 
+/// Two workers have this worker's name. The refused one stops; schedulers repeat the message until it does.
+fn take_name_conflict(
+    kept: Incarnation,
+    refused: &Incarnation,
+    settings: &Settings,
+    status: &WorkerStatus,
+) {
+    let executor = &settings.executor;
+    if refused.incarnation == settings.incarnation && !status.is_refused() {
+        tracing::error!(
+            group = %executor.group,
+            executor = %executor.name,
+            other_host = kept.process.host.as_deref().unwrap_or("unknown"),
+            other_pid = kept.process.pid,
+            "another worker runs under this name and started earlier; this one stops. Give each worker its own --name"
+        );
+        status.refuse(kept.process);
+    } else if kept.incarnation == settings.incarnation && status.warn_of_rival(&refused.incarnation)
+    {
+        tracing::warn!(
+            group = %executor.group,
+            executor = %executor.name,
+            other_host = refused.process.host.as_deref().unwrap_or("unknown"),
+            other_pid = refused.process.pid,
+            "another worker was started under this name and is refused. Give each worker its own --name"
+        );
+    }
+}
+
 /// Answers a [`HoldingsQuery`].
-pub(crate) async fn reply(settings: &Settings, to: &Channel, held: Vec<AttemptId>) {
-    let reply = HoldingsReply { v: VERSION, held };
+pub(crate) async fn reply(settings: &Settings, to: &Channel, reply: HoldingsReply) {
     let sent = settings.broker.announce(to, encode(&reply).into());
     if let Err(error) = sent.await {
         tracing::warn!(%error, "failed to answer a holdings query; schedulers will repeat it");

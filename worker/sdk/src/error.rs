@@ -1,6 +1,7 @@
 //! Errors that keep a worker from running.
 
 use cueline_broker::BrokerError;
+use cueline_model::ExecutorId;
 
 use crate::journal::JournalError;
 
@@ -29,8 +30,18 @@ pub enum Error {
     /// The hook of [`Builder::before_start`](crate::Builder::before_start) failed.
     #[error("failed to prepare the start: {0}")]
     BeforeStart(#[source] BoxError),
+    /// Another worker runs under the same name. The later one of the two ends.
+    #[error(
+        "failed to continue: another worker runs as executor {executor}, {other}; give each worker its own name (--name)"
+    )]
+    NameTaken {
+        /// The name that both have.
+        executor: ExecutorId,
+        /// Machine and process of the other worker.
+        other: String,
+    },
     /// A task of the worker ended by itself. This is a bug.
-    #[error("failed to go on: the {0} ended unexpectedly")]
+    #[error("failed to continue: the {0} ended unexpectedly")]
     TaskEnded(&'static str),
 }
 

@@ -50,3 +50,25 @@ impl AttemptKey {
         }
     }
 }
+
+/// What a run fires: its job, fire time and shard, in one number. Two triggers of a run have the same one.
+///
+/// A store that lost commits may give the id of a lost run to another run. The journal compares this number too, so the
+/// other run does not get the outcome of the lost one. It is on disk, so it stays the same in all versions: FNV-1a over
+/// the little-endian bytes (<https://datatracker.ietf.org/doc/html/draft-eastlake-fnv>).
+pub(crate) fn fire_of(trigger: &Trigger) -> i64 {
+    const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
+    const PRIME: u64 = 0x0100_0000_01b3;
+    let parts = [
+        trigger.job.id.0,
+        trigger.fire_at.as_millis(),
+        i64::from(trigger.shard.index),
+    ];
+    let hash = parts
+        .iter()
+        .flat_map(|part| part.to_le_bytes())
+        .fold(OFFSET, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(PRIME)
+        });
+    hash.cast_signed()
+}

@@ -66,6 +66,7 @@
 //! | end of attempts that are stopped then | 2 s before [`Builder::failover_after`] | handlers are dropped |
 //! | waiting attempts without the lease | halfway between both, 24 s | returned |
 //! | outstanding echoes | 64 | the oldest is forgotten |
+//! | attempts that wait for the record of their start | 10,000 | nothing more starts |
 //! | waiting orders | 2,048 | others are dropped; the schedulers repeat them |
 //! | outcomes reported again because schedulers still ask for them | 10,000; each 30 s after its report, then after twice the time | the reply says that the attempt is held |
 //! | cancellations ahead of their trigger | 10,000 | the oldest is forgotten |
@@ -87,12 +88,14 @@ mod journal;
 mod lanes;
 mod lease;
 mod linger;
+mod readiness;
 mod registry;
 mod report;
 mod returned;
 mod settings;
 mod settle;
 mod signals;
+mod starts;
 mod status;
 mod tasks;
 pub mod testing;
@@ -111,5 +114,6 @@ pub use error::{BoxError, Error, Result};
 pub use handler::{Handler, from_fn};
 pub use journal::{JournalError, UnusableJournal};
 pub use lease::LeaseDeadline;
+pub use readiness::Readiness;
 pub use returned::{Failure, Output};
 pub use worker::Worker;

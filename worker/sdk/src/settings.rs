@@ -6,9 +6,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cueline_broker::{Broker, Channel, QueueId};
+use cueline_broker::{Broker, Channel, QueueId, StartLog};
 use cueline_model::ExecutorId;
-use cueline_protocol::VerifyingKeys;
+use cueline_protocol::{VerifyingKeys, WorkerProcess};
 use cueline_runtime::{BootClock, Clock};
 
 use crate::error::BoxError;
@@ -25,6 +25,7 @@ pub(crate) type Hook = Box<dyn FnOnce() -> HookFuture + Send>;
 pub(crate) struct Settings {
     pub(crate) executor: ExecutorId,
     pub(crate) incarnation: String,
+    pub(crate) process: WorkerProcess,
     pub(crate) broker: Broker,
     pub(crate) state_dir: PathBuf,
     pub(crate) handlers: Registry,
@@ -44,6 +45,14 @@ impl Settings {
     /// The queue of this executor's triggers.
     pub(crate) fn queue(&self) -> QueueId {
         QueueId::Executor {
+            group: self.executor.group.to_string(),
+            executor: self.executor.name.to_string(),
+        }
+    }
+
+    /// The log of this executor's starts.
+    pub(crate) fn start_log(&self) -> StartLog {
+        StartLog {
             group: self.executor.group.to_string(),
             executor: self.executor.name.to_string(),
         }

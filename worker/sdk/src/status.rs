@@ -2,7 +2,9 @@
 //! worker drains.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use cueline_protocol::WorkerProcess;
 use cueline_runtime::BurstGate;
 use tokio::sync::watch;
 
@@ -15,6 +17,15 @@ pub(crate) struct WorkerStatus {
     fetched: AtomicUsize,
     draining: watch::Sender<bool>,
     journal_unusable: AtomicBool,
+    starts_unrecorded: AtomicBool,
+    /// Why the worker accepts no triggers, as of its last heartbeat.
+    problem: Mutex<Option<String>>,
+    /// Why the last heartbeat or its echo was not sent, or not stored by the broker.
+    send_failure: Mutex<Option<String>>,
+    /// The worker that has this worker's name, if schedulers have refused this one.
+    name_holder: watch::Sender<Option<WorkerProcess>>,
+    /// The last incarnation that was refused in favour of this worker.
+    last_rival: Mutex<String>,
     /// Closed by a burst of triggers: acks and reports wait until it opens.
     pub(crate) burst_gate: BurstGate,
 }
@@ -55,6 +66,65 @@ impl WorkerStatus {
         self.journal_unusable.load(Ordering::Relaxed)
     }
 
+    /// The start log has refused records for some time.
+    pub(crate) fn set_starts_unrecorded(&self, unrecorded: bool) {
+        self.starts_unrecorded.store(unrecorded, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_starts_unrecorded(&self) -> bool {
+        self.starts_unrecorded.load(Ordering::Relaxed)
+    }
+
+    /// Sets why the worker accepts no triggers.
+    pub(crate) fn set_problem(&self, problem: Option<String>) {
+        *lock(&self.problem) = problem;
+    }
+
+    /// Why the worker accepts no triggers. `None` if it accepts them.
+    pub(crate) fn problem(&self) -> Option<String> {
+        lock(&self.problem).clone()
+    }
+
+    /// Sets why the last heartbeat or its echo was not sent or not stored.
+    pub(crate) fn set_send_failure(&self, failure: Option<String>) {
+        *lock(&self.send_failure) = failure;
+    }
+
+    pub(crate) fn send_failure(&self) -> Option<String> {
+        lock(&self.send_failure).clone()
+    }
+
+    /// Schedulers have refused this worker, because `holder` has its name. The worker then stops.
+    pub(crate) fn refuse(&self, holder: WorkerProcess) {
+        self.name_holder.send_replace(Some(holder));
+    }
+
+    /// The worker that has this worker's name, if schedulers have refused this one.
+    pub(crate) fn name_holder(&self) -> Option<WorkerProcess> {
+        self.name_holder.borrow().clone()
+    }
+
+    pub(crate) fn is_refused(&self) -> bool {
+        self.name_holder.borrow().is_some()
+    }
+
+    /// Whether a warning about this refused incarnation is due: schedulers repeat themselves.
+    pub(crate) fn warn_of_rival(&self, incarnation: &str) -> bool {
+        let mut last = lock(&self.last_rival);
+        let is_new = *last != incarnation;
+        if is_new {
+            incarnation.clone_into(&mut last);
+        }
+        is_new
+    }
+
+    /// Returns once schedulers have refused this worker.
+    pub(crate) async fn refused(&self) {
+        let mut holder = self.name_holder.subscribe();
+        // Waiting fails only without a sender, and `self` has it.
+        let _ = holder.wait_for(Option::is_some).await;
+    }
+
     pub(crate) fn begin_drain(&self) {
         self.draining.send_replace(true);
     }
@@ -63,13 +133,14 @@ impl WorkerStatus {
         *self.draining.borrow()
     }
 
-    /// Returns once, when the drain begins.
+    /// Returns when the drain has begun.
     pub(crate) async fn drain_began(&self) {
-        if self.is_draining() {
-            return std::future::pending().await;
-        }
         let mut draining = self.draining.subscribe();
         // Waiting fails only without a sender, and `self` has it.
         let _ = draining.wait_for(|draining| *draining).await;
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cueline_broker::Listener;
+use cueline_model::Session;
 use cueline_runtime::Stop;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -16,9 +17,11 @@ use crate::heartbeats::{HeartbeatKind, Heartbeats};
 use crate::intake::Intake;
 use crate::journal::Journal;
 use crate::lease::BrokerLease;
+use crate::readiness::Readiness;
 use crate::report::ReportPublisher;
 use crate::settings::{Hook, Settings};
 use crate::signals::stop_on_signals;
+use crate::starts::StartRecorder;
 use crate::status::WorkerStatus;
 use crate::tasks::{INTAKE, SETTLING, Tasks};
 use crate::{control, settle};
@@ -41,6 +44,7 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(10);
 /// ```
 pub struct Worker {
     settings: Arc<Settings>,
+    status: Arc<WorkerStatus>,
     before_start: Option<Hook>,
 }
 
@@ -54,10 +58,18 @@ impl fmt::Debug for Worker {
 
 impl Worker {
     pub(crate) fn new(settings: Settings, before_start: Option<Hook>) -> Self {
+        let status = Arc::new(WorkerStatus::default());
+        status.set_problem(Some("the worker is starting".to_owned()));
         Self {
             settings: Arc::new(settings),
+            status,
             before_start,
         }
+    }
+
+    /// Tells whether the worker takes triggers, also while it [runs](Self::run).
+    pub fn readiness(&self) -> Readiness {
+        Readiness::new(Arc::clone(&self.status))
     }
 
     /// Runs until SIGTERM or SIGINT, and then stops softly as [`run`](Self::run) does. A second signal stops it at
@@ -86,6 +98,8 @@ impl Worker {
     /// - [`Error::BeforeStart`] if the hook failed.
     /// - [`Error::Broker`] if the broker refuses the worker. A broker that cannot be reached is tried again without
     ///   limit.
+    /// - [`Error::NameTaken`] if another worker runs under the same name and started earlier. The worker has stopped
+    ///   softly then.
     /// - [`Error::TaskEnded`] if a task of the worker failed.
     pub async fn run(self, stop: Stop) -> Result<()> {
         let settings = self.settings;
@@ -98,20 +112,44 @@ impl Worker {
             settings.on_lease_renewed.clone(),
             Arc::clone(&settings.boot_clock),
             settings.incarnation.clone(),
+            Session(settings.clock.now_ms()),
         ));
         let state = WorkerState {
             settings,
             lease,
-            status: Arc::default(),
+            status: self.status,
         };
         let Some(orders) = connect(&state.settings, &state.heartbeats(), &stop).await? else {
             return Ok(());
         };
+        let (settings, status) = (Arc::clone(&state.settings), Arc::clone(&state.status));
         match state.run(journal, orders, stop).await {
-            Ok(()) | Err(Halt::HardStop) => Ok(()),
+            Ok(()) | Err(Halt::HardStop) => name_taken(&settings, &status).map_or(Ok(()), Err),
             Err(Halt::Failed(error)) => Err(error),
         }
     }
+}
+
+/// The error of a worker that was refused, because another one has its name.
+fn name_taken(settings: &Settings, status: &WorkerStatus) -> Option<Error> {
+    let holder = status.name_holder()?;
+    let host = holder.host.as_deref().unwrap_or("an unknown machine");
+    Some(Error::NameTaken {
+        executor: settings.executor.clone(),
+        other: format!("process {} on {host}", holder.pid),
+    })
+}
+
+/// Passes the caller's stop on to this worker. A refusal stops this worker alone, softly. Never returns.
+async fn pass_on_stop(asked: Stop, own: Stop, status: Arc<WorkerStatus>) {
+    tokio::select! {
+        () = asked.soft() => {}
+        () = status.refused() => {}
+    }
+    own.ask_soft();
+    asked.hard().await;
+    own.ask_hard();
+    std::future::pending::<()>().await;
 }
 
 /// State that nearly all tasks share.
@@ -130,7 +168,8 @@ impl WorkerState {
         }
     }
 
-    async fn run(self, journal: Journal, orders: Listener, stop: Stop) -> Result<(), Halt> {
+    async fn run(self, journal: Journal, orders: Listener, asked: Stop) -> Result<(), Halt> {
+        let stop = Stop::new();
         let (settlements, settle_queue) = mpsc::channel(settle::MAX_WAITING);
         let (senders, inbox) = event_loop::channels();
         let services = Services {
@@ -138,12 +177,14 @@ impl WorkerState {
             lease: Arc::clone(&self.lease),
             status: Arc::clone(&self.status),
             reports: Arc::default(),
+            starts: self.settings.lease_timings.map(|_| Arc::default()),
             ticker: Arc::default(),
             settlements,
             ended: senders.ended,
             stop: stop.clone(),
         };
         let reports = Arc::clone(&services.reports);
+        let starts = services.starts.clone();
         let intake = Intake {
             settings: Arc::clone(&self.settings),
             status: Arc::clone(&self.status),
@@ -156,11 +197,22 @@ impl WorkerState {
         event_loop.recover().await?;
 
         let mut tasks = Tasks::default();
+        let status = Arc::clone(&self.status);
+        tasks.spawn("stop", pass_on_stop(asked, stop.clone(), status));
         let (settings, status) = (Arc::clone(&self.settings), Arc::clone(&self.status));
         let publisher = ReportPublisher::new(settings, Arc::clone(&reports), status);
         tasks.spawn("report publisher", publisher.run());
         tasks.spawn("attempt ticker", async move { ticker.run().await });
         self.spawn_settling(&mut tasks, settle_queue);
+        if let Some(queue) = starts {
+            let recorder = StartRecorder {
+                settings: Arc::clone(&self.settings),
+                lease: Arc::clone(&self.lease),
+                queue,
+                recorded: senders.recorded,
+            };
+            tasks.spawn("recorder of starts", recorder.run());
+        }
         self.spawn_lease(&mut tasks, orders, senders.orders);
         tasks.spawn(INTAKE, intake.run(stop.clone()));
         let executor = &self.settings.executor;
@@ -198,9 +250,10 @@ impl WorkerState {
         orders: mpsc::Sender<control::Order>,
     ) {
         let (settings, lease) = (Arc::clone(&self.settings), Arc::clone(&self.lease));
+        let status = Arc::clone(&self.status);
         tasks.spawn(
             "control channel",
-            control::run(settings, lease, listener, orders),
+            control::run(settings, lease, status, listener, orders),
         );
         let lease = Arc::clone(&self.lease);
         tasks.spawn("check of the broker lease", async move {

@@ -1,5 +1,7 @@
 //! A cluster: schedulers and workers as processes. They have their own database, and their own prefix on the broker.
 
+mod failovers;
+mod fleet;
 mod scenarios;
 mod snapshot;
 
@@ -11,13 +13,15 @@ use tokio::time::{Instant, sleep};
 
 use crate::args::Servers;
 use crate::database::Database;
+use crate::fleet_args::FleetProcess;
 use crate::noop::{Lateness, lateness};
 use crate::process::{Io, Process};
 use crate::scratch_dir::ScratchDir;
 use crate::usage::{Usage, Watched};
 use crate::worker::{Answer, Question};
-use crate::{Host, OpenStore, cleanup};
+use crate::{Host, OpenStore, broker};
 
+pub(crate) use fleet::run as run_fleet;
 pub(crate) use scenarios::run;
 
 /// How long processes may take until they are ready.
@@ -31,13 +35,32 @@ struct Cluster {
     schedulers: Vec<Process>,
     workers: Vec<Process>,
     store: OpenStore,
-    /// The API of the first scheduler.
-    url: String,
+    /// The address of the database for the schedulers.
+    store_url: String,
+    /// The APIs of the schedulers.
+    urls: Vec<String>,
+    /// The names of the executors, in the group `default`.
+    executors: Vec<String>,
 }
 
 impl Cluster {
     /// Starts all processes, and waits until the schedulers know the workers.
     async fn start(
+        host: &dyn Host,
+        servers: &Servers,
+        data: Option<&Path>,
+        name: &str,
+    ) -> Result<Self> {
+        let mut cluster = Self::create(host, servers, data, name).await?;
+        if let Err(e) = cluster.start_processes().await {
+            let _ = cluster.end().await;
+            return Err(e);
+        }
+        Ok(cluster)
+    }
+
+    /// Creates the database and a directory, without any process.
+    async fn create(
         host: &dyn Host,
         servers: &Servers,
         data: Option<&Path>,
@@ -53,29 +76,27 @@ impl Cluster {
                 return Err(e);
             }
         };
-        let mut cluster = Self {
+        Ok(Self {
             servers: servers.clone(),
             scratch,
+            store_url: database.url.clone(),
             database,
             prefix: format!("bench-{}-{name}", std::process::id()),
             schedulers: Vec::new(),
             workers: Vec::new(),
             store,
-            url: String::new(),
-        };
-        if let Err(e) = cluster.start_processes().await {
-            let _ = cluster.end().await;
-            return Err(e);
-        }
-        Ok(cluster)
+            urls: Vec::new(),
+            executors: Vec::new(),
+        })
     }
 
     async fn start_processes(&mut self) -> Result<()> {
         self.write_files().await?;
         self.start_schedulers()?;
         for n in 1..=self.servers.workers {
-            let worker = self.start_worker(n)?;
-            self.workers.push(worker);
+            let name = format!("worker-{n}");
+            self.start_worker(&name, &[])?;
+            self.executors.push(name);
         }
         self.wait_for_workers().await
     }
@@ -93,7 +114,7 @@ impl Cluster {
                 );
             }
         }
-        self.write("store", &self.database.url)?;
+        self.write("store", &self.store_url)?;
         self.write("broker", &self.servers.broker)?;
         let prefix = &self.prefix;
         self.write(
@@ -119,14 +140,13 @@ impl Cluster {
     }
 
     fn start_schedulers(&mut self) -> Result<()> {
+        self.urls.clear();
         for n in 1..=self.servers.schedulers {
             let port = std::net::TcpListener::bind("127.0.0.1:0")?
                 .local_addr()?
                 .port();
             let listen = format!("127.0.0.1:{port}");
-            if n == 1 {
-                self.url = format!("http://{listen}/api/v1");
-            }
+            self.urls.push(format!("http://{listen}/api/v1"));
             let name = format!("scheduler-{n}");
             let args = ["scheduler", "--config", "cueline.toml", "--name", &name];
             let args = [&args[..], &["--listen", &listen]].concat();
@@ -136,15 +156,34 @@ impl Cluster {
         Ok(())
     }
 
-    fn start_worker(&self, n: usize) -> Result<Process> {
-        let name = format!("worker-{n}");
-        let state = self.scratch.path().join(&name);
+    /// Starts a process of light executors.
+    fn start_light_executors(&mut self, process: &FleetProcess) -> Result<()> {
+        let (light, connections) = (
+            process.executors.to_string(),
+            process.connections.to_string(),
+        );
+        let light = ["--light", &light, "--connections", &connections];
+        // Before the start, so that their queues are deleted if it fails.
+        self.executors.extend(process.executor_names());
+        self.start_worker(&process.name, &light)
+    }
+
+    fn start_worker(&mut self, name: &str, light: &[&str]) -> Result<()> {
+        let state = self.scratch.path().join(name);
         std::fs::create_dir(&state)?;
         let state = state.display().to_string();
-        let args = ["bench-worker", "--broker-file", "broker", "--name", &name];
+        let args = ["bench-worker", "--broker-file", "broker", "--name", name];
         let more = ["--broker-prefix", &self.prefix, "--state-dir", &state];
-        let args = [&args[..], &more].concat();
-        Process::start(&name, &args, self.scratch.path(), Io::Questions)
+        let args = [&args[..], &more, light].concat();
+        let worker = Process::start(name, &args, self.scratch.path(), Io::Questions)?;
+        self.workers.push(worker);
+        Ok(())
+    }
+
+    /// Fails if a process has ended.
+    fn check_running(&mut self) -> Result<()> {
+        let mut processes = self.schedulers.iter_mut().chain(&mut self.workers);
+        processes.try_for_each(Process::check_running)
     }
 
     async fn stop_schedulers(&mut self) -> Result<()> {
@@ -157,9 +196,7 @@ impl Cluster {
     async fn wait_for_workers(&mut self) -> Result<()> {
         let deadline = Instant::now() + READY_TIMEOUT;
         loop {
-            for process in self.schedulers.iter_mut().chain(&mut self.workers) {
-                process.check_running()?;
-            }
+            self.check_running()?;
             let known = self.store.store.executors().await?.len();
             if known == self.workers.len() {
                 return Ok(());
@@ -219,7 +256,7 @@ impl Cluster {
         }
         self.store.close.await;
         let dropped = self.database.drop().await;
-        let deleted = cleanup::delete_all(&self.servers, &self.prefix).await;
+        let deleted = broker::delete_all(&self.servers, &self.prefix, &self.executors).await;
         stopped?;
         dropped?;
         deleted.with_context(|| format!("failed to delete what begins with {}", self.prefix))

@@ -88,7 +88,8 @@ async fn carry_out(
     Ok(report)
 }
 
-async fn apply(cluster: &Cluster, load: &Load) -> Result<()> {
+/// Creates the jobs.
+pub(super) async fn apply(cluster: &Cluster, load: &Load) -> Result<()> {
     let bar = bar(load.jobs.len() as u64, "jobs");
     for jobs in load.jobs.chunks(APPLY_BATCH) {
         cluster.store.store.apply_jobs(jobs, false).await?;
@@ -96,6 +97,37 @@ async fn apply(cluster: &Cluster, load: &Load) -> Result<()> {
     }
     bar.finish_and_clear();
     Ok(())
+}
+
+/// Waits until `all` runs have started and ended, with a progress bar. Returns when the last start was seen.
+pub(super) async fn run_all(
+    cluster: &mut Cluster,
+    name: &'static str,
+    all: u64,
+) -> Result<Instant> {
+    let bar = bar(all, name);
+    let (mut seen, mut moved) = (0, Instant::now());
+    while seen < all {
+        sleep(Duration::from_millis(50)).await;
+        let attempts = cluster.attempts().await?;
+        if attempts > seen {
+            moved = Instant::now();
+        }
+        if moved.elapsed() > STUCK_TIMEOUT {
+            bail!("{attempts} of {all} runs have started, and no more start");
+        }
+        seen = attempts;
+        bar.set_position(seen);
+    }
+    let mut connection = cluster.database.connect().await?;
+    while has_live_runs(&mut connection).await? {
+        if moved.elapsed() > STUCK_TIMEOUT {
+            bail!("all {all} runs have started, and some do not end");
+        }
+        sleep(Duration::from_millis(30)).await;
+    }
+    bar.finish_and_clear();
+    Ok(moved)
 }
 
 /// Measures jobs that fire repeatedly.
@@ -129,31 +161,10 @@ async fn due(cluster: &mut Cluster, load: &Load, report: &mut Report) -> Result<
     sleep(load.until_due().unwrap_or_default()).await;
     cluster.ask_workers(Question::Measure).await?;
     let all = load.jobs.len() as u64;
-    let bar = bar(all, load.name);
     let before = Snapshot::take(cluster).await?;
     cluster.start_schedulers()?;
-    let (mut seen, mut moved) = (0, Instant::now());
-    while seen < all {
-        sleep(Duration::from_millis(50)).await;
-        let attempts = cluster.attempts().await?;
-        if attempts > seen {
-            moved = Instant::now();
-        }
-        if moved.elapsed() > STUCK_TIMEOUT {
-            bail!("{attempts} of {all} runs have started, and no more start");
-        }
-        seen = attempts;
-        bar.set_position(seen);
-    }
-    let mut connection = cluster.database.connect().await?;
-    while has_live_runs(&mut connection).await? {
-        if moved.elapsed() > STUCK_TIMEOUT {
-            bail!("all {all} runs have started, and some do not end");
-        }
-        sleep(Duration::from_millis(30)).await;
-    }
+    run_all(cluster, load.name, all).await?;
     let after = Snapshot::take(cluster).await?;
-    bar.finish_and_clear();
     after.add_since(&before, report);
     Ok(())
 }
@@ -170,7 +181,7 @@ async fn trigger(
     cueline_runtime::tls::install_provider();
     let token = cluster.token()?;
     let client = reqwest::Client::builder().timeout(STUCK_TIMEOUT).build()?;
-    let url = format!("{}/jobs/{}/trigger", cluster.url, load.jobs[0].name);
+    let url = format!("{}/jobs/{}/trigger", cluster.urls[0], load.jobs[0].name);
     let every = u64::try_from(rate).unwrap_or(u64::MAX).max(1);
     let mut turns = interval(Duration::from_micros(1_000_000 / every));
     let fire = async || -> Result<()> {

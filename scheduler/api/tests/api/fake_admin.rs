@@ -44,6 +44,10 @@ impl SchedulerAdmin for FakeAdmin {
         SinceStart::default()
     }
 
+    fn executor_timeouts_paused(&self) -> Option<String> {
+        Some(unreachable().to_string())
+    }
+
     async fn trigger(&self, request: TriggerRequest) -> Result<TriggerOutcome, AdminError> {
         let triggered = self.store.trigger(&request).await?;
         self.claim.wake();

@@ -7,24 +7,28 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use cueline_broker::{Broker, Outgoing, QueueId, QueueStats};
+use cueline_broker::{Broker, Outgoing, QueueId};
 use cueline_model::{ExecutorId, OutcomeKind};
+use cueline_protocol::{Trigger, decode};
 use cueline_runtime::Activator;
 use cueline_store::admin::{
     AdminError, QueueDepth, ReplayedDeadLetter, SchedulerAdmin, SinceStart,
 };
 use cueline_store::{
-    ErrorKind, OutstandingAttempt, Store, StoreError, TriggerOutcome, TriggerRequest,
+    DeadLetter, ErrorKind, OutstandingAttempt, Store, StoreError, TriggerOutcome, TriggerRequest,
 };
 
 use crate::addresses::executor_queue;
+use crate::claims::NodeClaims;
 use crate::counters::Counters;
+use crate::database_clock::DatabaseClock;
 use crate::error::EngineError;
-use crate::liveness::executor_attempts::ExecutorAttempts;
+use crate::liveness::executor_attempts::{Ending, ExecutorAttempts};
 use crate::liveness::reconcile::Reconciler;
 use crate::liveness::registry::Registry;
+use crate::liveness::self_check::SelfCheck;
+use crate::liveness::start_evidence::StartEvidence;
 use crate::pipeline::manual_trigger::ManualTrigger;
-use crate::pipeline::node_claims::NodeClaims;
 
 /// The engine's side of [`SchedulerAdmin`].
 pub(crate) struct Admin {
@@ -33,6 +37,8 @@ pub(crate) struct Admin {
     pub(crate) claims: Arc<NodeClaims>,
     pub(crate) registry: Arc<Registry>,
     pub(crate) counters: Arc<Counters>,
+    pub(crate) clock: Arc<DatabaseClock>,
+    pub(crate) self_check: Arc<SelfCheck>,
     pub(crate) trigger: ManualTrigger,
     pub(crate) attempts: ExecutorAttempts,
     pub(crate) reconciler: Reconciler,
@@ -52,6 +58,10 @@ impl SchedulerAdmin for Admin {
 
     fn since_start(&self) -> SinceStart {
         self.counters.since_start()
+    }
+
+    fn executor_timeouts_paused(&self) -> Option<String> {
+        self.self_check.problem(self.clock.now())
     }
 
     async fn trigger(&self, request: TriggerRequest) -> Result<TriggerOutcome, AdminError> {
@@ -77,7 +87,11 @@ impl SchedulerAdmin for Admin {
             .stats(&queues)
             .await
             .map_err(EngineError::from)?;
-        let mut depths: Vec<_> = stats.into_iter().map(depth).collect();
+        let answered = stats.queues.into_iter();
+        let answered = answered.map(|s| depth(s.queue, Some((s.ready, s.unsettled))));
+        let unanswered = stats.unanswered.into_iter();
+        let unanswered = unanswered.map(|queue| depth(queue, None));
+        let mut depths: Vec<_> = answered.chain(unanswered).collect();
         depths.sort_by(|a, b| a.queue.cmp(&b.queue));
         Ok(depths)
     }
@@ -108,8 +122,7 @@ impl SchedulerAdmin for Admin {
             )));
         }
         let outstanding = self.attempts.outstanding(executor).await?;
-        let count = self.reconciler.republish_missing(outstanding).await?;
-        Ok(count as u64)
+        Ok(self.reconciler.republish_missing(outstanding).await? as u64)
     }
 
     async fn replay_dead_letters(
@@ -121,8 +134,9 @@ impl SchedulerAdmin for Admin {
         let (mut published, mut messages) = (Vec::new(), Vec::new());
         for letter in letters {
             let id = letter.id;
-            match dead_letter_origin::queue_of(&letter) {
-                Some(queue) => {
+            let target = self.replay_target(&letter).await?;
+            match target {
+                Ok(queue) => {
                     published.push(id);
                     messages.push(Outgoing {
                         queue,
@@ -132,9 +146,9 @@ impl SchedulerAdmin for Admin {
                         payload: Bytes::from(letter.payload),
                     });
                 }
-                None => replayed.push(ReplayedDeadLetter {
+                Err(refused) => replayed.push(ReplayedDeadLetter {
                     id,
-                    refused: Some(format!("the queue {:?} is not known", letter.queue)),
+                    refused: Some(refused),
                 }),
             }
         }
@@ -157,6 +171,35 @@ impl SchedulerAdmin for Admin {
 }
 
 impl Admin {
+    /// The queue that a dead letter may be published to, or why it must not be. An executor that does not know the
+    /// attempt of a trigger would run it, although the run has ended or is at another attempt.
+    async fn replay_target(
+        &self,
+        letter: &DeadLetter,
+    ) -> Result<Result<QueueId, String>, StoreError> {
+        let Some(queue) = dead_letter_origin::queue_of(letter) else {
+            return Ok(Err(format!("the queue {:?} is not known", letter.queue)));
+        };
+        let trigger = decode::<Trigger>(&letter.payload).ok();
+        let Some(trigger) = trigger.filter(|t| t.store == self.attempts.store_id) else {
+            return Ok(Ok(queue));
+        };
+        let (run, attempt) = (trigger.run, trigger.attempt);
+        let is_over = match self.store.run(run).await {
+            Ok(found) => found.run.attempt != attempt || found.run.state.is_terminal(),
+            Err(e) if e.kind() == ErrorKind::NotFound => true,
+            Err(e) => return Err(e),
+        };
+        Ok(if is_over {
+            let job = &trigger.job.name;
+            Err(format!(
+                "attempt {attempt} of run {run} is over; trigger job {job} again"
+            ))
+        } else {
+            Ok(queue)
+        })
+    }
+
     /// Takes all triggers out of the executor's queue and ends their attempts as `kind`. Returns their number.
     async fn empty(
         &self,
@@ -165,16 +208,22 @@ impl Admin {
         reason: &str,
     ) -> Result<u64, AdminError> {
         let mut count = 0;
+        let ending = Ending {
+            kind,
+            reason,
+            evidence: &StartEvidence::default(),
+        };
         self.attempts
-            .drain(executor, kind, reason, || true, &mut count)
+            .drain(executor, &ending, || true, &mut count)
             .await?;
         Ok(count as u64)
     }
 }
 
-fn depth(stats: QueueStats) -> QueueDepth {
-    let queue = stats.queue.to_string();
-    let (group, executor) = match stats.queue {
+/// A queue with the numbers of its ready and unsettled messages. Without numbers, it did not answer.
+fn depth(id: QueueId, counts: Option<(u64, u64)>) -> QueueDepth {
+    let queue = id.to_string();
+    let (group, executor) = match id {
         QueueId::Executor { group, executor } => (Some(group), Some(executor)),
         _ => (None, None),
     };
@@ -182,7 +231,7 @@ fn depth(stats: QueueStats) -> QueueDepth {
         queue,
         group,
         executor,
-        ready: stats.ready,
-        unsettled: stats.unsettled,
+        ready: counts.map(|(ready, _)| ready),
+        unsettled: counts.map(|(_, unsettled)| unsettled),
     }
 }

@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cueline_broker::{Broker, Delivery, QueueId, Receipt, Settlement};
-use cueline_model::{ExecutorId, OutcomeKind, StoreId};
+use cueline_model::{AttemptId, ExecutorId, OutcomeKind, StoreId};
 use cueline_protocol::{Trigger, decode};
 use cueline_runtime::Backoff;
 use cueline_store::{AttemptReport, ErrorKind, OutstandingAttempt, Store, StoreError};
 
+use super::start_evidence::StartEvidence;
 use crate::addresses::executor_queue;
 use crate::database_clock::DatabaseClock;
 use crate::error::EngineError;
@@ -25,6 +26,23 @@ pub(crate) struct ExecutorAttempts {
     pub(crate) store_id: StoreId,
 }
 
+/// How the attempts of drained triggers end.
+pub(crate) struct Ending<'a> {
+    pub(crate) kind: OutcomeKind,
+    pub(crate) reason: &'a str,
+    /// The starts of the executor.
+    pub(crate) evidence: &'a StartEvidence,
+}
+
+impl Ending<'_> {
+    /// An attempt is not [returned](OutcomeKind::Returned) if its trigger was delivered before or its start is
+    /// recorded: it may have started.
+    fn may_end(&self, delivery: &Delivery, attempt: AttemptId) -> bool {
+        let may_have_started = delivery.redelivered || self.evidence.has_start(attempt);
+        self.kind != OutcomeKind::Returned || !may_have_started
+    }
+}
+
 /// Triggers fetched at once, and attempts ended in one transaction.
 pub(crate) const BATCH: usize = 500;
 /// The most batches per executor in one call. The next call continues.
@@ -37,6 +55,8 @@ const FETCH_WAIT: Duration = Duration::from_millis(50);
 const STORE_TRIES: usize = 12;
 /// After a failure of the store, the triggers are delivered again after this time.
 const RETRY_AFTER: Duration = Duration::from_millis(200);
+/// The beginning of each reason for which a drain refuses a trigger. Its executor has not refused it.
+pub(crate) const NOT_ROUTED_AGAIN: &str = "failed to route the trigger again: ";
 
 impl ExecutorAttempts {
     /// The attempts that the store lists as `queued` or `running` at the executor.
@@ -47,11 +67,14 @@ impl ExecutorAttempts {
         let mut all = Vec::new();
         let mut after = None;
         loop {
-            let page = self.store.outstanding_attempts(0, after, PAGE).await?;
+            let page = self
+                .store
+                .outstanding_attempts(0, Some(executor), after, PAGE)
+                .await?;
             let Some(last) = page.last() else { break };
             after = Some(last.attempt.run);
             let is_last = page.len() < PAGE;
-            all.extend(page.into_iter().filter(|o| o.executor == *executor));
+            all.extend(page);
             if is_last || all.len() >= BATCH * MAX_BATCHES {
                 break;
             }
@@ -59,23 +82,52 @@ impl ExecutorAttempts {
         Ok(all)
     }
 
-    /// Takes triggers out of the executor's queue and ends their attempts as `kind`. Stops once `is_valid` returns
-    /// false: an unreachable broker may answer so late that the reason no longer applies. `count` includes the attempts
-    /// that ended before an error.
-    ///
-    /// With [`OutcomeKind::Returned`], an attempt whose trigger was delivered before is not ended, because it may
-    /// have started.
+    /// Takes triggers out of the executor's queue and ends their attempts. Stops once `is_valid` returns false: an
+    /// unreachable broker may answer so late that the reason no longer applies. `count` includes the attempts that
+    /// ended before an error. Returns whether the queue is known to be empty.
     pub(crate) async fn drain(
         &self,
         executor: &ExecutorId,
-        kind: OutcomeKind,
-        reason: &str,
+        ending: &Ending<'_>,
+        is_valid: impl Fn() -> bool,
+        count: &mut usize,
+    ) -> Result<bool, EngineError> {
+        let queue = executor_queue(&executor.group, &executor.name);
+        let drained = match self.drain_queue(&queue, ending, is_valid, count).await {
+            Ok(()) => Ok(self.is_empty(&queue).await),
+            Err(e) => Err(e),
+        };
+        // The executor may be back. The broker would go on delivering a part of its triggers here.
+        if let Err(error) = self.broker.stop_fetching(&queue).await {
+            tracing::debug!(%queue, %error, "failed to end the deliveries of a drained queue; they end by themselves");
+        }
+        drained
+    }
+
+    /// Whether the queue is known to be empty. Called while this node consumes it: without a consumer, some products give
+    /// the same counts for an empty queue and for one that does not answer.
+    async fn is_empty(&self, queue: &QueueId) -> bool {
+        match self.broker.stats(std::slice::from_ref(queue)).await {
+            Ok(stats) => {
+                let found = stats.of(queue);
+                !stats.is_unanswered(queue) && found.is_none_or(|s| !s.may_have_messages())
+            }
+            Err(error) => {
+                tracing::debug!(%queue, %error, "failed to count the messages of a drained queue");
+                false
+            }
+        }
+    }
+
+    async fn drain_queue(
+        &self,
+        queue: &QueueId,
+        ending: &Ending<'_>,
         is_valid: impl Fn() -> bool,
         count: &mut usize,
     ) -> Result<(), EngineError> {
-        let queue = executor_queue(&executor.group, &executor.name);
         for _ in 0..MAX_BATCHES {
-            let batch = match self.broker.fetch(&queue, BATCH, FETCH_WAIT).await {
+            let batch = match self.broker.fetch(queue, BATCH, FETCH_WAIT).await {
                 Ok(batch) => batch,
                 // The broker has lost the queue.
                 Err(e) if e.kind() == cueline_broker::ErrorKind::Permanent => {
@@ -89,10 +141,10 @@ impl ExecutorAttempts {
             }
             if !is_valid() {
                 let retry = Settlement::Retry(Duration::ZERO);
-                settle_all(&self.broker, &queue, &batch, retry).await?;
+                settle_all(&self.broker, queue, &batch, retry).await?;
                 break;
             }
-            self.end(&queue, &batch, kind, reason, count).await?;
+            self.end(queue, &batch, ending, count).await?;
         }
         Ok(())
     }
@@ -101,18 +153,18 @@ impl ExecutorAttempts {
         &self,
         queue: &QueueId,
         batch: &[Delivery],
-        kind: OutcomeKind,
-        reason: &str,
+        ending: &Ending<'_>,
         count: &mut usize,
     ) -> Result<(), EngineError> {
-        let now = self.clock.now();
         let mut reports = Vec::with_capacity(batch.len());
         let mut settlements: Vec<(Receipt, Settlement)> = Vec::with_capacity(batch.len());
         for delivery in batch {
             let settlement = match self.read(delivery) {
                 Ok(trigger) => {
-                    if !delivery.redelivered || kind != OutcomeKind::Returned {
-                        reports.push(attempt_ended(trigger.attempt_id(), kind, now, reason));
+                    let attempt = trigger.attempt_id();
+                    if ending.may_end(delivery, attempt) {
+                        let (kind, now) = (ending.kind, self.clock.now());
+                        reports.push(attempt_ended(attempt, kind, now, ending.reason));
                     }
                     Settlement::Ack
                 }
@@ -130,9 +182,10 @@ impl ExecutorAttempts {
     }
 
     fn read(&self, delivery: &Delivery) -> Result<Trigger, String> {
-        let trigger: Trigger = decode(&delivery.payload).map_err(|e| e.to_string())?;
+        let trigger: Trigger =
+            decode(&delivery.payload).map_err(|e| format!("{NOT_ROUTED_AGAIN}{e}"))?;
         match store_mismatch(self.store_id, trigger.store) {
-            Some(mismatch) => Err(format!("failed to route the trigger again: {mismatch}")),
+            Some(mismatch) => Err(format!("{NOT_ROUTED_AGAIN}{mismatch}")),
             None => Ok(trigger),
         }
     }

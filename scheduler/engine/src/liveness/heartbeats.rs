@@ -6,15 +6,18 @@ use std::time::Duration;
 
 use cueline_broker::{Announcement, Listener};
 use cueline_model::{ExecutorId, Heartbeat, Timestamp};
-use cueline_protocol::{HeartbeatMessage, decode};
+use cueline_protocol::{HeartbeatMessage, Incarnation, decode};
 use cueline_runtime::{Backoff, Stop};
 use cueline_store::{Store, StoreError};
 
+use super::incarnations::Incarnations;
+use super::lease_times::LeaseTimesCheck;
+use super::name_conflicts::NameConflicts;
 use super::queue_provisioner::QueueProvisioner;
 use super::registry::Registry;
 use super::self_check::SelfCheck;
+use crate::claims::NodeClaims;
 use crate::database_clock::DatabaseClock;
-use crate::pipeline::node_claims::NodeClaims;
 
 pub(crate) struct Heartbeats {
     pub(crate) store: Arc<dyn Store>,
@@ -23,6 +26,9 @@ pub(crate) struct Heartbeats {
     pub(crate) self_check: Arc<SelfCheck>,
     pub(crate) queues: Arc<QueueProvisioner>,
     pub(crate) claims: Arc<NodeClaims>,
+    pub(crate) name_conflicts: Arc<NameConflicts>,
+    pub(crate) incarnations: Incarnations,
+    pub(crate) lease_times: LeaseTimesCheck,
     /// The last heartbeat of each executor that was received and is not stored yet.
     pub(crate) unstored: BTreeMap<ExecutorId, UnstoredHeartbeat>,
 }
@@ -71,7 +77,10 @@ impl Heartbeats {
         let mut received = Vec::new();
         inbox.try_recv_many(&mut received, usize::MAX);
         let mut lost = inbox.take_lost();
-        for heartbeat in received.iter().filter_map(read) {
+        for message in received.iter().filter_map(read) {
+            let Some(heartbeat) = self.judge(message, received_at) else {
+                continue;
+            };
             // The last heartbeat of an executor replaces the earlier ones.
             let executor = heartbeat.executor.clone();
             if self.unstored.len() < MAX_UNSTORED || self.unstored.contains_key(&executor) {
@@ -97,6 +106,34 @@ impl Heartbeats {
             tracing::info!("heartbeat writes caught up; executor timeouts resume");
         }
         Ok(())
+    }
+
+    /// The heartbeat as it counts. `None` if its process was refused, because another one has its name.
+    fn judge(&mut self, message: HeartbeatMessage, now: Timestamp) -> Option<Heartbeat> {
+        let HeartbeatMessage {
+            mut heartbeat,
+            sender,
+            lease,
+            ..
+        } = message;
+        let executor = &heartbeat.executor;
+        if let Some(sender) = sender {
+            let incarnation = Incarnation {
+                incarnation: heartbeat.incarnation.clone(),
+                process: sender.process,
+            };
+            let judgement = self
+                .incarnations
+                .judge(executor, incarnation, sender.sent_at, now);
+            for conflict in judgement.conflicts {
+                self.name_conflicts.add(conflict);
+            }
+            if judgement.is_ignored {
+                return None;
+            }
+        }
+        heartbeat.refusal = self.lease_times.refusal(executor, lease, now);
+        Some(heartbeat)
     }
 
     async fn store_unstored(&mut self) -> Result<(), StoreError> {
@@ -157,9 +194,9 @@ impl Heartbeats {
     }
 }
 
-fn read(announcement: &Announcement) -> Option<Heartbeat> {
+fn read(announcement: &Announcement) -> Option<HeartbeatMessage> {
     match decode::<HeartbeatMessage>(&announcement.payload) {
-        Ok(message) => Some(message.heartbeat),
+        Ok(message) => Some(message),
         Err(e) => {
             tracing::warn!(error = %e, "ignored a heartbeat that cannot be read; check the version of its worker");
             None

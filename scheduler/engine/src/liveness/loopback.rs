@@ -1,5 +1,8 @@
-//! Loopback heartbeats: this node sends messages to itself over the broker. Receiving them is evidence that it would
-//! also receive heartbeats of executors.
+//! Loopback heartbeats: this node sends messages to itself over the broker. Receiving one that a majority of the
+//! broker's servers has stored is evidence that this node would also receive heartbeats of executors.
+//!
+//! Without the majority, this node may be on the smaller side of a network partition. Executors on the other side would
+//! seem dead to it. Executors on this side are fenced, because their heartbeats are not stored either.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
@@ -9,7 +12,7 @@ use bytes::Bytes;
 use cueline_broker::{Broker, BrokerError, Channel, Listener};
 use cueline_model::Timestamp;
 use cueline_runtime::Stop;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::self_check::SelfCheck;
 use crate::database_clock::DatabaseClock;
@@ -50,10 +53,13 @@ impl Loopback {
                 Ok(()) => tracing::warn!(
                     "received no loopback heartbeat; executor timeouts are paused, subscribing again. Check the broker"
                 ),
-                Err(e) => tracing::warn!(
-                    error = %e,
-                    "failed to subscribe to loopback heartbeats; executor timeouts are paused, trying again. Check the broker"
-                ),
+                Err(e) => {
+                    tracing::warn!(
+                        error = %e,
+                        "failed to subscribe to loopback heartbeats; executor timeouts are paused, trying again. Check the broker"
+                    );
+                    self.self_check.set_loopback_failure(Some(e.to_string()));
+                }
             }
             tokio::select! {
                 () = sleep(self.self_check.intervals.every) => {}
@@ -67,19 +73,57 @@ impl Loopback {
         let intervals = self.self_check.intervals;
         let mut inbox = self.broker.listen(&self.channel).await?;
         let mut last_received = Instant::now();
+        let mut was_stored = true;
+        self.declare_proofs().await;
         while last_received.elapsed() < intervals.resubscribe_after {
-            // The error is ignored: a message that was not sent is not received either.
-            let _ = self
-                .broker
-                .announce(&self.channel, encode(self.clock.now()))
-                .await;
+            let stored = self.send().await;
+            if let Err(why) = &stored {
+                if was_stored {
+                    tracing::warn!(
+                        error = %why,
+                        "a loopback heartbeat was not stored; executor timeouts are paused. Check that a majority of the broker's servers is up, and that they reach each other"
+                    );
+                }
+                // A broker may have lost the place of the proofs in a restart.
+                self.declare_proofs().await;
+            }
+            was_stored = stored.is_ok();
+            self.self_check.set_loopback_failure(stored.err());
             let is_fresh =
                 |payload: &[u8]| !self.self_check.is_gap(decode(payload), self.clock.now());
-            if receive(&mut inbox, intervals.every, is_fresh, || self.record()).await {
+            let record = || {
+                if was_stored {
+                    self.record();
+                }
+            };
+            if receive(&mut inbox, intervals.every, is_fresh, record).await {
                 last_received = Instant::now();
             }
         }
         Ok(())
+    }
+
+    /// Sends a loopback heartbeat, and waits until the broker has stored it. Otherwise returns why not.
+    async fn send(&self) -> Result<(), String> {
+        let payload = encode(self.clock.now());
+        let sending = self.broker.announce_stored(&self.channel, payload);
+        let within = self.self_check.intervals.store_within;
+        match timeout(within, sending).await {
+            Ok(stored) => stored.map_err(|e| e.to_string()),
+            Err(_) => Err(format!("no answer within {within:?}")),
+        }
+    }
+
+    /// A failure is only logged. The next loopback heartbeat shows whether the place of the proofs exists.
+    async fn declare_proofs(&self) {
+        let within = self.self_check.intervals.resubscribe_after / 2;
+        match timeout(within, self.broker.declare_proofs()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(e)) => {
+                tracing::debug!(error = %e, "failed to declare the place of proofs; trying again");
+            }
+            Err(_) => tracing::debug!("the place of proofs was not declared in time; trying again"),
+        }
     }
 
     /// Records that a loopback heartbeat was received now.
@@ -131,21 +175,66 @@ async fn receive(
 mod tests {
     use std::cell::Cell;
 
-    use cueline_broker::Announcement;
+    use cueline_broker::conformance::{Fault, Faulty, Operation};
+    use cueline_broker::{Announcement, BrokerOptions, ErrorKind};
+    use cueline_broker_embedded::{EmbeddedDriver, EmbeddedOptions};
+    use cueline_runtime::SystemClock;
+    use cueline_test_support::{SOON, eventually};
 
     use super::*;
 
-    /// Messages have piled up while the process was suspended.
+    /// This node's server of the broker is cut off from the others, and serves this node as before.
     #[tokio::test]
+    async fn a_loopback_heartbeat_that_is_received_and_not_stored_proves_nothing() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("broker.db");
+        let driver = EmbeddedDriver::open(&file, EmbeddedOptions::default()).await;
+        let driver = Faulty::new(Arc::new(driver.expect("a broker")));
+        let faults = driver.faults();
+        let not_stored = Fault::After(ErrorKind::Transient);
+        faults.always(Operation::AnnounceStored, not_stored);
+        let self_check = Arc::new(SelfCheck::new(7_500));
+        let clock = Arc::new(DatabaseClock::new(Arc::new(SystemClock)));
+        let database_clock = Arc::clone(&clock);
+        let now = || database_clock.now();
+        let broker = Broker::new(driver, BrokerOptions::default());
+        let loopback = Loopback::new(broker.clone(), clock, Arc::clone(&self_check));
+        let mut inbox = broker.listen(&loopback.channel).await.expect("a listener");
+        let stop = Stop::new();
+        let running = tokio::spawn(loopback.run(stop.clone()));
+        for _ in 0..3 {
+            assert!(inbox.recv().await.is_some());
+        }
+        // The third was sent after the wait for the first two.
+        assert_eq!(self_check.listening_since(), None);
+        assert!(faults.calls(Operation::DeclareProofs) >= 2);
+        let problem = self_check.problem(now()).unwrap_or_default();
+        assert!(problem.contains("AnnounceStored"), "{problem}");
+        faults.clear();
+        let listens = async || self_check.listening_since().ok_or("no gap has ended");
+        eventually("a loopback heartbeat counts", SOON, listens)
+            .await
+            .expect("in time");
+        let problem = self_check.problem(now()).unwrap_or_default();
+        assert!(
+            problem.contains("the store"),
+            "nothing is flushed: {problem}"
+        );
+        stop.ask_soft();
+        running.await.expect("no panic");
+    }
+
+    /// Messages have piled up while the process was suspended.
+    #[tokio::test(start_paused = true)]
     async fn old_messages_are_read_at_once_and_prove_nothing() {
-        let check = SelfCheck::new(30_000);
+        let self_check = SelfCheck::new(30_000);
         let now = Timestamp::from_millis(1_800_000_000_000);
         let (sender, mut inbox) = cueline_broker::listener::listener(100);
         let send = |payload| {
             let reply_to = None;
             sender.send(Announcement { payload, reply_to });
         };
-        let is_fresh = |payload: &[u8]| !check.is_gap(decode(payload), now);
+        let is_fresh = |payload: &[u8]| !self_check.is_gap(decode(payload), now);
         let wait = Duration::from_millis(20);
         for _ in 0..50 {
             send(encode(now.minus_ms(4_001)));

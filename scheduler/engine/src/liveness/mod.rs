@@ -1,16 +1,30 @@
 //! Liveness: this node is alive while its lease is renewed, an executor while its heartbeats arrive.
 //!
 //! [`heartbeats`] stores heartbeats and updates the [`registry`], from which runs are routed. [`failover`] moves the
-//! work of silent executors. It acts only while [`self_check`] shows that this node would have received a heartbeat;
-//! [`loopback`] provides that evidence. [`reconcile`] finds triggers that were lost on the way to a live executor.
-//! [`node_lease`] keeps the claims of this node.
+//! work of silent executors, and [`forget`] removes those that stay silent. Both act only while [`self_check`] shows
+//! that this node would have received a heartbeat; [`loopback`] provides that evidence. [`start_evidence`] tells which
+//! attempts may have started. [`reconcile`] finds attempts that live executors do not hold. It asks them through
+//! [`holdings`], [`not_held`] remembers those that may have started, and [`republish_limit`] bounds how often the others
+//! are published again. [`results_queue`] tells which results are in the store. [`node_lease`] keeps the claims of this
+//! node. [`incarnations`] recognises two processes under one executor name, and [`lease_times`] workers that would stop
+//! too late.
 
 pub(crate) mod executor_attempts;
 pub(crate) mod failover;
+pub(crate) mod forget;
 pub(crate) mod heartbeats;
+pub(crate) mod holdings;
+pub(crate) mod incarnations;
+pub(crate) mod lease_times;
 pub(crate) mod loopback;
+pub(crate) mod name_conflicts;
 pub(crate) mod node_lease;
+pub(crate) mod not_held;
+pub(crate) mod queue_counts;
 pub(crate) mod queue_provisioner;
 pub(crate) mod reconcile;
 pub(crate) mod registry;
+pub(crate) mod republish_limit;
+pub(crate) mod results_queue;
 pub(crate) mod self_check;
+pub(crate) mod start_evidence;

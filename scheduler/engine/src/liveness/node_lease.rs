@@ -7,8 +7,8 @@ use cueline_runtime::{Activator, Duty, Next};
 use cueline_store::{NodeId, Store, StoreError};
 
 use super::self_check::SelfCheck;
+use crate::claims::NodeClaims;
 use crate::database_clock::DatabaseClock;
-use crate::pipeline::node_claims::NodeClaims;
 
 /// Registers the node, renews its lease, and follows the database's clock.
 pub(crate) struct NodeLease {

@@ -1,17 +1,18 @@
-//! Declares the queues of executors in the background, so that a slow broker cannot delay heartbeats.
+//! Declares the queues and start logs of executors in the background, so that a slow broker cannot delay heartbeats.
 //!
 //! No trigger waits for a declaration here, because publishing to a missing queue declares it. The provisioner serves
-//! executors whose own rights do not let them declare their queue.
+//! executors whose own rights do not let them declare their queue and their log.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
 
-use cueline_broker::Broker;
+use cueline_broker::{Broker, BrokerError, QueueId, StartLog};
 use cueline_model::{ExecutorId, Timestamp};
+use cueline_protocol::{StartRecord, VERSION, encode};
 use cueline_runtime::{Activator, Stop};
 use tokio::task::JoinSet;
 
-use crate::addresses::executor_queue;
+use crate::addresses::{executor_queue, start_log};
 use crate::database_clock::DatabaseClock;
 use crate::lock::lock;
 
@@ -53,10 +54,10 @@ impl QueueProvisioner {
         let mut calls = JoinSet::new();
         loop {
             while calls.len() < CONCURRENCY
-                && let Some(executor) = self.requests.next()
+                && let Some((executor, is_news)) = self.requests.next()
             {
                 let provisioner = self.clone();
-                calls.spawn(async move { provisioner.declare(executor).await });
+                calls.spawn(async move { provisioner.declare(executor, is_news).await });
             }
             tokio::select! {
                 () = self.requested.woken() => {}
@@ -72,19 +73,54 @@ impl QueueProvisioner {
 
     /// Declares all requested queues, one after the other.
     pub(crate) async fn declare_all(&self) {
-        while let Some(executor) = self.requests.next() {
-            self.declare(executor).await;
+        while let Some((executor, is_news)) = self.requests.next() {
+            self.declare(executor, is_news).await;
         }
     }
 
-    async fn declare(&self, executor: ExecutorId) {
+    async fn declare(&self, executor: ExecutorId, is_news: bool) {
         let queue = executor_queue(&executor.group, &executor.name);
-        let declared = self.broker.declare(&queue).await;
+        let declared = self.declare_both(&executor, &queue, is_news).await;
         if let Err(e) = &declared {
-            tracing::warn!(%queue, error = %e, "failed to declare an executor's queue; the next heartbeat of an executor that waits for it tries again");
+            tracing::warn!(%queue, error = %e, "failed to declare an executor's queue or start log; the next heartbeat of an executor that waits for it tries again");
         }
         let now = self.clock.now();
         self.requests.finish(executor, declared.is_ok(), now);
+    }
+
+    /// Declares the start log first. So the log has the start of every attempt in the queue.
+    async fn declare_both(
+        &self,
+        executor: &ExecutorId,
+        queue: &QueueId,
+        is_news: bool,
+    ) -> Result<(), BrokerError> {
+        let log = start_log(executor);
+        self.broker.declare_log(&log).await?;
+        if is_news || self.is_empty(&log).await {
+            self.mark(&log).await?;
+        }
+        self.broker.declare(queue).await
+    }
+
+    /// A log that has no records may be new. Other logs need no mark of an executor that asks again and again, because
+    /// each one would take the place of a record.
+    async fn is_empty(&self, log: &StartLog) -> bool {
+        self.broker.is_log_empty(log).await.unwrap_or_else(|e| {
+            tracing::debug!(%log, error = %e, "failed to check whether a start log is empty; marking it");
+            true
+        })
+    }
+
+    /// Marks that the log has all starts from now on. The first mark may come after the first records: the executor's
+    /// queue and log may exist before the executor is known here. The time is read last: earlier starts may have been
+    /// lost with an earlier log.
+    async fn mark(&self, log: &StartLog) -> Result<(), BrokerError> {
+        let mark = StartRecord::Mark {
+            v: VERSION,
+            at: self.clock.now(),
+        };
+        self.broker.append(log, encode(&mark).into()).await
     }
 }
 
@@ -100,12 +136,16 @@ struct Inner {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    Waiting,
+    Waiting {
+        is_news: bool,
+    },
     /// Being declared. `again` if the executor has changed meanwhile.
     Declaring {
         again: bool,
     },
     DeclaredAt(Timestamp),
+    /// The next request counts as news.
+    Failed,
 }
 
 impl Requests {
@@ -113,45 +153,55 @@ impl Requests {
     fn add(&self, executor: ExecutorId, is_news: bool, now: Timestamp) -> bool {
         let mut inner = lock(&self.0);
         match inner.states.get_mut(&executor) {
-            Some(State::Waiting) => return false,
+            Some(State::Waiting { is_news: known }) => {
+                *known |= is_news;
+                return false;
+            }
             Some(State::Declaring { again }) => {
                 *again |= is_news;
                 return false;
             }
             Some(State::DeclaredAt(at)) if !is_news && is_recent(*at, now) => return false,
-            Some(State::DeclaredAt(_)) | None => {}
+            Some(State::DeclaredAt(_) | State::Failed) | None => {}
         }
+        let is_news = is_news || inner.states.get(&executor) == Some(&State::Failed);
         if inner.states.len() >= MAX_EXECUTORS {
-            inner
-                .states
-                .retain(|_, state| !matches!(state, State::DeclaredAt(at) if !is_recent(*at, now)));
+            inner.states.retain(|_, state| match state {
+                State::DeclaredAt(at) => is_recent(*at, now),
+                State::Failed => false,
+                State::Waiting { .. } | State::Declaring { .. } => true,
+            });
         }
         if inner.states.len() >= MAX_EXECUTORS && !inner.states.contains_key(&executor) {
             return false;
         }
-        inner.states.insert(executor.clone(), State::Waiting);
+        inner
+            .states
+            .insert(executor.clone(), State::Waiting { is_news });
         inner.waiting.push_back(executor);
         true
     }
 
-    /// Takes the executor whose queue is declared next.
-    fn next(&self) -> Option<ExecutorId> {
+    /// Takes the executor whose queue is declared next, and whether it has appeared or changed.
+    fn next(&self) -> Option<(ExecutorId, bool)> {
         let mut inner = lock(&self.0);
         let executor = inner.waiting.pop_front()?;
         let declaring = State::Declaring { again: false };
-        inner.states.insert(executor.clone(), declaring);
-        Some(executor)
+        let before = inner.states.insert(executor.clone(), declaring);
+        let is_news = before == Some(State::Waiting { is_news: true });
+        Some((executor, is_news))
     }
 
     fn finish(&self, executor: ExecutorId, is_done: bool, now: Timestamp) {
         let mut inner = lock(&self.0);
         if inner.states.get(&executor) == Some(&State::Declaring { again: true }) {
-            inner.states.insert(executor.clone(), State::Waiting);
+            let waiting = State::Waiting { is_news: true };
+            inner.states.insert(executor.clone(), waiting);
             inner.waiting.push_back(executor);
         } else if is_done {
             inner.states.insert(executor, State::DeclaredAt(now));
         } else {
-            inner.states.remove(&executor);
+            inner.states.insert(executor, State::Failed);
         }
     }
 }
@@ -180,27 +230,30 @@ mod tests {
         let requests = Requests::default();
         assert!(requests.add(executor(1), true, at(0)));
         assert!(!requests.add(executor(1), true, at(0)), "it waits already");
-        assert_eq!(requests.next(), Some(executor(1)));
+        assert_eq!(requests.next(), Some((executor(1), true)));
         assert!(!requests.add(executor(1), false, at(1)), "it is declared");
         assert_eq!(requests.next(), None);
         requests.finish(executor(1), true, at(2));
         assert!(!requests.add(executor(1), false, at(9_999)));
         assert!(requests.add(executor(1), true, at(3)), "there is news");
-        assert_eq!(requests.next(), Some(executor(1)));
+        assert_eq!(requests.next(), Some((executor(1), true)));
         assert!(!requests.add(executor(1), true, at(4)), "it is declared");
         requests.finish(executor(1), true, at(5));
-        assert_eq!(requests.next(), Some(executor(1)), "for the news");
+        assert_eq!(requests.next(), Some((executor(1), true)), "for the news");
         requests.finish(executor(1), true, at(6));
         assert!(requests.add(executor(1), false, at(10_006)));
+        assert_eq!(requests.next(), Some((executor(1), false)));
     }
 
     #[test]
     fn a_failed_declaration_is_repeated_at_the_next_request() {
         let requests = Requests::default();
         assert!(requests.add(executor(1), true, at(0)));
-        assert_eq!(requests.next(), Some(executor(1)));
+        assert_eq!(requests.next(), Some((executor(1), true)));
         requests.finish(executor(1), false, at(1));
         assert!(requests.add(executor(1), false, at(2)));
+        assert!(!requests.add(executor(1), false, at(3)), "it waits already");
+        assert_eq!(requests.next(), Some((executor(1), true)), "still news");
     }
 
     #[test]
@@ -210,7 +263,7 @@ mod tests {
             assert!(requests.add(executor(n), true, at(0)));
         }
         assert!(!requests.add(executor(MAX_EXECUTORS), true, at(0)));
-        while let Some(executor) = requests.next() {
+        while let Some((executor, _)) = requests.next() {
             requests.finish(executor, true, at(1));
         }
         assert!(!requests.add(executor(MAX_EXECUTORS), true, at(2)));

@@ -1,47 +1,52 @@
 //! Reconcile: compares the attempts that executors should hold with those that they report to hold.
 //!
-//! It repairs the loss of a journal with its disk, of a queue with its broker, and of an ack in a crash. A missing
-//! attempt is published again, as the same attempt, to the same executor. The executor ignores a repeated trigger.
+//! It repairs the loss of a queue with its broker, of an ack in a crash, and of a journal with its disk. A missing
+//! attempt that has not started is published again, as the same attempt, to the same executor. The executor ignores a
+//! repeated trigger. A missing attempt that may have started ends `lost`, and the job's `on_lost` decides what follows
+//! (G5). One whose trigger was published too often ends `failed`.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use bytes::Bytes;
 use cueline_broker::{Broker, QueueId};
-use cueline_model::{AttemptId, ExecutorId, RunId, StoreId};
-use cueline_protocol::{Control, HoldingsReply, VERSION, decode, encode};
-use cueline_runtime::{Duty, Next};
-use cueline_store::{OutstandingAttempt, Store};
+use cueline_model::{AttemptId, OutcomeKind, RunId};
+use cueline_runtime::{Activator, Duty, Next};
+use cueline_store::{ErrorKind, OutstandingAttempt, Store};
 
-use super::registry::Registry;
-use crate::addresses::{control_channel, executor_queue};
+use super::holdings::{BATCH, Holdings, Missing};
+use super::not_held::NotHeld;
+use super::republish_limit::{RepublishLimit, published_too_often};
+use super::results_queue::ResultsQueue;
+use crate::claims::NodeClaims;
 use crate::counters::{Counters, add};
+use crate::database_clock::DatabaseClock;
 use crate::error::EngineError;
-use crate::pipeline::node_claims::NodeClaims;
+use crate::scheduler_report::attempt_ended;
 
-/// Compares attempts with the journals of their executors.
+/// Publishes missing attempts again.
 #[derive(Clone)]
 pub(crate) struct Reconciler {
     pub(crate) store: Arc<dyn Store>,
-    pub(crate) broker: Broker,
     pub(crate) claims: Arc<NodeClaims>,
-    pub(crate) registry: Arc<Registry>,
     pub(crate) counters: Arc<Counters>,
-    pub(crate) store_id: StoreId,
+    pub(crate) holdings: Holdings,
 }
 
 /// Compares all attempts in turn, a batch at a time.
 pub(crate) struct Reconcile {
     pub(crate) reconciler: Reconciler,
+    pub(crate) broker: Broker,
+    pub(crate) clock: Arc<DatabaseClock>,
+    pub(crate) claim: Activator,
     pub(crate) older_than_ms: u64,
     /// The next turn continues after this run.
     pub(crate) after: Option<RunId>,
+    pub(crate) not_held: NotHeld,
+    pub(crate) limit: RepublishLimit,
 }
 
-/// The most attempts in one turn and in one question. An executor answers for more than this.
-pub(crate) const BATCH: usize = 1_000;
-const REPLY_WITHIN: Duration = Duration::from_secs(2);
+const WHY_LOST: &str = "its executor no longer knows it; its state directory was lost";
 
 impl Duty for Reconcile {
     type Error = EngineError;
@@ -52,15 +57,11 @@ impl Duty for Reconcile {
 
     async fn activate(&mut self) -> Result<Next, EngineError> {
         let every = Duration::from_millis((self.older_than_ms / 3).max(100));
-        let outstanding = self
-            .reconciler
-            .store
-            .outstanding_attempts(self.older_than_ms, self.after, BATCH)
-            .await?;
+        let outstanding = self.list(self.older_than_ms, self.after).await?;
         let may_be_more = outstanding.len() >= BATCH;
         let last = outstanding.last().map(|o| o.attempt.run);
         self.after = last.filter(|_| may_be_more);
-        self.reconciler.republish_missing(outstanding).await?;
+        self.compare(outstanding, self.older_than_ms).await?;
         Ok(if may_be_more {
             Next::Now
         } else {
@@ -72,126 +73,148 @@ impl Duty for Reconcile {
 impl Reconcile {
     /// Compares the first batch of attempts queued more than `older_than_ms` ago. Returns the number published again.
     pub(crate) async fn compare_older_than(
-        &self,
+        &mut self,
         older_than_ms: u64,
     ) -> Result<usize, EngineError> {
+        let outstanding = self.list(older_than_ms, None).await?;
+        self.compare(outstanding, older_than_ms).await
+    }
+
+    /// Lists attempts to compare. The results queue comes first: results that were ingested before the look have
+    /// changed what the store lists.
+    async fn list(
+        &mut self,
+        older_than_ms: u64,
+        after: Option<RunId>,
+    ) -> Result<Vec<OutstandingAttempt>, EngineError> {
+        if !self.not_held.is_empty() {
+            self.look_at_results().await?;
+        }
         let store = &self.reconciler.store;
-        let outstanding = store
-            .outstanding_attempts(older_than_ms, None, BATCH)
-            .await?;
-        self.reconciler.republish_missing(outstanding).await
+        Ok(store
+            .outstanding_attempts(older_than_ms, None, after, BATCH)
+            .await?)
+    }
+
+    async fn look_at_results(&mut self) -> Result<(), EngineError> {
+        let queue = QueueId::Results;
+        let stats = self.broker.stats(std::slice::from_ref(&queue)).await?;
+        let counters = &self.reconciler.counters;
+        let ingested = counters.ingested_messages.load(Ordering::Relaxed);
+        if let Some(results) = ResultsQueue::of(&stats, ingested) {
+            self.not_held.look_at_results(results, self.clock.now());
+        }
+        Ok(())
+    }
+
+    /// Compares attempts. Returns the number published again.
+    async fn compare(
+        &mut self,
+        outstanding: Vec<OutstandingAttempt>,
+        wait_ms: u64,
+    ) -> Result<usize, EngineError> {
+        let listed: Vec<AttemptId> = outstanding.iter().map(|o| o.attempt).collect();
+        let missing = self.reconciler.missing(outstanding).await?;
+        let republished = self.republish(missing.not_started).await?;
+        let now = self.clock.now();
+        let may_have_started = &missing.may_have_started;
+        let lost = self
+            .not_held
+            .compare(&listed, may_have_started, now, wait_ms);
+        if !lost.is_empty() {
+            let ended = |attempt| attempt_ended(attempt, OutcomeKind::Lost, now, WHY_LOST);
+            let reports: Vec<_> = lost.into_iter().map(ended).collect();
+            self.reconciler.store.ingest_reports(&reports).await?;
+            tracing::warn!(
+                count = reports.len(),
+                "executors no longer knew attempts that may have started; ended them as lost. Check the disks and state directories of the workers"
+            );
+            self.claim.wake();
+        }
+        Ok(republished)
+    }
+
+    /// Publishes missing attempts again. Those at the limit end `failed` instead. Returns the number published again.
+    async fn republish(&mut self, missing: Vec<AttemptId>) -> Result<usize, EngineError> {
+        let (mut again, mut reports) = (Vec::with_capacity(missing.len()), Vec::new());
+        for attempt in missing {
+            match self.published_too_often(attempt).await? {
+                Some(times) => {
+                    let message = format!(
+                        "its trigger was published {times} times and never accepted: its executor did not hold the attempt after any of them"
+                    );
+                    let now = self.clock.now();
+                    reports.push(attempt_ended(attempt, OutcomeKind::Failed, now, message));
+                }
+                None => again.push(attempt),
+            }
+        }
+        if !reports.is_empty() {
+            self.reconciler.store.ingest_reports(&reports).await?;
+            tracing::warn!(
+                count = reports.len(),
+                "triggers were published again and again and never accepted; ended their attempts. Check the dead letters, and the disks and clocks of the workers"
+            );
+            self.claim.wake();
+        }
+        self.limit.note(&again);
+        self.reconciler.publish_again(&again).await
+    }
+
+    /// How often the attempt was published, if that is the limit. Reads the run only if this node has published the
+    /// attempt again before.
+    async fn published_too_often(&self, attempt: AttemptId) -> Result<Option<usize>, EngineError> {
+        if !self.limit.is_noted(attempt) {
+            return Ok(None);
+        }
+        match self.reconciler.store.run(attempt.run).await {
+            Ok(detail) => Ok(published_too_often(&detail.timeline, attempt)),
+            Err(e) if e.kind() == ErrorKind::Transient => Err(e.into()),
+            // The store decides whether the run can be published again.
+            Err(_) => Ok(None),
+        }
     }
 }
 
 impl Reconciler {
-    /// Publishes again the attempts that their executor does not hold. Returns their number.
+    /// Publishes again the attempts that their executor does not hold and that have not started, however often they were
+    /// published before. Returns their number.
     pub(crate) async fn republish_missing(
         &self,
         outstanding: Vec<OutstandingAttempt>,
     ) -> Result<usize, EngineError> {
+        let missing = self.missing(outstanding).await?;
+        self.publish_again(&missing.not_started).await
+    }
+
+    /// Asks all executors before anything is published: an attempt in a queue is not in a journal yet. A node without a
+    /// lease asks for nothing.
+    async fn missing(&self, outstanding: Vec<OutstandingAttempt>) -> Result<Missing, EngineError> {
+        if self.claims.node().is_none() || outstanding.is_empty() {
+            return Ok(Missing::default());
+        }
+        self.holdings.missing(outstanding).await
+    }
+
+    async fn publish_again(&self, attempts: &[AttemptId]) -> Result<usize, EngineError> {
         let Some(node) = self.claims.node() else {
             return Ok(0);
         };
-        if outstanding.is_empty() {
-            return Ok(0);
-        }
-        // Ask all executors before publishing: an attempt in a queue is not in a journal yet.
-        let missing = self.missing(outstanding).await?;
         let reason = "its executor did not hold it; published again";
-        let mut count = 0;
-        for batch in missing.chunks(BATCH) {
+        let mut republished = 0;
+        for batch in attempts.chunks(BATCH) {
             let taken = self.store.reclaim_attempts(node, batch, reason).await;
             let runs = self.claims.note_uncertain_result(taken)?;
             add(&self.counters.reconciled, runs.len());
-            count += runs.len();
+            republished += runs.len();
             self.claims.schedule(runs);
         }
-        if count > 0 {
+        if republished > 0 {
             tracing::warn!(
-                count,
+                count = republished,
                 "triggers were lost on the way; publishing them again. Check for lost disks and queues"
             );
         }
-        Ok(count)
-    }
-
-    /// The attempts that are neither in their executor's queue nor in its journal.
-    async fn missing(
-        &self,
-        outstanding: Vec<OutstandingAttempt>,
-    ) -> Result<Vec<AttemptId>, EngineError> {
-        let mut by_executor: BTreeMap<ExecutorId, Vec<AttemptId>> = BTreeMap::new();
-        for o in outstanding {
-            by_executor.entry(o.executor).or_default().push(o.attempt);
-        }
-        let with_triggers = self.queues_with_triggers(by_executor.keys()).await?;
-        let mut missing = Vec::new();
-        for (executor, attempts) in by_executor {
-            let queue = executor_queue(&executor.group, &executor.name);
-            if with_triggers.contains(&queue) || !self.registry.is_alive(&executor) {
-                continue;
-            }
-            for batch in attempts.chunks(BATCH) {
-                // If the executor does not answer, do not ask about its other attempts.
-                let Some(not_held) = self.not_held(&executor, batch).await? else {
-                    break;
-                };
-                missing.extend(not_held);
-            }
-        }
-        Ok(missing)
-    }
-
-    async fn queues_with_triggers(
-        &self,
-        executors: impl Iterator<Item = &ExecutorId>,
-    ) -> Result<BTreeSet<QueueId>, EngineError> {
-        let queues: Vec<QueueId> = executors
-            .map(|executor| executor_queue(&executor.group, &executor.name))
-            .collect();
-        let stats = self.broker.stats(&queues).await?;
-        Ok(stats
-            .into_iter()
-            .filter(|s| s.ready + s.unsettled > 0)
-            .map(|s| s.queue)
-            .collect())
-    }
-
-    /// The attempts that the executor does not report to hold; `None` when it does not answer.
-    async fn not_held(
-        &self,
-        executor: &ExecutorId,
-        attempts: &[AttemptId],
-    ) -> Result<Option<Vec<AttemptId>>, EngineError> {
-        let question = Control::Holdings {
-            v: VERSION,
-            store: self.store_id,
-            attempts: attempts.to_vec(),
-        };
-        let reply = self
-            .broker
-            .ask(
-                &control_channel(executor),
-                Bytes::from(encode(&question)),
-                REPLY_WITHIN,
-            )
-            .await?;
-        let Some(reply) = reply else {
-            return Ok(None);
-        };
-        let held: HashSet<AttemptId> = match decode::<HoldingsReply>(&reply) {
-            Ok(reply) => reply.held.into_iter().collect(),
-            Err(e) => {
-                tracing::warn!(
-                    group = %executor.group,
-                    executor = %executor.name,
-                    error = %e,
-                    "ignored a holdings reply that cannot be read; check the version of the worker"
-                );
-                return Ok(None);
-            }
-        };
-        let not_held = attempts.iter().filter(|attempt| !held.contains(attempt));
-        Ok(Some(not_held.copied().collect()))
+        Ok(republished)
     }
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use cueline_model::{ExecutorId, ExecutorName, GroupName, Heartbeat, Timestamp};
+use cueline_model::{ExecutorId, ExecutorName, GroupName, Heartbeat, Session, Timestamp};
 
 use crate::lock::lock;
 use crate::route::Candidates;
@@ -13,6 +13,7 @@ use crate::route::Candidates;
 struct Known {
     capabilities: Vec<String>,
     accepts_triggers: bool,
+    session: Session,
     last_heartbeat_at: Timestamp,
 }
 
@@ -44,7 +45,8 @@ impl Registry {
         let mut inner = lock(&self.inner);
         let known = Known {
             capabilities: heartbeat.capabilities.clone(),
-            accepts_triggers: !heartbeat.draining && !heartbeat.gone,
+            accepts_triggers: !heartbeat.draining && !heartbeat.gone && heartbeat.refusal.is_none(),
+            session: heartbeat.session,
             last_heartbeat_at: at,
         };
         let is_same = inner
@@ -119,6 +121,12 @@ impl Registry {
         let of_group = inner.cache.entry(group.clone()).or_default();
         of_group.insert(capability.to_owned(), candidates.clone());
         candidates
+    }
+
+    /// The session of a live executor.
+    pub(crate) fn session(&self, executor: &ExecutorId) -> Option<Session> {
+        let inner = lock(&self.inner);
+        inner.executors.get(executor).map(|known| known.session)
     }
 
     /// Whether the executor has sent a recent heartbeat. True for a draining executor too.

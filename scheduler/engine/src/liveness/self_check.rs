@@ -1,9 +1,10 @@
 //! Decides whether this node may judge the silence of executors.
 //!
 //! Silence proves nothing unless this node would have received and stored a heartbeat. Two recent pieces of evidence
-//! are required. The first is a loopback heartbeat, which this node sends to itself over the broker. The second is a
-//! flush: at that time every heartbeat received so far was in the store. A gap in either restarts the count of every
-//! executor's silence. So a broker restart, a slow store, or a suspended or disconnected node causes no failover.
+//! are required. The first is a loopback heartbeat, which this node sends to itself over the broker, and which a
+//! majority of the broker's servers has stored. The second is a flush: at that time every heartbeat received so far was
+//! in the store. A gap in either restarts the count of every executor's silence. So a broker restart, a slow store, or
+//! a suspended or disconnected node causes no failover, and neither does a partition of the broker.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -20,9 +21,15 @@ pub(crate) struct Intervals {
     /// Evidence older than this counts as a gap; 4 s. Together with a heartbeat interval and a reconnect it is much
     /// shorter than `failover_after`.
     pub(crate) max_gap_ms: i64,
+    /// A loopback heartbeat that the broker has not stored within this time proves nothing; 3 s. This wait and an
+    /// interval together are no gap.
+    pub(crate) store_within: Duration,
     /// After this long without a loopback heartbeat, the node subscribes again; 15 s. A broker can lose a subscription
     /// without an error.
     pub(crate) resubscribe_after: Duration,
+    /// After this long without a gap, this node has a heartbeat of each live executor: a heartbeat interval and a
+    /// margin; 6 s. Workers send a heartbeat every sixth of `failover_after`, at most every 5 s.
+    pub(crate) all_heartbeats_after_ms: u64,
 }
 
 impl Intervals {
@@ -32,10 +39,13 @@ impl Intervals {
             (failover_after_ms / divisor).clamp(min_ms, max_ms)
         };
         let gap_ms = fraction(1, 7_500, 30_000) * 4 / 30;
+        let every_ms = fraction(30, 200, 1_000);
         Self {
-            every: Duration::from_millis(fraction(30, 200, 1_000)),
+            every: Duration::from_millis(every_ms),
             max_gap_ms: i64::try_from(gap_ms).unwrap_or(i64::MAX),
+            store_within: Duration::from_millis(gap_ms.saturating_sub(every_ms)),
             resubscribe_after: Duration::from_millis(fraction(2, 2_000, 15_000)),
+            all_heartbeats_after_ms: fraction(6, 500, 5_000) + every_ms,
         }
     }
 }
@@ -46,6 +56,8 @@ pub(crate) struct SelfCheck {
     failover_after_ms: i64,
     pub(crate) intervals: Intervals,
     times: Mutex<Times>,
+    /// Why the last loopback heartbeat was not sent or not stored.
+    loopback_failure: Mutex<Option<String>>,
 }
 
 #[derive(Debug, Default, Clone, Copy)]
@@ -64,6 +76,7 @@ impl SelfCheck {
             failover_after_ms: i64::try_from(failover_after_ms).unwrap_or(i64::MAX),
             intervals: Intervals::of(failover_after_ms),
             times: Mutex::default(),
+            loopback_failure: Mutex::default(),
         }
     }
 
@@ -81,6 +94,11 @@ impl SelfCheck {
             times.listening_since = Some(now);
         }
         is_gap
+    }
+
+    /// Call this when a loopback heartbeat was sent: `None` if the broker has stored it, or else why not.
+    pub(crate) fn set_loopback_failure(&self, failure: Option<String>) {
+        *lock(&self.loopback_failure) = failure;
     }
 
     /// Call this when all heartbeats received until `now` are in the store. Returns whether it ended a gap.
@@ -111,6 +129,29 @@ impl SelfCheck {
             && !self.is_gap(times.heartbeats_flushed_at, now)
     }
 
+    /// Why this node [can judge](Self::can_judge_liveness) no executor. `None` if it can.
+    pub(crate) fn problem(&self, now: Timestamp) -> Option<String> {
+        let times = *lock(&self.times);
+        if self.is_gap(times.loopback_heartbeat_at, now) {
+            let why = lock(&self.loopback_failure).clone();
+            let why = why.unwrap_or_else(|| "none has arrived".to_owned());
+            return Some(format!(
+                "no message of this scheduler to itself has passed through the broker: {why}"
+            ));
+        }
+        let is_late = self.is_gap(times.heartbeats_flushed_at, now);
+        is_late.then(|| "heartbeats are not written to the store in time".to_owned())
+    }
+
+    /// Whether the heartbeat of each live executor was received and stored since the last gap.
+    pub(crate) fn has_all_heartbeats(&self, now: Timestamp) -> bool {
+        let times = *lock(&self.times);
+        let since = times.listening_since.max(times.counting_since);
+        let observed_ms = since.map_or(0, |since| now.since_ms(since));
+        let observed_ms = u64::try_from(observed_ms).unwrap_or(0);
+        observed_ms >= self.intervals.all_heartbeats_after_ms && self.can_judge_liveness(now)
+    }
+
     /// The start of the executor's silence, as far as this node has observed it without a gap.
     pub(crate) fn silence_counts_from(&self, last_heartbeat_at: Timestamp) -> Timestamp {
         let times = *lock(&self.times);
@@ -118,6 +159,10 @@ impl SelfCheck {
             .into_iter()
             .flatten()
             .fold(last_heartbeat_at, Timestamp::max)
+    }
+
+    pub(crate) fn failover_after_ms(&self) -> i64 {
+        self.failover_after_ms
     }
 
     /// How far the executor's silence exceeds `failover_after`, in ms; negative while it does not.
@@ -163,12 +208,31 @@ mod tests {
             let silence_ms = intervals.max_gap_ms + heartbeat_ms;
             assert!(silence_ms * 2 <= i64::try_from(failover_after_ms).expect("small"));
             let every_ms = intervals.every.as_millis();
-            assert!(every_ms * 4 <= u128::from(intervals.max_gap_ms.unsigned_abs()));
+            let gap_ms = u128::from(intervals.max_gap_ms.unsigned_abs());
+            assert!(every_ms * 4 <= gap_ms);
+            assert!(intervals.store_within.as_millis() + every_ms <= gap_ms);
         }
         let usual = Intervals::of(30_000);
         assert_eq!(usual.every, Duration::from_secs(1));
         assert_eq!(usual.max_gap_ms, 4_000);
+        assert_eq!(usual.store_within, Duration::from_secs(3));
         assert_eq!(usual.resubscribe_after, Duration::from_secs(15));
+        assert_eq!(usual.all_heartbeats_after_ms, 6_000);
+    }
+
+    #[test]
+    fn all_heartbeats_are_received_an_interval_after_a_gap() {
+        let check = with_evidence(0, 5);
+        assert!(!check.has_all_heartbeats(at(5)));
+        check.record_loopback(at(6));
+        check.record_flush(at(6));
+        assert!(check.has_all_heartbeats(at(6)));
+        assert!(!check.has_all_heartbeats(at(11)), "the evidence is old");
+        check.record_loopback(at(12));
+        check.record_flush(at(12));
+        assert!(!check.has_all_heartbeats(at(12)), "a gap has just ended");
+        check.restart_counting(at(13));
+        assert!(!check.has_all_heartbeats(at(13)));
     }
 
     #[test]
@@ -180,6 +244,21 @@ mod tests {
         check.record_flush(at(100));
         assert!(check.can_judge_liveness(at(104)));
         assert!(!check.can_judge_liveness(at(105)), "the evidence is old");
+    }
+
+    #[test]
+    fn a_node_that_judges_no_executor_says_why() {
+        let check = SelfCheck::new(30_000);
+        let problem = |second| check.problem(at(second)).unwrap_or_default();
+        assert!(problem(0).contains("none has arrived"), "{}", problem(0));
+        check.set_loopback_failure(Some("no right to it".to_owned()));
+        assert!(problem(0).contains("no right to it"), "{}", problem(0));
+        check.set_loopback_failure(None);
+        check.record_loopback(at(1));
+        assert!(problem(1).contains("the store"), "{}", problem(1));
+        check.record_flush(at(1));
+        assert_eq!(check.problem(at(5)), None);
+        assert!(check.problem(at(6)).is_some(), "the evidence is old");
     }
 
     #[test]

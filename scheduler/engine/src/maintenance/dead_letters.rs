@@ -1,26 +1,34 @@
-//! Moves dead letters from the broker's queue into the store, where operators read and replay them.
+//! Moves dead letters from the broker's queue into the store, where operators read and replay them. Ends the attempts
+//! of refused triggers.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
+use std::time::Duration;
 
-use cueline_broker::{Broker, DeadLetter, Delivery, QueueId, Settlement};
+use cueline_broker::{Broker, BrokerError, DeadLetter, Delivery, QueueId, Settlement};
 use cueline_model::Timestamp;
-use cueline_runtime::Stop;
-use cueline_store::{NewDeadLetter, Store};
+use cueline_runtime::{Activator, Stop};
+use cueline_store::{AttemptReport, ErrorKind, NewDeadLetter, Store, StoreError};
 use md5::{Digest as _, Md5};
 
+use super::refused_triggers::RefusedTriggers;
 use crate::database_clock::DatabaseClock;
 use crate::error::EngineError;
-use crate::queue_consumer::{QueueConsumer, settle_all};
+use crate::queue_consumer::QueueConsumer;
 
 pub(crate) struct DeadLetters {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) broker: Broker,
     pub(crate) clock: Arc<DatabaseClock>,
+    pub(crate) claim: Activator,
+    pub(crate) refused: RefusedTriggers,
 }
 
 /// Messages fetched at once.
 const BATCH: usize = 100;
+/// A letter that cannot be decided yet is delivered again after this time. Until then it is not stored, and cannot be
+/// replayed.
+const UNDECIDED_WAIT: Duration = Duration::from_secs(1);
 
 impl QueueConsumer for DeadLetters {
     const QUEUE: QueueId = QueueId::Dead;
@@ -34,8 +42,21 @@ impl QueueConsumer for DeadLetters {
     }
 
     async fn process(&self, batch: &[Delivery], _stop: &Stop) -> Result<usize, EngineError> {
+        let read = batch.iter().map(|d| DeadLetter::decode(&d.payload));
+        let read: Vec<Result<DeadLetter, BrokerError>> = read.collect();
+        let decisions = unless_transient(self.refused.decide(&read).await)?;
         let now = self.clock.now();
-        let letters: Vec<NewDeadLetter> = batch.iter().map(|d| letter(d, now)).collect();
+        let mut letters: Vec<NewDeadLetter> = Vec::new();
+        let mut settlements = Vec::with_capacity(batch.len());
+        for (position, (delivery, read)) in batch.iter().zip(&read).enumerate() {
+            let settlement = if decisions.undecided.contains(&position) {
+                Settlement::Retry(UNDECIDED_WAIT)
+            } else {
+                letters.push(letter(delivery, read, now));
+                Settlement::Ack
+            };
+            settlements.push((delivery.receipt, settlement));
+        }
         for letter in &letters {
             tracing::warn!(
                 queue = %letter.queue,
@@ -44,20 +65,59 @@ impl QueueConsumer for DeadLetters {
                 "message became a dead letter; `cueline dlq` lists, replays and deletes dead letters"
             );
         }
-        self.store.insert_dead_letters(&letters).await?;
-        settle_all(&self.broker, &Self::QUEUE, batch, Settlement::Ack).await?;
-        Ok(batch.len())
+        // Each step has no effect when it is repeated after a crash.
+        if !letters.is_empty() {
+            self.store.insert_dead_letters(&letters).await?;
+        }
+        unless_transient(self.end_refused(&decisions.reports).await)?;
+        self.broker.settle(&Self::QUEUE, &settlements).await?;
+        Ok(letters.len())
     }
 }
 
-fn letter(delivery: &Delivery, now: Timestamp) -> NewDeadLetter {
+/// One run that this node cannot read must not stop the queue.
+fn unless_transient<T: Default>(result: Result<T, StoreError>) -> Result<T, StoreError> {
+    match result {
+        Err(error) if error.kind() != ErrorKind::Transient => {
+            tracing::error!(
+                %error,
+                "failed to end attempts whose triggers were refused; they are published again. Check the database and the version of this scheduler"
+            );
+            Ok(T::default())
+        }
+        result => result,
+    }
+}
+
+impl DeadLetters {
+    async fn end_refused(&self, reports: &[AttemptReport]) -> Result<(), StoreError> {
+        if reports.is_empty() {
+            return Ok(());
+        }
+        let ingested = self.store.ingest_reports(reports).await?;
+        tracing::warn!(
+            count = ingested.ended + ingested.rescheduled,
+            "ended attempts whose triggers were refused; check the trusted keys, the clock and the version of their executors"
+        );
+        if ingested.next_due_at.is_some() {
+            self.claim.wake();
+        }
+        Ok(())
+    }
+}
+
+fn letter(
+    delivery: &Delivery,
+    read: &Result<DeadLetter, BrokerError>,
+    now: Timestamp,
+) -> NewDeadLetter {
     let key = key(&delivery.payload);
-    match DeadLetter::decode(&delivery.payload) {
+    match read {
         Ok(dead) => NewDeadLetter {
             key,
-            queue: dead.queue,
-            topic: dead.topic,
-            reason: dead.reason,
+            queue: dead.queue.clone(),
+            topic: dead.topic.clone(),
+            reason: dead.reason.clone(),
             at: Timestamp::from_millis(dead.at_ms),
             payload: dead.payload.to_vec(),
         },

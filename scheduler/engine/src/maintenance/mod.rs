@@ -3,4 +3,5 @@
 pub(crate) mod cancellations;
 pub(crate) mod dead_letters;
 pub(crate) mod overdue;
+pub(crate) mod refused_triggers;
 pub(crate) mod retention;

@@ -7,9 +7,11 @@ use cueline_model::{MisfirePolicy, OutcomeKind, RunKind, Timestamp};
 use cueline_runtime::{Duty, Next};
 use cueline_store::{ClaimedRun, FireDueRequest, NodeId, Store, StoreError};
 
-use super::node_claims::NodeClaims;
+use super::broadcast_hold::BroadcastHold;
 use super::plan::SchedulePlanner;
+use crate::claims::NodeClaims;
 use crate::database_clock::DatabaseClock;
+use crate::liveness::self_check::SelfCheck;
 use crate::scheduler_report::attempt_ended;
 
 /// Claims runs that are due within the lookahead and puts them on the wheel.
@@ -17,6 +19,7 @@ pub(crate) struct Claim {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) clock: Arc<DatabaseClock>,
     pub(crate) claims: Arc<NodeClaims>,
+    pub(crate) self_check: Arc<SelfCheck>,
     pub(crate) lookahead_ms: u64,
     pub(crate) poll_ms: u64,
     pub(crate) batch: usize,
@@ -25,10 +28,20 @@ pub(crate) struct Claim {
     pub(crate) max_claimed: usize,
     /// Runs per due job in the last turn, at least 1. It determines how many jobs a batch has.
     pub(crate) runs_per_job: usize,
+    /// Whether the last turn left due jobs.
+    pub(crate) is_behind: bool,
+    pub(crate) broadcast_hold: BroadcastHold,
 }
 
 /// The wait while the node is not registered or has reached its memory limit.
 const BLOCKED_WAIT: Duration = Duration::from_millis(20);
+/// A held fire is planned at most this long after the end of the hold, because the next turn comes soon.
+const HELD_MARGIN_MS: u64 = 1_000;
+
+/// While due jobs are left, a job gets this many fire times in a turn. The store returns the jobs with the oldest fire
+/// times first, so the runs are claimed nearly in the order of their due times. Otherwise one job's runs of several
+/// seconds would come at once and wait for each other in their lane.
+const ON_TIME_WHILE_BEHIND: usize = 8;
 
 impl Duty for Claim {
     type Error = StoreError;
@@ -81,8 +94,20 @@ impl Claim {
 
     /// Fires due jobs. Returns whether there may be more.
     async fn fire_due(&mut self, node: NodeId) -> Result<bool, StoreError> {
+        let now = self.clock.now();
+        let has_all_heartbeats = self.self_check.has_all_heartbeats(now);
+        let max_allowance_ms = self.self_check.intervals.all_heartbeats_after_ms + HELD_MARGIN_MS;
+        let broadcasts = self
+            .broadcast_hold
+            .rule(has_all_heartbeats, max_allowance_ms, now);
         let mut planner = SchedulePlanner {
             lookahead_ms: self.lookahead_ms,
+            max_on_time: if self.is_behind {
+                ON_TIME_WHILE_BEHIND
+            } else {
+                usize::MAX
+            },
+            broadcasts,
             ..SchedulePlanner::default()
         };
         let batch = self.batch_now;
@@ -94,7 +119,12 @@ impl Claim {
             horizon_ms: self.lookahead_ms,
             // A job that fires often has many runs within the lookahead. A batch then has fewer jobs, which keeps the
             // transaction short.
-            limit: (batch / self.runs_per_job).max(1),
+            // Held jobs come first, because they are due for long. They must not keep the others out of the batch.
+            limit: if broadcasts.holds {
+                self.batch
+            } else {
+                (batch / self.runs_per_job).max(1)
+            },
             max_runs: batch,
         };
         let fired = match self.store.fire_due(request, &planner).await {
@@ -107,8 +137,14 @@ impl Claim {
         };
         self.batch_now = batch.saturating_mul(2).min(self.batch);
         self.runs_per_job = fired.runs.len().div_ceil(fired.due_jobs.max(1)).max(1);
+        self.is_behind = fired.limit_reached;
         self.claims.schedule(fired.runs);
-        Ok(fired.limit_reached)
+        if has_all_heartbeats && !fired.limit_reached {
+            self.broadcast_hold.finish();
+        }
+        // A batch of held jobs only is the same at once again.
+        let is_all_held = broadcasts.holds && fired.due_jobs == 0;
+        Ok(fired.limit_reached && !is_all_held)
     }
 
     async fn skip_misfires(&self, misfires: Vec<ClaimedRun>) -> Result<(), StoreError> {

@@ -1,7 +1,7 @@
 //! Confirm: moves runs whose triggers the broker has on disk to `queued`, a batch at a time.
 //!
-//! It is a separate stage, so that it does not delay the next trigger. When a node dies before it has confirmed a
-//! trigger, the next node publishes it again, to the same executor as the same attempt.
+//! It is a separate stage, so it does not delay the next trigger. When a node dies before it has confirmed a trigger,
+//! the next node publishes it again, to the same executor as the same attempt.
 
 use std::sync::Arc;
 use std::time::Duration;

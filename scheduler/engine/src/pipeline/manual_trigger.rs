@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
+use crate::claims::NodeClaims;
 use cueline_runtime::Activator;
 use cueline_store::{Store, StoreError, TriggerOutcome, TriggerRequest};
-
-use super::node_claims::NodeClaims;
 
 /// Writes the runs of a trigger request. Due runs are written as claimed by this node and go to its wheel at once.
 #[derive(Clone)]

@@ -7,22 +7,21 @@
 //!   └──────────── ingest  ◄──── results queue ◄───────────────────┘
 //! ```
 //!
-//! Wheel and pending triggers are in memory ([`node_claims`]). Their loss is harmless: the store holds the same runs,
+//! Wheel and pending triggers are in memory ([`crate::claims`]). Their loss is harmless: the store holds the same runs,
 //! claimed by this node, and the next claim of a live node finds them.
 //!
 //! Runs that are triggered by hand skip the claim stage: [`manual_trigger`] writes them as claimed and puts them on the
 //! wheel.
 
+pub(crate) mod broadcast_hold;
 pub(crate) mod burst;
 pub(crate) mod claim;
 pub(crate) mod confirm;
 pub(crate) mod ingest;
 pub(crate) mod manual_trigger;
-pub(crate) mod node_claims;
 pub(crate) mod plan;
 pub(crate) mod prepare;
 pub(crate) mod publish;
 pub(crate) mod trigger_requests;
 pub(crate) mod trigger_writer;
 pub(crate) mod unroutable_runs;
-pub(crate) mod wheel;

@@ -7,15 +7,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cueline_model::AttemptId;
+use cueline_model::{AttemptId, ExecutorId, Session, Timestamp};
 use cueline_runtime::{Duty, Next};
 use cueline_store::{ClaimedRun, DispatchRequest, Store, StoreError};
 
 use super::burst::{self, MAX_COUNTED};
-use super::node_claims::NodeClaims;
 use super::trigger_writer::TriggerWriter;
 use super::unroutable_runs::UnroutableRuns;
-use super::wheel::Wheel;
+use crate::claims::wheel::Wheel;
+use crate::claims::{NodeClaims, PendingPublish};
 use crate::database_clock::DatabaseClock;
 use crate::liveness::registry::Registry;
 use crate::route::Router;
@@ -58,7 +58,12 @@ impl Duty for Prepare {
         let changes = self.registry.changes();
         let routed = self.route(runs);
         match self.store.begin_dispatch(node, &routed.dispatches).await {
-            Ok(marked) => self.add_triggers(routed.runs, routed.dispatches, marked),
+            Ok(mut marked) => {
+                if cueline_runtime::planted!("no_version_check") {
+                    marked = routed.dispatches.iter().map(|d| d.attempt).collect();
+                }
+                self.add_triggers(routed.runs, routed.dispatches, marked);
+            }
             Err(e) => {
                 // The runs may have been marked. Then a new claim finds them `dispatching`, with their executor.
                 self.claims.set_uncertain();
@@ -130,13 +135,47 @@ impl Prepare {
         let now = self.clock.now();
         for (run, dispatch) in runs.into_iter().zip(dispatches) {
             if marked.next_if_eq(&dispatch.attempt).is_some() {
-                pending.push(self.triggers.write(&run, dispatch, now));
+                if cueline_runtime::planted!("doubled_publish") {
+                    pending.extend(self.double(&run, &dispatch, now));
+                }
+                let session = self.session(&run, &dispatch);
+                pending.push(self.triggers.write(&run, dispatch, session, now));
             } else {
                 tracing::debug!(run_id = %run.id, "run was cancelled, paused or edited before its trigger was published");
             }
         }
         self.claims.add_pending(pending);
         self.claims.wake_publish.wake();
+    }
+
+    /// The trigger of the same attempt for another executor. Only a planted bug publishes it.
+    fn double(
+        &mut self,
+        run: &ClaimedRun,
+        dispatch: &DispatchRequest,
+        now: Timestamp,
+    ) -> Option<PendingPublish> {
+        let spec = &run.job.spec;
+        let candidates = self
+            .registry
+            .candidates(&spec.group, &spec.handler.capability());
+        let mut others = candidates.iter().filter(|name| **name != dispatch.executor);
+        let second = DispatchRequest {
+            executor: others.next()?.clone(),
+            ..dispatch.clone()
+        };
+        let session = self.session(run, &second);
+        let mut trigger = self.triggers.write(run, second, session, now);
+        // A broker that drops repeated messages must not hide the bug.
+        trigger.message.id.push_str(":doubled");
+        Some(trigger)
+    }
+
+    fn session(&self, run: &ClaimedRun, dispatch: &DispatchRequest) -> Option<Session> {
+        self.registry.session(&ExecutorId {
+            group: run.job.spec.group.clone(),
+            name: dispatch.executor.clone(),
+        })
     }
 
     fn lead_ms(&self, wheel: &Wheel<ClaimedRun>) -> u64 {

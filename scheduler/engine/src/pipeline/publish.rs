@@ -2,24 +2,26 @@
 //!
 //! If the broker does not answer, the run stays `dispatching` and its trigger is published again until the broker
 //! accepts it. A pause, edit or delete of the job waits for that. Before each retry the run is marked again. The store
-//! refuses that if the run has changed since, and the trigger is dropped.
+//! refuses that if the run has changed since, and the trigger is dropped. Newer triggers of the queue wait behind it.
+//! If the queue accepts nothing for 30 s, their runs are released to the store.
 
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use cueline_broker::{Broker, Outgoing, Refusal};
-use cueline_model::{AttemptId, OutcomeKind, Timestamp};
+use cueline_model::{AttemptId, ExecutorId, OutcomeKind, Timestamp};
 use cueline_runtime::{BurstGate, Duty, Next};
 use cueline_store::{AttemptReport, NodeId, Store, StoreError};
 use tokio::sync::mpsc;
 
 use super::burst;
-use super::node_claims::{NodeClaims, PendingPublish};
 use super::trigger_writer::TriggerSigner;
+use crate::claims::{NodeClaims, PendingPublish};
 use crate::counters::{Counters, add};
 use crate::database_clock::DatabaseClock;
 use crate::error::EngineError;
+use crate::liveness::registry::Registry;
 use crate::scheduler_report::attempt_ended;
 
 /// Publishes triggers that are due.
@@ -28,6 +30,7 @@ pub(crate) struct Publish {
     pub(crate) broker: Broker,
     pub(crate) clock: Arc<DatabaseClock>,
     pub(crate) claims: Arc<NodeClaims>,
+    pub(crate) registry: Arc<Registry>,
     pub(crate) signer: TriggerSigner,
     pub(crate) burst_gate: Arc<BurstGate>,
     pub(crate) counters: Arc<Counters>,
@@ -38,6 +41,10 @@ pub(crate) struct Publish {
 
 /// A refused trigger is published again after this time.
 const REFUSED_WAIT_MS: u64 = 1_000;
+/// A run that waited behind a queue without an answer stays in the store for this long before it is claimed again.
+const STUCK_WAIT_MS: u64 = 10_000;
+/// Runs released in one transaction.
+const MAX_RELEASED: usize = 2_000;
 
 impl Duty for Publish {
     type Error = EngineError;
@@ -47,32 +54,94 @@ impl Duty for Publish {
     }
 
     async fn activate(&mut self) -> Result<Next, EngineError> {
+        let released = self.release_stuck().await;
+        // Take the second step even if the first fails: other queues must not wait for it.
+        let next = self.publish_due().await?;
+        released?;
+        Ok(next)
+    }
+}
+
+impl Publish {
+    async fn publish_due(&self) -> Result<Next, EngineError> {
         let now = self.clock.now();
-        let (due, next_due) = {
+        let (mut due, next_due) = {
             let mut pending = self.claims.pending();
             let batch = burst::publish_batch(self.batch, pending.len());
             (pending.pop_due(now, batch), pending.next_due())
         };
         if due.is_empty() {
             let wait = next_due.map_or(Duration::from_secs(1), |due| self.clock.until(due));
-            return Ok(Next::After(wait));
+            // There may be more to release.
+            return Ok(if wait.is_zero() {
+                Next::Now
+            } else {
+                Next::After(wait)
+            });
         }
         self.burst_gate.record_urgent(due.len());
+        for trigger in &mut due {
+            self.refresh(trigger, now);
+        }
         let due = self.still_dispatching(due).await?;
-        self.publish(due, now).await?;
+        self.publish(due).await?;
         Ok(Next::Now)
     }
-}
 
-impl Publish {
-    async fn publish(
-        &self,
-        mut due: Vec<PendingPublish>,
-        now: Timestamp,
-    ) -> Result<(), EngineError> {
-        for trigger in &mut due {
-            self.signer.refresh(trigger, now);
+    /// Releases runs whose triggers wait behind a queue that accepts nothing. They are claimed and routed again, here
+    /// or by another node.
+    async fn release_stuck(&self) -> Result<(), StoreError> {
+        let now = self.clock.now();
+        let stuck = self.claims.pending().pop_stuck(now, MAX_RELEASED);
+        let (Some(first), Some(node)) = (stuck.first(), self.claims.node()) else {
+            // A node without a lease has dropped its claims.
+            return Ok(());
+        };
+        let queue = first.message.queue.clone();
+        let attempts: Vec<AttemptId> = stuck.iter().map(|t| t.dispatch.attempt).collect();
+        let due_at = now.plus_ms(STUCK_WAIT_MS);
+        let released = self
+            .store
+            .release_claims(node, &attempts, Some(due_at))
+            .await;
+        if released.is_err() {
+            self.keep_uncertain(stuck);
+        } else {
+            tracing::warn!(
+                %queue,
+                runs = attempts.len(),
+                "released runs that waited behind triggers without an answer; they are routed again. Check the broker and this queue"
+            );
         }
+        released
+    }
+
+    /// Keeps triggers whose runs the store may have released or ended in spite of an error.
+    fn keep_uncertain(&self, triggers: impl IntoIterator<Item = PendingPublish>) {
+        let triggers = triggers.into_iter().map(|t| PendingPublish {
+            is_dispatch_uncertain: true,
+            ..t
+        });
+        self.claims.add_pending(triggers);
+    }
+
+    /// Brings the trigger up to date. Its executor may have begun a session since it was written.
+    ///
+    /// Only a dispatch that the store is about to confirm gets another session, and the session is read before that. A
+    /// failover that replaces the attempt comes later. Its executor then returns with a session that is later still.
+    fn refresh(&self, trigger: &mut PendingPublish, now: Timestamp) {
+        let session = if trigger.is_dispatch_uncertain {
+            self.registry.session(&ExecutorId {
+                group: trigger.group.clone(),
+                name: trigger.dispatch.executor.clone(),
+            })
+        } else {
+            None
+        };
+        self.signer.refresh(trigger, session, now);
+    }
+
+    async fn publish(&self, due: Vec<PendingPublish>) -> Result<(), EngineError> {
         let messages: Vec<Outgoing> = due.iter().map(|t| t.message.clone()).collect();
         let answers = match self.broker.publish(&messages).await {
             Ok(answers) => answers,
@@ -85,6 +154,9 @@ impl Publish {
         };
         let accepted = answers.iter().filter(|answer| answer.is_ok()).count();
         add(&self.counters.published, accepted);
+        // Before the refused ones: a queue may have accepted only the first of its triggers.
+        let answered = messages.iter().zip(&answers).filter(|(_, a)| a.is_ok());
+        self.claims.note_accepted(answered.map(|(m, _)| &m.queue));
         let mut refused = Vec::new();
         for (trigger, answer) in due.into_iter().zip(answers) {
             match answer {
@@ -169,14 +241,11 @@ impl Publish {
                     released.push(trigger);
                 }
                 Refusal::Full { .. } | Refusal::NoQueue(_) | Refusal::Unknown { .. } => {
-                    unanswered.push(PendingPublish {
-                        due_at: retry_at,
-                        ..trigger.unanswered()
-                    });
+                    unanswered.push(trigger);
                 }
             }
         }
-        self.claims.add_pending(unanswered);
+        self.claims.add_unanswered(unanswered, retry_at);
         let Some(node) = self.claims.node() else {
             // The node that takes over finds the released and failed runs `dispatching`.
             return Ok(());
@@ -184,12 +253,7 @@ impl Publish {
         let release: Vec<AttemptId> = released.iter().map(|t| t.dispatch.attempt).collect();
         let written = self.write_refused(node, &release, retry_at, &reports).await;
         if written.is_err() {
-            // The store may have released or ended the runs in spite of the error.
-            let triggers = released.into_iter().chain(failed);
-            self.claims.add_pending(triggers.map(|t| PendingPublish {
-                is_dispatch_uncertain: true,
-                ..t
-            }));
+            self.keep_uncertain(released.into_iter().chain(failed));
         }
         written
     }

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use cueline_broker::Outgoing;
-use cueline_model::{Job, JobId, Route, StoreId, Timestamp};
+use cueline_model::{Job, JobId, Route, Session, StoreId, Timestamp};
 use cueline_protocol::{JobSnapshot, SigningKey, Trigger, VERSION, decode, encode};
 use cueline_store::{ClaimedRun, DispatchRequest};
 
-use super::node_claims::PendingPublish;
 use crate::addresses::executor_queue;
+use crate::claims::PendingPublish;
 
 /// At this many job snapshots the cache is cleared.
 const MAX_SNAPSHOTS: usize = 50_000;
@@ -34,22 +34,54 @@ impl TriggerSigner {
         now.plus_ms(self.valid_ms / 2)
     }
 
-    /// Signs the trigger if its handler requires a signature.
+    /// When the trigger was written, by the estimate of the database's clock on its node.
+    pub(crate) fn written_at(&self, trigger: &Trigger) -> Timestamp {
+        trigger.deadline.minus_ms(self.valid_ms)
+    }
+
+    /// Whether the trigger has at least half of its time left.
+    pub(crate) fn is_fresh(&self, trigger: &Trigger, now: Timestamp) -> bool {
+        now <= self.rebuild_after(self.written_at(trigger))
+    }
+
+    /// Whether a scheduler with this key may have written the message, from which `trigger` was read. If the trigger
+    /// needs a signature, only a holder of the key can have written it.
+    pub(crate) fn may_have_written(&self, message: &[u8], trigger: &Trigger) -> bool {
+        match self.key_of(trigger) {
+            Some(key) => key.verifying_keys().verify(message, trigger).is_ok(),
+            None => trigger.signature.is_none(),
+        }
+    }
+
+    /// The key, if the trigger's handler requires a signature.
+    fn key_of(&self, trigger: &Trigger) -> Option<&SigningKey> {
+        let needed = trigger.job.handler.needs_signature();
+        self.key.as_ref().filter(|_| needed)
+    }
+
     fn encode(&self, trigger: &mut Trigger) -> Bytes {
-        match &self.key {
-            Some(key) if trigger.job.handler.needs_signature() => key.sign(trigger),
-            _ => encode(trigger),
+        match self.key_of(trigger) {
+            Some(key) => key.sign(trigger),
+            None => encode(trigger),
         }
         .into()
     }
 
-    /// Rebuilds the trigger with a full deadline, if it has waited too long for its publication.
-    pub(crate) fn refresh(&self, pending: &mut PendingPublish, now: Timestamp) {
-        if now <= pending.rebuild_after {
+    /// Rebuilds the trigger with a full deadline if it has waited too long, or if it was written for an earlier session
+    /// than `session`. Otherwise its executor would return it.
+    pub(crate) fn refresh(
+        &self,
+        pending: &mut PendingPublish,
+        session: Option<Session>,
+        now: Timestamp,
+    ) {
+        if now <= pending.rebuild_after && session <= pending.session {
             return;
         }
         // This process wrote the message, so it can read it.
         if let Ok(mut trigger) = decode::<Trigger>(&pending.message.payload) {
+            pending.session = pending.session.max(session);
+            trigger.session = pending.session;
             trigger.deadline = self.deadline(now);
             pending.message.payload = self.encode(&mut trigger);
             pending.rebuild_after = self.rebuild_after(now);
@@ -73,10 +105,12 @@ impl TriggerWriter {
         }
     }
 
+    /// Writes the trigger for the present session of its executor.
     pub(crate) fn write(
         &mut self,
         run: &ClaimedRun,
         dispatch: DispatchRequest,
+        session: Option<Session>,
         now: Timestamp,
     ) -> PendingPublish {
         let spec = &run.job.spec;
@@ -92,6 +126,7 @@ impl TriggerWriter {
             shard: run.shard.clone(),
             params: run.params.clone().or_else(|| spec.params.clone()),
             job: self.snapshot(&run.job),
+            session,
             deadline: self.signer.deadline(now),
             signature: None,
         };
@@ -106,6 +141,8 @@ impl TriggerWriter {
             dispatch,
             is_dispatch_uncertain: false,
             maybe_published: false,
+            group: spec.group.clone(),
+            session,
             rebuild_after: self.signer.rebuild_after(now),
             due_at: run.due_at,
             priority: spec.priority,

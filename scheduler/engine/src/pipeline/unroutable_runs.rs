@@ -10,7 +10,7 @@ use cueline_model::{JobId, OutcomeKind, RunKind, Timestamp};
 use cueline_runtime::Activator;
 use cueline_store::{AttemptReport, ClaimedRun, Store, StoreError};
 
-use super::node_claims::NodeClaims;
+use crate::claims::NodeClaims;
 use crate::database_clock::DatabaseClock;
 use crate::liveness::self_check::SelfCheck;
 use crate::scheduler_report::attempt_ended;

@@ -1,6 +1,7 @@
 //! Requests of operators about queues and dead letters.
 
 use bytes::Bytes;
+use cueline_broker::conformance::{Fault as BrokerFault, Operation};
 use cueline_broker::{DeadLetter, Outgoing, QueueId, Settlement};
 use cueline_model::{OutcomeKind, RunState, StoreId};
 use cueline_protocol::{Trigger, encode};
@@ -25,7 +26,7 @@ async fn a_drained_queue_is_routed_again_and_a_purged_queue_is_cancelled() {
     assert!(
         queues
             .iter()
-            .any(|q| q.queue == e1.queue().to_string() && q.ready == 2),
+            .any(|q| q.queue == e1.queue().to_string() && q.ready == Some(2)),
         "{queues:?}"
     );
     fixture.set(10);
@@ -42,6 +43,28 @@ async fn a_drained_queue_is_routed_again_and_a_purged_queue_is_cancelled() {
     assert_eq!(admin.purge(&e2.id(), "ann").await.expect("purges"), 2);
     assert_eq!(fixture.states("job").await, [RunState::Cancelled; 2]);
     assert!(e2.take().await.is_empty());
+}
+
+#[tokio::test]
+async fn a_queue_without_an_answer_is_listed_without_counts() {
+    let fixture = Fixture::new().await;
+    let mut engine = fixture.engine("one").await;
+    let e1 = fixture.executor("e1").await;
+    tick(&mut engine).await;
+    let faults = &fixture.broker_faults;
+    for answers in [false, true] {
+        if !answers {
+            faults.next(Operation::Stats, BrokerFault::Unanswered, 1);
+        }
+        let queues = engine.admin().queues().await.expect("counts");
+        let own: Vec<_> = queues
+            .iter()
+            .filter(|q| q.queue == e1.queue().to_string())
+            .map(|q| (q.ready, q.unsettled))
+            .collect();
+        let count = answers.then_some(0);
+        assert_eq!(own, [(count, count)]);
+    }
 }
 
 /// A broker may deliver a trigger twice, or the trigger of a lost answer may reach the queue late.
@@ -74,20 +97,22 @@ async fn a_drained_copy_of_a_running_attempt_changes_nothing() {
     assert_eq!((run.state, run.attempt), (RunState::Succeeded, 1));
 }
 
-/// The executor has restarted without its journal. It gets the attempts that it has not finished, and only those.
+/// The executor has restarted without its journal. It gets the attempts that it has not begun, and only those.
 #[tokio::test]
 async fn a_replay_publishes_attempts_that_the_executor_does_not_hold() {
     let fixture = Fixture::new().await;
     let mut engine = fixture.engine("one").await;
     let mut e1 = fixture.executor("e1").await;
     fixture.apply("job", json!({})).await;
-    for _ in 0..3 {
+    for _ in 0..5 {
         fixture.trigger("job").await;
     }
     tick(&mut engine).await;
-    let taken = e1.take().await;
+    let taken = e1.accept().await;
     e1.ended(&taken[0], OutcomeKind::Succeeded, fixture.now())
         .await;
+    e1.started(&taken[3], fixture.now()).await;
+    e1.record_starts(&taken[4..]).await.expect("records");
     tick(&mut engine).await;
     fixture.set(10);
     let admin = engine.admin();
@@ -116,7 +141,7 @@ async fn a_replay_of_many_attempts_asks_in_batches() {
     assert_eq!(tick(&mut engine).await, 1_001);
     let mut held = Vec::new();
     for part in 0..2 {
-        let taken = e1.take().await;
+        let taken = e1.accept().await;
         assert!(!taken.is_empty(), "part {part}");
         held.extend(taken.iter().map(Trigger::attempt_id));
     }

@@ -1,7 +1,10 @@
 //! G10: the work of a silent executor goes to others. Silence counts only while the node could have received
 //! heartbeats.
 
+use std::time::Duration;
+
 use cueline_broker::conformance::{Fault as BrokerFault, Operation};
+use cueline_broker::{Coverage, QueueId, Settlement};
 use cueline_engine::ManualEngine;
 use cueline_model::{AttemptId, OutcomeKind, RunState};
 use serde_json::json;
@@ -85,6 +88,41 @@ async fn accepted_attempts_end_by_on_lost() {
     }
 }
 
+/// It had taken both triggers and acked one. None of them had started, because another attempt was in the lane.
+#[tokio::test]
+async fn attempts_that_have_not_started_are_routed_again() {
+    let (fixture, mut engine, e1) = given(1, json!({})).await;
+    assert_eq!(e1.accept().await.len(), 1);
+    fixture.trigger("job").await;
+    assert_eq!(tick(&mut engine).await, 1);
+    let queue = e1.queue();
+    let unsettled = fixture.broker.fetch(&queue, 10, Duration::ZERO);
+    assert_eq!(unsettled.await.expect("fetches").len(), 1);
+    pass(&fixture, &mut engine, 0, 31_000).await;
+    let e2 = fixture.executor("e2").await;
+    engine
+        .receive_heartbeats()
+        .await
+        .expect("stores heartbeats");
+    assert_eq!(engine.fail_over().await.expect("fails over"), 2);
+    tick(&mut engine).await;
+    let again = e2.take().await;
+    assert_eq!(again.iter().map(|t| t.attempt).collect::<Vec<_>>(), [2, 2]);
+    assert_eq!(fixture.states("job").await, [RunState::Queued; 2]);
+}
+
+/// Without the log it is unknown what has started.
+#[tokio::test]
+async fn accepted_attempts_are_lost_with_the_start_log() {
+    let (fixture, mut engine, e1) = given(1, json!({})).await;
+    assert_eq!(e1.accept().await.len(), 1);
+    let deleted = fixture.broker.delete_log(&e1.start_log()).await;
+    deleted.expect("deletes");
+    pass(&fixture, &mut engine, 0, 31_000).await;
+    assert_eq!(engine.fail_over().await.expect("fails over"), 1);
+    assert_eq!(fixture.states("job").await, [RunState::Lost]);
+}
+
 /// Results that the executor published before it fell silent count.
 #[tokio::test]
 async fn published_results_are_ingested_before_attempts_count_as_lost() {
@@ -97,6 +135,37 @@ async fn published_results_are_ingested_before_attempts_count_as_lost() {
     tick(&mut engine).await;
     assert_eq!(engine.fail_over().await.expect("looks"), 0);
     assert_eq!(fixture.states("job").await, [RunState::Succeeded]);
+}
+
+/// Another scheduler has fetched the results. It writes them late, or was killed and they are delivered again. The broker
+/// does not count what it holds.
+#[tokio::test]
+async fn results_that_another_node_may_hold_are_waited_for() {
+    for (is_delivered_again, expected) in [(true, RunState::Succeeded), (false, RunState::Lost)] {
+        let (fixture, mut engine, e1) = given(1, json!({})).await;
+        let taken = e1.take_one().await;
+        e1.ended(&taken, OutcomeKind::Succeeded, fixture.now())
+            .await;
+        let results = QueueId::Results;
+        let held = fixture.broker.fetch(&results, 10, Duration::ZERO).await;
+        let held = held.expect("fetches");
+        assert_eq!(held.len(), 1);
+        let partial = BrokerFault::Coverage(Coverage::OwnDeliveries);
+        fixture.broker_faults.always(Operation::Stats, partial);
+        for (from_ms, to_ms) in [(0, 31_000), (32_000, 35_000)] {
+            pass(&fixture, &mut engine, from_ms, to_ms).await;
+            assert_eq!(engine.fail_over().await.expect("waits"), 0);
+        }
+        if is_delivered_again {
+            let again = [(held[0].receipt, Settlement::Retry(Duration::ZERO))];
+            let settled = fixture.broker.settle(&results, &again).await;
+            settled.expect("settles");
+        }
+        pass(&fixture, &mut engine, 36_000, 36_000).await;
+        let moved = engine.fail_over().await.expect("fails over");
+        assert_eq!(moved, usize::from(!is_delivered_again));
+        assert_eq!(fixture.states("job").await, [expected]);
+    }
 }
 
 /// Other executors report all the time, so the results queue is never empty. Once as many results as were in it have
@@ -199,6 +268,27 @@ async fn an_error_with_one_executor_does_not_delay_the_others() {
     assert!(e1.take().await.is_empty());
 }
 
+/// The server with the queue has died together with the executor.
+#[tokio::test]
+async fn what_has_not_started_does_not_wait_for_a_queue_without_an_answer() {
+    let (fixture, mut engine, _e1) = given(3, json!({})).await;
+    let e2 = fixture.executor("e2").await;
+    pass(&fixture, &mut engine, 0, 31_000).await;
+    e2.heartbeat().await;
+    engine
+        .receive_heartbeats()
+        .await
+        .expect("stores heartbeats");
+    let no_answer = BrokerFault::Before(cueline_broker::ErrorKind::Transient);
+    fixture.broker_faults.always(Operation::Fetch, no_answer);
+    assert!(engine.fail_over().await.is_err());
+    let runs = fixture.runs("job").await;
+    assert!(runs.iter().all(|run| run.attempt == 2), "{runs:?}");
+    fixture.broker_faults.clear();
+    tick(&mut engine).await;
+    assert_eq!(e2.take().await.len(), 3);
+}
+
 /// A heartbeat arrives in time.
 #[tokio::test]
 async fn a_short_silence_changes_nothing() {
@@ -242,6 +332,70 @@ async fn an_executor_that_returns_before_its_turn_keeps_its_attempts() {
     assert_eq!(fixture.states("job").await, [RunState::Queued; 2]);
 }
 
+/// Its queue, or the results, may hold what the executor had or reported.
+#[tokio::test]
+async fn attempts_are_not_lost_while_a_queue_does_not_answer() {
+    let (fixture, mut engine, e1) = given(1, json!({})).await;
+    let run = e1.take_one().await.run;
+    pass(&fixture, &mut engine, 0, 31_000).await;
+    let faults = &fixture.broker_faults;
+    // The queue of the executor is counted first, then the results.
+    for answered in [0, 1] {
+        for fault in [
+            BrokerFault::Unanswered,
+            BrokerFault::Coverage(Coverage::Unsure),
+        ] {
+            let answer = BrokerFault::Coverage(Coverage::All);
+            faults.next(Operation::Stats, answer, answered);
+            faults.next(Operation::Stats, fault, 1);
+            let calls = faults.calls(Operation::Stats);
+            assert_eq!(engine.fail_over().await.expect("goes on"), 0);
+            assert_eq!(faults.calls(Operation::Stats), calls + 2);
+            assert_eq!(fixture.state(run).await, RunState::Queued);
+        }
+    }
+    assert_eq!(engine.fail_over().await.expect("fails over"), 1);
+    assert_eq!(fixture.state(run).await, RunState::Lost);
+}
+
+/// Most silent executors have ended everything. They stay known for an hour.
+#[tokio::test]
+async fn the_start_log_of_an_executor_that_has_nothing_left_is_not_read() {
+    let (fixture, mut engine, e1) = given(1, json!({})).await;
+    let taken = e1.take_one().await;
+    e1.ended(&taken, OutcomeKind::Succeeded, fixture.now())
+        .await;
+    for (from_ms, to_ms) in [(0, 31_000), (32_000, 62_000)] {
+        pass(&fixture, &mut engine, from_ms, to_ms).await;
+        assert_eq!(engine.fail_over().await.expect("looks"), 0);
+    }
+    assert_eq!(fixture.states("job").await, [RunState::Succeeded]);
+    assert_eq!(fixture.broker_faults.calls(Operation::ReadLog), 0);
+}
+
+/// The store does not list them, because the broker has not answered. Without a count, the queue is looked at as well.
+#[tokio::test]
+async fn triggers_in_its_queue_that_the_store_does_not_list_are_routed_again() {
+    for is_counted in [true, false] {
+        let fixture = Fixture::new().await;
+        let mut engine = fixture.engine("one").await;
+        let e1 = fixture.executor("e1").await;
+        fixture.apply("job", json!({})).await;
+        let faults = &fixture.broker_faults;
+        faults.always(Operation::Publish, BrokerFault::Unanswered);
+        fixture.trigger("job").await;
+        engine.receive_loopback_heartbeat();
+        assert_eq!(tick(&mut engine).await, 0);
+        pass(&fixture, &mut engine, 0, 31_000).await;
+        if !is_counted {
+            faults.next(Operation::Stats, BrokerFault::Unanswered, 1);
+        }
+        assert!(engine.fail_over().await.expect("fails over") > 0);
+        assert_eq!(faults.calls(Operation::ReadLog), 1);
+        assert!(e1.take().await.is_empty());
+    }
+}
+
 /// The publish of a trigger is confirmed during the turn.
 #[tokio::test]
 async fn an_attempt_queued_during_a_failover_turn_is_moved_by_the_next_turn() {
@@ -252,17 +406,17 @@ async fn an_attempt_queued_during_a_failover_turn_is_moved_by_the_next_turn() {
     let run = fixture.trigger("job").await;
     pass(&fixture, &mut engine, 0, 31_000).await;
     e1.take().await;
-    let slow = BrokerFault::Late(std::time::Duration::from_millis(200));
-    faults.next(Operation::Stats, slow, 1);
-    let calls = faults.calls(Operation::Stats);
+    faults.next(Operation::ReadLog, BrokerFault::Held, 1);
+    let calls = faults.calls(Operation::ReadLog);
     let (moved, ()) = tokio::join!(engine.fail_over(), async {
-        let asked = async || faults.calls(Operation::Stats) > calls;
+        let asked = async || faults.calls(Operation::ReadLog) > calls;
         eventually("it looks for what is left", asked).await;
         fixture.set(31_400);
         let confirmed = [AttemptId { run, attempt: 1 }];
         let written = fixture.real().confirm_dispatch(&confirmed).await;
         written.expect("is written down");
         fixture.set(31_500);
+        faults.release();
     });
     assert_eq!(moved.expect("fails over"), 1);
     assert_eq!(fixture.state(old).await, RunState::Lost);

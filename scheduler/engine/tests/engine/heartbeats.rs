@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
-use cueline_broker::ErrorKind;
+use bytes::Bytes;
 use cueline_broker::conformance::{Fault as BrokerFault, Operation};
+use cueline_broker::{ErrorKind, QueueId, StartLog};
 use cueline_model::Heartbeat;
+use cueline_protocol::{StartRecord, decode};
 use cueline_runtime::{Ended, Lifecycle};
 use cueline_store::Store as _;
 use cueline_test_support::SOON;
@@ -213,7 +215,7 @@ async fn an_executor_that_waits_for_its_queue_gets_it_with_its_next_heartbeat() 
     fixture.broker_faults.next(Operation::Declare, away, 1);
     let is_there = async || {
         let stats = fixture.broker.stats(&[e1.queue()]).await.expect("counts");
-        stats.iter().any(|s| s.queue == e1.queue())
+        stats.of(&e1.queue()).is_some()
     };
     for expected in [false, true] {
         e1.drain().await;
@@ -222,5 +224,85 @@ async fn an_executor_that_waits_for_its_queue_gets_it_with_its_next_heartbeat() 
             .await
             .expect("stores heartbeats");
         assert_eq!(is_there().await, expected);
+    }
+}
+
+/// An executor that waits asks again and again. Each mark takes the place of a record.
+#[tokio::test]
+async fn a_start_log_is_marked_for_a_new_executor_and_while_it_has_no_records() {
+    let fixture = Fixture::new().await;
+    let mut engine = fixture.engine("one").await;
+    let e1 = fixture.silent_executor("e1").await;
+    let log = e1.start_log();
+    let records = async || {
+        let records = fixture.broker.read_log(&log).await;
+        records.expect("reads").len()
+    };
+    for at in [0, 11_000, 22_000] {
+        fixture.set(at);
+        e1.drain().await;
+        let stored = engine.receive_heartbeats().await;
+        stored.expect("stores heartbeats");
+        assert_eq!(records().await, 1);
+    }
+    let mut second = fixture.engine("two").await;
+    e1.heartbeat().await;
+    for engine in [&mut engine, &mut second] {
+        let stored = engine.receive_heartbeats().await;
+        stored.expect("stores heartbeats");
+    }
+    assert_eq!(
+        records().await,
+        3,
+        "it drains no more, and is new to the second one"
+    );
+    let deleted = fixture.broker.delete_log(&log).await;
+    deleted.expect("deletes");
+    fixture.set(33_000);
+    e1.drain().await;
+    let stored = engine.receive_heartbeats().await;
+    stored.expect("stores heartbeats");
+    assert_eq!(records().await, 1, "the log is new");
+}
+
+/// Its queue and its log may exist before the schedulers know it.
+#[tokio::test]
+async fn a_start_log_with_records_of_an_unknown_executor_is_marked() {
+    let fixture = Fixture::new().await;
+    let mut engine = fixture.engine("one").await;
+    let e1 = fixture.silent_executor("e1").await;
+    let log = e1.start_log();
+    fixture.broker.declare_log(&log).await.expect("declares");
+    let first = fixture.broker.append(&log, Bytes::from("first")).await;
+    first.expect("appends");
+    e1.heartbeat().await;
+    let stored = engine.receive_heartbeats().await;
+    stored.expect("stores heartbeats");
+    let records = fixture.broker.read_log(&log).await.expect("reads");
+    assert_eq!(records.len(), 2);
+    let mark = decode::<StartRecord>(&records[1]).expect("decodes");
+    assert!(matches!(mark, StartRecord::Mark { .. }), "{mark:?}");
+}
+
+#[tokio::test]
+async fn an_executor_that_waits_gets_its_start_log_with_its_next_heartbeat() {
+    let fixture = Fixture::new().await;
+    let mut engine = fixture.engine("one").await;
+    let e1 = fixture.silent_executor("e1").await;
+    let QueueId::Executor { group, executor } = e1.queue() else {
+        panic!("{} is no executor's queue", e1.queue());
+    };
+    let log = StartLog { group, executor };
+    let append = async || fixture.broker.append(&log, Bytes::from("start")).await;
+    assert!(append().await.is_err(), "no scheduler has declared the log");
+    let away = BrokerFault::Before(ErrorKind::Transient);
+    fixture.broker_faults.next(Operation::DeclareLog, away, 1);
+    for expected in [false, true] {
+        e1.drain().await;
+        engine
+            .receive_heartbeats()
+            .await
+            .expect("stores heartbeats");
+        assert_eq!(append().await.is_ok(), expected);
     }
 }

@@ -36,6 +36,8 @@ struct Simulation {
     workers: Vec<SimulatedWorker>,
     /// The executors at which each attempt was seen.
     seen: BTreeMap<AttemptId, BTreeSet<&'static str>>,
+    /// Attempts that a worker has begun and forgotten.
+    forgotten: BTreeSet<AttemptId>,
     are_faults_over: bool,
 }
 
@@ -63,6 +65,7 @@ impl Simulation {
             nodes: vec![("one", None), ("two", None)],
             workers,
             seen: BTreeMap::new(),
+            forgotten: BTreeSet::new(),
             are_faults_over: false,
         }
     }
@@ -84,7 +87,7 @@ impl Simulation {
             // The heartbeat may fail too; the next one repeats it.
             let _ = worker
                 .executor
-                .try_heartbeat(|beat| beat.gone = !is_present)
+                .try_heartbeat(|heartbeat| heartbeat.gone = !is_present)
                 .await;
         }
         let first = self.rng.random_range(0..2);
@@ -153,13 +156,14 @@ impl Simulation {
     }
 
     async fn worker_turn(&mut self, at: usize) {
-        let triggers = self.workers[at].executor.try_take().await;
-        for trigger in triggers.unwrap_or_default() {
+        for trigger in self.begin(at).await {
             let id = trigger.attempt_id();
-            let name = self.workers[at].executor.name;
-            self.seen.entry(id).or_default().insert(name);
             if self.chance(4) {
-                continue; // Lost with its disk after the ack.
+                // Lost with its disk after its start.
+                if !self.workers[at].journal.contains_key(&id) {
+                    self.forgotten.insert(id);
+                }
+                continue;
             }
             let kind = self.random_outcome();
             let worker = &mut self.workers[at];
@@ -191,6 +195,22 @@ impl Simulation {
                 worker.unreported.push(id);
             }
         }
+    }
+
+    /// Takes triggers and records their starts. Some are lost before that, with the disk or because of a fault.
+    async fn begin(&mut self, at: usize) -> Vec<Trigger> {
+        let mut begun = Vec::new();
+        let triggers = self.workers[at].executor.try_accept().await;
+        for trigger in triggers.unwrap_or_default() {
+            let name = self.workers[at].executor.name;
+            let seen = self.seen.entry(trigger.attempt_id()).or_default();
+            seen.insert(name);
+            if !self.chance(4) {
+                begun.push(trigger);
+            }
+        }
+        let recorded = self.workers[at].executor.record_starts(&begun).await;
+        recorded.map_or_else(|_| Vec::new(), |()| begun)
     }
 
     fn random_outcome(&mut self) -> OutcomeKind {
@@ -315,7 +335,8 @@ impl Simulation {
                 continue;
             };
             assert_eq!(at.len(), 1, "attempt {attempt} was at {at:?}: {run:#?}");
-            if attempt == run.attempt && run.state != RunState::Cancelled {
+            let was_lost = run.state == RunState::Lost && self.forgotten.contains(&id);
+            if attempt == run.attempt && run.state != RunState::Cancelled && !was_lost {
                 let end = ends[&id].state();
                 assert_eq!(end, Some(run.state), "not what happened: {run:#?}");
             }

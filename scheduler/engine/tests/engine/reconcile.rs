@@ -1,13 +1,18 @@
-//! Attempts that were lost on the way to their executor are published again.
+//! Attempts that were lost on the way to their executor are published again. Those that may have started there end
+//! `lost`.
 
+use std::time::Duration;
+
+use cueline_broker::conformance::{Fault, Operation};
+use cueline_broker::{Coverage, ErrorKind, QueueId, Settlement};
 use cueline_engine::ManualEngine;
-use cueline_model::{OutcomeKind, RunState};
+use cueline_model::{AttemptId, OutcomeKind, RunState};
 use cueline_protocol::Trigger;
 use serde_json::json;
 
 use crate::fixture::{FakeExecutor, Fixture, tick};
 
-/// Three triggers that the executor has taken from its queue.
+/// Three triggers that the executor has taken from its queue. They wait in its lanes.
 async fn taken() -> (Fixture, ManualEngine, FakeExecutor, Vec<Trigger>) {
     let fixture = Fixture::new().await;
     let mut engine = fixture.engine("one").await;
@@ -17,11 +22,28 @@ async fn taken() -> (Fixture, ManualEngine, FakeExecutor, Vec<Trigger>) {
         fixture.trigger("job").await;
     }
     assert_eq!(tick(&mut engine).await, 3);
-    let triggers = e1.take().await;
+    let triggers = e1.accept().await;
     fixture.set(10_000);
     e1.heartbeat().await;
     tick(&mut engine).await;
     (fixture, engine, e1, triggers)
+}
+
+/// The executor has lost its state directory and is compared at this time. Returns the number published again.
+async fn compare_at(
+    ms: i64,
+    fixture: &Fixture,
+    engine: &mut ManualEngine,
+    e1: &mut FakeExecutor,
+) -> usize {
+    fixture.set(ms);
+    e1.heartbeat().await;
+    engine
+        .receive_heartbeats()
+        .await
+        .expect("stores heartbeats");
+    let (again, _) = tokio::join!(engine.reconcile(5_000), e1.answer_holdings(&[]));
+    again.expect("compares")
 }
 
 /// If the executor were asked, it would answer that it holds nothing.
@@ -39,8 +61,6 @@ async fn assert_not_asked(
 #[tokio::test]
 async fn a_missing_attempt_is_published_again_to_the_same_executor() {
     let (fixture, mut engine, mut e1, triggers) = taken().await;
-    e1.started(&triggers[1], fixture.now()).await;
-    tick(&mut engine).await;
     // Another executor would be the first candidate now.
     let e0 = fixture.executor("e0").await;
     engine
@@ -72,6 +92,46 @@ async fn a_missing_attempt_is_published_again_to_the_same_executor() {
     assert_eq!(fixture.state(sent[0].run).await, RunState::Succeeded);
 }
 
+/// The executor refuses it, or loses its journal again and again.
+#[tokio::test]
+async fn an_attempt_is_published_again_ten_times_at_most() {
+    let (fixture, mut engine, mut e1, triggers) = taken().await;
+    for n in 1..=10 {
+        let again = compare_at(n * 10_000, &fixture, &mut engine, &mut e1).await;
+        assert_eq!(again, 3, "time {n}");
+        assert_eq!(tick(&mut engine).await, 3);
+        assert_eq!(e1.accept().await.len(), 3);
+    }
+    assert_eq!(compare_at(110_000, &fixture, &mut engine, &mut e1).await, 0);
+    for trigger in &triggers {
+        let ended = fixture.run(trigger.run).await;
+        assert_eq!((ended.state, ended.attempt), (RunState::Failed, 1));
+        let message = ended.message.expect("a reason");
+        assert!(message.contains("published 11 times"), "{message}");
+    }
+    assert_eq!(tick(&mut engine).await, 0);
+    assert!(e1.take().await.is_empty());
+}
+
+/// This node has published it again once. The timeline has the publications of the others.
+#[tokio::test]
+async fn the_publications_of_other_nodes_count() {
+    let (fixture, mut engine, mut e1, triggers) = taken().await;
+    let attempts: Vec<AttemptId> = triggers.iter().map(Trigger::attempt_id).collect();
+    let store = fixture.real();
+    let two = store.register_node("two", 60_000).await.expect("registers");
+    for _ in 0..9 {
+        let again = store.reclaim_attempts(two.node, &attempts, "a test").await;
+        assert_eq!(again.expect("reclaims").len(), 3);
+        store.confirm_dispatch(&attempts).await.expect("confirms");
+    }
+    assert_eq!(compare_at(20_000, &fixture, &mut engine, &mut e1).await, 3);
+    assert_eq!(tick(&mut engine).await, 3);
+    e1.accept().await;
+    assert_eq!(compare_at(30_000, &fixture, &mut engine, &mut e1).await, 0);
+    assert_eq!(fixture.states("job").await, [RunState::Failed; 3]);
+}
+
 #[tokio::test]
 async fn a_held_attempt_is_not_published_again() {
     let (_scene, mut engine, mut e1, triggers) = taken().await;
@@ -89,18 +149,198 @@ async fn a_recently_queued_attempt_is_not_compared() {
 }
 
 #[tokio::test]
-async fn an_executor_with_triggers_in_its_queue_is_not_asked() {
+async fn a_trigger_that_may_be_in_the_queue_is_not_published_again() {
     let fixture = Fixture::new().await;
     let mut engine = fixture.engine("one").await;
     let mut e1 = fixture.executor("e1").await;
     fixture.apply("job", json!({})).await;
     fixture.trigger("job").await;
     tick(&mut engine).await;
+    let read = e1.accept().await.remove(0);
+    fixture.trigger("job").await;
+    tick(&mut engine).await;
     fixture.set(10_000);
     e1.heartbeat().await;
     tick(&mut engine).await;
-    assert_not_asked(&mut engine, &mut e1, 5_000).await;
+    // It does not say how far it has read, or it has not read beyond either trigger.
+    for fetched_until in [None, Some(read.deadline)] {
+        let answer = e1.answer_holdings_at(&[], fetched_until);
+        let (again, asked) = tokio::join!(engine.reconcile(5_000), answer);
+        assert_eq!(again.expect("compares"), 0);
+        assert_eq!(asked, []);
+    }
     assert_eq!(e1.take().await.len(), 1);
+}
+
+/// Under load, the queue holds triggers whenever it is counted.
+#[tokio::test]
+async fn a_lost_trigger_is_published_again_while_others_are_in_the_queue() {
+    let fixture = Fixture::new().await;
+    let mut engine = fixture.engine("one").await;
+    let mut e1 = fixture.executor("e1").await;
+    fixture.apply("job", json!({})).await;
+    fixture.trigger("job").await;
+    tick(&mut engine).await;
+    let lost = e1.accept().await.remove(0);
+    fixture.set(60_001);
+    e1.heartbeat().await;
+    fixture.trigger("job").await;
+    tick(&mut engine).await;
+    let newest = e1.accept().await.remove(0);
+    fixture.trigger("job").await;
+    assert_eq!(tick(&mut engine).await, 1, "it stays in the queue");
+    fixture.set(70_000);
+    e1.heartbeat().await;
+    tick(&mut engine).await;
+    let at = Some(newest.deadline);
+    let (again, asked) = tokio::join!(engine.reconcile(5_000), async {
+        [
+            e1.answer_holdings_at(&[], at).await,
+            e1.answer_holdings_at(&[], at).await,
+        ]
+    });
+    assert_eq!(again.expect("compares"), 1);
+    assert_eq!(asked, [vec![], vec![lost.attempt_id()]]);
+    assert_eq!(tick(&mut engine).await, 1);
+    let sent = e1.take().await;
+    assert_eq!(sent.last().expect("sent").attempt_id(), lost.attempt_id());
+}
+
+/// The executor has lost its state directory. Started again, the attempt would run twice.
+#[tokio::test]
+async fn a_running_attempt_that_its_executor_does_not_know_ends_lost() {
+    let (fixture, mut engine, mut e1, triggers) = taken().await;
+    e1.started(&triggers[1], fixture.now()).await;
+    tick(&mut engine).await;
+    let others = [triggers[0].attempt_id(), triggers[2].attempt_id()];
+    for (ms, state) in [
+        (10_000, RunState::Running),
+        (14_999, RunState::Running),
+        (15_000, RunState::Lost),
+    ] {
+        fixture.set(ms);
+        e1.heartbeat().await;
+        tick(&mut engine).await;
+        let (again, _) = tokio::join!(engine.reconcile(5_000), e1.answer_holdings(&others));
+        assert_eq!(again.expect("compares"), 0);
+        assert_eq!(fixture.state(triggers[1].run).await, state, "at {ms}");
+    }
+    let message = fixture.run(triggers[1].run).await.message;
+    assert!(message.is_some_and(|m| m.contains("its state directory was lost")));
+    assert_eq!(tick(&mut engine).await, 0);
+    assert!(e1.take().await.is_empty());
+    assert_eq!(fixture.state(triggers[0].run).await, RunState::Queued);
+}
+
+/// The report of the start was lost with the state directory. The start log has the start.
+#[tokio::test]
+async fn a_queued_attempt_with_a_recorded_start_ends_lost() {
+    let (fixture, mut engine, mut e1, triggers) = taken().await;
+    e1.record_starts(&triggers[..1]).await.expect("records");
+    assert_eq!(compare_at(10_000, &fixture, &mut engine, &mut e1).await, 2);
+    assert_eq!(fixture.state(triggers[0].run).await, RunState::Queued);
+    assert_eq!(tick(&mut engine).await, 2, "the others have not started");
+    let sent: Vec<AttemptId> = e1.accept().await.iter().map(Trigger::attempt_id).collect();
+    assert_eq!(sent, [triggers[1].attempt_id(), triggers[2].attempt_id()]);
+    assert_eq!(compare_at(15_000, &fixture, &mut engine, &mut e1).await, 0);
+    assert_eq!(fixture.state(triggers[0].run).await, RunState::Lost);
+}
+
+/// The results were published before the state directory was lost, and are slow to arrive.
+#[tokio::test]
+async fn an_attempt_whose_result_is_on_its_way_does_not_end_lost() {
+    let (fixture, mut engine, mut e1, triggers) = taken().await;
+    e1.record_starts(&triggers).await.expect("records");
+    e1.ended(&triggers[0], OutcomeKind::Succeeded, fixture.now())
+        .await;
+    for ms in [10_000, 15_000, 20_000] {
+        assert_eq!(compare_at(ms, &fixture, &mut engine, &mut e1).await, 0);
+    }
+    for trigger in &triggers {
+        assert_eq!(fixture.state(trigger.run).await, RunState::Queued);
+    }
+    engine.ingest().await.expect("ingests");
+    assert_eq!(compare_at(25_000, &fixture, &mut engine, &mut e1).await, 0);
+    assert_eq!(
+        fixture.states("job").await,
+        [RunState::Succeeded, RunState::Lost, RunState::Lost]
+    );
+}
+
+/// Another scheduler has fetched the result and then died. The broker does not count what it held.
+#[tokio::test]
+async fn a_result_that_another_node_may_hold_is_waited_for() {
+    let (fixture, mut engine, mut e1, triggers) = taken().await;
+    e1.record_starts(&triggers).await.expect("records");
+    e1.ended(&triggers[0], OutcomeKind::Succeeded, fixture.now())
+        .await;
+    let results = QueueId::Results;
+    let held = fixture.broker.fetch(&results, 10, Duration::ZERO).await;
+    let held = held.expect("fetches");
+    assert_eq!(held.len(), 1);
+    let partial = Fault::Coverage(Coverage::OwnDeliveries);
+    fixture.broker_faults.always(Operation::Stats, partial);
+    for ms in [10_000, 15_000, 40_000, 74_999] {
+        assert_eq!(compare_at(ms, &fixture, &mut engine, &mut e1).await, 0);
+        for trigger in &triggers {
+            assert_eq!(fixture.state(trigger.run).await, RunState::Queued);
+        }
+    }
+    let again = [(held[0].receipt, Settlement::Retry(Duration::ZERO))];
+    let settled = fixture.broker.settle(&results, &again).await;
+    settled.expect("settles");
+    assert_eq!(engine.ingest().await.expect("ingests"), 1);
+    assert_eq!(compare_at(75_000, &fixture, &mut engine, &mut e1).await, 0);
+    assert_eq!(
+        fixture.states("job").await,
+        [RunState::Succeeded, RunState::Lost, RunState::Lost]
+    );
+}
+
+/// The broker gives the same counts for an empty queue.
+#[tokio::test]
+async fn queues_that_may_not_answer_do_not_count_as_empty() {
+    let (fixture, mut engine, mut e1, triggers) = taken().await;
+    e1.started(&triggers[0], fixture.now()).await;
+    tick(&mut engine).await;
+    let unsure = Fault::Coverage(Coverage::Unsure);
+    fixture.broker_faults.always(Operation::Stats, unsure);
+    for ms in [10_000, 13_000, 16_000] {
+        assert_eq!(compare_at(ms, &fixture, &mut engine, &mut e1).await, 0);
+        assert_eq!(fixture.state(triggers[0].run).await, RunState::Running);
+    }
+    fixture.broker_faults.clear();
+    assert_eq!(compare_at(19_000, &fixture, &mut engine, &mut e1).await, 2);
+    assert_eq!(fixture.state(triggers[0].run).await, RunState::Lost);
+}
+
+#[tokio::test]
+async fn a_job_that_is_rerun_when_lost_gets_a_new_attempt() {
+    let fixture = Fixture::new().await;
+    let mut engine = fixture.engine("one").await;
+    let mut e1 = fixture.executor("e1").await;
+    fixture.apply("job", json!({ "on_lost": "rerun" })).await;
+    let run = fixture.trigger("job").await;
+    tick(&mut engine).await;
+    let first = e1.take_one().await;
+    e1.started(&first, fixture.now()).await;
+    tick(&mut engine).await;
+    for ms in [10_000, 15_000] {
+        assert_eq!(compare_at(ms, &fixture, &mut engine, &mut e1).await, 0);
+    }
+    assert_eq!(tick(&mut engine).await, 1);
+    let second = e1.take_one().await;
+    assert_eq!((second.run, second.attempt), (run, 2));
+}
+
+/// Whether the attempts have started is not known.
+#[tokio::test]
+async fn nothing_is_published_again_while_the_start_log_cannot_be_read() {
+    let (fixture, mut engine, mut e1, _) = taken().await;
+    let fault = Fault::Before(ErrorKind::Transient);
+    fixture.broker_faults.next(Operation::ReadLog, fault, 1);
+    assert_eq!(compare_at(10_000, &fixture, &mut engine, &mut e1).await, 0);
+    assert_eq!(compare_at(11_000, &fixture, &mut engine, &mut e1).await, 3);
 }
 
 #[tokio::test]

@@ -53,8 +53,8 @@ async fn broadcast_makes_a_pinned_run_for_each_live_executor() {
         executors.push(fixture.executor(name).await);
     }
     let other = fixture.executor("e4").await;
-    let other_work = |beat: &mut cueline_model::Heartbeat| {
-        beat.capabilities = vec!["native:other".to_owned()];
+    let other_work = |heartbeat: &mut cueline_model::Heartbeat| {
+        heartbeat.capabilities = vec!["native:other".to_owned()];
     };
     other.heartbeat_with(other_work).await;
     tick(&mut engine).await;

@@ -7,12 +7,12 @@ use std::time::Duration;
 use cueline_broker::conformance::{Fault, Operation};
 use cueline_broker::{ErrorKind, Settlement};
 use cueline_broker_embedded::EmbeddedOptions;
-use cueline_engine::ManualEngine;
-use cueline_model::{OutcomeKind, RunId, RunState};
+use cueline_engine::{EngineOptions, ManualEngine};
+use cueline_model::{OutcomeKind, RunId, RunState, Session};
 use cueline_store::Store as _;
 use serde_json::json;
 
-use crate::fixture::{FakeExecutor, Fixture, tick};
+use crate::fixture::{FakeExecutor, Fault as StoreFault, Fixture, tick};
 
 async fn publishing(fixture: &Fixture, run: RunId) -> usize {
     let job = fixture.run(run).await.job_id;
@@ -60,6 +60,89 @@ async fn an_unanswered_trigger_is_published_until_the_broker_accepts_it() {
     // A broker without deduplication holds each twice; the executor recognises them by run and attempt.
     let taken: BTreeSet<_> = e1.take().await.iter().map(|t| t.run).collect();
     assert_eq!(taken, BTreeSet::from([run, other]));
+}
+
+/// The executor was away for long. It returns triggers of its earlier session.
+#[tokio::test]
+async fn a_trigger_that_is_published_again_names_the_present_session() {
+    let (fixture, mut engine, e1, _) = two_executors(EmbeddedOptions::default()).await;
+    let run = fixture.trigger("job").await;
+    let lost = Fault::Before(ErrorKind::Transient);
+    fixture.broker_faults.next(Operation::Publish, lost, 1);
+    engine.tick().await.expect_err("there is no answer");
+    e1.heartbeat_with(|heartbeat| heartbeat.session = Session(2))
+        .await;
+    fixture.set(1_000);
+    assert_eq!(tick(&mut engine).await, 1);
+    let trigger = e1.take_one().await;
+    assert_eq!((trigger.run, trigger.session), (run, Some(Session(2))));
+}
+
+/// A queue keeps the order of its triggers through a publish without an answer (G6).
+#[tokio::test]
+async fn a_newer_trigger_waits_behind_an_unanswered_one_of_its_queue() {
+    let (fixture, mut engine, e1, _) = two_executors(EmbeddedOptions::default()).await;
+    let older = fixture.trigger("job").await;
+    fixture
+        .broker_faults
+        .next(Operation::Publish, Fault::Unanswered, 1);
+    assert_eq!(tick(&mut engine).await, 0);
+    fixture.set(500);
+    let newer = fixture.trigger("job").await;
+    assert_eq!(tick(&mut engine).await, 0, "the older one has no answer");
+    assert_eq!(fixture.state(newer).await, RunState::Dispatching);
+    fixture.set(1_000);
+    assert_eq!(tick(&mut engine).await, 2);
+    // A broker without deduplication holds the older one twice, and each copy is before the newer one.
+    let taken: Vec<_> = e1.take().await.iter().map(|t| t.run).collect();
+    let newer_at = taken.iter().position(|run| *run == newer);
+    assert!(newer_at.is_some(), "{taken:?}");
+    assert!(taken.iter().rposition(|run| *run == older) < newer_at);
+}
+
+/// The older trigger may be in its queue, and stays. The newer one is certainly in none.
+#[tokio::test]
+async fn a_run_behind_a_queue_that_accepts_nothing_is_released_after_30_s() {
+    for fault in [None, Some(StoreFault::Before), Some(StoreFault::After)] {
+        let fixture = Fixture::new().await;
+        let options = EngineOptions {
+            publish_batch: 1,
+            ..EngineOptions::default()
+        };
+        let mut engine = fixture.engine_with(options).await;
+        let e1 = fixture.executor("e1").await;
+        fixture.apply("job", json!({})).await;
+        tick(&mut engine).await;
+        fixture
+            .broker_faults
+            .always(Operation::Publish, Fault::Unanswered);
+        let older = fixture.trigger("job").await;
+        assert_eq!(tick(&mut engine).await, 0);
+        let newer = fixture.trigger("job").await;
+        for second in 0..=30 {
+            fixture.set(second * 1_000);
+            assert_eq!(tick(&mut engine).await, 0);
+        }
+        assert_eq!(fixture.state(newer).await, RunState::Dispatching);
+        fixture.set(31_000);
+        if let Some(fault) = fault {
+            fixture.store.fail_next("release_claims", fault);
+            engine.tick().await.expect_err("the store fails");
+        }
+        assert_eq!(tick(&mut engine).await, 0);
+        assert_eq!(fixture.state(newer).await, RunState::Scheduled);
+        assert_eq!(fixture.state(older).await, RunState::Dispatching);
+        // It is routed again. The broker answers meanwhile.
+        fixture.broker_faults.clear();
+        let e2 = fixture.executor("e2").await;
+        fixture.set(32_000);
+        assert_eq!(tick(&mut engine).await, 1, "the older one");
+        fixture.set(41_000);
+        assert_eq!(tick(&mut engine).await, 1, "the newer one");
+        let taken: BTreeSet<_> = e1.take().await.iter().map(|t| t.run).collect();
+        assert_eq!(taken, BTreeSet::from([older]), "{fault:?}");
+        assert_eq!(e2.take_one().await.run, newer);
+    }
 }
 
 /// The executor has already reported its end.

@@ -60,8 +60,8 @@ async fn an_executor_without_the_handler_gets_no_run() {
     let run = fixture.trigger("job").await;
     assert_eq!(tick(&mut engine).await, 0);
     assert_eq!(fixture.state(run).await, RunState::Scheduled);
-    let learnt = |beat: &mut cueline_model::Heartbeat| {
-        beat.capabilities.push("native:other".to_owned());
+    let learnt = |heartbeat: &mut cueline_model::Heartbeat| {
+        heartbeat.capabilities.push("native:other".to_owned());
     };
     e1.heartbeat_with(learnt).await;
     assert_eq!(tick(&mut engine).await, 1);

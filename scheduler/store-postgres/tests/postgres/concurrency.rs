@@ -69,14 +69,14 @@ fn request() -> TriggerRequest {
     }
 }
 
-struct Scene {
+struct Fixture {
     database: TestDatabase,
     stores: [Arc<PgStore>; 2],
     node: NodeId,
     clock: Arc<AtomicI64>,
 }
 
-impl Scene {
+impl Fixture {
     async fn new() -> Self {
         let database = TestDatabase::migrated().await;
         let clock = Arc::new(AtomicI64::new(1_800_000_000_000));
@@ -176,34 +176,34 @@ impl Scene {
 /// The last shard of a fire creates the child run and the next fixed-delay fire time, whichever shard is last.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn shards_that_end_at_once_have_one_child() {
-    let scene = Scene::new().await;
-    scene.stores[0]
+    let fixture = Fixture::new().await;
+    fixture.stores[0]
         .apply_jobs(&jobs(), false)
         .await
         .expect("applies");
     for round in 0..ROUNDS {
-        let out = scene.out().await;
+        let out = fixture.out().await;
         assert_eq!(
             out.len(),
             SHARDS as usize,
             "round {round}: the next fire time was not set"
         );
-        let lists = out.iter().map(|id| vec![scene.success(*id)]).collect();
+        let lists = out.iter().map(|id| vec![fixture.success(*id)]).collect();
         let mut children = 0;
-        for result in scene.report(lists).await {
+        for result in fixture.report(lists).await {
             children += result.expect("ingests").child_runs;
         }
         assert_eq!(children, 1, "round {round}");
     }
     let count = "SELECT count(*) FROM run WHERE kind = 2";
-    let children = scene.database.sql(count);
+    let children = fixture.database.sql(count);
     assert_eq!(children, ROUNDS.to_string());
 }
 
 /// The same reports reach two nodes in different orders while the broker's confirmations arrive.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn ends_race_with_confirmations_and_each_other() {
-    let scene = Scene::new().await;
+    let fixture = Fixture::new().await;
     let many: Vec<JobSpec> = (0..50)
         .map(|n| {
             spec(serde_json::json!({
@@ -212,40 +212,40 @@ async fn ends_race_with_confirmations_and_each_other() {
             }))
         })
         .collect();
-    scene.stores[0]
+    fixture.stores[0]
         .apply_jobs(&many, false)
         .await
         .expect("applies");
     for round in 0..ROUNDS {
-        let mut out = scene.out().await;
+        let mut out = fixture.out().await;
         assert_eq!(out.len(), 50 * SHARDS as usize, "round {round}");
-        let forth: Vec<AttemptReport> = out.iter().map(|id| scene.success(*id)).collect();
+        let forth: Vec<AttemptReport> = out.iter().map(|id| fixture.success(*id)).collect();
         let back: Vec<AttemptReport> = forth.iter().rev().cloned().collect();
         out.reverse();
-        let store = Arc::clone(&scene.stores[1]);
+        let store = Arc::clone(&fixture.stores[1]);
         let confirm = tokio::spawn(async move { store.confirm_dispatch(&out).await });
         let mut ended = 0;
-        for result in scene.report(vec![forth, back]).await {
+        for result in fixture.report(vec![forth, back]).await {
             ended += result.expect("ingests").ended;
         }
         confirm.await.expect("no panic").expect("confirms");
         assert_eq!(ended, 50 * SHARDS as usize, "round {round}");
     }
     let live = "SELECT count(*) FROM run_live";
-    assert_eq!(scene.database.sql(live), "0");
+    assert_eq!(fixture.database.sql(live), "0");
 }
 
 /// `begin_dispatch` waits for a row that an edit has locked. Meanwhile the node claims the run again, with the new
 /// definition.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_mark_of_an_older_definition_is_refused() {
-    let scene = Scene::new().await;
-    let store = Arc::clone(&scene.stores[0]);
+    let fixture = Fixture::new().await;
+    let store = Arc::clone(&fixture.stores[0]);
     let by_hand = spec(serde_json::json!({
         "name": "job", "group": "default", "schedule": { "manual": true }, "handler": { "native": "noop" },
     }));
     let applied = store.apply_jobs(&[by_hand], false).await.expect("applies");
-    let triggered = store.trigger_claimed(Some(scene.node), &request()).await;
+    let triggered = store.trigger_claimed(Some(fixture.node), &request()).await;
     let run = triggered.expect("triggers").1.remove(0);
     let mark = DispatchRequest {
         attempt: run.attempt_id(),
@@ -253,15 +253,15 @@ async fn a_mark_of_an_older_definition_is_refused() {
         executor: "e1".parse().expect("a name"),
     };
 
-    let mut editor = PgConnection::connect(&scene.database.url())
+    let mut editor = PgConnection::connect(&fixture.database.url())
         .await
         .expect("connects");
-    let (node, id) = (scene.node.0, run.id.0);
+    let (node, id) = (fixture.node.0, run.id.0);
     let edit = format!("BEGIN; SELECT FROM run_live WHERE id = {id} FOR UPDATE");
     editor.execute(AssertSqlSafe(edit)).await.expect("holds it");
-    let (marking, node_id) = (Arc::clone(&store), scene.node);
+    let (marking, node_id) = (Arc::clone(&store), fixture.node);
     let marking = tokio::spawn(async move { marking.begin_dispatch(node_id, &[mark]).await });
-    scene.until_waiting(&marking).await;
+    fixture.until_waiting(&marking).await;
     let edit = format!(
         "UPDATE job_due SET version = version + 1; UPDATE run_live SET claimed_by = NULL WHERE id = {id};
          UPDATE run_live SET claimed_by = {node} WHERE id = {id}; COMMIT"
@@ -272,7 +272,7 @@ async fn a_mark_of_an_older_definition_is_refused() {
     assert!(taken.is_empty(), "{taken:?}");
     let job = applied[0].id.expect("it was applied");
     assert_eq!(store.dispatching_attempts(&[job]).await.expect("lists"), []);
-    let waiting = store.claim_waiting(scene.node, 0, 10).await;
+    let waiting = store.claim_waiting(fixture.node, 0, 10).await;
     assert_eq!(waiting.expect("claims").len(), 1);
 }
 
@@ -280,8 +280,8 @@ async fn a_mark_of_an_older_definition_is_refused() {
 /// does not end it. So the release has to see the pause and end the run.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_release_waits_for_a_pause_in_progress() {
-    let scene = Scene::new().await;
-    let store = Arc::clone(&scene.stores[0]);
+    let fixture = Fixture::new().await;
+    let store = Arc::clone(&fixture.stores[0]);
     let each_second = spec(serde_json::json!({
         "name": "job", "group": "default", "schedule": { "every": "1s" }, "handler": { "native": "noop" },
     }));
@@ -289,23 +289,23 @@ async fn a_release_waits_for_a_pause_in_progress() {
         .apply_jobs(&[each_second], false)
         .await
         .expect("applies");
-    let marked = scene.out().await;
+    let marked = fixture.out().await;
     assert_eq!(marked.len(), SHARDS as usize);
 
-    let mut pausing = PgConnection::connect(&scene.database.url())
+    let mut pausing = PgConnection::connect(&fixture.database.url())
         .await
         .expect("connects");
     let pause =
         "BEGIN; UPDATE job_due SET enabled = false, version = version + 1, next_fire_at = NULL;
         DELETE FROM run_live WHERE state = 0";
     pausing.execute(pause).await.expect("begins to pause");
-    let (releasing, node) = (Arc::clone(&store), scene.node);
+    let (releasing, node) = (Arc::clone(&store), fixture.node);
     let releasing =
         tokio::spawn(async move { releasing.release_claims(node, &marked, None).await });
-    scene.until_waiting(&releasing).await;
+    fixture.until_waiting(&releasing).await;
     pausing.execute("COMMIT").await.expect("pauses");
     releasing.await.expect("no panic").expect("releases");
-    let claimed = store.claim_waiting(scene.node, 0, 10).await;
+    let claimed = store.claim_waiting(fixture.node, 0, 10).await;
     assert_eq!(claimed.expect("claims").len(), 0);
 }
 
@@ -313,8 +313,8 @@ async fn a_release_waits_for_a_pause_in_progress() {
 /// Otherwise no node would ever claim the run again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn an_edit_waits_for_a_claim_in_progress() {
-    let scene = Scene::new().await;
-    let store = Arc::clone(&scene.stores[0]);
+    let fixture = Fixture::new().await;
+    let store = Arc::clone(&fixture.stores[0]);
     let by_hand = |priority| {
         spec(serde_json::json!({
             "name": "job", "group": "default", "schedule": { "manual": true }, "handler": { "native": "noop" },
@@ -325,10 +325,10 @@ async fn an_edit_waits_for_a_claim_in_progress() {
     applied.expect("applies");
     let triggered = store.trigger(&request()).await.expect("triggers");
 
-    let mut claiming = PgConnection::connect(&scene.database.url())
+    let mut claiming = PgConnection::connect(&fixture.database.url())
         .await
         .expect("connects");
-    let (node, id) = (scene.node.0, triggered.runs[0].0);
+    let (node, id) = (fixture.node.0, triggered.runs[0].0);
     let claim = format!("BEGIN; UPDATE run_live SET claimed_by = {node} WHERE id = {id}");
     claiming
         .execute(AssertSqlSafe(claim))
@@ -336,10 +336,10 @@ async fn an_edit_waits_for_a_claim_in_progress() {
         .expect("claims");
     let editor = Arc::clone(&store);
     let editing = tokio::spawn(async move { editor.apply_jobs(&[by_hand(2)], false).await });
-    scene.until_waiting(&editing).await;
+    fixture.until_waiting(&editing).await;
     claiming.execute("COMMIT").await.expect("has claimed");
     editing.await.expect("no panic").expect("edits");
-    let claimed = store.claim_waiting(scene.node, 0, 10).await;
+    let claimed = store.claim_waiting(fixture.node, 0, 10).await;
     let claimed = claimed.expect("claims");
     assert_eq!(claimed.len(), 1);
     assert_eq!(claimed[0].job.spec.priority, 2);

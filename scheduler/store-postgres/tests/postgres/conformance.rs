@@ -25,6 +25,10 @@ impl Harness for Database {
         let store = PgStore::connect(&self.database.url(), options).await;
         Arc::new(store.expect("connects"))
     }
+
+    async fn sql(&self, statement: &'static str) -> String {
+        self.database.sql(statement)
+    }
 }
 
 async fn new_database(clock: TestClock) -> Database {

@@ -4,6 +4,7 @@
 
 mod concurrency;
 mod conformance;
+mod lost_commits;
 mod opening;
 mod partitions;
 mod recovery;

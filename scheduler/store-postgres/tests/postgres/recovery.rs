@@ -2,6 +2,7 @@
 //! restarted.
 
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -83,7 +84,8 @@ fn stall(url: String, told: Receiver<()>) -> JoinHandle<Result<FiredRuns, StoreE
             .build();
         runtime.expect("a runtime").block_on(async {
             let impatient = PgOptions {
-                idle_in_transaction_timeout: Duration::from_millis(500),
+                // Long enough to see the transaction, and for the calls before it.
+                idle_in_transaction_timeout: Duration::from_secs(5),
                 ..PgOptions::default()
             };
             let store = PgStore::connect(&url, impatient).await.expect("opens");
@@ -141,6 +143,18 @@ fn ask(key: usize) -> TriggerRequest {
     }
 }
 
+/// Waits until each task has more answers than now.
+async fn until_each_is_answered(answers: &[std::sync::Arc<AtomicUsize>]) {
+    let deadline = Instant::now() + TIME_LIMIT;
+    for count in answers {
+        let before = count.load(Ordering::Relaxed);
+        while count.load(Ordering::Relaxed) == before {
+            assert!(Instant::now() < deadline, "a task gets no answers");
+            sleep(Duration::from_millis(10)).await;
+        }
+    }
+}
+
 /// Calls while the server dies and returns. Each answered call has taken effect once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_killed_server_comes_back() {
@@ -155,8 +169,10 @@ async fn a_killed_server_comes_back() {
     store.apply_jobs(&[hand], false).await.expect("applies");
     let (stop, stopped) = tokio::sync::watch::channel(false);
     let mut tasks = Vec::new();
-    for worker in 0..4_usize {
+    let answers: [_; 4] = std::array::from_fn(|_| std::sync::Arc::new(AtomicUsize::new(0)));
+    for (worker, count) in answers.iter().enumerate() {
         let (store, stopped) = (std::sync::Arc::clone(&store), stopped.clone());
+        let count = std::sync::Arc::clone(count);
         tasks.push(tokio::spawn(async move {
             let mut answered: Vec<(usize, RunId)> = Vec::new();
             let mut failures = 0;
@@ -166,7 +182,10 @@ async fn a_killed_server_comes_back() {
                 }
                 let key = worker * 1_000_000 + call;
                 match store.trigger(&ask(key)).await {
-                    Ok(triggered) => answered.push((key, triggered.runs[0])),
+                    Ok(triggered) => {
+                        answered.push((key, triggered.runs[0]));
+                        count.fetch_add(1, Ordering::Relaxed);
+                    }
                     Err(error) => {
                         assert_eq!(error.kind(), ErrorKind::Transient, "{error}");
                         failures += 1;
@@ -178,7 +197,7 @@ async fn a_killed_server_comes_back() {
         }));
     }
     for _ in 0..2 {
-        sleep(Duration::from_millis(300)).await;
+        until_each_is_answered(&answers).await;
         server.kill().expect("kills");
         server.start_again().expect("starts again");
         let deadline = Instant::now() + TIME_LIMIT;
@@ -211,7 +230,8 @@ async fn a_connection_without_answer_is_closed() {
     let server = Postgres::start().expect("starts");
     let database = server.create_database().expect("creates a database");
     let options = PgOptions {
-        call_timeout: Duration::from_secs(1),
+        // The first calls must succeed on a busy machine.
+        call_timeout: Duration::from_secs(5),
         ..PgOptions::default()
     };
     let store = PgStore::connect(&server.url(&database), options)

@@ -39,14 +39,14 @@ fn spec(number: usize) -> JobSpec {
     .expect("a definition")
 }
 
-struct Scene {
+struct Fixture {
     database: TestDatabase,
     store: PgStore,
     node: NodeId,
     clock: Arc<AtomicI64>,
 }
 
-impl Scene {
+impl Fixture {
     async fn new() -> Self {
         let database = TestDatabase::migrated().await;
         let all = format!("ALTER DATABASE {} SET log_statement = 'all'", database.name);
@@ -165,7 +165,7 @@ impl Scene {
 /// A user waits for a trigger: begin, read, write, commit.
 #[tokio::test]
 async fn a_trigger_takes_four_statements() {
-    let scene = Scene::new().await;
+    let fixture = Fixture::new().await;
     let request = TriggerRequest {
         job: "job-0".parse().expect("a name"),
         params: None,
@@ -176,27 +176,27 @@ async fn a_trigger_takes_four_statements() {
     let mut before = 0;
     // The first call creates the partitions of the day and reads the definition.
     for _ in 0..2 {
-        before = scene.statements();
-        let asked = scene
+        before = fixture.statements();
+        let asked = fixture
             .store
-            .trigger_claimed(Some(scene.node), &request)
+            .trigger_claimed(Some(fixture.node), &request)
             .await;
         let (triggered, claimed) = asked.expect("triggers");
         assert_eq!((triggered.runs.len(), claimed.len()), (1, 1));
     }
-    assert_eq!(scene.statements() - before, 4);
+    assert_eq!(fixture.statements() - before, 4);
 }
 
 #[tokio::test]
 async fn statements_do_not_grow_with_the_batch() {
-    let scene = Scene::new().await;
-    scene.clock.fetch_add(60_000, Ordering::SeqCst);
+    let fixture = Fixture::new().await;
+    fixture.clock.fetch_add(60_000, Ordering::SeqCst);
     // The first calls create the partitions of the day, read definitions and open connections.
-    scene.fire(500).await;
-    scene.pipeline(5, OutcomeKind::Succeeded).await;
+    fixture.fire(500).await;
+    fixture.pipeline(5, OutcomeKind::Succeeded).await;
     for kind in [OutcomeKind::Succeeded, OutcomeKind::Failed] {
-        let small = scene.fewest(5, kind).await;
-        let large = scene.fewest(400, kind).await;
+        let small = fixture.fewest(5, kind).await;
+        let large = fixture.fewest(400, kind).await;
         assert_eq!(small, large, "{kind:?}");
         // Begin and commit are two of them.
         let most = [9, 3, 3, 8, 6];

@@ -1,16 +1,24 @@
 //! The cases that every store adapter passes.
 
 use std::future::{Ready, ready};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use cueline_store::conformance::{Harness, TestClock};
 use cueline_store::{ClockOverride, Store};
 use cueline_store_sqlite::{SqliteOptions, SqliteStore};
+use sqlx::{Connection as _, SqliteConnection};
 
 struct File {
     dir: tempfile::TempDir,
     clock: TestClock,
+}
+
+impl File {
+    fn path(&self) -> PathBuf {
+        self.dir.path().join("cueline.db")
+    }
 }
 
 #[async_trait]
@@ -21,8 +29,19 @@ impl Harness for File {
             clock: Some(ClockOverride::new(move || clock.now())),
             ..SqliteOptions::default()
         };
-        let path = self.dir.path().join("cueline.db");
-        Arc::new(SqliteStore::open(&path, options).await.expect("opens"))
+        let store = SqliteStore::open(&self.path(), options).await;
+        Arc::new(store.expect("opens"))
+    }
+
+    async fn sql(&self, statement: &'static str) -> String {
+        let address = format!("sqlite://{}", self.path().display());
+        let mut conn = SqliteConnection::connect(&address).await.expect("opens");
+        let selected: Option<String> = sqlx::query_scalar(statement)
+            .fetch_optional(&mut conn)
+            .await
+            .expect("runs");
+        conn.close().await.expect("closes");
+        selected.unwrap_or_default()
     }
 }
 

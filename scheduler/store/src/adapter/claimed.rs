@@ -41,17 +41,35 @@ pub fn jobs_of(rows: &[ClaimedRow]) -> HashMap<i64, i64> {
         .collect()
 }
 
-/// Claimed runs in the order of their rows. A run with an unreadable definition is left out. It waits until the job is
-/// applied again.
+/// How long a run is left to other nodes after a node could not read its definition, in milliseconds. Each of its
+/// claims then costs one look in this time.
+pub const UNREADABLE_WAIT_MS: u64 = 10_000;
+
+/// Claimed runs, by whether this program can read their definitions.
+#[derive(Debug, Default)]
+pub struct ClaimedRuns {
+    /// The runs to dispatch, in the order of their rows.
+    pub runs: Vec<ClaimedRun>,
+    /// The ids of the others. The adapter releases them for [`UNREADABLE_WAIT_MS`], because a live node that keeps them
+    /// would withhold them from nodes that can read the definition.
+    pub unreadable: Vec<i64>,
+}
+
+/// Claimed runs with their jobs.
 ///
 /// # Errors
 ///
 /// [`ErrorKind::Broken`](crate::ErrorKind::Broken) for values that no version of this program writes.
-pub fn claimed_runs(rows: Vec<ClaimedRow>, jobs: &JobsById) -> Result<Vec<ClaimedRun>, StoreError> {
-    rows.into_iter()
-        .filter(|row| jobs.contains_key(&row.job_id))
-        .map(|row| claimed_run(row, jobs))
-        .collect()
+pub fn claimed_runs(rows: Vec<ClaimedRow>, jobs: &JobsById) -> Result<ClaimedRuns, StoreError> {
+    let mut claimed = ClaimedRuns::default();
+    for row in rows {
+        if jobs.contains_key(&row.job_id) {
+            claimed.runs.push(claimed_run(row, jobs)?);
+        } else {
+            claimed.unreadable.push(row.id);
+        }
+    }
+    Ok(claimed)
 }
 
 fn claimed_run(row: ClaimedRow, jobs: &JobsById) -> Result<ClaimedRun, StoreError> {

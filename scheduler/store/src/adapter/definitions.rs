@@ -14,19 +14,29 @@ const MAX_CACHED: usize = 200_000;
 /// Parsed jobs by id.
 pub type JobsById = HashMap<i64, Arc<Job>>;
 
-/// A stored definition: job id, version, text.
-pub type DefinitionRow<T> = (i64, i64, T);
+/// A stored definition: job id, version, name, text, and whether the schedule is enabled.
+///
+/// A pause or a resume writes a column, not the text, so it keeps fields of the text that this program does not know. A
+/// deleted job has no such column any more.
+pub type DefinitionRow = (i64, i64, String, String, Option<bool>);
+
+/// The most unreadable definitions whose error is remembered. They are forgotten before they would exceed this number.
+const MAX_REPORTED: usize = 10_000;
 
 /// Parsed definitions by job, in the newest version seen. A version never changes, so each is parsed once.
 #[derive(Debug, Default)]
-pub struct DefinitionCache(Mutex<JobsById>);
+pub struct DefinitionCache {
+    parsed: Mutex<JobsById>,
+    /// The unreadable versions by job. The error of each is logged once, because every claim reads them again.
+    reported: Mutex<HashMap<i64, i64>>,
+}
 
 impl DefinitionCache {
     /// Looks up jobs by id and current version. Returns the cached ones, and the ids to read from the database.
     pub fn find(&self, wanted: impl Iterator<Item = (i64, i64)>) -> (JobsById, Vec<i64>) {
         let mut found = HashMap::new();
         let mut missing = Vec::new();
-        let cached = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let cached = self.parsed.lock().unwrap_or_else(PoisonError::into_inner);
         for (id, version) in wanted {
             match cached.get(&id) {
                 Some(job) if job.version == version => {
@@ -38,27 +48,27 @@ impl DefinitionCache {
         (found, missing)
     }
 
-    /// Parses, caches and returns definitions. An unreadable definition is left out, so that it stops only its own job.
-    pub fn insert<T: AsRef<str>>(
-        &self,
-        rows: impl IntoIterator<Item = DefinitionRow<T>>,
-    ) -> JobsById {
+    /// Parses, caches and returns definitions. An unreadable definition is left out and stops only its own job.
+    pub fn insert(&self, rows: impl IntoIterator<Item = DefinitionRow>) -> JobsById {
         let mut found = HashMap::new();
-        for (id, version, definition) in rows {
-            match parse(id, version, definition.as_ref()) {
+        for (id, version, name, definition, enabled) in rows {
+            match parse(id, version, &definition, enabled) {
                 Ok(job) => {
                     found.insert(id, job);
                 }
-                Err(error) => {
+                Err(error) if self.is_first_report(id, version) => {
                     tracing::error!(
+                        job = %name,
                         job_id = id,
+                        version,
                         %error,
-                        "failed to read a job definition; the job does not run. Apply it again"
+                        "failed to read a job definition; this node does not run the job, and leaves it to newer ones. Upgrade this node, or delete the job and apply it again"
                     );
                 }
+                Err(_) => {}
             }
         }
-        let mut cached = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut cached = self.parsed.lock().unwrap_or_else(PoisonError::into_inner);
         if cached.len() + found.len() > MAX_CACHED {
             cached.clear();
         }
@@ -67,11 +77,32 @@ impl DefinitionCache {
         }
         found
     }
+
+    /// Forgets all definitions. Call it when the database may have lost versions, because it issues them again.
+    pub fn clear(&self) {
+        let mut cached = self.parsed.lock().unwrap_or_else(PoisonError::into_inner);
+        cached.clear();
+    }
+
+    /// Whether the error of this version was not reported before.
+    fn is_first_report(&self, id: i64, version: i64) -> bool {
+        let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
+        if reported.len() >= MAX_REPORTED {
+            reported.clear();
+        }
+        reported.insert(id, version) != Some(version)
+    }
 }
 
-fn parse(id: i64, version: i64, definition: &str) -> Result<Arc<Job>, StoreError> {
-    let spec: JobSpec = serde_json::from_str(definition)
+fn parse(
+    id: i64,
+    version: i64,
+    definition: &str,
+    enabled: Option<bool>,
+) -> Result<Arc<Job>, StoreError> {
+    let mut spec: JobSpec = serde_json::from_str(definition)
         .map_err(|e| corrupt(format!("failed to read the definition of job {id}"), e))?;
+    spec.enabled = enabled.or(spec.enabled);
     Ok(Arc::new(Job {
         id: JobId(id),
         version,
@@ -124,10 +155,14 @@ mod tests {
 
     const JOB: &str = r#"{"name": "a", "group": "g", "schedule": {"every": "1s"}, "handler": {"native": "work"}}"#;
 
+    fn row(id: i64, version: i64, definition: &str, enabled: Option<bool>) -> DefinitionRow {
+        (id, version, "a".to_owned(), definition.to_owned(), enabled)
+    }
+
     #[test]
     fn another_version_is_read_again() {
         let cache = DefinitionCache::default();
-        assert_eq!(cache.insert([(1, 1, JOB)]).len(), 1);
+        assert_eq!(cache.insert([row(1, 1, JOB, None)]).len(), 1);
         let (found, missing) = cache.find([(1, 1), (2, 1)].into_iter());
         assert_eq!((found.len(), missing), (1, vec![2]));
         let (found, missing) = cache.find(std::iter::once((1, 2)));
@@ -136,8 +171,36 @@ mod tests {
 
     #[test]
     fn an_unreadable_definition_does_not_stop_the_others() {
-        let found = DefinitionCache::default().insert([(1, 1, "{"), (2, 1, JOB)]);
+        let found = DefinitionCache::default().insert([row(1, 1, "{", None), row(2, 1, JOB, None)]);
         assert!(job_of(&found, 1).is_err());
         assert_eq!(job_of(&found, 2).expect("it was read").version, 1);
+    }
+
+    #[test]
+    fn the_column_says_whether_the_schedule_is_enabled() {
+        let enabled = |column| {
+            let found = DefinitionCache::default().insert([row(1, 1, JOB, column)]);
+            job_of(&found, 1).expect("it was read").spec.enabled
+        };
+        for column in [None, Some(true), Some(false)] {
+            assert_eq!(enabled(column), column);
+        }
+    }
+
+    #[test]
+    fn an_unreadable_version_is_reported_once() {
+        let cache = DefinitionCache::default();
+        assert!(cache.is_first_report(1, 1));
+        assert!(!cache.is_first_report(1, 1));
+        assert!(cache.is_first_report(1, 2));
+        assert!(cache.is_first_report(2, 1));
+    }
+
+    #[test]
+    fn cleared_definitions_are_read_again() {
+        let cache = DefinitionCache::default();
+        cache.insert([row(1, 1, JOB, None)]);
+        cache.clear();
+        assert_eq!(cache.find(std::iter::once((1, 1))).1, [1]);
     }
 }

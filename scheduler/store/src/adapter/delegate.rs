@@ -33,10 +33,11 @@ macro_rules! with_store_methods {
             write ingest_reports(reports: &[AttemptReport]) -> IngestSummary: "ingest reports";
             write cancel_run(run: RunId, by: &str) -> CancelOutcome: "cancel a run";
             read pending_cancellations(limit: usize) -> Vec<PendingCancellation>: "list pending cancellations";
-            read outstanding_attempts(older_than_ms: u64, after: Option<RunId>, limit: usize) -> Vec<OutstandingAttempt>: "list outstanding attempts";
+            read outstanding_attempts(older_than_ms: u64, executor: Option<&ExecutorId>, after: Option<RunId>, limit: usize) -> Vec<OutstandingAttempt>: "list outstanding attempts";
             read overdue_attempts(slack_ms: u64, limit: usize) -> Vec<AttemptId>: "list overdue attempts";
             write record_heartbeats(heartbeats: &[Heartbeat]) -> (): "store heartbeats";
             read executors() -> Vec<Executor>: "list executors";
+            write forget_executors(executors: &[(ExecutorId, Timestamp)]) -> Vec<ExecutorId>: "forget executors";
             write insert_dead_letters(letters: &[NewDeadLetter]) -> u64: "store dead letters";
             read dead_letters(before: Option<i64>, limit: usize) -> Vec<DeadLetter>: "list dead letters";
             read dead_letters_by_id(ids: &[i64]) -> Vec<DeadLetter>: "read dead letters";

@@ -3,12 +3,12 @@
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
-use cueline_model::Timestamp;
+use cueline_model::{Route, Timestamp};
 use serde::Deserialize;
 
 use super::definitions::JobsById;
 use super::live_executors::LiveExecutors;
-use super::new_run::NewRun;
+use super::new_run::{NewRun, silent_note};
 use crate::{ClaimedRun, FireDueRequest, Planner};
 
 /// A job that is due.
@@ -57,8 +57,8 @@ pub struct PlannedJobs {
     pub jobs_left: bool,
 }
 
-/// Plans due jobs, as far as the limits of `request` allow. A job whose definition cannot be read stays due, so that it
-/// does not stop the others.
+/// Plans due jobs, as far as the limits of `request` allow. A job whose definition cannot be read stays due and does
+/// not stop the others. So does a job that the planner holds.
 pub fn plan_due_jobs(
     due: &[DueJob],
     jobs: &JobsById,
@@ -83,13 +83,20 @@ pub fn plan_due_jobs(
             continue;
         };
         let candidates = live.candidates(&job.spec);
+        if job.spec.route == Route::Broadcast && planner.holds(job, &live.silent(&job.spec)) {
+            continue;
+        }
+        let note = silent_note(job, live);
         let fire_at = Timestamp::from_millis(due.next_fire_at);
         let plan = planner.plan(job, fire_at, now, &candidates);
         let mut run_count = due.run_count;
         for planned in plan.runs {
             // A skipped run takes no sequence number, so that `round` passes over no executor.
             let counts = planned.skipped.is_none();
-            runs.push(NewRun::planned(job, run_count, request.node, planned));
+            let is_first = counts && planned.shard.index == 0;
+            let mut run = NewRun::planned(job, run_count, request.node, planned);
+            run.silent_note = note.clone().filter(|_| is_first);
+            runs.push(run);
             run_count += i64::from(counts);
         }
         advances.push(Advance {

@@ -15,12 +15,14 @@ pub struct HeartbeatRow<'a> {
     pub group: &'a str,
     pub name: &'a str,
     pub incarnation: Cow<'a, str>,
+    pub session: i64,
     pub capabilities: BTreeSet<Cow<'a, str>>,
     pub capacity: i64,
     pub held: i64,
     pub running: i64,
     pub draining: bool,
     pub gone: bool,
+    pub refusal: Option<Cow<'a, str>>,
 }
 
 /// The last heartbeat of each executor, sorted by group and name. All transactions lock rows in this order.
@@ -38,6 +40,7 @@ pub fn latest_heartbeats(heartbeats: &[Heartbeat]) -> Vec<HeartbeatRow<'_>> {
             group,
             name,
             incarnation: without_nul(&heartbeat.incarnation),
+            session: heartbeat.session.0,
             capabilities: heartbeat
                 .capabilities
                 .iter()
@@ -48,6 +51,7 @@ pub fn latest_heartbeats(heartbeats: &[Heartbeat]) -> Vec<HeartbeatRow<'_>> {
             running: to_i64(heartbeat.running),
             draining: heartbeat.draining,
             gone: heartbeat.gone,
+            refusal: heartbeat.refusal.as_deref().map(without_nul),
         })
         .collect()
 }

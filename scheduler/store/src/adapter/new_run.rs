@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use cueline_model::{ExecutorName, Job, RunId, RunKind, Shard, Timestamp, expand};
+use cueline_model::{ExecutorName, Job, Route, RunId, RunKind, Shard, Timestamp, expand};
 
 use super::convert::to_u64;
 use super::live_executors::LiveExecutors;
@@ -39,7 +39,12 @@ pub struct NewRun {
     pub params: Option<String>,
     /// Set when the run only records fire times that were skipped.
     pub skipped: Option<SkippedFires>,
+    /// For the timeline: the silent executors that got no shard of this broadcast fire. Set for its first run.
+    pub silent_note: Option<String>,
 }
+
+/// The most executors that one note names.
+const MAX_NAMED: usize = 20;
 
 /// A fire outside of the schedule: the values that all its runs share.
 #[derive(Debug, Clone)]
@@ -106,6 +111,7 @@ impl NewRun {
             parent: None,
             params: None,
             skipped: plan.skipped,
+            silent_note: None,
         }
     }
 
@@ -116,7 +122,7 @@ impl NewRun {
         live: &mut LiveExecutors,
         fire: &Fire,
     ) -> Vec<Self> {
-        expand(&job.spec.route, &live.candidates(&job.spec))
+        let mut runs: Vec<Self> = expand(&job.spec.route, &live.candidates(&job.spec))
             .into_iter()
             .zip(first_sequence..)
             .map(|(shard, sequence)| Self {
@@ -133,8 +139,13 @@ impl NewRun {
                 parent: fire.parent,
                 params: fire.params.clone(),
                 skipped: None,
+                silent_note: None,
             })
-            .collect()
+            .collect();
+        if let Some(first) = runs.first_mut() {
+            first.silent_note = silent_note(job, live);
+        }
+        runs
     }
 
     /// Whether the run uses no rare column. Nearly all runs are plain, and adapters write those faster.
@@ -144,8 +155,29 @@ impl NewRun {
             && self.shard.item.is_none()
             && self.executor.is_none()
             && self.skipped.is_none()
+            && self.silent_note.is_none()
             && self.params.is_none()
     }
+}
+
+/// Names the silent executors that get no shard of a broadcast fire (G1). `None` if there are none.
+pub(super) fn silent_note(job: &Job, live: &mut LiveExecutors) -> Option<String> {
+    if job.spec.route != Route::Broadcast {
+        return None;
+    }
+    let silent = live.silent(&job.spec);
+    let named: Vec<&str> = silent
+        .iter()
+        .take(MAX_NAMED)
+        .map(ExecutorName::as_str)
+        .collect();
+    let more = silent.len() - named.len();
+    let more = match more {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    (!named.is_empty())
+        .then(|| format!("silent executors got no shard: {}{more}", named.join(", ")))
 }
 
 impl From<NewRun> for ClaimedRun {

@@ -337,6 +337,7 @@ mod tests {
         for kind in [
             OutcomeKind::Returned,
             OutcomeKind::Cancelled,
+            OutcomeKind::Failed,
             OutcomeKind::Lost,
         ] {
             let by_scheduler = AttemptReport {

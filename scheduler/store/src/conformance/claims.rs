@@ -2,7 +2,8 @@
 
 use cueline_model::RunState;
 
-use super::fixture::{Fixture, ask, attempt, by_hand, each_second, mark, name};
+use super::fixture::{Fixture, LONG_LEASE_MS, ask, attempt, by_hand, each_second, mark, name};
+use crate::adapter::claimed::UNREADABLE_WAIT_MS;
 
 /// The node that fires a run has its claim; no other node gets it.
 pub async fn fired_runs_are_claimed(fixture: &Fixture) {
@@ -50,6 +51,55 @@ pub async fn runs_of_dead_nodes_are_taken_over(fixture: &Fixture) {
         .await;
     assert_eq!(taken.expect("answers"), [], "the dead node is too late");
     fixture.begin(lives, &claimed[0]).await;
+}
+
+/// A node that cannot read the definition does not keep the run, and no other node has to die for it.
+pub async fn unreadable_runs_are_left_to_other_nodes(fixture: &Fixture) {
+    fixture.apply(&[by_hand("a")]).await;
+    let ids = fixture.trigger("a").await;
+    // The fixture's store has cached the definition, so it stands for the newer program.
+    fixture
+        .harness
+        .sql(r#"UPDATE job SET definition = replace(definition, '"native"', '"later"')"#)
+        .await;
+    let older = fixture.harness.open().await;
+    let registered = older.register_node("older", LONG_LEASE_MS).await;
+    let old_node = registered.expect("registers").node;
+    let claimed = older.claim_waiting(old_node, 0, 1_000).await;
+    assert!(claimed.expect("claims").is_empty());
+    let newer = fixture.node().await;
+    assert!(fixture.claim(newer).await.is_empty(), "it waits a while");
+    fixture.clock.advance(UNREADABLE_WAIT_MS);
+    let claimed = fixture.claim(newer).await;
+    assert_eq!(claimed.iter().map(|r| r.id).collect::<Vec<_>>(), ids);
+    assert!(!claimed[0].maybe_published, "nothing was published");
+    fixture.publish(newer, &claimed[0]).await;
+}
+
+/// An attempt that is published again stays with its executor, whichever node does it.
+pub async fn unreadable_reclaimed_attempts_are_left_to_other_nodes(fixture: &Fixture) {
+    let newer = fixture.node().await;
+    fixture.apply(&[by_hand("a")]).await;
+    fixture.trigger("a").await;
+    let run = fixture.claim(newer).await.remove(0);
+    fixture.publish(newer, &run).await;
+    fixture
+        .harness
+        .sql(r#"UPDATE job SET definition = replace(definition, '"native"', '"later"')"#)
+        .await;
+    let older = fixture.harness.open().await;
+    let registered = older.register_node("older", LONG_LEASE_MS).await;
+    let old_node = registered.expect("registers").node;
+    let reclaimed = older
+        .reclaim_attempts(old_node, &[attempt(&run)], "lost")
+        .await;
+    assert!(reclaimed.expect("reclaims").is_empty());
+    fixture.expect(run.id, RunState::Dispatching).await;
+    fixture.clock.advance(UNREADABLE_WAIT_MS);
+    let claimed = fixture.claim(newer).await;
+    assert_eq!(claimed.len(), 1);
+    assert!(claimed[0].maybe_published);
+    assert_eq!(claimed[0].executor, Some(name("e1")));
 }
 
 /// The trigger may have arrived: the same attempt goes to the same executor.

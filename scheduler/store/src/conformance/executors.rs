@@ -1,24 +1,24 @@
 //! Executors and their outstanding attempts.
 
 use cueline_model::{
-    AttemptEvent, AttemptId, DurationMs, OutcomeKind, Route, RunId, RunKind, RunState,
+    AttemptEvent, AttemptId, DurationMs, ExecutorId, OutcomeKind, Route, RunId, RunKind, RunState,
 };
 
-use super::fixture::{Fixture, attempt, beat, each_second, executor, mark, name, report};
+use super::fixture::{Fixture, attempt, each_second, executor, heartbeat, mark, name, report};
 
 /// The newest heartbeat counts; its time is the database's.
 pub async fn heartbeats_are_kept(fixture: &Fixture) {
-    let mut other = beat("a");
+    let mut other = heartbeat("a");
     other.executor.group = name("z");
-    let mut first = beat("b");
+    let mut first = heartbeat("b");
     first.capabilities = vec!["shell".to_owned(), "http".to_owned()];
     first.held = 7;
     first.running = 3;
     fixture
         .store
-        .record_heartbeats(&[other, first.clone(), beat("a")])
+        .record_heartbeats(&[other, first.clone(), heartbeat("a")])
         .await
-        .expect("beats");
+        .expect("records");
     let seen = fixture.store.executors().await.expect("lists");
     let names: Vec<_> = seen
         .iter()
@@ -34,16 +34,20 @@ pub async fn heartbeats_are_kept(fixture: &Fixture) {
     assert_eq!(seen[1].last_heartbeat_at, fixture.now());
     fixture.clock.advance(1_000);
     first.incarnation = String::from("2");
+    first.session = cueline_model::Session(2);
     first.gone = true;
+    first.refusal = Some("unsafe times".to_owned());
     fixture
         .store
         .record_heartbeats(&[first])
         .await
-        .expect("beats");
+        .expect("records");
     let seen = fixture.store.executors().await.expect("lists");
     assert_eq!(seen.len(), 3);
     assert_eq!(seen[1].heartbeat.incarnation, "2");
+    assert_eq!(seen[1].heartbeat.session, cueline_model::Session(2));
     assert!(seen[1].heartbeat.gone);
+    assert_eq!(seen[1].heartbeat.refusal.as_deref(), Some("unsafe times"));
     assert_eq!(seen[1].last_heartbeat_at, fixture.now());
     assert_eq!(seen[0].last_heartbeat_at, fixture.now().minus_ms(1_000));
     fixture
@@ -53,7 +57,8 @@ pub async fn heartbeats_are_kept(fixture: &Fixture) {
         .expect("nothing to do");
 }
 
-/// An executor is silent after 15 s without a heartbeat.
+/// An executor is silent after 15 s without a heartbeat. The timeline of a broadcast fire names those that it leaves
+/// out.
 pub async fn silent_executors_are_no_candidates(fixture: &Fixture) {
     let node = fixture.node().await;
     let mut spec = each_second("a");
@@ -64,10 +69,18 @@ pub async fn silent_executors_are_no_candidates(fixture: &Fixture) {
     fixture.heartbeats(&["e2"]).await;
     let runs = fixture.fire(node).await.runs;
     assert_eq!(runs.len(), 2);
+    assert!(fixture.timeline(runs[0].id).await.is_empty());
     fixture.clock.advance(1_000);
     let runs = fixture.fire(node).await.runs;
     assert_eq!(runs.len(), 1);
     assert_eq!(runs[0].executor, Some(name("e2")));
+    let detail = fixture.store.run(runs[0].id).await.expect("exists");
+    let noted: Vec<_> = detail
+        .timeline
+        .iter()
+        .map(|entry| (entry.event.as_str(), entry.detail.as_str()))
+        .collect();
+    assert_eq!(noted, [("left_out", "silent executors got no shard: e1")]);
     fixture.clock.advance(60_000);
     let runs = fixture.fire(node).await.runs;
     assert_eq!(runs.len(), 1, "waits for an executor");
@@ -88,7 +101,7 @@ pub async fn outstanding_pages_by_id(fixture: &Fixture) {
     let list = |after: Option<RunId>, limit| async move {
         let found = fixture
             .store
-            .outstanding_attempts(5_000, after, limit)
+            .outstanding_attempts(5_000, None, after, limit)
             .await;
         found.expect("lists")
     };
@@ -108,6 +121,71 @@ pub async fn outstanding_pages_by_id(fixture: &Fixture) {
     assert!(list(Some(found[1].attempt.run), 2).await.is_empty());
 }
 
+/// Two executors of different groups may have the same name. A page is full even if other attempts lie in between.
+pub async fn outstanding_attempts_of_one_executor(fixture: &Fixture) {
+    let node = fixture.node().await;
+    let mut specs = Vec::from(["a", "b", "c", "d", "e", "f", "g"].map(each_second));
+    for spec in &mut specs[4..] {
+        spec.group = name("other");
+    }
+    fixture.apply(&specs).await;
+    fixture.clock.advance(1_000);
+    let runs = fixture.fire(node).await.runs;
+    assert_eq!(runs.len(), specs.len());
+    let names = ["e1", "e2"];
+    let mut expected: Vec<(ExecutorId, AttemptId)> = Vec::new();
+    for (run, to) in runs.iter().zip(names.into_iter().cycle()) {
+        let begun = fixture.store.begin_dispatch(node, &[mark(run, to)]).await;
+        assert_eq!(begun.expect("begins"), [attempt(run)]);
+        let confirmed = fixture.store.confirm_dispatch(&[attempt(run)]).await;
+        confirmed.expect("confirms");
+        expected.push((executor(run.job.spec.group.as_str(), to), attempt(run)));
+    }
+    expected.sort_unstable_by_key(|(_, id)| *id);
+    fixture.clock.advance(1);
+    for edited in [false, true] {
+        if edited {
+            // The attempts stay with the group that they were published to.
+            let mut moved = each_second("a");
+            moved.group = name("other");
+            fixture.apply(&[moved]).await;
+        }
+        for of in ["default", "other"].map(|group| names.map(|n| executor(group, n))) {
+            for of in &of {
+                let of_one = expected.iter().filter(|(executor, _)| executor == of);
+                let wanted: Vec<AttemptId> = of_one.map(|(_, id)| *id).collect();
+                assert!(!wanted.is_empty());
+                assert_eq!(outstanding_of(fixture, of).await, wanted, "of {of}");
+            }
+        }
+    }
+    let of = executor("default", "e1");
+    let recent = fixture
+        .store
+        .outstanding_attempts(1, Some(&of), None, 10)
+        .await;
+    assert_eq!(recent.expect("lists"), [], "not long enough ago");
+}
+
+/// All outstanding attempts of an executor, read in pages of one.
+async fn outstanding_of(fixture: &Fixture, of: &ExecutorId) -> Vec<AttemptId> {
+    let mut found = Vec::new();
+    let mut after = None;
+    loop {
+        let page = fixture
+            .store
+            .outstanding_attempts(0, Some(of), after, 1)
+            .await
+            .expect("lists");
+        let Some(one) = page.first() else {
+            return found;
+        };
+        assert_eq!(one.executor, *of);
+        after = Some(one.attempt.run);
+        found.push(one.attempt);
+    }
+}
+
 /// An edit may move the job to another group after the publication.
 pub async fn outstanding_names_the_group_of_the_publication(fixture: &Fixture) {
     let node = fixture.node().await;
@@ -120,7 +198,7 @@ pub async fn outstanding_names_the_group_of_the_publication(fixture: &Fixture) {
     fixture.clock.advance(1);
     let found = fixture
         .store
-        .outstanding_attempts(0, None, 10)
+        .outstanding_attempts(0, None, None, 10)
         .await
         .expect("lists");
     assert_eq!(found[0].executor.group, name("default"));
@@ -313,4 +391,109 @@ pub async fn overdue_uses_the_timeout_of_the_publication(fixture: &Fixture) {
         .await
         .expect("lists");
     assert_eq!(overdue, [attempt(&run)]);
+}
+
+/// The worker of a running attempt knows the timeout of the publication only.
+pub async fn overdue_ignores_later_timeouts(fixture: &Fixture) {
+    let node = fixture.node().await;
+    let with_timeout = |job: &str, secs: Option<u64>| {
+        let mut spec = each_second(job);
+        spec.timeout = secs.map(DurationMs::secs);
+        spec.kill_grace = DurationMs::secs(5);
+        spec
+    };
+    let (longer, unlimited) = ("longer", "none");
+    fixture
+        .apply(&[
+            with_timeout(longer, Some(60)),
+            with_timeout(unlimited, Some(70)),
+        ])
+        .await;
+    fixture.clock.advance(1_000);
+    let runs = fixture.fire(node).await.runs;
+    for run in &runs {
+        fixture.publish(node, run).await;
+        let started = AttemptEvent::Started { at: fixture.now() };
+        fixture.ingest(&[report(attempt(run), started)]).await;
+    }
+    fixture
+        .apply(&[
+            with_timeout(longer, Some(600)),
+            with_timeout(unlimited, None),
+        ])
+        .await;
+    fixture.clock.advance(75_001);
+    let overdue = |limit| fixture.store.overdue_attempts(0, limit);
+    let of = |job: &str| {
+        let run = runs.iter().find(|run| run.job.spec.name.as_str() == job);
+        attempt(run.expect("it was fired"))
+    };
+    let wanted = [of(longer), of(unlimited)];
+    assert_eq!(overdue(10).await.expect("lists"), wanted, "longest first");
+    assert_eq!(overdue(1).await.expect("lists"), wanted[..1]);
+}
+
+/// A deadline ends with the state `running`. The next start has one of its own.
+pub async fn overdue_counts_from_the_last_start(fixture: &Fixture) {
+    let node = fixture.node().await;
+    let mut limited = each_second("limited");
+    limited.timeout = Some(DurationMs::secs(60));
+    limited.kill_grace = DurationMs::secs(5);
+    fixture.apply(&[limited]).await;
+    let run = fixture.fire_one(node).await;
+    fixture.publish(node, &run).await;
+    let started = AttemptEvent::Started { at: fixture.now() };
+    fixture.ingest(&[report(attempt(&run), started)]).await;
+    fixture.clock.advance(70_000);
+    let overdue = || fixture.store.overdue_attempts(0, 10);
+    assert_eq!(overdue().await.expect("lists"), [attempt(&run)]);
+    let back = fixture
+        .store
+        .reclaim_attempts(node, &[attempt(&run)], "lost")
+        .await;
+    assert_eq!(back.expect("takes back").len(), 1);
+    assert_eq!(overdue().await.expect("lists"), [], "is dispatching");
+    fixture.publish(node, &run).await;
+    assert_eq!(overdue().await.expect("lists"), [], "is queued");
+    let started = AttemptEvent::Started { at: fixture.now() };
+    fixture.ingest(&[report(attempt(&run), started)]).await;
+    fixture.clock.advance(65_000);
+    assert_eq!(overdue().await.expect("lists"), [], "has started again");
+    fixture.clock.advance(1);
+    assert_eq!(overdue().await.expect("lists"), [attempt(&run)]);
+    fixture.end(attempt(&run), OutcomeKind::Returned).await;
+    assert_eq!(overdue().await.expect("lists"), [], "waits for an executor");
+    let again = fixture.claim(node).await.remove(0);
+    assert_eq!(again.attempt, 2);
+    fixture.succeed(node, &again).await;
+    assert_eq!(overdue().await.expect("lists"), [], "has ended");
+}
+
+/// Only executors without a newer heartbeat and without attempts are forgotten.
+pub async fn silent_executors_are_forgotten(fixture: &Fixture) {
+    let node = fixture.node().await;
+    fixture.apply(&[each_second("a")]).await;
+    fixture.heartbeats(&["e1", "e2", "e3"]).await;
+    let then = fixture.now();
+    let run = fixture.fire_one(node).await;
+    fixture.publish(node, &run).await;
+    fixture.heartbeats(&["e2"]).await;
+    let asked = ["e1", "e2", "e3", "unknown"].map(|e| (executor("default", e), then));
+    let forget = async || {
+        let forgotten = fixture.store.forget_executors(&asked).await;
+        forgotten.expect("forgets")
+    };
+    assert_eq!(
+        forget().await,
+        [executor("default", "e3")],
+        "e1 has a trigger, e2 is back"
+    );
+    fixture.end(attempt(&run), OutcomeKind::Succeeded).await;
+    assert_eq!(forget().await, [executor("default", "e1")]);
+    let left = fixture.store.executors().await.expect("lists");
+    assert_eq!(left.len(), 1);
+    fixture.heartbeats(&["e1"]).await;
+    assert_eq!(fixture.store.executors().await.expect("lists").len(), 2);
+    let nothing = fixture.store.forget_executors(&[]).await;
+    assert!(nothing.expect("nothing to do").is_empty());
 }

@@ -1,12 +1,15 @@
 //! Firing due jobs.
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use cueline_model::{
     DurationMs, ExecutorName, Job, Route, RunId, RunKind, RunState, Schedule, Shard, Timestamp,
 };
 
-use super::fixture::{EachFireTime, Fixture, START, beat, each_second, job_with, name, runs_at};
+use super::fixture::{
+    EachFireTime, Fixture, START, each_second, heartbeat, job_with, name, runs_at,
+};
 use crate::{FireDueRequest, NodeId, Plan, PlannedRun, Planner, RunFilter, SkippedFires};
 
 fn request(node: NodeId) -> FireDueRequest {
@@ -235,25 +238,36 @@ impl Planner for Asks {
     }
 }
 
-/// Candidates are alive, belong to the job's group, announce its handler, and are sorted by name.
+/// Candidates are alive, not refused, belong to the job's group, announce its handler, and are sorted by name.
 pub async fn live_candidates_reach_the_planner(fixture: &Fixture) {
     let node = fixture.node().await;
     let mut elsewhere = each_second("elsewhere");
     elsewhere.group = name("other");
     fixture.apply(&[each_second("here"), elsewhere]).await;
-    let mut other = beat("x");
+    let mut other = heartbeat("x");
     other.executor.group = name("other");
-    let mut unable = beat("c");
+    let mut unable = heartbeat("c");
     unable.capabilities = vec!["shell".to_owned()];
-    let mut drains = beat("d");
+    let mut drains = heartbeat("d");
     drains.draining = true;
-    let mut gone = beat("e");
+    let mut gone = heartbeat("e");
     gone.gone = true;
+    let mut refused = heartbeat("f");
+    refused.refusal = Some("unsafe times".to_owned());
+    let heartbeats = [
+        heartbeat("b"),
+        heartbeat("a"),
+        other,
+        unable,
+        drains,
+        gone,
+        refused,
+    ];
     fixture
         .store
-        .record_heartbeats(&[beat("b"), beat("a"), other, unable, drains, gone])
+        .record_heartbeats(&heartbeats)
         .await
-        .expect("beats");
+        .expect("records");
     fixture.clock.advance(1_000);
     let asks = Asks::default();
     fixture
@@ -271,6 +285,40 @@ pub async fn live_candidates_reach_the_planner(fixture: &Fixture) {
             ("here".to_owned(), names(&["a", "b"]))
         ]
     );
+}
+
+/// Holds jobs with silent executors.
+struct HoldsSilent;
+
+impl Planner for HoldsSilent {
+    fn plan(&self, job: &Job, due: Timestamp, now: Timestamp, live: &[ExecutorName]) -> Plan {
+        EachFireTime.plan(job, due, now, live)
+    }
+
+    fn holds(&self, _job: &Job, silent: &[ExecutorName]) -> bool {
+        !silent.is_empty()
+    }
+}
+
+/// A held job stays due and does not stop the others.
+pub async fn held_jobs_stay_due(fixture: &Fixture) {
+    let node = fixture.node().await;
+    let mut elsewhere = each_second("elsewhere");
+    elsewhere.group = name("other");
+    elsewhere.route = Route::Broadcast;
+    let mut broadcast = each_second("a");
+    broadcast.route = Route::Broadcast;
+    fixture.apply(&[broadcast, elsewhere]).await;
+    fixture.heartbeats(&["e1"]).await;
+    fixture.clock.advance(15_000);
+    let fire = async || {
+        let fired = fixture.store.fire_due(request(node), &HoldsSilent).await;
+        fired.expect("fires")
+    };
+    assert_eq!(fire().await.due_jobs, 1);
+    assert_eq!(fixture.next_fire("a").await, Some(START.plus_ms(1_000)));
+    fixture.heartbeats(&["e1"]).await;
+    assert_eq!(fire().await.due_jobs, 2);
 }
 
 /// Each run of a job has a number, across fires and kinds.
@@ -376,7 +424,10 @@ pub async fn panicking_planner_leaves_nothing(fixture: &Fixture) {
     assert!(fall.await.is_err(), "the panic comes out");
     let stats = fixture.store.stats().await.expect("counts");
     assert!(stats.live.is_empty(), "nothing was written: {stats:?}");
-    assert_eq!(fixture.fire(node).await.due_jobs, 5);
+    // A server may hold the locks of the transaction for a moment after the call has ended.
+    let fire_all = async { while fixture.fire(node).await.due_jobs != 5 {} };
+    let fired = tokio::time::timeout(Duration::from_secs(30), fire_all).await;
+    fired.expect("the store goes on working");
 }
 
 /// All committed data is there after the store was opened again.

@@ -26,6 +26,9 @@ pub(super) const LONG_LEASE_MS: u64 = 365 * 24 * 3_600_000;
 pub trait Harness: Send + Sync {
     /// Opens the database again at each call, as another process would.
     async fn open(&self) -> Arc<dyn Store>;
+
+    /// Runs a statement beside the store, as another program would. Returns the text that it selects; empty if none.
+    async fn sql(&self, statement: &'static str) -> String;
 }
 
 /// The database's clock, set by the case. Clones show the same time.
@@ -306,8 +309,9 @@ impl Fixture {
 
     /// Records heartbeats of executors that run `native:work` in the group `default`.
     pub async fn heartbeats(&self, executors: &[&str]) {
-        let beats: Vec<Heartbeat> = executors.iter().map(|e| beat(e)).collect();
-        self.store.record_heartbeats(&beats).await.expect("beats");
+        let heartbeats: Vec<Heartbeat> = executors.iter().map(|e| heartbeat(e)).collect();
+        let recorded = self.store.record_heartbeats(&heartbeats).await;
+        recorded.expect("records");
     }
 }
 
@@ -330,16 +334,18 @@ pub(super) fn log_line(seq: u64, at: Timestamp, text: &str) -> LogLine {
 }
 
 /// The heartbeat of an executor that runs `native:work` in the group `default`.
-pub(super) fn beat(executor: &str) -> Heartbeat {
+pub(super) fn heartbeat(executor: &str) -> Heartbeat {
     Heartbeat {
         executor: self::executor("default", executor),
         incarnation: "1".to_owned(),
+        session: cueline_model::Session(1),
         capabilities: vec!["native:work".to_owned()],
         capacity: 8,
         held: 0,
         running: 0,
         draining: false,
         gone: false,
+        refusal: None,
     }
 }
 

@@ -209,6 +209,49 @@ pub async fn pause_and_resume_are_versions(fixture: &Fixture) {
     refused(missing, ErrorKind::NotFound, "\"x\"");
 }
 
+/// A newer program's field stays when this one pauses or resumes the job.
+pub async fn pause_keeps_what_it_does_not_know(fixture: &Fixture) {
+    fixture.apply(&[each_second("a")]).await;
+    let (job, harness) = (name("a"), &fixture.harness);
+    harness
+        .sql(r#"UPDATE job SET definition = replace(definition, '"name":', '"later":{"deep":[1,"x"]},"name":')"#)
+        .await;
+    // A process that has not cached the definition.
+    let other = harness.open().await;
+    for enabled in [false, true] {
+        let set = other.set_job_enabled(&job, enabled, "me").await;
+        set.expect("is done");
+        let text = harness.sql("SELECT definition FROM job").await;
+        assert!(text.contains(r#""later":{"deep":[1,"x"]}"#), "{text}");
+        let summary = fixture.store.job(&job).await.expect("exists");
+        assert_eq!(summary.job.spec.enabled, Some(enabled));
+        assert_eq!(summary.next_fire.is_some(), enabled);
+    }
+}
+
+/// A pause and a deletion do not need the definition. A resume does, for the next fire time.
+pub async fn an_unreadable_job_can_be_paused_and_deleted(fixture: &Fixture) {
+    let node = fixture.node().await;
+    fixture.apply(&[by_hand("p"), child("a", "p")]).await;
+    let run = fixture.trigger("a").await.remove(0);
+    let harness = &fixture.harness;
+    harness
+        .sql(r#"UPDATE job SET definition = replace(definition, '"native"', '"later"') WHERE name = 'a'"#)
+        .await;
+    let older = harness.open().await;
+    let paused = older.set_job_enabled(&name("a"), false, "ann").await;
+    paused.expect("pauses");
+    fixture.expect(run, RunState::Skipped).await;
+    assert!(fixture.claim(node).await.is_empty());
+    let resumed = older.set_job_enabled(&name("a"), true, "ann").await;
+    refused(resumed, ErrorKind::Broken, "failed to read job");
+    older.delete_job(&name("a"), "ann").await.expect("deletes");
+    older
+        .delete_job(&name("p"), "ann")
+        .await
+        .expect("it has no children any more");
+}
+
 /// `enabled: false` in a job file is a pause; a waiting retry ends `cancelled`.
 pub async fn pause_by_edit_ends_waiting_runs(fixture: &Fixture) {
     let node = fixture.node().await;

@@ -35,19 +35,19 @@ macro_rules! store_conformance {
                 startup_jobs_run_once_per_start, unknown_node_cannot_claim, a_store_has_an_id;
             jobs: apply_reports_each_job, dry_run_changes_nothing, apply_is_all_or_nothing,
                 parents_must_exist, cycles_are_refused, edit_withdraws_runs_ahead_of_their_fire_time,
-                edit_releases_waiting_runs, pause_ends_waiting_runs, pause_and_resume_are_versions,
+                edit_releases_waiting_runs, pause_ends_waiting_runs, pause_and_resume_are_versions, pause_keeps_what_it_does_not_know, an_unreadable_job_can_be_paused_and_deleted,
                 pause_by_edit_ends_waiting_runs, apply_does_not_resume, delete_keeps_runs_and_frees_the_name, parent_cannot_be_deleted, dispatching_attempts_are_listed,
                 definitions_of_deleted_jobs_remain, jobs_are_listed_by_name, missing_jobs_are_named;
             fire_due: due_jobs_fire_once, enough_runs_end_a_transaction, order_is_due_priority_id, horizon_and_limit_bound_a_call, fire_time_is_unique,
-                skipped_runs_say_why, live_candidates_reach_the_planner, turns_count_runs, paused_jobs_do_not_fire,
+                skipped_runs_say_why, live_candidates_reach_the_planner, held_jobs_stay_due, turns_count_runs, paused_jobs_do_not_fire,
                 shards_and_pins_are_kept, panicking_planner_leaves_nothing, committed_data_outlives_reopening;
             claims: fired_runs_are_claimed, waiting_runs_are_claimed_once, runs_of_dead_nodes_are_taken_over,
-                dispatching_runs_of_dead_nodes_go_to_the_same_executor, oldest_due_first, claims_respect_the_horizon, next_due_covers_jobs_and_runs;
+                dispatching_runs_of_dead_nodes_go_to_the_same_executor, oldest_due_first, unreadable_runs_are_left_to_other_nodes, unreadable_reclaimed_attempts_are_left_to_other_nodes, claims_respect_the_horizon, next_due_covers_jobs_and_runs;
             dispatch: begin_marks_scheduled_runs, begin_is_repeatable, begin_refuses_others, begin_refuses_an_older_version,
                 late_confirmation_changes_nothing, released_runs_are_claimable, release_keeps_possibly_published_runs,
                 released_cancelled_run_ends, released_run_of_a_stopped_job_ends;
             reports: times_and_texts_of_a_run_are_kept, end_may_come_before_the_confirmation, repeated_reports_change_nothing,
-                older_attempts_are_refused, ended_runs_stay_ended, failure_is_retried_with_backoff, retries_are_bounded,
+                older_attempts_are_refused, a_scheduler_fails_only_attempts_that_wait, ended_runs_stay_ended, failure_is_retried_with_backoff, retries_are_bounded,
                 lost_is_rerun_three_times, returned_attempt_is_followed_at_once, unroutable_ends_a_scheduled_run, cancelled_runs_are_not_retried,
                 stopped_jobs_are_not_retried, progress_is_kept, unknown_runs_are_refused, reports_of_a_batch_apply_in_order;
             follow_ups: children_run_once_after_all_shards, failed_shard_prevents_children, children_take_the_output,
@@ -58,9 +58,10 @@ macro_rules! store_conformance {
                 missing_run_is_named;
             triggers: trigger_runs_a_paused_job, an_idempotency_key_is_used_once, a_trigger_may_claim_its_runs, a_trigger_may_be_for_later, sharded_trigger_makes_all_shards,
                 missing_job_cannot_be_triggered;
-            executors: heartbeats_are_kept, silent_executors_are_no_candidates, outstanding_pages_by_id, outstanding_names_the_group_of_the_publication,
+            executors: heartbeats_are_kept, silent_executors_are_no_candidates, silent_executors_are_forgotten, outstanding_pages_by_id, outstanding_attempts_of_one_executor, outstanding_names_the_group_of_the_publication,
                 a_republished_attempt_goes_to_the_same_group, reclaimed_attempts_are_published_again, ended_attempts_are_not_reclaimed,
-                reclaimed_attempts_of_stopped_jobs_end, overdue_attempts_are_found, overdue_uses_the_timeout_of_the_publication;
+                reclaimed_attempts_of_stopped_jobs_end, overdue_attempts_are_found, overdue_uses_the_timeout_of_the_publication,
+                overdue_ignores_later_timeouts, overdue_counts_from_the_last_start;
             logs: lines_are_ordered, repeated_lines_are_ignored, the_cursor_continues_after_the_last_line, late_lines_are_kept, odd_text_survives;
             dead_letters: dead_letters_are_kept, a_dead_letter_is_kept_once, dead_letters_are_paged, dead_letters_are_found_and_deleted_by_number;
             queries: a_run_has_all_its_fields, runs_are_filtered_and_paged, summaries_show_last_and_day, ledger_accounts_for_each_fire_time,

@@ -5,7 +5,7 @@ use cueline_model::{
 };
 
 use super::fixture::{Fixture, attempt, each_second, log_line, mark, report};
-use crate::{ClaimedRun, IngestSummary};
+use crate::{AttemptReport, ClaimedRun, IngestSummary};
 
 /// The times and texts of a normal run.
 pub async fn times_and_texts_of_a_run_are_kept(fixture: &Fixture) {
@@ -129,6 +129,41 @@ pub async fn older_attempts_are_refused(fixture: &Fixture) {
         ["retry", "refused", "refused"],
         "a repeated late report is noted once"
     );
+}
+
+/// A scheduler has found that an executor refuses the trigger (G17). Meanwhile the executor may have accepted a copy.
+pub async fn a_scheduler_fails_only_attempts_that_wait(fixture: &Fixture) {
+    let node = fixture.node().await;
+    fixture.apply(&[each_second("a")]).await;
+    let by_scheduler = |run: &ClaimedRun| {
+        let outcome = Outcome::new(OutcomeKind::Failed, fixture.now()).because("refused");
+        AttemptReport {
+            executor: None,
+            ..report(attempt(run), AttemptEvent::Ended { outcome })
+        }
+    };
+    let running = fixture.fire_one(node).await;
+    fixture.publish(node, &running).await;
+    let started = AttemptEvent::Started { at: fixture.now() };
+    fixture.ingest(&[report(attempt(&running), started)]).await;
+    let done = fixture.ingest(&[by_scheduler(&running)]).await;
+    assert_eq!((done.ended, done.rescheduled, done.ignored), (0, 0, 1));
+    fixture.expect(running.id, RunState::Running).await;
+    fixture.end(attempt(&running), OutcomeKind::Succeeded).await;
+    fixture.ingest(&[by_scheduler(&running)]).await;
+    fixture.expect(running.id, RunState::Succeeded).await;
+
+    let waiting = fixture.fire_one(node).await;
+    fixture.publish(node, &waiting).await;
+    let unconfirmed = fixture.fire_one(node).await;
+    fixture.begin(node, &unconfirmed).await;
+    for run in [waiting, unconfirmed] {
+        let done = fixture.ingest(&[by_scheduler(&run)]).await;
+        assert_eq!((done.ended, done.ignored), (1, 0));
+        let seen = fixture.run(run.id).await;
+        assert_eq!(seen.state, RunState::Failed);
+        assert_eq!(seen.message.as_deref(), Some("refused"));
+    }
 }
 
 /// No report changes a terminal state.

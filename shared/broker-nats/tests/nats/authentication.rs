@@ -10,7 +10,7 @@ use cueline_test_servers::nats::{Nats, Version};
 use nkeys::KeyPair;
 use serde_json::{Value, json};
 
-use crate::fixture::{fetch_all, messages, on_each_version, options, publish, start};
+use crate::fixture::{fetch_all, messages, on_each_version, patient, publish, start};
 
 fn start_with(version: Version, config: &str) -> Nats {
     Nats::start_with(version, |_| Ok(config.to_owned())).unwrap()
@@ -40,7 +40,7 @@ async fn assert_refused_for_good(address: &str, options: NatsOptions) -> String 
 }
 
 fn with_login(login: Login) -> NatsOptions {
-    NatsOptions { login, ..options() }
+    NatsOptions { login, ..patient() }
 }
 
 fn with_file(server: &Nats, name: &str, text: &str) -> NatsOptions {
@@ -71,7 +71,7 @@ fn trusting(tls: Tls) -> NatsOptions {
             ca_file: Some(tls_file("authority.pem")),
             ..tls
         },
-        ..options()
+        ..patient()
     }
 }
 
@@ -82,7 +82,7 @@ async fn tls_is_used_where_either_side_requires_it_and_only_with_a_trusted_serve
     assert_works(&encrypted, trusting(Tls::default())).await;
     assert_works(&server.url(), trusting(Tls::default())).await;
     // The system's authorities did not sign this certificate.
-    assert_refused(&encrypted, options()).await;
+    assert_refused(&encrypted, patient()).await;
 
     let plain = start(Version::V2_12);
     let required = Tls {
@@ -128,16 +128,16 @@ async fn a_user_is_authenticated_by_password_token_or_nkey() {
 
     let users = "authorization { users: [{ user: ann, password: \"p@ss/secret\" }] }";
     let server = start_with(Version::V2_12, users);
-    assert_works(&address(&server, "ann:p%40ss%2Fsecret@"), options()).await;
+    assert_works(&address(&server, "ann:p%40ss%2Fsecret@"), patient()).await;
     assert_works(&server.url(), with_password("p@ss/secret")).await;
-    for wrong in [with_password("secret"), options()] {
+    for wrong in [with_password("secret"), patient()] {
         assert_refused_for_good(&server.url(), wrong).await;
     }
-    assert_refused_for_good(&address(&server, "ann:secret@"), options()).await;
+    assert_refused_for_good(&address(&server, "ann:secret@"), patient()).await;
 
     let token = "authorization { token: \"secret-token\" }";
     let server = start_with(Version::V2_12, token);
-    assert_works(&address(&server, "secret-token@"), options()).await;
+    assert_works(&address(&server, "secret-token@"), patient()).await;
     let login = with_login(Login::Token("secret-token".into()));
     assert_works(&server.url(), login).await;
 
@@ -214,7 +214,7 @@ async fn a_credentials_file_gives_access_to_its_account_only_if_the_operator_kno
         assert_works(&url, with_file(&server, "known.creds", &known)).await;
         let unknown = credentials(&KeyPair::new_account(), &user);
         let unknown = with_file(&server, "unknown.creds", &unknown);
-        for wrong in [unknown, options()] {
+        for wrong in [unknown, patient()] {
             assert_refused_for_good(&url, wrong).await;
         }
         let garbage = with_file(&server, "garbage.creds", "no credentials");

@@ -1,16 +1,22 @@
 //! A cluster of three servers with three copies of each stream, of which servers are killed.
 
 use std::collections::BTreeSet;
+use std::fmt::Debug;
+use std::io;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use cueline_broker::{Driver, QueueId, Settlement};
+use bytes::Bytes;
+use cueline_broker::{Broker, BrokerOptions, Driver, QueueId, Settlement, StartLog};
 use cueline_broker_nats::{NatsDriver, NatsOptions, StreamLimits};
-use cueline_test_servers::nats::{Nats, Version};
+use cueline_test_servers::NatsCluster;
+use cueline_test_servers::nats::Version;
 use cueline_test_support::{SOON, eventually};
+use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use crate::fixture::{
-    FETCH_WAIT, executor, messages, numbers, on_each_version, options, settlements,
+    FETCH_WAIT, connect_to, executor, messages, numbers, on_each_version, options, settlements,
 };
 
 const BATCH: usize = 50;
@@ -26,34 +32,39 @@ fn three_copies() -> NatsOptions {
     }
 }
 
-async fn connect(cluster: &[Nats]) -> NatsDriver {
-    let servers: Vec<String> = cluster.iter().map(Nats::url).collect();
-    let driver = NatsDriver::connect(&servers.join(","), three_copies()).await;
-    driver.unwrap()
+async fn connect(cluster: &NatsCluster) -> NatsDriver {
+    let servers = [0, 1, 2].map(|i| cluster.url(i)).join(",");
+    connect_to(&servers, three_copies()).await
 }
 
-/// Starts three servers that have elected a leader, and a driver that has declared the queue. Another process may take
-/// a port before its server listens there. The servers then never find each other, and others are started.
-async fn start(version: Version, queue: &QueueId) -> (Vec<Nats>, NatsDriver) {
-    let mut failure = None;
-    for _ in 0..4 {
-        let cluster = Nats::cluster(version, 3).unwrap();
-        let driver = connect(&cluster).await;
-        let declared = eventually("the queue is declared", SOON, async || {
-            driver.declare(queue).await
-        });
-        match declared.await {
-            Ok(()) => return (cluster, driver),
-            Err(e) => failure = Some(e),
-        }
-    }
-    panic!("{failure:?}");
+/// Starts three servers that have elected a leader, and a driver that has declared the queue.
+async fn start(version: Version, queue: &QueueId) -> (NatsCluster, NatsDriver) {
+    let starting = spawn_blocking(move || NatsCluster::start_version(version, 3));
+    let cluster = starting.await.unwrap().unwrap();
+    let driver = connect(&cluster).await;
+    eventually("the queue is declared", SOON, async || {
+        driver.declare(queue).await
+    })
+    .await
+    .unwrap();
+    (cluster, driver)
+}
+
+/// Calls `f`, which blocks, while other tasks go on.
+async fn in_cluster<E: Debug + Send + 'static>(
+    cluster: &Arc<Mutex<NatsCluster>>,
+    f: impl FnOnce(&mut NatsCluster) -> Result<(), E> + Send + 'static,
+) {
+    let cluster = Arc::clone(cluster);
+    let done = spawn_blocking(move || f(&mut cluster.lock().unwrap()));
+    done.await.unwrap().unwrap();
 }
 
 /// Publishes one batch, and repeats it until all of it is confirmed.
 async fn publish(driver: &NatsDriver, queue: &QueueId, first: usize) {
     let batch = messages(queue, first..first + BATCH);
-    eventually("the batch is confirmed", SOON, async || {
+    // Elections included.
+    eventually("the batch is confirmed", SOON * 2, async || {
         let outcomes = driver.publish(&batch).await.map_err(|e| e.to_string())?;
         let refused = outcomes.into_iter().find_map(Result::err);
         refused.map_or(Ok(()), |refusal| Err(refusal.to_string()))
@@ -80,27 +91,30 @@ async fn while_each_server_is_killed_in_turn_no_confirmed_message_is_lost() {
 async fn no_confirmed_message_is_lost(version: Version) {
     const ROUNDS: usize = 60;
     let queue = executor("one");
-    let (mut cluster, publisher) = start(version, &queue).await;
+    let (cluster, publisher) = start(version, &queue).await;
     let fetcher = connect(&cluster).await;
-
+    let cluster = Arc::new(Mutex::new(cluster));
     let publishing = async {
         for round in 0..ROUNDS {
-            // Kill one server at a time, during a publish. The other two are always a majority.
-            let server = &mut cluster[round / 20];
-            if round % 20 == 7 {
-                let kill = async { server.kill().unwrap() };
-                tokio::join!(publish(&publisher, &queue, round * BATCH), kill);
-                continue;
-            }
-            if round % 20 == 17 {
-                server.start_again().unwrap();
+            let server = round / 20;
+            match round % 20 {
+                // Kill one server at a time, during a publish. The other two are always a majority.
+                7 => {
+                    let kill = in_cluster(&cluster, move |c| c.kill(server));
+                    tokio::join!(publish(&publisher, &queue, round * BATCH), kill);
+                    continue;
+                }
+                13 => in_cluster(&cluster, move |c| c.restart(server)).await,
+                // A majority of which one server is not current may elect no leader (seen with server 2.10).
+                19 => in_cluster(&cluster, move |c| c.wait_until_current(server)).await,
+                _ => {}
             }
             publish(&publisher, &queue, round * BATCH).await;
         }
     };
     let fetching = async {
         let mut missing: BTreeSet<usize> = (0..ROUNDS * BATCH).collect();
-        eventually("all messages are fetched", SOON * 3, async || {
+        eventually("all messages are fetched", SOON * 8, async || {
             for number in fetch_and_ack(&fetcher, &queue).await {
                 missing.remove(&number);
             }
@@ -113,11 +127,16 @@ async fn no_confirmed_message_is_lost(version: Version) {
         .unwrap();
     };
     let both = async { tokio::join!(publishing, fetching) };
-    timeout(SOON * 4, both).await.unwrap();
+    timeout(SOON * 10, both).await.unwrap();
     eventually("the queue is empty", SOON, async || {
         fetch_and_ack(&fetcher, &queue).await;
         let stats = fetcher.stats(&[]).await.map_err(|e| e.to_string())?;
-        match stats.iter().map(|s| s.ready + s.unsettled).sum::<u64>() {
+        match stats
+            .queues
+            .iter()
+            .map(|s| s.ready + s.unsettled)
+            .sum::<u64>()
+        {
             0 => Ok(()),
             count => Err(format!("{count} messages are left")),
         }
@@ -131,14 +150,19 @@ async fn without_a_majority_nothing_is_confirmed_and_nothing_is_lost() {
     let queue = executor("one");
     let (mut cluster, driver) = start(Version::V2_12, &queue).await;
     publish(&driver, &queue, 0).await;
-    cluster[1].kill().unwrap();
-    cluster[2].kill().unwrap();
+    // Two of the servers that confirmed the batch would otherwise be away, and the third might not have it yet.
+    for server in 0..3 {
+        cluster.wait_until_current(server).unwrap();
+    }
+    cluster.kill(1).unwrap();
+    cluster.kill(2).unwrap();
     let outcomes = driver.publish(&messages(&queue, BATCH..2 * BATCH)).await;
     let none_confirmed = outcomes
         .as_ref()
         .map_or(true, |all| all.iter().all(Result::is_err));
     assert!(none_confirmed, "{outcomes:?}");
-    cluster[1].start_again().unwrap();
+    let cluster = Arc::new(Mutex::new(cluster));
+    in_cluster(&cluster, |c| c.restart(1)).await;
     publish(&driver, &queue, BATCH).await;
     let mut fetched = BTreeSet::new();
     eventually("all messages are fetched", SOON, async || {
@@ -153,4 +177,87 @@ async fn without_a_majority_nothing_is_confirmed_and_nothing_is_lost() {
     })
     .await
     .unwrap();
+}
+
+/// The consumer of a reader may be on a server whose copy of the stream lags behind.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_start_log_is_read_up_to_the_last_confirmed_record() {
+    let (_cluster, driver) = start(Version::V2_12, &executor("one")).await;
+    let broker = Broker::new(driver, BrokerOptions::default());
+    let log = StartLog {
+        group: "billing".into(),
+        executor: "one".into(),
+    };
+    broker.declare_log(&log).await.unwrap();
+    for n in 0..100 {
+        let record = Bytes::from(n.to_string());
+        broker.append(&log, record.clone()).await.unwrap();
+        let records = broker.read_log(&log).await.unwrap();
+        // A retry may have stored a record twice.
+        assert!(records.len() > n, "{} of {}", records.len(), n + 1);
+        assert_eq!(records.last(), Some(&record));
+    }
+}
+
+/// The log of this thread.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Log {
+    /// The number of warnings about the only copy of a stream.
+    fn warnings(&self) -> usize {
+        let text = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
+        text.matches("only copy of this stream").count()
+    }
+}
+
+/// On one thread, so that the log has what the driver says.
+#[tokio::test]
+async fn the_only_copy_of_a_stream_is_warned_about_once_unless_it_is_configured() {
+    let starting = spawn_blocking(|| NatsCluster::start(3));
+    let cluster = starting.await.unwrap().unwrap();
+    let log = Log::default();
+    let sink = log.clone();
+    let lines = tracing_subscriber::fmt().with_writer(move || sink.clone());
+    let _logging = tracing::subscriber::set_default(lines.finish());
+    let connected = async |replicas| {
+        let limits = StreamLimits {
+            replicas,
+            ..StreamLimits::default()
+        };
+        let options = NatsOptions {
+            limits,
+            ..options()
+        };
+        NatsDriver::connect(&cluster.url(0), options).await.unwrap()
+    };
+    let declare = async |driver: &NatsDriver| {
+        let declared = eventually("the proofs are declared", SOON, async || {
+            driver.declare_proofs().await
+        });
+        declared.await.unwrap();
+    };
+    let one_copy = connected(Some(1)).await;
+    declare(&one_copy).await;
+    assert_eq!(log.warnings(), 0, "it is configured");
+    let unset = connected(None).await;
+    declare(&unset).await;
+    declare(&unset).await;
+    assert_eq!(log.warnings(), 1);
+    // The setting also applies to a stream that exists.
+    let three_copies = connected(Some(3)).await;
+    declare(&three_copies).await;
+    let unset = connected(None).await;
+    declare(&unset).await;
+    assert_eq!(log.warnings(), 1);
 }

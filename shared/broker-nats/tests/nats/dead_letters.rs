@@ -6,7 +6,7 @@ use cueline_broker_nats::{NatsOptions, StreamLimits};
 use cueline_test_servers::nats::Version;
 
 use crate::fixture::{
-    ack, connect, fetch_all, message, message_count, on_each_version, options, publish, raw_client,
+    ack, connect, fetch_all, message, message_count, on_each_version, patient, publish, raw_client,
     settle, settlements, start, with_queue,
 };
 
@@ -18,7 +18,7 @@ fn dead(reason: &str) -> Settlement {
 async fn a_payload_of_the_largest_size_becomes_a_dead_letter_unchanged() {
     on_each_version(async |version| {
         let server = start(version);
-        let (driver, queue) = with_queue(&server, options()).await;
+        let (driver, queue) = with_queue(&server, patient()).await;
         driver.declare(&QueueId::Dead).await.unwrap();
         let largest = driver.capabilities().max_payload_bytes;
         assert_eq!(largest, (1 << 20) - (4 << 10));
@@ -72,7 +72,7 @@ async fn a_message_stays_unsettled_when_the_dead_letter_queue_is_full() {
             queue_limit: Some(2),
             ..StreamLimits::default()
         },
-        ..options()
+        ..patient()
     };
     let (driver, queue) = with_queue(&server, limited).await;
     driver.declare(&QueueId::Dead).await.unwrap();

@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::fixture::{
     FETCH_WAIT, ack, behind_proxy, connect, fetch_all, message_count, messages, numbers,
-    on_each_version, options, publish, publish_eventually, start, wait_for_message_count,
+    on_each_version, options, publish, start, wait_for_message_count,
 };
 
 /// The time from sending a trigger to its deadline: twice the `request_timeout`.
@@ -70,7 +70,8 @@ async fn wait(duration: Duration) {
 /// Asserts that no message is delivered and none is left.
 async fn assert_all_expired(driver: &NatsDriver, queue: &QueueId) {
     eventually("expired messages are ended", SOON, async || {
-        let fetched = driver.fetch(queue, 100, FETCH_WAIT).await.unwrap();
+        let fetched = driver.fetch(queue, 100, FETCH_WAIT).await;
+        let fetched = fetched.map_err(|e| e.to_string())?;
         assert!(fetched.is_empty(), "expired: {:?}", numbers(&fetched));
         match message_count(driver).await {
             0 => Ok(()),
@@ -102,7 +103,7 @@ async fn a_trigger_that_a_half_open_connection_delayed_beyond_its_deadline_is_vo
         wait_for_message_count(&direct, 10).await;
         assert_all_expired(&direct, &queue).await;
         // The messages are valid when they are published again.
-        publish_eventually(&driver, &batch).await;
+        publish(&driver, &batch).await;
         let fetched = fetch_all(&direct, &queue, 10).await;
         assert_eq!(numbers(&fetched), (0..10).collect::<Vec<_>>());
     })
@@ -119,7 +120,7 @@ async fn a_trigger_that_waited_in_the_client_is_void_on_a_new_connection() {
     wait(VALID_FOR).await;
     proxy.heal();
     // The client sends this message after all waiting ones.
-    publish_eventually(&driver, &messages(&queue, 100..101)).await;
+    publish(&driver, &messages(&queue, 100..101)).await;
     let fetched = fetch_all(&direct, &queue, 1).await;
     assert_eq!(numbers(&fetched), [100]);
     ack(&direct, &queue, &fetched).await;

@@ -1,13 +1,13 @@
 //! The settings that the driver gives to streams and consumers, and the settings of an operator that it keeps.
 
 use async_nats::Client;
-use cueline_broker::{Driver, ErrorKind, QueueId};
+use cueline_broker::{Channel, Driver, ErrorKind, QueueId, StartLog};
 use cueline_broker_nats::{NatsDriver, NatsOptions, StreamLimits};
 use cueline_test_servers::nats::Version;
 use serde_json::{Value, json};
 
 use crate::fixture::{
-    connect, connect_with, executor, on_each_version, options, raw_client, start, with_queue,
+    connect, connect_with, executor, on_each_version, patient, raw_client, start, with_queue,
 };
 
 /// Calls the `JetStream` API without the driver.
@@ -71,7 +71,7 @@ async fn a_stream_of_another_kind_is_refused_and_the_error_names_the_setting() {
 async fn settings_of_an_operator_stay_unless_they_are_configured() {
     let server = start(Version::V2_12);
     let client = raw_client(&server).await;
-    let (driver, queue) = with_queue(&server, options()).await;
+    let (driver, queue) = with_queue(&server, patient()).await;
     let info = "STREAM.INFO.CUELINE_TRIGGERS";
     let mut config = call(&client, info, &json!({})).await["config"].take();
     config["max_bytes"] = json!(5_000_000);
@@ -84,7 +84,7 @@ async fn settings_of_an_operator_stay_unless_they_are_configured() {
             queue_limit: Some(77),
             ..StreamLimits::default()
         },
-        ..options()
+        ..patient()
     };
     let second = connect_with(&server, limited).await;
     second.declare(&queue).await.unwrap();
@@ -96,6 +96,103 @@ async fn settings_of_an_operator_stay_unless_they_are_configured() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn start_logs_drop_the_oldest_records_and_a_read_leaves_no_consumer() {
+    on_each_version(async |version| {
+        let server = start(version);
+        let (driver, client) = (connect(&server).await, raw_client(&server).await);
+        let log = StartLog {
+            group: "billing".into(),
+            executor: "one".into(),
+        };
+        driver.declare_log(&log).await.unwrap();
+        let info = "STREAM.INFO.CUELINE_STARTS";
+        let mut config = call(&client, info, &json!({})).await["config"].take();
+        assert_eq!(config["subjects"], json!(["cueline.start.>"]));
+        assert_eq!(config["retention"], "limits");
+        assert_eq!(config["discard"], "old");
+        assert_eq!(config["storage"], "file");
+        assert_eq!(config["max_msgs_per_subject"], 10_000);
+        assert_eq!(config["max_bytes"], 256 << 20);
+        // An operator's limit stays.
+        config["max_msgs_per_subject"] = json!(600);
+        call(&client, "STREAM.UPDATE.CUELINE_STARTS", &config).await;
+        driver.declare_log(&log).await.unwrap();
+        for n in 0..1_000 {
+            driver.append(&log, n.to_string().into()).await.unwrap();
+        }
+        // More than one pull request returns.
+        let kept: Vec<String> = (400..1_000).map(|n| n.to_string()).collect();
+        assert_eq!(driver.read_log(&log).await.unwrap(), kept);
+        let info = call(&client, info, &json!({})).await;
+        assert_eq!(info["config"]["max_msgs_per_subject"], 600);
+        assert_eq!(info["state"]["consumer_count"], 0, "{info}");
+    })
+    .await;
+}
+
+/// The reader has chosen the last record as its end, and the record is dropped before it arrives.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_read_ends_although_its_last_record_is_dropped_meanwhile() {
+    on_each_version(async |version| {
+        let server = start(version);
+        let driver = connect(&server).await;
+        let log = StartLog {
+            group: "billing".into(),
+            executor: "one".into(),
+        };
+        driver.declare_log(&log).await.unwrap();
+        // The server may also drop the records before it answers which one is the last.
+        for _ in 0..5 {
+            for n in 0..3 {
+                driver.append(&log, n.to_string().into()).await.unwrap();
+            }
+            let (read, deleted) = tokio::join!(driver.read_log(&log), driver.delete_log(&log));
+            deleted.unwrap();
+            assert!(read.unwrap().len() <= 3);
+        }
+        driver.append(&log, "3".into()).await.unwrap();
+        assert_eq!(driver.read_log(&log).await.unwrap(), ["3"]);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_stream_of_proofs_keeps_one_message_in_memory() {
+    on_each_version(async |version| {
+        let server = start(version);
+        let limited = NatsOptions {
+            limits: StreamLimits {
+                queue_limit: Some(77),
+                max_bytes: Some(1 << 30),
+                ..StreamLimits::default()
+            },
+            ..patient()
+        };
+        let (driver, client) = (
+            connect_with(&server, limited).await,
+            raw_client(&server).await,
+        );
+        for _ in 0..2 {
+            driver.declare_proofs().await.unwrap();
+        }
+        for n in 0..5 {
+            let payload = n.to_string().into();
+            let stored = driver.announce_stored(&Channel::Heartbeats, payload);
+            stored.await.unwrap();
+        }
+        let info = call(&client, "STREAM.INFO.CUELINE_PROOFS", &json!({})).await;
+        let config = &info["config"];
+        assert_eq!(config["subjects"], json!(["cueline.proof.>"]));
+        assert_eq!(config["storage"], "memory");
+        assert_eq!(config["max_msgs"], 1);
+        assert_eq!(config["max_bytes"], -1);
+        assert_eq!(info["state"]["messages"], 1);
+        assert_eq!(info["state"]["last_seq"], 5, "one for each announcement");
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_account_without_jetstream_is_reported() {
     let mut server = start(Version::V2_12);
     let accounts = "accounts { A { users: [{ user: a, password: a }] } }";
@@ -103,7 +200,7 @@ async fn an_account_without_jetstream_is_reported() {
     server.kill().unwrap();
     server.start_again().unwrap();
     let address = format!("nats://a:a@{}", server.addr());
-    let driver = NatsDriver::connect(&address, options()).await.unwrap();
+    let driver = NatsDriver::connect(&address, patient()).await.unwrap();
     let error = driver.declare(&executor("one")).await.unwrap_err();
     assert!(error.to_string().contains("JetStream"), "{error}");
 }

@@ -8,15 +8,15 @@ use cueline_test_servers::nats::Version;
 use cueline_test_support::{SOON, eventually};
 
 use crate::fixture::{
-    ack, connect_with, fetch_all, message_count, messages, numbers, on_each_version, options,
-    publish, publish_eventually, start, with_queue,
+    ack, connect_with, fetch_all, message_count, messages, numbers, on_each_version, patient,
+    publish, start, with_queue,
 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_restart_forgets_the_ids_of_acked_messages() {
     on_each_version(async |version| {
         let mut server = start(version);
-        let (driver, queue) = with_queue(&server, options()).await;
+        let (driver, queue) = with_queue(&server, patient()).await;
         let batch = messages(&queue, 0..3);
         for _ in 0..2 {
             publish(&driver, &batch).await;
@@ -26,7 +26,7 @@ async fn a_restart_forgets_the_ids_of_acked_messages() {
         assert_eq!(message_count(&driver).await, 0, "each was stored once");
         server.kill().unwrap();
         server.start_again().unwrap();
-        publish_eventually(&driver, &batch).await;
+        publish(&driver, &batch).await;
         assert_eq!(numbers(&fetch_all(&driver, &queue, 3).await), [0, 1, 2]);
     })
     .await;
@@ -35,7 +35,7 @@ async fn a_restart_forgets_the_ids_of_acked_messages() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_id_can_be_used_again_after_the_window_and_in_a_new_queue() {
     let server = start(Version::V2_10);
-    let (driver, queue) = with_queue(&server, options()).await;
+    let (driver, queue) = with_queue(&server, patient()).await;
     let first = messages(&queue, 0..1);
     publish(&driver, &first).await;
     driver.delete(&queue, false).await.unwrap();
@@ -47,7 +47,7 @@ async fn an_id_can_be_used_again_after_the_window_and_in_a_new_queue() {
     let short = NatsOptions {
         prefix: "short".into(),
         duplicate_window: Duration::from_millis(300),
-        ..options()
+        ..patient()
     };
     let (driver, queue) = with_queue(&server, short).await;
     eventually("a second copy is stored", SOON, async || {
@@ -66,7 +66,7 @@ async fn without_a_window_every_message_is_stored() {
     let server = start(Version::V2_12);
     let no_window = NatsOptions {
         duplicate_window: Duration::ZERO,
-        ..options()
+        ..patient()
     };
     let driver = connect_with(&server, no_window.clone()).await;
     assert!(!driver.capabilities().deduplicates);

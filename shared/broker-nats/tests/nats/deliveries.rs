@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use crate::fixture::{
     FETCH_WAIT, ack, connect, fetch_all, message, message_count, messages, numbers,
-    on_each_version, options, publish, publish_one, settle, start, with_queue,
+    on_each_version, patient, publish, publish_one, settle, start, with_queue,
 };
 
 /// At a delivery limit, the consumer would leave the message in the work queue for ever.
@@ -18,7 +18,7 @@ use crate::fixture::{
 async fn a_message_has_no_last_delivery() {
     on_each_version(async |version| {
         let server = start(version);
-        let (driver, queue) = with_queue(&server, options()).await;
+        let (driver, queue) = with_queue(&server, patient()).await;
         publish(&driver, &messages(&queue, 0..1)).await;
         for deliveries in 1..20 {
             let fetched = fetch_all(&driver, &queue, 1).await;
@@ -42,7 +42,7 @@ async fn a_full_stream_refuses_messages_and_keeps_those_that_it_has() {
                 max_bytes: Some(20_000),
                 ..StreamLimits::default()
             },
-            ..options()
+            ..patient()
         };
         let (driver, queue) = with_queue(&server, small).await;
         let mut batch = messages(&queue, 0..1_000);
@@ -74,7 +74,7 @@ async fn a_full_stream_refuses_messages_and_keeps_those_that_it_has() {
 async fn a_queue_that_another_process_deletes_is_gone_for_all() {
     on_each_version(async |version| {
         let server = start(version);
-        let (driver, queue) = with_queue(&server, options()).await;
+        let (driver, queue) = with_queue(&server, patient()).await;
         let other = connect(&server).await;
         publish(&driver, &messages(&queue, 0..1)).await;
         let first = fetch_all(&driver, &queue, 1).await;
@@ -111,7 +111,7 @@ async fn a_queue_that_another_process_deletes_is_gone_for_all() {
 async fn messages_of_a_dropped_fetch_come_with_the_next_one() {
     on_each_version(async |version| {
         let server = start(version);
-        let (driver, queue) = with_queue(&server, options()).await;
+        let (driver, queue) = with_queue(&server, patient()).await;
         let start = Instant::now();
         let mut all = Vec::new();
         for n in 0..200 {
@@ -126,7 +126,7 @@ async fn messages_of_a_dropped_fetch_come_with_the_next_one() {
             all.extend(driver.fetch(&queue, 10, FETCH_WAIT).await.unwrap());
         }
         assert!(
-            start.elapsed() < options().ack_wait,
+            start.elapsed() < patient().ack_wait,
             "{:?}",
             start.elapsed()
         );
@@ -142,7 +142,7 @@ async fn a_batch_may_be_larger_than_the_window_and_an_id_longer_than_a_header() 
     let server = start(Version::V2_10);
     let narrow = NatsOptions {
         max_in_flight: 3,
-        ..options()
+        ..patient()
     };
     let (driver, queue) = with_queue(&server, narrow).await;
     let mut batch = messages(&queue, 0..500);

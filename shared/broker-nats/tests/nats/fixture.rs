@@ -30,7 +30,8 @@ pub(crate) fn start(version: Version) -> Nats {
     Nats::start(version).unwrap()
 }
 
-/// Timeouts of one second, because tests wait for them.
+/// Timeouts of one second, because tests wait for them. A busy machine may stand still for longer, so the helpers below
+/// repeat calls that must succeed.
 pub(crate) fn options() -> NatsOptions {
     NatsOptions {
         request_timeout: Duration::from_secs(1),
@@ -41,18 +42,43 @@ pub(crate) fn options() -> NatsOptions {
     }
 }
 
+/// Long timeouts, for tests without an outage: each call must succeed, however slow the machine is.
+pub(crate) fn patient() -> NatsOptions {
+    NatsOptions {
+        request_timeout: Duration::from_secs(10),
+        connect_timeout: Duration::from_secs(10),
+        ..NatsOptions::default()
+    }
+}
+
 pub(crate) async fn connect(server: &Nats) -> NatsDriver {
-    connect_with(server, options()).await
+    connect_with(server, patient()).await
 }
 
 pub(crate) async fn connect_with(server: &Nats, options: NatsOptions) -> NatsDriver {
-    NatsDriver::connect(&server.url(), options).await.unwrap()
+    connect_to(&server.url(), options).await
+}
+
+pub(crate) async fn connect_to(address: &str, options: NatsOptions) -> NatsDriver {
+    eventually("a driver connects", SOON, async || {
+        NatsDriver::connect(address, options.clone()).await
+    })
+    .await
+    .unwrap()
+}
+
+pub(crate) async fn declare(driver: &NatsDriver, queue: &QueueId) {
+    eventually("the queue is declared", SOON, async || {
+        driver.declare(queue).await
+    })
+    .await
+    .unwrap();
 }
 
 /// A driver and the executor's queue that it declared.
 pub(crate) async fn with_queue(server: &Nats, options: NatsOptions) -> (NatsDriver, QueueId) {
     let (driver, queue) = (connect_with(server, options).await, executor("one"));
-    driver.declare(&queue).await.unwrap();
+    declare(&driver, &queue).await;
     (driver, queue)
 }
 
@@ -63,9 +89,9 @@ pub(crate) async fn behind_proxy(
 ) -> (Proxy, NatsDriver, QueueId) {
     let proxy = Proxy::start(server.addr()).unwrap();
     let address = format!("nats://{}", proxy.addr());
-    let driver = NatsDriver::connect(&address, options).await.unwrap();
+    let driver = connect_to(&address, options).await;
     let queue = executor("one");
-    driver.declare(&queue).await.unwrap();
+    declare(&driver, &queue).await;
     (proxy, driver, queue)
 }
 
@@ -95,18 +121,14 @@ pub(crate) fn messages(queue: &QueueId, numbers: std::ops::Range<usize>) -> Vec<
     numbers.map(|n| message(queue, n)).collect()
 }
 
-pub(crate) async fn publish(driver: &NatsDriver, batch: &[Outgoing]) {
-    let outcomes = driver.publish(batch).await.unwrap();
-    assert_eq!(outcomes, vec![Ok(()); batch.len()]);
-}
-
 pub(crate) async fn publish_one(driver: &NatsDriver, message: &Outgoing) -> Result<(), Refusal> {
     let outcomes = driver.publish(std::slice::from_ref(message)).await.unwrap();
     outcomes.into_iter().next().unwrap()
 }
 
-/// Publishes until a call succeeds. All its outcomes must be confirmations.
-pub(crate) async fn publish_eventually(driver: &NatsDriver, batch: &[Outgoing]) {
+/// Publishes until a call succeeds. All its outcomes must be confirmations. The ids keep a repeated message from being
+/// stored twice.
+pub(crate) async fn publish(driver: &NatsDriver, batch: &[Outgoing]) {
     let published = eventually("a publish succeeds", SOON, async || {
         driver.publish(batch).await
     });
@@ -152,7 +174,11 @@ pub(crate) async fn settle(
     how: Settlement,
 ) {
     let settlements = settlements(deliveries, &how);
-    driver.settle(queue, &settlements).await.unwrap();
+    eventually("the messages are settled", SOON, async || {
+        driver.settle(queue, &settlements).await
+    })
+    .await
+    .unwrap();
 }
 
 pub(crate) async fn ack(driver: &NatsDriver, queue: &QueueId, deliveries: &[Delivery]) {
@@ -161,8 +187,11 @@ pub(crate) async fn ack(driver: &NatsDriver, queue: &QueueId, deliveries: &[Deli
 
 /// Counts the ready and unsettled messages of all queues.
 pub(crate) async fn message_count(driver: &NatsDriver) -> u64 {
-    let stats = driver.stats(&[]).await.unwrap();
-    stats.iter().map(|s| s.ready + s.unsettled).sum()
+    let stats = eventually("the queues are counted", SOON, async || {
+        driver.stats(&[]).await
+    });
+    let queues = stats.await.unwrap().queues;
+    queues.iter().map(|s| s.ready + s.unsettled).sum()
 }
 
 pub(crate) async fn wait_for_message_count(driver: &NatsDriver, expected: u64) {

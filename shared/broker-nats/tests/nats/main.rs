@@ -9,5 +9,6 @@ mod deduplication;
 mod deliveries;
 mod fixture;
 mod outages;
+mod partition;
 mod permissions;
 mod replies;

@@ -7,7 +7,7 @@ use async_nats::{Client, ConnectOptions, Event};
 use bytes::Bytes;
 use cueline_broker::{
     Announcement, Broker, BrokerOptions, Channel, DeadLetter, Driver, ErrorKind, QueueId,
-    Settlement,
+    Settlement, StartLog,
 };
 use cueline_broker_nats::{Identity, NatsDriver, NatsOptions};
 use cueline_test_servers::nats::{Nats, Version};
@@ -16,7 +16,7 @@ use tokio::time::timeout;
 
 use crate::fixture::{
     FETCH_WAIT, ack, executor, fetch_all, message, message_count, messages, numbers,
-    on_each_version, options, publish, settle,
+    on_each_version, patient, publish, settle,
 };
 
 /// The server configuration in `docs/nats.md`.
@@ -35,7 +35,7 @@ fn start(version: Version) -> Nats {
 
 async fn scheduler(server: &Nats) -> Arc<NatsDriver> {
     let address = format!("nats://scheduler:scheduler@{}", server.addr());
-    Arc::new(NatsDriver::connect(&address, options()).await.unwrap())
+    Arc::new(NatsDriver::connect(&address, patient()).await.unwrap())
 }
 
 async fn worker(server: &Nats) -> Arc<NatsDriver> {
@@ -44,7 +44,7 @@ async fn worker(server: &Nats) -> Arc<NatsDriver> {
             group: "billing".into(),
             executor: "one".into(),
         }),
-        ..options()
+        ..patient()
     };
     let address = format!("nats://billing-one:worker@{}", server.addr());
     Arc::new(NatsDriver::connect(&address, own).await.unwrap())
@@ -64,6 +64,8 @@ async fn declare_all(scheduler: &NatsDriver) {
     for queue in all_queues() {
         scheduler.declare(&queue).await.unwrap();
     }
+    scheduler.declare_log(&start_log("one")).await.unwrap();
+    scheduler.declare_proofs().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -102,6 +104,42 @@ async fn a_scheduler_and_a_worker_can_make_all_their_calls() {
     .await;
 }
 
+fn start_log(executor: &str) -> StartLog {
+    StartLog {
+        group: "billing".into(),
+        executor: executor.into(),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_appends_to_its_own_start_log_and_only_a_scheduler_reads_it() {
+    on_each_version(async |version| {
+        let server = start(version);
+        let (scheduler, worker) = (scheduler(&server).await, worker(&server).await);
+        let (own, other) = (start_log("one"), start_log("two"));
+        // The worker may not look the stream up, so it cannot tell that the log is missing.
+        let early = worker.append(&own, "early".into()).await.unwrap_err();
+        assert_eq!(early.kind(), ErrorKind::Transient, "{early}");
+        declare_all(&scheduler).await;
+        worker.append(&own, "start".into()).await.unwrap();
+        for (call, ended) in [
+            ("append", worker.append(&other, "forged".into()).await),
+            ("read", worker.read_log(&own).await.map(drop)),
+            ("delete", worker.delete_log(&own).await),
+        ] {
+            let error = ended.expect_err(call);
+            assert_eq!(error.kind(), ErrorKind::Permanent, "{call}: {error}");
+            let message = error.to_string();
+            assert!(message.contains("does not permit"), "{call}: {message}");
+        }
+        assert_eq!(scheduler.read_log(&own).await.unwrap(), ["start"]);
+        assert!(scheduler.read_log(&other).await.unwrap().is_empty());
+        scheduler.delete_log(&own).await.unwrap();
+        assert!(scheduler.read_log(&own).await.unwrap().is_empty());
+    })
+    .await;
+}
+
 fn announcement(payload: impl Into<Bytes>) -> Announcement {
     Announcement {
         payload: payload.into(),
@@ -116,8 +154,19 @@ async fn assert_channels_work(scheduler: &Arc<NatsDriver>, worker: &Arc<NatsDriv
         .announce(&Channel::Heartbeats, heartbeat)
         .await
         .unwrap();
-    let received = timeout(SOON, heartbeats.recv()).await.unwrap().unwrap();
-    assert_eq!(received.payload, "heartbeat");
+    let stored = worker.announce_stored(&Channel::Heartbeats, "stored".into());
+    stored.await.unwrap();
+    for expected in ["heartbeat", "stored"] {
+        let received = timeout(SOON, heartbeats.recv()).await.unwrap().unwrap();
+        assert_eq!(received.payload, expected);
+    }
+    // A scheduler sends to itself to check its connection.
+    let own = Channel::Replies("self".into());
+    let mut loopbacks = scheduler.listen(&own).await.unwrap();
+    let stored = scheduler.announce_stored(&own, "loopback".into());
+    stored.await.unwrap();
+    let received = timeout(SOON, loopbacks.recv()).await.unwrap().unwrap();
+    assert_eq!(received.payload, "loopback");
 
     let control = Channel::Control {
         group: "billing".into(),
@@ -212,7 +261,7 @@ async fn raw_worker_client(server: &Nats) -> (Client, Arc<Mutex<Vec<String>>>) {
 }
 
 /// Subjects that a worker's user must not publish to.
-const FORBIDDEN_TO_PUBLISH: [&str; 17] = [
+const FORBIDDEN_TO_PUBLISH: [&str; 26] = [
     "$JS.API.STREAM.PURGE.CUELINE_TRIGGERS",
     "$JS.API.STREAM.DELETE.CUELINE_TRIGGERS",
     "$JS.API.STREAM.UPDATE.CUELINE_TRIGGERS",
@@ -230,11 +279,21 @@ const FORBIDDEN_TO_PUBLISH: [&str; 17] = [
     "cueline.heartbeat.billing.two",
     "cueline.control.billing.two",
     "cueline.reply.another",
+    "cueline.start.billing.two",
+    "cueline.start.billing.one.more",
+    "cueline.proof.billing.two",
+    "$JS.API.STREAM.CREATE.CUELINE_PROOFS",
+    "$JS.API.STREAM.DELETE.CUELINE_PROOFS",
+    "$JS.API.STREAM.INFO.CUELINE_STARTS",
+    "$JS.API.STREAM.PURGE.CUELINE_STARTS",
+    "$JS.API.STREAM.MSG.GET.CUELINE_STARTS",
+    "$JS.API.CONSUMER.CREATE.CUELINE_STARTS.reader~x.cueline.start.billing.one",
 ];
 
 /// Subjects that a worker's user must not subscribe to.
-const FORBIDDEN_TO_SUBSCRIBE: [&str; 6] = [
+const FORBIDDEN_TO_SUBSCRIBE: [&str; 7] = [
     ">",
+    "cueline.start.>",
     "cueline.trigger.>",
     "cueline.inbox.>",
     "cueline.control.billing.two",

@@ -7,14 +7,14 @@ use cueline_test_support::{SOON, eventually};
 use futures_util::StreamExt as _;
 
 use crate::fixture::{
-    fetch_all, message, message_count, messages, options, publish, raw_client, settlements, start,
+    fetch_all, message, message_count, messages, patient, publish, raw_client, settlements, start,
     with_queue,
 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_unreadable_reply_makes_one_message_of_its_batch_unknown() {
     let server = start(Version::V2_12);
-    let (driver, queue) = with_queue(&server, options()).await;
+    let (driver, queue) = with_queue(&server, patient()).await;
     // A client sends these replies in place of a stream that does not exist.
     let client = raw_client(&server).await;
     let mut requests = client.subscribe("cueline.request.>").await.unwrap();
@@ -45,7 +45,7 @@ async fn a_full_stream_is_looked_up_once_for_a_batch() {
             queue_limit: Some(2),
             ..StreamLimits::default()
         },
-        ..options()
+        ..patient()
     };
     let (driver, queue) = with_queue(&server, limited).await;
     // The first publish also looks up the server's clock.
@@ -72,7 +72,7 @@ async fn a_full_stream_is_looked_up_once_for_a_batch() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn acks_without_responders_are_not_settled_while_the_consumer_exists() {
     let mut server = start(Version::V2_12);
-    let (driver, queue) = with_queue(&server, options()).await;
+    let (driver, queue) = with_queue(&server, patient()).await;
     publish(&driver, &messages(&queue, 0..3)).await;
     let fetched = fetch_all(&driver, &queue, 3).await;
     let acks = settlements(&fetched, &Settlement::Ack);
@@ -99,4 +99,33 @@ async fn acks_without_responders_are_not_settled_while_the_consumer_exists() {
     .await
     .unwrap();
     assert_eq!(message_count(&driver).await, 0);
+}
+
+/// The server does not answer for one queue. The others are counted.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_queue_without_an_answer_is_listed_as_such() {
+    let mut server = start(Version::V2_12);
+    let (driver, queue) = with_queue(&server, patient()).await;
+    driver.declare(&QueueId::Results).await.unwrap();
+    driver.declare(&QueueId::Requests).await.unwrap();
+    publish(&driver, &messages(&queue, 0..3)).await;
+    let asked = [queue.clone(), QueueId::Results, QueueId::Requests];
+    let stats = driver.stats(&asked).await.unwrap();
+    assert_eq!(stats.unanswered, []);
+    // This looks like a stream without a leader: the request has no responders.
+    server.stop().unwrap();
+    server
+        .configure("mappings = { \"$JS.API.CONSUMER.INFO.CUELINE_RESULTS.results\": \"nowhere\" }")
+        .unwrap();
+    server.start_again().unwrap();
+    let stats = eventually("the driver is connected", SOON, async || {
+        let stats = driver.stats(&asked).await.map_err(|e| e.to_string())?;
+        let is_counted = stats.of(&queue).is_some() && stats.of(&QueueId::Requests).is_some();
+        is_counted.then_some(stats).ok_or("not yet".to_owned())
+    });
+    let stats = stats.await.unwrap();
+    assert_eq!(stats.unanswered, [QueueId::Results]);
+    assert!(stats.is_unanswered(&QueueId::Results));
+    assert_eq!(stats.of(&QueueId::Results), None);
+    assert_eq!(stats.of(&queue).map(|s| s.ready), Some(3));
 }

@@ -59,7 +59,7 @@ impl Consumer {
         self.close_in_background(paused);
     }
 
-    /// Stops consuming now, before the queue is deleted. Returns `false` if deliveries are unsettled.
+    /// Stops consuming now. Returns `false` if deliveries are unsettled.
     pub(crate) async fn pause(&self) -> Result<bool, BrokerError> {
         let _alone = self.subscribing.lock().await;
         let paused = take_settled(&mut self.lock());

@@ -6,9 +6,9 @@ use cueline_broker::{BrokerError, Outgoing, QueueId, Refusal};
 
 use super::{AmqpMessage, Outcome, Publisher};
 use crate::context::DriverContext;
+use crate::counts::count;
 use crate::error::permanent;
 use crate::options::{MAX_BATCH, MAX_PAYLOAD_BYTES};
-use crate::topology;
 
 /// See [`cueline_broker::Driver::publish`].
 pub(crate) async fn publish_batch(
@@ -75,11 +75,11 @@ async fn answer<'a>(
 /// report a lower limit of a policy, so the number of waiting messages is used.
 async fn limit(context: &DriverContext, queue: &QueueId) -> u64 {
     let own = context.options.queue_limit;
-    let count = async {
+    let counted = async {
         let channel = context.connection.current().await?.open_channel().await?;
-        topology::count(&channel, context.names.queue(queue)?).await
+        count(&channel, context.names.queue(queue)?).await
     };
-    match count.await {
+    match counted.await {
         Ok(Some(counts)) => own.min(counts.ready.max(1)),
         Ok(None) | Err(_) => own,
     }

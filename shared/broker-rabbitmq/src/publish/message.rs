@@ -50,3 +50,25 @@ impl<'a> AmqpMessage<'a> {
         self
     }
 }
+
+/// A message that is published alone: a record of a start log, the marker of a reader, or a proof.
+pub(crate) struct SingleMessage {
+    pub(super) properties: BasicProperties,
+    pub(super) payload: Bytes,
+}
+
+impl SingleMessage {
+    pub(crate) fn empty() -> Self {
+        Self::new(Bytes::new(), FieldTable::default())
+    }
+
+    pub(crate) fn new(payload: Bytes, headers: FieldTable) -> Self {
+        let properties = BasicProperties::default()
+            .with_delivery_mode(PERSISTENT)
+            .with_headers(headers);
+        Self {
+            properties,
+            payload,
+        }
+    }
+}

@@ -6,6 +6,7 @@
 mod batch;
 mod confirms;
 mod message;
+mod single;
 mod unresponsive;
 
 use std::collections::HashMap;
@@ -20,7 +21,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 pub(crate) use self::batch::publish_batch;
 use self::confirms::Confirms;
 pub(crate) use self::confirms::Outcome;
-pub(crate) use self::message::AmqpMessage;
+pub(crate) use self::message::{AmqpMessage, SingleMessage};
 use self::unresponsive::{Plan, UnresponsiveQueues};
 use crate::connection::{OpenChannel, enqueue};
 use crate::context::DriverContext;
@@ -29,11 +30,17 @@ use crate::topology;
 
 /// Batches that are published at the same time. Further batches wait.
 const MAX_CONCURRENT_BATCHES: usize = 8;
+/// Appends to start logs at the same time. Further ones wait.
+const MAX_CONCURRENT_APPENDS: usize = 8;
+/// Proofs that are stored at the same time. Further ones wait.
+const MAX_CONCURRENT_PROOFS: usize = 8;
 
 /// Publishes batches over idle channels.
 pub(crate) struct Publisher {
     context: Arc<DriverContext>,
     slots: Semaphore,
+    append_slots: Semaphore,
+    proof_slots: Semaphore,
     /// Channels in confirm mode. Each carries one batch at a time, because lapin attaches a returned message to any
     /// confirm of its channel.
     idle: Mutex<Vec<OpenChannel>>,
@@ -44,6 +51,8 @@ impl Publisher {
     pub(crate) fn new(context: Arc<DriverContext>) -> Self {
         Self {
             slots: Semaphore::new(MAX_CONCURRENT_BATCHES),
+            append_slots: Semaphore::new(MAX_CONCURRENT_APPENDS),
+            proof_slots: Semaphore::new(MAX_CONCURRENT_PROOFS),
             idle: Mutex::default(),
             unresponsive: UnresponsiveQueues::new(
                 context.options.probe_every,
@@ -71,11 +80,7 @@ impl Publisher {
             return Err(timed_out("publish", within));
         };
         let channel = self.confirm_channel().await?;
-        if channel.connection.is_blocked() {
-            return Err(transient(
-                "failed to publish: RabbitMQ is short of memory or disk and blocks publishing",
-            ));
-        }
+        ensure_unblocked(&channel)?;
         let give_up = Instant::now() + within;
         let sent = match timeout_at(give_up, send(&channel, batch, &plan)).await {
             Ok(sent) => sent.map_err(|e| publish_error(&channel, e))?,
@@ -167,6 +172,16 @@ impl Publisher {
     fn idle(&self) -> MutexGuard<'_, Vec<OpenChannel>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Fails while the server does not read what is published.
+fn ensure_unblocked(channel: &OpenChannel) -> Result<(), BrokerError> {
+    if channel.connection.is_blocked() {
+        return Err(transient(
+            "failed to publish: RabbitMQ is short of memory or disk and blocks publishing",
+        ));
+    }
+    Ok(())
 }
 
 /// The error that ended a publishing channel.

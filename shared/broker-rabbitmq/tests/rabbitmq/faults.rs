@@ -22,6 +22,7 @@ fn quick(fixture: &Fixture) -> RabbitOptions {
         request_timeout: Duration::from_secs(3),
         heartbeat: Duration::from_secs(2),
         reconnect_wait: Duration::from_millis(500),
+        unresponsive_after: RabbitOptions::default().unresponsive_after,
         ..fixture.options()
     }
 }
@@ -31,7 +32,7 @@ async fn a_memory_alarm_blocks_publishing_and_not_acks() {
     let fixture = Fixture::own_server().await;
     let driver = fixture.open_with(quick(&fixture)).await;
     let queue = executor("one");
-    driver.declare(&queue).await.unwrap();
+    eventually(async || driver.declare(&queue).await).await;
     publish(&*driver, &messages(&queue, 0..100)).await;
     fixture.ctl(&["set_vm_memory_high_watermark", "0"]).await;
     // The first publish meets the block: the server does not read the message, so it never confirms it.
@@ -58,7 +59,7 @@ async fn an_established_queue_survives_a_kill_of_an_idle_server() {
     let fixture = Fixture::own_server().await;
     let driver = fixture.open_with(quick(&fixture)).await;
     let queue = executor("one");
-    driver.declare(&queue).await.unwrap();
+    eventually(async || driver.declare(&queue).await).await;
     let mut listener = driver.listen(&Channel::Heartbeats).await.unwrap();
     publish(&*driver, &messages(&queue, 0..200)).await;
     let before = take(&*driver, &queue, 50).await;
@@ -93,7 +94,7 @@ async fn a_kill_under_load_loses_nothing_that_was_confirmed() {
     const COUNT: usize = 20_000;
     let fixture = Fixture::own_server().await;
     let driver = fixture.open_with(quick(&fixture)).await;
-    driver.declare(&QueueId::Results).await.unwrap();
+    eventually(async || driver.declare(&QueueId::Results).await).await;
     let broker = Broker::from_arc(
         Arc::clone(&driver) as Arc<dyn Driver>,
         BrokerOptions {
@@ -148,7 +149,7 @@ async fn a_stalled_server_fails_calls_in_time_and_is_used_again() {
     let fixture = Fixture::own_server().await;
     let driver = fixture.open_with(quick(&fixture)).await;
     let queue = executor("one");
-    driver.declare(&queue).await.unwrap();
+    eventually(async || driver.declare(&queue).await).await;
     publish(&*driver, &messages(&queue, 0..3)).await;
     fixture.server(Rabbit::pause).await;
     let start = Instant::now();
@@ -214,7 +215,7 @@ async fn a_queue_lost_by_a_kill_right_after_its_declaration_can_be_declared_agai
     let fixture = Fixture::own_server().await;
     let driver = fixture.open_with(quick(&fixture)).await;
     let queue = executor("one");
-    driver.declare(&queue).await.unwrap();
+    eventually(async || driver.declare(&queue).await).await;
     publish(&*driver, &messages(&queue, 0..10)).await;
     fixture
         .server(|server| {
@@ -293,7 +294,7 @@ async fn a_half_open_connection_is_replaced() {
     let fixture = Fixture::shared().await;
     let (proxy, driver) = open_behind_proxy(&fixture).await;
     let queue = executor("one");
-    driver.declare(&queue).await.unwrap();
+    eventually(async || driver.declare(&queue).await).await;
     publish(&*driver, &messages(&queue, 0..20)).await;
     let held = take(&*driver, &queue, 5).await;
     for link in [

@@ -60,9 +60,12 @@ impl Fixture {
         }
     }
 
+    /// Calls and queues may take long, because the disk of a busy machine may stand still for some seconds.
     pub(crate) fn options(&self) -> RabbitOptions {
         RabbitOptions {
             prefix: self.prefix.clone(),
+            request_timeout: Duration::from_secs(20),
+            unresponsive_after: Duration::from_secs(20),
             ..RabbitOptions::default()
         }
     }

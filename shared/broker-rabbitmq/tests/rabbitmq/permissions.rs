@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use cueline_broker::{Announcement, Channel, Driver, ErrorKind, QueueId, Settlement};
+use cueline_broker::{Announcement, Channel, Driver, ErrorKind, QueueId, Settlement, StartLog};
 use cueline_broker_rabbitmq::RabbitDriver;
 
 use crate::fixture::{Fixture, executor, message, messages, numbers, publish, settle, take};
@@ -14,7 +14,7 @@ fn patterns(prefix: &str) -> [String; 3] {
     let p = prefix;
     [
         format!(r"^{p}\.l\.worker-one\."),
-        format!(r"^{p}\.(results|dead|live|l\.worker-one\..*)$"),
+        format!(r"^{p}\.(results|dead|live|starts|l\.worker-one\..*)$"),
         format!(r"^{p}\.(x\.billing\.one|live|l\.worker-one\..*)$"),
     ]
 }
@@ -26,22 +26,20 @@ async fn worker(fixture: &Fixture) -> Arc<RabbitDriver> {
             server.add_user("worker-one", "secret", "/", [&configure, &write, &read])
         })
         .await;
-    let live = format!("{}.live", fixture.prefix);
-    let (write, read) = (
-        r"^(heartbeat|reply\..*|control\.billing\.one)$",
-        r"^control\.billing\.one$",
-    );
-    fixture
-        .ctl(&[
-            "set_topic_permissions",
-            "-p",
-            "/",
-            "worker-one",
-            &live,
-            write,
-            read,
-        ])
-        .await;
+    for (exchange, write, read) in [
+        (
+            "live",
+            r"^(heartbeat|proof|reply\..*|control\.billing\.one)$",
+            r"^control\.billing\.one$",
+        ),
+        ("starts", r"^billing\.one$", "^$"),
+    ] {
+        let exchange = format!("{}.{exchange}", fixture.prefix);
+        let call = ["set_topic_permissions", "-p", "/", "worker-one"];
+        fixture
+            .ctl(&[&call[..], &[exchange.as_str(), write, read]].concat())
+            .await;
+    }
     let url = fixture.server.url_as("worker-one", "secret", "/");
     Arc::new(RabbitDriver::open(&url, fixture.options()).await.unwrap())
 }
@@ -51,6 +49,32 @@ fn control(executor: &str) -> Channel {
         group: "billing".into(),
         executor: executor.into(),
     }
+}
+
+fn start_log(executor: &str) -> StartLog {
+    StartLog {
+        group: "billing".into(),
+        executor: executor.into(),
+    }
+}
+
+/// A worker appends to its own start log, and only a scheduler reads it.
+async fn start_logs(scheduler: &RabbitDriver, worker: &RabbitDriver) {
+    let (own, other) = (start_log("one"), start_log("two"));
+    for log in [&own, &other] {
+        scheduler.declare_log(log).await.unwrap();
+    }
+    worker.append(&own, "start".into()).await.unwrap();
+    assert!(worker.append(&other, "forged".into()).await.is_err());
+    let error = worker.read_log(&own).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Permanent, "{error}");
+    assert!(worker.delete_log(&own).await.is_err());
+    // Another user may still declare it.
+    let error = worker.declare_log(&start_log("three")).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Transient, "{error}");
+    worker.append(&own, "again".into()).await.unwrap();
+    assert_eq!(scheduler.read_log(&own).await.unwrap(), ["start", "again"]);
+    assert!(scheduler.read_log(&other).await.unwrap().is_empty());
 }
 
 fn text(text: &'static str) -> Announcement {
@@ -68,6 +92,7 @@ async fn a_worker_has_the_permissions_of_its_work_and_no_others() {
     for queue in [&own, &other, &QueueId::Results, &QueueId::Dead] {
         scheduler.declare(queue).await.unwrap();
     }
+    scheduler.declare_proofs().await.unwrap();
     let mut heartbeats = scheduler.listen(&Channel::Heartbeats).await.unwrap();
     let worker = worker(&fixture).await;
 
@@ -81,6 +106,9 @@ async fn a_worker_has_the_permissions_of_its_work_and_no_others() {
         .await
         .unwrap();
     assert_eq!(&heartbeats.recv().await.unwrap().payload[..], b"beat");
+    let stored = worker.announce_stored(&Channel::Heartbeats, "stored".into());
+    stored.await.unwrap();
+    assert_eq!(&heartbeats.recv().await.unwrap().payload[..], b"stored");
     // The message with which a worker checks that its announcements arrive.
     worker
         .announce(&control("one"), text("echo"))
@@ -118,6 +146,7 @@ async fn a_worker_has_the_permissions_of_its_work_and_no_others() {
     worker.announce(&reply, text("pong")).await.unwrap();
     assert_eq!(&replies.recv().await.unwrap().payload[..], b"pong");
 
+    start_logs(&scheduler, &worker).await;
     forbidden(&scheduler, &worker, &own, &other).await;
 }
 

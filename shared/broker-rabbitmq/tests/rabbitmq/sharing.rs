@@ -1,11 +1,16 @@
 //! Several drivers on one queue. A driver does not keep messages that others could process.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use cueline_broker::{Driver, QueueId, Settlement};
+use cueline_broker::{Coverage, Driver, QueueId, Settlement};
 use cueline_broker_rabbitmq::RabbitOptions;
+use tokio::time::timeout;
 
-use crate::fixture::{Fixture, executor, messages, numbers, publish, settle, take};
+use crate::fixture::{
+    DEADLINE, Fixture, eventually, executor, messages, numbers, publish, settle, take,
+};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn prefetched_messages_return_to_the_queue_without_fetches() {
@@ -33,18 +38,20 @@ async fn two_consumers_share_the_work() {
     let fixture = Fixture::shared().await;
     let drivers = [fixture.open().await, fixture.open().await];
     drivers[0].declare(&QueueId::Results).await.unwrap();
+    let taken = Arc::new(AtomicUsize::new(0));
     let fetchers = drivers.clone().map(|driver| {
+        let taken = Arc::clone(&taken);
         tokio::spawn(async move {
             let mut own = 0;
-            loop {
+            // A busy server may deliver nothing for a while.
+            while taken.load(Ordering::SeqCst) < COUNT {
                 let wait = Duration::from_secs(2);
                 let received = driver.fetch(&QueueId::Results, 50, wait).await.unwrap();
-                if received.is_empty() {
-                    return own;
-                }
+                taken.fetch_add(received.len(), Ordering::SeqCst);
                 own += received.len();
                 settle(&*driver, &QueueId::Results, &received, &Settlement::Ack).await;
             }
+            own
         })
     });
     for start in (0..COUNT).step_by(100) {
@@ -55,7 +62,8 @@ async fn two_consumers_share_the_work() {
         .await;
     }
     let [one, two] = fetchers;
-    let (one, two) = (one.await.unwrap(), two.await.unwrap());
+    let both = async { (one.await.unwrap(), two.await.unwrap()) };
+    let (one, two) = timeout(DEADLINE, both).await.unwrap();
     assert_eq!(one + two, COUNT);
     assert!(one > COUNT / 10 && two > COUNT / 10, "{one} and {two}");
 }
@@ -76,4 +84,33 @@ async fn a_growing_prefetch_keeps_the_order() {
     assert_eq!(numbers(&all), (0..4_000).collect::<Vec<_>>());
     settle(&*driver, &queue, &all, &Settlement::Ack).await;
     assert!(driver.delete(&queue, true).await.unwrap(), "it is empty");
+}
+
+/// AMQP does not count what another consumer holds. The number of consumers tells whether there is another one.
+#[tokio::test(flavor = "multi_thread")]
+async fn counts_cover_all_messages_while_no_other_driver_consumes() {
+    let fixture = Fixture::shared().await;
+    let (watcher, other) = (fixture.open().await, fixture.open().await);
+    let queue = executor("one");
+    watcher.declare(&queue).await.unwrap();
+    let counted = async || {
+        let stats = watcher.stats(std::slice::from_ref(&queue)).await;
+        let stats = stats.map_err(|e| e.to_string())?;
+        let found = stats.of(&queue).ok_or("no answer".to_owned())?;
+        Ok::<_, String>((found.ready, found.unsettled, found.coverage))
+    };
+    assert_eq!(counted().await, Ok((0, 0, Coverage::Unsure)));
+    publish(&*watcher, &messages(&queue, 0..1)).await;
+    take(&*other, &queue, 1).await;
+    let nothing = watcher.fetch(&queue, 1, Duration::ZERO).await;
+    assert!(nothing.unwrap().is_empty());
+    assert_eq!(counted().await, Ok((0, 0, Coverage::OwnDeliveries)));
+    drop(other);
+    take(&*watcher, &queue, 1).await;
+    let expected = (0, 1, Coverage::All);
+    eventually(async || match counted().await? {
+        counts if counts == expected => Ok(()),
+        counts => Err(format!("{counts:?}")),
+    })
+    .await;
 }

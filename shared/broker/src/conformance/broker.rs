@@ -87,7 +87,8 @@ async fn transient_errors_are_tried_again(fixture: Fixture) {
 }
 
 async fn transient_errors_are_returned_after_retry_for(fixture: Fixture) {
-    const RETRY_FOR: Duration = Duration::from_millis(300);
+    // Long enough for four tries on a machine that stands still for some seconds.
+    const RETRY_FOR: Duration = Duration::from_secs(5);
     let queue = executor("one");
     let queues = std::slice::from_ref(&queue);
     let (broker, faults, _) = broker(&fixture, Limits::default(), RETRY_FOR, queues).await;

@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep, timeout};
 
 use super::fixture::{DEADLINE, Fixture};
 use crate::address::Channel;
 use crate::broker::{Broker, BrokerOptions};
 use crate::driver::Driver;
+use crate::error::ErrorKind;
 use crate::listener::{Announcement, Listener};
 
 super::cases![
@@ -19,6 +20,10 @@ super::cases![
     Nothing: a_lagging_listener_loses_the_oldest,
     Nothing: a_request_gets_its_own_answer,
     Nothing: a_request_without_a_listener_gets_none,
+    Nothing: a_stored_announcement_reaches_all_listeners_of_its_channel,
+    Nothing: announcements_are_stored_without_a_listener_and_by_any_number_at_once,
+    SharedByProcesses: an_announcement_is_not_stored_before_the_proofs_are_declared,
+    Durable: announcements_are_stored_again_after_a_restart,
 ];
 
 fn control(executor: &str) -> Channel {
@@ -147,4 +152,73 @@ async fn a_request_without_a_listener_gets_none(fixture: Fixture) {
         .ask(&control("absent"), Bytes::new(), Duration::from_millis(200))
         .await;
     assert_eq!(answer.unwrap(), None);
+}
+
+async fn announce_stored(driver: &dyn Driver, channel: &Channel, text: &str) {
+    let payload = Bytes::from(text.to_owned());
+    driver.announce_stored(channel, payload).await.unwrap();
+}
+
+async fn a_stored_announcement_reaches_all_listeners_of_its_channel(fixture: Fixture) {
+    let driver = fixture.open(&[]).await;
+    for _ in 0..2 {
+        driver.declare_proofs().await.unwrap();
+    }
+    for channel in [Channel::Heartbeats, Channel::Replies("self".into())] {
+        let mut all = [
+            driver.listen(&channel).await.unwrap(),
+            driver.listen(&channel).await.unwrap(),
+        ];
+        for n in 0..20 {
+            announce_stored(&*driver, &channel, &format!("stored {n}")).await;
+            announce(&*driver, &channel, &format!("sent {n}")).await;
+        }
+        for n in 0..20 {
+            for listener in &mut all {
+                assert_eq!(receive(listener).await, format!("stored {n}"));
+                assert_eq!(receive(listener).await, format!("sent {n}"));
+            }
+        }
+    }
+}
+
+async fn announcements_are_stored_without_a_listener_and_by_any_number_at_once(fixture: Fixture) {
+    let driver = fixture.open(&[]).await;
+    driver.declare_proofs().await.unwrap();
+    let announcing = (0..50).map(|n| {
+        let driver = Arc::clone(&driver);
+        async move { announce_stored(&*driver, &Channel::Heartbeats, &n.to_string()).await }
+    });
+    futures_util::future::join_all(announcing).await;
+}
+
+async fn an_announcement_is_not_stored_before_the_proofs_are_declared(fixture: Fixture) {
+    let driver = fixture.open(&[]).await;
+    let mut heartbeats = driver.listen(&Channel::Heartbeats).await.unwrap();
+    let early = driver.announce_stored(&Channel::Heartbeats, "early".into());
+    let error = early.await.unwrap_err();
+    // Transient: another process may declare the proofs.
+    assert_eq!(error.kind(), ErrorKind::Transient, "{error}");
+    assert_eq!(receive(&mut heartbeats).await, "early");
+    driver.declare_proofs().await.unwrap();
+    announce_stored(&*driver, &Channel::Heartbeats, "stored").await;
+    assert_eq!(receive(&mut heartbeats).await, "stored");
+}
+
+/// The proofs themselves may be lost, and are declared again.
+async fn announcements_are_stored_again_after_a_restart(fixture: Fixture) {
+    let driver = fixture.open(&[]).await;
+    driver.declare_proofs().await.unwrap();
+    announce_stored(&*driver, &Channel::Heartbeats, "before").await;
+    let driver = fixture.restart(driver).await;
+    let give_up = Instant::now() + DEADLINE;
+    loop {
+        let payload = Bytes::from_static(b"after");
+        let stored = driver.announce_stored(&Channel::Heartbeats, payload).await;
+        let Err(error) = stored else { return };
+        assert!(Instant::now() < give_up, "{error}");
+        // A product may need some time after its restart.
+        let _ = driver.declare_proofs().await;
+        sleep(Duration::from_millis(20)).await;
+    }
 }

@@ -5,14 +5,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bytes::Bytes;
+use tokio::sync::Notify;
 use tokio::time::sleep;
 
 use crate::address::{Channel, QueueId};
 use crate::driver::{
-    Capabilities, Delivery, Driver, Outgoing, QueueStats, Receipt, Refusal, Settlement,
+    BrokerStats, Capabilities, Coverage, Delivery, Driver, Outgoing, QueueStats, Receipt, Refusal,
+    Settlement,
 };
 use crate::error::{BrokerError, ErrorKind};
 use crate::listener::{Announcement, Listener};
+use crate::start_log::StartLog;
 
 /// A method of [`Driver`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -31,8 +35,22 @@ pub enum Operation {
     Stats,
     /// [`Driver::announce`].
     Announce,
+    /// [`Driver::announce_stored`].
+    AnnounceStored,
+    /// [`Driver::declare_proofs`].
+    DeclareProofs,
     /// [`Driver::listen`].
     Listen,
+    /// [`Driver::declare_log`].
+    DeclareLog,
+    /// [`Driver::is_log_empty`].
+    IsLogEmpty,
+    /// [`Driver::append`].
+    Append,
+    /// [`Driver::read_log`].
+    ReadLog,
+    /// [`Driver::delete_log`].
+    DeleteLog,
 }
 
 /// How one call fails.
@@ -44,9 +62,14 @@ pub enum Fault {
     After(ErrorKind),
     /// The call takes effect after a delay.
     Late(Duration),
-    /// [`Driver::publish`] takes effect, and each message is reported as unknown. Any other call fails like
-    /// [`Fault::After`] with a transient error.
+    /// The call takes effect after [`Faults::release`]. Not for [`Driver::publish`] and [`Driver::stats`].
+    Held,
+    /// [`Driver::publish`] takes effect, and each message is reported as unknown. [`Driver::stats`] reports each of its
+    /// queues as unanswered. Any other call fails like [`Fault::After`] with a transient error.
     Unanswered,
+    /// [`Driver::stats`] counts only this much: without [`Coverage::All`] no unsettled messages, and nothing if it is
+    /// [`Coverage::Unsure`]. Any other call succeeds.
+    Coverage(Coverage),
 }
 
 #[derive(Debug, Default)]
@@ -58,7 +81,7 @@ struct Plan {
 
 /// Plans the faults of one [`Faulty`]. Clones share the plan.
 #[derive(Debug, Clone, Default)]
-pub struct Faults(Arc<Mutex<Plan>>);
+pub struct Faults(Arc<Mutex<Plan>>, Arc<Notify>);
 
 impl Faults {
     fn lock(&self) -> MutexGuard<'_, Plan> {
@@ -82,6 +105,11 @@ impl Faults {
         let mut plan = self.lock();
         plan.next.clear();
         plan.always.clear();
+    }
+
+    /// Lets one call with [`Fault::Held`] go on, now or when it comes.
+    pub fn release(&self) {
+        self.1.notify_one();
     }
 
     /// The number of calls of `operation`, failed ones included.
@@ -130,7 +158,11 @@ impl Faulty {
         operation: Operation,
         call: impl Future<Output = Result<T, BrokerError>> + Send,
     ) -> Result<T, BrokerError> {
-        meet(self.faults.of_call(operation), operation, call).await
+        let fault = self.faults.of_call(operation);
+        if fault == Some(Fault::Held) {
+            self.faults.1.notified().await;
+        }
+        meet(fault, operation, call).await
     }
 }
 
@@ -146,7 +178,7 @@ async fn meet<T>(
         ))
     };
     match fault {
-        None => call.await,
+        None | Some(Fault::Coverage(_) | Fault::Held) => call.await,
         Some(Fault::Before(kind)) => failed(kind),
         Some(Fault::After(kind)) => {
             call.await?;
@@ -160,6 +192,17 @@ async fn meet<T>(
             call.await?;
             failed(ErrorKind::Transient)
         }
+    }
+}
+
+/// Leaves out what `coverage` does not cover.
+fn limit(stats: &mut QueueStats, coverage: Coverage) {
+    stats.coverage = coverage;
+    if coverage != Coverage::All {
+        stats.unsettled = 0;
+    }
+    if coverage == Coverage::Unsure {
+        stats.ready = 0;
     }
 }
 
@@ -203,6 +246,10 @@ impl Driver for Faulty {
         self.call(Operation::Fetch, call).await
     }
 
+    async fn stop_fetching(&self, queue: &QueueId) -> Result<(), BrokerError> {
+        self.driver.stop_fetching(queue).await
+    }
+
     async fn settle(
         &self,
         queue: &QueueId,
@@ -212,8 +259,23 @@ impl Driver for Faulty {
         self.call(Operation::Settle, call).await
     }
 
-    async fn stats(&self, queues: &[QueueId]) -> Result<Vec<QueueStats>, BrokerError> {
-        self.call(Operation::Stats, self.driver.stats(queues)).await
+    async fn stats(&self, queues: &[QueueId]) -> Result<BrokerStats, BrokerError> {
+        let fault = self.faults.of_call(Operation::Stats);
+        let other = fault.filter(|fault| *fault != Fault::Unanswered);
+        let mut stats = meet(other, Operation::Stats, self.driver.stats(queues)).await?;
+        match fault {
+            Some(Fault::Unanswered) => {
+                stats.queues.retain(|found| !queues.contains(&found.queue));
+                stats.unanswered = queues.to_vec();
+            }
+            Some(Fault::Coverage(coverage)) => {
+                for found in &mut stats.queues {
+                    limit(found, coverage);
+                }
+            }
+            _ => {}
+        }
+        Ok(stats)
     }
 
     async fn announce(&self, channel: &Channel, message: Announcement) -> Result<(), BrokerError> {
@@ -221,8 +283,43 @@ impl Driver for Faulty {
         self.call(Operation::Announce, call).await
     }
 
+    async fn announce_stored(&self, channel: &Channel, payload: Bytes) -> Result<(), BrokerError> {
+        let call = self.driver.announce_stored(channel, payload);
+        self.call(Operation::AnnounceStored, call).await
+    }
+
+    async fn declare_proofs(&self) -> Result<(), BrokerError> {
+        self.call(Operation::DeclareProofs, self.driver.declare_proofs())
+            .await
+    }
+
     async fn listen(&self, channel: &Channel) -> Result<Listener, BrokerError> {
         self.call(Operation::Listen, self.driver.listen(channel))
             .await
+    }
+
+    async fn declare_log(&self, log: &StartLog) -> Result<(), BrokerError> {
+        let call = self.driver.declare_log(log);
+        self.call(Operation::DeclareLog, call).await
+    }
+
+    async fn is_log_empty(&self, log: &StartLog) -> Result<bool, BrokerError> {
+        let call = self.driver.is_log_empty(log);
+        self.call(Operation::IsLogEmpty, call).await
+    }
+
+    async fn append(&self, log: &StartLog, record: Bytes) -> Result<(), BrokerError> {
+        let call = self.driver.append(log, record);
+        self.call(Operation::Append, call).await
+    }
+
+    async fn read_log(&self, log: &StartLog) -> Result<Vec<Bytes>, BrokerError> {
+        let call = self.driver.read_log(log);
+        self.call(Operation::ReadLog, call).await
+    }
+
+    async fn delete_log(&self, log: &StartLog) -> Result<(), BrokerError> {
+        let call = self.driver.delete_log(log);
+        self.call(Operation::DeleteLog, call).await
     }
 }

@@ -52,6 +52,19 @@ impl Fixture {
     }
 }
 
+/// Groups and executors whose names products must escape, or could confuse with each other.
+pub(super) const NAMES: [(&str, &str); 9] = [
+    ("a", "b.c"),
+    ("a.b", "c"),
+    ("a", "_any"),
+    ("a", "B.C"),
+    ("a*", ">"),
+    ("a b", "#"),
+    ("größe", "报表"),
+    ("%", "%2E"),
+    ("'", "\""),
+];
+
 pub(super) fn executor(name: &str) -> QueueId {
     QueueId::Executor {
         group: "billing".into(),
@@ -161,10 +174,7 @@ pub(super) async fn assert_counts(
     let give_up = Instant::now() + DEADLINE;
     loop {
         let stats = driver.stats(std::slice::from_ref(queue)).await.unwrap();
-        let found = stats
-            .iter()
-            .find(|stats| stats.queue == *queue)
-            .map(|stats| (stats.ready, stats.unsettled));
+        let found = stats.of(queue).map(|stats| (stats.ready, stats.unsettled));
         if found == Some((ready, unsettled)) {
             return;
         }

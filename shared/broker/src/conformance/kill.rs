@@ -1,5 +1,5 @@
-//! SIGKILL of a publishing process. A child of the test program opens the broker, publishes, and prints how many
-//! messages were confirmed until it is killed.
+//! SIGKILL of a process that publishes or appends. A child of the test program opens the broker, works, and prints how
+//! many messages or records were confirmed until it is killed.
 
 use std::io::Write as _;
 use std::process::{ExitCode, Stdio};
@@ -11,43 +11,102 @@ use tokio::time::timeout;
 
 use super::fixture::{DEADLINE, Fixture, ack, executor, messages, numbers, publish, take};
 use super::{Harness, Limits};
+use crate::broker::{Broker, BrokerOptions};
+use crate::start_log::StartLog;
 
 super::cases![
     Durable: a_killed_publisher_loses_nothing_that_was_confirmed,
 ];
 
-/// The environment variable that turns the test program into the child. Its value is the place to publish at.
-const PLACE: &str = "CUELINE_CONFORMANCE_PUBLISH_AT";
+/// The environment variables that turn the test program into a child. The value is the place to work at.
+const PUBLISH_AT: &str = "CUELINE_CONFORMANCE_PUBLISH_AT";
+const APPEND_AT: &str = "CUELINE_CONFORMANCE_APPEND_AT";
+
+/// The executor to whose start log a child appends.
+pub(super) const APPENDER: &str = "appender";
 
 const BATCH: usize = 20;
 
-/// The place to publish at, if this process is the child.
-pub(super) fn place_for_child() -> Option<String> {
-    std::env::var(PLACE).ok()
+/// The work of a child at a place.
+pub(super) enum Child {
+    Publish(String),
+    Append(String),
+}
+
+/// The work of this process, if it is a child.
+pub(super) fn child() -> Option<Child> {
+    let publish = std::env::var(PUBLISH_AT).map(Child::Publish);
+    let append = || std::env::var(APPEND_AT).map(Child::Append);
+    publish.or_else(|_| append()).ok()
+}
+
+impl Child {
+    /// Works until this process is killed.
+    pub(super) async fn run(self, harness: Arc<dyn Harness>) -> ExitCode {
+        match self {
+            Self::Publish(place) => publish_until_killed(harness, &place).await,
+            Self::Append(place) => append_until_killed(harness, &place).await,
+        }
+    }
 }
 
 /// The child publishes batches until it is killed. After each batch it prints the number of confirmed messages.
-pub(super) async fn publish_until_killed(harness: Arc<dyn Harness>, place: &str) -> ExitCode {
+async fn publish_until_killed(harness: Arc<dyn Harness>, place: &str) -> ExitCode {
     let queue = executor("one");
     let driver = harness.open(place, Limits::default()).await;
     driver.declare(&queue).await.unwrap();
     // The bound is never reached before the kill. It ends a child whose parent has died.
     for start in (0..1_000_000).step_by(BATCH) {
         publish(&*driver, &messages(&queue, start..start + BATCH)).await;
-        let mut out = std::io::stdout().lock();
-        let said = writeln!(out, "confirmed {}", start + BATCH).and_then(|()| out.flush());
-        if said.is_err() {
+        if say_confirmed(start + BATCH).is_err() {
             return ExitCode::FAILURE;
         }
     }
     ExitCode::SUCCESS
 }
 
-/// Kills a child some time after it has confirmed `at_least` messages. Returns the number of confirmed messages.
-async fn killed_child(place: &str, at_least: usize) -> usize {
+/// The child appends records until it is killed. After each it prints the number of confirmed records.
+async fn append_until_killed(harness: Arc<dyn Harness>, place: &str) -> ExitCode {
+    let log = StartLog {
+        group: "billing".into(),
+        executor: APPENDER.into(),
+    };
+    let driver = harness.open(place, Limits::default()).await;
+    // After an earlier kill of the broker, a product may need some time for its logs.
+    let options = BrokerOptions {
+        retry_for: DEADLINE,
+        ..BrokerOptions::default()
+    };
+    let broker = Broker::from_arc(driver, options);
+    broker.declare_log(&log).await.unwrap();
+    // The bound ends a child whose parent has died.
+    for number in 0..1_000_000 {
+        let record = number.to_string().into();
+        broker.append(&log, record).await.unwrap();
+        if say_confirmed(number + 1).is_err() {
+            return ExitCode::FAILURE;
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+fn say_confirmed(count: usize) -> std::io::Result<()> {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "confirmed {count}")?;
+    out.flush()
+}
+
+/// Kills a child that appends, some time after `at_least` records were confirmed. Returns the number of confirmed
+/// records.
+pub(super) async fn killed_appender(place: &str, at_least: usize) -> usize {
+    killed_child(APPEND_AT, place, at_least).await
+}
+
+/// Kills a child some time after it has confirmed `at_least`. Returns the number of confirmed messages or records.
+async fn killed_child(work_at: &str, place: &str, at_least: usize) -> usize {
     let program = std::env::current_exe().unwrap();
     let mut child = Command::new(program)
-        .env(PLACE, place)
+        .env(work_at, place)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .kill_on_drop(true)
@@ -75,7 +134,7 @@ async fn killed_child(place: &str, at_least: usize) -> usize {
 
 async fn a_killed_publisher_loses_nothing_that_was_confirmed(fixture: Fixture) {
     for at_least in [BATCH, 500, 3_000] {
-        let confirmed = killed_child(&fixture.place, at_least).await;
+        let confirmed = killed_child(PUBLISH_AT, &fixture.place, at_least).await;
         let queue = executor("one");
         let driver = fixture.open(&[]).await;
         let came = take(&*driver, &queue, confirmed).await;

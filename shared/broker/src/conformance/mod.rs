@@ -34,6 +34,7 @@ mod redelivery;
 mod restart;
 mod runner;
 mod settle;
+mod start_logs;
 
 pub use faulty::{Fault, Faults, Faulty, Operation};
 use fixture::Fixture;
@@ -193,6 +194,7 @@ pub fn all_cases() -> Vec<Case> {
         queues::CASES,
         bounds::CASES,
         channels::CASES,
+        start_logs::CASES,
         restart::CASES,
         kill::CASES,
         broker::CASES,

@@ -13,6 +13,7 @@ super::cases![
     Nothing: a_batch_for_many_queues_keeps_the_order_of_each,
     Nothing: a_long_backlog_keeps_its_order,
     Nothing: publishing_while_fetching_keeps_the_order,
+    SharedByProcesses: a_consumer_that_stops_fetching_leaves_all_messages_to_the_other,
     Nothing: concurrent_publishers_lose_nothing_and_keep_their_own_order,
     Deduplicates: the_same_id_twice_leaves_one_message,
 ];
@@ -130,4 +131,23 @@ async fn the_same_id_twice_leaves_one_message(fixture: Fixture) {
     let all = take(&*driver, &queue, 20).await;
     assert_each_once(&numbers(&all), 20);
     assert_nothing(&*driver, &queue).await;
+}
+
+/// The other consumer would get the first messages late, after the later ones.
+async fn a_consumer_that_stops_fetching_leaves_all_messages_to_the_other(fixture: Fixture) {
+    let queue = executor("one");
+    let first = fixture.open(std::slice::from_ref(&queue)).await;
+    let second = fixture.open(&[]).await;
+    assert_nothing(&*first, &queue).await;
+    publish(&*second, &messages(&queue, 0..8)).await;
+    first.stop_fetching(&queue).await.unwrap();
+    publish(&*second, &messages(&queue, 8..16)).await;
+    let came = take(&*second, &queue, 16).await;
+    assert_eq!(numbers(&came), (0..16).collect::<Vec<_>>());
+    ack(&*second, &queue, &came).await;
+    second.stop_fetching(&queue).await.unwrap();
+    publish(&*second, &messages(&queue, 16..17)).await;
+    assert_eq!(take(&*first, &queue, 1).await.len(), 1, "it fetches again");
+    let missing = executor("never_fetched");
+    first.stop_fetching(&missing).await.unwrap();
 }

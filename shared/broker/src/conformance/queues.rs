@@ -5,11 +5,11 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 use super::fixture::{
-    DEADLINE, Fixture, ack, assert_counts, assert_nothing, executor, message, messages, numbers,
-    publish, take,
+    DEADLINE, Fixture, NAMES, ack, assert_counts, assert_nothing, executor, message, messages,
+    numbers, publish, take,
 };
 use crate::address::QueueId;
-use crate::driver::Refusal;
+use crate::driver::{Coverage, Refusal};
 
 super::cases![
     Nothing: declaring_again_changes_nothing,
@@ -20,6 +20,7 @@ super::cases![
     Nothing: fetching_from_no_queue_is_an_error,
     Nothing: existing_queues_are_counted_once,
     SharedByProcesses: a_process_that_never_used_a_queue_counts_it,
+    SharedByProcesses: counts_without_the_deliveries_of_others_say_so,
 ];
 
 async fn declaring_again_changes_nothing(fixture: Fixture) {
@@ -31,23 +32,12 @@ async fn declaring_again_changes_nothing(fixture: Fixture) {
     assert_counts(&*driver, &queue, 2, 1).await;
     ack(&*driver, &queue, &first).await;
     let stats = driver.stats(std::slice::from_ref(&queue)).await.unwrap();
-    assert_eq!(stats.iter().filter(|s| s.queue == queue).count(), 1);
+    assert_eq!(stats.queues.iter().filter(|s| s.queue == queue).count(), 1);
     assert_eq!(numbers(&take(&*driver, &queue, 2).await), [1, 2]);
 }
 
 async fn queues_are_apart_whatever_their_names(fixture: Fixture) {
-    let names = [
-        ("a", "b.c"),
-        ("a.b", "c"),
-        ("a", "_any"),
-        ("a", "B.C"),
-        ("a*", ">"),
-        ("a b", "#"),
-        ("größe", "报表"),
-        ("%", "%2E"),
-        ("'", "\""),
-    ];
-    let mut queues: Vec<QueueId> = names
+    let mut queues: Vec<QueueId> = NAMES
         .iter()
         .map(|(group, executor)| QueueId::Executor {
             group: (*group).into(),
@@ -94,8 +84,8 @@ async fn a_queue_with_messages_is_not_deleted_as_empty(fixture: Fixture) {
             .stats(std::slice::from_ref(&queue))
             .await
             .unwrap()
-            .iter()
-            .all(|s| s.queue != queue)
+            .of(&queue)
+            .is_none()
     );
     for only_if_empty in [true, false] {
         let gone = driver.delete(&queue, only_if_empty).await.unwrap();
@@ -161,7 +151,9 @@ async fn existing_queues_are_counted_once(fixture: Fixture) {
     assert_counts(&*driver, &queue, 2, 1).await;
     let asked = [missing.clone(), queue.clone(), missing, queue.clone()];
     let stats = driver.stats(&asked).await.unwrap();
+    assert_eq!(stats.unanswered, [], "a missing queue is no silent one");
     let found: Vec<_> = stats
+        .queues
         .iter()
         .filter(|s| asked.contains(&s.queue))
         .map(|s| (&s.queue, s.ready, s.unsettled))
@@ -180,10 +172,7 @@ async fn a_process_that_never_used_a_queue_counts_it(fixture: Fixture) {
     let give_up = Instant::now() + DEADLINE;
     loop {
         let stats = stranger.stats(&asked).await.unwrap();
-        let ready = |queue: &QueueId| {
-            let found = stats.iter().find(|s| s.queue == *queue);
-            found.map(|s| s.ready)
-        };
+        let ready = |queue: &QueueId| stats.of(queue).map(|s| s.ready);
         let counted = (ready(&queue), ready(&other));
         if counted == (Some(4), Some(2)) {
             return;
@@ -191,4 +180,24 @@ async fn a_process_that_never_used_a_queue_counts_it(fixture: Fixture) {
         assert!(Instant::now() < give_up, "wrong counts: {counted:?}");
         sleep(Duration::from_millis(20)).await;
     }
+}
+
+async fn counts_without_the_deliveries_of_others_say_so(fixture: Fixture) {
+    let queue = executor("one");
+    let holder = fixture.open(std::slice::from_ref(&queue)).await;
+    publish(&*holder, &messages(&queue, 0..1)).await;
+    let held = take(&*holder, &queue, 1).await;
+    let stranger = fixture.open(&[]).await;
+    let stats = stranger.stats(std::slice::from_ref(&queue)).await.unwrap();
+    let counted = stats.of(&queue).unwrap();
+    let is_counted = counted.ready + counted.unsettled > 0;
+    assert!(
+        is_counted || counted.coverage != Coverage::All,
+        "{counted:?}"
+    );
+    ack(&*holder, &queue, &held).await;
+    assert_counts(&*holder, &queue, 0, 0).await;
+    let stats = holder.stats(std::slice::from_ref(&queue)).await.unwrap();
+    let counted = stats.of(&queue).unwrap();
+    assert_eq!(counted.coverage, Coverage::All, "it is the only consumer");
 }

@@ -21,31 +21,31 @@ const AT_ONCE: usize = 6;
 
 /// Options from the command line. Options of the standard harness without a meaning here are ignored.
 #[derive(Debug, Default)]
-struct Wanted {
+struct Selection {
     filters: Vec<String>,
     exact: bool,
     list: bool,
     only_ignored: bool,
 }
 
-impl Wanted {
+impl Selection {
     fn from_arguments(arguments: impl Iterator<Item = String>) -> Self {
-        let mut wanted = Self::default();
+        let mut selection = Self::default();
         let mut arguments = arguments.skip(1);
         while let Some(argument) = arguments.next() {
             match argument.as_str() {
-                "--exact" => wanted.exact = true,
-                "--list" => wanted.list = true,
-                "--ignored" => wanted.only_ignored = true,
+                "--exact" => selection.exact = true,
+                "--list" => selection.list = true,
+                "--ignored" => selection.only_ignored = true,
                 // These options take a value; skip it.
                 "--format" | "--test-threads" | "--color" | "--skip" | "-Z" => {
                     arguments.next();
                 }
                 option if option.starts_with('-') => {}
-                _ => wanted.filters.push(argument),
+                _ => selection.filters.push(argument),
             }
         }
-        wanted
+        selection
     }
 
     fn takes(&self, name: &str) -> bool {
@@ -66,21 +66,21 @@ enum Verdict {
 
 /// Runs the suite on a driver, as the `main` of a test target.
 ///
-/// One case starts this program again as a child and kills it. `main` then runs that child.
+/// Some cases start this program again as a child and kill it. `main` then runs that child.
 pub fn main(harness: impl Harness) -> ExitCode {
     let harness: Arc<dyn Harness> = Arc::new(harness);
     let Ok(runtime) = runtime() else {
         eprintln!("failed to start a runtime");
         return ExitCode::FAILURE;
     };
-    if let Some(place) = kill::place_for_child() {
-        return runtime.block_on(kill::publish_until_killed(harness, &place));
+    if let Some(child) = kill::child() {
+        return runtime.block_on(child.run(harness));
     }
-    let wanted = Wanted::from_arguments(std::env::args());
+    let selection = Selection::from_arguments(std::env::args());
     let mut chosen: Vec<Case> = all_cases();
-    chosen.retain(|case| wanted.takes(case.name));
-    if wanted.list {
-        if !wanted.only_ignored {
+    chosen.retain(|case| selection.takes(case.name));
+    if selection.list {
+        if !selection.only_ignored {
             for case in &chosen {
                 println!("{}: test", case.name);
             }

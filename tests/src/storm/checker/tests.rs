@@ -1,8 +1,10 @@
-//! Which entries a stopped worker excuses.
+//! Which entries a stopped worker excuses, which failovers a fault explains, and what a fault meets.
 
 use std::time::Duration;
 
-use super::{Ends, Observations, check_attempts};
+use super::{
+    Ends, Observations, check_attempts, check_failovers, check_terminations, faults_met, fixture,
+};
 use crate::execution_log::{Entry, Event};
 use crate::storm::faults::{Fault, FaultKind, InjectedFault, Target};
 
@@ -166,4 +168,113 @@ fn attempts_are_ordered_by_their_beginning() {
     };
     let entries = vec![before, second(&first), first];
     assert_eq!(judge(entries, &Ends::new()), (1, 0), "recorded twice");
+}
+
+#[test]
+fn a_failover_has_a_fault_of_its_worker_and_a_long_fault_has_a_failover() {
+    let stop = |target| {
+        let kind = FaultKind::Stop(Duration::from_secs(8), true);
+        fixture::fault(target, kind, STOPPED, CONTINUED)
+    };
+    let judge = |failovers: &[&str], faults: Vec<InjectedFault>| {
+        let at = STOPPED + 6_000;
+        let observed = Observations {
+            failovers: failovers.iter().map(|n| (at, (*n).to_owned())).collect(),
+            faults,
+            ..Observations::default()
+        };
+        check_failovers(&observed).len()
+    };
+    let one = || vec![stop(Target::Worker(0))];
+    assert_eq!(judge(&["worker-1"], one()), 0);
+    assert_eq!(judge(&["worker-1", "worker-2"], one()), 1, "another worker");
+    assert_eq!(judge(&[], one()), 1, "no failover");
+    assert_eq!(judge(&["worker-1"], vec![]), 1, "no fault");
+    let all = ["worker-1", "worker-2", "worker-3"];
+    assert_eq!(judge(&all, vec![stop(Target::Workers)]), 0);
+    assert_eq!(judge(&all[..2], vec![stop(Target::Workers)]), 1);
+    // The clients of one server of a cluster may be silent alone. Which they are is unknown.
+    let of_node = |kind| {
+        let node = Target::BrokerNode(1);
+        vec![fixture::fault(node, kind, STOPPED, CONTINUED)]
+    };
+    let away = Duration::from_secs(8);
+    for silent in [FaultKind::Stop(away, false), FaultKind::Isolate(away)] {
+        assert_eq!(judge(&["worker-2"], of_node(silent)), 0);
+        assert_eq!(judge(&[], of_node(silent)), 0);
+    }
+    let killed = of_node(FaultKind::Kill(away));
+    assert_eq!(judge(&["worker-2"], killed), 1, "clients go elsewhere");
+    let promoted = fixture::fault(Target::Store, FaultKind::Promote, STOPPED, CONTINUED);
+    assert_eq!(judge(&["worker-2"], vec![promoted]), 1, "a promotion");
+    // Without a store there may be no failover.
+    let both = vec![stop(Target::Worker(0)), stop(Target::Store)];
+    assert_eq!(judge(&[], both), 0);
+}
+
+#[test]
+fn a_fault_meets_the_runs_in_flight() {
+    let kill = FaultKind::Kill(Duration::ZERO);
+    let fault = |target| fixture::fault(target, kill, STOPPED, STOPPED + 10);
+    let elsewhere = super::Run {
+        executor: "worker-2".to_owned(),
+        ..fixture::run(2, "serial-0", STOPPED - 10)
+    };
+    let observed = Observations {
+        runs: vec![
+            fixture::run(1, "serial-0", STOPPED - 10),
+            elsewhere,
+            fixture::run(3, "serial-0", STOPPED - 100),
+            fixture::run(4, "serial-0", STOPPED + 100),
+        ],
+        faults: vec![fault(Target::Worker(0)), fault(Target::Store)],
+        ..Observations::default()
+    };
+    let met = faults_met(&observed);
+    assert_eq!(met[&("kill", "worker")], (1, 1));
+    assert_eq!(met[&("kill", "store")], (1, 2));
+}
+
+/// The violations of a drain from 20 s on, for an attempt of this job that started at `at` and recorded no end.
+fn judge_drain(job: &str, at: i64, more: Option<InjectedFault>) -> usize {
+    let run = fixture::run(1, job, 10_000);
+    let drain = fixture::fault(Target::Worker(0), FaultKind::Terminate, 20_000, 24_000);
+    let observed = Observations {
+        entries: vec![fixture::start(&run, at)],
+        faults: more.into_iter().chain([drain]).collect(),
+        ..Observations::default()
+    };
+    check_terminations(&observed, &Ends::new()).len()
+}
+
+#[test]
+fn a_drain_ends_all_attempts_but_programs_that_a_fence_has_stopped() {
+    let killed = |began| {
+        let kill = FaultKind::Kill(Duration::ZERO);
+        Some(fixture::fault(Target::Broker, kill, began, began + 3_000))
+    };
+    assert_eq!(judge_drain("program-discard-0", 12_000, None), 1);
+    assert_eq!(judge_drain("program-discard-0", 12_000, killed(11_000)), 0);
+    let earlier = judge_drain("program-discard-0", 12_000, killed(5_000));
+    assert_eq!(earlier, 1, "it started later");
+    let native = judge_drain("long-0", 12_000, killed(11_000));
+    assert_eq!(native, 1, "it would have recorded the stop");
+}
+
+#[test]
+fn a_drain_ends_all_attempts_that_no_earlier_fault_of_the_worker_has_ended() {
+    let killed = |target| {
+        let kill = FaultKind::Kill(Duration::ZERO);
+        let fault = fixture::fault(target, kill, 11_000, 11_500);
+        // Another fault of the wave took longer.
+        Some(InjectedFault {
+            healed: 19_000,
+            ..fault
+        })
+    };
+    let judge = |target, at| judge_drain("long-0", at, killed(target));
+    assert_eq!(judge(Target::Worker(0), 10_900), 0);
+    assert_eq!(judge(Target::Worker(1), 10_900), 1, "another worker");
+    let next_process = judge(Target::Worker(0), 15_000);
+    assert_eq!(next_process, 1, "the worker had recovered");
 }

@@ -9,6 +9,7 @@ use cueline_protocol::Trigger;
 
 use super::decisions::{Decisions, StartableAttempt};
 use super::halt::Halt;
+use super::other_fire::other_fire;
 use super::state::EventLoop;
 use crate::identity::{AttemptKey, RunKey};
 use crate::intake::{ParsedTrigger, Received};
@@ -50,7 +51,11 @@ impl EventLoop {
         let mut repeated = 0_usize;
         for message in received {
             let settlement = match message.parsed {
-                Ok(parsed) => self.accept(parsed, &known, &mut repeated, decisions),
+                Ok(parsed) => {
+                    let trigger = &parsed.trigger;
+                    self.queue_position.set(trigger.store, trigger.deadline);
+                    self.accept(parsed, &known, &mut repeated, decisions)
+                }
                 Err(why) => Settlement::Dead(why),
             };
             if let Settlement::Dead(reason) = &settlement {
@@ -86,26 +91,36 @@ impl EventLoop {
         if let Err(why) = self.journal.check(key.run) {
             return Settlement::Dead(format!("failed to accept the trigger: {why}"));
         }
-        if let Some(known) = self.recognise(key, known, decisions) {
+        if let Some(found) = self.recognise(key, known, decisions) {
+            if let Some(why) = other_fire(&trigger, known, decisions) {
+                return self.refuse_other_fire(&trigger, why, decisions);
+            }
             *repeated += usize::from(handler.is_ok());
-            answer_again(known, &trigger, decisions);
+            answer_again(found, &trigger, decisions);
             return Settlement::Ack;
         }
         if let Some(why) = self.expired(&trigger, decisions) {
             return Settlement::Dead(why);
         }
         let job = trigger.job.name.clone();
+        if self.is_of_earlier_session(&trigger) {
+            let outcome = self.not_started(NotStarted::EarlierSession, decisions);
+            decisions.end(key, job, outcome);
+            return Settlement::Ack;
+        }
         let handler = match handler {
             Ok(handler) => handler,
             Err(why) => {
                 let outcome = Outcome::new(OutcomeKind::Failed, decisions.now).because(why);
                 decisions.end(key, job, outcome);
+                decisions.set_fire(&trigger);
                 return Settlement::Ack;
             }
         };
         if self.early_cancels.contains(key.run) {
             let outcome = self.not_started(NotStarted::Cancelled, decisions);
             decisions.end(key, job, outcome);
+            decisions.set_fire(&trigger);
             return Settlement::Ack;
         }
         self.last_seq += 1;
@@ -149,14 +164,22 @@ impl EventLoop {
         }
     }
 
-    /// The reason if a new trigger is too old. The worker may have forgotten that attempt, and somebody may send a copy
-    /// of the trigger. With schedulers in this process no other sender exists.
+    /// Whether the trigger was written before an absence after which the schedulers may have given its run to another
+    /// executor.
+    fn is_of_earlier_session(&self, trigger: &Trigger) -> bool {
+        let session = self.services.lease.session();
+        let is_earlier = trigger.session.is_none_or(|of| of < session);
+        self.services.settings.lease_timings.is_some() && is_earlier
+    }
+
+    /// The reason if a new trigger is too old. The worker may have forgotten that attempt, and another sender may
+    /// repeat the trigger. With schedulers in this process no other sender exists.
     fn expired(&self, trigger: &Trigger, decisions: &Decisions) -> Option<String> {
         let (deadline, now) = (trigger.deadline, decisions.now);
         let expired = self.services.settings.lease_timings.is_some() && deadline < now;
         expired.then(|| {
             format!(
-                "failed to accept the trigger: it was valid until {deadline}, and it is {now} here; if the run still waits, it is published again"
+                "failed to accept the trigger: it was valid until {deadline}, and it is {now} by this worker's clock"
             )
         })
     }

@@ -29,14 +29,15 @@ impl EventLoop {
         if !decisions.reports.is_empty() {
             services.reports.push(decisions.reports);
         }
+        // A start may be stopped in the same turn, so starts come first.
+        for (key, attempt) in decisions.start {
+            let running = self.start(key, attempt);
+            self.running.insert(key, running);
+        }
         for (key, reason) in decisions.stop {
             if let Some(running) = self.running.get(&key) {
                 running.cx.stop(reason);
             }
-        }
-        for (key, attempt) in decisions.start {
-            let running = self.start(key, attempt);
-            self.running.insert(key, running);
         }
     }
 

@@ -11,7 +11,7 @@ use cueline_protocol::Trigger;
 
 use crate::context::StopReason;
 use crate::handler::Handler;
-use crate::identity::{AttemptKey, RunKey};
+use crate::identity::{AttemptKey, RunKey, fire_of};
 use crate::journal::{Entry, EntryState};
 use crate::report::Report;
 use crate::settle::Settlements;
@@ -29,6 +29,8 @@ pub(super) struct Decisions {
     pub(super) entries: Vec<Entry>,
     entry_of: HashMap<RunKey, usize>,
     pub(super) settlements: Settlements,
+    /// Attempts whose start is recorded before they start.
+    pub(super) record_start: Vec<AttemptKey>,
     pub(super) start: Vec<(AttemptKey, StartableAttempt)>,
     pub(super) stop: Vec<(AttemptKey, StopReason)>,
     pub(super) reports: Vec<Report>,
@@ -41,6 +43,7 @@ impl Decisions {
             entries: Vec::new(),
             entry_of: HashMap::new(),
             settlements: Vec::new(),
+            record_start: Vec::new(),
             start: Vec::new(),
             stop: Vec::new(),
             reports: Vec::new(),
@@ -56,6 +59,7 @@ impl Decisions {
         self.put(Entry {
             seq,
             job: Some(trigger.job.name.clone()),
+            fire: Some(fire_of(trigger)),
             trigger: Some(payload),
             ..self.entry(AttemptKey::of(trigger), EntryState::Accepted)
         });
@@ -109,6 +113,14 @@ impl Decisions {
         }
     }
 
+    /// Adds what the run fires to an entry of this turn, if the attempt ended before it was accepted.
+    pub(super) fn set_fire(&mut self, trigger: &Trigger) {
+        let run = AttemptKey::of(trigger).run;
+        if let Some(at) = self.entry_of.get(&run) {
+            self.entries[*at].fire = Some(fire_of(trigger));
+        }
+    }
+
     /// The entry that this turn has decided for a run. It is newer than the one in the journal.
     pub(super) fn entry_of(&self, run: RunKey) -> Option<&Entry> {
         Some(&self.entries[*self.entry_of.get(&run)?])
@@ -121,6 +133,7 @@ impl Decisions {
             seq: 0,
             at_ms: self.now.as_millis(),
             job: None,
+            fire: None,
             trigger: None,
             outcome: None,
         }
@@ -142,6 +155,7 @@ impl Decisions {
                 if new.key.attempt == old.key.attempt {
                     new.seq = old.seq;
                     new.job = new.job.or_else(|| old.job.take());
+                    new.fire = new.fire.or(old.fire);
                     new.outcome = new.outcome.or_else(|| old.outcome.take());
                 }
                 *old = new;

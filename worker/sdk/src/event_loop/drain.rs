@@ -11,15 +11,13 @@ impl EventLoop {
     pub(super) async fn begin_drain(&mut self) -> Result<(), Halt> {
         tracing::info!(
             running = self.running.len(),
-            waiting = self.waiting.len(),
+            waiting = self.waiting.len() + self.starting.len(),
             "drain began"
         );
         self.draining = true;
         self.services.status.begin_drain();
         let mut decisions = Decisions::new(self.now());
-        let mut steps = Vec::new();
-        self.lanes.close(NotStarted::Draining, &mut steps);
-        self.follow(steps, &mut decisions);
+        self.close_lanes(NotStarted::Draining, &mut decisions);
         self.commit(&decisions).await?;
         self.act(decisions);
         Ok(())

@@ -5,6 +5,7 @@ use cueline_model::{Outcome, OutcomeKind};
 use super::decisions::Decisions;
 use super::state::EventLoop;
 use crate::attempt::EndedAttempt;
+use crate::context::StopReason;
 use crate::lanes::{NotStarted, Step};
 
 impl EventLoop {
@@ -18,6 +19,10 @@ impl EventLoop {
             let Some(running) = self.running.remove(&ended.key) else {
                 continue;
             };
+            // One of 64, so that the storm goes on.
+            if cueline_runtime::planted!("lost_result") && ended.key.run.run.0 % 64 == 0 {
+                continue;
+            }
             decisions.reports.extend(ended.reports);
             decisions.end(ended.key, running.cx.job().clone(), ended.outcome);
         }
@@ -28,11 +33,23 @@ impl EventLoop {
         for step in steps {
             match step {
                 Step::Start(key) => {
-                    if let Some(attempt) = self.waiting.remove(&key) {
+                    let Some(attempt) = self.waiting.remove(&key) else {
+                        continue;
+                    };
+                    if self.services.starts.is_some() {
+                        self.starting.insert(key, attempt);
+                        decisions.record_start.push(key);
+                    } else {
                         decisions.start(key, attempt);
                     }
                 }
-                Step::Stop(key, reason) => decisions.stop.push((key, reason)),
+                Step::Stop(key, reason) => {
+                    if self.starting.contains_key(&key) {
+                        self.end_starting(key, stopped_early(reason), decisions);
+                    } else {
+                        decisions.stop.push((key, reason));
+                    }
+                }
                 Step::End(key, why) => {
                     if let Some(attempt) = self.waiting.remove(&key) {
                         let outcome = self.not_started(why, decisions);
@@ -50,6 +67,10 @@ impl EventLoop {
                 OutcomeKind::Discarded,
                 format!("the backlog of {limit} is full"),
             ),
+            NotStarted::Covered => (
+                OutcomeKind::Covered,
+                "a newer run replaced it before it started".to_owned(),
+            ),
             NotStarted::CoveredBy(run) => (OutcomeKind::Covered, format!("run {run} replaced it")),
             NotStarted::Cancelled => (
                 OutcomeKind::Cancelled,
@@ -63,8 +84,28 @@ impl EventLoop {
                 OutcomeKind::Returned,
                 "the executor is about to stop".to_owned(),
             ),
+            NotStarted::EarlierSession => (
+                OutcomeKind::Returned,
+                "its trigger was written before the executor's last absence; the schedulers may have given the run to another executor"
+                    .to_owned(),
+            ),
+            NotStarted::Unrecorded => (
+                OutcomeKind::Returned,
+                "the executor could not record starts in its start log".to_owned(),
+            ),
             NotStarted::Fenced => (OutcomeKind::Returned, self.services.lease.fence_reason()),
         };
         Outcome::new(kind, decisions.now).because(message)
+    }
+}
+
+/// Why an attempt that was asked to stop was not started.
+const fn stopped_early(reason: StopReason) -> NotStarted {
+    match reason {
+        StopReason::Cancelled => NotStarted::Cancelled,
+        StopReason::Covered => NotStarted::Covered,
+        StopReason::Drained => NotStarted::Draining,
+        // An attempt that has not started has no time limit yet.
+        StopReason::Fenced | StopReason::TimedOut => NotStarted::Fenced,
     }
 }

@@ -15,7 +15,7 @@ impl EventLoop {
             FenceStage::NotHandled => self.stop_fenced(),
             FenceStage::Stopped if lease.must_return_waiting() => {}
             FenceStage::Stopped | FenceStage::WaitingReturned => {
-                if lease.lift_fence(self.fence_stage) {
+                if lease.lift_fence(self.fence_stage, self.now().as_millis()) {
                     self.unfence();
                 }
                 return;
@@ -40,15 +40,14 @@ impl EventLoop {
 
     fn return_waiting(&mut self, decisions: &mut Decisions) {
         self.fence_stage = FenceStage::WaitingReturned;
-        if !self.waiting.is_empty() {
+        let count = self.waiting.len() + self.starting.len();
+        if count > 0 {
             tracing::warn!(
-                count = self.waiting.len(),
+                count,
                 "returned waiting attempts; the schedulers will give them to another executor"
             );
         }
-        let mut steps = Vec::new();
-        self.lanes.close(NotStarted::Fenced, &mut steps);
-        self.follow(steps, decisions);
+        self.close_lanes(NotStarted::Fenced, decisions);
     }
 
     fn unfence(&mut self) {
@@ -60,7 +59,8 @@ impl EventLoop {
 
     /// Records the lease only if a restart depends on it: with other entries, or while attempts wait.
     pub(super) fn record_lease(&mut self, decisions: &Decisions, tick: bool) {
-        let needed = !decisions.entries.is_empty() || (tick && !self.waiting.is_empty());
+        let needed = !decisions.entries.is_empty()
+            || (tick && !(self.waiting.is_empty() && self.starting.is_empty()));
         if needed && let Some(lease) = self.services.lease.take_unrecorded() {
             self.journal.record_lease(lease);
         }

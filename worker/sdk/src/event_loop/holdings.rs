@@ -2,14 +2,17 @@
 
 use std::sync::Arc;
 
+use cueline_protocol::{HoldingsReply, VERSION};
+
 use super::decisions::Decisions;
 use super::state::EventLoop;
 use crate::control::{self, HoldingsQuery};
 use crate::journal::{Entry, EntryState};
 
 impl EventLoop {
-    /// Answers with the attempts that are in the journal, ended or not. Repeats reports that the schedulers should have
-    /// received long ago.
+    /// Answers with the attempts that are in the journal, ended or not. Call this after a turn: the journal then has
+    /// all triggers up to the reported position in the queue. Repeats reports that the schedulers should have received
+    /// long ago.
     pub(super) async fn answer(&mut self, queries: Vec<HoldingsQuery>) {
         for query in queries {
             let runs = query.attempts.iter().map(|key| key.run);
@@ -26,9 +29,13 @@ impl EventLoop {
                 .filter_map(|key| known.get(&key.run).filter(|entry| entry.key == *key))
                 .collect();
             self.resend_lost(&held);
-            let ids = held.iter().map(|entry| entry.key.id()).collect();
+            let reply = HoldingsReply {
+                v: VERSION,
+                held: held.iter().map(|entry| entry.key.id()).collect(),
+                fetched_until: self.queue_position.of(query.store),
+            };
             let settings = Arc::clone(&self.services.settings);
-            tokio::spawn(async move { control::reply(&settings, &query.reply_to, ids).await });
+            tokio::spawn(async move { control::reply(&settings, &query.reply_to, reply).await });
         }
     }
 

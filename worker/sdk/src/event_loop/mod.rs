@@ -17,9 +17,12 @@ mod halt;
 mod holdings;
 mod inputs;
 mod orders;
+mod other_fire;
+mod queue_position;
 mod recovery;
 mod resend_backoff;
 mod run;
+mod starting;
 mod state;
 
 pub(crate) use halt::Halt;

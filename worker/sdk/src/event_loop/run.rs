@@ -11,10 +11,15 @@ use super::halt::Halt;
 use super::inputs::{Inbox, Inputs, MAX_ENDED, MAX_ORDERS, MAX_RECEIVED};
 use super::state::EventLoop;
 use crate::linger;
+use crate::starts::StartQueue;
 
 /// How often a turn runs without inputs. Such a turn marks confirmed reports, prunes entries, and starts attempts when
 /// the report queue has room again.
 const TICK: Duration = linger::CONFIRMED.max_wait;
+
+/// The longest drain of a worker that was refused, because another one has its name. It is well below the 30 s after
+/// which schedulers compare attempts with those that the executor holds.
+const MAX_REFUSED_DRAIN: Duration = Duration::from_secs(10);
 
 impl EventLoop {
     /// Takes turns until a soft stop and the end of all attempts.
@@ -32,7 +37,7 @@ impl EventLoop {
                 biased;
                 () = stop.hard() => return Err(Halt::HardStop),
                 () = stop.soft(), if !self.draining => {
-                    drain_deadline = Some(Instant::now() + self.services.settings.drain_timeout);
+                    drain_deadline = Some(Instant::now() + self.drain_timeout());
                     self.begin_drain().await?;
                 }
                 () = until(drain_deadline) => {
@@ -50,6 +55,7 @@ impl EventLoop {
                         continue;
                     }
                 }
+                Some(keys) = inbox.recorded.recv() => inputs.recorded.push(keys),
                 () = until(linger_until) => {}
                 _ = inbox.orders.recv_many(&mut inputs.orders, MAX_ORDERS) => {}
                 () = lease.needs_action(self.fence_stage) => {}
@@ -62,10 +68,23 @@ impl EventLoop {
         Ok(())
     }
 
+    /// A refused worker drains for less: reconcile could find its attempts missing at the worker that has its name.
+    fn drain_timeout(&self) -> Duration {
+        let usual = self.services.settings.drain_timeout;
+        if !self.services.status.is_refused() {
+            return usual;
+        }
+        let timings = self.services.settings.lease_timings;
+        let third = timings.map_or(MAX_REFUSED_DRAIN, |t| t.failover_after / 3);
+        usual.min(third).min(MAX_REFUSED_DRAIN)
+    }
+
     async fn turn(&mut self, inputs: &mut Inputs) -> Result<(), Halt> {
         let mut decisions = Decisions::new(self.now());
         self.follow_lease(&mut decisions);
+        self.follow_recorder(&mut decisions);
         self.take_ended(inputs.ended.drain(..), &mut decisions);
+        self.take_recorded(inputs.recorded.drain(..).flatten(), &mut decisions);
         let queries = self.take_orders(inputs.orders.drain(..), &mut decisions);
         let received: Vec<_> = inputs.received.drain(..).flatten().collect();
         let fetched = received.len();
@@ -76,6 +95,11 @@ impl EventLoop {
             decisions.mark_reported(self.services.reports.take_confirmed());
         }
         self.record_lease(&decisions, tick);
+        if cueline_runtime::planted!("ack_before_journal") {
+            let early = std::mem::take(&mut decisions.settlements);
+            let _ = self.services.settlements.try_send(early);
+        }
+        self.record_starts(&mut decisions);
         self.commit(&decisions).await?;
         self.act(decisions);
         self.services.status.remove_fetched(fetched);
@@ -88,9 +112,13 @@ impl EventLoop {
         Ok(())
     }
 
-    /// Starts the attempts that the lanes allow. Nothing starts while the worker is fenced or its report queue is full.
+    /// Starts the attempts that the lanes allow. Nothing starts while the worker is fenced, its report queue is full,
+    /// or too many starts are not recorded.
     fn start_ready(&mut self, decisions: &mut Decisions) {
-        let halted = self.services.reports.is_full() || self.is_fenced();
+        let is_unrecorded = |starts: &Arc<StartQueue>| starts.is_full();
+        let halted = self.services.reports.is_full()
+            || self.services.starts.as_ref().is_some_and(is_unrecorded)
+            || self.is_fenced();
         let capacity = if halted {
             0
         } else {

@@ -10,6 +10,7 @@ use tokio::task::AbortHandle;
 
 use super::decisions::StartableAttempt;
 use super::early_cancels::EarlyCancels;
+use super::queue_position::QueuePosition;
 use super::resend_backoff::ResendBackoff;
 use crate::attempt::{AttemptTicker, EndedAttempt};
 use crate::context::Context;
@@ -20,6 +21,7 @@ use crate::lease::{BrokerLease, FenceStage};
 use crate::report::ReportQueue;
 use crate::settings::Settings;
 use crate::settle::Settlements;
+use crate::starts::StartQueue;
 use crate::status::WorkerStatus;
 
 /// Services and channels that the event loop shares with other tasks.
@@ -28,6 +30,8 @@ pub(crate) struct Services {
     pub(crate) lease: Arc<BrokerLease>,
     pub(crate) status: Arc<WorkerStatus>,
     pub(crate) reports: Arc<ReportQueue>,
+    /// `None` if the schedulers run in this process. They end with the worker, so the log would have no reader.
+    pub(crate) starts: Option<Arc<StartQueue>>,
     pub(crate) ticker: Arc<AttemptTicker>,
     pub(crate) settlements: mpsc::Sender<Settlements>,
     pub(crate) ended: mpsc::Sender<EndedAttempt>,
@@ -41,13 +45,18 @@ pub(crate) struct EventLoop {
     pub(super) lanes: Lanes,
     /// Accepted, and not started yet.
     pub(super) waiting: HashMap<AttemptKey, StartableAttempt>,
+    /// Their lanes let them start, and their handlers run once that is recorded.
+    pub(super) starting: HashMap<AttemptKey, StartableAttempt>,
     pub(super) running: HashMap<AttemptKey, RunningAttempt>,
     pub(super) early_cancels: EarlyCancels,
     pub(super) resend_backoff: ResendBackoff,
+    pub(super) queue_position: QueuePosition,
     /// The order of acceptance of the newest attempt.
     pub(super) last_seq: i64,
     pub(super) draining: bool,
     pub(super) fence_stage: FenceStage,
+    /// No start could be recorded for so long that everything is returned.
+    pub(super) unrecordable: bool,
 }
 
 /// An attempt whose handler runs. Dropping it drops the handler: after a hard stop no task would journal its end.
@@ -69,12 +78,15 @@ impl EventLoop {
             services,
             journal,
             waiting: HashMap::new(),
+            starting: HashMap::new(),
             running: HashMap::new(),
             early_cancels: EarlyCancels::default(),
             resend_backoff: ResendBackoff::default(),
+            queue_position: QueuePosition::default(),
             last_seq: 0,
             draining: false,
             fence_stage: FenceStage::NotHandled,
+            unrecordable: false,
         }
     }
 

@@ -1,7 +1,7 @@
 //! The rows of the journal.
 
 use bytes::Bytes;
-use cueline_model::JobName;
+use cueline_model::{JobName, Session};
 
 use super::error::JournalError;
 use crate::identity::AttemptKey;
@@ -45,6 +45,9 @@ pub(crate) struct Entry {
     pub(crate) at_ms: i64,
     /// Reports are published under the job's name. A write without it keeps the one that is there.
     pub(crate) job: Option<JobName>,
+    /// What the run fires, see [`fire_of`](crate::identity::fire_of). `None` if the entry was written without its
+    /// trigger. A write without it keeps the one that is there.
+    pub(crate) fire: Option<i64>,
     /// The trigger as it was received; kept only while the attempt waits.
     pub(crate) trigger: Option<Bytes>,
     /// The outcome as JSON. A write without it keeps the one that is there.
@@ -60,4 +63,6 @@ pub(crate) struct LeaseRecord {
     pub(crate) boot_ms: i64,
     /// The boot that `boot_ms` belongs to.
     pub(crate) boot_id: String,
+    /// The session that goes on if the lease is resumed.
+    pub(crate) session: Session,
 }

@@ -50,7 +50,7 @@ impl JournalError {
 pub enum UnusableJournal {
     /// The database could not open it.
     #[error(
-        "{0}; if the disk is healthy and the file is not, move the file away: attempts that had started may then run again"
+        "{0}; if the disk is healthy and the file is not, move the file away: attempts that had started then end lost"
     )]
     Database(#[from] sqlx::Error),
     /// It belongs to another program.

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fmt::Write as _;
 
-use cueline_model::JobName;
+use cueline_model::{JobName, Session};
 use sqlx::Row as _;
 use sqlx::sqlite::SqliteRow;
 
@@ -13,8 +13,17 @@ use super::file::Journal;
 use super::keys::StoreNumbers;
 use crate::identity::{AttemptKey, RunKey};
 
-/// An entry as [`Journal::known`] reads it: key, attempt, state, seq, at, job, outcome.
-type KnownRow = (i64, u32, i64, i64, i64, Option<JobName>, Option<String>);
+/// An entry as [`Journal::known`] reads it: key, attempt, state, seq, at, job, fire, outcome.
+type KnownRow = (
+    i64,
+    u32,
+    i64,
+    i64,
+    i64,
+    Option<JobName>,
+    Option<i64>,
+    Option<String>,
+);
 
 impl Journal {
     /// The entries of these runs, without their triggers. One statement returns one row of JSON, however many runs
@@ -26,7 +35,7 @@ impl Journal {
         let keys = runs.filter_map(|run| self.stores.key(run));
         let keys = json_array(keys);
         let text: String = sqlx::query_scalar(
-            "SELECT json_group_array(json_array(key, attempt, state, seq, at, job, outcome))
+            "SELECT json_group_array(json_array(key, attempt, state, seq, at, job, fire, outcome))
              FROM entry WHERE key IN (SELECT value FROM json_each(?1))",
         )
         .bind(keys)
@@ -39,13 +48,14 @@ impl Journal {
         let rows: Vec<KnownRow> =
             serde_json::from_str(&text).map_err(|e| JournalError::Corrupt(e.to_string()))?;
         rows.into_iter()
-            .map(|(key, attempt, state, seq, at_ms, job, outcome)| {
+            .map(|(key, attempt, state, seq, at_ms, job, fire, outcome)| {
                 let entry = Entry {
                     key: attempt_key(&self.stores, key, attempt)?,
                     state: state.try_into()?,
                     seq,
                     at_ms,
                     job,
+                    fire,
                     trigger: None,
                     outcome,
                 };
@@ -57,7 +67,7 @@ impl Journal {
     /// All entries that are not reported yet, in the order of acceptance.
     pub(crate) async fn unreported(&mut self) -> Result<Vec<Entry>, JournalError> {
         sqlx::query(
-            "SELECT key, attempt, state, seq, at, job, trigger, outcome FROM entry
+            "SELECT key, attempt, state, seq, at, job, fire, trigger, outcome FROM entry
              WHERE state < 3 ORDER BY seq",
         )
         .fetch_all(&mut self.connection)
@@ -70,15 +80,16 @@ impl Journal {
 
     /// The last recorded proof of the broker lease. There may have been newer ones.
     pub(crate) async fn last_lease(&mut self) -> Result<Option<LeaseRecord>, JournalError> {
-        let row: Option<(i64, i64, String)> =
-            sqlx::query_as("SELECT wall, up, boot FROM lease WHERE id = 1")
+        let row: Option<(i64, i64, String, i64)> =
+            sqlx::query_as("SELECT wall, up, boot, session FROM lease WHERE id = 1")
                 .fetch_optional(&mut self.connection)
                 .await
                 .map_err(JournalError::database("read"))?;
-        Ok(row.map(|(wall_ms, boot_ms, boot_id)| LeaseRecord {
+        Ok(row.map(|(wall_ms, boot_ms, boot_id, session)| LeaseRecord {
             wall_ms,
             boot_ms,
             boot_id,
+            session: Session(session),
         }))
     }
 }
@@ -92,7 +103,7 @@ fn entry_of(row: &SqliteRow, stores: &StoreNumbers) -> Result<Entry, JournalErro
     }
     let key = attempt_key(stores, get(row, 0)?, get(row, 1)?)?;
     let job: Option<&str> = get(row, 5)?;
-    let trigger: Option<Vec<u8>> = get(row, 6)?;
+    let trigger: Option<Vec<u8>> = get(row, 7)?;
     let corrupt = || JournalError::Corrupt(format!("job of run {}", key.run));
     Ok(Entry {
         key,
@@ -100,8 +111,9 @@ fn entry_of(row: &SqliteRow, stores: &StoreNumbers) -> Result<Entry, JournalErro
         seq: get(row, 3)?,
         at_ms: get(row, 4)?,
         job: job.map(str::parse).transpose().map_err(|_| corrupt())?,
+        fire: get(row, 6)?,
         trigger: trigger.map(Into::into),
-        outcome: get(row, 7)?,
+        outcome: get(row, 8)?,
     })
 }
 

@@ -19,13 +19,15 @@ pub(super) const SCHEMA: &str = "
         seq     INTEGER NOT NULL,
         at      INTEGER NOT NULL,
         job     TEXT,
+        fire    INTEGER,
         trigger BLOB,
         outcome TEXT
     ) STRICT;
     CREATE INDEX entry_reported ON entry (at) WHERE state = 3;
     CREATE TABLE lease (
-        id   INTEGER PRIMARY KEY CHECK (id = 1),
-        wall INTEGER NOT NULL,
-        up   INTEGER NOT NULL,
-        boot TEXT NOT NULL
+        id      INTEGER PRIMARY KEY CHECK (id = 1),
+        wall    INTEGER NOT NULL,
+        up      INTEGER NOT NULL,
+        boot    TEXT NOT NULL,
+        session INTEGER NOT NULL
     ) STRICT;";

@@ -1,7 +1,7 @@
 //! The journal on a real disk.
 
 use bytes::Bytes;
-use cueline_model::{AttemptId, RunId, StoreId};
+use cueline_model::{AttemptId, RunId, Session, StoreId};
 use sqlx::ConnectOptions as _;
 use sqlx::sqlite::SqliteConnectOptions;
 
@@ -25,6 +25,7 @@ fn entry(run: i64, attempt: u32, state: EntryState) -> Entry {
         seq: run,
         at_ms: 1_000 + run,
         job: (state < EntryState::Reported).then(|| "report".parse().expect("a name")),
+        fire: (state < EntryState::Reported).then_some(-run),
         trigger: (state == EntryState::Accepted).then(|| Bytes::from_static(b"{}")),
         outcome: (state == EntryState::Ended).then(|| format!("\"{run}:{attempt}\"")),
     }
@@ -181,6 +182,7 @@ async fn the_lease_is_written_with_the_next_entries() {
         wall_ms,
         boot_ms: wall_ms / 2,
         boot_id: "b".to_owned(),
+        session: Session(wall_ms * 3),
     };
     let directory = tempfile::tempdir().expect("directory");
     let mut journal = Journal::open(directory.path()).await.expect("open");

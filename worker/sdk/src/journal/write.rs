@@ -9,14 +9,15 @@ use super::entry::{Entry, EntryState, LeaseRecord};
 use super::error::JournalError;
 use super::file::{Journal, MAX_ROWS};
 
-const VALUES: &str = "(?,?,?,?,?,?,?,?)";
+const VALUES: &str = "(?,?,?,?,?,?,?,?,?)";
 
 /// `excluded` is the new row. An entry only moves forward, so a repeated or older write changes nothing. A write
-/// without a job or outcome keeps the one that is there.
+/// without a job, fire or outcome keeps the one that is there.
 const UPSERT: &str = "
      ON CONFLICT (key) DO UPDATE SET
          seq     = iif(excluded.attempt > attempt, excluded.seq, seq),
          job     = coalesce(excluded.job, job),
+         fire    = coalesce(excluded.fire, fire),
          outcome = iif(excluded.attempt > attempt, excluded.outcome, coalesce(excluded.outcome, outcome)),
          trigger = excluded.trigger,
          at      = excluded.at,
@@ -25,7 +26,7 @@ const UPSERT: &str = "
      WHERE excluded.attempt > attempt OR (excluded.attempt = attempt AND excluded.state > state)";
 
 impl Journal {
-    /// Writes the lease together with the next entries, so that it costs no disk sync of its own.
+    /// Writes the lease together with the next entries. So it costs no disk sync of its own.
     pub(crate) fn record_lease(&mut self, lease: LeaseRecord) {
         self.lease = Some(lease);
     }
@@ -81,12 +82,14 @@ impl Journal {
         }
         if let Some(lease) = &self.lease {
             sqlx::query(
-                "INSERT INTO lease (id, wall, up, boot) VALUES (1, ?1, ?2, ?3)
-                 ON CONFLICT (id) DO UPDATE SET wall = excluded.wall, up = excluded.up, boot = excluded.boot",
+                "INSERT INTO lease (id, wall, up, boot, session) VALUES (1, ?1, ?2, ?3, ?4)
+                 ON CONFLICT (id) DO UPDATE SET wall = excluded.wall, up = excluded.up, boot = excluded.boot,
+                     session = excluded.session",
             )
             .bind(lease.wall_ms)
             .bind(lease.boot_ms)
             .bind(&lease.boot_id)
+            .bind(lease.session.0)
             .execute(&mut self.connection)
             .await?;
         }
@@ -110,6 +113,7 @@ impl Journal {
                 .bind(entry.seq)
                 .bind(entry.at_ms)
                 .bind(entry.job.as_ref().map(JobName::as_str))
+                .bind(entry.fire)
                 .bind(entry.trigger.as_deref())
                 .bind(entry.outcome.as_deref());
         }
@@ -120,7 +124,8 @@ impl Journal {
         let statement = &mut self.statements[rows.ilog2() as usize];
         let make = || {
             let values = vec![VALUES; rows].join(",");
-            let insert = "INSERT INTO entry (key, attempt, state, seq, at, job, trigger, outcome)";
+            let insert =
+                "INSERT INTO entry (key, attempt, state, seq, at, job, fire, trigger, outcome)";
             format!("{insert} VALUES {values} {UPSERT}").into()
         };
         statement.get_or_insert_with(make).clone()

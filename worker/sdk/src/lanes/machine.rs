@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use cueline_model::Block;
 
 use super::lane::{Lane, ReadyLane, Waiting};
-use super::request::{LaneKey, LaneRequest, NotStarted, Step};
+use super::request::{LaneKey, LaneRequest, NotStarted, RequestAge, Step};
 use crate::context::StopReason;
 use crate::identity::{AttemptKey, RunKey};
 
@@ -14,6 +14,7 @@ use crate::identity::{AttemptKey, RunKey};
 pub(super) struct HeldRun {
     attempt: u32,
     lane: LaneKey,
+    age: RequestAge,
     running: bool,
     stopping: bool,
     /// A newer attempt of the same run. It waits until the running one has ended.
@@ -107,8 +108,11 @@ impl Lanes {
         lane.adopt_policy(&request);
         let refused = match lane.block {
             Block::Cover => {
-                self.cover(lane_key, run, steps);
-                None
+                let newer = self.newer_run(&request);
+                if newer.is_none() {
+                    self.cover(lane_key, run, steps);
+                }
+                newer.map(NotStarted::CoveredBy)
             }
             // A newer attempt is not refused because its own predecessor still runs.
             Block::Discard => (lane.is_busy() && !must_wait).then_some(NotStarted::LaneBusy),
@@ -131,8 +135,8 @@ impl Lanes {
         }
     }
 
-    /// Puts back a request that waited before a restart. Call it in the order of acceptance. The policy is not applied
-    /// again.
+    /// Puts back a request that waited before a restart. Call it in the order of acceptance, see [`Lane::insert`]. The
+    /// policy is not applied again.
     pub(crate) fn restore(&mut self, request: LaneRequest) {
         let lane = self.by_key.entry(request.lane).or_default();
         lane.adopt_policy(&request);
@@ -245,6 +249,17 @@ impl Lanes {
         false
     }
 
+    /// A run in the lane that was published after this request. The broker may deliver an older trigger again.
+    fn newer_run(&self, request: &LaneRequest) -> Option<RunKey> {
+        let (lane, age) = (self.by_key.get(&request.lane)?, request.age()?);
+        let waiting = lane.waiting.iter().map(|w| w.request.key.run);
+        let mut runs = waiting.chain(lane.running.iter().copied());
+        runs.find(|run| {
+            let held = self.runs.get(run).and_then(|held| held.age);
+            held.is_some_and(|held| held > age)
+        })
+    }
+
     /// Ends or stops everything else in a `cover` lane.
     fn cover(&mut self, key: LaneKey, newest: RunKey, steps: &mut Vec<Step>) {
         let Some(lane) = self.by_key.get_mut(&key) else {
@@ -280,6 +295,7 @@ impl Lanes {
         let held = HeldRun {
             attempt: key.attempt,
             lane,
+            age: waiting.request.age(),
             running: false,
             stopping: false,
             next: None,

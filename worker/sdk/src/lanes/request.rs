@@ -1,6 +1,6 @@
 //! The input and the output of the lanes.
 
-use cueline_model::{Block, JobId, StoreId};
+use cueline_model::{Block, JobId, RunId, StoreId, Timestamp};
 use cueline_protocol::Trigger;
 
 use crate::context::StopReason;
@@ -15,6 +15,9 @@ pub(crate) struct LaneKey {
     pub(crate) shard: Option<u32>,
 }
 
+/// Fire time and run of a first attempt. `None` for a later attempt, whose publication they do not tell.
+pub(super) type RequestAge = Option<(Timestamp, RunId)>;
+
 /// The part of a trigger that decides where and when the attempt starts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LaneRequest {
@@ -25,9 +28,16 @@ pub(crate) struct LaneRequest {
     pub(crate) block: Block,
     pub(crate) backlog: u32,
     pub(crate) priority: u8,
+    pub(crate) fire_at: Timestamp,
 }
 
 impl LaneRequest {
+    /// Tells which of two first attempts was published first.
+    pub(super) fn age(&self) -> RequestAge {
+        let is_first = self.key.attempt == 1;
+        is_first.then_some((self.fire_at, self.key.run.run))
+    }
+
     pub(crate) fn of(trigger: &Trigger) -> Self {
         let job = &trigger.job;
         Self {
@@ -41,6 +51,7 @@ impl LaneRequest {
             block: job.block,
             backlog: job.backlog,
             priority: job.priority,
+            fire_at: trigger.fire_at,
         }
     }
 }
@@ -54,6 +65,8 @@ pub(crate) enum NotStarted {
     BacklogFull(u32),
     /// A trigger of another run, given here, replaced it (`cover` policy).
     CoveredBy(RunKey),
+    /// A trigger of another run replaced it while its start was being recorded.
+    Covered,
     /// Its run was cancelled.
     Cancelled,
     /// This newer attempt of the same run replaced it.
@@ -62,6 +75,10 @@ pub(crate) enum NotStarted {
     Draining,
     /// The worker's broker lease has ended.
     Fenced,
+    /// The worker cannot record starts.
+    Unrecorded,
+    /// Its trigger was written for an earlier session of the worker.
+    EarlierSession,
 }
 
 /// An action that the caller must carry out.

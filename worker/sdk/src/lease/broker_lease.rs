@@ -1,8 +1,10 @@
 //! The lease that the tasks of a worker share.
 
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use cueline_model::Session;
 use cueline_protocol::{Control, VERSION};
 use cueline_runtime::BootClock;
 use tokio::sync::{Notify, watch};
@@ -16,9 +18,6 @@ use crate::journal::LeaseRecord;
 
 /// How often the clock is read to see whether the lease has ended.
 const CHECK_EVERY: Duration = Duration::from_millis(200);
-/// After an echo that took longer, the worker sends a heartbeat at once. The earlier heartbeat may have been lost with
-/// its connection, while its echo went over the next connection.
-const LATE_ECHO_MS: i64 = 500;
 /// The shortest time between two records of the lease in the journal.
 const RECORD_EVERY_MS: i64 = 1_000;
 
@@ -31,6 +30,11 @@ pub(crate) struct BrokerLease {
     clock: Arc<dyn BootClock>,
     boot_id: String,
     incarnation: String,
+    session: AtomicI64,
+    /// The session with which the process started. Heartbeats have named it, also if an earlier one was resumed since.
+    first_session: Session,
+    /// When the first session began, which is the start of the process, on the boot clock.
+    began_ms: i64,
     state: watch::Sender<LeaseState>,
     echoes: Mutex<Echoes>,
     last_recorded_ms: Mutex<Option<i64>>,
@@ -44,6 +48,7 @@ impl BrokerLease {
         on_renewed: Option<OnLeaseRenewed>,
         clock: Arc<dyn BootClock>,
         incarnation: String,
+        session: Session,
     ) -> Self {
         let state = match timings {
             Some(_) => LeaseState::FENCED,
@@ -53,8 +58,11 @@ impl BrokerLease {
             timings,
             on_renewed,
             boot_id: clock.boot_id(),
+            began_ms: clock.up_ms(),
             clock,
             incarnation,
+            session: AtomicI64::new(session.0),
+            first_session: session,
             state: watch::Sender::new(state),
             echoes: Mutex::default(),
             last_recorded_ms: Mutex::default(),
@@ -91,9 +99,6 @@ impl BrokerLease {
         }
         self.state
             .send_modify(|state| state.renew(proof, &timings, now_ms));
-        if now_ms.saturating_sub(proof.boot_ms) > LATE_ECHO_MS {
-            self.heartbeat_requested.notify_one();
-        }
     }
 
     /// Whether the echo of the newest heartbeat has returned. True without a lease.
@@ -137,8 +142,26 @@ impl BrokerLease {
         self.needs_action(FenceStage::NotHandled).await;
     }
 
-    /// Lifts the fence if the lease is valid and the event loop has reached the `stage` that the fence requires.
-    pub(crate) fn lift_fence(&self, stage: FenceStage) -> bool {
+    /// The worker's session.
+    pub(crate) fn session(&self) -> Session {
+        Session(self.session.load(Ordering::Acquire))
+    }
+
+    /// Begins a session at `wall_ms`. Its number is greater than that of `last` and of the process start, even if the
+    /// clock stands or went back.
+    fn begin_session(&self, wall_ms: i64, last: Session) {
+        let Session(used) = last.max(self.first_session);
+        let number = wall_ms.max(used.saturating_add(1));
+        self.session.store(number, Ordering::Release);
+    }
+
+    /// Lifts the fence if the lease is valid and the event loop has reached the `stage` that the fence requires. Begins
+    /// a session if waiting attempts were returned, because schedulers may have replaced attempts of the earlier one.
+    ///
+    /// The process begins with a session. Triggers that are written after its first heartbeat name that session, so its
+    /// first lease begins no other. A late first lease does: schedulers may have received the first heartbeat, and
+    /// failed the executor over since.
+    pub(crate) fn lift_fence(&self, stage: FenceStage, wall_ms: i64) -> bool {
         let Some(timings) = self.timings else {
             return false;
         };
@@ -149,6 +172,11 @@ impl BrokerLease {
             lifted = state.lift_fence(stage, &timings, now_ms);
         });
         if lifted {
+            let age_ms = now_ms.saturating_sub(self.began_ms);
+            let is_early = age_ms < millis(timings.return_waiting_after());
+            if stage == FenceStage::WaitingReturned && !(first && is_early) {
+                self.begin_session(wall_ms, self.session());
+            }
             // Schedulers send triggers again after the next heartbeat.
             self.heartbeat_requested.notify_one();
             if !first {
@@ -213,8 +241,10 @@ impl BrokerLease {
         // The greater age counts, because either clock may have stopped. A clock that went back proves nothing.
         let age_ms = wall_age_ms.max(boot_age_ms);
         if wall_age_ms < 0 || boot_age_ms < 0 || age_ms > millis(timings.fence_after) {
+            self.begin_session(wall_ms, last.session);
             return false;
         }
+        self.session.store(last.session.0, Ordering::Release);
         let proof = LeaseProof {
             wall_ms: last.wall_ms,
             boot_ms: boot_ms.saturating_sub(age_ms),
@@ -237,6 +267,7 @@ impl BrokerLease {
                 wall_ms: proof.wall_ms,
                 boot_ms: proof.boot_ms,
                 boot_id: self.boot_id.clone(),
+                session: self.session(),
             }
         })
     }
@@ -255,6 +286,9 @@ impl BrokerLease {
         let Some(timings) = self.timings else {
             return;
         };
+        if cueline_runtime::planted!("no_fence") {
+            return;
+        }
         let now_ms = self.clock.up_ms();
         if self.state.borrow().due_change(&timings, now_ms) == LeaseChange::None {
             return;

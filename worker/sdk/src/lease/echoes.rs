@@ -1,4 +1,5 @@
-//! With each heartbeat a worker sends itself a numbered message, an echo. Its return proves that the broker works.
+//! After each heartbeat that the broker has stored, a worker sends itself a numbered message, an echo. Its return
+//! proves the lease.
 
 use std::collections::VecDeque;
 

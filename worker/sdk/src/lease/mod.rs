@@ -1,8 +1,9 @@
 //! The broker lease: the worker may run attempts while it can prove that its heartbeats pass through the broker.
 //!
-//! Right after each heartbeat the worker sends an echo to itself over the same connection. An echo that returns
-//! proves that the schedulers could receive the heartbeat, and renews the lease as of the time at which the heartbeat
-//! was sent. Nothing else renews it.
+//! With each heartbeat the broker stores a proof on a majority of its servers. Only then the worker sends an echo to
+//! itself. An echo that returns proves two things: the heartbeat reached the side of the broker on which schedulers may
+//! judge, and the worker receives orders. It renews the lease as of the time at which the heartbeat was sent. Nothing
+//! else renews it.
 //!
 //! The lease ends `fence_after` its last proof. The worker is then *fenced*, because the schedulers may soon give its
 //! work to other executors. It starts nothing, and its running attempts must end before that. Waiting attempts stay

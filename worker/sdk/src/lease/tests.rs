@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use cueline_model::Session;
 use cueline_protocol::Control;
 use cueline_runtime::{BootClock, ManualBootClock};
 
@@ -20,8 +21,22 @@ const fn secs(n: u64) -> Duration {
 }
 
 fn lease(clock: &ManualBootClock, on_renewed: Option<OnLeaseRenewed>) -> BrokerLease {
+    lease_from(clock, on_renewed, Session(1))
+}
+
+fn lease_from(
+    clock: &ManualBootClock,
+    on_renewed: Option<OnLeaseRenewed>,
+    first_session: Session,
+) -> BrokerLease {
     let clock: Arc<dyn BootClock> = Arc::new(clock.clone());
-    BrokerLease::new(Some(TIMINGS), on_renewed, clock, "this".to_owned())
+    BrokerLease::new(
+        Some(TIMINGS),
+        on_renewed,
+        clock,
+        "this".to_owned(),
+        first_session,
+    )
 }
 
 /// A lease that was never proven.
@@ -33,7 +48,7 @@ pub(crate) fn unproven(clock: &ManualBootClock) -> BrokerLease {
 pub(crate) fn proven(clock: &ManualBootClock) -> BrokerLease {
     let lease = unproven(clock);
     renew(&lease);
-    assert!(lease.lift_fence(FenceStage::WaitingReturned));
+    assert!(lease.lift_fence(FenceStage::WaitingReturned, 0));
     lease
 }
 
@@ -55,16 +70,16 @@ fn nothing_is_started_before_the_first_echo() {
     let clock = ManualBootClock::default();
     let lease = unproven(&clock);
     assert!(lease.is_fenced());
-    assert!(!lease.lift_fence(FenceStage::WaitingReturned));
+    assert!(!lease.lift_fence(FenceStage::WaitingReturned, 0));
     let echo = send_echo(&lease);
     lease.echo_returned("that", echo);
     lease.echo_returned("this", echo + 1);
     assert!(
-        !lease.lift_fence(FenceStage::WaitingReturned),
+        !lease.lift_fence(FenceStage::WaitingReturned, 0),
         "echoes of another incarnation, and of no heartbeat"
     );
     lease.echo_returned("this", echo);
-    assert!(lease.lift_fence(FenceStage::WaitingReturned));
+    assert!(lease.lift_fence(FenceStage::WaitingReturned, 0));
     assert!(!lease.is_fenced());
 }
 
@@ -82,7 +97,7 @@ fn the_lease_is_as_old_as_the_heartbeat_whose_echo_returned() {
     assert!(lease.is_fenced());
     lease.echo_returned("this", echo);
     assert!(
-        !lease.lift_fence(FenceStage::WaitingReturned),
+        !lease.lift_fence(FenceStage::WaitingReturned, 0),
         "the same echo proves nothing a second time"
     );
 }
@@ -97,7 +112,7 @@ fn a_lease_that_has_ended_already_is_not_announced() {
     };
     let lease = lease(&clock, Some(on_renewed));
     renew(&lease);
-    assert!(lease.lift_fence(FenceStage::WaitingReturned));
+    assert!(lease.lift_fence(FenceStage::WaitingReturned, 0));
     clock.advance(secs(5));
     let delayed = send_echo(&lease);
     clock.advance(secs(25));
@@ -116,7 +131,7 @@ fn a_lease_that_has_ended_already_is_not_announced() {
         end_by_ms: 58_000,
     };
     assert_eq!(*announced.lock().expect("lock"), [first, second]);
-    assert!(lease.lift_fence(FenceStage::WaitingReturned));
+    assert!(lease.lift_fence(FenceStage::WaitingReturned, 0));
 }
 
 #[test]
@@ -143,7 +158,7 @@ fn an_echo_right_after_a_pause_does_not_hide_the_pause() {
     renew(&lease);
     assert!(lease.is_fenced(), "until the event loop has acted on it");
     assert_eq!(lease.time_left(), Duration::ZERO);
-    assert!(lease.lift_fence(FenceStage::WaitingReturned));
+    assert!(lease.lift_fence(FenceStage::WaitingReturned, 0));
     assert!(!lease.is_fenced());
 }
 
@@ -161,17 +176,17 @@ fn waiting_attempts_stay_if_the_lease_is_renewed_in_time() {
     renew_after(&clock, &lease, Duration::from_millis(23_999));
     assert!(!lease.must_return_waiting());
     assert!(
-        !lease.lift_fence(FenceStage::NotHandled),
+        !lease.lift_fence(FenceStage::NotHandled, 0),
         "running attempts have to be stopped first"
     );
-    assert!(lease.lift_fence(FenceStage::Stopped));
+    assert!(lease.lift_fence(FenceStage::Stopped, 0));
     renew_after(&clock, &lease, secs(24));
     assert!(lease.must_return_waiting());
     assert!(
-        !lease.lift_fence(FenceStage::Stopped),
+        !lease.lift_fence(FenceStage::Stopped, 0),
         "waiting attempts have to be returned first"
     );
-    assert!(lease.lift_fence(FenceStage::WaitingReturned));
+    assert!(lease.lift_fence(FenceStage::WaitingReturned, 0));
     assert!(!lease.must_return_waiting());
 }
 
@@ -189,7 +204,7 @@ fn waiting_attempts_are_returned_even_if_a_late_echo_proves_an_earlier_heartbeat
     );
     renew_after(&clock, &lease, secs(1));
     assert!(lease.must_return_waiting());
-    assert!(!lease.lift_fence(FenceStage::Stopped));
+    assert!(!lease.lift_fence(FenceStage::Stopped, 0));
 }
 
 #[test]
@@ -200,7 +215,7 @@ fn a_late_echo_extends_the_lease_only_from_its_heartbeat() {
     let late = send_echo(&lease);
     clock.advance(secs(21));
     lease.echo_returned("this", late);
-    assert!(!lease.lift_fence(FenceStage::Stopped), "it is 21 s old");
+    assert!(!lease.lift_fence(FenceStage::Stopped, 0), "it is 21 s old");
     clock.advance(Duration::from_millis(2_999));
     assert!(
         !lease.must_return_waiting(),
@@ -216,7 +231,7 @@ fn a_fenced_worker_records_no_lease() {
     let lease = proven(&clock);
     renew_after(&clock, &lease, secs(60));
     assert!(lease.take_unrecorded().is_none());
-    assert!(lease.lift_fence(FenceStage::WaitingReturned));
+    assert!(lease.lift_fence(FenceStage::WaitingReturned, 0));
     assert!(lease.take_unrecorded().is_some());
 }
 
@@ -238,7 +253,7 @@ async fn fenced_attempts_must_end_even_if_the_lease_is_renewed() {
     let mut end = std::pin::pin!(lease.must_end());
     assert!(futures_util::poll!(end.as_mut()).is_pending());
     renew(&lease);
-    assert!(lease.lift_fence(FenceStage::WaitingReturned));
+    assert!(lease.lift_fence(FenceStage::WaitingReturned, 0));
     clock.advance(secs(7));
     end.await;
 }
@@ -249,6 +264,7 @@ fn a_resumed_lease_is_as_old_as_its_record() {
         wall_ms,
         boot_ms,
         boot_id: boot_id.to_owned(),
+        session: Session(70_000),
     };
     let cases = [
         (Some(record(90_000, 40_000, "manual")), true),
@@ -271,9 +287,79 @@ fn a_resumed_lease_is_as_old_as_its_record() {
             "{record:?}"
         );
         assert_eq!(lease.is_fenced(), !resumed, "{record:?}");
+        let session = match (&record, resumed) {
+            (Some(_), true) => 70_000,
+            (Some(_), false) => 100_000,
+            (None, _) => 1,
+        };
+        assert_eq!(lease.session(), Session(session), "{record:?}");
         clock.advance(secs(11));
         let younger = record.as_ref().is_some_and(|r| r.wall_ms > 90_000);
         assert!(lease.is_fenced() || younger, "{record:?} is not new again");
+    }
+}
+
+#[test]
+fn a_session_begins_after_waiting_attempts_were_returned() {
+    let clock = ManualBootClock::default();
+    let lease = proven(&clock);
+    let first = lease.session();
+    clock.advance(secs(21));
+    assert!(lease.is_fenced());
+    renew(&lease);
+    assert!(lease.lift_fence(FenceStage::Stopped, 50));
+    assert_eq!(lease.session(), first, "nothing was returned");
+    for (wall_ms, session) in [(60, 60), (40, 61)] {
+        clock.advance(secs(30));
+        assert!(lease.must_return_waiting());
+        renew(&lease);
+        assert!(lease.lift_fence(FenceStage::WaitingReturned, wall_ms));
+        assert_eq!(lease.session(), Session(session));
+    }
+}
+
+/// Schedulers know the number of the process start. The clock stands, or goes back.
+#[test]
+fn a_session_exceeds_that_of_the_process_start() {
+    let record = |wall_ms| LeaseRecord {
+        wall_ms,
+        boot_ms: 40_000,
+        boot_id: "manual".to_owned(),
+        session: Session(70_000),
+    };
+    let started = || {
+        let clock = ManualBootClock::default();
+        clock.advance(secs(50));
+        let lease = lease_from(&clock, None, Session(100_000));
+        (clock, lease)
+    };
+    for wall_ms in [100_000, 99_000] {
+        let (_, lease) = started();
+        assert!(!lease.resume(Some(&record(70_000)), wall_ms));
+        assert_eq!(lease.session(), Session(100_001), "{wall_ms}");
+
+        let (clock, lease) = started();
+        assert!(lease.resume(Some(&record(90_000)), wall_ms));
+        assert_eq!(lease.session(), Session(70_000));
+        for session in [100_001, 100_002] {
+            renew_after(&clock, &lease, secs(30));
+            assert!(lease.lift_fence(FenceStage::WaitingReturned, wall_ms));
+            assert_eq!(lease.session(), Session(session), "{wall_ms}");
+        }
+    }
+}
+
+/// Until its first proof, schedulers may have received a heartbeat of the process and failed it over.
+#[test]
+fn a_session_begins_with_a_first_proof_that_is_late() {
+    for (after, session) in [(Duration::from_millis(23_999), 1), (secs(24), 50)] {
+        let clock = ManualBootClock::default();
+        clock.advance(secs(7));
+        let lease = unproven(&clock);
+        clock.advance(after);
+        renew(&lease);
+        assert!(lease.lift_fence(FenceStage::WaitingReturned, 50));
+        assert_eq!(lease.session(), Session(session), "{after:?}");
     }
 }
 

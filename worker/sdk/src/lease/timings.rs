@@ -52,6 +52,12 @@ impl LeaseTimings {
         Duration::from_secs(2).min(self.fence_after / 5)
     }
 
+    /// The longest time until a majority of the broker's servers has stored a heartbeat: 5 s, or a quarter of
+    /// `fence_after` if that is less. Several tries fit into a lease.
+    pub(crate) fn store_timeout(&self) -> Duration {
+        MAX_HEARTBEAT_EVERY.min(self.fence_after / 4)
+    }
+
     /// A fenced worker that has received nothing for this long subscribes again, because the subscription itself may
     /// be broken.
     pub(crate) fn resubscribe_after(&self) -> Duration {

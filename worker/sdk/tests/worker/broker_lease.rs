@@ -11,7 +11,7 @@ use cueline_worker::{Builder, Context, Error, Failure, StopReason};
 use sqlx::Connection;
 
 use crate::faulty_link::FaultyLink;
-use crate::fixture::{Fixture, run, trigger, with_job};
+use crate::fixture::{Fixture, STORE, run, trigger, with_job};
 
 const FENCE_REASON: &str = "the broker was out of reach for 20 s; the schedulers may have given the run to another executor";
 
@@ -185,6 +185,34 @@ async fn waiting_attempts_are_returned_before_the_failover_without_a_renewal() {
     assert_eq!(returned.message.as_deref(), Some(FENCE_REASON));
     worker.drain().await;
     assert_eq!(fixture.started(), [1]);
+}
+
+/// The worker's server is cut off from the majority, and serves the worker as before.
+#[tokio::test]
+async fn without_a_stored_heartbeat_the_worker_is_fenced_although_its_own_channel_works() {
+    let lease = LeaseFixture::new().await;
+    let fixture = &lease.fixture;
+    let worker = run(lease.builder());
+    fixture.publish(&serial(1..=1)).await;
+    fixture.wait_started(&[1]).await;
+    fixture.wait_settled().await;
+    lease.link.cut_off_from_majority(true);
+    // Echoes in between would renew the lease.
+    for _ in 0..2 {
+        lease.clock.advance(Duration::from_secs(11));
+        lease.wait_heartbeats(3).await;
+    }
+    lease.wait_fenced(&[1]).await;
+    let held = fixture.holdings(STORE, &[(2, 1)]).await;
+    assert_eq!(held, [], "the worker receives orders");
+    fixture.publish(&serial(2..=2)).await;
+    lease.wait_heartbeats(3).await;
+    assert_eq!(fixture.started(), [1]);
+    lease.link.cut_off_from_majority(false);
+    fixture.gate.add_permits(1);
+    assert_eq!(fixture.outcome(2).await.kind, OutcomeKind::Succeeded);
+    worker.drain().await;
+    assert_eq!(fixture.started(), [1, 2]);
 }
 
 #[tokio::test]

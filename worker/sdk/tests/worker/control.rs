@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use cueline_model::{Block, OutcomeKind};
+use cueline_model::{Block, OutcomeKind, StoreId, Timestamp};
+use cueline_protocol::Trigger;
 use cueline_runtime::{Clock, ManualClock, SystemClock};
 use cueline_worker::StopReason;
 
@@ -66,6 +67,32 @@ async fn holdings_are_the_attempts_in_the_journal_ended_or_not() {
         1,
         "a recent report is not sent again"
     );
+}
+
+/// Schedulers find lost triggers by it while others are in the queue.
+#[tokio::test]
+async fn an_answer_says_how_far_the_queue_was_read() {
+    let fixture = Fixture::new().await;
+    let worker = fixture.start();
+    let valid_until = |run, ms| Trigger {
+        deadline: Timestamp::from_millis(ms),
+        ..trigger(run, "gate", Block::Serial)
+    };
+    let newest = i64::MAX / 2;
+    // It has read a trigger when the attempt is in the journal, whether it runs or waits.
+    for (run, ms) in [(1, newest - 1), (2, newest)] {
+        fixture.publish(&[valid_until(run, ms)]).await;
+        fixture.wait_settled().await;
+        let at = Some(Timestamp::from_millis(ms));
+        assert_eq!(fixture.fetched_until(STORE).await, at);
+        assert_eq!(fixture.holdings(STORE, &[(run, 1)]).await.len(), 1);
+    }
+    assert_eq!(fixture.fetched_until(StoreId(2)).await, None);
+    worker.kill().await;
+    let worker = fixture.start();
+    assert_eq!(fixture.outcome(1).await.kind, OutcomeKind::Lost);
+    assert_eq!(fixture.fetched_until(STORE).await, None);
+    worker.kill().await;
 }
 
 #[tokio::test]

@@ -33,6 +33,30 @@ async fn after_a_crash_running_attempts_are_lost_and_waiting_ones_go_on_in_order
     worker.drain().await;
 }
 
+/// A scheduler may publish late, and a broker may deliver again.
+#[tokio::test]
+async fn late_triggers_go_before_the_newer_ones_that_wait_also_after_a_crash() {
+    let fixture = Fixture::new().await;
+    let worker = fixture.start();
+    let serial = |n| trigger(n, "gate", Block::Serial);
+    fixture.publish(&[serial(1)]).await;
+    fixture.wait_started(&[1]).await;
+    fixture.publish(&[serial(5), serial(3)]).await;
+    fixture.wait_settled().await;
+    fixture.publish(&[serial(2)]).await;
+    fixture.wait_settled().await;
+    fixture.gate.add_permits(1);
+    fixture.wait_started(&[1, 2]).await;
+    fixture.publish(&[serial(4)]).await;
+    fixture.wait_settled().await;
+    worker.kill().await;
+
+    fixture.gate.add_permits(10);
+    let worker = fixture.start();
+    fixture.wait_started(&[1, 2, 3, 4, 5]).await;
+    worker.drain().await;
+}
+
 #[tokio::test]
 async fn the_hook_runs_before_any_attempt_starts() {
     let fixture = Fixture::new().await;

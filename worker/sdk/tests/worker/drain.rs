@@ -42,6 +42,32 @@ async fn a_drain_finishes_running_attempts_and_returns_waiting_ones() {
     assert_eq!(fixture.outcomes(1).len() + fixture.outcomes(2).len(), 2);
 }
 
+/// Schedulers would route to the worker until the next regular heartbeat, half an hour later.
+#[tokio::test]
+async fn a_drain_that_begins_while_a_heartbeat_is_stored_is_announced_right_after_it() {
+    let fixture = Fixture::new().await;
+    let mut heartbeats = fixture.listen_to_heartbeats().await;
+    fixture.link.hold_accepting_heartbeats(true);
+    let builder = fixture
+        .builder()
+        .failover_after(Duration::from_hours(3))
+        .heartbeat_every(Duration::from_mins(30))
+        .drain_timeout(Duration::from_hours(1));
+    let worker = run(builder);
+    let triggers: Vec<_> = (1..=2).map(|n| trigger(n, "gate", Block::Serial)).collect();
+    fixture.publish(&triggers).await;
+    fixture.wait_started(&[1]).await;
+    fixture.wait_settled().await;
+    heartbeats.wait_for_draining(false).await;
+    worker.stop.ask_soft();
+    assert_eq!(fixture.kinds([2]).await, [OutcomeKind::Returned]);
+    fixture.link.hold_accepting_heartbeats(false);
+    heartbeats.wait_for_draining(true).await;
+    assert!(!worker.task.is_finished(), "it waits for run 1");
+    fixture.gate.add_permits(1);
+    worker.drain().await;
+}
+
 #[tokio::test]
 async fn an_attempt_that_outlasts_the_drain_timeout_is_stopped_and_ends_lost() {
     let fixture = Fixture::new().await;

@@ -5,10 +5,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use cueline_broker::{
-    Announcement, Broker, BrokerError, BrokerOptions, Capabilities, Channel, Delivery, Driver,
-    ErrorKind, Listener, Outgoing, QueueId, QueueStats, Receipt, Refusal, Settlement,
+    Announcement, Broker, BrokerError, BrokerOptions, BrokerStats, Capabilities, Channel, Delivery,
+    Driver, ErrorKind, Listener, Outgoing, QueueId, Receipt, Refusal, Settlement, StartLog,
 };
+use cueline_protocol::{HeartbeatMessage, decode};
+use tokio::sync::watch;
 
 /// The longest wait of a fetch.
 const MAX_FETCH_WAIT: Duration = Duration::from_millis(50);
@@ -19,7 +22,10 @@ pub(crate) struct FaultyLink {
     cut: AtomicBool,
     /// The number of echoes that are still to be lost.
     lose: AtomicUsize,
+    cut_off_from_majority: AtomicBool,
     declaring_forbidden: AtomicBool,
+    appends_fail: AtomicBool,
+    accepting_held: watch::Sender<bool>,
     /// Refused declarations.
     pub(crate) refused: AtomicUsize,
     /// Sent heartbeats, including lost ones.
@@ -32,7 +38,10 @@ impl FaultyLink {
             driver,
             cut: AtomicBool::default(),
             lose: AtomicUsize::default(),
+            cut_off_from_majority: AtomicBool::default(),
             declaring_forbidden: AtomicBool::default(),
+            appends_fail: AtomicBool::default(),
+            accepting_held: watch::Sender::new(false),
             refused: AtomicUsize::default(),
             heartbeats: AtomicUsize::default(),
         })
@@ -55,8 +64,23 @@ impl FaultyLink {
         self.lose.store(count, Ordering::SeqCst);
     }
 
+    /// As behind a server of a partition's smaller side: announcements reach listeners there, and nothing is stored.
+    pub(crate) fn cut_off_from_majority(&self, cut_off: bool) {
+        self.cut_off_from_majority.store(cut_off, Ordering::SeqCst);
+    }
+
     pub(crate) fn forbid_declaring(&self, forbidden: bool) {
         self.declaring_forbidden.store(forbidden, Ordering::SeqCst);
+    }
+
+    /// Records of the start log are stored, and their confirmations are lost.
+    pub(crate) fn lose_confirmations_of_starts(&self, lose: bool) {
+        self.appends_fail.store(lose, Ordering::SeqCst);
+    }
+
+    /// Heartbeats that accept triggers reach listeners, and their storing does not end.
+    pub(crate) fn hold_accepting_heartbeats(&self, hold: bool) {
+        self.accepting_held.send_replace(hold);
     }
 
     fn check(&self) -> Result<(), BrokerError> {
@@ -106,6 +130,10 @@ impl Driver for FaultyLink {
             .await
     }
 
+    async fn stop_fetching(&self, queue: &QueueId) -> Result<(), BrokerError> {
+        self.driver.stop_fetching(queue).await
+    }
+
     async fn settle(
         &self,
         queue: &QueueId,
@@ -115,7 +143,7 @@ impl Driver for FaultyLink {
         self.driver.settle(queue, settlements).await
     }
 
-    async fn stats(&self, queues: &[QueueId]) -> Result<Vec<QueueStats>, BrokerError> {
+    async fn stats(&self, queues: &[QueueId]) -> Result<BrokerStats, BrokerError> {
         self.driver.stats(queues).await
     }
 
@@ -138,7 +166,59 @@ impl Driver for FaultyLink {
         self.driver.announce(channel, message).await
     }
 
+    async fn announce_stored(&self, channel: &Channel, payload: Bytes) -> Result<(), BrokerError> {
+        let reply_to = None;
+        let accepts = decode::<HeartbeatMessage>(&payload).is_ok_and(|m| !m.heartbeat.draining);
+        self.announce(channel, Announcement { payload, reply_to })
+            .await?;
+        if accepts {
+            let mut held = self.accepting_held.subscribe();
+            // Waiting fails only without a sender, and `self` has it.
+            let _ = held.wait_for(|held| !*held).await;
+        }
+        if self.cut_off_from_majority.load(Ordering::SeqCst) {
+            let text = "failed to store an announcement: there is no majority";
+            return Err(BrokerError::new(ErrorKind::Transient, text));
+        }
+        self.check()
+    }
+
+    async fn declare_proofs(&self) -> Result<(), BrokerError> {
+        self.check()?;
+        self.driver.declare_proofs().await
+    }
+
     async fn listen(&self, channel: &Channel) -> Result<Listener, BrokerError> {
         self.driver.listen(channel).await
+    }
+
+    async fn declare_log(&self, log: &StartLog) -> Result<(), BrokerError> {
+        self.check()?;
+        self.driver.declare_log(log).await
+    }
+
+    async fn is_log_empty(&self, log: &StartLog) -> Result<bool, BrokerError> {
+        self.check()?;
+        self.driver.is_log_empty(log).await
+    }
+
+    async fn append(&self, log: &StartLog, record: Bytes) -> Result<(), BrokerError> {
+        self.check()?;
+        let appended = self.driver.append(log, record).await;
+        if self.appends_fail.load(Ordering::SeqCst) {
+            let text = "no confirmation of the record";
+            return Err(BrokerError::new(ErrorKind::Transient, text));
+        }
+        appended
+    }
+
+    async fn read_log(&self, log: &StartLog) -> Result<Vec<Bytes>, BrokerError> {
+        self.check()?;
+        self.driver.read_log(log).await
+    }
+
+    async fn delete_log(&self, log: &StartLog) -> Result<(), BrokerError> {
+        self.check()?;
+        self.driver.delete_log(log).await
     }
 }

@@ -6,15 +6,17 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use cueline_broker::{Broker, BrokerOptions, Channel, Driver, Outgoing, QueueId, Settlement};
+use cueline_broker::{
+    Broker, BrokerOptions, Channel, Driver, Outgoing, QueueId, Settlement, StartLog,
+};
 use cueline_broker_embedded::{EmbeddedDriver, EmbeddedOptions};
 use cueline_model::{
     AttemptEvent, AttemptId, Block, DurationMs, Fence, HandlerSpec, JobId, OnLost, Outcome,
-    OutcomeKind, RunId, RunKind, Scope, Shard, StoreId, Timestamp,
+    OutcomeKind, RunId, RunKind, Scope, Session, Shard, StoreId, Timestamp,
 };
 use cueline_protocol::{
-    Control, HeartbeatMessage, HoldingsReply, JobSnapshot, ReportMessage, Trigger, VERSION, decode,
-    decode_reports, encode,
+    Control, HeartbeatMessage, HoldingsReply, Incarnation, JobSnapshot, ReportMessage, Trigger,
+    VERSION, WorkerProcess, decode, decode_reports, encode,
 };
 use cueline_test_support::{SOON, eventually};
 use cueline_worker::{Builder, Context, Failure, Stop, StopReason, Worker};
@@ -77,8 +79,9 @@ impl Fixture {
         let directory = tempfile::tempdir().expect("directory");
         let path = directory.path().join("broker.db");
         let options = EmbeddedOptions {
-            // Triggers that a killed worker had fetched and not acked are delivered again soon.
-            ack_wait: Duration::from_secs(1),
+            // Triggers that a killed worker had fetched and not acked are delivered again soon. What is being journaled
+            // must not be, also while the disk stands still: tests count the answers.
+            ack_wait: Duration::from_secs(6),
             ..options
         };
         let driver = EmbeddedDriver::open(&path, options).await.expect("broker");
@@ -86,6 +89,7 @@ impl Fixture {
         let broker = Broker::from_arc(Arc::clone(&driver), BrokerOptions::default());
         broker.declare(&QueueId::Results).await.expect("declare");
         broker.declare(&own_queue()).await.expect("declare");
+        broker.declare_log(&start_log()).await.expect("declare");
         let (reports, messages) = (Arc::default(), Arc::default());
         let collect = collect(broker.clone(), Arc::clone(&reports), Arc::clone(&messages));
         Self {
@@ -169,8 +173,37 @@ impl Fixture {
         sent.await.expect("announce");
     }
 
+    /// Tells the worker about two processes with its name.
+    pub(crate) async fn name_conflict(&self, kept: &str, refused: &str) {
+        let incarnation = |id: &str| Incarnation {
+            incarnation: id.to_owned(),
+            process: WorkerProcess {
+                host: Some("elsewhere".to_owned()),
+                pid: 7,
+                started_at: Timestamp::from_millis(1),
+            },
+        };
+        let conflict = Control::NameConflict {
+            v: VERSION,
+            kept: incarnation(kept),
+            refused: incarnation(refused),
+        };
+        let channel = control_channel();
+        let sent = self.broker.announce(&channel, encode(&conflict).into());
+        sent.await.expect("announce");
+    }
+
     /// Returns the attempts among these that the worker reports as held.
     pub(crate) async fn holdings(&self, store: StoreId, attempts: &[(i64, u32)]) -> Vec<AttemptId> {
+        self.holdings_reply(store, attempts).await.held
+    }
+
+    /// How far the worker says it has read its queue.
+    pub(crate) async fn fetched_until(&self, store: StoreId) -> Option<Timestamp> {
+        self.holdings_reply(store, &[]).await.fetched_until
+    }
+
+    async fn holdings_reply(&self, store: StoreId, attempts: &[(i64, u32)]) -> HoldingsReply {
         let id = |&(run, attempt): &(i64, u32)| AttemptId {
             run: RunId(run),
             attempt,
@@ -183,7 +216,7 @@ impl Fixture {
         let channel = control_channel();
         let answer = self.broker.ask(&channel, encode(&query).into(), SOON).await;
         let answer = answer.expect("ask").expect("an answer");
-        decode::<HoldingsReply>(&answer).expect("readable").held
+        decode(&answer).expect("readable")
     }
 
     pub(crate) fn reports(&self) -> Vec<ReportMessage> {
@@ -250,7 +283,7 @@ impl Fixture {
         let look = async || {
             let queue = own_queue();
             let stats = self.broker.stats(&[own_queue()]).await.expect("stats");
-            match stats.into_iter().find(|stats| stats.queue == queue) {
+            match stats.of(&queue) {
                 Some(own) if !enough(own.ready, own.unsettled) => Err(format!("{own:?}")),
                 _ => Ok(()),
             }
@@ -281,6 +314,19 @@ impl Heartbeats {
         decode::<HeartbeatMessage>(&payload)
             .expect("readable")
             .heartbeat
+    }
+
+    /// The heartbeats that have arrived since the last call.
+    pub(crate) fn received(&mut self) -> Vec<cueline_model::Heartbeat> {
+        let mut messages = Vec::new();
+        self.0.try_recv_many(&mut messages, usize::MAX);
+        messages
+            .iter()
+            .map(|message| {
+                let message = decode::<HeartbeatMessage>(&message.payload);
+                message.expect("readable").heartbeat
+            })
+            .collect()
     }
 
     /// Waits for a heartbeat that says whether the worker accepts triggers.
@@ -321,6 +367,13 @@ pub(crate) fn run(builder: Builder) -> RunningWorker {
     let stop = Stop::new();
     let task = tokio::spawn(worker.run(stop.clone()));
     RunningWorker { stop, task }
+}
+
+pub(crate) fn start_log() -> StartLog {
+    StartLog {
+        group: "default".to_owned(),
+        executor: "worker-1".to_owned(),
+    }
 }
 
 fn control_channel() -> Channel {
@@ -366,6 +419,7 @@ pub(crate) fn trigger(run: i64, handler: &str, block: Block) -> Trigger {
         shard: Shard::whole(),
         params: None,
         job: Arc::new(job),
+        session: Some(Session(i64::MAX)),
         deadline: Timestamp::from_millis(i64::MAX / 2),
         signature: None,
     }

@@ -94,7 +94,7 @@ async fn with_a_full_disk_nothing_is_acked_started_or_lost() {
     );
     assert_eq!(fixture.reports().len(), 1, "nothing is reported");
     let queues = fixture.broker.stats(&[own_queue()]).await.expect("stats");
-    let own = queues.iter().find(|s| s.queue == own_queue());
+    let own = queues.of(&own_queue());
     let own = own.expect("the executor's queue");
     assert_eq!(own.ready + own.unsettled, 199, "nothing is acked");
     assert!(!worker.task.is_finished(), "it goes on trying");

@@ -1,0 +1,166 @@
+//! What this node has claimed and not yet published.
+//!
+//! Each claimed run is in one of three places. It is on the wheel until it is prepared, pending until it is published,
+//! or unroutable until an executor appears. One struct holds all three. They share one memory limit. A node whose
+//! claims are lost or uncertain clears them together.
+
+mod pending;
+pub(crate) mod wheel;
+
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{Mutex, MutexGuard};
+
+use cueline_broker::QueueId;
+use cueline_model::Timestamp;
+use cueline_runtime::Activator;
+use cueline_store::{ClaimedRun, ErrorKind, NodeId, StoreError};
+
+pub(crate) use self::pending::PendingPublish;
+use self::pending::PendingPublishes;
+use self::wheel::Wheel;
+use crate::lock::lock;
+
+#[derive(Debug)]
+pub(crate) struct NodeClaims {
+    /// The id under which this node claims runs.
+    node: AtomicI64,
+    /// A store call failed with an unknown result. The store may hold claims that are missing here.
+    is_uncertain: AtomicBool,
+    wheel: Mutex<Wheel<ClaimedRun>>,
+    pending: Mutex<PendingPublishes>,
+    unroutable: Mutex<Vec<ClaimedRun>>,
+    pub(crate) wake_prepare: Activator,
+    pub(crate) wake_publish: Activator,
+    /// The renewal also drops uncertain claims and claims again.
+    pub(crate) wake_lease_renewal: Activator,
+}
+
+const NO_NODE: i64 = -1;
+
+impl Default for NodeClaims {
+    fn default() -> Self {
+        Self {
+            node: AtomicI64::new(NO_NODE),
+            is_uncertain: AtomicBool::new(false),
+            wheel: Mutex::default(),
+            pending: Mutex::default(),
+            unroutable: Mutex::default(),
+            wake_prepare: Activator::new(),
+            wake_publish: Activator::new(),
+            wake_lease_renewal: Activator::new(),
+        }
+    }
+}
+
+impl NodeClaims {
+    /// The node's id; `None` until it is registered.
+    pub(crate) fn node(&self) -> Option<NodeId> {
+        match self.node.load(Ordering::Acquire) {
+            NO_NODE => None,
+            id => Some(NodeId(id)),
+        }
+    }
+
+    pub(crate) fn set_node(&self, node: NodeId) {
+        self.node.store(node.0, Ordering::Release);
+    }
+
+    /// Call this when a store call failed and may still have claimed or marked runs. The node then drops all claims
+    /// and claims again. No other node takes over the runs of a live node.
+    pub(crate) fn set_uncertain(&self) {
+        self.is_uncertain.store(true, Ordering::Release);
+        self.wake_lease_renewal.wake();
+    }
+
+    /// Returns the result of a call that claims runs unchanged. A transient error makes the claims uncertain, because
+    /// the store may have committed before the error.
+    pub(crate) fn note_uncertain_result<T>(
+        &self,
+        result: Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        if let Err(e) = &result
+            && e.kind() == ErrorKind::Transient
+        {
+            self.set_uncertain();
+        }
+        result
+    }
+
+    /// Whether the claims have become uncertain since the last call. Clears the flag.
+    pub(crate) fn take_uncertain(&self) -> bool {
+        self.is_uncertain.swap(false, Ordering::AcqRel)
+    }
+
+    /// The number of claimed runs in memory.
+    pub(crate) fn claimed_count(&self) -> usize {
+        lock(&self.wheel).len() + lock(&self.pending).len() + lock(&self.unroutable).len()
+    }
+
+    /// Puts runs on the wheel and wakes the prepare stage.
+    pub(crate) fn schedule(&self, runs: Vec<ClaimedRun>) {
+        if runs.is_empty() {
+            return;
+        }
+        let mut wheel = lock(&self.wheel);
+        for run in runs {
+            wheel.insert(run.due_at, run.job.spec.priority, run.id, run);
+        }
+        drop(wheel);
+        self.wake_prepare.wake();
+    }
+
+    pub(crate) fn wheel(&self) -> MutexGuard<'_, Wheel<ClaimedRun>> {
+        lock(&self.wheel)
+    }
+
+    /// Adds triggers, which wait for their due time.
+    pub(crate) fn add_pending(&self, triggers: impl IntoIterator<Item = PendingPublish>) {
+        let mut pending = lock(&self.pending);
+        for trigger in triggers {
+            pending.insert(trigger);
+        }
+    }
+
+    /// Adds triggers whose publish was not answered. Until `retry_at` nothing else is published to their queues, so no
+    /// newer trigger overtakes them.
+    pub(crate) fn add_unanswered(
+        &self,
+        triggers: impl IntoIterator<Item = PendingPublish>,
+        retry_at: Timestamp,
+    ) {
+        let mut pending = lock(&self.pending);
+        for trigger in triggers {
+            pending.hold_queue(trigger.message.queue.clone(), retry_at);
+            pending.insert(trigger.unanswered());
+        }
+    }
+
+    /// These queues have accepted triggers.
+    pub(crate) fn note_accepted<'a>(&self, queues: impl IntoIterator<Item = &'a QueueId>) {
+        let mut pending = lock(&self.pending);
+        for queue in queues {
+            pending.note_accepted(queue);
+        }
+    }
+
+    pub(crate) fn pending(&self) -> MutexGuard<'_, PendingPublishes> {
+        lock(&self.pending)
+    }
+
+    pub(crate) fn unroutable(&self) -> MutexGuard<'_, Vec<ClaimedRun>> {
+        lock(&self.unroutable)
+    }
+
+    /// Puts unroutable runs back on the wheel, because the set of executors changed.
+    pub(crate) fn retry_unroutable(&self) {
+        let runs = std::mem::take(&mut *lock(&self.unroutable));
+        self.schedule(runs);
+    }
+
+    /// Forgets all runs. This or another node claims them again from the store.
+    pub(crate) fn forget_all(&self) {
+        lock(&self.wheel).clear();
+        lock(&self.pending).clear();
+        lock(&self.unroutable).clear();
+    }
+}

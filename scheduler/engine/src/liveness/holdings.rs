@@ -1,0 +1,254 @@
+//! Finds the attempts that their executors do not hold: neither in the queue nor in the journal.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use cueline_broker::{Broker, QueueId, QueueStats};
+use cueline_model::{AttemptId, ExecutorId, RunState, StoreId, Timestamp};
+use cueline_protocol::{Control, HoldingsReply, VERSION, decode, encode};
+use cueline_store::OutstandingAttempt;
+
+use super::registry::Registry;
+use super::start_evidence::StartEvidence;
+use crate::addresses::{control_channel, executor_queue, start_log};
+use crate::error::EngineError;
+
+/// The most attempts in one question and in one turn. An executor answers for more than this.
+pub(crate) const BATCH: usize = 1_000;
+const REPLY_WITHIN: Duration = Duration::from_secs(2);
+
+/// Asks live executors which attempts they hold.
+#[derive(Clone)]
+pub(crate) struct Holdings {
+    pub(crate) broker: Broker,
+    pub(crate) registry: Arc<Registry>,
+    pub(crate) store_id: StoreId,
+    /// The validity of triggers. Their deadlines tell by it when they were written.
+    pub(crate) trigger_valid_ms: u64,
+    /// A trigger in a queue that holds others is lost if its executor has read triggers that were written this much
+    /// later. Triggers that the broker delivers again lag behind, and clocks differ.
+    pub(crate) passed_after_ms: u64,
+}
+
+/// Attempts that their executors do not hold.
+#[derive(Debug, Default)]
+pub(crate) struct Missing {
+    /// They have not started.
+    pub(crate) not_started: Vec<AttemptId>,
+    /// They are `running` in the store, or the start log has their start.
+    pub(crate) may_have_started: Vec<AttemptId>,
+}
+
+/// What an executor answered to one or several questions.
+#[derive(Debug, Default)]
+struct Answers {
+    missing: Vec<OutstandingAttempt>,
+    fetched_until: Option<Timestamp>,
+}
+
+impl Holdings {
+    /// Compares attempts with the queues and journals of their executors. Attempts of executors that are not alive or
+    /// do not answer are left out.
+    pub(crate) async fn missing(
+        &self,
+        outstanding: Vec<OutstandingAttempt>,
+    ) -> Result<Missing, EngineError> {
+        let mut by_executor: BTreeMap<ExecutorId, Vec<OutstandingAttempt>> = BTreeMap::new();
+        for o in outstanding {
+            by_executor.entry(o.executor.clone()).or_default().push(o);
+        }
+        let with_triggers = self.queues_with_triggers(by_executor.keys()).await?;
+        let mut missing = Missing::default();
+        for (executor, attempts) in by_executor {
+            if !self.registry.is_alive(&executor) {
+                continue;
+            }
+            let queue = executor_queue(&executor.group, &executor.name);
+            let answers = if with_triggers.contains(&queue) {
+                self.ask_about_passed(&executor, attempts).await?
+            } else {
+                let mut answers = Answers::default();
+                self.ask(&executor, &attempts, &mut answers).await?;
+                answers
+            };
+            self.classify(&executor, answers.missing, &mut missing)
+                .await;
+        }
+        Ok(missing)
+    }
+
+    /// Asks a live executor about `queued` attempts, whatever its queue holds. Those that it holds are left out of the
+    /// result. `None` if it is not alive or does not answer, or if its start log cannot be read.
+    pub(crate) async fn missing_in_journal(
+        &self,
+        executor: &ExecutorId,
+        queued: Vec<OutstandingAttempt>,
+    ) -> Result<Option<Missing>, EngineError> {
+        if !self.registry.is_alive(executor) {
+            return Ok(None);
+        }
+        let Some(reply) = self.reply(executor, &queued).await? else {
+            return Ok(None);
+        };
+        let held: HashSet<AttemptId> = reply.held.into_iter().collect();
+        let not_held = queued.into_iter().filter(|o| !held.contains(&o.attempt));
+        let mut missing = Missing::default();
+        let is_sorted = self
+            .classify(executor, not_held.collect(), &mut missing)
+            .await;
+        Ok(is_sorted.then_some(missing))
+    }
+
+    /// Whether the queue of an executor holds no trigger. A queue that does not answer may hold any.
+    pub(crate) async fn is_queue_empty(&self, executor: &ExecutorId) -> Result<bool, EngineError> {
+        let with_messages = self.queues_with_triggers(std::iter::once(executor)).await?;
+        let queue = executor_queue(&executor.group, &executor.name);
+        Ok(!with_messages.contains(&queue))
+    }
+
+    /// Asks an executor whose queue holds triggers. The queue may hold the triggers of `queued` attempts, unless the
+    /// executor has read beyond them.
+    async fn ask_about_passed(
+        &self,
+        executor: &ExecutorId,
+        attempts: Vec<OutstandingAttempt>,
+    ) -> Result<Answers, EngineError> {
+        let (running, queued): (Vec<_>, Vec<_>) = attempts
+            .into_iter()
+            .partition(|o| o.state == RunState::Running);
+        let mut answers = Answers::default();
+        self.ask(executor, &running, &mut answers).await?;
+        let fetched_until = answers.fetched_until;
+        let passed = |o: &OutstandingAttempt| self.has_passed(fetched_until, o.queued_at);
+        let passed: Vec<_> = queued.into_iter().filter(passed).collect();
+        if !passed.is_empty() {
+            self.ask(executor, &passed, &mut answers).await?;
+        }
+        Ok(answers)
+    }
+
+    /// Whether an executor that has read up to the trigger with the deadline `fetched_until` has read beyond a trigger
+    /// that was published before `queued_at`.
+    fn has_passed(&self, fetched_until: Option<Timestamp>, queued_at: Timestamp) -> bool {
+        let written_at = fetched_until.map(|deadline| deadline.minus_ms(self.trigger_valid_ms));
+        written_at.is_some_and(|at| queued_at.plus_ms(self.passed_after_ms) < at)
+    }
+
+    async fn queues_with_triggers(
+        &self,
+        executors: impl Iterator<Item = &ExecutorId>,
+    ) -> Result<BTreeSet<QueueId>, EngineError> {
+        let queues: Vec<QueueId> = executors
+            .map(|executor| executor_queue(&executor.group, &executor.name))
+            .collect();
+        let stats = self.broker.stats(&queues).await?;
+        let counted = stats.queues.into_iter();
+        let with_triggers = counted
+            .filter(QueueStats::may_have_messages)
+            .map(|s| s.queue);
+        // A queue that does not answer may have any trigger.
+        Ok(with_triggers.chain(stats.unanswered).collect())
+    }
+
+    /// Asks about attempts in parts, until one is not answered. Without attempts, it asks how far the executor has read
+    /// its queue.
+    async fn ask(
+        &self,
+        executor: &ExecutorId,
+        attempts: &[OutstandingAttempt],
+        answers: &mut Answers,
+    ) -> Result<(), EngineError> {
+        let mut rest = attempts;
+        loop {
+            let (part, later) = rest.split_at(rest.len().min(BATCH));
+            let Some(reply) = self.reply(executor, part).await? else {
+                return Ok(());
+            };
+            let held: HashSet<AttemptId> = reply.held.into_iter().collect();
+            let not_held = part.iter().filter(|o| !held.contains(&o.attempt));
+            answers.missing.extend(not_held.cloned());
+            answers.fetched_until = reply.fetched_until;
+            if later.is_empty() {
+                return Ok(());
+            }
+            rest = later;
+        }
+    }
+
+    /// The executor's reply about these attempts; `None` when it does not answer.
+    async fn reply(
+        &self,
+        executor: &ExecutorId,
+        attempts: &[OutstandingAttempt],
+    ) -> Result<Option<HoldingsReply>, EngineError> {
+        let question = Control::Holdings {
+            v: VERSION,
+            store: self.store_id,
+            attempts: attempts.iter().map(|o| o.attempt).collect(),
+        };
+        let reply = self
+            .broker
+            .ask(
+                &control_channel(executor),
+                Bytes::from(encode(&question)),
+                REPLY_WITHIN,
+            )
+            .await?;
+        let Some(reply) = reply else {
+            return Ok(None);
+        };
+        match decode(&reply) {
+            Ok(reply) => Ok(Some(reply)),
+            Err(e) => {
+                tracing::warn!(
+                    group = %executor.group,
+                    executor = %executor.name,
+                    error = %e,
+                    "ignored a holdings reply that cannot be read; check the version of the worker"
+                );
+                Ok(None)
+            }
+        }
+    }
+
+    /// Sorts missing attempts by whether they may have started. The log is read after the executor's answer: an attempt
+    /// that the executor has accepted since then may have started too. If the log cannot be read, the `queued` attempts
+    /// are left out, and it returns false.
+    async fn classify(
+        &self,
+        executor: &ExecutorId,
+        attempts: Vec<OutstandingAttempt>,
+        missing: &mut Missing,
+    ) -> bool {
+        let (running, queued): (Vec<_>, Vec<_>) = attempts
+            .into_iter()
+            .partition(|o| o.state == RunState::Running);
+        let running = running.iter().map(|o| o.attempt);
+        missing.may_have_started.extend(running);
+        if queued.is_empty() {
+            return true;
+        }
+        let evidence = match self.broker.read_log(&start_log(executor)).await {
+            Ok(records) => StartEvidence::of(&records, self.store_id),
+            Err(e) => {
+                tracing::warn!(
+                    group = %executor.group,
+                    executor = %executor.name,
+                    count = queued.len(),
+                    error = %e,
+                    "failed to read a start log; its executor's lost triggers wait for the next try. Check the broker and the scheduler's rights on it"
+                );
+                return false;
+            }
+        };
+        // A record that the log has dropped is so old that the report of that start was ingested long ago.
+        let queued = queued.iter().map(|o| o.attempt);
+        let (started, not_started): (Vec<_>, Vec<_>) =
+            queued.partition(|attempt| evidence.has_start(*attempt));
+        missing.may_have_started.extend(started);
+        missing.not_started.extend(not_started);
+        true
+    }
+}

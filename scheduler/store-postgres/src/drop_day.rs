@@ -1,0 +1,243 @@
+//! Drops the partitions of a day whose runs have all expired.
+//!
+//! A drop needs an exclusive lock on the tables of all runs, and everything waits for it. So the slow work comes before
+//! the lock, in short statements that are transactions of their own. They examine the runs and delete their idempotency
+//! keys. Under the lock there are two look-ups and the drop. The drop only changes the catalog: PostgreSQL deletes the
+//! files after it has released the locks. If the lock is not free within [`LOCK_WITHIN`], the next turn tries again.
+//!
+//! `DETACH PARTITION … CONCURRENTLY` would wait without delaying others. But it is three commits for three tables, each
+//! in two steps. After a crash in between, the day exists in part. Every node would have to recognise that and finish
+//! it. Until then no run could be written to the day. A drop under a lock is done or not done.
+//!
+//! No run is written between the examination and the drop without being noticed. Transactions that write to an old day
+//! hold a lock on that day from before they allocate ids (see [`share_old_days`](crate::partitions::share_old_days)).
+//! The examination begins when none of them is in progress, so each later one writes a higher id.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use cueline_model::Timestamp;
+use cueline_store::adapter::convert::{to_i64, to_u64};
+use sqlx::AssertSqlSafe;
+use sqlx::postgres::PgConnection;
+
+use crate::PgStore;
+use crate::error::{Error, Result};
+use crate::partitions::{
+    Day, drop_partitions, existing_partitions, lock_for_drop, try_lock_day, try_lock_partitions,
+};
+
+/// A window of runs below an id: their number, the lowest id, and whether all have expired. It goes downwards, because
+/// late runs expire last.
+pub(crate) const CHECK_WINDOW: &str = "
+    SELECT count(*), min(id), coalesce(bool_and(coalesce(ended_at < $3, false)), true)
+    FROM (SELECT id, ended_at FROM run WHERE id >= $1 AND id < $2 ORDER BY id DESC LIMIT $4) part";
+
+/// The highest id of a day, and whether a run of the day is live.
+pub(crate) const NEWEST: &str = "
+    SELECT (SELECT max(id) FROM run WHERE id >= $1 AND id < $2), EXISTS (SELECT FROM run_live WHERE id >= $1 AND id < $2)";
+
+pub(crate) const DELETE_KEYS: &str = "
+    DELETE FROM trigger_key k
+    USING (SELECT job_id, key FROM trigger_key WHERE first_run >= $1 AND first_run < $2 ORDER BY first_run LIMIT $3) e
+    WHERE k.job_id = e.job_id AND k.key = e.key";
+
+/// The longest wait for all locks of a drop together. Transactions that use the tables wait behind it.
+const LOCK_WITHIN: &str = "SET LOCAL statement_timeout = 200";
+const USUAL_TIMEOUT: &str = "SET LOCAL statement_timeout TO DEFAULT";
+
+/// The number of runs that one statement examines, and of keys that one statement deletes.
+const WINDOW: usize = 5_000;
+
+/// The most of these statements in one call. The next call continues.
+pub(crate) const MAX_WINDOWS: usize = 100;
+
+/// How far days were examined. An expired run stays expired, so no run is examined twice. There is at most one entry
+/// per partition.
+#[derive(Debug, Default)]
+pub(crate) struct DayChecks(Mutex<BTreeMap<Day, DayCheck>>);
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct DayCheck {
+    /// Runs that ended before have expired.
+    before: Timestamp,
+    /// The highest id when the examination began.
+    newest: Option<i64>,
+    /// The runs from this id to the newest have expired.
+    expired_from: i64,
+    /// Their number.
+    runs: u64,
+}
+
+impl DayChecks {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Day, DayCheck>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn get(&self, day: Day, before: Timestamp) -> Option<DayCheck> {
+        let check = self.lock().get(&day).copied();
+        // With a longer retention, the runs may not have expired.
+        check.filter(|check| check.before <= before)
+    }
+
+    fn put(&self, day: Day, check: DayCheck) {
+        self.lock().insert(day, check);
+    }
+
+    fn forget(&self, day: Day) {
+        self.lock().remove(&day);
+    }
+
+    /// Forgets the days without partitions.
+    pub(crate) fn retain(&self, days: &BTreeSet<Day>) {
+        self.lock().retain(|day, _| days.contains(day));
+    }
+}
+
+impl PgStore {
+    /// Drops the partitions of a day if all its runs have expired. Returns their number. `None` if a run has not
+    /// expired, the tables are in use, or the examination is not finished. `windows` is what is left of
+    /// [`MAX_WINDOWS`].
+    pub(crate) async fn drop_expired_day(
+        &self,
+        day: Day,
+        before: Timestamp,
+        windows: &mut usize,
+    ) -> Result<Option<u64>> {
+        let Some(check) = self.check_day(day, before, windows).await? else {
+            return Ok(None);
+        };
+        if !self.delete_keys(day, windows).await? {
+            return Ok(None);
+        }
+        let mut tx = self.db.write().await?;
+        let dropped = self.try_drop(&mut tx, day, &check).await;
+        if !matches!(dropped, Ok(true)) {
+            // At once, because others wait for the locks.
+            tx.roll_back().await;
+            return dropped.map(|_| None);
+        }
+        tx.commit().await?;
+        self.day_checks.forget(day);
+        self.db.forget_partitions();
+        Ok(Some(check.runs))
+    }
+
+    /// Examines the runs of a day. Returns the result if all have expired.
+    async fn check_day(
+        &self,
+        day: Day,
+        before: Timestamp,
+        windows: &mut usize,
+    ) -> Result<Option<DayCheck>> {
+        let known = self.day_checks.get(day, before);
+        let begun = match known {
+            Some(check) => Some(check),
+            None => self.begin_check(day, before).await?,
+        };
+        let Some(mut check) = begun else {
+            return Ok(None);
+        };
+        let (first, _) = day.ids();
+        let mut conn = self.db.autocommit().await?;
+        let mut all_expired = false;
+        while *windows > 0 && !all_expired {
+            *windows -= 1;
+            let (runs, lowest, expired): (i64, Option<i64>, bool) = sqlx::query_as(CHECK_WINDOW)
+                .bind(first)
+                .bind(check.expired_from)
+                .bind(before.as_millis())
+                .bind(to_i64(WINDOW))
+                .fetch_one(&mut *conn)
+                .await?;
+            if !expired {
+                break;
+            }
+            check.runs += to_u64(runs);
+            check.expired_from = lowest.unwrap_or(first);
+            all_expired = lowest.is_none();
+        }
+        self.day_checks.put(day, check);
+        Ok(all_expired.then_some(check))
+    }
+
+    /// Begins to examine a day. `None` while a transaction writes runs to it.
+    async fn begin_check(&self, day: Day, before: Timestamp) -> Result<Option<DayCheck>> {
+        let mut tx = self.db.write().await?;
+        let newest = if try_lock_day(&mut tx, day).await? {
+            Some(newest_run(&mut tx, day).await?.0)
+        } else {
+            None
+        };
+        tx.roll_back().await;
+        Ok(newest.map(|newest| DayCheck {
+            before,
+            newest,
+            expired_from: newest.map_or(day.ids().0, |id| id + 1),
+            runs: 0,
+        }))
+    }
+
+    /// Deletes the idempotency keys of a day. Returns whether none is left. No key is added to an old day.
+    async fn delete_keys(&self, day: Day, windows: &mut usize) -> Result<bool> {
+        let (first, end) = day.ids();
+        let mut conn = self.db.autocommit().await?;
+        while *windows > 0 {
+            *windows -= 1;
+            let deleted = sqlx::query(DELETE_KEYS)
+                .bind(first)
+                .bind(end)
+                .bind(to_i64(WINDOW))
+                .execute(&mut *conn)
+                .await?;
+            if deleted.rows_affected() < WINDOW as u64 {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Drops the partitions, unless they are in use or have got a new run. The caller ends the transaction.
+    async fn try_drop(&self, conn: &mut PgConnection, day: Day, check: &DayCheck) -> Result<bool> {
+        if !try_lock_partitions(conn).await? || !existing_partitions(conn).await?.contains(&day) {
+            return Ok(false);
+        }
+        sqlx::query(LOCK_WITHIN).execute(&mut *conn).await?;
+        let locked = sqlx::raw_sql(AssertSqlSafe(lock_for_drop(day)))
+            .execute(&mut *conn)
+            .await;
+        if !got_lock(locked)? {
+            return Ok(false);
+        }
+        sqlx::query(USUAL_TIMEOUT).execute(&mut *conn).await?;
+        let (newest, is_live) = newest_run(conn, day).await?;
+        if newest > check.newest || is_live {
+            self.day_checks.forget(day);
+            return Ok(false);
+        }
+        sqlx::raw_sql(AssertSqlSafe(drop_partitions(day)))
+            .execute(conn)
+            .await?;
+        Ok(true)
+    }
+}
+
+/// The highest id of a day, and whether a run of the day is live.
+async fn newest_run(conn: &mut PgConnection, day: Day) -> Result<(Option<i64>, bool)> {
+    let (first, end) = day.ids();
+    let newest: (Option<i64>, bool) = sqlx::query_as(NEWEST)
+        .bind(first)
+        .bind(end)
+        .fetch_one(conn)
+        .await?;
+    Ok(newest)
+}
+
+/// Returns whether a statement got its locks in time. Passes other errors on.
+fn got_lock<T>(result: std::result::Result<T, sqlx::Error>) -> Result<bool> {
+    match result.map_err(Error::from) {
+        Ok(_) => Ok(true),
+        Err(error) if error.is_timeout() => Ok(false),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,176 @@
+//! The database is promoted or restored, with and without lost commits. No run id is issued twice, and live runs keep
+//! theirs.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use cueline_model::{
+    AttemptEvent, AttemptId, ExecutorName, JobSpec, Outcome, OutcomeKind, RunId, RunState,
+    Timestamp,
+};
+use cueline_store::{AttemptReport, DispatchRequest, NodeId, Store, StoreError, TriggerRequest};
+use cueline_store_postgres::{PgOptions, PgStore};
+use cueline_test_servers::postgres::Postgres;
+use cueline_test_support::{SOON, eventually};
+
+use crate::test_database::TestDatabase;
+
+fn hand() -> JobSpec {
+    serde_json::from_value(serde_json::json!({
+        "name": "hand", "group": "default", "schedule": { "manual": true }, "handler": { "native": "noop" },
+    }))
+    .expect("a definition")
+}
+
+async fn open(url: &str) -> PgStore {
+    PgStore::connect(url, PgOptions::default())
+        .await
+        .expect("opens")
+}
+
+/// The answer of a call. It is repeated, because after a restart of the server each connection of the pool fails once.
+async fn answered<T>(what: &str, mut call: impl AsyncFnMut() -> Result<T, StoreError>) -> T {
+    let look = async || call().await.map_err(|error| error.to_string());
+    eventually(what, SOON, look).await.expect("in time")
+}
+
+async fn trigger(store: &PgStore) -> RunId {
+    static NUMBER: AtomicUsize = AtomicUsize::new(0);
+    let request = TriggerRequest {
+        job: "hand".parse().expect("a name"),
+        params: None,
+        idempotency_key: Some(NUMBER.fetch_add(1, Ordering::Relaxed).to_string()),
+        run_at: None,
+        by: "a test".to_owned(),
+    };
+    let triggered = answered("a trigger", async || store.trigger(&request).await).await;
+    triggered.runs[0]
+}
+
+async fn node(store: &PgStore, name: &str) -> NodeId {
+    store
+        .register_node(name, 600_000)
+        .await
+        .expect("registers")
+        .node
+}
+
+/// Claims and publishes the one run that waits.
+async fn publish(store: &PgStore, node: NodeId) -> AttemptId {
+    let claimed = store.claim_waiting(node, 60_000, 10).await.expect("claims");
+    assert_eq!(claimed.len(), 1);
+    let executor: ExecutorName = "e1".parse().expect("a name");
+    let request = DispatchRequest {
+        attempt: claimed[0].attempt_id(),
+        job_version: claimed[0].job.version,
+        executor,
+    };
+    let taken = store.begin_dispatch(node, &[request]).await;
+    let taken = taken.expect("begins");
+    store.confirm_dispatch(&taken).await.expect("confirms");
+    taken[0]
+}
+
+async fn end(store: &PgStore, attempt: AttemptId) -> RunState {
+    let report = AttemptReport {
+        attempt,
+        executor: Some("e1".parse().expect("a name")),
+        event: AttemptEvent::Ended {
+            outcome: Outcome::new(OutcomeKind::Succeeded, Timestamp::from_millis(1)),
+        },
+    };
+    let reports = [report];
+    answered("ingested reports", async || {
+        store.ingest_reports(&reports).await
+    })
+    .await;
+    let found = answered("the run", async || store.run(attempt.run).await).await;
+    found.run.state
+}
+
+/// The part of the id that the sequence gives. The day before it may change during a test.
+fn number(run: RunId) -> i64 {
+    run.0 % 10_000_000_000
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ids_of_lost_runs_are_not_issued_again() {
+    let server = Postgres::start().expect("starts");
+    let database = server.create_database().expect("creates a database");
+    let store = open(&server.url(&database)).await;
+    store.apply_jobs(&[hand()], false).await.expect("applies");
+    let one = node(&store, "one").await;
+    let store_id = store.store_id().await.expect("an id");
+    trigger(&store).await;
+    let live = publish(&store, one).await;
+    server.keep_copy().expect("copies");
+    let mut lost = BTreeSet::new();
+    // More than PostgreSQL sets aside for a crash, which is 32 numbers of a sequence.
+    for _ in 0..50 {
+        lost.insert(number(trigger(&store).await));
+    }
+    server.fail_over_to_copy().expect("fails over");
+    for _ in 0..50 {
+        let new = trigger(&store).await;
+        assert!(!lost.contains(&number(new)), "{new} was issued before");
+    }
+    let present = answered("the id", async || store.store_id().await).await;
+    assert_eq!(present, store_id, "workers keep what they know");
+    assert_eq!(end(&store, live).await, RunState::Succeeded);
+}
+
+/// As after a failover to a synchronous standby.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_promotion_that_loses_nothing_changes_nothing_else() {
+    let server = Postgres::start().expect("starts");
+    let database = server.create_database().expect("creates a database");
+    let store = open(&server.url(&database)).await;
+    store.apply_jobs(&[hand()], false).await.expect("applies");
+    let one = node(&store, "one").await;
+    let before = trigger(&store).await;
+    let live = publish(&store, one).await;
+    server.fail_over().expect("fails over");
+    let renewed = answered("a lease", async || store.renew_lease(one, 600_000).await).await;
+    assert!(renewed);
+    let after = trigger(&store).await;
+    assert!(number(after) >= number(before) + 1_000_000_000, "{after}");
+    assert_eq!(end(&store, live).await, RunState::Succeeded);
+    // Without a further change the numbers follow each other.
+    let next = trigger(&store).await;
+    assert_eq!(number(next), number(after) + 1);
+}
+
+/// A restore from a dump creates the tables anew. Here only their recorded identity differs.
+#[tokio::test]
+async fn each_process_notices_a_restore_before_it_issues_an_id() {
+    let database = TestDatabase::migrated().await;
+    let (one, two) = (open(&database.url()).await, open(&database.url()).await);
+    one.apply_jobs(&[hand()], false).await.expect("applies");
+    let first = trigger(&one).await;
+    trigger(&two).await;
+    database.sql("UPDATE store_identity SET history = '00000001/1'");
+    let skipped = trigger(&two).await;
+    assert!(
+        number(skipped) >= number(first) + 1_000_000_000,
+        "{skipped}"
+    );
+    let other = trigger(&one).await;
+    assert_eq!(number(other), number(skipped) + 1, "skipped once");
+    let job = database.sql("SELECT last_value >= 1000000 FROM job_id_seq");
+    assert_eq!(job, "t");
+}
+
+/// The cluster's identifier is not readable everywhere.
+#[tokio::test]
+async fn another_cluster_counts_where_its_identifier_is_known() {
+    let database = TestDatabase::migrated().await;
+    let store = open(&database.url()).await;
+    store.apply_jobs(&[hand()], false).await.expect("applies");
+    let first = trigger(&store).await;
+    database.sql("UPDATE store_identity SET system_identifier = 1");
+    // Read at the start of a process and with each renewed lease.
+    let node = node(&store, "one").await;
+    assert!(store.renew_lease(node, 600_000).await.expect("renews"));
+    let second = trigger(&store).await;
+    assert!(number(second) >= number(first) + 1_000_000_000, "{second}");
+}
