@@ -48,7 +48,7 @@ async fn wait_for_attempt(cluster: &Cluster, runs: &[String], attempt: u32) -> R
 #[tokio::test]
 async fn attempts_behind_a_server_without_the_majority_end_before_they_run_elsewhere() -> Result<()>
 {
-    let nats = tokio::task::spawn_blocking(|| NatsCluster::start(3)).await??;
+    let mut nats = tokio::task::spawn_blocking(|| NatsCluster::start(3)).await??;
     let (_postgres, store) = database()?;
     let mut cluster = Cluster::new(store, nats.url(0)).await?;
     let mut scheduler = cluster.scheduler(&[&TIMES[..], &["--broker-replicas", "3"]].concat())?;

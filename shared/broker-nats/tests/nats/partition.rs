@@ -45,7 +45,7 @@ async fn behind_a_server_without_the_majority_announcements_are_received_and_not
 
 async fn received_and_not_stored(version: Version) {
     let starting = spawn_blocking(move || NatsCluster::start_version(version, 3));
-    let cluster = starting.await.unwrap().unwrap();
+    let mut cluster = starting.await.unwrap().unwrap();
     let majority = [connect(&cluster, 0).await, connect(&cluster, 1).await];
     let isolated = connect(&cluster, 2).await;
     eventually("the proofs are declared", WITHIN, async || {
