@@ -11,6 +11,7 @@ mod forget;
 mod heartbeats;
 mod incarnations;
 mod ingest;
+mod late_publish;
 mod lease_times;
 mod misfire;
 mod node_loss;
