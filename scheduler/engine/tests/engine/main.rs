@@ -3,6 +3,7 @@
 mod admin;
 mod broadcast_hold;
 mod cancel;
+mod concurrent_failover;
 mod due_times;
 mod failover;
 mod fixture;
