@@ -61,8 +61,10 @@ async fn move_to_e2(
 
 /// Ends the attempt of `trigger`. Returns the state and the attempt of its run.
 async fn end(
-    (fixture, two): (&Fixture, &mut ManualEngine),
-    (executor, trigger): (&FakeExecutor, &Trigger),
+    fixture: &Fixture,
+    two: &mut ManualEngine,
+    executor: &FakeExecutor,
+    trigger: &Trigger,
     kind: OutcomeKind,
 ) -> (RunState, u32) {
     executor.ended(trigger, kind, fixture.now()).await;
@@ -85,9 +87,9 @@ async fn assert_returned(
         attempt: 1,
     };
     assert_eq!(found, [(first, Some(FIRST))]);
-    let after = end((fixture, two), (e1, &late[0]), OutcomeKind::Returned).await;
+    let after = end(fixture, two, e1, &late[0], OutcomeKind::Returned).await;
     assert_eq!(after, (RunState::Queued, 2));
-    let after = end((fixture, two), (e2, moved), OutcomeKind::Succeeded).await;
+    let after = end(fixture, two, e2, moved, OutcomeKind::Succeeded).await;
     assert_eq!(after, (RunState::Succeeded, 2));
 }
 
