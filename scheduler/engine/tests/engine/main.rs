@@ -3,6 +3,7 @@
 mod admin;
 mod broadcast_hold;
 mod cancel;
+mod concurrent_failover;
 mod due_times;
 mod failover;
 mod fixture;
@@ -11,6 +12,7 @@ mod forget;
 mod heartbeats;
 mod incarnations;
 mod ingest;
+mod late_publish;
 mod lease_times;
 mod misfire;
 mod node_loss;

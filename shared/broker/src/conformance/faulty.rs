@@ -62,7 +62,7 @@ pub enum Fault {
     After(ErrorKind),
     /// The call takes effect after a delay.
     Late(Duration),
-    /// The call takes effect after [`Faults::release`]. Not for [`Driver::publish`] and [`Driver::stats`].
+    /// The call takes effect after [`Faults::release`].
     Held,
     /// [`Driver::publish`] takes effect, and each message is reported as unknown. [`Driver::stats`] reports each of its
     /// queues as unanswered. Any other call fails like [`Fault::After`] with a transient error.
@@ -159,10 +159,15 @@ impl Faulty {
         call: impl Future<Output = Result<T, BrokerError>> + Send,
     ) -> Result<T, BrokerError> {
         let fault = self.faults.of_call(operation);
+        self.hold(fault).await;
+        meet(fault, operation, call).await
+    }
+
+    /// Waits for the release of a held call.
+    async fn hold(&self, fault: Option<Fault>) {
         if fault == Some(Fault::Held) {
             self.faults.1.notified().await;
         }
-        meet(fault, operation, call).await
     }
 }
 
@@ -224,6 +229,7 @@ impl Driver for Faulty {
 
     async fn publish(&self, batch: &[Outgoing]) -> Result<Vec<Result<(), Refusal>>, BrokerError> {
         let fault = self.faults.of_call(Operation::Publish);
+        self.hold(fault).await;
         let publish = self.driver.publish(batch);
         if fault != Some(Fault::Unanswered) {
             return meet(fault, Operation::Publish, publish).await;
@@ -261,6 +267,7 @@ impl Driver for Faulty {
 
     async fn stats(&self, queues: &[QueueId]) -> Result<BrokerStats, BrokerError> {
         let fault = self.faults.of_call(Operation::Stats);
+        self.hold(fault).await;
         let other = fault.filter(|fault| *fault != Fault::Unanswered);
         let mut stats = meet(other, Operation::Stats, self.driver.stats(queues)).await?;
         match fault {

@@ -19,7 +19,7 @@ use cueline_protocol::{
     VERSION, WorkerProcess, decode, decode_reports, encode,
 };
 use cueline_test_support::{SOON, eventually};
-use cueline_worker::{Builder, Context, Failure, Stop, StopReason, Worker};
+use cueline_worker::{Builder, Context, Failure, Readiness, Stop, StopReason, Worker};
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -363,10 +363,16 @@ async fn collect(
 }
 
 pub(crate) fn run(builder: Builder) -> RunningWorker {
+    run_with_readiness(builder).0
+}
+
+/// The same, with what the worker tells the health page.
+pub(crate) fn run_with_readiness(builder: Builder) -> (RunningWorker, Readiness) {
     let worker = builder.build().expect("a worker");
+    let readiness = worker.readiness();
     let stop = Stop::new();
     let task = tokio::spawn(worker.run(stop.clone()));
-    RunningWorker { stop, task }
+    (RunningWorker { stop, task }, readiness)
 }
 
 pub(crate) fn start_log() -> StartLog {

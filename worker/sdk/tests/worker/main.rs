@@ -9,6 +9,7 @@ mod drain;
 mod faulty_link;
 mod fixture;
 mod full_disk;
+mod locked_journal;
 mod logs;
 mod name_conflict;
 mod outcomes;
