@@ -7,13 +7,14 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use cueline_broker::{Broker, QueueId};
 use cueline_model::{ExecutorId, OutcomeKind, RunState, Timestamp};
 use cueline_runtime::{Activator, Duty, Next};
 use cueline_store::{AttemptReport, OutstandingAttempt, Store};
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
 
 use super::executor_attempts::{BATCH, Ending, ExecutorAttempts};
 use super::queue_counts::QueueCounts;
@@ -70,6 +71,15 @@ struct Moved {
     lost: usize,
 }
 
+/// What a turn did about one executor.
+struct Ended {
+    executor: ExecutorId,
+    silent: SilentExecutor,
+    /// The number of attempts that were taken from it.
+    moved: usize,
+    error: Option<EngineError>,
+}
+
 /// A silent executor in one turn.
 struct Turn<'a> {
     executor: &'a ExecutorId,
@@ -77,6 +87,7 @@ struct Turn<'a> {
     /// The executor and how long it has been silent, for the messages of its attempts.
     silence: &'a str,
     evidence: &'a StartEvidence,
+    counts: &'a QueueCounts,
 }
 
 /// An executor without attempts is checked again after this time.
@@ -86,7 +97,11 @@ const RESULTS_WAIT_MS: i64 = 60_000;
 /// Another node may have fetched results that are not counted. It gets this long to write them, or a sixth of
 /// `failover_after` if that is less. If it was killed, the broker delivers them again, and they are counted.
 const WRITE_MS: i64 = 5_000;
-/// The turn ends after this many executors whose failover failed, because the store or the broker may be away.
+/// Silent executors that are worked on at once. Each of them uses at most one connection to the store at a time. This
+/// leaves half of PostgreSQL's eight writing connections to others, such as the node's lease.
+const CONCURRENCY: usize = 4;
+/// After this many executors whose failover failed, the turn begins no further one, because the store or the broker may
+/// be away.
 const MAX_FAILURES: usize = 3;
 
 impl Duty for Failover {
@@ -117,38 +132,85 @@ impl Failover {
         self.silent
             .retain(|executor, s| failed.get(executor) == Some(&s.last_heartbeat_at));
         let due = self.due(failed, now);
-        let queues = due.iter().map(|(executor, _)| queue_of(executor));
-        let mut queues = QueueCounts::new(self.broker.clone(), queues.collect());
-        let mut total = 0;
-        let (mut failed_turn, mut failures) = (None, 0);
-        for (executor, mut silent) in due {
-            let mut moved = Moved::default();
-            let is_empty = self
-                .fail_over(&executor, &mut silent, now, &mut queues, &mut moved)
-                .await;
-            // The turn may have moved attempts before it failed.
-            total += self.count(&executor, &mut silent, moved);
-            if matches!(is_empty, Ok(true)) {
-                silent.empty_at = Some(now);
-            }
-            silent.has_error = is_empty.is_err();
-            // One executor whose queue or attempts cannot be read must not keep the others waiting.
-            if let Err(e) = is_empty {
-                tracing::warn!(
-                    group = %executor.group,
-                    executor = %executor.name,
-                    error = %e,
-                    "failed to fail over an executor; trying again"
-                );
-                failed_turn.get_or_insert(e);
-                failures += 1;
-            }
+        let ended = self.fail_over_due(due, now).await;
+        let (mut total, mut first_error) = (0, None);
+        for Ended {
+            executor,
+            silent,
+            moved,
+            error,
+        } in ended
+        {
             self.silent.insert(executor, silent);
-            if failures >= MAX_FAILURES {
-                break;
-            }
+            total += moved;
+            first_error = first_error.or(error);
         }
-        failed_turn.map_or(Ok(total), Err)
+        if total > 0 {
+            // Once for all of them. Until then the claim stage finds their runs by its own timer, many at a time.
+            self.claim.wake();
+        }
+        first_error.map_or(Ok(total), Err)
+    }
+
+    /// Fails over these executors, a few at once, so that a slow one does not delay the others.
+    async fn fail_over_due(
+        &self,
+        due: Vec<(ExecutorId, SilentExecutor)>,
+        now: Timestamp,
+    ) -> Vec<Ended> {
+        let queues = due.iter().map(|(executor, _)| queue_of(executor)).collect();
+        let counts = QueueCounts::new(self.broker.clone(), self.counters.clone(), queues);
+        let mut waiting = due.into_iter();
+        let mut running = FuturesUnordered::new();
+        let (mut ended, mut failures) = (Vec::new(), 0);
+        loop {
+            while running.len() < CONCURRENCY
+                && failures < MAX_FAILURES
+                && let Some((executor, silent)) = waiting.next()
+            {
+                running.push(self.fail_over_one(executor, silent, now, &counts));
+            }
+            let Some(done) = running.next().await else {
+                return ended;
+            };
+            failures += usize::from(done.error.is_some());
+            ended.push(done);
+        }
+    }
+
+    async fn fail_over_one(
+        &self,
+        executor: ExecutorId,
+        mut silent: SilentExecutor,
+        now: Timestamp,
+        counts: &QueueCounts,
+    ) -> Ended {
+        let mut moved = Moved::default();
+        let is_empty = self
+            .fail_over(&executor, &mut silent, now, counts, &mut moved)
+            .await;
+        // The turn may have moved attempts before it failed.
+        let total = self.count(&executor, &mut silent, moved);
+        if matches!(is_empty, Ok(true)) {
+            silent.empty_at = Some(now);
+        }
+        let error = is_empty.err();
+        silent.has_error = error.is_some();
+        // Not returned: one executor whose queue or attempts cannot be read must not keep the others waiting.
+        if let Some(e) = &error {
+            tracing::warn!(
+                group = %executor.group,
+                executor = %executor.name,
+                error = %e,
+                "failed to fail over an executor; trying again"
+            );
+        }
+        Ended {
+            executor,
+            silent,
+            moved: total,
+            error,
+        }
     }
 
     /// The failed executors, given with their last heartbeats, that are looked at now.
@@ -194,7 +256,6 @@ impl Failover {
         add(&self.counters.failed_over, total);
         add(&self.counters.failovers, usize::from(!silent.is_counted));
         silent.is_counted = true;
-        self.claim.wake();
         total
     }
 
@@ -204,13 +265,13 @@ impl Failover {
         executor: &ExecutorId,
         silent: &mut SilentExecutor,
         now: Timestamp,
-        queues: &mut QueueCounts,
+        counts: &QueueCounts,
         moved: &mut Moved,
     ) -> Result<bool, EngineError> {
         let last_heartbeat_at = silent.last_heartbeat_at;
         let outstanding = self.attempts.outstanding(executor).await?;
         // Most silent executors have nothing left until they are forgotten. Their logs need no reading.
-        if outstanding.is_empty() && !queues.may_have_messages(&queue_of(executor)).await {
+        if outstanding.is_empty() && !counts.may_have_messages(&queue_of(executor)).await {
             return Ok(true);
         }
         let silence = format!(
@@ -225,17 +286,23 @@ impl Failover {
         };
         // The executor starts nothing more, so a start that is not in the log now will never be. The log comes before
         // the queue, which may have a second copy of a trigger that has started.
-        let records = self.broker.read_log(&start_log(executor)).await?;
-        let evidence = StartEvidence::of(&records, self.attempts.store_id);
+        let evidence = self.start_evidence(executor).await?;
         let ending = Ending {
             kind: OutcomeKind::Returned,
             reason: &silence,
             evidence: &evidence,
         };
-        let drained = self
-            .attempts
-            .drain(executor, &ending, is_silent, &mut moved.routed_again)
-            .await;
+        // Only attempts that may have started wait until the queue is known to be empty. A product may list all queues
+        // to count one. Such an attempt that is listed only after the drain waits for the next turn.
+        let is_check_needed = outstanding.iter().any(|o| is_perhaps_started(o, &evidence));
+        let (attempts, count) = (&self.attempts, &mut moved.routed_again);
+        let drained = if is_check_needed {
+            let drained = attempts.drain_and_check(executor, &ending, is_silent, count);
+            drained.await
+        } else {
+            let drained = attempts.drain(executor, &ending, is_silent, count).await;
+            drained.map(|()| false)
+        };
         if !is_silent() {
             return drained.map(|_| false);
         }
@@ -247,12 +314,19 @@ impl Failover {
             now,
             silence: &silence,
             evidence: &evidence,
+            counts,
         };
         self.end_outstanding(&turn, silent, is_silent, drained, moved)
             .await
     }
 
-    /// Ends the attempts that the store still lists after the queue was `drained`. Returns whether none is left.
+    async fn start_evidence(&self, executor: &ExecutorId) -> Result<StartEvidence, EngineError> {
+        let records = self.broker.read_log(&start_log(executor)).await?;
+        Ok(StartEvidence::of(&records, self.attempts.store_id))
+    }
+
+    /// Ends the attempts that the store still lists after the queue was `drained`, which tells whether it is known to be
+    /// empty. Returns whether no attempt is left.
     async fn end_outstanding(
         &self,
         turn: &Turn<'_>,
@@ -266,6 +340,7 @@ impl Failover {
             now,
             silence,
             evidence,
+            counts,
         } = *turn;
         // Skip attempts queued after this turn began: the silence says nothing about them.
         let (left, later): (Vec<_>, Vec<_>) = self
@@ -274,9 +349,9 @@ impl Failover {
             .await?
             .into_iter()
             .partition(|o| o.queued_at <= now);
-        let (may_have_started, not_started): (Vec<_>, Vec<_>) = left.into_iter().partition(|o| {
-            o.state == RunState::Running || evidence.may_have_started(o.attempt, o.queued_at)
-        });
+        let (may_have_started, not_started): (Vec<_>, Vec<_>) = left
+            .into_iter()
+            .partition(|o| is_perhaps_started(o, evidence));
         let not_started = not_started.iter().map(|o| {
             let why = format!("{silence}; the attempt had not started");
             attempt_ended(o.attempt, OutcomeKind::Returned, now, why)
@@ -290,7 +365,7 @@ impl Failover {
         if !returned || may_have_started.is_empty() {
             return Ok(returned && later.is_empty());
         }
-        let is_settled = self.is_settled(silent, is_drained, now).await?;
+        let is_settled = self.is_settled(silent, is_drained, now, counts).await?;
         // The broker may have been unreachable during the call above.
         if !is_settled || !is_silent() {
             return Ok(false);
@@ -326,13 +401,12 @@ impl Failover {
         silent: &mut SilentExecutor,
         is_drained: bool,
         now: Timestamp,
+        counts: &QueueCounts,
     ) -> Result<bool, EngineError> {
         if cueline_runtime::planted!("failover_without_quiet") {
             return Ok(true);
         }
-        let stats = self.broker.stats(&[QueueId::Results]).await?;
-        let ingested = self.counters.ingested_messages.load(Ordering::Relaxed);
-        let Some(results) = ResultsQueue::of(&stats, ingested) else {
+        let Some(results) = counts.results().await? else {
             return Ok(false);
         };
         let backlog = silent.backlog.get_or_insert(Backlog {
@@ -355,6 +429,10 @@ impl Failover {
 
 fn queue_of(executor: &ExecutorId) -> QueueId {
     executor_queue(&executor.group, &executor.name)
+}
+
+fn is_perhaps_started(o: &OutstandingAttempt, evidence: &StartEvidence) -> bool {
+    o.state == RunState::Running || evidence.may_have_started(o.attempt, o.queued_at)
 }
 
 fn why_lost(o: &OutstandingAttempt, silence: &str) -> String {
