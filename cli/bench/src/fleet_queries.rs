@@ -15,6 +15,9 @@ const STORED_HEARTBEATS: &str = "
 const OLDEST_HEARTBEAT: &str = "
     SELECT coalesce(extract(epoch FROM clock_timestamp()) * 1000 - min(last_heartbeat_at), 0)::float8 FROM executor";
 
+const LAST_HEARTBEATS_SPREAD: &str = "
+    SELECT coalesce(max(last_heartbeat_at) - min(last_heartbeat_at), 0) FROM executor WHERE name LIKE $1";
+
 const LAST_RUN: &str = "SELECT coalesce(max(id), 0) FROM run";
 
 const MOVES: &str = "
@@ -24,12 +27,13 @@ const MOVES: &str = "
 
 const ENDS: &str = "
     SELECT count(*) FILTER (WHERE attempt = 2 AND state = 10 AND executor NOT LIKE $2),
-        count(*) FILTER (WHERE attempt > 2), count(*) FILTER (WHERE state IS DISTINCT FROM 10)
+        count(*) FILTER (WHERE attempt > 2), count(*) FILTER (WHERE state IS DISTINCT FROM 10),
+        max(queued_at) FILTER (WHERE attempt > 1)
     FROM run WHERE id > $1";
 
 const ROUTED_AGAIN: &str = "
     SELECT count(*) FILTER (WHERE event = 'returned'), count(*) FILTER (WHERE event = 'rerun'),
-        min(at) FILTER (WHERE event IN ('returned', 'rerun'))
+        min(at) FILTER (WHERE event IN ('returned', 'rerun')), max(at) FILTER (WHERE event IN ('returned', 'rerun'))
     FROM run_event WHERE run_id > $1";
 
 /// The number of executors that accept triggers and whose last heartbeat is later than `since_ms`.
@@ -51,6 +55,18 @@ pub(crate) async fn stored_heartbeats(connection: &mut PgConnection) -> Result<f
 pub(crate) async fn oldest_heartbeat_ms(connection: &mut PgConnection) -> Result<f64> {
     let oldest = sqlx::query_scalar(OLDEST_HEARTBEAT);
     Ok(oldest.fetch_one(connection).await?)
+}
+
+/// The time between the first and the last of the last heartbeats of a process's executors, in milliseconds.
+pub(crate) async fn last_heartbeats_spread_ms(
+    connection: &mut PgConnection,
+    process: &str,
+) -> Result<i64> {
+    let spread: i64 = sqlx::query_scalar(LAST_HEARTBEATS_SPREAD)
+        .bind(format!("{process}-%"))
+        .fetch_one(connection)
+        .await?;
+    Ok(spread)
 }
 
 /// The highest id of a run; 0 without runs.
@@ -111,6 +127,10 @@ pub(crate) struct Ends {
     pub(crate) lost: u64,
     /// When the first attempt was taken, by the database's clock, in milliseconds; `None` if none was.
     pub(crate) first_taken_ms: Option<i64>,
+    /// When the last attempt was taken.
+    pub(crate) last_taken_ms: Option<i64>,
+    /// When the last of the attempts that replaced them was stored as queued, after its publication.
+    pub(crate) last_published_ms: Option<i64>,
 }
 
 impl Ends {
@@ -120,16 +140,17 @@ impl Ends {
         run: i64,
         process: &str,
     ) -> Result<Self> {
-        let (second, further, unsuccessful): (i64, i64, i64) = sqlx::query_as(ENDS)
-            .bind(run)
-            .bind(format!("{process}-%"))
-            .fetch_one(&mut *connection)
-            .await?;
-        let (returned, lost, first_taken_ms): (i64, i64, Option<i64>) =
-            sqlx::query_as(ROUTED_AGAIN)
+        let (second, further, unsuccessful, last_published_ms): (i64, i64, i64, Option<i64>) =
+            sqlx::query_as(ENDS)
                 .bind(run)
-                .fetch_one(connection)
+                .bind(format!("{process}-%"))
+                .fetch_one(&mut *connection)
                 .await?;
+        let taken: (i64, i64, Option<i64>, Option<i64>) = sqlx::query_as(ROUTED_AGAIN)
+            .bind(run)
+            .fetch_one(connection)
+            .await?;
+        let (returned, lost, first_taken_ms, last_taken_ms) = taken;
         Ok(Self {
             second_attempt_elsewhere: second.unsigned_abs(),
             further_attempts: further.unsigned_abs(),
@@ -137,6 +158,8 @@ impl Ends {
             returned: returned.unsigned_abs(),
             lost: lost.unsigned_abs(),
             first_taken_ms,
+            last_taken_ms,
+            last_published_ms,
         })
     }
 }

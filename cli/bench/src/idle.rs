@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
+use tokio::process::{Child, Command};
 use tokio::time::Instant;
 
 use crate::report::{Report, cpu_seconds, resident_mb};
@@ -31,43 +32,10 @@ pub(crate) async fn run(data: Option<&Path>, watch: Duration) -> Result<Report> 
     );
     for round in 0..5 {
         let begin = Instant::now();
-        let mut child = tokio::process::Command::new(std::env::current_exe()?)
-            .args(["standalone", "--listen", &address, "--data"])
-            .arg(scratch.path())
-            .env("XDG_STATE_HOME", scratch.path())
-            .stdout(Stdio::null())
-            .kill_on_drop(true)
-            .spawn()
-            .context("failed to start a standalone process")?;
-        while !answers(&address).await {
-            if let Some(status) = child.try_wait()? {
-                bail!("the standalone process ended at once, {status}");
-            }
-            if begin.elapsed() > READY_TIMEOUT {
-                bail!(
-                    "the standalone process did not answer within {} s",
-                    READY_TIMEOUT.as_secs()
-                );
-            }
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
+        let mut child = start(&scratch, &address).await?;
         starts_ms.push(begin.elapsed().as_secs_f64() * 1_000.0);
         if round == 4 {
-            let pid = child.id().context("the process has ended")?.to_string();
-            tokio::time::sleep(Duration::from_secs(3)).await;
-            let before = cpu_seconds(&pid).context("no CPU time to be read")?;
-            tokio::time::sleep(watch).await;
-            let after = cpu_seconds(&pid).context("no CPU time to be read")?;
-            report.add(
-                "CPU while idle",
-                (after - before) / watch.as_secs_f64() * 100.0,
-                "% of a core",
-            );
-            report.add(
-                "memory while idle",
-                resident_mb(&pid).context("no memory to be read")?,
-                "MB",
-            );
+            add_cost(&child, watch, &mut report).await?;
         }
         child.kill().await?;
     }
@@ -76,6 +44,46 @@ pub(crate) async fn run(data: Option<&Path>, watch: Duration) -> Result<Report> 
     report.add("median of 5", starts_ms[2], "ms");
     report.add("max", starts_ms[4], "ms");
     Ok(report)
+}
+
+/// Starts a process, and returns when it answers.
+async fn start(scratch: &ScratchDir, address: &str) -> Result<Child> {
+    let begin = Instant::now();
+    let mut child = Command::new(std::env::current_exe()?)
+        .args(["standalone", "--listen", address, "--data"])
+        .arg(scratch.path())
+        .env("XDG_STATE_HOME", scratch.path())
+        .stdout(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()
+        .context("failed to start a standalone process")?;
+    while !answers(address).await {
+        if let Some(status) = child.try_wait()? {
+            bail!("the standalone process ended at once, {status}");
+        }
+        if begin.elapsed() > READY_TIMEOUT {
+            bail!(
+                "the standalone process did not answer within {} s",
+                READY_TIMEOUT.as_secs()
+            );
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    Ok(child)
+}
+
+/// Watches a process for `watch`, and adds its cost.
+async fn add_cost(child: &Child, watch: Duration, report: &mut Report) -> Result<()> {
+    let pid = child.id().context("the process has ended")?.to_string();
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let before = cpu_seconds(&pid).context("no CPU time to be read")?;
+    tokio::time::sleep(watch).await;
+    let after = cpu_seconds(&pid).context("no CPU time to be read")?;
+    let percent = (after - before) / watch.as_secs_f64() * 100.0;
+    report.add("CPU while idle", percent, "% of a core");
+    let memory = resident_mb(&pid).context("no memory to be read")?;
+    report.add("memory while idle", memory, "MB");
+    Ok(())
 }
 
 /// Whether the server answers /readyz with 200.

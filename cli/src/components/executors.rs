@@ -11,7 +11,7 @@ use cueline_handlers::{CommandHandler, Guard, GuardId, HttpHandler, ShellHandler
 use cueline_model::{ExecutorName, GroupName};
 use cueline_protocol::VerifyingKeys;
 use cueline_runtime::{BootClock as _, Lifecycle, SystemBootClock, SystemClock};
-use cueline_worker::{Handler, Readiness, Worker};
+use cueline_worker::{Builder, Handler, Readiness, Worker};
 
 /// Time beyond the drain timeout, to kill and report the attempts that still run.
 const STOP_MARGIN: Duration = Duration::from_secs(10);
@@ -36,6 +36,21 @@ impl HandlerKind {
             Self::Command => "command",
             Self::Http => "http",
         }
+    }
+
+    /// Adds the handler. Processes that it starts carry `marker` and end with `guard`.
+    fn add_to(self, builder: Builder, marker: &str, guard: &GuardId) -> Result<Builder> {
+        Ok(match self {
+            Self::Shell => {
+                let handler = ShellHandler::new(marker).guarded(guard.clone());
+                builder.kind(self.name(), handler)
+            }
+            Self::Command => {
+                let handler = CommandHandler::new(marker).guarded(guard.clone());
+                builder.kind(self.name(), handler)
+            }
+            Self::Http => builder.kind(self.name(), HttpHandler::new()?),
+        })
     }
 }
 
@@ -121,17 +136,7 @@ impl Executors {
             builder = builder.native(native, handler.clone());
         }
         for kind in &options.allow {
-            builder = match kind {
-                HandlerKind::Shell => {
-                    let handler = ShellHandler::new(&marker).guarded(guard.clone());
-                    builder.kind(kind.name(), handler)
-                }
-                HandlerKind::Command => {
-                    let handler = CommandHandler::new(&marker).guarded(guard.clone());
-                    builder.kind(kind.name(), handler)
-                }
-                HandlerKind::Http => builder.kind(kind.name(), HttpHandler::new()?),
-            };
+            builder = kind.add_to(builder, &marker, &guard)?;
         }
         let worker = builder.before_start(move || end_orphans(marker)).build()?;
         let readiness = worker.readiness();

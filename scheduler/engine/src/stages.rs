@@ -19,6 +19,7 @@ use crate::counters::Counters;
 use crate::database_clock::DatabaseClock;
 use crate::error::EngineError;
 use crate::liveness::executor_attempts::ExecutorAttempts;
+use crate::liveness::executor_failover::ExecutorFailover;
 use crate::liveness::failover::Failover;
 use crate::liveness::forget::ForgetExecutors;
 use crate::liveness::heartbeats::Heartbeats;
@@ -169,26 +170,18 @@ impl Parts {
         let (confirmed, confirmations) = mpsc::channel(max_confirmations);
         let triggers = TriggerWriter::new(self.signer.clone(), self.store_id);
         let router = Router::new(StdRng::seed_from_u64(o.seed));
-        let trigger = || hand!(self => ManualTrigger { store, claims, claim; max_claimed: o.max_claimed });
-        let attempts = || hand!(self => ExecutorAttempts { store, store_id, broker, clock });
-        let holdings = || hand!(self => Holdings {
-            broker, registry, store_id; trigger_valid_ms: o.trigger_valid_ms, passed_after_ms: o.reconcile_after_ms.saturating_mul(2)
-        });
-        let reconciler = || hand!(self => Reconciler { store, claims, counters; holdings: holdings() });
-        let unroutable = || hand!(self => UnroutableRuns { store, clock, claims, self_check, claim; max_held: o.max_unroutable });
-        let failover_every = Duration::from_millis((o.failover_after_ms / 10).clamp(100, 2_000));
         Stages {
             claims: self.claims.clone(),
             admin: Arc::new(hand!(self => Admin {
                 store, broker, clock, claims, registry, self_check, counters, claim, cancellations;
-                trigger: trigger(), attempts: attempts(), reconciler: reconciler()
+                trigger: self.trigger(o), attempts: self.attempts(), reconciler: self.reconciler(o)
             })),
             claim: hand!(self => Claim {
                 store, clock, claims, self_check; runs_per_job: 1, is_behind: false, broadcast_hold: BroadcastHold::default(),
                 lookahead_ms: o.lookahead_ms, poll_ms: o.poll_ms, batch: o.claim_batch, batch_now: o.claim_batch, max_claimed: o.max_claimed
             }),
             prepare: hand!(self => Prepare {
-                store, clock, claims, registry; unroutable: unroutable(), router: router, triggers: triggers,
+                store, clock, claims, registry; unroutable: self.unroutable(o), router: router, triggers: triggers,
                 ahead_ms: o.prepare_ahead_ms, batch: o.dispatch_batch
             }),
             publish: hand!(self => Publish {
@@ -200,7 +193,7 @@ impl Parts {
             ingest: Arc::new(hand!(self => Ingest {
                 store, store_id, broker, clock, burst_gate, counters, claim; poll_ms: o.poll_ms, batch: o.ingest_batch
             })),
-            trigger_requests: Arc::new(hand!(self => TriggerRequests { broker, clock; trigger: trigger() })),
+            trigger_requests: Arc::new(hand!(self => TriggerRequests { broker, clock; trigger: self.trigger(o) })),
             node_lease: hand!(self => NodeLease {
                 store, clock, claims, self_check, claim; node_name: o.node_name.clone(), lease_ms: o.lease_ms
             }),
@@ -213,23 +206,56 @@ impl Parts {
             heartbeat_inbox,
             loopback: Loopback::new(self.broker.clone(), self.clock.clone(), self.self_check.clone()),
             queues: self.queues.clone(),
-            failover: hand!(self => Failover {
-                store, broker, clock, registry, self_check, counters, claim; attempts: attempts(),
-                every: failover_every, silent: HashMap::new()
-            }),
+            failover: self.failover(o),
             forget_executors: hand!(self => ForgetExecutors {
                 store, broker, clock, registry, self_check, queues; forget_after_ms: o.forget_executors_after_ms
             }),
             reconcile: hand!(self => Reconcile {
-                broker, clock, claim; reconciler: reconciler(), older_than_ms: o.reconcile_after_ms, after: None, not_held: NotHeld::default(),
+                broker, clock, claim; reconciler: self.reconciler(o), older_than_ms: o.reconcile_after_ms, after: None, not_held: NotHeld::default(),
                 limit: RepublishLimit::default()
             }),
             cancellations: hand!(self => Cancellations { store, store_id, broker, registry }),
             dead_letters: Arc::new(hand!(self => DeadLetters {
-                store, broker, clock, claim; refused: hand!(self => RefusedTriggers { store, store_id, signer; holdings: holdings() })
+                store, broker, clock, claim; refused: hand!(self => RefusedTriggers { store, store_id, signer; holdings: self.holdings(o) })
             })),
-            overdue: hand!(self => Overdue { store, clock, claim; unroutable: unroutable(), slack_ms: o.overdue_slack_ms }),
+            overdue: hand!(self => Overdue { store, clock, claim; unroutable: self.unroutable(o), slack_ms: o.overdue_slack_ms }),
             retention: hand!(self => Retention { store; retention_ms: o.retention_ms }),
         }
+    }
+
+    fn trigger(&self, o: &EngineOptions) -> ManualTrigger {
+        hand!(self => ManualTrigger { store, claims, claim; max_claimed: o.max_claimed })
+    }
+
+    fn attempts(&self) -> ExecutorAttempts {
+        hand!(self => ExecutorAttempts { store, store_id, broker, clock })
+    }
+
+    fn holdings(&self, o: &EngineOptions) -> Holdings {
+        let passed_after_ms = o.reconcile_after_ms.saturating_mul(2);
+        hand!(self => Holdings {
+            broker, registry, store_id; trigger_valid_ms: o.trigger_valid_ms, passed_after_ms: passed_after_ms
+        })
+    }
+
+    fn reconciler(&self, o: &EngineOptions) -> Reconciler {
+        hand!(self => Reconciler { store, claims, counters; holdings: self.holdings(o) })
+    }
+
+    fn unroutable(&self, o: &EngineOptions) -> UnroutableRuns {
+        hand!(self => UnroutableRuns {
+            store, clock, claims, self_check, claim; max_held: o.max_unroutable
+        })
+    }
+
+    fn failover(&self, o: &EngineOptions) -> Failover {
+        let every = Duration::from_millis((o.failover_after_ms / 10).clamp(100, 2_000));
+        let of_executor = hand!(self => ExecutorFailover {
+            store, broker, clock, registry, self_check; attempts: self.attempts()
+        });
+        hand!(self => Failover {
+            store, broker, clock, self_check, counters, claim;
+            of_executor: of_executor, every: every, silent: HashMap::new()
+        })
     }
 }

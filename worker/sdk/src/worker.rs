@@ -18,7 +18,7 @@ use crate::intake::Intake;
 use crate::journal::Journal;
 use crate::lease::BrokerLease;
 use crate::readiness::Readiness;
-use crate::report::ReportPublisher;
+use crate::report::{ReportPublisher, ReportQueue};
 use crate::settings::{Hook, Settings};
 use crate::signals::stop_on_signals;
 use crate::starts::StartRecorder;
@@ -226,6 +226,12 @@ impl WorkerState {
             event_loop.abandon().await;
             return Err(halt);
         }
+        self.finish(event_loop, &reports, &mut tasks).await;
+        Ok(())
+    }
+
+    /// After a drain: waits for the confirmation of the last reports and acks, and then announces the end.
+    async fn finish(&self, event_loop: EventLoop, reports: &ReportQueue, tasks: &mut Tasks) {
         if timeout(FLUSH_TIMEOUT, reports.emptied()).await.is_err() {
             tracing::warn!(
                 "the broker did not confirm all outcomes; the next start reports them again"
@@ -234,8 +240,8 @@ impl WorkerState {
         event_loop.finish().await;
         tasks.settled(FLUSH_TIMEOUT).await;
         self.heartbeats().send(HeartbeatKind::Stopped).await;
+        let executor = &self.settings.executor;
         tracing::info!(group = %executor.group, executor = %executor.name, "worker stopped");
-        Ok(())
     }
 
     fn spawn_settling(&self, tasks: &mut Tasks, queue: mpsc::Receiver<settle::Settlements>) {

@@ -2,6 +2,8 @@
 
 mod failovers;
 mod fleet;
+mod fleet_failover;
+mod fleet_phase;
 mod scenarios;
 mod snapshot;
 

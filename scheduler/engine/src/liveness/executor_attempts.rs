@@ -84,8 +84,22 @@ impl ExecutorAttempts {
 
     /// Takes triggers out of the executor's queue and ends their attempts. Stops once `is_valid` returns false: an
     /// unreachable broker may answer so late that the reason no longer applies. `count` includes the attempts that
-    /// ended before an error. Returns whether the queue is known to be empty.
+    /// ended before an error.
     pub(crate) async fn drain(
+        &self,
+        executor: &ExecutorId,
+        ending: &Ending<'_>,
+        is_valid: impl Fn() -> bool,
+        count: &mut usize,
+    ) -> Result<(), EngineError> {
+        let queue = executor_queue(&executor.group, &executor.name);
+        let drained = self.drain_queue(&queue, ending, is_valid, count).await;
+        self.stop_fetching(&queue).await;
+        drained
+    }
+
+    /// Like [`drain`](Self::drain). Returns whether the queue is known to be empty.
+    pub(crate) async fn drain_and_check(
         &self,
         executor: &ExecutorId,
         ending: &Ending<'_>,
@@ -97,11 +111,15 @@ impl ExecutorAttempts {
             Ok(()) => Ok(self.is_empty(&queue).await),
             Err(e) => Err(e),
         };
-        // The executor may be back. The broker would go on delivering a part of its triggers here.
-        if let Err(error) = self.broker.stop_fetching(&queue).await {
+        self.stop_fetching(&queue).await;
+        drained
+    }
+
+    /// The executor may be back. The broker would go on delivering a part of its triggers here.
+    async fn stop_fetching(&self, queue: &QueueId) {
+        if let Err(error) = self.broker.stop_fetching(queue).await {
             tracing::debug!(%queue, %error, "failed to end the deliveries of a drained queue; they end by themselves");
         }
-        drained
     }
 
     /// Whether the queue is known to be empty. Called while this node consumes it: without a consumer, some products give

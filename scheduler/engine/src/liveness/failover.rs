@@ -1,41 +1,35 @@
-//! Failover (G10): moves the work of a silent executor to other executors.
+//! Failover (G10): moves the work of silent executors to other executors.
 //!
-//! By then the executor has stopped its own attempts, because it fences itself earlier. Its start log tells which
-//! attempts may have started. They end `lost`, and the job's `on_lost` decides what follows. All others are routed
-//! again, wherever their triggers are. When the executor returns, the store refuses its reports about these attempts,
-//! and the executor returns triggers from before its absence.
+//! This duty finds the executors that have failed and remembers the state of each failover. [`ExecutorFailover`] takes
+//! the attempts of one executor.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use cueline_broker::{Broker, QueueId};
-use cueline_model::{ExecutorId, OutcomeKind, RunState, Timestamp};
+use cueline_broker::Broker;
+use cueline_model::{ExecutorId, Timestamp};
 use cueline_runtime::{Activator, Duty, Next};
-use cueline_store::{AttemptReport, OutstandingAttempt, Store};
+use cueline_store::Store;
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
 
-use super::executor_attempts::{BATCH, Ending, ExecutorAttempts};
+use super::executor_failover::{Backlog, ExecutorFailover, Moved, Turn};
 use super::queue_counts::QueueCounts;
-use super::registry::Registry;
-use super::results_queue::ResultsQueue;
 use super::self_check::SelfCheck;
-use super::start_evidence::StartEvidence;
-use crate::addresses::{executor_queue, start_log};
+use crate::addresses::executor_queue;
 use crate::counters::{Counters, add};
 use crate::database_clock::DatabaseClock;
 use crate::error::EngineError;
-use crate::scheduler_report::attempt_ended;
 
 /// Fails over executors that have fallen silent.
 pub(crate) struct Failover {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) broker: Broker,
     pub(crate) clock: Arc<DatabaseClock>,
-    pub(crate) registry: Arc<Registry>,
     pub(crate) self_check: Arc<SelfCheck>,
     pub(crate) counters: Arc<Counters>,
-    pub(crate) attempts: ExecutorAttempts,
+    pub(crate) of_executor: ExecutorFailover,
     pub(crate) claim: Activator,
     pub(crate) every: Duration,
     /// What failover remembers of each silent executor.
@@ -56,37 +50,22 @@ pub(crate) struct SilentExecutor {
     has_error: bool,
 }
 
-#[derive(Debug, Clone, Copy)]
-struct Backlog {
-    queue: ResultsQueue,
-    /// When all of them had been fetched, by any node.
-    fetched_at: Option<Timestamp>,
-}
-
-/// Attempts that one turn took from one executor.
-#[derive(Debug, Clone, Copy, Default)]
-struct Moved {
-    routed_again: usize,
-    lost: usize,
-}
-
-/// A silent executor in one turn.
-struct Turn<'a> {
-    executor: &'a ExecutorId,
-    now: Timestamp,
-    /// The executor and how long it has been silent, for the messages of its attempts.
-    silence: &'a str,
-    evidence: &'a StartEvidence,
+/// What a turn did about one executor.
+struct Ended {
+    executor: ExecutorId,
+    silent: SilentExecutor,
+    /// The number of attempts that were taken from it.
+    moved: usize,
+    error: Option<EngineError>,
 }
 
 /// An executor without attempts is checked again after this time.
 const RECHECK_AFTER_MS: i64 = 30_000;
-/// Results in the queue get this long to be ingested. After it, attempts without a result count as lost.
-const RESULTS_WAIT_MS: i64 = 60_000;
-/// Another node may have fetched results that are not counted. It gets this long to write them, or a sixth of
-/// `failover_after` if that is less. If it was killed, the broker delivers them again, and they are counted.
-const WRITE_MS: i64 = 5_000;
-/// The turn ends after this many executors whose failover failed, because the store or the broker may be away.
+/// Silent executors that are worked on at once. Each of them uses at most one connection to the store at a time. This
+/// leaves half of PostgreSQL's eight writing connections to others, such as the node's lease.
+const CONCURRENCY: usize = 4;
+/// After this many executors whose failover failed, the turn begins no further one, because the store or the broker may
+/// be away.
 const MAX_FAILURES: usize = 3;
 
 impl Duty for Failover {
@@ -117,38 +96,93 @@ impl Failover {
         self.silent
             .retain(|executor, s| failed.get(executor) == Some(&s.last_heartbeat_at));
         let due = self.due(failed, now);
-        let queues = due.iter().map(|(executor, _)| queue_of(executor));
-        let mut queues = QueueCounts::new(self.broker.clone(), queues.collect());
-        let mut total = 0;
-        let (mut failed_turn, mut failures) = (None, 0);
-        for (executor, mut silent) in due {
-            let mut moved = Moved::default();
-            let is_empty = self
-                .fail_over(&executor, &mut silent, now, &mut queues, &mut moved)
-                .await;
-            // The turn may have moved attempts before it failed.
-            total += self.count(&executor, &mut silent, moved);
-            if matches!(is_empty, Ok(true)) {
-                silent.empty_at = Some(now);
-            }
-            silent.has_error = is_empty.is_err();
-            // One executor whose queue or attempts cannot be read must not keep the others waiting.
-            if let Err(e) = is_empty {
-                tracing::warn!(
-                    group = %executor.group,
-                    executor = %executor.name,
-                    error = %e,
-                    "failed to fail over an executor; trying again"
-                );
-                failed_turn.get_or_insert(e);
-                failures += 1;
-            }
+        let ended = self.fail_over_due(due, now).await;
+        let (mut total, mut first_error) = (0, None);
+        for Ended {
+            executor,
+            silent,
+            moved,
+            error,
+        } in ended
+        {
             self.silent.insert(executor, silent);
-            if failures >= MAX_FAILURES {
-                break;
-            }
+            total += moved;
+            first_error = first_error.or(error);
         }
-        failed_turn.map_or(Ok(total), Err)
+        if total > 0 {
+            // Once for all of them. Until then the claim stage finds their runs by its own timer, many at a time.
+            self.claim.wake();
+        }
+        first_error.map_or(Ok(total), Err)
+    }
+
+    /// Fails over these executors, a few at once, so that a slow one does not delay the others.
+    async fn fail_over_due(
+        &self,
+        due: Vec<(ExecutorId, SilentExecutor)>,
+        now: Timestamp,
+    ) -> Vec<Ended> {
+        let queues = due.iter().map(|(e, _)| executor_queue(&e.group, &e.name));
+        let (broker, counters) = (self.broker.clone(), self.counters.clone());
+        let counts = QueueCounts::new(broker, counters, queues.collect());
+        let mut waiting = due.into_iter();
+        let mut running = FuturesUnordered::new();
+        let (mut ended, mut failures) = (Vec::new(), 0);
+        loop {
+            while running.len() < CONCURRENCY
+                && failures < MAX_FAILURES
+                && let Some((executor, silent)) = waiting.next()
+            {
+                running.push(self.fail_over_one(executor, silent, now, &counts));
+            }
+            let Some(done) = running.next().await else {
+                return ended;
+            };
+            failures += usize::from(done.error.is_some());
+            ended.push(done);
+        }
+    }
+
+    async fn fail_over_one(
+        &self,
+        executor: ExecutorId,
+        mut silent: SilentExecutor,
+        now: Timestamp,
+        counts: &QueueCounts,
+    ) -> Ended {
+        let turn = Turn {
+            executor: &executor,
+            last_heartbeat_at: silent.last_heartbeat_at,
+            now,
+            counts,
+        };
+        let mut moved = Moved::default();
+        let is_empty = self
+            .of_executor
+            .fail_over(&turn, &mut silent.backlog, &mut moved)
+            .await;
+        // The turn may have moved attempts before it failed.
+        let total = self.count(&executor, &mut silent, moved);
+        if matches!(is_empty, Ok(true)) {
+            silent.empty_at = Some(now);
+        }
+        let error = is_empty.err();
+        silent.has_error = error.is_some();
+        // Not returned: one executor whose queue or attempts cannot be read must not keep the others waiting.
+        if let Some(e) = &error {
+            tracing::warn!(
+                group = %executor.group,
+                executor = %executor.name,
+                error = %e,
+                "failed to fail over an executor; trying again"
+            );
+        }
+        Ended {
+            executor,
+            silent,
+            moved: total,
+            error,
+        }
     }
 
     /// The failed executors, given with their last heartbeats, that are looked at now.
@@ -194,173 +228,6 @@ impl Failover {
         add(&self.counters.failed_over, total);
         add(&self.counters.failovers, usize::from(!silent.is_counted));
         silent.is_counted = true;
-        self.claim.wake();
         total
-    }
-
-    /// Takes the attempts of the executor away. Returns whether none is left.
-    async fn fail_over(
-        &self,
-        executor: &ExecutorId,
-        silent: &mut SilentExecutor,
-        now: Timestamp,
-        queues: &mut QueueCounts,
-        moved: &mut Moved,
-    ) -> Result<bool, EngineError> {
-        let last_heartbeat_at = silent.last_heartbeat_at;
-        let outstanding = self.attempts.outstanding(executor).await?;
-        // Most silent executors have nothing left until they are forgotten. Their logs need no reading.
-        if outstanding.is_empty() && !queues.may_have_messages(&queue_of(executor)).await {
-            return Ok(true);
-        }
-        let silence = format!(
-            "executor {} has been silent for {} s",
-            executor.name,
-            now.since_ms(last_heartbeat_at) / 1_000
-        );
-        // Asked again after each slow step, because the executor may have returned meanwhile.
-        let is_silent = || {
-            let now = self.clock.now();
-            self.self_check.has_failed(last_heartbeat_at, now) && !self.registry.is_alive(executor)
-        };
-        // The executor starts nothing more, so a start that is not in the log now will never be. The log comes before
-        // the queue, which may have a second copy of a trigger that has started.
-        let records = self.broker.read_log(&start_log(executor)).await?;
-        let evidence = StartEvidence::of(&records, self.attempts.store_id);
-        let ending = Ending {
-            kind: OutcomeKind::Returned,
-            reason: &silence,
-            evidence: &evidence,
-        };
-        let drained = self
-            .attempts
-            .drain(executor, &ending, is_silent, &mut moved.routed_again)
-            .await;
-        if !is_silent() {
-            return drained.map(|_| false);
-        }
-        if outstanding.is_empty() {
-            return drained.map(|_| true);
-        }
-        let turn = Turn {
-            executor,
-            now,
-            silence: &silence,
-            evidence: &evidence,
-        };
-        self.end_outstanding(&turn, silent, is_silent, drained, moved)
-            .await
-    }
-
-    /// Ends the attempts that the store still lists after the queue was `drained`. Returns whether none is left.
-    async fn end_outstanding(
-        &self,
-        turn: &Turn<'_>,
-        silent: &mut SilentExecutor,
-        is_silent: impl Fn() -> bool + Copy,
-        drained: Result<bool, EngineError>,
-        moved: &mut Moved,
-    ) -> Result<bool, EngineError> {
-        let Turn {
-            executor,
-            now,
-            silence,
-            evidence,
-        } = *turn;
-        // Skip attempts queued after this turn began: the silence says nothing about them.
-        let (left, later): (Vec<_>, Vec<_>) = self
-            .attempts
-            .outstanding(executor)
-            .await?
-            .into_iter()
-            .partition(|o| o.queued_at <= now);
-        let (may_have_started, not_started): (Vec<_>, Vec<_>) = left.into_iter().partition(|o| {
-            o.state == RunState::Running || evidence.may_have_started(o.attempt, o.queued_at)
-        });
-        let not_started = not_started.iter().map(|o| {
-            let why = format!("{silence}; the attempt had not started");
-            attempt_ended(o.attempt, OutcomeKind::Returned, now, why)
-        });
-        let returned = self
-            .end(not_started.collect(), is_silent, &mut moved.routed_again)
-            .await?;
-        // The queue may have died with the host of the executor. What has not started does not wait for it. The others
-        // do: a trigger that is still in the queue has not started either.
-        let is_drained = drained?;
-        if !returned || may_have_started.is_empty() {
-            return Ok(returned && later.is_empty());
-        }
-        let is_settled = self.is_settled(silent, is_drained, now).await?;
-        // The broker may have been unreachable during the call above.
-        if !is_settled || !is_silent() {
-            return Ok(false);
-        }
-        let lost = may_have_started
-            .iter()
-            .map(|o| attempt_ended(o.attempt, OutcomeKind::Lost, now, why_lost(o, silence)));
-        let ended = self.end(lost.collect(), is_silent, &mut moved.lost).await?;
-        Ok(ended && later.is_empty())
-    }
-
-    /// Ends attempts in batches. Returns false if the executor returned meanwhile.
-    async fn end(
-        &self,
-        reports: Vec<AttemptReport>,
-        is_silent: impl Fn() -> bool,
-        count: &mut usize,
-    ) -> Result<bool, EngineError> {
-        for batch in reports.chunks(BATCH) {
-            if !is_silent() {
-                return Ok(false);
-            }
-            self.store.ingest_reports(batch).await?;
-            *count += batch.len();
-        }
-        Ok(true)
-    }
-
-    /// Whether everything the executor received or reported is in the store, or has had enough time to arrive. First,
-    /// its unsettled deliveries return to its queue and its published results are ingested.
-    async fn is_settled(
-        &self,
-        silent: &mut SilentExecutor,
-        is_drained: bool,
-        now: Timestamp,
-    ) -> Result<bool, EngineError> {
-        if cueline_runtime::planted!("failover_without_quiet") {
-            return Ok(true);
-        }
-        let stats = self.broker.stats(&[QueueId::Results]).await?;
-        let ingested = self.counters.ingested_messages.load(Ordering::Relaxed);
-        let Some(results) = ResultsQueue::of(&stats, ingested) else {
-            return Ok(false);
-        };
-        let backlog = silent.backlog.get_or_insert(Backlog {
-            queue: results,
-            fetched_at: None,
-        });
-        if backlog.fetched_at.is_none() && results.has_passed(backlog.queue) {
-            backlog.fetched_at = Some(now);
-        }
-        let write_ms = WRITE_MS.min(self.self_check.failover_after_ms() / 6);
-        let is_ingested = backlog
-            .fetched_at
-            .is_some_and(|at| results.counts_all || now.since_ms(at) >= write_ms);
-        let waited_ms = self
-            .self_check
-            .silent_past_limit_ms(silent.last_heartbeat_at, now);
-        Ok(is_drained && (is_ingested || waited_ms > RESULTS_WAIT_MS))
-    }
-}
-
-fn queue_of(executor: &ExecutorId) -> QueueId {
-    executor_queue(&executor.group, &executor.name)
-}
-
-fn why_lost(o: &OutstandingAttempt, silence: &str) -> String {
-    if o.state == RunState::Running {
-        format!("{silence}, and the attempt was running there")
-    } else {
-        format!("{silence}; the attempt may have started there")
     }
 }

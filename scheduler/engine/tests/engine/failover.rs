@@ -268,6 +268,43 @@ async fn an_error_with_one_executor_does_not_delay_the_others() {
     assert!(e1.take().await.is_empty());
 }
 
+/// The start log of one silent executor does not answer for a while.
+#[tokio::test]
+async fn a_slow_executor_does_not_delay_the_others() {
+    let (fixture, mut engine, e1) = given(1, json!({})).await;
+    e1.leave().await;
+    let _e2 = fixture.executor("e2").await;
+    engine
+        .receive_heartbeats()
+        .await
+        .expect("stores heartbeats");
+    fixture.trigger("job").await;
+    assert_eq!(tick(&mut engine).await, 1);
+    pass(&fixture, &mut engine, 0, 31_000).await;
+    let faults = &fixture.broker_faults;
+    faults.next(Operation::ReadLog, BrokerFault::Held, 1);
+    let moved = async || {
+        let runs = fixture.runs("job").await;
+        runs.iter().filter(|run| run.attempt == 2).count()
+    };
+    let (total, ()) = tokio::join!(engine.fail_over(), async {
+        eventually("one of them is failed over", async || moved().await == 1).await;
+        faults.release();
+    });
+    assert_eq!(total.expect("fails over"), 2);
+    assert_eq!(moved().await, 2);
+}
+
+/// A count may list the queues of all executors.
+#[tokio::test]
+async fn what_has_not_started_is_moved_without_counting_the_queue() {
+    let (fixture, mut engine, _e1) = given(3, json!({})).await;
+    pass(&fixture, &mut engine, 0, 31_000).await;
+    let counts = fixture.broker_faults.calls(Operation::Stats);
+    assert_eq!(engine.fail_over().await.expect("fails over"), 3);
+    assert_eq!(fixture.broker_faults.calls(Operation::Stats), counts);
+}
+
 /// The server with the queue has died together with the executor.
 #[tokio::test]
 async fn what_has_not_started_does_not_wait_for_a_queue_without_an_answer() {
@@ -317,7 +354,7 @@ async fn a_failover_waits_for_a_failing_store() {
     assert_eq!(e2.take().await.len(), 5);
 }
 
-/// Silent executors are handled one after the other, from a list made at the beginning of the turn.
+/// A turn handles silent executors a few at a time, from a list made at its beginning.
 #[tokio::test]
 async fn an_executor_that_returns_before_its_turn_keeps_its_attempts() {
     let (fixture, mut engine, e1) = given(1, json!({})).await;

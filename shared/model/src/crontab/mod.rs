@@ -167,19 +167,7 @@ impl Reading<'_> {
     fn entry(&mut self, line: u32, text: &str) -> Result<JobSpec, String> {
         let (time, rest) = line::split_time(text)?;
         let (user, command) = line::split_user(rest, self.options.user_column, self.header)?;
-        if command.len() > MAX_COMMAND_BYTES {
-            return Err(format!(
-                "a command of {} bytes; at most {MAX_COMMAND_BYTES} are accepted",
-                command.len()
-            ));
-        }
-        let command = line::split_input(command);
-        if command.script.trim().is_empty() {
-            return Err("there is no command after the time fields".to_owned());
-        }
-        if command.script.contains('\0') {
-            return Err("the command has a NUL character".to_owned());
-        }
+        let command = accepted_command(command)?;
         let schedule = self.schedule(&time)?;
         let jitter = self.random_delay(line);
         if command.input.is_some() {
@@ -272,6 +260,24 @@ impl Reading<'_> {
         self.warn(line, message);
         DurationMs::default()
     }
+}
+
+/// Parses the command of an entry. Refuses one that the job could not run.
+fn accepted_command(text: &str) -> Result<line::Command, String> {
+    if text.len() > MAX_COMMAND_BYTES {
+        return Err(format!(
+            "a command of {} bytes; at most {MAX_COMMAND_BYTES} are accepted",
+            text.len()
+        ));
+    }
+    let command = line::split_input(text);
+    if command.script.trim().is_empty() {
+        return Err("there is no command after the time fields".to_owned());
+    }
+    if command.script.contains('\0') {
+        return Err("the command has a NUL character".to_owned());
+    }
+    Ok(command)
 }
 
 #[cfg(test)]
