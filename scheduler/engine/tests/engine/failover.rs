@@ -426,3 +426,36 @@ async fn an_attempt_queued_during_a_failover_turn_is_moved_by_the_next_turn() {
     assert_eq!(engine.fail_over().await.expect("fails over"), 1);
     assert_eq!(fixture.state(run).await, RunState::Lost);
 }
+
+/// A scheduler is stopped while it marks the log. Meanwhile the log is lost, with a start in it, and declared again.
+#[tokio::test]
+async fn a_mark_that_comes_into_a_new_log_proves_nothing() {
+    let (fixture, mut engine, e1) = given(0, json!({})).await;
+    let mut stopped = fixture.engine("two").await;
+    fixture.set(1_000);
+    // News, so that the log is marked again.
+    e1.drain().await;
+    let run = fixture.trigger("job").await;
+    let faults = &fixture.broker_faults;
+    let is_declared = BrokerFault::Coverage(Coverage::All);
+    faults.next(Operation::Append, is_declared, 1);
+    faults.next(Operation::Append, BrokerFault::Held, 1);
+    let calls = faults.calls(Operation::Append);
+    let (stored, ()) = tokio::join!(stopped.receive_heartbeats(), async {
+        let marks = async || faults.calls(Operation::Append) == calls + 2;
+        eventually("it marks the log", marks).await;
+        fixture.set(2_000);
+        engine.claim().await.expect("claims");
+        engine.prepare().await.expect("prepares");
+        assert_eq!(engine.publish().await.expect("publishes"), 1);
+        assert_eq!(e1.take_one().await.run, run);
+        let log = e1.start_log();
+        fixture.broker.delete_log(&log).await.expect("is lost");
+        fixture.broker.declare_log(&log).await.expect("declares");
+        faults.release();
+    });
+    stored.expect("stores heartbeats");
+    pass(&fixture, &mut engine, 3_000, 34_000).await;
+    assert_eq!(engine.fail_over().await.expect("fails over"), 1);
+    assert_eq!(fixture.state(run).await, RunState::Lost);
+}
