@@ -60,6 +60,7 @@ macro_rules! store_conformance {
                 missing_job_cannot_be_triggered;
             executors: heartbeats_are_kept, silent_executors_are_no_candidates, silent_executors_are_forgotten, outstanding_pages_by_id, outstanding_attempts_of_one_executor, outstanding_names_the_group_of_the_publication,
                 a_republished_attempt_goes_to_the_same_group, reclaimed_attempts_are_published_again, ended_attempts_are_not_reclaimed,
+                running_attempts_are_not_reclaimed,
                 reclaimed_attempts_of_stopped_jobs_end, overdue_attempts_are_found, overdue_uses_the_timeout_of_the_publication,
                 overdue_ignores_later_timeouts, overdue_counts_from_the_last_start;
             logs: lines_are_ordered, repeated_lines_are_ignored, the_cursor_continues_after_the_last_line, late_lines_are_kept, odd_text_survives;
