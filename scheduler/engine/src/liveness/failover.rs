@@ -52,8 +52,8 @@ pub(crate) struct SilentExecutor {
     backlog: Option<Backlog>,
     /// Whether this failover was counted. One failover may take several turns but counts once.
     is_counted: bool,
-    /// Whether the last turn failed for this executor. Then the others go first.
-    has_error: bool,
+    /// When the last turn failed for this executor, if it did. Then the others go first.
+    failed_at: Option<Timestamp>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -131,7 +131,7 @@ impl Failover {
             if matches!(is_empty, Ok(true)) {
                 silent.empty_at = Some(now);
             }
-            silent.has_error = is_empty.is_err();
+            silent.failed_at = is_empty.is_err().then_some(now);
             // One executor whose queue or attempts cannot be read must not keep the others waiting.
             if let Err(e) = is_empty {
                 tracing::warn!(
@@ -164,7 +164,7 @@ impl Failover {
                 empty_at: None,
                 backlog: None,
                 is_counted: false,
-                has_error: false,
+                failed_at: None,
             });
             (executor, silent)
         };
@@ -174,7 +174,9 @@ impl Failover {
             .map(state)
             .filter(|(_, silent)| silent.empty_at.is_none_or(is_due))
             .collect();
-        due.sort_by_key(|(_, silent)| silent.has_error);
+        // A turn ends after some failures. The executor whose failure is the oldest comes before those that failed again
+        // since, so that each gets its turn.
+        due.sort_by_key(|(_, silent)| silent.failed_at);
         due
     }
 

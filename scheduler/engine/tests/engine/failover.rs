@@ -268,6 +268,39 @@ async fn an_error_with_one_executor_does_not_delay_the_others() {
     assert!(e1.take().await.is_empty());
 }
 
+/// A turn ends after three failures. An executor whose failure has passed comes before three that fail again.
+#[tokio::test]
+async fn executors_that_go_on_failing_leave_the_others_their_turn() {
+    let fixture = Fixture::new().await;
+    let mut engine = fixture.engine("one").await;
+    let mut executors = Vec::new();
+    for name in ["e1", "e2", "e3", "e4"] {
+        executors.push(fixture.executor(name).await);
+    }
+    fixture.apply("job", json!({ "route": "broadcast" })).await;
+    let stored = engine.receive_heartbeats().await;
+    stored.expect("stores heartbeats");
+    fixture.trigger("job").await;
+    engine.receive_loopback_heartbeat();
+    assert_eq!(tick(&mut engine).await, 4);
+    pass(&fixture, &mut engine, 0, 31_000).await;
+    let plan = |fault| fixture.store.fail_next("outstanding_attempts", fault);
+    // Each fails once: e1 to e3, then e4 and two of them, then e3 and the two.
+    for next_ms in [32_000, 33_000, 34_000] {
+        [Fault::Broken; 3].into_iter().for_each(plan);
+        assert!(engine.fail_over().await.is_err());
+        pass(&fixture, &mut engine, next_ms, next_ms).await;
+    }
+    // The attempts of an executor are read twice.
+    [Fault::Takes(0); 2].into_iter().for_each(plan);
+    [Fault::Broken; 3].into_iter().for_each(plan);
+    assert!(engine.fail_over().await.is_err());
+    assert!(executors[3].take().await.is_empty(), "it was drained");
+    for failing in &executors[..3] {
+        assert_eq!(failing.take().await.len(), 1);
+    }
+}
+
 /// The server with the queue has died together with the executor.
 #[tokio::test]
 async fn what_has_not_started_does_not_wait_for_a_queue_without_an_answer() {
