@@ -2,6 +2,7 @@
 
 use cueline_model::{
     AttemptEvent, AttemptId, DurationMs, ExecutorId, OutcomeKind, Route, RunId, RunKind, RunState,
+    Timestamp,
 };
 
 use super::fixture::{Fixture, attempt, each_second, executor, heartbeat, mark, name, report};
@@ -516,4 +517,24 @@ pub async fn silent_executors_are_forgotten(fixture: &Fixture) {
     assert_eq!(fixture.store.executors().await.expect("lists").len(), 2);
     let nothing = fixture.store.forget_executors(&[]).await;
     assert!(nothing.expect("nothing to do").is_empty());
+}
+
+/// The clock of a worker is wrong. One such report must not keep all others from being ingested.
+pub async fn a_start_in_the_far_future_is_limited(fixture: &Fixture) {
+    let node = fixture.node().await;
+    let mut limited = each_second("limited");
+    limited.timeout = Some(DurationMs::secs(60));
+    limited.kill_grace = DurationMs::secs(5);
+    fixture.apply(&[limited]).await;
+    let run = fixture.fire_one(node).await;
+    fixture.publish(node, &run).await;
+    let started = AttemptEvent::Started {
+        at: Timestamp::from_millis(i64::MAX),
+    };
+    let done = fixture.ingest(&[report(attempt(&run), started)]).await;
+    assert_eq!(done.ignored, 0);
+    fixture.expect(run.id, RunState::Running).await;
+    fixture.clock.advance(24 * 3_600_000 + 65_001);
+    let overdue = fixture.store.overdue_attempts(0, 10).await;
+    assert_eq!(overdue.expect("lists"), [attempt(&run)]);
 }
