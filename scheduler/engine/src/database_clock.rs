@@ -37,9 +37,22 @@ impl DatabaseClock {
         Duration::from_micros(u64::try_from(left).unwrap_or(0))
     }
 
-    /// Adopts the time that the database has just returned. Returns the new offset in milliseconds.
-    pub(crate) fn adopt(&self, database_now: Timestamp) -> i64 {
-        let offset = database_now.as_millis().saturating_sub(self.local.now_ms());
+    /// The local time at which the database is asked for its time; see [`adopt`](Self::adopt).
+    pub(crate) fn local_ms(&self) -> i64 {
+        self.local.now_ms()
+    }
+
+    /// Adopts the time that the database has just returned to a question of the local time `asked_ms`. Returns the new
+    /// offset in milliseconds.
+    ///
+    /// This process may have been stopped between its question and now. So two bounds of the offset are known. It changes
+    /// only as far as they require.
+    pub(crate) fn adopt(&self, asked_ms: i64, database_now: Timestamp) -> i64 {
+        let offset_at = |local_ms| database_now.as_millis().saturating_sub(local_ms);
+        let (asked, answered) = (offset_at(asked_ms), offset_at(self.local.now_ms()));
+        let before = self.offset_ms.load(Ordering::Relaxed);
+        // The local clock may have been set back meanwhile.
+        let offset = before.clamp(answered.min(asked), answered.max(asked));
         self.offset_ms.store(offset, Ordering::Relaxed);
         offset
     }
@@ -57,10 +70,26 @@ mod tests {
         let clock = DatabaseClock::new(Arc::new(local.clone()));
         let at = Timestamp::from_millis;
         assert_eq!(clock.now(), at(1_000));
-        assert_eq!(clock.adopt(at(1_700)), 700);
+        assert_eq!(clock.adopt(clock.local_ms(), at(1_700)), 700);
         local.advance(50);
         assert_eq!(clock.now(), at(1_750));
         assert_eq!(clock.until(at(1_760)), Duration::from_millis(10));
         assert_eq!(clock.until(at(1_749)), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_pause_between_question_and_answer_does_not_set_the_clock_back() {
+        let local = ManualClock::at(1_000);
+        let clock = DatabaseClock::new(Arc::new(local.clone()));
+        let at = Timestamp::from_millis;
+        assert_eq!(clock.adopt(clock.local_ms(), at(1_700)), 700);
+        let asked_ms = clock.local_ms();
+        local.advance(60_000);
+        assert_eq!(clock.adopt(asked_ms, at(1_710)), 700);
+        assert_eq!(clock.now(), at(61_700));
+        // The database's clock was set forward, or this one back.
+        let asked_ms = clock.local_ms();
+        local.advance(5);
+        assert_eq!(clock.adopt(asked_ms, at(91_700)), 30_695);
     }
 }

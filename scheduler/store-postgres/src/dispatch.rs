@@ -79,15 +79,14 @@ pub(crate) const RELEASE: &str = "
         state = CASE WHEN l.maybe_published THEN l.state ELSE 0 END
     WHERE l.id = ANY ($1) AND l.attempt = $2 AND l.claimed_by = $3 AND l.state IN (0, 1)";
 
-/// The jobs of published runs. A reclaim locks them, because a concurrent edit would not see and list the reclaimed
-/// runs.
-const JOBS_OF_PUBLISHED: &str = "
-    SELECT DISTINCT l.job_id FROM unnest($1::bigint[]) e (id) JOIN run_live l ON l.id = e.id WHERE l.state IN (2, 3)";
+/// The jobs of queued runs. A reclaim locks them, because a concurrent edit would not see and list the reclaimed runs.
+const JOBS_OF_QUEUED: &str = "
+    SELECT DISTINCT l.job_id FROM unnest($1::bigint[]) e (id) JOIN run_live l ON l.id = e.id WHERE l.state = 2";
 
-/// Ends the published attempts whose job was stopped. A pause does not end manual runs.
+/// Ends the queued attempts whose job was stopped. A pause does not end manual runs.
 pub(crate) const END_STOPPED: &str = end_runs!(
     "e AS (SELECT * FROM unnest($1::bigint[], $2::integer[]) u (id, attempt)),",
-    delete: "USING e WHERE l.id = e.id AND l.attempt = e.attempt AND l.state IN (2, 3)
+    delete: "USING e WHERE l.id = e.id AND l.attempt = e.attempt AND l.state = 2
         AND NOT EXISTS (SELECT FROM job_due d WHERE d.job_id = l.job_id AND (d.enabled OR l.kind = 1))",
     ends: "15::smallint AS end_state, l.started_at AS began_at, $3::bigint AS end_at, l.exit_status AS status, $4::text AS reason,
         NULL::text AS result",
@@ -96,9 +95,9 @@ pub(crate) const END_STOPPED: &str = end_runs!(
 );
 
 pub(crate) const RECLAIM: &str = "
-    UPDATE run_live l SET state = 1, claimed_by = $3, maybe_published = true, overdue_at = NULL
+    UPDATE run_live l SET state = 1, claimed_by = $3, maybe_published = true
     FROM unnest($1::bigint[], $2::integer[]) e (id, attempt)
-    WHERE l.id = e.id AND l.attempt = e.attempt AND l.state IN (2, 3)
+    WHERE l.id = e.id AND l.attempt = e.attempt AND l.state = 2
     RETURNING l.id";
 
 /// A run that is republished over and over gets at most a thousand events.
@@ -264,7 +263,7 @@ impl PgStore {
         let mut tx = self.db.write().await?;
         let now = tx.now;
         nodes::require(&mut tx, node).await?;
-        let jobs: Vec<i64> = sqlx::query_scalar(JOBS_OF_PUBLISHED)
+        let jobs: Vec<i64> = sqlx::query_scalar(JOBS_OF_QUEUED)
             .bind(&ids)
             .fetch_all(&mut *tx)
             .await?;

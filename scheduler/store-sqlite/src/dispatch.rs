@@ -69,12 +69,12 @@ const RELEASE: &str = "
     FROM json_each(?1) e
     WHERE run.id = e.value ->> 0 AND run.attempt = e.value ->> 1 AND run.claimed_by = ?2 AND run.state IN (0, 1)";
 
-/// The published attempts whose job was stopped. A pause does not end manual runs.
+/// The queued attempts whose job was stopped. A pause does not end manual runs.
 macro_rules! stopped_after_publication {
     ($before:literal) => {
         concat!(
             $before,
-            " WHERE run.id = e.value ->> 0 AND run.attempt = e.value ->> 1 AND run.state IN (2, 3)
+            " WHERE run.id = e.value ->> 0 AND run.attempt = e.value ->> 1 AND run.state = 2
                 AND NOT EXISTS (SELECT 1 FROM job_due d WHERE d.job_id = run.job_id AND (d.enabled = 1 OR run.kind = 1))"
         )
     };
@@ -89,10 +89,10 @@ const END_STOPPED: &str = stopped_after_publication!(
     "UPDATE run SET state = 15, ended_at = ?2, claimed_by = NULL, message = ?3 FROM json_each(?1) e"
 );
 
-const STILL_PUBLISHED: &str = "
+const STILL_QUEUED: &str = "
     SELECT json_group_array(DISTINCT r.id)
     FROM json_each(?1) e CROSS JOIN run r ON r.id = e.value ->> 0
-    WHERE r.attempt = e.value ->> 1 AND r.state IN (2, 3)";
+    WHERE r.attempt = e.value ->> 1 AND r.state = 2";
 
 const RECLAIM: &str = "
     UPDATE run SET state = 1, claimed_by = ?2, maybe_published = 1 WHERE id IN (SELECT value FROM json_each(?1))";
@@ -227,7 +227,7 @@ impl SqliteStore {
                 .execute(&mut *tx)
                 .await?;
         }
-        let ids: String = sqlx::query_scalar(STILL_PUBLISHED)
+        let ids: String = sqlx::query_scalar(STILL_QUEUED)
             .bind(&list)
             .fetch_one(&mut *tx)
             .await?;

@@ -209,8 +209,8 @@ pub trait Store: Send + Sync + 'static {
         due_at: Option<Timestamp>,
     ) -> Result<()>;
 
-    /// Moves `queued` or `running` attempts that their executor does not hold back to `dispatching`, claimed by `node`.
-    /// Returns the runs.
+    /// Moves `queued` attempts that their executor does not hold back to `dispatching`, claimed by `node`. Returns the
+    /// runs. A `running` attempt stays: another node has published it again meanwhile, or its trigger was late.
     ///
     /// The caller publishes them again unchanged, to the same group as before (G4). `reason` is noted in the timelines.
     /// Runs whose job was paused or deleted meanwhile end instead (G3). A pause does not end a manual run.

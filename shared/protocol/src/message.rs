@@ -277,11 +277,22 @@ pub struct HoldingsReply {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "record", rename_all = "snake_case")]
 pub enum StartRecord {
-    /// A scheduler writes it when it has declared the log and found no records in it.
+    /// A scheduler writes it before each mark. Its confirmation shows that the log exists.
+    Declaration {
+        /// [`VERSION`].
+        v: u32,
+        /// Identifies it among all declarations.
+        id: String,
+    },
+    /// A scheduler writes it when it has declared the log of an executor that is new to it, or one without records. It
+    /// counts only in the log that has its declaration: that log has existed since before `at`.
     Mark {
         /// [`VERSION`].
         v: u32,
-        /// The database's time. The log has the starts of all attempts that were queued later.
+        /// The id of its declaration.
+        declaration: String,
+        /// The database's time after the declaration was confirmed. The log has the starts of all attempts that were
+        /// queued later.
         at: Timestamp,
     },
     /// Attempts whose handlers run as soon as the broker has confirmed this record.
@@ -324,7 +335,7 @@ versioned!(
 impl Versioned for StartRecord {
     fn version(&self) -> u32 {
         match self {
-            Self::Mark { v, .. } | Self::Starts { v, .. } => *v,
+            Self::Declaration { v, .. } | Self::Mark { v, .. } | Self::Starts { v, .. } => *v,
         }
     }
 }

@@ -163,11 +163,19 @@ fn a_heartbeat() {
 fn the_records_of_a_start_log() {
     let golden = [
         (
+            StartRecord::Declaration {
+                v: VERSION,
+                id: "3c".to_owned(),
+            },
+            r#"{"record":"declaration","v":1,"id":"3c"}"#,
+        ),
+        (
             StartRecord::Mark {
                 v: VERSION,
+                declaration: "3c".to_owned(),
                 at: Timestamp::from_millis(5),
             },
-            r#"{"record":"mark","v":1,"at":5}"#,
+            r#"{"record":"mark","v":1,"declaration":"3c","at":5}"#,
         ),
         (
             StartRecord::Starts {

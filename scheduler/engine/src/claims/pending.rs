@@ -10,6 +10,8 @@ use cueline_store::DispatchRequest;
 
 use super::wheel::Wheel;
 
+/// A hold lasts about a second. One that ends later than this was begun before the clock was set back, and is over.
+const MAX_HOLD_MS: i64 = 60_000;
 /// A queue that accepts nothing for this long after its first hold gives up the triggers behind it.
 const GIVE_UP_AFTER_MS: u64 = 30_000;
 
@@ -103,8 +105,11 @@ impl PendingPublishes {
 
     /// Publishes nothing to the queue before `until`.
     pub(crate) fn hold_queue(&mut self, queue: QueueId, until: Timestamp) {
-        let give_up_at = self.give_up_at.entry(queue.clone());
-        let give_up_at = *give_up_at.or_insert(until.plus_ms(GIVE_UP_AFTER_MS));
+        let latest = until.plus_ms(GIVE_UP_AFTER_MS);
+        let give_up_at = self.give_up_at.entry(queue.clone()).or_insert(latest);
+        // It is later than that only if the clock was set back.
+        *give_up_at = latest.min(*give_up_at);
+        let give_up_at = *give_up_at;
         let hold = self.holds.entry(queue);
         hold.or_insert_with(|| Hold::new(until, give_up_at)).until = until;
     }
@@ -172,7 +177,8 @@ impl PendingPublishes {
 
     /// Their due times put the returned triggers before newer ones.
     fn end_holds(&mut self, now: Timestamp) {
-        let ended = self.holds.extract_if(|_, hold| hold.until <= now);
+        let is_over = |hold: &Hold| hold.until <= now || hold.until.since_ms(now) > MAX_HOLD_MS;
+        let ended = self.holds.extract_if(|_, hold| is_over(hold));
         let ended: Vec<Hold> = ended.map(|(_, hold)| hold).collect();
         for trigger in ended.into_iter().flat_map(Hold::into_triggers) {
             self.insert(trigger);

@@ -46,8 +46,8 @@ pub(crate) struct SilentExecutor {
     backlog: Option<Backlog>,
     /// Whether this failover was counted. One failover may take several turns but counts once.
     is_counted: bool,
-    /// Whether the last turn failed for this executor. Then the others go first.
-    has_error: bool,
+    /// When the last turn failed for this executor, if it did. Then the others go first.
+    failed_at: Option<Timestamp>,
 }
 
 /// What a turn did about one executor.
@@ -167,7 +167,7 @@ impl Failover {
             silent.empty_at = Some(now);
         }
         let error = is_empty.err();
-        silent.has_error = error.is_some();
+        silent.failed_at = error.is_some().then_some(turn.now);
         // Not returned: one executor whose queue or attempts cannot be read must not keep the others waiting.
         if let Some(e) = &error {
             tracing::warn!(
@@ -198,7 +198,7 @@ impl Failover {
                 empty_at: None,
                 backlog: None,
                 is_counted: false,
-                has_error: false,
+                failed_at: None,
             });
             (executor, silent)
         };
@@ -208,7 +208,9 @@ impl Failover {
             .map(state)
             .filter(|(_, silent)| silent.empty_at.is_none_or(is_due))
             .collect();
-        due.sort_by_key(|(_, silent)| silent.has_error);
+        // A turn ends after some failures. The executor whose failure is the oldest comes before those that failed again
+        // since, so that each gets its turn.
+        due.sort_by_key(|(_, silent)| silent.failed_at);
         due
     }
 

@@ -63,7 +63,8 @@ impl NodeLease {
     }
 
     async fn adopt_database_clock(&self) -> Result<(), StoreError> {
-        let offset = self.clock.adopt(self.store.now().await?);
+        let asked_ms = self.clock.local_ms();
+        let offset = self.clock.adopt(asked_ms, self.store.now().await?);
         if offset.unsigned_abs() > MAX_OFFSET_MS {
             tracing::warn!(
                 offset_ms = offset,

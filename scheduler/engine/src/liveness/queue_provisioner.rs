@@ -4,6 +4,7 @@
 //! executors whose own rights do not let them declare their queue and their log.
 
 use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasher as _, RandomState};
 use std::sync::{Arc, Mutex};
 
 use cueline_broker::{Broker, BrokerError, QueueId, StartLog};
@@ -113,15 +114,31 @@ impl QueueProvisioner {
     }
 
     /// Marks that the log has all starts from now on. The first mark may come after the first records: the executor's
-    /// queue and log may exist before the executor is known here. The time is read last: earlier starts may have been
-    /// lost with an earlier log.
+    /// queue and log may exist before the executor is known here.
+    ///
+    /// The time is read once the log has the declaration, because earlier starts may have been lost with an earlier log.
+    /// If this log is lost before it has the mark, for example while this process is stopped, its starts are lost too.
+    /// The mark then comes into a new log, and counts for nothing there.
     async fn mark(&self, log: &StartLog) -> Result<(), BrokerError> {
+        let id = declaration_id();
+        let declaration = StartRecord::Declaration {
+            v: VERSION,
+            id: id.clone(),
+        };
+        self.broker.append(log, encode(&declaration).into()).await?;
         let mark = StartRecord::Mark {
             v: VERSION,
+            declaration: id,
             at: self.clock.now(),
         };
         self.broker.append(log, encode(&mark).into()).await
     }
+}
+
+/// Not drawn from the seeded generator: it only identifies one declaration.
+fn declaration_id() -> String {
+    let number = RandomState::new().hash_one(std::process::id());
+    format!("{number:016x}")
 }
 
 /// Executors whose queues were requested, in order, each at most once.

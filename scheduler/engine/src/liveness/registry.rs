@@ -64,9 +64,10 @@ impl Registry {
         !is_same
     }
 
-    /// Whether an executor with this last heartbeat counts as dead.
+    /// Whether an executor with this last heartbeat counts as dead. A heartbeat from far in the future was received
+    /// before this node's clock was set back. Its executor may have died since.
     pub(crate) fn is_expired(&self, last_heartbeat_at: Timestamp, now: Timestamp) -> bool {
-        now.since_ms(last_heartbeat_at) > self.dead_after_ms
+        now.since_ms(last_heartbeat_at).saturating_abs() > self.dead_after_ms
     }
 
     /// Removes the executors that have been silent for too long. Returns whether there were any.
@@ -132,5 +133,38 @@ impl Registry {
     /// Whether the executor has sent a recent heartbeat. True for a draining executor too.
     pub(crate) fn is_alive(&self, executor: &ExecutorId) -> bool {
         lock(&self.inner).executors.contains_key(executor)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_executor_expires_after_its_last_heartbeat_whatever_the_clock_does() {
+        let registry = Registry::new(15_000);
+        let at = Timestamp::from_millis;
+        let executor = ExecutorId {
+            group: "g".parse().expect("valid"),
+            name: "e".parse().expect("valid"),
+        };
+        let heartbeat = Heartbeat {
+            executor: executor.clone(),
+            incarnation: "1".to_owned(),
+            session: Session(1),
+            capabilities: Vec::new(),
+            capacity: 1,
+            held: 0,
+            running: 0,
+            draining: false,
+            gone: false,
+            refusal: None,
+        };
+        assert!(registry.record(&heartbeat, at(100_000)));
+        assert!(!registry.expire(at(115_000)));
+        assert!(!registry.expire(at(85_000)), "a small step back");
+        assert!(registry.is_alive(&executor));
+        assert!(registry.expire(at(84_999)), "the clock was ahead");
+        assert!(!registry.is_alive(&executor));
     }
 }

@@ -175,9 +175,10 @@ impl SelfCheck {
         self.silent_past_limit_ms(last_heartbeat_at, now) > 0 && self.can_judge_liveness(now)
     }
 
-    /// Whether evidence from `then` is missing or too old.
+    /// Whether evidence from `then` is missing or too old. It also counts as missing if it comes from a time that this
+    /// node's clock has left again: the count of the silence may have begun in the future.
     pub(crate) fn is_gap(&self, then: Option<Timestamp>, now: Timestamp) -> bool {
-        then.is_none_or(|then| now.since_ms(then) > self.intervals.max_gap_ms)
+        then.is_none_or(|then| now.since_ms(then).saturating_abs() > self.intervals.max_gap_ms)
     }
 }
 
@@ -286,6 +287,22 @@ mod tests {
             assert_eq!(check.silence_counts_from(at(10)), at(26));
             let expected = if loopback { at(0) } else { at(26) };
             assert_eq!(check.listening_since(), Some(expected));
+        }
+    }
+
+    /// The local clock jumps by an hour, and the next lease renewal measures the database's clock again.
+    #[test]
+    fn silence_counts_again_once_a_step_of_the_clock_was_measured() {
+        for step in [3_600, -3_600] {
+            let check = with_evidence(0, 20);
+            for second in [21 + step, 22] {
+                assert!(check.record_loopback(at(second)));
+                assert!(check.record_flush(at(second)));
+            }
+            assert!(check.can_judge_liveness(at(22)));
+            assert!(!check.can_judge_liveness(at(17)), "from the future");
+            assert_eq!(check.listening_since(), Some(at(22)));
+            assert_eq!(check.silence_counts_from(at(10)), at(22));
         }
     }
 

@@ -27,14 +27,22 @@ impl StartEvidence {
         let mut evidence = Self::default();
         // The writer and number of the last record of the executor.
         let mut last: Option<(Writer, u64)> = None;
+        let mut declarations = HashSet::new();
         for record in records {
             match decode::<StartRecord>(record) {
-                Ok(StartRecord::Mark { at, .. }) => {
-                    // Attempts that were queued after the mark was written have their records behind it, or before
-                    // it if they were faster. Records that the log had lost before that are of older attempts.
+                Ok(StartRecord::Declaration { id, .. }) => {
+                    declarations.insert(id);
+                }
+                Ok(StartRecord::Mark {
+                    declaration, at, ..
+                }) if declarations.contains(&declaration) => {
+                    // Attempts that were queued at its time or later have their records behind it, or before it if
+                    // they were faster. Records that the log had lost before that are of older attempts.
                     let earlier = evidence.complete_from.map_or(at, |from| from.min(at));
                     evidence.complete_from = Some(earlier);
                 }
+                // The log that has its declaration is lost, with starts since its time.
+                Ok(StartRecord::Mark { .. }) => {}
                 Ok(StartRecord::Starts {
                     incarnation,
                     session,
@@ -104,9 +112,21 @@ mod tests {
         }
     }
 
+    const DECLARATION: &str = "d";
+
+    fn declaration() -> Bytes {
+        let record = StartRecord::Declaration {
+            v: VERSION,
+            id: DECLARATION.to_owned(),
+        };
+        encode(&record).into()
+    }
+
+    /// A mark that counts behind its [`declaration`].
     fn mark(ms: i64) -> Bytes {
         let record = StartRecord::Mark {
             v: VERSION,
+            declaration: DECLARATION.to_owned(),
             at: at(ms),
         };
         encode(&record).into()
@@ -129,8 +149,13 @@ mod tests {
         encode(&record).into()
     }
 
+    /// A log that begins with a declaration.
+    fn evidence(records: &[Bytes]) -> StartEvidence {
+        StartEvidence::of(&[&[declaration()][..], records].concat(), STORE)
+    }
+
     fn may(records: &[Bytes], run: i64, queued_ms: i64) -> bool {
-        StartEvidence::of(records, STORE).may_have_started(attempt(run), at(queued_ms))
+        evidence(records).may_have_started(attempt(run), at(queued_ms))
     }
 
     #[test]
@@ -153,7 +178,22 @@ mod tests {
             attempt: 2,
             ..attempt(1)
         };
-        assert!(!StartEvidence::of(&log, STORE).may_have_started(other, at(150)));
+        assert!(!evidence(&log).may_have_started(other, at(150)));
+    }
+
+    /// The log with its declaration was lost before the mark was written, or has dropped the declaration.
+    #[test]
+    fn a_mark_without_its_declaration_proves_nothing() {
+        let may = |log: &[Bytes], queued_ms| {
+            StartEvidence::of(log, STORE).may_have_started(attempt(3), at(queued_ms))
+        };
+        assert!(may(&[mark(100)], i64::MAX));
+        assert!(may(&[mark(100), declaration()], i64::MAX));
+        assert!(!may(&[mark(100), declaration(), mark(200)], 200));
+        assert!(may(&[mark(100), declaration(), mark(200)], 199));
+        let log = [mark(100), starts(5, 0, 200, &[1])];
+        assert!(may(&log, 60_199));
+        assert!(!may(&log, 60_200));
     }
 
     #[test]

@@ -33,6 +33,8 @@ pub(crate) struct Prepare {
     pub(crate) batch: usize,
 }
 
+/// The clock is read again after this time, because it may have been set back.
+const LONGEST_WAIT: Duration = Duration::from_secs(1);
 /// The wait while the node is not registered.
 const NO_NODE_WAIT: Duration = Duration::from_millis(20);
 
@@ -192,11 +194,11 @@ impl Prepare {
             (wheel.next_due(), self.lead_ms(&wheel).cast_signed())
         };
         let Some(due) = due else {
-            return Next::After(Duration::from_secs(1));
+            return Next::After(LONGEST_WAIT);
         };
         let linger_ms = self.ahead_ms.cast_signed() / 2;
         match u64::try_from(due.since_ms(self.clock.now()) - lead_ms + linger_ms) {
-            Ok(wait @ 1..) => Next::After(Duration::from_millis(wait)),
+            Ok(wait @ 1..) => Next::After(LONGEST_WAIT.min(Duration::from_millis(wait))),
             _ => Next::Now,
         }
     }

@@ -39,6 +39,8 @@ pub(crate) struct Publish {
     pub(crate) batch: usize,
 }
 
+/// The clock is read again after this time, because it may have been set back.
+const LONGEST_WAIT: Duration = Duration::from_secs(1);
 /// A refused trigger is published again after this time.
 const REFUSED_WAIT_MS: u64 = 1_000;
 /// A run that waited behind a queue without an answer stays in the store for this long before it is claimed again.
@@ -71,7 +73,8 @@ impl Publish {
             (pending.pop_due(now, batch), pending.next_due())
         };
         if due.is_empty() {
-            let wait = next_due.map_or(Duration::from_secs(1), |due| self.clock.until(due));
+            let wait = next_due.map_or(LONGEST_WAIT, |due| self.clock.until(due));
+            let wait = wait.min(LONGEST_WAIT);
             // There may be more to release.
             return Ok(if wait.is_zero() {
                 Next::Now

@@ -305,6 +305,39 @@ async fn what_has_not_started_is_moved_without_counting_the_queue() {
     assert_eq!(fixture.broker_faults.calls(Operation::Stats), counts);
 }
 
+/// Four executors are worked on at once, and a turn begins none after three failures. So with seven that fail at once, one
+/// is left out. The one whose failure is the oldest comes first.
+#[tokio::test]
+async fn executors_that_go_on_failing_leave_the_others_their_turn() {
+    let fixture = Fixture::new().await;
+    let mut engine = fixture.engine("one").await;
+    let mut executors = Vec::new();
+    for name in ["e1", "e2", "e3", "e4", "e5", "e6", "e7"] {
+        executors.push(fixture.executor(name).await);
+    }
+    fixture.apply("job", json!({ "route": "broadcast" })).await;
+    let stored = engine.receive_heartbeats().await;
+    stored.expect("stores heartbeats");
+    fixture.trigger("job").await;
+    engine.receive_loopback_heartbeat();
+    assert_eq!(tick(&mut engine).await, 7);
+    pass(&fixture, &mut engine, 0, 31_000).await;
+    let plan = |fault| fixture.store.fail_next("outstanding_attempts", fault);
+    // e1 to e6 fail, then e7 and e1 to e5.
+    for next_ms in [32_000, 33_000] {
+        [Fault::Broken; 6].into_iter().for_each(plan);
+        assert!(engine.fail_over().await.is_err());
+        pass(&fixture, &mut engine, next_ms, next_ms).await;
+    }
+    plan(Fault::Takes(0));
+    [Fault::Broken; 6].into_iter().for_each(plan);
+    assert!(engine.fail_over().await.is_err());
+    for (i, executor) in executors.iter().enumerate() {
+        let expected = usize::from(i != 5);
+        assert_eq!(executor.take().await.len(), expected, "executor {}", i + 1);
+    }
+}
+
 /// The server with the queue has died together with the executor.
 #[tokio::test]
 async fn what_has_not_started_does_not_wait_for_a_queue_without_an_answer() {
@@ -460,6 +493,39 @@ async fn an_attempt_queued_during_a_failover_turn_is_moved_by_the_next_turn() {
     assert_eq!(fixture.state(run).await, RunState::Queued);
     fixture.set(32_000);
     engine.receive_loopback_heartbeat();
+    assert_eq!(engine.fail_over().await.expect("fails over"), 1);
+    assert_eq!(fixture.state(run).await, RunState::Lost);
+}
+
+/// A scheduler is stopped while it marks the log. Meanwhile the log is lost, with a start in it, and declared again.
+#[tokio::test]
+async fn a_mark_that_comes_into_a_new_log_proves_nothing() {
+    let (fixture, mut engine, e1) = given(0, json!({})).await;
+    let mut stopped = fixture.engine("two").await;
+    fixture.set(1_000);
+    // News, so that the log is marked again.
+    e1.drain().await;
+    let run = fixture.trigger("job").await;
+    let faults = &fixture.broker_faults;
+    let is_declared = BrokerFault::Coverage(Coverage::All);
+    faults.next(Operation::Append, is_declared, 1);
+    faults.next(Operation::Append, BrokerFault::Held, 1);
+    let calls = faults.calls(Operation::Append);
+    let (stored, ()) = tokio::join!(stopped.receive_heartbeats(), async {
+        let marks = async || faults.calls(Operation::Append) == calls + 2;
+        eventually("it marks the log", marks).await;
+        fixture.set(2_000);
+        engine.claim().await.expect("claims");
+        engine.prepare().await.expect("prepares");
+        assert_eq!(engine.publish().await.expect("publishes"), 1);
+        assert_eq!(e1.take_one().await.run, run);
+        let log = e1.start_log();
+        fixture.broker.delete_log(&log).await.expect("is lost");
+        fixture.broker.declare_log(&log).await.expect("declares");
+        faults.release();
+    });
+    stored.expect("stores heartbeats");
+    pass(&fixture, &mut engine, 3_000, 34_000).await;
     assert_eq!(engine.fail_over().await.expect("fails over"), 1);
     assert_eq!(fixture.state(run).await, RunState::Lost);
 }

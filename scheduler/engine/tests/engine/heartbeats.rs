@@ -243,7 +243,7 @@ async fn a_start_log_is_marked_for_a_new_executor_and_while_it_has_no_records() 
         e1.drain().await;
         let stored = engine.receive_heartbeats().await;
         stored.expect("stores heartbeats");
-        assert_eq!(records().await, 1);
+        assert_eq!(records().await, 2, "a declaration and a mark");
     }
     let mut second = fixture.engine("two").await;
     e1.heartbeat().await;
@@ -253,7 +253,7 @@ async fn a_start_log_is_marked_for_a_new_executor_and_while_it_has_no_records() 
     }
     assert_eq!(
         records().await,
-        3,
+        6,
         "it drains no more, and is new to the second one"
     );
     let deleted = fixture.broker.delete_log(&log).await;
@@ -262,7 +262,7 @@ async fn a_start_log_is_marked_for_a_new_executor_and_while_it_has_no_records() 
     e1.drain().await;
     let stored = engine.receive_heartbeats().await;
     stored.expect("stores heartbeats");
-    assert_eq!(records().await, 1, "the log is new");
+    assert_eq!(records().await, 2, "the log is new");
 }
 
 /// Its queue and its log may exist before the schedulers know it.
@@ -279,8 +279,8 @@ async fn a_start_log_with_records_of_an_unknown_executor_is_marked() {
     let stored = engine.receive_heartbeats().await;
     stored.expect("stores heartbeats");
     let records = fixture.broker.read_log(&log).await.expect("reads");
-    assert_eq!(records.len(), 2);
-    let mark = decode::<StartRecord>(&records[1]).expect("decodes");
+    assert_eq!(records.len(), 3);
+    let mark = decode::<StartRecord>(&records[2]).expect("decodes");
     assert!(matches!(mark, StartRecord::Mark { .. }), "{mark:?}");
 }
 

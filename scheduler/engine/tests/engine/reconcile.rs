@@ -6,11 +6,12 @@ use std::time::Duration;
 use cueline_broker::conformance::{Fault, Operation};
 use cueline_broker::{Coverage, ErrorKind, QueueId, Settlement};
 use cueline_engine::ManualEngine;
-use cueline_model::{AttemptId, OutcomeKind, RunState};
+use cueline_model::{AttemptEvent, AttemptId, OutcomeKind, RunState};
 use cueline_protocol::Trigger;
+use cueline_store::AttemptReport;
 use serde_json::json;
 
-use crate::fixture::{FakeExecutor, Fixture, tick};
+use crate::fixture::{FakeExecutor, Fixture, eventually, tick};
 
 /// Three triggers that the executor has taken from its queue. They wait in its lanes.
 async fn taken() -> (Fixture, ManualEngine, FakeExecutor, Vec<Trigger>) {
@@ -130,6 +131,40 @@ async fn the_publications_of_other_nodes_count() {
     e1.accept().await;
     assert_eq!(compare_at(30_000, &fixture, &mut engine, &mut e1).await, 0);
     assert_eq!(fixture.states("job").await, [RunState::Failed; 3]);
+}
+
+/// Another scheduler has published them again first. They have started when this one writes, and their job is deleted.
+#[tokio::test]
+async fn an_attempt_that_has_started_meanwhile_goes_on() {
+    let (fixture, mut engine, mut e1, triggers) = taken().await;
+    let reports: Vec<AttemptReport> = triggers
+        .iter()
+        .map(|trigger| AttemptReport {
+            attempt: trigger.attempt_id(),
+            executor: Some(trigger.executor.clone()),
+            event: AttemptEvent::Started { at: fixture.now() },
+        })
+        .collect();
+    fixture.store.hold("reclaim_attempts");
+    let answer = e1.answer_holdings(&[]);
+    let (again, _, ()) = tokio::join!(engine.reconcile(5_000), answer, async {
+        let is_called = async || fixture.store.calls("reclaim_attempts") == 1;
+        eventually("it wants to publish them again", is_called).await;
+        let started = fixture.real().ingest_reports(&reports).await;
+        started.expect("ingests");
+        fixture.delete("job").await;
+        fixture.store.release("reclaim_attempts");
+    });
+    assert_eq!(again.expect("compares"), 0);
+    for trigger in &triggers {
+        assert_eq!(fixture.state(trigger.run).await, RunState::Running);
+        e1.ended(trigger, OutcomeKind::Succeeded, fixture.now())
+            .await;
+    }
+    tick(&mut engine).await;
+    for trigger in &triggers {
+        assert_eq!(fixture.state(trigger.run).await, RunState::Succeeded);
+    }
 }
 
 #[tokio::test]

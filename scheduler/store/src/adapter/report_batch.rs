@@ -10,6 +10,9 @@ use super::timeline::TimelineEvent;
 use super::transition::{RunUpdate, Transition};
 use crate::{AttemptReport, IngestSummary};
 
+/// A start that is reported further ahead than this counts as at this time. The clock of its worker is wrong.
+const MAX_CLOCK_AHEAD_MS: u64 = 24 * 3_600_000;
+
 /// The runs of a batch, with the effects of the reports that were applied so far.
 #[derive(Debug)]
 pub struct ReportBatch {
@@ -91,11 +94,12 @@ impl ReportBatch {
     }
 
     fn apply_start(&mut self, id: AttemptId, at: Timestamp) -> Option<()> {
+        let latest = self.now.plus_ms(MAX_CLOCK_AHEAD_MS);
         let run = self
             .run_at(id)
             .filter(|run| matches!(run.state, RunState::Dispatching | RunState::Queued))?;
         run.state = RunState::Running;
-        run.started_at = Some(at);
+        run.started_at = Some(at.min(latest));
         Some(())
     }
 
@@ -311,6 +315,17 @@ mod tests {
         assert_eq!((writes.summary.ended, writes.summary.ignored), (1, 0));
         assert_eq!(writes.delayed_jobs(NOW), [(2, NOW)]);
         assert_eq!(writes.parents().count(), 1);
+    }
+
+    #[test]
+    fn a_start_in_the_far_future_is_limited() {
+        let a_day_later = Timestamp::from_millis(86_410_000);
+        for (reported, at) in [(NOW, NOW), (Timestamp::from_millis(i64::MAX), a_day_later)] {
+            let started = report(1, AttemptEvent::Started { at: reported });
+            let writes = writes(snapshot(RunState::Queued), &[started]);
+            let starts: Vec<Timestamp> = writes.started.iter().map(|s| s.at).collect();
+            assert_eq!(starts, [at]);
+        }
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use cueline_model::{
     AttemptEvent, AttemptId, DurationMs, ExecutorId, OutcomeKind, Route, RunId, RunKind, RunState,
+    Timestamp,
 };
 
 use super::fixture::{Fixture, attempt, each_second, executor, heartbeat, mark, name, report};
@@ -287,6 +288,30 @@ pub async fn ended_attempts_are_not_reclaimed(fixture: &Fixture) {
     fixture.expect(runs[1].id, RunState::Queued).await;
 }
 
+/// Another node has published them again, and they have started. That their job is deleted does not end them.
+pub async fn running_attempts_are_not_reclaimed(fixture: &Fixture) {
+    let node = fixture.node().await;
+    fixture.apply(&[each_second("a"), each_second("b")]).await;
+    fixture.clock.advance(1_000);
+    let runs = fixture.fire(node).await.runs;
+    for run in &runs {
+        fixture.publish(node, run).await;
+        let started = AttemptEvent::Started { at: fixture.now() };
+        fixture.ingest(&[report(attempt(run), started)]).await;
+    }
+    let deleted = fixture.store.delete_job(&name("b"), "me").await;
+    deleted.expect("deletes");
+    let ids: Vec<_> = runs.iter().map(attempt).collect();
+    let back = fixture.store.reclaim_attempts(node, &ids, "not held").await;
+    assert!(back.expect("answers").is_empty());
+    for run in &runs {
+        fixture.expect(run.id, RunState::Running).await;
+        assert!(fixture.timeline(run.id).await.is_empty());
+        let done = fixture.end(attempt(run), OutcomeKind::Succeeded).await;
+        assert_eq!(done.ended, 1);
+    }
+}
+
 /// A stopped job is not published again. A pause does not affect manual triggers.
 pub async fn reclaimed_attempts_of_stopped_jobs_end(fixture: &Fixture) {
     let node = fixture.node().await;
@@ -447,25 +472,21 @@ pub async fn overdue_counts_from_the_last_start(fixture: &Fixture) {
     fixture.clock.advance(70_000);
     let overdue = || fixture.store.overdue_attempts(0, 10);
     assert_eq!(overdue().await.expect("lists"), [attempt(&run)]);
-    let back = fixture
-        .store
-        .reclaim_attempts(node, &[attempt(&run)], "lost")
-        .await;
-    assert_eq!(back.expect("takes back").len(), 1);
-    assert_eq!(overdue().await.expect("lists"), [], "is dispatching");
-    fixture.publish(node, &run).await;
-    assert_eq!(overdue().await.expect("lists"), [], "is queued");
-    let started = AttemptEvent::Started { at: fixture.now() };
-    fixture.ingest(&[report(attempt(&run), started)]).await;
-    fixture.clock.advance(65_000);
-    assert_eq!(overdue().await.expect("lists"), [], "has started again");
-    fixture.clock.advance(1);
-    assert_eq!(overdue().await.expect("lists"), [attempt(&run)]);
     fixture.end(attempt(&run), OutcomeKind::Returned).await;
     assert_eq!(overdue().await.expect("lists"), [], "waits for an executor");
     let again = fixture.claim(node).await.remove(0);
     assert_eq!(again.attempt, 2);
-    fixture.succeed(node, &again).await;
+    fixture.begin(node, &again).await;
+    assert_eq!(overdue().await.expect("lists"), [], "is dispatching");
+    fixture.publish(node, &again).await;
+    assert_eq!(overdue().await.expect("lists"), [], "is queued");
+    let started = AttemptEvent::Started { at: fixture.now() };
+    fixture.ingest(&[report(attempt(&again), started)]).await;
+    fixture.clock.advance(65_000);
+    assert_eq!(overdue().await.expect("lists"), [], "has started again");
+    fixture.clock.advance(1);
+    assert_eq!(overdue().await.expect("lists"), [attempt(&again)]);
+    fixture.end(attempt(&again), OutcomeKind::Succeeded).await;
     assert_eq!(overdue().await.expect("lists"), [], "has ended");
 }
 
@@ -496,4 +517,24 @@ pub async fn silent_executors_are_forgotten(fixture: &Fixture) {
     assert_eq!(fixture.store.executors().await.expect("lists").len(), 2);
     let nothing = fixture.store.forget_executors(&[]).await;
     assert!(nothing.expect("nothing to do").is_empty());
+}
+
+/// The clock of a worker is wrong. One such report must not keep all others from being ingested.
+pub async fn a_start_in_the_far_future_is_limited(fixture: &Fixture) {
+    let node = fixture.node().await;
+    let mut limited = each_second("limited");
+    limited.timeout = Some(DurationMs::secs(60));
+    limited.kill_grace = DurationMs::secs(5);
+    fixture.apply(&[limited]).await;
+    let run = fixture.fire_one(node).await;
+    fixture.publish(node, &run).await;
+    let started = AttemptEvent::Started {
+        at: Timestamp::from_millis(i64::MAX),
+    };
+    let done = fixture.ingest(&[report(attempt(&run), started)]).await;
+    assert_eq!(done.ignored, 0);
+    fixture.expect(run.id, RunState::Running).await;
+    fixture.clock.advance(24 * 3_600_000 + 65_001);
+    let overdue = fixture.store.overdue_attempts(0, 10).await;
+    assert_eq!(overdue.expect("lists"), [attempt(&run)]);
 }

@@ -60,8 +60,10 @@ macro_rules! store_conformance {
                 missing_job_cannot_be_triggered;
             executors: heartbeats_are_kept, silent_executors_are_no_candidates, silent_executors_are_forgotten, outstanding_pages_by_id, outstanding_attempts_of_one_executor, outstanding_names_the_group_of_the_publication,
                 a_republished_attempt_goes_to_the_same_group, reclaimed_attempts_are_published_again, ended_attempts_are_not_reclaimed,
+                running_attempts_are_not_reclaimed,
                 reclaimed_attempts_of_stopped_jobs_end, overdue_attempts_are_found, overdue_uses_the_timeout_of_the_publication,
-                overdue_ignores_later_timeouts, overdue_counts_from_the_last_start;
+                overdue_ignores_later_timeouts, overdue_counts_from_the_last_start,
+                a_start_in_the_far_future_is_limited;
             logs: lines_are_ordered, repeated_lines_are_ignored, the_cursor_continues_after_the_last_line, late_lines_are_kept, odd_text_survives;
             dead_letters: dead_letters_are_kept, a_dead_letter_is_kept_once, dead_letters_are_paged, dead_letters_are_found_and_deleted_by_number;
             queries: a_run_has_all_its_fields, runs_are_filtered_and_paged, summaries_show_last_and_day, ledger_accounts_for_each_fire_time,

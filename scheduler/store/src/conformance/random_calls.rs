@@ -254,8 +254,7 @@ fn assert_moved(old: &Run, new: &Run, place: &str) {
             .into_iter()
             .any(|by| old.state.may_become(by) && by.may_become(new.state));
         // Reclaimed: the same attempt is published again.
-        let taken_back = matches!(old.state, RunState::Queued | RunState::Running)
-            && new.state == RunState::Dispatching;
+        let taken_back = old.state == RunState::Queued && new.state == RunState::Dispatching;
         assert!(
             old.state.may_become(new.state) || over || taken_back,
             "{place}: {} became {}",

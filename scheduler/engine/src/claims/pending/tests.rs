@@ -62,6 +62,21 @@ fn a_held_queue_continues_in_order_and_holds_up_no_other() {
     assert_eq!((pending.len(), pending.next_due()), (0, None));
 }
 
+/// The clock was an hour ahead when the publish remained without an answer.
+#[test]
+fn a_hold_that_began_in_the_future_is_over() {
+    let mut pending = PendingPublishes::default();
+    pending.hold_queue(queue(1), at(3_601_000));
+    pending.insert(trigger(1, 10, 1).unanswered());
+    pending.insert(trigger(2, 20, 1));
+    assert_eq!(runs(&pending.pop_due(at(1_000), 1)), [1]);
+    pending.hold_queue(queue(1), at(2_000));
+    pending.insert(trigger(1, 10, 1).unanswered());
+    pending.insert(trigger(2, 20, 1));
+    assert!(pending.pop_stuck(at(31_999), 9).is_empty());
+    assert_eq!(runs(&pending.pop_stuck(at(32_000), 9)), [2]);
+}
+
 /// An executor has left, and the run was routed again.
 #[test]
 fn a_run_has_one_trigger() {
