@@ -117,6 +117,30 @@ async fn unreported_entries_return_in_order_after_a_restart() {
     assert_eq!(journal.reported, 750);
 }
 
+/// After a crash the attempt ends `lost`, and that is reported under the job's name.
+#[tokio::test]
+async fn a_start_keeps_the_job_and_the_fire_of_its_entry() {
+    let directory = tempfile::tempdir().expect("directory");
+    let mut journal = Journal::open(directory.path()).await.expect("open");
+    let accepted = entry(1, 1, EntryState::Accepted);
+    let started = Entry {
+        job: None,
+        fire: None,
+        ..entry(1, 1, EntryState::Started)
+    };
+    for entry in [accepted.clone(), started.clone()] {
+        journal.write(&[entry]).await.expect("write");
+    }
+    drop(journal);
+    let mut journal = Journal::open(directory.path()).await.expect("open again");
+    let expected = Entry {
+        job: accepted.job,
+        fire: accepted.fire,
+        ..started
+    };
+    assert_eq!(journal.unreported().await.expect("read"), [expected]);
+}
+
 /// The number of triggers in the file.
 async fn triggers(journal: &mut Journal) -> i64 {
     let count = sqlx::query_scalar("SELECT count(*) FROM entry WHERE trigger IS NOT NULL");
