@@ -92,6 +92,11 @@ static INSERTS: LazyLock<[Arc<str>; INSERT_SIZES.len()]> = LazyLock::new(|| {
     })
 });
 
+/// Whether [`insert_messages`] writes this many messages with at most one statement.
+pub(crate) fn is_one_insert(messages: usize) -> bool {
+    messages == 0 || INSERT_SIZES.contains(&messages)
+}
+
 pub(crate) async fn insert_messages(
     conn: &mut SqliteConnection,
     messages: &[&Message],
