@@ -23,8 +23,8 @@ pub struct EngineOptions {
     pub prepare_ahead_ms: u64,
     /// Runs routed and marked in one transaction; 4,000.
     pub dispatch_batch: usize,
-    /// Triggers published at once; 250, so that the first of many runs start while the last are published. When many
-    /// triggers wait, a batch has up to eight times as many.
+    /// Triggers published at once; 256, so that the first of many runs start while the last are published. The embedded
+    /// broker writes that many with one statement. When many triggers wait, a batch has up to eight times as many.
     pub publish_batch: usize,
     /// Confirmations written in one transaction; 2,000.
     pub confirm_batch: usize,
@@ -65,7 +65,7 @@ impl Default for EngineOptions {
             max_unroutable: 10_000,
             prepare_ahead_ms: 25,
             dispatch_batch: 4_000,
-            publish_batch: 250,
+            publish_batch: 256,
             confirm_batch: 2_000,
             ingest_batch: 2_000,
             lease_ms: 15_000,

@@ -80,9 +80,10 @@ pub(crate) async fn delete_queue(conn: &mut SqliteConnection, key: i64) -> sqlx:
     Ok(())
 }
 
-/// The rows per statement, largest first. Few sizes mean few prepared statements. With 3 values per row the largest
-/// stays far below `SQLite`'s limit of 32,766 parameters.
-const INSERT_SIZES: [usize; 4] = [256, 32, 4, 1];
+/// The rows per statement, largest first. Few sizes mean few prepared statements. With all powers of two, a batch needs
+/// at most one statement of each size but the largest: each statement is a round trip to the connection's thread. With 3
+/// values per row the largest stays far below `SQLite`'s limit of 32,766 parameters.
+const INSERT_SIZES: [usize; 9] = [256, 128, 64, 32, 16, 8, 4, 2, 1];
 
 static INSERTS: LazyLock<[Arc<str>; INSERT_SIZES.len()]> = LazyLock::new(|| {
     INSERT_SIZES.map(|rows| {
@@ -90,6 +91,11 @@ static INSERTS: LazyLock<[Arc<str>; INSERT_SIZES.len()]> = LazyLock::new(|| {
         format!("INSERT INTO message (id, topic, payload) VALUES {values}").into()
     })
 });
+
+/// Whether [`insert_messages`] writes this many messages with at most one statement.
+pub(crate) fn is_one_insert(messages: usize) -> bool {
+    messages == 0 || INSERT_SIZES.contains(&messages)
+}
 
 pub(crate) async fn insert_messages(
     conn: &mut SqliteConnection,

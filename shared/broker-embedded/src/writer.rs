@@ -246,6 +246,8 @@ async fn next_request(
 }
 
 /// Runs one transaction. `letters` collects the dead letters with a reserved id, even if the transaction fails.
+///
+/// Messages that one statement writes need no `BEGIN` and `COMMIT`: a single statement is a transaction of its own.
 async fn transact(
     conn: &mut SqliteConnection,
     group: &mut [Work],
@@ -253,7 +255,10 @@ async fn transact(
     letters: &mut Vec<Message>,
     shared: &Shared,
 ) -> sqlx::Result<()> {
-    statements::begin(conn).await?;
+    let only_inserts = group.iter().all(|work| matches!(work, Work::Publish(_)));
+    if !only_inserts {
+        statements::begin(conn).await?;
+    }
     let mut gone = Vec::new();
     for work in group.iter_mut() {
         match work {
@@ -291,6 +296,12 @@ async fn transact(
         .map(|entry| &entry.message)
         .chain(letters.iter())
         .collect();
+    if only_inserts {
+        if statements::is_one_insert(fresh.len()) {
+            return statements::insert_messages(conn, &fresh).await;
+        }
+        statements::begin(conn).await?;
+    }
     statements::insert_messages(conn, &fresh).await?;
     statements::delete_messages(conn, gone).await?;
     statements::commit(conn).await

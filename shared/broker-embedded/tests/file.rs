@@ -90,6 +90,24 @@ async fn a_closed_file_is_free_for_the_next_and_a_closed_driver_says_so() {
     assert_eq!(consume(&second, 10).await, (0..10).collect::<Vec<_>>());
 }
 
+/// Messages are written by statements of several sizes, some of them without a transaction around them.
+#[tokio::test]
+async fn batches_of_each_size_are_in_the_file_in_order() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("broker.db");
+    let first = open(&path).await;
+    first.declare(&QueueId::Results).await.unwrap();
+    let mut next = 0;
+    for size in [1, 2, 3, 127, 128, 129, 255, 256, 257, 1_000] {
+        publish(&first, &messages(next..next + size, 20)).await;
+        next += size;
+    }
+    first.close().await;
+    let second = open(&path).await;
+    let numbers = consume(&second, next).await;
+    assert_eq!(numbers, (0..next).collect::<Vec<_>>());
+}
+
 #[tokio::test]
 async fn a_possibly_delivered_message_is_marked_redelivered() {
     let dir = tempfile::tempdir().unwrap();

@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use bytes::Bytes;
 use cueline_model::{AttemptId, Session, Timestamp};
 use cueline_protocol::{StartRecord, VERSION, encode};
 use cueline_runtime::Backoff;
@@ -147,16 +148,11 @@ impl StartRecorder {
             store: first.run.store,
             attempts: keys.iter().map(|key| key.id()).collect::<Vec<AttemptId>>(),
         };
-        let (log, record) = (self.settings.start_log(), encode(&record));
+        let (log, record) = (self.settings.start_log(), Bytes::from(encode(&record)));
         let mut backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
         let queue = &self.queue;
         queue.set_tried_since(Some(self.settings.boot_clock.up_ms()));
-        while let Err(error) = self
-            .settings
-            .broker
-            .append(&log, record.clone().into())
-            .await
-        {
+        while let Err(error) = self.settings.broker.append(&log, record.clone()).await {
             tracing::warn!(%error, attempts = keys.len(), "failed to record the starts of attempts; trying again. Check the start log and the worker's right to append to it");
             tokio::time::sleep(backoff.next_wait()).await;
         }

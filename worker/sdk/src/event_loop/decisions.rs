@@ -65,11 +65,9 @@ impl Decisions {
         });
     }
 
+    /// Journals the start of an accepted attempt. Its entry has the name of the job.
     pub(super) fn start(&mut self, key: AttemptKey, attempt: StartableAttempt) {
-        self.put(Entry {
-            job: Some(attempt.trigger.job.name.clone()),
-            ..self.entry(key, EntryState::Started)
-        });
+        self.put(self.entry(key, EntryState::Started));
         self.start.push((key, attempt));
     }
 

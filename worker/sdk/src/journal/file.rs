@@ -1,7 +1,9 @@
 //! The open journal.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use cueline_model::StoreId;
@@ -11,21 +13,29 @@ use sqlx::{ConnectOptions as _, Connection as _, SqliteConnection};
 use super::entry::LeaseRecord;
 use super::error::JournalError;
 use super::keys::{DELETE_UNUSED_STORES, StoreNumbers};
+use super::triggers::{DELETE_UNUSED_TRIGGERS, TriggerRows};
 use super::{lock, open};
 use crate::identity::RunKey;
 
-/// The most entries that one statement writes.
+/// The most rows that one statement writes.
 pub(super) const MAX_ROWS: usize = 1_024;
+
+/// The write-ahead log is copied back once it has 16 MiB. Each copy costs further disk syncs, and pages that several
+/// turns write are copied once.
+const AUTOCHECKPOINT_PAGES: &str = "4096";
+/// After a large transaction the log is truncated to this size.
+const JOURNAL_SIZE_LIMIT: &str = "67108864";
 
 /// An open journal. The state directory stays locked until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Journal {
     pub(super) connection: SqliteConnection,
-    /// The statements that write 1, 2, 4 … [`MAX_ROWS`] entries, so that `SQLite` prepares few different ones.
-    pub(super) statements: [Option<std::sync::Arc<str>>; MAX_ROWS.ilog2() as usize + 1],
+    /// The statements that write 1, 2, 3, 4, 6, 8, 12 … [`MAX_ROWS`] rows, so that `SQLite` prepares few different ones.
+    pub(super) statements: HashMap<usize, Arc<str>>,
     /// Number of reported entries. It is counted when the journal is opened, and updated by writes.
     pub(super) reported: u64,
     pub(super) stores: StoreNumbers,
+    pub(super) triggers: TriggerRows,
     /// Written together with the next entries.
     pub(super) lease: Option<LeaseRecord>,
     _lock: File,
@@ -42,6 +52,8 @@ impl Journal {
             .synchronous(SqliteSynchronous::Full)
             .busy_timeout(Duration::from_secs(5))
             .pragma("temp_store", "memory")
+            .pragma("wal_autocheckpoint", AUTOCHECKPOINT_PAGES)
+            .pragma("journal_size_limit", JOURNAL_SIZE_LIMIT)
             .disable_statement_logging();
         let mut connection = open::connect(&options)
             .await
@@ -50,11 +62,16 @@ impl Journal {
             .fetch_one(&mut connection)
             .await
             .map_err(JournalError::database("read"))?;
+        sqlx::query(DELETE_UNUSED_TRIGGERS)
+            .execute(&mut connection)
+            .await
+            .map_err(JournalError::database("prune"))?;
         let stores = load_stores(&mut connection).await?;
         Ok(Self {
             connection,
             stores,
-            statements: std::array::from_fn(|_| None),
+            triggers: TriggerRows::default(),
+            statements: HashMap::new(),
             reported: reported.unsigned_abs(),
             lease: None,
             _lock: lock,

@@ -16,6 +16,7 @@ mod read;
 mod schema;
 #[cfg(test)]
 mod tests;
+mod triggers;
 mod write;
 
 pub(crate) use entry::{Entry, EntryState, LeaseRecord};

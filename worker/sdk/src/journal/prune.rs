@@ -2,6 +2,7 @@
 
 use super::error::JournalError;
 use super::file::Journal;
+use super::read::json_array;
 
 /// The most reported entries that are kept to answer redelivered triggers.
 const MAX_REPORTED: u64 = 1_000_000;
@@ -10,10 +11,14 @@ const MAX_REPORTED: u64 = 1_000_000;
 pub(super) const KEEP_REPORTED_MS: i64 = 70 * 60 * 1_000;
 /// The most entries that one call deletes.
 const BATCH: u64 = 8_192;
+/// The most triggers that one call deletes. At this number they are deleted at once.
+const TRIGGERS_BATCH: usize = 8_192;
 
 impl Journal {
-    /// Deletes some of the reported entries that are no longer needed, and returns how many.
+    /// Deletes triggers of attempts that no longer wait, and some of the reported entries that are no longer needed.
+    /// Returns the number of entries.
     pub(crate) async fn prune(&mut self, now_ms: i64) -> Result<u64, JournalError> {
+        self.delete_unused_triggers().await?;
         let surplus = self.reported.saturating_sub(MAX_REPORTED).min(BATCH);
         let (before_ms, limit) = if surplus > 0 {
             (i64::MAX, surplus)
@@ -33,8 +38,23 @@ impl Journal {
         Ok(done.rows_affected())
     }
 
-    /// Whether there are more reported entries than are kept.
+    async fn delete_unused_triggers(&mut self) -> Result<(), JournalError> {
+        let unused = self.triggers.unused(TRIGGERS_BATCH);
+        let count = unused.len();
+        if count == 0 {
+            return Ok(());
+        }
+        sqlx::query("DELETE FROM entry WHERE key IN (SELECT value FROM json_each(?1))")
+            .bind(json_array(unused.iter().copied()))
+            .execute(&mut self.connection)
+            .await
+            .map_err(JournalError::database("prune"))?;
+        self.triggers.forget_unused(count);
+        Ok(())
+    }
+
+    /// Whether there is so much to delete that it cannot wait.
     pub(crate) fn is_over_limit(&self) -> bool {
-        self.reported > MAX_REPORTED
+        self.reported > MAX_REPORTED || self.triggers.unused(TRIGGERS_BATCH).len() >= TRIGGERS_BATCH
     }
 }

@@ -117,6 +117,120 @@ async fn unreported_entries_return_in_order_after_a_restart() {
     assert_eq!(journal.reported, 750);
 }
 
+/// After a crash the attempt ends `lost`, and that is reported under the job's name.
+#[tokio::test]
+async fn a_start_keeps_the_job_and_the_fire_of_its_entry() {
+    let directory = tempfile::tempdir().expect("directory");
+    let mut journal = Journal::open(directory.path()).await.expect("open");
+    let accepted = entry(1, 1, EntryState::Accepted);
+    let started = Entry {
+        job: None,
+        fire: None,
+        ..entry(1, 1, EntryState::Started)
+    };
+    for entry in [accepted.clone(), started.clone()] {
+        journal.write(&[entry]).await.expect("write");
+    }
+    drop(journal);
+    let mut journal = Journal::open(directory.path()).await.expect("open again");
+    let expected = Entry {
+        job: accepted.job,
+        fire: accepted.fire,
+        ..started
+    };
+    assert_eq!(journal.unreported().await.expect("read"), [expected]);
+}
+
+/// The number of triggers in the file.
+async fn triggers(journal: &mut Journal) -> i64 {
+    let count = sqlx::query_scalar("SELECT count(*) FROM entry WHERE trigger IS NOT NULL");
+    count
+        .fetch_one(&mut journal.connection)
+        .await
+        .expect("read")
+}
+
+#[tokio::test]
+async fn triggers_are_kept_while_their_attempts_wait() {
+    let directory = tempfile::tempdir().expect("directory");
+    let mut journal = Journal::open(directory.path()).await.expect("open");
+    let accepted = |run| entry(run, 1, EntryState::Accepted);
+    let entries: Vec<Entry> = (1..=700).map(accepted).collect();
+    journal.write(&entries).await.expect("write");
+    assert_eq!(triggers(&mut journal).await, 700);
+    let started: Vec<Entry> = (1..=600)
+        .map(|run| entry(run, 1, EntryState::Started))
+        .collect();
+    journal.write(&started).await.expect("write");
+    // None of these has a trigger.
+    let unreported = journal.unreported().await.expect("read");
+    let with_trigger = unreported.iter().filter(|e| e.trigger.is_some()).count();
+    assert_eq!((unreported.len(), with_trigger), (700, 100));
+    assert_eq!(journal.prune(0).await.expect("prune"), 0);
+    assert_eq!(triggers(&mut journal).await, 100);
+    drop(journal);
+    let mut journal = Journal::open(directory.path()).await.expect("open again");
+    let waiting: Vec<Entry> = journal.unreported().await.expect("read").split_off(600);
+    assert_eq!(waiting, entries[600..]);
+    let ended: Vec<Entry> = (601..=700)
+        .map(|run| entry(run, 1, EntryState::Ended))
+        .collect();
+    journal.write(&ended).await.expect("write");
+    journal.prune(0).await.expect("prune");
+    assert_eq!(triggers(&mut journal).await, 0);
+}
+
+/// A killed process may leave triggers of attempts that have started. The next process gives the same numbers again.
+#[tokio::test]
+async fn a_trigger_that_was_left_behind_is_not_taken_for_a_later_one() {
+    let directory = tempfile::tempdir().expect("directory");
+    let mut journal = Journal::open(directory.path()).await.expect("open");
+    let numbered = |run, trigger: &'static [u8]| Entry {
+        seq: 1,
+        trigger: Some(Bytes::from_static(trigger)),
+        ..entry(run, 1, EntryState::Accepted)
+    };
+    let accepted = [numbered(1, b"first")];
+    journal.write(&accepted).await.expect("write");
+    let ended = [entry(1, 1, EntryState::Ended)];
+    journal.write(&ended).await.expect("write");
+    assert_eq!(triggers(&mut journal).await, 1);
+    drop(journal);
+    let mut journal = Journal::open(directory.path()).await.expect("open again");
+    let later = numbered(2, b"second");
+    let written = journal.write(std::slice::from_ref(&later)).await;
+    written.expect("write");
+    drop(journal);
+    let mut journal = Journal::open(directory.path()).await.expect("open again");
+    let unreported = journal.unreported().await.expect("read");
+    assert!(unreported.contains(&later), "{unreported:?}");
+}
+
+#[tokio::test]
+async fn the_end_of_an_older_attempt_leaves_the_trigger_of_the_newer_one() {
+    let directory = tempfile::tempdir().expect("directory");
+    let mut journal = Journal::open(directory.path()).await.expect("open");
+    let newer = Entry {
+        seq: 2,
+        ..entry(1, 2, EntryState::Accepted)
+    };
+    for entry in [
+        entry(1, 1, EntryState::Accepted),
+        newer.clone(),
+        entry(1, 1, EntryState::Ended),
+    ] {
+        journal.write(&[entry]).await.expect("write");
+    }
+    journal.prune(0).await.expect("prune");
+    assert_eq!(triggers(&mut journal).await, 1);
+    drop(journal);
+    let mut journal = Journal::open(directory.path()).await.expect("open again");
+    assert_eq!(journal.unreported().await.expect("read").len(), 1);
+    let read = journal.unreported().await.expect("read again").remove(0);
+    assert_eq!(read.trigger, newer.trigger);
+    assert_eq!((read.key, read.state), (newer.key, newer.state));
+}
+
 #[tokio::test]
 async fn only_old_reported_entries_are_pruned() {
     let directory = tempfile::tempdir().expect("directory");

@@ -111,8 +111,11 @@ impl BrokerLease {
         self.heartbeat_requested.notified().await;
     }
 
-    /// Whether nothing may be started now.
+    /// Whether nothing may be started now. Each attempt asks for it several times.
     pub(crate) fn is_fenced(&self) -> bool {
+        if self.timings.is_none() {
+            return false;
+        }
         self.check_expiry();
         self.state.borrow().fenced
     }
@@ -132,6 +135,9 @@ impl BrokerLease {
 
     /// Returns when the event loop, which has reached `stage`, must act on the fence.
     pub(crate) async fn needs_action(&self, stage: FenceStage) {
+        if self.timings.is_none() {
+            return std::future::pending().await;
+        }
         let mut changes = self.state.subscribe();
         // Waiting fails only without a sender, and `self` has it.
         let _ = changes.wait_for(|state| state.needs_action(stage)).await;
@@ -274,6 +280,9 @@ impl BrokerLease {
 
     /// Checks regularly whether the lease has ended. Never returns.
     pub(crate) async fn run_checks(&self) {
+        if self.timings.is_none() {
+            return std::future::pending().await;
+        }
         let mut ticks = tokio::time::interval(CHECK_EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
