@@ -4,6 +4,7 @@ use async_nats::Client;
 use cueline_broker::{Channel, Driver, ErrorKind, QueueId, StartLog};
 use cueline_broker_nats::{NatsDriver, NatsOptions, StreamLimits};
 use cueline_test_servers::nats::Version;
+use cueline_test_support::{SOON, eventually};
 use serde_json::{Value, json};
 
 use crate::fixture::{
@@ -13,8 +14,11 @@ use crate::fixture::{
 /// Calls the `JetStream` API without the driver.
 async fn call(client: &Client, operation: &str, body: &Value) -> Value {
     let subject = format!("$JS.API.{operation}");
-    let reply = client.request(subject, body.to_string().into()).await;
-    let answer: Value = serde_json::from_slice(&reply.unwrap().payload).unwrap();
+    let reply = eventually("the API answers", SOON, async || {
+        let body = body.to_string().into();
+        client.request(subject.clone(), body).await
+    });
+    let answer: Value = serde_json::from_slice(&reply.await.unwrap().payload).unwrap();
     assert!(answer["error"].is_null(), "{answer}");
     answer
 }
