@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, ensure};
 use async_nats::jetstream;
 use cueline_test_servers::nats::{Nats, Version};
 use cueline_test_servers::rabbitmq::Rabbit;
-use cueline_tests::cluster::{Cluster, database};
+use cueline_tests::cluster::{Cluster, WITHIN, database};
 use lapin::options::QueueDeleteOptions;
 use lapin::{Connection, ConnectionProperties};
 use serde_json::json;
@@ -35,7 +35,9 @@ impl Lost {
             ensure!(count > 0, "no trigger was in the queue");
             return Ok(());
         }
-        let context = jetstream::new(async_nats::connect(broker).await?);
+        let patient = async_nats::ConnectOptions::new().connection_timeout(WITHIN);
+        let mut context = jetstream::new(patient.connect(broker).await?);
+        context.set_timeout(WITHIN);
         let mut stream = context.get_stream("CUELINE_TRIGGERS").await?;
         ensure!(
             stream.info().await?.state.messages > 0,
