@@ -77,7 +77,12 @@ async fn a_full_stream_refuses_messages_and_keeps_those_that_it_has() {
 async fn a_queue_that_another_process_deletes_is_gone_for_all() {
     on_each_version(async |version| {
         let server = start(version);
-        let (driver, queue) = with_queue(&server, patient()).await;
+        let options = NatsOptions {
+            // A request without a reply takes this long. The test allows one.
+            request_timeout: Duration::from_secs(10),
+            ..patient()
+        };
+        let (driver, queue) = with_queue(&server, options).await;
         let other = connect(&server).await;
         publish(&driver, &messages(&queue, 0..1)).await;
         let first = fetch_all(&driver, &queue, 1).await;
