@@ -18,7 +18,7 @@ use crate::process::Process;
 use crate::program;
 
 /// The time limit for any condition, even on a busy machine.
-pub const WITHIN: Duration = Duration::from_mins(1);
+pub const WITHIN: Duration = Duration::from_mins(2);
 
 /// An executor without a heartbeat for longer than this may be dead.
 const ALIVE_MS: u64 = 15_000;

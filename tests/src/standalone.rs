@@ -27,10 +27,10 @@ pub struct Standalone {
 }
 
 /// A server starts within milliseconds; a busy machine needs more.
-const READY_WITHIN: Duration = Duration::from_mins(1);
+const READY_WITHIN: Duration = Duration::from_mins(2);
 
 /// The time limit for a command, including one that waits for a run.
-const COMMAND_WITHIN: Duration = Duration::from_mins(1);
+const COMMAND_WITHIN: Duration = Duration::from_mins(2);
 
 /// Makes the process on `data` without starting it. Its log is `DATA.log`.
 pub fn process(data: &Path, port: u16, extra: &[&str]) -> Result<Process> {

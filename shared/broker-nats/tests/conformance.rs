@@ -31,7 +31,7 @@ impl Harness for Servers {
         let options = NatsOptions {
             ack_wait: limits.ack_wait,
             // The disk of a busy machine may stand still for some seconds.
-            request_timeout: Duration::from_secs(10),
+            request_timeout: Duration::from_secs(20),
             limits: StreamLimits {
                 queue_limit: limits.queue_limit,
                 ..StreamLimits::default()

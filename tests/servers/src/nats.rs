@@ -67,7 +67,7 @@ pub struct Nats {
 }
 
 /// The time limit for a start and for an end.
-const START_WITHIN: Duration = Duration::from_secs(30);
+const START_WITHIN: Duration = Duration::from_mins(1);
 /// A program that is no test may take the port between the search and the start, so a start tries this many ports.
 const PORTS_TO_TRY: usize = 5;
 

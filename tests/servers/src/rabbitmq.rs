@@ -25,6 +25,10 @@ use crate::process::Guarded;
 /// The time limit for a start, which takes 5 to 10 s on two busy cores.
 pub(crate) const START_WITHIN: Duration = Duration::from_mins(2);
 
+/// The status of a `rabbitmqctl` that reached no server (`EX_UNAVAILABLE`).
+const NO_SERVER: i32 = 69;
+const CTL_TRIES: usize = 3;
+
 /// A `RabbitMQ` node with its own ports and folders. Its cookie and port mapper (epmd) are its own or those of its
 /// cluster. It is killed when this is dropped or this process ends.
 #[derive(Debug)]
@@ -151,14 +155,24 @@ impl Rabbit {
     }
 
     /// Runs `rabbitmqctl` on this server, which takes a second or two. Returns its output.
+    ///
+    /// A call that finds no server is repeated: after a standstill of the machine its handshake may be too late. Such a call
+    /// has changed nothing.
     pub fn ctl(&self, arguments: &[&str]) -> Result<String> {
-        let ran = self
-            .command("rabbitmqctl")
-            .args(["--quiet"])
-            .args(arguments)
-            .stdin(Stdio::null())
-            .output()
-            .context("failed to run rabbitmqctl")?;
+        let mut tried = 0;
+        let ran = loop {
+            tried += 1;
+            let ran = self
+                .command("rabbitmqctl")
+                .args(["--quiet"])
+                .args(arguments)
+                .stdin(Stdio::null())
+                .output()
+                .context("failed to run rabbitmqctl")?;
+            if ran.status.code() != Some(NO_SERVER) || tried == CTL_TRIES {
+                break ran;
+            }
+        };
         let printed = String::from_utf8_lossy(&ran.stdout).into_owned();
         if !ran.status.success() {
             let errors = String::from_utf8_lossy(&ran.stderr);

@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use anyhow::{Context as _, Result};
 
-use super::cluster::lease;
+use super::cluster::{failover_after, lease};
 use super::faults::{FaultKind, InjectedFault, Target};
 use super::job_kinds::{JobKind, kinds};
 use super::operator_actions::{Cancellation, Phase, Promise, check_promises, group_has_processes};
@@ -28,7 +28,7 @@ use crate::consistency::{
     Run, check_children, check_fire_times, check_known, events_by_attempt, out_of_order,
 };
 use crate::execution_log::{Entry, Event};
-use records::{Records, disturbs_until};
+use records::{Records, delayed, disturbs_until, halted_ms, has_standstill, long_standstills};
 
 /// The observations of a storm. All times are in milliseconds.
 #[derive(Debug, Default)]
@@ -40,7 +40,7 @@ pub struct Observations {
     pub cancellations: Vec<Cancellation>,
     /// When a scheduler failed over an executor, and the executor's name.
     pub failovers: Vec<(i64, String)>,
-    /// Periods in which the whole machine, or its disk, was halted.
+    /// Periods in which the whole machine, or its disk, was halted, in order. None overlap.
     pub standstills: Vec<(i64, i64)>,
     /// Of the runs that [`runs_with_timeline`] names.
     pub timelines: HashMap<i64, Vec<TimelineEvent>>,
@@ -209,7 +209,8 @@ fn is_recorded_late(observed: &Observations, entry: &Entry, later: &Entry, ends:
         let same = fault.hits_worker(&entry.executor);
         let explains = |until: i64| {
             // A stopped worker begins no attempt.
-            entry.began < until && (until..=until + CUT_SHORT_MS).contains(&entry.at)
+            let recorded_until = delayed(observed, until, CUT_SHORT_MS);
+            entry.began < until && (until..=recorded_until).contains(&entry.at)
         };
         same && fault.stopped_until.is_some_and(explains)
     });
@@ -221,12 +222,18 @@ fn is_recorded_late(observed: &Observations, entry: &Entry, later: &Entry, ends:
     let has_ended = ends
         .get(&id)
         .is_some_and(|ends| ends.iter().any(|(event, _)| *event != Event::Stop));
-    !continued(ends, id, stop) && (is_program(&entry.job) || !has_ended)
+    !continued(observed, ends, id, stop) && (is_program(&entry.job) || !has_ended)
 }
 
 /// Whether an attempt kept running for too long after its worker continued.
-fn continued(ends: &Ends, attempt: (i64, u32), stop: &InjectedFault) -> bool {
-    let late = |(event, at): &(Event, i64)| *event != Event::Stop && *at > stop.over + CUT_SHORT_MS;
+fn continued(
+    observed: &Observations,
+    ends: &Ends,
+    attempt: (i64, u32),
+    stop: &InjectedFault,
+) -> bool {
+    let until = delayed(observed, stop.over, CUT_SHORT_MS);
+    let late = |(event, at): &(Event, i64)| *event != Event::Stop && *at > until;
     ends.get(&attempt).is_some_and(|ends| ends.iter().any(late))
 }
 
@@ -256,9 +263,11 @@ fn excuse(observed: &Observations, entry: &Entry, ends: &Ends) -> Result<(), Str
         let period = match fault.fault.kind {
             // The worker's guard ends a program, unless the guard is stopped too.
             FaultKind::Stop(_, whole) if whole || !program => {
-                fault.began..=fault.over + CUT_SHORT_MS
+                fault.began..=delayed(observed, fault.over, CUT_SHORT_MS)
             }
-            FaultKind::Kill(_) if program => fault.began..=fault.began + ENDED_BY_GUARD_MS,
+            FaultKind::Kill(_) if program => {
+                fault.began..=delayed(observed, fault.began, ENDED_BY_GUARD_MS)
+            }
             _ => return false,
         };
         fault.hits_worker(executor) && period.contains(&entry.at)
@@ -266,7 +275,8 @@ fn excuse(observed: &Observations, entry: &Entry, ends: &Ends) -> Result<(), Str
     let Some(cause) = cause else {
         return Err(String::new());
     };
-    if matches!(cause.fault.kind, FaultKind::Stop(..)) && continued(ends, (*run, *attempt), cause) {
+    let is_stop = matches!(cause.fault.kind, FaultKind::Stop(..));
+    if is_stop && continued(observed, ends, (*run, *attempt), cause) {
         return Err(" with an attempt that went on long after its worker continued".to_owned());
     }
     Ok(())
@@ -366,14 +376,13 @@ fn check_cancellations(observed: &Observations, ends: &Ends) -> Vec<String> {
 
 /// Whether the whole machine, or its disk, was halted during the fault.
 fn stood_still(observed: &Observations, fault: &InjectedFault) -> bool {
-    let mut all = observed.standstills.iter();
-    all.any(|(from, to)| *from <= fault.healed && fault.began <= *to)
+    has_standstill(observed, fault.began, fault.healed)
 }
 
 /// Whether there was neither a fault nor a standstill in this period.
 fn is_undisturbed(observed: &Observations, from: i64, to: i64) -> bool {
     let faults = observed.faults.iter().map(|f| (f.began, f.healed));
-    let mut all = faults.chain(observed.standstills.iter().copied());
+    let mut all = faults.chain(long_standstills(observed));
     !all.any(|(began, over)| began <= to && from <= over)
 }
 
@@ -406,7 +415,13 @@ fn check_failovers(observed: &Observations) -> Vec<String> {
         let period = fault.began..=fault.healed + LOG_MS;
         (fault.hits_worker(name) || silences_clients(fault)) && period.contains(&at)
     };
+    let silence_ms = i64::try_from(failover_after().as_millis()).unwrap_or(i64::MAX);
     for (at, name) in &observed.failovers {
+        // On a machine that is halted for most of the time, each worker is silent.
+        let halted_ms = halted_ms(observed, at - silence_ms - LOG_MS, *at);
+        if halted_ms * 2 >= silence_ms {
+            continue;
+        }
         if !observed.faults.iter().any(|f| explains(f, *at, name)) {
             violations.push(format!(
                 "G10: {name} was failed over at {at} without a fault"
@@ -510,7 +525,8 @@ fn check_node_loss(observed: &Observations, kinds: &[JobKind], latest_ms: &mut i
         };
         let late_ms = latest.at - latest.fire_at;
         *latest_ms = late_ms.max(*latest_ms);
-        if late_ms > lease_ms + SLACK_MS {
+        let halted_ms = halted_ms(observed, fault.began, latest.at);
+        if late_ms > lease_ms + SLACK_MS + halted_ms {
             violations.push(format!("G13: {late_ms} ms late at {fault:?}: {latest:?}"));
         }
     }

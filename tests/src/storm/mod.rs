@@ -127,13 +127,14 @@ impl Storm {
     ) -> Result<Counters> {
         let mut rng = self.seed.rng();
         let (client, log) = (cluster.client.clone(), cluster.execution_log());
+        // They end after the last run, because a standstill may delay that, too.
+        let counters = Counters::start(&client, cluster.folder());
         let mut jobs = job_kinds::definitions(&log);
         jobs.extend(operator_actions::manual_jobs(&log));
         client.post("/jobs/apply", &json!({ "jobs": jobs })).await?;
         observations.scheduled_from = SystemClock.now_ms();
         let over = Arc::new(AtomicBool::new(false));
         let operators = self.start_operators(cluster, &over);
-        let counters = Counters::start(&client, &over, cluster.folder());
         sleep(Duration::from_secs(2)).await;
         let waves = faults::schedule(&mut rng, self.faults, cluster.setup());
         for (turn, wave) in waves.iter().enumerate() {
@@ -241,8 +242,8 @@ struct Operators {
     cancellers: Vec<JoinHandle<Result<Vec<Cancellation>>>>,
 }
 
-/// A longer pause of the machine is a standstill.
-const STANDSTILL_MS: i64 = 1_000;
+/// A longer pause of the machine is a standstill. It is shorter than a lane needs to become idle on a busy machine.
+const STANDSTILL_MS: i64 = 200;
 /// A machine with more standstills is too bad for a storm.
 const MOST_STANDSTILLS: usize = 10_000;
 
@@ -261,12 +262,25 @@ async fn observe_standstills(over: Arc<AtomicBool>, folder: PathBuf) -> Result<V
         last = now;
     }
     found.extend(disk.await??);
-    Ok(found)
+    Ok(merged(found))
 }
 
-/// Periods in which a write to the disk did not end. It flushes two small writes a second.
+/// Joins periods that overlap: the process and the disk may have noticed the same standstill.
+fn merged(mut periods: Vec<(i64, i64)>) -> Vec<(i64, i64)> {
+    periods.sort_unstable();
+    let mut merged: Vec<(i64, i64)> = Vec::new();
+    for (began, over) in periods {
+        match merged.last_mut() {
+            Some(last) if began <= last.1 => last.1 = last.1.max(over),
+            _ => merged.push((began, over)),
+        }
+    }
+    merged
+}
+
+/// Periods in which a write to the disk did not end. It flushes ten small writes a second.
 fn observe_disk(over: &AtomicBool, folder: &Path) -> Result<Vec<(i64, i64)>> {
-    const LOOK_EVERY: Duration = Duration::from_millis(500);
+    const LOOK_EVERY: Duration = Duration::from_millis(100);
     let mut file = File::create(folder.join("disk"))?;
     let mut found = Vec::new();
     while !over.load(Ordering::Relaxed) {

@@ -32,17 +32,18 @@ pub struct Counters {
 
 impl Counters {
     /// Starts collecting.
-    pub fn start(client: &Client, over: &Arc<AtomicBool>, folder: &Path) -> Self {
+    pub fn start(client: &Client, folder: &Path) -> Self {
+        let over = Arc::new(AtomicBool::new(false));
         let collecting = (0..client.schedulers())
-            .map(|at| tokio::spawn(collect(client.clone(), at, Arc::clone(over))));
+            .map(|at| tokio::spawn(collect(client.clone(), at, Arc::clone(&over))));
         Self {
-            over: Arc::clone(over),
             collecting: collecting.collect(),
             standstills: Some(tokio::spawn(super::observe_standstills(
-                Arc::clone(over),
+                Arc::clone(&over),
                 folder.to_owned(),
             ))),
             sums: Counts::default(),
+            over,
         }
     }
 
@@ -79,6 +80,13 @@ impl Counters {
             observations.cancellations.len(),
             observations.standstills.len(),
         )
+    }
+}
+
+/// The runtime of a storm that failed would wait for the thread that watches the disk.
+impl Drop for Counters {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Relaxed);
     }
 }
 

@@ -7,7 +7,7 @@ use tokio::time::{Instant, sleep};
 
 /// The usual deadline. It is long because everything is slow on a busy machine; a condition that holds ends the wait at
 /// once.
-pub const SOON: Duration = Duration::from_secs(30);
+pub const SOON: Duration = Duration::from_mins(1);
 
 /// The pause between two looks grows from the first of these to the second.
 const PAUSES: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis(50)];

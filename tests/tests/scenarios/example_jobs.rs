@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use cueline_test_servers::free_port;
 use cueline_test_support::try_eventually;
 use cueline_tests::Standalone;
@@ -15,8 +15,11 @@ use tokio::io::{AsyncBufReadExt as _, BufReader};
 
 const EXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/jobs.toml");
 
-/// Each example must show its effect within this time of the start.
-const MINUTE: Duration = Duration::from_secs(75);
+/// Each example shows its effect within a minute of the start. A busy machine needs more.
+const WITHIN: Duration = Duration::from_mins(3);
+
+/// A standstill of the machine may keep the lines of a run until its end, so several runs are followed.
+const RUNS_TO_FOLLOW: usize = 3;
 
 /// Starts a server with the example jobs, whose files go to the folder.
 async fn start(folder: &Path) -> Result<Standalone> {
@@ -105,7 +108,7 @@ async fn runs(server: &Standalone, more: &[&str]) -> Result<Vec<Value>> {
 }
 
 async fn every_example_shows_its_effect(server: &Standalone) -> Result<()> {
-    try_eventually("each example shows its effect", MINUTE, async || {
+    try_eventually("each example shows its effect", WITHIN, async || {
         let left = missing(&runs(server, &[]).await?);
         let all = left.is_empty().then_some(());
         Ok(all.ok_or(format!("not yet: {left:?}")))
@@ -113,11 +116,23 @@ async fn every_example_shows_its_effect(server: &Standalone) -> Result<()> {
     .await
 }
 
-/// Follows the log of a run with eight steps of a second each. Lines arrive while it runs, and the command ends with
-/// it.
+/// Lines arrive while a run goes on.
 async fn a_log_can_be_followed(server: &Standalone) -> Result<()> {
+    let mut live = Vec::new();
+    for _ in 0..RUNS_TO_FOLLOW {
+        live.push(lines_while_it_ran(server).await?);
+        if live.last() >= Some(&3) {
+            return Ok(());
+        }
+    }
+    bail!("only {live:?} of the lines of several runs arrived while they ran")
+}
+
+/// Follows the log of a run with eight steps of a second each. The command ends with the run. Returns how many lines arrived
+/// while it ran.
+async fn lines_while_it_ran(server: &Standalone) -> Result<usize> {
     let job = ["--job", "slow-serial"];
-    let id = try_eventually("a run waits in its lane", MINUTE, async || {
+    let id = try_eventually("a run waits in its lane", WITHIN, async || {
         let runs = runs(server, &job).await?;
         let waiting = runs
             .iter()
@@ -143,7 +158,7 @@ async fn a_log_can_be_followed(server: &Standalone) -> Result<()> {
         }
         Ok::<_, anyhow::Error>(follower.wait().await?)
     };
-    let status = tokio::time::timeout(MINUTE, reading)
+    let status = tokio::time::timeout(WITHIN, reading)
         .await
         .context("the command does not end with the run")??;
     ensure!(
@@ -157,14 +172,9 @@ async fn a_log_can_be_followed(server: &Standalone) -> Result<()> {
         .cloned()
         .collect();
     ensure!(own == steps, "it printed {seen:?}");
-    ensure!(
-        live >= 3,
-        "only {live} of {} lines arrived while it ran",
-        seen.len()
-    );
     let run = server.json(&["run", "show", &id]).await?;
     ensure!(run["state"] == "succeeded", "{run}");
-    Ok(())
+    Ok(live)
 }
 
 async fn a_job_can_be_triggered(server: &Standalone) -> Result<()> {
@@ -215,7 +225,7 @@ async fn the_example_jobs_do_what_they_say() -> Result<()> {
 
     // It stops while a handler runs, and leaves no process behind.
     let marker = format!("CUELINE_WORKER_STATE={}", folder.path().display());
-    try_eventually("a handler runs", MINUTE, async || {
+    try_eventually("a handler runs", WITHIN, async || {
         let none = processes_with(&marker)?.is_empty();
         anyhow::Ok((!none).then_some(()).ok_or("no process"))
     })

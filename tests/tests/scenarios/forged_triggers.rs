@@ -35,7 +35,8 @@ enum Attacker {
 impl Attacker {
     /// Receives every trigger from now on.
     async fn on_nats(url: &str) -> Result<Self> {
-        let client = async_nats::connect(url).await?;
+        let patient = async_nats::ConnectOptions::new().connection_timeout(WITHIN);
+        let client = patient.connect(url).await?;
         let triggers = client.subscribe("cueline.trigger.>").await?;
         client.flush().await?;
         Ok(Self::Nats { client, triggers })
@@ -98,7 +99,8 @@ impl Attacker {
         match self {
             Self::Nats { client, .. } => {
                 let subject = format!("cueline.trigger.default.{executor}.honest");
-                let stream = jetstream::new(client.clone());
+                let mut stream = jetstream::new(client.clone());
+                stream.set_timeout(WITHIN);
                 stream.publish(subject, payload.into()).await?.await?;
             }
             Self::Rabbit { channel, .. } => {

@@ -27,7 +27,7 @@ const LOUD: usize = 3;
 const PLAIN: usize = 3;
 const EVERY_MS: i64 = 200;
 
-const WITHIN: Duration = Duration::from_mins(1);
+const WITHIN: Duration = Duration::from_mins(2);
 
 /// The jobs. The loud ones print nothing once the file `hush` exists.
 fn jobs(log: &ExecutionLog, hush: &Path) -> Value {

@@ -7,9 +7,10 @@ use anyhow::{Context as _, Result, ensure};
 use async_nats::jetstream;
 use cueline_test_servers::nats::{Nats, Version};
 use cueline_test_servers::rabbitmq::Rabbit;
-use cueline_tests::cluster::{Cluster, database};
+use cueline_tests::cluster::{Cluster, WITHIN, database};
 use lapin::options::QueueDeleteOptions;
 use lapin::{Connection, ConnectionProperties};
+use serde_json::json;
 
 /// What the test deletes.
 #[derive(Debug, Clone, Copy)]
@@ -34,7 +35,9 @@ impl Lost {
             ensure!(count > 0, "no trigger was in the queue");
             return Ok(());
         }
-        let context = jetstream::new(async_nats::connect(broker).await?);
+        let patient = async_nats::ConnectOptions::new().connection_timeout(WITHIN);
+        let mut context = jetstream::new(patient.connect(broker).await?);
+        context.set_timeout(WITHIN);
         let mut stream = context.get_stream("CUELINE_TRIGGERS").await?;
         ensure!(
             stream.info().await?.state.messages > 0,
@@ -54,9 +57,9 @@ impl Lost {
 
 const RUNS: usize = 5;
 
-/// After this time the scheduler asks the executor whether it holds a queued attempt. Half of it is enough to trigger
-/// all runs before the scheduler considers the killed worker dead.
-const FAILOVER: &str = "16s";
+/// After this time the scheduler asks the executor whether it holds a queued attempt. All runs must be triggered before the
+/// scheduler considers the killed worker dead, also on a machine that stands still for ten seconds.
+const FAILOVER: &str = "20s";
 
 /// Jobs whose triggers keep the queue busy. Nearly all of them meet a busy lane and cost no process.
 const LOAD: usize = 10;
@@ -85,6 +88,14 @@ handler = {{ shell = "echo $CUELINE_RUN_ID >> {}" }}
     load.chain([waits]).collect()
 }
 
+/// Triggers a run over the API, which is quicker than a command.
+async fn trigger(cluster: &Cluster, number: usize) -> Result<String> {
+    // The key makes the request safe to repeat.
+    let body = json!({ "idempotency_key": number.to_string() });
+    let answer = cluster.client.post("/jobs/waits/trigger", &body).await?;
+    Ok(answer["runs"][0].to_string())
+}
+
 async fn lost_triggers_run(broker: String, lost: &[Lost]) -> Result<()> {
     let (_server, store) = database()?;
     let cluster = Cluster::new(store, broker).await?;
@@ -99,7 +110,8 @@ async fn lost_triggers_run(broker: String, lost: &[Lost]) -> Result<()> {
         // The triggers wait in the queue of a worker that was killed a moment ago.
         worker.kill().await?;
         for _ in 0..RUNS {
-            runs.push(cluster.trigger("waits").await?);
+            let run = trigger(&cluster, runs.len()).await?;
+            runs.push(run);
         }
         for run in &runs[runs.len() - RUNS..] {
             cluster.wait_for_state(run, "queued").await?;

@@ -153,9 +153,14 @@ impl Fixture {
             let live = ["scheduled", "dispatching", "queued", "running"];
             let mut list = vec!["run", "list", "-o", "json"];
             list.extend(live.iter().flat_map(|state| ["--state", *state]));
-            let runs = self.cluster.run(&list).await?.json()?["runs"].take();
+            // A server that was restarted may not answer yet.
+            let finished = self.cluster.run(&list).await?;
+            if finished.status != Some(0) {
+                return Ok(Err(format!("{finished:?}")));
+            }
+            let runs = finished.json()?["runs"].take();
             let none = runs.as_array().is_some_and(Vec::is_empty);
-            anyhow::Ok(none.then_some(()).ok_or(runs))
+            anyhow::Ok(none.then_some(()).ok_or(runs.to_string()))
         })
         .await?;
         let list = ["run", "list", "--limit", "1000", "-o", "json"];

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use sqlx::{Connection as _, SqliteConnection};
 
 /// A server that cannot start ends within this time.
-const FAILED_WITHIN: Duration = Duration::from_secs(30);
+const FAILED_WITHIN: Duration = Duration::from_mins(1);
 
 /// A server that cannot start, its status, and words of its message.
 struct Case<'a> {

@@ -15,7 +15,7 @@ use crate::fake_admin::FakeAdmin;
 
 pub(crate) const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 /// Long enough for the slowest machine. No test waits for all of it.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
+pub(crate) const DEADLINE: Duration = Duration::from_mins(1);
 
 pub(crate) struct Server {
     pub(crate) store: Arc<dyn Store>,

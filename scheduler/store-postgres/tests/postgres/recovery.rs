@@ -3,7 +3,7 @@
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ use cueline_store::{
 };
 use cueline_store_postgres::{PgOptions, PgStore};
 use cueline_test_servers::postgres::Postgres;
+use cueline_test_support::eventually;
 use tokio::time::{Instant, sleep};
 
 use crate::test_database::TestDatabase;
@@ -48,12 +49,17 @@ impl Planner for Once {
     }
 }
 
-/// A planner that blocks inside the transaction until the test lets it continue.
-struct Stalls(Mutex<Receiver<()>>);
+/// A planner that blocks inside the transaction, which has locked the job, until the test lets it continue.
+struct Stalls {
+    begun: Sender<()>,
+    told: Mutex<Receiver<()>>,
+}
 
 impl Planner for Stalls {
     fn plan(&self, job: &Job, due: Timestamp, _now: Timestamp, _live: &[ExecutorName]) -> Plan {
-        let told = self.0.lock().expect("no panic").recv_timeout(TIME_LIMIT);
+        self.begun.send(()).expect("the test waits for it");
+        let told = self.told.lock().expect("no panic");
+        let told = told.recv_timeout(TIME_LIMIT);
         told.expect("the others get on without it");
         plan(job, due)
     }
@@ -77,22 +83,21 @@ async fn node(store: &PgStore, name: &str) -> NodeId {
 }
 
 /// Fires due jobs on a separate thread and runtime, because the planner blocks both.
-fn stall(url: String, told: Receiver<()>) -> JoinHandle<Result<FiredRuns, StoreError>> {
+fn stall(url: String, planner: Stalls) -> JoinHandle<Result<FiredRuns, StoreError>> {
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build();
         runtime.expect("a runtime").block_on(async {
+            let patient = PgStore::connect(&url, PgOptions::default()).await;
+            let node = node(&patient.expect("opens"), "stalls").await;
             let impatient = PgOptions {
-                // Long enough to see the transaction, and for the calls before it.
-                idle_in_transaction_timeout: Duration::from_secs(5),
+                // Longer than a busy machine stands still before the planner is asked.
+                idle_in_transaction_timeout: Duration::from_secs(8),
                 ..PgOptions::default()
             };
             let store = PgStore::connect(&url, impatient).await.expect("opens");
-            let node = node(&store, "stalls").await;
-            store
-                .fire_due(request(node), &Stalls(Mutex::new(told)))
-                .await
+            store.fire_due(request(node), &planner).await
         })
     })
 }
@@ -108,16 +113,11 @@ async fn a_stalled_node_does_not_hold_its_jobs() {
     let job = spec("a", &serde_json::json!({ "every": "1s" }));
     other.apply_jobs(&[job], false).await.expect("applies");
     let second = node(&other, "works").await;
-    let (go_on, told) = channel();
-    let stuck = stall(database.url(), told);
+    let ((go_on, told), (begun, has_begun)) = (channel(), channel());
+    let told = Mutex::new(told);
+    let stuck = stall(database.url(), Stalls { begun, told });
+    tokio::task::block_in_place(|| has_begun.recv_timeout(TIME_LIMIT)).expect("it begins");
     let deadline = Instant::now() + TIME_LIMIT;
-    // The stalled node has locked the job, and its planner blocks.
-    let held = "SELECT count(*) FROM pg_stat_activity WHERE state = 'idle in transaction' AND query LIKE '%FROM executor%'
-        AND datname = current_database()";
-    while database.sql(held) == "0" {
-        assert!(Instant::now() < deadline, "it never began");
-        sleep(Duration::from_millis(20)).await;
-    }
     loop {
         let fired = other.fire_due(request(second), &Once).await.expect("fires");
         if fired.runs.len() == 1 {
@@ -229,15 +229,24 @@ async fn a_killed_server_comes_back() {
 async fn a_connection_without_answer_is_closed() {
     let server = Postgres::start().expect("starts");
     let database = server.create_database().expect("creates a database");
+    let url = server.url(&database);
+    // Creates the tables, which may take longer than a call may below.
+    let patient = PgStore::connect(&url, PgOptions::default()).await;
+    drop(patient.expect("opens"));
     let options = PgOptions {
-        // The first calls must succeed on a busy machine.
+        // The test waits for it.
         call_timeout: Duration::from_secs(5),
         ..PgOptions::default()
     };
-    let store = PgStore::connect(&server.url(&database), options)
-        .await
-        .expect("opens");
-    store.register_node("a", 1_000).await.expect("registers");
+    let store = eventually("the store opens", TIME_LIMIT, async || {
+        PgStore::connect(&url, options.clone()).await
+    });
+    let store = store.await.expect("in time");
+    eventually("a node is registered", TIME_LIMIT, async || {
+        store.register_node("a", 1_000).await
+    })
+    .await
+    .expect("in time");
     server.pause().expect("pauses");
     let error = store
         .register_node("a", 1_000)

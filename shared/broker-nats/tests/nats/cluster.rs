@@ -239,7 +239,7 @@ async fn the_only_copy_of_a_stream_is_warned_about_once_unless_it_is_configured(
             limits,
             ..options()
         };
-        NatsDriver::connect(&cluster.url(0), options).await.unwrap()
+        connect_to(&cluster.url(0), options).await
     };
     let declare = async |driver: &NatsDriver| {
         let declared = eventually("the proofs are declared", SOON, async || {

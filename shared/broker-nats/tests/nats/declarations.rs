@@ -2,19 +2,24 @@
 
 use async_nats::Client;
 use cueline_broker::{Channel, Driver, ErrorKind, QueueId, StartLog};
-use cueline_broker_nats::{NatsDriver, NatsOptions, StreamLimits};
+use cueline_broker_nats::{NatsOptions, StreamLimits};
 use cueline_test_servers::nats::Version;
+use cueline_test_support::{SOON, eventually};
 use serde_json::{Value, json};
 
 use crate::fixture::{
-    connect, connect_with, executor, on_each_version, patient, raw_client, start, with_queue,
+    connect, connect_to, connect_with, executor, on_each_version, patient, raw_client, start,
+    with_queue,
 };
 
 /// Calls the `JetStream` API without the driver.
 async fn call(client: &Client, operation: &str, body: &Value) -> Value {
     let subject = format!("$JS.API.{operation}");
-    let reply = client.request(subject, body.to_string().into()).await;
-    let answer: Value = serde_json::from_slice(&reply.unwrap().payload).unwrap();
+    let reply = eventually("the API answers", SOON, async || {
+        let body = body.to_string().into();
+        client.request(subject.clone(), body).await
+    });
+    let answer: Value = serde_json::from_slice(&reply.await.unwrap().payload).unwrap();
     assert!(answer["error"].is_null(), "{answer}");
     answer
 }
@@ -200,7 +205,7 @@ async fn an_account_without_jetstream_is_reported() {
     server.kill().unwrap();
     server.start_again().unwrap();
     let address = format!("nats://a:a@{}", server.addr());
-    let driver = NatsDriver::connect(&address, patient()).await.unwrap();
+    let driver = connect_to(&address, patient()).await;
     let error = driver.declare(&executor("one")).await.unwrap_err();
     assert!(error.to_string().contains("JetStream"), "{error}");
 }

@@ -53,7 +53,8 @@ async fn an_id_can_be_used_again_after_the_window_and_in_a_new_queue() {
     eventually("a second copy is stored", SOON, async || {
         publish(&driver, &first).await;
         match message_count(&driver).await {
-            2 => Ok(queue.clone()),
+            // A publish that is repeated after a lost answer may store one more.
+            2.. => Ok(queue.clone()),
             count => Err(format!("{count} messages")),
         }
     })

@@ -13,6 +13,9 @@ use crate::fixture::{
     on_each_version, patient, publish, publish_one, settle, start, with_queue,
 };
 
+/// Without a report of the server, the driver looks a queue up again after this time.
+const LOOKED_UP_AGAIN: Duration = Duration::from_secs(30);
+
 /// At a delivery limit, the consumer would leave the message in the work queue for ever.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_message_has_no_last_delivery() {
@@ -74,7 +77,12 @@ async fn a_full_stream_refuses_messages_and_keeps_those_that_it_has() {
 async fn a_queue_that_another_process_deletes_is_gone_for_all() {
     on_each_version(async |version| {
         let server = start(version);
-        let (driver, queue) = with_queue(&server, patient()).await;
+        let options = NatsOptions {
+            // A request without a reply takes this long. The test allows one.
+            request_timeout: Duration::from_secs(10),
+            ..patient()
+        };
+        let (driver, queue) = with_queue(&server, options).await;
         let other = connect(&server).await;
         publish(&driver, &messages(&queue, 0..1)).await;
         let first = fetch_all(&driver, &queue, 1).await;
@@ -89,8 +97,9 @@ async fn a_queue_that_another_process_deletes_is_gone_for_all() {
             error = driver.fetch(&queue, 10, FETCH_WAIT).await.unwrap_err();
         }
         assert_eq!(error.kind(), ErrorKind::Permanent, "{error}");
-        assert!(start.elapsed() < SOON, "the fetch failed too late");
-        // The server reports the deletion. Without it the driver would look the queue up again only after 30 s.
+        let elapsed = start.elapsed();
+        assert!(elapsed < LOOKED_UP_AGAIN, "the fetch failed too late");
+        // The server reports the deletion.
         let no_queue = Refusal::NoQueue(queue.to_string());
         eventually(
             "the publisher knows of the deletion",
@@ -102,7 +111,11 @@ async fn a_queue_that_another_process_deletes_is_gone_for_all() {
         )
         .await
         .unwrap();
-        assert!(start.elapsed() < SOON, "the publish was refused too late");
+        let elapsed = start.elapsed();
+        assert!(
+            elapsed < LOOKED_UP_AGAIN,
+            "the publish was refused too late"
+        );
     })
     .await;
 }
@@ -111,7 +124,12 @@ async fn a_queue_that_another_process_deletes_is_gone_for_all() {
 async fn messages_of_a_dropped_fetch_come_with_the_next_one() {
     on_each_version(async |version| {
         let server = start(version);
-        let (driver, queue) = with_queue(&server, patient()).await;
+        let options = NatsOptions {
+            // No message is delivered again while the test runs.
+            ack_wait: SOON * 5,
+            ..patient()
+        };
+        let (driver, queue) = with_queue(&server, options.clone()).await;
         let start = Instant::now();
         let mut all = Vec::new();
         for n in 0..200 {
@@ -125,11 +143,7 @@ async fn messages_of_a_dropped_fetch_come_with_the_next_one() {
         while message_count(&driver).await > all.len() as u64 {
             all.extend(driver.fetch(&queue, 10, FETCH_WAIT).await.unwrap());
         }
-        assert!(
-            start.elapsed() < patient().ack_wait,
-            "{:?}",
-            start.elapsed()
-        );
+        assert!(start.elapsed() < options.ack_wait, "{:?}", start.elapsed());
         assert!(all.len() > 50, "{}", all.len());
         assert!(all.iter().all(|d| !d.redelivered));
         assert!(numbers(&all).is_sorted());

@@ -42,11 +42,13 @@ pub(crate) fn options() -> NatsOptions {
     }
 }
 
-/// Long timeouts, for tests without an outage: each call must succeed, however slow the machine is.
+/// Long timeouts, for tests without an outage: each call must succeed, although a busy machine may stand still for ten
+/// seconds.
 pub(crate) fn patient() -> NatsOptions {
     NatsOptions {
-        request_timeout: Duration::from_secs(10),
-        connect_timeout: Duration::from_secs(10),
+        request_timeout: Duration::from_secs(20),
+        connect_timeout: Duration::from_secs(20),
+        ping_interval: Duration::from_secs(20),
         ..NatsOptions::default()
     }
 }
@@ -97,7 +99,10 @@ pub(crate) async fn behind_proxy(
 
 /// A client of its own, without the driver.
 pub(crate) async fn raw_client(server: &Nats) -> Client {
-    async_nats::connect(server.url()).await.unwrap()
+    let connected = eventually("a client connects", SOON, async || {
+        async_nats::connect(server.url()).await
+    });
+    connected.await.unwrap()
 }
 
 pub(crate) fn executor(name: &str) -> QueueId {
@@ -183,6 +188,24 @@ pub(crate) async fn settle(
 
 pub(crate) async fn ack(driver: &NatsDriver, queue: &QueueId, deliveries: &[Delivery]) {
     settle(driver, queue, deliveries, Settlement::Ack).await;
+}
+
+/// Fetches and acks until the queues hold nothing. A message whose publish was repeated may be there twice.
+pub(crate) async fn drain(driver: &NatsDriver, queue: &QueueId) {
+    eventually("the queue is empty", SOON, async || {
+        let count = message_count(driver).await;
+        if count == 0 {
+            return Ok(());
+        }
+        if let Ok(fetched) = driver.fetch(queue, 1_000, FETCH_WAIT).await {
+            // If an ack is lost, its message is delivered again.
+            let acks = settlements(&fetched, &Settlement::Ack);
+            let _ = driver.settle(queue, &acks).await;
+        }
+        Err(format!("{count} messages"))
+    })
+    .await
+    .unwrap();
 }
 
 /// Counts the ready and unsettled messages of all queues.

@@ -15,14 +15,14 @@ use cueline_test_support::{SOON, eventually};
 use tokio::time::{Instant, timeout};
 
 use crate::fixture::{
-    FETCH_WAIT, ack, behind_proxy, connect, connect_with, executor, fetch_all, message,
+    FETCH_WAIT, ack, behind_proxy, connect, connect_with, drain, executor, fetch_all, message,
     message_count, messages, numbers, on_each_version, options, publish, settlements, start,
     wait_for_message_count, with_queue,
 };
 
 /// The longest call during an outage: it first waits for a connection or for its own time, and then for a reply. That is
-/// two or three seconds, and a busy machine may stand still for more.
-const MAX_CALL: Duration = Duration::from_secs(12);
+/// two or three seconds, and a busy machine may stand still for ten.
+const MAX_CALL: Duration = Duration::from_secs(20);
 
 /// Makes each call that needs a reply, and asserts that it ends in time. Returns how each call ended.
 async fn call_all(driver: &NatsDriver, receipt: Receipt) -> [(&'static str, Option<ErrorKind>); 7] {
@@ -75,14 +75,19 @@ async fn assert_works(driver: &NatsDriver) {
     publish(driver, &messages(&queue, 0..10)).await;
     let all = fetch_all(driver, &queue, 10).await;
     ack(driver, &queue, &all).await;
-    let announcement = Announcement {
-        payload: Bytes::from("alive"),
-        reply_to: None,
-    };
-    let channel = Channel::Heartbeats;
-    driver.announce(&channel, announcement).await.unwrap();
-    let received = timeout(SOON, listener.recv()).await.unwrap().unwrap();
-    assert_eq!(received.payload, "alive");
+    // An announcement is lost if a standstill of the machine costs the connection.
+    let received = eventually("an announcement is received", SOON, async || {
+        let announcement = Announcement {
+            payload: Bytes::from("alive"),
+            reply_to: None,
+        };
+        let channel = Channel::Heartbeats;
+        let announced = driver.announce(&channel, announcement).await;
+        announced.map_err(|e| e.to_string())?;
+        let received = timeout(FETCH_WAIT, listener.recv()).await;
+        received.map_err(|_| "nothing is received".to_owned())
+    });
+    assert_eq!(received.await.unwrap().unwrap().payload, "alive");
     // If the answer is late, the next call finds no queue.
     eventually("the queue is deleted", SOON, async || {
         driver.delete(&queue, false).await
@@ -157,7 +162,10 @@ async fn after_a_restart_the_driver_works_and_its_listeners_continue() {
     on_each_version(async |version| {
         let mut server = start(version);
         let (driver, queue) = with_queue(&server, options()).await;
-        let mut listener = driver.listen(&Channel::Heartbeats).await.unwrap();
+        let listening = eventually("the driver listens", SOON, async || {
+            driver.listen(&Channel::Heartbeats).await
+        });
+        let mut listener = listening.await.unwrap();
         publish(&driver, &messages(&queue, 0..20)).await;
         for round in 0..2 {
             server.kill().unwrap();
@@ -302,7 +310,8 @@ async fn after_a_kill_every_message_without_an_ack_is_delivered_again() {
             version.number()
         );
         ack(&driver, &queue, &again).await;
-        wait_for_message_count(&driver, 0).await;
+        // An acked message that the restart brought back may come after all others.
+        drain(&driver, &queue).await;
     })
     .await;
 }
@@ -362,7 +371,8 @@ async fn a_message_that_was_stored_without_a_confirmation_is_stored_once_after_a
     let batch = messages(&queue, 1..11);
     let error = driver.publish(&batch).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Transient);
-    assert_eq!(message_count(&direct).await, 11, "they were stored");
+    // They were stored.
+    wait_for_message_count(&direct, 11).await;
     proxy.heal();
     publish(&driver, &batch).await;
     assert_eq!(message_count(&direct).await, 11, "they were stored once");

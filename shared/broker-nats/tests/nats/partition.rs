@@ -24,6 +24,8 @@ async fn connect(cluster: &NatsCluster, server: usize) -> NatsDriver {
             replicas: Some(3),
             ..StreamLimits::default()
         },
+        // The connections to all servers outlast the partition.
+        ping_interval: SOON * 10,
         ..options()
     };
     connect_to(&cluster.url(server), three_copies).await
@@ -62,7 +64,10 @@ async fn received_and_not_stored(version: Version) {
         cluster.wait_until_current(server).unwrap();
     }
     cluster.isolate(2).unwrap();
-    let mut heartbeats = isolated.listen(&Channel::Heartbeats).await.unwrap();
+    let listening = eventually("the driver listens", SOON, async || {
+        isolated.listen(&Channel::Heartbeats).await
+    });
+    let mut heartbeats = listening.await.unwrap();
     for n in 0..TRIES {
         let payload = Bytes::from(n.to_string());
         let stored = isolated.announce_stored(&Channel::Heartbeats, payload);
@@ -75,5 +80,6 @@ async fn received_and_not_stored(version: Version) {
     }
 
     cluster.heal();
+    cluster.wait_until_current(2).unwrap();
     stored_eventually(&isolated).await;
 }

@@ -15,7 +15,7 @@ use cueline_test_support::{SOON, eventually};
 use tokio::time::timeout;
 
 use crate::fixture::{
-    FETCH_WAIT, ack, executor, fetch_all, message, message_count, messages, numbers,
+    FETCH_WAIT, ack, connect_to, executor, fetch_all, message, message_count, messages, numbers,
     on_each_version, patient, publish, settle,
 };
 
@@ -35,7 +35,7 @@ fn start(version: Version) -> Nats {
 
 async fn scheduler(server: &Nats) -> Arc<NatsDriver> {
     let address = format!("nats://scheduler:scheduler@{}", server.addr());
-    Arc::new(NatsDriver::connect(&address, patient()).await.unwrap())
+    Arc::new(connect_to(&address, patient()).await)
 }
 
 async fn worker(server: &Nats) -> Arc<NatsDriver> {
@@ -47,7 +47,7 @@ async fn worker(server: &Nats) -> Arc<NatsDriver> {
         ..patient()
     };
     let address = format!("nats://billing-one:worker@{}", server.addr());
-    Arc::new(NatsDriver::connect(&address, own).await.unwrap())
+    Arc::new(connect_to(&address, own).await)
 }
 
 fn all_queues() -> [QueueId; 5] {
@@ -246,18 +246,18 @@ async fn a_call_that_is_not_permitted_fails_at_once() {
 async fn raw_worker_client(server: &Nats) -> (Client, Arc<Mutex<Vec<String>>>) {
     let errors = Arc::<Mutex<Vec<String>>>::default();
     let reported = Arc::clone(&errors);
-    let client = ConnectOptions::with_user_and_password("billing-one".into(), "worker".into())
+    let options = ConnectOptions::with_user_and_password("billing-one".into(), "worker".into())
         .custom_inbox_prefix("cueline.inbox.billing.one")
         .event_callback(move |event| {
             if let Event::ServerError(error) = event {
                 reported.lock().unwrap().push(error.to_string());
             }
             std::future::ready(())
-        })
-        .connect(server.url())
-        .await
-        .unwrap();
-    (client, errors)
+        });
+    let connected = eventually("a client connects", SOON, async || {
+        options.clone().connect(server.url()).await
+    });
+    (connected.await.unwrap(), errors)
 }
 
 /// Subjects that a worker's user must not publish to.

@@ -12,7 +12,7 @@ use crate::address::QueueId;
 use crate::driver::{Delivery, Driver, Outgoing, Receipt, Refusal, Settlement};
 
 /// The time limit for anything that a case waits for. It is long, because test machines may be slow.
-pub(super) const DEADLINE: Duration = Duration::from_secs(30);
+pub(super) const DEADLINE: Duration = Duration::from_mins(1);
 
 pub(super) struct Fixture {
     pub(super) harness: Arc<dyn Harness>,

@@ -23,7 +23,7 @@ super::cases![
 
 /// Longer than a busy machine stands still: a message must not be delivered again between two fetches of one round.
 const SHORT: Limits = Limits {
-    ack_wait: Duration::from_secs(4),
+    ack_wait: Duration::from_secs(7),
     queue_limit: None,
 };
 

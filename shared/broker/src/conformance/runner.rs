@@ -14,7 +14,7 @@ use super::{Case, Harness, Limits, all_cases, kill};
 use crate::driver::Capabilities;
 
 /// A case that takes longer counts as hung.
-const LONGEST_CASE: Duration = Duration::from_mins(2);
+const LONGEST_CASE: Duration = Duration::from_mins(5);
 
 /// Cases that run concurrently. Most of them mainly wait.
 const AT_ONCE: usize = 6;

@@ -1,5 +1,7 @@
 //! G4: how many lost attempts without a recorded start the faults can explain.
 //!
+//! A standstill of the machine counts as a fault of all workers: it may cost them their leases.
+//!
 //! A worker writes a start into its start log, waits for the broker's confirmation, journals the start, and runs the
 //! handler, which then records it here. If the worker is killed, frozen or cut off in between, or the broker fails, then
 //! the handler may have run, as far as anybody else can know, and `lost` is the only true state.
@@ -12,14 +14,14 @@
 use std::collections::{HashMap, HashSet};
 
 use super::lanes::lane_shard;
-use super::records::disturbs_until;
+use super::records::{RECOVERY_MS, disturbs_until};
 use crate::consistency::Run;
 use crate::storm::WORKERS;
 use crate::storm::cluster::CONCURRENCY;
 use crate::storm::faults::{FaultKind, InjectedFault};
 use crate::storm::job_kinds::JobKind;
 
-/// The numbers of a fault and of a worker that it interrupted.
+/// The numbers of a fault and of a worker that it interrupted. Standstills have the numbers after those of the faults.
 pub(super) type Cause = (usize, usize);
 
 /// A lost attempt without a recorded start, and what may hide its start.
@@ -47,10 +49,12 @@ const SIGNALLED_MS: i64 = 1_000;
 /// The interruptions of workers that may hide a start in this period. The worker may be unknown.
 pub(super) fn causes(
     faults: &[InjectedFault],
+    standstills: &[(i64, i64)],
     worker: Option<&str>,
     period: StartPeriod,
 ) -> Vec<Cause> {
     let mut causes = Vec::new();
+    let is_worker = |name: &str| worker.is_none_or(|worker| worker == name);
     for (fault_number, fault) in faults.iter().enumerate() {
         // The attempt may have waited in its lane until the fault.
         if !fault.overlaps(period.decided_at, period.lost_at) {
@@ -60,9 +64,17 @@ pub(super) fn causes(
             let name = format!("worker-{number}");
             let until = hides_until(fault, &name);
             let is_there = until.is_some_and(|until| period.published_from <= until);
-            if is_there && worker.is_none_or(|worker| worker == name) {
+            if is_there && is_worker(&name) {
                 causes.push((fault_number, number));
             }
+        }
+    }
+    for (standstill, (began, over)) in (faults.len()..).zip(standstills) {
+        let until = over + RECOVERY_MS;
+        let is_met = *began <= period.lost_at && period.decided_at <= until;
+        if is_met && period.published_from <= until {
+            let workers = (1..=WORKERS).filter(|number| is_worker(&format!("worker-{number}")));
+            causes.extend(workers.map(|number| (standstill, number)));
         }
     }
     causes
@@ -249,7 +261,7 @@ mod tests {
                 decided_at: published_from,
                 lost_at: KILLED + 20_000,
             };
-            causes(&[kill(0), kill(1)], Some("worker-2"), period)
+            causes(&[kill(0), kill(1)], &[], Some("worker-2"), period)
         };
         assert_eq!(of(KILLED - 50), [(1, 2)]);
         assert_eq!(of(KILLED + SIGNALLED_MS), [(1, 2)]);
@@ -265,13 +277,38 @@ mod tests {
             decided_at: KILLED + 2_000,
             lost_at: KILLED + 9_000,
         };
-        let all = causes(std::slice::from_ref(&broker), None, period);
+        let all = causes(std::slice::from_ref(&broker), &[], None, period);
         assert_eq!(all, [(0, 1), (0, 2), (0, 3)]);
         let later = StartPeriod {
             published_from: KILLED + 5_001,
             decided_at: KILLED + 5_001,
             ..period
         };
-        assert_eq!(causes(&[broker], None, later), []);
+        assert_eq!(causes(&[broker], &[], None, later), []);
+    }
+
+    #[test]
+    fn a_standstill_interrupts_each_worker() {
+        let standstill = (KILLED, KILLED + 5_000);
+        let period = StartPeriod {
+            published_from: KILLED + 2_000,
+            decided_at: KILLED + 2_000,
+            lost_at: KILLED + 9_000,
+        };
+        let all = causes(&[kill(0)], &[standstill], None, period);
+        assert_eq!(all, [(1, 1), (1, 2), (1, 3)]);
+        let one = causes(&[], &[standstill], Some("worker-2"), period);
+        assert_eq!(one, [(0, 2)]);
+        let earlier = StartPeriod {
+            published_from: KILLED - 2_000,
+            decided_at: KILLED - 2_000,
+            lost_at: KILLED - 1,
+        };
+        assert_eq!(causes(&[], &[standstill], None, earlier), []);
+        let later = StartPeriod {
+            published_from: KILLED + 8_001,
+            ..period
+        };
+        assert_eq!(causes(&[], &[standstill], None, later), []);
     }
 }

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use super::Observations;
-use super::records::{Records, over_at, published_from};
+use super::records::{Records, delayed, over_at, published_from};
 use crate::consistency::Run;
 use crate::execution_log::Event;
 use crate::storm::faults::FaultKind;
@@ -102,11 +102,10 @@ fn free_at(observed: &Observations, worker: &str, end: i64) -> i64 {
         let stop = fault.hits_worker(worker) && matches!(fault.fault.kind, FaultKind::Stop(..));
         stop.then_some((fault.began, fault.over))
     });
-    let halts = halts.chain(observed.standstills.iter().copied());
     halts
         .filter(|(began, over)| *began <= end + LANE_MS && end <= *over)
         .map(|(_, over)| over + LANE_MS)
-        .fold(end + LANE_MS, i64::max)
+        .fold(delayed(observed, end, LANE_MS), i64::max)
 }
 
 /// G8: each covered run was replaced by a later trigger of its lane, and a native handler did not return success.

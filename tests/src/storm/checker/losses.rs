@@ -1,8 +1,11 @@
-//! G4: an attempt ends `lost` only if it had started, no end of it was reported, and a fault explains that.
+//! G4: an attempt ends `lost` only if it had started, no end of it was reported, and a fault or a standstill of the machine
+//! explains that.
 
 use super::Observations;
 use super::hidden_starts::{Cause, HiddenStart, StartPeriod, causes, check_hidden_starts};
-use super::records::{Records, follow_up, is_delivered, is_disturbed, published_from};
+use super::records::{
+    Records, follow_up, is_delivered, is_disturbed, long_standstills, published_from,
+};
 use crate::consistency::Run;
 use crate::storm::job_kinds::JobKind;
 
@@ -95,7 +98,8 @@ fn judge(observed: &Observations, records: &Records, lost: &LostAttempt) -> Judg
             decided_at: lost.decided_at,
             lost_at: lost.at,
         };
-        let causes = causes(&observed.faults, lost.executor, period);
+        let standstills: Vec<_> = long_standstills(observed).collect();
+        let causes = causes(&observed.faults, &standstills, lost.executor, period);
         return if causes.is_empty() {
             Judgement::Wrong("it never started")
         } else {

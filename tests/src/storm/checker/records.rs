@@ -49,7 +49,10 @@ impl AttemptRecord<'_> {
 }
 
 /// After a fault a worker needs this long to connect and to end what the fault interrupted.
-const RECOVERY_MS: i64 = 3_000;
+pub(super) const RECOVERY_MS: i64 = 3_000;
+
+/// A longer standstill may cost a worker its lease, and delays reports and triggers.
+const LONG_STANDSTILL_MS: i64 = 1_000;
 
 /// An undisturbed worker has journalled the end of an attempt, and the broker has the report, within this time on a
 /// busy machine.
@@ -76,10 +79,33 @@ pub(super) fn disturbs_until(fault: &InjectedFault, worker: &str) -> Option<i64>
     }
 }
 
-/// Whether the whole machine, or its disk, was halted in this period.
+/// The periods in which the whole machine, or its disk, was halted for long.
+pub(super) fn long_standstills(observed: &Observations) -> impl Iterator<Item = (i64, i64)> {
+    let all = observed.standstills.iter().copied();
+    all.filter(|(began, over)| over - began > LONG_STANDSTILL_MS)
+}
+
+/// Whether the whole machine, or its disk, was halted for long in this period.
 pub(super) fn has_standstill(observed: &Observations, from: i64, to: i64) -> bool {
-    let mut all = observed.standstills.iter();
-    all.any(|(began, over)| *began <= to && from <= *over)
+    long_standstills(observed).any(|(began, over)| began <= to && from <= over)
+}
+
+/// For how long of this period the whole machine, or its disk, was halted.
+pub(super) fn halted_ms(observed: &Observations, from: i64, to: i64) -> i64 {
+    let all = observed.standstills.iter();
+    all.map(|(began, over)| (to.min(*over) - from.max(*began)).max(0))
+        .sum()
+}
+
+/// When something is over that takes `within_ms` from `from` on, and longer on a machine that is halted.
+pub(super) fn delayed(observed: &Observations, from: i64, within_ms: i64) -> i64 {
+    let mut until = from + within_ms;
+    for (began, over) in &observed.standstills {
+        if *began <= until && from <= *over {
+            until = until.max(over + within_ms);
+        }
+    }
+    until
 }
 
 /// Whether the report of an attempt that ended at `at` has reached the broker.

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::Observations;
+use super::records::halted_ms;
 use crate::consistency::Run;
 use crate::storm::job_kinds::{JobKind, MisfireRule};
 use crate::storm::store_records::LedgerEntry;
@@ -25,11 +26,13 @@ pub(super) fn check_window(observed: &Observations, kinds: &[JobKind]) -> Vec<St
                 violations.push(format!("G1: {name} never fired"));
                 continue;
             };
-            let begin = observed.scheduled_from + kind.every_ms + LAST_PART_MS;
+            let halted = halted_ms(observed, observed.scheduled_from, *first);
+            let begin = observed.scheduled_from + kind.every_ms + LAST_PART_MS + halted;
             if *first > begin {
                 violations.push(format!("G1: {name} first fired at {first}, after {begin}"));
             }
-            let end = observed.scheduled_until - kind.every_ms - LAST_PART_MS;
+            let halted = halted_ms(observed, *last, observed.scheduled_until);
+            let end = observed.scheduled_until - kind.every_ms - LAST_PART_MS - halted;
             if *last < end {
                 violations.push(format!("G1: {name} last fired at {last}, before {end}"));
             }
@@ -262,6 +265,25 @@ mod tests {
         assert_eq!(window(0..100), 1, "stops early");
         assert_eq!(window(20..120), 1, "begins late");
         assert_eq!(window(0..0), 1, "never fires");
+    }
+
+    #[test]
+    fn a_standstill_delays_the_first_and_the_last_fire_time() {
+        let window = |standstills: Vec<(i64, i64)>| {
+            let fires = (20..100).map(|n| run(n, "serial-0", AT + n * 500));
+            let observed = Observations {
+                runs: fires.collect(),
+                scheduled_from: AT,
+                scheduled_until: AT + 60_000,
+                standstills,
+                ..Observations::default()
+            };
+            check_window(&observed, &kind("serial")).len()
+        };
+        let (early, late) = ((AT + 1_000, AT + 7_000), (AT + 52_000, AT + 58_000));
+        assert_eq!(window(vec![]), 2);
+        assert_eq!(window(vec![early, late]), 0);
+        assert_eq!(window(vec![(AT + 20_000, AT + 30_000)]), 2, "elsewhere");
     }
 
     #[test]

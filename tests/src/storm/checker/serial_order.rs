@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::Observations;
 use super::early_starts::earliest_publication;
 use super::lanes::lane_shard;
-use super::records::{has_standstill, is_disturbed, published_from};
+use super::records::{delayed, has_standstill, is_disturbed, published_from};
 use crate::consistency::Run;
 use crate::execution_log::Entry;
 use crate::storm::faults::InjectedFault;
@@ -161,8 +161,9 @@ impl NewerStart {
     ///
     /// The queue of an executor delivers in order. What the broker had confirmed before the newer run could be published
     /// was in the lane before it.
-    fn can_precede(self, confirmed_at: i64) -> bool {
-        confirmed_at > self.published_from && confirmed_at + ARRIVED_MS > self.decided_at
+    fn can_precede(self, observed: &Observations, confirmed_at: i64) -> bool {
+        let arrived_at = delayed(observed, confirmed_at, ARRIVED_MS);
+        confirmed_at > self.published_from && arrived_at > self.decided_at
     }
 }
 
@@ -199,7 +200,7 @@ fn was_published_late(
 ) -> bool {
     let is_first = run.attempt == 1;
     if let Some(queued_at) = run.queued_at.filter(|_| is_first) {
-        return newer.can_precede(queued_at);
+        return newer.can_precede(observed, queued_at);
     }
     // A run that ended before its queue time was written was published shortly before it started.
     if let Some(started_at) = run.started_at.filter(|_| is_first) {
@@ -212,7 +213,7 @@ fn was_published_late(
     published_from(observed, run, 1) > newer.decided_at
         || latest
             .of(run.fire_at)
-            .is_some_and(|at| newer.can_precede(at))
+            .is_some_and(|at| newer.can_precede(observed, at))
         || observed.faults.iter().any(delays)
         || has_standstill(observed, from, newer.decided_at)
 }
@@ -249,7 +250,7 @@ fn was_delivered_again(
 /// was published on time and met no backlog of an earlier fault.
 fn arrived_at(observed: &Observations, run: &Run, published_from: i64) -> Option<i64> {
     let queued_at = run.queued_at.filter(|_| run.attempt == 1)?;
-    let arrived_at = queued_at + ARRIVED_MS;
+    let arrived_at = delayed(observed, queued_at, ARRIVED_MS);
     let from = published_from - BACKLOG_MS;
     let delays = |fault: &InjectedFault| fault.overlaps(from, arrived_at);
     let has_backlog = queued_at > published_from + CONFIRMED_MS

@@ -190,6 +190,17 @@ fn a_failover_has_a_fault_of_its_worker_and_a_long_fault_has_a_failover() {
     assert_eq!(judge(&["worker-1", "worker-2"], one()), 1, "another worker");
     assert_eq!(judge(&[], one()), 1, "no failover");
     assert_eq!(judge(&["worker-1"], vec![]), 1, "no fault");
+    let halted = |from: i64, to: i64| {
+        let observed = Observations {
+            failovers: vec![(STOPPED + 6_000, "worker-1".to_owned())],
+            standstills: vec![(from, to)],
+            ..Observations::default()
+        };
+        check_failovers(&observed).len()
+    };
+    assert_eq!(halted(STOPPED + 1_000, STOPPED + 5_000), 0);
+    assert_eq!(halted(STOPPED + 3_000, STOPPED + 5_000), 1, "too short");
+    assert_eq!(halted(STOPPED - 5_000, STOPPED - 1_000), 1, "long before");
     let all = ["worker-1", "worker-2", "worker-3"];
     assert_eq!(judge(&all, vec![stop(Target::Workers)]), 0);
     assert_eq!(judge(&all[..2], vec![stop(Target::Workers)]), 1);

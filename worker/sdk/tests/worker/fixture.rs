@@ -81,7 +81,7 @@ impl Fixture {
         let options = EmbeddedOptions {
             // Triggers that a killed worker had fetched and not acked are delivered again soon. What is being journaled
             // must not be, also while the disk stands still: tests count the answers.
-            ack_wait: Duration::from_secs(6),
+            ack_wait: Duration::from_secs(8),
             ..options
         };
         let driver = EmbeddedDriver::open(&path, options).await.expect("broker");

@@ -14,9 +14,9 @@ const NAME: &str =
     "paused_process::a_process_that_was_paused_for_too_long_starts_none_of_its_waiting_attempts";
 const READY: &str = "ready to be paused";
 /// Longer than a busy machine stands still, because the worker must keep its lease until it is paused.
-const FENCE: Duration = Duration::from_secs(6);
+const FENCE: Duration = Duration::from_secs(10);
 /// Waiting attempts are returned a fifteenth before.
-const FAILOVER: Duration = Duration::from_secs(8);
+const FAILOVER: Duration = Duration::from_secs(13);
 
 #[test]
 fn a_process_that_was_paused_for_too_long_starts_none_of_its_waiting_attempts() {
