@@ -38,7 +38,8 @@ impl Settler {
     ) -> Result<(), BrokerError> {
         let receipts = settlements.iter().map(|(receipt, how)| (*receipt, how));
         let mut to_settle = self.receipts.find(queue, receipts, Instant::now());
-        let not_moved = self.move_dead(queue, &mut to_settle).await?;
+        // A dead letter that cannot be stored keeps no ack back. Otherwise all would come again with it, and again.
+        let not_moved = self.move_dead(queue, &mut to_settle).await;
         let last = to_settle.len().saturating_sub(1);
         let acks = to_settle
             .iter()
@@ -66,33 +67,25 @@ impl Settler {
         &self,
         queue: &QueueId,
         to_settle: &mut ToSettle<'_>,
-    ) -> Result<Option<BrokerError>, BrokerError> {
+    ) -> Option<BrokerError> {
         // A dead letter that is refused again stays in the dead-letter queue.
         if *queue == QueueId::Dead {
-            return Ok(None);
+            return None;
         }
-        let requester = &self.queues.requester;
-        let max_payload = requester.connection.client.max_payload();
-        let max_payload = max_payload.saturating_sub(HEADER_BYTES);
-        let (mut indexes, mut reasons) = (Vec::new(), Vec::new());
+        let (mut indexes, mut dead) = (Vec::new(), Vec::new());
         for (index, (_, unsettled, how)) in to_settle.iter().enumerate() {
             if let Settlement::Dead(reason) = how {
                 indexes.push(index);
-                reasons.push((unsettled.clone(), reason));
+                dead.push((unsettled.clone(), reason));
             }
         }
-        let names = &self.queues.names;
-        let letters = || {
-            reasons.iter().map(|(unsettled, reason)| {
-                dead_letter::request(names, queue, unsettled, reason, max_payload)
-            })
+        let replies = match self.publish_letters(queue, &dead).await {
+            Ok(replies) => replies,
+            Err(e) => {
+                to_settle.retain(|(_, _, how)| !matches!(how, Settlement::Dead(_)));
+                return Some(e);
+            }
         };
-        let mut replies = requester.send_all(letters()).await?;
-        if no_responders(&replies) {
-            // Another process may have deleted the queue.
-            self.queues.declare(&QueueId::Dead).await?;
-            replies = requester.send_all(letters()).await?;
-        }
         let mut failed = None;
         for (index, reply) in indexes.iter().zip(&replies).rev() {
             if let Err(e) = confirmed(reply) {
@@ -100,7 +93,30 @@ impl Settler {
                 failed = Some(e);
             }
         }
-        Ok(failed)
+        failed
+    }
+
+    /// Publishes the messages as dead letters with their reasons. Declares a missing dead-letter queue.
+    async fn publish_letters(
+        &self,
+        queue: &QueueId,
+        dead: &[(Unsettled, &String)],
+    ) -> Result<Vec<Reply>, BrokerError> {
+        let (names, requester) = (&self.queues.names, &self.queues.requester);
+        let max_payload = requester.connection.client.max_payload();
+        let max_payload = max_payload.saturating_sub(HEADER_BYTES);
+        let letters = || {
+            dead.iter().map(|(unsettled, reason)| {
+                dead_letter::request(names, queue, unsettled, reason, max_payload)
+            })
+        };
+        let replies = requester.send_all(letters()).await?;
+        if !no_responders(&replies) {
+            return Ok(replies);
+        }
+        // Another process may have deleted the queue.
+        self.queues.declare(&QueueId::Dead).await?;
+        requester.send_all(letters()).await
     }
 }
 

@@ -7,7 +7,7 @@ use cueline_handlers::ShellHandler;
 use cueline_worker::model::{DurationMs, HandlerSpec};
 use cueline_worker::testing::{self, Recorded};
 use cueline_worker::{Context, Failure, Handler, Output, StopReason};
-use support::{MARKER, alive, eventually, info, message, number, out, sh};
+use support::{MARKER, alive, end, eventually, info, message, number, out, sh};
 use tokio::task::JoinHandle;
 
 type Attempt = JoinHandle<Result<Output, Failure>>;
@@ -75,6 +75,24 @@ while :; do sleep 0.01; done"#;
     let text = message(attempt.await.expect("no panic"));
     assert_eq!(text, "stopped (cancelled): ended after SIGTERM");
     assert_eq!(out(&recorded).last().map(String::as_str), Some("bye"));
+}
+
+/// Its output is still read, because a background process holds the pipe.
+#[tokio::test]
+async fn a_process_that_has_ended_keeps_its_status_when_the_attempt_is_stopped() {
+    let script = r#"sleep 60 & echo "child $!"
+echo "main $$""#;
+    let (attempt, cx, recorded) = start(script, DurationMs::millis(150));
+    let child = number(&recorded, "child ").await;
+    let main = number(&recorded, "main ").await;
+    eventually("the main process has ended", || !alive(main)).await;
+    testing::stop(&cx, StopReason::TimedOut);
+    let result = attempt.await.expect("no panic");
+    let is_left_alone = alive(child);
+    end(child);
+    let output = result.expect("success");
+    assert_eq!(output.exit_status, Some(0));
+    assert!(is_left_alone, "it was killed");
 }
 
 #[tokio::test]

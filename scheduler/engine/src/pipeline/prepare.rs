@@ -168,7 +168,8 @@ impl Prepare {
         };
         let session = self.session(run, &second);
         let mut trigger = self.triggers.write(run, second, session, now);
-        // A broker that drops repeated messages must not hide the bug.
+        // Neither the node, which keeps one trigger for each run, nor a broker that drops repeated messages may hide the bug.
+        trigger.dispatch.attempt.run.0 |= 1 << 62;
         trigger.message.id.push_str(":doubled");
         Some(trigger)
     }

@@ -260,6 +260,31 @@ async fn raw_worker_client(server: &Nats) -> (Client, Arc<Mutex<Vec<String>>>) {
     (connected.await.unwrap(), errors)
 }
 
+/// Without the right to publish dead letters, a bad trigger comes again. The good ones that came with it must not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dead_letter_that_may_not_be_stored_keeps_no_ack_back() {
+    let right = "\"cueline.dead.billing.one.>\", ";
+    let documented = documented();
+    assert!(documented.contains(right), "{documented}");
+    let config = documented.replace(right, "");
+    let server = Nats::start_with(Version::V2_12, |_| Ok(config)).unwrap();
+    let (scheduler, worker) = (scheduler(&server).await, worker(&server).await);
+    declare_all(&scheduler).await;
+    let own = &executor("one");
+    publish(&scheduler, &messages(own, 0..3)).await;
+    let fetched = fetch_all(&worker, own, 3).await;
+    let dead = Settlement::Dead("why".into());
+    let how = [Settlement::Ack, dead, Settlement::Ack];
+    let settlements: Vec<_> = fetched.iter().map(|d| d.receipt).zip(how).collect();
+    let error = worker.settle(own, &settlements).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Permanent, "{error}");
+    assert_eq!(
+        message_count(&scheduler).await,
+        1,
+        "only the bad one is left"
+    );
+}
+
 /// Subjects that a worker's user must not publish to.
 const FORBIDDEN_TO_PUBLISH: [&str; 26] = [
     "$JS.API.STREAM.PURGE.CUELINE_TRIGGERS",

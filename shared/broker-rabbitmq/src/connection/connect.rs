@@ -27,10 +27,7 @@ pub(crate) struct Connector {
 impl Connector {
     /// Parses the address and reads the files that the options name.
     pub(crate) async fn new(url: &str, options: &RabbitOptions) -> Result<Self, BrokerError> {
-        // The error must not repeat the address: it may hold a password.
-        let mut uri: AMQPUri = url
-            .parse()
-            .map_err(|e| refused(&format!("the address of RabbitMQ is malformed: {e}")))?;
+        let mut uri = parse_address(url)?;
         uri.query.heartbeat = u16::try_from(options.heartbeat.as_secs()).ok();
         let cert_chain = match &options.ca_file {
             None => None,
@@ -95,6 +92,16 @@ impl Connector {
     }
 }
 
+/// The error does not repeat the address, which may hold a password. The parser's own error may: `user:password@host`
+/// without a scheme is "Invalid URL: …" with all of it.
+fn parse_address(url: &str) -> Result<AMQPUri, BrokerError> {
+    url.parse().map_err(|_| {
+        refused(
+            "the address of RabbitMQ is malformed; it is `amqp://user:password@host:5672/vhost` or `amqps://…`",
+        )
+    })
+}
+
 async fn read(path: &Path) -> Result<Vec<u8>, BrokerError> {
     let read = tokio::fs::read(path).await;
     read.map_err(|e| refused(&format!("{} cannot be read: {e}", path.display())))
@@ -102,4 +109,24 @@ async fn read(path: &Path) -> Result<Vec<u8>, BrokerError> {
 
 fn refused(why: &str) -> BrokerError {
     permanent(format!("failed to open the broker: {why}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_malformed_address_is_refused_without_repeating_it() {
+        for bad in [
+            "user:secret@host:5672",
+            "amqp:user:secret@host",
+            "amqp://user:secret@host:no",
+            "http://user:secret@host",
+        ] {
+            let error = parse_address(bad).expect_err(bad);
+            assert_eq!(error.kind(), ErrorKind::Permanent);
+            assert!(!error.to_string().contains("secret"), "{error}");
+        }
+        assert!(parse_address("amqps://user:secret@host/%2f").is_ok());
+    }
 }

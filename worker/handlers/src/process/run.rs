@@ -36,12 +36,18 @@ pub(crate) async fn run(launch: Launch, cx: &Context) -> Result<Output, Failure>
     let mut pipes = Pipes::new(&mut child, launch.stdin, &mut out, &mut err);
     let ended = tokio::select! {
         biased;
-        status = wait(&mut child, &mut pipes) => Ok(status),
+        status = exited(&mut child, &mut pipes) => Ok(status),
         reason = cx.stopped() => Err(reason),
     };
+    // It may have ended before the request to stop, unnoticed until now. Its status counts then: its work is done.
+    let ended = ended.or_else(|reason| {
+        let status = child.try_wait().ok().flatten();
+        status.map(Ok).ok_or(reason)
+    });
     let ended = match ended {
         Ok(status) => {
             group.release();
+            pipes.drain().await;
             status.map_err(|e| Failure::new(format!("failed to wait for the process: {e}")))
         }
         Err(reason) => Err(stop(reason, cx, group, &mut child, &mut pipes).await),
@@ -52,16 +58,14 @@ pub(crate) async fn run(launch: Launch, cx: &Context) -> Result<Output, Failure>
     result_of(ended?, text)
 }
 
-/// Waits for the main process and reads its output. Other processes of its group run on.
-async fn wait(child: &mut Child, pipes: &mut Pipes<'_>) -> io::Result<ExitStatus> {
-    let status = loop {
+/// Waits for the end of the main process, and reads its output meanwhile. Other processes of its group run on.
+async fn exited(child: &mut Child, pipes: &mut Pipes<'_>) -> io::Result<ExitStatus> {
+    loop {
         tokio::select! {
-            status = child.wait() => break status?,
+            status = child.wait() => return status,
             () = pipes.finished(), if pipes.is_open() => {}
         }
-    };
-    pipes.drain().await;
-    Ok(status)
+    }
 }
 
 fn describe(reason: StopReason) -> &'static str {

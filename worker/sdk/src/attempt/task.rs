@@ -45,10 +45,8 @@ pub(crate) struct EndedAttempt {
 impl Attempt {
     /// Runs the handler to its end.
     pub(crate) async fn run(self) -> EndedAttempt {
-        // The process may have been paused since the event loop decided to start.
-        let is_fenced = self.lease.is_fenced() || self.cx.stop_reason() == Some(StopReason::Fenced);
-        let outcome = if is_fenced {
-            Outcome::new(OutcomeKind::Returned, self.log.now()).because(self.lease.fence_reason())
+        let outcome = if let Some(outcome) = self.unstarted() {
+            outcome
         } else {
             let end = self.run_handler().await;
             outcome_of(end, self.cx.stop_reason(), &self.log, &self.lease)
@@ -58,6 +56,26 @@ impl Attempt {
             outcome,
             reports: self.log.close(),
         }
+    }
+
+    /// The outcome of an attempt whose handler must not run any more. The process may have been paused since the event
+    /// loop decided to start it, and an order may have come in that time.
+    fn unstarted(&self) -> Option<Outcome> {
+        let reason = self.cx.stop_reason();
+        let is_fenced = self.lease.is_fenced() || reason == Some(StopReason::Fenced);
+        let (kind, why) = if is_fenced {
+            (OutcomeKind::Returned, self.lease.fence_reason())
+        } else {
+            let (kind, why) = match reason? {
+                StopReason::Cancelled => (OutcomeKind::Cancelled, "it was cancelled"),
+                StopReason::Covered => (OutcomeKind::Covered, "a newer run replaced it"),
+                StopReason::Drained | StopReason::Fenced | StopReason::TimedOut => {
+                    (OutcomeKind::Returned, "the executor stopped")
+                }
+            };
+            (kind, format!("{why} before it started"))
+        };
+        Some(Outcome::new(kind, self.log.now()).because(why))
     }
 
     async fn run_handler(&self) -> HandlerEnd {

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use cueline_model::{
-    AttemptEvent, AttemptId, DurationMs, Fence, HandlerSpec, LogLine, LogStream, OutcomeKind,
-    RunId, StoreId,
+    AttemptEvent, AttemptId, DurationMs, Fence, HandlerSpec, LogLine, LogStream, Outcome,
+    OutcomeKind, RunId, StoreId,
 };
 use cueline_runtime::{ManualBootClock, ManualClock};
 use proptest::prelude::*;
@@ -17,6 +17,7 @@ use super::task::Attempt;
 use crate::context::{AttemptInfo, Context, StopReason};
 use crate::handler::from_fn;
 use crate::identity::AttemptKey;
+use crate::lease::BrokerLease;
 use crate::lease::tests::{proven, unproven};
 use crate::report::{Report, ReportQueue};
 use crate::returned::Failure;
@@ -82,8 +83,8 @@ fn a_handler_that_asks_after_a_pause_is_stopped_at_once() {
     assert_eq!(grace, DurationMs::millis(0), "it must have ended long ago");
 }
 
-#[tokio::test]
-async fn an_attempt_whose_start_was_overtaken_by_a_pause_is_returned() {
+/// Runs an attempt that was asked to stop before. Returns its outcome and how often its handler was called.
+async fn run_stopped(lease: BrokerLease, reason: Option<StopReason>) -> (Outcome, usize) {
     let calls = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&calls);
     let handler = from_fn(move |_cx| {
@@ -92,17 +93,46 @@ async fn an_attempt_whose_start_was_overtaken_by_a_pause_is_returned() {
     });
     let log = Arc::new(log(10_000, &Arc::default()));
     let sink = Box::new(LogSink(Arc::clone(&log)));
+    let cx = Context::new(info(Fence::Keep), sink, None);
+    if let Some(reason) = reason {
+        cx.stop(reason);
+    }
     let attempt = Attempt {
         handler: Arc::new(handler),
-        cx: Context::new(info(Fence::Keep), sink, None),
+        cx,
         log,
         ticker: Arc::default(),
-        lease: Arc::new(unproven(&ManualBootClock::default())),
+        lease: Arc::new(lease),
     };
     let ended = attempt.run().await;
-    assert_eq!(ended.outcome.kind, OutcomeKind::Returned);
-    assert_eq!(ended.outcome.started_at, None);
-    assert_eq!(calls.load(Ordering::SeqCst), 0, "it was not started");
+    (ended.outcome, calls.load(Ordering::SeqCst))
+}
+
+#[tokio::test]
+async fn an_attempt_whose_start_was_overtaken_by_a_pause_is_returned() {
+    let lease = unproven(&ManualBootClock::default());
+    let (outcome, calls) = run_stopped(lease, None).await;
+    assert_eq!(outcome.kind, OutcomeKind::Returned);
+    assert_eq!(outcome.started_at, None);
+    assert_eq!(calls, 0, "it was not started");
+}
+
+/// An order may come between the decision to start an attempt and its start.
+#[tokio::test]
+async fn an_attempt_whose_start_was_overtaken_by_an_order_does_not_run() {
+    for (reason, kind) in [
+        (StopReason::Cancelled, OutcomeKind::Cancelled),
+        (StopReason::Covered, OutcomeKind::Covered),
+        (StopReason::Drained, OutcomeKind::Returned),
+    ] {
+        let lease = proven(&ManualBootClock::default());
+        let (outcome, calls) = run_stopped(lease, Some(reason)).await;
+        assert_eq!((outcome.kind, calls), (kind, 0), "{reason:?}");
+        assert_eq!(outcome.started_at, None);
+    }
+    let lease = proven(&ManualBootClock::default());
+    let (outcome, calls) = run_stopped(lease, None).await;
+    assert_eq!((outcome.kind, calls), (OutcomeKind::Succeeded, 1));
 }
 
 proptest! {

@@ -28,14 +28,6 @@ impl fmt::Debug for ParsedTrigger {
 pub(super) fn parse(payload: Bytes, settings: &Settings) -> Result<ParsedTrigger, String> {
     let parsed = parse_stored(payload, settings)?;
     let trigger = &parsed.trigger;
-    // A trigger for another executor would run twice.
-    let own = &settings.executor;
-    if trigger.group != own.group || trigger.executor != own.name {
-        return Err(format!(
-            "failed to accept the trigger: it is for executor {}/{}, this is {own}",
-            trigger.group, trigger.executor
-        ));
-    }
     if trigger.job.handler.needs_signature() {
         let verified = settings.trust.verify(&parsed.payload, trigger);
         verified.map_err(|e| format!("failed to accept the trigger: {e}"))?;
@@ -46,6 +38,15 @@ pub(super) fn parse(payload: Bytes, settings: &Settings) -> Result<ParsedTrigger
 /// Parses a trigger that was verified before it was journalled.
 pub(crate) fn parse_stored(payload: Bytes, settings: &Settings) -> Result<ParsedTrigger, String> {
     let trigger: Trigger = decode(&payload).map_err(|e| e.to_string())?;
+    // A trigger for another executor would run twice. The journal has such triggers if the worker was renamed: the
+    // failover of the old name does not see their starts.
+    let own = &settings.executor;
+    if trigger.group != own.group || trigger.executor != own.name {
+        return Err(format!(
+            "failed to accept the trigger: it is for executor {}/{}, this is {own}",
+            trigger.group, trigger.executor
+        ));
+    }
     Ok(ParsedTrigger {
         handler: settings.handlers.resolve(&trigger.job.handler),
         trigger,

@@ -32,7 +32,8 @@ pub(crate) struct Journal {
     pub(super) connection: SqliteConnection,
     /// The statements that write 1, 2, 3, 4, 6, 8, 12 … [`MAX_ROWS`] rows, so that `SQLite` prepares few different ones.
     pub(super) statements: HashMap<usize, Arc<str>>,
-    /// Number of reported entries. It is counted when the journal is opened, and updated by writes.
+    /// The most reported entries that there may be. They are counted when the journal is opened. Each write adds those
+    /// that it reports, although one may replace the reported entry of an earlier attempt.
     pub(super) reported: u64,
     pub(super) stores: StoreNumbers,
     pub(super) triggers: TriggerRows,
@@ -58,24 +59,31 @@ impl Journal {
         let mut connection = open::connect(&options)
             .await
             .map_err(|why| JournalError::Unusable { path, why })?;
-        let reported: i64 = sqlx::query_scalar("SELECT count(*) FROM entry WHERE state = 3")
-            .fetch_one(&mut connection)
-            .await
-            .map_err(JournalError::database("read"))?;
         sqlx::query(DELETE_UNUSED_TRIGGERS)
             .execute(&mut connection)
             .await
             .map_err(JournalError::database("prune"))?;
         let stores = load_stores(&mut connection).await?;
-        Ok(Self {
+        let mut journal = Self {
             connection,
             stores,
             triggers: TriggerRows::default(),
             statements: HashMap::new(),
-            reported: reported.unsigned_abs(),
+            reported: 0,
             lease: None,
             _lock: lock,
-        })
+        };
+        journal.reported = journal.count_reported().await?;
+        Ok(journal)
+    }
+
+    /// Counts the reported entries.
+    pub(super) async fn count_reported(&mut self) -> Result<u64, JournalError> {
+        let count: i64 = sqlx::query_scalar("SELECT count(*) FROM entry WHERE state = 3")
+            .fetch_one(&mut self.connection)
+            .await
+            .map_err(JournalError::database("read"))?;
+        Ok(count.unsigned_abs())
     }
 
     /// Why the journal cannot have an entry of this run.

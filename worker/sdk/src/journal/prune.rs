@@ -5,12 +5,12 @@ use super::file::Journal;
 use super::read::json_array;
 
 /// The most reported entries that are kept to answer redelivered triggers.
-const MAX_REPORTED: u64 = 1_000_000;
+pub(super) const MAX_REPORTED: u64 = 1_000_000;
 /// How long a reported entry is kept, unless there are more than [`MAX_REPORTED`]. Triggers are valid for 60 minutes.
 /// The other 10 minutes allow for clocks that differ.
 pub(super) const KEEP_REPORTED_MS: i64 = 70 * 60 * 1_000;
 /// The most entries that one call deletes.
-const BATCH: u64 = 8_192;
+const BATCH: i64 = 8_192;
 /// The most triggers that one call deletes. At this number they are deleted at once.
 const TRIGGERS_BATCH: usize = 8_192;
 
@@ -19,18 +19,21 @@ impl Journal {
     /// Returns the number of entries.
     pub(crate) async fn prune(&mut self, now_ms: i64) -> Result<u64, JournalError> {
         self.delete_unused_triggers().await?;
-        let surplus = self.reported.saturating_sub(MAX_REPORTED).min(BATCH);
-        let (before_ms, limit) = if surplus > 0 {
-            (i64::MAX, surplus)
+        if self.has_surplus() {
+            self.reported = self.count_reported().await?;
+        }
+        // Above the limit a whole batch goes, so the entries are counted once for thousands of new ones.
+        let before_ms = if self.has_surplus() {
+            i64::MAX
         } else {
-            (now_ms.saturating_sub(KEEP_REPORTED_MS), BATCH)
+            now_ms.saturating_sub(KEEP_REPORTED_MS)
         };
         let done = sqlx::query(
             "DELETE FROM entry WHERE key IN
                  (SELECT key FROM entry WHERE state = 3 AND at < ?1 ORDER BY at LIMIT ?2)",
         )
         .bind(before_ms)
-        .bind(i64::try_from(limit).unwrap_or(i64::MAX))
+        .bind(BATCH)
         .execute(&mut self.connection)
         .await
         .map_err(JournalError::database("prune"))?;
@@ -53,8 +56,13 @@ impl Journal {
         Ok(())
     }
 
+    /// Whether there may be more reported entries than are kept. The next [`prune`](Self::prune) counts them.
+    fn has_surplus(&self) -> bool {
+        self.reported > MAX_REPORTED
+    }
+
     /// Whether there is so much to delete that it cannot wait.
     pub(crate) fn is_over_limit(&self) -> bool {
-        self.reported > MAX_REPORTED || self.triggers.unused(TRIGGERS_BATCH).len() >= TRIGGERS_BATCH
+        self.has_surplus() || self.triggers.unused(TRIGGERS_BATCH).len() >= TRIGGERS_BATCH
     }
 }

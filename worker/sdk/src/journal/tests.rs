@@ -8,7 +8,7 @@ use sqlx::sqlite::SqliteConnectOptions;
 use super::entry::{Entry, EntryState, LeaseRecord};
 use super::error::JournalError;
 use super::file::Journal;
-use super::prune::KEEP_REPORTED_MS;
+use super::prune::{KEEP_REPORTED_MS, MAX_REPORTED};
 use crate::identity::AttemptKey;
 
 const STORE: StoreId = StoreId(u128::MAX - 1);
@@ -248,6 +248,27 @@ async fn only_old_reported_entries_are_pruned() {
     for run in [2, 3, 9_000] {
         assert!(known(&mut journal, run).await.is_some(), "run {run}");
     }
+}
+
+/// A retry replaces the entry of its predecessor. Otherwise a worker with a million retries would forget each attempt at
+/// once, and would start it again when its trigger is delivered again.
+#[tokio::test]
+async fn replaced_entries_do_not_count_towards_the_limit() {
+    let directory = tempfile::tempdir().expect("directory");
+    let mut journal = Journal::open(directory.path()).await.expect("open");
+    for attempt in 1..=3 {
+        for state in [EntryState::Ended, EntryState::Reported] {
+            let written = journal.write(&[entry(1, attempt, state)]).await;
+            written.expect("write");
+        }
+    }
+    // As if a million more retries had been written.
+    journal.reported += MAX_REPORTED;
+    assert_eq!(journal.prune(1_000).await.expect("prune"), 0);
+    let kept = known(&mut journal, 1).await.expect("the last attempt");
+    assert_eq!(kept.key.attempt, 3);
+    assert_eq!(journal.reported, 1, "there is one entry");
+    assert!(!journal.is_over_limit());
 }
 
 #[tokio::test]

@@ -114,8 +114,10 @@ impl Lanes {
                 }
                 newer.map(NotStarted::CoveredBy)
             }
-            // A newer attempt is not refused because its own predecessor still runs.
-            Block::Discard => (lane.is_busy() && !must_wait).then_some(NotStarted::LaneBusy),
+            // A newer attempt is not refused because its own predecessor still runs. At its end, that one frees a slot,
+            // and with it a place in the backlog.
+            Block::Discard | Block::Serial | Block::Parallel(_) if must_wait => None,
+            Block::Discard => lane.is_busy().then_some(NotStarted::LaneBusy),
             Block::Serial | Block::Parallel(_) => lane
                 .is_full()
                 .then_some(NotStarted::BacklogFull(lane.backlog)),

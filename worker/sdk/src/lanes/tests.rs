@@ -149,6 +149,25 @@ fn with_a_backlog_of_zero_an_attempt_still_waits_for_capacity() {
 }
 
 #[test]
+fn a_newer_attempt_is_not_refused_because_its_predecessor_still_runs() {
+    for block in [Block::Serial, Block::Parallel(1), Block::Discard] {
+        let mut lanes = Lanes::new(8);
+        let older = LaneRequest {
+            backlog: 0,
+            ..request(1, 1, block)
+        };
+        accept(&mut lanes, older.clone());
+        let newer = LaneRequest {
+            key: key(1, 2),
+            ..older
+        };
+        let stop = [Step::Stop(key(1, 1), StopReason::Cancelled)];
+        assert_eq!(accept(&mut lanes, newer), stop, "{block:?}");
+        assert_eq!(finish(&mut lanes, key(1, 1)), [Step::Start(key(1, 2))]);
+    }
+}
+
+#[test]
 fn lanes_that_wait_for_capacity_go_by_priority_and_then_in_turn() {
     let mut lanes = Lanes::new(0);
     for run in 1..=3 {

@@ -3,11 +3,12 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
+use cueline_broker::StartLog;
 use cueline_model::{Block, OutcomeKind};
 use cueline_test_support::{SOON, eventually};
 use sqlx::Connection;
 
-use crate::fixture::{Fixture, run, trigger};
+use crate::fixture::{Fixture, run, start_log, trigger};
 
 #[tokio::test]
 async fn after_a_crash_running_attempts_are_lost_and_waiting_ones_go_on_in_order() {
@@ -54,6 +55,35 @@ async fn late_triggers_go_before_the_newer_ones_that_wait_also_after_a_crash() {
     fixture.gate.add_permits(10);
     let worker = fixture.start();
     fixture.wait_started(&[1, 2, 3, 4, 5]).await;
+    worker.drain().await;
+}
+
+/// The schedulers fail the old name over, and do not read the start log of the new one for that. What it started would
+/// run twice at once.
+#[tokio::test]
+async fn a_worker_under_another_name_starts_nothing_that_waited() {
+    let fixture = Fixture::new().await;
+    let worker = fixture.start();
+    let triggers: Vec<_> = (1..=3).map(|n| trigger(n, "gate", Block::Serial)).collect();
+    fixture.publish(&triggers).await;
+    fixture.wait_started(&[1]).await;
+    fixture.wait_settled().await;
+    worker.kill().await;
+
+    fixture.gate.add_permits(10);
+    let log = StartLog {
+        executor: "worker-2".to_owned(),
+        ..start_log()
+    };
+    fixture.broker.declare_log(&log).await.expect("declare");
+    let worker = run(fixture.builder().name("worker-2"));
+    let kinds = fixture.kinds([1, 2, 3]).await;
+    assert_eq!(kinds[0], OutcomeKind::Lost);
+    assert_eq!(kinds[1..], [OutcomeKind::Returned; 2]);
+    assert_eq!(fixture.started(), [1], "nothing was started");
+    let returned = fixture.outcome(2).await;
+    let text = returned.message.expect("a message");
+    assert!(text.contains("for executor default/worker-1"), "{text}");
     worker.drain().await;
 }
 

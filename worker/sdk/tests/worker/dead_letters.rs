@@ -1,7 +1,10 @@
 //! Messages that become dead letters.
 
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
 use bytes::Bytes;
-use cueline_broker::{Outgoing, QueueId};
+use cueline_broker::{Broker, BrokerOptions, Outgoing, QueueId};
 use cueline_model::{Block, HandlerSpec, OutcomeKind, handler::ShellSpec};
 use cueline_protocol::{SigningKey, Trigger, VerifyingKeys};
 use cueline_test_support::SOON;
@@ -76,6 +79,35 @@ async fn unreadable_and_misaddressed_triggers_become_dead_letters() {
     assert_eq!(dead(&fixture, 3).await.len(), 3);
     worker.drain().await;
     assert_eq!(fixture.outcomes(2).len() + fixture.outcomes(3).len(), 0);
+}
+
+/// The broker is tried for long, and a trigger whose ack comes too late is delivered again.
+#[tokio::test]
+async fn an_ack_does_not_wait_for_the_dead_letter_queue() {
+    let fixture = Fixture::new().await;
+    let options = BrokerOptions {
+        retry_for: Duration::from_hours(1),
+        ..BrokerOptions::default()
+    };
+    let broker = Broker::from_arc(fixture.link.clone(), options);
+    let worker = run(fixture.builder().broker(broker));
+    fixture.link.refuse_dead_letters(true);
+    let unreadable = Outgoing {
+        payload: Bytes::from_static(b"{}"),
+        ..message(&trigger(1, "noop", Block::Serial))
+    };
+    fixture.publish_raw(&[unreadable]).await;
+    let failed = || fixture.link.failed_dead.load(Ordering::SeqCst);
+    let look = || (failed() > 0).then_some(());
+    fixture.wait("a dead letter that is refused", look).await;
+
+    fixture.publish(&[trigger(2, "noop", Block::Serial)]).await;
+    fixture.outcome(2).await;
+    fixture.wait_left(1).await;
+    fixture.link.refuse_dead_letters(false);
+    assert_eq!(dead(&fixture, 1).await.len(), 1);
+    fixture.wait_settled().await;
+    worker.drain().await;
 }
 
 async fn dead(fixture: &Fixture, count: usize) -> Vec<Bytes> {

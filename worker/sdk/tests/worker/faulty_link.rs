@@ -26,6 +26,9 @@ pub(crate) struct FaultyLink {
     declaring_forbidden: AtomicBool,
     appends_fail: AtomicBool,
     accepting_held: watch::Sender<bool>,
+    dead_letters_fail: AtomicBool,
+    /// Failed moves to the dead letters.
+    pub(crate) failed_dead: AtomicUsize,
     /// Refused declarations.
     pub(crate) refused: AtomicUsize,
     /// Sent heartbeats, including lost ones.
@@ -42,6 +45,8 @@ impl FaultyLink {
             declaring_forbidden: AtomicBool::default(),
             appends_fail: AtomicBool::default(),
             accepting_held: watch::Sender::new(false),
+            dead_letters_fail: AtomicBool::default(),
+            failed_dead: AtomicUsize::default(),
             refused: AtomicUsize::default(),
             heartbeats: AtomicUsize::default(),
         })
@@ -76,6 +81,11 @@ impl FaultyLink {
     /// Records of the start log are stored, and their confirmations are lost.
     pub(crate) fn lose_confirmations_of_starts(&self, lose: bool) {
         self.appends_fail.store(lose, Ordering::SeqCst);
+    }
+
+    /// As with a full dead-letter queue: the other settlements of a call are carried out.
+    pub(crate) fn refuse_dead_letters(&self, refuse: bool) {
+        self.dead_letters_fail.store(refuse, Ordering::SeqCst);
     }
 
     /// Heartbeats that accept triggers reach listeners, and their storing does not end.
@@ -140,6 +150,16 @@ impl Driver for FaultyLink {
         settlements: &[(Receipt, Settlement)],
     ) -> Result<(), BrokerError> {
         self.check()?;
+        let (dead, others): (Vec<_>, Vec<_>) = settlements
+            .iter()
+            .cloned()
+            .partition(|(_, how)| matches!(how, Settlement::Dead(_)));
+        if !dead.is_empty() && self.dead_letters_fail.load(Ordering::SeqCst) {
+            self.driver.settle(queue, &others).await?;
+            self.failed_dead.fetch_add(1, Ordering::SeqCst);
+            let text = "failed to move a message: the dead-letter queue is full";
+            return Err(BrokerError::new(ErrorKind::Transient, text));
+        }
         self.driver.settle(queue, settlements).await
     }
 

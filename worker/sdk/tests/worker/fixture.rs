@@ -267,8 +267,13 @@ impl Fixture {
 
     /// Waits until the worker has settled all triggers.
     pub(crate) async fn wait_settled(&self) {
+        self.wait_left(0).await;
+    }
+
+    /// Waits until the worker has settled all triggers but this many.
+    pub(crate) async fn wait_left(&self, count: u64) {
         self.wait_queue("settled triggers", |ready, unsettled| {
-            ready + unsettled == 0
+            ready + unsettled == count
         })
         .await;
     }
