@@ -42,6 +42,8 @@ pub struct Observations {
     pub failovers: Vec<(i64, String)>,
     /// Periods in which the whole machine, or its disk, was halted, in order. None overlap.
     pub standstills: Vec<(i64, i64)>,
+    /// Triggers that the schedulers found to be lost and published again.
+    pub reconciled: u64,
     /// Of the runs that [`runs_with_timeline`] names.
     pub timelines: HashMap<i64, Vec<TimelineEvent>>,
     /// Of the jobs with a short misfire grace.
@@ -141,6 +143,11 @@ pub fn check(observed: &Observations) -> Verdict {
         violations.push("G11: nothing was cancelled between two faults".to_owned());
     }
     violations.extend(check_failovers(observed));
+    // No server of a storm loses what it has confirmed, and no worker loses its journal.
+    if observed.reconciled > 0 {
+        let lost = observed.reconciled;
+        violations.push(format!("G2: {lost} triggers were lost on the way"));
+    }
     violations.extend(check_terminations(observed, &ends));
     violations.extend(check_node_loss(observed, &kinds, &mut verdict.latest_ms));
     violations.extend(early_starts::check_early_starts(observed));

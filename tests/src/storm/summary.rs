@@ -56,6 +56,8 @@ impl Counters {
                 *sum += count;
             }
         }
+        let [_, reconciled, ..] = self.sums;
+        observations.reconciled = reconciled;
         if let Some(standstills) = self.standstills.take() {
             observations.standstills = standstills.await??;
         }

@@ -98,6 +98,8 @@ impl EventLoop {
         if cueline_runtime::planted!("ack_before_journal") {
             let early = std::mem::take(&mut decisions.settlements);
             let _ = self.services.settlements.try_send(early);
+            // A disk that is slower than the broker.
+            tokio::time::sleep(Duration::from_millis(30)).await;
         }
         self.record_starts(&mut decisions);
         self.commit(&decisions).await?;
