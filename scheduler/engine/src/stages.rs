@@ -23,7 +23,7 @@ use crate::liveness::executor_failover::ExecutorFailover;
 use crate::liveness::failover::Failover;
 use crate::liveness::forget::ForgetExecutors;
 use crate::liveness::heartbeats::Heartbeats;
-use crate::liveness::holdings::Holdings;
+use crate::liveness::holdings::{Holdings, LEAST_PASSED_AFTER_MS};
 use crate::liveness::incarnations::Incarnations;
 use crate::liveness::lease_times::LeaseTimesCheck;
 use crate::liveness::loopback::Loopback;
@@ -232,7 +232,10 @@ impl Parts {
     }
 
     fn holdings(&self, o: &EngineOptions) -> Holdings {
-        let passed_after_ms = o.reconcile_after_ms.saturating_mul(2);
+        let passed_after_ms = o
+            .reconcile_after_ms
+            .saturating_mul(2)
+            .max(LEAST_PASSED_AFTER_MS);
         hand!(self => Holdings {
             broker, registry, store_id; trigger_valid_ms: o.trigger_valid_ms, passed_after_ms: passed_after_ms
         })

@@ -1,9 +1,11 @@
 //! Planted bugs: each switches one safeguard off, to show that the storms notice.
 //!
+//! A bug may need a condition that no fault of the storms brings about. Storms pass under the condition alone.
+//!
 //! Only a build with the feature `planted-bugs` has them, which nothing but `infra/dev/planted-bugs` makes. In every
 //! other build [`planted!`](crate::planted!) is the constant `false`.
 
-/// Names the bug to switch on. Read by builds with the feature only.
+/// Names the bug to switch on, or several names with commas. Read by builds with the feature only.
 pub const VARIABLE: &str = "CUELINE_PLANTED_BUG";
 
 /// Whether this build has planted bugs.
@@ -33,6 +35,12 @@ pub const BUGS: [&str; 10] = [
     "ledger_gap",
 ];
 
+/// Conditions under which a bug shows.
+pub const CONDITIONS: [&str; 1] = [
+    // Schedulers leave the results in the queue for most of the time.
+    "slow_results",
+];
+
 /// Whether this bug is switched on.
 #[cfg(feature = "planted-bugs")]
 #[macro_export]
@@ -51,21 +59,27 @@ macro_rules! planted {
     };
 }
 
-/// Whether the environment names this bug.
+/// Whether the environment names this bug or condition.
 ///
 /// # Panics
 ///
 /// If the environment names an unknown bug. A storm without a bug would prove nothing.
 #[cfg(feature = "planted-bugs")]
 pub fn is_planted(bug: &str) -> bool {
-    static PLANTED: std::sync::OnceLock<Option<String>> = std::sync::OnceLock::new();
+    static PLANTED: std::sync::OnceLock<Vec<String>> = std::sync::OnceLock::new();
     let planted = PLANTED.get_or_init(|| {
-        let name = std::env::var(VARIABLE).ok()?;
-        assert!(
-            BUGS.contains(&name.as_str()),
-            "{VARIABLE}={name} is not one of {BUGS:?}"
-        );
-        Some(name)
+        let names = std::env::var(VARIABLE).unwrap_or_default();
+        let names = names.split(',').filter(|name| !name.is_empty());
+        let known = |name: &str| BUGS.contains(&name) || CONDITIONS.contains(&name);
+        names
+            .inspect(|name| {
+                assert!(
+                    known(name),
+                    "{VARIABLE}={name} is not one of {BUGS:?}, {CONDITIONS:?}"
+                )
+            })
+            .map(str::to_owned)
+            .collect()
     });
-    planted.as_deref() == Some(bug)
+    planted.iter().any(|name| name == bug)
 }

@@ -18,6 +18,9 @@ use crate::error::EngineError;
 /// The most attempts in one question and in one turn. An executor answers for more than this.
 pub(crate) const BATCH: usize = 1_000;
 const REPLY_WITHIN: Duration = Duration::from_secs(2);
+/// The least [`passed_after_ms`](Holdings::passed_after_ms). After a lost delivery, NATS delivers a trigger again only
+/// 30 s later.
+pub(crate) const LEAST_PASSED_AFTER_MS: u64 = 60_000;
 
 /// Asks live executors which attempts they hold.
 #[derive(Clone)]

@@ -50,6 +50,16 @@ impl QueueConsumer for Ingest {
     /// Returns the number of reports.
     async fn process(&self, batch: &[Delivery], _stop: &Stop) -> Result<usize, EngineError> {
         self.burst_gate.wait_until_open().await;
+        if cueline_runtime::planted!("slow_results") {
+            // All nodes at the same time.
+            let ms = self
+                .clock
+                .now()
+                .as_millis()
+                .rem_euclid(20_000)
+                .cast_unsigned();
+            tokio::time::sleep(Duration::from_millis(14_000_u64.saturating_sub(ms))).await;
+        }
         let (mut count, mut rest) = (0, batch);
         while !rest.is_empty() {
             let part = self.read_batch(rest);

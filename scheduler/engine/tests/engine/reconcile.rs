@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use cueline_broker::conformance::{Fault, Operation};
 use cueline_broker::{Coverage, ErrorKind, QueueId, Settlement};
-use cueline_engine::ManualEngine;
+use cueline_engine::{EngineOptions, ManualEngine};
 use cueline_model::{AttemptEvent, AttemptId, OutcomeKind, RunState};
 use cueline_protocol::Trigger;
 use cueline_store::AttemptReport;
@@ -239,6 +239,31 @@ async fn a_lost_trigger_is_published_again_while_others_are_in_the_queue() {
     assert_eq!(tick(&mut engine).await, 1);
     let sent = e1.take().await;
     assert_eq!(sent.last().expect("sent").attempt_id(), lost.attempt_id());
+}
+
+/// Its delivery was lost, and the broker delivers it again 30 s later. Meanwhile the executor reads newer triggers. A short
+/// time before failover does not change that.
+#[tokio::test]
+async fn a_trigger_that_the_broker_will_deliver_again_is_not_published_again() {
+    let fixture = Fixture::new().await;
+    let options = EngineOptions::default().failing_over_after(5_000);
+    let mut engine = fixture.engine_with(options).await;
+    let mut e1 = fixture.executor("e1").await;
+    fixture.apply("job", json!({})).await;
+    fixture.trigger("job").await;
+    tick(&mut engine).await;
+    fixture.set(31_000);
+    e1.heartbeat().await;
+    fixture.trigger("job").await;
+    tick(&mut engine).await;
+    let mut fetched = e1.accept().await;
+    let newest = fetched.pop().expect("was fetched");
+    fixture.trigger("job").await;
+    assert_eq!(tick(&mut engine).await, 1, "it stays in the queue");
+    let at = Some(newest.deadline);
+    let (again, asked) = tokio::join!(engine.reconcile(5_000), e1.answer_holdings_at(&[], at));
+    assert_eq!(again.expect("compares"), 0);
+    assert!(asked.is_empty(), "{asked:?}");
 }
 
 /// The executor has lost its state directory. Started again, the attempt would run twice.
