@@ -2,12 +2,12 @@
 //!
 //! [`heartbeats`] stores heartbeats and updates the [`registry`], from which runs are routed. [`failover`] moves the
 //! work of silent executors, each as in [`executor_failover`], and [`forget`] removes those that stay silent. Both act
-//! only while [`self_check`] shows that this node would have received a heartbeat; [`loopback`] provides that evidence. [`start_evidence`] tells which
-//! attempts may have started. [`reconcile`] finds attempts that live executors do not hold. It asks them through
-//! [`holdings`], [`not_held`] remembers those that may have started, and [`republish_limit`] bounds how often the others
-//! are published again. [`results_queue`] tells which results are in the store. [`node_lease`] keeps the claims of this
-//! node. [`incarnations`] recognises two processes under one executor name, and [`lease_times`] workers that would stop
-//! too late.
+//! only while [`self_check`] shows that this node would have received a heartbeat; [`loopback`] provides that evidence.
+//! [`start_evidence`] tells which attempts may have started. [`reconcile`] finds attempts that live executors do not
+//! hold. It asks them through [`holdings`], [`not_held`] remembers those that may have started, and [`republish_limit`]
+//! bounds how often the others are published again. [`results_queue`] tells which results are in the store.
+//! [`node_lease`] keeps the claims of this node. [`incarnations`] recognises two processes under one executor name, and
+//! [`lease_times`] workers that would stop too late.
 
 pub(crate) mod executor_attempts;
 pub(crate) mod executor_failover;
