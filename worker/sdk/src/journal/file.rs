@@ -20,12 +20,6 @@ use crate::identity::RunKey;
 /// The most rows that one statement writes.
 pub(super) const MAX_ROWS: usize = 1_024;
 
-/// The write-ahead log is copied back once it has 16 MiB. Each copy costs further disk syncs, and pages that several
-/// turns write are copied once.
-const AUTOCHECKPOINT_PAGES: &str = "4096";
-/// After a large transaction the log is truncated to this size.
-const JOURNAL_SIZE_LIMIT: &str = "67108864";
-
 /// An open journal. The state directory stays locked until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Journal {
@@ -53,8 +47,6 @@ impl Journal {
             .synchronous(SqliteSynchronous::Full)
             .busy_timeout(Duration::from_secs(5))
             .pragma("temp_store", "memory")
-            .pragma("wal_autocheckpoint", AUTOCHECKPOINT_PAGES)
-            .pragma("journal_size_limit", JOURNAL_SIZE_LIMIT)
             .disable_statement_logging();
         let mut connection = open::connect(&options)
             .await
