@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use cueline_broker::{Broker, QueueId};
-use cueline_model::{AttemptId, OutcomeKind, RunId};
+use cueline_model::{AttemptId, ExecutorId, OutcomeKind, RunId};
 use cueline_runtime::{Activator, Duty, Next};
 use cueline_store::{ErrorKind, OutstandingAttempt, Store};
 
@@ -108,11 +108,20 @@ impl Reconcile {
     }
 
     /// Compares attempts. Returns the number published again.
+    ///
+    /// An executor that has just returned is left out. What was delivered to it before its absence, or in it, may still be
+    /// on its way, and some products count only their own deliveries.
     async fn compare(
         &mut self,
-        outstanding: Vec<OutstandingAttempt>,
+        mut outstanding: Vec<OutstandingAttempt>,
         wait_ms: u64,
     ) -> Result<usize, EngineError> {
+        let (registry, now) = (&self.reconciler.holdings.registry, self.clock.now());
+        let is_settled = |executor: &ExecutorId| {
+            let alive_ms = registry.alive_ms(executor, now);
+            alive_ms.is_some_and(|ms| ms >= wait_ms.cast_signed())
+        };
+        outstanding.retain(|o| is_settled(&o.executor));
         let listed: Vec<AttemptId> = outstanding.iter().map(|o| o.attempt).collect();
         let missing = self.reconciler.missing(outstanding).await?;
         let republished = self.republish(missing.not_started).await?;

@@ -14,6 +14,8 @@ struct Known {
     capabilities: Vec<String>,
     accepts_triggers: bool,
     session: Session,
+    /// Since then it has not been silent for too long.
+    alive_since: Timestamp,
     last_heartbeat_at: Timestamp,
 }
 
@@ -43,20 +45,19 @@ impl Registry {
     /// Records a heartbeat received at `at`. Returns whether it changed the candidates.
     pub(crate) fn record(&self, heartbeat: &Heartbeat, at: Timestamp) -> bool {
         let mut inner = lock(&self.inner);
+        let before = inner.executors.get(&heartbeat.executor);
+        let before = before.filter(|known| !self.is_expired(known.last_heartbeat_at, at));
         let known = Known {
             capabilities: heartbeat.capabilities.clone(),
             accepts_triggers: !heartbeat.draining && !heartbeat.gone && heartbeat.refusal.is_none(),
             session: heartbeat.session,
+            alive_since: before.map_or(at, |before| before.alive_since),
             last_heartbeat_at: at,
         };
-        let is_same = inner
-            .executors
-            .get(&heartbeat.executor)
-            .is_some_and(|before| {
-                before.accepts_triggers == known.accepts_triggers
-                    && before.capabilities == known.capabilities
-                    && !self.is_expired(before.last_heartbeat_at, at)
-            });
+        let is_same = before.is_some_and(|before| {
+            before.accepts_triggers == known.accepts_triggers
+                && before.capabilities == known.capabilities
+        });
         inner.executors.insert(heartbeat.executor.clone(), known);
         if !is_same {
             self.changed(&mut inner);
@@ -130,6 +131,13 @@ impl Registry {
         inner.executors.get(executor).map(|known| known.session)
     }
 
+    /// How long the executor has been alive without being silent for too long. `None` if it is not alive.
+    pub(crate) fn alive_ms(&self, executor: &ExecutorId, now: Timestamp) -> Option<i64> {
+        let inner = lock(&self.inner);
+        let known = inner.executors.get(executor);
+        known.map(|known| now.since_ms(known.alive_since))
+    }
+
     /// Whether the executor has sent a recent heartbeat. True for a draining executor too.
     pub(crate) fn is_alive(&self, executor: &ExecutorId) -> bool {
         lock(&self.inner).executors.contains_key(executor)
@@ -140,16 +148,12 @@ impl Registry {
 mod tests {
     use super::*;
 
-    #[test]
-    fn an_executor_expires_after_its_last_heartbeat_whatever_the_clock_does() {
-        let registry = Registry::new(15_000);
-        let at = Timestamp::from_millis;
-        let executor = ExecutorId {
-            group: "g".parse().expect("valid"),
-            name: "e".parse().expect("valid"),
-        };
-        let heartbeat = Heartbeat {
-            executor: executor.clone(),
+    fn heartbeat() -> Heartbeat {
+        Heartbeat {
+            executor: ExecutorId {
+                group: "g".parse().expect("valid"),
+                name: "e".parse().expect("valid"),
+            },
             incarnation: "1".to_owned(),
             session: Session(1),
             capabilities: Vec::new(),
@@ -159,8 +163,28 @@ mod tests {
             draining: false,
             gone: false,
             refusal: None,
-        };
-        assert!(registry.record(&heartbeat, at(100_000)));
+        }
+    }
+
+    #[test]
+    fn a_long_silence_begins_the_life_of_an_executor_anew() {
+        let registry = Registry::new(15_000);
+        let at = Timestamp::from_millis;
+        let executor = heartbeat().executor;
+        let alive_ms = |now| registry.alive_ms(&executor, at(now));
+        assert_eq!(alive_ms(0), None);
+        for (heartbeat_at, alive) in [(1_000, 0), (16_000, 15_000), (31_001, 0), (32_000, 999)] {
+            registry.record(&heartbeat(), at(heartbeat_at));
+            assert_eq!(alive_ms(heartbeat_at), Some(alive));
+        }
+    }
+
+    #[test]
+    fn an_executor_expires_after_its_last_heartbeat_whatever_the_clock_does() {
+        let registry = Registry::new(15_000);
+        let at = Timestamp::from_millis;
+        let executor = heartbeat().executor;
+        assert!(registry.record(&heartbeat(), at(100_000)));
         assert!(!registry.expire(at(115_000)));
         assert!(!registry.expire(at(85_000)), "a small step back");
         assert!(registry.is_alive(&executor));

@@ -242,6 +242,28 @@ async fn a_lost_trigger_is_published_again_while_others_are_in_the_queue() {
     assert_eq!(sent.last().expect("sent").attempt_id(), lost.attempt_id());
 }
 
+/// Its queue looks empty, because the broker counts no deliveries to others. What it missed is about to be delivered.
+#[tokio::test]
+async fn an_executor_that_has_just_returned_is_not_asked() {
+    let (fixture, mut engine, mut e1, triggers) = taken().await;
+    let partial = Fault::Coverage(Coverage::OwnDeliveries);
+    fixture.broker_faults.always(Operation::Stats, partial);
+    // After a silence of more than 15 s.
+    fixture.set(25_001);
+    e1.heartbeat().await;
+    tick(&mut engine).await;
+    stay_alive(25_001, 30_001, &fixture, &mut engine, &mut e1).await;
+    fixture.set(30_000);
+    tokio::select! {
+        again = engine.reconcile(5_000) => assert_eq!(again.expect("compares"), 0),
+        asked = e1.answer_holdings(&[]) => panic!("asked about {asked:?}"),
+    }
+    fixture.set(30_001);
+    let (again, asked) = tokio::join!(engine.reconcile(5_000), e1.answer_holdings(&[]));
+    assert_eq!(again.expect("compares"), 3);
+    assert_eq!(asked.len(), triggers.len());
+}
+
 /// Its delivery was lost, and the broker delivers it again 30 s later. Meanwhile the executor reads newer triggers. A short
 /// time before failover does not change that.
 #[tokio::test]
@@ -253,6 +275,7 @@ async fn a_trigger_that_the_broker_will_deliver_again_is_not_published_again() {
     fixture.apply("job", json!({})).await;
     fixture.trigger("job").await;
     tick(&mut engine).await;
+    stay_alive(23_000, 31_000, &fixture, &mut engine, &mut e1).await;
     fixture.set(31_000);
     e1.heartbeat().await;
     fixture.trigger("job").await;
@@ -335,6 +358,21 @@ async fn an_attempt_whose_result_is_on_its_way_does_not_end_lost() {
     );
 }
 
+/// Heartbeats between two times.
+async fn stay_alive(
+    from: i64,
+    to: i64,
+    fixture: &Fixture,
+    engine: &mut ManualEngine,
+    executor: &mut FakeExecutor,
+) {
+    for ms in (from..to).step_by(2_000) {
+        fixture.set(ms);
+        executor.heartbeat().await;
+        tick(engine).await;
+    }
+}
+
 /// Another scheduler has fetched the result and then died. The broker does not count what it held.
 #[tokio::test]
 async fn a_result_that_another_node_may_hold_is_waited_for() {
@@ -348,7 +386,13 @@ async fn a_result_that_another_node_may_hold_is_waited_for() {
     assert_eq!(held.len(), 1);
     let partial = Fault::Coverage(Coverage::OwnDeliveries);
     fixture.broker_faults.always(Operation::Stats, partial);
-    for ms in [10_000, 15_000, 40_000, 74_999] {
+    for (silent_from, ms) in [
+        (10_000, 10_000),
+        (10_000, 15_000),
+        (15_000, 40_000),
+        (40_000, 74_999),
+    ] {
+        stay_alive(silent_from, ms, &fixture, &mut engine, &mut e1).await;
         assert_eq!(compare_at(ms, &fixture, &mut engine, &mut e1).await, 0);
         for trigger in &triggers {
             assert_eq!(fixture.state(trigger.run).await, RunState::Queued);

@@ -1,9 +1,7 @@
 //! The open journal.
 
-use std::collections::HashMap;
 use std::fs::File;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
 use cueline_model::StoreId;
@@ -13,24 +11,22 @@ use sqlx::{ConnectOptions as _, Connection as _, SqliteConnection};
 use super::entry::LeaseRecord;
 use super::error::JournalError;
 use super::keys::{DELETE_UNUSED_STORES, StoreNumbers};
-use super::triggers::{DELETE_UNUSED_TRIGGERS, TriggerRows};
 use super::{lock, open};
 use crate::identity::RunKey;
 
-/// The most rows that one statement writes.
+/// The most entries that one statement writes.
 pub(super) const MAX_ROWS: usize = 1_024;
 
 /// An open journal. The state directory stays locked until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Journal {
     pub(super) connection: SqliteConnection,
-    /// The statements that write 1, 2, 3, 4, 6, 8, 12 … [`MAX_ROWS`] rows, so that `SQLite` prepares few different ones.
-    pub(super) statements: HashMap<usize, Arc<str>>,
+    /// The statements that write 1, 2, 4 … [`MAX_ROWS`] entries, so that `SQLite` prepares few different ones.
+    pub(super) statements: [Option<std::sync::Arc<str>>; MAX_ROWS.ilog2() as usize + 1],
     /// The most reported entries that there may be. They are counted when the journal is opened. Each write adds those
     /// that it reports, although one may replace the reported entry of an earlier attempt.
     pub(super) reported: u64,
     pub(super) stores: StoreNumbers,
-    pub(super) triggers: TriggerRows,
     /// Written together with the next entries.
     pub(super) lease: Option<LeaseRecord>,
     _lock: File,
@@ -51,16 +47,11 @@ impl Journal {
         let mut connection = open::connect(&options)
             .await
             .map_err(|why| JournalError::Unusable { path, why })?;
-        sqlx::query(DELETE_UNUSED_TRIGGERS)
-            .execute(&mut connection)
-            .await
-            .map_err(JournalError::database("prune"))?;
         let stores = load_stores(&mut connection).await?;
         let mut journal = Self {
             connection,
             stores,
-            triggers: TriggerRows::default(),
-            statements: HashMap::new(),
+            statements: std::array::from_fn(|_| None),
             reported: 0,
             lease: None,
             _lock: lock,

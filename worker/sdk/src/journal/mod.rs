@@ -16,7 +16,6 @@ mod read;
 mod schema;
 #[cfg(test)]
 mod tests;
-mod triggers;
 mod write;
 
 pub(crate) use entry::{Entry, EntryState, LeaseRecord};

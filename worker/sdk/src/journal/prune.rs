@@ -2,7 +2,6 @@
 
 use super::error::JournalError;
 use super::file::Journal;
-use super::read::json_array;
 
 /// The most reported entries that are kept to answer redelivered triggers.
 pub(super) const MAX_REPORTED: u64 = 1_000_000;
@@ -11,19 +10,15 @@ pub(super) const MAX_REPORTED: u64 = 1_000_000;
 pub(super) const KEEP_REPORTED_MS: i64 = 70 * 60 * 1_000;
 /// The most entries that one call deletes.
 const BATCH: i64 = 8_192;
-/// The most triggers that one call deletes. At this number they are deleted at once.
-const TRIGGERS_BATCH: usize = 8_192;
 
 impl Journal {
-    /// Deletes triggers of attempts that no longer wait, and some of the reported entries that are no longer needed.
-    /// Returns the number of entries.
+    /// Deletes some of the reported entries that are no longer needed, and returns how many.
     pub(crate) async fn prune(&mut self, now_ms: i64) -> Result<u64, JournalError> {
-        self.delete_unused_triggers().await?;
-        if self.has_surplus() {
+        if self.is_over_limit() {
             self.reported = self.count_reported().await?;
         }
         // Above the limit a whole batch goes, so the entries are counted once for thousands of new ones.
-        let before_ms = if self.has_surplus() {
+        let before_ms = if self.is_over_limit() {
             i64::MAX
         } else {
             now_ms.saturating_sub(KEEP_REPORTED_MS)
@@ -41,28 +36,8 @@ impl Journal {
         Ok(done.rows_affected())
     }
 
-    async fn delete_unused_triggers(&mut self) -> Result<(), JournalError> {
-        let unused = self.triggers.unused(TRIGGERS_BATCH);
-        let count = unused.len();
-        if count == 0 {
-            return Ok(());
-        }
-        sqlx::query("DELETE FROM entry WHERE key IN (SELECT value FROM json_each(?1))")
-            .bind(json_array(unused.iter().copied()))
-            .execute(&mut self.connection)
-            .await
-            .map_err(JournalError::database("prune"))?;
-        self.triggers.forget_unused(count);
-        Ok(())
-    }
-
     /// Whether there may be more reported entries than are kept. The next [`prune`](Self::prune) counts them.
-    fn has_surplus(&self) -> bool {
-        self.reported > MAX_REPORTED
-    }
-
-    /// Whether there is so much to delete that it cannot wait.
     pub(crate) fn is_over_limit(&self) -> bool {
-        self.has_surplus() || self.triggers.unused(TRIGGERS_BATCH).len() >= TRIGGERS_BATCH
+        self.reported > MAX_REPORTED
     }
 }

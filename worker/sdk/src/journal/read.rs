@@ -66,22 +66,16 @@ impl Journal {
 
     /// All entries that are not reported yet, in the order of acceptance.
     pub(crate) async fn unreported(&mut self) -> Result<Vec<Entry>, JournalError> {
-        let rows = sqlx::query(
-            "SELECT e.key, e.attempt, e.state, e.seq, e.at, e.job, e.fire, coalesce(e.trigger, t.trigger), e.outcome
-             FROM entry e LEFT JOIN entry t ON e.state = 0 AND t.key = -1 - e.seq
-             WHERE e.state < 3 ORDER BY e.seq",
+        sqlx::query(
+            "SELECT key, attempt, state, seq, at, job, fire, trigger, outcome FROM entry
+             WHERE state < 3 ORDER BY seq",
         )
         .fetch_all(&mut self.connection)
         .await
-        .map_err(JournalError::database("read"))?;
-        let entries = rows.iter().map(|row| entry_of(row, &self.stores));
-        let entries = entries.collect::<Result<Vec<Entry>, _>>()?;
-        for entry in &entries {
-            if let Some(key) = self.stores.key(entry.key.run) {
-                self.triggers.note(key, entry);
-            }
-        }
-        Ok(entries)
+        .map_err(JournalError::database("read"))?
+        .iter()
+        .map(|row| entry_of(row, &self.stores))
+        .collect()
     }
 
     /// The last recorded proof of the broker lease. There may have been newer ones.
@@ -129,7 +123,7 @@ fn attempt_key(stores: &StoreNumbers, key: i64, attempt: u32) -> Result<AttemptK
     Ok(AttemptKey { run, attempt })
 }
 
-pub(super) fn json_array(numbers: impl Iterator<Item = i64>) -> String {
+fn json_array(numbers: impl Iterator<Item = i64>) -> String {
     let mut text = String::from("[");
     for (i, number) in numbers.enumerate() {
         let comma = if i == 0 { "" } else { "," };

@@ -6,7 +6,7 @@ pub(super) const APPLICATION_ID: i64 = 0x4375_654a;
 /// Version of the schema.
 pub(super) const VERSION: i64 = 1;
 
-/// See [`keys`](super::keys) for the keys of entries, and [`triggers`](super::triggers) for the rows of triggers.
+/// See [`keys`](super::keys) for the keys of entries.
 pub(super) const SCHEMA: &str = "
     CREATE TABLE store (
         number INTEGER PRIMARY KEY,
