@@ -202,7 +202,10 @@ impl NatsCluster {
                 });
             match current {
                 Ok(_) => return Ok(()),
-                Err(_) if tried < TRIES => self.restart(i)?,
+                Err(e) if tried < TRIES => {
+                    eprintln!("{e:#}; restarting it");
+                    self.restart(i)?;
+                }
                 Err(e) => return Err(e).with_context(|| self.log_of(i)),
             }
         }
