@@ -71,15 +71,13 @@ pub fn is_planted(bug: &str) -> bool {
         let names = std::env::var(VARIABLE).unwrap_or_default();
         let names = names.split(',').filter(|name| !name.is_empty());
         let known = |name: &str| BUGS.contains(&name) || CONDITIONS.contains(&name);
-        names
-            .inspect(|name| {
-                assert!(
-                    known(name),
-                    "{VARIABLE}={name} is not one of {BUGS:?}, {CONDITIONS:?}"
-                )
-            })
-            .map(str::to_owned)
-            .collect()
+        let check = |name: &&str| {
+            assert!(
+                known(name),
+                "{VARIABLE}={name} is not one of {BUGS:?}, {CONDITIONS:?}"
+            );
+        };
+        names.inspect(check).map(str::to_owned).collect()
     });
     planted.iter().any(|name| name == bug)
 }
