@@ -116,13 +116,14 @@ impl Reconcile {
         mut outstanding: Vec<OutstandingAttempt>,
         wait_ms: u64,
     ) -> Result<usize, EngineError> {
+        // Those that are left out are listed too, so that what was found about them before counts no longer.
+        let listed: Vec<AttemptId> = outstanding.iter().map(|o| o.attempt).collect();
         let (registry, now) = (&self.reconciler.holdings.registry, self.clock.now());
         let is_settled = |executor: &ExecutorId| {
             let alive_ms = registry.alive_ms(executor, now);
             alive_ms.is_some_and(|ms| ms >= wait_ms.cast_signed())
         };
         outstanding.retain(|o| is_settled(&o.executor));
-        let listed: Vec<AttemptId> = outstanding.iter().map(|o| o.attempt).collect();
         let missing = self.reconciler.missing(outstanding).await?;
         let republished = self.republish(missing.not_started).await?;
         let now = self.clock.now();

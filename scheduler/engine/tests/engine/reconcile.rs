@@ -264,6 +264,27 @@ async fn an_executor_that_has_just_returned_is_not_asked() {
     assert_eq!(asked.len(), triggers.len());
 }
 
+/// The attempt was missing before the absence. That says nothing about the time after it.
+#[tokio::test]
+async fn an_attempt_that_was_missing_before_an_absence_is_waited_for_anew() {
+    let (fixture, mut engine, mut e1, triggers) = taken().await;
+    for trigger in &triggers {
+        e1.started(trigger, fixture.now()).await;
+    }
+    tick(&mut engine).await;
+    assert_eq!(compare_at(10_000, &fixture, &mut engine, &mut e1).await, 0);
+    // After a silence of more than 15 s.
+    fixture.set(25_001);
+    e1.heartbeat().await;
+    tick(&mut engine).await;
+    assert_eq!(engine.reconcile(5_000).await.expect("compares"), 0);
+    for (ms, state) in [(30_001, RunState::Running), (35_001, RunState::Lost)] {
+        stay_alive(25_001, ms, &fixture, &mut engine, &mut e1).await;
+        assert_eq!(compare_at(ms, &fixture, &mut engine, &mut e1).await, 0);
+        assert_eq!(fixture.state(triggers[0].run).await, state, "at {ms}");
+    }
+}
+
 /// Its delivery was lost, and the broker delivers it again 30 s later. Meanwhile the executor reads newer triggers. A short
 /// time before failover does not change that.
 #[tokio::test]
