@@ -9,6 +9,8 @@ use async_trait::async_trait;
 use cueline_bench::{
     BenchArgs, BenchWorkerArgs, Handlers, Host, Noop, OpenStore, Standalone, answer_questions,
 };
+use cueline_handlers::SecretSources;
+use cueline_handlers::http::AddressPolicy;
 use cueline_model::ExecutorId;
 use cueline_protocol::VerifyingKeys;
 use cueline_runtime::Lifecycle;
@@ -114,6 +116,9 @@ pub(crate) async fn run_worker(args: BenchWorkerArgs) -> Result<()> {
     let options = ExecutorOptions {
         group: id.group,
         allow: Vec::new(),
+        allow_run_as: Vec::new(),
+        http: AddressPolicy::default(),
+        secrets: SecretSources::default(),
         concurrency: CONCURRENCY,
         drain_timeout: DRAIN_TIMEOUT,
         native: Handlers::from([("noop".to_owned(), noop.clone() as _)]),

@@ -1,5 +1,6 @@
 //! The commands' client of the API.
 
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use cueline_api::Problem;
@@ -7,7 +8,7 @@ use reqwest::{Method, Response, StatusCode, Url};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::discovery;
+use crate::discovery::{self, Discovered};
 use crate::failure::Failure;
 
 /// The server's address by default.
@@ -17,6 +18,10 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longer than the server's own longest wait, 30 s.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(45);
 
+/// Advice for a user whose server does not answer.
+const NAME_ANOTHER: &str = "start one with `cueline standalone`, or name another one with --url or CUELINE_URL; \
+     `cueline doctor` looks closer";
+
 /// A server.
 #[derive(Debug, Clone)]
 pub(crate) struct Api {
@@ -24,6 +29,8 @@ pub(crate) struct Api {
     base: Url,
     token: Option<String>,
     token_from: String,
+    /// The socket of this user's server, if the requests go there and not to `base`.
+    socket: Option<PathBuf>,
 }
 
 impl Api {
@@ -39,26 +46,35 @@ impl Api {
             .or(found.as_ref().map(|found| found.url.as_str()))
             .unwrap_or(DEFAULT_URL);
         let base = base_url(text)?;
-        // The local server's token must not leak to another server.
-        let is_local = found
-            .as_ref()
-            .is_some_and(|found| base_url(&found.url).is_ok_and(|local| local == base));
-        let (token, token_from) = match (token, &found) {
+        // An address and a token that the user gave belong together. Otherwise the announced server is meant, if it has
+        // this address. Its announcement may be stale, so it gets a token over its socket only.
+        let local = found
+            .filter(|_| url.is_none() || token.is_none())
+            .filter(|found| base_url(&found.url).is_ok_and(|local| local == base));
+        if let Some(problem) = local.as_ref().and_then(Discovered::socket_problem) {
+            return Err(Failure::with_hint(
+                format!("failed to reach the local server: {problem}"),
+                format!("is it running? {NAME_ANOTHER}"),
+            ));
+        }
+        let (token, token_from) = match (token, &local) {
             (Some(token), _) => (
                 Some(token.trim().to_owned()),
                 "--token or CUELINE_TOKEN".to_owned(),
             ),
-            (None, Some(found)) if is_local => {
-                let file = found.token_file.display().to_string();
-                (Some(read_token(&found.token_file)?), file)
+            (None, Some(local)) => {
+                let file = local.token_file.display().to_string();
+                (Some(read_token(&local.token_file)?), file)
             }
-            _ => (None, String::new()),
+            (None, None) => (None, String::new()),
         };
+        let socket = local.map(|local| local.socket);
         Ok(Self {
-            http: http(&base)?,
+            http: http(&base, socket.as_deref())?,
             base,
             token,
             token_from,
+            socket,
         })
     }
 
@@ -146,10 +162,13 @@ impl Api {
         } else {
             innermost(error)
         };
+        let place = match &self.socket {
+            Some(socket) => format!("{} by its socket {}", self.url(), socket.display()),
+            None => self.url().to_owned(),
+        };
         Failure::with_hint(
-            format!("failed to reach the server at {}: {why}", self.url()),
-            "start one with `cueline standalone`, or name another one with --url or CUELINE_URL; \
-             `cueline doctor` looks closer",
+            format!("failed to reach the server at {place}: {why}"),
+            NAME_ANOTHER,
         )
     }
 
@@ -220,7 +239,7 @@ fn base_url(text: &str) -> Result<Url, Failure> {
     Ok(url)
 }
 
-fn http(base: &Url) -> Result<reqwest::Client, Failure> {
+fn http(base: &Url, socket: Option<&Path>) -> Result<reqwest::Client, Failure> {
     cueline_runtime::tls::install_provider();
     let mut builder = reqwest::Client::builder()
         .connect_timeout(CONNECT_TIMEOUT)
@@ -234,7 +253,9 @@ fn http(base: &Url) -> Result<reqwest::Client, Failure> {
             .is_ok_and(|ip| ip.is_loopback()),
         None => false,
     };
-    if local {
+    if let Some(socket) = socket {
+        builder = builder.unix_socket(socket).no_proxy();
+    } else if local {
         // For a proxy, a loopback address is the proxy's own machine.
         builder = builder.no_proxy();
     }
@@ -243,7 +264,7 @@ fn http(base: &Url) -> Result<reqwest::Client, Failure> {
         .map_err(|error| Failure::failed(format!("failed to set up HTTP: {}", innermost(&error))))
 }
 
-fn read_token(path: &std::path::Path) -> Result<String, Failure> {
+fn read_token(path: &Path) -> Result<String, Failure> {
     match std::fs::read_to_string(path) {
         Ok(text) => Ok(text.trim().to_owned()),
         Err(error) => Err(Failure::with_hint(

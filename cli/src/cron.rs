@@ -24,7 +24,7 @@ fn next(out: Out, args: &CronNextArgs) -> Result<(), Failure> {
     let cron = CronSchedule::parse(&args.expression, &args.tz, dialect, None).map_err(|error| {
         Failure::bad_input(match error {
             CronError::Expression(why) => format!("{:?}: {why}", args.expression),
-            CronError::TimeZone(why) => format!("--tz: {why}"),
+            CronError::TimeZone(zone) => format!("--tz: {}", zone.with_suggestion()),
         })
     })?;
     let from = args

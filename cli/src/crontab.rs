@@ -158,5 +158,5 @@ fn timezone(given: Option<&str>) -> Result<String, Failure> {
     };
     CronSchedule::parse("* * * * *", &zone, None, None)
         .map(|_| zone)
-        .map_err(|error| Failure::bad_input(format!("--tz: {error}")))
+        .map_err(|error| Failure::bad_input(format!("--tz: {}", error.with_suggestion())))
 }

@@ -3,6 +3,8 @@
 use std::io::Write;
 use std::process::ExitCode;
 
+use cueline_runtime::terminal::{Style, harmless};
+
 use crate::jobfile::JobFileError;
 
 /// A command's failure.
@@ -73,8 +75,10 @@ impl Failure {
     }
 }
 
-/// Prints a line on standard error. A closed output is no error.
+/// Prints a line on standard error, without control characters: it may quote a server or a file. A closed output is no
+/// error.
 pub(crate) fn say(line: &str) {
+    let line = harmless(line, Style::Text);
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 

@@ -147,6 +147,12 @@ async fn run(cli: Cli, native: Native) -> Result<(), Failure> {
 
 /// Runs a role until SIGTERM.
 async fn role(args: RoleArgs, native: Native) -> Result<(), Failure> {
+    // First of all: processes that an earlier start left behind may be watching.
+    if let Err(error) = cueline_runtime::private_process::hide() {
+        failure::say(&format!(
+            "warning: failed to hide this process from its jobs: {error}; they can read its environment, so give secrets in files"
+        ));
+    }
     match args {
         RoleArgs::Standalone(flags) => standalone::run(valid(flags.load())?).await?,
         RoleArgs::Scheduler(flags) => scheduler::run(valid(flags.load())?).await?,

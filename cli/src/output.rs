@@ -1,5 +1,6 @@
 //! Printing answers: tables and colours on a terminal, JSON for programs. This module knows no command.
 
+use std::borrow::Cow;
 use std::io::{ErrorKind, IsTerminal, Write};
 use std::time::Duration;
 
@@ -7,6 +8,7 @@ use clap::ValueEnum;
 use comfy_table::presets::NOTHING;
 use comfy_table::{Cell, Color, ContentArrangement, Table};
 use cueline_model::RunState;
+use cueline_runtime::terminal::{Style, harmless};
 use indicatif::ProgressBar;
 use serde_json::Value;
 
@@ -26,6 +28,7 @@ pub(crate) enum OutputFormat {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Out {
     format: OutputFormat,
+    terminal: bool,
     colours: bool,
 }
 
@@ -33,9 +36,11 @@ impl Out {
     /// Prints in `format`, with colours if the output is a terminal and `NO_COLOR` is not set.
     pub(crate) fn new(format: OutputFormat) -> Self {
         let unwanted = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        let terminal = std::io::stdout().is_terminal();
         Self {
             format,
-            colours: std::io::stdout().is_terminal() && !unwanted,
+            terminal,
+            colours: terminal && !unwanted,
         }
     }
 
@@ -49,9 +54,22 @@ impl Out {
         self.text(&format!("{text}\n"))
     }
 
-    /// Prints a text unchanged and flushes it.
-    #[expect(clippy::unused_self, reason = "commands print through an `Out`")]
+    /// Prints a text and flushes it. On a terminal, control characters are escaped. A file or a pipe gets the text
+    /// unchanged.
     pub(crate) fn text(self, text: &str) -> Result<(), Failure> {
+        self.write(&self.shown(text))
+    }
+
+    fn shown(self, text: &str) -> Cow<'_, str> {
+        match (self.terminal, self.colours) {
+            (false, _) => Cow::Borrowed(text),
+            (true, true) => harmless(text, Style::Coloured),
+            (true, false) => harmless(text, Style::Text),
+        }
+    }
+
+    #[expect(clippy::unused_self, reason = "commands print through an `Out`")]
+    fn write(self, text: &str) -> Result<(), Failure> {
         let mut stdout = std::io::stdout().lock();
         stdout
             .write_all(text.as_bytes())
@@ -64,12 +82,12 @@ impl Out {
 
     /// Prints a value as JSON, over several lines.
     pub(crate) fn json(self, value: &Value) -> Result<(), Failure> {
-        self.line(&format!("{value:#}"))
+        self.line(&harmless(&format!("{value:#}"), Style::Json))
     }
 
     /// Prints a value as one line of JSON.
     pub(crate) fn json_line(self, value: &Value) -> Result<(), Failure> {
-        self.line(&value.to_string())
+        self.line(&harmless(&value.to_string(), Style::Json))
     }
 
     /// An empty table with these headings.
@@ -104,7 +122,8 @@ impl Out {
             text.push_str(line.trim_end());
             text.push('\n');
         }
-        self.text(&text)
+        // The cells are harmless already, and the table has its own sequences for colours.
+        self.write(&text)
     }
 
     /// `text` in `colour` if there are colours.
@@ -160,9 +179,11 @@ impl Paint {
     }
 }
 
-/// A table's cell, in a colour if there is one.
+/// A table's cell, in a colour if there is one. Control characters are escaped, also in a file or a pipe, so that a row
+/// is always one line.
 pub(crate) fn cell(text: impl Into<String>, paint: Option<Paint>) -> Cell {
-    let cell = Cell::new(text.into());
+    let text: String = text.into();
+    let cell = Cell::new(harmless(&text, Style::Inline));
     match paint {
         Some(paint) => cell.fg(paint.colour()),
         None => cell,
@@ -176,7 +197,8 @@ impl Waiting {
     /// Waiting for `what`.
     pub(crate) fn for_(what: impl Into<String>) -> Self {
         let bar = ProgressBar::new_spinner();
-        bar.set_message(what.into());
+        let what: String = what.into();
+        bar.set_message(harmless(&what, Style::Inline).into_owned());
         bar.enable_steady_tick(Duration::from_millis(100));
         Self(bar)
     }
@@ -185,5 +207,42 @@ impl Waiting {
 impl Drop for Waiting {
     fn drop(&mut self) {
         self.0.finish_and_clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn out(terminal: bool, colours: bool) -> Out {
+        Out {
+            format: OutputFormat::Table,
+            terminal,
+            colours,
+        }
+    }
+
+    #[test]
+    fn a_terminal_gets_no_control_characters_and_a_file_gets_the_exact_text() {
+        let log = "\x1b[2J\x1b]0;title\x07 \u{202e}x\r\n";
+        let safe = "\\x1b[2J\\x1b]0;title\\x07 \\u{202e}x\\x0d\n";
+        assert_eq!(out(true, true).shown(log), safe);
+        assert_eq!(out(true, false).shown(log), safe);
+        assert_eq!(out(false, false).shown(log), log);
+        let painted = out(true, true).paint(log.trim_end(), Paint::Warn);
+        let shown = out(true, true).shown(&painted).into_owned();
+        assert_eq!(shown, format!("\x1b[33m{}\x1b[0m", &safe[..safe.len() - 5]));
+        assert_eq!(out(true, false).shown("\x1b[31mred"), "\\x1b[31mred");
+    }
+
+    #[test]
+    fn a_table_has_no_control_characters_wherever_it_goes() {
+        for terminal in [true, false] {
+            let mut table = out(terminal, false).table(&["NAME"]);
+            table.add_row(vec![cell("a\x1b[2J\nb\u{9b}", None)]);
+            let text: Vec<String> = table.lines().collect();
+            assert_eq!(text.len(), 2, "{text:?}");
+            assert_eq!(text[1].trim_end(), "a\\x1b[2J\\nb\\x9b");
+        }
     }
 }

@@ -1,8 +1,8 @@
 //! `cueline queue …`
 
 use cueline_api::view::{Count, QueuePage, Queues};
-use cueline_store::admin::QueueDepth;
-use serde_json::json;
+use cueline_store::admin::{EmptiedQueue, QueueDepth};
+use serde_json::{Value, json};
 
 use crate::args::{ExecutorArg, QueueCommand};
 use crate::client::{Api, read};
@@ -14,12 +14,12 @@ pub(crate) async fn run(api: &Api, out: Out, command: QueueCommand) -> Result<()
         QueueCommand::List => list(api, out).await,
         QueueCommand::Show(target) => show(api, out, &target).await,
         QueueCommand::Drain(target) => {
-            act(api, out, &target, "drain", "removed, to be routed again").await
+            empty(api, out, &target, "drain", "removed, to be routed again").await
         }
         QueueCommand::Purge(target) => {
-            act(api, out, &target, "purge", "removed, their runs cancelled").await
+            empty(api, out, &target, "purge", "removed, their runs cancelled").await
         }
-        QueueCommand::Replay(target) => act(api, out, &target, "replay", "published again").await,
+        QueueCommand::Replay(target) => replay(api, out, &target).await,
     }
 }
 
@@ -90,26 +90,51 @@ async fn show(api: &Api, out: Out, target: &ExecutorArg) -> Result<(), Failure> 
     out.print_table(&table, "")
 }
 
-async fn act(
+/// Drains or purges.
+async fn empty(
     api: &Api,
     out: Out,
     target: &ExecutorArg,
     what: &str,
     done: &str,
 ) -> Result<(), Failure> {
+    let answer = act(api, target, what).await?;
+    if out.is_json() {
+        return out.json(&answer);
+    }
+    let EmptiedQueue { count, left } = read(answer)?;
+    out.line(&format!("{} {done}", triggers(count)))?;
+    if left > 0 {
+        out.line(&format!(
+            "{} left in the queue: the executor may hold them, and did not say that it does not. Try again later",
+            triggers(left)
+        ))?;
+    }
+    Ok(())
+}
+
+async fn replay(api: &Api, out: Out, target: &ExecutorArg) -> Result<(), Failure> {
+    let answer = act(api, target, "replay").await?;
+    if out.is_json() {
+        return out.json(&answer);
+    }
+    let Count { count } = read(answer)?;
+    out.line(&format!("{} published again", triggers(count)))
+}
+
+async fn act(api: &Api, target: &ExecutorArg, what: &str) -> Result<Value, Failure> {
     let path = [
         "queues",
         target.group.as_str(),
         target.executor.as_str(),
         what,
     ];
-    let answer = api.post(&path, &json!({})).await?;
-    if out.is_json() {
-        return out.json(&answer);
-    }
-    let Count { count } = read(answer)?;
+    api.post(&path, &json!({})).await
+}
+
+fn triggers(count: u64) -> String {
     let triggers = if count == 1 { "trigger" } else { "triggers" };
-    out.line(&format!("{count} {triggers} {done}"))
+    format!("{count} {triggers}")
 }
 
 #[cfg(test)]

@@ -4,14 +4,17 @@ use anyhow::Result;
 use cueline_engine::EngineOptions;
 
 use crate::adapters::{ClientIdentity, OpenBroker, OpenError, OpenStore, StoreSettings};
-use crate::components::{Http, RunningEngine, Signals, StartupRetry, say, unexpected_end};
+use crate::components::{
+    Http, RunningEngine, Signals, StartupRetry, descriptors, say, unexpected_end,
+};
 use crate::config::SchedulerConfig;
 
 /// Runs until SIGTERM or Ctrl-C.
 pub(crate) async fn run(config: SchedulerConfig) -> Result<()> {
     cueline_runtime::telemetry::init("warn", config.process.log_json);
     let mut signals = Signals::new()?;
-    let http = Http::listen("--listen", config.listen).await?;
+    let connections = descriptors::connections(config.max_connections, descriptors::raise(), 0);
+    let http = Http::listen("--listen", config.listen, connections).await?;
     say(&banner(&config, &http.url()));
     let node = tokio::select! {
         node = Node::start(&config) => node?,

@@ -5,14 +5,15 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, anyhow};
 
 use cueline_model::ExecutorId;
 
 use crate::adapters::ClientIdentity;
 use crate::components::http::health;
 use crate::components::{
-    ExecutorOptions, Executors, Failover, Http, Native, Signals, StartupRetry, ended_by, say,
+    ExecutorOptions, Executors, Failover, Http, Native, Signals, StartupRetry, descriptors,
+    ended_by, say,
 };
 use crate::config::WorkerConfig;
 
@@ -20,9 +21,12 @@ use crate::config::WorkerConfig;
 pub(crate) async fn run(mut config: WorkerConfig, native: Native) -> Result<()> {
     cueline_runtime::telemetry::init("warn", config.process.log_json);
     let mut signals = Signals::new()?;
+    descriptors::check_handlers(descriptors::raise(), u64::from(config.concurrency));
     config.state_dir = make_state_dir(&config.state_dir)?;
     let http = match config.health {
-        Some(address) => Some(Http::listen("--health", address).await?),
+        Some(address) => {
+            Some(Http::listen("--health", address, descriptors::HEALTH_CONNECTIONS).await?)
+        }
         None => None,
     };
     say(&banner(&config, http.as_ref()));
@@ -47,6 +51,9 @@ pub(crate) async fn run(mut config: WorkerConfig, native: Native) -> Result<()> 
     let options = ExecutorOptions {
         group: config.group.clone(),
         allow: config.allow.clone(),
+        allow_run_as: config.allow_run_as.clone(),
+        http: config.http.policy(),
+        secrets: config.secrets.sources(),
         concurrency: config.concurrency as usize,
         drain_timeout: config.drain_timeout,
         native,
@@ -75,7 +82,11 @@ pub(crate) async fn run(mut config: WorkerConfig, native: Native) -> Result<()> 
         Ok(())
     };
     signals.or_at_once(stop).await?;
-    ended_by(ended, executors.wrong_input())
+    ended_by(ended, executors.wrong_input())?;
+    match executors.unreported() {
+        Some(why) => Err(anyhow!(why)),
+        None => Ok(()),
+    }
 }
 
 /// Creates the directory and returns its canonical path. The worker's processes carry this path as their mark, and the

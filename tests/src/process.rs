@@ -54,6 +54,17 @@ impl Process {
         self
     }
 
+    /// Starts it by this program with these first arguments. It must execute the rest of its command line under its own
+    /// process id.
+    #[must_use]
+    pub fn launched_by(mut self, program: &str, mut args: Vec<String>) -> Self {
+        let own = std::mem::replace(&mut self.program, program.into());
+        args.push(own.display().to_string());
+        args.append(&mut self.args);
+        self.args = args;
+        self
+    }
+
     /// Starts the process, which must not be running.
     pub fn start(&mut self) -> Result<()> {
         ensure!(self.child.is_none(), "{} is running already", self.name);

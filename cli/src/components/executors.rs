@@ -7,14 +7,18 @@ use std::time::Duration;
 
 use anyhow::Result;
 use cueline_broker::Broker;
-use cueline_handlers::{CommandHandler, Guard, GuardId, HttpHandler, ShellHandler, kill_orphans};
+use cueline_handlers::http::AddressPolicy;
+use cueline_handlers::{
+    CommandHandler, Guard, GuardId, HttpHandler, SecretSources, ShellHandler, kill_orphans,
+};
 use cueline_model::{ExecutorName, GroupName};
 use cueline_protocol::VerifyingKeys;
 use cueline_runtime::{BootClock as _, Lifecycle, SystemBootClock, SystemClock};
 use cueline_worker::{Builder, Handler, Readiness, Worker};
 
-/// Time beyond the drain timeout, to kill and report the attempts that still run.
-const STOP_MARGIN: Duration = Duration::from_secs(10);
+/// Time beyond the drain timeout, to kill the attempts that still run (10 s), and to report and ack (10 s and 2 s) while
+/// the broker takes no reports.
+const STOP_MARGIN: Duration = Duration::from_secs(25);
 
 /// Handlers in the program's own code, by name.
 pub type Native = HashMap<String, Arc<dyn Handler>>;
@@ -38,18 +42,29 @@ impl HandlerKind {
         }
     }
 
-    /// Adds the handler. Processes that it starts carry `marker` and end with `guard`.
-    fn add_to(self, builder: Builder, marker: &str, guard: &GuardId) -> Result<Builder> {
+    /// Adds the handler. Processes that it starts carry `marker`, end with `guard`, and may run as the allowed users.
+    fn add_to(
+        self,
+        builder: Builder,
+        marker: &str,
+        guard: &GuardId,
+        options: &ExecutorOptions,
+    ) -> Result<Builder> {
+        let users = options.allow_run_as.iter().cloned();
+        let secrets = options.secrets.clone();
         Ok(match self {
             Self::Shell => {
                 let handler = ShellHandler::new(marker).guarded(guard.clone());
-                builder.kind(self.name(), handler)
+                builder.kind(self.name(), handler.allow_run_as(users).secrets(secrets))
             }
             Self::Command => {
                 let handler = CommandHandler::new(marker).guarded(guard.clone());
-                builder.kind(self.name(), handler)
+                builder.kind(self.name(), handler.allow_run_as(users).secrets(secrets))
             }
-            Self::Http => builder.kind(self.name(), HttpHandler::new()?),
+            Self::Http => {
+                let handler = HttpHandler::builder().policy(options.http.clone());
+                builder.kind(self.name(), handler.secrets(secrets).build()?)
+            }
         })
     }
 }
@@ -61,6 +76,12 @@ pub(crate) struct ExecutorOptions {
     pub(crate) group: GroupName,
     /// Built-in kinds of handlers that they may run.
     pub(crate) allow: Vec<HandlerKind>,
+    /// Users other than the worker's own that jobs may run as.
+    pub(crate) allow_run_as: Vec<String>,
+    /// The addresses that HTTP jobs may reach.
+    pub(crate) http: AddressPolicy,
+    /// Where the values of secrets are.
+    pub(crate) secrets: SecretSources,
     /// The most handlers that each executor runs at once.
     pub(crate) concurrency: usize,
     /// How long running handlers may take to end.
@@ -136,14 +157,16 @@ impl Executors {
             builder = builder.native(native, handler.clone());
         }
         for kind in &options.allow {
-            builder = kind.add_to(builder, &marker, &guard)?;
+            builder = kind.add_to(builder, &marker, &guard, options)?;
         }
         let worker = builder.before_start(move || end_orphans(marker)).build()?;
         let readiness = worker.readiness();
         let (stop, failure) = (self.tasks.stop(), self.failure.clone());
         self.tasks.spawn("executor", async move {
             if let Err(error) = worker.run(stop).await {
-                if is_wrong_input(&error) {
+                if is_unreported(&error) {
+                    tracing::error!(%error, "executor stopped with outcomes that are not reported; start it again with its state directory");
+                } else if is_wrong_input(&error) {
                     tracing::error!(%error, "executor failed; the process ends. Correct its configuration before the next start");
                 } else {
                     tracing::error!(%error, "executor failed; the process ends, so that its supervisor restarts it");
@@ -169,6 +192,12 @@ impl Executors {
         Some(error.to_string())
     }
 
+    /// The first error of an executor, if it has stopped with outcomes that it could not report.
+    pub(crate) fn unreported(&self) -> Option<String> {
+        let error = self.failure.get().filter(|error| is_unreported(error))?;
+        Some(error.to_string())
+    }
+
     /// Drains for up to `drain`, reports, and sends the last heartbeat.
     pub(crate) async fn stop(&self, drain: Duration) {
         self.tasks.shut_down(drain + STOP_MARGIN).await;
@@ -185,6 +214,10 @@ impl Executors {
 
 fn is_wrong_input(error: &cueline_worker::Error) -> bool {
     matches!(error, cueline_worker::Error::NameTaken { .. })
+}
+
+fn is_unreported(error: &cueline_worker::Error) -> bool {
+    matches!(error, cueline_worker::Error::Unreported { .. })
 }
 
 /// Differs after each start of a process on this machine.

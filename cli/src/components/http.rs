@@ -1,6 +1,10 @@
 //! The HTTP listener. It answers from the start; `/readyz` succeeds only after the process has a router.
 
+use std::fs::Permissions;
+use std::io;
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -11,13 +15,17 @@ use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
+use cueline_api::ServerLimits;
 use cueline_runtime::Stop;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, UnixListener};
 use tokio::task::JoinHandle;
 use tower::ServiceExt as _;
 
 /// How long open requests may take after a stop was requested.
 const STOP_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// The most connections over the socket for commands.
+const MAX_COMMANDS: usize = 64;
 
 /// A listener, and the router that answers on it later.
 #[derive(Debug)]
@@ -25,24 +33,48 @@ pub(crate) struct Http {
     address: SocketAddr,
     stop: Stop,
     ready: Arc<OnceLock<Router>>,
-    server: JoinHandle<()>,
+    /// One for each listener.
+    servers: Vec<JoinHandle<()>>,
 }
 
 impl Http {
     /// Listens on `address`, which `flag` names in errors. `/livez` succeeds, and any other path is 503.
-    pub(crate) async fn listen(flag: &str, address: SocketAddr) -> Result<Self> {
+    /// At most `max_connections` are open at a time.
+    pub(crate) async fn listen(
+        flag: &str,
+        address: SocketAddr,
+        max_connections: usize,
+    ) -> Result<Self> {
         let listener = TcpListener::bind(address).await.with_context(|| {
             format!("{flag} {address}: failed to listen there; is something else using the port?")
         })?;
         let address = listener.local_addr()?;
         let (stop, ready) = (Stop::new(), Arc::new(OnceLock::new()));
-        let server = tokio::spawn(serve(listener, gate(ready.clone()), stop.clone()));
+        let limits = ServerLimits::of_connections(max_connections);
+        let router = gate(ready.clone());
+        let server = tokio::spawn(cueline_api::serve(listener, router, limits, stop.clone()));
         Ok(Self {
             address,
             stop,
             ready,
-            server,
+            servers: vec![server],
         })
+    }
+
+    /// Listens on a Unix socket as well. Replaces the socket that an earlier start has left behind, so the caller must
+    /// own its directory.
+    pub(crate) fn listen_on_socket(&mut self, socket: &Path) -> io::Result<()> {
+        match std::fs::remove_file(socket) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let listener = UnixListener::bind(socket)?;
+        std::fs::set_permissions(socket, Permissions::from_mode(0o600))?;
+        let limits = ServerLimits::of_connections(MAX_COMMANDS);
+        let router = gate(self.ready.clone());
+        let server = cueline_api::serve(listener, router, limits, self.stop.clone());
+        self.servers.push(tokio::spawn(server));
+        Ok(())
     }
 
     pub(crate) fn url(&self) -> String {
@@ -62,15 +94,13 @@ impl Http {
     /// Refuses new requests, and waits for open ones.
     pub(crate) async fn stop(self) {
         self.stop.ask_soft();
-        let _ = tokio::time::timeout(STOP_TIMEOUT, self.server).await;
-    }
-}
-
-async fn serve(listener: TcpListener, router: Router, stop: Stop) {
-    let server =
-        axum::serve(listener, router).with_graceful_shutdown(async move { stop.soft().await });
-    if let Err(e) = server.await {
-        tracing::error!(error = %e, "HTTP server stopped; restart this process");
+        // All of them stop at the same time, so it does not matter which one is awaited first.
+        let ended = async {
+            for server in self.servers {
+                let _ = server.await;
+            }
+        };
+        let _ = tokio::time::timeout(STOP_TIMEOUT, ended).await;
     }
 }
 

@@ -39,7 +39,11 @@ pub(super) fn warnings(names: impl IntoIterator<Item = String>) -> Vec<String> {
         .map(|(_, definition)| schema::variable(&definition).to_owned())
         .collect();
     known.extend(OTHERS.map(str::to_owned));
-    let is_known = |name: &String| known.contains(name) || name.starts_with("CUELINE_TEST_");
+    // The second is a secret's value.
+    let families = ["CUELINE_TEST_", "CUELINE_SECRET_"];
+    let is_known = |name: &String| {
+        known.contains(name) || families.iter().any(|family| name.starts_with(*family))
+    };
     let mut unknown: Vec<String> = names
         .into_iter()
         .filter(|name| name.starts_with(PREFIX) && !is_known(name))
@@ -82,6 +86,8 @@ mod tests {
             "CUELINE_STORE",
             "CUELINE_RUN_ID",
             "CUELINE_TEST_NATS_BIN",
+            "CUELINE_SECRET_DB",
+            "CUELINE_SECRETS_DIR",
             "PATH",
         ];
         assert!(asked(&names).is_empty());

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use clap::{ArgAction, Args};
 use cueline_api::AdminToken;
+use cueline_handlers::http::IpNet;
 use cueline_model::{DurationMs, ExecutorName, GroupName};
 use cueline_protocol::SigningKey;
 
@@ -66,6 +67,9 @@ pub(crate) struct StandaloneConfig {
     /// Address and port of the API, of /livez and /readyz
     #[arg(value_name = "ADDR", default_value = "127.0.0.1:7800", value_parser = values::address)]
     pub(crate) listen: SocketAddr,
+    /// Most open connections of the API; fewer if the limit of descriptors does not leave as many
+    #[arg(value_name = "N", default_value = "1000", value_parser = values::number::<16, 10_000>)]
+    pub(crate) max_connections: u32,
     /// Job files to apply at the start (TOML, YAML or JSON)
     #[arg(value_name = "FILE")]
     pub(crate) jobs: Vec<PathBuf>,
@@ -81,6 +85,13 @@ pub(crate) struct StandaloneConfig {
     /// Kinds of handlers that may run here: shell, command, http
     #[arg(value_name = "KINDS", default_values = ["shell", "command", "http"], value_parser = values::kind)]
     pub(crate) allow: Vec<HandlerKind>,
+    /// Users that jobs may run as, by run_as; needs root, and then a job runs as root only if root is one of them
+    #[arg(value_name = "USERS", value_parser = values::user)]
+    pub(crate) allow_run_as: Vec<String>,
+    #[command(flatten)]
+    pub(crate) http: HttpOptions,
+    #[command(flatten)]
+    pub(crate) secrets: SecretOptions,
     /// Most handlers that each executor runs at once
     #[arg(value_name = "N", default_value = "64", value_parser = values::number::<1, 10_000>)]
     pub(crate) concurrency: u32,
@@ -120,6 +131,9 @@ pub(crate) struct SchedulerConfig {
     /// Address and port of the API, of /livez and /readyz
     #[arg(value_name = "ADDR", default_value = "127.0.0.1:7800", value_parser = values::address)]
     pub(crate) listen: SocketAddr,
+    /// Most open connections of the API; fewer if the limit of descriptors does not leave as many
+    #[arg(value_name = "N", default_value = "1000", value_parser = values::number::<16, 10_000>)]
+    pub(crate) max_connections: u32,
     /// Name of this node, different from that of every other node on the store, and the same after a restart
     #[arg(value_name = "NAME", value_parser = values::name::<ExecutorName>)]
     pub(crate) name: ExecutorName,
@@ -158,9 +172,16 @@ pub(crate) struct WorkerConfig {
     /// Kinds of handlers that may run here: shell, command, http; at least one
     #[arg(value_name = "KINDS", required = true, value_parser = values::kind)]
     pub(crate) allow: Vec<HandlerKind>,
+    /// Users that jobs may run as, by run_as; needs root, and then a job runs as root only if root is one of them
+    #[arg(value_name = "USERS", value_parser = values::user)]
+    pub(crate) allow_run_as: Vec<String>,
     /// Public keys of the schedulers, or files with them; several while the key is being changed; at least one
     #[arg(value_name = "FILE|KEY", required = true, value_parser = values::trusted_keys)]
     pub(crate) trust: Vec<TrustedKeys>,
+    #[command(flatten)]
+    pub(crate) http: HttpOptions,
+    #[command(flatten)]
+    pub(crate) secrets: SecretOptions,
     /// Most handlers that each executor runs at once
     #[arg(value_name = "N", default_value = "64", value_parser = values::number::<1, 10_000>)]
     pub(crate) concurrency: u32,
@@ -218,6 +239,28 @@ pub(crate) struct BrokerOptions {
     /// Servers of the broker's cluster that keep each message; set when streams and queues are created. By default 1 on NATS, and RabbitMQ's own choice there
     #[arg(value_name = "N", value_parser = values::number::<1, 9>)]
     pub(crate) broker_replicas: Option<u32>,
+}
+
+/// Of each role with executors.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct HttpOptions {
+    /// Networks that HTTP jobs may reach, such as 10.0.0.0/8. By default all but link-local and cloud metadata addresses, which must be named themselves
+    #[arg(value_name = "NETWORKS", value_parser = values::network)]
+    pub(crate) http_allow: Vec<IpNet>,
+    /// Networks that HTTP jobs may not reach, also if http_allow has them
+    #[arg(value_name = "NETWORKS", value_parser = values::network)]
+    pub(crate) http_deny: Vec<IpNet>,
+}
+
+/// Of each role with executors.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct SecretOptions {
+    /// Directory with the values of jobs' secrets, one file for each, which other users must not be able to use
+    #[arg(value_name = "DIR", value_parser = values::directory)]
+    pub(crate) secrets_dir: Option<PathBuf>,
+    /// Program that prints the value of a job's secret, whose name is its argument; an absolute path
+    #[arg(value_name = "FILE", value_parser = values::program)]
+    pub(crate) secrets_command: Option<PathBuf>,
 }
 
 /// Of each role that can be without its broker for a while.

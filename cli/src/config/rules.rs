@@ -4,10 +4,15 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use cueline_handlers::SecretSources;
+use cueline_handlers::http::AddressPolicy;
 use cueline_model::{DurationMs, ExecutorName};
 use cueline_protocol::VerifyingKeys;
 
-use super::roles::{BrokerOptions, Role, SchedulerConfig, StandaloneConfig, WorkerConfig};
+use super::roles::{
+    BrokerOptions, HttpOptions, Role, SchedulerConfig, SecretOptions, StandaloneConfig,
+    WorkerConfig,
+};
 use super::settings::Settings;
 use crate::adapters::{BrokerSettings, BrokerUrl};
 use crate::failure::BadInput;
@@ -31,6 +36,7 @@ impl Rules for StandaloneConfig {
             }
         }
         check_files(settings, &["store_file", "broker_file"]);
+        check_users(settings);
         check_broker(settings);
     }
 }
@@ -58,6 +64,7 @@ impl Rules for WorkerConfig {
         let state_dir = state_dir().map(|base| base.join(own).display().to_string());
         settings.set_default("state_dir", state_dir);
         check_fence(settings);
+        check_users(settings);
         check_files(settings, &["broker_file"]);
         check_broker(settings);
     }
@@ -110,6 +117,27 @@ impl BrokerOptions {
     }
 }
 
+impl HttpOptions {
+    /// The addresses that HTTP jobs may reach.
+    pub(crate) fn policy(&self) -> AddressPolicy {
+        AddressPolicy::new(self.http_allow.clone(), self.http_deny.clone())
+    }
+}
+
+impl SecretOptions {
+    /// Where the values of secrets are.
+    pub(crate) fn sources(&self) -> SecretSources {
+        let mut sources = SecretSources::default();
+        if let Some(dir) = &self.secrets_dir {
+            sources = sources.dir(dir);
+        }
+        if let Some(program) = &self.secrets_command {
+            sources = sources.command(program);
+        }
+        sources
+    }
+}
+
 /// Derives connection times from `failover_after`. A client must reconnect long before its failover. The broker must
 /// redeliver the messages of a dead client before its work fails over.
 fn with_timings(failover_after: DurationMs, settings: BrokerSettings) -> BrokerSettings {
@@ -144,6 +172,15 @@ fn check_broker(settings: &mut Settings) {
         settings.refuse(
             "broker_credentials",
             "is for NATS only; put the user and password in the broker's URL",
+        );
+    }
+}
+
+/// Warns where no job could run as another user. `config check` may run as another user than the server.
+fn check_users(settings: &mut Settings) {
+    if settings.is_given("allow_run_as") && !nix::unistd::geteuid().is_root() {
+        settings.warnings.push(
+            "allow_run_as: only a server that runs as root can run jobs as other users".to_owned(),
         );
     }
 }

@@ -7,6 +7,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use cueline_api::AdminToken;
+use cueline_handlers::http::{IpNet, parse_network};
 use cueline_model::{DurationMs, ExecutorName, NameError};
 use cueline_protocol::SigningKey;
 
@@ -89,6 +90,24 @@ pub(super) fn file(text: &str) -> Result<PathBuf, String> {
     }
 }
 
+pub(super) fn directory(text: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(text);
+    match std::fs::metadata(&path) {
+        Ok(metadata) if metadata.is_dir() => Ok(path),
+        Ok(_) => Err(format!("{text:?} given; it is not a directory")),
+        Err(error) => Err(format!("{text:?} given; failed to find it: {error}")),
+    }
+}
+
+/// A program that can be started from any directory.
+pub(super) fn program(text: &str) -> Result<PathBuf, String> {
+    let path = file(text)?;
+    if !path.is_absolute() {
+        return Err(format!("{text:?} given; an absolute path is expected"));
+    }
+    Ok(path)
+}
+
 pub(super) fn kind(text: &str) -> Result<HandlerKind, String> {
     let found = HandlerKind::ALL.iter().find(|kind| kind.name() == text);
     found.copied().ok_or_else(|| {
@@ -96,6 +115,19 @@ pub(super) fn kind(text: &str) -> Result<HandlerKind, String> {
         let hint = did_you_mean(text, names, "allowed are shell, command, http");
         format!("unknown kind {text:?}{hint}")
     })
+}
+
+/// The name of a user of this machine. Whether there is such a user shows when a job names it.
+pub(super) fn user(text: &str) -> Result<String, String> {
+    let fits = |c: char| !c.is_whitespace() && !c.is_control() && c != ':' && c != '/';
+    if text.is_empty() || text.len() > 128 || !text.chars().all(fits) {
+        return Err(format!("{text:?} given; the name of a user is expected"));
+    }
+    Ok(text.to_owned())
+}
+
+pub(super) fn network(text: &str) -> Result<IpNet, String> {
+    parse_network(text)
 }
 
 pub(super) fn broker_prefix(text: &str) -> Result<String, String> {

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 use cueline_engine::EngineOptions;
+use cueline_handlers::SecretSources;
+use cueline_handlers::http::AddressPolicy;
 use cueline_model::{ExecutorName, GroupName, JobSpec};
 use cueline_protocol::VerifyingKeys;
 use cueline_store::Store;
@@ -29,6 +31,12 @@ pub(crate) struct CompositionOptions {
     pub(crate) executors: Vec<ExecutorName>,
     /// Built-in kinds of handlers that they may run.
     pub(crate) allow: Vec<HandlerKind>,
+    /// Users other than this process's own that jobs may run as.
+    pub(crate) allow_run_as: Vec<String>,
+    /// The addresses that HTTP jobs may reach.
+    pub(crate) http: AddressPolicy,
+    /// Where the values of secrets are.
+    pub(crate) secrets: SecretSources,
     /// The most handlers that each executor runs at once.
     pub(crate) concurrency: usize,
     /// How long running handlers may take to end.
@@ -56,6 +64,9 @@ impl CompositionOptions {
             group,
             executors,
             allow: Vec::new(),
+            allow_run_as: Vec::new(),
+            http: AddressPolicy::default(),
+            secrets: SecretSources::default(),
             concurrency: 64,
             drain_timeout: Duration::from_secs(30),
             native: Native::new(),
@@ -120,6 +131,9 @@ impl Composition {
         let shared = ExecutorOptions {
             group: options.group.clone(),
             allow: options.allow.clone(),
+            allow_run_as: options.allow_run_as.clone(),
+            http: options.http.clone(),
+            secrets: options.secrets.clone(),
             concurrency: options.concurrency,
             drain_timeout: options.drain_timeout,
             native: options.native.clone(),

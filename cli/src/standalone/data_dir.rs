@@ -2,11 +2,12 @@
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{Read as _, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use cueline_protocol::SigningKey;
+use cueline_runtime::private_files;
 use rand::TryRng as _;
 
 /// A data directory that this process owns until it ends.
@@ -27,21 +28,14 @@ impl DataDir {
                 path.display()
             );
         }
-        fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(path)
-            .with_context(|| {
-                format!("--data {}: failed to create the directory", path.display())
-            })?;
+        private_files::create_dir(path).with_context(|| {
+            format!("--data {}: failed to create the directory", path.display())
+        })?;
         let path = path
             .canonicalize()
             .with_context(|| format!("--data {}: failed to find the directory", path.display()))?;
         let lock = take_lock(&path)?;
-        fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(path.join("executors"))
+        private_files::create_dir(&path.join("executors"))
             .with_context(|| format!("--data {}: failed to write there", path.display()))?;
         let token = secret(&path.join("admin.token"), || Ok(hex(&random()?)))?;
         let key = secret(&path.join("signing.key"), || {
@@ -76,6 +70,11 @@ impl DataDir {
         self.path.join("admin.token")
     }
 
+    /// The socket on which the API answers the commands of this user.
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.path.join("api.sock")
+    }
+
     /// The key that signs triggers.
     pub(crate) fn key(&self) -> &SigningKey {
         &self.key
@@ -84,13 +83,7 @@ impl DataDir {
 
 fn take_lock(path: &Path) -> Result<File> {
     let file = path.join("lock");
-    let mut lock = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .open(&file)
+    let mut lock = private_files::open(&file)
         .with_context(|| format!("--data {}: failed to write there", path.display()))?;
     match lock_soon(&lock) {
         Ok(()) => {}

@@ -11,7 +11,7 @@ use anyhow::Result;
 pub(crate) use composition::{Composition, CompositionOptions};
 pub(crate) use data_dir::DataDir;
 
-use crate::components::{Http, Signals, ended_by, say};
+use crate::components::{Http, Signals, descriptors, ended_by, say};
 use crate::config::StandaloneConfig;
 use crate::failure::BadInput;
 use crate::{discovery, jobfile};
@@ -23,8 +23,15 @@ pub(crate) async fn run(config: StandaloneConfig) -> Result<()> {
     let mut options = options(&config)?;
     options.jobs = jobfile::read_all(&config.jobs)?;
     let data = DataDir::open(&config.data)?;
-    let http = Http::listen("--listen", config.listen).await?;
+    let handlers = u64::from(config.workers) * u64::from(config.concurrency);
+    let connections =
+        descriptors::connections(config.max_connections, descriptors::raise(), handlers);
+    let mut http = Http::listen("--listen", config.listen, connections).await?;
     let url = http.url();
+    let socket = data.socket();
+    if let Err(error) = http.listen_on_socket(&socket) {
+        tracing::warn!(%error, socket = %socket.display(), "failed to listen on the socket for commands; give --url and --token to the cueline command, or a shorter path to --data");
+    }
 
     let started = tokio::select! {
         started = Composition::start(&data, &options) => started,
@@ -39,7 +46,7 @@ pub(crate) async fn run(config: StandaloneConfig) -> Result<()> {
         .engine
         .api(&composition.store, token, http.stopping());
     // Written before the server is ready, so that commands find it as soon as it is.
-    if let Err(e) = discovery::write(&url, &data.token_file()) {
+    if let Err(e) = discovery::write(&url, &data.token_file(), &socket) {
         tracing::warn!(error = %e, "failed to announce this server to the cueline command; give --url and --token to it");
     }
     http.answer_by(cueline_api::router(state));
@@ -52,13 +59,17 @@ pub(crate) async fn run(config: StandaloneConfig) -> Result<()> {
     http.stop().await;
     let stop = composition.stop(config.drain_timeout);
     signals.or_at_once(stop).await?;
-    discovery::remove_if(&url);
+    discovery::remove_if(&socket);
+    let _ = std::fs::remove_file(&socket);
     ended_by(ended, composition.wrong_input())
 }
 
 fn options(config: &StandaloneConfig) -> Result<CompositionOptions> {
     let mut options = CompositionOptions::new(config.group.clone(), config.executors()?);
     options.allow.clone_from(&config.allow);
+    options.allow_run_as.clone_from(&config.allow_run_as);
+    options.http = config.http.policy();
+    options.secrets = config.secrets.sources();
     options.concurrency = config.concurrency as usize;
     options.drain_timeout = config.drain_timeout;
     options.engine.retention_ms = config.keep.as_millis();

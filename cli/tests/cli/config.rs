@@ -68,8 +68,8 @@ fn flags_come_before_variables_before_the_file_before_defaults() {
 #[test]
 fn each_setting_is_shown_once_and_no_secret_is() {
     let home = home();
-    home.write("url", "postgres://cueline:secret@db/cueline\n");
-    let variables = [("CUELINE_TOKEN", "secret-secret-secret")];
+    home.write("url", "postgres://cueline:hush@db/cueline\n");
+    let variables = [("CUELINE_TOKEN", "hush-hush-hush-hush")];
     for (role, args, keys) in [
         (
             "scheduler",
@@ -77,7 +77,7 @@ fn each_setting_is_shown_once_and_no_secret_is() {
                 "--store-file",
                 "url",
                 "--broker",
-                "amqp://u:secret@mq",
+                "amqp://u:hush@mq",
                 "--signing-key",
                 "signing.key",
             ][..],
@@ -87,7 +87,7 @@ fn each_setting_is_shown_once_and_no_secret_is() {
             "worker",
             &[
                 "--broker",
-                "nats://secret@mq",
+                "nats://hush@mq",
                 "--allow",
                 "http",
                 "--trust",
@@ -99,7 +99,7 @@ fn each_setting_is_shown_once_and_no_secret_is() {
     ] {
         let args = [&["config", "check", role], args].concat();
         let text = with(&home, &variables, &args).good();
-        assert!(!text.contains("secret"), "{text}");
+        assert!(!text.contains("hush"), "{text}");
         let mut counts: BTreeMap<&str, u32> = BTreeMap::new();
         for line in text.lines().skip(2) {
             *counts
@@ -373,6 +373,53 @@ fn wrong_keys_and_kinds_of_workers_are_named() {
         assert_refused(&ended, words);
         let key = secret.trim().trim_start_matches("cueline-secret-key:");
         assert!(!ended.stderr.contains(key), "{ended:#?}");
+    }
+}
+
+#[test]
+fn wrong_networks_and_places_of_secrets_are_named() {
+    let home = home();
+    let worker = [
+        "worker",
+        "--broker",
+        "nats://mq",
+        "--allow",
+        "http",
+        "--trust",
+        "trusted.keys",
+    ];
+    let cases: [(&[&str], &[&str]); 3] = [
+        (
+            &[
+                "--secrets-dir",
+                "no-such",
+                "--secrets-command",
+                "trusted.keys",
+            ],
+            &[
+                "--secrets-dir: \"no-such\" given; failed to find it",
+                "--secrets-command: \"trusted.keys\" given; an absolute path is expected",
+            ],
+        ),
+        (
+            &["--secrets-dir", "trusted.keys"],
+            &["--secrets-dir: \"trusted.keys\" given; it is not a directory"],
+        ),
+        (
+            &[
+                "--http-allow",
+                "10.0.0.0/8,10.0.0.1/8",
+                "--http-deny",
+                "db.internal",
+            ],
+            &[
+                "--http-allow: \"10.0.0.1/8\" given: the address has bits beyond the prefix; 10.0.0.0/8 is expected",
+                "--http-deny: \"db.internal\" given; a network such as 10.0.0.0/8",
+            ],
+        ),
+    ];
+    for (args, words) in cases {
+        assert_refused(&home.run(&[&worker[..], args].concat()), words);
     }
 }
 

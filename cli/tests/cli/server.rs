@@ -1,11 +1,16 @@
 //! Commands against a standalone server of the same binary.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, ErrorKind};
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
 
 use crate::command::Home;
+
+const START: [&str; 5] = ["standalone", "--listen", "127.0.0.1:0", "--data", "data"];
 
 /// A standalone server; killed when dropped.
 struct Server {
@@ -20,12 +25,13 @@ impl Server {
 
     fn start_with(variables: &[(&str, &str)]) -> Self {
         let home = Home::new();
-        let mut child = home
-            .command(&["standalone", "--listen", "127.0.0.1:0", "--data", "data"])
-            .envs(variables.iter().copied())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("started");
+        let mut command = home.command(&START);
+        command.envs(variables.iter().copied());
+        Self::start_by(command, home)
+    }
+
+    fn start_by(mut command: Command, home: Home) -> Self {
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("started");
         let stdout = child.stdout.take().expect("piped");
         // It prints its token file when it is ready. If it ends instead, so does its output.
         let ready = BufReader::new(stdout)
@@ -56,6 +62,29 @@ impl Server {
         let text = std::fs::read(self.home.path().join(name)).expect("a file");
         serde_json::from_slice(&text).expect("JSON")
     }
+
+    /// The port of its API, from its announcement.
+    fn port(&self) -> u16 {
+        let announced = self.json_file("cueline/server.json");
+        let url = announced["url"].as_str().expect("an address");
+        let port = url.rsplit(':').next().expect("a port");
+        port.parse().expect("a number")
+    }
+}
+
+/// The modes of everything below `folder`, with the path.
+fn modes(folder: &Path) -> Vec<(String, u32)> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        let metadata = std::fs::symlink_metadata(&path).expect("it exists");
+        let mode = metadata.permissions().mode() & 0o777;
+        found.push((path.display().to_string(), mode));
+        if metadata.is_dir() {
+            found.extend(modes(&path));
+        }
+    }
+    found
 }
 
 impl Drop for Server {
@@ -229,11 +258,7 @@ fn a_refused_request_exits_with_status_2() {
         "{wrong:#?}"
     );
     // The token of this user's server is sent to that server only.
-    let port = server.json_file("cueline/server.json")["url"]
-        .as_str()
-        .and_then(|url| url.rsplit(':').next())
-        .expect("a port")
-        .to_owned();
+    let port = server.port();
     let elsewhere = server.run(&["--url", &format!("http://localhost:{port}"), "job", "list"]);
     assert_eq!(elsewhere.status, 1, "{elsewhere:#?}");
     assert!(
@@ -299,4 +324,92 @@ fn a_crontab_becomes_jobs() {
         again.ends_with("0 created, 0 changed, 2 unchanged\n"),
         "{again}"
     );
+}
+
+#[test]
+fn other_users_can_read_no_file_of_a_server_whatever_its_umask() {
+    let home = Home::new();
+    let started = home.command(&START);
+    // Only a process itself can set its umask.
+    let mut command = Command::new("/bin/sh");
+    command
+        .args(["-c", "umask 0; exec \"$0\" \"$@\""])
+        .arg(started.get_program())
+        .args(started.get_args())
+        .current_dir(home.path())
+        .env_clear()
+        .envs(
+            started
+                .get_envs()
+                .filter_map(|(name, value)| Some((name, value?))),
+        )
+        .stdin(Stdio::null());
+    let server = Server::start_by(command, home);
+    server.apply(
+        "[[job]]\nname = \"umask\"\nschedule = { manual = true }\nhandler = { shell = \"umask\" }\n",
+    );
+    let ended = server.run(&["trigger", "umask", "--wait"]).good();
+    let id = ended.split_whitespace().nth(1).expect("an id");
+    let log = server.run(&["run", "logs", id]).good();
+    assert_eq!(log, "0000\n", "a job has the umask of its server");
+    let mut found = modes(&server.home.path().join("data"));
+    found.extend(modes(&server.home.path().join("cueline")));
+    let names = [
+        "store.db",
+        "queue.db-lock",
+        "journal.db-wal",
+        "worker.lock",
+        "api.sock",
+        "server.json",
+    ];
+    for name in names {
+        assert!(
+            found.iter().any(|(path, _)| path.ends_with(name)),
+            "{name}: {found:?}"
+        );
+    }
+    for (path, mode) in found {
+        assert_eq!(mode & 0o077, 0, "{path} has mode {mode:03o}");
+    }
+}
+
+#[test]
+fn a_stranger_on_the_port_of_a_server_that_was_killed_gets_no_token() {
+    let mut server = Server::start();
+    let port = server.port();
+    server.child.kill().expect("killed");
+    server.child.wait().expect("ended");
+    let stranger = TcpListener::bind(("127.0.0.1", port)).expect("the port is free now");
+    stranger.set_nonblocking(true).expect("set");
+    let address = format!("http://127.0.0.1:{port}");
+    for args in [
+        &["job", "list"][..],
+        &["--token", "of-the-user", "job", "list"],
+        &["--url", address.as_str(), "job", "list"],
+        &["doctor"],
+    ] {
+        let ended = server.run(args);
+        assert_eq!(ended.status, 1, "{ended:#?}");
+        let text = format!("{}{}", ended.stdout, ended.stderr);
+        assert!(text.contains("api.sock"), "{ended:#?}");
+        let connected = stranger.accept().map(|_| ()).map_err(|error| error.kind());
+        assert_eq!(connected, Err(ErrorKind::WouldBlock), "{args:?}");
+    }
+}
+
+#[test]
+fn a_job_cannot_read_the_environment_of_its_server() {
+    let server = Server::start();
+    server.apply(
+        "[[job]]\nname = \"spy\"\nschedule = { manual = true }\nhandler = { shell = \"cat /proc/$PPID/environ\" }\n",
+    );
+    let ended = server.run(&["trigger", "spy", "--wait"]);
+    if nix::unistd::geteuid().is_root() {
+        println!("skipped: root can read the environment of every process");
+        return;
+    }
+    assert_eq!(ended.status, 1, "{ended:#?}");
+    let id = ended.stdout.split_whitespace().nth(1).expect("an id");
+    let log = server.run(&["run", "logs", id]).good();
+    assert!(log.contains("Permission denied"), "{log}");
 }

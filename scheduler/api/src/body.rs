@@ -1,15 +1,19 @@
 //! Reads JSON bodies field by field, so that one answer names every wrong field.
 
+use std::error::Error;
+
 use axum::body::Bytes;
+use axum::extract::rejection::BytesRejection;
 use axum::extract::{FromRequest, Request};
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use cueline_model::Timestamp;
 use serde_json::{Map, Value};
 
-use crate::ApiState;
 use crate::instant::instant;
 use crate::problem::{FieldProblem, Problem};
+use crate::server::BodyTimeout;
+use crate::{ApiState, MAX_SMALL_BODY_BYTES, strict_json};
 
 /// A body: an object, or nothing at all.
 pub(crate) struct Body(Option<Map<String, Value>>);
@@ -22,13 +26,9 @@ impl FromRequest<ApiState> for Body {
             .headers()
             .get(header::CONTENT_TYPE)
             .map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
-        let bytes =
-            Bytes::from_request(request, state)
-                .await
-                .map_err(|rejection| match rejection.into_response().status() {
-                    StatusCode::PAYLOAD_TOO_LARGE => Problem::too_large(),
-                    _ => Problem::malformed("the body could not be read completely"),
-                })?;
+        let bytes = Bytes::from_request(request, state)
+            .await
+            .map_err(not_read)?;
         if bytes.is_empty() {
             return Ok(Self(None));
         }
@@ -44,7 +44,13 @@ impl FromRequest<ApiState> for Body {
                 ));
             }
         }
-        match serde_json::from_slice(&bytes) {
+        let parsed = if bytes.len() > MAX_SMALL_BODY_BYTES {
+            let parsing = state.large.compute(move || strict_json::parse(&bytes));
+            parsing.await?
+        } else {
+            strict_json::parse(&bytes)
+        };
+        match parsed {
             Ok(Value::Object(fields)) => Ok(Self(Some(fields))),
             Ok(other) => Err(Problem::malformed(format!(
                 "the body is {}; send an object",
@@ -53,6 +59,28 @@ impl FromRequest<ApiState> for Body {
             Err(error) => Err(Problem::malformed(syntax_error(&error))),
         }
     }
+}
+
+fn not_read(rejection: BytesRejection) -> Problem {
+    if let Some(timeout) = cause::<BodyTimeout>(&rejection) {
+        return Problem::too_slow(timeout.to_string());
+    }
+    match rejection.into_response().status() {
+        StatusCode::PAYLOAD_TOO_LARGE => Problem::too_large(),
+        _ => Problem::malformed("the body could not be read completely"),
+    }
+}
+
+/// The first cause of this type.
+fn cause<'e, T: Error + 'static>(error: &'e (dyn Error + 'static)) -> Option<&'e T> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(found) = error.downcast_ref() {
+            return Some(found);
+        }
+        next = error.source();
+    }
+    None
 }
 
 fn is_json(content_type: &str) -> bool {
@@ -125,6 +153,11 @@ impl Fields {
     /// A text of at most `most_bytes`.
     pub(crate) fn text(&mut self, name: &str, most_bytes: usize) -> Option<String> {
         match self.take(name)? {
+            // Process arguments, headers and some databases cannot have one.
+            Value::String(text) if text.contains('\0') => {
+                self.record(name, "a text with a NUL character; give one without");
+                None
+            }
             Value::String(text) if text.len() <= most_bytes => Some(text),
             Value::String(text) => {
                 let message = format!(

@@ -1,19 +1,18 @@
-//! Jobs: apply, list, show, pause, resume, trigger, delete.
+//! Jobs: list, show, pause, resume, trigger, delete.
 
 use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::{StatusCode, Uri};
-use cueline_model::{JobId, JobName, JobSpec, decode};
-use cueline_store::{Change, TriggerOutcome, TriggerRequest};
-use serde_json::{Map, Value};
+use cueline_model::JobName;
+use cueline_store::{TriggerOutcome, TriggerRequest};
 
 use crate::ApiState;
-use crate::body::{Body, a_kind};
+use crate::body::Body;
 use crate::problem::{FieldProblem, Problem};
 use crate::query::{self, Params};
 use crate::settle::settle;
-use crate::view::{ApplyAnswer, JobPage, JobRef, JobView, LedgerPage};
+use crate::view::{JobPage, JobRef, JobView, LedgerPage};
 
 /// The longest parameter text of a trigger request. The limit is the same as for a job.
 const MAX_PARAMS_BYTES: usize = 64 * 1024;
@@ -27,58 +26,6 @@ pub(crate) fn job_name(path: JobPath) -> Result<JobName, Problem> {
     text.parse().map_err(|e: cueline_model::NameError| {
         Problem::malformed_fields(vec![FieldProblem::new("name", e.to_string())])
     })
-}
-
-/// Reads definitions from `{"jobs": […]}` and reports all problems at once.
-pub(crate) fn definitions(jobs: Value) -> Result<Vec<JobSpec>, Problem> {
-    let body = Map::from_iter([("jobs".to_owned(), jobs)]);
-    let node = decode::Node::from(Value::Object(body));
-    decode::jobs(&node).map_err(|problems| {
-        let errors = problems
-            .into_iter()
-            .map(|problem| FieldProblem {
-                job: problem.job,
-                field: problem.field,
-                message: problem.message,
-            })
-            .collect();
-        Problem::unfit(errors)
-    })
-}
-
-/// Creates and updates jobs.
-pub(crate) async fn apply(
-    State(state): State<ApiState>,
-    uri: Uri,
-    body: Body,
-) -> Result<Json<ApplyAnswer>, Problem> {
-    query::none(&uri)?;
-    let mut fields = body.fields(&["jobs", "dry_run"]);
-    let dry_run = fields.flag("dry_run");
-    let jobs = fields.take("jobs");
-    match &jobs {
-        Some(Value::Array(_)) => {}
-        Some(other) => fields.record(
-            "jobs",
-            format!("{} is given; give a list of job definitions", a_kind(other)),
-        ),
-        None => fields.record("jobs", "missing; give a list of job definitions"),
-    }
-    fields.finish()?;
-    let specs = definitions(jobs.unwrap_or_default())?;
-    let applied = state.store.apply_jobs(&specs, dry_run).await?;
-    if !dry_run {
-        state.admin.wake_claim();
-        // Wait for unchanged jobs too. An earlier call may have changed them and returned while old triggers were still
-        // being published.
-        let before: Vec<JobId> = applied
-            .iter()
-            .filter(|one| one.change != Change::Created)
-            .filter_map(|one| one.id)
-            .collect();
-        settle(&state, &before).await?;
-    }
-    Ok(Json(ApplyAnswer { dry_run, applied }))
 }
 
 /// Lists jobs by name.

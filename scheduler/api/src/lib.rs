@@ -3,17 +3,21 @@
 //! It writes to the store and wakes the engine through [`SchedulerAdmin`]. It must not know the engine, a broker or a
 //! concrete store. The engine also polls for changes, so a lost wake-up only costs time.
 
+mod apply;
 mod auth;
 mod body;
 mod dead_letters;
 mod instant;
 mod jobs;
+mod large;
 mod preview;
 mod problem;
 mod query;
 mod queues;
 mod runs;
+mod server;
 mod settle;
+mod strict_json;
 mod system;
 mod token;
 pub mod view;
@@ -29,8 +33,12 @@ use cueline_store::Store;
 use cueline_store::admin::SchedulerAdmin;
 use tokio::time::Instant;
 
+use large::LargeRequests;
+
 pub use instant::{InstantError, instant};
+pub use large::MAX_SMALL_BODY_BYTES;
 pub use problem::{FieldProblem, Problem};
+pub use server::{Listener, MAX_HEAD_BYTES, MAX_HEADERS, ServerLimits, serve};
 pub use token::AdminToken;
 
 /// The largest accepted request body.
@@ -49,6 +57,8 @@ pub struct ApiState {
     pub started: Instant,
     /// Ends waiting requests when the process is about to stop.
     pub stop: Stop,
+    /// Bounds the memory and the processor time of large requests.
+    large: LargeRequests,
 }
 
 impl ApiState {
@@ -64,6 +74,7 @@ impl ApiState {
             token: token.into(),
             started: Instant::now(),
             stop: Stop::new(),
+            large: LargeRequests::new(),
         }
     }
 }
@@ -73,7 +84,7 @@ pub fn router(state: ApiState) -> Router {
     let api = Router::new()
         .route("/", get(system::index))
         .route("/jobs", get(jobs::list))
-        .route("/jobs/apply", post(jobs::apply))
+        .route("/jobs/apply", post(apply::apply))
         .route("/jobs/{name}", get(jobs::show).delete(jobs::delete))
         .route("/jobs/{name}/pause", post(jobs::pause))
         .route("/jobs/{name}/resume", post(jobs::resume))
@@ -98,6 +109,8 @@ pub fn router(state: ApiState) -> Router {
         .route("/stats", get(system::stats))
         .fallback(problem::no_such_path)
         .method_not_allowed_fallback(problem::no_such_method)
+        // Inside the check of the token: without one, a caller cannot take the place of a large request.
+        .layer(from_fn_with_state(state.clone(), large::admit))
         // Added last to cover unknown paths too. Without a token, a caller cannot find out which paths exist.
         .layer(from_fn_with_state(state.clone(), auth::require_token));
     Router::new()

@@ -7,8 +7,9 @@ use cueline_model::{JobSpec, Schedule, Timestamp};
 use serde_json::{Value, json};
 
 use crate::ApiState;
+use crate::apply::definitions;
 use crate::body::Body;
-use crate::jobs::{JobPath, definitions, job_name};
+use crate::jobs::{JobPath, job_name};
 use crate::problem::Problem;
 use crate::query::{LIMITS, Params};
 use crate::view::NextTimes;
@@ -58,7 +59,7 @@ pub(crate) async fn of_definition(
         }
     };
     fields.finish()?;
-    let specs = definitions(Value::Array(vec![job]))?;
+    let specs = definitions(&state, Value::Array(vec![job])).await?;
     let Some(spec) = specs.into_iter().next() else {
         return Err(Problem::malformed("the definition contains no job"));
     };

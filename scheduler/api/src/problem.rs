@@ -105,6 +105,16 @@ impl Problem {
         )
     }
 
+    /// The body did not arrive in time.
+    pub(crate) fn too_slow(detail: impl Into<String>) -> Self {
+        Self::new(
+            StatusCode::REQUEST_TIMEOUT,
+            "too-slow",
+            "The body did not arrive in time",
+            detail,
+        )
+    }
+
     /// The content type is not JSON.
     pub(crate) fn not_json(detail: impl Into<String>) -> Self {
         let title = "The body is not JSON";

@@ -5,6 +5,7 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::Uri;
 use cueline_model::{ExecutorId, ExecutorName, GroupName};
+use cueline_store::admin::EmptiedQueue;
 
 use crate::ApiState;
 use crate::body::Body;
@@ -77,11 +78,10 @@ pub(crate) async fn drain(
     path: ExecutorPath,
     uri: Uri,
     body: Body,
-) -> Result<Json<Count>, Problem> {
+) -> Result<Json<EmptiedQueue>, Problem> {
     query::none(&uri)?;
     body.nothing()?;
-    let count = state.admin.drain(&executor(path)?, BY).await?;
-    Ok(Json(Count { count }))
+    Ok(Json(state.admin.drain(&executor(path)?, BY).await?))
 }
 
 /// Empties the queue and ends its runs `cancelled`.
@@ -90,11 +90,10 @@ pub(crate) async fn purge(
     path: ExecutorPath,
     uri: Uri,
     body: Body,
-) -> Result<Json<Count>, Problem> {
+) -> Result<Json<EmptiedQueue>, Problem> {
     query::none(&uri)?;
     body.nothing()?;
-    let count = state.admin.purge(&executor(path)?, BY).await?;
-    Ok(Json(Count { count }))
+    Ok(Json(state.admin.purge(&executor(path)?, BY).await?))
 }
 
 /// Publishes the triggers of the executor's attempts again if the executor does not hold them and they have not

@@ -1,7 +1,7 @@
 //! Creates all stages and connects them.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use cueline_broker::{Broker, Channel, Listener, QueueId};
@@ -35,6 +35,7 @@ use crate::liveness::reconcile::{Reconcile, Reconciler};
 use crate::liveness::registry::Registry;
 use crate::liveness::republish_limit::RepublishLimit;
 use crate::liveness::self_check::SelfCheck;
+use crate::liveness::unanswered::Unanswered;
 use crate::maintenance::cancellations::Cancellations;
 use crate::maintenance::dead_letters::DeadLetters;
 use crate::maintenance::overdue::Overdue;
@@ -90,6 +91,7 @@ struct Parts {
     claims: Arc<NodeClaims>,
     registry: Arc<Registry>,
     self_check: Arc<SelfCheck>,
+    unanswered: Arc<Mutex<Unanswered>>,
     counters: Arc<Counters>,
     burst_gate: Arc<BurstGate>,
     queues: Arc<QueueProvisioner>,
@@ -144,7 +146,11 @@ impl Parts {
     ) -> Self {
         let clock = Arc::new(DatabaseClock::new(clock));
         Self {
-            queues: Arc::new(QueueProvisioner::new(broker.clone(), clock.clone())),
+            queues: Arc::new(QueueProvisioner::new(
+                store.clone(),
+                broker.clone(),
+                clock.clone(),
+            )),
             name_conflicts: Arc::new(NameConflicts::new(broker.clone())),
             registry: Arc::new(Registry::new(options.executor_dead_after_ms)),
             self_check: Arc::new(SelfCheck::new(options.failover_after_ms)),
@@ -157,6 +163,7 @@ impl Parts {
             broker,
             clock,
             claims: Arc::default(),
+            unanswered: Arc::default(),
             counters: Arc::default(),
             burst_gate: Arc::default(),
             claim: Activator::new(),
@@ -237,7 +244,7 @@ impl Parts {
             .saturating_mul(2)
             .max(LEAST_PASSED_AFTER_MS);
         hand!(self => Holdings {
-            broker, registry, store_id; trigger_valid_ms: o.trigger_valid_ms, passed_after_ms: passed_after_ms
+            broker, registry, clock, store_id, unanswered; trigger_valid_ms: o.trigger_valid_ms, passed_after_ms: passed_after_ms
         })
     }
 

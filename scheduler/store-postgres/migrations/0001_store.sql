@@ -95,6 +95,9 @@ CREATE TABLE run_live (
     -- The node that dispatches the run. NULL only while any node may claim it; without meaning from `queued` on.
     claimed_by       bigint,
     due_at           bigint   NOT NULL,
+    -- When the attempt was marked `dispatching`: before any publication of its trigger. It stays when the trigger is
+    -- published again.
+    dispatched_at    bigint,
     queued_at        bigint,
     started_at       bigint,
     -- In `running`: when timeout and kill grace are over. NULL without a timeout, and in all other states.

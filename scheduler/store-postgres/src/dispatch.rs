@@ -24,7 +24,8 @@ use crate::{PgStore, follow_ups, nodes};
 /// again meanwhile. [`CHANGED`] finds that case.
 pub(crate) const BEGIN: &str = "
     UPDATE run_live l SET state = 1, executor = ($5::text[])[($4::integer[])[width_bucket(l.id, $1::bigint[])]],
-        maybe_published = false, published_group = NULL
+        dispatched_at = coalesce($7, (extract(epoch FROM clock_timestamp()) * 1000)::bigint), maybe_published = false,
+        published_group = NULL
     WHERE l.id = ANY ($1::bigint[]) AND l.state = 0 AND l.claimed_by = $6
         AND l.attempt = ($2::integer[])[width_bucket(l.id, $1::bigint[])]
         AND ($3::bigint[])[width_bucket(l.id, $1::bigint[])] = (SELECT d.version FROM job_due d WHERE d.job_id = l.job_id)
@@ -160,6 +161,7 @@ impl PgStore {
             .bind(&columns.executors)
             .bind(&columns.names)
             .bind(node.0)
+            .bind(self.db.test_clock().map(Timestamp::as_millis))
             .fetch_all(&mut *conn)
             .await?;
         let changed: Vec<(i64, i32)> = sqlx::query_as(CHANGED)

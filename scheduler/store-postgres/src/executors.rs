@@ -42,8 +42,8 @@ const FORGET: &str = "
 /// One scan by id, which stops at the limit. No index begins with the executor: each dispatch sets that column, and an
 /// index on it would end the updates that stay on their page.
 pub(crate) const OUTSTANDING: &str = "
-    SELECT l.id, l.attempt, l.state, l.queued_at, coalesce(l.published_group, j.group_name), l.executor
-    FROM (SELECT id, job_id, attempt, state, queued_at, published_group, executor FROM run_live r
+    SELECT l.id, l.attempt, l.state, l.dispatched_at, l.queued_at, coalesce(l.published_group, j.group_name), l.executor
+    FROM (SELECT id, job_id, attempt, state, dispatched_at, queued_at, published_group, executor FROM run_live r
           WHERE state IN (2, 3) AND id > $2 AND queued_at < $1 AND executor IS NOT NULL AND ($4::text IS NULL OR (executor = $4
               AND coalesce(published_group, (SELECT g.group_name FROM job g WHERE g.id = r.job_id)) = $5::text))
           ORDER BY id LIMIT $3) l
@@ -110,9 +110,10 @@ impl PgStore {
         after: Option<RunId>,
         limit: usize,
     ) -> Result<Vec<OutstandingAttempt>> {
+        type Row = (i64, i32, i16, i64, i64, String, String);
         let mut conn = self.db.autocommit().await?;
         let now = self.db.now(&mut conn).await?;
-        let rows: Vec<(i64, i32, i16, i64, String, String)> = sqlx::query_as(OUTSTANDING)
+        let rows: Vec<Row> = sqlx::query_as(OUTSTANDING)
             .bind(now.minus_ms(older_than_ms).as_millis())
             .bind(after.map_or(0, |run| run.0))
             .bind(to_i64(limit))
@@ -121,10 +122,12 @@ impl PgStore {
             .fetch_all(&mut *conn)
             .await?;
         rows.into_iter()
-            .map(|(run, attempt, state, queued_at, group, name)| {
+            .map(|row| {
+                let (run, attempt, state, dispatched_at, queued_at, group, name) = row;
                 Ok(OutstandingAttempt {
                     attempt: attempt_id((run, attempt)),
                     state: run_state(state)?,
+                    dispatched_at: Timestamp::from_millis(dispatched_at),
                     queued_at: Timestamp::from_millis(queued_at),
                     executor: executor_id(&group, &name)?,
                 })

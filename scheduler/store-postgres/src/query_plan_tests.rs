@@ -246,6 +246,7 @@ async fn dispatch_uses_the_primary_key() {
             .bind(&ones)
             .bind(vec!["e1"])
             .bind(s.node.0)
+            .bind(1_i64)
     })
     .await;
     s.check(dispatch::CHANGED, "run_live_pkey", |q| {
@@ -303,7 +304,7 @@ async fn generic_plans_use_their_indexes() {
     server.sql(&name, "VACUUM ANALYZE").expect("analyzes");
     for s in [analyzed, new, one] {
         for (sql, index, parameters) in [
-            (dispatch::BEGIN, "using run_live_pkey", 6),
+            (dispatch::BEGIN, "using run_live_pkey", 7),
             (dispatch::CHANGED, "using run_live_pkey", 3),
             (dispatch::CONFIRM, "using run_live_pkey", 3),
             (trigger::LOCK_JOB, "Index Cond: (name = $1)", 3),

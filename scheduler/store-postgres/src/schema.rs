@@ -29,6 +29,10 @@ const LOCK: &str = "SELECT pg_advisory_xact_lock(1131767116, 2)";
 const COUNT_TABLES: &str = "
     SELECT count(*), count(*) FILTER (WHERE tablename = 'cueline_schema') FROM pg_tables WHERE schemaname = current_schema()";
 
+/// Cueline sends UTF-8. `SQL_ASCII` keeps any bytes, and other encodings lack characters.
+const ENCODING_WITHOUT_SOME_TEXT: &str = "
+    SELECT getdatabaseencoding()::text WHERE getdatabaseencoding() NOT IN ('UTF8', 'SQL_ASCII')";
+
 const READ: &str = "SELECT version, compatible_from FROM cueline_schema";
 
 const CREATE: &str = "
@@ -126,6 +130,15 @@ pub(crate) async fn close(conn: PgConnection) {
 
 /// The version of the schema; `None` for an empty database. Fails for a database that this program may not use.
 async fn read(conn: &mut PgConnection) -> Result<Option<SchemaVersion>> {
+    let encoding: Option<String> = sqlx::query_scalar(ENCODING_WITHOUT_SOME_TEXT)
+        .fetch_optional(&mut *conn)
+        .await?;
+    if let Some(encoding) = encoding {
+        return Err(refused(&format!(
+            "the database has the encoding {encoding}, which cannot keep every text; give Cueline a database with the encoding UTF8"
+        ))
+        .into());
+    }
     let (tables, ours): (i64, i64) = sqlx::query_as(COUNT_TABLES).fetch_one(&mut *conn).await?;
     if tables == 0 {
         return Ok(None);

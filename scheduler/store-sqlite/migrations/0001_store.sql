@@ -63,6 +63,9 @@ CREATE TABLE run (
     cancel_requested INTEGER NOT NULL DEFAULT 0,
     pinned           INTEGER NOT NULL DEFAULT 0,
     created_at       INTEGER NOT NULL,
+    -- When the attempt was marked `dispatching`: before any publication of its trigger. It stays when the trigger is
+    -- published again.
+    dispatched_at    INTEGER,
     queued_at        INTEGER,
     started_at       INTEGER,
     -- In `running`: when timeout and kill grace are over. NULL without a timeout; without meaning in all other states.

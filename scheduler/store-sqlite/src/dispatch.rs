@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::{SqliteStore, nodes};
 
 pub(crate) const BEGIN: &str = "
-    UPDATE run SET state = 1, executor = e.value ->> 3, maybe_published = 0, published_group = NULL
+    UPDATE run SET state = 1, executor = e.value ->> 3, dispatched_at = ?3, maybe_published = 0, published_group = NULL
     FROM json_each(?1) e CROSS JOIN job_due d
     WHERE run.id = e.value ->> 0 AND run.attempt = e.value ->> 1 AND run.state = 0 AND run.claimed_by = ?2
         AND d.job_id = run.job_id AND d.version = e.value ->> 2";
@@ -122,6 +122,7 @@ impl SqliteStore {
         let moved = sqlx::query(BEGIN)
             .bind(&list)
             .bind(node.0)
+            .bind(self.db.now().as_millis())
             .execute(&mut *tx)
             .await?
             .rows_affected();

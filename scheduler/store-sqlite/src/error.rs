@@ -77,6 +77,13 @@ fn classify(error: &sqlx::Error) -> (ErrorKind, Option<&'static str>) {
     use ErrorKind::{Broken, Transient};
     let Some(code) = primary_code(error) else {
         return match error {
+            // The pool replaces a connection whose thread has ended.
+            sqlx::Error::WorkerCrashed => (
+                Transient,
+                Some(
+                    "the thread of a connection ended unexpectedly; the next call opens another one",
+                ),
+            ),
             sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed | sqlx::Error::Io(_) => {
                 (Transient, None)
             }
@@ -158,6 +165,13 @@ mod tests {
         assert_eq!(error_with("517").kind(), ErrorKind::Transient);
         assert_eq!(error_with("779").kind(), ErrorKind::Broken);
         assert_eq!(error_with("26").kind(), ErrorKind::Broken);
+    }
+
+    /// The next call gets another connection.
+    #[test]
+    fn an_ended_thread_of_a_connection_is_transient() {
+        let error = failed_to("write", sqlx::Error::WorkerCrashed);
+        assert_eq!(error.kind(), ErrorKind::Transient, "{error}");
     }
 
     #[test]

@@ -38,21 +38,22 @@ const FORGET: &str = "
 
 /// Two scans by id, which stop at the limit. A published run has no claim, so both use the index on state and claim.
 pub(crate) const OUTSTANDING: &str = "
-    WITH published(id, job_id, attempt, state, queued_at, published_group, executor) AS (
+    WITH published(id, job_id, attempt, state, dispatched_at, queued_at, published_group, executor) AS (
         SELECT * FROM (
-            SELECT id, job_id, attempt, state, queued_at, published_group, executor FROM run
+            SELECT id, job_id, attempt, state, dispatched_at, queued_at, published_group, executor FROM run
             WHERE state = 2 AND state < 10 AND claimed_by IS NULL AND id > ?2 AND queued_at < ?1 AND executor IS NOT NULL
                 AND (?4 IS NULL OR (executor = ?4
                     AND coalesce(published_group, (SELECT g.group_name FROM job g WHERE g.id = run.job_id)) = ?5))
             ORDER BY id LIMIT ?3)
         UNION ALL
         SELECT * FROM (
-            SELECT id, job_id, attempt, state, queued_at, published_group, executor FROM run
+            SELECT id, job_id, attempt, state, dispatched_at, queued_at, published_group, executor FROM run
             WHERE state = 3 AND state < 10 AND claimed_by IS NULL AND id > ?2 AND queued_at < ?1 AND executor IS NOT NULL
                 AND (?4 IS NULL OR (executor = ?4
                     AND coalesce(published_group, (SELECT g.group_name FROM job g WHERE g.id = run.job_id)) = ?5))
             ORDER BY id LIMIT ?3))
-    SELECT json_group_array(json_array(p.id, p.attempt, p.state, p.queued_at, coalesce(p.published_group, j.group_name), p.executor))
+    SELECT json_group_array(json_array(p.id, p.attempt, p.state, p.dispatched_at, p.queued_at,
+        coalesce(p.published_group, j.group_name), p.executor))
     FROM (SELECT * FROM published ORDER BY id LIMIT ?3) p CROSS JOIN job j ON j.id = p.job_id";
 
 pub(crate) const OVERDUE: &str = "
@@ -113,7 +114,15 @@ impl SqliteStore {
         after: Option<RunId>,
         limit: usize,
     ) -> Result<Vec<OutstandingAttempt>> {
-        type Row = (RunId, u32, i64, Timestamp, GroupName, ExecutorName);
+        type Row = (
+            RunId,
+            u32,
+            i64,
+            Timestamp,
+            Timestamp,
+            GroupName,
+            ExecutorName,
+        );
         let Json(rows): Json<Vec<Row>> = sqlx::query_scalar(OUTSTANDING)
             .bind(self.db.now().minus_ms(older_than_ms).as_millis())
             .bind(after.map_or(0, |run| run.0))
@@ -123,10 +132,12 @@ impl SqliteStore {
             .fetch_one(&mut *self.db.read().await?)
             .await?;
         rows.into_iter()
-            .map(|(run, attempt, state, queued_at, group, name)| {
+            .map(|row| {
+                let (run, attempt, state, dispatched_at, queued_at, group, name) = row;
                 Ok(OutstandingAttempt {
                     attempt: AttemptId { run, attempt },
                     state: run_state(state)?,
+                    dispatched_at,
                     queued_at,
                     executor: ExecutorId { group, name },
                 })

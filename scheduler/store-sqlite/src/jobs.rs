@@ -84,26 +84,33 @@ impl SqliteStore {
         specs: &[JobSpec],
         dry_run: bool,
     ) -> Result<Vec<AppliedJob>> {
+        let mut created = HashMap::new();
+        if dry_run {
+            // Without the lock for writing: the fires of other jobs do not wait for it.
+            let plan = self.plan(&mut *self.db.snapshot().await?, specs).await?;
+            return Ok(plan.into_applied(&created));
+        }
         let mut tx = self.db.write().await?;
         let now = self.db.now();
-        let names = specs.iter().map(|spec| &spec.name);
-        let stored = self.definitions.by_name(&mut tx, names).await?;
-        let plan = ApplyPlan::new(specs, &stored)?;
-        self.definitions
-            .check_parents(&mut tx, specs, &stored)
-            .await?;
-        let mut created = HashMap::new();
-        if !dry_run {
-            for spec in plan.new_jobs() {
-                created.insert(spec.name.clone(), create(&mut tx, spec, now).await?);
-            }
-            for job in plan.updates() {
-                update(&mut tx, job, now).await?;
-            }
-            write_side_effects(&mut tx, &plan.side_effects(&created)?, now).await?;
-            tx.commit().await?;
+        let plan = self.plan(&mut tx, specs).await?;
+        for spec in plan.new_jobs() {
+            created.insert(spec.name.clone(), create(&mut tx, spec, now).await?);
         }
+        for job in plan.updates() {
+            update(&mut tx, job, now).await?;
+        }
+        write_side_effects(&mut tx, &plan.side_effects(&created)?, now).await?;
+        tx.commit().await?;
         Ok(plan.into_applied(&created))
+    }
+
+    /// Compares definitions with the stored ones, and checks their parents.
+    async fn plan(&self, conn: &mut SqliteConnection, specs: &[JobSpec]) -> Result<ApplyPlan> {
+        let names = specs.iter().map(|spec| &spec.name);
+        let stored = self.definitions.by_name(conn, names).await?;
+        let plan = ApplyPlan::new(specs, &stored)?;
+        self.definitions.check_parents(conn, specs, &stored).await?;
+        Ok(plan)
     }
 
     pub(crate) async fn set_job_enabled(

@@ -54,6 +54,17 @@ pub struct QueueDepth {
     pub unsettled: Option<u64>,
 }
 
+/// The result of emptying an executor's queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct EmptiedQueue {
+    /// Attempts that were taken out of the queue and ended.
+    pub count: u64,
+    /// Attempts whose triggers are back in the queue. The executor may have started them from another copy and did not
+    /// answer, or the broker could not tell that there is no other copy. Without an answer, the triggers behind them were
+    /// not looked at.
+    pub left: u64,
+}
+
 /// The result of replaying one dead letter.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReplayedDeadLetter {
@@ -101,12 +112,14 @@ pub trait SchedulerAdmin: Send + Sync + 'static {
     ) -> Result<Vec<OutstandingAttempt>, AdminError>;
 
     /// Takes the triggers out of the executor's queue and routes them again. `by` is noted in the runs' timelines.
-    /// Returns the number of triggers.
-    async fn drain(&self, executor: &ExecutorId, by: &str) -> Result<u64, AdminError>;
+    ///
+    /// A live executor is asked about each attempt. One that it holds stays with it. One that it may hold is
+    /// [left](EmptiedQueue::left).
+    async fn drain(&self, executor: &ExecutorId, by: &str) -> Result<EmptiedQueue, AdminError>;
 
     /// Takes the triggers out of the executor's queue and ends their runs `cancelled`. `by` is noted in the runs'
-    /// timelines. Returns the number of runs.
-    async fn purge(&self, executor: &ExecutorId, by: &str) -> Result<u64, AdminError>;
+    /// timelines. Asks a live executor like [`drain`](Self::drain).
+    async fn purge(&self, executor: &ExecutorId, by: &str) -> Result<EmptiedQueue, AdminError>;
 
     /// Publishes the triggers of the executor's attempts again if the executor does not hold them and they have not
     /// started. Returns their number.

@@ -20,7 +20,10 @@ pub struct OutstandingAttempt {
     pub attempt: AttemptId,
     /// `queued` or `running`.
     pub state: RunState,
-    /// When the broker confirmed its trigger.
+    /// When it was marked `dispatching`, by the database's clock. Its trigger was published later, perhaps several times.
+    pub dispatched_at: Timestamp,
+    /// When the broker's last confirmation of its trigger was stored, by the database's clock. The executor may have
+    /// started the attempt long before.
     pub queued_at: Timestamp,
     /// The executor that its trigger was published to.
     pub executor: ExecutorId,

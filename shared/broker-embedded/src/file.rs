@@ -1,6 +1,7 @@
 //! The file: its opening, its lock, its schema, and the meaning of its errors. It knows nothing of leases or callers.
 
 use std::fs::{File, OpenOptions, TryLockError};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::time::Duration;
 
@@ -192,6 +193,7 @@ async fn lock(path: &Path, wait: Duration) -> Result<File, BrokerError> {
         .create(true)
         .truncate(false)
         .write(true)
+        .mode(0o600)
         .open(&name)
         .map_err(|e| failed(ErrorKind::Permanent, e.to_string()).caused_by(e))?;
     let give_up = later(Instant::now(), wait);

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use cueline_broker::QueueId;
 use futures_util::TryStreamExt;
 use sqlx::sqlite::{SqliteConnection, SqlitePool};
-use sqlx::{AssertSqlSafe, Row};
+use sqlx::{AssertSqlSafe, Either, Execute, Executor, Row, Sqlite};
 
 use crate::memory::{Message, id_range};
 use crate::queue::{LOAD_MESSAGES, Load};
@@ -36,8 +36,27 @@ pub(crate) async fn begin(conn: &mut SqliteConnection) -> sqlx::Result<()> {
 }
 
 pub(crate) async fn commit(conn: &mut SqliteConnection) -> sqlx::Result<()> {
-    sqlx::query("COMMIT").execute(conn).await?;
-    Ok(())
+    execute_surely(conn, sqlx::query::<Sqlite>("COMMIT")).await
+}
+
+/// Runs a statement after which messages count as written.
+///
+/// If the connection's thread ends during a statement, sqlx ends the results without an error, and its own `execute`
+/// takes that for a statement that changed nothing. A statement that was carried out has a result.
+async fn execute_surely<'q, E>(conn: &mut SqliteConnection, statement: E) -> sqlx::Result<()>
+where
+    E: Execute<'q, Sqlite> + 'q,
+{
+    let mut results = conn.fetch_many(statement);
+    let mut is_done = false;
+    while let Some(result) = results.try_next().await? {
+        is_done |= matches!(result, Either::Left(_));
+    }
+    if is_done {
+        Ok(())
+    } else {
+        Err(sqlx::Error::WorkerCrashed)
+    }
 }
 
 /// Rolls back a failed transaction. `SQLite` has already done so after some errors; an error here is harmless.
@@ -105,14 +124,14 @@ pub(crate) async fn insert_messages(
     for (size, statement) in INSERT_SIZES.iter().zip(INSERTS.iter()) {
         while rest.len() >= *size {
             let (now, later) = rest.split_at(*size);
-            let mut insert = sqlx::query(AssertSqlSafe(Arc::clone(statement)));
+            let mut insert = sqlx::query::<Sqlite>(AssertSqlSafe(Arc::clone(statement)));
             for message in now {
                 insert = insert
                     .bind(message.id)
                     .bind(message.topic.as_str())
                     .bind(message.payload.as_ref());
             }
-            insert.execute(&mut *conn).await?;
+            execute_surely(conn, insert).await?;
             rest = later;
         }
     }

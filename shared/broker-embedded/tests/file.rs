@@ -6,6 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use cueline_broker::{Driver, ErrorKind, Outgoing, QueueId, Receipt, Settlement, StartLog};
 use cueline_broker_embedded::{EmbeddedDriver, EmbeddedOptions};
+use cueline_test_support::SqliteThreads;
 use sqlx::{ConnectOptions, Connection};
 
 /// How long a call waits at most. What the tests wait for comes much earlier, except on a machine that stands still.
@@ -55,6 +56,22 @@ async fn consume(driver: &EmbeddedDriver, count: usize) -> Vec<usize> {
         driver.settle(&QueueId::Results, &acks).await.unwrap();
     }
     numbers
+}
+
+/// sqlx takes a statement during which the thread ends for one that changed nothing.
+#[tokio::test]
+async fn a_publish_during_which_the_thread_of_the_file_ends_fails_and_the_next_one_is_written() {
+    let threads = SqliteThreads::watch();
+    let dir = tempfile::tempdir().unwrap();
+    let driver = open(&dir.path().join("broker.db")).await;
+    driver.declare(&QueueId::Results).await.unwrap();
+    publish(&driver, &messages(0..1, 20)).await;
+    threads.end_next("sqlx-sqlite");
+    let lost = driver.publish(&messages(1..2, 20)).await.unwrap_err();
+    assert_eq!(lost.kind(), ErrorKind::Transient, "{lost}");
+    publish(&driver, &messages(2..3, 20)).await;
+    assert_eq!(consume(&driver, 2).await, [0, 2]);
+    driver.close().await;
 }
 
 #[tokio::test]

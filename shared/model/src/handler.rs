@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::secret::TextOrSecret;
+
 /// The work of a job's runs; exactly one kind.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -98,7 +100,7 @@ pub struct CommandSpec {
 pub struct ProcessSpec {
     /// Environment variables of the process. Values are used literally; nothing is expanded.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub env: BTreeMap<String, String>,
+    pub env: BTreeMap<String, TextOrSecret>,
     /// Starts with an empty environment instead of the worker's own, as cron does. `HOME`, `LOGNAME`, `USER`, `SHELL`
     /// and `PATH=/usr/bin:/bin` are then set unless `env` names them.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -108,10 +110,11 @@ pub struct ProcessSpec {
     pub cwd: Option<String>,
     /// The text on standard input; empty by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub stdin: Option<String>,
-    /// The user who runs the process; the worker's own by default. Another user needs a worker that runs as root.
+    pub stdin: Option<TextOrSecret>,
+    /// The user who runs the process; the worker's own by default. Another user needs a worker that runs as root and
+    /// allows this user.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub user: Option<String>,
+    pub run_as: Option<String>,
 }
 
 /// An HTTP request. A status of 200–299 is success unless `expect` says otherwise.
@@ -124,13 +127,29 @@ pub struct HttpSpec {
     pub method: String,
     /// Request headers.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub headers: BTreeMap<String, String>,
+    pub headers: BTreeMap<String, TextOrSecret>,
     /// The request body. If it is absent and the method allows a body, the run's parameter is sent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub body: Option<String>,
+    pub body: Option<TextOrSecret>,
     /// The statuses that count as success. If empty, 200–299 do.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub expect: Vec<u16>,
+    /// The most redirects that are followed, up to [`HttpSpec::MAX_REDIRECTS`].
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub redirects: u8,
+}
+
+impl HttpSpec {
+    /// The most redirects that a job may ask for.
+    pub const MAX_REDIRECTS: u8 = 10;
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes a reference"
+)]
+fn is_zero(number: &u8) -> bool {
+    *number == 0
 }
 
 fn get() -> String {

@@ -17,6 +17,7 @@ pub mod policy;
 pub mod route;
 pub mod run;
 pub mod schedule;
+pub mod secret;
 pub mod store_id;
 pub mod time;
 
@@ -31,5 +32,6 @@ pub use policy::{Backoff, Block, Fence, Misfire, MisfirePolicy, OnLost, Retry, S
 pub use route::{Route, Shard, ShardPlan, expand};
 pub use run::{Outcome, OutcomeKind, RunId, RunKind, RunState};
 pub use schedule::{Dialect, DstRule, Schedule};
+pub use secret::{SecretName, TextOrSecret};
 pub use store_id::StoreId;
 pub use time::Timestamp;

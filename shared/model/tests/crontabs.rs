@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use cueline_model::crontab::{Import, ImportOptions, import};
 use cueline_model::handler::ShellSpec;
-use cueline_model::{HandlerSpec, JobSpec, Schedule, decode};
+use cueline_model::{HandlerSpec, JobSpec, Schedule, TextOrSecret, decode};
 
 /// Each file with its number of entries and the number of entries that run as a named user.
 const FILES: [(&str, usize, usize); 12] = [
@@ -53,7 +53,9 @@ fn every_entry_of_every_file_becomes_a_job() {
     for (file, entries, with_user) in FILES {
         let jobs = jobs(file);
         assert_eq!(jobs.len(), entries, "{file}");
-        let users = jobs.iter().filter(|job| shell(job).process.user.is_some());
+        let users = jobs
+            .iter()
+            .filter(|job| shell(job).process.run_as.is_some());
         assert_eq!(users.count(), with_user, "{file}");
         for job in jobs {
             assert!(names.insert(job.name.clone()), "{}", job.name);
@@ -69,7 +71,7 @@ fn the_mixed_file_runs_each_line_as_the_right_user() {
     let jobs = jobs("CollectorsQuest__collectorsquest.com");
     let users: Vec<Option<&str>> = jobs
         .iter()
-        .map(|job| shell(job).process.user.as_deref())
+        .map(|job| shell(job).process.run_as.as_deref())
         .collect();
     let (apache, root) = (Some("apache"), Some("root"));
     assert_eq!(
@@ -89,11 +91,9 @@ fn the_mixed_file_runs_each_line_as_the_right_user() {
     assert_eq!(shell(&jobs[0]).shell.as_deref(), Some("/bin/bash"));
     assert_eq!(jobs[0].labels["mailto"], "ops@example.com");
     let home = shell(&jobs[0]).process.env.get("HOME");
-    assert_eq!(shell(&jobs[0]).process.cwd.as_ref(), home);
-    assert_eq!(
-        shell(&jobs[0]).process.env["HOME"],
-        "/www/vhosts/collectorsquest.com/current"
-    );
+    let home = home.and_then(TextOrSecret::as_text);
+    assert_eq!(home, Some("/www/vhosts/collectorsquest.com/current"));
+    assert_eq!(shell(&jobs[0]).process.cwd.as_deref(), home);
 }
 
 #[test]
@@ -111,8 +111,8 @@ fn percent_signs_are_cron_s() {
     let packback = unescaped.entries[2].job.clone().unwrap();
     assert!(shell(&packback).script.ends_with("`date +"));
     assert_eq!(
-        shell(&packback).process.stdin.as_deref(),
-        Some("m-\nd-\ny`.txt\n")
+        shell(&packback).process.stdin,
+        Some("m-\nd-\ny`.txt\n".into())
     );
 }
 

@@ -4,7 +4,8 @@ use cueline_model::handler::{CommandSpec, HttpSpec, Interpreter, ProcessSpec, Sh
 use cueline_model::schedule::CronSchedule;
 use cueline_model::{
     After, AfterOn, Backoff, Block, DstRule, DurationMs, Fence, HandlerSpec, JobSpec, Misfire,
-    MisfirePolicy, OnLost, Retry, Route, RunState, Schedule, Scope, Timestamp, decode,
+    MisfirePolicy, OnLost, Retry, Route, RunState, Schedule, Scope, SecretName, TextOrSecret,
+    Timestamp, decode,
 };
 use proptest::collection::{btree_map, vec};
 use proptest::option::of;
@@ -26,6 +27,14 @@ fn instant() -> impl Strategy<Value = Timestamp> {
 
 fn text() -> impl Strategy<Value = String> {
     "[^\u{0}]{0,20}"
+}
+
+fn text_or_secret() -> impl Strategy<Value = TextOrSecret> {
+    let secret = "[A-Za-z0-9_-][A-Za-z0-9._-]{0,9}";
+    prop_oneof![
+        text().prop_map(TextOrSecret::Text),
+        secret.prop_map(|name| name.parse::<SecretName>().unwrap().into()),
+    ]
 }
 
 fn filled() -> impl Strategy<Value = String> {
@@ -60,36 +69,45 @@ fn schedule() -> impl Strategy<Value = Schedule> {
 
 fn process() -> impl Strategy<Value = ProcessSpec> {
     (
-        btree_map("[A-Z][A-Z_ ]{0,5}", text(), 0..3),
+        btree_map("[A-Z][A-Z_ ]{0,5}", text_or_secret(), 0..3),
         any::<bool>(),
         of(filled()),
-        of(text()),
+        of(text_or_secret()),
         of("[a-z]{1,8}"),
     )
-        .prop_map(|(env, clear_env, cwd, stdin, user)| ProcessSpec {
+        .prop_map(|(env, clear_env, cwd, stdin, run_as)| ProcessSpec {
             env,
             clear_env,
             cwd,
             stdin,
-            user,
+            run_as,
         })
+}
+
+fn header_value() -> impl Strategy<Value = TextOrSecret> {
+    prop_oneof![
+        "[a-zé ]{0,8}".prop_map(TextOrSecret::Text),
+        "[a-z]{1,8}".prop_map(|name| name.parse::<SecretName>().unwrap().into()),
+    ]
 }
 
 fn handler() -> impl Strategy<Value = HandlerSpec> {
     let http = (
         "https?://[a-z]{1,8}(:80)?(/[a-z]{0,5}){0,2}",
         select(vec!["GET", "POST", "M-SEARCH"]),
-        btree_map("[a-z-]{1,8}", "[a-zé ]{0,8}", 0..3),
-        of(text()),
+        btree_map("[a-z-]{1,8}", header_value(), 0..3),
+        of(text_or_secret()),
         vec(100..600_u16, 0..3),
+        0..=HttpSpec::MAX_REDIRECTS,
     )
-        .prop_map(|(url, method, headers, body, expect)| {
+        .prop_map(|(url, method, headers, body, expect, redirects)| {
             HandlerSpec::Http(HttpSpec {
                 url,
                 method: method.to_owned(),
                 headers,
                 body,
                 expect,
+                redirects,
             })
         });
     let interpreters = Interpreter::ALL.map(|(_, interpreter)| interpreter);

@@ -271,6 +271,11 @@ pub struct HoldingsReply {
     /// trigger since its start, or does not say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fetched_until: Option<Timestamp>,
+    /// The executor has forgotten attempts of this store whose ends it reported until then, by its clock. An attempt
+    /// that was published earlier and that is not in `held` may be one of them. `None` if it has forgotten none, or does
+    /// not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub forgotten_until: Option<Timestamp>,
 }
 
 /// A record of an executor's start log. The log tells the failover which attempts may have started.
@@ -292,7 +297,7 @@ pub enum StartRecord {
         /// The id of its declaration.
         declaration: String,
         /// The database's time after the declaration was confirmed. The log has the starts of all attempts that were
-        /// queued later.
+        /// marked `dispatching` later.
         at: Timestamp,
     },
     /// Attempts whose handlers run as soon as the broker has confirmed this record.
@@ -306,7 +311,7 @@ pub enum StartRecord {
         /// The number of the record within the incarnation and session, from 0. A record that the broker did not
         /// confirm is written again with the same number.
         number: u64,
-        /// The executor's time.
+        /// The time of the executor's clock.
         at: Timestamp,
         /// The store of the attempts.
         store: StoreId,

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use cueline_model::handler::ShellSpec;
 use cueline_model::{
-    Block, DurationMs, Fence, HandlerSpec, JobId, OnLost, RunId, RunKind, Scope, Shard, StoreId,
-    Timestamp,
+    Block, DurationMs, Fence, HandlerSpec, JobId, OnLost, RunId, RunKind, Scope, SecretName, Shard,
+    StoreId, Timestamp,
 };
 use cueline_protocol::{
     JobSnapshot, SignError, SigningKey, Trigger, VERSION, VerifyingKeys, decode, encode,
@@ -71,6 +71,27 @@ fn the_wire_format_is_the_golden_message() {
     assert_eq!(message, GOLDEN.trim_end());
     assert_eq!(String::from_utf8(encode(&trigger)), Ok(message));
     assert_eq!(verify(GOLDEN.trim_end()), Ok(()));
+}
+
+/// A trigger has the name of a secret, never its value. Another name would be another secret.
+#[test]
+fn the_signature_covers_the_names_of_secrets() {
+    let secret: SecretName = "db-password".parse().expect("a name");
+    let mut trigger = trigger();
+    let mut job = JobSnapshot::clone(&trigger.job);
+    let HandlerSpec::Shell(spec) = &mut job.handler else {
+        panic!("a script");
+    };
+    spec.process
+        .env
+        .insert("PASSWORD".to_owned(), secret.into());
+    trigger.job = Arc::new(job);
+    let message = String::from_utf8(key().sign(&mut trigger)).expect("UTF-8");
+    let reference = r#""PASSWORD":{"secret":"db-password"}"#;
+    assert!(message.contains(reference), "{message}");
+    assert_eq!(verify(&message), Ok(()));
+    let changed = message.replacen("db-password", "db-of-another", 1);
+    assert_eq!(verify(&changed), Err(SignError::Mismatch(1)));
 }
 
 /// Tries each byte, an added field, and added white space.

@@ -80,12 +80,13 @@ fn the_answer_about_holdings() {
         v: VERSION,
         held: held.clone(),
         fetched_until,
+        forgotten_until: fetched_until,
     };
     for (reply, wire) in [
         (reply(None), r#"{"v":1,"held":[{"run":7,"attempt":2}]}"#),
         (
             reply(Some(Timestamp::from_millis(1_795_286_000_000))),
-            r#"{"v":1,"held":[{"run":7,"attempt":2}],"fetched_until":1795286000000}"#,
+            r#"{"v":1,"held":[{"run":7,"attempt":2}],"fetched_until":1795286000000,"forgotten_until":1795286000000}"#,
         ),
     ] {
         assert_eq!(text(&reply), wire);

@@ -1,4 +1,4 @@
-//! What every long-running part of Cueline needs: clocks, a way to stop, periodic duties, backoff.
+//! What every long-running part of Cueline needs: clocks, a way to stop, periodic duties, backoff, private files.
 
 pub mod backoff;
 pub mod boot;
@@ -9,7 +9,10 @@ pub mod duty;
 pub mod lifecycle;
 pub mod linger;
 pub mod planted;
+pub mod private_files;
+pub mod private_process;
 pub mod telemetry;
+pub mod terminal;
 pub mod tls;
 
 pub use backoff::Backoff;

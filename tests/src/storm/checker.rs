@@ -5,6 +5,7 @@
 mod early_starts;
 #[cfg(test)]
 mod fixture;
+mod full_disks;
 mod hidden_starts;
 mod lanes;
 mod losses;
@@ -151,6 +152,7 @@ pub fn check(observed: &Observations) -> Verdict {
     violations.extend(check_terminations(observed, &ends));
     violations.extend(check_node_loss(observed, &kinds, &mut verdict.latest_ms));
     violations.extend(early_starts::check_early_starts(observed));
+    violations.extend(full_disks::check_full_disks(observed));
     violations.extend(check_process_groups(&observed.entries));
     verdict.violations = violations;
     verdict
@@ -420,7 +422,9 @@ fn check_failovers(observed: &Observations) -> Vec<String> {
     let mut violations = Vec::new();
     let explains = |fault: &InjectedFault, at: i64, name: &str| {
         let period = fault.began..=fault.healed + LOG_MS;
-        (fault.hits_worker(name) || silences_clients(fault)) && period.contains(&at)
+        // A worker with a full disk sends its heartbeats.
+        let is_silent = fault.hits_worker(name) && !fault.fills_disk_of(name);
+        (is_silent || silences_clients(fault)) && period.contains(&at)
     };
     let silence_ms = i64::try_from(failover_after().as_millis()).unwrap_or(i64::MAX);
     for (at, name) in &observed.failovers {
@@ -442,7 +446,8 @@ fn check_failovers(observed: &Observations) -> Vec<String> {
             FaultKind::Terminate
             | FaultKind::Isolate(_)
             | FaultKind::Promote
-            | FaultKind::StepClock(..) => false,
+            | FaultKind::StepClock(..)
+            | FaultKind::Fill(_) => false,
         };
         if !long || !is_alone(observed, fault) || stood_still(observed, fault) {
             continue;

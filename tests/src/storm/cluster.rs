@@ -13,6 +13,7 @@ use cueline_test_support::try_eventually;
 use tempfile::TempDir;
 
 use super::connection::Connection;
+use super::full_disk::WorkerDisk;
 use super::servers::{BrokerServer, Setup, StoreServer, setup};
 use crate::client::{Client, WITHIN};
 use crate::cluster::Cluster;
@@ -30,6 +31,8 @@ pub struct Member {
     /// The file with the offset of its clock. Only a scheduler has one, because a worker's clock tells when attempts
     /// ended, which the checker compares with other times.
     clock: Option<PathBuf>,
+    /// Of the state directory. Only one worker has one. Dropped after the process, which uses it.
+    disk: Option<WorkerDisk>,
 }
 
 impl Member {
@@ -48,6 +51,11 @@ impl Member {
         std::fs::rename(&new, file)?;
         Ok(())
     }
+
+    /// The disk of its state directory.
+    pub fn disk(&self) -> Result<&WorkerDisk> {
+        self.disk.as_ref().context("it has no disk of its own")
+    }
 }
 
 /// Servers and members.
@@ -60,6 +68,8 @@ pub struct StormCluster {
     pub schedulers: Vec<Member>,
     pub workers: Vec<Member>,
     pub client: Client,
+    /// Why no worker has a disk of its own.
+    pub no_worker_disk: Option<String>,
 }
 
 /// The work of an executor that is silent for this long goes to others. The time is short, so that faults need not be
@@ -77,6 +87,9 @@ pub fn lease() -> Duration {
 
 /// The most attempts that a worker has started at once, or is about to start.
 pub const CONCURRENCY: usize = 200;
+
+/// The worker with a disk of its own, if any has one. Numbered from 0.
+pub const WORKER_WITH_DISK: usize = 2;
 
 /// After a request to stop, a worker's attempts have this long to end.
 pub const DRAIN: Duration = Duration::from_secs(4);
@@ -107,13 +120,19 @@ impl StormCluster {
             schedulers: Vec::new(),
             workers: Vec::new(),
             client,
+            no_worker_disk: None,
         };
         for (n, port) in (1..).zip(ports) {
             let member = started.scheduler(n, port)?;
             started.schedulers.push(member);
         }
         for n in 1..=workers {
-            let member = started.worker(n, schedulers + n)?;
+            let disk = if n == WORKER_WITH_DISK + 1 {
+                started.mount_worker_disk(n)?
+            } else {
+                None
+            };
+            let member = started.worker(n, schedulers + n, disk)?;
             started.workers.push(member);
         }
         started.start_stopped()?;
@@ -154,11 +173,23 @@ impl StormCluster {
             store: Some(store),
             broker,
             clock: Some(clock),
+            disk: None,
         })
     }
 
+    /// The disk of worker `n`. Notes the reason if it cannot have one.
+    fn mount_worker_disk(&mut self, n: usize) -> Result<Option<WorkerDisk>> {
+        match WorkerDisk::mount(&self.cluster.path(&state_dir(n)))? {
+            Ok(disk) => Ok(Some(disk)),
+            Err(why) => {
+                self.no_worker_disk = Some(why);
+                Ok(None)
+            }
+        }
+    }
+
     /// Worker `n`, which is member `member` of schedulers and workers together.
-    fn worker(&self, n: usize, member: usize) -> Result<Member> {
+    fn worker(&self, n: usize, member: usize, disk: Option<WorkerDisk>) -> Result<Member> {
         let (broker, broker_url) = self.broker.connect(member)?;
         let name = format!("worker-{n}");
         let args = [
@@ -172,7 +203,7 @@ impl StormCluster {
             "--allow",
             "command",
             "--state-dir",
-            &format!("state-{n}"),
+            &state_dir(n),
             "--concurrency",
             &CONCURRENCY.to_string(),
             "--failover-after",
@@ -180,8 +211,15 @@ impl StormCluster {
             "--drain-timeout",
             &format!("{}s", DRAIN.as_secs()),
         ];
-        let args = with_replicas(&args, &self.broker);
-        let process = Process::new(&name, program::test_worker(), &args, self.folder());
+        let mut args = with_replicas(&args, &self.broker);
+        if let Some(disk) = &disk {
+            args.extend(["--health".to_owned(), disk.health().to_owned()]);
+        }
+        let mut process = Process::new(&name, program::test_worker(), &args, self.folder());
+        if let Some(disk) = &disk {
+            let (launcher, first_args) = disk.launcher(self.folder());
+            process = process.launched_by(launcher, first_args);
+        }
         let log = self.execution_log();
         Ok(Member {
             process: with_planted_bug(
@@ -192,6 +230,7 @@ impl StormCluster {
             store: None,
             broker,
             clock: None,
+            disk,
         })
     }
 
@@ -212,7 +251,14 @@ impl StormCluster {
 
     /// What decides which faults are possible.
     pub fn setup(&self) -> Setup {
-        setup(&self.broker, &self.store)
+        let worker_disk = self.workers.iter().any(|worker| worker.disk.is_some());
+        setup(&self.broker, &self.store, worker_disk)
+    }
+
+    /// Copies the worker's files from its own disk into the folder, as they are now.
+    pub fn keep_worker_disk(&self) -> Result<()> {
+        let mut disks = self.workers.iter().filter_map(|w| w.disk.as_ref());
+        disks.try_for_each(WorkerDisk::copy_out)
     }
 
     /// All connections to the broker.
@@ -283,6 +329,11 @@ impl StormCluster {
             all + &format!("── {}\n{}\n", m.process.name, m.process.last_lines())
         })
     }
+}
+
+/// The state directory of worker `n`, in the cluster's folder.
+fn state_dir(n: usize) -> String {
+    format!("state-{n}")
 }
 
 /// The arguments of a member, with the number of copies of each message on a cluster.

@@ -10,7 +10,8 @@ use rand::RngExt as _;
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom as _;
 
-use super::cluster::failover_after;
+use super::cluster::{WORKER_WITH_DISK, failover_after};
+use super::full_disk::FullDisk;
 use super::servers::{BROKER_NODES, BrokerKind, Setup};
 
 /// The component that a fault hits.
@@ -69,6 +70,8 @@ pub enum FaultKind {
     Promote,
     /// For this time the process's wall clock differs from the machine's by this many milliseconds.
     StepClock(Duration, i64),
+    /// No room on the disk of a worker's state directory, until the worker says so and for this time after that.
+    Fill(Duration),
 }
 
 impl FaultKind {
@@ -83,6 +86,7 @@ impl FaultKind {
             Self::Isolate(_) => "isolate",
             Self::Promote => "promote",
             Self::StepClock(..) => "step clock",
+            Self::Fill(_) => "fill disk of",
         }
     }
 }
@@ -103,20 +107,27 @@ pub struct InjectedFault {
     pub began: i64,
     /// Right before SIGCONT, for a process that was stopped.
     pub stopped_until: Option<i64>,
-    /// When the process was started again, resumed or reconnected.
+    /// For a disk that was filled.
+    pub full: Option<FullDisk>,
+    /// When the process was started again, resumed or reconnected, or could use its disk again.
     pub over: i64,
     /// When every scheduler received heartbeats of every worker again, after all faults of the wave.
     pub healed: i64,
 }
 
 impl InjectedFault {
-    /// Whether it hits the process or the connections of this worker alone or with other workers.
+    /// Whether it hits the process, the connections or the disk of this worker alone or with other workers.
     pub fn hits_worker(&self, name: &str) -> bool {
         match self.fault.target {
             Target::Worker(n) => name.strip_prefix("worker-") == Some(&(n + 1).to_string()),
             Target::Workers => name.starts_with("worker-"),
             _ => false,
         }
+    }
+
+    /// Whether it fills the disk of this worker.
+    pub fn fills_disk_of(&self, name: &str) -> bool {
+        matches!(self.fault.kind, FaultKind::Fill(_)) && self.hits_worker(name)
     }
 
     /// Whether some of the time until all parts had recovered is in this period.
@@ -130,6 +141,9 @@ fn longer_than_leases() -> Duration {
     failover_after() + Duration::from_secs(3)
 }
 
+/// A disk stays full for this long after its worker has said so. The schedulers notice that in the first half.
+const FULL_FOR: Duration = Duration::from_secs(5);
+
 /// From less than a scheduler warns about to more than every lease.
 const CLOCK_STEPS_MS: [i64; 8] = [300, -300, 1_000, -1_000, 5_000, -5_000, 20_000, -20_000];
 
@@ -137,8 +151,8 @@ const CLOCK_STEPS_MS: [i64; 8] = [300, -300, 1_000, -1_000, 5_000, -5_000, 20_00
 const MOST_AT_ONCE: usize = 3;
 
 /// The first `count` faults of a seed, in waves. Each kind of target has one fault at the start, so that a short storm
-/// covers all kinds. All faults of a seed are 15. A cluster whose servers can be isolated, a standby and clock steps
-/// add one each.
+/// covers all kinds. All faults of a seed are 15. A worker with a disk of its own, a cluster whose servers can be
+/// isolated, a standby and clock steps add one each.
 pub fn schedule(rng: &mut StdRng, count: usize, setup: Setup) -> Vec<Vec<Fault>> {
     let mut by_target: Vec<Vec<(Target, FaultKind)>> =
         (0..5).map(|kind| faults_of(kind, rng, setup)).collect();
@@ -241,6 +255,10 @@ fn faults_of(kind: usize, rng: &mut StdRng, setup: Setup) -> Vec<(Target, FaultK
         let step_ms = CLOCK_STEPS_MS[rng.random_range(0..CLOCK_STEPS_MS.len())];
         faults.push((target, FaultKind::StepClock(longer_than_leases(), step_ms)));
     }
+    if kind == 1 && setup.worker_disk {
+        let target = Target::Worker(WORKER_WITH_DISK);
+        faults.push((target, FaultKind::Fill(FULL_FOR)));
+    }
     faults.shuffle(rng);
     faults
 }
@@ -286,11 +304,17 @@ mod tests {
         broker: BrokerKind::Single,
         standby: false,
         clock_steps: false,
+        worker_disk: false,
+    };
+    const WITH_DISK: Setup = Setup {
+        worker_disk: true,
+        ..SINGLE
     };
     const REDUNDANT: Setup = Setup {
         broker: BrokerKind::IsolableCluster,
         standby: true,
         clock_steps: true,
+        worker_disk: true,
     };
 
     fn flat(waves: &[Vec<Fault>]) -> Vec<Fault> {
@@ -300,7 +324,7 @@ mod tests {
     #[test]
     fn a_schedule_has_all_faults_in_waves_of_different_parts() {
         for seed in 0..200 {
-            for (setup, count) in [(SINGLE, 15), (REDUNDANT, 18)] {
+            for (setup, count) in [(SINGLE, 15), (WITH_DISK, 16), (REDUNDANT, 19)] {
                 let waves = schedule(&mut Seed(seed).rng(), ALL, setup);
                 assert_eq!(flat(&waves).len(), count, "seed {seed}");
                 for wave in &waves {
@@ -347,9 +371,25 @@ mod tests {
     }
 
     #[test]
+    fn only_the_disk_of_the_worker_that_has_one_is_filled() {
+        let filled = |seed, setup| {
+            let faults = flat(&schedule(&mut Seed(seed).rng(), ALL, setup));
+            let fills = faults
+                .into_iter()
+                .filter(|f| matches!(f.kind, FaultKind::Fill(_)));
+            fills.map(|fault| fault.target).collect::<Vec<_>>()
+        };
+        for seed in 0..50 {
+            let with_disk = filled(seed, WITH_DISK);
+            assert_eq!(with_disk, [Target::Worker(WORKER_WITH_DISK)], "seed {seed}");
+            assert_eq!(filled(seed, SINGLE), [], "seed {seed}");
+        }
+    }
+
+    #[test]
     fn a_short_schedule_has_each_kind_of_target() {
         for seed in 0..50 {
-            let faults = flat(&schedule(&mut Seed(seed).rng(), 5, SINGLE));
+            let faults = flat(&schedule(&mut Seed(seed).rng(), 5, WITH_DISK));
             let parts: std::collections::BTreeSet<_> =
                 faults.iter().map(|f| f.target.part()).collect();
             assert_eq!(parts.len(), 5, "seed {seed}: {faults:?}");
@@ -389,6 +429,7 @@ mod tests {
             },
             began: 0,
             stopped_until: None,
+            full: None,
             over: 0,
             healed: 0,
         };

@@ -11,6 +11,7 @@ use tokio::time::sleep;
 use super::cluster::{DRAIN, Member, StormCluster};
 use super::connection::{Connection, disconnect};
 use super::faults::{Fault, FaultKind, InjectedFault, Target};
+use super::full_disk::FullDisk;
 use super::servers::{BrokerNodes, BrokerServer, StoreServer};
 
 /// Injects the faults of a wave and ends them. Starts killed or terminated members again. Returns when all parts have
@@ -66,26 +67,19 @@ async fn inject_all(cluster: &mut StormCluster, wave: &[Fault]) -> Result<Vec<In
 async fn inject_one(fault: Fault, part: Part<'_>) -> Result<InjectedFault> {
     sleep(fault.after).await;
     let began = SystemClock.now_ms();
-    let stopped_until = match part {
-        Part::Members(mut members) => on_members(&mut members, fault.kind).await?,
-        Part::Broker(server, connections) => {
-            on_broker(server, &connections, fault.kind).await?;
-            None
-        }
-        Part::BrokerNode(nodes, node) => {
-            on_broker_node(nodes, node, fault.kind).await?;
-            None
-        }
-        Part::Store(server, connections) => {
-            on_store(server, &connections, fault.kind).await?;
-            None
-        }
-    };
+    let mut course = Course::default();
+    match part {
+        Part::Members(mut members) => course = on_members(&mut members, fault.kind).await?,
+        Part::Broker(server, connections) => on_broker(server, &connections, fault.kind).await?,
+        Part::BrokerNode(nodes, node) => on_broker_node(nodes, node, fault.kind).await?,
+        Part::Store(server, connections) => on_store(server, &connections, fault.kind).await?,
+    }
     let over = SystemClock.now_ms();
     Ok(InjectedFault {
         fault,
         began,
-        stopped_until,
+        stopped_until: course.stopped_until,
+        full: course.full,
         over,
         healed: over,
     })
@@ -94,8 +88,25 @@ async fn inject_one(fault: Fault, part: Part<'_>) -> Result<InjectedFault> {
 /// A process must end within this time after SIGTERM, in addition to the time for its attempts.
 const TERMINATION_SLACK: Duration = Duration::from_secs(26);
 
-/// Injects a fault into members. Returns the end of their stop, if they were stopped.
-async fn on_members(members: &mut [&mut Member], kind: FaultKind) -> Result<Option<i64>> {
+/// Times in the course of a fault that the checker needs.
+#[derive(Debug, Default)]
+struct Course {
+    stopped_until: Option<i64>,
+    full: Option<FullDisk>,
+}
+
+impl Course {
+    /// A process is about to continue.
+    fn stopped_until_now() -> Self {
+        Self {
+            stopped_until: Some(SystemClock.now_ms()),
+            ..Self::default()
+        }
+    }
+}
+
+/// Injects a fault into members.
+async fn on_members(members: &mut [&mut Member], kind: FaultKind) -> Result<Course> {
     match kind {
         FaultKind::Kill(away) => {
             for member in members.iter_mut() {
@@ -112,18 +123,18 @@ async fn on_members(members: &mut [&mut Member], kind: FaultKind) -> Result<Opti
                 frozen.push((&member.process, member.process.freeze()?));
             }
             sleep(duration).await;
-            let stopped_until = SystemClock.now_ms();
+            let course = Course::stopped_until_now();
             for (process, groups) in frozen {
                 process.thaw(&groups)?;
             }
-            return Ok(Some(stopped_until));
+            return Ok(course);
         }
         FaultKind::Stop(duration, false) => {
             members.iter().try_for_each(|m| m.process.pause())?;
             sleep(duration).await;
-            let stopped_until = SystemClock.now_ms();
+            let course = Course::stopped_until_now();
             members.iter().try_for_each(|m| m.process.resume())?;
-            return Ok(Some(stopped_until));
+            return Ok(course);
         }
         FaultKind::Disconnect(duration, link) => {
             let connections: Vec<_> = members.iter().flat_map(|m| m.connections()).collect();
@@ -131,13 +142,7 @@ async fn on_members(members: &mut [&mut Member], kind: FaultKind) -> Result<Opti
         }
         FaultKind::Terminate => {
             for member in members.iter_mut() {
-                let status = member.process.stop(DRAIN + TERMINATION_SLACK).await?;
-                ensure!(
-                    status.success(),
-                    "G12: {} ended with {status} after SIGTERM",
-                    member.process.name
-                );
-                member.process.start()?;
+                terminate_and_start(member).await?;
             }
         }
         FaultKind::StepClock(duration, step_ms) => {
@@ -145,9 +150,27 @@ async fn on_members(members: &mut [&mut Member], kind: FaultKind) -> Result<Opti
             sleep(duration).await;
             members.iter().try_for_each(|m| m.set_clock(0))?;
         }
+        FaultKind::Fill(more) => {
+            let member = members.first().context("a disk has a worker")?;
+            let full = member.disk()?.fill_for(more).await?;
+            return Ok(Course {
+                full: Some(full),
+                ..Course::default()
+            });
+        }
         FaultKind::Isolate(_) | FaultKind::Promote => bail!("no fault of a member: {kind:?}"),
     }
-    Ok(None)
+    Ok(Course::default())
+}
+
+async fn terminate_and_start(member: &mut Member) -> Result<()> {
+    let status = member.process.stop(DRAIN + TERMINATION_SLACK).await?;
+    ensure!(
+        status.success(),
+        "G12: {} ended with {status} after SIGTERM",
+        member.process.name
+    );
+    member.process.start()
 }
 
 async fn on_broker(
@@ -163,7 +186,10 @@ async fn on_broker(
             server.resume()?;
         }
         FaultKind::Disconnect(duration, link) => disconnect(connections, duration, link).await,
-        FaultKind::Isolate(_) | FaultKind::Promote | FaultKind::StepClock(..) => {
+        FaultKind::Isolate(_)
+        | FaultKind::Promote
+        | FaultKind::StepClock(..)
+        | FaultKind::Fill(_) => {
             bail!("no fault of a whole broker: {kind:?}")
         }
     }
@@ -190,7 +216,8 @@ async fn on_broker_node(nodes: &mut dyn BrokerNodes, node: usize, kind: FaultKin
         FaultKind::Disconnect(..)
         | FaultKind::Terminate
         | FaultKind::Promote
-        | FaultKind::StepClock(..) => bail!("no fault of one server of a broker: {kind:?}"),
+        | FaultKind::StepClock(..)
+        | FaultKind::Fill(_) => bail!("no fault of one server of a broker: {kind:?}"),
     }
 }
 
@@ -208,7 +235,7 @@ async fn on_store(
             server.resume()?;
         }
         FaultKind::Disconnect(duration, link) => disconnect(connections, duration, link).await,
-        FaultKind::Isolate(_) | FaultKind::StepClock(..) => {
+        FaultKind::Isolate(_) | FaultKind::StepClock(..) | FaultKind::Fill(_) => {
             bail!("no fault of PostgreSQL: {kind:?}")
         }
     }

@@ -1,13 +1,20 @@
 //! A fault storm: faults kill, stop and disconnect the components of a cluster under load, up to three at once.
 //! Meanwhile operators pause, edit and cancel. Afterwards a checker compares the database with the handlers' records.
 //!
+//! The state directory of one worker is on a disk of its own, which a fault fills. Where no file system can be mounted,
+//! that fault is left out, and the storm prints the reason. A scheduler of a cluster keeps nothing on disk, so it has no
+//! such fault. Neither have the servers: PostgreSQL stops when its disk is full, which `kill` covers, and what a broker
+//! does then depends on the product.
+//!
 //! The seed determines all random choices: the faults, their order, targets and lengths, and the operators' actions.
 //! The machine determines their exact timing.
 
 pub mod checker;
 pub mod cluster;
 pub mod connection;
+pub mod disk;
 pub mod faults;
+pub mod full_disk;
 pub mod injection;
 pub mod job_kinds;
 pub mod operator_actions;
@@ -66,6 +73,9 @@ const LISTED_VIOLATIONS: usize = 10;
 /// Runs a storm and checks the result. Its last printed line is made for tables.
 pub async fn run_storm(storm: &Storm, broker: BrokerServer, database: StoreServer) -> Result<()> {
     let mut cluster = StormCluster::start(broker, database, SCHEDULERS, WORKERS).await?;
+    if let Some(why) = &cluster.no_worker_disk {
+        println!("{}: a full disk of a worker is left out: {why}", storm.name);
+    }
     let mut observations = Observations::default();
     let watched = timeout(LONGEST, storm.observe(&mut cluster, &mut observations)).await;
     let watched = watched.unwrap_or_else(|_| Err(anyhow!("it was not over within {LONGEST:?}")));
@@ -203,6 +213,9 @@ impl Storm {
     /// Keeps the files of a cluster with a problem.
     fn keep_files(&self, cluster: &StormCluster, what: &str) -> anyhow::Error {
         let logs = cluster.last_lines();
+        if let Err(error) = cluster.keep_worker_disk() {
+            println!("{}: a worker's journal is lost: {error:#}", self.name);
+        }
         let kept = cluster.folder().with_extension("kept");
         let moved = std::fs::rename(cluster.folder(), &kept);
         let place = match moved {

@@ -35,6 +35,8 @@ pub struct Setup {
     pub standby: bool,
     /// Whether this build can step the clocks of schedulers.
     pub clock_steps: bool,
+    /// Whether one worker has a disk of its own.
+    pub worker_disk: bool,
 }
 
 /// The servers of a broker's cluster, numbered from 0.
@@ -310,8 +312,8 @@ impl StoreServer {
     }
 }
 
-/// What these servers and this build allow.
-pub fn setup(broker: &BrokerServer, store: &StoreServer) -> Setup {
+/// What these servers, this build and this machine allow.
+pub fn setup(broker: &BrokerServer, store: &StoreServer, worker_disk: bool) -> Setup {
     Setup {
         broker: match broker {
             BrokerServer::Nats(_) | BrokerServer::Rabbit(_) => BrokerKind::Single,
@@ -320,5 +322,6 @@ pub fn setup(broker: &BrokerServer, store: &StoreServer) -> Setup {
         },
         standby: matches!(store, StoreServer::Pair(_)),
         clock_steps: clock_steps::ENABLED,
+        worker_disk,
     }
 }

@@ -2,5 +2,7 @@
 //! it as a dev-dependency.
 
 mod eventually;
+mod sqlite_threads;
 
 pub use eventually::{NotWithin, SOON, Wait, eventually, eventually_blocking, try_eventually};
+pub use sqlite_threads::SqliteThreads;

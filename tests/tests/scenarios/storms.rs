@@ -1,6 +1,6 @@
 //! Fault storms: two schedulers, three workers, PostgreSQL and a broker at 300 fires a second. Each component is
-//! killed, stopped for longer than every lease, and disconnected, up to three at once. Meanwhile operators pause, edit
-//! and cancel.
+//! killed, stopped for longer than every lease, and disconnected, up to three at once. The disk of one worker becomes
+//! full, where a file system can be mounted. Meanwhile operators pause, edit and cancel.
 //!
 //! `CUELINE_TEST_SEED` selects other faults than the usual ones, or repeats those of an earlier storm.
 //! `CUELINE_TEST_FAULTS` sets their number. The default is 5, one of each kind of target. 99 has all.

@@ -9,6 +9,7 @@ use cueline_worker::{Context, Failure, Handler, Output};
 use crate::environment::CRON_SHELL;
 use crate::marks::GuardId;
 use crate::process::{self, Launch};
+use crate::secrets::SecretSources;
 use crate::setup::ProcessSetup;
 use crate::{mismatch, program};
 
@@ -34,6 +35,21 @@ impl CommandHandler {
         self.setup = self.setup.guarded(guard);
         self
     }
+
+    /// Lets jobs run as these users, by `run_as`. Only a worker that runs as root can do that. Its jobs then run as root
+    /// only if `root` is one of the users. Default: none, so that jobs run as the worker's own user.
+    #[must_use]
+    pub fn allow_run_as(mut self, users: impl IntoIterator<Item = String>) -> Self {
+        self.setup = self.setup.allow_run_as(users);
+        self
+    }
+
+    /// Where the values of secrets are. Default: the worker's variables `CUELINE_SECRET_…`.
+    #[must_use]
+    pub fn secrets(mut self, secrets: SecretSources) -> Self {
+        self.setup = self.setup.secrets(secrets);
+        self
+    }
 }
 
 #[async_trait]
@@ -45,14 +61,17 @@ impl Handler for CommandHandler {
         let Some((name, arguments)) = spec.argv.split_first() else {
             return Err(Failure::new("command: it is empty; give a program"));
         };
-        let (account, environment) = self.setup.prepare(&spec.process, &cx, CRON_SHELL).await?;
+        let prepared = self.setup.prepare(&spec.process, &cx, CRON_SHELL).await?;
+        let program = program::find(name, prepared.environment.path())
+            .map_err(|failure| prepared.masks.hide_in(failure))?;
         let launch = Launch {
-            program: program::find(name, environment.path())?,
+            program,
             name: name.clone(),
             arguments: arguments.iter().map(OsString::from).collect(),
-            environment,
-            account,
-            stdin: spec.process.stdin.clone(),
+            environment: prepared.environment,
+            account: prepared.account,
+            stdin: prepared.stdin,
+            masks: prepared.masks,
         };
         process::run(launch, &cx).await
     }

@@ -21,7 +21,9 @@ const CRON_PATH: &str = "/usr/bin:/bin";
 pub(crate) const CRON_SHELL: &str = "/bin/sh";
 
 /// The environment and the directory of a process.
-#[derive(Debug, Clone, PartialEq, Eq)]
+///
+/// It has no `Debug`, which would show the values of secrets.
+#[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Environment {
     /// All variables; no others are inherited.
     pub(crate) variables: BTreeMap<OsString, OsString>,
@@ -40,14 +42,13 @@ impl Environment {
 
 /// The environment of a process. It starts with the worker's variables without Cueline's own, or with cron's if the
 /// spec clears the environment. The variables of the spec overwrite those, and the variables of the attempt overwrite
-/// both.
+/// both. `of_spec` are the variables of the spec with the values of its secrets.
 pub(crate) fn environment(
     spec: &ProcessSpec,
-    info: &AttemptInfo,
+    of_spec: &BTreeMap<String, String>,
+    of_attempt: &[(&'static str, String)],
     account: Option<&Account>,
     shell: &str,
-    marks: &ProcessMarks,
-    proven_ms: Option<i64>,
     inherited: &BTreeMap<OsString, OsString>,
 ) -> Environment {
     let mut variables = if spec.clear_env {
@@ -67,10 +68,10 @@ pub(crate) fn environment(
         set("SHELL", shell.as_ref());
         set("PATH", CRON_PATH.as_ref());
     }
-    for (name, value) in &spec.env {
+    for (name, value) in of_spec {
         set(name, value.as_ref());
     }
-    for (name, value) in attempt_variables(info, marks, proven_ms) {
+    for (name, value) in of_attempt {
         set(name, value.as_ref());
     }
     let home = || variables.get(OsStr::new("HOME")).map(PathBuf::from);
@@ -83,7 +84,7 @@ pub(crate) fn environment(
 }
 
 /// The variables that describe the attempt.
-fn attempt_variables(
+pub(crate) fn attempt_variables(
     info: &AttemptInfo,
     marks: &ProcessMarks,
     proven_ms: Option<i64>,

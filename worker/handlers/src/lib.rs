@@ -13,21 +13,25 @@ mod environment;
 pub mod guard;
 pub mod http;
 mod marks;
+mod masks;
 mod orphan_error;
 pub mod orphans;
 mod process;
 mod program;
 mod script;
+mod secrets;
 mod setup;
 pub mod shell;
+mod shortage;
 #[cfg(target_os = "linux")]
 mod sweep;
 
 pub use command::CommandHandler;
 pub use guard::Guard;
-pub use http::HttpHandler;
+pub use http::{AddressPolicy, HttpHandler};
 pub use marks::GuardId;
 pub use orphans::kill_orphans;
+pub use secrets::SecretSources;
 pub use shell::ShellHandler;
 
 use cueline_worker::Failure;

@@ -5,10 +5,13 @@ use std::fs::{OpenOptions, Permissions};
 use std::io::{self, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use cueline_worker::Failure;
 use cueline_worker::model::handler::Interpreter;
+use cueline_worker::{Context, Failure};
 use tempfile::TempDir;
+
+use crate::shortage::{self, Patience, Shortage};
 
 /// The longest script that is passed on the command line. Linux allows 128 KiB for one argument.
 const MAX_INLINE_BYTES: usize = 96 * 1024;
@@ -73,6 +76,7 @@ pub(crate) async fn prepare(
     shell: Option<&str>,
     arguments: [String; 3],
     location: ScriptLocation,
+    cx: &Context,
 ) -> Result<Script, Failure> {
     if text.contains('\0') {
         return Err(Failure::new("script: it has a NUL character"));
@@ -87,7 +91,7 @@ pub(crate) async fn prepare(
     let (around, script, file) = if let Some(around) = call.inline.filter(|_| fits) {
         (around, text.into(), None)
     } else {
-        let (dir, path) = write_file(text.to_owned(), call.extension, location).await?;
+        let (dir, path) = write_file(text, call.extension, location, cx).await?;
         (call.file, path.into(), Some(dir))
     };
     let mut argv: Vec<OsString> = around.0.iter().map(OsString::from).collect();
@@ -103,21 +107,41 @@ pub(crate) async fn prepare(
     })
 }
 
+/// Writes the file. While the machine lacks descriptors or memory, it tries again for a while.
 async fn write_file(
-    text: String,
+    text: &str,
     extension: &'static str,
     location: ScriptLocation,
+    cx: &Context,
 ) -> Result<(TempDir, PathBuf), Failure> {
     let dir = location.dir.clone();
-    tokio::task::spawn_blocking(move || write(&text, extension, &location))
-        .await
-        .unwrap_or_else(|e| Err(io::Error::other(e)))
-        .map_err(|e| {
-            Failure::new(format!(
-                "failed to write the script to a file in {}: {e}",
-                dir.display()
-            ))
-        })
+    let failed = |why: String| {
+        let dir = dir.display();
+        Failure::new(format!(
+            "failed to write the script to a file in {dir}: {why}"
+        ))
+    };
+    let (text, location): (Arc<str>, _) = (text.into(), Arc::new(location));
+    let mut patience = Patience::new();
+    loop {
+        let (text, location) = (text.clone(), location.clone());
+        let written = tokio::task::spawn_blocking(move || write(&text, extension, &location))
+            .await
+            .unwrap_or_else(|e| Err(io::Error::other(e)));
+        let error = match written {
+            Ok(file) => return Ok(file),
+            Err(error) => error,
+        };
+        let Some(shortage) = Shortage::of(&error) else {
+            return Err(failed(error.to_string()));
+        };
+        if !patience.wait(shortage, cx).await {
+            return Err(failed(shortage::waited(shortage)));
+        }
+        if let Some(reason) = cx.stop_reason() {
+            return Err(Failure::new(format!("not started ({reason:?})")));
+        }
+    }
 }
 
 /// Writes the script into a directory of its own. Interpreters look for modules beside a script, and other users could

@@ -3,91 +3,17 @@
 mod support;
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use cueline_handlers::HttpHandler;
-use cueline_worker::model::HandlerSpec;
 use cueline_worker::model::handler::HttpSpec;
+use cueline_worker::model::{AttemptId, HandlerSpec, RunId, StoreId};
 use cueline_worker::testing::{self, Recorded};
-use cueline_worker::{Failure, Handler, LogStream, Output, StopReason};
+use cueline_worker::{AttemptInfo, Failure, Handler, LogStream, Output, StopReason};
+use support::server::{answer, get, header, server};
 use support::{info, message, out, stream};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::mpsc;
-
-/// Answers each request with `answer(request)` and hands the requests on. An empty answer keeps the client waiting.
-async fn server(
-    answer: impl Fn(&str) -> Vec<u8> + Send + Sync + 'static,
-) -> (String, mpsc::UnboundedReceiver<String>) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let url = format!("http://{}", listener.local_addr().expect("bound"));
-    let (tx, rx) = mpsc::unbounded_channel();
-    tokio::spawn(async move {
-        let answer = std::sync::Arc::new(answer);
-        while let Ok((stream, _)) = listener.accept().await {
-            let (answer, tx) = (answer.clone(), tx.clone());
-            tokio::spawn(async move { serve(stream, &*answer, &tx).await });
-        }
-    });
-    (url, rx)
-}
-
-async fn serve(
-    mut stream: TcpStream,
-    answer: &(dyn Fn(&str) -> Vec<u8> + Send + Sync),
-    requests: &mpsc::UnboundedSender<String>,
-) {
-    let mut text = String::new();
-    let mut buffer = [0; 4096];
-    while !complete(&text) {
-        match stream.read(&mut buffer).await {
-            Ok(0) | Err(_) => return,
-            Ok(n) => text.push_str(&String::from_utf8_lossy(&buffer[..n])),
-        }
-    }
-    let bytes = answer(&text);
-    let _ = requests.send(text);
-    if bytes.is_empty() {
-        let closed = stream.read(&mut buffer).await;
-        let _ = requests.send(format!("closed {closed:?}"));
-        return;
-    }
-    let _ = stream.write_all(&bytes).await;
-    let _ = stream.shutdown().await;
-}
-
-fn complete(request: &str) -> bool {
-    let Some((head, body)) = request.split_once("\r\n\r\n") else {
-        return false;
-    };
-    let length = head
-        .lines()
-        .find_map(|line| {
-            line.to_ascii_lowercase()
-                .strip_prefix("content-length: ")?
-                .parse()
-                .ok()
-        })
-        .unwrap_or(0);
-    body.len() >= length
-}
-
-fn answer(status: &str, body: &str) -> Vec<u8> {
-    format!(
-        "HTTP/1.1 {status}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
-        body.len()
-    )
-    .into_bytes()
-}
-
-fn get(url: &str) -> HttpSpec {
-    HttpSpec {
-        url: url.to_owned(),
-        method: "GET".into(),
-        headers: BTreeMap::new(),
-        body: None,
-        expect: vec![],
-    }
-}
+use tokio::net::TcpListener;
 
 async fn run(spec: HttpSpec) -> (Result<Output, Failure>, Recorded) {
     let handler = HttpHandler::new().expect("a client");
@@ -122,9 +48,55 @@ async fn a_request_names_its_run_and_its_response_is_kept() {
         "x-cueline-run: 41",
         "x-cueline-attempt: 2",
         "x-cueline-job: nightly",
+        "x-cueline-fire-time: 2027-01-15t08:00:00.123z",
+        "idempotency-key: 0123456789abcdef0123456789abcdef-41",
     ] {
         assert!(request.contains(&format!("\r\n{header}\r\n")), "{request}");
     }
+}
+
+/// A receiver recognises the repetition of a run by the key.
+#[tokio::test]
+async fn the_idempotency_key_is_the_same_in_all_attempts_of_a_run_only() {
+    let (url, mut requests) = server(|_| answer("200 OK", "")).await;
+    let handler = HttpHandler::new().expect("a client");
+    let first = info(HandlerSpec::Http(get(&url)));
+    let mut keys = Vec::new();
+    let retry = AttemptInfo {
+        id: AttemptId {
+            attempt: 3,
+            ..first.id
+        },
+        ..first.clone()
+    };
+    let other_run = AttemptInfo {
+        id: AttemptId {
+            run: RunId(42),
+            ..first.id
+        },
+        ..first.clone()
+    };
+    let other_store = AttemptInfo {
+        store: StoreId(2),
+        ..first.clone()
+    };
+    let of_the_job = HttpSpec {
+        headers: BTreeMap::from([("idempotency-key".into(), "mine".into())]),
+        ..get(&url)
+    };
+    let of_the_job = info(HandlerSpec::Http(of_the_job));
+    for info in [first, retry, other_run, other_store, of_the_job] {
+        testing::run(&handler, info).await.0.expect("success");
+        keys.push(header(
+            &requests.recv().await.expect("it came"),
+            "idempotency-key",
+        ));
+    }
+    assert!(keys.iter().all(Option::is_some), "{keys:?}");
+    assert_eq!(keys[0], keys[1]);
+    assert_ne!(keys[0], keys[2]);
+    assert_ne!(keys[0], keys[3]);
+    assert_eq!(keys[4].as_deref(), Some("mine"));
 }
 
 #[tokio::test]
@@ -138,7 +110,7 @@ async fn the_parameter_is_the_body_when_there_is_no_other() {
     ] {
         let spec = HttpSpec {
             method: method.into(),
-            body: body.map(str::to_owned),
+            body: body.map(|text| text.to_owned().into()),
             ..get(&url)
         };
         let (result, _) = run(spec).await;
@@ -185,31 +157,6 @@ async fn only_the_start_of_a_long_response_is_read() {
         log.iter().any(|line| line.contains("first 64 KiB")),
         "{log:?}"
     );
-}
-
-#[tokio::test]
-async fn at_most_five_redirects_are_followed() {
-    let (url, _requests) = server(|request| {
-        let step: u32 = request[5..6].parse().unwrap_or(0);
-        if step < 3 {
-            format!("HTTP/1.1 302 Found\r\nLocation: /{}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n", step + 1)
-                .into_bytes()
-        } else {
-            answer("200 OK", "there")
-        }
-    })
-    .await;
-    assert_eq!(
-        run(get(&url)).await.0.expect("success").text.as_deref(),
-        Some("there")
-    );
-    let (url, _requests) = server(|_| {
-        b"HTTP/1.1 302 Found\r\nLocation: /\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
-            .to_vec()
-    })
-    .await;
-    let text = message(run(get(&url)).await.0);
-    assert!(text.starts_with("more than 5 redirects"), "{text}");
 }
 
 #[tokio::test]
@@ -288,6 +235,18 @@ async fn tls_refuser() -> (String, tokio::task::JoinHandle<()>) {
         }
     });
     (url, task)
+}
+
+/// Its job has no time limit.
+#[tokio::test]
+async fn a_request_without_a_time_limit_has_a_default_one() {
+    let (url, _requests) = server(|_| Vec::new()).await;
+    let handler = HttpHandler::builder().default_timeout(Duration::from_millis(200));
+    let handler = handler.build().expect("a client");
+    let (result, _) = testing::run(&handler, info(HandlerSpec::Http(get(&url)))).await;
+    let text = message(result);
+    assert!(text.contains("no whole response within 200ms"), "{text}");
+    assert!(text.contains("set timeout"), "{text}");
 }
 
 #[tokio::test]

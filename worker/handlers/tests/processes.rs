@@ -199,7 +199,7 @@ async fn the_workers_environment_is_inherited_but_cannot_be_forged() {
 async fn input_reaches_the_process_and_one_that_does_not_read_it_blocks_nothing() {
     let big = "line\n".repeat(200_000);
     let process = ProcessSpec {
-        stdin: Some(big.clone()),
+        stdin: Some(big.clone().into()),
         ..ProcessSpec::default()
     };
     let (result, _) = run_command(command(&["wc", "-c"], process.clone())).await;
@@ -335,13 +335,13 @@ async fn a_failed_start_names_its_cause() {
     let text = failure_of(&["true"], missing).await;
     assert_eq!(text, "cwd: /no/such/dir is not a directory on this machine");
     let nobody = ProcessSpec {
-        user: Some("no-such-user".into()),
+        run_as: Some("no-such-user".into()),
         ..plain()
     };
     let text = failure_of(&["true"], nobody).await;
     assert_eq!(
         text,
-        "user: \"no-such-user\" does not exist on this machine"
+        "run_as: \"no-such-user\" does not exist on this machine"
     );
     let text = failure_of(&["echo", &"x".repeat(200 * 1024)], plain()).await;
     assert!(text.contains("too long"), "{text}");
@@ -371,7 +371,7 @@ async fn root_runs_processes_as_another_user() {
         return;
     };
     let process = ProcessSpec {
-        user: Some("nobody".into()),
+        run_as: Some("nobody".into()),
         cwd: Some("/".into()),
         ..ProcessSpec::default()
     };
@@ -381,7 +381,8 @@ async fn root_runs_processes_as_another_user() {
             process: process.clone(),
             ..sh(&format!("{padding}id -u; id -G; echo $USER $LOGNAME $HOME"))
         };
-        let (result, recorded) = shell(spec).await;
+        let handler = ShellHandler::new(MARKER).allow_run_as(["nobody".to_owned()]);
+        let (result, recorded) = testing::run(&handler, info(HandlerSpec::Shell(spec))).await;
         let wanted = [
             nobody.uid.to_string(),
             nobody.gid.to_string(),
@@ -389,6 +390,33 @@ async fn root_runs_processes_as_another_user() {
         ];
         assert_eq!(out(&recorded), wanted, "{result:?} {recorded:?}");
     }
+    let as_nobody = HandlerSpec::Shell(ShellSpec {
+        process,
+        ..sh("id -u")
+    });
+    let (result, _) = testing::run(&ShellHandler::new(MARKER), info(as_nobody)).await;
+    let text = message(result);
+    assert!(text.contains("does not run jobs as \"nobody\""), "{text}");
+    let handler = ShellHandler::new(MARKER).allow_run_as(["nobody".to_owned()]);
+    let as_root = info(HandlerSpec::Shell(sh("id -u")));
+    let text = message(testing::run(&handler, as_root).await.0);
+    assert!(text.contains("does not run jobs as root"), "{text}");
+}
+
+#[tokio::test]
+async fn a_worker_without_root_runs_processes_as_its_own_user_only() {
+    if nix::unistd::geteuid().is_root() {
+        println!("skipped: needs a user other than root");
+        return;
+    }
+    let handler = CommandHandler::new(MARKER).allow_run_as(["root".to_owned()]);
+    let process = ProcessSpec {
+        run_as: Some("root".into()),
+        ..ProcessSpec::default()
+    };
+    let spec = info(HandlerSpec::Command(command(&["true"], process)));
+    let text = message(testing::run(&handler, spec).await.0);
+    assert!(text.contains("only root may"), "{text}");
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use cueline_model::{
     AttemptId, DurationMs, ExecutorName, Fence, HandlerSpec, JobId, JobName, LogStream, RunId,
-    Shard, Timestamp,
+    Shard, StoreId, Timestamp,
 };
 use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
@@ -36,6 +36,8 @@ pub struct Stopped(pub StopReason);
 /// The facts of an attempt that do not change while it runs.
 #[derive(Debug, Clone)]
 pub struct AttemptInfo {
+    /// The store that has the run. A run's id is unique only within its store.
+    pub store: StoreId,
     /// The run, and the number of the attempt from 1.
     pub id: AttemptId,
     /// The job.

@@ -40,6 +40,14 @@ pub enum Error {
         /// Machine and process of the other worker.
         other: String,
     },
+    /// The worker has stopped softly, and the broker has not confirmed all outcomes.
+    #[error(
+        "failed to report {outcomes} outcomes before the stop: the broker did not confirm them; the journal keeps them, and the next start with this state directory reports them"
+    )]
+    Unreported {
+        /// Their number.
+        outcomes: usize,
+    },
     /// A task of the worker ended by itself. This is a bug.
     #[error("failed to continue: the {0} ended unexpectedly")]
     TaskEnded(&'static str),

@@ -25,7 +25,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cueline_model::{
-    AttemptId, DurationMs, Fence, HandlerSpec, JobId, LogStream, RunId, Shard, Timestamp,
+    AttemptId, DurationMs, Fence, HandlerSpec, JobId, LogStream, RunId, Shard, StoreId, Timestamp,
 };
 
 use crate::context::{AttemptInfo, AttemptSink, Context, StopReason};
@@ -68,7 +68,7 @@ impl AttemptSink for Recorded {
     }
 }
 
-/// The first attempt of run 1 of a job `test`, on an executor `test`. It has no parameter and no time limit, and a kill
+/// The first attempt of run 1 of store 1, of a job `test`, on an executor `test`. It has no parameter and no time limit, and a kill
 /// grace of 5 s.
 #[expect(
     clippy::missing_panics_doc,
@@ -76,6 +76,7 @@ impl AttemptSink for Recorded {
 )]
 pub fn attempt_info(handler: HandlerSpec) -> AttemptInfo {
     AttemptInfo {
+        store: StoreId(1),
         id: AttemptId {
             run: RunId(1),
             attempt: 1,

@@ -8,7 +8,7 @@ use cueline_broker::Listener;
 use cueline_model::Session;
 use cueline_runtime::Stop;
 use tokio::sync::mpsc;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 
 use crate::connect::connect;
 use crate::error::{Error, Result};
@@ -26,8 +26,12 @@ use crate::status::WorkerStatus;
 use crate::tasks::{INTAKE, SETTLING, Tasks};
 use crate::{control, settle};
 
-/// How long a drained worker waits for the broker to confirm its last reports. The journal keeps the others.
+/// The least time that a drained worker waits for the broker to confirm its last reports. It uses the rest of the drain
+/// timeout if that is longer. The journal keeps the others.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long it then waits for the broker to take its last acks, if it took not all reports.
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A worker that is ready to run. [`Worker::builder`] puts one together.
 ///
@@ -89,17 +93,19 @@ impl Worker {
     /// Runs until `stop`.
     ///
     /// A soft stop accepts no more triggers and returns those that have not started. Running attempts may end within
-    /// the drain timeout. The worker then reports their outcomes and returns. A hard stop returns at once: the next
-    /// start reports running attempts `lost`.
+    /// the drain timeout. The worker then reports their outcomes and returns. It tries that until the drain timeout is
+    /// over, and for at least 10 s. A hard stop returns at once: the next start reports running attempts `lost`.
     ///
     /// # Errors
     ///
-    /// - [`Error::Journal`] if the state directory cannot be used at the start, or not until the end of a drain.
+    /// - [`Error::Journal`] if the state directory cannot be used at the start, or not until the end of a drain, or if
+    ///   the thread of the journal's database has ended.
     /// - [`Error::BeforeStart`] if the hook failed.
     /// - [`Error::Broker`] if the broker refuses the worker. A broker that cannot be reached is tried again without
     ///   limit.
     /// - [`Error::NameTaken`] if another worker runs under the same name and started earlier. The worker has stopped
     ///   softly then.
+    /// - [`Error::Unreported`] if the worker has stopped softly, and the broker has not confirmed all outcomes.
     /// - [`Error::TaskEnded`] if a task of the worker failed.
     pub async fn run(self, stop: Stop) -> Result<()> {
         let settings = self.settings;
@@ -125,6 +131,9 @@ impl Worker {
         let (settings, status) = (Arc::clone(&state.settings), Arc::clone(&state.status));
         match state.run(journal, orders, stop).await {
             Ok(()) | Err(Halt::HardStop) => name_taken(&settings, &status).map_or(Ok(()), Err),
+            Err(Halt::Failed(error @ Error::Unreported { .. })) => {
+                Err(name_taken(&settings, &status).unwrap_or(error))
+            }
             Err(Halt::Failed(error)) => Err(error),
         }
     }
@@ -226,22 +235,49 @@ impl WorkerState {
             event_loop.abandon().await;
             return Err(halt);
         }
-        self.finish(event_loop, &reports, &mut tasks).await;
-        Ok(())
+        self.finish(event_loop, &reports, &mut tasks, &stop).await
     }
 
-    /// After a drain: waits for the confirmation of the last reports and acks, and then announces the end.
-    async fn finish(&self, event_loop: EventLoop, reports: &ReportQueue, tasks: &mut Tasks) {
-        if timeout(FLUSH_TIMEOUT, reports.emptied()).await.is_err() {
+    /// After a drain: waits for the confirmation of the last reports and acks, and then announces the end. Fails if
+    /// outcomes are left that only the journal has.
+    async fn finish(
+        &self,
+        event_loop: EventLoop,
+        reports: &ReportQueue,
+        tasks: &mut Tasks,
+        stop: &Stop,
+    ) -> Result<(), Halt> {
+        let least = Instant::now() + FLUSH_TIMEOUT;
+        let deadline = event_loop.drain_ends_at.map_or(least, |end| end.max(least));
+        let is_flushed = tokio::select! {
+            flushed = timeout_at(deadline, reports.emptied()) => flushed.is_ok(),
+            () = stop.hard() => {
+                event_loop.abandon().await;
+                return Err(Halt::HardStop);
+            }
+        };
+        let outcomes = reports.unconfirmed_outcomes();
+        if !is_flushed {
             tracing::warn!(
-                "the broker did not confirm all outcomes; the next start reports them again"
+                outcomes,
+                "the broker did not confirm all reports before the stop; outcomes stay in the journal. Check the results queue, and start this worker again with its state directory before schedulers fail it over"
             );
         }
         event_loop.finish().await;
-        tasks.settled(FLUSH_TIMEOUT).await;
+        // A broker that took no reports takes no acks either.
+        let limit = if is_flushed {
+            FLUSH_TIMEOUT
+        } else {
+            SETTLE_TIMEOUT
+        };
+        tasks.settled(limit).await;
         self.heartbeats().send(HeartbeatKind::Stopped).await;
         let executor = &self.settings.executor;
         tracing::info!(group = %executor.group, executor = %executor.name, "worker stopped");
+        if outcomes > 0 {
+            return Err(Halt::Failed(Error::Unreported { outcomes }));
+        }
+        Ok(())
     }
 
     fn spawn_settling(&self, tasks: &mut Tasks, queue: mpsc::Receiver<settle::Settlements>) {

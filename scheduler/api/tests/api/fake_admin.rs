@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use cueline_model::ExecutorId;
 use cueline_runtime::Activator;
 use cueline_store::admin::{
-    AdminError, QueueDepth, ReplayedDeadLetter, SchedulerAdmin, SinceStart,
+    AdminError, EmptiedQueue, QueueDepth, ReplayedDeadLetter, SchedulerAdmin, SinceStart,
 };
 use cueline_store::{OutstandingAttempt, Store, TriggerOutcome, TriggerRequest};
 
@@ -65,11 +65,11 @@ impl SchedulerAdmin for FakeAdmin {
         Err(unreachable())
     }
 
-    async fn drain(&self, _executor: &ExecutorId, _by: &str) -> Result<u64, AdminError> {
+    async fn drain(&self, _executor: &ExecutorId, _by: &str) -> Result<EmptiedQueue, AdminError> {
         Err(unreachable())
     }
 
-    async fn purge(&self, _executor: &ExecutorId, _by: &str) -> Result<u64, AdminError> {
+    async fn purge(&self, _executor: &ExecutorId, _by: &str) -> Result<EmptiedQueue, AdminError> {
         Err(unreachable())
     }
 

@@ -3,5 +3,10 @@
 mod behaviour;
 mod dead_letters;
 mod fake_admin;
+mod hostile;
+mod hostile_bodies;
+mod large;
+mod limits;
+mod raw;
 mod refusals;
 mod server;

@@ -1,10 +1,11 @@
 //! A real server over a real store, and a client that returns whole answers.
 
 use std::future::Future;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cueline_api::{ApiState, router};
+use cueline_api::{ApiState, ServerLimits, router};
 use cueline_runtime::Stop;
 use cueline_store::Store;
 use cueline_store_sqlite::{SqliteOptions, SqliteStore};
@@ -21,6 +22,7 @@ pub(crate) struct Server {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) admin: Arc<FakeAdmin>,
     pub(crate) stop: Stop,
+    pub(crate) address: SocketAddr,
     base: String,
     http: reqwest::Client,
     _folder: tempfile::TempDir,
@@ -49,6 +51,10 @@ impl Answer {
 
 impl Server {
     pub(crate) async fn start() -> Self {
+        Self::with(ServerLimits::of_connections(100)).await
+    }
+
+    pub(crate) async fn with(limits: ServerLimits) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("store.db");
         let store = SqliteStore::open(&path, SqliteOptions::default())
@@ -61,13 +67,17 @@ impl Server {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
             .await
             .expect("a port");
-        let base = format!("http://{}", listener.local_addr().expect("an address"));
-        tokio::spawn(async move { axum::serve(listener, router(state)).await });
+        let address = listener.local_addr().expect("an address");
+        let base = format!("http://{address}");
+        // The state's stop ends waiting requests. The server itself ends with the test.
+        let serving = cueline_api::serve(listener, router(state), limits, Stop::new());
+        tokio::spawn(serving);
         cueline_runtime::tls::install_provider();
         Self {
             store,
             admin,
             stop,
+            address,
             base,
             http: reqwest::Client::builder()
                 .no_proxy()

@@ -2,6 +2,7 @@
 //! once.
 
 mod dead_letter_origin;
+mod empty_queue;
 
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ use cueline_model::{ExecutorId, OutcomeKind};
 use cueline_protocol::{Trigger, decode};
 use cueline_runtime::Activator;
 use cueline_store::admin::{
-    AdminError, QueueDepth, ReplayedDeadLetter, SchedulerAdmin, SinceStart,
+    AdminError, EmptiedQueue, QueueDepth, ReplayedDeadLetter, SchedulerAdmin, SinceStart,
 };
 use cueline_store::{
     DeadLetter, ErrorKind, OutstandingAttempt, Store, StoreError, TriggerOutcome, TriggerRequest,
@@ -23,12 +24,13 @@ use crate::claims::NodeClaims;
 use crate::counters::Counters;
 use crate::database_clock::DatabaseClock;
 use crate::error::EngineError;
-use crate::liveness::executor_attempts::{Ending, ExecutorAttempts};
+use crate::liveness::executor_attempts::ExecutorAttempts;
 use crate::liveness::reconcile::Reconciler;
 use crate::liveness::registry::Registry;
 use crate::liveness::self_check::SelfCheck;
-use crate::liveness::start_evidence::StartEvidence;
 use crate::pipeline::manual_trigger::ManualTrigger;
+
+use empty_queue::EmptyQueue;
 
 /// The engine's side of [`SchedulerAdmin`].
 pub(crate) struct Admin {
@@ -103,16 +105,18 @@ impl SchedulerAdmin for Admin {
         Ok(self.attempts.outstanding(executor).await?)
     }
 
-    async fn drain(&self, executor: &ExecutorId, by: &str) -> Result<u64, AdminError> {
+    async fn drain(&self, executor: &ExecutorId, by: &str) -> Result<EmptiedQueue, AdminError> {
         let reason = format!("its queue was drained by {by}");
-        let count = self.empty(executor, OutcomeKind::Returned, &reason).await?;
+        let emptied = self.empty(executor, OutcomeKind::Returned, &reason).await?;
         self.claim.wake();
-        Ok(count)
+        Ok(emptied)
     }
 
-    async fn purge(&self, executor: &ExecutorId, by: &str) -> Result<u64, AdminError> {
+    async fn purge(&self, executor: &ExecutorId, by: &str) -> Result<EmptiedQueue, AdminError> {
         let reason = format!("its queue was purged by {by}");
-        self.empty(executor, OutcomeKind::Cancelled, &reason).await
+        Ok(self
+            .empty(executor, OutcomeKind::Cancelled, &reason)
+            .await?)
     }
 
     async fn replay(&self, executor: &ExecutorId) -> Result<u64, AdminError> {
@@ -200,23 +204,26 @@ impl Admin {
         })
     }
 
-    /// Takes all triggers out of the executor's queue and ends their attempts as `kind`. Returns their number.
+    /// Takes the triggers out of the executor's queue and ends their attempts as `kind`, if they have not started.
     async fn empty(
         &self,
         executor: &ExecutorId,
         kind: OutcomeKind,
         reason: &str,
-    ) -> Result<u64, AdminError> {
-        let mut count = 0;
-        let ending = Ending {
-            kind,
-            reason,
-            evidence: &StartEvidence::default(),
-        };
-        self.attempts
-            .drain(executor, &ending, || true, &mut count)
+    ) -> Result<EmptiedQueue, EngineError> {
+        let holdings = &self.reconciler.holdings;
+        let emptied = EmptyQueue::new(&self.attempts, holdings, executor, kind, reason)
+            .run()
             .await?;
-        Ok(count as u64)
+        if emptied.left > 0 {
+            tracing::warn!(
+                group = %executor.group,
+                executor = %executor.name,
+                count = emptied.left,
+                "left triggers in a queue, because their executor may have started them; check that it answers, or try again later"
+            );
+        }
+        Ok(emptied)
     }
 }
 

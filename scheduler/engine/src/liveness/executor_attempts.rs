@@ -1,9 +1,10 @@
 //! The attempts of one executor: those in its queue, and those that the store lists.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cueline_broker::{Broker, Delivery, QueueId, Receipt, Settlement};
+use cueline_broker::{Broker, BrokerError, Delivery, QueueId, Receipt, Settlement};
 use cueline_model::{AttemptId, ExecutorId, OutcomeKind, StoreId};
 use cueline_protocol::{Trigger, decode};
 use cueline_runtime::Backoff;
@@ -26,27 +27,54 @@ pub(crate) struct ExecutorAttempts {
     pub(crate) store_id: StoreId,
 }
 
-/// How the attempts of drained triggers end.
+/// Why the attempts of drained triggers are [returned](OutcomeKind::Returned), and which of them are not.
 pub(crate) struct Ending<'a> {
-    pub(crate) kind: OutcomeKind,
     pub(crate) reason: &'a str,
-    /// The starts of the executor.
+    /// The starts of the executor, which starts nothing more.
     pub(crate) evidence: &'a StartEvidence,
+    /// The attempts that the store listed before the queue was read.
+    pub(crate) listed: &'a HashMap<AttemptId, &'a OutstandingAttempt>,
 }
 
 impl Ending<'_> {
-    /// An attempt is not [returned](OutcomeKind::Returned) if its trigger was delivered before or its start is
-    /// recorded: it may have started.
-    fn may_end(&self, delivery: &Delivery, attempt: AttemptId) -> bool {
-        let may_have_started = delivery.redelivered || self.evidence.has_start(attempt);
-        self.kind != OutcomeKind::Returned || !may_have_started
+    /// An attempt is not returned if its trigger was delivered before or its start is recorded: it may have started.
+    fn may_end(&self, delivery: &Delivery, trigger: &Trigger) -> bool {
+        !delivery.redelivered
+            && !self.evidence.has_start(trigger.attempt_id())
+            && !self.may_have_lost_start(trigger)
     }
+
+    /// Whether the trigger may be a second copy, and the log may have lost the start from the first one. The attempt then
+    /// ends when the store lists it.
+    fn may_have_lost_start(&self, trigger: &Trigger) -> bool {
+        let attempt = trigger.attempt_id();
+        let dispatched_at = match self.listed.get(&attempt) {
+            Some(o) if was_confirmed_at_once(o) => return false,
+            Some(o) => o.dispatched_at,
+            // It was not confirmed yet, so it may have been published again and again.
+            None => trigger.fire_at.minus_ms(DISPATCHED_AHEAD_MS),
+        };
+        self.evidence.may_have_started(attempt, dispatched_at)
+    }
+}
+
+/// No attempt is marked `dispatching` this long before the fire time of its run.
+const DISPATCHED_AHEAD_MS: u64 = 5_000;
+
+/// A publish without an answer is repeated a second later, by another node later still. So an attempt that was confirmed
+/// within this time of its mark was not published again by a scheduler. Both times are by the database's clock.
+const REPEATED_AFTER_MS: u64 = 1_000;
+
+/// Whether the trigger of the attempt was confirmed before a scheduler could publish it again. Only the broker port's own
+/// retry, after a broken connection, is sooner.
+pub(crate) fn was_confirmed_at_once(o: &OutstandingAttempt) -> bool {
+    o.queued_at < o.dispatched_at.plus_ms(REPEATED_AFTER_MS)
 }
 
 /// Triggers fetched at once, and attempts ended in one transaction.
 pub(crate) const BATCH: usize = 500;
 /// The most batches per executor in one call. The next call continues.
-const MAX_BATCHES: usize = 200;
+pub(crate) const MAX_BATCHES: usize = 200;
 /// Attempts that the store lists per page.
 const PAGE: usize = 1_000;
 /// The wait at an empty queue. Meanwhile the broker may return messages that a dead consumer held.
@@ -116,7 +144,7 @@ impl ExecutorAttempts {
     }
 
     /// The executor may be back. The broker would go on delivering a part of its triggers here.
-    async fn stop_fetching(&self, queue: &QueueId) {
+    pub(crate) async fn stop_fetching(&self, queue: &QueueId) {
         if let Err(error) = self.broker.stop_fetching(queue).await {
             tracing::debug!(%queue, %error, "failed to end the deliveries of a drained queue; they end by themselves");
         }
@@ -145,15 +173,7 @@ impl ExecutorAttempts {
         count: &mut usize,
     ) -> Result<(), EngineError> {
         for _ in 0..MAX_BATCHES {
-            let batch = match self.broker.fetch(queue, BATCH, FETCH_WAIT).await {
-                Ok(batch) => batch,
-                // The broker has lost the queue.
-                Err(e) if e.kind() == cueline_broker::ErrorKind::Permanent => {
-                    tracing::debug!(%queue, error = %e, "failed to read the queue of an executor; treating it as empty");
-                    break;
-                }
-                Err(e) => return Err(e.into()),
-            };
+            let batch = self.fetch(queue).await?;
             if batch.is_empty() {
                 break;
             }
@@ -165,6 +185,18 @@ impl ExecutorAttempts {
             self.end(queue, &batch, ending, count).await?;
         }
         Ok(())
+    }
+
+    /// Fetches a batch of triggers; none if the queue is empty.
+    pub(crate) async fn fetch(&self, queue: &QueueId) -> Result<Vec<Delivery>, BrokerError> {
+        match self.broker.fetch(queue, BATCH, FETCH_WAIT).await {
+            // The broker has lost the queue.
+            Err(e) if e.kind() == cueline_broker::ErrorKind::Permanent => {
+                tracing::debug!(%queue, error = %e, "failed to read the queue of an executor; treating it as empty");
+                Ok(Vec::new())
+            }
+            fetched => fetched,
+        }
     }
 
     async fn end(
@@ -180,8 +212,8 @@ impl ExecutorAttempts {
             let settlement = match self.read(delivery) {
                 Ok(trigger) => {
                     let attempt = trigger.attempt_id();
-                    if ending.may_end(delivery, attempt) {
-                        let (kind, now) = (ending.kind, self.clock.now());
+                    if ending.may_end(delivery, &trigger) {
+                        let (kind, now) = (OutcomeKind::Returned, self.clock.now());
                         reports.push(attempt_ended(attempt, kind, now, ending.reason));
                     }
                     Settlement::Ack
@@ -199,7 +231,8 @@ impl ExecutorAttempts {
         Ok(self.broker.settle(queue, &settlements).await?)
     }
 
-    fn read(&self, delivery: &Delivery) -> Result<Trigger, String> {
+    /// The trigger in a delivery, or why it is refused.
+    pub(crate) fn read(&self, delivery: &Delivery) -> Result<Trigger, String> {
         let trigger: Trigger =
             decode(&delivery.payload).map_err(|e| format!("{NOT_ROUTED_AGAIN}{e}"))?;
         match store_mismatch(self.store_id, trigger.store) {
@@ -209,7 +242,7 @@ impl ExecutorAttempts {
     }
 
     /// Retries several times. If it gave up at once, the triggers would return to the queue and count as delivered.
-    async fn ingest(&self, reports: &[AttemptReport]) -> Result<(), StoreError> {
+    pub(crate) async fn ingest(&self, reports: &[AttemptReport]) -> Result<(), StoreError> {
         let mut backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
         for _ in 0..STORE_TRIES {
             match self.store.ingest_reports(reports).await {

@@ -5,6 +5,7 @@
 //! again, wherever their triggers are. When the executor returns, the store refuses its reports about these attempts,
 //! and the executor returns triggers from before its absence.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use cueline_broker::Broker;
@@ -97,10 +98,11 @@ impl ExecutorFailover {
         // The executor starts nothing more, so a start that is not in the log now will never be. The log comes before
         // the queue, which may have a second copy of a trigger that has started.
         let evidence = self.start_evidence(executor).await?;
+        let listed: HashMap<_, _> = outstanding.iter().map(|o| (o.attempt, o)).collect();
         let ending = Ending {
-            kind: OutcomeKind::Returned,
             reason: &silence,
             evidence: &evidence,
+            listed: &listed,
         };
         // Only attempts that may have started wait until the queue is known to be empty. A product may list all queues
         // to count one. Such an attempt that is listed only after the drain waits for the next turn.
@@ -226,7 +228,7 @@ impl ExecutorFailover {
 }
 
 fn is_perhaps_started(o: &OutstandingAttempt, evidence: &StartEvidence) -> bool {
-    o.state == RunState::Running || evidence.may_have_started(o.attempt, o.queued_at)
+    o.state == RunState::Running || evidence.may_have_started(o.attempt, o.dispatched_at)
 }
 
 fn why_lost(o: &OutstandingAttempt, silence: &str) -> String {

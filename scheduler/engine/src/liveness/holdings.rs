@@ -1,7 +1,7 @@
 //! Finds the attempts that their executors do not hold: neither in the queue nor in the journal.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -12,8 +12,11 @@ use cueline_store::OutstandingAttempt;
 
 use super::registry::Registry;
 use super::start_evidence::StartEvidence;
+use super::unanswered::Unanswered;
 use crate::addresses::{control_channel, executor_queue, start_log};
+use crate::database_clock::DatabaseClock;
 use crate::error::EngineError;
+use crate::lock::lock;
 
 /// The most attempts in one question and in one turn. An executor answers for more than this.
 pub(crate) const BATCH: usize = 1_000;
@@ -27,7 +30,9 @@ pub(crate) const LEAST_PASSED_AFTER_MS: u64 = 60_000;
 pub(crate) struct Holdings {
     pub(crate) broker: Broker,
     pub(crate) registry: Arc<Registry>,
+    pub(crate) clock: Arc<DatabaseClock>,
     pub(crate) store_id: StoreId,
+    pub(crate) unanswered: Arc<Mutex<Unanswered>>,
     /// The validity of triggers. Their deadlines tell by it when they were written.
     pub(crate) trigger_valid_ms: u64,
     /// A trigger in a queue that holds others is lost if its executor has read triggers that were written this much
@@ -49,6 +54,7 @@ pub(crate) struct Missing {
 struct Answers {
     missing: Vec<OutstandingAttempt>,
     fetched_until: Option<Timestamp>,
+    forgotten_until: Option<Timestamp>,
 }
 
 impl Holdings {
@@ -76,7 +82,12 @@ impl Holdings {
                 self.ask(&executor, &attempts, &mut answers).await?;
                 answers
             };
-            self.classify(&executor, answers.missing, &mut missing)
+            let Answers {
+                missing: attempts,
+                forgotten_until,
+                ..
+            } = answers;
+            self.classify(&executor, attempts, forgotten_until, &mut missing)
                 .await;
         }
         Ok(missing)
@@ -99,9 +110,26 @@ impl Holdings {
         let not_held = queued.into_iter().filter(|o| !held.contains(&o.attempt));
         let mut missing = Missing::default();
         let is_sorted = self
-            .classify(executor, not_held.collect(), &mut missing)
+            .classify(
+                executor,
+                not_held.collect(),
+                reply.forgotten_until,
+                &mut missing,
+            )
             .await;
         Ok(is_sorted.then_some(missing))
+    }
+
+    /// Compares `queued` attempts of an executor that is not alive with its start log alone. `None` if the log cannot be
+    /// read.
+    pub(crate) async fn missing_in_start_log(
+        &self,
+        executor: &ExecutorId,
+        queued: Vec<OutstandingAttempt>,
+    ) -> Option<Missing> {
+        let mut missing = Missing::default();
+        let is_sorted = self.classify(executor, queued, None, &mut missing).await;
+        is_sorted.then_some(missing)
     }
 
     /// Whether the queue of an executor holds no trigger. A queue that does not answer may hold any.
@@ -173,6 +201,7 @@ impl Holdings {
             let not_held = part.iter().filter(|o| !held.contains(&o.attempt));
             answers.missing.extend(not_held.cloned());
             answers.fetched_until = reply.fetched_until;
+            answers.forgotten_until = reply.forgotten_until;
             if later.is_empty() {
                 return Ok(());
             }
@@ -200,8 +229,10 @@ impl Holdings {
             )
             .await?;
         let Some(reply) = reply else {
+            self.note_silence(executor, attempts.len());
             return Ok(None);
         };
+        lock(&self.unanswered).note_answer(executor);
         match decode(&reply) {
             Ok(reply) => Ok(Some(reply)),
             Err(e) => {
@@ -216,6 +247,20 @@ impl Holdings {
         }
     }
 
+    /// Warns of an executor that sends heartbeats and answers nothing.
+    fn note_silence(&self, executor: &ExecutorId, attempts: usize) {
+        let silent_ms = lock(&self.unanswered).note_silence(executor, self.clock.now());
+        if let Some(silent_ms) = silent_ms {
+            tracing::warn!(
+                group = %executor.group,
+                executor = %executor.name,
+                attempts,
+                silent_ms,
+                "an executor is alive and answered no question about its attempts; triggers that are lost on the way to it stay queued. Check the worker's log, its rights to receive control messages and to send replies, and the scheduler's rights to send control messages and to receive replies"
+            );
+        }
+    }
+
     /// Sorts missing attempts by whether they may have started. The log is read after the executor's answer: an attempt
     /// that the executor has accepted since then may have started too. If the log cannot be read, the `queued` attempts
     /// are left out, and it returns false.
@@ -223,6 +268,7 @@ impl Holdings {
         &self,
         executor: &ExecutorId,
         attempts: Vec<OutstandingAttempt>,
+        forgotten_until: Option<Timestamp>,
         missing: &mut Missing,
     ) -> bool {
         let (running, queued): (Vec<_>, Vec<_>) = attempts
@@ -246,12 +292,26 @@ impl Holdings {
                 return false;
             }
         };
-        // A record that the log has dropped is so old that the report of that start was ingested long ago.
-        let queued = queued.iter().map(|o| o.attempt);
+        // The executor would hold an attempt that it has started, unless it has forgotten it since. Then only a complete
+        // log shows that it has not started.
+        let may_have_started = |o: &OutstandingAttempt| {
+            if self.may_be_forgotten(forgotten_until, o.queued_at) {
+                evidence.may_have_started(o.attempt, o.dispatched_at)
+            } else {
+                evidence.has_start(o.attempt)
+            }
+        };
         let (started, not_started): (Vec<_>, Vec<_>) =
-            queued.partition(|attempt| evidence.has_start(*attempt));
-        missing.may_have_started.extend(started);
-        missing.not_started.extend(not_started);
+            queued.into_iter().partition(may_have_started);
+        let ids = |list: Vec<OutstandingAttempt>| list.into_iter().map(|o| o.attempt);
+        missing.may_have_started.extend(ids(started));
+        missing.not_started.extend(ids(not_started));
         true
+    }
+
+    /// Whether an executor that has forgotten ends which it reported until `forgotten_until` may have forgotten an attempt
+    /// that was published before `queued_at`. Their clocks differ.
+    fn may_be_forgotten(&self, forgotten_until: Option<Timestamp>, queued_at: Timestamp) -> bool {
+        forgotten_until.is_some_and(|until| queued_at <= until.plus_ms(self.passed_after_ms))
     }
 }

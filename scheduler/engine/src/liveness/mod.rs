@@ -4,8 +4,9 @@
 //! work of silent executors, each as in [`executor_failover`], and [`forget`] removes those that stay silent. Both act
 //! only while [`self_check`] shows that this node would have received a heartbeat; [`loopback`] provides that evidence.
 //! [`start_evidence`] tells which attempts may have started. [`reconcile`] finds attempts that live executors do not
-//! hold. It asks them through [`holdings`], [`not_held`] remembers those that may have started, and [`republish_limit`]
-//! bounds how often the others are published again. [`results_queue`] tells which results are in the store.
+//! hold. It asks them through [`holdings`], and [`unanswered`] tells which of them answer nothing. [`not_held`] remembers
+//! those that may have started, and [`republish_limit`] bounds how often the others are published again.
+//! [`results_queue`] tells which results are in the store.
 //! [`node_lease`] keeps the claims of this node. [`incarnations`] recognises two processes under one executor name, and
 //! [`lease_times`] workers that would stop too late.
 
@@ -29,3 +30,4 @@ pub(crate) mod republish_limit;
 pub(crate) mod results_queue;
 pub(crate) mod self_check;
 pub(crate) mod start_evidence;
+pub(crate) mod unanswered;

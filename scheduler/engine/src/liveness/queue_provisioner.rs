@@ -7,14 +7,16 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::{Arc, Mutex};
 
-use cueline_broker::{Broker, BrokerError, QueueId, StartLog};
+use cueline_broker::{Broker, QueueId, StartLog};
 use cueline_model::{ExecutorId, Timestamp};
 use cueline_protocol::{StartRecord, VERSION, encode};
 use cueline_runtime::{Activator, Stop};
+use cueline_store::Store;
 use tokio::task::JoinSet;
 
 use crate::addresses::{executor_queue, start_log};
 use crate::database_clock::DatabaseClock;
+use crate::error::EngineError;
 use crate::lock::lock;
 
 /// The most executors that are tracked. Further requests are dropped. An executor that waits for its queue repeats the
@@ -26,6 +28,7 @@ const CONCURRENCY: usize = 16;
 const REDECLARE_AFTER_MS: i64 = 10_000;
 
 pub(crate) struct QueueProvisioner {
+    store: Arc<dyn Store>,
     broker: Broker,
     clock: Arc<DatabaseClock>,
     requests: Requests,
@@ -33,8 +36,9 @@ pub(crate) struct QueueProvisioner {
 }
 
 impl QueueProvisioner {
-    pub(crate) fn new(broker: Broker, clock: Arc<DatabaseClock>) -> Self {
+    pub(crate) fn new(store: Arc<dyn Store>, broker: Broker, clock: Arc<DatabaseClock>) -> Self {
         Self {
+            store,
             broker,
             clock,
             requests: Requests::default(),
@@ -95,13 +99,13 @@ impl QueueProvisioner {
         executor: &ExecutorId,
         queue: &QueueId,
         is_news: bool,
-    ) -> Result<(), BrokerError> {
+    ) -> Result<(), EngineError> {
         let log = start_log(executor);
         self.broker.declare_log(&log).await?;
         if is_news || self.is_empty(&log).await {
             self.mark(&log).await?;
         }
-        self.broker.declare(queue).await
+        Ok(self.broker.declare(queue).await?)
     }
 
     /// A log that has no records may be new. Other logs need no mark of an executor that asks again and again, because
@@ -119,7 +123,10 @@ impl QueueProvisioner {
     /// The time is read once the log has the declaration, because earlier starts may have been lost with an earlier log.
     /// If this log is lost before it has the mark, for example while this process is stopped, its starts are lost too.
     /// The mark then comes into a new log, and counts for nothing there.
-    async fn mark(&self, log: &StartLog) -> Result<(), BrokerError> {
+    ///
+    /// The time is the database's own and not this node's estimate, because failover compares it with times that the
+    /// database has set.
+    async fn mark(&self, log: &StartLog) -> Result<(), EngineError> {
         let id = declaration_id();
         let declaration = StartRecord::Declaration {
             v: VERSION,
@@ -129,9 +136,9 @@ impl QueueProvisioner {
         let mark = StartRecord::Mark {
             v: VERSION,
             declaration: id,
-            at: self.clock.now(),
+            at: self.store.now().await?,
         };
-        self.broker.append(log, encode(&mark).into()).await
+        Ok(self.broker.append(log, encode(&mark).into()).await?)
     }
 }
 

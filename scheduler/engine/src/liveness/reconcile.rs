@@ -46,7 +46,7 @@ pub(crate) struct Reconcile {
     pub(crate) limit: RepublishLimit,
 }
 
-const WHY_LOST: &str = "its executor no longer knows it; its state directory was lost";
+const WHY_LOST: &str = "its executor no longer knows it; its state directory was lost, or it has forgotten the attempt";
 
 impl Duty for Reconcile {
     type Error = EngineError;

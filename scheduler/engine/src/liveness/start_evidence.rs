@@ -10,15 +10,16 @@ use cueline_protocol::{StartRecord, decode};
 #[derive(Debug, Default)]
 pub(crate) struct StartEvidence {
     started: HashSet<AttemptId>,
-    /// The log has the starts of all attempts that were queued at this time or later. `None` if it says nothing.
+    /// The log has the starts of all attempts that were marked `dispatching` at this time or later, by the database's
+    /// clock. `None` if it says nothing.
     complete_from: Option<Timestamp>,
 }
 
 /// Who writes records with consecutive numbers: a start of the process, in one of its sessions.
 type Writer = (String, Session);
 
-/// The clock of an executor may differ from the database's by almost this time. It dates the oldest record that is left
-/// and the first one after a gap.
+/// The executor's clock dates the oldest record that is left and the first one after a gap. All other times here are by
+/// the database's clock. The executor's clock must be less than this behind the database's.
 const CLOCK_SLACK_MS: u64 = 60_000;
 
 impl StartEvidence {
@@ -36,8 +37,8 @@ impl StartEvidence {
                 Ok(StartRecord::Mark {
                     declaration, at, ..
                 }) if declarations.contains(&declaration) => {
-                    // Attempts that were queued at its time or later have their records behind it, or before it if
-                    // they were faster. Records that the log had lost before that are of older attempts.
+                    // Attempts that were marked `dispatching` at its time or later have their records behind its
+                    // declaration. Records that the log had lost before that are of older attempts.
                     let earlier = evidence.complete_from.map_or(at, |from| from.min(at));
                     evidence.complete_from = Some(earlier);
                 }
@@ -60,7 +61,7 @@ impl StartEvidence {
                     let has_gap = next.is_some_and(|next| number > next);
                     if has_gap || evidence.complete_from.is_none() {
                         let complete_from = at.plus_ms(CLOCK_SLACK_MS);
-                        tracing::warn!(number, expected = next, %complete_from, "a start log has lost records; attempts queued before it is complete again count as started");
+                        tracing::warn!(number, expected = next, %complete_from, "a start log has lost records; attempts dispatched before it is complete again count as started");
                         evidence.complete_from = Some(complete_from);
                     }
                     // A record whose confirmation was lost may come again after its successor.
@@ -85,9 +86,12 @@ impl StartEvidence {
         self.started.contains(&attempt)
     }
 
-    /// Whether the attempt, which was queued at `queued_at`, may have started.
-    pub(crate) fn may_have_started(&self, attempt: AttemptId, queued_at: Timestamp) -> bool {
-        let is_complete = self.complete_from.is_some_and(|from| from <= queued_at);
+    /// Whether the attempt, which was marked `dispatching` at `dispatched_at`, may have started.
+    ///
+    /// The time of its confirmation would prove nothing. The executor may have started the attempt long before that, and
+    /// the log may have lost the record since.
+    pub(crate) fn may_have_started(&self, attempt: AttemptId, dispatched_at: Timestamp) -> bool {
+        let is_complete = self.complete_from.is_some_and(|from| from <= dispatched_at);
         !is_complete || self.has_start(attempt)
     }
 }
@@ -154,8 +158,8 @@ mod tests {
         StartEvidence::of(&[&[declaration()][..], records].concat(), STORE)
     }
 
-    fn may(records: &[Bytes], run: i64, queued_ms: i64) -> bool {
-        evidence(records).may_have_started(attempt(run), at(queued_ms))
+    fn may(records: &[Bytes], run: i64, dispatched_ms: i64) -> bool {
+        evidence(records).may_have_started(attempt(run), at(dispatched_ms))
     }
 
     #[test]
@@ -171,7 +175,7 @@ mod tests {
         assert!(!may(&log, 4, 100));
         assert!(
             may(&log, 4, 99),
-            "it was queued before the log was declared"
+            "it was dispatched before the log was declared"
         );
         assert!(!may(&log[..1], 1, 100), "nothing has started");
         let other = AttemptId {
@@ -184,8 +188,8 @@ mod tests {
     /// The log with its declaration was lost before the mark was written, or has dropped the declaration.
     #[test]
     fn a_mark_without_its_declaration_proves_nothing() {
-        let may = |log: &[Bytes], queued_ms| {
-            StartEvidence::of(log, STORE).may_have_started(attempt(3), at(queued_ms))
+        let may = |log: &[Bytes], dispatched_ms| {
+            StartEvidence::of(log, STORE).may_have_started(attempt(3), at(dispatched_ms))
         };
         assert!(may(&[mark(100)], i64::MAX));
         assert!(may(&[mark(100), declaration()], i64::MAX));
@@ -257,7 +261,7 @@ mod tests {
             assert_eq!(!may(&with(&more), 3, 150), complete, "{what}");
         }
         let log = with(&[starts(5, 2, 250, &[2])]);
-        assert!(!may(&log, 3, 60_250), "it was queued after the gap");
+        assert!(!may(&log, 3, 60_250), "it was dispatched after the gap");
         assert!(may(&log, 1, 60_250), "it is still in the log");
     }
 

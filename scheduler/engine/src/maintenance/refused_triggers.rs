@@ -118,7 +118,7 @@ impl RefusedTriggers {
                     letter,
                     reason: reason.to_owned(),
                     may_have_copy: queued_at > written_at.plus_ms(SECOND_COPY_AFTER_MS),
-                    outstanding: outstanding(trigger, queued_at),
+                    outstanding: outstanding(trigger, written_at, queued_at),
                 }),
             }
         }
@@ -189,10 +189,16 @@ fn refused_report(attempt: AttemptId, now: Timestamp, reason: &str) -> AttemptRe
 }
 
 /// The attempt of a trigger, as the store lists it.
-fn outstanding(trigger: Trigger, queued_at: Timestamp) -> OutstandingAttempt {
+fn outstanding(
+    trigger: Trigger,
+    written_at: Timestamp,
+    queued_at: Timestamp,
+) -> OutstandingAttempt {
     OutstandingAttempt {
         attempt: trigger.attempt_id(),
         state: RunState::Queued,
+        // The trigger was written right after the mark. The executor's answer decides, not this time.
+        dispatched_at: written_at,
         queued_at,
         executor: ExecutorId {
             group: trigger.group,

@@ -1,5 +1,6 @@
 //! Ingest: applies reports of executors to runs.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use cueline_broker::{Broker, Delivery, QueueId, Receipt, Settlement};
 use cueline_model::StoreId;
 use cueline_protocol::{DecodeError, ReportMessage, decode_reports};
 use cueline_runtime::{Activator, BurstGate, Linger, Stop};
-use cueline_store::{AttemptReport, Store};
+use cueline_store::{AttemptReport, ErrorKind, Store, StoreError};
 use tokio::time::{Instant, timeout_at};
 
 use super::burst;
@@ -62,8 +63,8 @@ impl QueueConsumer for Ingest {
         }
         let (mut count, mut rest) = (0, batch);
         while !rest.is_empty() {
-            let part = self.read_batch(rest);
-            if let Err(e) = self.ingest_batch(&part).await {
+            let mut part = self.read_batch(rest);
+            if let Err(e) = self.ingest_batch(&mut part).await {
                 let retry = Settlement::Retry(RETRY_AFTER);
                 settle_all(&self.broker, &Self::QUEUE, rest, retry).await?;
                 return Err(e);
@@ -83,6 +84,20 @@ struct Batch {
     reports: Vec<AttemptReport>,
     /// One for each message.
     settlements: Vec<(Receipt, Settlement)>,
+    /// For each message, the number of reports up to its end.
+    ends: Vec<usize>,
+}
+
+impl Batch {
+    /// Makes the message of this report a dead letter.
+    fn refuse(&mut self, report: usize, why: &StoreError) {
+        let message = self.ends.partition_point(|end| *end <= report);
+        if let Some((_, settlement)) = self.settlements.get_mut(message)
+            && *settlement == Settlement::Ack
+        {
+            *settlement = Settlement::Dead(why.to_string());
+        }
+    }
 }
 
 impl Ingest {
@@ -99,8 +114,32 @@ impl Ingest {
         }
     }
 
-    async fn ingest_batch(&self, batch: &Batch) -> Result<(), EngineError> {
-        let ingested = self.store.ingest_reports(&batch.reports).await?;
+    /// Applies all reports in one transaction. If the store cannot keep what some report says, it applies the others,
+    /// and the messages of those reports become dead letters: a retry would fail for ever, and would stop all results
+    /// behind it.
+    ///
+    /// A refused part is halved until the report is alone. So n reports take less than 2n transactions, and with one
+    /// such report about 2 log n. The reports are applied in their order.
+    async fn ingest_batch(&self, batch: &mut Batch) -> Result<(), EngineError> {
+        let whole = 0..batch.reports.len();
+        let mut parts: Vec<Range<usize>> = std::iter::once(whole).collect();
+        while let Some(part) = parts.pop() {
+            match self.apply(&batch.reports[part.clone()]).await {
+                Ok(()) => {}
+                Err(why) if why.kind() != ErrorKind::Invalid => return Err(why.into()),
+                Err(why) if part.len() < 2 => batch.refuse(part.start, &why),
+                Err(_) => {
+                    let middle = part.start + part.len() / 2;
+                    // The earlier half comes first.
+                    parts.extend([middle..part.end, part.start..middle]);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn apply(&self, reports: &[AttemptReport]) -> Result<(), StoreError> {
+        let ingested = self.store.ingest_reports(reports).await?;
         // A retry or a child run may be due before the claim stage polls the store again.
         let next_poll = self.clock.now().plus_ms(self.poll_ms);
         if ingested.next_due_at.is_some_and(|due| due <= next_poll) {
@@ -114,6 +153,7 @@ impl Ingest {
         let mut batch = Batch {
             reports: Vec::new(),
             settlements: Vec::new(),
+            ends: Vec::new(),
         };
         for delivery in messages {
             if batch.reports.len() >= self.batch.max(1) {
@@ -130,6 +170,7 @@ impl Ingest {
             // effect.
             let settlement = refused.map_or(Settlement::Ack, Settlement::Dead);
             batch.settlements.push((delivery.receipt, settlement));
+            batch.ends.push(batch.reports.len());
         }
         batch
     }

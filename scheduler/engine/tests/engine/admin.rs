@@ -9,13 +9,14 @@ use cueline_store::admin::{AdminError, ReplayedDeadLetter};
 use serde_json::json;
 use std::time::Duration;
 
+use crate::emptied_queues::{answered, emptied};
 use crate::fixture::{Fault, Fixture, eventually, tick};
 
 #[tokio::test]
 async fn a_drained_queue_is_routed_again_and_a_purged_queue_is_cancelled() {
     let fixture = Fixture::new().await;
     let mut engine = fixture.engine("one").await;
-    let e1 = fixture.executor("e1").await;
+    let mut e1 = fixture.executor("e1").await;
     fixture.apply("job", json!({})).await;
     for _ in 0..2 {
         fixture.trigger("job").await;
@@ -32,15 +33,20 @@ async fn a_drained_queue_is_routed_again_and_a_purged_queue_is_cancelled() {
     fixture.set(10);
     assert_eq!(admin.outstanding(&e1.id()).await.expect("reads").len(), 2);
     e1.drain().await;
-    let e2 = fixture.executor("e2").await;
+    let mut e2 = fixture.executor("e2").await;
     engine
         .receive_heartbeats()
         .await
         .expect("stores heartbeats");
-    assert_eq!(admin.drain(&e1.id(), "ann").await.expect("drains"), 2);
+    let id = e1.id();
+    let drained = answered(&mut e1, &[], admin.drain(&id, "ann")).await;
+    assert_eq!(drained.expect("drains"), emptied(2, 0));
     assert_eq!(tick(&mut engine).await, 2);
-    assert!(admin.outstanding(&e1.id()).await.expect("reads").is_empty());
-    assert_eq!(admin.purge(&e2.id(), "ann").await.expect("purges"), 2);
+    fixture.set(20);
+    assert!(admin.outstanding(&id).await.expect("reads").is_empty());
+    let id = e2.id();
+    let purged = answered(&mut e2, &[], admin.purge(&id, "ann")).await;
+    assert_eq!(purged.expect("purges"), emptied(2, 0));
     assert_eq!(fixture.states("job").await, [RunState::Cancelled; 2]);
     assert!(e2.take().await.is_empty());
 }
@@ -79,15 +85,16 @@ async fn a_drained_copy_of_a_running_attempt_changes_nothing() {
     let running = e1.take_one().await;
     e1.started(&running, fixture.now()).await;
     tick(&mut engine).await;
+    fixture.set(10);
     for purge in [false, true] {
         fixture.put(&e1.queue(), encode(&running)).await;
         let (admin, id) = (engine.admin(), e1.id());
-        let emptied = if purge {
+        let done = if purge {
             admin.purge(&id, "ann").await
         } else {
             admin.drain(&id, "ann").await
         };
-        emptied.expect("empties the queue");
+        assert_eq!(done.expect("empties the queue"), emptied(0, 0));
         assert_eq!(fixture.states("job").await, [RunState::Running]);
     }
     e1.ended(&running, OutcomeKind::Succeeded, fixture.now())
@@ -246,7 +253,7 @@ async fn a_trigger_of_another_store_is_not_routed_again() {
     trigger.store = StoreId(7);
     fixture.put(&e1.queue(), encode(&trigger)).await;
     let drained = engine.admin().drain(&e1.id(), "ann").await;
-    assert_eq!(drained.expect("drains"), 0);
+    assert_eq!(drained.expect("drains"), emptied(0, 0));
     assert_eq!(fixture.state(run).await, RunState::Queued);
     let dead = fixture
         .broker

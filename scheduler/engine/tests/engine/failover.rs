@@ -451,12 +451,13 @@ async fn triggers_in_its_queue_that_the_store_does_not_list_are_routed_again() {
         let mut engine = fixture.engine("one").await;
         let e1 = fixture.executor("e1").await;
         fixture.apply("job", json!({})).await;
+        // The start log is some seconds older than the run.
+        pass(&fixture, &mut engine, 0, 5_000).await;
         let faults = &fixture.broker_faults;
         faults.always(Operation::Publish, BrokerFault::Unanswered);
         fixture.trigger("job").await;
-        engine.receive_loopback_heartbeat();
         assert_eq!(tick(&mut engine).await, 0);
-        pass(&fixture, &mut engine, 0, 31_000).await;
+        pass(&fixture, &mut engine, 6_000, 31_000).await;
         if !is_counted {
             faults.next(Operation::Stats, BrokerFault::Unanswered, 1);
         }
@@ -526,6 +527,66 @@ async fn a_mark_that_comes_into_a_new_log_proves_nothing() {
     });
     stored.expect("stores heartbeats");
     pass(&fixture, &mut engine, 3_000, 34_000).await;
+    assert_eq!(engine.fail_over().await.expect("fails over"), 1);
+    assert_eq!(fixture.state(run).await, RunState::Lost);
+}
+
+/// The first publish had no answer, and the executor started the attempt from it. Then the start log was lost and declared
+/// again. Only after that, the second publish was confirmed. Its copy is taken by the executor or still in the queue.
+#[tokio::test]
+async fn an_attempt_that_started_before_its_confirmation_is_lost_with_the_start_log() {
+    for is_taken in [true, false] {
+        let (fixture, mut engine, e1) = given(0, json!({})).await;
+        let mut other = fixture.engine("two").await;
+        let faults = &fixture.broker_faults;
+        faults.next(Operation::Publish, BrokerFault::Unanswered, 1);
+        let run = fixture.trigger("job").await;
+        assert_eq!(tick(&mut engine).await, 0);
+        assert_eq!(e1.take_one().await.run, run);
+        let deleted = fixture.broker.delete_log(&e1.start_log()).await;
+        deleted.expect("is lost");
+        fixture.set(1_000);
+        // News, so that the log is declared and marked again.
+        e1.drain().await;
+        let stored = other.receive_heartbeats().await;
+        stored.expect("stores heartbeats");
+        fixture.set(2_001);
+        assert_eq!(tick(&mut engine).await, 1);
+        if is_taken {
+            assert_eq!(e1.accept().await.len(), 1, "the second copy");
+        }
+        pass(&fixture, &mut engine, 3_000, 34_000).await;
+        assert_eq!(engine.fail_over().await.expect("fails over"), 1);
+        assert_eq!(fixture.state(run).await, RunState::Lost);
+    }
+}
+
+/// The same, but the broker has answered no publish yet, so the store does not list the attempt. Further copies are in the
+/// queue. The attempt ends once it is confirmed.
+#[tokio::test]
+async fn an_unconfirmed_attempt_that_started_is_not_returned_because_of_its_second_copy() {
+    let (fixture, mut engine, e1) = given(0, json!({})).await;
+    let mut other = fixture.engine("two").await;
+    let faults = &fixture.broker_faults;
+    faults.always(Operation::Publish, BrokerFault::Unanswered);
+    let run = fixture.trigger("job").await;
+    assert_eq!(tick(&mut engine).await, 0);
+    assert_eq!(e1.take_one().await.run, run);
+    let deleted = fixture.broker.delete_log(&e1.start_log()).await;
+    deleted.expect("is lost");
+    fixture.set(1_000);
+    // News, so that the log is declared and marked again.
+    e1.drain().await;
+    let stored = other.receive_heartbeats().await;
+    stored.expect("stores heartbeats");
+    pass(&fixture, &mut engine, 2_000, 34_000).await;
+    assert_eq!(engine.fail_over().await.expect("fails over"), 0);
+    assert_eq!(fixture.state(run).await, RunState::Dispatching);
+    faults.clear();
+    pass(&fixture, &mut engine, 35_000, 36_000).await;
+    assert_eq!(fixture.state(run).await, RunState::Queued);
+    // An executor of which the store lists nothing is looked at again after 30 s.
+    pass(&fixture, &mut engine, 37_000, 65_000).await;
     assert_eq!(engine.fail_over().await.expect("fails over"), 1);
     assert_eq!(fixture.state(run).await, RunState::Lost);
 }

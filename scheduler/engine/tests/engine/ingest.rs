@@ -11,7 +11,7 @@ use cueline_model::{
 use cueline_protocol::{ReportMessage, Trigger, decode, encode};
 use serde_json::json;
 
-use crate::fixture::{Fixture, tick};
+use crate::fixture::{FakeExecutor, Fault, Fixture, eventually, tick};
 
 async fn dead_letters(fixture: &Fixture) -> Vec<DeadLetter> {
     let fetched = fixture.broker.fetch(&QueueId::Dead, 100, Duration::ZERO);
@@ -83,6 +83,116 @@ async fn each_report_of_a_message_is_applied() {
     let letters = dead_letters(&fixture).await;
     assert_eq!(letters.len(), 1, "{letters:#?}");
     assert_eq!(letters[0].payload, lines.join(&b'\n'));
+}
+
+const UNSTORABLE: &str = "a message that the database cannot keep";
+
+/// A report of the end of this attempt, as it is sent.
+fn end_of(executor: &FakeExecutor, trigger: &Trigger, kind: OutcomeKind) -> Vec<u8> {
+    let mut outcome = Outcome::new(kind, Timestamp::from_millis(1));
+    if kind == OutcomeKind::Failed {
+        outcome = outcome.because(UNSTORABLE);
+    }
+    executor.encoded_report(trigger.attempt_id(), AttemptEvent::Ended { outcome })
+}
+
+/// A retry of such a report fails for ever.
+#[tokio::test]
+async fn a_report_that_the_store_cannot_keep_becomes_a_dead_letter_and_the_rest_is_applied() {
+    let fixture = Fixture::new().await;
+    let mut engine = fixture.engine("one").await;
+    let e1 = fixture.executor("e1").await;
+    fixture.apply("job", json!({})).await;
+    for _ in 0..9 {
+        fixture.trigger("job").await;
+    }
+    tick(&mut engine).await;
+    let triggers = e1.take().await;
+    assert_eq!(triggers.len(), 9);
+    fixture.store.refuse_outcomes(Some(UNSTORABLE));
+    let unstorable = |n: usize| n == 4 || n == 6;
+    let report = |n: usize| {
+        let kind = if unstorable(n) {
+            OutcomeKind::Failed
+        } else {
+            OutcomeKind::Succeeded
+        };
+        end_of(&e1, &triggers[n], kind)
+    };
+    // The reports 5 to 7 are one message.
+    let together = [report(5), report(6), report(7)].join(&b'\n');
+    for n in 0..5 {
+        fixture.put(&QueueId::Results, report(n)).await;
+    }
+    fixture.put(&QueueId::Results, together.clone()).await;
+    fixture.put(&QueueId::Results, report(8)).await;
+    let calls_before = fixture.store.calls("ingest_reports");
+    engine.ingest().await.expect("ingests the others");
+    let calls = fixture.store.calls("ingest_reports") - calls_before;
+    assert!((3..18).contains(&calls), "{calls} calls for 9 reports");
+    for (n, trigger) in triggers.iter().enumerate() {
+        let state = if unstorable(n) {
+            RunState::Queued
+        } else {
+            RunState::Succeeded
+        };
+        assert_eq!(fixture.state(trigger.run).await, state, "report {n}");
+    }
+    let letters = dead_letters(&fixture).await;
+    assert_eq!(letters.len(), 2, "{letters:#?}");
+    assert!(letters.iter().all(|l| l.reason.contains("cannot keep")));
+    assert_eq!(letters[0].payload, report(4));
+    assert_eq!(letters[1].payload, together);
+
+    // A replay applies what was not applied.
+    fixture.store.refuse_outcomes(None);
+    fixture.put(&QueueId::Results, together).await;
+    engine.ingest().await.expect("ingests");
+    assert_eq!(fixture.state(triggers[6].run).await, RunState::Failed);
+    assert_eq!(fixture.state(triggers[7].run).await, RunState::Succeeded);
+}
+
+/// What may pass is tried again, also while a batch is being halved.
+#[tokio::test]
+async fn a_store_that_is_away_while_a_batch_is_halved_makes_no_dead_letter() {
+    let fixture = Fixture::new().await;
+    let mut engine = fixture.engine("one").await;
+    let e1 = fixture.executor("e1").await;
+    fixture.apply("job", json!({})).await;
+    for _ in 0..4 {
+        fixture.trigger("job").await;
+    }
+    tick(&mut engine).await;
+    let triggers = e1.take().await;
+    fixture.store.refuse_outcomes(Some(UNSTORABLE));
+    for (n, trigger) in triggers.iter().enumerate() {
+        let kind = if n == 3 {
+            OutcomeKind::Failed
+        } else {
+            OutcomeKind::Succeeded
+        };
+        let report = end_of(&e1, trigger, kind);
+        fixture.put(&QueueId::Results, report).await;
+    }
+    // The whole batch is refused, and its first half meets the failure.
+    let store = &fixture.store;
+    store.fail_next("ingest_reports", Fault::Takes(0));
+    store.fail_next("ingest_reports", Fault::Before);
+    engine.ingest().await.expect_err("the store is away");
+    assert!(dead_letters(&fixture).await.is_empty());
+    eventually("the results after the failure", async || {
+        engine.ingest().await.expect("the store is back");
+        fixture
+            .states("job")
+            .await
+            .iter()
+            .filter(|s| **s == RunState::Succeeded)
+            .count()
+            == 3
+    })
+    .await;
+    assert_eq!(fixture.state(triggers[3].run).await, RunState::Queued);
+    assert_eq!(dead_letters(&fixture).await.len(), 1);
 }
 
 /// The messages are well-formed. They name runs that do not exist, or contain extreme numbers.
@@ -197,7 +307,7 @@ async fn a_result_may_overtake_its_confirmation() {
         .expect("stores heartbeats");
     engine.claim().await.expect("claims");
     engine.prepare().await.expect("prepares");
-    let fault = crate::fixture::Fault::Before;
+    let fault = Fault::Before;
     fixture.store.fail_next("confirm_dispatch", fault);
     engine.publish().await.expect_err("the confirmation fails");
     assert_eq!(fixture.state(run).await, RunState::Dispatching);

@@ -5,6 +5,7 @@ mod broadcast_hold;
 mod cancel;
 mod concurrent_failover;
 mod due_times;
+mod emptied_queues;
 mod failover;
 mod fixture;
 mod follow_ups;

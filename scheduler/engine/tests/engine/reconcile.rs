@@ -7,8 +7,8 @@ use std::time::Duration;
 use cueline_broker::conformance::{Fault, Operation};
 use cueline_broker::{Coverage, ErrorKind, QueueId, Settlement};
 use cueline_engine::{EngineOptions, ManualEngine};
-use cueline_model::{AttemptEvent, AttemptId, OutcomeKind, RunState};
-use cueline_protocol::Trigger;
+use cueline_model::{AttemptEvent, AttemptId, OutcomeKind, RunState, Session};
+use cueline_protocol::{StartRecord, Trigger, VERSION, encode};
 use cueline_store::AttemptReport;
 use serde_json::json;
 
@@ -92,6 +92,43 @@ async fn a_missing_attempt_is_published_again_to_the_same_executor() {
         .await;
     tick(&mut engine).await;
     assert_eq!(fixture.state(sent[0].run).await, RunState::Succeeded);
+}
+
+/// It ended there, and its result waits in the results queue for so long that the executor has forgotten it. The start log
+/// has dropped the record of its start.
+#[tokio::test]
+async fn an_attempt_that_its_executor_may_have_forgotten_is_not_published_again() {
+    let (fixture, mut engine, mut e1, triggers) = taken().await;
+    let (log, store) = (e1.start_log(), fixture.real().store_id().await);
+    let store = store.expect("reads");
+    for number in [0, 2] {
+        let record = StartRecord::Starts {
+            v: VERSION,
+            incarnation: "1".to_owned(),
+            session: Session(1),
+            number,
+            at: fixture.now(),
+            store,
+            attempts: Vec::new(),
+        };
+        let appended = fixture.broker.append(&log, encode(&record).into()).await;
+        appended.expect("appends");
+    }
+    let forgotten_until = Some(fixture.now());
+    let answer = e1.answer_holdings_with(&[], |reply| reply.forgotten_until = forgotten_until);
+    let (again, asked) = tokio::join!(engine.reconcile(5_000), answer);
+    assert_eq!((again.expect("compares"), asked.len()), (0, 3));
+    e1.ended(&triggers[0], OutcomeKind::Succeeded, fixture.now())
+        .await;
+    tick(&mut engine).await;
+    assert_eq!(
+        fixture.state(triggers[0].run).await,
+        RunState::Succeeded,
+        "its result counts"
+    );
+    // An executor that has forgotten nothing has never had the others.
+    let (again, asked) = tokio::join!(engine.reconcile(5_000), e1.answer_holdings(&[]));
+    assert_eq!((again.expect("compares"), asked.len()), (2, 2));
 }
 
 /// The executor refuses it, or loses its journal again and again.

@@ -79,6 +79,23 @@ async fn another_programs_database_is_left_alone() {
     assert_eq!(database.sql(tables), "theirs");
 }
 
+/// Such a database refuses results and definitions whose texts it lacks characters for.
+#[tokio::test]
+async fn a_database_that_cannot_keep_every_text_is_refused() {
+    let database = TestDatabase::empty();
+    let name = format!("{}_latin", database.name);
+    let create = format!(
+        "CREATE DATABASE {name} ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0"
+    );
+    database
+        .server
+        .sql("postgres", &create)
+        .expect("creates it");
+    let url = database.server.url(&name);
+    refused(open(&url).await, ErrorKind::Broken, "LATIN1");
+    assert!(migrate(&url).await.is_err());
+}
+
 #[tokio::test]
 async fn empty_database_is_filled_only_if_allowed() {
     let database = TestDatabase::empty();

@@ -397,6 +397,32 @@ mod tests {
     }
 
     #[test]
+    fn an_attempt_without_successor_says_that_its_job_was_stopped() {
+        let mut stopped = snapshot(RunState::Queued);
+        stopped.job = None;
+        for (reported, expected) in [
+            (None, "its job was stopped meanwhile"),
+            (
+                Some("the worker is stopping".to_owned()),
+                "the worker is stopping; its job was stopped meanwhile",
+            ),
+        ] {
+            let mut outcome = Outcome::new(OutcomeKind::Returned, NOW);
+            outcome.message = reported;
+            let writes = writes(
+                stopped.clone(),
+                &[report(1, AttemptEvent::Ended { outcome })],
+            );
+            let messages: Vec<_> = writes
+                .ended
+                .iter()
+                .map(|(_, c)| c.message.as_deref())
+                .collect();
+            assert_eq!(messages, [Some(expected)]);
+        }
+    }
+
+    #[test]
     fn only_failed_attempts_require_definitions() {
         let runs = [snapshot(RunState::Running)];
         let of = |kind| required_jobs(&[report(1, ended(kind))], &runs);

@@ -92,11 +92,7 @@ impl RunUpdate {
             started_at: outcome.started_at,
             ended_at: None,
             exit_status: outcome.exit_status,
-            message: outcome
-                .message
-                .as_deref()
-                .map(limited)
-                .or_else(|| stopped.map(str::to_owned)),
+            message: message(outcome, stopped),
             output: None,
         };
         match conclusion {
@@ -172,6 +168,15 @@ impl RunUpdate {
             event,
             detail: without_nul(reason).into_owned(),
         }
+    }
+}
+
+/// The message of the outcome, followed by the reason why no further attempt follows.
+fn message(outcome: &Outcome, stopped: Option<&str>) -> Option<String> {
+    let reported = outcome.message.as_deref().map(limited);
+    match (reported, stopped) {
+        (Some(reported), Some(stopped)) => Some(format!("{reported}; {stopped}")),
+        (reported, stopped) => reported.or_else(|| stopped.map(str::to_owned)),
     }
 }
 

@@ -122,6 +122,61 @@ pub async fn outstanding_pages_by_id(fixture: &Fixture) {
     assert!(list(Some(found[1].attempt.run), 2).await.is_empty());
 }
 
+/// The executor may start an attempt before the confirmation of its trigger is stored.
+pub async fn outstanding_tells_when_the_first_publication_began(fixture: &Fixture) {
+    let (node, dies) = (fixture.node().await, fixture.node_for(10_000).await);
+    fixture.apply(&[each_second("a"), each_second("b")]).await;
+    fixture.clock.advance(1_000);
+    let mut runs = fixture.fire(dies).await.runs;
+    assert_eq!(runs.len(), 2);
+    // It is marked and released before it is published, so its trigger does not exist yet.
+    let released = runs.remove(0);
+    fixture.begin(dies, &released).await;
+    let given_back = fixture
+        .store
+        .release_claims(dies, &[attempt(&released)], None)
+        .await;
+    given_back.expect("releases");
+    let run = runs.remove(0);
+    let begun_at = fixture.now();
+    fixture.begin(dies, &run).await;
+    fixture.clock.advance(500);
+    fixture.begin(dies, &run).await;
+    // Another node publishes both.
+    fixture.clock.advance(9_500);
+    let claimed = fixture.claim(node).await;
+    assert_eq!(claimed.len(), 2);
+    let begun_again_at = fixture.now();
+    let marks = [mark(&released, "e1")];
+    let begun = fixture.store.begin_dispatch(node, &marks).await;
+    assert_eq!(begun.expect("begins"), [attempt(&released)]);
+    fixture.clock.advance(1_000);
+    let both = [attempt(&released), attempt(&run)];
+    let confirmed = fixture.store.confirm_dispatch(&both).await;
+    confirmed.expect("confirms");
+    // A lost trigger is published once more.
+    let again = fixture
+        .store
+        .reclaim_attempts(node, &[attempt(&run)], "lost")
+        .await;
+    assert_eq!(again.expect("takes back").len(), 1);
+    fixture.clock.advance(1_000);
+    let confirmed = fixture.store.confirm_dispatch(&[attempt(&run)]).await;
+    confirmed.expect("confirms");
+    fixture.clock.advance(1);
+    let found = fixture.store.outstanding_attempts(0, None, None, 10).await;
+    let found = found.expect("lists");
+    assert_eq!(found.len(), 2);
+    for o in found {
+        let expected = if o.attempt == attempt(&run) {
+            (begun_at, fixture.now().minus_ms(1))
+        } else {
+            (begun_again_at, fixture.now().minus_ms(1_001))
+        };
+        assert_eq!((o.dispatched_at, o.queued_at), expected);
+    }
+}
+
 /// Two executors of different groups may have the same name. A page is full even if other attempts lie in between.
 pub async fn outstanding_attempts_of_one_executor(fixture: &Fixture) {
     let node = fixture.node().await;

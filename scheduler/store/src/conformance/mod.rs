@@ -46,7 +46,7 @@ macro_rules! store_conformance {
             dispatch: begin_marks_scheduled_runs, begin_is_repeatable, begin_refuses_others, begin_refuses_an_older_version,
                 late_confirmation_changes_nothing, released_runs_are_claimable, release_keeps_possibly_published_runs,
                 released_cancelled_run_ends, released_run_of_a_stopped_job_ends;
-            reports: times_and_texts_of_a_run_are_kept, end_may_come_before_the_confirmation, repeated_reports_change_nothing,
+            reports: times_and_texts_of_a_run_are_kept, extreme_values_are_kept, end_may_come_before_the_confirmation, repeated_reports_change_nothing,
                 older_attempts_are_refused, a_scheduler_fails_only_attempts_that_wait, ended_runs_stay_ended, failure_is_retried_with_backoff, retries_are_bounded,
                 lost_is_rerun_three_times, returned_attempt_is_followed_at_once, unroutable_ends_a_scheduled_run, cancelled_runs_are_not_retried,
                 stopped_jobs_are_not_retried, progress_is_kept, unknown_runs_are_refused, reports_of_a_batch_apply_in_order;
@@ -59,6 +59,7 @@ macro_rules! store_conformance {
             triggers: trigger_runs_a_paused_job, an_idempotency_key_is_used_once, a_trigger_may_claim_its_runs, a_trigger_may_be_for_later, sharded_trigger_makes_all_shards,
                 missing_job_cannot_be_triggered;
             executors: heartbeats_are_kept, silent_executors_are_no_candidates, silent_executors_are_forgotten, outstanding_pages_by_id, outstanding_attempts_of_one_executor, outstanding_names_the_group_of_the_publication,
+                outstanding_tells_when_the_first_publication_began,
                 a_republished_attempt_goes_to_the_same_group, reclaimed_attempts_are_published_again, ended_attempts_are_not_reclaimed,
                 running_attempts_are_not_reclaimed,
                 reclaimed_attempts_of_stopped_jobs_end, overdue_attempts_are_found, overdue_uses_the_timeout_of_the_publication,

@@ -2,6 +2,7 @@
 
 use cueline_model::{
     AttemptEvent, AttemptId, Backoff, DurationMs, OnLost, Outcome, OutcomeKind, RunId, RunState,
+    Timestamp,
 };
 
 use super::fixture::{Fixture, attempt, each_second, log_line, mark, report};
@@ -40,6 +41,57 @@ pub async fn times_and_texts_of_a_run_are_kept(fixture: &Fixture) {
     assert_eq!(seen.exit_status, Some(0));
     assert_eq!(seen.output.as_deref(), Some("42"));
     assert_eq!(seen.message, None);
+}
+
+/// A worker's clock may be wrong by any time, and handlers return any number and text. One report that the store could
+/// not keep would become a dead letter.
+pub async fn extreme_values_are_kept(fixture: &Fixture) {
+    let node = fixture.node().await;
+    fixture.apply(&[each_second("a")]).await;
+    for (started, ended, status) in [
+        (i64::MIN, i64::MAX, i32::MIN),
+        (i64::MAX, i64::MIN, i32::MAX),
+    ] {
+        let run = fixture.fire_one(node).await;
+        fixture.publish(node, &run).await;
+        let [started, ended] = [started, ended].map(Timestamp::from_millis);
+        let text = "\0\u{1}\u{7f}\u{fffe}\u{10ffff} 你好";
+        let outcome = Outcome {
+            kind: OutcomeKind::Failed,
+            started_at: Some(started),
+            ended_at: ended,
+            exit_status: Some(status),
+            message: Some(text.to_owned()),
+            output: None,
+        };
+        let id = attempt(&run);
+        let unknown = AttemptId {
+            attempt: u32::MAX,
+            ..id
+        };
+        let lines = vec![log_line(u64::from(u32::MAX), ended, text)];
+        let end = |id| {
+            let outcome = outcome.clone();
+            report(id, AttemptEvent::Ended { outcome })
+        };
+        let done = fixture
+            .ingest(&[
+                report(id, AttemptEvent::Started { at: started }),
+                report(id, AttemptEvent::Log { lines }),
+                end(unknown),
+                end(id),
+            ])
+            .await;
+        assert_eq!((done.ended, done.ignored), (1, 1));
+        let seen = fixture.run(run.id).await;
+        assert_eq!(seen.state, RunState::Failed);
+        assert_eq!(
+            (seen.started_at, seen.ended_at),
+            (Some(started), Some(ended))
+        );
+        assert_eq!(seen.exit_status, Some(status));
+        assert_eq!(seen.message, Some(text.replace('\0', "\u{fffd}")));
+    }
 }
 
 /// An executor may be faster than the broker's confirmation.

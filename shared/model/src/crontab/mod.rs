@@ -229,9 +229,12 @@ impl Reading<'_> {
                 // cron starts commands in `HOME`. Without `HOME` it uses the user's home directory, as `clear_env`
                 // does.
                 cwd: env.get("HOME").filter(|home| !home.is_empty()).cloned(),
-                stdin: command.input,
-                user: user.map(str::to_owned),
-                env,
+                stdin: command.input.map(Into::into),
+                run_as: user.map(str::to_owned),
+                env: env
+                    .into_iter()
+                    .map(|(n, value)| (n, value.into()))
+                    .collect(),
             },
         }
     }
@@ -243,7 +246,7 @@ impl Reading<'_> {
         let timezone = self.env.get("CRON_TZ").unwrap_or(&self.options.timezone);
         CronSchedule::parse(time, timezone, Some(Dialect::Unix), None)
             .map(Schedule::Cron)
-            .map_err(|error| format!("{time:?}: {error}"))
+            .map_err(|error| format!("{time:?}: {}", error.with_suggestion()))
     }
 
     /// cronie's `RANDOM_DELAY`: the longest delay, in minutes.

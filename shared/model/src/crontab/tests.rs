@@ -27,7 +27,7 @@ fn a_variable_counts_for_the_lines_after_it() {
     let jobs: Vec<JobSpec> = import.entries.into_iter().map(|e| e.job.unwrap()).collect();
     let a: Vec<Option<&str>> = jobs
         .iter()
-        .map(|job| shell(job).process.env.get("A").map(String::as_str))
+        .map(|job| shell(job).process.env.get("A")?.as_text())
         .collect();
     assert_eq!(a, [None, Some("1"), Some("2 ")]);
     let zone = |job: &JobSpec| match &job.schedule {
@@ -88,10 +88,7 @@ fn percent_signs_end_the_command() {
     let import = read("* * * * * mail -s 100\\% me%Hello,%50\\% off\n");
     let job = import.entries[0].job.clone().unwrap();
     assert_eq!(shell(&job).script, "mail -s 100% me");
-    assert_eq!(
-        shell(&job).process.stdin.as_deref(),
-        Some("Hello,\n50% off\n")
-    );
+    assert_eq!(shell(&job).process.stdin, Some("Hello,\n50% off\n".into()));
     assert_eq!(import.warnings.len(), 1);
     assert!(import.warnings[0].message.contains('%'));
     let escaped = read("* * * * * date +\\%F\\n");
@@ -102,7 +99,7 @@ fn percent_signs_end_the_command() {
 
 #[test]
 fn users_are_told_from_commands() {
-    let user_of = |text: &str| shell(&only(text)).process.user.clone();
+    let user_of = |text: &str| shell(&only(text)).process.run_as.clone();
     assert_eq!(user_of("* * * * * root x y").as_deref(), Some("root"));
     assert_eq!(user_of("* * * * * root"), None);
     for command in [

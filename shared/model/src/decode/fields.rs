@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::reader::{Fields, Reader, join, shorten};
 use super::{Node, Value};
+use crate::secret::{SecretName, TextOrSecret};
 
 /// The longest text, except for scripts and names.
 pub(super) const MAX_TEXT_BYTES: usize = 64 * 1024;
@@ -45,12 +46,68 @@ pub(super) fn text_map(
     path: &str,
     what: &str,
 ) -> Option<BTreeMap<String, String>> {
+    map(r, node, path, what, |r, value, field| {
+        r.scalar_text(value, field, MAX_TEXT_BYTES)
+    })
+}
+
+/// A table of texts and secrets.
+pub(super) fn secret_map(
+    r: &mut Reader,
+    node: &Node,
+    path: &str,
+    what: &str,
+) -> Option<BTreeMap<String, TextOrSecret>> {
+    map(r, node, path, what, |r, value, field| match value.value {
+        Value::Map(_) => secret(r, value, field),
+        _ => r
+            .scalar_text(value, field, MAX_TEXT_BYTES)
+            .map(TextOrSecret::Text),
+    })
+}
+
+/// A text or a secret.
+pub(super) fn text_or_secret(r: &mut Reader, node: &Node, path: &str) -> Option<TextOrSecret> {
+    if let Value::Map(_) = node.value {
+        return secret(r, node, path);
+    }
+    let text = r.text(node, path, MAX_TEXT_BYTES)?;
+    Some(TextOrSecret::Text(text.to_owned()))
+}
+
+/// Reads `{ secret = "name" }`.
+fn secret(r: &mut Reader, node: &Node, path: &str) -> Option<TextOrSecret> {
+    let f = r.fields(node, path, &["secret"], &[])?;
+    let name = |r: &mut Reader, node: &Node, path: &str| {
+        let text = r.text(node, path, MAX_TEXT_BYTES)?;
+        match text.parse::<SecretName>() {
+            Ok(name) => Some(name),
+            Err(e) => {
+                r.refuse(node.line, path, format!("{:?} given: {e}", shorten(text)));
+                None
+            }
+        }
+    };
+    let name = required(r, &f, node, "secret", "the name of a secret", name);
+    name.map(TextOrSecret::from)
+}
+
+fn map<T>(
+    r: &mut Reader,
+    node: &Node,
+    path: &str,
+    what: &str,
+    read: impl Fn(&mut Reader, &Node, &str) -> Option<T>,
+) -> Option<BTreeMap<String, T>> {
     let Value::Map(entries) = &node.value else {
         r.mismatch(node, path, "a table of texts");
         return None;
     };
     let mut map = BTreeMap::new();
     for (key, value) in entries {
+        if r.is_full() {
+            break;
+        }
         let field = join(path, &shorten(key));
         if key.is_empty() || key.contains(['\0', '=', '\n', '\r']) {
             r.refuse(
@@ -58,7 +115,7 @@ pub(super) fn text_map(
                 &field,
                 format!("{:?} cannot be the name of {what}: an empty text, '=', NUL and line breaks are not allowed", shorten(key)),
             );
-        } else if let Some(text) = r.scalar_text(value, &field, MAX_TEXT_BYTES)
+        } else if let Some(text) = read(r, value, &field)
             && map.insert(key.clone(), text).is_some()
         {
             r.refuse(value.line, &field, "given twice; one value is expected");

@@ -1,9 +1,10 @@
 //! Reads handlers.
 
-use super::fields::{MAX_TEXT_BYTES, optional, required, text_map};
+use super::fields::{MAX_TEXT_BYTES, optional, required, secret_map, text_or_secret};
 use super::reader::{Fields, Reader, given, shorten};
 use super::{Node, Value};
 use crate::handler::{CommandSpec, HandlerSpec, HttpSpec, Interpreter, ProcessSpec, ShellSpec};
+use crate::secret::TextOrSecret;
 
 const KINDS: [&str; 4] = ["shell", "command", "http", "native"];
 const MAX_SCRIPT_BYTES: usize = 256 * 1024;
@@ -69,17 +70,15 @@ fn file(r: &mut Reader, node: &Node, path: &str) -> Option<String> {
         .map(str::to_owned)
 }
 
-const PROCESS_KEYS: [&str; 5] = ["env", "clear_env", "cwd", "stdin", "user"];
+const PROCESS_KEYS: [&str; 5] = ["env", "clear_env", "cwd", "stdin", "run_as"];
 
 fn process(r: &mut Reader, f: &Fields<'_>) -> ProcessSpec {
     ProcessSpec {
-        env: optional(r, f, "env", |r, n, p| text_map(r, n, p, "a variable")).unwrap_or_default(),
+        env: optional(r, f, "env", |r, n, p| secret_map(r, n, p, "a variable")).unwrap_or_default(),
         clear_env: optional(r, f, "clear_env", Reader::boolean).unwrap_or_default(),
         cwd: optional(r, f, "cwd", file),
-        stdin: optional(r, f, "stdin", |r, n, p| {
-            r.text(n, p, MAX_TEXT_BYTES).map(str::to_owned)
-        }),
-        user: optional(r, f, "user", |r, n, p| {
+        stdin: optional(r, f, "stdin", text_or_secret),
+        run_as: optional(r, f, "run_as", |r, n, p| {
             r.filled(n, p, MAX_NAME_BYTES, "a user name")
                 .map(str::to_owned)
         }),
@@ -174,23 +173,26 @@ fn http(r: &mut Reader, node: &Node, path: &str) -> Option<HttpSpec> {
             headers: std::collections::BTreeMap::new(),
             body: None,
             expect: Vec::new(),
+            redirects: 0,
         });
     }
-    let keys = ["url", "method", "headers", "body", "expect"];
+    let keys = ["url", "method", "headers", "body", "expect", "redirects"];
     let f = r.fields(node, path, &keys, &[])?;
     let url = required(r, &f, node, "url", "an absolute http or https URL", url);
     let method = optional(r, &f, "method", method);
     let headers = optional(r, &f, "headers", headers);
-    let body = optional(r, &f, "body", |r, n, p| {
-        r.text(n, p, MAX_TEXT_BYTES).map(str::to_owned)
-    });
+    let body = optional(r, &f, "body", text_or_secret);
     let expect = optional(r, &f, "expect", statuses);
+    let redirects = optional(r, &f, "redirects", |r, n, p| {
+        r.integer(n, p, 0..=i64::from(HttpSpec::MAX_REDIRECTS))
+    });
     Some(HttpSpec {
         url: url?,
         method: method.unwrap_or_else(|| "GET".to_owned()),
         headers: headers.unwrap_or_default(),
         body,
         expect: expect.unwrap_or_default(),
+        redirects: redirects.unwrap_or_default(),
     })
 }
 
@@ -240,10 +242,15 @@ fn headers(
     r: &mut Reader,
     node: &Node,
     path: &str,
-) -> Option<std::collections::BTreeMap<String, String>> {
-    let headers = text_map(r, node, path, "a header")?;
+) -> Option<std::collections::BTreeMap<String, TextOrSecret>> {
+    let headers = secret_map(r, node, path, "a header")?;
+    let is_one_line = |value: &TextOrSecret| match value {
+        TextOrSecret::Text(text) => !text.chars().any(|c| c.is_control() && c != '\t'),
+        // The worker checks the value.
+        TextOrSecret::Secret(_) => true,
+    };
     for (name, value) in &headers {
-        if !name.chars().all(is_token) || value.chars().any(|c| c.is_control() && c != '\t') {
+        if !name.chars().all(is_token) || !is_one_line(value) {
             r.refuse(
                 node.line,
                 &format!("{path}.{}", shorten(name)),

@@ -134,6 +134,9 @@ pub fn jobs(root: &Node) -> Result<Vec<JobSpec>, Vec<Problem>> {
                 continue;
             }
             for (index, item) in items.iter().enumerate() {
+                if reader.is_full() {
+                    break;
+                }
                 if let Some(spec) = read_job(&mut reader, item, &format!("{key}[{index}]")) {
                     reader.enter(Some(spec.name.to_string()), "");
                     refuse_repeated(&mut reader, &mut seen, &spec, item);

@@ -3,6 +3,7 @@
 //! Each method notes a problem and then returns `None`. The caller continues with a default; any problem makes the
 //! decoder refuse the definition in the end. This module does not know the fields of a job.
 
+use std::collections::HashMap;
 use std::ops::RangeInclusive;
 
 use super::{MAX_PROBLEMS, Node, Problem, Value};
@@ -13,6 +14,9 @@ use crate::time::Timestamp;
 /// The longest duration in a job definition. It is longer than any useful one, and too short to overflow an instant.
 const MAX_DURATION: DurationMs = DurationMs::secs(3_650 * 86_400);
 
+/// The most unknown time zones of one input for which the nearest known one is searched. A search takes a millisecond.
+const MAX_ZONE_SUGGESTIONS: usize = 20;
+
 /// Collects the problems of a definition.
 #[derive(Default)]
 pub(super) struct Reader {
@@ -20,6 +24,8 @@ pub(super) struct Reader {
     place: String,
     problems: Vec<Problem>,
     overflow: bool,
+    /// Messages about unknown time zones, by name. Each takes a comparison with hundreds of names.
+    zone_messages: HashMap<String, String>,
 }
 
 /// The entries of a map whose keys have been checked.
@@ -81,6 +87,29 @@ impl Reader {
         }
     }
 
+    /// Whether there are more problems than are reported. Further reading would find nothing to say.
+    pub(super) fn is_full(&self) -> bool {
+        self.overflow
+    }
+
+    /// The message about this unknown time zone, if it was found before.
+    pub(super) fn zone_message(&self, zone: &str) -> Option<&str> {
+        self.zone_messages.get(zone).map(String::as_str)
+    }
+
+    /// Remembers the message about an unknown time zone. There is at most one for each problem.
+    pub(super) fn remember_zone_message(&mut self, zone: &str, message: &str) {
+        if self.zone_messages.len() < MAX_PROBLEMS {
+            self.zone_messages
+                .insert(zone.to_owned(), message.to_owned());
+        }
+    }
+
+    /// Whether a message about another unknown time zone may say which zone was meant.
+    pub(super) fn may_suggest_zone(&self) -> bool {
+        self.zone_messages.len() < MAX_ZONE_SUGGESTIONS
+    }
+
     /// How many problems there are.
     pub(super) fn count(&self) -> usize {
         self.problems.len()
@@ -120,6 +149,9 @@ impl Reader {
             return None;
         };
         for (index, (key, value)) in entries.iter().enumerate() {
+            if self.is_full() {
+                break;
+            }
             let field = join(path, &shorten(key));
             if later.contains(&key.as_str()) {
                 self.refuse(value.line, &field, "not supported yet");
@@ -305,6 +337,9 @@ impl Reader {
         };
         if let Some((_, value)) = words.iter().find(|(word, _)| word == text) {
             return Some(value.clone());
+        }
+        if self.is_full() {
+            return None;
         }
         let message = unknown_word(what, text, &list, later);
         self.refuse(node.line, field, message);

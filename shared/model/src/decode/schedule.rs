@@ -111,16 +111,22 @@ fn cron(r: &mut Reader, f: &Fields<'_>) -> Option<CronSchedule> {
     });
     let (node, path) = f.get("cron")?;
     let expression = r.text(node, &path, 1_024)?;
-    match CronSchedule::parse(
-        expression,
-        timezone.as_deref().unwrap_or("UTC"),
-        dialect,
-        dst,
-    ) {
+    let zone = timezone.as_deref().unwrap_or("UTC");
+    let zone_line = f.get("timezone").map_or(node.line, |(n, _)| n.line);
+    if let Some(message) = r.zone_message(zone).map(str::to_owned) {
+        r.refuse(zone_line, &f.path_of("timezone"), message);
+        return None;
+    }
+    match CronSchedule::parse(expression, zone, dialect, dst) {
         Ok(cron) => Some(cron),
-        Err(CronError::TimeZone(message)) => {
-            let line = f.get("timezone").map_or(node.line, |(n, _)| n.line);
-            r.refuse(line, &f.path_of("timezone"), message);
+        Err(CronError::TimeZone(zone)) => {
+            let message = if r.may_suggest_zone() {
+                zone.with_suggestion()
+            } else {
+                zone.to_string()
+            };
+            r.remember_zone_message(zone.name(), &message);
+            r.refuse(zone_line, &f.path_of("timezone"), message);
             None
         }
         // The dialect is refused already. Problems of the expression in a guessed dialect would only confuse.

@@ -337,6 +337,30 @@ const WRONG: &[(&str, &str)] = &[
         r#"job "j": handler.http.expect[0]: 99 is out of range 100–599"#,
     ),
     (
+        r#"{"handler": {"shell": {"script": "x", "env": {"A": {"secret": "../db"}}}}}"#,
+        r#"job "j": handler.shell.env.A.secret: "../db" given: the name of a secret has 1 to 128 letters, digits, '.', '_' and '-', and does not begin with '.'"#,
+    ),
+    (
+        r#"{"handler": {"shell": {"script": "x", "env": {"A": {"secret": 1}}}}}"#,
+        r#"job "j": handler.shell.env.A.secret: 1 given; a text is expected"#,
+    ),
+    (
+        r#"{"handler": {"command": {"argv": ["x"], "stdin": {}}}}"#,
+        r#"job "j": handler.command.stdin.secret: missing; the name of a secret is expected"#,
+    ),
+    (
+        r#"{"handler": {"http": {"url": "http://a", "headers": {"X": {"secret": ".a"}}}}}"#,
+        r#"job "j": handler.http.headers.X.secret: ".a" given: the name of a secret has 1 to 128 letters, digits, '.', '_' and '-', and does not begin with '.'"#,
+    ),
+    (
+        r#"{"handler": {"http": {"url": "http://a", "redirects": 11}}}"#,
+        r#"job "j": handler.http.redirects: 11 is out of range 0–10"#,
+    ),
+    (
+        r#"{"handler": {"http": {"url": "http://a", "redirects": true}}}"#,
+        r#"job "j": handler.http.redirects: true given; a whole number 0–10 is expected"#,
+    ),
+    (
         r#"{"handler": {"native": "a b"}}"#,
         r#"job "j": handler.native: "a b" has a blank or control character; the name of a registered handler is expected"#,
     ),
@@ -447,4 +471,42 @@ fn problems_name_the_line_of_the_wrong_value() {
     lines.sort_unstable();
     // The missing handler is reported at the job's own line.
     assert_eq!(lines, [Some(3), Some(5), Some(6), Some(7)]);
+}
+
+fn in_zones(count: usize, zone: impl Fn(usize) -> String) -> Vec<Problem> {
+    let jobs: Vec<serde_json::Value> = (0..count)
+        .map(|i| {
+            serde_json::json!({
+                "name": format!("j{i}"),
+                "schedule": { "cron": "@daily", "timezone": zone(i) },
+                "handler": { "shell": "true" },
+            })
+        })
+        .collect();
+    let root = serde_json::json!({ "jobs": jobs });
+    super::jobs(&root.into()).expect_err("problems")
+}
+
+#[test]
+fn one_wrong_time_zone_in_many_jobs_has_the_same_message_everywhere() {
+    let found = in_zones(100, |_| "Europe/Berln".to_owned());
+    assert_eq!(found.len(), 100);
+    for problem in &found {
+        assert_eq!(problem.message, found[0].message);
+        assert!(problem.message.contains("did you mean \"Europe/Berlin\"?"));
+        assert_eq!(problem.field, "schedule.timezone");
+    }
+}
+
+#[test]
+fn the_search_for_time_zones_that_were_meant_is_bounded() {
+    let found = in_zones(100, |i| format!("Europe/Berln{i}"));
+    assert_eq!(found.len(), 100);
+    let suggested = found.iter().filter(|p| p.message.contains("did you mean"));
+    assert_eq!(suggested.count(), 20);
+    assert!(
+        found
+            .iter()
+            .all(|p| p.message.contains("unknown time zone"))
+    );
 }

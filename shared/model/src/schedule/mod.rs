@@ -7,7 +7,7 @@ use crate::time::Timestamp;
 
 mod cron;
 
-pub use cron::{CronError, CronSchedule};
+pub use cron::{CronError, CronSchedule, UnknownZone};
 
 /// The most fire times that a preview returns.
 pub const MAX_PREVIEW: usize = 10_000;

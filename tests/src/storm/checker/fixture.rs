@@ -70,6 +70,7 @@ pub(super) fn fault(target: Target, kind: FaultKind, began: i64, over: i64) -> I
         },
         began,
         stopped_until: matches!(kind, FaultKind::Stop(..)).then_some(over),
+        full: None,
         over,
         healed: over,
     }

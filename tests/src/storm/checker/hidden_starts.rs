@@ -1,6 +1,8 @@
 //! G4: how many lost attempts without a recorded start the faults can explain.
 //!
-//! A standstill of the machine counts as a fault of all workers: it may cost them their leases.
+//! A standstill of the machine counts as a fault of all workers: it may cost them their leases. A full disk hides no
+//! start by itself. It can hold a worker between the record and the journal, but only the loss of its lease makes the
+//! attempt `lost`, and then the fault that cost the lease is the cause.
 //!
 //! A worker writes a start into its start log, waits for the broker's confirmation, journals the start, and runs the
 //! handler, which then records it here. If the worker is killed, frozen or cut off in between, or the broker fails, then

@@ -267,6 +267,26 @@ mod tests {
     }
 
     #[test]
+    fn a_full_disk_loses_nothing_but_keeps_reports_back() {
+        let run = lost(run(1, "serial-0", KILLED - 5_000));
+        let kind = FaultKind::Fill(Duration::from_secs(5));
+        let full = fault(Target::Worker(0), kind, KILLED - 6_000, KILLED + 100);
+        let stop = FaultKind::Stop(Duration::from_secs(8), false);
+        let cut_off = fault(Target::BrokerNode(0), stop, KILLED - 1_500, KILLED + 6_500);
+        let both = vec![full.clone(), cut_off.clone()];
+        let ended = KILLED - 4_000;
+        let entries = vec![start(&run, ended - 20), end(&run, ended)];
+        let of = |faults| judged(run.clone(), entries.clone(), faults);
+        assert_eq!(of(vec![full.clone()]).0.len(), 1, "it keeps its lease");
+        assert_eq!(of(vec![cut_off]).0.len(), 1, "its end was reported");
+        assert_eq!(of(both.clone()), (vec![], 0), "the report had to wait");
+        // Its start may have been recorded on the broker before the disk was full.
+        let unstarted = |faults| judged(run.clone(), vec![], faults);
+        assert_eq!(unstarted(vec![full]).0.len(), 1);
+        assert_eq!(unstarted(both), (vec![], 1));
+    }
+
+    #[test]
     fn a_start_right_before_a_kill_is_uncertain_and_counted() {
         let run = lost(run(1, "serial-0", KILLED - 50));
         assert_eq!(judged(run.clone(), vec![], vec![kill()]), (vec![], 1));

@@ -67,10 +67,18 @@ pub(super) fn is_disturbed(observed: &Observations, worker: &str, from: i64, to:
     fault || has_standstill(observed, from, to)
 }
 
+/// When a worker has connected again after a fault that hit it.
+fn recovered_at(fault: &InjectedFault) -> i64 {
+    fault.healed.min(fault.over + RECOVERY_MS)
+}
+
 /// Until when the fault disturbs the worker. `None` if it does not.
 pub(super) fn disturbs_until(fault: &InjectedFault, worker: &str) -> Option<i64> {
-    if fault.hits_worker(worker) {
-        Some(fault.healed.min(fault.over + RECOVERY_MS))
+    if fault.fills_disk_of(worker) {
+        // A worker with a full disk starts nothing new. What runs goes on, and its lease and its triggers wait for it.
+        None
+    } else if fault.hits_worker(worker) {
+        Some(recovered_at(fault))
     } else if fault.fault.target.is_broker() {
         Some(fault.healed)
     } else {
@@ -109,8 +117,15 @@ pub(super) fn delayed(observed: &Observations, from: i64, within_ms: i64) -> i64
 }
 
 /// Whether the report of an attempt that ended at `at` has reached the broker.
+///
+/// A worker reports an end after it is in the journal. A full disk alone loses nothing, because the worker keeps its
+/// lease. But it makes reports wait, and another fault may cost the worker its lease meanwhile.
 pub(super) fn is_delivered(observed: &Observations, worker: &str, at: i64) -> bool {
-    !is_disturbed(observed, worker, at, at + DELIVERY_MS)
+    let until = at + DELIVERY_MS;
+    let waits = |fault: &InjectedFault| {
+        fault.fills_disk_of(worker) && fault.began <= until && at <= recovered_at(fault)
+    };
+    !observed.faults.iter().any(waits) && !is_disturbed(observed, worker, at, until)
 }
 
 /// The event after which a run got a new attempt.

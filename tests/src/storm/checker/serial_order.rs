@@ -91,14 +91,25 @@ impl<'a> LaneEnds<'a> {
     }
 
     /// The lane decided on this start at this time or later: not before its previous attempt had ended.
-    fn decided_at(&self, start: &Entry, kinds: &[JobKind]) -> i64 {
+    fn decided_at(&self, observed: &Observations, start: &Entry, kinds: &[JobKind]) -> i64 {
         let ends = serial_lane(start, kinds).and_then(|lane| self.0.get(&lane));
         let ends = ends.map_or(&[][..], Vec::as_slice);
         let earlier = ends.partition_point(|end| *end < start.began);
         let previous = ends[..earlier].last().copied();
-        let usual = start.began - DECIDED_MS;
+        let usual = held_from(observed, start) - DECIDED_MS;
         previous.map_or(usual, |previous| previous.max(usual))
     }
+}
+
+/// From when on the decided start may have waited. A start that cannot be journalled waits until its worker's disk has
+/// room.
+fn held_from(observed: &Observations, start: &Entry) -> i64 {
+    let holds = |fault: &&InjectedFault| {
+        let period = fault.began..=fault.over + DECIDED_MS;
+        fault.fills_disk_of(&start.executor) && period.contains(&start.began)
+    };
+    let fault = observed.faults.iter().find(holds);
+    fault.map_or(start.began, |fault| fault.began)
 }
 
 /// On a busy machine a published trigger is in its lane this long after the publication. In between the broker delivers
@@ -127,7 +138,7 @@ pub(super) fn check_serial_order(
         let due = newer_run.map_or(newer.fire_at, |run| published_from(observed, run, 1));
         let start = NewerStart {
             published_from: earliest_publication(observed, due),
-            decided_at: ends.decided_at(newer, kinds),
+            decided_at: ends.decided_at(observed, newer, kinds),
             began: newer.began,
         };
         match runs.get(&late.run) {

@@ -53,6 +53,7 @@ fn judge(entries: Vec<Entry>, ends: &Ends) -> (usize, usize) {
         },
         began: STOPPED,
         stopped_until: Some(CONTINUED),
+        full: None,
         over: CONTINUED + 1,
         healed: CONTINUED + 100,
     };
@@ -221,6 +222,22 @@ fn a_failover_has_a_fault_of_its_worker_and_a_long_fault_has_a_failover() {
     // Without a store there may be no failover.
     let both = vec![stop(Target::Worker(0)), stop(Target::Store)];
     assert_eq!(judge(&[], both), 0);
+}
+
+#[test]
+fn a_worker_with_a_full_disk_is_not_failed_over() {
+    let judge = |failovers| {
+        let kind = FaultKind::Fill(Duration::from_secs(5));
+        let observed = Observations {
+            failovers,
+            faults: vec![fixture::fault(Target::Worker(0), kind, STOPPED, CONTINUED)],
+            ..Observations::default()
+        };
+        check_failovers(&observed).len()
+    };
+    assert_eq!(judge(vec![]), 0);
+    let failover = (STOPPED + 6_000, "worker-1".to_owned());
+    assert_eq!(judge(vec![failover]), 1);
 }
 
 #[test]

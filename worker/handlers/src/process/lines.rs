@@ -2,6 +2,8 @@
 
 use cueline_worker::{Context, LogStream};
 
+use crate::masks::Masks;
+
 /// The longest line of a log. A longer one continues in the next line.
 pub(crate) const MAX_LINE_BYTES: usize = 64 * 1024;
 
@@ -12,6 +14,7 @@ const PROGRESS: &str = "::progress ";
 pub(crate) struct Lines<'a> {
     cx: &'a Context,
     stream: LogStream,
+    masks: &'a Masks,
     /// The start of a line whose end has not been read yet; at most [`MAX_LINE_BYTES`].
     pending: Vec<u8>,
     /// Whether `pending` continues a line that was cut.
@@ -20,10 +23,11 @@ pub(crate) struct Lines<'a> {
 }
 
 impl<'a> Lines<'a> {
-    pub(crate) fn new(cx: &'a Context, stream: LogStream) -> Self {
+    pub(crate) fn new(cx: &'a Context, stream: LogStream, masks: &'a Masks) -> Self {
         Self {
             cx,
             stream,
+            masks,
             pending: Vec::new(),
             continued: false,
             last: None,
@@ -53,11 +57,17 @@ impl<'a> Lines<'a> {
         while self.pending.len() + bytes.len() > MAX_LINE_BYTES {
             let (now, later) = bytes.split_at(MAX_LINE_BYTES - self.pending.len());
             self.pending.extend_from_slice(now);
-            let rest = self.pending.split_off(character_end(&self.pending));
+            bytes = later;
+            // A secret that a cut would split could not be recognised later.
+            self.masks.hide(&mut self.pending);
+            if self.pending.len() < MAX_LINE_BYTES {
+                continue;
+            }
+            let end = character_end(&self.pending).min(self.masks.whole(&self.pending));
+            let rest = self.pending.split_off(end);
             self.emit();
             self.pending = rest;
             self.continued = true;
-            bytes = later;
         }
         self.pending.extend_from_slice(bytes);
     }
@@ -75,6 +85,7 @@ impl<'a> Lines<'a> {
     }
 
     fn emit(&mut self) {
+        self.masks.hide(&mut self.pending);
         let text = String::from_utf8_lossy(&self.pending).into_owned();
         if self.stream == LogStream::Out && !self.continued {
             if let Some(fraction) = progress(&text) {
@@ -129,8 +140,16 @@ mod tests {
     }
 
     fn split(stream: LogStream, chunks: &[&[u8]]) -> (Vec<String>, Option<String>, Vec<f64>) {
+        split_with(&Masks::default(), stream, chunks)
+    }
+
+    fn split_with(
+        masks: &Masks,
+        stream: LogStream,
+        chunks: &[&[u8]],
+    ) -> (Vec<String>, Option<String>, Vec<f64>) {
         let (cx, recorded) = recorder();
-        let mut lines = Lines::new(&cx, stream);
+        let mut lines = Lines::new(&cx, stream, masks);
         for chunk in chunks {
             lines.feed(chunk);
         }
@@ -171,6 +190,26 @@ mod tests {
         let (lines, last, _) = split(LogStream::Out, &[exact.as_bytes(), b"\n"]);
         assert_eq!(lines, std::slice::from_ref(&exact));
         assert_eq!(last, Some(exact));
+    }
+
+    #[test]
+    fn a_secret_is_hidden_however_the_output_is_split() {
+        let masks = Masks::of(&["hush-hush"]);
+        let text = format!(
+            "a hush-hush\n{}hush-hush tail\nhush-hush",
+            "x".repeat(MAX_LINE_BYTES - 4)
+        );
+        for cut_every in [1, 7, 4_096, text.len()] {
+            let chunks: Vec<&[u8]> = text.as_bytes().chunks(cut_every).collect();
+            let (lines, last, _) = split_with(&masks, LogStream::Out, &chunks);
+            assert_eq!(lines[0], "a ***");
+            assert_eq!(
+                lines[1..lines.len() - 1].concat(),
+                format!("{}*** tail", "x".repeat(MAX_LINE_BYTES - 4))
+            );
+            assert!(lines.iter().all(|line| line.len() <= MAX_LINE_BYTES));
+            assert_eq!(last.as_deref(), Some("***"));
+        }
     }
 
     proptest! {

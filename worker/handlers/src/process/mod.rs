@@ -8,5 +8,6 @@ pub(crate) mod procfs;
 mod run;
 mod spawn;
 
+pub(crate) use group::ProcessGroup;
 pub(crate) use run::run;
 pub(crate) use spawn::Launch;

@@ -21,18 +21,19 @@ const KILL_WAIT: Duration = Duration::from_secs(5);
 /// Starts the process and waits for its end.
 pub(crate) async fn run(launch: Launch, cx: &Context) -> Result<Output, Failure> {
     // The worker may have been paused while files and accounts were looked up.
-    if let Some(reason) = cx.stop_reason() {
-        let reason = describe(reason);
-        return Err(Failure::new(format!("not started ({reason})")));
-    }
-    let mut child = spawn(&launch)?;
+    let stopped = || {
+        let reason = describe(cx.stop_reason()?);
+        Some(Failure::new(format!("not started ({reason})")))
+    };
+    let spawned = spawn(&launch, cx, stopped).await;
+    let mut child = spawned.map_err(|failure| launch.masks.hide_in(failure))?;
     // The worker may have been paused during the start as well. This call notices it, and the process is stopped below.
     let _ = cx.stop_reason();
     let id = child.id().and_then(|id| i32::try_from(id).ok());
     let group = ProcessGroup::led_by(id.ok_or_else(|| Failure::new("the process has no id"))?);
 
-    let mut out = Lines::new(cx, LogStream::Out);
-    let mut err = Lines::new(cx, LogStream::Err);
+    let mut out = Lines::new(cx, LogStream::Out, &launch.masks);
+    let mut err = Lines::new(cx, LogStream::Err, &launch.masks);
     let mut pipes = Pipes::new(&mut child, launch.stdin, &mut out, &mut err);
     let ended = tokio::select! {
         biased;

@@ -5,12 +5,14 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-use cueline_worker::Failure;
+use cueline_worker::{Context, Failure};
 use nix::errno::Errno;
 use tokio::process::{Child, Command};
 
 use crate::account::Account;
 use crate::environment::Environment;
+use crate::masks::Masks;
+use crate::shortage::{self, Patience, Shortage};
 
 /// A process to start.
 pub(crate) struct Launch {
@@ -21,9 +23,37 @@ pub(crate) struct Launch {
     pub(crate) environment: Environment,
     pub(crate) account: Option<Account>,
     pub(crate) stdin: Option<String>,
+    /// What its output must not show.
+    pub(crate) masks: Masks,
 }
 
-pub(super) fn spawn(launch: &Launch) -> Result<Child, Failure> {
+/// Starts the process. While the machine lacks descriptors, processes or memory, it tries again for a while.
+///
+/// `stopped` is asked before each try, and names the reason of a stop.
+pub(super) async fn spawn(
+    launch: &Launch,
+    cx: &Context,
+    stopped: impl Fn() -> Option<Failure>,
+) -> Result<Child, Failure> {
+    let mut patience = Patience::new();
+    loop {
+        if let Some(failure) = stopped() {
+            return Err(failure);
+        }
+        let error = match try_spawn(launch) {
+            Ok(child) => return Ok(child),
+            Err(error) => error,
+        };
+        let Some(shortage) = Shortage::of_start(&error) else {
+            return Err(not_started(launch, &error));
+        };
+        if !patience.wait(shortage, cx).await {
+            return Err(failure(launch, &shortage::waited(shortage)));
+        }
+    }
+}
+
+fn try_spawn(launch: &Launch) -> io::Result<Child> {
     let mut command = Command::new(&launch.program);
     command
         .arg0(&launch.name)
@@ -46,11 +76,15 @@ pub(super) fn spawn(launch: &Launch) -> Result<Child, Failure> {
         // therefore has fewer rights than a login of the user, never more.
         command.uid(uid).gid(gid);
     }
-    command.spawn().map_err(|e| not_started(launch, &e))
+    command.spawn()
+}
+
+fn failure(launch: &Launch, why: &str) -> Failure {
+    let name = &launch.name;
+    Failure::new(format!("program {name:?} could not be started: {why}"))
 }
 
 fn not_started(launch: &Launch, error: &io::Error) -> Failure {
-    let name = &launch.name;
     let cwd = launch.environment.cwd.as_deref();
     if let Some(cwd) = cwd.filter(|dir| !dir.is_dir()) {
         return Failure::new(format!(
@@ -80,5 +114,5 @@ fn not_started(launch: &Launch, error: &io::Error) -> Failure {
         }
         _ => error.to_string(),
     };
-    Failure::new(format!("program {name:?} could not be started: {why}"))
+    failure(launch, &why)
 }

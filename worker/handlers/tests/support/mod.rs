@@ -2,10 +2,14 @@
 
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
+pub(crate) mod server;
+
 use cueline_handlers::{CommandHandler, ShellHandler};
 use cueline_test_support::SOON;
 use cueline_worker::model::handler::{CommandSpec, Interpreter, ProcessSpec, ShellSpec};
-use cueline_worker::model::{AttemptId, DurationMs, HandlerSpec, JobId, RunId, Shard, Timestamp};
+use cueline_worker::model::{
+    AttemptId, DurationMs, HandlerSpec, JobId, RunId, Shard, StoreId, Timestamp,
+};
 use cueline_worker::testing::{self, Recorded};
 use cueline_worker::{AttemptInfo, Failure, LogStream, Output};
 
@@ -13,6 +17,7 @@ pub(crate) const MARKER: &str = "/state/of/the/tests";
 
 pub(crate) fn info(handler: HandlerSpec) -> AttemptInfo {
     AttemptInfo {
+        store: StoreId(0x0123_4567_89ab_cdef_0123_4567_89ab_cdef),
         id: AttemptId {
             run: RunId(41),
             attempt: 2,

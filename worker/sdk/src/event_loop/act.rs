@@ -89,6 +89,7 @@ fn info_of(trigger: Trigger, executor: &ExecutorName) -> AttemptInfo {
     let id = trigger.attempt_id();
     let job = Arc::unwrap_or_clone(trigger.job);
     AttemptInfo {
+        store: trigger.store,
         id,
         job_id: job.id,
         job: job.name,

@@ -64,8 +64,12 @@ impl EventLoop {
         }
     }
 
-    /// Waits before the next try. Fails after a hard stop, and with `error` when a drain takes too long.
+    /// Waits before the next try. Fails after a hard stop. Fails with `error` when a drain takes too long, and if no
+    /// further try can succeed: the next process opens the journal again.
     async fn backoff_or_stop(&self, error: JournalError, tries: &mut Tries) -> Result<(), Halt> {
+        if error.is_final() {
+            return Err(error.into());
+        }
         let services = &self.services;
         if services.stop.is_soft() {
             let limit = services.settings.drain_timeout.saturating_add(BEYOND_DRAIN);

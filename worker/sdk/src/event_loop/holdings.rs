@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use cueline_model::Timestamp;
 use cueline_protocol::{HoldingsReply, VERSION};
 
 use super::decisions::Decisions;
@@ -33,6 +34,10 @@ impl EventLoop {
                 v: VERSION,
                 held: held.iter().map(|entry| entry.key.id()).collect(),
                 fetched_until: self.queue_position.of(query.store),
+                forgotten_until: self
+                    .journal
+                    .forgotten_until(query.store)
+                    .map(Timestamp::from_millis),
             };
             let settings = Arc::clone(&self.services.settings);
             tokio::spawn(async move { control::reply(&settings, &query.reply_to, reply).await });

@@ -38,6 +38,7 @@ impl EventLoop {
                 () = stop.hard() => return Err(Halt::HardStop),
                 () = stop.soft(), if !self.draining => {
                     drain_deadline = Some(Instant::now() + self.drain_timeout());
+                    self.drain_ends_at = drain_deadline;
                     self.begin_drain().await?;
                 }
                 () = until(drain_deadline) => {
@@ -109,7 +110,7 @@ impl EventLoop {
         self.services.status.set(held, running);
         self.answer(queries).await;
         if tick || self.journal.is_over_limit() {
-            self.prune().await;
+            self.prune().await?;
         }
         Ok(())
     }
@@ -142,9 +143,14 @@ impl EventLoop {
         }
     }
 
-    async fn prune(&mut self) {
-        if let Err(error) = self.journal.prune(self.now().as_millis()).await {
-            tracing::warn!(%error, "failed to delete old journal entries; trying again");
+    async fn prune(&mut self) -> Result<(), Halt> {
+        match self.journal.prune(self.now().as_millis()).await {
+            Ok(_) => Ok(()),
+            Err(error) if error.is_final() => Err(error.into()),
+            Err(error) => {
+                tracing::warn!(%error, "failed to delete old journal entries; trying again");
+                Ok(())
+            }
         }
     }
 }

@@ -7,6 +7,7 @@ use cueline_model::Timestamp;
 use cueline_runtime::Stop;
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
+use tokio::time::Instant;
 
 use super::decisions::StartableAttempt;
 use super::early_cancels::EarlyCancels;
@@ -54,6 +55,8 @@ pub(crate) struct EventLoop {
     /// The order of acceptance of the newest attempt.
     pub(super) last_seq: i64,
     pub(super) draining: bool,
+    /// The end of the drain timeout, once a drain has begun.
+    pub(crate) drain_ends_at: Option<Instant>,
     pub(super) fence_stage: FenceStage,
     /// No start could be recorded for so long that everything is returned.
     pub(super) unrecordable: bool,
@@ -85,6 +88,7 @@ impl EventLoop {
             queue_position: QueuePosition::default(),
             last_seq: 0,
             draining: false,
+            drain_ends_at: None,
             fence_stage: FenceStage::NotHandled,
             unrecordable: false,
         }

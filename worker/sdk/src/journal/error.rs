@@ -34,6 +34,14 @@ pub enum JournalError {
         /// The database's error.
         source: sqlx::Error,
     },
+    /// The thread of the database has ended. A write may or may not be on disk, and no later call succeeds.
+    #[error(
+        "failed to {operation} the journal: the thread of its database ended unexpectedly; the next start continues from the file"
+    )]
+    ThreadEnded {
+        /// `read`, `write` or `prune`.
+        operation: &'static str,
+    },
     /// An entry has a value that no worker writes.
     #[error("failed to read the journal: {0}")]
     Corrupt(String),
@@ -41,7 +49,15 @@ pub enum JournalError {
 
 impl JournalError {
     pub(super) fn database(operation: &'static str) -> impl FnOnce(sqlx::Error) -> Self {
-        move |source| Self::Database { operation, source }
+        move |source| match source {
+            sqlx::Error::WorkerCrashed => Self::ThreadEnded { operation },
+            source => Self::Database { operation, source },
+        }
+    }
+
+    /// Whether the open journal can never be used again.
+    pub(crate) const fn is_final(&self) -> bool {
+        matches!(self, Self::ThreadEnded { .. })
     }
 }
 

@@ -1,12 +1,17 @@
 //! The open journal.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::path::Path;
 use std::time::Duration;
 
 use cueline_model::StoreId;
+use cueline_runtime::private_files;
+use futures_util::TryStreamExt as _;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteSynchronous};
-use sqlx::{ConnectOptions as _, Connection as _, SqliteConnection};
+use sqlx::{
+    ConnectOptions as _, Connection as _, Either, Execute, Executor as _, Sqlite, SqliteConnection,
+};
 
 use super::entry::LeaseRecord;
 use super::error::JournalError;
@@ -27,6 +32,8 @@ pub(crate) struct Journal {
     /// that it reports, although one may replace the reported entry of an earlier attempt.
     pub(super) reported: u64,
     pub(super) stores: StoreNumbers,
+    /// By the number of a store: its entries that were reported until then may be forgotten.
+    pub(super) forgotten: HashMap<i64, i64>,
     /// Written together with the next entries.
     pub(super) lease: Option<LeaseRecord>,
     _lock: File,
@@ -37,20 +44,27 @@ impl Journal {
     pub(crate) async fn open(directory: &Path) -> Result<Self, JournalError> {
         let lock = lock::lock(directory)?;
         let path = directory.join("journal.db");
+        // It has the triggers of jobs, with their scripts and parameters.
+        private_files::open(&path).map_err(|source| JournalError::Open {
+            path: path.clone(),
+            source,
+        })?;
         let options = SqliteConnectOptions::new()
             .filename(&path)
             .create_if_missing(true)
             .synchronous(SqliteSynchronous::Full)
             .busy_timeout(Duration::from_secs(5))
             .pragma("temp_store", "memory")
+            .thread_name(|number| format!("journal-{number}"))
             .disable_statement_logging();
         let mut connection = open::connect(&options)
             .await
             .map_err(|why| JournalError::Unusable { path, why })?;
-        let stores = load_stores(&mut connection).await?;
+        let (stores, forgotten) = load_stores(&mut connection).await?;
         let mut journal = Self {
             connection,
             stores,
+            forgotten,
             statements: std::array::from_fn(|_| None),
             reported: 0,
             lease: None,
@@ -82,21 +96,52 @@ impl Journal {
     }
 }
 
-/// Reads the numbers of stores. Deletes those without entries, so that their number does not grow for ever.
-async fn load_stores(connection: &mut SqliteConnection) -> Result<StoreNumbers, JournalError> {
+/// Runs a statement that returns no rows. Returns the number of changed ones.
+///
+/// If the connection's thread ends during a statement, sqlx ends the results without an error, and its own `execute`
+/// takes that for a statement that changed nothing. The worker would start and ack what is not on disk. A statement
+/// that was carried out has a result.
+pub(super) async fn execute<'q, E>(
+    connection: &mut SqliteConnection,
+    statement: E,
+) -> Result<u64, sqlx::Error>
+where
+    E: Execute<'q, Sqlite> + 'q,
+{
+    let mut results = connection.fetch_many(statement);
+    let mut changed = None;
+    while let Some(result) = results.try_next().await? {
+        if let Either::Left(done) = result {
+            changed = Some(done.rows_affected());
+        }
+    }
+    changed.ok_or(sqlx::Error::WorkerCrashed)
+}
+
+/// Reads the numbers of stores, and until when their entries may be forgotten. Deletes those without entries, so that
+/// their number does not grow for ever.
+async fn load_stores(
+    connection: &mut SqliteConnection,
+) -> Result<(StoreNumbers, HashMap<i64, i64>), JournalError> {
     sqlx::query(DELETE_UNUSED_STORES)
         .execute(&mut *connection)
         .await
         .map_err(JournalError::database("prune"))?;
-    let rows: Vec<(i64, Vec<u8>)> = sqlx::query_as("SELECT number, id FROM store ORDER BY number")
-        .fetch_all(&mut *connection)
-        .await
-        .map_err(JournalError::database("read"))?;
-    let numbers = rows.into_iter().map(|(number, id)| {
+    let rows: Vec<(i64, Vec<u8>, Option<i64>)> =
+        sqlx::query_as("SELECT number, id, forgotten FROM store ORDER BY number")
+            .fetch_all(&mut *connection)
+            .await
+            .map_err(JournalError::database("read"))?;
+    let forgotten = rows
+        .iter()
+        .filter_map(|(number, _, until)| Some((*number, (*until)?)))
+        .collect();
+    let numbers = rows.into_iter().map(|(number, id, _)| {
         let id: [u8; 16] = id
             .try_into()
             .map_err(|_| JournalError::Corrupt(format!("id of store {number}")))?;
         Ok((number, StoreId(u128::from_be_bytes(id))))
     });
-    Ok(StoreNumbers::new(numbers.collect::<Result<_, _>>()?))
+    let numbers = StoreNumbers::new(numbers.collect::<Result<_, _>>()?);
+    Ok((numbers, forgotten))
 }

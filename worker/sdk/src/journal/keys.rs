@@ -13,9 +13,9 @@ const RUN_BITS: u32 = 54;
 /// The most stores with entries in one journal.
 const MAX_STORES: i64 = 1 << (63 - RUN_BITS);
 
-/// Deletes the numbers of stores without entries. 54 is [`RUN_BITS`].
+/// Deletes the numbers of stores without entries, a day after their last entry was forgotten. 54 is [`RUN_BITS`].
 pub(super) const DELETE_UNUSED_STORES: &str = "
-    DELETE FROM store WHERE NOT EXISTS
+    DELETE FROM store WHERE coalesce(forgotten, 0) < (unixepoch() - 86400) * 1000 AND NOT EXISTS
         (SELECT 1 FROM entry WHERE key BETWEEN number << 54 AND (number << 54) + (1 << 54) - 1)";
 
 /// The stores of a journal's entries, and their numbers.
@@ -37,8 +37,14 @@ impl StoreNumbers {
 
     /// The key of a run whose store has a number.
     pub(super) fn key(&self, run: RunKey) -> Option<i64> {
-        let (number, _) = self.numbers.iter().find(|(_, id)| *id == run.store)?;
+        let number = self.number(run.store)?;
         Some((number << RUN_BITS) | run.run.0)
+    }
+
+    /// The number of a store.
+    pub(super) fn number(&self, store: StoreId) -> Option<i64> {
+        let (number, _) = self.numbers.iter().find(|(_, id)| *id == store)?;
+        Some(*number)
     }
 
     /// The key of a run that [`check`](Self::check) accepts. Its store gets a number if it has none.
@@ -67,7 +73,7 @@ impl StoreNumbers {
         }
         if self.key(run).is_none() && self.free_number().is_none() {
             return Err(format!(
-                "the state directory has runs of {MAX_STORES} stores, which is the limit; restart the worker an hour after they ended"
+                "the state directory has runs of {MAX_STORES} stores, which is the limit; restart the worker a day after they ended"
             ));
         }
         Ok(())

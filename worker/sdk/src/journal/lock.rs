@@ -1,8 +1,10 @@
 //! The lock of the state directory: one worker at a time.
 
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{File, TryLockError};
 use std::path::Path;
 use std::time::Duration;
+
+use cueline_runtime::private_files;
 
 use super::error::JournalError;
 
@@ -17,14 +19,9 @@ pub(super) fn lock(directory: &Path) -> Result<File, JournalError> {
         let path = path.to_owned();
         move |source| JournalError::Open { path, source }
     };
-    std::fs::create_dir_all(directory).map_err(failed_at(directory))?;
+    private_files::create_dir(directory).map_err(failed_at(directory))?;
     let path = directory.join("worker.lock");
-    let file = OpenOptions::new()
-        .create(true)
-        .write(true)
-        .truncate(false)
-        .open(&path)
-        .map_err(failed_at(&path))?;
+    let file = private_files::open(&path).map_err(failed_at(&path))?;
     for _ in 0..TRIES {
         match file.try_lock() {
             Ok(()) => return Ok(file),

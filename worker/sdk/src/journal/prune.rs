@@ -1,7 +1,15 @@
 //! Deletes entries that are no longer needed.
+//!
+//! The broker delivers a trigger without an ack again after about 30 s, before newer ones. So it knows its acks long
+//! before an entry is deleted, at 2,000 ends a second after 8 minutes. Schedulers may need an entry for longer: while its
+//! result waits in the results queue, they ask for the attempt, and publish it again if it is missing. The journal
+//! therefore tells until when it has forgotten attempts. Schedulers do not take those for lost triggers.
+
+use cueline_model::StoreId;
+use sqlx::Sqlite;
 
 use super::error::JournalError;
-use super::file::Journal;
+use super::file::{Journal, execute};
 
 /// The most reported entries that are kept to answer redelivered triggers.
 pub(super) const MAX_REPORTED: u64 = 1_000_000;
@@ -10,6 +18,14 @@ pub(super) const MAX_REPORTED: u64 = 1_000_000;
 pub(super) const KEEP_REPORTED_MS: i64 = 70 * 60 * 1_000;
 /// The most entries that one call deletes.
 const BATCH: i64 = 8_192;
+/// The journal claims to have forgotten entries this much younger. So it updates that time once a minute, not at each
+/// deletion.
+const FORGET_AHEAD_MS: i64 = 60_000;
+
+/// The entries that a call deletes: by store, the time of the newest one. 54 is the number of bits for the run in a key.
+const NEWEST: &str = "
+    SELECT key >> 54, max(at) FROM (SELECT key, at FROM entry WHERE state = 3 AND at < ?1 ORDER BY at LIMIT ?2)
+    GROUP BY 1";
 
 impl Journal {
     /// Deletes some of the reported entries that are no longer needed, and returns how many.
@@ -23,17 +39,55 @@ impl Journal {
         } else {
             now_ms.saturating_sub(KEEP_REPORTED_MS)
         };
-        let done = sqlx::query(
+        let newest: Vec<(i64, i64)> = sqlx::query_as(NEWEST)
+            .bind(before_ms)
+            .bind(BATCH)
+            .fetch_all(&mut self.connection)
+            .await
+            .map_err(JournalError::database("prune"))?;
+        if newest.is_empty() {
+            return Ok(0);
+        }
+        for (store, at_ms) in newest {
+            self.mark_forgotten(store, at_ms).await?;
+        }
+        let delete = sqlx::query::<Sqlite>(
             "DELETE FROM entry WHERE key IN
                  (SELECT key FROM entry WHERE state = 3 AND at < ?1 ORDER BY at LIMIT ?2)",
         )
         .bind(before_ms)
-        .bind(BATCH)
-        .execute(&mut self.connection)
-        .await
-        .map_err(JournalError::database("prune"))?;
-        self.reported = self.reported.saturating_sub(done.rows_affected());
-        Ok(done.rows_affected())
+        .bind(BATCH);
+        let deleted = execute(&mut self.connection, delete)
+            .await
+            .map_err(JournalError::database("prune"))?;
+        self.reported = self.reported.saturating_sub(deleted);
+        Ok(deleted)
+    }
+
+    /// Records that entries of this store are forgotten that were reported until `at_ms`.
+    async fn mark_forgotten(&mut self, store: i64, at_ms: i64) -> Result<(), JournalError> {
+        if self
+            .forgotten
+            .get(&store)
+            .is_some_and(|until| *until >= at_ms)
+        {
+            return Ok(());
+        }
+        let until = at_ms.saturating_add(FORGET_AHEAD_MS);
+        let update = sqlx::query::<Sqlite>("UPDATE store SET forgotten = ?2 WHERE number = ?1")
+            .bind(store)
+            .bind(until);
+        execute(&mut self.connection, update)
+            .await
+            .map_err(JournalError::database("prune"))?;
+        self.forgotten.insert(store, until);
+        Ok(())
+    }
+
+    /// Until when entries of this store may be forgotten, by the time of their report. `None` if none is.
+    pub(crate) fn forgotten_until(&self, store: StoreId) -> Option<i64> {
+        let number = self.stores.number(store)?;
+        self.forgotten.get(&number).copied()
     }
 
     /// Whether there may be more reported entries than are kept. The next [`prune`](Self::prune) counts them.

@@ -9,8 +9,9 @@ pub(super) const VERSION: i64 = 1;
 /// See [`keys`](super::keys) for the keys of entries.
 pub(super) const SCHEMA: &str = "
     CREATE TABLE store (
-        number INTEGER PRIMARY KEY,
-        id     BLOB NOT NULL UNIQUE
+        number    INTEGER PRIMARY KEY,
+        id        BLOB NOT NULL UNIQUE,
+        forgotten INTEGER
     ) STRICT;
     CREATE TABLE entry (
         key     INTEGER PRIMARY KEY,

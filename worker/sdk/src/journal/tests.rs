@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use cueline_model::{AttemptId, RunId, Session, StoreId};
+use cueline_test_support::SqliteThreads;
 use sqlx::ConnectOptions as _;
 use sqlx::sqlite::SqliteConnectOptions;
 
@@ -35,6 +36,42 @@ async fn known(journal: &mut Journal, run: i64) -> Option<Entry> {
     let run = key(run, 1).run;
     let mut found = journal.known([run].into_iter()).await.expect("read");
     found.remove(&run)
+}
+
+#[tokio::test]
+async fn other_users_can_read_none_of_its_files() {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    let home = tempfile::tempdir().expect("directory");
+    let directory = home.path().join("state");
+    let mut journal = Journal::open(&directory).await.expect("open");
+    let written = journal.write(&[entry(1, 1, EntryState::Accepted)]).await;
+    written.expect("write");
+    let mode = |path: &std::path::Path| {
+        let metadata = std::fs::metadata(path).expect("it exists");
+        metadata.permissions().mode() & 0o777
+    };
+    assert_eq!(mode(&directory), 0o700);
+    let mut files: Vec<(String, u32)> = std::fs::read_dir(&directory)
+        .expect("readable")
+        .map(|file| file.expect("an entry"))
+        .map(|file| {
+            (
+                file.file_name().to_string_lossy().into_owned(),
+                mode(&file.path()),
+            )
+        })
+        .collect();
+    files.sort();
+    let names = [
+        "journal.db",
+        "journal.db-shm",
+        "journal.db-wal",
+        "worker.lock",
+    ];
+    let private: Vec<(String, u32)> = names.map(|name| (name.to_owned(), 0o600)).into();
+    assert_eq!(files, private);
+    journal.close().await;
 }
 
 #[tokio::test]
@@ -160,6 +197,30 @@ async fn only_old_reported_entries_are_pruned() {
     }
 }
 
+/// Schedulers take a missing attempt for a lost trigger otherwise.
+#[tokio::test]
+async fn the_journal_tells_until_when_it_has_forgotten_attempts_of_a_store() {
+    let directory = tempfile::tempdir().expect("directory");
+    let mut journal = Journal::open(directory.path()).await.expect("open");
+    let entries = [1, 2, 3].map(|run| entry(run, 1, EntryState::Reported));
+    journal.write(&entries).await.expect("write");
+    let other = StoreId(7);
+    let mut elsewhere = entry(4, 1, EntryState::Reported);
+    elsewhere.key = AttemptKey::new(other, elsewhere.key.id());
+    journal.write(&[elsewhere]).await.expect("write");
+    assert_eq!(journal.prune(KEEP_REPORTED_MS).await.expect("prune"), 0);
+    assert_eq!(journal.forgotten_until(STORE), None);
+    let now = 1_003 + KEEP_REPORTED_MS;
+    assert_eq!(journal.prune(now).await.expect("prune"), 2);
+    let until = journal.forgotten_until(STORE).expect("two are forgotten");
+    assert!(until >= 1_002, "{until}");
+    assert_eq!(journal.forgotten_until(other), None);
+    drop(journal);
+    let journal = Journal::open(directory.path()).await.expect("open again");
+    assert_eq!(journal.forgotten_until(STORE), Some(until));
+    assert_eq!(journal.forgotten_until(other), None);
+}
+
 /// A retry replaces the entry of its predecessor. Otherwise a worker with a million retries would forget each attempt at
 /// once, and would start it again when its trigger is delivered again.
 #[tokio::test]
@@ -179,6 +240,28 @@ async fn replaced_entries_do_not_count_towards_the_limit() {
     assert_eq!(kept.key.attempt, 3);
     assert_eq!(journal.reported, 1, "there is one entry");
     assert!(!journal.is_over_limit());
+}
+
+/// sqlx takes a statement during which the thread ends for one that changed nothing.
+#[tokio::test]
+async fn a_journal_whose_thread_has_ended_fails_for_good_and_claims_no_write() {
+    let threads = SqliteThreads::watch();
+    let directory = tempfile::tempdir().expect("directory");
+    let mut journal = Journal::open(directory.path()).await.expect("open");
+    let written = entry(1, 1, EntryState::Accepted);
+    let before = journal.write(std::slice::from_ref(&written)).await;
+    before.expect("write");
+    threads.end_next("journal-");
+    for run in [2, 3] {
+        let lost = journal.write(&[entry(run, 1, EntryState::Accepted)]).await;
+        let error = lost.expect_err("the thread has ended");
+        assert!(error.is_final(), "{error}");
+    }
+    let error = journal.prune(0).await.expect_err("the thread has ended");
+    assert!(error.is_final(), "{error}");
+    drop(journal);
+    let mut journal = Journal::open(directory.path()).await.expect("open again");
+    assert_eq!(journal.unreported().await.expect("read"), [written]);
 }
 
 #[tokio::test]

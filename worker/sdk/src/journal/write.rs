@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use cueline_model::JobName;
-use sqlx::AssertSqlSafe;
+use sqlx::{AssertSqlSafe, Sqlite};
 
 use super::entry::{Entry, EntryState, LeaseRecord};
 use super::error::JournalError;
-use super::file::{Journal, MAX_ROWS};
+use super::file::{Journal, MAX_ROWS, execute};
 
 const VALUES: &str = "(?,?,?,?,?,?,?,?,?)";
 
@@ -58,9 +58,8 @@ impl Journal {
     /// Begins and ends the transaction by statements. On a full disk `SQLite` rolls back by itself. sqlx would still
     /// count its transaction as open, and no later one could begin.
     async fn write_in_transaction(&mut self, entries: &[Entry]) -> Result<(), sqlx::Error> {
-        sqlx::query("BEGIN IMMEDIATE")
-            .execute(&mut self.connection)
-            .await?;
+        let begin = sqlx::query::<Sqlite>("BEGIN IMMEDIATE");
+        execute(&mut self.connection, begin).await?;
         let written = self.write_all(entries).await;
         if written.is_err() {
             // Fails if SQLite has already rolled back.
@@ -71,17 +70,16 @@ impl Journal {
 
     async fn write_all(&mut self, entries: &[Entry]) -> Result<(), sqlx::Error> {
         for (number, id) in self.stores.unwritten() {
-            sqlx::query("INSERT INTO store (number, id) VALUES (?1, ?2)")
+            let insert = sqlx::query::<Sqlite>("INSERT INTO store (number, id) VALUES (?1, ?2)")
                 .bind(number)
-                .bind(id.0.to_be_bytes().to_vec())
-                .execute(&mut self.connection)
-                .await?;
+                .bind(id.0.to_be_bytes().to_vec());
+            execute(&mut self.connection, insert).await?;
         }
         for chunk in entries.chunks(MAX_ROWS) {
             self.write_chunk(chunk).await?;
         }
         if let Some(lease) = &self.lease {
-            sqlx::query(
+            let upsert = sqlx::query::<Sqlite>(
                 "INSERT INTO lease (id, wall, up, boot, session) VALUES (1, ?1, ?2, ?3, ?4)
                  ON CONFLICT (id) DO UPDATE SET wall = excluded.wall, up = excluded.up, boot = excluded.boot,
                      session = excluded.session",
@@ -89,12 +87,11 @@ impl Journal {
             .bind(lease.wall_ms)
             .bind(lease.boot_ms)
             .bind(&lease.boot_id)
-            .bind(lease.session.0)
-            .execute(&mut self.connection)
-            .await?;
+            .bind(lease.session.0);
+            execute(&mut self.connection, upsert).await?;
         }
-        let commit = sqlx::query("COMMIT");
-        commit.execute(&mut self.connection).await.map(drop)
+        let commit = sqlx::query::<Sqlite>("COMMIT");
+        execute(&mut self.connection, commit).await.map(drop)
     }
 
     async fn write_chunk(&mut self, entries: &[Entry]) -> Result<(), sqlx::Error> {
@@ -102,7 +99,7 @@ impl Journal {
             return Ok(());
         };
         let rows = entries.len().next_power_of_two();
-        let mut query = sqlx::query(AssertSqlSafe(self.statement(rows)));
+        let mut query = sqlx::query::<Sqlite>(AssertSqlSafe(self.statement(rows)));
         // The rest is filled with the last entry, because writing it again changes nothing.
         let filling = std::iter::repeat_n(last, rows - entries.len());
         for entry in entries.iter().chain(filling) {
@@ -117,7 +114,7 @@ impl Journal {
                 .bind(entry.trigger.as_deref())
                 .bind(entry.outcome.as_deref());
         }
-        query.execute(&mut self.connection).await.map(drop)
+        execute(&mut self.connection, query).await.map(drop)
     }
 
     fn statement(&mut self, rows: usize) -> Arc<str> {

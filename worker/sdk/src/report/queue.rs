@@ -31,6 +31,11 @@ pub(crate) struct Report {
 }
 
 impl Report {
+    /// Whether this is an outcome that was not reported before.
+    fn is_first_outcome(&self) -> bool {
+        matches!(self.event, AttemptEvent::Ended { .. }) && !self.resend
+    }
+
     pub(super) fn bytes(&self) -> usize {
         let text = match &self.event {
             AttemptEvent::Started { .. } | AttemptEvent::Progress { .. } => 0,
@@ -51,6 +56,8 @@ struct Unconfirmed {
     /// Number and size of all unconfirmed reports.
     count: usize,
     bytes: usize,
+    /// How many of them are outcomes that were never confirmed.
+    outcomes: usize,
     /// Confirmed outcomes that the journal has not marked yet.
     confirmed: Vec<AttemptKey>,
 }
@@ -70,6 +77,7 @@ impl ReportQueue {
         for report in new {
             reports.bytes += report.bytes();
             reports.count += 1;
+            reports.outcomes += usize::from(report.is_first_outcome());
             reports.waiting.push_back(report);
         }
         drop(reports);
@@ -120,7 +128,8 @@ impl ReportQueue {
         for report in published {
             reports.bytes = reports.bytes.saturating_sub(report.bytes());
             reports.count = reports.count.saturating_sub(1);
-            if matches!(report.event, AttemptEvent::Ended { .. }) && !report.resend {
+            if report.is_first_outcome() {
+                reports.outcomes = reports.outcomes.saturating_sub(1);
                 reports.confirmed.push(report.key);
             }
         }
@@ -145,6 +154,11 @@ impl ReportQueue {
     /// The number of outcomes that [`take_confirmed`](Self::take_confirmed) would return.
     pub(crate) fn confirmed(&self) -> usize {
         self.lock().confirmed.len()
+    }
+
+    /// The number of outcomes that only the journal has.
+    pub(crate) fn unconfirmed_outcomes(&self) -> usize {
+        self.lock().outcomes
     }
 
     /// Returns when all reports are confirmed.

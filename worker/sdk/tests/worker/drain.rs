@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use cueline_model::{Block, OutcomeKind};
+use cueline_worker::{Builder, Error};
+use tokio::time::timeout;
 
-use crate::fixture::{Fixture, run, trigger};
+use crate::fixture::{Fixture, RunningWorker, run, trigger};
 
 #[tokio::test]
 async fn a_drain_finishes_running_attempts_and_returns_waiting_ones() {
@@ -82,6 +84,49 @@ async fn an_attempt_that_outlasts_the_drain_timeout_is_stopped_and_ends_lost() {
         text,
         "the worker had to stop before it ended: stopped: Drained"
     );
+}
+
+/// A worker that is asked to stop after its only attempt has ended, while it cannot reach the broker.
+async fn stopped_without_the_broker(fixture: &Fixture, builder: Builder) -> RunningWorker {
+    let worker = run(builder);
+    fixture.publish(&[trigger(1, "gate", Block::Serial)]).await;
+    fixture.wait_started(&[1]).await;
+    fixture.wait_settled().await;
+    fixture.link.cut(true);
+    fixture.gate.add_permits(1);
+    worker.stop.ask_soft();
+    worker
+}
+
+/// A clean exit would say that all results are with the schedulers.
+#[tokio::test]
+async fn a_stop_with_unreported_outcomes_fails_and_the_next_start_reports_them() {
+    let fixture = Fixture::new().await;
+    let builder = fixture.builder().drain_timeout(Duration::from_secs(1));
+    let worker = stopped_without_the_broker(&fixture, builder).await;
+    let error = worker.task.await.expect("no panic").expect_err("one left");
+    assert!(
+        matches!(error, Error::Unreported { outcomes: 1 }),
+        "{error}"
+    );
+    assert!(fixture.outcomes(1).is_empty());
+    fixture.link.cut(false);
+    let worker = fixture.start();
+    fixture.outcome(1).await;
+    worker.drain().await;
+}
+
+#[tokio::test]
+async fn a_stopping_worker_tries_to_report_for_the_rest_of_its_drain_timeout() {
+    let fixture = Fixture::new().await;
+    let builder = fixture.builder().drain_timeout(Duration::from_hours(1));
+    let mut worker = stopped_without_the_broker(&fixture, builder).await;
+    // Longer than the least time. There is no condition to wait for when nothing happens.
+    let still_trying = timeout(Duration::from_secs(12), &mut worker.task).await;
+    still_trying.expect_err("it goes on");
+    fixture.link.cut(false);
+    worker.drain().await;
+    assert_eq!(fixture.outcomes(1).len(), 1);
 }
 
 #[tokio::test]

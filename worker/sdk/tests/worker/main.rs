@@ -6,6 +6,7 @@ mod control;
 mod crash;
 mod dead_letters;
 mod drain;
+mod ended_journal_thread;
 mod faulty_link;
 mod fixture;
 mod full_disk;

@@ -8,6 +8,7 @@ mod fields;
 mod pattern;
 mod zone;
 
+use std::fmt;
 use std::sync::Arc;
 
 use jiff::tz::TimeZone;
@@ -26,7 +27,50 @@ pub enum CronError {
     Expression(String),
     /// The time zone is unknown.
     #[error("{0}")]
-    TimeZone(String),
+    TimeZone(UnknownZone),
+}
+
+impl CronError {
+    /// The message. For an unknown time zone, it has the [known name](UnknownZone::with_suggestion) that was probably meant.
+    pub fn with_suggestion(&self) -> String {
+        match self {
+            Self::Expression(message) => message.clone(),
+            Self::TimeZone(zone) => zone.with_suggestion(),
+        }
+    }
+}
+
+/// The name of a time zone that this machine does not know.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnknownZone(String);
+
+impl UnknownZone {
+    /// The name as given.
+    pub fn name(&self) -> &str {
+        &self.0
+    }
+
+    /// The message with the known name that was probably meant. The search compares hundreds of names, which takes about a
+    /// millisecond.
+    pub fn with_suggestion(&self) -> String {
+        let names: Vec<String> = jiff::tz::db().available().map(|n| n.to_string()).collect();
+        let hint = nearest(&self.0, names.iter().map(String::as_str))
+            .map_or_else(String::new, |near| format!("; did you mean {near:?}?"));
+        self.message(&hint)
+    }
+
+    fn message(&self, hint: &str) -> String {
+        let shown: String = self.0.chars().take(80).collect();
+        format!(
+            "unknown time zone {shown:?}{hint} (an IANA name such as \"Europe/Berlin\" or \"UTC\" is expected)"
+        )
+    }
+}
+
+impl fmt::Display for UnknownZone {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message(""))
+    }
 }
 
 /// A cron expression in a time zone.
@@ -138,15 +182,7 @@ impl CronSchedule {
 }
 
 fn time_zone(name: &str) -> Result<TimeZone, CronError> {
-    TimeZone::get(name).map_err(|_| {
-        let shown: String = name.chars().take(80).collect();
-        let names: Vec<String> = jiff::tz::db().available().map(|n| n.to_string()).collect();
-        let hint = nearest(name, names.iter().map(String::as_str))
-            .map_or_else(String::new, |near| format!("; did you mean {near:?}?"));
-        CronError::TimeZone(format!(
-            "unknown time zone {shown:?}{hint} (an IANA name such as \"Europe/Berlin\" or \"UTC\" is expected)"
-        ))
-    })
+    TimeZone::get(name).map_err(|_| CronError::TimeZone(UnknownZone(name.to_owned())))
 }
 
 #[cfg(test)]

@@ -101,6 +101,27 @@ fn a_run_that_was_queued_after_the_newer_start_was_published_late() {
 }
 
 #[test]
+fn a_full_disk_holds_a_decided_start() {
+    let (old, new) = two_runs();
+    let queued = |at| Run {
+        queued_at: Some(at),
+        ..old.clone()
+    };
+    let full = |worker, began| {
+        let kind = FaultKind::Fill(Duration::from_secs(5));
+        vec![fault(Target::Worker(worker), kind, began, AT + 2_100)]
+    };
+    let meanwhile = queued(AT + 1_400);
+    let held = orders(&new, &meanwhile, full(0, AT + 700));
+    assert_eq!(held, PUBLISHED_LATE);
+    let other = orders(&new, &meanwhile, full(1, AT + 700));
+    assert_eq!(other, VIOLATED, "another worker's disk");
+    // A trigger that was there before the disk was full is not late, and a full disk delivers none again.
+    let before = queued(AT + 600);
+    assert_eq!(orders(&new, &before, full(0, AT + 1_500)), VIOLATED);
+}
+
+#[test]
 fn without_a_queue_time_a_fault_explains_a_late_publication() {
     let (old, new) = two_runs();
     let unknown = Run {

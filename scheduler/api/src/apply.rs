@@ -1,0 +1,173 @@
+//! Applies job definitions: validated as a whole, and written in transactions that delay no fire.
+
+use std::collections::HashMap;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::Uri;
+use cueline_model::{JobId, JobName, JobSpec, decode};
+use cueline_store::{AppliedJob, Change};
+use serde_json::{Map, Value};
+
+use crate::ApiState;
+use crate::body::{Body, a_kind};
+use crate::problem::{FieldProblem, Problem};
+use crate::query;
+use crate::settle::settle;
+use crate::view::ApplyAnswer;
+
+/// The most jobs that one transaction writes, those with a parent not counted. The scheduler writes its fires between two
+/// transactions.
+const MAX_JOBS_IN_TRANSACTION: usize = 500;
+
+/// Reads definitions from `{"jobs": […]}` and reports all problems at once. Validation takes milliseconds for each wrong
+/// name, so it runs off the async threads.
+pub(crate) async fn definitions(state: &ApiState, jobs: Value) -> Result<Vec<JobSpec>, Problem> {
+    state.large.compute(move || decoded(jobs)).await?
+}
+
+fn decoded(jobs: Value) -> Result<Vec<JobSpec>, Problem> {
+    let body = Map::from_iter([("jobs".to_owned(), jobs)]);
+    let node = decode::Node::from(Value::Object(body));
+    decode::jobs(&node).map_err(|problems| {
+        let errors = problems
+            .into_iter()
+            .map(|problem| FieldProblem {
+                job: problem.job,
+                field: problem.field,
+                message: problem.message,
+            })
+            .collect();
+        Problem::unfit(errors)
+    })
+}
+
+/// Creates and updates jobs.
+pub(crate) async fn apply(
+    State(state): State<ApiState>,
+    uri: Uri,
+    body: Body,
+) -> Result<Json<ApplyAnswer>, Problem> {
+    query::none(&uri)?;
+    let mut fields = body.fields(&["jobs", "dry_run"]);
+    let dry_run = fields.flag("dry_run");
+    let jobs = fields.take("jobs");
+    match &jobs {
+        Some(Value::Array(_)) => {}
+        Some(other) => fields.record(
+            "jobs",
+            format!("{} is given; give a list of job definitions", a_kind(other)),
+        ),
+        None => fields.record("jobs", "missing; give a list of job definitions"),
+    }
+    fields.finish()?;
+    let specs = definitions(&state, jobs.unwrap_or_default()).await?;
+    let applied = if dry_run {
+        state.store.apply_jobs(&specs, true).await?
+    } else {
+        write(&state, specs).await?
+    };
+    if !dry_run {
+        // Wait for unchanged jobs too. An earlier call may have changed them and returned while old triggers were still
+        // being published.
+        let before: Vec<JobId> = applied
+            .iter()
+            .filter(|one| one.change != Change::Created)
+            .filter_map(|one| one.id)
+            .collect();
+        settle(&state, &before).await?;
+    }
+    Ok(Json(ApplyAnswer { dry_run, applied }))
+}
+
+/// Writes definitions in transactions of bounded size, and returns the results in the order of `specs`.
+async fn write(state: &ApiState, specs: Vec<JobSpec>) -> Result<Vec<AppliedJob>, Problem> {
+    if specs.len() <= MAX_JOBS_IN_TRANSACTION {
+        let applied = state.store.apply_jobs(&specs, false).await?;
+        state.admin.wake_claim();
+        return Ok(applied);
+    }
+    // Refuses what cannot be applied as a whole, before anything is written.
+    state.store.apply_jobs(&specs, true).await?;
+    let order: Vec<JobName> = specs.iter().map(|spec| spec.name.clone()).collect();
+    let mut applied: HashMap<JobName, AppliedJob> = HashMap::with_capacity(order.len());
+    for part in transactions(specs) {
+        match state.store.apply_jobs(&part, false).await {
+            Ok(written) => applied.extend(written.into_iter().map(|job| (job.name.clone(), job))),
+            Err(error) => return Err(incomplete(error.into(), applied.len(), order.len())),
+        }
+        state.admin.wake_claim();
+    }
+    let in_order = order.iter().filter_map(|name| applied.remove(name));
+    Ok(in_order.collect())
+}
+
+/// Splits definitions into transactions. Jobs without a parent come first, because they depend on no other job. All jobs
+/// with a parent follow in one transaction: in between, the new parents of some and the old ones of others could form a
+/// cycle.
+fn transactions(specs: Vec<JobSpec>) -> Vec<Vec<JobSpec>> {
+    let (children, alone): (Vec<JobSpec>, Vec<JobSpec>) =
+        specs.into_iter().partition(|spec| spec.after.is_some());
+    let mut parts = Vec::new();
+    let mut alone = alone.into_iter().peekable();
+    while alone.peek().is_some() {
+        parts.push(alone.by_ref().take(MAX_JOBS_IN_TRANSACTION).collect());
+    }
+    if !children.is_empty() {
+        parts.push(children);
+    }
+    parts
+}
+
+/// Adds how much was written before the problem.
+fn incomplete(mut problem: Problem, written: usize, total: usize) -> Problem {
+    if written > 0 {
+        problem.detail = format!(
+            "{}; {written} of {total} jobs are applied, send the request again for the others",
+            problem.detail
+        );
+    }
+    problem
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn specs(parents: &[Option<usize>]) -> Vec<JobSpec> {
+        let jobs = parents.iter().enumerate().map(|(i, parent)| {
+            let mut job = json!({ "name": format!("j{i}"), "handler": { "native": "x" } });
+            match parent {
+                Some(parent) => job["after"] = json!(format!("j{parent}")),
+                None => job["schedule"] = json!({ "manual": true }),
+            }
+            job
+        });
+        decoded(jobs.collect()).expect("valid")
+    }
+
+    #[test]
+    fn transactions_are_bounded_and_jobs_with_a_parent_come_last() {
+        let mut parents = vec![None; 2 * MAX_JOBS_IN_TRANSACTION + 1];
+        parents.insert(0, Some(1));
+        parents.push(Some(2));
+        let parts = transactions(specs(&parents));
+        let sizes: Vec<usize> = parts.iter().map(Vec::len).collect();
+        assert_eq!(
+            sizes,
+            [MAX_JOBS_IN_TRANSACTION, MAX_JOBS_IN_TRANSACTION, 1, 2]
+        );
+        let last = parts.last().expect("a part");
+        assert!(last.iter().all(|spec| spec.after.is_some()));
+    }
+
+    #[test]
+    fn a_problem_says_how_much_was_written_before() {
+        let problem = || Problem::unavailable("busy");
+        assert_eq!(incomplete(problem(), 0, 9).detail, "busy");
+        let text = incomplete(problem(), 5, 9).detail;
+        assert!(text.contains("5 of 9 jobs are applied"), "{text}");
+    }
+}

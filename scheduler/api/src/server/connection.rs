@@ -1,0 +1,88 @@
+//! Serves one connection until it ends, gives way to another, or the server stops.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, HttpBody as _};
+use cueline_runtime::Stop;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Request, Response};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tower::ServiceExt as _;
+
+use super::body::{BusyBody, TimedBody};
+use super::table::{Busy, Slot};
+use super::write_limit::WriteLimit;
+use super::{MAX_HEAD_BYTES, MAX_HEADERS, ServerLimits};
+
+/// Answers the requests of a connection with `router`. After a stop, the request in progress is the last one.
+pub(super) async fn run<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+    stream: S,
+    slot: Slot,
+    router: Router,
+    limits: ServerLimits,
+    stop: Stop,
+) {
+    let evicted = slot.evicted().clone();
+    let slot = Arc::new(slot);
+    let io = TokioIo::new(WriteLimit::new(stream, limits.write_timeout));
+    let body_timeout = limits.body_timeout;
+    let service = service_fn(move |request: Request<Incoming>| {
+        answer(router.clone(), slot.clone(), body_timeout, request)
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits.head_timeout)
+        .max_headers(MAX_HEADERS)
+        .max_header_size(MAX_HEAD_BYTES)
+        .max_buf_size(2 * MAX_HEAD_BYTES)
+        .serve_connection(io, service);
+    tokio::pin!(connection);
+    let mut stopping = false;
+    loop {
+        tokio::select! {
+            biased;
+            () = evicted.cancelled() => {
+                tracing::debug!("idle connection was closed; another one needed its place");
+                return;
+            }
+            ended = connection.as_mut() => {
+                if let Err(error) = ended {
+                    tracing::debug!(%error, "connection ended with an error");
+                }
+                return;
+            }
+            () = stop.soft(), if !stopping => {
+                stopping = true;
+                connection.as_mut().graceful_shutdown();
+            }
+        }
+    }
+}
+
+async fn answer(
+    router: Router,
+    slot: Arc<Slot>,
+    body_timeout: Duration,
+    request: Request<Incoming>,
+) -> io::Result<Response<BusyBody>> {
+    let busy = Busy::begin(slot)
+        .ok_or_else(|| io::Error::other("the connection gives way to another one"))?;
+    let request = request.map(|body| {
+        if body.is_end_stream() {
+            Body::empty()
+        } else {
+            Body::new(TimedBody::new(Body::new(body), body_timeout))
+        }
+    });
+    let response = match router.oneshot(request).await {
+        Ok(response) => response,
+        Err(never) => match never {},
+    };
+    Ok(response.map(|body| BusyBody::new(body, busy)))
+}
