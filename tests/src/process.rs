@@ -7,6 +7,7 @@ use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
+use cueline_test_support::wait_until_stopped;
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 use tokio::process::Child;
@@ -119,9 +120,10 @@ impl Process {
         Ok(kill(self.pid()?, signal)?)
     }
 
-    /// SIGSTOP for this process only. The processes that it started continue.
+    /// SIGSTOP for this process only. The processes that it started continue. Waits until all its threads have stopped.
     pub fn pause(&self) -> Result<()> {
-        self.signal(Signal::SIGSTOP)
+        self.signal(Signal::SIGSTOP)?;
+        Ok(wait_until_stopped([self.pid()?.as_raw()])?)
     }
 
     /// SIGCONT.

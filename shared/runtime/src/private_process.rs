@@ -23,6 +23,8 @@ pub fn hide() -> io::Result<()> {
 mod tests {
     use std::process::Command;
 
+    use cueline_test_support::{SOON, eventually_blocking};
+
     #[test]
     fn this_process_is_hidden_and_the_programs_that_it_starts_are_not() {
         super::hide().expect("the system allows it");
@@ -32,11 +34,16 @@ mod tests {
             .env("MARK_OF_THE_TEST", "x")
             .spawn()
             .expect("started");
-        // `spawn` returns after the program was executed.
-        let environment = std::fs::read(format!("/proc/{}/environ", child.id()));
+        // `spawn` may return while the program is being executed. The file is empty until it has its environment.
+        let path = format!("/proc/{}/environ", child.id());
+        let environment = eventually_blocking("an environment", SOON, || {
+            let environment = std::fs::read(&path).expect("readable");
+            let text = String::from_utf8_lossy(&environment).into_owned();
+            if text.is_empty() { Err(text) } else { Ok(text) }
+        });
         child.kill().expect("killed");
         child.wait().expect("ended");
-        let environment = String::from_utf8_lossy(&environment.expect("readable")).into_owned();
+        let environment = environment.expect("not empty");
         assert!(environment.contains("MARK_OF_THE_TEST=x"), "{environment}");
     }
 }

@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use cueline_test_support::eventually_blocking;
+use cueline_test_support::wait_until_stopped;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
@@ -146,17 +146,7 @@ impl Nats {
     /// SIGSTOP. The server keeps its connections and answers nothing. Waits until all its threads have stopped.
     pub fn pause(&self) -> Result<()> {
         let pid = self.signal(Signal::SIGSTOP)?;
-        let stopped =
-            eventually_blocking(
-                "the server has stopped",
-                START_WITHIN,
-                || match has_stopped(pid) {
-                    Ok(true) => Ok(Ok(())),
-                    Ok(false) => Err("a thread runs"),
-                    Err(e) => Ok(Err(e)),
-                },
-            );
-        stopped?
+        Ok(wait_until_stopped([pid.as_raw()])?)
     }
 
     /// SIGCONT.
@@ -188,22 +178,6 @@ impl Nats {
     }
 }
 
-/// Whether all threads have stopped. They stop one after another.
-fn has_stopped(pid: Pid) -> Result<bool> {
-    for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
-        let stat = fs::read_to_string(thread?.path().join("stat"))?;
-        // The state follows the name, which is in parentheses.
-        if !stat
-            .rsplit(')')
-            .next()
-            .is_some_and(|rest| rest.trim_start().starts_with('T'))
-        {
-            return Ok(false);
-        }
-    }
-    Ok(true)
-}
-
 /// Whether the server greets a new connection. It does so once `JetStream` has recovered its data.
 fn answers(addr: SocketAddr) -> bool {
     let greeting = || -> std::io::Result<String> {
@@ -218,6 +192,8 @@ fn answers(addr: SocketAddr) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use cueline_test_support::eventually_blocking;
+
     use super::*;
 
     /// One look has a short time limit, and a busy machine may stand still for longer.

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use cueline_test_support::eventually_blocking;
+use cueline_test_support::{eventually_blocking, wait_until_stopped};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, User, geteuid};
 use tempfile::TempDir;
@@ -236,10 +236,13 @@ impl Postgres {
         Ok(())
     }
 
-    /// SIGSTOP for the server and all its processes. Their connections stay open.
+    /// SIGSTOP for the server and all its processes. Their connections stay open. Waits until they have stopped.
     pub fn pause(&self) -> Result<()> {
         let _process = self.lock();
-        self.signal_all(Signal::SIGSTOP)
+        self.signal_all(Signal::SIGSTOP)?;
+        Ok(wait_until_stopped(
+            self.all()?.iter().map(|pid| pid.as_raw()),
+        )?)
     }
 
     /// SIGCONT for all of them.

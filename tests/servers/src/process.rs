@@ -7,7 +7,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow};
-use cueline_test_support::eventually_blocking;
+use cueline_test_support::{eventually_blocking, wait_until_stopped};
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
@@ -76,18 +76,25 @@ impl Guarded {
         }
     }
 
+    /// SIGSTOP for the whole group. Waits until all its processes have stopped.
+    pub fn pause(&self) -> Result<()> {
+        self.signal(Signal::SIGSTOP)?;
+        Ok(wait_until_stopped(members(self.group()))?)
+    }
+
     /// SIGKILL to the whole group. Waits until it has ended and released its files and ports.
     pub fn kill(&mut self) -> Result<ExitStatus> {
         self.signal(Signal::SIGKILL)?;
         let status = self.child.wait()?;
         // The guard has ended. Other processes of the group may end a moment later.
-        eventually_blocking("the process group has ended", ENDED_WITHIN, || {
-            if any_alive(self.group()) {
-                Err("a process is alive")
-            } else {
-                Ok(())
-            }
-        })?;
+        eventually_blocking(
+            "the process group has ended",
+            ENDED_WITHIN,
+            || match members(self.group()).next() {
+                Some(pid) => Err(format!("{pid} is alive")),
+                None => Ok(()),
+            },
+        )?;
         Ok(status)
     }
 
@@ -133,16 +140,16 @@ impl Drop for Guarded {
 /// A process that waits for the disk ends when the disk answers.
 const ENDED_WITHIN: Duration = Duration::from_mins(1);
 
-/// Whether a process of the group is alive. An ended process that is not reaped does not count.
-fn any_alive(group: Pid) -> bool {
+/// The processes of the group. An ended process that is not reaped does not count.
+fn members(group: Pid) -> impl Iterator<Item = i32> {
     let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    let group = group.to_string();
-    processes
-        .map(|process| process.path())
-        .any(|process| runs_in(&process, &group).unwrap_or(false))
+    processes.filter_map(move |process| {
+        let pid = process.file_name().to_str()?.parse().ok()?;
+        runs_in(&process.path(), &group.to_string())?.then_some(pid)
+    })
 }
 
-/// `None` for an entry that is not a process or no longer exists.
+/// `None` for a process that no longer exists.
 fn runs_in(process: &Path, group: &str) -> Option<bool> {
     let stat = std::fs::read_to_string(process.join("stat")).ok()?;
     // The name, in parentheses, is followed by the state, the parent and the group.

@@ -223,9 +223,12 @@ impl Rabbit {
         Ok(())
     }
 
-    /// SIGSTOP: connections stay open and get no answer.
+    /// SIGSTOP: connections stay open and get no answer. Waits until all its processes have stopped.
     pub fn pause(&self) -> Result<()> {
-        self.signal(Signal::SIGSTOP)
+        match self.node().as_ref() {
+            Some(node) => node.pause(),
+            None => bail!("the server is not running"),
+        }
     }
 
     /// SIGCONT after a [`pause`](Self::pause).

@@ -3,6 +3,8 @@
 
 mod eventually;
 mod sqlite_threads;
+mod stopped;
 
 pub use eventually::{NotWithin, SOON, Wait, eventually, eventually_blocking, try_eventually};
 pub use sqlite_threads::SqliteThreads;
+pub use stopped::wait_until_stopped;
