@@ -1,5 +1,7 @@
 //! The input and the output of the lanes.
 
+use std::hash::{Hash, Hasher};
+
 use cueline_model::{Block, JobId, RunId, StoreId, Timestamp};
 use cueline_protocol::Trigger;
 
@@ -7,12 +9,19 @@ use crate::context::StopReason;
 use crate::identity::{AttemptKey, RunKey};
 
 /// Identity of a lane: a job, or one shard of a job whose shards do not wait for one another.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct LaneKey {
     /// Job ids start again in each store.
     pub(crate) store: StoreId,
     pub(crate) job: JobId,
     pub(crate) shard: Option<u32>,
+}
+
+/// Hashes the job and the shard alone. Each trigger is looked up several times, and a worker has jobs of few stores.
+impl Hash for LaneKey {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (self.job, self.shard).hash(state);
+    }
 }
 
 /// Fire time and run of a first attempt. `None` for a later attempt, whose publication they do not tell.
