@@ -4,7 +4,7 @@ use cueline_model::ExecutorId;
 use serde::{Deserialize, Serialize};
 
 use super::key::{WorkerKey, WorkerKeyId, WorkerPublicKey};
-use super::seal::SealError;
+use super::seal::{SealError, Sealer};
 
 /// The proof that the holder of an enrolled key wants another one in its place. It is part of a heartbeat.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,6 +25,13 @@ impl WorkerKey {
             by: self.public().id(),
             signature: self.sign(&signed(executor, new)),
         }
+    }
+}
+
+impl Sealer {
+    /// Names `new` as the key that the executor seals with from now on.
+    pub fn rotate_to(&self, new: &WorkerPublicKey) -> RotationClaim {
+        self.key().rotate_to(self.executor(), new)
     }
 }
 

@@ -103,6 +103,10 @@ impl Sealer {
         &self.executor
     }
 
+    pub(super) const fn key(&self) -> &WorkerKey {
+        &self.key
+    }
+
     /// `body`, a line feed, and the seal as one line of JSON.
     pub fn seal(&self, purpose: Purpose, mut body: Vec<u8>) -> Vec<u8> {
         let signature = self.key.sign(&signed(purpose, &self.executor, &body));
