@@ -54,21 +54,7 @@ pub(crate) async fn run(mut config: WorkerConfig, native: Native) -> Result<()> 
         () = signals.next() => return Ok(()),
     };
     let executors = Executors::new();
-    let options = ExecutorOptions {
-        group: config.group.clone(),
-        allow: config.allow.clone(),
-        allow_run_as: config.allow_run_as.clone(),
-        http: config.http.policy(),
-        secrets: config.secrets.sources(),
-        concurrency: config.concurrency as usize,
-        drain_timeout: config.drain_timeout,
-        native,
-        trust: config.verifying_keys()?,
-        failover: Failover::After {
-            fence_after: config.fence_after,
-            failover_after: Duration::from_millis(config.failover.failover_after.as_millis()),
-        },
-    };
+    let options = executor_options(&config, native)?;
     let readiness = executors.start_sealed(origin, &config.state_dir, &options, &broker.broker)?;
     if let Some(http) = &http {
         http.answer_by(health(http.stopping(), move || readiness.problem()));
@@ -110,6 +96,24 @@ fn make_state_dir(path: &Path) -> Result<PathBuf> {
         .create(path)
         .with_context(failed)?;
     path.canonicalize().with_context(failed)
+}
+
+fn executor_options(config: &WorkerConfig, native: Native) -> Result<ExecutorOptions> {
+    Ok(ExecutorOptions {
+        group: config.group.clone(),
+        allow: config.allow.clone(),
+        allow_run_as: config.allow_run_as.clone(),
+        http: config.http.policy(),
+        secrets: config.secrets.sources(),
+        concurrency: config.concurrency as usize,
+        drain_timeout: config.drain_timeout,
+        native,
+        trust: config.verifying_keys()?,
+        failover: Failover::After {
+            fence_after: config.fence_after,
+            failover_after: Duration::from_millis(config.failover.failover_after.as_millis()),
+        },
+    })
 }
 
 fn open_origin(config: &WorkerConfig, id: &ExecutorId) -> Result<WorkerOrigin> {
