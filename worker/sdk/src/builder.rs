@@ -184,7 +184,8 @@ impl Builder {
     /// seals ignore a worker without one. Default: none, which serves for an
     /// [`in_process_scheduler`](Self::in_process_scheduler).
     ///
-    /// The driver of the [`broker`](Self::broker) seals refused triggers; see [`DeadLetterSealer`](crate::DeadLetterSealer).
+    /// The driver of the [`broker`](Self::broker) seals refused triggers; see
+    /// [`DeadLetterSealer`](crate::DeadLetterSealer).
     #[must_use]
     pub fn sealer(mut self, sealer: Option<Sealer>) -> Self {
         self.sealer = sealer;

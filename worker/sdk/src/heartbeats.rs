@@ -34,7 +34,8 @@ pub(crate) struct Heartbeats {
 
 impl Heartbeats {
     /// Sends a heartbeat every `heartbeat_every`, and more often while no echo returns. Also sends one at once when the
-    /// drain begins, the lease is renewed or schedulers accept the worker's key, or right after the heartbeat that is being sent then. Never returns.
+    /// drain begins, the lease is renewed or schedulers accept the worker's key, or right after the heartbeat that is
+    /// being sent then. Never returns.
     pub(crate) async fn run(self) {
         loop {
             // If the drain begins later, this heartbeat may not say so.

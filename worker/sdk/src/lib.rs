@@ -69,7 +69,7 @@
 //! | attempts that wait for the record of their start | 10,000 | nothing more starts |
 //! | waiting orders | 2,048 | others are dropped; the schedulers repeat them |
 //! | outcomes reported again because schedulers still ask for them | 10,000; each 30 s after its report, then after twice the time | the reply says that the attempt is held |
-//! | reports of a worker that waits for its enrolment | as unconfirmed reports | as there |
+//! | reports that wait until the worker is enrolled | they count as unconfirmed | nothing is fetched or started |
 //! | cancellations ahead of their trigger | 10,000 | the oldest is forgotten |
 
 #![warn(clippy::missing_errors_doc)]

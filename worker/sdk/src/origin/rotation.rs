@@ -8,17 +8,25 @@ use cueline_protocol::origin::WorkerKey;
 type Callback = dyn Fn() + Send + Sync;
 
 /// A key that replaces the worker's present one as soon as schedulers accept it.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct KeyRotation {
     pub(super) key: WorkerKey,
-    on_accepted: Arc<Callback>,
+    pub(super) on_accepted: OnAccepted,
 }
 
-impl fmt::Debug for KeyRotation {
+/// What follows once schedulers have accepted the key.
+#[derive(Clone)]
+pub(super) struct OnAccepted(Arc<Callback>);
+
+impl OnAccepted {
+    pub(super) fn call(&self) {
+        (self.0)();
+    }
+}
+
+impl fmt::Debug for OnAccepted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("KeyRotation")
-            .field("key", &self.key)
-            .finish_non_exhaustive()
+        f.write_str("OnAccepted(..)")
     }
 }
 
@@ -28,11 +36,7 @@ impl KeyRotation {
     pub fn new(key: WorkerKey, on_accepted: impl Fn() + Send + Sync + 'static) -> Self {
         Self {
             key,
-            on_accepted: Arc::new(on_accepted),
+            on_accepted: OnAccepted(Arc::new(on_accepted)),
         }
-    }
-
-    pub(super) fn accepted(&self) {
-        (self.on_accepted)();
     }
 }

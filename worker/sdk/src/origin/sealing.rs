@@ -13,7 +13,7 @@ use cueline_protocol::{HeartbeatMessage, encode};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
-use super::rotation::KeyRotation;
+use super::rotation::{KeyRotation, OnAccepted};
 
 /// The shortest time between two errors in the log about refused keys.
 const LOG_EVERY: Duration = Duration::from_mins(1);
@@ -81,9 +81,9 @@ impl Origin {
             Accepted::Present => {
                 tracing::info!(key_id = %key, "schedulers accept the worker's key")
             }
-            Accepted::Next(rotation) => {
+            Accepted::Next(on_accepted) => {
                 tracing::info!(key_id = %key, "schedulers accept the worker's next key; it replaces the present one");
-                rotation.accepted();
+                on_accepted.call();
             }
         }
         self.may_report.send_replace(may_report);
@@ -152,7 +152,7 @@ struct NextKey {
     sealer: Sealer,
     claim: RotationClaim,
     is_refused: bool,
-    rotation: KeyRotation,
+    on_accepted: OnAccepted,
 }
 
 /// Schedulers have refused the present key.
@@ -175,7 +175,7 @@ enum Accepted {
     /// Another key, or one of which it was known.
     Nothing,
     Present,
-    Next(KeyRotation),
+    Next(OnAccepted),
 }
 
 /// Of which refusal an error is due.
@@ -194,12 +194,12 @@ impl Keys {
     ) -> Self {
         let next = sealer.as_ref().zip(rotation).map(|(present, rotation)| {
             let executor = present.executor();
-            let sealer = Sealer::new(executor.clone(), rotation.key.clone());
+            let sealer = Sealer::new(executor.clone(), rotation.key);
             NextKey {
                 claim: present.rotate_to(&sealer.public_key()),
                 sealer,
                 is_refused: false,
-                rotation,
+                on_accepted: rotation.on_accepted,
             }
         });
         Self {
@@ -240,7 +240,7 @@ impl Keys {
             self.sealer = Some(next.sealer);
             self.token = None;
             self.refusal = None;
-            return Accepted::Next(next.rotation);
+            return Accepted::Next(next.on_accepted);
         }
         let is_asked = self.token.is_some() || self.refusal.is_some();
         if !is_asked || !self.is_present(key) {
