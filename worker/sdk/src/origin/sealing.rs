@@ -79,7 +79,7 @@ impl Origin {
         match accepted {
             Accepted::Nothing => return,
             Accepted::Present => {
-                tracing::info!(key_id = %key, "schedulers accept the worker's key")
+                tracing::info!(key_id = %key, "schedulers accept the worker's key");
             }
             Accepted::Next(on_accepted) => {
                 tracing::info!(key_id = %key, "schedulers accept the worker's next key; it replaces the present one");
@@ -172,7 +172,7 @@ struct Claims {
 /// What schedulers have accepted.
 #[derive(Debug)]
 enum Accepted {
-    /// Another key, or one of which it was known.
+    /// A key that was not asked for.
     Nothing,
     Present,
     Next(OnAccepted),
