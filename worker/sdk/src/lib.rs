@@ -33,7 +33,7 @@
 //!
 //! # Examples
 //!
-//! - `worker/sdk/examples/native_worker.rs`: a worker on NATS in 40 lines.
+//! - `worker/sdk/examples/native_worker.rs`: a worker on NATS.
 //! - `worker/sdk/examples/block_policies.rs`: block policies, and handlers that stop when their run is cancelled.
 //! - `cli/examples/embedded_scheduler.rs`: a scheduler, a broker and a worker inside a program of one's own. It needs
 //!   crates that this one must not depend on, so it is an example of the crate that depends on all of them.
