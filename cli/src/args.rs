@@ -84,6 +84,9 @@ pub(crate) enum Command {
     /// Create an admin token
     #[command(subcommand)]
     Token(TokenCommand),
+    /// Show and replace the keys that prove which worker a result comes from
+    #[command(subcommand)]
+    WorkerKey(WorkerKeyCommand),
     /// Measure how many runs a second this machine fires
     #[cfg(feature = "bench")]
     Bench(BenchArgs),
@@ -386,6 +389,27 @@ pub(crate) enum DialectArg {
     Quartz,
     /// 5 fields from minutes on, 0 and 7 = Sunday
     Unix,
+}
+
+/// `cueline worker-key …`
+#[derive(Debug, Subcommand)]
+pub(crate) enum WorkerKeyCommand {
+    /// Show the key of a worker on this machine
+    Show(LocalKeyArg),
+    /// Make a new key for a worker on this machine; it replaces the present one after the worker's next start
+    Rotate(LocalKeyArg),
+}
+
+/// The key of a worker on this machine.
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+pub(crate) struct LocalKeyArg {
+    /// The worker's key file
+    #[arg(value_name = "FILE")]
+    pub(crate) file: Option<PathBuf>,
+    /// The worker's state directory, in which the key is by default
+    #[arg(long, value_name = "DIR")]
+    pub(crate) state_dir: Option<PathBuf>,
 }
 
 /// `cueline doctor`

@@ -8,14 +8,16 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, anyhow};
 
 use cueline_model::ExecutorId;
+use cueline_worker::{KeyFile, KeyFileError};
 
-use crate::adapters::ClientIdentity;
+use crate::adapters::{BrokerSettings, ClientIdentity};
 use crate::components::http::health;
 use crate::components::{
-    ExecutorOptions, Executors, Failover, Http, Native, Signals, StartupRetry, descriptors,
-    ended_by, say,
+    ExecutorOptions, Executors, Failover, Http, Native, Signals, StartupRetry, WorkerOrigin,
+    descriptors, ended_by, say,
 };
 use crate::config::WorkerConfig;
+use crate::failure::BadInput;
 
 /// Runs until SIGTERM or Ctrl-C. `native` are the handlers of the program's own code.
 pub(crate) async fn run(mut config: WorkerConfig, native: Native) -> Result<()> {
@@ -35,35 +37,25 @@ pub(crate) async fn run(mut config: WorkerConfig, native: Native) -> Result<()> 
         group: config.group.clone(),
         name: config.name.clone(),
     };
+    let origin = open_origin(&config, &id)?;
     let identity = ClientIdentity {
         connection_name: format!("cueline worker {id}"),
         executor: Some(id),
     };
     let retry = StartupRetry::new(config.process.start_timeout);
     let what = format!("the broker at {}", config.broker);
-    let broker_settings = config.broker_settings();
+    let broker_settings = BrokerSettings {
+        seal_dead_letters: Some(origin.dead_letter_seal()),
+        ..config.broker_settings()
+    };
     let open = async || config.broker.open(&identity, &broker_settings).await;
     let broker = tokio::select! {
         broker = retry.with(&what, open) => broker?,
         () = signals.next() => return Ok(()),
     };
     let executors = Executors::new();
-    let options = ExecutorOptions {
-        group: config.group.clone(),
-        allow: config.allow.clone(),
-        allow_run_as: config.allow_run_as.clone(),
-        http: config.http.policy(),
-        secrets: config.secrets.sources(),
-        concurrency: config.concurrency as usize,
-        drain_timeout: config.drain_timeout,
-        native,
-        trust: config.verifying_keys()?,
-        failover: Failover::After {
-            fence_after: config.fence_after,
-            failover_after: Duration::from_millis(config.failover.failover_after.as_millis()),
-        },
-    };
-    let readiness = executors.start(&config.name, &config.state_dir, &options, &broker.broker)?;
+    let options = executor_options(&config, native)?;
+    let readiness = executors.start_sealed(origin, &config.state_dir, &options, &broker.broker)?;
     if let Some(http) = &http {
         http.answer_by(health(http.stopping(), move || readiness.problem()));
     }
@@ -104,6 +96,33 @@ fn make_state_dir(path: &Path) -> Result<PathBuf> {
         .create(path)
         .with_context(failed)?;
     path.canonicalize().with_context(failed)
+}
+
+fn executor_options(config: &WorkerConfig, native: Native) -> Result<ExecutorOptions> {
+    Ok(ExecutorOptions {
+        group: config.group.clone(),
+        allow: config.allow.clone(),
+        allow_run_as: config.allow_run_as.clone(),
+        http: config.http.policy(),
+        secrets: config.secrets.sources(),
+        concurrency: config.concurrency as usize,
+        drain_timeout: config.drain_timeout,
+        native,
+        trust: config.verifying_keys()?,
+        failover: Failover::After {
+            fence_after: config.fence_after,
+            failover_after: Duration::from_millis(config.failover.failover_after.as_millis()),
+        },
+    })
+}
+
+fn open_origin(config: &WorkerConfig, id: &ExecutorId) -> Result<WorkerOrigin> {
+    let file = KeyFile::new(&config.worker_key);
+    let origin = WorkerOrigin::open(&file, id.clone(), config.enrol_token_file.clone());
+    origin.map_err(|error| match error {
+        KeyFileError::NoKey(_) => BadInput(format!("worker_key: {error}")).into(),
+        _ => anyhow!("worker_key: {error}"),
+    })
 }
 
 fn banner(config: &WorkerConfig, http: Option<&Http>) -> String {

@@ -16,6 +16,8 @@ use cueline_protocol::VerifyingKeys;
 use cueline_runtime::{BootClock as _, Lifecycle, SystemBootClock, SystemClock};
 use cueline_worker::{Builder, Handler, Readiness, Worker};
 
+use super::worker_origin::WorkerOrigin;
+
 /// Time beyond the drain timeout, to kill the attempts that still run (10 s), and to report and ack (10 s and 2 s) while
 /// the broker takes no reports.
 const STOP_MARGIN: Duration = Duration::from_secs(25);
@@ -121,13 +123,36 @@ impl Executors {
         Self::default()
     }
 
-    /// Starts an executor with its journal in `state_dir`. Returns whether it takes triggers.
+    /// Starts an executor that seals nothing, with its journal in `state_dir`. Returns whether it takes triggers.
     pub(crate) fn start(
         &self,
         name: &ExecutorName,
         state_dir: &Path,
         options: &ExecutorOptions,
         broker: &Broker,
+    ) -> Result<Readiness> {
+        self.start_with(name, state_dir, options, broker, None)
+    }
+
+    /// Starts an executor that seals what it sends.
+    pub(crate) fn start_sealed(
+        &self,
+        origin: WorkerOrigin,
+        state_dir: &Path,
+        options: &ExecutorOptions,
+        broker: &Broker,
+    ) -> Result<Readiness> {
+        let name = origin.executor().name.clone();
+        self.start_with(&name, state_dir, options, broker, Some(origin))
+    }
+
+    fn start_with(
+        &self,
+        name: &ExecutorName,
+        state_dir: &Path,
+        options: &ExecutorOptions,
+        broker: &Broker,
+        origin: Option<WorkerOrigin>,
     ) -> Result<Readiness> {
         let marker = state_dir.display().to_string();
         let guard = GuardId::of(&marker, &incarnation());
@@ -153,6 +178,9 @@ impl Executors {
                     .failover_after(failover_after)
             }
         };
+        if let Some(origin) = origin {
+            builder = origin.add_to(builder);
+        }
         for (native, handler) in &options.native {
             builder = builder.native(native, handler.clone());
         }

@@ -7,6 +7,7 @@ pub(crate) mod executors;
 pub(crate) mod http;
 pub(crate) mod signals;
 pub(crate) mod startup_retry;
+pub(crate) mod worker_origin;
 
 pub(crate) use engine::RunningEngine;
 pub use executors::Native;
@@ -14,6 +15,7 @@ pub(crate) use executors::{ExecutorOptions, Executors, Failover, HandlerKind};
 pub(crate) use http::Http;
 pub(crate) use signals::Signals;
 pub(crate) use startup_retry::StartupRetry;
+pub(crate) use worker_origin::WorkerOrigin;
 
 use crate::failure::BadInput;
 

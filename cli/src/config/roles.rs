@@ -18,6 +18,7 @@ use cueline_api::AdminToken;
 use cueline_handlers::http::IpNet;
 use cueline_model::{DurationMs, ExecutorName, GroupName};
 use cueline_protocol::SigningKey;
+use cueline_protocol::origin::EnrolmentToken;
 
 use super::values::{self, TrustedKeys};
 use crate::adapters::{BrokerUrl, StoreUrl};
@@ -55,6 +56,7 @@ impl Role for WorkerConfig {
             "state_dir",
             "$STATE_DIRECTORY, else /var/lib/cueline/workers for root, else ~/.local/state/cueline/workers; in it GROUP/NAME",
         ),
+        ("worker_key", "worker.key in state_dir"),
     ];
 }
 
@@ -196,6 +198,12 @@ pub(crate) struct WorkerConfig {
     /// Directory of the journal, which one worker at a time uses; on a local disk
     #[arg(value_name = "DIR", value_parser = values::path)]
     pub(crate) state_dir: PathBuf,
+    /// File with the key that seals results and heartbeats; made at the first start if it does not exist
+    #[arg(value_name = "FILE", value_parser = values::path)]
+    pub(crate) worker_key: PathBuf,
+    /// File with the token by which schedulers accept the key; `cueline worker-key token` makes one. Not needed once they have
+    #[arg(value_name = "FILE", value_parser = values::enrolment_token)]
+    pub(crate) enrol_token_file: Option<EnrolmentToken>,
     /// Address and port of /livez and /readyz; none by default
     #[arg(value_name = "ADDR", value_parser = values::address)]
     pub(crate) health: Option<SocketAddr>,

@@ -8,6 +8,7 @@ use cueline_handlers::SecretSources;
 use cueline_handlers::http::AddressPolicy;
 use cueline_model::{DurationMs, ExecutorName};
 use cueline_protocol::VerifyingKeys;
+use cueline_worker::KeyFile;
 
 use super::roles::{
     BrokerOptions, HttpOptions, Role, SchedulerConfig, SecretOptions, StandaloneConfig,
@@ -63,9 +64,14 @@ impl Rules for WorkerConfig {
         let own: PathBuf = own.into_iter().flatten().collect();
         let state_dir = state_dir().map(|base| base.join(own).display().to_string());
         settings.set_default("state_dir", state_dir);
+        // Without a state directory, the error names that setting alone.
+        let state_dir = PathBuf::from(settings.text("state_dir").unwrap_or_default());
+        let worker_key = KeyFile::in_state_dir(&state_dir);
+        let worker_key = worker_key.path().display().to_string();
+        settings.set_default("worker_key", Ok(worker_key));
         check_fence(settings);
         check_users(settings);
-        check_files(settings, &["broker_file"]);
+        check_files(settings, &["broker_file", "worker_key", "enrol_token_file"]);
         check_broker(settings);
     }
 }
@@ -113,6 +119,7 @@ impl BrokerOptions {
             replicas: self.broker_replicas.and_then(|n| u16::try_from(n).ok()),
             longest_wait: None,
             heartbeat: None,
+            seal_dead_letters: None,
         }
     }
 }

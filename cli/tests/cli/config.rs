@@ -93,7 +93,13 @@ fn each_setting_is_shown_once_and_no_secret_is() {
                 "--trust",
                 "trusted.keys",
             ],
-            &["state_dir", "name", "health"],
+            &[
+                "state_dir",
+                "worker_key",
+                "enrol_token_file",
+                "name",
+                "health",
+            ],
         ),
         ("standalone", &[], &["store", "broker_file", "jobs", "data"]),
     ] {

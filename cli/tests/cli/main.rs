@@ -7,3 +7,4 @@ mod keys;
 mod migrate;
 mod offline;
 mod server;
+mod worker_key;

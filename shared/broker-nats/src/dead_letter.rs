@@ -1,10 +1,12 @@
 //! Dead letters on NATS: the original payload, with the reason and the origin in headers. A wrapped payload of the
-//! largest size would exceed the server's limit.
+//! largest size would exceed the server's limit. A seal is a header too. It covers the letter as [`read`] restores it.
+
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use async_nats::HeaderMap;
 use async_nats::header::NATS_MESSAGE_ID;
 use bytes::Bytes;
-use cueline_broker::{DeadLetter, QueueId};
+use cueline_broker::{DeadLetter, DeadLetterSeal, QueueId};
 
 use crate::names::Names;
 use crate::receipts::Unsettled;
@@ -13,6 +15,10 @@ use crate::requests::Request;
 const REASON: &str = "Cueline-Reason";
 const QUEUE: &str = "Cueline-Queue";
 const TOPIC: &str = "Cueline-Topic";
+/// When a sealed letter was written, in milliseconds since the Unix epoch, by its writer's clock. The seal cannot cover
+/// the time at which the server stores it.
+const AT: &str = "Cueline-At";
+const SEAL: &str = "Cueline-Seal";
 /// In bytes. A longer reason is cut.
 const MAX_REASON: usize = 2_048;
 /// In bytes. A longer queue or topic is cut.
@@ -29,6 +35,7 @@ pub(crate) fn request(
     unsettled: &Unsettled,
     reason: &str,
     max_payload: usize,
+    seal: Option<&DeadLetterSeal>,
 ) -> Request {
     let Unsettled {
         sequence,
@@ -44,7 +51,11 @@ pub(crate) fn request(
     headers.insert(NATS_MESSAGE_ID, format!("{stream}:{sequence}"));
     let topic = &topic[..topic.floor_char_boundary(MAX_TOPIC_IN_SUBJECT)];
     let subject = names.locate(&QueueId::Dead).subject(topic);
-    let request = Request::new(subject, payload.slice(..kept));
+    let payload = payload.slice(..kept);
+    if let Some(seal) = seal {
+        add_seal(&mut headers, &payload, seal, now_ms());
+    }
+    let request = Request::new(subject, payload);
     let headers = Some(headers);
     Request { headers, ..request }
 }
@@ -74,8 +85,51 @@ fn quoted(mut text: &str, max_bytes: usize) -> String {
     }
 }
 
-/// Restores the payload that the port expects. `None` for a message that was published without these headers.
-pub(crate) fn read(headers: &HeaderMap, payload: &Bytes, at_ms: i64) -> Option<Bytes> {
+/// Seals the letter of complete headers.
+fn add_seal(headers: &mut HeaderMap, payload: &Bytes, seal: &DeadLetterSeal, at_ms: i64) {
+    let Some(letter) = encoded(headers, payload, at_ms) else {
+        return;
+    };
+    let sealed = seal.seal(&letter);
+    let line = sealed
+        .strip_prefix(&*letter)
+        .and_then(|rest| rest.strip_prefix(b"\n"))
+        .and_then(|line| std::str::from_utf8(line).ok());
+    if let Some(line) = line {
+        headers.insert(AT, at_ms.to_string());
+        headers.insert(SEAL, line.to_owned());
+    }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "operators see this time and nothing depends on it"
+)]
+fn now_ms() -> i64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| {
+            i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+        })
+}
+
+/// Restores the payload that the port expects, with its seal if it has one. `None` for a message that was published
+/// without these headers.
+pub(crate) fn read(headers: &HeaderMap, payload: &Bytes, stored_at_ms: i64) -> Option<Bytes> {
+    let Some(seal) = headers.get(SEAL) else {
+        return encoded(headers, payload, stored_at_ms);
+    };
+    let at_ms = headers.get(AT).and_then(|at| at.as_str().parse().ok());
+    let letter = encoded(headers, payload, at_ms.unwrap_or(stored_at_ms))?;
+    Some(
+        [&letter[..], b"\n", seal.as_str().as_bytes()]
+            .concat()
+            .into(),
+    )
+}
+
+/// The letter that these headers and this payload make.
+fn encoded(headers: &HeaderMap, payload: &Bytes, at_ms: i64) -> Option<Bytes> {
     let text = |name: &str| {
         let value = headers.get(name)?;
         serde_json::from_str::<String>(value.as_str()).ok()
@@ -112,6 +166,26 @@ mod tests {
             assert!(reason.starts_with(&letter.reason));
             assert!(letter.reason.len() > 300 || letter.reason == reason);
             assert_eq!((&*letter.queue, &*letter.topic), ("results", "t"));
+        }
+    }
+
+    /// A seal that shows what it covers.
+    fn copying_seal() -> DeadLetterSeal {
+        DeadLetterSeal::new(|letter| [&letter[..], b"\n", &letter[..]].concat())
+    }
+
+    #[test]
+    fn a_seal_covers_the_letter_that_is_read() {
+        for reason in ["why", &"\u{1}报".repeat(5_000)] {
+            for payload in [&b"{}"[..], b"\xff"] {
+                let payload = Bytes::from_static(payload);
+                let mut headers = headers(reason, &QueueId::Results, "t");
+                add_seal(&mut headers, &payload, &copying_seal(), 7);
+                let read = read(&headers, &payload, 9).unwrap();
+                let end = read.len() / 2;
+                assert_eq!(read[end + 1..], read[..end]);
+                assert_eq!(DeadLetter::decode(&read[..end]).unwrap().at_ms, 7);
+            }
         }
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use cueline_broker::BrokerError;
+use cueline_broker::{BrokerError, DeadLetterSeal};
 
 use crate::error::permanent;
 
@@ -51,6 +51,8 @@ pub struct NatsOptions {
     pub max_in_flight: usize,
     /// The limits of the streams.
     pub limits: StreamLimits,
+    /// Seals the dead letters of this process; `None` by default, for schedulers.
+    pub seal_dead_letters: Option<DeadLetterSeal>,
 }
 
 /// The executor that a process is.
@@ -145,6 +147,7 @@ impl Default for NatsOptions {
             duplicate_window: Duration::from_secs(10),
             max_in_flight: 4_000,
             limits: StreamLimits::default(),
+            seal_dead_letters: None,
         }
     }
 }

@@ -105,9 +105,10 @@ impl Settler {
         let (names, requester) = (&self.queues.names, &self.queues.requester);
         let max_payload = requester.connection.client.max_payload();
         let max_payload = max_payload.saturating_sub(HEADER_BYTES);
+        let seal = self.queues.options.seal_dead_letters.as_ref();
         let letters = || {
             dead.iter().map(|(unsettled, reason)| {
-                dead_letter::request(names, queue, unsettled, reason, max_payload)
+                dead_letter::request(names, queue, unsettled, reason, max_payload, seal)
             })
         };
         let replies = requester.send_all(letters()).await?;

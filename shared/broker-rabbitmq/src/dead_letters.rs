@@ -11,8 +11,8 @@ use crate::error::transient;
 use crate::publish::{AmqpMessage, Outcome, Publisher};
 use crate::topology;
 
-/// The largest dead letter, in bytes. RabbitMQ 4 accepts 16 MiB. It closes the channel on a larger message, on every
-/// attempt.
+/// The largest dead letter without its seal, in bytes. RabbitMQ 4 accepts 16 MiB. It closes the channel on a larger
+/// message, on every attempt.
 const MAX_LETTER_BYTES: usize = 15 << 20;
 
 /// How much of the payload a larger dead letter keeps, in bytes. JSON makes it at most six times as long.
@@ -29,6 +29,10 @@ pub(crate) async fn publish(
     let (mut receipts, mut messages, mut failure) = (Vec::new(), Vec::new(), None);
     for (receipt, letter) in letters(consumer, dead) {
         let message = encode(&letter).and_then(|payload| {
+            let payload = match &context.options.seal_dead_letters {
+                Some(seal) => seal.seal(&payload),
+                None => payload,
+            };
             AmqpMessage::new(&context.names, &QueueId::Dead, &letter.topic, payload)
         });
         match message {

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use cueline_broker::BrokerError;
+use cueline_broker::{BrokerError, DeadLetterSeal};
 
 use crate::error::permanent;
 
@@ -57,6 +57,8 @@ pub struct RabbitOptions {
     pub client_certificate: Option<ClientCertificate>,
     /// The name of the connections in the server's lists; `cueline` by default.
     pub connection_name: String,
+    /// Seals the dead letters of this process; `None` by default, for schedulers.
+    pub seal_dead_letters: Option<DeadLetterSeal>,
 }
 
 impl Default for RabbitOptions {
@@ -76,6 +78,7 @@ impl Default for RabbitOptions {
             ca_file: None,
             client_certificate: None,
             connection_name: "cueline".into(),
+            seal_dead_letters: None,
         }
     }
 }

@@ -11,6 +11,7 @@
 pub mod address;
 pub mod broker;
 pub mod dead;
+pub mod dead_letter_seal;
 pub mod driver;
 pub mod error;
 pub mod listener;
@@ -19,6 +20,7 @@ pub mod start_log;
 pub use address::{Channel, QueueId};
 pub use broker::{Broker, BrokerOptions};
 pub use dead::DeadLetter;
+pub use dead_letter_seal::DeadLetterSeal;
 pub use driver::{
     BrokerStats, Capabilities, Coverage, Delivery, Driver, Outgoing, QueueStats, Receipt, Refusal,
     Settlement,

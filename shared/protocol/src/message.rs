@@ -9,6 +9,8 @@ use cueline_model::{
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::origin::{EnrolmentClaim, RotationClaim, WorkerKeyId};
+
 /// The version of the wire format.
 pub const VERSION: u32 = 1;
 
@@ -150,6 +152,13 @@ pub struct HeartbeatMessage {
     /// The times of the worker's broker lease. `None` if it has none, because its schedulers run in the same process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease: Option<LeaseTimes>,
+    /// Asks schedulers to admit the executor's key. It is repeated until [`Control::Enrolled`] arrives.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub enrolment: Option<EnrolmentClaim>,
+    /// Asks schedulers to admit another key in place of the one that seals this heartbeat. It is repeated until
+    /// [`Control::Enrolled`] arrives.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rotation: Option<RotationClaim>,
 }
 
 /// The process that sent a heartbeat.
@@ -160,6 +169,8 @@ pub struct HeartbeatSender {
     pub process: WorkerProcess,
     /// When it sent the heartbeat, by its own clock.
     pub sent_at: Timestamp,
+    /// The number of the heartbeat. It ascends within an incarnation, so schedulers know an old heartbeat again.
+    pub number: u64,
 }
 
 /// A worker process, for operators who look for it.
@@ -234,6 +245,8 @@ pub enum Control {
         v: u32,
         /// The store that the runs are in.
         store: StoreId,
+        /// A random number in 16 hexadecimal digits. Answers with another one answer another question.
+        nonce: String,
         /// The attempts in question.
         attempts: Vec<AttemptId>,
     },
@@ -256,6 +269,22 @@ pub enum Control {
         /// The other one. Schedulers ignore its heartbeats.
         refused: Incarnation,
     },
+    /// Schedulers accept what the executor seals with this key. The answer to a claim in a heartbeat.
+    Enrolled {
+        /// [`VERSION`].
+        v: u32,
+        /// The key of the claim.
+        key: WorkerKeyId,
+    },
+    /// Schedulers refused a claim in a heartbeat, and so accept nothing that is sealed with this key.
+    NotEnrolled {
+        /// [`VERSION`].
+        v: u32,
+        /// The key of the claim.
+        key: WorkerKeyId,
+        /// What is wrong with the claim.
+        reason: String,
+    },
 }
 
 /// The answer to [`Control::Holdings`]: the requested attempts that are in the executor's journal, ended or not.
@@ -263,6 +292,8 @@ pub enum Control {
 pub struct HoldingsReply {
     /// [`VERSION`].
     pub v: u32,
+    /// The nonce of the question.
+    pub nonce: String,
     /// The attempts in the journal.
     pub held: Vec<AttemptId>,
     /// How far the executor has read its queue: the deadline of the last trigger of this store that it has taken from
@@ -351,7 +382,9 @@ impl Versioned for Control {
             Self::Cancel { v, .. }
             | Self::Holdings { v, .. }
             | Self::Echo { v, .. }
-            | Self::NameConflict { v, .. } => *v,
+            | Self::NameConflict { v, .. }
+            | Self::Enrolled { v, .. }
+            | Self::NotEnrolled { v, .. } => *v,
         }
     }
 }

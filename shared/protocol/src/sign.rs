@@ -8,23 +8,9 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use ed25519_dalek::{Signature, Signer, VerifyingKey};
 
+use crate::key_text::key_bytes;
 use crate::message::{Trigger, encode};
-
-/// Why a signature is invalid, or a key cannot be read.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum SignError {
-    /// The trigger has no signature.
-    #[error("the trigger is not signed")]
-    Missing,
-    /// No trusted key made the signature.
-    #[error(
-        "the signature was made by none of the {0} keys that this worker trusts, or the trigger was changed"
-    )]
-    Mismatch(usize),
-    /// A key is not 32 bytes in base64.
-    #[error("a key must be 32 bytes in base64")]
-    Key,
-}
+pub use crate::sign_error::SignError;
 
 /// The key with which a scheduler signs.
 #[derive(Clone)]
@@ -44,7 +30,7 @@ impl SigningKey {
 
     /// Reads a key in the format of [`to_base64`](Self::to_base64).
     pub fn from_base64(text: &str) -> Result<Self, SignError> {
-        Ok(Self::from_seed(bytes_of(text)?))
+        Ok(Self::from_seed(key_bytes(text)?))
     }
 
     /// The secret key as text.
@@ -84,7 +70,7 @@ impl VerifyingKeys {
     pub fn from_base64<'a>(texts: impl IntoIterator<Item = &'a str>) -> Result<Self, SignError> {
         texts
             .into_iter()
-            .map(|text| VerifyingKey::from_bytes(&bytes_of(text)?).map_err(|_| SignError::Key))
+            .map(|text| VerifyingKey::from_bytes(&key_bytes(text)?).map_err(|_| SignError::Key))
             .collect::<Result<_, _>>()
             .map(Self)
     }
@@ -114,11 +100,6 @@ fn ending(signature: &str) -> String {
 /// The bytes that are signed. The prefix keeps signatures of other data from being valid for a trigger.
 fn signed(message: &[u8]) -> Vec<u8> {
     [b"cueline trigger 1\n", message].concat()
-}
-
-fn bytes_of(text: &str) -> Result<[u8; 32], SignError> {
-    let bytes = BASE64.decode(text.trim()).map_err(|_| SignError::Key)?;
-    bytes.try_into().map_err(|_| SignError::Key)
 }
 
 #[cfg(test)]

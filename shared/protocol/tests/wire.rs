@@ -3,6 +3,7 @@
 use cueline_model::{AttemptId, ExecutorId, Fence, Heartbeat, RunId, Session, StoreId, Timestamp};
 
 const STORE: StoreId = StoreId(0x0123_4567_89ab_cdef_0123_4567_89ab_cdef);
+use cueline_protocol::origin::{EnrolmentClaim, RotationClaim, WorkerKey};
 use cueline_protocol::{
     Control, DecodeError, HeartbeatMessage, HeartbeatSender, HoldingsReply, Incarnation,
     JobSnapshot, LeaseTimes, StartRecord, VERSION, WorkerProcess, decode, decode_reports, encode,
@@ -10,6 +11,10 @@ use cueline_protocol::{
 
 fn text<T: serde::Serialize + cueline_protocol::Versioned>(message: &T) -> String {
     String::from_utf8(encode(message)).expect("UTF-8")
+}
+
+fn key() -> WorkerKey {
+    WorkerKey::from_seed([7; 32])
 }
 
 fn process(host: Option<&str>) -> WorkerProcess {
@@ -43,9 +48,10 @@ fn control_messages() {
             Control::Holdings {
                 v: VERSION,
                 store: STORE,
+                nonce: "00000000000000ff".to_owned(),
                 attempts: vec![AttemptId { run, attempt: 2 }],
             },
-            r#"{"order":"holdings","v":1,"store":"0123456789abcdef0123456789abcdef","attempts":[{"run":7,"attempt":2}]}"#,
+            r#"{"order":"holdings","v":1,"store":"0123456789abcdef0123456789abcdef","nonce":"00000000000000ff","attempts":[{"run":7,"attempt":2}]}"#,
         ),
         (
             Control::Echo {
@@ -63,6 +69,21 @@ fn control_messages() {
             },
             r#"{"order":"name_conflict","v":1,"kept":{"incarnation":"18f-2a","host":"one.example","pid":42,"started_at":399},"refused":{"incarnation":"190-2b","pid":42,"started_at":399}}"#,
         ),
+        (
+            Control::Enrolled {
+                v: VERSION,
+                key: key().public().id(),
+            },
+            r#"{"order":"enrolled","v":1,"key":"fe812c12f3ab4ce6"}"#,
+        ),
+        (
+            Control::NotEnrolled {
+                v: VERSION,
+                key: key().public().id(),
+                reason: "no such token".to_owned(),
+            },
+            r#"{"order":"not_enrolled","v":1,"key":"fe812c12f3ab4ce6","reason":"no such token"}"#,
+        ),
     ];
     for (order, wire) in golden {
         assert_eq!(text(&order), wire);
@@ -78,15 +99,19 @@ fn the_answer_about_holdings() {
     }];
     let reply = |fetched_until| HoldingsReply {
         v: VERSION,
+        nonce: "00000000000000ff".to_owned(),
         held: held.clone(),
         fetched_until,
         forgotten_until: fetched_until,
     };
     for (reply, wire) in [
-        (reply(None), r#"{"v":1,"held":[{"run":7,"attempt":2}]}"#),
+        (
+            reply(None),
+            r#"{"v":1,"nonce":"00000000000000ff","held":[{"run":7,"attempt":2}]}"#,
+        ),
         (
             reply(Some(Timestamp::from_millis(1_795_286_000_000))),
-            r#"{"v":1,"held":[{"run":7,"attempt":2}],"fetched_until":1795286000000,"forgotten_until":1795286000000}"#,
+            r#"{"v":1,"nonce":"00000000000000ff","held":[{"run":7,"attempt":2}],"fetched_until":1795286000000,"forgotten_until":1795286000000}"#,
         ),
     ] {
         assert_eq!(text(&reply), wire);
@@ -141,6 +166,8 @@ fn a_heartbeat() {
         },
         sender: None,
         lease: None,
+        enrolment: None,
+        rotation: None,
     };
     assert_eq!(text(&message), wire);
     let read: HeartbeatMessage = decode(wire.as_bytes()).expect("readable");
@@ -148,12 +175,28 @@ fn a_heartbeat() {
     message.sender = Some(HeartbeatSender {
         process: process(Some("one.example")),
         sent_at: Timestamp::from_millis(500),
+        number: 9,
     });
     message.lease = Some(LeaseTimes {
         fence_after_ms: 20_000,
         failover_after_ms: 30_000,
     });
-    let rest = r#","sender":{"host":"one.example","pid":42,"started_at":399,"sent_at":500},"lease":{"fence_after_ms":20000,"failover_after_ms":30000}}"#;
+    message.enrolment = Some(EnrolmentClaim {
+        token: "abababababababab".to_owned(),
+        key: key().public(),
+        mac: "bWFj".to_owned(),
+    });
+    message.rotation = Some(RotationClaim {
+        key: key().public(),
+        by: key().public().id(),
+        signature: "c2ln".to_owned(),
+    });
+    let rest = concat!(
+        r#","sender":{"host":"one.example","pid":42,"started_at":399,"sent_at":500,"number":9}"#,
+        r#","lease":{"fence_after_ms":20000,"failover_after_ms":30000}"#,
+        r#","enrolment":{"token":"abababababababab","key":"6kpsY+KcUgq+9VB7Ey7F+ZVHdq6+vnuSQh7qaRRG0iw=","mac":"bWFj"}"#,
+        r#","rotation":{"key":"6kpsY+KcUgq+9VB7Ey7F+ZVHdq6+vnuSQh7qaRRG0iw=","by":"fe812c12f3ab4ce6","signature":"c2ln"}}"#,
+    );
     let wire = wire.replace('}', rest);
     assert_eq!(text(&message), wire);
     let read: HeartbeatMessage = decode(wire.as_bytes()).expect("readable");

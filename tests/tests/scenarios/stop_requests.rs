@@ -280,6 +280,8 @@ async fn send_heartbeats(broker: Broker) {
         },
         sender: None,
         lease: None,
+        enrolment: None,
+        rotation: None,
     };
     loop {
         // A lost heartbeat is followed by another.

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use cueline_broker::Broker;
 use cueline_model::{ExecutorId, NameError, Timestamp};
+use cueline_protocol::origin::{EnrolmentToken, Sealer};
 use cueline_protocol::{VerifyingKeys, WorkerProcess};
 use cueline_runtime::{BootClock, Clock, SystemBootClock, SystemClock};
 
@@ -17,6 +18,7 @@ use crate::context::Context;
 use crate::error::{BoxError, Error, Result};
 use crate::handler::{Handler, from_fn};
 use crate::lease::{LeaseDeadline, LeaseTimings, OnLeaseRenewed};
+use crate::origin::{KeyRotation, Origin};
 use crate::registry::Registry;
 use crate::returned::{Failure, Output};
 use crate::settings::{Hook, Settings};
@@ -70,6 +72,9 @@ pub struct Builder {
     on_lease_renewed: Option<OnLeaseRenewed>,
     boot_clock: Arc<dyn BootClock>,
     before_start: Option<Hook>,
+    sealer: Option<Sealer>,
+    enrolment: Option<EnrolmentToken>,
+    rotation: Option<KeyRotation>,
 }
 
 impl fmt::Debug for Builder {
@@ -109,6 +114,9 @@ impl Builder {
             on_lease_renewed: None,
             boot_clock: Arc::new(SystemBootClock),
             before_start: None,
+            sealer: None,
+            enrolment: None,
+            rotation: None,
         }
     }
 
@@ -169,6 +177,34 @@ impl Builder {
     #[must_use]
     pub fn trust(mut self, keys: VerifyingKeys) -> Self {
         self.trust = keys;
+        self
+    }
+
+    /// Seals heartbeats, reports and answers, so that schedulers know that this worker sent them. Schedulers that require
+    /// seals ignore a worker without one. Default: none, which serves for an
+    /// [`in_process_scheduler`](Self::in_process_scheduler).
+    ///
+    /// The driver of the [`broker`](Self::broker) seals refused triggers; see
+    /// [`DeadLetterSealer`](crate::DeadLetterSealer).
+    #[must_use]
+    pub fn sealer(mut self, sealer: Option<Sealer>) -> Self {
+        self.sealer = sealer;
+        self
+    }
+
+    /// Asks schedulers to accept the key of the [`sealer`](Self::sealer). The worker repeats that with each heartbeat, and
+    /// keeps its reports, until they accept it. Default: none, for a key that they already accept.
+    #[must_use]
+    pub fn enrolment(mut self, token: Option<EnrolmentToken>) -> Self {
+        self.enrolment = token;
+        self
+    }
+
+    /// Replaces the key of the [`sealer`](Self::sealer). The worker asks for it with each heartbeat, and keeps its reports,
+    /// until schedulers accept or refuse the next key. Default: none.
+    #[must_use]
+    pub fn rotation(mut self, rotation: Option<KeyRotation>) -> Self {
+        self.rotation = rotation;
         self
     }
 
@@ -288,6 +324,12 @@ impl Builder {
             group: parse("group", &self.group)?,
             name: parse("name", &name)?,
         };
+        check_keys(
+            &executor,
+            self.sealer.as_ref(),
+            self.enrolment.is_some(),
+            self.rotation.is_some(),
+        )?;
         let no_broker = || Error::setting("broker", "", "a worker needs a broker");
         let broker = self.broker.ok_or_else(no_broker)?;
         if self.concurrency == 0 {
@@ -336,7 +378,27 @@ impl Builder {
             lease_timings,
             on_lease_renewed: self.on_lease_renewed,
             boot_clock: self.boot_clock,
+            origin: Origin::new(self.sealer, self.enrolment, self.rotation),
         })
+    }
+}
+
+fn check_keys(
+    executor: &ExecutorId,
+    sealer: Option<&Sealer>,
+    enrols: bool,
+    rotates: bool,
+) -> Result<()> {
+    let needs_sealer = |field| Err(Error::setting(field, "", "a worker with a sealer"));
+    match sealer {
+        None if enrols => needs_sealer("enrolment"),
+        None if rotates => needs_sealer("rotation"),
+        Some(sealer) if sealer.executor() != executor => {
+            let problem = format!("a sealer of the executor {executor}");
+            let given = sealer.executor().to_string();
+            Err(Error::setting("sealer", &given, &problem))
+        }
+        _ => Ok(()),
     }
 }
 

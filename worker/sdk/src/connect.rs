@@ -1,4 +1,4 @@
-//! The start: declares the queues and subscribes to the control channel, however long that takes.
+//! The start: subscribes to the control channel and declares the queues, however long that takes.
 
 use std::time::Duration;
 
@@ -23,12 +23,16 @@ pub(crate) async fn connect(
     stop: &Stop,
 ) -> Result<Option<Listener>> {
     let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
+    let mut listener = None;
     loop {
+        // The heartbeat asks schedulers to accept the worker's key, so the worker first listens for their answer. If it
+        // cannot yet, it tries again behind the queues.
+        let _ = try_listen(settings, &mut listener).await;
         // The worker itself may not be allowed to declare its queue. A scheduler that receives this heartbeat
         // declares it.
         heartbeats.send(HeartbeatKind::Starting).await;
-        match try_connect(settings).await {
-            Ok(listener) => return Ok(Some(listener)),
+        match try_connect(settings, &mut listener).await {
+            Ok(()) => return Ok(listener),
             Err(NotReady { error, .. }) if error.kind() == ErrorKind::Transient => {
                 tracing::warn!(%error, "failed to reach the broker; trying again");
             }
@@ -48,7 +52,16 @@ pub(crate) async fn connect(
     }
 }
 
-async fn try_connect(settings: &Settings) -> Result<Listener, NotReady> {
+/// Subscribes to the control channel unless that is done.
+async fn try_listen(settings: &Settings, listener: &mut Option<Listener>) -> Result<(), NotReady> {
+    if listener.is_none() {
+        let listening = control::listen(settings).await;
+        *listener = Some(listening.map_err(|error| NotReady { error, queue: None })?);
+    }
+    Ok(())
+}
+
+async fn try_connect(settings: &Settings, listener: &mut Option<Listener>) -> Result<(), NotReady> {
     for queue in [settings.queue(), QueueId::Results, QueueId::Dead] {
         let declared = settings.broker.declare(&queue).await;
         declared.map_err(|error| NotReady {
@@ -56,6 +69,5 @@ async fn try_connect(settings: &Settings) -> Result<Listener, NotReady> {
             queue: Some(queue),
         })?;
     }
-    let listening = control::listen(settings).await;
-    listening.map_err(|error| NotReady { error, queue: None })
+    try_listen(settings, listener).await
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use cueline_broker::{Announcement, BrokerError, Channel, Listener};
 use cueline_model::StoreId;
+use cueline_protocol::origin::Purpose;
 use cueline_protocol::{Control, HoldingsReply, Incarnation, decode, encode};
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
@@ -34,6 +35,7 @@ pub(crate) enum Order {
 pub(crate) struct HoldingsQuery {
     pub(crate) store: StoreId,
     pub(crate) attempts: Vec<AttemptKey>,
+    pub(crate) nonce: String,
     pub(crate) reply_to: Channel,
 }
 
@@ -92,7 +94,8 @@ pub(crate) async fn run(
     }
 }
 
-/// Parses the order in a message. Echoes are passed to the lease, name conflicts to the status.
+/// Parses the order in a message. Echoes are passed to the lease, name conflicts to the status, and answers about the
+/// worker's key to its origin.
 fn parse(
     announcement: &Announcement,
     settings: &Settings,
@@ -104,12 +107,16 @@ fn parse(
         // The worker that has the name answers for it.
         Ok(Control::Holdings { .. }) if status.is_refused() => None,
         Ok(Control::Holdings {
-            store, attempts, ..
+            store,
+            nonce,
+            attempts,
+            ..
         }) => {
             let attempts = attempts.into_iter().take(MAX_QUERIED);
             Some(Order::Holdings(HoldingsQuery {
                 store,
                 attempts: attempts.map(|id| AttemptKey::new(store, id)).collect(),
+                nonce,
                 reply_to: announcement.reply_to.clone()?,
             }))
         }
@@ -123,6 +130,14 @@ fn parse(
         }
         Ok(Control::NameConflict { kept, refused, .. }) => {
             take_name_conflict(kept, &refused, settings, status);
+            None
+        }
+        Ok(Control::Enrolled { key, .. }) => {
+            settings.origin.take_acceptance(&key);
+            None
+        }
+        Ok(Control::NotEnrolled { key, reason, .. }) => {
+            settings.origin.take_refusal(&key, &reason);
             None
         }
         Err(error) => {
@@ -163,7 +178,8 @@ fn take_name_conflict(
 
 /// Answers a [`HoldingsQuery`].
 pub(crate) async fn reply(settings: &Settings, to: &Channel, reply: HoldingsReply) {
-    let sent = settings.broker.announce(to, encode(&reply).into());
+    let payload = settings.origin.seal(Purpose::Holdings, encode(&reply));
+    let sent = settings.broker.announce(to, payload.into());
     if let Err(error) = sent.await {
         tracing::warn!(%error, "failed to answer a holdings query; schedulers will repeat it");
     }

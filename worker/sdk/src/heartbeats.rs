@@ -34,7 +34,8 @@ pub(crate) struct Heartbeats {
 
 impl Heartbeats {
     /// Sends a heartbeat every `heartbeat_every`, and more often while no echo returns. Also sends one at once when the
-    /// drain begins or the lease is renewed, or right after the heartbeat that is being sent then. Never returns.
+    /// drain begins, the lease is renewed or schedulers accept the worker's key, or right after the heartbeat that is
+    /// being sent then. Never returns.
     pub(crate) async fn run(self) {
         loop {
             // If the drain begins later, this heartbeat may not say so.
@@ -44,6 +45,7 @@ impl Heartbeats {
                 () = self.pause() => {}
                 () = self.status.drain_began(), if !is_drain_announced => {}
                 () = self.lease.heartbeat_requested() => {}
+                () = self.settings.origin.accepted() => {}
             }
         }
     }
@@ -82,15 +84,20 @@ impl Heartbeats {
             sender: Some(HeartbeatSender {
                 process: self.settings.process.clone(),
                 sent_at: Timestamp::from_millis(self.settings.clock.now_ms()),
+                number: self.status.next_heartbeat(),
             }),
             lease: self.settings.lease_timings.map(|timings| LeaseTimes {
                 fence_after_ms: millis(timings.fence_after),
                 failover_after_ms: millis(timings.failover_after),
             }),
+            enrolment: None,
+            rotation: None,
         };
-        self.status.set_problem(problem);
+        let origin = &self.settings.origin;
+        self.status
+            .set_problem(problem.or_else(|| origin.problem()));
         let broker = &self.settings.broker;
-        let (heartbeats, payload) = (Channel::Heartbeats, encode(&message).into());
+        let (heartbeats, payload) = (Channel::Heartbeats, origin.seal_heartbeat(message).into());
         let timings = self.settings.lease_timings.as_ref();
         let limit = timings.map_or(SEND_TIMEOUT, LeaseTimings::send_timeout);
         let Some(echo) = echo else {

@@ -33,7 +33,7 @@
 //!
 //! # Examples
 //!
-//! - `worker/sdk/examples/native_worker.rs`: a worker on NATS in 20 lines.
+//! - `worker/sdk/examples/native_worker.rs`: a worker on NATS.
 //! - `worker/sdk/examples/block_policies.rs`: block policies, and handlers that stop when their run is cancelled.
 //! - `cli/examples/embedded_scheduler.rs`: a scheduler, a broker and a worker inside a program of one's own. It needs
 //!   crates that this one must not depend on, so it is an example of the crate that depends on all of them.
@@ -69,6 +69,7 @@
 //! | attempts that wait for the record of their start | 10,000 | nothing more starts |
 //! | waiting orders | 2,048 | others are dropped; the schedulers repeat them |
 //! | outcomes reported again because schedulers still ask for them | 10,000; each 30 s after its report, then after twice the time | the reply says that the attempt is held |
+//! | reports that wait until the worker is enrolled | they count as unconfirmed | nothing is fetched or started |
 //! | cancellations ahead of their trigger | 10,000 | the oldest is forgotten |
 
 #![warn(clippy::missing_errors_doc)]
@@ -88,6 +89,7 @@ mod journal;
 mod lanes;
 mod lease;
 mod linger;
+mod origin;
 mod readiness;
 mod registry;
 mod report;
@@ -107,6 +109,7 @@ pub use context::{AttemptInfo, Context, StopReason, Stopped};
 pub use cueline_model as model;
 pub use cueline_model::LogStream;
 pub use cueline_protocol::VerifyingKeys;
+pub use cueline_protocol::origin::{EnrolmentToken, Sealer, WorkerKey};
 /// The TLS implementation of this build, for handlers with TLS clients of their own.
 pub use cueline_runtime::tls::install_provider as install_tls_provider;
 pub use cueline_runtime::{BootClock, ManualBootClock, Stop, SystemBootClock};
@@ -114,6 +117,7 @@ pub use error::{BoxError, Error, Result};
 pub use handler::{Handler, from_fn};
 pub use journal::{JournalError, UnusableJournal};
 pub use lease::LeaseDeadline;
+pub use origin::{DeadLetterSealer, KeyFile, KeyFileError, KeyRotation};
 pub use readiness::Readiness;
 pub use returned::{Failure, Output};
 pub use worker::Worker;

@@ -13,6 +13,7 @@ use cueline_runtime::{BootClock, Clock};
 
 use crate::error::BoxError;
 use crate::lease::{LeaseTimings, OnLeaseRenewed};
+use crate::origin::Origin;
 use crate::registry::Registry;
 
 type HookFuture = Pin<Box<dyn Future<Output = Result<(), BoxError>> + Send>>;
@@ -39,6 +40,8 @@ pub(crate) struct Settings {
     pub(crate) lease_timings: Option<LeaseTimings>,
     pub(crate) on_lease_renewed: Option<OnLeaseRenewed>,
     pub(crate) boot_clock: Arc<dyn BootClock>,
+    /// Seals what the worker sends.
+    pub(crate) origin: Origin,
 }
 
 impl Settings {

@@ -1,7 +1,7 @@
 //! The state of the event loop that other tasks see: counts for heartbeats and for the intake's room, and whether the
 //! worker drains.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cueline_protocol::WorkerProcess;
@@ -15,6 +15,8 @@ pub(crate) struct WorkerStatus {
     running: AtomicUsize,
     /// Triggers that were fetched and that the event loop has not seen yet.
     fetched: AtomicUsize,
+    /// The number of the last heartbeat.
+    last_heartbeat: AtomicU64,
     draining: watch::Sender<bool>,
     journal_unusable: AtomicBool,
     starts_unrecorded: AtomicBool,
@@ -55,6 +57,11 @@ impl WorkerStatus {
     /// The event loop has seen `count` of the fetched triggers.
     pub(crate) fn remove_fetched(&self, count: usize) {
         self.fetched.fetch_sub(count, Ordering::Relaxed);
+    }
+
+    /// The number of the next heartbeat.
+    pub(crate) fn next_heartbeat(&self) -> u64 {
+        self.last_heartbeat.fetch_add(1, Ordering::Relaxed) + 1
     }
 
     /// The journal has failed for some time.

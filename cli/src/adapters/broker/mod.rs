@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cueline_broker::{Broker, BrokerError, BrokerOptions, Driver, ErrorKind};
+use cueline_broker::{Broker, BrokerError, BrokerOptions, DeadLetterSeal, Driver, ErrorKind};
 use cueline_model::ExecutorId;
 
 use crate::adapters::product::{Product, check_server, forms, path_of, product_of};
@@ -86,6 +86,8 @@ pub(crate) struct BrokerSettings {
     /// The connection's heartbeat interval, if the broker has one; the driver's default if `None`. The broker
     /// redelivers the messages of a client that is silent for twice this time.
     pub(crate) heartbeat: Option<Duration>,
+    /// Seals the dead letters of a worker.
+    pub(crate) seal_dead_letters: Option<DeadLetterSeal>,
 }
 
 /// How this process presents itself to a broker.

@@ -36,6 +36,7 @@ pub(super) async fn open(
             ..Tls::default()
         },
         connection_name: identity.connection_name.clone(),
+        seal_dead_letters: settings.seal_dead_letters.clone(),
         limits: StreamLimits {
             replicas: settings.replicas.map(usize::from),
             ..StreamLimits::default()

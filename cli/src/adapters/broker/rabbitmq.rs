@@ -28,6 +28,7 @@ pub(super) async fn open(
         client_certificate: certificate
             .map(|(certificate, key)| ClientCertificate { certificate, key }),
         connection_name: identity.connection_name.clone(),
+        seal_dead_letters: settings.seal_dead_letters.clone(),
         ..usual
     };
     let driver = Arc::new(RabbitDriver::open(url, options).await?);

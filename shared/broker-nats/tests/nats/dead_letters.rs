@@ -1,7 +1,7 @@
 //! Dead letters of unusual size, and a dead-letter queue without room.
 
 use bytes::Bytes;
-use cueline_broker::{DeadLetter, Driver, ErrorKind, QueueId, Settlement};
+use cueline_broker::{DeadLetter, DeadLetterSeal, Driver, ErrorKind, QueueId, Settlement};
 use cueline_broker_nats::{NatsOptions, StreamLimits};
 use cueline_test_servers::nats::Version;
 
@@ -41,6 +41,30 @@ async fn a_payload_of_the_largest_size_becomes_a_dead_letter_unchanged() {
         assert_eq!(message_count(&driver).await, 0);
     })
     .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_seal_arrives_as_the_last_line_of_its_dead_letter() {
+    let server = start(Version::V2_12);
+    let sealing = NatsOptions {
+        seal_dead_letters: Some(DeadLetterSeal::new(|letter| {
+            [&letter[..], b"\n", &letter[..]].concat()
+        })),
+        ..patient()
+    };
+    let (driver, queue) = with_queue(&server, sealing).await;
+    driver.declare(&QueueId::Dead).await.unwrap();
+    let outgoing = message(&queue, 0);
+    publish(&driver, std::slice::from_ref(&outgoing)).await;
+    let fetched = fetch_all(&driver, &queue, 1).await;
+    settle(&driver, &queue, &fetched, dead("line 1\nline 2")).await;
+    let letters = fetch_all(&driver, &QueueId::Dead, 1).await;
+    let payload = &letters[0].payload;
+    let end = payload.len() / 2;
+    assert_eq!(payload[end + 1..], payload[..end]);
+    let letter = DeadLetter::decode(&payload[..end]).unwrap();
+    assert_eq!(letter.reason, "line 1\nline 2");
+    assert_eq!(letter.payload, outgoing.payload);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

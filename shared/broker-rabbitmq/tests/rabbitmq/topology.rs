@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use cueline_broker::{
-    Broker, BrokerOptions, Channel, DeadLetter, Driver, ErrorKind, QueueId, Settlement, StartLog,
+    Broker, BrokerOptions, Channel, DeadLetter, DeadLetterSeal, Driver, ErrorKind, QueueId,
+    Settlement, StartLog,
 };
 use cueline_broker_rabbitmq::RabbitOptions;
 
@@ -200,6 +201,31 @@ async fn a_missing_dead_letter_queue_is_declared() {
     let letter = DeadLetter::decode(&letters[0].payload).unwrap();
     assert_eq!(letter.reason, "why");
     assert!(driver.delete(&queue, true).await.unwrap(), "it is acked");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_seal_arrives_as_the_last_line_of_its_dead_letter() {
+    let fixture = Fixture::shared().await;
+    let sealing = RabbitOptions {
+        seal_dead_letters: Some(DeadLetterSeal::new(|letter| {
+            [&letter[..], b"\n", &letter[..]].concat()
+        })),
+        ..fixture.options()
+    };
+    let driver = fixture.open_with(sealing).await;
+    let queue = executor("one");
+    for queue in [&queue, &QueueId::Dead] {
+        driver.declare(queue).await.unwrap();
+    }
+    publish(&*driver, &messages(&queue, 0..1)).await;
+    let received = take(&*driver, &queue, 1).await;
+    settle(&*driver, &queue, &received, &Settlement::Dead("why".into())).await;
+    let letters = take(&*driver, &QueueId::Dead, 1).await;
+    let payload = &letters[0].payload;
+    let end = payload.len() / 2;
+    assert_eq!(payload[end + 1..], payload[..end]);
+    let letter = DeadLetter::decode(&payload[..end]).unwrap();
+    assert_eq!(letter.reason, "why");
 }
 
 /// Only the delivery whose dead letter failed stays unsettled.

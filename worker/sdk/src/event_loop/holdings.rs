@@ -32,6 +32,7 @@ impl EventLoop {
             self.resend_lost(&held);
             let reply = HoldingsReply {
                 v: VERSION,
+                nonce: query.nonce,
                 held: held.iter().map(|entry| entry.key.id()).collect(),
                 fetched_until: self.queue_position.of(query.store),
                 forgotten_until: self
@@ -39,8 +40,8 @@ impl EventLoop {
                     .forgotten_until(query.store)
                     .map(Timestamp::from_millis),
             };
-            let settings = Arc::clone(&self.services.settings);
-            tokio::spawn(async move { control::reply(&settings, &query.reply_to, reply).await });
+            let (settings, to) = (Arc::clone(&self.services.settings), query.reply_to);
+            tokio::spawn(async move { control::reply(&settings, &to, reply).await });
         }
     }
 

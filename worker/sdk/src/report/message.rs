@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use cueline_broker::{Outgoing, QueueId};
 use cueline_model::AttemptEvent;
+use cueline_protocol::origin::Purpose;
 use cueline_protocol::{ReportMessage, VERSION, encode};
 
 use super::queue::Report;
@@ -27,7 +28,7 @@ pub(super) struct MessageWriter {
     settings: Arc<Settings>,
     /// Number of the last message of this process. It makes message ids unique.
     counter: u64,
-    /// The largest message of several reports, in bytes. It is lowered when the broker accepts less.
+    /// The largest message of several reports with its seal, in bytes. It is lowered when the broker accepts less.
     pub(super) max_bytes: usize,
 }
 
@@ -42,12 +43,15 @@ impl MessageWriter {
 
     /// Writes the reports into as few messages as the limits allow, in order.
     pub(super) fn write_all(&mut self, reports: Vec<Report>) -> Vec<Message> {
+        let max_bytes = self
+            .max_bytes
+            .saturating_sub(self.settings.origin.overhead());
         let mut messages = Vec::new();
         let mut chunk: Vec<Report> = Vec::new();
         let mut payload: Vec<u8> = Vec::new();
         for report in reports {
             let line = encode(&self.wire(&report));
-            let fits = chunk.len() < MAX_REPORTS && payload.len() + line.len() < self.max_bytes;
+            let fits = chunk.len() < MAX_REPORTS && payload.len() + line.len() < max_bytes;
             if !chunk.is_empty() && !fits {
                 let full = std::mem::take(&mut payload);
                 messages.extend(self.message(std::mem::take(&mut chunk), full));
@@ -87,7 +91,7 @@ impl MessageWriter {
             queue: QueueId::Results,
             topic: topic.to_owned(),
             id,
-            payload: payload.into(),
+            payload: self.settings.origin.seal(Purpose::Reports, payload).into(),
         };
         Some(Message { reports, outgoing })
     }

@@ -43,6 +43,8 @@ impl ReportPublisher {
     pub(crate) async fn run(mut self) {
         loop {
             let batch = self.reports.take(MAX_BATCH, MAX_BATCH_BYTES).await;
+            // Reports under a key that schedulers do not accept yet would become dead letters.
+            self.settings.origin.may_report().await;
             self.status.burst_gate.wait_until_open().await;
             let count = batch.len();
             self.publish(batch).await;

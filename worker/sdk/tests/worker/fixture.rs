@@ -14,6 +14,7 @@ use cueline_model::{
     AttemptEvent, AttemptId, Block, DurationMs, Fence, HandlerSpec, JobId, OnLost, Outcome,
     OutcomeKind, RunId, RunKind, Scope, Session, Shard, StoreId, Timestamp,
 };
+use cueline_protocol::origin::Sealed;
 use cueline_protocol::{
     Control, HeartbeatMessage, HoldingsReply, Incarnation, JobSnapshot, ReportMessage, Trigger,
     VERSION, WorkerProcess, decode, decode_reports, encode,
@@ -103,6 +104,11 @@ impl Fixture {
             gate: Arc::new(Semaphore::new(0)),
             calls: Arc::default(),
         }
+    }
+
+    /// Leaves reports in their queue, for tests that look at the messages.
+    pub(crate) fn stop_collecting(&self) {
+        self.collector.abort();
     }
 
     pub(crate) fn state_dir(&self) -> PathBuf {
@@ -211,12 +217,13 @@ impl Fixture {
         let query = Control::Holdings {
             v: VERSION,
             store,
+            nonce: "00000000000000ff".to_owned(),
             attempts: attempts.iter().map(id).collect(),
         };
         let channel = control_channel();
         let answer = self.broker.ask(&channel, encode(&query).into(), SOON).await;
         let answer = answer.expect("ask").expect("an answer");
-        decode(&answer).expect("readable")
+        decode(body(&answer)).expect("readable")
     }
 
     pub(crate) fn reports(&self) -> Vec<ReportMessage> {
@@ -360,11 +367,16 @@ async fn collect(
         messages.fetch_add(deliveries.len(), Ordering::SeqCst);
         let new = deliveries
             .iter()
-            .flat_map(|d| decode_reports(&d.payload))
+            .flat_map(|d| decode_reports(body(&d.payload)))
             .map(|report| report.expect("a readable report"));
         reports.lock().expect("lock").extend(new);
         broker.settle(&queue, &acks).await.expect("settle");
     }
+}
+
+/// The message without its seal, if it has one.
+fn body(payload: &[u8]) -> &[u8] {
+    Sealed::parse(payload).map_or(payload, |sealed| sealed.body)
 }
 
 pub(crate) fn run(builder: Builder) -> RunningWorker {
@@ -387,7 +399,7 @@ pub(crate) fn start_log() -> StartLog {
     }
 }
 
-fn control_channel() -> Channel {
+pub(crate) fn control_channel() -> Channel {
     Channel::Control {
         group: "default".to_owned(),
         executor: "worker-1".to_owned(),

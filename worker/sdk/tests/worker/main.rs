@@ -13,6 +13,7 @@ mod full_disk;
 mod locked_journal;
 mod logs;
 mod name_conflict;
+mod origin;
 mod outcomes;
 mod paused_process;
 mod readiness;
