@@ -10,6 +10,7 @@ use crate::config::check::ConfigCommand;
 use crate::keys::{KeyCommand, TokenCommand};
 use crate::migrate::MigrateArgs;
 use crate::output::OutputFormat;
+use crate::worker_key::WorkerKeyCommand;
 #[cfg(feature = "bench")]
 use cueline_bench::{BenchArgs, BenchWorkerArgs};
 
@@ -84,6 +85,9 @@ pub(crate) enum Command {
     /// Create an admin token
     #[command(subcommand)]
     Token(TokenCommand),
+    /// Enrol workers, and list, revoke and allow their keys
+    #[command(subcommand)]
+    WorkerKey(WorkerKeyCommand),
     /// Measure how many runs a second this machine fires
     #[cfg(feature = "bench")]
     Bench(BenchArgs),

@@ -34,6 +34,7 @@ mod standalone;
 mod suggest;
 mod trigger;
 mod worker;
+mod worker_key;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -137,6 +138,7 @@ async fn run(cli: Cli, native: Native) -> Result<(), Failure> {
         Command::Config(command) => config::check::run(out, command),
         Command::Key(command) => keys::run(out, &command),
         Command::Token(command) => keys::token(out, &command),
+        Command::WorkerKey(command) => worker_key::run(api, out, command).await,
         #[cfg(feature = "bench")]
         Command::Bench(args) => Ok(bench::run(out, args).await?),
         #[cfg(feature = "bench")]

@@ -2,8 +2,7 @@
 
 use crate::server::{DEADLINE, Server, until};
 use cueline_model::{
-    AttemptEvent, AttemptId, ExecutorId, LogLine, LogStream, Outcome, OutcomeKind, RunId,
-    Timestamp,
+    AttemptEvent, AttemptId, ExecutorId, LogLine, LogStream, Outcome, OutcomeKind, RunId, Timestamp,
 };
 use cueline_store::{AttemptReport, DispatchRequest};
 use reqwest::StatusCode;

@@ -1,0 +1,43 @@
+//! `cueline worker-key …`: the keys of workers, and the tokens that enrol them.
+
+mod admin;
+
+use clap::Subcommand;
+
+use crate::client::Api;
+use crate::failure::Failure;
+use crate::output::Out;
+use admin::{DeleteTokenArgs, KeyArgs, KeyListArgs, TokenArgs};
+
+/// `cueline worker-key …`
+#[derive(Debug, Subcommand)]
+pub(crate) enum WorkerKeyCommand {
+    /// Create an enrolment token, with which workers have their keys accepted
+    Token(TokenArgs),
+    /// List enrolment tokens
+    Tokens,
+    /// Delete an enrolment token; the keys that it has enrolled stay
+    DeleteToken(DeleteTokenArgs),
+    /// List the keys of workers
+    List(KeyListArgs),
+    /// Revoke a key: what it seals is not accepted any more
+    Revoke(KeyArgs),
+    /// Allow a revoked key again
+    Allow(KeyArgs),
+}
+
+pub(crate) async fn run(
+    api: impl FnOnce() -> Result<Api, Failure>,
+    out: Out,
+    command: WorkerKeyCommand,
+) -> Result<(), Failure> {
+    match command {
+        WorkerKeyCommand::Token(args) if args.offline => admin::new_token_file(out, &args),
+        WorkerKeyCommand::Token(args) => admin::create_token(&api()?, out, &args).await,
+        WorkerKeyCommand::Tokens => admin::tokens(&api()?, out).await,
+        WorkerKeyCommand::DeleteToken(args) => admin::delete_token(&api()?, out, &args).await,
+        WorkerKeyCommand::List(args) => admin::list(&api()?, out, &args).await,
+        WorkerKeyCommand::Revoke(args) => admin::set(&api()?, out, &args, "revoke").await,
+        WorkerKeyCommand::Allow(args) => admin::set(&api()?, out, &args, "allow").await,
+    }
+}
