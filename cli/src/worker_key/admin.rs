@@ -1,13 +1,11 @@
 //! Enrolment tokens and the keys of workers on the server.
 
-use std::path::PathBuf;
-
-use clap::Args;
 use cueline_api::view::{CreatedToken, KeyState, TokenView, Tokens, WorkerKeyPage, WorkerKeyRef};
-use cueline_model::{DurationMs, ExecutorName, GroupName, Timestamp};
-use cueline_protocol::origin::{EnrolmentToken, WorkerKeyId};
+use cueline_model::Timestamp;
+use cueline_protocol::origin::EnrolmentToken;
 use serde_json::{Map, Value, json};
 
+use crate::args::{DeleteTokenArg, EnrolTokenArgs, KeyArgs, KeyListArgs};
 use crate::client::{Api, read};
 use crate::failure::Failure;
 use crate::human;
@@ -17,69 +15,12 @@ use crate::output::{Out, Paint, cell};
 /// Keys in one request.
 const PAGE: u32 = 1_000;
 
-/// `cueline worker-key token`
-#[derive(Debug, Args)]
-pub(crate) struct TokenArgs {
-    /// Only workers of this group; of all groups by default
-    #[arg(long, value_name = "GROUP")]
-    pub(crate) group: Option<GroupName>,
-    /// Only this executor; its new key replaces an earlier one
-    #[arg(long, value_name = "EXECUTOR", requires = "group")]
-    pub(crate) executor: Option<ExecutorName>,
-    /// How many workers it enrols; 1 by default
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
-    pub(crate) uses: Option<u32>,
-    /// How long it is valid, such as 30m or 2d, or never; 1h by default
-    #[arg(long, value_name = "DURATION", value_parser = valid)]
-    pub(crate) valid: Option<String>,
-    /// Where to write it; printed by default. An existing file is not overwritten
-    #[arg(long, value_name = "FILE")]
-    pub(crate) out: Option<PathBuf>,
-    /// Only write the file, without a server; for the --enrol-token-file of schedulers and workers
-    #[arg(long, requires = "out", conflicts_with_all = ["group", "executor", "uses", "valid"])]
-    pub(crate) offline: bool,
-}
-
-/// `cueline worker-key delete-token`
-#[derive(Debug, Args)]
-pub(crate) struct DeleteTokenArgs {
-    /// The token's id
-    #[arg(value_name = "ID")]
-    pub(crate) id: String,
-}
-
-/// `cueline worker-key list`
-#[derive(Debug, Args)]
-pub(crate) struct KeyListArgs {
-    /// Only keys of this group
-    #[arg(long, value_name = "GROUP")]
-    pub(crate) group: Option<GroupName>,
-}
-
-/// A key of an executor.
-#[derive(Debug, Args)]
-pub(crate) struct KeyArgs {
-    /// The executor's name
-    #[arg(value_name = "EXECUTOR")]
-    pub(crate) executor: ExecutorName,
-    /// The key's id, as `cueline worker-key list` prints it
-    #[arg(value_name = "KEY")]
-    pub(crate) key: WorkerKeyId,
-    /// The executor's group
-    #[arg(long, value_name = "GROUP", default_value = "default")]
-    pub(crate) group: GroupName,
-}
-
-fn valid(text: &str) -> Result<String, String> {
-    if text != "never" {
-        text.parse::<DurationMs>()
-            .map_err(|error| format!("{error}, or never"))?;
-    }
-    Ok(text.to_owned())
-}
-
 /// Creates a token on the server.
-pub(super) async fn create_token(api: &Api, out: Out, args: &TokenArgs) -> Result<(), Failure> {
+pub(super) async fn create_token(
+    api: &Api,
+    out: Out,
+    args: &EnrolTokenArgs,
+) -> Result<(), Failure> {
     let answer = api.post(&["enrolment-tokens"], &request(args)).await?;
     let created: CreatedToken = read(answer.clone())?;
     let Some(path) = &args.out else {
@@ -96,7 +37,7 @@ pub(super) async fn create_token(api: &Api, out: Out, args: &TokenArgs) -> Resul
     print_written(out, args, &created.id)
 }
 
-fn request(args: &TokenArgs) -> Value {
+fn request(args: &EnrolTokenArgs) -> Value {
     let mut fields = Map::new();
     let given = [
         ("group", args.group.as_ref().map(|group| json!(group))),
@@ -111,7 +52,7 @@ fn request(args: &TokenArgs) -> Value {
 }
 
 /// Writes a token that no server knows yet. A scheduler stores it when it starts with the file.
-pub(super) fn new_token_file(out: Out, args: &TokenArgs) -> Result<(), Failure> {
+pub(super) fn new_token_file(out: Out, args: &EnrolTokenArgs) -> Result<(), Failure> {
     let Some(path) = &args.out else {
         return Err(Failure::bad_input("--offline: give --out FILE too"));
     };
@@ -120,7 +61,7 @@ pub(super) fn new_token_file(out: Out, args: &TokenArgs) -> Result<(), Failure> 
     print_written(out, args, token.id())
 }
 
-fn print_written(out: Out, args: &TokenArgs, id: &str) -> Result<(), Failure> {
+fn print_written(out: Out, args: &EnrolTokenArgs, id: &str) -> Result<(), Failure> {
     let Some(path) = &args.out else { return Ok(()) };
     if out.is_json() {
         return out.json(&json!({ "id": id, "file": path }));
@@ -180,7 +121,7 @@ fn expiry(token: &TokenView, now: Timestamp) -> (String, Option<Paint>) {
 pub(super) async fn delete_token(
     api: &Api,
     out: Out,
-    args: &DeleteTokenArgs,
+    args: &DeleteTokenArg,
 ) -> Result<(), Failure> {
     let answer = api.delete(&["enrolment-tokens", &args.id]).await?;
     if out.is_json() {

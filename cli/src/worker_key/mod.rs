@@ -2,29 +2,10 @@
 
 mod admin;
 
-use clap::Subcommand;
-
+use crate::args::WorkerKeyCommand;
 use crate::client::Api;
 use crate::failure::Failure;
 use crate::output::Out;
-use admin::{DeleteTokenArgs, KeyArgs, KeyListArgs, TokenArgs};
-
-/// `cueline worker-key …`
-#[derive(Debug, Subcommand)]
-pub(crate) enum WorkerKeyCommand {
-    /// Create an enrolment token, with which workers have their keys accepted
-    Token(TokenArgs),
-    /// List enrolment tokens
-    Tokens,
-    /// Delete an enrolment token; the keys that it has enrolled stay
-    DeleteToken(DeleteTokenArgs),
-    /// List the keys of workers
-    List(KeyListArgs),
-    /// Revoke a key: what it seals is not accepted any more
-    Revoke(KeyArgs),
-    /// Allow a revoked key again
-    Allow(KeyArgs),
-}
 
 pub(crate) async fn run(
     api: impl FnOnce() -> Result<Api, Failure>,

@@ -426,7 +426,7 @@ mod tests {
             by: "me".to_owned(),
         };
         assert!(check_new_token(&good).is_ok());
-        let mut wrong = vec![good.clone(), good.clone(), good.clone()];
+        let mut wrong = [good.clone(), good.clone(), good.clone()];
         wrong[0].id = "0123456789ABCDEF".to_owned();
         wrong[1].uses = 0;
         wrong[2].group = None;
