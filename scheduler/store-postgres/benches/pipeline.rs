@@ -11,7 +11,8 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use cueline_model::{
-    AttemptEvent, AttemptId, ExecutorId, ExecutorName, Job, JobSpec, Outcome, OutcomeKind, Shard, Timestamp,
+    AttemptEvent, AttemptId, ExecutorId, ExecutorName, Job, JobSpec, Outcome, OutcomeKind, Shard,
+    Timestamp,
 };
 use cueline_store::{
     AttemptReport, ClockOverride, DispatchRequest, FireDueRequest, NodeId, Plan, PlannedRun,

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use cueline_model::{
-    AttemptEvent, AttemptId, ExecutorId, ExecutorName, JobSpec, Outcome, OutcomeKind, RunId, RunState,
-    Timestamp,
+    AttemptEvent, AttemptId, ExecutorId, ExecutorName, JobSpec, Outcome, OutcomeKind, RunId,
+    RunState, Timestamp,
 };
 use cueline_store::{AttemptReport, DispatchRequest, NodeId, Store, StoreError, TriggerRequest};
 use cueline_store_postgres::{PgOptions, PgStore};

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use cueline_model::{
-    AttemptEvent, AttemptId, ExecutorId, ExecutorName, Job, JobSpec, Outcome, OutcomeKind, Shard, Timestamp,
+    AttemptEvent, AttemptId, ExecutorId, ExecutorName, Job, JobSpec, Outcome, OutcomeKind, Shard,
+    Timestamp,
 };
 use cueline_store::{
     AttemptReport, ClaimedRun, ClockOverride, DispatchRequest, FireDueRequest, NodeId, Plan,
