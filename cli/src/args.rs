@@ -3,13 +3,14 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use cueline_model::{ExecutorName, GroupName, JobName, RunState, Timestamp};
+use cueline_model::{DurationMs, ExecutorName, GroupName, JobName, RunState, Timestamp};
 
 use crate::config::RoleArgs;
 use crate::config::check::ConfigCommand;
 use crate::keys::{KeyCommand, TokenCommand};
 use crate::migrate::MigrateArgs;
 use crate::output::OutputFormat;
+use crate::worker_key::args::WorkerKeyCommand;
 #[cfg(feature = "bench")]
 use cueline_bench::{BenchArgs, BenchWorkerArgs};
 
@@ -84,7 +85,7 @@ pub(crate) enum Command {
     /// Create an admin token
     #[command(subcommand)]
     Token(TokenCommand),
-    /// Show and replace the keys that prove which worker a result comes from
+    /// Enrol workers, and list, revoke, allow and replace their keys
     #[command(subcommand)]
     WorkerKey(WorkerKeyCommand),
     /// Measure how many runs a second this machine fires
@@ -389,27 +390,6 @@ pub(crate) enum DialectArg {
     Quartz,
     /// 5 fields from minutes on, 0 and 7 = Sunday
     Unix,
-}
-
-/// `cueline worker-key …`
-#[derive(Debug, Subcommand)]
-pub(crate) enum WorkerKeyCommand {
-    /// Show the key of a worker on this machine
-    Show(LocalKeyArg),
-    /// Make a new key for a worker on this machine; it replaces the present one after the worker's next start
-    Rotate(LocalKeyArg),
-}
-
-/// The key of a worker on this machine.
-#[derive(Debug, Args)]
-#[group(required = true, multiple = false)]
-pub(crate) struct LocalKeyArg {
-    /// The worker's key file
-    #[arg(value_name = "FILE")]
-    pub(crate) file: Option<PathBuf>,
-    /// The worker's state directory, in which the key is by default
-    #[arg(long, value_name = "DIR")]
-    pub(crate) state_dir: Option<PathBuf>,
 }
 
 /// `cueline doctor`

@@ -50,8 +50,13 @@ async fn show(api: &Api, out: Out, id: i64) -> Result<(), Failure> {
     }
     let letter: DeadView = read(answer)?;
     out.line(&format!(
-        "dead letter {}\nqueue   {}\ntopic   {}\nat      {}\nreason  {}\n",
-        letter.id, letter.queue, letter.topic, letter.at, letter.reason
+        "dead letter {}\nqueue   {}\ntopic   {}\nat      {}\nreason  {}\norigin  {}\n",
+        letter.id,
+        letter.queue,
+        letter.topic,
+        letter.at,
+        letter.reason,
+        letter.origin.as_deref().unwrap_or("not verified")
     ))?;
     match (letter.text, letter.base64) {
         (Some(text), _) => match serde_json::from_str::<Value>(&text) {

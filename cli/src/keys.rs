@@ -101,7 +101,7 @@ pub(crate) fn token(out: Out, command: &TokenCommand) -> Result<(), Failure> {
 }
 
 pub(crate) fn new_token() -> Result<String, Failure> {
-    Ok(hex(&random()?))
+    Ok(hex(&random::<32>()?))
 }
 
 /// Creates a signing key, and the content of its file.
@@ -246,7 +246,7 @@ fn public_key(line: &str) -> Result<String, String> {
 }
 
 /// Writes a secret into a new file that only its owner can read.
-fn write_secret(path: &Path, text: &str) -> Result<(), Failure> {
+pub(crate) fn write_secret(path: &Path, text: &str) -> Result<(), Failure> {
     let file = OpenOptions::new()
         .write(true)
         .create_new(true)
@@ -265,8 +265,9 @@ fn write_secret(path: &Path, text: &str) -> Result<(), Failure> {
     })
 }
 
-fn random() -> Result<[u8; 32], Failure> {
-    let mut bytes = [0; 32];
+/// Random bytes for a secret.
+pub(crate) fn random<const N: usize>() -> Result<[u8; N], Failure> {
+    let mut bytes = [0; N];
     rand::rngs::SysRng
         .try_fill_bytes(&mut bytes)
         .map_err(|error| {

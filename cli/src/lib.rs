@@ -138,7 +138,7 @@ async fn run(cli: Cli, native: Native) -> Result<(), Failure> {
         Command::Config(command) => config::check::run(out, command),
         Command::Key(command) => keys::run(out, &command),
         Command::Token(command) => keys::token(out, &command),
-        Command::WorkerKey(command) => worker_key::run(out, &command),
+        Command::WorkerKey(command) => worker_key::run(api, out, command).await,
         #[cfg(feature = "bench")]
         Command::Bench(args) => Ok(bench::run(out, args).await?),
         #[cfg(feature = "bench")]

@@ -3,7 +3,7 @@
 use cueline_worker::{KeyFile, KeyFileError, WorkerKey};
 use serde_json::{Value, json};
 
-use crate::args::LocalKeyArg;
+use super::args::LocalKeyArg;
 use crate::failure::Failure;
 use crate::output::Out;
 

@@ -81,3 +81,46 @@ fn tokens_differ_and_are_private() {
     assert!(!stdout.contains(token.trim()), "{stdout}");
     assert_eq!(home.run(&["token", "new", "--out", "t"]).status, 2);
 }
+
+#[test]
+fn an_enrolment_token_is_created_without_a_server() {
+    let home = Home::new();
+    let args = ["worker-key", "token", "--offline", "--out", "t"];
+    let stdout = home.run(&args).good();
+    assert_eq!(mode(&home, "t"), 0o600);
+    let text = std::fs::read_to_string(home.path().join("t")).expect("a token");
+    assert!(text.starts_with("cueline-enrol:"), "{text}");
+    let secret = text.trim().rsplit(':').next().expect("a secret");
+    assert!(!stdout.contains(secret), "{stdout}");
+    let again = home.run(&args);
+    assert_eq!(again.status, 2, "{again:#?}");
+    assert!(again.stderr.contains("t exists"), "{again:#?}");
+    for (wrong, words) in [
+        (&["worker-key", "token", "--offline"][..], "--out"),
+        (
+            &[
+                "worker-key",
+                "token",
+                "--offline",
+                "--out",
+                "u",
+                "--uses",
+                "2",
+            ],
+            "--uses",
+        ),
+        (&["worker-key", "token", "--executor", "e1"], "--group"),
+        (
+            &["worker-key", "token", "--valid", "3600"],
+            "is not a duration",
+        ),
+        (
+            &["worker-key", "revoke", "e1", "xyz"],
+            "16 lower-case hexadecimal digits",
+        ),
+    ] {
+        let ended = home.run(wrong);
+        assert_eq!(ended.status, 2, "{ended:#?}");
+        assert!(ended.stderr.contains(words), "{ended:#?}");
+    }
+}

@@ -7,6 +7,7 @@ mod apply;
 mod auth;
 mod body;
 mod dead_letters;
+mod enrolment_tokens;
 mod instant;
 mod jobs;
 mod large;
@@ -21,13 +22,14 @@ mod strict_json;
 mod system;
 mod token;
 pub mod view;
+mod worker_keys;
 
 use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::middleware::from_fn_with_state;
-use axum::routing::{get, post};
+use axum::routing::{delete, get, post};
 use cueline_runtime::Stop;
 use cueline_store::Store;
 use cueline_store::admin::SchedulerAdmin;
@@ -105,6 +107,20 @@ pub fn router(state: ApiState) -> Router {
         .route("/dead/{id}", get(dead_letters::show))
         .route("/dead/replay", post(dead_letters::replay))
         .route("/dead/delete", post(dead_letters::delete))
+        .route(
+            "/enrolment-tokens",
+            get(enrolment_tokens::list).post(enrolment_tokens::create),
+        )
+        .route("/enrolment-tokens/{id}", delete(enrolment_tokens::delete))
+        .route("/worker-keys", get(worker_keys::list))
+        .route(
+            "/worker-keys/{group}/{executor}/{key}/revoke",
+            post(worker_keys::revoke),
+        )
+        .route(
+            "/worker-keys/{group}/{executor}/{key}/allow",
+            post(worker_keys::allow),
+        )
         .route("/executors", get(system::executors))
         .route("/stats", get(system::stats))
         .fallback(problem::no_such_path)

@@ -1,5 +1,7 @@
 //! The answers of the API, as types that servers and clients share.
 
+mod worker_keys;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -12,6 +14,10 @@ use cueline_store::{
     StoredLogLine,
 };
 use serde::{Deserialize, Serialize};
+
+pub use worker_keys::{
+    CreatedToken, KeyState, TokenRef, TokenView, Tokens, WorkerKeyPage, WorkerKeyRef, WorkerKeyView,
+};
 
 /// The number of runs in each state.
 pub type Counts = BTreeMap<RunState, u64>;
@@ -266,6 +272,10 @@ pub struct DeadView {
     pub reason: String,
     /// When it became a dead letter.
     pub at: Timestamp,
+    /// Who refused it: `scheduler`, or `executor <group>/<name>`. `None` if that is not verified; then it cannot be
+    /// replayed.
+    #[serde(default)]
+    pub origin: Option<String>,
     /// The payload, if it is UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
@@ -286,6 +296,7 @@ impl From<DeadLetter> for DeadView {
             topic: letter.topic,
             reason: letter.reason,
             at: letter.at,
+            origin: letter.origin,
             text,
             base64,
         }

@@ -137,6 +137,9 @@ CREATE TABLE run_event (
     attempt integer NOT NULL,
     event   text    NOT NULL,
     detail  text    NOT NULL,
+    -- The executor of an attempt that another one follows: late reports about the attempt have to come from it.
+    group_name text,
+    executor   text,
     PRIMARY KEY (run_id, number)
 ) PARTITION BY RANGE (run_id);
 
@@ -191,10 +194,53 @@ CREATE TABLE dead_letter (
     queue   text   NOT NULL,
     topic   text   NOT NULL,
     reason  text   NOT NULL,
-    payload bytea  NOT NULL
+    payload bytea  NOT NULL,
+    -- Who refused the message. NULL if that is not verified.
+    origin  text
 );
 
 CREATE UNIQUE INDEX dead_letter_key ON dead_letter (key);
+
+-- Tokens enrol keys of workers.
+CREATE TABLE enrolment_token (
+    id         text    COLLATE "C" PRIMARY KEY,
+    -- A secret: its reader can enrol workers.
+    verifier   bytea   NOT NULL,
+    group_name text    COLLATE "C",
+    executor   text    COLLATE "C",
+    uses_left  bigint  NOT NULL,
+    expires_at bigint,
+    created_at bigint  NOT NULL,
+    created_by text    NOT NULL
+);
+
+-- Public keys of workers. Schedulers read those with a greater number of their last change than the last one that they
+-- have read.
+CREATE TABLE worker_key (
+    group_name  text    COLLATE "C" NOT NULL,
+    executor    text    COLLATE "C" NOT NULL,
+    key_id      text    COLLATE "C" NOT NULL,
+    key         bytea   NOT NULL,
+    allowed     boolean NOT NULL,
+    enrolled_at bigint  NOT NULL,
+    enrolled_by text    NOT NULL,
+    changed_at  bigint  NOT NULL,
+    changed_by  text    NOT NULL,
+    change      bigint  NOT NULL,
+    PRIMARY KEY (group_name, executor, key_id)
+);
+
+CREATE UNIQUE INDEX worker_key_change ON worker_key (change);
+CREATE INDEX worker_key_revoked ON worker_key (change) WHERE NOT allowed;
+
+-- The number of the newest change. Each transaction that changes keys locks this row first, so that changes become
+-- visible in the order of their numbers.
+CREATE TABLE worker_key_version (
+    only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),
+    number   bigint  NOT NULL
+);
+
+INSERT INTO worker_key_version (number) VALUES (0);
 
 -- Run ids are unique within one store only: executors remember an attempt together with the id of its store.
 CREATE TABLE store_identity (

@@ -9,10 +9,10 @@ use crate::columns::column;
 use crate::error::Result;
 
 const INSERT: &str = "
-    INSERT INTO dead_letter (key, queue, topic, reason, at, payload)
-    SELECT e.key, e.queue, e.topic, e.reason, e.at, e.payload
-    FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::bytea[]) WITH ORDINALITY
-        e (key, queue, topic, reason, at, payload, position)
+    INSERT INTO dead_letter (key, queue, topic, reason, at, payload, origin)
+    SELECT e.key, e.queue, e.topic, e.reason, e.at, e.payload, e.origin
+    FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::bytea[], $7::text[]) WITH ORDINALITY
+        e (key, queue, topic, reason, at, payload, origin, position)
     ORDER BY e.position
     ON CONFLICT DO NOTHING";
 
@@ -21,10 +21,10 @@ const TRIM: &str = "
     DELETE FROM dead_letter WHERE id <= (SELECT id FROM dead_letter ORDER BY id DESC LIMIT 1 OFFSET $1)";
 
 const PAGE: &str = "
-    SELECT id, queue, topic, reason, at, payload FROM dead_letter WHERE id < $1 ORDER BY id DESC LIMIT $2";
+    SELECT id, queue, topic, reason, at, payload, origin FROM dead_letter WHERE id < $1 ORDER BY id DESC LIMIT $2";
 
 const BY_ID: &str = "
-    SELECT d.id, d.queue, d.topic, d.reason, d.at, d.payload
+    SELECT d.id, d.queue, d.topic, d.reason, d.at, d.payload, d.origin
     FROM unnest($1::bigint[]) WITH ORDINALITY e (id, position) JOIN dead_letter d ON d.id = e.id ORDER BY e.position";
 
 const DELETE: &str =
@@ -43,6 +43,7 @@ impl PgStore {
             .bind(column(letters, |l| without_nul(&l.reason)))
             .bind(column(letters, |l| l.at.as_millis()))
             .bind(column(letters, |l| l.payload.as_slice()))
+            .bind(column(letters, |l| l.origin.as_deref()))
             .execute(&mut *tx)
             .await?
             .rows_affected();

@@ -75,7 +75,7 @@ impl PgStore {
         writes: &BatchWrites,
     ) -> Result<IngestSummary> {
         let now = tx.now;
-        let mut summary = writes.summary;
+        let mut summary = writes.summary.clone();
         let delayed = writes.delayed_jobs(now);
         if let Some(next) = self.schedule_fixed_delays(tx, &delayed).await? {
             keep_earliest(&mut summary.next_due_at, next);

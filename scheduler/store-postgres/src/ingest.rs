@@ -4,13 +4,17 @@
 //! that they are unchanged. If one has changed, the batch is decided again with its runs locked. If a decision reads or
 //! changes a job, the job is locked first.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use cueline_model::{AttemptEvent, RunKind, Timestamp};
 use cueline_store::adapter::convert::{run_kind, run_state, to_i64, to_u32};
 use cueline_store::adapter::log_lines::NewLines;
-use cueline_store::adapter::report_batch::{BatchWrites, ReportBatch, required_jobs};
-use cueline_store::adapter::snapshot::{JobSnapshot, RunSnapshot};
+use cueline_store::adapter::report_batch::{
+    BatchWrites, ReportBatch, earlier_attempts, required_jobs,
+};
+use cueline_store::adapter::snapshot::{
+    JobSnapshot, RunSnapshot, executor_of_row, set_earlier_executors,
+};
 use cueline_store::adapter::timeline::TimelineEvent;
 use cueline_store::adapter::transition::Transition;
 use cueline_store::{AttemptReport, ErrorKind, IngestSummary, StoreError};
@@ -26,7 +30,8 @@ macro_rules! snapshots {
     ($lock:literal) => {
         concat!(
             "SELECT l.id, l.job_id, l.kind, l.state, l.attempt, l.retries, l.reruns, l.cancel_requested,
-                d.version, d.enabled, d.fixed_delay, d.has_children
+                d.version, d.enabled, d.fixed_delay, d.has_children, l.executor,
+                coalesce(l.published_group, (SELECT j.group_name FROM job j WHERE j.id = l.job_id)) AS executor_group
             FROM run_live l LEFT JOIN job_due d ON d.job_id = l.job_id WHERE l.id = ANY ($1)",
             $lock
         )
@@ -38,8 +43,15 @@ pub(crate) const SNAPSHOTS_LOCKED: &str = snapshots!(" ORDER BY l.id FOR UPDATE 
 
 pub(crate) const SNAPSHOTS_OF_ENDED: &str = "
     SELECT r.id, r.job_id, r.kind, r.state, r.attempt, r.retries, 0 AS reruns, r.cancel_requested,
-        NULL::bigint AS version, NULL::boolean AS enabled, NULL::boolean AS fixed_delay, NULL::boolean AS has_children
+        NULL::bigint AS version, NULL::boolean AS enabled, NULL::boolean AS fixed_delay, NULL::boolean AS has_children,
+        r.executor, coalesce(r.published_group, (SELECT j.group_name FROM job j WHERE j.id = r.job_id)) AS executor_group
     FROM run r WHERE r.id = ANY ($1) AND r.state IS NOT NULL";
+
+pub(crate) const EXECUTORS_OF_EARLIER: &str = "
+    SELECT v.run_id, v.attempt::bigint, v.group_name, v.executor
+    FROM unnest($1::bigint[], $2::integer[]) e (id, attempt)
+        JOIN run_event v ON v.run_id = e.id AND v.run_id BETWEEN $3 AND $4 AND v.attempt = e.attempt
+    WHERE v.executor IS NOT NULL";
 
 /// An attempt counts as started when its trigger was queued or later, because the executor's clock may be behind.
 pub(crate) const START: &str = "
@@ -73,16 +85,18 @@ pub(crate) const END: &str = end_runs!(
 
 /// A run that is retried over and over gets at most a thousand events.
 pub(crate) const INSERT_EVENTS: &str = "
-    INSERT INTO run_event (run_id, at, attempt, event, detail)
-    SELECT e.id, $5, e.attempt, e.event, e.detail
-    FROM unnest($1::bigint[], $2::integer[], $3::text[], $4::text[]) e (id, attempt, event, detail)
+    INSERT INTO run_event (run_id, at, attempt, event, detail, group_name, executor)
+    SELECT e.id, $5, e.attempt, e.event, e.detail, e.group_name, e.executor
+    FROM unnest($1::bigint[], $2::integer[], $3::text[], $4::text[], $8::text[], $9::text[])
+        e (id, attempt, event, detail, group_name, executor)
     WHERE (SELECT count(*) FROM (SELECT FROM run_event v WHERE v.run_id = e.id AND v.run_id BETWEEN $6 AND $7 LIMIT 1000) known) < 1000";
 
 /// A repeated late report gets one event.
 const INSERT_REFUSALS: &str = "
-    INSERT INTO run_event (run_id, at, attempt, event, detail)
-    SELECT DISTINCT e.id, $5::bigint, e.attempt, e.event, e.detail
-    FROM unnest($1::bigint[], $2::integer[], $3::text[], $4::text[]) e (id, attempt, event, detail)
+    INSERT INTO run_event (run_id, at, attempt, event, detail, group_name, executor)
+    SELECT DISTINCT e.id, $5::bigint, e.attempt, e.event, e.detail, e.group_name, e.executor
+    FROM unnest($1::bigint[], $2::integer[], $3::text[], $4::text[], $8::text[], $9::text[])
+        e (id, attempt, event, detail, group_name, executor)
     WHERE NOT EXISTS (SELECT FROM run_event v WHERE v.run_id = e.id AND v.run_id BETWEEN $6 AND $7 AND v.attempt = e.attempt
         AND v.event = e.event AND v.detail = e.detail)";
 
@@ -121,9 +135,11 @@ impl PgStore {
     ) -> Result<Option<IngestSummary>> {
         let mut tx = self.db.write().await?;
         let now = tx.now;
-        let Some(Snapshots { runs, locked }) = read_snapshots(&mut tx, reports, lock).await? else {
+        let Some(Snapshots { mut runs, locked }) = read_snapshots(&mut tx, reports, lock).await?
+        else {
             return Ok(None);
         };
+        read_earlier_executors(&mut tx, reports, &mut runs).await?;
         let jobs = self
             .definitions
             .get(&mut tx, required_jobs(reports, &runs))
@@ -208,6 +224,31 @@ async fn read_runs(
     rows.iter().map(snapshot).collect()
 }
 
+/// Reads who had the earlier attempts that executors report about, which is rare.
+async fn read_earlier_executors(
+    conn: &mut PgConnection,
+    reports: &[AttemptReport],
+    runs: &mut [RunSnapshot],
+) -> Result<()> {
+    let earlier = earlier_attempts(reports, runs);
+    if earlier.is_empty() {
+        return Ok(());
+    }
+    let (ids, attempts): (Vec<i64>, Vec<i32>) = earlier
+        .into_iter()
+        .map(|(run, attempt)| (run, to_i32(attempt)))
+        .unzip();
+    let (low, high) = id_range(ids.iter().copied());
+    let rows: Vec<(i64, i64, String, String)> = sqlx::query_as(EXECUTORS_OF_EARLIER)
+        .bind(ids)
+        .bind(attempts)
+        .bind(low)
+        .bind(high)
+        .fetch_all(conn)
+        .await?;
+    Ok(set_earlier_executors(runs, &rows)?)
+}
+
 /// A run before the reports. If it has no job version, its job is deleted.
 fn snapshot(row: &PgRow) -> Result<RunSnapshot> {
     let number = |column: &str| row.try_get::<i32, _>(column).map(to_u32);
@@ -216,6 +257,8 @@ fn snapshot(row: &PgRow) -> Result<RunSnapshot> {
             .map(|f| f == Some(true))
     };
     let version: Option<i64> = row.try_get("version")?;
+    let (group, executor): (Option<&str>, Option<&str>) =
+        (row.try_get("executor_group")?, row.try_get("executor")?);
     let job = JobSnapshot {
         version: version.unwrap_or_default(),
         enabled: flag("enabled")?,
@@ -231,6 +274,8 @@ fn snapshot(row: &PgRow) -> Result<RunSnapshot> {
         retries: number("retries")?,
         reruns: number("reruns")?,
         cancel_requested: row.try_get("cancel_requested")?,
+        executor: executor_of_row(group, executor)?,
+        earlier: BTreeMap::new(),
         job: version.map(|_| job),
     })
 }
@@ -323,6 +368,12 @@ async fn insert_events(
         .bind(now.as_millis())
         .bind(low)
         .bind(high)
+        .bind(column(events, |e| {
+            e.executor.as_ref().map(|by| by.group.as_str())
+        }))
+        .bind(column(events, |e| {
+            e.executor.as_ref().map(|by| by.name.as_str())
+        }))
         .execute(conn)
         .await?;
     Ok(())

@@ -44,6 +44,7 @@ mod summaries;
 mod trigger;
 mod url;
 mod waiting_runs;
+mod worker_keys;
 
 use cueline_model::StoreId;
 use cueline_store::StoreError;

@@ -377,6 +377,12 @@ async fn reports_use_the_primary_key() {
             .bind(1_i64)
             .bind(low)
             .bind(high)
+            .bind(vec!["x"; n])
+            .bind(vec!["x"; n])
+    })
+    .await;
+    s.check(ingest::EXECUTORS_OF_EARLIER, "run_event_270305_pkey", |q| {
+        q.bind(&ids).bind(&ones).bind(low).bind(high)
     })
     .await;
     s.check(log_lines::READ, "run_log_270305_pkey", |q| {

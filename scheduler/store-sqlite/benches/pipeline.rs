@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use cueline_model::{
-    AttemptEvent, AttemptId, ExecutorName, Job, JobSpec, Outcome, OutcomeKind, Shard, Timestamp,
+    AttemptEvent, AttemptId, ExecutorId, ExecutorName, Job, JobSpec, Outcome, OutcomeKind, Shard,
+    Timestamp,
 };
 use cueline_store::{
     AttemptReport, ClockOverride, DispatchRequest, FireDueRequest, Plan, PlannedRun, Planner, Store,
@@ -99,7 +100,10 @@ async fn one_batch(
     node: cueline_store::NodeId,
     spent: &mut [Duration; 4],
 ) -> Result<usize, Box<dyn Error>> {
-    let executor: ExecutorName = "executor-1".parse()?;
+    let executor = ExecutorId {
+        group: "default".parse()?,
+        name: "executor-1".parse()?,
+    };
     let due = FireDueRequest {
         node,
         horizon_ms: 0,
@@ -115,7 +119,7 @@ async fn one_batch(
         .map(|run| DispatchRequest {
             attempt: run.attempt_id(),
             job_version: run.job.version,
-            executor: executor.clone(),
+            executor: executor.name.clone(),
         })
         .collect();
     let begun = Instant::now();
@@ -138,7 +142,7 @@ async fn one_batch(
     Ok(done.ended)
 }
 
-fn success(id: AttemptId, executor: &ExecutorName, now: Timestamp) -> AttemptReport {
+fn success(id: AttemptId, executor: &ExecutorId, now: Timestamp) -> AttemptReport {
     let mut outcome = Outcome::new(OutcomeKind::Succeeded, now);
     outcome.started_at = Some(now);
     outcome.exit_status = Some(0);

@@ -102,7 +102,10 @@ CREATE TABLE run_event (
     at      INTEGER NOT NULL,
     attempt INTEGER NOT NULL,
     event   TEXT    NOT NULL,
-    detail  TEXT    NOT NULL
+    detail  TEXT    NOT NULL,
+    -- The executor of an attempt that another one follows: late reports about the attempt have to come from it.
+    group_name TEXT,
+    executor   TEXT
 ) STRICT;
 
 CREATE INDEX run_event_run ON run_event (run_id);
@@ -156,10 +159,52 @@ CREATE TABLE dead_letter (
     topic   TEXT    NOT NULL,
     reason  TEXT    NOT NULL,
     at      INTEGER NOT NULL,
-    payload BLOB    NOT NULL
+    payload BLOB    NOT NULL,
+    -- Who refused the message. NULL if that is not verified.
+    origin  TEXT
 ) STRICT;
 
 CREATE UNIQUE INDEX dead_letter_key ON dead_letter (key);
+
+-- Tokens enrol keys of workers.
+CREATE TABLE enrolment_token (
+    id         TEXT    PRIMARY KEY,
+    -- A secret: its reader can enrol workers.
+    verifier   BLOB    NOT NULL,
+    group_name TEXT,
+    executor   TEXT,
+    uses_left  INTEGER NOT NULL,
+    expires_at INTEGER,
+    created_at INTEGER NOT NULL,
+    created_by TEXT    NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- Public keys of workers. Schedulers read those with a greater number of their last change than the last one that they
+-- have read.
+CREATE TABLE worker_key (
+    group_name  TEXT    NOT NULL,
+    executor    TEXT    NOT NULL,
+    key_id      TEXT    NOT NULL,
+    key         BLOB    NOT NULL,
+    allowed     INTEGER NOT NULL,
+    enrolled_at INTEGER NOT NULL,
+    enrolled_by TEXT    NOT NULL,
+    changed_at  INTEGER NOT NULL,
+    changed_by  TEXT    NOT NULL,
+    change      INTEGER NOT NULL,
+    PRIMARY KEY (group_name, executor, key_id)
+) STRICT, WITHOUT ROWID;
+
+CREATE UNIQUE INDEX worker_key_change ON worker_key (change);
+CREATE INDEX worker_key_revoked ON worker_key (change) WHERE allowed = 0;
+
+-- The number of the newest change of a key.
+CREATE TABLE worker_key_version (
+    only_row INTEGER PRIMARY KEY CHECK (only_row = 1),
+    number   INTEGER NOT NULL
+) STRICT;
+
+INSERT INTO worker_key_version (only_row, number) VALUES (1, 0);
 
 -- Run ids are unique within one store only: executors remember an attempt together with the id of its store.
 CREATE TABLE store_identity (

@@ -9,17 +9,17 @@ use crate::SqliteStore;
 use crate::error::Result;
 
 const INSERT: &str = "
-    INSERT INTO dead_letter (key, queue, topic, reason, at, payload) VALUES (?1, ?2, ?3, ?4, ?5, ?6) ON CONFLICT DO NOTHING";
+    INSERT INTO dead_letter (key, queue, topic, reason, at, payload, origin) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) ON CONFLICT DO NOTHING";
 
 /// Deletes all but the newest ?1.
 const TRIM: &str = "
     DELETE FROM dead_letter WHERE id <= (SELECT id FROM dead_letter ORDER BY id DESC LIMIT 1 OFFSET ?1)";
 
 const PAGE: &str = "
-    SELECT id, queue, topic, reason, at, payload FROM dead_letter WHERE id < ?1 ORDER BY id DESC LIMIT ?2";
+    SELECT id, queue, topic, reason, at, payload, origin FROM dead_letter WHERE id < ?1 ORDER BY id DESC LIMIT ?2";
 
 const BY_ID: &str = "
-    SELECT d.id, queue, topic, reason, at, payload
+    SELECT d.id, queue, topic, reason, at, payload, origin
     FROM json_each(?1) e CROSS JOIN dead_letter d ON d.id = e.value ORDER BY e.key";
 
 const DELETE: &str = "DELETE FROM dead_letter WHERE id IN (SELECT value FROM json_each(?1))";
@@ -40,6 +40,7 @@ impl SqliteStore {
                 .bind(without_nul(&letter.reason))
                 .bind(letter.at.as_millis())
                 .bind(&letter.payload)
+                .bind(&letter.origin)
                 .execute(&mut *tx)
                 .await?
                 .rows_affected();

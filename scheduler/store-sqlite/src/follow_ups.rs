@@ -57,7 +57,7 @@ impl SqliteStore {
         writes: &BatchWrites,
         now: Timestamp,
     ) -> Result<IngestSummary> {
-        let mut summary = writes.summary;
+        let mut summary = writes.summary.clone();
         let delayed = writes.delayed_jobs(now);
         if let Some(next) = self.schedule_fixed_delays(conn, &delayed).await? {
             keep_earliest(&mut summary.next_due_at, next);

@@ -1,12 +1,16 @@
 //! Ingests reports. One statement reads the runs, decisions are made in memory, and a few statements write.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use cueline_model::{RunKind, Timestamp};
 use cueline_store::adapter::convert::{run_kind, run_state, to_u32};
 use cueline_store::adapter::log_lines::NewLines;
-use cueline_store::adapter::report_batch::{BatchWrites, ReportBatch, required_jobs};
-use cueline_store::adapter::snapshot::{JobSnapshot, RunSnapshot};
+use cueline_store::adapter::report_batch::{
+    BatchWrites, ReportBatch, earlier_attempts, required_jobs,
+};
+use cueline_store::adapter::snapshot::{
+    JobSnapshot, RunSnapshot, executor_of_row, set_earlier_executors,
+};
 use cueline_store::adapter::timeline::TimelineEvent;
 use cueline_store::adapter::transition::Transition;
 use cueline_store::{AttemptReport, IngestSummary, StoreError};
@@ -20,8 +24,15 @@ use crate::error::Result;
 /// The columns of [`SnapshotRow`].
 pub(crate) const SNAPSHOTS: &str = "
     SELECT json_group_array(json_array(r.id, r.job_id, r.kind, r.state, r.attempt, r.retries, r.reruns, r.cancel_requested,
-        d.version, d.enabled, d.fixed_delay, d.has_children))
+        d.version, d.enabled, d.fixed_delay, d.has_children, r.executor,
+        coalesce(r.published_group, (SELECT j.group_name FROM job j WHERE j.id = r.job_id))))
     FROM json_each(?1) e CROSS JOIN run r ON r.id = e.value LEFT JOIN job_due d ON d.job_id = r.job_id";
+
+/// Rows of [`set_earlier_executors`].
+const EXECUTORS_OF_EARLIER: &str = "
+    SELECT json_group_array(json_array(v.run_id, v.attempt, v.group_name, v.executor))
+    FROM json_each(?1) e CROSS JOIN run_event v ON v.run_id = e.value ->> 0
+    WHERE v.attempt = e.value ->> 1 AND v.executor IS NOT NULL";
 
 /// An attempt counts as started when its trigger was queued or later, because the executor's clock may be behind.
 pub(crate) const START: &str = "
@@ -51,14 +62,14 @@ pub(crate) const TRANSITION: &str = "
 
 /// A run that is retried over and over gets at most a thousand events.
 const INSERT_EVENTS: &str = "
-    INSERT INTO run_event (run_id, at, attempt, event, detail)
-    SELECT value ->> 0, ?2, value ->> 1, value ->> 2, value ->> 3 FROM json_each(?1)
+    INSERT INTO run_event (run_id, at, attempt, event, detail, group_name, executor)
+    SELECT value ->> 0, ?2, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5 FROM json_each(?1)
     WHERE (SELECT count(*) FROM run_event v WHERE v.run_id = value ->> 0) < 1000";
 
 /// A repeated late report gets one event.
 const INSERT_REFUSALS: &str = "
-    INSERT INTO run_event (run_id, at, attempt, event, detail)
-    SELECT DISTINCT value ->> 0, ?2, value ->> 1, value ->> 2, value ->> 3 FROM json_each(?1)
+    INSERT INTO run_event (run_id, at, attempt, event, detail, group_name, executor)
+    SELECT DISTINCT value ->> 0, ?2, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5 FROM json_each(?1)
     WHERE NOT EXISTS (SELECT 1 FROM run_event v WHERE v.run_id = value ->> 0 AND v.attempt = value ->> 1
         AND v.event = value ->> 2 AND v.detail = value ->> 3)";
 
@@ -86,6 +97,8 @@ struct SnapshotRow {
     enabled: Option<i64>,
     fixed_delay: Option<i64>,
     has_children: Option<i64>,
+    executor: Option<String>,
+    executor_group: Option<String>,
 }
 
 impl SnapshotRow {
@@ -99,6 +112,8 @@ impl SnapshotRow {
             retries: to_u32(self.retries),
             reruns: to_u32(self.reruns),
             cancel_requested: self.cancel_requested == 1,
+            executor: executor_of_row(self.executor_group.as_deref(), self.executor.as_deref())?,
+            earlier: BTreeMap::new(),
             job: self.version.map(|version| JobSnapshot {
                 version,
                 enabled: self.enabled == Some(1),
@@ -150,7 +165,8 @@ impl SqliteStore {
         }
         let mut tx = self.db.write().await?;
         let now = self.db.now();
-        let runs = read_snapshots(&mut tx, reports).await?;
+        let mut runs = read_snapshots(&mut tx, reports).await?;
+        read_earlier_executors(&mut tx, reports, &mut runs).await?;
         let jobs = self
             .definitions
             .get(&mut tx, required_jobs(reports, &runs))
@@ -180,6 +196,24 @@ async fn read_snapshots(
         .await?;
     let snapshots = rows.iter().map(SnapshotRow::snapshot);
     Ok(snapshots.collect::<std::result::Result<_, _>>()?)
+}
+
+/// Reads who had the earlier attempts that executors report about, which is rare.
+async fn read_earlier_executors(
+    conn: &mut SqliteConnection,
+    reports: &[AttemptReport],
+    runs: &mut [RunSnapshot],
+) -> Result<()> {
+    let earlier = earlier_attempts(reports, runs);
+    if earlier.is_empty() {
+        return Ok(());
+    }
+    let Json(rows): Json<Vec<(i64, i64, String, String)>> =
+        sqlx::query_scalar(EXECUTORS_OF_EARLIER)
+            .bind(Json(earlier))
+            .fetch_one(conn)
+            .await?;
+    Ok(set_earlier_executors(runs, &rows)?)
 }
 
 async fn write(conn: &mut SqliteConnection, writes: &BatchWrites, now: Timestamp) -> Result<()> {
@@ -240,7 +274,11 @@ async fn insert_events(
     }
     let rows: Vec<_> = events
         .iter()
-        .map(|e| (e.run, e.attempt, e.event, e.detail.as_str()))
+        .map(|e| {
+            let by = e.executor.as_ref();
+            let (group, name) = (by.map(|by| &by.group), by.map(|by| &by.name));
+            (e.run, e.attempt, e.event, e.detail.as_str(), group, name)
+        })
         .collect();
     sqlx::query(statement)
         .bind(Json(rows))

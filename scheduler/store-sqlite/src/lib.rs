@@ -35,6 +35,7 @@ mod store_id;
 mod summaries;
 mod trigger;
 mod waiting_runs;
+mod worker_keys;
 
 use std::path::Path;
 

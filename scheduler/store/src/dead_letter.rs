@@ -21,6 +21,8 @@ pub struct NewDeadLetter {
     pub at: Timestamp,
     /// The message, unchanged.
     pub payload: Vec<u8>,
+    /// Who refused the message: `scheduler`, or `executor <group>/<name>`. `None` if that is not verified.
+    pub origin: Option<String>,
 }
 
 /// A stored dead letter.
@@ -38,4 +40,7 @@ pub struct DeadLetter {
     pub at: Timestamp,
     /// The message, unchanged.
     pub payload: Vec<u8>,
+    /// Who refused the message: `scheduler`, or `executor <group>/<name>`. `None` if that is not verified.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<String>,
 }

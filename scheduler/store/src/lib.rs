@@ -21,6 +21,7 @@ mod node;
 mod port;
 mod report;
 mod run;
+mod worker_keys;
 
 pub use adapter::clock::ClockOverride;
 pub use dead_letter::{DeadLetter, MAX_DEAD_LETTERS, NewDeadLetter};
@@ -35,6 +36,11 @@ pub use node::{NodeId, RegisteredNode};
 pub use port::Store;
 pub use report::{AttemptReport, IngestSummary};
 pub use run::{Run, RunDetail, RunFilter, StoreStats, StoredLogLine, TimelineEntry};
+pub use worker_keys::{
+    EnrolOutcome, EnrolRefusal, KeyOrigin, MAX_ENROLMENT_TOKENS, MAX_REVOKED_KEYS, MAX_WORKER_KEYS,
+    NewEnrolmentToken, NewWorkerKey, StoredEnrolmentToken, StoredWorkerKey, WorkerKeyState,
+    WorkerKeysPage,
+};
 
 #[cfg(feature = "conformance")]
 #[expect(

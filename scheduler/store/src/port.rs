@@ -18,6 +18,10 @@ use crate::job::{AppliedJob, JobSummary, LedgerEntry};
 use crate::node::{NodeId, RegisteredNode};
 use crate::report::{AttemptReport, IngestSummary};
 use crate::run::{Run, RunDetail, RunFilter, StoreStats, StoredLogLine};
+use crate::worker_keys::{
+    EnrolOutcome, NewEnrolmentToken, NewWorkerKey, StoredEnrolmentToken, WorkerKeyState,
+    WorkerKeysPage,
+};
 
 type Result<T> = std::result::Result<T, StoreError>;
 
@@ -252,7 +256,11 @@ pub trait Store: Send + Sync + 'static {
     /// effect.
     ///
     /// Retries, child runs and the next fixed-delay fire time are written in the same transaction (G9; see
-    /// [`cueline_model::conclude`]). Reports about unknown or later attempts are counted as ignored.
+    /// [`cueline_model::conclude`]). Reports about unknown runs are counted as ignored.
+    ///
+    /// A report of an executor counts only if its attempt was given to that executor (G16). Other reports change
+    /// nothing, and the answer [lists](IngestSummary::foreign) them. An attempt that waits, or that does not exist yet,
+    /// was given to no executor. A run keeps the executors of at most a thousand earlier attempts.
     async fn ingest_reports(&self, reports: &[AttemptReport]) -> Result<IngestSummary>;
 
     /// Cancels a run that has not been published, or records the request for one that has.
@@ -314,6 +322,50 @@ pub trait Store: Send + Sync + 'static {
 
     /// Deletes dead letters. Returns how many of them existed.
     async fn delete_dead_letters(&self, ids: &[i64]) -> Result<u64>;
+
+    // ── Keys of workers ──────────────────────────────────────────────────────────────────────────────────────
+
+    /// Stores an enrolment token. Returns `false` and changes nothing if its id exists.
+    ///
+    /// # Errors
+    ///
+    /// [`Invalid`](crate::ErrorKind::Invalid) for an id that is not 16 lower-case hexadecimal digits, for no uses, and
+    /// for an executor without a group. [`Conflict`](crate::ErrorKind::Conflict) if there are
+    /// [`MAX_ENROLMENT_TOKENS`](crate::MAX_ENROLMENT_TOKENS) tokens that are not spent.
+    async fn create_enrolment_token(&self, token: &NewEnrolmentToken) -> Result<bool>;
+
+    /// All enrolment tokens, spent ones included, oldest first.
+    async fn enrolment_tokens(&self) -> Result<Vec<StoredEnrolmentToken>>;
+
+    /// Deletes an enrolment token. Returns whether it existed. Keys that it has enrolled stay.
+    async fn delete_enrolment_token(&self, id: &str) -> Result<bool>;
+
+    /// The verifier of an enrolment token, which may be spent. `None` if there is no such token.
+    async fn token_verifier(&self, id: &str) -> Result<Option<[u8; 32]>>;
+
+    /// Allows a new key, and takes one use of the token that vouches for it.
+    ///
+    /// A rotation, and a token for this very executor, revoke the executor's other keys. Any other token enrols only an
+    /// executor without an allowed key. A repeated call answers [`AlreadyAllowed`](EnrolOutcome::AlreadyAllowed).
+    ///
+    /// # Errors
+    ///
+    /// [`Conflict`](crate::ErrorKind::Conflict) if there are [`MAX_WORKER_KEYS`](crate::MAX_WORKER_KEYS) keys, and none
+    /// of them is revoked.
+    async fn enrol_worker(&self, key: &NewWorkerKey) -> Result<EnrolOutcome>;
+
+    /// At most `limit` keys that changed after the change with this number, in the order of their last changes; 0 for
+    /// all keys. See [`WorkerKeysPage::version`].
+    async fn worker_keys(&self, changed_after: i64, limit: usize) -> Result<WorkerKeysPage>;
+
+    /// Revokes a key, or allows it again. Returns whether the key exists.
+    async fn set_worker_key(
+        &self,
+        executor: &ExecutorId,
+        key_id: &str,
+        state: WorkerKeyState,
+        by: &str,
+    ) -> Result<bool>;
 
     // ── Queries ──────────────────────────────────────────────────────────────────────────────────────────────
 

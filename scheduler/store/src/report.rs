@@ -1,20 +1,20 @@
 //! Reports about attempts.
 
-use cueline_model::{AttemptEvent, AttemptId, ExecutorName, Timestamp};
+use cueline_model::{AttemptEvent, AttemptId, ExecutorId, Timestamp};
 
 /// A report about one attempt, by an executor or by the scheduler itself.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AttemptReport {
     /// The attempt.
     pub attempt: AttemptId,
-    /// The executor that reports; `None` for the scheduler itself.
-    pub executor: Option<ExecutorName>,
+    /// The executor that reports; `None` for the scheduler itself. The caller has verified it.
+    pub executor: Option<ExecutorId>,
     /// What happened.
     pub event: AttemptEvent,
 }
 
 /// The changes by a batch of reports.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct IngestSummary {
     /// Runs that reached a terminal state.
     pub ended: usize,
@@ -22,6 +22,8 @@ pub struct IngestSummary {
     pub rescheduled: usize,
     /// Reports without effect: late, repeated, or about an attempt that is over.
     pub ignored: usize,
+    /// Positions of reports by an executor that the attempt was not given to, ascending. They changed nothing (G16).
+    pub foreign: Vec<usize>,
     /// Child runs that were created.
     pub child_runs: usize,
     /// The earliest due time among new attempts, child runs and next fire times.

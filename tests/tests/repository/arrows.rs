@@ -30,7 +30,12 @@ const ALLOWED: [(&str, &[&str]); 18] = [
     ),
     (
         "cueline-api",
-        &["cueline-model", "cueline-store", "cueline-runtime"],
+        &[
+            "cueline-model",
+            "cueline-protocol",
+            "cueline-store",
+            "cueline-runtime",
+        ],
     ),
     (
         "cueline-worker",

@@ -2,8 +2,7 @@
 
 use crate::server::{DEADLINE, Server, until};
 use cueline_model::{
-    AttemptEvent, AttemptId, ExecutorName, LogLine, LogStream, Outcome, OutcomeKind, RunId,
-    Timestamp,
+    AttemptEvent, AttemptId, ExecutorId, LogLine, LogStream, Outcome, OutcomeKind, RunId, Timestamp,
 };
 use cueline_store::{AttemptReport, DispatchRequest};
 use reqwest::StatusCode;
@@ -43,7 +42,7 @@ async fn dispatching(server: &Server, run: RunId) -> AttemptId {
     let mark = DispatchRequest {
         attempt: found.attempt_id(),
         job_version: found.job.version,
-        executor: executor(),
+        executor: executor().name,
     };
     let taken = server
         .store
@@ -63,8 +62,11 @@ fn log_line(seq: u64, at: Timestamp, text: &str) -> LogLine {
     }
 }
 
-fn executor() -> ExecutorName {
-    "worker-1".parse().expect("a name")
+fn executor() -> ExecutorId {
+    ExecutorId {
+        group: "default".parse().expect("a name"),
+        name: "worker-1".parse().expect("a name"),
+    }
 }
 
 async fn report(server: &Server, id: AttemptId, body: AttemptEvent) {

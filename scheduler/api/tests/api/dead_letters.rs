@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::server::Server;
 
-async fn insert_dead_letter(server: &Server, key: &str, payload: &[u8]) {
+async fn insert_dead_letter(server: &Server, key: &str, payload: &[u8], origin: Option<&str>) {
     let letter = NewDeadLetter {
         key: key.to_owned(),
         queue: "x.default.one".to_owned(),
@@ -15,6 +15,7 @@ async fn insert_dead_letter(server: &Server, key: &str, payload: &[u8]) {
         reason: format!("reason {key}"),
         at: Timestamp::from_millis(1_800_000_000_000),
         payload: payload.to_vec(),
+        origin: origin.map(str::to_owned),
     };
     assert_eq!(
         server
@@ -29,13 +30,14 @@ async fn insert_dead_letter(server: &Server, key: &str, payload: &[u8]) {
 #[tokio::test]
 async fn dead_letters_are_listed_shown_and_deleted() {
     let server = Server::start().await;
-    insert_dead_letter(&server, "a", b"{\"v\":1}").await;
-    insert_dead_letter(&server, "b", &[0xff, 0]).await;
+    insert_dead_letter(&server, "a", b"{\"v\":1}", Some("executor default/one")).await;
+    insert_dead_letter(&server, "b", &[0xff, 0], None).await;
     let page = server.get("/dead?limit=1").await.good();
     let newest = &page["letters"][0];
     assert_eq!(newest["reason"], "reason b");
     assert_eq!(newest["base64"], "/wA=");
     assert_eq!(newest["text"], json!(null));
+    assert_eq!(newest["origin"], json!(null));
     let before = page["next"].as_i64().expect("there are more");
     let page = server.get(&format!("/dead?before={before}")).await.good();
     assert_eq!(page["letters"].as_array().map(Vec::len), Some(1), "{page}");
@@ -45,6 +47,7 @@ async fn dead_letters_are_listed_shown_and_deleted() {
         (&one["text"], &one["queue"]),
         (&json!("{\"v\":1}"), &json!("x.default.one"))
     );
+    assert_eq!(one["origin"], "executor default/one");
     assert_eq!(server.get("/dead/999").await.status, StatusCode::NOT_FOUND);
 
     let deleted = server

@@ -10,3 +10,4 @@ mod limits;
 mod raw;
 mod refusals;
 mod server;
+mod worker_keys;

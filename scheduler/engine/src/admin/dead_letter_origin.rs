@@ -50,6 +50,7 @@ mod tests {
             reason: String::new(),
             at: Timestamp::from_millis(0),
             payload: b"not a trigger".to_vec(),
+            origin: None,
         }
     }
 

@@ -120,6 +120,7 @@ fn letter(
             reason: dead.reason.clone(),
             at: Timestamp::from_millis(dead.at_ms),
             payload: dead.payload.to_vec(),
+            origin: None,
         },
         Err(e) => NewDeadLetter {
             key,
@@ -128,6 +129,7 @@ fn letter(
             reason: format!("published to the dead-letter queue by another program: {e}"),
             at: now,
             payload: delivery.payload.to_vec(),
+            origin: None,
         },
     }
 }

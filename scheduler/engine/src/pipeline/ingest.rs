@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cueline_broker::{Broker, Delivery, QueueId, Receipt, Settlement};
-use cueline_model::StoreId;
+use cueline_model::{ExecutorId, GroupName, NameError, StoreId};
 use cueline_protocol::{DecodeError, ReportMessage, decode_reports};
 use cueline_runtime::{Activator, BurstGate, Linger, Stop};
 use cueline_store::{AttemptReport, ErrorKind, Store, StoreError};
@@ -180,9 +180,14 @@ impl Ingest {
         if let Some(mismatch) = store_mismatch(self.store_id, message.store) {
             return Err(format!("failed to ingest the report: {mismatch}"));
         }
+        // A message without a seal does not name the group.
+        let group: GroupName = "default".parse().map_err(|e: NameError| e.to_string())?;
         Ok(AttemptReport {
             attempt: message.attempt_id(),
-            executor: Some(message.executor),
+            executor: Some(ExecutorId {
+                group,
+                name: message.executor,
+            }),
             event: message.event,
         })
     }

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use cueline_model::{
-    AttemptEvent, AttemptId, ExecutorName, JobSpec, Outcome, OutcomeKind, RunId, RunState,
-    Timestamp,
+    AttemptEvent, AttemptId, ExecutorId, ExecutorName, JobSpec, Outcome, OutcomeKind, RunId,
+    RunState, Timestamp,
 };
 use cueline_store::{AttemptReport, DispatchRequest, NodeId, Store, StoreError, TriggerRequest};
 use cueline_store_postgres::{PgOptions, PgStore};
@@ -72,9 +72,13 @@ async fn publish(store: &PgStore, node: NodeId) -> AttemptId {
 }
 
 async fn end(store: &PgStore, attempt: AttemptId) -> RunState {
+    let executor = ExecutorId {
+        group: "default".parse().expect("a name"),
+        name: "e1".parse().expect("a name"),
+    };
     let report = AttemptReport {
         attempt,
-        executor: Some("e1".parse().expect("a name")),
+        executor: Some(executor),
         event: AttemptEvent::Ended {
             outcome: Outcome::new(OutcomeKind::Succeeded, Timestamp::from_millis(1)),
         },

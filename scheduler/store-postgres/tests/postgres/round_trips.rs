@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use cueline_model::{
-    AttemptEvent, AttemptId, ExecutorName, Job, JobSpec, Outcome, OutcomeKind, Shard, Timestamp,
+    AttemptEvent, AttemptId, ExecutorId, ExecutorName, Job, JobSpec, Outcome, OutcomeKind, Shard,
+    Timestamp,
 };
 use cueline_store::{
     AttemptReport, ClaimedRun, ClockOverride, DispatchRequest, FireDueRequest, NodeId, Plan,
@@ -120,14 +121,17 @@ impl Fixture {
 
     /// The statements of each stage for a batch of this size.
     async fn pipeline(&self, size: usize, kind: OutcomeKind) -> Vec<usize> {
-        let executor: ExecutorName = "e1".parse().expect("a name");
+        let executor = ExecutorId {
+            group: "default".parse().expect("a name"),
+            name: "e1".parse().expect("a name"),
+        };
         let mut counts = vec![self.statements()];
         let runs = self.fire(size).await;
         counts.push(self.statements());
         let mark = |run: &ClaimedRun| DispatchRequest {
             attempt: run.attempt_id(),
             job_version: run.job.version,
-            executor: executor.clone(),
+            executor: executor.name.clone(),
         };
         let marks: Vec<DispatchRequest> = runs.iter().map(mark).collect();
         let taken = self

@@ -42,6 +42,13 @@ macro_rules! with_store_methods {
             read dead_letters(before: Option<i64>, limit: usize) -> Vec<DeadLetter>: "list dead letters";
             read dead_letters_by_id(ids: &[i64]) -> Vec<DeadLetter>: "read dead letters";
             write delete_dead_letters(ids: &[i64]) -> u64: "delete dead letters";
+            write create_enrolment_token(token: &NewEnrolmentToken) -> bool: "create an enrolment token";
+            read enrolment_tokens() -> Vec<StoredEnrolmentToken>: "list enrolment tokens";
+            write delete_enrolment_token(id: &str) -> bool: "delete an enrolment token";
+            read token_verifier(id: &str) -> Option<[u8; 32]>: "read an enrolment token";
+            write enrol_worker(key: &NewWorkerKey) -> EnrolOutcome: "enrol a worker";
+            read worker_keys(changed_after: i64, limit: usize) -> WorkerKeysPage: "list the keys of workers";
+            write set_worker_key(executor: &ExecutorId, key_id: &str, state: WorkerKeyState, by: &str) -> bool: "change the key of a worker";
             read run(run: RunId) -> RunDetail: "read a run";
             read runs(filter: &RunFilter) -> Vec<Run>: "list runs";
             read log_lines(run: RunId, after: i64, limit: usize) -> Vec<StoredLogLine>: "read a run's log";

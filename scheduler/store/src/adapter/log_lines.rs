@@ -34,7 +34,8 @@ pub struct NewLines<'a> {
 }
 
 impl<'a> NewLines<'a> {
-    /// Collects the lines. Lines of unknown runs and of attempts that have not begun are left out.
+    /// Collects the lines. Lines of unknown runs, of attempts that have not begun, and of foreign reports are left out.
+    /// The batch has applied the reports.
     pub fn of(reports: &'a [AttemptReport], batch: &ReportBatch) -> Self {
         let mut lines = BTreeMap::new();
         let mut log_reports = 0;
@@ -42,6 +43,9 @@ impl<'a> NewLines<'a> {
             let AttemptEvent::Log { lines: reported } = &report.event else {
                 continue;
             };
+            if batch.is_foreign(index) {
+                continue;
+            }
             log_reports += 1;
             if !batch.stores_log_of(report.attempt) {
                 continue;

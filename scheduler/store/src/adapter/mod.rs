@@ -23,3 +23,4 @@ pub mod snapshot;
 pub mod store_id;
 pub mod timeline;
 pub mod transition;
+pub mod worker_keys;

@@ -75,11 +75,12 @@ pub fn store_stats(
     })
 }
 
-/// A stored dead letter: id, queue, topic, reason, time, payload.
-pub type DeadLetterRow = (i64, String, String, String, i64, Vec<u8>);
+/// A stored dead letter: id, queue, topic, reason, time, payload, origin.
+pub type DeadLetterRow = (i64, String, String, String, i64, Vec<u8>, Option<String>);
 
 /// A dead letter from its row.
-pub fn dead_letter((id, queue, topic, reason, at, payload): DeadLetterRow) -> DeadLetter {
+pub fn dead_letter(row: DeadLetterRow) -> DeadLetter {
+    let (id, queue, topic, reason, at, payload, origin) = row;
     DeadLetter {
         id,
         queue,
@@ -87,6 +88,7 @@ pub fn dead_letter((id, queue, topic, reason, at, payload): DeadLetterRow) -> De
         reason,
         at: Timestamp::from_millis(at),
         payload,
+        origin,
     }
 }
 

@@ -1,6 +1,6 @@
 //! Applies a batch of reports to its runs in memory, report by report. A few statements then write the result.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use cueline_model::{AttemptEvent, AttemptId, Outcome, OutcomeKind, RunState, Timestamp};
 
@@ -69,9 +69,14 @@ impl ReportBatch {
     }
 
     /// Applies reports in their order, except for log lines, which [`log_lines`](super::log_lines) handles. `jobs`
-    /// holds the jobs that [`required_jobs`] lists.
+    /// holds the jobs that [`required_jobs`] lists. A report by an executor that the attempt was not given to changes
+    /// nothing, and leaves no trace in the run.
     pub fn apply(&mut self, reports: &[AttemptReport], jobs: &JobsById) {
-        for report in reports {
+        for (position, report) in reports.iter().enumerate() {
+            if self.has_foreign_origin(report) {
+                self.summary.foreign.push(position);
+                continue;
+            }
             let applied = match &report.event {
                 AttemptEvent::Started { at } => self.apply_start(report.attempt, *at),
                 AttemptEvent::Progress { fraction } => {
@@ -84,6 +89,20 @@ impl ReportBatch {
                 self.summary.ignored += 1;
             }
         }
+    }
+
+    /// Whether the reporting executor is not the one that the attempt was given to. Runs that are deleted have no
+    /// executor to compare with.
+    fn has_foreign_origin(&self, report: &AttemptReport) -> bool {
+        let (Some(by), Some(run)) = (&report.executor, self.runs.get(&report.attempt.run.0)) else {
+            return false;
+        };
+        run.executor_of(report.attempt.attempt) != Some(by)
+    }
+
+    /// Whether the report at this position of the batch was [foreign](IngestSummary::foreign).
+    pub(super) fn is_foreign(&self, position: usize) -> bool {
+        self.summary.foreign.binary_search(&position).is_ok()
     }
 
     /// The run, if the reported attempt is its current one.
@@ -191,6 +210,7 @@ fn refusal(run: &RunUpdate, id: AttemptId, outcome: &Outcome) -> Option<Timeline
         attempt: id.attempt,
         event: "refused",
         detail,
+        executor: None,
     })
 }
 
@@ -210,6 +230,18 @@ impl BatchWrites {
             .iter()
             .filter(|(run, end)| run.has_children() && end.is_success())
     }
+}
+
+/// The earlier attempts that executors report about: run and attempt. The adapter reads their executors and passes them
+/// to [`set_earlier_executors`](super::snapshot::set_earlier_executors).
+pub fn earlier_attempts(reports: &[AttemptReport], runs: &[RunSnapshot]) -> BTreeSet<(i64, u32)> {
+    let current: HashMap<i64, u32> = runs.iter().map(|run| (run.id, run.attempt)).collect();
+    reports
+        .iter()
+        .filter(|report| report.executor.is_some())
+        .map(|report| (report.attempt.run.0, report.attempt.attempt))
+        .filter(|(run, attempt)| current.get(run).is_some_and(|current| attempt < current))
+        .collect()
 }
 
 /// The jobs of failed attempts, with their versions. Their definitions decide whether another attempt follows.
@@ -244,7 +276,7 @@ pub fn keep_earliest(earliest: &mut Option<Timestamp>, other: Timestamp) {
 
 #[cfg(test)]
 mod tests {
-    use cueline_model::RunId;
+    use cueline_model::{ExecutorId, RunId};
 
     use super::*;
     use crate::adapter::snapshot::JobSnapshot;
@@ -261,6 +293,8 @@ mod tests {
             retries: 0,
             reruns: 0,
             cancel_requested: false,
+            executor: Some(executor("one")),
+            earlier: BTreeMap::new(),
             job: Some(JobSnapshot {
                 version: 3,
                 enabled: true,
@@ -270,13 +304,20 @@ mod tests {
         }
     }
 
+    fn executor(name: &str) -> ExecutorId {
+        ExecutorId {
+            group: "default".parse().expect("a name"),
+            name: name.parse().expect("a name"),
+        }
+    }
+
     fn report(attempt: u32, event: AttemptEvent) -> AttemptReport {
         AttemptReport {
             attempt: AttemptId {
                 run: RunId(1),
                 attempt,
             },
-            executor: Some("one".parse().expect("a name")),
+            executor: Some(executor("one")),
             event,
         }
     }
@@ -343,6 +384,7 @@ mod tests {
                 attempt: 1,
                 event: "refused",
                 detail: "reported succeeded; the run is cancelled".to_owned(),
+                executor: None,
             }]
         );
     }
@@ -420,6 +462,78 @@ mod tests {
                 .collect();
             assert_eq!(messages, [Some(expected)]);
         }
+    }
+
+    fn by(name: &str, report: AttemptReport) -> AttemptReport {
+        AttemptReport {
+            executor: Some(executor(name)),
+            ..report
+        }
+    }
+
+    #[test]
+    fn a_report_by_another_executor_changes_nothing() {
+        let mut other_group = report(1, ended(OutcomeKind::Succeeded));
+        other_group.executor = Some(ExecutorId {
+            group: "other".parse().expect("a name"),
+            ..executor("one")
+        });
+        let reports = [
+            by("two", report(1, AttemptEvent::Started { at: NOW })),
+            report(1, AttemptEvent::Progress { fraction: 0.5 }),
+            by("two", report(1, ended(OutcomeKind::Failed))),
+            other_group,
+            report(2, ended(OutcomeKind::Succeeded)),
+        ];
+        for state in [RunState::Queued, RunState::Running, RunState::Dispatching] {
+            let writes = writes(snapshot(state), &reports);
+            assert_eq!(writes.summary.foreign, [0, 2, 3, 4], "{state}");
+            assert_eq!((writes.summary.ended, writes.summary.ignored), (0, 0));
+            assert_eq!(writes.progress, [(1, 0.5)]);
+            assert!(writes.started.is_empty() && writes.ended.is_empty());
+            assert!(writes.events.is_empty() && writes.refusals.is_empty());
+        }
+    }
+
+    #[test]
+    fn an_attempt_that_waits_belongs_to_no_executor() {
+        let reports = [report(1, ended(OutcomeKind::Cancelled))];
+        let writes = writes(snapshot(RunState::Scheduled), &reports);
+        assert_eq!(writes.summary.foreign, [0]);
+        assert!(writes.ended.is_empty() && writes.refusals.is_empty());
+    }
+
+    #[test]
+    fn an_earlier_attempt_belongs_to_its_own_executor() {
+        let mut run = snapshot(RunState::Running);
+        run.attempt = 2;
+        run.executor = Some(executor("two"));
+        run.earlier.insert(1, executor("one"));
+        let reports = [
+            report(1, ended(OutcomeKind::Succeeded)),
+            by("two", report(1, ended(OutcomeKind::Succeeded))),
+        ];
+        assert_eq!(
+            earlier_attempts(&reports, std::slice::from_ref(&run)),
+            BTreeSet::from([(1, 1)])
+        );
+        let writes = writes(run, &reports);
+        assert_eq!(writes.summary.foreign, [1]);
+        assert_eq!((writes.summary.ignored, writes.refusals.len()), (1, 1));
+    }
+
+    #[test]
+    fn the_executor_of_an_attempt_is_known_after_the_attempt() {
+        let reports = [
+            report(1, ended(OutcomeKind::Returned)),
+            report(1, AttemptEvent::Progress { fraction: 0.5 }),
+            by("two", report(1, AttemptEvent::Progress { fraction: 0.5 })),
+        ];
+        let writes = writes(snapshot(RunState::Queued), &reports);
+        assert_eq!(writes.summary.foreign, [2]);
+        assert_eq!(writes.summary.ignored, 1);
+        let noted: Vec<_> = writes.events.iter().map(|e| e.executor.clone()).collect();
+        assert_eq!(noted, [Some(executor("one"))]);
     }
 
     #[test]

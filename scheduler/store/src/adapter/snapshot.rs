@@ -1,6 +1,11 @@
 //! Runs and their jobs before reports are applied to them.
 
-use cueline_model::{Outcome, OutcomeKind, RunState};
+use std::collections::BTreeMap;
+
+use cueline_model::{ExecutorId, Outcome, OutcomeKind, RunState};
+
+use super::convert::{parse_name, to_u32};
+use crate::StoreError;
 
 /// A run before reports are applied to it.
 #[derive(Debug, Clone)]
@@ -21,6 +26,11 @@ pub struct RunSnapshot {
     pub reruns: u32,
     /// Whether its cancellation was requested.
     pub cancel_requested: bool,
+    /// The executor that the current attempt was given to. While the run is `scheduled`, it is that of the attempt
+    /// before.
+    pub executor: Option<ExecutorId>,
+    /// Executors of earlier attempts; only of those that reports are about (see [`set_earlier_executors`]).
+    pub earlier: BTreeMap<u32, ExecutorId>,
     /// Its job; `None` if the job is deleted.
     pub job: Option<JobSnapshot>,
 }
@@ -65,4 +75,43 @@ impl RunSnapshot {
             && !self.job_is(|job| job.fixed_delay || job.has_children);
         !self.state.is_terminal() && !plain
     }
+}
+
+/// The executor with this group and name, if the attempt has one.
+///
+/// # Errors
+///
+/// [`ErrorKind::Broken`](crate::ErrorKind::Broken) for a name that is not valid.
+pub fn executor_of_row(
+    group: Option<&str>,
+    name: Option<&str>,
+) -> Result<Option<ExecutorId>, StoreError> {
+    let (Some(group), Some(name)) = (group, name) else {
+        return Ok(None);
+    };
+    Ok(Some(ExecutorId {
+        group: parse_name(group)?,
+        name: parse_name(name)?,
+    }))
+}
+
+/// Adds the executors of earlier attempts to their runs. Rows: run, attempt, group, name.
+///
+/// # Errors
+///
+/// [`ErrorKind::Broken`](crate::ErrorKind::Broken) for a name that is not valid.
+pub fn set_earlier_executors(
+    runs: &mut [RunSnapshot],
+    rows: &[(i64, i64, String, String)],
+) -> Result<(), StoreError> {
+    for (id, attempt, group, name) in rows {
+        let executor = executor_of_row(Some(group), Some(name))?;
+        for run in runs.iter_mut().filter(|run| run.id == *id) {
+            let known = executor
+                .clone()
+                .map(|executor| (to_u32(*attempt), executor));
+            run.earlier.extend(known);
+        }
+    }
+    Ok(())
 }

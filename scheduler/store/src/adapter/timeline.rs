@@ -1,5 +1,7 @@
 //! Texts and events for the timelines of runs.
 
+use cueline_model::ExecutorId;
+
 use super::convert::without_nul;
 use crate::SkippedFires;
 
@@ -17,6 +19,8 @@ pub struct TimelineEvent {
     pub event: &'static str,
     /// Details for the user.
     pub detail: String,
+    /// The executor of an attempt that another one follows. Late reports about the attempt have to come from it.
+    pub executor: Option<ExecutorId>,
 }
 
 /// The message of a skipped run: the reason, and the number of fire times that it accounts for.

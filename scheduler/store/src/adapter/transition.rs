@@ -1,10 +1,11 @@
 //! Applies the end of an attempt to a run in memory. The result is a transition to write.
 
+use std::cmp::Ordering;
 use std::sync::Arc;
 
 use cueline_model::{
-    Conclusion, Job, OnLost, Outcome, OutcomeKind, Retry, RunFacts, RunId, RunState, Timestamp,
-    conclude,
+    Conclusion, ExecutorId, Job, OnLost, Outcome, OutcomeKind, Retry, RunFacts, RunId, RunState,
+    Timestamp, conclude,
 };
 
 use super::convert::without_nul;
@@ -73,6 +74,16 @@ impl RunUpdate {
         }
     }
 
+    /// The executor that this attempt was given to. An attempt that waits to be dispatched has none.
+    pub(super) fn executor_of(&self, attempt: u32) -> Option<&ExecutorId> {
+        match attempt.cmp(&self.attempt) {
+            Ordering::Less => self.run.earlier.get(&attempt),
+            Ordering::Equal if self.state == RunState::Scheduled => None,
+            Ordering::Equal => self.run.executor.as_ref(),
+            Ordering::Greater => None,
+        }
+    }
+
     /// Ends the current attempt. If another attempt follows, the result includes an event for the timeline.
     pub(super) fn end_attempt(
         &mut self,
@@ -113,6 +124,9 @@ impl RunUpdate {
                 // The store still has the attempt from before the batch.
                 if let Some(earlier) = &self.next_attempt {
                     transition.from_attempt = earlier.from_attempt;
+                }
+                if let Some(executor) = &event.executor {
+                    self.run.earlier.insert(self.attempt, executor.clone());
                 }
                 self.state = RunState::Scheduled;
                 self.attempt = self.attempt.saturating_add(1);
@@ -167,6 +181,7 @@ impl RunUpdate {
             attempt: self.attempt,
             event,
             detail: without_nul(reason).into_owned(),
+            executor: self.executor_of(self.attempt).cloned(),
         }
     }
 }

@@ -11,6 +11,7 @@ fn letter(key: &str, payload: &[u8]) -> NewDeadLetter {
         reason: "failed to accept the trigger: no trusted key has signed it".to_owned(),
         at: super::fixture::START,
         payload: payload.to_vec(),
+        origin: None,
     }
 }
 
@@ -20,7 +21,10 @@ async fn all(fixture: &Fixture) -> Vec<DeadLetter> {
 
 /// The payload is kept byte by byte.
 pub async fn dead_letters_are_kept(fixture: &Fixture) {
-    let odd = letter("b", &[0, 255, b'x', 0]);
+    let odd = NewDeadLetter {
+        origin: Some("executor default/e1".to_owned()),
+        ..letter("b", &[0, 255, b'x', 0])
+    };
     let two = [letter("a", b"{}"), odd.clone()];
     assert_eq!(
         fixture
@@ -35,6 +39,7 @@ pub async fn dead_letters_are_kept(fixture: &Fixture) {
     assert_eq!(kept[1].payload, b"{}");
     let last = &kept[0];
     assert_eq!(last.payload, odd.payload);
+    assert_eq!((&last.origin, &kept[1].origin), (&odd.origin, &None));
     assert_eq!(
         (&last.queue, &last.topic, &last.reason, last.at),
         (&odd.queue, &odd.topic, &odd.reason, odd.at)

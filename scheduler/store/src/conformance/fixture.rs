@@ -163,11 +163,11 @@ pub(super) fn attempt(run: &ClaimedRun) -> AttemptId {
     }
 }
 
-/// A report of the executor.
+/// A report of the executor `e1` of the group `default`, which [`Fixture::begin`] gives runs to.
 pub(super) fn report(id: AttemptId, body: AttemptEvent) -> AttemptReport {
     AttemptReport {
         attempt: id,
-        executor: Some("one".parse().expect("a name")),
+        executor: Some(executor("default", "e1")),
         event: body,
     }
 }
@@ -268,6 +268,17 @@ impl Fixture {
         let outcome = Outcome::new(kind, self.now());
         self.ingest(&[report(id, AttemptEvent::Ended { outcome })])
             .await
+    }
+
+    /// Ingests a report of the scheduler itself about one end.
+    pub async fn end_by_scheduler(&self, id: AttemptId, kind: OutcomeKind) -> IngestSummary {
+        let outcome = Outcome::new(kind, self.now());
+        self.ingest(&[AttemptReport {
+            attempt: id,
+            executor: None,
+            event: AttemptEvent::Ended { outcome },
+        }])
+        .await
     }
 
     /// Publishes a run and reports its success.

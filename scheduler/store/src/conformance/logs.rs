@@ -2,7 +2,7 @@
 
 use cueline_model::{AttemptEvent, AttemptId, LogStream, OutcomeKind, RunId};
 
-use super::fixture::{Fixture, attempt, each_second, log_line, report};
+use super::fixture::{Fixture, attempt, each_second, executor, log_line, mark, report};
 use crate::{AttemptReport, StoredLogLine};
 
 fn lines(fixture: &Fixture, id: AttemptId, lines: &[(u64, &str)]) -> AttemptReport {
@@ -95,7 +95,7 @@ pub async fn the_cursor_continues_after_the_last_line(fixture: &Fixture) {
     assert!(read(fixture, run.id, page[1].cursor, 2).await.is_empty());
 }
 
-/// Lines may come after the end of their attempt, but not before its start.
+/// Lines may come after the end of their attempt, but an attempt that does not exist has none.
 pub async fn late_lines_are_kept(fixture: &Fixture) {
     let (_, run) = one_out(fixture).await;
     fixture.end(attempt(&run), OutcomeKind::Succeeded).await;
@@ -104,8 +104,44 @@ pub async fn late_lines_are_kept(fixture: &Fixture) {
     let mut early = attempt(&run);
     early.attempt = 2;
     let early = lines(fixture, early, &[(0, "early")]);
-    assert_eq!(fixture.ingest(&[early]).await.ignored, 1);
+    let done = fixture.ingest(&[early]).await;
+    assert_eq!((done.ignored, done.foreign), (0, vec![0]));
     assert_eq!(texts(&read(fixture, run.id, 0, 10).await), ["late"]);
+}
+
+/// Lines count only from the executor that had their attempt, however late.
+pub async fn lines_of_other_executors_are_refused(fixture: &Fixture) {
+    let (node, run) = one_out(fixture).await;
+    let by = |name: &str, report: AttemptReport| AttemptReport {
+        executor: Some(executor("default", name)),
+        ..report
+    };
+    let first = attempt(&run);
+    let done = fixture
+        .ingest(&[
+            by("e2", lines(fixture, first, &[(0, "forged")])),
+            lines(fixture, first, &[(0, "a")]),
+        ])
+        .await;
+    assert_eq!((done.ignored, done.foreign), (0, vec![0]));
+    fixture.end(first, OutcomeKind::Failed).await;
+    fixture.clock.advance(60_000);
+    let again = fixture.claim(node).await.remove(0);
+    let marks = [mark(&again, "e2")];
+    let begun = fixture.store.begin_dispatch(node, &marks).await;
+    let second = attempt(&again);
+    assert_eq!(begun.expect("begins"), [second]);
+    let done = fixture
+        .ingest(&[
+            by("e2", lines(fixture, first, &[(1, "forged")])),
+            lines(fixture, second, &[(0, "forged")]),
+            lines(fixture, first, &[(1, "late")]),
+            by("e2", lines(fixture, second, &[(0, "b")])),
+        ])
+        .await;
+    assert_eq!((done.ignored, done.foreign), (0, vec![0, 1]));
+    let rows = read(fixture, run.id, 0, 10).await;
+    assert_eq!(texts(&rows), ["a", "late", "b"]);
 }
 
 /// Quotes, other alphabets, empty text, and characters that databases refuse.

@@ -156,7 +156,12 @@ impl Player {
                     outcome: Outcome::new(kind, fixture.now()),
                 },
             };
-            reports.push(report(id, body));
+            let mut report = report(id, body);
+            if self.dice.roll(2) == 0 {
+                // The scheduler reports too, also about attempts that no executor has.
+                report.executor = None;
+            }
+            reports.push(report);
         }
         fixture.ingest(&reports).await;
     }

@@ -1,11 +1,11 @@
 //! Ingesting reports: guarded, each applied once.
 
 use cueline_model::{
-    AttemptEvent, AttemptId, Backoff, DurationMs, OnLost, Outcome, OutcomeKind, RunId, RunState,
-    Timestamp,
+    AttemptEvent, AttemptId, Backoff, DurationMs, ExecutorId, OnLost, Outcome, OutcomeKind, RunId,
+    RunState, Timestamp,
 };
 
-use super::fixture::{Fixture, attempt, each_second, log_line, mark, report};
+use super::fixture::{Fixture, attempt, each_second, executor, log_line, mark, name, report};
 use crate::{AttemptReport, ClaimedRun, IngestSummary};
 
 /// The times and texts of a normal run.
@@ -82,7 +82,8 @@ pub async fn extreme_values_are_kept(fixture: &Fixture) {
                 end(id),
             ])
             .await;
-        assert_eq!((done.ended, done.ignored), (1, 1));
+        assert_eq!((done.ended, done.ignored), (1, 0));
+        assert_eq!(done.foreign, [2], "there is no such attempt");
         let seen = fixture.run(run.id).await;
         assert_eq!(seen.state, RunState::Failed);
         assert_eq!(
@@ -356,13 +357,13 @@ pub async fn unroutable_ends_a_scheduled_run(fixture: &Fixture) {
     fixture.apply(&[each_second("a")]).await;
     let run = fixture.fire_one(node).await;
     let refused = fixture
-        .end(attempt(&run), OutcomeKind::Succeeded)
+        .end_by_scheduler(attempt(&run), OutcomeKind::Succeeded)
         .await
         .ignored;
     assert_eq!(refused, 1, "it was never published");
     assert_eq!(
         fixture
-            .end(attempt(&run), OutcomeKind::Unroutable)
+            .end_by_scheduler(attempt(&run), OutcomeKind::Unroutable)
             .await
             .ended,
         1
@@ -434,8 +435,8 @@ pub async fn progress_is_kept(fixture: &Fixture) {
     let run = fixture.fire_one(node).await;
     let part = |p| report(attempt(&run), AttemptEvent::Progress { fraction: p });
     assert_eq!(
-        fixture.ingest(&[part(0.1)]).await.ignored,
-        1,
+        fixture.ingest(&[part(0.1)]).await.foreign,
+        [0],
         "not published"
     );
     fixture.publish(node, &run).await;
@@ -472,6 +473,113 @@ pub async fn unknown_runs_are_refused(fixture: &Fixture) {
     assert_eq!(fixture.ingest(&[]).await, IngestSummary::default());
 }
 
+/// An executor reports about an attempt of another one (G16). Its reports leave no trace in the run.
+pub async fn reports_of_other_executors_are_refused(fixture: &Fixture) {
+    let node = fixture.node().await;
+    let mut spec = each_second("a");
+    spec.retry.max = 5;
+    fixture.apply(&[spec]).await;
+    let run = fixture.fire_one(node).await;
+    let id = attempt(&run);
+    let forged = || {
+        let outcome = Outcome::new(OutcomeKind::Failed, fixture.now());
+        let started = report(id, AttemptEvent::Started { at: fixture.now() });
+        let progress = report(id, AttemptEvent::Progress { fraction: 0.5 });
+        [
+            started,
+            progress,
+            report(id, AttemptEvent::Ended { outcome }),
+        ]
+    };
+    let by = |of: &ExecutorId, reports: [AttemptReport; 3]| {
+        reports.map(|report| AttemptReport {
+            executor: Some(of.clone()),
+            ..report
+        })
+    };
+    let done = fixture.ingest(&forged()).await;
+    assert_eq!(done.foreign, [0, 1, 2], "no executor has it yet");
+    for step in 0..3 {
+        match step {
+            0 => fixture.begin(node, &run).await,
+            1 => fixture.publish(node, &run).await,
+            _ => {
+                let started = AttemptEvent::Started { at: fixture.now() };
+                let done = fixture.ingest(&[report(id, started)]).await;
+                assert_eq!((done.foreign.len(), done.ignored), (0, 0));
+            }
+        }
+        let before = fixture.store.run(id.run).await.expect("exists");
+        for of in [executor("default", "e2"), executor("other", "e1")] {
+            let done = fixture.ingest(&by(&of, forged())).await;
+            assert_eq!(done.foreign, [0, 1, 2], "step {step}, {of}");
+            assert_eq!((done.ended, done.rescheduled, done.ignored), (0, 0, 0));
+        }
+        let after = fixture.store.run(id.run).await.expect("exists");
+        assert_eq!(before, after, "step {step}");
+    }
+    assert_eq!(fixture.end(id, OutcomeKind::Succeeded).await.ended, 1);
+    let ended = fixture.store.run(id.run).await.expect("exists");
+    let done = fixture
+        .ingest(&by(&executor("default", "e2"), forged()))
+        .await;
+    assert_eq!(done.foreign, [0, 1, 2], "the run has ended");
+    assert_eq!(fixture.store.run(id.run).await.expect("exists"), ended);
+}
+
+/// After a failover the earlier executor may come back. Each attempt keeps its own executor.
+pub async fn earlier_attempts_keep_their_executor(fixture: &Fixture) {
+    let (node, run) = failed_once(fixture).await;
+    fixture.clock.advance(10_000);
+    let again = fixture.claim(node).await.remove(0);
+    let begun = fixture
+        .store
+        .begin_dispatch(node, &[mark(&again, "e2")])
+        .await;
+    assert_eq!(begun.expect("begins"), [attempt(&again)]);
+    let ended = |id, by: &str| AttemptReport {
+        executor: Some(executor("default", by)),
+        ..report(
+            id,
+            AttemptEvent::Ended {
+                outcome: Outcome::new(OutcomeKind::Succeeded, fixture.now()),
+            },
+        )
+    };
+    let (first, second) = (attempt(&run), attempt(&again));
+    let done = fixture
+        .ingest(&[
+            ended(first, "e2"),
+            ended(second, "e1"),
+            ended(first, "e1"),
+            ended(second, "e2"),
+        ])
+        .await;
+    assert_eq!(done.foreign, [0, 1]);
+    assert_eq!((done.ended, done.ignored), (1, 1));
+    fixture.expect(run.id, RunState::Succeeded).await;
+    assert_eq!(fixture.timeline(run.id).await, ["retry", "refused"]);
+}
+
+/// An edit may move the job to another group after the publication. The attempt stays with its executor.
+pub async fn an_attempt_stays_with_the_group_of_its_publication(fixture: &Fixture) {
+    let node = fixture.node().await;
+    fixture.apply(&[each_second("a")]).await;
+    let run = fixture.fire_one(node).await;
+    fixture.publish(node, &run).await;
+    let mut moved = each_second("a");
+    moved.group = name("other");
+    fixture.apply(&[moved]).await;
+    let outcome = Outcome::new(OutcomeKind::Failed, fixture.now());
+    let forged = AttemptReport {
+        executor: Some(executor("other", "e1")),
+        ..report(attempt(&run), AttemptEvent::Ended { outcome })
+    };
+    assert_eq!(fixture.ingest(&[forged]).await.foreign, [0]);
+    let done = fixture.end(attempt(&run), OutcomeKind::Succeeded).await;
+    assert_eq!(done.ended, 1);
+}
+
 /// Later reports in a batch see the effect of earlier ones, even across attempts.
 pub async fn reports_of_a_batch_apply_in_order(fixture: &Fixture) {
     let node = fixture.node().await;
@@ -505,10 +613,14 @@ pub async fn reports_of_a_batch_apply_in_order(fixture: &Fixture) {
             ended(b, OutcomeKind::Succeeded),
             report(b, AttemptEvent::Started { at: fixture.now() }),
             ended(a2, OutcomeKind::Succeeded),
-            ended(a2, OutcomeKind::Unroutable),
+            AttemptReport {
+                executor: None,
+                ..ended(a2, OutcomeKind::Unroutable)
+            },
         ])
         .await;
-    assert_eq!((done.ended, done.rescheduled, done.ignored), (2, 1, 3));
+    assert_eq!((done.ended, done.rescheduled, done.ignored), (2, 1, 2));
+    assert_eq!(done.foreign, [6], "the second attempt waits");
     let seen = fixture.run(a.run).await;
     assert_eq!(seen.state, RunState::Unroutable);
     assert_eq!((seen.attempt, seen.retries), (2, 1));

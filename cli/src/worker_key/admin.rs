@@ -1,0 +1,210 @@
+//! Enrolment tokens and the keys of workers on the server.
+
+use cueline_api::view::{CreatedToken, KeyState, TokenView, Tokens, WorkerKeyPage, WorkerKeyRef};
+use cueline_model::Timestamp;
+use cueline_protocol::origin::EnrolmentToken;
+use serde_json::{Map, Value, json};
+
+use super::args::{DeleteTokenArg, EnrolTokenArgs, KeyArgs, KeyListArgs};
+use crate::client::{Api, read};
+use crate::failure::Failure;
+use crate::human;
+use crate::keys;
+use crate::output::{Out, Paint, cell};
+
+/// Keys in one request.
+const PAGE: u32 = 1_000;
+
+/// Creates a token on the server.
+pub(super) async fn create_token(
+    api: &Api,
+    out: Out,
+    args: &EnrolTokenArgs,
+) -> Result<(), Failure> {
+    let answer = api.post(&["enrolment-tokens"], &request(args)).await?;
+    let created: CreatedToken = read(answer.clone())?;
+    let Some(path) = &args.out else {
+        if out.is_json() {
+            return out.json(&answer);
+        }
+        return out.line(&created.token);
+    };
+    if let Err(failure) = keys::write_secret(path, &created.token) {
+        // A token whose secret is lost can only be misused.
+        let _ = api.delete(&["enrolment-tokens", &created.id]).await;
+        return Err(failure);
+    }
+    print_written(out, args, &created.id)
+}
+
+fn request(args: &EnrolTokenArgs) -> Value {
+    let mut fields = Map::new();
+    let given = [
+        ("group", args.group.as_ref().map(|group| json!(group))),
+        ("executor", args.executor.as_ref().map(|name| json!(name))),
+        ("uses", args.uses.map(|uses| json!(uses))),
+        ("valid", args.valid.as_ref().map(|valid| json!(valid))),
+    ];
+    for (name, value) in given {
+        fields.extend(value.map(|value| (name.to_owned(), value)));
+    }
+    Value::Object(fields)
+}
+
+/// Writes a token that no server knows yet. A scheduler stores it when it starts with the file.
+pub(super) fn new_token_file(out: Out, args: &EnrolTokenArgs) -> Result<(), Failure> {
+    let Some(path) = &args.out else {
+        return Err(Failure::bad_input("--offline: give --out FILE too"));
+    };
+    let token = EnrolmentToken::new(keys::random()?, keys::random()?);
+    keys::write_secret(path, &token.to_text())?;
+    print_written(out, args, token.id())
+}
+
+fn print_written(out: Out, args: &EnrolTokenArgs, id: &str) -> Result<(), Failure> {
+    let Some(path) = &args.out else { return Ok(()) };
+    if out.is_json() {
+        return out.json(&json!({ "id": id, "file": path }));
+    }
+    out.line(&format!(
+        "{} has the enrolment token {id}; only its owner can read it",
+        path.display()
+    ))
+}
+
+/// Lists tokens.
+pub(super) async fn tokens(api: &Api, out: Out) -> Result<(), Failure> {
+    let answer = api.get(&["enrolment-tokens"], &[]).await?;
+    if out.is_json() {
+        return out.json(&answer);
+    }
+    let found: Tokens = read(answer)?;
+    let mut table = out.table(&["ID", "FOR", "USES LEFT", "EXPIRES", "CREATED", "BY"]);
+    for token in &found.tokens {
+        let (expires, paint) = expiry(token, found.now);
+        table.add_row(vec![
+            cell(token.id.clone(), None),
+            cell(scope(token), None),
+            cell(
+                token.uses_left.to_string(),
+                (token.uses_left == 0).then_some(Paint::Dim),
+            ),
+            cell(expires, paint),
+            cell(human::relative(token.created_at, found.now), None),
+            cell(human::one_line(&token.by, 40), None),
+        ]);
+    }
+    out.print_table(
+        &table,
+        "there are no enrolment tokens; `cueline worker-key token` creates one",
+    )
+}
+
+/// The workers that a token enrols.
+fn scope(token: &TokenView) -> String {
+    match (&token.group, &token.executor) {
+        (Some(group), Some(executor)) => format!("{group}/{executor}"),
+        (Some(group), None) => format!("group {group}"),
+        (None, _) => "all groups".to_owned(),
+    }
+}
+
+fn expiry(token: &TokenView, now: Timestamp) -> (String, Option<Paint>) {
+    match token.expires_at {
+        None => ("never".to_owned(), None),
+        Some(at) if at <= now => ("expired".to_owned(), Some(Paint::Dim)),
+        Some(at) => (human::relative(at, now), None),
+    }
+}
+
+/// Deletes a token.
+pub(super) async fn delete_token(
+    api: &Api,
+    out: Out,
+    args: &DeleteTokenArg,
+) -> Result<(), Failure> {
+    let answer = api.delete(&["enrolment-tokens", &args.id]).await?;
+    if out.is_json() {
+        return out.json(&answer);
+    }
+    out.line(&format!(
+        "enrolment token {} is deleted; the keys that it has enrolled stay",
+        args.id
+    ))
+}
+
+/// Lists the keys of workers, sorted by executor.
+pub(super) async fn list(api: &Api, out: Out, args: &KeyListArgs) -> Result<(), Failure> {
+    let WorkerKeyPage { keys, now, .. } = all_keys(api, args).await?;
+    if out.is_json() {
+        return out.json(&json!({ "keys": keys, "now": now }));
+    }
+    let mut table = out.table(&[
+        "EXECUTOR", "KEY", "STATE", "ENROLLED", "BY", "CHANGED", "BY",
+    ]);
+    for key in &keys {
+        let (state, paint) = match key.state {
+            KeyState::Allowed => ("allowed", Paint::Good),
+            KeyState::Revoked => ("revoked", Paint::Dim),
+        };
+        table.add_row(vec![
+            cell(format!("{}/{}", key.group, key.executor), None),
+            cell(key.id.clone(), None),
+            cell(state, Some(paint)),
+            cell(human::relative(key.enrolled_at, now), None),
+            cell(human::one_line(&key.enrolled_by, 40), None),
+            cell(human::relative(key.changed_at, now), None),
+            cell(human::one_line(&key.changed_by, 40), None),
+        ]);
+    }
+    out.print_table(
+        &table,
+        "no worker has enrolled a key; `cueline worker-key token` creates a token for that",
+    )
+}
+
+/// Reads all pages. A key that changes meanwhile may be in two of them; the later one counts.
+async fn all_keys(api: &Api, args: &KeyListArgs) -> Result<WorkerKeyPage, Failure> {
+    let mut query = vec![("limit", PAGE.to_string())];
+    query.extend(args.group.iter().map(|group| ("group", group.to_string())));
+    let mut page: WorkerKeyPage = read(api.get(&["worker-keys"], &query).await?)?;
+    while let Some(after) = page.next {
+        let mut query = query.clone();
+        query.push(("after", after.to_string()));
+        let more: WorkerKeyPage = read(api.get(&["worker-keys"], &query).await?)?;
+        // Without progress, the store was restored meanwhile.
+        page.next = more.next.filter(|next| *next > after);
+        page.now = more.now;
+        page.keys.extend(more.keys);
+    }
+    page.keys.reverse();
+    page.keys
+        .sort_by(|a, b| (&a.group, &a.executor, &a.id).cmp(&(&b.group, &b.executor, &b.id)));
+    page.keys
+        .dedup_by(|a, b| (&a.group, &a.executor, &a.id) == (&b.group, &b.executor, &b.id));
+    Ok(page)
+}
+
+/// Revokes a key, or allows it again.
+pub(super) async fn set(api: &Api, out: Out, args: &KeyArgs, what: &str) -> Result<(), Failure> {
+    let path = [
+        "worker-keys",
+        args.group.as_str(),
+        args.executor.as_str(),
+        args.key.as_str(),
+        what,
+    ];
+    let answer = api.post(&path, &json!({})).await?;
+    if out.is_json() {
+        return out.json(&answer);
+    }
+    let key: WorkerKeyRef = read(answer)?;
+    let state = match key.state {
+        KeyState::Allowed => "allowed",
+        KeyState::Revoked => "revoked; schedulers notice it within a few seconds",
+    };
+    out.line(&format!(
+        "key {} of {}/{} is {state}",
+        key.id, key.group, key.executor
+    ))
+}

@@ -1,0 +1,166 @@
+//! Enrolment tokens: creates, lists and deletes them.
+
+use std::fmt::Display;
+use std::str::FromStr;
+
+use axum::Json;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
+use axum::http::header::{CACHE_CONTROL, HeaderName};
+use axum::http::{StatusCode, Uri};
+use cueline_model::{DurationMs, ExecutorName, GroupName};
+use cueline_protocol::origin::EnrolmentToken;
+use cueline_store::NewEnrolmentToken;
+use rand::TryRng as _;
+
+use crate::ApiState;
+use crate::body::{Body, Fields};
+use crate::problem::Problem;
+use crate::query;
+use crate::view::{CreatedToken, TokenRef, TokenView, Tokens};
+
+/// The most enrolments with one token.
+const MAX_USES: u32 = 10_000;
+/// For how long a token is valid by default.
+const DEFAULT_VALID: DurationMs = DurationMs::secs(3_600);
+/// Ten years. A token without an end is written `never`.
+const MAX_VALID: DurationMs = DurationMs::secs(3_650 * 24 * 3_600);
+/// The longest text of a field.
+const MAX_TEXT_BYTES: usize = 1_000;
+/// Who creates tokens.
+const BY: &str = "api";
+
+/// The answer has a secret, which no cache may keep.
+type Secret<T> = (StatusCode, [(HeaderName, &'static str); 1], Json<T>);
+
+/// Creates an enrolment token. Only this answer has its secret.
+pub(crate) async fn create(
+    State(state): State<ApiState>,
+    uri: Uri,
+    body: Body,
+) -> Result<Secret<CreatedToken>, Problem> {
+    query::none(&uri)?;
+    let (secret, token) = new_token(body)?;
+    if !state.store.create_enrolment_token(&token).await? {
+        return Err(Problem::unavailable(
+            "a token with the same random id exists; send the request again",
+        ));
+    }
+    let answer = CreatedToken {
+        id: token.id,
+        token: secret.to_text(),
+    };
+    let headers = [(CACHE_CONTROL, "no-store")];
+    Ok((StatusCode::CREATED, headers, Json(answer)))
+}
+
+/// A random token, as the request describes it.
+fn new_token(body: Body) -> Result<(EnrolmentToken, NewEnrolmentToken), Problem> {
+    let mut fields = body.fields(&["group", "executor", "uses", "valid"]);
+    let group: Option<GroupName> = parsed(&mut fields, "group");
+    let executor: Option<ExecutorName> = parsed(&mut fields, "executor");
+    if executor.is_some() && group.is_none() {
+        fields.record(
+            "executor",
+            "its name is unique within a group only; give its group too",
+        );
+    }
+    let uses = fields.number("uses", 1, 1..=i64::from(MAX_USES));
+    let valid_ms = valid_ms(&mut fields);
+    fields.finish()?;
+    let secret = EnrolmentToken::new(random()?, random()?);
+    let token = NewEnrolmentToken {
+        id: secret.id().to_owned(),
+        verifier: secret.verifier(),
+        group,
+        executor,
+        uses: u32::try_from(uses).unwrap_or(MAX_USES),
+        valid_ms,
+        by: BY.to_owned(),
+    };
+    Ok((secret, token))
+}
+
+/// A field whose text is parsed.
+fn parsed<T>(fields: &mut Fields, name: &str) -> Option<T>
+where
+    T: FromStr,
+    T::Err: Display,
+{
+    let text = fields.text(name, MAX_TEXT_BYTES)?;
+    match text.parse() {
+        Ok(value) => Some(value),
+        Err(error) => {
+            fields.record(name, error.to_string());
+            None
+        }
+    }
+}
+
+/// `None` for a token without an end.
+fn valid_ms(fields: &mut Fields) -> Option<u64> {
+    let text = fields
+        .text("valid", MAX_TEXT_BYTES)
+        .unwrap_or_else(|| DEFAULT_VALID.to_string());
+    if text == "never" {
+        return None;
+    }
+    let range = DurationMs::secs(1)..=MAX_VALID;
+    match text.parse::<DurationMs>() {
+        Ok(valid) if range.contains(&valid) => Some(valid.as_millis()),
+        Ok(_) => {
+            fields.record(
+                "valid",
+                format!(
+                    "{text:?} is given; give 1s to {MAX_VALID}, or never for a token without an end"
+                ),
+            );
+            None
+        }
+        Err(error) => {
+            fields.record(
+                "valid",
+                format!("{error}, or never for a token without an end"),
+            );
+            None
+        }
+    }
+}
+
+fn random<const N: usize>() -> Result<[u8; N], Problem> {
+    let mut bytes = [0; N];
+    rand::rngs::SysRng
+        .try_fill_bytes(&mut bytes)
+        .map_err(|error| {
+            Problem::unavailable(format!(
+                "failed to get random bytes from the system: {error}"
+            ))
+        })?;
+    Ok(bytes)
+}
+
+/// Lists enrolment tokens, spent ones included.
+pub(crate) async fn list(State(state): State<ApiState>, uri: Uri) -> Result<Json<Tokens>, Problem> {
+    query::none(&uri)?;
+    let tokens = state.store.enrolment_tokens().await?;
+    let now = state.store.now().await?;
+    let tokens = tokens.into_iter().map(TokenView::from).collect();
+    Ok(Json(Tokens { tokens, now }))
+}
+
+/// Deletes an enrolment token. Keys that it has enrolled stay.
+pub(crate) async fn delete(
+    State(state): State<ApiState>,
+    path: Result<Path<String>, PathRejection>,
+    uri: Uri,
+) -> Result<Json<TokenRef>, Problem> {
+    query::none(&uri)?;
+    let Path(id) = path.map_err(|e| Problem::malformed(e.body_text()))?;
+    if state.store.delete_enrolment_token(&id).await? {
+        Ok(Json(TokenRef { id }))
+    } else {
+        Err(Problem::not_found(format!(
+            "there is no enrolment token {id:?}"
+        )))
+    }
+}

@@ -1,0 +1,135 @@
+//! Keys of workers: lists them, revokes them, and allows them again.
+
+use std::fmt::Display;
+use std::str::FromStr;
+
+use axum::Json;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
+use axum::http::Uri;
+use cueline_model::{ExecutorId, GroupName};
+use cueline_protocol::origin::WorkerKeyId;
+use cueline_store::WorkerKeyState;
+
+use crate::ApiState;
+use crate::body::Body;
+use crate::problem::{FieldProblem, Problem};
+use crate::query::{self, Params};
+use crate::view::{WorkerKeyPage, WorkerKeyRef, WorkerKeyView};
+
+type KeyPath = Result<Path<(String, String, String)>, PathRejection>;
+
+/// The most reads of the store for one page. Keys of other groups fill the reads, and may leave the page short.
+const MAX_READS: usize = 20;
+/// Named as the one who changed a key.
+const BY: &str = "api";
+
+/// Lists keys in the order of their last changes.
+pub(crate) async fn list(
+    State(state): State<ApiState>,
+    uri: Uri,
+) -> Result<Json<WorkerKeyPage>, Problem> {
+    let mut params = Params::of(&uri, &["group", "after", "limit"]);
+    let group = params.parsed("group", |text| {
+        text.parse::<GroupName>().map_err(|e| e.to_string())
+    });
+    let mut after = params.number("after", 0, 0..=i64::MAX);
+    let limit = params.limit(100);
+    params.finish()?;
+    let mut keys = Vec::new();
+    let mut next = None;
+    for _ in 0..MAX_READS {
+        // Never more than fit, so that the next page begins after the last key of this one.
+        let room = limit - keys.len();
+        let page = state.store.worker_keys(after, room).await?;
+        let is_last = page.keys.len() < room;
+        after = page.version;
+        next = (!is_last).then_some(after);
+        let wanted = page.keys.into_iter().filter(|key| {
+            group
+                .as_ref()
+                .is_none_or(|group| key.executor.group == *group)
+        });
+        keys.extend(wanted.map(WorkerKeyView::from));
+        if is_last || keys.len() == limit {
+            break;
+        }
+    }
+    let now = state.store.now().await?;
+    Ok(Json(WorkerKeyPage { keys, next, now }))
+}
+
+/// Revokes a key: messages that it seals are not accepted any more.
+pub(crate) async fn revoke(
+    State(state): State<ApiState>,
+    path: KeyPath,
+    uri: Uri,
+    body: Body,
+) -> Result<Json<WorkerKeyRef>, Problem> {
+    set(&state, path, &uri, body, WorkerKeyState::Revoked).await
+}
+
+/// Allows a revoked key again.
+pub(crate) async fn allow(
+    State(state): State<ApiState>,
+    path: KeyPath,
+    uri: Uri,
+    body: Body,
+) -> Result<Json<WorkerKeyRef>, Problem> {
+    set(&state, path, &uri, body, WorkerKeyState::Allowed).await
+}
+
+async fn set(
+    state: &ApiState,
+    path: KeyPath,
+    uri: &Uri,
+    body: Body,
+    to: WorkerKeyState,
+) -> Result<Json<WorkerKeyRef>, Problem> {
+    query::none(uri)?;
+    body.nothing()?;
+    let (executor, key) = key(path)?;
+    let exists = state
+        .store
+        .set_worker_key(&executor, key.as_str(), to, BY)
+        .await?;
+    if !exists {
+        return Err(Problem::not_found(format!(
+            "executor {executor} has no key {key}"
+        )));
+    }
+    let ExecutorId { group, name } = executor;
+    Ok(Json(WorkerKeyRef {
+        group,
+        executor: name,
+        id: key.to_string(),
+        state: to.into(),
+    }))
+}
+
+fn key(path: KeyPath) -> Result<(ExecutorId, WorkerKeyId), Problem> {
+    let Path((group, name, key)) = path.map_err(|e| Problem::malformed(e.body_text()))?;
+    let mut errors = Vec::new();
+    let group = segment(&mut errors, "group", &group);
+    let name = segment(&mut errors, "executor", &name);
+    let key = segment(&mut errors, "key", &key);
+    match (group, name, key) {
+        (Some(group), Some(name), Some(key)) => Ok((ExecutorId { group, name }, key)),
+        _ => Err(Problem::malformed_fields(errors)),
+    }
+}
+
+/// A segment of the path.
+fn segment<T>(errors: &mut Vec<FieldProblem>, name: &str, text: &str) -> Option<T>
+where
+    T: FromStr,
+    T::Err: Display,
+{
+    match text.parse() {
+        Ok(value) => Some(value),
+        Err(error) => {
+            errors.push(FieldProblem::new(name, format!("{text:?}: {error}")));
+            None
+        }
+    }
+}

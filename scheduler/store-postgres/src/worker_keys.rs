@@ -1,0 +1,310 @@
+//! Keys of workers and the tokens that enrol them.
+//!
+//! Changes are rare. They are made one after the other, so that readers see them in the order of their numbers.
+
+use cueline_model::{ExecutorId, ExecutorName, GroupName};
+use cueline_store::adapter::convert::{to_i64, without_nul};
+use cueline_store::adapter::worker_keys::{
+    EnrolmentPlan, EnrolmentWrites, KeyRow, KnownKey, TokenRow, check_new_token, keys_page,
+    plan_enrolment, stored_bytes, stored_token, too_many_keys, too_many_tokens,
+};
+use cueline_store::{
+    EnrolOutcome, EnrolRefusal, KeyOrigin, MAX_ENROLMENT_TOKENS, MAX_WORKER_KEYS,
+    NewEnrolmentToken, NewWorkerKey, StoredEnrolmentToken, WorkerKeyState, WorkerKeysPage,
+};
+use sqlx::postgres::PgConnection;
+
+use crate::PgStore;
+use crate::database::WriteTx;
+use crate::error::Result;
+
+const VERSION: &str = "SELECT number FROM worker_key_version";
+
+/// Other changes wait for the end of the transaction.
+const LOCK_VERSION: &str = "SELECT number FROM worker_key_version FOR UPDATE";
+
+const SET_VERSION: &str = "UPDATE worker_key_version SET number = $1";
+
+const COUNT_TOKENS: &str = "SELECT count(*) FROM enrolment_token";
+
+const DELETE_SPENT: &str = "DELETE FROM enrolment_token WHERE uses_left < 1 OR expires_at <= $1";
+
+const INSERT_TOKEN: &str = "
+    INSERT INTO enrolment_token (id, verifier, group_name, executor, uses_left, expires_at, created_at, created_by)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT DO NOTHING";
+
+/// The columns of [`TokenRow`].
+const TOKENS: &str = "
+    SELECT id, group_name, executor, uses_left, expires_at, created_at, created_by FROM enrolment_token
+    ORDER BY created_at, id";
+
+const TOKEN: &str = "
+    SELECT id, group_name, executor, uses_left, expires_at, created_at, created_by FROM enrolment_token WHERE id = $1";
+
+const VERIFIER: &str = "SELECT verifier FROM enrolment_token WHERE id = $1";
+
+const DELETE_TOKEN: &str = "DELETE FROM enrolment_token WHERE id = $1";
+
+const USE_TOKEN: &str =
+    "UPDATE enrolment_token SET uses_left = uses_left - 1 WHERE id = $1 AND uses_left > 0";
+
+/// The columns of [`KnownKey`].
+const KEYS_OF_EXECUTOR: &str = "
+    SELECT key_id, key, allowed FROM worker_key WHERE group_name = $1 AND executor = $2 ORDER BY change DESC";
+
+/// The columns of [`KeyRow`].
+const CHANGED: &str = "
+    SELECT group_name, executor, key_id, key, allowed, enrolled_at, enrolled_by, changed_at, changed_by, change
+    FROM worker_key WHERE change > $1 ORDER BY change LIMIT $2";
+
+const COUNT_KEYS: &str = "SELECT count(*) FROM worker_key";
+
+const DELETE_FIRST_REVOKED: &str = "
+    DELETE FROM worker_key WHERE change = (SELECT min(change) FROM worker_key WHERE NOT allowed)";
+
+const INSERT_KEY: &str = "
+    INSERT INTO worker_key (group_name, executor, key_id, key, allowed, enrolled_at, enrolled_by, changed_at, changed_by, change)
+    VALUES ($1, $2, $3, $4, true, $5, $6, $5, $6, $7)";
+
+const SET_KEY: &str = "
+    UPDATE worker_key SET allowed = $4, changed_at = $5, changed_by = $6, change = $7
+    WHERE group_name = $1 AND executor = $2 AND key_id = $3 AND allowed <> $4";
+
+const KEY_EXISTS: &str = "
+    SELECT EXISTS (SELECT FROM worker_key WHERE group_name = $1 AND executor = $2 AND key_id = $3)";
+
+const DELETE_KEY: &str =
+    "DELETE FROM worker_key WHERE group_name = $1 AND executor = $2 AND key_id = $3";
+
+impl PgStore {
+    pub(crate) async fn create_enrolment_token(&self, token: &NewEnrolmentToken) -> Result<bool> {
+        check_new_token(token)?;
+        let mut tx = self.db.write().await?;
+        let now = tx.now;
+        // Two calls at the same time must not both find room for one.
+        lock_version(&mut tx).await?;
+        if count(&mut tx, COUNT_TOKENS).await? >= to_i64(MAX_ENROLMENT_TOKENS) {
+            sqlx::query(DELETE_SPENT)
+                .bind(now.as_millis())
+                .execute(&mut *tx)
+                .await?;
+            if count(&mut tx, COUNT_TOKENS).await? >= to_i64(MAX_ENROLMENT_TOKENS) {
+                return Err(too_many_tokens().into());
+            }
+        }
+        let created = sqlx::query(INSERT_TOKEN)
+            .bind(&token.id)
+            .bind(token.verifier.as_slice())
+            .bind(token.group.as_ref().map(GroupName::as_str))
+            .bind(token.executor.as_ref().map(ExecutorName::as_str))
+            .bind(i64::from(token.uses))
+            .bind(token.valid_ms.map(|ms| now.plus_ms(ms).as_millis()))
+            .bind(now.as_millis())
+            .bind(without_nul(&token.by))
+            .execute(&mut *tx)
+            .await?
+            .rows_affected();
+        tx.commit().await?;
+        Ok(created == 1)
+    }
+
+    pub(crate) async fn enrolment_tokens(&self) -> Result<Vec<StoredEnrolmentToken>> {
+        let rows: Vec<TokenRow> = sqlx::query_as(TOKENS)
+            .fetch_all(&mut *self.db.read().await?)
+            .await?;
+        rows.into_iter().map(|row| Ok(stored_token(row)?)).collect()
+    }
+
+    pub(crate) async fn delete_enrolment_token(&self, id: &str) -> Result<bool> {
+        let mut tx = self.db.write().await?;
+        let deleted = sqlx::query(DELETE_TOKEN)
+            .bind(without_nul(id))
+            .execute(&mut *tx)
+            .await?
+            .rows_affected();
+        tx.commit().await?;
+        Ok(deleted > 0)
+    }
+
+    pub(crate) async fn token_verifier(&self, id: &str) -> Result<Option<[u8; 32]>> {
+        let verifier: Option<Vec<u8>> = sqlx::query_scalar(VERIFIER)
+            .bind(without_nul(id))
+            .fetch_optional(&mut *self.db.autocommit().await?)
+            .await?;
+        let verifier = verifier.as_deref().map(stored_bytes);
+        Ok(verifier.transpose()?)
+    }
+
+    pub(crate) async fn enrol_worker(&self, key: &NewWorkerKey) -> Result<EnrolOutcome> {
+        let mut tx = self.db.write().await?;
+        let newest = lock_version(&mut tx).await?;
+        let token: Option<TokenRow> = match &key.by {
+            KeyOrigin::Token(id) => {
+                sqlx::query_as(TOKEN)
+                    .bind(without_nul(id))
+                    .fetch_optional(&mut *tx)
+                    .await?
+            }
+            KeyOrigin::Rotation { .. } => None,
+        };
+        let keys: Vec<KnownKey> = sqlx::query_as(KEYS_OF_EXECUTOR)
+            .bind(key.executor.group.as_str())
+            .bind(key.executor.name.as_str())
+            .fetch_all(&mut *tx)
+            .await?;
+        let writes = match plan_enrolment(key, token, &keys, tx.now)? {
+            EnrolmentPlan::Write(writes) => writes,
+            EnrolmentPlan::Done(outcome) => {
+                tx.roll_back().await;
+                return Ok(outcome);
+            }
+        };
+        // The token may have been deleted since it was read.
+        if let Some(token) = &writes.token
+            && !use_token(&mut tx, token).await?
+        {
+            tx.roll_back().await;
+            return Ok(EnrolOutcome::Refused(EnrolRefusal::NoSuchToken));
+        }
+        make_room(&mut tx).await?;
+        let newest = write_enrolment(&mut tx, key, &writes, newest).await?;
+        set_version(&mut tx, newest).await?;
+        tx.commit().await?;
+        Ok(EnrolOutcome::Enrolled)
+    }
+
+    pub(crate) async fn worker_keys(
+        &self,
+        changed_after: i64,
+        limit: usize,
+    ) -> Result<WorkerKeysPage> {
+        let mut conn = self.db.autocommit().await?;
+        let newest = count(&mut conn, VERSION).await?;
+        let rows: Vec<KeyRow> = if newest > changed_after {
+            sqlx::query_as(CHANGED)
+                .bind(changed_after)
+                .bind(to_i64(limit))
+                .fetch_all(&mut *conn)
+                .await?
+        } else {
+            Vec::new()
+        };
+        Ok(keys_page(rows, changed_after, newest)?)
+    }
+
+    pub(crate) async fn set_worker_key(
+        &self,
+        executor: &ExecutorId,
+        key_id: &str,
+        state: WorkerKeyState,
+        by: &str,
+    ) -> Result<bool> {
+        let mut tx = self.db.write().await?;
+        let change = lock_version(&mut tx).await? + 1;
+        let allowed = state == WorkerKeyState::Allowed;
+        let by = without_nul(by);
+        let changed = set_key(&mut tx, executor, key_id, allowed, &by, change).await?;
+        if changed {
+            set_version(&mut tx, change).await?;
+            tx.commit().await?;
+            return Ok(true);
+        }
+        let exists: bool = sqlx::query_scalar(KEY_EXISTS)
+            .bind(executor.group.as_str())
+            .bind(executor.name.as_str())
+            .bind(key_id)
+            .fetch_one(&mut *tx)
+            .await?;
+        tx.roll_back().await;
+        Ok(exists)
+    }
+}
+
+async fn lock_version(conn: &mut PgConnection) -> Result<i64> {
+    count(conn, LOCK_VERSION).await
+}
+
+/// The number that a statement selects.
+async fn count(conn: &mut PgConnection, statement: &'static str) -> Result<i64> {
+    Ok(sqlx::query_scalar(statement).fetch_one(conn).await?)
+}
+
+async fn set_version(conn: &mut PgConnection, newest: i64) -> Result<()> {
+    sqlx::query(SET_VERSION).bind(newest).execute(conn).await?;
+    Ok(())
+}
+
+/// Takes one use. Returns whether there was one.
+async fn use_token(conn: &mut PgConnection, id: &str) -> Result<bool> {
+    let used = sqlx::query(USE_TOKEN).bind(id).execute(conn).await?;
+    Ok(used.rows_affected() == 1)
+}
+
+/// Deletes the key that was revoked first if there are too many keys.
+async fn make_room(conn: &mut PgConnection) -> Result<()> {
+    if count(conn, COUNT_KEYS).await? < to_i64(MAX_WORKER_KEYS) {
+        return Ok(());
+    }
+    let deleted = sqlx::query(DELETE_FIRST_REVOKED).execute(conn).await?;
+    if deleted.rows_affected() == 0 {
+        return Err(too_many_keys().into());
+    }
+    Ok(())
+}
+
+/// Writes the changes of the executor's keys. Returns the number of the last one.
+async fn write_enrolment(
+    tx: &mut WriteTx,
+    key: &NewWorkerKey,
+    writes: &EnrolmentWrites,
+    newest: i64,
+) -> Result<i64> {
+    let executor = &key.executor;
+    for id in &writes.deleted {
+        sqlx::query(DELETE_KEY)
+            .bind(executor.group.as_str())
+            .bind(executor.name.as_str())
+            .bind(id)
+            .execute(&mut **tx)
+            .await?;
+    }
+    let mut change = newest;
+    for id in &writes.revoked {
+        change += 1;
+        set_key(tx, executor, id, false, &writes.revoked_by, change).await?;
+    }
+    change += 1;
+    sqlx::query(INSERT_KEY)
+        .bind(executor.group.as_str())
+        .bind(executor.name.as_str())
+        .bind(without_nul(&key.key_id))
+        .bind(key.key.as_slice())
+        .bind(tx.now.as_millis())
+        .bind(without_nul(&writes.enrolled_by))
+        .bind(change)
+        .execute(&mut **tx)
+        .await?;
+    Ok(change)
+}
+
+/// Changes the state of a key. Returns whether it had the other one.
+async fn set_key(
+    tx: &mut WriteTx,
+    executor: &ExecutorId,
+    key_id: &str,
+    allowed: bool,
+    by: &str,
+    change: i64,
+) -> Result<bool> {
+    let changed = sqlx::query(SET_KEY)
+        .bind(executor.group.as_str())
+        .bind(executor.name.as_str())
+        .bind(key_id)
+        .bind(allowed)
+        .bind(tx.now.as_millis())
+        .bind(by)
+        .bind(change)
+        .execute(&mut **tx)
+        .await?;
+    Ok(changed.rows_affected() == 1)
+}

@@ -1,0 +1,385 @@
+//! Keys of workers and the tokens that enrol them.
+
+use std::sync::Arc;
+
+use super::fixture::{Fixture, executor, name, refused};
+use crate::{
+    EnrolOutcome, EnrolRefusal, ErrorKind, KeyOrigin, MAX_ENROLMENT_TOKENS, MAX_REVOKED_KEYS,
+    NewEnrolmentToken, NewWorkerKey, StoredWorkerKey, WorkerKeyState,
+};
+
+/// A token for all groups, with this number as its id.
+fn token(number: u64, uses: u32) -> NewEnrolmentToken {
+    NewEnrolmentToken {
+        id: format!("{number:016x}"),
+        verifier: [u8::try_from(number % 256).expect("a byte"); 32],
+        group: None,
+        executor: None,
+        uses,
+        valid_ms: None,
+        by: "ann".to_owned(),
+    }
+}
+
+/// A key of the executor in the group `default`, which the token vouches for.
+fn key(of: &str, number: u8, token: &NewEnrolmentToken) -> NewWorkerKey {
+    NewWorkerKey {
+        executor: executor("default", of),
+        key: [number; 32],
+        key_id: format!("key-{number}"),
+        by: KeyOrigin::Token(token.id.clone()),
+    }
+}
+
+fn rotated(of: &str, number: u8, old: u8) -> NewWorkerKey {
+    NewWorkerKey {
+        by: KeyOrigin::Rotation {
+            old: format!("key-{old}"),
+        },
+        ..key(of, number, &token(0, 1))
+    }
+}
+
+async fn create(fixture: &Fixture, token: &NewEnrolmentToken) {
+    let created = fixture.store.create_enrolment_token(token).await;
+    assert!(created.expect("creates"));
+}
+
+async fn enrol(fixture: &Fixture, key: &NewWorkerKey) -> EnrolOutcome {
+    fixture.store.enrol_worker(key).await.expect("answers")
+}
+
+async fn uses_left(fixture: &Fixture, token: &NewEnrolmentToken) -> u32 {
+    let tokens = fixture.store.enrolment_tokens().await.expect("lists");
+    let token = tokens.iter().find(|t| t.id == token.id);
+    token.expect("is listed").uses_left
+}
+
+async fn keys(fixture: &Fixture) -> Vec<StoredWorkerKey> {
+    let page = fixture.store.worker_keys(0, 1_000).await.expect("lists");
+    page.keys
+}
+
+/// The allowed and the revoked keys of an executor, by their last changes.
+async fn keys_of(fixture: &Fixture, of: &str) -> (Vec<String>, Vec<String>) {
+    let keys = keys(fixture).await;
+    let of = executor("default", of);
+    let in_state = |state| {
+        let keys = keys.iter().filter(|k| k.executor == of && k.state == state);
+        keys.map(|k| k.key_id.clone()).collect()
+    };
+    (
+        in_state(WorkerKeyState::Allowed),
+        in_state(WorkerKeyState::Revoked),
+    )
+}
+
+fn refusal(why: EnrolRefusal) -> EnrolOutcome {
+    EnrolOutcome::Refused(why)
+}
+
+/// A repeated claim takes no further use.
+pub async fn a_token_enrols_as_many_workers_as_it_has_uses(fixture: &Fixture) {
+    let two = token(1, 2);
+    create(fixture, &two).await;
+    let first = key("e1", 1, &two);
+    assert_eq!(enrol(fixture, &first).await, EnrolOutcome::Enrolled);
+    assert_eq!(enrol(fixture, &first).await, EnrolOutcome::AlreadyAllowed);
+    assert_eq!(uses_left(fixture, &two).await, 1);
+    let second = key("e2", 2, &two);
+    assert_eq!(enrol(fixture, &second).await, EnrolOutcome::Enrolled);
+    let third = key("e3", 3, &two);
+    assert_eq!(enrol(fixture, &third).await, refusal(EnrolRefusal::UsedUp));
+    assert_eq!(enrol(fixture, &first).await, EnrolOutcome::AlreadyAllowed);
+    let stored = keys(fixture).await;
+    assert_eq!(stored.len(), 2);
+    assert_eq!(
+        stored[0],
+        StoredWorkerKey {
+            executor: executor("default", "e1"),
+            key: [1; 32],
+            key_id: "key-1".to_owned(),
+            state: WorkerKeyState::Allowed,
+            enrolled_at: fixture.now(),
+            enrolled_by: format!("token {}", two.id),
+            changed_at: fixture.now(),
+            changed_by: format!("token {}", two.id),
+        }
+    );
+    let reopened = fixture.harness.open().await;
+    let page = reopened.worker_keys(0, 10).await.expect("lists");
+    assert_eq!(page.keys, stored);
+}
+
+/// A spent token is still known, so that the refusal says why.
+pub async fn tokens_expire_and_are_deleted(fixture: &Fixture) {
+    let mut short = token(1, 9);
+    short.valid_ms = Some(1_000);
+    create(fixture, &short).await;
+    let tokens = fixture.store.enrolment_tokens().await.expect("lists");
+    assert_eq!(tokens[0].expires_at, Some(fixture.now().plus_ms(1_000)));
+    assert_eq!(
+        (tokens[0].created_at, tokens[0].uses_left),
+        (fixture.now(), 9)
+    );
+    fixture.clock.advance(999);
+    let first = key("e1", 1, &short);
+    assert_eq!(enrol(fixture, &first).await, EnrolOutcome::Enrolled);
+    fixture.clock.advance(1);
+    let second = key("e2", 2, &short);
+    assert_eq!(
+        enrol(fixture, &second).await,
+        refusal(EnrolRefusal::Expired)
+    );
+    let verifier = fixture.store.token_verifier(&short.id).await;
+    assert_eq!(verifier.expect("reads"), Some(short.verifier));
+    for existed in [true, false] {
+        let deleted = fixture.store.delete_enrolment_token(&short.id).await;
+        assert_eq!(deleted.expect("answers"), existed);
+    }
+    assert_eq!(
+        enrol(fixture, &second).await,
+        refusal(EnrolRefusal::NoSuchToken)
+    );
+    let verifier = fixture.store.token_verifier(&short.id).await;
+    assert_eq!(verifier.expect("reads"), None);
+    assert_eq!(keys(fixture).await.len(), 1, "enrolled keys stay");
+    // An unverified claim may name anything.
+    let odd = fixture.store.token_verifier("\0 你好").await;
+    assert_eq!(odd.expect("reads"), None);
+}
+
+/// The second token with an id is ignored, because several schedulers start with the same token file.
+pub async fn a_token_is_checked_and_created_once(fixture: &Fixture) {
+    let mut bound = token(1, 3);
+    (bound.group, bound.executor) = (Some(name("default")), Some(name("e1")));
+    create(fixture, &bound).await;
+    let again = fixture.store.create_enrolment_token(&token(1, 7)).await;
+    assert!(!again.expect("answers"));
+    let tokens = fixture.store.enrolment_tokens().await.expect("lists");
+    assert_eq!(tokens.len(), 1);
+    assert_eq!(
+        (&tokens[0].group, &tokens[0].executor, tokens[0].uses_left),
+        (&bound.group, &bound.executor, 3)
+    );
+    assert_eq!(tokens[0].by, "ann");
+    let mut wrong = [token(2, 0), token(2, 1), token(2, 1)];
+    wrong[1].id.push('0');
+    wrong[2].executor = Some(name("e1"));
+    for (token, says) in wrong.iter().zip(["uses", "id", "executor"]) {
+        let created = fixture.store.create_enrolment_token(token).await;
+        refused(created, ErrorKind::Invalid, says);
+    }
+}
+
+/// At the limit, spent tokens make room.
+pub async fn tokens_are_bounded(fixture: &Fixture) {
+    let most = u64::try_from(MAX_ENROLMENT_TOKENS).expect("a number");
+    let mut short = token(1, 1);
+    short.valid_ms = Some(1_000);
+    create(fixture, &short).await;
+    let used = token(2, 1);
+    create(fixture, &used).await;
+    for number in 3..=most {
+        create(fixture, &token(number, 1)).await;
+    }
+    let one_more = token(most + 1, 1);
+    let full = fixture.store.create_enrolment_token(&one_more).await;
+    refused(full, ErrorKind::Conflict, "delete");
+    let first = key("e1", 1, &used);
+    assert_eq!(enrol(fixture, &first).await, EnrolOutcome::Enrolled);
+    fixture.clock.advance(1_000);
+    create(fixture, &one_more).await;
+    let tokens = fixture.store.enrolment_tokens().await.expect("lists");
+    assert_eq!(tokens.len(), MAX_ENROLMENT_TOKENS - 1);
+    assert!(tokens.iter().all(|t| t.id != used.id && t.id != short.id));
+}
+
+/// Otherwise a holder of the group's token could speak for all its executors.
+pub async fn a_name_is_taken_over_only_by_its_own_token(fixture: &Fixture) {
+    let shared = token(1, 9);
+    let mut own = token(2, 9);
+    (own.group, own.executor) = (Some(name("default")), Some(name("e1")));
+    let mut other_group = token(3, 9);
+    other_group.group = Some(name("other"));
+    for token in [&shared, &own, &other_group] {
+        create(fixture, token).await;
+    }
+    for (of, token, expected) in [
+        ("e1", &shared, EnrolOutcome::Enrolled),
+        ("e1", &shared, refusal(EnrolRefusal::NameTaken)),
+        ("e2", &own, refusal(EnrolRefusal::OtherExecutor)),
+        ("e2", &other_group, refusal(EnrolRefusal::OtherGroup)),
+    ] {
+        let number = if expected == EnrolOutcome::Enrolled {
+            1
+        } else {
+            2
+        };
+        assert_eq!(enrol(fixture, &key(of, number, token)).await, expected);
+    }
+    assert_eq!(uses_left(fixture, &shared).await, 8);
+    assert_eq!(uses_left(fixture, &own).await, 9);
+    assert_eq!(
+        enrol(fixture, &key("e1", 3, &own)).await,
+        EnrolOutcome::Enrolled
+    );
+    let (allowed, revoked) = keys_of(fixture, "e1").await;
+    assert_eq!(
+        (allowed, revoked),
+        (vec!["key-3".to_owned()], vec!["key-1".to_owned()])
+    );
+    assert_eq!(
+        enrol(fixture, &key("e1", 1, &own)).await,
+        refusal(EnrolRefusal::Revoked)
+    );
+}
+
+/// A revoked key stays known.
+pub async fn keys_are_revoked_and_allowed_again(fixture: &Fixture) {
+    let shared = token(1, 9);
+    create(fixture, &shared).await;
+    let first = key("e1", 1, &shared);
+    assert_eq!(enrol(fixture, &first).await, EnrolOutcome::Enrolled);
+    let enrolled_at = fixture.now();
+    let set = async |key_id: &'static str, state, by: &'static str| {
+        let of = executor("default", "e1");
+        let set = fixture.store.set_worker_key(&of, key_id, state, by).await;
+        set.expect("answers")
+    };
+    fixture.clock.advance(1_000);
+    assert!(set("key-1", WorkerKeyState::Revoked, "ann").await);
+    fixture.clock.advance(1_000);
+    assert!(set("key-1", WorkerKeyState::Revoked, "bob").await);
+    let stored = keys(fixture).await;
+    assert_eq!(stored[0].state, WorkerKeyState::Revoked);
+    assert_eq!(
+        (stored[0].changed_by.as_str(), stored[0].enrolled_at),
+        ("ann", enrolled_at)
+    );
+    assert_eq!(stored[0].changed_at, enrolled_at.plus_ms(1_000));
+    assert_eq!(enrol(fixture, &first).await, refusal(EnrolRefusal::Revoked));
+    assert!(set("key-1", WorkerKeyState::Allowed, "ann").await);
+    assert_eq!(enrol(fixture, &first).await, EnrolOutcome::AlreadyAllowed);
+    assert!(!set("key-2", WorkerKeyState::Revoked, "ann").await);
+    assert_eq!(uses_left(fixture, &shared).await, 8);
+}
+
+/// The old key vouches for the new one, which replaces it.
+pub async fn keys_are_rotated(fixture: &Fixture) {
+    let shared = token(1, 9);
+    create(fixture, &shared).await;
+    assert_eq!(
+        enrol(fixture, &key("e1", 1, &shared)).await,
+        EnrolOutcome::Enrolled
+    );
+    let rotation = rotated("e1", 2, 1);
+    assert_eq!(enrol(fixture, &rotation).await, EnrolOutcome::Enrolled);
+    assert_eq!(
+        enrol(fixture, &rotation).await,
+        EnrolOutcome::AlreadyAllowed
+    );
+    let stored = keys(fixture).await;
+    let seen: Vec<_> = stored
+        .iter()
+        .map(|k| (k.key_id.as_str(), k.state, k.enrolled_by.as_str()))
+        .collect();
+    let first_by = format!("token {}", shared.id);
+    assert_eq!(
+        seen,
+        [
+            ("key-1", WorkerKeyState::Revoked, first_by.as_str()),
+            ("key-2", WorkerKeyState::Allowed, "rotation of key-1"),
+        ]
+    );
+    assert_eq!(stored[0].changed_by, "rotation to key-2");
+    for (of, old) in [("e1", 1), ("e2", 2), ("e1", 9)] {
+        let forged = rotated(of, 7, old);
+        assert_eq!(
+            enrol(fixture, &forged).await,
+            refusal(EnrolRefusal::OldKeyNotAllowed)
+        );
+    }
+}
+
+/// The keys that were revoked first are deleted.
+pub async fn revoked_keys_are_bounded(fixture: &Fixture) {
+    let shared = token(1, 9);
+    create(fixture, &shared).await;
+    assert_eq!(
+        enrol(fixture, &key("e1", 1, &shared)).await,
+        EnrolOutcome::Enrolled
+    );
+    let last = u8::try_from(MAX_REVOKED_KEYS).expect("a small number") + 3;
+    for number in 2..=last {
+        let rotation = rotated("e1", number, number - 1);
+        assert_eq!(enrol(fixture, &rotation).await, EnrolOutcome::Enrolled);
+    }
+    let (allowed, revoked) = keys_of(fixture, "e1").await;
+    assert_eq!(allowed, [format!("key-{last}")]);
+    let kept: Vec<String> = (3..last).map(|number| format!("key-{number}")).collect();
+    assert_eq!(revoked, kept);
+    assert_eq!(revoked.len(), MAX_REVOKED_KEYS);
+}
+
+/// A scheduler reads only what has changed, and everything again after a restore of the store.
+pub async fn keys_are_read_from_the_last_change_on(fixture: &Fixture) {
+    let shared = token(1, 9);
+    create(fixture, &shared).await;
+    let empty = fixture.store.worker_keys(0, 10).await.expect("reads");
+    assert_eq!((empty.keys.len(), empty.version), (0, 0));
+    for number in 1..=5 {
+        let key = key(&format!("e{number}"), number, &shared);
+        assert_eq!(enrol(fixture, &key).await, EnrolOutcome::Enrolled);
+    }
+    let (mut version, mut seen) = (0, Vec::new());
+    loop {
+        let page = fixture.store.worker_keys(version, 2).await.expect("reads");
+        assert!(page.version >= version);
+        version = page.version;
+        if page.keys.is_empty() {
+            break;
+        }
+        seen.extend(page.keys.into_iter().map(|k| k.key_id));
+    }
+    assert_eq!(
+        seen,
+        (1..=5).map(|n| format!("key-{n}")).collect::<Vec<_>>()
+    );
+    let second = executor("default", "e2");
+    let set = fixture
+        .store
+        .set_worker_key(&second, "key-2", WorkerKeyState::Revoked, "ann")
+        .await;
+    assert!(set.expect("revokes"));
+    let page = fixture.store.worker_keys(version, 10).await.expect("reads");
+    let changed: Vec<_> = page.keys.iter().map(|k| k.key_id.as_str()).collect();
+    assert_eq!(changed, ["key-2"]);
+    let again = fixture.store.worker_keys(page.version, 10).await;
+    assert_eq!(again.expect("reads").version, page.version);
+    let restored = fixture.store.worker_keys(page.version + 1, 10).await;
+    let restored = restored.expect("reads");
+    assert_eq!((restored.keys.len(), restored.version), (0, 0));
+}
+
+/// A token with three uses, five claims at the same time.
+pub async fn enrolments_at_the_same_time_take_one_use_each(fixture: &Fixture) {
+    let three = token(1, 3);
+    create(fixture, &three).await;
+    let tasks: Vec<_> = (1..=5)
+        .map(|number| {
+            let store = Arc::clone(&fixture.store);
+            let key = key(&format!("e{number}"), number, &three);
+            tokio::spawn(async move { store.enrol_worker(&key).await })
+        })
+        .collect();
+    let mut enrolled = 0;
+    for task in tasks {
+        match task.await.expect("no panic").expect("answers") {
+            EnrolOutcome::Enrolled => enrolled += 1,
+            outcome => assert_eq!(outcome, refusal(EnrolRefusal::UsedUp)),
+        }
+    }
+    assert_eq!((enrolled, uses_left(fixture, &three).await), (3, 0));
+    assert_eq!(keys(fixture).await.len(), 3);
+}
