@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use cueline_model::{DurationMs, ExecutorName, GroupName, JobName, RunState, Timestamp};
+use cueline_model::{ExecutorName, GroupName, JobName, RunState, Timestamp};
 
 use crate::config::RoleArgs;
 use crate::config::check::ConfigCommand;
