@@ -52,7 +52,7 @@ const MISSING: &str = "the message is not sealed";
 const MALFORMED: &str = "the seal of the message cannot be read";
 const MISMATCH: &str = "the signature was not made by the worker's key";
 const UNKNOWN_KEY: &str = "is not enrolled";
-const OTHER_EXECUTOR: &str = "another executor";
+const OTHER_EXECUTOR: &str = "executor default/two sealed a message of executor default/one";
 const FOREIGN: &str = "was not given to";
 
 pub(super) fn executor(name: &str) -> ExecutorId {
@@ -63,7 +63,7 @@ pub(super) fn executor(name: &str) -> ExecutorId {
 }
 
 /// A key that no scheduler knows.
-pub(super) fn stranger() -> WorkerKey {
+fn stranger() -> WorkerKey {
     WorkerKey::from_seed([9; 32])
 }
 
@@ -211,7 +211,7 @@ impl Attack {
 
     /// A heartbeat with which a stranger asks to be admitted as worker one.
     pub(super) fn enrolment(&self, token: &EnrolmentToken, incarnation: &str) -> Result<Vec<u8>> {
-        let (one, key) = (executor("one"), stranger());
+        let (one, key) = (executor("one"), WorkerKey::from_seed([8; 32]));
         let mut heartbeat = Self::gone("one", incarnation, now());
         let claim = token.claim(&one, &key.public());
         heartbeat["enrolment"] = serde_json::to_value(claim)?;
