@@ -1,13 +1,13 @@
 //! What the attacker sends: reports, heartbeats and dead letters that speak of others.
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use bytes::Bytes;
 use cueline_broker::DeadLetter;
 use cueline_model::{
     AttemptEvent, ExecutorId, LogLine, LogStream, Outcome, OutcomeKind, RunId, StoreId, Timestamp,
 };
+use cueline_protocol::VERSION;
 use cueline_protocol::origin::{EnrolmentToken, Purpose, Sealer, WorkerKey};
-use cueline_protocol::{ReportMessage, VERSION, encode};
 use cueline_runtime::{Clock as _, SystemClock};
 use serde_json::{Value, json};
 
@@ -39,7 +39,7 @@ pub(super) struct Forgery {
 }
 
 impl Forgery {
-    /// Whether its seal is genuine, and it speaks of an attempt of another executor.
+    /// Whether its seal is genuine, and it speaks of an attempt that the sealing executor was not given.
     pub(super) fn is_foreign(&self) -> bool {
         self.reason == FOREIGN
     }
@@ -97,14 +97,16 @@ fn all_events() -> [AttemptEvent; 4] {
 
 impl Attack {
     fn report(&self, executor: &str, run: RunId, event: AttemptEvent) -> Vec<u8> {
-        encode(&ReportMessage {
-            v: VERSION,
-            store: self.store,
-            run,
-            attempt: 1,
-            executor: executor.parse().expect("a name"),
-            event,
-        })
+        let report = json!({
+            "v": VERSION,
+            "store": self.store,
+            "run": run.0,
+            "attempt": 1,
+            "group": "default",
+            "executor": executor,
+            "event": event,
+        });
+        report.to_string().into_bytes()
     }
 
     /// The end of worker two's own run, sealed as two would do it.
@@ -249,5 +251,5 @@ fn letter(queue: &str, payload: Bytes) -> Result<Vec<u8>> {
         by_broker: false,
         payload,
     };
-    Ok(letter.encode().context("a letter")?.to_vec())
+    Ok(letter.encode()?.to_vec())
 }
