@@ -14,7 +14,7 @@ use cueline_protocol::origin::{EnrolmentToken, Sealer, WorkerKey};
 use cueline_test_servers::postgres::Postgres;
 use cueline_test_support::try_eventually;
 use cueline_tests::cluster::{Cluster, ENROL_TOKEN, WITHIN, database};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use accounts::Accounts;
 use attacker::Attacker;
@@ -246,7 +246,7 @@ async fn revoke_and_allow(cluster: &Cluster, attacker: &Attacker, attack: &Attac
     let key = attack.two.key_id();
     let change = |verb: &str| format!("/worker-keys/default/two/{key}/{verb}");
     let before = counter(cluster, "forged_heartbeats").await?;
-    cluster.client.post(&change("revoke"), &Value::Null).await?;
+    cluster.client.post(&change("revoke"), &json!({})).await?;
     // The scheduler knows it when it ignores a heartbeat of the worker itself.
     wait_for_counter(cluster, "forged_heartbeats", before + 1).await?;
     let letters = dead_letters(cluster).await?.len();
@@ -258,7 +258,7 @@ async fn revoke_and_allow(cluster: &Cluster, attacker: &Attacker, attack: &Attac
     check_untouched(cluster, attack.of_two).await?;
 
     let heard_at = heard_at(cluster, "two").await?;
-    cluster.client.post(&change("allow"), &Value::Null).await?;
+    cluster.client.post(&change("allow"), &json!({})).await?;
     wait_for_heartbeat(cluster, "two", heard_at).await
 }
 

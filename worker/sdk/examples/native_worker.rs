@@ -1,55 +1,24 @@
-//! A worker on NATS, with the token of a cluster:
-//! `NATS_URL=nats://127.0.0.1:4222 CUELINE_ENROL_TOKEN_FILE=enrol.token cargo run -p cueline-worker --example native_worker`.
+//! A worker on NATS: `NATS_URL=nats://127.0.0.1:4222 cargo run -p cueline-worker --example native_worker`.
 //!
 //! It runs jobs of the group `billing` whose definition says `handler = { native = "invoice" }`.
 
 use std::error::Error;
-use std::path::Path;
-use std::{env, fs};
 
-use cueline_broker::{Broker, BrokerOptions, DeadLetterSeal};
+use cueline_broker::{Broker, BrokerOptions};
 use cueline_broker_nats::{NatsDriver, NatsOptions};
-use cueline_protocol::origin::{Purpose, Sealer};
-use cueline_worker::model::ExecutorId;
-use cueline_worker::{Builder, Context, Failure, KeyFile, Worker};
-
-const STATE_DIR: &str = "cueline-state/billing/billing-1";
+use cueline_worker::{Builder, Context, Failure, Worker};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    // The worker's own key. The token admits it at the first start.
-    fs::create_dir_all(STATE_DIR)?;
-    let key = KeyFile::in_state_dir(Path::new(STATE_DIR)).read_or_create()?;
-    let sealer = Sealer::new(executor()?, key);
-    let token = fs::read_to_string(env::var("CUELINE_ENROL_TOKEN_FILE")?)?;
-
-    let letters = sealer.clone();
-    let options = NatsOptions {
-        seal_dead_letters: Some(DeadLetterSeal::new(move |letter| {
-            letters.seal(Purpose::DeadLetter, letter)
-        })),
-        ..NatsOptions::default()
-    };
-    let driver = NatsDriver::connect(&env::var("NATS_URL")?, options).await?;
+    let driver = NatsDriver::connect(&std::env::var("NATS_URL")?, NatsOptions::default()).await?;
     let broker = Broker::new(driver, BrokerOptions::default());
-    let worker = worker(broker)
-        .sealer(Some(sealer))
-        .enrolment(Some(token.parse()?));
-    worker.build()?.run_until_signal().await?;
+    worker(broker).build()?.run_until_signal().await?;
     Ok(())
-}
-
-fn executor() -> Result<ExecutorId, Box<dyn Error>> {
-    Ok(ExecutorId {
-        group: "billing".parse()?,
-        name: "billing-1".parse()?,
-    })
 }
 
 fn worker(broker: Broker) -> Builder {
     Worker::builder("billing")
         .name("billing-1")
-        .state_dir(STATE_DIR)
         .broker(broker)
         .handler("invoice", invoice)
 }
