@@ -47,8 +47,8 @@ async fn greet(directory: &Path) -> Result<Run, Box<dyn Error>> {
         broker.clone(),
         Arc::new(SystemClock),
         EngineOptions::default(),
-        None, // a signing key; native handlers need none
-        Origins::InProcess,
+        None,               // a signing key; native handlers need none
+        Origins::InProcess, // the broker is a file that no other process uses
         &scheduler,
     )
     .await?;
