@@ -215,8 +215,9 @@ async fn forge_heartbeats(cluster: &Cluster, attacker: &Attacker, attack: &Attac
 /// A dead letter about the queue of another has no origin, and nothing replays it.
 async fn forge_dead_letters(cluster: &Cluster, attacker: &Attacker, attack: &Attack) -> Result<()> {
     let forged = attack.dead_letters()?;
-    let (count, before) = (forged.len(), dead_letters(cluster).await?);
-    for letter in forged {
+    let (least, before) = (forged.len() as u64, dead_letters(cluster).await?);
+    let count = forged.len() + 1;
+    for letter in forged.into_iter().chain([attack.moved_letter()?]) {
         attacker.dead_letter(letter).await?;
     }
     // Newest first.
@@ -226,7 +227,7 @@ async fn forge_dead_letters(cluster: &Cluster, attacker: &Attacker, attack: &Att
         let is_new = before.iter().all(|old| old["id"] != letter["id"]);
         ensure!(is_new && letter["origin"].is_null(), "{letter}");
     }
-    wait_for_counter(cluster, "forged_letters", count as u64).await?;
+    wait_for_counter(cluster, "forged_letters", least).await?;
     let ids: Vec<String> = letters
         .iter()
         .map(|letter| letter["id"].to_string())

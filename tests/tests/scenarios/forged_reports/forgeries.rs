@@ -228,27 +228,33 @@ impl Attack {
         let request = Bytes::from(serde_json::to_vec(&request)?);
         let report = Bytes::from(self.report("one", self.of_one, ended()));
         let as_one = Sealer::new(executor("one"), self.key.clone());
-        let requests = letter("requests", request.clone())?;
-        let of_one = letter("x.default.one", request)?;
+        let requests = letter("requests", request.clone(), false)?;
+        let of_one = letter("x.default.one", request, false)?;
         let seal =
             |sealer: &Sealer, letter: &[u8]| sealer.seal(Purpose::DeadLetter, letter.to_vec());
         Ok(vec![
             seal(&self.two, &requests),
-            seal(&self.two, &letter("results", report)?),
+            seal(&self.two, &letter("results", report, false)?),
             seal(&self.two, &of_one),
             seal(&as_one, &of_one),
             requests,
         ])
     }
+
+    /// A letter that claims to be one of those that the broker moves by itself, which have no seal.
+    pub(super) fn moved_letter(&self) -> Result<Vec<u8>> {
+        let report = Bytes::from(self.report("one", self.of_one, ended()));
+        letter("results", report, true)
+    }
 }
 
-fn letter(queue: &str, payload: Bytes) -> Result<Vec<u8>> {
+fn letter(queue: &str, payload: Bytes, by_broker: bool) -> Result<Vec<u8>> {
     let letter = DeadLetter {
         reason: format!("{WICKED} {queue}"),
         queue: queue.to_owned(),
         topic: "held".to_owned(),
         at_ms: now().as_millis(),
-        by_broker: false,
+        by_broker,
         payload,
     };
     Ok(letter.encode()?.to_vec())
