@@ -13,16 +13,20 @@ use cueline_handlers::SecretSources;
 use cueline_handlers::http::AddressPolicy;
 use cueline_model::ExecutorId;
 use cueline_protocol::VerifyingKeys;
+use cueline_protocol::origin::EnrolmentToken;
 use cueline_runtime::Lifecycle;
 use cueline_store::Store;
-use cueline_worker::Worker;
+use cueline_worker::{KeyFile, Worker};
 
 use crate::adapters::{
     BrokerSettings, BrokerUrl, ClientIdentity, OpenBroker, StoreSettings, StoreUrl,
 };
-use crate::components::{ExecutorOptions, Executors, Failover, Signals, unexpected_end};
+use crate::components::{
+    ExecutorOptions, Executors, Failover, Signals, WorkerOrigin, unexpected_end,
+};
 use crate::failure::{BadInput, Failure};
 use crate::output::Out;
+use crate::secret_file;
 use crate::standalone::{Composition, CompositionOptions, DataDir};
 
 const CONCURRENCY: usize = 10_000;
@@ -108,10 +112,14 @@ pub(crate) async fn run_worker(args: BenchWorkerArgs) -> Result<()> {
         group: "default".parse()?,
         name: args.name.clone(),
     };
+    let token = secret_file::read(&args.enrol_token_file).map_err(BadInput)?;
+    let token: EnrolmentToken = token.parse()?;
     if let Some(executors) = args.light {
-        return run_light_executors(&args, &id, executors, signals).await;
+        return run_light_executors(&args, &id, &token, executors, signals).await;
     }
-    let broker = open_broker(&args, &id).await?;
+    let key = KeyFile::in_state_dir(&args.state_dir);
+    let origin = WorkerOrigin::open(&key, id.clone(), Some(token))?;
+    let broker = open_broker(&args, &id, Some(&origin)).await?;
     let noop = Arc::new(Noop::default());
     let options = ExecutorOptions {
         group: id.group,
@@ -129,7 +137,7 @@ pub(crate) async fn run_worker(args: BenchWorkerArgs) -> Result<()> {
         },
     };
     let executors = Executors::new();
-    executors.start(&id.name, &args.state_dir, &options, &broker.broker)?;
+    executors.start_sealed(origin, &args.state_dir, &options, &broker.broker)?;
     let ended = tokio::select! {
         () = signals.next() => None,
         what = executors.broken() => Some(what),
@@ -143,11 +151,17 @@ pub(crate) async fn run_worker(args: BenchWorkerArgs) -> Result<()> {
     ended.map_or(Ok(()), |what| Err(unexpected_end(&what)))
 }
 
-/// Connects as `id`. Several executors of this process may share the connection.
-async fn open_broker(args: &BenchWorkerArgs, id: &ExecutorId) -> Result<OpenBroker> {
+/// Connects as `id`. Several executors of this process may share the connection. Without an `origin`, dead letters are
+/// not sealed: one connection cannot seal them for several executors, and no-ops refuse no triggers.
+async fn open_broker(
+    args: &BenchWorkerArgs,
+    id: &ExecutorId,
+    origin: Option<&WorkerOrigin>,
+) -> Result<OpenBroker> {
     let address = std::fs::read_to_string(&args.broker_file)?;
     let settings = BrokerSettings {
         prefix: args.broker_prefix.clone(),
+        seal_dead_letters: origin.map(WorkerOrigin::dead_letter_seal),
         ..BrokerSettings::default()
     };
     let identity = ClientIdentity {
@@ -163,18 +177,25 @@ async fn open_broker(args: &BenchWorkerArgs, id: &ExecutorId) -> Result<OpenBrok
 async fn run_light_executors(
     args: &BenchWorkerArgs,
     id: &ExecutorId,
+    token: &EnrolmentToken,
     executors: u32,
     mut signals: Signals,
 ) -> Result<()> {
     let mut brokers = Vec::new();
     for _ in 0..args.connections {
-        brokers.push(open_broker(args, id).await?);
+        brokers.push(open_broker(args, id, None).await?);
     }
     let noop = Arc::new(Noop::default());
     let tasks = Lifecycle::new();
     for (n, broker) in (1..=executors).zip(brokers.iter().cycle()) {
         let name = format!("{}-{n}", id.name);
-        let worker = Worker::builder(id.group.as_str())
+        let executor = ExecutorId {
+            group: id.group.clone(),
+            name: name.parse()?,
+        };
+        let key = KeyFile::in_state_dir(&args.state_dir.join(&name));
+        let origin = WorkerOrigin::open(&key, executor, Some(token.clone()))?;
+        let builder = Worker::builder(id.group.as_str())
             .name(&name)
             .broker(broker.broker.clone())
             .state_dir(args.state_dir.join(&name))
@@ -182,8 +203,8 @@ async fn run_light_executors(
             .drain_timeout(DRAIN_TIMEOUT)
             .fence_after(FENCE_AFTER)
             .failover_after(FAILOVER_AFTER)
-            .native("noop", Arc::clone(&noop))
-            .build()?;
+            .native("noop", Arc::clone(&noop));
+        let worker = origin.add_to(builder).build()?;
         let stop = tasks.stop();
         tasks.spawn("executor", async move {
             if let Err(error) = worker.run(stop).await {

@@ -23,7 +23,10 @@ pub const WITHIN: Duration = Duration::from_mins(2);
 /// An executor without a heartbeat for longer than this may be dead.
 const ALIVE_MS: u64 = 15_000;
 
-/// Everything that the processes of a cluster share: a folder with keys and a token, and the servers' addresses.
+/// The file with the token that enrols all workers.
+pub const ENROL_TOKEN: &str = "enrol.token";
+
+/// Everything that the processes of a cluster share: a folder with keys and tokens, and the servers' addresses.
 #[derive(Debug)]
 pub struct Cluster {
     /// The processes' working directory, with all their files.
@@ -38,7 +41,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Creates keys and a token with the commands that users run. Starts no process yet.
+    /// Creates keys and tokens with the commands that users run. Starts no process yet.
     pub async fn new(store: String, broker: String) -> Result<Self> {
         let mut cluster = Self {
             folder: tempfile::tempdir()?,
@@ -54,10 +57,11 @@ impl Cluster {
                 .success()?;
             std::fs::write(cluster.path(&format!("{key}.public")), public)?;
         }
-        cluster
-            .run(&["token", "new", "--out", "admin.token"])
-            .await?
-            .success()?;
+        let enrol_token = ["worker-key", "token", "--offline", "--out", ENROL_TOKEN];
+        let admin_token = ["token", "new", "--out", "admin.token"];
+        for command in [&admin_token[..], &enrol_token] {
+            cluster.run(command).await?.success()?;
+        }
         let url = format!("http://127.0.0.1:{}", cluster.port);
         cluster.client = Client::new(vec![url], cluster.token()?)?;
         Ok(cluster)
@@ -112,6 +116,8 @@ impl Cluster {
             "admin.token",
             "--signing-key",
             "signing.key",
+            "--enrol-token-file",
+            ENROL_TOKEN,
         ];
         let args = [&own[..], extra].concat();
         self.start("scheduler", program::cueline(), &args)
@@ -137,6 +143,8 @@ impl Cluster {
             trust,
             "--allow",
             "shell",
+            "--enrol-token-file",
+            ENROL_TOKEN,
         ];
         self.start(name, program::cueline(), &[&own[..], extra].concat())
     }

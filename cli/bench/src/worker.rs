@@ -23,6 +23,9 @@ pub struct BenchWorkerArgs {
     /// Prefix of all names on the broker
     #[arg(long)]
     pub broker_prefix: String,
+    /// File with the token that enrols the executors
+    #[arg(long)]
+    pub enrol_token_file: PathBuf,
     /// The executor's name, in the group `default`; with `--light`, what the names begin with
     #[arg(long)]
     pub name: ExecutorName,

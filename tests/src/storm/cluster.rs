@@ -16,7 +16,7 @@ use super::connection::Connection;
 use super::full_disk::WorkerDisk;
 use super::servers::{BrokerServer, Setup, StoreServer, setup};
 use crate::client::{Client, WITHIN};
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, ENROL_TOKEN};
 use crate::execution_log::{ExecutionLog, FILE_VARIABLE};
 use crate::process::Process;
 use crate::program;
@@ -159,6 +159,8 @@ impl StormCluster {
             "admin.token",
             "--signing-key",
             "signing.key",
+            "--enrol-token-file",
+            ENROL_TOKEN,
             "--failover-after",
             &format!("{}s", failover_after().as_secs()),
         ];
@@ -200,6 +202,8 @@ impl StormCluster {
             &broker_url,
             "--trust",
             "signing.key.public",
+            "--enrol-token-file",
+            ENROL_TOKEN,
             "--allow",
             "command",
             "--state-dir",

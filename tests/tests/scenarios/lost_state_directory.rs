@@ -14,7 +14,9 @@ async fn nothing_runs_twice_after_a_lost_state_directory(broker: String) -> Resu
     let cluster = Cluster::new(store, broker).await?;
     let mut scheduler = cluster.scheduler(&TIMES)?;
     cluster.wait_until_ready(&mut scheduler).await?;
-    let mut worker = cluster.worker_with("one", "signing.key.public", &TIMES)?;
+    // A worker that loses its key as well is another worker, until an operator revokes the lost key.
+    let extra = [&TIMES[..], &["--worker-key", "one.key"]].concat();
+    let mut worker = cluster.worker_with("one", "signing.key.public", &extra)?;
     cluster.wait_for_executor("one").await?;
     let (ran, may_end) = (cluster.path("ran"), cluster.path("may-end"));
     cluster

@@ -2,6 +2,7 @@
 
 mod crontab_import;
 mod example_jobs;
+mod forged_reports;
 mod forged_triggers;
 mod frozen_worker;
 mod full_disk;

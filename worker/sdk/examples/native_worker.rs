@@ -1,18 +1,37 @@
-//! A worker on NATS: `NATS_URL=nats://127.0.0.1:4222 cargo run -p cueline-worker --example native_worker`.
+//! A worker on NATS:
+//! `NATS_URL=nats://127.0.0.1:4222 CUELINE_ENROL_TOKEN_FILE=enrol.token cargo run -p cueline-worker --example native_worker`.
 //!
-//! It runs jobs of the group `billing` whose definition says `handler = { native = "invoice" }`.
+//! It runs jobs of the group `billing` whose definition says `handler = { native = "invoice" }`. Schedulers accept the
+//! key that it makes in its state directory, because it knows their enrolment token.
 
 use std::error::Error;
+use std::path::Path;
 
 use cueline_broker::{Broker, BrokerOptions};
 use cueline_broker_nats::{NatsDriver, NatsOptions};
-use cueline_worker::{Builder, Context, Failure, Worker};
+use cueline_worker::model::ExecutorId;
+use cueline_worker::{Builder, Context, DeadLetterSealer, Failure, KeyFile, Sealer, Worker};
+
+const STATE: &str = "cueline-state/billing/billing-1";
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    let driver = NatsDriver::connect(&std::env::var("NATS_URL")?, NatsOptions::default()).await?;
+    let executor = ExecutorId {
+        group: "billing".parse()?,
+        name: "billing-1".parse()?,
+    };
+    let key = KeyFile::in_state_dir(Path::new(STATE)).read_or_create()?;
+    let sealer = Sealer::new(executor, key);
+    let token = std::fs::read_to_string(std::env::var("CUELINE_ENROL_TOKEN_FILE")?)?;
+    let options = NatsOptions {
+        seal_dead_letters: Some(DeadLetterSealer::new(sealer.clone()).seal()),
+        ..NatsOptions::default()
+    };
+    let driver = NatsDriver::connect(&std::env::var("NATS_URL")?, options).await?;
     let broker = Broker::new(driver, BrokerOptions::default());
-    worker(broker).build()?.run_until_signal().await?;
+    let builder = worker(broker).state_dir(STATE).sealer(Some(sealer));
+    let worker = builder.enrolment(Some(token.parse()?)).build()?;
+    worker.run_until_signal().await?;
     Ok(())
 }
 

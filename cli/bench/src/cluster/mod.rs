@@ -28,6 +28,8 @@ pub(crate) use scenarios::run;
 
 /// How long processes may take until they are ready.
 const READY_TIMEOUT: Duration = Duration::from_mins(1);
+/// The file with the token that enrols all workers.
+const ENROL_TOKEN: &str = "enrol.token";
 
 struct Cluster {
     servers: Servers,
@@ -103,12 +105,16 @@ impl Cluster {
         self.wait_for_workers().await
     }
 
-    /// Writes addresses, keys, token and configuration into files that only this user can read.
+    /// Writes addresses, keys, tokens and configuration into files that only this user can read.
     async fn write_files(&mut self) -> Result<()> {
-        for (kind, file) in [("token", "token"), ("key", "signing.key")] {
-            let mut command = tokio::process::Command::new(std::env::current_exe()?);
-            let command = command.args([kind, "new", "--out", file]);
-            let output = command.current_dir(self.scratch.path()).output().await?;
+        for (command, file) in [
+            (&["token", "new"][..], "token"),
+            (&["key", "new"], "signing.key"),
+            (&["worker-key", "token", "--offline"], ENROL_TOKEN),
+        ] {
+            let mut program = tokio::process::Command::new(std::env::current_exe()?);
+            let program = program.args(command).args(["--out", file]);
+            let output = program.current_dir(self.scratch.path()).output().await?;
             if !output.status.success() {
                 bail!(
                     "failed to create {file}: {}",
@@ -122,7 +128,7 @@ impl Cluster {
         self.write(
             "cueline.toml",
             &format!(
-                "store_file = \"store\"\nbroker_file = \"broker\"\nbroker_prefix = \"{prefix}\"\ntoken_file = \"token\"\nsigning_key = \"signing.key\"\n"
+                "store_file = \"store\"\nbroker_file = \"broker\"\nbroker_prefix = \"{prefix}\"\ntoken_file = \"token\"\nsigning_key = \"signing.key\"\nenrol_token_file = \"{ENROL_TOKEN}\"\n"
             ),
         )
     }
@@ -176,7 +182,8 @@ impl Cluster {
         let state = state.display().to_string();
         let args = ["bench-worker", "--broker-file", "broker", "--name", name];
         let more = ["--broker-prefix", &self.prefix, "--state-dir", &state];
-        let args = [&args[..], &more, light].concat();
+        let token = ["--enrol-token-file", ENROL_TOKEN];
+        let args = [&args[..], &more, &token, light].concat();
         let worker = Process::start(name, &args, self.scratch.path(), Io::Questions)?;
         self.workers.push(worker);
         Ok(())
