@@ -164,9 +164,9 @@ pub enum EnrolRefusal {
     /// This key was revoked.
     #[error("this key was revoked")]
     Revoked,
-    /// The executor has another allowed key. Only a token for this very executor replaces it.
+    /// The executor has another key, allowed or revoked. Only a token for this very executor replaces it.
     #[error(
-        "the executor's name has another key; revoke that key, or use a token for this executor only"
+        "the executor's name has another key, allowed or revoked; use a token for this executor only"
     )]
     NameTaken,
     /// The key that vouches for the new one is unknown or revoked.

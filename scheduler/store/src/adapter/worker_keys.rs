@@ -157,7 +157,6 @@ fn refused_token(
         return Ok(Some(EnrolRefusal::NoSuchToken));
     };
     let token = stored_token(row)?;
-    let has_key = keys.iter().any(|(_, _, is_allowed)| *is_allowed);
     Ok(
         if token.group.is_some_and(|group| group != executor.group) {
             Some(EnrolRefusal::OtherGroup)
@@ -171,8 +170,9 @@ fn refused_token(
             Some(EnrolRefusal::Expired)
         } else if token.uses_left == 0 {
             Some(EnrolRefusal::UsedUp)
-        } else if has_key && token.executor.is_none() {
-            // Otherwise, each holder of a group's token could take over all its executors.
+        } else if !keys.is_empty() && token.executor.is_none() {
+            // Otherwise, each holder of a group's token could take over all its executors, and a revoked worker with such
+            // a token could come back with a new key.
             Some(EnrolRefusal::NameTaken)
         } else {
             None
@@ -368,10 +368,10 @@ mod tests {
         assert_eq!(writes.revoked, ["old"]);
         assert_eq!(writes.enrolled_by, "token t");
         let revoked = [known("old", false)];
-        assert!(matches!(
+        assert_eq!(
             by_token(Some(shared), &revoked),
-            EnrolmentPlan::Write(_)
-        ));
+            refused(EnrolRefusal::NameTaken)
+        );
     }
 
     #[test]
