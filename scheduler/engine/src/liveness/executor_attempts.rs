@@ -224,7 +224,7 @@ impl ExecutorAttempts {
                 Err(refused) => letters.push(self.letter(queue, delivery, refused)),
             }
         }
-        if let Err(e) = self.store(&letters, &reports).await {
+        if let Err(e) = self.write(&letters, &reports).await {
             let retry = Settlement::Retry(RETRY_AFTER);
             settle_all(&self.broker, queue, batch, retry).await?;
             return Err(e.into());
@@ -233,7 +233,7 @@ impl ExecutorAttempts {
         Ok(settle_all(&self.broker, queue, batch, Settlement::Ack).await?)
     }
 
-    async fn store(
+    async fn write(
         &self,
         letters: &[NewDeadLetter],
         reports: &[AttemptReport],

@@ -29,8 +29,10 @@ use crate::lock::lock;
 const MAX_WAITING: usize = 256;
 /// The largest heartbeat that is kept for its claim, in bytes. Workers send a few hundred bytes and their capabilities.
 const MAX_HEARTBEAT_BYTES: usize = 64 * 1024;
-/// An executor is told the same result once in this time.
-const TELL_EVERY_MS: u64 = 10_000;
+/// An executor is told once in this time that its key is enrolled. It waits for that after each start.
+const CONFIRM_EVERY_MS: u64 = 1_000;
+/// An executor is told the same refusal once in this time.
+const REFUSE_EVERY_MS: u64 = 10_000;
 /// The most keys whose last answer is remembered. At the limit all are forgotten, and answers may be repeated.
 const MAX_TOLD: usize = 10_000;
 
@@ -41,7 +43,7 @@ pub(crate) struct Enrolment {
     pub(crate) clock: Arc<DatabaseClock>,
     pub(crate) keys: Arc<EnrolledKeys>,
     pub(crate) forged: Arc<ForgedMessages>,
-    pub(crate) claims: Claims,
+    pub(crate) claims: Arc<Claims>,
 }
 
 /// The claims that wait, one for each key.
@@ -132,8 +134,13 @@ impl Claims {
     ) -> bool {
         let mut told = lock(&self.told);
         let id = (executor.clone(), key.clone());
+        let every_ms = if is_enrolled {
+            CONFIRM_EVERY_MS
+        } else {
+            REFUSE_EVERY_MS
+        };
         let is_repeated = |(at, was_enrolled): &(Timestamp, bool)| {
-            *was_enrolled == is_enrolled && now.since_ms(*at).unsigned_abs() < TELL_EVERY_MS
+            *was_enrolled == is_enrolled && now.since_ms(*at).unsigned_abs() < every_ms
         };
         if told.get(&id).is_some_and(is_repeated) {
             return false;
@@ -186,6 +193,8 @@ impl Enrolment {
             Claim::Verified(claimed) => claimed,
             Claim::Unverified(heartbeat) => match self.claimed_in(&heartbeat) {
                 Ok(claimed) => claimed,
+                // It was noted when it arrived.
+                Err(Forged::Revoked { .. }) => return Ok(None),
                 Err(why) => {
                     self.forged.note(ForgedKind::Heartbeat, &why);
                     return Ok(None);

@@ -25,6 +25,12 @@ pub(crate) enum Forged {
         sealer: ExecutorId,
         named: ExecutorId,
     },
+    /// An executor refuses what is not its own.
+    #[error("executor {sealer} sealed a dead letter of another queue than its own")]
+    OtherQueue { sealer: ExecutorId },
+    /// It may have been recorded and sent again.
+    #[error("executor {executor} answered another question")]
+    OtherQuestion { executor: ExecutorId },
     /// It may have been recorded and sent again.
     #[error(
         "executor {executor} sent it {off_ms} ms before or after it was received, by its clock; check that clock"

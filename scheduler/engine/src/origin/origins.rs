@@ -51,6 +51,13 @@ impl Origins {
         Self::Enrolled(Arc::new(EnrolledKeys::new(store)))
     }
 
+    pub(crate) fn keys(&self) -> Option<Arc<EnrolledKeys>> {
+        match self {
+            Self::InProcess => None,
+            Self::Enrolled(keys) => Some(keys.clone()),
+        }
+    }
+
     /// Reads all keys, so that the first messages can be verified.
     pub(crate) async fn load(&self) -> Result<(), StoreError> {
         match self {
@@ -80,6 +87,13 @@ impl Origins {
         match self {
             Self::InProcess => Ok(()),
             Self::Enrolled(keys) => keys.refresh_since(Instant::now()).await,
+        }
+    }
+
+    /// Has the keys that have changed read soon.
+    pub(crate) fn want_keys(&self) {
+        if let Self::Enrolled(keys) = self {
+            keys.wanted.wake();
         }
     }
 

@@ -179,7 +179,7 @@ async fn an_attempt_that_has_started_meanwhile_goes_on() {
         .iter()
         .map(|trigger| AttemptReport {
             attempt: trigger.attempt_id(),
-            executor: Some(trigger.executor.clone()),
+            executor: Some(e1.id()),
             event: AttemptEvent::Started { at: fixture.now() },
         })
         .collect();
