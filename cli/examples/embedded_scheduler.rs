@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use cueline_broker::{Broker, BrokerOptions};
 use cueline_broker_embedded::{EmbeddedDriver, EmbeddedOptions};
-use cueline_engine::{Engine, EngineOptions};
+use cueline_engine::{Engine, EngineOptions, Origins};
 use cueline_model::{JobSpec, decode};
 use cueline_runtime::{Lifecycle, SystemClock};
 use cueline_store::Store;
@@ -47,7 +47,8 @@ async fn greet(directory: &Path) -> Result<Run, Box<dyn Error>> {
         broker.clone(),
         Arc::new(SystemClock),
         EngineOptions::default(),
-        None, // a signing key; native handlers need none
+        None,               // a signing key; native handlers need none
+        Origins::InProcess, // the broker is a file that no other process uses
         &scheduler,
     )
     .await?;

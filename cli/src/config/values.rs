@@ -10,6 +10,7 @@ use cueline_api::AdminToken;
 use cueline_handlers::http::{IpNet, parse_network};
 use cueline_model::{DurationMs, ExecutorName, NameError};
 use cueline_protocol::SigningKey;
+use cueline_protocol::origin::EnrolmentToken;
 
 use crate::adapters::{BrokerUrl, StoreUrl};
 use crate::components::HandlerKind;
@@ -172,6 +173,13 @@ pub(super) fn token(text: &str) -> Result<AdminToken, String> {
 pub(super) fn signing_key(path: &str) -> Result<SigningKey, String> {
     let text = secret_file::read(Path::new(path))?;
     keys::secret_from_text(&text).map_err(|problem| format!("{path}: {problem}"))
+}
+
+pub(super) fn enrolment_token(path: &str) -> Result<EnrolmentToken, String> {
+    let text = secret_file::read(Path::new(path))?;
+    text.parse().map_err(|error| {
+        format!("{path}: {error}; `cueline worker-key token --out FILE` makes one")
+    })
 }
 
 pub(super) fn trusted_keys(text: &str) -> Result<TrustedKeys, String> {

@@ -16,7 +16,7 @@ use cueline_broker::{
     Driver, Listener, Outgoing, QueueId, Receipt, Refusal, Settlement, StartLog,
 };
 use cueline_broker_embedded::{EmbeddedDriver, EmbeddedOptions};
-use cueline_engine::{Engine, EngineOptions};
+use cueline_engine::{Engine, EngineOptions, Origins};
 use cueline_model::{ExecutorId, Heartbeat};
 use cueline_protocol::{HeartbeatMessage, Trigger, VERSION, decode, encode};
 use cueline_runtime::{Lifecycle, SystemClock};
@@ -178,6 +178,7 @@ impl Scheduler {
             Arc::new(SystemClock),
             options,
             None,
+            Origins::InProcess,
             &lifecycle,
         )
         .await?;
