@@ -84,21 +84,6 @@ impl CompositionOptions {
         }
     }
 
-    /// If the store or broker is external, other schedulers may use it.
-    fn failover(&self) -> Failover {
-        if self.store.is_none() && self.broker.is_none() {
-            return Failover::Never;
-        }
-        let failover_after = Duration::from_millis(self.engine.failover_after_ms);
-        Failover::After {
-            // The default of every worker; see `Builder::fence_after`.
-            fence_after: failover_after * 2 / 3,
-            failover_after,
-        }
-    }
-}
-
-impl CompositionOptions {
     /// Whether other processes may use the broker.
     fn has_shared_broker(&self) -> bool {
         self.broker.as_ref().is_some_and(|url| !url.is_embedded())
@@ -110,6 +95,19 @@ impl CompositionOptions {
             name: name.clone(),
         };
         self.executors.iter().map(id).collect()
+    }
+
+    /// If the store or broker is external, other schedulers may use it.
+    fn failover(&self) -> Failover {
+        if self.store.is_none() && self.broker.is_none() {
+            return Failover::Never;
+        }
+        let failover_after = Duration::from_millis(self.engine.failover_after_ms);
+        Failover::After {
+            // The default of every worker; see `Builder::fence_after`.
+            fence_after: failover_after * 2 / 3,
+            failover_after,
+        }
     }
 }
 
