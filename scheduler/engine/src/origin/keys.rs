@@ -35,6 +35,7 @@ pub struct EnrolledKeys {
 /// What was read, and when. Its lock lets one caller read at a time.
 #[derive(Debug, Default)]
 struct Reads {
+    /// When the last read began that has succeeded.
     begun_at: Option<Instant>,
     /// When all keys were read last.
     reloaded_at: Option<Instant>,
@@ -80,7 +81,6 @@ impl EnrolledKeys {
 
     async fn read(&self, reads: &mut Reads) -> Result<(), StoreError> {
         let begun_at = Instant::now();
-        reads.begun_at = Some(begun_at);
         let is_due = |at: Instant| begun_at.duration_since(at) >= RELOAD_EVERY;
         if reads.reloaded_at.is_none_or(is_due) {
             let (keys, version) = self.changes(0).await?;
@@ -100,6 +100,7 @@ impl EnrolledKeys {
             }
             reads.version = version;
         }
+        reads.begun_at = Some(begun_at);
         Ok(())
     }
 

@@ -313,3 +313,37 @@ async fn a_dead_letter_counts_with_the_seal_of_its_queues_executor() {
     let origin = letter.expect("a dead letter").origin;
     assert_eq!(origin.as_deref(), Some("executor default/victim"));
 }
+
+/// The broker seals nothing. What a worker has sealed is known even then.
+#[tokio::test]
+async fn a_message_that_the_broker_moved_has_the_origin_of_its_own_seal() {
+    let mut attack = Attack::new().await;
+    let sealed = attack
+        .victim
+        .seal(Purpose::Reports, attack.report(attack.success()));
+    let moved = |queue: &QueueId, payload: Vec<u8>| DeadLetter {
+        by_broker: true,
+        ..letter(queue, payload)
+    };
+    let letters = [
+        moved(&QueueId::Results, sealed),
+        moved(&QueueId::Results, attack.report(attack.success())),
+        // Triggers of native handlers have no signature.
+        moved(&attack.victim.queue(), encode(&attack.trigger)),
+    ];
+    for letter in &letters {
+        let payload = letter.encode().expect("encodes");
+        attack.fixture.put(&QueueId::Dead, payload).await;
+    }
+    let stored = attack.engine.store_dead_letters().await;
+    assert_eq!(stored.expect("stores"), letters.len());
+    assert_eq!(attack.counts().forged_letters, 0);
+    let stored = attack.fixture.dead_letters().await;
+    let origins: Vec<_> = stored.iter().map(|l| l.origin.as_deref()).collect();
+    assert_eq!(origins, [Some("executor default/victim"), None, None]);
+    let admin = attack.engine.admin();
+    let replayed = admin.replay_dead_letters(&[stored[0].id]).await;
+    assert_eq!(replayed.expect("replays")[0].refused, None);
+    tick(&mut attack.engine).await;
+    assert_eq!(attack.state().await, RunState::Succeeded);
+}
