@@ -6,8 +6,11 @@ use cueline_model::{ExecutorId, Timestamp};
 use cueline_protocol::origin::{WorkerKeyId, WorkerPublicKey};
 use cueline_store::{StoredWorkerKey, WorkerKeyState};
 
-/// The beginning of [`StoredWorkerKey::changed_by`] for a key whose place another one took.
-const ROTATION_TO: &str = "rotation to ";
+/// The beginnings of [`StoredWorkerKey::changed_by`] for a key whose place another one took: by a rotation, or by a token
+/// for this very executor.
+const REPLACED_BY: [&str; 2] = ["rotation to ", "token "];
+/// The digits of the id that follows.
+const ID_DIGITS: usize = 16;
 
 /// What is sealed with a key may be in a queue when another key takes its place, and its worker may not know of that yet.
 /// For this time the key still counts.
@@ -40,7 +43,7 @@ impl KeyTable {
     /// Adds a key, or replaces what was known about it.
     pub(super) fn insert(&mut self, stored: StoredWorkerKey) {
         let key = WorkerPublicKey::from_bytes(stored.key);
-        let was_replaced = stored.changed_by.starts_with(ROTATION_TO);
+        let was_replaced = is_replacement(&stored.changed_by);
         let known = Known {
             key,
             is_allowed: stored.state == WorkerKeyState::Allowed,
@@ -68,6 +71,11 @@ impl KeyTable {
         };
         Some((known.key, standing))
     }
+}
+
+fn is_replacement(changed_by: &str) -> bool {
+    let ids = REPLACED_BY.map(|beginning| changed_by.strip_prefix(beginning));
+    ids.into_iter().flatten().any(|id| id.len() == ID_DIGITS)
 }
 
 #[cfg(test)]
@@ -123,16 +131,20 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_was_rotated_counts_for_a_short_time_and_a_revoked_one_does_not() {
+    fn a_replaced_key_counts_for_a_short_time_and_a_revoked_one_does_not() {
         let mut table = KeyTable::default();
-        let to = format!("{ROTATION_TO}{}", key(2).id());
+        let to = format!("rotation to {}", key(2).id());
         table.insert(stored(1, WorkerKeyState::Revoked, &to));
-        table.insert(stored(2, WorkerKeyState::Allowed, "rotation"));
+        table.insert(stored(2, WorkerKeyState::Allowed, "token 0123456789abcdef"));
         table.insert(stored(3, WorkerKeyState::Revoked, "ann"));
+        table.insert(stored(4, WorkerKeyState::Revoked, "token 0123456789abcdef"));
+        table.insert(stored(5, WorkerKeyState::Revoked, "token keeper"));
         let last = 1_000 + REPLACED_COUNTS_MS;
         assert_eq!(standing(&table, 1, last), Some(KeyStanding::JustReplaced));
         assert_eq!(standing(&table, 1, last + 1), Some(KeyStanding::Revoked));
         assert_eq!(standing(&table, 2, last + 1), Some(KeyStanding::Allowed));
         assert_eq!(standing(&table, 3, last), Some(KeyStanding::Revoked));
+        assert_eq!(standing(&table, 4, last), Some(KeyStanding::JustReplaced));
+        assert_eq!(standing(&table, 5, last), Some(KeyStanding::Revoked));
     }
 }
