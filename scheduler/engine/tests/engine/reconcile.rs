@@ -7,7 +7,7 @@ use std::time::Duration;
 use cueline_broker::conformance::{Fault, Operation};
 use cueline_broker::{Coverage, ErrorKind, QueueId, Settlement};
 use cueline_engine::{EngineOptions, ManualEngine};
-use cueline_model::{AttemptEvent, AttemptId, OutcomeKind, RunState, Session};
+use cueline_model::{AttemptEvent, AttemptId, ExecutorId, OutcomeKind, RunState, Session};
 use cueline_protocol::{StartRecord, Trigger, VERSION, encode};
 use cueline_store::AttemptReport;
 use serde_json::json;
@@ -179,7 +179,10 @@ async fn an_attempt_that_has_started_meanwhile_goes_on() {
         .iter()
         .map(|trigger| AttemptReport {
             attempt: trigger.attempt_id(),
-            executor: Some(e1.id()),
+            executor: Some(ExecutorId {
+                group: trigger.group.clone(),
+                name: trigger.executor.clone(),
+            }),
             event: AttemptEvent::Started { at: fixture.now() },
         })
         .collect();
