@@ -3,8 +3,9 @@
 use cueline_broker::QueueId;
 use cueline_protocol::{Trigger, decode};
 
-/// The queue that a dead letter came from, as the broker displays it in `name`. Names of groups and executors may contain dots, so the trigger in the letter
-/// decides where the name is split. `None` without a readable trigger if the name is ambiguous.
+/// The queue that a dead letter came from. `name` is that queue as the broker displays it. Names of groups and executors
+/// may contain dots, so the trigger in the letter decides where the name is split. `None` without a readable trigger if
+/// the name is ambiguous.
 pub(crate) fn queue_of(name: &str, payload: &[u8]) -> Option<QueueId> {
     for queue in [QueueId::Results, QueueId::Requests] {
         if queue.to_string() == name {

@@ -7,7 +7,7 @@ use cueline_model::Timestamp;
 use cueline_protocol::origin::Purpose;
 use cueline_protocol::{HeartbeatMessage, decode};
 
-use crate::origin::enrolment::Claims;
+use crate::origin::claims::Claims;
 use crate::origin::forged::Forged;
 use crate::origin::forged_messages::{ForgedKind, ForgedMessages};
 use crate::origin::heartbeat_order::HeartbeatOrder;

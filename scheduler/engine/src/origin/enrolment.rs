@@ -4,37 +4,25 @@
 //! A claim is part of a heartbeat. An enrolment token admits a new key, and an enrolled key admits the one that takes its
 //! place. The executor is told the result, and repeats its claim until then.
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use cueline_broker::Broker;
-use cueline_model::{ExecutorId, Timestamp};
+use cueline_model::ExecutorId;
 use cueline_protocol::origin::{
     EnrolmentClaim, Purpose, RotationClaim, Sealed, WorkerKeyId, WorkerPublicKey,
 };
 use cueline_protocol::{Control, HeartbeatMessage, VERSION, decode, encode};
-use cueline_runtime::{Activator, Stop};
+use cueline_runtime::Stop;
 use cueline_store::{EnrolOutcome, EnrolRefusal, KeyOrigin, NewWorkerKey, Store, StoreError};
 
+use super::claims::{Claim, Claimed, Claims, claimed_by};
 use super::forged::Forged;
 use super::forged_messages::{ForgedKind, ForgedMessages};
 use super::heartbeat_order::check_time;
 use super::keys::EnrolledKeys;
 use crate::addresses::control_channel;
 use crate::database_clock::DatabaseClock;
-use crate::lock::lock;
-
-/// The most claims that wait. Further ones are dropped; the next heartbeat of the executor repeats its claim.
-const MAX_WAITING: usize = 256;
-/// The largest heartbeat that is kept for its claim, in bytes. Workers send a few hundred bytes and their capabilities.
-const MAX_HEARTBEAT_BYTES: usize = 64 * 1024;
-/// An executor is told once in this time that its key is enrolled. It waits for that after each start.
-const CONFIRM_EVERY_MS: u64 = 1_000;
-/// An executor is told the same refusal once in this time.
-const REFUSE_EVERY_MS: u64 = 10_000;
-/// The most keys whose last answer is remembered. At the limit all are forgotten, and answers may be repeated.
-const MAX_TOLD: usize = 10_000;
 
 /// Claims that wait, and what their executors were told.
 pub(crate) struct Enrolment {
@@ -46,119 +34,15 @@ pub(crate) struct Enrolment {
     pub(crate) claims: Arc<Claims>,
 }
 
-/// The claims that wait, one for each key.
-#[derive(Debug, Default)]
-pub(crate) struct Claims {
-    waiting: Mutex<BTreeMap<(ExecutorId, WorkerKeyId), Claim>>,
-    /// When each key was last answered, and whether it was enrolled.
-    told: Mutex<HashMap<(ExecutorId, WorkerKeyId), (Timestamp, bool)>>,
-    added: Activator,
-}
-
-/// A heartbeat that has, or may have, a claim.
-#[derive(Debug)]
-enum Claim {
-    /// It is sealed with a key that does not count. This is the whole message.
-    Unverified(Bytes),
-    /// Its seal is verified. The executor still sends the claim of the key that sealed it, so it missed the answer.
-    Repeated,
-    Verified(Claimed),
-}
-
-/// What an executor asks for.
-#[derive(Debug)]
-enum Claimed {
-    /// A token vouches for its key.
-    Enrolment(EnrolmentClaim),
-    /// Its old key vouches for a new one.
-    Rotation(RotationClaim),
-}
-
-impl Claimed {
-    fn key(&self) -> WorkerPublicKey {
-        match self {
-            Self::Enrolment(claim) => claim.key,
-            Self::Rotation(claim) => claim.key,
-        }
-    }
-}
-
 /// What an executor is told about a key: `Err` with the reason of a refusal.
 type Answer = (WorkerKeyId, Result<(), String>);
-
-impl Claims {
-    /// Keeps a heartbeat that is sealed with a key that does not count, until its claim is looked at.
-    pub(crate) fn add_unverified(&self, executor: ExecutorId, key: WorkerKeyId, payload: &Bytes) {
-        if payload.len() <= MAX_HEARTBEAT_BYTES {
-            self.add(executor, key, Claim::Unverified(payload.clone()));
-        }
-    }
-
-    /// Keeps the claims of a heartbeat that is verified. `key` has sealed it.
-    pub(crate) fn add_verified(
-        &self,
-        executor: &ExecutorId,
-        key: &WorkerKeyId,
-        enrolment: Option<&EnrolmentClaim>,
-        rotation: Option<RotationClaim>,
-    ) {
-        if let Some(rotation) = rotation {
-            let (executor, new) = (executor.clone(), rotation.key.id());
-            self.add(executor, new, Claim::Verified(Claimed::Rotation(rotation)));
-        }
-        if enrolment.is_some_and(|claim| claim.key.id() == *key) {
-            self.add(executor.clone(), key.clone(), Claim::Repeated);
-        }
-    }
-
-    fn add(&self, executor: ExecutorId, key: WorkerKeyId, claim: Claim) {
-        let mut waiting = lock(&self.waiting);
-        let id = (executor, key);
-        if waiting.len() < MAX_WAITING || waiting.contains_key(&id) {
-            waiting.insert(id, claim);
-            self.added.wake();
-        }
-    }
-
-    fn next(&self) -> Option<((ExecutorId, WorkerKeyId), Claim)> {
-        lock(&self.waiting).pop_first()
-    }
-
-    /// Whether it is time to tell the executor that this key is enrolled, or that it is not.
-    fn should_tell(
-        &self,
-        executor: &ExecutorId,
-        key: &WorkerKeyId,
-        is_enrolled: bool,
-        now: Timestamp,
-    ) -> bool {
-        let mut told = lock(&self.told);
-        let id = (executor.clone(), key.clone());
-        let every_ms = if is_enrolled {
-            CONFIRM_EVERY_MS
-        } else {
-            REFUSE_EVERY_MS
-        };
-        let is_repeated = |(at, was_enrolled): &(Timestamp, bool)| {
-            *was_enrolled == is_enrolled && now.since_ms(*at).unsigned_abs() < every_ms
-        };
-        if told.get(&id).is_some_and(is_repeated) {
-            return false;
-        }
-        if told.len() >= MAX_TOLD {
-            told.clear();
-        }
-        told.insert(id, (now, is_enrolled));
-        true
-    }
-}
 
 impl Enrolment {
     /// Carries out claims until the stop.
     pub(crate) async fn run(self: Arc<Self>, stop: Stop) {
         loop {
             tokio::select! {
-                () = self.claims.added.woken() => {}
+                () = self.claims.added() => {}
                 () = stop.soft() => return,
             }
             tokio::select! {
@@ -334,17 +218,4 @@ impl Enrolment {
             tracing::warn!(group = %executor.group, executor = %executor.name, %error, "failed to answer the enrolment of a worker; trying again. Check the broker");
         }
     }
-}
-
-/// The claim of the executor that has sealed its heartbeat with `key`.
-fn claimed_by(
-    key: &WorkerKeyId,
-    enrolment: Option<EnrolmentClaim>,
-    rotation: Option<RotationClaim>,
-) -> Option<Claimed> {
-    let rotation = rotation.filter(|claim| claim.by == *key || claim.key.id() == *key);
-    let enrolment = enrolment.filter(|claim| claim.key.id() == *key);
-    rotation
-        .map(Claimed::Rotation)
-        .or_else(|| enrolment.map(Claimed::Enrolment))
 }
