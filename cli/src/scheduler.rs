@@ -1,11 +1,11 @@
 //! `cueline scheduler`: a scheduler node with its API. It shares its store and broker with other nodes.
 
 use anyhow::Result;
-use cueline_engine::EngineOptions;
+use cueline_engine::{EngineOptions, Origins};
 
 use crate::adapters::{ClientIdentity, OpenBroker, OpenError, OpenStore, StoreSettings};
 use crate::components::{
-    Http, RunningEngine, Signals, StartupRetry, descriptors, say, unexpected_end,
+    Http, RunningEngine, Signals, StartupRetry, descriptors, enrolment_tokens, say, unexpected_end,
 };
 use crate::config::SchedulerConfig;
 
@@ -58,6 +58,11 @@ impl Node {
         let store = retry
             .with(&format!("the store at {}", config.store), open)
             .await?;
+        if let Some(token) = &config.enrol_token_file {
+            let by = format!("scheduler {}", config.name);
+            let create = async || enrolment_tokens::store_shared(&*store.store, token, &by).await;
+            retry.with("the store", create).await?;
+        }
         let identity = ClientIdentity {
             connection_name: application.clone(),
             executor: None,
@@ -72,6 +77,7 @@ impl Node {
             &broker.broker,
             &options,
             &config.signing_key,
+            &Origins::enrolled(store.store.clone()),
             &retry,
         )
         .await?;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Result;
 use cueline_api::{AdminToken, ApiState};
 use cueline_broker::Broker;
-use cueline_engine::{Engine, EngineError, EngineOptions};
+use cueline_engine::{Engine, EngineError, EngineOptions, Origins};
 use cueline_protocol::SigningKey;
 use cueline_runtime::{Lifecycle, Stop, SystemClock};
 use cueline_store::Store;
@@ -33,6 +33,7 @@ impl RunningEngine {
         broker: &Broker,
         options: &EngineOptions,
         key: &SigningKey,
+        origins: &Origins,
         retry: &StartupRetry,
     ) -> Result<Self, OpenError> {
         let tasks = Lifecycle::new();
@@ -43,6 +44,7 @@ impl RunningEngine {
                 Arc::new(SystemClock),
                 options.clone(),
                 Some(key.clone()),
+                origins.clone(),
                 &tasks,
             )
             .await

@@ -3,6 +3,7 @@
 
 pub(crate) mod descriptors;
 pub(crate) mod engine;
+pub(crate) mod enrolment_tokens;
 pub(crate) mod executors;
 pub(crate) mod http;
 pub(crate) mod signals;

@@ -148,6 +148,9 @@ pub(crate) struct SchedulerConfig {
     /// File with the key that signs triggers, the same for all nodes; `cueline key new` makes one
     #[arg(value_name = "FILE", value_parser = values::signing_key)]
     pub(crate) signing_key: SigningKey,
+    /// File with a token that enrols workers of every group, the same for all nodes; stored at the start, unless the store has a token of its id. `cueline worker-key token --offline` makes one
+    #[arg(value_name = "FILE", value_parser = values::enrolment_token)]
+    pub(crate) enrol_token_file: Option<EnrolmentToken>,
     #[command(flatten)]
     pub(crate) failover: FailoverOptions,
     /// Ended runs are deleted after this time

@@ -50,7 +50,13 @@ impl Rules for SchedulerConfig {
         settings.set_default("name", machine_name());
         check_files(
             settings,
-            &["store_file", "broker_file", "token_file", "signing_key"],
+            &[
+                "store_file",
+                "broker_file",
+                "token_file",
+                "signing_key",
+                "enrol_token_file",
+            ],
         );
         check_broker(settings);
     }

@@ -5,14 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
-use cueline_engine::EngineOptions;
+use cueline_engine::{EngineOptions, Origins};
 use cueline_handlers::SecretSources;
 use cueline_handlers::http::AddressPolicy;
-use cueline_model::{ExecutorName, GroupName, JobSpec};
+use cueline_model::{ExecutorId, ExecutorName, GroupName, JobSpec};
 use cueline_protocol::VerifyingKeys;
 use cueline_store::Store;
 
 use super::DataDir;
+use super::worker_keys::WorkerKeys;
 use crate::adapters::{
     BrokerSettings, BrokerUrl, ClientIdentity, OpenBroker, OpenError, OpenStore, StoreSettings,
     StoreUrl,
@@ -83,6 +84,19 @@ impl CompositionOptions {
         }
     }
 
+    /// Whether other processes may use the broker.
+    fn has_shared_broker(&self) -> bool {
+        self.broker.as_ref().is_some_and(|url| !url.is_embedded())
+    }
+
+    fn executor_ids(&self) -> Vec<ExecutorId> {
+        let id = |name: &ExecutorName| ExecutorId {
+            group: self.group.clone(),
+            name: name.clone(),
+        };
+        self.executors.iter().map(id).collect()
+    }
+
     /// If the store or broker is external, other schedulers may use it.
     fn failover(&self) -> Failover {
         if self.store.is_none() && self.broker.is_none() {
@@ -123,10 +137,21 @@ impl Composition {
         if !options.jobs.is_empty() {
             store.apply_jobs(&options.jobs, false).await?;
         }
-        let open_broker = open_broker(data, options, &retry).await?;
+        let state_dir = |name: &ExecutorName| data.path().join("executors").join(name.as_str());
+        let mut keys = None;
+        if options.has_shared_broker() {
+            let executors = options.executor_ids();
+            keys = Some(WorkerKeys::open(&executors, state_dir, &*store, &retry).await?);
+        }
+        let open_broker = open_broker(data, options, keys.as_ref(), &retry).await?;
         let broker = &open_broker.broker;
+        let origins = match &keys {
+            Some(_) => Origins::enrolled(store.clone()),
+            None => Origins::InProcess,
+        };
+        let (engine_options, key) = (&options.engine, data.key());
         let engine =
-            RunningEngine::start(&store, broker, &options.engine, data.key(), &retry).await?;
+            RunningEngine::start(&store, broker, engine_options, key, &origins, &retry).await?;
         let executors = Executors::new();
         let shared = ExecutorOptions {
             group: options.group.clone(),
@@ -141,8 +166,11 @@ impl Composition {
             failover: options.failover(),
         };
         for name in &options.executors {
-            let state_dir = data.path().join("executors").join(name.as_str());
-            executors.start(name, &state_dir, &shared, broker)?;
+            let state_dir = state_dir(name);
+            match keys.as_mut().and_then(|keys| keys.take(name)) {
+                Some(origin) => executors.start_sealed(origin, &state_dir, &shared, broker)?,
+                None => executors.start(name, &state_dir, &shared, broker)?,
+            };
         }
         Ok(Self {
             store,
@@ -208,16 +236,21 @@ async fn open_store(
 async fn open_broker(
     data: &DataDir,
     options: &CompositionOptions,
+    keys: Option<&WorkerKeys>,
     retry: &StartupRetry,
 ) -> Result<OpenBroker> {
+    let settings = BrokerSettings {
+        seal_dead_letters: keys.map(WorkerKeys::dead_letter_seal),
+        ..options.broker_settings.clone()
+    };
     let identity = ClientIdentity {
         connection_name: "cueline standalone".to_owned(),
         executor: None,
     };
     let opened = |url: BrokerUrl, retry: StartupRetry| {
-        let identity = &identity;
+        let (identity, settings) = (&identity, &settings);
         async move {
-            let open = async || url.open(identity, &options.broker_settings).await;
+            let open = async || url.open(identity, settings).await;
             retry.with(&format!("the broker at {url}"), open).await
         }
     };

@@ -5,6 +5,7 @@
 
 mod composition;
 mod data_dir;
+mod worker_keys;
 
 use anyhow::Result;
 

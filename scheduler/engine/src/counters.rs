@@ -11,6 +11,11 @@ pub(crate) struct Counters {
     pub(crate) reconciled: AtomicU64,
     pub(crate) failovers: AtomicU64,
     pub(crate) failed_over: AtomicU64,
+    pub(crate) forged_reports: AtomicU64,
+    pub(crate) forged_heartbeats: AtomicU64,
+    pub(crate) forged_answers: AtomicU64,
+    pub(crate) forged_letters: AtomicU64,
+    pub(crate) foreign_reports: AtomicU64,
     /// Messages of the results queue that this node has ingested.
     pub(crate) ingested_messages: AtomicU64,
 }
@@ -23,6 +28,11 @@ impl Counters {
             reconciled: read(&self.reconciled),
             failovers: read(&self.failovers),
             failed_over: read(&self.failed_over),
+            forged_reports: read(&self.forged_reports),
+            forged_heartbeats: read(&self.forged_heartbeats),
+            forged_answers: read(&self.forged_answers),
+            forged_letters: read(&self.forged_letters),
+            foreign_reports: read(&self.foreign_reports),
         }
     }
 }

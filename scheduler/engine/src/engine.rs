@@ -13,6 +13,7 @@ use crate::admin::Admin;
 use crate::claims::NodeClaims;
 use crate::error::EngineError;
 use crate::options::EngineOptions;
+use crate::origin::origins::Origins;
 use crate::pipeline::confirm::MAX_WAITING_BATCHES;
 use crate::pipeline::ingest::Ingest;
 use crate::queue_consumer::{self, QueueConsumer};
@@ -39,7 +40,7 @@ const LAST_RESULTS: Duration = Duration::from_secs(5);
 
 impl Engine {
     /// Registers the node and starts its tasks in `lifecycle`. With a `key`, triggers are signed if their handler
-    /// requires it.
+    /// requires it. Messages of workers count if `origins` verifies them.
     ///
     /// # Errors
     ///
@@ -50,11 +51,20 @@ impl Engine {
         clock: Arc<dyn Clock>,
         options: EngineOptions,
         key: Option<SigningKey>,
+        origins: Origins,
         lifecycle: &Lifecycle,
     ) -> Result<Self, EngineError> {
         let max_confirmations = options.confirm_batch * MAX_WAITING_BATCHES;
         let ports = store.clone();
-        let opening = Stages::open(ports, broker, clock, &options, key, max_confirmations);
+        let opening = Stages::open(
+            ports,
+            broker,
+            clock,
+            &options,
+            key,
+            origins,
+            max_confirmations,
+        );
         let stages = opening.await?;
         let engine = Self {
             store,
@@ -79,6 +89,10 @@ impl Engine {
         spawn_duty(tasks, stages.cancellations, &admin.cancellations);
         spawn_duty(tasks, stages.overdue, timer_only);
         spawn_duty(tasks, stages.retention, timer_only);
+        if let Some(refresh_keys) = stages.refresh_keys {
+            let wanted = refresh_keys.keys.wanted.clone();
+            spawn_duty(tasks, refresh_keys, &wanted);
+        }
         spawn_consumer(tasks, "ingest", stages.ingest);
         spawn_consumer(tasks, "trigger requests", stages.trigger_requests);
         spawn_consumer(tasks, "dead letters", stages.dead_letters);
@@ -91,6 +105,9 @@ impl Engine {
         tasks.spawn("loopback", stages.loopback.run(stop()));
         tasks.spawn("name conflicts", stages.name_conflicts.run(stop()));
         tasks.spawn("queue provisioner", stages.queues.run(stop()));
+        if let Some(enrolment) = stages.enrolment {
+            tasks.spawn("enrolment", enrolment.run(stop()));
+        }
     }
 
     /// Carries out requests of operators.

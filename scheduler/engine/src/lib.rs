@@ -8,6 +8,7 @@
 //! | `liveness` | leases, heartbeats, failover, reconciliation |
 //! | `maintenance` | cancellations, dead letters, overdue runs, retention |
 //! | `admin` | requests of operators |
+//! | `origin` | verifies which executor has sent a message |
 //! | `stages` | creates and connects all stages |
 //!
 //! The database is the source of truth. Every run that a stage holds in memory is also in the store, claimed by this
@@ -19,6 +20,7 @@ mod admin;
 mod claims;
 mod counters;
 mod database_clock;
+mod dead_letter_queue;
 mod engine;
 mod error;
 mod liveness;
@@ -26,8 +28,10 @@ mod lock;
 mod maintenance;
 mod manual;
 mod options;
+mod origin;
 mod pipeline;
 mod queue_consumer;
+mod refused_messages;
 mod route;
 mod scheduler_report;
 mod stages;
@@ -37,3 +41,4 @@ pub use engine::Engine;
 pub use error::EngineError;
 pub use manual::{ManualEngine, Tick};
 pub use options::EngineOptions;
+pub use origin::{EnrolledKeys, Origins};

@@ -10,6 +10,7 @@ use cueline_store::admin::SchedulerAdmin;
 
 use crate::error::EngineError;
 use crate::options::EngineOptions;
+use crate::origin::origins::Origins;
 use crate::queue_consumer::{QueueConsumer, consume_once};
 use crate::stages::Stages;
 
@@ -51,12 +52,22 @@ impl ManualEngine {
         clock: Arc<dyn Clock>,
         options: EngineOptions,
         key: Option<SigningKey>,
+        origins: Origins,
     ) -> Result<Self, EngineError> {
         let options = EngineOptions {
             prepare_ahead_ms: 0,
             ..options
         };
-        let stages = Stages::open(store, broker, clock, &options, key, MAX_CONFIRMATIONS).await?;
+        let opening = Stages::open(
+            store,
+            broker,
+            clock,
+            &options,
+            key,
+            origins,
+            MAX_CONFIRMATIONS,
+        );
+        let stages = opening.await?;
         Ok(Self { stages })
     }
 
@@ -79,7 +90,8 @@ impl ManualEngine {
         Ok(done)
     }
 
-    /// Stores the heartbeats that have arrived, declares the queues that they request, and reports name conflicts.
+    /// Stores the heartbeats that have arrived, declares the queues that they request, reports name conflicts, and enrols
+    /// the keys that they announce.
     ///
     /// # Errors
     ///
@@ -94,6 +106,21 @@ impl ManualEngine {
         heartbeats.store_waiting(heartbeat_inbox).await?;
         stages.queues.declare_all().await;
         stages.name_conflicts.send_all().await;
+        if let Some(enrolment) = &stages.enrolment {
+            enrolment.carry_out_all().await;
+        }
+        Ok(())
+    }
+
+    /// Reads the keys of workers that have changed in the store.
+    ///
+    /// # Errors
+    ///
+    /// When the store fails.
+    pub async fn refresh_keys(&mut self) -> Result<(), EngineError> {
+        if let Some(refresh_keys) = &mut self.stages.refresh_keys {
+            refresh_keys.activate().await?;
+        }
         Ok(())
     }
 

@@ -22,6 +22,7 @@ use crate::liveness::executor_attempts::ExecutorAttempts;
 use crate::liveness::executor_failover::ExecutorFailover;
 use crate::liveness::failover::Failover;
 use crate::liveness::forget::ForgetExecutors;
+use crate::liveness::heartbeat_reader::HeartbeatReader;
 use crate::liveness::heartbeats::Heartbeats;
 use crate::liveness::holdings::{Holdings, LEAST_PASSED_AFTER_MS};
 use crate::liveness::incarnations::Incarnations;
@@ -42,6 +43,12 @@ use crate::maintenance::overdue::Overdue;
 use crate::maintenance::refused_triggers::RefusedTriggers;
 use crate::maintenance::retention::Retention;
 use crate::options::EngineOptions;
+use crate::origin::claims::Claims;
+use crate::origin::enrolment::Enrolment;
+use crate::origin::forged_messages::ForgedMessages;
+use crate::origin::heartbeat_order::HeartbeatOrder;
+use crate::origin::keys::RefreshKeys;
+use crate::origin::origins::Origins;
 use crate::pipeline::broadcast_hold::BroadcastHold;
 use crate::pipeline::claim::Claim;
 use crate::pipeline::confirm::Confirm;
@@ -52,6 +59,7 @@ use crate::pipeline::publish::Publish;
 use crate::pipeline::trigger_requests::TriggerRequests;
 use crate::pipeline::trigger_writer::{TriggerSigner, TriggerWriter};
 use crate::pipeline::unroutable_runs::UnroutableRuns;
+use crate::refused_messages::RefusedMessages;
 use crate::route::Router;
 
 /// The stages of one engine, not yet running.
@@ -75,6 +83,9 @@ pub(crate) struct Stages {
     pub(crate) failover: Failover,
     pub(crate) forget_executors: ForgetExecutors,
     pub(crate) reconcile: Reconcile,
+    // The origin of workers' messages. `None` without seals.
+    pub(crate) enrolment: Option<Arc<Enrolment>>,
+    pub(crate) refresh_keys: Option<RefreshKeys>,
     // Maintenance.
     pub(crate) cancellations: Cancellations,
     pub(crate) dead_letters: Arc<DeadLetters>,
@@ -93,6 +104,10 @@ struct Parts {
     self_check: Arc<SelfCheck>,
     unanswered: Arc<Mutex<Unanswered>>,
     counters: Arc<Counters>,
+    origins: Origins,
+    forged: Arc<ForgedMessages>,
+    refused: RefusedMessages,
+    claims_to_keys: Arc<Claims>,
     burst_gate: Arc<BurstGate>,
     queues: Arc<QueueProvisioner>,
     name_conflicts: Arc<NameConflicts>,
@@ -120,6 +135,7 @@ impl Stages {
         clock: Arc<dyn Clock>,
         options: &EngineOptions,
         key: Option<SigningKey>,
+        origins: Origins,
         max_confirmations: usize,
     ) -> Result<Self, EngineError> {
         let heartbeat_inbox = broker.listen(&Channel::Heartbeats).await?;
@@ -127,7 +143,8 @@ impl Stages {
             broker.declare(&queue).await?;
         }
         let store_id = store.store_id().await?;
-        let parts = Parts::new(store, store_id, broker, clock, options, key);
+        origins.load().await?;
+        let parts = Parts::new(store, store_id, broker, clock, options, key, origins);
         let stages = parts.stages(options, heartbeat_inbox, max_confirmations);
         stages.node_lease.renew().await?;
         stages.heartbeats.restore().await?;
@@ -143,8 +160,10 @@ impl Parts {
         clock: Arc<dyn Clock>,
         options: &EngineOptions,
         key: Option<SigningKey>,
+        origins: Origins,
     ) -> Self {
         let clock = Arc::new(DatabaseClock::new(clock));
+        let counters = Arc::<Counters>::default();
         Self {
             queues: Arc::new(QueueProvisioner::new(
                 store.clone(),
@@ -158,13 +177,20 @@ impl Parts {
                 key,
                 valid_ms: options.trigger_valid_ms,
             },
+            forged: Arc::new(ForgedMessages::new(clock.clone(), counters.clone())),
+            refused: RefusedMessages {
+                store: store.clone(),
+                clock: clock.clone(),
+            },
             store,
             store_id,
             broker,
             clock,
+            origins,
             claims: Arc::default(),
+            claims_to_keys: Arc::default(),
             unanswered: Arc::default(),
-            counters: Arc::default(),
+            counters,
             burst_gate: Arc::default(),
             claim: Activator::new(),
             cancellations: Activator::new(),
@@ -198,15 +224,15 @@ impl Parts {
                 store, burst_gate; confirmed: confirmations, batch: o.confirm_batch, unwritten: Vec::new()
             }),
             ingest: Arc::new(hand!(self => Ingest {
-                store, store_id, broker, clock, burst_gate, counters, claim; poll_ms: o.poll_ms, batch: o.ingest_batch
+                store, store_id, broker, clock, burst_gate, counters, origins, forged, refused, claim; poll_ms: o.poll_ms, batch: o.ingest_batch
             })),
-            trigger_requests: Arc::new(hand!(self => TriggerRequests { broker, clock; trigger: self.trigger(o) })),
+            trigger_requests: Arc::new(hand!(self => TriggerRequests { broker, clock, refused; trigger: self.trigger(o) })),
             node_lease: hand!(self => NodeLease {
                 store, clock, claims, self_check, claim; node_name: o.node_name.clone(), lease_ms: o.lease_ms
             }),
             heartbeats: hand!(self => Heartbeats {
                 store, clock, claims, registry, self_check, queues, name_conflicts;
-                incarnations: Incarnations::new(o.failover_after_ms), lease_times: LeaseTimesCheck::new(o.failover_after_ms),
+                reader: self.heartbeat_reader(), incarnations: Incarnations::new(o.failover_after_ms), lease_times: LeaseTimesCheck::new(o.failover_after_ms),
                 unstored: BTreeMap::new()
             }),
             name_conflicts: self.name_conflicts.clone(),
@@ -221,9 +247,12 @@ impl Parts {
                 broker, clock, claim; reconciler: self.reconciler(o), older_than_ms: o.reconcile_after_ms, after: None, not_held: NotHeld::default(),
                 limit: RepublishLimit::default()
             }),
+            enrolment: self.enrolment().map(Arc::new),
+            refresh_keys: self.origins.keys().map(|keys| RefreshKeys { keys }),
             cancellations: hand!(self => Cancellations { store, store_id, broker, registry }),
             dead_letters: Arc::new(hand!(self => DeadLetters {
-                store, broker, clock, claim; refused: hand!(self => RefusedTriggers { store, store_id, signer; holdings: self.holdings(o) })
+                store, broker, clock, claim, origins, forged;
+                letters: self.refused.clone(), refused: hand!(self => RefusedTriggers { store, store_id, signer; holdings: self.holdings(o) })
             })),
             overdue: hand!(self => Overdue { store, clock, claim; unroutable: self.unroutable(o), slack_ms: o.overdue_slack_ms }),
             retention: hand!(self => Retention { store; retention_ms: o.retention_ms }),
@@ -234,8 +263,21 @@ impl Parts {
         hand!(self => ManualTrigger { store, claims, claim; max_claimed: o.max_claimed })
     }
 
+    fn heartbeat_reader(&self) -> HeartbeatReader {
+        hand!(self => HeartbeatReader {
+            origins, forged; claims: self.claims_to_keys.clone(), order: HeartbeatOrder::default()
+        })
+    }
+
+    fn enrolment(&self) -> Option<Enrolment> {
+        let keys = self.origins.keys()?;
+        Some(hand!(self => Enrolment {
+            store, broker, clock, forged; keys: keys, claims: self.claims_to_keys.clone()
+        }))
+    }
+
     fn attempts(&self) -> ExecutorAttempts {
-        hand!(self => ExecutorAttempts { store, store_id, broker, clock })
+        hand!(self => ExecutorAttempts { store, store_id, broker, clock, refused })
     }
 
     fn holdings(&self, o: &EngineOptions) -> Holdings {
@@ -244,7 +286,7 @@ impl Parts {
             .saturating_mul(2)
             .max(LEAST_PASSED_AFTER_MS);
         hand!(self => Holdings {
-            broker, registry, clock, store_id, unanswered; trigger_valid_ms: o.trigger_valid_ms, passed_after_ms: passed_after_ms
+            broker, registry, clock, store_id, unanswered, origins, forged; trigger_valid_ms: o.trigger_valid_ms, passed_after_ms: passed_after_ms
         })
     }
 

@@ -35,6 +35,16 @@ pub struct SinceStart {
     pub failovers: u64,
     /// Attempts taken from silent executors: routed again, or ended `lost`.
     pub failed_over: u64,
+    /// Messages with results that became dead letters, because no enrolled worker has sealed them.
+    pub forged_reports: u64,
+    /// Heartbeats that were ignored, because no enrolled worker has sealed them just now.
+    pub forged_heartbeats: u64,
+    /// Answers to questions about attempts that were ignored, because another sender may have made them.
+    pub forged_answers: u64,
+    /// Dead letters that no enrolled worker has sealed. They are stored, and cannot be replayed.
+    pub forged_letters: u64,
+    /// Reports that became dead letters, because their attempt was given to another executor.
+    pub foreign_reports: u64,
 }
 
 /// The number of messages in a queue.

@@ -346,6 +346,21 @@ impl Broker {
         payload: Bytes,
         wait: Duration,
     ) -> Result<Option<Bytes>, BrokerError> {
+        self.ask_for(channel, payload, wait, Some).await
+    }
+
+    /// Like [`ask`](Self::ask), but waits for the first answer from which `read` returns a value. Others are ignored.
+    ///
+    /// # Errors
+    ///
+    /// The error of the driver, if the request could not be sent.
+    pub async fn ask_for<T>(
+        &self,
+        channel: &Channel,
+        payload: Bytes,
+        wait: Duration,
+        mut read: impl FnMut(Bytes) -> Option<T>,
+    ) -> Result<Option<T>, BrokerError> {
         let number = self.replies.next.fetch_add(1, Ordering::Relaxed);
         let reply = Channel::Replies(format!("{:016x}-{number}", self.replies.process));
         let mut listener = self.driver.listen(&reply).await?;
@@ -358,10 +373,15 @@ impl Broker {
                 },
             )
             .await?;
-        match timeout(wait, listener.recv()).await {
-            Ok(Some(answer)) => Ok(Some(answer.payload)),
-            Ok(None) | Err(_) => Ok(None),
-        }
+        let answered = async {
+            while let Some(answer) = listener.recv().await {
+                if let Some(value) = read(answer.payload) {
+                    return Some(value);
+                }
+            }
+            None
+        };
+        Ok(timeout(wait, answered).await.unwrap_or_default())
     }
 
     /// Declares the log if it is missing.

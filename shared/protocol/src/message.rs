@@ -122,7 +122,9 @@ pub struct ReportMessage {
     pub run: RunId,
     /// The attempt.
     pub attempt: u32,
-    /// The executor that reports.
+    /// The group of the executor that reports.
+    pub group: GroupName,
+    /// The name of the executor that reports.
     pub executor: ExecutorName,
     /// What happened.
     pub event: AttemptEvent,

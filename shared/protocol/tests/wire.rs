@@ -126,11 +126,11 @@ fn the_answer_about_holdings() {
 #[test]
 fn several_reports_in_one_message() {
     let wire = concat!(
-        r#"{"v":1,"store":"0123456789abcdef0123456789abcdef","run":7,"attempt":1,"executor":"one","event":{"started":{"at":5}}}"#,
+        r#"{"v":1,"store":"0123456789abcdef0123456789abcdef","run":7,"attempt":1,"group":"billing","executor":"one","event":{"started":{"at":5}}}"#,
         "\n",
         r#"{"v":9,"run":7,"attempt":1,"extra":true}"#,
         "\n",
-        r#"{"v":1,"store":"0123456789abcdef0123456789abcdef","run":8,"attempt":2,"executor":"one","event":{"progress":{"fraction":0.5}}}"#,
+        r#"{"v":1,"store":"0123456789abcdef0123456789abcdef","run":8,"attempt":2,"group":"billing","executor":"one","event":{"progress":{"fraction":0.5}}}"#,
     );
     let events: Vec<_> = decode_reports(wire.as_bytes()).collect();
     let [Ok(started), Err(DecodeError::Version(9)), Ok(progress)] = &events[..] else {

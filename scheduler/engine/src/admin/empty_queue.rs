@@ -16,8 +16,8 @@ use std::time::Duration;
 
 use cueline_broker::{BrokerError, Coverage, Delivery, QueueId, Receipt, Settlement};
 use cueline_model::{AttemptId, ExecutorId, OutcomeKind, RunState};
-use cueline_store::OutstandingAttempt;
 use cueline_store::admin::EmptiedQueue;
+use cueline_store::{NewDeadLetter, OutstandingAttempt};
 
 use crate::addresses::executor_queue;
 use crate::error::EngineError;
@@ -104,26 +104,45 @@ impl<'a> EmptyQueue<'a> {
     /// Returns false if the executor does not answer or its start log cannot be read.
     async fn end_batch(&mut self, batch: &[Delivery]) -> Result<bool, EngineError> {
         let mut only_copies = Vec::new();
+        let mut letters = Vec::new();
         let settlements: Vec<_> = batch
             .iter()
             .filter_map(|delivery| {
-                let settlement = self.sort(delivery, &mut only_copies)?;
+                let settlement = self.sort(delivery, &mut only_copies, &mut letters)?;
                 Some((delivery.receipt, settlement))
             })
             .collect();
-        let broker = &self.attempts.broker;
-        if let Err(e) = broker.settle(&self.queue, &settlements).await {
+        if let Err(e) = self.settle(&settlements, &letters).await {
             self.put_back(&only_copies).await?;
-            return Err(e.into());
+            return Err(e);
         }
         self.decide(&only_copies).await
     }
 
+    /// Stores dead letters before their messages are acked.
+    async fn settle(
+        &self,
+        settlements: &[(Receipt, Settlement)],
+        letters: &[NewDeadLetter],
+    ) -> Result<(), EngineError> {
+        self.attempts.refused.keep(letters).await?;
+        let broker = &self.attempts.broker;
+        Ok(broker.settle(&self.queue, settlements).await?)
+    }
+
     /// How a trigger is settled at once. `None` if that is decided later.
-    fn sort(&mut self, delivery: &Delivery, only_copies: &mut Vec<Fetched>) -> Option<Settlement> {
+    fn sort(
+        &mut self,
+        delivery: &Delivery,
+        only_copies: &mut Vec<Fetched>,
+        letters: &mut Vec<NewDeadLetter>,
+    ) -> Option<Settlement> {
         let attempt = match self.attempts.read(delivery) {
             Ok(trigger) => trigger.attempt_id(),
-            Err(refused) => return Some(Settlement::Dead(refused)),
+            Err(refused) => {
+                letters.push(self.attempts.letter(&self.queue, delivery, refused));
+                return Some(Settlement::Ack);
+            }
         };
         let Some(listed) = self.listed.get(&attempt) else {
             // Without a confirmation in the store, the trigger may be published again at any time. The executor

@@ -1,8 +1,8 @@
 //! Requests of operators: manual triggers, queues and dead letters. The node that receives a request carries it out at
 //! once.
 
-mod dead_letter_origin;
 mod empty_queue;
+mod replay;
 
 use std::sync::Arc;
 
@@ -181,8 +181,9 @@ impl Admin {
         &self,
         letter: &DeadLetter,
     ) -> Result<Result<QueueId, String>, StoreError> {
-        let Some(queue) = dead_letter_origin::queue_of(letter) else {
-            return Ok(Err(format!("the queue {:?} is not known", letter.queue)));
+        let queue = match replay::queue_for(letter) {
+            Ok(queue) => queue,
+            Err(refused) => return Ok(Err(refused)),
         };
         let trigger = decode::<Trigger>(&letter.payload).ok();
         let Some(trigger) = trigger.filter(|t| t.store == self.attempts.store_id) else {

@@ -4,17 +4,20 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cueline_broker::{Broker, BrokerError, Delivery, QueueId, Receipt, Settlement};
+use cueline_broker::{Broker, BrokerError, Delivery, QueueId, Settlement};
 use cueline_model::{AttemptId, ExecutorId, OutcomeKind, StoreId};
 use cueline_protocol::{Trigger, decode};
 use cueline_runtime::Backoff;
-use cueline_store::{AttemptReport, ErrorKind, OutstandingAttempt, Store, StoreError};
+use cueline_store::{
+    AttemptReport, ErrorKind, NewDeadLetter, OutstandingAttempt, Store, StoreError,
+};
 
 use super::start_evidence::StartEvidence;
 use crate::addresses::executor_queue;
 use crate::database_clock::DatabaseClock;
 use crate::error::EngineError;
 use crate::queue_consumer::settle_all;
+use crate::refused_messages::{BY_SCHEDULER, RefusedMessages};
 use crate::scheduler_report::attempt_ended;
 use crate::store_mismatch::store_mismatch;
 
@@ -25,6 +28,7 @@ pub(crate) struct ExecutorAttempts {
     pub(crate) broker: Broker,
     pub(crate) clock: Arc<DatabaseClock>,
     pub(crate) store_id: StoreId,
+    pub(crate) refused: RefusedMessages,
 }
 
 /// Why the attempts of drained triggers are [returned](OutcomeKind::Returned), and which of them are not.
@@ -207,28 +211,46 @@ impl ExecutorAttempts {
         count: &mut usize,
     ) -> Result<(), EngineError> {
         let mut reports = Vec::with_capacity(batch.len());
-        let mut settlements: Vec<(Receipt, Settlement)> = Vec::with_capacity(batch.len());
+        let mut letters = Vec::new();
         for delivery in batch {
-            let settlement = match self.read(delivery) {
+            match self.read(delivery) {
                 Ok(trigger) => {
                     let attempt = trigger.attempt_id();
                     if ending.may_end(delivery, &trigger) {
                         let (kind, now) = (OutcomeKind::Returned, self.clock.now());
                         reports.push(attempt_ended(attempt, kind, now, ending.reason));
                     }
-                    Settlement::Ack
                 }
-                Err(refused) => Settlement::Dead(refused),
-            };
-            settlements.push((delivery.receipt, settlement));
+                Err(refused) => letters.push(self.letter(queue, delivery, refused)),
+            }
         }
-        if let Err(e) = self.ingest(&reports).await {
+        if let Err(e) = self.write(&letters, &reports).await {
             let retry = Settlement::Retry(RETRY_AFTER);
             settle_all(&self.broker, queue, batch, retry).await?;
             return Err(e.into());
         }
         *count += reports.len();
-        Ok(self.broker.settle(queue, &settlements).await?)
+        Ok(settle_all(&self.broker, queue, batch, Settlement::Ack).await?)
+    }
+
+    async fn write(
+        &self,
+        letters: &[NewDeadLetter],
+        reports: &[AttemptReport],
+    ) -> Result<(), StoreError> {
+        self.refused.keep(letters).await?;
+        self.ingest(reports).await
+    }
+
+    /// The dead letter of a message in an executor's queue that is not a trigger of this store.
+    pub(crate) fn letter(
+        &self,
+        queue: &QueueId,
+        delivery: &Delivery,
+        reason: String,
+    ) -> NewDeadLetter {
+        let origin = Some(BY_SCHEDULER.to_owned());
+        self.refused.letter(queue, delivery, reason, origin)
     }
 
     /// The trigger in a delivery, or why it is refused.

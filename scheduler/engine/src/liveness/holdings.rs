@@ -1,13 +1,15 @@
 //! Finds the attempts that their executors do not hold: neither in the queue nor in the journal.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::hash::{BuildHasher as _, RandomState};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
 use cueline_broker::{Broker, QueueId, QueueStats};
 use cueline_model::{AttemptId, ExecutorId, RunState, StoreId, Timestamp};
-use cueline_protocol::{Control, HoldingsReply, VERSION, decode, encode};
+use cueline_protocol::origin::Purpose;
+use cueline_protocol::{Control, DecodeError, HoldingsReply, VERSION, decode, encode};
 use cueline_store::OutstandingAttempt;
 
 use super::registry::Registry;
@@ -17,6 +19,9 @@ use crate::addresses::{control_channel, executor_queue, start_log};
 use crate::database_clock::DatabaseClock;
 use crate::error::EngineError;
 use crate::lock::lock;
+use crate::origin::forged::Forged;
+use crate::origin::forged_messages::{ForgedKind, ForgedMessages};
+use crate::origin::origins::Origins;
 
 /// The most attempts in one question and in one turn. An executor answers for more than this.
 pub(crate) const BATCH: usize = 1_000;
@@ -33,6 +38,8 @@ pub(crate) struct Holdings {
     pub(crate) clock: Arc<DatabaseClock>,
     pub(crate) store_id: StoreId,
     pub(crate) unanswered: Arc<Mutex<Unanswered>>,
+    pub(crate) origins: Origins,
+    pub(crate) forged: Arc<ForgedMessages>,
     /// The validity of triggers. Their deadlines tell by it when they were written.
     pub(crate) trigger_valid_ms: u64,
     /// A trigger in a queue that holds others is lost if its executor has read triggers that were written this much
@@ -215,17 +222,20 @@ impl Holdings {
         executor: &ExecutorId,
         attempts: &[OutstandingAttempt],
     ) -> Result<Option<HoldingsReply>, EngineError> {
+        let nonce = nonce();
         let question = Control::Holdings {
             v: VERSION,
             store: self.store_id,
+            nonce: nonce.clone(),
             attempts: attempts.iter().map(|o| o.attempt).collect(),
         };
         let reply = self
             .broker
-            .ask(
+            .ask_for(
                 &control_channel(executor),
                 Bytes::from(encode(&question)),
                 REPLY_WITHIN,
+                |answer| self.read_answer(executor, &nonce, &answer),
             )
             .await?;
         let Some(reply) = reply else {
@@ -233,7 +243,7 @@ impl Holdings {
             return Ok(None);
         };
         lock(&self.unanswered).note_answer(executor);
-        match decode(&reply) {
+        match reply {
             Ok(reply) => Ok(Some(reply)),
             Err(e) => {
                 tracing::warn!(
@@ -245,6 +255,40 @@ impl Holdings {
                 Ok(None)
             }
         }
+    }
+
+    /// The answer, if the executor has sealed it for this question. `None` if another sender may have made it; the true
+    /// answer may still come.
+    fn read_answer(
+        &self,
+        executor: &ExecutorId,
+        nonce: &str,
+        answer: &[u8],
+    ) -> Option<Result<HoldingsReply, DecodeError>> {
+        match self.open_answer(executor, nonce, answer) {
+            Ok(reply) => Some(reply),
+            Err(forged) => {
+                self.forged.note(ForgedKind::Answer, &forged);
+                None
+            }
+        }
+    }
+
+    fn open_answer(
+        &self,
+        executor: &ExecutorId,
+        nonce: &str,
+        answer: &[u8],
+    ) -> Result<Result<HoldingsReply, DecodeError>, Forged> {
+        let now = self.clock.now();
+        let opened = self.origins.open(Purpose::Holdings, answer, now)?;
+        opened.check_names(executor)?;
+        let reply = decode::<HoldingsReply>(opened.body);
+        if reply.as_ref().is_ok_and(|reply| reply.nonce != nonce) {
+            let executor = executor.clone();
+            return Err(Forged::OtherQuestion { executor });
+        }
+        Ok(reply)
     }
 
     /// Warns of an executor that sends heartbeats and answers nothing.
@@ -314,4 +358,10 @@ impl Holdings {
     fn may_be_forgotten(&self, forgotten_until: Option<Timestamp>, queued_at: Timestamp) -> bool {
         forgotten_until.is_some_and(|until| queued_at <= until.plus_ms(self.passed_after_ms))
     }
+}
+
+/// Identifies a question. An answer to an earlier one says nothing about now.
+fn nonce() -> String {
+    let number = RandomState::new().hash_one(std::process::id());
+    format!("{number:016x}")
 }

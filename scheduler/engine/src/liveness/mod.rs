@@ -1,8 +1,9 @@
 //! Liveness: this node is alive while its lease is renewed, an executor while its heartbeats arrive.
 //!
-//! [`heartbeats`] stores heartbeats and updates the [`registry`], from which runs are routed. [`failover`] moves the
-//! work of silent executors, each as in [`executor_failover`], and [`forget`] removes those that stay silent. Both act
-//! only while [`self_check`] shows that this node would have received a heartbeat; [`loopback`] provides that evidence.
+//! [`heartbeat_reader`] verifies heartbeats. [`heartbeats`] stores them and updates the [`registry`], from which runs are
+//! routed. [`failover`] moves the work of silent executors, each as in [`executor_failover`], and [`forget`] removes
+//! those that stay silent. Both act only while [`self_check`] shows that this node would have received a heartbeat;
+//! [`loopback`] provides that evidence.
 //! [`start_evidence`] tells which attempts may have started. [`reconcile`] finds attempts that live executors do not
 //! hold. It asks them through [`holdings`], and [`unanswered`] tells which of them answer nothing. [`not_held`] remembers
 //! those that may have started, and [`republish_limit`] bounds how often the others are published again.
@@ -14,6 +15,7 @@ pub(crate) mod executor_attempts;
 pub(crate) mod executor_failover;
 pub(crate) mod failover;
 pub(crate) mod forget;
+pub(crate) mod heartbeat_reader;
 pub(crate) mod heartbeats;
 pub(crate) mod holdings;
 pub(crate) mod incarnations;

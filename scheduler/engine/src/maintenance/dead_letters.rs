@@ -1,26 +1,32 @@
 //! Moves dead letters from the broker's queue into the store, where operators read and replay them. Ends the attempts
 //! of refused triggers.
 
-use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cueline_broker::{Broker, BrokerError, DeadLetter, Delivery, QueueId, Settlement};
+use cueline_broker::{Broker, Delivery, QueueId, Settlement};
 use cueline_model::Timestamp;
 use cueline_runtime::{Activator, Stop};
 use cueline_store::{AttemptReport, ErrorKind, NewDeadLetter, Store, StoreError};
-use md5::{Digest as _, Md5};
 
+use super::received_letter::ReceivedLetter;
 use super::refused_triggers::RefusedTriggers;
 use crate::database_clock::DatabaseClock;
 use crate::error::EngineError;
+use crate::origin::forged::Forged;
+use crate::origin::forged_messages::{ForgedKind, ForgedMessages};
+use crate::origin::origins::Origins;
 use crate::queue_consumer::QueueConsumer;
+use crate::refused_messages::{RefusedMessages, by_executor, key, log};
 
 pub(crate) struct DeadLetters {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) broker: Broker,
     pub(crate) clock: Arc<DatabaseClock>,
     pub(crate) claim: Activator,
+    pub(crate) origins: Origins,
+    pub(crate) forged: Arc<ForgedMessages>,
+    pub(crate) letters: RefusedMessages,
     pub(crate) refused: RefusedTriggers,
 }
 
@@ -42,35 +48,33 @@ impl QueueConsumer for DeadLetters {
     }
 
     async fn process(&self, batch: &[Delivery], _stop: &Stop) -> Result<usize, EngineError> {
-        let read = batch.iter().map(|d| DeadLetter::decode(&d.payload));
-        let read: Vec<Result<DeadLetter, BrokerError>> = read.collect();
-        let decisions = unless_transient(self.refused.decide(&read).await)?;
         let now = self.clock.now();
+        let read = self.read(batch, now).await?;
+        let decisions = unless_transient(self.refused.decide(&read).await)?;
         let mut letters: Vec<NewDeadLetter> = Vec::new();
         let mut settlements = Vec::with_capacity(batch.len());
+        let mut forged: Vec<&Forged> = Vec::new();
         for (position, (delivery, read)) in batch.iter().zip(&read).enumerate() {
             let settlement = if decisions.undecided.contains(&position) {
                 Settlement::Retry(UNDECIDED_WAIT)
             } else {
-                letters.push(letter(delivery, read, now));
+                let letter = letter(delivery, read, now);
+                if letter.origin.is_none() && read.forged.is_none() {
+                    log(&letter);
+                }
+                letters.push(letter);
+                forged.extend(read.forged.as_ref());
                 Settlement::Ack
             };
             settlements.push((delivery.receipt, settlement));
         }
-        for letter in &letters {
-            tracing::warn!(
-                queue = %letter.queue,
-                topic = %letter.topic,
-                reason = %letter.reason,
-                "message became a dead letter; `cueline dlq` lists, replays and deletes dead letters"
-            );
-        }
         // Each step has no effect when it is repeated after a crash.
-        if !letters.is_empty() {
-            self.store.insert_dead_letters(&letters).await?;
-        }
+        self.letters.keep(&letters).await?;
         unless_transient(self.end_refused(&decisions.reports).await)?;
         self.broker.settle(&Self::QUEUE, &settlements).await?;
+        for why in forged {
+            self.forged.note(ForgedKind::DeadLetter, why);
+        }
         Ok(letters.len())
     }
 }
@@ -90,6 +94,23 @@ fn unless_transient<T: Default>(result: Result<T, StoreError>) -> Result<T, Stor
 }
 
 impl DeadLetters {
+    /// Verifies the seal of each letter, once.
+    async fn read(
+        &self,
+        batch: &[Delivery],
+        now: Timestamp,
+    ) -> Result<Vec<ReceivedLetter>, StoreError> {
+        let payloads = batch.iter().map(|delivery| &delivery.payload[..]);
+        if self.origins.names_unknown_key(payloads, now) {
+            self.origins.learn_keys().await?;
+        }
+        let (origins, signer) = (&self.origins, &self.refused.signer);
+        Ok(batch
+            .iter()
+            .map(|delivery| ReceivedLetter::read(delivery, origins, signer, now))
+            .collect())
+    }
+
     async fn end_refused(&self, reports: &[AttemptReport]) -> Result<(), StoreError> {
         if reports.is_empty() {
             return Ok(());
@@ -106,18 +127,17 @@ impl DeadLetters {
     }
 }
 
-fn letter(
-    delivery: &Delivery,
-    read: &Result<DeadLetter, BrokerError>,
-    now: Timestamp,
-) -> NewDeadLetter {
-    let key = key(&delivery.payload);
-    match read {
+fn letter(delivery: &Delivery, received: &ReceivedLetter, now: Timestamp) -> NewDeadLetter {
+    // The payload has the time, so different letters differ.
+    let key = key(&[&delivery.payload]);
+    let origin = received.origin.as_ref().map(by_executor);
+    match &received.letter {
         Ok(dead) => NewDeadLetter {
             key,
             queue: dead.queue.clone(),
             topic: dead.topic.clone(),
             reason: dead.reason.clone(),
+            origin,
             at: Timestamp::from_millis(dead.at_ms),
             payload: dead.payload.to_vec(),
             origin: None,
@@ -127,21 +147,10 @@ fn letter(
             queue: QueueId::Dead.to_string(),
             topic: delivery.topic.clone(),
             reason: format!("published to the dead-letter queue by another program: {e}"),
+            origin: None,
             at: now,
             payload: delivery.payload.to_vec(),
             origin: None,
         },
     }
-}
-
-/// A hash of the payload, by which the store ignores a second delivery of the same dead letter. The payload includes
-/// the time, so different dead letters differ. The hash needs no cryptographic strength.
-fn key(payload: &[u8]) -> String {
-    Md5::digest(payload)
-        .iter()
-        .fold(String::with_capacity(32), |mut text, byte| {
-            // Writing to a String cannot fail.
-            let _ = write!(text, "{byte:02x}");
-            text
-        })
 }

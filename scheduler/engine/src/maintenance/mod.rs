@@ -3,5 +3,6 @@
 pub(crate) mod cancellations;
 pub(crate) mod dead_letters;
 pub(crate) mod overdue;
+mod received_letter;
 pub(crate) mod refused_triggers;
 pub(crate) mod retention;

@@ -16,13 +16,13 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use cueline_broker::{BrokerError, DeadLetter};
 use cueline_model::{AttemptId, ExecutorId, OutcomeKind, RunState, StoreId, Timestamp};
 use cueline_protocol::{KNOWN_FROM_ANOTHER_RUN, Trigger, decode};
 use cueline_store::{AttemptReport, ErrorKind, OutstandingAttempt, RunDetail, Store, StoreError};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
+use super::received_letter::ReceivedLetter;
 use crate::addresses::executor_queue;
 use crate::error::EngineError;
 use crate::liveness::executor_attempts::NOT_ROUTED_AGAIN;
@@ -78,17 +78,14 @@ const ASK_WITHIN: Duration = Duration::from_secs(5);
 
 impl RefusedTriggers {
     /// Decides about letters. Reads the run of each genuine trigger, and asks each executor once.
-    pub(crate) async fn decide(
-        &self,
-        letters: &[Result<DeadLetter, BrokerError>],
-    ) -> Result<Decisions, StoreError> {
+    pub(crate) async fn decide(&self, letters: &[ReceivedLetter]) -> Result<Decisions, StoreError> {
         let mut decisions = Decisions::default();
         let genuine: Vec<(usize, Trigger, &str)> = letters
             .iter()
             .enumerate()
-            .filter_map(|(position, letter)| {
-                let letter = letter.as_ref().ok()?;
-                Some((position, self.genuine(letter)?, letter.reason.as_str()))
+            .filter_map(|(position, received)| {
+                let letter = received.letter.as_ref().ok()?;
+                Some((position, self.genuine(received)?, letter.reason.as_str()))
             })
             .collect();
         if genuine.is_empty() {
@@ -163,20 +160,21 @@ impl RefusedTriggers {
         }
     }
 
-    /// The trigger in the dead letter, if a scheduler of this store wrote it for the executor that refused it.
+    /// The trigger in the dead letter, if a scheduler of this store wrote it for the executor that refused it, and that
+    /// executor has sealed the letter.
     ///
     /// Without the key, the right to publish to the executor's queue is not enough to end an attempt that the worker
     /// holds. A changed trigger fails here or in [`waiting`], and the worker accepts a true copy.
-    ///
-    /// A user who can publish dead letters, as each worker can, can end attempts before they start. Triggers of native
-    /// handlers have no signature, and the others can be copied. A report does the same.
-    fn genuine(&self, letter: &DeadLetter) -> Option<Trigger> {
+    fn genuine(&self, received: &ReceivedLetter) -> Option<Trigger> {
+        let letter = received.letter.as_ref().ok()?;
         if letter.by_broker || letter.reason.starts_with(NOT_ROUTED_AGAIN) {
             return None;
         }
+        let refused_by = received.origin.as_ref()?;
         let trigger: Trigger = decode(&letter.payload).ok()?;
         let queue = executor_queue(&trigger.group, &trigger.executor);
         let is_genuine = trigger.store == self.store_id
+            && (&trigger.group, &trigger.executor) == (&refused_by.group, &refused_by.name)
             && letter.queue == queue.to_string()
             && self.signer.may_have_written(&letter.payload, &trigger);
         is_genuine.then_some(trigger)

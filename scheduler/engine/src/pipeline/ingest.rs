@@ -1,25 +1,30 @@
-//! Ingest: applies reports of executors to runs.
+//! Ingest: verifies who has sent results, and applies their reports to runs.
 
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cueline_broker::{Broker, Delivery, QueueId, Receipt, Settlement};
-use cueline_model::{ExecutorId, GroupName, NameError, StoreId};
-use cueline_protocol::{DecodeError, ReportMessage, decode_reports};
+use cueline_broker::{Broker, Delivery, QueueId, Settlement};
+use cueline_model::StoreId;
+use cueline_protocol::origin::Purpose;
 use cueline_runtime::{Activator, BurstGate, Linger, Stop};
-use cueline_store::{AttemptReport, ErrorKind, Store, StoreError};
+use cueline_store::{AttemptReport, ErrorKind, IngestSummary, Store, StoreError};
 use tokio::time::{Instant, timeout_at};
 
 use super::burst;
+use super::report_batch::{Batch, Message};
 use crate::counters::{Counters, add};
 use crate::database_clock::DatabaseClock;
 use crate::error::EngineError;
+use crate::origin::forged_messages::{ForgedKind, ForgedMessages};
+use crate::origin::origins::Origins;
 use crate::queue_consumer::{QueueConsumer, fetch, settle_all};
-use crate::store_mismatch::store_mismatch;
+use crate::refused_messages::RefusedMessages;
 
 /// Messages fetched at once. Each may hold up to 100 reports.
 const MAX_MESSAGES: usize = 256;
+/// Signatures verified without giving other tasks a turn. Each one takes up to a tenth of a millisecond.
+const VERIFIED_AT_ONCE: usize = 32;
 /// After a failure of the store, the messages are delivered again after this time.
 const RETRY_AFTER: Duration = Duration::from_millis(200);
 
@@ -30,6 +35,9 @@ pub(crate) struct Ingest {
     pub(crate) store_id: StoreId,
     pub(crate) burst_gate: Arc<BurstGate>,
     pub(crate) counters: Arc<Counters>,
+    pub(crate) origins: Origins,
+    pub(crate) forged: Arc<ForgedMessages>,
+    pub(crate) refused: RefusedMessages,
     pub(crate) claim: Activator,
     pub(crate) poll_ms: u64,
     /// The most reports in one transaction.
@@ -61,42 +69,29 @@ impl QueueConsumer for Ingest {
                 .cast_unsigned();
             tokio::time::sleep(Duration::from_millis(14_000_u64.saturating_sub(ms))).await;
         }
-        let (mut count, mut rest) = (0, batch);
+        let messages = match self.open_all(batch).await {
+            Ok(messages) => messages,
+            Err(e) => {
+                self.retry(batch).await?;
+                return Err(e.into());
+            }
+        };
+        let (mut count, mut rest) = (0, &messages[..]);
         while !rest.is_empty() {
-            let mut part = self.read_batch(rest);
-            if let Err(e) = self.ingest_batch(&mut part).await {
-                let retry = Settlement::Retry(RETRY_AFTER);
-                settle_all(&self.broker, &Self::QUEUE, rest, retry).await?;
+            let mut part = Batch::read(rest, self.batch, self.store_id);
+            let read = part.messages();
+            if let Err(e) = self.ingest_batch(&mut part, &rest[..read]).await {
+                let left = &batch[batch.len() - rest.len()..];
+                self.retry(left).await?;
                 return Err(e);
             }
-            self.broker.settle(&Self::QUEUE, &part.settlements).await?;
-            let messages = part.settlements.len();
-            add(&self.counters.ingested_messages, messages);
-            count += part.reports.len().max(messages);
-            rest = &rest[messages..];
+            let done = &batch[batch.len() - rest.len()..][..read];
+            settle_all(&self.broker, &Self::QUEUE, done, Settlement::Ack).await?;
+            add(&self.counters.ingested_messages, read);
+            count += part.reports.len().max(read);
+            rest = &rest[read..];
         }
         Ok(count)
-    }
-}
-
-/// The first messages of a fetch, enough to fill a transaction.
-struct Batch {
-    reports: Vec<AttemptReport>,
-    /// One for each message.
-    settlements: Vec<(Receipt, Settlement)>,
-    /// For each message, the number of reports up to its end.
-    ends: Vec<usize>,
-}
-
-impl Batch {
-    /// Makes the message of this report a dead letter.
-    fn refuse(&mut self, report: usize, why: &StoreError) {
-        let message = self.ends.partition_point(|end| *end <= report);
-        if let Some((_, settlement)) = self.settlements.get_mut(message)
-            && *settlement == Settlement::Ack
-        {
-            *settlement = Settlement::Dead(why.to_string());
-        }
     }
 }
 
@@ -114,20 +109,58 @@ impl Ingest {
         }
     }
 
+    async fn retry(&self, batch: &[Delivery]) -> Result<(), EngineError> {
+        let retry = Settlement::Retry(RETRY_AFTER);
+        Ok(settle_all(&self.broker, &Self::QUEUE, batch, retry).await?)
+    }
+
+    /// Verifies the seal of each message, once.
+    async fn open_all<'a>(&self, batch: &'a [Delivery]) -> Result<Vec<Message<'a>>, StoreError> {
+        let now = self.clock.now();
+        let payloads = batch.iter().map(|delivery| &delivery.payload[..]);
+        if self.origins.names_unknown_key(payloads, now) {
+            self.origins.learn_keys().await?;
+        }
+        let mut messages = Vec::with_capacity(batch.len());
+        for part in batch.chunks(VERIFIED_AT_ONCE) {
+            messages.extend(part.iter().map(|delivery| Message {
+                delivery,
+                opened: self.origins.open(Purpose::Reports, &delivery.payload, now),
+            }));
+            tokio::task::yield_now().await;
+        }
+        Ok(messages)
+    }
+
+    /// Applies the reports of these messages, and stores those as dead letters that have a report which was refused.
+    async fn ingest_batch(
+        &self,
+        batch: &mut Batch,
+        messages: &[Message<'_>],
+    ) -> Result<(), EngineError> {
+        self.apply_in_parts(batch).await?;
+        let letters = batch.letters(messages, &self.refused);
+        self.refused.keep(&letters).await?;
+        for forged in messages.iter().filter_map(|m| m.opened.as_ref().err()) {
+            self.forged.note(ForgedKind::Reports, forged);
+        }
+        Ok(())
+    }
+
     /// Applies all reports in one transaction. If the store cannot keep what some report says, it applies the others,
     /// and the messages of those reports become dead letters: a retry would fail for ever, and would stop all results
-    /// behind it.
+    /// behind it. So do the messages of reports about attempts of other executors.
     ///
     /// A refused part is halved until the report is alone. So n reports take less than 2n transactions, and with one
     /// such report about 2 log n. The reports are applied in their order.
-    async fn ingest_batch(&self, batch: &mut Batch) -> Result<(), EngineError> {
+    async fn apply_in_parts(&self, batch: &mut Batch) -> Result<(), EngineError> {
         let whole = 0..batch.reports.len();
         let mut parts: Vec<Range<usize>> = std::iter::once(whole).collect();
         while let Some(part) = parts.pop() {
             match self.apply(&batch.reports[part.clone()]).await {
-                Ok(()) => {}
+                Ok(ingested) => self.refuse_foreign(batch, part.start, &ingested),
                 Err(why) if why.kind() != ErrorKind::Invalid => return Err(why.into()),
-                Err(why) if part.len() < 2 => batch.refuse(part.start, &why),
+                Err(why) if part.len() < 2 => batch.refuse(part.start, why.to_string()),
                 Err(_) => {
                     let middle = part.start + part.len() / 2;
                     // The earlier half comes first.
@@ -138,57 +171,33 @@ impl Ingest {
         Ok(())
     }
 
-    async fn apply(&self, reports: &[AttemptReport]) -> Result<(), StoreError> {
+    fn refuse_foreign(&self, batch: &mut Batch, begin: usize, ingested: &IngestSummary) {
+        for position in &ingested.foreign {
+            let position = begin + position;
+            if let Some(why) = batch.reports.get(position).map(foreign) {
+                self.forged.note(ForgedKind::ForeignReport, &why);
+                batch.refuse(position, format!("failed to ingest the report: {why}"));
+            }
+        }
+    }
+
+    async fn apply(&self, reports: &[AttemptReport]) -> Result<IngestSummary, StoreError> {
         let ingested = self.store.ingest_reports(reports).await?;
         // A retry or a child run may be due before the claim stage polls the store again.
         let next_poll = self.clock.now().plus_ms(self.poll_ms);
         if ingested.next_due_at.is_some_and(|due| due <= next_poll) {
             self.claim.wake();
         }
-        Ok(())
+        Ok(ingested)
     }
+}
 
-    /// Reads messages until their reports fill a batch.
-    fn read_batch(&self, messages: &[Delivery]) -> Batch {
-        let mut batch = Batch {
-            reports: Vec::new(),
-            settlements: Vec::new(),
-            ends: Vec::new(),
-        };
-        for delivery in messages {
-            if batch.reports.len() >= self.batch.max(1) {
-                break;
-            }
-            let mut refused = None;
-            for message in decode_reports(&delivery.payload) {
-                match self.read(message) {
-                    Ok(report) => batch.reports.push(report),
-                    Err(reason) => refused = refused.or(Some(reason)),
-                }
-            }
-            // The readable reports of a dead letter are applied too. After a replay they are applied again without
-            // effect.
-            let settlement = refused.map_or(Settlement::Ack, Settlement::Dead);
-            batch.settlements.push((delivery.receipt, settlement));
-            batch.ends.push(batch.reports.len());
+fn foreign(report: &AttemptReport) -> String {
+    let (run, attempt) = (report.attempt.run, report.attempt.attempt);
+    match &report.executor {
+        Some(executor) => {
+            format!("attempt {attempt} of run {run} was not given to executor {executor}")
         }
-        batch
-    }
-
-    fn read(&self, message: Result<ReportMessage, DecodeError>) -> Result<AttemptReport, String> {
-        let message = message.map_err(|e| e.to_string())?;
-        if let Some(mismatch) = store_mismatch(self.store_id, message.store) {
-            return Err(format!("failed to ingest the report: {mismatch}"));
-        }
-        // A message without a seal does not name the group.
-        let group: GroupName = "default".parse().map_err(|e: NameError| e.to_string())?;
-        Ok(AttemptReport {
-            attempt: message.attempt_id(),
-            executor: Some(ExecutorId {
-                group,
-                name: message.executor,
-            }),
-            event: message.event,
-        })
+        None => format!("attempt {attempt} of run {run} was not given to its sender"),
     }
 }

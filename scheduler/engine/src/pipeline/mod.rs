@@ -22,6 +22,8 @@ pub(crate) mod manual_trigger;
 pub(crate) mod plan;
 pub(crate) mod prepare;
 pub(crate) mod publish;
+mod report_batch;
+mod report_bounds;
 pub(crate) mod trigger_requests;
 pub(crate) mod trigger_writer;
 pub(crate) mod unroutable_runs;

@@ -12,6 +12,7 @@ use super::manual_trigger::ManualTrigger;
 use crate::database_clock::DatabaseClock;
 use crate::error::EngineError;
 use crate::queue_consumer::QueueConsumer;
+use crate::refused_messages::{BY_SCHEDULER, RefusedMessages};
 
 /// Messages fetched at once.
 const BATCH: usize = 200;
@@ -28,6 +29,7 @@ const RETRY_AFTER: Duration = Duration::from_millis(500);
 pub(crate) struct TriggerRequests {
     pub(crate) broker: Broker,
     pub(crate) clock: Arc<DatabaseClock>,
+    pub(crate) refused: RefusedMessages,
     pub(crate) trigger: ManualTrigger,
 }
 
@@ -52,7 +54,10 @@ impl QueueConsumer for TriggerRequests {
                 let settlement = if is_late || stop.is_soft() {
                     Settlement::Retry(Duration::ZERO)
                 } else {
-                    self.carry_out(delivery).await
+                    match self.carry_out(delivery).await {
+                        Ok(settlement) => settlement,
+                        Err(reason) => self.refuse(delivery, reason).await,
+                    }
                 };
                 settlements.push((delivery.receipt, settlement));
             }
@@ -63,13 +68,11 @@ impl QueueConsumer for TriggerRequests {
 }
 
 impl TriggerRequests {
-    async fn carry_out(&self, delivery: &Delivery) -> Settlement {
-        let request = match decode::<RequestMessage>(&delivery.payload) {
-            Ok(request) => request,
-            Err(e) => return Settlement::Dead(e.to_string()),
-        };
+    /// Returns why the request is refused, if it is.
+    async fn carry_out(&self, delivery: &Delivery) -> Result<Settlement, String> {
+        let request = decode::<RequestMessage>(&delivery.payload).map_err(|e| e.to_string())?;
         if let Some(key) = request.key.as_ref().filter(|k| k.len() > MAX_KEY_BYTES) {
-            return Settlement::Dead(format!(
+            return Err(format!(
                 "failed to trigger {}: `key` takes a text of at most {MAX_KEY_BYTES} bytes; this one has {}",
                 request.job,
                 key.len()
@@ -84,12 +87,25 @@ impl TriggerRequests {
             by: format!("a message of {by}"),
         };
         match self.trigger.trigger(&request).await {
-            Ok(_) => Settlement::Ack,
+            Ok(_) => Ok(Settlement::Ack),
             Err(e) if matches!(e.kind(), ErrorKind::Transient | ErrorKind::Broken) => {
                 tracing::warn!(job = %request.job, error = %e, "failed to carry out a trigger request; trying again. Check the database");
+                Ok(Settlement::Retry(RETRY_AFTER))
+            }
+            Err(e) => Err(format!("failed to trigger {}: {e}", request.job)),
+        }
+    }
+
+    /// Stores the request as a dead letter.
+    async fn refuse(&self, delivery: &Delivery, reason: String) -> Settlement {
+        let origin = Some(BY_SCHEDULER.to_owned());
+        let letter = self.refused.letter(&Self::QUEUE, delivery, reason, origin);
+        match self.refused.keep(&[letter]).await {
+            Ok(()) => Settlement::Ack,
+            Err(error) => {
+                tracing::warn!(%error, "failed to store a dead letter; trying again. Check the database");
                 Settlement::Retry(RETRY_AFTER)
             }
-            Err(e) => Settlement::Dead(format!("failed to trigger {}: {e}", request.job)),
         }
     }
 }

@@ -53,6 +53,11 @@ impl TriggerSigner {
         }
     }
 
+    /// Whether a scheduler with this key has signed the message, from which `trigger` was read.
+    pub(crate) fn has_signed(&self, message: &[u8], trigger: &Trigger) -> bool {
+        self.key_of(trigger).is_some() && self.may_have_written(message, trigger)
+    }
+
     /// The key, if the trigger's handler requires a signature.
     fn key_of(&self, trigger: &Trigger) -> Option<&SigningKey> {
         let needed = trigger.job.handler.needs_signature();

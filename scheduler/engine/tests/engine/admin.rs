@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use cueline_broker::conformance::{Fault as BrokerFault, Operation};
-use cueline_broker::{DeadLetter, Outgoing, QueueId, Settlement};
+use cueline_broker::{Outgoing, QueueId, Settlement};
 use cueline_model::{OutcomeKind, RunState, StoreId};
 use cueline_protocol::{Trigger, encode};
 use cueline_store::admin::{AdminError, ReplayedDeadLetter};
@@ -255,12 +255,9 @@ async fn a_trigger_of_another_store_is_not_routed_again() {
     let drained = engine.admin().drain(&e1.id(), "ann").await;
     assert_eq!(drained.expect("drains"), emptied(0, 0));
     assert_eq!(fixture.state(run).await, RunState::Queued);
-    let dead = fixture
-        .broker
-        .fetch(&QueueId::Dead, 10, Duration::ZERO)
-        .await;
-    let dead = dead.expect("fetches");
-    assert_eq!(dead.len(), 1);
-    let letter = DeadLetter::decode(&dead[0].payload).expect("a dead letter");
-    assert!(letter.reason.contains("another store"), "{letter:?}");
+    let letters = fixture.dead_letters().await;
+    assert_eq!(letters.len(), 1);
+    assert_eq!(letters[0].origin.as_deref(), Some("scheduler"));
+    let reason = &letters[0].reason;
+    assert!(reason.contains("another store"), "{reason}");
 }

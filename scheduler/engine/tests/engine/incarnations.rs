@@ -23,6 +23,7 @@ fn of(
                 started_at: Fixture::at(started),
             },
             sent_at: Fixture::at(sent),
+            number: 0,
         });
     }
 }

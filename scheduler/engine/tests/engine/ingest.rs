@@ -1,8 +1,6 @@
 //! G9: each result is applied once, and no message stops the others.
 
-use std::time::Duration;
-
-use cueline_broker::{DeadLetter, QueueId};
+use cueline_broker::QueueId;
 use cueline_engine::EngineOptions;
 use cueline_model::{
     AttemptEvent, AttemptId, LogLine, LogStream, Outcome, OutcomeKind, RunId, RunState, StoreId,
@@ -12,15 +10,6 @@ use cueline_protocol::{ReportMessage, Trigger, decode, encode};
 use serde_json::json;
 
 use crate::fixture::{FakeExecutor, Fault, Fixture, eventually, tick};
-
-async fn dead_letters(fixture: &Fixture) -> Vec<DeadLetter> {
-    let fetched = fixture.broker.fetch(&QueueId::Dead, 100, Duration::ZERO);
-    let deliveries = fetched.await.expect("fetches");
-    deliveries
-        .iter()
-        .map(|d| DeadLetter::decode(&d.payload).expect("a dead letter"))
-        .collect()
-}
 
 #[tokio::test]
 async fn an_unreadable_message_becomes_a_dead_letter_and_the_rest_is_applied() {
@@ -43,9 +32,14 @@ async fn an_unreadable_message_becomes_a_dead_letter_and_the_rest_is_applied() {
     assert_eq!(tick(&mut engine).await, 0);
     assert_eq!(fixture.state(first).await, RunState::Succeeded);
     assert_eq!(fixture.state(second).await, RunState::Failed);
-    let letters = dead_letters(&fixture).await;
+    let letters = fixture.dead_letters().await;
     assert_eq!(letters.len(), 6, "{letters:#?}");
     assert!(letters.iter().all(|l| l.queue == "results"));
+    assert!(
+        letters
+            .iter()
+            .all(|l| l.origin.as_deref() == Some("scheduler"))
+    );
     assert!(letters.iter().all(|l| l.reason.contains("failed to read")));
     let last = letters.last().expect("six of them");
     assert!(last.reason.contains("99"), "{}", last.reason);
@@ -80,7 +74,7 @@ async fn each_report_of_a_message_is_applied() {
     for run in runs {
         assert_eq!(fixture.state(run).await, RunState::Succeeded);
     }
-    let letters = dead_letters(&fixture).await;
+    let letters = fixture.dead_letters().await;
     assert_eq!(letters.len(), 1, "{letters:#?}");
     assert_eq!(letters[0].payload, lines.join(&b'\n'));
 }
@@ -138,7 +132,7 @@ async fn a_report_that_the_store_cannot_keep_becomes_a_dead_letter_and_the_rest_
         };
         assert_eq!(fixture.state(trigger.run).await, state, "report {n}");
     }
-    let letters = dead_letters(&fixture).await;
+    let letters = fixture.dead_letters().await;
     assert_eq!(letters.len(), 2, "{letters:#?}");
     assert!(letters.iter().all(|l| l.reason.contains("cannot keep")));
     assert_eq!(letters[0].payload, report(4));
@@ -179,7 +173,7 @@ async fn a_store_that_is_away_while_a_batch_is_halved_makes_no_dead_letter() {
     store.fail_next("ingest_reports", Fault::Takes(0));
     store.fail_next("ingest_reports", Fault::Before);
     engine.ingest().await.expect_err("the store is away");
-    assert!(dead_letters(&fixture).await.is_empty());
+    assert!(fixture.dead_letters().await.is_empty());
     eventually("the results after the failure", async || {
         engine.ingest().await.expect("the store is back");
         fixture
@@ -192,7 +186,7 @@ async fn a_store_that_is_away_while_a_batch_is_halved_makes_no_dead_letter() {
     })
     .await;
     assert_eq!(fixture.state(triggers[3].run).await, RunState::Queued);
-    assert_eq!(dead_letters(&fixture).await.len(), 1);
+    assert_eq!(fixture.dead_letters().await.len(), 1);
 }
 
 /// The messages are well-formed. They name runs that do not exist, or contain extreme numbers.
@@ -236,7 +230,10 @@ async fn reports_about_unknown_runs_and_attempts_change_nothing() {
     e1.started(&trigger, fixture.now()).await;
     assert_eq!(engine.tick().await.expect("a turn").ingested, 73);
     assert_eq!(fixture.state(run).await, RunState::Running);
-    assert!(dead_letters(&fixture).await.is_empty());
+    // Those about other attempts of the run: no executor was given them.
+    let letters = fixture.dead_letters().await;
+    assert_eq!(letters.len(), 12, "{letters:#?}");
+    assert!(letters.iter().all(|l| l.reason.contains("was not given")));
     let outcome = Outcome::new(OutcomeKind::Succeeded, at[3]);
     e1.report(&trigger, AttemptEvent::Ended { outcome }).await;
     tick(&mut engine).await;
@@ -345,7 +342,7 @@ async fn a_report_about_a_run_of_another_store_is_a_dead_letter() {
     fixture.put(&QueueId::Results, encode(&event)).await;
     tick(&mut engine).await;
     assert_eq!(fixture.state(run).await, RunState::Queued);
-    let letters = dead_letters(&fixture).await;
+    let letters = fixture.dead_letters().await;
     assert_eq!(letters.len(), 1, "{letters:#?}");
     let reason = &letters[0].reason;
     assert!(

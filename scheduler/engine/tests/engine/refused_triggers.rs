@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use cueline_broker::{DeadLetter, QueueId, Settlement};
-use cueline_engine::{EngineError, EngineOptions, ManualEngine};
+use cueline_engine::{EngineError, EngineOptions, ManualEngine, Origins};
 use cueline_model::{AttemptId, RunId, RunState, StoreId};
 use cueline_protocol::{SigningKey, Trigger, decode, encode};
 use serde_json::{Value, json};
@@ -312,6 +312,7 @@ async fn only_a_trigger_with_the_schedulers_signature_ends_the_attempt_of_a_scri
         Arc::new(fixture.clock.clone()),
         EngineOptions::default(),
         Some(key),
+        Origins::InProcess,
     );
     let mut engine = engine.await.expect("the engine starts");
     let mut e1 = fixture.silent_executor("e1").await;

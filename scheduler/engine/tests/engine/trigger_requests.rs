@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use cueline_broker::{DeadLetter, QueueId};
+use cueline_broker::QueueId;
 use cueline_broker_embedded::EmbeddedOptions;
 use cueline_runtime::{Ended, Lifecycle};
 use cueline_test_support::SOON;
@@ -31,19 +31,8 @@ async fn a_message_triggers_a_job() {
     assert_eq!(tick(&mut engine).await, 2);
     let params: Vec<_> = e1.take().await.into_iter().map(|t| t.params).collect();
     assert_eq!(params, [Some("p".to_owned()), None]);
-    let dead = fixture
-        .broker
-        .fetch(&QueueId::Dead, 9, Duration::ZERO)
-        .await
-        .expect("fetches");
-    let reasons: Vec<String> = dead
-        .iter()
-        .map(|d| {
-            DeadLetter::decode(&d.payload)
-                .expect("a dead letter")
-                .reason
-        })
-        .collect();
+    let letters = fixture.dead_letters().await;
+    let reasons: Vec<&str> = letters.iter().map(|l| l.reason.as_str()).collect();
     assert_eq!(reasons.len(), 3, "{reasons:?}");
     assert!(
         reasons[0].contains("there is no job \"nothing\""),
@@ -127,15 +116,10 @@ async fn a_key_that_is_too_long_is_refused_with_the_limit() {
     }
     assert_eq!(engine.carry_out_requests().await.expect("carries out"), 2);
     assert_eq!(fixture.runs("job").await.len(), 1);
-    let dead = fixture
-        .broker
-        .fetch(&QueueId::Dead, 9, Duration::ZERO)
-        .await;
-    let dead = dead.expect("fetches");
-    assert_eq!(dead.len(), 1);
-    let letter = DeadLetter::decode(&dead[0].payload).expect("a dead letter");
+    let letters = fixture.dead_letters().await;
+    assert_eq!(letters.len(), 1);
     assert_eq!(
-        letter.reason,
+        letters[0].reason,
         "failed to trigger job: `key` takes a text of at most 256 bytes; this one has 257"
     );
 }

@@ -120,6 +120,7 @@ impl MessageWriter {
             store: run.store,
             run: run.run,
             attempt: report.key.attempt,
+            group: self.settings.executor.group.clone(),
             executor: self.settings.executor.name.clone(),
             event: report.event.clone(),
         }

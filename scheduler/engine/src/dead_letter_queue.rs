@@ -2,19 +2,18 @@
 
 use cueline_broker::QueueId;
 use cueline_protocol::{Trigger, decode};
-use cueline_store::DeadLetter;
 
-/// The queue that a dead letter came from. Names of groups and executors may contain dots, so the trigger in the letter
-/// decides where the name is split. `None` without a readable trigger if the name is ambiguous.
-pub(super) fn queue_of(letter: &DeadLetter) -> Option<QueueId> {
-    let name = letter.queue.as_str();
+/// The queue that a dead letter came from. `name` is that queue as the broker displays it. Names of groups and executors
+/// may contain dots, so the trigger in the letter decides where the name is split. `None` without a readable trigger if
+/// the name is ambiguous.
+pub(crate) fn queue_of(name: &str, payload: &[u8]) -> Option<QueueId> {
     for queue in [QueueId::Results, QueueId::Requests] {
         if queue.to_string() == name {
             return Some(queue);
         }
     }
     let rest = name.strip_prefix("x.")?;
-    let executor = match decode::<Trigger>(&letter.payload) {
+    let executor = match decode::<Trigger>(payload) {
         Ok(trigger) => trigger.executor.to_string(),
         // Without a readable trigger, only a name with one dot can be split.
         Err(_) => rest
@@ -38,20 +37,10 @@ pub(super) fn queue_of(letter: &DeadLetter) -> Option<QueueId> {
 
 #[cfg(test)]
 mod tests {
-    use cueline_model::Timestamp;
-
     use super::*;
 
-    fn from(queue: &str) -> DeadLetter {
-        DeadLetter {
-            id: 1,
-            queue: queue.to_owned(),
-            topic: String::new(),
-            reason: String::new(),
-            at: Timestamp::from_millis(0),
-            payload: b"not a trigger".to_vec(),
-            origin: None,
-        }
+    fn from(queue: &str) -> Option<QueueId> {
+        queue_of(queue, b"not a trigger")
     }
 
     #[test]
@@ -62,10 +51,10 @@ mod tests {
                 executor: executor.to_owned(),
             })
         };
-        assert_eq!(queue_of(&from("results")), Some(QueueId::Results));
-        assert_eq!(queue_of(&from("requests")), Some(QueueId::Requests));
-        assert_eq!(queue_of(&from("x.default.e1")), executor("default", "e1"));
-        assert_eq!(queue_of(&from("x.a.b.c")), None);
-        assert_eq!(queue_of(&from("dead")), None);
+        assert_eq!(from("results"), Some(QueueId::Results));
+        assert_eq!(from("requests"), Some(QueueId::Requests));
+        assert_eq!(from("x.default.e1"), executor("default", "e1"));
+        assert_eq!(from("x.a.b.c"), None);
+        assert_eq!(from("dead"), None);
     }
 }

@@ -1,0 +1,62 @@
+//! Enrolment tokens that a process stores at its start.
+
+use cueline_model::ExecutorId;
+use cueline_protocol::origin::EnrolmentToken;
+use cueline_store::{ErrorKind, NewEnrolmentToken, Store, StoreError};
+
+use crate::adapters::OpenError;
+use crate::failure::with_causes;
+
+/// Workers that a token from a file can enrol. A new token is needed for more.
+const SHARED_USES: u32 = 10_000;
+/// A token for one executor is used at the start of this process.
+const OWN_VALID_MS: u64 = 3_600_000;
+
+/// Stores a token that enrols workers of all groups, unless there is one of its id. All schedulers have the same file.
+pub(crate) async fn store_shared(
+    store: &dyn Store,
+    token: &EnrolmentToken,
+    by: &str,
+) -> Result<(), OpenError> {
+    let new = NewEnrolmentToken {
+        id: token.id().to_owned(),
+        verifier: token.verifier(),
+        group: None,
+        executor: None,
+        uses: SHARED_USES,
+        valid_ms: None,
+        by: by.to_owned(),
+    };
+    create(store, &new).await
+}
+
+/// Stores a token that enrols this executor once. It takes the place of a key that the executor has lost.
+pub(crate) async fn store_for(
+    store: &dyn Store,
+    token: &EnrolmentToken,
+    executor: &ExecutorId,
+    by: &str,
+) -> Result<(), OpenError> {
+    let new = NewEnrolmentToken {
+        id: token.id().to_owned(),
+        verifier: token.verifier(),
+        group: Some(executor.group.clone()),
+        executor: Some(executor.name.clone()),
+        uses: 1,
+        valid_ms: Some(OWN_VALID_MS),
+        by: by.to_owned(),
+    };
+    create(store, &new).await
+}
+
+async fn create(store: &dyn Store, new: &NewEnrolmentToken) -> Result<(), OpenError> {
+    let created = store.create_enrolment_token(new).await;
+    created.map(drop).map_err(|error| failed(&error))
+}
+
+fn failed(error: &StoreError) -> OpenError {
+    OpenError {
+        message: format!("failed to store an enrolment token: {}", with_causes(error)),
+        is_transient: error.kind() == ErrorKind::Transient,
+    }
+}

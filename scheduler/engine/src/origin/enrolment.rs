@@ -1,0 +1,221 @@
+//! Carries out the claims of executors whose keys are not enrolled, in the background, so that a slow store cannot delay
+//! heartbeats.
+//!
+//! A claim is part of a heartbeat. An enrolment token admits a new key, and an enrolled key admits the one that takes its
+//! place. The executor is told the result, and repeats its claim until then.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use cueline_broker::Broker;
+use cueline_model::ExecutorId;
+use cueline_protocol::origin::{
+    EnrolmentClaim, Purpose, RotationClaim, Sealed, WorkerKeyId, WorkerPublicKey,
+};
+use cueline_protocol::{Control, HeartbeatMessage, VERSION, decode, encode};
+use cueline_runtime::Stop;
+use cueline_store::{EnrolOutcome, EnrolRefusal, KeyOrigin, NewWorkerKey, Store, StoreError};
+
+use super::claims::{Claim, Claimed, Claims, claimed_by};
+use super::forged::Forged;
+use super::forged_messages::{ForgedKind, ForgedMessages};
+use super::heartbeat_order::check_time;
+use super::keys::EnrolledKeys;
+use crate::addresses::control_channel;
+use crate::database_clock::DatabaseClock;
+
+/// Claims that wait, and what their executors were told.
+pub(crate) struct Enrolment {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) broker: Broker,
+    pub(crate) clock: Arc<DatabaseClock>,
+    pub(crate) keys: Arc<EnrolledKeys>,
+    pub(crate) forged: Arc<ForgedMessages>,
+    pub(crate) claims: Arc<Claims>,
+}
+
+/// What an executor is told about a key: `Err` with the reason of a refusal.
+type Answer = (WorkerKeyId, Result<(), String>);
+
+impl Enrolment {
+    /// Carries out claims until the stop.
+    pub(crate) async fn run(self: Arc<Self>, stop: Stop) {
+        loop {
+            tokio::select! {
+                () = self.claims.added() => {}
+                () = stop.soft() => return,
+            }
+            tokio::select! {
+                () = self.carry_out_all() => {}
+                () = stop.soft() => return,
+            }
+        }
+    }
+
+    /// Carries out all claims that wait. A failure is only logged: the next heartbeat of the executor repeats the claim.
+    pub(crate) async fn carry_out_all(&self) {
+        while let Some(((executor, key), claim)) = self.claims.next() {
+            match self.carry_out(&executor, key, claim).await {
+                Ok(None) => {}
+                Ok(Some(answer)) => self.tell(&executor, answer).await,
+                Err(error) => {
+                    tracing::warn!(group = %executor.group, executor = %executor.name, %error, "failed to enrol the key of a worker; its next heartbeat tries again. Check the database");
+                }
+            }
+        }
+    }
+
+    /// Returns what the executor is told. `None` if there is no claim to answer.
+    async fn carry_out(
+        &self,
+        executor: &ExecutorId,
+        key: WorkerKeyId,
+        claim: Claim,
+    ) -> Result<Option<Answer>, StoreError> {
+        let claimed = match claim {
+            Claim::Repeated => return Ok(Some((key, Ok(())))),
+            Claim::Verified(claimed) => claimed,
+            Claim::Unverified(heartbeat) => match self.claimed_in(&heartbeat) {
+                Ok(claimed) => claimed,
+                // It was noted when it arrived.
+                Err(Forged::Revoked { .. }) => return Ok(None),
+                Err(why) => {
+                    self.forged.note(ForgedKind::Heartbeat, &why);
+                    return Ok(None);
+                }
+            },
+        };
+        let key = claimed.key();
+        let checked = match claimed {
+            Claimed::Enrolment(claim) => self.check_enrolment(executor, &claim).await?,
+            Claimed::Rotation(claim) => self.check_rotation(executor, &claim),
+        };
+        let answer = match checked {
+            Ok(by) => self.enrol(executor, key, by).await?,
+            Err(refused) => Err(refused),
+        };
+        Ok(Some((key.id(), answer)))
+    }
+
+    /// The claim in a heartbeat that was sealed just now, with the key of the claim or with the old key of a rotation.
+    /// Without a claim, the heartbeat is one of a key that does not count.
+    fn claimed_in(&self, heartbeat: &[u8]) -> Result<Claimed, Forged> {
+        let sealed = Sealed::parse(heartbeat)?;
+        let now = self.clock.now();
+        let known = self.keys.find(&sealed.executor, &sealed.key, now);
+        let message = decode::<HeartbeatMessage>(sealed.body).ok();
+        let found = message.and_then(|message| {
+            let claimed = claimed_by(&sealed.key, message.enrolment, message.rotation)?;
+            Some((message.heartbeat.executor, message.sender, claimed))
+        });
+        let Some((named, sender, claimed)) = found else {
+            let (executor, key) = (sealed.executor, sealed.key);
+            return Err(match known {
+                Some(_) => Forged::Revoked { executor, key },
+                None => Forged::NotEnrolled { executor, key },
+            });
+        };
+        let own = claimed.key();
+        let sealed_with = if own.id() == sealed.key {
+            own
+        } else if let Some((old, _)) = known {
+            old
+        } else {
+            let (executor, key) = (sealed.executor, sealed.key);
+            return Err(Forged::NotEnrolled { executor, key });
+        };
+        sealed.verify(Purpose::Heartbeat, &sealed_with)?;
+        let executor = sealed.executor;
+        if named != executor {
+            let sealer = executor;
+            return Err(Forged::OtherExecutor { sealer, named });
+        }
+        check_time(&executor, sender.as_ref(), now)?;
+        Ok(claimed)
+    }
+
+    /// What vouches for the key. `Err` with the reason if nothing does.
+    async fn check_enrolment(
+        &self,
+        executor: &ExecutorId,
+        claim: &EnrolmentClaim,
+    ) -> Result<Result<KeyOrigin, String>, StoreError> {
+        let Some(verifier) = self.store.token_verifier(&claim.token).await? else {
+            return Ok(Err(EnrolRefusal::NoSuchToken.to_string()));
+        };
+        if !claim.verify(executor, &verifier) {
+            let why = "the proof was made with another token of the same id; give the worker the right token file";
+            return Ok(Err(why.to_owned()));
+        }
+        Ok(Ok(KeyOrigin::Token(claim.token.clone())))
+    }
+
+    /// The same for a rotation. The store decides whether the old key still counts: after a rotation whose answer was
+    /// lost, it says that the new key is enrolled.
+    fn check_rotation(
+        &self,
+        executor: &ExecutorId,
+        claim: &RotationClaim,
+    ) -> Result<KeyOrigin, String> {
+        let Some((old, _)) = self.keys.find(executor, &claim.by, self.clock.now()) else {
+            return Err(EnrolRefusal::OldKeyNotAllowed.to_string());
+        };
+        if claim.verify(executor, &old).is_err() {
+            return Err(format!("key {} has not signed the new key", claim.by));
+        }
+        let old = claim.by.to_string();
+        Ok(KeyOrigin::Rotation { old })
+    }
+
+    async fn enrol(
+        &self,
+        executor: &ExecutorId,
+        key: WorkerPublicKey,
+        by: KeyOrigin,
+    ) -> Result<Result<(), String>, StoreError> {
+        let key_id = key.id();
+        let new = NewWorkerKey {
+            executor: executor.clone(),
+            key: *key.as_bytes(),
+            key_id: key_id.to_string(),
+            by,
+        };
+        match self.store.enrol_worker(&new).await? {
+            EnrolOutcome::Refused(refusal) => return Ok(Err(refusal.to_string())),
+            EnrolOutcome::Enrolled => {
+                tracing::info!(group = %executor.group, executor = %executor.name, key = %key_id, "enrolled the key of a worker");
+            }
+            EnrolOutcome::AlreadyAllowed => {}
+        }
+        // This node has to know the key before the worker uses it.
+        self.keys.refresh_now().await?;
+        Ok(Ok(()))
+    }
+
+    /// Tells the executor the result. A failure is only logged: the executor repeats its claim.
+    async fn tell(&self, executor: &ExecutorId, (key, answer): Answer) {
+        let now = self.clock.now();
+        if !self.claims.should_tell(executor, &key, answer.is_ok(), now) {
+            return;
+        }
+        let v = VERSION;
+        let message = match answer {
+            Ok(()) => Control::Enrolled { v, key },
+            Err(reason) => {
+                tracing::warn!(
+                    group = %executor.group,
+                    executor = %executor.name,
+                    %key,
+                    %reason,
+                    "refused to enrol the key of a worker, which gets no triggers. Give it a valid token, or see `cueline worker-key list`"
+                );
+                Control::NotEnrolled { v, key, reason }
+            }
+        };
+        let channel = control_channel(executor);
+        let payload = Bytes::from(encode(&message));
+        if let Err(error) = self.broker.announce(&channel, payload).await {
+            tracing::warn!(group = %executor.group, executor = %executor.name, %error, "failed to answer the enrolment of a worker; trying again. Check the broker");
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! Reads messages with results into a batch of reports for one transaction. Pure.
+
+use cueline_broker::{Delivery, QueueId};
+use cueline_model::{ExecutorId, StoreId};
+use cueline_protocol::{DecodeError, ReportMessage, decode_reports};
+use cueline_store::{AttemptReport, NewDeadLetter};
+
+use super::report_bounds::{MAX_REPORTS, beyond};
+use crate::origin::forged::Forged;
+use crate::origin::origins::Opened;
+use crate::refused_messages::{BY_SCHEDULER, RefusedMessages, by_executor};
+use crate::store_mismatch::store_mismatch;
+
+/// A delivery whose origin was looked at.
+pub(super) struct Message<'a> {
+    pub(super) delivery: &'a Delivery,
+    pub(super) opened: Result<Opened<'a>, Forged>,
+}
+
+/// The first messages of a fetch, enough to fill a transaction.
+#[derive(Debug, Default)]
+pub(super) struct Batch {
+    pub(super) reports: Vec<AttemptReport>,
+    /// For each message, the number of reports up to its end.
+    ends: Vec<usize>,
+    /// For each message, why it becomes a dead letter.
+    refused: Vec<Option<String>>,
+}
+
+impl Batch {
+    /// Reads messages until their reports fill a batch of this size.
+    pub(super) fn read(messages: &[Message<'_>], size: usize, store_id: StoreId) -> Self {
+        let mut batch = Self::default();
+        for message in messages {
+            if batch.reports.len() >= size.max(1) {
+                break;
+            }
+            let refused = match &message.opened {
+                Ok(opened) => batch.read_reports(opened, store_id),
+                Err(forged) => Some(format!("failed to verify the origin of results: {forged}")),
+            };
+            batch.refused.push(refused);
+            batch.ends.push(batch.reports.len());
+        }
+        batch
+    }
+
+    /// The readable reports of a refused message are applied too, unless it has more than a message may have. After a
+    /// replay they are applied again without effect.
+    fn read_reports(&mut self, opened: &Opened<'_>, store_id: StoreId) -> Option<String> {
+        let mut refused = None;
+        let begin = self.reports.len();
+        for message in decode_reports(opened.body).take(MAX_REPORTS + 1) {
+            match report(message, opened, store_id) {
+                Ok(report) => self.reports.push(report),
+                Err(reason) => refused = refused.or(Some(reason)),
+            }
+        }
+        let events = self.reports[begin..].iter().map(|report| &report.event);
+        if let Some(why) = beyond(events) {
+            self.reports.truncate(begin);
+            refused = Some(format!("failed to ingest the reports: {why}"));
+        }
+        refused
+    }
+
+    /// The number of messages that were read.
+    pub(super) fn messages(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// Makes the message of this report a dead letter. The first reason is kept.
+    pub(super) fn refuse(&mut self, report: usize, why: String) {
+        let message = self.ends.partition_point(|end| *end <= report);
+        if let Some(refused) = self.refused.get_mut(message) {
+            refused.get_or_insert(why);
+        }
+    }
+
+    /// The dead letters of the refused messages. `messages` begin with those that were read.
+    pub(super) fn letters(
+        &self,
+        messages: &[Message<'_>],
+        refused_messages: &RefusedMessages,
+    ) -> Vec<NewDeadLetter> {
+        let refused = messages.iter().zip(&self.refused);
+        refused
+            .filter_map(|(message, reason)| {
+                let reason = reason.clone()?;
+                let origin = message.opened.as_ref().ok().map(origin);
+                Some(refused_messages.letter(&QueueId::Results, message.delivery, reason, origin))
+            })
+            .collect()
+    }
+}
+
+fn origin(opened: &Opened<'_>) -> String {
+    match &opened.executor {
+        Some(executor) => by_executor(executor),
+        None => BY_SCHEDULER.to_owned(),
+    }
+}
+
+fn report(
+    message: Result<ReportMessage, DecodeError>,
+    opened: &Opened<'_>,
+    store_id: StoreId,
+) -> Result<AttemptReport, String> {
+    let message = message.map_err(|e| e.to_string())?;
+    if let Some(mismatch) = store_mismatch(store_id, message.store) {
+        return Err(format!("failed to ingest the report: {mismatch}"));
+    }
+    let attempt = message.attempt_id();
+    let executor = ExecutorId {
+        group: message.group,
+        name: message.executor,
+    };
+    let named = opened.check_names(&executor);
+    named.map_err(|forged| format!("failed to ingest the report: {forged}"))?;
+    Ok(AttemptReport {
+        attempt,
+        executor: Some(executor),
+        event: message.event,
+    })
+}

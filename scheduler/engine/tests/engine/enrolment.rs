@@ -1,0 +1,191 @@
+//! Workers enrol their keys by tokens, and replace them.
+
+use cueline_broker::QueueId;
+use cueline_engine::ManualEngine;
+use cueline_model::{OutcomeKind, RunState};
+use cueline_protocol::HeartbeatMessage;
+use cueline_protocol::origin::{EnrolmentToken, Purpose, WorkerKey};
+use cueline_store::{Store as _, WorkerKeyState};
+use serde_json::json;
+
+use crate::fixture::{FakeExecutor, Fault, Fixture, eventually, tick};
+
+fn key(seed: u8) -> WorkerKey {
+    WorkerKey::from_seed([seed; 32])
+}
+
+fn key_id(seed: u8) -> String {
+    key(seed).public().id().to_string()
+}
+
+async fn receive(engine: &mut ManualEngine) {
+    let received = engine.receive_heartbeats().await;
+    received.expect("stores heartbeats");
+}
+
+async fn is_known(fixture: &Fixture, executor: &FakeExecutor) -> bool {
+    let known = fixture.store.executors().await.expect("reads");
+    known.iter().any(|e| e.heartbeat.executor == executor.id())
+}
+
+/// A heartbeat with the claim of this token.
+async fn claim(executor: &FakeExecutor, token: &EnrolmentToken, seed: u8) {
+    let claim = token.claim(&executor.id(), &key(seed).public());
+    let change = |message: &mut HeartbeatMessage| message.enrolment = Some(claim);
+    executor.heartbeat_message(change).await;
+}
+
+#[tokio::test]
+async fn a_token_admits_the_key_of_a_worker() {
+    let fixture = Fixture::new().await;
+    let mut engine = fixture.verifying_engine("one").await;
+    let token = EnrolmentToken::new([1; 8], [1; 32]);
+    fixture.store_token(&token, 1).await;
+    let mut e1 = fixture.silent_executor("e1").await;
+    e1.seal_with(&key(1));
+    claim(&e1, &token, 1).await;
+    receive(&mut engine).await;
+    assert!(!is_known(&fixture, &e1).await, "its key was not enrolled");
+    assert_eq!(e1.received_key_answers(), [(key_id(1), None)]);
+    assert_eq!(engine.admin().since_start().forged_heartbeats, 0);
+
+    // The answer may be lost, so the claim is repeated and answered, a second later at the earliest.
+    for (at, answers) in [(10, 0), (1_000, 1)] {
+        fixture.set(at);
+        claim(&e1, &token, 1).await;
+        receive(&mut engine).await;
+        assert!(is_known(&fixture, &e1).await);
+        assert_eq!(e1.received_key_answers().len(), answers, "after {at} ms");
+    }
+    let tokens = fixture.store.enrolment_tokens().await.expect("reads");
+    assert_eq!(tokens[0].uses_left, 0, "one use");
+}
+
+#[tokio::test]
+async fn a_refused_worker_is_told_why() {
+    let fixture = Fixture::new().await;
+    let mut engine = fixture.verifying_engine("one").await;
+    let stored = EnrolmentToken::new([1; 8], [1; 32]);
+    fixture.store_token(&stored, 1).await;
+    let mut e1 = fixture.silent_executor("e1").await;
+    e1.seal_with(&key(1));
+    for (at, token, why) in [
+        (
+            0,
+            EnrolmentToken::new([2; 8], [1; 32]),
+            "no such enrolment token",
+        ),
+        (
+            10_000,
+            EnrolmentToken::new([1; 8], [2; 32]),
+            "another token",
+        ),
+    ] {
+        fixture.set(at);
+        // It is told once.
+        for _ in 0..2 {
+            claim(&e1, &token, 1).await;
+            receive(&mut engine).await;
+        }
+        let answers = e1.received_key_answers();
+        let [(id, Some(reason))] = &answers[..] else {
+            panic!("{answers:?}");
+        };
+        assert_eq!(*id, key_id(1));
+        assert!(reason.contains(why), "{reason}");
+    }
+    assert!(!is_known(&fixture, &e1).await);
+    // The right token ends it, whatever it was told before.
+    claim(&e1, &stored, 1).await;
+    receive(&mut engine).await;
+    assert_eq!(e1.received_key_answers(), [(key_id(1), None)]);
+}
+
+/// Somebody has read the claim of another worker.
+#[tokio::test]
+async fn a_claim_is_worthless_for_another_worker() {
+    let fixture = Fixture::new().await;
+    let mut engine = fixture.verifying_engine("one").await;
+    let token = EnrolmentToken::new([1; 8], [1; 32]);
+    fixture.store_token(&token, 9).await;
+    let e1 = fixture.silent_executor("e1").await;
+    let mut thief = fixture.silent_executor("e1").await;
+    thief.seal_with(&key(9));
+    // With the key of the claim, which the thief does not have, and with its own key in the claim.
+    let copied = token.claim(&e1.id(), &key(1).public());
+    let mut changed = copied.clone();
+    changed.key = key(9).public();
+    for claim in [copied, changed] {
+        let change = |message: &mut HeartbeatMessage| message.enrolment = Some(claim);
+        thief.heartbeat_message(change).await;
+        receive(&mut engine).await;
+    }
+    let keys = fixture.store.worker_keys(0, 9).await.expect("reads");
+    assert!(keys.keys.is_empty(), "{keys:?}");
+}
+
+#[tokio::test]
+async fn a_worker_replaces_its_key() {
+    let fixture = Fixture::new().await;
+    let mut e1 = fixture.enrolled_executor("e1", 1).await;
+    let mut engine = fixture.verifying_engine("one").await;
+    e1.heartbeat().await;
+    fixture.apply("job", json!({})).await;
+    let run = fixture.trigger("job").await;
+    assert_eq!(tick(&mut engine).await, 1);
+    let trigger = e1.take_one().await;
+    let rotation = key(1).rotate_to(&e1.id(), &key(2).public());
+    // The second one comes after a lost answer, from a worker that was stopped for long.
+    for at in [0, 1_000_000] {
+        fixture.set(at);
+        let claim = rotation.clone();
+        let change = |message: &mut HeartbeatMessage| message.rotation = Some(claim);
+        e1.heartbeat_message(change).await;
+        receive(&mut engine).await;
+        assert_eq!(e1.received_key_answers(), [(key_id(2), None)]);
+    }
+    let keys = fixture.store.worker_keys(0, 9).await.expect("reads").keys;
+    let allowed: Vec<_> = keys
+        .iter()
+        .filter(|k| k.state == WorkerKeyState::Allowed)
+        .map(|k| k.key_id.clone())
+        .collect();
+    assert_eq!(allowed, [key_id(2)]);
+    e1.seal_with(&key(2));
+    e1.ended(&trigger, OutcomeKind::Succeeded, fixture.now())
+        .await;
+    tick(&mut engine).await;
+    assert_eq!(fixture.state(run).await, RunState::Succeeded);
+}
+
+/// Another scheduler has enrolled it a moment ago.
+#[tokio::test]
+async fn results_with_a_new_key_are_verified_with_the_keys_of_now() {
+    let fixture = Fixture::new().await;
+    let mut engine = fixture.verifying_engine("one").await;
+    let e1 = fixture.enrolled_executor("e1", 1).await;
+    let report = e1.seal(Purpose::Reports, b"not a report".to_vec());
+    fixture.put(&QueueId::Results, report).await;
+    tick(&mut engine).await;
+    let letters = fixture.dead_letters().await;
+    let origin = letters[0].origin.as_deref();
+    assert_eq!(origin, Some("executor default/e1"), "{letters:?}");
+}
+
+/// A message whose origin cannot be looked up is no dead letter.
+#[tokio::test]
+async fn results_wait_while_keys_cannot_be_read() {
+    let fixture = Fixture::new().await;
+    let mut engine = fixture.verifying_engine("one").await;
+    let e1 = fixture.enrolled_executor("e1", 1).await;
+    let report = e1.seal(Purpose::Reports, b"not a report".to_vec());
+    fixture.put(&QueueId::Results, report).await;
+    fixture.store.fail_next("worker_keys", Fault::Before);
+    engine.ingest().await.expect_err("the store fails");
+    assert!(fixture.dead_letters().await.is_empty());
+    eventually("it is delivered again", async || {
+        engine.ingest().await.expect("ingests") == 1
+    })
+    .await;
+    assert_eq!(fixture.dead_letters().await.len(), 1);
+}
