@@ -284,8 +284,8 @@ async fn attack(cluster: &Cluster, attacker: &Attacker, attack: &Attack) -> Resu
     for run in [attack.of_one, attack.of_two] {
         check_untouched(cluster, run).await?;
     }
-    let unrouted = cluster.client.get(&format!("/runs/{}", attack.unrouted));
-    let unrouted = unrouted.await?;
+    let path = format!("/runs/{}", attack.unrouted);
+    let unrouted = cluster.client.get(&path).await?;
     ensure!(unrouted["state"] == "scheduled", "{unrouted}");
 
     // The workers go on, and their own reports count.

@@ -140,7 +140,6 @@ fn letter(delivery: &Delivery, received: &ReceivedLetter, now: Timestamp) -> New
             origin,
             at: Timestamp::from_millis(dead.at_ms),
             payload: dead.payload.to_vec(),
-            origin: None,
         },
         Err(e) => NewDeadLetter {
             key,
@@ -150,7 +149,6 @@ fn letter(delivery: &Delivery, received: &ReceivedLetter, now: Timestamp) -> New
             origin: None,
             at: now,
             payload: delivery.payload.to_vec(),
-            origin: None,
         },
     }
 }
