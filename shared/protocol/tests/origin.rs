@@ -20,8 +20,8 @@ fn a_sealed_message() {
         "{\"v\":1}\n",
         r#"{"seal":{"group":"billing","executor":"one","key":"fe812c12f3ab4ce6","signature":"IWJR+/kK7S7tjIB2wgG9DqmWfWRZ5piNga7KP8j4GGulnzH1ZsvuCMSUHinYzo2FqLcPEb2RmnViO7GCfUhDAA=="}}"#,
     );
-    let sealer = Sealer::new(executor(), key());
-    let message = sealer.seal(Purpose::Reports, b"{\"v\":1}".to_vec());
+    let one = Sealer::new(executor(), key());
+    let message = one.seal(Purpose::Reports, b"{\"v\":1}".to_vec());
     assert_eq!(String::from_utf8(message).as_deref(), Ok(golden));
     let sealed = Sealed::parse(golden.as_bytes()).expect("sealed");
     assert_eq!(sealed.verify(Purpose::Reports, &key().public()), Ok(()));
@@ -30,8 +30,8 @@ fn a_sealed_message() {
 /// Readers ignore fields that they do not know.
 #[test]
 fn a_seal_may_have_new_fields() {
-    let sealer = Sealer::new(executor(), key());
-    let message = sealer.seal(Purpose::Holdings, b"{}".to_vec());
+    let one = Sealer::new(executor(), key());
+    let message = one.seal(Purpose::Holdings, b"{}".to_vec());
     let message = String::from_utf8(message).expect("UTF-8");
     let newer = message.replace("}}", ",\"more\":1},\"more\":1}");
     assert_ne!(newer, message);

@@ -192,7 +192,7 @@ async fn forge_heartbeats(cluster: &Cluster, attacker: &Attacker, attack: &Attac
     let token: EnrolmentToken = token.trim().parse()?;
     let others = [
         attack.old_heartbeat()?,
-        attack.enrolment(&token, incarnation)?,
+        Attack::enrolment(&token, incarnation)?,
     ];
     for heartbeat in others.into_iter().chain(forged) {
         attacker.heartbeat(heartbeat).await?;

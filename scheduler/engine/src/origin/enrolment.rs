@@ -127,8 +127,10 @@ impl Enrolment {
         sealed.verify(Purpose::Heartbeat, &sealed_with)?;
         let executor = sealed.executor;
         if named != executor {
-            let sealer = executor;
-            return Err(Forged::OtherExecutor { sealer, named });
+            return Err(Forged::OtherExecutor {
+                sealer: executor,
+                named,
+            });
         }
         check_time(&executor, sender.as_ref(), now)?;
         Ok(claimed)

@@ -21,7 +21,7 @@ const REFRESH_EVERY: Duration = Duration::from_secs(1);
 /// Reads are at least this far apart, however many unknown keys arrive.
 const REFRESH_APART: Duration = Duration::from_millis(100);
 /// All keys are read this often: the store deletes some, and after a lost commit it gives a number of a change again.
-const RELOAD_EVERY: Duration = Duration::from_secs(60);
+const RELOAD_EVERY: Duration = Duration::from_mins(1);
 
 /// The keys of all enrolled workers. A node has one of these.
 pub struct EnrolledKeys {

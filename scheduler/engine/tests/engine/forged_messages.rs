@@ -157,8 +157,9 @@ async fn a_revoked_key_counts_for_nothing_until_it_is_allowed() {
     let key = WorkerKey::from_seed([1; 32]).public().id().to_string();
     let set = async |state| {
         let store = attack.fixture.real();
-        let set = store.set_worker_key(&attack.victim.id(), &key, state, "ann");
-        assert!(set.await.expect("sets"));
+        let victim = attack.victim.id();
+        let set = store.set_worker_key(&victim, &key, state, "ann").await;
+        assert!(set.expect("sets"));
     };
     set(WorkerKeyState::Revoked).await;
     attack.engine.refresh_keys().await.expect("reads");

@@ -223,29 +223,26 @@ mod tests {
 
     #[test]
     fn a_seal_is_the_last_line() {
-        let sealer = sealer();
+        let one = sealer();
         for body in [&b""[..], b"{}", b"a\nb", b"ends with a line feed\n"] {
-            let message = sealer.seal(Purpose::Reports, body.to_vec());
+            let message = one.seal(Purpose::Reports, body.to_vec());
             let sealed = Sealed::parse(&message).expect("sealed");
             assert_eq!(sealed.body, body);
-            assert_eq!(&sealed.executor, sealer.executor());
-            assert_eq!(&sealed.key, sealer.key_id());
-            assert_eq!(
-                sealed.verify(Purpose::Reports, &sealer.public_key()),
-                Ok(())
-            );
-            assert_eq!(message.len(), body.len() + sealer.overhead());
+            assert_eq!(&sealed.executor, one.executor());
+            assert_eq!(&sealed.key, one.key_id());
+            assert_eq!(sealed.verify(Purpose::Reports, &one.public_key()), Ok(()));
+            assert_eq!(message.len(), body.len() + one.overhead());
         }
     }
 
     #[test]
     fn a_seal_is_valid_for_its_purpose_alone() {
-        let sealer = sealer();
+        let one = sealer();
         for made_for in PURPOSES {
-            let message = sealer.seal(made_for, b"{}".to_vec());
+            let message = one.seal(made_for, b"{}".to_vec());
             let sealed = Sealed::parse(&message).expect("sealed");
             for used_for in PURPOSES {
-                let verified = sealed.verify(used_for, &sealer.public_key());
+                let verified = sealed.verify(used_for, &one.public_key());
                 assert_eq!(
                     verified.is_ok(),
                     made_for == used_for,
@@ -257,8 +254,8 @@ mod tests {
 
     #[test]
     fn a_seal_is_valid_for_its_executor_and_key_alone() {
-        let sealer = sealer();
-        let message = sealer.seal(Purpose::Reports, b"{}".to_vec());
+        let one = sealer();
+        let message = one.seal(Purpose::Reports, b"{}".to_vec());
         let mut sealed = Sealed::parse(&message).expect("sealed");
         let other = WorkerKey::from_seed([8; 32]).public();
         assert_eq!(
@@ -267,7 +264,7 @@ mod tests {
         );
         for foreign in [executor("billing", "two"), executor("sales", "one")] {
             sealed.executor = foreign;
-            let verified = sealed.verify(Purpose::Reports, &sealer.public_key());
+            let verified = sealed.verify(Purpose::Reports, &one.public_key());
             assert_eq!(verified, Err(SealError::Mismatch));
         }
     }
@@ -275,19 +272,19 @@ mod tests {
     /// Every byte of the body, and a line before it.
     #[test]
     fn a_seal_covers_the_whole_body() {
-        let sealer = sealer();
+        let one = sealer();
         let body = b"{\"v\":1}\n{\"v\":1}";
-        let message = sealer.seal(Purpose::Reports, body.to_vec());
+        let message = one.seal(Purpose::Reports, body.to_vec());
         for at in 0..body.len() {
             let mut changed = message.clone();
             changed[at] ^= 1;
             let sealed = Sealed::parse(&changed).expect("sealed");
-            let verified = sealed.verify(Purpose::Reports, &sealer.public_key());
+            let verified = sealed.verify(Purpose::Reports, &one.public_key());
             assert_eq!(verified, Err(SealError::Mismatch), "at {at}");
         }
         let longer = [b"{}\n", &message[..]].concat();
         let sealed = Sealed::parse(&longer).expect("sealed");
-        let verified = sealed.verify(Purpose::Reports, &sealer.public_key());
+        let verified = sealed.verify(Purpose::Reports, &one.public_key());
         assert_eq!(verified, Err(SealError::Mismatch));
     }
 
@@ -334,7 +331,7 @@ mod tests {
     #[test]
     fn the_longest_names_fit() {
         let longest = "x".repeat(cueline_model::name::MAX_NAME_BYTES);
-        let sealer = Sealer::new(executor(&longest, &longest), WorkerKey::from_seed([7; 32]));
-        assert!(sealer.overhead() <= MAX_SEAL_BYTES);
+        let one = Sealer::new(executor(&longest, &longest), WorkerKey::from_seed([7; 32]));
+        assert!(one.overhead() <= MAX_SEAL_BYTES);
     }
 }

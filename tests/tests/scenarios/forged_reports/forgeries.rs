@@ -96,7 +96,7 @@ fn all_events() -> [AttemptEvent; 4] {
 }
 
 impl Attack {
-    fn report(&self, executor: &str, run: RunId, event: AttemptEvent) -> Vec<u8> {
+    fn report(&self, executor: &str, run: RunId, event: &AttemptEvent) -> Vec<u8> {
         let report = json!({
             "v": VERSION,
             "store": self.store,
@@ -111,13 +111,13 @@ impl Attack {
 
     /// The end of worker two's own run, sealed as two would do it.
     pub(super) fn own_end(&self) -> Vec<u8> {
-        let report = self.report("two", self.of_two, ended());
+        let report = self.report("two", self.of_two, &ended());
         self.two.seal(Purpose::Reports, report)
     }
 
     /// Reports about runs that are not at worker two, or that two has not sealed.
     pub(super) fn reports(&self) -> Result<Vec<Forgery>> {
-        let about_one = || self.report("one", self.of_one, ended());
+        let about_one = || self.report("one", self.of_one, &ended());
         let sealed_by = |sealer: &Sealer| sealer.seal(Purpose::Reports, about_one());
         let mut all = Vec::new();
         let mut add = |payload, reason, origin| {
@@ -133,7 +133,7 @@ impl Attack {
         add(sealed_by(&as_one), UNKNOWN_KEY, None);
         let unknown = Sealer::new(executor("two"), stranger());
         add(sealed_by(&unknown), UNKNOWN_KEY, None);
-        let own = self.report("two", self.of_two, ended());
+        let own = self.report("two", self.of_two, &ended());
         let other_purpose = self.two.seal(Purpose::Heartbeat, own);
         add(other_purpose, MISMATCH, None);
         add(self.changed()?, MISMATCH, None);
@@ -142,10 +142,10 @@ impl Attack {
         add(cut, MALFORMED, None);
         // Two speaks for itself, and of attempts that it was not given.
         for event in all_events() {
-            let report = self.report("two", self.of_one, event);
+            let report = self.report("two", self.of_one, &event);
             add(self.two.seal(Purpose::Reports, report), FOREIGN, TWO);
         }
-        let report = self.report("two", self.unrouted, ended());
+        let report = self.report("two", self.unrouted, &ended());
         add(self.two.seal(Purpose::Reports, report), FOREIGN, TWO);
         Ok(all)
     }
@@ -212,7 +212,7 @@ impl Attack {
     }
 
     /// A heartbeat with which a stranger asks to be admitted as worker one.
-    pub(super) fn enrolment(&self, token: &EnrolmentToken, incarnation: &str) -> Result<Vec<u8>> {
+    pub(super) fn enrolment(token: &EnrolmentToken, incarnation: &str) -> Result<Vec<u8>> {
         let (one, key) = (executor("one"), WorkerKey::from_seed([8; 32]));
         let mut heartbeat = Self::gone("one", incarnation, now());
         let claim = token.claim(&one, &key.public());
@@ -226,7 +226,7 @@ impl Attack {
     pub(super) fn dead_letters(&self) -> Result<Vec<Vec<u8>>> {
         let request = json!({ "v": VERSION, "job": "held", "by": "the operator" });
         let request = Bytes::from(serde_json::to_vec(&request)?);
-        let report = Bytes::from(self.report("one", self.of_one, ended()));
+        let report = Bytes::from(self.report("one", self.of_one, &ended()));
         let as_one = Sealer::new(executor("one"), self.key.clone());
         let requests = letter("requests", request.clone(), false)?;
         let of_one = letter("x.default.one", request, false)?;
@@ -243,7 +243,7 @@ impl Attack {
 
     /// A letter that claims to be one of those that the broker moves by itself, which have no seal.
     pub(super) fn moved_letter(&self) -> Result<Vec<u8>> {
-        let report = Bytes::from(self.report("one", self.of_one, ended()));
+        let report = Bytes::from(self.report("one", self.of_one, &ended()));
         letter("results", report, true)
     }
 }

@@ -42,20 +42,20 @@ mod tests {
 
     #[test]
     fn a_driver_seals_with_the_key_that_replaced_the_first() {
-        let sealer = |seed| {
+        let of_seed = |seed| {
             let executor = cueline_model::ExecutorId {
                 group: "billing".parse().expect("a name"),
                 name: "one".parse().expect("a name"),
             };
             Sealer::new(executor, WorkerKey::from_seed([seed; 32]))
         };
-        let letters = DeadLetterSealer::new(sealer(1));
+        let letters = DeadLetterSealer::new(of_seed(1));
         let seal = letters.seal();
         for seed in [1, 2] {
-            letters.replace(sealer(seed));
+            letters.replace(of_seed(seed));
             let sealed = seal.seal(b"{}");
             let sealed = Sealed::parse(&sealed).expect("sealed");
-            let verified = sealed.verify(Purpose::DeadLetter, &sealer(seed).public_key());
+            let verified = sealed.verify(Purpose::DeadLetter, &of_seed(seed).public_key());
             assert_eq!((sealed.body, verified), (&b"{}"[..], Ok(())));
         }
     }

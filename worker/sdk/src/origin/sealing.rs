@@ -314,10 +314,12 @@ mod tests {
         Sealer::new(executor, WorkerKey::from_seed([seed; 32]))
     }
 
+    #[expect(clippy::unnecessary_wraps, reason = "as the state takes it")]
     fn token() -> Option<EnrolmentToken> {
         Some(EnrolmentToken::new([1; 8], [2; 32]))
     }
 
+    #[expect(clippy::unnecessary_wraps, reason = "as the state takes it")]
     fn rotation() -> Option<KeyRotation> {
         Some(KeyRotation::new(WorkerKey::from_seed([2; 32]), || {}))
     }

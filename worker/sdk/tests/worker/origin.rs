@@ -64,8 +64,9 @@ async fn heartbeat(listener: &mut Listener, key: &Sealer) -> HeartbeatMessage {
 }
 
 async fn answer(broker: &Broker, answer: &Control) {
-    let sent = broker.announce(&control_channel(), encode(answer).into());
-    sent.await.expect("announce");
+    let channel = control_channel();
+    let sent = broker.announce(&channel, encode(answer).into()).await;
+    sent.expect("announce");
 }
 
 async fn accept(broker: &Broker, key: &WorkerKeyId) {
