@@ -309,6 +309,10 @@ pub struct HoldingsReply {
     /// not say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub forgotten_until: Option<Timestamp>,
+    /// Whether the executor may have received triggers that it has not handled yet, such as after its disk was full. An
+    /// empty queue then proves nothing.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub behind: bool,
 }
 
 /// A record of an executor's start log. The log tells the failover which attempts may have started.

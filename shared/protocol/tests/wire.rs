@@ -103,6 +103,7 @@ fn the_answer_about_holdings() {
         held: held.clone(),
         fetched_until,
         forgotten_until: fetched_until,
+        behind: fetched_until.is_some(),
     };
     for (reply, wire) in [
         (
@@ -111,7 +112,7 @@ fn the_answer_about_holdings() {
         ),
         (
             reply(Some(Timestamp::from_millis(1_795_286_000_000))),
-            r#"{"v":1,"nonce":"00000000000000ff","held":[{"run":7,"attempt":2}],"fetched_until":1795286000000,"forgotten_until":1795286000000}"#,
+            r#"{"v":1,"nonce":"00000000000000ff","held":[{"run":7,"attempt":2}],"fetched_until":1795286000000,"forgotten_until":1795286000000,"behind":true}"#,
         ),
     ] {
         assert_eq!(text(&reply), wire);

@@ -510,6 +510,7 @@ const SLACK_MS: i64 = 4_000;
 /// G13: the other scheduler starts the claimed runs of a lost scheduler within its lease.
 fn check_node_loss(observed: &Observations, kinds: &[JobKind], latest_ms: &mut i64) -> Vec<String> {
     let mut violations = Vec::new();
+    let serial_ends = lanes::SerialEnds::new(&observed.entries, kinds);
     let lease_ms = i64::try_from(lease().as_millis()).unwrap_or(i64::MAX);
     for fault in &observed.faults {
         let scheduler = matches!(fault.fault.target, Target::Scheduler(_));
@@ -526,16 +527,17 @@ fn check_node_loss(observed: &Observations, kinds: &[JobKind], latest_ms: &mut i
                     .iter()
                     .any(|k| k.is_prompt() && k.has(&e.job) && k.prefix != "parent")
         };
+        let late_ms = |e: &Entry| e.at - serial_ends.ready_at(e);
         let latest = observed
             .entries
             .iter()
             .filter(is_prompt)
-            .max_by_key(|e| e.at - e.fire_at);
+            .max_by_key(|e| late_ms(e));
         let Some(latest) = latest else {
             violations.push(format!("G13: no run started at {fault:?}"));
             continue;
         };
-        let late_ms = latest.at - latest.fire_at;
+        let late_ms = late_ms(latest);
         *latest_ms = late_ms.max(*latest_ms);
         let halted_ms = halted_ms(observed, fault.began, latest.at);
         if late_ms > lease_ms + SLACK_MS + halted_ms {

@@ -3,10 +3,16 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use cueline_protocol::WorkerProcess;
 use cueline_runtime::BurstGate;
 use tokio::sync::watch;
+use tokio::time::Instant;
+
+/// An idle fetch returns after half a second. After this time without one, the intake waits for something, or it is
+/// busy with a backlog.
+const BEHIND_AFTER: Duration = Duration::from_secs(2);
 
 /// Counts as of the last turn of the event loop.
 #[derive(Debug, Default)]
@@ -15,6 +21,8 @@ pub(crate) struct WorkerStatus {
     running: AtomicUsize,
     /// Triggers that were fetched and that the event loop has not seen yet.
     fetched: AtomicUsize,
+    /// When a fetch last returned fewer triggers than it could: the driver held no further ones then.
+    caught_up_at: Mutex<Option<Instant>>,
     /// The number of the last heartbeat.
     last_heartbeat: AtomicU64,
     draining: watch::Sender<bool>,
@@ -57,6 +65,18 @@ impl WorkerStatus {
     /// The event loop has seen `count` of the fetched triggers.
     pub(crate) fn remove_fetched(&self, count: usize) {
         self.fetched.fetch_sub(count, Ordering::Relaxed);
+    }
+
+    /// A fetch has returned fewer triggers than it could.
+    pub(crate) fn note_caught_up(&self) {
+        *lock(&self.caught_up_at) = Some(Instant::now());
+    }
+
+    /// Whether triggers may have been delivered to this process that the event loop has not seen yet.
+    pub(crate) fn is_behind(&self) -> bool {
+        let caught_up_at = *lock(&self.caught_up_at);
+        let is_late = caught_up_at.is_none_or(|at| at.elapsed() > BEHIND_AFTER);
+        is_late || self.fetched.load(Ordering::Relaxed) > 0
     }
 
     /// The number of the next heartbeat.
@@ -150,4 +170,25 @@ impl WorkerStatus {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_worker_is_behind_until_a_fetch_has_had_room_left_and_its_triggers_are_handled() {
+        let status = WorkerStatus::default();
+        assert!(status.is_behind(), "nothing was fetched yet");
+        status.add_fetched(2);
+        status.note_caught_up();
+        assert!(status.is_behind(), "they are not handled");
+        status.remove_fetched(2);
+        assert!(!status.is_behind());
+        // The event loop waits for its disk, and the intake for the event loop.
+        tokio::time::advance(BEHIND_AFTER + Duration::from_millis(1)).await;
+        assert!(status.is_behind());
+        status.note_caught_up();
+        assert!(!status.is_behind());
+    }
 }

@@ -62,6 +62,7 @@ struct Answers {
     missing: Vec<OutstandingAttempt>,
     fetched_until: Option<Timestamp>,
     forgotten_until: Option<Timestamp>,
+    behind: bool,
 }
 
 impl Holdings {
@@ -85,9 +86,7 @@ impl Holdings {
             let answers = if with_triggers.contains(&queue) {
                 self.ask_about_passed(&executor, attempts).await?
             } else {
-                let mut answers = Answers::default();
-                self.ask(&executor, &attempts, &mut answers).await?;
-                answers
+                self.ask_about_all(&executor, &attempts).await?
             };
             let Answers {
                 missing: attempts,
@@ -101,7 +100,8 @@ impl Holdings {
     }
 
     /// Asks a live executor about `queued` attempts, whatever its queue holds. Those that it holds are left out of the
-    /// result. `None` if it is not alive or does not answer, or if its start log cannot be read.
+    /// result. `None` if it is not alive or does not answer, if it has not handled all that it has received, or if its
+    /// start log cannot be read.
     pub(crate) async fn missing_in_journal(
         &self,
         executor: &ExecutorId,
@@ -113,6 +113,9 @@ impl Holdings {
         let Some(reply) = self.reply(executor, &queued).await? else {
             return Ok(None);
         };
+        if reply.behind {
+            return Ok(None);
+        }
         let held: HashSet<AttemptId> = reply.held.into_iter().collect();
         let not_held = queued.into_iter().filter(|o| !held.contains(&o.attempt));
         let mut missing = Missing::default();
@@ -144,6 +147,23 @@ impl Holdings {
         let with_messages = self.queues_with_triggers(std::iter::once(executor)).await?;
         let queue = executor_queue(&executor.group, &executor.name);
         Ok(!with_messages.contains(&queue))
+    }
+
+    /// Asks an executor whose queue holds no triggers. It may have received them and not handled them yet.
+    async fn ask_about_all(
+        &self,
+        executor: &ExecutorId,
+        attempts: &[OutstandingAttempt],
+    ) -> Result<Answers, EngineError> {
+        let mut answers = Answers::default();
+        self.ask(executor, attempts, &mut answers).await?;
+        if answers.behind {
+            let fetched_until = answers.fetched_until;
+            answers.missing.retain(|o| {
+                o.state == RunState::Running || self.has_passed(fetched_until, o.queued_at)
+            });
+        }
+        Ok(answers)
     }
 
     /// Asks an executor whose queue holds triggers. The queue may hold the triggers of `queued` attempts, unless the
@@ -209,6 +229,7 @@ impl Holdings {
             answers.missing.extend(not_held.cloned());
             answers.fetched_until = reply.fetched_until;
             answers.forgotten_until = reply.forgotten_until;
+            answers.behind |= reply.behind;
             if later.is_empty() {
                 return Ok(());
             }

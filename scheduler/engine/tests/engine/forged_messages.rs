@@ -245,6 +245,7 @@ async fn a_forged_answer_does_not_stand_for_the_true_one() {
         held: Vec::new(),
         fetched_until: None,
         forgotten_until: None,
+        behind: false,
     });
     let forged = [
         reply.clone(),

@@ -248,6 +248,27 @@ async fn a_trigger_that_may_be_in_the_queue_is_not_published_again() {
     assert_eq!(e1.take().await.len(), 1);
 }
 
+/// RabbitMQ counts no messages that a consumer has received. After its disk was full, a worker may have many.
+#[tokio::test]
+async fn a_trigger_that_its_executor_may_have_received_is_not_published_again() {
+    let fixture = Fixture::new().await;
+    let mut engine = fixture.engine("one").await;
+    let mut e1 = fixture.executor("e1").await;
+    fixture.apply("job", json!({})).await;
+    fixture.trigger("job").await;
+    tick(&mut engine).await;
+    let received = e1.accept().await.remove(0);
+    fixture.set(10_000);
+    e1.heartbeat().await;
+    tick(&mut engine).await;
+    for (behind, expected) in [(true, 0), (false, 1)] {
+        let answer = e1.answer_holdings_with(&[], |reply| reply.behind = behind);
+        let (again, asked) = tokio::join!(engine.reconcile(5_000), answer);
+        assert_eq!(again.expect("compares"), expected, "behind: {behind}");
+        assert_eq!(asked, [received.attempt_id()]);
+    }
+}
+
 /// Under load, the queue holds triggers whenever it is counted.
 #[tokio::test]
 async fn a_lost_trigger_is_published_again_while_others_are_in_the_queue() {

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use super::Observations;
 use super::records::{Records, delayed, over_at, published_from};
 use crate::consistency::Run;
-use crate::execution_log::Event;
+use crate::execution_log::{Entry, Event};
 use crate::storm::faults::FaultKind;
 use crate::storm::job_kinds::JobKind;
 
@@ -26,6 +26,36 @@ fn by_job(runs: &[Run]) -> HashMap<&str, Vec<&Run>> {
 pub(super) fn lane_shard(kind: Option<&JobKind>, shard: u64) -> Option<u64> {
     kind.is_some_and(JobKind::has_lane_per_shard)
         .then_some(shard)
+}
+
+/// When the attempts of serial lanes ended. After a halt, such a lane starts its runs one after the other, however late
+/// the last one is.
+pub(super) struct SerialEnds<'a>(HashMap<(&'a str, &'a str), Vec<&'a Entry>>);
+
+impl<'a> SerialEnds<'a> {
+    pub(super) fn new(entries: &'a [Entry], kinds: &[JobKind]) -> Self {
+        let mut ends = HashMap::<_, Vec<&Entry>>::new();
+        for end in entries.iter().filter(|e| !e.is_start()) {
+            let kind = kinds.iter().find(|kind| kind.has(&end.job));
+            if kind.is_some_and(|kind| kind.block() == "serial") {
+                let lane = (end.executor.as_str(), end.job.as_str());
+                ends.entry(lane).or_default().push(end);
+            }
+        }
+        Self(ends)
+    }
+
+    /// When the start was possible: due, and after the end of each older run in its lane that started before. Only older
+    /// ones count, because a newer run must not start first.
+    pub(super) fn ready_at(&self, start: &Entry) -> i64 {
+        let lane = (start.executor.as_str(), start.job.as_str());
+        let ends = self.0.get(&lane).into_iter().flatten();
+        let older = ends.filter(|end| end.fire_at < start.fire_at && end.at <= start.at + LANE_MS);
+        older
+            .map(|end| end.at)
+            .max()
+            .map_or(start.fire_at, |end| end.max(start.fire_at))
+    }
 }
 
 /// G7: each discarded run met a busy lane, or a lane whose backlog was full.
@@ -256,5 +286,20 @@ mod tests {
         assert_eq!(covers(vec![old.clone(), elsewhere], vec![]), 1);
         let entries = vec![start(&old, AT + 5), end(&old, AT + 690)];
         assert_eq!(covers(vec![old, newer], entries), 1, "it had succeeded");
+    }
+
+    #[test]
+    fn a_serial_run_is_possible_after_the_older_ones_of_its_lane() {
+        let (old, new) = (run(1, "serial-0", AT), run(2, "serial-0", AT + 500));
+        let ready_at =
+            |entries: &[Entry], start: &Entry| SerialEnds::new(entries, &kinds()).ready_at(start);
+        let late = start(&new, AT + 9_000);
+        assert_eq!(ready_at(&[end(&old, AT + 8_900)], &late), AT + 8_900);
+        assert_eq!(ready_at(&[end(&old, AT + 20)], &late), AT + 500, "not due");
+        let newer = run(3, "serial-0", AT + 1_000);
+        assert_eq!(ready_at(&[end(&newer, AT + 8_900)], &late), AT + 500);
+        let parallel = run(1, "parallel-0", AT);
+        let late_one = start(&run(2, "parallel-0", AT + 500), AT + 9_000);
+        assert_eq!(ready_at(&[end(&parallel, AT + 8_900)], &late_one), AT + 500);
     }
 }

@@ -39,6 +39,7 @@ impl EventLoop {
                     .journal
                     .forgotten_until(query.store)
                     .map(Timestamp::from_millis),
+                behind: self.services.status.is_behind(),
             };
             let (settings, to) = (Arc::clone(&self.services.settings), query.reply_to);
             tokio::spawn(async move { control::reply(&settings, &to, reply).await });

@@ -58,7 +58,13 @@ impl Intake {
             match self.settings.broker.fetch(&queue, room, FETCH_WAIT).await {
                 Ok(deliveries) => {
                     backoff.reset();
-                    if !deliveries.is_empty() && !self.pass_on(deliveries).await {
+                    let is_last = deliveries.len() < room;
+                    let received = self.receive(deliveries);
+                    if is_last {
+                        // Its triggers count as fetched before.
+                        self.status.note_caught_up();
+                    }
+                    if !received.is_empty() && self.event_loop.send(received).await.is_err() {
                         return;
                     }
                 }
@@ -87,8 +93,7 @@ impl Intake {
         MAX_HELD.saturating_sub(self.status.held()).min(MAX_FETCH)
     }
 
-    /// Passes the triggers to the event loop. False if the event loop has ended.
-    async fn pass_on(&self, deliveries: Vec<Delivery>) -> bool {
+    fn receive(&self, deliveries: Vec<Delivery>) -> Vec<Received> {
         let received: Vec<Received> = deliveries
             .into_iter()
             .map(|delivery| Received {
@@ -97,6 +102,6 @@ impl Intake {
             })
             .collect();
         self.status.add_fetched(received.len());
-        self.event_loop.send(received).await.is_ok()
+        received
     }
 }
