@@ -145,7 +145,7 @@ impl Stages {
         let store_id = store.store_id().await?;
         origins.load().await?;
         let parts = Parts::new(store, store_id, broker, clock, options, key, origins);
-        let stages = parts.stages(options, heartbeat_inbox, max_confirmations);
+        let mut stages = parts.stages(options, heartbeat_inbox, max_confirmations);
         stages.node_lease.renew().await?;
         stages.heartbeats.restore().await?;
         Ok(stages)

@@ -346,7 +346,7 @@ pub trait Store: Send + Sync + 'static {
     /// Allows a new key, and takes one use of the token that vouches for it.
     ///
     /// A rotation, and a token for this very executor, revoke the executor's other keys. Any other token enrols only an
-    /// executor without an allowed key. A repeated call answers [`AlreadyAllowed`](EnrolOutcome::AlreadyAllowed).
+    /// executor without a key, allowed or revoked. A repeated call answers [`AlreadyAllowed`](EnrolOutcome::AlreadyAllowed).
     ///
     /// # Errors
     ///

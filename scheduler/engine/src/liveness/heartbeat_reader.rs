@@ -3,14 +3,15 @@
 use std::sync::Arc;
 
 use cueline_broker::Announcement;
-use cueline_model::Timestamp;
+use cueline_model::{Heartbeat, Timestamp};
 use cueline_protocol::origin::Purpose;
 use cueline_protocol::{HeartbeatMessage, decode};
+use tokio::time::Instant;
 
 use crate::origin::claims::Claims;
 use crate::origin::forged::Forged;
 use crate::origin::forged_messages::{ForgedKind, ForgedMessages};
-use crate::origin::heartbeat_order::HeartbeatOrder;
+use crate::origin::heartbeat_order::{Arrival, HeartbeatOrder};
 use crate::origin::origins::{Opened, Origins};
 
 pub(crate) struct HeartbeatReader {
@@ -39,6 +40,12 @@ impl HeartbeatReader {
             self.forged.note(ForgedKind::Heartbeat, &forged);
             None
         })
+    }
+
+    /// Remembers a process whose last heartbeat is in the store, and recent.
+    pub(crate) fn add_known(&mut self, heartbeat: &Heartbeat) {
+        let (executor, incarnation) = (&heartbeat.executor, &heartbeat.incarnation);
+        self.order.add_known(executor, incarnation, Instant::now());
     }
 
     /// A key that does not count may have a claim. One that is not known is no forgery before its claim was looked at.
@@ -79,7 +86,11 @@ impl HeartbeatReader {
             return Ok(Some(message));
         };
         let (incarnation, sender) = (&heartbeat.incarnation, message.sender.as_ref());
-        if !self.order.is_new(executor, incarnation, sender, now)? {
+        let at = Arrival {
+            time: now,
+            instant: Instant::now(),
+        };
+        if !self.order.is_new(executor, incarnation, sender, at)? {
             return Ok(None);
         }
         let rotation = message.rotation.take();

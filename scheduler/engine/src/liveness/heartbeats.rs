@@ -191,12 +191,13 @@ impl Heartbeats {
     }
 
     /// Registers the executors whose last heartbeat, at any node, is recent. A starting node can then route at once.
-    pub(crate) async fn restore(&self) -> Result<(), StoreError> {
+    pub(crate) async fn restore(&mut self) -> Result<(), StoreError> {
         let now = self.clock.now();
         for known in self.store.executors().await? {
             let at = known.last_heartbeat_at.min(now);
             if !self.registry.is_expired(at, now) {
                 self.registry.record(&known.heartbeat, at);
+                self.reader.add_known(&known.heartbeat);
             }
         }
         Ok(())

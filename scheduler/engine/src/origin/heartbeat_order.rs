@@ -1,23 +1,39 @@
-//! Recognises heartbeats that were recorded and sent again: old ones, and those with a number that is known. Pure.
+//! Recognises heartbeats that were recorded and sent again. Pure.
 //!
-//! A heartbeat of an ended process would otherwise refuse the one that runs, or say that it is gone.
+//! A heartbeat of an ended process would otherwise refuse the one that runs, or say that it is gone. Of a process that
+//! is known, the next number is proof enough: its clock and the database's may step while it runs. A process that is not
+//! known has to prove by its clock that it runs now.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use cueline_model::{ExecutorId, Timestamp};
 use cueline_protocol::HeartbeatSender;
+use tokio::time::Instant;
 
 use super::forged::Forged;
 
-/// A heartbeat counts if its worker's clock differs from the database's by less than this when it arrives.
+/// The first heartbeat of a process counts if its clock differs from the database's by less than this when it arrives.
 const MAX_HEARTBEAT_AGE_MS: u64 = 120_000;
 /// The most executors whose heartbeats are remembered. Those without a recent one are forgotten first; heartbeats of
 /// further ones are not compared with earlier ones.
 const MAX_EXECUTORS: usize = 10_000;
+/// A process is remembered for this long after its last heartbeat. A heartbeat that a clock in the future sent counts for
+/// twice the greatest difference.
+const REMEMBERED: Duration = Duration::from_millis(2 * MAX_HEARTBEAT_AGE_MS);
 /// The most processes remembered for one executor. The one with the oldest last heartbeat is forgotten.
 const MAX_PROCESSES: usize = 16;
 /// Longer names of incarnations are compared by their beginning, in bytes.
 const MAX_TEXT: usize = 256;
+
+/// When a heartbeat arrived.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Arrival {
+    /// By the database's clock.
+    pub(crate) time: Timestamp,
+    /// On a clock that does not step.
+    pub(crate) instant: Instant,
+}
 
 /// The last heartbeat of each process, for as long as an old one could be taken for a new one.
 #[derive(Debug, Default)]
@@ -29,7 +45,8 @@ pub(crate) struct HeartbeatOrder {
 struct Process {
     incarnation: String,
     last_number: u64,
-    last_at: Timestamp,
+    /// On a clock that does not step.
+    last_at: Instant,
 }
 
 impl HeartbeatOrder {
@@ -37,54 +54,69 @@ impl HeartbeatOrder {
     ///
     /// # Errors
     ///
-    /// If it was sent at another time, or does not say when.
+    /// If it does not say when it was sent, or if its process is not known and it was sent at another time.
     pub(crate) fn is_new(
         &mut self,
         executor: &ExecutorId,
         incarnation: &str,
         sender: Option<&HeartbeatSender>,
-        now: Timestamp,
+        at: Arrival,
     ) -> Result<bool, Forged> {
-        let number = check_time(executor, sender, now)?.number;
-        Ok(self.advance(executor, incarnation, number, now))
+        let incarnation = beginning(incarnation);
+        if let (Some(known), Some(sender)) = (self.known(executor, incarnation, at.instant), sender)
+        {
+            let is_new = sender.number > known.last_number;
+            if is_new {
+                known.last_number = sender.number;
+                known.last_at = at.instant;
+            }
+            return Ok(is_new);
+        }
+        let number = check_time(executor, sender, at.time)?.number;
+        self.remember(executor, incarnation, number, at.instant);
+        Ok(true)
     }
 
-    fn advance(
+    /// Remembers a process that sent its last heartbeat a moment ago, to another node or before this one's start. Does
+    /// nothing if it is known.
+    pub(crate) fn add_known(&mut self, executor: &ExecutorId, incarnation: &str, now: Instant) {
+        let incarnation = beginning(incarnation);
+        if self.known(executor, incarnation, now).is_none() {
+            // Numbers begin with 1.
+            self.remember(executor, incarnation, 0, now);
+        }
+    }
+
+    fn known(
         &mut self,
         executor: &ExecutorId,
         incarnation: &str,
-        number: u64,
-        now: Timestamp,
-    ) -> bool {
-        let incarnation = &incarnation[..incarnation.floor_char_boundary(MAX_TEXT)];
-        let Some(processes) = self.executors.get_mut(executor) else {
-            if self.make_room(now) {
-                let first = process(incarnation, number, now);
-                self.executors.insert(executor.clone(), vec![first]);
-            }
-            return true;
-        };
+        now: Instant,
+    ) -> Option<&mut Process> {
+        let processes = self.executors.get_mut(executor)?;
         processes.retain(|p| is_remembered(p, now));
-        let known = processes.iter_mut().find(|p| p.incarnation == incarnation);
-        if let Some(known) = known {
-            let is_new = number > known.last_number;
-            if is_new {
-                known.last_number = number;
-                known.last_at = now;
-            }
-            return is_new;
+        processes.iter_mut().find(|p| p.incarnation == incarnation)
+    }
+
+    fn remember(&mut self, executor: &ExecutorId, incarnation: &str, number: u64, now: Instant) {
+        if !self.executors.contains_key(executor) && !self.make_room(now) {
+            return;
         }
+        let processes = self.executors.entry(executor.clone()).or_default();
         if processes.len() >= MAX_PROCESSES
             && let Some(oldest) = (0..processes.len()).min_by_key(|i| processes[*i].last_at)
         {
             processes.swap_remove(oldest);
         }
-        processes.push(process(incarnation, number, now));
-        true
+        processes.push(Process {
+            incarnation: incarnation.to_owned(),
+            last_number: number,
+            last_at: now,
+        });
     }
 
     /// Returns whether one more executor can be remembered.
-    fn make_room(&mut self, now: Timestamp) -> bool {
+    fn make_room(&mut self, now: Instant) -> bool {
         if self.executors.len() >= MAX_EXECUTORS {
             self.executors
                 .retain(|_, processes| processes.iter().any(|p| is_remembered(p, now)));
@@ -115,17 +147,12 @@ pub(super) fn check_time<'a>(
     Ok(sender)
 }
 
-fn process(incarnation: &str, number: u64, now: Timestamp) -> Process {
-    Process {
-        incarnation: incarnation.to_owned(),
-        last_number: number,
-        last_at: now,
-    }
+fn beginning(incarnation: &str) -> &str {
+    &incarnation[..incarnation.floor_char_boundary(MAX_TEXT)]
 }
 
-/// A heartbeat that a clock in the future sent counts for twice the greatest difference.
-fn is_remembered(process: &Process, now: Timestamp) -> bool {
-    now.since_ms(process.last_at).unsigned_abs() <= 2 * MAX_HEARTBEAT_AGE_MS
+fn is_remembered(process: &Process, now: Instant) -> bool {
+    now.saturating_duration_since(process.last_at) <= REMEMBERED
 }
 
 #[cfg(test)]
@@ -155,67 +182,120 @@ mod tests {
         }
     }
 
-    /// Judges a heartbeat that arrives when it is sent.
-    fn judge(order: &mut HeartbeatOrder, incarnation: &str, number: u64, at: i64) -> bool {
-        let now = Timestamp::from_millis(at);
+    /// `ms` after [`NOW_MS`], by both clocks.
+    fn arrival(began: Instant, ms: i64) -> Arrival {
+        Arrival {
+            time: Timestamp::from_millis(NOW_MS + ms),
+            instant: began + Duration::from_millis(ms.unsigned_abs()),
+        }
+    }
+
+    /// Judges a heartbeat that arrives when it is sent, `ms` after the beginning.
+    fn judge(
+        order: &mut HeartbeatOrder,
+        incarnation: &str,
+        number: u64,
+        began: Instant,
+        ms: i64,
+    ) -> bool {
+        let sender = sender(NOW_MS + ms, number);
         order
-            .is_new(&executor("e"), incarnation, Some(&sender(at, number)), now)
+            .is_new(
+                &executor("e"),
+                incarnation,
+                Some(&sender),
+                arrival(began, ms),
+            )
             .expect("it was sent now")
     }
 
     #[test]
-    fn a_heartbeat_of_another_time_does_not_count() {
-        let mut order = HeartbeatOrder::default();
+    fn the_first_heartbeat_of_a_process_counts_only_at_its_time() {
         let age = i64::try_from(MAX_HEARTBEAT_AGE_MS).expect("fits");
-        let now = Timestamp::from_millis(NOW_MS);
-        for (number, (sent_at, counts)) in (1..).zip([
+        let began = Instant::now();
+        for (sent_at, counts) in [
             (NOW_MS - age - 1, false),
             (NOW_MS - age, true),
             (NOW_MS + age, true),
             (NOW_MS + age + 1, false),
             (i64::MIN, false),
-        ]) {
-            let sender = sender(sent_at, number);
-            let judged = order.is_new(&executor("e"), "1", Some(&sender), now);
+        ] {
+            let mut order = HeartbeatOrder::default();
+            let sender = sender(sent_at, 1);
+            let judged = order.is_new(&executor("e"), "1", Some(&sender), arrival(began, 0));
             assert_eq!(judged.is_ok(), counts, "{judged:?}");
         }
-        let without = order.is_new(&executor("e"), "1", None, now);
+        let mut order = HeartbeatOrder::default();
+        let without = order.is_new(&executor("e"), "1", None, arrival(began, 0));
         assert!(matches!(without, Err(Forged::NoTime { .. })));
     }
 
     #[test]
-    fn a_repeated_heartbeat_is_not_new_while_it_could_count() {
+    fn clocks_may_step_while_a_process_runs() {
+        let began = Instant::now();
         let mut order = HeartbeatOrder::default();
-        assert!(judge(&mut order, "1", 5, NOW_MS));
-        assert!(!judge(&mut order, "1", 5, NOW_MS + 1));
-        assert!(!judge(&mut order, "1", 4, NOW_MS + 1));
-        assert!(judge(&mut order, "1", 6, NOW_MS + 1));
-        assert!(judge(&mut order, "2", 0, NOW_MS + 2), "after a restart");
-        assert!(!judge(&mut order, "1", 6, NOW_MS + 3), "of the ended one");
-        assert!(judge(&mut order, "1", 7, NOW_MS + 4));
+        assert!(judge(&mut order, "1", 1, began, 0));
+        let mut judge_at = |incarnation, number, sent_at, time| {
+            let at = Arrival {
+                time: Timestamp::from_millis(time),
+                instant: began,
+            };
+            let sender = sender(sent_at, number);
+            order.is_new(&executor("e"), incarnation, Some(&sender), at)
+        };
+        let hour = 3_600_000;
+        assert_eq!(judge_at("1", 2, NOW_MS - hour, NOW_MS), Ok(true));
+        assert_eq!(judge_at("1", 3, NOW_MS, NOW_MS + hour), Ok(true));
+        assert_eq!(judge_at("1", 3, NOW_MS, NOW_MS), Ok(false), "repeated");
+        assert!(judge_at("2", 1, NOW_MS - hour, NOW_MS).is_err(), "unknown");
+        order.add_known(&executor("e"), "3", began);
+        order.add_known(&executor("e"), "1", began);
+        for (incarnation, number, is_new) in [("3", 7, true), ("3", 7, false), ("1", 3, false)] {
+            let sender = sender(NOW_MS - hour, number);
+            let judged = order.is_new(
+                &executor("e"),
+                incarnation,
+                Some(&sender),
+                arrival(began, 0),
+            );
+            assert_eq!(judged, Ok(is_new), "{incarnation} {number}");
+        }
+    }
+
+    #[test]
+    fn a_repeated_heartbeat_is_not_new_while_it_could_count() {
+        let began = Instant::now();
+        let mut order = HeartbeatOrder::default();
+        assert!(judge(&mut order, "1", 5, began, 0));
+        assert!(!judge(&mut order, "1", 5, began, 1));
+        assert!(!judge(&mut order, "1", 4, began, 1));
+        assert!(judge(&mut order, "1", 6, began, 1));
+        assert!(judge(&mut order, "2", 0, began, 2), "after a restart");
+        assert!(!judge(&mut order, "1", 6, began, 3), "of the ended one");
+        assert!(judge(&mut order, "1", 7, began, 4));
     }
 
     #[test]
     fn memory_is_bounded() {
+        let began = Instant::now();
         let mut order = HeartbeatOrder::default();
         for n in 0..40 {
-            assert!(judge(&mut order, &format!("{n}"), 1, NOW_MS + n));
+            assert!(judge(&mut order, &format!("{n}"), 1, began, n));
         }
         assert_eq!(order.executors[&executor("e")].len(), MAX_PROCESSES);
         let long = "ä".repeat(MAX_TEXT);
-        assert!(judge(&mut order, &long, 1, NOW_MS + 50));
-        assert!(!judge(&mut order, &long, 1, NOW_MS + 50));
+        assert!(judge(&mut order, &long, 1, began, 50));
+        assert!(!judge(&mut order, &long, 1, began, 50));
         for n in 0..MAX_EXECUTORS {
-            let now = Timestamp::from_millis(NOW_MS);
             let name = executor(&format!("e{n}"));
-            let judged = order.is_new(&name, "1", Some(&sender(NOW_MS, 1)), now);
+            let judged = order.is_new(&name, "1", Some(&sender(NOW_MS, 1)), arrival(began, 0));
             assert_eq!(judged, Ok(true));
         }
         assert!(order.executors.len() <= MAX_EXECUTORS);
-        let later = NOW_MS + 1_000_000;
+        let later = 1_000_000;
         let new = executor("new");
-        let at = Timestamp::from_millis(later);
-        let judged = order.is_new(&new, "1", Some(&sender(later, 1)), at);
+        let sender = sender(NOW_MS + later, 1);
+        let judged = order.is_new(&new, "1", Some(&sender), arrival(began, later));
         assert_eq!(judged, Ok(true));
         assert_eq!(order.executors.len(), 1, "the silent ones are forgotten");
     }

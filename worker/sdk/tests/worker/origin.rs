@@ -165,9 +165,10 @@ async fn a_refused_key_is_shown_on_the_health_page() {
 #[tokio::test]
 async fn the_answer_about_holdings_repeats_the_nonce_and_is_sealed() {
     let fixture = Fixture::new().await;
+    let mut heartbeats = listen_to_heartbeats(&fixture.broker).await;
     let worker = run(sealing(&fixture));
-    // Once this is answered, the worker listens.
-    fixture.holdings(STORE, &[(1, 1)]).await;
+    // It listens before its first heartbeat.
+    heartbeat(&mut heartbeats, &sealer(1)).await;
     let question = Control::Holdings {
         v: VERSION,
         store: STORE,
