@@ -2,7 +2,7 @@
 
 use cueline_model::RunState;
 
-/// Counts since the start of a scheduler process, beside [`SinceStart`](crate::admin::SinceStart).
+/// Counts since the start of a scheduler process, beside those of `SinceStart`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SchedulerCounts {
     /// Runs that were created for fire times, without skipped ones.

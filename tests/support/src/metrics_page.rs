@@ -6,6 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 pub type DescribedMetric = (String, String, String);
 
 /// The metrics in the table below `<!-- section -->`. Their rows have the cells name, type, labels and meaning.
+///
+/// # Panics
+///
+/// When a row has other cells.
 pub fn documented_metrics(page: &str, section: &str) -> BTreeSet<DescribedMetric> {
     let marker = format!("<!-- {section} -->");
     let lines = page.lines().skip_while(|line| *line != marker).skip(1);
