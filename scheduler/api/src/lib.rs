@@ -37,7 +37,7 @@ use cueline_store::admin::SchedulerAdmin;
 use tokio::time::Instant;
 
 use large::LargeRequests;
-use metrics::{ProcessMetrics, RequestCounts, Sources};
+use metrics::{Family, ProcessMetrics, RequestCounts, Sources};
 
 pub use instant::{InstantError, instant};
 pub use large::MAX_SMALL_BODY_BYTES;
@@ -85,7 +85,7 @@ impl ApiState {
             started: Instant::now(),
             stop: Stop::new(),
             metrics_public: false,
-            process_metrics: Arc::new(Vec::new),
+            process_metrics: Arc::new(Vec::<Family>::new),
             large: LargeRequests::new(),
             requests: RequestCounts::default(),
             sources: Sources::default(),
