@@ -24,7 +24,8 @@ pub(crate) async fn run(config: SchedulerConfig) -> Result<()> {
         }
     };
     let token = config.token.clone();
-    let state = node.engine.api(&node.store.store, token, http.stopping());
+    let mut state = node.engine.api(&node.store.store, token, http.stopping());
+    state.metrics_public = config.metrics_public;
     http.answer_by(cueline_api::router(state));
     say("ready\n");
 

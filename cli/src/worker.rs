@@ -12,6 +12,7 @@ use cueline_worker::{KeyFile, KeyFileError};
 
 use crate::adapters::{BrokerSettings, ClientIdentity};
 use crate::components::http::health;
+use crate::components::worker_metrics;
 use crate::components::{
     ExecutorOptions, Executors, Failover, Http, Native, Signals, StartupRetry, WorkerOrigin,
     descriptors, ended_by, say,
@@ -57,7 +58,10 @@ pub(crate) async fn run(mut config: WorkerConfig, native: Native) -> Result<()> 
     let options = executor_options(&config, native)?;
     let readiness = executors.start_sealed(origin, &config.state_dir, &options, &broker.broker)?;
     if let Some(http) = &http {
-        http.answer_by(health(http.stopping(), move || readiness.problem()));
+        let executors = [readiness.clone()];
+        let metrics = move || worker_metrics::families(&executors);
+        let problem = move || readiness.problem();
+        http.answer_by(health(http.stopping(), problem, metrics));
     }
 
     let ended = tokio::select! {

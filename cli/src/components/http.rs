@@ -16,6 +16,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
 use cueline_api::ServerLimits;
+use cueline_api::metrics::{self, Family};
 use cueline_runtime::Stop;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::task::JoinHandle;
@@ -142,12 +143,19 @@ fn unavailable(detail: &str) -> Response {
         .into_response()
 }
 
-/// `/livez` and `/readyz` of a process without an API. It is ready while there is no `problem`, until `stop` is requested.
+/// `/livez`, `/readyz` and `/metrics` of a process without an API. It is ready while there is no `problem`, until `stop`
+/// is requested. Nothing here needs a token, so `metrics` must say nothing about jobs.
 pub(crate) fn health(
     stop: Stop,
     problem: impl Fn() -> Option<String> + Clone + Send + Sync + 'static,
+    metrics: impl Fn() -> Vec<Family> + Clone + Send + Sync + 'static,
 ) -> Router {
-    Router::new().route("/livez", get(async || "ok\n")).route(
+    let scrape = move || {
+        let text = metrics::text(metrics());
+        async move { ([(CONTENT_TYPE, metrics::CONTENT_TYPE)], text) }
+    };
+    let router = Router::new().route("/livez", get(async || "ok\n"));
+    router.route("/metrics", get(scrape)).route(
         "/readyz",
         get(move || {
             let stopping = stop.is_soft().then(|| "the worker is stopping".to_owned());
@@ -165,11 +173,16 @@ pub(crate) fn health(
 #[cfg(test)]
 mod tests {
     use axum::body::{Body, to_bytes};
+    use cueline_api::metrics::Sample;
 
     use super::*;
 
     async fn get_ready(router: Router) -> (StatusCode, String) {
-        let request = Request::builder().uri("/readyz").body(Body::empty());
+        answer(router, "/readyz").await
+    }
+
+    async fn answer(router: Router, path: &str) -> (StatusCode, String) {
+        let request = Request::builder().uri(path).body(Body::empty());
         let answer = router.oneshot(request.expect("a request")).await;
         let (head, body) = answer.expect("an answer").into_parts();
         let body = to_bytes(body, 1_000).await.expect("a body");
@@ -179,15 +192,24 @@ mod tests {
     #[tokio::test]
     async fn a_process_with_a_problem_is_not_ready_and_says_why() {
         let stop = Stop::new();
-        let (status, body) = get_ready(health(stop.clone(), || None)).await;
+        let (status, body) = get_ready(health(stop.clone(), || None, Vec::new)).await;
         assert_eq!((status, body.as_str()), (StatusCode::OK, "ok\n"));
-        let without_lease = health(stop.clone(), || Some("no broker lease".to_owned()));
+        let problem = || Some("no broker lease".to_owned());
+        let without_lease = health(stop.clone(), problem, Vec::new);
         let (status, body) = get_ready(without_lease).await;
         assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
         assert!(body.contains("no broker lease"), "{body}");
         stop.ask_soft();
-        let (status, body) = get_ready(health(stop, || None)).await;
+        let (status, body) = get_ready(health(stop, || None, Vec::new)).await;
         assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
         assert!(body.contains("stopping"), "{body}");
+    }
+
+    #[tokio::test]
+    async fn a_process_without_an_api_serves_metrics() {
+        let metrics = || vec![Family::gauge("answer", "It.", Sample::only(42))];
+        let (status, body) = answer(health(Stop::new(), || None, metrics), "/metrics").await;
+        assert_eq!(status, StatusCode::OK);
+        assert!(body.contains("\ncueline_answer 42\n"), "{body}");
     }
 }

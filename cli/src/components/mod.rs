@@ -8,6 +8,7 @@ pub(crate) mod executors;
 pub(crate) mod http;
 pub(crate) mod signals;
 pub(crate) mod startup_retry;
+pub(crate) mod worker_metrics;
 pub(crate) mod worker_origin;
 
 pub(crate) use engine::RunningEngine;

@@ -66,12 +66,15 @@ pub(crate) struct StandaloneConfig {
     /// Directory for all data; created if it does not exist
     #[arg(value_name = "DIR", default_value = "./data", value_parser = values::path)]
     pub(crate) data: PathBuf,
-    /// Address and port of the API, of /livez and /readyz
+    /// Address and port of the API, of /livez, /readyz and /metrics
     #[arg(value_name = "ADDR", default_value = "127.0.0.1:7800", value_parser = values::address)]
     pub(crate) listen: SocketAddr,
     /// Most open connections of the API; fewer if the limit of descriptors does not leave as many
     #[arg(value_name = "N", default_value = "1000", value_parser = values::number::<16, 10_000>)]
     pub(crate) max_connections: u32,
+    /// Serve /metrics without the admin token
+    #[arg(value_name = "BOOL", default_value = "false", action = ArgAction::Set, value_parser = values::switch)]
+    pub(crate) metrics_public: bool,
     /// Job files to apply at the start (TOML, YAML or JSON)
     #[arg(value_name = "FILE")]
     pub(crate) jobs: Vec<PathBuf>,
@@ -130,12 +133,15 @@ pub(crate) struct SchedulerConfig {
     pub(crate) broker: BrokerUrl,
     #[command(flatten)]
     pub(crate) broker_options: BrokerOptions,
-    /// Address and port of the API, of /livez and /readyz
+    /// Address and port of the API, of /livez, /readyz and /metrics
     #[arg(value_name = "ADDR", default_value = "127.0.0.1:7800", value_parser = values::address)]
     pub(crate) listen: SocketAddr,
     /// Most open connections of the API; fewer if the limit of descriptors does not leave as many
     #[arg(value_name = "N", default_value = "1000", value_parser = values::number::<16, 10_000>)]
     pub(crate) max_connections: u32,
+    /// Serve /metrics without the admin token
+    #[arg(value_name = "BOOL", default_value = "false", action = ArgAction::Set, value_parser = values::switch)]
+    pub(crate) metrics_public: bool,
     /// Name of this node, different from that of every other node on the store, and the same after a restart
     #[arg(value_name = "NAME", value_parser = values::name::<ExecutorName>)]
     pub(crate) name: ExecutorName,
@@ -207,7 +213,7 @@ pub(crate) struct WorkerConfig {
     /// File with the token by which schedulers accept the key; `cueline worker-key token` makes one. Not needed once they have
     #[arg(value_name = "FILE", value_parser = values::enrolment_token)]
     pub(crate) enrol_token_file: Option<EnrolmentToken>,
-    /// Address and port of /livez and /readyz; none by default
+    /// Address and port of /livez, /readyz and /metrics; none by default
     #[arg(value_name = "ADDR", value_parser = values::address)]
     pub(crate) health: Option<SocketAddr>,
     #[command(flatten)]

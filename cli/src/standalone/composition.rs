@@ -11,6 +11,7 @@ use cueline_handlers::http::AddressPolicy;
 use cueline_model::{ExecutorId, ExecutorName, GroupName, JobSpec};
 use cueline_protocol::VerifyingKeys;
 use cueline_store::Store;
+use cueline_worker::Readiness;
 
 use super::DataDir;
 use super::worker_keys::WorkerKeys;
@@ -115,6 +116,8 @@ impl CompositionOptions {
 pub(crate) struct Composition {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) engine: RunningEngine,
+    /// What each executor does.
+    pub(crate) workers: Vec<Readiness>,
     executors: Executors,
     open_store: OpenStore,
     open_broker: OpenBroker,
@@ -165,16 +168,19 @@ impl Composition {
             trust: VerifyingKeys::from_base64([data.key().public_base64().as_str()])?,
             failover: options.failover(),
         };
+        let mut workers = Vec::with_capacity(options.executors.len());
         for name in &options.executors {
             let state_dir = state_dir(name);
-            match keys.as_mut().and_then(|keys| keys.take(name)) {
+            let worker = match keys.as_mut().and_then(|keys| keys.take(name)) {
                 Some(origin) => executors.start_sealed(origin, &state_dir, &shared, broker)?,
                 None => executors.start(name, &state_dir, &shared, broker)?,
             };
+            workers.push(worker);
         }
         Ok(Self {
             store,
             engine,
+            workers,
             executors,
             open_store,
             open_broker,

@@ -7,12 +7,14 @@ mod composition;
 mod data_dir;
 mod worker_keys;
 
+use std::sync::Arc;
+
 use anyhow::Result;
 
 pub(crate) use composition::{Composition, CompositionOptions};
 pub(crate) use data_dir::DataDir;
 
-use crate::components::{Http, Signals, descriptors, ended_by, say};
+use crate::components::{Http, Signals, descriptors, ended_by, say, worker_metrics};
 use crate::config::StandaloneConfig;
 use crate::failure::BadInput;
 use crate::{discovery, jobfile};
@@ -43,9 +45,12 @@ pub(crate) async fn run(config: StandaloneConfig) -> Result<()> {
     };
     let composition = started.map_err(bad_jobs)?;
     let token = data.token().to_owned().into();
-    let state = composition
+    let mut state = composition
         .engine
         .api(&composition.store, token, http.stopping());
+    state.metrics_public = config.metrics_public;
+    let workers = composition.workers.clone();
+    state.process_metrics = Arc::new(move || worker_metrics::families(&workers));
     // Written before the server is ready, so that commands find it as soon as it is.
     if let Err(e) = discovery::write(&url, &data.token_file(), &socket) {
         tracing::warn!(error = %e, "failed to announce this server to the cueline command; give --url and --token to it");

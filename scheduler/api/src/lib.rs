@@ -11,6 +11,7 @@ mod enrolment_tokens;
 mod instant;
 mod jobs;
 mod large;
+pub mod metrics;
 mod preview;
 mod problem;
 mod query;
@@ -36,6 +37,7 @@ use cueline_store::admin::SchedulerAdmin;
 use tokio::time::Instant;
 
 use large::LargeRequests;
+use metrics::{Family, ProcessMetrics, RequestCounts, Sources};
 
 pub use instant::{InstantError, instant};
 pub use large::MAX_SMALL_BODY_BYTES;
@@ -59,8 +61,14 @@ pub struct ApiState {
     pub started: Instant,
     /// Ends waiting requests when the process is about to stop.
     pub stop: Stop,
+    /// Whether `/metrics` needs no token.
+    pub metrics_public: bool,
+    /// Further metrics of this process; none by default.
+    pub process_metrics: ProcessMetrics,
     /// Bounds the memory and the processor time of large requests.
     large: LargeRequests,
+    requests: RequestCounts,
+    sources: Sources,
 }
 
 impl ApiState {
@@ -76,12 +84,17 @@ impl ApiState {
             token: token.into(),
             started: Instant::now(),
             stop: Stop::new(),
+            metrics_public: false,
+            process_metrics: Arc::new(Vec::<Family>::new),
             large: LargeRequests::new(),
+            requests: RequestCounts::default(),
+            sources: Sources::default(),
         }
     }
 }
 
-/// All routes: `/livez` and `/readyz` without authentication, `/api/v1` with the admin token.
+/// All routes: `/livez` and `/readyz` without authentication, `/api/v1` with the admin token, and `/metrics` with it
+/// unless [`metrics_public`](ApiState::metrics_public).
 pub fn router(state: ApiState) -> Router {
     let api = Router::new()
         .route("/", get(system::index))
@@ -129,12 +142,19 @@ pub fn router(state: ApiState) -> Router {
         .layer(from_fn_with_state(state.clone(), large::admit))
         // Added last to cover unknown paths too. Without a token, a caller cannot find out which paths exist.
         .layer(from_fn_with_state(state.clone(), auth::require_token));
+    let mut scrape = Router::new().route("/metrics", get(metrics::show));
+    if !state.metrics_public {
+        scrape = scrape.route_layer(from_fn_with_state(state.clone(), auth::require_token));
+    }
     Router::new()
         .route("/livez", get(system::livez))
         .route("/readyz", get(system::readyz))
+        .merge(scrape)
         .nest("/api/v1", api)
         .fallback(problem::no_such_path)
         .method_not_allowed_fallback(problem::no_such_method)
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
+        // Outermost, so that refused requests count.
+        .layer(from_fn_with_state(state.requests.clone(), metrics::count))
         .with_state(state)
 }

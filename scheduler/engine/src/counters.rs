@@ -2,7 +2,11 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use cueline_model::RunState;
 use cueline_store::admin::SinceStart;
+use cueline_store::{IngestSummary, SchedulerCounts};
+
+use crate::lateness::Lateness;
 
 /// For operators, except for `ingested_messages`: failover and reconcile use it to measure the progress of ingest.
 #[derive(Debug, Default)]
@@ -18,9 +22,42 @@ pub(crate) struct Counters {
     pub(crate) foreign_reports: AtomicU64,
     /// Messages of the results queue that this node has ingested.
     pub(crate) ingested_messages: AtomicU64,
+    /// Runs that were written for fire times.
+    pub(crate) fires: AtomicU64,
+    /// Runs that the claim stage has claimed, those of fire times included.
+    pub(crate) claimed_runs: AtomicU64,
+    pub(crate) stored_heartbeats: AtomicU64,
+    /// Dead letters that were handed to the store, repeated ones included.
+    pub(crate) dead_letters: AtomicU64,
+    pub(crate) lateness: Lateness,
+    /// Runs that ended by reports which this node has applied, in the order of [`RunState::ALL`].
+    ended: [AtomicU64; RunState::ALL.len()],
 }
 
 impl Counters {
+    /// Counts the runs that these reports have ended.
+    pub(crate) fn note_ended(&self, ingested: &IngestSummary) {
+        for (counter, state) in self.ended.iter().zip(RunState::ALL) {
+            if let Some(count) = ingested.ended_in.get(&state) {
+                add(counter, *count);
+            }
+        }
+    }
+
+    pub(crate) fn scheduler_counts(&self) -> SchedulerCounts {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let ended = RunState::ALL.into_iter().zip(self.ended.iter().map(read));
+        SchedulerCounts {
+            fires: read(&self.fires),
+            claimed_runs: read(&self.claimed_runs),
+            ingested_messages: read(&self.ingested_messages),
+            stored_heartbeats: read(&self.stored_heartbeats),
+            dead_letters: read(&self.dead_letters),
+            ended: ended.filter(|(state, _)| state.is_terminal()).collect(),
+            lateness: self.lateness.counts(),
+        }
+    }
+
     pub(crate) fn since_start(&self) -> SinceStart {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         SinceStart {

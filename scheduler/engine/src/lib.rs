@@ -23,6 +23,7 @@ mod database_clock;
 mod dead_letter_queue;
 mod engine;
 mod error;
+mod lateness;
 mod liveness;
 mod lock;
 mod maintenance;

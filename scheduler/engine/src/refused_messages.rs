@@ -10,6 +10,7 @@ use cueline_model::ExecutorId;
 use cueline_store::{NewDeadLetter, Store, StoreError};
 use md5::{Digest as _, Md5};
 
+use crate::counters::{Counters, add};
 use crate::database_clock::DatabaseClock;
 
 /// The origin of messages that schedulers took from a queue of their own, or from one that they drained.
@@ -27,6 +28,7 @@ pub(crate) fn by_executor(executor: &ExecutorId) -> String {
 pub(crate) struct RefusedMessages {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) clock: Arc<DatabaseClock>,
+    pub(crate) counters: Arc<Counters>,
 }
 
 impl RefusedMessages {
@@ -69,6 +71,7 @@ impl RefusedMessages {
         while !rest.is_empty() {
             let (part, later) = rest.split_at(fitting(rest));
             self.store.insert_dead_letters(part).await?;
+            add(&self.counters.dead_letters, part.len());
             rest = later;
         }
         Ok(())

@@ -181,6 +181,7 @@ impl Parts {
             refused: RefusedMessages {
                 store: store.clone(),
                 clock: clock.clone(),
+                counters: counters.clone(),
             },
             store,
             store_id,
@@ -210,7 +211,7 @@ impl Parts {
                 trigger: self.trigger(o), attempts: self.attempts(), reconciler: self.reconciler(o)
             })),
             claim: hand!(self => Claim {
-                store, clock, claims, self_check; runs_per_job: 1, is_behind: false, broadcast_hold: BroadcastHold::default(),
+                store, clock, claims, self_check, counters; runs_per_job: 1, is_behind: false, broadcast_hold: BroadcastHold::default(),
                 lookahead_ms: o.lookahead_ms, poll_ms: o.poll_ms, batch: o.claim_batch, batch_now: o.claim_batch, max_claimed: o.max_claimed
             }),
             prepare: hand!(self => Prepare {
@@ -231,7 +232,7 @@ impl Parts {
                 store, clock, claims, self_check, claim; node_name: o.node_name.clone(), lease_ms: o.lease_ms
             }),
             heartbeats: hand!(self => Heartbeats {
-                store, clock, claims, registry, self_check, queues, name_conflicts;
+                store, clock, claims, registry, self_check, queues, name_conflicts, counters;
                 reader: self.heartbeat_reader(), incarnations: Incarnations::new(o.failover_after_ms), lease_times: LeaseTimesCheck::new(o.failover_after_ms),
                 unstored: BTreeMap::new()
             }),
@@ -251,10 +252,10 @@ impl Parts {
             refresh_keys: self.origins.keys().map(|keys| RefreshKeys { keys }),
             cancellations: hand!(self => Cancellations { store, store_id, broker, registry }),
             dead_letters: Arc::new(hand!(self => DeadLetters {
-                store, broker, clock, claim, origins, forged;
+                store, broker, clock, claim, counters, origins, forged;
                 letters: self.refused.clone(), refused: hand!(self => RefusedTriggers { store, store_id, signer; holdings: self.holdings(o) })
             })),
-            overdue: hand!(self => Overdue { store, clock, claim; unroutable: self.unroutable(o), slack_ms: o.overdue_slack_ms }),
+            overdue: hand!(self => Overdue { store, clock, counters, claim; unroutable: self.unroutable(o), slack_ms: o.overdue_slack_ms }),
             retention: hand!(self => Retention { store; retention_ms: o.retention_ms }),
         }
     }
@@ -277,7 +278,7 @@ impl Parts {
     }
 
     fn attempts(&self) -> ExecutorAttempts {
-        hand!(self => ExecutorAttempts { store, store_id, broker, clock, refused })
+        hand!(self => ExecutorAttempts { store, store_id, broker, clock, counters, refused })
     }
 
     fn holdings(&self, o: &EngineOptions) -> Holdings {
@@ -296,14 +297,14 @@ impl Parts {
 
     fn unroutable(&self, o: &EngineOptions) -> UnroutableRuns {
         hand!(self => UnroutableRuns {
-            store, clock, claims, self_check, claim; max_held: o.max_unroutable
+            store, clock, claims, self_check, counters, claim; max_held: o.max_unroutable
         })
     }
 
     fn failover(&self, o: &EngineOptions) -> Failover {
         let every = Duration::from_millis((o.failover_after_ms / 10).clamp(100, 2_000));
         let of_executor = hand!(self => ExecutorFailover {
-            store, broker, clock, registry, self_check; attempts: self.attempts()
+            store, broker, clock, registry, self_check, counters; attempts: self.attempts()
         });
         hand!(self => Failover {
             store, broker, clock, self_check, counters, claim;

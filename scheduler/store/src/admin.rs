@@ -6,6 +6,7 @@ use async_trait::async_trait;
 use cueline_model::ExecutorId;
 use serde::{Deserialize, Serialize};
 
+use crate::counts::SchedulerCounts;
 use crate::dispatch::{TriggerOutcome, TriggerRequest};
 use crate::error::StoreError;
 use crate::executor::OutstandingAttempt;
@@ -103,6 +104,9 @@ pub trait SchedulerAdmin: Send + Sync + 'static {
 
     /// Counts since the start of this scheduler.
     fn since_start(&self) -> SinceStart;
+
+    /// Further counts since the start of this scheduler, for metrics.
+    fn counts(&self) -> SchedulerCounts;
 
     /// Why this scheduler declares no executor dead now. `None` if it may: then its own messages pass through the broker,
     /// and heartbeats are stored in time.

@@ -12,6 +12,7 @@
 
 pub mod adapter;
 pub mod admin;
+mod counts;
 mod dead_letter;
 mod dispatch;
 mod error;
@@ -24,6 +25,7 @@ mod run;
 mod worker_keys;
 
 pub use adapter::clock::ClockOverride;
+pub use counts::{LatenessCounts, SchedulerCounts};
 pub use dead_letter::{DeadLetter, MAX_DEAD_LETTERS, NewDeadLetter};
 pub use dispatch::{
     CancelOutcome, ClaimedRun, DispatchRequest, FireDueRequest, FiredRuns, Plan, PlannedRun,

@@ -1,6 +1,8 @@
 //! Reports about attempts.
 
-use cueline_model::{AttemptEvent, AttemptId, ExecutorId, Timestamp};
+use std::collections::BTreeMap;
+
+use cueline_model::{AttemptEvent, AttemptId, ExecutorId, RunState, Timestamp};
 
 /// A report about one attempt, by an executor or by the scheduler itself.
 #[derive(Debug, Clone, PartialEq)]
@@ -18,6 +20,8 @@ pub struct AttemptReport {
 pub struct IngestSummary {
     /// Runs that reached a terminal state.
     pub ended: usize,
+    /// Those runs by their terminal state. States without runs are left out.
+    pub ended_in: BTreeMap<RunState, usize>,
     /// Runs that get another attempt.
     pub rescheduled: usize,
     /// Reports without effect: late, repeated, or about an attempt that is over.

@@ -2,9 +2,11 @@
 //! it as a dev-dependency.
 
 mod eventually;
+mod metrics_page;
 mod sqlite_threads;
 mod stopped;
 
 pub use eventually::{NotWithin, SOON, Wait, eventually, eventually_blocking, try_eventually};
+pub use metrics_page::{DescribedMetric, documented_metrics, served_metrics};
 pub use sqlite_threads::SqliteThreads;
 pub use stopped::wait_until_stopped;

@@ -118,6 +118,6 @@ pub use handler::{Handler, from_fn};
 pub use journal::{JournalError, UnusableJournal};
 pub use lease::LeaseDeadline;
 pub use origin::{DeadLetterSealer, KeyFile, KeyFileError, KeyRotation};
-pub use readiness::Readiness;
+pub use readiness::{Readiness, WorkerCounts};
 pub use returned::{Failure, Output};
 pub use worker::Worker;

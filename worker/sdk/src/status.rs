@@ -84,6 +84,11 @@ impl WorkerStatus {
         self.last_heartbeat.fetch_add(1, Ordering::Relaxed) + 1
     }
 
+    /// The number of the last heartbeat; 0 before the first.
+    pub(crate) fn last_heartbeat(&self) -> u64 {
+        self.last_heartbeat.load(Ordering::Relaxed)
+    }
+
     /// The journal has failed for some time.
     pub(crate) fn set_journal_unusable(&self, unusable: bool) {
         self.journal_unusable.store(unusable, Ordering::Relaxed);

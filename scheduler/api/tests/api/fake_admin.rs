@@ -8,7 +8,7 @@ use cueline_runtime::Activator;
 use cueline_store::admin::{
     AdminError, EmptiedQueue, QueueDepth, ReplayedDeadLetter, SchedulerAdmin, SinceStart,
 };
-use cueline_store::{OutstandingAttempt, Store, TriggerOutcome, TriggerRequest};
+use cueline_store::{OutstandingAttempt, SchedulerCounts, Store, TriggerOutcome, TriggerRequest};
 
 pub(crate) struct FakeAdmin {
     store: Arc<dyn Store>,
@@ -42,6 +42,10 @@ impl SchedulerAdmin for FakeAdmin {
 
     fn since_start(&self) -> SinceStart {
         SinceStart::default()
+    }
+
+    fn counts(&self) -> SchedulerCounts {
+        SchedulerCounts::default()
     }
 
     fn executor_timeouts_paused(&self) -> Option<String> {

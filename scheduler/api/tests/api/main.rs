@@ -7,6 +7,7 @@ mod hostile;
 mod hostile_bodies;
 mod large;
 mod limits;
+mod metrics;
 mod raw;
 mod refusals;
 mod server;

@@ -55,6 +55,15 @@ impl Server {
     }
 
     pub(crate) async fn with(limits: ServerLimits) -> Self {
+        Self::with_state(limits, |_| {}).await
+    }
+
+    pub(crate) async fn with_public_metrics() -> Self {
+        let limits = ServerLimits::of_connections(100);
+        Self::with_state(limits, |state| state.metrics_public = true).await
+    }
+
+    async fn with_state(limits: ServerLimits, change: impl FnOnce(&mut ApiState)) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("store.db");
         let store = SqliteStore::open(&path, SqliteOptions::default())
@@ -62,7 +71,8 @@ impl Server {
             .expect("a store");
         let store: Arc<dyn Store> = Arc::new(store);
         let admin = Arc::new(FakeAdmin::new(store.clone()));
-        let state = ApiState::new(store.clone(), admin.clone(), TOKEN.to_owned());
+        let mut state = ApiState::new(store.clone(), admin.clone(), TOKEN.to_owned());
+        change(&mut state);
         let stop = state.stop.clone();
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
             .await

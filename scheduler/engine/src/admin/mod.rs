@@ -16,7 +16,8 @@ use cueline_store::admin::{
     AdminError, EmptiedQueue, QueueDepth, ReplayedDeadLetter, SchedulerAdmin, SinceStart,
 };
 use cueline_store::{
-    DeadLetter, ErrorKind, OutstandingAttempt, Store, StoreError, TriggerOutcome, TriggerRequest,
+    DeadLetter, ErrorKind, OutstandingAttempt, SchedulerCounts, Store, StoreError, TriggerOutcome,
+    TriggerRequest,
 };
 
 use crate::addresses::executor_queue;
@@ -60,6 +61,10 @@ impl SchedulerAdmin for Admin {
 
     fn since_start(&self) -> SinceStart {
         self.counters.since_start()
+    }
+
+    fn counts(&self) -> SchedulerCounts {
+        self.counters.scheduler_counts()
     }
 
     fn executor_timeouts_paused(&self) -> Option<String> {

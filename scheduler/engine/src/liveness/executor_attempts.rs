@@ -14,6 +14,7 @@ use cueline_store::{
 
 use super::start_evidence::StartEvidence;
 use crate::addresses::executor_queue;
+use crate::counters::Counters;
 use crate::database_clock::DatabaseClock;
 use crate::error::EngineError;
 use crate::queue_consumer::settle_all;
@@ -27,6 +28,7 @@ pub(crate) struct ExecutorAttempts {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) broker: Broker,
     pub(crate) clock: Arc<DatabaseClock>,
+    pub(crate) counters: Arc<Counters>,
     pub(crate) store_id: StoreId,
     pub(crate) refused: RefusedMessages,
 }
@@ -272,9 +274,11 @@ impl ExecutorAttempts {
                     tracing::warn!(error = %e, "failed to end drained attempts; trying again. Check the database");
                     tokio::time::sleep(backoff.next_wait()).await;
                 }
-                done => return done.map(drop),
+                done => return done.map(|ingested| self.counters.note_ended(&ingested)),
             }
         }
-        self.store.ingest_reports(reports).await.map(drop)
+        let ingested = self.store.ingest_reports(reports).await?;
+        self.counters.note_ended(&ingested);
+        Ok(())
     }
 }

@@ -19,6 +19,7 @@ use super::results_queue::ResultsQueue;
 use super::self_check::SelfCheck;
 use super::start_evidence::StartEvidence;
 use crate::addresses::{executor_queue, start_log};
+use crate::counters::Counters;
 use crate::database_clock::DatabaseClock;
 use crate::error::EngineError;
 use crate::scheduler_report::attempt_ended;
@@ -30,6 +31,7 @@ pub(crate) struct ExecutorFailover {
     pub(crate) clock: Arc<DatabaseClock>,
     pub(crate) registry: Arc<Registry>,
     pub(crate) self_check: Arc<SelfCheck>,
+    pub(crate) counters: Arc<Counters>,
     pub(crate) attempts: ExecutorAttempts,
 }
 
@@ -188,7 +190,8 @@ impl ExecutorFailover {
             if !is_silent() {
                 return Ok(false);
             }
-            self.store.ingest_reports(batch).await?;
+            let ingested = self.store.ingest_reports(batch).await?;
+            self.counters.note_ended(&ingested);
             *count += batch.len();
         }
         Ok(true)

@@ -19,6 +19,7 @@ use super::queue_provisioner::QueueProvisioner;
 use super::registry::Registry;
 use super::self_check::SelfCheck;
 use crate::claims::NodeClaims;
+use crate::counters::{Counters, add};
 use crate::database_clock::DatabaseClock;
 
 pub(crate) struct Heartbeats {
@@ -29,6 +30,7 @@ pub(crate) struct Heartbeats {
     pub(crate) queues: Arc<QueueProvisioner>,
     pub(crate) claims: Arc<NodeClaims>,
     pub(crate) name_conflicts: Arc<NameConflicts>,
+    pub(crate) counters: Arc<Counters>,
     pub(crate) reader: HeartbeatReader,
     pub(crate) incarnations: Incarnations,
     pub(crate) lease_times: LeaseTimesCheck,
@@ -172,6 +174,7 @@ impl Heartbeats {
         let heartbeats: Vec<Heartbeat> = batch.iter().map(|u| u.heartbeat.clone()).collect();
         // The store comes first, because a broadcast is planned from the executors in the store.
         self.store.record_heartbeats(&heartbeats).await?;
+        add(&self.counters.stored_heartbeats, heartbeats.len());
         let now = self.clock.now();
         let mut has_changed = false;
         for unstored in batch {

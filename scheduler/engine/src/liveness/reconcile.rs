@@ -12,7 +12,7 @@ use std::time::Duration;
 use cueline_broker::{Broker, QueueId};
 use cueline_model::{AttemptId, ExecutorId, OutcomeKind, RunId};
 use cueline_runtime::{Activator, Duty, Next};
-use cueline_store::{ErrorKind, OutstandingAttempt, Store};
+use cueline_store::{AttemptReport, ErrorKind, OutstandingAttempt, Store, StoreError};
 
 use super::holdings::{BATCH, Holdings, Missing};
 use super::not_held::NotHeld;
@@ -134,7 +134,7 @@ impl Reconcile {
         if !lost.is_empty() {
             let ended = |attempt| attempt_ended(attempt, OutcomeKind::Lost, now, WHY_LOST);
             let reports: Vec<_> = lost.into_iter().map(ended).collect();
-            self.reconciler.store.ingest_reports(&reports).await?;
+            self.reconciler.end(&reports).await?;
             tracing::warn!(
                 count = reports.len(),
                 "executors no longer knew attempts that may have started; ended them as lost. Check the disks and state directories of the workers"
@@ -160,7 +160,7 @@ impl Reconcile {
             }
         }
         if !reports.is_empty() {
-            self.reconciler.store.ingest_reports(&reports).await?;
+            self.reconciler.end(&reports).await?;
             tracing::warn!(
                 count = reports.len(),
                 "triggers were published again and again and never accepted; ended their attempts. Check the dead letters, and the disks and clocks of the workers"
@@ -204,6 +204,13 @@ impl Reconciler {
             return Ok(Missing::default());
         }
         self.holdings.missing(outstanding).await
+    }
+
+    /// Ends attempts that this scheduler has judged.
+    async fn end(&self, reports: &[AttemptReport]) -> Result<(), StoreError> {
+        let ingested = self.store.ingest_reports(reports).await?;
+        self.counters.note_ended(&ingested);
+        Ok(())
     }
 
     async fn publish_again(&self, attempts: &[AttemptId]) -> Result<usize, EngineError> {

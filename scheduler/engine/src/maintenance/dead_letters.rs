@@ -11,6 +11,7 @@ use cueline_store::{AttemptReport, ErrorKind, NewDeadLetter, Store, StoreError};
 
 use super::received_letter::ReceivedLetter;
 use super::refused_triggers::RefusedTriggers;
+use crate::counters::Counters;
 use crate::database_clock::DatabaseClock;
 use crate::error::EngineError;
 use crate::origin::forged::Forged;
@@ -24,6 +25,7 @@ pub(crate) struct DeadLetters {
     pub(crate) broker: Broker,
     pub(crate) clock: Arc<DatabaseClock>,
     pub(crate) claim: Activator,
+    pub(crate) counters: Arc<Counters>,
     pub(crate) origins: Origins,
     pub(crate) forged: Arc<ForgedMessages>,
     pub(crate) letters: RefusedMessages,
@@ -116,6 +118,7 @@ impl DeadLetters {
             return Ok(());
         }
         let ingested = self.store.ingest_reports(reports).await?;
+        self.counters.note_ended(&ingested);
         tracing::warn!(
             count = ingested.ended + ingested.rescheduled,
             "ended attempts whose triggers were refused; check the trusted keys, the clock and the version of their executors"

@@ -7,6 +7,7 @@ use cueline_model::OutcomeKind;
 use cueline_runtime::{Activator, Duty, Next};
 use cueline_store::{Store, StoreError};
 
+use crate::counters::Counters;
 use crate::database_clock::DatabaseClock;
 use crate::pipeline::unroutable_runs::UnroutableRuns;
 use crate::scheduler_report::attempt_ended;
@@ -15,6 +16,7 @@ pub(crate) struct Overdue {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) clock: Arc<DatabaseClock>,
     pub(crate) unroutable: UnroutableRuns,
+    pub(crate) counters: Arc<Counters>,
     pub(crate) claim: Activator,
     /// How long after timeout and kill grace an executor may still report, in ms.
     pub(crate) slack_ms: u64,
@@ -43,7 +45,8 @@ impl Duty for Overdue {
             .iter()
             .map(|attempt| attempt_ended(*attempt, OutcomeKind::Lost, now, message))
             .collect();
-        self.store.ingest_reports(&reports).await?;
+        let ingested = self.store.ingest_reports(&reports).await?;
+        self.counters.note_ended(&ingested);
         self.claim.wake();
         Ok(if overdue.len() < BATCH {
             Next::After(EVERY)

@@ -10,6 +10,7 @@ use cueline_store::{ClaimedRun, FireDueRequest, NodeId, Store, StoreError};
 use super::broadcast_hold::BroadcastHold;
 use super::plan::SchedulePlanner;
 use crate::claims::NodeClaims;
+use crate::counters::{Counters, add};
 use crate::database_clock::DatabaseClock;
 use crate::liveness::self_check::SelfCheck;
 use crate::scheduler_report::attempt_ended;
@@ -20,6 +21,7 @@ pub(crate) struct Claim {
     pub(crate) clock: Arc<DatabaseClock>,
     pub(crate) claims: Arc<NodeClaims>,
     pub(crate) self_check: Arc<SelfCheck>,
+    pub(crate) counters: Arc<Counters>,
     pub(crate) lookahead_ms: u64,
     pub(crate) poll_ms: u64,
     pub(crate) batch: usize,
@@ -81,6 +83,7 @@ impl Claim {
             .store
             .claim_waiting(node, self.lookahead_ms, self.batch)
             .await?;
+        add(&self.counters.claimed_runs, waiting.len());
         let may_be_more = waiting.len() >= self.batch;
         let now = self.clock.now();
         let (misfires, waiting): (Vec<_>, Vec<_>) =
@@ -138,6 +141,8 @@ impl Claim {
         self.batch_now = batch.saturating_mul(2).min(self.batch);
         self.runs_per_job = fired.runs.len().div_ceil(fired.due_jobs.max(1)).max(1);
         self.is_behind = fired.limit_reached;
+        add(&self.counters.fires, fired.runs.len());
+        add(&self.counters.claimed_runs, fired.runs.len());
         self.claims.schedule(fired.runs);
         if has_all_heartbeats && !fired.limit_reached {
             self.broadcast_hold.finish();
@@ -165,7 +170,7 @@ impl Claim {
             // These runs are claimed, but neither skipped nor on the wheel. Only a new claim finds them.
             self.claims.set_uncertain();
         }
-        written.map(drop)
+        written.map(|ingested| self.counters.note_ended(&ingested))
     }
 }
 

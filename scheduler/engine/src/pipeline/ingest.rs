@@ -183,6 +183,7 @@ impl Ingest {
 
     async fn apply(&self, reports: &[AttemptReport]) -> Result<IngestSummary, StoreError> {
         let ingested = self.store.ingest_reports(reports).await?;
+        self.counters.note_ended(&ingested);
         // A retry or a child run may be due before the claim stage polls the store again.
         let next_poll = self.clock.now().plus_ms(self.poll_ms);
         if ingested.next_due_at.is_some_and(|due| due <= next_poll) {

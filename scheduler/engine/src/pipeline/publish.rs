@@ -157,6 +157,10 @@ impl Publish {
         };
         let accepted = answers.iter().filter(|answer| answer.is_ok()).count();
         add(&self.counters.published, accepted);
+        let now = self.clock.now();
+        let accepted = due.iter().zip(&answers).filter(|(_, a)| a.is_ok());
+        let late_ms = accepted.map(|(t, _)| u64::try_from(now.since_ms(t.due_at)).unwrap_or(0));
+        self.counters.lateness.record(late_ms);
         // Before the refused ones: a queue may have accepted only the first of its triggers.
         let answered = messages.iter().zip(&answers).filter(|(_, a)| a.is_ok());
         self.claims.note_accepted(answered.map(|(m, _)| &m.queue));
@@ -274,7 +278,8 @@ impl Publish {
                 .await?;
         }
         if !failed.is_empty() {
-            self.store.ingest_reports(failed).await?;
+            let ingested = self.store.ingest_reports(failed).await?;
+            self.counters.note_ended(&ingested);
         }
         Ok(())
     }

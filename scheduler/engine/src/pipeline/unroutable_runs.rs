@@ -11,6 +11,7 @@ use cueline_runtime::Activator;
 use cueline_store::{AttemptReport, ClaimedRun, Store, StoreError};
 
 use crate::claims::NodeClaims;
+use crate::counters::Counters;
 use crate::database_clock::DatabaseClock;
 use crate::liveness::self_check::SelfCheck;
 use crate::scheduler_report::attempt_ended;
@@ -24,6 +25,7 @@ pub(crate) struct UnroutableRuns {
     pub(crate) clock: Arc<DatabaseClock>,
     pub(crate) claims: Arc<NodeClaims>,
     pub(crate) self_check: Arc<SelfCheck>,
+    pub(crate) counters: Arc<Counters>,
     pub(crate) claim: Activator,
     /// The most runs held in memory.
     pub(crate) max_held: usize,
@@ -101,9 +103,12 @@ impl UnroutableRuns {
             return Ok(());
         }
         let reports: Vec<AttemptReport> = expired.iter().map(|run| unroutable(run, now)).collect();
-        if let Err(e) = self.store.ingest_reports(&reports).await {
-            self.claims.unroutable().extend(expired);
-            return Err(e);
+        match self.store.ingest_reports(&reports).await {
+            Ok(ingested) => self.counters.note_ended(&ingested),
+            Err(e) => {
+                self.claims.unroutable().extend(expired);
+                return Err(e);
+            }
         }
         // The retry policy may have given them another attempt.
         self.claim.wake();

@@ -4,6 +4,7 @@ mod admin;
 mod broadcast_hold;
 mod cancel;
 mod concurrent_failover;
+mod counts;
 mod due_times;
 mod emptied_queues;
 mod enrolment;

@@ -156,6 +156,7 @@ impl ReportBatch {
             run.next_attempt = Some(transition);
         } else {
             self.summary.ended += 1;
+            *self.summary.ended_in.entry(transition.state).or_default() += 1;
             run.end = Some(transition);
         }
         Some(())

@@ -311,6 +311,8 @@ pub async fn retries_are_bounded(fixture: &Fixture) {
     fixture.clock.advance(10_000);
     let done = next_attempt(fixture, node, OutcomeKind::TimedOut).await;
     assert_eq!((done.ended, done.rescheduled), (1, 0));
+    let ended_in: Vec<_> = done.ended_in.into_iter().collect();
+    assert_eq!(ended_in, [(RunState::TimedOut, 1)]);
     fixture.expect(run.id, RunState::TimedOut).await;
 }
 

@@ -29,6 +29,10 @@ async fn a_worker_whose_heartbeats_are_not_stored_is_not_ready_and_says_why() {
     fixture.link.cut_off_from_majority(false);
     let ready = || readiness.problem().is_none().then_some(());
     fixture.wait("the worker to be ready", ready).await;
+    let counts = readiness.counts();
+    assert!(counts.heartbeats > 0 && !counts.draining, "{counts:?}");
+    assert_eq!((counts.held, counts.running), (0, 0));
     RunningWorker { stop, task }.drain().await;
     wait_for(&fixture, &readiness, "stopped").await;
+    assert!(readiness.counts().draining);
 }

@@ -1,0 +1,91 @@
+//! Counts the requests to the API by route and status.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use axum::extract::{MatchedPath, Request, State};
+use axum::http::StatusCode;
+use axum::middleware::Next;
+use axum::response::Response;
+
+use super::exposition::{Family, Sample};
+
+/// The most pairs of route and status that are counted apart. There are fewer; further ones would count as [`OTHER`].
+const MAX_PAIRS: usize = 1_000;
+/// The route of requests to paths that do not exist.
+const OTHER: &str = "other";
+
+/// The requests since the start.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct RequestCounts(Arc<Mutex<BTreeMap<(String, u16), u64>>>);
+
+impl RequestCounts {
+    fn add(&self, route: &str, status: StatusCode) {
+        let mut counts = self.lock();
+        let mut key = (route.to_owned(), status.as_u16());
+        if counts.len() >= MAX_PAIRS && !counts.contains_key(&key) {
+            OTHER.clone_into(&mut key.0);
+        }
+        *counts.entry(key).or_default() += 1;
+    }
+
+    pub(crate) fn families(&self) -> [Family; 2] {
+        let counts = self.lock();
+        let refused = StatusCode::UNAUTHORIZED.as_u16();
+        let refused = counts.iter().filter(|((_, status), _)| *status == refused);
+        let refused = refused.map(|(_, count)| *count).sum();
+        let samples = counts.iter().map(|((route, status), count)| {
+            let status = status.to_string();
+            let labels = [("route", route.as_str()), ("status", status.as_str())];
+            Sample::with(&labels, *count)
+        });
+        [
+            Family::counter(
+                "api_requests",
+                "Requests to the API that were answered.",
+                samples.collect(),
+            ),
+            Family::counter(
+                "api_refused_logins",
+                "Requests to the API without the admin token, or with a wrong one.",
+                Sample::only(refused),
+            ),
+        ]
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<(String, u16), u64>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Counts the request once it is answered. The layer has to be around the check of the token.
+pub(crate) async fn count(
+    State(counts): State<RequestCounts>,
+    request: Request,
+    next: Next,
+) -> Response {
+    // The pattern, not the path: names of jobs must not become labels.
+    let route = request.extensions().get::<MatchedPath>().cloned();
+    let response = next.run(request).await;
+    let route = route.as_ref().map_or(OTHER, MatchedPath::as_str);
+    counts.add(route, response.status());
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_number_of_pairs_is_bounded() {
+        let counts = RequestCounts::default();
+        for n in 0..2_000 {
+            counts.add(&format!("/{n}"), StatusCode::OK);
+        }
+        counts.add("/0", StatusCode::OK);
+        let counts = counts.lock();
+        assert_eq!(counts.len(), MAX_PAIRS + 1);
+        let of = |route: &str| counts.get(&(route.to_owned(), 200)).copied();
+        assert_eq!((of("/0"), of(OTHER)), (Some(2), Some(1_000)));
+    }
+}
