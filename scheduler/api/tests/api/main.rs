@@ -10,4 +10,5 @@ mod limits;
 mod raw;
 mod refusals;
 mod server;
+mod tls;
 mod worker_keys;
