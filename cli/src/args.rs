@@ -10,6 +10,7 @@ use crate::config::check::ConfigCommand;
 use crate::keys::{KeyCommand, TokenCommand};
 use crate::migrate::MigrateArgs;
 use crate::output::OutputFormat;
+use crate::server_args::ServerArgs;
 use crate::worker_key::args::WorkerKeyCommand;
 #[cfg(feature = "bench")]
 use cueline_bench::{BenchArgs, BenchWorkerArgs};
@@ -18,24 +19,8 @@ use cueline_bench::{BenchArgs, BenchWorkerArgs};
 #[derive(Debug, Parser)]
 #[command(name = "cueline", version, max_term_width = 110)]
 pub(crate) struct Cli {
-    /// The server's address.
-    #[arg(
-        long,
-        global = true,
-        env = "CUELINE_URL",
-        value_name = "URL",
-        help = "The server's address; by default this user's standalone server, else http://127.0.0.1:7800"
-    )]
-    pub(crate) url: Option<String>,
-    /// The admin token; by default that of this user's standalone server
-    #[arg(
-        long,
-        global = true,
-        env = "CUELINE_TOKEN",
-        value_name = "TOKEN",
-        hide_env_values = true
-    )]
-    pub(crate) token: Option<String>,
+    #[command(flatten)]
+    pub(crate) server: ServerArgs,
     /// How to print answers
     #[arg(short, long, global = true, value_enum, default_value_t)]
     pub(crate) output: OutputFormat,

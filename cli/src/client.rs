@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use crate::discovery::{self, Discovered};
 use crate::failure::Failure;
+use crate::server_args::ServerArgs;
 
 /// The server's address by default.
 pub(crate) const DEFAULT_URL: &str = "http://127.0.0.1:7800";
@@ -22,11 +23,18 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(45);
 const NAME_ANOTHER: &str = "start one with `cueline standalone`, or name another one with --url or CUELINE_URL; \
      `cueline doctor` looks closer";
 
+/// Advice for a user whose server or command lacks a certificate.
+const CHECK_CERTIFICATES: &str = "if a private authority signed its certificate, give that authority's with --ca-file; \
+     if it asks for a certificate, give --client-cert and --client-key";
+
 /// A server.
 #[derive(Debug, Clone)]
 pub(crate) struct Api {
     http: reqwest::Client,
+    /// The address that the user knows.
     base: Url,
+    /// Where the requests go: to `base`, or over the socket, which has no TLS.
+    target: Url,
     token: Option<String>,
     token_from: String,
     /// The socket of this user's server, if the requests go there and not to `base`.
@@ -35,7 +43,8 @@ pub(crate) struct Api {
 
 impl Api {
     /// Chooses the server: the named one, else the standalone server of this user, else the one at the default address.
-    pub(crate) fn new(url: Option<&str>, token: Option<&str>) -> Result<Self, Failure> {
+    pub(crate) fn new(named: &ServerArgs) -> Result<Self, Failure> {
+        let (url, token) = (named.url.as_deref(), named.token.as_deref());
         let found = discovery::read().unwrap_or_else(|error| {
             crate::failure::say(&format!(
                 "warning: failed to read where the local server is: {error}"
@@ -69,9 +78,14 @@ impl Api {
             (None, None) => (None, String::new()),
         };
         let socket = local.map(|local| local.socket);
+        let target = match &socket {
+            Some(_) => without_tls(&base),
+            None => base.clone(),
+        };
         Ok(Self {
-            http: http(&base, socket.as_deref())?,
+            http: http(&target, socket.as_deref(), named)?,
             base,
+            target,
             token,
             token_from,
             socket,
@@ -104,7 +118,7 @@ impl Api {
 
     /// Fails with the server's answer if it is not ready.
     pub(crate) async fn ready(&self) -> Result<(), Failure> {
-        let mut url = self.base.clone();
+        let mut url = self.target.clone();
         url.set_path("/readyz");
         let response = self
             .http
@@ -126,7 +140,7 @@ impl Api {
         query: &[(&str, String)],
         body: Option<&Value>,
     ) -> Result<Value, Failure> {
-        let mut url = self.base.clone();
+        let mut url = self.target.clone();
         if let Ok(mut segments) = url.path_segments_mut() {
             segments.pop_if_empty().extend(["api", "v1"]).extend(path);
         }
@@ -166,9 +180,16 @@ impl Api {
             Some(socket) => format!("{} by its socket {}", self.url(), socket.display()),
             None => self.url().to_owned(),
         };
+        // Errors of TLS have no kind of their own here, only their text.
+        let is_of_certificates = why.to_lowercase().contains("certificate");
+        let hint = if is_of_certificates {
+            CHECK_CERTIFICATES
+        } else {
+            NAME_ANOTHER
+        };
         Failure::with_hint(
             format!("failed to reach the server at {place}: {why}"),
-            NAME_ANOTHER,
+            hint,
         )
     }
 
@@ -239,13 +260,27 @@ fn base_url(text: &str) -> Result<Url, Failure> {
     Ok(url)
 }
 
-fn http(base: &Url, socket: Option<&Path>) -> Result<reqwest::Client, Failure> {
+/// The same address with http. The socket of a server with TLS has none.
+fn without_tls(base: &Url) -> Url {
+    let mut url = base.clone();
+    if url.scheme() == "https" {
+        // It can only fail for schemes of another kind.
+        let _ = url.set_scheme("http");
+    }
+    url
+}
+
+fn http(
+    target: &Url,
+    socket: Option<&Path>,
+    named: &ServerArgs,
+) -> Result<reqwest::Client, Failure> {
     cueline_runtime::tls::install_provider();
     let mut builder = reqwest::Client::builder()
         .connect_timeout(CONNECT_TIMEOUT)
         .timeout(ANSWER_TIMEOUT)
         .redirect(reqwest::redirect::Policy::none());
-    let local = match base.host_str() {
+    let local = match target.host_str() {
         Some("localhost") => true,
         Some(host) => host
             .trim_matches(['[', ']'])
@@ -258,6 +293,9 @@ fn http(base: &Url, socket: Option<&Path>) -> Result<reqwest::Client, Failure> {
     } else if local {
         // For a proxy, a loopback address is the proxy's own machine.
         builder = builder.no_proxy();
+    }
+    if target.scheme() == "https" {
+        builder = named.with_certificates(builder)?;
     }
     builder
         .build()

@@ -30,6 +30,7 @@ mod redacted;
 mod run;
 mod scheduler;
 mod secret_file;
+mod server_args;
 mod standalone;
 mod suggest;
 mod trigger;
@@ -106,6 +107,9 @@ fn refuse_client_options(matches: &ArgMatches) -> Option<Failure> {
     let messages: Vec<String> = [
         ("url", "--url", "--listen sets the address of this server"),
         ("token", "--token", "others can see command lines; use --token-file or CUELINE_TOKEN, where the role has them"),
+        ("ca_file", "--ca-file", "--tls-client-ca has the authorities of clients, where the role has it"),
+        ("client_cert", "--client-cert", "--tls-cert has the certificate of this server, where the role has it"),
+        ("client_key", "--client-key", "--tls-key has the key of this server, where the role has it"),
         ("output", "--output", "logs are JSON lines with --log-json"),
     ]
     .into_iter()
@@ -120,7 +124,7 @@ fn refuse_client_options(matches: &ArgMatches) -> Option<Failure> {
 
 async fn run(cli: Cli, native: Native) -> Result<(), Failure> {
     let out = Out::new(cli.output);
-    let api = || Api::new(cli.url.as_deref(), cli.token.as_deref());
+    let api = || Api::new(&cli.server);
     match cli.command {
         Command::Job(command) => job::run(&api()?, out, command).await,
         Command::Trigger(args) => trigger::run(&api()?, out, args).await,
@@ -130,9 +134,7 @@ async fn run(cli: Cli, native: Native) -> Result<(), Failure> {
         Command::Dlq(command) => dlq::run(&api()?, out, command).await,
         Command::Import(ImportCommand::Crontab(args)) => crontab::run(api, out, &args).await,
         Command::Cron(command) => cron::run(out, command),
-        Command::Doctor(args) => {
-            doctor::run(cli.url.as_deref(), cli.token.as_deref(), out, &args).await
-        }
+        Command::Doctor(args) => doctor::run(&cli.server, out, &args).await,
         Command::Role(args) => role(args, native).await,
         Command::Migrate(args) => migrate::run(out, &args).await,
         Command::Config(command) => config::check::run(out, command),

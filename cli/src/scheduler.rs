@@ -14,7 +14,7 @@ pub(crate) async fn run(config: SchedulerConfig) -> Result<()> {
     cueline_runtime::telemetry::init("warn", config.process.log_json);
     let mut signals = Signals::new()?;
     let connections = descriptors::connections(config.max_connections, descriptors::raise(), 0);
-    let http = Http::listen("--listen", config.listen, connections).await?;
+    let http = Http::listen("--listen", config.listen, connections, config.tls.files()).await?;
     say(&banner(&config, &http.url()));
     let node = tokio::select! {
         node = Node::start(&config) => node?,

@@ -28,7 +28,8 @@ pub(crate) async fn run(mut config: WorkerConfig, native: Native) -> Result<()> 
     config.state_dir = make_state_dir(&config.state_dir)?;
     let http = match config.health {
         Some(address) => {
-            Some(Http::listen("--health", address, descriptors::HEALTH_CONNECTIONS).await?)
+            let connections = descriptors::HEALTH_CONNECTIONS;
+            Some(Http::listen("--health", address, connections, None).await?)
         }
         None => None,
     };

@@ -15,9 +15,9 @@ use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
-use cueline_api::ServerLimits;
 use cueline_api::metrics::{self, Family};
-use cueline_runtime::Stop;
+use cueline_api::{ServerLimits, Tls, TlsFiles};
+use cueline_runtime::{Activator, Stop, duty};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::task::JoinHandle;
 use tower::ServiceExt as _;
@@ -32,20 +32,24 @@ const MAX_COMMANDS: usize = 64;
 #[derive(Debug)]
 pub(crate) struct Http {
     address: SocketAddr,
+    has_tls: bool,
     stop: Stop,
     ready: Arc<OnceLock<Router>>,
-    /// One for each listener.
-    servers: Vec<JoinHandle<()>>,
+    /// One for each listener, and one that reloads TLS files.
+    tasks: Vec<JoinHandle<()>>,
 }
 
 impl Http {
     /// Listens on `address`, which `flag` names in errors. `/livez` succeeds, and any other path is 503.
-    /// At most `max_connections` are open at a time.
+    /// At most `max_connections` are open at a time. With `tls`, each of them begins with a handshake.
     pub(crate) async fn listen(
         flag: &str,
         address: SocketAddr,
         max_connections: usize,
+        tls: Option<TlsFiles>,
     ) -> Result<Self> {
+        let has_tls = tls.is_some();
+        let tls = tls.map(Tls::open).transpose()?;
         let listener = TcpListener::bind(address).await.with_context(|| {
             format!("{flag} {address}: failed to listen there; is something else using the port?")
         })?;
@@ -53,17 +57,28 @@ impl Http {
         let (stop, ready) = (Stop::new(), Arc::new(OnceLock::new()));
         let limits = ServerLimits::of_connections(max_connections);
         let router = gate(ready.clone());
-        let server = tokio::spawn(cueline_api::serve(listener, router, limits, stop.clone()));
+        let tasks = match tls {
+            None => {
+                let server = cueline_api::serve(listener, router, limits, stop.clone());
+                vec![tokio::spawn(server)]
+            }
+            Some((tls, reload)) => {
+                let server = cueline_api::serve_tls(listener, tls, router, limits, stop.clone());
+                let reload = duty::run(reload, Activator::new(), stop.clone());
+                vec![tokio::spawn(server), tokio::spawn(reload)]
+            }
+        };
         Ok(Self {
             address,
+            has_tls,
             stop,
             ready,
-            servers: vec![server],
+            tasks,
         })
     }
 
-    /// Listens on a Unix socket as well. Replaces the socket that an earlier start has left behind, so the caller must
-    /// own its directory.
+    /// Listens on a Unix socket as well, always without TLS: its data does not leave the machine. Replaces the socket that
+    /// an earlier start has left behind, so the caller must own its directory.
     pub(crate) fn listen_on_socket(&mut self, socket: &Path) -> io::Result<()> {
         match std::fs::remove_file(socket) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -74,12 +89,13 @@ impl Http {
         let limits = ServerLimits::of_connections(MAX_COMMANDS);
         let router = gate(self.ready.clone());
         let server = cueline_api::serve(listener, router, limits, self.stop.clone());
-        self.servers.push(tokio::spawn(server));
+        self.tasks.push(tokio::spawn(server));
         Ok(())
     }
 
     pub(crate) fn url(&self) -> String {
-        format!("http://{}", self.address)
+        let scheme = if self.has_tls { "https" } else { "http" };
+        format!("{scheme}://{}", self.address)
     }
 
     pub(crate) fn stopping(&self) -> Stop {
@@ -97,8 +113,8 @@ impl Http {
         self.stop.ask_soft();
         // All of them stop at the same time, so it does not matter which one is awaited first.
         let ended = async {
-            for server in self.servers {
-                let _ = server.await;
+            for task in self.tasks {
+                let _ = task.await;
             }
         };
         let _ = tokio::time::timeout(STOP_TIMEOUT, ended).await;

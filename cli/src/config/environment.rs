@@ -7,10 +7,13 @@ use super::schema;
 const PREFIX: &str = "CUELINE_";
 
 /// Variables of commands and logs, and variables that handlers set for their processes.
-const OTHERS: [&str; 18] = [
+const OTHERS: [&str; 21] = [
     "CUELINE_CONFIG",
     "CUELINE_URL",
     "CUELINE_TOKEN",
+    "CUELINE_CA_FILE",
+    "CUELINE_CLIENT_CERT",
+    "CUELINE_CLIENT_KEY",
     "CUELINE_LOG",
     "CUELINE_BENCH_STORE",
     "CUELINE_BENCH_BROKER",

@@ -75,6 +75,8 @@ pub(crate) struct StandaloneConfig {
     /// Serve /metrics without the admin token
     #[arg(value_name = "BOOL", default_value = "false", action = ArgAction::Set, value_parser = values::switch)]
     pub(crate) metrics_public: bool,
+    #[command(flatten)]
+    pub(crate) tls: TlsOptions,
     /// Job files to apply at the start (TOML, YAML or JSON)
     #[arg(value_name = "FILE")]
     pub(crate) jobs: Vec<PathBuf>,
@@ -142,6 +144,8 @@ pub(crate) struct SchedulerConfig {
     /// Serve /metrics without the admin token
     #[arg(value_name = "BOOL", default_value = "false", action = ArgAction::Set, value_parser = values::switch)]
     pub(crate) metrics_public: bool,
+    #[command(flatten)]
+    pub(crate) tls: TlsOptions,
     /// Name of this node, different from that of every other node on the store, and the same after a restart
     #[arg(value_name = "NAME", value_parser = values::name::<ExecutorName>)]
     pub(crate) name: ExecutorName,
@@ -256,6 +260,21 @@ pub(crate) struct BrokerOptions {
     /// Servers of the broker's cluster that keep each message; set when streams and queues are created. By default 1 on NATS, and RabbitMQ's own choice there
     #[arg(value_name = "N", value_parser = values::number::<1, 9>)]
     pub(crate) broker_replicas: Option<u32>,
+}
+
+/// Of each role with an API.
+#[derive(Debug, Clone, Args)]
+#[expect(clippy::struct_field_names, reason = "a field's name is the key")]
+pub(crate) struct TlsOptions {
+    /// Certificate (PEM) of the API, followed by those that signed it; with it, the API is https only. A changed file is taken over within 30s
+    #[arg(value_name = "FILE", value_parser = values::file)]
+    pub(crate) tls_cert: Option<PathBuf>,
+    /// Private key (PEM) of tls_cert, not encrypted
+    #[arg(value_name = "FILE", value_parser = values::file)]
+    pub(crate) tls_key: Option<PathBuf>,
+    /// Certificates (PEM) of the authorities that sign those of clients; with it, clients without such a certificate are refused
+    #[arg(value_name = "FILE", value_parser = values::file)]
+    pub(crate) tls_client_ca: Option<PathBuf>,
 }
 
 /// Of each role with executors.

@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use cueline_api::TlsFiles;
 use cueline_handlers::SecretSources;
 use cueline_handlers::http::AddressPolicy;
 use cueline_model::{DurationMs, ExecutorName};
@@ -11,10 +12,11 @@ use cueline_protocol::VerifyingKeys;
 use cueline_worker::KeyFile;
 
 use super::roles::{
-    BrokerOptions, HttpOptions, Role, SchedulerConfig, SecretOptions, StandaloneConfig,
+    BrokerOptions, HttpOptions, Role, SchedulerConfig, SecretOptions, StandaloneConfig, TlsOptions,
     WorkerConfig,
 };
 use super::settings::Settings;
+use super::tls::check_tls;
 use crate::adapters::{BrokerSettings, BrokerUrl};
 use crate::failure::BadInput;
 
@@ -36,9 +38,10 @@ impl Rules for StandaloneConfig {
                 settings.show_default(key, format!("{kind}:{}", data.join(file).display()));
             }
         }
-        check_files(settings, &["store_file", "broker_file"]);
+        check_files(settings, &["store_file", "broker_file", "tls_key"]);
         check_users(settings);
         check_broker(settings);
+        check_tls(settings);
     }
 }
 
@@ -56,9 +59,11 @@ impl Rules for SchedulerConfig {
                 "token_file",
                 "signing_key",
                 "enrol_token_file",
+                "tls_key",
             ],
         );
         check_broker(settings);
+        check_tls(settings);
     }
 }
 
@@ -127,6 +132,18 @@ impl BrokerOptions {
             heartbeat: None,
             seal_dead_letters: None,
         }
+    }
+}
+
+impl TlsOptions {
+    /// The files of an API with TLS. `None` for one without.
+    pub(crate) fn files(&self) -> Option<TlsFiles> {
+        let (certificate, key) = self.tls_cert.clone().zip(self.tls_key.clone())?;
+        Some(TlsFiles {
+            certificate,
+            key,
+            client_ca: self.tls_client_ca.clone(),
+        })
     }
 }
 

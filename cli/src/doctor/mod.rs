@@ -12,18 +12,14 @@ use crate::args::DoctorArgs;
 use crate::client::Api;
 use crate::failure::Failure;
 use crate::output::{Out, Paint};
+use crate::server_args::ServerArgs;
 use check::{Check, Level};
 
 /// Checks, prints, and fails if something is bad.
-pub(crate) async fn run(
-    url: Option<&str>,
-    token: Option<&str>,
-    out: Out,
-    args: &DoctorArgs,
-) -> Result<(), Failure> {
+pub(crate) async fn run(named: &ServerArgs, out: Out, args: &DoctorArgs) -> Result<(), Failure> {
     let mut checks = Vec::new();
     let found = local::announced_server(&mut checks);
-    match Api::new(url, token) {
+    match Api::new(named) {
         Ok(api) => server::check(&api, &mut checks).await,
         Err(Failure::BadInput { messages, summary }) => {
             return Err(Failure::BadInput { messages, summary });

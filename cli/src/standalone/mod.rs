@@ -29,7 +29,8 @@ pub(crate) async fn run(config: StandaloneConfig) -> Result<()> {
     let handlers = u64::from(config.workers) * u64::from(config.concurrency);
     let connections =
         descriptors::connections(config.max_connections, descriptors::raise(), handlers);
-    let mut http = Http::listen("--listen", config.listen, connections).await?;
+    let tls = config.tls.files();
+    let mut http = Http::listen("--listen", config.listen, connections, tls).await?;
     let url = http.url();
     let socket = data.socket();
     if let Err(error) = http.listen_on_socket(&socket) {

@@ -244,6 +244,20 @@ fn wrong_flags_are_named_with_what_is_expected() {
             &["--broker-certificate", "signing.key"],
             &["broker_key: missing"],
         ),
+        (&["--tls-cert", "signing.key"], &["tls_key: missing"]),
+        (&["--tls-key", "signing.key"], &["tls_cert: missing"]),
+        (
+            &["--tls-client-ca", "signing.key"],
+            &["tls_cert: missing", "tls_client_ca needs it"],
+        ),
+        (
+            &["--tls-cert", "signing.key", "--tls-key", "signing.key"],
+            &["--tls-cert: signing.key: holds no certificate"],
+        ),
+        (
+            &["--tls-cert", "none.pem", "--tls-key", "signing.key"],
+            &["--tls-cert", "none.pem", "No such file"],
+        ),
         (
             &["--token-file", "none"],
             &["--token-file", "none", "No such file"],
@@ -273,6 +287,7 @@ fn wrong_flags_are_named_with_what_is_expected() {
         (&["--lisen", "127.0.0.1:1"], &["--lisen", "--listen"]),
         (&["--token", "x"], &["--token", "--token-file"]),
         (&["--url", "http://h"], &["--url", "--listen"]),
+        (&["--ca-file", "x"], &["--ca-file", "--tls-client-ca"]),
         (&["-o", "json"], &["--output", "--log-json"]),
     ] {
         // The last of two would be refused by the command line itself.

@@ -7,4 +7,5 @@ mod keys;
 mod migrate;
 mod offline;
 mod server;
+mod tls;
 mod worker_key;

@@ -10,12 +10,12 @@ use serde_json::Value;
 
 use crate::command::Home;
 
-const START: [&str; 5] = ["standalone", "--listen", "127.0.0.1:0", "--data", "data"];
+pub(crate) const START: [&str; 5] = ["standalone", "--listen", "127.0.0.1:0", "--data", "data"];
 
 /// A standalone server; killed when dropped.
-struct Server {
+pub(crate) struct Server {
     child: Child,
-    home: Home,
+    pub(crate) home: Home,
 }
 
 impl Server {
@@ -30,7 +30,7 @@ impl Server {
         Self::start_by(command, home)
     }
 
-    fn start_by(mut command: Command, home: Home) -> Self {
+    pub(crate) fn start_by(mut command: Command, home: Home) -> Self {
         let mut child = command.stdout(Stdio::piped()).spawn().expect("started");
         let stdout = child.stdout.take().expect("piped");
         // It prints its token file when it is ready. If it ends instead, so does its output.
@@ -42,7 +42,7 @@ impl Server {
         Self { child, home }
     }
 
-    fn run(&self, args: &[&str]) -> crate::command::Ended {
+    pub(crate) fn run(&self, args: &[&str]) -> crate::command::Ended {
         self.home.run(args)
     }
 
@@ -64,7 +64,7 @@ impl Server {
     }
 
     /// The port of its API, from its announcement.
-    fn port(&self) -> u16 {
+    pub(crate) fn port(&self) -> u16 {
         let announced = self.json_file("cueline/server.json");
         let url = announced["url"].as_str().expect("an address");
         let port = url.rsplit(':').next().expect("a port");

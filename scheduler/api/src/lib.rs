@@ -42,7 +42,10 @@ use metrics::{Family, ProcessMetrics, RequestCounts, Sources};
 pub use instant::{InstantError, instant};
 pub use large::MAX_SMALL_BODY_BYTES;
 pub use problem::{FieldProblem, Problem};
-pub use server::{Listener, MAX_HEAD_BYTES, MAX_HEADERS, ServerLimits, serve};
+pub use server::{
+    Listener, MAX_HEAD_BYTES, MAX_HEADERS, ServerLimits, Tls, TlsError, TlsFile, TlsFiles,
+    TlsReload, serve, serve_tls,
+};
 pub use token::AdminToken;
 
 /// The largest accepted request body.

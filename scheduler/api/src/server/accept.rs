@@ -13,7 +13,10 @@ use tokio_util::task::TaskTracker;
 
 use super::ServerLimits;
 use super::connection;
+use super::handshake::{Handshake, Plain};
 use super::table::{Admission, Connections, Slot};
+use super::tls::Tls;
+use super::write_limit::WriteLimit;
 
 /// The first wait after a failed accept. It doubles up to [`LONGEST_WAIT`].
 const FIRST_WAIT: Duration = Duration::from_millis(10);
@@ -61,6 +64,31 @@ impl Listener for UnixListener {
 /// A failed accept never ends the server. Without a free descriptor, it closes the connection that has waited longest for
 /// a request and tries again.
 pub async fn serve<L: Listener>(listener: L, router: Router, limits: ServerLimits, stop: Stop) {
+    serve_with(listener, Plain, router, limits, stop).await;
+}
+
+/// Like [`serve`], and each connection begins with a TLS handshake. It takes place beside the accepting of others, so a
+/// slow one delays none of them.
+pub async fn serve_tls<L: Listener>(
+    listener: L,
+    tls: Tls,
+    router: Router,
+    limits: ServerLimits,
+    stop: Stop,
+) {
+    serve_with(listener, tls, router, limits, stop).await;
+}
+
+async fn serve_with<L, H>(
+    listener: L,
+    handshake: H,
+    router: Router,
+    limits: ServerLimits,
+    stop: Stop,
+) where
+    L: Listener,
+    H: Handshake<WriteLimit<L::Stream>>,
+{
     let connections = Connections::new(limits.max_connections, limits.min_idle);
     let tasks = TaskTracker::new();
     let mut acceptor = Acceptor::new(listener, connections);
@@ -70,7 +98,8 @@ pub async fn serve<L: Listener>(listener: L, router: Router, limits: ServerLimit
             () = stop.soft() => break,
             accepted = acceptor.next() => accepted,
         };
-        let serving = connection::run(stream, slot, router.clone(), limits, stop.clone());
+        let (handshake, router) = (handshake.clone(), router.clone());
+        let serving = connection::run(stream, handshake, slot, router, limits, stop.clone());
         tasks.spawn(serving);
     }
     // No further connection is accepted from here on.

@@ -16,12 +16,43 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tower::ServiceExt as _;
 
 use super::body::{BusyBody, TimedBody};
+use super::handshake::Handshake;
 use super::table::{Busy, Slot};
 use super::write_limit::WriteLimit;
 use super::{MAX_HEAD_BYTES, MAX_HEADERS, ServerLimits};
 
-/// Answers the requests of a connection with `router`. After a stop, the request in progress is the last one.
-pub(super) async fn run<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+/// Makes the handshake of a connection, then answers its requests with `router`. After a stop, the request in progress is
+/// the last one.
+pub(super) async fn run<S, H>(
+    stream: S,
+    handshake: H,
+    slot: Slot,
+    router: Router,
+    limits: ServerLimits,
+    stop: Stop,
+) where
+    H: Handshake<WriteLimit<S>>,
+{
+    let stream = WriteLimit::new(stream, limits.write_timeout);
+    let within = tokio::time::timeout(limits.handshake_timeout, handshake.perform(stream));
+    let begun = tokio::select! {
+        biased;
+        () = slot.evicted().cancelled() => {
+            tracing::debug!("connection was closed in its handshake; another one needed its place");
+            return;
+        }
+        begun = within => begun,
+        // No request is in progress.
+        () = stop.soft() => return,
+    };
+    match begun {
+        Ok(Ok(stream)) => answer_all(stream, slot, router, limits, stop).await,
+        Ok(Err(error)) => tracing::debug!(%error, "TLS handshake failed"),
+        Err(_) => tracing::debug!("connection was closed; its TLS handshake took too long"),
+    }
+}
+
+async fn answer_all<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     stream: S,
     slot: Slot,
     router: Router,
@@ -30,7 +61,7 @@ pub(super) async fn run<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
 ) {
     let evicted = slot.evicted().clone();
     let slot = Arc::new(slot);
-    let io = TokioIo::new(WriteLimit::new(stream, limits.write_timeout));
+    let io = TokioIo::new(stream);
     let body_timeout = limits.body_timeout;
     let service = service_fn(move |request: Request<Incoming>| {
         answer(router.clone(), slot.clone(), body_timeout, request)

@@ -1,4 +1,4 @@
-//! Serves a router on a listener, within limits.
+//! Serves a router on a listener, with or without TLS, within limits.
 //!
 //! A client that sends slowly, sends nothing, or opens many connections must not take descriptors or memory from the rest
 //! of the process. Each limit below has a stated effect. This module knows connections and requests, and no path of the
@@ -7,14 +7,17 @@
 mod accept;
 mod body;
 mod connection;
+mod handshake;
 mod table;
+mod tls;
 mod write_limit;
 
 use std::time::Duration;
 
 pub(crate) use body::BodyTimeout;
 
-pub use accept::{Listener, serve};
+pub use accept::{Listener, serve, serve_tls};
+pub use tls::{Tls, TlsError, TlsFile, TlsFiles, TlsReload};
 
 /// The longest request line and headers together, in bytes. Longer ones are answered with 431, or 414 for a URI of 64 KiB
 /// and more, and the connection is closed.
@@ -31,8 +34,11 @@ pub struct ServerLimits {
     pub max_connections: usize,
     /// A connection is closed for a new one only after it has waited for a request for this time. 500 ms by default.
     pub min_idle: Duration,
-    /// The time in which a request's line and headers must arrive, counted from the start of the connection or the end of
-    /// the previous response. Afterwards the connection is closed. 30 s by default.
+    /// The time in which a TLS handshake must end, counted from the start of the connection. Afterwards the connection is
+    /// closed. Until then it counts as one that waits for a request. 10 s by default.
+    pub handshake_timeout: Duration,
+    /// The time in which a request's line and headers must arrive, counted from the start of the connection, the end of its
+    /// TLS handshake, or the end of the previous response. Afterwards the connection is closed. 30 s by default.
     pub head_timeout: Duration,
     /// The time in which a request's body must arrive, counted from its headers. Afterwards the answer is 408. 30 s by
     /// default.
@@ -47,6 +53,7 @@ impl ServerLimits {
         Self {
             max_connections,
             min_idle: Duration::from_millis(500),
+            handshake_timeout: Duration::from_secs(10),
             head_timeout: Duration::from_secs(30),
             body_timeout: Duration::from_secs(30),
             write_timeout: Duration::from_secs(30),

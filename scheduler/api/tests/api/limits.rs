@@ -18,6 +18,7 @@ const LONG: Duration = Duration::from_hours(1);
 const PATIENT: ServerLimits = ServerLimits {
     max_connections: 100,
     min_idle: LONG,
+    handshake_timeout: LONG,
     head_timeout: LONG,
     body_timeout: LONG,
     write_timeout: LONG,

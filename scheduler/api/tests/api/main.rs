@@ -11,4 +11,5 @@ mod metrics;
 mod raw;
 mod refusals;
 mod server;
+mod tls;
 mod worker_keys;

@@ -1,0 +1,105 @@
+//! Which server a command asks, and the certificates with which client and server prove who they are.
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::path::Path;
+
+use clap::Args;
+use reqwest::{Certificate, ClientBuilder, Identity};
+
+use crate::failure::Failure;
+
+/// The server, and how a command proves who it is.
+#[derive(Debug, Args)]
+pub(crate) struct ServerArgs {
+    /// The server's address.
+    #[arg(
+        long,
+        global = true,
+        env = "CUELINE_URL",
+        value_name = "URL",
+        help = "The server's address; by default this user's standalone server, else http://127.0.0.1:7800"
+    )]
+    pub(crate) url: Option<String>,
+    /// The admin token; by default that of this user's standalone server
+    #[arg(
+        long,
+        global = true,
+        env = "CUELINE_TOKEN",
+        value_name = "TOKEN",
+        hide_env_values = true
+    )]
+    pub(crate) token: Option<String>,
+    /// Certificates (PEM) of the authorities that the server's is checked against, instead of the system's
+    #[arg(long, global = true, env = "CUELINE_CA_FILE", value_name = "FILE")]
+    ca_file: Option<OsString>,
+    /// Certificate (PEM) for a server that asks for one; needs --client-key
+    #[arg(long, global = true, env = "CUELINE_CLIENT_CERT", value_name = "FILE")]
+    client_cert: Option<OsString>,
+    /// Private key (PEM) of --client-cert
+    #[arg(long, global = true, env = "CUELINE_CLIENT_KEY", value_name = "FILE")]
+    client_key: Option<OsString>,
+}
+
+impl ServerArgs {
+    /// Gives a client of an https server its certificates.
+    pub(crate) fn with_certificates(
+        &self,
+        mut builder: ClientBuilder,
+    ) -> Result<ClientBuilder, Failure> {
+        if let Some(path) = given(self.ca_file.as_ref()) {
+            let certificates = Certificate::from_pem_bundle(&read("ca_file", path)?);
+            // An empty list would refuse every server, without a reason.
+            let certificates = certificates.ok().filter(|list| !list.is_empty());
+            let certificates = certificates.ok_or_else(|| {
+                refuse("ca_file", path, "a PEM file with certificates is expected")
+            })?;
+            builder = builder.tls_certs_only(certificates);
+        }
+        let (cert, key) = (
+            given(self.client_cert.as_ref()),
+            given(self.client_key.as_ref()),
+        );
+        let (cert, key) = match (cert, key) {
+            (Some(cert), Some(key)) => (cert, key),
+            (None, None) => return Ok(builder),
+            (Some(_), None) => {
+                return Err(missing("client_key", "--client-key FILE", "client_cert"));
+            }
+            (None, Some(_)) => {
+                return Err(missing("client_cert", "--client-cert FILE", "client_key"));
+            }
+        };
+        let mut both = read("client_cert", cert)?;
+        // A file need not end with a new line, but each PEM section begins with one.
+        both.push(b'\n');
+        both.extend(read("client_key", key)?);
+        let identity = Identity::from_pem(&both).map_err(|_| {
+            let expected =
+                "a PEM file with a certificate is expected, and an unencrypted key in client_key";
+            refuse("client_cert", cert, expected)
+        })?;
+        Ok(builder.identity(identity))
+    }
+}
+
+/// Empty variables are ignored.
+fn given(path: Option<&OsString>) -> Option<&Path> {
+    let path = path.map(OsString::as_os_str);
+    path.filter(|path: &&OsStr| !path.is_empty()).map(Path::new)
+}
+
+fn read(option: &str, path: &Path) -> Result<Vec<u8>, Failure> {
+    fs::read(path).map_err(|error| refuse(option, path, &format!("failed to read: {error}")))
+}
+
+fn refuse(option: &str, path: &Path, problem: &str) -> Failure {
+    Failure::bad_input(format!("{option}: {}: {problem}", path.display()))
+}
+
+fn missing(option: &str, flag: &str, given: &str) -> Failure {
+    let variable = option.to_uppercase();
+    Failure::bad_input(format!(
+        "{option}: missing; give {flag} or CUELINE_{variable}, because {given} needs it"
+    ))
+}

@@ -1,0 +1,42 @@
+//! What a connection does before its first request.
+
+use std::future::Future;
+use std::io;
+
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_rustls::server::TlsStream;
+
+use super::tls::Tls;
+
+/// Turns an accepted stream into one that carries requests.
+pub(super) trait Handshake<S>: Clone + Send + 'static {
+    type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
+
+    fn perform(self, stream: S) -> impl Future<Output = io::Result<Self::Stream>> + Send;
+}
+
+/// No handshake: requests follow at once.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Plain;
+
+impl<S> Handshake<S> for Plain
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    type Stream = S;
+
+    async fn perform(self, stream: S) -> io::Result<S> {
+        Ok(stream)
+    }
+}
+
+impl<S> Handshake<S> for Tls
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    type Stream = TlsStream<S>;
+
+    async fn perform(self, stream: S) -> io::Result<TlsStream<S>> {
+        self.acceptor().accept(stream).await
+    }
+}
