@@ -25,7 +25,7 @@ pub fn documented_metrics(page: &str, section: &str) -> BTreeSet<DescribedMetric
     metrics.collect()
 }
 
-/// The metrics that an answer in the OpenMetrics text format describes.
+/// The metrics that an answer in the `OpenMetrics` text format describes.
 pub fn served_metrics(text: &str) -> BTreeSet<DescribedMetric> {
     let described = |what: &str| -> BTreeMap<String, String> {
         let prefix = format!("# {what} ");

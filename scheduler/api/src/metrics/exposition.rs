@@ -10,7 +10,7 @@ use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
-/// The content type of [`text`]: OpenMetrics, which Prometheus has read since version 2.5.
+/// The content type of [`text`]: `OpenMetrics`, which Prometheus has read since version 2.5.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Every name begins with this and `_`.

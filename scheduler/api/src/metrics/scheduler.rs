@@ -177,12 +177,12 @@ fn store(stats: Option<&StoreStats>) -> [Family; 3] {
 /// The store leaves out states without runs. A series that comes and goes is hard to query.
 fn live_runs(stats: &StoreStats) -> Vec<Sample> {
     let live: BTreeMap<RunState, u64> = stats.live.iter().copied().collect();
-    let states = RunState::ALL.into_iter().filter(|s| !s.is_terminal());
-    let samples = states.map(|state| {
+    let of_state = |state: RunState| {
         let count = live.get(&state).copied().unwrap_or(0);
         Sample::with(&[("state", state.as_str())], count)
-    });
-    samples.collect()
+    };
+    let open = RunState::ALL.into_iter().filter(|s| !s.is_terminal());
+    open.map(of_state).collect()
 }
 
 /// `queues` are sorted by name.

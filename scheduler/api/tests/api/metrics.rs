@@ -35,8 +35,10 @@ async fn the_page_lists_each_metric_of_a_scheduler_and_no_other() {
         "{answer:?}"
     );
     assert!(answer.text.ends_with("# EOF\n"), "{}", answer.text);
-    let served = served_metrics(&answer.text);
-    assert_eq!(documented_metrics(PAGE, "scheduler"), served);
+    assert_eq!(
+        documented_metrics(PAGE, "scheduler"),
+        served_metrics(&answer.text)
+    );
 }
 
 #[tokio::test]

@@ -45,7 +45,7 @@ async fn attempts_whose_triggers_another_node_has_fetched_are_routed_again_once(
         (false, Coverage::OwnDeliveries),
     ] {
         let what = format!("log kept: {is_log_kept}, {coverage:?}");
-        let (fixture, [mut one, mut two], [e1, e2]) = given().await;
+        let (fixture, [mut one, mut two], [e1, e2]) = Box::pin(given()).await;
         if !is_log_kept {
             let deleted = fixture.broker.delete_log(&e1.start_log()).await;
             deleted.expect("deletes");
