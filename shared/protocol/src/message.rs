@@ -161,6 +161,10 @@ pub struct HeartbeatMessage {
     /// [`Control::Enrolled`] arrives.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rotation: Option<RotationClaim>,
+    /// Asks schedulers to say whether they accept the key that seals this heartbeat, because they refused it earlier. It
+    /// is repeated until [`Control::Enrolled`] arrives. A claim asks the same.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub confirm_key: bool,
 }
 
 /// The process that sent a heartbeat.
@@ -271,20 +275,20 @@ pub enum Control {
         /// The other one. Schedulers ignore its heartbeats.
         refused: Incarnation,
     },
-    /// Schedulers accept what the executor seals with this key. The answer to a claim in a heartbeat.
+    /// Schedulers accept what the executor seals with this key. The answer to a claim or a question in a heartbeat.
     Enrolled {
         /// [`VERSION`].
         v: u32,
-        /// The key of the claim.
+        /// The key of the claim, or the one that has sealed the heartbeat.
         key: WorkerKeyId,
     },
-    /// Schedulers refused a claim in a heartbeat, and so accept nothing that is sealed with this key.
+    /// Schedulers accept nothing that is sealed with this key. They refused its claim, or a heartbeat without a claim.
     NotEnrolled {
         /// [`VERSION`].
         v: u32,
-        /// The key of the claim.
+        /// The key of the claim, or the one that the heartbeat names.
         key: WorkerKeyId,
-        /// What is wrong with the claim.
+        /// What is wrong with the claim or the key.
         reason: String,
     },
 }

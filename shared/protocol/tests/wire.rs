@@ -169,6 +169,7 @@ fn a_heartbeat() {
         lease: None,
         enrolment: None,
         rotation: None,
+        confirm_key: false,
     };
     assert_eq!(text(&message), wire);
     let read: HeartbeatMessage = decode(wire.as_bytes()).expect("readable");
@@ -192,11 +193,12 @@ fn a_heartbeat() {
         by: key().public().id(),
         signature: "c2ln".to_owned(),
     });
+    message.confirm_key = true;
     let rest = concat!(
         r#","sender":{"host":"one.example","pid":42,"started_at":399,"sent_at":500,"number":9}"#,
         r#","lease":{"fence_after_ms":20000,"failover_after_ms":30000}"#,
         r#","enrolment":{"token":"abababababababab","key":"6kpsY+KcUgq+9VB7Ey7F+ZVHdq6+vnuSQh7qaRRG0iw=","mac":"bWFj"}"#,
-        r#","rotation":{"key":"6kpsY+KcUgq+9VB7Ey7F+ZVHdq6+vnuSQh7qaRRG0iw=","by":"fe812c12f3ab4ce6","signature":"c2ln"}}"#,
+        r#","rotation":{"key":"6kpsY+KcUgq+9VB7Ey7F+ZVHdq6+vnuSQh7qaRRG0iw=","by":"fe812c12f3ab4ce6","signature":"c2ln"},"confirm_key":true}"#,
     );
     let wire = wire.replace('}', rest);
     assert_eq!(text(&message), wire);

@@ -283,6 +283,7 @@ async fn send_heartbeats(broker: Broker) {
         lease: None,
         enrolment: None,
         rotation: None,
+        confirm_key: false,
     };
     loop {
         // A lost heartbeat is followed by another.

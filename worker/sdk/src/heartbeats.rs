@@ -92,6 +92,7 @@ impl Heartbeats {
             }),
             enrolment: None,
             rotation: None,
+            confirm_key: false,
         };
         let origin = &self.settings.origin;
         self.status

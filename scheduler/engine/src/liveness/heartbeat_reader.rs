@@ -94,8 +94,9 @@ impl HeartbeatReader {
             return Ok(None);
         }
         let rotation = message.rotation.take();
-        self.claims
-            .add_verified(executor, key, message.enrolment.as_ref(), rotation);
+        let enrolment = message.enrolment.as_ref();
+        let is_asked = message.confirm_key || enrolment.is_some_and(|claim| claim.key.id() == *key);
+        self.claims.add_verified(executor, key, is_asked, rotation);
         Ok(Some(message))
     }
 }

@@ -1,12 +1,13 @@
 //! The claims of executors that wait to be carried out, and what their executors were told.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{HashMap, VecDeque};
 use std::sync::Mutex;
 
 use bytes::Bytes;
 use cueline_model::{ExecutorId, Timestamp};
 use cueline_protocol::origin::{EnrolmentClaim, RotationClaim, WorkerKeyId, WorkerPublicKey};
 use cueline_runtime::Activator;
+use tokio::time::Instant;
 
 use crate::lock::lock;
 
@@ -14,7 +15,7 @@ use crate::lock::lock;
 const MAX_WAITING: usize = 256;
 /// The largest heartbeat that is kept for its claim, in bytes. Workers send a few hundred bytes and their capabilities.
 const MAX_HEARTBEAT_BYTES: usize = 64 * 1024;
-/// An executor is told once in this time that its key is enrolled. It waits for that after each start.
+/// An executor is told once in this time that its key is enrolled. It waits for that after each start with a token.
 const CONFIRM_EVERY_MS: u64 = 1_000;
 /// An executor is told the same refusal once in this time.
 const REFUSE_EVERY_MS: u64 = 10_000;
@@ -24,19 +25,60 @@ const MAX_TOLD: usize = 10_000;
 /// The claims that wait, one for each key.
 #[derive(Debug, Default)]
 pub(crate) struct Claims {
-    waiting: Mutex<BTreeMap<(ExecutorId, WorkerKeyId), Claim>>,
+    waiting: Mutex<Waiting>,
     /// When each key was last answered, and whether it was enrolled.
-    told: Mutex<HashMap<(ExecutorId, WorkerKeyId), (Timestamp, bool)>>,
+    told: Mutex<HashMap<ClaimId, (Timestamp, bool)>>,
     added: Activator,
+}
+
+/// The executor, and the key that it wants accepted.
+type ClaimId = (ExecutorId, WorkerKeyId);
+
+/// Claims in the order of their arrival, so that none waits for the ones that came later.
+#[derive(Debug, Default)]
+struct Waiting {
+    /// The ids of `claims`, each once.
+    order: VecDeque<ClaimId>,
+    claims: HashMap<ClaimId, Claim>,
+}
+
+impl Waiting {
+    /// Returns whether the claim was taken. The place of one that waits is kept.
+    fn add(&mut self, id: ClaimId, claim: Claim) -> bool {
+        if let Some(waits) = self.claims.get_mut(&id) {
+            // Anyone with rights on the broker can name this key. That must not replace what its owner has sent.
+            if matches!(claim, Claim::Unverified { .. }) {
+                return false;
+            }
+            *waits = claim;
+            return true;
+        }
+        if self.order.len() >= MAX_WAITING {
+            return false;
+        }
+        self.order.push_back(id.clone());
+        self.claims.insert(id, claim);
+        true
+    }
+
+    fn next(&mut self) -> Option<(ClaimId, Claim)> {
+        let id = self.order.pop_front()?;
+        let claim = self.claims.remove(&id)?;
+        Some((id, claim))
+    }
 }
 
 /// A heartbeat that has, or may have, a claim.
 #[derive(Debug)]
 pub(super) enum Claim {
-    /// It is sealed with a key that does not count. This is the whole message.
-    Unverified(Bytes),
-    /// Its seal is verified. The executor still sends the claim of the key that sealed it, so it missed the answer.
-    Repeated,
+    /// It is sealed with a key that does not count.
+    Unverified {
+        /// The whole message.
+        heartbeat: Bytes,
+        arrived_at: Instant,
+    },
+    /// Its seal is verified. The executor does not know yet that the key which sealed it is accepted.
+    Accepted,
     Verified(Claimed),
 }
 
@@ -62,32 +104,34 @@ impl Claims {
     /// Keeps a heartbeat that is sealed with a key that does not count, until its claim is looked at.
     pub(crate) fn add_unverified(&self, executor: ExecutorId, key: WorkerKeyId, payload: &Bytes) {
         if payload.len() <= MAX_HEARTBEAT_BYTES {
-            self.add(executor, key, Claim::Unverified(payload.clone()));
+            let claim = Claim::Unverified {
+                heartbeat: payload.clone(),
+                arrived_at: Instant::now(),
+            };
+            self.add(executor, key, claim);
         }
     }
 
-    /// Keeps the claims of a heartbeat that is verified. `key` has sealed it.
+    /// Keeps the claims of a heartbeat that is verified. `key` has sealed it. `is_asked` says whether the executor wants
+    /// to know that this key is accepted.
     pub(crate) fn add_verified(
         &self,
         executor: &ExecutorId,
         key: &WorkerKeyId,
-        enrolment: Option<&EnrolmentClaim>,
+        is_asked: bool,
         rotation: Option<RotationClaim>,
     ) {
         if let Some(rotation) = rotation {
             let (executor, new) = (executor.clone(), rotation.key.id());
             self.add(executor, new, Claim::Verified(Claimed::Rotation(rotation)));
         }
-        if enrolment.is_some_and(|claim| claim.key.id() == *key) {
-            self.add(executor.clone(), key.clone(), Claim::Repeated);
+        if is_asked {
+            self.add(executor.clone(), key.clone(), Claim::Accepted);
         }
     }
 
     fn add(&self, executor: ExecutorId, key: WorkerKeyId, claim: Claim) {
-        let mut waiting = lock(&self.waiting);
-        let id = (executor, key);
-        if waiting.len() < MAX_WAITING || waiting.contains_key(&id) {
-            waiting.insert(id, claim);
+        if lock(&self.waiting).add((executor, key), claim) {
             self.added.wake();
         }
     }
@@ -97,8 +141,9 @@ impl Claims {
         self.added.woken().await;
     }
 
-    pub(super) fn next(&self) -> Option<((ExecutorId, WorkerKeyId), Claim)> {
-        lock(&self.waiting).pop_first()
+    /// The claim that waits longest.
+    pub(super) fn next(&self) -> Option<(ClaimId, Claim)> {
+        lock(&self.waiting).next()
     }
 
     /// Whether it is time to tell the executor that this key is enrolled, or that it is not.
@@ -130,22 +175,28 @@ impl Claims {
     }
 }
 
-/// The claim of the executor that has sealed its heartbeat with `key`.
+/// The claim of the executor that has sealed its heartbeat with `key`. A rotation counts before an enrolment, unless the
+/// old key can vouch for nothing: then a token has to admit that one first. `counts` says which keys can vouch.
 pub(super) fn claimed_by(
     key: &WorkerKeyId,
     enrolment: Option<EnrolmentClaim>,
     rotation: Option<RotationClaim>,
+    counts: impl Fn(&WorkerKeyId) -> bool,
 ) -> Option<Claimed> {
     let rotation = rotation.filter(|claim| claim.by == *key || claim.key.id() == *key);
     let enrolment = enrolment.filter(|claim| claim.key.id() == *key);
-    rotation
-        .map(Claimed::Rotation)
-        .or_else(|| enrolment.map(Claimed::Enrolment))
+    match (rotation, enrolment) {
+        (Some(rotation), Some(enrolment)) if !counts(&rotation.by) => {
+            Some(Claimed::Enrolment(enrolment))
+        }
+        (Some(rotation), _) => Some(Claimed::Rotation(rotation)),
+        (None, enrolment) => enrolment.map(Claimed::Enrolment),
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use cueline_protocol::origin::WorkerKey;
+    use cueline_protocol::origin::{EnrolmentToken, WorkerKey};
 
     use super::*;
 
@@ -172,6 +223,57 @@ mod tests {
         assert_eq!(std::iter::from_fn(|| claims.next()).count(), MAX_WAITING);
         claims.add_unverified(executor("e0"), key(), &large);
         assert!(claims.next().is_none());
+    }
+
+    #[test]
+    fn claims_are_taken_in_the_order_of_their_arrival() {
+        let claims = Claims::default();
+        let heartbeat = Bytes::from_static(b"{}");
+        for name in ["b", "a", "c", "a", "b"] {
+            claims.add_unverified(executor(name), key(), &heartbeat);
+        }
+        let next = || claims.next().map(|((executor, _), _)| executor);
+        let names = ["b", "a", "c"].map(executor);
+        assert_eq!(std::iter::from_fn(next).collect::<Vec<_>>(), names);
+    }
+
+    #[test]
+    fn an_unverified_claim_replaces_none_that_waits() {
+        let claims = Claims::default();
+        let heartbeat = |text: &'static str| Bytes::from_static(text.as_bytes());
+        claims.add_unverified(executor("e"), key(), &heartbeat("first"));
+        claims.add_unverified(executor("e"), key(), &heartbeat("second"));
+        let kept = claims.next().map(|(_, claim)| claim);
+        let is_first = |claim: &Claim| matches!(claim, Claim::Unverified { heartbeat, .. } if heartbeat[..] == *b"first");
+        assert!(kept.as_ref().is_some_and(is_first), "{kept:?}");
+
+        claims.add_unverified(executor("e"), key(), &heartbeat("first"));
+        claims.add_verified(&executor("e"), &key(), true, None);
+        claims.add_unverified(executor("e"), key(), &heartbeat("second"));
+        let kept = claims.next().map(|(_, claim)| claim);
+        assert!(matches!(kept, Some(Claim::Accepted)), "{kept:?}");
+        assert!(claims.next().is_none());
+    }
+
+    /// The key row is gone or revoked while a rotation waits.
+    #[test]
+    fn a_token_counts_before_an_old_key_that_can_vouch_for_nothing() {
+        let (old, new) = (WorkerKey::from_seed([1; 32]), WorkerKey::from_seed([2; 32]));
+        let token = EnrolmentToken::new([1; 8], [2; 32]);
+        let enrolment = token.claim(&executor("e"), &old.public());
+        let rotation = old.rotate_to(&executor("e"), &new.public());
+        let claimed = |enrolment: Option<&EnrolmentClaim>, old_counts| {
+            let rotation = Some(rotation.clone());
+            let claimed = claimed_by(&key(), enrolment.cloned(), rotation, |by| {
+                assert_eq!(*by, key());
+                old_counts
+            });
+            claimed.map(|claimed| claimed.key())
+        };
+        assert_eq!(claimed(Some(&enrolment), true), Some(new.public()));
+        assert_eq!(claimed(Some(&enrolment), false), Some(old.public()));
+        // The store may have carried out the rotation already.
+        assert_eq!(claimed(None, false), Some(new.public()));
     }
 
     #[test]

@@ -2,13 +2,14 @@
 //! heartbeats.
 //!
 //! A claim is part of a heartbeat. An enrolment token admits a new key, and an enrolled key admits the one that takes its
-//! place. The executor is told the result, and repeats its claim until then.
+//! place. The executor is told the result, and repeats its claim until then. One without a claim is told that its key does
+//! not count: it cannot know that a restored store has lost the key.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use cueline_broker::Broker;
-use cueline_model::ExecutorId;
+use cueline_model::{ExecutorId, Timestamp};
 use cueline_protocol::origin::{
     EnrolmentClaim, Purpose, RotationClaim, Sealed, WorkerKeyId, WorkerPublicKey,
 };
@@ -20,6 +21,7 @@ use super::claims::{Claim, Claimed, Claims, claimed_by};
 use super::forged::Forged;
 use super::forged_messages::{ForgedKind, ForgedMessages};
 use super::heartbeat_order::check_time;
+use super::key_table::KeyStanding;
 use super::keys::EnrolledKeys;
 use crate::addresses::control_channel;
 use crate::database_clock::DatabaseClock;
@@ -65,7 +67,7 @@ impl Enrolment {
         }
     }
 
-    /// Returns what the executor is told. `None` if there is no claim to answer.
+    /// Returns what the executor is told. `None` if there is nothing to answer.
     async fn carry_out(
         &self,
         executor: &ExecutorId,
@@ -73,17 +75,20 @@ impl Enrolment {
         claim: Claim,
     ) -> Result<Option<Answer>, StoreError> {
         let claimed = match claim {
-            Claim::Repeated => return Ok(Some((key, Ok(())))),
+            Claim::Accepted => return Ok(Some((key, Ok(())))),
             Claim::Verified(claimed) => claimed,
-            Claim::Unverified(heartbeat) => match self.claimed_in(&heartbeat) {
-                Ok(claimed) => claimed,
-                // It was noted when it arrived.
-                Err(Forged::Revoked { .. }) => return Ok(None),
-                Err(why) => {
-                    self.forged.note(ForgedKind::Heartbeat, &why);
-                    return Ok(None);
+            Claim::Unverified {
+                heartbeat,
+                arrived_at,
+            } => {
+                // Another node may have enrolled or allowed the key. A worker that is refused reports nothing.
+                self.keys.refresh_since(arrived_at).await?;
+                match self.claimed_in(&heartbeat) {
+                    Ok(Some(claimed)) => claimed,
+                    Ok(None) => return Ok(None),
+                    Err(why) => return Ok(self.refuse(why)),
                 }
-            },
+            }
         };
         let key = claimed.key();
         let checked = match claimed {
@@ -94,26 +99,51 @@ impl Enrolment {
             Ok(by) => self.enrol(executor, key, by).await?,
             Err(refused) => Err(refused),
         };
+        if let Err(reason) = &answer {
+            let why = format!("key {} of executor {executor}: {reason}", key.id());
+            self.forged.note(ForgedKind::Enrolment, &why);
+        }
         Ok(Some((key.id(), answer)))
     }
 
+    /// Notes a heartbeat that does not count. Returns what its executor is told about its key.
+    ///
+    /// The seal of an unknown key cannot be verified, so another sender may have named it. The answer is true
+    /// nevertheless, and only the worker that has the key heeds it.
+    fn refuse(&self, why: Forged) -> Option<Answer> {
+        // A revoked key was noted when its heartbeat arrived.
+        if !matches!(why, Forged::Revoked { .. }) {
+            self.forged.note(ForgedKind::Heartbeat, &why);
+        }
+        let reason = why.to_string();
+        match why {
+            Forged::NotEnrolled { key, .. } | Forged::Revoked { key, .. } => {
+                Some((key, Err(reason)))
+            }
+            _ => None,
+        }
+    }
+
     /// The claim in a heartbeat that was sealed just now, with the key of the claim or with the old key of a rotation.
-    /// Without a claim, the heartbeat is one of a key that does not count.
-    fn claimed_in(&self, heartbeat: &[u8]) -> Result<Claimed, Forged> {
+    /// `None` if there is no claim but the key counts by now, so that the next heartbeat does.
+    fn claimed_in(&self, heartbeat: &[u8]) -> Result<Option<Claimed>, Forged> {
         let sealed = Sealed::parse(heartbeat)?;
         let now = self.clock.now();
         let known = self.keys.find(&sealed.executor, &sealed.key, now);
         let message = decode::<HeartbeatMessage>(sealed.body).ok();
         let found = message.and_then(|message| {
-            let claimed = claimed_by(&sealed.key, message.enrolment, message.rotation)?;
+            let (enrolment, rotation) = (message.enrolment, message.rotation);
+            let counts = |key: &WorkerKeyId| self.counts(&sealed.executor, key, now);
+            let claimed = claimed_by(&sealed.key, enrolment, rotation, counts)?;
             Some((message.heartbeat.executor, message.sender, claimed))
         });
         let Some((named, sender, claimed)) = found else {
             let (executor, key) = (sealed.executor, sealed.key);
-            return Err(match known {
-                Some(_) => Forged::Revoked { executor, key },
-                None => Forged::NotEnrolled { executor, key },
-            });
+            return match known {
+                Some((_, KeyStanding::Revoked)) => Err(Forged::Revoked { executor, key }),
+                Some(_) => Ok(None),
+                None => Err(Forged::NotEnrolled { executor, key }),
+            };
         };
         let own = claimed.key();
         let sealed_with = if own.id() == sealed.key {
@@ -133,7 +163,13 @@ impl Enrolment {
             });
         }
         check_time(&executor, sender.as_ref(), now)?;
-        Ok(claimed)
+        Ok(Some(claimed))
+    }
+
+    /// Whether what is sealed with this key counts.
+    fn counts(&self, executor: &ExecutorId, key: &WorkerKeyId, now: Timestamp) -> bool {
+        let known = self.keys.find(executor, key, now);
+        known.is_some_and(|(_, standing)| standing != KeyStanding::Revoked)
     }
 
     /// What vouches for the key. `Err` with the reason if nothing does.
@@ -203,16 +239,7 @@ impl Enrolment {
         let v = VERSION;
         let message = match answer {
             Ok(()) => Control::Enrolled { v, key },
-            Err(reason) => {
-                tracing::warn!(
-                    group = %executor.group,
-                    executor = %executor.name,
-                    %key,
-                    %reason,
-                    "refused to enrol the key of a worker, which gets no triggers. Give it a valid token, or see `cueline worker-key list`"
-                );
-                Control::NotEnrolled { v, key, reason }
-            }
+            Err(reason) => Control::NotEnrolled { v, key, reason },
         };
         let channel = control_channel(executor);
         let payload = Bytes::from(encode(&message));

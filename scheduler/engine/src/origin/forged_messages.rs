@@ -23,17 +23,21 @@ pub(crate) enum ForgedKind {
     DeadLetter,
     /// A report about an attempt that was given to another executor.
     ForeignReport,
+    /// A claim of a key. The worker is told, so these are not counted.
+    Enrolment,
 }
 
 impl ForgedKind {
-    fn counter(self, counters: &Counters) -> &AtomicU64 {
-        match self {
+    fn counter(self, counters: &Counters) -> Option<&AtomicU64> {
+        let counter = match self {
             Self::Heartbeat => &counters.forged_heartbeats,
             Self::Reports => &counters.forged_reports,
             Self::Answer => &counters.forged_answers,
             Self::DeadLetter => &counters.forged_letters,
             Self::ForeignReport => &counters.foreign_reports,
-        }
+            Self::Enrolment => return None,
+        };
+        Some(counter)
     }
 }
 
@@ -63,7 +67,9 @@ impl ForgedMessages {
 
     /// Counts a refused message, and warns unless another one of its kind was warned about a moment ago.
     pub(crate) fn note(&self, kind: ForgedKind, why: &dyn Display) {
-        add(kind.counter(&self.counters), 1);
+        if let Some(counter) = kind.counter(&self.counters) {
+            add(counter, 1);
+        }
         let Some(more) = self.due_warning(kind) else {
             return;
         };
@@ -87,6 +93,10 @@ impl ForgedMessages {
             ForgedKind::ForeignReport => tracing::warn!(
                 reason = %why, more,
                 "a report about an attempt of another executor became a dead letter. Check the worker that sealed it"
+            ),
+            ForgedKind::Enrolment => tracing::warn!(
+                reason = %why, more,
+                "refused to enrol the key of a worker, which gets no triggers. Give it a valid token, or see `cueline worker-key list`"
             ),
         }
     }
@@ -129,7 +139,10 @@ mod tests {
         assert_eq!(forged.due_warning(ForgedKind::Reports), Some(2));
         for _ in 0..3 {
             forged.note(ForgedKind::Answer, &"a reason");
+            forged.note(ForgedKind::Enrolment, &"a reason");
         }
+        assert_eq!(forged.due_warning(ForgedKind::Enrolment), None);
+        assert_eq!(counters.forged_heartbeats.load(Ordering::Relaxed), 0);
         assert_eq!(counters.forged_answers.load(Ordering::Relaxed), 3);
         assert_eq!(counters.forged_reports.load(Ordering::Relaxed), 0);
     }

@@ -101,6 +101,87 @@ async fn a_refused_worker_is_told_why() {
     assert_eq!(e1.received_key_answers(), [(key_id(1), None)]);
 }
 
+/// The store was restored, or a standby without the key took over.
+#[tokio::test]
+async fn a_worker_without_a_claim_is_told_that_its_key_is_unknown_or_revoked() {
+    let fixture = Fixture::new().await;
+    let mut engine = fixture.verifying_engine("one").await;
+    let mut e1 = fixture.silent_executor("e1").await;
+    e1.seal_with(&key(1));
+    for _ in 0..2 {
+        e1.heartbeat().await;
+        receive(&mut engine).await;
+    }
+    let answers = e1.received_key_answers();
+    let [(id, Some(reason))] = &answers[..] else {
+        panic!("{answers:?}");
+    };
+    assert_eq!(*id, key_id(1));
+    assert!(reason.contains("is not enrolled"), "{reason}");
+    assert_eq!(engine.admin().since_start().forged_heartbeats, 2);
+
+    let mut e2 = fixture.enrolled_executor("e2", 2).await;
+    let (e2_id, e2_key) = (e2.id(), key_id(2));
+    let set = async |state| {
+        let store = fixture.real();
+        let set = store.set_worker_key(&e2_id, &e2_key, state, "ann").await;
+        assert!(set.expect("sets"));
+    };
+    set(WorkerKeyState::Revoked).await;
+    engine.refresh_keys().await.expect("reads");
+    e2.heartbeat().await;
+    receive(&mut engine).await;
+    let answers = e2.received_key_answers();
+    let [(id, Some(reason))] = &answers[..] else {
+        panic!("{answers:?}");
+    };
+    assert_eq!(*id, key_id(2));
+    assert!(reason.contains("is revoked"), "{reason}");
+
+    // Once it is allowed, a worker that asks learns it.
+    set(WorkerKeyState::Allowed).await;
+    engine.refresh_keys().await.expect("reads");
+    e2.heartbeat_message(|message| message.confirm_key = true)
+        .await;
+    receive(&mut engine).await;
+    assert_eq!(e2.received_key_answers(), [(key_id(2), None)]);
+}
+
+/// Another node has enrolled the key after this one read the keys. A refusal would stop the worker's reports.
+#[tokio::test]
+async fn a_key_is_refused_only_after_the_keys_were_read_again() {
+    let fixture = Fixture::new().await;
+    let mut engine = fixture.verifying_engine("one").await;
+    let mut e1 = fixture.enrolled_executor("e1", 1).await;
+    e1.heartbeat().await;
+    receive(&mut engine).await;
+    assert!(e1.received_key_answers().is_empty());
+    assert_eq!(engine.admin().since_start().forged_heartbeats, 0);
+}
+
+/// The key was lost while its rotation waits.
+#[tokio::test]
+async fn a_token_admits_a_key_again_whose_rotation_waits() {
+    let fixture = Fixture::new().await;
+    let mut engine = fixture.verifying_engine("one").await;
+    let token = EnrolmentToken::new([1; 8], [1; 32]);
+    fixture.store_token(&token, 1).await;
+    let mut e1 = fixture.silent_executor("e1").await;
+    e1.seal_with(&key(1));
+    for enrolled in [1, 2] {
+        let enrolment = token.claim(&e1.id(), &key(1).public());
+        let rotation = key(1).rotate_to(&e1.id(), &key(2).public());
+        e1.heartbeat_message(|message| {
+            message.enrolment = Some(enrolment);
+            message.rotation = Some(rotation);
+        })
+        .await;
+        receive(&mut engine).await;
+        let answers = e1.received_key_answers();
+        assert!(answers.contains(&(key_id(enrolled), None)), "{answers:?}");
+    }
+}
+
 /// Somebody has read the claim of another worker.
 #[tokio::test]
 async fn a_claim_is_worthless_for_another_worker() {

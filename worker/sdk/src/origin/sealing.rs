@@ -1,7 +1,8 @@
 //! What the worker seals with, and which keys it asks schedulers to accept.
 //!
 //! Reports wait while it is open which key schedulers accept: what they cannot verify becomes a dead letter. A refusal
-//! of the next key ends that wait, because the present one stays valid.
+//! of the next key ends that wait, because the present one stays valid. A refusal of the present key begins it again,
+//! even long after the start: schedulers whose store was restored may have lost the key.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -17,8 +18,6 @@ use super::rotation::{KeyRotation, OnAccepted};
 
 /// The shortest time between two errors in the log about refused keys.
 const LOG_EVERY: Duration = Duration::from_mins(1);
-/// How long a refusal counts. Schedulers repeat it while its cause lasts.
-const REFUSAL_LASTS: Duration = Duration::from_mins(1);
 /// In bytes. A longer reason is cut.
 const MAX_REASON_BYTES: usize = 500;
 
@@ -67,6 +66,7 @@ impl Origin {
         };
         message.enrolment = claims.enrolment;
         message.rotation = claims.rotation;
+        message.confirm_key = claims.confirm_key;
         claims.sealer.seal(Purpose::Heartbeat, encode(&message))
     }
 
@@ -113,7 +113,7 @@ impl Origin {
 
     /// Why schedulers send the worker no triggers, as far as its key is the cause.
     pub(crate) fn problem(&self) -> Option<String> {
-        self.keys().problem(Instant::now())
+        self.keys().problem()
     }
 
     /// Returns once it is clear which key schedulers accept.
@@ -137,13 +137,16 @@ impl Origin {
 #[derive(Debug)]
 struct Keys {
     sealer: Option<Sealer>,
-    /// Until schedulers have accepted a key.
+    /// It is kept after the enrolment, because schedulers may lose the key.
     token: Option<EnrolmentToken>,
+    /// Whether schedulers are taken to accept the present key. Without a token they are, until they refuse it.
+    is_accepted: bool,
     /// Until schedulers have accepted the next key.
     next: Option<NextKey>,
     /// The number of sealed heartbeats.
     heartbeats: u64,
-    refusal: Option<Refusal>,
+    /// Why schedulers have refused the present key, until they accept it.
+    refusal: Option<String>,
     logged_at: Option<Instant>,
 }
 
@@ -155,18 +158,12 @@ struct NextKey {
     on_accepted: OnAccepted,
 }
 
-/// Schedulers have refused the present key.
-#[derive(Debug)]
-struct Refusal {
-    reason: String,
-    at: Instant,
-}
-
 /// What goes with one heartbeat.
 struct Claims {
     sealer: Sealer,
     enrolment: Option<EnrolmentClaim>,
     rotation: Option<RotationClaim>,
+    confirm_key: bool,
 }
 
 /// What schedulers have accepted.
@@ -202,8 +199,10 @@ impl Keys {
                 on_accepted: rotation.on_accepted,
             }
         });
+        let token = token.filter(|_| sealer.is_some());
         Self {
-            token: token.filter(|_| sealer.is_some()),
+            is_accepted: token.is_none(),
+            token,
             sealer,
             next,
             heartbeats: 0,
@@ -213,50 +212,52 @@ impl Keys {
     }
 
     /// While a key is being replaced, each second heartbeat is sealed with the next one. Schedulers that have already
-    /// replaced it refuse the present key, and then recognise the next.
+    /// replaced it refuse the present key, and then recognise the next. Once they refuse the next one, it takes no turn
+    /// while they accept the present one, whose heartbeats go on to ask for it.
     fn next_claims(&mut self) -> Option<Claims> {
         let present = self.sealer.as_ref()?;
         self.heartbeats += 1;
         let rotation = self.next.as_ref().map(|next| next.claim.clone());
         if let Some(next) = &self.next
             && self.heartbeats.is_multiple_of(2)
+            && !(next.is_refused && self.is_accepted)
         {
             return Some(Claims {
                 sealer: next.sealer.clone(),
                 enrolment: None,
                 rotation,
+                confirm_key: false,
             });
         }
         let claim = |token: &EnrolmentToken| token.claim(present.executor(), &present.public_key());
+        let token = self.token.as_ref().filter(|_| !self.is_accepted);
         Some(Claims {
             sealer: present.clone(),
-            enrolment: self.token.as_ref().map(claim),
+            enrolment: token.map(claim),
             rotation,
+            confirm_key: !self.is_accepted && token.is_none(),
         })
     }
 
     fn accept(&mut self, key: &WorkerKeyId) -> Accepted {
         if let Some(next) = self.next.take_if(|next| next.sealer.key_id() == key) {
             self.sealer = Some(next.sealer);
-            self.token = None;
+            self.is_accepted = true;
             self.refusal = None;
             return Accepted::Next(next.on_accepted);
         }
-        let is_asked = self.token.is_some() || self.refusal.is_some();
-        if !is_asked || !self.is_present(key) {
+        if self.is_accepted || !self.is_present(key) {
             return Accepted::Nothing;
         }
-        self.token = None;
+        self.is_accepted = true;
         self.refusal = None;
         Accepted::Present
     }
 
     fn refuse(&mut self, key: &WorkerKeyId, reason: &str, now: Instant) -> Refused {
         let refused = if self.is_present(key) {
-            self.refusal = Some(Refusal {
-                reason: reason.to_owned(),
-                at: now,
-            });
+            self.is_accepted = false;
+            self.refusal = Some(reason.to_owned());
             Refused::Present
         } else if let Some(next) = &mut self.next
             && next.sealer.key_id() == key
@@ -281,18 +282,17 @@ impl Keys {
 
     fn may_report(&self) -> bool {
         let is_next_open = self.next.as_ref().is_some_and(|next| !next.is_refused);
-        self.token.is_none() && !is_next_open
+        self.is_accepted && !is_next_open
     }
 
-    fn problem(&self, now: Instant) -> Option<String> {
-        let is_recent =
-            |refusal: &&Refusal| now.saturating_duration_since(refusal.at) < REFUSAL_LASTS;
-        if let Some(refusal) = self.refusal.as_ref().filter(is_recent) {
-            let reason = &refusal.reason;
-            return Some(format!("schedulers refuse the worker's key: {reason}"));
+    fn problem(&self) -> Option<String> {
+        if self.is_accepted {
+            return None;
         }
-        let waits = "the worker waits until schedulers have enrolled its key";
-        self.token.as_ref().map(|_| waits.to_owned())
+        Some(match &self.refusal {
+            Some(reason) => format!("schedulers refuse the worker's key: {reason}"),
+            None => "the worker waits until schedulers have enrolled its key".to_owned(),
+        })
     }
 }
 
@@ -337,13 +337,13 @@ mod tests {
             assert_eq!(claim.key, sealer(1).public_key());
             assert!(claims.rotation.is_none());
             assert!(!keys.may_report());
-            assert!(keys.problem(Instant::now()).is_some());
+            assert!(keys.problem().is_some());
             assert!(matches!(keys.accept(&id(9)), Accepted::Nothing));
         }
         assert!(matches!(keys.accept(&id(1)), Accepted::Present));
         assert!(keys.next_claims().expect("sealed").enrolment.is_none());
         assert!(keys.may_report());
-        assert_eq!(keys.problem(Instant::now()), None);
+        assert_eq!(keys.problem(), None);
         assert!(matches!(keys.accept(&id(1)), Accepted::Nothing));
     }
 
@@ -376,27 +376,74 @@ mod tests {
         assert!(!keys.may_report());
         assert_eq!(keys.refuse(&id(2), "why", now), Refused::Next);
         assert!(keys.may_report());
-        assert_eq!(keys.problem(now), None);
+        assert_eq!(keys.problem(), None);
         assert!(keys.is_present(&id(1)));
+        for _ in 0..2 {
+            let claims = keys.next_claims().expect("sealed");
+            assert_eq!(claims.sealer.key_id(), &id(1), "each heartbeat counts");
+            assert!(claims.rotation.is_some(), "the claim is repeated");
+        }
         assert!(matches!(keys.accept(&id(2)), Accepted::Next(_)));
         assert!(keys.is_present(&id(2)));
     }
 
+    /// Schedulers may have replaced the present key, and not know that yet when they refuse the next one.
     #[test]
-    fn a_refusal_is_logged_once_a_minute_and_shown_while_it_is_repeated() {
+    fn both_keys_take_turns_while_both_are_refused() {
+        let mut keys = Keys::new(Some(sealer(1)), None, rotation());
+        let now = Instant::now();
+        assert_eq!(keys.refuse(&id(2), "why", now), Refused::Next);
+        keys.refuse(&id(1), "why", now);
+        assert!(!keys.may_report());
+        for seed in [1, 2] {
+            let claims = keys.next_claims().expect("sealed");
+            assert_eq!(claims.sealer.key_id(), &id(seed));
+        }
+        assert!(matches!(keys.accept(&id(2)), Accepted::Next(_)));
+        assert!(keys.may_report());
+        assert_eq!(keys.problem(), None);
+    }
+
+    /// A restored store may have lost the key.
+    #[test]
+    fn a_key_that_is_refused_after_its_acceptance_is_claimed_again() {
+        for has_token in [true, false] {
+            let token = token().filter(|_| has_token);
+            let mut keys = Keys::new(Some(sealer(1)), token, None);
+            keys.accept(&id(1));
+            let claims = keys.next_claims().expect("sealed");
+            assert!(claims.enrolment.is_none() && !claims.confirm_key);
+            assert!(keys.may_report());
+            keys.refuse(&id(9), "of another worker", Instant::now());
+            assert!(keys.may_report());
+            keys.refuse(&id(1), "not enrolled", Instant::now());
+            assert!(!keys.may_report());
+            for _ in 0..2 {
+                let claims = keys.next_claims().expect("sealed");
+                assert_eq!(claims.enrolment.is_some(), has_token);
+                assert_eq!(claims.confirm_key, !has_token);
+            }
+            assert!(matches!(keys.accept(&id(1)), Accepted::Present));
+            let claims = keys.next_claims().expect("sealed");
+            assert!(claims.enrolment.is_none() && !claims.confirm_key);
+            assert!(keys.may_report());
+        }
+    }
+
+    #[test]
+    fn a_refusal_is_logged_once_a_minute_and_shown_until_the_key_is_accepted() {
         let mut keys = Keys::new(Some(sealer(1)), None, None);
         let start = Instant::now();
         let after = |seconds| start + Duration::from_secs(seconds);
         assert_eq!(keys.refuse(&id(9), "another", start), Refused::Silently);
-        assert_eq!(keys.problem(start), None);
+        assert_eq!(keys.problem(), None);
         assert_eq!(keys.refuse(&id(1), "revoked", start), Refused::Present);
         assert_eq!(keys.refuse(&id(1), "revoked", after(59)), Refused::Silently);
-        let shown = keys.problem(after(118)).expect("a problem");
+        let shown = keys.problem().expect("a problem");
         assert!(shown.contains("revoked"), "{shown}");
-        assert_eq!(keys.problem(after(119)), None);
         assert_eq!(keys.refuse(&id(1), "revoked", after(60)), Refused::Present);
         assert!(matches!(keys.accept(&id(1)), Accepted::Present));
-        assert_eq!(keys.problem(after(60)), None);
+        assert_eq!(keys.problem(), None);
     }
 
     #[tokio::test]

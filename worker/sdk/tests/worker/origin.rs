@@ -162,6 +162,55 @@ async fn a_refused_key_is_shown_on_the_health_page() {
     worker.kill().await;
 }
 
+/// A restored store has lost the key.
+#[tokio::test]
+async fn reports_wait_again_while_schedulers_refuse_a_key_that_they_had_accepted() {
+    for token in [Some(token()), None] {
+        let fixture = Fixture::new().await;
+        fixture.stop_collecting();
+        let broker = fixture.broker.clone();
+        let mut heartbeats = listen_to_heartbeats(&broker).await;
+        let has_token = token.is_some();
+        let (worker, readiness) = run_with_readiness(sealing(&fixture).enrolment(token));
+        let key = sealer(1);
+        heartbeat(&mut heartbeats, &key).await;
+        accept(&broker, key.key_id()).await;
+        let ready = || readiness.problem().is_none().then_some(());
+        fixture.wait("the worker to be ready", ready).await;
+        let refusal = Control::NotEnrolled {
+            v: VERSION,
+            key: key.key_id().clone(),
+            reason: "it is not enrolled".to_owned(),
+        };
+        answer(&broker, &refusal).await;
+        let is_refused = || readiness.problem().filter(|text| text.contains("refuse"));
+        fixture.wait("the worker to be refused", is_refused).await;
+        fixture.publish(&[trigger(1, "noop", Block::Serial)]).await;
+        let has_run = || (fixture.calls.load(Ordering::SeqCst) == 1).then_some(());
+        fixture.wait("the run", has_run).await;
+        // Heartbeats from before the refusal come first.
+        let asks = async {
+            loop {
+                let message = heartbeat(&mut heartbeats, &key).await;
+                if message.enrolment.is_some() || message.confirm_key {
+                    return message;
+                }
+            }
+        };
+        let message = timeout(SOON, asks).await.expect("asks for its key");
+        assert_eq!(message.enrolment.is_some(), has_token);
+        let results = broker.stats(&[QueueId::Results]).await.expect("stats");
+        let waiting = results.of(&QueueId::Results).map(|results| results.ready);
+        assert_eq!(waiting, Some(0), "nothing is reported yet");
+        accept(&broker, key.key_id()).await;
+        for payload in take_results(&broker).await {
+            assert!(verified(&payload, Purpose::Reports, &key).is_ok());
+        }
+        fixture.wait("the worker to be ready", ready).await;
+        worker.kill().await;
+    }
+}
+
 #[tokio::test]
 async fn the_answer_about_holdings_repeats_the_nonce_and_is_sealed() {
     let fixture = Fixture::new().await;
