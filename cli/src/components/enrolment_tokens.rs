@@ -30,7 +30,8 @@ pub(crate) async fn store_shared(
     create(store, &new).await
 }
 
-/// Stores a token that enrols this executor once. It takes the place of a key that the executor has lost.
+/// Stores a token that enrols this executor once. It takes the place of a key that the executor has lost, and of an
+/// earlier token with this id, which may have expired.
 pub(crate) async fn store_for(
     store: &dyn Store,
     token: &EnrolmentToken,
@@ -46,17 +47,29 @@ pub(crate) async fn store_for(
         valid_ms: Some(OWN_VALID_MS),
         by: by.to_owned(),
     };
+    delete(store, token.id()).await?;
     create(store, &new).await
+}
+
+/// Deletes the token with this id, if there is one.
+pub(crate) async fn delete(store: &dyn Store, id: &str) -> Result<(), OpenError> {
+    let deleted = store.delete_enrolment_token(id).await;
+    deleted
+        .map(drop)
+        .map_err(|error| failed("delete an earlier enrolment token", &error))
 }
 
 async fn create(store: &dyn Store, new: &NewEnrolmentToken) -> Result<(), OpenError> {
     let created = store.create_enrolment_token(new).await;
-    created.map(drop).map_err(|error| failed(&error))
+    created
+        .map(drop)
+        .map_err(|error| failed("store an enrolment token", &error))
 }
 
-fn failed(error: &StoreError) -> OpenError {
+/// The error of a call that was to do this.
+pub(crate) fn failed(what: &str, error: &StoreError) -> OpenError {
     OpenError {
-        message: format!("failed to store an enrolment token: {}", with_causes(error)),
+        message: format!("failed to {what}: {}", with_causes(error)),
         is_transient: error.kind() == ErrorKind::Transient,
     }
 }

@@ -41,10 +41,11 @@ macro_rules! snapshots {
 pub(crate) const SNAPSHOTS: &str = snapshots!("");
 pub(crate) const SNAPSHOTS_LOCKED: &str = snapshots!(" ORDER BY l.id FOR UPDATE OF l");
 
+/// The group of an ended run is not known if its job may have moved since.
 pub(crate) const SNAPSHOTS_OF_ENDED: &str = "
     SELECT r.id, r.job_id, r.kind, r.state, r.attempt, r.retries, 0 AS reruns, r.cancel_requested,
         NULL::bigint AS version, NULL::boolean AS enabled, NULL::boolean AS fixed_delay, NULL::boolean AS has_children,
-        r.executor, coalesce(r.published_group, (SELECT j.group_name FROM job j WHERE j.id = r.job_id)) AS executor_group
+        r.executor, r.published_group AS executor_group
     FROM run r WHERE r.id = ANY ($1) AND r.state IS NOT NULL";
 
 pub(crate) const EXECUTORS_OF_EARLIER: &str = "

@@ -66,9 +66,12 @@ const INSERT_KEY: &str = "
     INSERT INTO worker_key (group_name, executor, key_id, key, allowed, enrolled_at, enrolled_by, changed_at, changed_by, change)
     VALUES ($1, $2, $3, $4, true, $5, $6, $5, $6, $7)";
 
+/// An operator's revocation also takes the place of a replacement, because a key that was just replaced still counts for
+/// a short time. A later revocation changes nothing.
 const SET_KEY: &str = "
     UPDATE worker_key SET allowed = $4, changed_at = $5, changed_by = $6, change = $7
-    WHERE group_name = $1 AND executor = $2 AND key_id = $3 AND allowed <> $4";
+    WHERE group_name = $1 AND executor = $2 AND key_id = $3
+        AND (allowed <> $4 OR (NOT allowed AND (changed_by LIKE 'rotation to %' OR changed_by LIKE 'token %')))";
 
 const KEY_EXISTS: &str = "
     SELECT EXISTS (SELECT FROM worker_key WHERE group_name = $1 AND executor = $2 AND key_id = $3)";
@@ -287,7 +290,7 @@ async fn write_enrolment(
     Ok(change)
 }
 
-/// Changes the state of a key. Returns whether it had the other one.
+/// Changes the state of a key. Returns whether this was a change.
 async fn set_key(
     tx: &mut WriteTx,
     executor: &ExecutorId,

@@ -21,11 +21,11 @@ use sqlx::types::Json;
 use crate::SqliteStore;
 use crate::error::Result;
 
-/// The columns of [`SnapshotRow`].
+/// The columns of [`SnapshotRow`]. The group of an ended run is not known if its job may have moved since.
 pub(crate) const SNAPSHOTS: &str = "
     SELECT json_group_array(json_array(r.id, r.job_id, r.kind, r.state, r.attempt, r.retries, r.reruns, r.cancel_requested,
         d.version, d.enabled, d.fixed_delay, d.has_children, r.executor,
-        coalesce(r.published_group, (SELECT j.group_name FROM job j WHERE j.id = r.job_id))))
+        coalesce(r.published_group, CASE WHEN r.state < 10 THEN (SELECT j.group_name FROM job j WHERE j.id = r.job_id) END)))
     FROM json_each(?1) e CROSS JOIN run r ON r.id = e.value LEFT JOIN job_due d ON d.job_id = r.job_id";
 
 /// Rows of [`set_earlier_executors`].

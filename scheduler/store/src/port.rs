@@ -359,6 +359,9 @@ pub trait Store: Send + Sync + 'static {
     async fn worker_keys(&self, changed_after: i64, limit: usize) -> Result<WorkerKeysPage>;
 
     /// Revokes a key, or allows it again. Returns whether the key exists.
+    ///
+    /// The first revocation by a user stays. A key that another one has replaced is not revoked by a user yet, so this
+    /// call then sets [`changed_by`](crate::StoredWorkerKey::changed_by).
     async fn set_worker_key(
         &self,
         executor: &ExecutorId,

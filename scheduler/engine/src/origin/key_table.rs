@@ -13,14 +13,14 @@ const REPLACED_BY: [&str; 2] = ["rotation to ", "token "];
 const ID_DIGITS: usize = 16;
 
 /// What is sealed with a key may be in a queue when another key takes its place, and its worker may not know of that yet.
-/// For this time the key still counts.
+/// For this time the key still counts for such messages.
 const REPLACED_COUNTS_MS: i64 = 5 * 60_000;
 
 /// What a key may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum KeyStanding {
     Allowed,
-    /// Another key took its place a short time ago. It still counts.
+    /// Another key took its place a short time ago. It still counts for messages that may be in a queue.
     JustReplaced,
     Revoked,
 }

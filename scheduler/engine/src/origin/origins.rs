@@ -127,7 +127,12 @@ fn open_sealed<'a>(
             key: sealed.key,
         });
     };
-    if standing == KeyStanding::Revoked {
+    let counts = match standing {
+        KeyStanding::Allowed => true,
+        KeyStanding::JustReplaced => may_be_queued(purpose),
+        KeyStanding::Revoked => false,
+    };
+    if !counts {
         return Err(Forged::Revoked {
             executor: sealed.executor,
             key: sealed.key,
@@ -139,6 +144,15 @@ fn open_sealed<'a>(
         key: Some(sealed.key),
         body: sealed.body,
     })
+}
+
+/// Whether such messages wait in a queue, so that they may be older than the replacement of their key. The others speak of
+/// now. While a worker's key is being replaced, each second heartbeat has the seal of the next one, and counts.
+fn may_be_queued(purpose: Purpose) -> bool {
+    match purpose {
+        Purpose::Reports | Purpose::DeadLetter => true,
+        Purpose::Heartbeat | Purpose::Holdings => false,
+    }
 }
 
 #[cfg(test)]

@@ -2,9 +2,9 @@
 
 use cueline_broker::QueueId;
 use cueline_engine::ManualEngine;
-use cueline_model::{OutcomeKind, RunState};
-use cueline_protocol::HeartbeatMessage;
+use cueline_model::{OutcomeKind, RunId, RunState};
 use cueline_protocol::origin::{EnrolmentToken, Purpose, WorkerKey};
+use cueline_protocol::{HeartbeatMessage, Trigger};
 use cueline_store::{Store as _, WorkerKeyState};
 use serde_json::json;
 
@@ -237,6 +237,56 @@ async fn a_worker_replaces_its_key() {
         .await;
     tick(&mut engine).await;
     assert_eq!(fixture.state(run).await, RunState::Succeeded);
+}
+
+/// A run that `e1` has started when its key is replaced. Its executor still seals with the old key.
+async fn just_replaced(fixture: &Fixture) -> (FakeExecutor, ManualEngine, RunId, Trigger) {
+    let mut e1 = fixture.enrolled_executor("e1", 1).await;
+    let mut engine = fixture.verifying_engine("one").await;
+    e1.heartbeat().await;
+    fixture.apply("job", json!({})).await;
+    let run = fixture.trigger("job").await;
+    assert_eq!(tick(&mut engine).await, 1);
+    let trigger = e1.take_one().await;
+    let claim = key(1).rotate_to(&e1.id(), &key(2).public());
+    let change = |message: &mut HeartbeatMessage| message.rotation = Some(claim);
+    e1.heartbeat_message(change).await;
+    receive(&mut engine).await;
+    assert_eq!(e1.received_key_answers(), [(key_id(2), None)]);
+    (e1, engine, run, trigger)
+}
+
+/// Its results may have waited in the queue. What it says of now may come from a thief of the key.
+#[tokio::test]
+async fn a_replaced_key_counts_for_results_and_not_for_heartbeats() {
+    let fixture = Fixture::new().await;
+    let (e1, mut engine, run, trigger) = just_replaced(&fixture).await;
+    e1.leave().await;
+    receive(&mut engine).await;
+    assert_eq!(engine.admin().since_start().forged_heartbeats, 1);
+    e1.ended(&trigger, OutcomeKind::Succeeded, fixture.now())
+        .await;
+    tick(&mut engine).await;
+    assert_eq!(fixture.state(run).await, RunState::Succeeded);
+}
+
+#[tokio::test]
+async fn an_operator_revokes_a_replaced_key_at_once() {
+    let fixture = Fixture::new().await;
+    let (e1, mut engine, run, trigger) = just_replaced(&fixture).await;
+    let (store, state) = (fixture.real(), WorkerKeyState::Revoked);
+    let set = store
+        .set_worker_key(&e1.id(), &key_id(1), state, "ann")
+        .await;
+    assert!(set.expect("revokes"));
+    engine.refresh_keys().await.expect("reads");
+    let before = fixture.state(run).await;
+    e1.ended(&trigger, OutcomeKind::Succeeded, fixture.now())
+        .await;
+    tick(&mut engine).await;
+    assert_eq!(fixture.state(run).await, before);
+    let letters = fixture.dead_letters().await;
+    assert!(letters[0].reason.contains("is revoked"), "{letters:?}");
 }
 
 /// Another scheduler has enrolled it a moment ago.

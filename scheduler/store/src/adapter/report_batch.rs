@@ -97,7 +97,7 @@ impl ReportBatch {
         let (Some(by), Some(run)) = (&report.executor, self.runs.get(&report.attempt.run.0)) else {
             return false;
         };
-        run.executor_of(report.attempt.attempt) != Some(by)
+        !run.is_given_to(by, report.attempt.attempt)
     }
 
     /// Whether the report at this position of the batch was [foreign](IngestSummary::foreign).
@@ -280,7 +280,7 @@ mod tests {
     use cueline_model::{ExecutorId, RunId};
 
     use super::*;
-    use crate::adapter::snapshot::JobSnapshot;
+    use crate::adapter::snapshot::{GivenTo, JobSnapshot};
 
     const NOW: Timestamp = Timestamp::from_millis(10_000);
 
@@ -294,7 +294,7 @@ mod tests {
             retries: 0,
             reruns: 0,
             cancel_requested: false,
-            executor: Some(executor("one")),
+            executor: Some(GivenTo::Executor(executor("one"))),
             earlier: BTreeMap::new(),
             job: Some(JobSnapshot {
                 version: 3,
@@ -508,7 +508,7 @@ mod tests {
     fn an_earlier_attempt_belongs_to_its_own_executor() {
         let mut run = snapshot(RunState::Running);
         run.attempt = 2;
-        run.executor = Some(executor("two"));
+        run.executor = Some(GivenTo::Executor(executor("two")));
         run.earlier.insert(1, executor("one"));
         let reports = [
             report(1, ended(OutcomeKind::Succeeded)),

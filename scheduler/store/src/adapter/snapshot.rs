@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use cueline_model::{ExecutorId, Outcome, OutcomeKind, RunState};
+use cueline_model::{ExecutorId, ExecutorName, Outcome, OutcomeKind, RunState};
 
 use super::convert::{parse_name, to_u32};
 use crate::StoreError;
@@ -28,11 +28,39 @@ pub struct RunSnapshot {
     pub cancel_requested: bool,
     /// The executor that the current attempt was given to. While the run is `scheduled`, it is that of the attempt
     /// before.
-    pub executor: Option<ExecutorId>,
+    pub executor: Option<GivenTo>,
     /// Executors of earlier attempts; only of those that reports are about (see [`set_earlier_executors`]).
     pub earlier: BTreeMap<u32, ExecutorId>,
     /// Its job; `None` if the job is deleted.
     pub job: Option<JobSnapshot>,
+}
+
+/// What the store knows of the executor that an attempt was given to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum GivenTo {
+    /// The executor.
+    Executor(ExecutorId),
+    /// Its name within an unknown group. The run has ended, and its job may have moved to another group since: only runs
+    /// that are live then keep the group of their publication.
+    Name(ExecutorName),
+}
+
+impl GivenTo {
+    /// Whether this may be that executor.
+    pub(super) fn may_be(&self, executor: &ExecutorId) -> bool {
+        match self {
+            Self::Executor(known) => known == executor,
+            Self::Name(name) => *name == executor.name,
+        }
+    }
+
+    /// The executor, if its group is known.
+    pub(super) fn executor(&self) -> Option<&ExecutorId> {
+        match self {
+            Self::Executor(executor) => Some(executor),
+            Self::Name(_) => None,
+        }
+    }
 }
 
 /// The job of a run before reports are applied.
@@ -77,7 +105,7 @@ impl RunSnapshot {
     }
 }
 
-/// The executor with this group and name, if the attempt has one.
+/// The executor with this group and name, if the attempt has one. Without a group, the run has ended.
 ///
 /// # Errors
 ///
@@ -85,14 +113,21 @@ impl RunSnapshot {
 pub fn executor_of_row(
     group: Option<&str>,
     name: Option<&str>,
-) -> Result<Option<ExecutorId>, StoreError> {
-    let (Some(group), Some(name)) = (group, name) else {
+) -> Result<Option<GivenTo>, StoreError> {
+    let Some(name) = name else {
         return Ok(None);
     };
-    Ok(Some(ExecutorId {
+    Ok(Some(match group {
+        Some(group) => GivenTo::Executor(executor(group, name)?),
+        None => GivenTo::Name(parse_name(name)?),
+    }))
+}
+
+fn executor(group: &str, name: &str) -> Result<ExecutorId, StoreError> {
+    Ok(ExecutorId {
         group: parse_name(group)?,
         name: parse_name(name)?,
-    }))
+    })
 }
 
 /// Adds the executors of earlier attempts to their runs. Rows: run, attempt, group, name.
@@ -105,12 +140,9 @@ pub fn set_earlier_executors(
     rows: &[(i64, i64, String, String)],
 ) -> Result<(), StoreError> {
     for (id, attempt, group, name) in rows {
-        let executor = executor_of_row(Some(group), Some(name))?;
+        let executor = executor(group, name)?;
         for run in runs.iter_mut().filter(|run| run.id == *id) {
-            let known = executor
-                .clone()
-                .map(|executor| (to_u32(*attempt), executor));
-            run.earlier.extend(known);
+            run.earlier.insert(to_u32(*attempt), executor.clone());
         }
     }
     Ok(())

@@ -9,7 +9,7 @@ use cueline_model::{
 };
 
 use super::convert::without_nul;
-use super::snapshot::RunSnapshot;
+use super::snapshot::{GivenTo, RunSnapshot};
 use super::timeline::{STOPPED_MEANWHILE, TimelineEvent};
 
 /// The change of a run at the end of an attempt: the run ends, or gets another attempt.
@@ -74,14 +74,19 @@ impl RunUpdate {
         }
     }
 
-    /// The executor that this attempt was given to. An attempt that waits to be dispatched has none.
-    pub(super) fn executor_of(&self, attempt: u32) -> Option<&ExecutorId> {
+    /// Whether this attempt was given to this executor, as far as the store knows.
+    pub(super) fn is_given_to(&self, executor: &ExecutorId, attempt: u32) -> bool {
         match attempt.cmp(&self.attempt) {
-            Ordering::Less => self.run.earlier.get(&attempt),
-            Ordering::Equal if self.state == RunState::Scheduled => None,
-            Ordering::Equal => self.run.executor.as_ref(),
-            Ordering::Greater => None,
+            Ordering::Less => self.run.earlier.get(&attempt) == Some(executor),
+            Ordering::Equal => self.given_to().is_some_and(|given| given.may_be(executor)),
+            Ordering::Greater => false,
         }
+    }
+
+    /// What the current attempt was given to. An attempt that waits to be dispatched was given to none.
+    fn given_to(&self) -> Option<&GivenTo> {
+        let given_to = self.run.executor.as_ref();
+        given_to.filter(|_| self.state != RunState::Scheduled)
     }
 
     /// Ends the current attempt. If another attempt follows, the result includes an event for the timeline.
@@ -181,7 +186,7 @@ impl RunUpdate {
             attempt: self.attempt,
             event,
             detail: without_nul(reason).into_owned(),
-            executor: self.executor_of(self.attempt).cloned(),
+            executor: self.given_to().and_then(GivenTo::executor).cloned(),
         }
     }
 }

@@ -51,7 +51,8 @@ macro_rules! store_conformance {
                 older_attempts_are_refused, a_scheduler_fails_only_attempts_that_wait, ended_runs_stay_ended, failure_is_retried_with_backoff, retries_are_bounded,
                 lost_is_rerun_three_times, returned_attempt_is_followed_at_once, unroutable_ends_a_scheduled_run, cancelled_runs_are_not_retried,
                 stopped_jobs_are_not_retried, progress_is_kept, unknown_runs_are_refused, reports_of_other_executors_are_refused,
-                earlier_attempts_keep_their_executor, an_attempt_stays_with_the_group_of_its_publication, reports_of_a_batch_apply_in_order;
+                earlier_attempts_keep_their_executor, an_attempt_stays_with_the_group_of_its_publication, reports_about_ended_runs_are_known_after_their_job_has_moved,
+                reports_of_a_batch_apply_in_order;
             follow_ups: children_run_once_after_all_shards, failed_shard_prevents_children, children_take_the_output,
                 children_of_children, paused_child_is_left_out, manual_fires_are_distinguished, broadcast_child_runs_on_all,
                 fixed_delay_counts_from_the_end, fixed_delay_waits_for_the_last_run, fixed_delay_follows_a_cancel,
@@ -70,7 +71,7 @@ macro_rules! store_conformance {
             logs: lines_are_ordered, repeated_lines_are_ignored, the_cursor_continues_after_the_last_line, late_lines_are_kept, lines_of_other_executors_are_refused, odd_text_survives;
             dead_letters: dead_letters_are_kept, a_dead_letter_is_kept_once, dead_letters_are_paged, dead_letters_are_found_and_deleted_by_number;
             worker_keys: a_token_enrols_as_many_workers_as_it_has_uses, tokens_expire_and_are_deleted, a_token_is_checked_and_created_once, tokens_are_bounded,
-                a_name_is_taken_over_only_by_its_own_token, keys_are_revoked_and_allowed_again, keys_are_rotated, revoked_keys_are_bounded,
+                a_name_is_taken_over_only_by_its_own_token, keys_are_revoked_and_allowed_again, a_replaced_key_is_revoked_by_an_operator, keys_are_rotated, revoked_keys_are_bounded,
                 keys_are_read_from_the_last_change_on, enrolments_at_the_same_time_take_one_use_each;
             queries: a_run_has_all_its_fields, runs_are_filtered_and_paged, summaries_show_last_and_day, ledger_accounts_for_each_fire_time,
                 ledger_of_shards, ledger_of_fixed_delay, stats_count_jobs_and_live_runs;

@@ -577,9 +577,38 @@ pub async fn an_attempt_stays_with_the_group_of_its_publication(fixture: &Fixtur
         executor: Some(executor("other", "e1")),
         ..report(attempt(&run), AttemptEvent::Ended { outcome })
     };
-    assert_eq!(fixture.ingest(&[forged]).await.foreign, [0]);
+    let done = fixture.ingest(std::slice::from_ref(&forged)).await;
+    assert_eq!(done.foreign, [0]);
     let done = fixture.end(attempt(&run), OutcomeKind::Succeeded).await;
     assert_eq!(done.ended, 1);
+    let done = fixture.ingest(&[forged]).await;
+    assert_eq!(done.foreign, [0], "the run has ended");
+    let done = fixture.end(attempt(&run), OutcomeKind::Succeeded).await;
+    assert_eq!((done.ignored, done.foreign.len()), (1, 0));
+}
+
+/// An executor repeats a report whose confirmation was lost, and sends late log lines. Its job may have moved meanwhile.
+pub async fn reports_about_ended_runs_are_known_after_their_job_has_moved(fixture: &Fixture) {
+    let node = fixture.node().await;
+    fixture.apply(&[each_second("a")]).await;
+    let run = fixture.fire_one(node).await;
+    let id = attempt(&run);
+    assert_eq!(fixture.succeed(node, &run).await.ended, 1);
+    let mut moved = each_second("a");
+    moved.group = name("other");
+    fixture.apply(&[moved]).await;
+    let late = log_line(0, fixture.now(), "late");
+    let log = report(id, AttemptEvent::Log { lines: vec![late] });
+    let outcome = Outcome::new(OutcomeKind::Succeeded, fixture.now());
+    let end = report(id, AttemptEvent::Ended { outcome });
+    let other = AttemptReport {
+        executor: Some(executor("default", "e2")),
+        ..end.clone()
+    };
+    let done = fixture.ingest(&[end, log, other]).await;
+    assert_eq!(done.foreign, [2]);
+    assert_eq!((done.ended, done.ignored), (0, 1), "the line is new");
+    fixture.expect(run.id, RunState::Succeeded).await;
 }
 
 /// Later reports in a batch see the effect of earlier ones, even across attempts.

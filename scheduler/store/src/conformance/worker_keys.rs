@@ -265,6 +265,43 @@ pub async fn keys_are_revoked_and_allowed_again(fixture: &Fixture) {
     assert_eq!(uses_left(fixture, &shared).await, 8);
 }
 
+/// Schedulers still accept a replaced key for a short time, unless an operator has revoked it.
+pub async fn a_replaced_key_is_revoked_by_an_operator(fixture: &Fixture) {
+    let mut own = token(1, 2);
+    (own.group, own.executor) = (Some(name("default")), Some(name("e1")));
+    create(fixture, &own).await;
+    for key in [key("e1", 1, &own), rotated("e1", 2, 1), key("e1", 3, &own)] {
+        assert_eq!(enrol(fixture, &key).await, EnrolOutcome::Enrolled);
+    }
+    let of = executor("default", "e1");
+    let revoke = async |key_id: &'static str, by: &'static str| {
+        let state = WorkerKeyState::Revoked;
+        let set = fixture.store.set_worker_key(&of, key_id, state, by).await;
+        assert!(set.expect("answers"));
+    };
+    for (key_id, replaced_by) in [
+        ("key-1", "rotation to key-2".to_owned()),
+        ("key-2", format!("token {}", own.id)),
+    ] {
+        let before = fixture.store.worker_keys(0, 10).await.expect("reads");
+        let found = before.keys.iter().find(|key| key.key_id == key_id);
+        assert_eq!(found.expect("is listed").changed_by, replaced_by);
+        fixture.clock.advance(1_000);
+        revoke(key_id, "ann").await;
+        let revoked_at = fixture.now();
+        fixture.clock.advance(1_000);
+        revoke(key_id, "bob").await;
+        let changed = fixture.store.worker_keys(before.version, 10).await;
+        let changed = changed.expect("reads").keys;
+        let seen: Vec<_> = changed
+            .iter()
+            .map(|key| (key.key_id.as_str(), key.state, key.changed_by.as_str()))
+            .collect();
+        assert_eq!(seen, [(key_id, WorkerKeyState::Revoked, "ann")]);
+        assert_eq!(changed[0].changed_at, revoked_at);
+    }
+}
+
 /// The old key vouches for the new one, which replaces it.
 pub async fn keys_are_rotated(fixture: &Fixture) {
     let shared = token(1, 9);
