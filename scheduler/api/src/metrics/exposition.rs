@@ -95,9 +95,9 @@ impl Sample {
 
     /// The value for these labels. The caller bounds how many values a label has.
     pub fn with(labels: &[(&'static str, &str)], value: u64) -> Self {
-        let escaped = labels.iter().map(|(key, text)| (*key, escaped(text)));
+        let labels = labels.iter().map(|(key, text)| (*key, (*text).to_owned()));
         Self {
-            labels: escaped.collect(),
+            labels: labels.collect(),
             value,
         }
     }
@@ -161,13 +161,6 @@ fn encode_each(
         }
     }
     Ok(())
-}
-
-/// The encoder writes values of labels as they are. Queues that other programs declare may have any name.
-fn escaped(text: &str) -> String {
-    text.replace('\\', "\\\\")
-        .replace('"', "\\\"")
-        .replace('\n', "\\n")
 }
 
 #[cfg(test)]
