@@ -121,7 +121,7 @@ impl Histogram {
             .map(|(bound, count)| (bound.as_secs_f64(), *count))
             .collect();
         // The encoder writes this bound as +Inf.
-        buckets.push((f64::MAX, self.above));
+        buckets.push((f64::INFINITY, self.above));
         let count = buckets.iter().map(|(_, count)| *count).sum();
         encoder.encode_histogram::<NoLabelSet>(self.sum.as_secs_f64(), count, &buckets, None)
     }

@@ -202,11 +202,12 @@ async fn a_heartbeat_counts_once_and_from_its_executor_alone() {
     unsealed.seal_with(&WorkerKey::from_seed([9; 32]));
     let by_unknown_key = gone(&unsealed, &attack.victim);
     let by_attacker = gone(&attack.attacker, &attack.victim);
-    // The victim itself has sent these, before and long ago.
+    // The victim itself has sent these: before, and long ago by an earlier process.
     let replayed = gone(&attack.victim, &attack.victim);
     let later = attack.victim.encoded_heartbeat(|_| {});
     let old = attack.victim.encoded_heartbeat(|message| {
         message.heartbeat.gone = true;
+        message.heartbeat.incarnation = "an earlier process".to_owned();
         let sender = message.sender.as_mut().expect("it is sealed");
         sender.sent_at = sender.sent_at.minus_ms(120_001);
     });
