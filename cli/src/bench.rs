@@ -16,14 +16,12 @@ use cueline_protocol::VerifyingKeys;
 use cueline_protocol::origin::EnrolmentToken;
 use cueline_runtime::Lifecycle;
 use cueline_store::Store;
-use cueline_worker::{KeyFile, Worker};
+use cueline_worker::{KeyFile, Worker, WorkerIdentity};
 
 use crate::adapters::{
     BrokerSettings, BrokerUrl, ClientIdentity, OpenBroker, StoreSettings, StoreUrl,
 };
-use crate::components::{
-    ExecutorOptions, Executors, Failover, Signals, WorkerOrigin, unexpected_end,
-};
+use crate::components::{ExecutorOptions, Executors, Failover, Signals, unexpected_end};
 use crate::failure::{BadInput, Failure};
 use crate::output::Out;
 use crate::secret_file;
@@ -118,8 +116,8 @@ pub(crate) async fn run_worker(args: BenchWorkerArgs) -> Result<()> {
         return run_light_executors(&args, &id, &token, executors, signals).await;
     }
     let key = KeyFile::in_state_dir(&args.state_dir);
-    let origin = WorkerOrigin::open(&key, id.clone(), Some(token))?;
-    let broker = open_broker(&args, &id, Some(&origin)).await?;
+    let identity = WorkerIdentity::with_key_file(id.clone(), &key)?.enrolment(Some(token));
+    let broker = open_broker(&args, &id, Some(&identity)).await?;
     let noop = Arc::new(Noop::default());
     let options = ExecutorOptions {
         group: id.group,
@@ -137,7 +135,7 @@ pub(crate) async fn run_worker(args: BenchWorkerArgs) -> Result<()> {
         },
     };
     let executors = Executors::new();
-    executors.start_sealed(origin, &args.state_dir, &options, &broker.broker)?;
+    executors.start_sealed(identity, &args.state_dir, &options, &broker.broker)?;
     let ended = tokio::select! {
         () = signals.next() => None,
         what = executors.broken() => Some(what),
@@ -151,25 +149,25 @@ pub(crate) async fn run_worker(args: BenchWorkerArgs) -> Result<()> {
     ended.map_or(Ok(()), |what| Err(unexpected_end(&what)))
 }
 
-/// Connects as `id`. Several executors of this process may share the connection. Without an `origin`, dead letters are
+/// Connects as `id`. Several executors of this process may share the connection. Without an `identity`, dead letters are
 /// not sealed: one connection cannot seal them for several executors, and no-ops refuse no triggers.
 async fn open_broker(
     args: &BenchWorkerArgs,
     id: &ExecutorId,
-    origin: Option<&WorkerOrigin>,
+    identity: Option<&WorkerIdentity>,
 ) -> Result<OpenBroker> {
     let address = std::fs::read_to_string(&args.broker_file)?;
     let settings = BrokerSettings {
         prefix: args.broker_prefix.clone(),
-        seal_dead_letters: origin.map(WorkerOrigin::dead_letter_seal),
+        seal_dead_letters: identity.map(WorkerIdentity::dead_letter_seal),
         ..BrokerSettings::default()
     };
-    let identity = ClientIdentity {
+    let client = ClientIdentity {
         connection_name: format!("cueline bench {id}"),
         executor: Some(id.clone()),
     };
     let broker = BrokerUrl::parse(&address).map_err(BadInput)?;
-    Ok(broker.open(&identity, &settings).await?)
+    Ok(broker.open(&client, &settings).await?)
 }
 
 /// Runs many executors of the worker SDK that share connections and the handler. They start no processes, so they need
@@ -189,22 +187,17 @@ async fn run_light_executors(
     let tasks = Lifecycle::new();
     for (n, broker) in (1..=executors).zip(brokers.iter().cycle()) {
         let name = format!("{}-{n}", id.name);
-        let executor = ExecutorId {
-            group: id.group.clone(),
-            name: name.parse()?,
-        };
-        let key = KeyFile::in_state_dir(&args.state_dir.join(&name));
-        let origin = WorkerOrigin::open(&key, executor, Some(token.clone()))?;
-        let builder = Worker::builder(id.group.as_str())
-            .name(&name)
+        let identity = WorkerIdentity::open(id.group.as_str(), &name, args.state_dir.join(&name))?
+            .enrolment(Some(token.clone()));
+        let worker = Worker::builder(id.group.as_str())
+            .identity(identity)
             .broker(broker.broker.clone())
-            .state_dir(args.state_dir.join(&name))
             .concurrency(LIGHT_CONCURRENCY)
             .drain_timeout(DRAIN_TIMEOUT)
             .fence_after(FENCE_AFTER)
             .failover_after(FAILOVER_AFTER)
-            .native("noop", Arc::clone(&noop));
-        let worker = origin.add_to(builder).build()?;
+            .native("noop", Arc::clone(&noop))
+            .build()?;
         let stop = tasks.stop();
         tasks.spawn("executor", async move {
             if let Err(error) = worker.run(stop).await {

@@ -8,14 +8,14 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, anyhow};
 
 use cueline_model::ExecutorId;
-use cueline_worker::{KeyFile, KeyFileError};
+use cueline_worker::{KeyFile, KeyFileError, WorkerIdentity};
 
 use crate::adapters::{BrokerSettings, ClientIdentity};
 use crate::components::http::health;
 use crate::components::worker_metrics;
 use crate::components::{
-    ExecutorOptions, Executors, Failover, Http, Native, Signals, StartupRetry, WorkerOrigin,
-    descriptors, ended_by, say,
+    ExecutorOptions, Executors, Failover, Http, Native, Signals, StartupRetry, descriptors,
+    ended_by, say,
 };
 use crate::config::WorkerConfig;
 use crate::failure::BadInput;
@@ -39,25 +39,26 @@ pub(crate) async fn run(mut config: WorkerConfig, native: Native) -> Result<()> 
         group: config.group.clone(),
         name: config.name.clone(),
     };
-    let origin = open_origin(&config, &id)?;
-    let identity = ClientIdentity {
+    let identity = open_identity(&config, &id)?;
+    let client = ClientIdentity {
         connection_name: format!("cueline worker {id}"),
         executor: Some(id),
     };
     let retry = StartupRetry::new(config.process.start_timeout);
     let what = format!("the broker at {}", config.broker);
     let broker_settings = BrokerSettings {
-        seal_dead_letters: Some(origin.dead_letter_seal()),
+        seal_dead_letters: Some(identity.dead_letter_seal()),
         ..config.broker_settings()
     };
-    let open = async || config.broker.open(&identity, &broker_settings).await;
+    let open = async || config.broker.open(&client, &broker_settings).await;
     let broker = tokio::select! {
         broker = retry.with(&what, open) => broker?,
         () = signals.next() => return Ok(()),
     };
     let executors = Executors::new();
     let options = executor_options(&config, native)?;
-    let readiness = executors.start_sealed(origin, &config.state_dir, &options, &broker.broker)?;
+    let readiness =
+        executors.start_sealed(identity, &config.state_dir, &options, &broker.broker)?;
     if let Some(http) = &http {
         let executors = [readiness.clone()];
         let metrics = move || worker_metrics::families(&executors);
@@ -121,10 +122,11 @@ fn executor_options(config: &WorkerConfig, native: Native) -> Result<ExecutorOpt
     })
 }
 
-fn open_origin(config: &WorkerConfig, id: &ExecutorId) -> Result<WorkerOrigin> {
+fn open_identity(config: &WorkerConfig, id: &ExecutorId) -> Result<WorkerIdentity> {
     let file = KeyFile::new(&config.worker_key);
-    let origin = WorkerOrigin::open(&file, id.clone(), config.enrol_token_file.clone());
-    origin.map_err(|error| match error {
+    let identity = WorkerIdentity::with_key_file(id.clone(), &file)
+        .map(|identity| identity.enrolment(config.enrol_token_file.clone()));
+    identity.map_err(|error| match error {
         KeyFileError::NoKey(_) => BadInput(format!("worker_key: {error}")).into(),
         _ => anyhow!("worker_key: {error}"),
     })

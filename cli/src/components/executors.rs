@@ -14,9 +14,7 @@ use cueline_handlers::{
 use cueline_model::{ExecutorName, GroupName};
 use cueline_protocol::VerifyingKeys;
 use cueline_runtime::{BootClock as _, Lifecycle, SystemBootClock, SystemClock};
-use cueline_worker::{Builder, Handler, Readiness, Worker};
-
-use super::worker_origin::WorkerOrigin;
+use cueline_worker::{Builder, Handler, Readiness, Worker, WorkerIdentity};
 
 /// Time beyond the drain timeout, to kill the attempts that still run (10 s), and to report and ack (10 s and 2 s) while
 /// the broker takes no reports.
@@ -137,13 +135,13 @@ impl Executors {
     /// Starts an executor that seals what it sends.
     pub(crate) fn start_sealed(
         &self,
-        origin: WorkerOrigin,
+        identity: WorkerIdentity,
         state_dir: &Path,
         options: &ExecutorOptions,
         broker: &Broker,
     ) -> Result<Readiness> {
-        let name = origin.executor().name.clone();
-        self.start_with(&name, state_dir, options, broker, Some(origin))
+        let name = identity.executor().name.clone();
+        self.start_with(&name, state_dir, options, broker, Some(identity))
     }
 
     fn start_with(
@@ -152,7 +150,7 @@ impl Executors {
         state_dir: &Path,
         options: &ExecutorOptions,
         broker: &Broker,
-        origin: Option<WorkerOrigin>,
+        identity: Option<WorkerIdentity>,
     ) -> Result<Readiness> {
         let marker = state_dir.display().to_string();
         let guard = GuardId::of(&marker, &incarnation());
@@ -178,8 +176,8 @@ impl Executors {
                     .failover_after(failover_after)
             }
         };
-        if let Some(origin) = origin {
-            builder = origin.add_to(builder);
+        if let Some(identity) = identity {
+            builder = builder.identity(identity);
         }
         for (native, handler) in &options.native {
             builder = builder.native(native, handler.clone());

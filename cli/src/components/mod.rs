@@ -9,7 +9,6 @@ pub(crate) mod http;
 pub(crate) mod signals;
 pub(crate) mod startup_retry;
 pub(crate) mod worker_metrics;
-pub(crate) mod worker_origin;
 
 pub(crate) use engine::RunningEngine;
 pub use executors::Native;
@@ -17,7 +16,6 @@ pub(crate) use executors::{ExecutorOptions, Executors, Failover, HandlerKind};
 pub(crate) use http::Http;
 pub(crate) use signals::Signals;
 pub(crate) use startup_retry::StartupRetry;
-pub(crate) use worker_origin::WorkerOrigin;
 
 use crate::failure::BadInput;
 

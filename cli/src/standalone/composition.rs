@@ -172,7 +172,7 @@ impl Composition {
         for name in &options.executors {
             let state_dir = state_dir(name);
             let worker = match keys.as_mut().and_then(|keys| keys.take(name)) {
-                Some(origin) => executors.start_sealed(origin, &state_dir, &shared, broker)?,
+                Some(identity) => executors.start_sealed(identity, &state_dir, &shared, broker)?,
                 None => executors.start(name, &state_dir, &shared, broker)?,
             };
             workers.push(worker);

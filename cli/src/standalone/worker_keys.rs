@@ -13,11 +13,11 @@ use cueline_broker::{DeadLetter, DeadLetterSeal, QueueId};
 use cueline_model::{ExecutorId, ExecutorName};
 use cueline_protocol::origin::{EnrolmentToken, WorkerKeyId};
 use cueline_store::{Store, WorkerKeyState};
-use cueline_worker::KeyFile;
+use cueline_worker::{KeyFile, WorkerIdentity};
 use rand::TryRng as _;
 
 use crate::adapters::OpenError;
-use crate::components::{StartupRetry, WorkerOrigin, enrolment_tokens};
+use crate::components::{StartupRetry, enrolment_tokens};
 
 /// Who creates the tokens.
 const BY: &str = "cueline standalone";
@@ -27,7 +27,7 @@ const PAGE: usize = 1_000;
 const MAX_PAGES: usize = 200;
 
 /// The keys, by the names of their executors.
-pub(super) struct WorkerKeys(HashMap<ExecutorName, WorkerOrigin>);
+pub(super) struct WorkerKeys(HashMap<ExecutorName, WorkerIdentity>);
 
 impl WorkerKeys {
     /// Reads the keys from the state directories of these executors, or makes them. Stores a token for each key that
@@ -56,8 +56,8 @@ impl WorkerKeys {
                 retry.with("the store", store_token).await?;
                 Some(token)
             };
-            let origin = WorkerOrigin::open(&file, executor.clone(), token)?;
-            keys.insert(executor.name.clone(), origin);
+            let identity = WorkerIdentity::with_key_file(executor.clone(), &file)?;
+            keys.insert(executor.name.clone(), identity.enrolment(token));
         }
         Ok(Self(keys))
     }
@@ -67,7 +67,7 @@ impl WorkerKeys {
         let seals: HashMap<String, DeadLetterSeal> = self
             .0
             .values()
-            .map(|origin| (queue(origin.executor()), origin.dead_letter_seal()))
+            .map(|identity| (queue(identity.executor()), identity.dead_letter_seal()))
             .collect();
         DeadLetterSeal::new(move |letter| {
             let queue = DeadLetter::decode(&letter).map(|letter| letter.queue);
@@ -78,7 +78,7 @@ impl WorkerKeys {
         })
     }
 
-    pub(super) fn take(&mut self, executor: &ExecutorName) -> Option<WorkerOrigin> {
+    pub(super) fn take(&mut self, executor: &ExecutorName) -> Option<WorkerIdentity> {
         self.0.remove(executor)
     }
 }

@@ -2,42 +2,32 @@
 //! `NATS_URL=nats://127.0.0.1:4222 CUELINE_ENROL_TOKEN_FILE=enrol.token cargo run -p cueline-worker --example native_worker`.
 //!
 //! It runs jobs of the group `billing` whose definition says `handler = { native = "invoice" }`. Schedulers accept the
-//! key that it makes in its state directory, because it knows their enrolment token.
+//! key that it makes in its state directory, because it knows their enrolment token. Later starts need no token.
 
+use std::env;
 use std::error::Error;
-use std::path::Path;
 
 use cueline_broker::{Broker, BrokerOptions};
 use cueline_broker_nats::{NatsDriver, NatsOptions};
-use cueline_worker::model::ExecutorId;
-use cueline_worker::{Builder, Context, DeadLetterSealer, Failure, KeyFile, Sealer, Worker};
-
-const STATE: &str = "cueline-state/billing/billing-1";
+use cueline_worker::{Builder, Context, Failure, Worker, WorkerIdentity};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    let executor = ExecutorId {
-        group: "billing".parse()?,
-        name: "billing-1".parse()?,
-    };
-    let key = KeyFile::in_state_dir(Path::new(STATE)).read_or_create()?;
-    let sealer = Sealer::new(executor, key);
-    let token = std::fs::read_to_string(std::env::var("CUELINE_ENROL_TOKEN_FILE")?)?;
+    let identity = WorkerIdentity::open("billing", "billing-1", "cueline-state/billing/billing-1")?
+        .enrol_token_file(env::var_os("CUELINE_ENROL_TOKEN_FILE"))?;
     let options = NatsOptions {
-        seal_dead_letters: Some(DeadLetterSealer::new(sealer.clone()).seal()),
+        seal_dead_letters: Some(identity.dead_letter_seal()),
         ..NatsOptions::default()
     };
-    let driver = NatsDriver::connect(&std::env::var("NATS_URL")?, options).await?;
+    let driver = NatsDriver::connect(&env::var("NATS_URL")?, options).await?;
     let broker = Broker::new(driver, BrokerOptions::default());
-    let builder = worker(broker).state_dir(STATE).sealer(Some(sealer));
-    let worker = builder.enrolment(Some(token.parse()?)).build()?;
-    worker.run_until_signal().await?;
+    worker(broker, identity).build()?.run_until_signal().await?;
     Ok(())
 }
 
-fn worker(broker: Broker) -> Builder {
+fn worker(broker: Broker, identity: WorkerIdentity) -> Builder {
     Worker::builder("billing")
-        .name("billing-1")
+        .identity(identity)
         .broker(broker)
         .handler("invoice", invoice)
 }
@@ -56,6 +46,16 @@ mod tests {
     use cueline_worker::{AttemptInfo, Stop, from_fn};
 
     use super::*;
+
+    #[test]
+    fn the_readme_shows_this_program() {
+        let program = include_str!("native_worker.rs");
+        let begins = program.find("use std::env;").expect("imports");
+        let ends = program.find("\n#[cfg(test)]").expect("tests");
+        let shown = format!("```rust\n{}```\n", &program[begins..ends]);
+        let page = include_str!("../../../README.md");
+        assert!(page.contains(&shown), "README.md should show:\n{shown}");
+    }
 
     #[tokio::test]
     async fn the_handler_bills_a_month_and_refuses_a_wrong_parameter() {
@@ -78,7 +78,9 @@ mod tests {
         let path = directory.path().join("broker.db");
         let driver = EmbeddedDriver::open(&path, EmbeddedOptions::default()).await;
         let broker = Broker::new(driver.expect("broker"), BrokerOptions::default());
-        let builder = worker(broker).state_dir(directory.path().join("state"));
+        let state = directory.path().join("state");
+        let identity = WorkerIdentity::open("billing", "billing-1", state).expect("an identity");
+        let builder = worker(broker, identity);
         let stop = Stop::new();
         let running = tokio::spawn(builder.build().expect("a worker").run(stop.clone()));
         stop.ask_soft();

@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use cueline_broker::Broker;
 use cueline_model::{ExecutorId, NameError, Timestamp};
-use cueline_protocol::origin::{EnrolmentToken, Sealer};
 use cueline_protocol::{VerifyingKeys, WorkerProcess};
 use cueline_runtime::{BootClock, Clock, SystemBootClock, SystemClock};
 
@@ -18,7 +17,7 @@ use crate::context::Context;
 use crate::error::{BoxError, Error, Result};
 use crate::handler::{Handler, from_fn};
 use crate::lease::{LeaseDeadline, LeaseTimings, OnLeaseRenewed};
-use crate::origin::{KeyRotation, Origin};
+use crate::origin::{Origin, WorkerIdentity};
 use crate::registry::Registry;
 use crate::returned::{Failure, Output};
 use crate::settings::{Hook, Settings};
@@ -72,9 +71,7 @@ pub struct Builder {
     on_lease_renewed: Option<OnLeaseRenewed>,
     boot_clock: Arc<dyn BootClock>,
     before_start: Option<Hook>,
-    sealer: Option<Sealer>,
-    enrolment: Option<EnrolmentToken>,
-    rotation: Option<KeyRotation>,
+    identity: Option<WorkerIdentity>,
 }
 
 impl fmt::Debug for Builder {
@@ -114,14 +111,13 @@ impl Builder {
             on_lease_renewed: None,
             boot_clock: Arc::new(SystemBootClock),
             before_start: None,
-            sealer: None,
-            enrolment: None,
-            rotation: None,
+            identity: None,
         }
     }
 
-    /// The executor's name: unique in the group, and the same after each restart. Default: the machine's host name. Of
-    /// two workers that run under one name, the one that started later [ends](Error::NameTaken).
+    /// The executor's name: unique in the group, and the same after each restart. Default: that of the
+    /// [`identity`](Self::identity), or the machine's host name. Of two workers that run under one name, the one that
+    /// started later [ends](Error::NameTaken).
     #[must_use]
     pub fn name(mut self, name: &str) -> Self {
         self.name = Some(name.to_owned());
@@ -139,7 +135,7 @@ impl Builder {
     }
 
     /// The directory of the journal. One worker at a time can use it, and the next start of this executor needs the
-    /// same one. Default: `cueline-state/<group>/<name>`.
+    /// same one. Default: that of the [`identity`](Self::identity), or `cueline-state/<group>/<name>`.
     #[must_use]
     pub fn state_dir(mut self, directory: impl Into<PathBuf>) -> Self {
         self.state_dir = Some(directory.into());
@@ -180,31 +176,16 @@ impl Builder {
         self
     }
 
-    /// Seals heartbeats, reports and answers, so that schedulers know that this worker sent them. Schedulers that require
-    /// seals ignore a worker without one. Default: none, which serves for an
-    /// [`in_process_scheduler`](Self::in_process_scheduler).
+    /// The executor that the worker is, with the key that proves it. The worker seals its heartbeats, reports and answers,
+    /// so that schedulers know that it sent them. Schedulers that require seals ignore a worker without an identity.
     ///
-    /// The driver of the [`broker`](Self::broker) seals refused triggers; see
-    /// [`DeadLetterSealer`](crate::DeadLetterSealer).
+    /// The driver of the [`broker`](Self::broker) seals refused triggers with its
+    /// [`dead_letter_seal`](WorkerIdentity::dead_letter_seal). The identity gives [`name`](Self::name) and
+    /// [`state_dir`](Self::state_dir) their defaults; another group or name is refused. Default: none, which serves for an
+    /// [`in_process_scheduler`](Self::in_process_scheduler).
     #[must_use]
-    pub fn sealer(mut self, sealer: Option<Sealer>) -> Self {
-        self.sealer = sealer;
-        self
-    }
-
-    /// Asks schedulers to accept the key of the [`sealer`](Self::sealer). The worker repeats that with each heartbeat, and
-    /// keeps its reports, until they accept it. Default: none, for a key that they already accept.
-    #[must_use]
-    pub fn enrolment(mut self, token: Option<EnrolmentToken>) -> Self {
-        self.enrolment = token;
-        self
-    }
-
-    /// Replaces the key of the [`sealer`](Self::sealer). The worker asks for it with each heartbeat, and keeps its reports,
-    /// until schedulers accept or refuse the next key. Default: none.
-    #[must_use]
-    pub fn rotation(mut self, rotation: Option<KeyRotation>) -> Self {
-        self.rotation = rotation;
+    pub fn identity(mut self, identity: WorkerIdentity) -> Self {
+        self.identity = Some(identity);
         self
     }
 
@@ -319,17 +300,14 @@ impl Builder {
     }
 
     pub(crate) fn settings(self) -> Result<Settings> {
-        let name = self.name.or_else(host_name).unwrap_or_default();
+        let identity = self.identity.as_ref();
+        let own_name = identity.map(|identity| identity.executor().name.to_string());
+        let name = self.name.or(own_name).or_else(host_name);
         let executor = ExecutorId {
             group: parse("group", &self.group)?,
-            name: parse("name", &name)?,
+            name: parse("name", &name.unwrap_or_default())?,
         };
-        check_keys(
-            &executor,
-            self.sealer.as_ref(),
-            self.enrolment.is_some(),
-            self.rotation.is_some(),
-        )?;
+        check_identity(&executor, identity)?;
         let no_broker = || Error::setting("broker", "", "a worker needs a broker");
         let broker = self.broker.ok_or_else(no_broker)?;
         if self.concurrency == 0 {
@@ -352,11 +330,9 @@ impl Builder {
         let default_every = lease_timings.map_or(HEARTBEAT_EVERY, |t| t.heartbeat_every());
         let heartbeat_every = self.heartbeat_every.unwrap_or(default_every);
         check_times(heartbeat_every, lease_timings.as_ref())?;
-        let state_dir = self.state_dir.unwrap_or_else(|| {
-            let base = PathBuf::from("cueline-state");
-            base.join(executor.group.as_str())
-                .join(executor.name.as_str())
-        });
+        let own_dir = identity.and_then(WorkerIdentity::state_dir);
+        let state_dir = self.state_dir.or(own_dir);
+        let state_dir = state_dir.unwrap_or_else(|| default_state_dir(&executor));
         let process = WorkerProcess {
             host: host_name(),
             pid: std::process::id(),
@@ -378,28 +354,27 @@ impl Builder {
             lease_timings,
             on_lease_renewed: self.on_lease_renewed,
             boot_clock: self.boot_clock,
-            origin: Origin::new(self.sealer, self.enrolment, self.rotation),
+            origin: self
+                .identity
+                .map_or_else(Origin::unsealed, WorkerIdentity::into_origin),
         })
     }
 }
 
-fn check_keys(
-    executor: &ExecutorId,
-    sealer: Option<&Sealer>,
-    enrols: bool,
-    rotates: bool,
-) -> Result<()> {
-    let needs_sealer = |field| Err(Error::setting(field, "", "a worker with a sealer"));
-    match sealer {
-        None if enrols => needs_sealer("enrolment"),
-        None if rotates => needs_sealer("rotation"),
-        Some(sealer) if sealer.executor() != executor => {
-            let problem = format!("a sealer of the executor {executor}");
-            let given = sealer.executor().to_string();
-            Err(Error::setting("sealer", &given, &problem))
+fn check_identity(executor: &ExecutorId, identity: Option<&WorkerIdentity>) -> Result<()> {
+    match identity.map(WorkerIdentity::executor) {
+        Some(own) if own != executor => {
+            let problem = format!("the identity of the executor {executor}");
+            Err(Error::setting("identity", &own.to_string(), &problem))
         }
         _ => Ok(()),
     }
+}
+
+fn default_state_dir(executor: &ExecutorId) -> PathBuf {
+    let base = PathBuf::from("cueline-state");
+    base.join(executor.group.as_str())
+        .join(executor.name.as_str())
 }
 
 fn check_times(heartbeat_every: Duration, timings: Option<&LeaseTimings>) -> Result<()> {

@@ -4,13 +4,12 @@
 //! It knows nothing of schedules and of the store.
 //!
 //! ```no_run
-//! use cueline_worker::{Context, Failure, Result, Worker};
+//! use cueline_worker::{Context, Failure, Result, Worker, WorkerIdentity};
 //!
-//! async fn run(broker: cueline_broker::Broker) -> Result<()> {
+//! async fn run(broker: cueline_broker::Broker, identity: WorkerIdentity) -> Result<()> {
 //!     Worker::builder("billing")
-//!         .name("billing-1")
+//!         .identity(identity) // name, key and state directory
 //!         .broker(broker)
-//!         .state_dir("/var/lib/billing")
 //!         .handler("invoice", invoice)
 //!         .build()?
 //!         .run_until_signal() // drains at SIGTERM
@@ -29,7 +28,8 @@
 //! }
 //! ```
 //!
-//! [`testing::run`] tries a handler without a server.
+//! [`WorkerIdentity::open`] reads or makes the key by which schedulers know the worker. [`testing::run`] tries a handler
+//! without a server.
 //!
 //! # Examples
 //!
@@ -109,7 +109,7 @@ pub use context::{AttemptInfo, Context, StopReason, Stopped};
 pub use cueline_model as model;
 pub use cueline_model::LogStream;
 pub use cueline_protocol::VerifyingKeys;
-pub use cueline_protocol::origin::{EnrolmentToken, Sealer, WorkerKey};
+pub use cueline_protocol::origin::{EnrolmentToken, InvalidEnrolmentToken, WorkerKey};
 /// The TLS implementation of this build, for handlers with TLS clients of their own.
 pub use cueline_runtime::tls::install_provider as install_tls_provider;
 pub use cueline_runtime::{BootClock, ManualBootClock, Stop, SystemBootClock};
@@ -117,7 +117,7 @@ pub use error::{BoxError, Error, Result};
 pub use handler::{Handler, from_fn};
 pub use journal::{JournalError, UnusableJournal};
 pub use lease::LeaseDeadline;
-pub use origin::{DeadLetterSealer, KeyFile, KeyFileError, KeyRotation};
+pub use origin::{IdentityError, KeyFile, KeyFileError, WorkerIdentity};
 pub use readiness::{Readiness, WorkerCounts};
 pub use returned::{Failure, Output};
 pub use worker::Worker;

@@ -8,21 +8,21 @@ use cueline_protocol::origin::{Purpose, Sealer};
 /// Seals the dead letters of a worker. The driver of its broker is opened before the worker, so it has a sealer of its
 /// own. Clones share the key.
 #[derive(Debug, Clone)]
-pub struct DeadLetterSealer(Arc<Mutex<Sealer>>);
+pub(super) struct DeadLetterSealer(Arc<Mutex<Sealer>>);
 
 impl DeadLetterSealer {
     /// Seals with this sealer, which should be the worker's.
-    pub fn new(sealer: Sealer) -> Self {
+    pub(super) fn new(sealer: Sealer) -> Self {
         Self(Arc::new(Mutex::new(sealer)))
     }
 
     /// Seals with another key from now on.
-    pub fn replace(&self, sealer: Sealer) {
+    pub(super) fn replace(&self, sealer: Sealer) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = sealer;
     }
 
     /// What the options of the driver need.
-    pub fn seal(&self) -> DeadLetterSeal {
+    pub(super) fn seal(&self) -> DeadLetterSeal {
         let current = Arc::clone(&self.0);
         DeadLetterSeal::new(move |letter| {
             let sealer = current

@@ -3,7 +3,7 @@
 //! A new key waits in a second file until schedulers accept it. Renaming that file then replaces the old key.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, ErrorKind, Read as _, Write as _};
+use std::io::{self, ErrorKind, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
@@ -11,12 +11,12 @@ use cueline_protocol::origin::WorkerKey;
 use cueline_runtime::private_files;
 use rand::TryRng as _;
 
+use super::text_file;
+
 /// The beginning of the line.
 const PREFIX: &str = "cueline-worker-key:";
 /// The name of the file in a state directory.
 const FILE_NAME: &str = "worker.key";
-/// The longest file that is read, in bytes.
-const MAX_BYTES: u64 = 1_024;
 
 /// Why the file of a worker's key cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -147,16 +147,10 @@ fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> KeyFil
 }
 
 fn read(path: &Path) -> Result<WorkerKey, KeyFileError> {
-    // Checked before opening, because opening a pipe without a writer blocks forever.
-    let metadata = fs::metadata(path).map_err(failed("read", path))?;
-    if !metadata.is_file() {
-        return Err(KeyFileError::NoKey(path.to_owned()));
-    }
-    let mut text = String::new();
-    File::open(path)
-        .and_then(|file| file.take(MAX_BYTES).read_to_string(&mut text))
-        .map_err(failed("read", path))?;
-    text.trim()
+    let text = text_file::read(path).map_err(failed("read", path))?;
+    text.as_deref()
+        .unwrap_or_default()
+        .trim()
         .strip_prefix(PREFIX)
         .and_then(|key| WorkerKey::from_base64(key).ok())
         .ok_or_else(|| KeyFileError::NoKey(path.to_owned()))

@@ -4,8 +4,9 @@ mod dead_letters;
 mod key_file;
 mod rotation;
 mod sealing;
+mod text_file;
+mod worker_identity;
 
-pub use dead_letters::DeadLetterSealer;
 pub use key_file::{KeyFile, KeyFileError};
-pub use rotation::KeyRotation;
 pub(crate) use sealing::Origin;
+pub use worker_identity::{IdentityError, WorkerIdentity};

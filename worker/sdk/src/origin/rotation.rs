@@ -9,7 +9,7 @@ type Callback = dyn Fn() + Send + Sync;
 
 /// A key that replaces the worker's present one as soon as schedulers accept it.
 #[derive(Debug, Clone)]
-pub struct KeyRotation {
+pub(super) struct KeyRotation {
     pub(super) key: WorkerKey,
     pub(super) on_accepted: OnAccepted,
 }
@@ -33,7 +33,7 @@ impl fmt::Debug for OnAccepted {
 impl KeyRotation {
     /// Replaces the present key by `key`. When schedulers have accepted it, `on_accepted` is called once, and must
     /// return soon. It should make the new key the one of the next start.
-    pub fn new(key: WorkerKey, on_accepted: impl Fn() + Send + Sync + 'static) -> Self {
+    pub(super) fn new(key: WorkerKey, on_accepted: impl Fn() + Send + Sync + 'static) -> Self {
         Self {
             key,
             on_accepted: OnAccepted(Arc::new(on_accepted)),

@@ -30,8 +30,13 @@ pub(crate) struct Origin {
 }
 
 impl Origin {
+    /// Nothing is sealed, and schedulers are asked for nothing.
+    pub(crate) fn unsealed() -> Self {
+        Self::new(None, None, None)
+    }
+
     /// Without a sealer, nothing is sealed and schedulers are asked for nothing.
-    pub(crate) fn new(
+    pub(super) fn new(
         sealer: Option<Sealer>,
         token: Option<EnrolmentToken>,
         rotation: Option<KeyRotation>,

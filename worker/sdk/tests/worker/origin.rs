@@ -1,7 +1,6 @@
 //! Seals, enrolment and the replacement of keys.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -12,7 +11,7 @@ use cueline_protocol::origin::{
 };
 use cueline_protocol::{Control, HeartbeatMessage, HoldingsReply, VERSION, decode, encode};
 use cueline_test_support::SOON;
-use cueline_worker::{Builder, KeyRotation};
+use cueline_worker::{Builder, KeyFile, WorkerIdentity};
 use tokio::time::timeout;
 
 use crate::fixture::{Fixture, STORE, control_channel, run, run_with_readiness, trigger};
@@ -24,8 +23,12 @@ fn executor() -> ExecutorId {
     }
 }
 
-fn sealer(seed: u8) -> Sealer {
-    Sealer::new(executor(), WorkerKey::from_seed([seed; 32]))
+fn sealer() -> Sealer {
+    Sealer::new(executor(), WorkerKey::from_seed([1; 32]))
+}
+
+fn identity() -> WorkerIdentity {
+    WorkerIdentity::new(executor(), WorkerKey::from_seed([1; 32]))
 }
 
 fn token() -> EnrolmentToken {
@@ -33,9 +36,9 @@ fn token() -> EnrolmentToken {
 }
 
 /// Heartbeats follow each other soon.
-fn sealing(fixture: &Fixture) -> Builder {
+fn sealing(fixture: &Fixture, identity: WorkerIdentity) -> Builder {
     let builder = fixture.builder().heartbeat_every(Duration::from_millis(50));
-    builder.sealer(Some(sealer(1)))
+    builder.identity(identity)
 }
 
 /// The body of a message that has the seal of this key.
@@ -103,12 +106,12 @@ async fn reports_wait_until_schedulers_have_enrolled_the_key() {
     fixture.stop_collecting();
     let broker = fixture.broker.clone();
     let mut heartbeats = listen_to_heartbeats(&broker).await;
-    let builder = sealing(&fixture).enrolment(Some(token()));
+    let builder = sealing(&fixture, identity().enrolment(Some(token())));
     let (worker, readiness) = run_with_readiness(builder);
     fixture.publish(&[trigger(1, "noop", Block::Serial)]).await;
     let has_run = || (fixture.calls.load(Ordering::SeqCst) == 1).then_some(());
     fixture.wait("the run", has_run).await;
-    let (mut last, key) = (0, sealer(1));
+    let (mut last, key) = (0, sealer());
     for _ in 0..3 {
         let message = heartbeat(&mut heartbeats, &key).await;
         let claim = message.enrolment.expect("a claim");
@@ -141,12 +144,12 @@ async fn reports_wait_until_schedulers_have_enrolled_the_key() {
 async fn a_refused_key_is_shown_on_the_health_page() {
     let fixture = Fixture::new().await;
     let broker = fixture.broker.clone();
-    let (worker, readiness) = run_with_readiness(sealing(&fixture));
+    let (worker, readiness) = run_with_readiness(sealing(&fixture, identity()));
     let ready = || readiness.problem().is_none().then_some(());
     fixture.wait("the worker to be ready", ready).await;
     let refusal = Control::NotEnrolled {
         v: VERSION,
-        key: sealer(1).key_id().clone(),
+        key: sealer().key_id().clone(),
         reason: "it was revoked".to_owned(),
     };
     answer(&broker, &refusal).await;
@@ -157,7 +160,7 @@ async fn a_refused_key_is_shown_on_the_health_page() {
                 .filter(|text| text.contains("it was revoked"))
         })
         .await;
-    accept(&broker, sealer(1).key_id()).await;
+    accept(&broker, sealer().key_id()).await;
     fixture.wait("the worker to be ready", ready).await;
     worker.kill().await;
 }
@@ -171,8 +174,9 @@ async fn reports_wait_again_while_schedulers_refuse_a_key_that_they_had_accepted
         let broker = fixture.broker.clone();
         let mut heartbeats = listen_to_heartbeats(&broker).await;
         let has_token = token.is_some();
-        let (worker, readiness) = run_with_readiness(sealing(&fixture).enrolment(token));
-        let key = sealer(1);
+        let identity = identity().enrolment(token);
+        let (worker, readiness) = run_with_readiness(sealing(&fixture, identity));
+        let key = sealer();
         heartbeat(&mut heartbeats, &key).await;
         accept(&broker, key.key_id()).await;
         let ready = || readiness.problem().is_none().then_some(());
@@ -215,9 +219,9 @@ async fn reports_wait_again_while_schedulers_refuse_a_key_that_they_had_accepted
 async fn the_answer_about_holdings_repeats_the_nonce_and_is_sealed() {
     let fixture = Fixture::new().await;
     let mut heartbeats = listen_to_heartbeats(&fixture.broker).await;
-    let worker = run(sealing(&fixture));
+    let worker = run(sealing(&fixture, identity()));
     // It listens before its first heartbeat.
-    heartbeat(&mut heartbeats, &sealer(1)).await;
+    heartbeat(&mut heartbeats, &sealer()).await;
     let question = Control::Holdings {
         v: VERSION,
         store: STORE,
@@ -229,7 +233,7 @@ async fn the_answer_about_holdings_repeats_the_nonce_and_is_sealed() {
         .ask(&control_channel(), encode(&question).into(), SOON)
         .await;
     let payload = asked.expect("ask").expect("an answer");
-    let body = verified(&payload, Purpose::Holdings, &sealer(1)).expect("sealed");
+    let body = verified(&payload, Purpose::Holdings, &sealer()).expect("sealed");
     let reply: HoldingsReply = decode(body).expect("readable");
     assert_eq!(reply.nonce, "0123456789abcdef");
     worker.kill().await;
@@ -241,13 +245,13 @@ async fn a_replaced_key_seals_from_its_acceptance_on() {
     fixture.stop_collecting();
     let broker = fixture.broker.clone();
     let mut heartbeats = listen_to_heartbeats(&broker).await;
-    let adopted = Arc::new(AtomicUsize::new(0));
-    let counted = Arc::clone(&adopted);
-    let rotation = KeyRotation::new(WorkerKey::from_seed([2; 32]), move || {
-        counted.fetch_add(1, Ordering::SeqCst);
-    });
-    let worker = run(sealing(&fixture).rotation(Some(rotation)));
-    let (old, new) = (sealer(1), sealer(2));
+    let file = KeyFile::in_state_dir(fixture.directory.path());
+    let old = Sealer::new(executor(), file.read_or_create().expect("a key"));
+    let new = Sealer::new(executor(), file.create_next().expect("a next key"));
+    let identity = WorkerIdentity::with_key_file(executor(), &file).expect("opens");
+    let letters = identity.dead_letter_seal();
+    assert!(verified(&letters.seal(b"{}"), Purpose::DeadLetter, &old).is_ok());
+    let worker = run(sealing(&fixture, identity));
     let message = heartbeat(&mut heartbeats, &old).await;
     let claim = message.rotation.expect("a claim");
     assert_eq!(claim.verify(&executor(), &old.public_key()), Ok(()));
@@ -261,6 +265,8 @@ async fn a_replaced_key_seals_from_its_acceptance_on() {
         assert!(verified(&payload, Purpose::Reports, &new).is_ok());
     }
     while heartbeat(&mut heartbeats, &new).await.rotation.is_some() {}
-    assert_eq!(adopted.load(Ordering::SeqCst), 1);
+    assert!(verified(&letters.seal(b"{}"), Purpose::DeadLetter, &new).is_ok());
+    assert_eq!(file.read().expect("a key").public(), new.public_key());
+    assert!(file.read_next().expect("readable").is_none());
     worker.kill().await;
 }
