@@ -31,8 +31,7 @@ fn columns_of(queue: &QueueId) -> (&'static str, &str, &str) {
 }
 
 pub(crate) async fn begin(conn: &mut SqliteConnection) -> sqlx::Result<()> {
-    sqlx::query("BEGIN IMMEDIATE").execute(conn).await?;
-    Ok(())
+    execute_surely(conn, sqlx::query::<Sqlite>("BEGIN IMMEDIATE")).await
 }
 
 pub(crate) async fn commit(conn: &mut SqliteConnection) -> sqlx::Result<()> {
@@ -59,8 +58,13 @@ where
     }
 }
 
-/// Rolls back a failed transaction. `SQLite` has already done so after some errors; an error here is harmless.
-pub(crate) async fn roll_back(conn: &mut SqliteConnection) {
+/// Rolls back a transaction that failed with this error. `SQLite` has already done so after some errors; an error here
+/// is harmless.
+pub(crate) async fn roll_back(conn: &mut SqliteConnection, why: &sqlx::Error) {
+    if matches!(why, sqlx::Error::WorkerCrashed) {
+        // A statement for a thread that is about to end may wait for ever.
+        return;
+    }
     let _ = sqlx::query("ROLLBACK").execute(conn).await;
 }
 

@@ -129,7 +129,7 @@ impl Writer {
             return Ok(());
         };
         let failure = Failure::new("write to", &e);
-        statements::roll_back(conn).await;
+        statements::roll_back(conn, &e).await;
         let no_room = failure.no_room && statements::make_room(conn).await.is_err();
         if let Some(queue) = dead_queue {
             queue.release(letters.len() as u64);
@@ -199,7 +199,7 @@ impl Writer {
         }
         .await;
         if let Err(e) = deleted {
-            statements::roll_back(conn).await;
+            statements::roll_back(conn, &e).await;
             return Err(self.failed(&e));
         }
         self.registry
@@ -224,7 +224,7 @@ impl Writer {
         }
         .await;
         if let Err(e) = deleted {
-            statements::roll_back(conn).await;
+            statements::roll_back(conn, &e).await;
             return Err(self.failed(&e));
         }
         Ok(())

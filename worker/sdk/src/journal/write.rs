@@ -61,7 +61,9 @@ impl Journal {
         let begin = sqlx::query::<Sqlite>("BEGIN IMMEDIATE");
         execute(&mut self.connection, begin).await?;
         let written = self.write_all(entries).await;
-        if written.is_err() {
+        // A statement for a thread that is about to end may wait for ever.
+        let is_alive = !matches!(written, Err(sqlx::Error::WorkerCrashed));
+        if written.is_err() && is_alive {
             // Fails if SQLite has already rolled back.
             let _ = sqlx::query("ROLLBACK").execute(&mut self.connection).await;
         }
