@@ -26,6 +26,8 @@ pub(super) const MAX_ROWS: usize = 1_024;
 #[derive(Debug)]
 pub(crate) struct Journal {
     pub(super) connection: SqliteConnection,
+    /// The thread of the connection has ended, or is about to. A further statement may wait for ever.
+    pub(super) has_ended: bool,
     /// The statements that write 1, 2, 4 … [`MAX_ROWS`] entries, so that `SQLite` prepares few different ones.
     pub(super) statements: [Option<std::sync::Arc<str>>; MAX_ROWS.ilog2() as usize + 1],
     /// The most reported entries that there may be. They are counted when the journal is opened. Each write adds those
@@ -63,6 +65,7 @@ impl Journal {
         let (stores, forgotten) = load_stores(&mut connection).await?;
         let mut journal = Self {
             connection,
+            has_ended: false,
             stores,
             forgotten,
             statements: std::array::from_fn(|_| None),
@@ -81,6 +84,15 @@ impl Journal {
             .await
             .map_err(JournalError::database("read"))?;
         Ok(count.unsigned_abs())
+    }
+
+    /// Fails if an earlier call has found that the connection's thread ended.
+    pub(super) const fn check_thread(&self, operation: &'static str) -> Result<(), JournalError> {
+        if self.has_ended {
+            Err(JournalError::ThreadEnded { operation })
+        } else {
+            Ok(())
+        }
     }
 
     /// Why the journal cannot have an entry of this run.

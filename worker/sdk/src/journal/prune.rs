@@ -30,6 +30,7 @@ const NEWEST: &str = "
 impl Journal {
     /// Deletes some of the reported entries that are no longer needed, and returns how many.
     pub(crate) async fn prune(&mut self, now_ms: i64) -> Result<u64, JournalError> {
+        self.check_thread("prune")?;
         if self.is_over_limit() {
             self.reported = self.count_reported().await?;
         }

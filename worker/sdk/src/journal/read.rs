@@ -32,6 +32,7 @@ impl Journal {
         &mut self,
         runs: impl Iterator<Item = RunKey>,
     ) -> Result<HashMap<RunKey, Entry>, JournalError> {
+        self.check_thread("read")?;
         let keys = runs.filter_map(|run| self.stores.key(run));
         let keys = json_array(keys);
         let text: String = sqlx::query_scalar(

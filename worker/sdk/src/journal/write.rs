@@ -36,6 +36,7 @@ impl Journal {
         if entries.is_empty() && self.lease.is_none() {
             return Ok(());
         }
+        self.check_thread("write")?;
         for entry in entries {
             self.stores.key_or_add(entry.key.run);
         }
@@ -47,6 +48,7 @@ impl Journal {
         } else {
             self.write_in_transaction(entries).await
         };
+        self.has_ended = matches!(written, Err(sqlx::Error::WorkerCrashed));
         written.map_err(JournalError::database("write"))?;
         self.lease = None;
         self.stores.mark_written();
