@@ -1,4 +1,4 @@
-//! The file of a worker's key: one line with a prefix, so that it cannot be mistaken for another secret.
+//! The file of a worker's key: one line with a prefix, which tells it from other secrets.
 //!
 //! A new key waits in a second file until schedulers accept it. Renaming that file then replaces the old key.
 
