@@ -102,6 +102,9 @@ impl Journal {
 
     /// Closes the file. Without this, the next start has to recover the write-ahead log.
     pub(crate) async fn close(self) {
+        if self.has_ended {
+            return;
+        }
         if let Err(error) = self.connection.close().await {
             tracing::warn!(%error, "failed to close the journal; no entry is lost");
         }
