@@ -31,6 +31,12 @@ impl Journal {
     /// Deletes some of the reported entries that are no longer needed, and returns how many.
     pub(crate) async fn prune(&mut self, now_ms: i64) -> Result<u64, JournalError> {
         self.check_thread("prune")?;
+        let pruned = self.prune_batch(now_ms).await;
+        self.has_ended = pruned.as_ref().is_err_and(JournalError::is_final);
+        pruned
+    }
+
+    async fn prune_batch(&mut self, now_ms: i64) -> Result<u64, JournalError> {
         if self.is_over_limit() {
             self.reported = self.count_reported().await?;
         }
