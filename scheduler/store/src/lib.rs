@@ -10,8 +10,10 @@
 
 #![warn(clippy::missing_errors_doc)]
 
+mod accounts;
 pub mod adapter;
 pub mod admin;
+mod audit;
 mod counts;
 mod dead_letter;
 mod dispatch;
@@ -24,7 +26,15 @@ mod report;
 mod run;
 mod worker_keys;
 
+pub use accounts::{
+    Accounts, Login, MAX_API_TOKENS, MAX_GRANTS, MAX_SESSIONS, MAX_USERS, NewApiToken, NewUser,
+    PasswordHash, Principal, SecretHash, StoredApiToken, StoredUser, UserChange, UserId,
+};
 pub use adapter::clock::ClockOverride;
+pub use audit::{
+    Audit, AuditEntry, AuditFilter, AuditResult, JobVersion, MAX_AUDIT_VALUE_BYTES,
+    MAX_JOB_VERSIONS, NewAuditEntry,
+};
 pub use counts::{LatenessCounts, SchedulerCounts};
 pub use dead_letter::{DeadLetter, MAX_DEAD_LETTERS, NewDeadLetter};
 pub use dispatch::{

@@ -3,6 +3,7 @@
 //! Nothing here reads a clock, does I/O or knows tokio. `now` is always an argument, so tests can check every decision
 //! by a function call. `docs/GLOSSARY.md` defines the terms.
 
+pub mod access;
 pub mod attempt;
 pub mod conclude;
 pub mod crontab;
@@ -21,13 +22,14 @@ pub mod secret;
 pub mod store_id;
 pub mod time;
 
+pub use access::{Access, Actor, ActorKind, Grant, Right, Role, Scope as AccessScope};
 pub use attempt::{AttemptEvent, AttemptId, LogLine, LogStream};
 pub use conclude::{Conclusion, RunFacts, conclude};
 pub use duration::DurationMs;
 pub use executor::{ExecutorId, Heartbeat, Session};
 pub use handler::HandlerSpec;
 pub use job::{After, AfterOn, Job, JobId, JobSpec};
-pub use name::{ExecutorName, GroupName, JobName, NameError};
+pub use name::{ExecutorName, GroupName, JobName, NameError, Namespace};
 pub use policy::{Backoff, Block, Fence, Misfire, MisfirePolicy, OnLost, Retry, Scope};
 pub use route::{Route, Shard, ShardPlan, expand};
 pub use run::{Outcome, OutcomeKind, RunId, RunKind, RunState};

@@ -92,6 +92,10 @@ macro_rules! name {
 }
 
 name! {
+    /// A namespace: jobs, groups and tokens belong to one, and nothing crosses it.
+    Namespace
+}
+name! {
     /// A job's name, unique among the jobs of one store.
     JobName
 }
@@ -102,4 +106,29 @@ name! {
 name! {
     /// An executor's name, stable across restarts and unique within its group.
     ExecutorName
+}
+
+impl Namespace {
+    /// The name of the namespace that names without one belong to.
+    pub const DEFAULT: &str = "default";
+}
+
+impl Default for Namespace {
+    fn default() -> Self {
+        Self(Self::DEFAULT.into())
+    }
+}
+
+impl GroupName {
+    /// The namespace that the group belongs to.
+    pub fn namespace(&self) -> Namespace {
+        Namespace::default()
+    }
+}
+
+impl JobName {
+    /// The namespace that the job belongs to.
+    pub fn namespace(&self) -> Namespace {
+        Namespace::default()
+    }
 }

@@ -1,0 +1,130 @@
+//! The audit log: who changed what, from where, with the values before and after.
+//!
+//! Each method of a store that makes a change on behalf of an [`Actor`] writes its entry in the same transaction (G19).
+//! Entries are never changed, and only retention deletes them.
+
+use async_trait::async_trait;
+use cueline_model::{Actor, GroupName, JobName, JobSpec, Namespace, Timestamp};
+use serde::{Deserialize, Serialize};
+
+use crate::error::StoreError;
+
+/// The longest value before or after a change, in bytes. A longer one is replaced by its length and its SHA-256.
+pub const MAX_AUDIT_VALUE_BYTES: usize = 16 * 1024;
+
+/// The most stored versions of a job. The oldest are deleted.
+pub const MAX_JOB_VERSIONS: usize = 1_000;
+
+/// How an action ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AuditResult {
+    /// It was carried out.
+    Done,
+    /// The actor has no right to it, or could not prove who they are.
+    Refused,
+}
+
+/// An entry that is about to be stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewAuditEntry {
+    /// Who.
+    pub actor: Actor,
+    /// What was done, as `object.verb`: `job.pause`, `user.create`, `session.login`.
+    pub action: String,
+    /// The namespace of the object; `None` if it belongs to none.
+    pub namespace: Option<Namespace>,
+    /// The group of the object; `None` if it belongs to none.
+    pub group: Option<GroupName>,
+    /// The name or number of the object.
+    pub object: String,
+    /// How it ended.
+    pub result: AuditResult,
+    /// Further words: the reason of a refusal, the number of runs.
+    pub detail: String,
+    /// The object before, as JSON; `None` if there was none, or if it did not change.
+    pub before: Option<String>,
+    /// The object after, as JSON; `None` if there is none, or if it did not change.
+    pub after: Option<String>,
+}
+
+/// A stored entry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AuditEntry {
+    /// The number; greater numbers are later.
+    pub id: i64,
+    /// When, by the database's clock.
+    pub at: Timestamp,
+    /// What.
+    pub entry: NewAuditEntry,
+}
+
+/// Which entries to list. `None` and an empty text do not filter.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AuditFilter {
+    /// Entries with a lower number.
+    pub before: Option<i64>,
+    /// The actor as it is displayed: `user alice`.
+    pub actor: Option<String>,
+    /// The action, or the object of actions: `job.pause`, `job`.
+    pub action: Option<String>,
+    /// The object's name or number.
+    pub object: Option<String>,
+    /// The namespaces of the objects.
+    pub namespace: Option<Namespace>,
+    /// The result.
+    pub result: Option<AuditResult>,
+    /// Not before this time.
+    pub from: Option<Timestamp>,
+    /// Before this time.
+    pub to: Option<Timestamp>,
+    /// At most this many.
+    pub limit: usize,
+}
+
+/// A version of a job.
+#[derive(Debug, Clone, PartialEq)]
+pub struct JobVersion {
+    /// The number of the version.
+    pub version: u64,
+    /// When it was made, by the database's clock.
+    pub at: Timestamp,
+    /// Who made it.
+    pub by: String,
+    /// The definition; `None` if this program cannot read it.
+    pub definition: Option<JobSpec>,
+    /// Whether its schedule was running.
+    pub enabled: bool,
+}
+
+type Result<T> = std::result::Result<T, StoreError>;
+
+/// The audit log and the versions of jobs.
+///
+/// # Errors
+///
+/// As those of [`Store`](crate::Store).
+#[async_trait]
+pub trait Audit: Send + Sync + 'static {
+    /// Stores entries about what is no change of the store: refused requests, queues that were emptied.
+    async fn record(&self, entries: &[NewAuditEntry]) -> Result<()>;
+
+    /// Entries that match the filter, newest first.
+    async fn audit_entries(&self, filter: &AuditFilter) -> Result<Vec<AuditEntry>>;
+
+    /// Deletes at most `limit` entries that are older than `older_than_ms`, oldest first. Returns their number.
+    async fn prune_audit(&self, older_than_ms: u64, limit: usize) -> Result<u64>;
+
+    /// At most `limit` versions of a job with a number below `before`, newest first. A deleted job keeps its versions
+    /// until a job gets its name.
+    ///
+    /// # Errors
+    ///
+    /// [`NotFound`](crate::ErrorKind::NotFound) if no job ever had this name.
+    async fn job_versions(
+        &self,
+        job: &JobName,
+        before: Option<u64>,
+        limit: usize,
+    ) -> Result<Vec<JobVersion>>;
+}
