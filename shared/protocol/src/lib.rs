@@ -4,14 +4,21 @@
 //! format.
 
 mod key_text;
+mod merkle;
 pub mod message;
 pub mod origin;
 pub mod sign;
 mod sign_error;
+mod signing_keys;
+mod trigger_signature;
+mod trigger_verifier;
 
 pub use message::{
     Control, DecodeError, HeartbeatMessage, HeartbeatSender, HoldingsReply, Incarnation,
     JobSnapshot, KNOWN_FROM_ANOTHER_RUN, LeaseTimes, ReportMessage, StartRecord, Trigger,
     TriggerRequest, VERSION, Versioned, WorkerProcess, decode, decode_reports, encode,
 };
-pub use sign::{SignError, SigningKey, VerifyingKeys};
+pub use sign::{PUBLIC_KEY_PREFIX, SignError, SigningKey, VerifyingKeys};
+pub use signing_keys::SigningKeys;
+pub use trigger_signature::TriggerSignature;
+pub use trigger_verifier::TriggerVerifier;

@@ -10,6 +10,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::origin::{EnrolmentClaim, RotationClaim, WorkerKeyId};
+use crate::trigger_signature::TriggerSignature;
 
 /// The version of the wire format.
 pub const VERSION: u32 = 1;
@@ -96,9 +97,9 @@ pub struct Trigger {
     /// therefore worthless once executors have forgotten the attempt. Schedulers publish a refused trigger again with a
     /// new deadline.
     pub deadline: Timestamp,
-    /// Ed25519 signature in base64; see [`crate::sign`]. It is the last field, because it covers everything before it.
+    /// The signature of the schedulers; see [`crate::sign`]. It is the last field, because it covers everything before it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub signature: Option<String>,
+    pub signature: Option<TriggerSignature>,
 }
 
 impl Trigger {

@@ -1,16 +1,28 @@
 //! Ed25519 signatures of triggers.
 //!
-//! A worker holds only public keys, so it can check a trigger but not forge one. The signature covers all bytes of the
-//! message before the signature field. Fields that are new to the worker are covered too, so signer and verifier need
-//! not know the same fields.
+//! A worker holds only public keys, so it can check a trigger but not forge one. One signature covers a batch of up to
+//! [`MAX_BATCH`] triggers: it is that of the root of a hash tree, and each trigger carries the path from its own hash to
+//! the root. So a trigger is checked alone, wherever the others of its batch have gone.
+//!
+//! The hash covers all bytes of the message before the signature field. Fields that are new to the worker are covered
+//! too, so signer and verifier need not know the same fields.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use ed25519_dalek::{Signature, Signer, VerifyingKey};
 
 use crate::key_text::key_bytes;
+use crate::merkle::{self, Hash, Tree};
 use crate::message::{Trigger, encode};
 pub use crate::sign_error::SignError;
+use crate::trigger_signature::{SIGNATURE_BYTES, TriggerSignature};
+
+/// The most triggers under one signature. With 32 of them, a signature costs a trigger less than its hash does. Twice as
+/// many would lengthen each message by 43 bytes and save little.
+pub const MAX_BATCH: usize = 32;
+
+/// The beginning of a public key in files and settings.
+pub const PUBLIC_KEY_PREFIX: &str = "cueline-public-key:";
 
 /// The key with which a scheduler signs.
 #[derive(Clone)]
@@ -48,17 +60,63 @@ impl SigningKey {
         VerifyingKeys(vec![self.0.verifying_key()])
     }
 
-    /// Signs `trigger` and returns the message to publish.
+    /// Signs `trigger` as a batch of its own, and returns the message to publish.
     pub fn sign(&self, trigger: &mut Trigger) -> Vec<u8> {
-        trigger.signature = None;
-        let mut message = encode(trigger);
-        let text = BASE64.encode(self.0.sign(&signed(&message)).to_bytes());
-        // Remove the closing brace; the signature field and a new brace follow.
-        message.pop();
-        message.extend_from_slice(ending(&text).as_bytes());
-        trigger.signature = Some(text);
-        message
+        self.sign_all(std::slice::from_mut(trigger)).concat()
     }
+
+    /// Signs `triggers` in batches, and returns the messages to publish, in the same order.
+    pub fn sign_all(&self, triggers: &mut [Trigger]) -> Vec<Vec<u8>> {
+        sign_all(triggers, |_| self)
+    }
+
+    /// The signatures of the leaves of one batch, in their order.
+    fn sign_batch(&self, leaves: Vec<Hash>) -> Vec<TriggerSignature> {
+        let count = leaves.len();
+        let size = u16::try_from(count).expect("a batch has at most MAX_BATCH triggers");
+        let tree = Tree::new(leaves);
+        let signature = self.0.sign(&signed(size, &tree.root())).to_bytes();
+        (0..size)
+            .map(|place| {
+                let path = tree.path(place.into());
+                TriggerSignature::new(&signature, size, place, &path)
+            })
+            .collect()
+    }
+}
+
+/// Signs each trigger with its key. Triggers of one executor share batches where possible, because a worker checks each
+/// signature that it meets once.
+pub(crate) fn sign_all<'k>(
+    triggers: &mut [Trigger],
+    key_of: impl Fn(&Trigger) -> &'k SigningKey,
+) -> Vec<Vec<u8>> {
+    let mut messages: Vec<Vec<u8>> = triggers
+        .iter_mut()
+        .map(|trigger| {
+            trigger.signature = None;
+            encode(trigger)
+        })
+        .collect();
+    let keys: Vec<&SigningKey> = triggers.iter().map(key_of).collect();
+    let mut order: Vec<usize> = (0..triggers.len()).collect();
+    order.sort_by(|a, b| {
+        let executor = |at: &usize| (&triggers[*at].group, &triggers[*at].executor);
+        executor(a).cmp(&executor(b))
+    });
+    for of_one_key in order.chunk_by(|a, b| std::ptr::eq(keys[*a], keys[*b])) {
+        for batch in of_one_key.chunks(MAX_BATCH) {
+            let leaves = batch.iter().map(|at| merkle::leaf(&[&messages[*at]]));
+            let signatures = keys[batch[0]].sign_batch(leaves.collect());
+            for (at, signature) in batch.iter().zip(signatures) {
+                // Remove the closing brace; the signature field and a new brace follow.
+                messages[*at].pop();
+                messages[*at].extend(signature.ending());
+                triggers[*at].signature = Some(signature);
+            }
+        }
+    }
+    messages
 }
 
 /// The public keys that a worker trusts. There are several while a key is being replaced.
@@ -75,31 +133,96 @@ impl VerifyingKeys {
             .map(Self)
     }
 
-    /// Checks that one of the keys signed `message`, from which `trigger` was read.
+    /// Reads public keys as `cueline key public` prints them, one per line. `#` begins a comment.
+    ///
+    /// # Errors
+    ///
+    /// [`SignError::PublicKeyLine`] with the number of the first line that is neither a public key nor empty.
+    pub fn from_lines(text: &str) -> Result<Self, SignError> {
+        let mut keys = Vec::new();
+        for (index, line) in text.lines().enumerate() {
+            let line = line.split('#').next().unwrap_or_default().trim();
+            if line.is_empty() {
+                continue;
+            }
+            let key = line.strip_prefix(PUBLIC_KEY_PREFIX);
+            let key = key.and_then(|key| Self::from_base64([key]).ok());
+            keys.extend(key.ok_or(SignError::PublicKeyLine(index + 1))?.0);
+        }
+        Ok(Self(keys))
+    }
+
+    /// Whether there is no key, so that no trigger passes.
+    pub const fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Checks that one of the keys signed `message`, from which `trigger` was read. A
+    /// [`TriggerVerifier`](crate::TriggerVerifier) remembers the batches that it has checked.
+    ///
+    /// # Errors
+    ///
+    /// [`SignError::Missing`] if the trigger has no signature, [`SignError::Mismatch`] if it is of another key or for
+    /// another message.
     pub fn verify(&self, message: &[u8], trigger: &Trigger) -> Result<(), SignError> {
-        let text = trigger.signature.as_deref().ok_or(SignError::Missing)?;
-        let mismatch = || SignError::Mismatch(self.0.len());
-        let bytes = BASE64.decode(text).map_err(|_| mismatch())?;
-        let signature = Signature::from_slice(&bytes).map_err(|_| mismatch())?;
-        // The signed bytes end with a brace. `sign` put the signature field in its place.
-        let before = message.strip_suffix(ending(text).as_bytes());
-        let signed = signed(&[before.ok_or_else(mismatch)?, b"}"].concat());
-        let trusted = self
+        self.check(&self.batch_of(message, trigger)?)
+    }
+
+    /// The batch that the signature of `trigger` claims. Nothing is verified yet.
+    pub(crate) fn batch_of(
+        &self,
+        message: &[u8],
+        trigger: &Trigger,
+    ) -> Result<SignedBatch, SignError> {
+        let signature = trigger.signature.as_ref().ok_or(SignError::Missing)?;
+        SignedBatch::of(message, signature).ok_or_else(|| self.mismatch())
+    }
+
+    /// Checks that one of the keys signed the batch.
+    pub(crate) fn check(&self, batch: &SignedBatch) -> Result<(), SignError> {
+        let bytes = signed(batch.size, &batch.root);
+        let signature = Signature::from_bytes(&batch.signature);
+        let is_trusted = self
             .0
             .iter()
-            .any(|key| key.verify_strict(&signed, &signature).is_ok());
-        if trusted { Ok(()) } else { Err(mismatch()) }
+            .any(|key| key.verify_strict(&bytes, &signature).is_ok());
+        if is_trusted {
+            Ok(())
+        } else {
+            Err(self.mismatch())
+        }
+    }
+
+    const fn mismatch(&self) -> SignError {
+        SignError::Mismatch(self.0.len())
     }
 }
 
-/// The end of a signed message.
-fn ending(signature: &str) -> String {
-    format!(",\"signature\":\"{signature}\"}}")
+/// A batch as one of its triggers shows it. Two triggers of one batch show the same.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct SignedBatch {
+    signature: [u8; SIGNATURE_BYTES],
+    root: Hash,
+    size: u16,
 }
 
-/// The bytes that are signed. The prefix keeps signatures of other data from being valid for a trigger.
-fn signed(message: &[u8]) -> Vec<u8> {
-    [b"cueline trigger 1\n", message].concat()
+impl SignedBatch {
+    /// The root follows from the message. `None` if the message does not end with the signature, or the signature is
+    /// none.
+    fn of(message: &[u8], signature: &TriggerSignature) -> Option<Self> {
+        // The signed bytes end with a brace. `sign_all` put the signature field in its place.
+        let before = message.strip_suffix(signature.ending().as_slice())?;
+        Some(Self {
+            signature: signature.batch()?,
+            root: signature.root(merkle::leaf(&[before, b"}"]))?,
+            size: signature.size(),
+        })
+    }
+}
+
+/// The bytes that are signed. The prefix keeps signatures of other data from being valid for triggers.
+fn signed(size: u16, root: &Hash) -> Vec<u8> {
+    [&b"cueline triggers 1\n"[..], &size.to_be_bytes(), root].concat()
 }
 
 #[cfg(test)]
@@ -110,11 +233,11 @@ mod tests {
     #[test]
     fn the_signature_covers_fields_that_the_worker_does_not_know() {
         let key = SigningKey::from_seed([7; 32]);
-        let public = key.public_base64();
-        let keys = VerifyingKeys::from_base64([public.as_str()]).expect("a key");
+        let keys = key.verifying_keys();
         let unsigned = r#"{"v":1,"store":"0123456789abcdef0123456789abcdef","run":7,"attempt":2,"group":"g","executor":"one","kind":"manual","fire_at":1800000000000,"shard":{"index":0,"total":1},"job":{"id":1,"name":"report","version":1,"handler":{"native":"work"},"block":"serial","scope":"executor","backlog":1000,"kill_grace":"5s","on_lost":"fail","priority":5},"deadline":1800003600000,"news":"new"}"#;
-        let text = BASE64.encode(key.0.sign(&signed(unsigned.as_bytes())).to_bytes());
-        let message = unsigned[..unsigned.len() - 1].to_owned() + &ending(&text);
+        let signature = key.sign_batch(vec![merkle::leaf(&[unsigned.as_bytes()])]);
+        let ending = String::from_utf8(signature[0].ending()).expect("UTF-8");
+        let message = unsigned[..unsigned.len() - 1].to_owned() + &ending;
         let verify = |message: &str| {
             let trigger: Trigger = decode(message.as_bytes()).expect("readable");
             keys.verify(message.as_bytes(), &trigger)
@@ -122,5 +245,30 @@ mod tests {
         assert_eq!(verify(&message), Ok(()));
         let changed = message.replacen("\"new\"", "\"old\"", 1);
         assert_eq!(verify(&changed), Err(SignError::Mismatch(1)));
+    }
+
+    #[test]
+    fn keys_are_read_from_lines() {
+        let text = |seed| {
+            let public = SigningKey::from_seed([seed; 32]).public_base64();
+            format!("{PUBLIC_KEY_PREFIX}{public}")
+        };
+        let lines = format!("# ours\n{} # old\n\n  {}\n", text(1), text(2));
+        let keys = VerifyingKeys::from_lines(&lines).expect("two keys");
+        assert_eq!(keys.0.len(), 2);
+        let secret = SigningKey::from_seed([1; 32]).to_base64();
+        for bad in [
+            format!("{}\ncueline-secret-key:{secret}", text(1)),
+            format!("\n{secret}"),
+            format!("\n{PUBLIC_KEY_PREFIX}AAAA"),
+        ] {
+            let refused = VerifyingKeys::from_lines(&bad).expect_err("no public key");
+            assert_eq!(refused, SignError::PublicKeyLine(2));
+        }
+        assert!(
+            VerifyingKeys::from_lines("# none\n")
+                .expect("empty")
+                .is_empty()
+        );
     }
 }

@@ -14,4 +14,9 @@ pub enum SignError {
     /// A key is not 32 bytes in base64.
     #[error("a key must be 32 bytes in base64")]
     Key,
+    /// A line of a file is no public key.
+    #[error(
+        "line {0} is not a public key; a line cueline-public-key:… is expected, as `cueline key public FILE` prints it"
+    )]
+    PublicKeyLine(usize),
 }

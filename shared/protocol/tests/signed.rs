@@ -7,12 +7,19 @@ use cueline_model::{
     Block, DurationMs, Fence, HandlerSpec, JobId, OnLost, RunId, RunKind, Scope, SecretName, Shard,
     StoreId, Timestamp,
 };
+use cueline_protocol::sign::MAX_BATCH;
 use cueline_protocol::{
-    JobSnapshot, SignError, SigningKey, Trigger, VERSION, VerifyingKeys, decode, encode,
+    JobSnapshot, SignError, SigningKey, SigningKeys, Trigger, TriggerVerifier, VERSION,
+    VerifyingKeys, decode, encode,
 };
+use proptest::prelude::*;
+use serde_json::Value;
 
-/// The wire format, byte for byte.
+/// The wire format, byte for byte. Another implementation made the signature.
 const GOLDEN: &str = include_str!("golden/trigger.json");
+
+/// The same trigger of run 8, in a batch with those of the runs 7 and 9.
+const GOLDEN_OF_THREE: &str = include_str!("golden/trigger_of_three.json");
 
 fn key() -> SigningKey {
     SigningKey::from_seed([7; 32])
@@ -73,6 +80,17 @@ fn the_wire_format_is_the_golden_message() {
     assert_eq!(verify(GOLDEN.trim_end()), Ok(()));
 }
 
+#[test]
+fn the_wire_format_of_a_batch_is_the_golden_message() {
+    let mut triggers = [7, 8, 9].map(|run| Trigger {
+        run: RunId(run),
+        ..trigger()
+    });
+    let messages = key().sign_all(&mut triggers);
+    assert_eq!(str::from_utf8(&messages[1]), Ok(GOLDEN_OF_THREE.trim_end()));
+    assert_eq!(verify(GOLDEN_OF_THREE.trim_end()), Ok(()));
+}
+
 /// A trigger has the name of a secret, never its value. Another name would be another secret.
 #[test]
 fn the_signature_covers_the_names_of_secrets() {
@@ -124,4 +142,157 @@ fn the_signature_covers_every_byte() {
     }
     let behind = format!("{golden} ");
     assert_eq!(verify(&behind), Err(SignError::Mismatch(1)));
+}
+
+/// Triggers for three executors of two groups.
+fn triggers(count: usize) -> Vec<Trigger> {
+    let targets = [("billing", "one"), ("sales", "one"), ("billing", "two")];
+    (0..count)
+        .map(|n| {
+            let (group, executor) = targets[n % targets.len()];
+            Trigger {
+                run: RunId(i64::try_from(n).expect("small")),
+                group: group.parse().expect("a name"),
+                executor: executor.parse().expect("a name"),
+                ..trigger()
+            }
+        })
+        .collect()
+}
+
+/// The signature field of a message.
+fn signature_of(message: &[u8]) -> Value {
+    let whole: Value = serde_json::from_slice(message).expect("JSON");
+    whole["signature"].clone()
+}
+
+/// The message without its signature, and its signature.
+fn split(message: &[u8]) -> (&[u8], &[u8]) {
+    let ending = b",\"signature\"";
+    let at = message.windows(ending.len()).position(|w| w == ending);
+    message.split_at(at.expect("signed"))
+}
+
+#[test]
+fn the_messages_have_the_order_of_their_triggers() {
+    let mut all = triggers(70);
+    let messages = key().sign_all(&mut all);
+    for (message, trigger) in messages.iter().zip(&all) {
+        assert_eq!(message, &encode(trigger));
+        assert_eq!(keys().verify(message, trigger), Ok(()));
+    }
+    assert!(key().sign_all(&mut []).is_empty());
+}
+
+#[test]
+fn triggers_of_one_executor_share_signatures() {
+    let mut all = triggers(3 * MAX_BATCH);
+    all.retain(|t| t.executor.as_str() == "two" || t.group.as_str() == "sales");
+    let messages = key().sign_all(&mut all);
+    let of = |group: &str| {
+        let messages = messages.iter().zip(&all);
+        let own = messages.filter(|(_, t)| t.group.as_str() == group);
+        let mut batches: Vec<String> = own
+            .map(|(message, _)| signature_of(message)["batch"].to_string())
+            .collect();
+        batches.sort();
+        batches.dedup();
+        batches.len()
+    };
+    assert_eq!((of("billing"), of("sales")), (1, 1));
+}
+
+#[test]
+fn each_group_is_signed_with_its_key() {
+    let own = SigningKey::from_seed([8; 32]);
+    let sales: cueline_model::GroupName = "sales".parse().expect("a name");
+    let both = SigningKeys::from(key()).with_group(sales.clone(), own.clone());
+    let mut all = triggers(100);
+    let messages = both.sign_all(&mut all);
+    for (message, trigger) in messages.iter().zip(&all) {
+        let is_own = trigger.group == sales;
+        let by_own = own.verifying_keys().verify(message, trigger);
+        let by_default = keys().verify(message, trigger);
+        assert_eq!((by_own.is_ok(), by_default.is_ok()), (is_own, !is_own));
+    }
+}
+
+#[test]
+fn an_unsigned_trigger_is_refused() {
+    let trigger = trigger();
+    let message = encode(&trigger);
+    let verified = keys().verify(&message, &trigger);
+    assert_eq!(verified, Err(SignError::Missing));
+}
+
+proptest! {
+    /// Each trigger of a batch is genuine by itself. With the signature of another trigger, of its own batch or of
+    /// another one, it is not.
+    #[test]
+    fn a_signature_is_valid_for_its_trigger_alone(
+        count in 1..=2 * MAX_BATCH,
+        one in any::<prop::sample::Index>(),
+        other in any::<prop::sample::Index>(),
+        at in any::<prop::sample::Index>(),
+        to in any::<u8>(),
+    ) {
+        let mut all = triggers(count);
+        let messages = key().sign_all(&mut all);
+        let verifier = TriggerVerifier::new(keys());
+        for (message, trigger) in messages.iter().zip(&all) {
+            prop_assert_eq!(verifier.verify(message, trigger), Ok(()));
+        }
+        let refused = |message: &[u8]| match decode::<Trigger>(message) {
+            // The batches are remembered, and a changed trigger is not taken for one of them.
+            Ok(read) => {
+                verifier.verify(message, &read).is_err() && keys().verify(message, &read).is_err()
+            }
+            Err(_) => true,
+        };
+        let (one, other) = (one.index(count), other.index(count));
+        if one != other {
+            let mixed = [split(&messages[one]).0, split(&messages[other]).1].concat();
+            prop_assert!(refused(&mixed));
+        }
+        let mut later = triggers(count);
+        for trigger in &mut later {
+            trigger.attempt += 1;
+        }
+        let later = key().sign_all(&mut later);
+        let mixed = [split(&messages[one]).0, split(&later[one]).1].concat();
+        prop_assert!(refused(&mixed));
+
+        let mut changed = messages[one].clone();
+        let at = at.index(changed.len());
+        if changed[at] != to {
+            changed[at] = to;
+            prop_assert!(refused(&changed), "{}", String::from_utf8_lossy(&changed));
+        }
+    }
+
+    /// Every number and text of the signature itself.
+    #[test]
+    fn a_changed_signature_is_refused(
+        count in 2..=MAX_BATCH,
+        one in any::<prop::sample::Index>(),
+        number in any::<u16>(),
+        text in "[A-Za-z0-9+/]{0,300}",
+    ) {
+        let mut all = triggers(count);
+        let messages = key().sign_all(&mut all);
+        let message = String::from_utf8(messages[one.index(count)].clone()).expect("UTF-8");
+        let signature = signature_of(message.as_bytes());
+        for (field, value) in [
+            ("size", Value::from(number)),
+            ("place", Value::from(number)),
+            ("path", Value::from(text.clone())),
+            ("batch", Value::from(text.clone())),
+        ] {
+            let was = format!("\"{field}\":{}", signature[field]);
+            let changed = message.replace(&was, &format!("\"{field}\":{value}"));
+            if changed != message {
+                prop_assert_eq!(verify(&changed), Err(SignError::Mismatch(1)), "{}", changed);
+            }
+        }
+    }
 }
