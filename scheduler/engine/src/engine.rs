@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cueline_broker::Broker;
-use cueline_protocol::SigningKey;
+use cueline_protocol::SigningKeys;
 use cueline_runtime::{Activator, Clock, Duty, Lifecycle, duty};
 use cueline_store::Store;
 use cueline_store::admin::SchedulerAdmin;
@@ -39,8 +39,8 @@ impl std::fmt::Debug for Engine {
 const LAST_RESULTS: Duration = Duration::from_secs(5);
 
 impl Engine {
-    /// Registers the node and starts its tasks in `lifecycle`. With a `key`, triggers are signed if their handler
-    /// requires it. Messages of workers count if `origins` verifies them.
+    /// Registers the node and starts its tasks in `lifecycle`. With `keys`, all triggers are signed. Without, workers
+    /// accept them only if they were told to. Messages of workers count if `origins` verifies them.
     ///
     /// # Errors
     ///
@@ -50,7 +50,7 @@ impl Engine {
         broker: Broker,
         clock: Arc<dyn Clock>,
         options: EngineOptions,
-        key: Option<SigningKey>,
+        keys: Option<SigningKeys>,
         origins: Origins,
         lifecycle: &Lifecycle,
     ) -> Result<Self, EngineError> {
@@ -61,7 +61,7 @@ impl Engine {
             broker,
             clock,
             &options,
-            key,
+            keys,
             origins,
             max_confirmations,
         );

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use cueline_broker::Broker;
-use cueline_protocol::SigningKey;
+use cueline_protocol::SigningKeys;
 use cueline_runtime::{Clock, Duty, Next};
 use cueline_store::Store;
 use cueline_store::admin::SchedulerAdmin;
@@ -51,7 +51,7 @@ impl ManualEngine {
         broker: Broker,
         clock: Arc<dyn Clock>,
         options: EngineOptions,
-        key: Option<SigningKey>,
+        keys: Option<SigningKeys>,
         origins: Origins,
     ) -> Result<Self, EngineError> {
         let options = EngineOptions {
@@ -63,7 +63,7 @@ impl ManualEngine {
             broker,
             clock,
             &options,
-            key,
+            keys,
             origins,
             MAX_CONFIRMATIONS,
         );

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use cueline_broker::{Broker, Channel, Listener, QueueId};
 use cueline_model::StoreId;
-use cueline_protocol::SigningKey;
+use cueline_protocol::SigningKeys;
 use cueline_runtime::{Activator, BurstGate, Clock};
 use cueline_store::Store;
 use rand::SeedableRng as _;
@@ -134,7 +134,7 @@ impl Stages {
         broker: Broker,
         clock: Arc<dyn Clock>,
         options: &EngineOptions,
-        key: Option<SigningKey>,
+        keys: Option<SigningKeys>,
         origins: Origins,
         max_confirmations: usize,
     ) -> Result<Self, EngineError> {
@@ -144,7 +144,7 @@ impl Stages {
         }
         let store_id = store.store_id().await?;
         origins.load().await?;
-        let parts = Parts::new(store, store_id, broker, clock, options, key, origins);
+        let parts = Parts::new(store, store_id, broker, clock, options, keys, origins);
         let mut stages = parts.stages(options, heartbeat_inbox, max_confirmations);
         stages.node_lease.renew().await?;
         stages.heartbeats.restore().await?;
@@ -159,7 +159,7 @@ impl Parts {
         broker: Broker,
         clock: Arc<dyn Clock>,
         options: &EngineOptions,
-        key: Option<SigningKey>,
+        keys: Option<SigningKeys>,
         origins: Origins,
     ) -> Self {
         let clock = Arc::new(DatabaseClock::new(clock));
@@ -174,7 +174,7 @@ impl Parts {
             registry: Arc::new(Registry::new(options.executor_dead_after_ms)),
             self_check: Arc::new(SelfCheck::new(options.failover_after_ms)),
             signer: TriggerSigner {
-                key,
+                keys,
                 valid_ms: options.trigger_valid_ms,
             },
             forged: Arc::new(ForgedMessages::new(clock.clone(), counters.clone())),

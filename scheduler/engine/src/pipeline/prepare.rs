@@ -12,10 +12,10 @@ use cueline_runtime::{Duty, Next};
 use cueline_store::{ClaimedRun, DispatchRequest, Store, StoreError};
 
 use super::burst::{self, MAX_COUNTED};
-use super::trigger_writer::TriggerWriter;
+use super::trigger_writer::{TriggerWriter, WrittenTrigger};
 use super::unroutable_runs::UnroutableRuns;
+use crate::claims::NodeClaims;
 use crate::claims::wheel::Wheel;
-use crate::claims::{NodeClaims, PendingPublish};
 use crate::database_clock::DatabaseClock;
 use crate::liveness::registry::Registry;
 use crate::route::Router;
@@ -125,7 +125,7 @@ impl Prepare {
         routed
     }
 
-    /// Writes the triggers of the marked runs. `marked` lists a part of `dispatches`, in the same order.
+    /// Writes and signs the triggers of the marked runs. `marked` lists a part of `dispatches`, in the same order.
     fn add_triggers(
         &mut self,
         runs: Vec<ClaimedRun>,
@@ -133,20 +133,20 @@ impl Prepare {
         marked: Vec<AttemptId>,
     ) {
         let mut marked = marked.into_iter().peekable();
-        let mut pending = Vec::with_capacity(runs.len());
+        let mut written = Vec::with_capacity(runs.len());
         let now = self.clock.now();
         for (run, dispatch) in runs.into_iter().zip(dispatches) {
             if marked.next_if_eq(&dispatch.attempt).is_some() {
                 if cueline_runtime::planted!("doubled_publish") {
-                    pending.extend(self.double(&run, &dispatch, now));
+                    written.extend(self.double(&run, &dispatch, now));
                 }
                 let session = self.session(&run, &dispatch);
-                pending.push(self.triggers.write(&run, dispatch, session, now));
+                written.push(self.triggers.write(&run, dispatch, session, now));
             } else {
                 tracing::debug!(run_id = %run.id, "run was cancelled, paused or edited before its trigger was published");
             }
         }
-        self.claims.add_pending(pending);
+        self.claims.add_pending(self.triggers.sign(written));
         self.claims.wake_publish.wake();
     }
 
@@ -156,7 +156,7 @@ impl Prepare {
         run: &ClaimedRun,
         dispatch: &DispatchRequest,
         now: Timestamp,
-    ) -> Option<PendingPublish> {
+    ) -> Option<WrittenTrigger> {
         let spec = &run.job.spec;
         let candidates = self
             .registry
@@ -167,11 +167,11 @@ impl Prepare {
             ..dispatch.clone()
         };
         let session = self.session(run, &second);
-        let mut trigger = self.triggers.write(run, second, session, now);
+        let mut written = self.triggers.write(run, second, session, now);
         // Neither the node, which keeps one trigger for each run, nor a broker that drops repeated messages may hide the bug.
-        trigger.dispatch.attempt.run.0 |= 1 << 62;
-        trigger.message.id.push_str(":doubled");
-        Some(trigger)
+        written.pending.dispatch.attempt.run.0 |= 1 << 62;
+        written.pending.message.id.push_str(":doubled");
+        Some(written)
     }
 
     fn session(&self, run: &ClaimedRun, dispatch: &DispatchRequest) -> Option<Session> {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cueline_broker::{Broker, Outgoing, Refusal};
-use cueline_model::{AttemptId, ExecutorId, OutcomeKind, Timestamp};
+use cueline_model::{AttemptId, ExecutorId, OutcomeKind, Session, Timestamp};
 use cueline_runtime::{BurstGate, Duty, Next};
 use cueline_store::{AttemptReport, NodeId, Store, StoreError};
 use tokio::sync::mpsc;
@@ -83,9 +83,8 @@ impl Publish {
             });
         }
         self.burst_gate.record_urgent(due.len());
-        for trigger in &mut due {
-            self.refresh(trigger, now);
-        }
+        self.signer
+            .refresh(&mut due, |trigger| self.session(trigger), now);
         let due = self.still_dispatching(due).await?;
         self.publish(due).await?;
         Ok(Next::Now)
@@ -128,20 +127,18 @@ impl Publish {
         self.claims.add_pending(triggers);
     }
 
-    /// Brings the trigger up to date. Its executor may have begun a session since it was written.
+    /// The session to bring a trigger up to date with. Its executor may have begun one since it was written.
     ///
     /// Only a dispatch that the store is about to confirm gets another session, and the session is read before that. A
     /// failover that replaces the attempt comes later. Its executor then returns with a session that is later still.
-    fn refresh(&self, trigger: &mut PendingPublish, now: Timestamp) {
-        let session = if trigger.is_dispatch_uncertain {
-            self.registry.session(&ExecutorId {
-                group: trigger.group.clone(),
-                name: trigger.dispatch.executor.clone(),
-            })
-        } else {
-            None
-        };
-        self.signer.refresh(trigger, session, now);
+    fn session(&self, trigger: &PendingPublish) -> Option<Session> {
+        if !trigger.is_dispatch_uncertain {
+            return None;
+        }
+        self.registry.session(&ExecutorId {
+            group: trigger.group.clone(),
+            name: trigger.dispatch.executor.clone(),
+        })
     }
 
     async fn publish(&self, due: Vec<PendingPublish>) -> Result<(), EngineError> {

@@ -1,4 +1,7 @@
-//! Writes triggers: turns a run and its executor into a message.
+//! Writes triggers: turns runs and their executors into signed messages.
+//!
+//! All triggers of all handlers are signed here, those that are published again too. One signature covers many of them, so
+//! they are written first and signed together.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -6,7 +9,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use cueline_broker::Outgoing;
 use cueline_model::{Job, JobId, Route, Session, StoreId, Timestamp};
-use cueline_protocol::{JobSnapshot, SigningKey, Trigger, VERSION, decode, encode};
+use cueline_protocol::{JobSnapshot, SigningKeys, Trigger, VERSION, decode, encode};
 use cueline_store::{ClaimedRun, DispatchRequest};
 
 use crate::addresses::executor_queue;
@@ -18,8 +21,8 @@ const MAX_SNAPSHOTS: usize = 50_000;
 /// Gives triggers their deadline and signature.
 #[derive(Clone)]
 pub(crate) struct TriggerSigner {
-    /// Without a key no trigger is signed.
-    pub(crate) key: Option<SigningKey>,
+    /// Without keys no trigger is signed.
+    pub(crate) keys: Option<SigningKeys>,
     /// How long after its writing an executor that does not know the attempt accepts the trigger, in ms.
     pub(crate) valid_ms: u64,
 }
@@ -44,54 +47,67 @@ impl TriggerSigner {
         now <= self.rebuild_after(self.written_at(trigger))
     }
 
-    /// Whether a scheduler with this key may have written the message, from which `trigger` was read. If the trigger
-    /// needs a signature, only a holder of the key can have written it.
+    /// Whether a scheduler with these keys may have written the message, from which `trigger` was read. With keys, only
+    /// a holder of the key of the trigger's group can have written it.
     pub(crate) fn may_have_written(&self, message: &[u8], trigger: &Trigger) -> bool {
-        match self.key_of(trigger) {
-            Some(key) => key.verifying_keys().verify(message, trigger).is_ok(),
+        match &self.keys {
+            Some(keys) => {
+                let key = keys.of(&trigger.group).verifying_keys();
+                key.verify(message, trigger).is_ok()
+            }
             None => trigger.signature.is_none(),
         }
     }
 
-    /// Whether a scheduler with this key has signed the message, from which `trigger` was read.
+    /// Whether a scheduler with these keys has signed the message, from which `trigger` was read.
     pub(crate) fn has_signed(&self, message: &[u8], trigger: &Trigger) -> bool {
-        self.key_of(trigger).is_some() && self.may_have_written(message, trigger)
+        self.keys.is_some() && self.may_have_written(message, trigger)
     }
 
-    /// The key, if the trigger's handler requires a signature.
-    fn key_of(&self, trigger: &Trigger) -> Option<&SigningKey> {
-        let needed = trigger.job.handler.needs_signature();
-        self.key.as_ref().filter(|_| needed)
+    /// The messages of the triggers, signed together, in the same order.
+    fn encode(&self, triggers: &mut [Trigger]) -> Vec<Bytes> {
+        let messages: Vec<Vec<u8>> = match &self.keys {
+            Some(keys) => keys.sign_all(triggers),
+            None => triggers.iter().map(encode).collect(),
+        };
+        messages.into_iter().map(Bytes::from).collect()
     }
 
-    fn encode(&self, trigger: &mut Trigger) -> Bytes {
-        match self.key_of(trigger) {
-            Some(key) => key.sign(trigger),
-            None => encode(trigger),
-        }
-        .into()
-    }
-
-    /// Rebuilds the trigger with a full deadline if it has waited too long, or if it was written for an earlier session
-    /// than `session`. Otherwise its executor would return it.
+    /// Rebuilds triggers with a full deadline if they have waited too long, or if they were written for an earlier
+    /// session than `session_of` them. Otherwise their executors would return them.
     pub(crate) fn refresh(
         &self,
-        pending: &mut PendingPublish,
-        session: Option<Session>,
+        pending: &mut [PendingPublish],
+        session_of: impl Fn(&PendingPublish) -> Option<Session>,
         now: Timestamp,
     ) {
-        if now <= pending.rebuild_after && session <= pending.session {
-            return;
+        let (mut places, mut triggers) = (Vec::new(), Vec::new());
+        for (place, one) in pending.iter_mut().enumerate() {
+            let session = session_of(one);
+            if now <= one.rebuild_after && session <= one.session {
+                continue;
+            }
+            // This process wrote the message, so it can read it.
+            if let Ok(mut trigger) = decode::<Trigger>(&one.message.payload) {
+                one.session = one.session.max(session);
+                one.rebuild_after = self.rebuild_after(now);
+                trigger.session = one.session;
+                trigger.deadline = self.deadline(now);
+                places.push(place);
+                triggers.push(trigger);
+            }
         }
-        // This process wrote the message, so it can read it.
-        if let Ok(mut trigger) = decode::<Trigger>(&pending.message.payload) {
-            pending.session = pending.session.max(session);
-            trigger.session = pending.session;
-            trigger.deadline = self.deadline(now);
-            pending.message.payload = self.encode(&mut trigger);
-            pending.rebuild_after = self.rebuild_after(now);
+        for (place, payload) in places.into_iter().zip(self.encode(&mut triggers)) {
+            pending[place].message.payload = payload;
         }
     }
+}
+
+/// A trigger that is not signed yet.
+pub(crate) struct WrittenTrigger {
+    trigger: Trigger,
+    /// It has no message yet.
+    pub(crate) pending: PendingPublish,
 }
 
 /// Writes triggers. Caches the job snapshot, which all runs of a job version share.
@@ -110,16 +126,16 @@ impl TriggerWriter {
         }
     }
 
-    /// Writes the trigger for the present session of its executor.
+    /// Writes the trigger for the present session of its executor. It has to be [signed](Self::sign).
     pub(crate) fn write(
         &mut self,
         run: &ClaimedRun,
         dispatch: DispatchRequest,
         session: Option<Session>,
         now: Timestamp,
-    ) -> PendingPublish {
+    ) -> WrittenTrigger {
         let spec = &run.job.spec;
-        let mut trigger = Trigger {
+        let trigger = Trigger {
             v: VERSION,
             store: self.store_id,
             run: run.id,
@@ -140,9 +156,9 @@ impl TriggerWriter {
             topic: spec.name.to_string(),
             // Run ids repeat across stores, and stores may share a broker. The store id keeps messages apart.
             id: format!("{}:{}:{}", self.store_id.short(), run.id, run.attempt),
-            payload: self.signer.encode(&mut trigger),
+            payload: Bytes::new(),
         };
-        PendingPublish {
+        let pending = PendingPublish {
             dispatch,
             is_dispatch_uncertain: false,
             maybe_published: false,
@@ -152,7 +168,18 @@ impl TriggerWriter {
             due_at: run.due_at,
             priority: spec.priority,
             message,
+        };
+        WrittenTrigger { trigger, pending }
+    }
+
+    /// Signs triggers together.
+    pub(crate) fn sign(&self, written: Vec<WrittenTrigger>) -> Vec<PendingPublish> {
+        let parts = written.into_iter().map(|one| (one.trigger, one.pending));
+        let (mut triggers, mut pending): (Vec<Trigger>, Vec<PendingPublish>) = parts.unzip();
+        for (one, payload) in pending.iter_mut().zip(self.signer.encode(&mut triggers)) {
+            one.message.payload = payload;
         }
+        pending
     }
 
     fn snapshot(&mut self, job: &Job) -> Arc<JobSnapshot> {
