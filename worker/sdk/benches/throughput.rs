@@ -39,6 +39,7 @@ async fn measure(attempts: i64, concurrency: usize) -> Result<(), Error> {
     let (start, cpu_before) = (Instant::now(), cpu_ms());
     let stop = Stop::new();
     let worker = Worker::builder("default")
+        .allow_unverified_native()
         .name("worker-1")
         .broker(broker.clone())
         .state_dir(directory.path().join("state"))

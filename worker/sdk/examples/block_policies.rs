@@ -54,6 +54,7 @@ async fn demonstrate() -> Result<Vec<(RunId, OutcomeKind)>, Box<dyn Error>> {
         .broker(broker.clone())
         .state_dir(directory.path().join("state"))
         .in_process_scheduler()
+        .allow_unverified_native() // the broker is a file that no other process uses
         .handler("work", work)
         .build()?;
     let mut messages = Vec::new();

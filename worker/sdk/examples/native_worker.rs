@@ -1,27 +1,31 @@
 //! A worker on NATS:
-//! `NATS_URL=nats://127.0.0.1:4222 CUELINE_ENROL_TOKEN_FILE=enrol.token cargo run -p cueline-worker --example native_worker`.
+//! `NATS_URL=nats://127.0.0.1:4222 CUELINE_TRUST=trusted.keys CUELINE_ENROL_TOKEN_FILE=enrol.token cargo run -p cueline-worker --example native_worker`.
 //!
-//! It runs jobs of the group `billing` whose definition says `handler = { native = "invoice" }`. Schedulers accept the
+//! It runs jobs of the group `billing` whose definition says `handler = { native = "invoice" }`, from triggers that one
+//! of the trusted keys has signed. Schedulers accept the
 //! key that it makes in its state directory, because it knows their enrolment token. Later starts need no token.
 
 use std::env;
 use std::error::Error;
+use std::fs;
 
 use cueline_broker::{Broker, BrokerOptions};
 use cueline_broker_nats::{NatsDriver, NatsOptions};
-use cueline_worker::{Builder, Context, Failure, Worker, WorkerIdentity};
+use cueline_worker::{Builder, Context, Failure, VerifyingKeys, Worker, WorkerIdentity};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     let identity = WorkerIdentity::open("billing", "billing-1", "cueline-state/billing/billing-1")?
         .enrol_token_file(env::var_os("CUELINE_ENROL_TOKEN_FILE"))?;
+    let keys = VerifyingKeys::from_lines(&fs::read_to_string(env::var("CUELINE_TRUST")?)?)?;
     let options = NatsOptions {
         seal_dead_letters: Some(identity.dead_letter_seal()),
         ..NatsOptions::default()
     };
     let driver = NatsDriver::connect(&env::var("NATS_URL")?, options).await?;
     let broker = Broker::new(driver, BrokerOptions::default());
-    worker(broker, identity).build()?.run_until_signal().await?;
+    let builder = worker(broker, identity).trust(keys);
+    builder.build()?.run_until_signal().await?;
     Ok(())
 }
 
@@ -46,6 +50,8 @@ mod tests {
     use cueline_worker::{AttemptInfo, Stop, from_fn};
 
     use super::*;
+
+    const PUBLIC_KEY: &str = "6kpsY+KcUgq+9VB7Ey7F+ZVHdq6+vnuSQh7qaRRG0iw=";
 
     #[test]
     fn the_readme_shows_this_program() {
@@ -80,7 +86,8 @@ mod tests {
         let broker = Broker::new(driver.expect("broker"), BrokerOptions::default());
         let state = directory.path().join("state");
         let identity = WorkerIdentity::open("billing", "billing-1", state).expect("an identity");
-        let builder = worker(broker, identity);
+        let keys = VerifyingKeys::from_base64([PUBLIC_KEY]).expect("a key");
+        let builder = worker(broker, identity).trust(keys);
         let stop = Stop::new();
         let running = tokio::spawn(builder.build().expect("a worker").run(stop.clone()));
         stop.ask_soft();

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use cueline_broker::Broker;
 use cueline_model::{ExecutorId, NameError, Timestamp};
-use cueline_protocol::{VerifyingKeys, WorkerProcess};
+use cueline_protocol::{TriggerVerifier, VerifyingKeys, WorkerProcess};
 use cueline_runtime::{BootClock, Clock, SystemBootClock, SystemClock};
 
 use crate::context::Context;
@@ -30,16 +30,17 @@ const MIN_LOG_BYTES: usize = 1024;
 
 type Named = Vec<(String, Arc<dyn Handler>)>;
 
-/// Puts a [`Worker`] together. Only the broker is required; each method names its default.
+/// Puts a [`Worker`] together. Only the broker and the trusted keys are required; each method names its default.
 ///
 /// ```no_run
 /// use std::time::Duration;
-/// use cueline_worker::{Context, Failure, Result, Worker};
+/// use cueline_worker::{Context, Failure, Result, VerifyingKeys, Worker};
 ///
-/// async fn run(broker: cueline_broker::Broker) -> Result<()> {
+/// async fn run(broker: cueline_broker::Broker, keys: VerifyingKeys) -> Result<()> {
 ///     Worker::builder("billing")
 ///         .name("billing-1")
 ///         .broker(broker)
+///         .trust(keys)
 ///         .state_dir("/var/lib/billing")
 ///         .concurrency(16)
 ///         .drain_timeout(Duration::from_secs(60))
@@ -60,6 +61,7 @@ pub struct Builder {
     native: Named,
     kinds: Named,
     trust: VerifyingKeys,
+    unverified_native: bool,
     concurrency: usize,
     log_bytes: usize,
     clock: Arc<dyn Clock>,
@@ -100,6 +102,7 @@ impl Builder {
             native: Vec::new(),
             kinds: Vec::new(),
             trust: VerifyingKeys::default(),
+            unverified_native: false,
             concurrency: 256,
             log_bytes: 1024 * 1024,
             clock: Arc::new(SystemClock),
@@ -162,17 +165,27 @@ impl Builder {
     }
 
     /// Allows a built-in kind, `shell`, `command` or `http`, and runs it with this handler. Such jobs run only from
-    /// triggers that a [trusted](Self::trust) key has signed.
+    /// triggers that a [trusted](Self::trust) key has signed, also with
+    /// [`allow_unverified_native`](Self::allow_unverified_native).
     #[must_use]
     pub fn kind(mut self, kind: &str, handler: impl Handler) -> Self {
         self.kinds.push((kind.to_owned(), Arc::new(handler)));
         self
     }
 
-    /// The schedulers' public keys. Default: none, so that no built-in kind can run.
+    /// The schedulers' public keys. A trigger runs only if one of them has signed it. Required, unless
+    /// [`allow_unverified_native`](Self::allow_unverified_native) is called.
     #[must_use]
     pub fn trust(mut self, keys: VerifyingKeys) -> Self {
         self.trust = keys;
+        self
+    }
+
+    /// Runs native handlers from triggers that are not verified. Every user who may publish to the executor's queue can
+    /// then run them, with any parameters. Use it for tests, and for a broker in this process.
+    #[must_use]
+    pub fn allow_unverified_native(mut self) -> Self {
+        self.unverified_native = true;
         self
     }
 
@@ -310,6 +323,10 @@ impl Builder {
         check_identity(&executor, identity)?;
         let no_broker = || Error::setting("broker", "", "a worker needs a broker");
         let broker = self.broker.ok_or_else(no_broker)?;
+        if self.trust.is_empty() && !self.unverified_native {
+            let problem = "a worker needs the public keys of its schedulers; or call allow_unverified_native, if only they can publish to its queue";
+            return Err(Error::setting("trust", "", problem));
+        }
         if self.concurrency == 0 {
             return Err(Error::setting("concurrency", "0", "at least 1"));
         }
@@ -345,7 +362,8 @@ impl Builder {
             broker,
             state_dir,
             handlers: registry(self.native, self.kinds)?,
-            trust: self.trust,
+            trust: TriggerVerifier::new(self.trust),
+            unverified_native: self.unverified_native,
             concurrency: self.concurrency,
             log_bytes: self.log_bytes,
             clock: self.clock,

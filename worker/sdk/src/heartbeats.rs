@@ -211,7 +211,8 @@ mod tests {
         let broker = Broker::new(driver, BrokerOptions::default());
         let builder = Worker::builder("default")
             .name("one")
-            .broker(broker.clone());
+            .broker(broker.clone())
+            .allow_unverified_native();
         let settings = builder.settings().expect("settings");
         let listening = broker.listen(&settings.control_channel()).await;
         let mut control = listening.expect("a listener");

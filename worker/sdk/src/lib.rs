@@ -4,12 +4,14 @@
 //! It knows nothing of schedules and of the store.
 //!
 //! ```no_run
-//! use cueline_worker::{Context, Failure, Result, Worker, WorkerIdentity};
+//! use cueline_broker::Broker;
+//! use cueline_worker::{Context, Failure, Result, VerifyingKeys, Worker, WorkerIdentity};
 //!
-//! async fn run(broker: cueline_broker::Broker, identity: WorkerIdentity) -> Result<()> {
+//! async fn run(broker: Broker, identity: WorkerIdentity, keys: VerifyingKeys) -> Result<()> {
 //!     Worker::builder("billing")
 //!         .identity(identity) // name, key and state directory
 //!         .broker(broker)
+//!         .trust(keys) // of the schedulers: triggers without their signature do not run
 //!         .handler("invoice", invoice)
 //!         .build()?
 //!         .run_until_signal() // drains at SIGTERM
@@ -70,6 +72,7 @@
 //! | waiting orders | 2,048 | others are dropped; the schedulers repeat them |
 //! | outcomes reported again because schedulers still ask for them | 10,000; each 30 s after its report, then after twice the time | the reply says that the attempt is held |
 //! | reports that wait until the worker is enrolled | they count as unconfirmed | nothing is fetched or started |
+//! | verified signatures of triggers that are remembered | 256, each for up to 32 triggers | the one used least recently is forgotten and checked again |
 //! | cancellations ahead of their trigger | 10,000 | the oldest is forgotten |
 
 #![warn(clippy::missing_errors_doc)]
@@ -108,7 +111,7 @@ pub use context::{AttemptInfo, Context, StopReason, Stopped};
 /// The types that [`AttemptInfo`] consists of, so that handlers need no other internal crate.
 pub use cueline_model as model;
 pub use cueline_model::LogStream;
-pub use cueline_protocol::VerifyingKeys;
+pub use cueline_protocol::{SignError, VerifyingKeys};
 pub use cueline_protocol::origin::{EnrolmentToken, InvalidEnrolmentToken, WorkerKey};
 /// The TLS implementation of this build, for handlers with TLS clients of their own.
 pub use cueline_runtime::tls::install_provider as install_tls_provider;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use cueline_broker::{Broker, Channel, QueueId, StartLog};
 use cueline_model::ExecutorId;
-use cueline_protocol::{VerifyingKeys, WorkerProcess};
+use cueline_protocol::{TriggerVerifier, WorkerProcess};
 use cueline_runtime::{BootClock, Clock};
 
 use crate::error::BoxError;
@@ -30,7 +30,10 @@ pub(crate) struct Settings {
     pub(crate) broker: Broker,
     pub(crate) state_dir: PathBuf,
     pub(crate) handlers: Registry,
-    pub(crate) trust: VerifyingKeys,
+    /// Verifies the triggers of all handlers.
+    pub(crate) trust: TriggerVerifier,
+    /// Triggers of native handlers are not verified.
+    pub(crate) unverified_native: bool,
     pub(crate) concurrency: usize,
     pub(crate) log_bytes: usize,
     pub(crate) clock: Arc<dyn Clock>,

@@ -36,11 +36,12 @@ const SETTLE_TIMEOUT: Duration = Duration::from_secs(2);
 /// A worker that is ready to run. [`Worker::builder`] puts one together.
 ///
 /// ```no_run
-/// use cueline_worker::{Context, Failure, Result, Stop, Worker};
+/// use cueline_worker::{Context, Failure, Result, Stop, VerifyingKeys, Worker};
 ///
-/// async fn serve(broker: cueline_broker::Broker, stop: Stop) -> Result<()> {
+/// async fn serve(broker: cueline_broker::Broker, keys: VerifyingKeys, stop: Stop) -> Result<()> {
 ///     let worker = Worker::builder("billing")
 ///         .broker(broker)
+///         .trust(keys)
 ///         .handler("invoice", |_cx: Context| async { Ok::<_, Failure>("done") })
 ///         .build()?;
 ///     worker.run(stop).await // `stop.ask_soft()` elsewhere drains it

@@ -274,7 +274,11 @@ mod tests {
         let driver = EmbeddedDriver::open(&path, EmbeddedOptions::default()).await;
         let broker = Broker::new(driver.expect("opens"), BrokerOptions::default());
         let state = folder.path().join("state");
-        let builder = || Worker::builder("billing").identity(open(&state));
+        let builder = || {
+            Worker::builder("billing")
+                .identity(open(&state))
+                .allow_unverified_native()
+        };
         let settings = builder().broker(broker).settings().expect("valid");
         assert_eq!(settings.executor.to_string(), "billing/one");
         assert_eq!(settings.state_dir, state);

@@ -58,6 +58,71 @@ async fn only_a_script_signed_by_a_trusted_key_runs() {
     }
 }
 
+/// The handlers are the worker's own code. Their parameters and fire times come with the trigger.
+#[tokio::test]
+async fn only_a_native_handler_with_a_genuine_trigger_runs() {
+    let fixture = Fixture::new().await;
+    let key = SigningKey::from_seed([7; 32]);
+    let worker = run(fixture.verifying_builder().trust(key.verifying_keys()));
+    let noop = |run| trigger(run, "noop", Block::Parallel(8));
+
+    let mut batch = [noop(1), noop(2), noop(3), noop(4)];
+    key.sign_all(&mut batch);
+    let [first, second, mut changed, mut mixed] = batch;
+    changed.params = Some("changed".to_owned());
+    mixed.signature = second.signature.clone();
+    let mut untrusted = noop(5);
+    SigningKey::from_seed([8; 32]).sign(&mut untrusted);
+    let unsigned = noop(6);
+    fixture
+        .publish(&[first, changed, mixed, untrusted, unsigned, second])
+        .await;
+
+    for n in 1..=2 {
+        assert_eq!(fixture.outcome(n).await.kind, OutcomeKind::Succeeded);
+    }
+    fixture.wait_settled().await;
+    assert_eq!(dead(&fixture, 4).await.len(), 4);
+    worker.drain().await;
+    assert_eq!(fixture.calls.load(Ordering::SeqCst), 2);
+    for n in 3..=6 {
+        assert_eq!(fixture.outcomes(n).len(), 0, "run {n}");
+    }
+}
+
+#[tokio::test]
+async fn a_script_needs_a_signature_where_native_handlers_need_none() {
+    let fixture = Fixture::new().await;
+    let shell = cueline_worker::from_fn(|_cx: Context| async { Ok::<_, Failure>("it ran") });
+    let worker = run(fixture.builder().kind("shell", shell));
+    let native = trigger(1, "noop", Block::Serial);
+    let mut untrusted = script(2, "echo untrusted");
+    SigningKey::from_seed([8; 32]).sign(&mut untrusted);
+    fixture
+        .publish(&[native, untrusted, script(3, "echo unsigned")])
+        .await;
+    assert_eq!(fixture.outcome(1).await.kind, OutcomeKind::Succeeded);
+    fixture.wait_settled().await;
+    assert_eq!(dead(&fixture, 2).await.len(), 2);
+    worker.drain().await;
+    assert_eq!(fixture.outcomes(2).len() + fixture.outcomes(3).len(), 0);
+}
+
+#[tokio::test]
+async fn a_worker_needs_keys_unless_it_is_told_to_run_unverified_triggers() {
+    let fixture = Fixture::new().await;
+    let refused = fixture.verifying_builder().build().expect_err("no keys");
+    let message = refused.to_string();
+    assert!(
+        message.contains("trust:") && message.contains("allow_unverified_native"),
+        "{message}"
+    );
+    let key = SigningKey::from_seed([7; 32]);
+    let trusting = fixture.verifying_builder().trust(key.verifying_keys());
+    assert!(trusting.build().is_ok());
+    assert!(fixture.builder().build().is_ok());
+}
+
 #[tokio::test]
 async fn unreadable_and_misaddressed_triggers_become_dead_letters() {
     let fixture = Fixture::new().await;

@@ -115,8 +115,13 @@ impl Fixture {
         self.directory.path().join("state")
     }
 
-    /// A worker with the handlers `noop`, `gate`, `stubborn` and `panic`.
+    /// A worker with the handlers `noop`, `gate`, `stubborn` and `panic`, which it runs from unsigned triggers.
     pub(crate) fn builder(&self) -> Builder {
+        self.verifying_builder().allow_unverified_native()
+    }
+
+    /// The same, but it verifies all triggers. It needs keys to trust.
+    pub(crate) fn verifying_builder(&self) -> Builder {
         let (started, gate) = (Arc::clone(&self.started), Arc::clone(&self.gate));
         let calls = Arc::clone(&self.calls);
         Worker::builder("default")
