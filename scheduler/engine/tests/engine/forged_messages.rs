@@ -331,7 +331,7 @@ async fn a_message_that_the_broker_moved_has_the_origin_of_its_own_seal() {
     let letters = [
         moved(&QueueId::Results, sealed),
         moved(&QueueId::Results, attack.report(attack.success())),
-        // Triggers of native handlers have no signature.
+        // This scheduler has no signing key, so nothing shows who has written it.
         moved(&attack.victim.queue(), encode(&attack.trigger)),
     ];
     for letter in &letters {

@@ -27,6 +27,7 @@ mod refused_triggers;
 mod retry;
 mod routing;
 mod shutdown;
+mod signatures;
 mod single_faults;
 mod stop_means_stop;
 mod trigger_requests;

@@ -1,6 +1,5 @@
 //! G17: a genuine trigger that its executor refuses ends its attempt. No other dead letter changes a run.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -273,7 +272,9 @@ async fn a_trigger_of_another_run_or_executor_ends_nothing() {
         |t| t.attempt += 1,
         |t| t.run.0 += 1,
         |t| t.store = StoreId(t.store.0 ^ 1),
-        |t| t.signature = Some("AAAA".to_owned()),
+        |t| {
+            SigningKey::from_seed([9; 32]).sign(t);
+        },
     ];
     for (n, change) in changes.into_iter().enumerate() {
         let mut trigger = genuine.clone();
@@ -303,23 +304,23 @@ async fn a_trigger_of_another_run_or_executor_ends_nothing() {
 
 /// A user who can publish to an executor's queue can make its worker refuse such triggers.
 #[tokio::test]
-async fn only_a_trigger_with_the_schedulers_signature_ends_the_attempt_of_a_script() {
+async fn only_a_trigger_with_the_schedulers_signature_ends_the_attempt() {
+    let script = json!({ "shell": { "script": "true" } });
+    for handler in [script, json!({ "native": "work" })] {
+        only_a_signed_trigger_ends_the_attempt(handler).await;
+    }
+}
+
+async fn only_a_signed_trigger_ends_the_attempt(handler: Value) {
     let fixture = Fixture::new().await;
     let key = SigningKey::from_seed([1; 32]);
-    let engine = ManualEngine::new(
-        fixture.store.clone(),
-        fixture.broker.clone(),
-        Arc::new(fixture.clock.clone()),
-        EngineOptions::default(),
-        Some(key),
-        Origins::InProcess,
-    );
-    let mut engine = engine.await.expect("the engine starts");
+    let origins = Origins::InProcess;
+    let mut engine = fixture.signing_engine(key.into(), origins).await;
     let mut e1 = fixture.silent_executor("e1").await;
-    e1.heartbeat_with(|heartbeat| heartbeat.capabilities = vec!["shell".to_owned()])
+    let capabilities = ["shell", "native:work"].map(str::to_owned);
+    e1.heartbeat_with(|heartbeat| heartbeat.capabilities = capabilities.to_vec())
         .await;
-    let handler = json!({ "handler": { "shell": { "script": "true" } } });
-    fixture.apply("job", handler).await;
+    fixture.apply("job", json!({ "handler": handler })).await;
     let run = fixture.trigger("job").await;
     assert_eq!(tick(&mut engine).await, 1);
     let queue = e1.queue();
