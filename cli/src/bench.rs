@@ -128,7 +128,7 @@ pub(crate) async fn run_worker(args: BenchWorkerArgs) -> Result<()> {
         concurrency: CONCURRENCY,
         drain_timeout: DRAIN_TIMEOUT,
         native: Handlers::from([("noop".to_owned(), noop.clone() as _)]),
-        trust: VerifyingKeys::default(),
+        trust: trusted_keys(&args)?,
         failover: Failover::After {
             fence_after: FENCE_AFTER,
             failover_after: FAILOVER_AFTER,
@@ -147,6 +147,11 @@ pub(crate) async fn run_worker(args: BenchWorkerArgs) -> Result<()> {
     executors.stop(options.drain_timeout).await;
     broker.close().await;
     ended.map_or(Ok(()), |what| Err(unexpected_end(&what)))
+}
+
+fn trusted_keys(args: &BenchWorkerArgs) -> Result<VerifyingKeys> {
+    let text = secret_file::read(&args.trust).map_err(BadInput)?;
+    Ok(VerifyingKeys::from_lines(&text)?)
 }
 
 /// Connects as `id`. Several executors of this process may share the connection. Without an `identity`, dead letters are
@@ -196,6 +201,7 @@ async fn run_light_executors(
             .drain_timeout(DRAIN_TIMEOUT)
             .fence_after(FENCE_AFTER)
             .failover_after(FAILOVER_AFTER)
+            .trust(trusted_keys(args)?)
             .native("noop", Arc::clone(&noop))
             .build()?;
         let stop = tasks.stop();

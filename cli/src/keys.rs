@@ -9,7 +9,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
-use cueline_protocol::{SigningKey, VerifyingKeys};
+use cueline_protocol::{PUBLIC_KEY_PREFIX, SigningKey, VerifyingKeys};
 use rand::TryRng as _;
 use serde_json::json;
 
@@ -18,7 +18,7 @@ use crate::output::{Out, cell};
 use crate::secret_file;
 
 const SECRET: &str = "cueline-secret-key:";
-const PUBLIC: &str = "cueline-public-key:";
+const PUBLIC: &str = PUBLIC_KEY_PREFIX;
 
 /// `cueline key …`
 #[derive(Debug, Subcommand)]

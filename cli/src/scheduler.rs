@@ -77,7 +77,7 @@ impl Node {
             &store.store,
             &broker.broker,
             &options,
-            &config.signing_key,
+            &config.signing_keys(),
             &Origins::enrolled(store.store.clone()),
             &retry,
         )
@@ -100,12 +100,19 @@ impl Node {
 }
 
 fn banner(config: &SchedulerConfig, url: &str) -> String {
+    let signs = config.signing_key.iter().map(|entry| {
+        let public = crate::keys::public_text(&entry.key);
+        match &entry.group {
+            None => format!("signs    {public}\n"),
+            Some(group) => format!("signs    {public} for the group {group}\n"),
+        }
+    });
+    let signs: String = signs.collect();
     format!(
-        "cueline {} scheduler {}\napi      {url}\nstore    {}\nbroker   {}\nsigns    {}\n",
+        "cueline {} scheduler {}\napi      {url}\nstore    {}\nbroker   {}\n{signs}",
         env!("CARGO_PKG_VERSION"),
         config.name,
         config.store,
         config.broker,
-        crate::keys::public_text(&config.signing_key),
     )
 }

@@ -26,6 +26,9 @@ pub struct BenchWorkerArgs {
     /// File with the token that enrols the executors
     #[arg(long)]
     pub enrol_token_file: PathBuf,
+    /// File with the public key of the schedulers
+    #[arg(long)]
+    pub trust: PathBuf,
     /// The executor's name, in the group `default`; with `--light`, what the names begin with
     #[arg(long)]
     pub name: ExecutorName,

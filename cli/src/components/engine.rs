@@ -7,7 +7,7 @@ use anyhow::Result;
 use cueline_api::{AdminToken, ApiState};
 use cueline_broker::Broker;
 use cueline_engine::{Engine, EngineError, EngineOptions, Origins};
-use cueline_protocol::SigningKey;
+use cueline_protocol::SigningKeys;
 use cueline_runtime::{Lifecycle, Stop, SystemClock};
 use cueline_store::Store;
 use cueline_store::admin::SchedulerAdmin;
@@ -32,7 +32,7 @@ impl RunningEngine {
         store: &Arc<dyn Store>,
         broker: &Broker,
         options: &EngineOptions,
-        key: &SigningKey,
+        keys: &SigningKeys,
         origins: &Origins,
         retry: &StartupRetry,
     ) -> Result<Self, OpenError> {
@@ -43,7 +43,7 @@ impl RunningEngine {
                 broker.clone(),
                 Arc::new(SystemClock),
                 options.clone(),
-                Some(key.clone()),
+                Some(keys.clone()),
                 origins.clone(),
                 &tasks,
             )

@@ -17,10 +17,9 @@ use clap::{ArgAction, Args};
 use cueline_api::AdminToken;
 use cueline_handlers::http::IpNet;
 use cueline_model::{DurationMs, ExecutorName, GroupName};
-use cueline_protocol::SigningKey;
 use cueline_protocol::origin::EnrolmentToken;
 
-use super::values::{self, TrustedKeys};
+use super::values::{self, SigningKeyEntry, TrustedKeys};
 use crate::adapters::{BrokerUrl, StoreUrl};
 use crate::components::HandlerKind;
 
@@ -155,9 +154,9 @@ pub(crate) struct SchedulerConfig {
     /// File that holds the admin token; `cueline token new` makes one
     #[arg(value_name = "FILE")]
     pub(crate) token_file: Option<PathBuf>,
-    /// File with the key that signs triggers, the same for all nodes; `cueline key new` makes one
-    #[arg(value_name = "FILE", value_parser = values::signing_key)]
-    pub(crate) signing_key: SigningKey,
+    /// Files with the keys that sign triggers, the same for all nodes: one FILE, and GROUP=FILE for each group that has a key of its own; `cueline key new` makes one
+    #[arg(value_name = "FILE|GROUP=FILE", required = true, value_parser = values::signing_key)]
+    pub(crate) signing_key: Vec<SigningKeyEntry>,
     /// File with a token that enrols workers of every group, the same for all nodes; stored at the start, unless the store has a token of its id. `cueline worker-key token --offline` makes one
     #[arg(value_name = "FILE", value_parser = values::enrolment_token)]
     pub(crate) enrol_token_file: Option<EnrolmentToken>,

@@ -1,14 +1,15 @@
 //! Rules across settings: defaults that follow from the machine or from other settings, and combinations that are
 //! refused.
 
-use std::path::PathBuf;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use cueline_api::TlsFiles;
 use cueline_handlers::SecretSources;
 use cueline_handlers::http::AddressPolicy;
 use cueline_model::{DurationMs, ExecutorName};
-use cueline_protocol::VerifyingKeys;
+use cueline_protocol::{SigningKeys, VerifyingKeys};
 use cueline_worker::KeyFile;
 
 use super::roles::{
@@ -17,6 +18,7 @@ use super::roles::{
 };
 use super::settings::Settings;
 use super::tls::check_tls;
+use super::values;
 use crate::adapters::{BrokerSettings, BrokerUrl};
 use crate::failure::BadInput;
 
@@ -57,11 +59,11 @@ impl Rules for SchedulerConfig {
                 "store_file",
                 "broker_file",
                 "token_file",
-                "signing_key",
                 "enrol_token_file",
                 "tls_key",
             ],
         );
+        check_signing_keys(settings);
         check_broker(settings);
         check_tls(settings);
     }
@@ -104,6 +106,23 @@ impl StandaloneConfig {
 impl SchedulerConfig {
     pub(crate) fn broker_settings(&self) -> BrokerSettings {
         with_timings(self.failover.failover_after, self.broker_options.settings())
+    }
+
+    /// The keys of all `signing_key` entries.
+    ///
+    /// # Panics
+    ///
+    /// Without an entry for all groups, which [`Rules::complete`] refuses.
+    pub(crate) fn signing_keys(&self) -> SigningKeys {
+        let default = self.signing_key.iter().find(|entry| entry.group.is_none());
+        let default = default.expect("the rules require a key for all groups");
+        let keys = SigningKeys::from(default.key.clone());
+        self.signing_key
+            .iter()
+            .fold(keys, |keys, entry| match &entry.group {
+                Some(group) => keys.with_group(group.clone(), entry.key.clone()),
+                None => keys,
+            })
     }
 }
 
@@ -182,6 +201,33 @@ fn with_timings(failover_after: DurationMs, settings: BrokerSettings) -> BrokerS
 fn check_files(settings: &mut Settings, keys: &[&str]) {
     for key in keys {
         settings.check_permissions(key);
+    }
+}
+
+/// Each group has one key, and the groups without an entry have one.
+fn check_signing_keys(settings: &mut Settings) {
+    let entries: Vec<String> = settings.texts("signing_key").to_vec();
+    let mut groups = BTreeSet::new();
+    for entry in &entries {
+        let (group, path) = values::signing_key_parts(entry);
+        settings.warn_permissions(Path::new(path));
+        let whose = group.as_ref().map_or_else(
+            || "all groups without an entry of their own".to_owned(),
+            |group| format!("the group {group}"),
+        );
+        if !groups.insert(group) {
+            let problem = format!("{entry:?} given; there is another key for {whose}");
+            settings.refuse("signing_key", &problem);
+        }
+    }
+    if !entries.is_empty() && !groups.contains(&None) {
+        let given = entries.join(",");
+        settings.refuse(
+            "signing_key",
+            &format!(
+                "{given:?} given; a FILE without GROUP= is expected as well, for all other groups"
+            ),
+        );
     }
 }
 

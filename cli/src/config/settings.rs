@@ -2,7 +2,7 @@
 
 use std::env::VarError;
 use std::error::Error as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use clap::{Command, Id};
 
@@ -175,7 +175,12 @@ impl Settings {
     }
 
     pub(super) fn text(&self, key: &str) -> Option<&str> {
-        self.at(key).texts.first().map(String::as_str)
+        self.texts(key).first().map(String::as_str)
+    }
+
+    /// The entries of a list.
+    pub(super) fn texts(&self, key: &str) -> &[String] {
+        &self.at(key).texts
     }
 
     /// Sets a value if none is given.
@@ -240,11 +245,14 @@ impl Settings {
 
     /// Warns if other users can read the file that `key` names.
     pub(super) fn check_permissions(&mut self, key: &str) {
-        let warning = self
-            .text(key)
-            .map(Path::new)
-            .and_then(secret_file::permission_warning);
-        self.warnings.extend(warning);
+        if let Some(path) = self.text(key).map(PathBuf::from) {
+            self.warn_permissions(&path);
+        }
+    }
+
+    /// Warns if other users can read this file.
+    pub(super) fn warn_permissions(&mut self, path: &Path) {
+        self.warnings.extend(secret_file::permission_warning(path));
     }
 
     /// Parses all values into the role's struct, or reports each one that cannot be parsed.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use cueline_api::AdminToken;
 use cueline_handlers::http::{IpNet, parse_network};
-use cueline_model::{DurationMs, ExecutorName, NameError};
+use cueline_model::{DurationMs, ExecutorName, GroupName, NameError};
 use cueline_protocol::SigningKey;
 use cueline_protocol::origin::EnrolmentToken;
 
@@ -26,6 +26,14 @@ const MIN_TOKEN_BYTES: usize = 16;
 /// The public keys of one `trust` entry.
 #[derive(Debug, Clone)]
 pub(crate) struct TrustedKeys(pub(crate) Vec<String>);
+
+/// One `signing_key` entry.
+#[derive(Debug, Clone)]
+pub(crate) struct SigningKeyEntry {
+    /// The group whose triggers it signs; `None` for all groups without an entry.
+    pub(crate) group: Option<GroupName>,
+    pub(crate) key: SigningKey,
+}
 
 fn parse<T: FromStr<Err: Display>>(text: &str, expected: &str) -> Result<T, String> {
     text.parse()
@@ -170,9 +178,22 @@ pub(super) fn token(text: &str) -> Result<AdminToken, String> {
     Ok(AdminToken::new(text))
 }
 
-pub(super) fn signing_key(path: &str) -> Result<SigningKey, String> {
+/// The group and the file of a `signing_key` entry. A path with `=` in it needs a `/` before that: no name of a group has
+/// one.
+pub(super) fn signing_key_parts(entry: &str) -> (Option<GroupName>, &str) {
+    let parts = entry.split_once('=');
+    let of_group = parts.and_then(|(group, path)| Some((group.parse().ok()?, path)));
+    match of_group {
+        Some((group, path)) => (Some(group), path),
+        None => (None, entry),
+    }
+}
+
+pub(super) fn signing_key(entry: &str) -> Result<SigningKeyEntry, String> {
+    let (group, path) = signing_key_parts(entry);
     let text = secret_file::read(Path::new(path))?;
-    keys::secret_from_text(&text).map_err(|problem| format!("{path}: {problem}"))
+    let key = keys::secret_from_text(&text).map_err(|problem| format!("{path}: {problem}"))?;
+    Ok(SigningKeyEntry { group, key })
 }
 
 pub(super) fn enrolment_token(path: &str) -> Result<EnrolmentToken, String> {
@@ -204,7 +225,7 @@ pub(super) fn expected(key: &str) -> String {
         "store" => StoreUrl::expected(),
         "broker" => BrokerUrl::expected(),
         "token" => "a file that `cueline token new --out FILE` made; or put the token itself into CUELINE_TOKEN. There is no default".to_owned(),
-        "signing_key" => "a file that `cueline key new` made".to_owned(),
+        "signing_key" => "a file that `cueline key new` made; GROUP=FILE as well for groups with a key of their own".to_owned(),
         "allow" => "one or more of shell, command, http; with none this worker would run nothing".to_owned(),
         "trust" => "what `cueline key public FILE` prints of the schedulers' signing key, or a file with it; with none this worker would run nothing".to_owned(),
         _ => "a value".to_owned(),

@@ -9,7 +9,7 @@ use cueline_engine::{EngineOptions, Origins};
 use cueline_handlers::SecretSources;
 use cueline_handlers::http::AddressPolicy;
 use cueline_model::{ExecutorId, ExecutorName, GroupName, JobSpec};
-use cueline_protocol::VerifyingKeys;
+use cueline_protocol::SigningKeys;
 use cueline_store::Store;
 use cueline_worker::Readiness;
 
@@ -152,9 +152,10 @@ impl Composition {
             Some(_) => Origins::enrolled(store.clone()),
             None => Origins::InProcess,
         };
-        let (engine_options, key) = (&options.engine, data.key());
+        let (engine_options, signing) = (&options.engine, SigningKeys::from(data.key().clone()));
         let engine =
-            RunningEngine::start(&store, broker, engine_options, key, &origins, &retry).await?;
+            RunningEngine::start(&store, broker, engine_options, &signing, &origins, &retry)
+                .await?;
         let executors = Executors::new();
         let shared = ExecutorOptions {
             group: options.group.clone(),
@@ -165,7 +166,7 @@ impl Composition {
             concurrency: options.concurrency,
             drain_timeout: options.drain_timeout,
             native: options.native.clone(),
-            trust: VerifyingKeys::from_base64([data.key().public_base64().as_str()])?,
+            trust: data.key().verifying_keys(),
             failover: options.failover(),
         };
         let mut workers = Vec::with_capacity(options.executors.len());

@@ -341,6 +341,59 @@ fn all_missing_settings_are_reported_at_once() {
 }
 
 #[test]
+fn a_group_may_have_a_signing_key_of_its_own() {
+    let home = home();
+    home.run(&["key", "new", "--out", "billing.key"]).good();
+    let check = |output: &str, keys: &[&str]| {
+        let mut args = vec!["config", "check", "-o", output, "scheduler"];
+        args.extend(["--store", "sqlite:s.db", "--broker", "nats://mq"]);
+        args.extend(["--token-file", "admin.token"]);
+        for key in keys {
+            args.extend(["--signing-key", key]);
+        }
+        home.run(&args)
+    };
+    let both = check("json", &["signing.key", "billing=billing.key"]);
+    let both = json(both)["roles"]["scheduler"]["signing_key"]["value"].take();
+    assert_eq!(both, "signing.key,billing=billing.key");
+    let one_file = ["signing.key", "billing=billing.key", "sales=billing.key"];
+    check("json", &one_file).good();
+    for (keys, words) in [
+        (
+            &["billing=billing.key"][..],
+            &[
+                "--signing-key: \"billing=billing.key\" given",
+                "for all other groups",
+            ][..],
+        ),
+        (
+            &["signing.key", "billing.key"],
+            &[
+                "--signing-key: \"billing.key\" given",
+                "for all groups without",
+            ],
+        ),
+        (
+            &["signing.key", "a=billing.key", "a=signing.key"],
+            &[
+                "--signing-key: \"a=signing.key\" given",
+                "another key for the group a",
+            ],
+        ),
+        (
+            &["signing.key", "a=trusted.keys"],
+            &["--signing-key: trusted.keys: is a public key"],
+        ),
+        (
+            &["signing.key", "a=none.key"],
+            &["--signing-key: none.key: failed to read"],
+        ),
+    ] {
+        assert_refused(&check("text", keys), words);
+    }
+}
+
+#[test]
 fn wrong_keys_and_kinds_of_workers_are_named() {
     let home = home();
     let secret = std::fs::read_to_string(home.path().join("signing.key")).expect("a key");

@@ -31,11 +31,6 @@ impl HandlerSpec {
             Self::Http(_) => "http".into(),
         }
     }
-
-    /// Whether a worker must allow this kind of handler explicitly, and must verify the signature of its triggers.
-    pub fn needs_signature(&self) -> bool {
-        !matches!(self, Self::Native(_))
-    }
 }
 
 /// Interpreters that a script can be written for.

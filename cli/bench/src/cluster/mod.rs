@@ -31,6 +31,10 @@ const READY_TIMEOUT: Duration = Duration::from_mins(1);
 /// The file with the token that enrols all workers.
 const ENROL_TOKEN: &str = "enrol.token";
 
+/// The key of the schedulers, and its public half.
+const SIGNING_KEY: &str = "signing.key";
+const TRUSTED_KEYS: &str = "trusted.keys";
+
 struct Cluster {
     servers: Servers,
     scratch: ScratchDir,
@@ -109,7 +113,7 @@ impl Cluster {
     async fn write_files(&mut self) -> Result<()> {
         for (command, file) in [
             (&["token", "new"][..], "token"),
-            (&["key", "new"], "signing.key"),
+            (&["key", "new"], SIGNING_KEY),
             (&["worker-key", "token", "--offline"], ENROL_TOKEN),
         ] {
             let mut program = tokio::process::Command::new(std::env::current_exe()?);
@@ -121,6 +125,10 @@ impl Cluster {
                     String::from_utf8_lossy(&output.stderr)
                 );
             }
+            if file == SIGNING_KEY {
+                // `key new` prints the public half.
+                self.write(TRUSTED_KEYS, &String::from_utf8_lossy(&output.stdout))?;
+            }
         }
         self.write("store", &self.store_url)?;
         self.write("broker", &self.servers.broker)?;
@@ -128,7 +136,7 @@ impl Cluster {
         self.write(
             "cueline.toml",
             &format!(
-                "store_file = \"store\"\nbroker_file = \"broker\"\nbroker_prefix = \"{prefix}\"\ntoken_file = \"token\"\nsigning_key = \"signing.key\"\nenrol_token_file = \"{ENROL_TOKEN}\"\n"
+                "store_file = \"store\"\nbroker_file = \"broker\"\nbroker_prefix = \"{prefix}\"\ntoken_file = \"token\"\nsigning_key = [\"{SIGNING_KEY}\"]\nenrol_token_file = \"{ENROL_TOKEN}\"\n"
             ),
         )
     }
@@ -182,8 +190,8 @@ impl Cluster {
         let state = state.display().to_string();
         let args = ["bench-worker", "--broker-file", "broker", "--name", name];
         let more = ["--broker-prefix", &self.prefix, "--state-dir", &state];
-        let token = ["--enrol-token-file", ENROL_TOKEN];
-        let args = [&args[..], &more, &token, light].concat();
+        let keys = ["--enrol-token-file", ENROL_TOKEN, "--trust", TRUSTED_KEYS];
+        let args = [&args[..], &more, &keys, light].concat();
         let worker = Process::start(name, &args, self.scratch.path(), Io::Questions)?;
         self.workers.push(worker);
         Ok(())
