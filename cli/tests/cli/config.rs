@@ -389,7 +389,7 @@ fn a_group_may_have_a_signing_key_of_its_own() {
             &["--signing-key: none.key: failed to read"],
         ),
     ] {
-        assert_refused(&check("text", keys), words);
+        assert_refused(&check("table", keys), words);
     }
 }
 

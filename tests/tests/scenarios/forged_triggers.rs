@@ -1,10 +1,12 @@
 //! An attacker with an account on the broker publishes triggers that no scheduler has sent. None runs. Each becomes a
 //! dead letter with its reason, and the worker continues.
 
+use std::sync::Arc;
+
 use anyhow::{Context as _, Result, ensure};
 use async_nats::jetstream;
-use cueline_model::Timestamp;
-use cueline_protocol::{SigningKey, Trigger, decode};
+use cueline_model::{HandlerSpec, Timestamp};
+use cueline_protocol::{SigningKey, Trigger, decode, encode};
 use cueline_test_servers::nats::{Nats, Version};
 use cueline_test_servers::rabbitmq::Rabbit;
 use cueline_test_support::try_eventually;
@@ -222,7 +224,7 @@ fn inventions(genuine: &str, key: &SigningKey, large: usize) -> Result<Vec<Forge
     let mut unsigned = trigger.clone();
     unsigned["run"] = (run + 1_000_000).into();
     let signature = unsigned["signature"].take();
-    ensure!(signature.is_string(), "it was not signed: {genuine}");
+    ensure!(signature.is_object(), "it was not signed: {genuine}");
     unsigned
         .as_object_mut()
         .context("an object")?
@@ -230,6 +232,18 @@ fn inventions(genuine: &str, key: &SigningKey, large: usize) -> Result<Vec<Forge
     to_one(serde_json::to_vec(&unsigned)?, "the trigger is not signed");
     let stranger = SigningKey::from_seed([9; 32]);
     to_one(signed(genuine, &stranger, |_| {})?, CHANGED);
+    // Native handlers are the worker's own code. Their parameters are not.
+    let native = |t: &mut Trigger| {
+        Arc::make_mut(&mut t.job).handler = HandlerSpec::Native("work".to_owned());
+    };
+    to_one(signed(genuine, &stranger, native)?, CHANGED);
+    let mut forged: Trigger = decode(&signed(genuine, key, native)?)?;
+    let of_another = forged.signature.take();
+    to_one(encode(&forged), "the trigger is not signed");
+    // With the signature of another trigger.
+    forged.run.0 += 1;
+    forged.signature = of_another;
+    to_one(encode(&forged), CHANGED);
     // Published again after its deadline.
     to_one(
         signed(genuine, key, |t| {

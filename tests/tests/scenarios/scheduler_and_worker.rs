@@ -160,6 +160,34 @@ async fn only_triggers_of_trusted_keys_run() -> Result<()> {
     scheduler.terminate().await
 }
 
+/// A worker that trusts only the key of another group refuses what this group's key has signed.
+#[tokio::test]
+async fn a_group_with_a_key_of_its_own_is_signed_with_it() -> Result<()> {
+    let (_server, store) = database()?;
+    let nats = Nats::start(Version::V2_12)?;
+    let cluster = Cluster::new(store, nats.url()).await?;
+    let mut scheduler = cluster.scheduler(&["--signing-key", "default=other.key"])?;
+    cluster.wait_until_ready(&mut scheduler).await?;
+    cluster
+        .apply(&format!(
+            "[[job]]\nname = \"signed\"\nschedule = {{ manual = true }}\nhandler = {{ shell = \"touch {}/ran\" }}\n",
+            cluster.folder.path().display()
+        ))
+        .await?;
+    let mut stranger = cluster.worker("one")?;
+    cluster.wait_for_executor("one").await?;
+    let run = cluster.trigger("signed").await?;
+    cluster.wait_for_state(&run, "failed").await?;
+    ensure!(!cluster.path("ran").exists(), "it ran");
+    stranger.terminate().await?;
+    let mut own = cluster.worker_with("two", "other.key.public", &[])?;
+    cluster.wait_for_executor("two").await?;
+    let signed = cluster.run(&["trigger", "signed", "--wait"]).await?;
+    ensure!(signed.status == Some(0), "{signed:?}: {}", own.log());
+    own.terminate().await?;
+    scheduler.terminate().await
+}
+
 #[tokio::test]
 async fn a_second_signal_ends_a_worker_at_once() -> Result<()> {
     let (_server, store) = database()?;
