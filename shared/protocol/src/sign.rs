@@ -17,8 +17,8 @@ use crate::message::{Trigger, encode};
 pub use crate::sign_error::SignError;
 use crate::trigger_signature::{SIGNATURE_BYTES, TriggerSignature};
 
-/// The most triggers under one signature. With 32 of them, a signature costs a trigger less than its hash does. Twice as
-/// many would lengthen each message by 43 bytes and save little.
+/// The most triggers under one signature. Twice as many would lengthen each message by 43 bytes, and a thirty-second of a
+/// signature is already cheap.
 pub const MAX_BATCH: usize = 32;
 
 /// The beginning of a public key in files and settings.
