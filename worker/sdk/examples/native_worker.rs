@@ -2,8 +2,8 @@
 //! `NATS_URL=nats://127.0.0.1:4222 CUELINE_TRUST=trusted.keys CUELINE_ENROL_TOKEN_FILE=enrol.token cargo run -p cueline-worker --example native_worker`.
 //!
 //! It runs jobs of the group `billing` whose definition says `handler = { native = "invoice" }`, from triggers that one
-//! of the trusted keys has signed. Schedulers accept the
-//! key that it makes in its state directory, because it knows their enrolment token. Later starts need no token.
+//! of the trusted keys has signed. Schedulers accept the key that it makes in its state directory, because it knows their
+//! enrolment token. Later starts need no token.
 
 use std::env;
 use std::error::Error;

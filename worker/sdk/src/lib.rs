@@ -111,8 +111,8 @@ pub use context::{AttemptInfo, Context, StopReason, Stopped};
 /// The types that [`AttemptInfo`] consists of, so that handlers need no other internal crate.
 pub use cueline_model as model;
 pub use cueline_model::LogStream;
-pub use cueline_protocol::{SignError, VerifyingKeys};
 pub use cueline_protocol::origin::{EnrolmentToken, InvalidEnrolmentToken, WorkerKey};
+pub use cueline_protocol::{SignError, VerifyingKeys};
 /// The TLS implementation of this build, for handlers with TLS clients of their own.
 pub use cueline_runtime::tls::install_provider as install_tls_provider;
 pub use cueline_runtime::{BootClock, ManualBootClock, Stop, SystemBootClock};
