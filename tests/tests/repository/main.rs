@@ -1,15 +1,24 @@
-//! Checks rules of the repository: dependencies between crates and modules, the tests that the documentation names, and
-//! that no product has planted bugs.
+//! Checks rules of the repository: dependencies between crates and modules, the tests that the documentation names,
+//! that no product has planted bugs, what stays out of commits, and how images, containers and units are protected.
 
 mod arrows;
+mod compose;
 mod guarantees;
+mod ignored_files;
+mod images;
 mod import_cycles;
 mod planted_bugs;
+mod systemd_units;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
+
+/// The folder of the repository.
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
 
 /// The packages of the workspace, as cargo describes them.
 fn packages() -> Vec<Value> {
