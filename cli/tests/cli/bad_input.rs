@@ -255,3 +255,21 @@ fn all_errors_of_all_files_are_listed_at_once() {
     );
     assert_eq!(ended.stderr.lines().count(), 4, "{ended:#?}");
 }
+
+#[test]
+fn what_a_file_contains_does_not_control_the_terminal() {
+    let home = Home::new();
+    home.write(
+        "jobs.json",
+        r#"{"job": [{"name": "a\u001b[2J\u009b31m\u202e", "\u001b]0;title\u0007": 1}]}"#,
+    );
+    for (file, word) in [
+        ("jobs.json", "not allowed in a name"),
+        ("\u{1b}[2J\u{202e}.toml", "No such file"),
+    ] {
+        let ended = home.run(&["job", "apply", "-f", file]);
+        assert_refused(&ended, &[word]);
+        let harmful = |c: char| (c.is_control() && c != '\n') || c == '\u{202e}';
+        assert!(!ended.stderr.contains(harmful), "{ended:#?}");
+    }
+}

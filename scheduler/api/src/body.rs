@@ -5,13 +5,13 @@ use std::error::Error;
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
 use axum::extract::{FromRequest, Request};
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::IntoResponse;
 use cueline_model::Timestamp;
 use serde_json::{Map, Value};
 
 use crate::instant::instant;
-use crate::problem::{FieldProblem, Problem};
+use crate::problem::{FieldProblem, FieldProblems, Problem};
 use crate::server::BodyTimeout;
 use crate::{ApiState, MAX_SMALL_BODY_BYTES, strict_json};
 
@@ -22,15 +22,17 @@ impl FromRequest<ApiState> for Body {
     type Rejection = Problem;
 
     async fn from_request(request: Request, state: &ApiState) -> Result<Self, Problem> {
-        let content_type = request
-            .headers()
-            .get(header::CONTENT_TYPE)
-            .map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
+        let content_type = request.headers().get(header::CONTENT_TYPE).map(shown);
+        let coding = content_coding(request.headers());
         let bytes = Bytes::from_request(request, state)
             .await
             .map_err(not_read)?;
         if bytes.is_empty() {
             return Ok(Self(None));
+        }
+        if let Some(coding) = coding {
+            let detail = format!("the body has the content coding {coding:?}; send it without one");
+            return Err(Problem::not_json(detail));
         }
         match content_type {
             Some(given) if is_json(&given) => {}
@@ -83,6 +85,17 @@ fn cause<'e, T: Error + 'static>(error: &'e (dyn Error + 'static)) -> Option<&'e
     None
 }
 
+fn shown(value: &HeaderValue) -> String {
+    String::from_utf8_lossy(value.as_bytes()).into_owned()
+}
+
+/// A coding that the sender says it has applied to the body, such as gzip. None is undone here: what a proxy decodes would
+/// be another text than what is parsed, and a small body could become a large one.
+fn content_coding(headers: &HeaderMap) -> Option<String> {
+    let mut codings = headers.get_all(header::CONTENT_ENCODING).iter().map(shown);
+    codings.find(|coding| !coding.trim().eq_ignore_ascii_case("identity"))
+}
+
 fn is_json(content_type: &str) -> bool {
     let essence = content_type.split(';').next().unwrap_or_default().trim();
     let lower = essence.to_ascii_lowercase();
@@ -115,18 +128,19 @@ pub(crate) fn a_kind(value: &Value) -> &'static str {
 /// The fields of a body.
 pub(crate) struct Fields {
     fields: Map<String, Value>,
-    errors: Vec<FieldProblem>,
+    errors: FieldProblems,
 }
 
 impl Body {
     /// The fields of the body. Fields that are not in `known` are refused. A missing body counts as an empty object.
     pub(crate) fn fields(self, known: &[&str]) -> Fields {
         let fields = self.0.unwrap_or_default();
-        let errors = fields
-            .keys()
-            .filter(|name| !known.contains(&name.as_str()))
-            .map(|name| FieldProblem::new(name, unknown_field(known)))
-            .collect();
+        let mut errors = FieldProblems::default();
+        for name in fields.keys() {
+            if !known.contains(&name.as_str()) {
+                errors.push(FieldProblem::new(name, unknown_field(known)));
+            }
+        }
         Fields { fields, errors }
     }
 
@@ -244,10 +258,6 @@ impl Fields {
 
     /// Refuses the request if a problem was recorded.
     pub(crate) fn finish(self) -> Result<(), Problem> {
-        if self.errors.is_empty() {
-            Ok(())
-        } else {
-            Err(Problem::malformed_fields(self.errors))
-        }
+        self.errors.finish()
     }
 }

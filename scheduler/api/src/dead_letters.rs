@@ -89,6 +89,7 @@ fn ids(fields: &mut Fields) -> Option<Vec<i64>> {
             list.len()
         );
         fields.record("ids", message);
+        return Some(Vec::new());
     }
     let mut ids = Vec::with_capacity(list.len());
     for value in list {

@@ -2,6 +2,7 @@
 
 use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
+use cueline_model::decode::MAX_PROBLEMS;
 use cueline_store::admin::AdminError;
 use cueline_store::{ErrorKind, StoreError};
 use serde::{Deserialize, Serialize};
@@ -25,6 +26,34 @@ impl FieldProblem {
             job: None,
             field: field.into(),
             message: message.into(),
+        }
+    }
+}
+
+/// The problems that were found in one request.
+///
+/// A body of 4 MiB may have a million wrong fields, and an answer that names them all would be many times as large. So
+/// only the first [`MAX_PROBLEMS`] are kept. A further entry says that there are more.
+#[derive(Debug, Default)]
+pub(crate) struct FieldProblems(Vec<FieldProblem>);
+
+impl FieldProblems {
+    /// Records a problem, if there is room for it.
+    pub(crate) fn push(&mut self, problem: FieldProblem) {
+        if self.0.len() < MAX_PROBLEMS {
+            self.0.push(problem);
+        } else if self.0.len() == MAX_PROBLEMS {
+            let message = format!("more than {MAX_PROBLEMS} problems; the others are not listed");
+            self.0.push(FieldProblem::new("", message));
+        }
+    }
+
+    /// Refuses the request if a problem was recorded.
+    pub(crate) fn finish(self) -> Result<(), Problem> {
+        if self.0.is_empty() {
+            Ok(())
+        } else {
+            Err(Problem::malformed_fields(self.0))
         }
     }
 }

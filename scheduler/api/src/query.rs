@@ -7,7 +7,7 @@ use axum::http::Uri;
 use cueline_model::Timestamp;
 
 use crate::instant::instant;
-use crate::problem::{FieldProblem, Problem};
+use crate::problem::{FieldProblem, FieldProblems, Problem};
 
 /// The bounds of `limit` in all requests.
 pub(crate) const LIMITS: RangeInclusive<i64> = 1..=1_000;
@@ -15,22 +15,20 @@ pub(crate) const LIMITS: RangeInclusive<i64> = 1..=1_000;
 /// The parameters of one request.
 pub(crate) struct Params {
     pairs: Vec<(String, String)>,
-    errors: Vec<FieldProblem>,
+    errors: FieldProblems,
 }
 
 impl Params {
     /// The parameters of `uri`. Parameters that are not in `known` are refused.
     pub(crate) fn of(uri: &Uri, known: &[&str]) -> Self {
+        let mut errors = FieldProblems::default();
         let pairs = match Query::<Vec<(String, String)>>::try_from_uri(uri) {
             Ok(Query(pairs)) => pairs,
             Err(error) => {
-                return Self {
-                    pairs: Vec::new(),
-                    errors: vec![FieldProblem::new("", error.to_string())],
-                };
+                errors.push(FieldProblem::new("", error.to_string()));
+                Vec::new()
             }
         };
-        let mut errors = Vec::new();
         for (name, _) in &pairs {
             if !known.contains(&name.as_str()) {
                 errors.push(FieldProblem::new(name, unknown_parameter(known)));
@@ -111,11 +109,7 @@ impl Params {
 
     /// Refuses the request if a problem was recorded.
     pub(crate) fn finish(self) -> Result<(), Problem> {
-        if self.errors.is_empty() {
-            Ok(())
-        } else {
-            Err(Problem::malformed_fields(self.errors))
-        }
+        self.errors.finish()
     }
 }
 

@@ -30,15 +30,19 @@ pub enum NameError {
     Start(char),
 }
 
+/// Letters that fonts show as nothing: the fillers of Hangul. A name with one could not be told from a name without it.
+const INVISIBLE: [char; 4] = ['\u{115f}', '\u{1160}', '\u{3164}', '\u{ffa0}'];
+
+fn is_allowed(c: char) -> bool {
+    (c.is_alphanumeric() || "-_.:".contains(c)) && !INVISIBLE.contains(&c)
+}
+
 fn check(text: &str) -> Result<(), NameError> {
     let first = text.chars().next().ok_or(NameError::Empty)?;
     if text.len() > MAX_NAME_BYTES {
         return Err(NameError::TooLong(text.len()));
     }
-    if let Some(bad) = text
-        .chars()
-        .find(|c| !(c.is_alphanumeric() || "-_.:".contains(*c)))
-    {
+    if let Some(bad) = text.chars().find(|c| !is_allowed(*c)) {
         return Err(NameError::Character(bad));
     }
     if !(first.is_alphanumeric() || first == '_') {
@@ -130,5 +134,55 @@ impl JobName {
     /// The namespace that the job belongs to.
     pub fn namespace(&self) -> Namespace {
         Namespace::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn characters_with_a_meaning_elsewhere_are_not_allowed() {
+        // Paths, shells, patterns, subjects of brokers, SQL, markup, terminals, and changes of direction.
+        let bad = "/\\ \t\r\n\0\x1b\x7f\u{9b}*?[]{}()^$|<>#+&;`'\"%~!@=,\u{202e}\u{2066}";
+        for bad in bad.chars() {
+            let text = format!("a{bad}b");
+            assert_eq!(text.parse::<JobName>(), Err(NameError::Character(bad)));
+        }
+        for bad in [".", "..", "-rf", ":a"] {
+            let start = bad.chars().next().expect("a character");
+            assert_eq!(bad.parse::<JobName>(), Err(NameError::Start(start)));
+        }
+    }
+
+    #[test]
+    fn what_is_not_seen_is_not_allowed() {
+        // Zero-width characters, marks that combine with the letter before, variation selectors, tags, fillers.
+        let unseen = [
+            "\u{200b}\u{200d}\u{feff}\u{ad}\u{301}\u{fe0f}\u{e0061}\u{2800}\u{a0}",
+            "\u{115f}\u{1160}\u{3164}\u{ffa0}",
+        ];
+        for bad in unseen.concat().chars() {
+            let text = format!("a{bad}b");
+            assert_eq!(text.parse::<JobName>(), Err(NameError::Character(bad)));
+        }
+    }
+
+    #[test]
+    fn names_that_look_alike_are_different_names() {
+        let names = [
+            "scope",
+            "\u{441}\u{441}ope",
+            "s\u{441}ope",
+            "\u{ff53}cope",
+            "SCOPE",
+        ];
+        for (i, one) in names.iter().enumerate() {
+            let one: JobName = one.parse().expect("a name");
+            for other in &names[i + 1..] {
+                let other: JobName = other.parse().expect("a name");
+                assert_ne!(one, other);
+            }
+        }
     }
 }

@@ -6,6 +6,7 @@ mod forged_reports;
 mod forged_triggers;
 mod frozen_worker;
 mod full_disk;
+mod hostile_requests;
 mod lost_broker_queues;
 mod lost_state_directory;
 mod partitioned_broker;

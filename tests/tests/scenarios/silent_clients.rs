@@ -41,7 +41,7 @@ fn limited(data: &Path, port: u16) -> Result<Process> {
 }
 
 /// Waits until at least `least` runs have succeeded, and returns how many. None may have failed.
-async fn succeed(server: &Standalone, least: usize) -> Result<usize> {
+pub(crate) async fn succeed(server: &Standalone, least: usize) -> Result<usize> {
     try_eventually("runs succeed", WITHIN, async || {
         let runs = match server.all_runs().await {
             Ok(runs) => runs,

@@ -56,6 +56,24 @@ impl Raw {
         reply.await.expect("neither an answer nor an end")
     }
 
+    /// Ends the sending side. The server can still answer.
+    pub(crate) async fn end_sending(&mut self) {
+        // It fails if the server has closed the connection already.
+        let _ = self.stream.shutdown().await;
+    }
+
+    /// Ends the connection with a reset, whatever was not sent or read yet.
+    pub(crate) fn reset(self) {
+        self.stream.set_zero_linger().expect("a socket");
+    }
+
+    /// Sends `bytes` again and again, and reads nothing, until the server closes the connection.
+    pub(crate) async fn flood(&mut self, bytes: &[u8]) {
+        let sent = async { while self.stream.write_all(bytes).await.is_ok() {} };
+        let ended = tokio::time::timeout(DEADLINE, sent).await;
+        ended.expect("the server does not close the connection");
+    }
+
     /// Begins a request, and returns when it is in progress. [`finish`](Self::finish) ends it.
     pub(crate) async fn begin(&mut self) {
         let length = format!("Content-Length: {}", UNFINISHED.len());

@@ -510,3 +510,13 @@ fn the_search_for_time_zones_that_were_meant_is_bounded() {
             .all(|p| p.message.contains("unknown time zone"))
     );
 }
+
+#[test]
+fn a_hundred_thousand_unknown_time_zones_are_a_bounded_number_of_problems() {
+    let zones: [fn(usize) -> String; 2] =
+        [|_| "Mars/Phobos".to_owned(), |i| format!("Mars/Phobos{i}")];
+    for zone in zones {
+        let found = in_zones(MAX_JOBS, zone);
+        assert_eq!(found.len(), MAX_PROBLEMS + 1);
+    }
+}
