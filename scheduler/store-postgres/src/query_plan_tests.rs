@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use cueline_model::{
+use cueline_model::{Actor, ActorKind, 
     AttemptEvent, AttemptId, ExecutorName, Job, JobSpec, Outcome, OutcomeKind, Shard, Timestamp,
 };
 use cueline_store::{
@@ -87,7 +87,7 @@ async fn loaded(jobs: usize) -> (Fixture, Arc<Postgres>, String) {
             .expect("a definition")
         })
         .collect();
-    store.apply_jobs(&specs, false).await.expect("applies");
+    store.apply_jobs(&specs, false, &Actor::new(ActorKind::User, "a test")).await.expect("applies");
     let node = store
         .register_node("n", 1 << 40)
         .await
@@ -311,7 +311,7 @@ async fn generic_plans_use_their_indexes() {
             (trigger::LOCK_JOB, "using job_due_pkey", 3),
             (trigger::FIND_KEY, "using trigger_key_pkey", 2),
             (definitions::LOAD, "Index Cond: (id = ANY ($1))", 1),
-            (trigger::WRITE, "using job_due_pkey", 15),
+            (trigger::WRITE, "using job_due_pkey", 23),
         ] {
             let text = s.plan_of_all(sql, parameters).await;
             assert!(

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use cueline_model::{
+use cueline_model::{Actor, ActorKind, 
     AttemptEvent, AttemptId, ExecutorId, ExecutorName, Job, JobSpec, Outcome, OutcomeKind, Shard,
     Timestamp,
 };
@@ -68,7 +68,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let store = SqliteStore::open(&dir.path().join("bench.db"), options).await?;
     let specs: Vec<JobSpec> = (0..JOBS).map(spec).collect::<Result<_, _>>()?;
     let begun = Instant::now();
-    store.apply_jobs(&specs, false).await?;
+    store.apply_jobs(&specs, false, &Actor::new(ActorKind::User, "a benchmark")).await?;
     println!("apply {JOBS} jobs: {:?}", begun.elapsed());
     let node = store.register_node("bench", 1 << 40).await?.node;
 

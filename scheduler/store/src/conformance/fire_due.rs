@@ -7,9 +7,7 @@ use cueline_model::{
     DurationMs, ExecutorName, Job, Route, RunId, RunKind, RunState, Schedule, Shard, Timestamp,
 };
 
-use super::fixture::{
-    EachFireTime, Fixture, START, each_second, heartbeat, job_with, name, runs_at,
-};
+use super::fixture::{EachFireTime, Fixture, START, actor, each_second, heartbeat, job_with, name, runs_at};
 use crate::{FireDueRequest, NodeId, Plan, PlannedRun, Planner, RunFilter, SkippedFires};
 
 fn request(node: NodeId) -> FireDueRequest {
@@ -340,7 +338,7 @@ pub async fn paused_jobs_do_not_fire(fixture: &Fixture) {
     fixture.apply(&[each_second("a"), paused]).await;
     fixture
         .store
-        .set_job_enabled(&name("a"), false, "me")
+        .set_job_enabled(&name("a"), false, &actor("me"))
         .await
         .expect("pauses");
     assert_eq!(fixture.next_fire("a").await, None);
@@ -348,7 +346,7 @@ pub async fn paused_jobs_do_not_fire(fixture: &Fixture) {
     assert_eq!(fixture.fire(node).await.due_jobs, 0);
     fixture
         .store
-        .set_job_enabled(&name("a"), true, "me")
+        .set_job_enabled(&name("a"), true, &actor("me"))
         .await
         .expect("resumes");
     assert_eq!(
