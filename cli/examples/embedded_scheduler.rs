@@ -39,7 +39,9 @@ async fn greet(directory: &Path) -> Result<Run, Box<dyn Error>> {
     let path = directory.join("broker.db");
     let driver = EmbeddedDriver::open(&path, EmbeddedOptions::default()).await?;
     let broker = Broker::new(driver, BrokerOptions::default());
-    store.apply_jobs(&[job()?], false, &Actor::new(ActorKind::User, "example")).await?;
+    store
+        .apply_jobs(&[job()?], false, &Actor::new(ActorKind::User, "example"))
+        .await?;
 
     let scheduler = Lifecycle::new();
     let engine = Engine::start(

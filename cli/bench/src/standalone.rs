@@ -30,7 +30,14 @@ pub(crate) async fn run(
     let noop = Arc::new(Noop::default());
     let handlers = Handlers::from([("noop".to_owned(), noop.clone() as Arc<dyn Handler>)]);
     let server = host.start_standalone(scratch.path(), handlers).await?;
-    server.store().apply_jobs(&load.jobs, false, &Actor::new(ActorKind::User, "a benchmark")).await?;
+    server
+        .store()
+        .apply_jobs(
+            &load.jobs,
+            false,
+            &Actor::new(ActorKind::User, "a benchmark"),
+        )
+        .await?;
     server.wake();
 
     wait(load.name, load.warm_up).await;
@@ -72,7 +79,9 @@ pub(crate) async fn settle(
         ..spec
     });
     let paused: Vec<JobSpec> = paused.collect();
-    store.apply_jobs(&paused, false, &Actor::new(ActorKind::User, "a benchmark")).await?;
+    store
+        .apply_jobs(&paused, false, &Actor::new(ActorKind::User, "a benchmark"))
+        .await?;
     let deadline = Instant::now() + SETTLE_TIMEOUT;
     loop {
         let live: u64 = store.stats().await?.live.iter().map(|(_, n)| n).sum();

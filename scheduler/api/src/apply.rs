@@ -82,9 +82,15 @@ pub(crate) async fn apply(
 }
 
 /// Writes definitions in transactions of bounded size, and returns the results in the order of `specs`.
-pub(crate) async fn write(state: &ApiState, specs: Vec<JobSpec>) -> Result<Vec<AppliedJob>, Problem> {
+pub(crate) async fn write(
+    state: &ApiState,
+    specs: Vec<JobSpec>,
+) -> Result<Vec<AppliedJob>, Problem> {
     if specs.len() <= MAX_JOBS_IN_TRANSACTION {
-        let applied = state.store.apply_jobs(&specs, false, &admin_actor()).await?;
+        let applied = state
+            .store
+            .apply_jobs(&specs, false, &admin_actor())
+            .await?;
         state.admin.wake_claim();
         return Ok(applied);
     }

@@ -109,7 +109,10 @@ pub(crate) async fn replay(
 ) -> Result<Json<ReplayedDead>, Problem> {
     query::none(&uri)?;
     let ids = chosen(&state, body).await?;
-    let letters = state.admin.replay_dead_letters(&ids, &admin_actor()).await?;
+    let letters = state
+        .admin
+        .replay_dead_letters(&ids, &admin_actor())
+        .await?;
     let done = letters.iter().filter(|l| l.refused.is_none()).count() as u64;
     Ok(Json(ReplayedDead {
         count: done,
@@ -125,6 +128,9 @@ pub(crate) async fn delete(
 ) -> Result<Json<Count>, Problem> {
     query::none(&uri)?;
     let ids = chosen(&state, body).await?;
-    let count = state.store.delete_dead_letters(&ids, &admin_actor()).await?;
+    let count = state
+        .store
+        .delete_dead_letters(&ids, &admin_actor())
+        .await?;
     Ok(Json(Count { count }))
 }

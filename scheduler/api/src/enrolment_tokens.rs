@@ -155,7 +155,11 @@ pub(crate) async fn delete(
 ) -> Result<Json<TokenRef>, Problem> {
     query::none(&uri)?;
     let Path(id) = path.map_err(|e| Problem::malformed(e.body_text()))?;
-    if state.store.delete_enrolment_token(&id, &admin_actor()).await? {
+    if state
+        .store
+        .delete_enrolment_token(&id, &admin_actor())
+        .await?
+    {
         Ok(Json(TokenRef { id }))
     } else {
         Err(Problem::not_found(format!(

@@ -86,7 +86,10 @@ pub(crate) async fn pause(
     query::none(&uri)?;
     body.nothing()?;
     let name = job_name(path)?;
-    let id = state.store.set_job_enabled(&name, false, &admin_actor()).await?;
+    let id = state
+        .store
+        .set_job_enabled(&name, false, &admin_actor())
+        .await?;
     settle(&state, &[id]).await?;
     Ok(Json(JobRef { id, name }))
 }
@@ -101,7 +104,10 @@ pub(crate) async fn resume(
     query::none(&uri)?;
     body.nothing()?;
     let name = job_name(path)?;
-    let id = state.store.set_job_enabled(&name, true, &admin_actor()).await?;
+    let id = state
+        .store
+        .set_job_enabled(&name, true, &admin_actor())
+        .await?;
     state.admin.wake_claim();
     Ok(Json(JobRef { id, name }))
 }

@@ -34,8 +34,8 @@ use axum::extract::DefaultBodyLimit;
 use axum::middleware::from_fn_with_state;
 use axum::routing::{delete, get, post};
 use cueline_runtime::Stop;
-use cueline_store::{Audit, Store};
 use cueline_store::admin::SchedulerAdmin;
+use cueline_store::{Audit, Store};
 use tokio::time::Instant;
 
 use large::LargeRequests;

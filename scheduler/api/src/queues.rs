@@ -80,7 +80,9 @@ pub(crate) async fn drain(
 ) -> Result<Json<EmptiedQueue>, Problem> {
     query::none(&uri)?;
     body.nothing()?;
-    Ok(Json(state.admin.drain(&executor(path)?, &admin_actor()).await?))
+    Ok(Json(
+        state.admin.drain(&executor(path)?, &admin_actor()).await?,
+    ))
 }
 
 /// Empties the queue and ends its runs `cancelled`.
@@ -92,7 +94,9 @@ pub(crate) async fn purge(
 ) -> Result<Json<EmptiedQueue>, Problem> {
     query::none(&uri)?;
     body.nothing()?;
-    Ok(Json(state.admin.purge(&executor(path)?, &admin_actor()).await?))
+    Ok(Json(
+        state.admin.purge(&executor(path)?, &admin_actor()).await?,
+    ))
 }
 
 /// Publishes the triggers of the executor's attempts again if the executor does not hold them and they have not

@@ -132,7 +132,10 @@ pub(crate) async fn cancel(
 ) -> Result<Json<CancelAnswer>, Problem> {
     query::none(&uri)?;
     body.nothing()?;
-    let cancelled = state.store.cancel_run(run_id(path)?, &admin_actor()).await?;
+    let cancelled = state
+        .store
+        .cancel_run(run_id(path)?, &admin_actor())
+        .await?;
     state.admin.wake_cancellations();
     let (result, ended) = match cancelled {
         CancelOutcome::Cancelled => (CancelResult::Done, None),

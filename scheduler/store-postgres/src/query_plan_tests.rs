@@ -6,8 +6,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use cueline_model::{Actor, ActorKind, 
-    AttemptEvent, AttemptId, ExecutorName, Job, JobSpec, Outcome, OutcomeKind, Shard, Timestamp,
+use cueline_model::{
+    Actor, ActorKind, AttemptEvent, AttemptId, ExecutorName, Job, JobSpec, Outcome, OutcomeKind,
+    Shard, Timestamp,
 };
 use cueline_store::{
     AttemptReport, ClockOverride, FireDueRequest, NodeId, Plan, PlannedRun, Planner, RunFilter,
@@ -87,7 +88,10 @@ async fn loaded(jobs: usize) -> (Fixture, Arc<Postgres>, String) {
             .expect("a definition")
         })
         .collect();
-    store.apply_jobs(&specs, false, &Actor::new(ActorKind::User, "a test")).await.expect("applies");
+    store
+        .apply_jobs(&specs, false, &Actor::new(ActorKind::User, "a test"))
+        .await
+        .expect("applies");
     let node = store
         .register_node("n", 1 << 40)
         .await

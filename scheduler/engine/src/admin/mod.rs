@@ -17,8 +17,8 @@ use cueline_store::admin::{
     AdminError, EmptiedQueue, QueueDepth, ReplayedDeadLetter, SchedulerAdmin, SinceStart,
 };
 use cueline_store::{
-    Audit, DeadLetter, ErrorKind, OutstandingAttempt, SchedulerCounts, Store, StoreError, TriggerOutcome,
-    TriggerRequest,
+    Audit, DeadLetter, ErrorKind, OutstandingAttempt, SchedulerCounts, Store, StoreError,
+    TriggerOutcome, TriggerRequest,
 };
 
 use crate::addresses::executor_queue;

@@ -135,9 +135,17 @@ mod tests {
         let mut table = KeyTable::default();
         let to = format!("rotation to {}", key(2).id());
         table.insert(stored(1, WorkerKeyState::Revoked, &to));
-        table.insert(stored(2, WorkerKeyState::Allowed, "enrolment token 0123456789abcdef"));
+        table.insert(stored(
+            2,
+            WorkerKeyState::Allowed,
+            "enrolment token 0123456789abcdef",
+        ));
         table.insert(stored(3, WorkerKeyState::Revoked, "ann"));
-        table.insert(stored(4, WorkerKeyState::Revoked, "enrolment token 0123456789abcdef"));
+        table.insert(stored(
+            4,
+            WorkerKeyState::Revoked,
+            "enrolment token 0123456789abcdef",
+        ));
         table.insert(stored(5, WorkerKeyState::Revoked, "token 0123456789abcdef"));
         let last = 1_000 + REPLACED_COUNTS_MS;
         assert_eq!(standing(&table, 1, last), Some(KeyStanding::JustReplaced));

@@ -131,7 +131,10 @@ async fn a_replay_publishes_attempts_that_the_executor_does_not_hold() {
     assert_eq!(tick(&mut engine).await, 1);
     assert_eq!(e1.take_one().await.attempt_id(), taken[2].attempt_id());
     let unknown = fixture.silent_executor("e9").await.id();
-    let refused = admin.replay(&unknown, &actor("a test")).await.expect_err("refuses");
+    let refused = admin
+        .replay(&unknown, &actor("a test"))
+        .await
+        .expect_err("refuses");
     assert!(matches!(refused, AdminError::Refused(_)), "{refused:?}");
 }
 

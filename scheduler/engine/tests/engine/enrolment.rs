@@ -124,7 +124,9 @@ async fn a_worker_without_a_claim_is_told_that_its_key_is_unknown_or_revoked() {
     let (e2_id, e2_key) = (e2.id(), key_id(2));
     let set = async |state| {
         let store = fixture.real();
-        let set = store.set_worker_key(&e2_id, &e2_key, state, &actor("ann")).await;
+        let set = store
+            .set_worker_key(&e2_id, &e2_key, state, &actor("ann"))
+            .await;
         assert!(set.expect("sets"));
     };
     set(WorkerKeyState::Revoked).await;

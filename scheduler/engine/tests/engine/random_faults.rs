@@ -230,7 +230,11 @@ impl Simulation {
         let runs = self.fixture.runs("rate").await;
         if !runs.is_empty() {
             let run = &runs[self.rng.random_range(0..runs.len())];
-            let cancelled = self.fixture.real().cancel_run(run.id, &actor("a test")).await;
+            let cancelled = self
+                .fixture
+                .real()
+                .cancel_run(run.id, &actor("a test"))
+                .await;
             cancelled.expect("cancels");
         }
     }

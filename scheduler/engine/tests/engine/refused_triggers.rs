@@ -119,7 +119,10 @@ async fn the_trigger_of_an_ended_attempt_is_not_replayed() {
     handle(&mut engine, &mut e1).await;
     let letters = fixture.real().dead_letters(None, 9).await;
     let ids = [letters.expect("reads")[0].id];
-    let replayed = engine.admin().replay_dead_letters(&ids, &actor("a test")).await;
+    let replayed = engine
+        .admin()
+        .replay_dead_letters(&ids, &actor("a test"))
+        .await;
     let refused = replayed.expect("answers").remove(0).refused;
     assert!(
         refused

@@ -150,7 +150,10 @@ async fn an_older_program_works_with_added_columns_and_tables() {
         "name": "a", "group": "default", "schedule": { "every": "1s" }, "handler": { "native": "noop" },
     }));
     let spec = spec.expect("a definition");
-    store.apply_jobs(&[spec], false, &Actor::new(ActorKind::User, "a test")).await.expect("applies");
+    store
+        .apply_jobs(&[spec], false, &Actor::new(ActorKind::User, "a test"))
+        .await
+        .expect("applies");
     assert_eq!(store.stats().await.expect("counts").jobs, 1);
 }
 

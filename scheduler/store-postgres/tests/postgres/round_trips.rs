@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use cueline_model::{Actor, ActorKind, 
-    AttemptEvent, AttemptId, ExecutorId, ExecutorName, Job, JobSpec, Outcome, OutcomeKind, Shard,
-    Timestamp,
+use cueline_model::{
+    Actor, ActorKind, AttemptEvent, AttemptId, ExecutorId, ExecutorName, Job, JobSpec, Outcome,
+    OutcomeKind, Shard, Timestamp,
 };
 use cueline_store::{
     AttemptReport, ClaimedRun, ClockOverride, DispatchRequest, FireDueRequest, NodeId, Plan,
@@ -65,7 +65,10 @@ impl Fixture {
             .await
             .expect("opens");
         let specs: Vec<JobSpec> = (0..500).map(spec).collect();
-        store.apply_jobs(&specs, false, &Actor::new(ActorKind::User, "a test")).await.expect("applies");
+        store
+            .apply_jobs(&specs, false, &Actor::new(ActorKind::User, "a test"))
+            .await
+            .expect("applies");
         let node = store
             .register_node("n", 1 << 40)
             .await

@@ -38,7 +38,11 @@ async fn other_jobs_continue() {
         .await
         .expect("opens");
     store
-        .apply_jobs(&[spec("bad"), spec("good")], false, &Actor::new(ActorKind::User, "a test"))
+        .apply_jobs(
+            &[spec("bad"), spec("good")],
+            false,
+            &Actor::new(ActorKind::User, "a test"),
+        )
         .await
         .expect("applies");
     store.close().await;

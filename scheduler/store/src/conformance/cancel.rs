@@ -43,9 +43,17 @@ pub async fn published_run_is_cancelled_by_its_executor(fixture: &Fixture) {
     fixture.begin(node, &runs[0]).await;
     fixture.publish(node, &runs[1]).await;
     for run in &runs {
-        let asked = fixture.store.cancel_run(run.id, &actor("ann")).await.expect("asks");
+        let asked = fixture
+            .store
+            .cancel_run(run.id, &actor("ann"))
+            .await
+            .expect("asks");
         assert_eq!(asked, CancelOutcome::Requested);
-        let again = fixture.store.cancel_run(run.id, &actor("ann")).await.expect("asks");
+        let again = fixture
+            .store
+            .cancel_run(run.id, &actor("ann"))
+            .await
+            .expect("asks");
         assert_eq!(again, CancelOutcome::Requested);
         assert!(fixture.run(run.id).await.cancel_requested);
         assert_eq!(fixture.timeline(run.id).await, ["cancel"]);
@@ -89,7 +97,11 @@ pub async fn running_run_may_end_before_its_cancellation(fixture: &Fixture) {
     fixture.publish(node, &run).await;
     let started = AttemptEvent::Started { at: fixture.now() };
     fixture.ingest(&[report(attempt(&run), started)]).await;
-    let asked = fixture.store.cancel_run(run.id, &actor("ann")).await.expect("asks");
+    let asked = fixture
+        .store
+        .cancel_run(run.id, &actor("ann"))
+        .await
+        .expect("asks");
     assert_eq!(asked, CancelOutcome::Requested);
     fixture.end(attempt(&run), OutcomeKind::Succeeded).await;
     fixture.expect(run.id, RunState::Succeeded).await;

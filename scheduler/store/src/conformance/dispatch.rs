@@ -244,7 +244,10 @@ pub async fn released_run_of_a_stopped_job_ends(fixture: &Fixture) {
         .store
         .set_job_enabled(&name("paused"), false, &actor("me"))
         .await;
-    let deleted = fixture.store.delete_job(&name("deleted"), &actor("me")).await;
+    let deleted = fixture
+        .store
+        .delete_job(&name("deleted"), &actor("me"))
+        .await;
     let stopped = [paused.expect("pauses"), deleted.expect("deletes")];
     assert_eq!(fixture.dispatching_count(&stopped).await, 4);
     let ids: Vec<AttemptId> = runs.iter().map(attempt).collect();

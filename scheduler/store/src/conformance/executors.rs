@@ -5,7 +5,9 @@ use cueline_model::{
     Timestamp,
 };
 
-use super::fixture::{Fixture, actor, attempt, each_second, executor, heartbeat, mark, name, report};
+use super::fixture::{
+    Fixture, actor, attempt, each_second, executor, heartbeat, mark, name, report,
+};
 
 /// The newest heartbeat counts; its time is the database's.
 pub async fn heartbeats_are_kept(fixture: &Fixture) {
@@ -258,7 +260,11 @@ pub async fn outstanding_names_the_group_of_the_publication(fixture: &Fixture) {
         .await
         .expect("lists");
     assert_eq!(found[0].executor.group, name("default"));
-    fixture.store.cancel_run(run.id, &actor("me")).await.expect("asks");
+    fixture
+        .store
+        .cancel_run(run.id, &actor("me"))
+        .await
+        .expect("asks");
     let pending = fixture
         .store
         .pending_cancellations(10)
@@ -386,7 +392,10 @@ pub async fn reclaimed_attempts_of_stopped_jobs_end(fixture: &Fixture) {
         .set_job_enabled(&name("paused"), false, &actor("me"))
         .await;
     paused.expect("pauses");
-    let deleted = fixture.store.delete_job(&name("deleted"), &actor("me")).await;
+    let deleted = fixture
+        .store
+        .delete_job(&name("deleted"), &actor("me"))
+        .await;
     deleted.expect("deletes");
     let ids: Vec<_> = runs.iter().map(attempt).collect();
     let back = fixture.store.reclaim_attempts(node, &ids, "not held").await;

@@ -7,7 +7,9 @@ use cueline_model::{
     DurationMs, ExecutorName, Job, Route, RunId, RunKind, RunState, Schedule, Shard, Timestamp,
 };
 
-use super::fixture::{EachFireTime, Fixture, START, actor, each_second, heartbeat, job_with, name, runs_at};
+use super::fixture::{
+    EachFireTime, Fixture, START, actor, each_second, heartbeat, job_with, name, runs_at,
+};
 use crate::{FireDueRequest, NodeId, Plan, PlannedRun, Planner, RunFilter, SkippedFires};
 
 fn request(node: NodeId) -> FireDueRequest {

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use async_trait::async_trait;
 use cueline_model::{
-    Actor, ActorKind, AttemptEvent, AttemptId, Block, ExecutorId, ExecutorName, Fence, HandlerSpec, Heartbeat, Job,
-    JobId, JobSpec, LogLine, LogStream, Misfire, OnLost, Outcome, OutcomeKind, Retry, Route, RunId,
-    RunState, Schedule, Scope, Timestamp, expand,
+    Actor, ActorKind, AttemptEvent, AttemptId, Block, ExecutorId, ExecutorName, Fence, HandlerSpec,
+    Heartbeat, Job, JobId, JobSpec, LogLine, LogStream, Misfire, OnLost, Outcome, OutcomeKind,
+    Retry, Route, RunId, RunState, Schedule, Scope, Timestamp, expand,
 };
 
 use crate::{
@@ -210,7 +210,10 @@ impl Fixture {
 
     /// Applies jobs.
     pub async fn apply(&self, specs: &[JobSpec]) {
-        self.store.apply_jobs(specs, false, &actor("a test")).await.expect("applies");
+        self.store
+            .apply_jobs(specs, false, &actor("a test"))
+            .await
+            .expect("applies");
     }
 
     /// Fires the jobs that are due now.

@@ -151,7 +151,10 @@ pub async fn paused_child_is_left_out(fixture: &Fixture) {
         .set_job_enabled(&name("paused"), false, &actor("me"))
         .await;
     paused.expect("pauses");
-    let deleted = fixture.store.delete_job(&name("deleted"), &actor("me")).await;
+    let deleted = fixture
+        .store
+        .delete_job(&name("deleted"), &actor("me"))
+        .await;
     deleted.expect("deletes");
     fixture.apply(&[by_hand("moved")]).await;
     let a = out(fixture, node, "a").await.remove(0);
@@ -266,7 +269,10 @@ pub async fn fixed_delay_waits_for_the_last_run(fixture: &Fixture) {
         fixture.end(attempt(&runs[1]), OutcomeKind::Failed).await;
     assert_eq!(next_due_at, Some(fixture.now().plus_ms(30_000)));
     assert_eq!(next(fixture).await, next_due_at);
-    let paused = fixture.store.set_job_enabled(&name("d"), false, &actor("me")).await;
+    let paused = fixture
+        .store
+        .set_job_enabled(&name("d"), false, &actor("me"))
+        .await;
     paused.expect("pauses");
     let by_hand = out(fixture, node, "d").await;
     for run in &by_hand {

@@ -71,10 +71,16 @@ pub async fn dry_run_changes_nothing(fixture: &Fixture) {
 /// One bad definition refuses the whole batch.
 pub async fn apply_is_all_or_nothing(fixture: &Fixture) {
     let specs = [each_second("a"), child("b", "absent-parent")];
-    let applied = fixture.store.apply_jobs(&specs, false, &actor("a test")).await;
+    let applied = fixture
+        .store
+        .apply_jobs(&specs, false, &actor("a test"))
+        .await;
     refused(applied, ErrorKind::Invalid, "absent-parent");
     let twice = [each_second("a"), each_second("a")];
-    let applied = fixture.store.apply_jobs(&twice, false, &actor("a test")).await;
+    let applied = fixture
+        .store
+        .apply_jobs(&twice, false, &actor("a test"))
+        .await;
     refused(applied, ErrorKind::Invalid, "\"a\"");
     assert!(fixture.store.job(&name("a")).await.is_err());
 }
@@ -87,24 +93,36 @@ pub async fn parents_must_exist(fixture: &Fixture) {
         "the order does not matter"
     );
     fixture.apply(&[child("c", "b")]).await;
-    let applied = fixture.store.apply_jobs(&[child("d", "x")], false, &actor("a test")).await;
+    let applied = fixture
+        .store
+        .apply_jobs(&[child("d", "x")], false, &actor("a test"))
+        .await;
     refused(applied, ErrorKind::Invalid, "\"x\"");
     let mut two = child("e", "a");
     if let Some(after) = &mut two.after {
         after.all.push(name("b"));
     }
-    let applied = fixture.store.apply_jobs(&[two], false, &actor("a test")).await;
+    let applied = fixture
+        .store
+        .apply_jobs(&[two], false, &actor("a test"))
+        .await;
     refused(applied, ErrorKind::Invalid, "exactly one");
 }
 
 /// A job cannot come after itself, over any number of others.
 pub async fn cycles_are_refused(fixture: &Fixture) {
-    let applied = fixture.store.apply_jobs(&[child("a", "a")], false, &actor("a test")).await;
+    let applied = fixture
+        .store
+        .apply_jobs(&[child("a", "a")], false, &actor("a test"))
+        .await;
     refused(applied, ErrorKind::Invalid, "cycle");
     fixture
         .apply(&[by_hand("a"), child("b", "a"), child("c", "b")])
         .await;
-    let applied = fixture.store.apply_jobs(&[child("a", "c")], false, &actor("a test")).await;
+    let applied = fixture
+        .store
+        .apply_jobs(&[child("a", "c")], false, &actor("a test"))
+        .await;
     refused(applied, ErrorKind::Invalid, "cycle");
     // Reversed as a whole it is a chain again.
     fixture
@@ -199,13 +217,19 @@ pub async fn pause_and_resume_are_versions(fixture: &Fixture) {
     fixture.apply(&[each_second("a")]).await;
     let job = name("a");
     for (enabled, version) in [(true, 1), (false, 2), (false, 2), (true, 3)] {
-        let id = fixture.store.set_job_enabled(&job, enabled, &actor("me")).await;
+        let id = fixture
+            .store
+            .set_job_enabled(&job, enabled, &actor("me"))
+            .await;
         let summary = fixture.store.job(&job).await.expect("exists");
         assert_eq!(id.expect("is done"), summary.job.id);
         assert_eq!(summary.job.version, version);
         assert_eq!(summary.job.spec.is_enabled(), enabled);
     }
-    let missing = fixture.store.set_job_enabled(&name("x"), true, &actor("me")).await;
+    let missing = fixture
+        .store
+        .set_job_enabled(&name("x"), true, &actor("me"))
+        .await;
     refused(missing, ErrorKind::NotFound, "\"x\"");
 }
 
@@ -239,13 +263,18 @@ pub async fn an_unreadable_job_can_be_paused_and_deleted(fixture: &Fixture) {
         .sql(r#"UPDATE job SET definition = replace(definition, '"native"', '"later"') WHERE name = 'a'"#)
         .await;
     let older = harness.open().await;
-    let paused = older.set_job_enabled(&name("a"), false, &actor("ann")).await;
+    let paused = older
+        .set_job_enabled(&name("a"), false, &actor("ann"))
+        .await;
     paused.expect("pauses");
     fixture.expect(run, RunState::Skipped).await;
     assert!(fixture.claim(node).await.is_empty());
     let resumed = older.set_job_enabled(&name("a"), true, &actor("ann")).await;
     refused(resumed, ErrorKind::Broken, "failed to read job");
-    older.delete_job(&name("a"), &actor("ann")).await.expect("deletes");
+    older
+        .delete_job(&name("a"), &actor("ann"))
+        .await
+        .expect("deletes");
     older
         .delete_job(&name("p"), &actor("ann"))
         .await

@@ -5,7 +5,10 @@ use cueline_model::{
     RunState, Schedule, Shard, Timestamp,
 };
 
-use super::fixture::{EachFireTime, Fixture, START, actor, ask, attempt, by_hand, each_second, job_with, name, report, runs_at};
+use super::fixture::{
+    EachFireTime, Fixture, START, actor, ask, attempt, by_hand, each_second, job_with, name,
+    report, runs_at,
+};
 use crate::{FireDueRequest, LedgerEntry, Plan, PlannedRun, Planner, RunFilter, SkippedFires};
 
 /// All columns of a run from its fire time to its end.

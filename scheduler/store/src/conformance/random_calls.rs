@@ -8,7 +8,9 @@ use cueline_model::{
     RunKind, RunState, Schedule, policy::spread,
 };
 
-use super::fixture::{Fixture, actor, ask, attempt, by_hand, each_second, job_with, mark, name, report};
+use super::fixture::{
+    Fixture, actor, ask, attempt, by_hand, each_second, job_with, mark, name, report,
+};
 use crate::{ClaimedRun, NodeId, Run, RunFilter};
 
 /// Steps in one sequence.

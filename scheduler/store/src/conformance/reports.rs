@@ -5,7 +5,9 @@ use cueline_model::{
     RunState, Timestamp,
 };
 
-use super::fixture::{Fixture, actor, attempt, each_second, executor, log_line, mark, name, report};
+use super::fixture::{
+    Fixture, actor, attempt, each_second, executor, log_line, mark, name, report,
+};
 use crate::{AttemptReport, ClaimedRun, IngestSummary};
 
 /// The times and texts of a normal run.
@@ -423,7 +425,11 @@ pub async fn stopped_jobs_are_not_retried(fixture: &Fixture) {
     let done = fixture.end(attempt(&returned), OutcomeKind::Returned).await;
     assert_eq!(done.ended, 1);
     fixture.expect(returned.id, RunState::Cancelled).await;
-    fixture.store.delete_job(&job, &actor("me")).await.expect("deletes");
+    fixture
+        .store
+        .delete_job(&job, &actor("me"))
+        .await
+        .expect("deletes");
     assert_eq!(
         fixture.end(attempt(&late), OutcomeKind::Failed).await.ended,
         1

@@ -134,7 +134,10 @@ pub async fn tokens_expire_and_are_deleted(fixture: &Fixture) {
     let verifier = fixture.store.token_verifier(&short.id).await;
     assert_eq!(verifier.expect("reads"), Some(short.verifier));
     for existed in [true, false] {
-        let deleted = fixture.store.delete_enrolment_token(&short.id, &actor("a test")).await;
+        let deleted = fixture
+            .store
+            .delete_enrolment_token(&short.id, &actor("a test"))
+            .await;
         assert_eq!(deleted.expect("answers"), existed);
     }
     assert_eq!(
@@ -244,7 +247,10 @@ pub async fn keys_are_revoked_and_allowed_again(fixture: &Fixture) {
     let enrolled_at = fixture.now();
     let set = async |key_id: &'static str, state, by: &'static str| {
         let of = executor("default", "e1");
-        let set = fixture.store.set_worker_key(&of, key_id, state, &actor(by)).await;
+        let set = fixture
+            .store
+            .set_worker_key(&of, key_id, state, &actor(by))
+            .await;
         set.expect("answers")
     };
     fixture.clock.advance(1_000);
@@ -276,7 +282,10 @@ pub async fn a_replaced_key_is_revoked_by_an_operator(fixture: &Fixture) {
     let of = executor("default", "e1");
     let revoke = async |key_id: &'static str, by: &'static str| {
         let state = WorkerKeyState::Revoked;
-        let set = fixture.store.set_worker_key(&of, key_id, state, &actor(by)).await;
+        let set = fixture
+            .store
+            .set_worker_key(&of, key_id, state, &actor(by))
+            .await;
         assert!(set.expect("answers"));
     };
     for (key_id, replaced_by) in [
