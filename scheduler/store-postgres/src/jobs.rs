@@ -126,7 +126,7 @@ impl PgStore {
             .execute(&mut *tx)
             .await?;
         job_writes::set_parent_has_children(&mut tx, job).await?;
-        let entry = job_deleted(by, name, &found.group, found.definition);
+        let entry = job_deleted(by, name, &found.group, (found.definition, found.enabled));
         audit::write(&mut tx, &[entry], now).await?;
         tx.commit().await?;
         Ok(job)

@@ -240,7 +240,7 @@ CREATE INDEX audit_actor ON audit (actor);
 CREATE INDEX audit_action ON audit (action);
 CREATE INDEX audit_action_object ON audit (action_object);
 CREATE INDEX audit_object ON audit (object);
-CREATE INDEX audit_refused ON audit (id) WHERE result = 'refused';
+CREATE INDEX audit_refused ON audit (result) WHERE result = 'refused';
 
 CREATE TRIGGER audit_unchanged BEFORE UPDATE ON audit BEGIN
     SELECT RAISE(ABORT, 'rows of audit are never changed');

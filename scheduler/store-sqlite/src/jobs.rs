@@ -179,7 +179,7 @@ impl SqliteStore {
         for statement in [DELETE_DUE, SET_PARENT_HAS_CHILDREN] {
             sqlx::query(statement).bind(job.0).execute(&mut *tx).await?;
         }
-        let entry = job_deleted(by, name, &found.group, found.definition);
+        let entry = job_deleted(by, name, &found.group, (found.definition, found.enabled));
         audit::write(&mut tx, &[entry], now).await?;
         tx.commit().await?;
         Ok(job)

@@ -97,15 +97,23 @@ pub fn job_enabled(by: &Actor, job: &JobName, group: &GroupName, enabled: bool) 
     }
 }
 
-/// A deleted job. `definition` is its text, which this program need not understand.
+/// A deleted job. `definition` is its text, which this program need not understand. Whether the schedule was running is
+/// not in the text.
 pub fn job_deleted(
     by: &Actor,
     job: &JobName,
     group: &GroupName,
-    definition: String,
+    (definition, enabled): (String, bool),
 ) -> NewAuditEntry {
+    let before = match serde_json::from_str(&definition) {
+        Ok(Value::Object(mut fields)) => {
+            fields.insert("enabled".to_owned(), enabled.into());
+            Value::Object(fields).to_string()
+        }
+        _ => definition,
+    };
     NewAuditEntry {
-        before: Some(definition),
+        before: Some(before),
         ..entry_in_group(by, "job.delete", group, job.as_str())
     }
 }

@@ -5,7 +5,7 @@
 use std::fmt::Write as _;
 
 use super::convert::{to_i64, without_nul};
-use crate::AuditFilter;
+use crate::{AuditFilter, AuditResult};
 
 /// The most entries in one answer.
 pub const MAX_ENTRIES: usize = 1_000;
@@ -47,6 +47,12 @@ impl AuditQuery {
             query.sql.push_str(condition);
             query.parameter(marker, Bound::Text(text));
         }
+        // Not a parameter: an index has only the refused ones.
+        query.sql.push_str(match filter.result {
+            None => "",
+            Some(AuditResult::Done) => " AND result = 'done'",
+            Some(AuditResult::Refused) => " AND result = 'refused'",
+        });
         if let Some(from) = filter.from {
             query.since(marker, from.as_millis());
         }
@@ -113,9 +119,6 @@ fn texts(filter: &AuditFilter) -> Vec<(&'static str, String)> {
             .namespace
             .as_ref()
             .map(|namespace| (" AND namespace = ", namespace.as_str())),
-        filter
-            .result
-            .map(|result| (" AND result = ", result.as_str())),
     ];
     given
         .into_iter()
