@@ -98,10 +98,10 @@ async fn an_earlier_version_is_shown_and_restored() {
     );
     let job = server.get("/jobs/a").await.good();
     assert_eq!(
-        (&job["version"], &job["spec"]["priority"]),
+        (&job["version"], &job["priority"]),
         (&json!(4), &json!(3))
     );
-    assert_eq!(job["spec"]["enabled"], false, "a pause stays");
+    assert_eq!(job["enabled"], false, "a pause stays");
     let again = server
         .post("/jobs/a/restore", &json!({ "version": 1 }))
         .await
@@ -129,5 +129,5 @@ async fn a_deleted_job_is_restored_and_a_missing_version_is_refused() {
         .good();
     assert_eq!(restored["change"], "created");
     let job = server.get("/jobs/a").await.good();
-    assert_eq!(job["spec"]["enabled"], true);
+    assert_eq!(job["enabled"], true);
 }
