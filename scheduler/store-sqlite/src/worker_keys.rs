@@ -173,7 +173,6 @@ impl SqliteStore {
         make_room(&mut tx).await?;
         let newest = write_enrolment(&mut tx, key, &writes, (newest, now)).await?;
         set_version(&mut tx, newest).await?;
-
         audit::write(&mut tx, &[key_enrolled(key, &writes)], now).await?;
         tx.commit().await?;
         Ok(EnrolOutcome::Enrolled)

@@ -97,10 +97,7 @@ async fn an_earlier_version_is_shown_and_restored() {
         (&json!(1), &json!("updated"))
     );
     let job = server.get("/jobs/a").await.good();
-    assert_eq!(
-        (&job["version"], &job["priority"]),
-        (&json!(4), &json!(3))
-    );
+    assert_eq!((&job["version"], &job["priority"]), (&json!(4), &json!(3)));
     assert_eq!(job["enabled"], false, "a pause stays");
     let again = server
         .post("/jobs/a/restore", &json!({ "version": 1 }))

@@ -348,7 +348,7 @@ impl From<&NewAuditEntry> for AuditColumns {
 
 /// The actor as timelines and the audit log keep it.
 pub fn stored_actor(actor: &Actor) -> String {
-    without_nul(&actor.to_string()).into_owned()
+    bounded(&actor.to_string())
 }
 
 fn bounded(text: &str) -> String {
@@ -362,7 +362,7 @@ fn value(text: &str) -> String {
         return without_nul(text).into_owned();
     }
     let mut hex = String::new();
-    for byte in Sha256::digest(text.as_bytes()).iter() {
+    for byte in Sha256::digest(text.as_bytes()) {
         // Writing to a text cannot fail.
         let _ = write!(hex, "{byte:02x}");
     }

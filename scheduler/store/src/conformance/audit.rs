@@ -489,7 +489,7 @@ pub async fn odd_entries_are_kept_within_their_bounds(fixture: &Fixture) {
     entry.detail = "€".repeat(10_000);
     fixture
         .store
-        .record(&[entry.clone()])
+        .record(std::slice::from_ref(&entry))
         .await
         .expect("writes");
     let stored = list(fixture, &any()).await.remove(0).entry;
