@@ -12,7 +12,7 @@ use std::time::Duration;
 use cueline_broker::{Broker, BrokerOptions};
 use cueline_broker_embedded::{EmbeddedDriver, EmbeddedOptions};
 use cueline_engine::{Engine, EngineOptions, Origins};
-use cueline_model::{JobSpec, decode};
+use cueline_model::{Actor, ActorKind, JobSpec, decode};
 use cueline_runtime::{Lifecycle, SystemClock};
 use cueline_store::Store;
 use cueline_store::{Run, TriggerRequest};
@@ -39,7 +39,9 @@ async fn greet(directory: &Path) -> Result<Run, Box<dyn Error>> {
     let path = directory.join("broker.db");
     let driver = EmbeddedDriver::open(&path, EmbeddedOptions::default()).await?;
     let broker = Broker::new(driver, BrokerOptions::default());
-    store.apply_jobs(&[job()?], false).await?;
+    store
+        .apply_jobs(&[job()?], false, &Actor::new(ActorKind::User, "example"))
+        .await?;
 
     let scheduler = Lifecycle::new();
     let engine = Engine::start(
@@ -70,7 +72,7 @@ async fn greet(directory: &Path) -> Result<Run, Box<dyn Error>> {
         params: Some("Ann".to_owned()),
         idempotency_key: None,
         run_at: None,
-        by: "example".to_owned(),
+        by: Actor::new(ActorKind::User, "example"),
     };
     let triggered = engine.admin().trigger(request).await?;
     let run = loop {

@@ -5,8 +5,10 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use cueline_model::{ExecutorName, GroupName, JobName, RunState, Timestamp};
 
+use crate::audit::AuditCommand;
 use crate::config::RoleArgs;
 use crate::config::check::ConfigCommand;
+use crate::job_history::{HistoryArgs, RestoreArgs};
 use crate::keys::{KeyCommand, TokenCommand};
 use crate::migrate::MigrateArgs;
 use crate::output::OutputFormat;
@@ -31,7 +33,7 @@ pub(crate) struct Cli {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Apply, list, show, pause, resume and delete jobs
+    /// Apply, list, show, pause, resume, delete and restore jobs
     #[command(subcommand)]
     Job(JobCommand),
     /// Run a job now
@@ -48,6 +50,9 @@ pub(crate) enum Command {
     /// List, show, replay and delete dead letters: messages that could not be processed
     #[command(subcommand)]
     Dlq(DlqCommand),
+    /// Show who changed what
+    #[command(subcommand)]
+    Audit(AuditCommand),
     /// Import jobs from other schedulers
     #[command(subcommand)]
     Import(ImportCommand),
@@ -111,6 +116,10 @@ pub(crate) enum JobCommand {
     Resume(JobArg),
     /// Delete a job; its runs are kept
     Delete(JobArg),
+    /// List a job's versions, or compare two of them
+    History(HistoryArgs),
+    /// Apply the definition of an earlier version of a job
+    Restore(RestoreArgs),
 }
 
 /// One job.

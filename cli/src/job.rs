@@ -10,7 +10,7 @@ use crate::client::{Api, read};
 use crate::failure::Failure;
 use crate::human;
 use crate::output::{Out, Paint, Waiting, cell};
-use crate::{jobdiff, jobfile};
+use crate::{job_history, jobdiff, jobfile};
 
 /// The most jobs asked for at once.
 const PAGE: usize = 1_000;
@@ -25,6 +25,8 @@ pub(crate) async fn run(api: &Api, out: Out, command: JobCommand) -> Result<(), 
         JobCommand::Pause(job) => change(api, out, &job.name, "pause", "paused").await,
         JobCommand::Resume(job) => change(api, out, &job.name, "resume", "resumed").await,
         JobCommand::Delete(job) => delete(api, out, &job.name).await,
+        JobCommand::History(args) => job_history::history(api, out, &args).await,
+        JobCommand::Restore(args) => job_history::restore(api, out, &args).await,
     }
 }
 

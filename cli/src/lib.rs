@@ -5,6 +5,7 @@
 
 mod adapters;
 mod args;
+mod audit;
 #[cfg(feature = "bench")]
 mod bench;
 mod client;
@@ -20,6 +21,7 @@ mod failure;
 mod guard;
 mod human;
 mod job;
+mod job_history;
 mod jobdiff;
 mod jobfile;
 mod keys;
@@ -132,6 +134,7 @@ async fn run(cli: Cli, native: Native) -> Result<(), Failure> {
         Command::Executor(command) => executor::run(&api()?, out, &command).await,
         Command::Queue(command) => queue::run(&api()?, out, command).await,
         Command::Dlq(command) => dlq::run(&api()?, out, command).await,
+        Command::Audit(command) => audit::run(&api()?, out, command).await,
         Command::Import(ImportCommand::Crontab(args)) => crontab::run(api, out, &args).await,
         Command::Cron(command) => cron::run(out, command),
         Command::Doctor(args) => doctor::run(&cli.server, out, &args).await,

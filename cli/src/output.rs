@@ -202,6 +202,13 @@ impl Waiting {
         bar.enable_steady_tick(Duration::from_millis(100));
         Self(bar)
     }
+
+    /// Shows something else.
+    pub(crate) fn change(&self, what: impl Into<String>) {
+        let what: String = what.into();
+        self.0
+            .set_message(harmless(&what, Style::Inline).into_owned());
+    }
 }
 
 impl Drop for Waiting {

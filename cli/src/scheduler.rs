@@ -2,6 +2,7 @@
 
 use anyhow::Result;
 use cueline_engine::{EngineOptions, Origins};
+use cueline_model::{Actor, ActorKind};
 
 use crate::adapters::{ClientIdentity, OpenBroker, OpenError, OpenStore, StoreSettings};
 use crate::components::{
@@ -51,6 +52,7 @@ impl Node {
         let options = EngineOptions {
             node_name: config.name.to_string(),
             retention_ms: config.keep.as_millis(),
+            audit_retention_ms: config.audit_retention.as_millis(),
             ..EngineOptions::default()
                 .failing_over_after(config.failover.failover_after.as_millis())
         };
@@ -60,7 +62,7 @@ impl Node {
             .with(&format!("the store at {}", config.store), open)
             .await?;
         if let Some(token) = &config.enrol_token_file {
-            let by = format!("scheduler {}", config.name);
+            let by = Actor::new(ActorKind::Node, config.name.as_str());
             let create = async || enrolment_tokens::store_shared(&*store.store, token, &by).await;
             retry.with("the store", create).await?;
         }

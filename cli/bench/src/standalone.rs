@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
-use cueline_model::{JobSpec, RunState};
+use cueline_model::{Actor, ActorKind, JobSpec, RunState};
 use cueline_store::{Run, RunFilter, Store};
 use cueline_worker::Handler;
 use tokio::time::{Instant, sleep};
@@ -30,7 +30,14 @@ pub(crate) async fn run(
     let noop = Arc::new(Noop::default());
     let handlers = Handlers::from([("noop".to_owned(), noop.clone() as Arc<dyn Handler>)]);
     let server = host.start_standalone(scratch.path(), handlers).await?;
-    server.store().apply_jobs(&load.jobs, false).await?;
+    server
+        .store()
+        .apply_jobs(
+            &load.jobs,
+            false,
+            &Actor::new(ActorKind::User, "a benchmark"),
+        )
+        .await?;
     server.wake();
 
     wait(load.name, load.warm_up).await;
@@ -72,7 +79,9 @@ pub(crate) async fn settle(
         ..spec
     });
     let paused: Vec<JobSpec> = paused.collect();
-    store.apply_jobs(&paused, false).await?;
+    store
+        .apply_jobs(&paused, false, &Actor::new(ActorKind::User, "a benchmark"))
+        .await?;
     let deadline = Instant::now() + SETTLE_TIMEOUT;
     loop {
         let live: u64 = store.stats().await?.live.iter().map(|(_, n)| n).sum();

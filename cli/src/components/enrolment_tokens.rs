@@ -1,6 +1,6 @@
 //! Enrolment tokens that a process stores at its start.
 
-use cueline_model::ExecutorId;
+use cueline_model::{Actor, ExecutorId};
 use cueline_protocol::origin::EnrolmentToken;
 use cueline_store::{ErrorKind, NewEnrolmentToken, Store, StoreError};
 
@@ -16,7 +16,7 @@ const OWN_VALID_MS: u64 = 3_600_000;
 pub(crate) async fn store_shared(
     store: &dyn Store,
     token: &EnrolmentToken,
-    by: &str,
+    by: &Actor,
 ) -> Result<(), OpenError> {
     let new = NewEnrolmentToken {
         id: token.id().to_owned(),
@@ -25,7 +25,7 @@ pub(crate) async fn store_shared(
         executor: None,
         uses: SHARED_USES,
         valid_ms: None,
-        by: by.to_owned(),
+        by: by.clone(),
     };
     create(store, &new).await
 }
@@ -36,7 +36,7 @@ pub(crate) async fn store_for(
     store: &dyn Store,
     token: &EnrolmentToken,
     executor: &ExecutorId,
-    by: &str,
+    by: &Actor,
 ) -> Result<(), OpenError> {
     let new = NewEnrolmentToken {
         id: token.id().to_owned(),
@@ -45,15 +45,15 @@ pub(crate) async fn store_for(
         executor: Some(executor.name.clone()),
         uses: 1,
         valid_ms: Some(OWN_VALID_MS),
-        by: by.to_owned(),
+        by: by.clone(),
     };
-    delete(store, token.id()).await?;
+    delete(store, token.id(), by).await?;
     create(store, &new).await
 }
 
 /// Deletes the token with this id, if there is one.
-pub(crate) async fn delete(store: &dyn Store, id: &str) -> Result<(), OpenError> {
-    let deleted = store.delete_enrolment_token(id).await;
+pub(crate) async fn delete(store: &dyn Store, id: &str, by: &Actor) -> Result<(), OpenError> {
+    let deleted = store.delete_enrolment_token(id, by).await;
     deleted
         .map(drop)
         .map_err(|error| failed("delete an earlier enrolment token", &error))

@@ -107,6 +107,9 @@ pub(crate) struct StandaloneConfig {
     /// Ended runs are deleted after this time
     #[arg(value_name = "DURATION", default_value = "7d", value_parser = values::duration_ms)]
     pub(crate) keep: DurationMs,
+    /// Entries of the audit log are deleted after this time
+    #[arg(value_name = "DURATION", default_value = "400d", value_parser = values::duration_ms)]
+    pub(crate) audit_retention: DurationMs,
     /// Where jobs and runs are kept: postgres://user:password@host:5432/database, or sqlite:PATH
     #[arg(value_name = "URL", value_parser = StoreUrl::parse)]
     pub(crate) store: Option<StoreUrl>,
@@ -165,6 +168,9 @@ pub(crate) struct SchedulerConfig {
     /// Ended runs are deleted after this time
     #[arg(value_name = "DURATION", default_value = "7d", value_parser = values::duration_ms)]
     pub(crate) keep: DurationMs,
+    /// Entries of the audit log are deleted after this time
+    #[arg(value_name = "DURATION", default_value = "400d", value_parser = values::duration_ms)]
+    pub(crate) audit_retention: DurationMs,
     #[command(flatten)]
     pub(crate) process: ProcessOptions,
 }

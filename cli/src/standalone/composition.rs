@@ -8,13 +8,13 @@ use anyhow::Result;
 use cueline_engine::{EngineOptions, Origins};
 use cueline_handlers::SecretSources;
 use cueline_handlers::http::AddressPolicy;
-use cueline_model::{ExecutorId, ExecutorName, GroupName, JobSpec};
+use cueline_model::{Actor, ActorKind, ExecutorId, ExecutorName, GroupName, JobSpec};
 use cueline_protocol::SigningKeys;
 use cueline_store::Store;
 use cueline_worker::Readiness;
 
 use super::DataDir;
-use super::worker_keys::WorkerKeys;
+use super::worker_keys::{NODE, WorkerKeys};
 use crate::adapters::{
     BrokerSettings, BrokerUrl, ClientIdentity, OpenBroker, OpenError, OpenStore, StoreSettings,
     StoreUrl,
@@ -73,7 +73,7 @@ impl CompositionOptions {
             drain_timeout: Duration::from_secs(30),
             native: Native::new(),
             engine: EngineOptions {
-                node_name: "standalone".to_owned(),
+                node_name: NODE.to_owned(),
                 ..EngineOptions::default()
             },
             jobs: Vec::new(),
@@ -138,7 +138,8 @@ impl Composition {
         let open_store = open_store(data, options, &retry).await?;
         let store = open_store.store.clone();
         if !options.jobs.is_empty() {
-            store.apply_jobs(&options.jobs, false).await?;
+            let by = Actor::new(ActorKind::Node, NODE);
+            store.apply_jobs(&options.jobs, false, &by).await?;
         }
         let state_dir = |name: &ExecutorName| data.path().join("executors").join(name.as_str());
         let mut keys = None;

@@ -80,6 +80,7 @@ fn options(config: &StandaloneConfig) -> Result<CompositionOptions> {
     options.concurrency = config.concurrency as usize;
     options.drain_timeout = config.drain_timeout;
     options.engine.retention_ms = config.keep.as_millis();
+    options.engine.audit_retention_ms = config.audit_retention.as_millis();
     options.store.clone_from(&config.store);
     options.migrate = !config.store_options.no_migrate;
     options.broker.clone_from(&config.broker);

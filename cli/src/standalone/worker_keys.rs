@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use cueline_broker::{DeadLetter, DeadLetterSeal, QueueId};
-use cueline_model::{ExecutorId, ExecutorName};
+use cueline_model::{Actor, ActorKind, ExecutorId, ExecutorName};
 use cueline_protocol::origin::{EnrolmentToken, WorkerKeyId};
 use cueline_store::{Store, WorkerKeyState};
 use cueline_worker::{KeyFile, WorkerIdentity};
@@ -19,8 +19,8 @@ use rand::TryRng as _;
 use crate::adapters::OpenError;
 use crate::components::{StartupRetry, enrolment_tokens};
 
-/// Who creates the tokens.
-const BY: &str = "cueline standalone";
+/// The name of the scheduler in this process.
+pub(super) const NODE: &str = "standalone";
 /// Keys read at once.
 const PAGE: usize = 1_000;
 /// The most pages read, enough for all keys of a store. A key that is not read then gets a token that it does not need.
@@ -40,19 +40,20 @@ impl WorkerKeys {
     ) -> Result<Self> {
         let read_enrolled = async || enrolled_keys(executors, store).await;
         let enrolled = retry.with("the store", read_enrolled).await?;
+        let by = Actor::new(ActorKind::Node, NODE);
         let mut keys = HashMap::new();
         for executor in executors {
             let file = KeyFile::in_state_dir(&state_dir(&executor.name));
             let key = file.read_or_create()?.public();
             let id = key.id();
             let token = if enrolled.contains(&(executor.clone(), *key.as_bytes())) {
-                let delete = async || enrolment_tokens::delete(store, id.as_str()).await;
+                let delete = async || enrolment_tokens::delete(store, id.as_str(), &by).await;
                 retry.with("the store", delete).await?;
                 None
             } else {
                 let token = new_token(&id)?;
                 let store_token =
-                    async || enrolment_tokens::store_for(store, &token, executor, BY).await;
+                    async || enrolment_tokens::store_for(store, &token, executor, &by).await;
                 retry.with("the store", store_token).await?;
                 Some(token)
             };

@@ -201,6 +201,49 @@ fn jobs_are_applied_compared_shown_and_deleted() {
 }
 
 #[test]
+fn the_history_of_a_job_is_compared_restored_and_in_the_audit_log() {
+    let server = Server::start();
+    server.apply(JOBS);
+    server.apply(&JOBS.replace("30 2 * * *", "30 3 * * *"));
+    let history = server.json(&["job", "history", "nightly"]);
+    let versions = history["versions"].as_array().expect("a list");
+    let numbers: Vec<_> = versions.iter().map(|v| v["version"].as_u64()).collect();
+    assert_eq!(numbers, [Some(2), Some(1)]);
+    let table = server.run(&["job", "history", "nightly"]).good();
+    assert!(table.starts_with("VERSION "), "{table}");
+    let diff = server.run(&["job", "history", "nightly", "--diff", "1", "2"]);
+    assert_eq!(
+        diff.good(),
+        "schedule.cron: \"30 2 * * *\" → \"30 3 * * *\"\n"
+    );
+    assert_eq!(
+        server.run(&["job", "restore", "nightly", "1"]).good(),
+        "nightly has the definition of version 1 again, as a new version\n"
+    );
+    let show = server.run(&["job", "show", "nightly"]).good();
+    assert!(show.contains("02:30 every day"), "{show}");
+    let none = server.run(&["job", "restore", "nightly", "9"]);
+    assert_eq!(none.status, 1, "{none:#?}");
+    assert!(none.stderr.contains("has no version 9"), "{none:#?}");
+
+    let list = server
+        .run(&["audit", "list", "--object", "nightly", "--limit", "2"])
+        .good();
+    assert_eq!(list.matches("job.update").count(), 2, "{list}");
+    assert!(list.contains("token admin"), "{list}");
+    assert!(list.contains("older ones: --before"), "{list}");
+    let exported = server.run(&["audit", "export", "--from", "2020-01-01T00:00:00Z"]);
+    let lines: Vec<Value> = exported
+        .good()
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .collect();
+    let actions: Vec<_> = lines.iter().filter_map(|l| l["action"].as_str()).collect();
+    assert_eq!(actions[..2], ["job.update", "job.update"]);
+    assert_eq!(actions[2..], ["job.create"; 3]);
+}
+
+#[test]
 fn a_trigger_is_waited_for_and_its_log_read() {
     let server = Server::start();
     server.apply(JOBS);

@@ -10,6 +10,7 @@ use cueline_store::{AppliedJob, Change};
 use serde_json::{Map, Value};
 
 use crate::ApiState;
+use crate::auth::admin_actor;
 use crate::body::{Body, a_kind};
 use crate::problem::{FieldProblem, Problem};
 use crate::query;
@@ -63,7 +64,7 @@ pub(crate) async fn apply(
     fields.finish()?;
     let specs = definitions(&state, jobs.unwrap_or_default()).await?;
     let applied = if dry_run {
-        state.store.apply_jobs(&specs, true).await?
+        state.store.apply_jobs(&specs, true, &admin_actor()).await?
     } else {
         write(&state, specs).await?
     };
@@ -81,18 +82,24 @@ pub(crate) async fn apply(
 }
 
 /// Writes definitions in transactions of bounded size, and returns the results in the order of `specs`.
-async fn write(state: &ApiState, specs: Vec<JobSpec>) -> Result<Vec<AppliedJob>, Problem> {
+pub(crate) async fn write(
+    state: &ApiState,
+    specs: Vec<JobSpec>,
+) -> Result<Vec<AppliedJob>, Problem> {
     if specs.len() <= MAX_JOBS_IN_TRANSACTION {
-        let applied = state.store.apply_jobs(&specs, false).await?;
+        let applied = state
+            .store
+            .apply_jobs(&specs, false, &admin_actor())
+            .await?;
         state.admin.wake_claim();
         return Ok(applied);
     }
     // Refuses what cannot be applied as a whole, before anything is written.
-    state.store.apply_jobs(&specs, true).await?;
+    state.store.apply_jobs(&specs, true, &admin_actor()).await?;
     let order: Vec<JobName> = specs.iter().map(|spec| spec.name.clone()).collect();
     let mut applied: HashMap<JobName, AppliedJob> = HashMap::with_capacity(order.len());
     for part in transactions(specs) {
-        match state.store.apply_jobs(&part, false).await {
+        match state.store.apply_jobs(&part, false, &admin_actor()).await {
             Ok(written) => applied.extend(written.into_iter().map(|job| (job.name.clone(), job))),
             Err(error) => return Err(incomplete(error.into(), applied.len(), order.len())),
         }

@@ -4,6 +4,7 @@ use axum::extract::{Request, State};
 use axum::http::header::AUTHORIZATION;
 use axum::middleware::Next;
 use axum::response::Response;
+use cueline_model::{Actor, ActorKind};
 
 use crate::ApiState;
 use crate::problem::Problem;
@@ -32,4 +33,9 @@ pub(crate) async fn require_token(
             "the Authorization header is not of the form \"Bearer TOKEN\"",
         )),
     }
+}
+
+/// The actor of a request with the admin token.
+pub(crate) fn admin_actor() -> Actor {
+    Actor::new(ActorKind::Token, "admin")
 }

@@ -7,6 +7,7 @@ use axum::http::Uri;
 use serde_json::Value;
 
 use crate::ApiState;
+use crate::auth::admin_actor;
 use crate::body::{Body, Fields, a_kind};
 use crate::problem::{FieldProblem, Problem};
 use crate::query::{self, Params};
@@ -109,7 +110,10 @@ pub(crate) async fn replay(
 ) -> Result<Json<ReplayedDead>, Problem> {
     query::none(&uri)?;
     let ids = chosen(&state, body).await?;
-    let letters = state.admin.replay_dead_letters(&ids).await?;
+    let letters = state
+        .admin
+        .replay_dead_letters(&ids, &admin_actor())
+        .await?;
     let done = letters.iter().filter(|l| l.refused.is_none()).count() as u64;
     Ok(Json(ReplayedDead {
         count: done,
@@ -125,6 +129,9 @@ pub(crate) async fn delete(
 ) -> Result<Json<Count>, Problem> {
     query::none(&uri)?;
     let ids = chosen(&state, body).await?;
-    let count = state.store.delete_dead_letters(&ids).await?;
+    let count = state
+        .store
+        .delete_dead_letters(&ids, &admin_actor())
+        .await?;
     Ok(Json(Count { count }))
 }

@@ -14,6 +14,7 @@ use cueline_store::NewEnrolmentToken;
 use rand::TryRng as _;
 
 use crate::ApiState;
+use crate::auth::admin_actor;
 use crate::body::{Body, Fields};
 use crate::problem::Problem;
 use crate::query;
@@ -27,8 +28,6 @@ const DEFAULT_VALID: DurationMs = DurationMs::secs(3_600);
 const MAX_VALID: DurationMs = DurationMs::secs(3_650 * 24 * 3_600);
 /// The longest text of a field.
 const MAX_TEXT_BYTES: usize = 1_000;
-/// Who creates tokens.
-const BY: &str = "api";
 
 /// The answer has a secret, which no cache may keep.
 type Secret<T> = (StatusCode, [(HeaderName, &'static str); 1], Json<T>);
@@ -76,7 +75,7 @@ fn new_token(body: Body) -> Result<(EnrolmentToken, NewEnrolmentToken), Problem>
         executor,
         uses: u32::try_from(uses).unwrap_or(MAX_USES),
         valid_ms,
-        by: BY.to_owned(),
+        by: admin_actor(),
     };
     Ok((secret, token))
 }
@@ -156,7 +155,11 @@ pub(crate) async fn delete(
 ) -> Result<Json<TokenRef>, Problem> {
     query::none(&uri)?;
     let Path(id) = path.map_err(|e| Problem::malformed(e.body_text()))?;
-    if state.store.delete_enrolment_token(&id).await? {
+    if state
+        .store
+        .delete_enrolment_token(&id, &admin_actor())
+        .await?
+    {
         Ok(Json(TokenRef { id }))
     } else {
         Err(Problem::not_found(format!(

@@ -8,6 +8,7 @@ use cueline_model::JobName;
 use cueline_store::{TriggerOutcome, TriggerRequest};
 
 use crate::ApiState;
+use crate::auth::admin_actor;
 use crate::body::Body;
 use crate::problem::{FieldProblem, Problem};
 use crate::query::{self, Params};
@@ -70,7 +71,7 @@ pub(crate) async fn delete(
 ) -> Result<Json<JobRef>, Problem> {
     query::none(&uri)?;
     let name = job_name(path)?;
-    let id = state.store.delete_job(&name, "api").await?;
+    let id = state.store.delete_job(&name, &admin_actor()).await?;
     settle(&state, &[id]).await?;
     Ok(Json(JobRef { id, name }))
 }
@@ -85,7 +86,10 @@ pub(crate) async fn pause(
     query::none(&uri)?;
     body.nothing()?;
     let name = job_name(path)?;
-    let id = state.store.set_job_enabled(&name, false, "api").await?;
+    let id = state
+        .store
+        .set_job_enabled(&name, false, &admin_actor())
+        .await?;
     settle(&state, &[id]).await?;
     Ok(Json(JobRef { id, name }))
 }
@@ -100,7 +104,10 @@ pub(crate) async fn resume(
     query::none(&uri)?;
     body.nothing()?;
     let name = job_name(path)?;
-    let id = state.store.set_job_enabled(&name, true, "api").await?;
+    let id = state
+        .store
+        .set_job_enabled(&name, true, &admin_actor())
+        .await?;
     state.admin.wake_claim();
     Ok(Json(JobRef { id, name }))
 }
@@ -127,7 +134,7 @@ pub(crate) async fn trigger(
         params,
         idempotency_key,
         run_at,
-        by: "api".to_owned(),
+        by: admin_actor(),
     };
     let triggered = state.admin.trigger(request).await?;
     let status = if triggered.duplicate {

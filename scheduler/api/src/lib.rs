@@ -4,6 +4,7 @@
 //! concrete store. The engine also polls for changes, so a lost wake-up only costs time.
 
 mod apply;
+mod audit;
 mod auth;
 mod body;
 mod dead_letters;
@@ -22,6 +23,7 @@ mod settle;
 mod strict_json;
 mod system;
 mod token;
+mod versions;
 pub mod view;
 mod worker_keys;
 
@@ -32,8 +34,8 @@ use axum::extract::DefaultBodyLimit;
 use axum::middleware::from_fn_with_state;
 use axum::routing::{delete, get, post};
 use cueline_runtime::Stop;
-use cueline_store::Store;
 use cueline_store::admin::SchedulerAdmin;
+use cueline_store::{Audit, Store};
 use tokio::time::Instant;
 
 use large::LargeRequests;
@@ -56,6 +58,8 @@ pub const MAX_BODY_BYTES: usize = 4 * 1024 * 1024;
 pub struct ApiState {
     /// The source of truth about jobs and runs.
     pub store: Arc<dyn Store>,
+    /// The audit log and the versions of jobs, in the same store.
+    pub audit: Arc<dyn Audit>,
     /// The scheduler in this process.
     pub admin: Arc<dyn SchedulerAdmin>,
     /// A request with this token may do everything.
@@ -82,6 +86,7 @@ impl ApiState {
         token: impl Into<AdminToken>,
     ) -> Self {
         Self {
+            audit: store.clone(),
             store,
             admin,
             token: token.into(),
@@ -109,6 +114,9 @@ pub fn router(state: ApiState) -> Router {
         .route("/jobs/{name}/trigger", post(jobs::trigger))
         .route("/jobs/{name}/next", get(preview::of_job))
         .route("/jobs/{name}/ledger", get(jobs::ledger))
+        .route("/jobs/{name}/versions", get(versions::list))
+        .route("/jobs/{name}/versions/{version}", get(versions::show))
+        .route("/jobs/{name}/restore", post(versions::restore))
         .route("/preview", post(preview::of_definition))
         .route("/runs", get(runs::list))
         .route("/runs/{id}", get(runs::show))
@@ -137,6 +145,7 @@ pub fn router(state: ApiState) -> Router {
             "/worker-keys/{group}/{executor}/{key}/allow",
             post(worker_keys::allow),
         )
+        .route("/audit", get(audit::list))
         .route("/executors", get(system::executors))
         .route("/stats", get(system::stats))
         .fallback(problem::no_such_path)

@@ -8,6 +8,7 @@ use cueline_model::{ExecutorId, ExecutorName, GroupName};
 use cueline_store::admin::EmptiedQueue;
 
 use crate::ApiState;
+use crate::auth::admin_actor;
 use crate::body::Body;
 use crate::problem::{FieldProblem, Problem};
 use crate::query;
@@ -17,8 +18,6 @@ type ExecutorPath = Result<Path<(String, String)>, PathRejection>;
 
 /// The most outstanding attempts that are listed. The count includes all.
 const MAX_LISTED: usize = 1_000;
-/// Named in the timelines of the runs.
-const BY: &str = "api";
 
 fn executor(path: ExecutorPath) -> Result<ExecutorId, Problem> {
     let Path((group, name)) = path.map_err(|e| Problem::malformed(e.body_text()))?;
@@ -81,7 +80,9 @@ pub(crate) async fn drain(
 ) -> Result<Json<EmptiedQueue>, Problem> {
     query::none(&uri)?;
     body.nothing()?;
-    Ok(Json(state.admin.drain(&executor(path)?, BY).await?))
+    Ok(Json(
+        state.admin.drain(&executor(path)?, &admin_actor()).await?,
+    ))
 }
 
 /// Empties the queue and ends its runs `cancelled`.
@@ -93,7 +94,9 @@ pub(crate) async fn purge(
 ) -> Result<Json<EmptiedQueue>, Problem> {
     query::none(&uri)?;
     body.nothing()?;
-    Ok(Json(state.admin.purge(&executor(path)?, BY).await?))
+    Ok(Json(
+        state.admin.purge(&executor(path)?, &admin_actor()).await?,
+    ))
 }
 
 /// Publishes the triggers of the executor's attempts again if the executor does not hold them and they have not
@@ -106,6 +109,6 @@ pub(crate) async fn replay(
 ) -> Result<Json<Count>, Problem> {
     query::none(&uri)?;
     body.nothing()?;
-    let count = state.admin.replay(&executor(path)?).await?;
+    let count = state.admin.replay(&executor(path)?, &admin_actor()).await?;
     Ok(Json(Count { count }))
 }

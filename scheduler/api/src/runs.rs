@@ -12,6 +12,7 @@ use cueline_store::{CancelOutcome, RunDetail, RunFilter};
 use tokio::time::Instant;
 
 use crate::ApiState;
+use crate::auth::admin_actor;
 use crate::body::Body;
 use crate::problem::{FieldProblem, Problem};
 use crate::query::{self, Params};
@@ -131,7 +132,10 @@ pub(crate) async fn cancel(
 ) -> Result<Json<CancelAnswer>, Problem> {
     query::none(&uri)?;
     body.nothing()?;
-    let cancelled = state.store.cancel_run(run_id(path)?, "api").await?;
+    let cancelled = state
+        .store
+        .cancel_run(run_id(path)?, &admin_actor())
+        .await?;
     state.admin.wake_cancellations();
     let (result, ended) = match cancelled {
         CancelOutcome::Cancelled => (CancelResult::Done, None),

@@ -1,5 +1,6 @@
 //! The answers of the API, as types that servers and clients share.
 
+mod audit;
 mod worker_keys;
 
 use std::collections::BTreeMap;
@@ -15,6 +16,7 @@ use cueline_store::{
 };
 use serde::{Deserialize, Serialize};
 
+pub use audit::{AuditPage, AuditView, JobVersionView, JobVersions, Restored};
 pub use worker_keys::{
     CreatedToken, KeyState, TokenRef, TokenView, Tokens, WorkerKeyPage, WorkerKeyRef, WorkerKeyView,
 };

@@ -12,6 +12,7 @@ use cueline_protocol::origin::WorkerKeyId;
 use cueline_store::WorkerKeyState;
 
 use crate::ApiState;
+use crate::auth::admin_actor;
 use crate::body::Body;
 use crate::problem::{FieldProblem, Problem};
 use crate::query::{self, Params};
@@ -21,8 +22,6 @@ type KeyPath = Result<Path<(String, String, String)>, PathRejection>;
 
 /// The most reads of the store for one page. Keys of other groups fill the reads, and may leave the page short.
 const MAX_READS: usize = 20;
-/// Named as the one who changed a key.
-const BY: &str = "api";
 
 /// Lists keys in the order of their last changes.
 pub(crate) async fn list(
@@ -91,7 +90,7 @@ async fn set(
     let (executor, key) = key(path)?;
     let exists = state
         .store
-        .set_worker_key(&executor, key.as_str(), to, BY)
+        .set_worker_key(&executor, key.as_str(), to, &admin_actor())
         .await?;
     if !exists {
         return Err(Problem::not_found(format!(

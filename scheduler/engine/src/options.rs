@@ -51,6 +51,8 @@ pub struct EngineOptions {
     pub trigger_valid_ms: u64,
     /// Ended runs are kept for this long; 7 days.
     pub retention_ms: u64,
+    /// Entries of the audit log are kept for this long; 400 days, so that a yearly review sees all of its year.
+    pub audit_retention_ms: u64,
 }
 
 impl Default for EngineOptions {
@@ -76,6 +78,7 @@ impl Default for EngineOptions {
             overdue_slack_ms: 60_000,
             trigger_valid_ms: 3_600_000,
             retention_ms: 7 * 24 * 3_600_000,
+            audit_retention_ms: 400 * 24 * 3_600_000,
         }
     }
 }

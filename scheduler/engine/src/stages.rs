@@ -8,7 +8,7 @@ use cueline_broker::{Broker, Channel, Listener, QueueId};
 use cueline_model::StoreId;
 use cueline_protocol::SigningKeys;
 use cueline_runtime::{Activator, BurstGate, Clock};
-use cueline_store::Store;
+use cueline_store::{Audit, Store};
 use rand::SeedableRng as _;
 use rand::rngs::StdRng;
 use tokio::sync::mpsc;
@@ -96,6 +96,7 @@ pub(crate) struct Stages {
 /// The values that several stages share. Private to this file, so that no stage depends on all of them.
 struct Parts {
     store: Arc<dyn Store>,
+    audit: Arc<dyn Audit>,
     store_id: StoreId,
     broker: Broker,
     clock: Arc<DatabaseClock>,
@@ -183,6 +184,7 @@ impl Parts {
                 clock: clock.clone(),
                 counters: counters.clone(),
             },
+            audit: store.clone(),
             store,
             store_id,
             broker,
@@ -207,7 +209,7 @@ impl Parts {
         Stages {
             claims: self.claims.clone(),
             admin: Arc::new(hand!(self => Admin {
-                store, broker, clock, claims, registry, self_check, counters, claim, cancellations;
+                store, audit, broker, clock, claims, registry, self_check, counters, claim, cancellations;
                 trigger: self.trigger(o), attempts: self.attempts(), reconciler: self.reconciler(o)
             })),
             claim: hand!(self => Claim {
@@ -256,7 +258,7 @@ impl Parts {
                 letters: self.refused.clone(), refused: hand!(self => RefusedTriggers { store, store_id, signer; holdings: self.holdings(o) })
             })),
             overdue: hand!(self => Overdue { store, clock, counters, claim; unroutable: self.unroutable(o), slack_ms: o.overdue_slack_ms }),
-            retention: hand!(self => Retention { store; retention_ms: o.retention_ms }),
+            retention: hand!(self => Retention { store, audit; retention_ms: o.retention_ms, audit_retention_ms: o.audit_retention_ms }),
         }
     }
 

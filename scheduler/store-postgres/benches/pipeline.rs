@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use cueline_model::{
-    AttemptEvent, AttemptId, ExecutorId, ExecutorName, Job, JobSpec, Outcome, OutcomeKind, Shard,
-    Timestamp,
+    Actor, ActorKind, AttemptEvent, AttemptId, ExecutorId, ExecutorName, Job, JobSpec, Outcome,
+    OutcomeKind, Shard, Timestamp,
 };
 use cueline_store::{
     AttemptReport, ClockOverride, DispatchRequest, FireDueRequest, NodeId, Plan, PlannedRun,
@@ -83,7 +83,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let store = PgStore::connect(&url, options).await?;
     let specs: Vec<JobSpec> = (0..JOBS).map(spec).collect::<Result<_, _>>()?;
     let begun = Instant::now();
-    store.apply_jobs(&specs, false).await?;
+    store
+        .apply_jobs(&specs, false, &Actor::new(ActorKind::User, "a benchmark"))
+        .await?;
     println!("apply {JOBS} jobs: {:?}", begun.elapsed());
     let node = store.register_node("bench", 1 << 40).await?.node;
 
@@ -142,7 +144,9 @@ async fn among(
         let specs: Vec<JobSpec> = (first..more.min(first + 20_000))
             .map(rare)
             .collect::<Result<_, _>>()?;
-        store.apply_jobs(&specs, false).await?;
+        store
+            .apply_jobs(&specs, false, &Actor::new(ActorKind::User, "a benchmark"))
+            .await?;
     }
     println!("apply {more} jobs: {:?}", begun.elapsed());
     for _ in 0..2 {

@@ -253,3 +253,53 @@ CREATE TABLE store_identity (
 );
 
 INSERT INTO store_identity (id) VALUES (replace(gen_random_uuid()::text, '-', ''));
+
+-- Who changed what. Ids ascend nearly with the time: a transaction that began earlier may write later. Rows are never
+-- changed, and only retention deletes them.
+CREATE TABLE audit (
+    id            bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    at            bigint NOT NULL,
+    -- As it is displayed: `user alice`.
+    actor         text   COLLATE "C" NOT NULL,
+    address       text,
+    -- `object.verb`, and the part before the dot.
+    action        text   COLLATE "C" NOT NULL,
+    action_object text   COLLATE "C" NOT NULL,
+    namespace     text   COLLATE "C",
+    group_name    text   COLLATE "C",
+    object        text   COLLATE "C" NOT NULL,
+    -- `done` or `refused`.
+    result        text   COLLATE "C" NOT NULL,
+    detail        text   NOT NULL,
+    old_value     text,
+    new_value     text
+);
+
+CREATE INDEX audit_at ON audit (at);
+CREATE INDEX audit_actor ON audit (actor, id);
+CREATE INDEX audit_action ON audit (action, id);
+CREATE INDEX audit_action_object ON audit (action_object, id);
+CREATE INDEX audit_object ON audit (object, id);
+CREATE INDEX audit_refused ON audit (id) WHERE result = 'refused';
+
+-- The definition of each version of a job, the newest 1,000 of each. A new job removes those of a deleted one of its name.
+CREATE TABLE job_version (
+    job_id     bigint  NOT NULL,
+    version    bigint  NOT NULL,
+    at         bigint  NOT NULL,
+    enabled    boolean NOT NULL,
+    changed_by text    NOT NULL,
+    definition text    NOT NULL,
+    PRIMARY KEY (job_id, version)
+);
+
+CREATE FUNCTION refuse_change() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION 'rows of % are never changed', TG_TABLE_NAME;
+END
+$$;
+
+CREATE TRIGGER audit_unchanged BEFORE UPDATE OR TRUNCATE ON audit
+    FOR EACH STATEMENT EXECUTE FUNCTION refuse_change();
+CREATE TRIGGER job_version_unchanged BEFORE UPDATE ON job_version
+    FOR EACH STATEMENT EXECUTE FUNCTION refuse_change();

@@ -1,16 +1,19 @@
 //! Cancels runs.
 
-use cueline_model::{RunId, RunState};
-use cueline_store::adapter::convert::{run_state, to_i64, without_nul};
+use cueline_model::{Actor, RunId, RunState};
+use cueline_store::adapter::audit::{run_cancelled, stored_actor};
+use cueline_store::adapter::convert::{run_state, to_i64};
 use cueline_store::{CancelOutcome, PendingCancellation, StoreError};
 use sqlx::postgres::PgConnection;
 
 use crate::end_runs::end_runs;
 use crate::error::Result;
 use crate::executors::executor_id;
-use crate::{PgStore, follow_ups};
+use crate::{PgStore, audit, follow_ups};
 
 const JOB: &str = "SELECT job_id FROM run_live WHERE id = $1";
+
+const JOB_NAME: &str = "SELECT name, group_name FROM job WHERE id = $1";
 
 /// Locks the run, so that a concurrent release cannot change the state that the cancellation decides by.
 const READ: &str =
@@ -39,7 +42,7 @@ pub(crate) const PENDING: &str = "
         JOIN job j ON j.id = l.job_id ORDER BY l.id";
 
 impl PgStore {
-    pub(crate) async fn cancel_run(&self, run: RunId, by: &str) -> Result<CancelOutcome> {
+    pub(crate) async fn cancel_run(&self, run: RunId, by: &Actor) -> Result<CancelOutcome> {
         let mut tx = self.db.write().await?;
         let now = tx.now;
         let job: Option<i64> = sqlx::query_scalar(JOB)
@@ -57,9 +60,10 @@ impl PgStore {
         if requested {
             return Ok(CancelOutcome::Requested);
         }
-        let message = format!("cancelled by {}", without_nul(by));
+        let message = format!("cancelled by {}", stored_actor(by));
         sqlx::query(REQUEST).bind(run.0).execute(&mut *tx).await?;
-        let outcome = if run_state(state)? == RunState::Scheduled {
+        let state = run_state(state)?;
+        let outcome = if state == RunState::Scheduled {
             sqlx::query(END)
                 .bind(run.0)
                 .bind(now.as_millis())
@@ -78,6 +82,12 @@ impl PgStore {
             .bind(&message)
             .execute(&mut *tx)
             .await?;
+        let (job, group): (String, String) = sqlx::query_as(JOB_NAME)
+            .bind(job)
+            .fetch_one(&mut *tx)
+            .await?;
+        let entry = run_cancelled(by, run, (&job, &group), state)?;
+        audit::write(&mut tx, &[entry], now).await?;
         tx.commit().await?;
         Ok(outcome)
     }

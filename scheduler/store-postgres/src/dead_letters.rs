@@ -1,12 +1,14 @@
 //! Dead letters.
 
+use cueline_model::Actor;
+use cueline_store::adapter::audit::{DeletedLetterRow, letters_deleted};
 use cueline_store::adapter::convert::{to_i64, without_nul};
 use cueline_store::adapter::queries::{DeadLetterRow, dead_letter};
 use cueline_store::{DeadLetter, MAX_DEAD_LETTERS, NewDeadLetter};
 
-use crate::PgStore;
 use crate::columns::column;
 use crate::error::Result;
+use crate::{PgStore, audit};
 
 const INSERT: &str = "
     INSERT INTO dead_letter (key, queue, topic, reason, at, payload, origin)
@@ -27,8 +29,10 @@ const BY_ID: &str = "
     SELECT d.id, d.queue, d.topic, d.reason, d.at, d.payload, d.origin
     FROM unnest($1::bigint[]) WITH ORDINALITY e (id, position) JOIN dead_letter d ON d.id = e.id ORDER BY e.position";
 
-const DELETE: &str =
-    "DELETE FROM dead_letter d USING unnest($1::bigint[]) e (id) WHERE d.id = e.id";
+/// Returns the columns of [`DeletedLetterRow`].
+const DELETE: &str = "
+    DELETE FROM dead_letter d USING unnest($1::bigint[]) e (id) WHERE d.id = e.id
+    RETURNING d.id, d.queue, d.topic, d.reason, d.at, length(d.payload)::bigint";
 
 impl PgStore {
     pub(crate) async fn insert_dead_letters(&self, letters: &[NewDeadLetter]) -> Result<u64> {
@@ -76,14 +80,15 @@ impl PgStore {
         Ok(rows.into_iter().map(dead_letter).collect())
     }
 
-    pub(crate) async fn delete_dead_letters(&self, ids: &[i64]) -> Result<u64> {
+    pub(crate) async fn delete_dead_letters(&self, ids: &[i64], by: &Actor) -> Result<u64> {
         let mut tx = self.db.write().await?;
-        let deleted = sqlx::query(DELETE)
-            .bind(ids)
-            .execute(&mut *tx)
-            .await?
-            .rows_affected();
+        let now = tx.now;
+        let mut deleted: Vec<DeletedLetterRow> =
+            sqlx::query_as(DELETE).bind(ids).fetch_all(&mut *tx).await?;
+        deleted.sort_unstable_by_key(|(id, ..)| *id);
+        let count = deleted.len() as u64;
+        audit::write(&mut tx, &letters_deleted(by, deleted), now).await?;
         tx.commit().await?;
-        Ok(deleted)
+        Ok(count)
     }
 }

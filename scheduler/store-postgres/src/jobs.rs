@@ -6,9 +6,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use cueline_model::{AttemptId, Job, JobId, JobName, JobSpec, Timestamp};
-use cueline_store::adapter::convert::without_nul;
-use cueline_store::adapter::jobs::{ApplyPlan, SideEffects, refuse_parent};
+use cueline_model::{Actor, AttemptId, GroupName, Job, JobId, JobName, JobSpec, Timestamp};
+use cueline_store::adapter::audit::{job_deleted, job_enabled};
+use cueline_store::adapter::convert::parse_name;
+use cueline_store::adapter::jobs::{ApplyPlan, SideEffects, refuse_parent, stopped_message};
 use cueline_store::{AppliedJob, StoreError};
 use sqlx::postgres::PgConnection;
 
@@ -16,13 +17,14 @@ use crate::columns::job_ids;
 use crate::dispatch::attempt_id;
 use crate::error::Result;
 use crate::follow_ups::lock_jobs;
-use crate::{PgStore, job_writes, waiting_runs};
+use crate::{PgStore, audit, job_writes, waiting_runs};
 
 /// The first number marks locks of Cueline.
 const LOCK: &str = "SELECT pg_advisory_xact_lock(1131767116, 4)";
 
-const ENABLED: &str = "
-    SELECT j.id, d.enabled FROM job j JOIN job_due d ON d.job_id = j.id WHERE j.name = $1 AND j.deleted_at IS NULL";
+const TO_CHANGE: &str = "
+    SELECT j.id, d.enabled, j.group_name, j.definition FROM job j JOIN job_due d ON d.job_id = j.id
+    WHERE j.name = $1 AND j.deleted_at IS NULL";
 
 const CHILDREN: &str = "
     SELECT name FROM job WHERE parent_id = $1 AND parent_id IS NOT NULL AND deleted_at IS NULL ORDER BY name LIMIT 5";
@@ -38,6 +40,7 @@ impl PgStore {
         &self,
         specs: &[JobSpec],
         dry_run: bool,
+        by: &Actor,
     ) -> Result<Vec<AppliedJob>> {
         let mut tx = self.db.write().await?;
         sqlx::query(LOCK).execute(&mut *tx).await?;
@@ -55,6 +58,10 @@ impl PgStore {
             created = job_writes::create(&mut tx, &plan.new_jobs(), now).await?;
             job_writes::update(&mut tx, &updates, now).await?;
             write_side_effects(&mut tx, &plan.side_effects(&created)?, now).await?;
+            let new: Vec<i64> = created.values().map(|id: &JobId| id.0).collect();
+            audit::forget_versions(&mut tx, &new).await?;
+            audit::write_versions(&mut tx, &plan.versioned(&created), by, now).await?;
+            audit::write(&mut tx, &plan.audit_entries(by)?, now).await?;
             tx.commit().await?;
         }
         Ok(plan.into_applied(&created))
@@ -64,10 +71,15 @@ impl PgStore {
         &self,
         name: &JobName,
         enabled: bool,
-        by: &str,
+        by: &Actor,
     ) -> Result<JobId> {
         let mut tx = self.db.write().await?;
-        let (job, is_enabled) = job_to_change(&mut tx, name).await?;
+        let JobToChange {
+            id: job,
+            enabled: is_enabled,
+            group,
+            ..
+        } = job_to_change(&mut tx, name).await?;
         if is_enabled == enabled {
             return Ok(job);
         }
@@ -83,16 +95,19 @@ impl PgStore {
             waiting_runs::unclaim(&mut tx, &[job]).await?;
             job_writes::wait_for_live_runs(&mut tx, &[job]).await?;
         } else {
-            let message = format!("its job was paused by {}", without_nul(by));
+            let message = stopped_message("paused", by);
             waiting_runs::end(&mut tx, &[job], now, &message).await?;
         }
+        audit::write_versions(&mut tx, &[job.0], by, now).await?;
+        audit::write(&mut tx, &[job_enabled(by, name, &group, enabled)], now).await?;
         tx.commit().await?;
         Ok(job)
     }
 
-    pub(crate) async fn delete_job(&self, name: &JobName, by: &str) -> Result<JobId> {
+    pub(crate) async fn delete_job(&self, name: &JobName, by: &Actor) -> Result<JobId> {
         let mut tx = self.db.write().await?;
-        let (job, _) = job_to_change(&mut tx, name).await?;
+        let found = job_to_change(&mut tx, name).await?;
+        let job = found.id;
         let now = self.lock_and_read_clock(&mut tx, [job]).await?;
         let children: Vec<String> = sqlx::query_scalar(CHILDREN)
             .bind(job.0)
@@ -103,7 +118,7 @@ impl PgStore {
             .bind(job.0)
             .execute(&mut *tx)
             .await?;
-        let message = format!("its job was deleted by {}", without_nul(by));
+        let message = stopped_message("deleted", by);
         waiting_runs::end(&mut tx, &[job], now, &message).await?;
         sqlx::query(DELETE)
             .bind(job.0)
@@ -111,6 +126,8 @@ impl PgStore {
             .execute(&mut *tx)
             .await?;
         job_writes::set_parent_has_children(&mut tx, job).await?;
+        let entry = job_deleted(by, name, &found.group, (found.definition, found.enabled));
+        audit::write(&mut tx, &[entry], now).await?;
         tx.commit().await?;
         Ok(job)
     }
@@ -145,16 +162,29 @@ impl PgStore {
     }
 }
 
-/// The id of the job, and whether it is enabled, read under the lock of definitions. The definition itself may be of a
-/// newer program: a pause or a deletion does not need it.
-async fn job_to_change(conn: &mut PgConnection, name: &JobName) -> Result<(JobId, bool)> {
+/// A job that is paused, resumed or deleted. Its definition stays a text, because it may be of a newer program.
+struct JobToChange {
+    id: JobId,
+    enabled: bool,
+    group: GroupName,
+    definition: String,
+}
+
+/// Reads the job under the lock of definitions.
+async fn job_to_change(conn: &mut PgConnection, name: &JobName) -> Result<JobToChange> {
     sqlx::query(LOCK).execute(&mut *conn).await?;
-    let found: Option<(i64, bool)> = sqlx::query_as(ENABLED)
+    let found: Option<(i64, bool, String, String)> = sqlx::query_as(TO_CHANGE)
         .bind(name.as_str())
         .fetch_optional(conn)
         .await?;
-    let (id, enabled) = found.ok_or_else(|| StoreError::no_job(name.as_str()))?;
-    Ok((JobId(id), enabled))
+    let (id, enabled, group, definition) =
+        found.ok_or_else(|| StoreError::no_job(name.as_str()))?;
+    Ok(JobToChange {
+        id: JobId(id),
+        enabled,
+        group: parse_name(&group)?,
+        definition,
+    })
 }
 
 async fn write_side_effects(

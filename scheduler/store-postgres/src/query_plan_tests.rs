@@ -7,10 +7,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use cueline_model::{
-    AttemptEvent, AttemptId, ExecutorName, Job, JobSpec, Outcome, OutcomeKind, Shard, Timestamp,
+    Actor, ActorKind, AttemptEvent, AttemptId, ExecutorName, Job, JobSpec, Outcome, OutcomeKind,
+    Shard, Timestamp,
 };
+use cueline_store::adapter::audit_query::{AuditQuery, Bound};
 use cueline_store::{
-    AttemptReport, ClockOverride, FireDueRequest, NodeId, Plan, PlannedRun, Planner, RunFilter,
+    AttemptReport, AuditFilter, AuditResult, ClockOverride, FireDueRequest, NodeId, Plan,
+    PlannedRun, Planner, RunFilter,
 };
 use cueline_test_servers::postgres::Postgres;
 use sqlx::AssertSqlSafe;
@@ -19,7 +22,7 @@ use sqlx::query::Query;
 
 use crate::partitions::Day;
 use crate::{
-    PgOptions, PgStore, cancel, claim, definitions, dispatch, drop_day, executors, fire_due,
+    PgOptions, PgStore, audit, cancel, claim, definitions, dispatch, drop_day, executors, fire_due,
     follow_ups, ingest, jobs, ledger, log_lines, maintenance, new_runs, runs, summaries, trigger,
     waiting_runs,
 };
@@ -87,7 +90,10 @@ async fn loaded(jobs: usize) -> (Fixture, Arc<Postgres>, String) {
             .expect("a definition")
         })
         .collect();
-    store.apply_jobs(&specs, false).await.expect("applies");
+    store
+        .apply_jobs(&specs, false, &Actor::new(ActorKind::User, "a test"))
+        .await
+        .expect("applies");
     let node = store
         .register_node("n", 1 << 40)
         .await
@@ -311,7 +317,7 @@ async fn generic_plans_use_their_indexes() {
             (trigger::LOCK_JOB, "using job_due_pkey", 3),
             (trigger::FIND_KEY, "using trigger_key_pkey", 2),
             (definitions::LOAD, "Index Cond: (id = ANY ($1))", 1),
-            (trigger::WRITE, "using job_due_pkey", 15),
+            (trigger::WRITE, "using job_due_pkey", 23),
         ] {
             let text = s.plan_of_all(sql, parameters).await;
             assert!(
@@ -579,4 +585,95 @@ async fn reads_use_their_indexes() {
         })
         .await;
     assert_eq!(listed.expect("lists").len(), 5);
+}
+
+/// The fixture's jobs have left an entry each. Every filter finds its few entries by its index, in the order of the list.
+#[tokio::test]
+async fn the_audit_log_uses_its_indexes() {
+    let s = fixture().await;
+    let text = || Some("none".to_owned());
+    let any = || AuditFilter {
+        limit: 5,
+        ..AuditFilter::default()
+    };
+    for (filter, index) in [
+        (any(), "audit_pkey"),
+        (
+            AuditFilter {
+                result: Some(AuditResult::Refused),
+                ..any()
+            },
+            "audit_refused",
+        ),
+        (
+            AuditFilter {
+                actor: text(),
+                ..any()
+            },
+            "audit_actor",
+        ),
+        (
+            AuditFilter {
+                action: Some("job.pause".to_owned()),
+                ..any()
+            },
+            "audit_action",
+        ),
+        (
+            AuditFilter {
+                action: text(),
+                ..any()
+            },
+            "audit_action_object",
+        ),
+        (
+            AuditFilter {
+                object: text(),
+                ..any()
+            },
+            "audit_object",
+        ),
+        (
+            AuditFilter {
+                from: Some(Timestamp::from_millis(START_MS)),
+                ..any()
+            },
+            "audit_at",
+        ),
+        (
+            AuditFilter {
+                to: Some(Timestamp::from_millis(START_MS)),
+                ..any()
+            },
+            "audit_at",
+        ),
+    ] {
+        let AuditQuery { sql, parameters } = AuditQuery::new(&filter, '$');
+        let text = s
+            .plan(&sql, |query| {
+                parameters
+                    .into_iter()
+                    .fold(query, |query, parameter| match parameter {
+                        Bound::Number(number) => query.bind(number),
+                        Bound::Text(text) => query.bind(text),
+                    })
+            })
+            .await;
+        assert!(text.contains(index), "no {index} in {text}");
+        assert!(!text.contains("Seq Scan"), "{text}");
+    }
+    s.check(audit::PRUNE, "audit_at", |q| q.bind(START_MS).bind(5_i64))
+        .await;
+    s.check(audit::VERSIONS, "job_version_pkey", |q| {
+        q.bind("job-1").bind(5_i64).bind(5_i64)
+    })
+    .await;
+    s.check(audit::TRIM_VERSIONS, "job_version_pkey", |q| {
+        q.bind(vec![1_i64, 2]).bind(1_000_i64)
+    })
+    .await;
+    s.check(audit::FORGET_VERSIONS, "job_version_pkey", |q| {
+        q.bind(vec![1_i64, 2])
+    })
+    .await;
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use cueline_model::{ExecutorName, Route, RunId, Timestamp};
+use cueline_store::adapter::audit::{AuditColumns, job_triggered};
 use cueline_store::adapter::convert::without_nul;
 use cueline_store::adapter::definitions::job_of;
 use cueline_store::adapter::jobs::is_fixed_delay;
@@ -51,7 +52,12 @@ pub(crate) const WRITE: &str = concat!(
         INSERT INTO trigger_key (job_id, key, first_run)
         SELECT $5, $13::text, min(id) FROM new WHERE $13 IS NOT NULL HAVING min(id) IS NOT NULL
     ), events AS (
-        INSERT INTO run_event (run_id, at, attempt, event, detail) SELECT n.id, $10, 1, 'triggered', $14 FROM new n
+        INSERT INTO run_event (run_id, at, attempt, event, detail) SELECT n.id, $10, 1, 'triggered', 'triggered by ' || $14::text FROM new n
+    ), audited AS (
+        INSERT INTO audit (at, actor, address, action, action_object, namespace, group_name, object, result, detail, new_value)
+        SELECT $10, $14::text, $16::text, $17::text, $18::text, $19::text, $20::text, $21::text, $22::text,
+            CASE count(*) WHEN 1 THEN 'run ' || min(id) ELSE count(*) || ' runs, the first is ' || min(id) END, $23::text
+        FROM new HAVING min(id) IS NOT NULL
     )
     SELECT id FROM new ORDER BY position"
 );
@@ -100,7 +106,8 @@ impl PgStore {
             nodes::set_uncleared(&mut tx, node).await?;
         }
         let mut runs = NewRun::of_fire(&job, run_count, &mut live, &fire);
-        self.write_triggered(&mut tx, &mut runs, key.as_deref(), &request.by)
+        let entry = AuditColumns::from(&job_triggered(request, &job.spec.group));
+        self.write_triggered(&mut tx, &mut runs, key.as_deref(), &entry)
             .await?;
         tx.commit().await?;
         let outcome = TriggerOutcome {
@@ -130,7 +137,7 @@ impl PgStore {
         tx: &mut WriteTx,
         runs: &mut [NewRun],
         key: Option<&str>,
-        by: &str,
+        entry: &AuditColumns,
     ) -> Result<()> {
         let Some(first) = runs.first() else {
             return Ok(());
@@ -156,8 +163,16 @@ impl PgStore {
             .bind(first.claimed_by.map(|node| node.0))
             .bind(is_fixed_delay(&first.job.spec))
             .bind(key)
-            .bind(format!("triggered by {}", without_nul(by)))
+            .bind(&entry.actor)
             .bind(self.history.get())
+            .bind(entry.address.as_deref())
+            .bind(&entry.action)
+            .bind(&entry.action_object)
+            .bind(entry.namespace.as_deref())
+            .bind(entry.group_name.as_deref())
+            .bind(&entry.object)
+            .bind(entry.result)
+            .bind(entry.new_value.as_deref())
             .fetch_all(&mut **tx)
             .await
             .map_err(|error| match error.as_database_error() {

@@ -2,7 +2,10 @@
 //!
 //! Changes are rare. They are made one after the other, so that readers see them in the order of their numbers.
 
-use cueline_model::{ExecutorId, ExecutorName, GroupName};
+use cueline_model::{Actor, ExecutorId, ExecutorName, GroupName};
+use cueline_store::adapter::audit::{
+    KeyStateRow, key_changed, key_enrolled, stored_actor, token_created, token_deleted,
+};
 use cueline_store::adapter::convert::{to_i64, without_nul};
 use cueline_store::adapter::worker_keys::{
     EnrolmentPlan, EnrolmentWrites, KeyRow, KnownKey, TokenRow, check_new_token, keys_page,
@@ -14,9 +17,9 @@ use cueline_store::{
 };
 use sqlx::postgres::PgConnection;
 
-use crate::PgStore;
 use crate::database::WriteTx;
 use crate::error::Result;
+use crate::{PgStore, audit};
 
 const VERSION: &str = "SELECT number FROM worker_key_version";
 
@@ -43,7 +46,10 @@ const TOKEN: &str = "
 
 const VERIFIER: &str = "SELECT verifier FROM enrolment_token WHERE id = $1";
 
-const DELETE_TOKEN: &str = "DELETE FROM enrolment_token WHERE id = $1";
+/// Returns the columns of [`TokenRow`].
+const DELETE_TOKEN: &str = "
+    DELETE FROM enrolment_token WHERE id = $1
+    RETURNING id, group_name, executor, uses_left, expires_at, created_at, created_by";
 
 const USE_TOKEN: &str =
     "UPDATE enrolment_token SET uses_left = uses_left - 1 WHERE id = $1 AND uses_left > 0";
@@ -71,10 +77,11 @@ const INSERT_KEY: &str = "
 const SET_KEY: &str = "
     UPDATE worker_key SET allowed = $4, changed_at = $5, changed_by = $6, change = $7
     WHERE group_name = $1 AND executor = $2 AND key_id = $3
-        AND (allowed <> $4 OR (NOT allowed AND (changed_by LIKE 'rotation to %' OR changed_by LIKE 'token %')))";
+        AND (allowed <> $4 OR (NOT allowed AND (changed_by LIKE 'rotation to %' OR changed_by LIKE 'enrolment token %')))";
 
-const KEY_EXISTS: &str = "
-    SELECT EXISTS (SELECT FROM worker_key WHERE group_name = $1 AND executor = $2 AND key_id = $3)";
+/// The columns of [`KeyStateRow`].
+const KEY_STATE: &str = "
+    SELECT allowed, changed_by FROM worker_key WHERE group_name = $1 AND executor = $2 AND key_id = $3";
 
 const DELETE_KEY: &str =
     "DELETE FROM worker_key WHERE group_name = $1 AND executor = $2 AND key_id = $3";
@@ -103,10 +110,13 @@ impl PgStore {
             .bind(i64::from(token.uses))
             .bind(token.valid_ms.map(|ms| now.plus_ms(ms).as_millis()))
             .bind(now.as_millis())
-            .bind(without_nul(&token.by))
+            .bind(stored_actor(&token.by))
             .execute(&mut *tx)
             .await?
             .rows_affected();
+        if created == 1 {
+            audit::write(&mut tx, &[token_created(token)], now).await?;
+        }
         tx.commit().await?;
         Ok(created == 1)
     }
@@ -118,15 +128,20 @@ impl PgStore {
         rows.into_iter().map(|row| Ok(stored_token(row)?)).collect()
     }
 
-    pub(crate) async fn delete_enrolment_token(&self, id: &str) -> Result<bool> {
+    pub(crate) async fn delete_enrolment_token(&self, id: &str, by: &Actor) -> Result<bool> {
         let mut tx = self.db.write().await?;
-        let deleted = sqlx::query(DELETE_TOKEN)
+        let now = tx.now;
+        let deleted: Option<TokenRow> = sqlx::query_as(DELETE_TOKEN)
             .bind(without_nul(id))
-            .execute(&mut *tx)
-            .await?
-            .rows_affected();
+            .fetch_optional(&mut *tx)
+            .await?;
+        let Some(token) = deleted else {
+            tx.roll_back().await;
+            return Ok(false);
+        };
+        audit::write(&mut tx, &[token_deleted(by, token)?], now).await?;
         tx.commit().await?;
-        Ok(deleted > 0)
+        Ok(true)
     }
 
     pub(crate) async fn token_verifier(&self, id: &str) -> Result<Option<[u8; 32]>> {
@@ -172,6 +187,8 @@ impl PgStore {
         make_room(&mut tx).await?;
         let newest = write_enrolment(&mut tx, key, &writes, newest).await?;
         set_version(&mut tx, newest).await?;
+        let now = tx.now;
+        audit::write(&mut tx, &[key_enrolled(key, &writes)], now).await?;
         tx.commit().await?;
         Ok(EnrolOutcome::Enrolled)
     }
@@ -200,26 +217,31 @@ impl PgStore {
         executor: &ExecutorId,
         key_id: &str,
         state: WorkerKeyState,
-        by: &str,
+        by: &Actor,
     ) -> Result<bool> {
         let mut tx = self.db.write().await?;
         let change = lock_version(&mut tx).await? + 1;
-        let allowed = state == WorkerKeyState::Allowed;
-        let by = without_nul(by);
-        let changed = set_key(&mut tx, executor, key_id, allowed, &by, change).await?;
-        if changed {
-            set_version(&mut tx, change).await?;
-            tx.commit().await?;
-            return Ok(true);
-        }
-        let exists: bool = sqlx::query_scalar(KEY_EXISTS)
+        let before: Option<KeyStateRow> = sqlx::query_as(KEY_STATE)
             .bind(executor.group.as_str())
             .bind(executor.name.as_str())
             .bind(key_id)
-            .fetch_one(&mut *tx)
+            .fetch_optional(&mut *tx)
             .await?;
-        tx.roll_back().await;
-        Ok(exists)
+        let Some(before) = before else {
+            tx.roll_back().await;
+            return Ok(false);
+        };
+        let (allowed, now) = (state == WorkerKeyState::Allowed, tx.now);
+        let named = stored_actor(by);
+        if set_key(&mut tx, executor, key_id, allowed, &named, change).await? {
+            set_version(&mut tx, change).await?;
+            let entry = key_changed(by, executor, key_id, &before, state);
+            audit::write(&mut tx, &[entry], now).await?;
+            tx.commit().await?;
+        } else {
+            tx.roll_back().await;
+        }
+        Ok(true)
     }
 }
 

@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use cueline_model::{
-    AttemptEvent, AttemptId, ExecutorId, ExecutorName, Job, JobSpec, Outcome, OutcomeKind, Shard,
-    Timestamp,
+    Actor, ActorKind, AttemptEvent, AttemptId, ExecutorId, ExecutorName, Job, JobSpec, Outcome,
+    OutcomeKind, Shard, Timestamp,
 };
 use cueline_store::{
     AttemptReport, ClockOverride, DispatchRequest, FireDueRequest, Plan, PlannedRun, Planner, Store,
@@ -68,7 +68,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let store = SqliteStore::open(&dir.path().join("bench.db"), options).await?;
     let specs: Vec<JobSpec> = (0..JOBS).map(spec).collect::<Result<_, _>>()?;
     let begun = Instant::now();
-    store.apply_jobs(&specs, false).await?;
+    store
+        .apply_jobs(&specs, false, &Actor::new(ActorKind::User, "a benchmark"))
+        .await?;
     println!("apply {JOBS} jobs: {:?}", begun.elapsed());
     let node = store.register_node("bench", 1 << 40).await?.node;
 

@@ -214,3 +214,49 @@ CREATE TABLE store_identity (
 ) STRICT;
 
 INSERT INTO store_identity (only_row, id) VALUES (1, lower(hex(randomblob(16))));
+
+-- Who changed what. Ids ascend with the time. Rows are never changed, and only retention deletes them.
+CREATE TABLE audit (
+    id            INTEGER PRIMARY KEY AUTOINCREMENT,
+    at            INTEGER NOT NULL,
+    -- As it is displayed: `user alice`.
+    actor         TEXT    NOT NULL,
+    address       TEXT,
+    -- `object.verb`, and the part before the dot.
+    action        TEXT    NOT NULL,
+    action_object TEXT    NOT NULL,
+    namespace     TEXT,
+    group_name    TEXT,
+    object        TEXT    NOT NULL,
+    -- `done` or `refused`.
+    result        TEXT    NOT NULL,
+    detail        TEXT    NOT NULL,
+    old_value     TEXT,
+    new_value     TEXT
+) STRICT;
+
+CREATE INDEX audit_at ON audit (at);
+CREATE INDEX audit_actor ON audit (actor);
+CREATE INDEX audit_action ON audit (action);
+CREATE INDEX audit_action_object ON audit (action_object);
+CREATE INDEX audit_object ON audit (object);
+CREATE INDEX audit_refused ON audit (result) WHERE result = 'refused';
+
+CREATE TRIGGER audit_unchanged BEFORE UPDATE ON audit BEGIN
+    SELECT RAISE(ABORT, 'rows of audit are never changed');
+END;
+
+-- The definition of each version of a job, the newest 1,000 of each. A new job removes those of a deleted one of its name.
+CREATE TABLE job_version (
+    job_id     INTEGER NOT NULL REFERENCES job (id),
+    version    INTEGER NOT NULL,
+    at         INTEGER NOT NULL,
+    changed_by TEXT    NOT NULL,
+    enabled    INTEGER NOT NULL,
+    definition TEXT    NOT NULL,
+    PRIMARY KEY (job_id, version)
+) STRICT, WITHOUT ROWID;
+
+CREATE TRIGGER job_version_unchanged BEFORE UPDATE ON job_version BEGIN
+    SELECT RAISE(ABORT, 'rows of job_version are never changed');
+END;

@@ -1,14 +1,17 @@
 //! Cancels runs.
 
-use cueline_model::{ExecutorId, ExecutorName, GroupName, RunId, RunState};
-use cueline_store::adapter::convert::{run_state, to_i64, without_nul};
+use cueline_model::{Actor, ExecutorId, ExecutorName, GroupName, RunId, RunState};
+use cueline_store::adapter::audit::{run_cancelled, stored_actor};
+use cueline_store::adapter::convert::{run_state, to_i64};
 use cueline_store::{CancelOutcome, PendingCancellation, StoreError};
 use sqlx::types::Json;
 
-use crate::SqliteStore;
 use crate::error::Result;
+use crate::{SqliteStore, audit};
 
 const READ: &str = "SELECT state, job_id, attempt, cancel_requested FROM run WHERE id = ?1";
+
+const JOB: &str = "SELECT name, group_name FROM job WHERE id = ?1";
 
 const END: &str = "
     UPDATE run SET state = 15, ended_at = ?2, claimed_by = NULL, cancel_requested = 1, message = ?3
@@ -26,7 +29,7 @@ pub(crate) const PENDING: &str = "
         CROSS JOIN job j ON j.id = r.job_id";
 
 impl SqliteStore {
-    pub(crate) async fn cancel_run(&self, run: RunId, by: &str) -> Result<CancelOutcome> {
+    pub(crate) async fn cancel_run(&self, run: RunId, by: &Actor) -> Result<CancelOutcome> {
         let mut tx = self.db.write().await?;
         let now = self.db.now();
         let row: Option<(i64, i64, i64, bool)> = sqlx::query_as(READ)
@@ -41,7 +44,7 @@ impl SqliteStore {
         if requested {
             return Ok(CancelOutcome::Requested);
         }
-        let message = format!("cancelled by {}", without_nul(by));
+        let message = format!("cancelled by {}", stored_actor(by));
         let outcome = if state == RunState::Scheduled {
             sqlx::query(END)
                 .bind(run.0)
@@ -62,6 +65,10 @@ impl SqliteStore {
             .bind(&message)
             .execute(&mut *tx)
             .await?;
+        let (job, group): (String, String) =
+            sqlx::query_as(JOB).bind(job).fetch_one(&mut *tx).await?;
+        let entry = run_cancelled(by, run, (&job, &group), state)?;
+        audit::write(&mut tx, &[entry], now).await?;
         tx.commit().await?;
         Ok(outcome)
     }

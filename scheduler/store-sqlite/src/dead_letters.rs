@@ -1,12 +1,14 @@
 //! Dead letters.
 
+use cueline_model::Actor;
+use cueline_store::adapter::audit::{DeletedLetterRow, letters_deleted};
 use cueline_store::adapter::convert::{to_i64, without_nul};
 use cueline_store::adapter::queries::{DeadLetterRow, dead_letter};
 use cueline_store::{DeadLetter, MAX_DEAD_LETTERS, NewDeadLetter};
 use sqlx::types::Json;
 
-use crate::SqliteStore;
 use crate::error::Result;
+use crate::{SqliteStore, audit};
 
 const INSERT: &str = "
     INSERT INTO dead_letter (key, queue, topic, reason, at, payload, origin) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) ON CONFLICT DO NOTHING";
@@ -22,7 +24,10 @@ const BY_ID: &str = "
     SELECT d.id, queue, topic, reason, at, payload, origin
     FROM json_each(?1) e CROSS JOIN dead_letter d ON d.id = e.value ORDER BY e.key";
 
-const DELETE: &str = "DELETE FROM dead_letter WHERE id IN (SELECT value FROM json_each(?1))";
+/// Returns the columns of [`DeletedLetterRow`].
+const DELETE: &str = "
+    DELETE FROM dead_letter WHERE id IN (SELECT value FROM json_each(?1))
+    RETURNING id, queue, topic, reason, at, length(payload)";
 
 impl SqliteStore {
     pub(crate) async fn insert_dead_letters(&self, letters: &[NewDeadLetter]) -> Result<u64> {
@@ -74,14 +79,17 @@ impl SqliteStore {
         Ok(rows.into_iter().map(dead_letter).collect())
     }
 
-    pub(crate) async fn delete_dead_letters(&self, ids: &[i64]) -> Result<u64> {
+    pub(crate) async fn delete_dead_letters(&self, ids: &[i64], by: &Actor) -> Result<u64> {
         let mut tx = self.db.write().await?;
-        let deleted = sqlx::query(DELETE)
+        let now = self.db.now();
+        let mut deleted: Vec<DeletedLetterRow> = sqlx::query_as(DELETE)
             .bind(Json(ids))
-            .execute(&mut *tx)
-            .await?
-            .rows_affected();
+            .fetch_all(&mut *tx)
+            .await?;
+        deleted.sort_unstable_by_key(|(id, ..)| *id);
+        let count = deleted.len() as u64;
+        audit::write(&mut tx, &letters_deleted(by, deleted), now).await?;
         tx.commit().await?;
-        Ok(deleted)
+        Ok(count)
     }
 }

@@ -3,15 +3,18 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use cueline_model::{AttemptId, Job, JobId, JobName, JobSpec, RunId, Timestamp};
-use cueline_store::adapter::convert::without_nul;
-use cueline_store::adapter::jobs::{ApplyPlan, JobColumns, JobUpdate, SideEffects, refuse_parent};
+use cueline_model::{Actor, AttemptId, GroupName, Job, JobId, JobName, JobSpec, RunId, Timestamp};
+use cueline_store::adapter::audit::{job_deleted, job_enabled};
+use cueline_store::adapter::convert::parse_name;
+use cueline_store::adapter::jobs::{
+    ApplyPlan, JobColumns, JobUpdate, SideEffects, refuse_parent, stopped_message,
+};
 use cueline_store::{AppliedJob, StoreError};
 use sqlx::SqliteConnection;
 use sqlx::types::Json;
 
 use crate::error::Result;
-use crate::{SqliteStore, waiting_runs};
+use crate::{SqliteStore, audit, waiting_runs};
 
 const INSERT: &str = "
     INSERT INTO job (name, version, created_at, group_name, startup, max_attempt_ms, definition) VALUES (?1, 1, ?2, ?3, ?4, ?5, ?6)
@@ -65,8 +68,9 @@ const WAIT_FOR_LIVE_RUNS: &str = "
     WHERE job_id IN (SELECT value FROM json_each(?1)) AND fixed_delay = 1 AND next_fire_at IS NOT NULL
         AND EXISTS (SELECT 1 FROM run r WHERE r.job_id = job_due.job_id AND r.delays_next_fire = 1 AND r.state < 10)";
 
-const ENABLED: &str = "
-    SELECT j.id, d.enabled FROM job j CROSS JOIN job_due d ON d.job_id = j.id WHERE j.name = ?1 AND j.deleted_at IS NULL";
+const TO_CHANGE: &str = "
+    SELECT j.id, d.enabled, j.group_name, j.definition FROM job j CROSS JOIN job_due d ON d.job_id = j.id
+    WHERE j.name = ?1 AND j.deleted_at IS NULL";
 
 const CHILDREN: &str = "
     SELECT name FROM job WHERE parent_id = ?1 AND parent_id IS NOT NULL AND deleted_at IS NULL ORDER BY name LIMIT 5";
@@ -83,6 +87,7 @@ impl SqliteStore {
         &self,
         specs: &[JobSpec],
         dry_run: bool,
+        by: &Actor,
     ) -> Result<Vec<AppliedJob>> {
         let mut created = HashMap::new();
         if dry_run {
@@ -100,6 +105,10 @@ impl SqliteStore {
             update(&mut tx, job, now).await?;
         }
         write_side_effects(&mut tx, &plan.side_effects(&created)?, now).await?;
+        let new: Vec<i64> = created.values().map(|id| id.0).collect();
+        audit::forget_versions(&mut tx, &new).await?;
+        audit::write_versions(&mut tx, &plan.versioned(&created), by, now).await?;
+        audit::write(&mut tx, &plan.audit_entries(by)?, now).await?;
         tx.commit().await?;
         Ok(plan.into_applied(&created))
     }
@@ -117,11 +126,16 @@ impl SqliteStore {
         &self,
         name: &JobName,
         enabled: bool,
-        by: &str,
+        by: &Actor,
     ) -> Result<JobId> {
         let mut tx = self.db.write().await?;
         let now = self.db.now();
-        let (job, is_enabled) = job_to_change(&mut tx, name).await?;
+        let JobToChange {
+            id: job,
+            enabled: is_enabled,
+            group,
+            ..
+        } = job_to_change(&mut tx, name).await?;
         if is_enabled == enabled {
             return Ok(job);
         }
@@ -136,23 +150,26 @@ impl SqliteStore {
             waiting_runs::unclaim(&mut tx, &[job]).await?;
             wait_for_live_runs(&mut tx, &[job]).await?;
         } else {
-            let message = format!("its job was paused by {}", without_nul(by));
+            let message = stopped_message("paused", by);
             waiting_runs::end(&mut tx, &[job], now, &message).await?;
         }
+        audit::write_versions(&mut tx, &[job.0], by, now).await?;
+        audit::write(&mut tx, &[job_enabled(by, name, &group, enabled)], now).await?;
         tx.commit().await?;
         Ok(job)
     }
 
-    pub(crate) async fn delete_job(&self, name: &JobName, by: &str) -> Result<JobId> {
+    pub(crate) async fn delete_job(&self, name: &JobName, by: &Actor) -> Result<JobId> {
         let mut tx = self.db.write().await?;
         let now = self.db.now();
-        let (job, _) = job_to_change(&mut tx, name).await?;
+        let found = job_to_change(&mut tx, name).await?;
+        let job = found.id;
         let children: Vec<String> = sqlx::query_scalar(CHILDREN)
             .bind(job.0)
             .fetch_all(&mut *tx)
             .await?;
         refuse_parent(name, &children)?;
-        let message = format!("its job was deleted by {}", without_nul(by));
+        let message = stopped_message("deleted", by);
         waiting_runs::end(&mut tx, &[job], now, &message).await?;
         sqlx::query(DELETE)
             .bind(job.0)
@@ -162,6 +179,8 @@ impl SqliteStore {
         for statement in [DELETE_DUE, SET_PARENT_HAS_CHILDREN] {
             sqlx::query(statement).bind(job.0).execute(&mut *tx).await?;
         }
+        let entry = job_deleted(by, name, &found.group, (found.definition, found.enabled));
+        audit::write(&mut tx, &[entry], now).await?;
         tx.commit().await?;
         Ok(job)
     }
@@ -186,15 +205,27 @@ impl SqliteStore {
     }
 }
 
-/// The id of the job, and whether it is enabled. The definition itself may be of a newer program: a pause or a deletion
-/// does not need it.
-async fn job_to_change(conn: &mut SqliteConnection, name: &JobName) -> Result<(JobId, bool)> {
-    let found: Option<(i64, bool)> = sqlx::query_as(ENABLED)
+/// A job that is paused, resumed or deleted. Its definition stays a text, because it may be of a newer program.
+struct JobToChange {
+    id: JobId,
+    enabled: bool,
+    group: GroupName,
+    definition: String,
+}
+
+async fn job_to_change(conn: &mut SqliteConnection, name: &JobName) -> Result<JobToChange> {
+    let found: Option<(i64, bool, String, String)> = sqlx::query_as(TO_CHANGE)
         .bind(name.as_str())
         .fetch_optional(conn)
         .await?;
-    let (id, enabled) = found.ok_or_else(|| StoreError::no_job(name.as_str()))?;
-    Ok((JobId(id), enabled))
+    let (id, enabled, group, definition) =
+        found.ok_or_else(|| StoreError::no_job(name.as_str()))?;
+    Ok(JobToChange {
+        id: JobId(id),
+        enabled,
+        group: parse_name(&group)?,
+        definition,
+    })
 }
 
 /// Writes a pause or a resume as a new version.

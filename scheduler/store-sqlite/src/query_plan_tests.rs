@@ -1,10 +1,13 @@
 //! The query plans of the hot statements: each uses its index, and none scans all runs.
 
+use cueline_model::Timestamp;
+use cueline_store::adapter::audit_query::AuditQuery;
+use cueline_store::{AuditFilter, AuditResult};
 use sqlx::{AssertSqlSafe, Row as _};
 
 use crate::{
-    SqliteOptions, SqliteStore, claim, dispatch, executors, fire_due, follow_ups, ingest, ledger,
-    maintenance, runs, summaries, trigger,
+    SqliteOptions, SqliteStore, audit, claim, dispatch, executors, fire_due, follow_ups, ingest,
+    ledger, maintenance, runs, summaries, trigger,
 };
 
 /// The steps of a statement's query plan.
@@ -123,4 +126,107 @@ async fn scans_by_id_do_not_sort() {
     assert!(text.contains("run_fire"), "{text}");
     let text = plan(&store, summaries::LIST).await.join("\n");
     assert!(text.contains("job_name"), "{text}");
+}
+
+/// Each filter of the audit log uses its index, and stops at its limit.
+#[tokio::test]
+async fn lists_of_the_audit_log_use_their_indexes() {
+    let (_dir, store) = store().await;
+    let text = || Some("x".to_owned());
+    let any = AuditFilter::default;
+    for (filter, wanted) in [
+        (any(), "SEARCH audit USING INTEGER PRIMARY KEY"),
+        (
+            AuditFilter {
+                actor: text(),
+                ..any()
+            },
+            "audit_actor (actor=?",
+        ),
+        (
+            AuditFilter {
+                action: Some("job.pause".to_owned()),
+                ..any()
+            },
+            "audit_action (action=?",
+        ),
+        (
+            AuditFilter {
+                action: text(),
+                ..any()
+            },
+            "audit_action_object (action_object=?",
+        ),
+        (
+            AuditFilter {
+                object: text(),
+                ..any()
+            },
+            "audit_object (object=?",
+        ),
+        (
+            AuditFilter {
+                from: Some(Timestamp::from_millis(1)),
+                ..any()
+            },
+            "audit_at (at<?",
+        ),
+        (
+            AuditFilter {
+                to: Some(Timestamp::from_millis(1)),
+                ..any()
+            },
+            "audit_at (at>?",
+        ),
+        (
+            AuditFilter {
+                result: Some(AuditResult::Refused),
+                ..any()
+            },
+            "audit_refused (result=?",
+        ),
+        (
+            AuditFilter {
+                result: Some(AuditResult::Done),
+                ..any()
+            },
+            "SEARCH audit USING INTEGER PRIMARY KEY",
+        ),
+    ] {
+        let text = plan(&store, &AuditQuery::new(&filter, '?').sql)
+            .await
+            .join("\n");
+        assert!(text.contains(wanted), "no {wanted} in {text}");
+        assert!(
+            !text.contains("TEMP B-TREE") && !text.contains("SCAN audit"),
+            "{text}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn old_entries_and_versions_are_found_by_their_indexes() {
+    let (_dir, store) = store().await;
+    for (sql, wanted) in [
+        (audit::PRUNE, "audit_at (at<?"),
+        (
+            audit::VERSIONS,
+            "SEARCH job_version USING PRIMARY KEY (job_id=? AND version<?",
+        ),
+        (
+            audit::TRIM_VERSIONS,
+            "SEARCH job_version USING PRIMARY KEY (job_id=? AND version=?",
+        ),
+        (
+            audit::FORGET_VERSIONS,
+            "SEARCH job_version USING PRIMARY KEY (job_id=?",
+        ),
+    ] {
+        let text = plan(&store, sql).await.join("\n");
+        assert!(text.contains(wanted), "no {wanted} in {text}");
+        assert!(
+            !text.contains("SCAN audit") && !text.contains("SCAN job_version"),
+            "{text}"
+        );
+    }
 }

@@ -1,15 +1,18 @@
 //! Triggers jobs outside of their schedule.
 
 use cueline_model::RunId;
+use cueline_store::adapter::audit::{job_triggered, stored_actor, triggered_detail};
 use cueline_store::adapter::convert::without_nul;
 use cueline_store::adapter::definitions::job_of;
 use cueline_store::adapter::new_run::{Fire, NewRun};
-use cueline_store::{ClaimedRun, NodeId, StoreError, TriggerOutcome, TriggerRequest};
+use cueline_store::{
+    ClaimedRun, NewAuditEntry, NodeId, StoreError, TriggerOutcome, TriggerRequest,
+};
 use sqlx::SqliteConnection;
 use sqlx::types::Json;
 
 use crate::error::Result;
-use crate::{SqliteStore, new_runs, nodes};
+use crate::{SqliteStore, audit, new_runs, nodes};
 
 const JOB: &str = "
     SELECT d.job_id, d.version, d.run_count FROM job j CROSS JOIN job_due d ON d.job_id = j.id
@@ -54,7 +57,8 @@ impl SqliteStore {
             _ => None,
         };
         let fire = Fire::of_request(request, node, now);
-        let mut runs = NewRun::of_fire(&job_of(&jobs, job_id)?, run_count, &mut live, &fire);
+        let job = job_of(&jobs, job_id)?;
+        let mut runs = NewRun::of_fire(&job, run_count, &mut live, &fire);
         new_runs::insert_and_count(&mut tx, &mut runs, now).await?;
         let ids: Vec<RunId> = runs.iter().map(|run| RunId(run.id)).collect();
         if let (Some(key), Some(first)) = (&key, ids.first()) {
@@ -68,9 +72,16 @@ impl SqliteStore {
         sqlx::query(INSERT_EVENTS)
             .bind(Json(&ids))
             .bind(now.as_millis())
-            .bind(format!("triggered by {}", without_nul(&request.by)))
+            .bind(format!("triggered by {}", stored_actor(&request.by)))
             .execute(&mut *tx)
             .await?;
+        if let Some(first) = ids.first() {
+            let entry = NewAuditEntry {
+                detail: triggered_detail(*first, ids.len()),
+                ..job_triggered(request, &job.spec.group)
+            };
+            audit::write(&mut tx, &[entry], now).await?;
+        }
         tx.commit().await?;
         let outcome = TriggerOutcome {
             runs: ids,

@@ -3,7 +3,7 @@
 //! It is in this crate because the API and the engine both depend on it, and must not depend on each other.
 
 use async_trait::async_trait;
-use cueline_model::ExecutorId;
+use cueline_model::{Actor, ExecutorId};
 use serde::{Deserialize, Serialize};
 
 use crate::counts::SchedulerCounts;
@@ -88,6 +88,9 @@ pub struct ReplayedDeadLetter {
 
 /// Requests of operators. The scheduler process that receives a request carries it out at once.
 ///
+/// A method that takes an [`Actor`] and acts on the broker writes an entry of the audit log before it acts (G19). If it
+/// cannot write the entry, it does nothing.
+///
 /// # Errors
 ///
 /// All methods fail with [`AdminError::Store`] or [`AdminError::Broker`] when the store or the broker fails. Effects
@@ -129,11 +132,11 @@ pub trait SchedulerAdmin: Send + Sync + 'static {
     ///
     /// A live executor is asked about each attempt. One that it holds stays with it. One that it may hold is
     /// [left](EmptiedQueue::left).
-    async fn drain(&self, executor: &ExecutorId, by: &str) -> Result<EmptiedQueue, AdminError>;
+    async fn drain(&self, executor: &ExecutorId, by: &Actor) -> Result<EmptiedQueue, AdminError>;
 
     /// Takes the triggers out of the executor's queue and ends their runs `cancelled`. `by` is noted in the runs'
     /// timelines. Asks a live executor like [`drain`](Self::drain).
-    async fn purge(&self, executor: &ExecutorId, by: &str) -> Result<EmptiedQueue, AdminError>;
+    async fn purge(&self, executor: &ExecutorId, by: &Actor) -> Result<EmptiedQueue, AdminError>;
 
     /// Publishes the triggers of the executor's attempts again if the executor does not hold them and they have not
     /// started. Returns their number.
@@ -141,10 +144,15 @@ pub trait SchedulerAdmin: Send + Sync + 'static {
     /// # Errors
     ///
     /// [`AdminError::Refused`] when the executor is not alive.
-    async fn replay(&self, executor: &ExecutorId) -> Result<u64, AdminError>;
+    async fn replay(&self, executor: &ExecutorId, by: &Actor) -> Result<u64, AdminError>;
 
     /// Puts dead letters back into the queues that they came from. Numbers that do not exist are left out of the
     /// answer.
-    async fn replay_dead_letters(&self, ids: &[i64])
-    -> Result<Vec<ReplayedDeadLetter>, AdminError>;
+    ///
+    /// A letter that is back in its queue is deleted, which is an entry of its own in the audit log.
+    async fn replay_dead_letters(
+        &self,
+        ids: &[i64],
+        by: &Actor,
+    ) -> Result<Vec<ReplayedDeadLetter>, AdminError>;
 }

@@ -25,6 +25,16 @@ pub enum AuditResult {
     Refused,
 }
 
+impl AuditResult {
+    /// Its name.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Done => "done",
+            Self::Refused => "refused",
+        }
+    }
+}
+
 /// An entry that is about to be stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewAuditEntry {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use cueline_model::{
-    AttemptId, ExecutorName, Job, JobName, RunId, RunKind, RunState, Shard, Timestamp,
+    Actor, AttemptId, ExecutorName, Job, JobName, RunId, RunKind, RunState, Shard, Timestamp,
 };
 use serde::{Deserialize, Serialize};
 
@@ -169,8 +169,8 @@ pub struct TriggerRequest {
     pub idempotency_key: Option<String>,
     /// When to run; now by default.
     pub run_at: Option<Timestamp>,
-    /// Who made the request, for the timeline.
-    pub by: String,
+    /// Who made the request, for the timeline and the audit log.
+    pub by: Actor,
 }
 
 /// The answer to a [`TriggerRequest`].

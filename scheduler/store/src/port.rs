@@ -4,9 +4,11 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use cueline_model::{
-    AttemptId, ExecutorId, Heartbeat, Job, JobId, JobName, JobSpec, RunId, StoreId, Timestamp,
+    Actor, AttemptId, ExecutorId, Heartbeat, Job, JobId, JobName, JobSpec, RunId, StoreId,
+    Timestamp,
 };
 
+use crate::audit::Audit;
 use crate::dead_letter::{DeadLetter, NewDeadLetter};
 use crate::dispatch::{
     CancelOutcome, ClaimedRun, DispatchRequest, FireDueRequest, FiredRuns, Planner, TriggerOutcome,
@@ -29,6 +31,9 @@ type Result<T> = std::result::Result<T, StoreError>;
 ///
 /// Each method is one atomic transaction. Its effects are durable when it returns. Any number of nodes may call any
 /// method at the same time. Durations are in milliseconds. Due times and leases are compared with the database's clock.
+///
+/// A method that takes an [`Actor`], by itself or in its request, writes an entry of the [audit log](Audit) in its
+/// transaction for each object that it changes (G19). A call that changes nothing, and one that fails, writes none.
 ///
 /// # Errors
 ///
@@ -65,7 +70,7 @@ type Result<T> = std::result::Result<T, StoreError>;
 /// }
 /// ```
 #[async_trait]
-pub trait Store: Send + Sync + 'static {
+pub trait Store: Audit {
     // ── Nodes ────────────────────────────────────────────────────────────────────────────────────────────────
 
     /// The time of the database's clock (G14).
@@ -105,13 +110,19 @@ pub trait Store: Send + Sync + 'static {
     ///
     /// The answer has the order of `specs`. An updated job gets a new version, and its next fire time is computed from
     /// now. Its runs that were written ahead of their fire time are deleted. Runs that are due stay, and are dispatched
-    /// by the new definition (G3).
+    /// by the new definition (G3). The new version can be read with [`Audit::job_versions`]. A new job removes the
+    /// versions of a deleted one of its name.
     ///
     /// # Errors
     ///
     /// [`Invalid`](crate::ErrorKind::Invalid) if a job is named twice, if a parent is neither in `specs` nor in the
     /// store, or if parents form a cycle.
-    async fn apply_jobs(&self, specs: &[JobSpec], dry_run: bool) -> Result<Vec<AppliedJob>>;
+    async fn apply_jobs(
+        &self,
+        specs: &[JobSpec],
+        dry_run: bool,
+        by: &Actor,
+    ) -> Result<Vec<AppliedJob>>;
 
     /// Pauses or resumes the schedule of a job and returns its id. A change creates a new version; otherwise nothing
     /// happens.
@@ -124,7 +135,7 @@ pub trait Store: Send + Sync + 'static {
     /// # Errors
     ///
     /// [`NotFound`](crate::ErrorKind::NotFound) if there is no such job.
-    async fn set_job_enabled(&self, job: &JobName, enabled: bool, by: &str) -> Result<JobId>;
+    async fn set_job_enabled(&self, job: &JobName, enabled: bool, by: &Actor) -> Result<JobId>;
 
     /// Deletes a job and returns its id. Its runs are kept. Waiting runs end as with a pause (G3).
     ///
@@ -132,7 +143,7 @@ pub trait Store: Send + Sync + 'static {
     ///
     /// [`NotFound`](crate::ErrorKind::NotFound) if there is no such job, [`Conflict`](crate::ErrorKind::Conflict) while
     /// other jobs run after it.
-    async fn delete_job(&self, job: &JobName, by: &str) -> Result<JobId>;
+    async fn delete_job(&self, job: &JobName, by: &Actor) -> Result<JobId>;
 
     /// The `dispatching` attempts of these jobs.
     ///
@@ -268,7 +279,7 @@ pub trait Store: Send + Sync + 'static {
     /// # Errors
     ///
     /// [`NotFound`](crate::ErrorKind::NotFound) if there is no such run.
-    async fn cancel_run(&self, run: RunId, by: &str) -> Result<CancelOutcome>;
+    async fn cancel_run(&self, run: RunId, by: &Actor) -> Result<CancelOutcome>;
 
     /// At most `limit` requested cancellations that have not taken effect, sorted by run id.
     async fn pending_cancellations(&self, limit: usize) -> Result<Vec<PendingCancellation>>;
@@ -321,7 +332,7 @@ pub trait Store: Send + Sync + 'static {
     async fn dead_letters_by_id(&self, ids: &[i64]) -> Result<Vec<DeadLetter>>;
 
     /// Deletes dead letters. Returns how many of them existed.
-    async fn delete_dead_letters(&self, ids: &[i64]) -> Result<u64>;
+    async fn delete_dead_letters(&self, ids: &[i64], by: &Actor) -> Result<u64>;
 
     // ── Keys of workers ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -338,7 +349,7 @@ pub trait Store: Send + Sync + 'static {
     async fn enrolment_tokens(&self) -> Result<Vec<StoredEnrolmentToken>>;
 
     /// Deletes an enrolment token. Returns whether it existed. Keys that it has enrolled stay.
-    async fn delete_enrolment_token(&self, id: &str) -> Result<bool>;
+    async fn delete_enrolment_token(&self, id: &str, by: &Actor) -> Result<bool>;
 
     /// The verifier of an enrolment token, which may be spent. `None` if there is no such token.
     async fn token_verifier(&self, id: &str) -> Result<Option<[u8; 32]>>;
@@ -367,7 +378,7 @@ pub trait Store: Send + Sync + 'static {
         executor: &ExecutorId,
         key_id: &str,
         state: WorkerKeyState,
-        by: &str,
+        by: &Actor,
     ) -> Result<bool>;
 
     // ── Queries ──────────────────────────────────────────────────────────────────────────────────────────────

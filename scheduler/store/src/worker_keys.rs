@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use cueline_model::{ExecutorId, ExecutorName, GroupName, Timestamp};
+use cueline_model::{Actor, ExecutorId, ExecutorName, GroupName, Timestamp};
 
 /// The most stored enrolment tokens. At this number, a new token replaces the spent ones: expired, or without uses left.
 /// Without a spent one it is refused.
@@ -31,7 +31,7 @@ pub struct NewEnrolmentToken {
     /// How long the token is valid, in milliseconds; `None` for ever.
     pub valid_ms: Option<u64>,
     /// Who created it.
-    pub by: String,
+    pub by: Actor,
 }
 
 /// Without the verifier.
@@ -89,11 +89,11 @@ pub struct StoredWorkerKey {
     pub state: WorkerKeyState,
     /// When it was enrolled, by the database's clock.
     pub enrolled_at: Timestamp,
-    /// What enrolled it: `token <id>`, or `rotation of <key id>`.
+    /// What enrolled it: `enrolment token <id>`, or `rotation of <key id>`.
     pub enrolled_by: String,
     /// When its state last changed, by the database's clock.
     pub changed_at: Timestamp,
-    /// What changed its state: a user, `token <id>`, or `rotation to <key id>`.
+    /// What changed its state: an actor, `enrolment token <id>`, or `rotation to <key id>`.
     pub changed_by: String,
 }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use cueline_broker::{Driver as _, Outgoing, QueueId, Settlement};
 use cueline_broker_embedded::{EmbeddedDriver, EmbeddedOptions};
+use cueline_model::{Actor, ActorKind};
 use cueline_store::Store as _;
 use cueline_store_sqlite::{SqliteOptions, SqliteStore};
 use cueline_test_support::try_eventually;
@@ -157,12 +158,18 @@ async fn the_stores_write_ahead_log_does_not_fill_the_disk_for_good() -> Result<
     let store = SqliteStore::open(&file, SqliteOptions::default()).await?;
     let spec = json!({ "name": "job", "group": "default", "schedule": { "manual": true }, "handler": { "native": "noop" } });
     store
-        .apply_jobs(&[serde_json::from_value(spec)?], false)
+        .apply_jobs(
+            &[serde_json::from_value(spec)?],
+            false,
+            &Actor::new(ActorKind::User, "a test"),
+        )
         .await?;
     let (job, mut enabled) = ("job".parse()?, true);
     fill_and_continue(folder.path(), async || {
         enabled = !enabled;
-        store.set_job_enabled(&job, enabled, "test").await?;
+        store
+            .set_job_enabled(&job, enabled, &Actor::new(ActorKind::User, "a test"))
+            .await?;
         Ok(())
     })
     .await

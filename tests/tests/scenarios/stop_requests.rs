@@ -17,7 +17,7 @@ use cueline_broker::{
 };
 use cueline_broker_embedded::{EmbeddedDriver, EmbeddedOptions};
 use cueline_engine::{Engine, EngineOptions, Origins};
-use cueline_model::{ExecutorId, Heartbeat};
+use cueline_model::{Actor, ActorKind, ExecutorId, Heartbeat};
 use cueline_protocol::{HeartbeatMessage, Trigger, VERSION, decode, encode};
 use cueline_runtime::{Lifecycle, SystemClock};
 use cueline_store::admin::SchedulerAdmin;
@@ -210,7 +210,7 @@ impl Scheduler {
             params: None,
             idempotency_key: None,
             run_at: None,
-            by: "a test".to_owned(),
+            by: Actor::new(ActorKind::User, "a test"),
         };
         let triggered = self.store.trigger(&request).await?;
         self.admin.wake_claim();

@@ -92,7 +92,11 @@ async fn carry_out(
 pub(super) async fn apply(cluster: &Cluster, load: &Load) -> Result<()> {
     let bar = bar(load.jobs.len() as u64, "jobs");
     for jobs in load.jobs.chunks(APPLY_BATCH) {
-        cluster.store.store.apply_jobs(jobs, false).await?;
+        cluster
+            .store
+            .store
+            .apply_jobs(jobs, false, &Actor::new(ActorKind::User, "a benchmark"))
+            .await?;
         bar.inc(jobs.len() as u64);
     }
     bar.finish_and_clear();

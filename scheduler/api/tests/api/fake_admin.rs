@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use cueline_model::ExecutorId;
+use cueline_model::{Actor, ExecutorId};
 use cueline_runtime::Activator;
 use cueline_store::admin::{
     AdminError, EmptiedQueue, QueueDepth, ReplayedDeadLetter, SchedulerAdmin, SinceStart,
@@ -69,21 +69,22 @@ impl SchedulerAdmin for FakeAdmin {
         Err(unreachable())
     }
 
-    async fn drain(&self, _executor: &ExecutorId, _by: &str) -> Result<EmptiedQueue, AdminError> {
+    async fn drain(&self, _executor: &ExecutorId, _by: &Actor) -> Result<EmptiedQueue, AdminError> {
         Err(unreachable())
     }
 
-    async fn purge(&self, _executor: &ExecutorId, _by: &str) -> Result<EmptiedQueue, AdminError> {
+    async fn purge(&self, _executor: &ExecutorId, _by: &Actor) -> Result<EmptiedQueue, AdminError> {
         Err(unreachable())
     }
 
-    async fn replay(&self, _executor: &ExecutorId) -> Result<u64, AdminError> {
+    async fn replay(&self, _executor: &ExecutorId, _by: &Actor) -> Result<u64, AdminError> {
         Err(unreachable())
     }
 
     async fn replay_dead_letters(
         &self,
         _ids: &[i64],
+        _by: &Actor,
     ) -> Result<Vec<ReplayedDeadLetter>, AdminError> {
         Err(unreachable())
     }

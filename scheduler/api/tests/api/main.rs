@@ -1,5 +1,6 @@
 //! The API over a real store, called over HTTP like by a client.
 
+mod audit;
 mod behaviour;
 mod dead_letters;
 mod fake_admin;

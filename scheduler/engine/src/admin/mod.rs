@@ -9,15 +9,16 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 use cueline_broker::{Broker, Outgoing, QueueId};
-use cueline_model::{ExecutorId, OutcomeKind};
+use cueline_model::{Actor, ExecutorId, OutcomeKind};
 use cueline_protocol::{Trigger, decode};
 use cueline_runtime::Activator;
+use cueline_store::adapter::audit::{QueueAction, letters_replayed, queue_changed};
 use cueline_store::admin::{
     AdminError, EmptiedQueue, QueueDepth, ReplayedDeadLetter, SchedulerAdmin, SinceStart,
 };
 use cueline_store::{
-    DeadLetter, ErrorKind, OutstandingAttempt, SchedulerCounts, Store, StoreError, TriggerOutcome,
-    TriggerRequest,
+    Audit, DeadLetter, ErrorKind, OutstandingAttempt, SchedulerCounts, Store, StoreError,
+    TriggerOutcome, TriggerRequest,
 };
 
 use crate::addresses::executor_queue;
@@ -36,6 +37,7 @@ use empty_queue::EmptyQueue;
 /// The engine's side of [`SchedulerAdmin`].
 pub(crate) struct Admin {
     pub(crate) store: Arc<dyn Store>,
+    pub(crate) audit: Arc<dyn Audit>,
     pub(crate) broker: Broker,
     pub(crate) claims: Arc<NodeClaims>,
     pub(crate) registry: Arc<Registry>,
@@ -110,26 +112,30 @@ impl SchedulerAdmin for Admin {
         Ok(self.attempts.outstanding(executor).await?)
     }
 
-    async fn drain(&self, executor: &ExecutorId, by: &str) -> Result<EmptiedQueue, AdminError> {
+    async fn drain(&self, executor: &ExecutorId, by: &Actor) -> Result<EmptiedQueue, AdminError> {
+        self.record_change(QueueAction::Drain, executor, by).await?;
         let reason = format!("its queue was drained by {by}");
         let emptied = self.empty(executor, OutcomeKind::Returned, &reason).await?;
         self.claim.wake();
         Ok(emptied)
     }
 
-    async fn purge(&self, executor: &ExecutorId, by: &str) -> Result<EmptiedQueue, AdminError> {
+    async fn purge(&self, executor: &ExecutorId, by: &Actor) -> Result<EmptiedQueue, AdminError> {
+        self.record_change(QueueAction::Purge, executor, by).await?;
         let reason = format!("its queue was purged by {by}");
         Ok(self
             .empty(executor, OutcomeKind::Cancelled, &reason)
             .await?)
     }
 
-    async fn replay(&self, executor: &ExecutorId) -> Result<u64, AdminError> {
+    async fn replay(&self, executor: &ExecutorId, by: &Actor) -> Result<u64, AdminError> {
         if !self.registry.is_alive(executor) {
             return Err(AdminError::Refused(format!(
                 "executor {executor} sends no heartbeats to this scheduler; start it first, or drain its queue so that other executors get its triggers"
             )));
         }
+        self.record_change(QueueAction::Replay, executor, by)
+            .await?;
         let outstanding = self.attempts.outstanding(executor).await?;
         Ok(self.reconciler.republish_missing(outstanding).await? as u64)
     }
@@ -137,6 +143,7 @@ impl SchedulerAdmin for Admin {
     async fn replay_dead_letters(
         &self,
         ids: &[i64],
+        by: &Actor,
     ) -> Result<Vec<ReplayedDeadLetter>, AdminError> {
         let letters = self.store.dead_letters_by_id(ids).await?;
         let mut replayed = Vec::with_capacity(letters.len());
@@ -161,6 +168,8 @@ impl SchedulerAdmin for Admin {
                 }),
             }
         }
+        let entries = letters_replayed(by, published.iter().copied());
+        self.audit.record(&entries).await?;
         let answers = self
             .broker
             .publish(&messages)
@@ -174,12 +183,23 @@ impl SchedulerAdmin for Admin {
             let refused = answer.err().map(|refusal| refusal.to_string());
             replayed.push(ReplayedDeadLetter { id, refused });
         }
-        self.store.delete_dead_letters(&done).await?;
+        self.store.delete_dead_letters(&done, by).await?;
         Ok(replayed)
     }
 }
 
 impl Admin {
+    /// Writes to the audit log what is about to happen to a queue. Without the entry it must not happen (G19).
+    async fn record_change(
+        &self,
+        action: QueueAction,
+        executor: &ExecutorId,
+        by: &Actor,
+    ) -> Result<(), StoreError> {
+        let entry = queue_changed(by, action, executor);
+        self.audit.record(&[entry]).await
+    }
+
     /// The queue that a dead letter may be published to, or why it must not be. An executor that does not know the
     /// attempt of a trigger would run it, although the run has ended or is at another attempt.
     async fn replay_target(

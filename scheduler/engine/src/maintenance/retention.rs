@@ -1,17 +1,19 @@
-//! Deletes ended runs after their retention, and repairs jobs that have stopped repeating.
+//! Deletes ended runs and entries of the audit log after their retention, and repairs jobs that have stopped repeating.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use cueline_runtime::{Duty, Next};
-use cueline_store::{Store, StoreError};
+use cueline_store::{Audit, Store, StoreError};
 
 pub(crate) struct Retention {
     pub(crate) store: Arc<dyn Store>,
+    pub(crate) audit: Arc<dyn Audit>,
     pub(crate) retention_ms: u64,
+    pub(crate) audit_retention_ms: u64,
 }
 
-/// Runs deleted in one transaction. The transaction holds the store's write lock, so it has to be short.
+/// Runs, or entries, deleted in one transaction. The transaction holds the store's write lock, so it has to be short.
 const BATCH: usize = 500;
 /// The pause between two batches.
 const BETWEEN_BATCHES: Duration = Duration::from_millis(20);
@@ -36,7 +38,11 @@ impl Duty for Retention {
             .store
             .delete_expired_runs(self.retention_ms, BATCH)
             .await?;
-        let may_be_more = deleted >= BATCH as u64;
+        let pruned = self
+            .audit
+            .prune_audit(self.audit_retention_ms, BATCH)
+            .await?;
+        let may_be_more = deleted.max(pruned) >= BATCH as u64;
         Ok(Next::After(if may_be_more {
             BETWEEN_BATCHES
         } else {

@@ -8,7 +8,7 @@ use cueline_store::{StoredWorkerKey, WorkerKeyState};
 
 /// The beginnings of [`StoredWorkerKey::changed_by`] for a key whose place another one took: by a rotation, or by a token
 /// for this very executor.
-const REPLACED_BY: [&str; 2] = ["rotation to ", "token "];
+const REPLACED_BY: [&str; 2] = ["rotation to ", "enrolment token "];
 /// The digits of the id that follows.
 const ID_DIGITS: usize = 16;
 
@@ -102,7 +102,7 @@ mod tests {
             key_id: key(seed).id().to_string(),
             state,
             enrolled_at: Timestamp::from_millis(0),
-            enrolled_by: "token 0123456789abcdef".to_owned(),
+            enrolled_by: "enrolment token 0123456789abcdef".to_owned(),
             changed_at: Timestamp::from_millis(1_000),
             changed_by: changed_by.to_owned(),
         }
@@ -135,10 +135,18 @@ mod tests {
         let mut table = KeyTable::default();
         let to = format!("rotation to {}", key(2).id());
         table.insert(stored(1, WorkerKeyState::Revoked, &to));
-        table.insert(stored(2, WorkerKeyState::Allowed, "token 0123456789abcdef"));
+        table.insert(stored(
+            2,
+            WorkerKeyState::Allowed,
+            "enrolment token 0123456789abcdef",
+        ));
         table.insert(stored(3, WorkerKeyState::Revoked, "ann"));
-        table.insert(stored(4, WorkerKeyState::Revoked, "token 0123456789abcdef"));
-        table.insert(stored(5, WorkerKeyState::Revoked, "token keeper"));
+        table.insert(stored(
+            4,
+            WorkerKeyState::Revoked,
+            "enrolment token 0123456789abcdef",
+        ));
+        table.insert(stored(5, WorkerKeyState::Revoked, "token 0123456789abcdef"));
         let last = 1_000 + REPLACED_COUNTS_MS;
         assert_eq!(standing(&table, 1, last), Some(KeyStanding::JustReplaced));
         assert_eq!(standing(&table, 1, last + 1), Some(KeyStanding::Revoked));

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cueline_broker::{Broker, Delivery, QueueId, Settlement};
+use cueline_model::{Actor, ActorKind};
 use cueline_protocol::{TriggerRequest as RequestMessage, decode};
 use cueline_runtime::Stop;
 use cueline_store::{ErrorKind, TriggerRequest};
@@ -23,6 +24,8 @@ const SETTLE_BATCH: usize = 20;
 const BEGIN_WITHIN_MS: i64 = 10_000;
 /// The same limit as over HTTP.
 const MAX_KEY_BYTES: usize = 256;
+/// The name of a sender that gives none.
+const UNNAMED: &str = "unnamed";
 /// After a failure of the store, the request is delivered again after this time.
 const RETRY_AFTER: Duration = Duration::from_millis(500);
 
@@ -78,13 +81,13 @@ impl TriggerRequests {
                 key.len()
             ));
         }
-        let by = request.by.as_deref().unwrap_or("an unnamed sender");
+        let by = request.by.as_deref().unwrap_or(UNNAMED);
         let request = TriggerRequest {
             job: request.job,
             params: request.params,
             idempotency_key: request.key,
             run_at: request.at,
-            by: format!("a message of {by}"),
+            by: Actor::new(ActorKind::Message, by),
         };
         match self.trigger.trigger(&request).await {
             Ok(_) => Ok(Settlement::Ack),

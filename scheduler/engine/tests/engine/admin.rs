@@ -10,7 +10,7 @@ use serde_json::json;
 use std::time::Duration;
 
 use crate::emptied_queues::{answered, emptied};
-use crate::fixture::{Fault, Fixture, eventually, tick};
+use crate::fixture::{Fault, Fixture, actor, eventually, tick};
 
 #[tokio::test]
 async fn a_drained_queue_is_routed_again_and_a_purged_queue_is_cancelled() {
@@ -39,13 +39,13 @@ async fn a_drained_queue_is_routed_again_and_a_purged_queue_is_cancelled() {
         .await
         .expect("stores heartbeats");
     let id = e1.id();
-    let drained = answered(&mut e1, &[], admin.drain(&id, "ann")).await;
+    let drained = answered(&mut e1, &[], admin.drain(&id, &actor("ann"))).await;
     assert_eq!(drained.expect("drains"), emptied(2, 0));
     assert_eq!(tick(&mut engine).await, 2);
     fixture.set(20);
     assert!(admin.outstanding(&id).await.expect("reads").is_empty());
     let id = e2.id();
-    let purged = answered(&mut e2, &[], admin.purge(&id, "ann")).await;
+    let purged = answered(&mut e2, &[], admin.purge(&id, &actor("ann"))).await;
     assert_eq!(purged.expect("purges"), emptied(2, 0));
     assert_eq!(fixture.states("job").await, [RunState::Cancelled; 2]);
     assert!(e2.take().await.is_empty());
@@ -90,9 +90,9 @@ async fn a_drained_copy_of_a_running_attempt_changes_nothing() {
         fixture.put(&e1.queue(), encode(&running)).await;
         let (admin, id) = (engine.admin(), e1.id());
         let done = if purge {
-            admin.purge(&id, "ann").await
+            admin.purge(&id, &actor("ann")).await
         } else {
-            admin.drain(&id, "ann").await
+            admin.drain(&id, &actor("ann")).await
         };
         assert_eq!(done.expect("empties the queue"), emptied(0, 0));
         assert_eq!(fixture.states("job").await, [RunState::Running]);
@@ -125,12 +125,16 @@ async fn a_replay_publishes_attempts_that_the_executor_does_not_hold() {
     let admin = engine.admin();
     let held = [taken[1].attempt_id()];
     let id = e1.id();
-    let (again, _) = tokio::join!(admin.replay(&id), e1.answer_holdings(&held));
+    let by = actor("a test");
+    let (again, _) = tokio::join!(admin.replay(&id, &by), e1.answer_holdings(&held));
     assert_eq!(again.expect("replays"), 1);
     assert_eq!(tick(&mut engine).await, 1);
     assert_eq!(e1.take_one().await.attempt_id(), taken[2].attempt_id());
     let unknown = fixture.silent_executor("e9").await.id();
-    let refused = admin.replay(&unknown).await.expect_err("refuses");
+    let refused = admin
+        .replay(&unknown, &actor("a test"))
+        .await
+        .expect_err("refuses");
     assert!(matches!(refused, AdminError::Refused(_)), "{refused:?}");
 }
 
@@ -156,7 +160,8 @@ async fn a_replay_of_many_attempts_asks_in_batches() {
     let admin = engine.admin();
     let lost = [held.remove(0), held.pop().expect("the last")];
     let id = e1.id();
-    let (again, asked) = tokio::join!(admin.replay(&id), async {
+    let by = actor("a test");
+    let (again, asked) = tokio::join!(admin.replay(&id, &by), async {
         [
             e1.answer_holdings(&held).await.len(),
             e1.answer_holdings(&held).await.len(),
@@ -217,7 +222,7 @@ async fn dead_letters_are_stored_once_and_replayed_into_their_queue() {
     let ids: Vec<i64> = letters.iter().map(|l| l.id).collect();
     let replayed = engine
         .admin()
-        .replay_dead_letters(&ids)
+        .replay_dead_letters(&ids, &actor("a test"))
         .await
         .expect("replays");
     let done = ReplayedDeadLetter {
@@ -252,7 +257,7 @@ async fn a_trigger_of_another_store_is_not_routed_again() {
     let mut trigger = e1.take_one().await;
     trigger.store = StoreId(7);
     fixture.put(&e1.queue(), encode(&trigger)).await;
-    let drained = engine.admin().drain(&e1.id(), "ann").await;
+    let drained = engine.admin().drain(&e1.id(), &actor("ann")).await;
     assert_eq!(drained.expect("drains"), emptied(0, 0));
     assert_eq!(fixture.state(run).await, RunState::Queued);
     let letters = fixture.dead_letters().await;

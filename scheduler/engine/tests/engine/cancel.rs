@@ -4,12 +4,12 @@ use cueline_model::{OutcomeKind, RunId, RunState};
 use cueline_store::CancelOutcome;
 use serde_json::json;
 
-use crate::fixture::{Fixture, tick};
+use crate::fixture::{Fixture, actor, tick};
 
 async fn cancel(fixture: &Fixture, run: RunId) -> CancelOutcome {
     fixture
         .real()
-        .cancel_run(run, "a test")
+        .cancel_run(run, &actor("a test"))
         .await
         .expect("cancels")
 }

@@ -8,7 +8,7 @@ use cueline_model::{AttemptId, OutcomeKind, RunState};
 use cueline_store::admin::EmptiedQueue;
 use serde_json::json;
 
-use crate::fixture::{FakeExecutor, Fixture, eventually, tick};
+use crate::fixture::{FakeExecutor, Fixture, actor, eventually, tick};
 
 /// Waits for a request, while the executor answers all questions with `held`.
 pub(crate) async fn answered<T>(
@@ -46,9 +46,9 @@ async fn an_attempt_that_the_executor_starts_from_another_copy_stays_there() {
         let (admin, id) = (engine.admin(), e1.id());
         let held = [starting.attempt_id()];
         let done = if purge {
-            answered(&mut e1, &held, admin.purge(&id, "ann")).await
+            answered(&mut e1, &held, admin.purge(&id, &actor("ann"))).await
         } else {
-            answered(&mut e1, &held, admin.drain(&id, "ann")).await
+            answered(&mut e1, &held, admin.drain(&id, &actor("ann"))).await
         };
         let found = fixture.run(run).await;
         assert_eq!((found.state, found.attempt), (RunState::Queued, 1));
@@ -81,7 +81,7 @@ async fn an_attempt_whose_other_copy_was_delivered_is_left() {
     assert_eq!(tick(&mut engine).await, 1);
     fixture.set(2_010);
     let (admin, id) = (engine.admin(), e1.id());
-    let drained = answered(&mut e1, &[], admin.drain(&id, "ann")).await;
+    let drained = answered(&mut e1, &[], admin.drain(&id, &actor("ann"))).await;
     assert_eq!(drained.expect("drains"), emptied(0, 1));
     let found = fixture.run(run).await;
     assert_eq!((found.state, found.attempt), (RunState::Queued, 1));
@@ -107,11 +107,11 @@ async fn triggers_are_left_to_an_executor_that_does_not_answer() {
     assert_eq!(tick(&mut engine).await, 2);
     fixture.set(10);
     let (admin, id) = (engine.admin(), e1.id());
-    let drained = admin.drain(&id, "ann").await;
+    let drained = admin.drain(&id, &actor("ann")).await;
     assert_eq!(drained.expect("drains"), emptied(0, 2));
     assert_eq!(fixture.states("job").await, [RunState::Queued; 2]);
     eventually("they are delivered again", async || {
-        let drained = answered(&mut e1, &[], admin.drain(&id, "ann")).await;
+        let drained = answered(&mut e1, &[], admin.drain(&id, &actor("ann"))).await;
         drained.expect("drains") == emptied(2, 0)
     })
     .await;

@@ -8,7 +8,7 @@ use cueline_protocol::{HeartbeatMessage, Trigger};
 use cueline_store::{Store as _, WorkerKeyState};
 use serde_json::json;
 
-use crate::fixture::{FakeExecutor, Fault, Fixture, eventually, tick};
+use crate::fixture::{FakeExecutor, Fault, Fixture, actor, eventually, tick};
 
 fn key(seed: u8) -> WorkerKey {
     WorkerKey::from_seed([seed; 32])
@@ -124,7 +124,9 @@ async fn a_worker_without_a_claim_is_told_that_its_key_is_unknown_or_revoked() {
     let (e2_id, e2_key) = (e2.id(), key_id(2));
     let set = async |state| {
         let store = fixture.real();
-        let set = store.set_worker_key(&e2_id, &e2_key, state, "ann").await;
+        let set = store
+            .set_worker_key(&e2_id, &e2_key, state, &actor("ann"))
+            .await;
         assert!(set.expect("sets"));
     };
     set(WorkerKeyState::Revoked).await;
@@ -276,7 +278,7 @@ async fn an_operator_revokes_a_replaced_key_at_once() {
     let (e1, mut engine, run, trigger) = just_replaced(&fixture).await;
     let (store, state) = (fixture.real(), WorkerKeyState::Revoked);
     let set = store
-        .set_worker_key(&e1.id(), &key_id(1), state, "ann")
+        .set_worker_key(&e1.id(), &key_id(1), state, &actor("ann"))
         .await;
     assert!(set.expect("revokes"));
     engine.refresh_keys().await.expect("reads");

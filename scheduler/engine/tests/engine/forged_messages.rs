@@ -10,7 +10,7 @@ use cueline_store::WorkerKeyState;
 use cueline_store::admin::SinceStart;
 use serde_json::json;
 
-use crate::fixture::{FakeExecutor, Fixture, tick};
+use crate::fixture::{FakeExecutor, Fixture, actor, tick};
 use crate::refused_triggers::letter;
 
 /// A run that was given to the first executor. The second one is enrolled, and has rights on the broker.
@@ -158,7 +158,9 @@ async fn a_revoked_key_counts_for_nothing_until_it_is_allowed() {
     let set = async |state| {
         let store = attack.fixture.real();
         let victim = attack.victim.id();
-        let set = store.set_worker_key(&victim, &key, state, "ann").await;
+        let set = store
+            .set_worker_key(&victim, &key, state, &actor("ann"))
+            .await;
         assert!(set.expect("sets"));
     };
     set(WorkerKeyState::Revoked).await;
@@ -264,7 +266,8 @@ async fn a_forged_answer_does_not_stand_for_the_true_one() {
         }
         attack.victim.answer_holdings(&held).await
     };
-    let (replayed, _) = tokio::join!(admin.replay(&id), answers);
+    let by = actor("a test");
+    let (replayed, _) = tokio::join!(admin.replay(&id, &by), answers);
     assert_eq!(replayed.expect("replays"), 0);
     assert_eq!(attack.counts().forged_answers, 3);
 }
@@ -296,7 +299,10 @@ async fn a_dead_letter_counts_with_the_seal_of_its_queues_executor() {
     assert!(letters.iter().all(|l| l.origin.is_none()), "{letters:?}");
     let ids: Vec<i64> = letters.iter().map(|l| l.id).collect();
     let admin = attack.engine.admin();
-    let replayed = admin.replay_dead_letters(&ids).await.expect("answers");
+    let replayed = admin
+        .replay_dead_letters(&ids, &actor("a test"))
+        .await
+        .expect("answers");
     for one in replayed {
         let why = one.refused.expect("refused");
         assert!(why.contains("not verified"), "{why}");
@@ -345,7 +351,9 @@ async fn a_message_that_the_broker_moved_has_the_origin_of_its_own_seal() {
     let origins: Vec<_> = stored.iter().map(|l| l.origin.as_deref()).collect();
     assert_eq!(origins, [Some("executor default/victim"), None, None]);
     let admin = attack.engine.admin();
-    let replayed = admin.replay_dead_letters(&[stored[0].id]).await;
+    let replayed = admin
+        .replay_dead_letters(&[stored[0].id], &actor("a test"))
+        .await;
     assert_eq!(replayed.expect("replays")[0].refused, None);
     tick(&mut attack.engine).await;
     assert_eq!(attack.state().await, RunState::Succeeded);

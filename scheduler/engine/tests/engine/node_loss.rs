@@ -4,7 +4,7 @@ use cueline_engine::ManualEngine;
 use cueline_model::RunState;
 use serde_json::json;
 
-use crate::fixture::{FakeExecutor, Fault, Fixture, tick};
+use crate::fixture::{FakeExecutor, Fault, Fixture, actor, tick};
 
 /// Longer than a lease.
 const STALL_MS: i64 = 15_001;
@@ -22,7 +22,7 @@ async fn claimed() -> (Fixture, ManualEngine, ManualEngine, [FakeExecutor; 2]) {
     let first = fixture.trigger("job").await;
     fixture
         .real()
-        .cancel_run(first, "a test")
+        .cancel_run(first, &actor("a test"))
         .await
         .expect("cancels");
     fixture.trigger("job").await;

@@ -12,7 +12,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 use serde_json::{Value, json};
 
-use crate::fixture::{FakeExecutor, Fixture, START_MS, eventually, name};
+use crate::fixture::{FakeExecutor, Fixture, START_MS, actor, eventually, name};
 
 /// Fire times are from 1 s to this second.
 const SECONDS: i64 = 20;
@@ -230,7 +230,11 @@ impl Simulation {
         let runs = self.fixture.runs("rate").await;
         if !runs.is_empty() {
             let run = &runs[self.rng.random_range(0..runs.len())];
-            let cancelled = self.fixture.real().cancel_run(run.id, "a test").await;
+            let cancelled = self
+                .fixture
+                .real()
+                .cancel_run(run.id, &actor("a test"))
+                .await;
             cancelled.expect("cancels");
         }
     }

@@ -9,7 +9,7 @@ use cueline_model::{AttemptId, RunId, RunState, StoreId};
 use cueline_protocol::{SigningKey, Trigger, decode, encode};
 use serde_json::{Value, json};
 
-use crate::fixture::{FakeExecutor, Fault, Fixture, eventually, name, tick};
+use crate::fixture::{FakeExecutor, Fault, Fixture, actor, eventually, name, tick};
 
 const REASON: &str = "failed to accept the trigger: the trigger is not signed";
 
@@ -118,7 +118,10 @@ async fn the_trigger_of_an_ended_attempt_is_not_replayed() {
     handle(&mut engine, &mut e1).await;
     let letters = fixture.real().dead_letters(None, 9).await;
     let ids = [letters.expect("reads")[0].id];
-    let replayed = engine.admin().replay_dead_letters(&ids).await;
+    let replayed = engine
+        .admin()
+        .replay_dead_letters(&ids, &actor("a test"))
+        .await;
     let refused = replayed.expect("answers").remove(0).refused;
     assert!(
         refused

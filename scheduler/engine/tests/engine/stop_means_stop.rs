@@ -6,7 +6,7 @@ use cueline_model::{OutcomeKind, RunState};
 use cueline_store::Store as _;
 use serde_json::json;
 
-use crate::fixture::{FakeExecutor, Fixture, tick};
+use crate::fixture::{FakeExecutor, Fixture, actor, tick};
 
 /// A job with a period of 10 s. Its first run is claimed and due in one second.
 async fn claimed() -> (Fixture, ManualEngine, FakeExecutor) {
@@ -160,7 +160,7 @@ async fn a_resumed_job_goes_on() {
     fixture.pause("job").await;
     let resumed = fixture
         .real()
-        .set_job_enabled(&crate::fixture::name("job"), true, "a test")
+        .set_job_enabled(&crate::fixture::name("job"), true, &actor("a test"))
         .await;
     resumed.expect("resumes");
     fixture.set(10_000);

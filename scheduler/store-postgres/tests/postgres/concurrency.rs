@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use cueline_model::{
-    AttemptEvent, AttemptId, ExecutorName, Job, JobSpec, Outcome, OutcomeKind, Shard, Timestamp,
+    Actor, ActorKind, AttemptEvent, AttemptId, ExecutorName, Job, JobSpec, Outcome, OutcomeKind,
+    Shard, Timestamp,
 };
 use cueline_store::{
     AttemptReport, ClaimedRun, ClockOverride, DispatchRequest, FireDueRequest, IngestSummary,
@@ -65,7 +66,7 @@ fn request() -> TriggerRequest {
         params: None,
         idempotency_key: None,
         run_at: None,
-        by: "a test".to_owned(),
+        by: Actor::new(ActorKind::User, "a test"),
     }
 }
 
@@ -178,7 +179,7 @@ impl Fixture {
 async fn shards_that_end_at_once_have_one_child() {
     let fixture = Fixture::new().await;
     fixture.stores[0]
-        .apply_jobs(&jobs(), false)
+        .apply_jobs(&jobs(), false, &Actor::new(ActorKind::User, "a test"))
         .await
         .expect("applies");
     for round in 0..ROUNDS {
@@ -213,7 +214,7 @@ async fn ends_race_with_confirmations_and_each_other() {
         })
         .collect();
     fixture.stores[0]
-        .apply_jobs(&many, false)
+        .apply_jobs(&many, false, &Actor::new(ActorKind::User, "a test"))
         .await
         .expect("applies");
     for round in 0..ROUNDS {
@@ -244,7 +245,10 @@ async fn a_mark_of_an_older_definition_is_refused() {
     let by_hand = spec(serde_json::json!({
         "name": "job", "group": "default", "schedule": { "manual": true }, "handler": { "native": "noop" },
     }));
-    let applied = store.apply_jobs(&[by_hand], false).await.expect("applies");
+    let applied = store
+        .apply_jobs(&[by_hand], false, &Actor::new(ActorKind::User, "a test"))
+        .await
+        .expect("applies");
     let triggered = store.trigger_claimed(Some(fixture.node), &request()).await;
     let run = triggered.expect("triggers").1.remove(0);
     let mark = DispatchRequest {
@@ -286,7 +290,11 @@ async fn a_release_waits_for_a_pause_in_progress() {
         "name": "job", "group": "default", "schedule": { "every": "1s" }, "handler": { "native": "noop" },
     }));
     store
-        .apply_jobs(&[each_second], false)
+        .apply_jobs(
+            &[each_second],
+            false,
+            &Actor::new(ActorKind::User, "a test"),
+        )
         .await
         .expect("applies");
     let marked = fixture.out().await;
@@ -321,7 +329,9 @@ async fn an_edit_waits_for_a_claim_in_progress() {
             "priority": priority,
         }))
     };
-    let applied = store.apply_jobs(&[by_hand(1)], false).await;
+    let applied = store
+        .apply_jobs(&[by_hand(1)], false, &Actor::new(ActorKind::User, "a test"))
+        .await;
     applied.expect("applies");
     let triggered = store.trigger(&request()).await.expect("triggers");
 
@@ -335,7 +345,11 @@ async fn an_edit_waits_for_a_claim_in_progress() {
         .await
         .expect("claims");
     let editor = Arc::clone(&store);
-    let editing = tokio::spawn(async move { editor.apply_jobs(&[by_hand(2)], false).await });
+    let editing = tokio::spawn(async move {
+        editor
+            .apply_jobs(&[by_hand(2)], false, &Actor::new(ActorKind::User, "a test"))
+            .await
+    });
     fixture.until_waiting(&editing).await;
     claiming.execute("COMMIT").await.expect("has claimed");
     editing.await.expect("no panic").expect("edits");

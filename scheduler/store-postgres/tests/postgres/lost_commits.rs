@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use cueline_model::{
-    AttemptEvent, AttemptId, ExecutorId, ExecutorName, JobSpec, Outcome, OutcomeKind, RunId,
-    RunState, Timestamp,
+    Actor, ActorKind, AttemptEvent, AttemptId, ExecutorId, ExecutorName, JobSpec, Outcome,
+    OutcomeKind, RunId, RunState, Timestamp,
 };
 use cueline_store::{AttemptReport, DispatchRequest, NodeId, Store, StoreError, TriggerRequest};
 use cueline_store_postgres::{PgOptions, PgStore};
@@ -41,7 +41,7 @@ async fn trigger(store: &PgStore) -> RunId {
         params: None,
         idempotency_key: Some(NUMBER.fetch_add(1, Ordering::Relaxed).to_string()),
         run_at: None,
-        by: "a test".to_owned(),
+        by: Actor::new(ActorKind::User, "a test"),
     };
     let triggered = answered("a trigger", async || store.trigger(&request).await).await;
     triggered.runs[0]
@@ -102,7 +102,10 @@ async fn ids_of_lost_runs_are_not_issued_again() {
     let server = Postgres::start().expect("starts");
     let database = server.create_database().expect("creates a database");
     let store = open(&server.url(&database)).await;
-    store.apply_jobs(&[hand()], false).await.expect("applies");
+    store
+        .apply_jobs(&[hand()], false, &Actor::new(ActorKind::User, "a test"))
+        .await
+        .expect("applies");
     let one = node(&store, "one").await;
     let store_id = store.store_id().await.expect("an id");
     trigger(&store).await;
@@ -129,7 +132,10 @@ async fn a_promotion_that_loses_nothing_changes_nothing_else() {
     let server = Postgres::start().expect("starts");
     let database = server.create_database().expect("creates a database");
     let store = open(&server.url(&database)).await;
-    store.apply_jobs(&[hand()], false).await.expect("applies");
+    store
+        .apply_jobs(&[hand()], false, &Actor::new(ActorKind::User, "a test"))
+        .await
+        .expect("applies");
     let one = node(&store, "one").await;
     let before = trigger(&store).await;
     let live = publish(&store, one).await;
@@ -149,7 +155,9 @@ async fn a_promotion_that_loses_nothing_changes_nothing_else() {
 async fn each_process_notices_a_restore_before_it_issues_an_id() {
     let database = TestDatabase::migrated().await;
     let (one, two) = (open(&database.url()).await, open(&database.url()).await);
-    one.apply_jobs(&[hand()], false).await.expect("applies");
+    one.apply_jobs(&[hand()], false, &Actor::new(ActorKind::User, "a test"))
+        .await
+        .expect("applies");
     let first = trigger(&one).await;
     trigger(&two).await;
     database.sql("UPDATE store_identity SET history = '00000001/1'");
@@ -169,7 +177,10 @@ async fn each_process_notices_a_restore_before_it_issues_an_id() {
 async fn another_cluster_counts_where_its_identifier_is_known() {
     let database = TestDatabase::migrated().await;
     let store = open(&database.url()).await;
-    store.apply_jobs(&[hand()], false).await.expect("applies");
+    store
+        .apply_jobs(&[hand()], false, &Actor::new(ActorKind::User, "a test"))
+        .await
+        .expect("applies");
     let first = trigger(&store).await;
     database.sql("UPDATE store_identity SET system_identifier = 1");
     // Read at the start of a process and with each renewed lease.

@@ -2,6 +2,7 @@
 //!
 //! There is one test binary. Tests share a server unless they damage it, and each has a database of its own.
 
+mod audit;
 mod concurrency;
 mod conformance;
 mod lost_commits;

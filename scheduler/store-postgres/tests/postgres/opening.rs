@@ -1,5 +1,6 @@
 //! A missing database, one of another program, and one of another version are refused with a clear message.
 
+use cueline_model::{Actor, ActorKind};
 use cueline_store::{ErrorKind, Store, StoreError};
 use cueline_store_postgres::{PgOptions, PgStore, migrate, renew_store_id};
 use cueline_test_servers::free_port;
@@ -149,7 +150,10 @@ async fn an_older_program_works_with_added_columns_and_tables() {
         "name": "a", "group": "default", "schedule": { "every": "1s" }, "handler": { "native": "noop" },
     }));
     let spec = spec.expect("a definition");
-    store.apply_jobs(&[spec], false).await.expect("applies");
+    store
+        .apply_jobs(&[spec], false, &Actor::new(ActorKind::User, "a test"))
+        .await
+        .expect("applies");
     assert_eq!(store.stats().await.expect("counts").jobs, 1);
 }
 

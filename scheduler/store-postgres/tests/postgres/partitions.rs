@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use cueline_model::{
-    AttemptEvent, AttemptId, ExecutorName, Job, JobSpec, LogLine, LogStream, Outcome, OutcomeKind,
-    RunId, Shard, Timestamp,
+    Actor, ActorKind, AttemptEvent, AttemptId, ExecutorName, Job, JobSpec, LogLine, LogStream,
+    Outcome, OutcomeKind, RunId, Shard, Timestamp,
 };
 use cueline_store::{
     AttemptReport, ClockOverride, DispatchRequest, FireDueRequest, FiredRuns, NodeId, Plan,
@@ -111,7 +111,10 @@ impl Fixture {
     /// A store with a run of 1 March that ended there. Now it is 9 March.
     async fn with_an_expired_day(&self) -> (Arc<PgStore>, NodeId, RunId) {
         let store = self.open().await;
-        store.apply_jobs(&[spec()], false).await.expect("applies");
+        store
+            .apply_jobs(&[spec()], false, &Actor::new(ActorKind::User, "a test"))
+            .await
+            .expect("applies");
         let registered = store.register_node("n", 1 << 40).await;
         let node = registered.expect("registers").node;
         self.advance(1_000);
@@ -199,7 +202,10 @@ async fn end(store: &PgStore, run: RunId, now_ms: i64) {
 async fn a_run_is_in_the_partition_of_its_fire_day() {
     let fixture = Fixture::new().await;
     let store = fixture.open().await;
-    store.apply_jobs(&[spec()], false).await.expect("applies");
+    store
+        .apply_jobs(&[spec()], false, &Actor::new(ActorKind::User, "a test"))
+        .await
+        .expect("applies");
     let node = store
         .register_node("n", 1 << 40)
         .await
@@ -222,7 +228,10 @@ async fn a_run_is_in_the_partition_of_its_fire_day() {
 async fn fire_times_are_unique_across_midnight() {
     let fixture = Fixture::new().await;
     let store = fixture.open().await;
-    store.apply_jobs(&[spec()], false).await.expect("applies");
+    store
+        .apply_jobs(&[spec()], false, &Actor::new(ActorKind::User, "a test"))
+        .await
+        .expect("applies");
     let node = store
         .register_node("n", 1 << 40)
         .await
@@ -239,7 +248,10 @@ async fn fire_times_are_unique_across_midnight() {
 async fn an_old_day_is_dropped_whole() {
     let fixture = Fixture::new().await;
     let store = fixture.open().await;
-    store.apply_jobs(&[spec()], false).await.expect("applies");
+    store
+        .apply_jobs(&[spec()], false, &Actor::new(ActorKind::User, "a test"))
+        .await
+        .expect("applies");
     let node = store
         .register_node("n", 1 << 40)
         .await
@@ -278,7 +290,10 @@ async fn an_old_day_is_dropped_whole() {
 async fn a_long_run_does_not_keep_its_day() {
     let fixture = Fixture::new().await;
     let store = fixture.open().await;
-    store.apply_jobs(&[spec()], false).await.expect("applies");
+    store
+        .apply_jobs(&[spec()], false, &Actor::new(ActorKind::User, "a test"))
+        .await
+        .expect("applies");
     let node = store
         .register_node("n", 1 << 40)
         .await
@@ -311,7 +326,10 @@ async fn a_long_run_does_not_keep_its_day() {
 async fn a_dropped_day_is_created_again() {
     let fixture = Fixture::new().await;
     let (store, other) = (fixture.open().await, fixture.open().await);
-    store.apply_jobs(&[spec()], false).await.expect("applies");
+    store
+        .apply_jobs(&[spec()], false, &Actor::new(ActorKind::User, "a test"))
+        .await
+        .expect("applies");
     let node = store
         .register_node("n", 1 << 40)
         .await

@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use cueline_model::{ExecutorName, Job, JobSpec, RunId, Shard, Timestamp};
+use cueline_model::{Actor, ActorKind, ExecutorName, Job, JobSpec, RunId, Shard, Timestamp};
 use cueline_store::{
     ErrorKind, FireDueRequest, FiredRuns, NodeId, Plan, PlannedRun, Planner, Store, StoreError,
     TriggerRequest,
@@ -111,7 +111,10 @@ async fn a_stalled_node_does_not_hold_its_jobs() {
         .await
         .expect("opens");
     let job = spec("a", &serde_json::json!({ "every": "1s" }));
-    other.apply_jobs(&[job], false).await.expect("applies");
+    other
+        .apply_jobs(&[job], false, &Actor::new(ActorKind::User, "a test"))
+        .await
+        .expect("applies");
     let second = node(&other, "works").await;
     let ((go_on, told), (begun, has_begun)) = (channel(), channel());
     let told = Mutex::new(told);
@@ -139,7 +142,7 @@ fn ask(key: usize) -> TriggerRequest {
         params: None,
         idempotency_key: Some(key.to_string()),
         run_at: None,
-        by: "a test".to_owned(),
+        by: Actor::new(ActorKind::User, "a test"),
     }
 }
 
@@ -166,7 +169,10 @@ async fn a_killed_server_comes_back() {
         .expect("opens");
     let store = std::sync::Arc::new(store);
     let hand = spec("hand", &serde_json::json!({ "manual": true }));
-    store.apply_jobs(&[hand], false).await.expect("applies");
+    store
+        .apply_jobs(&[hand], false, &Actor::new(ActorKind::User, "a test"))
+        .await
+        .expect("applies");
     let (stop, stopped) = tokio::sync::watch::channel(false);
     let mut tasks = Vec::new();
     let answers: [_; 4] = std::array::from_fn(|_| std::sync::Arc::new(AtomicUsize::new(0)));

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use cueline_model::{
-    AttemptEvent, AttemptId, ExecutorId, ExecutorName, Job, JobSpec, Outcome, OutcomeKind, Shard,
-    Timestamp,
+    Actor, ActorKind, AttemptEvent, AttemptId, ExecutorId, ExecutorName, Job, JobSpec, Outcome,
+    OutcomeKind, Shard, Timestamp,
 };
 use cueline_store::{
     AttemptReport, ClaimedRun, ClockOverride, DispatchRequest, FireDueRequest, NodeId, Plan,
@@ -65,7 +65,10 @@ impl Fixture {
             .await
             .expect("opens");
         let specs: Vec<JobSpec> = (0..500).map(spec).collect();
-        store.apply_jobs(&specs, false).await.expect("applies");
+        store
+            .apply_jobs(&specs, false, &Actor::new(ActorKind::User, "a test"))
+            .await
+            .expect("applies");
         let node = store
             .register_node("n", 1 << 40)
             .await
@@ -175,7 +178,7 @@ async fn a_trigger_takes_four_statements() {
         params: None,
         idempotency_key: None,
         run_at: None,
-        by: "a test".to_owned(),
+        by: Actor::new(ActorKind::User, "a test"),
     };
     let mut before = 0;
     // The first call creates the partitions of the day and reads the definition.

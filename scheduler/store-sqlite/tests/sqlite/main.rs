@@ -1,5 +1,6 @@
 //! The adapter on real files.
 
+mod audit;
 mod conformance;
 mod opening;
 mod unreadable_definition;

@@ -3,6 +3,7 @@
 use std::io::{Seek, SeekFrom, Write};
 use std::path::Path;
 
+use cueline_model::{Actor, ActorKind};
 use cueline_store::{ErrorKind, Store};
 use cueline_store_sqlite::{SqliteOptions, SqliteStore};
 use sqlx::{Connection, SqliteConnection};
@@ -95,12 +96,18 @@ async fn full_disk_is_transient_and_passes() {
     };
     store.limit_pages(60).await.expect("limits");
     let many: Vec<_> = (0..100).map(spec).collect();
-    let error = store.apply_jobs(&many, false).await.expect_err("no room");
+    let error = store
+        .apply_jobs(&many, false, &Actor::new(ActorKind::User, "a test"))
+        .await
+        .expect_err("no room");
     assert_eq!(error.kind(), ErrorKind::Transient, "{error}");
     assert!(error.to_string().contains("the disk is full"), "{error}");
     assert_eq!(store.stats().await.expect("counts").jobs, 0);
     store.limit_pages(1_000_000).await.expect("makes room");
-    store.apply_jobs(&many, false).await.expect("goes on");
+    store
+        .apply_jobs(&many, false, &Actor::new(ActorKind::User, "a test"))
+        .await
+        .expect("goes on");
     assert_eq!(store.stats().await.expect("counts").jobs, 100);
 }
 

@@ -1,6 +1,6 @@
 //! An unreadable definition stops only its own job.
 
-use cueline_model::{ExecutorName, Job, JobSpec, Shard, Timestamp};
+use cueline_model::{Actor, ActorKind, ExecutorName, Job, JobSpec, Shard, Timestamp};
 use cueline_store::{FireDueRequest, Plan, PlannedRun, Planner, Store};
 use cueline_store_sqlite::{SqliteOptions, SqliteStore};
 use sqlx::{Connection, SqliteConnection};
@@ -38,7 +38,11 @@ async fn other_jobs_continue() {
         .await
         .expect("opens");
     store
-        .apply_jobs(&[spec("bad"), spec("good")], false)
+        .apply_jobs(
+            &[spec("bad"), spec("good")],
+            false,
+            &Actor::new(ActorKind::User, "a test"),
+        )
         .await
         .expect("applies");
     store.close().await;

@@ -100,14 +100,27 @@ fn parse(
     definition: &str,
     enabled: Option<bool>,
 ) -> Result<Arc<Job>, StoreError> {
-    let mut spec: JobSpec = serde_json::from_str(definition)
+    let spec = parse_definition(definition, enabled)
         .map_err(|e| corrupt(format!("failed to read the definition of job {id}"), e))?;
-    spec.enabled = enabled.or(spec.enabled);
     Ok(Arc::new(Job {
         id: JobId(id),
         version,
         spec,
     }))
+}
+
+/// A definition from its text. `enabled` is the column, which comes before the text.
+///
+/// # Errors
+///
+/// If this program cannot read it: it may be of a newer one.
+pub fn parse_definition(
+    definition: &str,
+    enabled: Option<bool>,
+) -> Result<JobSpec, serde_json::Error> {
+    let mut spec: JobSpec = serde_json::from_str(definition)?;
+    spec.enabled = enabled.or(spec.enabled);
+    Ok(spec)
 }
 
 /// The text of a definition to store.

@@ -3,12 +3,13 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use cueline_model::{GroupName, Job, JobId, JobName, JobSpec, Schedule, Timestamp};
+use cueline_model::{Actor, GroupName, Job, JobId, JobName, JobSpec, Schedule, Timestamp};
 
+use super::audit::{job_created, job_updated, stored_actor};
 use super::convert::to_i64;
 use super::definitions::serialize_definition;
 use super::parents::parent_of;
-use crate::{AppliedJob, Change, ErrorKind, StoreError};
+use crate::{AppliedJob, Change, ErrorKind, NewAuditEntry, StoreError};
 
 /// The columns of a stored job.
 #[derive(Debug)]
@@ -154,6 +155,30 @@ impl ApplyPlan {
         Ok(effects)
     }
 
+    /// The entries of the audit log for the changes, in the order of the given definitions.
+    ///
+    /// # Errors
+    ///
+    /// As [`serialize_definition`].
+    pub fn audit_entries(&self, by: &Actor) -> Result<Vec<NewAuditEntry>, StoreError> {
+        self.0
+            .iter()
+            .filter_map(|(spec, job, change)| match (change, job) {
+                (Change::Created, _) => Some(job_created(by, spec)),
+                (Change::Updated, Some(job)) => Some(job_updated(by, &job.spec, spec)),
+                _ => None,
+            })
+            .collect()
+    }
+
+    /// The jobs that get a new version. `created` has the ids of the new ones.
+    pub fn versioned(&self, created: &HashMap<JobName, JobId>) -> Vec<i64> {
+        let mut jobs: Vec<i64> = created.values().map(|id| id.0).collect();
+        jobs.extend(self.updates().iter().map(|update| update.job.id.0));
+        jobs.sort_unstable();
+        jobs
+    }
+
     /// The answer, in the order of the given definitions. `created` has the ids of the new jobs.
     pub fn into_applied(self, created: &HashMap<JobName, JobId>) -> Vec<AppliedJob> {
         self.0
@@ -209,6 +234,11 @@ impl SideEffects {
         }
         Ok(())
     }
+}
+
+/// The message of the waiting runs of a job that is paused or deleted: `verb` is `paused` or `deleted`.
+pub fn stopped_message(verb: &str, by: &Actor) -> String {
+    format!("its job was {verb} by {}", stored_actor(by))
 }
 
 /// Returns an error if other jobs run after the job that is deleted.

@@ -3,6 +3,8 @@
 //! An adapter reads rows, passes them to functions here, and writes the result. Ids are plain numbers, as in
 //! statements. Callers of a store need nothing from here.
 
+pub mod audit;
+pub mod audit_query;
 pub mod claimed;
 pub mod clock;
 pub mod convert;

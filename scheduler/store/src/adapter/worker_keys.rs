@@ -13,6 +13,10 @@ use crate::{ErrorKind, StoreError};
 /// The number of hexadecimal digits in a token's id.
 const TOKEN_ID_DIGITS: usize = 16;
 
+/// The beginning of what enrolled a key, or revoked it, if a token did. No [`Actor`](cueline_model::Actor) is displayed like
+/// this, so that a revocation by an operator is not taken for a replacement. Statements of the stores contain it too.
+pub const ENROLLED_BY_TOKEN: &str = "enrolment token ";
+
 /// A stored token: id, group, executor, uses left, end of validity, time of creation, creator.
 pub type TokenRow = (
     String,
@@ -191,8 +195,8 @@ fn writes(request: &NewWorkerKey, keys: &[KnownKey]) -> EnrolmentWrites {
     let (token, enrolled_by, revoked_by) = match &request.by {
         KeyOrigin::Token(id) => (
             Some(id.clone()),
-            format!("token {id}"),
-            format!("token {id}"),
+            format!("{ENROLLED_BY_TOKEN}{id}"),
+            format!("{ENROLLED_BY_TOKEN}{id}"),
         ),
         KeyOrigin::Rotation { old } => (
             None,
@@ -288,6 +292,8 @@ fn stored_key(row: KeyRow) -> Result<StoredWorkerKey, StoreError> {
 
 #[cfg(test)]
 mod tests {
+    use cueline_model::{Actor, ActorKind};
+
     use super::*;
 
     const NOW: Timestamp = Timestamp::from_millis(1_000);
@@ -366,7 +372,7 @@ mod tests {
             panic!("it is enrolled");
         };
         assert_eq!(writes.revoked, ["old"]);
-        assert_eq!(writes.enrolled_by, "token t");
+        assert_eq!(writes.enrolled_by, "enrolment token t");
         let revoked = [known("old", false)];
         assert_eq!(
             by_token(Some(shared), &revoked),
@@ -423,7 +429,7 @@ mod tests {
             executor: Some("one".parse().expect("a name")),
             uses: 1,
             valid_ms: None,
-            by: "me".to_owned(),
+            by: Actor::new(ActorKind::User, "me"),
         };
         assert!(check_new_token(&good).is_ok());
         let mut wrong = [good.clone(), good.clone(), good.clone()];

@@ -2,7 +2,7 @@
 
 use cueline_model::{AttemptEvent, OutcomeKind, RunId, RunState};
 
-use super::fixture::{Fixture, attempt, each_second, executor, mark, refused, report};
+use super::fixture::{Fixture, actor, attempt, each_second, executor, mark, refused, report};
 use crate::{CancelOutcome, ErrorKind};
 
 /// A run that was not published is cancelled at once.
@@ -12,7 +12,7 @@ pub async fn scheduled_run_is_cancelled(fixture: &Fixture) {
     let run = fixture.fire_one(node).await;
     let done = fixture
         .store
-        .cancel_run(run.id, "ann")
+        .cancel_run(run.id, &actor("ann"))
         .await
         .expect("cancels");
     assert_eq!(done, CancelOutcome::Cancelled);
@@ -43,9 +43,17 @@ pub async fn published_run_is_cancelled_by_its_executor(fixture: &Fixture) {
     fixture.begin(node, &runs[0]).await;
     fixture.publish(node, &runs[1]).await;
     for run in &runs {
-        let asked = fixture.store.cancel_run(run.id, "ann").await.expect("asks");
+        let asked = fixture
+            .store
+            .cancel_run(run.id, &actor("ann"))
+            .await
+            .expect("asks");
         assert_eq!(asked, CancelOutcome::Requested);
-        let again = fixture.store.cancel_run(run.id, "ann").await.expect("asks");
+        let again = fixture
+            .store
+            .cancel_run(run.id, &actor("ann"))
+            .await
+            .expect("asks");
         assert_eq!(again, CancelOutcome::Requested);
         assert!(fixture.run(run.id).await.cancel_requested);
         assert_eq!(fixture.timeline(run.id).await, ["cancel"]);
@@ -89,7 +97,11 @@ pub async fn running_run_may_end_before_its_cancellation(fixture: &Fixture) {
     fixture.publish(node, &run).await;
     let started = AttemptEvent::Started { at: fixture.now() };
     fixture.ingest(&[report(attempt(&run), started)]).await;
-    let asked = fixture.store.cancel_run(run.id, "ann").await.expect("asks");
+    let asked = fixture
+        .store
+        .cancel_run(run.id, &actor("ann"))
+        .await
+        .expect("asks");
     assert_eq!(asked, CancelOutcome::Requested);
     fixture.end(attempt(&run), OutcomeKind::Succeeded).await;
     fixture.expect(run.id, RunState::Succeeded).await;
@@ -103,7 +115,7 @@ pub async fn ended_run_cannot_be_cancelled(fixture: &Fixture) {
     fixture.succeed(node, &run).await;
     let ended = fixture
         .store
-        .cancel_run(run.id, "ann")
+        .cancel_run(run.id, &actor("ann"))
         .await
         .expect("answers");
     assert_eq!(ended, CancelOutcome::AlreadyEnded(RunState::Succeeded));
@@ -114,7 +126,7 @@ pub async fn ended_run_cannot_be_cancelled(fixture: &Fixture) {
 /// The error names the run.
 pub async fn missing_run_is_named(fixture: &Fixture) {
     let missing = RunId(4_711);
-    let answer = fixture.store.cancel_run(missing, "ann").await;
+    let answer = fixture.store.cancel_run(missing, &actor("ann")).await;
     refused(answer, ErrorKind::NotFound, "4711");
     refused(
         fixture.store.run(missing).await,

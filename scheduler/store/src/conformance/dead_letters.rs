@@ -1,6 +1,6 @@
 //! Dead letters.
 
-use super::fixture::Fixture;
+use super::fixture::{Fixture, actor};
 use crate::{DeadLetter, NewDeadLetter};
 
 fn letter(key: &str, payload: &[u8]) -> NewDeadLetter {
@@ -132,7 +132,7 @@ pub async fn dead_letters_are_found_and_deleted_by_number(fixture: &Fixture) {
     );
     let gone = fixture
         .store
-        .delete_dead_letters(&[ids[2], ids[1], 999_999])
+        .delete_dead_letters(&[ids[2], ids[1], 999_999], &actor("a test"))
         .await;
     assert_eq!(gone.expect("deletes"), 2);
     assert_eq!(

@@ -2,7 +2,7 @@
 
 use cueline_model::{AttemptEvent, AttemptId, OutcomeKind, RunKind, RunState};
 
-use super::fixture::{Fixture, attempt, by_hand, each_second, mark, name, report};
+use super::fixture::{Fixture, actor, attempt, by_hand, each_second, mark, name, report};
 use crate::adapter::timeline::STOPPED_MEANWHILE;
 
 /// `scheduled` → `dispatching` → `queued`.
@@ -211,7 +211,7 @@ pub async fn released_cancelled_run_ends(fixture: &Fixture) {
     fixture.begin(node, &run).await;
     fixture
         .store
-        .cancel_run(run.id, "me")
+        .cancel_run(run.id, &actor("me"))
         .await
         .expect("is asked");
     let ids = [attempt(&run)];
@@ -242,9 +242,12 @@ pub async fn released_run_of_a_stopped_job_ends(fixture: &Fixture) {
     }
     let paused = fixture
         .store
-        .set_job_enabled(&name("paused"), false, "me")
+        .set_job_enabled(&name("paused"), false, &actor("me"))
         .await;
-    let deleted = fixture.store.delete_job(&name("deleted"), "me").await;
+    let deleted = fixture
+        .store
+        .delete_job(&name("deleted"), &actor("me"))
+        .await;
     let stopped = [paused.expect("pauses"), deleted.expect("deletes")];
     assert_eq!(fixture.dispatching_count(&stopped).await, 4);
     let ids: Vec<AttemptId> = runs.iter().map(attempt).collect();

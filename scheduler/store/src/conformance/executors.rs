@@ -5,7 +5,9 @@ use cueline_model::{
     Timestamp,
 };
 
-use super::fixture::{Fixture, attempt, each_second, executor, heartbeat, mark, name, report};
+use super::fixture::{
+    Fixture, actor, attempt, each_second, executor, heartbeat, mark, name, report,
+};
 
 /// The newest heartbeat counts; its time is the database's.
 pub async fn heartbeats_are_kept(fixture: &Fixture) {
@@ -258,7 +260,11 @@ pub async fn outstanding_names_the_group_of_the_publication(fixture: &Fixture) {
         .await
         .expect("lists");
     assert_eq!(found[0].executor.group, name("default"));
-    fixture.store.cancel_run(run.id, "me").await.expect("asks");
+    fixture
+        .store
+        .cancel_run(run.id, &actor("me"))
+        .await
+        .expect("asks");
     let pending = fixture
         .store
         .pending_cancellations(10)
@@ -354,7 +360,7 @@ pub async fn running_attempts_are_not_reclaimed(fixture: &Fixture) {
         let started = AttemptEvent::Started { at: fixture.now() };
         fixture.ingest(&[report(attempt(run), started)]).await;
     }
-    let deleted = fixture.store.delete_job(&name("b"), "me").await;
+    let deleted = fixture.store.delete_job(&name("b"), &actor("me")).await;
     deleted.expect("deletes");
     let ids: Vec<_> = runs.iter().map(attempt).collect();
     let back = fixture.store.reclaim_attempts(node, &ids, "not held").await;
@@ -383,10 +389,13 @@ pub async fn reclaimed_attempts_of_stopped_jobs_end(fixture: &Fixture) {
     }
     let paused = fixture
         .store
-        .set_job_enabled(&name("paused"), false, "me")
+        .set_job_enabled(&name("paused"), false, &actor("me"))
         .await;
     paused.expect("pauses");
-    let deleted = fixture.store.delete_job(&name("deleted"), "me").await;
+    let deleted = fixture
+        .store
+        .delete_job(&name("deleted"), &actor("me"))
+        .await;
     deleted.expect("deletes");
     let ids: Vec<_> = runs.iter().map(attempt).collect();
     let back = fixture.store.reclaim_attempts(node, &ids, "not held").await;

@@ -8,7 +8,7 @@ use cueline_model::{
 };
 
 use super::fixture::{
-    EachFireTime, Fixture, START, each_second, heartbeat, job_with, name, runs_at,
+    EachFireTime, Fixture, START, actor, each_second, heartbeat, job_with, name, runs_at,
 };
 use crate::{FireDueRequest, NodeId, Plan, PlannedRun, Planner, RunFilter, SkippedFires};
 
@@ -340,7 +340,7 @@ pub async fn paused_jobs_do_not_fire(fixture: &Fixture) {
     fixture.apply(&[each_second("a"), paused]).await;
     fixture
         .store
-        .set_job_enabled(&name("a"), false, "me")
+        .set_job_enabled(&name("a"), false, &actor("me"))
         .await
         .expect("pauses");
     assert_eq!(fixture.next_fire("a").await, None);
@@ -348,7 +348,7 @@ pub async fn paused_jobs_do_not_fire(fixture: &Fixture) {
     assert_eq!(fixture.fire(node).await.due_jobs, 0);
     fixture
         .store
-        .set_job_enabled(&name("a"), true, "me")
+        .set_job_enabled(&name("a"), true, &actor("me"))
         .await
         .expect("resumes");
     assert_eq!(

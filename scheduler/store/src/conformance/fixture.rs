@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use async_trait::async_trait;
 use cueline_model::{
-    AttemptEvent, AttemptId, Block, ExecutorId, ExecutorName, Fence, HandlerSpec, Heartbeat, Job,
-    JobId, JobSpec, LogLine, LogStream, Misfire, OnLost, Outcome, OutcomeKind, Retry, Route, RunId,
-    RunState, Schedule, Scope, Timestamp, expand,
+    Actor, ActorKind, AttemptEvent, AttemptId, Block, ExecutorId, ExecutorName, Fence, HandlerSpec,
+    Heartbeat, Job, JobId, JobSpec, LogLine, LogStream, Misfire, OnLost, Outcome, OutcomeKind,
+    Retry, Route, RunId, RunState, Schedule, Scope, Timestamp, expand,
 };
 
 use crate::{
@@ -109,6 +109,11 @@ where
     text.parse().expect("a valid name")
 }
 
+/// A user for tests.
+pub(super) fn actor(name: &str) -> Actor {
+    Actor::new(ActorKind::User, name)
+}
+
 /// A job that fires each second.
 pub(super) fn each_second(job: &str) -> JobSpec {
     job_with(
@@ -205,7 +210,10 @@ impl Fixture {
 
     /// Applies jobs.
     pub async fn apply(&self, specs: &[JobSpec]) {
-        self.store.apply_jobs(specs, false).await.expect("applies");
+        self.store
+            .apply_jobs(specs, false, &actor("a test"))
+            .await
+            .expect("applies");
     }
 
     /// Fires the jobs that are due now.
@@ -367,7 +375,7 @@ pub(super) fn ask(job: &str) -> TriggerRequest {
         params: None,
         idempotency_key: None,
         run_at: None,
-        by: "a test".to_owned(),
+        by: actor("a test"),
     }
 }
 

@@ -5,7 +5,7 @@ use cueline_model::{
     RunState, Schedule, Timestamp,
 };
 
-use super::fixture::{Fixture, attempt, by_hand, each_second, job_with, name, report};
+use super::fixture::{Fixture, actor, attempt, by_hand, each_second, job_with, name, report};
 use crate::{ClaimedRun, IngestSummary, NodeId};
 
 fn child(job: &str, parent: &str) -> JobSpec {
@@ -148,10 +148,13 @@ pub async fn paused_child_is_left_out(fixture: &Fixture) {
     fixture.apply(&specs).await;
     let paused = fixture
         .store
-        .set_job_enabled(&name("paused"), false, "me")
+        .set_job_enabled(&name("paused"), false, &actor("me"))
         .await;
     paused.expect("pauses");
-    let deleted = fixture.store.delete_job(&name("deleted"), "me").await;
+    let deleted = fixture
+        .store
+        .delete_job(&name("deleted"), &actor("me"))
+        .await;
     deleted.expect("deletes");
     fixture.apply(&[by_hand("moved")]).await;
     let a = out(fixture, node, "a").await.remove(0);
@@ -266,7 +269,10 @@ pub async fn fixed_delay_waits_for_the_last_run(fixture: &Fixture) {
         fixture.end(attempt(&runs[1]), OutcomeKind::Failed).await;
     assert_eq!(next_due_at, Some(fixture.now().plus_ms(30_000)));
     assert_eq!(next(fixture).await, next_due_at);
-    let paused = fixture.store.set_job_enabled(&name("d"), false, "me").await;
+    let paused = fixture
+        .store
+        .set_job_enabled(&name("d"), false, &actor("me"))
+        .await;
     paused.expect("pauses");
     let by_hand = out(fixture, node, "d").await;
     for run in &by_hand {
@@ -284,7 +290,7 @@ pub async fn fixed_delay_follows_a_cancel(fixture: &Fixture) {
     fixture.clock.advance(5_000);
     fixture
         .store
-        .cancel_run(run.id, "me")
+        .cancel_run(run.id, &actor("me"))
         .await
         .expect("cancels");
     assert_eq!(next(fixture).await, Some(fixture.now().plus_ms(30_000)));
@@ -304,7 +310,7 @@ pub async fn an_edit_does_not_start_a_fixed_delay(fixture: &Fixture) {
     for enabled in [false, true] {
         let switched = fixture
             .store
-            .set_job_enabled(&name("d"), enabled, "me")
+            .set_job_enabled(&name("d"), enabled, &actor("me"))
             .await;
         switched.expect("switches");
         assert_eq!(next(fixture).await, None);

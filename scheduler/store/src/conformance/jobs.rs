@@ -2,7 +2,7 @@
 
 use cueline_model::{After, AfterOn, JobSpec, RunState};
 
-use super::fixture::{Fixture, START, attempt, by_hand, each_second, mark, name, refused};
+use super::fixture::{Fixture, START, actor, attempt, by_hand, each_second, mark, name, refused};
 use crate::{Change, ErrorKind};
 
 fn child(job: &str, parent: &str) -> JobSpec {
@@ -18,7 +18,7 @@ fn child(job: &str, parent: &str) -> JobSpec {
 async fn changes(fixture: &Fixture, specs: &[JobSpec]) -> Vec<Change> {
     let applied = fixture
         .store
-        .apply_jobs(specs, false)
+        .apply_jobs(specs, false, &actor("a test"))
         .await
         .expect("applies");
     applied.into_iter().map(|a| a.change).collect()
@@ -56,7 +56,7 @@ pub async fn dry_run_changes_nothing(fixture: &Fixture) {
     let specs = [changed, each_second("b")];
     let applied = fixture
         .store
-        .apply_jobs(&specs, true)
+        .apply_jobs(&specs, true, &actor("a test"))
         .await
         .expect("answers");
     assert_eq!(applied[0].change, Change::Updated);
@@ -71,10 +71,16 @@ pub async fn dry_run_changes_nothing(fixture: &Fixture) {
 /// One bad definition refuses the whole batch.
 pub async fn apply_is_all_or_nothing(fixture: &Fixture) {
     let specs = [each_second("a"), child("b", "absent-parent")];
-    let applied = fixture.store.apply_jobs(&specs, false).await;
+    let applied = fixture
+        .store
+        .apply_jobs(&specs, false, &actor("a test"))
+        .await;
     refused(applied, ErrorKind::Invalid, "absent-parent");
     let twice = [each_second("a"), each_second("a")];
-    let applied = fixture.store.apply_jobs(&twice, false).await;
+    let applied = fixture
+        .store
+        .apply_jobs(&twice, false, &actor("a test"))
+        .await;
     refused(applied, ErrorKind::Invalid, "\"a\"");
     assert!(fixture.store.job(&name("a")).await.is_err());
 }
@@ -87,24 +93,36 @@ pub async fn parents_must_exist(fixture: &Fixture) {
         "the order does not matter"
     );
     fixture.apply(&[child("c", "b")]).await;
-    let applied = fixture.store.apply_jobs(&[child("d", "x")], false).await;
+    let applied = fixture
+        .store
+        .apply_jobs(&[child("d", "x")], false, &actor("a test"))
+        .await;
     refused(applied, ErrorKind::Invalid, "\"x\"");
     let mut two = child("e", "a");
     if let Some(after) = &mut two.after {
         after.all.push(name("b"));
     }
-    let applied = fixture.store.apply_jobs(&[two], false).await;
+    let applied = fixture
+        .store
+        .apply_jobs(&[two], false, &actor("a test"))
+        .await;
     refused(applied, ErrorKind::Invalid, "exactly one");
 }
 
 /// A job cannot come after itself, over any number of others.
 pub async fn cycles_are_refused(fixture: &Fixture) {
-    let applied = fixture.store.apply_jobs(&[child("a", "a")], false).await;
+    let applied = fixture
+        .store
+        .apply_jobs(&[child("a", "a")], false, &actor("a test"))
+        .await;
     refused(applied, ErrorKind::Invalid, "cycle");
     fixture
         .apply(&[by_hand("a"), child("b", "a"), child("c", "b")])
         .await;
-    let applied = fixture.store.apply_jobs(&[child("a", "c")], false).await;
+    let applied = fixture
+        .store
+        .apply_jobs(&[child("a", "c")], false, &actor("a test"))
+        .await;
     refused(applied, ErrorKind::Invalid, "cycle");
     // Reversed as a whole it is a chain again.
     fixture
@@ -173,7 +191,7 @@ pub async fn pause_ends_waiting_runs(fixture: &Fixture) {
     for job in ["a", "b"] {
         let paused = fixture
             .store
-            .set_job_enabled(&name(job), false, "ann")
+            .set_job_enabled(&name(job), false, &actor("ann"))
             .await;
         paused.expect("pauses");
     }
@@ -199,13 +217,19 @@ pub async fn pause_and_resume_are_versions(fixture: &Fixture) {
     fixture.apply(&[each_second("a")]).await;
     let job = name("a");
     for (enabled, version) in [(true, 1), (false, 2), (false, 2), (true, 3)] {
-        let id = fixture.store.set_job_enabled(&job, enabled, "me").await;
+        let id = fixture
+            .store
+            .set_job_enabled(&job, enabled, &actor("me"))
+            .await;
         let summary = fixture.store.job(&job).await.expect("exists");
         assert_eq!(id.expect("is done"), summary.job.id);
         assert_eq!(summary.job.version, version);
         assert_eq!(summary.job.spec.is_enabled(), enabled);
     }
-    let missing = fixture.store.set_job_enabled(&name("x"), true, "me").await;
+    let missing = fixture
+        .store
+        .set_job_enabled(&name("x"), true, &actor("me"))
+        .await;
     refused(missing, ErrorKind::NotFound, "\"x\"");
 }
 
@@ -219,7 +243,7 @@ pub async fn pause_keeps_what_it_does_not_know(fixture: &Fixture) {
     // A process that has not cached the definition.
     let other = harness.open().await;
     for enabled in [false, true] {
-        let set = other.set_job_enabled(&job, enabled, "me").await;
+        let set = other.set_job_enabled(&job, enabled, &actor("me")).await;
         set.expect("is done");
         let text = harness.sql("SELECT definition FROM job").await;
         assert!(text.contains(r#""later":{"deep":[1,"x"]}"#), "{text}");
@@ -239,15 +263,20 @@ pub async fn an_unreadable_job_can_be_paused_and_deleted(fixture: &Fixture) {
         .sql(r#"UPDATE job SET definition = replace(definition, '"native"', '"later"') WHERE name = 'a'"#)
         .await;
     let older = harness.open().await;
-    let paused = older.set_job_enabled(&name("a"), false, "ann").await;
+    let paused = older
+        .set_job_enabled(&name("a"), false, &actor("ann"))
+        .await;
     paused.expect("pauses");
     fixture.expect(run, RunState::Skipped).await;
     assert!(fixture.claim(node).await.is_empty());
-    let resumed = older.set_job_enabled(&name("a"), true, "ann").await;
+    let resumed = older.set_job_enabled(&name("a"), true, &actor("ann")).await;
     refused(resumed, ErrorKind::Broken, "failed to read job");
-    older.delete_job(&name("a"), "ann").await.expect("deletes");
     older
-        .delete_job(&name("p"), "ann")
+        .delete_job(&name("a"), &actor("ann"))
+        .await
+        .expect("deletes");
+    older
+        .delete_job(&name("p"), &actor("ann"))
         .await
         .expect("it has no children any more");
 }
@@ -279,12 +308,12 @@ pub async fn apply_does_not_resume(fixture: &Fixture) {
     assert!(fixture.next_fire("a").await.is_some());
     fixture
         .store
-        .set_job_enabled(&name("a"), false, "me")
+        .set_job_enabled(&name("a"), false, &actor("me"))
         .await
         .expect("pauses");
     let again = fixture
         .store
-        .apply_jobs(std::slice::from_ref(&spec), false)
+        .apply_jobs(std::slice::from_ref(&spec), false, &actor("a test"))
         .await
         .expect("applies");
     assert_eq!(again[0].change, crate::Change::Unchanged);
@@ -306,7 +335,7 @@ pub async fn delete_keeps_runs_and_frees_the_name(fixture: &Fixture) {
     let waits = fixture.fire_one(node).await;
     let id = fixture
         .store
-        .delete_job(&name("a"), "me")
+        .delete_job(&name("a"), &actor("me"))
         .await
         .expect("deletes");
     fixture.expect(waits.id, RunState::Skipped).await;
@@ -317,7 +346,7 @@ pub async fn delete_keeps_runs_and_frees_the_name(fixture: &Fixture) {
         "\"a\"",
     );
     refused(
-        fixture.store.delete_job(&name("a"), "me").await,
+        fixture.store.delete_job(&name("a"), &actor("me")).await,
         ErrorKind::NotFound,
         "\"a\"",
     );
@@ -335,16 +364,16 @@ pub async fn delete_keeps_runs_and_frees_the_name(fixture: &Fixture) {
 /// Its children would never run again.
 pub async fn parent_cannot_be_deleted(fixture: &Fixture) {
     fixture.apply(&[by_hand("a"), child("b", "a")]).await;
-    let deleted = fixture.store.delete_job(&name("a"), "me").await;
+    let deleted = fixture.store.delete_job(&name("a"), &actor("me")).await;
     refused(deleted, ErrorKind::Conflict, "b");
     fixture
         .store
-        .delete_job(&name("b"), "me")
+        .delete_job(&name("b"), &actor("me"))
         .await
         .expect("deletes");
     fixture
         .store
-        .delete_job(&name("a"), "me")
+        .delete_job(&name("a"), &actor("me"))
         .await
         .expect("deletes");
 }
@@ -370,7 +399,7 @@ pub async fn definitions_of_deleted_jobs_remain(fixture: &Fixture) {
     fixture.apply(&[by_hand("a"), by_hand("b")]).await;
     let a = fixture
         .store
-        .delete_job(&name("a"), "me")
+        .delete_job(&name("a"), &actor("me"))
         .await
         .expect("deletes");
     let b = fixture.store.job(&name("b")).await.expect("exists").job.id;

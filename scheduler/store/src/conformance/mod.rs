@@ -3,6 +3,7 @@
 //! An adapter's crate implements [`Harness`] and calls [`store_conformance!`](crate::store_conformance), which makes
 //! each case a test of its own. The cases know the port only; they set the clock, and never sleep.
 
+pub mod audit;
 pub mod cancel;
 pub mod claims;
 pub mod concurrency;
@@ -73,6 +74,10 @@ macro_rules! store_conformance {
             worker_keys: a_token_enrols_as_many_workers_as_it_has_uses, tokens_expire_and_are_deleted, a_token_is_checked_and_created_once, tokens_are_bounded,
                 a_name_is_taken_over_only_by_its_own_token, keys_are_revoked_and_allowed_again, a_replaced_key_is_revoked_by_an_operator, keys_are_rotated, revoked_keys_are_bounded,
                 keys_are_read_from_the_last_change_on, enrolments_at_the_same_time_take_one_use_each;
+            audit: each_change_of_a_job_leaves_one_entry, triggers_and_cancellations_leave_one_entry, deleted_dead_letters_leave_one_entry_each,
+                changes_of_tokens_and_keys_leave_one_entry, calls_without_an_effect_leave_no_entry, each_of_many_applied_jobs_has_an_entry_and_a_version,
+                entries_are_filtered, entries_are_found_by_time, entries_are_paged, odd_entries_are_kept_within_their_bounds, old_entries_are_deleted,
+                versions_of_a_job_are_kept, an_earlier_version_can_be_applied_again, a_deleted_job_keeps_its_versions_until_its_name_is_taken, versions_are_bounded;
             queries: a_run_has_all_its_fields, runs_are_filtered_and_paged, summaries_show_last_and_day, ledger_accounts_for_each_fire_time,
                 ledger_of_shards, ledger_of_fixed_delay, stats_count_jobs_and_live_runs;
             maintenance: old_runs_are_deleted, ids_of_deleted_runs_are_not_used_again, a_key_lives_as_long_as_its_runs, a_shard_is_kept_for_its_siblings, a_fixed_delay_job_without_a_next_fire_time_is_repaired;
@@ -109,6 +114,7 @@ mod tests {
             .split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'))
             .collect();
         for module in [
+            include_str!("audit.rs"),
             include_str!("cancel.rs"),
             include_str!("claims.rs"),
             include_str!("concurrency.rs"),

@@ -6,8 +6,8 @@ use cueline_model::{
 };
 
 use super::fixture::{
-    EachFireTime, Fixture, START, ask, attempt, by_hand, each_second, job_with, name, report,
-    runs_at,
+    EachFireTime, Fixture, START, actor, ask, attempt, by_hand, each_second, job_with, name,
+    report, runs_at,
 };
 use crate::{FireDueRequest, LedgerEntry, Plan, PlannedRun, Planner, RunFilter, SkippedFires};
 
@@ -116,7 +116,7 @@ pub async fn runs_are_filtered_and_paged(fixture: &Fixture) {
     assert_eq!(ids(fixture, succeeded).await, everything[2..]);
     fixture
         .store
-        .delete_job(&name("b"), "me")
+        .delete_job(&name("b"), &actor("me"))
         .await
         .expect("deletes");
     let b = RunFilter {
@@ -274,7 +274,7 @@ pub async fn stats_count_jobs_and_live_runs(fixture: &Fixture) {
     fixture.apply(&["a", "b", "c"].map(each_second)).await;
     fixture
         .store
-        .delete_job(&name("c"), "me")
+        .delete_job(&name("c"), &actor("me"))
         .await
         .expect("deletes");
     let stats = fixture.store.stats().await.expect("counts");

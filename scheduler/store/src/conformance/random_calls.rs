@@ -8,7 +8,9 @@ use cueline_model::{
     RunKind, RunState, Schedule, policy::spread,
 };
 
-use super::fixture::{Fixture, ask, attempt, by_hand, each_second, job_with, mark, name, report};
+use super::fixture::{
+    Fixture, actor, ask, attempt, by_hand, each_second, job_with, mark, name, report,
+};
 use crate::{ClaimedRun, NodeId, Run, RunFilter};
 
 /// Steps in one sequence.
@@ -101,7 +103,7 @@ impl Player {
             6..=9 => self.report(fixture).await,
             10 => {
                 if let Some(id) = self.dice.pick(&self.known) {
-                    fixture.store.cancel_run(id.run, "dice").await.ok();
+                    fixture.store.cancel_run(id.run, &actor("dice")).await.ok();
                 }
             }
             11 => self.give_up(fixture).await,
@@ -190,7 +192,7 @@ impl Player {
                 let enabled = self.dice.roll(3) > 0;
                 let switched = fixture
                     .store
-                    .set_job_enabled(&name(job), enabled, "dice")
+                    .set_job_enabled(&name(job), enabled, &actor("dice"))
                     .await;
                 switched.expect("switches");
             }

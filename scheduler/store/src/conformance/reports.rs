@@ -5,7 +5,9 @@ use cueline_model::{
     RunState, Timestamp,
 };
 
-use super::fixture::{Fixture, attempt, each_second, executor, log_line, mark, name, report};
+use super::fixture::{
+    Fixture, actor, attempt, each_second, executor, log_line, mark, name, report,
+};
 use crate::{AttemptReport, ClaimedRun, IngestSummary};
 
 /// The times and texts of a normal run.
@@ -386,7 +388,7 @@ pub async fn cancelled_runs_are_not_retried(fixture: &Fixture) {
     fixture.publish(node, &again).await;
     fixture
         .store
-        .cancel_run(run.id, "me")
+        .cancel_run(run.id, &actor("me"))
         .await
         .expect("is asked");
     let done = fixture.end(attempt(&again), OutcomeKind::Failed).await;
@@ -409,7 +411,7 @@ pub async fn stopped_jobs_are_not_retried(fixture: &Fixture) {
     let job = failed.job.spec.name.clone();
     fixture
         .store
-        .set_job_enabled(&job, false, "me")
+        .set_job_enabled(&job, false, &actor("me"))
         .await
         .expect("pauses");
     assert_eq!(
@@ -423,7 +425,11 @@ pub async fn stopped_jobs_are_not_retried(fixture: &Fixture) {
     let done = fixture.end(attempt(&returned), OutcomeKind::Returned).await;
     assert_eq!(done.ended, 1);
     fixture.expect(returned.id, RunState::Cancelled).await;
-    fixture.store.delete_job(&job, "me").await.expect("deletes");
+    fixture
+        .store
+        .delete_job(&job, &actor("me"))
+        .await
+        .expect("deletes");
     assert_eq!(
         fixture.end(attempt(&late), OutcomeKind::Failed).await.ended,
         1

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::fixture::{Fixture, executor, name, refused};
+use super::fixture::{Fixture, actor, executor, name, refused};
 use crate::{
     EnrolOutcome, EnrolRefusal, ErrorKind, KeyOrigin, MAX_ENROLMENT_TOKENS, MAX_REVOKED_KEYS,
     NewEnrolmentToken, NewWorkerKey, StoredWorkerKey, WorkerKeyState,
@@ -17,7 +17,7 @@ fn token(number: u64, uses: u32) -> NewEnrolmentToken {
         executor: None,
         uses,
         valid_ms: None,
-        by: "ann".to_owned(),
+        by: actor("ann"),
     }
 }
 
@@ -101,9 +101,9 @@ pub async fn a_token_enrols_as_many_workers_as_it_has_uses(fixture: &Fixture) {
             key_id: "key-1".to_owned(),
             state: WorkerKeyState::Allowed,
             enrolled_at: fixture.now(),
-            enrolled_by: format!("token {}", two.id),
+            enrolled_by: format!("enrolment token {}", two.id),
             changed_at: fixture.now(),
-            changed_by: format!("token {}", two.id),
+            changed_by: format!("enrolment token {}", two.id),
         }
     );
     let reopened = fixture.harness.open().await;
@@ -134,7 +134,10 @@ pub async fn tokens_expire_and_are_deleted(fixture: &Fixture) {
     let verifier = fixture.store.token_verifier(&short.id).await;
     assert_eq!(verifier.expect("reads"), Some(short.verifier));
     for existed in [true, false] {
-        let deleted = fixture.store.delete_enrolment_token(&short.id).await;
+        let deleted = fixture
+            .store
+            .delete_enrolment_token(&short.id, &actor("a test"))
+            .await;
         assert_eq!(deleted.expect("answers"), existed);
     }
     assert_eq!(
@@ -162,7 +165,7 @@ pub async fn a_token_is_checked_and_created_once(fixture: &Fixture) {
         (&tokens[0].group, &tokens[0].executor, tokens[0].uses_left),
         (&bound.group, &bound.executor, 3)
     );
-    assert_eq!(tokens[0].by, "ann");
+    assert_eq!(tokens[0].by, "user ann");
     let mut wrong = [token(2, 0), token(2, 1), token(2, 1)];
     wrong[1].id.push('0');
     wrong[2].executor = Some(name("e1"));
@@ -244,7 +247,10 @@ pub async fn keys_are_revoked_and_allowed_again(fixture: &Fixture) {
     let enrolled_at = fixture.now();
     let set = async |key_id: &'static str, state, by: &'static str| {
         let of = executor("default", "e1");
-        let set = fixture.store.set_worker_key(&of, key_id, state, by).await;
+        let set = fixture
+            .store
+            .set_worker_key(&of, key_id, state, &actor(by))
+            .await;
         set.expect("answers")
     };
     fixture.clock.advance(1_000);
@@ -255,7 +261,7 @@ pub async fn keys_are_revoked_and_allowed_again(fixture: &Fixture) {
     assert_eq!(stored[0].state, WorkerKeyState::Revoked);
     assert_eq!(
         (stored[0].changed_by.as_str(), stored[0].enrolled_at),
-        ("ann", enrolled_at)
+        ("user ann", enrolled_at)
     );
     assert_eq!(stored[0].changed_at, enrolled_at.plus_ms(1_000));
     assert_eq!(enrol(fixture, &first).await, refusal(EnrolRefusal::Revoked));
@@ -276,12 +282,15 @@ pub async fn a_replaced_key_is_revoked_by_an_operator(fixture: &Fixture) {
     let of = executor("default", "e1");
     let revoke = async |key_id: &'static str, by: &'static str| {
         let state = WorkerKeyState::Revoked;
-        let set = fixture.store.set_worker_key(&of, key_id, state, by).await;
+        let set = fixture
+            .store
+            .set_worker_key(&of, key_id, state, &actor(by))
+            .await;
         assert!(set.expect("answers"));
     };
     for (key_id, replaced_by) in [
         ("key-1", "rotation to key-2".to_owned()),
-        ("key-2", format!("token {}", own.id)),
+        ("key-2", format!("enrolment token {}", own.id)),
     ] {
         let before = fixture.store.worker_keys(0, 10).await.expect("reads");
         let found = before.keys.iter().find(|key| key.key_id == key_id);
@@ -297,7 +306,7 @@ pub async fn a_replaced_key_is_revoked_by_an_operator(fixture: &Fixture) {
             .iter()
             .map(|key| (key.key_id.as_str(), key.state, key.changed_by.as_str()))
             .collect();
-        assert_eq!(seen, [(key_id, WorkerKeyState::Revoked, "ann")]);
+        assert_eq!(seen, [(key_id, WorkerKeyState::Revoked, "user ann")]);
         assert_eq!(changed[0].changed_at, revoked_at);
     }
 }
@@ -321,7 +330,7 @@ pub async fn keys_are_rotated(fixture: &Fixture) {
         .iter()
         .map(|k| (k.key_id.as_str(), k.state, k.enrolled_by.as_str()))
         .collect();
-    let first_by = format!("token {}", shared.id);
+    let first_by = format!("enrolment token {}", shared.id);
     assert_eq!(
         seen,
         [
@@ -386,7 +395,7 @@ pub async fn keys_are_read_from_the_last_change_on(fixture: &Fixture) {
     let second = executor("default", "e2");
     let set = fixture
         .store
-        .set_worker_key(&second, "key-2", WorkerKeyState::Revoked, "ann")
+        .set_worker_key(&second, "key-2", WorkerKeyState::Revoked, &actor("ann"))
         .await;
     assert!(set.expect("revokes"));
     let page = fixture.store.worker_keys(version, 10).await.expect("reads");

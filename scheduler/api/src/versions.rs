@@ -1,0 +1,138 @@
+//! The versions of jobs: lists, shows and restores them.
+
+use axum::Json;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
+use axum::http::Uri;
+use cueline_model::{JobName, JobSpec};
+use cueline_store::{Change, ErrorKind, JobVersion};
+
+use crate::ApiState;
+use crate::apply;
+use crate::body::{Body, Fields};
+use crate::jobs::{JobPath, job_name};
+use crate::problem::{FieldProblem, Problem};
+use crate::query::{self, Params};
+use crate::settle::settle;
+use crate::view::{JobVersionView, JobVersions, Restored};
+
+/// Lists the versions of a job without their definitions, newest first. A deleted job has its versions until another
+/// one gets its name.
+pub(crate) async fn list(
+    State(state): State<ApiState>,
+    path: JobPath,
+    uri: Uri,
+) -> Result<Json<JobVersions>, Problem> {
+    let job = job_name(path)?;
+    let mut params = Params::of(&uri, &["before", "limit"]);
+    let before = params.parsed("before", number);
+    let limit = params.limit(100);
+    params.finish()?;
+    let versions = state.audit.job_versions(&job, before, limit).await?;
+    let now = state.store.now().await?;
+    let is_full = versions.len() >= limit;
+    Ok(Json(JobVersions {
+        next: versions.last().filter(|_| is_full).map(|v| v.version),
+        versions: versions
+            .into_iter()
+            .map(|version| JobVersionView {
+                definition: None,
+                ..JobVersionView::from(version)
+            })
+            .collect(),
+        now,
+    }))
+}
+
+/// Shows one version with its definition.
+pub(crate) async fn show(
+    State(state): State<ApiState>,
+    path: Result<Path<(String, String)>, PathRejection>,
+    uri: Uri,
+) -> Result<Json<JobVersionView>, Problem> {
+    query::none(&uri)?;
+    let Path((job, version)) = path.map_err(|e| Problem::malformed(e.body_text()))?;
+    let job = job_name(Ok(Path(job)))?;
+    let version = number(&version)
+        .map_err(|e| Problem::malformed_fields(vec![FieldProblem::new("version", e)]))?;
+    Ok(Json(find(&state, &job, version).await?.into()))
+}
+
+/// Applies the definition of an earlier version as a new version. A pause of the job stays. A deleted job is created
+/// again, running or paused as it was.
+pub(crate) async fn restore(
+    State(state): State<ApiState>,
+    path: JobPath,
+    uri: Uri,
+    body: Body,
+) -> Result<Json<Restored>, Problem> {
+    query::none(&uri)?;
+    let name = job_name(path)?;
+    let mut fields = body.fields(&["version"]);
+    let version = version_field(&mut fields);
+    fields.finish()?;
+    let found = find(&state, &name, version).await?;
+    let Some(mut spec) = found.definition else {
+        return Err(Problem::refused(format!(
+            "version {version} of job {name} is not readable by this server; ask a newer one"
+        )));
+    };
+    spec.enabled = match state.store.job(&name).await {
+        Ok(_) => None,
+        Err(error) if error.kind() == ErrorKind::NotFound => Some(found.enabled),
+        Err(error) => return Err(error.into()),
+    };
+    apply_one(&state, name, spec, version).await.map(Json)
+}
+
+async fn apply_one(
+    state: &ApiState,
+    name: JobName,
+    spec: JobSpec,
+    version: u64,
+) -> Result<Restored, Problem> {
+    let applied = apply::write(state, vec![spec]).await?.into_iter().next();
+    let applied = applied.and_then(|job| Some((job.id?, job.change)));
+    let Some((id, change)) = applied else {
+        return Err(Problem::unavailable(format!(
+            "it is not known whether version {version} of job {name} was restored; send the request again"
+        )));
+    };
+    if change != Change::Created {
+        settle(state, &[id]).await?;
+    }
+    Ok(Restored {
+        id,
+        name,
+        restored: version,
+        change,
+    })
+}
+
+async fn find(state: &ApiState, job: &JobName, version: u64) -> Result<JobVersion, Problem> {
+    let before = Some(version.saturating_add(1));
+    let newest = state.audit.job_versions(job, before, 1).await?;
+    let found = newest.into_iter().find(|found| found.version == version);
+    found.ok_or_else(|| {
+        Problem::not_found(format!(
+            "job {job} has no version {version}; it never had it, or the version was deleted because there were newer ones"
+        ))
+    })
+}
+
+fn number(text: &str) -> Result<u64, String> {
+    text.parse()
+        .map_err(|_| format!("{text:?} is not the number of a version"))
+}
+
+/// 0 if a problem was recorded.
+fn version_field(fields: &mut Fields) -> u64 {
+    match fields.take("version") {
+        None => fields.record("version", "missing; give the number of a version"),
+        Some(value) => match value.as_u64() {
+            Some(version) => return version,
+            None => fields.record("version", format!("{value} is not the number of a version")),
+        },
+    }
+    0
+}

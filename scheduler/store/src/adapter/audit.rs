@@ -1,0 +1,496 @@
+//! Entries of the audit log: one function for each action, and their columns. The texts of actions are in this file
+//! only.
+
+use std::fmt::Write as _;
+
+use cueline_model::{
+    Actor, ActorKind, ExecutorId, GroupName, JobName, JobSpec, Namespace, RunId, RunState,
+    Timestamp,
+};
+use serde::Serialize;
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+
+use super::convert::{corrupt, parse_name, to_u64, without_nul};
+use super::definitions::{parse_definition, serialize_definition};
+use super::worker_keys::{EnrolmentWrites, TokenRow};
+use crate::{
+    AuditEntry, AuditResult, JobVersion, MAX_AUDIT_VALUE_BYTES, NewAuditEntry, NewEnrolmentToken,
+    NewWorkerKey, StoreError, TriggerRequest, WorkerKeyState,
+};
+
+/// The most entries that one statement writes. With values of [`MAX_AUDIT_VALUE_BYTES`], they take 32 MiB.
+pub const MAX_ENTRIES_IN_STATEMENT: usize = 1_000;
+
+/// The longest object, detail, action and address, in bytes. A longer one is cut.
+const MAX_TEXT_BYTES: usize = 1_024;
+
+/// An entry without values.
+fn entry(actor: &Actor, action: &str, object: impl Into<String>) -> NewAuditEntry {
+    NewAuditEntry {
+        actor: actor.clone(),
+        action: action.to_owned(),
+        namespace: None,
+        group: None,
+        object: object.into(),
+        result: AuditResult::Done,
+        detail: String::new(),
+        before: None,
+        after: None,
+    }
+}
+
+/// An entry about something that belongs to a group.
+fn entry_in_group(
+    actor: &Actor,
+    action: &str,
+    group: &GroupName,
+    object: impl Into<String>,
+) -> NewAuditEntry {
+    NewAuditEntry {
+        namespace: Some(group.namespace()),
+        group: Some(group.clone()),
+        ..entry(actor, action, object)
+    }
+}
+
+fn text(value: &Value) -> Option<String> {
+    Some(value.to_string())
+}
+
+/// A new job.
+///
+/// # Errors
+///
+/// As [`serialize_definition`].
+pub fn job_created(by: &Actor, spec: &JobSpec) -> Result<NewAuditEntry, StoreError> {
+    Ok(NewAuditEntry {
+        after: Some(serialize_definition(spec)?),
+        ..entry_in_group(by, "job.create", &spec.group, spec.name.as_str())
+    })
+}
+
+/// A job whose definition was replaced. The entry is in the new group.
+///
+/// # Errors
+///
+/// As [`serialize_definition`].
+pub fn job_updated(
+    by: &Actor,
+    before: &JobSpec,
+    after: &JobSpec,
+) -> Result<NewAuditEntry, StoreError> {
+    Ok(NewAuditEntry {
+        before: Some(serialize_definition(before)?),
+        after: Some(serialize_definition(after)?),
+        ..entry_in_group(by, "job.update", &after.group, after.name.as_str())
+    })
+}
+
+/// A job that was paused or resumed.
+pub fn job_enabled(by: &Actor, job: &JobName, group: &GroupName, enabled: bool) -> NewAuditEntry {
+    let action = if enabled { "job.resume" } else { "job.pause" };
+    NewAuditEntry {
+        before: text(&json!({ "enabled": !enabled })),
+        after: text(&json!({ "enabled": enabled })),
+        ..entry_in_group(by, action, group, job.as_str())
+    }
+}
+
+/// A deleted job. `definition` is its text, which this program need not understand. Whether the schedule was running is
+/// not in the text.
+pub fn job_deleted(
+    by: &Actor,
+    job: &JobName,
+    group: &GroupName,
+    (definition, enabled): (String, bool),
+) -> NewAuditEntry {
+    let before = match serde_json::from_str(&definition) {
+        Ok(Value::Object(mut fields)) => {
+            fields.insert("enabled".to_owned(), enabled.into());
+            Value::Object(fields).to_string()
+        }
+        _ => definition,
+    };
+    NewAuditEntry {
+        before: Some(before),
+        ..entry_in_group(by, "job.delete", group, job.as_str())
+    }
+}
+
+/// A job that was triggered by hand. The caller sets the detail with [`triggered_detail`] once the runs have ids.
+pub fn job_triggered(request: &TriggerRequest, group: &GroupName) -> NewAuditEntry {
+    let TriggerRequest {
+        params,
+        idempotency_key,
+        run_at,
+        ..
+    } = request;
+    let after = json!({ "params": params, "idempotency_key": idempotency_key, "run_at": run_at });
+    NewAuditEntry {
+        after: text(&after),
+        ..entry_in_group(&request.by, "job.trigger", group, request.job.as_str())
+    }
+}
+
+/// Names the runs of a trigger request. The PostgreSQL store builds the same text in SQL.
+pub fn triggered_detail(first: RunId, count: usize) -> String {
+    match count {
+        1 => format!("run {first}"),
+        count => format!("{count} runs, the first is {first}"),
+    }
+}
+
+/// A run that was cancelled, or whose executor will be asked to stop it. `job` and `group` are those of its job.
+///
+/// # Errors
+///
+/// [`ErrorKind::Broken`](crate::ErrorKind::Broken) if the group's name is not valid.
+pub fn run_cancelled(
+    by: &Actor,
+    run: RunId,
+    (job, group): (&str, &str),
+    state: RunState,
+) -> Result<NewAuditEntry, StoreError> {
+    let after = if state == RunState::Scheduled {
+        json!({ "state": RunState::Cancelled })
+    } else {
+        json!({ "state": state, "cancel_requested": true })
+    };
+    Ok(NewAuditEntry {
+        detail: format!("of job {job}"),
+        before: text(&json!({ "state": state })),
+        after: text(&after),
+        ..entry_in_group(by, "run.cancel", &parse_name(group)?, run.to_string())
+    })
+}
+
+/// A deleted dead letter: id, queue, topic, reason, time, size of the payload in bytes.
+pub type DeletedLetterRow = (i64, String, String, String, i64, i64);
+
+/// Deleted dead letters. Their payloads are not kept.
+pub fn letters_deleted(by: &Actor, rows: Vec<DeletedLetterRow>) -> Vec<NewAuditEntry> {
+    rows.into_iter()
+        .map(|(id, queue, topic, reason, at, payload_bytes)| {
+            let before = json!({
+                "queue": queue, "topic": topic, "reason": reason, "at": at, "payload_bytes": payload_bytes,
+            });
+            NewAuditEntry {
+                before: text(&before),
+                ..entry(by, "dead_letter.delete", id.to_string())
+            }
+        })
+        .collect()
+}
+
+/// Dead letters that are about to be published to their queues again.
+pub fn letters_replayed(by: &Actor, ids: impl Iterator<Item = i64>) -> Vec<NewAuditEntry> {
+    ids.map(|id| entry(by, "dead_letter.replay", id.to_string()))
+        .collect()
+}
+
+/// What an operator does to an executor's queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum QueueAction {
+    /// Its triggers are routed again.
+    Drain,
+    /// Its runs are cancelled.
+    Purge,
+    /// Its triggers are published again.
+    Replay,
+}
+
+/// A queue that is about to be emptied or published again.
+pub fn queue_changed(by: &Actor, action: QueueAction, executor: &ExecutorId) -> NewAuditEntry {
+    let action = match action {
+        QueueAction::Drain => "queue.drain",
+        QueueAction::Purge => "queue.purge",
+        QueueAction::Replay => "queue.replay",
+    };
+    entry_in_group(by, action, &executor.group, executor.to_string())
+}
+
+/// An entry about a token, which belongs to a group, or to none.
+fn entry_of_token(by: &Actor, action: &str, id: &str, group: Option<&GroupName>) -> NewAuditEntry {
+    match group {
+        Some(group) => entry_in_group(by, action, group, id),
+        None => entry(by, action, id),
+    }
+}
+
+/// A new enrolment token. Its verifier is a secret and is not kept.
+pub fn token_created(token: &NewEnrolmentToken) -> NewAuditEntry {
+    let after = json!({
+        "group": token.group, "executor": token.executor, "uses": token.uses, "valid_ms": token.valid_ms,
+    });
+    NewAuditEntry {
+        after: text(&after),
+        ..entry_of_token(
+            &token.by,
+            "enrolment_token.create",
+            &token.id,
+            token.group.as_ref(),
+        )
+    }
+}
+
+/// A deleted enrolment token.
+///
+/// # Errors
+///
+/// [`ErrorKind::Broken`](crate::ErrorKind::Broken) for an unreadable name.
+pub fn token_deleted(by: &Actor, row: TokenRow) -> Result<NewAuditEntry, StoreError> {
+    let (id, group, executor, uses_left, expires_at, ..) = row;
+    let group: Option<GroupName> = group.as_deref().map(parse_name).transpose()?;
+    let before = json!({
+        "group": group, "executor": executor, "uses_left": uses_left, "expires_at": expires_at,
+    });
+    Ok(NewAuditEntry {
+        before: text(&before),
+        ..entry_of_token(by, "enrolment_token.delete", &id, group.as_ref())
+    })
+}
+
+const fn state_text(allowed: bool) -> &'static str {
+    if allowed { "allowed" } else { "revoked" }
+}
+
+fn key_object(executor: &ExecutorId, key_id: &str) -> String {
+    format!("{executor}/{key_id}")
+}
+
+/// A worker's key before a change: whether it was allowed, and what changed it last.
+pub type KeyStateRow = (bool, String);
+
+/// A worker's key that was revoked or allowed.
+pub fn key_changed(
+    by: &Actor,
+    executor: &ExecutorId,
+    key_id: &str,
+    (was_allowed, changed_by): &KeyStateRow,
+    state: WorkerKeyState,
+) -> NewAuditEntry {
+    let allowed = state == WorkerKeyState::Allowed;
+    let action = if allowed {
+        "worker_key.allow"
+    } else {
+        "worker_key.revoke"
+    };
+    let before = json!({ "state": state_text(*was_allowed), "changed_by": changed_by });
+    let after = json!({ "state": state_text(allowed), "changed_by": by.to_string() });
+    let object = key_object(executor, key_id);
+    NewAuditEntry {
+        before: text(&before),
+        after: text(&after),
+        ..entry_in_group(by, action, &executor.group, object)
+    }
+}
+
+/// A worker's new key. The actor is the worker.
+pub fn key_enrolled(key: &NewWorkerKey, writes: &EnrolmentWrites) -> NewAuditEntry {
+    let by = Actor::new(ActorKind::Worker, key.executor.to_string());
+    let object = key_object(&key.executor, &key.key_id);
+    let after = json!({
+        "state": state_text(true), "enrolled_by": writes.enrolled_by, "revoked": writes.revoked,
+    });
+    NewAuditEntry {
+        after: text(&after),
+        ..entry_in_group(&by, "worker_key.enrol", &key.executor.group, object)
+    }
+}
+
+/// An entry as it is stored: every text has a bound, and none has a NUL.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct AuditColumns {
+    /// The actor as it is displayed.
+    pub actor: String,
+    /// Where the request came from.
+    pub address: Option<String>,
+    /// `object.verb`.
+    pub action: String,
+    /// The part of the action before the dot.
+    pub action_object: String,
+    /// The namespace.
+    pub namespace: Option<String>,
+    /// The group.
+    pub group_name: Option<String>,
+    /// The name or number of the object.
+    pub object: String,
+    /// `done` or `refused`.
+    pub result: &'static str,
+    /// Further words.
+    pub detail: String,
+    /// The object before.
+    pub old_value: Option<String>,
+    /// The object after.
+    pub new_value: Option<String>,
+}
+
+impl From<&NewAuditEntry> for AuditColumns {
+    fn from(entry: &NewAuditEntry) -> Self {
+        let action = bounded(&entry.action);
+        let action_object = action.split('.').next().unwrap_or_default().to_owned();
+        Self {
+            actor: stored_actor(&entry.actor),
+            address: entry.actor.address.as_deref().map(bounded),
+            action,
+            action_object,
+            namespace: entry.namespace.as_ref().map(Namespace::to_string),
+            group_name: entry.group.as_ref().map(GroupName::to_string),
+            object: bounded(&entry.object),
+            result: entry.result.as_str(),
+            detail: bounded(&entry.detail),
+            old_value: entry.before.as_deref().map(value),
+            new_value: entry.after.as_deref().map(value),
+        }
+    }
+}
+
+/// The actor as timelines and the audit log keep it.
+pub fn stored_actor(actor: &Actor) -> String {
+    bounded(&actor.to_string())
+}
+
+fn bounded(text: &str) -> String {
+    let end = text.floor_char_boundary(MAX_TEXT_BYTES);
+    without_nul(&text[..end]).into_owned()
+}
+
+/// A value, or its length and its SHA-256 if it is too long.
+fn value(text: &str) -> String {
+    if text.len() <= MAX_AUDIT_VALUE_BYTES {
+        return without_nul(text).into_owned();
+    }
+    let mut hex = String::new();
+    for byte in Sha256::digest(text.as_bytes()) {
+        // Writing to a text cannot fail.
+        let _ = write!(hex, "{byte:02x}");
+    }
+    json!({ "bytes": text.len(), "sha256": hex }).to_string()
+}
+
+/// A stored entry: id, time, actor, address, action, namespace, group, object, result, detail, values before and after.
+pub type AuditRow = (
+    i64,
+    i64,
+    String,
+    Option<String>,
+    String,
+    Option<String>,
+    Option<String>,
+    String,
+    String,
+    String,
+    Option<String>,
+    Option<String>,
+);
+
+/// An entry from its row.
+///
+/// # Errors
+///
+/// [`ErrorKind::Broken`](crate::ErrorKind::Broken) for an unknown kind of actor, an unknown result or an unreadable name.
+pub fn audit_entry(row: AuditRow) -> Result<AuditEntry, StoreError> {
+    let (id, at, actor, address, action, namespace, group, object, result, detail, before, after) =
+        row;
+    let (kind, name) = actor.split_once(' ').unwrap_or((actor.as_str(), ""));
+    let kind: ActorKind = known("actor", kind)?;
+    Ok(AuditEntry {
+        id,
+        at: Timestamp::from_millis(at),
+        entry: NewAuditEntry {
+            actor: Actor {
+                kind,
+                name: name.to_owned(),
+                address,
+            },
+            action,
+            namespace: namespace.as_deref().map(parse_name).transpose()?,
+            group: group.as_deref().map(parse_name).transpose()?,
+            object,
+            result: known("result", &result)?,
+            detail,
+            before,
+            after,
+        },
+    })
+}
+
+/// A value of a fixed set, by its name.
+fn known<T: serde::de::DeserializeOwned>(what: &str, name: &str) -> Result<T, StoreError> {
+    serde_json::from_value(Value::from(name))
+        .map_err(|e| corrupt(format!("failed to read the {what} of an audit entry"), e))
+}
+
+/// A stored version of a job: version, time, actor, whether it was enabled, definition.
+pub type JobVersionRow = (i64, i64, String, bool, String);
+
+/// A version of a job from its row. The definition has the setting of the schedule at that version.
+pub fn job_version(row: JobVersionRow) -> JobVersion {
+    let (version, at, by, enabled, definition) = row;
+    JobVersion {
+        version: to_u64(version),
+        at: Timestamp::from_millis(at),
+        by,
+        definition: parse_definition(&definition, Some(enabled)).ok(),
+        enabled,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stored(value: String) -> AuditColumns {
+        let actor = Actor::new(ActorKind::User, "ann");
+        AuditColumns::from(&NewAuditEntry {
+            after: Some(value),
+            ..entry(&actor, "user.create", "bob")
+        })
+    }
+
+    #[test]
+    fn a_long_value_is_replaced_by_its_length_and_its_hash() {
+        let most = "x".repeat(MAX_AUDIT_VALUE_BYTES);
+        assert_eq!(stored(most.clone()).new_value, Some(most.clone()));
+        let cut = stored(most + "x").new_value.expect("a value");
+        let cut: Value = serde_json::from_str(&cut).expect("JSON");
+        assert_eq!(cut["bytes"], MAX_AUDIT_VALUE_BYTES + 1);
+        assert_eq!(cut["sha256"].as_str().map(str::len), Some(64));
+    }
+
+    #[test]
+    fn the_object_of_an_action_is_the_part_before_the_dot() {
+        assert_eq!(stored(String::new()).action_object, "user");
+    }
+
+    #[test]
+    fn an_entry_is_read_as_it_was_written() {
+        let actor = Actor::new(ActorKind::Token, "of ann").from_address("10.0.0.1");
+        let group: GroupName = "billing".parse().expect("a name");
+        let written = NewAuditEntry {
+            result: AuditResult::Refused,
+            detail: "it has no right to it".to_owned(),
+            before: Some("1".to_owned()),
+            ..entry_in_group(&actor, "job.pause", &group, "a")
+        };
+        let columns = AuditColumns::from(&written);
+        let row = (
+            7,
+            8,
+            columns.actor,
+            columns.address,
+            columns.action,
+            columns.namespace,
+            columns.group_name,
+            columns.object,
+            columns.result.to_owned(),
+            columns.detail,
+            columns.old_value,
+            columns.new_value,
+        );
+        let read = audit_entry(row).expect("readable");
+        assert_eq!((read.id, read.at), (7, Timestamp::from_millis(8)));
+        assert_eq!(read.entry, written);
+    }
+}
