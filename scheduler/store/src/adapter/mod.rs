@@ -3,11 +3,13 @@
 //! An adapter reads rows, passes them to functions here, and writes the result. Ids are plain numbers, as in
 //! statements. Callers of a store need nothing from here.
 
+pub mod accounts;
 pub mod claimed;
 pub mod clock;
 pub mod convert;
 pub mod definitions;
 mod delegate;
+mod delegate_accounts;
 pub mod fire_due;
 pub mod follow_ups;
 pub mod heartbeats;
