@@ -25,7 +25,11 @@ use crate::error;
 const MAX_REPEATS: u32 = 5;
 
 impl PgStore {
-    async fn read<T, F>(&self, what: &str, call: impl FnOnce() -> F) -> Result<T, StoreError>
+    pub(crate) async fn read<T, F>(
+        &self,
+        what: &str,
+        call: impl FnOnce() -> F,
+    ) -> Result<T, StoreError>
     where
         F: Future<Output = error::Result<T>>,
     {
@@ -33,7 +37,11 @@ impl PgStore {
         answer.map_err(|error| error.failed_to(what))
     }
 
-    async fn write<T, F>(&self, what: &str, call: impl Fn() -> F) -> Result<T, StoreError>
+    pub(crate) async fn write<T, F>(
+        &self,
+        what: &str,
+        call: impl Fn() -> F,
+    ) -> Result<T, StoreError>
     where
         F: Future<Output = error::Result<T>>,
     {

@@ -3,8 +3,8 @@
 use sqlx::{AssertSqlSafe, Row as _};
 
 use crate::{
-    SqliteOptions, SqliteStore, claim, dispatch, executors, fire_due, follow_ups, ingest, ledger,
-    maintenance, runs, summaries, trigger,
+    SqliteOptions, SqliteStore, accounts, claim, dispatch, executors, fire_due, follow_ups, ingest,
+    ledger, maintenance, runs, summaries, trigger,
 };
 
 /// The steps of a statement's query plan.
@@ -123,4 +123,26 @@ async fn scans_by_id_do_not_sort() {
     assert!(text.contains("run_fire"), "{text}");
     let text = plan(&store, summaries::LIST).await.join("\n");
     assert!(text.contains("job_name"), "{text}");
+}
+
+/// Each request to the API finds its session or its token.
+#[tokio::test]
+async fn sessions_and_tokens_are_found_by_their_hashes() {
+    let (_dir, store) = store().await;
+    for (sql, index) in [
+        (accounts::sessions::FIND, "s USING PRIMARY KEY (hash=?)"),
+        (accounts::api_tokens::FIND, "api_token_hash (hash=?)"),
+        (
+            accounts::api_tokens::LIST_OF_OWNER,
+            "api_token_of_owner (owner_id=? AND id>?)",
+        ),
+    ] {
+        let text = plan(&store, sql).await.join("\n");
+        assert!(text.contains(index), "no {index} in\n{text}");
+        assert!(
+            text.contains("SEARCH u USING INTEGER PRIMARY KEY"),
+            "{text}"
+        );
+        assert!(!text.contains("TEMP B-TREE"), "{text}");
+    }
 }
