@@ -87,7 +87,7 @@ impl PgStore {
             return Err(token_exists(&token.id).into());
         }
         let entry = token_created(token, owner.as_deref(), expires_at, by);
-        audit::write(&mut tx, &[entry]).await?;
+        audit::write(&mut tx, &[entry], now).await?;
         tx.commit().await
     }
 
@@ -154,7 +154,7 @@ impl PgStore {
             .bind(now.as_millis())
             .execute(&mut *tx)
             .await?;
-        audit::write(&mut tx, &[token_revoked(&token, by)]).await?;
+        audit::write(&mut tx, &[token_revoked(&token, by)], now).await?;
         tx.commit().await?;
         Ok(true)
     }

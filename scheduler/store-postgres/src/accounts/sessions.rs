@@ -74,7 +74,7 @@ impl PgStore {
         if inserted == 0 {
             return Err(session_exists().into());
         }
-        audit::write(&mut tx, &[session_started(&name, evicted, by)]).await?;
+        audit::write(&mut tx, &[session_started(&name, evicted, by)], now).await?;
         tx.commit().await
     }
 
@@ -101,6 +101,7 @@ impl PgStore {
 
     pub(crate) async fn end_session(&self, hash: SecretHash, by: &Actor) -> Result<()> {
         let mut tx = self.db.write().await?;
+        let now = tx.now;
         let user: Option<String> = sqlx::query_scalar(DELETE)
             .bind(hash.0.as_slice())
             .fetch_optional(&mut *tx)
@@ -109,7 +110,7 @@ impl PgStore {
             tx.roll_back().await;
             return Ok(());
         };
-        audit::write(&mut tx, &[session_ended(&user, by)]).await?;
+        audit::write(&mut tx, &[session_ended(&user, by)], now).await?;
         tx.commit().await
     }
 }

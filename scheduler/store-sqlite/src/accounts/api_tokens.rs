@@ -83,7 +83,7 @@ impl SqliteStore {
             return Err(token_exists(&token.id).into());
         }
         let entry = token_created(token, owner.as_deref(), expires_at, by);
-        audit::write(&mut tx, &[entry]).await?;
+        audit::write(&mut tx, &[entry], now).await?;
         tx.commit().await
     }
 
@@ -130,6 +130,7 @@ impl SqliteStore {
         by: &Actor,
     ) -> Result<bool> {
         let mut tx = self.db.write().await?;
+        let now = self.db.now();
         let row: Option<ApiTokenRow> = sqlx::query_as(BY_ID)
             .bind(without_nul(id))
             .bind(owner.map(|owner| owner.0))
@@ -144,10 +145,10 @@ impl SqliteStore {
         }
         sqlx::query(REVOKE)
             .bind(&token.id)
-            .bind(self.db.now().as_millis())
+            .bind(now.as_millis())
             .execute(&mut *tx)
             .await?;
-        audit::write(&mut tx, &[token_revoked(&token, by)]).await?;
+        audit::write(&mut tx, &[token_revoked(&token, by)], now).await?;
         tx.commit().await?;
         Ok(true)
     }

@@ -74,7 +74,7 @@ impl SqliteStore {
         if inserted == 0 {
             return Err(session_exists().into());
         }
-        audit::write(&mut tx, &[session_started(&name, evicted, by)]).await?;
+        audit::write(&mut tx, &[session_started(&name, evicted, by)], now).await?;
         tx.commit().await
     }
 
@@ -101,6 +101,7 @@ impl SqliteStore {
 
     pub(crate) async fn end_session(&self, hash: SecretHash, by: &Actor) -> Result<()> {
         let mut tx = self.db.write().await?;
+        let now = self.db.now();
         let user: Option<String> = sqlx::query_scalar(USER_OF)
             .bind(hash.0.as_slice())
             .fetch_optional(&mut *tx)
@@ -112,7 +113,7 @@ impl SqliteStore {
             .bind(hash.0.as_slice())
             .execute(&mut *tx)
             .await?;
-        audit::write(&mut tx, &[session_ended(&user, by)]).await?;
+        audit::write(&mut tx, &[session_ended(&user, by)], now).await?;
         tx.commit().await
     }
 }

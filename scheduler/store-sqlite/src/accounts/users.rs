@@ -96,6 +96,7 @@ impl SqliteStore {
     ) -> Result<u64> {
         check_user_change(change)?;
         let mut tx = self.db.write().await?;
+        let now = self.db.now();
         let before = find(&mut tx, name).await?;
         let Some(update) = plan_user_change(&before, change)? else {
             return Ok(before.version);
@@ -111,13 +112,19 @@ impl SqliteStore {
         } else {
             0
         };
-        audit::write(&mut tx, &[user_changed(&before, &update, sessions, by)]).await?;
+        audit::write(
+            &mut tx,
+            &[user_changed(&before, &update, sessions, by)],
+            now,
+        )
+        .await?;
         tx.commit().await?;
         Ok(update.after.version)
     }
 
     pub(crate) async fn delete_user(&self, name: &str, by: &Actor) -> Result<()> {
         let mut tx = self.db.write().await?;
+        let now = self.db.now();
         let user = find(&mut tx, name).await?;
         if is_admin(&user.login, &user.grants, user.enabled) {
             require_other_admin(&mut tx, &user).await?;
@@ -125,7 +132,7 @@ impl SqliteStore {
         let sessions = delete(&mut tx, DELETE_SESSIONS, user.id).await?;
         let tokens = delete(&mut tx, DELETE_TOKENS, user.id).await?;
         delete(&mut tx, DELETE, user.id).await?;
-        audit::write(&mut tx, &[user_deleted(&user, sessions, tokens, by)]).await?;
+        audit::write(&mut tx, &[user_deleted(&user, sessions, tokens, by)], now).await?;
         tx.commit().await
     }
 
@@ -194,7 +201,7 @@ async fn insert(
         .bind(without_nul(&by.to_string()))
         .fetch_one(&mut *conn)
         .await?;
-    audit::write(conn, &[user_created(user, by)]).await?;
+    audit::write(conn, &[user_created(user, by)], now).await?;
     Ok(UserId(id))
 }
 
