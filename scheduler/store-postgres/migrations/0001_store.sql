@@ -242,6 +242,75 @@ CREATE TABLE worker_key_version (
 
 INSERT INTO worker_key_version (number) VALUES (0);
 
+-- Users. Their numbers are never given again.
+CREATE TABLE account_user (
+    id            bigint  GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    name          text    COLLATE "C" NOT NULL,
+    -- The name in lower case.
+    name_key      text    COLLATE "C" NOT NULL,
+    display_name  text    NOT NULL,
+    -- An Argon2id hash. Either it is set, or issuer and subject are, or none of the three.
+    password_hash text,
+    issuer        text    COLLATE "C",
+    subject       text    COLLATE "C",
+    -- A JSON list.
+    grants        text    NOT NULL,
+    enabled       boolean NOT NULL,
+    -- Enabled, can log in, and has all rights everywhere. It follows from other columns.
+    is_admin      boolean NOT NULL,
+    version       bigint  NOT NULL,
+    created_at    bigint  NOT NULL,
+    created_by    text    NOT NULL,
+    last_login_at bigint
+);
+
+CREATE UNIQUE INDEX account_user_name ON account_user (name_key);
+CREATE UNIQUE INDEX account_user_subject ON account_user (issuer, subject) WHERE issuer IS NOT NULL;
+CREATE INDEX account_user_admin ON account_user (id) WHERE is_admin;
+
+-- Sessions of users who are logged in. Their secrets are not stored.
+CREATE TABLE session (
+    -- SHA-256 of the secret.
+    hash         bytea  PRIMARY KEY,
+    user_id      bigint NOT NULL REFERENCES account_user (id),
+    created_at   bigint NOT NULL,
+    expires_at   bigint NOT NULL,
+    -- Noted once a minute.
+    last_used_at bigint NOT NULL
+);
+
+CREATE INDEX session_of_user ON session (user_id);
+CREATE INDEX session_expiry ON session (expires_at);
+
+CREATE TABLE api_token (
+    id           text   COLLATE "C" PRIMARY KEY,
+    -- SHA-256 of the secret.
+    hash         bytea  NOT NULL,
+    name         text   NOT NULL,
+    -- NULL for a token of a program.
+    owner_id     bigint REFERENCES account_user (id),
+    -- A JSON list.
+    grants       text   NOT NULL,
+    created_at   bigint NOT NULL,
+    created_by   text   NOT NULL,
+    expires_at   bigint,
+    revoked_at   bigint,
+    -- Noted once a minute.
+    last_used_at bigint
+);
+
+CREATE UNIQUE INDEX api_token_hash ON api_token (hash);
+CREATE INDEX api_token_of_owner ON api_token (owner_id, id);
+CREATE INDEX api_token_end ON api_token (coalesce(revoked_at, expires_at));
+
+-- Transactions that change users, or create or revoke API tokens, lock this row first. So there is one first user, one
+-- administrator is left, and no bound is exceeded.
+CREATE TABLE account_lock (
+    only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row)
+);
+
+INSERT INTO account_lock DEFAULT VALUES;
+
 -- Run ids are unique within one store only: executors remember an attempt together with the id of its store.
 CREATE TABLE store_identity (
     only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),

@@ -9,6 +9,7 @@
 //! Each module holds one concern, with its SQL at the top. Its methods have the names of the port's methods; `store.rs`
 //! connects them.
 
+mod accounts;
 mod audit;
 mod cancel;
 mod claim;

@@ -22,9 +22,9 @@ use sqlx::query::Query;
 
 use crate::partitions::Day;
 use crate::{
-    PgOptions, PgStore, audit, cancel, claim, definitions, dispatch, drop_day, executors, fire_due,
-    follow_ups, ingest, jobs, ledger, log_lines, maintenance, new_runs, runs, summaries, trigger,
-    waiting_runs,
+    PgOptions, PgStore, accounts, audit, cancel, claim, definitions, dispatch, drop_day, executors,
+    fire_due, follow_ups, ingest, jobs, ledger, log_lines, maintenance, new_runs, runs, summaries,
+    trigger, waiting_runs,
 };
 
 /// 2027-03-01T12:00:00Z.
@@ -676,4 +676,28 @@ async fn the_audit_log_uses_its_indexes() {
         q.bind(vec![1_i64, 2])
     })
     .await;
+}
+
+/// Each request to the API finds its session or its token.
+#[tokio::test]
+async fn sessions_and_tokens_are_found_by_their_hashes() {
+    let (s, ..) = loaded(1).await;
+    for (sql, index) in [
+        (accounts::sessions::FIND, "session_pkey"),
+        (accounts::api_tokens::FIND, "api_token_hash"),
+    ] {
+        let text = s
+            .plan(sql, |q| q.bind(vec![0_u8; 32]).bind(None::<i64>))
+            .await;
+        for index in [index, "account_user_pkey"] {
+            assert!(text.contains(index), "no {index} in\n{text}");
+        }
+        assert!(!text.contains("Seq Scan"), "{text}");
+    }
+    let text = s
+        .plan(accounts::api_tokens::LIST_OF_OWNER, |q| {
+            q.bind("").bind(5_i64).bind(1_i64)
+        })
+        .await;
+    assert!(text.contains("api_token_of_owner"), "{text}");
 }

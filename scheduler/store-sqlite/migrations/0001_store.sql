@@ -206,6 +206,67 @@ CREATE TABLE worker_key_version (
 
 INSERT INTO worker_key_version (only_row, number) VALUES (1, 0);
 
+-- Users. Their numbers are never given again.
+CREATE TABLE account_user (
+    id            INTEGER PRIMARY KEY AUTOINCREMENT,
+    name          TEXT    NOT NULL,
+    -- The name in lower case.
+    name_key      TEXT    NOT NULL,
+    display_name  TEXT    NOT NULL,
+    -- An Argon2id hash. Either it is set, or issuer and subject are, or none of the three.
+    password_hash TEXT,
+    issuer        TEXT,
+    subject       TEXT,
+    -- A JSON list.
+    grants        TEXT    NOT NULL,
+    enabled       INTEGER NOT NULL,
+    -- Enabled, can log in, and has all rights everywhere. It follows from other columns.
+    is_admin      INTEGER NOT NULL,
+    version       INTEGER NOT NULL,
+    created_at    INTEGER NOT NULL,
+    created_by    TEXT    NOT NULL,
+    last_login_at INTEGER
+) STRICT;
+
+CREATE UNIQUE INDEX account_user_name ON account_user (name_key);
+CREATE UNIQUE INDEX account_user_subject ON account_user (issuer, subject) WHERE issuer IS NOT NULL;
+CREATE INDEX account_user_admin ON account_user (id) WHERE is_admin = 1;
+
+-- Sessions of users who are logged in. Their secrets are not stored.
+CREATE TABLE session (
+    -- SHA-256 of the secret.
+    hash         BLOB    PRIMARY KEY,
+    user_id      INTEGER NOT NULL REFERENCES account_user (id),
+    created_at   INTEGER NOT NULL,
+    expires_at   INTEGER NOT NULL,
+    -- Noted once a minute.
+    last_used_at INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX session_of_user ON session (user_id);
+CREATE INDEX session_expiry ON session (expires_at);
+
+CREATE TABLE api_token (
+    id           TEXT    PRIMARY KEY,
+    -- SHA-256 of the secret.
+    hash         BLOB    NOT NULL,
+    name         TEXT    NOT NULL,
+    -- NULL for a token of a program.
+    owner_id     INTEGER REFERENCES account_user (id),
+    -- A JSON list.
+    grants       TEXT    NOT NULL,
+    created_at   INTEGER NOT NULL,
+    created_by   TEXT    NOT NULL,
+    expires_at   INTEGER,
+    revoked_at   INTEGER,
+    -- Noted once a minute.
+    last_used_at INTEGER
+) STRICT, WITHOUT ROWID;
+
+CREATE UNIQUE INDEX api_token_hash ON api_token (hash);
+CREATE INDEX api_token_of_owner ON api_token (owner_id, id);
+CREATE INDEX api_token_end ON api_token (coalesce(revoked_at, expires_at));
+
 -- Run ids are unique within one store only: executors remember an attempt together with the id of its store.
 CREATE TABLE store_identity (
     only_row INTEGER PRIMARY KEY CHECK (only_row = 1),

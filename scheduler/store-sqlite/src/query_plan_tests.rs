@@ -6,8 +6,8 @@ use cueline_store::{AuditFilter, AuditResult};
 use sqlx::{AssertSqlSafe, Row as _};
 
 use crate::{
-    SqliteOptions, SqliteStore, audit, claim, dispatch, executors, fire_due, follow_ups, ingest,
-    ledger, maintenance, runs, summaries, trigger,
+    SqliteOptions, SqliteStore, accounts, audit, claim, dispatch, executors, fire_due, follow_ups,
+    ingest, ledger, maintenance, runs, summaries, trigger,
 };
 
 /// The steps of a statement's query plan.
@@ -228,5 +228,27 @@ async fn old_entries_and_versions_are_found_by_their_indexes() {
             !text.contains("SCAN audit") && !text.contains("SCAN job_version"),
             "{text}"
         );
+    }
+}
+
+/// Each request to the API finds its session or its token.
+#[tokio::test]
+async fn sessions_and_tokens_are_found_by_their_hashes() {
+    let (_dir, store) = store().await;
+    for (sql, index) in [
+        (accounts::sessions::FIND, "s USING PRIMARY KEY (hash=?)"),
+        (accounts::api_tokens::FIND, "api_token_hash (hash=?)"),
+        (
+            accounts::api_tokens::LIST_OF_OWNER,
+            "api_token_of_owner (owner_id=? AND id>?)",
+        ),
+    ] {
+        let text = plan(&store, sql).await.join("\n");
+        assert!(text.contains(index), "no {index} in\n{text}");
+        assert!(
+            text.contains("SEARCH u USING INTEGER PRIMARY KEY"),
+            "{text}"
+        );
+        assert!(!text.contains("TEMP B-TREE"), "{text}");
     }
 }

@@ -16,11 +16,33 @@ pub const MAX_USERS: usize = 10_000;
 /// The most grants of a user or a token.
 pub const MAX_GRANTS: usize = 100;
 
-/// The most API tokens of a user that are not revoked or expired. A further one is refused.
+/// The most API tokens of a user that are not revoked or expired. A further one is refused. As many that are revoked or
+/// expired are kept; those that ended first are deleted.
 pub const MAX_API_TOKENS: usize = 100;
+
+/// As [`MAX_API_TOKENS`], for all tokens without an owner together.
+pub const MAX_PROGRAM_TOKENS: usize = 1_000;
 
 /// The most sessions of a user. A further one ends the one that was used least recently.
 pub const MAX_SESSIONS: usize = 20;
+
+/// The longest login name, in bytes.
+pub const MAX_LOGIN_NAME_BYTES: usize = 128;
+
+/// The longest name that people see, in bytes.
+pub const MAX_DISPLAY_NAME_BYTES: usize = 256;
+
+/// The longest name of an API token, in bytes.
+pub const MAX_TOKEN_NAME_BYTES: usize = 256;
+
+/// The longest password hash, in bytes.
+pub const MAX_PASSWORD_HASH_BYTES: usize = 512;
+
+/// The longest name of an OpenID Connect issuer, in bytes.
+pub const MAX_ISSUER_BYTES: usize = 512;
+
+/// The longest `sub` of an OpenID Connect user, in bytes. OpenID Connect Core 1.0 (section 2) allows no longer one.
+pub const MAX_SUBJECT_BYTES: usize = 255;
 
 /// The number of a user. It is never given again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -67,9 +89,10 @@ pub enum Login {
 /// A user that is about to be stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewUser {
-    /// The login name, at most 128 bytes; unique without regard to upper and lower case.
+    /// The login name: 1 to [`MAX_LOGIN_NAME_BYTES`] of letters and digits of any language, `-`, `_`, `.`, `@` and `+`.
+    /// It starts with a letter, a digit or `_`. It is unique without regard to upper and lower case.
     pub name: String,
-    /// The name that people see; may be empty.
+    /// The name that people see, at most [`MAX_DISPLAY_NAME_BYTES`] without control characters; may be empty.
     pub display_name: String,
     /// How the user logs in.
     pub login: Login,
@@ -124,11 +147,11 @@ pub struct NewApiToken {
     pub id: String,
     /// The hash of its secret.
     pub hash: SecretHash,
-    /// What it is for; at most 256 bytes.
+    /// What it is for: 1 to [`MAX_TOKEN_NAME_BYTES`] without control characters.
     pub name: String,
     /// The user that owns it; `None` for a token of a program, which belongs to nobody and outlives its creator.
     pub owner: Option<UserId>,
-    /// What it may do. A token with an owner never may more than its owner.
+    /// What it may do, at most [`MAX_GRANTS`]. A token with an owner never may more than its owner.
     pub grants: Vec<Grant>,
     /// How long it is valid, in milliseconds; `None` for ever.
     pub valid_ms: Option<u64>,
@@ -153,7 +176,7 @@ pub struct StoredApiToken {
     pub expires_at: Option<Timestamp>,
     /// When it was revoked.
     pub revoked_at: Option<Timestamp>,
-    /// When it was last used, to the minute.
+    /// When it was last used: its first use in the minute of its last use.
     pub last_used_at: Option<Timestamp>,
 }
 
@@ -175,9 +198,13 @@ type Result<T> = std::result::Result<T, StoreError>;
 /// Users, sessions and API tokens. Each method is one atomic transaction, and times are those of the database's clock.
 /// Each change is in the audit log, in the same transaction, without secrets.
 ///
+/// A use of a session or a token is noted once a minute. If that fails, the request is answered all the same: a full
+/// disk must not lock out those who could make room.
+///
 /// # Errors
 ///
-/// As those of [`Store`](crate::Store).
+/// As those of [`Store`](crate::Store). [`Invalid`](crate::ErrorKind::Invalid) for a field out of its bounds, and for a
+/// grant whose group belongs to another namespace.
 #[async_trait]
 pub trait Accounts: Send + Sync + 'static {
     /// Whether there is a user. Without one, the first one may be set up.
@@ -188,30 +215,32 @@ pub trait Accounts: Send + Sync + 'static {
     /// # Errors
     ///
     /// [`Conflict`](crate::ErrorKind::Conflict) if the name or the OpenID subject is taken, or if there are
-    /// [`MAX_USERS`]. [`Invalid`](crate::ErrorKind::Invalid) for too many grants.
+    /// [`MAX_USERS`].
     async fn create_user(&self, user: &NewUser, by: &Actor) -> Result<UserId>;
 
     /// Stores the first user; at most one of several calls at once succeeds.
     ///
     /// # Errors
     ///
-    /// [`Conflict`](crate::ErrorKind::Conflict) if there is a user.
+    /// [`Conflict`](crate::ErrorKind::Conflict) if there is a user. [`Invalid`](crate::ErrorKind::Invalid) for a user who
+    /// cannot log in or has not all rights, because then no further user could be created.
     async fn create_first_user(&self, user: &NewUser, by: &Actor) -> Result<UserId>;
 
-    /// Changes a user. Returns the new version.
+    /// Changes a user. Returns the new version. It is the old one if nothing changes.
     ///
     /// # Errors
     ///
     /// [`NotFound`](crate::ErrorKind::NotFound) if there is no such user. [`Conflict`](crate::ErrorKind::Conflict) if the
-    /// user has another version, or if no enabled user with all rights would be left.
+    /// user has another version, if the OpenID subject is taken, or if the user is the last one who is enabled, can log
+    /// in and has all rights, and would not stay so.
     async fn change_user(&self, name: &str, change: &UserChange, by: &Actor) -> Result<u64>;
 
     /// Deletes a user with all sessions and tokens.
     ///
     /// # Errors
     ///
-    /// [`NotFound`](crate::ErrorKind::NotFound) if there is no such user. [`Conflict`](crate::ErrorKind::Conflict) if no
-    /// enabled user with all rights would be left.
+    /// [`NotFound`](crate::ErrorKind::NotFound) if there is no such user. [`Conflict`](crate::ErrorKind::Conflict) if the
+    /// user is the last one who is enabled, can log in and has all rights.
     async fn delete_user(&self, name: &str, by: &Actor) -> Result<()>;
 
     /// One user.
@@ -232,6 +261,7 @@ pub trait Accounts: Send + Sync + 'static {
     /// # Errors
     ///
     /// [`NotFound`](crate::ErrorKind::NotFound) if there is no such user, or if the user is disabled.
+    /// [`Conflict`](crate::ErrorKind::Conflict) if there is a session with this hash.
     async fn create_session(
         &self,
         user: UserId,
@@ -240,8 +270,8 @@ pub trait Accounts: Send + Sync + 'static {
         by: &Actor,
     ) -> Result<()>;
 
-    /// Who has this session. `None` if it is unknown, has ended, or was not used for `idle_ms`. The use is noted, to the
-    /// minute.
+    /// Who has this session. `None` if it is unknown, has ended, or was not used for `idle_ms`. Uses are noted once a
+    /// minute, so an idle session ends up to a minute early. `idle_ms` is therefore several minutes at least.
     async fn session(&self, hash: SecretHash, idle_ms: u64) -> Result<Option<Principal>>;
 
     /// Ends a session. Does nothing for an unknown one.
@@ -252,12 +282,12 @@ pub trait Accounts: Send + Sync + 'static {
     /// # Errors
     ///
     /// [`NotFound`](crate::ErrorKind::NotFound) if there is no such owner. [`Conflict`](crate::ErrorKind::Conflict) if
-    /// the id exists, or if there are [`MAX_API_TOKENS`] of this owner. [`Invalid`](crate::ErrorKind::Invalid) for too
-    /// many grants.
+    /// the id or the hash exists, or if there are [`MAX_API_TOKENS`] of this owner, or [`MAX_PROGRAM_TOKENS`] without an
+    /// owner.
     async fn create_api_token(&self, token: &NewApiToken, by: &Actor) -> Result<()>;
 
-    /// Who has this API token. `None` if it is unknown, expired or revoked, or if its owner is disabled. The use is
-    /// noted, to the minute.
+    /// Who has this API token. `None` if it is unknown, expired or revoked, or if its owner is disabled. Uses are noted
+    /// once a minute.
     async fn api_token(&self, hash: SecretHash) -> Result<Option<Principal>>;
 
     /// At most `limit` API tokens with an id after `after`, sorted by id; with `owner` only those of this user.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use cueline_store::conformance::{Harness, TestClock};
-use cueline_store::{ClockOverride, Store};
+use cueline_store::{Accounts, ClockOverride, Store};
 use cueline_store_sqlite::{SqliteOptions, SqliteStore};
 use sqlx::{Connection as _, SqliteConnection};
 
@@ -19,18 +19,26 @@ impl File {
     fn path(&self) -> PathBuf {
         self.dir.path().join("cueline.db")
     }
-}
 
-#[async_trait]
-impl Harness for File {
-    async fn open(&self) -> Arc<dyn Store> {
+    async fn store(&self) -> SqliteStore {
         let clock = self.clock.clone();
         let options = SqliteOptions {
             clock: Some(ClockOverride::new(move || clock.now())),
             ..SqliteOptions::default()
         };
         let store = SqliteStore::open(&self.path(), options).await;
-        Arc::new(store.expect("opens"))
+        store.expect("opens")
+    }
+}
+
+#[async_trait]
+impl Harness for File {
+    async fn open(&self) -> Arc<dyn Store> {
+        Arc::new(self.store().await)
+    }
+
+    async fn open_accounts(&self) -> Arc<dyn Accounts> {
+        Arc::new(self.store().await)
     }
 
     async fn sql(&self, statement: &'static str) -> String {

@@ -3,6 +3,7 @@
 //! An adapter reads rows, passes them to functions here, and writes the result. Ids are plain numbers, as in
 //! statements. Callers of a store need nothing from here.
 
+pub mod accounts;
 pub mod audit;
 pub mod audit_query;
 pub mod claimed;
@@ -10,6 +11,7 @@ pub mod clock;
 pub mod convert;
 pub mod definitions;
 mod delegate;
+mod delegate_accounts;
 pub mod fire_due;
 pub mod follow_ups;
 pub mod heartbeats;

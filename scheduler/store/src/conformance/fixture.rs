@@ -11,8 +11,8 @@ use cueline_model::{
 };
 
 use crate::{
-    AttemptReport, ClaimedRun, DispatchRequest, FireDueRequest, FiredRuns, IngestSummary, NodeId,
-    Plan, PlannedRun, Planner, Run, Store, StoreError, TriggerRequest,
+    Accounts, AttemptReport, ClaimedRun, DispatchRequest, FireDueRequest, FiredRuns, IngestSummary,
+    NodeId, Plan, PlannedRun, Planner, Run, Store, StoreError, TriggerRequest,
 };
 
 /// The start time of the cases: a whole minute.
@@ -26,6 +26,9 @@ pub(super) const LONG_LEASE_MS: u64 = 365 * 24 * 3_600_000;
 pub trait Harness: Send + Sync {
     /// Opens the database again at each call, as another process would.
     async fn open(&self) -> Arc<dyn Store>;
+
+    /// As [`open`](Self::open), for the accounts in the same database.
+    async fn open_accounts(&self) -> Arc<dyn Accounts>;
 
     /// Runs a statement beside the store, as another program would. Returns the text that it selects; empty if none.
     async fn sql(&self, statement: &'static str) -> String;

@@ -3,6 +3,9 @@
 //! An adapter's crate implements [`Harness`] and calls [`store_conformance!`](crate::store_conformance), which makes
 //! each case a test of its own. The cases know the port only; they set the clock, and never sleep.
 
+mod account_steps;
+pub mod accounts;
+pub mod api_tokens;
 pub mod audit;
 pub mod cancel;
 pub mod claims;
@@ -20,6 +23,7 @@ pub mod nodes;
 pub mod queries;
 pub mod random_calls;
 pub mod reports;
+pub mod sessions;
 pub mod triggers;
 pub mod worker_keys;
 
@@ -74,6 +78,16 @@ macro_rules! store_conformance {
             worker_keys: a_token_enrols_as_many_workers_as_it_has_uses, tokens_expire_and_are_deleted, a_token_is_checked_and_created_once, tokens_are_bounded,
                 a_name_is_taken_over_only_by_its_own_token, keys_are_revoked_and_allowed_again, a_replaced_key_is_revoked_by_an_operator, keys_are_rotated, revoked_keys_are_bounded,
                 keys_are_read_from_the_last_change_on, enrolments_at_the_same_time_take_one_use_each;
+            accounts: users_are_kept, users_are_listed_by_name, a_users_fields_are_checked, a_name_and_a_subject_belong_to_one_user, users_are_bounded,
+                one_first_user_is_created, the_first_user_can_manage_users, a_user_is_changed_by_version, the_last_administrator_stays,
+                two_administrators_do_not_delete_each_other, a_deleted_user_has_no_sessions_and_tokens,
+                changes_of_accounts_are_in_the_audit_log;
+            sessions: a_session_has_its_users_rights, a_session_is_refused, a_session_expires_and_ends_when_it_is_idle, the_use_of_a_session_is_noted_once_a_minute,
+                a_further_session_ends_the_least_recently_used, expired_sessions_make_room_first, a_disabled_user_has_no_session, a_new_password_ends_all_sessions,
+                a_session_is_ended, logins_at_the_same_time_are_bounded;
+            api_tokens: a_token_has_an_owner_or_none, a_token_is_refused, a_token_expires, a_token_is_revoked, a_token_of_a_disabled_owner_does_not_count,
+                the_use_of_a_token_is_noted_once_a_minute, tokens_are_listed_in_pages, tokens_of_an_owner_are_bounded, tokens_of_programs_are_bounded,
+                ended_tokens_are_bounded, ended_sessions_and_tokens_are_pruned;
             audit: each_change_of_a_job_leaves_one_entry, triggers_and_cancellations_leave_one_entry, deleted_dead_letters_leave_one_entry_each,
                 changes_of_tokens_and_keys_leave_one_entry, calls_without_an_effect_leave_no_entry, each_of_many_applied_jobs_has_an_entry_and_a_version,
                 entries_are_filtered, entries_are_found_by_time, entries_are_paged, odd_entries_are_kept_within_their_bounds, old_entries_are_deleted,
@@ -114,6 +128,8 @@ mod tests {
             .split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'))
             .collect();
         for module in [
+            include_str!("accounts.rs"),
+            include_str!("api_tokens.rs"),
             include_str!("audit.rs"),
             include_str!("cancel.rs"),
             include_str!("claims.rs"),
@@ -121,6 +137,7 @@ mod tests {
             include_str!("dead_letters.rs"),
             include_str!("dispatch.rs"),
             include_str!("reports.rs"),
+            include_str!("sessions.rs"),
             include_str!("executors.rs"),
             include_str!("fire_due.rs"),
             include_str!("follow_ups.rs"),

@@ -1,0 +1,234 @@
+//! Sessions of users who are logged in.
+
+use super::account_steps::{
+    LONG_MS, MINUTE_MS, admin, by, change, create, hash, log_in, password, session, set_enabled,
+    user,
+};
+use super::fixture::{Fixture, refused};
+use crate::{Accounts, ErrorKind, MAX_SESSIONS, Principal, UserChange, UserId};
+
+const USED_AT: &str = "SELECT CAST(last_used_at AS text) FROM session";
+
+async fn last_login(accounts: &dyn Accounts, name: &str) -> Option<cueline_model::Timestamp> {
+    accounts.user(name).await.expect("exists").last_login_at
+}
+
+/// The grants are those that the user has now.
+pub async fn a_session_has_its_users_rights(fixture: &Fixture) {
+    let accounts = fixture.harness.open_accounts().await;
+    let ann = create(&*accounts, &user("Ann")).await;
+    assert_eq!(last_login(&*accounts, "ann").await, None);
+    fixture.clock.advance(1_000);
+    log_in(&*accounts, ann, 1).await;
+    assert_eq!(last_login(&*accounts, "ann").await, Some(fixture.now()));
+    let mut expected = Principal {
+        user: Some((ann, "Ann".to_owned())),
+        token: None,
+        grants: user("Ann").grants,
+        owner_grants: None,
+    };
+    let again = fixture.harness.open_accounts().await;
+    assert_eq!(session(&*again, 1).await.as_ref(), Some(&expected));
+    assert_eq!(session(&*again, 2).await, None);
+    expected.grants = admin("Ann").grants;
+    let promoted = UserChange {
+        grants: Some(expected.grants.clone()),
+        ..UserChange::default()
+    };
+    change(&*accounts, "ann", &promoted).await;
+    assert_eq!(session(&*again, 1).await, Some(expected));
+}
+
+/// Of a missing or a disabled user, and with the hash of another session.
+pub async fn a_session_is_refused(fixture: &Fixture) {
+    let accounts = fixture.harness.open_accounts().await;
+    let ann = create(&*accounts, &user("ann")).await;
+    let bob = create(&*accounts, &user("bob")).await;
+    let start = async |user: UserId, number: u64| {
+        accounts
+            .create_session(user, hash(number), LONG_MS, &by())
+            .await
+    };
+    let missing = UserId(bob.0 + 1_000);
+    refused(start(missing, 1).await, ErrorKind::NotFound, "number");
+    set_enabled(&*accounts, "ann", false).await;
+    refused(start(ann, 1).await, ErrorKind::NotFound, "enabled user");
+    assert_eq!(session(&*accounts, 1).await, None);
+    assert_eq!(last_login(&*accounts, "ann").await, None);
+    set_enabled(&*accounts, "ann", true).await;
+    start(ann, 1).await.expect("starts");
+    refused(start(bob, 1).await, ErrorKind::Conflict, "hash");
+    let principal = session(&*accounts, 1).await.expect("counts");
+    assert_eq!(principal.user, Some((ann, "ann".to_owned())));
+    assert_eq!(last_login(&*accounts, "bob").await, None);
+}
+
+/// A use extends the time in which a session may be idle, and not its validity.
+pub async fn a_session_expires_and_ends_when_it_is_idle(fixture: &Fixture) {
+    const IDLE_MS: u64 = 10 * MINUTE_MS;
+    let accounts = fixture.harness.open_accounts().await;
+    let ann = create(&*accounts, &user("ann")).await;
+    let valid_ms = 3 * IDLE_MS;
+    for number in [1, 2] {
+        let started = accounts
+            .create_session(ann, hash(number), valid_ms, &by())
+            .await;
+        started.expect("starts");
+    }
+    let counts = async |number: u64| {
+        let found = accounts.session(hash(number), IDLE_MS).await;
+        found.expect("answers").is_some()
+    };
+    fixture.clock.advance(IDLE_MS - 1);
+    assert!(counts(1).await);
+    fixture.clock.advance(1);
+    assert!(counts(1).await, "it was used a moment ago");
+    assert!(!counts(2).await, "it was never used");
+    for _ in 0..3 {
+        fixture.clock.advance(IDLE_MS / 2);
+        assert!(counts(1).await);
+    }
+    fixture.clock.advance(IDLE_MS / 2 - 1);
+    assert!(counts(1).await, "it is valid for one more millisecond");
+    fixture.clock.advance(1);
+    assert!(!counts(1).await);
+}
+
+/// Each request uses a session, and most of them write nothing.
+pub async fn the_use_of_a_session_is_noted_once_a_minute(fixture: &Fixture) {
+    let accounts = fixture.harness.open_accounts().await;
+    let ann = create(&*accounts, &user("ann")).await;
+    log_in(&*accounts, ann, 1).await;
+    let started = fixture.now().as_millis().to_string();
+    fixture.clock.advance(MINUTE_MS - 1);
+    assert!(session(&*accounts, 1).await.is_some());
+    assert_eq!(fixture.harness.sql(USED_AT).await, started);
+    fixture.clock.advance(1);
+    assert!(session(&*accounts, 1).await.is_some());
+    let used = fixture.now().as_millis().to_string();
+    assert_eq!(fixture.harness.sql(USED_AT).await, used);
+    assert!(
+        accounts
+            .session(hash(1), 1)
+            .await
+            .expect("answers")
+            .is_some()
+    );
+}
+
+/// Sessions of other users are not touched.
+pub async fn a_further_session_ends_the_least_recently_used(fixture: &Fixture) {
+    let accounts = fixture.harness.open_accounts().await;
+    let ann = create(&*accounts, &user("ann")).await;
+    let bob = create(&*accounts, &user("bob")).await;
+    log_in(&*accounts, bob, 1_000).await;
+    let most = u64::try_from(MAX_SESSIONS).expect("a small number");
+    for number in 1..=most {
+        fixture.clock.advance(MINUTE_MS);
+        log_in(&*accounts, ann, number).await;
+    }
+    for number in 1..=most {
+        assert!(session(&*accounts, number).await.is_some(), "{number}");
+    }
+    // All were used in the same minute but the second one, which is used later.
+    fixture.clock.advance(MINUTE_MS);
+    for number in (1..=most).filter(|number| *number != 2) {
+        assert!(session(&*accounts, number).await.is_some(), "{number}");
+    }
+    log_in(&*accounts, ann, most + 1).await;
+    for number in 1..=most + 1 {
+        let counts = session(&*accounts, number).await.is_some();
+        assert_eq!(counts, number != 2, "{number}");
+    }
+    assert!(session(&*accounts, 1_000).await.is_some());
+}
+
+/// A session that has expired takes no place.
+pub async fn expired_sessions_make_room_first(fixture: &Fixture) {
+    let accounts = fixture.harness.open_accounts().await;
+    let ann = create(&*accounts, &user("ann")).await;
+    log_in(&*accounts, ann, 1).await;
+    let most = u64::try_from(MAX_SESSIONS).expect("a small number");
+    for number in 2..=most {
+        let short = accounts
+            .create_session(ann, hash(number), MINUTE_MS, &by())
+            .await;
+        short.expect("starts");
+    }
+    fixture.clock.advance(MINUTE_MS);
+    log_in(&*accounts, ann, most + 1).await;
+    assert!(session(&*accounts, 1).await.is_some());
+    assert!(session(&*accounts, most + 1).await.is_some());
+    let count = "SELECT CAST(count(*) AS text) FROM session";
+    assert_eq!(fixture.harness.sql(count).await, "2");
+}
+
+/// An enabled user has to log in again.
+pub async fn a_disabled_user_has_no_session(fixture: &Fixture) {
+    let accounts = fixture.harness.open_accounts().await;
+    let ann = create(&*accounts, &user("ann")).await;
+    let bob = create(&*accounts, &user("bob")).await;
+    log_in(&*accounts, ann, 1).await;
+    log_in(&*accounts, bob, 2).await;
+    set_enabled(&*accounts, "ann", false).await;
+    assert_eq!(session(&*accounts, 1).await, None);
+    set_enabled(&*accounts, "ann", true).await;
+    assert_eq!(session(&*accounts, 1).await, None);
+    assert!(session(&*accounts, 2).await.is_some());
+}
+
+/// Whoever knows the old password has no session any more.
+pub async fn a_new_password_ends_all_sessions(fixture: &Fixture) {
+    let accounts = fixture.harness.open_accounts().await;
+    let ann = create(&*accounts, &user("ann")).await;
+    log_in(&*accounts, ann, 1).await;
+    let renamed = UserChange {
+        display_name: Some("A.".to_owned()),
+        ..UserChange::default()
+    };
+    change(&*accounts, "ann", &renamed).await;
+    assert!(session(&*accounts, 1).await.is_some());
+    let new_password = UserChange {
+        login: Some(password("another")),
+        ..UserChange::default()
+    };
+    change(&*accounts, "ann", &new_password).await;
+    assert_eq!(session(&*accounts, 1).await, None);
+}
+
+/// At once, and only this one.
+pub async fn a_session_is_ended(fixture: &Fixture) {
+    let accounts = fixture.harness.open_accounts().await;
+    let ann = create(&*accounts, &user("ann")).await;
+    for number in [1, 2] {
+        log_in(&*accounts, ann, number).await;
+    }
+    let again = fixture.harness.open_accounts().await;
+    for number in [1, 1, 3] {
+        let ended = again.end_session(hash(number), &by()).await;
+        ended.expect("ends");
+    }
+    assert_eq!(session(&*accounts, 1).await, None);
+    assert!(session(&*accounts, 2).await.is_some());
+}
+
+/// Logins of one user at the same time exceed no bound.
+pub async fn logins_at_the_same_time_are_bounded(fixture: &Fixture) {
+    let accounts = fixture.harness.open_accounts().await;
+    let ann = create(&*accounts, &user("ann")).await;
+    let most = u64::try_from(MAX_SESSIONS).expect("a small number");
+    let mut tasks = Vec::new();
+    for process in 0..3_u64 {
+        let accounts = fixture.harness.open_accounts().await;
+        tasks.push(tokio::spawn(async move {
+            for number in 0..most {
+                log_in(&*accounts, ann, process * 100 + number).await;
+            }
+        }));
+    }
+    for task in tasks {
+        task.await.expect("no panic");
+    }
+    let count = "SELECT CAST(count(*) AS text) FROM session";
+    assert_eq!(fixture.harness.sql(count).await, most.to_string());
+}
