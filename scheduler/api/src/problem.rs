@@ -5,12 +5,14 @@ use axum::response::{IntoResponse, Response};
 use cueline_store::admin::AdminError;
 use cueline_store::{ErrorKind, StoreError};
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 /// One wrong field.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct FieldProblem {
     /// The job that it belongs to, if a request has several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub job: Option<String>,
     /// The field, with its path: `schedule.cron`.
     pub field: String,
@@ -30,7 +32,7 @@ impl FieldProblem {
 }
 
 /// Why a request was refused or failed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Problem {
     /// The problem type for programs, as a URI reference: `cueline:not-found`.
     #[serde(rename = "type")]
@@ -38,6 +40,7 @@ pub struct Problem {
     /// The title of the problem type.
     pub title: String,
     /// The HTTP status.
+    #[schema(minimum = 400, maximum = 599)]
     pub status: u16,
     /// The details of this case.
     pub detail: String,

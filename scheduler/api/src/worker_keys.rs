@@ -13,6 +13,7 @@ use cueline_store::WorkerKeyState;
 
 use crate::ApiState;
 use crate::body::Body;
+use crate::openapi;
 use crate::problem::{FieldProblem, Problem};
 use crate::query::{self, Params};
 use crate::view::{WorkerKeyPage, WorkerKeyRef, WorkerKeyView};
@@ -25,6 +26,20 @@ const MAX_READS: usize = 20;
 const BY: &str = "api";
 
 /// Lists keys in the order of their last changes.
+#[utoipa::path(
+    get,
+    path = "/api/v1/worker-keys",
+    operation_id = "worker_key_list",
+    tag = "worker keys",
+    params(
+        ("group" = Option<openapi::Name>, Query, description = "Only keys of workers of this group."),
+        ("after" = Option<openapi::Cursor>, Query, description = "The `next` of the previous page; 0, the default, is the beginning."),
+        ("limit" = Option<openapi::PageLimit>, Query, description = "The most entries of the response; 100 by default."),
+    ),
+    responses(
+        (status = 200, description = "A page of keys, in the order of their last changes.", body = WorkerKeyPage),
+    )
+)]
 pub(crate) async fn list(
     State(state): State<ApiState>,
     uri: Uri,
@@ -60,6 +75,20 @@ pub(crate) async fn list(
 }
 
 /// Revokes a key: messages that it seals are not accepted any more.
+#[utoipa::path(
+    post,
+    path = "/api/v1/worker-keys/{group}/{executor}/{key}/revoke",
+    operation_id = "worker_key_revoke",
+    tag = "worker keys",
+    params(
+        ("group" = openapi::Name, Path, description = "The group of the executor."),
+        ("executor" = openapi::Name, Path, description = "The name of the executor."),
+        ("key" = openapi::KeyId, Path, description = "The id of the key."),
+    ),
+    responses(
+        (status = 200, description = "The key is revoked.", body = WorkerKeyRef),
+    )
+)]
 pub(crate) async fn revoke(
     State(state): State<ApiState>,
     path: KeyPath,
@@ -70,6 +99,21 @@ pub(crate) async fn revoke(
 }
 
 /// Allows a revoked key again.
+#[utoipa::path(
+    post,
+    path = "/api/v1/worker-keys/{group}/{executor}/{key}/allow",
+    operation_id = "worker_key_allow",
+    tag = "worker keys",
+    params(
+        ("group" = openapi::Name, Path, description = "The group of the executor."),
+        ("executor" = openapi::Name, Path, description = "The name of the executor."),
+        ("key" = openapi::KeyId, Path, description = "The id of the key."),
+    ),
+    responses(
+        (status = 200, description = "The key is allowed.", body = WorkerKeyRef),
+        (status = 409, description = "The present state forbids the change.", body = Problem, content_type = "application/problem+json"),
+    )
+)]
 pub(crate) async fn allow(
     State(state): State<ApiState>,
     path: KeyPath,
