@@ -8,6 +8,7 @@ mod hostile_bodies;
 mod large;
 mod limits;
 mod metrics;
+mod openapi;
 mod raw;
 mod refusals;
 mod server;
