@@ -9,6 +9,7 @@ mod large;
 mod limits;
 mod metrics;
 mod openapi;
+mod openapi_answers;
 mod raw;
 mod refusals;
 mod server;
