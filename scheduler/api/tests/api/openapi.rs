@@ -44,7 +44,7 @@ pub(crate) fn operations(document: &Value) -> Vec<(&str, &str, &Value)> {
 fn closed_schemas(document: &Value) -> Value {
     let mut schemas = document["components"]["schemas"].clone();
     let open = schemas.clone();
-    for (_, schema) in schemas.as_object_mut().expect("schemas") {
+    for schema in schemas.as_object_mut().expect("schemas").values_mut() {
         if let Some(reference) = schema["allOf"][0]["$ref"].as_str() {
             let base = &open[reference.rsplit('/').next().expect("a name")];
             for (name, property) in base["properties"].as_object().expect("properties") {
