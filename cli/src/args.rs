@@ -78,6 +78,8 @@ pub(crate) enum Command {
     /// Enrol workers, and list, revoke, allow and replace their keys
     #[command(subcommand)]
     WorkerKey(WorkerKeyCommand),
+    /// Print the OpenAPI document of the API
+    Openapi,
     /// Measure how many runs a second this machine fires
     #[cfg(feature = "bench")]
     Bench(BenchArgs),

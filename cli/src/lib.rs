@@ -143,6 +143,7 @@ async fn run(cli: Cli, native: Native) -> Result<(), Failure> {
         Command::Config(command) => config::check::run(out, command),
         Command::Key(command) => keys::run(out, &command),
         Command::Token(command) => keys::token(out, &command),
+        Command::Openapi => out.text(cueline_api::openapi_json()),
         Command::WorkerKey(command) => worker_key::run(api, out, command).await,
         #[cfg(feature = "bench")]
         Command::Bench(args) => Ok(bench::run(out, args).await?),

@@ -12,6 +12,7 @@ use serde_json::{Map, Value};
 use crate::ApiState;
 use crate::auth::admin_actor;
 use crate::body::{Body, a_kind};
+use crate::openapi;
 use crate::problem::{FieldProblem, Problem};
 use crate::query;
 use crate::settle::settle;
@@ -44,6 +45,19 @@ fn decoded(jobs: Value) -> Result<Vec<JobSpec>, Problem> {
 }
 
 /// Creates and updates jobs.
+#[utoipa::path(
+    post,
+    path = "/api/v1/jobs/apply",
+    operation_id = "job_apply",
+    tag = "jobs",
+    description = "All definitions are checked before any is written. Jobs that are not named stay as they are.",
+    request_body = openapi::ApplyRequest,
+    responses(
+        (status = 200, description = "The change of each job, in the order given.", body = ApplyAnswer),
+        (status = 409, description = "The present state forbids the change.", body = Problem, content_type = "application/problem+json"),
+        (status = 422, description = "The definition does not fit. `errors` names job and field.", body = Problem, content_type = "application/problem+json"),
+    )
+)]
 pub(crate) async fn apply(
     State(state): State<ApiState>,
     uri: Uri,

@@ -9,6 +9,7 @@ use serde_json::Value;
 use crate::ApiState;
 use crate::auth::admin_actor;
 use crate::body::{Body, Fields, a_kind};
+use crate::openapi;
 use crate::problem::{FieldProblem, Problem};
 use crate::query::{self, Params};
 use crate::view::{Count, DeadPage, DeadView, ReplayedDead};
@@ -17,6 +18,19 @@ use crate::view::{Count, DeadPage, DeadView, ReplayedDead};
 const MAX_AT_ONCE: usize = 1_000;
 
 /// Lists dead letters, newest first.
+#[utoipa::path(
+    get,
+    path = "/api/v1/dead",
+    operation_id = "dlq_list",
+    tag = "dead letters",
+    params(
+        ("before" = Option<openapi::Before>, Query, description = "The `next` of the previous page."),
+        ("limit" = Option<openapi::PageLimit>, Query, description = "The most entries of the response; 100 by default."),
+    ),
+    responses(
+        (status = 200, description = "A page of dead letters, newest first.", body = DeadPage),
+    )
+)]
 pub(crate) async fn list(
     State(state): State<ApiState>,
     uri: Uri,
@@ -39,6 +53,18 @@ pub(crate) async fn list(
 }
 
 /// Shows one dead letter.
+#[utoipa::path(
+    get,
+    path = "/api/v1/dead/{id}",
+    operation_id = "dlq_show",
+    tag = "dead letters",
+    params(
+        ("id" = openapi::LetterNumber, Path, description = "The number of the dead letter."),
+    ),
+    responses(
+        (status = 200, description = "The dead letter.", body = DeadView),
+    )
+)]
 pub(crate) async fn show(
     State(state): State<ApiState>,
     path: Result<Path<String>, PathRejection>,
@@ -103,6 +129,17 @@ fn ids(fields: &mut Fields) -> Option<Vec<i64>> {
 }
 
 /// Puts dead letters back into the queues that they came from.
+#[utoipa::path(
+    post,
+    path = "/api/v1/dead/replay",
+    operation_id = "dlq_replay",
+    tag = "dead letters",
+    request_body = openapi::DeadLetterSelection,
+    responses(
+        (status = 200, description = "The result for each letter.", body = ReplayedDead),
+        (status = 409, description = "The present state forbids the change.", body = Problem, content_type = "application/problem+json"),
+    )
+)]
 pub(crate) async fn replay(
     State(state): State<ApiState>,
     uri: Uri,
@@ -122,6 +159,16 @@ pub(crate) async fn replay(
 }
 
 /// Deletes dead letters.
+#[utoipa::path(
+    post,
+    path = "/api/v1/dead/delete",
+    operation_id = "dlq_delete",
+    tag = "dead letters",
+    request_body = openapi::DeadLetterSelection,
+    responses(
+        (status = 200, description = "The number of deleted letters.", body = Count),
+    )
+)]
 pub(crate) async fn delete(
     State(state): State<ApiState>,
     uri: Uri,

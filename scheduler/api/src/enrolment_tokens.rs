@@ -16,6 +16,7 @@ use rand::TryRng as _;
 use crate::ApiState;
 use crate::auth::admin_actor;
 use crate::body::{Body, Fields};
+use crate::openapi;
 use crate::problem::Problem;
 use crate::query;
 use crate::view::{CreatedToken, TokenRef, TokenView, Tokens};
@@ -33,6 +34,18 @@ const MAX_TEXT_BYTES: usize = 1_000;
 type Secret<T> = (StatusCode, [(HeaderName, &'static str); 1], Json<T>);
 
 /// Creates an enrolment token. Only this answer has its secret.
+#[utoipa::path(
+    post,
+    path = "/api/v1/enrolment-tokens",
+    operation_id = "worker_key_token",
+    tag = "worker keys",
+    request_body = Option<openapi::NewEnrolmentToken>,
+    responses(
+        (status = 201, description = "The token with its secret.", body = CreatedToken),
+        (status = 409, description = "The most tokens exist, and none of them is spent.", body = Problem, content_type = "application/problem+json"),
+        (status = 422, description = "The token does not fit.", body = Problem, content_type = "application/problem+json"),
+    )
+)]
 pub(crate) async fn create(
     State(state): State<ApiState>,
     uri: Uri,
@@ -139,6 +152,15 @@ fn random<const N: usize>() -> Result<[u8; N], Problem> {
 }
 
 /// Lists enrolment tokens, spent ones included.
+#[utoipa::path(
+    get,
+    path = "/api/v1/enrolment-tokens",
+    operation_id = "worker_key_tokens",
+    tag = "worker keys",
+    responses(
+        (status = 200, description = "The tokens, oldest first.", body = Tokens),
+    )
+)]
 pub(crate) async fn list(State(state): State<ApiState>, uri: Uri) -> Result<Json<Tokens>, Problem> {
     query::none(&uri)?;
     let tokens = state.store.enrolment_tokens().await?;
@@ -148,6 +170,18 @@ pub(crate) async fn list(State(state): State<ApiState>, uri: Uri) -> Result<Json
 }
 
 /// Deletes an enrolment token. Keys that it has enrolled stay.
+#[utoipa::path(
+    delete,
+    path = "/api/v1/enrolment-tokens/{id}",
+    operation_id = "worker_key_delete_token",
+    tag = "worker keys",
+    params(
+        ("id" = openapi::TokenId, Path, description = "The id of the token."),
+    ),
+    responses(
+        (status = 200, description = "The token is deleted.", body = TokenRef),
+    )
+)]
 pub(crate) async fn delete(
     State(state): State<ApiState>,
     path: Result<Path<String>, PathRejection>,

@@ -10,6 +10,7 @@ use cueline_store::{TriggerOutcome, TriggerRequest};
 use crate::ApiState;
 use crate::auth::admin_actor;
 use crate::body::Body;
+use crate::openapi;
 use crate::problem::{FieldProblem, Problem};
 use crate::query::{self, Params};
 use crate::settle::settle;
@@ -30,6 +31,19 @@ pub(crate) fn job_name(path: JobPath) -> Result<JobName, Problem> {
 }
 
 /// Lists jobs by name.
+#[utoipa::path(
+    get,
+    path = "/api/v1/jobs",
+    operation_id = "job_list",
+    tag = "jobs",
+    params(
+        ("after" = Option<openapi::Name>, Query, description = "The last name of the previous page."),
+        ("limit" = Option<openapi::PageLimit>, Query, description = "The most entries of the response; 100 by default."),
+    ),
+    responses(
+        (status = 200, description = "A page of jobs, sorted by name.", body = JobPage),
+    )
+)]
 pub(crate) async fn list(
     State(state): State<ApiState>,
     uri: Uri,
@@ -54,6 +68,18 @@ pub(crate) async fn list(
 }
 
 /// Shows one job.
+#[utoipa::path(
+    get,
+    path = "/api/v1/jobs/{name}",
+    operation_id = "job_show",
+    tag = "jobs",
+    params(
+        ("name" = openapi::Name, Path, description = "The name of the job."),
+    ),
+    responses(
+        (status = 200, description = "The job.", body = openapi::JobView),
+    )
+)]
 pub(crate) async fn show(
     State(state): State<ApiState>,
     path: JobPath,
@@ -64,6 +90,19 @@ pub(crate) async fn show(
 }
 
 /// Deletes a job. Its runs are kept.
+#[utoipa::path(
+    delete,
+    path = "/api/v1/jobs/{name}",
+    operation_id = "job_delete",
+    tag = "jobs",
+    params(
+        ("name" = openapi::Name, Path, description = "The name of the job."),
+    ),
+    responses(
+        (status = 200, description = "The job is deleted.", body = JobRef),
+        (status = 409, description = "The job is the parent of others.", body = Problem, content_type = "application/problem+json"),
+    )
+)]
 pub(crate) async fn delete(
     State(state): State<ApiState>,
     path: JobPath,
@@ -77,6 +116,18 @@ pub(crate) async fn delete(
 }
 
 /// Pauses a job's schedule.
+#[utoipa::path(
+    post,
+    path = "/api/v1/jobs/{name}/pause",
+    operation_id = "job_pause",
+    tag = "jobs",
+    params(
+        ("name" = openapi::Name, Path, description = "The name of the job."),
+    ),
+    responses(
+        (status = 200, description = "The job is paused.", body = JobRef),
+    )
+)]
 pub(crate) async fn pause(
     State(state): State<ApiState>,
     path: JobPath,
@@ -95,6 +146,18 @@ pub(crate) async fn pause(
 }
 
 /// Resumes a job's schedule.
+#[utoipa::path(
+    post,
+    path = "/api/v1/jobs/{name}/resume",
+    operation_id = "job_resume",
+    tag = "jobs",
+    params(
+        ("name" = openapi::Name, Path, description = "The name of the job."),
+    ),
+    responses(
+        (status = 200, description = "The job is resumed.", body = JobRef),
+    )
+)]
 pub(crate) async fn resume(
     State(state): State<ApiState>,
     path: JobPath,
@@ -113,6 +176,22 @@ pub(crate) async fn resume(
 }
 
 /// Runs a job now, or at a given instant.
+#[utoipa::path(
+    post,
+    path = "/api/v1/jobs/{name}/trigger",
+    operation_id = "trigger",
+    tag = "jobs",
+    params(
+        ("name" = openapi::Name, Path, description = "The name of the job."),
+    ),
+    request_body = Option<openapi::TriggerRequest>,
+    responses(
+        (status = 200, description = "An earlier request with the same idempotency key created these runs.", body = openapi::Triggered),
+        (status = 202, description = "The runs are created.", body = openapi::Triggered),
+        (status = 409, description = "The present state forbids the change.", body = Problem, content_type = "application/problem+json"),
+        (status = 422, description = "The request does not fit the job.", body = Problem, content_type = "application/problem+json"),
+    )
+)]
 pub(crate) async fn trigger(
     State(state): State<ApiState>,
     path: JobPath,
@@ -146,6 +225,21 @@ pub(crate) async fn trigger(
 }
 
 /// Lists the expected fire times of a past window with their runs. The default window is the last 24 hours.
+#[utoipa::path(
+    get,
+    path = "/api/v1/jobs/{name}/ledger",
+    operation_id = "job_ledger",
+    tag = "jobs",
+    params(
+        ("name" = openapi::Name, Path, description = "The name of the job."),
+        ("from" = Option<openapi::InstantText>, Query, description = "The start of the window, inclusive; a day before its end by default."),
+        ("to" = Option<openapi::InstantText>, Query, description = "The end of the window, exclusive; now by default."),
+        ("limit" = Option<openapi::PageLimit>, Query, description = "The most entries of the response; 1,000 by default."),
+    ),
+    responses(
+        (status = 200, description = "The fire times, earliest first.", body = LedgerPage),
+    )
+)]
 pub(crate) async fn ledger(
     State(state): State<ApiState>,
     path: JobPath,

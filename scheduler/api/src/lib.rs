@@ -13,10 +13,12 @@ mod instant;
 mod jobs;
 mod large;
 pub mod metrics;
+mod openapi;
 mod preview;
 mod problem;
 mod query;
 mod queues;
+mod reference;
 mod runs;
 mod server;
 mod settle;
@@ -44,6 +46,7 @@ use metrics::{Family, ProcessMetrics, RequestCounts, Sources};
 pub use instant::{InstantError, instant};
 pub use large::MAX_SMALL_BODY_BYTES;
 pub use problem::{FieldProblem, Problem};
+pub use reference::openapi_json;
 pub use server::{
     Listener, MAX_HEAD_BYTES, MAX_HEADERS, ServerLimits, Tls, TlsError, TlsFile, TlsFiles,
     TlsReload, serve, serve_tls,
@@ -101,8 +104,9 @@ impl ApiState {
     }
 }
 
-/// All routes: `/livez` and `/readyz` without authentication, `/api/v1` with the admin token, and `/metrics` with it
-/// unless [`metrics_public`](ApiState::metrics_public).
+/// All routes: `/livez`, `/readyz`, `/api/openapi.json` and `/api/docs` without authentication, `/api/v1` with the admin
+/// token, and `/metrics` with it unless [`metrics_public`](ApiState::metrics_public). Each handler has an annotation for
+/// the OpenAPI document, and `reference` lists it.
 pub fn router(state: ApiState) -> Router {
     let api = Router::new()
         .route("/", get(system::index))
@@ -161,6 +165,8 @@ pub fn router(state: ApiState) -> Router {
     Router::new()
         .route("/livez", get(system::livez))
         .route("/readyz", get(system::readyz))
+        .route("/api/openapi.json", get(reference::document))
+        .route("/api/docs", get(reference::page))
         .merge(scrape)
         .nest("/api/v1", api)
         .fallback(problem::no_such_path)

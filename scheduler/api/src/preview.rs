@@ -10,6 +10,7 @@ use crate::ApiState;
 use crate::apply::definitions;
 use crate::body::Body;
 use crate::jobs::{JobPath, job_name};
+use crate::openapi;
 use crate::problem::Problem;
 use crate::query::{LIMITS, Params};
 use crate::view::NextTimes;
@@ -17,6 +18,20 @@ use crate::view::NextTimes;
 const DEFAULT_N: i64 = 5;
 
 /// The next fire times of a job, whether its schedule is enabled or not.
+#[utoipa::path(
+    get,
+    path = "/api/v1/jobs/{name}/next",
+    operation_id = "job_next",
+    tag = "jobs",
+    params(
+        ("name" = openapi::Name, Path, description = "The name of the job."),
+        ("n" = Option<openapi::NumberOfTimes>, Query, description = "The number of fire times; 5 by default."),
+        ("from" = Option<openapi::InstantText>, Query, description = "The start; now by default."),
+    ),
+    responses(
+        (status = 200, description = "The fire times, earliest first.", body = NextTimes),
+    )
+)]
 pub(crate) async fn of_job(
     State(state): State<ApiState>,
     path: JobPath,
@@ -37,6 +52,17 @@ pub(crate) async fn of_job(
 }
 
 /// The next fire times of a definition, or of a schedule alone.
+#[utoipa::path(
+    post,
+    path = "/api/v1/preview",
+    operation_id = "preview",
+    tag = "jobs",
+    request_body = openapi::PreviewRequest,
+    responses(
+        (status = 200, description = "The fire times, earliest first.", body = NextTimes),
+        (status = 422, description = "The definition does not fit. `errors` names job and field.", body = Problem, content_type = "application/problem+json"),
+    )
+)]
 pub(crate) async fn of_definition(
     State(state): State<ApiState>,
     uri: Uri,

@@ -6,12 +6,14 @@ use cueline_model::decode::MAX_PROBLEMS;
 use cueline_store::admin::AdminError;
 use cueline_store::{ErrorKind, StoreError};
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 /// One wrong field.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct FieldProblem {
     /// The job that it belongs to, if a request has several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub job: Option<String>,
     /// The field, with its path: `schedule.cron`.
     pub field: String,
@@ -59,7 +61,7 @@ impl FieldProblems {
 }
 
 /// Why a request was refused or failed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Problem {
     /// The problem type for programs, as a URI reference: `cueline:not-found`.
     #[serde(rename = "type")]
@@ -67,6 +69,7 @@ pub struct Problem {
     /// The title of the problem type.
     pub title: String,
     /// The HTTP status.
+    #[schema(minimum = 400, maximum = 599)]
     pub status: u16,
     /// The details of this case.
     pub detail: String,

@@ -10,6 +10,7 @@ use cueline_store::admin::EmptiedQueue;
 use crate::ApiState;
 use crate::auth::admin_actor;
 use crate::body::Body;
+use crate::openapi;
 use crate::problem::{FieldProblem, Problem};
 use crate::query;
 use crate::view::{Count, OutstandingView, QueuePage, Queues};
@@ -35,6 +36,15 @@ fn executor(path: ExecutorPath) -> Result<ExecutorId, Problem> {
 }
 
 /// Lists all queues.
+#[utoipa::path(
+    get,
+    path = "/api/v1/queues",
+    operation_id = "queue_list",
+    tag = "queues",
+    responses(
+        (status = 200, description = "The queues.", body = Queues),
+    )
+)]
 pub(crate) async fn list(State(state): State<ApiState>, uri: Uri) -> Result<Json<Queues>, Problem> {
     query::none(&uri)?;
     let queues = state.admin.queues().await?;
@@ -42,6 +52,19 @@ pub(crate) async fn list(State(state): State<ApiState>, uri: Uri) -> Result<Json
 }
 
 /// Shows one executor's queue and its outstanding attempts.
+#[utoipa::path(
+    get,
+    path = "/api/v1/queues/{group}/{executor}",
+    operation_id = "queue_show",
+    tag = "queues",
+    params(
+        ("group" = openapi::Name, Path, description = "The group of the executor."),
+        ("executor" = openapi::Name, Path, description = "The name of the executor."),
+    ),
+    responses(
+        (status = 200, description = "The queue and the oldest thousand unfinished attempts.", body = QueuePage),
+    )
+)]
 pub(crate) async fn show(
     State(state): State<ApiState>,
     path: ExecutorPath,
@@ -72,6 +95,20 @@ pub(crate) async fn show(
 }
 
 /// Empties the queue and routes its triggers again.
+#[utoipa::path(
+    post,
+    path = "/api/v1/queues/{group}/{executor}/drain",
+    operation_id = "queue_drain",
+    tag = "queues",
+    params(
+        ("group" = openapi::Name, Path, description = "The group of the executor."),
+        ("executor" = openapi::Name, Path, description = "The name of the executor."),
+    ),
+    responses(
+        (status = 200, description = "The number of triggers.", body = openapi::EmptiedQueue),
+        (status = 409, description = "The present state forbids the change.", body = Problem, content_type = "application/problem+json"),
+    )
+)]
 pub(crate) async fn drain(
     State(state): State<ApiState>,
     path: ExecutorPath,
@@ -86,6 +123,20 @@ pub(crate) async fn drain(
 }
 
 /// Empties the queue and ends its runs `cancelled`.
+#[utoipa::path(
+    post,
+    path = "/api/v1/queues/{group}/{executor}/purge",
+    operation_id = "queue_purge",
+    tag = "queues",
+    params(
+        ("group" = openapi::Name, Path, description = "The group of the executor."),
+        ("executor" = openapi::Name, Path, description = "The name of the executor."),
+    ),
+    responses(
+        (status = 200, description = "The number of triggers.", body = openapi::EmptiedQueue),
+        (status = 409, description = "The present state forbids the change.", body = Problem, content_type = "application/problem+json"),
+    )
+)]
 pub(crate) async fn purge(
     State(state): State<ApiState>,
     path: ExecutorPath,
@@ -101,6 +152,22 @@ pub(crate) async fn purge(
 
 /// Publishes the triggers of the executor's attempts again if the executor does not hold them and they have not
 /// started.
+#[utoipa::path(
+    post,
+    path = "/api/v1/queues/{group}/{executor}/replay",
+    operation_id = "queue_replay",
+    tag = "queues",
+    summary = "Publishes missing triggers of an executor again.",
+    description = "Only attempts that the executor does not hold and that cannot have started.",
+    params(
+        ("group" = openapi::Name, Path, description = "The group of the executor."),
+        ("executor" = openapi::Name, Path, description = "The name of the executor."),
+    ),
+    responses(
+        (status = 200, description = "The number of triggers that were published again.", body = Count),
+        (status = 409, description = "The executor is not alive.", body = Problem, content_type = "application/problem+json"),
+    )
+)]
 pub(crate) async fn replay(
     State(state): State<ApiState>,
     path: ExecutorPath,

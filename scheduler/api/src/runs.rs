@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use crate::ApiState;
 use crate::auth::admin_actor;
 use crate::body::Body;
+use crate::openapi;
 use crate::problem::{FieldProblem, Problem};
 use crate::query::{self, Params};
 use crate::view::{CancelAnswer, CancelResult, LogPage, RunPage};
@@ -50,6 +51,21 @@ fn run_state(text: &str) -> Result<RunState, String> {
 }
 
 /// Lists runs, newest first.
+#[utoipa::path(
+    get,
+    path = "/api/v1/runs",
+    operation_id = "run_list",
+    tag = "runs",
+    params(
+        ("job" = Option<openapi::Name>, Query, description = "Only runs of this job."),
+        ("state" = Option<Vec<openapi::RunState>>, Query, description = "Only runs in this state; may be repeated."),
+        ("before" = Option<openapi::Before>, Query, description = "The `next` of the previous page."),
+        ("limit" = Option<openapi::PageLimit>, Query, description = "The most entries of the response; 100 by default."),
+    ),
+    responses(
+        (status = 200, description = "A page of runs, newest first.", body = RunPage),
+    )
+)]
 pub(crate) async fn list(
     State(state): State<ApiState>,
     uri: Uri,
@@ -77,6 +93,18 @@ pub(crate) async fn list(
 }
 
 /// Shows one run with its timeline.
+#[utoipa::path(
+    get,
+    path = "/api/v1/runs/{id}",
+    operation_id = "run_show",
+    tag = "runs",
+    params(
+        ("id" = openapi::RunNumber, Path, description = "The id of the run."),
+    ),
+    responses(
+        (status = 200, description = "The run.", body = openapi::RunDetail),
+    )
+)]
 pub(crate) async fn show(
     State(state): State<ApiState>,
     path: RunPath,
@@ -87,6 +115,23 @@ pub(crate) async fn show(
 }
 
 /// Lines of a run's log. With `wait_ms`, the answer waits for new lines or the end of the run, at most for that time.
+#[utoipa::path(
+    get,
+    path = "/api/v1/runs/{id}/logs",
+    operation_id = "run_logs",
+    tag = "runs",
+    summary = "Reads the log of a run.",
+    description = "With `wait_ms`, the response waits for new lines or the end of the run, at most for that time.",
+    params(
+        ("id" = openapi::RunNumber, Path, description = "The id of the run."),
+        ("after" = Option<openapi::Cursor>, Query, description = "The `next` of the previous response; 0, the default, is the beginning."),
+        ("limit" = Option<openapi::PageLimit>, Query, description = "The most entries of the response; 1,000 by default."),
+        ("wait_ms" = Option<openapi::WaitMs>, Query, description = "The longest wait for new lines, in milliseconds; 0 by default."),
+    ),
+    responses(
+        (status = 200, description = "Lines of the log.", body = LogPage),
+    )
+)]
 pub(crate) async fn logs(
     State(state): State<ApiState>,
     path: RunPath,
@@ -124,6 +169,19 @@ pub(crate) async fn logs(
 }
 
 /// Ends a run that has not been published, or sends the cancellation to its executor.
+#[utoipa::path(
+    post,
+    path = "/api/v1/runs/{id}/cancel",
+    operation_id = "run_cancel",
+    tag = "runs",
+    summary = "Cancels a run.",
+    params(
+        ("id" = openapi::RunNumber, Path, description = "The id of the run."),
+    ),
+    responses(
+        (status = 200, description = "What the cancellation did.", body = CancelAnswer),
+    )
+)]
 pub(crate) async fn cancel(
     State(state): State<ApiState>,
     path: RunPath,

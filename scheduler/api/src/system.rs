@@ -8,6 +8,7 @@ use axum::http::Uri;
 use serde_json::{Value, json};
 
 use crate::ApiState;
+use crate::openapi;
 use crate::problem::Problem;
 use crate::query;
 use crate::view::{ExecutorView, Executors, Stats};
@@ -16,11 +17,29 @@ use crate::view::{ExecutorView, Executors, Stats};
 const READY_TIME_LIMIT: Duration = Duration::from_secs(2);
 
 /// Liveness: the process answers.
+#[utoipa::path(
+    get,
+    path = "/livez",
+    operation_id = "livez",
+    tag = "server",
+    responses(
+        (status = 200, description = "The process answers.", body = String, content_type = "text/plain"),
+    )
+)]
 pub(crate) async fn livez() -> &'static str {
     "ok\n"
 }
 
 /// Readiness: the store answers and the process is not stopping.
+#[utoipa::path(
+    get,
+    path = "/readyz",
+    operation_id = "readyz",
+    tag = "server",
+    responses(
+        (status = 200, description = "The store can be read and the server is not stopping.", body = String, content_type = "text/plain"),
+    )
+)]
 pub(crate) async fn readyz(State(state): State<ApiState>) -> Result<&'static str, Problem> {
     if state.stop.is_soft() {
         return Err(Problem::unavailable("the server is about to stop"));
@@ -34,6 +53,15 @@ pub(crate) async fn readyz(State(state): State<ApiState>) -> Result<&'static str
 }
 
 /// The version and the paths of the API.
+#[utoipa::path(
+    get,
+    path = "/api/v1",
+    operation_id = "index",
+    tag = "server",
+    responses(
+        (status = 200, description = "The version and the paths.", body = openapi::Index),
+    )
+)]
 pub(crate) async fn index(uri: Uri) -> Result<Json<Value>, Problem> {
     query::none(&uri)?;
     Ok(Json(json!({
@@ -73,11 +101,22 @@ pub(crate) async fn index(uri: Uri) -> Result<Json<Value>, Problem> {
             "audit": "/api/v1/audit",
             "executors": "/api/v1/executors",
             "stats": "/api/v1/stats",
+            "openapi": "/api/openapi.json",
+            "docs": "/api/docs",
         },
     })))
 }
 
 /// Lists all executors in the store, including silent ones.
+#[utoipa::path(
+    get,
+    path = "/api/v1/executors",
+    operation_id = "executor_list",
+    tag = "server",
+    responses(
+        (status = 200, description = "The executors, sorted by group and name.", body = Executors),
+    )
+)]
 pub(crate) async fn executors(
     State(state): State<ApiState>,
     uri: Uri,
@@ -97,6 +136,15 @@ pub(crate) async fn executors(
 }
 
 /// Statistics of the store and of this server.
+#[utoipa::path(
+    get,
+    path = "/api/v1/stats",
+    operation_id = "stats",
+    tag = "server",
+    responses(
+        (status = 200, description = "The numbers.", body = Stats),
+    )
+)]
 pub(crate) async fn stats(State(state): State<ApiState>, uri: Uri) -> Result<Json<Stats>, Problem> {
     query::none(&uri)?;
     let numbers = state.store.stats().await?;

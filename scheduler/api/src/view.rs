@@ -15,6 +15,9 @@ use cueline_store::{
     StoredLogLine,
 };
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::openapi;
 
 pub use audit::{AuditPage, AuditView, JobVersionView, JobVersions, Restored};
 pub use worker_keys::{
@@ -50,82 +53,96 @@ impl From<JobSummary> for JobView {
 }
 
 /// A page of jobs, by name.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct JobPage {
     /// The jobs.
+    #[schema(value_type = Vec<openapi::JobView>)]
     pub jobs: Vec<JobView>,
     /// `after` for the next page; absent on the last one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = openapi::GivenName)]
     pub next: Option<JobName>,
     /// The store's clock.
+    #[schema(value_type = openapi::Instant)]
     pub now: Timestamp,
 }
 
 /// The result of an apply or of its dry run.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ApplyAnswer {
     /// Whether this was a dry run, which changes nothing.
     pub dry_run: bool,
     /// One entry for each job, in the order given.
+    #[schema(value_type = Vec<openapi::AppliedJob>)]
     pub applied: Vec<AppliedJob>,
 }
 
 /// The job that a request was about.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct JobRef {
     /// Its id.
+    #[schema(value_type = i64)]
     pub id: JobId,
     /// Its name.
+    #[schema(value_type = openapi::GivenName)]
     pub name: JobName,
 }
 
 /// Upcoming fire times.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct NextTimes {
     /// The fire times, earliest first. There may be fewer than requested.
+    #[schema(value_type = Vec<openapi::Instant>)]
     pub times: Vec<Timestamp>,
     /// Why the list is empty or incomplete, if it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub note: Option<String>,
 }
 
 /// A page of runs, newest first.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct RunPage {
     /// The runs.
+    #[schema(value_type = Vec<openapi::Run>)]
     pub runs: Vec<Run>,
     /// `before` for the next page; absent on the last one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub next: Option<i64>,
     /// The store's clock.
+    #[schema(value_type = openapi::Instant)]
     pub now: Timestamp,
 }
 
 /// Lines of a run's log.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LogPage {
     /// The lines.
+    #[schema(value_type = Vec<openapi::LogLine>)]
     pub lines: Vec<StoredLogLine>,
     /// `after` for the next lines.
     pub next: i64,
     /// The state of the run.
+    #[schema(value_type = openapi::RunState)]
     pub state: RunState,
     /// Whether the run has ended and these are its last lines.
     pub ended: bool,
 }
 
 /// The result of a cancellation.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CancelAnswer {
     /// What the cancellation did.
     pub result: CancelResult,
     /// The state of a run that had already ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = openapi::RunState)]
     pub state: Option<RunState>,
 }
 
 /// The effect of a cancellation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CancelResult {
     /// The run was not published and never will be.
@@ -137,13 +154,16 @@ pub enum CancelResult {
 }
 
 /// The fire times of a job with their runs.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LedgerPage {
     /// Start of the window, inclusive.
+    #[schema(value_type = openapi::Instant)]
     pub from: Timestamp,
     /// End of the window, exclusive.
+    #[schema(value_type = openapi::Instant)]
     pub to: Timestamp,
     /// Each expected fire time, earliest first.
+    #[schema(value_type = Vec<openapi::LedgerEntry>)]
     pub entries: Vec<LedgerEntry>,
     /// Whether the limit was reached. If so, continue from the last fire time.
     pub more: bool,
@@ -160,34 +180,41 @@ pub struct ExecutorView {
 }
 
 /// All executors.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Executors {
     /// The executors, sorted by group and name.
+    #[schema(value_type = Vec<openapi::ExecutorView>)]
     pub executors: Vec<ExecutorView>,
     /// The store's clock.
+    #[schema(value_type = openapi::Instant)]
     pub now: Timestamp,
 }
 
 /// Statistics of the store and of this server.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Stats {
     /// The server's version.
     pub version: String,
     /// Time since the start of the server, in milliseconds.
     pub uptime_ms: u64,
     /// The store's clock.
+    #[schema(value_type = openapi::Instant)]
     pub now: Timestamp,
     /// Jobs that exist.
     pub jobs: u64,
     /// Runs that have not ended.
+    #[schema(value_type = openapi::RunCounts)]
     pub live: Counts,
     /// Age of the oldest run that is due and still `scheduled`, in milliseconds.
+    #[schema(required)]
     pub oldest_due_ms: Option<u64>,
     /// Why the answering server declares no executor dead now; `None` if it may. Each scheduler has its own.
     #[serde(default)]
+    #[schema(required)]
     pub executor_timeouts_paused: Option<String>,
     /// Counters of the answering server since its start. Each scheduler has its own.
     #[serde(default)]
+    #[schema(value_type = openapi::SinceStart, required)]
     pub since_start: SinceStart,
 }
 
@@ -213,22 +240,26 @@ impl Stats {
 }
 
 /// All queues.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Queues {
     /// The queues, by name.
+    #[schema(value_type = Vec<openapi::QueueDepth>)]
     pub queues: Vec<QueueDepth>,
 }
 
 /// An attempt that was published to an executor and has not ended.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct OutstandingView {
     /// The run.
+    #[schema(value_type = openapi::RunNumber)]
     pub run: RunId,
     /// The attempt.
     pub attempt: u32,
     /// `queued` or `running`.
+    #[schema(value_type = openapi::RunState)]
     pub state: RunState,
     /// When the broker confirmed its trigger.
+    #[schema(value_type = openapi::Instant)]
     pub queued_at: Timestamp,
 }
 
@@ -244,9 +275,10 @@ impl From<OutstandingAttempt> for OutstandingView {
 }
 
 /// An executor's queue and its outstanding attempts.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct QueuePage {
     /// Its queue, if it exists.
+    #[schema(value_type = Option<openapi::QueueDepth>, required)]
     pub queue: Option<QueueDepth>,
     /// The number of outstanding attempts, in the queue or held by the executor.
     pub outstanding: u64,
@@ -255,14 +287,14 @@ pub struct QueuePage {
 }
 
 /// The number of affected items.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Count {
     /// The number.
     pub count: u64,
 }
 
 /// A dead letter.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DeadView {
     /// Its number.
     pub id: i64,
@@ -273,16 +305,20 @@ pub struct DeadView {
     /// Why it was refused.
     pub reason: String,
     /// When it became a dead letter.
+    #[schema(value_type = openapi::Instant)]
     pub at: Timestamp,
     /// Who refused it: `scheduler`, or `executor <group>/<name>`. `None` if that is not verified; then it cannot be
     /// replayed.
     #[serde(default)]
+    #[schema(required)]
     pub origin: Option<String>,
     /// The payload, if it is UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub text: Option<String>,
     /// The payload in base64, if it is not UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub base64: Option<String>,
 }
 
@@ -306,21 +342,24 @@ impl From<DeadLetter> for DeadView {
 }
 
 /// Dead letters, newest first.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DeadPage {
     /// The dead letters.
     pub letters: Vec<DeadView>,
     /// `before` for the next page, if there may be one.
+    #[schema(required)]
     pub next: Option<i64>,
     /// The database's clock.
+    #[schema(value_type = openapi::Instant)]
     pub now: Timestamp,
 }
 
 /// The result of a replay.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ReplayedDead {
     /// The number of letters that are back in their queues.
     pub count: u64,
     /// The result for each letter.
+    #[schema(value_type = Vec<openapi::ReplayedDeadLetter>)]
     pub letters: Vec<ReplayedDeadLetter>,
 }

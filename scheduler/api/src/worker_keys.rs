@@ -14,6 +14,7 @@ use cueline_store::WorkerKeyState;
 use crate::ApiState;
 use crate::auth::admin_actor;
 use crate::body::Body;
+use crate::openapi;
 use crate::problem::{FieldProblem, Problem};
 use crate::query::{self, Params};
 use crate::view::{WorkerKeyPage, WorkerKeyRef, WorkerKeyView};
@@ -24,6 +25,20 @@ type KeyPath = Result<Path<(String, String, String)>, PathRejection>;
 const MAX_READS: usize = 20;
 
 /// Lists keys in the order of their last changes.
+#[utoipa::path(
+    get,
+    path = "/api/v1/worker-keys",
+    operation_id = "worker_key_list",
+    tag = "worker keys",
+    params(
+        ("group" = Option<openapi::Name>, Query, description = "Only keys of workers of this group."),
+        ("after" = Option<openapi::Cursor>, Query, description = "The `next` of the previous page; 0, the default, is the beginning."),
+        ("limit" = Option<openapi::PageLimit>, Query, description = "The most entries of the response; 100 by default."),
+    ),
+    responses(
+        (status = 200, description = "A page of keys, in the order of their last changes.", body = WorkerKeyPage),
+    )
+)]
 pub(crate) async fn list(
     State(state): State<ApiState>,
     uri: Uri,
@@ -59,6 +74,20 @@ pub(crate) async fn list(
 }
 
 /// Revokes a key: messages that it seals are not accepted any more.
+#[utoipa::path(
+    post,
+    path = "/api/v1/worker-keys/{group}/{executor}/{key}/revoke",
+    operation_id = "worker_key_revoke",
+    tag = "worker keys",
+    params(
+        ("group" = openapi::Name, Path, description = "The group of the executor."),
+        ("executor" = openapi::Name, Path, description = "The name of the executor."),
+        ("key" = openapi::KeyId, Path, description = "The id of the key."),
+    ),
+    responses(
+        (status = 200, description = "The key is revoked.", body = WorkerKeyRef),
+    )
+)]
 pub(crate) async fn revoke(
     State(state): State<ApiState>,
     path: KeyPath,
@@ -69,6 +98,21 @@ pub(crate) async fn revoke(
 }
 
 /// Allows a revoked key again.
+#[utoipa::path(
+    post,
+    path = "/api/v1/worker-keys/{group}/{executor}/{key}/allow",
+    operation_id = "worker_key_allow",
+    tag = "worker keys",
+    params(
+        ("group" = openapi::Name, Path, description = "The group of the executor."),
+        ("executor" = openapi::Name, Path, description = "The name of the executor."),
+        ("key" = openapi::KeyId, Path, description = "The id of the key."),
+    ),
+    responses(
+        (status = 200, description = "The key is allowed.", body = WorkerKeyRef),
+        (status = 409, description = "The present state forbids the change.", body = Problem, content_type = "application/problem+json"),
+    )
+)]
 pub(crate) async fn allow(
     State(state): State<ApiState>,
     path: KeyPath,

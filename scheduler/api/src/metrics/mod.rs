@@ -25,6 +25,15 @@ pub(crate) use sources::Sources;
 pub type ProcessMetrics = Arc<dyn Fn() -> Vec<Family> + Send + Sync>;
 
 /// The metrics of this scheduler, its store, its broker and its process.
+#[utoipa::path(
+    get,
+    path = "/metrics",
+    operation_id = "metrics",
+    tag = "server",
+    responses(
+        (status = 200, description = "Metrics as OpenMetrics text.", body = String, content_type = "application/openmetrics-text"),
+    )
+)]
 pub(crate) async fn show(
     State(state): State<ApiState>,
     uri: Uri,

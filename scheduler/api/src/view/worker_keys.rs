@@ -5,9 +5,12 @@ use base64::engine::general_purpose::STANDARD;
 use cueline_model::{ExecutorId, ExecutorName, GroupName, Timestamp};
 use cueline_store::{StoredEnrolmentToken, StoredWorkerKey, WorkerKeyState};
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::openapi;
 
 /// A new enrolment token. This is the only answer that has its secret.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CreatedToken {
     /// Its id: 16 hexadecimal digits.
     pub id: String,
@@ -25,19 +28,23 @@ impl std::fmt::Debug for CreatedToken {
 }
 
 /// An enrolment token, without its secret.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TokenView {
     /// Its id: 16 hexadecimal digits.
     pub id: String,
     /// The group whose workers it enrols; `None` for all groups.
+    #[schema(value_type = Option<openapi::GivenName>, required)]
     pub group: Option<GroupName>,
     /// The one executor that it enrols; `None` for all executors.
+    #[schema(value_type = Option<openapi::GivenName>, required)]
     pub executor: Option<ExecutorName>,
     /// The number of enrolments that are left.
     pub uses_left: u32,
     /// When it expires; `None` for never.
+    #[schema(value_type = Option<openapi::Instant>, required)]
     pub expires_at: Option<Timestamp>,
     /// When it was created.
+    #[schema(value_type = openapi::Instant)]
     pub created_at: Timestamp,
     /// Who created it.
     pub by: String,
@@ -58,23 +65,24 @@ impl From<StoredEnrolmentToken> for TokenView {
 }
 
 /// All enrolment tokens.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Tokens {
     /// The tokens, oldest first.
     pub tokens: Vec<TokenView>,
     /// The store's clock.
+    #[schema(value_type = openapi::Instant)]
     pub now: Timestamp,
 }
 
 /// The enrolment token that a request was about.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TokenRef {
     /// Its id.
     pub id: String,
 }
 
 /// Whether messages that a key has sealed are accepted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum KeyState {
     /// They are.
@@ -93,11 +101,13 @@ impl From<WorkerKeyState> for KeyState {
 }
 
 /// A key of a worker.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct WorkerKeyView {
     /// The group of the executor whose messages it seals.
+    #[schema(value_type = openapi::GivenName)]
     pub group: GroupName,
     /// The executor's name.
+    #[schema(value_type = openapi::GivenName)]
     pub executor: ExecutorName,
     /// Its id: 16 hexadecimal digits.
     pub id: String,
@@ -106,10 +116,12 @@ pub struct WorkerKeyView {
     /// Whether it counts.
     pub state: KeyState,
     /// When it was enrolled.
+    #[schema(value_type = openapi::Instant)]
     pub enrolled_at: Timestamp,
     /// What enrolled it: `token <id>`, or `rotation of <key id>`.
     pub enrolled_by: String,
     /// When its state last changed.
+    #[schema(value_type = openapi::Instant)]
     pub changed_at: Timestamp,
     /// What changed its state.
     pub changed_by: String,
@@ -133,23 +145,27 @@ impl From<StoredWorkerKey> for WorkerKeyView {
 }
 
 /// A page of keys, in the order of their last changes.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct WorkerKeyPage {
     /// The keys.
     pub keys: Vec<WorkerKeyView>,
     /// `after` for the next page; absent on the last one. The next page may be empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub next: Option<i64>,
     /// The store's clock.
+    #[schema(value_type = openapi::Instant)]
     pub now: Timestamp,
 }
 
 /// The key that a request was about, and its state afterwards.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct WorkerKeyRef {
     /// The group of the executor.
+    #[schema(value_type = openapi::GivenName)]
     pub group: GroupName,
     /// The executor's name.
+    #[schema(value_type = openapi::GivenName)]
     pub executor: ExecutorName,
     /// The key's id.
     pub id: String,

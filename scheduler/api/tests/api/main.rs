@@ -9,6 +9,8 @@ mod hostile_bodies;
 mod large;
 mod limits;
 mod metrics;
+mod openapi;
+mod openapi_answers;
 mod raw;
 mod refusals;
 mod server;

@@ -1,0 +1,331 @@
+//! The definition of a job, in all spellings that `cueline_model::decode` accepts. `docs/jobs.md` explains the fields.
+//!
+//! A key with the value `null` counts as absent in every object, so each optional field also accepts `null`.
+
+/// JSON Schemas by name.
+pub(super) const SCHEMAS: &str = r##"{
+  "JobDefinition": {
+    "description": "The definition of a job, with the fields of job files. `name` and `handler` are required, and `schedule` or `after`.",
+    "type": "object",
+    "additionalProperties": false,
+    "required": ["name", "handler"],
+    "anyOf": [
+      {"required": ["schedule"], "properties": {"schedule": {"type": "object"}}},
+      {"required": ["after"], "properties": {"after": {"type": ["string", "object"]}}}
+    ],
+    "properties": {
+      "name": {"$ref": "#/components/schemas/Name"},
+      "group": {"description": "The executor group that runs it; `default` by default.", "anyOf": [{"$ref": "#/components/schemas/Name"}, {"type": "null"}]},
+      "description": {"description": "Free text.", "anyOf": [{"$ref": "#/components/schemas/Text"}, {"type": "null"}]},
+      "schedule": {"description": "The rule for fire times.", "anyOf": [{"$ref": "#/components/schemas/Schedule"}, {"type": "null"}]},
+      "start_at": {"description": "No fire time before this.", "anyOf": [{"$ref": "#/components/schemas/DefinitionInstant"}, {"type": "null"}]},
+      "end_at": {"description": "No fire time at or after this; later than `start_at`.", "anyOf": [{"$ref": "#/components/schemas/DefinitionInstant"}, {"type": "null"}]},
+      "jitter": {"description": "The longest random delay after the fire time; `0s` by default.", "anyOf": [{"$ref": "#/components/schemas/Duration"}, {"type": "null"}]},
+      "misfire": {"anyOf": [{"$ref": "#/components/schemas/Misfire"}, {"type": "null"}]},
+      "route": {"anyOf": [{"$ref": "#/components/schemas/Route"}, {"type": "null"}]},
+      "block": {"anyOf": [{"$ref": "#/components/schemas/Block"}, {"type": "null"}]},
+      "scope": {"description": "The range of a lane.", "enum": ["executor", null]},
+      "backlog": {"description": "The most triggers that wait in one lane; 1000 by default.", "type": ["integer", "null"], "format": "int32", "minimum": 0, "maximum": 100000},
+      "timeout": {"description": "The time limit of an attempt, at least 1ms; no limit by default.", "anyOf": [{"$ref": "#/components/schemas/Duration"}, {"type": "null"}]},
+      "kill_grace": {"description": "The time between SIGTERM and SIGKILL; `5s` by default.", "anyOf": [{"$ref": "#/components/schemas/Duration"}, {"type": "null"}]},
+      "retry": {"anyOf": [{"$ref": "#/components/schemas/Retry"}, {"type": "null"}]},
+      "on_lost": {"description": "The treatment of a lost attempt; `fail` by default.", "enum": ["fail", "rerun", null]},
+      "fence": {"description": "Whether a worker that is cut off from the broker stops the attempt; `stop` by default.", "enum": ["stop", "keep", null]},
+      "dispatch_deadline": {"description": "The time that a due run waits for a live executor; `1h` by default.", "anyOf": [{"$ref": "#/components/schemas/Duration"}, {"type": "null"}]},
+      "priority": {"description": "The higher number starts first; 5 by default.", "type": ["integer", "null"], "format": "int32", "minimum": 0, "maximum": 9},
+      "handler": {"$ref": "#/components/schemas/Handler"},
+      "params": {"$ref": "#/components/schemas/Parameter"},
+      "after": {"anyOf": [{"$ref": "#/components/schemas/After"}, {"type": "null"}]},
+      "labels": {"description": "Free texts by name.", "anyOf": [{"$ref": "#/components/schemas/Labels"}, {"type": "null"}]},
+      "enabled": {"description": "Whether the schedule fires. Without it, a new job fires and an existing one keeps its setting.", "type": ["boolean", "null"]}
+    },
+    "examples": [{"name": "tick", "schedule": {"every": "1h"}, "handler": {"command": ["date", "-Is"]}}]
+  },
+  "DefinitionInstant": {
+    "description": "An instant: RFC 3339 text, or milliseconds since 1970-01-01T00:00:00Z.",
+    "anyOf": [
+      {"type": "string", "format": "date-time", "maxLength": 64},
+      {"type": "integer", "format": "int64"}
+    ],
+    "examples": ["2027-01-01T00:00:00Z"]
+  },
+  "Schedule": {
+    "description": "Exactly one of `cron`, `every`, `after`, `at`, `startup` and `manual`. `timezone`, `dialect` and `dst` belong to `cron`, `anchor` to `every`.",
+    "type": "object",
+    "oneOf": [
+      {
+        "title": "cron", "required": ["cron"], "additionalProperties": false,
+        "properties": {
+          "cron": {"description": "A cron expression: five fields (Unix), six or seven (Quartz), or a nickname such as @daily.", "type": "string", "minLength": 1, "maxLength": 1024},
+          "timezone": {"description": "An IANA time zone; UTC by default.", "type": ["string", "null"], "maxLength": 255},
+          "dialect": {"enum": ["unix", "quartz", null]},
+          "dst": {"description": "The rule for changes of the clocks.", "enum": ["skip", "once", "both", null]},
+          "anchor": {"type": "null"}, "every": {"type": "null"}, "after": {"type": "null"}, "at": {"type": "null"}, "startup": {"type": "null"}, "manual": {"type": "null"}
+        }
+      },
+      {
+        "title": "every", "required": ["every"], "additionalProperties": false,
+        "properties": {
+          "every": {"description": "The period, at least 100ms.", "$ref": "#/components/schemas/Duration"},
+          "anchor": {"description": "The start of the grid; 1970-01-01T00:00:00Z by default.", "anyOf": [{"$ref": "#/components/schemas/DefinitionInstant"}, {"type": "null"}]},
+          "timezone": {"type": "null"}, "dialect": {"type": "null"}, "dst": {"type": "null"}, "cron": {"type": "null"}, "after": {"type": "null"}, "at": {"type": "null"}, "startup": {"type": "null"}, "manual": {"type": "null"}
+        }
+      },
+      {
+        "title": "after", "required": ["after"], "additionalProperties": false,
+        "properties": {
+          "after": {"description": "The delay from the end of the last run, at least 100ms.", "$ref": "#/components/schemas/Duration"},
+          "timezone": {"type": "null"}, "dialect": {"type": "null"}, "dst": {"type": "null"}, "anchor": {"type": "null"}, "cron": {"type": "null"}, "every": {"type": "null"}, "at": {"type": "null"}, "startup": {"type": "null"}, "manual": {"type": "null"}
+        }
+      },
+      {
+        "title": "at", "required": ["at"], "additionalProperties": false,
+        "properties": {
+          "at": {"description": "The one fire time.", "$ref": "#/components/schemas/DefinitionInstant"},
+          "timezone": {"type": "null"}, "dialect": {"type": "null"}, "dst": {"type": "null"}, "anchor": {"type": "null"}, "cron": {"type": "null"}, "every": {"type": "null"}, "after": {"type": "null"}, "startup": {"type": "null"}, "manual": {"type": "null"}
+        }
+      },
+      {
+        "title": "startup", "required": ["startup"], "additionalProperties": false,
+        "properties": {
+          "startup": {"const": true},
+          "timezone": {"type": "null"}, "dialect": {"type": "null"}, "dst": {"type": "null"}, "anchor": {"type": "null"}, "cron": {"type": "null"}, "every": {"type": "null"}, "after": {"type": "null"}, "at": {"type": "null"}, "manual": {"type": "null"}
+        }
+      },
+      {
+        "title": "manual", "required": ["manual"], "additionalProperties": false,
+        "properties": {
+          "manual": {"const": true},
+          "timezone": {"type": "null"}, "dialect": {"type": "null"}, "dst": {"type": "null"}, "anchor": {"type": "null"}, "cron": {"type": "null"}, "every": {"type": "null"}, "after": {"type": "null"}, "at": {"type": "null"}, "startup": {"type": "null"}
+        }
+      }
+    ],
+    "examples": [{"cron": "30 2 * * *", "timezone": "Europe/Berlin"}, {"every": "10s"}, {"manual": true}]
+  },
+  "MisfirePolicy": {"enum": ["skip", "fire_once", "catch_up"]},
+  "Misfire": {
+    "description": "The treatment of late fire times; `fire_once` by default.",
+    "anyOf": [
+      {"$ref": "#/components/schemas/MisfirePolicy"},
+      {
+        "type": "object", "additionalProperties": false,
+        "properties": {
+          "policy": {"enum": ["skip", "fire_once", "catch_up", null]},
+          "grace": {"description": "A fire time that is found later is missed; `5s` by default.", "anyOf": [{"$ref": "#/components/schemas/Duration"}, {"type": "null"}]},
+          "catch_up_limit": {"description": "100 by default.", "type": ["integer", "null"], "format": "int32", "minimum": 1, "maximum": 10000}
+        }
+      }
+    ],
+    "examples": ["skip", {"policy": "catch_up", "catch_up_limit": 10}]
+  },
+  "Route": {
+    "description": "The choice of the executor; `round` by default.",
+    "anyOf": [
+      {"enum": ["first", "round", "random", "consistent_hash", "broadcast"]},
+      {
+        "type": "object", "additionalProperties": false, "required": ["sharded"],
+        "properties": {
+          "sharded": {
+            "description": "The number of shards, or an item for each.",
+            "anyOf": [
+              {"type": "integer", "format": "int32", "minimum": 1, "maximum": 1000},
+              {"type": "array", "minItems": 1, "maxItems": 1000, "items": {"type": "string", "maxLength": 1024, "pattern": "^[^\\x00]*$"}}
+            ]
+          }
+        }
+      }
+    ],
+    "examples": ["round", {"sharded": 4}, {"sharded": ["0=Beijing", "1=Shanghai"]}]
+  },
+  "Block": {
+    "description": "The treatment of a trigger that meets a busy lane; `serial` by default.",
+    "anyOf": [
+      {"enum": ["serial", "discard", "cover"]},
+      {
+        "type": "object", "additionalProperties": false, "required": ["parallel"],
+        "properties": {"parallel": {"type": "integer", "format": "int32", "minimum": 1, "maximum": 10000}}
+      }
+    ],
+    "examples": ["cover", {"parallel": 4}]
+  },
+  "Retry": {
+    "description": "Further attempts after a failure: their number, or a table with the details.",
+    "anyOf": [
+      {"type": "integer", "format": "int32", "minimum": 0, "maximum": 1000},
+      {
+        "type": "object", "additionalProperties": false,
+        "properties": {
+          "max": {"description": "Attempts after the first; 0 by default.", "type": ["integer", "null"], "format": "int32", "minimum": 0, "maximum": 1000},
+          "backoff": {"description": "`fixed` by default.", "enum": ["fixed", "exponential", null]},
+          "first": {"description": "The first wait; `10s` by default.", "anyOf": [{"$ref": "#/components/schemas/Duration"}, {"type": "null"}]},
+          "cap": {"description": "The longest wait; `1h` by default.", "anyOf": [{"$ref": "#/components/schemas/Duration"}, {"type": "null"}]},
+          "jitter_percent": {"description": "The random part of the wait; 10 by default.", "type": ["integer", "null"], "format": "int32", "minimum": 0, "maximum": 100},
+          "on": {"description": "The states that are retried; all four by default.", "type": ["array", "null"], "uniqueItems": true, "maxItems": 4, "items": {"enum": ["failed", "timed_out", "lost", "unroutable"]}}
+        }
+      }
+    ],
+    "examples": [3, {"max": 5, "backoff": "exponential"}]
+  },
+  "After": {
+    "description": "The parent job: its name, or a table with the details.",
+    "anyOf": [
+      {"$ref": "#/components/schemas/Name"},
+      {
+        "type": "object", "additionalProperties": false, "required": ["all"],
+        "properties": {
+          "all": {"description": "Exactly one parent.", "type": "array", "minItems": 1, "maxItems": 1, "items": {"$ref": "#/components/schemas/Name"}},
+          "on": {"enum": ["success", null]},
+          "pass_output": {"description": "Pass the parent's output on as the parameter; `false` by default.", "type": ["boolean", "null"]}
+        }
+      }
+    ],
+    "examples": ["nightly-backup", {"all": ["nightly-backup"], "pass_output": true}]
+  },
+  "EntryName": {
+    "description": "The name of a variable, a header or a label.",
+    "type": "string",
+    "minLength": 1,
+    "pattern": "^[^\\x00=\\n\\r]+$"
+  },
+  "Labels": {
+    "type": "object",
+    "propertyNames": {"$ref": "#/components/schemas/EntryName"},
+    "additionalProperties": {"$ref": "#/components/schemas/WholeOrText"},
+    "examples": [{"team": "billing"}]
+  },
+  "Secret": {
+    "description": "A reference to a secret of the worker.",
+    "type": "object",
+    "additionalProperties": false,
+    "required": ["secret"],
+    "properties": {"secret": {"type": "string", "pattern": "^[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}$"}},
+    "examples": [{"secret": "db-password"}]
+  },
+  "TextOrSecret": {
+    "anyOf": [{"$ref": "#/components/schemas/Text"}, {"$ref": "#/components/schemas/Secret"}]
+  },
+  "Variables": {
+    "description": "Environment variables. Values are not expanded.",
+    "type": "object",
+    "propertyNames": {"$ref": "#/components/schemas/EntryName"},
+    "additionalProperties": {"anyOf": [{"$ref": "#/components/schemas/WholeOrText"}, {"$ref": "#/components/schemas/Secret"}]},
+    "examples": [{"PGPASSWORD": {"secret": "db-password"}}]
+  },
+  "Handler": {
+    "description": "The code to run: exactly one of `shell`, `command`, `http` and `native`.",
+    "type": "object",
+    "oneOf": [
+      {
+        "title": "shell", "required": ["shell"], "additionalProperties": false,
+        "properties": {"shell": {"$ref": "#/components/schemas/Shell"}, "command": {"type": "null"}, "http": {"type": "null"}, "native": {"type": "null"}}
+      },
+      {
+        "title": "command", "required": ["command"], "additionalProperties": false,
+        "properties": {"command": {"$ref": "#/components/schemas/Command"}, "shell": {"type": "null"}, "http": {"type": "null"}, "native": {"type": "null"}}
+      },
+      {
+        "title": "http", "required": ["http"], "additionalProperties": false,
+        "properties": {"http": {"$ref": "#/components/schemas/Http"}, "shell": {"type": "null"}, "command": {"type": "null"}, "native": {"type": "null"}}
+      },
+      {
+        "title": "native", "required": ["native"], "additionalProperties": false,
+        "properties": {"native": {"description": "The name of a handler that a worker has registered.", "type": "string", "minLength": 1, "maxLength": 128, "pattern": "^[^\\s\\x00-\\x1f\\x7f-\\x9f]+$"}, "shell": {"type": "null"}, "command": {"type": "null"}, "http": {"type": "null"}}
+      }
+    ],
+    "examples": [{"command": ["date", "-Is"]}, {"shell": "df -h"}, {"http": "http://127.0.0.1:7800/readyz"}]
+  },
+  "Script": {"type": "string", "minLength": 1, "maxLength": 262144, "pattern": "^[^\\x00]*[^\\x00\\s][^\\x00]*$"},
+  "Shell": {
+    "description": "A script: its text, or a table with the details.",
+    "anyOf": [
+      {"$ref": "#/components/schemas/Script"},
+      {
+        "type": "object", "additionalProperties": false, "required": ["script"],
+        "properties": {
+          "script": {"$ref": "#/components/schemas/Script"},
+          "interpreter": {"description": "`bash` by default.", "enum": ["sh", "bash", "python3", "node", "php", "pwsh", null]},
+          "shell": {"description": "A program that replaces `interpreter` and runs `PROGRAM -c SCRIPT`.", "anyOf": [{"$ref": "#/components/schemas/Path"}, {"type": "null"}]},
+          "env": {"anyOf": [{"$ref": "#/components/schemas/Variables"}, {"type": "null"}]},
+          "clear_env": {"description": "Start with cron's environment instead of the worker's; `false` by default.", "type": ["boolean", "null"]},
+          "cwd": {"description": "The working directory.", "anyOf": [{"$ref": "#/components/schemas/Path"}, {"type": "null"}]},
+          "stdin": {"description": "Text on standard input.", "anyOf": [{"$ref": "#/components/schemas/TextOrSecret"}, {"type": "null"}]},
+          "run_as": {"description": "The user to run as.", "type": ["string", "null"], "minLength": 1, "maxLength": 128, "pattern": "^[^\\x00]*[^\\x00\\s][^\\x00]*$"}
+        }
+      }
+    ],
+    "examples": ["df -h"]
+  },
+  "Arguments": {
+    "description": "The program and its arguments.",
+    "type": "array",
+    "minItems": 1,
+    "maxItems": 4096,
+    "prefixItems": [{"$ref": "#/components/schemas/Path"}],
+    "items": {"$ref": "#/components/schemas/Text"},
+    "examples": [["pg_dump", "app"]]
+  },
+  "Command": {
+    "description": "A program that runs without a shell: a list, or a table with the details.",
+    "anyOf": [
+      {"$ref": "#/components/schemas/Arguments"},
+      {
+        "type": "object", "additionalProperties": false, "required": ["argv"],
+        "properties": {
+          "argv": {"$ref": "#/components/schemas/Arguments"},
+          "env": {"anyOf": [{"$ref": "#/components/schemas/Variables"}, {"type": "null"}]},
+          "clear_env": {"description": "Start with cron's environment instead of the worker's; `false` by default.", "type": ["boolean", "null"]},
+          "cwd": {"description": "The working directory.", "anyOf": [{"$ref": "#/components/schemas/Path"}, {"type": "null"}]},
+          "stdin": {"description": "Text on standard input.", "anyOf": [{"$ref": "#/components/schemas/TextOrSecret"}, {"type": "null"}]},
+          "run_as": {"description": "The user to run as.", "type": ["string", "null"], "minLength": 1, "maxLength": 128, "pattern": "^[^\\x00]*[^\\x00\\s][^\\x00]*$"}
+        }
+      }
+    ],
+    "examples": [["date", "-Is"]]
+  },
+  "Url": {
+    "description": "An absolute http or https URL with a host.",
+    "type": "string",
+    "maxLength": 8192,
+    "pattern": "^[Hh][Tt][Tt][Pp][Ss]?://([^\\s\\x00-\\x1f\\x7f-\\x9f/?#@]*@)*[^\\s\\x00-\\x1f\\x7f-\\x9f/?#@:][^\\s\\x00-\\x1f\\x7f-\\x9f]*$",
+    "examples": ["https://example.com/hook"]
+  },
+  "HttpHeaders": {
+    "description": "Request headers.",
+    "type": "object",
+    "propertyNames": {"pattern": "^[!#$%&'*+.^_`|~0-9A-Za-z-]+$"},
+    "additionalProperties": {
+      "anyOf": [
+        {"type": "string", "maxLength": 65536, "pattern": "^[^\\x00-\\x08\\x0a-\\x1f\\x7f-\\x9f]*$"},
+        {"type": "integer", "format": "int64"},
+        {"type": "boolean"},
+        {"$ref": "#/components/schemas/Secret"}
+      ]
+    },
+    "examples": [{"Authorization": {"secret": "report-token"}}]
+  },
+  "Http": {
+    "description": "An HTTP request: its URL, or a table with the details.",
+    "anyOf": [
+      {"$ref": "#/components/schemas/Url"},
+      {
+        "type": "object", "additionalProperties": false, "required": ["url"],
+        "properties": {
+          "url": {"$ref": "#/components/schemas/Url"},
+          "method": {"description": "`GET` by default.", "type": ["string", "null"], "minLength": 1, "maxLength": 32, "pattern": "^[!#$%&'*+.^_`|~0-9A-Za-z-]+$"},
+          "headers": {"anyOf": [{"$ref": "#/components/schemas/HttpHeaders"}, {"type": "null"}]},
+          "body": {"description": "The request body.", "anyOf": [{"$ref": "#/components/schemas/TextOrSecret"}, {"type": "null"}]},
+          "expect": {
+            "description": "The statuses of a success; 200 to 299 by default.",
+            "anyOf": [
+              {"type": "integer", "format": "int32", "minimum": 100, "maximum": 599},
+              {"type": "array", "maxItems": 500, "items": {"type": "integer", "format": "int32", "minimum": 100, "maximum": 599}},
+              {"type": "null"}
+            ]
+          },
+          "redirects": {"description": "The most redirects to follow; 0 by default.", "type": ["integer", "null"], "format": "int32", "minimum": 0, "maximum": 10}
+        }
+      }
+    ],
+    "examples": ["http://127.0.0.1:7800/readyz"]
+  }
+}"##;

@@ -1,0 +1,84 @@
+//! Schemas of the OpenAPI document that no type of this crate can give: values in texts, request bodies that are read
+//! field by field, and types of other crates.
+//!
+//! Each has a name here, for annotations (`body = openapi::JobView`), and its JSON Schema in one of the files below.
+//! The module `reference` puts both together. This module must not know the routes.
+
+mod answers;
+mod definition;
+mod requests;
+mod values;
+
+use serde_json::{Map, Value};
+use utoipa::openapi::{RefOr, Schema};
+use utoipa::{PartialSchema, ToSchema};
+
+/// Declares names of schemas. An annotation that uses one becomes a reference to the schema of that name.
+macro_rules! described {
+    ($($name:ident)*) => {$(
+        #[allow(dead_code, reason = "annotations use it as a type only")]
+        pub(crate) struct $name;
+
+        impl PartialSchema for $name {
+            /// A placeholder; [`schemas`] has the schema.
+            fn schema() -> RefOr<Schema> {
+                RefOr::T(Schema::default())
+            }
+        }
+
+        impl ToSchema for $name {}
+    )*};
+}
+
+// Values.
+described! {
+    Name GivenName Instant InstantText PageLimit NumberOfTimes Cursor RunNumber LetterNumber Before WaitMs RunState RunCounts
+    KeyId TokenId
+}
+// Bodies of requests.
+described! { ApplyRequest PreviewRequest TriggerRequest DeadLetterSelection NewEnrolmentToken }
+// Answers with types of other crates.
+described! {
+    Index AppliedJob JobView Run RunDetail LogLine LedgerEntry Triggered ExecutorView SinceStart QueueDepth EmptiedQueue
+    ReplayedDeadLetter OpenApiDocument
+}
+
+/// The schemas by name: those of the declared names, and those that they refer to.
+pub(crate) fn schemas() -> Map<String, Value> {
+    let parts = [
+        values::SCHEMAS,
+        definition::SCHEMAS,
+        requests::SCHEMAS,
+        answers::SCHEMAS,
+    ];
+    // The texts are constants, and a test parses each. A text that is no JSON would only leave its schemas out.
+    parts
+        .into_iter()
+        .filter_map(|text| serde_json::from_str::<Map<String, Value>>(text).ok())
+        .flatten()
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_text_is_a_json_object_and_no_schema_is_described_twice() {
+        let mut names = Vec::new();
+        for text in [
+            values::SCHEMAS,
+            definition::SCHEMAS,
+            requests::SCHEMAS,
+            answers::SCHEMAS,
+        ] {
+            let part: Map<String, Value> = serde_json::from_str(text).expect("a JSON object");
+            names.extend(part.keys().cloned());
+        }
+        let total = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), total);
+        assert_eq!(schemas().len(), total);
+    }
+}

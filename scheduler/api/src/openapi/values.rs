@@ -1,0 +1,160 @@
+//! Values in paths, parameters and fields.
+//!
+//! Texts are bounded in bytes, and JSON Schema counts characters. Where that matters to a client, a schema allows ASCII
+//! up to the bound, and any text up to a quarter of it.
+//!
+//! Not every validator knows character classes such as `\p{L}`. So the pattern of names lists the ranges of at least 16
+//! letters or digits that follow each other. The server also accepts letters outside of them.
+
+/// JSON Schemas by name.
+pub(super) const SCHEMAS: &str = r##"{
+  "Name": {
+    "description": "A name: 1 to 128 bytes; letters and digits of any language, '-', '_', '.' and ':'. The first is a letter, a digit or '_'.",
+    "type": "string",
+    "minLength": 1,
+    "maxLength": 128,
+    "anyOf": [
+      {"pattern": "^[A-Za-z0-9_][A-Za-z0-9_.:-]{0,127}$"},
+      {"pattern": "^[A-Za-z0-9_\\u00c0-\\u00d6\\u00d8-\\u00f6\\u00f8-\\u02c1\\u038e-\\u03a1\\u03a3-\\u03f5\\u03f7-\\u0481\\u048a-\\u052f\\u0531-\\u0556\\u0560-\\u0588\\u05d0-\\u05ea\\u0620-\\u064a\\u0671-\\u06d3\\u0712-\\u072f\\u074d-\\u07a5\\u07c0-\\u07ea\\u0800-\\u0815\\u0840-\\u0858\\u0870-\\u0887\\u08a0-\\u08c9\\u0904-\\u0939\\u0971-\\u0980\\u0993-\\u09a8\\u0a13-\\u0a28\\u0a93-\\u0aa8\\u0b13-\\u0b28\\u0c12-\\u0c28\\u0c2a-\\u0c39\\u0c92-\\u0ca8\\u0d12-\\u0d3a\\u0d66-\\u0d78\\u0d85-\\u0d96\\u0d9a-\\u0db1\\u0e01-\\u0e30\\u0e8c-\\u0ea3\\u0f20-\\u0f33\\u0f49-\\u0f6c\\u1000-\\u102a\\u10a0-\\u10c5\\u10d0-\\u10fa\\u10fc-\\u1248\\u1260-\\u1288\\u1290-\\u12b0\\u12d8-\\u1310\\u1318-\\u135a\\u1369-\\u137c\\u1380-\\u138f\\u13a0-\\u13f5\\u1401-\\u166c\\u166f-\\u167f\\u1681-\\u169a\\u16a0-\\u16ea\\u1700-\\u1711\\u171f-\\u1731\\u1740-\\u1751\\u1780-\\u17b3\\u1820-\\u1878\\u1887-\\u18a8\\u18b0-\\u18f5\\u1900-\\u191e\\u1946-\\u196d\\u1980-\\u19ab\\u19b0-\\u19c9\\u1a00-\\u1a16\\u1a20-\\u1a54\\u1b05-\\u1b33\\u1b83-\\u1ba0\\u1bae-\\u1be5\\u1c00-\\u1c23\\u1c4d-\\u1c7d\\u1c90-\\u1cba\\u1d00-\\u1dbf\\u1e00-\\u1f15\\u1f20-\\u1f45\\u1f5f-\\u1f7d\\u1f80-\\u1fb4\\u2150-\\u2189\\u2460-\\u249b\\u24ea-\\u24ff\\u2776-\\u2793\\u2c00-\\u2ce4\\u2d00-\\u2d25\\u2d30-\\u2d67\\u2d80-\\u2d96\\u3041-\\u3096\\u30a1-\\u30fa\\u3105-\\u312f\\u3131-\\u318e\\u31a0-\\u31bf\\u31f0-\\u31ff\\u3400-\\u4dbf\\u4e00-\\ua48c\\ua4d0-\\ua4fd\\ua500-\\ua60c\\ua610-\\ua62b\\ua640-\\ua66e\\ua67f-\\ua69d\\ua6a0-\\ua6ef\\ua722-\\ua788\\ua78b-\\ua7ca\\ua7f2-\\ua801\\ua80c-\\ua822\\ua840-\\ua873\\ua882-\\ua8b3\\ua900-\\ua925\\ua930-\\ua946\\ua960-\\ua97c\\ua984-\\ua9b2\\ua9e6-\\ua9fe\\uaa00-\\uaa28\\uaa60-\\uaa76\\uaa7e-\\uaaaf\\uab30-\\uab5a\\uab70-\\uabe2\\uac00-\\ud7a3\\ud7b0-\\ud7c6\\ud7cb-\\ud7fb\\uf900-\\ufa6d\\ufa70-\\ufad9\\ufb46-\\ufbb1\\ufbd3-\\ufd3d\\ufd50-\\ufd8f\\ufd92-\\ufdc7\\ufe76-\\ufefc\\uff21-\\uff3a\\uff41-\\uff5a\\uff66-\\uffbe][A-Za-z0-9_.:\\u00c0-\\u00d6\\u00d8-\\u00f6\\u00f8-\\u02c1\\u038e-\\u03a1\\u03a3-\\u03f5\\u03f7-\\u0481\\u048a-\\u052f\\u0531-\\u0556\\u0560-\\u0588\\u05d0-\\u05ea\\u0620-\\u064a\\u0671-\\u06d3\\u0712-\\u072f\\u074d-\\u07a5\\u07c0-\\u07ea\\u0800-\\u0815\\u0840-\\u0858\\u0870-\\u0887\\u08a0-\\u08c9\\u0904-\\u0939\\u0971-\\u0980\\u0993-\\u09a8\\u0a13-\\u0a28\\u0a93-\\u0aa8\\u0b13-\\u0b28\\u0c12-\\u0c28\\u0c2a-\\u0c39\\u0c92-\\u0ca8\\u0d12-\\u0d3a\\u0d66-\\u0d78\\u0d85-\\u0d96\\u0d9a-\\u0db1\\u0e01-\\u0e30\\u0e8c-\\u0ea3\\u0f20-\\u0f33\\u0f49-\\u0f6c\\u1000-\\u102a\\u10a0-\\u10c5\\u10d0-\\u10fa\\u10fc-\\u1248\\u1260-\\u1288\\u1290-\\u12b0\\u12d8-\\u1310\\u1318-\\u135a\\u1369-\\u137c\\u1380-\\u138f\\u13a0-\\u13f5\\u1401-\\u166c\\u166f-\\u167f\\u1681-\\u169a\\u16a0-\\u16ea\\u1700-\\u1711\\u171f-\\u1731\\u1740-\\u1751\\u1780-\\u17b3\\u1820-\\u1878\\u1887-\\u18a8\\u18b0-\\u18f5\\u1900-\\u191e\\u1946-\\u196d\\u1980-\\u19ab\\u19b0-\\u19c9\\u1a00-\\u1a16\\u1a20-\\u1a54\\u1b05-\\u1b33\\u1b83-\\u1ba0\\u1bae-\\u1be5\\u1c00-\\u1c23\\u1c4d-\\u1c7d\\u1c90-\\u1cba\\u1d00-\\u1dbf\\u1e00-\\u1f15\\u1f20-\\u1f45\\u1f5f-\\u1f7d\\u1f80-\\u1fb4\\u2150-\\u2189\\u2460-\\u249b\\u24ea-\\u24ff\\u2776-\\u2793\\u2c00-\\u2ce4\\u2d00-\\u2d25\\u2d30-\\u2d67\\u2d80-\\u2d96\\u3041-\\u3096\\u30a1-\\u30fa\\u3105-\\u312f\\u3131-\\u318e\\u31a0-\\u31bf\\u31f0-\\u31ff\\u3400-\\u4dbf\\u4e00-\\ua48c\\ua4d0-\\ua4fd\\ua500-\\ua60c\\ua610-\\ua62b\\ua640-\\ua66e\\ua67f-\\ua69d\\ua6a0-\\ua6ef\\ua722-\\ua788\\ua78b-\\ua7ca\\ua7f2-\\ua801\\ua80c-\\ua822\\ua840-\\ua873\\ua882-\\ua8b3\\ua900-\\ua925\\ua930-\\ua946\\ua960-\\ua97c\\ua984-\\ua9b2\\ua9e6-\\ua9fe\\uaa00-\\uaa28\\uaa60-\\uaa76\\uaa7e-\\uaaaf\\uab30-\\uab5a\\uab70-\\uabe2\\uac00-\\ud7a3\\ud7b0-\\ud7c6\\ud7cb-\\ud7fb\\uf900-\\ufa6d\\ufa70-\\ufad9\\ufb46-\\ufbb1\\ufbd3-\\ufd3d\\ufd50-\\ufd8f\\ufd92-\\ufdc7\\ufe76-\\ufefc\\uff21-\\uff3a\\uff41-\\uff5a\\uff66-\\uffbe-]{0,31}$"}
+    ],
+    "examples": ["nightly-backup"]
+  },
+  "GivenName": {
+    "description": "A name of a job, a group or an executor.",
+    "type": "string",
+    "minLength": 1,
+    "maxLength": 128,
+    "examples": ["nightly-backup"]
+  },
+  "Instant": {
+    "description": "Milliseconds since 1970-01-01T00:00:00Z.",
+    "type": "integer",
+    "format": "int64",
+    "examples": [1795237883581]
+  },
+  "InstantText": {
+    "description": "An instant: RFC 3339 text, or milliseconds since 1970-01-01T00:00:00Z. Write '+' as %2B in a URL.",
+    "anyOf": [
+      {"type": "string", "format": "date-time", "maxLength": 64},
+      {"type": "integer", "format": "int64", "minimum": -377705023201000, "maximum": 253402207200999}
+    ],
+    "examples": ["2027-01-31T12:00:00Z", 1801396800000]
+  },
+  "PageLimit": {
+    "description": "The most entries of one response.",
+    "type": "integer",
+    "format": "int32",
+    "minimum": 1,
+    "maximum": 1000,
+    "examples": [100]
+  },
+  "NumberOfTimes": {
+    "description": "The number of fire times.",
+    "type": "integer",
+    "format": "int32",
+    "minimum": 1,
+    "maximum": 1000,
+    "default": 5,
+    "examples": [3]
+  },
+  "Cursor": {
+    "description": "The `next` of the previous response; 0 is the beginning.",
+    "type": "integer",
+    "format": "int64",
+    "minimum": 0,
+    "default": 0,
+    "examples": [0]
+  },
+  "RunNumber": {
+    "description": "The id of a run.",
+    "type": "integer",
+    "format": "int64",
+    "minimum": 1,
+    "maximum": 9223372036854775807,
+    "examples": [7]
+  },
+  "LetterNumber": {
+    "description": "The number of a dead letter.",
+    "type": "integer",
+    "format": "int64",
+    "minimum": -9223372036854775808,
+    "maximum": 9223372036854775807,
+    "examples": [1]
+  },
+  "Before": {
+    "description": "The `next` of the previous page.",
+    "type": "integer",
+    "format": "int64",
+    "minimum": -9223372036854775808,
+    "maximum": 9223372036854775807,
+    "examples": [8]
+  },
+  "WaitMs": {
+    "description": "The longest wait for new lines, in milliseconds.",
+    "type": "integer",
+    "format": "int32",
+    "minimum": 0,
+    "maximum": 30000,
+    "default": 0,
+    "examples": [10000]
+  },
+  "KeyId": {
+    "description": "The id of a worker's key: 16 hexadecimal digits.",
+    "type": "string",
+    "pattern": "^[0-9a-f]{16}$",
+    "examples": ["0123456789abcdef"]
+  },
+  "TokenId": {
+    "description": "The id of an enrolment token: 16 hexadecimal digits.",
+    "type": "string",
+    "minLength": 1,
+    "maxLength": 128,
+    "examples": ["0123456789abcdef"]
+  },
+  "RunState": {
+    "description": "The state of a run.",
+    "type": "string",
+    "enum": ["scheduled", "dispatching", "queued", "running", "succeeded", "failed", "timed_out", "lost", "unroutable", "cancelled", "discarded", "covered", "skipped"]
+  },
+  "RunCounts": {
+    "description": "The number of runs by state. States without runs are left out.",
+    "type": "object",
+    "propertyNames": {"$ref": "#/components/schemas/RunState"},
+    "additionalProperties": {"type": "integer", "format": "int64", "minimum": 0},
+    "examples": [{"succeeded": 3}]
+  },
+  "Duration": {
+    "description": "A duration: numbers with the units d, h, m, s and ms. At most 3650d.",
+    "type": "string",
+    "maxLength": 200,
+    "pattern": "^\\s*([0-9]{1,15}(ms|[dhms])\\s*)+$",
+    "examples": ["250ms", "10s", "1h30m"]
+  },
+  "Text": {
+    "description": "A text of at most 64 KiB without a NUL character.",
+    "type": "string",
+    "maxLength": 65536,
+    "pattern": "^[^\\x00]*$"
+  },
+  "Path": {
+    "description": "A path of at most 4 KiB; not blank, without a NUL character.",
+    "type": "string",
+    "minLength": 1,
+    "maxLength": 4096,
+    "pattern": "^[^\\x00]*[^\\x00\\s][^\\x00]*$"
+  },
+  "Parameter": {
+    "description": "The parameter of the handler: a text is passed unchanged, any other value as JSON text. At most 64 KiB without a NUL character.",
+    "type": ["string", "number", "boolean", "array", "object", "null"],
+    "maxLength": 65536,
+    "examples": ["2027-03", {"month": 3}]
+  },
+  "WholeOrText": {
+    "description": "A text of at most 64 KiB. A whole number or a truth value counts as its text.",
+    "anyOf": [
+      {"$ref": "#/components/schemas/Text"},
+      {"type": "integer", "format": "int64"},
+      {"type": "boolean"}
+    ]
+  }
+}"##;
