@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use crate::ApiState;
 use crate::body::{Body, Fields, a_kind};
+use crate::namespace::NoNamespace;
 use crate::problem::{FieldProblem, Problem};
 use crate::query::{self, Params};
 use crate::view::{Count, DeadPage, DeadView, ReplayedDead};
@@ -18,6 +19,7 @@ const MAX_AT_ONCE: usize = 1_000;
 /// Lists dead letters, newest first.
 pub(crate) async fn list(
     State(state): State<ApiState>,
+    _: NoNamespace,
     uri: Uri,
 ) -> Result<Json<DeadPage>, Problem> {
     let mut params = Params::of(&uri, &["before", "limit"]);
@@ -40,6 +42,7 @@ pub(crate) async fn list(
 /// Shows one dead letter.
 pub(crate) async fn show(
     State(state): State<ApiState>,
+    _: NoNamespace,
     path: Result<Path<String>, PathRejection>,
     uri: Uri,
 ) -> Result<Json<DeadView>, Problem> {
@@ -103,6 +106,7 @@ fn ids(fields: &mut Fields) -> Option<Vec<i64>> {
 /// Puts dead letters back into the queues that they came from.
 pub(crate) async fn replay(
     State(state): State<ApiState>,
+    _: NoNamespace,
     uri: Uri,
     body: Body,
 ) -> Result<Json<ReplayedDead>, Problem> {
@@ -119,6 +123,7 @@ pub(crate) async fn replay(
 /// Deletes dead letters.
 pub(crate) async fn delete(
     State(state): State<ApiState>,
+    _: NoNamespace,
     uri: Uri,
     body: Body,
 ) -> Result<Json<Count>, Problem> {

@@ -9,6 +9,7 @@ use cueline_store::{TriggerOutcome, TriggerRequest};
 
 use crate::ApiState;
 use crate::body::Body;
+use crate::namespace::{ALL, InNamespace};
 use crate::problem::{FieldProblem, Problem};
 use crate::query::{self, Params};
 use crate::settle::settle;
@@ -21,25 +22,31 @@ const DAY_MS: u64 = 86_400_000;
 
 pub(crate) type JobPath = Result<Path<String>, PathRejection>;
 
-pub(crate) fn job_name(path: JobPath) -> Result<JobName, Problem> {
+pub(crate) fn job_name(namespace: &InNamespace, path: JobPath) -> Result<JobName, Problem> {
     let Path(text) = path.map_err(|e| Problem::malformed(e.body_text()))?;
-    text.parse().map_err(|e: cueline_model::NameError| {
-        Problem::malformed_fields(vec![FieldProblem::new("name", e.to_string())])
-    })
+    namespace
+        .job(&text)
+        .map_err(|message| Problem::malformed_fields(vec![FieldProblem::new("name", message)]))
 }
 
 /// Lists jobs by name.
 pub(crate) async fn list(
     State(state): State<ApiState>,
+    namespace: InNamespace,
     uri: Uri,
 ) -> Result<Json<JobPage>, Problem> {
-    let mut params = Params::of(&uri, &["after", "limit"]);
-    let after = params.parsed("after", |text| {
-        text.parse::<JobName>().map_err(|e| e.to_string())
+    let mut params = Params::of(&uri, &["after", "limit", ALL]);
+    let listed = namespace.listed(&mut params);
+    let after = params.parsed("after", |text| match &listed {
+        Some(_) => namespace.job(text),
+        None => text.parse::<JobName>().map_err(|e| e.to_string()),
     });
     let limit = params.limit(100);
     params.finish()?;
-    let jobs = state.store.jobs(after.as_ref(), limit).await?;
+    let jobs = state
+        .store
+        .jobs(listed.as_ref(), after.as_ref(), limit)
+        .await?;
     let now = state.store.now().await?;
     let full = jobs.len() >= limit;
     Ok(Json(JobPage {
@@ -55,21 +62,25 @@ pub(crate) async fn list(
 /// Shows one job.
 pub(crate) async fn show(
     State(state): State<ApiState>,
+    namespace: InNamespace,
     path: JobPath,
     uri: Uri,
 ) -> Result<Json<JobView>, Problem> {
     query::none(&uri)?;
-    Ok(Json(state.store.job(&job_name(path)?).await?.into()))
+    Ok(Json(
+        state.store.job(&job_name(&namespace, path)?).await?.into(),
+    ))
 }
 
 /// Deletes a job. Its runs are kept.
 pub(crate) async fn delete(
     State(state): State<ApiState>,
+    namespace: InNamespace,
     path: JobPath,
     uri: Uri,
 ) -> Result<Json<JobRef>, Problem> {
     query::none(&uri)?;
-    let name = job_name(path)?;
+    let name = job_name(&namespace, path)?;
     let id = state.store.delete_job(&name, "api").await?;
     settle(&state, &[id]).await?;
     Ok(Json(JobRef { id, name }))
@@ -78,13 +89,14 @@ pub(crate) async fn delete(
 /// Pauses a job's schedule.
 pub(crate) async fn pause(
     State(state): State<ApiState>,
+    namespace: InNamespace,
     path: JobPath,
     uri: Uri,
     body: Body,
 ) -> Result<Json<JobRef>, Problem> {
     query::none(&uri)?;
     body.nothing()?;
-    let name = job_name(path)?;
+    let name = job_name(&namespace, path)?;
     let id = state.store.set_job_enabled(&name, false, "api").await?;
     settle(&state, &[id]).await?;
     Ok(Json(JobRef { id, name }))
@@ -93,13 +105,14 @@ pub(crate) async fn pause(
 /// Resumes a job's schedule.
 pub(crate) async fn resume(
     State(state): State<ApiState>,
+    namespace: InNamespace,
     path: JobPath,
     uri: Uri,
     body: Body,
 ) -> Result<Json<JobRef>, Problem> {
     query::none(&uri)?;
     body.nothing()?;
-    let name = job_name(path)?;
+    let name = job_name(&namespace, path)?;
     let id = state.store.set_job_enabled(&name, true, "api").await?;
     state.admin.wake_claim();
     Ok(Json(JobRef { id, name }))
@@ -108,12 +121,13 @@ pub(crate) async fn resume(
 /// Runs a job now, or at a given instant.
 pub(crate) async fn trigger(
     State(state): State<ApiState>,
+    namespace: InNamespace,
     path: JobPath,
     uri: Uri,
     body: Body,
 ) -> Result<(StatusCode, Json<TriggerOutcome>), Problem> {
     query::none(&uri)?;
-    let job = job_name(path)?;
+    let job = job_name(&namespace, path)?;
     let mut fields = body.fields(&["params", "idempotency_key", "run_at"]);
     let params = fields.params("params", MAX_PARAMS_BYTES);
     let idempotency_key = fields.text("idempotency_key", MAX_KEY_BYTES);
@@ -141,10 +155,11 @@ pub(crate) async fn trigger(
 /// Lists the expected fire times of a past window with their runs. The default window is the last 24 hours.
 pub(crate) async fn ledger(
     State(state): State<ApiState>,
+    namespace: InNamespace,
     path: JobPath,
     uri: Uri,
 ) -> Result<Json<LedgerPage>, Problem> {
-    let name = job_name(path)?;
+    let name = job_name(&namespace, path)?;
     let mut params = Params::of(&uri, &["from", "to", "limit"]);
     let (from, to) = (params.instant("from"), params.instant("to"));
     let limit = params.limit(1_000);

@@ -12,6 +12,7 @@ mod instant;
 mod jobs;
 mod large;
 pub mod metrics;
+mod namespace;
 mod preview;
 mod problem;
 mod query;
@@ -97,7 +98,8 @@ impl ApiState {
 }
 
 /// All routes: `/livez` and `/readyz` without authentication, `/api/v1` with the admin token, and `/metrics` with it
-/// unless [`metrics_public`](ApiState::metrics_public).
+/// unless [`metrics_public`](ApiState::metrics_public). A path under `/api/v1/namespaces/{namespace}` is the one under
+/// `/api/v1` for that namespace. Other paths are for the namespace `default`.
 pub fn router(state: ApiState) -> Router {
     let api = Router::new()
         .route("/", get(system::index))
@@ -149,7 +151,7 @@ pub fn router(state: ApiState) -> Router {
     if !state.metrics_public {
         scrape = scrape.route_layer(from_fn_with_state(state.clone(), auth::require_token));
     }
-    Router::new()
+    let routes = Router::new()
         .route("/livez", get(system::livez))
         .route("/readyz", get(system::readyz))
         .merge(scrape)
@@ -159,5 +161,6 @@ pub fn router(state: ApiState) -> Router {
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
         // Outermost, so that refused requests count.
         .layer(from_fn_with_state(state.requests.clone(), metrics::count))
-        .with_state(state)
+        .with_state(state);
+    namespace::route(routes)
 }

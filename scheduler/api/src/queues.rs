@@ -9,8 +9,9 @@ use cueline_store::admin::EmptiedQueue;
 
 use crate::ApiState;
 use crate::body::Body;
+use crate::namespace::{ALL, InNamespace};
 use crate::problem::{FieldProblem, Problem};
-use crate::query;
+use crate::query::{self, Params};
 use crate::view::{Count, OutstandingView, QueuePage, Queues};
 
 type ExecutorPath = Result<Path<(String, String)>, PathRejection>;
@@ -20,11 +21,11 @@ const MAX_LISTED: usize = 1_000;
 /// Named in the timelines of the runs.
 const BY: &str = "api";
 
-fn executor(path: ExecutorPath) -> Result<ExecutorId, Problem> {
+fn executor(namespace: &InNamespace, path: ExecutorPath) -> Result<ExecutorId, Problem> {
     let Path((group, name)) = path.map_err(|e| Problem::malformed(e.body_text()))?;
     let mut errors = Vec::new();
-    let group = group.parse::<GroupName>().map_err(|e| {
-        errors.push(FieldProblem::new("group", e.to_string()));
+    let group = namespace.group(&group).map_err(|message| {
+        errors.push(FieldProblem::new("group", message));
     });
     let name = name.parse::<ExecutorName>().map_err(|e| {
         errors.push(FieldProblem::new("executor", e.to_string()));
@@ -35,21 +36,35 @@ fn executor(path: ExecutorPath) -> Result<ExecutorId, Problem> {
     }
 }
 
-/// Lists all queues.
-pub(crate) async fn list(State(state): State<ApiState>, uri: Uri) -> Result<Json<Queues>, Problem> {
-    query::none(&uri)?;
-    let queues = state.admin.queues().await?;
+/// Lists the queues of the namespace's executors. Queues of no executor are listed with those of `default`.
+pub(crate) async fn list(
+    State(state): State<ApiState>,
+    namespace: InNamespace,
+    uri: Uri,
+) -> Result<Json<Queues>, Problem> {
+    let mut params = Params::of(&uri, &[ALL]);
+    let listed = namespace.listed(&mut params);
+    params.finish()?;
+    let mut queues = state.admin.queues().await?;
+    queues.retain(|queue| match (&listed, &queue.group) {
+        (None, _) => true,
+        (Some(namespace), None) => namespace.is_default(),
+        (Some(namespace), Some(group)) => group
+            .parse::<GroupName>()
+            .is_ok_and(|group| group.is_in(namespace)),
+    });
     Ok(Json(Queues { queues }))
 }
 
 /// Shows one executor's queue and its outstanding attempts.
 pub(crate) async fn show(
     State(state): State<ApiState>,
+    namespace: InNamespace,
     path: ExecutorPath,
     uri: Uri,
 ) -> Result<Json<QueuePage>, Problem> {
     query::none(&uri)?;
-    let executor = executor(path)?;
+    let executor = executor(&namespace, path)?;
     let queues = state.admin.queues().await?;
     let queue = queues.into_iter().find(|q| {
         q.group.as_deref() == Some(executor.group.as_str())
@@ -75,37 +90,44 @@ pub(crate) async fn show(
 /// Empties the queue and routes its triggers again.
 pub(crate) async fn drain(
     State(state): State<ApiState>,
+    namespace: InNamespace,
     path: ExecutorPath,
     uri: Uri,
     body: Body,
 ) -> Result<Json<EmptiedQueue>, Problem> {
     query::none(&uri)?;
     body.nothing()?;
-    Ok(Json(state.admin.drain(&executor(path)?, BY).await?))
+    Ok(Json(
+        state.admin.drain(&executor(&namespace, path)?, BY).await?,
+    ))
 }
 
 /// Empties the queue and ends its runs `cancelled`.
 pub(crate) async fn purge(
     State(state): State<ApiState>,
+    namespace: InNamespace,
     path: ExecutorPath,
     uri: Uri,
     body: Body,
 ) -> Result<Json<EmptiedQueue>, Problem> {
     query::none(&uri)?;
     body.nothing()?;
-    Ok(Json(state.admin.purge(&executor(path)?, BY).await?))
+    Ok(Json(
+        state.admin.purge(&executor(&namespace, path)?, BY).await?,
+    ))
 }
 
 /// Publishes the triggers of the executor's attempts again if the executor does not hold them and they have not
 /// started.
 pub(crate) async fn replay(
     State(state): State<ApiState>,
+    namespace: InNamespace,
     path: ExecutorPath,
     uri: Uri,
     body: Body,
 ) -> Result<Json<Count>, Problem> {
     query::none(&uri)?;
     body.nothing()?;
-    let count = state.admin.replay(&executor(path)?).await?;
+    let count = state.admin.replay(&executor(&namespace, path)?).await?;
     Ok(Json(Count { count }))
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use cueline_model::{Job, JobId, JobName, RunId, RunState, Timestamp};
+use cueline_model::{Job, JobId, JobName, Namespace, RunId, RunState, Timestamp};
 use cueline_store::admin::{QueueDepth, ReplayedDeadLetter, SinceStart};
 use cueline_store::{
     AppliedJob, DeadLetter, Executor, JobSummary, LedgerEntry, OutstandingAttempt, Run, StoreStats,
@@ -87,11 +87,30 @@ pub struct NextTimes {
     pub note: Option<String>,
 }
 
+/// What belongs to a namespace. Names in it are qualified.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Namespaced<T> {
+    /// Its namespace; absent for `default`.
+    #[serde(default, skip_serializing_if = "Namespace::is_default")]
+    pub namespace: Namespace,
+    /// What belongs to it.
+    #[serde(flatten)]
+    pub item: T,
+}
+
+impl<T> std::ops::Deref for Namespaced<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.item
+    }
+}
+
 /// A page of runs, newest first.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RunPage {
     /// The runs.
-    pub runs: Vec<Run>,
+    pub runs: Vec<Namespaced<Run>>,
     /// `before` for the next page; absent on the last one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<i64>,
@@ -150,6 +169,9 @@ pub struct LedgerPage {
 /// An executor with the time since its last heartbeat.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExecutorView {
+    /// The namespace of its group; absent for `default`.
+    #[serde(default, skip_serializing_if = "Namespace::is_default")]
+    pub namespace: Namespace,
     /// The executor.
     #[serde(flatten)]
     pub executor: Executor,

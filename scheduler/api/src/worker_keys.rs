@@ -13,13 +13,14 @@ use cueline_store::WorkerKeyState;
 
 use crate::ApiState;
 use crate::body::Body;
+use crate::namespace::{ALL, InNamespace, has_group};
 use crate::problem::{FieldProblem, Problem};
 use crate::query::{self, Params};
 use crate::view::{WorkerKeyPage, WorkerKeyRef, WorkerKeyView};
 
 type KeyPath = Result<Path<(String, String, String)>, PathRejection>;
 
-/// The most reads of the store for one page. Keys of other groups fill the reads, and may leave the page short.
+/// The most reads of the store for one page. Keys of other groups and namespaces fill the reads, and may leave the page short.
 const MAX_READS: usize = 20;
 /// Named as the one who changed a key.
 const BY: &str = "api";
@@ -27,11 +28,14 @@ const BY: &str = "api";
 /// Lists keys in the order of their last changes.
 pub(crate) async fn list(
     State(state): State<ApiState>,
+    namespace: InNamespace,
     uri: Uri,
 ) -> Result<Json<WorkerKeyPage>, Problem> {
-    let mut params = Params::of(&uri, &["group", "after", "limit"]);
-    let group = params.parsed("group", |text| {
-        text.parse::<GroupName>().map_err(|e| e.to_string())
+    let mut params = Params::of(&uri, &["group", "after", "limit", ALL]);
+    let listed = namespace.listed(&mut params);
+    let group = params.parsed("group", |text| match &listed {
+        Some(_) => namespace.group(text),
+        None => text.parse::<GroupName>().map_err(|e| e.to_string()),
     });
     let mut after = params.number("after", 0, 0..=i64::MAX);
     let limit = params.limit(100);
@@ -46,9 +50,10 @@ pub(crate) async fn list(
         after = page.version;
         next = (!is_last).then_some(after);
         let wanted = page.keys.into_iter().filter(|key| {
-            group
-                .as_ref()
-                .is_none_or(|group| key.executor.group == *group)
+            has_group(listed.as_ref(), &key.executor.group)
+                && group
+                    .as_ref()
+                    .is_none_or(|group| key.executor.group == *group)
         });
         keys.extend(wanted.map(WorkerKeyView::from));
         if is_last || keys.len() == limit {
@@ -62,25 +67,44 @@ pub(crate) async fn list(
 /// Revokes a key: messages that it seals are not accepted any more.
 pub(crate) async fn revoke(
     State(state): State<ApiState>,
+    namespace: InNamespace,
     path: KeyPath,
     uri: Uri,
     body: Body,
 ) -> Result<Json<WorkerKeyRef>, Problem> {
-    set(&state, path, &uri, body, WorkerKeyState::Revoked).await
+    set(
+        &state,
+        &namespace,
+        path,
+        &uri,
+        body,
+        WorkerKeyState::Revoked,
+    )
+    .await
 }
 
 /// Allows a revoked key again.
 pub(crate) async fn allow(
     State(state): State<ApiState>,
+    namespace: InNamespace,
     path: KeyPath,
     uri: Uri,
     body: Body,
 ) -> Result<Json<WorkerKeyRef>, Problem> {
-    set(&state, path, &uri, body, WorkerKeyState::Allowed).await
+    set(
+        &state,
+        &namespace,
+        path,
+        &uri,
+        body,
+        WorkerKeyState::Allowed,
+    )
+    .await
 }
 
 async fn set(
     state: &ApiState,
+    namespace: &InNamespace,
     path: KeyPath,
     uri: &Uri,
     body: Body,
@@ -88,7 +112,7 @@ async fn set(
 ) -> Result<Json<WorkerKeyRef>, Problem> {
     query::none(uri)?;
     body.nothing()?;
-    let (executor, key) = key(path)?;
+    let (executor, key) = key(namespace, path)?;
     let exists = state
         .store
         .set_worker_key(&executor, key.as_str(), to, BY)
@@ -107,14 +131,16 @@ async fn set(
     }))
 }
 
-fn key(path: KeyPath) -> Result<(ExecutorId, WorkerKeyId), Problem> {
+fn key(namespace: &InNamespace, path: KeyPath) -> Result<(ExecutorId, WorkerKeyId), Problem> {
     let Path((group, name, key)) = path.map_err(|e| Problem::malformed(e.body_text()))?;
     let mut errors = Vec::new();
-    let group = segment(&mut errors, "group", &group);
+    let group = namespace.group(&group).map_err(|message| {
+        errors.push(FieldProblem::new("group", message));
+    });
     let name = segment(&mut errors, "executor", &name);
     let key = segment(&mut errors, "key", &key);
     match (group, name, key) {
-        (Some(group), Some(name), Some(key)) => Ok((ExecutorId { group, name }, key)),
+        (Ok(group), Some(name), Some(key)) => Ok((ExecutorId { group, name }, key)),
         _ => Err(Problem::malformed_fields(errors)),
     }
 }

@@ -2,7 +2,7 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use cueline_model::{ExecutorId, ExecutorName, GroupName, Timestamp};
+use cueline_model::{ExecutorId, ExecutorName, GroupName, Namespace, Timestamp};
 use cueline_store::{StoredEnrolmentToken, StoredWorkerKey, WorkerKeyState};
 use serde::{Deserialize, Serialize};
 
@@ -29,6 +29,9 @@ impl std::fmt::Debug for CreatedToken {
 pub struct TokenView {
     /// Its id: 16 hexadecimal digits.
     pub id: String,
+    /// The namespace whose workers it enrols; `None` for all namespaces.
+    #[serde(default)]
+    pub namespace: Option<Namespace>,
     /// The group whose workers it enrols; `None` for all groups.
     pub group: Option<GroupName>,
     /// The one executor that it enrols; `None` for all executors.
@@ -47,6 +50,7 @@ impl From<StoredEnrolmentToken> for TokenView {
     fn from(token: StoredEnrolmentToken) -> Self {
         Self {
             id: token.id,
+            namespace: token.namespace,
             group: token.group,
             executor: token.executor,
             uses_left: token.uses_left,

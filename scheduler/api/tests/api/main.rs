@@ -8,6 +8,7 @@ mod hostile_bodies;
 mod large;
 mod limits;
 mod metrics;
+mod namespaces;
 mod raw;
 mod refusals;
 mod server;
