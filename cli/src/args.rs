@@ -11,6 +11,7 @@ use crate::config::check::ConfigCommand;
 use crate::job_history::{HistoryArgs, RestoreArgs};
 use crate::keys::{KeyCommand, TokenCommand};
 use crate::migrate::MigrateArgs;
+use crate::namespaces::AllNamespaces;
 use crate::output::OutputFormat;
 use crate::server_args::ServerArgs;
 use crate::worker_key::args::WorkerKeyCommand;
@@ -106,8 +107,8 @@ pub(crate) enum JobCommand {
     Apply(ApplyArgs),
     /// Show what apply would change, field by field
     Diff(FilesArgs),
-    /// List all jobs
-    List,
+    /// List jobs
+    List(AllNamespaces),
     /// Show one job
     Show(JobArg),
     /// Show a job's next fire times
@@ -201,6 +202,8 @@ pub(crate) enum RunCommand {
 /// `cueline run list`
 #[derive(Debug, Args)]
 pub(crate) struct RunListArgs {
+    #[command(flatten)]
+    pub(crate) all: AllNamespaces,
     /// Only runs of this job
     #[arg(long, value_name = "JOB")]
     pub(crate) job: Option<JobName>,
@@ -240,15 +243,15 @@ pub(crate) struct LogsArgs {
 /// `cueline executor …`
 #[derive(Debug, Subcommand)]
 pub(crate) enum ExecutorCommand {
-    /// List all executors
-    List,
+    /// List executors
+    List(AllNamespaces),
 }
 
 /// `cueline queue …`
 #[derive(Debug, Subcommand)]
 pub(crate) enum QueueCommand {
-    /// List all queues with their number of messages
-    List,
+    /// List queues with their number of messages
+    List(AllNamespaces),
     /// Show an executor's queue and its unfinished attempts
     Show(ExecutorArg),
     /// Empty an executor's queue; its runs are routed again

@@ -9,6 +9,7 @@ use serde_json::Value;
 use crate::client::{Api, read};
 use crate::failure::Failure;
 use crate::human;
+use crate::namespaces::AllNamespaces;
 use crate::output::{Out, Paint, Waiting, cell};
 
 /// The most entries asked for at once.
@@ -26,18 +27,17 @@ pub(crate) enum AuditCommand {
 /// `cueline audit list`
 #[derive(Debug, Args)]
 pub(crate) struct AuditListArgs {
+    #[command(flatten)]
+    pub(crate) all: AllNamespaces,
     /// Only changes by this actor, such as "user alice" or "token admin"
     #[arg(long, value_name = "ACTOR")]
     pub(crate) actor: Option<String>,
     /// Only this action, such as job.pause, or all actions of one kind of object, such as job
     #[arg(long, value_name = "ACTION")]
     pub(crate) action: Option<String>,
-    /// Only changes of the object with this name or number
+    /// Only changes of the object with this name or number; with the namespace before it, as in team-a/report
     #[arg(long, value_name = "NAME")]
     pub(crate) object: Option<String>,
-    /// Only changes in this namespace
-    #[arg(long, value_name = "NAMESPACE")]
-    pub(crate) namespace: Option<Namespace>,
     /// Only actions that ended like this
     #[arg(long, value_enum)]
     pub(crate) result: Option<ResultArg>,
@@ -58,6 +58,8 @@ pub(crate) struct AuditListArgs {
 /// `cueline audit export`
 #[derive(Debug, Args)]
 pub(crate) struct AuditExportArgs {
+    #[command(flatten)]
+    pub(crate) all: AllNamespaces,
     /// Not before this time
     #[arg(long, value_name = "INSTANT", value_parser = cueline_api::instant)]
     pub(crate) from: Option<Timestamp>,
@@ -108,7 +110,6 @@ fn list_query(args: AuditListArgs) -> Query {
         ("actor", args.actor),
         ("action", args.action),
         ("object", args.object),
-        ("namespace", args.namespace.map(|name| name.to_string())),
         ("result", result.map(|result| result.as_str().to_owned())),
         ("before", args.before.map(|id| id.to_string())),
         ("limit", Some(args.limit.to_string())),
@@ -122,25 +123,29 @@ fn list_query(args: AuditListArgs) -> Query {
 }
 
 async fn list(api: &Api, out: Out, args: AuditListArgs) -> Result<(), Failure> {
-    let answer = api.get(&["audit"], &list_query(args)).await?;
+    let all = args.all;
+    let answer = api.list(&["audit"], &list_query(args), all).await?;
     if out.is_json() {
         return out.json(&answer);
     }
     let page: AuditPage = read(answer)?;
-    let mut table = out.table(&["ID", "WHEN", "ACTOR", "ACTION", "OBJECT", "DETAIL"]);
+    let heads = ["ID", "WHEN", "ACTOR", "ACTION", "OBJECT", "DETAIL"];
+    let mut table = out.table(&all.column("NAMESPACE", heads.to_vec()));
     for entry in &page.entries {
         let (words, paint) = match entry.result {
             AuditResult::Done => (entry.detail.clone(), None),
             AuditResult::Refused => (format!("refused: {}", entry.detail), Some(Paint::Bad)),
         };
-        table.add_row(vec![
+        let row = vec![
             cell(entry.id.to_string(), None),
             cell(human::relative(entry.at, page.now), None),
             cell(human::one_line(&entry.actor, 40), None),
             cell(entry.action.clone(), None),
             cell(human::one_line(&entry.object, 60), None),
             cell(human::one_line(&words, 80), paint),
-        ]);
+        ];
+        let namespace = entry.namespace.as_ref().map_or("–", Namespace::as_str);
+        table.add_row(all.column(cell(namespace, None), row));
     }
     out.print_table(&table, "there are no such entries")?;
     match page.next {
@@ -157,7 +162,7 @@ async fn export(api: &Api, out: Out, args: &AuditExportArgs) -> Result<(), Failu
         let mut query = window(args.from, args.to);
         query.push(("limit", PAGE.to_string()));
         query.extend(before.map(|id: i64| ("before", id.to_string())));
-        let mut page = api.get(&["audit"], &query).await?;
+        let mut page = api.list(&["audit"], &query, args.all).await?;
         if let Some(Value::Array(entries)) = page.get_mut("entries").map(Value::take) {
             count += entries.len();
             for entry in &entries {
@@ -179,10 +184,12 @@ mod tests {
     #[test]
     fn only_given_filters_are_sent() {
         let args = AuditListArgs {
+            all: AllNamespaces {
+                all_namespaces: false,
+            },
             actor: None,
             action: Some("job".to_owned()),
             object: None,
-            namespace: None,
             result: Some(ResultArg::Refused),
             from: Some(Timestamp::from_millis(7)),
             to: None,

@@ -4,12 +4,14 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use cueline_api::Problem;
+use cueline_model::Namespace;
 use reqwest::{Method, Response, StatusCode, Url};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::discovery::{self, Discovered};
 use crate::failure::Failure;
+use crate::namespaces::AllNamespaces;
 use crate::server_args::ServerArgs;
 
 /// The server's address by default.
@@ -37,6 +39,8 @@ pub(crate) struct Api {
     target: Url,
     token: Option<String>,
     token_from: String,
+    /// Whose paths the requests name.
+    namespace: Namespace,
     /// The socket of this user's server, if the requests go there and not to `base`.
     socket: Option<PathBuf>,
 }
@@ -88,8 +92,39 @@ impl Api {
             target,
             token,
             token_from,
+            namespace: named.namespace()?,
             socket,
         })
+    }
+
+    /// The namespace that the user named.
+    pub(crate) fn namespace(&self) -> &Namespace {
+        &self.namespace
+    }
+
+    /// The same server, asked for the jobs, groups and runs of this namespace.
+    pub(crate) fn in_namespace(&self, namespace: &Namespace) -> Self {
+        Self {
+            namespace: namespace.clone(),
+            ..self.clone()
+        }
+    }
+
+    /// Lists what `path` has of the namespace, or of all namespaces.
+    pub(crate) async fn list(
+        &self,
+        path: &[&str],
+        query: &[(&str, String)],
+        all: AllNamespaces,
+    ) -> Result<Value, Failure> {
+        if !all.all_namespaces {
+            return self.get(path, query).await;
+        }
+        let mut query = query.to_vec();
+        query.push(("all_namespaces", "true".to_owned()));
+        self.in_namespace(&Namespace::default())
+            .get(path, &query)
+            .await
     }
 
     /// The server's address.
@@ -142,7 +177,11 @@ impl Api {
     ) -> Result<Value, Failure> {
         let mut url = self.target.clone();
         if let Ok(mut segments) = url.path_segments_mut() {
-            segments.pop_if_empty().extend(["api", "v1"]).extend(path);
+            segments.pop_if_empty().extend(["api", "v1"]);
+            if !self.namespace.is_default() {
+                segments.extend(["namespaces", self.namespace.as_str()]);
+            }
+            segments.extend(path);
         }
         if !query.is_empty() {
             url.query_pairs_mut().extend_pairs(query);

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use cueline_model::schedule::CronSchedule;
-use cueline_model::{JobSpec, crontab};
+use cueline_model::{GroupName, JobName, JobSpec, Namespace, crontab};
 use serde_json::json;
 
 use crate::args::{CrontabArgs, UserColumn};
@@ -25,10 +25,11 @@ struct Found {
 /// Imports the files. A dry run needs no server, so `api` is called only if jobs are applied.
 pub(crate) async fn run(
     api: impl FnOnce() -> Result<Api, Failure>,
+    namespace: &Namespace,
     out: Out,
     args: &CrontabArgs,
 ) -> Result<(), Failure> {
-    let found = read_all(args)?;
+    let found = read_all(args, namespace)?;
     if out.is_json() {
         return run_json(api, out, args, &found).await;
     }
@@ -69,8 +70,7 @@ async fn run_json(
     let applied = if args.dry_run || specs.is_empty() {
         None
     } else {
-        let body = json!({ "jobs": specs, "dry_run": false });
-        Some(api()?.post(&["jobs", "apply"], &body).await?)
+        Some(job::send(&api()?, &specs, false).await?)
     };
     out.json(&json!({
         "jobs": specs,
@@ -102,7 +102,9 @@ impl Found {
     }
 }
 
-fn read_all(args: &CrontabArgs) -> Result<Found, Failure> {
+fn read_all(args: &CrontabArgs, namespace: &Namespace) -> Result<Found, Failure> {
+    let group = GroupName::in_namespace(namespace, args.group.as_str())
+        .map_err(|error| Failure::bad_input(format!("--group: {error}")))?;
     let timezone = timezone(args.tz.as_deref())?;
     let mut found = Found::default();
     let mut seen: HashMap<String, String> = HashMap::new();
@@ -111,7 +113,7 @@ fn read_all(args: &CrontabArgs) -> Result<Found, Failure> {
         let options = crontab::ImportOptions {
             source: source(file),
             timezone: timezone.clone(),
-            group: args.group.clone(),
+            group: group.clone(),
             user_column: match args.user_column {
                 UserColumn::Auto => crontab::UserColumn::Auto,
                 UserColumn::Yes => crontab::UserColumn::Yes,
@@ -122,7 +124,8 @@ fn read_all(args: &CrontabArgs) -> Result<Found, Failure> {
         let place = |line: u32| format!("{}:{line}", file.display());
         for entry in import.entries {
             let place = place(entry.line);
-            match entry.job {
+            let job = entry.job.and_then(|job| placed(job, namespace, &group));
+            match job {
                 Ok(job) => match seen.insert(job.name.to_string(), place.clone()) {
                     None => found.jobs.push((place, job)),
                     Some(first) => {
@@ -140,6 +143,16 @@ fn read_all(args: &CrontabArgs) -> Result<Found, Failure> {
             .extend(warnings.map(|w| (place(w.line), w.message)));
     }
     Ok(found)
+}
+
+/// The job in the namespace, for its group there.
+fn placed(job: JobSpec, namespace: &Namespace, group: &GroupName) -> Result<JobSpec, String> {
+    let name = JobName::in_namespace(namespace, job.name.local());
+    Ok(JobSpec {
+        name: name.map_err(|error| error.to_string())?,
+        group: group.clone(),
+        ..job
+    })
 }
 
 /// The first part of the jobs' names.

@@ -1,11 +1,13 @@
 //! `cueline executor …`
 
 use cueline_api::view::{ExecutorView, Executors};
+use cueline_model::ExecutorId;
 
 use crate::args::ExecutorCommand;
 use crate::client::{Api, read};
 use crate::failure::Failure;
 use crate::human;
+use crate::namespaces::AllNamespaces;
 use crate::output::{Out, Paint, cell};
 
 /// An executor gets no new triggers after this time without a heartbeat.
@@ -13,22 +15,24 @@ pub(crate) const DEAD_AFTER_MS: u64 = 15_000;
 
 pub(crate) async fn run(api: &Api, out: Out, command: &ExecutorCommand) -> Result<(), Failure> {
     match command {
-        ExecutorCommand::List => list(api, out).await,
+        ExecutorCommand::List(all) => list(api, out, *all).await,
     }
 }
 
-async fn list(api: &Api, out: Out) -> Result<(), Failure> {
-    let answer = api.get(&["executors"], &[]).await?;
+async fn list(api: &Api, out: Out, all: AllNamespaces) -> Result<(), Failure> {
+    let answer = api.list(&["executors"], &[], all).await?;
     if out.is_json() {
         return out.json(&answer);
     }
     let found: Executors = read(answer)?;
-    let mut table = out.table(&["EXECUTOR", "ALIVE", "HELD", "RUNNING", "CAPACITY", "RUNS"]);
+    let heads = ["EXECUTOR", "ALIVE", "HELD", "RUNNING", "CAPACITY", "RUNS"];
+    let mut table = out.table(&all.column("NAMESPACE", heads.to_vec()));
     for view in &found.executors {
         let heartbeat = &view.executor.heartbeat;
         let (alive, paint) = alive(view);
-        table.add_row(vec![
-            cell(heartbeat.executor.to_string(), None),
+        let ExecutorId { group, name } = &heartbeat.executor;
+        let row = vec![
+            cell(format!("{}/{name}", group.local()), None),
             cell(alive, Some(paint)),
             cell(heartbeat.held.to_string(), None),
             cell(heartbeat.running.to_string(), None),
@@ -37,7 +41,9 @@ async fn list(api: &Api, out: Out) -> Result<(), Failure> {
                 human::one_line(&heartbeat.capabilities.join(", "), 80),
                 None,
             ),
-        ]);
+        ];
+        let namespace = cell(view.namespace.as_str(), None);
+        table.add_row(all.column(namespace, row));
     }
     out.print_table(&table, "there are no executors")
 }

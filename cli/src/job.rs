@@ -1,7 +1,9 @@
 //! `cueline job …`
 
+use std::collections::BTreeMap;
+
 use cueline_api::view::{ApplyAnswer, JobPage, JobRef, JobView, NextTimes};
-use cueline_model::{JobName, JobSpec, RunState, Schedule, Timestamp};
+use cueline_model::{JobName, JobSpec, Namespace, RunState, Schedule, Timestamp};
 use cueline_store::{Change, Run};
 use serde_json::{Value, json};
 
@@ -9,6 +11,7 @@ use crate::args::{ApplyArgs, FilesArgs, JobCommand, NextArgs};
 use crate::client::{Api, read};
 use crate::failure::Failure;
 use crate::human;
+use crate::namespaces::AllNamespaces;
 use crate::output::{Out, Paint, Waiting, cell};
 use crate::{job_history, jobdiff, jobfile};
 
@@ -19,7 +22,7 @@ pub(crate) async fn run(api: &Api, out: Out, command: JobCommand) -> Result<(), 
     match command {
         JobCommand::Apply(args) => apply_files(api, out, &args).await,
         JobCommand::Diff(args) => diff(api, out, &args).await,
-        JobCommand::List => list(api, out).await,
+        JobCommand::List(all) => list(api, out, all).await,
         JobCommand::Show(job) => show(api, out, &job.name).await,
         JobCommand::Next(args) => next(api, out, &args).await,
         JobCommand::Pause(job) => change(api, out, &job.name, "pause", "paused").await,
@@ -31,15 +34,19 @@ pub(crate) async fn run(api: &Api, out: Out, command: JobCommand) -> Result<(), 
 }
 
 /// Reads job files into one list. On failure returns every error and `summary`.
-fn read_files(args: &FilesArgs, summary: &str) -> Result<Vec<JobSpec>, Failure> {
-    jobfile::read_all(&args.files).map_err(|error| Failure::BadInput {
+fn read_files(
+    args: &FilesArgs,
+    namespace: &Namespace,
+    summary: &str,
+) -> Result<Vec<JobSpec>, Failure> {
+    jobfile::read_all(&args.files, namespace).map_err(|error| Failure::BadInput {
         messages: error.messages,
         summary: Some(summary.to_owned()),
     })
 }
 
 async fn apply_files(api: &Api, out: Out, args: &ApplyArgs) -> Result<(), Failure> {
-    let specs = read_files(&args.files, "nothing was applied")?;
+    let specs = read_files(&args.files, api.namespace(), "nothing was applied")?;
     apply(api, out, &specs, args.dry_run).await
 }
 
@@ -78,8 +85,42 @@ pub(crate) async fn apply(
     ))
 }
 
-async fn send(api: &Api, specs: &[JobSpec], dry_run: bool) -> Result<Value, Failure> {
+/// Sends definitions, those of each namespace in a request of its own, and returns one answer in the order of `specs`.
+pub(crate) async fn send(api: &Api, specs: &[JobSpec], dry_run: bool) -> Result<Value, Failure> {
     let _waiting = Waiting::for_(format!("applying {} jobs", specs.len()));
+    let mut parts: BTreeMap<Namespace, Vec<(usize, &JobSpec)>> = BTreeMap::new();
+    for (position, spec) in specs.iter().enumerate() {
+        let part = parts.entry(spec.name.namespace()).or_default();
+        part.push((position, spec));
+    }
+    if parts.is_empty() {
+        return send_part(api, &[], dry_run).await;
+    }
+    if parts.len() > 1 && !dry_run {
+        // Refuses what cannot be applied in one namespace before anything is applied in another.
+        for (namespace, part) in &parts {
+            send_part(&api.in_namespace(namespace), part, true).await?;
+        }
+    }
+    let mut applied = vec![Value::Null; specs.len()];
+    for (namespace, part) in &parts {
+        let mut answer = send_part(&api.in_namespace(namespace), part, dry_run).await?;
+        let Some(Value::Array(found)) = answer.get_mut("applied").map(Value::take) else {
+            continue;
+        };
+        for ((position, _), one) in part.iter().zip(found) {
+            applied[*position] = one;
+        }
+    }
+    Ok(json!({ "dry_run": dry_run, "applied": applied }))
+}
+
+async fn send_part(
+    api: &Api,
+    specs: &[(usize, &JobSpec)],
+    dry_run: bool,
+) -> Result<Value, Failure> {
+    let specs: Vec<&JobSpec> = specs.iter().map(|(_, spec)| *spec).collect();
     let body = json!({ "jobs": specs, "dry_run": dry_run });
     api.post(&["jobs", "apply"], &body)
         .await
@@ -93,7 +134,7 @@ async fn send(api: &Api, specs: &[JobSpec], dry_run: bool) -> Result<Value, Fail
 }
 
 async fn diff(api: &Api, out: Out, args: &FilesArgs) -> Result<(), Failure> {
-    let specs = read_files(args, "nothing was compared")?;
+    let specs = read_files(args, api.namespace(), "nothing was compared")?;
     // The server compares, because only the server can check some rules, such as whether a parent exists.
     let answer: ApplyAnswer = read(send(api, &specs, true).await?)?;
     let mut changes = Vec::new();
@@ -102,7 +143,8 @@ async fn diff(api: &Api, out: Out, args: &FilesArgs) -> Result<(), Failure> {
             Change::Unchanged => continue,
             Change::Created => Vec::new(),
             Change::Updated => {
-                let job: JobView = read(api.get(&["jobs", spec.name.as_str()], &[]).await?)?;
+                let api = api.in_namespace(&spec.name.namespace());
+                let job: JobView = read(api.get(&["jobs", spec.name.local()], &[]).await?)?;
                 jobdiff::fields(&job.job.spec, &spec.over(Some(&job.job.spec)))
             }
         };
@@ -131,13 +173,13 @@ async fn diff(api: &Api, out: Out, args: &FilesArgs) -> Result<(), Failure> {
 }
 
 /// All jobs, page by page.
-async fn all(api: &Api) -> Result<(Vec<Value>, Value), Failure> {
+async fn all(api: &Api, all: AllNamespaces) -> Result<(Vec<Value>, Value), Failure> {
     let mut jobs = Vec::new();
     let mut after: Option<String> = None;
     loop {
         let mut query = vec![("limit", PAGE.to_string())];
         query.extend(after.map(|name| ("after", name)));
-        let mut page = api.get(&["jobs"], &query).await?;
+        let mut page = api.list(&["jobs"], &query, all).await?;
         if let Some(Value::Array(found)) = page.get_mut("jobs").map(Value::take) {
             jobs.extend(found);
         }
@@ -148,20 +190,21 @@ async fn all(api: &Api) -> Result<(Vec<Value>, Value), Failure> {
     }
 }
 
-async fn list(api: &Api, out: Out) -> Result<(), Failure> {
-    let (jobs, now) = all(api).await?;
+async fn list(api: &Api, out: Out, namespaces: AllNamespaces) -> Result<(), Failure> {
+    let (jobs, now) = all(api, namespaces).await?;
     let answer = json!({ "jobs": jobs, "now": now });
     if out.is_json() {
         return out.json(&answer);
     }
     let page: JobPage = read(answer)?;
-    let mut table = out.table(&["NAME", "GROUP", "SCHEDULE", "NEXT", "LAST", "24 H"]);
+    let heads = ["NAME", "GROUP", "SCHEDULE", "NEXT", "LAST", "24 H"];
+    let mut table = out.table(&namespaces.column("NAMESPACE", heads.to_vec()));
     for job in &page.jobs {
         let spec = &job.job.spec;
         let (last, paint) = last(job.last.as_ref(), page.now);
-        table.add_row(vec![
-            cell(spec.name.as_str(), None),
-            cell(spec.group.as_str(), None),
+        let row = vec![
+            cell(spec.name.local(), None),
+            cell(spec.group.local(), None),
             cell(human::schedule(spec), None),
             cell(
                 next_fire(job, page.now),
@@ -169,7 +212,9 @@ async fn list(api: &Api, out: Out) -> Result<(), Failure> {
             ),
             cell(last, paint),
             cell(day(job), None),
-        ]);
+        ];
+        let namespace = cell(spec.name.namespace().as_str(), None);
+        table.add_row(namespaces.column(namespace, row));
     }
     out.print_table(
         &table,
@@ -235,9 +280,9 @@ async fn show(api: &Api, out: Out, name: &JobName) -> Result<(), Failure> {
     let job: JobView = read(answer)?;
     let spec = &job.job.spec;
     let mut lines = vec![
-        ("name", spec.name.to_string()),
+        ("name", spec.name.local().to_owned()),
         ("version", job.job.version.to_string()),
-        ("group", spec.group.to_string()),
+        ("group", spec.group.local().to_owned()),
         ("schedule", human::schedule(spec)),
         (
             "enabled",
@@ -251,6 +296,9 @@ async fn show(api: &Api, out: Out, name: &JobName) -> Result<(), Failure> {
         ("handler", human::handler(&spec.handler)),
         ("24 h", day(&job)),
     ];
+    if !spec.name.namespace().is_default() {
+        lines.insert(1, ("namespace", spec.name.namespace().to_string()));
+    }
     if let Some(at) = job.next_fire {
         lines.push(("next", human::local(at, zone(spec))));
     }

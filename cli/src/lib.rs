@@ -26,6 +26,7 @@ mod jobdiff;
 mod jobfile;
 mod keys;
 mod migrate;
+mod namespaces;
 mod output;
 mod queue;
 mod redacted;
@@ -108,6 +109,7 @@ fn refuse_client_options(matches: &ArgMatches) -> Option<Failure> {
     config::is_role(name).then_some(())?;
     let messages: Vec<String> = [
         ("url", "--url", "--listen sets the address of this server"),
+        ("namespace", "--namespace", "--group NAMESPACE/GROUP sets that of its executors, where the role has it"),
         ("token", "--token", "others can see command lines; use --token-file or CUELINE_TOKEN, where the role has them"),
         ("ca_file", "--ca-file", "--tls-client-ca has the authorities of clients, where the role has it"),
         ("client_cert", "--client-cert", "--tls-cert has the certificate of this server, where the role has it"),
@@ -135,7 +137,9 @@ async fn run(cli: Cli, native: Native) -> Result<(), Failure> {
         Command::Queue(command) => queue::run(&api()?, out, command).await,
         Command::Dlq(command) => dlq::run(&api()?, out, command).await,
         Command::Audit(command) => audit::run(&api()?, out, command).await,
-        Command::Import(ImportCommand::Crontab(args)) => crontab::run(api, out, &args).await,
+        Command::Import(ImportCommand::Crontab(args)) => {
+            crontab::run(api, &cli.server.namespace()?, out, &args).await
+        }
         Command::Cron(command) => cron::run(out, command),
         Command::Doctor(args) => doctor::run(&cli.server, out, &args).await,
         Command::Role(args) => role(args, native).await,

@@ -7,11 +7,12 @@ use serde_json::{Value, json};
 use crate::args::{ExecutorArg, QueueCommand};
 use crate::client::{Api, read};
 use crate::failure::Failure;
+use crate::namespaces::AllNamespaces;
 use crate::output::{Out, Paint, cell};
 
 pub(crate) async fn run(api: &Api, out: Out, command: QueueCommand) -> Result<(), Failure> {
     match command {
-        QueueCommand::List => list(api, out).await,
+        QueueCommand::List(all) => list(api, out, all).await,
         QueueCommand::Show(target) => show(api, out, &target).await,
         QueueCommand::Drain(target) => {
             empty(api, out, &target, "drain", "removed, to be routed again").await
@@ -23,8 +24,8 @@ pub(crate) async fn run(api: &Api, out: Out, command: QueueCommand) -> Result<()
     }
 }
 
-async fn list(api: &Api, out: Out) -> Result<(), Failure> {
-    let answer = api.get(&["queues"], &[]).await?;
+async fn list(api: &Api, out: Out, all: AllNamespaces) -> Result<(), Failure> {
+    let answer = api.list(&["queues"], &[], all).await?;
     if out.is_json() {
         return out.json(&answer);
     }

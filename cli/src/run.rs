@@ -29,15 +29,16 @@ async fn list(api: &Api, out: Out, args: &RunListArgs) -> Result<(), Failure> {
     query.extend(args.job.iter().map(|job| ("job", job.to_string())));
     query.extend(args.before.iter().map(|id| ("before", id.to_string())));
     query.extend(args.states.iter().map(|state| ("state", state.to_string())));
-    let answer = api.get(&["runs"], &query).await?;
+    let answer = api.list(&["runs"], &query, args.all).await?;
     if out.is_json() {
         return out.json(&answer);
     }
     let page: RunPage = read(answer)?;
-    let mut table = out.table(&["RUN", "JOB", "STATE", "DUE", "EXECUTOR", "TOOK", "MESSAGE"]);
+    let heads = ["RUN", "JOB", "STATE", "DUE", "EXECUTOR", "TOOK", "MESSAGE"];
+    let mut table = out.table(&args.all.column("NAMESPACE", heads.to_vec()));
     for run in &page.runs {
         let message = run.message.as_deref().unwrap_or_default();
-        table.add_row(vec![
+        let row = vec![
             cell(run.id.to_string(), None),
             cell(job_of(run), None),
             cell(state_of(run), Paint::of_state(run.state)),
@@ -45,7 +46,9 @@ async fn list(api: &Api, out: Out, args: &RunListArgs) -> Result<(), Failure> {
             cell(executor_of(run), None),
             cell(took(run, page.now).unwrap_or_else(|| "–".to_owned()), None),
             cell(human::one_line(message, 60), None),
-        ]);
+        ];
+        let namespace = cell(run.namespace.as_str(), None);
+        table.add_row(args.all.column(namespace, row));
     }
     out.print_table(&table, "there are no such runs")?;
     match page.next {
@@ -56,9 +59,14 @@ async fn list(api: &Api, out: Out, args: &RunListArgs) -> Result<(), Failure> {
 
 fn job_of(run: &Run) -> String {
     if run.shard.total > 1 {
-        format!("{} {}/{}", run.job, run.shard.index + 1, run.shard.total)
+        format!(
+            "{} {}/{}",
+            run.job.local(),
+            run.shard.index + 1,
+            run.shard.total
+        )
     } else {
-        run.job.to_string()
+        run.job.local().to_owned()
     }
 }
 
@@ -115,12 +123,18 @@ fn fields(out: Out, run: &Run) -> Vec<(&'static str, String)> {
     };
     let mut lines = vec![
         ("run", run.id.to_string()),
-        ("job", format!("{} (group {})", job_of(run), run.group)),
+        (
+            "job",
+            format!("{} (group {})", job_of(run), run.group.local()),
+        ),
         ("made by", run.kind.as_str().to_owned()),
         ("state", state),
         ("executor", executor_of(run)),
         ("fire time", run.fire_at.to_string()),
     ];
+    if !run.job.namespace().is_default() {
+        lines.insert(1, ("namespace", run.job.namespace().to_string()));
+    }
     let times = [
         ("due", Some(run.due_at).filter(|due| *due != run.fire_at)),
         ("queued", run.queued_at),

@@ -5,6 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use clap::Args;
+use cueline_model::{NameError, Namespace};
 use reqwest::{Certificate, ClientBuilder, Identity};
 
 use crate::failure::Failure;
@@ -30,6 +31,9 @@ pub(crate) struct ServerArgs {
         hide_env_values = true
     )]
     pub(crate) token: Option<String>,
+    /// The namespace of the jobs, groups and runs that the command is about; `default` by default
+    #[arg(long, global = true, env = "CUELINE_NAMESPACE", value_name = "NAME")]
+    namespace: Option<String>,
     /// Certificates (PEM) of the authorities that the server's is checked against, instead of the system's
     #[arg(long, global = true, env = "CUELINE_CA_FILE", value_name = "FILE")]
     ca_file: Option<OsString>,
@@ -42,6 +46,21 @@ pub(crate) struct ServerArgs {
 }
 
 impl ServerArgs {
+    /// The namespace that the command is about.
+    pub(crate) fn namespace(&self) -> Result<Namespace, Failure> {
+        // Empty variables are ignored.
+        let given = self.namespace.as_deref().filter(|text| !text.is_empty());
+        given.map_or_else(
+            || Ok(Namespace::default()),
+            |text| {
+                let parsed = text.parse::<Namespace>();
+                parsed.map_err(|error: NameError| {
+                    Failure::bad_input(format!("namespace: {text:?}: {error}"))
+                })
+            },
+        )
+    }
+
     /// Gives a client of an https server its certificates.
     pub(crate) fn with_certificates(
         &self,

@@ -21,6 +21,7 @@ pub(crate) async fn store_shared(
     let new = NewEnrolmentToken {
         id: token.id().to_owned(),
         verifier: token.verifier(),
+        namespace: None,
         group: None,
         executor: None,
         uses: SHARED_USES,
@@ -41,6 +42,7 @@ pub(crate) async fn store_for(
     let new = NewEnrolmentToken {
         id: token.id().to_owned(),
         verifier: token.verifier(),
+        namespace: Some(executor.group.namespace()),
         group: Some(executor.group.clone()),
         executor: Some(executor.name.clone()),
         uses: 1,

@@ -7,10 +7,11 @@ use super::schema;
 const PREFIX: &str = "CUELINE_";
 
 /// Variables of commands and logs, and variables that handlers set for their processes.
-const OTHERS: [&str; 21] = [
+const OTHERS: [&str; 22] = [
     "CUELINE_CONFIG",
     "CUELINE_URL",
     "CUELINE_TOKEN",
+    "CUELINE_NAMESPACE",
     "CUELINE_CA_FILE",
     "CUELINE_CLIENT_CERT",
     "CUELINE_CLIENT_KEY",

@@ -73,7 +73,11 @@ impl Rules for WorkerConfig {
     fn complete(settings: &mut Settings) {
         settings.read_secret_file("broker");
         settings.set_default("name", machine_name());
-        let own = [settings.text("group"), settings.text("name")];
+        // With '/', the directory of one group could be inside that of another. No name has a per cent sign.
+        let group = settings
+            .text("group")
+            .map(|group| group.replace('/', "%2F"));
+        let own = [group, settings.text("name").map(str::to_owned)];
         let own: PathBuf = own.into_iter().flatten().collect();
         let state_dir = state_dir().map(|base| base.join(own).display().to_string());
         settings.set_default("state_dir", state_dir);

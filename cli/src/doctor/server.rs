@@ -1,13 +1,14 @@
 //! The server, by its API: version, clock, store, executors and jobs.
 
 use cueline_api::view::{Executors, JobPage, Stats};
-use cueline_model::{RunState, Timestamp};
+use cueline_model::{Namespace, RunState, Timestamp};
 use cueline_runtime::{Clock, SystemClock};
 
 use super::check::{Check, Level};
 use crate::client::{Api, read};
 use crate::executor::{DEAD_AFTER_MS, alive};
 use crate::human;
+use crate::namespaces::AllNamespaces;
 
 /// Beyond this difference a node logs a warning about its own clock.
 const CLOCK_WARN_MS: u64 = 500;
@@ -26,7 +27,11 @@ pub(super) async fn check(api: &Api, checks: &mut Vec<Check>) {
         checks.push(Check::failed("server", failure));
         return;
     }
+    let all = AllNamespaces {
+        all_namespaces: true,
+    };
     let before = SystemClock.now_ms();
+    let api = &api.in_namespace(&Namespace::default());
     let stats: Stats = match api.get(&["stats"], &[]).await.and_then(read) {
         Ok(stats) => stats,
         Err(failure) => {
@@ -39,10 +44,10 @@ pub(super) async fn check(api: &Api, checks: &mut Vec<Check>) {
     checks.push(clock(stats.now, before, after));
     checks.push(store(&stats));
     checks.push(failover(&stats));
-    match api.get(&["executors"], &[]).await.and_then(read) {
+    match api.list(&["executors"], &[], all).await.and_then(read) {
         Ok(executors) => {
             check_executors(&executors, checks);
-            check_handlers(api, &executors, checks).await;
+            check_handlers(api, all, &executors, checks).await;
         }
         Err(failure) => checks.push(Check::failed("executors", failure)),
     }
@@ -150,9 +155,9 @@ fn is_live(view: &cueline_api::view::ExecutorView) -> bool {
 }
 
 /// Checks whether each enabled job has a live executor that can run it.
-async fn check_handlers(api: &Api, found: &Executors, checks: &mut Vec<Check>) {
+async fn check_handlers(api: &Api, all: AllNamespaces, found: &Executors, checks: &mut Vec<Check>) {
     let query = [("limit", MOST_JOBS.to_string())];
-    let page: JobPage = match api.get(&["jobs"], &query).await.and_then(read) {
+    let page: JobPage = match api.list(&["jobs"], &query, all).await.and_then(read) {
         Ok(page) => page,
         Err(failure) => {
             checks.push(Check::failed("jobs", failure));

@@ -9,8 +9,8 @@ use std::fmt;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use cueline_model::JobSpec;
 use cueline_model::decode::{self, Node};
+use cueline_model::{JobSpec, Namespace};
 
 /// The largest job file. The server accepts request bodies up to this size.
 pub(crate) const MAX_FILE_BYTES: u64 = 4 * 1024 * 1024;
@@ -46,8 +46,8 @@ struct SyntaxError {
     message: String,
 }
 
-/// Reads one job file.
-pub(crate) fn read(path: &Path) -> Result<Vec<JobSpec>, JobFileError> {
+/// Reads one job file. Jobs without the field `namespace` are in `namespace`.
+pub(crate) fn read(path: &Path, namespace: &Namespace) -> Result<Vec<JobSpec>, JobFileError> {
     let name = path.display();
     let text = read_text(path)?;
     let parse = match path.extension().and_then(|e| e.to_str()) {
@@ -62,7 +62,7 @@ pub(crate) fn read(path: &Path) -> Result<Vec<JobSpec>, JobFileError> {
         }
     };
     let node = parse(&text).map_err(|e| format!("{name}:{}: {}", e.line, e.message))?;
-    decode(&node).map_err(|problems| JobFileError {
+    decode(&node, namespace).map_err(|problems| JobFileError {
         messages: problems
             .into_iter()
             .map(|problem| match problem.line {
@@ -74,20 +74,23 @@ pub(crate) fn read(path: &Path) -> Result<Vec<JobSpec>, JobFileError> {
 }
 
 /// An empty file has no jobs, which is no error.
-fn decode(node: &Node) -> Result<Vec<JobSpec>, Vec<decode::Problem>> {
+fn decode(node: &Node, namespace: &Namespace) -> Result<Vec<JobSpec>, Vec<decode::Problem>> {
     if node.value == decode::Value::Null {
         return Ok(Vec::new());
     }
-    decode::jobs(node)
+    decode::jobs(node, namespace)
 }
 
 /// Reads several job files as one. Reports all problems together, also jobs that two files define.
-pub(crate) fn read_all(paths: &[PathBuf]) -> Result<Vec<JobSpec>, JobFileError> {
+pub(crate) fn read_all(
+    paths: &[PathBuf],
+    namespace: &Namespace,
+) -> Result<Vec<JobSpec>, JobFileError> {
     let mut messages = Vec::new();
     let mut specs = Vec::new();
     let mut seen: HashMap<String, &Path> = HashMap::new();
     for path in paths {
-        match read(path) {
+        match read(path, namespace) {
             Err(error) => messages.extend(error.messages),
             Ok(found) => {
                 for spec in found {

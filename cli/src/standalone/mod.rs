@@ -10,6 +10,7 @@ mod worker_keys;
 use std::sync::Arc;
 
 use anyhow::Result;
+use cueline_model::Namespace;
 
 pub(crate) use composition::{Composition, CompositionOptions};
 pub(crate) use data_dir::DataDir;
@@ -24,7 +25,7 @@ pub(crate) async fn run(config: StandaloneConfig) -> Result<()> {
     cueline_runtime::telemetry::init("warn", config.process.log_json);
     let mut signals = Signals::new()?;
     let mut options = options(&config)?;
-    options.jobs = jobfile::read_all(&config.jobs)?;
+    options.jobs = jobfile::read_all(&config.jobs, &Namespace::default())?;
     let data = DataDir::open(&config.data)?;
     let handlers = u64::from(config.workers) * u64::from(config.concurrency);
     let connections =

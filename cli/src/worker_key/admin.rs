@@ -10,6 +10,7 @@ use crate::client::{Api, read};
 use crate::failure::Failure;
 use crate::human;
 use crate::keys;
+use crate::namespaces::AllNamespaces;
 use crate::output::{Out, Paint, cell};
 
 /// Keys in one request.
@@ -73,8 +74,8 @@ fn print_written(out: Out, args: &EnrolTokenArgs, id: &str) -> Result<(), Failur
 }
 
 /// Lists tokens.
-pub(super) async fn tokens(api: &Api, out: Out) -> Result<(), Failure> {
-    let answer = api.get(&["enrolment-tokens"], &[]).await?;
+pub(super) async fn tokens(api: &Api, out: Out, all: AllNamespaces) -> Result<(), Failure> {
+    let answer = api.list(&["enrolment-tokens"], &[], all).await?;
     if out.is_json() {
         return out.json(&answer);
     }
@@ -105,7 +106,11 @@ fn scope(token: &TokenView) -> String {
     match (&token.group, &token.executor) {
         (Some(group), Some(executor)) => format!("{group}/{executor}"),
         (Some(group), None) => format!("group {group}"),
-        (None, _) => "all groups".to_owned(),
+        (None, _) => match &token.namespace {
+            None => "all groups of all namespaces".to_owned(),
+            Some(namespace) if namespace.is_default() => "all groups".to_owned(),
+            Some(namespace) => format!("all groups of {namespace}"),
+        },
     }
 }
 
@@ -167,11 +172,11 @@ pub(super) async fn list(api: &Api, out: Out, args: &KeyListArgs) -> Result<(), 
 async fn all_keys(api: &Api, args: &KeyListArgs) -> Result<WorkerKeyPage, Failure> {
     let mut query = vec![("limit", PAGE.to_string())];
     query.extend(args.group.iter().map(|group| ("group", group.to_string())));
-    let mut page: WorkerKeyPage = read(api.get(&["worker-keys"], &query).await?)?;
+    let mut page: WorkerKeyPage = read(api.list(&["worker-keys"], &query, args.all).await?)?;
     while let Some(after) = page.next {
         let mut query = query.clone();
         query.push(("after", after.to_string()));
-        let more: WorkerKeyPage = read(api.get(&["worker-keys"], &query).await?)?;
+        let more: WorkerKeyPage = read(api.list(&["worker-keys"], &query, args.all).await?)?;
         // Without progress, the store was restored meanwhile.
         page.next = more.next.filter(|next| *next > after);
         page.now = more.now;

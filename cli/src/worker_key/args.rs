@@ -6,13 +6,15 @@ use clap::{Args, Subcommand};
 use cueline_model::{DurationMs, ExecutorName, GroupName};
 use cueline_protocol::origin::WorkerKeyId;
 
+use crate::namespaces::AllNamespaces;
+
 /// `cueline worker-key …`
 #[derive(Debug, Subcommand)]
 pub(crate) enum WorkerKeyCommand {
     /// Create an enrolment token, with which workers have their keys accepted
     Token(EnrolTokenArgs),
     /// List enrolment tokens
-    Tokens,
+    Tokens(AllNamespaces),
     /// Delete an enrolment token; the keys that it has enrolled stay
     DeleteToken(DeleteTokenArg),
     /// List the keys of workers
@@ -30,7 +32,7 @@ pub(crate) enum WorkerKeyCommand {
 /// `cueline worker-key token`
 #[derive(Debug, Args)]
 pub(crate) struct EnrolTokenArgs {
-    /// Only workers of this group; of all groups by default
+    /// Only workers of this group; of all groups of the namespace by default
     #[arg(long, value_name = "GROUP")]
     pub(crate) group: Option<GroupName>,
     /// Only this executor; its new key replaces an earlier one
@@ -61,6 +63,8 @@ pub(crate) struct DeleteTokenArg {
 /// `cueline worker-key list`
 #[derive(Debug, Args)]
 pub(crate) struct KeyListArgs {
+    #[command(flatten)]
+    pub(crate) all: AllNamespaces,
     /// Only keys of this group
     #[arg(long, value_name = "GROUP")]
     pub(crate) group: Option<GroupName>,

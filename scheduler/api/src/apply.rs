@@ -12,6 +12,7 @@ use serde_json::{Map, Value};
 use crate::ApiState;
 use crate::auth::admin_actor;
 use crate::body::{Body, a_kind};
+use crate::namespace::InNamespace;
 use crate::openapi;
 use crate::problem::{FieldProblem, Problem};
 use crate::query;
@@ -24,14 +25,21 @@ const MAX_JOBS_IN_TRANSACTION: usize = 500;
 
 /// Reads definitions from `{"jobs": […]}` and reports all problems at once. Validation takes milliseconds for each wrong
 /// name, so it runs off the async threads.
-pub(crate) async fn definitions(state: &ApiState, jobs: Value) -> Result<Vec<JobSpec>, Problem> {
-    state.large.compute(move || decoded(jobs)).await?
+pub(crate) async fn definitions(
+    state: &ApiState,
+    namespace: InNamespace,
+    jobs: Value,
+) -> Result<Vec<JobSpec>, Problem> {
+    state
+        .large
+        .compute(move || decoded(jobs, &namespace))
+        .await?
 }
 
-fn decoded(jobs: Value) -> Result<Vec<JobSpec>, Problem> {
+fn decoded(jobs: Value, namespace: &InNamespace) -> Result<Vec<JobSpec>, Problem> {
     let body = Map::from_iter([("jobs".to_owned(), jobs)]);
     let node = decode::Node::from(Value::Object(body));
-    decode::jobs(&node).map_err(|problems| {
+    let specs = decode::jobs(&node, &namespace.0).map_err(|problems| {
         let errors = problems
             .into_iter()
             .map(|problem| FieldProblem {
@@ -41,7 +49,26 @@ fn decoded(jobs: Value) -> Result<Vec<JobSpec>, Problem> {
             })
             .collect();
         Problem::unfit(errors)
-    })
+    })?;
+    let errors: Vec<FieldProblem> = specs
+        .iter()
+        .filter(|spec| !spec.name.is_in(&namespace.0))
+        .take(decode::MAX_PROBLEMS)
+        .map(|spec| FieldProblem {
+            job: Some(spec.name.local().to_owned()),
+            field: "namespace".to_owned(),
+            message: format!(
+                "{:?} given; the request is for the namespace {}",
+                spec.name.namespace().as_str(),
+                namespace.0
+            ),
+        })
+        .collect();
+    if errors.is_empty() {
+        Ok(specs)
+    } else {
+        Err(Problem::unfit(errors))
+    }
 }
 
 /// Creates and updates jobs.
@@ -60,6 +87,7 @@ fn decoded(jobs: Value) -> Result<Vec<JobSpec>, Problem> {
 )]
 pub(crate) async fn apply(
     State(state): State<ApiState>,
+    namespace: InNamespace,
     uri: Uri,
     body: Body,
 ) -> Result<Json<ApplyAnswer>, Problem> {
@@ -76,7 +104,7 @@ pub(crate) async fn apply(
         None => fields.record("jobs", "missing; give a list of job definitions"),
     }
     fields.finish()?;
-    let specs = definitions(&state, jobs.unwrap_or_default()).await?;
+    let specs = definitions(&state, namespace, jobs.unwrap_or_default()).await?;
     let applied = if dry_run {
         state.store.apply_jobs(&specs, true, &admin_actor()).await?
     } else {
@@ -153,6 +181,7 @@ fn incomplete(mut problem: Problem, written: usize, total: usize) -> Problem {
 
 #[cfg(test)]
 mod tests {
+    use cueline_model::Namespace;
     use serde_json::json;
 
     use super::*;
@@ -166,7 +195,7 @@ mod tests {
             }
             job
         });
-        decoded(jobs.collect()).expect("valid")
+        decoded(jobs.collect(), &InNamespace(Namespace::default())).expect("valid")
     }
 
     #[test]

@@ -3,33 +3,50 @@
 use axum::Json;
 use axum::extract::State;
 use axum::http::Uri;
-use cueline_model::Namespace;
 use cueline_store::{AuditFilter, AuditResult};
 
 use crate::ApiState;
+use crate::namespace::{ALL, InNamespace};
+use crate::openapi;
 use crate::problem::Problem;
 use crate::query::Params;
 use crate::view::{AuditPage, AuditView};
 
 /// The parameters of a list.
 const PARAMETERS: [&str; 9] = [
-    "actor",
-    "action",
-    "object",
-    "namespace",
-    "result",
-    "from",
-    "to",
-    "before",
-    "limit",
+    "actor", "action", "object", "result", "from", "to", "before", "limit", ALL,
 ];
 
-/// Lists entries, newest first.
+/// Lists entries about what belongs to the namespace, newest first. Entries about what belongs to no namespace are only
+/// in the list of all namespaces.
+#[utoipa::path(
+    get,
+    path = "/api/v1/audit",
+    operation_id = "audit_list",
+    tag = "audit log",
+    summary = "Lists entries of the audit log, newest first.",
+    description = "The entries about what belongs to the namespace. Entries about what belongs to no namespace, such as dead letters and users, are only in the list of all namespaces.",
+    params(
+        ("actor" = Option<openapi::Text>, Query, description = "Only entries of this actor, such as `user alice`."),
+        ("action" = Option<openapi::Text>, Query, description = "Only entries with this action, such as `job.pause`, or of all actions on one kind of object, such as `job`."),
+        ("object" = Option<openapi::Text>, Query, description = "Only entries about the object with this name or number. Names of jobs are qualified."),
+        ("result" = Option<openapi::AuditResult>, Query, description = "Only entries with this result."),
+        ("from" = Option<openapi::InstantText>, Query, description = "Not before this time."),
+        ("to" = Option<openapi::InstantText>, Query, description = "Before this time."),
+        ("before" = Option<openapi::Before>, Query, description = "The `next` of the previous page."),
+        ("limit" = Option<openapi::PageLimit>, Query, description = "The most entries of the response; 100 by default."),
+        ("all_namespaces" = Option<openapi::AllNamespaces>, Query, description = "Whether entries of all namespaces are listed, and those about what belongs to none."),
+    ),
+    responses(
+        (status = 200, description = "A page of entries, newest first.", body = AuditPage),
+    )
+)]
 pub(crate) async fn list(
     State(state): State<ApiState>,
+    namespace: InNamespace,
     uri: Uri,
 ) -> Result<Json<AuditPage>, Problem> {
-    let filter = filter(&uri)?;
+    let filter = filter(&namespace, &uri)?;
     let entries = state.audit.audit_entries(&filter).await?;
     let now = state.store.now().await?;
     let is_full = entries.len() >= filter.limit;
@@ -40,16 +57,14 @@ pub(crate) async fn list(
     }))
 }
 
-fn filter(uri: &Uri) -> Result<AuditFilter, Problem> {
+fn filter(namespace: &InNamespace, uri: &Uri) -> Result<AuditFilter, Problem> {
     let mut params = Params::of(uri, &PARAMETERS);
     let text = |text: &str| Ok(text.to_owned());
     let filter = AuditFilter {
         actor: params.parsed("actor", text),
         action: params.parsed("action", text),
         object: params.parsed("object", text),
-        namespace: params.parsed("namespace", |text| {
-            text.parse::<Namespace>().map_err(|e| e.to_string())
-        }),
+        namespace: namespace.listed(&mut params),
         result: params.parsed("result", result),
         from: params.instant("from"),
         to: params.instant("to"),

@@ -9,6 +9,7 @@ use serde_json::Value;
 use crate::ApiState;
 use crate::auth::admin_actor;
 use crate::body::{Body, Fields, a_kind};
+use crate::namespace::NoNamespace;
 use crate::openapi;
 use crate::problem::{FieldProblem, Problem};
 use crate::query::{self, Params};
@@ -33,6 +34,7 @@ const MAX_AT_ONCE: usize = 1_000;
 )]
 pub(crate) async fn list(
     State(state): State<ApiState>,
+    _: NoNamespace,
     uri: Uri,
 ) -> Result<Json<DeadPage>, Problem> {
     let mut params = Params::of(&uri, &["before", "limit"]);
@@ -67,6 +69,7 @@ pub(crate) async fn list(
 )]
 pub(crate) async fn show(
     State(state): State<ApiState>,
+    _: NoNamespace,
     path: Result<Path<String>, PathRejection>,
     uri: Uri,
 ) -> Result<Json<DeadView>, Problem> {
@@ -142,6 +145,7 @@ fn ids(fields: &mut Fields) -> Option<Vec<i64>> {
 )]
 pub(crate) async fn replay(
     State(state): State<ApiState>,
+    _: NoNamespace,
     uri: Uri,
     body: Body,
 ) -> Result<Json<ReplayedDead>, Problem> {
@@ -171,6 +175,7 @@ pub(crate) async fn replay(
 )]
 pub(crate) async fn delete(
     State(state): State<ApiState>,
+    _: NoNamespace,
     uri: Uri,
     body: Body,
 ) -> Result<Json<Count>, Problem> {

@@ -16,9 +16,10 @@ use rand::TryRng as _;
 use crate::ApiState;
 use crate::auth::admin_actor;
 use crate::body::{Body, Fields};
+use crate::namespace::{ALL, InNamespace};
 use crate::openapi;
 use crate::problem::Problem;
-use crate::query;
+use crate::query::{self, Params};
 use crate::view::{CreatedToken, TokenRef, TokenView, Tokens};
 
 /// The most enrolments with one token.
@@ -48,11 +49,12 @@ type Secret<T> = (StatusCode, [(HeaderName, &'static str); 1], Json<T>);
 )]
 pub(crate) async fn create(
     State(state): State<ApiState>,
+    namespace: InNamespace,
     uri: Uri,
     body: Body,
 ) -> Result<Secret<CreatedToken>, Problem> {
     query::none(&uri)?;
-    let (secret, token) = new_token(body)?;
+    let (secret, token) = new_token(&namespace, body)?;
     if !state.store.create_enrolment_token(&token).await? {
         return Err(Problem::unavailable(
             "a token with the same random id exists; send the request again",
@@ -67,9 +69,19 @@ pub(crate) async fn create(
 }
 
 /// A random token, as the request describes it.
-fn new_token(body: Body) -> Result<(EnrolmentToken, NewEnrolmentToken), Problem> {
-    let mut fields = body.fields(&["group", "executor", "uses", "valid"]);
-    let group: Option<GroupName> = parsed(&mut fields, "group");
+fn new_token(
+    namespace: &InNamespace,
+    body: Body,
+) -> Result<(EnrolmentToken, NewEnrolmentToken), Problem> {
+    let mut fields = body.fields(&["group", "executor", "uses", "valid", ALL]);
+    let all = fields.flag(ALL);
+    let group = group(&mut fields, namespace);
+    if all && (group.is_some() || !namespace.0.is_default()) {
+        fields.record(
+            ALL,
+            "not possible for a group, nor under /namespaces/; leave it out",
+        );
+    }
     let executor: Option<ExecutorName> = parsed(&mut fields, "executor");
     if executor.is_some() && group.is_none() {
         fields.record(
@@ -84,6 +96,7 @@ fn new_token(body: Body) -> Result<(EnrolmentToken, NewEnrolmentToken), Problem>
     let token = NewEnrolmentToken {
         id: secret.id().to_owned(),
         verifier: secret.verifier(),
+        namespace: (!all).then(|| namespace.0.clone()),
         group,
         executor,
         uses: u32::try_from(uses).unwrap_or(MAX_USES),
@@ -91,6 +104,18 @@ fn new_token(body: Body) -> Result<(EnrolmentToken, NewEnrolmentToken), Problem>
         by: admin_actor(),
     };
     Ok((secret, token))
+}
+
+/// The group that the token is for.
+fn group(fields: &mut Fields, namespace: &InNamespace) -> Option<GroupName> {
+    let text = fields.text("group", MAX_TEXT_BYTES)?;
+    match namespace.group(&text) {
+        Ok(group) => Some(group),
+        Err(message) => {
+            fields.record("group", message);
+            None
+        }
+    }
 }
 
 /// A field whose text is parsed.
@@ -151,19 +176,31 @@ fn random<const N: usize>() -> Result<[u8; N], Problem> {
     Ok(bytes)
 }
 
-/// Lists enrolment tokens, spent ones included.
+/// Lists enrolment tokens, spent ones included. Those for all namespaces are only in the list of all namespaces.
 #[utoipa::path(
     get,
     path = "/api/v1/enrolment-tokens",
     operation_id = "worker_key_tokens",
     tag = "worker keys",
+    summary = "Lists enrolment tokens, spent ones included.",
+    description = "Tokens for all namespaces are only in the list of all namespaces.",
+    params(
+        ("all_namespaces" = Option<openapi::AllNamespaces>, Query, description = "Whether tokens of all namespaces are listed."),
+    ),
     responses(
         (status = 200, description = "The tokens, oldest first.", body = Tokens),
     )
 )]
-pub(crate) async fn list(State(state): State<ApiState>, uri: Uri) -> Result<Json<Tokens>, Problem> {
-    query::none(&uri)?;
-    let tokens = state.store.enrolment_tokens().await?;
+pub(crate) async fn list(
+    State(state): State<ApiState>,
+    namespace: InNamespace,
+    uri: Uri,
+) -> Result<Json<Tokens>, Problem> {
+    let mut params = Params::of(&uri, &[ALL]);
+    let listed = namespace.listed(&mut params);
+    params.finish()?;
+    let mut tokens = state.store.enrolment_tokens().await?;
+    tokens.retain(|token| listed.is_none() || token.namespace == listed);
     let now = state.store.now().await?;
     let tokens = tokens.into_iter().map(TokenView::from).collect();
     Ok(Json(Tokens { tokens, now }))
@@ -177,6 +214,7 @@ pub(crate) async fn list(State(state): State<ApiState>, uri: Uri) -> Result<Json
     tag = "worker keys",
     params(
         ("id" = openapi::TokenId, Path, description = "The id of the token."),
+        ("all_namespaces" = Option<openapi::AllNamespaces>, Query, description = "Whether the token may be of any namespace, or of all."),
     ),
     responses(
         (status = 200, description = "The token is deleted.", body = TokenRef),
@@ -184,15 +222,23 @@ pub(crate) async fn list(State(state): State<ApiState>, uri: Uri) -> Result<Json
 )]
 pub(crate) async fn delete(
     State(state): State<ApiState>,
+    namespace: InNamespace,
     path: Result<Path<String>, PathRejection>,
     uri: Uri,
 ) -> Result<Json<TokenRef>, Problem> {
-    query::none(&uri)?;
+    let mut params = Params::of(&uri, &[ALL]);
+    let listed = namespace.listed(&mut params);
+    params.finish()?;
     let Path(id) = path.map_err(|e| Problem::malformed(e.body_text()))?;
-    if state
-        .store
-        .delete_enrolment_token(&id, &admin_actor())
-        .await?
+    let tokens = state.store.enrolment_tokens().await?;
+    let is_listed = tokens
+        .iter()
+        .any(|token| token.id == id && (listed.is_none() || token.namespace == listed));
+    if is_listed
+        && state
+            .store
+            .delete_enrolment_token(&id, &admin_actor())
+            .await?
     {
         Ok(Json(TokenRef { id }))
     } else {

@@ -10,6 +10,7 @@ use cueline_store::{TriggerOutcome, TriggerRequest};
 use crate::ApiState;
 use crate::auth::admin_actor;
 use crate::body::Body;
+use crate::namespace::{ALL, InNamespace};
 use crate::openapi;
 use crate::problem::{FieldProblem, Problem};
 use crate::query::{self, Params};
@@ -23,11 +24,11 @@ const DAY_MS: u64 = 86_400_000;
 
 pub(crate) type JobPath = Result<Path<String>, PathRejection>;
 
-pub(crate) fn job_name(path: JobPath) -> Result<JobName, Problem> {
+pub(crate) fn job_name(namespace: &InNamespace, path: JobPath) -> Result<JobName, Problem> {
     let Path(text) = path.map_err(|e| Problem::malformed(e.body_text()))?;
-    text.parse().map_err(|e: cueline_model::NameError| {
-        Problem::malformed_fields(vec![FieldProblem::new("name", e.to_string())])
-    })
+    namespace
+        .job(&text)
+        .map_err(|message| Problem::malformed_fields(vec![FieldProblem::new("name", message)]))
 }
 
 /// Lists jobs by name.
@@ -37,8 +38,9 @@ pub(crate) fn job_name(path: JobPath) -> Result<JobName, Problem> {
     operation_id = "job_list",
     tag = "jobs",
     params(
-        ("after" = Option<openapi::Name>, Query, description = "The last name of the previous page."),
+        ("after" = Option<openapi::ListedName>, Query, description = "The last name of the previous page."),
         ("limit" = Option<openapi::PageLimit>, Query, description = "The most entries of the response; 100 by default."),
+        ("all_namespaces" = Option<openapi::AllNamespaces>, Query, description = "Whether jobs of all namespaces are listed."),
     ),
     responses(
         (status = 200, description = "A page of jobs, sorted by name.", body = JobPage),
@@ -46,15 +48,21 @@ pub(crate) fn job_name(path: JobPath) -> Result<JobName, Problem> {
 )]
 pub(crate) async fn list(
     State(state): State<ApiState>,
+    namespace: InNamespace,
     uri: Uri,
 ) -> Result<Json<JobPage>, Problem> {
-    let mut params = Params::of(&uri, &["after", "limit"]);
-    let after = params.parsed("after", |text| {
-        text.parse::<JobName>().map_err(|e| e.to_string())
+    let mut params = Params::of(&uri, &["after", "limit", ALL]);
+    let listed = namespace.listed(&mut params);
+    let after = params.parsed("after", |text| match &listed {
+        Some(_) => namespace.job(text),
+        None => text.parse::<JobName>().map_err(|e| e.to_string()),
     });
     let limit = params.limit(100);
     params.finish()?;
-    let jobs = state.store.jobs(after.as_ref(), limit).await?;
+    let jobs = state
+        .store
+        .jobs(listed.as_ref(), after.as_ref(), limit)
+        .await?;
     let now = state.store.now().await?;
     let full = jobs.len() >= limit;
     Ok(Json(JobPage {
@@ -82,11 +90,14 @@ pub(crate) async fn list(
 )]
 pub(crate) async fn show(
     State(state): State<ApiState>,
+    namespace: InNamespace,
     path: JobPath,
     uri: Uri,
 ) -> Result<Json<JobView>, Problem> {
     query::none(&uri)?;
-    Ok(Json(state.store.job(&job_name(path)?).await?.into()))
+    Ok(Json(
+        state.store.job(&job_name(&namespace, path)?).await?.into(),
+    ))
 }
 
 /// Deletes a job. Its runs are kept.
@@ -105,11 +116,12 @@ pub(crate) async fn show(
 )]
 pub(crate) async fn delete(
     State(state): State<ApiState>,
+    namespace: InNamespace,
     path: JobPath,
     uri: Uri,
 ) -> Result<Json<JobRef>, Problem> {
     query::none(&uri)?;
-    let name = job_name(path)?;
+    let name = job_name(&namespace, path)?;
     let id = state.store.delete_job(&name, &admin_actor()).await?;
     settle(&state, &[id]).await?;
     Ok(Json(JobRef { id, name }))
@@ -130,13 +142,14 @@ pub(crate) async fn delete(
 )]
 pub(crate) async fn pause(
     State(state): State<ApiState>,
+    namespace: InNamespace,
     path: JobPath,
     uri: Uri,
     body: Body,
 ) -> Result<Json<JobRef>, Problem> {
     query::none(&uri)?;
     body.nothing()?;
-    let name = job_name(path)?;
+    let name = job_name(&namespace, path)?;
     let id = state
         .store
         .set_job_enabled(&name, false, &admin_actor())
@@ -160,13 +173,14 @@ pub(crate) async fn pause(
 )]
 pub(crate) async fn resume(
     State(state): State<ApiState>,
+    namespace: InNamespace,
     path: JobPath,
     uri: Uri,
     body: Body,
 ) -> Result<Json<JobRef>, Problem> {
     query::none(&uri)?;
     body.nothing()?;
-    let name = job_name(path)?;
+    let name = job_name(&namespace, path)?;
     let id = state
         .store
         .set_job_enabled(&name, true, &admin_actor())
@@ -194,12 +208,13 @@ pub(crate) async fn resume(
 )]
 pub(crate) async fn trigger(
     State(state): State<ApiState>,
+    namespace: InNamespace,
     path: JobPath,
     uri: Uri,
     body: Body,
 ) -> Result<(StatusCode, Json<TriggerOutcome>), Problem> {
     query::none(&uri)?;
-    let job = job_name(path)?;
+    let job = job_name(&namespace, path)?;
     let mut fields = body.fields(&["params", "idempotency_key", "run_at"]);
     let params = fields.params("params", MAX_PARAMS_BYTES);
     let idempotency_key = fields.text("idempotency_key", MAX_KEY_BYTES);
@@ -242,10 +257,11 @@ pub(crate) async fn trigger(
 )]
 pub(crate) async fn ledger(
     State(state): State<ApiState>,
+    namespace: InNamespace,
     path: JobPath,
     uri: Uri,
 ) -> Result<Json<LedgerPage>, Problem> {
-    let name = job_name(path)?;
+    let name = job_name(&namespace, path)?;
     let mut params = Params::of(&uri, &["from", "to", "limit"]);
     let (from, to) = (params.instant("from"), params.instant("to"));
     let limit = params.limit(1_000);

@@ -13,6 +13,7 @@ mod instant;
 mod jobs;
 mod large;
 pub mod metrics;
+mod namespace;
 mod openapi;
 mod preview;
 mod problem;
@@ -105,8 +106,9 @@ impl ApiState {
 }
 
 /// All routes: `/livez`, `/readyz`, `/api/openapi.json` and `/api/docs` without authentication, `/api/v1` with the admin
-/// token, and `/metrics` with it unless [`metrics_public`](ApiState::metrics_public). Each handler has an annotation for
-/// the OpenAPI document, and `reference` lists it.
+/// token, and `/metrics` with it unless [`metrics_public`](ApiState::metrics_public). A path under
+/// `/api/v1/namespaces/{namespace}` is the one under `/api/v1` for that namespace. Other paths are for the namespace
+/// `default`. Each handler has an annotation for the OpenAPI document, and `reference` lists it.
 pub fn router(state: ApiState) -> Router {
     let api = Router::new()
         .route("/", get(system::index))
@@ -162,7 +164,7 @@ pub fn router(state: ApiState) -> Router {
     if !state.metrics_public {
         scrape = scrape.route_layer(from_fn_with_state(state.clone(), auth::require_token));
     }
-    Router::new()
+    let routes = Router::new()
         .route("/livez", get(system::livez))
         .route("/readyz", get(system::readyz))
         .route("/api/openapi.json", get(reference::document))
@@ -174,5 +176,6 @@ pub fn router(state: ApiState) -> Router {
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
         // Outermost, so that refused requests count.
         .layer(from_fn_with_state(state.requests.clone(), metrics::count))
-        .with_state(state)
+        .with_state(state);
+    namespace::route(routes)
 }

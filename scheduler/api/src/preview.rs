@@ -10,6 +10,7 @@ use crate::ApiState;
 use crate::apply::definitions;
 use crate::body::Body;
 use crate::jobs::{JobPath, job_name};
+use crate::namespace::InNamespace;
 use crate::openapi;
 use crate::problem::Problem;
 use crate::query::{LIMITS, Params};
@@ -34,10 +35,11 @@ const DEFAULT_N: i64 = 5;
 )]
 pub(crate) async fn of_job(
     State(state): State<ApiState>,
+    namespace: InNamespace,
     path: JobPath,
     uri: Uri,
 ) -> Result<Json<NextTimes>, Problem> {
-    let name = job_name(path)?;
+    let name = job_name(&namespace, path)?;
     let mut params = Params::of(&uri, &["n", "from"]);
     let n = params.number("n", DEFAULT_N, LIMITS);
     let from = params.instant("from");
@@ -65,6 +67,7 @@ pub(crate) async fn of_job(
 )]
 pub(crate) async fn of_definition(
     State(state): State<ApiState>,
+    namespace: InNamespace,
     uri: Uri,
     body: Body,
 ) -> Result<Json<NextTimes>, Problem> {
@@ -85,7 +88,7 @@ pub(crate) async fn of_definition(
         }
     };
     fields.finish()?;
-    let specs = definitions(&state, Value::Array(vec![job])).await?;
+    let specs = definitions(&state, namespace, Value::Array(vec![job])).await?;
     let Some(spec) = specs.into_iter().next() else {
         return Err(Problem::malformed("the definition contains no job"));
     };

@@ -91,6 +91,21 @@ impl Params {
         }
     }
 
+    /// `true` or `false`; `false` by default.
+    pub(crate) fn flag(&mut self, name: &str) -> bool {
+        let parse = |text: &str| match text {
+            "true" => Ok(true),
+            "false" => Ok(false),
+            _ => Err(format!("{text:?} is given; give true or false")),
+        };
+        self.parsed(name, parse).unwrap_or(false)
+    }
+
+    /// Records a problem with a parameter.
+    pub(crate) fn refuse(&mut self, name: &str, message: impl Into<String>) {
+        self.errors.push(FieldProblem::new(name, message));
+    }
+
     /// A parameter that may be repeated.
     pub(crate) fn many<T>(
         &mut self,

@@ -10,9 +10,10 @@ use cueline_store::admin::EmptiedQueue;
 use crate::ApiState;
 use crate::auth::admin_actor;
 use crate::body::Body;
+use crate::namespace::{ALL, InNamespace};
 use crate::openapi;
 use crate::problem::{FieldProblem, Problem};
-use crate::query;
+use crate::query::{self, Params};
 use crate::view::{Count, OutstandingView, QueuePage, Queues};
 
 type ExecutorPath = Result<Path<(String, String)>, PathRejection>;
@@ -20,11 +21,11 @@ type ExecutorPath = Result<Path<(String, String)>, PathRejection>;
 /// The most outstanding attempts that are listed. The count includes all.
 const MAX_LISTED: usize = 1_000;
 
-fn executor(path: ExecutorPath) -> Result<ExecutorId, Problem> {
+fn executor(namespace: &InNamespace, path: ExecutorPath) -> Result<ExecutorId, Problem> {
     let Path((group, name)) = path.map_err(|e| Problem::malformed(e.body_text()))?;
     let mut errors = Vec::new();
-    let group = group.parse::<GroupName>().map_err(|e| {
-        errors.push(FieldProblem::new("group", e.to_string()));
+    let group = namespace.group(&group).map_err(|message| {
+        errors.push(FieldProblem::new("group", message));
     });
     let name = name.parse::<ExecutorName>().map_err(|e| {
         errors.push(FieldProblem::new("executor", e.to_string()));
@@ -35,19 +36,37 @@ fn executor(path: ExecutorPath) -> Result<ExecutorId, Problem> {
     }
 }
 
-/// Lists all queues.
+/// Lists the queues of the namespace's executors. Queues of no executor are listed with those of `default`.
 #[utoipa::path(
     get,
     path = "/api/v1/queues",
     operation_id = "queue_list",
     tag = "queues",
+    summary = "Lists queues.",
+    description = "The queues of the namespace's executors. Queues of no executor are listed with those of `default`.",
+    params(
+        ("all_namespaces" = Option<openapi::AllNamespaces>, Query, description = "Whether queues of all namespaces are listed."),
+    ),
     responses(
         (status = 200, description = "The queues.", body = Queues),
     )
 )]
-pub(crate) async fn list(State(state): State<ApiState>, uri: Uri) -> Result<Json<Queues>, Problem> {
-    query::none(&uri)?;
-    let queues = state.admin.queues().await?;
+pub(crate) async fn list(
+    State(state): State<ApiState>,
+    namespace: InNamespace,
+    uri: Uri,
+) -> Result<Json<Queues>, Problem> {
+    let mut params = Params::of(&uri, &[ALL]);
+    let listed = namespace.listed(&mut params);
+    params.finish()?;
+    let mut queues = state.admin.queues().await?;
+    queues.retain(|queue| match (&listed, &queue.group) {
+        (None, _) => true,
+        (Some(namespace), None) => namespace.is_default(),
+        (Some(namespace), Some(group)) => group
+            .parse::<GroupName>()
+            .is_ok_and(|group| group.is_in(namespace)),
+    });
     Ok(Json(Queues { queues }))
 }
 
@@ -67,11 +86,12 @@ pub(crate) async fn list(State(state): State<ApiState>, uri: Uri) -> Result<Json
 )]
 pub(crate) async fn show(
     State(state): State<ApiState>,
+    namespace: InNamespace,
     path: ExecutorPath,
     uri: Uri,
 ) -> Result<Json<QueuePage>, Problem> {
     query::none(&uri)?;
-    let executor = executor(path)?;
+    let executor = executor(&namespace, path)?;
     let queues = state.admin.queues().await?;
     let queue = queues.into_iter().find(|q| {
         q.group.as_deref() == Some(executor.group.as_str())
@@ -111,6 +131,7 @@ pub(crate) async fn show(
 )]
 pub(crate) async fn drain(
     State(state): State<ApiState>,
+    namespace: InNamespace,
     path: ExecutorPath,
     uri: Uri,
     body: Body,
@@ -118,7 +139,10 @@ pub(crate) async fn drain(
     query::none(&uri)?;
     body.nothing()?;
     Ok(Json(
-        state.admin.drain(&executor(path)?, &admin_actor()).await?,
+        state
+            .admin
+            .drain(&executor(&namespace, path)?, &admin_actor())
+            .await?,
     ))
 }
 
@@ -139,6 +163,7 @@ pub(crate) async fn drain(
 )]
 pub(crate) async fn purge(
     State(state): State<ApiState>,
+    namespace: InNamespace,
     path: ExecutorPath,
     uri: Uri,
     body: Body,
@@ -146,7 +171,10 @@ pub(crate) async fn purge(
     query::none(&uri)?;
     body.nothing()?;
     Ok(Json(
-        state.admin.purge(&executor(path)?, &admin_actor()).await?,
+        state
+            .admin
+            .purge(&executor(&namespace, path)?, &admin_actor())
+            .await?,
     ))
 }
 
@@ -170,12 +198,14 @@ pub(crate) async fn purge(
 )]
 pub(crate) async fn replay(
     State(state): State<ApiState>,
+    namespace: InNamespace,
     path: ExecutorPath,
     uri: Uri,
     body: Body,
 ) -> Result<Json<Count>, Problem> {
     query::none(&uri)?;
     body.nothing()?;
-    let count = state.admin.replay(&executor(path)?, &admin_actor()).await?;
+    let executor = executor(&namespace, path)?;
+    let count = state.admin.replay(&executor, &admin_actor()).await?;
     Ok(Json(Count { count }))
 }

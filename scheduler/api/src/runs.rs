@@ -14,10 +14,11 @@ use tokio::time::Instant;
 use crate::ApiState;
 use crate::auth::admin_actor;
 use crate::body::Body;
+use crate::namespace::{ALL, InNamespace};
 use crate::openapi;
 use crate::problem::{FieldProblem, Problem};
 use crate::query::{self, Params};
-use crate::view::{CancelAnswer, CancelResult, LogPage, RunPage};
+use crate::view::{CancelAnswer, CancelResult, LogPage, Namespaced, RunPage};
 
 const LONGEST_POLL_MS: i64 = 30_000;
 const FIRST_LOOK: Duration = Duration::from_millis(20);
@@ -57,10 +58,11 @@ fn run_state(text: &str) -> Result<RunState, String> {
     operation_id = "run_list",
     tag = "runs",
     params(
-        ("job" = Option<openapi::Name>, Query, description = "Only runs of this job."),
+        ("job" = Option<openapi::ListedName>, Query, description = "Only runs of this job."),
         ("state" = Option<Vec<openapi::RunState>>, Query, description = "Only runs in this state; may be repeated."),
         ("before" = Option<openapi::Before>, Query, description = "The `next` of the previous page."),
         ("limit" = Option<openapi::PageLimit>, Query, description = "The most entries of the response; 100 by default."),
+        ("all_namespaces" = Option<openapi::AllNamespaces>, Query, description = "Whether runs of all namespaces are listed."),
     ),
     responses(
         (status = 200, description = "A page of runs, newest first.", body = RunPage),
@@ -68,13 +70,18 @@ fn run_state(text: &str) -> Result<RunState, String> {
 )]
 pub(crate) async fn list(
     State(state): State<ApiState>,
+    namespace: InNamespace,
     uri: Uri,
 ) -> Result<Json<RunPage>, Problem> {
-    let mut params = Params::of(&uri, &["job", "state", "before", "limit"]);
+    let mut params = Params::of(&uri, &["job", "state", "before", "limit", ALL]);
+    let listed = namespace.listed(&mut params);
+    let job = params.parsed("job", |text| match &listed {
+        Some(_) => namespace.job(text),
+        None => text.parse::<JobName>().map_err(|e| e.to_string()),
+    });
     let filter = RunFilter {
-        job: params.parsed("job", |text| {
-            text.parse::<JobName>().map_err(|e| e.to_string())
-        }),
+        namespace: listed,
+        job,
         states: params.many("state", run_state),
         before: params
             .parsed("before", |text| {
@@ -89,7 +96,18 @@ pub(crate) async fn list(
     let now = state.store.now().await?;
     let full = runs.len() >= filter.limit;
     let next = runs.last().filter(|_| full).map(|run| run.id.0);
-    Ok(Json(RunPage { runs, next, now }))
+    let runs = runs.into_iter().map(|run| {
+        let namespace = run.job.namespace();
+        Namespaced {
+            namespace,
+            item: run,
+        }
+    });
+    Ok(Json(RunPage {
+        runs: runs.collect(),
+        next,
+        now,
+    }))
 }
 
 /// Shows one run with its timeline.
@@ -107,11 +125,16 @@ pub(crate) async fn list(
 )]
 pub(crate) async fn show(
     State(state): State<ApiState>,
+    namespace: InNamespace,
     path: RunPath,
     uri: Uri,
-) -> Result<Json<RunDetail>, Problem> {
+) -> Result<Json<Namespaced<RunDetail>>, Problem> {
     query::none(&uri)?;
-    Ok(Json(state.store.run(run_id(path)?).await?))
+    let item = namespace.run(&state, run_id(path)?).await?;
+    Ok(Json(Namespaced {
+        namespace: item.run.job.namespace(),
+        item,
+    }))
 }
 
 /// Lines of a run's log. With `wait_ms`, the answer waits for new lines or the end of the run, at most for that time.
@@ -134,6 +157,7 @@ pub(crate) async fn show(
 )]
 pub(crate) async fn logs(
     State(state): State<ApiState>,
+    namespace: InNamespace,
     path: RunPath,
     uri: Uri,
 ) -> Result<Json<LogPage>, Problem> {
@@ -148,7 +172,7 @@ pub(crate) async fn logs(
     loop {
         // Read the state first. All lines of an ended run are stored before its end, so the read of the lines finds
         // them.
-        let run_state = state.store.run(run).await?.run.state;
+        let run_state = namespace.run(&state, run).await?.run.state;
         let lines = state.store.log_lines(run, after, limit).await?;
         let ended = run_state.is_terminal() && lines.len() < limit;
         let waited = Instant::now() >= deadline || state.stop.is_soft();
@@ -184,16 +208,16 @@ pub(crate) async fn logs(
 )]
 pub(crate) async fn cancel(
     State(state): State<ApiState>,
+    namespace: InNamespace,
     path: RunPath,
     uri: Uri,
     body: Body,
 ) -> Result<Json<CancelAnswer>, Problem> {
     query::none(&uri)?;
     body.nothing()?;
-    let cancelled = state
-        .store
-        .cancel_run(run_id(path)?, &admin_actor())
-        .await?;
+    let run = run_id(path)?;
+    namespace.run(&state, run).await?;
+    let cancelled = state.store.cancel_run(run, &admin_actor()).await?;
     state.admin.wake_cancellations();
     let (result, ended) = match cancelled {
         CancelOutcome::Cancelled => (CancelResult::Done, None),

@@ -8,9 +8,10 @@ use axum::http::Uri;
 use serde_json::{Value, json};
 
 use crate::ApiState;
+use crate::namespace::{ALL, InNamespace, NoNamespace, has_group};
 use crate::openapi;
 use crate::problem::Problem;
-use crate::query;
+use crate::query::{self, Params};
 use crate::view::{ExecutorView, Executors, Stats};
 
 /// The store has to answer within this time.
@@ -103,31 +104,40 @@ pub(crate) async fn index(uri: Uri) -> Result<Json<Value>, Problem> {
             "stats": "/api/v1/stats",
             "openapi": "/api/openapi.json",
             "docs": "/api/docs",
+            "namespace": "/api/v1/namespaces/{namespace}/…",
         },
     })))
 }
 
-/// Lists all executors in the store, including silent ones.
+/// Lists the executors in the store, including silent ones.
 #[utoipa::path(
     get,
     path = "/api/v1/executors",
     operation_id = "executor_list",
     tag = "server",
+    params(
+        ("all_namespaces" = Option<openapi::AllNamespaces>, Query, description = "Whether executors of all namespaces are listed."),
+    ),
     responses(
         (status = 200, description = "The executors, sorted by group and name.", body = Executors),
     )
 )]
 pub(crate) async fn executors(
     State(state): State<ApiState>,
+    namespace: InNamespace,
     uri: Uri,
 ) -> Result<Json<Executors>, Problem> {
-    query::none(&uri)?;
+    let mut params = Params::of(&uri, &[ALL]);
+    let listed = namespace.listed(&mut params);
+    params.finish()?;
     let executors = state.store.executors().await?;
     // Read the clock after the list, so that no heartbeat is in the future.
     let now = state.store.now().await?;
     let executors = executors
         .into_iter()
+        .filter(|executor| has_group(listed.as_ref(), &executor.heartbeat.executor.group))
         .map(|executor| ExecutorView {
+            namespace: executor.heartbeat.executor.group.namespace(),
             silent_ms: u64::try_from(now.since_ms(executor.last_heartbeat_at)).unwrap_or(0),
             executor,
         })
@@ -145,7 +155,11 @@ pub(crate) async fn executors(
         (status = 200, description = "The numbers.", body = Stats),
     )
 )]
-pub(crate) async fn stats(State(state): State<ApiState>, uri: Uri) -> Result<Json<Stats>, Problem> {
+pub(crate) async fn stats(
+    State(state): State<ApiState>,
+    _: NoNamespace,
+    uri: Uri,
+) -> Result<Json<Stats>, Problem> {
     query::none(&uri)?;
     let numbers = state.store.stats().await?;
     let now = state.store.now().await?;

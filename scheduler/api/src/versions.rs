@@ -11,6 +11,8 @@ use crate::ApiState;
 use crate::apply;
 use crate::body::{Body, Fields};
 use crate::jobs::{JobPath, job_name};
+use crate::namespace::InNamespace;
+use crate::openapi;
 use crate::problem::{FieldProblem, Problem};
 use crate::query::{self, Params};
 use crate::settle::settle;
@@ -18,12 +20,29 @@ use crate::view::{JobVersionView, JobVersions, Restored};
 
 /// Lists the versions of a job without their definitions, newest first. A deleted job has its versions until another
 /// one gets its name.
+#[utoipa::path(
+    get,
+    path = "/api/v1/jobs/{name}/versions",
+    operation_id = "job_history",
+    tag = "jobs",
+    summary = "Lists the versions of a job without their definitions, newest first.",
+    description = "A deleted job has its versions until another one gets its name.",
+    params(
+        ("name" = openapi::Name, Path, description = "The name of the job."),
+        ("before" = Option<openapi::VersionNumber>, Query, description = "The `next` of the previous page."),
+        ("limit" = Option<openapi::PageLimit>, Query, description = "The most entries of the response; 100 by default."),
+    ),
+    responses(
+        (status = 200, description = "A page of versions, newest first.", body = JobVersions),
+    )
+)]
 pub(crate) async fn list(
     State(state): State<ApiState>,
+    namespace: InNamespace,
     path: JobPath,
     uri: Uri,
 ) -> Result<Json<JobVersions>, Problem> {
-    let job = job_name(path)?;
+    let job = job_name(&namespace, path)?;
     let mut params = Params::of(&uri, &["before", "limit"]);
     let before = params.parsed("before", number);
     let limit = params.limit(100);
@@ -45,14 +64,29 @@ pub(crate) async fn list(
 }
 
 /// Shows one version with its definition.
+#[utoipa::path(
+    get,
+    path = "/api/v1/jobs/{name}/versions/{version}",
+    operation_id = "job_version",
+    tag = "jobs",
+    summary = "Shows one version of a job with its definition.",
+    params(
+        ("name" = openapi::Name, Path, description = "The name of the job."),
+        ("version" = openapi::VersionNumber, Path, description = "The number of the version."),
+    ),
+    responses(
+        (status = 200, description = "The version.", body = JobVersionView),
+    )
+)]
 pub(crate) async fn show(
     State(state): State<ApiState>,
+    namespace: InNamespace,
     path: Result<Path<(String, String)>, PathRejection>,
     uri: Uri,
 ) -> Result<Json<JobVersionView>, Problem> {
     query::none(&uri)?;
     let Path((job, version)) = path.map_err(|e| Problem::malformed(e.body_text()))?;
-    let job = job_name(Ok(Path(job)))?;
+    let job = job_name(&namespace, Ok(Path(job)))?;
     let version = number(&version)
         .map_err(|e| Problem::malformed_fields(vec![FieldProblem::new("version", e)]))?;
     Ok(Json(find(&state, &job, version).await?.into()))
@@ -60,14 +94,32 @@ pub(crate) async fn show(
 
 /// Applies the definition of an earlier version as a new version. A pause of the job stays. A deleted job is created
 /// again, running or paused as it was.
+#[utoipa::path(
+    post,
+    path = "/api/v1/jobs/{name}/restore",
+    operation_id = "job_restore",
+    tag = "jobs",
+    summary = "Applies the definition of an earlier version as a new version.",
+    description = "A pause of the job stays. A deleted job is created again, running or paused as it was.",
+    params(
+        ("name" = openapi::Name, Path, description = "The name of the job."),
+    ),
+    request_body = openapi::RestoreRequest,
+    responses(
+        (status = 200, description = "The definition is restored.", body = Restored),
+        (status = 409, description = "The present state forbids the change.", body = Problem, content_type = "application/problem+json"),
+        (status = 422, description = "The definition does not fit any more.", body = Problem, content_type = "application/problem+json"),
+    )
+)]
 pub(crate) async fn restore(
     State(state): State<ApiState>,
+    namespace: InNamespace,
     path: JobPath,
     uri: Uri,
     body: Body,
 ) -> Result<Json<Restored>, Problem> {
     query::none(&uri)?;
-    let name = job_name(path)?;
+    let name = job_name(&namespace, path)?;
     let mut fields = body.fields(&["version"]);
     let version = version_field(&mut fields);
     fields.finish()?;

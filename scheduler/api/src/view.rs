@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use cueline_model::{Job, JobId, JobName, RunId, RunState, Timestamp};
+use cueline_model::{Job, JobId, JobName, Namespace, RunId, RunState, Timestamp};
 use cueline_store::admin::{QueueDepth, ReplayedDeadLetter, SinceStart};
 use cueline_store::{
     AppliedJob, DeadLetter, Executor, JobSummary, LedgerEntry, OutstandingAttempt, Run, StoreStats,
@@ -100,12 +100,31 @@ pub struct NextTimes {
     pub note: Option<String>,
 }
 
+/// What belongs to a namespace. Names in it are qualified.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Namespaced<T> {
+    /// Its namespace; absent for `default`.
+    #[serde(default, skip_serializing_if = "Namespace::is_default")]
+    pub namespace: Namespace,
+    /// What belongs to it.
+    #[serde(flatten)]
+    pub item: T,
+}
+
+impl<T> std::ops::Deref for Namespaced<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.item
+    }
+}
+
 /// A page of runs, newest first.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct RunPage {
     /// The runs.
     #[schema(value_type = Vec<openapi::Run>)]
-    pub runs: Vec<Run>,
+    pub runs: Vec<Namespaced<Run>>,
     /// `before` for the next page; absent on the last one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
@@ -172,6 +191,9 @@ pub struct LedgerPage {
 /// An executor with the time since its last heartbeat.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExecutorView {
+    /// The namespace of its group; absent for `default`.
+    #[serde(default, skip_serializing_if = "Namespace::is_default")]
+    pub namespace: Namespace,
     /// The executor.
     #[serde(flatten)]
     pub executor: Executor,

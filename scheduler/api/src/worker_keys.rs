@@ -14,6 +14,7 @@ use cueline_store::WorkerKeyState;
 use crate::ApiState;
 use crate::auth::admin_actor;
 use crate::body::Body;
+use crate::namespace::{ALL, InNamespace, has_group};
 use crate::openapi;
 use crate::problem::{FieldProblem, Problem};
 use crate::query::{self, Params};
@@ -21,7 +22,7 @@ use crate::view::{WorkerKeyPage, WorkerKeyRef, WorkerKeyView};
 
 type KeyPath = Result<Path<(String, String, String)>, PathRejection>;
 
-/// The most reads of the store for one page. Keys of other groups fill the reads, and may leave the page short.
+/// The most reads of the store for one page. Keys of other groups and namespaces fill the reads, and may leave the page short.
 const MAX_READS: usize = 20;
 
 /// Lists keys in the order of their last changes.
@@ -31,9 +32,10 @@ const MAX_READS: usize = 20;
     operation_id = "worker_key_list",
     tag = "worker keys",
     params(
-        ("group" = Option<openapi::Name>, Query, description = "Only keys of workers of this group."),
+        ("group" = Option<openapi::ListedName>, Query, description = "Only keys of workers of this group."),
         ("after" = Option<openapi::Cursor>, Query, description = "The `next` of the previous page; 0, the default, is the beginning."),
         ("limit" = Option<openapi::PageLimit>, Query, description = "The most entries of the response; 100 by default."),
+        ("all_namespaces" = Option<openapi::AllNamespaces>, Query, description = "Whether keys of all namespaces are listed."),
     ),
     responses(
         (status = 200, description = "A page of keys, in the order of their last changes.", body = WorkerKeyPage),
@@ -41,11 +43,14 @@ const MAX_READS: usize = 20;
 )]
 pub(crate) async fn list(
     State(state): State<ApiState>,
+    namespace: InNamespace,
     uri: Uri,
 ) -> Result<Json<WorkerKeyPage>, Problem> {
-    let mut params = Params::of(&uri, &["group", "after", "limit"]);
-    let group = params.parsed("group", |text| {
-        text.parse::<GroupName>().map_err(|e| e.to_string())
+    let mut params = Params::of(&uri, &["group", "after", "limit", ALL]);
+    let listed = namespace.listed(&mut params);
+    let group = params.parsed("group", |text| match &listed {
+        Some(_) => namespace.group(text),
+        None => text.parse::<GroupName>().map_err(|e| e.to_string()),
     });
     let mut after = params.number("after", 0, 0..=i64::MAX);
     let limit = params.limit(100);
@@ -60,9 +65,10 @@ pub(crate) async fn list(
         after = page.version;
         next = (!is_last).then_some(after);
         let wanted = page.keys.into_iter().filter(|key| {
-            group
-                .as_ref()
-                .is_none_or(|group| key.executor.group == *group)
+            has_group(listed.as_ref(), &key.executor.group)
+                && group
+                    .as_ref()
+                    .is_none_or(|group| key.executor.group == *group)
         });
         keys.extend(wanted.map(WorkerKeyView::from));
         if is_last || keys.len() == limit {
@@ -90,11 +96,20 @@ pub(crate) async fn list(
 )]
 pub(crate) async fn revoke(
     State(state): State<ApiState>,
+    namespace: InNamespace,
     path: KeyPath,
     uri: Uri,
     body: Body,
 ) -> Result<Json<WorkerKeyRef>, Problem> {
-    set(&state, path, &uri, body, WorkerKeyState::Revoked).await
+    set(
+        &state,
+        &namespace,
+        path,
+        &uri,
+        body,
+        WorkerKeyState::Revoked,
+    )
+    .await
 }
 
 /// Allows a revoked key again.
@@ -115,15 +130,25 @@ pub(crate) async fn revoke(
 )]
 pub(crate) async fn allow(
     State(state): State<ApiState>,
+    namespace: InNamespace,
     path: KeyPath,
     uri: Uri,
     body: Body,
 ) -> Result<Json<WorkerKeyRef>, Problem> {
-    set(&state, path, &uri, body, WorkerKeyState::Allowed).await
+    set(
+        &state,
+        &namespace,
+        path,
+        &uri,
+        body,
+        WorkerKeyState::Allowed,
+    )
+    .await
 }
 
 async fn set(
     state: &ApiState,
+    namespace: &InNamespace,
     path: KeyPath,
     uri: &Uri,
     body: Body,
@@ -131,7 +156,7 @@ async fn set(
 ) -> Result<Json<WorkerKeyRef>, Problem> {
     query::none(uri)?;
     body.nothing()?;
-    let (executor, key) = key(path)?;
+    let (executor, key) = key(namespace, path)?;
     let exists = state
         .store
         .set_worker_key(&executor, key.as_str(), to, &admin_actor())
@@ -150,14 +175,16 @@ async fn set(
     }))
 }
 
-fn key(path: KeyPath) -> Result<(ExecutorId, WorkerKeyId), Problem> {
+fn key(namespace: &InNamespace, path: KeyPath) -> Result<(ExecutorId, WorkerKeyId), Problem> {
     let Path((group, name, key)) = path.map_err(|e| Problem::malformed(e.body_text()))?;
     let mut errors = Vec::new();
-    let group = segment(&mut errors, "group", &group);
+    let group = namespace.group(&group).map_err(|message| {
+        errors.push(FieldProblem::new("group", message));
+    });
     let name = segment(&mut errors, "executor", &name);
     let key = segment(&mut errors, "key", &key);
     match (group, name, key) {
-        (Some(group), Some(name), Some(key)) => Ok((ExecutorId { group, name }, key)),
+        (Ok(group), Some(name), Some(key)) => Ok((ExecutorId { group, name }, key)),
         _ => Err(Problem::malformed_fields(errors)),
     }
 }

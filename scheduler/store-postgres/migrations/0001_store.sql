@@ -206,6 +206,8 @@ CREATE TABLE enrolment_token (
     id         text    COLLATE "C" PRIMARY KEY,
     -- A secret: its reader can enrol workers.
     verifier   bytea   NOT NULL,
+    -- NULL for all namespaces.
+    namespace  text    COLLATE "C",
     group_name text    COLLATE "C",
     executor   text    COLLATE "C",
     uses_left  bigint  NOT NULL,

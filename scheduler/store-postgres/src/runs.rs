@@ -4,8 +4,9 @@
 
 use std::collections::BTreeSet;
 
-use cueline_model::{JobId, RunId, RunState, Shard, Timestamp};
+use cueline_model::{JobId, Namespace, RunId, RunState, Shard, Timestamp};
 use cueline_store::adapter::convert::{parse_name, run_kind, run_state, to_i64, to_u32};
+use cueline_store::adapter::namespaces::{MAX_SEARCHED_JOBS, NameRange};
 use cueline_store::adapter::queries::{NewestRuns, store_stats, timeline_entry};
 use cueline_store::{Run, RunDetail, RunFilter, StoreError, StoreStats};
 use sqlx::Row as _;
@@ -59,6 +60,29 @@ pub(crate) const IN_RARE_STATES: &str = "
         (SELECT id FROM run_live WHERE state = ANY ($2) AND id < $1 ORDER BY id DESC LIMIT $3)) found
     ORDER BY id DESC LIMIT $3";
 
+const JOBS_OF_NAMESPACE: &str = "
+    SELECT id FROM job WHERE name > $1 AND name < $2 AND (NOT $3 OR strpos(name, '/') = 0) LIMIT $4";
+
+pub(crate) const ALL_OF_NAMESPACE: &str = "
+    SELECT r.id FROM run r JOIN job j ON j.id = r.job_id LEFT JOIN run_live l ON l.id = r.id
+    WHERE r.id < $1 AND (cardinality($2::smallint[]) = 0 OR coalesce(l.state, r.state) = ANY ($2))
+        AND j.name > $4 AND j.name < $5 AND (NOT $6 OR strpos(j.name, '/') = 0)
+    ORDER BY r.id DESC LIMIT $3";
+
+pub(crate) const IN_RARE_STATES_OF_NAMESPACE: &str = "
+    SELECT id FROM (
+        (SELECT f.id FROM unnest($2::smallint[]) s (code), LATERAL (
+            SELECT r.id FROM run r JOIN job j ON j.id = r.job_id
+            WHERE r.unsuccessful_state = s.code AND r.unsuccessful_state IS NOT NULL AND r.id < $1
+                AND j.name > $4 AND j.name < $5 AND (NOT $6 OR strpos(j.name, '/') = 0)
+            ORDER BY r.id DESC LIMIT $3) f)
+        UNION ALL
+        (SELECT l.id FROM run_live l JOIN job j ON j.id = l.job_id
+            WHERE l.state = ANY ($2) AND l.id < $1
+                AND j.name > $4 AND j.name < $5 AND (NOT $6 OR strpos(j.name, '/') = 0)
+            ORDER BY l.id DESC LIMIT $3)) found
+    ORDER BY id DESC LIMIT $3";
+
 const COUNT_JOBS: &str = "SELECT count(*) FROM job_due";
 
 const COUNT_LIVE: &str = "
@@ -102,6 +126,8 @@ impl PgStore {
                 ..NewestRuns::of(&jobs, filter.limit)
             };
             newest_of_jobs(&mut tx, &wanted).await?
+        } else if let Some(namespace) = &filter.namespace {
+            newest_of_namespace(&mut tx, namespace, filter).await?
         } else if filter.states.is_empty() {
             sqlx::query_scalar(ALL)
                 .bind(before)
@@ -186,6 +212,52 @@ pub(crate) async fn newest_of_jobs(
         step = (step * 2).min(MAX_BLOCKS);
     }
     Ok(ids)
+}
+
+/// Ids of runs of a namespace, newest first. The runs of few jobs are found by their jobs, because they may be far apart.
+/// Those of many jobs, and runs in rare states, are found by looking at each run.
+async fn newest_of_namespace(
+    conn: &mut PgConnection,
+    namespace: &Namespace,
+    filter: &RunFilter,
+) -> Result<Vec<i64>> {
+    let range = NameRange::new(Some(namespace), None);
+    let before = NewestRuns::before(filter.before);
+    let rare = !filter.states.is_empty() && !filter.states.contains(&RunState::Succeeded);
+    if !rare {
+        let jobs: Vec<i64> = sqlx::query_scalar(JOBS_OF_NAMESPACE)
+            .bind(&range.above)
+            .bind(&range.below)
+            .bind(range.without_slash)
+            .bind(to_i64(MAX_SEARCHED_JOBS + 1))
+            .fetch_all(&mut *conn)
+            .await?;
+        if jobs.is_empty() {
+            return Ok(Vec::new());
+        }
+        if jobs.len() <= MAX_SEARCHED_JOBS {
+            let wanted = NewestRuns {
+                states: &filter.states,
+                before,
+                ..NewestRuns::of(&jobs, filter.limit)
+            };
+            return newest_of_jobs(conn, &wanted).await;
+        }
+    }
+    let statement = if rare {
+        IN_RARE_STATES_OF_NAMESPACE
+    } else {
+        ALL_OF_NAMESPACE
+    };
+    Ok(sqlx::query_scalar(statement)
+        .bind(before)
+        .bind(column(&filter.states, |state| state_code(*state)))
+        .bind(to_i64(filter.limit))
+        .bind(range.above)
+        .bind(range.below)
+        .bind(range.without_slash)
+        .fetch_all(conn)
+        .await?)
 }
 
 /// Runs by id, newest first.

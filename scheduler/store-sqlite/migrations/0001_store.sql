@@ -171,6 +171,8 @@ CREATE TABLE enrolment_token (
     id         TEXT    PRIMARY KEY,
     -- A secret: its reader can enrol workers.
     verifier   BLOB    NOT NULL,
+    -- NULL for all namespaces.
+    namespace  TEXT,
     group_name TEXT,
     executor   TEXT,
     uses_left  INTEGER NOT NULL,

@@ -1,8 +1,9 @@
 //! Reading runs, their timelines and logs, and counts over the store.
 
-use cueline_model::{JobId, RunId, RunState, Shard, Timestamp};
+use cueline_model::{JobId, Namespace, RunId, RunState, Shard, Timestamp};
 use cueline_store::adapter::convert::{parse_name, run_kind, run_state, to_i64, to_u32};
 use cueline_store::adapter::log_lines::stored_line;
+use cueline_store::adapter::namespaces::{MAX_SEARCHED_JOBS, NameRange};
 use cueline_store::adapter::queries::{NewestRuns, store_stats, timeline_entry};
 use cueline_store::{Run, RunDetail, RunFilter, StoreError, StoreStats, StoredLogLine};
 use sqlx::sqlite::SqliteRow;
@@ -47,6 +48,27 @@ pub(crate) const IN_RARE_STATES: &str = "
         SELECT id FROM run WHERE state > 10 AND state IN (SELECT value FROM json_each(?2)) AND id < ?1
         UNION ALL
         SELECT id FROM run WHERE state < 10 AND state IN (SELECT value FROM json_each(?2)) AND id < ?1
+        ORDER BY id DESC LIMIT ?3)";
+
+const JOBS_OF_NAMESPACE: &str = "
+    SELECT id FROM job WHERE name > ?1 AND name < ?2 AND (?3 = 0 OR instr(name, '/') = 0) LIMIT ?4";
+
+pub(crate) const ALL_OF_NAMESPACE: &str = "
+    SELECT json_group_array(id) FROM (
+        SELECT r.id FROM run r CROSS JOIN job j ON j.id = r.job_id
+        WHERE r.id < ?1 AND (?2 = '[]' OR r.state IN (SELECT value FROM json_each(?2)))
+            AND j.name > ?4 AND j.name < ?5 AND (?6 = 0 OR instr(j.name, '/') = 0)
+        ORDER BY r.id DESC LIMIT ?3)";
+
+pub(crate) const IN_RARE_STATES_OF_NAMESPACE: &str = "
+    SELECT json_group_array(id) FROM (
+        SELECT r.id AS id FROM run r CROSS JOIN job j ON j.id = r.job_id
+        WHERE r.state > 10 AND r.state IN (SELECT value FROM json_each(?2)) AND r.id < ?1
+            AND j.name > ?4 AND j.name < ?5 AND (?6 = 0 OR instr(j.name, '/') = 0)
+        UNION ALL
+        SELECT r.id AS id FROM run r CROSS JOIN job j ON j.id = r.job_id
+        WHERE r.state < 10 AND r.state IN (SELECT value FROM json_each(?2)) AND r.id < ?1
+            AND j.name > ?4 AND j.name < ?5 AND (?6 = 0 OR instr(j.name, '/') = 0)
         ORDER BY id DESC LIMIT ?3)";
 
 const COUNT_JOBS: &str = "SELECT count(*) FROM job_due";
@@ -97,6 +119,8 @@ impl SqliteStore {
                 ..NewestRuns::of(&jobs, filter.limit)
             };
             newest_of_jobs(&mut tx, &wanted).await?
+        } else if let Some(namespace) = &filter.namespace {
+            newest_of_namespace(&mut tx, namespace, filter).await?
         } else {
             let rare = !filter.states.is_empty() && !filter.states.contains(&RunState::Succeeded);
             let Json(ids) = sqlx::query_scalar(if rare { IN_RARE_STATES } else { ALL })
@@ -178,6 +202,53 @@ pub(crate) async fn newest_of_jobs(
         top = low - 1;
         step = (step * 2).min(MAX_BLOCKS);
     }
+    Ok(ids)
+}
+
+/// Ids of runs of a namespace, newest first. The runs of few jobs are found by their jobs, because they may be far apart.
+/// Those of many jobs, and runs in rare states, are found by looking at each run.
+async fn newest_of_namespace(
+    conn: &mut SqliteConnection,
+    namespace: &Namespace,
+    filter: &RunFilter,
+) -> Result<Vec<i64>> {
+    let range = NameRange::new(Some(namespace), None);
+    let before = NewestRuns::before(filter.before);
+    let rare = !filter.states.is_empty() && !filter.states.contains(&RunState::Succeeded);
+    if !rare {
+        let jobs: Vec<i64> = sqlx::query_scalar(JOBS_OF_NAMESPACE)
+            .bind(&range.above)
+            .bind(&range.below)
+            .bind(range.without_slash)
+            .bind(to_i64(MAX_SEARCHED_JOBS + 1))
+            .fetch_all(&mut *conn)
+            .await?;
+        if jobs.is_empty() {
+            return Ok(Vec::new());
+        }
+        if jobs.len() <= MAX_SEARCHED_JOBS {
+            let wanted = NewestRuns {
+                states: &filter.states,
+                before,
+                ..NewestRuns::of(&jobs, filter.limit)
+            };
+            return newest_of_jobs(conn, &wanted).await;
+        }
+    }
+    let statement = if rare {
+        IN_RARE_STATES_OF_NAMESPACE
+    } else {
+        ALL_OF_NAMESPACE
+    };
+    let Json(ids) = sqlx::query_scalar(statement)
+        .bind(before)
+        .bind(codes(&filter.states))
+        .bind(to_i64(filter.limit))
+        .bind(range.above)
+        .bind(range.below)
+        .bind(range.without_slash)
+        .fetch_one(conn)
+        .await?;
     Ok(ids)
 }
 

@@ -1,7 +1,8 @@
 //! Summaries of jobs, for lists.
 
-use cueline_model::JobName;
+use cueline_model::{JobName, Namespace};
 use cueline_store::adapter::convert::to_i64;
+use cueline_store::adapter::namespaces::NameRange;
 use cueline_store::adapter::queries::{JobRow, NewestRuns, job_summaries};
 use cueline_store::{JobSummary, StoreError};
 use sqlx::SqliteConnection;
@@ -17,7 +18,8 @@ const BY_NAME: &str = "
 
 pub(crate) const LIST: &str = "
     SELECT j.id, j.version, d.next_fire_at FROM job j CROSS JOIN job_due d ON d.job_id = j.id
-    WHERE j.name > ?1 AND j.deleted_at IS NULL ORDER BY j.name LIMIT ?2";
+    WHERE j.name > ?1 AND j.name < ?2 AND (?3 = 0 OR instr(j.name, '/') = 0) AND j.deleted_at IS NULL
+    ORDER BY j.name LIMIT ?4";
 
 const FIRST_FROM: &str = "SELECT id, created_at FROM run WHERE id >= ?1 ORDER BY id LIMIT 1";
 
@@ -44,12 +46,16 @@ impl SqliteStore {
 
     pub(crate) async fn jobs(
         &self,
+        namespace: Option<&Namespace>,
         after: Option<&JobName>,
         limit: usize,
     ) -> Result<Vec<JobSummary>> {
         let mut tx = self.db.snapshot().await?;
+        let range = NameRange::new(namespace, after);
         let rows: Vec<JobRow> = sqlx::query_as(LIST)
-            .bind(after.map_or("", JobName::as_str))
+            .bind(range.above)
+            .bind(range.below)
+            .bind(range.without_slash)
             .bind(to_i64(limit))
             .fetch_all(&mut *tx)
             .await?;

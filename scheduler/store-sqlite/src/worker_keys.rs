@@ -2,7 +2,7 @@
 //!
 //! Changes are rare. Only one transaction writes at a time, so that readers see them in the order of their numbers.
 
-use cueline_model::{Actor, ExecutorId, ExecutorName, GroupName, Timestamp};
+use cueline_model::{Actor, ExecutorId, ExecutorName, GroupName, Namespace, Timestamp};
 use cueline_store::adapter::audit::{
     KeyStateRow, key_changed, key_enrolled, stored_actor, token_created, token_deleted,
 };
@@ -29,23 +29,23 @@ const COUNT_TOKENS: &str = "SELECT count(*) FROM enrolment_token";
 const DELETE_SPENT: &str = "DELETE FROM enrolment_token WHERE uses_left < 1 OR expires_at <= ?1";
 
 const INSERT_TOKEN: &str = "
-    INSERT INTO enrolment_token (id, verifier, group_name, executor, uses_left, expires_at, created_at, created_by)
-    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8) ON CONFLICT DO NOTHING";
+    INSERT INTO enrolment_token (id, verifier, group_name, executor, uses_left, expires_at, created_at, created_by, namespace)
+    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9) ON CONFLICT DO NOTHING";
 
 /// The columns of [`TokenRow`].
 const TOKENS: &str = "
-    SELECT id, group_name, executor, uses_left, expires_at, created_at, created_by FROM enrolment_token
+    SELECT id, group_name, executor, uses_left, expires_at, created_at, created_by, namespace FROM enrolment_token
     ORDER BY created_at, id";
 
 const TOKEN: &str = "
-    SELECT id, group_name, executor, uses_left, expires_at, created_at, created_by FROM enrolment_token WHERE id = ?1";
+    SELECT id, group_name, executor, uses_left, expires_at, created_at, created_by, namespace FROM enrolment_token WHERE id = ?1";
 
 const VERIFIER: &str = "SELECT verifier FROM enrolment_token WHERE id = ?1";
 
 /// Returns the columns of [`TokenRow`].
 const DELETE_TOKEN: &str = "
     DELETE FROM enrolment_token WHERE id = ?1
-    RETURNING id, group_name, executor, uses_left, expires_at, created_at, created_by";
+    RETURNING id, group_name, executor, uses_left, expires_at, created_at, created_by, namespace";
 
 const USE_TOKEN: &str = "UPDATE enrolment_token SET uses_left = uses_left - 1 WHERE id = ?1";
 
@@ -104,6 +104,7 @@ impl SqliteStore {
             .bind(token.valid_ms.map(|ms| now.plus_ms(ms).as_millis()))
             .bind(now.as_millis())
             .bind(stored_actor(&token.by))
+            .bind(token.namespace.as_ref().map(Namespace::as_str))
             .execute(&mut *tx)
             .await?
             .rows_affected();

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use cueline_model::{
-    Actor, AttemptId, ExecutorId, Heartbeat, Job, JobId, JobName, JobSpec, RunId, StoreId,
-    Timestamp,
+    Actor, AttemptId, ExecutorId, Heartbeat, Job, JobId, JobName, JobSpec, Namespace, RunId,
+    StoreId, Timestamp,
 };
 
 use crate::audit::Audit;
@@ -161,8 +161,14 @@ pub trait Store: Audit {
     /// The jobs with these ids, deleted ones included. Unknown ids are left out.
     async fn definitions(&self, ids: &[JobId]) -> Result<Vec<Arc<Job>>>;
 
-    /// At most `limit` jobs after `after`, sorted by the bytes of their names.
-    async fn jobs(&self, after: Option<&JobName>, limit: usize) -> Result<Vec<JobSummary>>;
+    /// At most `limit` jobs after `after`, sorted by the bytes of their qualified names. With `namespace`, only its jobs
+    /// (G18).
+    async fn jobs(
+        &self,
+        namespace: Option<&Namespace>,
+        after: Option<&JobName>,
+        limit: usize,
+    ) -> Result<Vec<JobSummary>>;
 
     // ── From due to queued ───────────────────────────────────────────────────────────────────────────────────
 
@@ -340,8 +346,8 @@ pub trait Store: Audit {
     ///
     /// # Errors
     ///
-    /// [`Invalid`](crate::ErrorKind::Invalid) for an id that is not 16 lower-case hexadecimal digits, for no uses, and
-    /// for an executor without a group. [`Conflict`](crate::ErrorKind::Conflict) if there are
+    /// [`Invalid`](crate::ErrorKind::Invalid) for an id that is not 16 lower-case hexadecimal digits, for no uses, for
+    /// a group of another namespace, and for an executor without a group. [`Conflict`](crate::ErrorKind::Conflict) if there are
     /// [`MAX_ENROLMENT_TOKENS`](crate::MAX_ENROLMENT_TOKENS) tokens that are not spent.
     async fn create_enrolment_token(&self, token: &NewEnrolmentToken) -> Result<bool>;
 

@@ -1,7 +1,8 @@
 //! Runs: results of reading and listing them.
 
 use cueline_model::{
-    ExecutorName, GroupName, JobId, JobName, LogLine, RunId, RunKind, RunState, Shard, Timestamp,
+    ExecutorName, GroupName, JobId, JobName, LogLine, Namespace, RunId, RunKind, RunState, Shard,
+    Timestamp,
 };
 use serde::{Deserialize, Serialize};
 
@@ -83,6 +84,8 @@ pub struct RunDetail {
 /// Selects the runs to list.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RunFilter {
+    /// Runs of jobs in this namespace; `None` for all namespaces. Without effect beside `job`, whose name is qualified.
+    pub namespace: Option<Namespace>,
     /// Runs of jobs with this name, deleted jobs included; `None` for all jobs.
     pub job: Option<JobName>,
     /// Runs in one of these states; empty for all states.

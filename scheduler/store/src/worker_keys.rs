@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use cueline_model::{Actor, ExecutorId, ExecutorName, GroupName, Timestamp};
+use cueline_model::{Actor, ExecutorId, ExecutorName, GroupName, Namespace, Timestamp};
 
 /// The most stored enrolment tokens. At this number, a new token replaces the spent ones: expired, or without uses left.
 /// Without a spent one it is refused.
@@ -22,6 +22,8 @@ pub struct NewEnrolmentToken {
     pub id: String,
     /// Verifies claims of the token. It is a secret: its reader can enrol workers.
     pub verifier: [u8; 32],
+    /// The namespace whose workers the token enrols; `None` for all namespaces. With `group`, it is the group's.
+    pub namespace: Option<Namespace>,
     /// The group whose workers the token enrols; `None` for all groups.
     pub group: Option<GroupName>,
     /// The one executor that the token enrols; `None` for all executors. It requires `group`.
@@ -39,6 +41,7 @@ impl fmt::Debug for NewEnrolmentToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("NewEnrolmentToken")
             .field("id", &self.id)
+            .field("namespace", &self.namespace)
             .field("group", &self.group)
             .field("executor", &self.executor)
             .field("uses", &self.uses)
@@ -53,6 +56,8 @@ impl fmt::Debug for NewEnrolmentToken {
 pub struct StoredEnrolmentToken {
     /// 16 lower-case hexadecimal digits.
     pub id: String,
+    /// The namespace whose workers the token enrols; `None` for all namespaces.
+    pub namespace: Option<Namespace>,
     /// The group whose workers the token enrols; `None` for all groups.
     pub group: Option<GroupName>,
     /// The one executor that the token enrols; `None` for all executors.
@@ -155,6 +160,9 @@ pub enum EnrolRefusal {
     /// All uses of the token are taken.
     #[error("all uses of the enrolment token are taken")]
     UsedUp,
+    /// The token is for another namespace.
+    #[error("the enrolment token is for another namespace")]
+    OtherNamespace,
     /// The token is for another group.
     #[error("the enrolment token is for another group")]
     OtherGroup,

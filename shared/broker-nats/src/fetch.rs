@@ -140,9 +140,10 @@ impl Fetcher {
     }
 
     async fn hand_out(&self, messages: Vec<Message>, queue: &QueueId) -> Vec<Delivery> {
+        let location = self.queues.names.locate(queue);
         let received = messages
             .into_iter()
-            .filter_map(|message| Received::parse(message, queue));
+            .filter_map(|message| Received::parse(message, queue, &location));
         let (expired, valid): (Vec<_>, Vec<_>) = received.partition(|received| received.is_expired);
         let unsettled = valid.iter().map(|received| received.unsettled.clone());
         let receipts = self.receipts.issue(queue, unsettled, Instant::now());

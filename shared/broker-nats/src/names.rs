@@ -2,7 +2,8 @@
 //!
 //! Subjects end in `<group>.<executor>.<topic>`. Permissions can therefore name one executor, and an operator can watch
 //! one job. A name is one token: bytes with a meaning to NATS or to a file system are written as `%XX`. So is a leading
-//! underscore, because `_` replaces the group and the name in a process that is not an executor.
+//! underscore, because `_` replaces the group and the name in a process that is not an executor. Only in a topic, a slash
+//! separates tokens: `<namespace>.<job>`. Permissions can therefore name the jobs of one namespace.
 
 use std::fmt::Write as _;
 
@@ -27,8 +28,21 @@ impl Location {
     pub(crate) fn subject(&self, topic: &str) -> String {
         let mut subject = String::with_capacity(self.subject_prefix.len() + topic.len() + 8);
         subject.push_str(&self.subject_prefix);
-        escape(topic, &mut subject);
+        for (index, part) in topic.split('/').enumerate() {
+            if index > 0 {
+                subject.push('.');
+            }
+            escape(part, &mut subject);
+        }
         subject
+    }
+
+    /// The topic of a subject from [`subject`](Self::subject), of this process or another one.
+    pub(crate) fn topic(&self, subject: &str) -> String {
+        // The subjects of a stream have the same number of tokens before the topic, whichever process published them.
+        let before = self.subject_prefix.matches('.').count();
+        let parts: Vec<String> = subject.split('.').skip(before).map(unescaped).collect();
+        parts.join("/")
     }
 }
 
@@ -216,11 +230,6 @@ impl Names {
     }
 }
 
-/// The topic of a subject from [`Location::subject`].
-pub(crate) fn topic(subject: &str) -> String {
-    unescaped(subject.rsplit('.').next().unwrap_or(subject))
-}
-
 fn escaped(name: &str) -> String {
     let mut token = String::with_capacity(name.len());
     escape(name, &mut token);
@@ -312,6 +321,64 @@ mod tests {
     }
 
     #[test]
+    fn the_namespace_of_a_requested_job_is_a_token_of_its_own() {
+        let requests = Names::new("cueline.test", None).locate(&QueueId::Requests);
+        assert_eq!(
+            requests.subject("team-a/report"),
+            "cueline.test.request._._.team-a.report"
+        );
+        assert_eq!(
+            requests.subject("report"),
+            "cueline.test.request._._.report"
+        );
+        let own = Identity {
+            group: "a/g".into(),
+            executor: "one".into(),
+        };
+        let of_executor = Names::new("cueline.test", Some(&own)).locate(&QueueId::Requests);
+        let topics = [
+            "", "a", "a/b", "a.b", "a:b", "a_b", "a-b", "a%2Fb", "_/b", "/", "a/b/c", "a/b.c",
+        ];
+        let mut subjects = Vec::new();
+        for topic in topics {
+            let subject = requests.subject(topic);
+            assert_eq!(requests.topic(&subject), topic);
+            // The scheduler reads requests of all processes.
+            assert_eq!(requests.topic(&of_executor.subject(topic)), topic);
+            subjects.push(subject);
+        }
+        subjects.sort();
+        subjects.dedup();
+        assert_eq!(subjects.len(), topics.len());
+    }
+
+    #[test]
+    fn groups_of_two_namespaces_share_no_name() {
+        let names = Names::new("cueline", None);
+        let groups = ["a/b", "a_b", "a.b", "a:b", "a-b", "ab", "b"];
+        let mut found: Vec<String> = Vec::new();
+        for group in groups {
+            let location = names.locate(&executor(group, "one"));
+            assert_eq!(names.queue(&location.filter), Some(executor(group, "one")));
+            assert_eq!(location.filter.split('.').count(), 5, "{}", location.filter);
+            found.push(location.filter);
+            found.push(location.consumer);
+            found.push(names.channel(&Channel::Control {
+                group: group.into(),
+                executor: "one".into(),
+            }));
+            found.push(names.start_log(&StartLog {
+                group: group.into(),
+                executor: "one".into(),
+            }));
+        }
+        let count = found.len();
+        found.sort();
+        found.dedup();
+        assert_eq!(found.len(), count);
+    }
+
+    #[test]
     fn a_filter_identifies_its_queue() {
         let names = Names::new("cueline", None);
         let long = "n".repeat(128);
@@ -363,7 +430,7 @@ mod tests {
             "cueline.heartbeat.billing.host%2Eone"
         );
         assert_eq!(names.inbox(), "cueline.inbox.billing.host%2Eone");
-        assert_eq!(topic(&results.subject("a.b")), "a.b");
+        assert_eq!(results.topic(&results.subject("a.b")), "a.b");
         assert_eq!(names.stream(Stream::Dead), "CUELINE_DEAD");
         let log = StartLog {
             group: own.group.clone(),

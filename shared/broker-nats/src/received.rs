@@ -6,7 +6,7 @@ use cueline_broker::{Delivery, QueueId, Receipt};
 
 use crate::dead_letter;
 use crate::deadline;
-use crate::names::topic;
+use crate::names::Location;
 use crate::receipts::Unsettled;
 
 #[derive(Debug)]
@@ -19,8 +19,8 @@ pub(crate) struct Received {
 }
 
 impl Received {
-    /// Parses a message. `None` if no consumer delivered it.
-    pub(crate) fn parse(message: Message, queue: &QueueId) -> Option<Self> {
+    /// Parses a message of the queue at this location. `None` if no consumer delivered it.
+    pub(crate) fn parse(message: Message, queue: &QueueId, location: &Location) -> Option<Self> {
         let ack_subject = message.reply?;
         let metadata = Metadata::parse(&ack_subject)?;
         let (mut payload, mut is_expired) = (message.payload.clone(), false);
@@ -37,7 +37,7 @@ impl Received {
             unsettled: Unsettled {
                 ack_subject,
                 sequence: metadata.sequence,
-                topic: topic(&message.subject),
+                topic: location.topic(&message.subject),
                 payload: message.payload,
             },
             payload,

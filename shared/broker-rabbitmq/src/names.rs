@@ -1,7 +1,9 @@
 //! Names of queues and exchanges, and routing keys, in both directions.
 //!
 //! Each of our names becomes one word of a routing key. Dots would split it, and `*` and `#` have a meaning in
-//! bindings. Such characters become `%` and two hexadecimal digits; all others stay readable.
+//! bindings. Such characters become `%` and two hexadecimal digits; all others stay readable. In the topic of a message
+//! that is not for one executor, a slash separates words: `<namespace>.<job>`. Permissions can therefore name the jobs of
+//! one namespace.
 
 use std::fmt::Write as _;
 
@@ -13,7 +15,8 @@ use crate::error::permanent;
 /// AMQP's longest name of a queue and longest routing key, in bytes.
 const LONGEST: usize = 255;
 
-/// Replaces a topic that does not fit into a routing key. The header [`TOPIC_HEADER`] then carries the topic.
+/// Replaces the last part of a topic that does not fit into a routing key. The header [`TOPIC_HEADER`] then carries the
+/// topic.
 const LONG_TOPIC: &str = "%long";
 
 pub(crate) const TOPIC_HEADER: &str = "cueline-topic";
@@ -132,20 +135,45 @@ impl Names {
         queue: &QueueId,
         topic: &str,
     ) -> Result<(ShortString, bool), BrokerError> {
-        let address = match queue {
-            QueueId::Executor { group, executor } => format!("{}.", words(group, executor)),
-            QueueId::Results | QueueId::Requests | QueueId::Dead => String::new(),
+        let (address, last) = match queue {
+            QueueId::Executor { group, executor } => {
+                (format!("{}.", words(group, executor)), topic)
+            }
+            QueueId::Results | QueueId::Requests | QueueId::Dead => match topic.rsplit_once('/') {
+                Some((before, last)) => {
+                    let before: Vec<String> = before.split('/').map(escape).collect();
+                    (format!("{}.", before.join(".")), last)
+                }
+                None => (String::new(), topic),
+            },
         };
-        let key = format!("{address}{}", escape(topic));
+        let key = format!("{address}{}", escape(last));
         if key.len() <= LONGEST {
             return Ok((short(key)?, false));
         }
-        Ok((short(format!("{address}{LONG_TOPIC}"))?, true))
+        let key = format!("{address}{LONG_TOPIC}");
+        let is_executor = matches!(queue, QueueId::Executor { .. });
+        if key.len() <= LONGEST || is_executor {
+            return Ok((short(key)?, true));
+        }
+        // No namespace is that long.
+        Ok((ShortString::from(LONG_TOPIC), true))
     }
 
-    /// The topic at the end of a routing key.
-    pub(crate) fn parse_topic(key: &str) -> String {
-        unescape(key.rsplit('.').next().unwrap_or(key))
+    /// The topic of a message with this routing key. `header` is the value of [`TOPIC_HEADER`], which the sender chooses.
+    /// It counts only where the key leaves room for it, because permissions are about the key.
+    pub(crate) fn parse_topic(queue: &QueueId, key: &str, header: Option<String>) -> String {
+        if let Some(topic) = header
+            && Self::routing_key(queue, &topic)
+                .is_ok_and(|(full, is_long)| is_long && full.as_str() == key)
+        {
+            return topic;
+        }
+        if let QueueId::Executor { .. } = queue {
+            return unescape(key.rsplit('.').next().unwrap_or(key));
+        }
+        let parts: Vec<String> = key.split('.').map(unescape).collect();
+        parts.join("/")
     }
 
     /// The routing key of announcements on `channel`.
@@ -269,8 +297,73 @@ mod tests {
                 let (key, is_long) = Names::routing_key(&queue, "a.b").unwrap();
                 assert_eq!(key.as_str().split('.').count(), 3, "{key}");
                 assert!(!is_long);
-                assert_eq!(Names::parse_topic(key.as_str()), "a.b");
+                assert_eq!(Names::parse_topic(&queue, key.as_str(), None), "a.b");
             }
+        }
+    }
+
+    #[test]
+    fn the_namespace_of_a_requested_job_is_a_word_of_its_own() {
+        let requests = QueueId::Requests;
+        let key = |topic: &str| Names::routing_key(&requests, topic).unwrap().0;
+        assert_eq!(key("team-a/report").as_str(), "team-a.report");
+        assert_eq!(key("report").as_str(), "report");
+        let topics = [
+            "", "a", "a/b", "a.b", "a:b", "a_b", "a-b", "a%2Fb", "/", "a/b/c", "a/b.c",
+        ];
+        let mut seen = std::collections::BTreeSet::new();
+        for topic in topics {
+            let key = key(topic);
+            assert!(seen.insert(key.to_string()), "{key} twice");
+            assert_eq!(Names::parse_topic(&requests, key.as_str(), None), topic);
+        }
+        // A trigger keeps one word for its job: the binding of a queue has one star.
+        let queue = QueueId::Executor {
+            group: "a/g".to_owned(),
+            executor: "one".to_owned(),
+        };
+        let (key, _) = Names::routing_key(&queue, "a/b").unwrap();
+        assert_eq!(key.as_str(), "a%2Fg.one.a%2Fb");
+        assert_eq!(Names::parse_topic(&queue, key.as_str(), None), "a/b");
+    }
+
+    #[test]
+    fn a_header_cannot_name_another_namespace_than_the_routing_key() {
+        let requests = QueueId::Requests;
+        let long = format!("team-a/{}", ":".repeat(90));
+        let (key, is_long) = Names::routing_key(&requests, &long).unwrap();
+        assert_eq!((key.as_str(), is_long), ("team-a.%long", true));
+        let topic =
+            |key: &str, header: &str| Names::parse_topic(&requests, key, Some(header.to_owned()));
+        assert_eq!(topic("team-a.%long", &long), long);
+        for (key, header) in [
+            ("team-b.%long", long.as_str()),
+            ("%long", long.as_str()),
+            ("report", "team-a/report"),
+            ("team-b.report", "team-a/report"),
+        ] {
+            assert!(!topic(key, header).starts_with("team-a/"), "{key} {header}");
+        }
+    }
+
+    #[test]
+    fn groups_of_two_namespaces_share_no_name() {
+        let names = Names::new("cueline").unwrap();
+        let mut seen = std::collections::BTreeSet::new();
+        for group in ["a/b", "a_b", "a.b", "a:b", "a-b", "ab", "b"] {
+            let queue = QueueId::Executor {
+                group: group.to_owned(),
+                executor: "one".to_owned(),
+            };
+            let control = Channel::Control {
+                group: group.to_owned(),
+                executor: "one".to_owned(),
+            };
+            let name = names.queue(&queue).unwrap();
+            assert_eq!(names.parse_queue(name.as_str()), Some(queue.clone()));
+            assert!(seen.insert(name.to_string()), "{name} twice");
+            assert!(seen.insert(Names::binding(&queue).unwrap().to_string()));
+            assert!(seen.insert(Names::channel(&control).unwrap().to_string()));
         }
     }
 

@@ -22,30 +22,31 @@ impl Received {
         let earlier = headers
             .and_then(|headers| number(headers, "x-delivery-count"))
             .unwrap_or(0);
-        let topic = headers
-            .and_then(|headers| text(headers, TOPIC_HEADER))
-            .unwrap_or_else(|| Names::parse_topic(delivery.routing_key.as_str()));
+        let header = headers.and_then(|headers| text(headers, TOPIC_HEADER));
+        let key = delivery.routing_key.as_str();
         let payload = Bytes::from(delivery.data);
         let moved = headers
             .filter(|_| *queue == QueueId::Dead)
-            .and_then(|headers| moved_by_server(headers, names, &topic, &payload));
+            .and_then(|headers| moved_by_server(headers, names, key, &payload));
+        let (topic, payload) =
+            moved.unwrap_or_else(|| (Names::parse_topic(queue, key, header), payload));
         Self {
-            payload: moved.unwrap_or(payload),
             topic,
+            payload,
             redelivered: delivery.redelivered || earlier > 0,
             deliveries: u32::try_from(earlier.saturating_add(1)).unwrap_or(u32::MAX),
         }
     }
 }
 
-/// Makes the dead letter of a message that the server itself dead-lettered. The dead-letter queue holds such a message
-/// in its original form.
+/// Makes the dead letter of a message that the server itself dead-lettered, and tells its topic. The dead-letter queue
+/// holds such a message in its original form, with the routing key that it had in its own queue.
 fn moved_by_server(
     headers: &FieldTable,
     names: &Names,
-    topic: &str,
+    key: &str,
     payload: &Bytes,
-) -> Option<Bytes> {
+) -> Option<(String, Bytes)> {
     let AMQPValue::FieldArray(deaths) = headers.inner().get("x-death")? else {
         return None;
     };
@@ -58,18 +59,19 @@ fn moved_by_server(
         _ => 0,
     };
     let reason = text(last, "reason").unwrap_or_default();
+    let queue = names.parse_queue(&name);
+    let from = queue.as_ref().unwrap_or(&QueueId::Dead);
+    let topic = Names::parse_topic(from, key, text(headers, TOPIC_HEADER));
     let letter = DeadLetter {
         reason: format!("RabbitMQ dropped it: {reason}"),
-        queue: names
-            .parse_queue(&name)
-            .map_or(name, |queue| queue.to_string()),
-        topic: topic.to_owned(),
+        queue: queue.map_or(name, |queue| queue.to_string()),
+        topic: topic.clone(),
         at_ms: seconds.saturating_mul(1_000),
         by_broker: true,
         payload: payload.clone(),
     };
     // If the dead letter cannot be encoded, operators see the message in its original form.
-    letter.encode().ok()
+    letter.encode().ok().map(|payload| (topic, payload))
 }
 
 /// The text in a field of a table.

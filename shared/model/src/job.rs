@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::ser::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::duration::DurationMs;
 use crate::handler::HandlerSpec;
-use crate::name::{GroupName, JobName};
+use crate::name::{GroupName, JobName, NameError};
 use crate::policy::{Block, Fence, Misfire, OnLost, Retry, Scope, spread};
 use crate::route::Route;
 use crate::schedule::Schedule;
@@ -25,11 +27,17 @@ impl fmt::Display for JobId {
 }
 
 /// A job's definition. Job files and the API accept its serialised form.
+///
+/// The serialised form has a field `namespace` unless that is `default`, and local names everywhere else. The group and
+/// the parents of a job therefore are in its namespace.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(remote = "Self")]
 pub struct JobSpec {
     /// Its name.
+    #[serde(flatten, with = "written_name")]
     pub name: JobName,
-    /// The group whose executors run the job; `default` by default.
+    /// The group whose executors run the job, in the same namespace; `default` by default.
+    #[serde(serialize_with = "local_group")]
     pub group: GroupName,
     /// The purpose of the job, in free text.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -109,7 +117,8 @@ pub struct JobSpec {
 /// The parent of a child job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct After {
-    /// The parents; in this version exactly one.
+    /// The parents, in the namespace of the job; in this version exactly one.
+    #[serde(serialize_with = "local_parents")]
     pub all: Vec<JobName>,
     /// The required end of the parents.
     #[serde(default)]
@@ -156,7 +165,87 @@ fn is_zero(duration: &DurationMs) -> bool {
     duration.as_millis() == 0
 }
 
+impl Serialize for JobSpec {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        if !self.stays_in_its_namespace() {
+            return Err(S::Error::custom(NameError::NotLocal));
+        }
+        // The function that `remote` derives.
+        Self::serialize(self, serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for JobSpec {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        // The function that `remote` derives. It reads local names.
+        let mut spec = Self::deserialize(deserializer)?;
+        let namespace = spec.name.namespace();
+        if !namespace.is_default() {
+            spec.group = GroupName::in_namespace(&namespace, spec.group.as_str())
+                .map_err(D::Error::custom)?;
+            for parent in spec.after.iter_mut().flat_map(|after| &mut after.all) {
+                *parent =
+                    JobName::in_namespace(&namespace, parent.as_str()).map_err(D::Error::custom)?;
+            }
+        }
+        if spec.stays_in_its_namespace() {
+            Ok(spec)
+        } else {
+            Err(D::Error::custom(NameError::NotLocal))
+        }
+    }
+}
+
+/// Writes a job's name as its namespace and its local name.
+mod written_name {
+    use serde::de::Error as _;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    use crate::name::{JobName, Namespace};
+
+    #[derive(Serialize, Deserialize)]
+    struct Written {
+        #[serde(default, skip_serializing_if = "Namespace::is_default")]
+        namespace: Namespace,
+        name: String,
+    }
+
+    pub(super) fn serialize<S: Serializer>(
+        name: &JobName,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        let written = Written {
+            namespace: name.namespace(),
+            name: name.local().to_owned(),
+        };
+        written.serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<JobName, D::Error> {
+        let Written { namespace, name } = Written::deserialize(deserializer)?;
+        JobName::in_namespace(&namespace, &name).map_err(D::Error::custom)
+    }
+}
+
+fn local_group<S: Serializer>(group: &GroupName, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(group.local())
+}
+
+fn local_parents<S: Serializer>(parents: &[JobName], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(parents.iter().map(JobName::local))
+}
+
 impl JobSpec {
+    /// Whether the group and the parents are in the job's namespace. They are in each definition that was read. A
+    /// definition that was put together in another way has no serialised form, and stores refuse it.
+    pub fn stays_in_its_namespace(&self) -> bool {
+        let namespace = self.name.namespace();
+        let mut parents = self.after.iter().flat_map(|after| &after.all);
+        self.group.is_in(&namespace) && parents.all(|parent| parent.is_in(&namespace))
+    }
+
     /// Whether the schedule fires.
     pub fn is_enabled(&self) -> bool {
         self.enabled.unwrap_or(true)

@@ -11,6 +11,10 @@ pub mod decode;
 pub mod duration;
 pub mod executor;
 pub mod handler;
+#[allow(
+    missing_docs,
+    reason = "serde derives two functions of JobSpec that cannot have docs"
+)]
 pub mod job;
 pub mod name;
 mod nearest;

@@ -3,9 +3,9 @@
 use cueline_model::handler::{CommandSpec, HttpSpec, Interpreter, ProcessSpec, ShellSpec};
 use cueline_model::schedule::CronSchedule;
 use cueline_model::{
-    After, AfterOn, Backoff, Block, DstRule, DurationMs, Fence, HandlerSpec, JobSpec, Misfire,
-    MisfirePolicy, OnLost, Retry, Route, RunState, Schedule, Scope, SecretName, TextOrSecret,
-    Timestamp, decode,
+    After, AfterOn, Backoff, Block, DstRule, DurationMs, Fence, GroupName, HandlerSpec, JobName,
+    JobSpec, Misfire, MisfirePolicy, Namespace, OnLost, Retry, Route, RunState, Schedule, Scope,
+    SecretName, TextOrSecret, Timestamp, decode,
 };
 use proptest::collection::{btree_map, vec};
 use proptest::option::of;
@@ -201,12 +201,14 @@ prop_compose! {
         (misfire, retry, rerun, keep) in (misfire(), retry(), any::<bool>(), any::<bool>()),
         (backlog, priority, enabled, params) in (0..=100_000_u32, 0..=9_u8, of(any::<bool>()), of(text())),
         (parent, pass_output) in (of("P[a-z]{0,9}"), any::<bool>()),
+        namespace in select(vec!["default", "team-a", "ä.b:c"]),
         labels in btree_map("[a-z]{1,8}", text(), 0..3),
     ) -> JobSpec {
         let start_at = start_at.map(Timestamp::from_millis);
+        let namespace: Namespace = namespace.parse().unwrap();
         JobSpec {
-            name: name.parse().unwrap(),
-            group: group.parse().unwrap(),
+            name: JobName::in_namespace(&namespace, &name).unwrap(),
+            group: GroupName::in_namespace(&namespace, &group).unwrap(),
             description,
             schedule,
             start_at,
@@ -227,7 +229,7 @@ prop_compose! {
             handler,
             params,
             after: parent.map(|parent| After {
-                all: vec![parent.parse().unwrap()],
+                all: vec![JobName::in_namespace(&namespace, &parent).unwrap()],
                 on: AfterOn::Success,
                 pass_output,
             }),
@@ -275,13 +277,13 @@ proptest! {
 
     #[test]
     fn any_value_of_a_field_is_accepted_or_refused_with_a_reason(
-        spec in spec(), field in 0..24_usize, value in json(),
+        spec in spec(), field in 0..25_usize, value in json(),
     ) {
         let mut written = serde_json::to_value(&spec).unwrap();
         let fields = [
             "name", "group", "description", "schedule", "start_at", "end_at", "jitter", "misfire", "route", "block",
             "scope", "backlog", "timeout", "kill_grace", "retry", "on_lost", "fence", "dispatch_deadline",
-            "priority", "handler", "params", "after", "labels", "enabled",
+            "priority", "handler", "params", "after", "labels", "enabled", "namespace",
         ];
         written[fields[field]] = value;
         match decode::job(&written.into()) {

@@ -9,6 +9,7 @@ mod full_disk;
 mod hostile_requests;
 mod lost_broker_queues;
 mod lost_state_directory;
+mod namespaces;
 mod partitioned_broker;
 mod process_guard;
 mod scheduler_and_worker;

@@ -391,7 +391,8 @@ fn check_identity(executor: &ExecutorId, identity: Option<&WorkerIdentity>) -> R
 
 fn default_state_dir(executor: &ExecutorId) -> PathBuf {
     let base = PathBuf::from("cueline-state");
-    base.join(executor.group.as_str())
+    // With '/', the directory of one group could be inside that of another. No name has a per cent sign.
+    base.join(executor.group.as_str().replace('/', "%2F"))
         .join(executor.name.as_str())
 }
 

@@ -32,9 +32,11 @@ pub(super) const SCHEMAS: &str = r##"{
     "properties": {
       "name": {"$ref": "#/components/schemas/GivenName"},
       "id": {"description": "The id of the job; `null` for a job that a dry run would create.", "type": ["integer", "null"], "format": "int64"},
-      "change": {"enum": ["created", "updated", "unchanged"]}
+      "change": {"$ref": "#/components/schemas/Change"}
     }
   },
+  "Change": {"description": "How a job changed.", "enum": ["created", "updated", "unchanged"]},
+  "AuditValue": {"description": "An object before or after a change. A value that is too long has only its `bytes` and its `sha256`.", "type": ["object", "array", "string", "number", "boolean", "null"]},
   "JobView": {
     "description": "A job: its whole definition, with the values that a list shows.",
     "type": "object",
@@ -42,8 +44,9 @@ pub(super) const SCHEMAS: &str = r##"{
     "properties": {
       "id": {"description": "The id of a deleted job is never used again.", "type": "integer", "format": "int64"},
       "version": {"description": "Counts edits, pauses and resumes, from 1.", "type": "integer", "format": "int64", "minimum": 1},
-      "name": {"$ref": "#/components/schemas/GivenName"},
-      "group": {"$ref": "#/components/schemas/GivenName"},
+      "namespace": {"description": "Left out for `default`.", "$ref": "#/components/schemas/GivenNamespace"},
+      "name": {"description": "The name in the namespace.", "$ref": "#/components/schemas/GivenName"},
+      "group": {"description": "The group in the namespace.", "$ref": "#/components/schemas/GivenName"},
       "description": {"$ref": "#/components/schemas/Text"},
       "schedule": {"$ref": "#/components/schemas/Schedule"},
       "start_at": {"$ref": "#/components/schemas/DefinitionInstant"},
@@ -88,6 +91,7 @@ pub(super) const SCHEMAS: &str = r##"{
     "required": ["id", "job_id", "job", "group", "kind", "state", "attempt", "retries", "fire_at", "due_at", "shard", "executor", "params", "created_at", "queued_at", "started_at", "ended_at", "exit_status", "message", "output", "progress", "cancel_requested", "parent"],
     "properties": {
       "id": {"$ref": "#/components/schemas/RunNumber"},
+      "namespace": {"description": "Left out for `default`.", "$ref": "#/components/schemas/GivenNamespace"},
       "job_id": {"type": "integer", "format": "int64"},
       "job": {"$ref": "#/components/schemas/GivenName"},
       "group": {"$ref": "#/components/schemas/GivenName"},
@@ -170,6 +174,7 @@ pub(super) const SCHEMAS: &str = r##"{
     "type": "object",
     "required": ["group", "name", "incarnation", "session", "capabilities", "capacity", "held", "running", "draining", "gone", "last_heartbeat_at", "silent_ms"],
     "properties": {
+      "namespace": {"description": "Left out for `default`.", "$ref": "#/components/schemas/GivenNamespace"},
       "group": {"$ref": "#/components/schemas/GivenName"},
       "name": {"$ref": "#/components/schemas/GivenName"},
       "incarnation": {"description": "Identifies one start of the process.", "type": "string"},

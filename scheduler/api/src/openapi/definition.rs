@@ -15,6 +15,7 @@ pub(super) const SCHEMAS: &str = r##"{
     ],
     "properties": {
       "name": {"$ref": "#/components/schemas/Name"},
+      "namespace": {"description": "The namespace of the job, its group and its parents; that of the request by default, and no other one.", "anyOf": [{"$ref": "#/components/schemas/Namespace"}, {"type": "null"}]},
       "group": {"description": "The executor group that runs it; `default` by default.", "anyOf": [{"$ref": "#/components/schemas/Name"}, {"type": "null"}]},
       "description": {"description": "Free text.", "anyOf": [{"$ref": "#/components/schemas/Text"}, {"type": "null"}]},
       "schedule": {"description": "The rule for fire times.", "anyOf": [{"$ref": "#/components/schemas/Schedule"}, {"type": "null"}]},

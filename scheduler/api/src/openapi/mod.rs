@@ -33,14 +33,14 @@ macro_rules! described {
 // Values.
 described! {
     Name GivenName Instant InstantText PageLimit NumberOfTimes Cursor RunNumber LetterNumber Before WaitMs RunState RunCounts
-    KeyId TokenId
+    KeyId TokenId ListedName GivenNamespace AllNamespaces VersionNumber Text AuditResult
 }
 // Bodies of requests.
-described! { ApplyRequest PreviewRequest TriggerRequest DeadLetterSelection NewEnrolmentToken }
+described! { ApplyRequest PreviewRequest TriggerRequest RestoreRequest DeadLetterSelection NewEnrolmentToken }
 // Answers with types of other crates.
 described! {
     Index AppliedJob JobView Run RunDetail LogLine LedgerEntry Triggered ExecutorView SinceStart QueueDepth EmptiedQueue
-    ReplayedDeadLetter OpenApiDocument
+    ReplayedDeadLetter OpenApiDocument JobDefinition Change AuditValue
 }
 
 /// The schemas by name: those of the declared names, and those that they refer to.

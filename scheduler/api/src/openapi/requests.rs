@@ -44,6 +44,15 @@ pub(super) const SCHEMAS: &str = r##"{
     },
     "examples": [{"idempotency_key": "order-17", "params": "World"}]
   },
+  "RestoreRequest": {
+    "type": "object",
+    "additionalProperties": false,
+    "required": ["version"],
+    "properties": {
+      "version": {"description": "The version whose definition is applied again.", "$ref": "#/components/schemas/VersionNumber"}
+    },
+    "examples": [{"version": 1}]
+  },
   "DeadLetterSelection": {
     "description": "Either `ids`, or `all`, which selects at most a thousand.",
     "type": "object",
@@ -62,7 +71,8 @@ pub(super) const SCHEMAS: &str = r##"{
     "type": "object",
     "additionalProperties": false,
     "properties": {
-      "group": {"description": "Only workers of this group; of all groups by default.", "anyOf": [{"$ref": "#/components/schemas/Name"}, {"type": "null"}]},
+      "group": {"description": "Only workers of this group; of all groups of the namespace by default.", "anyOf": [{"$ref": "#/components/schemas/Name"}, {"type": "null"}]},
+      "all_namespaces": {"description": "Whether it enrols workers of all namespaces; `false` by default. Not with `group`, and not in another namespace than `default`.", "type": ["boolean", "null"]},
       "executor": {"description": "Only this executor of the group. It needs `group`.", "anyOf": [{"$ref": "#/components/schemas/Name"}, {"type": "null"}]},
       "uses": {"description": "The number of workers that it enrols; 1 by default.", "type": ["integer", "null"], "format": "int32", "minimum": 1, "maximum": 10000},
       "valid": {"description": "How long it is valid, 1s to 3650d, or `never`; 1h by default.", "anyOf": [{"$ref": "#/components/schemas/Duration"}, {"enum": ["never", null]}]}

@@ -19,8 +19,50 @@ pub(super) const SCHEMAS: &str = r##"{
     ],
     "examples": ["nightly-backup"]
   },
+  "ListedName": {
+    "description": "A name. In a list of all namespaces it is qualified: `NAMESPACE/LOCAL`, or `LOCAL` alone in the namespace `default`.",
+    "type": "string",
+    "minLength": 1,
+    "maxLength": 128,
+    "anyOf": [
+      {"$ref": "#/components/schemas/Name"},
+      {"pattern": "^[^/]{1,63}/[^/]{1,126}$"}
+    ],
+    "examples": ["nightly-backup", "team-a/nightly-backup"]
+  },
+  "Namespace": {
+    "description": "A namespace: a name of at most 63 bytes.",
+    "$ref": "#/components/schemas/Name",
+    "anyOf": [{"pattern": "^[\\x00-\\x7f]{1,63}$"}, {"maxLength": 15}],
+    "examples": ["team-a"]
+  },
+  "GivenNamespace": {
+    "description": "A namespace.",
+    "type": "string",
+    "minLength": 1,
+    "maxLength": 63,
+    "examples": ["team-a"]
+  },
+  "AllNamespaces": {
+    "description": "Whether a request is about all namespaces. Only on paths without a namespace.",
+    "type": "boolean",
+    "default": false,
+    "examples": [true]
+  },
+  "VersionNumber": {
+    "description": "The number of a version of a job.",
+    "type": "integer",
+    "format": "int64",
+    "minimum": 0,
+    "examples": [1]
+  },
+  "AuditResult": {
+    "description": "How an action ended: `refused` if the actor had no right to it, or could not prove who they are.",
+    "type": "string",
+    "enum": ["done", "refused"]
+  },
   "GivenName": {
-    "description": "A name of a job, a group or an executor.",
+    "description": "A name of a job, a group or an executor; that of a job or a group is qualified outside of definitions.",
     "type": "string",
     "minLength": 1,
     "maxLength": 128,

@@ -35,7 +35,8 @@ fn info() -> Value {
         "summary": "The REST API of a Cueline scheduler",
         "description": "Responses have instants in milliseconds since 1970-01-01T00:00:00Z. Requests with unknown \
                         fields or parameters are refused. Errors are `application/problem+json` (RFC 9457) and list \
-                        all mistakes at once.",
+                        all mistakes at once. Each path `/api/v1/…` is for the namespace `default`; \
+                        `/api/v1/namespaces/{namespace}/…` is the same path for another namespace.",
         "license": { "name": "Apache-2.0", "identifier": "Apache-2.0" },
     })
 }
@@ -47,6 +48,7 @@ fn tags() -> Value {
         { "name": "queues", "description": "The queues of executors." },
         { "name": "dead letters", "description": "Messages that were refused." },
         { "name": "worker keys", "description": "Keys that seal the messages of workers, and the tokens that enrol them." },
+        { "name": "audit log", "description": "Who changed what." },
         { "name": "server", "description": "The server, its executors and this document." },
     ])
 }

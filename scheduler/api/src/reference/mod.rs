@@ -41,6 +41,9 @@ use page::PAGE;
     crate::jobs::trigger,
     crate::preview::of_job,
     crate::jobs::ledger,
+    crate::versions::list,
+    crate::versions::show,
+    crate::versions::restore,
     crate::preview::of_definition,
     crate::runs::list,
     crate::runs::show,
@@ -61,6 +64,7 @@ use page::PAGE;
     crate::worker_keys::list,
     crate::worker_keys::revoke,
     crate::worker_keys::allow,
+    crate::audit::list,
     crate::system::executors,
     crate::system::stats,
 ))]

@@ -4,39 +4,49 @@ use cueline_model::{GroupName, JobId, JobName, JobSpec, Namespace, Timestamp};
 use cueline_store::{AuditEntry, AuditResult, Change, JobVersion};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use utoipa::ToSchema;
+
+use crate::openapi;
 
 /// An entry of the audit log.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct AuditView {
     /// Its number; greater numbers are later.
     pub id: i64,
     /// When.
+    #[schema(value_type = openapi::Instant)]
     pub at: Timestamp,
     /// Who: the kind of actor and its name, as in `user alice`.
     pub actor: String,
     /// Where the request came from, if that is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub address: Option<String>,
     /// What was done: `object.verb`.
     pub action: String,
     /// The namespace of the object, if it belongs to one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = openapi::GivenNamespace)]
     pub namespace: Option<Namespace>,
     /// The group of the object, if it belongs to one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = openapi::GivenName)]
     pub group: Option<GroupName>,
     /// The name or number of the object.
     pub object: String,
     /// How it ended.
+    #[schema(value_type = openapi::AuditResult)]
     pub result: AuditResult,
     /// Further words; absent if there are none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub detail: String,
     /// The object before. A value that is too long has only its `bytes` and its `sha256`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = openapi::AuditValue)]
     pub before: Option<Value>,
-    /// The object after, like [`before`](Self::before).
+    /// The object after, in the same form.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = openapi::AuditValue)]
     pub after: Option<Value>,
 }
 
@@ -65,23 +75,26 @@ fn value(text: String) -> Value {
 }
 
 /// A page of the audit log, newest first.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct AuditPage {
     /// The entries.
     pub entries: Vec<AuditView>,
     /// `before` for the next page; absent on the last one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub next: Option<i64>,
     /// The store's clock.
+    #[schema(value_type = openapi::Instant)]
     pub now: Timestamp,
 }
 
 /// A version of a job.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct JobVersionView {
     /// Its number.
     pub version: u64,
     /// When it was made.
+    #[schema(value_type = openapi::Instant)]
     pub at: Timestamp,
     /// Who made it.
     pub by: String,
@@ -89,6 +102,7 @@ pub struct JobVersionView {
     pub enabled: bool,
     /// The definition. Lists do not have it, and neither has a version that the server cannot read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = openapi::JobDefinition)]
     pub definition: Option<JobSpec>,
 }
 
@@ -105,26 +119,31 @@ impl From<JobVersion> for JobVersionView {
 }
 
 /// A page of versions, newest first.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct JobVersions {
     /// The versions, without their definitions.
     pub versions: Vec<JobVersionView>,
     /// `before` for the next page; absent on the last one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub next: Option<u64>,
     /// The store's clock.
+    #[schema(value_type = openapi::Instant)]
     pub now: Timestamp,
 }
 
 /// The result of restoring a version.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Restored {
     /// The id of the job.
+    #[schema(value_type = i64)]
     pub id: JobId,
     /// Its name.
+    #[schema(value_type = openapi::GivenName)]
     pub name: JobName,
     /// The version whose definition the job has now.
     pub restored: u64,
     /// What changed: `unchanged` if the job had this definition, `created` if the job was deleted.
+    #[schema(value_type = openapi::Change)]
     pub change: Change,
 }

@@ -2,7 +2,7 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use cueline_model::{ExecutorId, ExecutorName, GroupName, Timestamp};
+use cueline_model::{ExecutorId, ExecutorName, GroupName, Namespace, Timestamp};
 use cueline_store::{StoredEnrolmentToken, StoredWorkerKey, WorkerKeyState};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -32,6 +32,10 @@ impl std::fmt::Debug for CreatedToken {
 pub struct TokenView {
     /// Its id: 16 hexadecimal digits.
     pub id: String,
+    /// The namespace whose workers it enrols; `None` for all namespaces.
+    #[serde(default)]
+    #[schema(value_type = Option<openapi::GivenNamespace>, required)]
+    pub namespace: Option<Namespace>,
     /// The group whose workers it enrols; `None` for all groups.
     #[schema(value_type = Option<openapi::GivenName>, required)]
     pub group: Option<GroupName>,
@@ -54,6 +58,7 @@ impl From<StoredEnrolmentToken> for TokenView {
     fn from(token: StoredEnrolmentToken) -> Self {
         Self {
             id: token.id,
+            namespace: token.namespace,
             group: token.group,
             executor: token.executor,
             uses_left: token.uses_left,

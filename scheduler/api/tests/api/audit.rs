@@ -57,7 +57,12 @@ async fn a_filter_that_does_not_fit_is_named() {
     for (path, words) in [
         ("/audit?result=maybe", "give done or refused"),
         ("/audit?before=x", "is not the number of an entry"),
-        ("/audit?namespace=a%20b", "namespace"),
+        ("/audit?all_namespaces=yes", "give true or false"),
+        ("/namespaces/a%20b/audit", "namespace"),
+        (
+            "/namespaces/team-a/audit?all_namespaces=true",
+            "leave that out",
+        ),
         ("/audit?who=me", "unknown parameter"),
         ("/audit?limit=1001", "limit"),
         ("/jobs/a/versions/x", "is not the number of a version"),

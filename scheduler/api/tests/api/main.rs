@@ -9,6 +9,7 @@ mod hostile_bodies;
 mod large;
 mod limits;
 mod metrics;
+mod namespaces;
 mod openapi;
 mod openapi_answers;
 mod raw;

@@ -191,4 +191,25 @@ mod tests {
         };
         assert_eq!(opened.check_names(&executor("two")), Err(expected));
     }
+
+    #[test]
+    fn an_executor_speaks_for_no_group_of_the_same_name_in_another_namespace() {
+        let executor = |group: &str| ExecutorId {
+            group: group.parse().expect("valid"),
+            name: "one".parse().expect("valid"),
+        };
+        let opened = Opened {
+            executor: Some(executor("a/x")),
+            key: None,
+            body: b"",
+        };
+        assert_eq!(opened.check_names(&executor("a/x")), Ok(()));
+        for other in ["x", "b/x", "a", "default/x"] {
+            let checked = opened.check_names(&executor(other));
+            assert!(
+                matches!(checked, Err(Forged::OtherExecutor { .. })),
+                "{other}"
+            );
+        }
+    }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cueline_broker::{Broker, Delivery, QueueId, Settlement};
-use cueline_model::{Actor, ActorKind};
+use cueline_model::{Actor, ActorKind, JobName, Namespace};
 use cueline_protocol::{TriggerRequest as RequestMessage, decode};
 use cueline_runtime::Stop;
 use cueline_store::{ErrorKind, TriggerRequest};
@@ -74,6 +74,7 @@ impl TriggerRequests {
     /// Returns why the request is refused, if it is.
     async fn carry_out(&self, delivery: &Delivery) -> Result<Settlement, String> {
         let request = decode::<RequestMessage>(&delivery.payload).map_err(|e| e.to_string())?;
+        check_address(&delivery.topic, &request.job)?;
         if let Some(key) = request.key.as_ref().filter(|k| k.len() > MAX_KEY_BYTES) {
             return Err(format!(
                 "failed to trigger {}: `key` takes a text of at most {MAX_KEY_BYTES} bytes; this one has {}",
@@ -109,6 +110,58 @@ impl TriggerRequests {
                 tracing::warn!(%error, "failed to store a dead letter; trying again. Check the database");
                 Settlement::Retry(RETRY_AFTER)
             }
+        }
+    }
+}
+
+/// Returns why the address of a request, which the broker's permissions are about, is not that of its job. A sender who
+/// may publish to the addresses of one namespace cannot request the jobs of another.
+fn check_address(topic: &str, job: &JobName) -> Result<(), String> {
+    let addressed = if topic.contains('/') {
+        topic.parse::<JobName>().map(|name| name.namespace())
+    } else {
+        Ok(Namespace::default())
+    };
+    match addressed {
+        Ok(namespace) if job.is_in(&namespace) => Ok(()),
+        Ok(namespace) => Err(format!(
+            "failed to trigger {job}: the request was published for the namespace {namespace}; publish it for {}",
+            job.namespace()
+        )),
+        Err(error) => Err(format!(
+            "failed to trigger {job}: the request was published for {topic:?}, which is not a job: {error}"
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::check_address;
+
+    #[test]
+    fn a_request_is_for_the_namespace_that_it_was_published_for() {
+        let check = |topic: &str, job: &str| check_address(topic, &job.parse().expect("a name"));
+        for (topic, job) in [
+            ("report", "report"),
+            // The address names the namespace; the message names the job.
+            ("test", "report"),
+            ("", "report"),
+            ("default/report", "report"),
+            ("team-a/report", "team-a/report"),
+            ("team-a/other", "team-a/report"),
+        ] {
+            assert_eq!(check(topic, job), Ok(()), "{topic} {job}");
+        }
+        for (topic, job) in [
+            ("report", "team-a/report"),
+            ("team-a/report", "report"),
+            ("team-a/report", "team-b/report"),
+            ("team-a.report", "team-a/report"),
+            ("team-a/x/y", "team-a/report"),
+            ("/report", "report"),
+        ] {
+            let error = check(topic, job).expect_err("is refused");
+            assert!(error.contains("was published for"), "{error}");
         }
     }
 }

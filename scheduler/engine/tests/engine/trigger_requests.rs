@@ -124,6 +124,35 @@ async fn a_key_that_is_too_long_is_refused_with_the_limit() {
     );
 }
 
+/// A broker account that may publish for one namespace only cannot trigger the jobs of another.
+#[tokio::test]
+async fn a_request_for_another_namespace_than_its_address_is_refused() {
+    let fixture = with_requests(0).await;
+    let mut engine = fixture.engine("one").await;
+    fixture.apply("job", json!({ "namespace": "team-a" })).await;
+    for (topic, job) in [
+        ("job", "team-a/job"),
+        ("team-a/job", "job"),
+        ("team-a/job", "team-a/job"),
+    ] {
+        let request = json!({ "v": 1, "job": job }).to_string();
+        fixture.put_for(topic, &QueueId::Requests, request).await;
+    }
+    assert_eq!(engine.carry_out_requests().await.expect("carries out"), 3);
+    assert_eq!(fixture.runs("team-a/job").await.len(), 1);
+    assert_eq!(fixture.runs("job").await.len(), 0);
+    let letters = fixture.dead_letters().await;
+    let mut reasons: Vec<&str> = letters.iter().map(|l| l.reason.as_str()).collect();
+    reasons.sort_unstable();
+    assert_eq!(
+        reasons,
+        [
+            "failed to trigger job: the request was published for the namespace team-a; publish it for default",
+            "failed to trigger team-a/job: the request was published for the namespace default; publish it for team-a",
+        ]
+    );
+}
+
 /// `count` requests without keys, which would make two runs if carried out twice.
 async fn with_requests(count: usize) -> Fixture {
     // Longer than all of them take on a busy machine: a request that is delivered again is carried out again.

@@ -210,18 +210,27 @@ pub fn queue_changed(by: &Actor, action: QueueAction, executor: &ExecutorId) -> 
     entry_in_group(by, action, &executor.group, executor.to_string())
 }
 
-/// An entry about a token, which belongs to a group, or to none.
-fn entry_of_token(by: &Actor, action: &str, id: &str, group: Option<&GroupName>) -> NewAuditEntry {
+/// An entry about a token, which is for a group, for a namespace, or for all namespaces.
+fn entry_of_token(
+    by: &Actor,
+    action: &str,
+    id: &str,
+    (namespace, group): (Option<&Namespace>, Option<&GroupName>),
+) -> NewAuditEntry {
     match group {
         Some(group) => entry_in_group(by, action, group, id),
-        None => entry(by, action, id),
+        None => NewAuditEntry {
+            namespace: namespace.cloned(),
+            ..entry(by, action, id)
+        },
     }
 }
 
 /// A new enrolment token. Its verifier is a secret and is not kept.
 pub fn token_created(token: &NewEnrolmentToken) -> NewAuditEntry {
     let after = json!({
-        "group": token.group, "executor": token.executor, "uses": token.uses, "valid_ms": token.valid_ms,
+        "namespace": token.namespace, "group": token.group, "executor": token.executor, "uses": token.uses,
+        "valid_ms": token.valid_ms,
     });
     NewAuditEntry {
         after: text(&after),
@@ -229,7 +238,7 @@ pub fn token_created(token: &NewEnrolmentToken) -> NewAuditEntry {
             &token.by,
             "enrolment_token.create",
             &token.id,
-            token.group.as_ref(),
+            (token.namespace.as_ref(), token.group.as_ref()),
         )
     }
 }
@@ -240,14 +249,21 @@ pub fn token_created(token: &NewEnrolmentToken) -> NewAuditEntry {
 ///
 /// [`ErrorKind::Broken`](crate::ErrorKind::Broken) for an unreadable name.
 pub fn token_deleted(by: &Actor, row: TokenRow) -> Result<NewAuditEntry, StoreError> {
-    let (id, group, executor, uses_left, expires_at, ..) = row;
+    let (id, group, executor, uses_left, expires_at, _, _, namespace) = row;
     let group: Option<GroupName> = group.as_deref().map(parse_name).transpose()?;
+    let namespace: Option<Namespace> = namespace.as_deref().map(parse_name).transpose()?;
     let before = json!({
-        "group": group, "executor": executor, "uses_left": uses_left, "expires_at": expires_at,
+        "namespace": namespace, "group": group, "executor": executor, "uses_left": uses_left,
+        "expires_at": expires_at,
     });
     Ok(NewAuditEntry {
         before: text(&before),
-        ..entry_of_token(by, "enrolment_token.delete", &id, group.as_ref())
+        ..entry_of_token(
+            by,
+            "enrolment_token.delete",
+            &id,
+            (namespace.as_ref(), group.as_ref()),
+        )
     })
 }
 
@@ -462,6 +478,46 @@ mod tests {
     #[test]
     fn the_object_of_an_action_is_the_part_before_the_dot() {
         assert_eq!(stored(String::new()).action_object, "user");
+    }
+
+    #[test]
+    fn an_entry_about_a_token_is_in_the_namespace_of_the_token() {
+        let token = |namespace: Option<&str>, group: Option<&str>| NewEnrolmentToken {
+            id: "0123456789abcdef".to_owned(),
+            verifier: [1; 32],
+            namespace: namespace.map(|text| text.parse().expect("a namespace")),
+            group: group.map(|text| text.parse().expect("a name")),
+            executor: None,
+            uses: 1,
+            valid_ms: None,
+            by: Actor::new(ActorKind::User, "ann"),
+        };
+        for (namespace, group) in [
+            (None, None),
+            (Some("team"), None),
+            (Some("team"), Some("team/x")),
+        ] {
+            let created = token_created(&token(namespace, group));
+            let owned = |text: Option<&str>| text.map(str::to_owned);
+            let id = "0123456789abcdef".to_owned();
+            let row = (
+                id,
+                owned(group),
+                None,
+                1,
+                None,
+                0,
+                String::new(),
+                owned(namespace),
+            );
+            let by = Actor::new(ActorKind::User, "ann");
+            let deleted = token_deleted(&by, row).expect("readable");
+            for entry in [created, deleted] {
+                let found = entry.namespace.as_ref().map(Namespace::as_str);
+                assert_eq!(found, namespace, "{}", entry.action);
+                assert_eq!(entry.group.as_ref().map(GroupName::as_str), group);
+            }
+        }
     }
 
     #[test]

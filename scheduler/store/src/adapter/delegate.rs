@@ -21,7 +21,7 @@ macro_rules! with_store_methods {
             read dispatching_attempts(jobs: &[JobId]) -> Vec<AttemptId>: "list attempts that are being published";
             read job(name: &JobName) -> JobSummary: "read a job";
             read definitions(ids: &[JobId]) -> Vec<Arc<Job>>: "read job definitions";
-            read jobs(after: Option<&JobName>, limit: usize) -> Vec<JobSummary>: "list jobs";
+            read jobs(namespace: Option<&Namespace>, after: Option<&JobName>, limit: usize) -> Vec<JobSummary>: "list jobs";
             write fire_due(request: FireDueRequest, planner: &dyn Planner) -> FiredRuns: "fire due jobs";
             write claim_waiting(node: NodeId, horizon_ms: u64, limit: usize) -> Vec<ClaimedRun>: "claim waiting runs";
             read next_due_at() -> Option<Timestamp>: "find the next due time";

@@ -36,10 +36,18 @@ impl<'a> ParentLinks<'a> {
     ///
     /// # Errors
     ///
-    /// As [`parent_of`].
+    /// As [`parent_of`], and [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if a job names a group or a parent of
+    /// another namespace.
     pub fn new(specs: &'a [JobSpec]) -> Result<Self, StoreError> {
         let mut parents = BTreeMap::new();
         for spec in specs {
+            if !spec.stays_in_its_namespace() {
+                return Err(StoreError::invalid(format!(
+                    "failed to apply job {:?}: its group and its parent must be in its namespace {:?}",
+                    spec.name.as_str(),
+                    spec.name.namespace().as_str()
+                )));
+            }
             if let Some(parent) = parent_of(spec)? {
                 parents.insert(&spec.name, parent);
             }
@@ -154,6 +162,18 @@ mod tests {
         assert!(parent_of(&job("a", &["b", "c"])).is_err());
         let spec = job("a", &["b"]);
         assert_eq!(parent_of(&spec).expect("one parent"), Some(&name("b")));
+    }
+
+    #[test]
+    fn a_job_of_one_namespace_is_not_linked_to_another() {
+        let mut other_group = job("a", &[]);
+        other_group.after = None;
+        other_group.group = "team/g".parse().expect("a name");
+        for spec in [job("a", &["team/b"]), other_group] {
+            let error = ParentLinks::new(std::slice::from_ref(&spec)).expect_err("is refused");
+            assert_eq!(error.kind(), crate::ErrorKind::Invalid);
+            assert!(error.to_string().contains("namespace"), "{error}");
+        }
     }
 
     #[test]

@@ -17,7 +17,7 @@ const TOKEN_ID_DIGITS: usize = 16;
 /// this, so that a revocation by an operator is not taken for a replacement. Statements of the stores contain it too.
 pub const ENROLLED_BY_TOKEN: &str = "enrolment token ";
 
-/// A stored token: id, group, executor, uses left, end of validity, time of creation, creator.
+/// A stored token: id, group, executor, uses left, end of validity, time of creation, creator, namespace.
 pub type TokenRow = (
     String,
     Option<String>,
@@ -26,6 +26,7 @@ pub type TokenRow = (
     Option<i64>,
     i64,
     String,
+    Option<String>,
 );
 
 /// A stored key: group, executor, key id, key, whether it is allowed, time and origin of the enrolment, time and origin
@@ -74,7 +75,8 @@ pub struct EnrolmentWrites {
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Invalid`] for a wrong id, for no uses, and for an executor without a group.
+/// [`ErrorKind::Invalid`] for a wrong id, for no uses, for a group of another namespace, and for an executor without a
+/// group.
 pub fn check_new_token(token: &NewEnrolmentToken) -> Result<(), StoreError> {
     let invalid = |why: &str| {
         Err(StoreError::invalid(format!(
@@ -87,6 +89,11 @@ pub fn check_new_token(token: &NewEnrolmentToken) -> Result<(), StoreError> {
     }
     if token.uses == 0 {
         return invalid("uses: 0 is given; give at least 1");
+    }
+    if let (Some(namespace), Some(group)) = (&token.namespace, &token.group)
+        && !group.is_in(namespace)
+    {
+        return invalid("group: it is in another namespace; give one of the token's namespace");
     }
     if token.executor.is_some() && token.group.is_none() {
         return invalid("executor: its name is unique within a group only; give its group too");
@@ -162,7 +169,13 @@ fn refused_token(
     };
     let token = stored_token(row)?;
     Ok(
-        if token.group.is_some_and(|group| group != executor.group) {
+        if token
+            .namespace
+            .as_ref()
+            .is_some_and(|namespace| !executor.group.is_in(namespace))
+        {
+            Some(EnrolRefusal::OtherNamespace)
+        } else if token.group.is_some_and(|group| group != executor.group) {
             Some(EnrolRefusal::OtherGroup)
         } else if token
             .executor
@@ -219,9 +232,10 @@ fn writes(request: &NewWorkerKey, keys: &[KnownKey]) -> EnrolmentWrites {
 ///
 /// [`ErrorKind::Broken`] for an unreadable name.
 pub fn stored_token(row: TokenRow) -> Result<StoredEnrolmentToken, StoreError> {
-    let (id, group, executor, uses_left, expires_at, created_at, by) = row;
+    let (id, group, executor, uses_left, expires_at, created_at, by, namespace) = row;
     Ok(StoredEnrolmentToken {
         id,
+        namespace: namespace.as_deref().map(parse_name).transpose()?,
         group: group.as_deref().map(parse_name).transpose()?,
         executor: executor.as_deref().map(parse_name).transpose()?,
         uses_left: to_u32(uses_left),
@@ -313,7 +327,8 @@ mod tests {
     fn token(group: Option<&str>, executor: Option<&str>) -> TokenRow {
         let owned = |text: Option<&str>| text.map(str::to_owned);
         let id = "t".to_owned();
-        (id, owned(group), owned(executor), 1, None, 0, String::new())
+        let by = String::new();
+        (id, owned(group), owned(executor), 1, None, 0, by, None)
     }
 
     fn by_token(token: Option<TokenRow>, keys: &[KnownKey]) -> EnrolmentPlan {
@@ -356,6 +371,32 @@ mod tests {
             by_token(Some(valid), &[]),
             EnrolmentPlan::Write(_)
         ));
+    }
+
+    #[test]
+    fn a_token_of_a_namespace_enrols_all_its_groups_and_no_other() {
+        let enrols = |namespace: &str, group: &str| {
+            let mut row = token(None, None);
+            row.7 = Some(namespace.to_owned());
+            let mut request = request(KeyOrigin::Token("t".to_owned()));
+            request.executor.group = group.parse().expect("a name");
+            plan_enrolment(&request, Some(row), &[], NOW).expect("readable")
+        };
+        for (namespace, group) in [("team-a", "team-a/x"), ("default", "x")] {
+            let plan = enrols(namespace, group);
+            assert!(matches!(plan, EnrolmentPlan::Write(_)), "{group}");
+        }
+        for (namespace, group) in [
+            ("team-a", "x"),
+            ("team-a", "team-b/x"),
+            ("default", "team-a/x"),
+        ] {
+            assert_eq!(
+                enrols(namespace, group),
+                refused(EnrolRefusal::OtherNamespace),
+                "{group}"
+            );
+        }
     }
 
     #[test]
@@ -425,6 +466,7 @@ mod tests {
         let good = NewEnrolmentToken {
             id: "0123456789abcdef".to_owned(),
             verifier: [1; 32],
+            namespace: Some(cueline_model::Namespace::default()),
             group: Some("default".parse().expect("a name")),
             executor: Some("one".parse().expect("a name")),
             uses: 1,
@@ -432,11 +474,15 @@ mod tests {
             by: Actor::new(ActorKind::User, "me"),
         };
         assert!(check_new_token(&good).is_ok());
-        let mut wrong = [good.clone(), good.clone(), good.clone()];
+        let mut wrong = [good.clone(), good.clone(), good.clone(), good.clone()];
         wrong[0].id = "0123456789ABCDEF".to_owned();
         wrong[1].uses = 0;
         wrong[2].group = None;
-        for (token, field) in wrong.iter().zip(["id: ", "uses: ", "executor: "]) {
+        wrong[3].group = Some("team/x".parse().expect("a name"));
+        for (token, field) in wrong
+            .iter()
+            .zip(["id: ", "uses: ", "executor: ", "group: "])
+        {
             let error = check_new_token(token).expect_err("is refused");
             assert_eq!(error.kind(), ErrorKind::Invalid);
             assert!(error.to_string().contains(field), "{error}");

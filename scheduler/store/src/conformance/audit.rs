@@ -225,6 +225,7 @@ pub async fn changes_of_tokens_and_keys_leave_one_entry(fixture: &Fixture) {
     let token = NewEnrolmentToken {
         id: "0123456789abcdef".to_owned(),
         verifier: [7; 32],
+        namespace: Some(name("default")),
         group: Some(name("default")),
         executor: None,
         uses: 3,

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use async_trait::async_trait;
 use cueline_model::{
-    Actor, ActorKind, AttemptEvent, AttemptId, Block, ExecutorId, ExecutorName, Fence, HandlerSpec,
-    Heartbeat, Job, JobId, JobSpec, LogLine, LogStream, Misfire, OnLost, Outcome, OutcomeKind,
-    Retry, Route, RunId, RunState, Schedule, Scope, Timestamp, expand,
+    Actor, ActorKind, AttemptEvent, AttemptId, Block, ExecutorId, ExecutorName, Fence, GroupName,
+    HandlerSpec, Heartbeat, Job, JobId, JobName, JobSpec, LogLine, LogStream, Misfire, OnLost,
+    Outcome, OutcomeKind, Retry, Route, RunId, RunState, Schedule, Scope, Timestamp, expand,
 };
 
 use crate::{
@@ -135,9 +135,10 @@ pub(super) fn by_hand(job: &str) -> JobSpec {
 
 /// A job with that schedule and defaults for the rest.
 pub(super) fn job_with(job: &str, schedule: Schedule) -> JobSpec {
+    let job: JobName = name(job);
     JobSpec {
-        name: name(job),
-        group: name("default"),
+        group: GroupName::in_namespace(&job.namespace(), "default").expect("a valid name"),
+        name: job,
         description: String::new(),
         schedule,
         start_at: None,

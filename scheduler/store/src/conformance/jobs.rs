@@ -1,6 +1,6 @@
 //! Applying, pausing and deleting jobs.
 
-use cueline_model::{After, AfterOn, JobSpec, RunState};
+use cueline_model::{After, AfterOn, JobName, JobSpec, Namespace, RunState};
 
 use super::fixture::{Fixture, START, actor, attempt, by_hand, each_second, mark, name, refused};
 use crate::{Change, ErrorKind};
@@ -419,13 +419,61 @@ pub async fn jobs_are_listed_by_name(fixture: &Fixture) {
     fixture
         .apply(&["c", "a", "d", "b", "Z", "é"].map(by_hand))
         .await;
-    let page = fixture.store.jobs(None, 4).await.expect("lists");
+    let page = fixture.store.jobs(None, None, 4).await.expect("lists");
     let names: Vec<_> = page.iter().map(|s| s.job.spec.name.as_str()).collect();
     assert_eq!(names, ["Z", "a", "b", "c"], "by their bytes");
     let last = &page[3].job.spec.name;
-    let page = fixture.store.jobs(Some(last), 4).await.expect("lists");
+    let page = fixture
+        .store
+        .jobs(None, Some(last), 4)
+        .await
+        .expect("lists");
     let names: Vec<_> = page.iter().map(|s| s.job.spec.name.as_str()).collect();
     assert_eq!(names, ["d", "é"]);
+}
+
+/// A name in one namespace is not the same name in another, and a list has the jobs of its namespace only.
+pub async fn jobs_are_listed_by_namespace(fixture: &Fixture) {
+    let all = ["a", "b", "team/a", "team/b", "team-b/a", "team.b/a", "z"];
+    fixture.apply(&all.map(by_hand)).await;
+    let list = async |namespace: Option<&str>, after: Option<&str>, limit| {
+        let namespace: Option<Namespace> = namespace.map(name);
+        let after: Option<JobName> = after.map(name);
+        let page = fixture
+            .store
+            .jobs(namespace.as_ref(), after.as_ref(), limit);
+        let page = page.await.expect("lists");
+        let names = page.iter().map(|s| s.job.spec.name.to_string());
+        names.collect::<Vec<_>>()
+    };
+    assert_eq!(list(Some("default"), None, 10).await, ["a", "b", "z"]);
+    assert_eq!(list(Some("default"), Some("a"), 1).await, ["b"]);
+    assert_eq!(list(Some("team"), None, 10).await, ["team/a", "team/b"]);
+    assert_eq!(list(Some("team"), Some("team/a"), 10).await, ["team/b"]);
+    assert_eq!(list(Some("team-b"), None, 10).await, ["team-b/a"]);
+    assert!(list(Some("other"), None, 10).await.is_empty());
+    assert_eq!(list(None, None, 10).await.len(), all.len());
+    let one = fixture.store.job(&name("team/a")).await.expect("exists");
+    assert_eq!(one.job.spec.group, name("team/default"));
+    fixture
+        .store
+        .delete_job(&name("team/a"), &actor("me"))
+        .await
+        .expect("deletes");
+    assert!(fixture.store.job(&name("a")).await.is_ok());
+}
+
+/// The group and the parent of a job are in its namespace.
+pub async fn a_job_stays_in_its_namespace(fixture: &Fixture) {
+    fixture.apply(&[by_hand("a")]).await;
+    let mut group = by_hand("team/b");
+    group.group = name("default");
+    for spec in [group, child("team/b", "a")] {
+        let applied = fixture.store.apply_jobs(&[spec], false, &actor("me")).await;
+        refused(applied, ErrorKind::Invalid, "namespace");
+    }
+    let inside = [by_hand("team/a"), child("team/b", "team/a")];
+    fixture.apply(&inside).await;
 }
 
 /// Each error names the job.

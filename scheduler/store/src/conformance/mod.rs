@@ -43,7 +43,7 @@ macro_rules! store_conformance {
                 parents_must_exist, cycles_are_refused, edit_withdraws_runs_ahead_of_their_fire_time,
                 edit_releases_waiting_runs, pause_ends_waiting_runs, pause_and_resume_are_versions, pause_keeps_what_it_does_not_know, an_unreadable_job_can_be_paused_and_deleted,
                 pause_by_edit_ends_waiting_runs, apply_does_not_resume, delete_keeps_runs_and_frees_the_name, parent_cannot_be_deleted, dispatching_attempts_are_listed,
-                definitions_of_deleted_jobs_remain, jobs_are_listed_by_name, missing_jobs_are_named;
+                definitions_of_deleted_jobs_remain, jobs_are_listed_by_name, jobs_are_listed_by_namespace, a_job_stays_in_its_namespace, missing_jobs_are_named;
             fire_due: due_jobs_fire_once, enough_runs_end_a_transaction, order_is_due_priority_id, horizon_and_limit_bound_a_call, fire_time_is_unique,
                 skipped_runs_say_why, live_candidates_reach_the_planner, held_jobs_stay_due, turns_count_runs, paused_jobs_do_not_fire,
                 shards_and_pins_are_kept, panicking_planner_leaves_nothing, committed_data_outlives_reopening;
@@ -75,7 +75,7 @@ macro_rules! store_conformance {
                 a_start_in_the_far_future_is_limited;
             logs: lines_are_ordered, repeated_lines_are_ignored, the_cursor_continues_after_the_last_line, late_lines_are_kept, lines_of_other_executors_are_refused, odd_text_survives;
             dead_letters: dead_letters_are_kept, a_dead_letter_is_kept_once, dead_letters_are_paged, dead_letters_are_found_and_deleted_by_number;
-            worker_keys: a_token_enrols_as_many_workers_as_it_has_uses, tokens_expire_and_are_deleted, a_token_is_checked_and_created_once, tokens_are_bounded,
+            worker_keys: a_token_enrols_as_many_workers_as_it_has_uses, tokens_expire_and_are_deleted, a_token_is_checked_and_created_once, tokens_are_bounded, a_token_enrols_its_namespace_only,
                 a_name_is_taken_over_only_by_its_own_token, keys_are_revoked_and_allowed_again, a_replaced_key_is_revoked_by_an_operator, keys_are_rotated, revoked_keys_are_bounded,
                 keys_are_read_from_the_last_change_on, enrolments_at_the_same_time_take_one_use_each;
             accounts: users_are_kept, users_are_listed_by_name, a_users_fields_are_checked, a_name_and_a_subject_belong_to_one_user, users_are_bounded,
@@ -92,7 +92,7 @@ macro_rules! store_conformance {
                 changes_of_tokens_and_keys_leave_one_entry, calls_without_an_effect_leave_no_entry, each_of_many_applied_jobs_has_an_entry_and_a_version,
                 entries_are_filtered, entries_are_found_by_time, entries_are_paged, odd_entries_are_kept_within_their_bounds, old_entries_are_deleted,
                 versions_of_a_job_are_kept, an_earlier_version_can_be_applied_again, a_deleted_job_keeps_its_versions_until_its_name_is_taken, versions_are_bounded;
-            queries: a_run_has_all_its_fields, runs_are_filtered_and_paged, summaries_show_last_and_day, ledger_accounts_for_each_fire_time,
+            queries: a_run_has_all_its_fields, runs_are_filtered_and_paged, runs_are_listed_by_namespace, summaries_show_last_and_day, ledger_accounts_for_each_fire_time,
                 ledger_of_shards, ledger_of_fixed_delay, stats_count_jobs_and_live_runs;
             maintenance: old_runs_are_deleted, ids_of_deleted_runs_are_not_used_again, a_key_lives_as_long_as_its_runs, a_shard_is_kept_for_its_siblings, a_fixed_delay_job_without_a_next_fire_time_is_repaired;
             concurrency: no_run_is_claimed_twice, no_job_fires_twice, triggers_with_one_key_make_one_run, readers_see_whole_transactions;

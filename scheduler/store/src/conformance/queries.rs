@@ -6,10 +6,12 @@ use cueline_model::{
 };
 
 use super::fixture::{
-    EachFireTime, Fixture, START, actor, ask, attempt, by_hand, each_second, job_with, name,
-    report, runs_at,
+    EachFireTime, Fixture, START, actor, ask, attempt, by_hand, each_second, executor, job_with,
+    name, report, runs_at,
 };
-use crate::{FireDueRequest, LedgerEntry, Plan, PlannedRun, Planner, RunFilter, SkippedFires};
+use crate::{
+    AttemptReport, FireDueRequest, LedgerEntry, Plan, PlannedRun, Planner, RunFilter, SkippedFires,
+};
 
 /// All columns of a run from its fire time to its end.
 pub async fn a_run_has_all_its_fields(fixture: &Fixture) {
@@ -127,6 +129,48 @@ pub async fn runs_are_filtered_and_paged(fixture: &Fixture) {
     assert_eq!(ids(fixture, b).await.len(), 4, "of a deleted job");
 }
 
+/// Lists the runs of one namespace, whatever their states.
+pub async fn runs_are_listed_by_namespace(fixture: &Fixture) {
+    let node = fixture.node().await;
+    let jobs = ["a", "team/a", "team-b/a"];
+    fixture.apply(&jobs.map(each_second)).await;
+    fixture.clock.advance(1_000);
+    for run in fixture.fire(node).await.runs {
+        fixture.publish(node, &run).await;
+        let outcome = Outcome::new(OutcomeKind::Succeeded, fixture.now());
+        let ended = AttemptReport {
+            executor: Some(executor(run.job.spec.group.as_str(), "e1")),
+            ..report(attempt(&run), AttemptEvent::Ended { outcome })
+        };
+        assert_eq!(fixture.ingest(&[ended]).await.ended, 1);
+    }
+    fixture.clock.advance(1_000);
+    fixture.fire(node).await;
+    let list = async |namespace: Option<&str>, states: &[RunState]| {
+        let filter = RunFilter {
+            namespace: namespace.map(name),
+            states: states.to_vec(),
+            limit: 100,
+            ..RunFilter::default()
+        };
+        let runs = fixture.store.runs(&filter).await.expect("lists");
+        let names = runs.iter().map(|run| run.job.to_string());
+        names.collect::<Vec<_>>()
+    };
+    for (namespace, job) in [("default", "a"), ("team", "team/a"), ("team-b", "team-b/a")] {
+        assert_eq!(list(Some(namespace), &[]).await, [job, job]);
+        for states in [
+            &[RunState::Succeeded][..],
+            &[RunState::Scheduled],
+            &[RunState::Scheduled, RunState::Failed],
+        ] {
+            assert_eq!(list(Some(namespace), states).await, [job], "{states:?}");
+        }
+    }
+    assert!(list(Some("other"), &[]).await.is_empty());
+    assert_eq!(list(None, &[]).await.len(), 6);
+}
+
 /// The newest run that has started, and the counts of the last day.
 pub async fn summaries_show_last_and_day(fixture: &Fixture) {
     let node = fixture.node().await;
@@ -145,7 +189,7 @@ pub async fn summaries_show_last_and_day(fixture: &Fixture) {
         "one of them was before"
     );
     assert_eq!(summary.next_fire, fixture.next_fire("a").await);
-    let listed = fixture.store.jobs(None, 10).await.expect("lists");
+    let listed = fixture.store.jobs(None, None, 10).await.expect("lists");
     assert_eq!(listed[0], summary);
     assert_eq!(listed[1].last, None);
     assert!(listed[1].day.is_empty());

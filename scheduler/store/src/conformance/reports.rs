@@ -518,7 +518,8 @@ pub async fn reports_of_other_executors_are_refused(fixture: &Fixture) {
             }
         }
         let before = fixture.store.run(id.run).await.expect("exists");
-        for of in [executor("default", "e2"), executor("other", "e1")] {
+        let others = [("default", "e2"), ("other", "e1"), ("team/default", "e1")];
+        for of in others.map(|(group, name)| executor(group, name)) {
             let done = fixture.ingest(&by(&of, forged())).await;
             assert_eq!(done.foreign, [0, 1, 2], "step {step}, {of}");
             assert_eq!((done.ended, done.rescheduled, done.ignored), (0, 0, 0));

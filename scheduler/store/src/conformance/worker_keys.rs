@@ -13,6 +13,7 @@ fn token(number: u64, uses: u32) -> NewEnrolmentToken {
     NewEnrolmentToken {
         id: format!("{number:016x}"),
         verifier: [u8::try_from(number % 256).expect("a byte"); 32],
+        namespace: None,
         group: None,
         executor: None,
         uses,
@@ -428,4 +429,27 @@ pub async fn enrolments_at_the_same_time_take_one_use_each(fixture: &Fixture) {
     }
     assert_eq!((enrolled, uses_left(fixture, &three).await), (3, 0));
     assert_eq!(keys(fixture).await.len(), 3);
+}
+
+/// A token of a namespace enrols workers of all its groups, and no others.
+pub async fn a_token_enrols_its_namespace_only(fixture: &Fixture) {
+    let shared = NewEnrolmentToken {
+        namespace: Some(name("team")),
+        ..token(1, 5)
+    };
+    create(fixture, &shared).await;
+    let of_group = |group: &str, number: u8| NewWorkerKey {
+        executor: executor(group, "e1"),
+        ..key("e1", number, &shared)
+    };
+    let outside = EnrolOutcome::Refused(EnrolRefusal::OtherNamespace);
+    assert_eq!(enrol(fixture, &of_group("x", 1)).await, outside);
+    assert_eq!(enrol(fixture, &of_group("other/x", 2)).await, outside);
+    for (group, number) in [("team/x", 3), ("team/y", 4)] {
+        let enrolled = enrol(fixture, &of_group(group, number)).await;
+        assert_eq!(enrolled, EnrolOutcome::Enrolled, "{group}");
+    }
+    assert_eq!(uses_left(fixture, &shared).await, 3);
+    let stored = fixture.store.enrolment_tokens().await.expect("lists");
+    assert_eq!(stored[0].namespace, Some(name("team")));
 }

@@ -8,11 +8,12 @@ use crate::job::{
     After, AfterOn, JobSpec, default_backlog, default_dispatch_deadline, default_kill_grace,
     default_priority,
 };
-use crate::name::{GroupName, JobName, NameError};
+use crate::name::{GroupName, JobName, NameError, Namespace};
 use crate::schedule::Schedule;
 
-const KEYS: [&str; 24] = [
+const KEYS: [&str; 25] = [
     "name",
+    "namespace",
     "group",
     "description",
     "schedule",
@@ -43,12 +44,19 @@ const LATER: [&str; 4] = ["calendars", "windows", "executor", "selector"];
 /// The largest backlog that a definition may set.
 const MAX_BACKLOG: i64 = 100_000;
 
-/// Reads a job definition.
-pub(super) fn read(r: &mut Reader, node: &Node) -> Option<JobSpec> {
+/// Reads a job definition. It is in `namespace` if it has no field of that name.
+pub(super) fn read(r: &mut Reader, node: &Node, namespace: &Namespace) -> Option<JobSpec> {
     let f = r.fields(node, "", &KEYS, &LATER)?;
-    let name = required(r, &f, node, "name", "the job's name", read_name::<JobName>);
-    let group = optional(r, &f, "group", read_name::<GroupName>).or_else(|| "default".parse().ok());
-    let after = optional(r, &f, "after", after);
+    let namespace = optional(r, &f, "namespace", |r, n, p| name(r, n, p, str::parse))
+        .unwrap_or_else(|| namespace.clone());
+    let name = required(r, &f, node, "name", "the job's name", |r, n, p| {
+        local(r, n, p, |text| JobName::in_namespace(&namespace, text))
+    });
+    let group = optional(r, &f, "group", |r, n, p| {
+        local(r, n, p, |text| GroupName::in_namespace(&namespace, text))
+    })
+    .or_else(|| GroupName::in_namespace(&namespace, "default").ok());
+    let after = optional(r, &f, "after", |r, n, p| after(r, n, p, &namespace));
     let schedule = read_schedule(r, &f, node);
     let handler = required(
         r,
@@ -59,7 +67,7 @@ pub(super) fn read(r: &mut Reader, node: &Node) -> Option<JobSpec> {
         handler::read,
     );
     let spec = JobSpec {
-        name: name.clone().or_else(placeholder)?,
+        name: name.clone().or_else(|| placeholder(&namespace))?,
         group: group?,
         description: optional(r, &f, "description", text).unwrap_or_default(),
         schedule: schedule.unwrap_or(Schedule::Manual),
@@ -95,8 +103,8 @@ pub(super) fn read(r: &mut Reader, node: &Node) -> Option<JobSpec> {
 }
 
 /// Replaces a refused name, so that the other fields are still read.
-fn placeholder() -> Option<JobName> {
-    "_".parse().ok()
+fn placeholder(namespace: &Namespace) -> Option<JobName> {
+    JobName::in_namespace(namespace, "_").ok()
 }
 
 fn read_schedule(r: &mut Reader, f: &Fields<'_>, whole: &Node) -> Option<Schedule> {
@@ -113,17 +121,38 @@ fn read_schedule(r: &mut Reader, f: &Fields<'_>, whole: &Node) -> Option<Schedul
     )
 }
 
-/// Reads a name of any kind.
-pub(super) fn read_name<T: std::str::FromStr<Err = NameError>>(
+/// Reads a local name. `qualify` puts it into the job's namespace.
+fn local<T>(
     r: &mut Reader,
     node: &Node,
     path: &str,
+    qualify: impl FnOnce(&str) -> Result<T, NameError>,
+) -> Option<T> {
+    if let Value::Text(text) = &node.value
+        && text.contains('/')
+    {
+        let message = format!(
+            "{:?} given; a name without '/' is expected. The field `namespace` has the namespace of the job, its group and its parents",
+            shorten(text)
+        );
+        r.refuse(node.line, path, message);
+        return None;
+    }
+    name(r, node, path, qualify)
+}
+
+/// Reads a name with `parse`.
+fn name<T>(
+    r: &mut Reader,
+    node: &Node,
+    path: &str,
+    parse: impl FnOnce(&str) -> Result<T, NameError>,
 ) -> Option<T> {
     let Value::Text(text) = &node.value else {
         r.mismatch(node, path, "a name");
         return None;
     };
-    match text.parse() {
+    match parse(text) {
         Ok(name) => Some(name),
         Err(error) => {
             r.refuse(node.line, path, format!("{:?}: {error}", shorten(text)));
@@ -169,9 +198,9 @@ fn to_json(node: &Node) -> Option<serde_json::Value> {
     })
 }
 
-fn after(r: &mut Reader, node: &Node, path: &str) -> Option<After> {
+fn after(r: &mut Reader, node: &Node, path: &str, namespace: &Namespace) -> Option<After> {
     let short = match &node.value {
-        Value::Text(_) => Some(read_name(r, node, path)?),
+        Value::Text(_) => Some(parent(r, node, path, namespace)?),
         _ => None,
     };
     if let Some(parent) = short {
@@ -182,7 +211,14 @@ fn after(r: &mut Reader, node: &Node, path: &str) -> Option<After> {
         });
     }
     let f = r.fields(node, path, &["all", "on", "pass_output"], &["any"])?;
-    let all = required(r, &f, node, "all", "a list with the parent's name", parents);
+    let all = required(
+        r,
+        &f,
+        node,
+        "all",
+        "a list with the parent's name",
+        |r, n, p| parents(r, n, p, namespace),
+    );
     let on = optional(r, &f, "on", |r, n, p| {
         r.word(
             n,
@@ -200,7 +236,11 @@ fn after(r: &mut Reader, node: &Node, path: &str) -> Option<After> {
     })
 }
 
-fn parents(r: &mut Reader, node: &Node, path: &str) -> Option<Vec<JobName>> {
+fn parent(r: &mut Reader, node: &Node, path: &str, namespace: &Namespace) -> Option<JobName> {
+    local(r, node, path, |text| JobName::in_namespace(namespace, text))
+}
+
+fn parents(r: &mut Reader, node: &Node, path: &str, namespace: &Namespace) -> Option<Vec<JobName>> {
     let Value::List(items) = &node.value else {
         r.mismatch(node, path, "a list with the parent's name");
         return None;
@@ -216,7 +256,7 @@ fn parents(r: &mut Reader, node: &Node, path: &str) -> Option<Vec<JobName>> {
     items
         .iter()
         .enumerate()
-        .map(|(index, item)| read_name(r, item, &format!("{path}[{index}]")))
+        .map(|(index, item)| parent(r, item, &format!("{path}[{index}]"), namespace))
         .collect()
 }
 
@@ -243,7 +283,7 @@ fn check_parent(r: &mut Reader, f: &Fields<'_>, spec: &JobSpec) {
             &path,
             format!(
                 "{:?} is this job itself; another job is expected as its parent",
-                spec.name.as_str()
+                spec.name.local()
             ),
         );
     }

@@ -16,6 +16,7 @@ use std::collections::HashMap;
 use std::fmt;
 
 use crate::job::JobSpec;
+use crate::name::Namespace;
 use reader::Reader;
 
 /// A value and the line it was written on.
@@ -98,15 +99,16 @@ pub const MAX_PROBLEMS: usize = 1_000;
 /// The most jobs in one file or body.
 pub const MAX_JOBS: usize = 100_000;
 
-/// Reads one job definition.
+/// Reads one job definition. Without the field `namespace` it is in the namespace `default`.
 pub fn job(node: &Node) -> Result<JobSpec, Vec<Problem>> {
     let mut reader = Reader::default();
-    let spec = read_job(&mut reader, node, "");
+    let spec = read_job(&mut reader, node, "", &Namespace::default());
     reader.finish().and(spec.ok_or_else(Vec::new))
 }
 
-/// Reads a job file: a map whose key `job` (TOML's `[[job]]`) or `jobs` is a list of definitions.
-pub fn jobs(root: &Node) -> Result<Vec<JobSpec>, Vec<Problem>> {
+/// Reads a job file: a map whose key `job` (TOML's `[[job]]`) or `jobs` is a list of definitions. Definitions without the
+/// field `namespace` are in `namespace`.
+pub fn jobs(root: &Node, namespace: &Namespace) -> Result<Vec<JobSpec>, Vec<Problem>> {
     let mut reader = Reader::default();
     let mut specs = Vec::new();
     let mut seen: HashMap<String, Option<u32>> = HashMap::new();
@@ -137,7 +139,9 @@ pub fn jobs(root: &Node) -> Result<Vec<JobSpec>, Vec<Problem>> {
                 if reader.is_full() {
                     break;
                 }
-                if let Some(spec) = read_job(&mut reader, item, &format!("{key}[{index}]")) {
+                if let Some(spec) =
+                    read_job(&mut reader, item, &format!("{key}[{index}]"), namespace)
+                {
                     reader.enter(Some(spec.name.to_string()), "");
                     refuse_repeated(&mut reader, &mut seen, &spec, item);
                     reader.leave();
@@ -169,7 +173,12 @@ fn refuse_repeated(
 }
 
 /// Reads one definition into `reader`. `place` identifies the job if it has no name.
-fn read_job(reader: &mut Reader, node: &Node, place: &str) -> Option<JobSpec> {
+fn read_job(
+    reader: &mut Reader,
+    node: &Node,
+    place: &str,
+    namespace: &Namespace,
+) -> Option<JobSpec> {
     let name = match &node.value {
         Value::Map(entries) => {
             entries
@@ -183,7 +192,7 @@ fn read_job(reader: &mut Reader, node: &Node, place: &str) -> Option<JobSpec> {
     };
     let place = if name.is_some() { "" } else { place };
     reader.enter(name, place);
-    let spec = job::read(reader, node);
+    let spec = job::read(reader, node, namespace);
     reader.leave();
     spec
 }

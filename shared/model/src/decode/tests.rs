@@ -21,6 +21,10 @@ fn with(fields: &str) -> Node {
     job.into()
 }
 
+fn jobs(root: &Node) -> Result<Vec<JobSpec>, Vec<Problem>> {
+    super::jobs(root, &Namespace::default())
+}
+
 fn problems(fields: &str) -> Vec<String> {
     match job(&with(fields)) {
         Ok(spec) => panic!("{fields} was accepted: {spec:?}"),
@@ -484,7 +488,7 @@ fn in_zones(count: usize, zone: impl Fn(usize) -> String) -> Vec<Problem> {
         })
         .collect();
     let root = serde_json::json!({ "jobs": jobs });
-    super::jobs(&root.into()).expect_err("problems")
+    self::jobs(&root.into()).expect_err("problems")
 }
 
 #[test]
@@ -519,4 +523,78 @@ fn a_hundred_thousand_unknown_time_zones_are_a_bounded_number_of_problems() {
         let found = in_zones(MAX_JOBS, zone);
         assert_eq!(found.len(), MAX_PROBLEMS + 1);
     }
+}
+
+fn team(text: &str) -> Namespace {
+    text.parse().expect("a namespace")
+}
+
+#[test]
+fn all_names_of_a_definition_are_in_its_namespace() {
+    let fields = r#"{"namespace": "team-a", "group": "g", "after": "p", "schedule": null}"#;
+    let spec = job(&with(fields)).expect("a definition");
+    assert_eq!(spec.name.as_str(), "team-a/j");
+    assert_eq!(spec.group.as_str(), "team-a/g");
+    let parents = &spec.after.as_ref().expect("a parent").all;
+    assert_eq!(parents[0].as_str(), "team-a/p");
+    assert!(spec.stays_in_its_namespace());
+    let spec = job(&with(r#"{"namespace": "team-a"}"#)).expect("a definition");
+    assert_eq!(spec.group.as_str(), "team-a/default");
+}
+
+#[test]
+fn a_definition_without_a_namespace_is_in_that_of_its_request() {
+    let file = node(
+        r#"{"jobs": [
+        {"name": "j", "schedule": {"manual": true}, "handler": {"native": "x"}},
+        {"name": "j", "namespace": "default", "schedule": {"manual": true}, "handler": {"native": "x"}}]}"#,
+    );
+    let specs = super::jobs(&file, &team("team-a")).expect("definitions");
+    let names: Vec<_> = specs.iter().map(|spec| spec.name.as_str()).collect();
+    assert_eq!(names, ["team-a/j", "j"]);
+    let twice = jobs(&file).expect_err("both are in the namespace default");
+    assert!(twice[0].message.contains("given twice"), "{twice:?}");
+}
+
+#[test]
+fn a_definition_cannot_name_anything_of_another_namespace() {
+    for (field, fields) in [
+        ("name", r#"{"name": "team-b/j"}"#),
+        ("group", r#"{"group": "team-b/g"}"#),
+        ("after", r#"{"after": "team-b/p"}"#),
+        ("after.all[0]", r#"{"after": {"all": ["team-b/p"]}}"#),
+        ("group", r#"{"namespace": "team-b", "group": "team-b/g"}"#),
+    ] {
+        let found = problems(fields);
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].contains(&format!("{field}: ")), "{found:?}");
+        assert!(found[0].contains("`namespace`"), "{found:?}");
+    }
+    let found = problems(r#"{"namespace": "a/b"}"#);
+    assert!(found[0].contains("'/' is not allowed"), "{found:?}");
+}
+
+#[test]
+fn a_printed_definition_has_its_namespace_and_local_names() {
+    let fields = r#"{"namespace": "team-a", "group": "g", "after": "p", "schedule": null}"#;
+    let spec = job(&with(fields)).expect("a definition");
+    let written = serde_json::to_value(&spec).expect("it is written");
+    assert_eq!(written["namespace"], "team-a");
+    assert_eq!(written["name"], "j");
+    assert_eq!(written["group"], "g");
+    assert_eq!(written["after"]["all"], serde_json::json!(["p"]));
+    assert_eq!(job(&written.clone().into()), Ok(spec.clone()));
+    let read: JobSpec = serde_json::from_value(written).expect("it is read");
+    assert_eq!(read, spec);
+    let plain = job(&with("{}")).expect("a definition");
+    let written = serde_json::to_value(&plain).expect("it is written");
+    assert_eq!(written.get("namespace"), None);
+}
+
+#[test]
+fn a_definition_that_leaves_its_namespace_is_not_written() {
+    let mut spec = job(&with("{}")).expect("a definition");
+    spec.group = "team-b/g".parse().expect("a name");
+    assert!(!spec.stays_in_its_namespace());
+    assert!(serde_json::to_value(&spec).is_err());
 }
