@@ -3,13 +3,14 @@
 use std::collections::HashMap;
 
 use axum::Json;
-use axum::extract::State;
+use axum::extract::{Extension, State};
 use axum::http::Uri;
-use cueline_model::{JobId, JobName, JobSpec, decode};
+use cueline_model::{Actor, JobId, JobName, JobSpec, decode};
 use cueline_store::{AppliedJob, Change};
 use serde_json::{Map, Value};
 
 use crate::ApiState;
+use crate::access::{Caller, check_apply};
 use crate::body::{Body, a_kind};
 use crate::problem::{FieldProblem, Problem};
 use crate::query;
@@ -45,6 +46,7 @@ fn decoded(jobs: Value) -> Result<Vec<JobSpec>, Problem> {
 /// Creates and updates jobs.
 pub(crate) async fn apply(
     State(state): State<ApiState>,
+    Extension(caller): Extension<Caller>,
     uri: Uri,
     body: Body,
 ) -> Result<Json<ApplyAnswer>, Problem> {
@@ -62,10 +64,12 @@ pub(crate) async fn apply(
     }
     fields.finish()?;
     let specs = definitions(&state, jobs.unwrap_or_default()).await?;
+    check_apply(&state, &caller, &specs).await?;
+    let by = &caller.actor;
     let applied = if dry_run {
-        state.store.apply_jobs(&specs, true).await?
+        state.store.apply_jobs(&specs, true, by).await?
     } else {
-        write(&state, specs).await?
+        write(&state, specs, by).await?
     };
     if !dry_run {
         // Wait for unchanged jobs too. An earlier call may have changed them and returned while old triggers were still
@@ -81,18 +85,22 @@ pub(crate) async fn apply(
 }
 
 /// Writes definitions in transactions of bounded size, and returns the results in the order of `specs`.
-async fn write(state: &ApiState, specs: Vec<JobSpec>) -> Result<Vec<AppliedJob>, Problem> {
+async fn write(
+    state: &ApiState,
+    specs: Vec<JobSpec>,
+    by: &Actor,
+) -> Result<Vec<AppliedJob>, Problem> {
     if specs.len() <= MAX_JOBS_IN_TRANSACTION {
-        let applied = state.store.apply_jobs(&specs, false).await?;
+        let applied = state.store.apply_jobs(&specs, false, by).await?;
         state.admin.wake_claim();
         return Ok(applied);
     }
     // Refuses what cannot be applied as a whole, before anything is written.
-    state.store.apply_jobs(&specs, true).await?;
+    state.store.apply_jobs(&specs, true, by).await?;
     let order: Vec<JobName> = specs.iter().map(|spec| spec.name.clone()).collect();
     let mut applied: HashMap<JobName, AppliedJob> = HashMap::with_capacity(order.len());
     for part in transactions(specs) {
-        match state.store.apply_jobs(&part, false).await {
+        match state.store.apply_jobs(&part, false, by).await {
             Ok(written) => applied.extend(written.into_iter().map(|job| (job.name.clone(), job))),
             Err(error) => return Err(incomplete(error.into(), applied.len(), order.len())),
         }

@@ -5,30 +5,28 @@ use std::str::FromStr;
 
 use axum::Json;
 use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, State};
+use axum::extract::{Extension, Path, State};
 use axum::http::header::{CACHE_CONTROL, HeaderName};
 use axum::http::{StatusCode, Uri};
-use cueline_model::{DurationMs, ExecutorName, GroupName};
+use cueline_model::{AccessScope, DurationMs, ExecutorName, GroupName, Right};
 use cueline_protocol::origin::EnrolmentToken;
 use cueline_store::NewEnrolmentToken;
-use rand::TryRng as _;
 
 use crate::ApiState;
+use crate::access::Caller;
 use crate::body::{Body, Fields};
 use crate::problem::Problem;
 use crate::query;
+use crate::random::random;
+use crate::validity::valid_ms;
 use crate::view::{CreatedToken, TokenRef, TokenView, Tokens};
 
 /// The most enrolments with one token.
 const MAX_USES: u32 = 10_000;
 /// For how long a token is valid by default.
 const DEFAULT_VALID: DurationMs = DurationMs::secs(3_600);
-/// Ten years. A token without an end is written `never`.
-const MAX_VALID: DurationMs = DurationMs::secs(3_650 * 24 * 3_600);
 /// The longest text of a field.
 const MAX_TEXT_BYTES: usize = 1_000;
-/// Who creates tokens.
-const BY: &str = "api";
 
 /// The answer has a secret, which no cache may keep.
 type Secret<T> = (StatusCode, [(HeaderName, &'static str); 1], Json<T>);
@@ -36,11 +34,13 @@ type Secret<T> = (StatusCode, [(HeaderName, &'static str); 1], Json<T>);
 /// Creates an enrolment token. Only this answer has its secret.
 pub(crate) async fn create(
     State(state): State<ApiState>,
+    Extension(caller): Extension<Caller>,
     uri: Uri,
     body: Body,
 ) -> Result<Secret<CreatedToken>, Problem> {
     query::none(&uri)?;
-    let (secret, token) = new_token(body)?;
+    let (secret, token) = new_token(body, caller.actor.to_string())?;
+    caller.require(Right::ManageWorkers, &scope(token.group.as_ref()))?;
     if !state.store.create_enrolment_token(&token).await? {
         return Err(Problem::unavailable(
             "a token with the same random id exists; send the request again",
@@ -55,7 +55,7 @@ pub(crate) async fn create(
 }
 
 /// A random token, as the request describes it.
-fn new_token(body: Body) -> Result<(EnrolmentToken, NewEnrolmentToken), Problem> {
+fn new_token(body: Body, by: String) -> Result<(EnrolmentToken, NewEnrolmentToken), Problem> {
     let mut fields = body.fields(&["group", "executor", "uses", "valid"]);
     let group: Option<GroupName> = parsed(&mut fields, "group");
     let executor: Option<ExecutorName> = parsed(&mut fields, "executor");
@@ -66,7 +66,7 @@ fn new_token(body: Body) -> Result<(EnrolmentToken, NewEnrolmentToken), Problem>
         );
     }
     let uses = fields.number("uses", 1, 1..=i64::from(MAX_USES));
-    let valid_ms = valid_ms(&mut fields);
+    let valid_ms = valid_ms(&mut fields, DEFAULT_VALID);
     fields.finish()?;
     let secret = EnrolmentToken::new(random()?, random()?);
     let token = NewEnrolmentToken {
@@ -76,7 +76,7 @@ fn new_token(body: Body) -> Result<(EnrolmentToken, NewEnrolmentToken), Problem>
         executor,
         uses: u32::try_from(uses).unwrap_or(MAX_USES),
         valid_ms,
-        by: BY.to_owned(),
+        by,
     };
     Ok((secret, token))
 }
@@ -97,52 +97,15 @@ where
     }
 }
 
-/// `None` for a token without an end.
-fn valid_ms(fields: &mut Fields) -> Option<u64> {
-    let text = fields
-        .text("valid", MAX_TEXT_BYTES)
-        .unwrap_or_else(|| DEFAULT_VALID.to_string());
-    if text == "never" {
-        return None;
-    }
-    let range = DurationMs::secs(1)..=MAX_VALID;
-    match text.parse::<DurationMs>() {
-        Ok(valid) if range.contains(&valid) => Some(valid.as_millis()),
-        Ok(_) => {
-            fields.record(
-                "valid",
-                format!(
-                    "{text:?} is given; give 1s to {MAX_VALID}, or never for a token without an end"
-                ),
-            );
-            None
-        }
-        Err(error) => {
-            fields.record(
-                "valid",
-                format!("{error}, or never for a token without an end"),
-            );
-            None
-        }
-    }
-}
-
-fn random<const N: usize>() -> Result<[u8; N], Problem> {
-    let mut bytes = [0; N];
-    rand::rngs::SysRng
-        .try_fill_bytes(&mut bytes)
-        .map_err(|error| {
-            Problem::unavailable(format!(
-                "failed to get random bytes from the system: {error}"
-            ))
-        })?;
-    Ok(bytes)
-}
-
 /// Lists enrolment tokens, spent ones included.
-pub(crate) async fn list(State(state): State<ApiState>, uri: Uri) -> Result<Json<Tokens>, Problem> {
+pub(crate) async fn list(
+    State(state): State<ApiState>,
+    Extension(caller): Extension<Caller>,
+    uri: Uri,
+) -> Result<Json<Tokens>, Problem> {
     query::none(&uri)?;
-    let tokens = state.store.enrolment_tokens().await?;
+    let mut tokens = state.store.enrolment_tokens().await?;
+    tokens.retain(|token| is_managed(&caller, token.group.as_ref()));
     let now = state.store.now().await?;
     let tokens = tokens.into_iter().map(TokenView::from).collect();
     Ok(Json(Tokens { tokens, now }))
@@ -151,16 +114,32 @@ pub(crate) async fn list(State(state): State<ApiState>, uri: Uri) -> Result<Json
 /// Deletes an enrolment token. Keys that it has enrolled stay.
 pub(crate) async fn delete(
     State(state): State<ApiState>,
+    Extension(caller): Extension<Caller>,
     path: Result<Path<String>, PathRejection>,
     uri: Uri,
 ) -> Result<Json<TokenRef>, Problem> {
     query::none(&uri)?;
     let Path(id) = path.map_err(|e| Problem::malformed(e.body_text()))?;
-    if state.store.delete_enrolment_token(&id).await? {
+    let tokens = state.store.enrolment_tokens().await?;
+    let token = tokens.iter().find(|token| token.id == id);
+    // A token of another group gets the answer of an unknown one.
+    let is_managed = token.is_some_and(|token| is_managed(&caller, token.group.as_ref()));
+    if is_managed && state.store.delete_enrolment_token(&id).await? {
         Ok(Json(TokenRef { id }))
     } else {
         Err(Problem::not_found(format!(
             "there is no enrolment token {id:?}"
         )))
     }
+}
+
+/// The workers that a token enrols.
+fn scope(group: Option<&GroupName>) -> AccessScope {
+    group.map_or(AccessScope::Cluster, |group| {
+        AccessScope::Group(group.clone())
+    })
+}
+
+fn is_managed(caller: &Caller, group: Option<&GroupName>) -> bool {
+    caller.access.allows(Right::ManageWorkers, &scope(group))
 }

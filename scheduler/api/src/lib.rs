@@ -3,8 +3,9 @@
 //! It writes to the store and wakes the engine through [`SchedulerAdmin`]. It must not know the engine, a broker or a
 //! concrete store. The engine also polls for changes, so a lost wake-up only costs time.
 
+mod access;
+mod accounts;
 mod apply;
-mod auth;
 mod body;
 mod dead_letters;
 mod enrolment_tokens;
@@ -12,16 +13,20 @@ mod instant;
 mod jobs;
 mod large;
 pub mod metrics;
+mod path;
 mod preview;
 mod problem;
 mod query;
 mod queues;
+mod random;
 mod runs;
 mod server;
 mod settle;
+mod store_ports;
 mod strict_json;
 mod system;
 mod token;
+mod validity;
 pub mod view;
 mod worker_keys;
 
@@ -32,20 +37,24 @@ use axum::extract::DefaultBodyLimit;
 use axum::middleware::from_fn_with_state;
 use axum::routing::{delete, get, post};
 use cueline_runtime::Stop;
-use cueline_store::Store;
 use cueline_store::admin::SchedulerAdmin;
+use cueline_store::{Accounts, Audit, Store};
 use tokio::time::Instant;
 
+use access::Logins;
+use accounts::{login, setup, tokens, users};
 use large::LargeRequests;
 use metrics::{Family, ProcessMetrics, RequestCounts, Sources};
 
+pub use access::SetupSecret;
 pub use instant::{InstantError, instant};
 pub use large::MAX_SMALL_BODY_BYTES;
 pub use problem::{FieldProblem, Problem};
 pub use server::{
-    Listener, MAX_HEAD_BYTES, MAX_HEADERS, ServerLimits, Tls, TlsError, TlsFile, TlsFiles,
-    TlsReload, serve, serve_tls,
+    Listener, MAX_HEAD_BYTES, MAX_HEADERS, Peer, PeerAddress, ServerLimits, Tls, TlsError, TlsFile,
+    TlsFiles, TlsReload, serve, serve_tls,
 };
+pub use store_ports::StorePorts;
 pub use token::AdminToken;
 
 /// The largest accepted request body.
@@ -56,6 +65,10 @@ pub const MAX_BODY_BYTES: usize = 4 * 1024 * 1024;
 pub struct ApiState {
     /// The source of truth about jobs and runs.
     pub store: Arc<dyn Store>,
+    /// Users, sessions and API tokens.
+    pub accounts: Arc<dyn Accounts>,
+    /// The audit log.
+    pub audit: Arc<dyn Audit>,
     /// The scheduler in this process.
     pub admin: Arc<dyn SchedulerAdmin>,
     /// A request with this token may do everything.
@@ -70,6 +83,8 @@ pub struct ApiState {
     pub process_metrics: ProcessMetrics,
     /// Bounds the memory and the processor time of large requests.
     large: LargeRequests,
+    /// Bounds how often passwords are tried.
+    logins: Arc<Logins>,
     requests: RequestCounts,
     sources: Sources,
 }
@@ -77,12 +92,19 @@ pub struct ApiState {
 impl ApiState {
     /// State for a process that starts now. Set [`stop`](Self::stop) to end waiting requests when the process stops.
     pub fn new(
-        store: Arc<dyn Store>,
+        ports: impl Into<StorePorts>,
         admin: Arc<dyn SchedulerAdmin>,
         token: impl Into<AdminToken>,
     ) -> Self {
+        let StorePorts {
+            store,
+            accounts,
+            audit,
+        } = ports.into();
         Self {
             store,
+            accounts,
+            audit,
             admin,
             token: token.into(),
             started: Instant::now(),
@@ -90,17 +112,44 @@ impl ApiState {
             metrics_public: false,
             process_metrics: Arc::new(Vec::<Family>::new),
             large: LargeRequests::new(),
+            logins: Arc::new(Logins::new()),
             requests: RequestCounts::default(),
             sources: Sources::default(),
         }
     }
+
+    /// Makes the secret with which `POST /api/v1/setup` creates the first user. `None` if there is a user.
+    ///
+    /// It is valid for an hour, at this process only, and for one success. A later call replaces it.
+    ///
+    /// # Errors
+    ///
+    /// When the store fails, or when the system has no random bytes.
+    pub async fn setup_secret(&self) -> Result<Option<SetupSecret>, Problem> {
+        if self.accounts.has_users().await? {
+            return Ok(None);
+        }
+        self.logins.setup.open(Instant::now()).map(Some)
+    }
 }
 
-/// All routes: `/livez` and `/readyz` without authentication, `/api/v1` with the admin token, and `/metrics` with it
-/// unless [`metrics_public`](ApiState::metrics_public).
+/// All routes, behind one check of rights. `/livez` and `/readyz` need none. `/metrics` needs none with
+/// [`metrics_public`](ApiState::metrics_public).
 pub fn router(state: ApiState) -> Router {
     let api = Router::new()
         .route("/", get(system::index))
+        .route("/login", post(login::login))
+        .route("/logout", post(login::logout))
+        .route("/session", get(login::session))
+        .route("/setup", post(setup::setup))
+        .route("/users", get(users::list).post(users::create))
+        .route(
+            "/users/{name}",
+            get(users::show).patch(users::change).delete(users::delete),
+        )
+        .route("/users/{name}/password", post(users::set_password))
+        .route("/tokens", get(tokens::list).post(tokens::create))
+        .route("/tokens/{id}", delete(tokens::revoke))
         .route("/jobs", get(jobs::list))
         .route("/jobs/apply", post(apply::apply))
         .route("/jobs/{name}", get(jobs::show).delete(jobs::delete))
@@ -141,22 +190,18 @@ pub fn router(state: ApiState) -> Router {
         .route("/stats", get(system::stats))
         .fallback(problem::no_such_path)
         .method_not_allowed_fallback(problem::no_such_method)
-        // Inside the check of the token: without one, a caller cannot take the place of a large request.
-        .layer(from_fn_with_state(state.clone(), large::admit))
-        // Added last to cover unknown paths too. Without a token, a caller cannot find out which paths exist.
-        .layer(from_fn_with_state(state.clone(), auth::require_token));
-    let mut scrape = Router::new().route("/metrics", get(metrics::show));
-    if !state.metrics_public {
-        scrape = scrape.route_layer(from_fn_with_state(state.clone(), auth::require_token));
-    }
+        // Inside the check of rights: without a right, a caller cannot take the place of a large request.
+        .layer(from_fn_with_state(state.clone(), large::admit));
     Router::new()
         .route("/livez", get(system::livez))
         .route("/readyz", get(system::readyz))
-        .merge(scrape)
+        .route("/metrics", get(metrics::show))
         .nest("/api/v1", api)
         .fallback(problem::no_such_path)
         .method_not_allowed_fallback(problem::no_such_method)
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
+        // Around all routes and fallbacks. Without a token, a caller cannot find out which paths exist.
+        .layer(from_fn_with_state(state.clone(), access::check))
         // Outermost, so that refused requests count.
         .layer(from_fn_with_state(state.requests.clone(), metrics::count))
         .with_state(state)

@@ -1,5 +1,7 @@
 //! Error answers, as `application/problem+json` (RFC 9457).
 
+use std::time::Duration;
+
 use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use cueline_store::admin::AdminError;
@@ -44,6 +46,9 @@ pub struct Problem {
     /// The wrong fields, if any.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub errors: Vec<FieldProblem>,
+    /// Seconds after which the request may succeed, as in the header `Retry-After`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_after_s: Option<u64>,
 }
 
 impl Problem {
@@ -54,6 +59,7 @@ impl Problem {
             status: status.as_u16(),
             detail: detail.into(),
             errors: Vec::new(),
+            retry_after_s: None,
         }
     }
 
@@ -92,6 +98,37 @@ impl Problem {
             "The token is missing or wrong",
             detail,
         )
+    }
+
+    /// The caller has no right to it.
+    pub(crate) fn forbidden(detail: impl Into<String>) -> Self {
+        Self::new(
+            StatusCode::FORBIDDEN,
+            "forbidden",
+            "You have no right to this",
+            detail,
+        )
+    }
+
+    /// The caller has no right to these fields.
+    pub(crate) fn forbidden_fields(errors: Vec<FieldProblem>) -> Self {
+        Self::forbidden(summary(&errors)).with(errors)
+    }
+
+    /// A password was tried too often.
+    pub(crate) fn too_many_attempts(wait: Duration) -> Self {
+        // Rounded up: after the whole seconds, the next attempt is admitted.
+        let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
+        let mut problem = Self::new(
+            StatusCode::TOO_MANY_REQUESTS,
+            "too-many-attempts",
+            "Too many attempts",
+            format!(
+                "a password was tried too often, for this name or from this address; try again in {seconds} s"
+            ),
+        );
+        problem.retry_after_s = Some(seconds);
+        problem
     }
 
     /// The body is too large.
@@ -248,14 +285,18 @@ impl IntoResponse for Problem {
         )
             .into_response();
         let more = match status {
-            StatusCode::UNAUTHORIZED => Some((header::WWW_AUTHENTICATE, "Bearer")),
-            StatusCode::SERVICE_UNAVAILABLE => Some((header::RETRY_AFTER, "1")),
-            _ => None,
+            StatusCode::UNAUTHORIZED => {
+                Some((header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer")))
+            }
+            StatusCode::SERVICE_UNAVAILABLE => {
+                Some((header::RETRY_AFTER, HeaderValue::from_static("1")))
+            }
+            _ => self
+                .retry_after_s
+                .map(|seconds| (header::RETRY_AFTER, seconds.into())),
         };
         if let Some((name, value)) = more {
-            response
-                .headers_mut()
-                .insert(name, HeaderValue::from_static(value));
+            response.headers_mut().insert(name, value);
         }
         response
     }

@@ -2,14 +2,15 @@
 
 use axum::Json;
 use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, State};
+use axum::extract::{Extension, Path, State};
 use axum::http::Uri;
-use cueline_model::{ExecutorId, ExecutorName, GroupName};
-use cueline_store::admin::EmptiedQueue;
+use cueline_model::{ExecutorId, GroupName, Right};
+use cueline_store::admin::{EmptiedQueue, QueueDepth};
 
 use crate::ApiState;
+use crate::access::Caller;
 use crate::body::Body;
-use crate::problem::{FieldProblem, Problem};
+use crate::problem::Problem;
 use crate::query;
 use crate::view::{Count, OutstandingView, QueuePage, Queues};
 
@@ -17,29 +18,30 @@ type ExecutorPath = Result<Path<(String, String)>, PathRejection>;
 
 /// The most outstanding attempts that are listed. The count includes all.
 const MAX_LISTED: usize = 1_000;
-/// Named in the timelines of the runs.
-const BY: &str = "api";
 
 fn executor(path: ExecutorPath) -> Result<ExecutorId, Problem> {
     let Path((group, name)) = path.map_err(|e| Problem::malformed(e.body_text()))?;
-    let mut errors = Vec::new();
-    let group = group.parse::<GroupName>().map_err(|e| {
-        errors.push(FieldProblem::new("group", e.to_string()));
-    });
-    let name = name.parse::<ExecutorName>().map_err(|e| {
-        errors.push(FieldProblem::new("executor", e.to_string()));
-    });
-    match (group, name) {
-        (Ok(group), Ok(name)) => Ok(ExecutorId { group, name }),
-        _ => Err(Problem::malformed_fields(errors)),
-    }
+    crate::path::executor(&group, &name)
 }
 
-/// Lists all queues.
-pub(crate) async fn list(State(state): State<ApiState>, uri: Uri) -> Result<Json<Queues>, Problem> {
+/// Lists the queues of the groups that the caller may read. Queues without a group need the right to read everything.
+pub(crate) async fn list(
+    State(state): State<ApiState>,
+    Extension(caller): Extension<Caller>,
+    uri: Uri,
+) -> Result<Json<Queues>, Problem> {
     query::none(&uri)?;
-    let queues = state.admin.queues().await?;
+    let mut queues = state.admin.queues().await?;
+    queues.retain(|queue| is_readable(&caller, queue));
     Ok(Json(Queues { queues }))
+}
+
+fn is_readable(caller: &Caller, queue: &QueueDepth) -> bool {
+    let group = queue.group.as_deref().map(str::parse::<GroupName>);
+    match group {
+        Some(Ok(group)) => caller.may(Right::Read, &group),
+        Some(Err(_)) | None => caller.may_everywhere(Right::Read),
+    }
 }
 
 /// Shows one executor's queue and its outstanding attempts.
@@ -75,37 +77,43 @@ pub(crate) async fn show(
 /// Empties the queue and routes its triggers again.
 pub(crate) async fn drain(
     State(state): State<ApiState>,
+    Extension(caller): Extension<Caller>,
     path: ExecutorPath,
     uri: Uri,
     body: Body,
 ) -> Result<Json<EmptiedQueue>, Problem> {
     query::none(&uri)?;
     body.nothing()?;
-    Ok(Json(state.admin.drain(&executor(path)?, BY).await?))
+    let executor = executor(path)?;
+    Ok(Json(state.admin.drain(&executor, &caller.actor).await?))
 }
 
 /// Empties the queue and ends its runs `cancelled`.
 pub(crate) async fn purge(
     State(state): State<ApiState>,
+    Extension(caller): Extension<Caller>,
     path: ExecutorPath,
     uri: Uri,
     body: Body,
 ) -> Result<Json<EmptiedQueue>, Problem> {
     query::none(&uri)?;
     body.nothing()?;
-    Ok(Json(state.admin.purge(&executor(path)?, BY).await?))
+    let executor = executor(path)?;
+    Ok(Json(state.admin.purge(&executor, &caller.actor).await?))
 }
 
 /// Publishes the triggers of the executor's attempts again if the executor does not hold them and they have not
 /// started.
 pub(crate) async fn replay(
     State(state): State<ApiState>,
+    Extension(caller): Extension<Caller>,
     path: ExecutorPath,
     uri: Uri,
     body: Body,
 ) -> Result<Json<Count>, Problem> {
     query::none(&uri)?;
     body.nothing()?;
-    let count = state.admin.replay(&executor(path)?).await?;
+    let executor = executor(path)?;
+    let count = state.admin.replay(&executor, &caller.actor).await?;
     Ok(Json(Count { count }))
 }

@@ -5,13 +5,14 @@ use std::str::FromStr;
 
 use axum::Json;
 use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, State};
+use axum::extract::{Extension, Path, State};
 use axum::http::Uri;
-use cueline_model::{ExecutorId, GroupName};
+use cueline_model::{ExecutorId, GroupName, Right};
 use cueline_protocol::origin::WorkerKeyId;
 use cueline_store::WorkerKeyState;
 
 use crate::ApiState;
+use crate::access::Caller;
 use crate::body::Body;
 use crate::problem::{FieldProblem, Problem};
 use crate::query::{self, Params};
@@ -21,12 +22,11 @@ type KeyPath = Result<Path<(String, String, String)>, PathRejection>;
 
 /// The most reads of the store for one page. Keys of other groups fill the reads, and may leave the page short.
 const MAX_READS: usize = 20;
-/// Named as the one who changed a key.
-const BY: &str = "api";
 
-/// Lists keys in the order of their last changes.
+/// Lists keys in the order of their last changes, of the groups whose workers the caller manages.
 pub(crate) async fn list(
     State(state): State<ApiState>,
+    Extension(caller): Extension<Caller>,
     uri: Uri,
 ) -> Result<Json<WorkerKeyPage>, Problem> {
     let mut params = Params::of(&uri, &["group", "after", "limit"]);
@@ -49,6 +49,7 @@ pub(crate) async fn list(
             group
                 .as_ref()
                 .is_none_or(|group| key.executor.group == *group)
+                && caller.may(Right::ManageWorkers, &key.executor.group)
         });
         keys.extend(wanted.map(WorkerKeyView::from));
         if is_last || keys.len() == limit {
@@ -62,25 +63,28 @@ pub(crate) async fn list(
 /// Revokes a key: messages that it seals are not accepted any more.
 pub(crate) async fn revoke(
     State(state): State<ApiState>,
+    Extension(caller): Extension<Caller>,
     path: KeyPath,
     uri: Uri,
     body: Body,
 ) -> Result<Json<WorkerKeyRef>, Problem> {
-    set(&state, path, &uri, body, WorkerKeyState::Revoked).await
+    set(&state, &caller, path, &uri, body, WorkerKeyState::Revoked).await
 }
 
 /// Allows a revoked key again.
 pub(crate) async fn allow(
     State(state): State<ApiState>,
+    Extension(caller): Extension<Caller>,
     path: KeyPath,
     uri: Uri,
     body: Body,
 ) -> Result<Json<WorkerKeyRef>, Problem> {
-    set(&state, path, &uri, body, WorkerKeyState::Allowed).await
+    set(&state, &caller, path, &uri, body, WorkerKeyState::Allowed).await
 }
 
 async fn set(
     state: &ApiState,
+    caller: &Caller,
     path: KeyPath,
     uri: &Uri,
     body: Body,
@@ -91,7 +95,7 @@ async fn set(
     let (executor, key) = key(path)?;
     let exists = state
         .store
-        .set_worker_key(&executor, key.as_str(), to, BY)
+        .set_worker_key(&executor, key.as_str(), to, &caller.actor)
         .await?;
     if !exists {
         return Err(Problem::not_found(format!(

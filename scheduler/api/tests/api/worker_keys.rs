@@ -57,7 +57,7 @@ async fn a_tokens_secret_is_shown_once() {
         (&one["group"], &one["executor"]),
         (&json!("default"), &json!("one"))
     );
-    assert_eq!((&one["uses_left"], &one["by"]), (&json!(3), &json!("api")));
+    assert_eq!((&one["uses_left"], &one["by"]), (&json!(3), &json!("token admin")));
     let (created_at, expires_at) = (one["created_at"].as_i64(), one["expires_at"].as_i64());
     assert_eq!(created_at.map(|at| at + 7_200_000), expires_at);
     let secret = token.to_text();
@@ -172,7 +172,7 @@ async fn keys_are_listed_revoked_and_allowed_again() {
         );
         let found = server.get("/worker-keys?group=other").await.good();
         assert_eq!(found["keys"][0]["state"], state);
-        assert_eq!(found["keys"][0]["changed_by"], "api");
+        assert_eq!(found["keys"][0]["changed_by"], "token admin");
     }
 }
 
