@@ -16,12 +16,12 @@ pub(crate) async fn setup_hint(state: &ApiState, url: &str) -> Option<String> {
     }
 }
 
-/// The secret is shown once. The password is not part of the command, so that it is in no shell history.
+/// The secret is shown once. It and the password are typed and no part of the command, which a shell keeps.
 fn hint(url: &str, secret: &SetupSecret) -> String {
     format!(
-        "setup    there is no user yet; within an hour, this creates the first one, who may do everything:\n         \
-         curl --json @- {url}/api/v1/setup\n         \
-         {{\"secret\": \"{}\", \"name\": \"NAME\", \"password\": \"PASSWORD\"}}\n",
+        "setup    there is no user yet; within an hour, the first one can be created, who may do everything:\n         \
+         run    curl --json @- {url}/api/v1/setup\n         \
+         type   {{\"secret\": \"{}\", \"name\": \"NAME\", \"password\": \"PASSWORD\"}}   and Ctrl-D\n",
         secret.expose()
     )
 }

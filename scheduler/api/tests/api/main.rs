@@ -1,5 +1,6 @@
 //! The API over a real store, called over HTTP like by a client.
 
+mod access;
 mod behaviour;
 mod dead_letters;
 mod fake_admin;
@@ -7,6 +8,7 @@ mod hostile;
 mod hostile_bodies;
 mod large;
 mod limits;
+mod logins;
 mod metrics;
 mod raw;
 mod refusals;

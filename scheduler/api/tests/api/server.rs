@@ -110,6 +110,29 @@ impl Server {
         self.http.request(method, format!("{}{path}", self.base))
     }
 
+    /// A request with this API token.
+    pub(crate) async fn by(
+        &self,
+        token: &str,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Answer {
+        let request = self.bare(method, path).bearer_auth(token);
+        self.send(match body {
+            Some(body) => request.json(body),
+            None => request,
+        })
+        .await
+    }
+
+    /// A new API token of a program with these grants.
+    pub(crate) async fn token_with(&self, grants: &Value) -> String {
+        let body = serde_json::json!({ "name": "a test", "grants": grants });
+        let created = self.post("/tokens", &body).await.good();
+        created["token"].as_str().expect("a token").to_owned()
+    }
+
     pub(crate) async fn send(&self, request: RequestBuilder) -> Answer {
         let answer = request.send().await.expect("an answer");
         Answer {

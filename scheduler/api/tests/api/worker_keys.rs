@@ -57,7 +57,10 @@ async fn a_tokens_secret_is_shown_once() {
         (&one["group"], &one["executor"]),
         (&json!("default"), &json!("one"))
     );
-    assert_eq!((&one["uses_left"], &one["by"]), (&json!(3), &json!("token admin")));
+    assert_eq!(
+        (&one["uses_left"], &one["by"]),
+        (&json!(3), &json!("token admin"))
+    );
     let (created_at, expires_at) = (one["created_at"].as_i64(), one["expires_at"].as_i64());
     assert_eq!(created_at.map(|at| at + 7_200_000), expires_at);
     let secret = token.to_text();
