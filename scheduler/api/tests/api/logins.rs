@@ -62,6 +62,13 @@ async fn create_user(server: &Server, name: &str, grants: &Value) {
     server.post("/users", &body).await.good();
 }
 
+/// A user who may do everything. The store keeps at least one such user.
+async fn create_root(server: &Server) {
+    let grants = json!([{ "role": "admin", "scripts": true }]);
+    let body = json!({ "name": "root", "grants": grants });
+    server.post("/users", &body).await.good();
+}
+
 async fn setup(server: &Server, secret: &str, name: &str) -> u16 {
     let body = json!({ "secret": secret, "name": name, "password": PASSWORD });
     let request = server.bare(Method::POST, "/api/v1/setup").json(&body);
@@ -157,6 +164,7 @@ async fn after_a_logout_the_session_is_worth_nothing() {
 #[tokio::test]
 async fn an_unknown_name_a_wrong_password_and_a_disabled_user_get_the_same_answer() {
     let server = Server::start().await;
+    create_root(&server).await;
     for name in ["alice", "bob"] {
         create_user(&server, name, &json!([{ "role": "viewer" }])).await;
     }
@@ -235,6 +243,7 @@ async fn a_revoked_token_is_refused_at_once() {
 #[tokio::test]
 async fn a_token_of_a_user_loses_what_the_user_loses() {
     let server = Server::start().await;
+    create_root(&server).await;
     create_user(&server, "alice", &json!([{ "role": "operator" }])).await;
     let session = login(&server, "alice").await;
     let viewer = json!({ "name": "x", "grants": [{ "role": "viewer" }] });
@@ -262,7 +271,7 @@ async fn an_administrator_of_a_group_makes_users_of_that_group_only() {
     let server = Server::start().await;
     let own = json!([{ "group": "a", "role": "admin" }]);
     let token = server.token_with(&own).await;
-    create_user(&server, "root", &json!([{ "role": "admin" }])).await;
+    create_root(&server).await;
     let post = async |path: &str, body: Value| {
         let answer = server.by(&token, Method::POST, path, Some(&body)).await;
         answer.status.as_u16()
@@ -298,6 +307,7 @@ async fn an_administrator_of_a_group_makes_users_of_that_group_only() {
 #[tokio::test]
 async fn the_own_password_needs_the_old_one_and_ends_the_sessions() {
     let server = Server::start().await;
+    create_root(&server).await;
     create_user(&server, "alice", &json!([{ "role": "viewer" }])).await;
     let session = login(&server, "alice").await;
     let path = "/users/alice/password";
