@@ -8,7 +8,7 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{Extension, Path, State};
 use axum::http::header::{CACHE_CONTROL, HeaderName};
 use axum::http::{StatusCode, Uri};
-use cueline_model::{AccessScope, DurationMs, ExecutorName, GroupName, Right};
+use cueline_model::{AccessScope, Actor, DurationMs, ExecutorName, GroupName, Right};
 use cueline_protocol::origin::EnrolmentToken;
 use cueline_store::NewEnrolmentToken;
 
@@ -39,7 +39,7 @@ pub(crate) async fn create(
     body: Body,
 ) -> Result<Secret<CreatedToken>, Problem> {
     query::none(&uri)?;
-    let (secret, token) = new_token(body, caller.actor.to_string())?;
+    let (secret, token) = new_token(body, caller.actor.clone())?;
     caller.require(Right::ManageWorkers, &scope(token.group.as_ref()))?;
     if !state.store.create_enrolment_token(&token).await? {
         return Err(Problem::unavailable(
@@ -55,7 +55,7 @@ pub(crate) async fn create(
 }
 
 /// A random token, as the request describes it.
-fn new_token(body: Body, by: String) -> Result<(EnrolmentToken, NewEnrolmentToken), Problem> {
+fn new_token(body: Body, by: Actor) -> Result<(EnrolmentToken, NewEnrolmentToken), Problem> {
     let mut fields = body.fields(&["group", "executor", "uses", "valid"]);
     let group: Option<GroupName> = parsed(&mut fields, "group");
     let executor: Option<ExecutorName> = parsed(&mut fields, "executor");
@@ -124,7 +124,8 @@ pub(crate) async fn delete(
     let token = tokens.iter().find(|token| token.id == id);
     // A token of another group gets the answer of an unknown one.
     let is_managed = token.is_some_and(|token| is_managed(&caller, token.group.as_ref()));
-    if is_managed && state.store.delete_enrolment_token(&id).await? {
+    let by = &caller.actor;
+    if is_managed && state.store.delete_enrolment_token(&id, by).await? {
         Ok(Json(TokenRef { id }))
     } else {
         Err(Problem::not_found(format!(

@@ -152,6 +152,7 @@ mod tests {
     fn full(path: &str) -> String {
         match path {
             "/livez" | "/readyz" | "/metrics" => path.to_owned(),
+            whole if whole.starts_with("/api/") => whole.to_owned(),
             "/" => "/api/v1".to_owned(),
             other => format!("/api/v1{other}"),
         }

@@ -7,7 +7,7 @@ use cueline_model::{ActorKind, Grant};
 use cueline_store::{ErrorKind, Login, NewUser};
 use tokio::time::Instant;
 
-use super::{MAX_TEXT_BYTES, new_name};
+use super::{MAX_NAME_BYTES, MAX_TEXT_BYTES};
 use crate::ApiState;
 use crate::access::actor;
 use crate::access::password::required_new_password;
@@ -30,7 +30,7 @@ pub(crate) async fn setup(
     query::none(&uri)?;
     let mut fields = body.fields(&["secret", "name", "password"]);
     let secret = fields.required_text("secret", MAX_TEXT_BYTES);
-    let name = new_name(&mut fields);
+    let name = fields.required_text("name", MAX_NAME_BYTES);
     let password = required_new_password(&mut fields, "password");
     fields.finish()?;
     if !state.logins.setup.admits(&secret, Instant::now()) {

@@ -10,7 +10,7 @@ use axum::http::{StatusCode, Uri};
 use cueline_model::{AccessScope, Grant, Right};
 use cueline_store::{ErrorKind, Login, NewUser, StoreError, StoredUser, UserChange};
 
-use super::{MAX_NAME_BYTES, MAX_TEXT_BYTES, new_name};
+use super::{MAX_NAME_BYTES, MAX_TEXT_BYTES};
 use crate::ApiState;
 use crate::access::password::{given_password, new_password, required_new_password};
 use crate::access::{Caller, grants};
@@ -68,7 +68,7 @@ pub(crate) async fn create(
 ) -> Result<(StatusCode, Json<UserView>), Problem> {
     query::none(&uri)?;
     let mut fields = body.fields(&["name", "display_name", "password", "grants"]);
-    let name = new_name(&mut fields);
+    let name = fields.required_text("name", MAX_NAME_BYTES);
     let display_name = fields.text("display_name", MAX_TEXT_BYTES);
     let password = new_password(&mut fields, "password");
     let grants = grants::read(&mut fields).unwrap_or_default();
