@@ -104,7 +104,7 @@ pub(super) enum Found {
 /// What a request to the route needs. The route is the template that the router has matched.
 pub(super) fn find(method: &str, route: &str) -> Found {
     let method = if method == "HEAD" { "GET" } else { method };
-    let rows = || RULES.iter().filter(|row| row.1 == route);
+    let rows = || RULES.iter().filter(move |row| row.1 == route);
     if let Some((_, _, rule)) = rows().find(|row| row.0 == method) {
         return Found::Rule(*rule);
     }
