@@ -67,6 +67,7 @@ async fn two_groups() -> (Server, u64, u64) {
 
 type Row = (Method, String, Option<Value>, [u16; 7]);
 
+#[expect(clippy::too_many_lines, reason = "a table of cases")]
 fn table(run: u64) -> Vec<Row> {
     let get = |path: &str, expected| (Method::GET, format!("/api/v1{path}"), None, expected);
     let post = |path: &str, body: Value, expected| {
