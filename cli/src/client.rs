@@ -151,6 +151,21 @@ impl Api {
         self.ask(Method::DELETE, path, &[], None).await
     }
 
+    /// `DELETE`s what a [`list`](Self::list) with the same namespaces has.
+    pub(crate) async fn delete_listed(
+        &self,
+        path: &[&str],
+        all: AllNamespaces,
+    ) -> Result<Value, Failure> {
+        if !all.all_namespaces {
+            return self.delete(path).await;
+        }
+        let query = [("all_namespaces", "true".to_owned())];
+        self.in_namespace(&Namespace::default())
+            .ask(Method::DELETE, path, &query, None)
+            .await
+    }
+
     /// Fails with the server's answer if it is not ready.
     pub(crate) async fn ready(&self) -> Result<(), Failure> {
         let mut url = self.target.clone();

@@ -6,7 +6,8 @@ use cueline_model::{Actor, ActorKind};
 
 use crate::adapters::{ClientIdentity, OpenBroker, OpenError, OpenStore, StoreSettings};
 use crate::components::{
-    Http, RunningEngine, Signals, StartupRetry, descriptors, enrolment_tokens, say, unexpected_end,
+    Http, RunningEngine, Signals, StartupRetry, descriptors, enrolment_tokens, say, setup_hint,
+    unexpected_end,
 };
 use crate::config::SchedulerConfig;
 
@@ -25,9 +26,13 @@ pub(crate) async fn run(config: SchedulerConfig) -> Result<()> {
         }
     };
     let token = config.token.clone();
-    let mut state = node.engine.api(&node.store.store, token, http.stopping());
+    let mut state = node.engine.api(&node.store.ports, token, http.stopping());
     state.metrics_public = config.metrics_public;
+    let hint = setup_hint(&state, &http.url()).await;
     http.answer_by(cueline_api::router(state));
+    if let Some(hint) = hint {
+        say(&hint);
+    }
     say("ready\n");
 
     let ended = tokio::select! {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
-use cueline_api::{AdminToken, ApiState};
+use cueline_api::{AdminToken, ApiState, StorePorts};
 use cueline_broker::Broker;
 use cueline_engine::{Engine, EngineError, EngineOptions, Origins};
 use cueline_protocol::SigningKeys;
@@ -58,9 +58,10 @@ impl RunningEngine {
         self.engine.admin()
     }
 
-    /// The API of this engine and its store. Requests need `token`. Long polls return when `stop` is requested.
-    pub(crate) fn api(&self, store: &Arc<dyn Store>, token: AdminToken, stop: Stop) -> ApiState {
-        let mut state = ApiState::new(store.clone(), self.admin(), token);
+    /// The API of this engine and its store. A request with `token` may do everything. Long polls return when `stop` is
+    /// requested.
+    pub(crate) fn api(&self, ports: &StorePorts, token: AdminToken, stop: Stop) -> ApiState {
+        let mut state = ApiState::new(ports.clone(), self.admin(), token);
         state.stop = stop;
         state
     }

@@ -6,6 +6,7 @@ pub(crate) mod engine;
 pub(crate) mod enrolment_tokens;
 pub(crate) mod executors;
 pub(crate) mod http;
+pub(crate) mod setup_hint;
 pub(crate) mod signals;
 pub(crate) mod startup_retry;
 pub(crate) mod worker_metrics;
@@ -14,6 +15,7 @@ pub(crate) use engine::RunningEngine;
 pub use executors::Native;
 pub(crate) use executors::{ExecutorOptions, Executors, Failover, HandlerKind};
 pub(crate) use http::Http;
+pub(crate) use setup_hint::setup_hint;
 pub(crate) use signals::Signals;
 pub(crate) use startup_retry::StartupRetry;
 

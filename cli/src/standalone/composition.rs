@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
+use cueline_api::StorePorts;
 use cueline_engine::{EngineOptions, Origins};
 use cueline_handlers::SecretSources;
 use cueline_handlers::http::AddressPolicy;
@@ -187,6 +188,11 @@ impl Composition {
             open_store,
             open_broker,
         })
+    }
+
+    /// The store as each of its ports, for the API.
+    pub(crate) fn ports(&self) -> &StorePorts {
+        &self.open_store.ports
     }
 
     /// Returns the name of a task that has ended unexpectedly.

@@ -15,7 +15,7 @@ use cueline_model::Namespace;
 pub(crate) use composition::{Composition, CompositionOptions};
 pub(crate) use data_dir::DataDir;
 
-use crate::components::{Http, Signals, descriptors, ended_by, say, worker_metrics};
+use crate::components::{Http, Signals, descriptors, ended_by, say, setup_hint, worker_metrics};
 use crate::config::StandaloneConfig;
 use crate::failure::BadInput;
 use crate::{discovery, jobfile};
@@ -49,16 +49,20 @@ pub(crate) async fn run(config: StandaloneConfig) -> Result<()> {
     let token = data.token().to_owned().into();
     let mut state = composition
         .engine
-        .api(&composition.store, token, http.stopping());
+        .api(composition.ports(), token, http.stopping());
     state.metrics_public = config.metrics_public;
     let workers = composition.workers.clone();
     state.process_metrics = Arc::new(move || worker_metrics::families(&workers));
+    let hint = setup_hint(&state, &url).await;
     // Written before the server is ready, so that commands find it as soon as it is.
     if let Err(e) = discovery::write(&url, &data.token_file(), &socket) {
         tracing::warn!(error = %e, "failed to announce this server to the cueline command; give --url and --token to it");
     }
     http.answer_by(cueline_api::router(state));
     say(&banner(&config, &url, &data, options.jobs.len()));
+    if let Some(hint) = hint {
+        say(&hint);
+    }
 
     let ended = tokio::select! {
         () = signals.next() => None,

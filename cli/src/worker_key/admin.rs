@@ -128,7 +128,8 @@ pub(super) async fn delete_token(
     out: Out,
     args: &DeleteTokenArg,
 ) -> Result<(), Failure> {
-    let answer = api.delete(&["enrolment-tokens", &args.id]).await?;
+    let path = ["enrolment-tokens", &args.id];
+    let answer = api.delete_listed(&path, args.all).await?;
     if out.is_json() {
         return out.json(&answer);
     }

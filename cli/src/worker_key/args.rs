@@ -55,6 +55,8 @@ pub(crate) struct EnrolTokenArgs {
 /// `cueline worker-key delete-token`
 #[derive(Debug, Args)]
 pub(crate) struct DeleteTokenArg {
+    #[command(flatten)]
+    pub(crate) all: AllNamespaces,
     /// The token's id
     #[arg(value_name = "ID")]
     pub(crate) id: String,

@@ -3,14 +3,14 @@
 use std::collections::HashMap;
 
 use axum::Json;
-use axum::extract::State;
+use axum::extract::{Extension, State};
 use axum::http::Uri;
-use cueline_model::{JobId, JobName, JobSpec, decode};
+use cueline_model::{Actor, JobId, JobName, JobSpec, decode};
 use cueline_store::{AppliedJob, Change};
 use serde_json::{Map, Value};
 
 use crate::ApiState;
-use crate::auth::admin_actor;
+use crate::access::{Caller, check_apply};
 use crate::body::{Body, a_kind};
 use crate::namespace::InNamespace;
 use crate::openapi;
@@ -87,6 +87,7 @@ fn decoded(jobs: Value, namespace: &InNamespace) -> Result<Vec<JobSpec>, Problem
 )]
 pub(crate) async fn apply(
     State(state): State<ApiState>,
+    Extension(caller): Extension<Caller>,
     namespace: InNamespace,
     uri: Uri,
     body: Body,
@@ -105,10 +106,12 @@ pub(crate) async fn apply(
     }
     fields.finish()?;
     let specs = definitions(&state, namespace, jobs.unwrap_or_default()).await?;
+    check_apply(&state, &caller, &specs).await?;
+    let by = &caller.actor;
     let applied = if dry_run {
-        state.store.apply_jobs(&specs, true, &admin_actor()).await?
+        state.store.apply_jobs(&specs, true, by).await?
     } else {
-        write(&state, specs).await?
+        write(&state, specs, by).await?
     };
     if !dry_run {
         // Wait for unchanged jobs too. An earlier call may have changed them and returned while old triggers were still
@@ -127,21 +130,19 @@ pub(crate) async fn apply(
 pub(crate) async fn write(
     state: &ApiState,
     specs: Vec<JobSpec>,
+    by: &Actor,
 ) -> Result<Vec<AppliedJob>, Problem> {
     if specs.len() <= MAX_JOBS_IN_TRANSACTION {
-        let applied = state
-            .store
-            .apply_jobs(&specs, false, &admin_actor())
-            .await?;
+        let applied = state.store.apply_jobs(&specs, false, by).await?;
         state.admin.wake_claim();
         return Ok(applied);
     }
     // Refuses what cannot be applied as a whole, before anything is written.
-    state.store.apply_jobs(&specs, true, &admin_actor()).await?;
+    state.store.apply_jobs(&specs, true, by).await?;
     let order: Vec<JobName> = specs.iter().map(|spec| spec.name.clone()).collect();
     let mut applied: HashMap<JobName, AppliedJob> = HashMap::with_capacity(order.len());
     for part in transactions(specs) {
-        match state.store.apply_jobs(&part, false, &admin_actor()).await {
+        match state.store.apply_jobs(&part, false, by).await {
             Ok(written) => applied.extend(written.into_iter().map(|job| (job.name.clone(), job))),
             Err(error) => return Err(incomplete(error.into(), applied.len(), order.len())),
         }

@@ -1,11 +1,13 @@
 //! The audit log: lists its entries.
 
 use axum::Json;
-use axum::extract::State;
+use axum::extract::{Extension, State};
 use axum::http::Uri;
+use cueline_model::{AccessScope, Right};
 use cueline_store::{AuditFilter, AuditResult};
 
 use crate::ApiState;
+use crate::access::Caller;
 use crate::namespace::{ALL, InNamespace};
 use crate::openapi;
 use crate::problem::Problem;
@@ -43,10 +45,15 @@ const PARAMETERS: [&str; 9] = [
 )]
 pub(crate) async fn list(
     State(state): State<ApiState>,
+    Extension(caller): Extension<Caller>,
     namespace: InNamespace,
     uri: Uri,
 ) -> Result<Json<AuditPage>, Problem> {
     let filter = filter(&namespace, &uri)?;
+    // Entries are not filtered by group. So the right is needed in the whole namespace, or in all of them.
+    let scope = filter.namespace.clone();
+    let scope = scope.map_or(AccessScope::Cluster, AccessScope::Namespace);
+    caller.require(Right::ReadAudit, &scope)?;
     let entries = state.audit.audit_entries(&filter).await?;
     let now = state.store.now().await?;
     let is_full = entries.len() >= filter.limit;

@@ -164,6 +164,24 @@ impl Fields {
         self.fields.remove(name).filter(|value| !value.is_null())
     }
 
+    /// Whether the field is given; `null` counts as absent.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.fields.get(name).is_some_and(|value| !value.is_null())
+    }
+
+    /// A text of at most `most_bytes` that has to be given. Otherwise the problem is recorded.
+    pub(crate) fn required_text(&mut self, name: &str, most_bytes: usize) -> String {
+        if !self.has(name) {
+            self.record(name, "missing; give a text");
+            return String::new();
+        }
+        let text = self.text(name, most_bytes);
+        if text.as_deref() == Some("") {
+            self.record(name, "is empty; give a text");
+        }
+        text.unwrap_or_default()
+    }
+
     /// A text of at most `most_bytes`.
     pub(crate) fn text(&mut self, name: &str, most_bytes: usize) -> Option<String> {
         match self.take(name)? {

@@ -2,12 +2,12 @@
 
 use axum::Json;
 use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, State};
+use axum::extract::{Extension, Path, State};
 use axum::http::Uri;
 use serde_json::Value;
 
 use crate::ApiState;
-use crate::auth::admin_actor;
+use crate::access::Caller;
 use crate::body::{Body, Fields, a_kind};
 use crate::namespace::NoNamespace;
 use crate::openapi;
@@ -145,16 +145,14 @@ fn ids(fields: &mut Fields) -> Option<Vec<i64>> {
 )]
 pub(crate) async fn replay(
     State(state): State<ApiState>,
+    Extension(caller): Extension<Caller>,
     _: NoNamespace,
     uri: Uri,
     body: Body,
 ) -> Result<Json<ReplayedDead>, Problem> {
     query::none(&uri)?;
     let ids = chosen(&state, body).await?;
-    let letters = state
-        .admin
-        .replay_dead_letters(&ids, &admin_actor())
-        .await?;
+    let letters = state.admin.replay_dead_letters(&ids, &caller.actor).await?;
     let done = letters.iter().filter(|l| l.refused.is_none()).count() as u64;
     Ok(Json(ReplayedDead {
         count: done,
@@ -175,15 +173,13 @@ pub(crate) async fn replay(
 )]
 pub(crate) async fn delete(
     State(state): State<ApiState>,
+    Extension(caller): Extension<Caller>,
     _: NoNamespace,
     uri: Uri,
     body: Body,
 ) -> Result<Json<Count>, Problem> {
     query::none(&uri)?;
     let ids = chosen(&state, body).await?;
-    let count = state
-        .store
-        .delete_dead_letters(&ids, &admin_actor())
-        .await?;
+    let count = state.store.delete_dead_letters(&ids, &caller.actor).await?;
     Ok(Json(Count { count }))
 }

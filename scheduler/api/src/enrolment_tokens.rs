@@ -5,29 +5,28 @@ use std::str::FromStr;
 
 use axum::Json;
 use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, State};
+use axum::extract::{Extension, Path, State};
 use axum::http::header::{CACHE_CONTROL, HeaderName};
 use axum::http::{StatusCode, Uri};
-use cueline_model::{DurationMs, ExecutorName, GroupName};
+use cueline_model::{AccessScope, Actor, DurationMs, ExecutorName, GroupName, Namespace, Right};
 use cueline_protocol::origin::EnrolmentToken;
-use cueline_store::NewEnrolmentToken;
-use rand::TryRng as _;
+use cueline_store::{NewEnrolmentToken, StoredEnrolmentToken};
 
 use crate::ApiState;
-use crate::auth::admin_actor;
+use crate::access::Caller;
 use crate::body::{Body, Fields};
 use crate::namespace::{ALL, InNamespace};
 use crate::openapi;
 use crate::problem::Problem;
 use crate::query::{self, Params};
+use crate::random::random;
+use crate::validity::valid_ms;
 use crate::view::{CreatedToken, TokenRef, TokenView, Tokens};
 
 /// The most enrolments with one token.
 const MAX_USES: u32 = 10_000;
 /// For how long a token is valid by default.
 const DEFAULT_VALID: DurationMs = DurationMs::secs(3_600);
-/// Ten years. A token without an end is written `never`.
-const MAX_VALID: DurationMs = DurationMs::secs(3_650 * 24 * 3_600);
 /// The longest text of a field.
 const MAX_TEXT_BYTES: usize = 1_000;
 
@@ -49,12 +48,15 @@ type Secret<T> = (StatusCode, [(HeaderName, &'static str); 1], Json<T>);
 )]
 pub(crate) async fn create(
     State(state): State<ApiState>,
+    Extension(caller): Extension<Caller>,
     namespace: InNamespace,
     uri: Uri,
     body: Body,
 ) -> Result<Secret<CreatedToken>, Problem> {
     query::none(&uri)?;
-    let (secret, token) = new_token(&namespace, body)?;
+    let (secret, token) = new_token(&namespace, body, caller.actor.clone())?;
+    let scope = scope(token.namespace.as_ref(), token.group.as_ref());
+    caller.require(Right::ManageWorkers, &scope)?;
     if !state.store.create_enrolment_token(&token).await? {
         return Err(Problem::unavailable(
             "a token with the same random id exists; send the request again",
@@ -72,6 +74,7 @@ pub(crate) async fn create(
 fn new_token(
     namespace: &InNamespace,
     body: Body,
+    by: Actor,
 ) -> Result<(EnrolmentToken, NewEnrolmentToken), Problem> {
     let mut fields = body.fields(&["group", "executor", "uses", "valid", ALL]);
     let all = fields.flag(ALL);
@@ -90,7 +93,7 @@ fn new_token(
         );
     }
     let uses = fields.number("uses", 1, 1..=i64::from(MAX_USES));
-    let valid_ms = valid_ms(&mut fields);
+    let valid_ms = valid_ms(&mut fields, DEFAULT_VALID);
     fields.finish()?;
     let secret = EnrolmentToken::new(random()?, random()?);
     let token = NewEnrolmentToken {
@@ -101,7 +104,7 @@ fn new_token(
         executor,
         uses: u32::try_from(uses).unwrap_or(MAX_USES),
         valid_ms,
-        by: admin_actor(),
+        by,
     };
     Ok((secret, token))
 }
@@ -134,49 +137,8 @@ where
     }
 }
 
-/// `None` for a token without an end.
-fn valid_ms(fields: &mut Fields) -> Option<u64> {
-    let text = fields
-        .text("valid", MAX_TEXT_BYTES)
-        .unwrap_or_else(|| DEFAULT_VALID.to_string());
-    if text == "never" {
-        return None;
-    }
-    let range = DurationMs::secs(1)..=MAX_VALID;
-    match text.parse::<DurationMs>() {
-        Ok(valid) if range.contains(&valid) => Some(valid.as_millis()),
-        Ok(_) => {
-            fields.record(
-                "valid",
-                format!(
-                    "{text:?} is given; give 1s to {MAX_VALID}, or never for a token without an end"
-                ),
-            );
-            None
-        }
-        Err(error) => {
-            fields.record(
-                "valid",
-                format!("{error}, or never for a token without an end"),
-            );
-            None
-        }
-    }
-}
-
-fn random<const N: usize>() -> Result<[u8; N], Problem> {
-    let mut bytes = [0; N];
-    rand::rngs::SysRng
-        .try_fill_bytes(&mut bytes)
-        .map_err(|error| {
-            Problem::unavailable(format!(
-                "failed to get random bytes from the system: {error}"
-            ))
-        })?;
-    Ok(bytes)
-}
-
-/// Lists enrolment tokens, spent ones included. Those for all namespaces are only in the list of all namespaces.
+/// Lists enrolment tokens whose workers the caller manages, spent ones included. Those for all namespaces are only in the
+/// list of all namespaces.
 #[utoipa::path(
     get,
     path = "/api/v1/enrolment-tokens",
@@ -193,14 +155,16 @@ fn random<const N: usize>() -> Result<[u8; N], Problem> {
 )]
 pub(crate) async fn list(
     State(state): State<ApiState>,
+    Extension(caller): Extension<Caller>,
     namespace: InNamespace,
     uri: Uri,
 ) -> Result<Json<Tokens>, Problem> {
     let mut params = Params::of(&uri, &[ALL]);
     let listed = namespace.listed(&mut params);
     params.finish()?;
+    caller.require_somewhere(Right::ManageWorkers, listed.as_ref())?;
     let mut tokens = state.store.enrolment_tokens().await?;
-    tokens.retain(|token| listed.is_none() || token.namespace == listed);
+    tokens.retain(|token| is_listed(listed.as_ref(), token) && is_managed(&caller, token));
     let now = state.store.now().await?;
     let tokens = tokens.into_iter().map(TokenView::from).collect();
     Ok(Json(Tokens { tokens, now }))
@@ -222,6 +186,7 @@ pub(crate) async fn list(
 )]
 pub(crate) async fn delete(
     State(state): State<ApiState>,
+    Extension(caller): Extension<Caller>,
     namespace: InNamespace,
     path: Result<Path<String>, PathRejection>,
     uri: Uri,
@@ -231,19 +196,35 @@ pub(crate) async fn delete(
     params.finish()?;
     let Path(id) = path.map_err(|e| Problem::malformed(e.body_text()))?;
     let tokens = state.store.enrolment_tokens().await?;
-    let is_listed = tokens
-        .iter()
-        .any(|token| token.id == id && (listed.is_none() || token.namespace == listed));
-    if is_listed
-        && state
-            .store
-            .delete_enrolment_token(&id, &admin_actor())
-            .await?
-    {
+    let found = tokens.iter().find(|token| token.id == id);
+    // A token of another group or namespace gets the answer of an unknown one.
+    let is_managed =
+        found.is_some_and(|token| is_listed(listed.as_ref(), token) && is_managed(&caller, token));
+    let by = &caller.actor;
+    if is_managed && state.store.delete_enrolment_token(&id, by).await? {
         Ok(Json(TokenRef { id }))
     } else {
         Err(Problem::not_found(format!(
             "there is no enrolment token {id:?}"
         )))
     }
+}
+
+/// The workers that a token enrols: those of a group, of a namespace, or of all namespaces.
+fn scope(namespace: Option<&Namespace>, group: Option<&GroupName>) -> AccessScope {
+    match (namespace, group) {
+        (_, Some(group)) => AccessScope::Group(group.clone()),
+        (Some(namespace), None) => AccessScope::Namespace(namespace.clone()),
+        (None, None) => AccessScope::Cluster,
+    }
+}
+
+fn is_managed(caller: &Caller, token: &StoredEnrolmentToken) -> bool {
+    let scope = scope(token.namespace.as_ref(), token.group.as_ref());
+    caller.access.allows(Right::ManageWorkers, &scope)
+}
+
+/// Whether a list of this namespace has the token; `None` stands for all namespaces.
+fn is_listed(listed: Option<&Namespace>, token: &StoredEnrolmentToken) -> bool {
+    listed.is_none_or(|namespace| token.namespace.as_ref() == Some(namespace))
 }

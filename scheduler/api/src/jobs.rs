@@ -2,13 +2,13 @@
 
 use axum::Json;
 use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, State};
+use axum::extract::{Extension, Path, State};
 use axum::http::{StatusCode, Uri};
-use cueline_model::JobName;
-use cueline_store::{TriggerOutcome, TriggerRequest};
+use cueline_model::{JobName, Namespace, Right};
+use cueline_store::{JobSummary, TriggerOutcome, TriggerRequest};
 
 use crate::ApiState;
-use crate::auth::admin_actor;
+use crate::access::Caller;
 use crate::body::Body;
 use crate::namespace::{ALL, InNamespace};
 use crate::openapi;
@@ -21,14 +21,16 @@ use crate::view::{JobPage, JobRef, JobView, LedgerPage};
 const MAX_PARAMS_BYTES: usize = 64 * 1024;
 const MAX_KEY_BYTES: usize = 256;
 const DAY_MS: u64 = 86_400_000;
+/// Reads of the store for one page of a caller who may not read all jobs, and the jobs in each. A page is short if these
+/// reads have too few jobs that the caller may read.
+const MAX_READS: usize = 20;
+const JOBS_IN_READ: usize = 500;
 
 pub(crate) type JobPath = Result<Path<String>, PathRejection>;
 
 pub(crate) fn job_name(namespace: &InNamespace, path: JobPath) -> Result<JobName, Problem> {
     let Path(text) = path.map_err(|e| Problem::malformed(e.body_text()))?;
-    namespace
-        .job(&text)
-        .map_err(|message| Problem::malformed_fields(vec![FieldProblem::new("name", message)]))
+    crate::path::job_name(namespace, &text)
 }
 
 /// Lists jobs by name.
@@ -48,6 +50,7 @@ pub(crate) fn job_name(namespace: &InNamespace, path: JobPath) -> Result<JobName
 )]
 pub(crate) async fn list(
     State(state): State<ApiState>,
+    Extension(caller): Extension<Caller>,
     namespace: InNamespace,
     uri: Uri,
 ) -> Result<Json<JobPage>, Problem> {
@@ -59,20 +62,58 @@ pub(crate) async fn list(
     });
     let limit = params.limit(100);
     params.finish()?;
-    let jobs = state
-        .store
-        .jobs(listed.as_ref(), after.as_ref(), limit)
-        .await?;
+    caller.require_somewhere(Right::Read, listed.as_ref())?;
+    let (jobs, next) = if caller.may_read_all(listed.as_ref()) {
+        let jobs = state
+            .store
+            .jobs(listed.as_ref(), after.as_ref(), limit)
+            .await?;
+        let next = last_name(&jobs).filter(|_| jobs.len() >= limit);
+        (jobs, next)
+    } else {
+        readable_jobs(&state, &caller, listed.as_ref(), after, limit).await?
+    };
     let now = state.store.now().await?;
-    let full = jobs.len() >= limit;
     Ok(Json(JobPage {
-        next: jobs
-            .last()
-            .filter(|_| full)
-            .map(|last| last.job.spec.name.clone()),
+        next,
         jobs: jobs.into_iter().map(JobView::from).collect(),
         now,
     }))
+}
+
+fn last_name(jobs: &[JobSummary]) -> Option<JobName> {
+    jobs.last().map(|last| last.job.spec.name.clone())
+}
+
+/// Jobs of the namespace after `after` that the caller may read, and where the next page begins.
+async fn readable_jobs(
+    state: &ApiState,
+    caller: &Caller,
+    listed: Option<&Namespace>,
+    mut after: Option<JobName>,
+    limit: usize,
+) -> Result<(Vec<JobSummary>, Option<JobName>), Problem> {
+    let mut jobs = Vec::new();
+    for _ in 0..MAX_READS {
+        let mut read = state
+            .store
+            .jobs(listed, after.as_ref(), JOBS_IN_READ)
+            .await?;
+        let is_last = read.len() < JOBS_IN_READ;
+        after = last_name(&read);
+        read.retain(|job| caller.may(Right::Read, &job.job.spec.group));
+        jobs.extend(read);
+        if jobs.len() >= limit {
+            jobs.truncate(limit);
+            // Where this page ends, and not where the reads did: the names of other groups' jobs stay unknown.
+            let next = last_name(&jobs);
+            return Ok((jobs, next));
+        }
+        if is_last {
+            return Ok((jobs, None));
+        }
+    }
+    Ok((jobs, after))
 }
 
 /// Shows one job.
@@ -116,13 +157,14 @@ pub(crate) async fn show(
 )]
 pub(crate) async fn delete(
     State(state): State<ApiState>,
+    Extension(caller): Extension<Caller>,
     namespace: InNamespace,
     path: JobPath,
     uri: Uri,
 ) -> Result<Json<JobRef>, Problem> {
     query::none(&uri)?;
     let name = job_name(&namespace, path)?;
-    let id = state.store.delete_job(&name, &admin_actor()).await?;
+    let id = state.store.delete_job(&name, &caller.actor).await?;
     settle(&state, &[id]).await?;
     Ok(Json(JobRef { id, name }))
 }
@@ -142,6 +184,7 @@ pub(crate) async fn delete(
 )]
 pub(crate) async fn pause(
     State(state): State<ApiState>,
+    Extension(caller): Extension<Caller>,
     namespace: InNamespace,
     path: JobPath,
     uri: Uri,
@@ -150,10 +193,8 @@ pub(crate) async fn pause(
     query::none(&uri)?;
     body.nothing()?;
     let name = job_name(&namespace, path)?;
-    let id = state
-        .store
-        .set_job_enabled(&name, false, &admin_actor())
-        .await?;
+    let by = &caller.actor;
+    let id = state.store.set_job_enabled(&name, false, by).await?;
     settle(&state, &[id]).await?;
     Ok(Json(JobRef { id, name }))
 }
@@ -173,6 +214,7 @@ pub(crate) async fn pause(
 )]
 pub(crate) async fn resume(
     State(state): State<ApiState>,
+    Extension(caller): Extension<Caller>,
     namespace: InNamespace,
     path: JobPath,
     uri: Uri,
@@ -181,10 +223,8 @@ pub(crate) async fn resume(
     query::none(&uri)?;
     body.nothing()?;
     let name = job_name(&namespace, path)?;
-    let id = state
-        .store
-        .set_job_enabled(&name, true, &admin_actor())
-        .await?;
+    let by = &caller.actor;
+    let id = state.store.set_job_enabled(&name, true, by).await?;
     state.admin.wake_claim();
     Ok(Json(JobRef { id, name }))
 }
@@ -208,6 +248,7 @@ pub(crate) async fn resume(
 )]
 pub(crate) async fn trigger(
     State(state): State<ApiState>,
+    Extension(caller): Extension<Caller>,
     namespace: InNamespace,
     path: JobPath,
     uri: Uri,
@@ -228,7 +269,7 @@ pub(crate) async fn trigger(
         params,
         idempotency_key,
         run_at,
-        by: admin_actor(),
+        by: caller.actor,
     };
     let triggered = state.admin.trigger(request).await?;
     let status = if triggered.duplicate {

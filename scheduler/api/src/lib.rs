@@ -3,9 +3,10 @@
 //! It writes to the store and wakes the engine through [`SchedulerAdmin`]. It must not know the engine, a broker or a
 //! concrete store. The engine also polls for changes, so a lost wake-up only costs time.
 
+mod access;
+mod accounts;
 mod apply;
 mod audit;
-mod auth;
 mod body;
 mod dead_letters;
 mod enrolment_tokens;
@@ -15,17 +16,21 @@ mod large;
 pub mod metrics;
 mod namespace;
 mod openapi;
+mod path;
 mod preview;
 mod problem;
 mod query;
 mod queues;
+mod random;
 mod reference;
 mod runs;
 mod server;
 mod settle;
+mod store_ports;
 mod strict_json;
 mod system;
 mod token;
+mod validity;
 mod versions;
 pub mod view;
 mod worker_keys;
@@ -38,20 +43,24 @@ use axum::middleware::from_fn_with_state;
 use axum::routing::{delete, get, post};
 use cueline_runtime::Stop;
 use cueline_store::admin::SchedulerAdmin;
-use cueline_store::{Audit, Store};
+use cueline_store::{Accounts, Audit, Store};
 use tokio::time::Instant;
 
+use access::{Logins, Refusals};
+use accounts::{login, setup, tokens, users};
 use large::LargeRequests;
 use metrics::{Family, ProcessMetrics, RequestCounts, Sources};
 
+pub use access::SetupSecret;
 pub use instant::{InstantError, instant};
 pub use large::MAX_SMALL_BODY_BYTES;
 pub use problem::{FieldProblem, Problem};
 pub use reference::openapi_json;
 pub use server::{
-    Listener, MAX_HEAD_BYTES, MAX_HEADERS, ServerLimits, Tls, TlsError, TlsFile, TlsFiles,
-    TlsReload, serve, serve_tls,
+    Listener, MAX_HEAD_BYTES, MAX_HEADERS, Peer, PeerAddress, ServerLimits, Tls, TlsError, TlsFile,
+    TlsFiles, TlsReload, serve, serve_tls,
 };
+pub use store_ports::StorePorts;
 pub use token::AdminToken;
 
 /// The largest accepted request body.
@@ -62,6 +71,8 @@ pub const MAX_BODY_BYTES: usize = 4 * 1024 * 1024;
 pub struct ApiState {
     /// The source of truth about jobs and runs.
     pub store: Arc<dyn Store>,
+    /// Users, sessions and API tokens, in the same store.
+    pub accounts: Arc<dyn Accounts>,
     /// The audit log and the versions of jobs, in the same store.
     pub audit: Arc<dyn Audit>,
     /// The scheduler in this process.
@@ -78,6 +89,10 @@ pub struct ApiState {
     pub process_metrics: ProcessMetrics,
     /// Bounds the memory and the processor time of large requests.
     large: LargeRequests,
+    /// Bounds how often passwords are tried.
+    logins: Arc<Logins>,
+    /// Bounds the entries about requests without a right.
+    refusals: Arc<Refusals>,
     requests: RequestCounts,
     sources: Sources,
 }
@@ -85,13 +100,19 @@ pub struct ApiState {
 impl ApiState {
     /// State for a process that starts now. Set [`stop`](Self::stop) to end waiting requests when the process stops.
     pub fn new(
-        store: Arc<dyn Store>,
+        ports: impl Into<StorePorts>,
         admin: Arc<dyn SchedulerAdmin>,
         token: impl Into<AdminToken>,
     ) -> Self {
-        Self {
-            audit: store.clone(),
+        let StorePorts {
             store,
+            accounts,
+            audit,
+        } = ports.into();
+        Self {
+            store,
+            accounts,
+            audit,
             admin,
             token: token.into(),
             started: Instant::now(),
@@ -99,19 +120,47 @@ impl ApiState {
             metrics_public: false,
             process_metrics: Arc::new(Vec::<Family>::new),
             large: LargeRequests::new(),
+            logins: Arc::new(Logins::new()),
+            refusals: Arc::new(Refusals::default()),
             requests: RequestCounts::default(),
             sources: Sources::default(),
         }
     }
+
+    /// Makes the secret with which `POST /api/v1/setup` creates the first user. `None` if there is a user.
+    ///
+    /// It is valid for an hour, at this process only, and for one success. A later call replaces it.
+    ///
+    /// # Errors
+    ///
+    /// When the store fails, or when the system has no random bytes.
+    pub async fn setup_secret(&self) -> Result<Option<SetupSecret>, Problem> {
+        if self.accounts.has_users().await? {
+            return Ok(None);
+        }
+        self.logins.setup.open(Instant::now()).map(Some)
+    }
 }
 
-/// All routes: `/livez`, `/readyz`, `/api/openapi.json` and `/api/docs` without authentication, `/api/v1` with the admin
-/// token, and `/metrics` with it unless [`metrics_public`](ApiState::metrics_public). A path under
-/// `/api/v1/namespaces/{namespace}` is the one under `/api/v1` for that namespace. Other paths are for the namespace
-/// `default`. Each handler has an annotation for the OpenAPI document, and `reference` lists it.
+/// All routes, behind one check of rights. `/livez`, `/readyz`, `/api/openapi.json` and `/api/docs` need none. `/metrics`
+/// needs none with [`metrics_public`](ApiState::metrics_public). A path under `/api/v1/namespaces/{namespace}` is the one
+/// under `/api/v1` for that namespace. Other paths are for the namespace `default`. Each handler has an annotation for the
+/// OpenAPI document, and `reference` lists it.
 pub fn router(state: ApiState) -> Router {
     let api = Router::new()
         .route("/", get(system::index))
+        .route("/login", post(login::login))
+        .route("/logout", post(login::logout))
+        .route("/session", get(login::session))
+        .route("/setup", post(setup::setup))
+        .route("/users", get(users::list).post(users::create))
+        .route(
+            "/users/{name}",
+            get(users::show).patch(users::change).delete(users::delete),
+        )
+        .route("/users/{name}/password", post(users::set_password))
+        .route("/tokens", get(tokens::list).post(tokens::create))
+        .route("/tokens/{id}", delete(tokens::revoke))
         .route("/jobs", get(jobs::list))
         .route("/jobs/apply", post(apply::apply))
         .route("/jobs/{name}", get(jobs::show).delete(jobs::delete))
@@ -156,24 +205,20 @@ pub fn router(state: ApiState) -> Router {
         .route("/stats", get(system::stats))
         .fallback(problem::no_such_path)
         .method_not_allowed_fallback(problem::no_such_method)
-        // Inside the check of the token: without one, a caller cannot take the place of a large request.
-        .layer(from_fn_with_state(state.clone(), large::admit))
-        // Added last to cover unknown paths too. Without a token, a caller cannot find out which paths exist.
-        .layer(from_fn_with_state(state.clone(), auth::require_token));
-    let mut scrape = Router::new().route("/metrics", get(metrics::show));
-    if !state.metrics_public {
-        scrape = scrape.route_layer(from_fn_with_state(state.clone(), auth::require_token));
-    }
+        // Inside the check of rights: without a right, a caller cannot take the place of a large request.
+        .layer(from_fn_with_state(state.clone(), large::admit));
     let routes = Router::new()
         .route("/livez", get(system::livez))
         .route("/readyz", get(system::readyz))
+        .route("/metrics", get(metrics::show))
         .route("/api/openapi.json", get(reference::document))
         .route("/api/docs", get(reference::page))
-        .merge(scrape)
         .nest("/api/v1", api)
         .fallback(problem::no_such_path)
         .method_not_allowed_fallback(problem::no_such_method)
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
+        // Around all routes and fallbacks. Without a token, a caller cannot find out which paths exist.
+        .layer(from_fn_with_state(state.clone(), access::check))
         // Outermost, so that refused requests count.
         .layer(from_fn_with_state(state.requests.clone(), metrics::count))
         .with_state(state);

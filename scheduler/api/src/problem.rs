@@ -1,5 +1,7 @@
 //! Error answers, as `application/problem+json` (RFC 9457).
 
+use std::time::Duration;
+
 use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use cueline_model::decode::MAX_PROBLEMS;
@@ -76,6 +78,9 @@ pub struct Problem {
     /// The wrong fields, if any.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub errors: Vec<FieldProblem>,
+    /// Seconds after which the request may succeed, as in the header `Retry-After`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_after_s: Option<u64>,
 }
 
 impl Problem {
@@ -86,6 +91,7 @@ impl Problem {
             status: status.as_u16(),
             detail: detail.into(),
             errors: Vec::new(),
+            retry_after_s: None,
         }
     }
 
@@ -124,6 +130,37 @@ impl Problem {
             "The token is missing or wrong",
             detail,
         )
+    }
+
+    /// The caller has no right to it.
+    pub(crate) fn forbidden(detail: impl Into<String>) -> Self {
+        Self::new(
+            StatusCode::FORBIDDEN,
+            "forbidden",
+            "You have no right to this",
+            detail,
+        )
+    }
+
+    /// The caller has no right to these fields.
+    pub(crate) fn forbidden_fields(errors: Vec<FieldProblem>) -> Self {
+        Self::forbidden(summary(&errors)).with(errors)
+    }
+
+    /// A password was tried too often.
+    pub(crate) fn too_many_attempts(wait: Duration) -> Self {
+        // Rounded up: after the whole seconds, the next attempt is admitted.
+        let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
+        let mut problem = Self::new(
+            StatusCode::TOO_MANY_REQUESTS,
+            "too-many-attempts",
+            "Too many attempts",
+            format!(
+                "a password was tried too often, for this name or from this address; try again in {seconds} s"
+            ),
+        );
+        problem.retry_after_s = Some(seconds);
+        problem
     }
 
     /// The body is too large.
@@ -205,6 +242,33 @@ impl Problem {
     }
 }
 
+/// Why a request was refused for want of a right, for the audit log. Responses with status 403 have it as an extension.
+#[derive(Debug, Clone)]
+pub(crate) struct RefusalReason(pub(crate) String);
+
+/// The most wrong fields that a reason names.
+const MAX_FIELDS_IN_REASON: usize = 5;
+
+impl RefusalReason {
+    fn of(problem: &Problem) -> Self {
+        if problem.errors.is_empty() {
+            return Self(problem.detail.clone());
+        }
+        let errors = problem.errors.iter().take(MAX_FIELDS_IN_REASON);
+        let mut parts: Vec<String> = errors
+            .map(|error| match &error.job {
+                Some(job) => format!("job {job}: {}: {}", error.field, error.message),
+                None => format!("{}: {}", error.field, error.message),
+            })
+            .collect();
+        let others = problem.errors.len().saturating_sub(parts.len());
+        if others > 0 {
+            parts.push(format!("and {others} more"));
+        }
+        Self(parts.join("; "))
+    }
+}
+
 fn summary(errors: &[FieldProblem]) -> String {
     match errors {
         [one] if one.field.is_empty() => one.message.clone(),
@@ -280,14 +344,21 @@ impl IntoResponse for Problem {
         )
             .into_response();
         let more = match status {
-            StatusCode::UNAUTHORIZED => Some((header::WWW_AUTHENTICATE, "Bearer")),
-            StatusCode::SERVICE_UNAVAILABLE => Some((header::RETRY_AFTER, "1")),
-            _ => None,
+            StatusCode::UNAUTHORIZED => {
+                Some((header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer")))
+            }
+            StatusCode::SERVICE_UNAVAILABLE => {
+                Some((header::RETRY_AFTER, HeaderValue::from_static("1")))
+            }
+            _ => self
+                .retry_after_s
+                .map(|seconds| (header::RETRY_AFTER, seconds.into())),
         };
         if let Some((name, value)) = more {
-            response
-                .headers_mut()
-                .insert(name, HeaderValue::from_static(value));
+            response.headers_mut().insert(name, value);
+        }
+        if status == StatusCode::FORBIDDEN {
+            response.extensions_mut().insert(RefusalReason::of(&self));
         }
         response
     }

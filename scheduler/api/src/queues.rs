@@ -2,17 +2,17 @@
 
 use axum::Json;
 use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, State};
+use axum::extract::{Extension, Path, State};
 use axum::http::Uri;
-use cueline_model::{ExecutorId, ExecutorName, GroupName};
-use cueline_store::admin::EmptiedQueue;
+use cueline_model::{ExecutorId, GroupName, Namespace, Right};
+use cueline_store::admin::{EmptiedQueue, QueueDepth};
 
 use crate::ApiState;
-use crate::auth::admin_actor;
+use crate::access::Caller;
 use crate::body::Body;
 use crate::namespace::{ALL, InNamespace};
 use crate::openapi;
-use crate::problem::{FieldProblem, Problem};
+use crate::problem::Problem;
 use crate::query::{self, Params};
 use crate::view::{Count, OutstandingView, QueuePage, Queues};
 
@@ -23,20 +23,11 @@ const MAX_LISTED: usize = 1_000;
 
 fn executor(namespace: &InNamespace, path: ExecutorPath) -> Result<ExecutorId, Problem> {
     let Path((group, name)) = path.map_err(|e| Problem::malformed(e.body_text()))?;
-    let mut errors = Vec::new();
-    let group = namespace.group(&group).map_err(|message| {
-        errors.push(FieldProblem::new("group", message));
-    });
-    let name = name.parse::<ExecutorName>().map_err(|e| {
-        errors.push(FieldProblem::new("executor", e.to_string()));
-    });
-    match (group, name) {
-        (Ok(group), Ok(name)) => Ok(ExecutorId { group, name }),
-        _ => Err(Problem::malformed_fields(errors)),
-    }
+    crate::path::executor(namespace, &group, &name)
 }
 
-/// Lists the queues of the namespace's executors. Queues of no executor are listed with those of `default`.
+/// Lists the queues of the namespace's executors that the caller may read. Queues of no executor are listed with those of
+/// `default`, for callers who may read everything.
 #[utoipa::path(
     get,
     path = "/api/v1/queues",
@@ -53,21 +44,36 @@ fn executor(namespace: &InNamespace, path: ExecutorPath) -> Result<ExecutorId, P
 )]
 pub(crate) async fn list(
     State(state): State<ApiState>,
+    Extension(caller): Extension<Caller>,
     namespace: InNamespace,
     uri: Uri,
 ) -> Result<Json<Queues>, Problem> {
     let mut params = Params::of(&uri, &[ALL]);
     let listed = namespace.listed(&mut params);
     params.finish()?;
+    caller.require_somewhere(Right::Read, listed.as_ref())?;
     let mut queues = state.admin.queues().await?;
-    queues.retain(|queue| match (&listed, &queue.group) {
+    queues.retain(|queue| is_listed(listed.as_ref(), queue) && is_readable(&caller, queue));
+    Ok(Json(Queues { queues }))
+}
+
+/// Whether a list of this namespace has the queue; `None` stands for all namespaces.
+fn is_listed(listed: Option<&Namespace>, queue: &QueueDepth) -> bool {
+    match (listed, &queue.group) {
         (None, _) => true,
         (Some(namespace), None) => namespace.is_default(),
         (Some(namespace), Some(group)) => group
             .parse::<GroupName>()
             .is_ok_and(|group| group.is_in(namespace)),
-    });
-    Ok(Json(Queues { queues }))
+    }
+}
+
+fn is_readable(caller: &Caller, queue: &QueueDepth) -> bool {
+    let group = queue.group.as_deref().map(str::parse::<GroupName>);
+    match group {
+        Some(Ok(group)) => caller.may(Right::Read, &group),
+        Some(Err(_)) | None => caller.may_everywhere(Right::Read),
+    }
 }
 
 /// Shows one executor's queue and its outstanding attempts.
@@ -131,6 +137,7 @@ pub(crate) async fn show(
 )]
 pub(crate) async fn drain(
     State(state): State<ApiState>,
+    Extension(caller): Extension<Caller>,
     namespace: InNamespace,
     path: ExecutorPath,
     uri: Uri,
@@ -138,12 +145,8 @@ pub(crate) async fn drain(
 ) -> Result<Json<EmptiedQueue>, Problem> {
     query::none(&uri)?;
     body.nothing()?;
-    Ok(Json(
-        state
-            .admin
-            .drain(&executor(&namespace, path)?, &admin_actor())
-            .await?,
-    ))
+    let executor = executor(&namespace, path)?;
+    Ok(Json(state.admin.drain(&executor, &caller.actor).await?))
 }
 
 /// Empties the queue and ends its runs `cancelled`.
@@ -163,6 +166,7 @@ pub(crate) async fn drain(
 )]
 pub(crate) async fn purge(
     State(state): State<ApiState>,
+    Extension(caller): Extension<Caller>,
     namespace: InNamespace,
     path: ExecutorPath,
     uri: Uri,
@@ -170,12 +174,8 @@ pub(crate) async fn purge(
 ) -> Result<Json<EmptiedQueue>, Problem> {
     query::none(&uri)?;
     body.nothing()?;
-    Ok(Json(
-        state
-            .admin
-            .purge(&executor(&namespace, path)?, &admin_actor())
-            .await?,
-    ))
+    let executor = executor(&namespace, path)?;
+    Ok(Json(state.admin.purge(&executor, &caller.actor).await?))
 }
 
 /// Publishes the triggers of the executor's attempts again if the executor does not hold them and they have not
@@ -198,6 +198,7 @@ pub(crate) async fn purge(
 )]
 pub(crate) async fn replay(
     State(state): State<ApiState>,
+    Extension(caller): Extension<Caller>,
     namespace: InNamespace,
     path: ExecutorPath,
     uri: Uri,
@@ -206,6 +207,6 @@ pub(crate) async fn replay(
     query::none(&uri)?;
     body.nothing()?;
     let executor = executor(&namespace, path)?;
-    let count = state.admin.replay(&executor, &admin_actor()).await?;
+    let count = state.admin.replay(&executor, &caller.actor).await?;
     Ok(Json(Count { count }))
 }

@@ -4,38 +4,34 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, State};
+use axum::extract::{Extension, Path, State};
 use axum::http::Uri;
-use cueline_model::{JobName, RunId, RunState};
+use cueline_model::{JobName, Right, RunId, RunState};
 use cueline_runtime::Backoff;
-use cueline_store::{CancelOutcome, RunDetail, RunFilter};
+use cueline_store::{CancelOutcome, ErrorKind, Run, RunDetail, RunFilter, StoreError};
 use tokio::time::Instant;
 
 use crate::ApiState;
-use crate::auth::admin_actor;
+use crate::access::{Caller, ReadableRuns, may_read_job};
 use crate::body::Body;
 use crate::namespace::{ALL, InNamespace};
 use crate::openapi;
-use crate::problem::{FieldProblem, Problem};
+use crate::problem::Problem;
 use crate::query::{self, Params};
 use crate::view::{CancelAnswer, CancelResult, LogPage, Namespaced, RunPage};
 
 const LONGEST_POLL_MS: i64 = 30_000;
 const FIRST_LOOK: Duration = Duration::from_millis(20);
 const LONGEST_LOOK: Duration = Duration::from_millis(250);
+/// Reads of the store for one page of a caller who may not read all runs. Runs of other groups fill the reads, and may
+/// leave the page short.
+const MAX_READS: usize = 20;
 
 type RunPath = Result<Path<String>, PathRejection>;
 
 fn run_id(path: RunPath) -> Result<RunId, Problem> {
     let Path(text) = path.map_err(|e| Problem::malformed(e.body_text()))?;
-    text.parse::<i64>()
-        .ok()
-        .filter(|id| *id > 0)
-        .map(RunId)
-        .ok_or_else(|| {
-            let message = format!("{text:?} is not a run's id; ids are whole numbers from 1 on");
-            Problem::malformed_fields(vec![FieldProblem::new("id", message)])
-        })
+    crate::path::run_id(&text)
 }
 
 fn run_state(text: &str) -> Result<RunState, String> {
@@ -70,6 +66,7 @@ fn run_state(text: &str) -> Result<RunState, String> {
 )]
 pub(crate) async fn list(
     State(state): State<ApiState>,
+    Extension(caller): Extension<Caller>,
     namespace: InNamespace,
     uri: Uri,
 ) -> Result<Json<RunPage>, Problem> {
@@ -92,10 +89,16 @@ pub(crate) async fn list(
         limit: params.limit(100),
     };
     params.finish()?;
-    let runs = state.store.runs(&filter).await?;
+    caller.require_somewhere(Right::Read, filter.namespace.as_ref())?;
+    let (runs, next) = if caller.may_read_all(filter.namespace.as_ref()) {
+        let runs = state.store.runs(&filter).await?;
+        let next = runs.last().filter(|_| runs.len() >= filter.limit);
+        let next = next.map(|run| run.id.0);
+        (runs, next)
+    } else {
+        readable_runs(&state, &caller, filter).await?
+    };
     let now = state.store.now().await?;
-    let full = runs.len() >= filter.limit;
-    let next = runs.last().filter(|_| full).map(|run| run.id.0);
     let runs = runs.into_iter().map(|run| {
         let namespace = run.job.namespace();
         Namespaced {
@@ -108,6 +111,41 @@ pub(crate) async fn list(
         next,
         now,
     }))
+}
+
+/// Runs of the filter that the caller may read, and where the next page begins.
+async fn readable_runs(
+    state: &ApiState,
+    caller: &Caller,
+    filter: RunFilter,
+) -> Result<(Vec<Run>, Option<i64>), Problem> {
+    let (mut runs, mut next) = (Vec::new(), None);
+    let mut readable = ReadableRuns::default();
+    let mut part = filter.clone();
+    for _ in 0..MAX_READS {
+        // Never more than fit, so that the next page begins after the last run of this one.
+        part.limit = filter.limit - runs.len();
+        let read = match state.store.runs(&part).await {
+            Ok(read) => read,
+            // Below, an unknown job gets the answer of one that the caller may not read.
+            Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),
+            Err(error) => return Err(error.into()),
+        };
+        let is_last = read.len() < part.limit;
+        part.before = read.last().map(|run| run.id);
+        next = part.before.filter(|_| !is_last).map(|id| id.0);
+        runs.extend(readable.of(state, caller, read).await?);
+        if is_last || runs.len() >= filter.limit {
+            break;
+        }
+    }
+    if let Some(job) = &filter.job
+        && runs.is_empty()
+        && !may_read_job(state, caller, job).await?
+    {
+        return Err(StoreError::no_job(job.as_str()).into());
+    }
+    Ok((runs, next))
 }
 
 /// Shows one run with its timeline.
@@ -208,6 +246,7 @@ pub(crate) async fn logs(
 )]
 pub(crate) async fn cancel(
     State(state): State<ApiState>,
+    Extension(caller): Extension<Caller>,
     namespace: InNamespace,
     path: RunPath,
     uri: Uri,
@@ -217,7 +256,7 @@ pub(crate) async fn cancel(
     body.nothing()?;
     let run = run_id(path)?;
     namespace.run(&state, run).await?;
-    let cancelled = state.store.cancel_run(run, &admin_actor()).await?;
+    let cancelled = state.store.cancel_run(run, &caller.actor).await?;
     state.admin.wake_cancellations();
     let (result, ended) = match cancelled {
         CancelOutcome::Cancelled => (CancelResult::Done, None),

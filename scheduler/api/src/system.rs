@@ -3,11 +3,13 @@
 use std::time::Duration;
 
 use axum::Json;
-use axum::extract::State;
+use axum::extract::{Extension, State};
 use axum::http::Uri;
+use cueline_model::Right;
 use serde_json::{Value, json};
 
 use crate::ApiState;
+use crate::access::Caller;
 use crate::namespace::{ALL, InNamespace, NoNamespace, has_group};
 use crate::openapi;
 use crate::problem::Problem;
@@ -69,6 +71,15 @@ pub(crate) async fn index(uri: Uri) -> Result<Json<Value>, Problem> {
         "name": "cueline",
         "version": env!("CARGO_PKG_VERSION"),
         "links": {
+            "login": "/api/v1/login",
+            "logout": "/api/v1/logout",
+            "session": "/api/v1/session",
+            "setup": "/api/v1/setup",
+            "users": "/api/v1/users",
+            "user": "/api/v1/users/{name}",
+            "password": "/api/v1/users/{name}/password",
+            "tokens": "/api/v1/tokens",
+            "token": "/api/v1/tokens/{id}",
             "jobs": "/api/v1/jobs",
             "apply": "/api/v1/jobs/apply",
             "job": "/api/v1/jobs/{name}",
@@ -109,12 +120,13 @@ pub(crate) async fn index(uri: Uri) -> Result<Json<Value>, Problem> {
     })))
 }
 
-/// Lists the executors in the store, including silent ones.
+/// Lists the executors of the groups that the caller may read, including silent ones.
 #[utoipa::path(
     get,
     path = "/api/v1/executors",
     operation_id = "executor_list",
     tag = "server",
+    summary = "Lists the executors in the store, including silent ones.",
     params(
         ("all_namespaces" = Option<openapi::AllNamespaces>, Query, description = "Whether executors of all namespaces are listed."),
     ),
@@ -124,13 +136,16 @@ pub(crate) async fn index(uri: Uri) -> Result<Json<Value>, Problem> {
 )]
 pub(crate) async fn executors(
     State(state): State<ApiState>,
+    Extension(caller): Extension<Caller>,
     namespace: InNamespace,
     uri: Uri,
 ) -> Result<Json<Executors>, Problem> {
     let mut params = Params::of(&uri, &[ALL]);
     let listed = namespace.listed(&mut params);
     params.finish()?;
-    let executors = state.store.executors().await?;
+    caller.require_somewhere(Right::Read, listed.as_ref())?;
+    let mut executors = state.store.executors().await?;
+    executors.retain(|executor| caller.may(Right::Read, &executor.heartbeat.executor.group));
     // Read the clock after the list, so that no heartbeat is in the future.
     let now = state.store.now().await?;
     let executors = executors

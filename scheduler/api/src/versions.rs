@@ -2,12 +2,13 @@
 
 use axum::Json;
 use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, State};
+use axum::extract::{Extension, Path, State};
 use axum::http::Uri;
-use cueline_model::{JobName, JobSpec};
+use cueline_model::{Actor, JobName, JobSpec, Right};
 use cueline_store::{Change, ErrorKind, JobVersion};
 
 use crate::ApiState;
+use crate::access::{Caller, check_apply};
 use crate::apply;
 use crate::body::{Body, Fields};
 use crate::jobs::{JobPath, job_name};
@@ -80,6 +81,7 @@ pub(crate) async fn list(
 )]
 pub(crate) async fn show(
     State(state): State<ApiState>,
+    Extension(caller): Extension<Caller>,
     namespace: InNamespace,
     path: Result<Path<(String, String)>, PathRejection>,
     uri: Uri,
@@ -89,7 +91,7 @@ pub(crate) async fn show(
     let job = job_name(&namespace, Ok(Path(job)))?;
     let version = number(&version)
         .map_err(|e| Problem::malformed_fields(vec![FieldProblem::new("version", e)]))?;
-    Ok(Json(find(&state, &job, version).await?.into()))
+    Ok(Json(find(&state, &caller, &job, version).await?.into()))
 }
 
 /// Applies the definition of an earlier version as a new version. A pause of the job stays. A deleted job is created
@@ -113,6 +115,7 @@ pub(crate) async fn show(
 )]
 pub(crate) async fn restore(
     State(state): State<ApiState>,
+    Extension(caller): Extension<Caller>,
     namespace: InNamespace,
     path: JobPath,
     uri: Uri,
@@ -123,7 +126,7 @@ pub(crate) async fn restore(
     let mut fields = body.fields(&["version"]);
     let version = version_field(&mut fields);
     fields.finish()?;
-    let found = find(&state, &name, version).await?;
+    let found = find(&state, &caller, &name, version).await?;
     let Some(mut spec) = found.definition else {
         return Err(Problem::refused(format!(
             "version {version} of job {name} is not readable by this server; ask a newer one"
@@ -134,16 +137,21 @@ pub(crate) async fn restore(
         Err(error) if error.kind() == ErrorKind::NotFound => Some(found.enabled),
         Err(error) => return Err(error.into()),
     };
-    apply_one(&state, name, spec, version).await.map(Json)
+    check_apply(&state, &caller, std::slice::from_ref(&spec)).await?;
+    apply_one(&state, &caller.actor, spec, version)
+        .await
+        .map(Json)
 }
 
 async fn apply_one(
     state: &ApiState,
-    name: JobName,
+    by: &Actor,
     spec: JobSpec,
     version: u64,
 ) -> Result<Restored, Problem> {
-    let applied = apply::write(state, vec![spec]).await?.into_iter().next();
+    let name = spec.name.clone();
+    let applied = apply::write(state, vec![spec], by).await?;
+    let applied = applied.into_iter().next();
     let applied = applied.and_then(|job| Some((job.id?, job.change)));
     let Some((id, change)) = applied else {
         return Err(Problem::unavailable(format!(
@@ -161,10 +169,19 @@ async fn apply_one(
     })
 }
 
-async fn find(state: &ApiState, job: &JobName, version: u64) -> Result<JobVersion, Problem> {
+/// The version, if the caller may read the group that the job was in. Otherwise the answer is that of an unknown version.
+async fn find(
+    state: &ApiState,
+    caller: &Caller,
+    job: &JobName,
+    version: u64,
+) -> Result<JobVersion, Problem> {
     let before = Some(version.saturating_add(1));
     let newest = state.audit.job_versions(job, before, 1).await?;
-    let found = newest.into_iter().find(|found| found.version == version);
+    let found = newest.into_iter().find(|found| {
+        let group = found.definition.as_ref().map(|spec| &spec.group);
+        found.version == version && group.is_none_or(|group| caller.may(Right::Read, group))
+    });
     found.ok_or_else(|| {
         Problem::not_found(format!(
             "job {job} has no version {version}; it never had it, or the version was deleted because there were newer ones"

@@ -1,5 +1,6 @@
 //! The answers of the API, as types that servers and clients share.
 
+mod accounts;
 mod audit;
 mod worker_keys;
 
@@ -19,6 +20,10 @@ use utoipa::ToSchema;
 
 use crate::openapi;
 
+pub use accounts::{
+    ApiTokenPage, ApiTokenRef, ApiTokenView, CallerKind, CreatedApiToken, LoginAnswer, LoginKind,
+    SessionView, UserPage, UserRef, UserView,
+};
 pub use audit::{AuditPage, AuditView, JobVersionView, JobVersions, Restored};
 pub use worker_keys::{
     CreatedToken, KeyState, TokenRef, TokenView, Tokens, WorkerKeyPage, WorkerKeyRef, WorkerKeyView,

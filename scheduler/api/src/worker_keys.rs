@@ -5,14 +5,14 @@ use std::str::FromStr;
 
 use axum::Json;
 use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, State};
+use axum::extract::{Extension, Path, State};
 use axum::http::Uri;
-use cueline_model::{ExecutorId, GroupName};
+use cueline_model::{ExecutorId, GroupName, Right};
 use cueline_protocol::origin::WorkerKeyId;
 use cueline_store::WorkerKeyState;
 
 use crate::ApiState;
-use crate::auth::admin_actor;
+use crate::access::Caller;
 use crate::body::Body;
 use crate::namespace::{ALL, InNamespace, has_group};
 use crate::openapi;
@@ -25,12 +25,13 @@ type KeyPath = Result<Path<(String, String, String)>, PathRejection>;
 /// The most reads of the store for one page. Keys of other groups and namespaces fill the reads, and may leave the page short.
 const MAX_READS: usize = 20;
 
-/// Lists keys in the order of their last changes.
+/// Lists keys in the order of their last changes, of the groups whose workers the caller manages.
 #[utoipa::path(
     get,
     path = "/api/v1/worker-keys",
     operation_id = "worker_key_list",
     tag = "worker keys",
+    summary = "Lists keys in the order of their last changes.",
     params(
         ("group" = Option<openapi::ListedName>, Query, description = "Only keys of workers of this group."),
         ("after" = Option<openapi::Cursor>, Query, description = "The `next` of the previous page; 0, the default, is the beginning."),
@@ -43,6 +44,7 @@ const MAX_READS: usize = 20;
 )]
 pub(crate) async fn list(
     State(state): State<ApiState>,
+    Extension(caller): Extension<Caller>,
     namespace: InNamespace,
     uri: Uri,
 ) -> Result<Json<WorkerKeyPage>, Problem> {
@@ -55,6 +57,7 @@ pub(crate) async fn list(
     let mut after = params.number("after", 0, 0..=i64::MAX);
     let limit = params.limit(100);
     params.finish()?;
+    caller.require_somewhere(Right::ManageWorkers, listed.as_ref())?;
     let mut keys = Vec::new();
     let mut next = None;
     for _ in 0..MAX_READS {
@@ -69,6 +72,7 @@ pub(crate) async fn list(
                 && group
                     .as_ref()
                     .is_none_or(|group| key.executor.group == *group)
+                && caller.may(Right::ManageWorkers, &key.executor.group)
         });
         keys.extend(wanted.map(WorkerKeyView::from));
         if is_last || keys.len() == limit {
@@ -96,6 +100,7 @@ pub(crate) async fn list(
 )]
 pub(crate) async fn revoke(
     State(state): State<ApiState>,
+    Extension(caller): Extension<Caller>,
     namespace: InNamespace,
     path: KeyPath,
     uri: Uri,
@@ -103,7 +108,7 @@ pub(crate) async fn revoke(
 ) -> Result<Json<WorkerKeyRef>, Problem> {
     set(
         &state,
-        &namespace,
+        (&caller, &namespace),
         path,
         &uri,
         body,
@@ -130,6 +135,7 @@ pub(crate) async fn revoke(
 )]
 pub(crate) async fn allow(
     State(state): State<ApiState>,
+    Extension(caller): Extension<Caller>,
     namespace: InNamespace,
     path: KeyPath,
     uri: Uri,
@@ -137,7 +143,7 @@ pub(crate) async fn allow(
 ) -> Result<Json<WorkerKeyRef>, Problem> {
     set(
         &state,
-        &namespace,
+        (&caller, &namespace),
         path,
         &uri,
         body,
@@ -148,7 +154,7 @@ pub(crate) async fn allow(
 
 async fn set(
     state: &ApiState,
-    namespace: &InNamespace,
+    (caller, namespace): (&Caller, &InNamespace),
     path: KeyPath,
     uri: &Uri,
     body: Body,
@@ -159,7 +165,7 @@ async fn set(
     let (executor, key) = key(namespace, path)?;
     let exists = state
         .store
-        .set_worker_key(&executor, key.as_str(), to, &admin_actor())
+        .set_worker_key(&executor, key.as_str(), to, &caller.actor)
         .await?;
     if !exists {
         return Err(Problem::not_found(format!(

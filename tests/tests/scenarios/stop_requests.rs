@@ -156,7 +156,9 @@ impl Scheduler {
         let record = Record::default();
         let store =
             SqliteStore::open(&folder.path().join("store.db"), SqliteOptions::default()).await?;
-        let store: Arc<dyn Store> = Arc::new(store);
+        let store = Arc::new(store);
+        let ports = cueline_api::StorePorts::from(store.clone());
+        let store: Arc<dyn Store> = store;
         let inner =
             EmbeddedDriver::open(&folder.path().join("queue.db"), EmbeddedOptions::default())
                 .await?;
@@ -183,7 +185,7 @@ impl Scheduler {
         )
         .await?;
         let admin = engine.admin();
-        let state = ApiState::new(store.clone(), admin.clone(), TOKEN.to_owned());
+        let state = ApiState::new(ports, admin.clone(), TOKEN.to_owned());
         let router = cueline_api::router(state);
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
         let url = format!("http://{}/api/v1", listener.local_addr()?);

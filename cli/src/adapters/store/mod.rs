@@ -8,6 +8,7 @@ mod sqlite;
 use std::fmt;
 use std::sync::Arc;
 
+use cueline_api::StorePorts;
 use cueline_engine::EngineOptions;
 use cueline_model::StoreId;
 use cueline_store::{ErrorKind, Store, StoreError};
@@ -55,6 +56,8 @@ impl fmt::Display for StoreUrl {
 /// An open store with its close function.
 pub(crate) struct OpenStore {
     pub(crate) store: Arc<dyn Store>,
+    /// The same store as each of its ports, for the API.
+    pub(crate) ports: StorePorts,
     close: Close,
 }
 
@@ -63,8 +66,13 @@ impl OpenStore {
         not(any(feature = "postgres", feature = "sqlite")),
         expect(dead_code, reason = "without a driver nothing is opened")
     )]
-    pub(super) fn new(store: Arc<dyn Store>, close: Close) -> Self {
-        Self { store, close }
+    pub(super) fn new(ports: impl Into<StorePorts>, close: Close) -> Self {
+        let ports = ports.into();
+        Self {
+            store: ports.store.clone(),
+            ports,
+            close,
+        }
     }
 
     /// Ends its connections, after the calls in progress.

@@ -47,7 +47,7 @@ impl RequestCounts {
             ),
             Family::counter(
                 "api_refused_logins",
-                "Requests to the API without the admin token, or with a wrong one.",
+                "Requests to the API without a valid token or session, and refused logins.",
                 Sample::only(refused),
             ),
         ]

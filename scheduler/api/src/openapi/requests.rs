@@ -67,6 +67,73 @@ pub(super) const SCHEMAS: &str = r##"{
     ],
     "examples": [{"ids": [1, 2]}]
   },
+  "LoginRequest": {
+    "type": "object",
+    "additionalProperties": false,
+    "required": ["name", "password"],
+    "properties": {
+      "name": {"$ref": "#/components/schemas/LoginName"},
+      "password": {"$ref": "#/components/schemas/GivenPassword"}
+    },
+    "examples": [{"name": "ann", "password": "correct horse battery"}]
+  },
+  "SetupRequest": {
+    "type": "object",
+    "additionalProperties": false,
+    "required": ["secret", "name", "password"],
+    "properties": {
+      "secret": {"description": "The secret that the server has printed at its start.", "minLength": 1, "$ref": "#/components/schemas/AccountText"},
+      "name": {"$ref": "#/components/schemas/LoginName"},
+      "password": {"$ref": "#/components/schemas/Password"}
+    },
+    "examples": [{"secret": "SECRET", "name": "root", "password": "correct horse battery"}]
+  },
+  "NewUser": {
+    "type": "object",
+    "additionalProperties": false,
+    "required": ["name"],
+    "properties": {
+      "name": {"$ref": "#/components/schemas/LoginName"},
+      "display_name": {"description": "The name that people see.", "anyOf": [{"$ref": "#/components/schemas/AccountText"}, {"type": "null"}]},
+      "password": {"description": "Without one, the user cannot log in and only owns tokens.", "anyOf": [{"$ref": "#/components/schemas/Password"}, {"type": "null"}]},
+      "grants": {"description": "What the user may do; nothing by default.", "type": ["array", "null"], "maxItems": 100, "items": {"$ref": "#/components/schemas/NewGrant"}}
+    },
+    "examples": [{"name": "ann", "password": "correct horse battery", "grants": [{"namespace": "team-a", "role": "operator"}]}]
+  },
+  "UserChange": {
+    "description": "Fields that are left out stay as they are.",
+    "type": "object",
+    "additionalProperties": false,
+    "properties": {
+      "display_name": {"anyOf": [{"$ref": "#/components/schemas/AccountText"}, {"type": "null"}]},
+      "grants": {"description": "Replaces all grants.", "type": ["array", "null"], "maxItems": 100, "items": {"$ref": "#/components/schemas/NewGrant"}},
+      "enabled": {"description": "Whether the user may log in, and the user's tokens count.", "type": ["boolean", "null"]},
+      "if_version": {"description": "Only if the user has this version.", "type": ["integer", "null"], "format": "int64", "minimum": 1}
+    },
+    "examples": [{"enabled": false}]
+  },
+  "NewPassword": {
+    "type": "object",
+    "additionalProperties": false,
+    "required": ["password"],
+    "properties": {
+      "password": {"$ref": "#/components/schemas/Password"},
+      "old_password": {"description": "Needed for the own password, and refused for that of another user.", "anyOf": [{"$ref": "#/components/schemas/GivenPassword"}, {"type": "null"}]}
+    },
+    "examples": [{"password": "another long password", "old_password": "correct horse battery"}]
+  },
+  "NewApiToken": {
+    "type": "object",
+    "additionalProperties": false,
+    "required": ["name", "grants"],
+    "properties": {
+      "name": {"description": "What it is for.", "minLength": 1, "$ref": "#/components/schemas/AccountText"},
+      "grants": {"description": "What it may do. With an owner, only what the owner may do too.", "type": "array", "maxItems": 100, "items": {"$ref": "#/components/schemas/NewGrant"}},
+      "program": {"description": "Whether it has no owner, and outlives its creator; `false` by default.", "type": ["boolean", "null"]},
+      "valid": {"description": "How long it is valid, 1s to 3650d, or `never`; 90d by default.", "anyOf": [{"$ref": "#/components/schemas/Duration"}, {"enum": ["never", null]}]}
+    },
+    "examples": [{"name": "deployment", "grants": [{"namespace": "team-a", "role": "author"}], "valid": "30d"}]
+  },
   "NewEnrolmentToken": {
     "type": "object",
     "additionalProperties": false,

@@ -147,11 +147,75 @@ pub(super) const SCHEMAS: &str = r##"{
     "examples": ["0123456789abcdef"]
   },
   "TokenId": {
-    "description": "The id of an enrolment token: 16 hexadecimal digits.",
+    "description": "The id of a token: 16 hexadecimal digits.",
     "type": "string",
     "minLength": 1,
     "maxLength": 128,
     "examples": ["0123456789abcdef"]
+  },
+  "LoginName": {
+    "description": "A login name: 1 to 128 bytes; letters and digits of any language, '-', '_', '.', '@' and '+'. Upper and lower case are the same name. The server also accepts letters that the pattern does not have.",
+    "type": "string",
+    "minLength": 1,
+    "maxLength": 128,
+    "pattern": "^[A-Za-z0-9][A-Za-z0-9_.@+-]*$",
+    "examples": ["ann"]
+  },
+  "Role": {
+    "description": "A set of rights. Each role includes the ones before it.",
+    "type": "string",
+    "enum": ["viewer", "operator", "author", "admin"]
+  },
+  "Grant": {
+    "description": "A role in all namespaces, in one namespace, or in one group.",
+    "type": "object",
+    "required": ["role"],
+    "properties": {
+      "namespace": {"description": "Left out for all namespaces.", "$ref": "#/components/schemas/GivenNamespace"},
+      "group": {"description": "Left out for all groups of the namespace; qualified.", "$ref": "#/components/schemas/GivenName"},
+      "role": {"$ref": "#/components/schemas/Role"},
+      "scripts": {"description": "Whether jobs with scripts and commands may be edited; left out if not.", "type": "boolean"}
+    },
+    "examples": [{"group": "team-a/billing", "role": "author", "scripts": true}]
+  },
+  "NewGrant": {
+    "description": "A role in all namespaces, in one namespace, or in one group. A group is qualified, so it needs no namespace beside it.",
+    "type": "object",
+    "additionalProperties": false,
+    "required": ["role"],
+    "properties": {
+      "namespace": {"description": "Only in this namespace.", "anyOf": [{"$ref": "#/components/schemas/Namespace"}, {"type": "null"}]},
+      "group": {"description": "Only in this group: `NAMESPACE/LOCAL`, or `LOCAL` alone in the namespace `default`.", "anyOf": [{"$ref": "#/components/schemas/ListedName"}, {"type": "null"}]},
+      "role": {"$ref": "#/components/schemas/Role"},
+      "scripts": {"description": "Whether jobs with scripts and commands may be edited; `false` by default.", "type": "boolean"}
+    },
+    "anyOf": [
+      {"properties": {"namespace": {"type": "null"}}},
+      {"properties": {"group": {"type": "null"}}}
+    ],
+    "examples": [{"group": "team-a/billing", "role": "author", "scripts": true}]
+  },
+  "Password": {
+    "description": "A password of 12 to 256 characters, without a NUL character.",
+    "type": "string",
+    "format": "password",
+    "minLength": 12,
+    "maxLength": 256,
+    "pattern": "^[^\\x00]*$"
+  },
+  "GivenPassword": {
+    "description": "The present password.",
+    "type": "string",
+    "format": "password",
+    "minLength": 1,
+    "maxLength": 256,
+    "pattern": "^[^\\x00]*$"
+  },
+  "AccountText": {
+    "description": "A text of at most 256 bytes without control characters.",
+    "type": "string",
+    "maxLength": 256,
+    "anyOf": [{"pattern": "^[\\x20-\\x7e]*$"}, {"pattern": "^[^\\x00-\\x1f\\x7f-\\x9f]{1,64}$"}]
   },
   "RunState": {
     "description": "The state of a run.",

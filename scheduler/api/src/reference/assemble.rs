@@ -48,6 +48,7 @@ fn tags() -> Value {
         { "name": "queues", "description": "The queues of executors." },
         { "name": "dead letters", "description": "Messages that were refused." },
         { "name": "worker keys", "description": "Keys that seal the messages of workers, and the tokens that enrol them." },
+        { "name": "accounts", "description": "Users, sessions and API tokens." },
         { "name": "audit log", "description": "Who changed what." },
         { "name": "server", "description": "The server, its executors and this document." },
     ])
@@ -58,21 +59,36 @@ fn security_schemes() -> Value {
         "token": {
             "type": "http",
             "scheme": "bearer",
-            "description": "The header `Authorization: Bearer TOKEN`.",
+            "description": "The header `Authorization: Bearer TOKEN`, with the admin token of the server or an API token.",
         },
         "session": {
             "type": "apiKey",
             "in": "cookie",
             "name": "cueline_session",
-            "description": "The session of a browser.",
+            "description": "The session of a browser, which a login has begun.",
+        },
+        "csrf": {
+            "type": "apiKey",
+            "in": "header",
+            "name": "X-CSRF-Token",
+            "description": "The `csrf` of the session. Requests with a session need it, unless they only read.",
         },
     })
+}
+
+/// What a request with a session needs.
+fn session(method: &str) -> Value {
+    if method == "get" {
+        json!({ "session": [] })
+    } else {
+        json!({ "session": [], "csrf": [] })
+    }
 }
 
 /// Adds to one operation what its annotation does not say.
 fn complete(path: &str, method: &str, operation: &mut Value) {
     operation["security"] = if refusals::needs_token(path) {
-        json!([{ "token": [] }, { "session": [] }])
+        json!([{ "token": [] }, session(method)])
     } else {
         json!([])
     };
@@ -124,6 +140,14 @@ fn refuse_null(schema: &mut Value) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_a_change_with_a_session_needs_the_header() {
+        assert_eq!(session("get"), json!({ "session": [] }));
+        for method in ["post", "patch", "delete"] {
+            assert_eq!(session(method), json!({ "session": [], "csrf": [] }));
+        }
+    }
 
     #[test]
     fn an_optional_parameter_does_not_accept_null() {

@@ -21,13 +21,25 @@ const DESCRIPTIONS: [(Refusal, &str); 10] = [
         MALFORMED,
         "A parameter or a field is malformed. `errors` names each.",
     ),
-    (UNAUTHORIZED, "The token is missing or wrong."),
-    (FORBIDDEN, "The token does not permit the request."),
-    (NOT_FOUND, "What the path names does not exist."),
+    (
+        UNAUTHORIZED,
+        "The token, the session, the password or the set-up secret is missing or wrong.",
+    ),
+    (
+        FORBIDDEN,
+        "The caller has no right to this, or a request with a session has no valid `X-CSRF-Token`.",
+    ),
+    (
+        NOT_FOUND,
+        "What the path names does not exist, or the caller may not read it.",
+    ),
     (TOO_SLOW, "The body did not arrive within 30 s."),
     (TOO_LARGE, "The body is over 4 MiB."),
     (NOT_JSON, "The body is not `application/json`."),
-    (TOO_MANY, "There are too many requests."),
+    (
+        TOO_MANY,
+        "A password was tried too often, for this name or from this address.",
+    ),
     (
         STORE_BROKEN,
         "The store is unusable. The log of the server has the reason.",
@@ -39,9 +51,14 @@ const DESCRIPTIONS: [(Refusal, &str); 10] = [
     ),
 ];
 
+/// Paths whose requests prove who sends them by the body.
+const BY_BODY: [&str; 2] = ["/api/v1/login", "/api/v1/setup"];
+/// Paths that try a password.
+const BY_PASSWORD: [&str; 2] = ["/api/v1/login", "/api/v1/users/{name}/password"];
+
 /// Whether requests to the path need a token or a session.
 pub(super) fn needs_token(path: &str) -> bool {
-    is_api(path) || path == "/metrics"
+    (is_api(path) || path == "/metrics") && !BY_BODY.contains(&path)
 }
 
 /// Whether the path belongs to the versioned API, which reads the store.
@@ -52,12 +69,20 @@ fn is_api(path: &str) -> bool {
 /// The refusals of an operation.
 pub(super) fn of(path: &str, method: &str) -> Vec<Refusal> {
     let is_probe = path == "/livez" || path == "/readyz";
-    let rules: [(bool, &[Refusal]); 5] = [
+    let rules: [(bool, &[Refusal]); 7] = [
         (!is_probe, &[MALFORMED]),
-        (needs_token(path), &[UNAUTHORIZED, FORBIDDEN, TOO_MANY]),
+        (
+            needs_token(path) || BY_BODY.contains(&path),
+            &[UNAUTHORIZED],
+        ),
+        (needs_token(path), &[FORBIDDEN]),
+        (BY_PASSWORD.contains(&path), &[TOO_MANY]),
         (path.contains('{'), &[NOT_FOUND]),
         // Requests that may have a body.
-        (method == "post", &[TOO_SLOW, TOO_LARGE, NOT_JSON]),
+        (
+            method == "post" || method == "patch",
+            &[TOO_SLOW, TOO_LARGE, NOT_JSON],
+        ),
         (
             is_api(path) || path == "/readyz",
             &[STORE_BROKEN, UNAVAILABLE],
@@ -108,14 +133,22 @@ mod tests {
         assert!(statuses("/livez", "get").is_empty());
         assert_eq!(statuses("/readyz", "get"), [500, 503]);
         assert_eq!(statuses("/api/openapi.json", "get"), [400]);
-        assert_eq!(statuses("/metrics", "get"), [400, 401, 403, 429]);
+        assert_eq!(statuses("/metrics", "get"), [400, 401, 403]);
         assert_eq!(
             statuses("/api/v1/jobs/{name}", "get"),
-            [400, 401, 403, 429, 404, 500, 503]
+            [400, 401, 403, 404, 500, 503]
         );
         assert_eq!(
             statuses("/api/v1/jobs/apply", "post"),
-            [400, 401, 403, 429, 408, 413, 415, 500, 503]
+            [400, 401, 403, 408, 413, 415, 500, 503]
+        );
+        assert_eq!(
+            statuses("/api/v1/login", "post"),
+            [400, 401, 429, 408, 413, 415, 500, 503]
+        );
+        assert_eq!(
+            statuses("/api/v1/users/{name}", "patch"),
+            [400, 401, 403, 404, 408, 413, 415, 500, 503]
         );
     }
 

@@ -14,6 +14,7 @@ use tokio_util::task::TaskTracker;
 use super::ServerLimits;
 use super::connection;
 use super::handshake::{Handshake, Plain};
+use super::peer::{Peer, PeerAddress};
 use super::table::{Admission, Connections, Slot};
 use super::tls::Tls;
 use super::write_limit::WriteLimit;
@@ -36,6 +37,9 @@ pub trait Listener: Send + 'static {
     ///
     /// When there is no descriptor for it, or when it was lost meanwhile.
     fn accept(&self) -> impl Future<Output = io::Result<Self::Stream>> + Send;
+
+    /// Where a connection comes from.
+    fn peer(stream: &Self::Stream) -> PeerAddress;
 }
 
 impl Listener for TcpListener {
@@ -48,6 +52,14 @@ impl Listener for TcpListener {
         set.map_err(|_| io::Error::from(io::ErrorKind::ConnectionAborted))?;
         Ok(stream)
     }
+
+    fn peer(stream: &TcpStream) -> PeerAddress {
+        let address = stream.peer_addr();
+        // It fails only if the client has gone.
+        address.map_or(PeerAddress::Unknown, |address| {
+            PeerAddress::of(address.ip())
+        })
+    }
 }
 
 impl Listener for UnixListener {
@@ -55,6 +67,10 @@ impl Listener for UnixListener {
 
     async fn accept(&self) -> io::Result<UnixStream> {
         Ok(Self::accept(self).await?.0)
+    }
+
+    fn peer(_: &UnixStream) -> PeerAddress {
+        PeerAddress::Socket
     }
 }
 
@@ -99,7 +115,11 @@ async fn serve_with<L, H>(
             accepted = acceptor.next() => accepted,
         };
         let (handshake, router) = (handshake.clone(), router.clone());
-        let serving = connection::run(stream, handshake, slot, router, limits, stop.clone());
+        let peer = Peer {
+            address: L::peer(&stream),
+            has_tls: H::IS_TLS,
+        };
+        let serving = connection::run(stream, peer, handshake, slot, router, limits, stop.clone());
         tasks.spawn(serving);
     }
     // No further connection is accepted from here on.

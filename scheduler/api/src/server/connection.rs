@@ -17,6 +17,7 @@ use tower::ServiceExt as _;
 
 use super::body::{BusyBody, TimedBody};
 use super::handshake::Handshake;
+use super::peer::Peer;
 use super::table::{Busy, Slot};
 use super::write_limit::WriteLimit;
 use super::{MAX_HEAD_BYTES, MAX_HEADERS, ServerLimits};
@@ -25,6 +26,7 @@ use super::{MAX_HEAD_BYTES, MAX_HEADERS, ServerLimits};
 /// the last one.
 pub(super) async fn run<S, H>(
     stream: S,
+    peer: Peer,
     handshake: H,
     slot: Slot,
     router: Router,
@@ -46,7 +48,7 @@ pub(super) async fn run<S, H>(
         () = stop.soft() => return,
     };
     match begun {
-        Ok(Ok(stream)) => answer_all(stream, slot, router, limits, stop).await,
+        Ok(Ok(stream)) => answer_all(stream, peer, slot, router, limits, stop).await,
         Ok(Err(error)) => tracing::debug!(%error, "TLS handshake failed"),
         Err(_) => tracing::debug!("connection was closed; its TLS handshake took too long"),
     }
@@ -54,6 +56,7 @@ pub(super) async fn run<S, H>(
 
 async fn answer_all<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     stream: S,
+    peer: Peer,
     slot: Slot,
     router: Router,
     limits: ServerLimits,
@@ -64,7 +67,7 @@ async fn answer_all<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     let io = TokioIo::new(stream);
     let body_timeout = limits.body_timeout;
     let service = service_fn(move |request: Request<Incoming>| {
-        answer(router.clone(), slot.clone(), body_timeout, request)
+        answer(router.clone(), peer, slot.clone(), body_timeout, request)
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -98,19 +101,21 @@ async fn answer_all<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
 
 async fn answer(
     router: Router,
+    peer: Peer,
     slot: Arc<Slot>,
     body_timeout: Duration,
     request: Request<Incoming>,
 ) -> io::Result<Response<BusyBody>> {
     let busy = Busy::begin(slot)
         .ok_or_else(|| io::Error::other("the connection gives way to another one"))?;
-    let request = request.map(|body| {
+    let mut request = request.map(|body| {
         if body.is_end_stream() {
             Body::empty()
         } else {
             Body::new(TimedBody::new(Body::new(body), body_timeout))
         }
     });
+    request.extensions_mut().insert(peer);
     let response = match router.oneshot(request).await {
         Ok(response) => response,
         Err(never) => match never {},

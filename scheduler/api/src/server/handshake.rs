@@ -10,6 +10,9 @@ use super::tls::Tls;
 
 /// Turns an accepted stream into one that carries requests.
 pub(super) trait Handshake<S>: Clone + Send + 'static {
+    /// Whether the handshake makes the connection private.
+    const IS_TLS: bool;
+
     type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
 
     fn perform(self, stream: S) -> impl Future<Output = io::Result<Self::Stream>> + Send;
@@ -23,6 +26,8 @@ impl<S> Handshake<S> for Plain
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
+    const IS_TLS: bool = false;
+
     type Stream = S;
 
     async fn perform(self, stream: S) -> io::Result<S> {
@@ -34,6 +39,8 @@ impl<S> Handshake<S> for Tls
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
+    const IS_TLS: bool = true;
+
     type Stream = TlsStream<S>;
 
     async fn perform(self, stream: S) -> io::Result<TlsStream<S>> {

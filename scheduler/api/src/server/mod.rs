@@ -8,6 +8,7 @@ mod accept;
 mod body;
 mod connection;
 mod handshake;
+mod peer;
 mod table;
 mod tls;
 mod write_limit;
@@ -17,6 +18,7 @@ use std::time::Duration;
 pub(crate) use body::BodyTimeout;
 
 pub use accept::{Listener, serve, serve_tls};
+pub use peer::{Peer, PeerAddress};
 pub use tls::{Tls, TlsError, TlsFile, TlsFiles, TlsReload};
 
 /// The longest request line and headers together, in bytes. Longer ones are answered with 431, or 414 for a URI of 64 KiB

@@ -206,7 +206,7 @@ async fn requests_in_one_packet_are_answered_in_order() {
 async fn a_stop_answers_the_request_in_progress_and_closes_the_others() {
     let server = Server::with(PATIENT).await;
     let state =
-        cueline_api::ApiState::new(server.store.clone(), server.admin.clone(), TOKEN.to_owned());
+        cueline_api::ApiState::new(server.ports.clone(), server.admin.clone(), TOKEN.to_owned());
     let stop = cueline_runtime::Stop::new();
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await;
     let listener = listener.expect("a port");

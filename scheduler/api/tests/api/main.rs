@@ -1,5 +1,7 @@
 //! The API over a real store, called over HTTP like by a client.
 
+mod access;
+mod access_in_namespaces;
 mod audit;
 mod behaviour;
 mod dead_letters;
@@ -8,6 +10,7 @@ mod hostile;
 mod hostile_bodies;
 mod large;
 mod limits;
+mod logins;
 mod metrics;
 mod namespaces;
 mod openapi;

@@ -95,6 +95,7 @@ async fn answers_of_a_server_fit_the_document() {
     let document = document();
     let server = Server::start().await;
     let apply = json!({ "jobs": [whole_definition(), {"name": "plain", "schedule": {"manual": true}, "handler": {"native": "x"}}] });
+    let grant = json!({ "group": "team-a/billing", "role": "author", "scripts": true });
     let posts = [
         ("/jobs/apply", apply),
         ("/jobs/apply", json!({ "jobs": [{"name": "a b"}] })),
@@ -114,6 +115,17 @@ async fn answers_of_a_server_fit_the_document() {
         ("/jobs/whole/restore", json!({ "version": 99 })),
         ("/enrolment-tokens", json!({ "group": "default" })),
         ("/dead/delete", json!({ "all": true })),
+        (
+            "/users",
+            json!({ "name": "ann", "password": "correct horse battery", "grants": [grant] }),
+        ),
+        ("/users", json!({ "name": "ann" })),
+        (
+            "/login",
+            json!({ "name": "ann", "password": "correct horse battery" }),
+        ),
+        ("/login", json!({ "name": "ann", "password": "wrong" })),
+        ("/tokens", json!({ "name": "program", "grants": [grant] })),
         ("/queues/default/worker-1/drain", json!({})),
     ];
     for (path, body) in posts {
@@ -141,6 +153,11 @@ async fn answers_of_a_server_fit_the_document() {
         "/dead/1",
         "/enrolment-tokens",
         "/worker-keys",
+        "/session",
+        "/users",
+        "/users/ann",
+        "/users/bob",
+        "/tokens",
     ] {
         let answer = server.get(path).await;
         let template = path.split('?').next().unwrap_or_default();

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cueline_api::{ApiState, ServerLimits, router};
+use cueline_api::{ApiState, ServerLimits, StorePorts, router};
 use cueline_runtime::Stop;
 use cueline_store::Store;
 use cueline_store_sqlite::{SqliteOptions, SqliteStore};
@@ -20,6 +20,9 @@ pub(crate) const DEADLINE: Duration = Duration::from_mins(1);
 
 pub(crate) struct Server {
     pub(crate) store: Arc<dyn Store>,
+    pub(crate) ports: StorePorts,
+    /// The secret that creates the first user.
+    pub(crate) setup_secret: String,
     pub(crate) admin: Arc<FakeAdmin>,
     pub(crate) stop: Stop,
     pub(crate) address: SocketAddr,
@@ -69,10 +72,13 @@ impl Server {
         let store = SqliteStore::open(&path, SqliteOptions::default())
             .await
             .expect("a store");
-        let store: Arc<dyn Store> = Arc::new(store);
+        let ports = StorePorts::from(Arc::new(store));
+        let store = ports.store.clone();
         let admin = Arc::new(FakeAdmin::new(store.clone()));
-        let mut state = ApiState::new(store.clone(), admin.clone(), TOKEN.to_owned());
+        let mut state = ApiState::new(ports.clone(), admin.clone(), TOKEN.to_owned());
         change(&mut state);
+        let secret = state.setup_secret().await.expect("a store");
+        let setup_secret = secret.expect("no users").expose().to_owned();
         let stop = state.stop.clone();
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
             .await
@@ -85,6 +91,8 @@ impl Server {
         cueline_runtime::tls::install_provider();
         Self {
             store,
+            ports,
+            setup_secret,
             admin,
             stop,
             address,
@@ -100,6 +108,29 @@ impl Server {
     /// A request without a token.
     pub(crate) fn bare(&self, method: Method, path: &str) -> RequestBuilder {
         self.http.request(method, format!("{}{path}", self.base))
+    }
+
+    /// A request with this API token.
+    pub(crate) async fn by(
+        &self,
+        token: &str,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Answer {
+        let request = self.bare(method, path).bearer_auth(token);
+        self.send(match body {
+            Some(body) => request.json(body),
+            None => request,
+        })
+        .await
+    }
+
+    /// A new API token of a program with these grants.
+    pub(crate) async fn token_with(&self, grants: &Value) -> String {
+        let body = serde_json::json!({ "name": "a test", "grants": grants });
+        let created = self.post("/tokens", &body).await.good();
+        created["token"].as_str().expect("a token").to_owned()
     }
 
     pub(crate) async fn send(&self, request: RequestBuilder) -> Answer {

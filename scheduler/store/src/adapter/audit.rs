@@ -1,5 +1,5 @@
-//! Entries of the audit log: one function for each action, and their columns. The texts of actions are in this file
-//! only.
+//! Entries of the audit log: one function for each action, and their columns. The texts of these actions are in this file
+//! only. Entries about requests that were refused come from outside of the store, with texts of their own.
 
 use std::fmt::Write as _;
 

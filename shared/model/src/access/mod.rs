@@ -55,6 +55,15 @@ impl Grant {
         }
     }
 
+    /// Whether the grant counts anywhere in the namespace.
+    fn reaches(&self, namespace: &Namespace) -> bool {
+        match (&self.namespace, &self.group) {
+            (_, Some(group)) => group.is_in(namespace),
+            (Some(own), None) => own == namespace,
+            (None, None) => true,
+        }
+    }
+
     fn includes(&self, right: Right) -> bool {
         self.role.includes(right) && (right != Right::EditScripts || self.scripts)
     }
@@ -123,6 +132,17 @@ impl Access {
         let granted = |grants: &[Grant]| grants.iter().any(|grant| grant.includes(right));
         granted(&self.grants) && self.within.as_deref().is_none_or(granted)
     }
+
+    /// Whether `right` is granted anywhere in the namespace. A list of the namespace answers with what is allowed of it
+    /// then; otherwise it is refused.
+    pub fn allows_somewhere_in(&self, right: Right, namespace: &Namespace) -> bool {
+        let granted = |grants: &[Grant]| {
+            grants
+                .iter()
+                .any(|grant| grant.reaches(namespace) && grant.includes(right))
+        };
+        granted(&self.grants) && self.within.as_deref().is_none_or(granted)
+    }
 }
 
 #[cfg(test)]
@@ -172,6 +192,28 @@ mod tests {
         assert!(!own.allows(Right::Read, &Scope::Namespace(namespace("other"))));
         assert!(!own.allows(Right::Operate, &whole));
         assert!(!own.allows(Right::Read, &Scope::Cluster));
+    }
+
+    #[test]
+    fn a_grant_counts_somewhere_in_the_namespaces_that_it_reaches() {
+        let (default, team) = (Namespace::default(), namespace("team-a"));
+        for (own, expected) in [
+            (grant(None, None, Role::Viewer), (true, true)),
+            (grant(Some("team-a"), None, Role::Viewer), (false, true)),
+            (
+                grant(None, Some("team-a/billing"), Role::Viewer),
+                (false, true),
+            ),
+            (grant(None, Some("billing"), Role::Viewer), (true, false)),
+        ] {
+            let access = Access::new(vec![own.clone()]);
+            let found = |namespace| access.allows_somewhere_in(Right::Read, namespace);
+            assert_eq!((found(&default), found(&team)), expected, "{own:?}");
+            assert!(!access.allows_somewhere_in(Right::Operate, &team));
+            let elsewhere = grant(Some("team-b"), None, Role::Admin);
+            let token = Access::of_token(vec![own], vec![elsewhere]);
+            assert!(!token.allows_somewhere_in(Right::Read, &team));
+        }
     }
 
     #[test]

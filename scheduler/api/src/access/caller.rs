@@ -1,0 +1,159 @@
+//! Who sends a request, and what they may do.
+
+use std::convert::Infallible;
+
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
+use cueline_model::{Access, AccessScope, Actor, ActorKind, Grant, GroupName, Namespace, Right};
+use cueline_store::UserId;
+
+use super::secret::Secret;
+use crate::problem::Problem;
+use crate::server::{Peer, PeerAddress};
+
+/// How the sender has proven who they are.
+#[derive(Debug, Clone)]
+pub(crate) enum Identity {
+    /// By the admin token of the server.
+    AdminToken,
+    /// By an API token.
+    Token {
+        id: String,
+        name: String,
+        owner: Option<(UserId, String)>,
+    },
+    /// By a session.
+    Session {
+        secret: Secret,
+        user: UserId,
+        name: String,
+    },
+}
+
+/// The sender of a request. Each request that needs a right has it as an extension.
+#[derive(Debug, Clone)]
+pub(crate) struct Caller {
+    /// For timelines and the audit log.
+    pub(crate) actor: Actor,
+    /// What the sender may do.
+    pub(crate) access: Access,
+    /// The grants of the user or of the token.
+    pub(crate) grants: Vec<Grant>,
+    /// The grants of the token's owner, which bound those of the token.
+    pub(crate) owner_grants: Option<Vec<Grant>>,
+    pub(crate) identity: Identity,
+    pub(crate) peer: Peer,
+}
+
+impl Caller {
+    pub(crate) fn admin_token(peer: Peer) -> Self {
+        Self {
+            actor: actor(ActorKind::Token, "admin", peer.address),
+            access: Access::everything(),
+            grants: vec![Grant::everything()],
+            owner_grants: None,
+            identity: Identity::AdminToken,
+            peer,
+        }
+    }
+
+    /// Refuses the request unless the caller has the right in the whole scope.
+    pub(crate) fn require(&self, right: Right, scope: &AccessScope) -> Result<(), Problem> {
+        if self.access.allows(right, scope) {
+            return Ok(());
+        }
+        Err(Problem::forbidden(missing(right, scope)))
+    }
+
+    /// Whether the caller has the right in this group.
+    pub(crate) fn may(&self, right: Right, group: &GroupName) -> bool {
+        self.access
+            .allows(right, &AccessScope::Group(group.clone()))
+    }
+
+    /// Whether the caller has the right in all namespaces.
+    pub(crate) fn may_everywhere(&self, right: Right) -> bool {
+        self.access.allows(right, &AccessScope::Cluster)
+    }
+
+    /// Refuses a list of the namespace, or of all namespaces for `None`, if the caller has the right nowhere in it. The
+    /// list leaves out the entries for which the right is missing.
+    pub(crate) fn require_somewhere(
+        &self,
+        right: Right,
+        listed: Option<&Namespace>,
+    ) -> Result<(), Problem> {
+        let is_allowed = match listed {
+            Some(namespace) => self.access.allows_somewhere_in(right, namespace),
+            None => self.access.allows_somewhere(right),
+        };
+        if is_allowed {
+            return Ok(());
+        }
+        let place = match listed {
+            Some(namespace) => format!("namespace {namespace}"),
+            None => "any namespace".to_owned(),
+        };
+        Err(Problem::forbidden(format!(
+            "you may not {} in {place}",
+            right.describe()
+        )))
+    }
+
+    /// Whether the caller may read all of a list of the namespace, or of all namespaces for `None`. Then nothing has to be
+    /// left out.
+    pub(crate) fn may_read_all(&self, listed: Option<&Namespace>) -> bool {
+        let scope = listed
+            .cloned()
+            .map_or(AccessScope::Cluster, AccessScope::Namespace);
+        self.access.allows(Right::Read, &scope)
+    }
+
+    /// The user who is logged in, or who owns the token.
+    pub(crate) fn user(&self) -> Option<(UserId, &str)> {
+        match &self.identity {
+            Identity::AdminToken | Identity::Token { owner: None, .. } => None,
+            Identity::Token {
+                owner: Some((id, name)),
+                ..
+            } => Some((*id, name)),
+            Identity::Session { user, name, .. } => Some((*user, name)),
+        }
+    }
+
+    /// Whether this is the user with that login name.
+    pub(crate) fn is_user(&self, name: &str) -> bool {
+        let same = |(_, own): (UserId, &str)| own.to_lowercase() == name.to_lowercase();
+        self.user().is_some_and(same)
+    }
+}
+
+/// The words of a refusal: the right and the scope where it is missing.
+pub(crate) fn missing(right: Right, scope: &AccessScope) -> String {
+    let right = right.describe();
+    match scope {
+        AccessScope::Cluster => format!("you may not {right} in all namespaces"),
+        AccessScope::Namespace(namespace) => {
+            format!("you may not {right} in namespace {namespace}")
+        }
+        AccessScope::Group(group) => format!("you may not {right} in group {group}"),
+    }
+}
+
+/// An actor at the other end of this connection.
+pub(crate) fn actor(kind: ActorKind, name: &str, address: PeerAddress) -> Actor {
+    let actor = Actor::new(kind, name);
+    match address {
+        PeerAddress::Unknown => actor,
+        known => actor.from_address(known.to_string()),
+    }
+}
+
+/// For handlers that need no caller.
+impl<S: Send + Sync> FromRequestParts<S> for Peer {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
+        Ok(parts.extensions.get().copied().unwrap_or(Self::UNKNOWN))
+    }
+}

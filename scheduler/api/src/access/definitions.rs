@@ -1,0 +1,139 @@
+//! Whether a caller may apply job definitions.
+//!
+//! Each definition needs the right to edit jobs in its group. A change also needs it in the group that the job had before.
+//! A script or a command needs its own right, before as well as after the change.
+
+use std::collections::HashSet;
+
+use cueline_model::{AccessScope, HandlerSpec, JobId, JobName, JobSpec, Right};
+use cueline_store::{Change, ErrorKind, StoreError};
+
+use super::caller::{Caller, missing};
+use crate::ApiState;
+use crate::problem::{FieldProblem, Problem};
+
+/// Refuses definitions that the caller may not apply. The answer names each of them.
+pub(crate) async fn check_apply(
+    state: &ApiState,
+    caller: &Caller,
+    specs: &[JobSpec],
+) -> Result<(), Problem> {
+    if caller.may_everywhere(Right::EditJobs) && caller.may_everywhere(Right::EditScripts) {
+        return Ok(());
+    }
+    let errors = specs.iter().filter_map(|spec| refusal(caller, spec));
+    refuse(errors.collect())?;
+    check_parents(state, caller, specs).await?;
+    check_changed(state, caller, specs).await
+}
+
+fn refuse(errors: Vec<FieldProblem>) -> Result<(), Problem> {
+    if errors.is_empty() {
+        return Ok(());
+    }
+    Err(Problem::forbidden_fields(errors))
+}
+
+/// Why the caller may not apply this definition.
+fn refusal(caller: &Caller, spec: &JobSpec) -> Option<FieldProblem> {
+    let (field, right) = missing_right(caller, spec)?;
+    let scope = AccessScope::Group(spec.group.clone());
+    Some(problem_of(&spec.name, field, missing(right, &scope)))
+}
+
+/// The right that the caller lacks in the group of the definition, and the field that needs it.
+fn missing_right(caller: &Caller, spec: &JobSpec) -> Option<(&'static str, Right)> {
+    if !caller.may(Right::EditJobs, &spec.group) {
+        return Some(("group", Right::EditJobs));
+    }
+    let runs_program = matches!(
+        spec.handler,
+        HandlerSpec::Shell(_) | HandlerSpec::Command(_)
+    );
+    (runs_program && !caller.may(Right::EditScripts, &spec.group))
+        .then_some(("handler", Right::EditScripts))
+}
+
+fn problem_of(job: &JobName, field: &str, message: String) -> FieldProblem {
+    FieldProblem {
+        job: Some(job.local().to_owned()),
+        field: field.to_owned(),
+        message,
+    }
+}
+
+/// A child starts with its parent's end, and may get its output. So a caller who may not read the parent gets the same
+/// answer as for one that does not exist.
+async fn check_parents(
+    state: &ApiState,
+    caller: &Caller,
+    specs: &[JobSpec],
+) -> Result<(), Problem> {
+    let mut known: HashSet<&JobName> = specs.iter().map(|spec| &spec.name).collect();
+    for spec in specs {
+        let parents = spec.after.iter().flat_map(|after| &after.all);
+        for parent in parents {
+            if !known.insert(parent) {
+                continue;
+            }
+            let job = match state.store.job(parent).await {
+                Ok(summary) => summary.job,
+                // The store refuses it.
+                Err(error) if error.kind() == ErrorKind::NotFound => continue,
+                Err(error) => return Err(error.into()),
+            };
+            if !caller.may(Right::Read, &job.spec.group) {
+                return Err(no_parent(&spec.name, parent).into());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// In the words of the store.
+fn no_parent(child: &JobName, parent: &JobName) -> StoreError {
+    StoreError::invalid(format!(
+        "failed to apply job {:?}: its parent {:?} does not exist",
+        child.as_str(),
+        parent.as_str()
+    ))
+}
+
+/// Looks at the present definitions of the jobs that would change.
+async fn check_changed(
+    state: &ApiState,
+    caller: &Caller,
+    specs: &[JobSpec],
+) -> Result<(), Problem> {
+    let planned = state.store.apply_jobs(specs, true, &caller.actor).await?;
+    let changed: Vec<JobId> = planned
+        .iter()
+        .filter(|job| job.change == Change::Updated)
+        .filter_map(|job| job.id)
+        .collect();
+    if changed.is_empty() {
+        return Ok(());
+    }
+    let present = state.store.definitions(&changed).await?;
+    let found: HashSet<JobId> = present.iter().map(|job| job.id).collect();
+    let mut errors = Vec::new();
+    for job in &present {
+        let spec = &job.spec;
+        if !caller.may(Right::Read, &spec.group) {
+            errors.push(name_taken(&spec.name));
+        } else if let Some(problem) = refusal(caller, spec) {
+            errors.push(problem);
+        }
+    }
+    // A definition that cannot be read may be in any group.
+    let unreadable = planned.iter().filter(|job| {
+        job.change == Change::Updated && job.id.is_none_or(|id| !found.contains(&id))
+    });
+    errors.extend(unreadable.map(|job| name_taken(&job.name)));
+    refuse(errors)
+}
+
+fn name_taken(job: &JobName) -> FieldProblem {
+    let message = "a job of another group, which you may not read, has this name; use another name";
+    problem_of(job, "name", message.to_owned())
+}

@@ -1,0 +1,223 @@
+//! API tokens: lists, creates and revokes them.
+//!
+//! A user makes tokens of their own, which may do at most what the user may. A token of a program has no owner, and
+//! outlives its creator.
+
+use axum::Json;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Extension, Path, State};
+use axum::http::header::{CACHE_CONTROL, HeaderName};
+use axum::http::{StatusCode, Uri};
+use cueline_model::{AccessScope, DurationMs, Grant, Right};
+use cueline_store::{NewApiToken, StoredApiToken, UserId};
+
+use super::MAX_TEXT_BYTES;
+use crate::ApiState;
+use crate::access::{ApiTokenText, Caller, Identity, grants};
+use crate::body::Body;
+use crate::namespace::NoNamespace;
+use crate::openapi;
+use crate::problem::Problem;
+use crate::query::{self, Params};
+use crate::validity::valid_ms;
+use crate::view::{ApiTokenPage, ApiTokenRef, ApiTokenView, CreatedApiToken};
+
+/// For how long a token is valid by default: 90 days.
+const DEFAULT_VALID: DurationMs = DurationMs::secs(90 * 24 * 3_600);
+/// Reads of the store for one page of a caller who may not see all tokens. Tokens of others fill the reads, and may leave
+/// the page short.
+const MAX_READS: usize = 20;
+
+/// The answer has a secret, which no cache may keep.
+type Secret<T> = (StatusCode, [(HeaderName, &'static str); 1], Json<T>);
+
+/// Lists the caller's tokens, and those that the caller manages.
+#[utoipa::path(
+    get,
+    path = "/api/v1/tokens",
+    operation_id = "token_list",
+    tag = "accounts",
+    summary = "Lists the caller's API tokens, and those that the caller manages.",
+    params(
+        ("after" = Option<openapi::Text>, Query, description = "The `next` of the previous page."),
+        ("limit" = Option<openapi::PageLimit>, Query, description = "The most entries of the response; 100 by default."),
+    ),
+    responses(
+        (status = 200, description = "A page of tokens, sorted by id.", body = ApiTokenPage),
+    )
+)]
+pub(crate) async fn list(
+    State(state): State<ApiState>,
+    Extension(caller): Extension<Caller>,
+    _: NoNamespace,
+    uri: Uri,
+) -> Result<Json<ApiTokenPage>, Problem> {
+    let mut params = Params::of(&uri, &["after", "limit"]);
+    let mut after = params.parsed("after", |text| Ok(text.to_owned()));
+    let limit = params.limit(100);
+    params.finish()?;
+    let owner = only_own(&caller);
+    let mut tokens = Vec::new();
+    for _ in 0..MAX_READS {
+        // Never more than fit, so that the next page begins after the last token of this one.
+        let room = limit - tokens.len();
+        let read = state
+            .accounts
+            .api_tokens(owner, after.as_deref(), room)
+            .await?;
+        let is_last = read.len() < room;
+        after = read.last().filter(|_| !is_last).map(|t| t.id.clone());
+        let seen = |token: &StoredApiToken| {
+            is_own(&caller, token) || grants::may_see(&caller.access, &token.grants)
+        };
+        tokens.extend(read.into_iter().filter(seen).map(ApiTokenView::from));
+        if is_last || tokens.len() >= limit {
+            break;
+        }
+    }
+    let now = state.store.now().await?;
+    Ok(Json(ApiTokenPage {
+        tokens,
+        next: after,
+        now,
+    }))
+}
+
+/// The user whose tokens are all that the caller can see. Then the store does not have to read those of others.
+fn only_own(caller: &Caller) -> Option<UserId> {
+    if caller.access.allows_somewhere(Right::ManageAccounts) {
+        return None;
+    }
+    caller.user().map(|(id, _)| id)
+}
+
+fn is_own(caller: &Caller, token: &StoredApiToken) -> bool {
+    let is_itself = matches!(&caller.identity, Identity::Token { id, .. } if *id == token.id);
+    is_itself
+        || token
+            .owner
+            .as_deref()
+            .is_some_and(|name| caller.is_user(name))
+}
+
+/// Creates an API token. Only this answer has its secret.
+#[utoipa::path(
+    post,
+    path = "/api/v1/tokens",
+    operation_id = "token_create",
+    tag = "accounts",
+    request_body = openapi::NewApiToken,
+    responses(
+        (status = 201, description = "The token with its secret.", body = CreatedApiToken),
+        (status = 409, description = "The most tokens exist, or the owner is disabled.", body = Problem, content_type = "application/problem+json"),
+        (status = 422, description = "The token does not fit.", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+pub(crate) async fn create(
+    State(state): State<ApiState>,
+    Extension(caller): Extension<Caller>,
+    _: NoNamespace,
+    uri: Uri,
+    body: Body,
+) -> Result<Secret<CreatedApiToken>, Problem> {
+    query::none(&uri)?;
+    let mut fields = body.fields(&["name", "grants", "program", "valid"]);
+    let name = fields.required_text("name", MAX_TEXT_BYTES);
+    if !fields.has("grants") {
+        fields.record("grants", "missing; give a list of grants");
+    }
+    let given = grants::read(&mut fields).unwrap_or_default();
+    let is_of_program = fields.flag("program");
+    let valid_ms = valid_ms(&mut fields, DEFAULT_VALID);
+    fields.finish()?;
+    let owner = caller.user().filter(|_| !is_of_program);
+    check_grants(&caller, owner.is_some(), &given)?;
+    let text = ApiTokenText::random()?;
+    let token = NewApiToken {
+        id: text.id.clone(),
+        hash: text.secret.hash(),
+        name,
+        owner: owner.map(|(id, _)| id),
+        grants: given,
+        valid_ms,
+    };
+    state
+        .accounts
+        .create_api_token(&token, &caller.actor)
+        .await?;
+    let answer = CreatedApiToken {
+        token: text.to_text(),
+        id: text.id,
+    };
+    let headers = [(CACHE_CONTROL, "no-store")];
+    Ok((StatusCode::CREATED, headers, Json(answer)))
+}
+
+/// A token makes others only if it manages accounts. Otherwise a stolen one would outlive its revocation in a copy.
+fn check_grants(caller: &Caller, has_owner: bool, given: &[Grant]) -> Result<(), Problem> {
+    let has_session = matches!(caller.identity, Identity::Session { .. });
+    if has_owner && has_session {
+        return grants::check_own(caller, given);
+    }
+    if given.is_empty() {
+        return caller.require(Right::ManageAccounts, &AccessScope::Cluster);
+    }
+    grants::check_given(caller, given)
+}
+
+/// Revokes an API token at once.
+#[utoipa::path(
+    delete,
+    path = "/api/v1/tokens/{id}",
+    operation_id = "token_revoke",
+    tag = "accounts",
+    params(
+        ("id" = openapi::TokenId, Path, description = "The id of the token."),
+    ),
+    responses(
+        (status = 200, description = "The token is revoked.", body = ApiTokenRef),
+    )
+)]
+pub(crate) async fn revoke(
+    State(state): State<ApiState>,
+    Extension(caller): Extension<Caller>,
+    _: NoNamespace,
+    path: Result<Path<String>, PathRejection>,
+    uri: Uri,
+) -> Result<Json<ApiTokenRef>, Problem> {
+    query::none(&uri)?;
+    let Path(id) = path.map_err(|e| Problem::malformed(e.body_text()))?;
+    let unknown = || Problem::not_found(format!("there is no API token {id:?}"));
+    let token = stored(&state, &id).await?.ok_or_else(unknown)?;
+    if !may_revoke(&caller, &token) {
+        return Err(unknown());
+    }
+    let revoked = state.accounts.revoke_api_token(&id, None, &caller.actor);
+    if !revoked.await? {
+        return Err(unknown());
+    }
+    Ok(Json(ApiTokenRef { id: token.id }))
+}
+
+/// A user revokes own tokens, a token itself, and an administrator those that they manage.
+fn may_revoke(caller: &Caller, token: &StoredApiToken) -> bool {
+    let is_own = match &caller.identity {
+        Identity::AdminToken => false,
+        Identity::Token { id, .. } => *id == token.id,
+        Identity::Session { .. } => is_own(caller, token),
+    };
+    is_own || grants::may_see(&caller.access, &token.grants)
+}
+
+/// The token with this id. The store lists tokens by id, so it is the first one after the id before.
+async fn stored(state: &ApiState, id: &str) -> Result<Option<StoredApiToken>, Problem> {
+    let Ok(number) = u64::from_str_radix(id, 16) else {
+        return Ok(None);
+    };
+    let before = number.checked_sub(1).map(|number| format!("{number:016x}"));
+    let found = state
+        .accounts
+        .api_tokens(None, before.as_deref(), 1)
+        .await?;
+    Ok(found.into_iter().find(|token| token.id == id))
+}
