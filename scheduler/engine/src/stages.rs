@@ -258,7 +258,7 @@ impl Parts {
                 letters: self.refused.clone(), refused: hand!(self => RefusedTriggers { store, store_id, signer; holdings: self.holdings(o) })
             })),
             overdue: hand!(self => Overdue { store, clock, counters, claim; unroutable: self.unroutable(o), slack_ms: o.overdue_slack_ms }),
-            retention: hand!(self => Retention { store, audit; retention_ms: o.retention_ms, audit_retention_ms: o.audit_retention_ms }),
+            retention: hand!(self => Retention { store, audit; runs_kept_ms: o.retention_ms, audit_kept_ms: o.audit_retention_ms }),
         }
     }
 

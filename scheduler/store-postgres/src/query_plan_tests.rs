@@ -587,16 +587,14 @@ async fn reads_use_their_indexes() {
     assert_eq!(listed.expect("lists").len(), 5);
 }
 
-/// The fixture's jobs have left an entry each. Every filter finds its few entries by its index, in the order of the list.
-#[tokio::test]
-async fn the_audit_log_uses_its_indexes() {
-    let s = fixture().await;
+/// Filters of the audit log with the index that each one uses.
+fn audit_filters() -> Vec<(AuditFilter, &'static str)> {
     let text = || Some("none".to_owned());
     let any = || AuditFilter {
         limit: 5,
         ..AuditFilter::default()
     };
-    for (filter, index) in [
+    vec![
         (any(), "audit_pkey"),
         (
             AuditFilter {
@@ -647,7 +645,14 @@ async fn the_audit_log_uses_its_indexes() {
             },
             "audit_at",
         ),
-    ] {
+    ]
+}
+
+/// The fixture's jobs have left an entry each. Every filter finds its few entries by its index, in the order of the list.
+#[tokio::test]
+async fn the_audit_log_uses_its_indexes() {
+    let s = fixture().await;
+    for (filter, index) in audit_filters() {
         let AuditQuery { sql, parameters } = AuditQuery::new(&filter, '$');
         let text = s
             .plan(&sql, |query| {

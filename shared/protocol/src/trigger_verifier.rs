@@ -115,8 +115,8 @@ mod tests {
         let changed = text.replacen("\"work\"", "\"wipe\"", 1);
         assert_ne!(changed, text);
         let trigger: Trigger = decode(changed.as_bytes()).expect("readable");
-        let verified = verifier.verify(changed.as_bytes(), &trigger);
-        assert_eq!(verified, Err(SignError::Mismatch(1)));
+        let result = verifier.verify(changed.as_bytes(), &trigger);
+        assert_eq!(result, Err(SignError::Mismatch(1)));
         assert_eq!(verifier.verified().len(), 1);
     }
 

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
+use cueline_model::{Actor, ActorKind};
 use tokio::time::{Instant, interval, sleep};
 
 use super::Cluster;

@@ -9,8 +9,8 @@ use cueline_store::{Audit, Store, StoreError};
 pub(crate) struct Retention {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) audit: Arc<dyn Audit>,
-    pub(crate) retention_ms: u64,
-    pub(crate) audit_retention_ms: u64,
+    pub(crate) runs_kept_ms: u64,
+    pub(crate) audit_kept_ms: u64,
 }
 
 /// Runs, or entries, deleted in one transaction. The transaction holds the store's write lock, so it has to be short.
@@ -36,11 +36,11 @@ impl Duty for Retention {
         }
         let deleted = self
             .store
-            .delete_expired_runs(self.retention_ms, BATCH)
+            .delete_expired_runs(self.runs_kept_ms, BATCH)
             .await?;
         let pruned = self
             .audit
-            .prune_audit(self.audit_retention_ms, BATCH)
+            .prune_audit(self.audit_kept_ms, BATCH)
             .await?;
         let may_be_more = deleted.max(pruned) >= BATCH as u64;
         Ok(Next::After(if may_be_more {

@@ -8,7 +8,7 @@ use cueline_engine::{ManualEngine, Origins};
 use cueline_protocol::{SigningKey, SigningKeys, Trigger, decode};
 use serde_json::{Value, json};
 
-use crate::fixture::{Fixture, name, tick};
+use crate::fixture::{Fixture, actor, name, tick};
 use crate::refused_triggers::{letter, read};
 
 fn key() -> SigningKey {
@@ -171,7 +171,10 @@ async fn a_signed_trigger_that_the_broker_moved_is_replayed_with_its_signature()
         read(&fixture, &moved, &mut engine, &mut e1).await;
     }
     let ids: Vec<i64> = fixture.dead_letters().await.iter().map(|l| l.id).collect();
-    let replayed = engine.admin().replay_dead_letters(&ids).await;
+    let replayed = engine
+        .admin()
+        .replay_dead_letters(&ids, &actor("ann"))
+        .await;
     let replayed = replayed.expect("answers");
     let done = replayed.iter().filter(|one| one.refused.is_none());
     assert_eq!(done.count(), 1);

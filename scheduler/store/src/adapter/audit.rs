@@ -54,10 +54,6 @@ fn entry_in_group(
     }
 }
 
-fn text(value: &Value) -> Option<String> {
-    Some(value.to_string())
-}
-
 /// A new job.
 ///
 /// # Errors
@@ -91,8 +87,8 @@ pub fn job_updated(
 pub fn job_enabled(by: &Actor, job: &JobName, group: &GroupName, enabled: bool) -> NewAuditEntry {
     let action = if enabled { "job.resume" } else { "job.pause" };
     NewAuditEntry {
-        before: text(&json!({ "enabled": !enabled })),
-        after: text(&json!({ "enabled": enabled })),
+        before: Some(json!({ "enabled": !enabled }).to_string()),
+        after: Some(json!({ "enabled": enabled }).to_string()),
         ..entry_in_group(by, action, group, job.as_str())
     }
 }
@@ -128,7 +124,7 @@ pub fn job_triggered(request: &TriggerRequest, group: &GroupName) -> NewAuditEnt
     } = request;
     let after = json!({ "params": params, "idempotency_key": idempotency_key, "run_at": run_at });
     NewAuditEntry {
-        after: text(&after),
+        after: Some(after.to_string()),
         ..entry_in_group(&request.by, "job.trigger", group, request.job.as_str())
     }
 }
@@ -159,8 +155,8 @@ pub fn run_cancelled(
     };
     Ok(NewAuditEntry {
         detail: format!("of job {job}"),
-        before: text(&json!({ "state": state })),
-        after: text(&after),
+        before: Some(json!({ "state": state }).to_string()),
+        after: Some(after.to_string()),
         ..entry_in_group(by, "run.cancel", &parse_name(group)?, run.to_string())
     })
 }
@@ -176,7 +172,7 @@ pub fn letters_deleted(by: &Actor, rows: Vec<DeletedLetterRow>) -> Vec<NewAuditE
                 "queue": queue, "topic": topic, "reason": reason, "at": at, "payload_bytes": payload_bytes,
             });
             NewAuditEntry {
-                before: text(&before),
+                before: Some(before.to_string()),
                 ..entry(by, "dead_letter.delete", id.to_string())
             }
         })
@@ -233,7 +229,7 @@ pub fn token_created(token: &NewEnrolmentToken) -> NewAuditEntry {
         "valid_ms": token.valid_ms,
     });
     NewAuditEntry {
-        after: text(&after),
+        after: Some(after.to_string()),
         ..entry_of_token(
             &token.by,
             "enrolment_token.create",
@@ -257,7 +253,7 @@ pub fn token_deleted(by: &Actor, row: TokenRow) -> Result<NewAuditEntry, StoreEr
         "expires_at": expires_at,
     });
     Ok(NewAuditEntry {
-        before: text(&before),
+        before: Some(before.to_string()),
         ..entry_of_token(
             by,
             "enrolment_token.delete",
@@ -296,8 +292,8 @@ pub fn key_changed(
     let after = json!({ "state": state_text(allowed), "changed_by": by.to_string() });
     let object = key_object(executor, key_id);
     NewAuditEntry {
-        before: text(&before),
-        after: text(&after),
+        before: Some(before.to_string()),
+        after: Some(after.to_string()),
         ..entry_in_group(by, action, &executor.group, object)
     }
 }
@@ -310,7 +306,7 @@ pub fn key_enrolled(key: &NewWorkerKey, writes: &EnrolmentWrites) -> NewAuditEnt
         "state": state_text(true), "enrolled_by": writes.enrolled_by, "revoked": writes.revoked,
     });
     NewAuditEntry {
-        after: text(&after),
+        after: Some(after.to_string()),
         ..entry_in_group(&by, "worker_key.enrol", &key.executor.group, object)
     }
 }

@@ -69,7 +69,7 @@ pub async fn a_token_is_refused(fixture: &Fixture) {
         token
     };
     for (wrong, field) in [
-        (with(&|token| token.id = "xyz".to_owned()), "id: "),
+        (with(&|token| "xyz".clone_into(&mut token.id)), "id: "),
         (with(&|token| token.name = String::new()), "name: "),
         (
             with(&|token| token.name = "x".repeat(MAX_TOKEN_NAME_BYTES + 1)),

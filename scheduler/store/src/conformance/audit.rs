@@ -99,6 +99,7 @@ async fn versions(fixture: &Fixture, job: &str) -> Vec<JobVersion> {
     found.expect("lists")
 }
 
+/// Applying, pausing, resuming and deleting a job each leave one entry with the job before and after.
 pub async fn each_change_of_a_job_leaves_one_entry(fixture: &Fixture) {
     let mut log = Log::of(fixture);
     let mut spec = by_hand("a");
@@ -134,6 +135,7 @@ pub async fn each_change_of_a_job_leaves_one_entry(fixture: &Fixture) {
     assert_eq!(before, definition(&spec));
 }
 
+/// A trigger and a cancellation each leave one entry.
 pub async fn triggers_and_cancellations_leave_one_entry(fixture: &Fixture) {
     fixture.apply(&[by_hand("a")]).await;
     let mut log = Log::of(fixture);
@@ -184,6 +186,7 @@ pub async fn triggers_and_cancellations_leave_one_entry(fixture: &Fixture) {
     );
 }
 
+/// Each deleted dead letter leaves an entry.
 pub async fn deleted_dead_letters_leave_one_entry_each(fixture: &Fixture) {
     let letters = ["one", "two"].map(|key| NewDeadLetter {
         key: key.to_owned(),
@@ -219,6 +222,7 @@ pub async fn deleted_dead_letters_leave_one_entry_each(fixture: &Fixture) {
     assert_eq!(after, Value::Null);
 }
 
+/// Changes of enrolment tokens and worker keys each leave one entry.
 pub async fn changes_of_tokens_and_keys_leave_one_entry(fixture: &Fixture) {
     let store = &fixture.store;
     let mut log = Log::of(fixture);
@@ -346,6 +350,7 @@ pub async fn calls_without_an_effect_leave_no_entry(fixture: &Fixture) {
     );
 }
 
+/// A call that applies many jobs leaves an entry and a version for each of them.
 pub async fn each_of_many_applied_jobs_has_an_entry_and_a_version(fixture: &Fixture) {
     let mut specs: Vec<JobSpec> = (0..600).map(|n| by_hand(&format!("job-{n}"))).collect();
     fixture.apply(&specs).await;
@@ -375,11 +380,12 @@ async fn record_each_second(fixture: &Fixture, entries: &[NewAuditEntry]) {
     }
 }
 
+/// Each filter lists its entries only.
 pub async fn entries_are_filtered(fixture: &Fixture) {
     let (ann, bob) = (actor("ann"), Actor::new(ActorKind::Token, "of bob"));
     let mut failed = recorded(&bob, "session.login", "bob");
     failed.result = AuditResult::Refused;
-    failed.detail = "wrong password".to_owned();
+    "wrong password".clone_into(&mut failed.detail);
     let mut elsewhere = recorded(&bob, "job.pause", "b");
     elsewhere.namespace = Some(name("billing"));
     let entries = [
@@ -459,6 +465,7 @@ pub async fn entries_are_found_by_time(fixture: &Fixture) {
     assert_eq!((times[5].at, times[0].at), (at(0), at(5)));
 }
 
+/// Pages of a list follow each other without gaps.
 pub async fn entries_are_paged(fixture: &Fixture) {
     let entries: Vec<NewAuditEntry> = (0..25)
         .map(|n| recorded(&actor("ann"), "job.pause", &format!("job-{n}")))
@@ -505,6 +512,7 @@ pub async fn odd_entries_are_kept_within_their_bounds(fixture: &Fixture) {
     assert_eq!(stored.detail, "€".repeat(1_024 / "€".len()));
 }
 
+/// Entries over the age are deleted, oldest first, and no more than the limit.
 pub async fn old_entries_are_deleted(fixture: &Fixture) {
     let entries: Vec<NewAuditEntry> = (0..5)
         .map(|n| recorded(&actor("ann"), "job.pause", &n.to_string()))
@@ -530,6 +538,7 @@ pub async fn old_entries_are_deleted(fixture: &Fixture) {
     assert_eq!(left().await, "43");
 }
 
+/// Each change of a job keeps a version.
 pub async fn versions_of_a_job_are_kept(fixture: &Fixture) {
     let mut spec = each_second("a");
     apply(fixture, &spec).await;
@@ -566,6 +575,7 @@ pub async fn versions_of_a_job_are_kept(fixture: &Fixture) {
     assert_eq!(older, [2]);
 }
 
+/// An earlier definition becomes a new version.
 pub async fn an_earlier_version_can_be_applied_again(fixture: &Fixture) {
     let first = by_hand("a");
     apply(fixture, &first).await;
@@ -581,6 +591,7 @@ pub async fn an_earlier_version_can_be_applied_again(fixture: &Fixture) {
     assert_eq!(job.spec.priority, first.priority);
 }
 
+/// The versions of a deleted job stay until another job has its name.
 pub async fn a_deleted_job_keeps_its_versions_until_its_name_is_taken(fixture: &Fixture) {
     apply(fixture, &by_hand("a")).await;
     set_enabled(fixture, "a", false).await;
@@ -602,6 +613,7 @@ pub async fn a_deleted_job_keeps_its_versions_until_its_name_is_taken(fixture: &
     assert_eq!(left, "1");
 }
 
+/// The oldest versions over the limit are deleted.
 pub async fn versions_are_bounded(fixture: &Fixture) {
     apply(fixture, &by_hand("a")).await;
     apply(fixture, &by_hand("b")).await;

@@ -2,7 +2,7 @@
 
 use cueline_model::{Route, RunKind, RunState};
 
-use super::fixture::{Fixture, ask, by_hand, each_second, mark, name, refused};
+use super::fixture::{Fixture, actor, ask, by_hand, each_second, mark, name, refused};
 use crate::{ErrorKind, NodeId, RunFilter};
 
 /// A manual trigger does not depend on the schedule.
@@ -127,7 +127,7 @@ pub async fn sharded_trigger_makes_all_shards(fixture: &Fixture) {
     let mut request = ask("a");
     request.idempotency_key = Some("k".to_owned());
     // Characters that a database refuses are left out.
-    request.by = "some\0body".into();
+    request.by = actor("some\0body");
     let first = fixture
         .store
         .trigger(&request)

@@ -1,6 +1,7 @@
 //! Headers that are many or large, that pretend another sender, or that ask for what the server does not do.
 
 use cueline_api::MAX_HEAD_BYTES;
+use reqwest::header::HeaderValue;
 use reqwest::{Method, StatusCode};
 use serde_json::json;
 
@@ -235,7 +236,7 @@ async fn an_answer_with_a_secret_is_kept_by_no_cache() {
     let answer = request.send().await.expect("an answer");
     assert_eq!(answer.status(), StatusCode::CREATED);
     let kept = answer.headers().get("Cache-Control");
-    assert_eq!(kept.map(|value| value.as_bytes()), Some(&b"no-store"[..]));
+    assert_eq!(kept.map(HeaderValue::as_bytes), Some(&b"no-store"[..]));
 }
 
 #[tokio::test]

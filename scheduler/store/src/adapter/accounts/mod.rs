@@ -120,8 +120,8 @@ mod tests {
         }
     }
 
-    fn update(change: UserChange) -> UserUpdate {
-        let planned = plan_user_change(&admin(), &change).expect("has the version");
+    fn update(change: &UserChange) -> UserUpdate {
+        let planned = plan_user_change(&admin(), change).expect("has the version");
         planned.expect("is a change")
     }
 
@@ -154,18 +154,18 @@ mod tests {
 
     #[test]
     fn a_new_login_and_disabling_end_sessions() {
-        let renamed = update(UserChange {
+        let renamed = update(&UserChange {
             display_name: Some("A.".to_owned()),
             ..UserChange::default()
         });
         assert_eq!((renamed.after.version, renamed.ends_sessions), (5, false));
-        let other_password = update(UserChange {
+        let other_password = update(&UserChange {
             login: Some(Login::Password(PasswordHash("$argon2id$b".to_owned()))),
             ..UserChange::default()
         });
         assert!(other_password.ends_sessions && other_password.changes_login);
         assert!(!other_password.needs_other_admin);
-        let disabled = update(UserChange {
+        let disabled = update(&UserChange {
             enabled: Some(false),
             ..UserChange::default()
         });
@@ -192,11 +192,11 @@ mod tests {
                 ..UserChange::default()
             },
         ] {
-            assert!(update(change).needs_other_admin);
+            assert!(update(&change).needs_other_admin);
         }
         let mut without_scripts = Grant::everything();
         without_scripts.scripts = false;
-        let still = update(UserChange {
+        let still = update(&UserChange {
             grants: Some(vec![in_one_namespace, without_scripts]),
             ..UserChange::default()
         });

@@ -123,11 +123,11 @@ mod tests {
 
     #[test]
     fn a_session_counts_until_it_expires_or_is_idle() {
-        let used = session(true, NOW + 1, NOW).expect("counts");
-        let user = used.principal.user.clone();
+        let found = session(true, NOW + 1, NOW).expect("counts");
+        let user = found.principal.user.clone();
         assert_eq!(user, Some((UserId(1), "ann".to_owned())));
         assert_eq!(
-            (used.principal.token, used.principal.owner_grants),
+            (found.principal.token, found.principal.owner_grants),
             (None, None)
         );
         assert_eq!(session(true, NOW, NOW), None);
