@@ -22,7 +22,7 @@ pub use broker::{Broker, BrokerOptions};
 pub use dead::DeadLetter;
 pub use dead_letter_seal::DeadLetterSeal;
 pub use driver::{
-    BrokerStats, Capabilities, Coverage, Delivery, Driver, Outgoing, QueueStats, Receipt, Refusal,
+    BrokerStats, Capabilities, Coverage, Delivery, Driver, Outgoing, QueueStats, Receipt, Refusal, SettledTo,
     Settlement,
 };
 pub use error::{BrokerError, ErrorKind};
