@@ -22,8 +22,8 @@ pub use broker::{Broker, BrokerOptions};
 pub use dead::DeadLetter;
 pub use dead_letter_seal::DeadLetterSeal;
 pub use driver::{
-    BrokerStats, Capabilities, Coverage, Delivery, Driver, Outgoing, QueueStats, Receipt, Refusal, SettledTo,
-    Settlement,
+    BrokerStats, Capabilities, Coverage, Delivery, Driver, Outgoing, QueueStats, Receipt, Refusal,
+    SettledTo, Settlement,
 };
 pub use error::{BrokerError, ErrorKind};
 pub use listener::{Announcement, Listener, ListenerSender};
