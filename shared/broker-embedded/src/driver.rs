@@ -370,6 +370,7 @@ impl Driver for EmbeddedDriver {
                     ready,
                     unsettled,
                     coverage: Coverage::All,
+                    settled: None,
                 }
             })
             .collect();

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 
 use bytes::Bytes;
-use cueline_broker::{BrokerError, ErrorKind};
+use cueline_broker::{BrokerError, ErrorKind, SettledTo};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -39,11 +39,35 @@ pub(crate) struct ConsumerInfo {
     pub(crate) config: Value,
     pub(crate) num_pending: u64,
     pub(crate) num_ack_pending: u64,
+    #[serde(default)]
+    delivered: SequencePair,
+    #[serde(default)]
+    ack_floor: SequencePair,
+}
+
+/// A position in a consumer. Only the one in its stream is of interest.
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+struct SequencePair {
+    stream_seq: u64,
 }
 
 impl ConsumerInfo {
     pub(crate) fn filter(&self) -> &str {
         self.config["filter_subject"].as_str().unwrap_or_default()
+    }
+
+    /// How far a queue with a stream of its own is settled. Purged messages may make the newest position too low.
+    pub(crate) fn settled(&self) -> SettledTo {
+        let delivered = self.delivered.stream_seq;
+        let all = self.num_ack_pending == 0;
+        SettledTo {
+            position: if all {
+                delivered
+            } else {
+                self.ack_floor.stream_seq
+            },
+            newest: delivered + self.num_pending,
+        }
     }
 }
 

@@ -224,11 +224,15 @@ impl Queues {
         let mut queues: Vec<QueueStats> = infos
             .into_iter()
             .filter_map(|info| {
+                let queue = self.names.queue(info.filter())?;
+                // Executors share a stream, so their messages have no positions of their own.
+                let is_alone = !matches!(queue, QueueId::Executor { .. });
                 Some(QueueStats {
-                    queue: self.names.queue(info.filter())?,
+                    queue,
                     ready: info.num_pending,
                     unsettled: info.num_ack_pending,
                     coverage: Coverage::All,
+                    settled: is_alone.then(|| info.settled()),
                 })
             })
             .collect();

@@ -277,6 +277,7 @@ impl Driver for RabbitDriver {
                 ready: counts.ready + buffered,
                 unsettled,
                 coverage: counts.coverage(u64::from(is_subscribed)),
+                settled: None,
             });
         }
         Ok(stats)

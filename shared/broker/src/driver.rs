@@ -126,6 +126,17 @@ pub struct QueueStats {
     pub unsettled: u64,
     /// What these numbers cover.
     pub coverage: Coverage,
+    /// How far the queue is settled. `None` if the product cannot tell.
+    pub settled: Option<SettledTo>,
+}
+
+/// Up to where the messages of a queue are settled, by the numbers that the product gives them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SettledTo {
+    /// All messages up to this one are settled.
+    pub position: u64,
+    /// The newest message. It is lower than at an earlier look if the queue was created anew since.
+    pub newest: u64,
 }
 
 impl QueueStats {

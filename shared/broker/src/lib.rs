@@ -23,7 +23,7 @@ pub use dead::DeadLetter;
 pub use dead_letter_seal::DeadLetterSeal;
 pub use driver::{
     BrokerStats, Capabilities, Coverage, Delivery, Driver, Outgoing, QueueStats, Receipt, Refusal,
-    Settlement,
+    SettledTo, Settlement,
 };
 pub use error::{BrokerError, ErrorKind};
 pub use listener::{Announcement, Listener, ListenerSender};

@@ -119,6 +119,7 @@ mod tests {
             messages,
             counts_all: true,
             ingested,
+            settled: None,
         }
     }
 

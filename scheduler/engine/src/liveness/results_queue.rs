@@ -1,10 +1,14 @@
 //! The results queue at one moment, and what this node has taken out of it.
 //!
 //! Executors publish their results before they fall silent or lose their state directory. Failover and reconcile wait
-//! until these are in the store. Results arrive in order. An empty queue is no proof alone: another node may have fetched
-//! results and not written them yet, and some products do not count those.
+//! until these are in the store. An empty queue is no proof alone: another node may have fetched results and not written
+//! them yet, and some products do not count those.
+//!
+//! Results arrive in order, except for those that a node had fetched before it was killed. NATS delivers these again only
+//! after its ack wait, behind newer ones. Its positions tell whether they are settled. A product without positions gives
+//! back what a killed node held as soon as it notices the loss of the connection, ahead of newer results.
 
-use cueline_broker::{BrokerStats, Coverage, QueueId};
+use cueline_broker::{BrokerStats, Coverage, QueueId, SettledTo};
 
 /// A look at the results queue.
 #[derive(Debug, Clone, Copy)]
@@ -15,6 +19,8 @@ pub(crate) struct ResultsQueue {
     pub(crate) counts_all: bool,
     /// The messages that this node has ingested since its start.
     pub(crate) ingested: u64,
+    /// How far it is settled, if the product tells.
+    pub(crate) settled: Option<SettledTo>,
 }
 
 impl ResultsQueue {
@@ -24,21 +30,32 @@ impl ResultsQueue {
         if stats.is_unanswered(&queue) {
             return None;
         }
-        let (messages, coverage) = match stats.of(&queue) {
-            Some(found) => (found.ready + found.unsettled, found.coverage),
-            None => (0, Coverage::All),
+        let (messages, coverage, settled) = match stats.of(&queue) {
+            Some(found) => (found.ready + found.unsettled, found.coverage, found.settled),
+            None => (0, Coverage::All, None),
         };
         (coverage != Coverage::Unsure).then_some(Self {
             messages,
             counts_all: coverage == Coverage::All,
             ingested,
+            settled,
         })
     }
 
-    /// Whether all messages that were counted at the look `then` have been fetched, by this node or by others. Under load
-    /// the queue is never empty. Then this node must have ingested as many messages as the queue held.
+    /// Whether all messages that were in the queue at the look `then` have been fetched, by this node or by others; with
+    /// positions, whether they are settled.
+    ///
+    /// Under load the queue is never empty. Without positions, this node must then have ingested as many messages as the
+    /// queue held.
     pub(crate) fn has_passed(self, then: Self) -> bool {
-        self.messages == 0 || self.ingested.saturating_sub(then.ingested) >= then.messages
+        if self.messages == 0 {
+            return true;
+        }
+        match (self.settled, then.settled) {
+            // A queue that was created anew has none of them.
+            (Some(now), Some(then)) => now.position >= then.newest || now.newest < then.newest,
+            _ => self.ingested.saturating_sub(then.ingested) >= then.messages,
+        }
     }
 }
 
@@ -55,6 +72,7 @@ mod tests {
                 ready,
                 unsettled,
                 coverage,
+                settled: None,
             }],
             unanswered: Vec::new(),
         }
@@ -76,5 +94,37 @@ mod tests {
         };
         assert_eq!(counted(&unanswered), None);
         assert_eq!(counted(&BrokerStats::default()), Some((0, true)));
+    }
+
+    fn queue(messages: u64, ingested: u64, settled: Option<(u64, u64)>) -> ResultsQueue {
+        ResultsQueue {
+            messages,
+            counts_all: true,
+            ingested,
+            settled: settled.map(|(position, newest)| SettledTo { position, newest }),
+        }
+    }
+
+    #[test]
+    fn without_positions_as_many_messages_as_there_were_have_to_be_ingested() {
+        let then = queue(10, 100, None);
+        assert!(!queue(8, 109, None).has_passed(then));
+        assert!(queue(8, 110, None).has_passed(then));
+        assert!(queue(0, 100, None).has_passed(then));
+    }
+
+    #[test]
+    fn newer_messages_do_not_stand_for_those_that_a_killed_node_had_fetched() {
+        // Messages 41 to 50 are in the queue, and a killed node had fetched 41.
+        let then = queue(10, 100, Some((40, 50)));
+        assert!(!queue(5, 500, Some((40, 450))).has_passed(then));
+        assert!(queue(5, 500, Some((50, 450))).has_passed(then));
+        assert!(queue(0, 100, Some((50, 50))).has_passed(then));
+    }
+
+    #[test]
+    fn a_queue_that_was_created_anew_has_none_of_the_old_messages() {
+        let then = queue(10, 100, Some((40, 50)));
+        assert!(queue(3, 100, Some((0, 3))).has_passed(then));
     }
 }

@@ -9,7 +9,7 @@ use super::fixture::{
     numbers, publish, take,
 };
 use crate::address::QueueId;
-use crate::driver::{Coverage, Refusal};
+use crate::driver::{Coverage, Driver, Refusal, SettledTo};
 
 super::cases![
     Nothing: declaring_again_changes_nothing,
@@ -19,6 +19,7 @@ super::cases![
     Nothing: a_message_for_no_queue_is_refused_alone,
     Nothing: fetching_from_no_queue_is_an_error,
     Nothing: existing_queues_are_counted_once,
+    Nothing: positions_stay_before_an_unsettled_message,
     SharedByProcesses: a_process_that_never_used_a_queue_counts_it,
     SharedByProcesses: counts_without_the_deliveries_of_others_say_so,
 ];
@@ -159,6 +160,36 @@ async fn existing_queues_are_counted_once(fixture: Fixture) {
         .map(|s| (&s.queue, s.ready, s.unsettled))
         .collect();
     assert_eq!(found, [(&queue, 2, 1)]);
+}
+
+/// Does nothing for a product without positions.
+async fn positions_stay_before_an_unsettled_message(fixture: Fixture) {
+    let queue = QueueId::Results;
+    let driver = fixture.open(std::slice::from_ref(&queue)).await;
+    publish(&*driver, &messages(&queue, 0..3)).await;
+    let held = take(&*driver, &queue, 3).await;
+    ack(&*driver, &queue, &held[1..]).await;
+    assert_counts(&*driver, &queue, 0, 1).await;
+    let Some(then) = settled(&*driver, &queue).await else {
+        return;
+    };
+    assert!(then.position < then.newest, "{then:?}");
+    publish(&*driver, &messages(&queue, 3..6)).await;
+    let newer = take(&*driver, &queue, 3).await;
+    ack(&*driver, &queue, &newer).await;
+    assert_counts(&*driver, &queue, 0, 1).await;
+    let now = settled(&*driver, &queue).await.unwrap();
+    assert!(now.position < then.newest, "{then:?}, {now:?}");
+    assert!(now.newest > then.newest, "{then:?}, {now:?}");
+    ack(&*driver, &queue, &held[..1]).await;
+    assert_counts(&*driver, &queue, 0, 0).await;
+    let end = settled(&*driver, &queue).await.unwrap();
+    assert_eq!((end.position, end.newest), (now.newest, now.newest));
+}
+
+async fn settled(driver: &dyn Driver, queue: &QueueId) -> Option<SettledTo> {
+    let stats = driver.stats(std::slice::from_ref(queue)).await.unwrap();
+    stats.of(queue).unwrap().settled
 }
 
 async fn a_process_that_never_used_a_queue_counts_it(fixture: Fixture) {
