@@ -6,7 +6,7 @@ use axum::Json;
 use axum::extract::{Extension, State};
 use axum::http::Uri;
 use cueline_model::Right;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::ApiState;
 use crate::access::Caller;
@@ -18,6 +18,61 @@ use crate::view::{ExecutorView, Executors, Stats};
 
 /// The store has to answer within this time.
 const READY_TIME_LIMIT: Duration = Duration::from_secs(2);
+
+/// The paths of the API, by the names of their links.
+const LINKS: &[(&str, &str)] = &[
+    ("login", "/api/v1/login"),
+    ("logout", "/api/v1/logout"),
+    ("session", "/api/v1/session"),
+    ("setup", "/api/v1/setup"),
+    ("users", "/api/v1/users"),
+    ("user", "/api/v1/users/{name}"),
+    ("password", "/api/v1/users/{name}/password"),
+    ("tokens", "/api/v1/tokens"),
+    ("token", "/api/v1/tokens/{id}"),
+    ("jobs", "/api/v1/jobs"),
+    ("apply", "/api/v1/jobs/apply"),
+    ("job", "/api/v1/jobs/{name}"),
+    ("pause", "/api/v1/jobs/{name}/pause"),
+    ("resume", "/api/v1/jobs/{name}/resume"),
+    ("trigger", "/api/v1/jobs/{name}/trigger"),
+    ("next", "/api/v1/jobs/{name}/next"),
+    ("ledger", "/api/v1/jobs/{name}/ledger"),
+    ("versions", "/api/v1/jobs/{name}/versions"),
+    ("version", "/api/v1/jobs/{name}/versions/{version}"),
+    ("restore", "/api/v1/jobs/{name}/restore"),
+    ("preview", "/api/v1/preview"),
+    ("runs", "/api/v1/runs"),
+    ("run", "/api/v1/runs/{id}"),
+    ("logs", "/api/v1/runs/{id}/logs"),
+    ("cancel", "/api/v1/runs/{id}/cancel"),
+    ("queues", "/api/v1/queues"),
+    ("queue", "/api/v1/queues/{group}/{executor}"),
+    ("drain", "/api/v1/queues/{group}/{executor}/drain"),
+    ("purge", "/api/v1/queues/{group}/{executor}/purge"),
+    ("replay", "/api/v1/queues/{group}/{executor}/replay"),
+    ("dead", "/api/v1/dead"),
+    ("dead_letter", "/api/v1/dead/{id}"),
+    ("replay_dead", "/api/v1/dead/replay"),
+    ("delete_dead", "/api/v1/dead/delete"),
+    ("enrolment_tokens", "/api/v1/enrolment-tokens"),
+    ("enrolment_token", "/api/v1/enrolment-tokens/{id}"),
+    ("worker_keys", "/api/v1/worker-keys"),
+    (
+        "revoke_worker_key",
+        "/api/v1/worker-keys/{group}/{executor}/{key}/revoke",
+    ),
+    (
+        "allow_worker_key",
+        "/api/v1/worker-keys/{group}/{executor}/{key}/allow",
+    ),
+    ("audit", "/api/v1/audit"),
+    ("executors", "/api/v1/executors"),
+    ("stats", "/api/v1/stats"),
+    ("openapi", "/api/openapi.json"),
+    ("docs", "/api/docs"),
+    ("namespace", "/api/v1/namespaces/{namespace}/…"),
+];
 
 /// Liveness: the process answers.
 #[utoipa::path(
@@ -67,56 +122,12 @@ pub(crate) async fn readyz(State(state): State<ApiState>) -> Result<&'static str
 )]
 pub(crate) async fn index(uri: Uri) -> Result<Json<Value>, Problem> {
     query::none(&uri)?;
+    let path = |&(name, path): &(&str, &str)| (name.to_owned(), Value::from(path));
+    let links: Map<String, Value> = LINKS.iter().map(path).collect();
     Ok(Json(json!({
         "name": "cueline",
         "version": env!("CARGO_PKG_VERSION"),
-        "links": {
-            "login": "/api/v1/login",
-            "logout": "/api/v1/logout",
-            "session": "/api/v1/session",
-            "setup": "/api/v1/setup",
-            "users": "/api/v1/users",
-            "user": "/api/v1/users/{name}",
-            "password": "/api/v1/users/{name}/password",
-            "tokens": "/api/v1/tokens",
-            "token": "/api/v1/tokens/{id}",
-            "jobs": "/api/v1/jobs",
-            "apply": "/api/v1/jobs/apply",
-            "job": "/api/v1/jobs/{name}",
-            "pause": "/api/v1/jobs/{name}/pause",
-            "resume": "/api/v1/jobs/{name}/resume",
-            "trigger": "/api/v1/jobs/{name}/trigger",
-            "next": "/api/v1/jobs/{name}/next",
-            "ledger": "/api/v1/jobs/{name}/ledger",
-            "versions": "/api/v1/jobs/{name}/versions",
-            "version": "/api/v1/jobs/{name}/versions/{version}",
-            "restore": "/api/v1/jobs/{name}/restore",
-            "preview": "/api/v1/preview",
-            "runs": "/api/v1/runs",
-            "run": "/api/v1/runs/{id}",
-            "logs": "/api/v1/runs/{id}/logs",
-            "cancel": "/api/v1/runs/{id}/cancel",
-            "queues": "/api/v1/queues",
-            "queue": "/api/v1/queues/{group}/{executor}",
-            "drain": "/api/v1/queues/{group}/{executor}/drain",
-            "purge": "/api/v1/queues/{group}/{executor}/purge",
-            "replay": "/api/v1/queues/{group}/{executor}/replay",
-            "dead": "/api/v1/dead",
-            "dead_letter": "/api/v1/dead/{id}",
-            "replay_dead": "/api/v1/dead/replay",
-            "delete_dead": "/api/v1/dead/delete",
-            "enrolment_tokens": "/api/v1/enrolment-tokens",
-            "enrolment_token": "/api/v1/enrolment-tokens/{id}",
-            "worker_keys": "/api/v1/worker-keys",
-            "revoke_worker_key": "/api/v1/worker-keys/{group}/{executor}/{key}/revoke",
-            "allow_worker_key": "/api/v1/worker-keys/{group}/{executor}/{key}/allow",
-            "audit": "/api/v1/audit",
-            "executors": "/api/v1/executors",
-            "stats": "/api/v1/stats",
-            "openapi": "/api/openapi.json",
-            "docs": "/api/docs",
-            "namespace": "/api/v1/namespaces/{namespace}/…",
-        },
+        "links": links,
     })))
 }
 

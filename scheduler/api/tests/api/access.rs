@@ -308,12 +308,9 @@ async fn pages_of_a_filtered_list_lead_to_all_of_it() {
 async fn a_refusal_names_the_missing_right_and_where() {
     let (server, _, _) = two_groups().await;
     let token = server.token_with(&grants("viewer")).await;
-    let pause = server.by(
-        &token,
-        Method::POST,
-        "/api/v1/jobs/in-a/pause",
-        Some(&json!({})),
-    );
+    let nothing = json!({});
+    let path = "/api/v1/jobs/in-a/pause";
+    let pause = server.by(&token, Method::POST, path, Some(&nothing));
     let problem = pause.await.json();
     assert_eq!(problem["type"], "cueline:forbidden");
     let detail = "you may not trigger, pause and cancel in group a";
@@ -336,9 +333,9 @@ async fn a_job_of_another_group_is_neither_taken_over_nor_made_a_parent() {
             .by(&token, Method::POST, "/api/v1/jobs/apply", Some(&body))
             .await
     };
-    let taken = apply(job("in-b", "a", &shell())).await;
-    assert_eq!(taken.status.as_u16(), 403, "{taken:?}");
-    assert!(taken.text.contains("use another name"), "{taken:?}");
+    let refused = apply(job("in-b", "a", &shell())).await;
+    assert_eq!(refused.status.as_u16(), 403, "{refused:?}");
+    assert!(refused.text.contains("use another name"), "{refused:?}");
     let mut child = job("new-child", "a", &native());
     child.as_object_mut().expect("an object").remove("schedule");
     child["after"] = json!("in-b");

@@ -252,18 +252,18 @@ async fn a_token_of_a_user_loses_what_the_user_loses() {
     let admin = json!({ "name": "x", "grants": [{ "role": "admin" }] });
     assert_eq!(session.post(&server, "/tokens", &admin).await.0, 403);
     let token = created["token"].as_str().expect("a token");
-    let stats = async || {
+    let ask_stats = async || {
         server
             .by(token, Method::GET, "/api/v1/stats", None)
             .await
             .status
     };
-    assert_eq!(stats().await, StatusCode::OK);
+    assert_eq!(ask_stats().await, StatusCode::OK);
     let request = server.bare(Method::PATCH, "/api/v1/users/alice");
     let request = request.bearer_auth(crate::server::TOKEN);
     let narrowed = json!({ "grants": [{ "group": "a", "role": "viewer" }] });
     server.send(request.json(&narrowed)).await.good();
-    assert_eq!(stats().await, StatusCode::FORBIDDEN);
+    assert_eq!(ask_stats().await, StatusCode::FORBIDDEN);
 }
 
 #[tokio::test]
