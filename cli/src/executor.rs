@@ -1,24 +1,28 @@
 //! `cueline executor …`
 
 use cueline_api::view::{ExecutorView, Executors};
+use serde_json::Value;
 
 use crate::args::ExecutorCommand;
 use crate::client::{Api, read};
 use crate::failure::Failure;
 use crate::human;
 use crate::output::{Out, Paint, cell};
+use crate::watch;
 
 /// An executor gets no new triggers after this time without a heartbeat.
 pub(crate) const DEAD_AFTER_MS: u64 = 15_000;
 
 pub(crate) async fn run(api: &Api, out: Out, command: &ExecutorCommand) -> Result<(), Failure> {
     match command {
-        ExecutorCommand::List => list(api, out).await,
+        ExecutorCommand::List(watch) => {
+            let fetch = async || api.get(&["executors"], &[]).await;
+            watch::show(out, *watch, fetch, |executors| list(out, executors)).await
+        }
     }
 }
 
-async fn list(api: &Api, out: Out) -> Result<(), Failure> {
-    let answer = api.get(&["executors"], &[]).await?;
+fn list(out: Out, answer: Value) -> Result<(), Failure> {
     if out.is_json() {
         return out.json(&answer);
     }

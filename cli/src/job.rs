@@ -9,8 +9,9 @@ use crate::args::{ApplyArgs, FilesArgs, JobCommand, NextArgs};
 use crate::client::{Api, read};
 use crate::failure::Failure;
 use crate::human;
-use crate::output::{Out, Paint, Waiting, cell};
-use crate::{jobdiff, jobfile};
+use crate::output::{Out, Paint, cell};
+use crate::progress::Progress;
+use crate::{jobdiff, jobfile, watch};
 
 /// The most jobs asked for at once.
 const PAGE: usize = 1_000;
@@ -19,7 +20,9 @@ pub(crate) async fn run(api: &Api, out: Out, command: JobCommand) -> Result<(), 
     match command {
         JobCommand::Apply(args) => apply_files(api, out, &args).await,
         JobCommand::Diff(args) => diff(api, out, &args).await,
-        JobCommand::List => list(api, out).await,
+        JobCommand::List(watch) => {
+            watch::show(out, watch, async || all(api).await, |jobs| list(out, jobs)).await
+        }
         JobCommand::Show(job) => show(api, out, &job.name).await,
         JobCommand::Next(args) => next(api, out, &args).await,
         JobCommand::Pause(job) => change(api, out, &job.name, "pause", "paused").await,
@@ -48,7 +51,7 @@ pub(crate) async fn apply(
     specs: &[JobSpec],
     dry_run: bool,
 ) -> Result<(), Failure> {
-    let answer = send(api, specs, dry_run).await?;
+    let answer = send(api, out, specs, dry_run).await?;
     if out.is_json() {
         return out.json(&answer);
     }
@@ -76,8 +79,10 @@ pub(crate) async fn apply(
     ))
 }
 
-async fn send(api: &Api, specs: &[JobSpec], dry_run: bool) -> Result<Value, Failure> {
-    let _waiting = Waiting::for_(format!("applying {} jobs", specs.len()));
+async fn send(api: &Api, out: Out, specs: &[JobSpec], dry_run: bool) -> Result<Value, Failure> {
+    let what = if dry_run { "comparing" } else { "applying" };
+    // One request applies them all, so there is nothing to count.
+    let _progress = Progress::spinner(out, &format!("{what} {} jobs", specs.len()));
     let body = json!({ "jobs": specs, "dry_run": dry_run });
     api.post(&["jobs", "apply"], &body)
         .await
@@ -93,9 +98,11 @@ async fn send(api: &Api, specs: &[JobSpec], dry_run: bool) -> Result<Value, Fail
 async fn diff(api: &Api, out: Out, args: &FilesArgs) -> Result<(), Failure> {
     let specs = read_files(args, "nothing was compared")?;
     // The server compares, because only the server can check some rules, such as whether a parent exists.
-    let answer: ApplyAnswer = read(send(api, &specs, true).await?)?;
+    let answer: ApplyAnswer = read(send(api, out, &specs, true).await?)?;
     let mut changes = Vec::new();
-    for (spec, one) in specs.iter().zip(&answer.applied) {
+    let progress = Progress::bar(out, "comparing jobs", specs.len());
+    for (done, (spec, one)) in specs.iter().zip(&answer.applied).enumerate() {
+        progress.reached(done);
         let fields = match one.change {
             Change::Unchanged => continue,
             Change::Created => Vec::new(),
@@ -106,6 +113,7 @@ async fn diff(api: &Api, out: Out, args: &FilesArgs) -> Result<(), Failure> {
         };
         changes.push((spec.name.clone(), one.change, fields));
     }
+    drop(progress);
     if out.is_json() {
         let changes: Vec<_> = changes
             .iter()
@@ -129,7 +137,7 @@ async fn diff(api: &Api, out: Out, args: &FilesArgs) -> Result<(), Failure> {
 }
 
 /// All jobs, page by page.
-async fn all(api: &Api) -> Result<(Vec<Value>, Value), Failure> {
+async fn all(api: &Api) -> Result<Value, Failure> {
     let mut jobs = Vec::new();
     let mut after: Option<String> = None;
     loop {
@@ -141,14 +149,12 @@ async fn all(api: &Api) -> Result<(Vec<Value>, Value), Failure> {
         }
         after = page.get("next").and_then(Value::as_str).map(str::to_owned);
         if after.is_none() {
-            return Ok((jobs, page["now"].take()));
+            return Ok(json!({ "jobs": jobs, "now": page["now"].take() }));
         }
     }
 }
 
-async fn list(api: &Api, out: Out) -> Result<(), Failure> {
-    let (jobs, now) = all(api).await?;
-    let answer = json!({ "jobs": jobs, "now": now });
+fn list(out: Out, answer: Value) -> Result<(), Failure> {
     if out.is_json() {
         return out.json(&answer);
     }

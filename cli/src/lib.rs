@@ -3,13 +3,16 @@
 //! A command prints its answer on standard output and its errors on standard error. Its exit status is 0 (done), 1
 //! (the server refused or did not answer) or 2 (the input is wrong).
 
+mod accounts;
 mod adapters;
 mod args;
 #[cfg(feature = "bench")]
 mod bench;
 mod client;
+mod completion;
 mod components;
 mod config;
+mod context;
 mod cron;
 mod crontab;
 mod discovery;
@@ -23,8 +26,11 @@ mod job;
 mod jobdiff;
 mod jobfile;
 mod keys;
+mod login;
 mod migrate;
 mod output;
+mod progress;
+mod prompt;
 mod queue;
 mod redacted;
 mod run;
@@ -34,6 +40,7 @@ mod server_args;
 mod standalone;
 mod suggest;
 mod trigger;
+mod watch;
 mod worker;
 mod worker_key;
 
@@ -66,10 +73,12 @@ fn execute(args: Vec<OsString>, native: Native) -> ExitCode {
         .try_get_matches_from(args)
         .and_then(|matches| Ok((Cli::from_arg_matches(&matches)?, matches)));
     let cli = match parsed {
-        Ok((cli, matches)) => match refuse_client_options(&matches) {
-            Some(failure) => return failure.report(),
-            None => cli,
-        },
+        Ok((cli, matches)) => {
+            match refuse_client_options(&matches).or_else(|| refuse_other_server(&matches)) {
+                Some(failure) => return failure.report(),
+                None => cli,
+            }
+        }
         Err(error) => {
             // The exit status is 0 for help and 2 for a mistake.
             let status = u8::try_from(error.exit_code()).unwrap_or(2);
@@ -106,6 +115,7 @@ fn refuse_client_options(matches: &ArgMatches) -> Option<Failure> {
     config::is_role(name).then_some(())?;
     let messages: Vec<String> = [
         ("url", "--url", "--listen sets the address of this server"),
+        ("context", "--context", "it names a server for commands; remove it"),
         ("token", "--token", "others can see command lines; use --token-file or CUELINE_TOKEN, where the role has them"),
         ("ca_file", "--ca-file", "--tls-client-ca has the authorities of clients, where the role has it"),
         ("client_cert", "--client-cert", "--tls-cert has the certificate of this server, where the role has it"),
@@ -115,6 +125,32 @@ fn refuse_client_options(matches: &ArgMatches) -> Option<Failure> {
     .into_iter()
     .filter(|(id, ..)| matches.value_source(id) == Some(ValueSource::CommandLine))
     .map(|(_, flag, instead)| format!("{flag} is only for client commands, but `cueline {name}` is a server; {instead}"))
+    .collect();
+    (!messages.is_empty()).then_some(Failure::BadInput {
+        messages,
+        summary: None,
+    })
+}
+
+/// `cueline login` is about the server that its argument names, and no other.
+fn refuse_other_server(matches: &ArgMatches) -> Option<Failure> {
+    let (_, matches) = matches.subcommand().filter(|(name, _)| *name == "login")?;
+    let messages: Vec<String> = [
+        ("url", "--url", "give the address as the argument of login"),
+        (
+            "token",
+            "--token",
+            "others can see command lines; use --token-file",
+        ),
+        (
+            "context",
+            "--context",
+            "--name sets the name of the context",
+        ),
+    ]
+    .into_iter()
+    .filter(|(id, ..)| matches.value_source(id) == Some(ValueSource::CommandLine))
+    .map(|(_, flag, instead)| format!("{flag} has no effect on login; {instead}"))
     .collect();
     (!messages.is_empty()).then_some(Failure::BadInput {
         messages,
@@ -139,7 +175,15 @@ async fn run(cli: Cli, native: Native) -> Result<(), Failure> {
         Command::Migrate(args) => migrate::run(out, &args).await,
         Command::Config(command) => config::check::run(out, command),
         Command::Key(command) => keys::run(out, &command),
-        Command::Token(command) => keys::token(out, &command),
+        Command::Token(command) => accounts::token(api, out, command).await,
+        Command::User(command) => accounts::user(&api()?, out, command).await,
+        Command::Setup(args) => accounts::setup(&api()?, out, &args).await,
+        Command::Login(args) => login::login(out, &cli.server, &args).await,
+        Command::Logout(args) => login::logout(out, &cli.server, &args).await,
+        Command::Whoami => login::whoami(out, &cli.server).await,
+        Command::Context(command) => context::run(out, &cli.server, command),
+        Command::Completion(args) => completion::completion(out, Cli::command(), &args),
+        Command::Man(args) => completion::man(out, Cli::command(), &args),
         Command::WorkerKey(command) => worker_key::run(api, out, command).await,
         #[cfg(feature = "bench")]
         Command::Bench(args) => Ok(bench::run(out, args).await?),

@@ -8,10 +8,14 @@ use crate::args::{ExecutorArg, QueueCommand};
 use crate::client::{Api, read};
 use crate::failure::Failure;
 use crate::output::{Out, Paint, cell};
+use crate::watch;
 
 pub(crate) async fn run(api: &Api, out: Out, command: QueueCommand) -> Result<(), Failure> {
     match command {
-        QueueCommand::List => list(api, out).await,
+        QueueCommand::List(watch) => {
+            let fetch = async || api.get(&["queues"], &[]).await;
+            watch::show(out, watch, fetch, |queues| list(out, queues)).await
+        }
         QueueCommand::Show(target) => show(api, out, &target).await,
         QueueCommand::Drain(target) => {
             empty(api, out, &target, "drain", "removed, to be routed again").await
@@ -23,8 +27,7 @@ pub(crate) async fn run(api: &Api, out: Out, command: QueueCommand) -> Result<()
     }
 }
 
-async fn list(api: &Api, out: Out) -> Result<(), Failure> {
-    let answer = api.get(&["queues"], &[]).await?;
+fn list(out: Out, answer: Value) -> Result<(), Failure> {
     if out.is_json() {
         return out.json(&answer);
     }

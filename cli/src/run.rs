@@ -10,6 +10,7 @@ use crate::client::{Api, read};
 use crate::failure::{Failure, say};
 use crate::human;
 use crate::output::{Out, Paint, cell};
+use crate::watch;
 
 /// How long the server may wait for lines; below the client's answer timeout.
 const LONG_POLL_MS: u32 = 20_000;
@@ -17,19 +18,29 @@ const LOG_PAGE: u32 = 1_000;
 
 pub(crate) async fn run(api: &Api, out: Out, command: RunCommand) -> Result<(), Failure> {
     match command {
-        RunCommand::List(args) => list(api, out, &args).await,
-        RunCommand::Show(run) => show(api, out, run.id).await,
+        RunCommand::List(args) => {
+            let fetch = async || fetch_list(api, &args).await;
+            watch::show(out, args.watch, fetch, |page| list(out, page)).await
+        }
+        RunCommand::Show(args) => {
+            let id = args.run.id.to_string();
+            let fetch = async || api.get(&["runs", &id], &[]).await;
+            watch::show(out, args.watch, fetch, |run| show(out, run)).await
+        }
         RunCommand::Logs(args) => logs(api, out, &args).await,
         RunCommand::Cancel(run) => cancel(api, out, run.id).await,
     }
 }
 
-async fn list(api: &Api, out: Out, args: &RunListArgs) -> Result<(), Failure> {
+async fn fetch_list(api: &Api, args: &RunListArgs) -> Result<Value, Failure> {
     let mut query = vec![("limit", args.limit.to_string())];
     query.extend(args.job.iter().map(|job| ("job", job.to_string())));
     query.extend(args.before.iter().map(|id| ("before", id.to_string())));
     query.extend(args.states.iter().map(|state| ("state", state.to_string())));
-    let answer = api.get(&["runs"], &query).await?;
+    api.get(&["runs"], &query).await
+}
+
+fn list(out: Out, answer: Value) -> Result<(), Failure> {
     if out.is_json() {
         return out.json(&answer);
     }
@@ -83,8 +94,7 @@ fn took(run: &Run, now: Timestamp) -> Option<String> {
     Some(human::took(human::between(from, to)))
 }
 
-async fn show(api: &Api, out: Out, id: i64) -> Result<(), Failure> {
-    let answer = api.get(&["runs", &id.to_string()], &[]).await?;
+fn show(out: Out, answer: Value) -> Result<(), Failure> {
     if out.is_json() {
         return out.json(&answer);
     }

@@ -2,15 +2,17 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use reqwest::{Certificate, ClientBuilder, Identity};
 
+use crate::context::book::Context;
+use crate::context::name::ContextName;
 use crate::failure::Failure;
 
 /// The server, and how a command proves who it is.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(crate) struct ServerArgs {
     /// The server's address.
     #[arg(
@@ -18,10 +20,13 @@ pub(crate) struct ServerArgs {
         global = true,
         env = "CUELINE_URL",
         value_name = "URL",
-        help = "The server's address; by default this user's standalone server, else http://127.0.0.1:7800"
+        help = "The server's address; by default that of the context, else this user's standalone server, else http://127.0.0.1:7800"
     )]
     pub(crate) url: Option<String>,
-    /// The admin token; by default that of this user's standalone server
+    /// The context whose server is asked; by default the one that `cueline context use` chose
+    #[arg(long, global = true, env = "CUELINE_CONTEXT", value_name = "NAME")]
+    context: Option<String>,
+    /// The admin token or an API token; by default that of the context or of this user's standalone server
     #[arg(
         long,
         global = true,
@@ -42,6 +47,55 @@ pub(crate) struct ServerArgs {
 }
 
 impl ServerArgs {
+    /// The context that the user names. An empty variable is ignored.
+    pub(crate) fn named_context(&self) -> Result<Option<ContextName>, Failure> {
+        let name = self.context.as_deref().filter(|name| !name.is_empty());
+        let parsed = name.map(str::parse::<ContextName>).transpose();
+        parsed.map_err(|problem| Failure::bad_input(format!("context: {problem}")))
+    }
+
+    /// The same arguments, without the address and the token of the user: the context has both.
+    pub(crate) fn only_context(&self, name: &ContextName) -> Self {
+        Self {
+            url: None,
+            token: None,
+            context: Some(name.to_string()),
+            ..self.clone()
+        }
+    }
+
+    /// The same arguments, with the certificates of a context where none are given. A certificate and its key belong
+    /// together, so the context has both or none of them.
+    pub(crate) fn completed_by(&self, context: &Context) -> Self {
+        let mut all = self.clone();
+        let of = |path: Option<&PathBuf>| path.map(|path| path.as_os_str().to_owned());
+        if given(self.ca_file.as_ref()).is_none() {
+            all.ca_file = of(context.ca_file.as_ref());
+        }
+        let has_pair =
+            given(self.client_cert.as_ref()).is_some() || given(self.client_key.as_ref()).is_some();
+        if !has_pair {
+            all.client_cert = of(context.client_cert.as_ref());
+            all.client_key = of(context.client_key.as_ref());
+        }
+        all
+    }
+
+    /// The files of certificates, as absolute paths, for a context that is used from any directory.
+    pub(crate) fn certificate_files(&self) -> Result<[Option<PathBuf>; 3], Failure> {
+        let absolute = |option: &str, path: Option<&OsString>| {
+            given(path)
+                .map(std::path::absolute)
+                .transpose()
+                .map_err(|error| Failure::bad_input(format!("{option}: {error}")))
+        };
+        Ok([
+            absolute("ca_file", self.ca_file.as_ref())?,
+            absolute("client_cert", self.client_cert.as_ref())?,
+            absolute("client_key", self.client_key.as_ref())?,
+        ])
+    }
+
     /// Gives a client of an https server its certificates.
     pub(crate) fn with_certificates(
         &self,

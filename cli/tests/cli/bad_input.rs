@@ -56,6 +56,34 @@ fn wrong_arguments_are_named() {
         ),
         (&["import", "crontab", "none.crontab"], &["none.crontab"]),
         (&["import", "crontab", ".", "--dry-run"], &["not a file"]),
+        (&["job", "list", "--watch", "0"], &["1..=86400"]),
+        (&["--context", "a/b", "job", "list"], &["context: ", "'/'"]),
+        (
+            &["--context", "none", "job", "list"],
+            &["no context \"none\""],
+        ),
+        (
+            &["login", "https://a.example", "--token", "x"],
+            &["--token has no effect on login", "--token-file"],
+        ),
+        (
+            &["login", "https://a.example", "--user", "b"],
+            &["--password-file"],
+        ),
+        (
+            &["user", "create", "a", "--grant", "viewr"],
+            &["viewr", "did you mean"],
+        ),
+        (
+            &["user", "change", "a", "--url", "http://127.0.0.1:9"],
+            &["nothing to change"],
+        ),
+        (&["token", "create", "ci"], &["--grant"]),
+        (&["completion", "tcsh"], &["tcsh", "bash"]),
+        (
+            &["standalone", "--context", "a"],
+            &["--context is only for client commands"],
+        ),
         (&["standalone", "--listen", "here"], &["--listen"]),
         (&["standalone", "--workers", "0"], &["--workers"]),
     ] {

@@ -23,6 +23,14 @@ fn the_help_names_every_command() {
         "config",
         "key",
         "token",
+        "login",
+        "logout",
+        "whoami",
+        "context",
+        "user",
+        "setup",
+        "completion",
+        "man",
         "bench",
     ] {
         assert!(
