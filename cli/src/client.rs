@@ -250,7 +250,7 @@ impl Api {
                 messages: messages(problem),
                 summary: None,
             },
-            _ => Failure::failed(problem.detail),
+            _ => Failure::failed(messages(problem).join("; ")),
         }
     }
 

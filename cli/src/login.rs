@@ -198,7 +198,12 @@ async fn by_password(
 /// Begins a session.
 async fn begin(api: &Api, user: &str, password: &str) -> Result<(Api, Login), Failure> {
     let body = json!({ "name": user, "password": password });
-    let response = api.send(Method::POST, &["login"], &[], Some(&body)).await?;
+    let sent = api.send(Method::POST, &["login"], &[], Some(&body)).await;
+    // The advice about tokens is of no use here.
+    let response = sent.map_err(|failure| match failure {
+        Failure::Unauthorised { message, .. } => Failure::failed(message),
+        other => other,
+    })?;
     let cookie = cookie(response.headers().get_all(SET_COOKIE).iter()).ok_or_else(|| {
         Failure::with_hint(
             format!("{} answered the login without a session", api.url()),
