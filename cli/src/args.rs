@@ -5,15 +5,20 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use cueline_model::{ExecutorName, GroupName, JobName, RunState, Timestamp};
 
+use crate::accounts::args::{SetupArgs, TokenCommand, UserCommand};
 use crate::audit::AuditCommand;
+use crate::completion::{CompletionArgs, ManArgs};
 use crate::config::RoleArgs;
 use crate::config::check::ConfigCommand;
+use crate::context::args::ContextCommand;
+use crate::context::server_args::ServerArgs;
 use crate::job_history::{HistoryArgs, RestoreArgs};
-use crate::keys::{KeyCommand, TokenCommand};
+use crate::keys::KeyCommand;
+use crate::login::{LoginArgs, LogoutArgs};
 use crate::migrate::MigrateArgs;
 use crate::namespaces::AllNamespaces;
 use crate::output::OutputFormat;
-use crate::server_args::ServerArgs;
+use crate::watch::WatchArgs;
 use crate::worker_key::args::WorkerKeyCommand;
 #[cfg(feature = "bench")]
 use cueline_bench::{BenchArgs, BenchWorkerArgs};
@@ -73,14 +78,32 @@ pub(crate) enum Command {
     /// Create and show the keys that sign triggers
     #[command(subcommand)]
     Key(KeyCommand),
-    /// Create an admin token
+    /// Log in to a server: store a token for it as a context
+    Login(LoginArgs),
+    /// Revoke the token of a context, and forget it
+    Logout(LogoutArgs),
+    /// Show who sends requests to which server, and what they may do
+    Whoami,
+    /// List, choose, show, rename and delete contexts: servers that commands know by name
+    #[command(subcommand)]
+    Context(ContextCommand),
+    /// List, show, create, change and delete users; set their passwords
+    #[command(subcommand)]
+    User(UserCommand),
+    /// List, create and revoke API tokens; create an admin token
     #[command(subcommand)]
     Token(TokenCommand),
+    /// Create the first user of a server
+    Setup(SetupArgs),
     /// Enrol workers, and list, revoke, allow and replace their keys
     #[command(subcommand)]
     WorkerKey(WorkerKeyCommand),
     /// Print the OpenAPI document of the API
     Openapi,
+    /// Print the completions of a shell
+    Completion(CompletionArgs),
+    /// Write a man page for each command
+    Man(ManArgs),
     /// Measure how many runs a second this machine fires
     #[cfg(feature = "bench")]
     Bench(BenchArgs),
@@ -108,7 +131,7 @@ pub(crate) enum JobCommand {
     /// Show what apply would change, field by field
     Diff(FilesArgs),
     /// List jobs
-    List(AllNamespaces),
+    List(ListArgs),
     /// Show one job
     Show(JobArg),
     /// Show a job's next fire times
@@ -123,6 +146,16 @@ pub(crate) enum JobCommand {
     History(HistoryArgs),
     /// Apply the definition of an earlier version of a job
     Restore(RestoreArgs),
+}
+
+/// A list of one namespace or of all.
+#[derive(Debug, Clone, Copy, Args)]
+pub(crate) struct ListArgs {
+    #[command(flatten)]
+    pub(crate) all: AllNamespaces,
+    /// Whether it is shown again and again.
+    #[command(flatten)]
+    pub(crate) watch: WatchArgs,
 }
 
 /// One job.
@@ -192,7 +225,7 @@ pub(crate) enum RunCommand {
     /// List runs, newest first
     List(RunListArgs),
     /// Show one run with its timeline
-    Show(RunArg),
+    Show(RunShowArgs),
     /// Print a run's log
     Logs(LogsArgs),
     /// Cancel a run, whatever its state
@@ -216,6 +249,20 @@ pub(crate) struct RunListArgs {
     /// At most N
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) limit: u32,
+    /// Whether it is shown again and again.
+    #[command(flatten)]
+    pub(crate) watch: WatchArgs,
+}
+
+/// `cueline run show`
+#[derive(Debug, Args)]
+pub(crate) struct RunShowArgs {
+    /// The run.
+    #[command(flatten)]
+    pub(crate) run: RunArg,
+    /// Whether it is shown again and again.
+    #[command(flatten)]
+    pub(crate) watch: WatchArgs,
 }
 
 /// One run.
@@ -244,14 +291,14 @@ pub(crate) struct LogsArgs {
 #[derive(Debug, Subcommand)]
 pub(crate) enum ExecutorCommand {
     /// List executors
-    List(AllNamespaces),
+    List(ListArgs),
 }
 
 /// `cueline queue …`
 #[derive(Debug, Subcommand)]
 pub(crate) enum QueueCommand {
     /// List queues with their number of messages
-    List(AllNamespaces),
+    List(ListArgs),
     /// Show an executor's queue and its unfinished attempts
     Show(ExecutorArg),
     /// Empty an executor's queue; its runs are routed again

@@ -10,7 +10,8 @@ use crate::client::{Api, read};
 use crate::failure::Failure;
 use crate::human;
 use crate::namespaces::AllNamespaces;
-use crate::output::{Out, Paint, Waiting, cell};
+use crate::output::{Out, Paint, cell};
+use crate::progress::Progress;
 
 /// The most entries asked for at once.
 const PAGE: usize = 1_000;
@@ -156,7 +157,8 @@ async fn list(api: &Api, out: Out, args: AuditListArgs) -> Result<(), Failure> {
 
 /// Prints each page as it arrives, so that the memory does not grow with the log.
 async fn export(api: &Api, out: Out, args: &AuditExportArgs) -> Result<(), Failure> {
-    let waiting = Waiting::for_("exporting the audit log");
+    // On a terminal, the lines show the progress themselves.
+    let progress = (!out.is_terminal()).then(|| Progress::spinner(out, "exporting the audit log"));
     let (mut before, mut count) = (None, 0_usize);
     loop {
         let mut query = window(args.from, args.to);
@@ -169,7 +171,9 @@ async fn export(api: &Api, out: Out, args: &AuditExportArgs) -> Result<(), Failu
                 out.json_line(entry)?;
             }
         }
-        waiting.change(format!("exported {count} entries of the audit log"));
+        if let Some(progress) = &progress {
+            progress.change(&format!("exported {count} entries of the audit log"));
+        }
         before = page.get("next").and_then(Value::as_i64);
         if before.is_none() {
             return Ok(());

@@ -9,21 +9,15 @@ use reqwest::{Method, Response, StatusCode, Url};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::discovery::{self, Discovered};
+use crate::context::chosen::{ChosenServer, NAME_ANOTHER};
+use crate::context::server_args::ServerArgs;
+use crate::context::url::{is_loopback, is_readable_on_the_way};
 use crate::failure::Failure;
 use crate::namespaces::AllNamespaces;
-use crate::server_args::ServerArgs;
-
-/// The server's address by default.
-pub(crate) const DEFAULT_URL: &str = "http://127.0.0.1:7800";
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longer than the server's own longest wait, 30 s.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(45);
-
-/// Advice for a user whose server does not answer.
-const NAME_ANOTHER: &str = "start one with `cueline standalone`, or name another one with --url or CUELINE_URL; \
-     `cueline doctor` looks closer";
 
 /// Advice for a user whose server or command lacks a certificate.
 const CHECK_CERTIFICATES: &str = "if a private authority signed its certificate, give that authority's with --ca-file; \
@@ -43,61 +37,53 @@ pub(crate) struct Api {
     namespace: Namespace,
     /// The socket of this user's server, if the requests go there and not to `base`.
     socket: Option<PathBuf>,
+    session: Option<Session>,
+    /// Whether secrets may be sent over http to another machine.
+    insecure_http: bool,
+}
+
+/// A session, which a login by a password begins.
+#[derive(Clone)]
+pub(crate) struct Session {
+    /// The cookie, as `NAME=VALUE`.
+    pub(crate) cookie: String,
+    /// The value of the header `X-CSRF-Token`.
+    pub(crate) csrf: String,
+}
+
+/// Without the secrets.
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Session(…)")
+    }
 }
 
 impl Api {
-    /// Chooses the server: the named one, else the standalone server of this user, else the one at the default address.
+    /// The server that the user means, see [`ChosenServer::of`].
     pub(crate) fn new(named: &ServerArgs) -> Result<Self, Failure> {
-        let (url, token) = (named.url.as_deref(), named.token.as_deref());
-        let found = discovery::read().unwrap_or_else(|error| {
-            crate::failure::say(&format!(
-                "warning: failed to read where the local server is: {error}"
-            ));
-            None
-        });
-        let text = url
-            .or(found.as_ref().map(|found| found.url.as_str()))
-            .unwrap_or(DEFAULT_URL);
-        let base = base_url(text)?;
-        // An address and a token that the user gave belong together. Otherwise the announced server is meant, if it has
-        // this address. Its announcement may be stale, so it gets a token over its socket only.
-        let local = found
-            .filter(|_| url.is_none() || token.is_none())
-            .filter(|found| base_url(&found.url).is_ok_and(|local| local == base));
-        if let Some(problem) = local.as_ref().and_then(Discovered::socket_problem) {
-            return Err(Failure::with_hint(
-                format!("failed to reach the local server: {problem}"),
-                format!("is it running? {NAME_ANOTHER}"),
-            ));
-        }
-        let (token, token_from) = match (token, &local) {
-            (Some(token), _) => (
-                Some(token.trim().to_owned()),
-                "--token or CUELINE_TOKEN".to_owned(),
-            ),
-            (None, Some(local)) => {
-                let file = local.token_file.display().to_string();
-                (Some(read_token(&local.token_file)?), file)
-            }
-            (None, None) => (None, String::new()),
-        };
-        let socket = local.map(|local| local.socket);
-        let target = match &socket {
-            Some(_) => without_tls(&base),
-            None => base.clone(),
+        Self::to(ChosenServer::of(named)?)
+    }
+
+    /// A chosen server.
+    pub(crate) fn to(server: ChosenServer) -> Result<Self, Failure> {
+        let target = match &server.socket {
+            Some(_) => without_tls(&server.url),
+            None => server.url.clone(),
         };
         Ok(Self {
-            http: http(&target, socket.as_deref(), named)?,
-            base,
+            http: http(&target, server.socket.as_deref(), &server.args)?,
+            base: server.url,
             target,
-            token,
-            token_from,
-            namespace: named.namespace()?,
-            socket,
+            token: server.token,
+            token_from: server.token_from,
+            namespace: server.namespace,
+            socket: server.socket,
+            session: None,
+            insecure_http: server.insecure_http,
         })
     }
 
-    /// The namespace that the user named.
+    /// The namespace that the command is about.
     pub(crate) fn namespace(&self) -> &Namespace {
         &self.namespace
     }
@@ -106,6 +92,21 @@ impl Api {
     pub(crate) fn in_namespace(&self, namespace: &Namespace) -> Self {
         Self {
             namespace: namespace.clone(),
+            ..self.clone()
+        }
+    }
+
+    /// The same server, asked for what belongs to no namespace, such as users. It refuses such requests in other namespaces
+    /// than `default`.
+    pub(crate) fn in_no_namespace(&self) -> Self {
+        self.in_namespace(&Namespace::default())
+    }
+
+    /// The same server. Requests have the session in place of a token.
+    pub(crate) fn in_session(&self, session: Session) -> Self {
+        Self {
+            token: None,
+            session: Some(session),
             ..self.clone()
         }
     }
@@ -122,14 +123,23 @@ impl Api {
         }
         let mut query = query.to_vec();
         query.push(("all_namespaces", "true".to_owned()));
-        self.in_namespace(&Namespace::default())
-            .get(path, &query)
-            .await
+        self.in_no_namespace().get(path, &query).await
     }
 
     /// The server's address.
     pub(crate) fn url(&self) -> &str {
         self.base.as_str().trim_end_matches('/')
+    }
+
+    /// Refuses to send a secret where others could read it on the way: over http to another machine.
+    pub(crate) fn refuse_readable(&self, what: &str) -> Result<(), Failure> {
+        if self.socket.is_some() || self.insecure_http || !is_readable_on_the_way(&self.base) {
+            return Ok(());
+        }
+        Err(Failure::bad_input(format!(
+            "url: others could read {what} on the way to {}; use https",
+            self.url()
+        )))
     }
 
     /// Sends a GET request for `path`, given as its segments.
@@ -144,6 +154,11 @@ impl Api {
     /// `POST`s a body.
     pub(crate) async fn post(&self, path: &[&str], body: &Value) -> Result<Value, Failure> {
         self.ask(Method::POST, path, &[], Some(body)).await
+    }
+
+    /// Sends a PATCH request with a body.
+    pub(crate) async fn patch(&self, path: &[&str], body: &Value) -> Result<Value, Failure> {
+        self.ask(Method::PATCH, path, &[], Some(body)).await
     }
 
     /// `DELETE`s.
@@ -161,7 +176,7 @@ impl Api {
             return self.delete(path).await;
         }
         let query = [("all_namespaces", "true".to_owned())];
-        self.in_namespace(&Namespace::default())
+        self.in_no_namespace()
             .ask(Method::DELETE, path, &query, None)
             .await
     }
@@ -190,6 +205,32 @@ impl Api {
         query: &[(&str, String)],
         body: Option<&Value>,
     ) -> Result<Value, Failure> {
+        let response = self.send(method, path, query, body).await?;
+        if response.status() == StatusCode::NO_CONTENT {
+            return Ok(Value::Null);
+        }
+        self.read_json(response).await
+    }
+
+    /// Reads the body of an answer.
+    pub(crate) async fn read_json(&self, response: Response) -> Result<Value, Failure> {
+        response.json().await.map_err(|error| {
+            Failure::failed(format!(
+                "failed to read the answer of {}: {}",
+                self.url(),
+                innermost(&error)
+            ))
+        })
+    }
+
+    /// Sends a request. An answer without success is a failure; its body is read into the message.
+    pub(crate) async fn send(
+        &self,
+        method: Method,
+        path: &[&str],
+        query: &[(&str, String)],
+        body: Option<&Value>,
+    ) -> Result<Response, Failure> {
         let mut url = self.target.clone();
         if let Ok(mut segments) = url.path_segments_mut() {
             segments.pop_if_empty().extend(["api", "v1"]);
@@ -205,6 +246,11 @@ impl Api {
         if let Some(token) = &self.token {
             request = request.bearer_auth(token);
         }
+        if let Some(session) = &self.session {
+            request = request
+                .header("cookie", &session.cookie)
+                .header("x-csrf-token", &session.csrf);
+        }
         if let Some(body) = body {
             request = request.json(body);
         }
@@ -215,13 +261,7 @@ impl Api {
         if !response.status().is_success() {
             return Err(self.refusal(response).await);
         }
-        response.json().await.map_err(|error| {
-            Failure::failed(format!(
-                "failed to read the answer of {}: {}",
-                self.url(),
-                innermost(&error)
-            ))
-        })
+        Ok(response)
     }
 
     fn unreachable(&self, error: &reqwest::Error) -> Failure {
@@ -257,7 +297,10 @@ impl Api {
             );
         };
         match status {
-            StatusCode::UNAUTHORIZED => Failure::with_hint(problem.detail, self.token_hint()),
+            StatusCode::UNAUTHORIZED => Failure::Unauthorised {
+                message: problem.detail,
+                hint: self.token_hint(),
+            },
             StatusCode::BAD_REQUEST
             | StatusCode::UNPROCESSABLE_ENTITY
             | StatusCode::PAYLOAD_TOO_LARGE
@@ -265,13 +308,14 @@ impl Api {
                 messages: messages(problem),
                 summary: None,
             },
-            _ => Failure::failed(problem.detail),
+            _ => Failure::failed(messages(problem).join("; ")),
         }
     }
 
     fn token_hint(&self) -> String {
         if self.token.is_none() {
-            "set CUELINE_TOKEN to the content of the server's admin.token file".to_owned()
+            "log in with `cueline login URL`, or set CUELINE_TOKEN to the content of the server's admin.token file"
+                .to_owned()
         } else {
             format!("the token was taken from {}", self.token_from)
         }
@@ -298,22 +342,6 @@ fn messages(problem: Problem) -> Vec<String> {
         .collect()
 }
 
-fn base_url(text: &str) -> Result<Url, Failure> {
-    let refuse = |why: &str| {
-        Failure::bad_input(format!(
-            "url: {text:?} {why}; write it as http://127.0.0.1:7800"
-        ))
-    };
-    let url = Url::parse(text).map_err(|error| refuse(&format!("is not an address ({error})")))?;
-    if !matches!(url.scheme(), "http" | "https") || !url.has_host() {
-        return Err(refuse("is neither http nor https"));
-    }
-    if url.query().is_some() || url.fragment().is_some() {
-        return Err(refuse("has a query or a fragment"));
-    }
-    Ok(url)
-}
-
 /// The same address with http. The socket of a server with TLS has none.
 fn without_tls(base: &Url) -> Url {
     let mut url = base.clone();
@@ -334,17 +362,9 @@ fn http(
         .connect_timeout(CONNECT_TIMEOUT)
         .timeout(ANSWER_TIMEOUT)
         .redirect(reqwest::redirect::Policy::none());
-    let local = match target.host_str() {
-        Some("localhost") => true,
-        Some(host) => host
-            .trim_matches(['[', ']'])
-            .parse::<std::net::IpAddr>()
-            .is_ok_and(|ip| ip.is_loopback()),
-        None => false,
-    };
     if let Some(socket) = socket {
         builder = builder.unix_socket(socket).no_proxy();
-    } else if local {
+    } else if is_loopback(target) {
         // For a proxy, a loopback address is the proxy's own machine.
         builder = builder.no_proxy();
     }
@@ -354,16 +374,6 @@ fn http(
     builder
         .build()
         .map_err(|error| Failure::failed(format!("failed to set up HTTP: {}", innermost(&error))))
-}
-
-fn read_token(path: &Path) -> Result<String, Failure> {
-    match std::fs::read_to_string(path) {
-        Ok(text) => Ok(text.trim().to_owned()),
-        Err(error) => Err(Failure::with_hint(
-            format!("failed to read the token from {}: {error}", path.display()),
-            "run this as the user who started the server, or set CUELINE_TOKEN",
-        )),
-    }
 }
 
 /// The innermost cause. It is the most specific one.

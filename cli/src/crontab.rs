@@ -9,6 +9,8 @@ use serde_json::json;
 
 use crate::args::{CrontabArgs, UserColumn};
 use crate::client::Api;
+use crate::context::chosen;
+use crate::context::server_args::ServerArgs;
 use crate::failure::{Failure, say};
 use crate::human;
 use crate::output::{Out, Paint};
@@ -22,16 +24,20 @@ struct Found {
     warnings: Vec<(String, String)>,
 }
 
-/// Imports the files. A dry run needs no server, so `api` is called only if jobs are applied.
-pub(crate) async fn run(
-    api: impl FnOnce() -> Result<Api, Failure>,
-    namespace: &Namespace,
-    out: Out,
-    args: &CrontabArgs,
-) -> Result<(), Failure> {
-    let found = read_all(args, namespace)?;
+/// Imports the files. A dry run needs no server.
+pub(crate) async fn run(server: &ServerArgs, out: Out, args: &CrontabArgs) -> Result<(), Failure> {
+    let api = if args.dry_run {
+        None
+    } else {
+        Some(Api::new(server)?)
+    };
+    let namespace = match &api {
+        Some(api) => api.namespace().clone(),
+        None => chosen::namespace(server)?,
+    };
+    let found = read_all(args, &namespace)?;
     if out.is_json() {
-        return run_json(api, out, args, &found).await;
+        return run_json(api.as_ref(), out, &found).await;
     }
     for (place, job) in &found.jobs {
         let (name, when) = (&job.name, human::schedule(job));
@@ -47,30 +53,25 @@ pub(crate) async fn run(
     for (place, reason) in &found.refused {
         say(&format!("refused: {place}: {reason}"));
     }
-    if args.dry_run {
-        out.line("nothing was applied: dry run")?;
-    } else if !found.jobs.is_empty() {
-        job::apply(&api()?, out, &found.specs(), false).await?;
+    match &api {
+        None => out.line("nothing was applied: dry run")?,
+        Some(_) if found.jobs.is_empty() => {}
+        Some(api) => job::apply(api, out, &found.specs(), false).await?,
     }
     found.verdict()
 }
 
-async fn run_json(
-    api: impl FnOnce() -> Result<Api, Failure>,
-    out: Out,
-    args: &CrontabArgs,
-    found: &Found,
-) -> Result<(), Failure> {
+/// Without `api` it is a dry run.
+async fn run_json(api: Option<&Api>, out: Out, found: &Found) -> Result<(), Failure> {
     let places = |list: &[(String, String)]| {
         list.iter()
             .map(|(place, message)| json!({ "place": place, "message": message }))
             .collect::<Vec<_>>()
     };
     let specs = found.specs();
-    let applied = if args.dry_run || specs.is_empty() {
-        None
-    } else {
-        Some(job::send(&api()?, &specs, false).await?)
+    let applied = match api {
+        Some(api) if !specs.is_empty() => Some(job::send(api, out, &specs, false).await?),
+        _ => None,
     };
     out.json(&json!({
         "jobs": specs,

@@ -2,6 +2,7 @@
 
 use cueline_api::view::{ExecutorView, Executors};
 use cueline_model::ExecutorId;
+use serde_json::Value;
 
 use crate::args::ExecutorCommand;
 use crate::client::{Api, read};
@@ -9,18 +10,21 @@ use crate::failure::Failure;
 use crate::human;
 use crate::namespaces::AllNamespaces;
 use crate::output::{Out, Paint, cell};
+use crate::watch;
 
 /// An executor gets no new triggers after this time without a heartbeat.
 pub(crate) const DEAD_AFTER_MS: u64 = 15_000;
 
 pub(crate) async fn run(api: &Api, out: Out, command: &ExecutorCommand) -> Result<(), Failure> {
     match command {
-        ExecutorCommand::List(all) => list(api, out, *all).await,
+        ExecutorCommand::List(args) => {
+            let fetch = async || api.list(&["executors"], &[], args.all).await;
+            watch::show(out, args.watch, fetch, |found| list(out, found, args.all)).await
+        }
     }
 }
 
-async fn list(api: &Api, out: Out, all: AllNamespaces) -> Result<(), Failure> {
-    let answer = api.list(&["executors"], &[], all).await?;
+fn list(out: Out, answer: Value, all: AllNamespaces) -> Result<(), Failure> {
     if out.is_json() {
         return out.json(&answer);
     }

@@ -22,6 +22,12 @@ pub(crate) enum Failure {
         /// The consequence: "nothing was applied".
         summary: Option<String>,
     },
+    /// The server does not accept the token: exit status 1.
+    Unauthorised {
+        message: String,
+        /// Advice for the user.
+        hint: String,
+    },
     /// The messages were already printed: exit status 1.
     Silent,
     /// The reader of the output is gone (`| head`): exit status 0, without a message.
@@ -50,6 +56,20 @@ impl Failure {
         }
     }
 
+    /// Whether the server does not accept the token.
+    pub(crate) fn is_unauthorised(&self) -> bool {
+        matches!(self, Self::Unauthorised { .. })
+    }
+
+    /// The messages in one line, without advice.
+    pub(crate) fn message(&self) -> String {
+        match self {
+            Self::Failed { message, .. } | Self::Unauthorised { message, .. } => message.clone(),
+            Self::BadInput { messages, .. } => messages.join("; "),
+            Self::Silent | Self::PipeClosed => String::new(),
+        }
+    }
+
     /// Prints the messages on standard error, and returns the exit status.
     pub(crate) fn report(self) -> ExitCode {
         match self {
@@ -58,6 +78,11 @@ impl Failure {
                 if let Some(hint) = hint {
                     say(&format!("hint: {hint}"));
                 }
+                ExitCode::from(1)
+            }
+            Self::Unauthorised { message, hint } => {
+                say(&format!("error: {message}"));
+                say(&format!("hint: {hint}"));
                 ExitCode::from(1)
             }
             Self::BadInput { messages, summary } => {

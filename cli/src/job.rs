@@ -12,8 +12,9 @@ use crate::client::{Api, read};
 use crate::failure::Failure;
 use crate::human;
 use crate::namespaces::AllNamespaces;
-use crate::output::{Out, Paint, Waiting, cell};
-use crate::{job_history, jobdiff, jobfile};
+use crate::output::{Out, Paint, cell};
+use crate::progress::Progress;
+use crate::{job_history, jobdiff, jobfile, watch};
 
 /// The most jobs asked for at once.
 const PAGE: usize = 1_000;
@@ -22,7 +23,10 @@ pub(crate) async fn run(api: &Api, out: Out, command: JobCommand) -> Result<(), 
     match command {
         JobCommand::Apply(args) => apply_files(api, out, &args).await,
         JobCommand::Diff(args) => diff(api, out, &args).await,
-        JobCommand::List(all) => list(api, out, all).await,
+        JobCommand::List(args) => {
+            let fetch = async || all(api, args.all).await;
+            watch::show(out, args.watch, fetch, |jobs| list(out, jobs, args.all)).await
+        }
         JobCommand::Show(job) => show(api, out, &job.name).await,
         JobCommand::Next(args) => next(api, out, &args).await,
         JobCommand::Pause(job) => change(api, out, &job.name, "pause", "paused").await,
@@ -57,7 +61,7 @@ pub(crate) async fn apply(
     specs: &[JobSpec],
     dry_run: bool,
 ) -> Result<(), Failure> {
-    let answer = send(api, specs, dry_run).await?;
+    let answer = send(api, out, specs, dry_run).await?;
     if out.is_json() {
         return out.json(&answer);
     }
@@ -86,8 +90,15 @@ pub(crate) async fn apply(
 }
 
 /// Sends definitions, those of each namespace in a request of its own, and returns one answer in the order of `specs`.
-pub(crate) async fn send(api: &Api, specs: &[JobSpec], dry_run: bool) -> Result<Value, Failure> {
-    let _waiting = Waiting::for_(format!("applying {} jobs", specs.len()));
+pub(crate) async fn send(
+    api: &Api,
+    out: Out,
+    specs: &[JobSpec],
+    dry_run: bool,
+) -> Result<Value, Failure> {
+    let what = if dry_run { "comparing" } else { "applying" };
+    // One request applies all jobs of a namespace, so there is hardly anything to count.
+    let _progress = Progress::spinner(out, &format!("{what} {} jobs", specs.len()));
     let mut parts: BTreeMap<Namespace, Vec<(usize, &JobSpec)>> = BTreeMap::new();
     for (position, spec) in specs.iter().enumerate() {
         let part = parts.entry(spec.name.namespace()).or_default();
@@ -136,9 +147,11 @@ async fn send_part(
 async fn diff(api: &Api, out: Out, args: &FilesArgs) -> Result<(), Failure> {
     let specs = read_files(args, api.namespace(), "nothing was compared")?;
     // The server compares, because only the server can check some rules, such as whether a parent exists.
-    let answer: ApplyAnswer = read(send(api, &specs, true).await?)?;
+    let answer: ApplyAnswer = read(send(api, out, &specs, true).await?)?;
     let mut changes = Vec::new();
-    for (spec, one) in specs.iter().zip(&answer.applied) {
+    let progress = Progress::bar(out, "comparing jobs", specs.len());
+    for (done, (spec, one)) in specs.iter().zip(&answer.applied).enumerate() {
+        progress.reached(done);
         let fields = match one.change {
             Change::Unchanged => continue,
             Change::Created => Vec::new(),
@@ -150,6 +163,7 @@ async fn diff(api: &Api, out: Out, args: &FilesArgs) -> Result<(), Failure> {
         };
         changes.push((spec.name.clone(), one.change, fields));
     }
+    drop(progress);
     if out.is_json() {
         let changes: Vec<_> = changes
             .iter()
@@ -173,7 +187,7 @@ async fn diff(api: &Api, out: Out, args: &FilesArgs) -> Result<(), Failure> {
 }
 
 /// All jobs, page by page.
-async fn all(api: &Api, all: AllNamespaces) -> Result<(Vec<Value>, Value), Failure> {
+async fn all(api: &Api, all: AllNamespaces) -> Result<Value, Failure> {
     let mut jobs = Vec::new();
     let mut after: Option<String> = None;
     loop {
@@ -185,14 +199,12 @@ async fn all(api: &Api, all: AllNamespaces) -> Result<(Vec<Value>, Value), Failu
         }
         after = page.get("next").and_then(Value::as_str).map(str::to_owned);
         if after.is_none() {
-            return Ok((jobs, page["now"].take()));
+            return Ok(json!({ "jobs": jobs, "now": page["now"].take() }));
         }
     }
 }
 
-async fn list(api: &Api, out: Out, namespaces: AllNamespaces) -> Result<(), Failure> {
-    let (jobs, now) = all(api, namespaces).await?;
-    let answer = json!({ "jobs": jobs, "now": now });
+fn list(out: Out, answer: Value, namespaces: AllNamespaces) -> Result<(), Failure> {
     if out.is_json() {
         return out.json(&answer);
     }

@@ -1,4 +1,4 @@
-//! `cueline key …` and `cueline token …`: the secrets of a cluster.
+//! `cueline key …` and `cueline token new`: the secrets of a cluster.
 //!
 //! A key is one line with a prefix, so that the two halves cannot be confused: `cueline-secret-key:…` signs, and
 //! `cueline-public-key:…` verifies.
@@ -55,13 +55,6 @@ pub(crate) struct KeyFilesArg {
     pub(crate) files: Vec<PathBuf>,
 }
 
-/// `cueline token …`
-#[derive(Debug, Subcommand)]
-pub(crate) enum TokenCommand {
-    /// Create an admin token
-    New(NewTokenArgs),
-}
-
 /// `cueline token new`
 #[derive(Debug, Args)]
 pub(crate) struct NewTokenArgs {
@@ -81,8 +74,8 @@ pub(crate) fn run(out: Out, command: &KeyCommand) -> Result<(), Failure> {
     }
 }
 
-pub(crate) fn token(out: Out, command: &TokenCommand) -> Result<(), Failure> {
-    let TokenCommand::New(args) = command;
+/// Creates an admin token.
+pub(crate) fn token(out: Out, args: &NewTokenArgs) -> Result<(), Failure> {
     let token = new_token()?;
     let Some(path) = &args.out else {
         if out.is_json() {

@@ -3,14 +3,17 @@
 //! A command prints its answer on standard output and its errors on standard error. Its exit status is 0 (done), 1
 //! (the server refused or did not answer) or 2 (the input is wrong).
 
+mod accounts;
 mod adapters;
 mod args;
 mod audit;
 #[cfg(feature = "bench")]
 mod bench;
 mod client;
+mod completion;
 mod components;
 mod config;
+mod context;
 mod cron;
 mod crontab;
 mod discovery;
@@ -25,18 +28,21 @@ mod job_history;
 mod jobdiff;
 mod jobfile;
 mod keys;
+mod login;
 mod migrate;
 mod namespaces;
 mod output;
+mod progress;
+mod prompt;
 mod queue;
 mod redacted;
 mod run;
 mod scheduler;
 mod secret_file;
-mod server_args;
 mod standalone;
 mod suggest;
 mod trigger;
+mod watch;
 mod worker;
 mod worker_key;
 
@@ -69,10 +75,15 @@ fn execute(args: Vec<OsString>, native: Native) -> ExitCode {
         .try_get_matches_from(args)
         .and_then(|matches| Ok((Cli::from_arg_matches(&matches)?, matches)));
     let cli = match parsed {
-        Ok((cli, matches)) => match refuse_client_options(&matches) {
-            Some(failure) => return failure.report(),
-            None => cli,
-        },
+        Ok((cli, matches)) => {
+            let refused = refuse_client_options(&matches)
+                .or_else(|| refuse_other_server(&matches))
+                .or_else(|| refuse_namespace(&matches));
+            match refused {
+                Some(failure) => return failure.report(),
+                None => cli,
+            }
+        }
         Err(error) => {
             // The exit status is 0 for help and 2 for a mistake.
             let status = u8::try_from(error.exit_code()).unwrap_or(2);
@@ -110,6 +121,7 @@ fn refuse_client_options(matches: &ArgMatches) -> Option<Failure> {
     let messages: Vec<String> = [
         ("url", "--url", "--listen sets the address of this server"),
         ("namespace", "--namespace", "--group NAMESPACE/GROUP sets that of its executors, where the role has it"),
+        ("context", "--context", "it names a server for commands; remove it"),
         ("token", "--token", "others can see command lines; use --token-file or CUELINE_TOKEN, where the role has them"),
         ("ca_file", "--ca-file", "--tls-client-ca has the authorities of clients, where the role has it"),
         ("client_cert", "--client-cert", "--tls-cert has the certificate of this server, where the role has it"),
@@ -126,6 +138,52 @@ fn refuse_client_options(matches: &ArgMatches) -> Option<Failure> {
     })
 }
 
+/// `cueline login` is about the server that its argument names, and no other.
+fn refuse_other_server(matches: &ArgMatches) -> Option<Failure> {
+    let (_, matches) = matches.subcommand().filter(|(name, _)| *name == "login")?;
+    let messages: Vec<String> = [
+        ("url", "--url", "give the address as the argument of login"),
+        (
+            "token",
+            "--token",
+            "others can see command lines; use --token-file",
+        ),
+        (
+            "context",
+            "--context",
+            "--name sets the name of the context",
+        ),
+        (
+            "namespace",
+            "--namespace",
+            "--default-namespace sets that of the context",
+        ),
+    ]
+    .into_iter()
+    .filter(|(id, ..)| matches.value_source(id) == Some(ValueSource::CommandLine))
+    .map(|(_, flag, instead)| format!("{flag} has no effect on login; {instead}"))
+    .collect();
+    (!messages.is_empty()).then_some(Failure::BadInput {
+        messages,
+        summary: None,
+    })
+}
+
+/// Commands about what belongs to no namespace. They ignore the namespace of a variable or a context.
+const OF_NO_NAMESPACE: [&str; 6] = ["dlq", "logout", "setup", "token", "user", "whoami"];
+
+/// Refuses a namespace in the command line of a command that would not be limited to it.
+fn refuse_namespace(matches: &ArgMatches) -> Option<Failure> {
+    let (name, matches) = matches.subcommand()?;
+    let is_given = OF_NO_NAMESPACE.contains(&name)
+        && matches.value_source("namespace") == Some(ValueSource::CommandLine);
+    is_given.then(|| {
+        Failure::bad_input(format!(
+            "--namespace has no effect on `cueline {name}`, which is about what belongs to no namespace; leave it out"
+        ))
+    })
+}
+
 async fn run(cli: Cli, native: Native) -> Result<(), Failure> {
     let out = Out::new(cli.output);
     let api = || Api::new(&cli.server);
@@ -135,10 +193,10 @@ async fn run(cli: Cli, native: Native) -> Result<(), Failure> {
         Command::Run(command) => run::run(&api()?, out, command).await,
         Command::Executor(command) => executor::run(&api()?, out, &command).await,
         Command::Queue(command) => queue::run(&api()?, out, command).await,
-        Command::Dlq(command) => dlq::run(&api()?, out, command).await,
+        Command::Dlq(command) => dlq::run(&in_no_namespace(api)?, out, command).await,
         Command::Audit(command) => audit::run(&api()?, out, command).await,
         Command::Import(ImportCommand::Crontab(args)) => {
-            crontab::run(api, &cli.server.namespace()?, out, &args).await
+            crontab::run(&cli.server, out, &args).await
         }
         Command::Cron(command) => cron::run(out, command),
         Command::Doctor(args) => doctor::run(&cli.server, out, &args).await,
@@ -146,8 +204,16 @@ async fn run(cli: Cli, native: Native) -> Result<(), Failure> {
         Command::Migrate(args) => migrate::run(out, &args).await,
         Command::Config(command) => config::check::run(out, command),
         Command::Key(command) => keys::run(out, &command),
-        Command::Token(command) => keys::token(out, &command),
+        Command::Token(command) => accounts::token(|| in_no_namespace(api), out, command).await,
+        Command::User(command) => accounts::user(&in_no_namespace(api)?, out, command).await,
+        Command::Setup(args) => accounts::setup(&in_no_namespace(api)?, out, &args).await,
+        Command::Login(args) => login::login(out, &cli.server, &args).await,
+        Command::Logout(args) => login::logout(out, &cli.server, &args).await,
+        Command::Whoami => login::whoami(out, &cli.server).await,
+        Command::Context(command) => context::run(out, &cli.server, command),
         Command::Openapi => out.text(cueline_api::openapi_json()),
+        Command::Completion(args) => completion::completion(out, Cli::command(), &args),
+        Command::Man(args) => completion::man(out, Cli::command(), &args),
         Command::WorkerKey(command) => worker_key::run(api, out, command).await,
         #[cfg(feature = "bench")]
         Command::Bench(args) => Ok(bench::run(out, args).await?),
@@ -155,6 +221,11 @@ async fn run(cli: Cli, native: Native) -> Result<(), Failure> {
         Command::BenchWorker(args) => Ok(bench::run_worker(args).await?),
         Command::Guard(args) => Ok(guard::run(args.id).await?),
     }
+}
+
+/// The server, asked for what belongs to no namespace.
+fn in_no_namespace(api: impl FnOnce() -> Result<Api, Failure>) -> Result<Api, Failure> {
+    api().map(|api| api.in_no_namespace())
 }
 
 /// Runs a role until SIGTERM.

@@ -2,14 +2,12 @@
 
 use std::borrow::Cow;
 use std::io::{ErrorKind, IsTerminal, Write};
-use std::time::Duration;
 
 use clap::ValueEnum;
 use comfy_table::presets::NOTHING;
 use comfy_table::{Cell, Color, ContentArrangement, Table};
 use cueline_model::RunState;
 use cueline_runtime::terminal::{Style, harmless};
-use indicatif::ProgressBar;
 use serde_json::Value;
 
 use crate::failure::Failure;
@@ -44,9 +42,33 @@ impl Out {
         }
     }
 
+    /// Prints as into a file.
+    #[cfg(test)]
+    pub(crate) fn to_file(format: OutputFormat) -> Self {
+        Self {
+            format,
+            terminal: false,
+            colours: false,
+        }
+    }
+
     /// Whether the answer is for programs.
     pub(crate) fn is_json(self) -> bool {
         self.format == OutputFormat::Json
+    }
+
+    /// Whether people see the answer at once.
+    pub(crate) fn is_terminal(self) -> bool {
+        self.terminal
+    }
+
+    /// Moves to the first line of the terminal, and erases everything from there on. What is printed next replaces it.
+    pub(crate) fn clear_screen(self) -> Result<(), Failure> {
+        if self.terminal {
+            self.write("\x1b[H\x1b[J")
+        } else {
+            Ok(())
+        }
     }
 
     /// Prints a line.
@@ -187,33 +209,6 @@ pub(crate) fn cell(text: impl Into<String>, paint: Option<Paint>) -> Cell {
     match paint {
         Some(paint) => cell.fg(paint.colour()),
         None => cell,
-    }
-}
-
-/// Shows on a terminal's standard error that the command waits for something, until it is dropped.
-pub(crate) struct Waiting(ProgressBar);
-
-impl Waiting {
-    /// Waiting for `what`.
-    pub(crate) fn for_(what: impl Into<String>) -> Self {
-        let bar = ProgressBar::new_spinner();
-        let what: String = what.into();
-        bar.set_message(harmless(&what, Style::Inline).into_owned());
-        bar.enable_steady_tick(Duration::from_millis(100));
-        Self(bar)
-    }
-
-    /// Shows something else.
-    pub(crate) fn change(&self, what: impl Into<String>) {
-        let what: String = what.into();
-        self.0
-            .set_message(harmless(&what, Style::Inline).into_owned());
-    }
-}
-
-impl Drop for Waiting {
-    fn drop(&mut self) {
-        self.0.finish_and_clear();
     }
 }
 

@@ -7,12 +7,15 @@ use serde_json::{Value, json};
 use crate::args::{ExecutorArg, QueueCommand};
 use crate::client::{Api, read};
 use crate::failure::Failure;
-use crate::namespaces::AllNamespaces;
 use crate::output::{Out, Paint, cell};
+use crate::watch;
 
 pub(crate) async fn run(api: &Api, out: Out, command: QueueCommand) -> Result<(), Failure> {
     match command {
-        QueueCommand::List(all) => list(api, out, all).await,
+        QueueCommand::List(args) => {
+            let fetch = async || api.list(&["queues"], &[], args.all).await;
+            watch::show(out, args.watch, fetch, |queues| list(out, queues)).await
+        }
         QueueCommand::Show(target) => show(api, out, &target).await,
         QueueCommand::Drain(target) => {
             empty(api, out, &target, "drain", "removed, to be routed again").await
@@ -24,8 +27,7 @@ pub(crate) async fn run(api: &Api, out: Out, command: QueueCommand) -> Result<()
     }
 }
 
-async fn list(api: &Api, out: Out, all: AllNamespaces) -> Result<(), Failure> {
-    let answer = api.list(&["queues"], &[], all).await?;
+fn list(out: Out, answer: Value) -> Result<(), Failure> {
     if out.is_json() {
         return out.json(&answer);
     }

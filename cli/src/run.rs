@@ -9,7 +9,9 @@ use crate::args::{LogsArgs, RunCommand, RunListArgs};
 use crate::client::{Api, read};
 use crate::failure::{Failure, say};
 use crate::human;
+use crate::namespaces::AllNamespaces;
 use crate::output::{Out, Paint, cell};
+use crate::watch;
 
 /// How long the server may wait for lines; below the client's answer timeout.
 const LONG_POLL_MS: u32 = 20_000;
@@ -17,25 +19,35 @@ const LOG_PAGE: u32 = 1_000;
 
 pub(crate) async fn run(api: &Api, out: Out, command: RunCommand) -> Result<(), Failure> {
     match command {
-        RunCommand::List(args) => list(api, out, &args).await,
-        RunCommand::Show(run) => show(api, out, run.id).await,
+        RunCommand::List(args) => {
+            let fetch = async || fetch_list(api, &args).await;
+            watch::show(out, args.watch, fetch, |page| list(out, page, args.all)).await
+        }
+        RunCommand::Show(args) => {
+            let id = args.run.id.to_string();
+            let fetch = async || api.get(&["runs", &id], &[]).await;
+            watch::show(out, args.watch, fetch, |run| show(out, run)).await
+        }
         RunCommand::Logs(args) => logs(api, out, &args).await,
         RunCommand::Cancel(run) => cancel(api, out, run.id).await,
     }
 }
 
-async fn list(api: &Api, out: Out, args: &RunListArgs) -> Result<(), Failure> {
+async fn fetch_list(api: &Api, args: &RunListArgs) -> Result<Value, Failure> {
     let mut query = vec![("limit", args.limit.to_string())];
     query.extend(args.job.iter().map(|job| ("job", job.to_string())));
     query.extend(args.before.iter().map(|id| ("before", id.to_string())));
     query.extend(args.states.iter().map(|state| ("state", state.to_string())));
-    let answer = api.list(&["runs"], &query, args.all).await?;
+    api.list(&["runs"], &query, args.all).await
+}
+
+fn list(out: Out, answer: Value, all: AllNamespaces) -> Result<(), Failure> {
     if out.is_json() {
         return out.json(&answer);
     }
     let page: RunPage = read(answer)?;
     let heads = ["RUN", "JOB", "STATE", "DUE", "EXECUTOR", "TOOK", "MESSAGE"];
-    let mut table = out.table(&args.all.column("NAMESPACE", heads.to_vec()));
+    let mut table = out.table(&all.column("NAMESPACE", heads.to_vec()));
     for run in &page.runs {
         let message = run.message.as_deref().unwrap_or_default();
         let row = vec![
@@ -48,7 +60,7 @@ async fn list(api: &Api, out: Out, args: &RunListArgs) -> Result<(), Failure> {
             cell(human::one_line(message, 60), None),
         ];
         let namespace = cell(run.namespace.as_str(), None);
-        table.add_row(args.all.column(namespace, row));
+        table.add_row(all.column(namespace, row));
     }
     out.print_table(&table, "there are no such runs")?;
     match page.next {
@@ -91,8 +103,7 @@ fn took(run: &Run, now: Timestamp) -> Option<String> {
     Some(human::took(human::between(from, to)))
 }
 
-async fn show(api: &Api, out: Out, id: i64) -> Result<(), Failure> {
-    let answer = api.get(&["runs", &id.to_string()], &[]).await?;
+fn show(out: Out, answer: Value) -> Result<(), Failure> {
     if out.is_json() {
         return out.json(&answer);
     }

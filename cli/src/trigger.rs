@@ -12,7 +12,8 @@ use crate::args::TriggerArgs;
 use crate::client::{Api, read};
 use crate::failure::Failure;
 use crate::human;
-use crate::output::{Out, Paint, Waiting};
+use crate::output::{Out, Paint};
+use crate::progress::Progress;
 
 const MIN_POLL_WAIT: Duration = Duration::from_millis(20);
 const MAX_POLL_WAIT: Duration = Duration::from_millis(500);
@@ -47,7 +48,8 @@ pub(crate) async fn run(api: &Api, out: Out, args: TriggerArgs) -> Result<(), Fa
 async fn wait(api: &Api, out: Out, runs: &[RunId]) -> Result<(), Failure> {
     let mut ended = Vec::new();
     for run in runs {
-        ended.push(watch(api, out, *run).await?);
+        let count = (ended.len(), runs.len());
+        ended.push(watch(api, out, *run, count).await?);
     }
     if out.is_json() {
         out.json(&json!({ "runs": ended }))?;
@@ -60,7 +62,8 @@ async fn wait(api: &Api, out: Out, runs: &[RunId]) -> Result<(), Failure> {
     }
 }
 
-async fn watch(api: &Api, out: Out, id: RunId) -> Result<Value, Failure> {
+/// Prints the progress of a run until its end. `count` has the runs that have ended, and all of them.
+async fn watch(api: &Api, out: Out, id: RunId, count: (usize, usize)) -> Result<Value, Failure> {
     let mut progress = RunProgress::default();
     let mut backoff = Backoff::new(MIN_POLL_WAIT, MAX_POLL_WAIT);
     let path = id.to_string();
@@ -78,10 +81,20 @@ async fn watch(api: &Api, out: Out, id: RunId) -> Result<Value, Failure> {
             return Ok(answer);
         }
         if waiting.is_none() && progress.is_at_line_start() {
-            waiting = Some(Waiting::for_(format!("run {id} is {}", detail.run.state)));
+            let what = format!("run {id} is {}", detail.run.state);
+            waiting = Some(waiting_for(out, &what, count));
         }
         tokio::time::sleep(backoff.next_wait()).await;
     }
+}
+
+fn waiting_for(out: Out, what: &str, (ended, all): (usize, usize)) -> Progress {
+    if all == 1 {
+        return Progress::spinner(out, what);
+    }
+    let progress = Progress::bar(out, what, all);
+    progress.reached(ended);
+    progress
 }
 
 /// The part of a run's line that was already printed:

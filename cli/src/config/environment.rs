@@ -7,9 +7,10 @@ use super::schema;
 const PREFIX: &str = "CUELINE_";
 
 /// Variables of commands and logs, and variables that handlers set for their processes.
-const OTHERS: [&str; 22] = [
+const OTHERS: [&str; 23] = [
     "CUELINE_CONFIG",
     "CUELINE_URL",
+    "CUELINE_CONTEXT",
     "CUELINE_TOKEN",
     "CUELINE_NAMESPACE",
     "CUELINE_CA_FILE",
@@ -89,6 +90,8 @@ mod tests {
             "CUELINE_ALLOW",
             "CUELINE_STORE",
             "CUELINE_RUN_ID",
+            "CUELINE_CONTEXT",
+            "CUELINE_NAMESPACE",
             "CUELINE_TEST_NATS_BIN",
             "CUELINE_SECRET_DB",
             "CUELINE_SECRETS_DIR",

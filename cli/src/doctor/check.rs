@@ -48,6 +48,7 @@ impl Check {
     pub(super) fn failed(what: &'static str, failure: Failure) -> Self {
         let (text, hint) = match failure {
             Failure::Failed { message, hint } => (message, hint),
+            Failure::Unauthorised { message, hint } => (message, Some(hint)),
             Failure::BadInput { messages, .. } => (messages.join("; "), None),
             Failure::Silent | Failure::PipeClosed => (String::new(), None),
         };

@@ -10,9 +10,9 @@ use serde_json::json;
 
 use crate::args::DoctorArgs;
 use crate::client::Api;
+use crate::context::server_args::ServerArgs;
 use crate::failure::Failure;
 use crate::output::{Out, Paint};
-use crate::server_args::ServerArgs;
 use check::{Check, Level};
 
 /// Checks, prints, and fails if something is bad.

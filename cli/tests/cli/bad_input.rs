@@ -13,6 +13,7 @@ fn assert_refused(ended: &Ended, words: &[&str]) {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table of cases")]
 fn wrong_arguments_are_named() {
     let home = Home::new();
     for (args, words) in [
@@ -56,6 +57,46 @@ fn wrong_arguments_are_named() {
         ),
         (&["import", "crontab", "none.crontab"], &["none.crontab"]),
         (&["import", "crontab", ".", "--dry-run"], &["not a file"]),
+        (&["job", "list", "--watch", "0"], &["1..=86400"]),
+        (
+            &["dlq", "delete", "--all", "--namespace", "team-a"],
+            &["--namespace", "cueline dlq", "no namespace"],
+        ),
+        (
+            &["--namespace", "a", "login", "http://127.0.0.1:9"],
+            &["--namespace", "--default-namespace"],
+        ),
+        (
+            &["--namespace", "a b", "job", "list"],
+            &["namespace: \"a b\""],
+        ),
+        (&["--context", "a/b", "job", "list"], &["context: ", "'/'"]),
+        (
+            &["--context", "none", "job", "list"],
+            &["no context \"none\""],
+        ),
+        (
+            &["login", "https://a.example", "--token", "x"],
+            &["--token has no effect on login", "--token-file"],
+        ),
+        (
+            &["login", "https://a.example", "--user", "b"],
+            &["--password-file"],
+        ),
+        (
+            &["user", "create", "a", "--grant", "viewr"],
+            &["viewr", "did you mean"],
+        ),
+        (
+            &["user", "change", "a", "--url", "http://127.0.0.1:9"],
+            &["nothing to change"],
+        ),
+        (&["token", "create", "ci"], &["--grant"]),
+        (&["completion", "tcsh"], &["tcsh", "bash"]),
+        (
+            &["standalone", "--context", "a"],
+            &["--context is only for client commands"],
+        ),
         (&["standalone", "--listen", "here"], &["--listen"]),
         (&["standalone", "--workers", "0"], &["--workers"]),
     ] {

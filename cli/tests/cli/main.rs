@@ -3,6 +3,9 @@
 mod bad_input;
 mod command;
 mod config;
+mod contexts;
+mod generated;
+mod http;
 mod keys;
 mod migrate;
 mod offline;

@@ -13,6 +13,9 @@ fn the_help_names_every_command() {
         "trigger",
         "run",
         "executor",
+        "queue",
+        "dlq",
+        "audit",
         "import",
         "cron",
         "doctor",
@@ -23,6 +26,16 @@ fn the_help_names_every_command() {
         "config",
         "key",
         "token",
+        "login",
+        "logout",
+        "whoami",
+        "context",
+        "user",
+        "setup",
+        "worker-key",
+        "openapi",
+        "completion",
+        "man",
         "bench",
     ] {
         assert!(
@@ -31,7 +44,7 @@ fn the_help_names_every_command() {
         );
     }
     for command in [
-        "apply", "diff", "list", "show", "next", "pause", "resume", "delete",
+        "apply", "diff", "list", "show", "next", "pause", "resume", "delete", "history", "restore",
     ] {
         let help = home.run(&["job", command, "--help"]).good();
         assert!(help.contains("Usage: cueline job"), "{help}");

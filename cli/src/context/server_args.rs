@@ -2,16 +2,18 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use cueline_model::{NameError, Namespace};
 use reqwest::{Certificate, ClientBuilder, Identity};
 
+use super::book::Context;
+use super::name::ContextName;
 use crate::failure::Failure;
 
 /// The server, and how a command proves who it is.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(crate) struct ServerArgs {
     /// The server's address.
     #[arg(
@@ -19,10 +21,13 @@ pub(crate) struct ServerArgs {
         global = true,
         env = "CUELINE_URL",
         value_name = "URL",
-        help = "The server's address; by default this user's standalone server, else http://127.0.0.1:7800"
+        help = "The server's address; by default that of the context, else this user's standalone server, else http://127.0.0.1:7800"
     )]
     pub(crate) url: Option<String>,
-    /// The admin token; by default that of this user's standalone server
+    /// The context whose server is asked; by default the one that `cueline context use` chose
+    #[arg(long, global = true, env = "CUELINE_CONTEXT", value_name = "NAME")]
+    context: Option<String>,
+    /// The admin token or an API token; by default that of the context or of this user's standalone server
     #[arg(
         long,
         global = true,
@@ -31,7 +36,7 @@ pub(crate) struct ServerArgs {
         hide_env_values = true
     )]
     pub(crate) token: Option<String>,
-    /// The namespace of the jobs, groups and runs that the command is about; `default` by default
+    /// The namespace of the jobs, groups and runs that the command is about; by default that of the context, else `default`
     #[arg(long, global = true, env = "CUELINE_NAMESPACE", value_name = "NAME")]
     namespace: Option<String>,
     /// Certificates (PEM) of the authorities that the server's is checked against, instead of the system's
@@ -46,19 +51,65 @@ pub(crate) struct ServerArgs {
 }
 
 impl ServerArgs {
-    /// The namespace that the command is about.
-    pub(crate) fn namespace(&self) -> Result<Namespace, Failure> {
-        // Empty variables are ignored.
+    /// The namespace that the user gave by the flag or the variable. An empty variable is ignored.
+    pub(crate) fn named_namespace(&self) -> Result<Option<Namespace>, Failure> {
         let given = self.namespace.as_deref().filter(|text| !text.is_empty());
-        given.map_or_else(
-            || Ok(Namespace::default()),
-            |text| {
-                let parsed = text.parse::<Namespace>();
-                parsed.map_err(|error: NameError| {
-                    Failure::bad_input(format!("namespace: {text:?}: {error}"))
-                })
-            },
-        )
+        let parse = |text: &str| {
+            let parsed = text.parse::<Namespace>();
+            parsed.map_err(|error: NameError| {
+                Failure::bad_input(format!("namespace: {text:?}: {error}"))
+            })
+        };
+        given.map(parse).transpose()
+    }
+
+    /// The context that the user names. An empty variable is ignored.
+    pub(crate) fn named_context(&self) -> Result<Option<ContextName>, Failure> {
+        let name = self.context.as_deref().filter(|name| !name.is_empty());
+        let parsed = name.map(str::parse::<ContextName>).transpose();
+        parsed.map_err(|problem| Failure::bad_input(format!("context: {problem}")))
+    }
+
+    /// The same arguments, without the address and the token of the user: the context has both.
+    pub(crate) fn only_context(&self, name: &ContextName) -> Self {
+        Self {
+            url: None,
+            token: None,
+            context: Some(name.to_string()),
+            ..self.clone()
+        }
+    }
+
+    /// The same arguments, with the certificates of a context where none are given. A certificate and its key belong
+    /// together, so the context has both or none of them.
+    pub(crate) fn completed_by(&self, context: &Context) -> Self {
+        let mut all = self.clone();
+        let of = |path: Option<&PathBuf>| path.map(|path| path.as_os_str().to_owned());
+        if given(self.ca_file.as_ref()).is_none() {
+            all.ca_file = of(context.ca_file.as_ref());
+        }
+        let has_pair =
+            given(self.client_cert.as_ref()).is_some() || given(self.client_key.as_ref()).is_some();
+        if !has_pair {
+            all.client_cert = of(context.client_cert.as_ref());
+            all.client_key = of(context.client_key.as_ref());
+        }
+        all
+    }
+
+    /// The files of certificates, as absolute paths, for a context that is used from any directory.
+    pub(crate) fn certificate_files(&self) -> Result<[Option<PathBuf>; 3], Failure> {
+        let absolute = |option: &str, path: Option<&OsString>| {
+            given(path)
+                .map(std::path::absolute)
+                .transpose()
+                .map_err(|error| Failure::bad_input(format!("{option}: {error}")))
+        };
+        Ok([
+            absolute("ca_file", self.ca_file.as_ref())?,
+            absolute("client_cert", self.client_cert.as_ref())?,
+            absolute("client_key", self.client_key.as_ref())?,
+        ])
     }
 
     /// Gives a client of an https server its certificates.

@@ -1,0 +1,154 @@
+//! `cueline user …`
+
+use cueline_api::view::{LoginKind, SessionView, UserPage, UserRef, UserView};
+use serde_json::{Map, Value, json};
+
+use super::args::{ChangeUserArgs, CreateUserArgs, PasswordArgs, UserArg};
+use super::{caller, grant, pages};
+use crate::client::{Api, read};
+use crate::failure::Failure;
+use crate::human;
+use crate::output::{Out, Paint, cell};
+use crate::prompt;
+
+pub(super) async fn list(api: &Api, out: Out) -> Result<(), Failure> {
+    let answer = pages::all(api, "users", "users").await?;
+    if out.is_json() {
+        return out.json(&answer);
+    }
+    let page: UserPage = read(answer)?;
+    let mut table = out.table(&["USER", "NAME", "LOGIN", "GRANTS", "LAST LOGIN"]);
+    for user in &page.users {
+        let (login, paint) = login(user);
+        let last = user.last_login_at;
+        let last = last.map_or_else(|| "–".to_owned(), |at| human::relative(at, page.now));
+        table.add_row(vec![
+            cell(user.name.as_str(), None),
+            cell(human::one_line(&user.display_name, 40), None),
+            cell(login, paint),
+            cell(grant::list(&user.grants), None),
+            cell(last, None),
+        ]);
+    }
+    out.print_table(
+        &table,
+        "there are no users; `cueline user create` creates one",
+    )
+}
+
+fn login(user: &UserView) -> (&'static str, Option<Paint>) {
+    match (user.enabled, user.login) {
+        (false, _) => ("disabled", Some(Paint::Dim)),
+        (true, LoginKind::Password) => ("password", None),
+        (true, LoginKind::OpenId) => ("OpenID", None),
+        (true, LoginKind::None) => ("none", None),
+    }
+}
+
+pub(super) async fn show(api: &Api, out: Out, arg: &UserArg) -> Result<(), Failure> {
+    let answer = api.get(&["users", &arg.name], &[]).await?;
+    print(out, answer)
+}
+
+fn print(out: Out, answer: Value) -> Result<(), Failure> {
+    if out.is_json() {
+        return out.json(&answer);
+    }
+    let user: UserView = read(answer)?;
+    let last = user.last_login_at;
+    let lines = [
+        ("user", user.name.clone()),
+        ("name", user.display_name.clone()),
+        ("login", login(&user).0.to_owned()),
+        ("grants", grant::list(&user.grants)),
+        (
+            "created",
+            format!("{} by {}", user.created_at, user.created_by),
+        ),
+        (
+            "last login",
+            last.map_or_else(|| "never".to_owned(), |at| at.to_string()),
+        ),
+    ];
+    for (label, text) in lines {
+        let label = out.paint(&format!("{label:<10}"), Paint::Dim);
+        out.line(&format!("{label} {text}"))?;
+    }
+    Ok(())
+}
+
+pub(super) async fn create(api: &Api, out: Out, args: &CreateUserArgs) -> Result<(), Failure> {
+    let mut body = Map::new();
+    body.insert("name".to_owned(), json!(args.name));
+    body.insert("grants".to_owned(), json!(args.grants));
+    if let Some(name) = &args.display_name {
+        body.insert("display_name".to_owned(), json!(name));
+    }
+    if !args.no_password {
+        api.refuse_readable("the password")?;
+        let file = args.password_file.as_deref();
+        let password = prompt::new_password("--password-file", file)?;
+        body.insert("password".to_owned(), json!(password));
+    }
+    let answer = api.post(&["users"], &Value::Object(body)).await?;
+    print(out, answer)
+}
+
+pub(super) async fn change(api: &Api, out: Out, args: &ChangeUserArgs) -> Result<(), Failure> {
+    let mut body = Map::new();
+    if let Some(name) = &args.display_name {
+        body.insert("display_name".to_owned(), json!(name));
+    }
+    if !args.grants.is_empty() || args.no_grants {
+        body.insert("grants".to_owned(), json!(args.grants));
+    }
+    if args.enable || args.disable {
+        body.insert("enabled".to_owned(), json!(args.enable));
+    }
+    if body.is_empty() {
+        return Err(Failure::bad_input(
+            "nothing to change; give --display-name, --grant, --no-grants, --enable or --disable",
+        ));
+    }
+    let answer = api
+        .patch(&["users", &args.name], &Value::Object(body))
+        .await?;
+    print(out, answer)
+}
+
+pub(super) async fn delete(api: &Api, out: Out, arg: &UserArg) -> Result<(), Failure> {
+    let answer = api.delete(&["users", &arg.name]).await?;
+    if out.is_json() {
+        return out.json(&answer);
+    }
+    let user: UserRef = read(answer)?;
+    out.line(&format!(
+        "user {} is deleted, with all sessions and tokens",
+        user.name
+    ))
+}
+
+pub(super) async fn password(api: &Api, out: Out, args: &PasswordArgs) -> Result<(), Failure> {
+    api.refuse_readable("the password")?;
+    let session: SessionView = read(api.get(&["session"], &[]).await?)?;
+    // The server compares login names without regard to case.
+    let own = caller::user(&session).map(str::to_lowercase);
+    let mut body = Map::new();
+    if own == Some(args.name.to_lowercase()) {
+        let file = args.old_password_file.as_deref();
+        let old = prompt::secret("Present password: ", "--old-password-file", file)?;
+        body.insert("old_password".to_owned(), json!(old));
+    }
+    let password = prompt::new_password("--password-file", args.password_file.as_deref())?;
+    body.insert("password".to_owned(), json!(password));
+    let path = ["users", args.name.as_str(), "password"];
+    let answer = api.post(&path, &Value::Object(body)).await?;
+    if out.is_json() {
+        return out.json(&answer);
+    }
+    let user: UserRef = read(answer)?;
+    out.line(&format!(
+        "user {} has a new password; all sessions of the user have ended",
+        user.name
+    ))
+}
