@@ -35,7 +35,7 @@ pub use audit::{
     Audit, AuditEntry, AuditFilter, AuditResult, JobVersion, MAX_AUDIT_VALUE_BYTES,
     MAX_JOB_VERSIONS, NewAuditEntry,
 };
-pub use counts::{LatenessCounts, SchedulerCounts};
+pub use counts::{HeldClaims, LiveExecutors, SchedulerCounts, TimeDistribution};
 pub use dead_letter::{DeadLetter, MAX_DEAD_LETTERS, NewDeadLetter};
 pub use dispatch::{
     CancelOutcome, ClaimedRun, DispatchRequest, FireDueRequest, FiredRuns, Plan, PlannedRun,
