@@ -12,6 +12,7 @@
 mod cancel;
 mod claim;
 mod columns;
+mod counted_pool;
 mod database;
 mod dead_letters;
 mod definitions;
@@ -32,6 +33,7 @@ mod log_lines;
 mod maintenance;
 mod new_runs;
 mod nodes;
+mod oldest_queued;
 mod options;
 mod partitions;
 #[cfg(test)]

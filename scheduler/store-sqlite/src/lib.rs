@@ -11,6 +11,7 @@
 
 mod cancel;
 mod claim;
+mod counted_pool;
 mod database;
 mod dead_letters;
 mod definitions;
@@ -26,6 +27,7 @@ mod live_executors;
 mod maintenance;
 mod new_runs;
 mod nodes;
+mod oldest_queued;
 #[cfg(test)]
 mod query_plan_tests;
 mod runs;

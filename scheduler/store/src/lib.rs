@@ -20,6 +20,7 @@ mod dispatch;
 mod error;
 mod executor;
 mod job;
+mod load;
 mod node;
 mod port;
 mod report;
@@ -44,6 +45,7 @@ pub use dispatch::{
 pub use error::{ErrorKind, StoreError};
 pub use executor::{Executor, OutstandingAttempt, PendingCancellation};
 pub use job::{AppliedJob, Change, JobSummary, LedgerEntry};
+pub use load::{OldestQueued, PoolUse};
 pub use node::{NodeId, RegisteredNode};
 pub use port::Store;
 pub use report::{AttemptReport, IngestSummary};
