@@ -101,6 +101,7 @@ mod starts;
 mod status;
 mod tasks;
 pub mod testing;
+mod times;
 mod worker;
 
 pub use builder::Builder;
@@ -112,7 +113,7 @@ pub use cueline_protocol::VerifyingKeys;
 pub use cueline_protocol::origin::{EnrolmentToken, InvalidEnrolmentToken, WorkerKey};
 /// The TLS implementation of this build, for handlers with TLS clients of their own.
 pub use cueline_runtime::tls::install_provider as install_tls_provider;
-pub use cueline_runtime::{BootClock, ManualBootClock, Stop, SystemBootClock};
+pub use cueline_runtime::{BootClock, ManualBootClock, Stop, SystemBootClock, TimeCounts};
 pub use error::{BoxError, Error, Result};
 pub use handler::{Handler, from_fn};
 pub use journal::{JournalError, UnusableJournal};
@@ -120,4 +121,5 @@ pub use lease::LeaseDeadline;
 pub use origin::{IdentityError, KeyFile, KeyFileError, WorkerIdentity};
 pub use readiness::{Readiness, WorkerCounts};
 pub use returned::{Failure, Output};
+pub use times::WorkerTimes;
 pub use worker::Worker;
