@@ -2,6 +2,7 @@
 //! that no product has planted bugs.
 
 mod arrows;
+mod grafana;
 mod guarantees;
 mod import_cycles;
 mod planted_bugs;
