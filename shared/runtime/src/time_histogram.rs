@@ -43,7 +43,7 @@ impl TimeHistogram {
     pub fn new(bounds_ms: [u64; BOUNDS]) -> Self {
         Self {
             bounds_ms,
-            buckets: Default::default(),
+            buckets: [const { AtomicU64::new(0) }; BOUNDS + 1],
             sum_ms: AtomicU64::new(0),
         }
     }
