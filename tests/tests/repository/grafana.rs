@@ -84,7 +84,11 @@ fn strings_of<'a>(value: &'a Value, key: &str, found: &mut Vec<&'a str>) {
                 }
             }
         }
-        Value::Array(items) => items.iter().for_each(|item| strings_of(item, key, found)),
+        Value::Array(items) => {
+            for item in items {
+                strings_of(item, key, found);
+            }
+        }
         _ => {}
     }
 }
