@@ -23,8 +23,8 @@ use sqlx::query::Query;
 use crate::partitions::Day;
 use crate::{
     PgOptions, PgStore, accounts, audit, cancel, claim, definitions, dispatch, drop_day, executors,
-    fire_due, follow_ups, ingest, jobs, ledger, log_lines, maintenance, new_runs, runs, summaries,
-    trigger, waiting_runs,
+    fire_due, follow_ups, ingest, jobs, ledger, log_lines, maintenance, new_runs, oldest_queued,
+    runs, summaries, trigger, waiting_runs,
 };
 
 /// 2027-03-01T12:00:00Z.
@@ -576,6 +576,11 @@ async fn reads_use_their_indexes() {
     assert!(
         text.contains("unsuccessful_state") && !text.contains("Seq Scan on run_27"),
         "{text}"
+    );
+    let text = s.plan(oldest_queued::OLDEST, |q| q).await;
+    assert!(
+        text.contains("run_live") && !text.contains("run_27"),
+        "only live runs: {text}"
     );
     let listed = s
         .store

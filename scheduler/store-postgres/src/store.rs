@@ -13,9 +13,9 @@ use cueline_model::{
 use cueline_store::{
     AppliedJob, AttemptReport, CancelOutcome, ClaimedRun, DeadLetter, DispatchRequest,
     EnrolOutcome, Executor, FireDueRequest, FiredRuns, IngestSummary, JobSummary, LedgerEntry,
-    NewDeadLetter, NewEnrolmentToken, NewWorkerKey, NodeId, OutstandingAttempt,
-    PendingCancellation, Planner, RegisteredNode, Run, RunDetail, RunFilter, Store, StoreError,
-    StoreStats, StoredEnrolmentToken, StoredLogLine, TriggerOutcome, TriggerRequest,
+    NewDeadLetter, NewEnrolmentToken, NewWorkerKey, NodeId, OldestQueued, OutstandingAttempt,
+    PendingCancellation, Planner, PoolUse, RegisteredNode, Run, RunDetail, RunFilter, Store,
+    StoreError, StoreStats, StoredEnrolmentToken, StoredLogLine, TriggerOutcome, TriggerRequest,
     WorkerKeyState, WorkerKeysPage,
 };
 
@@ -72,6 +72,10 @@ macro_rules! implement_store {
     ($($kind:ident $method:ident($($arg:ident: $type:ty),*) -> $answer:ty: $what:literal;)*) => {
         #[async_trait]
         impl Store for PgStore {
+            fn pool_use(&self) -> Vec<PoolUse> {
+                self.db.pool_use()
+            }
+
             $(async fn $method(&self, $($arg: $type),*) -> Result<$answer, StoreError> {
                 self.$kind($what, || self.$method($($arg),*)).await
             })*

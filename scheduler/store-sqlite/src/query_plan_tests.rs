@@ -7,7 +7,7 @@ use sqlx::{AssertSqlSafe, Row as _};
 
 use crate::{
     SqliteOptions, SqliteStore, accounts, audit, claim, dispatch, executors, fire_due, follow_ups,
-    ingest, ledger, maintenance, runs, summaries, trigger,
+    ingest, ledger, maintenance, oldest_queued, runs, summaries, trigger,
 };
 
 /// The steps of a statement's query plan.
@@ -30,7 +30,7 @@ async fn store() -> (tempfile::TempDir, SqliteStore) {
 }
 
 /// Each statement with the indexes that its plan must name.
-const HOT: [(&str, &[&str]); 25] = [
+const HOT: [(&str, &[&str]); 26] = [
     (fire_due::DUE, &["job_due_next"]),
     (
         fire_due::ADVANCE,
@@ -80,6 +80,10 @@ const HOT: [(&str, &[&str]); 25] = [
     (summaries::COUNT_DAY, &["run_by_job"]),
     (runs::IN_RARE_STATES, &["run_unsuccessful", "run_live"]),
     (ledger::SKIPPED, &["run_skipped"]),
+    (
+        oldest_queued::OLDEST,
+        &["run_live (state=?)", "SEARCH j USING INTEGER PRIMARY KEY"],
+    ),
 ];
 
 #[tokio::test]

@@ -10,9 +10,9 @@ use cueline_model::{
 use cueline_store::{
     AppliedJob, AttemptReport, CancelOutcome, ClaimedRun, DeadLetter, DispatchRequest,
     EnrolOutcome, Executor, FireDueRequest, FiredRuns, IngestSummary, JobSummary, LedgerEntry,
-    NewDeadLetter, NewEnrolmentToken, NewWorkerKey, NodeId, OutstandingAttempt,
-    PendingCancellation, Planner, RegisteredNode, Run, RunDetail, RunFilter, Store, StoreError,
-    StoreStats, StoredEnrolmentToken, StoredLogLine, TriggerOutcome, TriggerRequest,
+    NewDeadLetter, NewEnrolmentToken, NewWorkerKey, NodeId, OldestQueued, OutstandingAttempt,
+    PendingCancellation, Planner, PoolUse, RegisteredNode, Run, RunDetail, RunFilter, Store,
+    StoreError, StoreStats, StoredEnrolmentToken, StoredLogLine, TriggerOutcome, TriggerRequest,
     WorkerKeyState, WorkerKeysPage,
 };
 
@@ -22,6 +22,10 @@ macro_rules! implement_store {
     ($($kind:ident $method:ident($($arg:ident: $type:ty),*) -> $answer:ty: $what:literal;)*) => {
         #[async_trait]
         impl Store for SqliteStore {
+            fn pool_use(&self) -> Vec<PoolUse> {
+                self.db.pool_use()
+            }
+
             $(async fn $method(&self, $($arg: $type),*) -> Result<$answer, StoreError> {
                 self.$method($($arg),*).await.map_err(|error| error.failed_to($what))
             })*

@@ -17,6 +17,7 @@ use crate::dispatch::{
 use crate::error::StoreError;
 use crate::executor::{Executor, OutstandingAttempt, PendingCancellation};
 use crate::job::{AppliedJob, JobSummary, LedgerEntry};
+use crate::load::{OldestQueued, PoolUse};
 use crate::node::{NodeId, RegisteredNode};
 use crate::report::{AttemptReport, IngestSummary};
 use crate::run::{Run, RunDetail, RunFilter, StoreStats, StoredLogLine};
@@ -428,6 +429,16 @@ pub trait Store: Audit {
 
     /// Counts over the whole store.
     async fn stats(&self) -> Result<StoreStats>;
+
+    /// The oldest `queued` attempt of each executor that has one, in no order. It reads all live runs, so it is not for
+    /// frequent calls.
+    async fn oldest_queued_attempts(&self) -> Result<Vec<OldestQueued>>;
+
+    /// The use of the adapter's connections at this instant. Asks nothing of the database. Empty if the adapter has no
+    /// pools.
+    fn pool_use(&self) -> Vec<PoolUse> {
+        Vec::new()
+    }
 
     // ── Maintenance ──────────────────────────────────────────────────────────────────────────────────────────
 

@@ -102,3 +102,23 @@ async fn scrapes_within_ten_seconds_share_one_reading_of_the_store() {
     let applied = format!("cueline_api_requests_total{labels}");
     assert_eq!(value(&text, &applied), 1, "the others are of now");
 }
+
+#[tokio::test]
+async fn connections_to_the_store_are_served_by_pool() {
+    let server = Server::start().await;
+    let text = scrape(&server).await.text;
+    for (pool, limit) in [("writer", 1), ("readers", 3)] {
+        let labels = format!("{{pool=\"{pool}\"}}");
+        let served = value(&text, &format!("cueline_store_connection_limit{labels}"));
+        assert_eq!(served, limit);
+        value(
+            &text,
+            &format!("cueline_store_connection_waits_total{labels}"),
+        );
+        let of = |state: &str| {
+            let labels = format!("{{pool=\"{pool}\",state=\"{state}\"}}");
+            value(&text, &format!("cueline_store_connections{labels}"))
+        };
+        assert!((1..=limit).contains(&(of("idle") + of("used"))), "{text}");
+    }
+}

@@ -54,6 +54,7 @@ macro_rules! with_store_methods {
             read log_lines(run: RunId, after: i64, limit: usize) -> Vec<StoredLogLine>: "read a run's log";
             read ledger(job: &JobName, from: Timestamp, to: Timestamp, limit: usize) -> Vec<LedgerEntry>: "read the ledger";
             read stats() -> StoreStats: "count jobs and runs";
+            read oldest_queued_attempts() -> Vec<OldestQueued>: "find the oldest queued attempts";
             write delete_expired_runs(older_than_ms: u64, limit: usize) -> u64: "delete expired runs";
             write repair_fixed_delay_jobs() -> u64: "repair fixed-delay jobs";
         }

@@ -93,7 +93,8 @@ macro_rules! store_conformance {
                 entries_are_filtered, entries_are_found_by_time, entries_are_paged, odd_entries_are_kept_within_their_bounds, old_entries_are_deleted,
                 versions_of_a_job_are_kept, an_earlier_version_can_be_applied_again, a_deleted_job_keeps_its_versions_until_its_name_is_taken, versions_are_bounded;
             queries: a_run_has_all_its_fields, runs_are_filtered_and_paged, runs_are_listed_by_namespace, summaries_show_last_and_day, ledger_accounts_for_each_fire_time,
-                ledger_of_shards, ledger_of_fixed_delay, stats_count_jobs_and_live_runs;
+                ledger_of_shards, ledger_of_fixed_delay, stats_count_jobs_and_live_runs,
+                the_oldest_queued_attempt_of_each_executor_is_found, pools_stay_within_their_limits;
             maintenance: old_runs_are_deleted, ids_of_deleted_runs_are_not_used_again, a_key_lives_as_long_as_its_runs, a_shard_is_kept_for_its_siblings, a_fixed_delay_job_without_a_next_fire_time_is_repaired;
             concurrency: no_run_is_claimed_twice, no_job_fires_twice, triggers_with_one_key_make_one_run, readers_see_whole_transactions;
             random_calls: any_sequence_of_calls_keeps_the_invariants;
