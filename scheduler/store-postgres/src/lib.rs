@@ -10,6 +10,7 @@
 //! connects them.
 
 mod cancel;
+mod changes;
 mod claim;
 mod columns;
 mod database;

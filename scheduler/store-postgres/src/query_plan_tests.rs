@@ -19,9 +19,9 @@ use sqlx::query::Query;
 
 use crate::partitions::Day;
 use crate::{
-    PgOptions, PgStore, cancel, claim, definitions, dispatch, drop_day, executors, fire_due,
-    follow_ups, ingest, jobs, ledger, log_lines, maintenance, new_runs, runs, summaries, trigger,
-    waiting_runs,
+    PgOptions, PgStore, cancel, changes, claim, definitions, dispatch, drop_day, executors,
+    fire_due, follow_ups, ingest, jobs, ledger, log_lines, maintenance, new_runs, runs, summaries,
+    trigger, waiting_runs,
 };
 
 /// 2027-03-01T12:00:00Z.
@@ -579,4 +579,30 @@ async fn reads_use_their_indexes() {
         })
         .await;
     assert_eq!(listed.expect("lists").len(), 5);
+}
+
+#[tokio::test]
+async fn changes_are_read_by_their_indexes() {
+    let s = fixture().await;
+    let (ids, low, high) = s.some();
+    let n = ids.len();
+    let text = s
+        .plan(changes::SEARCH, |q| {
+            q.bind(vec![low, high])
+                .bind(vec![high, high])
+                .bind(vec![5_i64, 5])
+        })
+        .await;
+    for part in ["run_270305_pkey", "Index Cond: ((id >= e.first) AND"] {
+        assert!(text.contains(part), "no {part} in {text}");
+    }
+    assert!(!text.contains("Seq Scan on run"), "{text}");
+    s.check(changes::LIVE, "run_live_pkey", |q| q.bind(5_i64))
+        .await;
+    s.check(changes::CHANGED, "run_live_pkey", |q| {
+        q.bind(&ids).bind(vec![0_i16; n]).bind(vec![1_i32; n])
+    })
+    .await;
+    s.check(changes::BRIEFS, "run_270305_pkey", |q| q.bind(&ids))
+        .await;
 }

@@ -3,8 +3,8 @@
 use sqlx::{AssertSqlSafe, Row as _};
 
 use crate::{
-    SqliteOptions, SqliteStore, claim, dispatch, executors, fire_due, follow_ups, ingest, ledger,
-    maintenance, runs, summaries, trigger,
+    SqliteOptions, SqliteStore, changes, claim, dispatch, executors, fire_due, follow_ups, ingest,
+    ledger, maintenance, runs, summaries, trigger,
 };
 
 /// The steps of a statement's query plan.
@@ -27,7 +27,7 @@ async fn store() -> (tempfile::TempDir, SqliteStore) {
 }
 
 /// Each statement with the indexes that its plan must name.
-const HOT: [(&str, &[&str]); 25] = [
+const HOT: [(&str, &[&str]); 30] = [
     (fire_due::DUE, &["job_due_next"]),
     (
         fire_due::ADVANCE,
@@ -77,6 +77,11 @@ const HOT: [(&str, &[&str]); 25] = [
     (summaries::COUNT_DAY, &["run_by_job"]),
     (runs::IN_RARE_STATES, &["run_unsuccessful", "run_live"]),
     (ledger::SKIPPED, &["run_skipped"]),
+    (changes::LIVE, &["run_live"]),
+    (changes::NEW, &["SEARCH run USING INTEGER PRIMARY KEY"]),
+    (changes::CHANGED, &["SEARCH r USING INTEGER PRIMARY KEY"]),
+    (changes::BRIEFS, &["SEARCH r USING INTEGER PRIMARY KEY"]),
+    (changes::JOBS, &["SEARCH d USING INTEGER PRIMARY KEY"]),
 ];
 
 #[tokio::test]
@@ -104,7 +109,7 @@ async fn hot_statements_use_their_indexes() {
 #[tokio::test]
 async fn scans_by_id_do_not_sort() {
     let (_dir, store) = store().await;
-    for sql in [runs::ALL, maintenance::EXPIRED] {
+    for sql in [runs::ALL, changes::NEW, maintenance::EXPIRED] {
         let text = plan(&store, sql).await.join("\n");
         assert!(
             text.contains("SEARCH run USING INTEGER PRIMARY KEY"),

@@ -7,12 +7,12 @@ use cueline_model::{
     AttemptId, ExecutorId, Heartbeat, Job, JobId, JobName, JobSpec, RunId, StoreId, Timestamp,
 };
 use cueline_store::{
-    AppliedJob, AttemptReport, CancelOutcome, ClaimedRun, DeadLetter, DispatchRequest,
-    EnrolOutcome, Executor, FireDueRequest, FiredRuns, IngestSummary, JobSummary, LedgerEntry,
-    NewDeadLetter, NewEnrolmentToken, NewWorkerKey, NodeId, OutstandingAttempt,
-    PendingCancellation, Planner, RegisteredNode, Run, RunDetail, RunFilter, Store, StoreError,
-    StoreStats, StoredEnrolmentToken, StoredLogLine, TriggerOutcome, TriggerRequest,
-    WorkerKeyState, WorkerKeysPage,
+    AppliedJob, AttemptReport, CancelOutcome, ChangedRuns, ClaimedRun, DeadLetter, DispatchRequest,
+    EnrolOutcome, Executor, FireDueRequest, FiredRuns, IngestSummary, JobBrief, JobSummary,
+    JobsFingerprint, KnownRun, LedgerEntry, LiveRuns, NewDeadLetter, NewEnrolmentToken, NewRuns,
+    NewWorkerKey, NodeId, OutstandingAttempt, PendingCancellation, Planner, RegisteredNode, Run,
+    RunCursor, RunDetail, RunFilter, Store, StoreError, StoreStats, StoredEnrolmentToken,
+    StoredLogLine, TriggerOutcome, TriggerRequest, WorkerKeyState, WorkerKeysPage,
 };
 
 use crate::SqliteStore;
