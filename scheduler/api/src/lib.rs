@@ -8,6 +8,7 @@ mod auth;
 mod body;
 mod dead_letters;
 mod enrolment_tokens;
+mod events;
 mod instant;
 mod jobs;
 mod large;
@@ -36,9 +37,11 @@ use cueline_store::Store;
 use cueline_store::admin::SchedulerAdmin;
 use tokio::time::Instant;
 
+use events::Events;
 use large::LargeRequests;
 use metrics::{Family, ProcessMetrics, RequestCounts, Sources};
 
+pub use events::MAX_EVENT_STREAMS;
 pub use instant::{InstantError, instant};
 pub use large::MAX_SMALL_BODY_BYTES;
 pub use problem::{FieldProblem, Problem};
@@ -70,6 +73,7 @@ pub struct ApiState {
     pub process_metrics: ProcessMetrics,
     /// Bounds the memory and the processor time of large requests.
     large: LargeRequests,
+    events: Events,
     requests: RequestCounts,
     sources: Sources,
 }
@@ -90,9 +94,16 @@ impl ApiState {
             metrics_public: false,
             process_metrics: Arc::new(Vec::<Family>::new),
             large: LargeRequests::new(),
+            events: Events::new(MAX_EVENT_STREAMS),
             requests: RequestCounts::default(),
             sources: Sources::default(),
         }
+    }
+
+    /// Bounds the streams of events that are open at a time; [`MAX_EVENT_STREAMS`] by default. Each of them takes a
+    /// connection for as long as it lasts, so the bound should be below the number of connections.
+    pub fn limit_event_streams(&mut self, most: usize) {
+        self.events = Events::new(most);
     }
 }
 
@@ -113,6 +124,7 @@ pub fn router(state: ApiState) -> Router {
         .route("/runs", get(runs::list))
         .route("/runs/{id}", get(runs::show))
         .route("/runs/{id}/logs", get(runs::logs))
+        .route("/runs/{id}/logs/events", get(events::log))
         .route("/runs/{id}/cancel", post(runs::cancel))
         .route("/queues", get(queues::list))
         .route("/queues/{group}/{executor}", get(queues::show))
@@ -137,6 +149,7 @@ pub fn router(state: ApiState) -> Router {
             "/worker-keys/{group}/{executor}/{key}/allow",
             post(worker_keys::allow),
         )
+        .route("/events", get(events::changes))
         .route("/executors", get(system::executors))
         .route("/stats", get(system::stats))
         .fallback(problem::no_such_path)

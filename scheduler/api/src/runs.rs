@@ -21,9 +21,9 @@ const LONGEST_POLL_MS: i64 = 30_000;
 const FIRST_LOOK: Duration = Duration::from_millis(20);
 const LONGEST_LOOK: Duration = Duration::from_millis(250);
 
-type RunPath = Result<Path<String>, PathRejection>;
+pub(crate) type RunPath = Result<Path<String>, PathRejection>;
 
-fn run_id(path: RunPath) -> Result<RunId, Problem> {
+pub(crate) fn run_id(path: RunPath) -> Result<RunId, Problem> {
     let Path(text) = path.map_err(|e| Problem::malformed(e.body_text()))?;
     text.parse::<i64>()
         .ok()
@@ -35,7 +35,7 @@ fn run_id(path: RunPath) -> Result<RunId, Problem> {
         })
 }
 
-fn run_state(text: &str) -> Result<RunState, String> {
+pub(crate) fn run_state(text: &str) -> Result<RunState, String> {
     RunState::ALL
         .into_iter()
         .find(|state| state.as_str() == text)

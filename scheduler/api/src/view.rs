@@ -1,5 +1,6 @@
 //! The answers of the API, as types that servers and clients share.
 
+mod events;
 mod worker_keys;
 
 use std::collections::BTreeMap;
@@ -15,6 +16,10 @@ use cueline_store::{
 };
 use serde::{Deserialize, Serialize};
 
+pub use events::{
+    EndOfLog, ExecutorChange, ExecutorEvent, ExecutorState, JobChange, JobEvent, Lagged, Overflow,
+    Ready, RunChange, RunEvent,
+};
 pub use worker_keys::{
     CreatedToken, KeyState, TokenRef, TokenView, Tokens, WorkerKeyPage, WorkerKeyRef, WorkerKeyView,
 };

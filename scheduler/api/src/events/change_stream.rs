@@ -1,0 +1,239 @@
+//! `GET /api/v1/events`: changes as they are found.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+
+use axum::extract::State;
+use axum::http::{HeaderMap, Uri};
+use axum::response::sse::{Event as Message, Sse};
+use axum::response::{IntoResponse, Response};
+use cueline_model::JobName;
+use futures_util::stream;
+use tokio::sync::watch;
+
+use super::event::{Filter, Kind, Kinds, RESYNC, json};
+use super::feed::{EventId, Events};
+use super::life::{Life, Waited};
+use super::poller;
+use crate::ApiState;
+use crate::problem::{FieldProblem, Problem};
+use crate::query::Params;
+use crate::runs::run_state;
+use crate::view::{Lagged, Ready};
+
+/// Events that are taken from the feed at a time.
+const PART: usize = 500;
+
+/// The header with which a client continues after an event.
+pub(super) const LAST_EVENT_ID: &str = "last-event-id";
+
+/// Tells nginx to forward each event at once.
+pub(super) const UNBUFFERED: [(&str, &str); 1] = [("x-accel-buffering", "no")];
+
+/// All places are taken.
+pub(super) fn no_place() -> Problem {
+    Problem::unavailable(
+        "too many event streams are open at this server; close others, or ask another scheduler",
+    )
+}
+
+/// Streams changes of runs, jobs and executors.
+pub(crate) async fn changes(
+    State(state): State<ApiState>,
+    headers: HeaderMap,
+    uri: Uri,
+) -> Result<Response, Problem> {
+    let filter = filter(&uri)?;
+    let after = last_event_text(&headers)?;
+    let place = state.events.place().ok_or_else(no_place)?;
+    let (news, to_start) = state.events.join(filter.kinds);
+    if let Some(running) = to_start {
+        tokio::spawn(poller::run(
+            running,
+            state.store.clone(),
+            state.stop.clone(),
+        ));
+    }
+    let mut subscriber = Subscriber {
+        events: state.events.clone(),
+        news,
+        filter,
+        next: None,
+        waiting: VecDeque::new(),
+        life: Life::new(state.stop.clone(), place),
+    };
+    subscriber.begin(after);
+    let stream = stream::unfold(subscriber, |mut subscriber| async move {
+        let message = subscriber.next().await?;
+        Some((Ok::<_, Infallible>(message), subscriber))
+    });
+    Ok((UNBUFFERED, Sse::new(stream)).into_response())
+}
+
+fn filter(uri: &Uri) -> Result<Filter, Problem> {
+    let mut params = Params::of(uri, &["kinds", "job", "state"]);
+    let kinds = params.parsed("kinds", |text| {
+        let kinds = text.split(',').map(Kind::parse);
+        kinds.collect::<Result<Kinds, String>>()
+    });
+    let states = params.many("state", run_state);
+    params.finish()?;
+    // The narrowest kinds that the other parameters are about.
+    let by_default: &[Kind] = match (&job, states.is_empty()) {
+        (_, false) => &[Kind::Run],
+        (Some(_), true) => &[Kind::Job, Kind::Run],
+        (None, true) => &Kind::ALL,
+    };
+    Ok(Filter {
+        kinds: kinds.unwrap_or_else(|| by_default.iter().copied().collect()),
+        job,
+        states,
+        may_read: Box::new(|_| true),
+    })
+}
+
+/// The value of the header; an empty one counts as none.
+pub(super) fn last_event_text(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
+    let Some(value) = headers.get(LAST_EVENT_ID) else {
+        return Ok(None);
+    };
+    let text = value.to_str().map_err(|_| {
+        let message = "the header has characters that no id has; send the id of an event";
+        Problem::malformed_fields(vec![FieldProblem::new("Last-Event-ID", message)])
+    })?;
+    Ok(Some(text).filter(|text| !text.is_empty()))
+}
+
+/// The reader of the feed for one client.
+struct Subscriber {
+    events: Events,
+    news: watch::Receiver<()>,
+    filter: Filter,
+    /// The number of the next event; `None` until all kinds are read.
+    next: Option<u64>,
+    /// Messages that were not sent yet, some more than [`PART`] at most.
+    waiting: VecDeque<Message>,
+    life: Life,
+}
+
+impl Subscriber {
+    /// Continues after the event that the client has seen, if possible.
+    fn begin(&mut self, after: Option<&str>) {
+        let Some(after) = after else {
+            return;
+        };
+        let after = EventId::parse(after);
+        self.next = after.and_then(|after| self.events.resume(after, self.filter.kinds));
+        match self.next {
+            Some(next) => self.tell_ready(next, true),
+            None => self.waiting.push_back(message(RESYNC, "{}")),
+        }
+    }
+
+    /// `None` at the end of the stream.
+    async fn next(&mut self) -> Option<Message> {
+        loop {
+            if let Some(message) = self.waiting.pop_front() {
+                self.life.sent();
+                return Some(message);
+            }
+            if self.life.is_over() {
+                return None;
+            }
+            self.take_events();
+            if !self.waiting.is_empty() {
+                continue;
+            }
+            match self.life.wait(self.news.changed()).await {
+                Waited::News(Ok(())) => {}
+                // The task that reads the store has ended. The client comes back and starts another one.
+                Waited::News(Err(_)) | Waited::End => return None,
+                Waited::Heartbeat => self.heartbeat(),
+            }
+        }
+    }
+
+    /// Takes events until some of them are for this client, or there are no more.
+    fn take_events(&mut self) {
+        let Some(mut next) = self.next else {
+            if let Some(next) = self.events.begin(self.filter.kinds) {
+                self.next = Some(next);
+                self.tell_ready(next, false);
+            }
+            return;
+        };
+        loop {
+            let part = self.events.read(next, PART);
+            next = part.next;
+            self.next = Some(next);
+            if part.missed > 0 {
+                let missed = part.missed;
+                let lagged = message("lagged", &json(&Lagged { missed }));
+                self.waiting.push_back(lagged);
+            }
+            let is_last = part.events.len() < PART;
+            for (number, event) in part.events {
+                if self.filter.passes(&event) {
+                    let message = message(event.name, &event.data);
+                    self.waiting.push_back(self.with_id(message, number));
+                }
+            }
+            if is_last || !self.waiting.is_empty() {
+                return;
+            }
+        }
+    }
+
+    fn tell_ready(&mut self, next: u64, resumed: bool) {
+        let ready = message("ready", &json(&Ready { resumed }));
+        let ready = self.with_id(ready, next.saturating_sub(1));
+        self.waiting.push_back(ready);
+    }
+
+    /// A comment. Its id keeps the client's place while no event is for it.
+    fn heartbeat(&mut self) {
+        let comment = Message::default().comment("");
+        let comment = match self.next {
+            Some(next) => self.with_id(comment, next.saturating_sub(1)),
+            None => comment,
+        };
+        self.waiting.push_back(comment);
+    }
+
+    fn with_id(&self, message: Message, number: u64) -> Message {
+        match self.events.id(number) {
+            Some(id) => message.id(id),
+            None => message,
+        }
+    }
+}
+
+impl Drop for Subscriber {
+    fn drop(&mut self) {
+        self.events.leave(self.filter.kinds);
+    }
+}
+
+/// A message with one line of JSON.
+pub(super) fn message(name: &str, data: &str) -> Message {
+    Message::default().event(name).data(data)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kinds(query: &str) -> Vec<&'static str> {
+        let uri = format!("/events{query}").parse().expect("a URI");
+        let filter = filter(&uri).expect("well formed");
+        filter.kinds.iter().map(Kind::as_str).collect()
+    }
+
+    #[test]
+    fn without_kinds_the_other_parameters_say_what_is_wanted() {
+        assert_eq!(kinds(""), ["job", "run", "executor"]);
+        assert_eq!(kinds("?job=a"), ["job", "run"]);
+        assert_eq!(kinds("?state=failed&job=a"), ["run"]);
+        assert_eq!(kinds("?kinds=executor,job&job=a"), ["job", "executor"]);
+    }
+}
