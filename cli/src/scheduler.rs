@@ -26,6 +26,7 @@ pub(crate) async fn run(config: SchedulerConfig) -> Result<()> {
     let token = config.token.clone();
     let mut state = node.engine.api(&node.store.store, token, http.stopping());
     state.metrics_public = config.metrics_public;
+    state.limit_event_streams(descriptors::event_streams(connections));
     http.answer_by(cueline_api::router(state));
     say("ready\n");
 

@@ -50,6 +50,7 @@ pub(crate) async fn run(config: StandaloneConfig) -> Result<()> {
         .engine
         .api(&composition.store, token, http.stopping());
     state.metrics_public = config.metrics_public;
+    state.limit_event_streams(descriptors::event_streams(connections));
     let workers = composition.workers.clone();
     state.process_metrics = Arc::new(move || worker_metrics::families(&workers));
     // Written before the server is ready, so that commands find it as soon as it is.

@@ -76,6 +76,9 @@ fn filter(uri: &Uri) -> Result<Filter, Problem> {
         let kinds = text.split(',').map(Kind::parse);
         kinds.collect::<Result<Kinds, String>>()
     });
+    let job = params.parsed("job", |text| {
+        text.parse::<JobName>().map_err(|e| e.to_string())
+    });
     let states = params.many("state", run_state);
     params.finish()?;
     // The narrowest kinds that the other parameters are about.
@@ -221,7 +224,83 @@ pub(super) fn message(name: &str, data: &str) -> Message {
 
 #[cfg(test)]
 mod tests {
+    use cueline_runtime::Stop;
+
+    use super::super::event::Event;
+    use super::super::feed::Running;
+    use super::super::ring::KEPT_EVENTS;
     use super::*;
+
+    fn runs() -> Kinds {
+        [Kind::Run].into_iter().collect()
+    }
+
+    /// A subscriber of runs, and the side of the feed that the test plays.
+    fn subscribed(last_event: Option<&str>) -> (Subscriber, Running) {
+        let events = Events::new(1);
+        let (news, running) = events.join(runs());
+        let running = running.expect("nothing reads the store yet");
+        let place = events.place().expect("a place");
+        let uri = "/events?kinds=run".parse().expect("a URI");
+        let mut subscriber = Subscriber {
+            events,
+            news,
+            filter: filter(&uri).expect("well formed"),
+            next: None,
+            waiting: VecDeque::new(),
+            life: Life::new(Stop::new(), place),
+        };
+        subscriber.begin(last_event);
+        (subscriber, running)
+    }
+
+    async fn next(subscriber: &mut Subscriber) -> String {
+        let message = subscriber.next().await.expect("goes on");
+        format!("{message:?}")
+    }
+
+    #[tokio::test]
+    async fn a_subscriber_that_is_too_slow_is_told_what_it_lost_and_goes_on() {
+        let (mut subscriber, running) = subscribed(None);
+        running.begin(Kind::Run);
+        assert!(next(&mut subscriber).await.contains("event: ready"));
+        let events = (0..KEPT_EVENTS + 7).map(|n| Event::overflow(Kind::Run, n));
+        running.publish(events);
+        let lagged = next(&mut subscriber).await;
+        assert!(lagged.contains("event: lagged"), "{lagged}");
+        assert!(
+            lagged.contains("missed") && lagged.contains(":7}"),
+            "{lagged}"
+        );
+        for n in 7..KEPT_EVENTS + 7 {
+            let event = next(&mut subscriber).await;
+            assert!(event.contains(&format!(":{n}}}")), "{n}: {event}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_subscriber_is_ready_once_the_store_is_read_and_keeps_its_place_by_heartbeats() {
+        let (mut subscriber, running) = subscribed(Some("an id of nothing"));
+        assert!(next(&mut subscriber).await.contains("event: resync"));
+        let silence = next(&mut subscriber).await;
+        assert!(!silence.contains("id:"), "it has no place yet: {silence}");
+        running.begin(Kind::Run);
+        assert!(next(&mut subscriber).await.contains("event: ready"));
+        running.publish([Event::resync(Kind::Job)]);
+        let heartbeat = next(&mut subscriber).await;
+        let id = subscriber.events.id(1).expect("an id");
+        assert!(heartbeat.contains(&format!("id: {id}")), "{heartbeat}");
+        assert!(!heartbeat.contains("data:"), "{heartbeat}");
+    }
+
+    #[tokio::test]
+    async fn a_stream_ends_with_the_task_that_reads_the_store() {
+        let (mut subscriber, running) = subscribed(None);
+        drop(running);
+        assert!(subscriber.next().await.is_none());
+        let (_, another) = subscriber.events.join(runs());
+        assert!(another.is_some(), "the next subscriber starts another one");
+    }
 
     fn kinds(query: &str) -> Vec<&'static str> {
         let uri = format!("/events{query}").parse().expect("a URI");

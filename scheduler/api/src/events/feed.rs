@@ -177,7 +177,8 @@ pub(super) struct Running {
 }
 
 impl Running {
-    /// The kinds that somebody wants. `None` if there are none; then another task may have been started already.
+    /// The kinds that have subscribers, or had some just before. `None` if there are none. The task has to end then, and the
+    /// next subscriber starts another one.
     pub(super) fn wanted(&self) -> Option<Kinds> {
         let now = Instant::now();
         let mut state = self.events.lock();

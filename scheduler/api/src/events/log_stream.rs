@@ -23,8 +23,8 @@ use crate::query::Params;
 use crate::runs::{RunPath, run_id};
 use crate::view::EndOfLog;
 
-/// Lines that are read at a time.
-const PART: usize = 500;
+/// Lines that are read at a time. Each stream keeps at most so many that were not sent.
+const PART: usize = 100;
 const FIRST_LOOK: Duration = Duration::from_millis(50);
 /// Lines are at most this late.
 const LONGEST_LOOK: Duration = Duration::from_secs(1);

@@ -1,4 +1,4 @@
-//! Reads changes from the store while somebody wants them.
+//! Reads changes from the store while there are subscribers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,7 +31,7 @@ const MAX_PARTS: usize = 8;
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
 
-/// Reads until nobody wants events any more, or until a stop. A store that fails is asked again; what was missed
+/// Reads until there are no more subscribers, or until a stop. A store that fails is asked again; what was missed
 /// meanwhile is read then.
 pub(super) async fn run(feed: Running, store: Arc<dyn Store>, stop: Stop) {
     let mut poller = Poller {
@@ -106,20 +106,18 @@ struct KnownExecutors {
 
 impl Poller {
     async fn turn(&mut self, wanted: Kinds) -> Result<(), StoreError> {
+        // First of all: what is not wanted has to begin again later, also if a reading fails now.
+        self.runs.take_if(|_| !wanted.contains(Kind::Run));
+        self.jobs.take_if(|_| !wanted.contains(Kind::Job));
+        self.executors.take_if(|_| !wanted.contains(Kind::Executor));
         if wanted.contains(Kind::Run) {
             self.read_runs().await?;
-        } else {
-            self.runs = None;
         }
         if wanted.contains(Kind::Job) {
             self.read_jobs().await?;
-        } else {
-            self.jobs = None;
         }
         if wanted.contains(Kind::Executor) {
             self.read_executors().await?;
-        } else {
-            self.executors = None;
         }
         Ok(())
     }

@@ -8,7 +8,7 @@ use cueline_store::{AttemptReport, DispatchRequest};
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 
-async fn apply(server: &Server, name: &str) {
+pub(crate) async fn apply(server: &Server, name: &str) {
     let job = json!({ "name": name, "schedule": {"every": "1h"}, "handler": {"shell": "true"} });
     server
         .post("/jobs/apply", &json!({ "jobs": [job] }))
@@ -17,7 +17,7 @@ async fn apply(server: &Server, name: &str) {
 }
 
 /// A run of `job` that waits to be dispatched.
-async fn triggered(server: &Server, job: &str) -> RunId {
+pub(crate) async fn triggered(server: &Server, job: &str) -> RunId {
     let answer = server
         .post(&format!("/jobs/{job}/trigger"), &json!({}))
         .await
@@ -26,7 +26,7 @@ async fn triggered(server: &Server, job: &str) -> RunId {
 }
 
 /// Moves the run to `dispatching`, as the engine does.
-async fn dispatching(server: &Server, run: RunId) -> AttemptId {
+pub(crate) async fn dispatching(server: &Server, run: RunId) -> AttemptId {
     let node = server
         .store
         .register_node("test", 60_000)
@@ -53,7 +53,7 @@ async fn dispatching(server: &Server, run: RunId) -> AttemptId {
     taken[0]
 }
 
-fn log_line(seq: u64, at: Timestamp, text: &str) -> LogLine {
+pub(crate) fn log_line(seq: u64, at: Timestamp, text: &str) -> LogLine {
     LogLine {
         seq,
         at,
@@ -69,7 +69,7 @@ fn executor() -> ExecutorId {
     }
 }
 
-async fn report(server: &Server, id: AttemptId, body: AttemptEvent) {
+pub(crate) async fn report(server: &Server, id: AttemptId, body: AttemptEvent) {
     let executor = Some(executor());
     let reports = [AttemptReport {
         attempt: id,

@@ -2,6 +2,7 @@
 
 mod behaviour;
 mod dead_letters;
+mod events;
 mod fake_admin;
 mod hostile;
 mod hostile_bodies;
