@@ -202,6 +202,13 @@ mod tests {
         assert!(WatchedRuns::new(live, 2).has_overflowed());
     }
 
+    /// The runs that were not announced.
+    fn unseen(world: &BTreeMap<i64, RunBrief>, events: &[RunEvent]) -> Vec<RunBrief> {
+        let is_seen = |run: &RunBrief| events.iter().any(|event| event.id == run.id);
+        let unseen = world.values().filter(|run| !is_seen(run));
+        unseen.cloned().collect()
+    }
+
     /// A world of runs that go on at random, read as the poller does. Each run is created once and ended once, nothing
     /// comes after an end, attempts never decrease, and no state is announced twice in a row.
     #[test]
@@ -216,7 +223,7 @@ mod tests {
             };
             let mut world: BTreeMap<i64, RunBrief> = BTreeMap::new();
             let mut watched = WatchedRuns::new(Vec::new(), 1_000);
-            let (mut created, mut all) = (0, Vec::new());
+            let (mut created, mut all) = (0, Vec::<RunEvent>::new());
             for turn in 0..60 {
                 for run in world.values_mut() {
                     if run.state.is_terminal() || next(3) > 0 {
@@ -235,11 +242,8 @@ mod tests {
                     world.insert(created, brief(created, RunState::Scheduled, 1));
                 }
                 if next(2) > 0 {
-                    let new = world.values().filter(|run| {
-                        let seen = |event: &RunEvent| event.id == run.id;
-                        !all.iter().any(seen)
-                    });
-                    all.extend(watched.add(new.cloned().collect()));
+                    let new = unseen(&world, &all);
+                    all.extend(watched.add(new));
                     let known: Vec<KnownRun> = watched.known().collect();
                     let now = known.iter().map(|known| world[&known.id.0].clone());
                     // A store leaves out what has not changed. Some of it is sent here all the same.
@@ -253,10 +257,8 @@ mod tests {
                     run.state = RunState::Cancelled;
                 }
             }
-            let unseen = world
-                .values()
-                .filter(|run| !all.iter().any(|e| e.id == run.id));
-            all.extend(watched.add(unseen.cloned().collect()));
+            let new = unseen(&world, &all);
+            all.extend(watched.add(new));
             all.extend(watched.update(changed(world.values().cloned().collect())));
             for id in 1..=created {
                 check_history(id, all.iter().filter(|event| event.id.0 == id), seed);

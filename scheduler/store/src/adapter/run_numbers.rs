@@ -174,15 +174,21 @@ mod tests {
 
     #[test]
     fn the_ranges_of_a_search_and_of_a_cursor_are_bounded() {
-        let far_apart = (1..=20_000).map(|n| 1_000 * n);
-        let (_, cursor) = advance(&start(0), far_apart, i64::MAX, NOW);
+        let far_apart = (0..20_000).map(|n| MissingNumbers {
+            first: 1_000 * n,
+            last: 1_000 * n,
+            since: NOW,
+        });
+        let cursor = RunCursor {
+            last: 30_000_000,
+            missing: far_apart.collect(),
+        };
+        let (_, cursor) = advance(&cursor, [30_000_002], i64::MAX, NOW);
         assert_eq!(cursor.missing.len(), MAX_MISSING);
-        let newest = cursor.missing.last().map(|part| part.first);
-        assert_eq!(newest, Some(19_999_001));
         let ranges = searched(&cursor);
         assert_eq!(ranges.len(), MAX_SEARCHED + 1);
-        assert_eq!(ranges.last(), Some(&(20_000_001, i64::MAX)));
-        assert_eq!(ranges[MAX_SEARCHED - 1], (19_999_001, 19_999_999));
+        assert_eq!(ranges[MAX_SEARCHED - 1], (30_000_001, 30_000_001));
+        assert_eq!(ranges[MAX_SEARCHED], (30_000_003, i64::MAX));
     }
 
     /// Transactions commit in any order. Each number is returned exactly once.
