@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use cueline_api::Problem;
 use cueline_model::Namespace;
-use reqwest::{Method, Response, StatusCode, Url};
+use reqwest::{Method, RequestBuilder, Response, StatusCode, Url};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -20,6 +20,8 @@ pub(crate) const DEFAULT_URL: &str = "http://127.0.0.1:7800";
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longer than the server's own longest wait, 30 s.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(45);
+/// Longer than the server's longest stream, 10 min.
+const STREAM_TIMEOUT: Duration = Duration::from_mins(11);
 
 /// Advice for a user whose server does not answer.
 const NAME_ANOTHER: &str = "start one with `cueline standalone`, or name another one with --url or CUELINE_URL; \
@@ -190,21 +192,7 @@ impl Api {
         query: &[(&str, String)],
         body: Option<&Value>,
     ) -> Result<Value, Failure> {
-        let mut url = self.target.clone();
-        if let Ok(mut segments) = url.path_segments_mut() {
-            segments.pop_if_empty().extend(["api", "v1"]);
-            if !self.namespace.is_default() {
-                segments.extend(["namespaces", self.namespace.as_str()]);
-            }
-            segments.extend(path);
-        }
-        if !query.is_empty() {
-            url.query_pairs_mut().extend_pairs(query);
-        }
-        let mut request = self.http.request(method, url);
-        if let Some(token) = &self.token {
-            request = request.bearer_auth(token);
-        }
+        let mut request = self.request(method, path, query);
         if let Some(body) = body {
             request = request.json(body);
         }
@@ -222,6 +210,48 @@ impl Api {
                 innermost(&error)
             ))
         })
+    }
+
+    /// Opens a stream of events, after the event with this id if the server still has what follows it.
+    pub(crate) async fn stream(
+        &self,
+        path: &[&str],
+        query: &[(&str, String)],
+        last_event: Option<&str>,
+    ) -> Result<Response, Failure> {
+        let mut request = self.request(Method::GET, path, query);
+        request = request.timeout(STREAM_TIMEOUT);
+        if let Some(id) = last_event {
+            request = request.header("Last-Event-ID", id);
+        }
+        let response = request
+            .send()
+            .await
+            .map_err(|error| self.unreachable(&error))?;
+        if response.status().is_success() {
+            Ok(response)
+        } else {
+            Err(self.refusal(response).await)
+        }
+    }
+
+    fn request(&self, method: Method, path: &[&str], query: &[(&str, String)]) -> RequestBuilder {
+        let mut url = self.target.clone();
+        if let Ok(mut segments) = url.path_segments_mut() {
+            segments.pop_if_empty().extend(["api", "v1"]);
+            if !self.namespace.is_default() {
+                segments.extend(["namespaces", self.namespace.as_str()]);
+            }
+            segments.extend(path);
+        }
+        if !query.is_empty() {
+            url.query_pairs_mut().extend_pairs(query);
+        }
+        let request = self.http.request(method, url);
+        match &self.token {
+            Some(token) => request.bearer_auth(token),
+            None => request,
+        }
     }
 
     fn unreachable(&self, error: &reqwest::Error) -> Failure {

@@ -12,6 +12,7 @@
 mod accounts;
 mod audit;
 mod cancel;
+mod changes;
 mod claim;
 mod columns;
 mod counted_pool;

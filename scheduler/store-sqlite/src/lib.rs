@@ -12,6 +12,7 @@
 mod accounts;
 mod audit;
 mod cancel;
+mod changes;
 mod claim;
 mod counted_pool;
 mod database;

@@ -14,6 +14,7 @@ mod accounts;
 pub mod adapter;
 pub mod admin;
 mod audit;
+mod changes;
 mod counts;
 mod dead_letter;
 mod dispatch;
@@ -37,6 +38,10 @@ pub use adapter::clock::ClockOverride;
 pub use audit::{
     Audit, AuditEntry, AuditFilter, AuditResult, JobVersion, MAX_AUDIT_VALUE_BYTES,
     MAX_JOB_VERSIONS, NewAuditEntry,
+};
+pub use changes::{
+    ChangedRuns, JobBrief, JobsFingerprint, KnownRun, LiveRuns, MissingNumbers, NewRuns, RunBrief,
+    RunCursor,
 };
 pub use counts::{HeldClaims, LiveExecutors, SchedulerCounts, TimeDistribution};
 pub use dead_letter::{DeadLetter, MAX_DEAD_LETTERS, NewDeadLetter};
