@@ -266,10 +266,7 @@ mod tests {
         let uri = format!("/events{query}").parse().expect("a URI");
         let namespace = InNamespace(cueline_model::Namespace::default());
         let caller = Caller::admin_token(Peer::UNKNOWN);
-        match filter(caller, &namespace, &uri) {
-            Ok(filter) => filter,
-            Err(problem) => panic!("{query}: {problem:?}"),
-        }
+        filter(caller, &namespace, &uri).expect("well formed")
     }
 
     fn runs() -> Kinds {
