@@ -50,6 +50,8 @@ pub(crate) enum Command {
     /// List executors
     #[command(subcommand)]
     Executor(ExecutorCommand),
+    /// Print changes of runs, jobs and executors as they happen
+    Events(EventsArgs),
     /// List and show executors' queues; drain, purge and replay them
     #[command(subcommand)]
     Queue(QueueCommand),
@@ -292,6 +294,44 @@ pub(crate) struct LogsArgs {
 pub(crate) enum ExecutorCommand {
     /// List executors
     List(ListArgs),
+}
+
+/// `cueline events`
+#[derive(Debug, Args)]
+pub(crate) struct EventsArgs {
+    #[command(flatten)]
+    pub(crate) all: AllNamespaces,
+    /// Only events of this kind; may be given several times
+    #[arg(long = "kind", value_name = "KIND", value_enum)]
+    pub(crate) kinds: Vec<EventKind>,
+    /// Only this job and its runs
+    #[arg(long, value_name = "JOB")]
+    pub(crate) job: Option<JobName>,
+    /// Only runs in this state; may be given several times
+    #[arg(long = "state", value_name = "STATE", value_parser = run_state)]
+    pub(crate) states: Vec<RunState>,
+}
+
+/// What an event is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum EventKind {
+    /// Jobs that are created, changed, paused, resumed and deleted
+    Job,
+    /// Runs, from their creation to their end
+    Run,
+    /// Executors that appear, change their state, and are forgotten
+    Executor,
+}
+
+impl EventKind {
+    /// Its name in requests.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Job => "job",
+            Self::Run => "run",
+            Self::Executor => "executor",
+        }
+    }
 }
 
 /// `cueline queue …`

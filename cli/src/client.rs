@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use cueline_api::Problem;
 use cueline_model::Namespace;
-use reqwest::{Method, Response, StatusCode, Url};
+use reqwest::{Method, RequestBuilder, Response, StatusCode, Url};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -18,6 +18,8 @@ use crate::namespaces::AllNamespaces;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longer than the server's own longest wait, 30 s.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(45);
+/// Longer than the server's longest stream, 10 min.
+const STREAM_TIMEOUT: Duration = Duration::from_mins(11);
 
 /// Advice for a user whose server or command lacks a certificate.
 const CHECK_CERTIFICATES: &str = "if a private authority signed its certificate, give that authority's with --ca-file; \
@@ -231,6 +233,44 @@ impl Api {
         query: &[(&str, String)],
         body: Option<&Value>,
     ) -> Result<Response, Failure> {
+        let mut request = self.request(method, path, query);
+        if let Some(body) = body {
+            request = request.json(body);
+        }
+        let response = request
+            .send()
+            .await
+            .map_err(|error| self.unreachable(&error))?;
+        if !response.status().is_success() {
+            return Err(self.refusal(response).await);
+        }
+        Ok(response)
+    }
+
+    /// Opens a stream of events, after the event with this id if the server still has what follows it.
+    pub(crate) async fn stream(
+        &self,
+        path: &[&str],
+        query: &[(&str, String)],
+        last_event: Option<&str>,
+    ) -> Result<Response, Failure> {
+        let mut request = self.request(Method::GET, path, query);
+        request = request.timeout(STREAM_TIMEOUT);
+        if let Some(id) = last_event {
+            request = request.header("Last-Event-ID", id);
+        }
+        let response = request
+            .send()
+            .await
+            .map_err(|error| self.unreachable(&error))?;
+        if response.status().is_success() {
+            Ok(response)
+        } else {
+            Err(self.refusal(response).await)
+        }
+    }
+
+    fn request(&self, method: Method, path: &[&str], query: &[(&str, String)]) -> RequestBuilder {
         let mut url = self.target.clone();
         if let Ok(mut segments) = url.path_segments_mut() {
             segments.pop_if_empty().extend(["api", "v1"]);
@@ -251,17 +291,7 @@ impl Api {
                 .header("cookie", &session.cookie)
                 .header("x-csrf-token", &session.csrf);
         }
-        if let Some(body) = body {
-            request = request.json(body);
-        }
-        let response = request
-            .send()
-            .await
-            .map_err(|error| self.unreachable(&error))?;
-        if !response.status().is_success() {
-            return Err(self.refusal(response).await);
-        }
-        Ok(response)
+        request
     }
 
     fn unreachable(&self, error: &reqwest::Error) -> Failure {

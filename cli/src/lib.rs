@@ -19,6 +19,8 @@ mod crontab;
 mod discovery;
 mod dlq;
 mod doctor;
+mod event_stream;
+mod events;
 mod executor;
 mod failure;
 mod guard;
@@ -192,6 +194,7 @@ async fn run(cli: Cli, native: Native) -> Result<(), Failure> {
         Command::Trigger(args) => trigger::run(&api()?, out, args).await,
         Command::Run(command) => run::run(&api()?, out, command).await,
         Command::Executor(command) => executor::run(&api()?, out, &command).await,
+        Command::Events(args) => events::run(&api()?, out, &args).await,
         Command::Queue(command) => queue::run(&api()?, out, command).await,
         Command::Dlq(command) => dlq::run(&in_no_namespace(api)?, out, command).await,
         Command::Audit(command) => audit::run(&api()?, out, command).await,

@@ -28,6 +28,7 @@ pub(crate) async fn run(config: SchedulerConfig) -> Result<()> {
     let token = config.token.clone();
     let mut state = node.engine.api(&node.store.ports, token, http.stopping());
     state.metrics_public = config.metrics_public;
+    state.limit_event_streams(descriptors::event_streams(connections));
     let hint = setup_hint(&state, &http.url()).await;
     http.answer_by(cueline_api::router(state));
     if let Some(hint) = hint {

@@ -1,5 +1,6 @@
 //! The descriptors of this process: how many there may be, and how many the API may use.
 
+use cueline_api::MAX_EVENT_STREAMS;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 /// The soft limit is raised to the hard one, but not beyond this. Processes of jobs inherit the limit, and some programs
@@ -73,9 +74,22 @@ const fn kept_for(handlers: u64) -> u64 {
     KEPT_FOR_STORE_AND_BROKER.saturating_add(handlers.saturating_mul(KEPT_FOR_EACH_HANDLER))
 }
 
+/// The event streams that may be open with this number of connections: at most half of them. Other requests keep the rest,
+/// because a stream does not give way to them.
+pub(crate) fn event_streams(connections: usize) -> usize {
+    MAX_EVENT_STREAMS.min(connections / 2).max(1)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn event_streams_leave_connections_for_other_requests() {
+        for (connections, expected) in [(1_000, 200), (400, 200), (100, 50), (16, 8), (1, 1)] {
+            assert_eq!(event_streams(connections), expected, "{connections}");
+        }
+    }
 
     #[test]
     fn connections_leave_descriptors_for_store_and_handlers() {

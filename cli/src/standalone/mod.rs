@@ -51,6 +51,7 @@ pub(crate) async fn run(config: StandaloneConfig) -> Result<()> {
         .engine
         .api(composition.ports(), token, http.stopping());
     state.metrics_public = config.metrics_public;
+    state.limit_event_streams(descriptors::event_streams(connections));
     let workers = composition.workers.clone();
     state.process_metrics = Arc::new(move || worker_metrics::families(&workers));
     let hint = setup_hint(&state, &url).await;

@@ -12,6 +12,7 @@ fn the_help_names_every_command() {
         "job",
         "trigger",
         "run",
+        "events",
         "executor",
         "queue",
         "dlq",

@@ -10,6 +10,7 @@ mod audit;
 mod body;
 mod dead_letters;
 mod enrolment_tokens;
+mod events;
 mod instant;
 mod jobs;
 mod large;
@@ -48,10 +49,12 @@ use tokio::time::Instant;
 
 use access::{Logins, Refusals};
 use accounts::{login, setup, tokens, users};
+use events::Events;
 use large::LargeRequests;
 use metrics::{Family, ProcessMetrics, RequestCounts, Sources};
 
 pub use access::SetupSecret;
+pub use events::MAX_EVENT_STREAMS;
 pub use instant::{InstantError, instant};
 pub use large::MAX_SMALL_BODY_BYTES;
 pub use problem::{FieldProblem, Problem};
@@ -93,6 +96,7 @@ pub struct ApiState {
     logins: Arc<Logins>,
     /// Bounds the entries about requests without a right.
     refusals: Arc<Refusals>,
+    events: Events,
     requests: RequestCounts,
     sources: Sources,
 }
@@ -122,6 +126,7 @@ impl ApiState {
             large: LargeRequests::new(),
             logins: Arc::new(Logins::new()),
             refusals: Arc::new(Refusals::default()),
+            events: Events::new(MAX_EVENT_STREAMS),
             requests: RequestCounts::default(),
             sources: Sources::default(),
         }
@@ -139,6 +144,12 @@ impl ApiState {
             return Ok(None);
         }
         self.logins.setup.open(Instant::now()).map(Some)
+    }
+
+    /// Bounds the streams of events that are open at a time; [`MAX_EVENT_STREAMS`] by default. Each of them takes a
+    /// connection for as long as it lasts, so the bound should be below the number of connections.
+    pub fn limit_event_streams(&mut self, most: usize) {
+        self.events = Events::new(most);
     }
 }
 
@@ -176,6 +187,7 @@ pub fn router(state: ApiState) -> Router {
         .route("/runs", get(runs::list))
         .route("/runs/{id}", get(runs::show))
         .route("/runs/{id}/logs", get(runs::logs))
+        .route("/runs/{id}/logs/events", get(events::log))
         .route("/runs/{id}/cancel", post(runs::cancel))
         .route("/queues", get(queues::list))
         .route("/queues/{group}/{executor}", get(queues::show))
@@ -201,6 +213,7 @@ pub fn router(state: ApiState) -> Router {
             post(worker_keys::allow),
         )
         .route("/audit", get(audit::list))
+        .route("/events", get(events::changes))
         .route("/executors", get(system::executors))
         .route("/stats", get(system::stats))
         .fallback(problem::no_such_path)

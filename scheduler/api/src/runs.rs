@@ -27,14 +27,14 @@ const LONGEST_LOOK: Duration = Duration::from_millis(250);
 /// leave the page short.
 const MAX_READS: usize = 20;
 
-type RunPath = Result<Path<String>, PathRejection>;
+pub(crate) type RunPath = Result<Path<String>, PathRejection>;
 
-fn run_id(path: RunPath) -> Result<RunId, Problem> {
+pub(crate) fn run_id(path: RunPath) -> Result<RunId, Problem> {
     let Path(text) = path.map_err(|e| Problem::malformed(e.body_text()))?;
     crate::path::run_id(&text)
 }
 
-fn run_state(text: &str) -> Result<RunState, String> {
+pub(crate) fn run_state(text: &str) -> Result<RunState, String> {
     RunState::ALL
         .into_iter()
         .find(|state| state.as_str() == text)

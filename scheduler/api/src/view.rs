@@ -2,6 +2,7 @@
 
 mod accounts;
 mod audit;
+mod events;
 mod worker_keys;
 
 use std::collections::BTreeMap;
@@ -25,6 +26,10 @@ pub use accounts::{
     SessionView, UserPage, UserRef, UserView,
 };
 pub use audit::{AuditPage, AuditView, JobVersionView, JobVersions, Restored};
+pub use events::{
+    EndOfLog, ExecutorChange, ExecutorEvent, ExecutorState, JobChange, JobEvent, Lagged, Overflow,
+    Ready, RunChange, RunEvent,
+};
 pub use worker_keys::{
     CreatedToken, KeyState, TokenRef, TokenView, Tokens, WorkerKeyPage, WorkerKeyRef, WorkerKeyView,
 };

@@ -6,7 +6,7 @@ use cueline_model::RunState;
 use cueline_store::admin::SinceStart;
 use cueline_store::{IngestSummary, SchedulerCounts};
 
-use crate::lateness::Lateness;
+use crate::times::{Times, distribution};
 
 /// For operators, except for `ingested_messages`: failover and reconcile use it to measure the progress of ingest.
 #[derive(Debug, Default)]
@@ -22,6 +22,8 @@ pub(crate) struct Counters {
     pub(crate) foreign_reports: AtomicU64,
     /// Messages of the results queue that this node has ingested.
     pub(crate) ingested_messages: AtomicU64,
+    /// Messages of the results queue that the broker may have delivered before.
+    pub(crate) redelivered_messages: AtomicU64,
     /// Runs that were written for fire times.
     pub(crate) fires: AtomicU64,
     /// Runs that the claim stage has claimed, those of fire times included.
@@ -29,7 +31,7 @@ pub(crate) struct Counters {
     pub(crate) stored_heartbeats: AtomicU64,
     /// Dead letters that were handed to the store, repeated ones included.
     pub(crate) dead_letters: AtomicU64,
-    pub(crate) lateness: Lateness,
+    pub(crate) times: Times,
     /// Runs that ended by reports which this node has applied, in the order of [`RunState::ALL`].
     ended: [AtomicU64; RunState::ALL.len()],
 }
@@ -44,6 +46,7 @@ impl Counters {
         }
     }
 
+    /// Without what the node holds now.
     pub(crate) fn scheduler_counts(&self) -> SchedulerCounts {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let ended = RunState::ALL.into_iter().zip(self.ended.iter().map(read));
@@ -51,10 +54,15 @@ impl Counters {
             fires: read(&self.fires),
             claimed_runs: read(&self.claimed_runs),
             ingested_messages: read(&self.ingested_messages),
+            redelivered_messages: read(&self.redelivered_messages),
             stored_heartbeats: read(&self.stored_heartbeats),
             dead_letters: read(&self.dead_letters),
             ended: ended.filter(|(state, _)| state.is_terminal()).collect(),
-            lateness: self.lateness.counts(),
+            dispatch_lateness: distribution(&self.times.dispatch_lateness),
+            trigger_lateness: distribution(&self.times.trigger_lateness),
+            attempt_duration: distribution(&self.times.attempt_duration),
+            report_delay: distribution(&self.times.report_delay),
+            ..SchedulerCounts::default()
         }
     }
 

@@ -28,6 +28,11 @@ impl DatabaseClock {
         Timestamp::from_millis(self.local.now_ms().saturating_add(offset))
     }
 
+    /// Database time minus local time in milliseconds, as it was last measured.
+    pub(crate) fn offset_ms(&self) -> i64 {
+        self.offset_ms.load(Ordering::Relaxed)
+    }
+
     /// The time left until `at`; zero when `at` has passed. Exact to the microsecond: rounding up would make each wait
     /// up to a millisecond too long.
     pub(crate) fn until(&self, at: Timestamp) -> Duration {
@@ -71,6 +76,7 @@ mod tests {
         let at = Timestamp::from_millis;
         assert_eq!(clock.now(), at(1_000));
         assert_eq!(clock.adopt(clock.local_ms(), at(1_700)), 700);
+        assert_eq!(clock.offset_ms(), 700);
         local.advance(50);
         assert_eq!(clock.now(), at(1_750));
         assert_eq!(clock.until(at(1_760)), Duration::from_millis(10));

@@ -23,7 +23,6 @@ mod database_clock;
 mod dead_letter_queue;
 mod engine;
 mod error;
-mod lateness;
 mod liveness;
 mod lock;
 mod maintenance;
@@ -37,6 +36,7 @@ mod route;
 mod scheduler_report;
 mod stages;
 mod store_mismatch;
+mod times;
 
 pub use engine::Engine;
 pub use error::EngineError;

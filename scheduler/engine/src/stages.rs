@@ -217,7 +217,7 @@ impl Parts {
                 lookahead_ms: o.lookahead_ms, poll_ms: o.poll_ms, batch: o.claim_batch, batch_now: o.claim_batch, max_claimed: o.max_claimed
             }),
             prepare: hand!(self => Prepare {
-                store, clock, claims, registry; unroutable: self.unroutable(o), router: router, triggers: triggers,
+                store, clock, claims, registry, counters; unroutable: self.unroutable(o), router: router, triggers: triggers,
                 ahead_ms: o.prepare_ahead_ms, batch: o.dispatch_batch
             }),
             publish: hand!(self => Publish {

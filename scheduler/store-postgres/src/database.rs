@@ -7,11 +7,12 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use cueline_model::Timestamp;
-use cueline_store::{ClockOverride, ErrorKind, StoreError};
+use cueline_store::{ClockOverride, ErrorKind, PoolUse, StoreError};
 use sqlx::pool::PoolConnection;
-use sqlx::postgres::{PgConnectOptions, PgConnection, PgPool, PgPoolOptions};
+use sqlx::postgres::{PgConnectOptions, PgConnection, PgPoolOptions};
 use sqlx::{Connection as _, Postgres, Transaction};
 
+use crate::counted_pool::CountedPool;
 use crate::error::{Error, Result};
 use crate::partitions::{DAY_MS, Day, KnownPartitions};
 use crate::{PgOptions, PgStore, schema, url};
@@ -44,9 +45,9 @@ const TRUSTED_IDLE: Duration = Duration::from_secs(2);
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(crate) struct Database {
-    writers: PgPool,
-    generic_plan: PgPool,
-    readers: PgPool,
+    writers: CountedPool,
+    generic_plan: CountedPool,
+    readers: CountedPool,
     connect: PgConnectOptions,
     options: PgOptions,
     partitions: KnownPartitions,
@@ -115,15 +116,18 @@ impl Database {
         let generic = writing
             .clone()
             .options([("plan_cache_mode", "force_generic_plan")]);
+        let writers = pool(&options, options.writers)
+            .connect_with(writing)
+            .await?;
+        let generic_plan = pool(&options, GENERIC_PLAN_CONNECTIONS)
+            .min_connections(GENERIC_PLAN_KEPT)
+            .idle_timeout(None)
+            .connect_lazy_with(generic);
+        let readers = pool(&options, options.readers).connect_lazy_with(connect.clone());
         Ok(Self {
-            writers: pool(&options, options.writers)
-                .connect_with(writing)
-                .await?,
-            generic_plan: pool(&options, GENERIC_PLAN_CONNECTIONS)
-                .min_connections(GENERIC_PLAN_KEPT)
-                .idle_timeout(None)
-                .connect_lazy_with(generic),
-            readers: pool(&options, options.readers).connect_lazy_with(connect.clone()),
+            writers: CountedPool::new("writers", writers),
+            generic_plan: CountedPool::new("generic_plan", generic_plan),
+            readers: CountedPool::new("readers", readers),
             connect,
             options,
             partitions: KnownPartitions::default(),
@@ -136,9 +140,15 @@ impl Database {
         self.writers.close().await;
     }
 
+    /// The use of the connections.
+    pub(crate) fn pool_use(&self) -> Vec<PoolUse> {
+        let pools = [&self.writers, &self.generic_plan, &self.readers];
+        pools.map(CountedPool::usage).into()
+    }
+
     /// Begins a writing transaction.
     pub(crate) async fn write(&self) -> Result<WriteTx> {
-        let mut tx = self.writers.begin().await?;
+        let mut tx = self.writers.for_call().begin().await?;
         let now = self.now(&mut tx).await?;
         Ok(WriteTx { tx, now })
     }
@@ -146,29 +156,33 @@ impl Database {
     /// Begins a writing transaction with generic plans. It does not read the clock, which would cost a waiting user one
     /// more round trip.
     pub(crate) async fn begin_generic_plan(&self) -> Result<Transaction<'static, Postgres>> {
-        Ok(self.writers.begin_with(BEGIN_GENERIC_PLAN).await?)
+        Ok(self
+            .writers
+            .for_call()
+            .begin_with(BEGIN_GENERIC_PLAN)
+            .await?)
     }
 
     /// A connection for single reading statements on behalf of users.
     pub(crate) async fn read(&self) -> Result<PoolConnection<Postgres>> {
-        Ok(self.readers.acquire().await?)
+        Ok(self.readers.for_call().acquire().await?)
     }
 
     /// A connection for single statements of the scheduler. Each is a transaction of its own, and is planned like the
     /// statements of batches.
     pub(crate) async fn autocommit(&self) -> Result<PoolConnection<Postgres>> {
-        Ok(self.writers.acquire().await?)
+        Ok(self.writers.for_call().acquire().await?)
     }
 
     /// Like [`autocommit`](Self::autocommit), with generic plans. For statements that use the primary key for all
     /// values.
     pub(crate) async fn generic_plan(&self) -> Result<PoolConnection<Postgres>> {
-        Ok(self.generic_plan.acquire().await?)
+        Ok(self.generic_plan.for_call().acquire().await?)
     }
 
     /// Begins a reading transaction. All its statements see the same state.
     pub(crate) async fn snapshot(&self) -> Result<Transaction<'static, Postgres>> {
-        Ok(self.readers.begin_with(BEGIN_SNAPSHOT).await?)
+        Ok(self.readers.for_call().begin_with(BEGIN_SNAPSHOT).await?)
     }
 
     /// The time of a test's clock.

@@ -12,8 +12,10 @@
 mod accounts;
 mod audit;
 mod cancel;
+mod changes;
 mod claim;
 mod columns;
+mod counted_pool;
 mod database;
 mod dead_letters;
 mod definitions;
@@ -34,6 +36,7 @@ mod log_lines;
 mod maintenance;
 mod new_runs;
 mod nodes;
+mod oldest_queued;
 mod options;
 mod partitions;
 #[cfg(test)]

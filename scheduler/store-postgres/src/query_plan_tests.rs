@@ -22,9 +22,9 @@ use sqlx::query::Query;
 
 use crate::partitions::Day;
 use crate::{
-    PgOptions, PgStore, accounts, audit, cancel, claim, definitions, dispatch, drop_day, executors,
-    fire_due, follow_ups, ingest, jobs, ledger, log_lines, maintenance, new_runs, runs, summaries,
-    trigger, waiting_runs,
+    PgOptions, PgStore, accounts, audit, cancel, changes, claim, definitions, dispatch, drop_day,
+    executors, fire_due, follow_ups, ingest, jobs, ledger, log_lines, maintenance, new_runs,
+    oldest_queued, runs, summaries, trigger, waiting_runs,
 };
 
 /// 2027-03-01T12:00:00Z.
@@ -577,6 +577,11 @@ async fn reads_use_their_indexes() {
         text.contains("unsuccessful_state") && !text.contains("Seq Scan on run_27"),
         "{text}"
     );
+    let text = s.plan(oldest_queued::OLDEST, |q| q).await;
+    assert!(
+        text.contains("run_live") && !text.contains("run_27"),
+        "only live runs: {text}"
+    );
     let listed = s
         .store
         .runs(&RunFilter {
@@ -705,4 +710,30 @@ async fn sessions_and_tokens_are_found_by_their_hashes() {
         })
         .await;
     assert!(text.contains("api_token_of_owner"), "{text}");
+}
+
+#[tokio::test]
+async fn changes_are_read_by_their_indexes() {
+    let s = fixture().await;
+    let (ids, low, high) = s.some();
+    let n = ids.len();
+    let text = s
+        .plan(changes::SEARCH, |q| {
+            q.bind(vec![low, high])
+                .bind(vec![high, high])
+                .bind(vec![5_i64, 5])
+        })
+        .await;
+    for part in ["run_270305_pkey", "Index Cond: ((id >= e.first) AND"] {
+        assert!(text.contains(part), "no {part} in {text}");
+    }
+    assert!(!text.contains("Seq Scan on run"), "{text}");
+    s.check(changes::LIVE, "run_live_pkey", |q| q.bind(5_i64))
+        .await;
+    s.check(changes::CHANGED, "run_live_pkey", |q| {
+        q.bind(&ids).bind(vec![0_i16; n]).bind(vec![1_i32; n])
+    })
+    .await;
+    s.check(changes::BRIEFS, "run_270305_pkey", |q| q.bind(&ids))
+        .await;
 }

@@ -11,12 +11,13 @@ use cueline_model::{
     StoreId, Timestamp,
 };
 use cueline_store::{
-    AppliedJob, AttemptReport, CancelOutcome, ClaimedRun, DeadLetter, DispatchRequest,
-    EnrolOutcome, Executor, FireDueRequest, FiredRuns, IngestSummary, JobSummary, LedgerEntry,
-    NewDeadLetter, NewEnrolmentToken, NewWorkerKey, NodeId, OutstandingAttempt,
-    PendingCancellation, Planner, RegisteredNode, Run, RunDetail, RunFilter, Store, StoreError,
-    StoreStats, StoredEnrolmentToken, StoredLogLine, TriggerOutcome, TriggerRequest,
-    WorkerKeyState, WorkerKeysPage,
+    AppliedJob, AttemptReport, CancelOutcome, ChangedRuns, ClaimedRun, DeadLetter, DispatchRequest,
+    EnrolOutcome, Executor, FireDueRequest, FiredRuns, IngestSummary, JobBrief, JobSummary,
+    JobsFingerprint, KnownRun, LedgerEntry, LiveRuns, NewDeadLetter, NewEnrolmentToken, NewRuns,
+    NewWorkerKey, NodeId, OldestQueued, OutstandingAttempt, PendingCancellation, Planner, PoolUse,
+    RegisteredNode, Run, RunCursor, RunDetail, RunFilter, Store, StoreError, StoreStats,
+    StoredEnrolmentToken, StoredLogLine, TriggerOutcome, TriggerRequest, WorkerKeyState,
+    WorkerKeysPage,
 };
 
 use crate::PgStore;
@@ -72,6 +73,10 @@ macro_rules! implement_store {
     ($($kind:ident $method:ident($($arg:ident: $type:ty),*) -> $answer:ty: $what:literal;)*) => {
         #[async_trait]
         impl Store for PgStore {
+            fn pool_use(&self) -> Vec<PoolUse> {
+                self.db.pool_use()
+            }
+
             $(async fn $method(&self, $($arg: $type),*) -> Result<$answer, StoreError> {
                 self.$kind($what, || self.$method($($arg),*)).await
             })*

@@ -7,10 +7,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use cueline_model::Timestamp;
+use cueline_store::PoolUse;
 use sqlx::pool::PoolConnection;
-use sqlx::sqlite::{SqliteConnectOptions, SqlitePool, SqlitePoolOptions, SqliteSynchronous};
+use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions, SqliteSynchronous};
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection as _, Sqlite, SqliteConnection, Transaction};
 
+use crate::counted_pool::CountedPool;
 use crate::error::{Error, Result, is_full};
 use crate::{SqliteOptions, SqliteStore, schema};
 
@@ -25,8 +27,8 @@ const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(30);
 
 #[derive(Debug)]
 pub(crate) struct Database {
-    writer: SqlitePool,
-    readers: SqlitePool,
+    writer: CountedPool,
+    readers: CountedPool,
     options: SqliteOptions,
     /// The last commit found the disk full.
     disk_full: Arc<AtomicBool>,
@@ -89,8 +91,8 @@ impl Database {
             .pragma("cache_size", "-16384");
         let readers = pool(READERS).connect_with(reading).await?;
         Ok(Self {
-            writer,
-            readers,
+            writer: CountedPool::new("writer", writer),
+            readers: CountedPool::new("readers", readers),
             options,
             disk_full: Arc::default(),
         })
@@ -101,9 +103,14 @@ impl Database {
         self.writer.close().await;
     }
 
+    /// The use of the connections.
+    pub(crate) fn pool_use(&self) -> Vec<PoolUse> {
+        vec![self.writer.usage(), self.readers.usage()]
+    }
+
     pub(crate) async fn limit_pages(&self, pages: u32) -> std::result::Result<(), sqlx::Error> {
         sqlx::query(AssertSqlSafe(format!("PRAGMA max_page_count = {pages}")))
-            .execute(&self.writer)
+            .execute(self.writer.for_call())
             .await
             .map(drop)
     }
@@ -114,7 +121,7 @@ impl Database {
             self.checkpoint().await?;
         }
         Ok(WriteTx {
-            tx: self.writer.begin_with("BEGIN IMMEDIATE").await?,
+            tx: self.writer.for_call().begin_with("BEGIN IMMEDIATE").await?,
             disk_full: Arc::clone(&self.disk_full),
         })
     }
@@ -125,7 +132,7 @@ impl Database {
     /// copying needs. The log only grows, so the disk would stay full.
     async fn checkpoint(&self) -> Result<()> {
         sqlx::query("PRAGMA wal_checkpoint(TRUNCATE)")
-            .execute(&self.writer)
+            .execute(self.writer.for_call())
             .await?;
         self.disk_full.store(false, Ordering::Relaxed);
         Ok(())
@@ -133,12 +140,12 @@ impl Database {
 
     /// A connection for single reading statements.
     pub(crate) async fn read(&self) -> Result<PoolConnection<Sqlite>> {
-        Ok(self.readers.acquire().await?)
+        Ok(self.readers.for_call().acquire().await?)
     }
 
     /// Begins a reading transaction. All its statements see the same state.
     pub(crate) async fn snapshot(&self) -> Result<Transaction<'static, Sqlite>> {
-        Ok(self.readers.begin().await?)
+        Ok(self.readers.for_call().begin().await?)
     }
 
     /// The time of the database's clock.

@@ -12,7 +12,9 @@
 mod accounts;
 mod audit;
 mod cancel;
+mod changes;
 mod claim;
+mod counted_pool;
 mod database;
 mod dead_letters;
 mod definitions;
@@ -28,6 +30,7 @@ mod live_executors;
 mod maintenance;
 mod new_runs;
 mod nodes;
+mod oldest_queued;
 #[cfg(test)]
 mod query_plan_tests;
 mod runs;

@@ -6,8 +6,8 @@ use cueline_store::{AuditFilter, AuditResult};
 use sqlx::{AssertSqlSafe, Row as _};
 
 use crate::{
-    SqliteOptions, SqliteStore, accounts, audit, claim, dispatch, executors, fire_due, follow_ups,
-    ingest, ledger, maintenance, runs, summaries, trigger,
+    SqliteOptions, SqliteStore, accounts, audit, changes, claim, dispatch, executors, fire_due,
+    follow_ups, ingest, ledger, maintenance, oldest_queued, runs, summaries, trigger,
 };
 
 /// The steps of a statement's query plan.
@@ -30,7 +30,7 @@ async fn store() -> (tempfile::TempDir, SqliteStore) {
 }
 
 /// Each statement with the indexes that its plan must name.
-const HOT: [(&str, &[&str]); 25] = [
+const HOT: [(&str, &[&str]); 31] = [
     (fire_due::DUE, &["job_due_next"]),
     (
         fire_due::ADVANCE,
@@ -80,6 +80,15 @@ const HOT: [(&str, &[&str]); 25] = [
     (summaries::COUNT_DAY, &["run_by_job"]),
     (runs::IN_RARE_STATES, &["run_unsuccessful", "run_live"]),
     (ledger::SKIPPED, &["run_skipped"]),
+    (
+        oldest_queued::OLDEST,
+        &["run_live (state=?)", "SEARCH j USING INTEGER PRIMARY KEY"],
+    ),
+    (changes::LIVE, &["run_live"]),
+    (changes::NEW, &["SEARCH run USING INTEGER PRIMARY KEY"]),
+    (changes::CHANGED, &["SEARCH r USING INTEGER PRIMARY KEY"]),
+    (changes::BRIEFS, &["SEARCH r USING INTEGER PRIMARY KEY"]),
+    (changes::JOBS, &["SEARCH d USING INTEGER PRIMARY KEY"]),
 ];
 
 #[tokio::test]
@@ -107,7 +116,7 @@ async fn hot_statements_use_their_indexes() {
 #[tokio::test]
 async fn scans_by_id_do_not_sort() {
     let (_dir, store) = store().await;
-    for sql in [runs::ALL, maintenance::EXPIRED] {
+    for sql in [runs::ALL, changes::NEW, maintenance::EXPIRED] {
         let text = plan(&store, sql).await.join("\n");
         assert!(
             text.contains("SEARCH run USING INTEGER PRIMARY KEY"),

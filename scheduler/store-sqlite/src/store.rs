@@ -8,12 +8,13 @@ use cueline_model::{
     StoreId, Timestamp,
 };
 use cueline_store::{
-    AppliedJob, AttemptReport, CancelOutcome, ClaimedRun, DeadLetter, DispatchRequest,
-    EnrolOutcome, Executor, FireDueRequest, FiredRuns, IngestSummary, JobSummary, LedgerEntry,
-    NewDeadLetter, NewEnrolmentToken, NewWorkerKey, NodeId, OutstandingAttempt,
-    PendingCancellation, Planner, RegisteredNode, Run, RunDetail, RunFilter, Store, StoreError,
-    StoreStats, StoredEnrolmentToken, StoredLogLine, TriggerOutcome, TriggerRequest,
-    WorkerKeyState, WorkerKeysPage,
+    AppliedJob, AttemptReport, CancelOutcome, ChangedRuns, ClaimedRun, DeadLetter, DispatchRequest,
+    EnrolOutcome, Executor, FireDueRequest, FiredRuns, IngestSummary, JobBrief, JobSummary,
+    JobsFingerprint, KnownRun, LedgerEntry, LiveRuns, NewDeadLetter, NewEnrolmentToken, NewRuns,
+    NewWorkerKey, NodeId, OldestQueued, OutstandingAttempt, PendingCancellation, Planner, PoolUse,
+    RegisteredNode, Run, RunCursor, RunDetail, RunFilter, Store, StoreError, StoreStats,
+    StoredEnrolmentToken, StoredLogLine, TriggerOutcome, TriggerRequest, WorkerKeyState,
+    WorkerKeysPage,
 };
 
 use crate::SqliteStore;
@@ -22,6 +23,10 @@ macro_rules! implement_store {
     ($($kind:ident $method:ident($($arg:ident: $type:ty),*) -> $answer:ty: $what:literal;)*) => {
         #[async_trait]
         impl Store for SqliteStore {
+            fn pool_use(&self) -> Vec<PoolUse> {
+                self.db.pool_use()
+            }
+
             $(async fn $method(&self, $($arg: $type),*) -> Result<$answer, StoreError> {
                 self.$method($($arg),*).await.map_err(|error| error.failed_to($what))
             })*

@@ -14,12 +14,14 @@ mod accounts;
 pub mod adapter;
 pub mod admin;
 mod audit;
+mod changes;
 mod counts;
 mod dead_letter;
 mod dispatch;
 mod error;
 mod executor;
 mod job;
+mod load;
 mod node;
 mod port;
 mod report;
@@ -37,7 +39,11 @@ pub use audit::{
     Audit, AuditEntry, AuditFilter, AuditResult, JobVersion, MAX_AUDIT_VALUE_BYTES,
     MAX_JOB_VERSIONS, NewAuditEntry,
 };
-pub use counts::{LatenessCounts, SchedulerCounts};
+pub use changes::{
+    ChangedRuns, JobBrief, JobsFingerprint, KnownRun, LiveRuns, MissingNumbers, NewRuns, RunBrief,
+    RunCursor,
+};
+pub use counts::{HeldClaims, LiveExecutors, SchedulerCounts, TimeDistribution};
 pub use dead_letter::{DeadLetter, MAX_DEAD_LETTERS, NewDeadLetter};
 pub use dispatch::{
     CancelOutcome, ClaimedRun, DispatchRequest, FireDueRequest, FiredRuns, Plan, PlannedRun,
@@ -46,6 +52,7 @@ pub use dispatch::{
 pub use error::{ErrorKind, StoreError};
 pub use executor::{Executor, OutstandingAttempt, PendingCancellation};
 pub use job::{AppliedJob, Change, JobSummary, LedgerEntry};
+pub use load::{OldestQueued, PoolUse};
 pub use node::{NodeId, RegisteredNode};
 pub use port::Store;
 pub use report::{AttemptReport, IngestSummary};

@@ -9,6 +9,9 @@ use cueline_model::{
 };
 
 use crate::audit::Audit;
+use crate::changes::{
+    ChangedRuns, JobBrief, JobsFingerprint, KnownRun, LiveRuns, NewRuns, RunCursor,
+};
 use crate::dead_letter::{DeadLetter, NewDeadLetter};
 use crate::dispatch::{
     CancelOutcome, ClaimedRun, DispatchRequest, FireDueRequest, FiredRuns, Planner, TriggerOutcome,
@@ -17,6 +20,7 @@ use crate::dispatch::{
 use crate::error::StoreError;
 use crate::executor::{Executor, OutstandingAttempt, PendingCancellation};
 use crate::job::{AppliedJob, JobSummary, LedgerEntry};
+use crate::load::{OldestQueued, PoolUse};
 use crate::node::{NodeId, RegisteredNode};
 use crate::report::{AttemptReport, IngestSummary};
 use crate::run::{Run, RunDetail, RunFilter, StoreStats, StoredLogLine};
@@ -428,6 +432,40 @@ pub trait Store: Audit {
 
     /// Counts over the whole store.
     async fn stats(&self) -> Result<StoreStats>;
+
+    /// The oldest `queued` attempt of each executor that has one, in no order. It reads all live runs, so it is not for
+    /// frequent calls.
+    async fn oldest_queued_attempts(&self) -> Result<Vec<OldestQueued>>;
+
+    /// The use of the adapter's connections at this instant. Asks nothing of the database. Empty if the adapter has no
+    /// pools.
+    fn pool_use(&self) -> Vec<PoolUse> {
+        Vec::new()
+    }
+
+    // ── Changes ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    /// The present position for [`new_runs`](Self::new_runs), and at most `limit` live runs, newest first.
+    ///
+    /// A run that is written at the same time may be in this list and also be returned as a new one.
+    async fn live_runs(&self, limit: usize) -> Result<LiveRuns>;
+
+    /// Runs that were written after the cursor, about `limit` at most. Each run is returned once, also if its transaction
+    /// commits after those of runs with higher ids.
+    ///
+    /// A run is passed over if its transaction commits later than
+    /// [`MISSING_KEPT_MS`](crate::adapter::run_numbers::MISSING_KEPT_MS) after that of a run with a higher id. No call of
+    /// a store takes that long.
+    async fn new_runs(&self, after: &RunCursor, limit: usize) -> Result<NewRuns>;
+
+    /// Which of these runs have another state or attempt now, or no longer exist. Each run is given once.
+    async fn changed_runs(&self, known: &[KnownRun]) -> Result<ChangedRuns>;
+
+    /// Numbers that tell whether any job was created, changed or deleted since they were read last.
+    async fn jobs_fingerprint(&self) -> Result<JobsFingerprint>;
+
+    /// At most `limit` jobs with an id above `after`, sorted by id. Deleted jobs are left out.
+    async fn job_briefs(&self, after: Option<JobId>, limit: usize) -> Result<Vec<JobBrief>>;
 
     // ── Maintenance ──────────────────────────────────────────────────────────────────────────────────────────
 

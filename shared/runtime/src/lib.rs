@@ -13,6 +13,7 @@ pub mod private_files;
 pub mod private_process;
 pub mod telemetry;
 pub mod terminal;
+pub mod time_histogram;
 pub mod tls;
 
 pub use backoff::Backoff;
@@ -22,3 +23,4 @@ pub use clock::{Clock, ManualClock, SystemClock};
 pub use duty::{Activator, Duty, Next};
 pub use lifecycle::{Ended, Lifecycle, Stop};
 pub use linger::Linger;
+pub use time_histogram::{TimeCounts, TimeHistogram};

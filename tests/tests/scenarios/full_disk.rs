@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use cueline_broker::{Driver as _, Outgoing, QueueId, Settlement};
 use cueline_broker_embedded::{EmbeddedDriver, EmbeddedOptions};
-use cueline_model::{Actor, ActorKind};
+use cueline_model::{ExecutorId, Heartbeat, Session};
 use cueline_store::Store as _;
 use cueline_store_sqlite::{SqliteOptions, SqliteStore};
 use cueline_test_support::try_eventually;
@@ -156,19 +156,25 @@ async fn the_stores_write_ahead_log_does_not_fill_the_disk_for_good() -> Result<
     };
     let file = folder.path().join("store.db");
     let store = SqliteStore::open(&file, SqliteOptions::default()).await?;
-    let spec = json!({ "name": "job", "group": "default", "schedule": { "manual": true }, "handler": { "native": "noop" } });
-    store
-        .apply_jobs(
-            &[serde_json::from_value(spec)?],
-            false,
-            &Actor::new(ActorKind::User, "a test"),
-        )
-        .await?;
-    let (job, mut enabled) = ("job".parse()?, true);
+    // A heartbeat replaces the one before, so that only the log grows.
+    let heartbeat = Heartbeat {
+        executor: ExecutorId {
+            group: "default".parse()?,
+            name: "worker-1".parse()?,
+        },
+        incarnation: "1".to_owned(),
+        session: Session(1),
+        capabilities: vec!["native:work".repeat(50)],
+        capacity: 8,
+        held: 0,
+        running: 0,
+        draining: false,
+        gone: false,
+        refusal: None,
+    };
     fill_and_continue(folder.path(), async || {
-        enabled = !enabled;
         store
-            .set_job_enabled(&job, enabled, &Actor::new(ActorKind::User, "a test"))
+            .record_heartbeats(std::slice::from_ref(&heartbeat))
             .await?;
         Ok(())
     })

@@ -104,6 +104,7 @@ mod starts;
 mod status;
 mod tasks;
 pub mod testing;
+mod times;
 mod worker;
 
 pub use builder::Builder;
@@ -115,7 +116,7 @@ pub use cueline_protocol::origin::{EnrolmentToken, InvalidEnrolmentToken, Worker
 pub use cueline_protocol::{SignError, VerifyingKeys};
 /// The TLS implementation of this build, for handlers with TLS clients of their own.
 pub use cueline_runtime::tls::install_provider as install_tls_provider;
-pub use cueline_runtime::{BootClock, ManualBootClock, Stop, SystemBootClock};
+pub use cueline_runtime::{BootClock, ManualBootClock, Stop, SystemBootClock, TimeCounts};
 pub use error::{BoxError, Error, Result};
 pub use handler::{Handler, from_fn};
 pub use journal::{JournalError, UnusableJournal};
@@ -123,4 +124,5 @@ pub use lease::LeaseDeadline;
 pub use origin::{IdentityError, KeyFile, KeyFileError, WorkerIdentity};
 pub use readiness::{Readiness, WorkerCounts};
 pub use returned::{Failure, Output};
+pub use times::WorkerTimes;
 pub use worker::Worker;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::status::WorkerStatus;
+use crate::times::WorkerTimes;
 
 /// What a worker does at one instant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -11,6 +12,16 @@ pub struct WorkerCounts {
     pub held: u64,
     /// Attempts that run.
     pub running: u64,
+    /// Attempts that wait in lanes.
+    pub waiting: u64,
+    /// Lanes in which an attempt runs or waits.
+    pub busy_lanes: u64,
+    /// Lanes that could start an attempt if one of the slots for running attempts were free.
+    pub waiting_lanes: u64,
+    /// Triggers received since the start of the worker, repeated ones included.
+    pub received: u64,
+    /// Those of them that the broker may have delivered before.
+    pub redelivered: u64,
     /// Heartbeats since the start of the worker.
     pub heartbeats: u64,
     /// Whether the worker finishes its work and takes no more.
@@ -36,8 +47,18 @@ impl Readiness {
         WorkerCounts {
             held: self.0.held() as u64,
             running: self.0.running() as u64,
+            waiting: self.0.waiting() as u64,
+            busy_lanes: self.0.busy_lanes() as u64,
+            waiting_lanes: self.0.waiting_lanes() as u64,
+            received: self.0.received(),
+            redelivered: self.0.redelivered(),
             heartbeats: self.0.last_heartbeat(),
             draining: self.0.is_draining(),
         }
+    }
+
+    /// How long the steps of attempts took since the start of the worker.
+    pub fn times(&self) -> WorkerTimes {
+        self.0.times.counts()
     }
 }

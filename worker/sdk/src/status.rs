@@ -10,6 +10,8 @@ use cueline_runtime::BurstGate;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use crate::times::AttemptTimes;
+
 /// An idle fetch returns after half a second. After this time without one, the intake waits for something, or it is
 /// busy with a backlog.
 const BEHIND_AFTER: Duration = Duration::from_secs(2);
@@ -19,6 +21,14 @@ const BEHIND_AFTER: Duration = Duration::from_secs(2);
 pub(crate) struct WorkerStatus {
     held: AtomicUsize,
     running: AtomicUsize,
+    waiting: AtomicUsize,
+    busy_lanes: AtomicUsize,
+    waiting_lanes: AtomicUsize,
+    /// Since the start of the worker.
+    received: AtomicU64,
+    /// Those of the received triggers that the broker may have delivered before.
+    redelivered: AtomicU64,
+    pub(crate) times: AttemptTimes,
     /// Triggers that were fetched and that the event loop has not seen yet.
     fetched: AtomicUsize,
     /// When a fetch last returned fewer triggers than it could: the driver held no further ones then.
@@ -56,9 +66,46 @@ impl WorkerStatus {
         self.running.store(running, Ordering::Relaxed);
     }
 
+    /// Attempts that wait in lanes.
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
+    /// Lanes in which an attempt runs or waits.
+    pub(crate) fn busy_lanes(&self) -> usize {
+        self.busy_lanes.load(Ordering::Relaxed)
+    }
+
+    /// Lanes that wait for a free slot only.
+    pub(crate) fn waiting_lanes(&self) -> usize {
+        self.waiting_lanes.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_lanes(&self, waiting: usize, busy_lanes: usize, waiting_lanes: usize) {
+        self.waiting.store(waiting, Ordering::Relaxed);
+        self.busy_lanes.store(busy_lanes, Ordering::Relaxed);
+        self.waiting_lanes.store(waiting_lanes, Ordering::Relaxed);
+    }
+
+    /// Triggers received since the start of the worker.
+    pub(crate) fn received(&self) -> u64 {
+        self.received.load(Ordering::Relaxed)
+    }
+
+    /// Those of them that the broker may have delivered before.
+    pub(crate) fn redelivered(&self) -> u64 {
+        self.redelivered.load(Ordering::Relaxed)
+    }
+
+    /// The broker may have delivered `count` of the fetched triggers before.
+    pub(crate) fn note_redelivered(&self, count: usize) {
+        self.redelivered.fetch_add(count as u64, Ordering::Relaxed);
+    }
+
     /// `count` triggers were fetched.
     pub(crate) fn add_fetched(&self, count: usize) {
         self.fetched.fetch_add(count, Ordering::Relaxed);
+        self.received.fetch_add(count as u64, Ordering::Relaxed);
         self.burst_gate.record_urgent(count);
     }
 

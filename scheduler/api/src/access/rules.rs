@@ -88,6 +88,7 @@ const RULES: &[Row] = {
         ("GET", "/api/v1/runs", "run.list", Somewhere(Read)),
         ("GET", "/api/v1/runs/{id}", "run.show", In(RunInPath, Read)),
         ("GET", "/api/v1/runs/{id}/logs", "run.show", In(RunInPath, Read)),
+        ("GET", "/api/v1/runs/{id}/logs/events", "run.show", In(RunInPath, Read)),
         ("POST", "/api/v1/runs/{id}/cancel", "run.cancel", In(RunInPath, Operate)),
         ("GET", "/api/v1/queues", "queue.list", Somewhere(Read)),
         ("GET", "/api/v1/queues/{group}/{executor}", "queue.show", In(GroupInPath, Read)),
@@ -105,6 +106,7 @@ const RULES: &[Row] = {
         ("POST", "/api/v1/worker-keys/{group}/{executor}/{key}/revoke", "worker_key.revoke", In(GroupInPath, ManageWorkers)),
         ("POST", "/api/v1/worker-keys/{group}/{executor}/{key}/allow", "worker_key.allow", In(GroupInPath, ManageWorkers)),
         ("GET", "/api/v1/audit", "audit.list", Somewhere(ReadAudit)),
+        ("GET", "/api/v1/events", "event.list", Somewhere(Read)),
         ("GET", "/api/v1/executors", "executor.list", Somewhere(Read)),
         ("GET", "/api/v1/stats", "server.stats", In(Cluster, Read)),
     ]

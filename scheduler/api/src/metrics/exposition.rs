@@ -29,7 +29,7 @@ pub struct Family {
 enum Metric {
     Counter(Vec<Sample>),
     Gauge(Vec<Sample>),
-    Seconds(Duration),
+    Seconds(Vec<TimeSample>),
     Histogram(Histogram),
 }
 
@@ -48,7 +48,12 @@ impl Family {
 
     /// A time that grows and falls. `name` is without `cueline_` and `_seconds`.
     pub fn seconds(name: &'static str, help: &'static str, time: Duration) -> Self {
-        let metric = Metric::Seconds(time);
+        Self::times(name, help, vec![TimeSample::with(&[], time)])
+    }
+
+    /// Times that grow and fall. `name` is without `cueline_` and `_seconds`.
+    pub fn times(name: &'static str, help: &'static str, samples: Vec<TimeSample>) -> Self {
+        let metric = Metric::Seconds(samples);
         Self { name, help, metric }
     }
 
@@ -68,22 +73,42 @@ impl Family {
         };
         let mut encoder = encoder.encode_descriptor(self.name, self.help, unit, kind)?;
         match &self.metric {
-            Metric::Counter(samples) => encode_each(&mut encoder, samples, |encoder, value| {
-                encoder.encode_counter::<NoLabelSet, u64, u64>(&value, None)
-            }),
-            Metric::Gauge(samples) => encode_each(&mut encoder, samples, |encoder, value| {
-                encoder.encode_gauge(&i64::try_from(value).unwrap_or(i64::MAX))
-            }),
-            Metric::Seconds(time) => encoder.encode_gauge(&time.as_secs_f64()),
+            Metric::Counter(samples) => {
+                let samples = samples.iter().map(|sample| (&sample.labels, sample.value));
+                encode_each(&mut encoder, samples, |encoder, value| {
+                    encoder.encode_counter::<NoLabelSet, u64, u64>(&value, None)
+                })
+            }
+            Metric::Gauge(samples) => {
+                let samples = samples.iter().map(|sample| (&sample.labels, sample.value));
+                encode_each(&mut encoder, samples, |encoder, value| {
+                    encoder.encode_gauge(&i64::try_from(value).unwrap_or(i64::MAX))
+                })
+            }
+            Metric::Seconds(samples) => {
+                let samples = samples
+                    .iter()
+                    .map(|sample| (&sample.labels, sample.seconds));
+                encode_each(&mut encoder, samples, |encoder, seconds| {
+                    encoder.encode_gauge(&seconds)
+                })
+            }
             Metric::Histogram(times) => times.encode(&mut encoder),
         }
     }
 }
 
+type Labels = Vec<(&'static str, String)>;
+
+fn owned(labels: &[(&'static str, &str)]) -> Labels {
+    let labels = labels.iter().map(|(key, text)| (*key, (*text).to_owned()));
+    labels.collect()
+}
+
 /// One value of a [`Family`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sample {
-    labels: Vec<(&'static str, String)>,
+    labels: Labels,
     value: u64,
 }
 
@@ -95,10 +120,33 @@ impl Sample {
 
     /// The value for these labels. The caller bounds how many values a label has.
     pub fn with(labels: &[(&'static str, &str)], value: u64) -> Self {
-        let labels = labels.iter().map(|(key, text)| (*key, (*text).to_owned()));
+        let labels = owned(labels);
+        Self { labels, value }
+    }
+}
+
+/// One time of a [`Family`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct TimeSample {
+    labels: Labels,
+    seconds: f64,
+}
+
+impl TimeSample {
+    /// The time for these labels. The caller bounds how many values a label has.
+    pub fn with(labels: &[(&'static str, &str)], time: Duration) -> Self {
         Self {
-            labels: labels.collect(),
-            value,
+            labels: owned(labels),
+            seconds: time.as_secs_f64(),
+        }
+    }
+
+    /// A difference in milliseconds, which may be negative, without labels.
+    pub fn difference(ms: i64) -> Self {
+        let size = Duration::from_millis(ms.unsigned_abs()).as_secs_f64();
+        Self {
+            labels: Labels::new(),
+            seconds: if ms < 0 { -size } else { size },
         }
     }
 }
@@ -147,17 +195,17 @@ impl Collector for Families {
     }
 }
 
-fn encode_each(
+fn encode_each<'a, T>(
     encoder: &mut MetricEncoder<'_>,
-    samples: &[Sample],
-    encode: impl Fn(&mut MetricEncoder<'_>, u64) -> fmt::Result,
+    samples: impl Iterator<Item = (&'a Labels, T)>,
+    encode: impl Fn(&mut MetricEncoder<'_>, T) -> fmt::Result,
 ) -> fmt::Result {
-    for sample in samples {
-        if sample.labels.is_empty() {
-            encode(encoder, sample.value)?;
+    for (labels, value) in samples {
+        if labels.is_empty() {
+            encode(encoder, value)?;
         } else {
-            let mut labelled = encoder.encode_family(&sample.labels)?;
-            encode(&mut labelled, sample.value)?;
+            let mut labelled = encoder.encode_family(labels)?;
+            encode(&mut labelled, value)?;
         }
     }
     Ok(())
@@ -183,6 +231,12 @@ mod tests {
             Family::gauge("queue_messages", "Depth.", vec![queue]),
             Family::gauge("runs", "None.", Vec::new()),
             Family::seconds("uptime", "Up.", Duration::from_millis(2_500)),
+            Family::times(
+                "age",
+                "Old.",
+                vec![TimeSample::with(&[("queue", "q")], Duration::from_secs(1))],
+            ),
+            Family::times("offset", "Off.", vec![TimeSample::difference(-250)]),
             Family::histogram("lateness", "Late.", times),
         ];
         let expected = r#"# HELP cueline_fires Fires.
@@ -197,6 +251,14 @@ cueline_queue_messages{queue="a\"b\\c\nd",state="ready"} 7
 # TYPE cueline_uptime_seconds gauge
 # UNIT cueline_uptime_seconds seconds
 cueline_uptime_seconds 2.5
+# HELP cueline_age_seconds Old.
+# TYPE cueline_age_seconds gauge
+# UNIT cueline_age_seconds seconds
+cueline_age_seconds{queue="q"} 1.0
+# HELP cueline_offset_seconds Off.
+# TYPE cueline_offset_seconds gauge
+# UNIT cueline_offset_seconds seconds
+cueline_offset_seconds -0.25
 # HELP cueline_lateness_seconds Late.
 # TYPE cueline_lateness_seconds histogram
 # UNIT cueline_lateness_seconds seconds

@@ -1,6 +1,7 @@
 //! `/metrics`: numbers of this process for Prometheus. `docs/metrics.md` lists them, and a test compares both.
 
 mod exposition;
+mod load;
 mod requests;
 mod scheduler;
 mod sources;
@@ -17,7 +18,7 @@ use crate::query;
 
 use scheduler::Numbers;
 
-pub use exposition::{CONTENT_TYPE, Family, Histogram, Sample, text};
+pub use exposition::{CONTENT_TYPE, Family, Histogram, Sample, TimeSample, text};
 pub(crate) use requests::{RequestCounts, count};
 pub(crate) use sources::Sources;
 
@@ -47,6 +48,7 @@ pub(crate) async fn show(
         counts: state.admin.counts(),
         reading: &reading,
     });
+    families.extend(load::pools(&state.store.pool_use()));
     families.extend(state.requests.families());
     families.extend((state.process_metrics)());
     Ok(([(header::CONTENT_TYPE, CONTENT_TYPE)], text(families)))

@@ -29,11 +29,14 @@ impl RequestCounts {
         *counts.entry(key).or_default() += 1;
     }
 
-    pub(crate) fn families(&self) -> [Family; 2] {
+    pub(crate) fn families(&self) -> [Family; 4] {
         let counts = self.lock();
-        let refused = StatusCode::UNAUTHORIZED.as_u16();
-        let refused = counts.iter().filter(|((_, status), _)| *status == refused);
-        let refused = refused.map(|(_, count)| *count).sum();
+        let with_status = |wanted: StatusCode| {
+            let found = counts
+                .iter()
+                .filter(|((_, status), _)| *status == wanted.as_u16());
+            Sample::only(found.map(|(_, count)| *count).sum())
+        };
         let samples = counts.iter().map(|((route, status), count)| {
             let status = status.to_string();
             let labels = [("route", route.as_str()), ("status", status.as_str())];
@@ -48,7 +51,17 @@ impl RequestCounts {
             Family::counter(
                 "api_refused_logins",
                 "Requests to the API without a valid token or session, and refused logins.",
-                Sample::only(refused),
+                with_status(StatusCode::UNAUTHORIZED),
+            ),
+            Family::counter(
+                "api_forbidden_requests",
+                "Requests to the API that were refused because the caller has no right to them.",
+                with_status(StatusCode::FORBIDDEN),
+            ),
+            Family::counter(
+                "api_throttled_requests",
+                "Requests to the API that were refused because a password was tried too often.",
+                with_status(StatusCode::TOO_MANY_REQUESTS),
             ),
         ]
     }

@@ -5,15 +5,11 @@ use std::time::Duration;
 
 use cueline_model::RunState;
 use cueline_store::admin::{QueueDepth, SinceStart};
-use cueline_store::{LatenessCounts, SchedulerCounts, StoreStats};
+use cueline_store::{SchedulerCounts, StoreStats, TimeDistribution};
 
-use super::exposition::{Family, Histogram, Sample};
+use super::exposition::{Family, Histogram, Sample, TimeSample};
+use super::load::{self, MAX_EXECUTORS, OTHER};
 use super::sources::Reading;
-
-/// The most executors whose queues have a series of their own, by name. The others are summed up.
-const MAX_EXECUTORS: usize = 1_000;
-/// The label of the queues of all other executors. No queue has this name.
-const OTHER: &str = "other";
 
 /// What a scheduler shows.
 #[derive(Debug)]
@@ -40,12 +36,15 @@ pub(crate) fn families(numbers: Numbers<'_>) -> Vec<Family> {
             numbers.uptime,
         ),
     ];
+    families.extend(held(&numbers.counts));
+    families.extend(times(&numbers.counts));
     families.extend(pipeline(numbers.counts, &numbers.since_start));
     families.extend(liveness(&numbers.since_start, numbers.timeouts_paused));
     families.extend(store(numbers.reading.store.as_ref()));
     families.extend(queues(
         numbers.reading.queues.as_deref().unwrap_or_default(),
     ));
+    families.push(load::queued_ages(numbers.reading));
     families.push(sources(numbers.reading));
     families
 }
@@ -70,15 +69,15 @@ fn pipeline(counts: SchedulerCounts, since_start: &SinceStart) -> [Family; 8] {
             "Triggers that the broker has confirmed, repeated ones included.",
             since_start.published,
         ),
-        Family::histogram(
-            "trigger_lateness",
-            "Time from the due time of a run until the broker had its trigger.",
-            lateness(counts.lateness),
-        ),
         counter(
             "ingested_messages",
             "Messages with results that this scheduler has ingested.",
             counts.ingested_messages,
+        ),
+        counter(
+            "redelivered_messages",
+            "Messages with results that the broker may have delivered before.",
+            counts.redelivered_messages,
         ),
         Family::counter(
             "ended_runs",
@@ -98,15 +97,71 @@ fn pipeline(counts: SchedulerCounts, since_start: &SinceStart) -> [Family; 8] {
     ]
 }
 
-fn lateness(counts: LatenessCounts) -> Histogram {
-    let buckets = counts.buckets.into_iter();
+/// The steps of a run that a scheduler sees.
+fn times(counts: &SchedulerCounts) -> [Family; 4] {
+    [
+        Family::histogram(
+            "dispatch_lateness",
+            "Time from the due time of a run until the store had it as dispatching; 0 if that was ahead of the due time.",
+            histogram(&counts.dispatch_lateness),
+        ),
+        Family::histogram(
+            "trigger_lateness",
+            "Time from the due time of a run until the broker had its trigger.",
+            histogram(&counts.trigger_lateness),
+        ),
+        Family::histogram(
+            "attempt_duration",
+            "Time from the start to the end of attempts in reports that this scheduler applied, by the executor's clock.",
+            histogram(&counts.attempt_duration),
+        ),
+        Family::histogram(
+            "report_delay",
+            "Time from the end of an attempt, by the executor's clock, until the store had its outcome.",
+            histogram(&counts.report_delay),
+        ),
+    ]
+}
+
+fn histogram(times: &TimeDistribution) -> Histogram {
+    let buckets = times.buckets.iter();
     Histogram {
         buckets: buckets
-            .map(|(bound_ms, count)| (Duration::from_millis(bound_ms), count))
+            .map(|(bound_ms, count)| (Duration::from_millis(*bound_ms), *count))
             .collect(),
-        above: counts.above,
-        sum: Duration::from_millis(counts.sum_ms),
+        above: times.above,
+        sum: Duration::from_millis(times.sum_ms),
     }
+}
+
+/// What a scheduler has in memory now.
+fn held(counts: &SchedulerCounts) -> [Family; 3] {
+    let sample = |state, value| Sample::with(&[("state", state)], value);
+    let (claims, executors) = (counts.held_claims, counts.executors);
+    [
+        Family::gauge(
+            "held_claims",
+            "Runs that this scheduler has claimed and not published, by state: before their trigger is written, with it, or without a live executor.",
+            vec![
+                sample("waiting", claims.waiting),
+                sample("prepared", claims.prepared),
+                sample("unroutable", claims.unroutable),
+            ],
+        ),
+        Family::gauge(
+            "executors",
+            "Executors whose heartbeats reach this scheduler, by whether they take triggers.",
+            vec![
+                sample("ready", executors.ready),
+                sample("not_ready", executors.not_ready),
+            ],
+        ),
+        Family::times(
+            "clock_offset",
+            "The database's clock minus the clock of this scheduler, as it was last measured.",
+            vec![TimeSample::difference(counts.clock_offset_ms)],
+        ),
+    ]
 }
 
 fn liveness(counts: &SinceStart, timeouts_paused: bool) -> [Family; 6] {

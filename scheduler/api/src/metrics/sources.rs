@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cueline_store::admin::{QueueDepth, SchedulerAdmin};
-use cueline_store::{Store, StoreStats};
+use cueline_store::{OldestQueued, Store, StoreStats};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, error::Elapsed, timeout};
 
@@ -23,7 +23,24 @@ pub(crate) struct Sources(Arc<Mutex<Option<Arc<Reading>>>>);
 pub(crate) struct Reading {
     at: Instant,
     pub(crate) store: Option<StoreStats>,
+    pub(crate) oldest_queued: Option<Vec<OldestQueued>>,
     pub(crate) queues: Option<Vec<QueueDepth>>,
+}
+
+#[cfg(test)]
+impl Reading {
+    /// A reading for tests, without statistics of the store.
+    pub(super) fn of(
+        oldest_queued: Option<Vec<OldestQueued>>,
+        queues: Option<Vec<QueueDepth>>,
+    ) -> Self {
+        Self {
+            at: Instant::now(),
+            store: None,
+            oldest_queued,
+            queues,
+        }
+    }
 }
 
 impl Sources {
@@ -35,13 +52,15 @@ impl Sources {
         if let Some(reading) = last.as_ref().filter(|r| r.at.elapsed() < FRESH_FOR) {
             return reading.clone();
         }
-        let (stats, queues) = tokio::join!(
+        let (stats, oldest_queued, queues) = tokio::join!(
             timeout(TIME_LIMIT, store.stats()),
+            timeout(TIME_LIMIT, store.oldest_queued_attempts()),
             timeout(TIME_LIMIT, admin.queues())
         );
         let reading = Arc::new(Reading {
             at: Instant::now(),
             store: answered("store", stats),
+            oldest_queued: answered("store", oldest_queued),
             queues: answered("broker", queues),
         });
         *last = Some(reading.clone());

@@ -61,6 +61,7 @@ use page::PAGE;
     crate::runs::list,
     crate::runs::show,
     crate::runs::logs,
+    crate::events::log_stream::log,
     crate::runs::cancel,
     crate::queues::list,
     crate::queues::show,
@@ -78,6 +79,7 @@ use page::PAGE;
     crate::worker_keys::revoke,
     crate::worker_keys::allow,
     crate::audit::list,
+    crate::events::change_stream::changes,
     crate::system::executors,
     crate::system::stats,
 ))]

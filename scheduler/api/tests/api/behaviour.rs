@@ -53,7 +53,7 @@ pub(crate) async fn dispatching(server: &Server, run: RunId) -> AttemptId {
     taken[0]
 }
 
-fn log_line(seq: u64, at: Timestamp, text: &str) -> LogLine {
+pub(crate) fn log_line(seq: u64, at: Timestamp, text: &str) -> LogLine {
     LogLine {
         seq,
         at,

@@ -5,6 +5,7 @@ mod access_in_namespaces;
 mod audit;
 mod behaviour;
 mod dead_letters;
+mod events;
 mod fake_admin;
 mod hostile;
 mod hostile_bodies;

@@ -65,6 +65,40 @@ async fn requests_count_by_route_and_without_the_names_of_jobs() {
 }
 
 #[tokio::test]
+async fn requests_that_are_refused_are_counted_by_their_reason() {
+    let server = Server::start().await;
+    let grants = json!([{ "namespace": "team-a", "role": "viewer" }]);
+    let viewer = server.token_with(&grants).await;
+    let stats = async |token: &str| {
+        let answer = server.by(token, Method::GET, "/api/v1/stats", None).await;
+        answer.status
+    };
+    for _ in 0..2 {
+        assert_eq!(stats(&viewer).await, StatusCode::FORBIDDEN);
+    }
+    assert_eq!(stats("wrong").await, StatusCode::UNAUTHORIZED);
+    let body = json!({ "name": "alice", "password": "wrong" });
+    let mut refused = 0;
+    // Ten attempts, and one for each 30 s that the others may take.
+    for _ in 0..30 {
+        let login = server.bare(Method::POST, "/api/v1/login").json(&body);
+        let status = server.send(login).await.status;
+        if status == StatusCode::TOO_MANY_REQUESTS {
+            break;
+        }
+        assert_eq!(status, StatusCode::UNAUTHORIZED);
+        refused += 1;
+    }
+    let text = scrape(&server).await.text;
+    assert_eq!(value(&text, "cueline_api_forbidden_requests_total"), 2);
+    assert_eq!(value(&text, "cueline_api_throttled_requests_total"), 1);
+    assert_eq!(
+        value(&text, "cueline_api_refused_logins_total"),
+        1 + refused
+    );
+}
+
+#[tokio::test]
 async fn a_scrape_needs_the_token_and_takes_no_parameters() {
     let server = Server::start().await;
     let bare = server.send(server.bare(Method::GET, "/metrics")).await;
@@ -101,4 +135,24 @@ async fn scrapes_within_ten_seconds_share_one_reading_of_the_store() {
     let labels = "{route=\"/api/v1/jobs/apply\",status=\"200\"}";
     let applied = format!("cueline_api_requests_total{labels}");
     assert_eq!(value(&text, &applied), 1, "the others are of now");
+}
+
+#[tokio::test]
+async fn connections_to_the_store_are_served_by_pool() {
+    let server = Server::start().await;
+    let text = scrape(&server).await.text;
+    for (pool, limit) in [("writer", 1), ("readers", 3)] {
+        let labels = format!("{{pool=\"{pool}\"}}");
+        let served = value(&text, &format!("cueline_store_connection_limit{labels}"));
+        assert_eq!(served, limit);
+        value(
+            &text,
+            &format!("cueline_store_connection_waits_total{labels}"),
+        );
+        let of = |state: &str| {
+            let labels = format!("{{pool=\"{pool}\",state=\"{state}\"}}");
+            value(&text, &format!("cueline_store_connections{labels}"))
+        };
+        assert!((1..=limit).contains(&(of("idle") + of("used"))), "{text}");
+    }
 }

@@ -139,9 +139,13 @@ async fn a_handler_answers_each_documented_operation() {
         let path = path.join("/");
         let verb: Method = method.to_uppercase().parse().expect("a method");
         let request = server.bare(verb, &path).bearer_auth(TOKEN);
-        let answer = server.send(request).await;
-        assert_ne!(answer.status, StatusCode::METHOD_NOT_ALLOWED, "{path}");
-        assert!(!answer.text.contains("there is nothing at"), "{path}");
+        let answer = request.send().await.expect("an answer");
+        assert_ne!(answer.status(), StatusCode::METHOD_NOT_ALLOWED, "{path}");
+        // A stream has no end to wait for.
+        if answer.status() != StatusCode::OK {
+            let text = answer.text().await.expect("a body");
+            assert!(!text.contains("there is nothing at"), "{path}");
+        }
     }
 }
 

@@ -17,8 +17,8 @@ use cueline_store::admin::{
     AdminError, EmptiedQueue, QueueDepth, ReplayedDeadLetter, SchedulerAdmin, SinceStart,
 };
 use cueline_store::{
-    Audit, DeadLetter, ErrorKind, OutstandingAttempt, SchedulerCounts, Store, StoreError,
-    TriggerOutcome, TriggerRequest,
+    Audit, DeadLetter, ErrorKind, LiveExecutors, OutstandingAttempt, SchedulerCounts, Store,
+    StoreError, TriggerOutcome, TriggerRequest,
 };
 
 use crate::addresses::executor_queue;
@@ -66,7 +66,13 @@ impl SchedulerAdmin for Admin {
     }
 
     fn counts(&self) -> SchedulerCounts {
-        self.counters.scheduler_counts()
+        let (ready, not_ready) = self.registry.live_counts();
+        SchedulerCounts {
+            held_claims: self.claims.held(),
+            executors: LiveExecutors { ready, not_ready },
+            clock_offset_ms: self.clock.offset_ms(),
+            ..self.counters.scheduler_counts()
+        }
     }
 
     fn executor_timeouts_paused(&self) -> Option<String> {

@@ -13,7 +13,7 @@ use std::sync::{Mutex, MutexGuard};
 use cueline_broker::QueueId;
 use cueline_model::Timestamp;
 use cueline_runtime::Activator;
-use cueline_store::{ClaimedRun, ErrorKind, NodeId, StoreError};
+use cueline_store::{ClaimedRun, ErrorKind, HeldClaims, NodeId, StoreError};
 
 pub(crate) use self::pending::PendingPublish;
 use self::pending::PendingPublishes;
@@ -94,6 +94,15 @@ impl NodeClaims {
     /// The number of claimed runs in memory.
     pub(crate) fn claimed_count(&self) -> usize {
         lock(&self.wheel).len() + lock(&self.pending).len() + lock(&self.unroutable).len()
+    }
+
+    /// The number of claimed runs in memory, by place.
+    pub(crate) fn held(&self) -> HeldClaims {
+        HeldClaims {
+            waiting: lock(&self.wheel).len() as u64,
+            prepared: lock(&self.pending).len() as u64,
+            unroutable: lock(&self.unroutable).len() as u64,
+        }
     }
 
     /// Puts runs on the wheel and wakes the prepare stage.

@@ -142,6 +142,14 @@ impl Registry {
     pub(crate) fn is_alive(&self, executor: &ExecutorId) -> bool {
         lock(&self.inner).executors.contains_key(executor)
     }
+
+    /// The number of live executors that take triggers, and of those that take none.
+    pub(crate) fn live_counts(&self) -> (u64, u64) {
+        let inner = lock(&self.inner);
+        let ready = inner.executors.values().filter(|e| e.accepts_triggers);
+        let ready = ready.count() as u64;
+        (ready, inner.executors.len() as u64 - ready)
+    }
 }
 
 #[cfg(test)]
@@ -177,6 +185,20 @@ mod tests {
             registry.record(&heartbeat(), at(heartbeat_at));
             assert_eq!(alive_ms(heartbeat_at), Some(alive));
         }
+    }
+
+    #[test]
+    fn live_executors_are_counted_by_whether_they_take_triggers() {
+        let registry = Registry::new(15_000);
+        let at = Timestamp::from_millis(1_000);
+        registry.record(&heartbeat(), at);
+        let mut draining = heartbeat();
+        draining.executor.name = "draining".parse().expect("valid");
+        draining.draining = true;
+        registry.record(&draining, at);
+        assert_eq!(registry.live_counts(), (1, 1));
+        registry.expire(Timestamp::from_millis(60_000));
+        assert_eq!(registry.live_counts(), (0, 0));
     }
 
     #[test]

@@ -59,6 +59,8 @@ impl QueueConsumer for Ingest {
     /// Returns the number of reports.
     async fn process(&self, batch: &[Delivery], _stop: &Stop) -> Result<usize, EngineError> {
         self.burst_gate.wait_until_open().await;
+        let redelivered = batch.iter().filter(|delivery| delivery.redelivered);
+        add(&self.counters.redelivered_messages, redelivered.count());
         if cueline_runtime::planted!("slow_results") {
             // All nodes at the same time.
             let ms = self
@@ -184,8 +186,10 @@ impl Ingest {
     async fn apply(&self, reports: &[AttemptReport]) -> Result<IngestSummary, StoreError> {
         let ingested = self.store.ingest_reports(reports).await?;
         self.counters.note_ended(&ingested);
+        let now = self.clock.now();
+        self.counters.times.note_ends(reports, &ingested, now);
         // A retry or a child run may be due before the claim stage polls the store again.
-        let next_poll = self.clock.now().plus_ms(self.poll_ms);
+        let next_poll = now.plus_ms(self.poll_ms);
         if ingested.next_due_at.is_some_and(|due| due <= next_poll) {
             self.claim.wake();
         }

@@ -16,9 +16,11 @@ use super::trigger_writer::{TriggerWriter, WrittenTrigger};
 use super::unroutable_runs::UnroutableRuns;
 use crate::claims::NodeClaims;
 use crate::claims::wheel::Wheel;
+use crate::counters::Counters;
 use crate::database_clock::DatabaseClock;
 use crate::liveness::registry::Registry;
 use crate::route::Router;
+use crate::times::elapsed_ms;
 
 /// Takes runs off the wheel and writes their triggers.
 pub(crate) struct Prepare {
@@ -26,6 +28,7 @@ pub(crate) struct Prepare {
     pub(crate) clock: Arc<DatabaseClock>,
     pub(crate) claims: Arc<NodeClaims>,
     pub(crate) registry: Arc<Registry>,
+    pub(crate) counters: Arc<Counters>,
     pub(crate) unroutable: UnroutableRuns,
     pub(crate) router: Router,
     pub(crate) triggers: TriggerWriter,
@@ -146,7 +149,12 @@ impl Prepare {
                 tracing::debug!(run_id = %run.id, "run was cancelled, paused or edited before its trigger was published");
             }
         }
-        self.claims.add_pending(self.triggers.sign(written));
+        let pending = self.triggers.sign(written);
+        let late_ms = pending
+            .iter()
+            .map(|trigger| elapsed_ms(trigger.due_at, now));
+        self.counters.times.dispatch_lateness.record(late_ms);
+        self.claims.add_pending(pending);
         self.claims.wake_publish.wake();
     }
 

@@ -23,6 +23,7 @@ use crate::database_clock::DatabaseClock;
 use crate::error::EngineError;
 use crate::liveness::registry::Registry;
 use crate::scheduler_report::attempt_ended;
+use crate::times::elapsed_ms;
 
 /// Publishes triggers that are due.
 pub(crate) struct Publish {
@@ -156,8 +157,8 @@ impl Publish {
         add(&self.counters.published, accepted);
         let now = self.clock.now();
         let accepted = due.iter().zip(&answers).filter(|(_, a)| a.is_ok());
-        let late_ms = accepted.map(|(t, _)| u64::try_from(now.since_ms(t.due_at)).unwrap_or(0));
-        self.counters.lateness.record(late_ms);
+        let late_ms = accepted.map(|(t, _)| elapsed_ms(t.due_at, now));
+        self.counters.times.trigger_lateness.record(late_ms);
         // Before the refused ones: a queue may have accepted only the first of its triggers.
         let answered = messages.iter().zip(&answers).filter(|(_, a)| a.is_ok());
         self.claims.note_accepted(answered.map(|(m, _)| &m.queue));

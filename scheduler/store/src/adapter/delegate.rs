@@ -54,6 +54,12 @@ macro_rules! with_store_methods {
             read log_lines(run: RunId, after: i64, limit: usize) -> Vec<StoredLogLine>: "read a run's log";
             read ledger(job: &JobName, from: Timestamp, to: Timestamp, limit: usize) -> Vec<LedgerEntry>: "read the ledger";
             read stats() -> StoreStats: "count jobs and runs";
+            read oldest_queued_attempts() -> Vec<OldestQueued>: "find the oldest queued attempts";
+            read live_runs(limit: usize) -> LiveRuns: "list live runs";
+            read new_runs(after: &RunCursor, limit: usize) -> NewRuns: "list new runs";
+            read changed_runs(known: &[KnownRun]) -> ChangedRuns: "read changes of runs";
+            read jobs_fingerprint() -> JobsFingerprint: "read whether jobs have changed";
+            read job_briefs(after: Option<JobId>, limit: usize) -> Vec<JobBrief>: "list the versions of jobs";
             write delete_expired_runs(older_than_ms: u64, limit: usize) -> u64: "delete expired runs";
             write repair_fixed_delay_jobs() -> u64: "repair fixed-delay jobs";
         }

@@ -24,6 +24,7 @@ pub mod new_run;
 pub mod parents;
 pub mod queries;
 pub mod report_batch;
+pub mod run_numbers;
 pub mod snapshot;
 pub mod store_id;
 pub mod timeline;

@@ -8,6 +8,7 @@ pub mod accounts;
 pub mod api_tokens;
 pub mod audit;
 pub mod cancel;
+pub mod changes;
 pub mod claims;
 pub mod concurrency;
 pub mod dead_letters;
@@ -93,7 +94,11 @@ macro_rules! store_conformance {
                 entries_are_filtered, entries_are_found_by_time, entries_are_paged, odd_entries_are_kept_within_their_bounds, old_entries_are_deleted,
                 versions_of_a_job_are_kept, an_earlier_version_can_be_applied_again, a_deleted_job_keeps_its_versions_until_its_name_is_taken, versions_are_bounded;
             queries: a_run_has_all_its_fields, runs_are_filtered_and_paged, runs_are_listed_by_namespace, summaries_show_last_and_day, ledger_accounts_for_each_fire_time,
-                ledger_of_shards, ledger_of_fixed_delay, stats_count_jobs_and_live_runs;
+                ledger_of_shards, ledger_of_fixed_delay, stats_count_jobs_and_live_runs,
+                the_oldest_queued_attempt_of_each_executor_is_found, pools_stay_within_their_limits;
+            changes: new_runs_are_read_once, new_runs_are_read_in_parts, runs_written_by_several_nodes_are_read_once,
+                runs_of_an_older_day_are_new_runs, changed_runs_are_those_in_another_state_or_attempt, deleted_runs_are_named, live_runs_are_listed_newest_first,
+                each_change_of_a_job_changes_the_fingerprint, job_briefs_are_paged_by_id;
             maintenance: old_runs_are_deleted, ids_of_deleted_runs_are_not_used_again, a_key_lives_as_long_as_its_runs, a_shard_is_kept_for_its_siblings, a_fixed_delay_job_without_a_next_fire_time_is_repaired;
             concurrency: no_run_is_claimed_twice, no_job_fires_twice, triggers_with_one_key_make_one_run, readers_see_whole_transactions;
             random_calls: any_sequence_of_calls_keeps_the_invariants;
@@ -132,6 +137,7 @@ mod tests {
             include_str!("api_tokens.rs"),
             include_str!("audit.rs"),
             include_str!("cancel.rs"),
+            include_str!("changes.rs"),
             include_str!("claims.rs"),
             include_str!("concurrency.rs"),
             include_str!("dead_letters.rs"),

@@ -7,7 +7,7 @@ use cueline_model::{
 
 use super::fixture::{
     EachFireTime, Fixture, START, actor, ask, attempt, by_hand, each_second, executor, job_with,
-    name, report, runs_at,
+    mark, name, report, runs_at,
 };
 use crate::{
     AttemptReport, FireDueRequest, LedgerEntry, Plan, PlannedRun, Planner, RunFilter, SkippedFires,
@@ -339,4 +339,57 @@ pub async fn stats_count_jobs_and_live_runs(fixture: &Fixture) {
     fixture.end(attempt(&runs[0]), OutcomeKind::Succeeded).await;
     let stats = fixture.store.stats().await.expect("counts");
     assert_eq!(stats.live, [(RunState::Scheduled, 1)]);
+}
+
+/// Attempts that run, or are not confirmed, are not queued. The group is that of the publication.
+pub async fn the_oldest_queued_attempt_of_each_executor_is_found(fixture: &Fixture) {
+    let node = fixture.node().await;
+    let mut moved = by_hand("a");
+    fixture.apply(&[moved.clone()]).await;
+    let store = &fixture.store;
+    let none = store.oldest_queued_attempts().await.expect("finds");
+    assert!(none.is_empty(), "{none:?}");
+    let mut attempts = Vec::new();
+    for target in ["e1", "e1", "e2", "e1"] {
+        fixture.trigger("a").await;
+        let run = fixture.claim(node).await.remove(0);
+        let taken = store.begin_dispatch(node, &[mark(&run, target)]).await;
+        attempts.extend(taken.expect("begins"));
+        let confirmed = store.confirm_dispatch(&attempts[..attempts.len().min(3)]);
+        confirmed.await.expect("confirms");
+        fixture.clock.advance(1_000);
+    }
+    // The first begins to run, and the last was not confirmed.
+    let at = fixture.now();
+    let started = report(attempts[0], AttemptEvent::Started { at });
+    fixture.ingest(&[started]).await;
+    moved.group = name("elsewhere");
+    fixture.apply(&[moved]).await;
+    let oldest = store.oldest_queued_attempts().await.expect("finds");
+    let mut ages: Vec<_> = oldest
+        .iter()
+        .map(|oldest| (oldest.executor.to_string(), oldest.age_ms))
+        .collect();
+    ages.sort();
+    let expected = [("default/e1", 3_000), ("default/e2", 2_000)];
+    assert_eq!(ages, expected.map(|(name, age)| (name.to_owned(), age)));
+}
+
+/// Calls at the same time open no more connections than the limit.
+pub async fn pools_stay_within_their_limits(fixture: &Fixture) {
+    fixture.apply(&[by_hand("a")]).await;
+    let calls = (0..50).map(|_| {
+        let store = fixture.store.clone();
+        tokio::spawn(async move { store.stats().await.map(drop) })
+    });
+    let calls: Vec<_> = calls.collect();
+    for call in calls {
+        call.await.expect("ends").expect("counts");
+    }
+    let pools = fixture.store.pool_use();
+    assert!(pools.iter().any(|pool| pool.open > 0), "{pools:?}");
+    for pool in &pools {
+        let fits = pool.idle <= pool.open && pool.open <= pool.limit;
+        assert!(fits && pool.limit > 0, "{pool:?}");
+    }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use cueline_broker::Settlement;
 use cueline_model::{Outcome, OutcomeKind};
 use cueline_protocol::Trigger;
+use tokio::time::Instant;
 
 use super::decisions::{Decisions, StartableAttempt};
 use super::halt::Halt;
@@ -54,7 +55,12 @@ impl EventLoop {
                 Ok(parsed) => {
                     let trigger = &parsed.trigger;
                     self.queue_position.set(trigger.store, trigger.deadline);
-                    self.accept(parsed, &known, &mut repeated, decisions)
+                    self.accept(
+                        (parsed, message.received_at),
+                        &known,
+                        &mut repeated,
+                        decisions,
+                    )
                 }
                 Err(why) => Settlement::Dead(why),
             };
@@ -77,7 +83,7 @@ impl EventLoop {
 
     fn accept(
         &mut self,
-        parsed: ParsedTrigger,
+        (parsed, received_at): (ParsedTrigger, Instant),
         known: &HashMap<RunKey, Entry>,
         repeated: &mut usize,
         decisions: &mut Decisions,
@@ -127,7 +133,11 @@ impl EventLoop {
         decisions.accept(&trigger, payload, self.last_seq);
         let mut steps = Vec::new();
         self.lanes.accept(LaneRequest::of(&trigger), &mut steps);
-        let attempt = StartableAttempt { trigger, handler };
+        let attempt = StartableAttempt {
+            trigger,
+            handler,
+            received_at,
+        };
         self.waiting.insert(key, attempt);
         self.follow(steps, decisions);
         Settlement::Ack

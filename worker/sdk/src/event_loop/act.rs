@@ -30,7 +30,10 @@ impl EventLoop {
             services.reports.push(decisions.reports);
         }
         // A start may be stopped in the same turn, so starts come first.
+        let now = self.now();
         for (key, attempt) in decisions.start {
+            let times = &self.services.status.times;
+            times.note_start(&attempt.trigger, attempt.received_at, now);
             let running = self.start(key, attempt);
             self.running.insert(key, running);
         }

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use cueline_broker::{Receipt, Settlement};
 use cueline_model::{AttemptEvent, JobName, Outcome, Timestamp};
 use cueline_protocol::Trigger;
+use tokio::time::Instant;
 
 use crate::context::StopReason;
 use crate::handler::Handler;
@@ -20,6 +21,8 @@ use crate::settle::Settlements;
 pub(super) struct StartableAttempt {
     pub(super) trigger: Trigger,
     pub(super) handler: Arc<dyn Handler>,
+    /// When the trigger arrived in this process.
+    pub(super) received_at: Instant,
 }
 
 /// The decisions of one turn.

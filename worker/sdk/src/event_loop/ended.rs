@@ -23,6 +23,7 @@ impl EventLoop {
             if cueline_runtime::planted!("lost_result") && ended.key.run.run.0 % 64 == 0 {
                 continue;
             }
+            self.services.status.times.note_end(&ended.outcome);
             decisions.reports.extend(ended.reports);
             decisions.end(ended.key, running.cx.job().clone(), ended.outcome);
         }

@@ -1,6 +1,7 @@
 //! Continues where the previous process stopped.
 
 use cueline_model::{JobName, Outcome, OutcomeKind, Timestamp};
+use tokio::time::Instant;
 
 use super::decisions::{Decisions, StartableAttempt};
 use super::halt::Halt;
@@ -79,7 +80,11 @@ impl EventLoop {
         match startable {
             Ok((trigger, handler)) => {
                 self.lanes.restore(LaneRequest::of(&trigger));
-                let attempt = StartableAttempt { trigger, handler };
+                let attempt = StartableAttempt {
+                    trigger,
+                    handler,
+                    received_at: Instant::now(),
+                };
                 self.waiting.insert(entry.key, attempt);
             }
             Err(why) => {

@@ -108,6 +108,10 @@ impl EventLoop {
         self.services.status.remove_fetched(fetched);
         let (held, running) = (self.lanes.held(), self.running.len());
         self.services.status.set(held, running);
+        let (busy_lanes, waiting_lanes) = self.lanes.counts();
+        let waiting = self.waiting.len();
+        let status = &self.services.status;
+        status.set_lanes(waiting, busy_lanes, waiting_lanes);
         self.answer(queries).await;
         if tick || self.journal.is_over_limit() {
             self.prune().await?;

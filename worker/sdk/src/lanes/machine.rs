@@ -74,6 +74,11 @@ impl Lanes {
         self.runs.len()
     }
 
+    /// Number of lanes in which an attempt runs or waits, and of those that wait for nothing but free capacity.
+    pub(crate) fn counts(&self) -> (usize, usize) {
+        (self.by_key.len(), self.ready.len())
+    }
+
     #[cfg(test)]
     pub(super) fn running(&self) -> usize {
         self.running

@@ -3,6 +3,7 @@
 mod block_policies;
 mod broker_lease;
 mod control;
+mod counts;
 mod crash;
 mod dead_letters;
 mod drain;

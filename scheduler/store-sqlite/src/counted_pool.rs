@@ -1,0 +1,54 @@
+//! A pool that counts the calls which find all of its connections in use.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use cueline_store::PoolUse;
+use sqlx::{Pool, Sqlite};
+
+#[derive(Debug)]
+pub(crate) struct CountedPool {
+    /// For metrics.
+    name: &'static str,
+    pool: Pool<Sqlite>,
+    waits: AtomicU64,
+}
+
+impl CountedPool {
+    pub(crate) fn new(name: &'static str, pool: Pool<Sqlite>) -> Self {
+        Self {
+            name,
+            pool,
+            waits: AtomicU64::new(0),
+        }
+    }
+
+    /// The pool, for a call that takes a connection of it. The count is an estimate: other calls take and return
+    /// connections meanwhile.
+    pub(crate) fn for_call(&self) -> &Pool<Sqlite> {
+        if self.pool.num_idle() == 0 && self.pool.size() >= self.limit() {
+            self.waits.fetch_add(1, Ordering::Relaxed);
+        }
+        &self.pool
+    }
+
+    pub(crate) async fn close(&self) {
+        self.pool.close().await;
+    }
+
+    pub(crate) fn usage(&self) -> PoolUse {
+        // Both change meanwhile.
+        let open = self.pool.size();
+        let idle = u32::try_from(self.pool.num_idle()).unwrap_or(u32::MAX);
+        PoolUse {
+            pool: self.name,
+            open,
+            idle: idle.min(open),
+            limit: self.limit(),
+            waits: self.waits.load(Ordering::Relaxed),
+        }
+    }
+
+    fn limit(&self) -> u32 {
+        self.pool.options().get_max_connections()
+    }
+}
