@@ -235,10 +235,10 @@ mod tests {
 
     #[test]
     fn a_file_has_a_bound() {
-        let many: String = (0..=MAX_CONTEXTS)
+        let many: Vec<String> = (0..=MAX_CONTEXTS)
             .map(|n| format!("[context.c{n}]\nurl = \"u\"\n"))
             .collect();
-        let error = Contexts::parse(&many).expect_err("is refused");
+        let error = Contexts::parse(&many.concat()).expect_err("is refused");
         assert!(error.contains("101 contexts"), "{error}");
     }
 }

@@ -63,11 +63,11 @@ pub(crate) struct Choice {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Refusal {
     #[error("context: it is for {context}, but url is {url}; give only one of them")]
-    Contradiction { context: Url, url: Url },
+    Contradiction { context: Box<Url>, url: Box<Url> },
     #[error(
         "context: its token is not sent to {url}, because others could read it on the way; use https, or log in with --insecure-http"
     )]
-    Readable { url: Url },
+    Readable { url: Box<Url> },
 }
 
 /// Chooses: the user's flags and variables, else the context, else the announced server, else the default.
@@ -82,8 +82,8 @@ pub(crate) fn choose(given: &Candidates<'_>) -> Result<Choice, Refusal> {
     let context = given.context.filter(|context| context.url == url);
     if let (None, Some(named)) = (&context, given.context.filter(|one| one.is_named)) {
         return Err(Refusal::Contradiction {
-            context: named.url.clone(),
-            url: url.clone(),
+            context: Box::new(named.url.clone()),
+            url: Box::new(url.clone()),
         });
     }
     let is_local = given.local == Some(url);
@@ -95,7 +95,9 @@ pub(crate) fn choose(given: &Candidates<'_>) -> Result<Choice, Refusal> {
     };
     let may_be_read = context.is_some_and(|one| !one.insecure_http) && is_readable_on_the_way(url);
     if token == TokenFrom::Context && may_be_read {
-        return Err(Refusal::Readable { url: url.clone() });
+        return Err(Refusal::Readable {
+            url: Box::new(url.clone()),
+        });
     }
     // An address and a token that the user gave belong together. Otherwise the announced server is meant.
     let is_given = given.url.is_some() || context.is_some();

@@ -36,9 +36,9 @@ impl Default for AttemptTimes {
 }
 
 impl AttemptTimes {
-    /// An attempt whose trigger arrived at `received_at` starts now.
-    pub(crate) fn note_start(&self, trigger: &Trigger, received_at: Instant, now: Timestamp) {
-        let waited_ms = u64::try_from(received_at.elapsed().as_millis()).unwrap_or(u64::MAX);
+    /// An attempt whose trigger arrived at `fetched_at` starts now.
+    pub(crate) fn note_start(&self, trigger: &Trigger, fetched_at: Instant, now: Timestamp) {
+        let waited_ms = u64::try_from(fetched_at.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.start_wait.record([waited_ms]);
         // The due times of other attempts and runs are not in their triggers.
         if trigger.kind == RunKind::Schedule && trigger.attempt == 1 {

@@ -202,16 +202,13 @@ impl Poller {
             return Ok(());
         }
         let (jobs, is_cut) = self.all_jobs().await?;
-        match &self.jobs {
-            Some(known) => {
-                let events = compare_jobs(&known.jobs, &jobs);
-                self.feed.publish(events.iter().map(Event::of_job));
-            }
-            None => {
-                self.feed.begin(Kind::Job);
-                if is_cut {
-                    self.feed.publish([Event::overflow(Kind::Job, jobs.len())]);
-                }
+        if let Some(known) = &self.jobs {
+            let events = compare_jobs(&known.jobs, &jobs);
+            self.feed.publish(events.iter().map(Event::of_job));
+        } else {
+            self.feed.begin(Kind::Job);
+            if is_cut {
+                self.feed.publish([Event::overflow(Kind::Job, jobs.len())]);
             }
         }
         self.jobs = Some(KnownJobs {

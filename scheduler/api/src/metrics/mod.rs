@@ -41,7 +41,7 @@ pub(crate) async fn show(
 ) -> Result<impl IntoResponse, Problem> {
     query::none(&uri)?;
     let reading = state.sources.read(&*state.store, &*state.admin).await;
-    let mut families = scheduler::families(Numbers {
+    let mut families = scheduler::families(&Numbers {
         uptime: state.started.elapsed(),
         timeouts_paused: state.admin.executor_timeouts_paused().is_some(),
         since_start: state.admin.since_start(),

@@ -22,7 +22,7 @@ pub(crate) struct Numbers<'a> {
 }
 
 /// Each family is there even if it has no values.
-pub(crate) fn families(numbers: Numbers<'_>) -> Vec<Family> {
+pub(crate) fn families(numbers: &Numbers<'_>) -> Vec<Family> {
     let version = [("version", env!("CARGO_PKG_VERSION"))];
     let mut families = vec![
         Family::gauge(
@@ -38,7 +38,7 @@ pub(crate) fn families(numbers: Numbers<'_>) -> Vec<Family> {
     ];
     families.extend(held(&numbers.counts));
     families.extend(times(&numbers.counts));
-    families.extend(pipeline(numbers.counts, &numbers.since_start));
+    families.extend(pipeline(&numbers.counts, &numbers.since_start));
     families.extend(liveness(&numbers.since_start, numbers.timeouts_paused));
     families.extend(store(numbers.reading.store.as_ref()));
     families.extend(queues(
@@ -49,7 +49,7 @@ pub(crate) fn families(numbers: Numbers<'_>) -> Vec<Family> {
     families
 }
 
-fn pipeline(counts: SchedulerCounts, since_start: &SinceStart) -> [Family; 8] {
+fn pipeline(counts: &SchedulerCounts, since_start: &SinceStart) -> [Family; 8] {
     let ended = counts.ended.iter();
     let ended = ended.map(|(state, count)| Sample::with(&[("state", state.as_str())], *count));
     let counter = |name, help, value| Family::counter(name, help, Sample::only(value));

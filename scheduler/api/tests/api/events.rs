@@ -62,7 +62,8 @@ impl Stream {
                     found.unwrap_or_default().to_owned()
                 };
                 let (event, id, data) = (field("event: "), field("id: "), field("data: "));
-                self.received = rest.to_owned();
+                let read = self.received.len() - rest.len();
+                self.received.drain(..read);
                 if !event.is_empty() {
                     let data = serde_json::from_str(&data).expect("JSON");
                     return Some(Message { event, id, data });

@@ -69,14 +69,14 @@ async fn requests_that_are_refused_are_counted_by_their_reason() {
     let server = Server::start().await;
     let grants = json!([{ "namespace": "team-a", "role": "viewer" }]);
     let viewer = server.token_with(&grants).await;
-    let stats = async |token: &str| {
+    let ask_stats = async |token: &str| {
         let answer = server.by(token, Method::GET, "/api/v1/stats", None).await;
         answer.status
     };
     for _ in 0..2 {
-        assert_eq!(stats(&viewer).await, StatusCode::FORBIDDEN);
+        assert_eq!(ask_stats(&viewer).await, StatusCode::FORBIDDEN);
     }
-    assert_eq!(stats("wrong").await, StatusCode::UNAUTHORIZED);
+    assert_eq!(ask_stats("wrong").await, StatusCode::UNAUTHORIZED);
     let body = json!({ "name": "alice", "password": "wrong" });
     let mut refused = 0;
     // Ten attempts, and one for each 30 s that the others may take.
@@ -143,8 +143,8 @@ async fn connections_to_the_store_are_served_by_pool() {
     let text = scrape(&server).await.text;
     for (pool, limit) in [("writer", 1), ("readers", 3)] {
         let labels = format!("{{pool=\"{pool}\"}}");
-        let served = value(&text, &format!("cueline_store_connection_limit{labels}"));
-        assert_eq!(served, limit);
+        let most = value(&text, &format!("cueline_store_connection_limit{labels}"));
+        assert_eq!(most, limit);
         value(
             &text,
             &format!("cueline_store_connection_waits_total{labels}"),

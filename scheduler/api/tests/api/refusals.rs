@@ -104,7 +104,11 @@ async fn wrong_paths_methods_and_parameters_are_named() {
             &["wait_ms", "0 to 30000"],
         ),
         ("/runs/7/logs?after=-1", 400, &["after"]),
-        ("/executors?group=a", 400, &["group", "takes all_namespaces"]),
+        (
+            "/executors?group=a",
+            400,
+            &["group", "takes all_namespaces"],
+        ),
         ("/stats?x", 400, &["takes none"]),
     ] {
         assert_problem(&server.get(path).await, status, words);

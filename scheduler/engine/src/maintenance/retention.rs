@@ -38,10 +38,7 @@ impl Duty for Retention {
             .store
             .delete_expired_runs(self.runs_kept_ms, BATCH)
             .await?;
-        let pruned = self
-            .audit
-            .prune_audit(self.audit_kept_ms, BATCH)
-            .await?;
+        let pruned = self.audit.prune_audit(self.audit_kept_ms, BATCH).await?;
         let may_be_more = deleted.max(pruned) >= BATCH as u64;
         Ok(Next::After(if may_be_more {
             BETWEEN_BATCHES

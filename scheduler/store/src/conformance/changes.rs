@@ -205,13 +205,12 @@ pub async fn each_change_of_a_job_changes_the_fingerprint(fixture: &Fixture) {
     fixture.apply(&[by_hand("a")]).await;
     assert_eq!(read().await, seen[1], "nothing has changed");
     let mut changed = by_hand("a");
-    changed.description = "another".to_owned();
+    "another".clone_into(&mut changed.description);
     fixture.apply(&[changed]).await;
     seen.push(read().await);
     for enabled in [false, true] {
-        let set = fixture
-            .store
-            .set_job_enabled(&name("a"), enabled, &actor("a test"));
+        let (job, by) = (name("a"), actor("a test"));
+        let set = fixture.store.set_job_enabled(&job, enabled, &by);
         set.await.expect("sets");
         seen.push(read().await);
     }

@@ -347,8 +347,8 @@ pub async fn the_oldest_queued_attempt_of_each_executor_is_found(fixture: &Fixtu
     let mut moved = by_hand("a");
     fixture.apply(&[moved.clone()]).await;
     let store = &fixture.store;
-    let none = store.oldest_queued_attempts().await.expect("finds");
-    assert!(none.is_empty(), "{none:?}");
+    let found = store.oldest_queued_attempts().await.expect("finds");
+    assert!(found.is_empty(), "{found:?}");
     let mut attempts = Vec::new();
     for target in ["e1", "e1", "e2", "e1"] {
         fixture.trigger("a").await;

@@ -56,7 +56,7 @@ impl EventLoop {
                     let trigger = &parsed.trigger;
                     self.queue_position.set(trigger.store, trigger.deadline);
                     self.accept(
-                        (parsed, message.received_at),
+                        (parsed, message.fetched_at),
                         &known,
                         &mut repeated,
                         decisions,
@@ -83,7 +83,7 @@ impl EventLoop {
 
     fn accept(
         &mut self,
-        (parsed, received_at): (ParsedTrigger, Instant),
+        (parsed, fetched_at): (ParsedTrigger, Instant),
         known: &HashMap<RunKey, Entry>,
         repeated: &mut usize,
         decisions: &mut Decisions,
@@ -136,7 +136,7 @@ impl EventLoop {
         let attempt = StartableAttempt {
             trigger,
             handler,
-            received_at,
+            fetched_at,
         };
         self.waiting.insert(key, attempt);
         self.follow(steps, decisions);

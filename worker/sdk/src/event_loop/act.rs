@@ -33,7 +33,7 @@ impl EventLoop {
         let now = self.now();
         for (key, attempt) in decisions.start {
             let times = &self.services.status.times;
-            times.note_start(&attempt.trigger, attempt.received_at, now);
+            times.note_start(&attempt.trigger, attempt.fetched_at, now);
             let running = self.start(key, attempt);
             self.running.insert(key, running);
         }

@@ -22,7 +22,7 @@ pub(super) struct StartableAttempt {
     pub(super) trigger: Trigger,
     pub(super) handler: Arc<dyn Handler>,
     /// When the trigger arrived in this process.
-    pub(super) received_at: Instant,
+    pub(super) fetched_at: Instant,
 }
 
 /// The decisions of one turn.

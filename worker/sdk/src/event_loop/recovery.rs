@@ -83,7 +83,7 @@ impl EventLoop {
                 let attempt = StartableAttempt {
                     trigger,
                     handler,
-                    received_at: Instant::now(),
+                    fetched_at: Instant::now(),
                 };
                 self.waiting.insert(entry.key, attempt);
             }

@@ -27,7 +27,7 @@ const NO_ROOM_PAUSE: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub(crate) struct Received {
     pub(crate) receipt: Receipt,
-    pub(crate) received_at: Instant,
+    pub(crate) fetched_at: Instant,
     /// The trigger, or why the message is a dead letter.
     pub(crate) parsed: Result<ParsedTrigger, String>,
 }
@@ -96,14 +96,14 @@ impl Intake {
     }
 
     fn receive(&self, deliveries: Vec<Delivery>) -> Vec<Received> {
-        let received_at = Instant::now();
+        let fetched_at = Instant::now();
         let redelivered = deliveries.iter().filter(|delivery| delivery.redelivered);
         self.status.note_redelivered(redelivered.count());
         let received: Vec<Received> = deliveries
             .into_iter()
             .map(|delivery| Received {
                 receipt: delivery.receipt,
-                received_at,
+                fetched_at,
                 parsed: parse(delivery.payload, &self.settings),
             })
             .collect();
