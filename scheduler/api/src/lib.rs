@@ -13,6 +13,7 @@ mod instant;
 mod jobs;
 mod large;
 pub mod metrics;
+pub mod openid;
 mod path;
 mod preview;
 mod problem;
@@ -42,7 +43,7 @@ use cueline_store::{Accounts, Audit, Store};
 use tokio::time::Instant;
 
 use access::Logins;
-use accounts::{login, setup, tokens, users};
+use accounts::{login, openid as openid_login, setup, tokens, users};
 use large::LargeRequests;
 use metrics::{Family, ProcessMetrics, RequestCounts, Sources};
 
@@ -79,6 +80,8 @@ pub struct ApiState {
     pub stop: Stop,
     /// Whether `/metrics` needs no token.
     pub metrics_public: bool,
+    /// Login by OpenID Connect; `None` without a provider.
+    pub openid: Option<Arc<openid::OpenId>>,
     /// Further metrics of this process; none by default.
     pub process_metrics: ProcessMetrics,
     /// Bounds the memory and the processor time of large requests.
@@ -110,6 +113,7 @@ impl ApiState {
             started: Instant::now(),
             stop: Stop::new(),
             metrics_public: false,
+            openid: None,
             process_metrics: Arc::new(Vec::<Family>::new),
             large: LargeRequests::new(),
             logins: Arc::new(Logins::new()),
@@ -139,6 +143,8 @@ pub fn router(state: ApiState) -> Router {
     let api = Router::new()
         .route("/", get(system::index))
         .route("/login", post(login::login))
+        .route("/login/oidc", get(openid_login::begin))
+        .route("/login/oidc/callback", get(openid_login::end))
         .route("/logout", post(login::logout))
         .route("/session", get(login::session))
         .route("/setup", post(setup::setup))

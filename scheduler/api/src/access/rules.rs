@@ -44,6 +44,8 @@ const RULES: &[Row] = {
         ("GET", "/metrics", Scrape),
         ("GET", "/api/v1", AnyCaller),
         ("POST", "/api/v1/login", Public),
+        ("GET", "/api/v1/login/oidc", Public),
+        ("GET", "/api/v1/login/oidc/callback", Public),
         ("POST", "/api/v1/setup", Public),
         ("POST", "/api/v1/logout", AnyCaller),
         ("GET", "/api/v1/session", AnyCaller),
@@ -181,7 +183,14 @@ mod tests {
         let public: Vec<&str> = public.map(|row| row.1).collect();
         assert_eq!(
             public,
-            ["/livez", "/readyz", "/api/v1/login", "/api/v1/setup"]
+            [
+                "/livez",
+                "/readyz",
+                "/api/v1/login",
+                "/api/v1/login/oidc",
+                "/api/v1/login/oidc/callback",
+                "/api/v1/setup"
+            ]
         );
     }
 

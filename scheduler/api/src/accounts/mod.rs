@@ -1,6 +1,7 @@
 //! Users, sessions and API tokens: logs in and out, sets the first user up, and manages accounts.
 
 pub(crate) mod login;
+pub(crate) mod openid;
 pub(crate) mod setup;
 pub(crate) mod tokens;
 pub(crate) mod users;
