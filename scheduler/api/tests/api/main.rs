@@ -10,6 +10,8 @@ mod large;
 mod limits;
 mod logins;
 mod metrics;
+mod openid;
+mod openid_provider;
 mod raw;
 mod refusals;
 mod server;
