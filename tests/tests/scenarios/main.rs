@@ -8,6 +8,7 @@ mod frozen_worker;
 mod full_disk;
 mod lost_broker_queues;
 mod lost_state_directory;
+mod openid_login;
 mod partitioned_broker;
 mod process_guard;
 mod scheduler_and_worker;
