@@ -42,4 +42,7 @@ with app.app_context(), Backend.instance.session():
         scope=["openid", "profile", "email", "groups"],
     )
     Backend.instance.save(client)
+    # Its ID tokens are for itself.
+    client.audience = [client]
+    Backend.instance.save(client)
 make_server("127.0.0.1", port, app).serve_forever()
