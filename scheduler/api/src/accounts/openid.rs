@@ -243,7 +243,7 @@ async fn account(
         };
         let by = actor(ActorKind::User, &user.name, peer.address);
         match state.accounts.change_user(&user.name, &change, &by).await {
-            Ok(_) => {}
+            Ok(_) => return Ok(state.accounts.user(&user.name).await?),
             // Another change has come between, or it takes the rights of the last administrator.
             Err(error) if error.kind() == ErrorKind::Conflict => {
                 let latest = state.accounts.user(&user.name).await?;
@@ -261,7 +261,11 @@ async fn account(
 
 /// What has to be changed in the user. `None` if nothing.
 fn change(user: &StoredUser, identity: &Identity, grants: Option<&[Grant]>) -> Option<UserChange> {
-    let grants = grants.filter(|grants| *grants != user.grants.as_slice());
+    // The store may keep them in another order.
+    let is_same = |grants: &[Grant]| {
+        grants.len() == user.grants.len() && grants.iter().all(|one| user.grants.contains(one))
+    };
+    let grants = grants.filter(|grants| !is_same(grants));
     // A provider that says no name leaves the one that was given here.
     let shown = Some(&identity.display_name);
     let shown = shown.filter(|name| !name.is_empty() && **name != user.display_name);
