@@ -2,6 +2,8 @@
 
 pub(crate) mod login;
 pub(crate) mod openid;
+mod openid_user;
+mod refusal;
 pub(crate) mod setup;
 pub(crate) mod tokens;
 pub(crate) mod users;
