@@ -10,6 +10,7 @@ mod mapping;
 mod pending;
 mod provider;
 mod settings;
+mod verify;
 
 use openidconnect::url::Url;
 

@@ -1,24 +1,17 @@
-//! Asks a provider: discovery, the exchange of a code, and the verification of what it answers.
+//! Asks a provider: discovery, the exchange of a code, and what it says about a person.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use chrono::{DateTime, Utc};
 use cueline_model::Timestamp;
 use openidconnect::core::{
-    CoreAuthDisplay, CoreAuthPrompt, CoreAuthenticationFlow, CoreClientAuthMethod,
-    CoreErrorResponseType, CoreGenderClaim, CoreJsonWebKey, CoreJweContentEncryptionAlgorithm,
-    CoreJwsSigningAlgorithm as Algorithm, CoreProviderMetadata, CoreRevocableToken,
-    CoreRevocationErrorResponse, CoreTokenIntrospectionResponse, CoreTokenType,
+    CoreAuthenticationFlow, CoreClientAuthMethod, CoreGenderClaim, CoreProviderMetadata,
 };
 use openidconnect::url::Url;
 use openidconnect::{
-    AccessTokenHash, AuthType, AuthorizationCode, ClaimsVerificationError, Client, ClientId,
-    ClientSecret, CsrfToken, EmptyExtraTokenFields, EndpointMaybeSet, EndpointNotSet, EndpointSet,
-    IdTokenClaims, IdTokenFields, IdTokenVerifier, Nonce, OAuth2TokenResponse as _,
-    PkceCodeChallenge, PkceCodeVerifier, RequestTokenError, Scope, SignatureVerificationError,
-    StandardErrorResponse, StandardTokenResponse, SubjectIdentifier, TokenResponse as _,
-    UserInfoClaims,
+    AuthType, AuthorizationCode, ClaimsVerificationError, ClientId, ClientSecret, CsrfToken, Nonce,
+    OAuth2TokenResponse as _, PkceCodeChallenge, PkceCodeVerifier, RequestTokenError, Scope,
+    SubjectIdentifier, UserInfoClaims,
 };
 use tokio::sync::Mutex;
 use tokio::time::Instant;
@@ -27,6 +20,7 @@ use super::claims::{self, Identity, OtherClaims};
 use super::http::{HttpError, ProviderHttp};
 use super::pending::Pending;
 use super::settings::{Checked, OpenIdError, OpenIdSettings};
+use super::verify::{OpenIdClient, TokenAnswer, TokenError, Verified, is_unknown_key, verify};
 use crate::problem::chain;
 
 /// For how long discovery and keys are used.
@@ -39,49 +33,6 @@ const REFRESH_EVERY: Duration = Duration::from_secs(10);
 const MAX_SUBJECT_BYTES: usize = 255;
 /// The most bytes of a text of the provider in an error.
 const MAX_DETAIL_BYTES: usize = 300;
-
-/// The signatures that count. A code of a shared secret does not, and no signature at all does not either.
-const ALGORITHMS: [Algorithm; 9] = [
-    Algorithm::RsaSsaPkcs1V15Sha256,
-    Algorithm::RsaSsaPkcs1V15Sha384,
-    Algorithm::RsaSsaPkcs1V15Sha512,
-    Algorithm::RsaSsaPssSha256,
-    Algorithm::RsaSsaPssSha384,
-    Algorithm::RsaSsaPssSha512,
-    Algorithm::EcdsaP256Sha256,
-    Algorithm::EcdsaP384Sha384,
-    Algorithm::EdDsa,
-];
-
-type Fields = IdTokenFields<
-    OtherClaims,
-    EmptyExtraTokenFields,
-    CoreGenderClaim,
-    CoreJweContentEncryptionAlgorithm,
-    Algorithm,
->;
-type TokenAnswer = StandardTokenResponse<Fields, CoreTokenType>;
-type TokenError = StandardErrorResponse<CoreErrorResponseType>;
-type Verified = IdTokenClaims<OtherClaims, CoreGenderClaim>;
-type OpenIdClient = Client<
-    OtherClaims,
-    CoreAuthDisplay,
-    CoreGenderClaim,
-    CoreJweContentEncryptionAlgorithm,
-    CoreJsonWebKey,
-    CoreAuthPrompt,
-    TokenError,
-    TokenAnswer,
-    CoreTokenIntrospectionResponse,
-    CoreRevocableToken,
-    CoreRevocationErrorResponse,
-    EndpointSet,
-    EndpointNotSet,
-    EndpointNotSet,
-    EndpointNotSet,
-    EndpointMaybeSet,
-    EndpointMaybeSet,
->;
 
 /// Why there is no identity. The words have no secrets: neither code, nor tokens, nor the client's secret.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -287,52 +238,6 @@ impl Provider {
             client
         }
     }
-}
-
-/// The verified claims of the ID token.
-fn verify(
-    client: &OpenIdClient,
-    answer: &TokenAnswer,
-    nonce: &Nonce,
-    now: Timestamp,
-) -> Result<Verified, ClaimsVerificationError> {
-    let other = |text: &str| ClaimsVerificationError::Other(text.to_owned());
-    let token = answer
-        .id_token()
-        .ok_or_else(|| other("the provider sent no ID token; it has to know the scope openid"))?;
-    let now: DateTime<Utc> = DateTime::from_timestamp_millis(now.as_millis())
-        .ok_or_else(|| other("the clock of the database is out of range"))?;
-    let verifier: IdTokenVerifier<'_, CoreJsonWebKey> = client
-        .id_token_verifier()
-        .set_allowed_algs(ALGORITHMS)
-        .set_time_fn(move || now);
-    let claims = token.claims(&verifier, nonce)?;
-    let is_for_other = claims
-        .authorized_party()
-        .is_some_and(|party| party != client.client_id());
-    if is_for_other {
-        return Err(other("the ID token was issued to another client"));
-    }
-    if let Some(expected) = claims.access_token_hash() {
-        let unusable = |_| other("the hash of the access token cannot be computed");
-        let signature = ClaimsVerificationError::SignatureVerification;
-        let (algorithm, key) = (
-            token.signing_alg().map_err(signature)?,
-            token.signing_key(&verifier).map_err(signature)?,
-        );
-        let hash = AccessTokenHash::from_token(answer.access_token(), algorithm, key);
-        if hash.map_err(unusable)? != *expected {
-            return Err(other("the access token does not belong to the ID token"));
-        }
-    }
-    Ok(claims.clone())
-}
-
-fn is_unknown_key(error: &ClaimsVerificationError) -> bool {
-    matches!(
-        error,
-        ClaimsVerificationError::SignatureVerification(SignatureVerificationError::NoMatchingKey)
-    )
 }
 
 fn identity(
