@@ -177,7 +177,7 @@ fn id_token(issuer: &str, says: &Says) -> String {
     format!("{signed}.{}", URL_SAFE_NO_PAD.encode(signature))
 }
 
-/// What somebody can sign who knows the client's secret.
+/// A code that the client's secret is enough for.
 fn hmac(text: &[u8]) -> Vec<u8> {
     use hmac::{Hmac, KeyInit as _, Mac as _};
     let code = Hmac::<Sha256>::new_from_slice(CLIENT_SECRET.as_bytes());
