@@ -72,6 +72,7 @@ pub(crate) async fn index(uri: Uri) -> Result<Json<Value>, Problem> {
         "version": env!("CARGO_PKG_VERSION"),
         "links": {
             "login": "/api/v1/login",
+            "login_oidc": "/api/v1/login/oidc",
             "logout": "/api/v1/logout",
             "session": "/api/v1/session",
             "setup": "/api/v1/setup",

@@ -66,7 +66,10 @@ impl Server {
         Self::with_state(limits, |state| state.metrics_public = true).await
     }
 
-    async fn with_state(limits: ServerLimits, change: impl FnOnce(&mut ApiState)) -> Self {
+    pub(crate) async fn with_state(
+        limits: ServerLimits,
+        change: impl FnOnce(&mut ApiState),
+    ) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("store.db");
         let store = SqliteStore::open(&path, SqliteOptions::default())
