@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 use cueline_api::openid::{GrantMapping, GrantRule, OpenId, OpenIdSettings};
-use cueline_model::Grant;
+use cueline_model::{Grant, GroupName, Namespace};
 use serde_json::{Map, Value};
 use toml_edit::{Document, Item, Table};
 
@@ -115,9 +115,28 @@ fn rule(table: &Table) -> Result<GrantRule, String> {
             return Err("group_claim: missing; a group of the provider is expected".to_owned());
         }
     };
+    qualify_group(&mut fields)?;
     let grant: Grant =
         serde_json::from_value(Value::Object(fields)).map_err(|error| error.to_string())?;
     Ok(GrantRule { group_claim, grant })
+}
+
+/// Puts a local name of a group into the namespace beside it, as in a definition of a job. A qualified one stays.
+fn qualify_group(fields: &mut Map<String, Value>) -> Result<(), String> {
+    let (Some(Value::String(namespace)), Some(Value::String(group))) =
+        (fields.get("namespace"), fields.get("group"))
+    else {
+        return Ok(());
+    };
+    if group.contains('/') {
+        return Ok(());
+    }
+    let parsed = namespace.parse::<Namespace>();
+    let parsed = parsed.map_err(|error| format!("namespace: {namespace:?} given: {error}"))?;
+    let qualified = GroupName::in_namespace(&parsed, group);
+    let qualified = qualified.map_err(|error| format!("group: {group:?} given: {error}"))?;
+    fields.insert("group".to_owned(), Value::String(qualified.to_string()));
+    Ok(())
 }
 
 fn value(key: &str, item: &Item) -> Result<Value, String> {
@@ -204,6 +223,56 @@ mod tests {
             },
         ]);
         assert_eq!(parsed(text), Ok(expected.expect("a mapping")));
+    }
+
+    #[test]
+    fn a_group_beside_a_namespace_is_local_to_it() {
+        let mapping = |place: &str| {
+            let rule = "[[grant]]\ngroup_claim = \"x\"\nrole = \"viewer\"\n";
+            parsed(&format!("{rule}{place}"))
+        };
+        let expected = |group: &str| {
+            let grant = Grant {
+                namespace: None,
+                group: Some(group.parse().expect("a name")),
+                role: Role::Viewer,
+                scripts: false,
+            };
+            let group_claim = "x".to_owned();
+            GrantMapping::new(vec![GrantRule { group_claim, grant }]).expect("a mapping")
+        };
+        for (place, group) in [
+            (
+                "namespace = \"team-b\"\ngroup = \"billing\"",
+                "team-b/billing",
+            ),
+            (
+                "namespace = \"team-b\"\ngroup = \"team-b/billing\"",
+                "team-b/billing",
+            ),
+            ("group = \"team-b/billing\"", "team-b/billing"),
+            ("namespace = \"default\"\ngroup = \"billing\"", "billing"),
+            ("group = \"billing\"", "billing"),
+        ] {
+            assert_eq!(mapping(place), Ok(expected(group)), "{place}");
+        }
+        for (place, words) in [
+            (
+                "namespace = \"team-b\"\ngroup = \"team-c/billing\"",
+                "has the namespace team-b",
+            ),
+            (
+                "namespace = \"team-b\"\ngroup = \"a b\"",
+                "group: \"a b\" given",
+            ),
+            (
+                "namespace = \"a/b\"\ngroup = \"billing\"",
+                "namespace: \"a/b\" given",
+            ),
+        ] {
+            let problem = mapping(place).expect_err(place);
+            assert!(problem.contains(words), "{place}: {problem}");
+        }
     }
 
     #[test]

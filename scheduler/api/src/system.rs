@@ -73,6 +73,7 @@ pub(crate) async fn index(uri: Uri) -> Result<Json<Value>, Problem> {
         "links": {
             "login": "/api/v1/login",
             "login_oidc": "/api/v1/login/oidc",
+            "login_oidc_callback": "/api/v1/login/oidc/callback",
             "logout": "/api/v1/logout",
             "session": "/api/v1/session",
             "setup": "/api/v1/setup",

@@ -10,6 +10,8 @@ use super::openid_user::{account, disabled};
 use super::refusal::Refusal;
 use crate::ApiState;
 use crate::access::cookie;
+use crate::namespace::NoNamespace;
+use crate::openapi;
 use crate::openid::{LoginFailure, OpenId, Pending, StateError, VALID_S};
 use crate::problem::Problem;
 use crate::query;
@@ -26,7 +28,26 @@ const MAX_VALUE_BYTES: usize = 4_096;
 type Redirect = (StatusCode, AppendHeaders<Vec<(HeaderName, String)>>);
 
 /// Sends the browser to the provider.
-pub(crate) async fn begin(State(state): State<ApiState>, uri: Uri) -> Result<Redirect, Problem> {
+#[utoipa::path(
+    get,
+    path = "/api/v1/login/oidc",
+    operation_id = "login_oidc",
+    tag = "accounts",
+    summary = "Sends a browser to the identity provider.",
+    description = "It is for browsers: a person logs in at the provider, which sends the browser back to `/api/v1/login/oidc/callback`.",
+    responses(
+        (status = 303, description = "The provider is at `Location`.", headers(
+            ("Location" = String, description = "The URL of the provider's login."),
+            ("Set-Cookie" = String, description = "The login that has begun, as the cookie `cueline_login`. It is valid for 10 minutes."),
+        )),
+        (status = 404, description = "The server has no identity provider.", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+pub(crate) async fn begin(
+    State(state): State<ApiState>,
+    _: NoNamespace,
+    uri: Uri,
+) -> Result<Redirect, Problem> {
     query::none(&uri)?;
     let openid = provider(&state)?;
     let pending = Pending::begin()?;
@@ -38,9 +59,36 @@ pub(crate) async fn begin(State(state): State<ApiState>, uri: Uri) -> Result<Red
 }
 
 /// The provider has sent the browser back: verifies whom it has logged in, and starts a session.
+#[utoipa::path(
+    get,
+    path = "/api/v1/login/oidc/callback",
+    operation_id = "login_oidc_callback",
+    tag = "accounts",
+    summary = "Ends a login at the identity provider.",
+    description = "The provider sends the browser here. The request needs the cookie `cueline_login`. Other parameters are ignored.",
+    params(
+        ("state" = openapi::ProviderValue, Query, description = "The state that the login has begun with."),
+        ("code" = Option<openapi::ProviderValue>, Query, description = "The code for the ID token. It is required unless `error` is given."),
+        ("error" = Option<openapi::ProviderValue>, Query, description = "Why the provider refuses the login."),
+        ("iss" = Option<openapi::ProviderValue>, Query, description = "The issuer, if the provider names it (RFC 9207)."),
+    ),
+    responses(
+        (status = 303, description = "The user is logged in.", headers(
+            ("Location" = String, description = "`/`."),
+            ("Set-Cookie" = String, description = "The session, as the cookie `cueline_session`. A second header removes the cookie `cueline_login`."),
+        )),
+        (status = 401, description = "Another browser has begun the login, it took more than 10 minutes, or the provider refuses it or sends no valid ID token.", body = Problem, content_type = "application/problem+json", headers(
+            ("WWW-Authenticate" = String),
+        )),
+        (status = 403, description = "The user is disabled. Or there is no user, and the login creates none.", body = Problem, content_type = "application/problem+json"),
+        (status = 404, description = "The server has no identity provider.", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "Another user has the name of the new user, or the last administrator would lose their rights.", body = Problem, content_type = "application/problem+json"),
+    )
+)]
 pub(crate) async fn end(
     State(state): State<ApiState>,
     peer: Peer,
+    _: NoNamespace,
     headers: HeaderMap,
     uri: Uri,
 ) -> Result<Redirect, Problem> {

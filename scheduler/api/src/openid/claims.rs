@@ -1,13 +1,9 @@
 //! What a verified login says about a person: names and groups. Pure.
 
+use cueline_store::{MAX_DISPLAY_NAME_BYTES, MAX_LOGIN_NAME_BYTES};
 use openidconnect::AdditionalClaims;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-
-/// The longest login name, in bytes.
-const MAX_NAME_BYTES: usize = 128;
-/// The longest name that people see, in bytes. A longer one is cut.
-const MAX_DISPLAY_NAME_BYTES: usize = 256;
 
 /// All claims that the standard does not define.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -31,19 +27,23 @@ pub(crate) struct Identity {
     pub(crate) groups: Vec<String>,
 }
 
-/// The first of these texts that can be a login name: letters and digits of any language, `-`, `_`, `.`, `@` and `+`.
+/// The first of these texts that the store takes as a login name: letters and digits of any language, `-`, `_`, `.`, `@` and
+/// `+`, which starts with a letter, a digit or `_`.
 pub(super) fn login_name<'c>(
     candidates: impl IntoIterator<Item = Option<&'c str>>,
 ) -> Option<String> {
     let fits = |name: &&str| {
         let is_allowed = |c: char| c.is_alphanumeric() || "-_.@+".contains(c);
-        (1..=MAX_NAME_BYTES).contains(&name.len()) && name.chars().all(is_allowed)
+        let is_start = |c: char| c.is_alphanumeric() || c == '_';
+        name.len() <= MAX_LOGIN_NAME_BYTES
+            && name.starts_with(is_start)
+            && name.chars().all(is_allowed)
     };
     let found = candidates.into_iter().flatten().find(fits);
     found.map(str::to_owned)
 }
 
-/// A name that people see: without control characters, and not longer than the store takes.
+/// A name that people see: without control characters, and cut to what the store takes.
 pub(super) fn display_name(name: &str) -> String {
     let mut shown = String::new();
     for c in name.trim().chars().filter(|c| !c.is_control()) {
@@ -116,11 +116,12 @@ mod tests {
 
     #[test]
     fn the_first_claim_that_can_be_a_login_name_is_taken() {
-        let long = "x".repeat(MAX_NAME_BYTES + 1);
+        let long = "x".repeat(MAX_LOGIN_NAME_BYTES + 1);
         let name = login_name([
             None,
             Some(""),
             Some("Jane Doe"),
+            Some("-jane"),
             Some(long.as_str()),
             Some("jané@x.org"),
         ]);

@@ -47,29 +47,31 @@ pub enum MappingError {
 }
 
 impl GrantMapping {
-    /// A mapping with these rules.
+    /// A mapping with these rules. A grant for a group keeps no namespace beside it, because the group says its own.
     ///
     /// # Errors
     ///
     /// When there are none or more than [`MAX_GRANT_RULES`], or when one of them is not valid.
-    pub fn new(rules: Vec<GrantRule>) -> Result<Self, MappingError> {
+    pub fn new(mut rules: Vec<GrantRule>) -> Result<Self, MappingError> {
         if rules.is_empty() {
             return Err(MappingError::Empty);
         }
         if rules.len() > MAX_GRANT_RULES {
             return Err(MappingError::TooManyRules(rules.len()));
         }
-        for rule in &rules {
+        for rule in &mut rules {
             if rule.group_claim.is_empty() {
                 return Err(MappingError::EmptyGroup);
             }
-            if let (Some(namespace), Some(group)) = (&rule.grant.namespace, &rule.grant.group)
-                && group.namespace() != *namespace
-            {
-                return Err(MappingError::Contradiction {
-                    group_claim: rule.group_claim.clone(),
-                    namespace: namespace.to_string(),
-                });
+            if let (Some(namespace), Some(group)) = (&rule.grant.namespace, &rule.grant.group) {
+                if !group.is_in(namespace) {
+                    return Err(MappingError::Contradiction {
+                        group_claim: rule.group_claim.clone(),
+                        namespace: namespace.to_string(),
+                    });
+                }
+                // One form, so that two rules for one group give one grant.
+                rule.grant.namespace = None;
             }
         }
         Ok(Self(rules))
@@ -146,6 +148,29 @@ mod tests {
         ] {
             assert_eq!(of(none), [], "{none:?}");
         }
+    }
+
+    #[test]
+    fn a_group_outside_of_default_is_qualified_and_keeps_no_namespace_beside_it() {
+        let qualified = grant(Some("team-b/billing"), Role::Operator);
+        let with_namespace = Grant {
+            namespace: Some("team-b".parse().expect("a name")),
+            ..qualified.clone()
+        };
+        let whole_namespace = Grant {
+            group: None,
+            ..with_namespace.clone()
+        };
+        let mapping = GrantMapping::new(vec![
+            rule("billing", with_namespace),
+            rule("billing", qualified.clone()),
+            rule("team", whole_namespace.clone()),
+        ]);
+        let mapping = mapping.expect("a mapping");
+        assert_eq!(
+            mapping.grants(&groups(&["billing", "team"])),
+            Ok(vec![qualified, whole_namespace])
+        );
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Login by OpenID Connect: what a provider says about a person, and which grants follow from it.
 //!
-//! The protocol and its cryptography are those of the crate `openidconnect`. Nothing here knows the store: the routes in
-//! `accounts` find or create the user. Nothing is fetched at the start of the process, so a provider that does not
+//! The protocol and its cryptography are those of the crate `openidconnect`. Nothing here reads or writes the store: the
+//! routes in `accounts` find or create the user. Nothing is fetched at the start of the process, so a provider that does not
 //! answer stops only logins by it.
 
 mod claims;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cueline_model::Timestamp;
+use cueline_store::MAX_SUBJECT_BYTES;
 use openidconnect::core::{
     CoreAuthenticationFlow, CoreClientAuthMethod, CoreGenderClaim, CoreProviderMetadata,
 };
@@ -29,8 +30,6 @@ const METADATA_VALID: Duration = Duration::from_hours(1);
 const RETRY_AFTER: Duration = Duration::from_secs(5);
 /// Keys that an ID token asks for are fetched at most this often.
 const REFRESH_EVERY: Duration = Duration::from_secs(10);
-/// The longest subject that the standard allows, in bytes.
-const MAX_SUBJECT_BYTES: usize = 255;
 /// The most bytes of a text of the provider in an error.
 const MAX_DETAIL_BYTES: usize = 300;
 
@@ -251,6 +250,11 @@ fn identity(
             "the subject of the ID token has {} bytes; 1 to {MAX_SUBJECT_BYTES} are allowed",
             subject.len()
         )));
+    }
+    if subject.chars().any(char::is_control) {
+        return Err(LoginFailure::Refused(
+            "the subject of the ID token has a control character, which is not allowed".to_owned(),
+        ));
     }
     let user_name = claims.preferred_username();
     let user_name = user_name.or_else(|| info.and_then(UserInfoClaims::preferred_username));

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::net::IpAddr;
 
+use cueline_store::MAX_ISSUER_BYTES;
 use openidconnect::url::Url;
 use openidconnect::{IssuerUrl, RedirectUrl};
 
@@ -97,7 +98,8 @@ impl OpenIdSettings {
     ///
     /// # Errors
     ///
-    /// When it is not `https`, nor `http` on a loopback address, or when it has a user, a query or a fragment.
+    /// When it is not `https`, nor `http` on a loopback address, when it has a user, a query or a fragment, or when it is
+    /// longer than the store takes.
     pub fn check_issuer(text: &str) -> Result<(), OpenIdError> {
         issuer(text).map(drop)
     }
@@ -118,6 +120,12 @@ fn issuer(text: &str) -> Result<IssuerUrl, OpenIdError> {
             "{text:?} given: {why}; a URL such as https://id.example.com/realms/main is expected, as the provider writes it"
         ))
     };
+    if text.len() > MAX_ISSUER_BYTES {
+        return Err(OpenIdError::Issuer(format!(
+            "a URL of {} bytes given; an issuer of at most {MAX_ISSUER_BYTES} is expected",
+            text.len()
+        )));
+    }
     checked_url(text).map_err(problem)?;
     IssuerUrl::new(text.to_owned()).map_err(|error| problem(&error.to_string()))
 }
@@ -190,6 +198,10 @@ mod tests {
             let error = OpenIdSettings::check_issuer(bad).expect_err(bad);
             assert!(error.to_string().contains(&format!("{bad:?}")), "{error}");
         }
+        let longest = format!("https://{:x<504}", "id.example.com/");
+        assert!(OpenIdSettings::check_issuer(&longest).is_ok());
+        let error = OpenIdSettings::check_issuer(&format!("{longest}x")).expect_err("too long");
+        assert!(error.to_string().contains("at most 512"), "{error}");
     }
 
     #[test]

@@ -28,6 +28,14 @@ fn settings(issuer: &str) -> OpenIdSettings {
     let rules = vec![
         rule("operators", Role::Operator),
         rule("watchers", Role::Viewer),
+        GrantRule {
+            group_claim: "billing".to_owned(),
+            grant: Grant {
+                namespace: Some("team-b".parse().expect("a name")),
+                group: Some("team-b/billing".parse().expect("a name")),
+                ..grant(Role::Viewer)
+            },
+        },
     ];
     OpenIdSettings {
         issuer: issuer.to_owned(),
@@ -202,6 +210,36 @@ async fn a_login_creates_the_user_and_each_login_gives_the_grants_of_the_groups(
     // The session that had more has less now.
     assert_eq!(fixture.get("/api/v1/jobs", &cookie).await.status(), 403);
     assert_eq!(fixture.refusals().await, Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_group_of_the_provider_gives_a_grant_in_a_namespace() {
+    let fixture = Fixture::start().await;
+    fixture.provider.claims(&json!({ "groups": ["billing"] }));
+    let cookie = session(&fixture.login().await);
+    let (_, user) = fixture.user("alice").await;
+    let grants = json!([{ "group": "team-b/billing", "role": "viewer" }]);
+    assert_eq!(user["grants"], grants);
+    for (path, status) in [
+        ("/api/v1/namespaces/team-b/jobs", 200),
+        ("/api/v1/namespaces/team-c/jobs", 403),
+        ("/api/v1/jobs", 403),
+    ] {
+        let answer = fixture.get(path, &cookie).await;
+        assert_eq!(answer.status(), status, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn a_login_belongs_to_no_namespace() {
+    let fixture = Fixture::start().await;
+    for path in ["login/oidc", "login/oidc/callback"] {
+        let path = format!("/api/v1/namespaces/team-b/{path}");
+        let answer = fixture.get(&path, "").await;
+        assert_eq!(answer.status(), 404, "{path}");
+        let body = answer.text().await.expect("a body");
+        assert!(body.contains("belongs to no namespace"), "{body}");
+    }
 }
 
 #[tokio::test]
