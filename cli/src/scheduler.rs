@@ -14,6 +14,7 @@ use crate::config::SchedulerConfig;
 /// Runs until SIGTERM or Ctrl-C.
 pub(crate) async fn run(config: SchedulerConfig) -> Result<()> {
     cueline_runtime::telemetry::init("warn", config.process.log_json);
+    let openid = config.openid.provider()?;
     let mut signals = Signals::new()?;
     let connections = descriptors::connections(config.max_connections, descriptors::raise(), 0);
     let http = Http::listen("--listen", config.listen, connections, config.tls.files()).await?;
@@ -29,6 +30,7 @@ pub(crate) async fn run(config: SchedulerConfig) -> Result<()> {
     let mut state = node.engine.api(&node.store.ports, token, http.stopping());
     state.metrics_public = config.metrics_public;
     state.limit_event_streams(descriptors::event_streams(connections));
+    state.openid = openid;
     let hint = setup_hint(&state, &http.url()).await;
     http.answer_by(cueline_api::router(state));
     if let Some(hint) = hint {

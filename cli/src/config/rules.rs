@@ -12,6 +12,7 @@ use cueline_model::{DurationMs, ExecutorName};
 use cueline_protocol::{SigningKeys, VerifyingKeys};
 use cueline_worker::KeyFile;
 
+use super::openid::check_openid;
 use super::roles::{
     BrokerOptions, HttpOptions, Role, SchedulerConfig, SecretOptions, StandaloneConfig, TlsOptions,
     WorkerConfig,
@@ -40,10 +41,17 @@ impl Rules for StandaloneConfig {
                 settings.show_default(key, format!("{kind}:{}", data.join(file).display()));
             }
         }
-        check_files(settings, &["store_file", "broker_file", "tls_key"]);
+        let secrets = [
+            "store_file",
+            "broker_file",
+            "tls_key",
+            "oidc_client_secret_file",
+        ];
+        check_files(settings, &secrets);
         check_users(settings);
         check_broker(settings);
         check_tls(settings);
+        check_openid(settings);
     }
 }
 
@@ -61,11 +69,13 @@ impl Rules for SchedulerConfig {
                 "token_file",
                 "enrol_token_file",
                 "tls_key",
+                "oidc_client_secret_file",
             ],
         );
         check_signing_keys(settings);
         check_broker(settings);
         check_tls(settings);
+        check_openid(settings);
     }
 }
 

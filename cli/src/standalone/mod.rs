@@ -23,6 +23,7 @@ use crate::{discovery, jobfile};
 /// Runs until SIGTERM or Ctrl-C.
 pub(crate) async fn run(config: StandaloneConfig) -> Result<()> {
     cueline_runtime::telemetry::init("warn", config.process.log_json);
+    let openid = config.openid.provider()?;
     let mut signals = Signals::new()?;
     let mut options = options(&config)?;
     options.jobs = jobfile::read_all(&config.jobs, &Namespace::default())?;
@@ -52,6 +53,7 @@ pub(crate) async fn run(config: StandaloneConfig) -> Result<()> {
         .api(composition.ports(), token, http.stopping());
     state.metrics_public = config.metrics_public;
     state.limit_event_streams(descriptors::event_streams(connections));
+    state.openid = openid;
     let workers = composition.workers.clone();
     state.process_metrics = Arc::new(move || worker_metrics::families(&workers));
     let hint = setup_hint(&state, &url).await;

@@ -259,6 +259,30 @@ fn wrong_flags_are_named_with_what_is_expected() {
             &["--tls-cert", "none.pem", "No such file"],
         ),
         (
+            &["--oidc-client-id", "x"],
+            &["oidc_issuer: missing", "oidc_client_id needs it"],
+        ),
+        (
+            &["--oidc-issuer", "https://id.example.com"],
+            &["oidc_client_id: missing", "oidc_redirect_url: missing"],
+        ),
+        (
+            &["--oidc-issuer", "http://id.example.com"],
+            &["--oidc-issuer: \"http://id.example.com\"", "it has no TLS"],
+        ),
+        (
+            &["--oidc-redirect-url", "https://cueline.example.com/x"],
+            &["--oidc-redirect-url", "/api/v1/login/oidc/callback"],
+        ),
+        (
+            &["--oidc-scopes", "openid profile"],
+            &["--oidc-scopes: \"openid profile\"", "comma"],
+        ),
+        (
+            &["--oidc-grants", "none.toml"],
+            &["--oidc-grants", "none.toml", "No such file"],
+        ),
+        (
             &["--token-file", "none"],
             &["--token-file", "none", "No such file"],
         ),

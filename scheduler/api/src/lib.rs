@@ -17,6 +17,7 @@ mod large;
 pub mod metrics;
 mod namespace;
 mod openapi;
+pub mod openid;
 mod path;
 mod preview;
 mod problem;
@@ -48,7 +49,7 @@ use cueline_store::{Accounts, Audit, Store};
 use tokio::time::Instant;
 
 use access::{Logins, Refusals};
-use accounts::{login, setup, tokens, users};
+use accounts::{login, openid as openid_login, setup, tokens, users};
 use events::Events;
 use large::LargeRequests;
 use metrics::{Family, ProcessMetrics, RequestCounts, Sources};
@@ -88,6 +89,8 @@ pub struct ApiState {
     pub stop: Stop,
     /// Whether `/metrics` needs no token.
     pub metrics_public: bool,
+    /// Login by OpenID Connect; `None` without a provider.
+    pub openid: Option<Arc<openid::OpenId>>,
     /// Further metrics of this process; none by default.
     pub process_metrics: ProcessMetrics,
     /// Bounds the memory and the processor time of large requests.
@@ -122,6 +125,7 @@ impl ApiState {
             started: Instant::now(),
             stop: Stop::new(),
             metrics_public: false,
+            openid: None,
             process_metrics: Arc::new(Vec::<Family>::new),
             large: LargeRequests::new(),
             logins: Arc::new(Logins::new()),
@@ -161,6 +165,8 @@ pub fn router(state: ApiState) -> Router {
     let api = Router::new()
         .route("/", get(system::index))
         .route("/login", post(login::login))
+        .route("/login/oidc", get(openid_login::begin))
+        .route("/login/oidc/callback", get(openid_login::end))
         .route("/logout", post(login::logout))
         .route("/session", get(login::session))
         .route("/setup", post(setup::setup))

@@ -147,7 +147,7 @@ impl Problem {
         Self::forbidden(summary(&errors)).with(errors)
     }
 
-    /// A password was tried too often.
+    /// A password was tried too often, or a login failed too often.
     pub(crate) fn too_many_attempts(wait: Duration) -> Self {
         // Rounded up: after the whole seconds, the next attempt is admitted.
         let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
@@ -156,7 +156,7 @@ impl Problem {
             "too-many-attempts",
             "Too many attempts",
             format!(
-                "a password was tried too often, for this name or from this address; try again in {seconds} s"
+                "a login was tried too often, for this name or from this address; try again in {seconds} s"
             ),
         );
         problem.retry_after_s = Some(seconds);
@@ -322,7 +322,7 @@ impl From<StoreError> for Problem {
 }
 
 /// An error with all its causes, for the log.
-fn chain(error: &dyn std::error::Error) -> String {
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

@@ -22,6 +22,8 @@ const READY_TIME_LIMIT: Duration = Duration::from_secs(2);
 /// The paths of the API, by the names of their links.
 const LINKS: &[(&str, &str)] = &[
     ("login", "/api/v1/login"),
+    ("login_oidc", "/api/v1/login/oidc"),
+    ("login_oidc_callback", "/api/v1/login/oidc/callback"),
     ("logout", "/api/v1/logout"),
     ("session", "/api/v1/session"),
     ("setup", "/api/v1/setup"),

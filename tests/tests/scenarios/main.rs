@@ -10,6 +10,7 @@ mod hostile_requests;
 mod lost_broker_queues;
 mod lost_state_directory;
 mod namespaces;
+mod openid_login;
 mod partitioned_broker;
 mod process_guard;
 mod scheduler_and_worker;

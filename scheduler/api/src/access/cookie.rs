@@ -1,13 +1,21 @@
-//! The session cookie.
+//! The session cookie, and what all cookies share.
 
-/// Its name.
+/// The name of the session cookie.
 pub(crate) const NAME: &str = "cueline_session";
 
 /// The value of the session cookie in `Cookie` headers. If there are several, the first one counts.
-pub(crate) fn session_in<'h>(mut headers: impl Iterator<Item = &'h str>) -> Option<&'h str> {
+pub(crate) fn session_in<'h>(headers: impl Iterator<Item = &'h str>) -> Option<&'h str> {
+    value_in(NAME, headers)
+}
+
+/// The value of the cookie `wanted` in `Cookie` headers. If there are several, the first one counts.
+pub(crate) fn value_in<'h>(
+    wanted: &str,
+    mut headers: impl Iterator<Item = &'h str>,
+) -> Option<&'h str> {
     headers.find_map(|header| {
         let mut pairs = header.split(';').filter_map(|pair| pair.split_once('='));
-        pairs.find_map(|(name, value)| (name.trim() == NAME).then_some(value.trim()))
+        pairs.find_map(|(name, value)| (name.trim() == wanted).then_some(value.trim()))
     })
 }
 

@@ -42,6 +42,17 @@ impl Logins {
         taken.map_err(Problem::too_many_attempts)
     }
 
+    /// Counts an attempt to end a login at an identity provider. After too many from this address, the answer is 429.
+    pub(crate) fn attempt_from(&self, address: PeerAddress) -> Result<(), Problem> {
+        let taken = lock(&self.throttle).attempt_from(address, Instant::now());
+        taken.map_err(Problem::too_many_attempts)
+    }
+
+    /// Gives a successful attempt without a name back.
+    pub(crate) fn succeeded_from(&self, address: PeerAddress) {
+        lock(&self.throttle).succeeded_from(address);
+    }
+
     /// Gives a successful attempt back.
     pub(crate) fn succeeded(&self, name: &str, address: PeerAddress) {
         lock(&self.throttle).succeeded(name, address);

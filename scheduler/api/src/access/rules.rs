@@ -60,6 +60,8 @@ const RULES: &[Row] = {
         ("GET", "/api/docs", "server.docs", Public),
         ("GET", "/api/v1", "server.index", AnyCaller),
         ("POST", "/api/v1/login", "session.login", Public),
+        ("GET", "/api/v1/login/oidc", "session.login", Public),
+        ("GET", "/api/v1/login/oidc/callback", "session.login", Public),
         ("POST", "/api/v1/setup", "user.create", Public),
         ("POST", "/api/v1/logout", "session.logout", AnyCaller),
         ("GET", "/api/v1/session", "session.show", AnyCaller),
@@ -209,6 +211,8 @@ mod tests {
                 "/api/openapi.json",
                 "/api/docs",
                 "/api/v1/login",
+                "/api/v1/login/oidc",
+                "/api/v1/login/oidc/callback",
                 "/api/v1/setup"
             ]
         );

@@ -51,9 +51,15 @@ impl Secret {
     }
 
     fn csrf_mac(&self) -> Hmac<Sha256> {
+        self.mac(CSRF_PURPOSE)
+    }
+
+    /// The begin of a code that cannot be computed without the secret. `purpose` says what the code is for. No purpose may
+    /// be the begin of another one.
+    pub(crate) fn mac(&self, purpose: &[u8]) -> Hmac<Sha256> {
         Hmac::<Sha256>::new_from_slice(&self.0)
             .expect("HMAC takes keys of any length")
-            .chain_update(CSRF_PURPOSE)
+            .chain_update(purpose)
     }
 }
 

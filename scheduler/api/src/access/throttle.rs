@@ -117,6 +117,20 @@ impl Throttle {
         self.names.take(&name.to_lowercase(), now)
     }
 
+    /// Counts an attempt without a name. If there were too many from this address, returns the time until the next one.
+    pub(super) fn attempt_from(
+        &mut self,
+        address: PeerAddress,
+        now: Instant,
+    ) -> Result<(), Duration> {
+        self.addresses.take(&address.network(), now)
+    }
+
+    /// Gives a successful attempt without a name back.
+    pub(super) fn succeeded_from(&mut self, address: PeerAddress) {
+        self.addresses.give_back(&address.network());
+    }
+
     /// Gives a successful attempt back. Earlier failures still count, because somebody else may have made them.
     pub(super) fn succeeded(&mut self, name: &str, address: PeerAddress) {
         self.addresses.give_back(&address.network());
@@ -192,6 +206,20 @@ mod tests {
         }
         assert!(throttle.attempt("someone", address(200), now).is_err());
         assert_eq!(throttle.attempt("someone", address(201), now), Ok(()));
+    }
+
+    #[test]
+    fn attempts_without_a_name_count_for_the_address_alone() {
+        let now = Instant::now();
+        let mut throttle = Throttle::new();
+        for _ in 0..30 {
+            assert_eq!(throttle.attempt_from(address(1), now), Ok(()));
+        }
+        assert!(throttle.attempt_from(address(1), now).is_err());
+        assert_eq!(throttle.attempt_from(address(2), now), Ok(()));
+        throttle.succeeded_from(address(1));
+        assert_eq!(throttle.attempt_from(address(1), now), Ok(()));
+        assert!(throttle.attempt("alice", address(1), now).is_err());
     }
 
     #[test]

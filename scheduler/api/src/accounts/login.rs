@@ -20,9 +20,9 @@ use crate::server::Peer;
 use crate::view::{CallerKind, LoginAnswer, SessionView};
 
 /// A session ends after 7 days, and earlier if it is not used for 12 hours.
-const SESSION_VALID_S: u64 = 7 * 24 * 3_600;
+pub(super) const SESSION_VALID_S: u64 = 7 * 24 * 3_600;
 /// The actor of a login with a name that no user has. What was typed is not recorded, because it may be a password.
-const UNKNOWN_USER: &str = "unknown";
+pub(super) const UNKNOWN_USER: &str = "unknown";
 
 /// The answer has a secret, which no cache may keep.
 type WithCookie<T> = ([(HeaderName, String); 2], Json<T>);
@@ -78,6 +78,25 @@ async fn begin_session(
     user: StoredUser,
     peer: Peer,
 ) -> Result<WithCookie<LoginAnswer>, Problem> {
+    let Some(secret) = new_session(state, &user, peer).await? else {
+        refused(state, &user.name, peer, "the user is disabled").await;
+        return Err(wrong());
+    };
+    state.logins.succeeded(&user.name, peer.address);
+    let cookie = cookie::set(&secret.to_text(), SESSION_VALID_S, peer.has_tls);
+    let answer = LoginAnswer {
+        user: user.into(),
+        csrf: secret.csrf(),
+    };
+    Ok((with_cookie(cookie), Json(answer)))
+}
+
+/// Starts a session. `None` if the user is disabled, or has been deleted just now.
+pub(super) async fn new_session(
+    state: &ApiState,
+    user: &StoredUser,
+    peer: Peer,
+) -> Result<Option<Secret>, Problem> {
     let secret = Secret::random()?;
     let by = actor(ActorKind::User, &user.name, peer.address);
     let valid_ms = SESSION_VALID_S * 1_000;
@@ -86,20 +105,10 @@ async fn begin_session(
         .create_session(user.id, secret.hash(), valid_ms, &by)
         .await;
     match begun {
-        Ok(()) => {}
-        Err(error) if error.kind() == ErrorKind::NotFound => {
-            refused(state, &user.name, peer, "the user is disabled").await;
-            return Err(wrong());
-        }
-        Err(error) => return Err(error.into()),
+        Ok(()) => Ok(Some(secret)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error.into()),
     }
-    state.logins.succeeded(&user.name, peer.address);
-    let cookie = cookie::set(&secret.to_text(), SESSION_VALID_S, peer.has_tls);
-    let answer = LoginAnswer {
-        user: user.into(),
-        csrf: secret.csrf(),
-    };
-    Ok((with_cookie(cookie), Json(answer)))
 }
 
 /// The user with this login name, if there is one.
@@ -116,7 +125,7 @@ fn wrong() -> Problem {
     Problem::unauthorized("the name or the password is wrong")
 }
 
-async fn refused(state: &ApiState, name: &str, peer: Peer, reason: &str) {
+pub(super) async fn refused(state: &ApiState, name: &str, peer: Peer, reason: &str) {
     let by = actor(ActorKind::User, name, peer.address);
     let audit = &*state.audit;
     state.logins.record_refusal(audit, by, reason).await;

@@ -1,6 +1,9 @@
 //! Users, sessions and API tokens: logs in and out, sets the first user up, and manages accounts.
 
 pub(crate) mod login;
+pub(crate) mod openid;
+mod openid_user;
+mod refusal;
 pub(crate) mod setup;
 pub(crate) mod tokens;
 pub(crate) mod users;

@@ -34,7 +34,7 @@ macro_rules! described {
 described! {
     Name GivenName Instant InstantText PageLimit NumberOfTimes Cursor RunNumber LetterNumber Before WaitMs RunState RunCounts
     KeyId TokenId ListedName GivenNamespace AllNamespaces VersionNumber Text AuditResult
-    LoginName Grant
+    LoginName Grant ProviderValue
 }
 // Bodies of requests.
 described! {

@@ -236,6 +236,11 @@ pub(super) const SCHEMAS: &str = r##"{
     "pattern": "^\\s*([0-9]{1,15}(ms|[dhms])\\s*)+$",
     "examples": ["250ms", "10s", "1h30m"]
   },
+  "ProviderValue": {
+    "description": "A value of the identity provider: at most 4,096 bytes.",
+    "type": "string",
+    "maxLength": 4096
+  },
   "Text": {
     "description": "A text of at most 64 KiB without a NUL character.",
     "type": "string",

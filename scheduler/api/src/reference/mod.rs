@@ -33,6 +33,8 @@ use page::PAGE;
     page,
     crate::system::index,
     crate::accounts::login::login,
+    crate::accounts::openid::begin,
+    crate::accounts::openid::end,
     crate::accounts::login::logout,
     crate::accounts::login::session,
     crate::accounts::setup::setup,

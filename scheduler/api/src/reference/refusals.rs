@@ -38,7 +38,7 @@ const DESCRIPTIONS: [(Refusal, &str); 10] = [
     (NOT_JSON, "The body is not `application/json`."),
     (
         TOO_MANY,
-        "A password was tried too often, for this name or from this address.",
+        "A login or a password was tried too often, for this name or from this address.",
     ),
     (
         STORE_BROKEN,
@@ -53,12 +53,18 @@ const DESCRIPTIONS: [(Refusal, &str); 10] = [
 
 /// Paths whose requests prove who sends them by the body.
 const BY_BODY: [&str; 2] = ["/api/v1/login", "/api/v1/setup"];
-/// Paths that try a password.
-const BY_PASSWORD: [&str; 2] = ["/api/v1/login", "/api/v1/users/{name}/password"];
+/// Paths whose requests prove it by an identity provider. Their annotations say why it may fail.
+const BY_PROVIDER: [&str; 2] = ["/api/v1/login/oidc", "/api/v1/login/oidc/callback"];
+/// Paths whose attempts are limited.
+const LIMITED: [&str; 3] = [
+    "/api/v1/login",
+    "/api/v1/login/oidc/callback",
+    "/api/v1/users/{name}/password",
+];
 
 /// Whether requests to the path need a token or a session.
 pub(super) fn needs_token(path: &str) -> bool {
-    (is_api(path) || path == "/metrics") && !BY_BODY.contains(&path)
+    (is_api(path) || path == "/metrics") && !BY_BODY.contains(&path) && !BY_PROVIDER.contains(&path)
 }
 
 /// Whether the path belongs to the versioned API, which reads the store.
@@ -76,7 +82,7 @@ pub(super) fn of(path: &str, method: &str) -> Vec<Refusal> {
             &[UNAUTHORIZED],
         ),
         (needs_token(path), &[FORBIDDEN]),
-        (BY_PASSWORD.contains(&path), &[TOO_MANY]),
+        (LIMITED.contains(&path), &[TOO_MANY]),
         (path.contains('{'), &[NOT_FOUND]),
         // Requests that may have a body.
         (
@@ -145,6 +151,11 @@ mod tests {
         assert_eq!(
             statuses("/api/v1/login", "post"),
             [400, 401, 429, 408, 413, 415, 500, 503]
+        );
+        assert_eq!(statuses("/api/v1/login/oidc", "get"), [400, 500, 503]);
+        assert_eq!(
+            statuses("/api/v1/login/oidc/callback", "get"),
+            [400, 429, 500, 503]
         );
         assert_eq!(
             statuses("/api/v1/users/{name}", "patch"),

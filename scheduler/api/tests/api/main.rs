@@ -16,6 +16,8 @@ mod metrics;
 mod namespaces;
 mod openapi;
 mod openapi_answers;
+mod openid;
+mod openid_provider;
 mod raw;
 mod refusals;
 mod server;

@@ -154,6 +154,8 @@ async fn answers_of_a_server_fit_the_document() {
         "/enrolment-tokens",
         "/worker-keys",
         "/session",
+        "/login/oidc",
+        "/login/oidc/callback",
         "/users",
         "/users/ann",
         "/users/bob",

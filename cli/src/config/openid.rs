@@ -1,0 +1,315 @@
+//! The settings of login by OpenID Connect: their parsers, what they need of each other, and the file of grants.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result};
+use cueline_api::openid::{GrantMapping, GrantRule, OpenId, OpenIdSettings};
+use cueline_model::{Grant, GroupName, Namespace};
+use serde_json::{Map, Value};
+use toml_edit::{Document, Item, Table};
+
+use super::roles::OpenIdOptions;
+use super::settings::Settings;
+use crate::jobfile::read_text;
+use crate::secret_file;
+
+const ISSUER: &str = "oidc_issuer";
+const CLIENT_ID: &str = "oidc_client_id";
+const REDIRECT_URL: &str = "oidc_redirect_url";
+const GRANTS: &str = "oidc_grants";
+const CREATE_USERS: &str = "oidc_create_users";
+/// What means nothing without an issuer.
+const OTHERS: [&str; 7] = [
+    CLIENT_ID,
+    "oidc_client_secret_file",
+    REDIRECT_URL,
+    "oidc_scopes",
+    "oidc_groups_claim",
+    GRANTS,
+    CREATE_USERS,
+];
+
+/// The client's secret.
+#[derive(Clone)]
+pub(crate) struct ClientSecret(String);
+
+impl fmt::Debug for ClientSecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ClientSecret(…)")
+    }
+}
+
+pub(super) fn issuer(text: &str) -> Result<String, String> {
+    OpenIdSettings::check_issuer(text).map_err(|error| error.to_string())?;
+    Ok(text.to_owned())
+}
+
+pub(super) fn redirect_url(text: &str) -> Result<String, String> {
+    OpenIdSettings::check_redirect_url(text).map_err(|error| error.to_string())?;
+    Ok(text.to_owned())
+}
+
+pub(super) fn text(text: &str) -> Result<String, String> {
+    let fits = |c: char| !c.is_control();
+    if text.is_empty() || text.len() > 256 || !text.chars().all(fits) {
+        return Err(format!(
+            "{text:?} given; 1 to 256 bytes without control characters are expected"
+        ));
+    }
+    Ok(text.to_owned())
+}
+
+/// RFC 6749 defines the characters of a scope.
+pub(super) fn scope(text: &str) -> Result<String, String> {
+    let fits = |c: char| c.is_ascii_graphic() && c != '"' && c != '\\';
+    if text.is_empty() || text.len() > 256 || !text.chars().all(fits) {
+        return Err(format!(
+            "{text:?} given; a scope such as profile is expected, and a comma between two of them"
+        ));
+    }
+    Ok(text.to_owned())
+}
+
+pub(super) fn client_secret(path: &str) -> Result<ClientSecret, String> {
+    secret_file::read(Path::new(path)).map(ClientSecret)
+}
+
+/// The rules in the file of grants.
+pub(super) fn grant_mapping(path: &str) -> Result<GrantMapping, String> {
+    let text = read_text(Path::new(path))?;
+    parsed(&text).map_err(|problem| format!("{path}: {problem}"))
+}
+
+fn parsed(text: &str) -> Result<GrantMapping, String> {
+    let document = Document::parse(text).map_err(|error| {
+        let message: Vec<&str> = error.message().split_whitespace().collect();
+        format!("is not TOML: {}", message.join(" "))
+    })?;
+    let mut rules = Vec::new();
+    for (key, item) in document.as_table() {
+        let tables = item.as_array_of_tables().filter(|_| key == "grant");
+        let Some(tables) = tables else {
+            return Err(format!(
+                "{key:?} given; only tables [[grant]] are expected, with group_claim and role"
+            ));
+        };
+        for (i, table) in tables.iter().enumerate() {
+            let rule = rule(table).map_err(|problem| format!("[[grant]] {}: {problem}", i + 1))?;
+            rules.push(rule);
+        }
+    }
+    GrantMapping::new(rules).map_err(|error| error.to_string())
+}
+
+fn rule(table: &Table) -> Result<GrantRule, String> {
+    let mut fields = Map::new();
+    for (key, item) in table {
+        fields.insert(key.to_owned(), value(key, item)?);
+    }
+    let group_claim = match fields.remove("group_claim") {
+        Some(Value::String(text)) => text,
+        Some(other) => return Err(format!("group_claim: {other} given; a text is expected")),
+        None => {
+            return Err("group_claim: missing; a group of the provider is expected".to_owned());
+        }
+    };
+    qualify_group(&mut fields)?;
+    let grant: Grant =
+        serde_json::from_value(Value::Object(fields)).map_err(|error| error.to_string())?;
+    Ok(GrantRule { group_claim, grant })
+}
+
+/// Puts a local name of a group into the namespace beside it, as in a definition of a job. A qualified one stays.
+fn qualify_group(fields: &mut Map<String, Value>) -> Result<(), String> {
+    let (Some(Value::String(namespace)), Some(Value::String(group))) =
+        (fields.get("namespace"), fields.get("group"))
+    else {
+        return Ok(());
+    };
+    if group.contains('/') {
+        return Ok(());
+    }
+    let parsed = namespace.parse::<Namespace>();
+    let parsed = parsed.map_err(|error| format!("namespace: {namespace:?} given: {error}"))?;
+    let qualified = GroupName::in_namespace(&parsed, group);
+    let qualified = qualified.map_err(|error| format!("group: {group:?} given: {error}"))?;
+    fields.insert("group".to_owned(), Value::String(qualified.to_string()));
+    Ok(())
+}
+
+fn value(key: &str, item: &Item) -> Result<Value, String> {
+    let text = item.as_str().map(|text| Value::String(text.to_owned()));
+    let value = text.or_else(|| item.as_bool().map(Value::Bool));
+    value.ok_or_else(|| format!("{key}: a text is expected, or true or false for scripts"))
+}
+
+/// Reports settings that need others.
+pub(super) fn check_openid(settings: &mut Settings) {
+    if !settings.is_given(ISSUER) {
+        let given = OTHERS.into_iter().find(|key| settings.is_given(key));
+        if let Some(key) = given {
+            settings.require(ISSUER, &format!("{key} needs it"));
+        }
+        return;
+    }
+    for (key, expected) in [
+        (CLIENT_ID, "the id that the provider has given to Cueline"),
+        (
+            REDIRECT_URL,
+            "the public URL of this server, followed by /api/v1/login/oidc/callback",
+        ),
+    ] {
+        if !settings.is_given(key) {
+            settings.require(key, expected);
+        }
+    }
+    if settings.text(CREATE_USERS) == Some("true") && !settings.is_given(GRANTS) {
+        settings.warnings.push(format!(
+            "{CREATE_USERS}: without {GRANTS}, each person whom the provider knows becomes a user, without grants"
+        ));
+    }
+}
+
+impl OpenIdOptions {
+    /// The provider by which users log in. `None` without one. It asks the provider nothing.
+    pub(crate) fn provider(&self) -> Result<Option<Arc<OpenId>>> {
+        let Some(settings) = self.settings() else {
+            return Ok(None);
+        };
+        let openid = OpenId::new(settings).context("failed to set up login by OpenID Connect")?;
+        Ok(Some(Arc::new(openid)))
+    }
+
+    fn settings(&self) -> Option<OpenIdSettings> {
+        let secret = self.oidc_client_secret_file.clone();
+        Some(OpenIdSettings {
+            issuer: self.oidc_issuer.clone()?,
+            client_id: self.oidc_client_id.clone()?,
+            client_secret: secret.map(|ClientSecret(text)| text),
+            redirect_url: self.oidc_redirect_url.clone()?,
+            scopes: self.oidc_scopes.clone(),
+            groups_claim: self.oidc_groups_claim.clone(),
+            grants: self.oidc_grants.clone(),
+            create_users: self.oidc_create_users,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cueline_model::Role;
+
+    use super::*;
+
+    #[test]
+    fn the_file_has_a_table_for_each_rule() {
+        let text = "[[grant]]\ngroup_claim = \"admins\"\nrole = \"admin\"\nscripts = true\n\n\
+                    [[grant]]\ngroup_claim = \"billing\"\nrole = \"operator\"\ngroup = \"billing\"\n";
+        let expected = GrantMapping::new(vec![
+            GrantRule {
+                group_claim: "admins".to_owned(),
+                grant: Grant::everything(),
+            },
+            GrantRule {
+                group_claim: "billing".to_owned(),
+                grant: Grant {
+                    namespace: None,
+                    group: Some("billing".parse().expect("a name")),
+                    role: Role::Operator,
+                    scripts: false,
+                },
+            },
+        ]);
+        assert_eq!(parsed(text), Ok(expected.expect("a mapping")));
+    }
+
+    #[test]
+    fn a_group_beside_a_namespace_is_local_to_it() {
+        let mapping = |place: &str| {
+            let rule = "[[grant]]\ngroup_claim = \"x\"\nrole = \"viewer\"\n";
+            parsed(&format!("{rule}{place}"))
+        };
+        let expected = |group: &str| {
+            let grant = Grant {
+                namespace: None,
+                group: Some(group.parse().expect("a name")),
+                role: Role::Viewer,
+                scripts: false,
+            };
+            let group_claim = "x".to_owned();
+            GrantMapping::new(vec![GrantRule { group_claim, grant }]).expect("a mapping")
+        };
+        for (place, group) in [
+            (
+                "namespace = \"team-b\"\ngroup = \"billing\"",
+                "team-b/billing",
+            ),
+            (
+                "namespace = \"team-b\"\ngroup = \"team-b/billing\"",
+                "team-b/billing",
+            ),
+            ("group = \"team-b/billing\"", "team-b/billing"),
+            ("namespace = \"default\"\ngroup = \"billing\"", "billing"),
+            ("group = \"billing\"", "billing"),
+        ] {
+            assert_eq!(mapping(place), Ok(expected(group)), "{place}");
+        }
+        for (place, words) in [
+            (
+                "namespace = \"team-b\"\ngroup = \"team-c/billing\"",
+                "has the namespace team-b",
+            ),
+            (
+                "namespace = \"team-b\"\ngroup = \"a b\"",
+                "group: \"a b\" given",
+            ),
+            (
+                "namespace = \"a/b\"\ngroup = \"billing\"",
+                "namespace: \"a/b\" given",
+            ),
+        ] {
+            let problem = mapping(place).expect_err(place);
+            assert!(problem.contains(words), "{place}: {problem}");
+        }
+    }
+
+    #[test]
+    fn a_mistake_in_the_file_is_named() {
+        let after_first = |rest: &str| format!("[[grant]]\ngroup_claim = \"a\"\n{rest}");
+        for (text, expected) in [
+            (String::new(), "at least one"),
+            ("x = [".to_owned(), "is not TOML"),
+            ("grants = 1".to_owned(), "\"grants\" given"),
+            ("grant = 1".to_owned(), "only tables [[grant]]"),
+            (
+                "[[grant]]\nrole = \"admin\"".to_owned(),
+                "[[grant]] 1: group_claim: missing",
+            ),
+            (after_first(""), "missing field `role`"),
+            (after_first("role = \"root\""), "unknown variant `root`"),
+            (
+                after_first("role = \"admin\"\nnamspace = \"x\""),
+                "unknown field `namspace`",
+            ),
+            (after_first("role = 1"), "role: a text is expected"),
+            (
+                after_first("role = \"admin\"\n[[grant]]\n"),
+                "[[grant]] 2: ",
+            ),
+        ] {
+            let problem = parsed(&text).expect_err(&text);
+            assert!(problem.contains(expected), "{text:?}: {problem}");
+        }
+    }
+
+    #[test]
+    fn a_scope_has_no_white_space() {
+        assert!(scope("profile").is_ok());
+        for bad in ["", "openid profile", "a\"b", "é"] {
+            let problem = scope(bad).expect_err(bad);
+            assert!(problem.contains("comma"), "{problem}");
+        }
+    }
+}
