@@ -31,7 +31,7 @@ with app.app_context(), Backend.instance.session():
     Backend.instance.save(models.Group(display_name="cueline-operators", members=[user]))
     client = models.Client(
         client_id="cueline",
-        client_secret="a secret of the client",
+        client_secret="TheSecretOfTheClient",
         client_name="Cueline",
         # A client on the loopback address is trusted, and needs no consent.
         client_uri="http://127.0.0.1",

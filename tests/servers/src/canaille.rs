@@ -27,7 +27,7 @@ pub const PASSWORD: &str = "correct horse battery";
 /// The id of the client.
 pub const CLIENT_ID: &str = "cueline";
 /// The client's secret.
-pub const CLIENT_SECRET: &str = "a secret of the client";
+pub const CLIENT_SECRET: &str = "TheSecretOfTheClient";
 
 /// A provider on a free port. Dropping it kills the process.
 #[derive(Debug)]

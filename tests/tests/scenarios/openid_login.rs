@@ -144,7 +144,7 @@ async fn a_user_of_a_real_provider_gets_a_session_with_the_grants_of_the_group()
         if browser.is_logged_in() {
             break;
         }
-        let form = filled(&page)?;
+        let form = filled(&page).with_context(|| server.last_lines())?;
         page = browser.open(page.url.clone(), Some(form)).await?;
     }
     ensure!(browser.is_logged_in(), "{}: {}", page.url, page.text);

@@ -89,7 +89,8 @@ impl Provider {
 
     /// Replaces claims of the next ID tokens.
     pub(crate) fn claims(&self, claims: &Value) {
-        self.says().claims = claims.as_object().expect("an object").clone();
+        let object = claims.as_object().expect("an object");
+        self.says().claims.clone_from(object);
     }
 }
 
