@@ -1,35 +1,50 @@
-//! The settings of login by OpenID Connect: their parsers, what they need of each other, and the file of grants.
+//! The settings of login by OpenID Connect: their parsers and the file of grants.
 
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
+use clap::{ArgAction, Args};
 use cueline_api::openid::{GrantMapping, GrantRule, OpenId, OpenIdSettings};
 use cueline_model::{Grant, GroupName, Namespace};
 use serde_json::{Map, Value};
 use toml_edit::{Document, Item, Table};
 
-use super::roles::OpenIdOptions;
-use super::settings::Settings;
+use super::values;
 use crate::jobfile::read_text;
 use crate::secret_file;
 
-const ISSUER: &str = "oidc_issuer";
-const CLIENT_ID: &str = "oidc_client_id";
-const REDIRECT_URL: &str = "oidc_redirect_url";
-const GRANTS: &str = "oidc_grants";
-const CREATE_USERS: &str = "oidc_create_users";
-/// What means nothing without an issuer.
-const OTHERS: [&str; 7] = [
-    CLIENT_ID,
-    "oidc_client_secret_file",
-    REDIRECT_URL,
-    "oidc_scopes",
-    "oidc_groups_claim",
-    GRANTS,
-    CREATE_USERS,
-];
+/// Of each role with an API.
+#[derive(Debug, Clone, Args)]
+#[expect(clippy::struct_field_names, reason = "a field's name is the key")]
+#[expect(clippy::doc_markdown, reason = "these are help texts")]
+pub(crate) struct OpenIdOptions {
+    /// Issuer of the OpenID Connect provider by which users log in, exactly as the provider writes it; none by default
+    #[arg(value_name = "URL", value_parser = issuer)]
+    pub(crate) oidc_issuer: Option<String>,
+    /// Id of this client at the provider
+    #[arg(value_name = "ID", value_parser = text)]
+    pub(crate) oidc_client_id: Option<String>,
+    /// File with the client's secret; without it, the client is a public one and proves itself by PKCE only
+    #[arg(value_name = "FILE", value_parser = client_secret)]
+    pub(crate) oidc_client_secret_file: Option<ClientSecret>,
+    /// Public URL of this server, followed by /api/v1/login/oidc/callback; the provider has to know it
+    #[arg(value_name = "URL", value_parser = redirect_url)]
+    pub(crate) oidc_redirect_url: Option<String>,
+    /// Scopes that are requested
+    #[arg(value_name = "SCOPES", default_values = ["openid", "profile", "email"], value_parser = scope)]
+    pub(crate) oidc_scopes: Vec<String>,
+    /// Claim with the groups of a user: a name, or a path such as realm_access.roles
+    #[arg(value_name = "NAME", default_value = "groups", value_parser = text)]
+    pub(crate) oidc_groups_claim: String,
+    /// File (TOML) that says which grants follow from which groups; without it, administrators give the grants
+    #[arg(value_name = "FILE", value_parser = grant_mapping)]
+    pub(crate) oidc_grants: Option<GrantMapping>,
+    /// Create the user at the first login
+    #[arg(value_name = "BOOL", default_value = "false", action = ArgAction::Set, value_parser = values::switch)]
+    pub(crate) oidc_create_users: bool,
+}
 
 /// The client's secret.
 #[derive(Clone)]
@@ -143,33 +158,6 @@ fn value(key: &str, item: &Item) -> Result<Value, String> {
     let text = item.as_str().map(|text| Value::String(text.to_owned()));
     let value = text.or_else(|| item.as_bool().map(Value::Bool));
     value.ok_or_else(|| format!("{key}: a text is expected, or true or false for scripts"))
-}
-
-/// Reports settings that need others.
-pub(super) fn check_openid(settings: &mut Settings) {
-    if !settings.is_given(ISSUER) {
-        let given = OTHERS.into_iter().find(|key| settings.is_given(key));
-        if let Some(key) = given {
-            settings.require(ISSUER, &format!("{key} needs it"));
-        }
-        return;
-    }
-    for (key, expected) in [
-        (CLIENT_ID, "the id that the provider has given to Cueline"),
-        (
-            REDIRECT_URL,
-            "the public URL of this server, followed by /api/v1/login/oidc/callback",
-        ),
-    ] {
-        if !settings.is_given(key) {
-            settings.require(key, expected);
-        }
-    }
-    if settings.text(CREATE_USERS) == Some("true") && !settings.is_given(GRANTS) {
-        settings.warnings.push(format!(
-            "{CREATE_USERS}: without {GRANTS}, each person whom the provider knows becomes a user, without grants"
-        ));
-    }
 }
 
 impl OpenIdOptions {

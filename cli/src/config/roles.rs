@@ -15,12 +15,11 @@ use std::time::Duration;
 
 use clap::{ArgAction, Args};
 use cueline_api::AdminToken;
-use cueline_api::openid::GrantMapping;
 use cueline_handlers::http::IpNet;
 use cueline_model::{DurationMs, ExecutorName, GroupName};
 use cueline_protocol::origin::EnrolmentToken;
 
-use super::openid::{self, ClientSecret};
+use super::openid::OpenIdOptions;
 use super::values::{self, SigningKeyEntry, TrustedKeys};
 use crate::adapters::{BrokerUrl, StoreUrl};
 use crate::components::HandlerKind;
@@ -286,36 +285,6 @@ pub(crate) struct TlsOptions {
     /// Certificates (PEM) of the authorities that sign those of clients; with it, clients without such a certificate are refused
     #[arg(value_name = "FILE", value_parser = values::file)]
     pub(crate) tls_client_ca: Option<PathBuf>,
-}
-
-/// Of each role with an API.
-#[derive(Debug, Clone, Args)]
-#[expect(clippy::struct_field_names, reason = "a field's name is the key")]
-pub(crate) struct OpenIdOptions {
-    /// Issuer of the OpenID Connect provider by which users log in, exactly as the provider writes it; none by default
-    #[arg(value_name = "URL", value_parser = openid::issuer)]
-    pub(crate) oidc_issuer: Option<String>,
-    /// Id of this client at the provider
-    #[arg(value_name = "ID", value_parser = openid::text)]
-    pub(crate) oidc_client_id: Option<String>,
-    /// File with the client's secret; without it, the client is a public one and proves itself by PKCE only
-    #[arg(value_name = "FILE", value_parser = openid::client_secret)]
-    pub(crate) oidc_client_secret_file: Option<ClientSecret>,
-    /// Public URL of this server, followed by /api/v1/login/oidc/callback; the provider has to know it
-    #[arg(value_name = "URL", value_parser = openid::redirect_url)]
-    pub(crate) oidc_redirect_url: Option<String>,
-    /// Scopes that are requested
-    #[arg(value_name = "SCOPES", default_values = ["openid", "profile", "email"], value_parser = openid::scope)]
-    pub(crate) oidc_scopes: Vec<String>,
-    /// Claim with the groups of a user: a name, or a path such as realm_access.roles
-    #[arg(value_name = "NAME", default_value = "groups", value_parser = openid::text)]
-    pub(crate) oidc_groups_claim: String,
-    /// File (TOML) that says which grants follow from which groups; without it, administrators give the grants
-    #[arg(value_name = "FILE", value_parser = openid::grant_mapping)]
-    pub(crate) oidc_grants: Option<GrantMapping>,
-    /// Create the user at the first login
-    #[arg(value_name = "BOOL", default_value = "false", action = ArgAction::Set, value_parser = values::switch)]
-    pub(crate) oidc_create_users: bool,
 }
 
 /// Of each role with executors.

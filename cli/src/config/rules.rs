@@ -12,7 +12,7 @@ use cueline_model::{DurationMs, ExecutorName};
 use cueline_protocol::{SigningKeys, VerifyingKeys};
 use cueline_worker::KeyFile;
 
-use super::openid::check_openid;
+use super::openid_rules::check_openid;
 use super::roles::{
     BrokerOptions, HttpOptions, Role, SchedulerConfig, SecretOptions, StandaloneConfig, TlsOptions,
     WorkerConfig,
