@@ -149,7 +149,7 @@ pub struct NewApiToken {
     pub hash: SecretHash,
     /// What it is for: 1 to [`MAX_TOKEN_NAME_BYTES`] without control characters.
     pub name: String,
-    /// The user that owns it; `None` for a token of a program, which belongs to nobody and outlives its creator.
+    /// The user that owns it; `None` for a token of a program. It outlives its creator.
     pub owner: Option<UserId>,
     /// What it may do, at most [`MAX_GRANTS`]. A token with an owner never may more than its owner.
     pub grants: Vec<Grant>,
