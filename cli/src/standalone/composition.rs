@@ -154,9 +154,14 @@ impl Composition {
             Some(_) => Origins::enrolled(store.clone()),
             None => Origins::InProcess,
         };
-        let (engine_options, signing) = (&options.engine, SigningKeys::from(data.key().clone()));
+        // The embedded queue lies beside the signing key, so a signature of native triggers would protect nothing.
+        let engine_options = EngineOptions {
+            sign_native: keys.is_some(),
+            ..options.engine.clone()
+        };
+        let signing = SigningKeys::from(data.key().clone());
         let engine =
-            RunningEngine::start(&store, broker, engine_options, &signing, &origins, &retry)
+            RunningEngine::start(&store, broker, &engine_options, &signing, &origins, &retry)
                 .await?;
         let executors = Executors::new();
         let shared = ExecutorOptions {

@@ -49,6 +49,10 @@ pub struct EngineOptions {
     /// An executor that does not know an attempt accepts its trigger for this long; 60 min. Executors remember
     /// attempts for longer, so that a copy of an old trigger is either known or too old.
     pub trigger_valid_ms: u64,
+    /// Whether triggers of native handlers are signed, as those of all other handlers are; true. Leave them unsigned only
+    /// if no other process can publish to the queues. The signature costs a third of the rate of fires where the queue
+    /// is a file beside the key.
+    pub sign_native: bool,
     /// Ended runs are kept for this long; 7 days.
     pub retention_ms: u64,
     /// Entries of the audit log are kept for this long; 400 days, so that a yearly review sees all of its year.
@@ -77,6 +81,7 @@ impl Default for EngineOptions {
             reconcile_after_ms: 30_000,
             overdue_slack_ms: 60_000,
             trigger_valid_ms: 3_600_000,
+            sign_native: true,
             retention_ms: 7 * 24 * 3_600_000,
             audit_retention_ms: 400 * 24 * 3_600_000,
         }

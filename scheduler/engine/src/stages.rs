@@ -176,6 +176,7 @@ impl Parts {
             self_check: Arc::new(SelfCheck::new(options.failover_after_ms)),
             signer: TriggerSigner {
                 keys,
+                signs_native: options.sign_native,
                 valid_ms: options.trigger_valid_ms,
             },
             forged: Arc::new(ForgedMessages::new(clock.clone(), counters.clone())),

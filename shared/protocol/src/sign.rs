@@ -7,6 +7,8 @@
 //! The hash covers all bytes of the message before the signature field. Fields that are new to the worker are covered
 //! too, so signer and verifier need not know the same fields.
 
+use std::borrow::BorrowMut;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use ed25519_dalek::{Signature, Signer, VerifyingKey};
@@ -87,18 +89,19 @@ impl SigningKey {
 
 /// Signs each trigger with its key. Triggers of one executor share batches where possible, because a worker checks each
 /// signature that it meets once.
-pub(crate) fn sign_all<'k>(
-    triggers: &mut [Trigger],
+pub(crate) fn sign_all<'k, T: BorrowMut<Trigger>>(
+    triggers: &mut [T],
     key_of: impl Fn(&Trigger) -> &'k SigningKey,
 ) -> Vec<Vec<u8>> {
+    let mut triggers: Vec<&mut Trigger> = triggers.iter_mut().map(T::borrow_mut).collect();
     let mut messages: Vec<Vec<u8>> = triggers
         .iter_mut()
         .map(|trigger| {
             trigger.signature = None;
-            encode(trigger)
+            encode(*trigger)
         })
         .collect();
-    let keys: Vec<&SigningKey> = triggers.iter().map(key_of).collect();
+    let keys: Vec<&SigningKey> = triggers.iter().map(|trigger| key_of(trigger)).collect();
     let mut order: Vec<usize> = (0..triggers.len()).collect();
     order.sort_by(|a, b| {
         let executor = |at: &usize| (&triggers[*at].group, &triggers[*at].executor);

@@ -1,5 +1,6 @@
 //! The keys of a scheduler: one for each group that has its own, and one for all other groups.
 
+use std::borrow::BorrowMut;
 use std::collections::BTreeMap;
 
 use cueline_model::GroupName;
@@ -40,7 +41,7 @@ impl SigningKeys {
     }
 
     /// Signs triggers in batches, each with the key of its group. Returns the messages to publish, in the same order.
-    pub fn sign_all(&self, triggers: &mut [Trigger]) -> Vec<Vec<u8>> {
+    pub fn sign_all<T: BorrowMut<Trigger>>(&self, triggers: &mut [T]) -> Vec<Vec<u8>> {
         sign_all(triggers, |trigger| self.of(&trigger.group))
     }
 }

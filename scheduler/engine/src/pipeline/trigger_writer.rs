@@ -1,14 +1,14 @@
 //! Writes triggers: turns runs and their executors into signed messages.
 //!
 //! All triggers of all handlers are signed here, those that are published again too. One signature covers many of them, so
-//! they are written first and signed together.
+//! they are written first and signed together. Only a process with a broker of its own leaves native ones unsigned.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use cueline_broker::Outgoing;
-use cueline_model::{Job, JobId, Route, Session, StoreId, Timestamp};
+use cueline_model::{HandlerSpec, Job, JobId, Route, Session, StoreId, Timestamp};
 use cueline_protocol::{JobSnapshot, SigningKeys, Trigger, VERSION, decode, encode};
 use cueline_store::{ClaimedRun, DispatchRequest};
 
@@ -23,6 +23,8 @@ const MAX_SNAPSHOTS: usize = 50_000;
 pub(crate) struct TriggerSigner {
     /// Without keys no trigger is signed.
     pub(crate) keys: Option<SigningKeys>,
+    /// Whether triggers of native handlers are signed too.
+    pub(crate) signs_native: bool,
     /// How long after its writing an executor that does not know the attempt accepts the trigger, in ms.
     pub(crate) valid_ms: u64,
 }
@@ -47,10 +49,10 @@ impl TriggerSigner {
         now <= self.rebuild_after(self.written_at(trigger))
     }
 
-    /// Whether a scheduler with these keys may have written the message, from which `trigger` was read. With keys, only
-    /// a holder of the key of the trigger's group can have written it.
+    /// Whether a scheduler with these keys may have written the message, from which `trigger` was read. If the trigger
+    /// is one that is signed, only a holder of the key of its group can have written it.
     pub(crate) fn may_have_written(&self, message: &[u8], trigger: &Trigger) -> bool {
-        match &self.keys {
+        match self.keys_for(trigger) {
             Some(keys) => {
                 let key = keys.of(&trigger.group).verifying_keys();
                 key.verify(message, trigger).is_ok()
@@ -61,16 +63,35 @@ impl TriggerSigner {
 
     /// Whether a scheduler with these keys has signed the message, from which `trigger` was read.
     pub(crate) fn has_signed(&self, message: &[u8], trigger: &Trigger) -> bool {
-        self.keys.is_some() && self.may_have_written(message, trigger)
+        self.keys_for(trigger).is_some() && self.may_have_written(message, trigger)
     }
 
-    /// The messages of the triggers, signed together, in the same order.
+    /// The keys, if a trigger of this handler is signed.
+    fn keys_for(&self, trigger: &Trigger) -> Option<&SigningKeys> {
+        let is_native = matches!(trigger.job.handler, HandlerSpec::Native(_));
+        self.keys
+            .as_ref()
+            .filter(|_| self.signs_native || !is_native)
+    }
+
+    /// The messages of the triggers, in the same order. Those that are signed are signed together.
     fn encode(&self, triggers: &mut [Trigger]) -> Vec<Bytes> {
-        let messages: Vec<Vec<u8>> = match &self.keys {
-            Some(keys) => keys.sign_all(triggers),
-            None => triggers.iter().map(encode).collect(),
-        };
-        messages.into_iter().map(Bytes::from).collect()
+        let (signed, unsigned): (Vec<_>, Vec<_>) = triggers
+            .iter_mut()
+            .enumerate()
+            .partition(|(_, trigger)| self.keys_for(trigger).is_some());
+        let mut messages = vec![Bytes::new(); signed.len() + unsigned.len()];
+        for (place, trigger) in unsigned {
+            trigger.signature = None;
+            messages[place] = encode(trigger).into();
+        }
+        let (places, mut signed): (Vec<_>, Vec<_>) = signed.into_iter().unzip();
+        if let Some(keys) = &self.keys {
+            for (place, message) in places.into_iter().zip(keys.sign_all(&mut signed)) {
+                messages[place] = message.into();
+            }
+        }
+        messages
     }
 
     /// Rebuilds triggers with a full deadline if they have waited too long, or if they were written for an earlier

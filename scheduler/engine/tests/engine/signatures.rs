@@ -1,10 +1,12 @@
 //! Every trigger is signed with the key of its group, whatever its handler and whatever has published it.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use cueline_broker::{DeadLetter, QueueId, Settlement};
-use cueline_engine::{ManualEngine, Origins};
+use cueline_engine::{EngineOptions, ManualEngine, Origins};
 use cueline_protocol::{SigningKey, SigningKeys, Trigger, decode};
 use serde_json::{Value, json};
 
@@ -104,6 +106,42 @@ async fn the_triggers_of_all_handlers_are_signed_with_the_key_of_their_group() {
             assert!(verified.is_err(), "{trigger:?}");
         }
     }
+}
+
+/// A burst has both kinds, and each message is that of its own run.
+#[tokio::test]
+async fn native_triggers_are_left_unsigned_if_told_and_all_others_are_signed() {
+    let fixture = Fixture::new().await;
+    let options = EngineOptions {
+        sign_native: false,
+        ..EngineOptions::default()
+    };
+    let engine = ManualEngine::new(
+        fixture.store.clone(),
+        fixture.broker.clone(),
+        Arc::new(fixture.clock.clone()),
+        options,
+        Some(keys()),
+        Origins::InProcess,
+    );
+    let mut engine = engine.await.expect("the engine starts");
+    start_executors(&fixture).await;
+    for (kind, handler) in handlers() {
+        let job = format!("job-{kind}");
+        fixture.apply(&job, json!({ "handler": handler })).await;
+        fixture.trigger(&job).await;
+        fixture.trigger(&job).await;
+    }
+    assert_eq!(tick(&mut engine).await, 8);
+    let mut runs = BTreeSet::new();
+    for (message, trigger) in take(&fixture, &queue("default")).await {
+        let is_native = trigger.job.name.as_str() == "job-native";
+        assert_eq!(trigger.signature.is_none(), is_native, "{trigger:?}");
+        let verified = key().verifying_keys().verify(&message, &trigger);
+        assert_eq!(verified.is_err(), is_native, "{trigger:?}");
+        runs.insert(trigger.run);
+    }
+    assert_eq!(runs.len(), 8);
 }
 
 /// The deadline of the first trigger has lost half of its time, so it is written again.
