@@ -17,6 +17,7 @@ pub mod seed;
 pub mod standalone;
 pub mod storm;
 pub mod tmpfs;
+pub mod walk_through;
 
 pub use execution_log::ExecutionLog;
 pub use finished::{Finished, finish};

@@ -1,4 +1,4 @@
-"""Serves Canaille with one user, one group and one client: canaille.py PORT REDIRECT_URL"""
+"""Serves Canaille with a few users, each in one group, and one client: canaille.py PORT REDIRECT_URL"""
 
 import sys
 from wsgiref.simple_server import make_server
@@ -6,6 +6,15 @@ from wsgiref.simple_server import make_server
 from canaille import create_app
 from canaille.app import models
 from canaille.backends import Backend
+
+# Login name, names and group. `docs/walk-through.md` has all but the first one.
+USERS = [
+    ("alice", "Alice", "Doe", "cueline-operators"),
+    ("bela", "Bela", "Kovacs", "sales-billing"),
+    ("rosa", "Rosa", "Lind", "sales-reports"),
+    ("piet", "Piet", "Visser", "ops-platform"),
+    ("nora", "Nora", "Berg", "guests"),
+]
 
 port, redirect_url = int(sys.argv[1]), sys.argv[2]
 app = create_app(
@@ -18,17 +27,18 @@ app = create_app(
     }
 )
 with app.app_context(), Backend.instance.session():
-    user = models.User(
-        user_name="alice",
-        display_name="alice",
-        formatted_name="Alice Doe",
-        given_name="Alice",
-        family_name="Doe",
-        emails=["alice@example.com"],
-        password="correct horse battery",
-    )
-    Backend.instance.save(user)
-    Backend.instance.save(models.Group(display_name="cueline-operators", members=[user]))
+    for name, given_name, family_name, group in USERS:
+        user = models.User(
+            user_name=name,
+            display_name=name,
+            formatted_name=f"{given_name} {family_name}",
+            given_name=given_name,
+            family_name=family_name,
+            emails=[f"{name}@example.com"],
+            password="correct horse battery",
+        )
+        Backend.instance.save(user)
+        Backend.instance.save(models.Group(display_name=group, members=[user]))
     client = models.Client(
         client_id="cueline",
         client_secret="TheSecretOfTheClient",

@@ -1,4 +1,4 @@
-//! Canaille, an OpenID Connect provider, with its data in memory: one user, one group and one client.
+//! Canaille, an OpenID Connect provider, with its data in memory: a few users, each in one group, and one client.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -20,9 +20,9 @@ const START_WITHIN: Duration = Duration::from_mins(2);
 /// A program that is no test may take the port between the search and the start.
 const PORTS_TO_TRY: usize = 3;
 
-/// The login name of the user, who is in the group `cueline-operators`.
+/// The login name of a user, who is in the group `cueline-operators`. `canaille.py` has the others.
 pub const USER: &str = "alice";
-/// The user's password.
+/// The password of each user.
 pub const PASSWORD: &str = "correct horse battery";
 /// The id of the client.
 pub const CLIENT_ID: &str = "cueline";

@@ -39,7 +39,11 @@ impl Version {
 
     /// The program, in the folder `nats-<version>` of `target/servers` or of the folder that `CUELINE_TEST_NATS_BIN`
     /// names.
-    fn program(self) -> Result<PathBuf> {
+    ///
+    /// # Errors
+    ///
+    /// When it is not there, with words about how to get it.
+    pub fn program(self) -> Result<PathBuf> {
         let folder = std::env::var_os("CUELINE_TEST_NATS_BIN").map_or_else(
             || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/servers"),
             PathBuf::from,

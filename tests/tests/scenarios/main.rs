@@ -21,3 +21,4 @@ mod standalone_kills;
 mod startup_failures;
 mod stop_requests;
 mod storms;
+mod walk_through;
