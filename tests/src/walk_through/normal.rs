@@ -145,8 +145,8 @@ fn counted(text: &str) -> Option<(usize, &'static str)> {
     })
 }
 
-/// Two spaces stand between cells, however wide they are. A number in the first cell is that of a run or of an entry. A time
-/// in the present second is the cell `now`.
+/// Two spaces stand between cells, however wide they are. A number in the first cell or before a time is that of a run or of
+/// an entry. A time in the present second is the cell `now`.
 fn cells(line: &str) -> String {
     let found = line.split("  ").map(str::trim);
     let mut found: Vec<&str> = found.filter(|cell| !cell.is_empty()).collect();
@@ -155,10 +155,11 @@ fn cells(line: &str) -> String {
             *cell = "<when>";
         }
     }
-    if let [first, _, ..] = found.as_mut_slice()
-        && first.bytes().all(|byte| byte.is_ascii_digit())
-    {
-        *first = "<n>";
+    for at in 0..found.len().saturating_sub(1) {
+        let is_number = found[at].bytes().all(|byte| byte.is_ascii_digit());
+        if is_number && (at == 0 || found[at + 1] == "<when>") {
+            found[at] = "<n>";
+        }
     }
     let indent = if line.starts_with("  ") { "  " } else { "" };
     format!("{indent}{}", found.join("  "))
@@ -216,6 +217,10 @@ mod tests {
         let other = normal("1204  flaky  succeeded  now  worker-1   1.2 s  ");
         assert_eq!(one, other);
         assert_eq!(one, "<n>  flaky  succeeded  <when>  worker-1  <duration>");
+        assert_eq!(
+            normal("ops  53  12 s ago  a  53"),
+            "ops  <n>  <when>  a  53"
+        );
         assert_eq!(normal("   bela      x"), "  bela  x");
         assert_ne!(normal("1  failed  now"), normal("1  succeeded  now"));
         assert_ne!(normal("a  –"), normal("a  2 s ago"));
