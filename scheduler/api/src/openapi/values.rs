@@ -48,7 +48,6 @@ pub(super) const SCHEMAS: &str = r##"{
     "description": "Kinds of events, separated by commas.",
     "type": "string",
     "pattern": "^(?:run|job|executor)(?:,(?:run|job|executor))*$",
-    "maxLength": 1024,
     "examples": ["run", "job,run"]
   },
   "AllNamespaces": {
@@ -127,7 +126,6 @@ pub(super) const SCHEMAS: &str = r##"{
   "LastEvent": {
     "description": "The id of an event. It is opaque. An id that the server does not know, or not any more, is answered with `resync`.",
     "type": "string",
-    "maxLength": 1024,
     "pattern": "^[\\x20-\\x7e]*$",
     "examples": ["9f2c11d04a6be387-42"]
   },

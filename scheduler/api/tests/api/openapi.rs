@@ -73,7 +73,8 @@ pub(crate) fn errors(document: &Value, schema: &Value, value: &Value) -> Vec<Str
         .collect()
 }
 
-fn by_name(name: &str) -> Value {
+/// A reference to the schema with this name.
+pub(crate) fn by_name(name: &str) -> Value {
     json!({ "$ref": format!("#/components/schemas/{name}") })
 }
 

@@ -1,0 +1,262 @@
+//! The server accepts what the schemas of requests accept, and refuses what they refuse.
+
+use cueline_api::instant;
+use cueline_model::DurationMs;
+use reqwest::{Method, StatusCode};
+use serde_json::{Value, json};
+
+use crate::openapi::{by_name, document, errors, operations};
+use crate::raw::{Raw, request};
+use crate::server::{Answer, Server, TOKEN};
+
+/// The longest duration of a definition and of a token: 3650d.
+const LONGEST_MS: u64 = 3_650 * 86_400_000;
+
+fn fits(document: &Value, name: &str, value: &Value) -> bool {
+    errors(document, &by_name(name), value).is_empty()
+}
+
+#[test]
+fn instants_are_accepted_as_by_the_schema() {
+    let document = document();
+    let number = &document["components"]["schemas"]["InstantText"]["anyOf"][1];
+    let bound = |name: &str| number[name].as_i64().expect("a bound");
+    let (first, last) = (bound("minimum"), bound("maximum"));
+    for (millis, is_good) in [
+        (first, true),
+        (last, true),
+        (first - 1, false),
+        (last + 1, false),
+    ] {
+        let schema = fits(&document, "InstantText", &json!(millis));
+        assert_eq!(schema, is_good, "{millis}");
+        assert_eq!(instant(&millis.to_string()).is_ok(), is_good, "{millis}");
+    }
+    for (text, is_good) in [
+        ("2027-01-31T12:00:00Z", true),
+        ("2027-01-31t12:00:00.123456789z", true),
+        ("0000-01-01T00:00:00+23:59", true),
+        ("9999-12-28T23:59:59.999-23:59", true),
+        ("9998-12-31T23:59:59-23:59", true),
+        ("9999-12-31T23:59:59Z", false),
+        ("2027-01-31T12:00:00.1234567890Z", false),
+        ("2027-01-31T12:00:00", false),
+        ("2027-01-31", false),
+        ("tomorrow", false),
+    ] {
+        let schema = fits(&document, "InstantText", &json!(text));
+        assert_eq!(schema, is_good, "{text}");
+        assert_eq!(instant(text).is_ok(), is_good, "{text}");
+    }
+}
+
+#[test]
+fn durations_are_accepted_as_by_the_schema() {
+    let document = document();
+    for ms in [
+        0,
+        1,
+        99,
+        100,
+        999,
+        1_000,
+        5_400_000,
+        86_399_999,
+        100 * 86_400_000 + 1,
+        LONGEST_MS - 1,
+        LONGEST_MS,
+        LONGEST_MS + 1,
+    ] {
+        let text = json!(DurationMs::millis(ms).to_string());
+        let fits = |name: &str| fits(&document, name, &text);
+        assert_eq!(fits("Duration"), ms <= LONGEST_MS, "{text}");
+        let least = |least_ms: u64| (least_ms..=LONGEST_MS).contains(&ms);
+        assert_eq!(fits("TimeLimit"), least(1), "{text}");
+        assert_eq!(fits("Period"), least(100), "{text}");
+        assert_eq!(fits("Lifetime"), least(1_000), "{text}");
+    }
+    // Other spellings that the schema accepts.
+    for text in [
+        "604800s",
+        "2592000000ms",
+        "79999h",
+        "1h 30m",
+        " 5m ",
+        "2999d 999h99999m",
+        "99d99d99d99d99d",
+        "007s",
+    ] {
+        assert!(fits(&document, "Duration", &json!(text)), "{text}");
+        let read: DurationMs = text.parse().expect(text);
+        assert!(read.as_millis() <= LONGEST_MS, "{text}");
+    }
+    for text in [
+        "", " ", "10", "5 m", "1y", "-1s", "1.5h", "3651d", "\u{1c}5s",
+    ] {
+        assert!(!fits(&document, "Duration", &json!(text)), "{text:?}");
+    }
+    assert!(fits(&document, "Lifetime", &json!("never")));
+    assert!(!fits(&document, "Duration", &json!("never")));
+}
+
+#[tokio::test]
+async fn a_whole_number_is_accepted_in_each_spelling() {
+    let server = Server::start().await;
+    let job = json!({
+        "name": "a", "schedule": {"every": "1h", "anchor": 3_909.0}, "retry": 2.0, "priority": 9.0,
+        "route": {"sharded": 2.0}, "labels": {"tier": 1.0}, "params": {"month": 3.0, "part": 0.5},
+        "end_at": 1_893_456_000_000.0,
+        "handler": {"http": {"url": "http://localhost/", "expect": [204.0]}},
+    });
+    assert!(fits(&document(), "JobDefinition", &job));
+    let apply = json!({ "jobs": [job] });
+    server.post("/jobs/apply", &apply).await.good();
+    let shown = server.get("/jobs/a").await.good();
+    assert_eq!(shown["retry"]["max"], 2);
+    assert_eq!(shown["priority"], 9);
+    assert_eq!(shown["labels"]["tier"], "1");
+    assert_eq!(shown["params"], r#"{"month":3,"part":0.5}"#);
+    assert_eq!(shown["end_at"], "2030-01-01T00:00:00.000Z");
+    for (path, body) in [
+        (
+            "/preview",
+            json!({ "schedule": {"every": "10s"}, "n": 2.0, "from": 3_909.0 }),
+        ),
+        ("/jobs/a/restore", json!({ "version": 1.0 })),
+        ("/dead/delete", json!({ "ids": [1.0] })),
+        ("/enrolment-tokens", json!({ "uses": 3.0 })),
+    ] {
+        server.post(path, &body).await.good();
+    }
+    for (path, body) in [
+        (
+            "/preview",
+            json!({ "schedule": {"every": "10s"}, "n": 1.5 }),
+        ),
+        // Beyond 2^53, several texts have the same floating-point number.
+        ("/dead/delete", json!({ "ids": [9_007_199_254_740_992.0] })),
+    ] {
+        let answer = server.post(path, &body).await;
+        assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{path}: {answer:?}");
+    }
+}
+
+async fn change_user(server: &Server, body: Option<&Value>) -> Answer {
+    server
+        .by(TOKEN, Method::PATCH, "/api/v1/users/ann", body)
+        .await
+}
+
+#[tokio::test]
+async fn a_change_of_a_user_has_to_change_something() {
+    let server = Server::start().await;
+    let ann = json!({ "name": "ann", "grants": [{"role": "viewer"}] });
+    server.post("/users", &ann).await.good();
+    let document = document();
+    for (body, is_good) in [
+        (json!({}), false),
+        (json!({ "if_version": 1 }), false),
+        (json!({ "display_name": null }), false),
+        (json!({ "display_name": "Ann", "if_version": 1 }), true),
+        (json!({ "grants": [] }), true),
+        (json!({ "enabled": false }), true),
+    ] {
+        assert_eq!(fits(&document, "UserChange", &body), is_good, "{body}");
+        let answer = change_user(&server, Some(&body)).await;
+        assert_eq!(answer.status.is_success(), is_good, "{body}: {answer:?}");
+    }
+    let answer = change_user(&server, None).await;
+    assert_eq!(answer.status, StatusCode::BAD_REQUEST);
+    assert!(answer.text.contains("nothing to change"), "{answer:?}");
+}
+
+#[tokio::test]
+async fn the_lifetime_of_a_token_and_its_scope_are_those_of_the_schema() {
+    let server = Server::start().await;
+    let document = document();
+    for (body, is_good) in [
+        (json!({}), true),
+        (json!({ "valid": "1s" }), true),
+        (json!({ "valid": "1000ms" }), true),
+        (json!({ "valid": "never" }), true),
+        (json!({ "valid": "3650d" }), true),
+        (json!({ "valid": "250ms" }), false),
+        (json!({ "valid": "3651d" }), false),
+        (json!({ "all_namespaces": true }), true),
+        (json!({ "all_namespaces": true, "group": "a" }), false),
+        (json!({ "executor": "one" }), false),
+        (json!({ "executor": "one", "group": "a" }), true),
+    ] {
+        assert_eq!(
+            fits(&document, "NewEnrolmentToken", &body),
+            is_good,
+            "{body}"
+        );
+        let answer = server.post("/enrolment-tokens", &body).await;
+        assert_eq!(answer.status.is_success(), is_good, "{body}: {answer:?}");
+    }
+}
+
+#[tokio::test]
+async fn the_password_of_another_user_may_be_set_with_the_old_one_beside_it() {
+    let server = Server::start().await;
+    let ann = json!({ "name": "ann", "password": "correct horse battery" });
+    server.post("/users", &ann).await.good();
+    let body = json!({ "password": "another long password", "old_password": "not looked at" });
+    assert!(fits(&document(), "NewPassword", &body));
+    server.post("/users/ann/password", &body).await.good();
+    let login = json!({ "name": "ann", "password": "another long password" });
+    server.post("/login", &login).await.good();
+}
+
+#[tokio::test]
+async fn an_empty_window_has_no_fire_times() {
+    let server = Server::start().await;
+    let job = json!({ "name": "a", "schedule": {"every": "1s"}, "handler": {"native": "x"} });
+    server
+        .post("/jobs/apply", &json!({ "jobs": [job] }))
+        .await
+        .good();
+    let page = server.get("/jobs/a/ledger?from=1000&to=1000").await.good();
+    assert_eq!(
+        (&page["entries"], &page["more"]),
+        (&json!([]), &json!(false))
+    );
+    let unknown = server.get("/jobs/none/ledger?from=1000&to=1000").await;
+    assert_eq!(unknown.status, StatusCode::NOT_FOUND);
+}
+
+#[tokio::test]
+async fn a_head_that_is_too_large_is_answered_without_a_body_as_declared() {
+    let server = Server::start().await;
+    let lines: Vec<String> = (0..150).map(|i| format!("X-{i}: 1")).collect();
+    let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+    let mut raw = Raw::connect(&server).await;
+    raw.send(&request("GET /livez HTTP/1.1", &lines, b"")).await;
+    let reply = raw.reply().await.expect("a reply");
+    assert_eq!((reply.status, reply.text().as_str()), (431, ""));
+    let document = document();
+    assert!(document["components"]["responses"]["LargeHead"]["content"].is_null());
+    for (path, method, operation) in operations(&document) {
+        for status in ["414", "431"] {
+            let declared = &operation["responses"][status];
+            assert!(declared["$ref"].is_string(), "{method} {path} {status}");
+        }
+    }
+}
+
+#[test]
+fn parameters_of_the_provider_are_declared_as_free() {
+    let document = document();
+    let operation = &document["paths"]["/api/v1/login/oidc/callback"]["get"];
+    let parameters = operation["parameters"].as_array().expect("parameters");
+    let others = parameters.iter().find(|one| one["name"] == "others");
+    let others = others.expect("a parameter");
+    assert_eq!(
+        (&others["style"], &others["explode"]),
+        (&json!("form"), &json!(true))
+    );
+    let fits = |value: Value| fits(&document, "ProviderParameters", &value);
+    assert!(fits(json!({ "session_state": "0a1b" })));
+    assert!(!fits(json!({ "code": "c" })));
+}
