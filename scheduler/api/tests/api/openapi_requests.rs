@@ -1,7 +1,7 @@
 //! The server accepts what the schemas of requests accept, and refuses what they refuse.
 
 use cueline_api::instant;
-use cueline_model::DurationMs;
+use cueline_model::{DurationMs, decode};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
@@ -97,6 +97,97 @@ fn durations_are_accepted_as_by_the_schema() {
     }
     assert!(fits(&document, "Lifetime", &json!("never")));
     assert!(!fits(&document, "Duration", &json!("never")));
+}
+
+/// A definition with this value at a path such as `retry/max`.
+fn definition(path: &str, value: &Value) -> Value {
+    let mut job = json!({ "name": "a", "schedule": {"manual": true}, "handler": {"native": "x"} });
+    match path.split_once('/') {
+        Some((field, key)) => job[field] = json!({ key: value }),
+        None => job[path] = value.clone(),
+    }
+    job
+}
+
+#[test]
+fn bounds_of_definitions_are_those_of_the_schema() {
+    let document = document();
+    let whole = [
+        -1, 0, 1, 9, 10, 100, 101, 1_000, 1_001, 10_000, 10_001, 100_000, 100_001,
+    ]
+    .map(|number| json!(number));
+    let numbers = [
+        "backlog",
+        "priority",
+        "retry",
+        "retry/max",
+        "retry/jitter_percent",
+        "misfire/catch_up_limit",
+        "route/sharded",
+        "block/parallel",
+    ];
+    let lengths = ["0s", "1ms", "99ms", "100ms", "3650d", "3650d1ms"].map(|text| json!(text));
+    let durations = [
+        "jitter",
+        "timeout",
+        "kill_grace",
+        "dispatch_deadline",
+        "schedule/every",
+        "schedule/after",
+        "retry/first",
+        "retry/cap",
+        "misfire/grace",
+    ];
+    for (paths, values) in [(&numbers[..], &whole[..]), (&durations[..], &lengths[..])] {
+        for path in paths {
+            let accepted = values.iter().filter(|value| {
+                let job = definition(path, value);
+                let is_good = decode::job(&decode::Node::from(job.clone())).is_ok();
+                assert_eq!(fits(&document, "JobDefinition", &job), is_good, "{job}");
+                is_good
+            });
+            let accepted = accepted.count();
+            assert!((1..values.len()).contains(&accepted), "{path}: {accepted}");
+        }
+    }
+}
+
+#[test]
+fn bounds_of_accounts_are_those_of_the_store() {
+    let document = document();
+    let schemas = &document["components"]["schemas"];
+    let bound = |pointer: &str| schemas.pointer(pointer).and_then(Value::as_u64);
+    for (pointer, most) in [
+        ("/LoginName/maxLength", cueline_store::MAX_LOGIN_NAME_BYTES),
+        (
+            "/AccountText/maxLength",
+            cueline_store::MAX_DISPLAY_NAME_BYTES,
+        ),
+        (
+            "/AccountText/maxLength",
+            cueline_store::MAX_TOKEN_NAME_BYTES,
+        ),
+        (
+            "/NewUser/properties/grants/maxItems",
+            cueline_store::MAX_GRANTS,
+        ),
+        (
+            "/UserChange/properties/grants/maxItems",
+            cueline_store::MAX_GRANTS,
+        ),
+        (
+            "/NewApiToken/properties/grants/maxItems",
+            cueline_store::MAX_GRANTS,
+        ),
+        ("/ApplyRequest/properties/jobs/maxItems", decode::MAX_JOBS),
+        ("/Name/maxLength", cueline_model::name::MAX_NAME_BYTES),
+        (
+            "/GivenNamespace/maxLength",
+            cueline_model::name::MAX_NAMESPACE_BYTES,
+        ),
+    ] {
+        assert_eq!(bound(pointer), u64::try_from(most).ok(), "{pointer}");
+    }
 }
 
 #[tokio::test]
