@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use cueline_model::Timestamp;
 
 /// The first and the last millisecond that can be written as a date. The schema `InstantText` has the same bounds.
-pub(crate) const INSTANTS_MS: RangeInclusive<i64> = -377_705_023_201_000..=253_402_207_200_999;
+const INSTANTS_MS: RangeInclusive<i64> = -377_705_023_201_000..=253_402_207_200_999;
 
 /// Why a text is not an instant.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

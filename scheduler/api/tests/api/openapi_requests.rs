@@ -5,15 +5,16 @@ use cueline_model::{DurationMs, decode};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use crate::openapi::{by_name, document, errors, operations};
+use crate::openapi::{by_name, document, operations, validator};
 use crate::raw::{Raw, request};
 use crate::server::{Answer, Server, TOKEN};
 
 /// The longest duration of a definition and of a token: 3650d.
 const LONGEST_MS: u64 = 3_650 * 86_400_000;
 
-fn fits(document: &Value, name: &str, value: &Value) -> bool {
-    errors(document, &by_name(name), value).is_empty()
+/// The schema with this name.
+fn schema(name: &str) -> jsonschema::Validator {
+    validator(&document(), &by_name(name))
 }
 
 #[test]
@@ -22,14 +23,14 @@ fn instants_are_accepted_as_by_the_schema() {
     let number = &document["components"]["schemas"]["InstantText"]["anyOf"][1];
     let bound = |name: &str| number[name].as_i64().expect("a bound");
     let (first, last) = (bound("minimum"), bound("maximum"));
+    let schema = schema("InstantText");
     for (millis, is_good) in [
         (first, true),
         (last, true),
         (first - 1, false),
         (last + 1, false),
     ] {
-        let schema = fits(&document, "InstantText", &json!(millis));
-        assert_eq!(schema, is_good, "{millis}");
+        assert_eq!(schema.is_valid(&json!(millis)), is_good, "{millis}");
         assert_eq!(instant(&millis.to_string()).is_ok(), is_good, "{millis}");
     }
     for (text, is_good) in [
@@ -44,15 +45,16 @@ fn instants_are_accepted_as_by_the_schema() {
         ("2027-01-31", false),
         ("tomorrow", false),
     ] {
-        let schema = fits(&document, "InstantText", &json!(text));
-        assert_eq!(schema, is_good, "{text}");
+        assert_eq!(schema.is_valid(&json!(text)), is_good, "{text}");
         assert_eq!(instant(text).is_ok(), is_good, "{text}");
     }
 }
 
 #[test]
 fn durations_are_accepted_as_by_the_schema() {
-    let document = document();
+    let duration = schema("Duration");
+    let lifetime = schema("Lifetime");
+    let (limit, period) = (schema("TimeLimit"), schema("Period"));
     for ms in [
         0,
         1,
@@ -68,12 +70,11 @@ fn durations_are_accepted_as_by_the_schema() {
         LONGEST_MS + 1,
     ] {
         let text = json!(DurationMs::millis(ms).to_string());
-        let fits = |name: &str| fits(&document, name, &text);
-        assert_eq!(fits("Duration"), ms <= LONGEST_MS, "{text}");
+        assert_eq!(duration.is_valid(&text), ms <= LONGEST_MS, "{text}");
         let least = |least_ms: u64| (least_ms..=LONGEST_MS).contains(&ms);
-        assert_eq!(fits("TimeLimit"), least(1), "{text}");
-        assert_eq!(fits("Period"), least(100), "{text}");
-        assert_eq!(fits("Lifetime"), least(1_000), "{text}");
+        assert_eq!(limit.is_valid(&text), least(1), "{text}");
+        assert_eq!(period.is_valid(&text), least(100), "{text}");
+        assert_eq!(lifetime.is_valid(&text), least(1_000), "{text}");
     }
     // Other spellings that the schema accepts.
     for text in [
@@ -86,17 +87,17 @@ fn durations_are_accepted_as_by_the_schema() {
         "99d99d99d99d99d",
         "007s",
     ] {
-        assert!(fits(&document, "Duration", &json!(text)), "{text}");
+        assert!(duration.is_valid(&json!(text)), "{text}");
         let read: DurationMs = text.parse().expect(text);
         assert!(read.as_millis() <= LONGEST_MS, "{text}");
     }
     for text in [
         "", " ", "10", "5 m", "1y", "-1s", "1.5h", "3651d", "\u{1c}5s",
     ] {
-        assert!(!fits(&document, "Duration", &json!(text)), "{text:?}");
+        assert!(!duration.is_valid(&json!(text)), "{text:?}");
     }
-    assert!(fits(&document, "Lifetime", &json!("never")));
-    assert!(!fits(&document, "Duration", &json!("never")));
+    assert!(lifetime.is_valid(&json!("never")));
+    assert!(!duration.is_valid(&json!("never")));
 }
 
 /// A definition with this value at a path such as `retry/max`.
@@ -111,7 +112,7 @@ fn definition(path: &str, value: &Value) -> Value {
 
 #[test]
 fn bounds_of_definitions_are_those_of_the_schema() {
-    let document = document();
+    let schema = schema("JobDefinition");
     let whole = [
         -1, 0, 1, 9, 10, 100, 101, 1_000, 1_001, 10_000, 10_001, 100_000, 100_001,
     ]
@@ -143,7 +144,7 @@ fn bounds_of_definitions_are_those_of_the_schema() {
             let accepted = values.iter().filter(|value| {
                 let job = definition(path, value);
                 let is_good = decode::job(&decode::Node::from(job.clone())).is_ok();
-                assert_eq!(fits(&document, "JobDefinition", &job), is_good, "{job}");
+                assert_eq!(schema.is_valid(&job), is_good, "{job}");
                 is_good
             });
             let accepted = accepted.count();
@@ -199,7 +200,7 @@ async fn a_whole_number_is_accepted_in_each_spelling() {
         "end_at": 1_893_456_000_000.0,
         "handler": {"http": {"url": "http://localhost/", "expect": [204.0]}},
     });
-    assert!(fits(&document(), "JobDefinition", &job));
+    assert!(schema("JobDefinition").is_valid(&job));
     let apply = json!({ "jobs": [job] });
     server.post("/jobs/apply", &apply).await.good();
     let shown = server.get("/jobs/a").await.good();
@@ -243,7 +244,7 @@ async fn a_change_of_a_user_has_to_change_something() {
     let server = Server::start().await;
     let ann = json!({ "name": "ann", "grants": [{"role": "viewer"}] });
     server.post("/users", &ann).await.good();
-    let document = document();
+    let schema = schema("UserChange");
     for (body, is_good) in [
         (json!({}), false),
         (json!({ "if_version": 1 }), false),
@@ -252,7 +253,7 @@ async fn a_change_of_a_user_has_to_change_something() {
         (json!({ "grants": [] }), true),
         (json!({ "enabled": false }), true),
     ] {
-        assert_eq!(fits(&document, "UserChange", &body), is_good, "{body}");
+        assert_eq!(schema.is_valid(&body), is_good, "{body}");
         let answer = change_user(&server, Some(&body)).await;
         assert_eq!(answer.status.is_success(), is_good, "{body}: {answer:?}");
     }
@@ -264,7 +265,7 @@ async fn a_change_of_a_user_has_to_change_something() {
 #[tokio::test]
 async fn the_lifetime_of_a_token_and_its_scope_are_those_of_the_schema() {
     let server = Server::start().await;
-    let document = document();
+    let schema = schema("NewEnrolmentToken");
     for (body, is_good) in [
         (json!({}), true),
         (json!({ "valid": "1s" }), true),
@@ -278,11 +279,7 @@ async fn the_lifetime_of_a_token_and_its_scope_are_those_of_the_schema() {
         (json!({ "executor": "one" }), false),
         (json!({ "executor": "one", "group": "a" }), true),
     ] {
-        assert_eq!(
-            fits(&document, "NewEnrolmentToken", &body),
-            is_good,
-            "{body}"
-        );
+        assert_eq!(schema.is_valid(&body), is_good, "{body}");
         let answer = server.post("/enrolment-tokens", &body).await;
         assert_eq!(answer.status.is_success(), is_good, "{body}: {answer:?}");
     }
@@ -294,7 +291,7 @@ async fn the_password_of_another_user_may_be_set_with_the_old_one_beside_it() {
     let ann = json!({ "name": "ann", "password": "correct horse battery" });
     server.post("/users", &ann).await.good();
     let body = json!({ "password": "another long password", "old_password": "not looked at" });
-    assert!(fits(&document(), "NewPassword", &body));
+    assert!(schema("NewPassword").is_valid(&body));
     server.post("/users/ann/password", &body).await.good();
     let login = json!({ "name": "ann", "password": "another long password" });
     server.post("/login", &login).await.good();
@@ -347,7 +344,7 @@ fn parameters_of_the_provider_are_declared_as_free() {
         (&others["style"], &others["explode"]),
         (&json!("form"), &json!(true))
     );
-    let fits = |value: Value| fits(&document, "ProviderParameters", &value);
-    assert!(fits(json!({ "session_state": "0a1b" })));
-    assert!(!fits(json!({ "code": "c" })));
+    let schema = schema("ProviderParameters");
+    assert!(schema.is_valid(&json!({ "session_state": "0a1b" })));
+    assert!(!schema.is_valid(&json!({ "code": "c" })));
 }
