@@ -293,6 +293,10 @@ async fn the_password_of_another_user_may_be_set_with_the_old_one_beside_it() {
     let body = json!({ "password": "another long password", "old_password": "not looked at" });
     assert!(schema("NewPassword").is_valid(&body));
     server.post("/users/ann/password", &body).await.good();
+    let longer = json!({ "password": "another long password", "old_password": "x".repeat(257) });
+    assert!(!schema("NewPassword").is_valid(&longer));
+    let answer = server.post("/users/ann/password", &longer).await;
+    assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{answer:?}");
     let login = json!({ "name": "ann", "password": "another long password" });
     server.post("/login", &login).await.good();
 }
