@@ -193,7 +193,8 @@ async fn find(
 const MAX_VERSION: u64 = i64::MAX.unsigned_abs();
 
 fn number(text: &str) -> Result<u64, String> {
-    let number = text.parse().ok().filter(|number| *number <= MAX_VERSION);
+    let number = text.parse::<u64>().ok();
+    let number = number.filter(|number| *number <= MAX_VERSION);
     number.ok_or_else(|| format!("{text:?} is not the number of a version"))
 }
 
