@@ -1,6 +1,11 @@
 //! Instants in requests.
 
+use std::ops::RangeInclusive;
+
 use cueline_model::Timestamp;
+
+/// The first and the last millisecond that can be written as a date. The schema `InstantText` has the same bounds.
+const INSTANTS_MS: RangeInclusive<i64> = -377_705_023_201_000..=253_402_207_200_999;
 
 /// Why a text is not an instant.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -15,12 +20,14 @@ pub struct InstantError {
 /// Reads an instant: RFC 3339, or milliseconds since the Unix epoch.
 pub fn instant(text: &str) -> Result<Timestamp, InstantError> {
     let millis = match text.parse::<i64>() {
-        // jiff checks the range, so that every accepted instant can be written as a date.
-        Ok(millis) => jiff::Timestamp::from_millisecond(millis).ok(),
-        Err(_) => text.parse::<jiff::Timestamp>().ok(),
+        Ok(millis) => Some(millis).filter(|millis| INSTANTS_MS.contains(millis)),
+        Err(_) => text
+            .parse::<jiff::Timestamp>()
+            .ok()
+            .map(jiff::Timestamp::as_millisecond),
     };
     millis
-        .map(|at| Timestamp::from_millis(at.as_millisecond()))
+        .map(Timestamp::from_millis)
         .ok_or_else(|| InstantError {
             given: text.to_owned(),
         })
@@ -28,7 +35,20 @@ pub fn instant(text: &str) -> Result<Timestamp, InstantError> {
 
 #[cfg(test)]
 mod tests {
-    use super::instant;
+    use super::{INSTANTS_MS, instant};
+
+    #[test]
+    fn the_bounds_are_those_of_dates() {
+        let (first, last) = INSTANTS_MS.into_inner();
+        assert_eq!(first, jiff::Timestamp::MIN.as_millisecond());
+        assert_eq!(last, jiff::Timestamp::MAX.as_millisecond());
+        for good in [first, last] {
+            assert!(instant(&good.to_string()).is_ok(), "{good}");
+        }
+        for wrong in [first - 1, last + 1] {
+            assert!(instant(&wrong.to_string()).is_err(), "{wrong}");
+        }
+    }
 
     #[test]
     fn dates_and_numbers_are_the_same_instants() {

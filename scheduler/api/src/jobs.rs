@@ -312,8 +312,9 @@ pub(crate) async fn ledger(
         None => state.store.now().await?,
     };
     let from = from.unwrap_or_else(|| to.minus_ms(DAY_MS));
-    if from >= to {
-        let message = format!("{from} is not before {to}, where the window ends");
+    // An empty window has no fire times. One that ends before it begins is a mistake.
+    if from > to {
+        let message = format!("{from} is after {to}, where the window ends");
         return Err(Problem::malformed_fields(vec![FieldProblem::new(
             "from", message,
         )]));

@@ -80,6 +80,7 @@ pub struct Problem {
     pub errors: Vec<FieldProblem>,
     /// Seconds after which the request may succeed, as in the header `Retry-After`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub retry_after_s: Option<u64>,
 }
 

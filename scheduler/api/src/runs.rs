@@ -62,6 +62,7 @@ pub(crate) fn run_state(text: &str) -> Result<RunState, String> {
     ),
     responses(
         (status = 200, description = "A page of runs, newest first.", body = RunPage),
+        (status = 404, description = "There never was a job with this name, or the caller may not read it.", body = Problem, content_type = "application/problem+json"),
     )
 )]
 pub(crate) async fn list(

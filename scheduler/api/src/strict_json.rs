@@ -1,6 +1,8 @@
-//! JSON in which no key is given twice.
+//! JSON in which no key is given twice, and in which a whole number is one however it is written.
 //!
 //! Of two values for one key a lenient parser takes the last one. What a proxy or a review has seen may be the first.
+//!
+//! JSON and JSON Schema know no type of number but one: `3`, `3.0` and `3e0` are the same whole number.
 
 use std::fmt;
 
@@ -9,6 +11,10 @@ use serde_json::{Map, Number, Value};
 
 /// The longest part of a key in a message.
 const MAX_SHOWN_CHARS: usize = 80;
+
+/// The largest whole number that is read from a text with a fraction or an exponent: 2^53 - 1. Beyond it, several texts
+/// have the same floating-point number, and the one that was meant is not known.
+const MAX_EXACT: f64 = 9_007_199_254_740_991.0;
 
 /// Parses one value. Values may be nested 127 levels deep; `serde_json` has that limit.
 pub(crate) fn parse(bytes: &[u8]) -> serde_json::Result<Value> {
@@ -52,7 +58,10 @@ impl<'de> Visitor<'de> for Strict {
     }
 
     fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
-        Ok(Number::from_f64(value).map_or(Value::Null, Value::Number))
+        Ok(whole(value).map_or_else(
+            || Number::from_f64(value).map_or(Value::Null, Value::Number),
+            Value::from,
+        ))
     }
 
     fn visit_str<E>(self, text: &str) -> Result<Value, E> {
@@ -87,6 +96,16 @@ impl<'de> Visitor<'de> for Strict {
     }
 }
 
+/// The whole number that was written with a fraction or an exponent, if it is one and known exactly.
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "a whole number within 2^53 is the same as an integer"
+)]
+fn whole(value: f64) -> Option<i64> {
+    let is_whole = value.abs() <= MAX_EXACT && value.fract() == 0.0;
+    is_whole.then_some(value as i64)
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -100,6 +119,30 @@ mod tests {
         let lenient: Value = serde_json::from_str(text).expect("JSON");
         assert_eq!(parse(text.as_bytes()).expect("JSON"), lenient);
         assert_eq!(parse(b" 7 ").expect("JSON"), json!(7));
+    }
+
+    #[test]
+    fn a_whole_number_is_the_same_in_each_spelling() {
+        let read = |text: &str| parse(text.as_bytes()).expect("JSON");
+        for text in ["3909.0", "3.909e3", "39090E-1"] {
+            assert_eq!(read(text), json!(3909), "{text}");
+        }
+        assert_eq!(read("-0.0"), json!(0));
+        assert_eq!(read("[-5.0]"), json!([-5]));
+        assert_eq!(
+            read("9007199254740991.0").as_i64(),
+            Some(9_007_199_254_740_991)
+        );
+        for other in [
+            "0.5",
+            "1e-300",
+            "9007199254740992.0",
+            "-1e19",
+            "18446744073709551616",
+        ] {
+            assert_eq!(read(other).as_i64(), None, "{other}");
+            assert!(read(other).is_f64(), "{other}");
+        }
     }
 
     #[test]

@@ -75,9 +75,15 @@ impl FromStr for Timestamp {
 /// too, and are written for instants that RFC 3339 cannot express. Messages between machines use the bare number
 /// instead.
 pub mod rfc3339 {
+    use std::ops::RangeInclusive;
+
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
     use super::Timestamp;
+
+    /// What is written as text, in milliseconds: from the year 0, the first of RFC 3339, to 9999-12-28. Each text of these
+    /// days is read back, whatever its offset.
+    const WRITTEN_MS: RangeInclusive<i64> = -62_167_219_200_000..=253_402_041_599_999;
 
     #[derive(Deserialize)]
     #[serde(untagged)]
@@ -93,10 +99,8 @@ pub mod rfc3339 {
     ) -> Result<S::Ok, S::Error> {
         match instant {
             None => serializer.serialize_none(),
-            Some(t) => match jiff::Timestamp::from_millisecond(t.as_millis()) {
-                Ok(_) => serializer.collect_str(t),
-                Err(_) => t.serialize(serializer),
-            },
+            Some(t) if WRITTEN_MS.contains(&t.as_millis()) => serializer.collect_str(t),
+            Some(t) => t.serialize(serializer),
         }
     }
 
@@ -109,5 +113,36 @@ pub mod rfc3339 {
             Some(MillisOrText::Millis(millis)) => Some(Timestamp::from_millis(millis)),
             Some(MillisOrText::Text(text)) => Some(text.parse().map_err(serde::de::Error::custom)?),
         })
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use serde_json::{Value, json};
+
+        use super::*;
+
+        #[derive(Serialize, Deserialize)]
+        struct Holder {
+            #[serde(with = "super")]
+            at: Option<Timestamp>,
+        }
+
+        fn written(millis: i64) -> Value {
+            let at = Some(Timestamp::from_millis(millis));
+            let value = serde_json::to_value(Holder { at }).expect("JSON");
+            let read: Holder = serde_json::from_value(value.clone()).expect("an instant");
+            assert_eq!(read.at, at, "{value}");
+            value["at"].clone()
+        }
+
+        #[test]
+        fn what_rfc_3339_does_not_have_is_written_as_a_number() {
+            let (first, last) = WRITTEN_MS.into_inner();
+            assert_eq!(written(first), json!("0000-01-01T00:00:00.000Z"));
+            assert_eq!(written(last), json!("9999-12-28T23:59:59.999Z"));
+            for other in [first - 1, last + 1, i64::MIN, i64::MAX] {
+                assert_eq!(written(other), json!(other));
+            }
+        }
     }
 }

@@ -70,9 +70,16 @@ pub(crate) fn required_new_password(fields: &mut Fields, name: &str) -> String {
     new_password(fields, name).unwrap_or_default()
 }
 
-/// The field `name` as a password that is to be checked.
+/// The field `name` as a password that is to be checked. No password is longer than a new one may be.
 pub(crate) fn given_password(fields: &mut Fields, name: &str) -> String {
-    fields.required_text(name, MAX_BYTES)
+    let password = fields.required_text(name, MAX_BYTES);
+    let characters = password.chars().count();
+    if characters > MAX_CHARACTERS {
+        let message =
+            format!("has {characters} characters; a password has at most {MAX_CHARACTERS}");
+        fields.record(name, message);
+    }
+    password
 }
 
 /// The places of computations.

@@ -65,12 +65,13 @@ pub(crate) async fn begin(
     operation_id = "login_oidc_callback",
     tag = "accounts",
     summary = "Ends a login at the identity provider.",
-    description = "The provider sends the browser here. The request needs the cookie `cueline_login`. Other parameters are ignored.",
+    description = "The provider sends the browser here. The request needs the cookie `cueline_login`.",
     params(
         ("state" = openapi::ProviderValue, Query, description = "The state that the login has begun with."),
         ("code" = Option<openapi::ProviderValue>, Query, description = "The code for the ID token. It is required unless `error` is given."),
         ("error" = Option<openapi::ProviderValue>, Query, description = "Why the provider refuses the login."),
         ("iss" = Option<openapi::ProviderValue>, Query, description = "The issuer, if the provider names it (RFC 9207)."),
+        ("others" = Option<openapi::ProviderParameters>, Query, style = Form, explode, description = "Any other parameters, each under its own name. They are ignored, as RFC 6749 requires."),
     ),
     responses(
         (status = 303, description = "The user is logged in.", headers(

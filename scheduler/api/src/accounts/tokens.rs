@@ -109,6 +109,7 @@ fn is_own(caller: &Caller, token: &StoredApiToken) -> bool {
     request_body = openapi::NewApiToken,
     responses(
         (status = 201, description = "The token with its secret.", body = CreatedApiToken),
+        (status = 404, description = "The owner has just been deleted.", body = Problem, content_type = "application/problem+json"),
         (status = 409, description = "The most tokens exist, or the owner is disabled.", body = Problem, content_type = "application/problem+json"),
         (status = 422, description = "The token does not fit.", body = Problem, content_type = "application/problem+json"),
     )

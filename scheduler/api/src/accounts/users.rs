@@ -151,7 +151,7 @@ pub(crate) async fn show(
     Ok(Json(user.into()))
 }
 
-/// Changes the fields that are given.
+/// Changes the fields that are given, at least one.
 #[utoipa::path(
     patch,
     path = "/api/v1/users/{name}",
@@ -178,12 +178,20 @@ pub(crate) async fn change(
     query::none(&uri)?;
     let name = user_name(path)?;
     let mut fields = body.fields(&["display_name", "grants", "enabled", "if_version"]);
+    let changed = ["display_name", "grants", "enabled"];
+    let has_change = changed.iter().any(|name| fields.has(name));
     let display_name = fields.text("display_name", MAX_TEXT_BYTES);
     let new_grants = grants::read(&mut fields);
     let enabled = fields.has("enabled").then(|| fields.flag("enabled"));
     let if_version = fields
         .has("if_version")
         .then(|| fields.number("if_version", 1, 1..=i64::MAX).unsigned_abs());
+    if !has_change {
+        fields.record(
+            "",
+            "nothing to change; give at least one of display_name, grants and enabled",
+        );
+    }
     fields.finish()?;
     let user = managed(&state, &caller, &name).await?;
     if let Some(given) = &new_grants {
@@ -239,7 +247,7 @@ pub(crate) async fn delete(
     operation_id = "user_password",
     tag = "accounts",
     summary = "Sets a password.",
-    description = "All sessions of the user end. For the own password, the old one is needed too.",
+    description = "All sessions of the user end. For the own password, the old one is needed too; without it, or with a wrong one, the response is 403.",
     params(
         ("name" = openapi::LoginName, Path, description = "The login name of the user."),
     ),
@@ -261,18 +269,20 @@ pub(crate) async fn set_password(
     query::none(&uri)?;
     let name = user_name(path)?;
     let is_own = caller.is_user(&name);
-    let known: &[&str] = if is_own {
-        &["password", "old_password"]
-    } else {
-        &["password"]
-    };
-    let mut fields = body.fields(known);
+    let mut fields = body.fields(&["password", "old_password"]);
     let password = required_new_password(&mut fields, "password");
-    let old = is_own.then(|| given_password(&mut fields, "old_password"));
+    let has_old = fields.has("old_password");
+    let old = has_old.then(|| given_password(&mut fields, "old_password"));
     fields.finish()?;
-    let user = match old {
-        Some(old) => own_user(&state, &caller, &name, old).await?,
-        None => managed(&state, &caller, &name).await?,
+    let user = match (is_own, old) {
+        (true, Some(old)) => own_user(&state, &caller, &name, old).await?,
+        (true, None) => {
+            return Err(Problem::forbidden_fields(vec![FieldProblem::new(
+                "old_password",
+                "missing; give the present password, because it is your own",
+            )]));
+        }
+        (false, _) => managed(&state, &caller, &name).await?,
     };
     let hash = state.logins.passwords.hash(password).await?;
     let change = UserChange {

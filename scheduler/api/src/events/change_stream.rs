@@ -51,14 +51,14 @@ pub(super) fn no_place() -> Problem {
                    is a JSON object. After `lagged`, `overflow` and `resync`, changes may be missing, so read the lists. \
                    The stream ends after 10 minutes; continue it with the last id.",
     params(
-        ("kinds" = Option<String>, Query, description = "`run`, `job` and `executor`, separated by commas. By default all; with `job` only jobs and runs, with `state` only runs."),
+        ("kinds" = Option<openapi::EventKinds>, Query, description = "`run`, `job` and `executor`, separated by commas. By default all; with `job` only jobs and runs, with `state` only runs."),
         ("job" = Option<openapi::ListedName>, Query, description = "Only this job and its runs."),
         ("state" = Option<Vec<openapi::RunState>>, Query, description = "Only runs that come into this state; may be repeated."),
         ("all_namespaces" = Option<openapi::AllNamespaces>, Query, description = "Whether changes in all namespaces are sent."),
-        ("Last-Event-ID" = Option<String>, Header, description = "The id of the last event that the client has seen. The stream continues after it, if this server still has what followed."),
+        ("Last-Event-ID" = Option<openapi::LastEvent>, Header, description = "The id of the last event that the client has seen. The stream continues after it, if this server still has what followed."),
     ),
     responses(
-        (status = 200, description = "The stream.", body = String, content_type = "text/event-stream"),
+        (status = 200, description = "The stream. The schema is that of each of its events.", body = openapi::ChangeMessage, content_type = "text/event-stream"),
     )
 )]
 pub(crate) async fn changes(

@@ -43,10 +43,10 @@ const LONGEST_LOOK: Duration = Duration::from_secs(1);
     params(
         ("id" = openapi::RunNumber, Path, description = "The id of the run."),
         ("after" = Option<openapi::Cursor>, Query, description = "The cursor after which lines are sent; 0, the default, is the beginning."),
-        ("Last-Event-ID" = Option<openapi::Cursor>, Header, description = "The id of the last line that the client has seen. It goes before `after`."),
+        ("Last-Event-ID" = Option<openapi::LastLine>, Header, description = "The id of the last line that the client has seen. It goes before `after`."),
     ),
     responses(
-        (status = 200, description = "The stream.", body = String, content_type = "text/event-stream"),
+        (status = 200, description = "The stream. The schema is that of each of its events.", body = openapi::LogMessage, content_type = "text/event-stream"),
     )
 )]
 pub(crate) async fn log(

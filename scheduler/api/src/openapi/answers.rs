@@ -37,13 +37,21 @@ pub(super) const SCHEMAS: &str = r##"{
   },
   "Change": {"description": "How a job changed.", "enum": ["created", "updated", "unchanged"]},
   "AuditValue": {"description": "An object before or after a change. A value that is too long has only its `bytes` and its `sha256`.", "type": ["object", "array", "string", "number", "boolean", "null"]},
-  "JobView": {
-    "description": "A job: its whole definition, with the values that a list shows.",
+  "GivenAfter": {
+    "description": "The parent job.",
     "type": "object",
-    "required": ["id", "version", "name", "group", "schedule", "misfire", "route", "block", "scope", "backlog", "kill_grace", "retry", "on_lost", "dispatch_deadline", "priority", "handler", "next_fire", "last", "day"],
+    "required": ["all", "on"],
     "properties": {
-      "id": {"description": "The id of a deleted job is never used again.", "type": "integer", "format": "int64"},
-      "version": {"description": "Counts edits, pauses and resumes, from 1.", "type": "integer", "format": "int64", "minimum": 1},
+      "all": {"description": "Exactly one parent, with its name in the namespace.", "type": "array", "minItems": 1, "maxItems": 1, "items": {"$ref": "#/components/schemas/GivenName"}},
+      "on": {"enum": ["success"]},
+      "pass_output": {"description": "Whether the parent's output is passed on as the parameter; left out if not.", "type": "boolean"}
+    }
+  },
+  "GivenDefinition": {
+    "description": "The definition of a job, with all its settings.",
+    "type": "object",
+    "required": ["name", "group", "schedule", "misfire", "route", "block", "scope", "backlog", "kill_grace", "retry", "on_lost", "dispatch_deadline", "priority", "handler"],
+    "properties": {
       "namespace": {"description": "Left out for `default`.", "$ref": "#/components/schemas/GivenNamespace"},
       "name": {"description": "The name in the namespace.", "$ref": "#/components/schemas/GivenName"},
       "group": {"description": "The group in the namespace.", "$ref": "#/components/schemas/GivenName"},
@@ -66,9 +74,19 @@ pub(super) const SCHEMAS: &str = r##"{
       "priority": {"type": "integer", "format": "int32", "minimum": 0, "maximum": 9},
       "handler": {"$ref": "#/components/schemas/Handler"},
       "params": {"$ref": "#/components/schemas/Text"},
-      "after": {"$ref": "#/components/schemas/After"},
+      "after": {"$ref": "#/components/schemas/GivenAfter"},
       "labels": {"$ref": "#/components/schemas/Labels"},
-      "enabled": {"description": "Whether the schedule fires.", "type": "boolean"},
+      "enabled": {"description": "Whether the schedule fires.", "type": "boolean"}
+    }
+  },
+  "JobView": {
+    "description": "A job: its whole definition, with the values that a list shows.",
+    "allOf": [{"$ref": "#/components/schemas/GivenDefinition"}],
+    "type": "object",
+    "required": ["id", "version", "next_fire", "last", "day"],
+    "properties": {
+      "id": {"description": "The id of a deleted job is never used again.", "type": "integer", "format": "int64"},
+      "version": {"description": "Counts edits, pauses and resumes, from 1.", "type": "integer", "format": "int64", "minimum": 1},
       "next_fire": {"description": "The next fire time; `null` without one, or when the job is paused.", "anyOf": [{"$ref": "#/components/schemas/Instant"}, {"type": "null"}]},
       "last": {"description": "The newest run that has started or ended.", "anyOf": [{"$ref": "#/components/schemas/Run"}, {"type": "null"}]},
       "day": {"description": "The runs of the last 24 hours by state.", "$ref": "#/components/schemas/RunCounts"}

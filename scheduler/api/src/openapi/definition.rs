@@ -27,7 +27,7 @@ pub(super) const SCHEMAS: &str = r##"{
       "block": {"anyOf": [{"$ref": "#/components/schemas/Block"}, {"type": "null"}]},
       "scope": {"description": "The range of a lane.", "enum": ["executor", null]},
       "backlog": {"description": "The most triggers that wait in one lane; 1000 by default.", "type": ["integer", "null"], "format": "int32", "minimum": 0, "maximum": 100000},
-      "timeout": {"description": "The time limit of an attempt, at least 1ms; no limit by default.", "anyOf": [{"$ref": "#/components/schemas/Duration"}, {"type": "null"}]},
+      "timeout": {"description": "The time limit of an attempt, at least 1ms; no limit by default.", "anyOf": [{"$ref": "#/components/schemas/TimeLimit"}, {"type": "null"}]},
       "kill_grace": {"description": "The time between SIGTERM and SIGKILL; `5s` by default.", "anyOf": [{"$ref": "#/components/schemas/Duration"}, {"type": "null"}]},
       "retry": {"anyOf": [{"$ref": "#/components/schemas/Retry"}, {"type": "null"}]},
       "on_lost": {"description": "The treatment of a lost attempt; `fail` by default.", "enum": ["fail", "rerun", null]},
@@ -45,8 +45,8 @@ pub(super) const SCHEMAS: &str = r##"{
   "DefinitionInstant": {
     "description": "An instant: RFC 3339 text, or milliseconds since 1970-01-01T00:00:00Z.",
     "anyOf": [
-      {"type": "string", "format": "date-time", "maxLength": 64},
-      {"type": "integer", "format": "int64"}
+      {"$ref": "#/components/schemas/DateTime"},
+      {"$ref": "#/components/schemas/Whole"}
     ],
     "examples": ["2027-01-01T00:00:00Z"]
   },
@@ -58,7 +58,7 @@ pub(super) const SCHEMAS: &str = r##"{
         "title": "cron", "required": ["cron"], "additionalProperties": false,
         "properties": {
           "cron": {"description": "A cron expression: five fields (Unix), six or seven (Quartz), or a nickname such as @daily.", "type": "string", "minLength": 1, "maxLength": 1024},
-          "timezone": {"description": "An IANA time zone; UTC by default.", "type": ["string", "null"], "maxLength": 255},
+          "timezone": {"description": "An IANA time zone; UTC by default.", "type": ["string", "null"], "maxLength": 255, "pattern": "^[^\\x00]*$"},
           "dialect": {"enum": ["unix", "quartz", null]},
           "dst": {"description": "The rule for changes of the clocks.", "enum": ["skip", "once", "both", null]},
           "anchor": {"type": "null"}, "every": {"type": "null"}, "after": {"type": "null"}, "at": {"type": "null"}, "startup": {"type": "null"}, "manual": {"type": "null"}
@@ -67,7 +67,7 @@ pub(super) const SCHEMAS: &str = r##"{
       {
         "title": "every", "required": ["every"], "additionalProperties": false,
         "properties": {
-          "every": {"description": "The period, at least 100ms.", "$ref": "#/components/schemas/Duration"},
+          "every": {"description": "The period, at least 100ms.", "$ref": "#/components/schemas/Period"},
           "anchor": {"description": "The start of the grid; 1970-01-01T00:00:00Z by default.", "anyOf": [{"$ref": "#/components/schemas/DefinitionInstant"}, {"type": "null"}]},
           "timezone": {"type": "null"}, "dialect": {"type": "null"}, "dst": {"type": "null"}, "cron": {"type": "null"}, "after": {"type": "null"}, "at": {"type": "null"}, "startup": {"type": "null"}, "manual": {"type": "null"}
         }
@@ -75,7 +75,7 @@ pub(super) const SCHEMAS: &str = r##"{
       {
         "title": "after", "required": ["after"], "additionalProperties": false,
         "properties": {
-          "after": {"description": "The delay from the end of the last run, at least 100ms.", "$ref": "#/components/schemas/Duration"},
+          "after": {"description": "The delay from the end of the last run, at least 100ms.", "$ref": "#/components/schemas/Period"},
           "timezone": {"type": "null"}, "dialect": {"type": "null"}, "dst": {"type": "null"}, "anchor": {"type": "null"}, "cron": {"type": "null"}, "every": {"type": "null"}, "at": {"type": "null"}, "startup": {"type": "null"}, "manual": {"type": "null"}
         }
       },
@@ -235,7 +235,13 @@ pub(super) const SCHEMAS: &str = r##"{
     ],
     "examples": [{"command": ["date", "-Is"]}, {"shell": "df -h"}, {"http": "http://127.0.0.1:7800/readyz"}]
   },
-  "Script": {"type": "string", "minLength": 1, "maxLength": 262144, "pattern": "^[^\\x00]*[^\\x00\\s][^\\x00]*$"},
+  "Script": {
+    "description": "A script of at most 256 KiB; not blank, without a NUL character.",
+    "type": "string",
+    "minLength": 1,
+    "maxLength": 262144,
+    "pattern": "^[^\\x00]*[^\\x00\\s][^\\x00]*$"
+  },
   "Shell": {
     "description": "A script: its text, or a table with the details.",
     "anyOf": [
@@ -297,7 +303,7 @@ pub(super) const SCHEMAS: &str = r##"{
     "additionalProperties": {
       "anyOf": [
         {"type": "string", "maxLength": 65536, "pattern": "^[^\\x00-\\x08\\x0a-\\x1f\\x7f-\\x9f]*$"},
-        {"type": "integer", "format": "int64"},
+        {"$ref": "#/components/schemas/Whole"},
         {"type": "boolean"},
         {"$ref": "#/components/schemas/Secret"}
       ]

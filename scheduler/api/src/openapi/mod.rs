@@ -6,6 +6,7 @@
 
 mod answers;
 mod definition;
+mod events;
 mod requests;
 mod values;
 
@@ -34,7 +35,7 @@ macro_rules! described {
 described! {
     Name GivenName Instant InstantText PageLimit NumberOfTimes Cursor RunNumber LetterNumber Before WaitMs RunState RunCounts
     KeyId TokenId ListedName GivenNamespace AllNamespaces VersionNumber Text AuditResult
-    LoginName Grant ProviderValue
+    LoginName Grant ProviderValue ProviderParameters LastEvent LastLine EventKinds
 }
 // Bodies of requests.
 described! {
@@ -44,7 +45,7 @@ described! {
 // Answers with types of other crates.
 described! {
     Index AppliedJob JobView Run RunDetail LogLine LedgerEntry Triggered ExecutorView SinceStart QueueDepth EmptiedQueue
-    ReplayedDeadLetter OpenApiDocument JobDefinition Change AuditValue
+    ReplayedDeadLetter OpenApiDocument GivenDefinition Change AuditValue ChangeMessage LogMessage
 }
 
 /// The schemas by name: those of the declared names, and those that they refer to.
@@ -52,6 +53,7 @@ pub(crate) fn schemas() -> Map<String, Value> {
     let parts = [
         values::SCHEMAS,
         definition::SCHEMAS,
+        events::SCHEMAS,
         requests::SCHEMAS,
         answers::SCHEMAS,
     ];
@@ -73,6 +75,7 @@ mod tests {
         for text in [
             values::SCHEMAS,
             definition::SCHEMAS,
+            events::SCHEMAS,
             requests::SCHEMAS,
             answers::SCHEMAS,
         ] {

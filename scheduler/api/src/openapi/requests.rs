@@ -101,14 +101,20 @@ pub(super) const SCHEMAS: &str = r##"{
     "examples": [{"name": "ann", "password": "correct horse battery", "grants": [{"namespace": "team-a", "role": "operator"}]}]
   },
   "UserChange": {
-    "description": "Fields that are left out stay as they are.",
+    "description": "Fields that are left out stay as they are. At least one of `display_name`, `grants` and `enabled` is given.",
     "type": "object",
     "additionalProperties": false,
+    "minProperties": 1,
+    "anyOf": [
+      {"required": ["display_name"], "properties": {"display_name": {"type": "string"}}},
+      {"required": ["grants"], "properties": {"grants": {"type": "array"}}},
+      {"required": ["enabled"], "properties": {"enabled": {"type": "boolean"}}}
+    ],
     "properties": {
       "display_name": {"anyOf": [{"$ref": "#/components/schemas/AccountText"}, {"type": "null"}]},
       "grants": {"description": "Replaces all grants.", "type": ["array", "null"], "maxItems": 100, "items": {"$ref": "#/components/schemas/NewGrant"}},
       "enabled": {"description": "Whether the user may log in, and the user's tokens count.", "type": ["boolean", "null"]},
-      "if_version": {"description": "Only if the user has this version.", "type": ["integer", "null"], "format": "int64", "minimum": 1}
+      "if_version": {"description": "Only if the user has this version.", "type": ["integer", "null"], "format": "int64", "minimum": 1, "maximum": 9223372036854775807}
     },
     "examples": [{"enabled": false}]
   },
@@ -118,7 +124,7 @@ pub(super) const SCHEMAS: &str = r##"{
     "required": ["password"],
     "properties": {
       "password": {"$ref": "#/components/schemas/Password"},
-      "old_password": {"description": "Needed for the own password, and refused for that of another user.", "anyOf": [{"$ref": "#/components/schemas/GivenPassword"}, {"type": "null"}]}
+      "old_password": {"description": "Needed for the own password; not looked at for that of another user.", "anyOf": [{"$ref": "#/components/schemas/GivenPassword"}, {"type": "null"}]}
     },
     "examples": [{"password": "another long password", "old_password": "correct horse battery"}]
   },
@@ -130,7 +136,7 @@ pub(super) const SCHEMAS: &str = r##"{
       "name": {"description": "What it is for.", "minLength": 1, "$ref": "#/components/schemas/AccountText"},
       "grants": {"description": "What it may do. With an owner, only what the owner may do too.", "type": "array", "maxItems": 100, "items": {"$ref": "#/components/schemas/NewGrant"}},
       "program": {"description": "Whether it has no owner, and outlives its creator; `false` by default.", "type": ["boolean", "null"]},
-      "valid": {"description": "How long it is valid, 1s to 3650d, or `never`; 90d by default.", "anyOf": [{"$ref": "#/components/schemas/Duration"}, {"enum": ["never", null]}]}
+      "valid": {"description": "How long it is valid, 1s to 3650d, or `never`; 90d by default.", "anyOf": [{"$ref": "#/components/schemas/Lifetime"}, {"type": "null"}]}
     },
     "examples": [{"name": "deployment", "grants": [{"namespace": "team-a", "role": "author"}], "valid": "30d"}]
   },
@@ -142,10 +148,18 @@ pub(super) const SCHEMAS: &str = r##"{
       "all_namespaces": {"description": "Whether it enrols workers of all namespaces; `false` by default. Not with `group`, and not in another namespace than `default`.", "type": ["boolean", "null"]},
       "executor": {"description": "Only this executor of the group. It needs `group`.", "anyOf": [{"$ref": "#/components/schemas/Name"}, {"type": "null"}]},
       "uses": {"description": "The number of workers that it enrols; 1 by default.", "type": ["integer", "null"], "format": "int32", "minimum": 1, "maximum": 10000},
-      "valid": {"description": "How long it is valid, 1s to 3650d, or `never`; 1h by default.", "anyOf": [{"$ref": "#/components/schemas/Duration"}, {"enum": ["never", null]}]}
+      "valid": {"description": "How long it is valid, 1s to 3650d, or `never`; 1h by default.", "anyOf": [{"$ref": "#/components/schemas/Lifetime"}, {"type": "null"}]}
     },
-    "if": {"required": ["executor"], "properties": {"executor": {"type": "string"}}},
-    "then": {"required": ["group"], "properties": {"group": {"type": "string"}}},
+    "allOf": [
+      {
+        "if": {"required": ["executor"], "properties": {"executor": {"type": "string"}}},
+        "then": {"required": ["group"], "properties": {"group": {"type": "string"}}}
+      },
+      {
+        "if": {"required": ["all_namespaces"], "properties": {"all_namespaces": {"const": true}}},
+        "then": {"properties": {"group": {"type": "null"}}}
+      }
+    ],
     "examples": [{"group": "billing", "uses": 10, "valid": "24h"}]
   }
 }"##;

@@ -1,7 +1,8 @@
 //! Values in paths, parameters and fields.
 //!
-//! Texts are bounded in bytes, and JSON Schema counts characters. Where that matters to a client, a schema allows ASCII
-//! up to the bound, and any text up to a quarter of it.
+//! Texts are bounded in bytes, and JSON Schema counts characters. So a schema of requests allows ASCII up to the bound, and
+//! any text up to a quarter of it. Schemas that responses have too allow as many characters as bytes, because each stored
+//! text has to fit.
 //!
 //! Not every validator knows character classes such as `\p{L}`. So the pattern of names lists the ranges of at least 16
 //! letters or digits that follow each other. The server also accepts letters outside of them.
@@ -20,13 +21,13 @@ pub(super) const SCHEMAS: &str = r##"{
     "examples": ["nightly-backup"]
   },
   "ListedName": {
-    "description": "A name. In a list of all namespaces it is qualified: `NAMESPACE/LOCAL`, or `LOCAL` alone in the namespace `default`.",
+    "description": "A name. In a list of all namespaces it is qualified: `NAMESPACE/LOCAL`, or `LOCAL` alone in the namespace `default`. The server also accepts qualified names with letters outside of ASCII, and longer local names while both parts have at most 128 bytes.",
     "type": "string",
     "minLength": 1,
     "maxLength": 128,
     "anyOf": [
       {"$ref": "#/components/schemas/Name"},
-      {"pattern": "^[^/]{1,63}/[^/]{1,126}$"}
+      {"pattern": "^[A-Za-z0-9_][A-Za-z0-9_.:-]{0,62}/[A-Za-z0-9_][A-Za-z0-9_.:-]{0,63}$"}
     ],
     "examples": ["nightly-backup", "team-a/nightly-backup"]
   },
@@ -43,6 +44,12 @@ pub(super) const SCHEMAS: &str = r##"{
     "maxLength": 63,
     "examples": ["team-a"]
   },
+  "EventKinds": {
+    "description": "Kinds of events, separated by commas.",
+    "type": "string",
+    "pattern": "^(?:run|job|executor)(?:,(?:run|job|executor))*$",
+    "examples": ["run", "job,run"]
+  },
   "AllNamespaces": {
     "description": "Whether a request is about all namespaces. Only on paths without a namespace.",
     "type": "boolean",
@@ -54,6 +61,7 @@ pub(super) const SCHEMAS: &str = r##"{
     "type": "integer",
     "format": "int64",
     "minimum": 0,
+    "maximum": 9223372036854775807,
     "examples": [1]
   },
   "AuditResult": {
@@ -74,10 +82,18 @@ pub(super) const SCHEMAS: &str = r##"{
     "format": "int64",
     "examples": [1795237883581]
   },
+  "DateTime": {
+    "description": "RFC 3339 text until 9999-12-28, with at most nine digits of a second.",
+    "type": "string",
+    "format": "date-time",
+    "maxLength": 35,
+    "pattern": "^(?:(?:[0-8][0-9]{3}|9[0-8][0-9]{2}|99[0-8][0-9]|999[0-8])-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12][0-9]|3[01])|9999-(?:(?:0[1-9]|1[01])-(?:0[1-9]|[12][0-9]|3[01])|12-(?:0[1-9]|1[0-9]|2[0-8])))[Tt](?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\\.[0-9]{1,9})?(?:[Zz]|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])$",
+    "examples": ["2027-01-31T12:00:00Z", "2027-01-31T13:00:00.5+01:00"]
+  },
   "InstantText": {
     "description": "An instant: RFC 3339 text, or milliseconds since 1970-01-01T00:00:00Z. Write '+' as %2B in a URL.",
     "anyOf": [
-      {"type": "string", "format": "date-time", "maxLength": 64},
+      {"$ref": "#/components/schemas/DateTime"},
       {"type": "integer", "format": "int64", "minimum": -377705023201000, "maximum": 253402207200999}
     ],
     "examples": ["2027-01-31T12:00:00Z", 1801396800000]
@@ -106,6 +122,20 @@ pub(super) const SCHEMAS: &str = r##"{
     "minimum": 0,
     "default": 0,
     "examples": [0]
+  },
+  "LastEvent": {
+    "description": "The id of an event. It is opaque. An id that the server does not know, or not any more, is answered with `resync`.",
+    "type": "string",
+    "pattern": "^[\\x20-\\x7e]*$",
+    "examples": ["9f2c11d04a6be387-42"]
+  },
+  "LastLine": {
+    "description": "The `cursor` of a line, which is the id of its event.",
+    "type": "integer",
+    "format": "int64",
+    "minimum": 0,
+    "maximum": 9223372036854775807,
+    "examples": [4294967296]
   },
   "RunNumber": {
     "description": "The id of a run.",
@@ -158,7 +188,7 @@ pub(super) const SCHEMAS: &str = r##"{
     "type": "string",
     "minLength": 1,
     "maxLength": 128,
-    "pattern": "^[A-Za-z0-9][A-Za-z0-9_.@+-]*$",
+    "pattern": "^[A-Za-z0-9_][A-Za-z0-9_.@+-]*$",
     "examples": ["ann"]
   },
   "Role": {
@@ -230,16 +260,44 @@ pub(super) const SCHEMAS: &str = r##"{
     "examples": [{"succeeded": 3}]
   },
   "Duration": {
-    "description": "A duration: numbers with the units d, h, m, s and ms. At most 3650d.",
+    "description": "A duration of at most 3650d: numbers with the units d, h, m, s and ms. The server also accepts longer sums that stay below that.",
     "type": "string",
     "maxLength": 200,
-    "pattern": "^\\s*([0-9]{1,15}(ms|[dhms])\\s*)+$",
+    "pattern": "^ *(?:(?:(?:[0-9]{1,3}|[12][0-9]{3}|3[0-5][0-9]{2}|36[0-4][0-9]|3650)d|(?:[0-9]{1,4}|[1-7][0-9]{4})h|(?:[0-9]{1,6}|[1-4][0-9]{6})m|(?:[0-9]{1,8}|[12][0-9]{8})s|(?:[0-9]{1,11}|[12][0-9]{11})ms) *|(?:(?:[0-9]{1,3}|[12][0-9]{3})d *|(?:[0-9]{1,2}d|[0-9]{1,3}h|[0-9]{1,5}m|[0-9]{1,7}s|[0-9]{1,10}ms) *)(?:(?:[0-9]{1,2}d|[0-9]{1,3}h|[0-9]{1,5}m|[0-9]{1,7}s|[0-9]{1,10}ms) *){1,4}|(?:[0-9]{1,3}|[12][0-9]{3}|3[0-5][0-9]{2}|36[0-4][0-9])d *(?:(?:[01]?[0-9]|2[0-3])h *)?(?:[0-5]?[0-9]m *)?(?:[0-5]?[0-9]s *)?(?:[0-9]{1,3}ms *)?)$",
     "examples": ["250ms", "10s", "1h30m"]
+  },
+  "Period": {
+    "description": "A duration from 100ms to 3650d.",
+    "$ref": "#/components/schemas/Duration",
+    "pattern": "[1-9][0-9]*[dhs]|[1-9][0-9]*m(?:[^s]|$)|[1-9][0-9]{2,}ms",
+    "examples": ["100ms", "10s", "1h30m"]
+  },
+  "TimeLimit": {
+    "description": "A duration from 1ms to 3650d.",
+    "$ref": "#/components/schemas/Duration",
+    "pattern": "[1-9]",
+    "examples": ["250ms", "1h 30m"]
+  },
+  "Lifetime": {
+    "description": "For how long a token is valid: a duration from 1s to 3650d, or `never`.",
+    "anyOf": [
+      {"$ref": "#/components/schemas/Duration", "pattern": "[1-9][0-9]*[dhs]|[1-9][0-9]*m(?:[^s]|$)|[1-9][0-9]{3,}ms"},
+      {"const": "never"}
+    ],
+    "examples": ["30d", "never"]
+  },
+  "ProviderParameters": {
+    "description": "Parameters that the identity provider adds, such as `session_state`. They are ignored.",
+    "type": "object",
+    "propertyNames": {"not": {"enum": ["state", "code", "error", "iss"]}},
+    "additionalProperties": {"type": "string"},
+    "examples": [{"session_state": "0a1b"}]
   },
   "ProviderValue": {
     "description": "A value of the identity provider: at most 4,096 bytes.",
     "type": "string",
-    "maxLength": 4096
+    "maxLength": 4096,
+    "anyOf": [{"pattern": "^[\\x00-\\x7f]*$"}, {"maxLength": 1024}]
   },
   "Text": {
     "description": "A text of at most 64 KiB without a NUL character.",
@@ -258,13 +316,22 @@ pub(super) const SCHEMAS: &str = r##"{
     "description": "The parameter of the handler: a text is passed unchanged, any other value as JSON text. At most 64 KiB without a NUL character.",
     "type": ["string", "number", "boolean", "array", "object", "null"],
     "maxLength": 65536,
+    "pattern": "^[^\\x00]*$",
+    "anyOf": [{"pattern": "^[\\x01-\\x7f]*$"}, {"maxLength": 16384}],
     "examples": ["2027-03", {"month": 3}]
+  },
+  "Whole": {
+    "description": "A whole number. `3`, `3.0` and `3e0` are the same one.",
+    "type": "integer",
+    "format": "int64",
+    "minimum": -9223372036854775808,
+    "maximum": 9223372036854775807
   },
   "WholeOrText": {
     "description": "A text of at most 64 KiB. A whole number or a truth value counts as its text.",
     "anyOf": [
       {"$ref": "#/components/schemas/Text"},
-      {"type": "integer", "format": "int64"},
+      {"$ref": "#/components/schemas/Whole"},
       {"type": "boolean"}
     ]
   }

@@ -11,15 +11,20 @@ const FORBIDDEN: Refusal = (403, "Forbidden");
 const NOT_FOUND: Refusal = (404, "NotFound");
 const TOO_SLOW: Refusal = (408, "TooSlow");
 const TOO_LARGE: Refusal = (413, "TooLarge");
+const LONG_URI: Refusal = (414, "LongUri");
 const NOT_JSON: Refusal = (415, "NotJson");
 const TOO_MANY: Refusal = (429, "TooMany");
+const LARGE_HEAD: Refusal = (431, "LargeHead");
 const STORE_BROKEN: Refusal = (500, "StoreBroken");
 const UNAVAILABLE: Refusal = (503, "Unavailable");
 
-const DESCRIPTIONS: [(Refusal, &str); 10] = [
+/// Refusals of requests that are not read to the end of their headers. They have no body.
+const OF_HEADS: [Refusal; 2] = [LONG_URI, LARGE_HEAD];
+
+const DESCRIPTIONS: [(Refusal, &str); 12] = [
     (
         MALFORMED,
-        "A parameter or a field is malformed. `errors` names each.",
+        "A parameter or a field is malformed. `errors` names each. What is no HTTP request gets this status without a body.",
     ),
     (
         UNAUTHORIZED,
@@ -35,10 +40,22 @@ const DESCRIPTIONS: [(Refusal, &str); 10] = [
     ),
     (TOO_SLOW, "The body did not arrive within 30 s."),
     (TOO_LARGE, "The body is over 4 MiB."),
-    (NOT_JSON, "The body is not `application/json`."),
+    (
+        LONG_URI,
+        "The URI is too long. There is no body, and the connection is closed.",
+    ),
+    (
+        NOT_JSON,
+        "The body is not `application/json`, or has a `Content-Encoding`.",
+    ),
     (
         TOO_MANY,
         "A login or a password was tried too often, for this name or from this address.",
+    ),
+    (
+        LARGE_HEAD,
+        "The request line and the headers have more than 32 KiB, or there are more than 100 headers. There is no body, and \
+         the connection is closed.",
     ),
     (
         STORE_BROKEN,
@@ -75,7 +92,8 @@ fn is_api(path: &str) -> bool {
 /// The refusals of an operation.
 pub(super) fn of(path: &str, method: &str) -> Vec<Refusal> {
     let is_probe = path == "/livez" || path == "/readyz";
-    let rules: [(bool, &[Refusal]); 7] = [
+    let rules: [(bool, &[Refusal]); 8] = [
+        (true, &OF_HEADS),
         (!is_probe, &[MALFORMED]),
         (
             needs_token(path) || BY_BODY.contains(&path),
@@ -89,8 +107,9 @@ pub(super) fn of(path: &str, method: &str) -> Vec<Refusal> {
             method == "post" || method == "patch",
             &[TOO_SLOW, TOO_LARGE, NOT_JSON],
         ),
+        // Tokens are in the store, so `/metrics` needs it too.
         (
-            is_api(path) || path == "/readyz",
+            is_api(path) || path == "/readyz" || path == "/metrics",
             &[STORE_BROKEN, UNAVAILABLE],
         ),
     ];
@@ -104,11 +123,11 @@ pub(super) fn of(path: &str, method: &str) -> Vec<Refusal> {
 /// The responses of all refusals, by name.
 pub(super) fn responses() -> Map<String, Value> {
     let response = |((status, name), description): (Refusal, &str)| {
-        let schema = json!({ "$ref": "#/components/schemas/Problem" });
-        let mut response = json!({
-            "description": description,
-            "content": { "application/problem+json": { "schema": schema } },
-        });
+        let mut response = json!({ "description": description });
+        if !OF_HEADS.contains(&(status, name)) {
+            let schema = json!({ "$ref": "#/components/schemas/Problem" });
+            response["content"]["application/problem+json"]["schema"] = schema;
+        }
         if status == UNAUTHORIZED.0 {
             response["headers"]["WWW-Authenticate"] = json!({ "schema": { "type": "string" } });
         }
@@ -136,30 +155,36 @@ mod tests {
 
     #[test]
     fn refusals_follow_from_the_path_and_the_method() {
-        assert!(statuses("/livez", "get").is_empty());
-        assert_eq!(statuses("/readyz", "get"), [500, 503]);
-        assert_eq!(statuses("/api/openapi.json", "get"), [400]);
-        assert_eq!(statuses("/metrics", "get"), [400, 401, 403]);
+        assert_eq!(statuses("/livez", "get"), [414, 431]);
+        assert_eq!(statuses("/readyz", "get"), [414, 431, 500, 503]);
+        assert_eq!(statuses("/api/openapi.json", "get"), [414, 431, 400]);
+        assert_eq!(
+            statuses("/metrics", "get"),
+            [414, 431, 400, 401, 403, 500, 503]
+        );
         assert_eq!(
             statuses("/api/v1/jobs/{name}", "get"),
-            [400, 401, 403, 404, 500, 503]
+            [414, 431, 400, 401, 403, 404, 500, 503]
         );
         assert_eq!(
             statuses("/api/v1/jobs/apply", "post"),
-            [400, 401, 403, 408, 413, 415, 500, 503]
+            [414, 431, 400, 401, 403, 408, 413, 415, 500, 503]
         );
         assert_eq!(
             statuses("/api/v1/login", "post"),
-            [400, 401, 429, 408, 413, 415, 500, 503]
+            [414, 431, 400, 401, 429, 408, 413, 415, 500, 503]
         );
-        assert_eq!(statuses("/api/v1/login/oidc", "get"), [400, 500, 503]);
+        assert_eq!(
+            statuses("/api/v1/login/oidc", "get"),
+            [414, 431, 400, 500, 503]
+        );
         assert_eq!(
             statuses("/api/v1/login/oidc/callback", "get"),
-            [400, 429, 500, 503]
+            [414, 431, 400, 429, 500, 503]
         );
         assert_eq!(
             statuses("/api/v1/users/{name}", "patch"),
-            [400, 401, 403, 404, 408, 413, 415, 500, 503]
+            [414, 431, 400, 401, 403, 404, 408, 413, 415, 500, 503]
         );
     }
 
@@ -170,5 +195,26 @@ mod tests {
             assert!(responses.contains_key(name), "{name}");
         }
         assert_eq!(responses.len(), DESCRIPTIONS.len());
+    }
+
+    #[test]
+    fn a_response_has_a_problem_unless_the_headers_were_not_read() {
+        for (name, response) in responses() {
+            let has_problem = response["content"]["application/problem+json"].is_object();
+            let of_heads = name == "LongUri" || name == "LargeHead";
+            assert_eq!(has_problem, !of_heads, "{name}");
+        }
+    }
+
+    #[test]
+    fn the_description_has_the_limits_of_heads() {
+        let kib = crate::server::MAX_HEAD_BYTES / 1_024;
+        let (_, text) = DESCRIPTIONS
+            .into_iter()
+            .find(|(refusal, _)| *refusal == LARGE_HEAD)
+            .expect("a description");
+        assert!(text.contains(&format!("{kib} KiB")), "{text}");
+        let headers = crate::server::MAX_HEADERS;
+        assert!(text.contains(&format!("{headers} headers")), "{text}");
     }
 }

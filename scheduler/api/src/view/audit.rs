@@ -102,7 +102,7 @@ pub struct JobVersionView {
     pub enabled: bool,
     /// The definition. Lists do not have it, and neither has a version that the server cannot read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = openapi::JobDefinition)]
+    #[schema(value_type = openapi::GivenDefinition)]
     pub definition: Option<JobSpec>,
 }
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::behaviour::{apply, dispatching, log_line, report, triggered};
+use crate::openapi::{by_name, document, errors};
 use crate::raw::{Raw, request};
 use crate::server::{DEADLINE, Server, TOKEN, until};
 use cueline_api::ServerLimits;
@@ -96,6 +97,18 @@ async fn send_by(server: &Server, token: &str, path: &str, last_event: Option<&s
     sent.await.expect("no answer").expect("an answer")
 }
 
+/// Checks that the message fits the schema of the stream, and its data the schema with this name.
+#[track_caller]
+fn assert_fits(message: &Message, of_stream: &str, of_data: &str) {
+    let document = document();
+    let whole =
+        json!({ "event": message.event, "id": message.id, "data": message.data.to_string() });
+    for (name, value) in [(of_stream, &whole), (of_data, &message.data)] {
+        let errors = errors(&document, &by_name(name), value);
+        assert!(errors.is_empty(), "{name}: {value}: {errors:?}");
+    }
+}
+
 fn succeeded() -> AttemptEvent {
     let at = cueline_model::Timestamp::from_millis(1_800_000_000_000);
     AttemptEvent::Ended {
@@ -112,8 +125,10 @@ async fn a_run_appears_and_its_end_appears() {
     let mut stream = Stream::open(&server, "/events?kinds=run").await;
     let ready = stream.expect("ready").await;
     assert_eq!(ready.data, json!({ "resumed": false }));
+    assert_fits(&ready, "ChangeMessage", "Ready");
     let run = triggered(&server, "a").await;
     let created = stream.expect("run").await;
+    assert_fits(&created, "ChangeMessage", "RunEvent");
     assert_eq!(created.data["change"], "created");
     assert_eq!(created.data["id"], run.0);
     assert_eq!(created.data["job"], "a");
@@ -129,6 +144,7 @@ async fn a_run_appears_and_its_end_appears() {
     );
     assert_eq!(ended.data["state"], "succeeded");
     assert_eq!(ended.data["executor"], "worker-1");
+    assert_fits(&ended, "ChangeMessage", "RunEvent");
     server
         .post(&format!("/runs/{run}/cancel"), &json!({}))
         .await
@@ -158,6 +174,7 @@ async fn changes_of_jobs_and_executors_appear() {
         (&paused.data["change"], &paused.data["version"]),
         (&json!("paused"), &json!(2))
     );
+    assert_fits(&paused, "ChangeMessage", "JobEvent");
     let heartbeat = Heartbeat {
         executor: ExecutorId {
             group: "default".parse().expect("a name"),
@@ -180,6 +197,7 @@ async fn changes_of_jobs_and_executors_appear() {
         (&appeared.data["change"], &appeared.data["state"]),
         (&json!("appeared"), &json!("alive"))
     );
+    assert_fits(&appeared, "ChangeMessage", "ExecutorEvent");
 }
 
 #[tokio::test]
@@ -323,11 +341,13 @@ async fn log_lines_come_as_they_are_stored_and_the_end_ends_the_stream() {
             (&line.data["text"], &line.data["attempt"]),
             (&json!(text), &json!(1))
         );
+        assert_fits(&line, "LogMessage", "LogLine");
         ids.push(line.id);
     }
     report(&server, attempt, succeeded()).await;
     let end = stream.expect("end").await;
     assert_eq!(end.data, json!({ "state": "succeeded" }));
+    assert_fits(&end, "LogMessage", "EndOfLog");
     assert!(stream.next().await.is_none());
 
     let mut rest = Stream::after(&server, &path, Some(&ids[0])).await;

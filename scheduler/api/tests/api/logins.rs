@@ -313,7 +313,11 @@ async fn the_own_password_needs_the_old_one_and_ends_the_sessions() {
     let path = "/users/alice/password";
     for (body, expected) in [
         (json!({ "password": "short" }), 400),
-        (json!({ "password": "another long password" }), 400),
+        (json!({ "password": "another long password" }), 403),
+        (
+            json!({ "password": "another long password", "old_password": "" }),
+            400,
+        ),
         (
             json!({ "password": "another long password", "old_password": "wrong" }),
             403,

@@ -16,6 +16,7 @@ mod metrics;
 mod namespaces;
 mod openapi;
 mod openapi_answers;
+mod openapi_requests;
 mod openid;
 mod openid_provider;
 mod raw;

@@ -59,21 +59,26 @@ fn closed_schemas(document: &Value) -> Value {
     schemas
 }
 
-/// What is wrong with `value` by this schema of the document.
-pub(crate) fn errors(document: &Value, schema: &Value, value: &Value) -> Vec<String> {
+/// A validator of this schema of the document. Making one takes much longer than using it.
+pub(crate) fn validator(document: &Value, schema: &Value) -> jsonschema::Validator {
     let root = json!({ "allOf": [schema], "$defs": closed_schemas(document) });
     let text = root
         .to_string()
         .replace("#/components/schemas/", "#/$defs/");
     let root: Value = serde_json::from_str(&text).expect("JSON");
-    let validator = jsonschema::validator_for(&root).expect("a valid schema");
-    validator
+    jsonschema::validator_for(&root).expect("a valid schema")
+}
+
+/// What is wrong with `value` by this schema of the document.
+pub(crate) fn errors(document: &Value, schema: &Value, value: &Value) -> Vec<String> {
+    validator(document, schema)
         .iter_errors(value)
         .map(|error| error.to_string())
         .collect()
 }
 
-fn by_name(name: &str) -> Value {
+/// A reference to the schema with this name.
+pub(crate) fn by_name(name: &str) -> Value {
     json!({ "$ref": format!("#/components/schemas/{name}") })
 }
 

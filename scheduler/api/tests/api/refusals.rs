@@ -88,7 +88,7 @@ async fn wrong_paths_methods_and_parameters_are_named() {
         (
             "/jobs/none/ledger?from=2027-01-02T00:00:00Z&to=2027-01-01T00:00:00Z",
             400,
-            &["from", "not before"],
+            &["from", "is after"],
         ),
         ("/runs/0", 400, &["whole numbers"]),
         ("/runs/-1", 400, &["whole numbers"]),
