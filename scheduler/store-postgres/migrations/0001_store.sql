@@ -351,6 +351,7 @@ CREATE INDEX audit_actor ON audit (actor, id);
 CREATE INDEX audit_action ON audit (action, id);
 CREATE INDEX audit_action_object ON audit (action_object, id);
 CREATE INDEX audit_object ON audit (object, id);
+CREATE INDEX audit_namespace ON audit (namespace, id) WHERE namespace IS NOT NULL;
 CREATE INDEX audit_refused ON audit (id) WHERE result = 'refused';
 
 -- The definition of each version of a job, the newest 1,000 of each. A new job removes those of a deleted one of its name.

@@ -638,6 +638,13 @@ fn audit_filters() -> Vec<(AuditFilter, &'static str)> {
         ),
         (
             AuditFilter {
+                namespace: Some("none".parse().expect("a name")),
+                ..any()
+            },
+            "audit_namespace",
+        ),
+        (
+            AuditFilter {
                 from: Some(Timestamp::from_millis(START_MS)),
                 ..any()
             },

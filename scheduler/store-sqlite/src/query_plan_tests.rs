@@ -175,6 +175,13 @@ async fn lists_of_the_audit_log_use_their_indexes() {
         ),
         (
             AuditFilter {
+                namespace: Some("none".parse().expect("a name")),
+                ..any()
+            },
+            "audit_namespace (namespace=?",
+        ),
+        (
+            AuditFilter {
                 from: Some(Timestamp::from_millis(1)),
                 ..any()
             },
