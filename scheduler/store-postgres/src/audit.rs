@@ -41,10 +41,11 @@ pub(crate) const TRIM_VERSIONS: &str = "
     DELETE FROM job_version v USING unnest($1::bigint[]) e (id) JOIN job j ON j.id = e.id
     WHERE v.job_id = j.id AND v.version = j.version - $2";
 
-/// The versions of deleted jobs whose names these new jobs have.
+/// The versions of the last deleted job that had the name of each new one. The creation of that job has deleted those of
+/// the one before, so the cost does not grow with the number of deletions.
 pub(crate) const FORGET_VERSIONS: &str = "
     DELETE FROM job_version v USING unnest($1::bigint[]) e (id) JOIN job j ON j.id = e.id
-        JOIN job o ON o.name = j.name AND o.deleted_at IS NOT NULL
+        CROSS JOIN LATERAL (SELECT max(p.id) AS id FROM job p WHERE p.name = j.name AND p.id < j.id) o
     WHERE v.job_id = o.id";
 
 /// The versions below $2 of the newest job that ever had this name. A job without versions has one row of NULLs.
@@ -115,7 +116,7 @@ pub(crate) async fn write_versions(
     Ok(())
 }
 
-/// Deletes the versions of deleted jobs that had the names of these new ones.
+/// Deletes the versions of the deleted jobs that had the names of these new ones last.
 pub(crate) async fn forget_versions(conn: &mut PgConnection, created: &[i64]) -> Result<()> {
     if !created.is_empty() {
         sqlx::query(FORGET_VERSIONS)

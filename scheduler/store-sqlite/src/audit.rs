@@ -38,11 +38,12 @@ pub(crate) const TRIM_VERSIONS: &str = "
     DELETE FROM job_version WHERE (job_id, version) IN
         (SELECT j.id, j.version - ?2 FROM json_each(?1) e CROSS JOIN job j ON j.id = e.value)";
 
-/// The versions of deleted jobs whose names these new jobs have.
+/// The versions of the last deleted job that had the name of each new one. The creation of that job has deleted those of
+/// the one before, so the cost does not grow with the number of deletions.
 pub(crate) const FORGET_VERSIONS: &str = "
     DELETE FROM job_version WHERE job_id IN
-        (SELECT o.id FROM json_each(?1) e CROSS JOIN job j ON j.id = e.value
-            CROSS JOIN job o ON o.name = j.name AND o.deleted_at IS NOT NULL)";
+        (SELECT (SELECT max(p.id) FROM job p WHERE p.name = j.name AND p.id < j.id)
+            FROM json_each(?1) e CROSS JOIN job j ON j.id = e.value)";
 
 const NEWEST_OF_NAME: &str = "SELECT id FROM job WHERE name = ?1 ORDER BY id DESC LIMIT 1";
 
@@ -91,7 +92,7 @@ pub(crate) async fn write_versions(
     Ok(())
 }
 
-/// Deletes the versions of deleted jobs that had the names of these new ones.
+/// Deletes the versions of the deleted jobs that had the names of these new ones last.
 pub(crate) async fn forget_versions(conn: &mut SqliteConnection, created: &[i64]) -> Result<()> {
     if !created.is_empty() {
         sqlx::query(FORGET_VERSIONS)

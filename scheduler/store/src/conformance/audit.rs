@@ -606,6 +606,9 @@ pub async fn a_deleted_job_keeps_its_versions_until_its_name_is_taken(fixture: &
     let found = versions(fixture, "a").await;
     let numbers: Vec<u64> = found.iter().map(|v| v.version).collect();
     assert_eq!(numbers, [1]);
+    let deleted = fixture.store.delete_job(&name("a"), &by).await;
+    deleted.expect("deletes");
+    apply(fixture, &by_hand("a")).await;
     let left = fixture
         .harness
         .sql("SELECT CAST(count(*) AS text) FROM job_version")
