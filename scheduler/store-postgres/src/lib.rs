@@ -49,6 +49,8 @@ mod summaries;
 mod trigger;
 mod url;
 mod waiting_runs;
+#[cfg(test)]
+mod waits_tests;
 mod worker_keys;
 
 use cueline_model::StoreId;

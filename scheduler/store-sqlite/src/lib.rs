@@ -40,6 +40,8 @@ mod store_id;
 mod summaries;
 mod trigger;
 mod waiting_runs;
+#[cfg(test)]
+mod waits_tests;
 mod worker_keys;
 
 use std::path::Path;

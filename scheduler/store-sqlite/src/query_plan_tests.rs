@@ -238,10 +238,7 @@ async fn old_entries_and_versions_are_found_by_their_indexes() {
             "SEARCH job_version USING PRIMARY KEY (job_id=?",
         ),
         // Of the jobs that ever had the name, only the last one before is read.
-        (
-            audit::FORGET_VERSIONS,
-            "job_ever_named (name=? AND rowid<?",
-        ),
+        (audit::FORGET_VERSIONS, "job_ever_named (name=? AND rowid<?"),
     ] {
         let text = plan(&store, sql).await.join("\n");
         assert!(text.contains(wanted), "no {wanted} in {text}");

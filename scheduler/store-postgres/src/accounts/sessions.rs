@@ -86,7 +86,7 @@ impl PgStore {
         let row: Option<SessionUseRow> = sqlx::query_as(FIND)
             .bind(hash.0.as_slice())
             .bind(self.db.test_clock().map(Timestamp::as_millis))
-            .fetch_optional(&mut *self.db.read().await?)
+            .fetch_optional(&mut *self.db.authenticate().await?)
             .await?;
         let used = row.map(|row| session_use(row, idle_ms)).transpose()?;
         let Some(used) = used.flatten() else {

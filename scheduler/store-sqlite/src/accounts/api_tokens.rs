@@ -91,7 +91,7 @@ impl SqliteStore {
         let row: Option<TokenUseRow> = sqlx::query_as(FIND)
             .bind(hash.0.as_slice())
             .bind(self.db.now().as_millis())
-            .fetch_optional(&mut *self.db.read().await?)
+            .fetch_optional(&mut *self.db.authenticate().await?)
             .await?;
         let used = row.map(token_use).transpose()?;
         let Some(used) = used.flatten() else {
