@@ -157,6 +157,26 @@ async fn an_older_program_works_with_added_columns_and_tables() {
     assert_eq!(store.stats().await.expect("counts").jobs, 1);
 }
 
+/// Before the first release, migrations were edited. A database of such a build lacks tables or columns.
+#[tokio::test]
+async fn a_database_of_an_unreleased_build_is_refused() {
+    for edited in [
+        "UPDATE cueline_migration SET sha256 = 'of an unreleased build' WHERE version = 1",
+        "DROP TABLE cueline_migration",
+    ] {
+        let database = TestDatabase::migrated().await;
+        database.sql(edited);
+        for opened in [
+            open(&database.url()).await,
+            only_look(&database.url()).await,
+        ] {
+            refused(opened, ErrorKind::Broken, "unreleased build");
+        }
+        let error = migrate(&database.url()).await.expect_err("is refused");
+        assert!(error.to_string().contains("an empty database"), "{error}");
+    }
+}
+
 #[tokio::test]
 async fn schema_that_is_too_new_is_refused() {
     let (_database, opened) = with_version(99, 98).await;

@@ -57,6 +57,28 @@ async fn newer_schema_is_refused() {
     broken(&path, "version 99").await;
 }
 
+/// Before the first release, migrations were edited. A file of such a build lacks tables or columns.
+#[tokio::test]
+async fn a_file_of_an_unreleased_build_is_refused() {
+    for edited in [
+        "UPDATE cueline_migration SET sha256 = 'of an unreleased build' WHERE version = 1",
+        "DROP TABLE cueline_migration",
+    ] {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("cueline.db");
+        open(&path).await.expect("creates").close().await;
+        sql(&path, edited).await;
+        broken(&path, "unreleased build").await;
+        let only_look = SqliteOptions {
+            migrate: false,
+            ..SqliteOptions::default()
+        };
+        let opened = SqliteStore::open(&path, only_look).await;
+        let error = opened.expect_err("is refused");
+        assert!(error.to_string().contains("an empty database"), "{error}");
+    }
+}
+
 #[tokio::test]
 async fn damage_is_told() {
     let dir = tempfile::tempdir().expect("a directory");

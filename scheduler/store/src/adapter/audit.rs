@@ -1,17 +1,14 @@
 //! Entries of the audit log: one function for each action, and their columns. The texts of these actions are in this file
 //! only. Entries about requests that were refused come from outside of the store, with texts of their own.
 
-use std::fmt::Write as _;
-
 use cueline_model::{
     Actor, ActorKind, ExecutorId, GroupName, JobName, JobSpec, Namespace, RunId, RunState,
     Timestamp,
 };
 use serde::Serialize;
 use serde_json::{Value, json};
-use sha2::{Digest as _, Sha256};
 
-use super::convert::{corrupt, parse_name, to_u64, without_nul};
+use super::convert::{corrupt, parse_name, sha256_hex, to_u64, without_nul};
 use super::definitions::{parse_definition, serialize_definition};
 use super::worker_keys::{EnrolmentWrites, TokenRow};
 use crate::{
@@ -373,12 +370,7 @@ fn value(text: &str) -> String {
     if text.len() <= MAX_AUDIT_VALUE_BYTES {
         return without_nul(text).into_owned();
     }
-    let mut hex = String::new();
-    for byte in Sha256::digest(text.as_bytes()) {
-        // Writing to a text cannot fail.
-        let _ = write!(hex, "{byte:02x}");
-    }
-    json!({ "bytes": text.len(), "sha256": hex }).to_string()
+    json!({ "bytes": text.len(), "sha256": sha256_hex(text) }).to_string()
 }
 
 /// A stored entry: id, time, actor, address, action, namespace, group, object, result, detail, values before and after.
