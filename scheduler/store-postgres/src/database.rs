@@ -18,7 +18,7 @@ use crate::partitions::{DAY_MS, Day, KnownPartitions};
 use crate::{PgOptions, PgStore, schema, url};
 
 /// Rounded to milliseconds, as all stored times are.
-const NOW: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint";
+pub(crate) const NOW: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint";
 
 /// Overrides the server's configuration, which may allow the loss of commits. The port forbids that.
 const REQUIRE_DURABLE_COMMITS: &str = "

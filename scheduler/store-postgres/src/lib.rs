@@ -111,7 +111,7 @@ pub async fn migrate(url: &str) -> Result<SchemaVersion, StoreError> {
     migrated.map_err(|error| error.failed_to("migrate the store's schema"))
 }
 
-/// Gives the store at `url` a new id and returns it. No scheduler may be running.
+/// Gives the store at `url` a new id and returns it, and ends all sessions of users. No scheduler may be running.
 ///
 /// Call it after a restore that the store cannot notice: of a copy of the data directory, without a recovery. Such a
 /// store allocates run ids again that executors already know.

@@ -2,7 +2,7 @@
 //! only. Entries about requests that were refused come from outside of the store, with texts of their own.
 
 use cueline_model::{
-    Actor, ActorKind, ExecutorId, GroupName, JobName, JobSpec, Namespace, RunId, RunState,
+    Actor, ActorKind, ExecutorId, GroupName, JobName, JobSpec, Namespace, RunId, RunState, StoreId,
     Timestamp,
 };
 use serde::Serialize;
@@ -258,6 +258,15 @@ pub fn token_deleted(by: &Actor, row: TokenRow) -> Result<NewAuditEntry, StoreEr
             (namespace.as_ref(), group.as_ref()),
         )
     })
+}
+
+/// A restored store that has got a new id, which ended this many sessions. The actor is the command.
+pub fn store_restored(id: StoreId, sessions: u64) -> NewAuditEntry {
+    let by = Actor::new(ActorKind::Node, "cueline migrate");
+    NewAuditEntry {
+        detail: format!("sessions ended: {sessions}"),
+        ..entry(&by, "store.restore", id.to_string())
+    }
 }
 
 const fn state_text(allowed: bool) -> &'static str {
