@@ -45,6 +45,19 @@ pub(crate) const FORGET_VERSIONS: &str = "
         (SELECT (SELECT max(p.id) FROM job p WHERE p.name = j.name AND p.id < j.id)
             FROM json_each(?1) e CROSS JOIN job j ON j.id = e.value)";
 
+/// Jobs that were deleted before this time, and whose versions retention has not deleted yet.
+pub(crate) const DELETED_JOBS: &str = "
+    SELECT id FROM job WHERE deleted_at < ?1 AND keeps_versions = 1 ORDER BY deleted_at LIMIT ?2";
+
+pub(crate) const PRUNE_VERSIONS: &str = "
+    DELETE FROM job_version WHERE (job_id, version) IN
+        (SELECT v.job_id, v.version FROM json_each(?1) e CROSS JOIN job_version v ON v.job_id = e.value LIMIT ?2)";
+
+const WITHOUT_VERSIONS: &str = "
+    UPDATE job SET keeps_versions = 0
+    WHERE id IN (SELECT value FROM json_each(?1))
+        AND NOT EXISTS (SELECT 1 FROM job_version v WHERE v.job_id = job.id)";
+
 const NEWEST_OF_NAME: &str = "SELECT id FROM job WHERE name = ?1 ORDER BY id DESC LIMIT 1";
 
 pub(crate) const VERSIONS: &str = "
@@ -138,6 +151,30 @@ impl SqliteStore {
         Ok(pruned)
     }
 
+    async fn prune_versions_of_deleted(&self, older_than_ms: u64, limit: usize) -> Result<u64> {
+        let mut tx = self.db.write().await?;
+        let jobs: Vec<i64> = sqlx::query_scalar(DELETED_JOBS)
+            .bind(self.db.now().minus_ms(older_than_ms).as_millis())
+            .bind(to_i64(limit))
+            .fetch_all(&mut *tx)
+            .await?;
+        if jobs.is_empty() {
+            return Ok(0);
+        }
+        let pruned = sqlx::query(PRUNE_VERSIONS)
+            .bind(Json(&jobs))
+            .bind(to_i64(limit))
+            .execute(&mut *tx)
+            .await?
+            .rows_affected();
+        sqlx::query(WITHOUT_VERSIONS)
+            .bind(Json(&jobs))
+            .execute(&mut *tx)
+            .await?;
+        tx.commit().await?;
+        Ok(pruned)
+    }
+
     async fn list_versions(
         &self,
         job: &JobName,
@@ -182,6 +219,15 @@ impl Audit for SqliteStore {
     ) -> std::result::Result<u64, StoreError> {
         let pruned = self.prune_entries(older_than_ms, limit).await;
         pruned.map_err(|error| error.failed_to("delete old entries of the audit log"))
+    }
+
+    async fn prune_versions(
+        &self,
+        older_than_ms: u64,
+        limit: usize,
+    ) -> std::result::Result<u64, StoreError> {
+        let pruned = self.prune_versions_of_deleted(older_than_ms, limit).await;
+        pruned.map_err(|error| error.failed_to("delete versions of deleted jobs"))
     }
 
     async fn job_versions(

@@ -300,8 +300,4 @@ pub trait Accounts: Send + Sync + 'static {
 
     /// Revokes an API token at once. Returns whether it exists. With `owner`, only a token of this user.
     async fn revoke_api_token(&self, id: &str, owner: Option<UserId>, by: &Actor) -> Result<bool>;
-
-    /// Deletes at most `limit` sessions that have ended, and tokens that ended more than `older_than_ms` ago. Returns
-    /// their number.
-    async fn prune_accounts(&self, older_than_ms: u64, limit: usize) -> Result<u64>;
 }

@@ -300,7 +300,7 @@ pub async fn ended_sessions_and_tokens_are_pruned(fixture: &Fixture) {
     fixture.clock.advance(1_000);
     assert!(revoke(&*accounts, 2, None).await);
     let prune = async |limit: usize| {
-        let pruned = accounts.prune_accounts(KEEP_MS, limit).await;
+        let pruned = fixture.store.prune_accounts(KEEP_MS, limit).await;
         pruned.expect("prunes")
     };
     assert_eq!(prune(1).await, 1, "a session");
