@@ -128,6 +128,9 @@ pub struct StoredUser {
     pub login: Login,
     /// What the user may do.
     pub grants: Vec<Grant>,
+    /// The stored text of the grants, if this program cannot read it: `grants` is empty then, and the user has no
+    /// session.
+    pub unreadable_grants: Option<String>,
     /// Whether the user may log in, and the user's tokens count.
     pub enabled: bool,
     /// Counts changes, from 1.
@@ -168,6 +171,9 @@ pub struct StoredApiToken {
     pub owner: Option<String>,
     /// What it may do.
     pub grants: Vec<Grant>,
+    /// The stored text of the grants, if this program cannot read it: `grants` is empty then, and the token counts for
+    /// nothing.
+    pub unreadable_grants: Option<String>,
     /// When it was created, by the database's clock.
     pub created_at: Timestamp,
     /// Who created it.

@@ -118,9 +118,7 @@ impl SqliteStore {
             query = query.bind(owner.0);
         }
         let rows = query.fetch_all(&mut *self.db.read().await?).await?;
-        rows.into_iter()
-            .map(|row| Ok(stored_api_token(row)?))
-            .collect()
+        Ok(rows.into_iter().map(stored_api_token).collect())
     }
 
     pub(crate) async fn revoke_api_token(
@@ -139,7 +137,7 @@ impl SqliteStore {
         let Some(row) = row else {
             return Ok(false);
         };
-        let token = stored_api_token(row)?;
+        let token = stored_api_token(row);
         if token.revoked_at.is_some() {
             return Ok(true);
         }

@@ -50,6 +50,7 @@ pub async fn a_token_has_an_owner_or_none(fixture: &Fixture) {
         name: own.name,
         owner: Some("Ann".to_owned()),
         grants: own.grants,
+        unreadable_grants: None,
         created_at: fixture.now(),
         created_by: "user root".to_owned(),
         expires_at: None,
