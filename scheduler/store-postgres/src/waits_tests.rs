@@ -1,12 +1,11 @@
 //! Finding out who sends a request waits neither for the queries of users nor for the writes of the scheduler.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use cueline_model::{Actor, ActorKind, Grant};
 use cueline_store::{Accounts, Login, NewApiToken, NewUser, SecretHash};
 use cueline_test_servers::postgres::Postgres;
-use cueline_test_support::SOON;
+use cueline_test_support::{SOON, eventually};
 
 use crate::{PgOptions, PgStore};
 
@@ -20,9 +19,10 @@ async fn store() -> (Arc<Postgres>, PgStore) {
     let options = PgOptions {
         readers: 1,
         writers: 1,
-        // Without a connection of its own, the call fails earlier than the test.
-        acquire_timeout: Duration::from_secs(5),
-        idle_in_transaction_timeout: SOON,
+        // Longer than the test waits.
+        acquire_timeout: 3 * SOON,
+        idle_in_transaction_timeout: 3 * SOON,
+        call_timeout: 3 * SOON,
         ..PgOptions::default()
     };
     let store = PgStore::connect(&server.url(&name), options).await;
@@ -69,4 +69,19 @@ async fn a_request_is_authenticated_while_queries_use_all_readers() {
     let held = store.db.snapshot().await.expect("begins");
     both_are_found(&store).await;
     drop(held);
+}
+
+/// The token was never used, so its use has to be noted. That happens later.
+#[tokio::test]
+async fn a_request_is_authenticated_while_all_writers_are_in_use() {
+    let (_server, store) = store().await;
+    let held = store.db.write().await.expect("begins");
+    both_are_found(&store).await;
+    held.roll_back().await;
+    let accounts: &dyn Accounts = &store;
+    let noted = eventually("the use is noted", SOON, async || {
+        let tokens = accounts.api_tokens(None, None, 1).await.expect("lists");
+        tokens[0].last_used_at.ok_or("it is not noted")
+    });
+    noted.await.expect("in time");
 }

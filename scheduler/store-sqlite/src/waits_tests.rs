@@ -11,8 +11,8 @@ use crate::{SqliteOptions, SqliteStore};
 const SESSION: SecretHash = SecretHash([1; 32]);
 const TOKEN: SecretHash = SecretHash([2; 32]);
 
-/// Longer than a call waits for a connection.
-const SOON: Duration = Duration::from_mins(1);
+/// Shorter than a call waits for a connection.
+const SOON: Duration = Duration::from_secs(20);
 
 /// A store with a session and an API token that was never used.
 async fn store() -> (tempfile::TempDir, SqliteStore) {
@@ -63,6 +63,15 @@ async fn a_request_is_authenticated_while_queries_use_all_readers() {
     for _ in 0..READERS {
         held.push(store.db.snapshot().await.expect("begins"));
     }
+    both_are_found(&store).await;
+    drop(held);
+}
+
+/// The token was never used, so its use has to be noted. That happens later.
+#[tokio::test]
+async fn a_request_is_authenticated_during_a_write() {
+    let (_dir, store) = store().await;
+    let held = store.db.write().await.expect("begins");
     both_are_found(&store).await;
     drop(held);
 }

@@ -182,7 +182,7 @@ pub struct StoredApiToken {
     pub expires_at: Option<Timestamp>,
     /// When it was revoked.
     pub revoked_at: Option<Timestamp>,
-    /// When it was last used: its first use in the minute of its last use.
+    /// When it was last used. The last use is up to a minute later, because uses are noted once a minute.
     pub last_used_at: Option<Timestamp>,
 }
 
@@ -204,8 +204,8 @@ type Result<T> = std::result::Result<T, StoreError>;
 /// Users, sessions and API tokens. Each method is one atomic transaction, and times are those of the database's clock.
 /// Each change is in the audit log, in the same transaction, without secrets.
 ///
-/// A use of a session or a token is noted once a minute. If that fails, the request is answered all the same: a full
-/// disk must not lock out those who could make room.
+/// A use of a session or a token is noted once a minute, after the request was answered. If that fails, or if too many uses
+/// wait, a later use is noted: a full disk must not lock out those who could make room.
 ///
 /// # Errors
 ///

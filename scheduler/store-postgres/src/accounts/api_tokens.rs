@@ -2,8 +2,9 @@
 
 use cueline_model::{Actor, Timestamp};
 use cueline_store::adapter::accounts::{
-    ApiTokenRow, TokenUseRow, check_new_token, grants_text, most_tokens, no_owner,
-    stored_api_token, token_created, token_exists, token_revoked, token_use, too_many_tokens,
+    ApiTokenRow, PendingUse, TokenUseRow, Used, check_new_token, grants_text, most_tokens,
+    no_owner, stored_api_token, token_created, token_exists, token_revoked, token_use,
+    too_many_tokens,
 };
 use cueline_store::adapter::convert::{to_i64, without_nul};
 use cueline_store::{NewApiToken, Principal, SecretHash, StoredApiToken, UserId};
@@ -48,8 +49,8 @@ pub(crate) const FIND: &str = "
         coalesce($2, (extract(epoch FROM clock_timestamp()) * 1000)::bigint)
     FROM api_token t LEFT JOIN account_user u ON u.id = t.owner_id WHERE t.hash = $1";
 
-const NOTE_USE: &str = "
-    UPDATE api_token SET last_used_at = $2 WHERE hash = $1 AND (last_used_at IS NULL OR last_used_at < $3)";
+pub(super) const NOTE_USE: &str = "
+    UPDATE api_token SET last_used_at = $2 WHERE hash = $1 AND (last_used_at IS NULL OR last_used_at <= $3)";
 
 const LIST: &str = select_tokens!("WHERE t.id > $1 ORDER BY t.id LIMIT $2");
 
@@ -101,9 +102,9 @@ impl PgStore {
         let Some(used) = used.flatten() else {
             return Ok(None);
         };
-        if let Some(now) = used.note_at {
-            // A request is not refused because its use cannot be noted, such as on a full disk.
-            let _ = self.note_use(NOTE_USE, hash, now).await;
+        if let Some(at) = used.note_at {
+            let used = Used::ApiToken;
+            self.uses.note(PendingUse { used, hash, at });
         }
         Ok(Some(used.principal))
     }

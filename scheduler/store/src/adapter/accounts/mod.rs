@@ -5,6 +5,7 @@ mod audit_entries;
 mod bounds;
 mod errors;
 mod rows;
+mod use_notes;
 mod uses;
 
 pub use audit_entries::{
@@ -20,7 +21,8 @@ pub use rows::{
     ApiTokenRow, UserRow, grants_text, login_columns, name_key, stored_api_token, stored_user,
     user_grants_text,
 };
-pub use uses::{SessionUseRow, TokenUseRow, Use, minute_start, session_use, token_use};
+pub use use_notes::{PendingUse, UseNotes, Used};
+pub use uses::{SessionUseRow, TokenUseRow, Use, noted_until, session_use, token_use};
 
 use cueline_model::{Grant, Role};
 

@@ -200,7 +200,7 @@ mod tests {
             let error = stored_grants("x", unknown).expect_err("is unreadable");
             assert_eq!(error.kind(), ErrorKind::Broken);
             let listed = stored_user(row(None, None, unknown)).expect("reads");
-            assert_eq!(listed.grants, []);
+            assert!(listed.grants.is_empty());
             assert_eq!(listed.unreadable_grants.as_deref(), Some(unknown));
             assert_eq!(user_grants_text(&listed).expect("writes"), unknown);
         }
