@@ -15,9 +15,11 @@ pub(super) const LONG_MS: u64 = 365 * 24 * 3_600_000;
 /// Longer than the time in which a use is noted once.
 pub(super) const MINUTE_MS: u64 = 60_000;
 
-/// The last noted uses, as texts.
-pub(super) const SESSION_USED_AT: &str = "SELECT CAST(max(last_used_at) AS text) FROM session";
-pub(super) const TOKEN_USED_AT: &str = "SELECT CAST(max(last_used_at) AS text) FROM api_token";
+/// The last noted uses, as texts; empty if there is none.
+pub(super) const SESSION_USED_AT: &str =
+    "SELECT coalesce(CAST(max(last_used_at) AS text), '') FROM session";
+pub(super) const TOKEN_USED_AT: &str =
+    "SELECT coalesce(CAST(max(last_used_at) AS text), '') FROM api_token";
 
 /// How long a use may take until it is noted. It is long because everything is slow on a busy machine.
 const NOTED_WITHIN: Duration = Duration::from_mins(1);
