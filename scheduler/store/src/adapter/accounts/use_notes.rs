@@ -51,8 +51,7 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Pending {
     waiting: VecDeque<PendingUse>,
-    /// Those that wait, and the one that is being noted.
-    known: HashSet<SecretHash>,
+    hashes: HashSet<SecretHash>,
 }
 
 impl UseNotes {
@@ -95,20 +94,17 @@ impl Shared {
 impl Pending {
     /// Returns whether it is new, and there is room.
     fn push(&mut self, pending: PendingUse) -> bool {
-        let is_new = self.waiting.len() < MAX_WAITING && self.known.insert(pending.hash);
+        let is_new = self.waiting.len() < MAX_WAITING && self.hashes.insert(pending.hash);
         if is_new {
             self.waiting.push_back(pending);
         }
         is_new
     }
 
-    /// The next use. It stays known until [`done`](Self::done).
     fn take(&mut self) -> Option<PendingUse> {
-        self.waiting.pop_front()
-    }
-
-    fn done(&mut self, hash: SecretHash) {
-        self.known.remove(&hash);
+        let next = self.waiting.pop_front()?;
+        self.hashes.remove(&next.hash);
+        Some(next)
     }
 }
 
@@ -126,7 +122,6 @@ where
         if let Err(error) = note(pending).await {
             tracing::debug!(%error, "failed to note the use of a session or an API token; a later use is noted");
         }
-        shared.pending().done(pending.hash);
     }
 }
 
@@ -152,8 +147,6 @@ mod tests {
         assert!(waiting.push(pending(0)));
         assert!(!waiting.push(pending(0)), "it waits");
         assert_eq!(waiting.take(), Some(pending(0)));
-        assert!(!waiting.push(pending(0)), "it is being noted");
-        waiting.done(pending(0).hash);
         for number in 0..MAX_WAITING {
             assert!(waiting.push(pending(number)), "{number}");
         }
