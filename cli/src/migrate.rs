@@ -34,7 +34,7 @@ pub(crate) struct MigrateArgs {
     /// Change nothing; the exit status is 1 if the schema is not up to date
     #[arg(long)]
     pub(crate) check: bool,
-    /// Give a new id to a store that was restored from a backup, so that workers do not confuse its new runs with older ones. Stop all schedulers first
+    /// Give a new id to a store that was restored from a backup, so that workers do not confuse its new runs with older ones, and end all sessions. Stop all schedulers first
     #[arg(long, conflicts_with = "check")]
     pub(crate) restored: bool,
 }
@@ -64,7 +64,7 @@ pub(crate) async fn run(out: Out, args: &MigrateArgs) -> Result<(), Failure> {
             return out.json(&json!({ "store": url.to_string(), "id": id }));
         }
         return out.line(&format!(
-            "{url} has a new id, {id}; its queued and running attempts are published again"
+            "{url} has a new id, {id}; its queued and running attempts are published again\nall sessions have ended; revoke again the API tokens, users and keys of workers that were revoked since the backup"
         ));
     }
     let version = url.migrate().await;

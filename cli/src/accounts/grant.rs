@@ -83,11 +83,20 @@ pub(crate) fn list(grants: &[Grant]) -> String {
     }
 }
 
+/// As [`list`], of a user or a token whose grants the server may not be able to read.
+pub(crate) fn shown(grants: &[Grant], unreadable: bool) -> String {
+    if unreadable {
+        "unreadable".to_owned()
+    } else {
+        list(grants)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use cueline_model::{Grant, Role};
 
-    use super::{list, parse, to_text};
+    use super::{list, parse, shown, to_text};
 
     #[test]
     fn a_grant_has_a_role_a_place_and_scripts() {
@@ -159,5 +168,11 @@ mod tests {
             let error = parse(text).expect_err("is refused");
             assert!(error.contains(words), "{text}: {error}");
         }
+    }
+
+    #[test]
+    fn unreadable_grants_are_not_shown_as_none() {
+        assert_eq!(shown(&[], true), "unreadable");
+        assert_eq!(shown(&[], false), "none");
     }
 }

@@ -26,7 +26,7 @@ pub(super) async fn list(api: &Api, out: Out) -> Result<(), Failure> {
             cell(token.id.as_str(), None),
             cell(human::one_line(&token.name, 40), None),
             cell(token.owner.as_deref().unwrap_or("–"), None),
-            cell(grant::list(&token.grants), None),
+            cell(grant::shown(&token.grants, token.grants_unreadable), None),
             cell(expires, paint),
             cell(used, None),
         ]);

@@ -26,7 +26,7 @@ pub(super) async fn list(api: &Api, out: Out) -> Result<(), Failure> {
             cell(user.name.as_str(), None),
             cell(human::one_line(&user.display_name, 40), None),
             cell(login, paint),
-            cell(grant::list(&user.grants), None),
+            cell(grant::shown(&user.grants, user.grants_unreadable), None),
             cell(last, None),
         ]);
     }
@@ -60,7 +60,7 @@ fn print(out: Out, answer: Value) -> Result<(), Failure> {
         ("user", user.name.clone()),
         ("name", user.display_name.clone()),
         ("login", login(&user).0.to_owned()),
-        ("grants", grant::list(&user.grants)),
+        ("grants", grant::shown(&user.grants, user.grants_unreadable)),
         (
             "created",
             format!("{} by {}", user.created_at, user.created_by),

@@ -112,6 +112,16 @@ impl ManualEngine {
         Ok(())
     }
 
+    /// Deletes a batch of what has passed its retention.
+    ///
+    /// # Errors
+    ///
+    /// When the store fails.
+    pub async fn delete_expired(&mut self) -> Result<(), EngineError> {
+        self.stages.retention.activate().await?;
+        Ok(())
+    }
+
     /// Reads the keys of workers that have changed in the store.
     ///
     /// # Errors

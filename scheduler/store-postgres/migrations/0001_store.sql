@@ -17,12 +17,15 @@ CREATE TABLE job (
     -- The longest that an attempt takes: timeout and kill grace.
     max_attempt_ms bigint,
     group_name     text    NOT NULL,
-    definition     text    NOT NULL
+    definition     text    NOT NULL,
+    -- False once retention has deleted the versions of a deleted job, so that it looks for them only once.
+    keeps_versions boolean NOT NULL DEFAULT true
 );
 
 CREATE UNIQUE INDEX job_name ON job (name) WHERE deleted_at IS NULL;
-CREATE INDEX job_ever_named ON job (name);
+CREATE INDEX job_ever_named ON job (name, id);
 CREATE INDEX job_children ON job (parent_id) WHERE parent_id IS NOT NULL AND deleted_at IS NULL;
+CREATE INDEX job_keeps_versions ON job (deleted_at) WHERE deleted_at IS NOT NULL AND keeps_versions;
 CREATE INDEX job_startup ON job (id) WHERE startup AND deleted_at IS NULL;
 
 -- One row for each job that is not deleted. Its row lock is the lock of the job. A transaction takes it first if it
@@ -351,9 +354,11 @@ CREATE INDEX audit_actor ON audit (actor, id);
 CREATE INDEX audit_action ON audit (action, id);
 CREATE INDEX audit_action_object ON audit (action_object, id);
 CREATE INDEX audit_object ON audit (object, id);
+CREATE INDEX audit_namespace ON audit (namespace, id) WHERE namespace IS NOT NULL;
 CREATE INDEX audit_refused ON audit (id) WHERE result = 'refused';
 
--- The definition of each version of a job, the newest 1,000 of each. A new job removes those of a deleted one of its name.
+-- The definition of each version of a job, the newest 1,000 of each. A new job removes those of a deleted one of its name,
+-- and retention those of jobs that were deleted long ago.
 CREATE TABLE job_version (
     job_id     bigint  NOT NULL,
     version    bigint  NOT NULL,

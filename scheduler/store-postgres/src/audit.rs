@@ -41,11 +41,24 @@ pub(crate) const TRIM_VERSIONS: &str = "
     DELETE FROM job_version v USING unnest($1::bigint[]) e (id) JOIN job j ON j.id = e.id
     WHERE v.job_id = j.id AND v.version = j.version - $2";
 
-/// The versions of deleted jobs whose names these new jobs have.
+/// The versions of the last deleted job that had the name of each new one. The creation of that job has deleted those of
+/// the one before, so the cost does not grow with the number of deletions.
 pub(crate) const FORGET_VERSIONS: &str = "
     DELETE FROM job_version v USING unnest($1::bigint[]) e (id) JOIN job j ON j.id = e.id
-        JOIN job o ON o.name = j.name AND o.deleted_at IS NOT NULL
+        CROSS JOIN LATERAL (SELECT max(p.id) AS id FROM job p WHERE p.name = j.name AND p.id < j.id) o
     WHERE v.job_id = o.id";
+
+/// Jobs that were deleted before this time, and whose versions retention has not deleted yet.
+pub(crate) const DELETED_JOBS: &str = "
+    SELECT id FROM job WHERE deleted_at < $1 AND keeps_versions ORDER BY deleted_at LIMIT $2";
+
+pub(crate) const PRUNE_VERSIONS: &str = "
+    DELETE FROM job_version WHERE (job_id, version) IN
+        (SELECT v.job_id, v.version FROM unnest($1::bigint[]) e (id) JOIN job_version v ON v.job_id = e.id LIMIT $2)";
+
+const WITHOUT_VERSIONS: &str = "
+    UPDATE job SET keeps_versions = false
+    WHERE id = ANY ($1) AND NOT EXISTS (SELECT FROM job_version v WHERE v.job_id = job.id)";
 
 /// The versions below $2 of the newest job that ever had this name. A job without versions has one row of NULLs.
 pub(crate) const VERSIONS: &str = "
@@ -115,7 +128,7 @@ pub(crate) async fn write_versions(
     Ok(())
 }
 
-/// Deletes the versions of deleted jobs that had the names of these new ones.
+/// Deletes the versions of the deleted jobs that had the names of these new ones last.
 pub(crate) async fn forget_versions(conn: &mut PgConnection, created: &[i64]) -> Result<()> {
     if !created.is_empty() {
         sqlx::query(FORGET_VERSIONS)
@@ -159,6 +172,31 @@ impl PgStore {
             .execute(&mut *tx)
             .await?
             .rows_affected();
+        tx.commit().await?;
+        Ok(pruned)
+    }
+
+    async fn prune_versions_of_deleted(&self, older_than_ms: u64, limit: usize) -> Result<u64> {
+        let mut tx = self.db.write().await?;
+        let jobs: Vec<i64> = sqlx::query_scalar(DELETED_JOBS)
+            .bind(tx.now.minus_ms(older_than_ms).as_millis())
+            .bind(to_i64(limit))
+            .fetch_all(&mut *tx)
+            .await?;
+        if jobs.is_empty() {
+            tx.roll_back().await;
+            return Ok(0);
+        }
+        let pruned = sqlx::query(PRUNE_VERSIONS)
+            .bind(&jobs)
+            .bind(to_i64(limit))
+            .execute(&mut *tx)
+            .await?
+            .rows_affected();
+        sqlx::query(WITHOUT_VERSIONS)
+            .bind(&jobs)
+            .execute(&mut *tx)
+            .await?;
         tx.commit().await?;
         Ok(pruned)
     }
@@ -213,6 +251,15 @@ impl Audit for PgStore {
         let prune = || self.prune_entries(older_than_ms, limit);
         self.write("delete old entries of the audit log", prune)
             .await
+    }
+
+    async fn prune_versions(
+        &self,
+        older_than_ms: u64,
+        limit: usize,
+    ) -> std::result::Result<u64, StoreError> {
+        let prune = || self.prune_versions_of_deleted(older_than_ms, limit);
+        self.write("delete versions of deleted jobs", prune).await
     }
 
     async fn job_versions(

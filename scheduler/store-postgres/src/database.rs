@@ -18,7 +18,7 @@ use crate::partitions::{DAY_MS, Day, KnownPartitions};
 use crate::{PgOptions, PgStore, schema, url};
 
 /// Rounded to milliseconds, as all stored times are.
-const NOW: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint";
+pub(crate) const NOW: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint";
 
 /// Overrides the server's configuration, which may allow the loss of commits. The port forbids that.
 const REQUIRE_DURABLE_COMMITS: &str = "
@@ -38,6 +38,10 @@ const GENERIC_PLAN_CONNECTIONS: u32 = 4;
 /// This many of them stay open while nothing is due, because a due run has no time to wait for a connection.
 const GENERIC_PLAN_KEPT: u32 = 2;
 
+/// Connections that find sessions and API tokens. Each request needs one for a moment, and must not wait for the
+/// queries of other users.
+const AUTHENTICATION_CONNECTIONS: u32 = 2;
+
 /// A connection that was idle for longer than this is tested before use.
 const TRUSTED_IDLE: Duration = Duration::from_secs(2);
 
@@ -48,6 +52,7 @@ pub(crate) struct Database {
     writers: CountedPool,
     generic_plan: CountedPool,
     readers: CountedPool,
+    authentication: CountedPool,
     connect: PgConnectOptions,
     options: PgOptions,
     partitions: KnownPartitions,
@@ -124,10 +129,13 @@ impl Database {
             .idle_timeout(None)
             .connect_lazy_with(generic);
         let readers = pool(&options, options.readers).connect_lazy_with(connect.clone());
+        let authentication =
+            pool(&options, AUTHENTICATION_CONNECTIONS).connect_lazy_with(connect.clone());
         Ok(Self {
             writers: CountedPool::new("writers", writers),
             generic_plan: CountedPool::new("generic_plan", generic_plan),
             readers: CountedPool::new("readers", readers),
+            authentication: CountedPool::new("authentication", authentication),
             connect,
             options,
             partitions: KnownPartitions::default(),
@@ -135,6 +143,7 @@ impl Database {
     }
 
     pub(crate) async fn close(&self) {
+        self.authentication.close().await;
         self.readers.close().await;
         self.generic_plan.close().await;
         self.writers.close().await;
@@ -142,7 +151,12 @@ impl Database {
 
     /// The use of the connections.
     pub(crate) fn pool_use(&self) -> Vec<PoolUse> {
-        let pools = [&self.writers, &self.generic_plan, &self.readers];
+        let pools = [
+            &self.writers,
+            &self.generic_plan,
+            &self.readers,
+            &self.authentication,
+        ];
         pools.map(CountedPool::usage).into()
     }
 
@@ -166,6 +180,11 @@ impl Database {
     /// A connection for single reading statements on behalf of users.
     pub(crate) async fn read(&self) -> Result<PoolConnection<Postgres>> {
         Ok(self.readers.for_call().acquire().await?)
+    }
+
+    /// A connection for the statement that finds who sends a request.
+    pub(crate) async fn authenticate(&self) -> Result<PoolConnection<Postgres>> {
+        Ok(self.authentication.for_call().acquire().await?)
     }
 
     /// A connection for single statements of the scheduler. Each is a transaction of its own, and is planned like the

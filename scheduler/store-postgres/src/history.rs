@@ -183,7 +183,8 @@ impl PgStore {
                 before = ?recorded,
                 now = ?present,
                 "database was promoted or restored, and its last commits may be lost; new runs get ids that were never issued. \
-                 Runs whose commits were lost may run again. A synchronous standby loses none"
+                 Runs whose commits were lost may run again. Check API tokens, users and keys of workers that were revoked or changed since: \
+                 that may be lost too. A synchronous standby loses none"
             );
         }
         Ok(Some(present))

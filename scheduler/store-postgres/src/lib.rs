@@ -49,10 +49,15 @@ mod summaries;
 mod trigger;
 mod url;
 mod waiting_runs;
+#[cfg(test)]
+mod waits_tests;
 mod worker_keys;
+
+use std::sync::Arc;
 
 use cueline_model::StoreId;
 use cueline_store::StoreError;
+use cueline_store::adapter::accounts::UseNotes;
 
 use crate::database::Database;
 use crate::definitions::Definitions;
@@ -65,7 +70,8 @@ pub use crate::schema::SchemaVersion;
 /// A store in one PostgreSQL database, or in one schema of it: the first in the connection's `search_path`.
 #[derive(Debug)]
 pub struct PgStore {
-    db: Database,
+    db: Arc<Database>,
+    uses: UseNotes,
     definitions: Definitions,
     day_checks: DayChecks,
     history: LastHistory,
@@ -83,16 +89,20 @@ impl PgStore {
     /// - [`ErrorKind::Transient`](cueline_store::ErrorKind::Transient) if the server does not answer.
     pub async fn connect(url: &str, options: PgOptions) -> Result<Self, StoreError> {
         let db = Database::connect(url, options).await;
+        let db = Arc::new(db.map_err(|error| error.failed_to("open the store"))?);
         Ok(Self {
-            db: db.map_err(|error| error.failed_to("open the store"))?,
+            uses: accounts::note_uses(&db),
+            db,
             definitions: Definitions::default(),
             day_checks: DayChecks::default(),
             history: LastHistory::default(),
         })
     }
 
-    /// Waits for the calls in progress and closes all connections. Committed transactions are already on disk.
+    /// Waits for the calls in progress and closes all connections. Uses of sessions and API tokens that are not noted yet are
+    /// left out. Committed transactions are already on disk.
     pub async fn close(&self) {
+        self.uses.close();
         self.db.close().await;
     }
 }
@@ -109,7 +119,7 @@ pub async fn migrate(url: &str) -> Result<SchemaVersion, StoreError> {
     migrated.map_err(|error| error.failed_to("migrate the store's schema"))
 }
 
-/// Gives the store at `url` a new id and returns it. No scheduler may be running.
+/// Gives the store at `url` a new id and returns it, and ends all sessions of users. No scheduler may be running.
 ///
 /// Call it after a restore that the store cannot notice: of a copy of the data directory, without a recovery. Such a
 /// store allocates run ids again that executors already know.

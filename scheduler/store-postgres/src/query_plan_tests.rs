@@ -638,6 +638,13 @@ fn audit_filters() -> Vec<(AuditFilter, &'static str)> {
         ),
         (
             AuditFilter {
+                namespace: Some("none".parse().expect("a name")),
+                ..any()
+            },
+            "audit_namespace",
+        ),
+        (
+            AuditFilter {
                 from: Some(Timestamp::from_millis(START_MS)),
                 ..any()
             },
@@ -682,10 +689,19 @@ async fn the_audit_log_uses_its_indexes() {
         q.bind(vec![1_i64, 2]).bind(1_000_i64)
     })
     .await;
-    s.check(audit::FORGET_VERSIONS, "job_version_pkey", |q| {
-        q.bind(vec![1_i64, 2])
+    s.check(audit::DELETED_JOBS, "job_keeps_versions", |q| {
+        q.bind(START_MS).bind(5_i64)
     })
     .await;
+    s.check(audit::PRUNE_VERSIONS, "job_version_pkey", |q| {
+        q.bind(vec![1_i64, 2]).bind(5_i64)
+    })
+    .await;
+    // Of the jobs that ever had the name, only the last one before is read.
+    for part in ["job_version_pkey", "job_ever_named", "(id < j.id)"] {
+        s.check(audit::FORGET_VERSIONS, part, |q| q.bind(vec![1_i64, 2]))
+            .await;
+    }
 }
 
 /// Each request to the API finds its session or its token.

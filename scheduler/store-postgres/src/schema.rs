@@ -3,7 +3,10 @@
 //! A migration adds tables, columns with defaults, and indexes. Programs that do not know it continue to work, so a
 //! cluster can be upgraded node by node. A migration that does more raises `compatible_from` to its own version.
 //! Programs that know fewer migrations then refuse the database.
+//!
+//! The hash of each applied migration is stored. A database whose migrations were edited since is refused.
 
+use cueline_store::adapter::migrations::{AppliedMigration, check_applied, migration_hash};
 use cueline_store::{ErrorKind, StoreError};
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::{AssertSqlSafe, Connection as _};
@@ -27,7 +30,9 @@ const MIGRATIONS: [Migration; 1] = [Migration {
 const LOCK: &str = "SELECT pg_advisory_xact_lock(1131767116, 2)";
 
 const COUNT_TABLES: &str = "
-    SELECT count(*), count(*) FILTER (WHERE tablename = 'cueline_schema') FROM pg_tables WHERE schemaname = current_schema()";
+    SELECT count(*), count(*) FILTER (WHERE tablename = 'cueline_schema'),
+        count(*) FILTER (WHERE tablename = 'cueline_migration')
+    FROM pg_tables WHERE schemaname = current_schema()";
 
 /// Cueline sends UTF-8. `SQL_ASCII` keeps any bytes, and other encodings lack characters.
 const ENCODING_WITHOUT_SOME_TEXT: &str = "
@@ -35,15 +40,23 @@ const ENCODING_WITHOUT_SOME_TEXT: &str = "
 
 const READ: &str = "SELECT version, compatible_from FROM cueline_schema";
 
+const READ_APPLIED: &str = "SELECT version::bigint, sha256 FROM cueline_migration";
+
 const CREATE: &str = "
     CREATE TABLE cueline_schema (
         only_row        boolean PRIMARY KEY DEFAULT true CHECK (only_row),
         version         integer NOT NULL,
-        compatible_from integer NOT NULL)";
+        compatible_from integer NOT NULL);
+    -- The SHA-256 of the SQL of each applied migration.
+    CREATE TABLE cueline_migration (
+        version integer PRIMARY KEY,
+        sha256  text    NOT NULL)";
 
 const WRITE: &str = "
     INSERT INTO cueline_schema (version, compatible_from) VALUES ($1, $2)
     ON CONFLICT (only_row) DO UPDATE SET version = excluded.version, compatible_from = excluded.compatible_from";
+
+const WRITE_APPLIED: &str = "INSERT INTO cueline_migration (version, sha256) VALUES ($1, $2)";
 
 /// The version of a database's schema.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -97,7 +110,7 @@ pub(crate) async fn migrate(connect: &PgConnectOptions) -> Result<SchemaVersion>
     sqlx::query(LOCK).execute(&mut *tx).await?;
     let found = read(&mut tx).await?;
     if found.is_none() {
-        sqlx::query(CREATE).execute(&mut *tx).await?;
+        sqlx::raw_sql(CREATE).execute(&mut *tx).await?;
     }
     let mut now = found.unwrap_or(SchemaVersion {
         version: 0,
@@ -115,6 +128,11 @@ pub(crate) async fn migrate(connect: &PgConnectOptions) -> Result<SchemaVersion>
         sqlx::query(WRITE)
             .bind(now.version)
             .bind(now.compatible_from)
+            .execute(&mut *tx)
+            .await?;
+        sqlx::query(WRITE_APPLIED)
+            .bind(version)
+            .bind(migration_hash(migration.sql))
             .execute(&mut *tx)
             .await?;
     }
@@ -139,7 +157,8 @@ async fn read(conn: &mut PgConnection) -> Result<Option<SchemaVersion>> {
         ))
         .into());
     }
-    let (tables, ours): (i64, i64) = sqlx::query_as(COUNT_TABLES).fetch_one(&mut *conn).await?;
+    let (tables, ours, hashes): (i64, i64, i64) =
+        sqlx::query_as(COUNT_TABLES).fetch_one(&mut *conn).await?;
     if tables == 0 {
         return Ok(None);
     }
@@ -149,7 +168,7 @@ async fn read(conn: &mut PgConnection) -> Result<Option<SchemaVersion>> {
         )
         .into());
     }
-    let (version, compatible_from): (i32, i32) = sqlx::query_as(READ).fetch_one(conn).await?;
+    let (version, compatible_from): (i32, i32) = sqlx::query_as(READ).fetch_one(&mut *conn).await?;
     if compatible_from > known() {
         return Err(refused(&format!(
             "its schema has version {version}, which programs that know version {compatible_from} can use; this program knows versions 1 to {}; use a newer program",
@@ -157,6 +176,14 @@ async fn read(conn: &mut PgConnection) -> Result<Option<SchemaVersion>> {
         ))
         .into());
     }
+    let applied: Vec<AppliedMigration> = if hashes == 0 {
+        Vec::new()
+    } else {
+        sqlx::query_as(READ_APPLIED).fetch_all(conn).await?
+    };
+    let migrations: Vec<&str> = MIGRATIONS.iter().map(|migration| migration.sql).collect();
+    let count = usize::try_from(version).unwrap_or_default();
+    check_applied(&migrations, count, &applied)?;
     Ok(Some(SchemaVersion {
         version,
         compatible_from,

@@ -16,12 +16,15 @@ CREATE TABLE job (
     startup        INTEGER NOT NULL,
     -- The longest that an attempt takes: timeout and kill grace.
     max_attempt_ms INTEGER,
-    definition     TEXT    NOT NULL
+    definition     TEXT    NOT NULL,
+    -- 0 once retention has deleted the versions of a deleted job, so that it looks for them only once.
+    keeps_versions INTEGER NOT NULL DEFAULT 1
 ) STRICT;
 
 CREATE UNIQUE INDEX job_name ON job (name) WHERE deleted_at IS NULL;
 CREATE INDEX job_ever_named ON job (name);
 CREATE INDEX job_children ON job (parent_id) WHERE parent_id IS NOT NULL AND deleted_at IS NULL;
+CREATE INDEX job_keeps_versions ON job (deleted_at) WHERE deleted_at IS NOT NULL AND keeps_versions = 1;
 CREATE INDEX job_startup ON job (id) WHERE startup = 1 AND deleted_at IS NULL;
 
 -- One row for each job that is not deleted.
@@ -303,13 +306,15 @@ CREATE INDEX audit_actor ON audit (actor);
 CREATE INDEX audit_action ON audit (action);
 CREATE INDEX audit_action_object ON audit (action_object);
 CREATE INDEX audit_object ON audit (object);
+CREATE INDEX audit_namespace ON audit (namespace) WHERE namespace IS NOT NULL;
 CREATE INDEX audit_refused ON audit (result) WHERE result = 'refused';
 
 CREATE TRIGGER audit_unchanged BEFORE UPDATE ON audit BEGIN
     SELECT RAISE(ABORT, 'rows of audit are never changed');
 END;
 
--- The definition of each version of a job, the newest 1,000 of each. A new job removes those of a deleted one of its name.
+-- The definition of each version of a job, the newest 1,000 of each. A new job removes those of a deleted one of its name,
+-- and retention those of jobs that were deleted long ago.
 CREATE TABLE job_version (
     job_id     INTEGER NOT NULL REFERENCES job (id),
     version    INTEGER NOT NULL,

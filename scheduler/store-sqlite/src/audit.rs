@@ -38,11 +38,25 @@ pub(crate) const TRIM_VERSIONS: &str = "
     DELETE FROM job_version WHERE (job_id, version) IN
         (SELECT j.id, j.version - ?2 FROM json_each(?1) e CROSS JOIN job j ON j.id = e.value)";
 
-/// The versions of deleted jobs whose names these new jobs have.
+/// The versions of the last deleted job that had the name of each new one. The creation of that job has deleted those of
+/// the one before, so the cost does not grow with the number of deletions.
 pub(crate) const FORGET_VERSIONS: &str = "
     DELETE FROM job_version WHERE job_id IN
-        (SELECT o.id FROM json_each(?1) e CROSS JOIN job j ON j.id = e.value
-            CROSS JOIN job o ON o.name = j.name AND o.deleted_at IS NOT NULL)";
+        (SELECT (SELECT max(p.id) FROM job p WHERE p.name = j.name AND p.id < j.id)
+            FROM json_each(?1) e CROSS JOIN job j ON j.id = e.value)";
+
+/// Jobs that were deleted before this time, and whose versions retention has not deleted yet.
+pub(crate) const DELETED_JOBS: &str = "
+    SELECT id FROM job WHERE deleted_at < ?1 AND keeps_versions = 1 ORDER BY deleted_at LIMIT ?2";
+
+pub(crate) const PRUNE_VERSIONS: &str = "
+    DELETE FROM job_version WHERE (job_id, version) IN
+        (SELECT v.job_id, v.version FROM json_each(?1) e CROSS JOIN job_version v ON v.job_id = e.value LIMIT ?2)";
+
+const WITHOUT_VERSIONS: &str = "
+    UPDATE job SET keeps_versions = 0
+    WHERE id IN (SELECT value FROM json_each(?1))
+        AND NOT EXISTS (SELECT 1 FROM job_version v WHERE v.job_id = job.id)";
 
 const NEWEST_OF_NAME: &str = "SELECT id FROM job WHERE name = ?1 ORDER BY id DESC LIMIT 1";
 
@@ -91,7 +105,7 @@ pub(crate) async fn write_versions(
     Ok(())
 }
 
-/// Deletes the versions of deleted jobs that had the names of these new ones.
+/// Deletes the versions of the deleted jobs that had the names of these new ones last.
 pub(crate) async fn forget_versions(conn: &mut SqliteConnection, created: &[i64]) -> Result<()> {
     if !created.is_empty() {
         sqlx::query(FORGET_VERSIONS)
@@ -133,6 +147,30 @@ impl SqliteStore {
             .execute(&mut *tx)
             .await?
             .rows_affected();
+        tx.commit().await?;
+        Ok(pruned)
+    }
+
+    async fn prune_versions_of_deleted(&self, older_than_ms: u64, limit: usize) -> Result<u64> {
+        let mut tx = self.db.write().await?;
+        let jobs: Vec<i64> = sqlx::query_scalar(DELETED_JOBS)
+            .bind(self.db.now().minus_ms(older_than_ms).as_millis())
+            .bind(to_i64(limit))
+            .fetch_all(&mut *tx)
+            .await?;
+        if jobs.is_empty() {
+            return Ok(0);
+        }
+        let pruned = sqlx::query(PRUNE_VERSIONS)
+            .bind(Json(&jobs))
+            .bind(to_i64(limit))
+            .execute(&mut *tx)
+            .await?
+            .rows_affected();
+        sqlx::query(WITHOUT_VERSIONS)
+            .bind(Json(&jobs))
+            .execute(&mut *tx)
+            .await?;
         tx.commit().await?;
         Ok(pruned)
     }
@@ -181,6 +219,15 @@ impl Audit for SqliteStore {
     ) -> std::result::Result<u64, StoreError> {
         let pruned = self.prune_entries(older_than_ms, limit).await;
         pruned.map_err(|error| error.failed_to("delete old entries of the audit log"))
+    }
+
+    async fn prune_versions(
+        &self,
+        older_than_ms: u64,
+        limit: usize,
+    ) -> std::result::Result<u64, StoreError> {
+        let pruned = self.prune_versions_of_deleted(older_than_ms, limit).await;
+        pruned.map_err(|error| error.failed_to("delete versions of deleted jobs"))
     }
 
     async fn job_versions(

@@ -17,7 +17,11 @@ use crate::error::{Error, Result, is_full};
 use crate::{SqliteOptions, SqliteStore, schema};
 
 /// Connections for reading.
-const READERS: u32 = 3;
+pub(crate) const READERS: u32 = 3;
+
+/// Connections that find sessions and API tokens. Each request needs one for a moment, and must not wait for the
+/// queries of other users.
+const AUTHENTICATION_CONNECTIONS: u32 = 2;
 
 /// The longest wait while another process writes.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -29,6 +33,7 @@ const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(30);
 pub(crate) struct Database {
     writer: CountedPool,
     readers: CountedPool,
+    authentication: CountedPool,
     options: SqliteOptions,
     /// The last commit found the disk full.
     disk_full: Arc<AtomicBool>,
@@ -89,23 +94,29 @@ impl Database {
             .create_if_missing(false)
             .pragma("query_only", "1")
             .pragma("cache_size", "-16384");
-        let readers = pool(READERS).connect_with(reading).await?;
+        let readers = pool(READERS).connect_with(reading.clone()).await?;
+        let authentication = pool(AUTHENTICATION_CONNECTIONS)
+            .connect_with(reading)
+            .await?;
         Ok(Self {
             writer: CountedPool::new("writer", writer),
             readers: CountedPool::new("readers", readers),
+            authentication: CountedPool::new("authentication", authentication),
             options,
             disk_full: Arc::default(),
         })
     }
 
     pub(crate) async fn close(&self) {
+        self.authentication.close().await;
         self.readers.close().await;
         self.writer.close().await;
     }
 
     /// The use of the connections.
     pub(crate) fn pool_use(&self) -> Vec<PoolUse> {
-        vec![self.writer.usage(), self.readers.usage()]
+        let pools = [&self.writer, &self.readers, &self.authentication];
+        pools.map(CountedPool::usage).into()
     }
 
     pub(crate) async fn limit_pages(&self, pages: u32) -> std::result::Result<(), sqlx::Error> {
@@ -141,6 +152,11 @@ impl Database {
     /// A connection for single reading statements.
     pub(crate) async fn read(&self) -> Result<PoolConnection<Sqlite>> {
         Ok(self.readers.for_call().acquire().await?)
+    }
+
+    /// A connection for the statement that finds who sends a request.
+    pub(crate) async fn authenticate(&self) -> Result<PoolConnection<Sqlite>> {
+        Ok(self.authentication.for_call().acquire().await?)
     }
 
     /// Begins a reading transaction. All its statements see the same state.

@@ -40,10 +40,14 @@ mod store_id;
 mod summaries;
 mod trigger;
 mod waiting_runs;
+#[cfg(test)]
+mod waits_tests;
 mod worker_keys;
 
 use std::path::Path;
+use std::sync::Arc;
 
+use cueline_store::adapter::accounts::UseNotes;
 use cueline_store::{ClockOverride, StoreError};
 
 use crate::database::Database;
@@ -75,7 +79,8 @@ impl Default for SqliteOptions {
 /// A store in one SQLite file.
 #[derive(Debug)]
 pub struct SqliteStore {
-    db: Database,
+    db: Arc<Database>,
+    uses: UseNotes,
     definitions: Definitions,
 }
 
@@ -89,8 +94,10 @@ impl SqliteStore {
     /// a schema that this program does not know or may not migrate.
     pub async fn open(path: &Path, options: SqliteOptions) -> Result<Self, StoreError> {
         let db = Database::open(path, options).await;
+        let db = Arc::new(db.map_err(|error| error.failed_to("open the store"))?);
         Ok(Self {
-            db: db.map_err(|error| error.failed_to("open the store"))?,
+            uses: accounts::note_uses(&db),
+            db,
             definitions: Definitions::default(),
         })
     }
@@ -105,8 +112,10 @@ impl SqliteStore {
         limited.map_err(|error| failed_to("limit the store's size", error))
     }
 
-    /// Waits for the calls in progress and closes all connections. Committed transactions are already on disk.
+    /// Waits for the calls in progress and closes all connections. Uses of sessions and API tokens that are not noted yet are
+    /// left out. Committed transactions are already on disk.
     pub async fn close(&self) {
+        self.uses.close();
         self.db.close().await;
     }
 }

@@ -175,6 +175,13 @@ async fn lists_of_the_audit_log_use_their_indexes() {
         ),
         (
             AuditFilter {
+                namespace: Some("none".parse().expect("a name")),
+                ..any()
+            },
+            "audit_namespace (namespace=?",
+        ),
+        (
+            AuditFilter {
                 from: Some(Timestamp::from_millis(1)),
                 ..any()
             },
@@ -230,6 +237,13 @@ async fn old_entries_and_versions_are_found_by_their_indexes() {
             audit::FORGET_VERSIONS,
             "SEARCH job_version USING PRIMARY KEY (job_id=?",
         ),
+        (audit::DELETED_JOBS, "job_keeps_versions (deleted_at<?"),
+        (
+            audit::PRUNE_VERSIONS,
+            "SEARCH job_version USING PRIMARY KEY (job_id=? AND version=?",
+        ),
+        // Of the jobs that ever had the name, only the last one before is read.
+        (audit::FORGET_VERSIONS, "job_ever_named (name=? AND rowid<?"),
     ] {
         let text = plan(&store, sql).await.join("\n");
         assert!(text.contains(wanted), "no {wanted} in {text}");

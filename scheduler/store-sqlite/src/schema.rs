@@ -1,5 +1,8 @@
 //! Creates or migrates the schema when the store is opened. Refuses the file of another program.
+//!
+//! The hash of each applied migration is stored. A file whose migrations were edited since is refused.
 
+use cueline_store::adapter::migrations::{AppliedMigration, check_applied, migration_hash};
 use cueline_store::{ErrorKind, StoreError};
 use sqlx::{AssertSqlSafe, SqliteConnection, SqlitePool};
 
@@ -13,7 +16,15 @@ const MIGRATIONS: [&str; 1] = [include_str!("../migrations/0001_store.sql")];
 
 const READ_STATE: &str = "
     SELECT (SELECT application_id FROM pragma_application_id), (SELECT user_version FROM pragma_user_version),
-        (SELECT count(*) FROM sqlite_schema)";
+        (SELECT count(*) FROM sqlite_schema), (SELECT count(*) FROM sqlite_schema WHERE name = 'cueline_migration')";
+
+/// The SHA-256 of the SQL of each applied migration.
+const CREATE_APPLIED: &str = "
+    CREATE TABLE IF NOT EXISTS cueline_migration (version INTEGER PRIMARY KEY, sha256 TEXT NOT NULL) STRICT";
+
+const READ_APPLIED: &str = "SELECT version, sha256 FROM cueline_migration";
+
+const WRITE_APPLIED: &str = "INSERT INTO cueline_migration (version, sha256) VALUES (?1, ?2)";
 
 /// Migrates an empty or older file. Fails if that is not allowed. The file of another program is not changed.
 pub(crate) async fn prepare(writer: &SqlitePool, may_migrate: bool) -> Result<()> {
@@ -55,6 +66,12 @@ async fn migrate(writer: &SqlitePool) -> Result<()> {
     let from = read_version(&mut tx).await?;
     for (migration, version) in MIGRATIONS.iter().zip(1_i64..).skip(from) {
         sqlx::raw_sql(*migration).execute(&mut *tx).await?;
+        sqlx::query(CREATE_APPLIED).execute(&mut *tx).await?;
+        sqlx::query(WRITE_APPLIED)
+            .bind(version)
+            .bind(migration_hash(migration))
+            .execute(&mut *tx)
+            .await?;
         let mark =
             format!("PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {version};");
         sqlx::raw_sql(AssertSqlSafe(mark)).execute(&mut *tx).await?;
@@ -64,20 +81,27 @@ async fn migrate(writer: &SqlitePool) -> Result<()> {
 
 /// The number of migrations that were applied to the file. Fails if it is not a store that this program knows.
 async fn read_version(conn: &mut SqliteConnection) -> Result<usize> {
-    let (application_id, version, tables): (i64, i64, i64) =
-        sqlx::query_as(READ_STATE).fetch_one(conn).await?;
+    let (application_id, version, tables, hashes): (i64, i64, i64, i64) =
+        sqlx::query_as(READ_STATE).fetch_one(&mut *conn).await?;
     if application_id == 0 && version == 0 && tables == 0 {
         return Ok(0);
     }
     if application_id != APPLICATION_ID {
         return Err(refused("the file is a database of another program").into());
     }
-    match usize::try_from(version) {
-        Ok(known) if (1..=MIGRATIONS.len()).contains(&known) => Ok(known),
-        _ => Err(refused(&format!(
+    let known = usize::try_from(version).unwrap_or_default();
+    if !(1..=MIGRATIONS.len()).contains(&known) {
+        return Err(refused(&format!(
             "its schema has version {version}, this program knows versions 1 to {}; use a newer program",
             MIGRATIONS.len()
         ))
-        .into()),
+        .into());
     }
+    let applied: Vec<AppliedMigration> = if hashes == 0 {
+        Vec::new()
+    } else {
+        sqlx::query_as(READ_APPLIED).fetch_all(conn).await?
+    };
+    check_applied(&MIGRATIONS, known, &applied)?;
+    Ok(known)
 }

@@ -128,6 +128,9 @@ pub struct StoredUser {
     pub login: Login,
     /// What the user may do.
     pub grants: Vec<Grant>,
+    /// The stored text of the grants, if this program cannot read it: `grants` is empty then, and the user has no
+    /// session.
+    pub unreadable_grants: Option<String>,
     /// Whether the user may log in, and the user's tokens count.
     pub enabled: bool,
     /// Counts changes, from 1.
@@ -168,6 +171,9 @@ pub struct StoredApiToken {
     pub owner: Option<String>,
     /// What it may do.
     pub grants: Vec<Grant>,
+    /// The stored text of the grants, if this program cannot read it: `grants` is empty then, and the token counts for
+    /// nothing.
+    pub unreadable_grants: Option<String>,
     /// When it was created, by the database's clock.
     pub created_at: Timestamp,
     /// Who created it.
@@ -176,7 +182,7 @@ pub struct StoredApiToken {
     pub expires_at: Option<Timestamp>,
     /// When it was revoked.
     pub revoked_at: Option<Timestamp>,
-    /// When it was last used: its first use in the minute of its last use.
+    /// When it was last used. The last use is up to a minute later, because uses are noted once a minute.
     pub last_used_at: Option<Timestamp>,
 }
 
@@ -198,8 +204,8 @@ type Result<T> = std::result::Result<T, StoreError>;
 /// Users, sessions and API tokens. Each method is one atomic transaction, and times are those of the database's clock.
 /// Each change is in the audit log, in the same transaction, without secrets.
 ///
-/// A use of a session or a token is noted once a minute. If that fails, the request is answered all the same: a full
-/// disk must not lock out those who could make room.
+/// A use of a session or a token is noted once a minute, after the request was answered. If that fails, or if too many uses
+/// wait, a later use is noted: a full disk must not lock out those who could make room.
 ///
 /// # Errors
 ///
@@ -300,8 +306,4 @@ pub trait Accounts: Send + Sync + 'static {
 
     /// Revokes an API token at once. Returns whether it exists. With `owner`, only a token of this user.
     async fn revoke_api_token(&self, id: &str, owner: Option<UserId>, by: &Actor) -> Result<bool>;
-
-    /// Deletes at most `limit` sessions that have ended, and tokens that ended more than `older_than_ms` ago. Returns
-    /// their number.
-    async fn prune_accounts(&self, older_than_ms: u64, limit: usize) -> Result<u64>;
 }

@@ -125,8 +125,11 @@ pub trait Audit: Send + Sync + 'static {
     /// Deletes at most `limit` entries that are older than `older_than_ms`, oldest first. Returns their number.
     async fn prune_audit(&self, older_than_ms: u64, limit: usize) -> Result<u64>;
 
+    /// Deletes at most `limit` versions of jobs that were deleted more than `older_than_ms` ago. Returns their number.
+    async fn prune_versions(&self, older_than_ms: u64, limit: usize) -> Result<u64>;
+
     /// At most `limit` versions of a job with a number below `before`, newest first. A deleted job keeps its versions
-    /// until a job gets its name.
+    /// until a job gets its name, or until [`prune_versions`](Self::prune_versions) deletes them.
     ///
     /// # Errors
     ///

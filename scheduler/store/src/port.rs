@@ -476,6 +476,10 @@ pub trait Store: Audit {
     /// limit.
     async fn delete_expired_runs(&self, older_than_ms: u64, limit: usize) -> Result<u64>;
 
+    /// Deletes at most `limit` sessions that have ended, and API tokens that ended more than `older_than_ms` ago. Returns
+    /// their number. See [`Accounts`](crate::Accounts).
+    async fn prune_accounts(&self, older_than_ms: u64, limit: usize) -> Result<u64>;
+
     /// Repairs enabled `fixed_delay` jobs that neither run nor have a next fire time: sets that time. Returns their
     /// number, which should be 0.
     async fn repair_fixed_delay_jobs(&self) -> Result<u64>;

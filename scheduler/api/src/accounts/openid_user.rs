@@ -65,7 +65,9 @@ pub(super) async fn account(
 fn change(user: &StoredUser, identity: &Identity, grants: Option<&[Grant]>) -> Option<UserChange> {
     // The store may keep them in another order.
     let is_same = |grants: &[Grant]| {
-        grants.len() == user.grants.len() && grants.iter().all(|one| user.grants.contains(one))
+        user.unreadable_grants.is_none()
+            && grants.len() == user.grants.len()
+            && grants.iter().all(|one| user.grants.contains(one))
     };
     let grants = grants.filter(|grants| !is_same(grants));
     // A provider that says no name leaves the one that was given here.
@@ -142,6 +144,7 @@ mod tests {
             display_name: "Alice".to_owned(),
             login: Login::None,
             grants,
+            unreadable_grants: None,
             enabled: true,
             version: 7,
             created_at: Timestamp::from_millis(0),

@@ -351,7 +351,13 @@ async fn seen(state: &ApiState, caller: &Caller, name: &str) -> Result<StoredUse
 /// The user, if the caller may change them.
 async fn managed(state: &ApiState, caller: &Caller, name: &str) -> Result<StoredUser, Problem> {
     let user = seen(state, caller, name).await?;
-    if grants::may_manage(&caller.access, &user.grants) {
+    // Grants that this server cannot read may be all rights.
+    let is_managed = if user.unreadable_grants.is_some() {
+        grants::may_manage(&caller.access, &[Grant::everything()])
+    } else {
+        grants::may_manage(&caller.access, &user.grants)
+    };
+    if is_managed {
         return Ok(user);
     }
     Err(Problem::forbidden(format!(

@@ -33,6 +33,10 @@ pub struct UserView {
     /// What the user may do.
     #[schema(value_type = Vec<openapi::Grant>)]
     pub grants: Vec<Grant>,
+    /// The server cannot read the grants, because a newer one has written them. `grants` is empty, and the user cannot
+    /// send requests.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub grants_unreadable: bool,
     /// Whether the user may log in, and the user's tokens count.
     pub enabled: bool,
     /// Counts changes, from 1.
@@ -58,6 +62,7 @@ impl From<StoredUser> for UserView {
                 Login::None => LoginKind::None,
             },
             grants: user.grants,
+            grants_unreadable: user.unreadable_grants.is_some(),
             enabled: user.enabled,
             version: user.version,
             created_at: user.created_at,
@@ -169,6 +174,10 @@ pub struct ApiTokenView {
     /// What it may do. With an owner, only what the owner may do too.
     #[schema(value_type = Vec<openapi::Grant>)]
     pub grants: Vec<Grant>,
+    /// The server cannot read the grants, because a newer one has written them. `grants` is empty, and the token is
+    /// refused.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub grants_unreadable: bool,
     /// When it was created.
     #[schema(value_type = openapi::Instant)]
     pub created_at: Timestamp,
@@ -192,6 +201,7 @@ impl From<StoredApiToken> for ApiTokenView {
             name: token.name,
             owner: token.owner,
             grants: token.grants,
+            grants_unreadable: token.unreadable_grants.is_some(),
             created_at: token.created_at,
             created_by: token.created_by,
             expires_at: token.expires_at,

@@ -141,7 +141,7 @@ async fn scrapes_within_ten_seconds_share_one_reading_of_the_store() {
 async fn connections_to_the_store_are_served_by_pool() {
     let server = Server::start().await;
     let text = scrape(&server).await.text;
-    for (pool, limit) in [("writer", 1), ("readers", 3)] {
+    for (pool, limit) in [("writer", 1), ("readers", 3), ("authentication", 2)] {
         let labels = format!("{{pool=\"{pool}\"}}");
         let most = value(&text, &format!("cueline_store_connection_limit{labels}"));
         assert_eq!(most, limit);

@@ -1,4 +1,5 @@
-//! Deletes ended runs and entries of the audit log after their retention, and repairs jobs that have stopped repeating.
+//! Deletes what has passed its retention: ended runs, entries of the audit log, versions of deleted jobs, ended sessions
+//! and API tokens. Repairs jobs that have stopped repeating.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +14,7 @@ pub(crate) struct Retention {
     pub(crate) audit_kept_ms: u64,
 }
 
-/// Runs, or entries, deleted in one transaction. The transaction holds the store's write lock, so it has to be short.
+/// Rows of a kind, such as runs or entries, deleted in one transaction. The transaction holds the store's write lock, so it has to be short.
 const BATCH: usize = 500;
 /// The pause between two batches.
 const BETWEEN_BATCHES: Duration = Duration::from_millis(20);
@@ -38,8 +39,14 @@ impl Duty for Retention {
             .store
             .delete_expired_runs(self.runs_kept_ms, BATCH)
             .await?;
-        let pruned = self.audit.prune_audit(self.audit_kept_ms, BATCH).await?;
-        let may_be_more = deleted.max(pruned) >= BATCH as u64;
+        let kept_ms = self.audit_kept_ms;
+        let counts = [
+            deleted,
+            self.audit.prune_audit(kept_ms, BATCH).await?,
+            self.audit.prune_versions(kept_ms, BATCH).await?,
+            self.store.prune_accounts(kept_ms, BATCH).await?,
+        ];
+        let may_be_more = counts.into_iter().any(|count| count >= BATCH as u64);
         Ok(Next::After(if may_be_more {
             BETWEEN_BATCHES
         } else {

@@ -25,6 +25,7 @@ mod random_faults;
 mod reconcile;
 mod refused_copies;
 mod refused_triggers;
+mod retention;
 mod retry;
 mod routing;
 mod shutdown;

@@ -7,9 +7,11 @@ pub(crate) mod api_tokens;
 pub(crate) mod sessions;
 mod users;
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use cueline_model::{Actor, Timestamp};
-use cueline_store::adapter::accounts::minute_start;
+use cueline_store::adapter::accounts::{PendingUse, UseNotes, Used, noted_until};
 use cueline_store::adapter::convert::to_i64;
 use cueline_store::{
     Accounts, NewApiToken, NewUser, Principal, SecretHash, StoreError, StoredApiToken, StoredUser,
@@ -18,7 +20,7 @@ use cueline_store::{
 use sqlx::postgres::PgConnection;
 
 use crate::PgStore;
-use crate::database::WriteTx;
+use crate::database::{Database, WriteTx};
 use crate::error::Result;
 
 /// Other changes of users and tokens wait for the end of the transaction.
@@ -56,28 +58,39 @@ impl PgStore {
         Ok(sessions.saturating_add(tokens))
     }
 
-    /// Notes a use of the session or the token with this hash, unless one in the same minute was noted.
-    async fn note_use(
-        &self,
-        statement: &'static str,
-        hash: SecretHash,
-        now: Timestamp,
-    ) -> Result<()> {
-        sqlx::query(statement)
-            .bind(hash.0.as_slice())
-            .bind(now.as_millis())
-            .bind(minute_start(now).as_millis())
-            .execute(&mut *self.db.autocommit().await?)
-            .await?;
-        Ok(())
-    }
-
     /// Begins a transaction that changes users or tokens.
     async fn change_accounts(&self) -> Result<WriteTx> {
         let mut tx = self.db.write().await?;
         sqlx::query(LOCK).execute(&mut *tx).await?;
         Ok(tx)
     }
+}
+
+/// Starts to note uses over the connections that write.
+pub(crate) fn note_uses(db: &Arc<Database>) -> UseNotes {
+    let db = Arc::clone(db);
+    UseNotes::start(move |pending| {
+        let db = Arc::clone(&db);
+        async move {
+            let noted = db.bounded(note_use(&db, pending)).await;
+            noted.map_err(|error| error.failed_to("note a use"))
+        }
+    })
+}
+
+/// Notes a use of a session or a token, unless one less than a minute before was noted.
+async fn note_use(db: &Database, pending: PendingUse) -> Result<()> {
+    let statement = match pending.used {
+        Used::Session => sessions::NOTE_USE,
+        Used::ApiToken => api_tokens::NOTE_USE,
+    };
+    sqlx::query(statement)
+        .bind(pending.hash.0.as_slice())
+        .bind(pending.at.as_millis())
+        .bind(noted_until(pending.at).as_millis())
+        .execute(&mut *db.autocommit().await?)
+        .await?;
+    Ok(())
 }
 
 async fn prune(

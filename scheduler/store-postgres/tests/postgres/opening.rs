@@ -1,7 +1,9 @@
 //! A missing database, one of another program, and one of another version are refused with a clear message.
 
 use cueline_model::{Actor, ActorKind};
-use cueline_store::{ErrorKind, Store, StoreError};
+use cueline_store::{
+    Accounts, Audit, AuditFilter, ErrorKind, Login, NewUser, SecretHash, Store, StoreError,
+};
 use cueline_store_postgres::{PgOptions, PgStore, migrate, renew_store_id};
 use cueline_test_servers::free_port;
 use cueline_test_servers::postgres::WITH_PASSWORD;
@@ -157,6 +159,26 @@ async fn an_older_program_works_with_added_columns_and_tables() {
     assert_eq!(store.stats().await.expect("counts").jobs, 1);
 }
 
+/// Before the first release, migrations were edited. A database of such a build lacks tables or columns.
+#[tokio::test]
+async fn a_database_of_an_unreleased_build_is_refused() {
+    for edited in [
+        "UPDATE cueline_migration SET sha256 = 'of an unreleased build' WHERE version = 1",
+        "DROP TABLE cueline_migration",
+    ] {
+        let database = TestDatabase::migrated().await;
+        database.sql(edited);
+        for opened in [
+            open(&database.url()).await,
+            only_look(&database.url()).await,
+        ] {
+            refused(opened, ErrorKind::Broken, "unreleased build");
+        }
+        let error = migrate(&database.url()).await.expect_err("is refused");
+        assert!(error.to_string().contains("an empty database"), "{error}");
+    }
+}
+
 #[tokio::test]
 async fn schema_that_is_too_new_is_refused() {
     let (_database, opened) = with_version(99, 98).await;
@@ -187,4 +209,34 @@ async fn an_older_schema_is_refused_where_migration_is_off() {
         ErrorKind::Broken,
         "has version 0, this program needs version 1",
     );
+}
+
+/// A session that was ended after the backup is back, and its secret may be known.
+#[tokio::test]
+async fn a_restored_store_has_no_session_and_an_entry_about_it() {
+    let database = TestDatabase::empty();
+    let store = open(&database.url()).await.expect("opens");
+    let by = Actor::new(ActorKind::User, "root");
+    let ann = NewUser {
+        name: "ann".to_owned(),
+        display_name: String::new(),
+        login: Login::None,
+        grants: Vec::new(),
+    };
+    let session = SecretHash([1; 32]);
+    let ann = store.create_user(&ann, &by).await.expect("creates");
+    let started = store.create_session(ann, session, 600_000, &by).await;
+    started.expect("starts");
+    let renewed = renew_store_id(&database.url()).await.expect("renews");
+    let found = store.session(session, 600_000).await;
+    assert_eq!(found.expect("answers"), None);
+    let filter = AuditFilter {
+        action: Some("store.restore".to_owned()),
+        limit: 9,
+        ..AuditFilter::default()
+    };
+    let entries = store.audit_entries(&filter).await.expect("lists");
+    assert_eq!(entries.len(), 1);
+    assert_eq!(entries[0].entry.object, renewed.to_string());
+    assert_eq!(entries[0].entry.detail, "sessions ended: 1");
 }

@@ -2,8 +2,9 @@
 
 use cueline_model::{Actor, Timestamp};
 use cueline_store::adapter::accounts::{
-    ApiTokenRow, TokenUseRow, check_new_token, grants_text, most_tokens, no_owner,
-    stored_api_token, token_created, token_exists, token_revoked, token_use, too_many_tokens,
+    ApiTokenRow, PendingUse, TokenUseRow, Used, check_new_token, grants_text, most_tokens,
+    no_owner, stored_api_token, token_created, token_exists, token_revoked, token_use,
+    too_many_tokens,
 };
 use cueline_store::adapter::convert::{to_i64, without_nul};
 use cueline_store::{NewApiToken, Principal, SecretHash, StoredApiToken, UserId};
@@ -44,8 +45,8 @@ pub(crate) const FIND: &str = "
     SELECT t.id, t.name, t.grants, t.expires_at, t.revoked_at, t.last_used_at, t.owner_id, u.name, u.grants, u.enabled, ?2
     FROM api_token t LEFT JOIN account_user u ON u.id = t.owner_id WHERE t.hash = ?1";
 
-const NOTE_USE: &str = "
-    UPDATE api_token SET last_used_at = ?2 WHERE hash = ?1 AND (last_used_at IS NULL OR last_used_at < ?3)";
+pub(super) const NOTE_USE: &str = "
+    UPDATE api_token SET last_used_at = ?2 WHERE hash = ?1 AND (last_used_at IS NULL OR last_used_at <= ?3)";
 
 const LIST: &str = select_tokens!("WHERE t.id > ?1 ORDER BY t.id LIMIT ?2");
 
@@ -91,15 +92,15 @@ impl SqliteStore {
         let row: Option<TokenUseRow> = sqlx::query_as(FIND)
             .bind(hash.0.as_slice())
             .bind(self.db.now().as_millis())
-            .fetch_optional(&mut *self.db.read().await?)
+            .fetch_optional(&mut *self.db.authenticate().await?)
             .await?;
         let used = row.map(token_use).transpose()?;
         let Some(used) = used.flatten() else {
             return Ok(None);
         };
-        if let Some(now) = used.note_at {
-            // A request is not refused because its use cannot be noted, such as on a full disk.
-            let _ = self.note_use(NOTE_USE, hash, now).await;
+        if let Some(at) = used.note_at {
+            let used = Used::ApiToken;
+            self.uses.note(PendingUse { used, hash, at });
         }
         Ok(Some(used.principal))
     }
@@ -118,9 +119,7 @@ impl SqliteStore {
             query = query.bind(owner.0);
         }
         let rows = query.fetch_all(&mut *self.db.read().await?).await?;
-        rows.into_iter()
-            .map(|row| Ok(stored_api_token(row)?))
-            .collect()
+        Ok(rows.into_iter().map(stored_api_token).collect())
     }
 
     pub(crate) async fn revoke_api_token(
@@ -139,7 +138,7 @@ impl SqliteStore {
         let Some(row) = row else {
             return Ok(false);
         };
-        let token = stored_api_token(row)?;
+        let token = stored_api_token(row);
         if token.revoked_at.is_some() {
             return Ok(true);
         }

@@ -2,7 +2,8 @@
 
 use cueline_model::Actor;
 use cueline_store::adapter::accounts::{
-    SessionUseRow, no_enabled_user, session_ended, session_exists, session_started, session_use,
+    PendingUse, SessionUseRow, Used, no_enabled_user, session_ended, session_exists,
+    session_started, session_use,
 };
 use cueline_store::adapter::convert::to_i64;
 use cueline_store::{MAX_SESSIONS, Principal, SecretHash, UserId};
@@ -29,7 +30,8 @@ pub(crate) const FIND: &str = "
     SELECT u.id, u.name, u.grants, u.enabled, s.expires_at, s.last_used_at, ?2
     FROM session s JOIN account_user u ON u.id = s.user_id WHERE s.hash = ?1";
 
-const NOTE_USE: &str = "UPDATE session SET last_used_at = ?2 WHERE hash = ?1 AND last_used_at < ?3";
+pub(super) const NOTE_USE: &str =
+    "UPDATE session SET last_used_at = ?2 WHERE hash = ?1 AND last_used_at <= ?3";
 
 const USER_OF: &str =
     "SELECT u.name FROM session s JOIN account_user u ON u.id = s.user_id WHERE s.hash = ?1";
@@ -86,15 +88,15 @@ impl SqliteStore {
         let row: Option<SessionUseRow> = sqlx::query_as(FIND)
             .bind(hash.0.as_slice())
             .bind(self.db.now().as_millis())
-            .fetch_optional(&mut *self.db.read().await?)
+            .fetch_optional(&mut *self.db.authenticate().await?)
             .await?;
         let used = row.map(|row| session_use(row, idle_ms)).transpose()?;
         let Some(used) = used.flatten() else {
             return Ok(None);
         };
-        if let Some(now) = used.note_at {
-            // A request is not refused because its use cannot be noted, such as on a full disk.
-            let _ = self.note_use(NOTE_USE, hash, now).await;
+        if let Some(at) = used.note_at {
+            let used = Used::Session;
+            self.uses.note(PendingUse { used, hash, at });
         }
         Ok(Some(used.principal))
     }

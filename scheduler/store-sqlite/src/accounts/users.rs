@@ -3,8 +3,9 @@
 use cueline_model::{Actor, Timestamp};
 use cueline_store::adapter::accounts::{
     UserRow, check_first_user, check_new_user, check_user_change, grants_text, is_admin,
-    last_admin, login_columns, name_key, no_user, not_first_user, plan_user_change, stored_user,
-    subject_taken, too_many_users, user_changed, user_created, user_deleted, user_exists,
+    last_admin, login_columns, may_be_admin, name_key, no_user, not_first_user, plan_user_change,
+    stored_user, subject_taken, too_many_users, user_changed, user_created, user_deleted,
+    user_exists, user_grants_text,
 };
 use cueline_store::adapter::convert::{to_i64, without_nul};
 use cueline_store::{Login, MAX_USERS, NewUser, StoredUser, UserChange, UserId};
@@ -126,7 +127,7 @@ impl SqliteStore {
         let mut tx = self.db.write().await?;
         let now = self.db.now();
         let user = find(&mut tx, name).await?;
-        if is_admin(&user.login, &user.grants, user.enabled) {
+        if may_be_admin(&user) {
             require_other_admin(&mut tx, &user).await?;
         }
         let sessions = delete(&mut tx, DELETE_SESSIONS, user.id).await?;
@@ -213,7 +214,7 @@ async fn write(conn: &mut SqliteConnection, user: &StoredUser) -> Result<()> {
         .bind(password)
         .bind(issuer)
         .bind(subject)
-        .bind(grants_text(&user.grants)?)
+        .bind(user_grants_text(user)?)
         .bind(user.enabled)
         .bind(is_admin(&user.login, &user.grants, user.enabled))
         .bind(to_i64(user.version))

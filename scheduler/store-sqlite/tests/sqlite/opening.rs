@@ -4,7 +4,7 @@ use std::io::{Seek, SeekFrom, Write};
 use std::path::Path;
 
 use cueline_model::{Actor, ActorKind};
-use cueline_store::{ErrorKind, Store};
+use cueline_store::{Accounts, Audit, AuditFilter, ErrorKind, Login, NewUser, SecretHash, Store};
 use cueline_store_sqlite::{SqliteOptions, SqliteStore};
 use sqlx::{Connection, SqliteConnection};
 
@@ -55,6 +55,28 @@ async fn newer_schema_is_refused() {
     open(&path).await.expect("opens again").close().await;
     sql(&path, "PRAGMA user_version = 99").await;
     broken(&path, "version 99").await;
+}
+
+/// Before the first release, migrations were edited. A file of such a build lacks tables or columns.
+#[tokio::test]
+async fn a_file_of_an_unreleased_build_is_refused() {
+    for edited in [
+        "UPDATE cueline_migration SET sha256 = 'of an unreleased build' WHERE version = 1",
+        "DROP TABLE cueline_migration",
+    ] {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("cueline.db");
+        open(&path).await.expect("creates").close().await;
+        sql(&path, edited).await;
+        broken(&path, "unreleased build").await;
+        let only_look = SqliteOptions {
+            migrate: false,
+            ..SqliteOptions::default()
+        };
+        let opened = SqliteStore::open(&path, only_look).await;
+        let error = opened.expect_err("is refused");
+        assert!(error.to_string().contains("an empty database"), "{error}");
+    }
 }
 
 #[tokio::test]
@@ -129,4 +151,34 @@ async fn each_store_has_an_id_of_its_own() {
     store.close().await;
     assert_ne!(renewed, first);
     assert_eq!(renewed, id(&one).await);
+}
+
+/// A session that was ended after the backup is back, and its secret may be known.
+#[tokio::test]
+async fn a_restored_store_has_no_session_and_an_entry_about_it() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let store = open(&dir.path().join("one.db")).await.expect("opens");
+    let by = Actor::new(ActorKind::User, "root");
+    let ann = NewUser {
+        name: "ann".to_owned(),
+        display_name: String::new(),
+        login: Login::None,
+        grants: Vec::new(),
+    };
+    let session = SecretHash([1; 32]);
+    let ann = store.create_user(&ann, &by).await.expect("creates");
+    let started = store.create_session(ann, session, 600_000, &by).await;
+    started.expect("starts");
+    let renewed = store.renew_store_id().await.expect("renews");
+    let found = store.session(session, 600_000).await;
+    assert_eq!(found.expect("answers"), None);
+    let filter = AuditFilter {
+        action: Some("store.restore".to_owned()),
+        limit: 9,
+        ..AuditFilter::default()
+    };
+    let entries = store.audit_entries(&filter).await.expect("lists");
+    assert_eq!(entries.len(), 1);
+    assert_eq!(entries[0].entry.object, renewed.to_string());
+    assert_eq!(entries[0].entry.detail, "sessions ended: 1");
 }

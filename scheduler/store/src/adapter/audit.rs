@@ -1,17 +1,14 @@
 //! Entries of the audit log: one function for each action, and their columns. The texts of these actions are in this file
 //! only. Entries about requests that were refused come from outside of the store, with texts of their own.
 
-use std::fmt::Write as _;
-
 use cueline_model::{
-    Actor, ActorKind, ExecutorId, GroupName, JobName, JobSpec, Namespace, RunId, RunState,
+    Actor, ActorKind, ExecutorId, GroupName, JobName, JobSpec, Namespace, RunId, RunState, StoreId,
     Timestamp,
 };
 use serde::Serialize;
 use serde_json::{Value, json};
-use sha2::{Digest as _, Sha256};
 
-use super::convert::{corrupt, parse_name, to_u64, without_nul};
+use super::convert::{corrupt, parse_name, sha256_hex, to_u64, without_nul};
 use super::definitions::{parse_definition, serialize_definition};
 use super::worker_keys::{EnrolmentWrites, TokenRow};
 use crate::{
@@ -263,6 +260,15 @@ pub fn token_deleted(by: &Actor, row: TokenRow) -> Result<NewAuditEntry, StoreEr
     })
 }
 
+/// A restored store that has got a new id, which ended this many sessions. The actor is the command.
+pub fn store_restored(id: StoreId, sessions: u64) -> NewAuditEntry {
+    let by = Actor::new(ActorKind::Node, "cueline migrate");
+    NewAuditEntry {
+        detail: format!("sessions ended: {sessions}"),
+        ..entry(&by, "store.restore", id.to_string())
+    }
+}
+
 const fn state_text(allowed: bool) -> &'static str {
     if allowed { "allowed" } else { "revoked" }
 }
@@ -373,12 +379,7 @@ fn value(text: &str) -> String {
     if text.len() <= MAX_AUDIT_VALUE_BYTES {
         return without_nul(text).into_owned();
     }
-    let mut hex = String::new();
-    for byte in Sha256::digest(text.as_bytes()) {
-        // Writing to a text cannot fail.
-        let _ = write!(hex, "{byte:02x}");
-    }
-    json!({ "bytes": text.len(), "sha256": hex }).to_string()
+    json!({ "bytes": text.len(), "sha256": sha256_hex(text) }).to_string()
 }
 
 /// A stored entry: id, time, actor, address, action, namespace, group, object, result, detail, values before and after.
@@ -397,16 +398,20 @@ pub type AuditRow = (
     Option<String>,
 );
 
-/// An entry from its row.
+/// An entry from its row. An unknown kind of actor is kept as text.
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Broken`](crate::ErrorKind::Broken) for an unknown kind of actor, an unknown result or an unreadable name.
+/// [`ErrorKind::Broken`](crate::ErrorKind::Broken) for an unknown result or an unreadable name.
 pub fn audit_entry(row: AuditRow) -> Result<AuditEntry, StoreError> {
     let (id, at, actor, address, action, namespace, group, object, result, detail, before, after) =
         row;
     let (kind, name) = actor.split_once(' ').unwrap_or((actor.as_str(), ""));
-    let kind: ActorKind = known("actor", kind)?;
+    // An entry of a newer program must not keep the others from being listed.
+    let (kind, name) = match serde_json::from_value::<ActorKind>(Value::from(kind)) {
+        Ok(kind) => (kind, name),
+        Err(_) => (ActorKind::Other, actor.as_str()),
+    };
     Ok(AuditEntry {
         id,
         at: Timestamp::from_millis(at),
@@ -420,7 +425,7 @@ pub fn audit_entry(row: AuditRow) -> Result<AuditEntry, StoreError> {
             namespace: namespace.as_deref().map(parse_name).transpose()?,
             group: group.as_deref().map(parse_name).transpose()?,
             object,
-            result: known("result", &result)?,
+            result: known_result(&result)?,
             detail,
             before,
             after,
@@ -428,10 +433,10 @@ pub fn audit_entry(row: AuditRow) -> Result<AuditEntry, StoreError> {
     })
 }
 
-/// A value of a fixed set, by its name.
-fn known<T: serde::de::DeserializeOwned>(what: &str, name: &str) -> Result<T, StoreError> {
+/// A result, by its name.
+fn known_result(name: &str) -> Result<AuditResult, StoreError> {
     serde_json::from_value(Value::from(name))
-        .map_err(|e| corrupt(format!("failed to read the {what} of an audit entry"), e))
+        .map_err(|e| corrupt("failed to read the result of an audit entry", e))
 }
 
 /// A stored version of a job: version, time, actor, whether it was enabled, definition.
@@ -450,99 +455,4 @@ pub fn job_version(row: JobVersionRow) -> JobVersion {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn stored(value: String) -> AuditColumns {
-        let actor = Actor::new(ActorKind::User, "ann");
-        AuditColumns::from(&NewAuditEntry {
-            after: Some(value),
-            ..entry(&actor, "user.create", "bob")
-        })
-    }
-
-    #[test]
-    fn a_long_value_is_replaced_by_its_length_and_its_hash() {
-        let most = "x".repeat(MAX_AUDIT_VALUE_BYTES);
-        assert_eq!(stored(most.clone()).new_value, Some(most.clone()));
-        let cut = stored(most + "x").new_value.expect("a value");
-        let cut: Value = serde_json::from_str(&cut).expect("JSON");
-        assert_eq!(cut["bytes"], MAX_AUDIT_VALUE_BYTES + 1);
-        assert_eq!(cut["sha256"].as_str().map(str::len), Some(64));
-    }
-
-    #[test]
-    fn the_object_of_an_action_is_the_part_before_the_dot() {
-        assert_eq!(stored(String::new()).action_object, "user");
-    }
-
-    #[test]
-    fn an_entry_about_a_token_is_in_the_namespace_of_the_token() {
-        let token = |namespace: Option<&str>, group: Option<&str>| NewEnrolmentToken {
-            id: "0123456789abcdef".to_owned(),
-            verifier: [1; 32],
-            namespace: namespace.map(|text| text.parse().expect("a namespace")),
-            group: group.map(|text| text.parse().expect("a name")),
-            executor: None,
-            uses: 1,
-            valid_ms: None,
-            by: Actor::new(ActorKind::User, "ann"),
-        };
-        for (namespace, group) in [
-            (None, None),
-            (Some("team"), None),
-            (Some("team"), Some("team/x")),
-        ] {
-            let created = token_created(&token(namespace, group));
-            let owned = |text: Option<&str>| text.map(str::to_owned);
-            let id = "0123456789abcdef".to_owned();
-            let row = (
-                id,
-                owned(group),
-                None,
-                1,
-                None,
-                0,
-                String::new(),
-                owned(namespace),
-            );
-            let by = Actor::new(ActorKind::User, "ann");
-            let deleted = token_deleted(&by, row).expect("readable");
-            for entry in [created, deleted] {
-                let found = entry.namespace.as_ref().map(Namespace::as_str);
-                assert_eq!(found, namespace, "{}", entry.action);
-                assert_eq!(entry.group.as_ref().map(GroupName::as_str), group);
-            }
-        }
-    }
-
-    #[test]
-    fn an_entry_is_read_as_it_was_written() {
-        let actor = Actor::new(ActorKind::Token, "of ann").from_address("10.0.0.1");
-        let group: GroupName = "billing".parse().expect("a name");
-        let written = NewAuditEntry {
-            result: AuditResult::Refused,
-            detail: "it has no right to it".to_owned(),
-            before: Some("1".to_owned()),
-            ..entry_in_group(&actor, "job.pause", &group, "a")
-        };
-        let columns = AuditColumns::from(&written);
-        let row = (
-            7,
-            8,
-            columns.actor,
-            columns.address,
-            columns.action,
-            columns.namespace,
-            columns.group_name,
-            columns.object,
-            columns.result.to_owned(),
-            columns.detail,
-            columns.old_value,
-            columns.new_value,
-        );
-        let read = audit_entry(row).expect("readable");
-        assert_eq!((read.id, read.at), (7, Timestamp::from_millis(8)));
-        assert_eq!(read.entry, written);
-    }
-}
+mod tests;

@@ -1,9 +1,11 @@
 //! Conversions between the values of the port and of databases.
 
 use std::borrow::Cow;
+use std::fmt::Write as _;
 
 use cueline_model::{RunKind, RunState};
 use serde::{Deserialize, Deserializer};
+use sha2::{Digest as _, Sha256};
 
 use crate::{ErrorKind, StoreError};
 
@@ -64,6 +66,16 @@ pub fn without_nul(text: &str) -> Cow<'_, str> {
     } else {
         Cow::Borrowed(text)
     }
+}
+
+/// The SHA-256 of a text, in lower-case hexadecimal digits.
+pub fn sha256_hex(text: &str) -> String {
+    let mut hex = String::new();
+    for byte in Sha256::digest(text.as_bytes()) {
+        // Writing to a text cannot fail.
+        let _ = write!(hex, "{byte:02x}");
+    }
+    hex
 }
 
 /// Parses a stored name, which was valid when it was written.

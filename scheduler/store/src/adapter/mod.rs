@@ -19,6 +19,7 @@ pub mod jobs;
 pub mod ledger;
 pub mod live_executors;
 pub mod log_lines;
+pub mod migrations;
 pub mod namespaces;
 pub mod new_run;
 pub mod parents;

@@ -1,7 +1,10 @@
 //! The usual steps with accounts.
 
-use cueline_model::{Actor, ActorKind, Grant, Role};
+use std::time::Duration;
 
+use cueline_model::{Actor, ActorKind, Grant, Role, Timestamp};
+
+use super::fixture::Fixture;
 use crate::{
     Accounts, Login, NewApiToken, NewUser, PasswordHash, Principal, SecretHash, UserChange, UserId,
 };
@@ -11,6 +14,18 @@ pub(super) const LONG_MS: u64 = 365 * 24 * 3_600_000;
 
 /// Longer than the time in which a use is noted once.
 pub(super) const MINUTE_MS: u64 = 60_000;
+
+/// The last noted uses, as texts; empty if there is none.
+pub(super) const SESSION_USED_AT: &str =
+    "SELECT coalesce(CAST(max(last_used_at) AS text), '') FROM session";
+pub(super) const TOKEN_USED_AT: &str =
+    "SELECT coalesce(CAST(max(last_used_at) AS text), '') FROM api_token";
+
+/// How long a use may take until it is noted. It is long because everything is slow on a busy machine.
+const NOTED_WITHIN: Duration = Duration::from_mins(1);
+
+/// The pause between two looks.
+const PAUSE: Duration = Duration::from_millis(2);
 
 /// Who makes the changes.
 pub(super) fn by() -> Actor {
@@ -84,6 +99,22 @@ pub(super) async fn log_in(accounts: &dyn Accounts, user: UserId, number: u64) {
 pub(super) async fn session(accounts: &dyn Accounts, number: u64) -> Option<Principal> {
     let found = accounts.session(hash(number), LONG_MS).await;
     found.expect("answers")
+}
+
+/// Waits until the statement selects this text. Uses are noted in the background.
+pub(super) async fn wait_for(fixture: &Fixture, statement: &'static str, expected: &str) {
+    let selected = async {
+        while fixture.harness.sql(statement).await != expected {
+            tokio::time::sleep(PAUSE).await;
+        }
+    };
+    let waited = tokio::time::timeout(NOTED_WITHIN, selected).await;
+    assert!(waited.is_ok(), "{statement} never selected {expected}");
+}
+
+/// Waits until the last noted use is at this time.
+pub(super) async fn wait_for_use(fixture: &Fixture, statement: &'static str, at: Timestamp) {
+    wait_for(fixture, statement, &at.as_millis().to_string()).await;
 }
 
 /// A token with this number as its id and its secret, without an end.

@@ -606,11 +606,47 @@ pub async fn a_deleted_job_keeps_its_versions_until_its_name_is_taken(fixture: &
     let found = versions(fixture, "a").await;
     let numbers: Vec<u64> = found.iter().map(|v| v.version).collect();
     assert_eq!(numbers, [1]);
+    let deleted = fixture.store.delete_job(&name("a"), &by).await;
+    deleted.expect("deletes");
+    apply(fixture, &by_hand("a")).await;
     let left = fixture
         .harness
         .sql("SELECT CAST(count(*) AS text) FROM job_version")
         .await;
     assert_eq!(left, "1");
+}
+
+/// Those of jobs that were deleted long ago, and no more than the limit. Other jobs keep theirs.
+pub async fn old_versions_of_deleted_jobs_are_deleted(fixture: &Fixture) {
+    let by = actor("ann");
+    for job in ["a", "b", "kept", "recent"] {
+        apply(fixture, &by_hand(job)).await;
+        set_enabled(fixture, job, false).await;
+    }
+    let delete = async |job: &str| {
+        let deleted = fixture.store.delete_job(&name(job), &by).await;
+        deleted.expect("deletes");
+    };
+    delete("a").await;
+    delete("b").await;
+    fixture.clock.advance(1_000);
+    delete("recent").await;
+    let prune = async |limit: usize| {
+        let pruned = fixture.store.prune_versions(500, limit).await;
+        pruned.expect("prunes")
+    };
+    assert_eq!(prune(3).await, 3);
+    assert_eq!(prune(3).await, 1);
+    assert_eq!(prune(3).await, 0);
+    for (job, left) in [("a", 0), ("b", 0), ("kept", 2), ("recent", 2)] {
+        assert_eq!(versions(fixture, job).await.len(), left, "{job}");
+    }
+    // The name can be taken again, and the new job has versions of its own.
+    apply(fixture, &by_hand("a")).await;
+    assert_eq!(versions(fixture, "a").await.len(), 1);
+    fixture.clock.advance(501);
+    assert_eq!(prune(10).await, 2);
+    assert_eq!(versions(fixture, "recent").await.len(), 0);
 }
 
 /// The oldest versions over the limit are deleted.

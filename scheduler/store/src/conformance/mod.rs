@@ -20,6 +20,7 @@ pub mod follow_ups;
 pub mod jobs;
 pub mod logs;
 pub mod maintenance;
+pub mod newer_rows;
 pub mod nodes;
 pub mod queries;
 pub mod random_calls;
@@ -92,7 +93,9 @@ macro_rules! store_conformance {
             audit: each_change_of_a_job_leaves_one_entry, triggers_and_cancellations_leave_one_entry, deleted_dead_letters_leave_one_entry_each,
                 changes_of_tokens_and_keys_leave_one_entry, calls_without_an_effect_leave_no_entry, each_of_many_applied_jobs_has_an_entry_and_a_version,
                 entries_are_filtered, entries_are_found_by_time, entries_are_paged, odd_entries_are_kept_within_their_bounds, old_entries_are_deleted,
-                versions_of_a_job_are_kept, an_earlier_version_can_be_applied_again, a_deleted_job_keeps_its_versions_until_its_name_is_taken, versions_are_bounded;
+                versions_of_a_job_are_kept, an_earlier_version_can_be_applied_again, a_deleted_job_keeps_its_versions_until_its_name_is_taken, old_versions_of_deleted_jobs_are_deleted, versions_are_bounded;
+            newer_rows: unreadable_grants_are_listed_as_such, users_and_tokens_with_unreadable_grants_are_changed_and_removed,
+                the_last_administrator_stays_also_with_unreadable_grants, an_entry_of_an_unknown_kind_of_actor_is_listed;
             queries: a_run_has_all_its_fields, runs_are_filtered_and_paged, runs_are_listed_by_namespace, summaries_show_last_and_day, ledger_accounts_for_each_fire_time,
                 ledger_of_shards, ledger_of_fixed_delay, stats_count_jobs_and_live_runs,
                 the_oldest_queued_attempt_of_each_executor_is_found, pools_stay_within_their_limits;
@@ -149,6 +152,7 @@ mod tests {
             include_str!("follow_ups.rs"),
             include_str!("jobs.rs"),
             include_str!("logs.rs"),
+            include_str!("newer_rows.rs"),
             include_str!("nodes.rs"),
             include_str!("queries.rs"),
             include_str!("random_calls.rs"),

@@ -1,13 +1,15 @@
 //! Sessions of users who are logged in.
 
 use super::account_steps::{
-    LONG_MS, MINUTE_MS, admin, by, change, create, hash, log_in, password, session, set_enabled,
-    user,
+    LONG_MS, MINUTE_MS, SESSION_USED_AT, admin, by, change, create, hash, log_in, password,
+    session, set_enabled, user, wait_for, wait_for_use,
 };
 use super::fixture::{Fixture, refused};
 use crate::{Accounts, ErrorKind, MAX_SESSIONS, Principal, UserChange, UserId};
 
-const USED_AT: &str = "SELECT CAST(last_used_at AS text) FROM session";
+/// How many sessions were used last at the same time.
+const USED_LAST: &str = "
+    SELECT CAST(count(*) AS text) FROM session WHERE last_used_at = (SELECT max(last_used_at) FROM session)";
 
 async fn last_login(accounts: &dyn Accounts, name: &str) -> Option<cueline_model::Timestamp> {
     accounts.user(name).await.expect("exists").last_login_at
@@ -81,12 +83,14 @@ pub async fn a_session_expires_and_ends_when_it_is_idle(fixture: &Fixture) {
     };
     fixture.clock.advance(IDLE_MS - 1);
     assert!(counts(1).await);
+    wait_for_use(fixture, SESSION_USED_AT, fixture.now()).await;
     fixture.clock.advance(1);
     assert!(counts(1).await, "it was used a moment ago");
     assert!(!counts(2).await, "it was never used");
     for _ in 0..3 {
         fixture.clock.advance(IDLE_MS / 2);
         assert!(counts(1).await);
+        wait_for_use(fixture, SESSION_USED_AT, fixture.now()).await;
     }
     fixture.clock.advance(IDLE_MS / 2 - 1);
     assert!(counts(1).await, "it is valid for one more millisecond");
@@ -98,15 +102,15 @@ pub async fn a_session_expires_and_ends_when_it_is_idle(fixture: &Fixture) {
 pub async fn the_use_of_a_session_is_noted_once_a_minute(fixture: &Fixture) {
     let accounts = fixture.harness.open_accounts().await;
     let ann = create(&*accounts, &user("ann")).await;
+    // Not at the beginning of a minute of the clock.
+    fixture.clock.advance(MINUTE_MS / 2);
     log_in(&*accounts, ann, 1).await;
-    let started = fixture.now().as_millis().to_string();
     fixture.clock.advance(MINUTE_MS - 1);
     assert!(session(&*accounts, 1).await.is_some());
-    assert_eq!(fixture.harness.sql(USED_AT).await, started);
+    // If that use were noted, this one would not be.
     fixture.clock.advance(1);
     assert!(session(&*accounts, 1).await.is_some());
-    let used = fixture.now().as_millis().to_string();
-    assert_eq!(fixture.harness.sql(USED_AT).await, used);
+    wait_for_use(fixture, SESSION_USED_AT, fixture.now()).await;
     assert!(
         accounts
             .session(hash(1), 1)
@@ -130,11 +134,13 @@ pub async fn a_further_session_ends_the_least_recently_used(fixture: &Fixture) {
     for number in 1..=most {
         assert!(session(&*accounts, number).await.is_some(), "{number}");
     }
+    wait_for(fixture, USED_LAST, &most.to_string()).await;
     // All were used in the same minute but the second one, which is used later.
     fixture.clock.advance(MINUTE_MS);
     for number in (1..=most).filter(|number| *number != 2) {
         assert!(session(&*accounts, number).await.is_some(), "{number}");
     }
+    wait_for(fixture, USED_LAST, &(most - 1).to_string()).await;
     log_in(&*accounts, ann, most + 1).await;
     for number in 1..=most + 1 {
         let counts = session(&*accounts, number).await.is_some();

@@ -21,6 +21,9 @@ pub enum ActorKind {
     Worker,
     /// A program that sends trigger requests over the broker. Its name is what the request says.
     Message,
+    /// A kind that only a newer program knows. The name has the name of the kind in front.
+    #[serde(skip)]
+    Other,
 }
 
 impl ActorKind {
@@ -32,6 +35,7 @@ impl ActorKind {
             Self::Node => "node",
             Self::Worker => "worker",
             Self::Message => "message",
+            Self::Other => "other",
         }
     }
 }
@@ -70,7 +74,10 @@ impl Actor {
 /// `user alice`, without the address.
 impl fmt::Display for Actor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.kind.as_str(), self.name)
+        match self.kind {
+            ActorKind::Other => f.write_str(&self.name),
+            kind => write!(f, "{} {}", kind.as_str(), self.name),
+        }
     }
 }
 
@@ -86,5 +93,12 @@ mod tests {
             Actor::new(ActorKind::User, "alice").to_string(),
             "user alice"
         );
+    }
+
+    #[test]
+    fn an_unknown_kind_is_displayed_as_it_was_stored() {
+        let actor = Actor::new(ActorKind::Other, "robot r2");
+        assert_eq!(actor.to_string(), "robot r2");
+        assert!(serde_json::from_str::<ActorKind>("\"other\"").is_err());
     }
 }

@@ -14,7 +14,7 @@ pub fn user_created(user: &NewUser, by: &Actor) -> NewAuditEntry {
         &user.name,
         &user.display_name,
         &user.login,
-        &user.grants,
+        &json!(user.grants),
         true,
     );
     NewAuditEntry {
@@ -78,7 +78,7 @@ pub fn token_created(
     let after = TokenJson {
         name: &token.name,
         owner,
-        grants: &token.grants,
+        grants: json!(token.grants),
         expires_at: expires_at.map(Timestamp::as_millis),
         revoked: false,
     };
@@ -93,7 +93,7 @@ pub fn token_revoked(token: &StoredApiToken, by: &Actor) -> NewAuditEntry {
     let with = |revoked: bool| TokenJson {
         name: &token.name,
         owner: token.owner.as_deref(),
-        grants: &token.grants,
+        grants: grants_json(&token.grants, token.unreadable_grants.as_deref()),
         expires_at: token.expires_at.map(Timestamp::as_millis),
         revoked,
     };
@@ -123,7 +123,7 @@ fn entry(action: &str, object: &str, by: &Actor) -> NewAuditEntry {
 struct TokenJson<'a> {
     name: &'a str,
     owner: Option<&'a str>,
-    grants: &'a [Grant],
+    grants: Value,
     expires_at: Option<i64>,
     revoked: bool,
 }
@@ -139,7 +139,7 @@ fn stored_user_json(user: &StoredUser) -> String {
         &user.name,
         &user.display_name,
         &user.login,
-        &user.grants,
+        &grants_json(&user.grants, user.unreadable_grants.as_deref()),
         user.enabled,
     )
 }
@@ -148,7 +148,7 @@ fn user_json(
     name: &str,
     display_name: &str,
     login: &Login,
-    grants: &[Grant],
+    grants: &Value,
     enabled: bool,
 ) -> String {
     let user = json!({
@@ -159,6 +159,14 @@ fn user_json(
         "enabled": enabled,
     });
     user.to_string()
+}
+
+/// Grants as JSON, also those that this program cannot read.
+fn grants_json(grants: &[Grant], unreadable: Option<&str>) -> Value {
+    match unreadable {
+        Some(text) => serde_json::from_str(text).unwrap_or_else(|_| json!(text)),
+        None => json!(grants),
+    }
 }
 
 fn login_json(login: &Login) -> Value {
@@ -188,6 +196,7 @@ mod tests {
             display_name: "Ann".to_owned(),
             login: Login::Password(PasswordHash("$argon2id$hidden".to_owned())),
             grants: vec![Grant::everything()],
+            unreadable_grants: None,
             enabled: true,
             version: 1,
             created_at: Timestamp::from_millis(1),
@@ -275,6 +284,7 @@ mod tests {
             name: token.name,
             owner: None,
             grants: Vec::new(),
+            unreadable_grants: None,
             created_at: at,
             created_by: "user root".to_owned(),
             expires_at: None,

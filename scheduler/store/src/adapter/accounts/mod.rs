@@ -5,6 +5,7 @@ mod audit_entries;
 mod bounds;
 mod errors;
 mod rows;
+mod use_notes;
 mod uses;
 
 pub use audit_entries::{
@@ -18,8 +19,10 @@ pub use errors::{
 };
 pub use rows::{
     ApiTokenRow, UserRow, grants_text, login_columns, name_key, stored_api_token, stored_user,
+    user_grants_text,
 };
-pub use uses::{SessionUseRow, TokenUseRow, Use, minute_start, session_use, token_use};
+pub use use_notes::{PendingUse, UseNotes, Used};
+pub use uses::{SessionUseRow, TokenUseRow, Use, noted_until, session_use, token_use};
 
 use cueline_model::{Grant, Role};
 
@@ -42,6 +45,12 @@ pub struct UserUpdate {
 /// Whether a user is enabled, can log in, and has all rights everywhere.
 pub fn is_admin(login: &Login, grants: &[Grant], enabled: bool) -> bool {
     enabled && *login != Login::None && grants.iter().any(is_all_rights)
+}
+
+/// As [`is_admin`]. Grants that this program cannot read may be all rights.
+pub fn may_be_admin(user: &StoredUser) -> bool {
+    let can_log_in = user.enabled && user.login != Login::None;
+    can_log_in && (user.unreadable_grants.is_some() || user.grants.iter().any(is_all_rights))
 }
 
 /// An admin may also give the right to edit scripts, so the grant need not have it.
@@ -73,18 +82,20 @@ pub fn plan_user_change(
     let mut after = before.clone();
     after.display_name = change.display_name.unwrap_or(after.display_name);
     after.login = change.login.unwrap_or(after.login);
-    after.grants = change.grants.unwrap_or(after.grants);
+    if let Some(grants) = change.grants {
+        after.grants = grants;
+        after.unreadable_grants = None;
+    }
     after.enabled = change.enabled.unwrap_or(after.enabled);
     if after == *before {
         return Ok(None);
     }
     after.version = before.version.saturating_add(1);
     let changes_login = after.login != before.login;
-    let was_admin = is_admin(&before.login, &before.grants, before.enabled);
     Ok(Some(UserUpdate {
         changes_login,
         ends_sessions: changes_login || !after.enabled,
-        needs_other_admin: was_admin && !is_admin(&after.login, &after.grants, after.enabled),
+        needs_other_admin: may_be_admin(before) && !may_be_admin(&after),
         after,
     }))
 }
@@ -112,6 +123,7 @@ mod tests {
             display_name: "Ann".to_owned(),
             login: Login::Password(PasswordHash("$argon2id$a".to_owned())),
             grants: vec![Grant::everything()],
+            unreadable_grants: None,
             enabled: true,
             version: 4,
             created_at: Timestamp::from_millis(1),

@@ -55,7 +55,28 @@ pub fn grants_text(grants: &[Grant]) -> Result<String, StoreError> {
     serde_json::to_string(grants).map_err(|e| corrupt("failed to write grants", e))
 }
 
-/// Stored grants of `whose`.
+/// The grants of a user as they are stored. Those that this program cannot read stay as they are.
+///
+/// # Errors
+///
+/// As [`grants_text`].
+pub fn user_grants_text(user: &StoredUser) -> Result<String, StoreError> {
+    match &user.unreadable_grants {
+        Some(text) => Ok(text.clone()),
+        None => grants_text(&user.grants),
+    }
+}
+
+/// Stored grants, and their text if this program cannot read them. One row of a newer program must not keep the others
+/// from being listed, nor itself from being removed.
+fn listed_grants(text: String) -> (Vec<Grant>, Option<String>) {
+    match serde_json::from_str(&text) {
+        Ok(grants) => (grants, None),
+        Err(_) => (Vec::new(), Some(text)),
+    }
+}
+
+/// Stored grants of `whose`, who sends a request.
 ///
 /// # Errors
 ///
@@ -78,7 +99,7 @@ pub fn login_columns(login: &Login) -> (Option<&str>, Option<&str>, Option<&str>
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Broken`](crate::ErrorKind::Broken) for unreadable grants, and for two ways to log in.
+/// [`ErrorKind::Broken`](crate::ErrorKind::Broken) for two ways to log in.
 pub fn stored_user(row: UserRow) -> Result<StoredUser, StoreError> {
     let (id, name, display_name, hash, issuer, subject, grants, enabled, version, at, by, login_at) =
         row;
@@ -93,9 +114,11 @@ pub fn stored_user(row: UserRow) -> Result<StoredUser, StoreError> {
             ));
         }
     };
+    let (grants, unreadable_grants) = listed_grants(grants);
     Ok(StoredUser {
         id: UserId(id),
-        grants: stored_grants(&format!("the user {name:?}"), &grants)?,
+        grants,
+        unreadable_grants,
         name,
         display_name,
         login,
@@ -108,24 +131,22 @@ pub fn stored_user(row: UserRow) -> Result<StoredUser, StoreError> {
 }
 
 /// An API token from its row.
-///
-/// # Errors
-///
-/// [`ErrorKind::Broken`](crate::ErrorKind::Broken) for unreadable grants.
-pub fn stored_api_token(row: ApiTokenRow) -> Result<StoredApiToken, StoreError> {
+pub fn stored_api_token(row: ApiTokenRow) -> StoredApiToken {
     let (id, name, owner, grants, created_at, created_by, expires_at, revoked_at, last_used_at) =
         row;
-    Ok(StoredApiToken {
-        grants: stored_grants(&format!("the API token {id}"), &grants)?,
+    let (grants, unreadable_grants) = listed_grants(grants);
+    StoredApiToken {
         id,
         name,
         owner,
+        grants,
+        unreadable_grants,
         created_at: Timestamp::from_millis(created_at),
         created_by,
         expires_at: expires_at.map(Timestamp::from_millis),
         revoked_at: revoked_at.map(Timestamp::from_millis),
         last_used_at: last_used_at.map(Timestamp::from_millis),
-    })
+    }
 }
 
 #[cfg(test)]
@@ -178,6 +199,10 @@ mod tests {
         ] {
             let error = stored_grants("x", unknown).expect_err("is unreadable");
             assert_eq!(error.kind(), ErrorKind::Broken);
+            let listed = stored_user(row(None, None, unknown)).expect("reads");
+            assert!(listed.grants.is_empty());
+            assert_eq!(listed.unreadable_grants.as_deref(), Some(unknown));
+            assert_eq!(user_grants_text(&listed).expect("writes"), unknown);
         }
     }
 

@@ -7,7 +7,7 @@ use crate::StoreError;
 use crate::accounts::{Principal, UserId};
 
 /// Uses are noted once in this time.
-const NOTED_EVERY_MS: i64 = 60_000;
+const NOTED_EVERY_MS: u64 = 60_000;
 
 /// A session and its user: the user's number, name, grants, and whether enabled; end of the session, last use, and the
 /// present time.
@@ -35,14 +35,14 @@ pub type TokenUseRow = (
 pub struct Use {
     /// Who.
     pub principal: Principal,
-    /// When; `None` if a use in the same minute was noted.
+    /// When; `None` if a use less than a minute before was noted.
     pub note_at: Option<Timestamp>,
 }
 
-/// The beginning of the minute. Only an earlier use is replaced.
-pub fn minute_start(now: Timestamp) -> Timestamp {
-    let now = now.as_millis();
-    Timestamp::from_millis(now.saturating_sub(now.rem_euclid(NOTED_EVERY_MS)))
+/// Only a use until this time is replaced by one of now. It counts from each use, not by the clock's minutes: otherwise all
+/// uses would be noted in the same second.
+pub fn noted_until(now: Timestamp) -> Timestamp {
+    now.minus_ms(NOTED_EVERY_MS)
 }
 
 /// Who has a session; `None` if it does not count.
@@ -105,7 +105,7 @@ pub fn token_use(row: TokenUseRow) -> Result<Option<Use>, StoreError> {
 }
 
 fn note_at(last_used_at: Option<Timestamp>, now: Timestamp) -> Option<Timestamp> {
-    let is_noted = last_used_at.is_some_and(|at| at >= minute_start(now));
+    let is_noted = last_used_at.is_some_and(|at| at > noted_until(now));
     (!is_noted).then_some(now)
 }
 
@@ -141,11 +141,8 @@ mod tests {
         let note_at = |used: Option<Use>| used.expect("counts").note_at;
         assert_eq!(note_at(session(true, NOW + 1, NOW)), None);
         let now = Timestamp::from_millis(NOW);
-        assert_eq!(note_at(session(true, NOW + 1, NOW - 1)), Some(now));
-        assert_eq!(
-            minute_start(Timestamp::from_millis(-1)),
-            Timestamp::from_millis(-60_000)
-        );
+        assert_eq!(note_at(session(true, NOW + 1, NOW - 59_999)), None);
+        assert_eq!(note_at(session(true, NOW + 1, NOW - 60_000)), Some(now));
         assert_eq!(note_at(token_use(token()).expect("readable")), Some(now));
     }
 

@@ -1,0 +1,39 @@
+//! What has passed its retention is deleted.
+
+use cueline_engine::EngineOptions;
+use cueline_model::JobName;
+use serde_json::json;
+
+use crate::fixture::{Fixture, actor};
+
+#[tokio::test]
+async fn versions_of_deleted_jobs_are_kept_as_long_as_the_audit_log() {
+    let fixture = Fixture::new().await;
+    let options = EngineOptions {
+        audit_retention_ms: 60_000,
+        ..EngineOptions::default()
+    };
+    let mut engine = fixture.engine_with(options).await;
+    let job: JobName = "job".parse().expect("a name");
+    fixture.apply("job", json!({})).await;
+    let deleted = fixture.real().delete_job(&job, &actor("ann")).await;
+    deleted.expect("deletes");
+    let versions = async || {
+        let found = fixture.real().job_versions(&job, None, 10).await;
+        found.expect("lists").len()
+    };
+    fixture.clock.advance(60_000);
+    engine.delete_expired().await.expect("deletes");
+    assert_eq!(versions().await, 1);
+    fixture.clock.advance(1);
+    engine.delete_expired().await.expect("deletes");
+    assert_eq!(versions().await, 0);
+}
+
+#[tokio::test]
+async fn ended_sessions_and_tokens_are_deleted() {
+    let fixture = Fixture::new().await;
+    let mut engine = fixture.engine("one").await;
+    engine.delete_expired().await.expect("deletes");
+    assert_eq!(fixture.store.calls("prune_accounts"), 1);
+}
