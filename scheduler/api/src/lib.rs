@@ -41,7 +41,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
-use axum::middleware::from_fn_with_state;
+use axum::middleware::{from_fn, from_fn_with_state};
 use axum::routing::{delete, get, post};
 use cueline_runtime::Stop;
 use cueline_store::admin::SchedulerAdmin;
@@ -164,12 +164,8 @@ impl ApiState {
 pub fn router(state: ApiState) -> Router {
     let api = Router::new()
         .route("/", get(system::index))
-        .route("/login", post(login::login))
-        .route("/login/oidc", get(openid_login::begin))
-        .route("/login/oidc/callback", get(openid_login::end))
         .route("/logout", post(login::logout))
         .route("/session", get(login::session))
-        .route("/setup", post(setup::setup))
         .route("/users", get(users::list).post(users::create))
         .route(
             "/users/{name}",
@@ -225,7 +221,8 @@ pub fn router(state: ApiState) -> Router {
         .fallback(problem::no_such_path)
         .method_not_allowed_fallback(problem::no_such_method)
         // Inside the check of rights: without a right, a caller cannot take the place of a large request.
-        .layer(from_fn_with_state(state.clone(), large::admit));
+        .layer(from_fn_with_state(state.clone(), large::admit))
+        .merge(public());
     let routes = Router::new()
         .route("/livez", get(system::livez))
         .route("/readyz", get(system::readyz))
@@ -242,4 +239,16 @@ pub fn router(state: ApiState) -> Router {
         .layer(from_fn_with_state(state.requests.clone(), metrics::count))
         .with_state(state);
     namespace::route(routes)
+}
+
+/// The routes of the API that need no token. A client without one cannot take the place of a large request, because these
+/// routes take none: their bodies are small.
+fn public() -> Router<ApiState> {
+    Router::new()
+        .route("/login", post(login::login))
+        .route("/login/oidc", get(openid_login::begin))
+        .route("/login/oidc/callback", get(openid_login::end))
+        .route("/setup", post(setup::setup))
+        .layer(DefaultBodyLimit::max(MAX_SMALL_BODY_BYTES))
+        .layer(from_fn(large::refuse))
 }

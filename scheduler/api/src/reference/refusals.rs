@@ -34,7 +34,10 @@ const DESCRIPTIONS: [(Refusal, &str); 10] = [
         "What the path names does not exist, or the caller may not read it.",
     ),
     (TOO_SLOW, "The body did not arrive within 30 s."),
-    (TOO_LARGE, "The body is over 4 MiB."),
+    (
+        TOO_LARGE,
+        "The body is over 4 MiB, or over 64 KiB on a path that needs no token.",
+    ),
     (NOT_JSON, "The body is not `application/json`."),
     (
         TOO_MANY,
