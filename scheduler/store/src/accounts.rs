@@ -256,15 +256,17 @@ pub trait Accounts: Send + Sync + 'static {
     /// At most `limit` users after `after`, sorted by name in lower case.
     async fn users(&self, after: Option<&str>, limit: usize) -> Result<Vec<StoredUser>>;
 
-    /// Starts a session of an enabled user, and notes the login.
+    /// Starts a session of an enabled user, and notes the login. `login` is what the user has proven: a session whose login
+    /// was verified before it was changed does not begin.
     ///
     /// # Errors
     ///
-    /// [`NotFound`](crate::ErrorKind::NotFound) if there is no such user, or if the user is disabled.
-    /// [`Conflict`](crate::ErrorKind::Conflict) if there is a session with this hash.
+    /// [`NotFound`](crate::ErrorKind::NotFound) if there is no such user, if the user is disabled, or if the user logs in
+    /// in another way now. [`Conflict`](crate::ErrorKind::Conflict) if there is a session with this hash.
     async fn create_session(
         &self,
         user: UserId,
+        login: &Login,
         hash: SecretHash,
         valid_ms: u64,
         by: &Actor,

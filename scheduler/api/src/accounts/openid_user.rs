@@ -123,7 +123,7 @@ async fn create(
     Ok(state.accounts.user(&user.name).await?)
 }
 
-pub(super) fn disabled(name: &str) -> Refusal {
+fn disabled(name: &str) -> Refusal {
     let reason = "the user is disabled";
     Refusal::of_user(name, reason, Problem::forbidden(reason))
 }

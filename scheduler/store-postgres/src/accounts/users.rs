@@ -111,7 +111,8 @@ impl PgStore {
         }
         let after = &update.after;
         require_free_subject(&mut tx, &after.login, Some(after.id)).await?;
-        // This locks the user. A login at the same time ends before, and its session is seen, or finds the user changed.
+        // This locks the user. A login at the same time ends before, and its session is seen, or finds the user disabled or
+        // another login.
         write(&mut tx, after).await?;
         let sessions = if update.ends_sessions {
             delete(&mut tx, DELETE_SESSIONS, after.id).await?

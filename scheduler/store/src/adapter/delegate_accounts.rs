@@ -13,7 +13,7 @@ macro_rules! with_accounts_methods {
             read user(name: &str) -> StoredUser: "read a user";
             read user_by_subject(issuer: &str, subject: &str) -> Option<StoredUser>: "find a user";
             read users(after: Option<&str>, limit: usize) -> Vec<StoredUser>: "list users";
-            write create_session(user: UserId, hash: SecretHash, valid_ms: u64, by: &Actor) -> (): "start a session";
+            write create_session(user: UserId, login: &Login, hash: SecretHash, valid_ms: u64, by: &Actor) -> (): "start a session";
             read session(hash: SecretHash, idle_ms: u64) -> Option<Principal>: "find a session";
             write end_session(hash: SecretHash, by: &Actor) -> (): "end a session";
             write create_api_token(token: &NewApiToken, by: &Actor) -> (): "create an API token";

@@ -3,7 +3,8 @@
 use cueline_model::{Actor, ActorKind, Grant, Role};
 
 use crate::{
-    Accounts, Login, NewApiToken, NewUser, PasswordHash, Principal, SecretHash, UserChange, UserId,
+    Accounts, Login, MAX_USERS, NewApiToken, NewUser, PasswordHash, Principal, SecretHash,
+    UserChange, UserId,
 };
 
 /// A time in which no session becomes idle.
@@ -74,10 +75,18 @@ pub(super) fn hash(number: u64) -> SecretHash {
 
 /// Starts a session with the secret of this number, which is valid for long.
 pub(super) async fn log_in(accounts: &dyn Accounts, user: UserId, number: u64) {
+    let login = login_of(accounts, user).await;
     let started = accounts
-        .create_session(user, hash(number), LONG_MS, &by())
+        .create_session(user, &login, hash(number), LONG_MS, &by())
         .await;
     started.expect("starts");
+}
+
+/// How the user logs in now. A user who does not exist does not log in.
+pub(super) async fn login_of(accounts: &dyn Accounts, user: UserId) -> Login {
+    let users = accounts.users(None, MAX_USERS).await.expect("lists");
+    let found = users.into_iter().find(|one| one.id == user);
+    found.map_or(Login::None, |one| one.login)
 }
 
 /// Who has the session of this number, if it is not idle for long.

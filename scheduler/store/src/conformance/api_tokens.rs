@@ -3,8 +3,8 @@
 use cueline_model::Grant;
 
 use super::account_steps::{
-    MINUTE_MS, admin, by, create, create_token, found, hash, log_in, revoke, session, set_enabled,
-    token, user, viewer,
+    MINUTE_MS, admin, by, create, create_token, found, hash, log_in, password, revoke, session,
+    set_enabled, token, user, viewer,
 };
 use super::fixture::{Fixture, refused};
 use crate::{
@@ -285,7 +285,7 @@ pub async fn ended_sessions_and_tokens_are_pruned(fixture: &Fixture) {
     log_in(&*accounts, ann, 1).await;
     for number in [2, 3] {
         let short = accounts
-            .create_session(ann, hash(number), 1_000, &by())
+            .create_session(ann, &password("ann"), hash(number), 1_000, &by())
             .await;
         short.expect("starts");
     }

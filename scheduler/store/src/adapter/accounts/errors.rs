@@ -12,12 +12,12 @@ pub fn no_user(name: &str) -> StoreError {
     StoreError::new(ErrorKind::NotFound, format!("there is no user {name:?}"))
 }
 
-/// The user of a new session is missing or disabled.
+/// The user of a new session is missing or disabled, or logs in in another way than the one that was proven.
 pub fn no_enabled_user(user: UserId) -> StoreError {
     StoreError::new(
         ErrorKind::NotFound,
         format!(
-            "failed to start a session: there is no enabled user with number {}",
+            "failed to start a session: there is no enabled user with number {} and this login; log in again",
             user.0
         ),
     )
