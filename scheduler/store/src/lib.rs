@@ -34,6 +34,7 @@ pub use accounts::{
     MAX_SUBJECT_BYTES, MAX_TOKEN_NAME_BYTES, MAX_USERS, NewApiToken, NewUser, PasswordHash,
     Principal, SecretHash, StoredApiToken, StoredUser, UserChange, UserId,
 };
+pub use adapter::accounts::name_key;
 pub use adapter::clock::ClockOverride;
 pub use audit::{
     Audit, AuditEntry, AuditFilter, AuditResult, JobVersion, MAX_AUDIT_VALUE_BYTES,

@@ -116,7 +116,7 @@ pub(super) async fn new_session(
 }
 
 /// The user with this login name, if there is one.
-async fn found(state: &ApiState, name: &str) -> Result<Option<StoredUser>, Problem> {
+pub(super) async fn found(state: &ApiState, name: &str) -> Result<Option<StoredUser>, Problem> {
     match state.accounts.user(name).await {
         Ok(user) => Ok(Some(user)),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),

@@ -10,6 +10,7 @@ use axum::http::{StatusCode, Uri};
 use cueline_model::{AccessScope, Grant, Right};
 use cueline_store::{ErrorKind, Login, NewUser, StoreError, StoredUser, UserChange};
 
+use super::login::found;
 use super::{MAX_NAME_BYTES, MAX_TEXT_BYTES};
 use crate::ApiState;
 use crate::access::password::{given_password, new_password, required_new_password};
@@ -260,7 +261,8 @@ pub(crate) async fn set_password(
 ) -> Result<Json<UserRef>, Problem> {
     query::none(&uri)?;
     let name = user_name(path)?;
-    let is_own = caller.is_user(&name);
+    let named = found(&state, &name).await?;
+    let is_own = named.is_some_and(|user| caller.is_user(user.id));
     let known: &[&str] = if is_own {
         &["password", "old_password"]
     } else {
