@@ -396,6 +396,51 @@ async fn who_is_in_no_group_of_a_rule_becomes_no_user() {
 }
 
 #[tokio::test]
+async fn before_the_set_up_only_who_gets_all_rights_becomes_a_user() {
+    let mapped = |settings: &mut OpenIdSettings| {
+        let rule = |group: &str, grant: Grant| GrantRule {
+            group_claim: group.to_owned(),
+            grant,
+        };
+        let rules = vec![
+            rule("operators", grant(Role::Operator)),
+            rule("half", grant(Role::Admin)),
+            rule("admins", Grant::everything()),
+        ];
+        settings.grants = Some(GrantMapping::new(rules).expect("a mapping"));
+    };
+    let fixture = Fixture::with(mapped).await;
+    fixture.server.delete("/users/root").await.good();
+    for group in ["operators", "half"] {
+        fixture.provider.claims(&json!({ "groups": [group] }));
+        assert_eq!(fixture.login().await.status(), 403, "{group}");
+        let newest = fixture.refusals().await.swap_remove(0);
+        assert!(newest.contains("no user yet"), "{newest}");
+        assert!(
+            !fixture
+                .server
+                .ports
+                .accounts
+                .has_users()
+                .await
+                .expect("answers")
+        );
+    }
+    fixture.provider.claims(&json!({ "groups": ["admins"] }));
+    session(&fixture.login().await);
+    let other = json!({ "sub": "subject-2", "preferred_username": "bob" });
+    fixture.provider.claims(&other);
+    session(&fixture.login().await);
+    let (_, bob) = fixture.user("bob").await;
+    assert_eq!(bob["grants"], json!([{ "role": "operator" }]));
+
+    // Without a mapping a login gives no grants, so it makes no first user either.
+    let unmapped = Fixture::with(|settings| settings.grants = None).await;
+    unmapped.server.delete("/users/root").await.good();
+    assert_eq!(unmapped.login().await.status(), 403);
+}
+
+#[tokio::test]
 async fn a_provider_that_does_not_answer_well_stops_only_logins_by_it() {
     let fixture = Fixture::start().await;
     for bad in [

@@ -45,7 +45,7 @@ pub fn check_first_user(user: &NewUser) -> Result<(), StoreError> {
     } else if user.grants.iter().any(is_all_rights) {
         Ok(())
     } else {
-        Err("grants: the first user needs the role admin, without a namespace or group".to_owned())
+        Err("grants: the first user needs the role admin with scripts, without a namespace or group".to_owned())
     };
     invalid("create the first user", checked)
 }

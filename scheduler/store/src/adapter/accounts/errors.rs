@@ -63,7 +63,7 @@ pub fn too_many_users() -> StoreError {
 /// The user is the last one who can manage users.
 pub fn last_admin(name: &str) -> StoreError {
     conflict(format!(
-        "failed to change the user {name:?}: no other user is enabled, can log in and has the role admin everywhere; make one first"
+        "failed to change the user {name:?}: no other user is enabled, can log in and has the role admin with scripts everywhere; make one first"
     ))
 }
 

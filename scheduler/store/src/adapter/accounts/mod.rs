@@ -44,9 +44,10 @@ pub fn is_admin(login: &Login, grants: &[Grant], enabled: bool) -> bool {
     enabled && *login != Login::None && grants.iter().any(is_all_rights)
 }
 
-/// An admin may also give the right to edit scripts, so the grant need not have it.
+/// The right to edit scripts belongs to it. Who does not have that right cannot give it.
 fn is_all_rights(grant: &Grant) -> bool {
-    grant.role == Role::Admin && grant.namespace.is_none() && grant.group.is_none()
+    let is_everywhere = grant.namespace.is_none() && grant.group.is_none();
+    grant.role == Role::Admin && grant.scripts && is_everywhere
 }
 
 /// Decides a change. `None` if nothing changes. The change was checked by [`check_user_change`].
@@ -178,6 +179,8 @@ mod tests {
         in_one_namespace.namespace = Some("default".parse().expect("a name"));
         let mut author = Grant::everything();
         author.role = Role::Author;
+        let mut without_scripts = Grant::everything();
+        without_scripts.scripts = false;
         for change in [
             UserChange {
                 enabled: Some(false),
@@ -191,13 +194,15 @@ mod tests {
                 grants: Some(vec![in_one_namespace.clone(), author]),
                 ..UserChange::default()
             },
+            UserChange {
+                grants: Some(vec![without_scripts]),
+                ..UserChange::default()
+            },
         ] {
             assert!(update(&change).needs_other_admin);
         }
-        let mut without_scripts = Grant::everything();
-        without_scripts.scripts = false;
         let still = update(&UserChange {
-            grants: Some(vec![in_one_namespace, without_scripts]),
+            grants: Some(vec![in_one_namespace, Grant::everything()]),
             ..UserChange::default()
         });
         assert!(!still.needs_other_admin);
