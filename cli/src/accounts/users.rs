@@ -1,6 +1,6 @@
 //! `cueline user …`
 
-use cueline_api::view::{LoginKind, SessionView, UserPage, UserRef, UserView};
+use cueline_api::view::{LoginKind, PasswordSet, SessionView, UserPage, UserRef, UserView};
 use cueline_store::name_key;
 use serde_json::{Map, Value, json};
 
@@ -143,13 +143,16 @@ pub(super) async fn password(api: &Api, out: Out, args: &PasswordArgs) -> Result
     let password = prompt::new_password("--password-file", args.password_file.as_deref())?;
     body.insert("password".to_owned(), json!(password));
     let path = ["users", args.name.as_str(), "password"];
+    if args.keep_tokens {
+        body.insert("keep_tokens".to_owned(), json!(true));
+    }
     let answer = api.post(&path, &Value::Object(body)).await?;
     if out.is_json() {
         return out.json(&answer);
     }
-    let user: UserRef = read(answer)?;
+    let set: PasswordSet = read(answer)?;
     out.line(&format!(
-        "user {} has a new password; all sessions of the user have ended",
-        user.name
+        "user {} has a new password; all sessions of the user have ended; API tokens revoked: {}",
+        set.name, set.tokens_revoked
     ))
 }

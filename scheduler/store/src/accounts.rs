@@ -111,8 +111,19 @@ pub struct UserChange {
     pub grants: Option<Vec<Grant>>,
     /// Whether the user may log in, and the user's tokens count. `false` ends all sessions.
     pub enabled: Option<bool>,
+    /// Revokes all API tokens of the user that are valid.
+    pub revoke_tokens: bool,
     /// The version that the user must have; `None` for any.
     pub if_version: Option<u64>,
+}
+
+/// What a change of a user has done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ChangedUser {
+    /// The version afterwards. It is the old one if nothing changes.
+    pub version: u64,
+    /// How many API tokens were revoked.
+    pub tokens_revoked: u64,
 }
 
 /// A stored user.
@@ -155,6 +166,9 @@ pub struct NewApiToken {
     pub grants: Vec<Grant>,
     /// How long it is valid, in milliseconds; `None` for ever.
     pub valid_ms: Option<u64>,
+    /// The session by which its owner asks for it; `None` if another proof was given. The session may have ended since, such
+    /// as by a new password.
+    pub session: Option<SecretHash>,
 }
 
 /// A stored API token, without its hash.
@@ -226,14 +240,15 @@ pub trait Accounts: Send + Sync + 'static {
     /// cannot log in or has not all rights, because then no further user could be created.
     async fn create_first_user(&self, user: &NewUser, by: &Actor) -> Result<UserId>;
 
-    /// Changes a user. Returns the new version. It is the old one if nothing changes.
+    /// Changes a user.
     ///
     /// # Errors
     ///
     /// [`NotFound`](crate::ErrorKind::NotFound) if there is no such user. [`Conflict`](crate::ErrorKind::Conflict) if the
     /// user has another version, if the OpenID subject is taken, or if the user is the last one who is enabled, can log
     /// in and has all rights, and would not stay so.
-    async fn change_user(&self, name: &str, change: &UserChange, by: &Actor) -> Result<u64>;
+    async fn change_user(&self, name: &str, change: &UserChange, by: &Actor)
+    -> Result<ChangedUser>;
 
     /// Deletes a user with all sessions and tokens.
     ///
@@ -283,8 +298,8 @@ pub trait Accounts: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// [`NotFound`](crate::ErrorKind::NotFound) if there is no such owner. [`Conflict`](crate::ErrorKind::Conflict) if
-    /// the id or the hash exists, or if there are [`MAX_API_TOKENS`] of this owner, or [`MAX_PROGRAM_TOKENS`] without an
+    /// [`NotFound`](crate::ErrorKind::NotFound) if there is no such owner, or if the session has ended.
+    /// [`Conflict`](crate::ErrorKind::Conflict) if the id or the hash exists, or if there are [`MAX_API_TOKENS`] of this owner, or [`MAX_PROGRAM_TOKENS`] without an
     /// owner.
     async fn create_api_token(&self, token: &NewApiToken, by: &Actor) -> Result<()>;
 

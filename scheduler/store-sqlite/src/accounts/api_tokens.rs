@@ -2,7 +2,7 @@
 
 use cueline_model::{Actor, Timestamp};
 use cueline_store::adapter::accounts::{
-    ApiTokenRow, TokenUseRow, check_new_token, grants_text, most_tokens, no_owner,
+    ApiTokenRow, TokenUseRow, check_new_token, grants_text, most_tokens, no_owner, no_session,
     stored_api_token, token_created, token_exists, token_revoked, token_use, too_many_tokens,
 };
 use cueline_store::adapter::convert::{to_i64, without_nul};
@@ -24,6 +24,8 @@ macro_rules! select_tokens {
 }
 
 const OWNER: &str = "SELECT name FROM account_user WHERE id = ?1";
+
+const SESSION: &str = "SELECT EXISTS (SELECT 1 FROM session WHERE hash = ?1)";
 
 const COUNT_VALID: &str = "
     SELECT count(*) FROM api_token
@@ -65,6 +67,9 @@ impl SqliteStore {
             Some(id) => Some(owner_name(&mut tx, id).await?),
             None => None,
         };
+        if let Some(session) = token.session {
+            require_session(&mut tx, session).await?;
+        }
         make_room(&mut tx, token.owner, owner.as_deref(), now).await?;
         let expires_at = token.valid_ms.map(|ms| now.plus_ms(ms));
         let inserted = sqlx::query(INSERT)
@@ -160,6 +165,19 @@ async fn owner_name(conn: &mut SqliteConnection, owner: UserId) -> Result<String
         .fetch_optional(conn)
         .await?;
     Ok(name.ok_or_else(|| no_owner(owner))?)
+}
+
+/// Fails if the session has ended, as a new password ends it: no token is made by the old one afterwards.
+async fn require_session(conn: &mut SqliteConnection, session: SecretHash) -> Result<()> {
+    let exists: bool = sqlx::query_scalar(SESSION)
+        .bind(session.0.as_slice())
+        .fetch_one(conn)
+        .await?;
+    if exists {
+        Ok(())
+    } else {
+        Err(no_session().into())
+    }
 }
 
 /// Fails if the owner has too many valid tokens. Deletes the surplus of those that have ended.

@@ -55,7 +55,7 @@ pub(super) async fn create(accounts: &dyn Accounts, user: &NewUser) -> UserId {
 
 pub(super) async fn change(accounts: &dyn Accounts, name: &str, change: &UserChange) -> u64 {
     let changed = accounts.change_user(name, change, &by()).await;
-    changed.expect("changes")
+    changed.expect("changes").version
 }
 
 pub(super) async fn set_enabled(accounts: &dyn Accounts, name: &str, enabled: bool) {
@@ -104,6 +104,7 @@ pub(super) fn token(number: u64, owner: Option<UserId>) -> NewApiToken {
         owner,
         grants: vec![Grant::everything()],
         valid_ms: None,
+        session: None,
     }
 }
 

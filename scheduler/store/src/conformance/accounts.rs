@@ -269,6 +269,7 @@ pub async fn a_user_is_changed_by_version(fixture: &Fixture) {
         login: Some(Login::None),
         grants: Some(vec![Grant::everything()]),
         enabled: Some(false),
+        revoke_tokens: false,
         if_version: Some(1),
     };
     fixture.clock.advance(1_000);

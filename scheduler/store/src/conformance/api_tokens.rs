@@ -9,7 +9,7 @@ use super::account_steps::{
 use super::fixture::{Fixture, refused};
 use crate::{
     Accounts, ErrorKind, MAX_API_TOKENS, MAX_GRANTS, MAX_PROGRAM_TOKENS, MAX_TOKEN_NAME_BYTES,
-    NewApiToken, Principal, StoredApiToken, UserId,
+    NewApiToken, Principal, StoredApiToken, UserChange, UserId,
 };
 
 /// The ids of all tokens, or of those of an owner.
@@ -166,6 +166,80 @@ pub async fn a_token_of_a_disabled_owner_does_not_count(fixture: &Fixture) {
     assert!(found(&*accounts, 2).await.is_some());
     set_enabled(&*accounts, "ann", true).await;
     assert!(found(&*accounts, 1).await.is_some());
+}
+
+/// Only those of the user, and only if it is asked for. What has ended keeps the time of its end.
+pub async fn a_new_password_revokes_the_tokens_of_the_user(fixture: &Fixture) {
+    let accounts = fixture.harness.open_accounts().await;
+    let ann = create(&*accounts, &user("ann")).await;
+    let bob = create(&*accounts, &user("bob")).await;
+    for (number, owner) in [
+        (1, Some(ann)),
+        (2, Some(ann)),
+        (3, Some(ann)),
+        (4, Some(bob)),
+    ] {
+        create_token(&*accounts, &token(number, owner)).await;
+    }
+    create_token(&*accounts, &token(5, None)).await;
+    let short = NewApiToken {
+        valid_ms: Some(1_000),
+        ..token(6, Some(ann))
+    };
+    create_token(&*accounts, &short).await;
+    assert!(revoke(&*accounts, 3, None).await);
+    let revoked_at = fixture.now();
+    fixture.clock.advance(1_000);
+    let change = async |text: &str, revoke_tokens: bool| {
+        let change = UserChange {
+            login: Some(password(text)),
+            revoke_tokens,
+            ..UserChange::default()
+        };
+        let changed = accounts.change_user("ann", &change, &by()).await;
+        changed.expect("changes").tokens_revoked
+    };
+    assert_eq!(change("one", false).await, 0);
+    assert!(found(&*accounts, 1).await.is_some());
+    assert_eq!(change("two", true).await, 2);
+    for number in [1, 2] {
+        assert_eq!(found(&*accounts, number).await, None, "{number}");
+    }
+    for number in [4, 5] {
+        assert!(found(&*accounts, number).await.is_some(), "{number}");
+    }
+    let listed = accounts.api_tokens(Some(ann), None, 10).await;
+    let ends: Vec<_> = listed
+        .expect("lists")
+        .iter()
+        .map(|t| t.revoked_at)
+        .collect();
+    let now = fixture.now();
+    assert_eq!(ends, [Some(now), Some(now), Some(revoked_at), None]);
+    assert_eq!(change("three", true).await, 0, "none is left");
+}
+
+/// A request may be on its way while the session ends.
+pub async fn a_session_that_has_ended_makes_no_token(fixture: &Fixture) {
+    let accounts = fixture.harness.open_accounts().await;
+    let ann = create(&*accounts, &user("ann")).await;
+    log_in(&*accounts, ann, 7).await;
+    let by_session = |number: u64| NewApiToken {
+        session: Some(hash(7)),
+        ..token(number, Some(ann))
+    };
+    create_token(&*accounts, &by_session(1)).await;
+    let new_password = UserChange {
+        login: Some(password("another")),
+        revoke_tokens: true,
+        ..UserChange::default()
+    };
+    let changed = accounts.change_user("ann", &new_password, &by()).await;
+    assert_eq!(changed.expect("changes").tokens_revoked, 1);
+    let late = accounts.create_api_token(&by_session(2), &by()).await;
+    refused(late, ErrorKind::NotFound, "session");
+    assert_eq!(found(&*accounts, 2).await, None);
+    assert_eq!(ids(&*accounts, Some(ann)).await.len(), 1);
 }
 
 /// Each request uses a token, and most of them write nothing.

@@ -314,6 +314,7 @@ mod tests {
             owner: None,
             grants: Vec::new(),
             valid_ms: None,
+            session: None,
         };
         assert!(check_new_token(&good).is_ok());
         let mut wrong = [good.clone(), good.clone(), good.clone(), good.clone()];

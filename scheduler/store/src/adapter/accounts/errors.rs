@@ -34,6 +34,14 @@ pub fn no_owner(owner: UserId) -> StoreError {
     )
 }
 
+/// The session by which a token is asked for has ended.
+pub fn no_session() -> StoreError {
+    StoreError::new(
+        ErrorKind::NotFound,
+        "failed to create an API token: the session has ended; log in again",
+    )
+}
+
 /// The login name is taken.
 pub fn user_exists(name: &str) -> StoreError {
     conflict(format!(

@@ -13,8 +13,8 @@ pub use audit_entries::{
 };
 pub use bounds::{check_first_user, check_new_token, check_new_user, check_user_change};
 pub use errors::{
-    last_admin, no_enabled_user, no_owner, no_user, not_first_user, session_exists, subject_taken,
-    token_exists, too_many_tokens, too_many_users, user_exists,
+    last_admin, no_enabled_user, no_owner, no_session, no_user, not_first_user, session_exists,
+    subject_taken, token_exists, too_many_tokens, too_many_users, user_exists,
 };
 pub use rows::{
     ApiTokenRow, UserRow, grants_text, login_columns, name_key, stored_api_token, stored_user,
@@ -35,6 +35,8 @@ pub struct UserUpdate {
     pub changes_login: bool,
     /// All sessions of the user end.
     pub ends_sessions: bool,
+    /// All valid API tokens of the user are revoked.
+    pub revokes_tokens: bool,
     /// The user was able to manage everything and no longer is, so another one must be.
     pub needs_other_admin: bool,
 }
@@ -76,7 +78,7 @@ pub fn plan_user_change(
     after.login = change.login.unwrap_or(after.login);
     after.grants = change.grants.unwrap_or(after.grants);
     after.enabled = change.enabled.unwrap_or(after.enabled);
-    if after == *before {
+    if after == *before && !change.revoke_tokens {
         return Ok(None);
     }
     after.version = before.version.saturating_add(1);
@@ -85,6 +87,7 @@ pub fn plan_user_change(
     Ok(Some(UserUpdate {
         changes_login,
         ends_sessions: changes_login || !after.enabled,
+        revokes_tokens: change.revoke_tokens,
         needs_other_admin: was_admin && !is_admin(&after.login, &after.grants, after.enabled),
         after,
     }))
@@ -135,6 +138,7 @@ mod tests {
                 login: Some(admin().login),
                 grants: Some(vec![Grant::everything()]),
                 enabled: Some(true),
+                revoke_tokens: false,
                 if_version: Some(4),
             },
         ] {
@@ -166,6 +170,12 @@ mod tests {
         });
         assert!(other_password.ends_sessions && other_password.changes_login);
         assert!(!other_password.needs_other_admin);
+        assert!(!other_password.revokes_tokens, "it is not asked for");
+        let revoked = update(&UserChange {
+            revoke_tokens: true,
+            ..UserChange::default()
+        });
+        assert!(revoked.revokes_tokens && !revoked.ends_sessions);
         let disabled = update(&UserChange {
             enabled: Some(false),
             ..UserChange::default()
