@@ -127,7 +127,7 @@ impl PgStore {
         } else {
             0
         };
-        let tokens_revoked = if update.revokes_tokens {
+        let tokens_revoked = if change.revoke_tokens {
             let revoked = sqlx::query(REVOKE_TOKENS)
                 .bind(after.id.0)
                 .bind(now.as_millis());

@@ -120,7 +120,7 @@ impl SqliteStore {
         } else {
             0
         };
-        let tokens_revoked = if update.revokes_tokens {
+        let tokens_revoked = if change.revoke_tokens {
             let revoked = sqlx::query(REVOKE_TOKENS)
                 .bind(after.id.0)
                 .bind(now.as_millis());

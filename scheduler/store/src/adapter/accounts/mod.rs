@@ -35,8 +35,6 @@ pub struct UserUpdate {
     pub changes_login: bool,
     /// All sessions of the user end.
     pub ends_sessions: bool,
-    /// All valid API tokens of the user are revoked.
-    pub revokes_tokens: bool,
     /// The user was able to manage everything and no longer is, so another one must be.
     pub needs_other_admin: bool,
 }
@@ -87,7 +85,6 @@ pub fn plan_user_change(
     Ok(Some(UserUpdate {
         changes_login,
         ends_sessions: changes_login || !after.enabled,
-        revokes_tokens: change.revoke_tokens,
         needs_other_admin: was_admin && !is_admin(&after.login, &after.grants, after.enabled),
         after,
     }))
@@ -170,12 +167,11 @@ mod tests {
         });
         assert!(other_password.ends_sessions && other_password.changes_login);
         assert!(!other_password.needs_other_admin);
-        assert!(!other_password.revokes_tokens, "it is not asked for");
         let revoked = update(&UserChange {
             revoke_tokens: true,
             ..UserChange::default()
         });
-        assert!(revoked.revokes_tokens && !revoked.ends_sessions);
+        assert_eq!((revoked.after.version, revoked.ends_sessions), (5, false));
         let disabled = update(&UserChange {
             enabled: Some(false),
             ..UserChange::default()
