@@ -43,6 +43,7 @@ use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::middleware::{from_fn, from_fn_with_state};
 use axum::routing::{delete, get, post};
+use cueline_model::DurationMs;
 use cueline_runtime::Stop;
 use cueline_store::admin::SchedulerAdmin;
 use cueline_store::{Accounts, Audit, Store};
@@ -148,6 +149,15 @@ impl ApiState {
             return Ok(None);
         }
         self.logins.setup.open(Instant::now()).map(Some)
+    }
+
+    /// For how long the API tokens of users of a provider count after the user's last login. Without a provider no such user
+    /// logs in any more.
+    pub(crate) fn openid_tokens_valid(&self) -> DurationMs {
+        let openid = self.openid.as_deref();
+        openid.map_or(openid::TOKENS_VALID, |openid| {
+            openid.settings().tokens_valid
+        })
     }
 
     /// Bounds the streams of events that are open at a time; [`MAX_EVENT_STREAMS`] by default. Each of them takes a

@@ -303,9 +303,10 @@ pub trait Accounts: Send + Sync + 'static {
     /// owner.
     async fn create_api_token(&self, token: &NewApiToken, by: &Actor) -> Result<()>;
 
-    /// Who has this API token. `None` if it is unknown, expired or revoked, or if its owner is disabled. Uses are noted
-    /// once a minute.
-    async fn api_token(&self, hash: SecretHash) -> Result<Option<Principal>>;
+    /// Who has this API token. `None` if it is unknown, expired or revoked, or if its owner is disabled. The tokens of a user
+    /// of an OpenID Connect provider count only for `openid_valid_ms` after the user's last login: only a login says that the
+    /// provider still knows the user. Uses are noted once a minute.
+    async fn api_token(&self, hash: SecretHash, openid_valid_ms: u64) -> Result<Option<Principal>>;
 
     /// At most `limit` API tokens with an id after `after`, sorted by id; with `owner` only those of this user.
     async fn api_tokens(

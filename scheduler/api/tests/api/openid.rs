@@ -3,8 +3,10 @@
 use std::sync::Arc;
 
 use cueline_api::ServerLimits;
-use cueline_api::openid::{CALLBACK_PATH, GrantMapping, GrantRule, OpenId, OpenIdSettings};
-use cueline_model::{Grant, Role};
+use cueline_api::openid::{
+    CALLBACK_PATH, GrantMapping, GrantRule, OpenId, OpenIdSettings, TOKENS_VALID,
+};
+use cueline_model::{DurationMs, Grant, Role};
 use cueline_store::{AuditFilter, AuditResult};
 use reqwest::{Client, Response, Url, header};
 use serde_json::{Value, json};
@@ -46,6 +48,7 @@ fn settings(issuer: &str) -> OpenIdSettings {
         groups_claim: "groups".to_owned(),
         grants: Some(GrantMapping::new(rules).expect("a mapping")),
         create_users: true,
+        tokens_valid: TOKENS_VALID,
     }
 }
 
@@ -393,6 +396,28 @@ async fn who_is_in_no_group_of_a_rule_becomes_no_user() {
     let closed = Fixture::with(|settings| settings.create_users = false).await;
     assert_eq!(closed.login().await.status(), 403);
     assert_eq!(closed.user("alice").await.0, 404);
+}
+
+#[tokio::test]
+async fn a_token_of_a_user_counts_for_a_while_after_the_login_by_the_provider() {
+    for (tokens_valid, expected) in [(TOKENS_VALID, 200), (DurationMs::millis(0), 401)] {
+        let fixture = Fixture::with(|settings| settings.tokens_valid = tokens_valid).await;
+        let cookie = session(&fixture.login().await);
+        let answer = fixture.get("/api/v1/session", &cookie).await;
+        let who: Value = answer.json().await.expect("JSON");
+        let csrf = who["csrf"].as_str().expect("a text");
+        let server = &fixture.server;
+        let body = json!({ "name": "x", "grants": [{ "role": "viewer" }], "valid": "never" });
+        let request = server.bare(reqwest::Method::POST, "/api/v1/tokens");
+        let request = request
+            .header(header::COOKIE, &cookie)
+            .header("X-CSRF-Token", csrf);
+        let created = server.send(request.json(&body)).await.good();
+        let token = created["token"].as_str().expect("a token");
+        let path = "/api/v1/session";
+        let shown = server.by(token, reqwest::Method::GET, path, None).await;
+        assert_eq!(shown.status.as_u16(), expected, "{shown:?}");
+    }
 }
 
 #[tokio::test]

@@ -41,10 +41,11 @@ const INSERT: &str = "
     INSERT INTO api_token (id, hash, name, owner_id, grants, created_at, created_by, expires_at)
     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8) ON CONFLICT DO NOTHING";
 
-/// The columns of [`TokenUseRow`].
+/// The columns of [`TokenUseRow`]. A user of a provider who never logged in has no time of a login, and no token counts.
 pub(crate) const FIND: &str = "
     SELECT t.id, t.name, t.grants, t.expires_at, t.revoked_at, t.last_used_at, t.owner_id, u.name, u.grants, u.enabled, ?2
-    FROM api_token t LEFT JOIN account_user u ON u.id = t.owner_id WHERE t.hash = ?1";
+    FROM api_token t LEFT JOIN account_user u ON u.id = t.owner_id
+    WHERE t.hash = ?1 AND (u.issuer IS NULL OR u.last_login_at > ?2 - ?3)";
 
 const NOTE_USE: &str = "
     UPDATE api_token SET last_used_at = ?2 WHERE hash = ?1 AND (last_used_at IS NULL OR last_used_at < ?3)";
@@ -92,10 +93,15 @@ impl SqliteStore {
         tx.commit().await
     }
 
-    pub(crate) async fn api_token(&self, hash: SecretHash) -> Result<Option<Principal>> {
+    pub(crate) async fn api_token(
+        &self,
+        hash: SecretHash,
+        openid_valid_ms: u64,
+    ) -> Result<Option<Principal>> {
         let row: Option<TokenUseRow> = sqlx::query_as(FIND)
             .bind(hash.0.as_slice())
             .bind(self.db.now().as_millis())
+            .bind(to_i64(openid_valid_ms))
             .fetch_optional(&mut *self.db.read().await?)
             .await?;
         let used = row.map(token_use).transpose()?;

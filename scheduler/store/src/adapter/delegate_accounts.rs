@@ -17,7 +17,7 @@ macro_rules! with_accounts_methods {
             read session(hash: SecretHash, idle_ms: u64) -> Option<Principal>: "find a session";
             write end_session(hash: SecretHash, by: &Actor) -> (): "end a session";
             write create_api_token(token: &NewApiToken, by: &Actor) -> (): "create an API token";
-            read api_token(hash: SecretHash) -> Option<Principal>: "find an API token";
+            read api_token(hash: SecretHash, openid_valid_ms: u64) -> Option<Principal>: "find an API token";
             read api_tokens(owner: Option<UserId>, after: Option<&str>, limit: usize) -> Vec<StoredApiToken>: "list API tokens";
             write revoke_api_token(id: &str, owner: Option<UserId>, by: &Actor) -> bool: "revoke an API token";
             write prune_accounts(older_than_ms: u64, limit: usize) -> u64: "delete ended sessions and API tokens";

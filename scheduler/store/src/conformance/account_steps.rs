@@ -115,7 +115,8 @@ pub(super) async fn create_token(accounts: &dyn Accounts, token: &NewApiToken) {
 
 /// Who has the token of this number.
 pub(super) async fn found(accounts: &dyn Accounts, number: u64) -> Option<Principal> {
-    accounts.api_token(hash(number)).await.expect("answers")
+    let found = accounts.api_token(hash(number), LONG_MS).await;
+    found.expect("answers")
 }
 
 pub(super) async fn revoke(accounts: &dyn Accounts, number: u64, owner: Option<UserId>) -> bool {

@@ -8,8 +8,8 @@ use super::account_steps::{
 };
 use super::fixture::{Fixture, refused};
 use crate::{
-    Accounts, ErrorKind, MAX_API_TOKENS, MAX_GRANTS, MAX_PROGRAM_TOKENS, MAX_TOKEN_NAME_BYTES,
-    NewApiToken, Principal, StoredApiToken, UserChange, UserId,
+    Accounts, ErrorKind, Login, MAX_API_TOKENS, MAX_GRANTS, MAX_PROGRAM_TOKENS,
+    MAX_TOKEN_NAME_BYTES, NewApiToken, NewUser, Principal, StoredApiToken, UserChange, UserId,
 };
 
 /// The ids of all tokens, or of those of an owner.
@@ -166,6 +166,44 @@ pub async fn a_token_of_a_disabled_owner_does_not_count(fixture: &Fixture) {
     assert!(found(&*accounts, 2).await.is_some());
     set_enabled(&*accounts, "ann", true).await;
     assert!(found(&*accounts, 1).await.is_some());
+}
+
+/// Only a login says that the provider still knows the user. Other tokens need none.
+pub async fn tokens_of_openid_users_count_for_a_while_after_the_last_login(fixture: &Fixture) {
+    let accounts = fixture.harness.open_accounts().await;
+    let of_provider = NewUser {
+        login: Login::OpenId {
+            issuer: "https://id.example.org".to_owned(),
+            subject: "7".to_owned(),
+        },
+        ..user("eve")
+    };
+    let eve = create(&*accounts, &of_provider).await;
+    let ann = create(&*accounts, &user("ann")).await;
+    for (number, owner) in [(1, Some(eve)), (2, Some(ann)), (3, None)] {
+        create_token(&*accounts, &token(number, owner)).await;
+    }
+    let counts = async |number: u64| {
+        let found = accounts.api_token(hash(number), MINUTE_MS).await;
+        found.expect("answers").is_some()
+    };
+    assert!(!counts(1).await, "there was no login");
+    for session in [7, 8] {
+        log_in(&*accounts, eve, session).await;
+        assert!(counts(1).await);
+        fixture.clock.advance(MINUTE_MS - 1);
+        assert!(counts(1).await);
+        fixture.clock.advance(1);
+        assert!(!counts(1).await);
+    }
+    assert!(counts(2).await && counts(3).await);
+    let with_password = UserChange {
+        login: Some(password("eve")),
+        ..UserChange::default()
+    };
+    let changed = accounts.change_user("eve", &with_password, &by()).await;
+    changed.expect("changes");
+    assert!(counts(1).await, "the user has a password now");
 }
 
 /// Only those of the user, and only if it is asked for. What has ended keeps the time of its end.

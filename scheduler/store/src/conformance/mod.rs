@@ -88,7 +88,7 @@ macro_rules! store_conformance {
                 a_login_from_before_a_change_of_the_login_starts_no_session,
                 a_session_is_ended, logins_at_the_same_time_are_bounded;
             api_tokens: a_token_has_an_owner_or_none, a_token_is_refused, a_token_expires, a_token_is_revoked, a_token_of_a_disabled_owner_does_not_count,
-                a_new_password_revokes_the_tokens_of_the_user, a_session_that_has_ended_makes_no_token,
+                tokens_of_openid_users_count_for_a_while_after_the_last_login, a_new_password_revokes_the_tokens_of_the_user, a_session_that_has_ended_makes_no_token,
                 the_use_of_a_token_is_noted_once_a_minute, tokens_are_listed_in_pages, tokens_of_an_owner_are_bounded, tokens_of_programs_are_bounded,
                 ended_tokens_are_bounded, ended_sessions_and_tokens_are_pruned;
             audit: each_change_of_a_job_leaves_one_entry, triggers_and_cancellations_leave_one_entry, deleted_dead_letters_leave_one_entry_each,
