@@ -15,7 +15,7 @@ use super::values;
 use crate::jobfile::read_text;
 use crate::secret_file;
 
-/// Shorter than that, tokens would end in the midst of a session.
+/// Anything shorter is a mistake: people do not log in more often.
 const SHORTEST_TOKENS: DurationMs = DurationMs::secs(3_600);
 /// As long as the longest validity of a token that has an end.
 const LONGEST_TOKENS: DurationMs = DurationMs::secs(3_650 * 24 * 3_600);

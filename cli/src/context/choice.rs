@@ -83,9 +83,8 @@ pub(crate) enum Refusal {
 ///
 /// The token of a context is for the address of that context alone. A token in a variable may be for another server. So it
 /// goes to the address of a context only if the user gave that address too, or if the context has no token of its own.
-/// The token of the announced server is sent over its
-/// socket alone, because its announcement may be stale. The namespace is the user's, else that of the context, else
-/// `default`.
+/// The token of the announced server is sent over its socket alone, because its announcement may be stale. The namespace is
+/// the user's, else that of the context, else `default`.
 pub(crate) fn choose(given: &Candidates<'_>) -> Result<Choice, Refusal> {
     let context_url = given.context.map(|context| context.url);
     let url = given.url.or(context_url).or(given.local);
